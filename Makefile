@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The habitual words for what meson does.  Options: make MESONFLAGS=-Dtests=disabled
+BUILD = build
+MESONFLAGS =
+
+all: $(BUILD)/build.ninja
+	ninja -C $(BUILD)
+
+$(BUILD)/build.ninja:
+	meson setup $(BUILD) $(MESONFLAGS)
+
+demo: all
+	python3 demo/demo.py
+
+test:
+	scripts/run-tests
+
+e2e: all
+	python3 tests/e2e/run.py
+
+install: all
+	meson install -C $(BUILD)
+
+clean:
+	rm -rf $(BUILD)
+
+.PHONY: all demo test e2e install clean

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the subcommands of kvtier share.  Each is one file that defines one
+ * struct cli_command and one line in commands.def. */
+#ifndef KVT_CLI_H
+#define KVT_CLI_H
+
+/* Exit codes. */
+enum {
+    CLI_DONE = 0,
+    CLI_NO = 1,          /* done, but the answer is no: missing, corrupt, failed */
+    CLI_USAGE = 2,       /* usage or configuration */
+    CLI_ENVIRONMENT = 3, /* unreachable, no permission, full */
+};
+
+struct cli_command {
+    const char *name;
+    const char *usage;   /* what follows the name, one form a line */
+    const char *summary; /* one line without a full stop */
+    const char *help;    /* all that `kvtier NAME --help` says after the usage */
+    int (*run)(int argc, char **argv); /* argv[0] is the name; an exit code */
+};
+
+#define KVT_COMMAND(name) extern const struct cli_command cli_##name;
+#include "commands.def"
+#undef KVT_COMMAND
+
+/* Print the command's help to the standard output; returns CLI_DONE. */
+int cli_help(const struct cli_command *command);
+
+/* Say what is wrong with the arguments; returns CLI_USAGE. */
+int cli_usage(const struct cli_command *command, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Say why a call of the library failed; returns the exit code for err, a
+ * negative errno. */
+int cli_fail(int err);
+
+#endif

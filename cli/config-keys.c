@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier config keys: the keys in a list, one by one, and as the page of the
+ * documentation. */
+#include "config-keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "kvtier.h"
+
+int
+cli_config_list(void)
+{
+    const char *section = "";
+    struct kvt_param_info param;
+
+    for (size_t i = 0; !kvt_param(i, &param); i++) {
+        if (!param.has_effect)
+            continue;
+        if (strcmp(section, param.section))
+            printf("%s%s\n", i ? "\n" : "", param.section);
+        section = param.section;
+        printf("  %-34s %-8s %s\n", param.name, param.type,
+               param.fallback ? param.fallback : "-");
+    }
+    printf("\nThe columns are key, type and default ('-': unset). Keys of LMCache that\n"
+           "have no effect are left out. 'kvtier config keys KEY' tells more.\n");
+    return CLI_DONE;
+}
+
+bool
+cli_config_describe(const char *name)
+{
+    struct kvt_param_info param;
+    size_t i = 0;
+
+    while (!kvt_param(i, &param) && strcmp(param.name, name))
+        i++;
+    if (kvt_param(i, &param))
+        return false;
+    printf("%s\n  %s\n", param.name, param.text);
+    if (!param.has_effect)
+        printf("  No effect: kvtier does not %s.\n", param.not_done);
+    printf("  Value: %s\n  Default: %s\n", param.allowed,
+           param.fallback ? param.fallback : "unset");
+    if (param.in_extra_config)
+        printf("  Place: inside extra_config, or beside it\n");
+    if (*param.old_names)
+        printf("  Older names: %s\n", param.old_names);
+    return true;
+}
+
+static const char page_head[] =
+    "# Configuration\n"
+    "\n"
+    "<!-- Made by scripts/make-config-docs from src/conf/params.def. -->\n"
+    "\n"
+    "kvtier reads the configuration of LMCache: the same YAML keys, the same\n"
+    "`LMCACHE_*` variables, the same `extra_config`. Where a setting is given more\n"
+    "than once the later of these sources wins:\n"
+    "\n"
+    "1. the default;\n"
+    "2. the YAML file, named by `KVTIER_CONFIG_FILE` or else `LMCACHE_CONFIG_FILE`;\n"
+    "3. `LMCACHE_<KEY>` variables, the key in upper case;\n"
+    "4. `KVTIER_<KEY>` variables;\n"
+    "5. the engine's `kv_connector_extra_config`: `lmcache.<key>`, `kvtier.<key>` or\n"
+    "   the bare key;\n"
+    "6. explicit arguments.\n"
+    "\n"
+    "`extra_config` is a map of further keys. It is not merged: the last source that\n"
+    "has one replaces it as a whole. In a variable it is JSON. kvtier accepts its\n"
+    "keys beside it too.\n"
+    "\n"
+    "An unknown key is one warning with the nearest known name; with\n"
+    "`strict_config: true`, and for `kvtier config check`, it is an error. A value of\n"
+    "the wrong type or out of its range is always an error. Truth values are `true`,\n"
+    "`false`, `yes`, `no`, `on`, `off`, `1` and `0`; the text `\"false\"` is false. A\n"
+    "list is a YAML list, one value, or text with commas. Nothing behind the colon,\n"
+    "or `null`, means the default.\n"
+    "\n"
+    "`kvtier config check FILE` names all problems, `kvtier config show FILE` what\n"
+    "counts and where it comes from.\n";
+
+/* Text in a table's cell. */
+static void
+print_cell(const char *text)
+{
+    for (; *text; text++)
+        printf(*text == '|' ? "\\|" : "%c", *text);
+}
+
+static void
+print_row(const struct kvt_param_info *param)
+{
+    printf("| `%s` | ", param->name);
+    if (param->fallback)
+        printf("`%s`", param->fallback);
+    printf(" | ");
+    print_cell(param->allowed);
+    printf(" | ");
+    print_cell(param->text);
+    if (!param->has_effect)
+        printf(" No effect: kvtier does not %s.", param->not_done);
+    if (param->in_extra_config)
+        printf(" In `extra_config`.");
+    if (*param->old_names)
+        printf(" Older names: %s.", param->old_names);
+    printf(" |\n");
+}
+
+int
+cli_config_page(void)
+{
+    const char *section = "";
+    struct kvt_param_info param;
+
+    fputs(page_head, stdout);
+    for (size_t i = 0; !kvt_param(i, &param); i++) {
+        if (strcmp(section, param.section))
+            printf("\n## %s\n\n| Key | Default | Value | What it does |\n|---|---|---|---|\n",
+                   param.section);
+        section = param.section;
+        print_row(&param);
+    }
+    return CLI_DONE;
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier config: is a configuration right, what counts, what can be set. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "config-keys.h"
+#include "kvtier.h"
+
+struct arguments {
+    bool json, all, markdown;
+    char **names; /* what is no option */
+    int n_names;
+};
+
+/* Sort the arguments; false: one of them is no option (said). */
+static bool
+parse(int argc, char **argv, const char *const *options, bool *const *flags,
+      struct arguments *out)
+{
+    bool only_names = false;
+
+    out->names = argv;
+    for (int i = 0; i < argc; i++) {
+        size_t option = 0;
+
+        if (!only_names && !strcmp(argv[i], "--")) {
+            only_names = true;
+            continue;
+        }
+        if (only_names || argv[i][0] != '-') {
+            out->names[out->n_names++] = argv[i];
+            continue;
+        }
+        while (options[option] && strcmp(options[option], argv[i]))
+            option++;
+        if (!options[option]) {
+            cli_usage(&cli_config, "no option '%s' here", argv[i]);
+            return false;
+        }
+        *flags[option] = true;
+    }
+    return true;
+}
+
+/* At most one file. */
+static int
+parse_file(int argc, char **argv, const char *const *options, bool *const *flags,
+           struct arguments *out, struct kvt_config_sources *sources)
+{
+    if (!parse(argc, argv, options, flags, out))
+        return CLI_USAGE;
+    if (out->n_names > 1)
+        return cli_usage(&cli_config, "one FILE, not '%s' too", out->names[1]);
+    sources->file = out->n_names ? out->names[0] : NULL;
+    return CLI_DONE;
+}
+
+/* A configuration file that is not there is a matter of usage. */
+static int
+fail(int err)
+{
+    int status = cli_fail(err);
+
+    return err == -ENOENT || err == -EISDIR ? CLI_USAGE : status;
+}
+
+/* ------------------------------------------------------------------- check */
+
+struct checked {
+    json_t *problems; /* NULL: print them */
+    unsigned n_errors, n_warnings;
+};
+
+static void
+see_problem(void *ctx, const struct kvt_config_problem *problem)
+{
+    const char *severity = problem->is_error ? "error" : "warning";
+    struct checked *checked = ctx;
+
+    if (problem->is_error)
+        checked->n_errors++;
+    else
+        checked->n_warnings++;
+    if (!checked->problems)
+        printf("%s: %s\n", severity, problem->text);
+    else
+        json_array_append_new(checked->problems,
+            json_pack("{ss ss? ss? ss}", "severity", severity, "key", problem->key,
+                      "origin", problem->origin, "text", problem->text));
+}
+
+static int
+print_json(json_t *json)
+{
+    int err = json ? json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : -1;
+
+    json_decref(json);
+    putchar('\n');
+    if (!err)
+        return CLI_DONE;
+    fprintf(stderr, "kvtier config: the JSON text could not be written.\n");
+    return CLI_ENVIRONMENT;
+}
+
+static void
+print_count(unsigned n, const char *what)
+{
+    printf("%u %s%s", n, what, n == 1 ? "" : "s");
+}
+
+static int
+check(int argc, char **argv)
+{
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct arguments args = { 0 };
+    struct checked checked = { 0 };
+
+    int status = parse_file(argc, argv, (const char *const[]){ "--json", NULL },
+                            (bool *const[]){ &args.json }, &args, &sources);
+    if (status)
+        return status;
+    if (args.json)
+        checked.problems = json_array();
+    int err = kvt_config_check(&sources, see_problem, &checked);
+    if (err && !checked.n_errors) {
+        json_decref(checked.problems);
+        return fail(err);
+    }
+    if (args.json)
+        status = print_json(json_pack("{sb si si so}", "ok", !checked.n_errors, "errors",
+                                      (int)checked.n_errors, "warnings",
+                                      (int)checked.n_warnings, "problems",
+                                      checked.problems));
+    else {
+        print_count(checked.n_errors, "error");
+        printf(", ");
+        print_count(checked.n_warnings, "warning");
+        putchar('\n');
+    }
+    return status ? status : checked.n_errors ? CLI_NO : CLI_DONE;
+}
+
+/* -------------------------------------------------------------------- show */
+
+static void
+drop_defaults(json_t *all)
+{
+    const char *key;
+    json_t *one;
+    void *tmp;
+
+    json_object_foreach_safe(all, tmp, key, one)
+        if (!strcmp(json_string_value(json_object_get(one, "origin")), "default"))
+            json_object_del(all, key);
+}
+
+/* Lines that are YAML themselves. */
+static int
+print_settings(const json_t *all)
+{
+    const char *key;
+    json_t *one;
+
+    json_object_foreach((json_t *)all, key, one) {
+        char *value = json_dumps(json_object_get(one, "value"),
+                                 JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+        if (!value)
+            return CLI_ENVIRONMENT;
+        int n = printf("%s: %s", key, value);
+        printf("%*s# %s\n", n < 46 ? 48 - n : 2, "",
+               json_string_value(json_object_get(one, "origin")));
+        free(value);
+    }
+    if (!json_object_size(all))
+        printf("# Nothing is set; --all shows the defaults.\n");
+    return CLI_DONE;
+}
+
+static int
+show(int argc, char **argv)
+{
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct arguments args = { 0 };
+    struct kvt_config *config;
+
+    int status = parse_file(argc, argv, (const char *const[]){ "--json", "--all", NULL },
+                            (bool *const[]){ &args.json, &args.all }, &args, &sources);
+    if (status)
+        return status;
+    int err = kvt_config_open(&sources, &config);
+    if (err)
+        return fail(err);
+    char *text = kvt_config_json(config);
+    kvt_config_free(config);
+    json_t *all = text ? json_loads(text, 0, NULL) : NULL;
+    kvt_free(text);
+    if (!all) {
+        fprintf(stderr, "kvtier config: no memory.\n");
+        return CLI_ENVIRONMENT;
+    }
+    if (!args.all)
+        drop_defaults(all);
+    if (args.json)
+        return print_json(all);
+    status = print_settings(all);
+    json_decref(all);
+    return status;
+}
+
+/* -------------------------------------------------------------------- keys */
+
+static int
+keys(int argc, char **argv)
+{
+    struct arguments args = { 0 };
+
+    if (!parse(argc, argv, (const char *const[]){ "--markdown", NULL },
+               (bool *const[]){ &args.markdown }, &args))
+        return CLI_USAGE;
+    if (args.markdown && args.n_names)
+        return cli_usage(&cli_config, "--markdown describes all keys");
+    if (args.markdown)
+        return cli_config_page();
+    for (int i = 0; i < args.n_names; i++)
+        if (!cli_config_describe(args.names[i])) {
+            fprintf(stderr, "kvtier config: there is no key '%s'.\n", args.names[i]);
+            return CLI_NO;
+        }
+    return args.n_names ? CLI_DONE : cli_config_list();
+}
+
+static int
+run(int argc, char **argv)
+{
+    if (argc < 2)
+        return cli_usage(&cli_config, "check, show or keys?");
+    if (!strcmp(argv[1], "check"))
+        return check(argc - 2, argv + 2);
+    if (!strcmp(argv[1], "show"))
+        return show(argc - 2, argv + 2);
+    if (!strcmp(argv[1], "keys"))
+        return keys(argc - 2, argv + 2);
+    return cli_usage(&cli_config, "there is no 'config %s'", argv[1]);
+}
+
+const struct cli_command cli_config = {
+    .name = "config",
+    .usage = "check [--json] [FILE]\n"
+             "show [--json] [--all] [FILE]\n"
+             "keys [--markdown] [KEY...]",
+    .summary = "check a configuration, show what counts, explain keys",
+    .help =
+        "  check   Names every error and every warning of the configuration. An\n"
+        "          unknown key is an error here; to an engine it is a warning, unless\n"
+        "          strict_config is set. Exit code 1: there are errors.\n"
+        "  show    The settings that somebody gave, each with its origin; with --all\n"
+        "          the defaults too. Credentials are not shown.\n"
+        "  keys    The keys in short, or all about some of them.\n"
+        "\n"
+        "FILE is a YAML file as LMCache has it. Without FILE it is the one that\n"
+        "KVTIER_CONFIG_FILE, then LMCACHE_CONFIG_FILE names. A later source wins:\n"
+        "\n"
+        "  defaults, FILE, LMCACHE_<KEY> variables, KVTIER_<KEY> variables,\n"
+        "  the engine's kv_connector_extra_config, explicit arguments\n"
+        "\n"
+        "Examples:\n"
+        "  kvtier config check lmcache.yaml\n"
+        "  KVTIER_CHUNK_SIZE=128 kvtier config show lmcache.yaml\n"
+        "  kvtier config keys chunk_size max_local_cpu_size\n",
+    .run = run,
+};

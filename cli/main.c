@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier, the command line: finds the subcommand and runs it. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "kvtier.h"
+
+static const struct cli_command *const commands[] = {
+#define KVT_COMMAND(name) &cli_##name,
+#include "commands.def"
+#undef KVT_COMMAND
+};
+
+#define N_COMMANDS (sizeof commands / sizeof *commands)
+
+static void
+print_log(void *ctx, enum kvt_log_level level, const char *line)
+{
+    static const char *const names[] = { "error", "warning", "note", "debug" };
+
+    (void)ctx;
+    fprintf(stderr, "kvtier: %s: %s\n", names[level], line);
+}
+
+/* Each line of the usage behind the command's name. */
+static void
+print_usage(FILE *out, const struct cli_command *command)
+{
+    const char *line = command->usage;
+    const char *lead = "Usage:";
+
+    do {
+        size_t len = strcspn(line, "\n");
+
+        fprintf(out, "%-6s kvtier %s%s%.*s\n", lead, command->name, len ? " " : "",
+                (int)len, line);
+        line += len + (line[len] == '\n');
+        lead = "";
+    } while (*line);
+}
+
+int
+cli_help(const struct cli_command *command)
+{
+    print_usage(stdout, command);
+    printf("\n%s", command->help);
+    return CLI_DONE;
+}
+
+int
+cli_usage(const struct cli_command *command, const char *fmt, ...)
+{
+    va_list ap;
+
+    fprintf(stderr, "kvtier %s: ", command->name);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, ".\n");
+    print_usage(stderr, command);
+    fprintf(stderr, "See 'kvtier %s --help'.\n", command->name);
+    return CLI_USAGE;
+}
+
+int
+cli_fail(int err)
+{
+    fprintf(stderr, "kvtier: %s\n", kvt_last_error());
+    switch (-err) {
+    case ENOENT:
+    case EBADMSG:
+        return CLI_NO;
+    case EINVAL:
+        return CLI_USAGE;
+    default:
+        return CLI_ENVIRONMENT;
+    }
+}
+
+static int
+print_help(void)
+{
+    printf("kvtier keeps the KV cache of language models outside the GPU.\n"
+           "\n"
+           "Usage: kvtier COMMAND [ARGUMENTS]\n"
+           "       kvtier COMMAND --help\n"
+           "\n"
+           "Commands:\n");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    printf("\n"
+           "The configuration is a YAML file named by KVTIER_CONFIG_FILE or\n"
+           "LMCACHE_CONFIG_FILE, with KVTIER_* and LMCACHE_* variables laid over it;\n"
+           "the same that an engine would use. A first look at it:\n"
+           "\n"
+           "  kvtier config check lmcache.yaml   is it right?\n"
+           "  kvtier config show lmcache.yaml    what counts, and where it comes from\n"
+           "  kvtier config keys                 what can be set\n"
+           "\n"
+           "Exit codes:\n"
+           "  0  done\n"
+           "  1  done, but the answer is no: missing, corrupt, a check that failed\n"
+           "  2  wrong usage or configuration\n"
+           "  3  the environment: a store out of reach, no permission, a full disk\n");
+    return CLI_DONE;
+}
+
+/* Letters of one that the other lacks, in order: small for a slip. */
+static size_t
+difference(const char *a, const char *b)
+{
+    size_t n_a = strlen(a), n_b = strlen(b), common[32] = { 0 };
+
+    if (n_b >= sizeof common / sizeof *common)
+        return n_a + n_b;
+    for (size_t i = 0; i < n_a; i++) {
+        size_t diagonal = 0;
+
+        for (size_t j = 1; j <= n_b; j++) {
+            size_t above = common[j];
+
+            if (a[i] == b[j - 1])
+                common[j] = diagonal + 1;
+            else if (common[j - 1] > above)
+                common[j] = common[j - 1];
+            diagonal = above;
+        }
+    }
+    return n_a + n_b - 2 * common[n_b];
+}
+
+static int
+unknown_command(const char *name)
+{
+    const char *nearest = NULL;
+    size_t least = 4;
+
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        size_t d = difference(name, commands[i]->name);
+        if (d < least) {
+            least = d;
+            nearest = commands[i]->name;
+        }
+    }
+    fprintf(stderr, "kvtier: there is no command '%s'.", name);
+    if (nearest)
+        fprintf(stderr, " Did you mean '%s'?", nearest);
+    fprintf(stderr, " See 'kvtier --help'.\n");
+    return CLI_USAGE;
+}
+
+static int
+run_command(int argc, char **argv)
+{
+    const char *name = argv[0];
+
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(name, commands[i]->name))
+            continue;
+        for (int j = 1; j < argc && strcmp(argv[j], "--"); j++)
+            if (!strcmp(argv[j], "--help") || !strcmp(argv[j], "-h"))
+                return cli_help(commands[i]);
+        return commands[i]->run(argc, argv);
+    }
+    return unknown_command(name);
+}
+
+int
+main(int argc, char **argv)
+{
+    char version[] = "version";
+    char *version_args[] = { version, NULL };
+    int status;
+
+    kvt_set_log(print_log, NULL, KVT_LOG_INFO);
+    if (argc < 2) {
+        fprintf(stderr, "kvtier: which command? See 'kvtier --help'.\n");
+        return CLI_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+        status = print_help();
+    else if (!strcmp(argv[1], "--version"))
+        status = run_command(1, version_args);
+    else
+        status = run_command(argc - 1, argv + 1);
+
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "kvtier: standard output: %s\n", strerror(errno));
+        return CLI_ENVIRONMENT;
+    }
+    return status;
+}

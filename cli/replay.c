@@ -1,0 +1,583 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier replay: the engine's work for a request trace, without an engine.  Every
+ * request is looked up, its hit is loaded into paged KV and checked, the rest is
+ * "computed" (a pattern made from its tokens) and stored.  With --passes 2 the
+ * engine is closed and opened again between the passes: a restart. */
+#include <errno.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "kvtier.h"
+#include "trace.h"
+
+#define BLOCK_TOKENS 16u
+#define STEP_TOKENS 2048u /* prefilled at a time */
+
+/* What is replayed, and on what. */
+struct replay {
+    const char *config_file;
+    const char *settings[16];
+    size_t n_settings;
+    size_t max_requests;
+    unsigned passes;
+    uint32_t n_layers, n_heads, head_bytes;
+    bool json;
+    bool progress;
+
+    struct trace trace;
+    uint32_t n_blocks;
+    unsigned char *memory; /* [kv][layer][block][token][head] */
+    int32_t *tokens;
+    int32_t *blocks;
+    struct kvt_engine *engine;
+};
+
+/* What one pass measured. */
+struct result {
+    double seconds;
+    uint64_t tokens, hit_tokens, wrong;
+    uint64_t load_bytes, load_failed, store_bytes, store_dropped;
+    double load_seconds;
+    double *lookup, *store, *load; /* seconds a request; load: of those with a hit */
+    size_t n_loads;
+};
+
+static double
+now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ------------------------------------------------------------------- paged KV */
+
+static size_t
+token_bytes(const struct replay *r)
+{
+    return (size_t)r->n_heads * r->head_bytes;
+}
+
+static unsigned char *
+token_at(const struct replay *r, size_t plane, uint32_t token)
+{
+    size_t block = 1 + token / BLOCK_TOKENS; /* block 0 is the null block */
+
+    return r->memory + ((plane * r->n_blocks + block) * BLOCK_TOKENS +
+                        token % BLOCK_TOKENS) * token_bytes(r);
+}
+
+/* The KV of a token stands for all tokens up to it, as a model's would: prefix is
+ * a running hash of them. */
+static uint64_t
+next_prefix(uint64_t prefix, int32_t token)
+{
+    return (prefix ^ (uint64_t)(uint32_t)token) * UINT64_C(0x9e3779b97f4a7c15) + 1;
+}
+
+static uint64_t
+word_of(uint64_t prefix, size_t plane)
+{
+    return prefix ^ plane * UINT64_C(0xd6e8feb86659fd93);
+}
+
+/* "Compute" tokens [from, n), or count those of [0, from) that are not as they
+ * should be. */
+static uint64_t
+walk_tokens(struct replay *r, uint32_t n, uint32_t from)
+{
+    size_t n_planes = 2u * r->n_layers, words = token_bytes(r) / 8;
+    uint64_t prefix = 0, wrong = 0;
+
+    for (uint32_t t = 0; t < n; t++) {
+        bool bad = false;
+
+        prefix = next_prefix(prefix, r->tokens[t]);
+        for (size_t plane = 0; plane < n_planes; plane++) {
+            uint64_t *at = (uint64_t *)token_at(r, plane, t);
+            uint64_t word = word_of(prefix, plane);
+
+            if (t < from)
+                bad |= at[0] != word || at[words - 1] != word;
+            else
+                for (size_t i = 0; i < words; i++)
+                    at[i] = word;
+        }
+        wrong += bad;
+    }
+    return wrong;
+}
+
+/* ------------------------------------------------------------------- one request */
+
+static int
+lookup(struct replay *r, struct kvt_seq *seq, uint32_t n_tokens, uint64_t *hit)
+{
+    int err;
+
+    while ((err = kvt_engine_lookup(r->engine, seq, 0, n_tokens - 1, hit)) == -EAGAIN)
+        usleep(50);
+    return err;
+}
+
+/* Describe whole chunks first .. first + n - 1 and their blocks. */
+static int
+describe(struct replay *r, const struct kvt_seq *seq, size_t first, size_t n,
+         struct kvt_chunk *chunks, struct kvt_group_io *io)
+{
+    uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
+    size_t per_chunk = chunk / BLOCK_TOKENS;
+    int err = kvt_seq_chunks(seq, first, n, chunks);
+
+    for (size_t i = 0; i < n * per_chunk; i++)
+        r->blocks[i] = (int32_t)(1 + first * per_chunk + i);
+    *io = (struct kvt_group_io){ .n_chunks = (uint32_t)n, .chunks = chunks,
+                                 .blocks = r->blocks, .n_blocks = n * per_chunk };
+    return err;
+}
+
+static int
+load(struct replay *r, const struct kvt_seq *seq, uint64_t hit,
+     struct kvt_chunk *chunks, struct result *result)
+{
+    struct pollfd fd = { .fd = kvt_engine_eventfd(r->engine), .events = POLLIN };
+    size_t n = hit / kvt_engine_chunk_tokens(r->engine);
+    struct kvt_group_io io;
+    struct kvt_load *started, *done;
+    double start = now();
+    int err = describe(r, seq, 0, n, chunks, &io);
+
+    if (!err)
+        err = kvt_engine_load(r->engine, &io, 1, 0, &started);
+    if (err)
+        return err;
+    while (!kvt_engine_poll(r->engine, &done, 1))
+        poll(&fd, 1, 1000);
+    double took = now() - start;
+    result->load[result->n_loads++] = took;
+    result->load_seconds += took;
+    result->load_bytes += kvt_load_bytes(done);
+    for (size_t c = 0; c < n; c++)
+        result->load_failed += kvt_load_status(done, 0, c) != 0;
+    kvt_load_free(done);
+    return 0;
+}
+
+/* Store what follows the first chunks, step by step as an engine prefills, each
+ * step written before the next is computed; seconds: in calls to store. */
+static int
+store(struct replay *r, const struct kvt_seq *seq, size_t first,
+      struct kvt_chunk *chunks, double *seconds)
+{
+    uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
+    size_t end = kvt_seq_tokens(seq) / chunk;
+    size_t step = STEP_TOKENS > chunk ? STEP_TOKENS / chunk : 1;
+    struct kvt_group_io io;
+    int err = 0;
+
+    for (; !err && first < end; first += step) {
+        err = describe(r, seq, first, end - first < step ? end - first : step, chunks,
+                       &io);
+        double start = now();
+        if (!err)
+            err = kvt_engine_store(r->engine, &io, 1);
+        *seconds += now() - start;
+        if (!err)
+            err = kvt_engine_flush(r->engine, -1);
+    }
+    return err;
+}
+
+static int
+run_request(struct replay *r, size_t number, struct kvt_chunk *chunks,
+            struct result *result)
+{
+    const struct trace_request *request = &r->trace.requests[number];
+    struct kvt_seq *seq;
+    uint64_t hit = 0;
+
+    trace_tokens(request, r->tokens);
+    double start = now();
+    int err = kvt_seq_new(r->engine, r->tokens, request->n_tokens, NULL, &seq);
+    if (err)
+        return err;
+    err = lookup(r, seq, request->n_tokens, &hit);
+    result->lookup[number] = now() - start;
+    if (!err && hit)
+        err = load(r, seq, hit, chunks, result);
+    if (!err) {
+        kvt_engine_release(r->engine, seq);
+        result->tokens += request->n_tokens;
+        result->hit_tokens += hit;
+        result->wrong += walk_tokens(r, request->n_tokens, (uint32_t)hit);
+        err = store(r, seq, hit / kvt_engine_chunk_tokens(r->engine), chunks,
+                    &result->store[number]);
+    }
+    kvt_seq_free(seq);
+    return err;
+}
+
+/* ------------------------------------------------------------------------ a pass */
+
+static int
+open_engine(struct replay *r)
+{
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_group group = KVT_INIT(struct kvt_group);
+    struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
+    struct kvt_config *config;
+
+    sources.file = r->config_file;
+    sources.settings = r->settings;
+    int err = kvt_config_open(&sources, &config);
+    if (err)
+        return err;
+    model.name = "replay";
+    model.kv_dtype = "bfloat16";
+    model.world_size = 1;
+    group.kind = KVT_GROUP_FULL;
+    group.format = KVT_FORMAT_2LTD;
+    group.block_tokens = BLOCK_TOKENS;
+    group.n_layers = r->n_layers;
+    group.n_heads = r->n_heads;
+    group.head_bytes = r->head_bytes;
+    params.config = config;
+    params.role = KVT_ROLE_BOTH;
+    params.model = &model;
+    params.groups = &group;
+    params.n_groups = 1;
+    err = kvt_engine_open(&params, &r->engine);
+    kvt_config_free(config);
+    if (err)
+        return err;
+
+    void **base = calloc(2u * r->n_layers, sizeof *base);
+    size_t plane_bytes = (size_t)r->n_blocks * BLOCK_TOKENS * token_bytes(r);
+    for (size_t i = 0; base && i < 2u * r->n_layers; i++)
+        base[i] = r->memory + i * plane_bytes;
+    view.base = base;
+    view.n_kv = 2;
+    view.n_blocks = r->n_blocks;
+    view.block_stride = (int64_t)(BLOCK_TOKENS * token_bytes(r));
+    view.token_stride = (int64_t)token_bytes(r);
+    view.head_stride = r->head_bytes;
+    err = kvt_engine_set_view(r->engine, 0, &view);
+    free(base);
+    return err;
+}
+
+static uint64_t
+counter(const struct replay *r, const char *name)
+{
+    uint64_t values[128];
+    size_t n = kvt_n_counters();
+
+    kvt_engine_counters(r->engine, values, n < 128 ? n : 128);
+    for (size_t i = 0; i < n && i < 128; i++)
+        if (!strcmp(kvt_counter(i)->name, name))
+            return values[i];
+    return 0;
+}
+
+static int
+run_pass(struct replay *r, unsigned pass, struct result *result)
+{
+    size_t n = r->trace.n;
+    struct kvt_chunk *chunks = calloc(r->trace.longest, sizeof *chunks);
+    double start;
+    int err;
+
+    result->lookup = calloc(n, sizeof *result->lookup);
+    result->store = calloc(n, sizeof *result->store);
+    result->load = calloc(n, sizeof *result->load);
+    if (!chunks || !result->lookup || !result->store || !result->load) {
+        free(chunks);
+        fprintf(stderr, "kvtier replay: not enough memory\n");
+        return -ENOMEM;
+    }
+    err = open_engine(r);
+    start = now();
+    for (size_t i = 0; !err && i < n; i++) {
+        err = run_request(r, i, chunks, result);
+        if (r->progress)
+            fprintf(stderr, "\rpass %u: %zu of %zu requests, %.0f s ", pass, i + 1, n,
+                    now() - start);
+    }
+    if (!err)
+        err = kvt_engine_flush(r->engine, -1);
+    result->seconds = now() - start;
+    if (r->progress)
+        fprintf(stderr, "\r%60s\r", "");
+    if (err)
+        cli_fail(err);
+    if (r->engine) {
+        result->store_bytes = counter(r, "store_bytes");
+        result->store_dropped = counter(r, "store_dropped");
+        kvt_engine_close(r->engine);
+        r->engine = NULL;
+    }
+    free(chunks);
+    return err;
+}
+
+/* ------------------------------------------------------------------------ telling */
+
+static int
+by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* In milliseconds; sorts the values. */
+static double
+percentile(double *values, size_t n, double p)
+{
+    if (!n)
+        return 0;
+    qsort(values, n, sizeof *values, by_value);
+    return values[(size_t)(p * (double)(n - 1) + 0.5)] * 1e3;
+}
+
+static json_t *
+result_json(const struct replay *r, unsigned pass, struct result *x)
+{
+    size_t n = r->trace.n;
+
+    return json_pack("{s:i, s:I, s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:f,"
+                     " s:f, s:f, s:f, s:f, s:f, s:f}",
+        "pass", (int)pass, "requests", (json_int_t)n, "seconds", x->seconds,
+        "tokens", (json_int_t)x->tokens, "hit_tokens", (json_int_t)x->hit_tokens,
+        "hit_rate", x->tokens ? (double)x->hit_tokens / (double)x->tokens : 0.0,
+        "load_bytes", (json_int_t)x->load_bytes,
+        "load_failed", (json_int_t)x->load_failed,
+        "wrong_tokens", (json_int_t)x->wrong,
+        "store_bytes", (json_int_t)x->store_bytes,
+        "store_dropped", (json_int_t)x->store_dropped,
+        "load_gb_per_s",
+        x->load_seconds > 0 ? (double)x->load_bytes / x->load_seconds / 1e9 : 0.0,
+        "lookup_p50_ms", percentile(x->lookup, n, 0.5),
+        "lookup_p99_ms", percentile(x->lookup, n, 0.99),
+        "store_p50_ms", percentile(x->store, n, 0.5),
+        "store_p99_ms", percentile(x->store, n, 0.99),
+        "retrieve_p50_ms", percentile(x->load, x->n_loads, 0.5),
+        "retrieve_p99_ms", percentile(x->load, x->n_loads, 0.99));
+}
+
+static double
+number(const json_t *object, const char *name)
+{
+    return json_number_value(json_object_get(object, name));
+}
+
+static void
+print_table(const json_t *passes)
+{
+    static const struct { const char *title, *name, *format; double scale; } rows[] = {
+        { "requests", "requests", "%14.0f", 1 },
+        { "tokens asked", "tokens", "%14.0f", 1 },
+        { "tokens found", "hit_tokens", "%14.0f", 1 },
+        { "hit rate, %", "hit_rate", "%14.1f", 100 },
+        { "read, MB", "load_bytes", "%14.1f", 1e-6 },
+        { "read while waiting, GB/s", "load_gb_per_s", "%14.2f", 1 },
+        { "written, MB", "store_bytes", "%14.1f", 1e-6 },
+        { "chunks dropped", "store_dropped", "%14.0f", 1 },
+        { "chunks not loaded", "load_failed", "%14.0f", 1 },
+        { "tokens with wrong bytes", "wrong_tokens", "%14.0f", 1 },
+        { "lookup p50, ms", "lookup_p50_ms", "%14.3f", 1 },
+        { "lookup p99, ms", "lookup_p99_ms", "%14.3f", 1 },
+        { "retrieve p50, ms", "retrieve_p50_ms", "%14.2f", 1 },
+        { "retrieve p99, ms", "retrieve_p99_ms", "%14.2f", 1 },
+        { "store calls p50, ms", "store_p50_ms", "%14.2f", 1 },
+        { "store calls p99, ms", "store_p99_ms", "%14.2f", 1 },
+        { "seconds in all", "seconds", "%14.1f", 1 },
+    };
+    size_t i;
+    json_t *pass;
+
+    printf("%-26s", "");
+    json_array_foreach((json_t *)passes, i, pass)
+        printf("        pass %zu", i + 1);
+    printf("\n");
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        printf("%-26s", rows[row].title);
+        json_array_foreach((json_t *)passes, i, pass)
+            printf(rows[row].format, number(pass, rows[row].name) * rows[row].scale);
+        printf("\n");
+    }
+}
+
+static void
+print_results(const struct replay *r, json_t *passes)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    if (!r->json) {
+        print_table(passes);
+        printf("%-26s%14.1f\n", "peak memory, MiB", (double)usage.ru_maxrss / 1024);
+        return;
+    }
+    json_t *all = json_pack("{s:O, s:f}", "passes", passes, "peak_memory_mib",
+                            (double)usage.ru_maxrss / 1024);
+    json_dumpf(all, stdout, JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(all);
+}
+
+/* ------------------------------------------------------------------------ the command */
+
+static int
+run_passes(struct replay *r)
+{
+    json_t *passes = json_array();
+    uint64_t bad = 0;
+    int err = 0;
+
+    for (unsigned pass = 1; !err && pass <= r->passes; pass++) {
+        struct result result = { 0 };
+
+        err = run_pass(r, pass, &result);
+        if (!err)
+            json_array_append_new(passes, result_json(r, pass, &result));
+        bad += result.wrong + result.load_failed;
+        free(result.lookup);
+        free(result.store);
+        free(result.load);
+    }
+    if (!err)
+        print_results(r, passes);
+    json_decref(passes);
+    if (err)
+        return err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT;
+    return bad ? CLI_NO : CLI_DONE;
+}
+
+static int
+run_trace(struct replay *r, const char *path)
+{
+    int code = trace_read(path, r->max_requests, &r->trace);
+
+    if (code)
+        return code;
+    r->n_blocks = r->trace.longest / BLOCK_TOKENS + 2;
+    size_t bytes = (size_t)2 * r->n_layers * r->n_blocks * BLOCK_TOKENS * token_bytes(r);
+    r->memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    r->tokens = calloc(r->trace.longest, sizeof *r->tokens);
+    r->blocks = calloc(r->n_blocks, sizeof *r->blocks);
+    if (r->memory && r->tokens && r->blocks) {
+        code = run_passes(r);
+    } else {
+        fprintf(stderr, "kvtier replay: %zu MiB of paged KV for the longest request do "
+                "not fit into memory; use fewer --layers\n", bytes >> 20);
+        code = CLI_ENVIRONMENT;
+    }
+    free(r->memory);
+    free(r->tokens);
+    free(r->blocks);
+    trace_free(&r->trace);
+    return code;
+}
+
+static bool
+parse_count(const char *text, unsigned long most, unsigned long *out)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoul(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && !errno && *out && *out <= most;
+}
+
+static int
+replay_run(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "config", required_argument, NULL, 'c' },
+        { "set", required_argument, NULL, 's' },
+        { "requests", required_argument, NULL, 'n' },
+        { "passes", required_argument, NULL, 'p' },
+        { "layers", required_argument, NULL, 'l' },
+        { "json", no_argument, NULL, 'j' },
+        { 0 },
+    };
+    struct replay r = { .max_requests = SIZE_MAX, .passes = 1, .n_layers = 2,
+                        .n_heads = 8, .head_bytes = 256, .progress = isatty(2) };
+    unsigned long n;
+    int c;
+
+    opterr = 0;
+    optind = 1;
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (c) {
+        case 'c':
+            r.config_file = optarg;
+            break;
+        case 's':
+            if (r.n_settings + 1 >= sizeof r.settings / sizeof *r.settings)
+                return cli_usage(&cli_replay, "too many --set");
+            r.settings[r.n_settings++] = optarg;
+            break;
+        case 'n':
+            if (!parse_count(optarg, SIZE_MAX / 2, &n))
+                return cli_usage(&cli_replay, "--requests '%s' is no count", optarg);
+            r.max_requests = n;
+            break;
+        case 'p':
+            if (!parse_count(optarg, 100, &n))
+                return cli_usage(&cli_replay, "--passes '%s' is not in 1..100", optarg);
+            r.passes = (unsigned)n;
+            break;
+        case 'l':
+            if (!parse_count(optarg, 256, &n))
+                return cli_usage(&cli_replay, "--layers '%s' is not in 1..256", optarg);
+            r.n_layers = (uint32_t)n;
+            break;
+        case 'j':
+            r.json = true;
+            break;
+        default:
+            return cli_usage(&cli_replay, "unknown option or missing value: %s",
+                             argv[optind - 1]);
+        }
+    }
+    if (argc - optind != 1)
+        return cli_usage(&cli_replay, "one trace file is needed");
+    return run_trace(&r, argv[optind]);
+}
+
+const struct cli_command cli_replay = {
+    .name = "replay",
+    .usage = "[OPTIONS] TRACE",
+    .summary = "do an engine's work for a request trace and measure it",
+    .help =
+        "Reads a trace of requests (one JSON object a line with input_length and\n"
+        "hash_ids, as Mooncake publishes them), and does for each what an engine\n"
+        "would: look up, load the hit into paged KV, check it, store the rest.\n"
+        "The KV has the heads of Llama 3.1 8B (8 of 128, bfloat16), in fewer layers.\n"
+        "\n"
+        "  --config FILE    configuration, as for an engine\n"
+        "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/tmp/kv\n"
+        "  --requests N     only the first N requests\n"
+        "  --passes N       run the trace N times, with a restart before each further\n"
+        "                   pass (default 1)\n"
+        "  --layers N       layers of the KV (default 2: 8 KiB a token)\n"
+        "  --json           print one JSON object\n"
+        "\n"
+        "Exit code 1 says that bytes came back wrong or a promised chunk did not.\n",
+    .run = replay_run,
+};

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM keeps its KV cache in a directory through kvtier and finds it
+again after a restart.  Shows how long the first token of a long text takes
+
+    cold     when nothing is stored,
+    warm     in a new server, with the KV cache read from the directory,
+    floor    when vLLM still has the KV cache in its own memory,
+
+and whether the answer is the same to the last bit as vLLM's own.
+"""
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import progress
+import workplace
+from server import Server, ServerError, install_signal_handlers, same_answer
+
+PROMPT_TOKENS = 10000
+NEW_TOKENS = 32
+TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
+BYTES_READ = "vllm:kvtier_load_bytes_total"
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        prog="demo.sh", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", metavar="DIR",
+                        help="use this model and not the small random one")
+    parser.add_argument("--store-dir", metavar="DIR",
+                        help="keep the KV cache here; it must be empty")
+    parser.add_argument("--json", metavar="FILE",
+                        help="write the figures to FILE too")
+    parser.add_argument("--keep", action="store_true",
+                        help="leave the store and the server's log behind")
+    parser.add_argument("--no-vllm", action="store_true",
+                        help="no vLLM: replay a trace of requests through "
+                        "kvtier alone")
+    parser.add_argument("--kv-transfer-config", metavar="JSON",
+                        type=json.loads,
+                        help="use another connector than kvtier's")
+    return parser.parse_args()
+
+
+class Demo:
+    """The run: two servers, one after the other, on one store."""
+
+    def __init__(self, args, python, model, directory):
+        self.args = args
+        self.python = python
+        self.directory = directory
+        self.model = model
+        self.store = os.path.abspath(
+            args.store_dir or os.path.join(directory, "store"))
+        self.log = os.path.join(directory, "vllm.log")
+        self.prompt = None
+        self.start_s = []
+
+    def server(self):
+        config = os.path.join(self.directory, "kvtier.yaml")
+        given = self.args.model is not None
+        workplace.write_config(config, self.store, pool_gb=2 if given else 0.5)
+        if self.args.kv_transfer_config:
+            env = {}
+        else:
+            env = workplace.kvtier_environment(config)
+        env["VLLM_CPU_KVCACHE_SPACE"] = "4" if given else "1"
+        return Server(
+            self.python, self.model, self.log,
+            self.args.kv_transfer_config or workplace.transfer_config(),
+            ["--max-model-len", str(self.max_model_len())], env)
+
+    def max_model_len(self):
+        with open(os.path.join(self.model, "config.json")) as f:
+            config = json.load(f)
+        config = config.get("text_config", config)
+        return min(config.get("max_position_embeddings", 16384), 16384)
+
+    @contextlib.contextmanager
+    def running(self, which):
+        """A server that is started, warmed up and at the end stopped."""
+        server = self.server()
+        with progress.step(f"starting the {which} vLLM server"):
+            server.start()
+        self.start_s.append(round(server.start_s, 2))
+        try:
+            with progress.step("warming it up with another text"):
+                tokens = server.tokenize(workplace.read_text("warmup.txt"))
+                server.complete(tokens, NEW_TOKENS)
+            if self.prompt is None:
+                tokens = server.tokenize(workplace.read_text("text.txt"))
+                room = self.max_model_len() - NEW_TOKENS
+                self.prompt = workplace.whole_chunks(
+                    tokens, min(PROMPT_TOKENS, room))
+            yield server
+        finally:
+            with progress.step(f"stopping the {which} vLLM server"):
+                server.stop()
+
+    def ask(self, server, what):
+        text = f"sending {len(self.prompt)} tokens, {what}"
+        with progress.step(text):
+            return server.complete(self.prompt, NEW_TOKENS)
+
+    def first_server(self):
+        with self.running("first") as server:
+            cold = self.ask(server, "cold")
+            oracle = self.ask(server, "now in vLLM's own memory")
+            with progress.step("waiting until everything is stored"):
+                files, size = workplace.wait_until_stored(self.store)
+        with progress.step("dropping the store from the page cache"):
+            workplace.drop_page_cache(self.store)
+        return cold, oracle, files, size
+
+    def second_server(self):
+        with self.running("second") as server:
+            before = server.metrics()
+            warm = self.ask(server, "stored by the first server")
+            wanted = before[TOKENS_FOUND] + 1
+            after = server.settled_metrics(TOKENS_FOUND, wanted)
+            found = int(after[TOKENS_FOUND] - before[TOKENS_FOUND])
+            size = None
+            if BYTES_READ in after:
+                after = server.settled_metrics(BYTES_READ,
+                                               before[BYTES_READ] + found)
+                size = int(after[BYTES_READ] - before[BYTES_READ])
+            elif not self.args.kv_transfer_config:
+                raise ServerError(f"vLLM's metrics have no {BYTES_READ}")
+            floor = self.ask(server, "now in vLLM's own memory")
+        return warm, floor, found, size
+
+    def run(self):
+        cold, oracle, files, size = self.first_server()
+        warm, floor, found, read = self.second_server()
+        floors = [oracle.ttft_s, floor.ttft_s]
+        return {
+            "cold_ttft_s": round(cold.ttft_s, 4),
+            "warm_ttft_s": round(warm.ttft_s, 4),
+            "floor_ttft_s": round(statistics.median(floors), 4),
+            "tokens_found": found,
+            "bytes_read": read,
+            "outputs_equal": found > 0 and same_answer(warm, oracle),
+            "prompt_tokens": len(self.prompt),
+            "new_tokens": len(warm.token_ids),
+            "server_start_s": self.start_s,
+            "store_files": files,
+            "store_bytes": size,
+            "model": self.args.model or "small random Llama, 42 M weights",
+        }
+
+
+def table(result):
+    size = "-"
+    if result["bytes_read"] is not None:
+        size = "%.1f MB" % (result["bytes_read"] / 1e6)
+    rows = [
+        ("", "first token", "tokens found", "bytes read"),
+        ("cold, nothing stored", result["cold_ttft_s"], 0, "-"),
+        ("restarted, from the store", result["warm_ttft_s"],
+         result["tokens_found"], size),
+        ("floor, in vLLM's memory", result["floor_ttft_s"], "", "-"),
+    ]
+    lines = []
+    for name, seconds, tokens, read in rows:
+        if isinstance(seconds, float):
+            seconds = f"{seconds:.3f} s"
+        lines.append(f"  {name:<26} {seconds:>11} {tokens:>13} {read:>11}")
+    lines.append("")
+    lines.append("  %d tokens of prompt, %.1f MB stored in %d files" % (
+        result["prompt_tokens"], result["store_bytes"] / 1e6,
+        result["store_files"]))
+    lines.append("  %d new tokens and their log probabilities equal those of "
+                 "vLLM's own hit: %s" % (
+                     result["new_tokens"],
+                     "yes, bit for bit" if result["outputs_equal"] else "NO"))
+    return "\n".join(lines)
+
+
+def replay(args):
+    """The same through the C engine: a trace of requests, no model."""
+    kvtier = os.path.join(workplace.REPOSITORY, "build", "kvtier")
+    trace = os.path.join(workplace.DEMO, "trace.jsonl")
+    command = [kvtier, "replay", trace]
+    if args.json:
+        command += ["--json", args.json]
+    return subprocess.run(command).returncode
+
+
+def with_vllm(args):
+    python = workplace.vllm_python()
+    if args.model:
+        model = os.path.abspath(args.model)
+    else:
+        with progress.step("making the model, unless it is there already"):
+            model = workplace.small_model(python)
+    directory = tempfile.mkdtemp(prefix="demo-",
+                                 dir=workplace.cache_directory())
+    keep = args.keep
+    try:
+        demo = Demo(args, python, model, directory)
+        os.makedirs(demo.store, exist_ok=True)
+        result = demo.run()
+    except ServerError:
+        keep = True
+        raise
+    finally:
+        if keep:
+            progress.note(f"kept: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print("\n" + table(result) + "\n", flush=True)
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump(result, f, indent=2)
+            f.write("\n")
+    return 0 if result["outputs_equal"] else 1
+
+
+def main():
+    args = parse_arguments()
+    install_signal_handlers()
+    if args.store_dir and os.path.isdir(args.store_dir) and \
+            os.listdir(args.store_dir):
+        print(f"demo.sh: {args.store_dir} is not empty, so that nothing in it "
+              "would be cold: name another directory", file=sys.stderr)
+        return 2
+    if args.model and not os.path.isfile(
+            os.path.join(args.model, "config.json")):
+        print(f"demo.sh: {args.model} has no config.json: --model takes the "
+              "directory of a model", file=sys.stderr)
+        return 2
+    if args.no_vllm:
+        return replay(args)
+    try:
+        return with_vllm(args)
+    except workplace.Unavailable as e:
+        print(f"demo.sh: {e}\n"
+              "demo.sh: showing the same through the C engine, without vLLM",
+              file=sys.stderr)
+        return replay(args)
+    except ServerError as e:
+        print(f"demo.sh: {e}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

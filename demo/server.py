@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start, watch and stop a vLLM OpenAI server on 127.0.0.1, and talk to it.
+
+Only the standard library is used, so that any python3 can run it.  A server
+is a process group of its own; leaving the `with` block ends the whole group,
+on an exception and on Ctrl-C too, and it ends by itself when we are killed.
+"""
+import collections
+import ctypes
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+START_TIMEOUT_S = 400
+STOP_TIMEOUT_S = 20
+REQUEST_TIMEOUT_S = 600
+PR_SET_PDEATHSIG = 1
+
+Answer = collections.namedtuple(
+    "Answer", "token_ids logprobs ttft_s total_s finish_reason")
+
+
+class ServerError(Exception):
+    """The server did not start, died, or refused a request."""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def install_signal_handlers():
+    """Let SIGTERM and SIGHUP unwind the stack, so that servers are stopped."""
+    def quit_cleanly(signum, _frame):
+        raise SystemExit(128 + signum)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, quit_cleanly)
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def group_is_alive(pgid):
+    """Does a process group have a member that is no zombie?"""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat") as f:
+                state, _, group = f.read().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(group) == pgid and state not in "ZX":
+            return True
+    return False
+
+
+def last_lines(path, count=25):
+    try:
+        with open(path, errors="replace") as f:
+            return "".join(collections.deque(f, count))
+    except OSError as e:
+        return f"({e})\n"
+
+
+class Server:
+    """A vLLM server; use it in a `with` statement.
+
+    python      the interpreter of the environment that has vLLM
+    model       the model's directory
+    log         the file that takes the server's output; it is appended to
+    transfer    the value of --kv-transfer-config (a dict), or None
+    args, env   more arguments and environment variables
+    progress    called with the seconds waited so far while it starts
+    """
+
+    def __init__(self, python, model, log, transfer=None, args=(), env=None,
+                 progress=None):
+        self.python = python
+        self.model = model
+        self.log = log
+        self.transfer = transfer
+        self.args = list(args)
+        self.env = dict(env or {})
+        self.progress = progress or (lambda seconds: None)
+        self.port = None
+        self.process = None
+        self.start_s = None
+
+    def command(self):
+        command = [
+            self.python, "-m", "vllm.entrypoints.openai.api_server",
+            "--model", self.model, "--served-model-name", "model",
+            "--host", "127.0.0.1", "--port", str(self.port),
+            "--enforce-eager", "--dtype", "bfloat16"]
+        if self.transfer:
+            command += ["--kv-transfer-config", json.dumps(self.transfer)]
+        return command + self.args
+
+    def environment(self):
+        env = {k: v for k, v in os.environ.items()
+               if not k.startswith(("LMCACHE_", "KVTIER_"))}
+        env.update(
+            HF_HUB_OFFLINE="1",
+            TRANSFORMERS_OFFLINE="1",
+            VLLM_NO_USAGE_STATS="1",
+            DO_NOT_TRACK="1",
+            VLLM_CPU_KVCACHE_SPACE="1",
+            OMP_NUM_THREADS=str(len(os.sched_getaffinity(0))),
+            TOKENIZERS_PARALLELISM="false",
+            NO_PROXY="127.0.0.1",
+            no_proxy="127.0.0.1")
+        env.update(self.env)
+        return env
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_exception):
+        self.stop()
+
+    def start(self):
+        self.port = free_port()
+        began = time.monotonic()
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), env=self.environment(), cwd="/",
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, preexec_fn=end_with_parent)
+        try:
+            self.wait_ready(began)
+        except BaseException:
+            self.kill()
+            raise
+        self.start_s = time.monotonic() - began
+
+    def wait_ready(self, began):
+        while True:
+            waited = time.monotonic() - began
+            self.progress(waited)
+            if self.process.poll() is not None:
+                raise ServerError(
+                    "vLLM ended with status %d while it started; the end of "
+                    "%s:\n%s" % (self.process.returncode, self.log,
+                                 last_lines(self.log)))
+            if waited > START_TIMEOUT_S:
+                raise ServerError(
+                    "vLLM is not ready after %d s; the end of %s:\n%s" %
+                    (waited, self.log, last_lines(self.log)))
+            try:
+                self.get("/health", timeout=5)
+                return
+            except (OSError, ServerError, http.client.HTTPException):
+                time.sleep(0.25)
+
+    def stop(self):
+        """End it as an operator would, then whatever is left of its group."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.process.poll()
+            if not group_is_alive(self.process.pid):
+                break
+            time.sleep(0.05)
+        self.kill()
+
+    def kill(self):
+        """End the whole process group at once."""
+        if self.process is None:
+            return
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.process = None
+
+    # -- requests
+
+    def connect(self, timeout=REQUEST_TIMEOUT_S):
+        return http.client.HTTPConnection("127.0.0.1", self.port,
+                                          timeout=timeout)
+
+    def request(self, method, path, body=None, timeout=REQUEST_TIMEOUT_S):
+        connection = self.connect(timeout)
+        try:
+            connection.request(
+                method, path, None if body is None else json.dumps(body),
+                {"Content-Type": "application/json", "Connection": "close"})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise ServerError(f"{path}: HTTP {response.status}: {text[:500]}")
+        return text
+
+    def get(self, path, timeout=REQUEST_TIMEOUT_S):
+        return self.request("GET", path, timeout=timeout)
+
+    def tokenize(self, text):
+        body = {"model": "model", "prompt": text}
+        return json.loads(self.request("POST", "/tokenize", body))["tokens"]
+
+    def send_completion(self, connection, token_ids, max_tokens, **more):
+        body = {"model": "model", "prompt": token_ids, "stream": True,
+                "max_tokens": max_tokens, "temperature": 0, "logprobs": 5,
+                "return_token_ids": True, "ignore_eos": True, **more}
+        connection.request("POST", "/v1/completions", json.dumps(body),
+                           {"Content-Type": "application/json"})
+
+    def open_completion(self, token_ids, max_tokens, **more):
+        """Send a streaming request; returns (connection, response)."""
+        connection = self.connect()
+        try:
+            self.send_completion(connection, token_ids, max_tokens, **more)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise ServerError("/v1/completions: HTTP %d: %s" % (
+                    response.status, response.read(500).decode()))
+        except BaseException:
+            connection.close()
+            raise
+        return connection, response
+
+    def complete(self, token_ids, max_tokens=32, **more):
+        """The greedy continuation of a prompt given as token ids."""
+        began = time.monotonic()
+        ids, logprobs, ttft, finish = [], [], None, None
+        connection, response = self.open_completion(token_ids, max_tokens,
+                                                    **more)
+        try:
+            for event in events(response):
+                if "error" in event:
+                    raise ServerError("the server answered: %s" %
+                                      event["error"])
+                for choice in event.get("choices", ()):
+                    finish = choice.get("finish_reason") or finish
+                    if not choice.get("token_ids"):
+                        continue
+                    if ttft is None:
+                        ttft = time.monotonic() - began
+                    ids += choice["token_ids"]
+                    logprobs += list(zip(
+                        choice["logprobs"]["token_logprobs"],
+                        choice["logprobs"]["top_logprobs"]))
+        finally:
+            connection.close()
+        if finish is None or ttft is None:
+            raise ServerError("the answer ended before it was complete")
+        return Answer(ids, logprobs, ttft, time.monotonic() - began, finish)
+
+    def metrics(self):
+        """Every sample of /metrics, summed over its labels."""
+        sums = collections.defaultdict(float)
+        sample = re.compile(r"([\w:]+)(?:\{.*\})? (\S+)")
+        for line in self.get("/metrics", timeout=60).splitlines():
+            match = sample.fullmatch(line)
+            if match:
+                sums[match[1]] += float(match[2])
+        return sums
+
+    def settled_metrics(self, name, at_least, timeout=10):
+        """Metrics once `name` reached a value: vLLM publishes them late."""
+        deadline = time.monotonic() + timeout
+        while True:
+            metrics = self.metrics()
+            if metrics[name] >= at_least or time.monotonic() > deadline:
+                return metrics
+            time.sleep(0.2)
+
+
+def events(response):
+    """The JSON objects of a stream of server-sent events."""
+    for line in response:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        yield json.loads(data)
+
+
+def same_answer(a, b):
+    """Tokens and log probabilities equal bit for bit."""
+    return a.token_ids == b.token_ids and a.logprobs == b.logprobs
+
+
+def max_logprob_difference(a, b):
+    """The largest difference up to the first token that differs."""
+    largest = 0.0
+    for i, (x, y) in enumerate(zip(a.logprobs, b.logprobs)):
+        if a.token_ids[i] != b.token_ids[i]:
+            break
+        largest = max(largest, abs(x[0] - y[0]))
+    return largest

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Key text from anywhere: what parses prints again, what is spelled as a name is
+ * one name, what decodes encodes to the same. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "key/key.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void
+expect(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+/* Parse, print: the same text but for blanks around it. */
+static void
+parse(const char *text)
+{
+    struct kvt__key_parts parts, again;
+    char *printed = malloc(KVT__KEY_TEXT_MAX + 1);
+
+    if (printed && !kvt__key_parse(text, &parts)) {
+        int n = kvt__key_text(&parts, printed, KVT__KEY_TEXT_MAX + 1);
+        expect(n > 0 && strlen(printed) == (size_t)n);
+        const char *at = strstr(text, printed);
+        expect(at != NULL);
+        expect(strspn(text, " \t\n\v\f\r\x1c\x1d\x1e\x1f") == (size_t)(at - text));
+        expect(!kvt__key_parse(printed, &again));
+        expect(!memcmp(&parts, &again, sizeof parts));
+        for (size_t i = 0; i <= (size_t)n; i++)
+            expect(kvt__key_text(&parts, printed, i) < 0);
+    }
+    free(printed);
+}
+
+static void
+encode(const char *text, enum kvt__key_encoding how, size_t size)
+{
+    char *name = malloc(size ? size : 1), back[1024];
+
+    if (!name)
+        return;
+    int n = kvt__key_encode(text, how, name, size);
+    if (n >= 0) {
+        expect((size_t)n < size && strlen(name) == (size_t)n && n > 0);
+        expect(!strchr(name, '/') && strcmp(name, ".") && strcmp(name, ".."));
+        int n_back = kvt__key_decode(name, how, back, sizeof back);
+        if (how == KVT__KEY_PERCENT)
+            expect(n_back >= 0 && !strcmp(back, text));
+    }
+    n = kvt__key_decode(text, how, name, size);
+    if (n >= 0) {
+        expect((size_t)n < size && strlen(name) == (size_t)n);
+        n = kvt__key_encode(name, how, back, sizeof back);
+        expect(n < 0 || !strcmp(back, text));
+    }
+    free(name);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct kvt__hash_chain chain;
+    char *text;
+
+    if (!size || !(text = malloc(size)))
+        return 0;
+    memcpy(text, data + 1, size - 1);
+    text[size - 1] = '\0';
+    parse(text);
+    for (int how = KVT__KEY_FS; how <= KVT__KEY_PERCENT; how++)
+        encode(text, how, data[0]);
+    kvt__hash_start(&chain, KVT__HASH_BUILTIN, text);
+    free(text);
+    return 0;
+}

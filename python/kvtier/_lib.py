@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""include/kvtier.h for ctypes, and one thin class for each of its handles.
+
+The library is loaded by the first call of lib(): $KVTIER_LIBRARY, else the
+libkvtier.so beside this file.  ctypes releases the GIL during every call, so
+other Python threads run while the library copies or waits.
+"""
+
+import ctypes
+import errno
+import functools
+import json
+import os
+from array import array
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
+
+ROLE_SCHEDULER = 1
+ROLE_WORKER = 2
+ROLE_BOTH = 3
+GROUP_FULL = 1
+GROUP_SLIDING = 2
+FORMAT_OPAQUE = 1
+COUNTER_SUM = 1
+CHUNK_BYTES = 32
+
+
+class _Sized(Structure):
+    """A struct that begins with its size, which __init__ fills in."""
+
+    def __init__(self, **fields):
+        super().__init__(struct_size=sizeof(type(self)), **fields)
+
+
+class ConfigSources(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("file", c_char_p),
+        ("environment", POINTER(c_char_p)),
+        ("connector_json", c_char_p),
+        ("settings", POINTER(c_char_p)),
+        ("strict", c_int),
+    ]
+
+
+class Model(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("fingerprint", c_char_p),
+        ("kv_dtype", c_char_p),
+        ("world_size", c_uint32),
+        ("rank", c_uint32),
+    ]
+
+
+class Group(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_uint32),
+        ("window_tokens", c_uint32),
+        ("block_tokens", c_uint32),
+        ("format", c_uint32),
+        ("n_layers", c_uint32),
+        ("n_heads", c_uint32),
+        ("head_bytes", c_uint32),
+        ("block_bytes", c_uint64),
+        ("layout", c_char_p),
+        ("layers", c_char_p),
+    ]
+
+
+class EngineParams(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("config", c_void_p),
+        ("role", c_uint32),
+        ("n_groups", c_uint32),
+        ("groups", POINTER(Group)),
+        ("model", POINTER(Model)),
+        ("instance", c_char_p),
+    ]
+
+
+class KvView(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("base", POINTER(c_void_p)),
+        ("n_kv", c_uint32),
+        ("n_blocks", c_uint32),
+        ("block_stride", c_int64),
+        ("head_stride", c_int64),
+        ("token_stride", c_int64),
+        ("null_block", c_int32),
+    ]
+
+
+class MmItem(Structure):
+    _fields_ = [
+        ("id", c_char_p),
+        ("first_token", c_uint64),
+        ("n_tokens", c_uint64),
+    ]
+
+
+class SeqExtra(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("lora", c_char_p),
+        ("cache_salt", c_char_p),
+        ("mm", POINTER(MmItem)),
+        ("n_mm", c_size_t),
+        ("tags", c_char_p),
+    ]
+
+
+class Chunk(Structure):
+    _fields_ = [
+        ("prefix", c_uint8 * 16),
+        ("name_hash", c_int64),
+        ("n_tokens", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class GroupIo(Structure):
+    _fields_ = [
+        ("group", c_uint32),
+        ("n_chunks", c_uint32),
+        ("chunks", c_void_p),
+        ("blocks", c_void_p),
+        ("n_blocks", c_size_t),
+        ("tags", c_char_p),
+    ]
+
+
+class CounterInfo(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("unit", c_char_p),
+        ("text", c_char_p),
+        ("kind", c_uint32),
+    ]
+
+
+# name of the C struct -> class; a test compares sizes and offsets with C's.
+STRUCTS = {
+    "kvt_config_sources": ConfigSources,
+    "kvt_model": Model,
+    "kvt_group": Group,
+    "kvt_engine_params": EngineParams,
+    "kvt_kv_view": KvView,
+    "kvt_mm_item": MmItem,
+    "kvt_seq_extra": SeqExtra,
+    "kvt_chunk": Chunk,
+    "kvt_group_io": GroupIo,
+    "kvt_counter_info": CounterInfo,
+}
+
+_PROTOTYPES = {
+    "kvt_version": (c_char_p,),
+    "kvt_last_error": (c_char_p,),
+    "kvt_config_open": (c_int, POINTER(ConfigSources), POINTER(c_void_p)),
+    "kvt_config_free": (None, c_void_p),
+    "kvt_config_json": (c_void_p, c_void_p),
+    "kvt_free": (None, c_void_p),
+    "kvt_engine_open": (c_int, POINTER(EngineParams), POINTER(c_void_p)),
+    "kvt_engine_close": (None, c_void_p),
+    "kvt_engine_chunk_tokens": (c_uint32, c_void_p),
+    "kvt_engine_set_view": (c_int, c_void_p, c_uint32, POINTER(KvView)),
+    "kvt_seq_new": (
+        c_int, c_void_p, c_void_p, c_size_t, POINTER(SeqExtra),
+        POINTER(c_void_p),
+    ),
+    "kvt_seq_append": (c_int, c_void_p, c_void_p, c_size_t),
+    "kvt_seq_tokens": (c_uint64, c_void_p),
+    "kvt_seq_chunks": (c_int, c_void_p, c_size_t, c_size_t, c_void_p),
+    "kvt_seq_free": (None, c_void_p),
+    "kvt_engine_lookup": (
+        c_int, c_void_p, c_void_p, c_uint64, c_uint64, POINTER(c_uint64),
+    ),
+    "kvt_engine_release": (None, c_void_p, c_void_p),
+    "kvt_engine_store": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
+    "kvt_engine_flush": (c_int, c_void_p, c_int64),
+    "kvt_engine_load": (
+        c_int, c_void_p, POINTER(GroupIo), c_size_t, c_uint64,
+        POINTER(c_void_p),
+    ),
+    "kvt_engine_poll": (c_size_t, c_void_p, POINTER(c_void_p), c_size_t),
+    "kvt_engine_eventfd": (c_int, c_void_p),
+    "kvt_load_cancel": (None, c_void_p),
+    "kvt_load_cookie": (c_uint64, c_void_p),
+    "kvt_load_status": (c_int, c_void_p, c_size_t, c_size_t),
+    "kvt_load_bytes": (c_uint64, c_void_p),
+    "kvt_load_free": (None, c_void_p),
+    "kvt_engine_reset": (c_int, c_void_p),
+    "kvt_n_counters": (c_size_t,),
+    "kvt_counter": (POINTER(CounterInfo), c_size_t),
+    "kvt_engine_counters": (None, c_void_p, POINTER(c_uint64), c_size_t),
+}
+
+
+def library_path():
+    """Where libkvtier.so is expected."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libkvtier.so")
+    return os.environ.get("KVTIER_LIBRARY") or here
+
+
+@functools.lru_cache(maxsize=None)
+def lib():
+    """The library with its prototypes set; OSError when it cannot be loaded."""
+    path = library_path()
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError as e:
+        raise OSError(
+            "kvtier: cannot load %s (%s); install the kvtier package or point "
+            "KVTIER_LIBRARY at a libkvtier.so" % (path, e)
+        ) from e
+    for name, (result, *arguments) in _PROTOTYPES.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = arguments
+    return loaded
+
+
+def _bytes(text):
+    return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def _check(rc):
+    """Raise for a negative errno: ValueError for -EINVAL, else OSError."""
+    if rc >= 0:
+        return
+    text = lib().kvt_last_error().decode("utf-8", "replace")
+    text = text or os.strerror(-rc)
+    if rc == -errno.EINVAL:
+        raise ValueError("kvtier: " + text)
+    raise OSError(-rc, "kvtier: " + text)
+
+
+def version():
+    return lib().kvt_version().decode()
+
+
+@functools.lru_cache(maxsize=None)
+def counters():
+    """[(name, unit, text, kind)] of every counter, in the library's order."""
+    n = lib().kvt_n_counters()
+    infos = [lib().kvt_counter(i).contents for i in range(n)]
+    return [(i.name.decode(), i.unit.decode(), i.text.decode(), i.kind)
+            for i in infos]
+
+
+class Config:
+    """struct kvt_config: all sources of settings read into one."""
+
+    def __init__(self, connector_json=None, settings=(), file=None):
+        items = (c_char_p * (len(settings) + 1))(*map(_bytes, settings))
+        sources = ConfigSources(
+            file=_bytes(file),
+            connector_json=_bytes(connector_json),
+            settings=ctypes.cast(items, POINTER(c_char_p)),
+        )
+        self.handle = c_void_p()
+        _check(lib().kvt_config_open(ctypes.byref(sources),
+                                     ctypes.byref(self.handle)))
+
+    def values(self):
+        """{key: effective value}; secrets are "***"."""
+        text = lib().kvt_config_json(self.handle)
+        if not text:
+            raise MemoryError("kvtier: no memory for the configuration's text")
+        try:
+            settings = json.loads(ctypes.string_at(text))
+        finally:
+            lib().kvt_free(text)
+        return {key: setting.get("value") for key, setting in settings.items()}
+
+    def close(self):
+        handle, self.handle = self.handle, None
+        if handle:
+            lib().kvt_config_free(handle)
+
+
+class Seq:
+    """struct kvt_seq: the hashed tokens of one request."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def append(self, tokens):
+        """More tokens: an array('i')."""
+        address, n = tokens.buffer_info()
+        _check(lib().kvt_seq_append(self.handle, address, n))
+
+    def chunks(self, first, n):
+        """The n chunks from first on, CHUNK_BYTES bytes each."""
+        out = ctypes.create_string_buffer(n * CHUNK_BYTES)
+        if n:
+            _check(lib().kvt_seq_chunks(self.handle, first, n, out))
+        return out.raw
+
+    def free(self):
+        handle, self.handle = self.handle, None
+        if handle:
+            lib().kvt_seq_free(handle)
+
+
+class Load:
+    """struct kvt_load: one load in flight, or done."""
+
+    def __init__(self, handle, ios):
+        self.handle = handle
+        self.ios = ios
+
+    def cancel(self):
+        lib().kvt_load_cancel(self.handle)
+
+    def status(self, io, chunk):
+        return lib().kvt_load_status(self.handle, io, chunk)
+
+    def free(self):
+        handle, self.handle = self.handle, None
+        if handle:
+            lib().kvt_load_free(handle)
+
+
+def _group_ios(ios):
+    """C's form of [(group, chunks, blocks, tags)], where chunks is bytes and
+    blocks int32 as bytes; also what must live as long as it is used."""
+    out = (GroupIo * len(ios))()
+    keep = []
+    for c, (group, chunks, blocks, tags) in zip(out, ios):
+        chunk_words = array("q")
+        chunk_words.frombytes(chunks)
+        block_ids = array("i")
+        block_ids.frombytes(blocks)
+        keep += (chunk_words, block_ids)
+        c.group = group
+        c.n_chunks = len(chunks) // CHUNK_BYTES
+        c.chunks = chunk_words.buffer_info()[0]
+        c.blocks, c.n_blocks = block_ids.buffer_info()
+        c.tags = _bytes(tags)
+    return out, keep
+
+
+class Engine:
+    """struct kvt_engine.  groups: [Group]; model: Model."""
+
+    def __init__(self, config, role, groups, model, instance=None):
+        array_of_groups = (Group * len(groups))(*groups)
+        params = EngineParams(
+            config=config.handle,
+            role=role,
+            n_groups=len(groups),
+            groups=ctypes.cast(array_of_groups, POINTER(Group)),
+            model=ctypes.pointer(model),
+            instance=_bytes(instance),
+        )
+        self.handle = c_void_p()
+        self._loads = {}
+        self._next_cookie = 1
+        _check(lib().kvt_engine_open(ctypes.byref(params),
+                                     ctypes.byref(self.handle)))
+        self.chunk_tokens = lib().kvt_engine_chunk_tokens(self.handle)
+
+    def set_view(self, group, bases, n_blocks, block_stride, null_block):
+        """Opaque blocks: bases is the address of block 0 of each layer."""
+        addresses = (c_void_p * len(bases))(*bases)
+        view = KvView(
+            base=ctypes.cast(addresses, POINTER(c_void_p)),
+            n_kv=1,
+            n_blocks=n_blocks,
+            block_stride=block_stride,
+            null_block=null_block,
+        )
+        _check(lib().kvt_engine_set_view(self.handle, group, ctypes.byref(view)))
+
+    def seq(self, tokens, lora=None, cache_salt=None, mm=(), tags=None):
+        """tokens: array('i'); mm: [(id, first token, number of tokens)]."""
+        items = (MmItem * len(mm))(*((_bytes(i), at, n) for i, at, n in mm))
+        extra = SeqExtra(
+            lora=_bytes(lora),
+            cache_salt=_bytes(cache_salt),
+            mm=ctypes.cast(items, POINTER(MmItem)) if mm else None,
+            n_mm=len(mm),
+            tags=_bytes(tags),
+        )
+        address, n = tokens.buffer_info()
+        handle = c_void_p()
+        _check(lib().kvt_seq_new(self.handle, address, n, ctypes.byref(extra),
+                                 ctypes.byref(handle)))
+        return Seq(handle)
+
+    def lookup(self, seq, have_tokens, max_tokens):
+        """Tokens that can be loaded; None: not known yet, ask again."""
+        hit = c_uint64()
+        rc = lib().kvt_engine_lookup(self.handle, seq.handle, have_tokens,
+                                     max_tokens, ctypes.byref(hit))
+        if rc == -errno.EAGAIN:
+            return None
+        _check(rc)
+        return hit.value
+
+    def release(self, seq):
+        lib().kvt_engine_release(self.handle, seq.handle)
+
+    def store(self, ios):
+        out, keep = _group_ios(ios)
+        _check(lib().kvt_engine_store(self.handle, out, len(out)))
+        del keep
+
+    def load(self, ios):
+        """Start a load; poll() returns it when it is done."""
+        out, keep = _group_ios(ios)
+        cookie = self._next_cookie
+        self._next_cookie += 1
+        handle = c_void_p()
+        _check(lib().kvt_engine_load(self.handle, out, len(out), cookie,
+                                     ctypes.byref(handle)))
+        del keep
+        load = self._loads[cookie] = Load(handle, ios)
+        return load
+
+    def poll(self):
+        """The loads that ended since the last call."""
+        if not self._loads:
+            return ()
+        handles = (c_void_p * len(self._loads))()
+        n = lib().kvt_engine_poll(self.handle, handles, len(handles))
+        return [self._loads.pop(lib().kvt_load_cookie(handle))
+                for handle in handles[:n]]
+
+    def flush(self, timeout_ms):
+        _check(lib().kvt_engine_flush(self.handle, timeout_ms))
+
+    def reset(self):
+        _check(lib().kvt_engine_reset(self.handle))
+
+    def counters(self):
+        """The values of counters(), in its order."""
+        n = len(counters())
+        out = (c_uint64 * n)()
+        lib().kvt_engine_counters(self.handle, out, n)
+        return list(out)
+
+    def close(self):
+        handle, self.handle = self.handle, None
+        if handle:
+            lib().kvt_engine_close(handle)

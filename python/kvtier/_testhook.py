@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For tests: a hash of every block that is saved or loaded, in a file.
+
+KVTIER_TEST_BLOCK_HASHES=PREFIX appends to PREFIX.<pid> lines of
+
+    save|load <prefix digest, hex> <group> <block in its chunk> <SHA-256>
+
+so that a test can compare what was loaded with what was saved.  Without the
+variable open_hook() answers None and nothing of this runs.
+"""
+
+import ctypes
+import hashlib
+import os
+from array import array
+
+from ._lib import CHUNK_BYTES
+
+
+def open_hook():
+    prefix = os.environ.get("KVTIER_TEST_BLOCK_HASHES")
+    return Hook("%s.%d" % (prefix, os.getpid())) if prefix else None
+
+
+class Hook:
+    def __init__(self, path):
+        self._file = open(path, "a", buffering=1)
+
+    def set_views(self, infos, views):
+        """views: as vllm_model.views() gives them."""
+        self._groups = [
+            (info.block_bytes, info.blocks_per_chunk) + view
+            for info, view in zip(infos, views)]
+
+    def record(self, what, ios, good=None):
+        """The blocks of ios; only of chunks with good(io, chunk), if given."""
+        for at, (group, chunks, blocks, _) in enumerate(ios):
+            block_bytes, per_chunk, bases, stride = self._groups[group]
+            ids = array("i")
+            ids.frombytes(blocks)
+            for chunk in range(len(chunks) // CHUNK_BYTES):
+                if good is not None and not good(at, chunk):
+                    continue
+                mine = ids[chunk * per_chunk:(chunk + 1) * per_chunk]
+                if what == "save" and min(mine) <= 0:
+                    continue
+                head = chunks[chunk * CHUNK_BYTES:][:16].hex()
+                for number, block in enumerate(mine):
+                    if block <= 0:
+                        continue
+                    digest = hashlib.sha256()
+                    for base in bases:
+                        digest.update(ctypes.string_at(base + block * stride,
+                                                       block_bytes))
+                    self._file.write("%s %s %d %d %s\n" % (
+                        what, head, group, number, digest.hexdigest()))

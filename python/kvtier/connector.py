@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KVTierConnector: vLLM's KV cache kept outside vLLM by kvtier.
+
+    --kv-transfer-config '{"kv_connector": "KVTierConnector",
+                           "kv_connector_module_path": "kvtier.connector",
+                           "kv_role": "kv_both"}'
+
+vLLM makes one object in its scheduler's process and one in each worker's; this
+class hands each call to the half that it is for (vllm_scheduler, vllm_worker).
+For vLLM 0.28 to 0.33; what differs between them is looked for, not assumed.
+"""
+
+import json
+import sys
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+)
+
+from . import _lib, vllm_model
+from .vllm_log import log
+from .vllm_meta import NOTHING
+from .vllm_scheduler import Scheduler
+from .vllm_stats import KVTierPromMetrics, KVTierStats
+from .vllm_worker import Worker
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import SupportsHMA
+except ImportError:
+    class SupportsHMA:
+        pass
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorTransferResults,
+    )
+except ImportError:
+    KVConnectorTransferResults = None
+
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:
+    CacheHitSource = None
+
+
+class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
+    if CacheHitSource is not None:
+        _cache_hit_source = CacheHitSource.DISK
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._scheduler = None
+        self._worker = None
+        transfer = vllm_config.kv_transfer_config
+        if role == KVConnectorRole.SCHEDULER:
+            _recompute_failed_loads(transfer)
+        config = _lib.Config(
+            connector_json=json.dumps(transfer.kv_connector_extra_config or {}))
+        try:
+            self._open(vllm_config, role, kv_cache_config, config)
+        except vllm_model.Unsupported as e:
+            log.warning("kvtier: nothing is stored or loaded: this version "
+                        "does not support %s", e)
+        finally:
+            config.close()
+
+    def _open(self, vllm_config, role, kv_cache_config, config):
+        vllm_model.check_supported(vllm_config, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        settings = config.values()
+        infos = vllm_model.groups(vllm_config, kv_cache_config,
+                                  int(settings["chunk_size"]))
+        if KVConnectorTransferResults is None and len(infos) > 1:
+            raise vllm_model.Unsupported(
+                "several KV cache groups in this vLLM, which has no way to "
+                "report a failed load of them")
+        scheduler = role == KVConnectorRole.SCHEDULER
+        rank = 0 if scheduler else vllm_config.parallel_config.rank
+        engine = _lib.Engine(
+            config,
+            _lib.ROLE_SCHEDULER if scheduler else _lib.ROLE_WORKER,
+            [info.to_c() for info in infos],
+            vllm_model.model(vllm_config, kv_cache_config, settings, rank),
+            transfer.engine_id)
+        if scheduler:
+            self._scheduler = Scheduler(
+                engine, infos, settings, can_load=transfer.is_kv_consumer,
+                can_save=transfer.is_kv_producer)
+        else:
+            self._worker = Worker(engine, infos, kv_cache_config.num_blocks)
+
+    @property
+    def requires_kv_delivery(self):
+        # A save that is lost is a later miss, nothing more.
+        return False
+
+    # ---------------------------------------------------------------- worker
+
+    def register_kv_caches(self, kv_caches):
+        if self._worker:
+            self._worker.register(kv_caches)
+
+    def start_load_kv(self, forward_context, **kwargs):
+        if self._worker:
+            self._worker.start_loads(self._connector_metadata)
+
+    def wait_for_layer_load(self, layer_name):
+        pass
+
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs):
+        pass
+
+    def wait_for_save(self):
+        if self._worker and self._connector_metadata is not None:
+            self._worker.save(self._connector_metadata)
+
+    def get_finished(self, finished_req_ids):
+        if not self._worker:
+            return None, None
+        done, failed = self._worker.finished(finished_req_ids)
+        self._failed_recving = failed or set()
+        return None, done
+
+    def get_transfer_results(self, finished_req_ids):
+        _, done = self.get_finished(finished_req_ids)
+        results = KVConnectorTransferResults()
+        if done:
+            results.finished_recving = done
+            results.failed_recving = self._failed_recving
+        return results
+
+    def get_block_ids_with_load_errors(self):
+        return self._worker.take_bad_blocks() if self._worker else set()
+
+    # ------------------------------------------------------------- scheduler
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        if not self._scheduler:
+            return 0, False
+        return self._scheduler.matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request, blocks, num_external_tokens):
+        if self._scheduler:
+            self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output):
+        if not self._scheduler:
+            return NOTHING
+        return self._scheduler.build_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output):
+        if self._scheduler:
+            self._scheduler.received(connector_output)
+
+    def request_finished(self, request, block_ids):
+        if self._scheduler:
+            self._scheduler.finished(request)
+        return False, None
+
+    def request_finished_all_groups(self, request, block_ids):
+        return self.request_finished(request, block_ids)
+
+    def reset_cache(self):
+        return self._scheduler.reset() if self._scheduler else True
+
+    # ------------------------------------------------------------------ both
+
+    def get_kv_connector_stats(self):
+        half = self._scheduler or self._worker
+        return half.stats() if half else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data=None):
+        return KVTierStats(data=data) if data is not None else KVTierStats()
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames,
+                           per_engine_labelvalues):
+        return KVTierPromMetrics(vllm_config, metric_types, labelnames,
+                                 per_engine_labelvalues)
+
+    def shutdown(self):
+        half = self._scheduler or self._worker
+        self._scheduler = self._worker = None
+        if half:
+            half.shutdown()
+
+
+def _recompute_failed_loads(transfer):
+    """vLLM's default fails a request whose load fails; a cache must not.  vLLM
+    reads the setting after it has made the connector."""
+    if getattr(transfer, "kv_load_failure_policy", "recompute") != "fail":
+        return
+    # A default and the same value said aloud look alike in the object.
+    if any("kv_load_failure_policy" in argument for argument in sys.argv):
+        return
+    transfer.kv_load_failure_policy = "recompute"
+    log.info("kvtier: kv_load_failure_policy is at its default: set to "
+             "\"recompute\", so that a failed load costs time, not the request")

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler tells its workers in one step: which chunks to load into
+and to save from which blocks.  Travels pickled, in every step."""
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+
+class KVTierMetadata(KVConnectorMetadata):
+    """loads: [(request id, ios)]; saves: ios; cancel: give up all loads.
+
+    ios is a list of (group, chunks, blocks, tags) with chunks as kvt_chunk
+    structs and blocks as int32, both in bytes.
+    """
+
+    __slots__ = ("loads", "saves", "cancel")
+
+    def __init__(self, loads=(), saves=(), cancel=False):
+        self.loads = loads
+        self.saves = saves
+        self.cancel = cancel
+
+    def __reduce__(self):
+        if self is NOTHING:
+            return "NOTHING"
+        return KVTierMetadata, (self.loads, self.saves, self.cancel)
+
+
+# The message of a step with nothing to do; unpickles to itself.
+NOTHING = KVTierMetadata()

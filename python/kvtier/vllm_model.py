@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM's KV cache is to kvtier: model, groups of layers, packing, views.
+
+All of it enters the identity of chunks, so the scheduler's and the workers'
+processes must come to the same answer: nothing here depends on the process.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+
+from . import _lib
+
+# vLLM's null block: named by block tables where a block is not there.
+NULL_BLOCK = 0
+
+# LMCache's names of KV cache types.
+_KV_DTYPES = {
+    "torch.bfloat16": "bfloat16",
+    "torch.float16": "half",
+    "torch.float32": "float",
+    "torch.float64": "double",
+    "torch.int8": "int8",
+    "torch.uint8": "uint8",
+    "torch.float8_e4m3fn": "uint8",
+    "torch.float8_e5m2": "uint8",
+}
+
+
+class Unsupported(Exception):
+    """This model's KV cache is neither looked up nor stored; why."""
+
+
+class GroupInfo:
+    """One KV cache group: layers that share a block table."""
+
+    __slots__ = ("kind", "window", "block_tokens", "blocks_per_chunk",
+                 "n_heads", "head_bytes", "block_bytes", "layout", "layers")
+
+    def to_c(self):
+        return _lib.Group(
+            kind=self.kind,
+            window_tokens=self.window,
+            block_tokens=self.block_tokens,
+            format=_lib.FORMAT_OPAQUE,
+            n_layers=len(self.layers),
+            n_heads=self.n_heads,
+            head_bytes=self.head_bytes,
+            block_bytes=self.block_bytes,
+            layout=self.layout.encode(),
+            layers=",".join(self.layers).encode(),
+        )
+
+
+def check_supported(vllm_config, kv_cache_config):
+    """Raise Unsupported when blocks cannot be told apart by tokens alone."""
+    parallel = vllm_config.parallel_config
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size",
+                 "prefill_context_parallel_size"):
+        if (getattr(parallel, name, 1) or 1) > 1:
+            raise Unsupported("%s > 1" % name)
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+        raise Unsupported("calculate_kv_scales makes scales that a restart "
+                          "does not repeat")
+    if not kv_cache_config.kv_cache_groups:
+        raise Unsupported("a model without KV cache")
+    for group in kv_cache_config.kv_cache_groups:
+        spec = group.kv_cache_spec
+        # By class, exactly: MLA and others derive from FullAttentionSpec, and a
+        # FullAttentionSpec may have a sliding_window and still keep all blocks.
+        if type(spec).__name__ not in ("FullAttentionSpec", "SlidingWindowSpec"):
+            raise Unsupported("KV cache of kind %s" % type(spec).__name__)
+        if getattr(spec, "non_causal", False):
+            raise Unsupported("attention that is not causal")
+        if getattr(spec, "tokens_per_state", 1) != 1:
+            raise Unsupported("a KV cache with compressed tokens")
+        if not getattr(group, "enable_kv_transfer", True) or getattr(
+                group, "host_resident", False):
+            raise Unsupported("KV cache groups that cannot be transferred")
+
+
+def check_chunk_size(chunk_tokens, block_sizes):
+    """A chunk is a whole number of blocks of every group."""
+    wrong = [size for size in block_sizes if chunk_tokens % size]
+    if not wrong:
+        return
+    unit = math.lcm(*block_sizes)
+    legal = max(unit, (chunk_tokens + unit // 2) // unit * unit)
+    raise ValueError(
+        "kvtier: chunk_size %d is not a multiple of vLLM's block size %d; the "
+        "nearest legal chunk_size is %d" % (chunk_tokens, wrong[0], legal))
+
+
+def groups(vllm_config, kv_cache_config, chunk_tokens):
+    """[GroupInfo], in the order of vLLM's groups."""
+    check_chunk_size(chunk_tokens, sorted({
+        group.kv_cache_spec.block_size
+        for group in kv_cache_config.kv_cache_groups}))
+    found = []
+    for group in kv_cache_config.kv_cache_groups:
+        spec = group.kv_cache_spec
+        sliding = type(spec).__name__ == "SlidingWindowSpec"
+        info = GroupInfo()
+        info.kind = _lib.GROUP_SLIDING if sliding else _lib.GROUP_FULL
+        info.window = spec.sliding_window if sliding else 0
+        info.block_tokens = spec.block_size
+        info.blocks_per_chunk = chunk_tokens // spec.block_size
+        info.n_heads = spec.num_kv_heads
+        info.head_bytes = spec.head_size * spec.dtype.itemsize
+        info.block_bytes = getattr(spec, "real_page_size_bytes",
+                                   spec.page_size_bytes)
+        info.layout = _layout(spec, vllm_config, kv_cache_config)
+        info.layers = list(group.layer_names)
+        found.append(info)
+    return found
+
+
+def _layout(spec, vllm_config, kv_cache_config):
+    """Text that tells this packing of a block from every other."""
+    head_size_v = getattr(spec, "head_size_v", None) or spec.head_size
+    shape = "vllm:%dx%dx%d+%d:%s:%s:%s" % (
+        spec.num_kv_heads, spec.block_size, spec.head_size, head_size_v,
+        spec.dtype, getattr(vllm_config.cache_config, "cache_dtype", "auto"),
+        getattr(kv_cache_config, "kv_cache_layout", None) or "")
+    return shape + ":" + (_packed_pattern(spec, head_size_v) or _isa(spec))
+
+
+def _packed_pattern(spec, head_size_v):
+    """A digest of what the platform's packing makes of a fixed pattern, so that
+    builds which pack alike share chunks; None when it cannot be had."""
+    try:
+        import torch
+        from vllm.platforms import current_platform
+
+        if head_size_v != spec.head_size:
+            return None
+        shape = (1, spec.num_kv_heads, spec.block_size, 2 * spec.head_size)
+        n = math.prod(shape)
+        # Small whole numbers are exact in every dtype; 251 is prime, so that no
+        # stride of the layout repeats them.
+        pattern = (torch.arange(n, dtype=torch.int32) % 251).to(spec.dtype)
+        cache = pattern.view(shape).contiguous()
+        current_platform.pack_kv_cache(
+            cache, torch.zeros(1, dtype=torch.long))
+        packed = cache.contiguous().view(torch.uint8).numpy().tobytes()
+    except (ImportError, AttributeError, NotImplementedError, RuntimeError,
+            TypeError, ValueError):
+        return None
+    return "packed-" + hashlib.sha256(packed).hexdigest()[:32]
+
+
+def _isa(spec):
+    """A name of the packing, for platforms that cannot pack a pattern."""
+    import platform
+
+    try:
+        from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+        isa = _get_attn_isa(spec.dtype, spec.block_size, spec.head_size)
+    except (ImportError, AttributeError, NotImplementedError, TypeError):
+        isa = "plain"
+    return "isa-%s-%s" % (platform.machine(), isa)
+
+
+def kv_dtype(kv_cache_config):
+    names = {str(group.kv_cache_spec.dtype)
+             for group in kv_cache_config.kv_cache_groups}
+    if len(names) > 1:
+        raise Unsupported("KV cache groups of different types: %s"
+                          % ", ".join(sorted(names)))
+    name = names.pop()
+    if name not in _KV_DTYPES:
+        raise Unsupported("a KV cache of type %s" % name)
+    return _KV_DTYPES[name]
+
+
+def model(vllm_config, kv_cache_config, settings, rank):
+    """_lib.Model for this process's rank."""
+    config = vllm_config.model_config
+    parallel = vllm_config.parallel_config
+    world = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return _lib.Model(
+        name=config.model.encode(),
+        fingerprint=fingerprint(vllm_config, settings).encode(),
+        kv_dtype=kv_dtype(kv_cache_config).encode(),
+        world_size=world,
+        rank=rank % world,
+    )
+
+
+def fingerprint(vllm_config, settings):
+    """Which weights, changed how, made the KV: what the user says, else digests."""
+    said = settings.get("model_fingerprint")
+    if said:
+        return str(said)
+    config = vllm_config.model_config
+    weights = _commit(config) or _weights_digest(config.model)
+    weights = weights or str(getattr(config, "revision", None) or "")
+    load_format = str(getattr(vllm_config.load_config, "load_format", "auto"))
+    if load_format == "dummy":
+        weights += ":dummy:%s" % getattr(config, "seed", 0)
+    return "%s:%s" % (weights, _overrides_digest(config))
+
+
+def _commit(config):
+    """The commit of a model from a hub: named, or found in its local cache."""
+    revision = getattr(config, "revision", None)
+    if revision and re.fullmatch("[0-9a-f]{40}", revision):
+        return revision
+    if os.path.exists(config.model):
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        path = try_to_load_from_cache(config.model, "config.json",
+                                      revision=revision)
+    except (ImportError, ValueError):
+        return None
+    found = re.search("/snapshots/([0-9a-f]{40})/", str(path))
+    return found and found.group(1)
+
+
+def _weights_digest(path):
+    """A digest of a local model: names, sizes and the first and last 64 KiB of
+    its weight files, and config.json."""
+    if os.path.isfile(path):
+        return sampled_digest([path])
+    if not os.path.isdir(path):
+        return None
+    return sampled_digest(
+        os.path.join(path, name) for name in os.listdir(path)
+        if name == "config.json"
+        or name.endswith((".safetensors", ".bin", ".gguf", ".pt", ".pth")))
+
+
+def sampled_digest(paths):
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(("%s\n%d\n" % (os.path.basename(path), size)).encode())
+            digest.update(file.read(65536))
+            file.seek(max(0, size - 65536))
+            digest.update(file.read(65536))
+    return digest.hexdigest()[:32]
+
+
+def _overrides_digest(config):
+    """What the user changed of the model's own configuration (RoPE scaling,
+    quantisation, ...) makes other KV from the same weights.  Not the effective
+    configuration: loading a model may alter that in one process only."""
+    overrides = getattr(config, "hf_overrides", None)
+    if callable(overrides):
+        overrides = "%s.%s" % (overrides.__module__, overrides.__qualname__)
+    text = json.dumps([overrides or {}] + [
+        str(getattr(config, name, None))
+        for name in ("quantization", "dtype", "hf_config_path")
+    ], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def views(kv_caches, infos, n_blocks):
+    """[(addresses of block 0 of each layer, block stride)], one a group."""
+    return [_view(kv_caches, info, n_blocks) for info in infos]
+
+
+def _view(kv_caches, info, n_blocks):
+    bases, strides = [], set()
+    for name in info.layers:
+        tensor = kv_caches.get(name)
+        if tensor is None:
+            raise Unsupported("layer %s has no KV cache of its own" % name)
+        if not hasattr(tensor, "data_ptr"):
+            raise Unsupported("layer %s has no single KV cache tensor" % name)
+        if tensor.device.type != "cpu":
+            raise RuntimeError(
+                "kvtier: the KV cache is in %s memory; this version supports "
+                "vLLM's CPU backend only" % tensor.device.type)
+        # A backend may cut vLLM's block into several of its own.
+        ratio, rest = divmod(tensor.shape[0], n_blocks)
+        if rest or not ratio:
+            raise Unsupported("layer %s has %d blocks, not a multiple of %d"
+                              % (name, tensor.shape[0], n_blocks))
+        if not tensor[:ratio].is_contiguous():
+            raise Unsupported("the blocks of layer %s are not contiguous" % name)
+        size = tensor[:ratio].numel() * tensor.element_size()
+        if size != info.block_bytes:
+            raise Unsupported("a block of layer %s has %d bytes, expected %d"
+                              % (name, size, info.block_bytes))
+        bases.append(tensor.data_ptr())
+        strides.add(tensor.stride(0) * tensor.element_size() * ratio)
+    if len(strides) != 1:
+        raise Unsupported("layers of one group differ in their block stride")
+    return bases, strides.pop()

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's half of the connector: what can be loaded, into which blocks,
+and which blocks hold chunks to save.
+
+Runs on the one thread of vLLM's EngineCore and never waits for storage.
+"""
+
+import time
+from array import array
+
+from . import _lib
+from .vllm_extra import Extra, describe
+from .vllm_log import log
+from .vllm_meta import NOTHING, KVTierMetadata
+from .vllm_stats import Collector
+
+_CHUNK = _lib.CHUNK_BYTES
+
+
+class _Request:
+    """One request between its first lookup and its end."""
+
+    __slots__ = ("request", "seq", "tags", "chunks", "may_load", "hit",
+                 "hit_above", "hit_until", "computed", "loading", "limit",
+                 "saved", "stored", "blocks")
+
+    def __init__(self, request, seq, tags):
+        self.request = request
+        self.seq = seq
+        self.tags = tags
+        self.chunks = b""  # kvt_chunk structs, filled on first use
+        self.may_load = True
+        # The remembered lookup: promised tokens (None: ask), what the engine
+        # had then, and how long to believe it.
+        self.hit = None
+        self.hit_above = 0
+        self.hit_until = 0.0
+        self.computed = 0  # local hit of the last question
+        self.loading = None  # block ids of the load in flight
+        self.limit = 0  # tokens that may be saved
+        self.saved = 0  # whole chunks handed to the workers so far
+        self.stored = range(0)  # chunks that the store is known to have
+        self.blocks = None  # block lists, only where vLLM does not tell them
+
+
+class Scheduler:
+    def __init__(self, engine, infos, settings, can_load, can_save):
+        self._engine = engine
+        self._infos = infos
+        self._chunk = engine.chunk_tokens
+        self._can_load = can_load
+        self._can_save = can_save
+        self._min_retrieve = int(settings.get("min_retrieve_tokens") or 0)
+        self._save_decode = bool(settings.get("save_decode_cache"))
+        # A promise is leased for pin_timeout_sec; ask again well before.
+        self._believe_s = float(settings.get("pin_timeout_sec") or 300) / 2
+        self._requests = {}
+        self._saving = {}  # those of _requests with chunks left to save
+        self._loads = []
+        self._cancel = False
+        self._stats = Collector(engine)
+
+    # ---------------------------------------------------------------- lookup
+
+    def matched_tokens(self, request, computed):
+        """(tokens beyond computed that can be loaded, asynchronously)."""
+        state = self._requests.get(request.request_id)
+        if state is None:
+            state = self._admit(request)
+        if not state.may_load:
+            return 0, False
+        now = time.monotonic()
+        if (state.hit is None or computed < state.hit_above
+                or now >= state.hit_until):
+            hit = self._lookup(state, computed)
+            if hit is None:
+                return None, False
+            state.hit = hit
+            state.hit_above = computed
+            state.hit_until = now + self._believe_s
+            state.stored = range(computed // self._chunk, hit // self._chunk)
+        external = state.hit - computed
+        if external <= 0 or external < self._min_retrieve:
+            return 0, False
+        state.computed = computed
+        return external, True
+
+    def _admit(self, request):
+        state = self._requests[request.request_id] = self._describe(request)
+        save = self._can_save and state.seq is not None
+        if save and not state.tags.skip_save:
+            state.limit = request.num_prompt_tokens
+            self._saving[request.request_id] = state
+        state.may_load = (
+            self._can_load and state.seq is not None
+            and not getattr(request, "skip_reading_prefix_cache", False))
+        return state
+
+    def _describe(self, request):
+        extra = None
+        if request.num_prompt_tokens >= self._chunk or self._save_decode:
+            extra = describe(request)
+        if extra is None:
+            return _Request(request, None, Extra())
+        try:
+            seq = self._engine.seq(array("i", request.prompt_token_ids),
+                                   extra.lora, extra.cache_salt, extra.mm,
+                                   extra.tags)
+        except (OSError, ValueError, OverflowError) as e:
+            log.warning("kvtier: a request is neither looked up nor stored: %s", e)
+            seq = None
+        return _Request(request, seq, extra)
+
+    def _lookup(self, state, computed):
+        self._stats.touch(ended=True)
+        try:
+            return self._engine.lookup(state.seq, computed,
+                                       state.request.num_tokens - 1)
+        except (OSError, ValueError) as e:
+            log.warning("kvtier: lookup failed, the prompt is computed: %s", e)
+            state.may_load = False
+            return 0
+
+    # ----------------------------------------------------------------- loads
+
+    def allocated(self, request, blocks, external):
+        """Blocks exist for a promise: plan the load of [computed, hit)."""
+        if external <= 0:
+            return
+        state = self._requests[request.request_id]
+        have, hit = state.computed, state.computed + external
+        ids = blocks.get_block_ids()
+        ios = []
+        for group, info in enumerate(self._infos):
+            needed_from = have
+            if info.kind == _lib.GROUP_SLIDING:
+                needed_from = max(have, hit - info.window + 1)
+            first, end = needed_from // self._chunk, -(-hit // self._chunk)
+            size = info.block_tokens
+            per_chunk = info.blocks_per_chunk
+            # Blocks that the engine has, or that are beyond the hit, stay.
+            wanted = array("i", (
+                ids[group][i] if have <= i * size < hit and i < len(ids[group])
+                else -1
+                for i in range(first * per_chunk, end * per_chunk)))
+            ios.append((group, self._chunks(state, first, end),
+                        wanted.tobytes(), state.tags.tags))
+        self._loads.append((request.request_id, ios))
+        state.loading = ids
+        # After a preemption, ask again.
+        state.hit = None
+
+    def received(self, output):
+        """What the workers report of their loads."""
+        failed = getattr(output, "failed_recving", None) or ()
+        bad = getattr(output, "invalid_block_ids", None) or ()
+        if bad:
+            failed = set(failed)
+            failed.update(
+                request_id for request_id, state in self._requests.items()
+                if state.loading and not bad.isdisjoint(state.loading[0]))
+        for request_id in failed:
+            state = self._requests.get(request_id)
+            if state is not None:
+                # Promised once and broken: vLLM computes it, and asking again
+                # must not promise the same chunks for ever.
+                state.may_load = False
+                state.stored = range(0)
+        for request_id in output.finished_recving or ():
+            state = self._requests.get(request_id)
+            if state is not None:
+                state.loading = None
+                self._engine.release(state.seq)
+
+    # ----------------------------------------------------------------- saves
+
+    def build_meta(self, output):
+        resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
+        if resumed:
+            self._resume(resumed)
+        block_state = getattr(output, "kv_connector_block_state", None)
+        if block_state is None and (self._requests or output.finished_req_ids):
+            self._track_blocks(output)
+        saves = ()
+        if self._saving and output.num_scheduled_tokens:
+            saves = self._plan_saves(output.num_scheduled_tokens, block_state)
+        if not (saves or self._loads or self._cancel):
+            return NOTHING
+        meta = KVTierMetadata(self._loads, saves, self._cancel)
+        self._loads, self._cancel = [], False
+        return meta
+
+    def _resume(self, request_ids):
+        """Preempted requests compute again from what they find; so offer their
+        chunks again, some may have been dropped."""
+        for request_id in request_ids:
+            state = self._requests.get(request_id)
+            if state is not None and state.limit:
+                state.saved = 0
+                self._saving[request_id] = state
+
+    def _plan_saves(self, scheduled, block_state):
+        ios = []
+        for request_id in self._saving.keys() & scheduled.keys():
+            state = self._saving[request_id]
+            start = state.request.num_computed_tokens
+            end = start + scheduled[request_id]
+            if self._save_decode:
+                self._append_decoded(state)
+            last = min(end, state.limit) // self._chunk
+            if last > state.saved:
+                ids = (state.blocks if block_state is None
+                       else block_state.get_block_ids(request_id))
+                if ids is not None:
+                    self._save(ios, state, ids, start, last)
+                state.saved = last
+            if state.limit // self._chunk <= state.saved and not self._save_decode:
+                del self._saving[request_id]
+        return ios
+
+    def _save(self, ios, state, ids, start, last):
+        """Chunks below last that are complete when this step is done."""
+        end = last * self._chunk
+        for group, info in enumerate(self._infos):
+            if info.kind == _lib.GROUP_SLIDING:
+                # Those that a hit ending here needs; what dropped out of the
+                # window before this step is not the request's any more.
+                per_chunk = info.blocks_per_chunk
+                alive = max(0, start - info.window + 1) // info.block_tokens
+                first = max(max(0, end - info.window + 1) // self._chunk,
+                            -(-alive // per_chunk))
+                spans = ((first, last),)
+            else:
+                known = state.stored
+                spans = ((state.saved, min(last, known.start)),
+                         (max(state.saved, known.stop), last)) if known else (
+                             (state.saved, last),)
+            for span in spans:
+                self._save_span(ios, state, group, ids[group], *span)
+
+    def _save_span(self, ios, state, group, ids, first, last):
+        per_chunk = self._infos[group].blocks_per_chunk
+        last = min(last, len(ids) // per_chunk)
+        if first >= last:
+            return
+        blocks = array("i", ids[first * per_chunk:last * per_chunk])
+        ios.append((group, self._chunks(state, first, last), blocks.tobytes(),
+                    state.tags.tags))
+
+    def _append_decoded(self, state):
+        """Generated tokens that are final extend the sequence, a chunk at a
+        time."""
+        request = state.request
+        if request.num_tokens // self._chunk <= state.limit // self._chunk:
+            return
+        tokens = array("i", request.all_token_ids[state.limit:request.num_tokens])
+        try:
+            state.seq.append(tokens)
+        except (OSError, ValueError) as e:
+            log.warning("kvtier: generated tokens are not stored: %s", e)
+            self._saving.pop(request.request_id, None)
+            return
+        state.limit = request.num_tokens
+
+    def _chunks(self, state, first, end):
+        """kvt_chunk structs first .. end - 1 of the request's sequence."""
+        if len(state.chunks) < end * _CHUNK:
+            have = len(state.chunks) // _CHUNK
+            n = max(end, state.limit // self._chunk)
+            state.chunks += state.seq.chunks(have, n - have)
+        return state.chunks[first * _CHUNK:end * _CHUNK]
+
+    def _track_blocks(self, output):
+        """Block lists for versions of vLLM that do not hand them out."""
+        for new in output.scheduled_new_reqs:
+            state = self._requests.get(new.req_id)
+            if state is not None:
+                state.blocks = [list(ids) for ids in new.block_ids]
+        cached = output.scheduled_cached_reqs
+        for request_id, ids in zip(cached.req_ids, cached.new_block_ids):
+            state = self._requests.get(request_id)
+            if state is None or ids is None:
+                continue
+            if state.blocks is None or request_id in cached.resumed_req_ids:
+                state.blocks = [list(group) for group in ids]
+            else:
+                for mine, more in zip(state.blocks, ids):
+                    mine.extend(more)
+
+    # ------------------------------------------------------------------- end
+
+    def finished(self, request):
+        state = self._requests.pop(request.request_id, None)
+        self._saving.pop(request.request_id, None)
+        if state is not None and state.seq is not None:
+            if state.hit:
+                self._engine.release(state.seq)
+            state.seq.free()
+
+    def reset(self):
+        """Nothing stored so far is a hit any more; nor is what running requests
+        have computed so far to be stored."""
+        self._engine.reset()
+        self._cancel = True
+        for request_id, state in self._requests.items():
+            state.hit = None
+            state.stored = range(0)
+            if state.request.num_computed_tokens > 0:
+                state.limit = 0
+                self._saving.pop(request_id, None)
+        return True
+
+    def stats(self):
+        return self._stats.collect()
+
+    def shutdown(self):
+        for state in self._requests.values():
+            if state.seq is not None:
+                state.seq.free()
+        self._requests.clear()
+        self._saving.clear()
+        self._engine.close()

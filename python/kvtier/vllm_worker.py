@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's half of the connector: moves chunks between blocks and kvtier.
+
+Runs on the worker's main thread.  Saving copies the blocks of a step before the
+step ends; writing them, and all of loading, goes on in the library's threads.
+"""
+
+from . import _lib, _testhook
+from .vllm_log import log
+from .vllm_meta import NOTHING
+from .vllm_model import NULL_BLOCK, Unsupported, views
+from .vllm_stats import Collector
+
+# How long shutdown waits for what was saved last.
+_FLUSH_MS = 1000
+
+
+class _Loading:
+    __slots__ = ("request_id", "ios", "doomed")
+
+    def __init__(self, request_id, ios):
+        self.request_id = request_id
+        self.ios = ios
+        self.doomed = False  # the cache was reset: fails whatever comes
+
+
+class Worker:
+    def __init__(self, engine, infos, n_blocks):
+        self._engine = engine
+        self._infos = infos
+        self._n_blocks = n_blocks
+        self._ready = False
+        self._loads = {}  # request id -> (_lib.Load, _Loading)
+        self._refused = []  # _Loading that could not be started
+        self._bad_blocks = set()
+        self._hook = _testhook.open_hook()
+        self._stats = Collector(engine)
+
+    def register(self, kv_caches):
+        try:
+            found = views(kv_caches, self._infos, self._n_blocks)
+        except Unsupported as e:
+            log.warning("kvtier: nothing is stored or loaded: %s", e)
+            return
+        for group, (bases, stride) in enumerate(found):
+            self._engine.set_view(group, bases, self._n_blocks, stride,
+                                  NULL_BLOCK)
+        if self._hook:
+            self._hook.set_views(self._infos, found)
+        self._ready = True
+
+    def start_loads(self, meta):
+        if meta is NOTHING:
+            return
+        if meta.cancel:
+            for load, loading in self._loads.values():
+                loading.doomed = True
+                load.cancel()
+        for request_id, ios in meta.loads:
+            self._start(_Loading(request_id, ios))
+
+    def _start(self, loading):
+        self._stats.touch()
+        if self._ready:
+            try:
+                load = self._engine.load(loading.ios)
+                self._loads[loading.request_id] = (load, loading)
+                return
+            except (OSError, ValueError) as e:
+                log.warning("kvtier: a load could not start, its prompt is "
+                            "computed: %s", e)
+        self._refused.append(loading)
+
+    def save(self, meta):
+        if meta is NOTHING or not meta.saves or not self._ready:
+            return
+        self._stats.touch()
+        try:
+            self._engine.store(meta.saves)
+        except (OSError, ValueError) as e:
+            log.warning("kvtier: chunks are not stored: %s", e)
+            return
+        if self._hook:
+            self._hook.record("save", meta.saves)
+
+    def finished(self, finished_request_ids):
+        """(request ids whose loads ended, those of them that failed).  Until
+        then vLLM keeps the blocks, even of a request that is gone."""
+        if not self._loads and not self._refused:
+            return None, None
+        for request_id in finished_request_ids:
+            if request_id in self._loads:
+                self._loads[request_id][0].cancel()
+        done, failed = set(), set()
+        for loading in self._refused:
+            done.add(loading.request_id)
+            self._fail(loading, None, failed)
+        self._refused.clear()
+        for load in self._engine.poll():
+            loading = self._end(load)
+            done.add(loading.request_id)
+            self._check(load, loading, failed)
+            load.free()
+        if done:
+            self._stats.touch(ended=True)
+        return done, failed
+
+    def _end(self, load):
+        for request_id, (mine, loading) in self._loads.items():
+            if mine is load:
+                del self._loads[request_id]
+                return loading
+        raise AssertionError("a load that was not started here")
+
+    def _check(self, load, loading, failed):
+        def good(at, chunk):
+            return load.status(at, chunk) == 0
+
+        if loading.doomed or not all(
+                good(at, chunk) for at, io in enumerate(loading.ios)
+                for chunk in range(len(io[1]) // _lib.CHUNK_BYTES)):
+            self._fail(loading, None if loading.doomed else good, failed)
+        if self._hook:
+            self._hook.record("load", loading.ios, good)
+
+    def _fail(self, loading, good, failed):
+        """With one group, naming the bad blocks lets vLLM keep those before
+        them.  With several it cannot map a block to a request, and starts the
+        request over.  Not both: the second would undo the first."""
+        if len(self._infos) > 1:
+            failed.add(loading.request_id)
+            return
+        per_chunk = self._infos[0].blocks_per_chunk
+        for at, (_, chunks, blocks, _) in enumerate(loading.ios):
+            ids = memoryview(blocks).cast("i")
+            for chunk in range(len(chunks) // _lib.CHUNK_BYTES):
+                if good is None or not good(at, chunk):
+                    self._bad_blocks.update(
+                        block for block
+                        in ids[chunk * per_chunk:(chunk + 1) * per_chunk]
+                        if block >= 0)
+
+    def take_bad_blocks(self):
+        if not self._bad_blocks:
+            return set()
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def stats(self):
+        return self._stats.collect()
+
+    def shutdown(self):
+        try:
+            self._engine.flush(_FLUSH_MS)
+        except OSError as e:
+            log.info("kvtier: not everything was stored before the end: %s", e)
+        self._engine.close()

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Time, as int64_t nanoseconds.  Any thread, no system call on usual kernels. */
+#ifndef KVT_BASE_CLOCK_H
+#define KVT_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+#define KVT__NS_PER_MS INT64_C(1000000)
+#define KVT__NS_PER_S INT64_C(1000000000)
+
+static inline int64_t
+kvt__clock_ns(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * KVT__NS_PER_S + t.tv_nsec;
+}
+
+/* For deadlines and leases: the same in all processes of one boot. */
+static inline int64_t
+kvt__now_ns(void)
+{
+    return kvt__clock_ns(CLOCK_MONOTONIC);
+}
+
+/* For recency: comparable over reboots, a few ms coarse, cheap. */
+static inline int64_t
+kvt__wall_ns(void)
+{
+    return kvt__clock_ns(CLOCK_REALTIME_COARSE);
+}
+
+#endif

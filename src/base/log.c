@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log lines: one process-wide sink, standard error unless a caller sets one. */
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "base/error.h"
+
+static struct {
+    pthread_mutex_t lock;
+    kvt_log_fn fn;
+    void *ctx;
+    int max_level;
+} sink = { PTHREAD_MUTEX_INITIALIZER, NULL, NULL, KVT_LOG_INFO };
+
+static const char *const level_names[] = { "ERROR", "WARNING", "INFO", "DEBUG" };
+
+void
+kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
+{
+    pthread_mutex_lock(&sink.lock);
+    sink.fn = fn;
+    sink.ctx = ctx;
+    __atomic_store_n(&sink.max_level, (int)max_level, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&sink.lock);
+}
+
+int
+kvt__log_level(const char *name)
+{
+    for (int i = 0; i < 4; i++) {
+        if (!strcasecmp(name, level_names[i])) {
+            __atomic_store_n(&sink.max_level, i, __ATOMIC_RELAXED);
+            return 0;
+        }
+    }
+    return kvt__fail(EINVAL, "log level '%s': use ERROR, WARNING, INFO or DEBUG.",
+                     name);
+}
+
+void
+kvt__log(enum kvt_log_level level, const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+
+    if ((int)level > __atomic_load_n(&sink.max_level, __ATOMIC_RELAXED))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+
+    pthread_mutex_lock(&sink.lock);
+    if (sink.fn) {
+        sink.fn(sink.ctx, level, line);
+    } else {
+        struct timespec now;
+        struct tm tm;
+        char when[32] = "";
+
+        clock_gettime(CLOCK_REALTIME, &now);
+        if (localtime_r(&now.tv_sec, &tm))
+            strftime(when, sizeof when, "%m-%d %H:%M:%S", &tm);
+        fprintf(stderr, "%s kvtier %s: %s\n", when, level_names[level], line);
+    }
+    pthread_mutex_unlock(&sink.lock);
+}

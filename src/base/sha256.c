@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 by libcrypto's low-level functions, which OpenSSL 3 deprecates for
+ * their missing engine support and keeps for their speed. */
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include "base/sha256.h"
+
+#include <openssl/sha.h>
+
+_Static_assert(sizeof(SHA256_CTX) <= sizeof(struct kvt__sha256),
+               "the context must hold OpenSSL's");
+
+void
+kvt__sha256_init(struct kvt__sha256 *s)
+{
+    SHA256_Init((SHA256_CTX *)s);
+}
+
+void
+kvt__sha256_add(struct kvt__sha256 *s, const void *bytes, size_t n)
+{
+    SHA256_Update((SHA256_CTX *)s, bytes, n);
+}
+
+void
+kvt__sha256_end(struct kvt__sha256 *s, uint8_t out[KVT__SHA256_BYTES])
+{
+    SHA256_Final(out, (SHA256_CTX *)s);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 (FIPS 180-4) of short inputs, many a second.  Any thread. */
+#ifndef KVT_BASE_SHA256_H
+#define KVT_BASE_SHA256_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVT__SHA256_BYTES 32
+
+/* OpenSSL's own context, the low-level form: the EVP layer costs more than
+ * the hash of one chunk of tokens. */
+struct kvt__sha256 {
+    uint32_t state[28];
+};
+
+void kvt__sha256_init(struct kvt__sha256 *s);
+void kvt__sha256_add(struct kvt__sha256 *s, const void *bytes, size_t n);
+void kvt__sha256_end(struct kvt__sha256 *s, uint8_t out[KVT__SHA256_BYTES]);
+
+#endif

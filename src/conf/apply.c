@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lay the sources over the defaults, in order.  extra_config is taken from the
+ * last source that has one and from no other, as LMCache does. */
+#include <string.h>
+
+#include "conf/read.h"
+
+static const char old_plugin[] = "remote_connector.";
+static const char new_plugin[] = "remote_storage_plugin.";
+
+static void
+set_defaults(struct kvt__reading *r)
+{
+    for (size_t i = 0; i < KVT__N_PARAMS; i++) {
+        const struct kvt__param *param = &kvt__params[i];
+        const struct kvt__node node = {
+            .kind = KVT__SCALAR, .text = param->fallback, .origin = "default",
+        };
+
+        r->config->origin[i] = "default";
+        if (!param->fallback)
+            continue;
+        if (kvt__set_value(r, r->defaults, param, param->name, &node))
+            (void)kvt__set_value(r, r->config, param, param->name, &node);
+    }
+}
+
+/* Variables of other programs change what the default is. */
+static void
+set_fallback(struct kvt__reading *r, enum kvt__param_at at, const char *variable)
+{
+    const char *text = kvt__variable(r->environment, variable);
+    const struct kvt__node node = {
+        .kind = KVT__SCALAR, .text = text, .origin = variable,
+    };
+
+    if (!text || !*text)
+        return;
+    if (kvt__set_value(r, r->defaults, &kvt__params[at], kvt__params[at].name, &node) &&
+        kvt__set_value(r, r->config, &kvt__params[at], kvt__params[at].name, &node))
+        r->config->origin[at] = variable;
+}
+
+static void
+unknown_key(struct kvt__reading *r, const struct kvt__node *node)
+{
+    const char *near_key = kvt__nearest_key(node->key);
+
+    if (near_key)
+        kvt__note(r, KVT__UNKNOWN, node->key, node->origin,
+                  "unknown key '%.80s' (%s): did you mean %s?", node->key, node->origin,
+                  near_key);
+    else
+        kvt__note(r, KVT__UNKNOWN, node->key, node->origin, "unknown key '%.80s' (%s).",
+                  node->key, node->origin);
+}
+
+static void
+set_param(struct kvt__reading *r, enum kvt__level level,
+          const struct kvt__param *param, const struct kvt__node *node)
+{
+    size_t at = (size_t)(param - kvt__params);
+
+    if (!kvt__set_value(r, r->config, param, node->key, node))
+        return;
+    r->config->level[at] = (uint8_t)level;
+    r->config->origin[at] =
+        kvt__memory_text(&r->config->memory, node->origin, strlen(node->origin));
+    r->by_alias[at] = false;
+}
+
+static void
+set_alias(struct kvt__reading *r, enum kvt__level level,
+          const struct kvt__alias *alias, const struct kvt__node *node)
+{
+    const struct kvt__param *param = &kvt__params[alias->real];
+    struct kvt__node meant = *node;
+
+    kvt__note(r, KVT__WARNING, alias->name, node->origin,
+              "%s (%s) is an older name: write %s%s%s.", alias->name, node->origin,
+              param->name, alias->value ? ": " : "", alias->value ? alias->value : "");
+    if (r->config->level[alias->real] == level && !r->by_alias[alias->real])
+        return; /* the same source has the newer name: that one counts */
+    if (alias->value) {
+        int truth = node->kind == KVT__SCALAR ? kvt__bool_word(node->text) : -1;
+
+        if (truth < 0)
+            kvt__note(r, KVT__ERROR, node->key, node->origin,
+                      "%s (%s): use true or false.", node->key, node->origin);
+        if (truth <= 0)
+            return;
+        meant.text = alias->value;
+    }
+    set_param(r, level, param, &meant);
+    r->by_alias[alias->real] = true;
+}
+
+static void
+no_effect(struct kvt__reading *r, const struct kvt__param *param, const char *key,
+          const char *origin)
+{
+    if (param->status == KVT__NEEDLESS)
+        kvt__note(r, KVT__WARNING, key, origin, "%s (%s) has no effect in kvtier. %s",
+                  key, origin, param->text);
+    else
+        kvt__note(r, KVT__WARNING, key, origin,
+                  "%s (%s) has no effect: kvtier does not %s.", key, origin,
+                  kvt__status_text(param->status));
+}
+
+/* Keys of a family: only those that do something are kept. */
+static void
+set_named(struct kvt__reading *r, const struct kvt__pattern *pattern,
+          const char *key, const struct kvt__node *node)
+{
+    struct kvt__memory *memory = &r->config->memory;
+
+    if (pattern->param.status != KVT__ACTIVE) {
+        no_effect(r, &pattern->param, key, node->origin);
+        return;
+    }
+    if (node->kind == KVT__NULL || (node->kind == KVT__SCALAR && !*node->text))
+        return;
+    if (node->kind != KVT__SCALAR) {
+        kvt__note(r, KVT__ERROR, key, node->origin, "%s (%s): use text.", key, node->origin);
+        return;
+    }
+    struct kvt__named *named = kvt__memory_alloc(memory, sizeof *named);
+    if (!named)
+        return;
+    named->key = kvt__memory_text(memory, key, strlen(key));
+    named->value = kvt__memory_text(memory, node->text, strlen(node->text));
+    named->origin = kvt__memory_text(memory, node->origin, strlen(node->origin));
+    named->next = r->config->named;
+    r->config->named = named;
+}
+
+static void
+set_member(struct kvt__reading *r, enum kvt__level level,
+           const struct kvt__node *node, bool in_extra)
+{
+    const struct kvt__param *param = kvt__find_param(node->key);
+    const struct kvt__alias *alias = kvt__find_alias(node->key);
+    const char *key = node->key;
+
+    if (!strncmp(key, old_plugin, sizeof old_plugin - 1)) {
+        key = kvt__memory_printf(&r->memory, "%s%s", new_plugin,
+                                 key + sizeof old_plugin - 1);
+        kvt__note(r, KVT__WARNING, node->key, node->origin,
+                  "%s (%s) is an older name: write %s.", node->key, node->origin, key);
+    }
+    const struct kvt__pattern *pattern = kvt__find_pattern(key);
+    if (param && in_extra && param->scope == KVT__TOP)
+        kvt__note(r, KVT__UNKNOWN, key, node->origin,
+                  "%s (%s) does not belong in extra_config: write it outside.", key,
+                  node->origin);
+    else if (param)
+        set_param(r, level, param, node);
+    else if (alias)
+        set_alias(r, level, alias, node);
+    else if (pattern)
+        set_named(r, pattern, key, node);
+    else
+        unknown_key(r, node);
+}
+
+static bool
+is_container(const char *key)
+{
+    return !strcmp(key, "extra_config") || !strcmp(key, "storage_backend") ||
+           !strcmp(key, "local_device");
+}
+
+static void
+set_source(struct kvt__reading *r, enum kvt__level level,
+           const struct kvt__node *map, bool in_extra)
+{
+    for (const struct kvt__node *node = map ? map->first : NULL; node; node = node->next) {
+        bool ec = !strcmp(node->key, "ec") || !strncmp(node->key, "ec_", 3);
+
+        if (ec && !r->said_ec)
+            kvt__note(r, KVT__WARNING, node->key, node->origin,
+                      "%s (%s) and all other ec_ settings have no effect: kvtier does "
+                      "not keep encoder outputs.", node->key, node->origin);
+        r->said_ec |= ec;
+        if (!ec && (in_extra || !is_container(node->key)))
+            set_member(r, level, node, in_extra);
+    }
+}
+
+/* The extra_config that counts, as a map, and its level. */
+static const struct kvt__node *
+find_extra(struct kvt__reading *r, enum kvt__level *level)
+{
+    for (*level = KVT__FROM_SETTING; *level > KVT__FROM_DEFAULT; (*level)--) {
+        const struct kvt__node *node = kvt__node_member(r->source[*level], "extra_config");
+
+        if (!node)
+            continue;
+        if (node->kind == KVT__NULL || (node->kind == KVT__SCALAR && !*node->text))
+            return NULL;
+        const char *origin = node->origin;
+        if (node->kind == KVT__SCALAR &&
+            !(node = kvt__read_json(r, node->text, "extra_config", origin)))
+            return NULL;
+        if (node->kind == KVT__MAP)
+            return node;
+        kvt__note(r, KVT__ERROR, "extra_config", origin, "extra_config (%s): use a map.",
+                  origin);
+        return NULL;
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------- after all sources */
+
+static void
+warn_of_no_effect(struct kvt__reading *r)
+{
+    for (size_t i = 0; i < KVT__N_PARAMS; i++) {
+        const struct kvt__param *param = &kvt__params[i];
+
+        if (param->status <= KVT__SECRET || !r->config->level[i])
+            continue;
+        json_t *now = kvt__value_json(r->config, param);
+        json_t *otherwise = kvt__value_json(r->defaults, param);
+        if (!json_equal(now, otherwise))
+            no_effect(r, param, param->name, r->config->origin[i]);
+        json_decref(now);
+        json_decref(otherwise);
+    }
+}
+
+static void
+normalise(struct kvt__reading *r)
+{
+    struct kvt_config *c = r->config;
+
+    /* LMCache's form of a URL: what follows the slashes is the path. */
+    if (c->local_disk && !strncmp(c->local_disk, "file://", 7) &&
+        strchr(c->local_disk + 7, '/'))
+        c->local_disk += 7;
+
+    if (c->s3_file_prefix) {
+        const char *prefix = c->s3_file_prefix + strspn(c->s3_file_prefix, "/");
+        size_t len = strlen(prefix);
+
+        while (len && prefix[len - 1] == '/')
+            len--;
+        c->s3_file_prefix = len ? kvt__memory_text(&c->memory, prefix, len) : NULL;
+    }
+}
+
+static void
+check_together(struct kvt__reading *r)
+{
+    const struct kvt_config *c = r->config;
+    const char *origin = kvt__config_origin(c, remote_url);
+
+    if (c->remote_url && !strstr(c->remote_url, "://"))
+        kvt__note(r, KVT__ERROR, "remote_url", origin,
+                  "remote_url (%s) is no URL: write fs:///directory, s3://bucket or "
+                  "hf3fs:///directory.", origin);
+    if (c->remote_serde && strcmp(c->remote_serde, "naive")) {
+        origin = kvt__config_origin(c, remote_serde);
+        kvt__note(r, KVT__WARNING, "remote_serde", origin,
+                  "remote_serde is %s (%s): kvtier stores naive chunks.",
+                  c->remote_serde, origin);
+    }
+    if (c->local_disk && c->max_local_disk_size <= 0) {
+        origin = kvt__config_origin(c, local_disk);
+        kvt__note(r, KVT__WARNING, "local_disk", origin,
+                  "local_disk (%s) has no effect: max_local_disk_size is 0.", origin);
+    }
+}
+
+void
+kvt__apply(struct kvt__reading *r)
+{
+    enum kvt__level level, extra_level;
+
+    set_defaults(r);
+#define KVT_FALLBACK(name, variable) set_fallback(r, KVT__AT_##name, #variable);
+#include "conf/params.def"
+
+    const struct kvt__node *extra = find_extra(r, &extra_level);
+    for (level = KVT__FROM_FILE; level < KVT__N_LEVELS; level++) {
+        if (r->source[level])
+            kvt__flatten_nested(r, r->source[level]);
+        set_source(r, level, r->source[level], false);
+        if (level == extra_level)
+            set_source(r, level, extra, true);
+    }
+    normalise(r);
+    warn_of_no_effect(r);
+    check_together(r);
+}

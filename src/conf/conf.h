@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The effective settings, one typed field each, named as the key: for instance
+ * config->chunk_size, config->max_local_cpu_size, config->remote_url.  Made by
+ * kvt_config_open() and never changed afterwards: any thread may read it. */
+#ifndef KVT_CONF_CONF_H
+#define KVT_CONF_CONF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "conf/memory.h"
+
+struct kvt__ints {
+    size_t n;
+    const int64_t *items;
+};
+
+struct kvt__floats {
+    size_t n;
+    const double *items;
+};
+
+struct kvt__strs {
+    size_t n;
+    const char *const *items;
+};
+
+/* KVT__AT_chunk_size ...: the place of a setting in the table. */
+enum kvt__param_at {
+#define KVT_PARAM(type, name, def, range, unit, scope, status, text) \
+    KVT__AT_##name,
+#include "conf/params.def"
+    KVT__N_PARAMS
+};
+
+typedef bool kvt__field_BOOL;
+typedef int64_t kvt__field_INT;
+typedef double kvt__field_FLOAT;
+typedef const char *kvt__field_STR;
+typedef struct kvt__ints kvt__field_INTS;
+typedef struct kvt__floats kvt__field_FLOATS;
+typedef struct kvt__strs kvt__field_STRS;
+typedef const char *kvt__field_JSON; /* compact JSON text */
+
+struct kvt_config {
+#define KVT_PARAM(type, name, def, range, unit, scope, status, text) \
+    kvt__field_##type name;
+#include "conf/params.def"
+    const char *origin[KVT__N_PARAMS]; /* "default", "file x.yaml:12", ... */
+    uint8_t level[KVT__N_PARAMS];      /* enum kvt__level */
+    struct kvt__named *named;          /* keys of a family, see KVT_PATTERN */
+    struct kvt__memory memory;
+};
+
+/* Whether anybody gave the setting: kvt__config_is_set(config, s3_region). */
+#define kvt__config_is_set(config, name) \
+    ((config)->level[KVT__AT_##name] != 0)
+
+/* Where a setting comes from, for messages. */
+#define kvt__config_origin(config, name) ((config)->origin[KVT__AT_##name])
+
+/* remote_storage_plugin.<plugin>.base_path of extra_config; NULL: not set. */
+const char *
+kvt__config_base_path(const struct kvt_config *config, const char *plugin);
+
+/* Split a list of paths at its commas, without the blanks around them and empty
+ * ones.  *out is ended with free(out->items).  Returns 0 or -ENOMEM. */
+int kvt__split_paths(const char *text, struct kvt__strs *out);
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * LMCACHE_<KEY> and KVTIER_<KEY> variables as a tree of nodes. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "conf/read.h"
+
+const char *
+kvt__variable(const char *const *environment, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (; environment && *environment; environment++)
+        if (!strncmp(*environment, name, len) && (*environment)[len] == '=')
+            return *environment + len + 1;
+    return NULL;
+}
+
+static int
+hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The character behind a backslash; *n is how much of s it takes.  -1: none. */
+static int
+escaped(const char *s, size_t *n)
+{
+    static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
+    const char *known = *s ? strchr(from, *s) : NULL;
+
+    *n = 1;
+    if (known)
+        return (unsigned char)to[known - from];
+    if (*s != 'x' || hex_digit(s[1]) < 0 || hex_digit(s[2]) < 0)
+        return -1;
+    *n = 3;
+    int c = hex_digit(s[1]) * 16 + hex_digit(s[2]);
+    return c > 0 && c < 0x80 ? c : -1;
+}
+
+/* The inside of a Python string literal.  False: it is none, the inside stays
+ * as it is. */
+static bool
+unescape(const char *in, size_t len, char quote, char *out)
+{
+    size_t n, used = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if (in[i] == quote)
+            return false;
+        int c = in[i] == '\\' && i + 1 < len ? escaped(in + i + 1, &n) : -1;
+        if (c < 0) {
+            out[used++] = in[i];
+            if (in[i] == '\\' && i + 1 < len)
+                out[used++] = in[++i];
+            continue;
+        }
+        out[used++] = (char)c;
+        i += n;
+    }
+    out[used] = 0;
+    return true;
+}
+
+/* Without the blanks around it, and the quotes that some tools leave. */
+static const char *
+plain_text(struct kvt__reading *r, const char *value)
+{
+    size_t len = strlen(value);
+
+    while (len && isspace((unsigned char)*value)) {
+        value++;
+        len--;
+    }
+    while (len && isspace((unsigned char)value[len - 1]))
+        len--;
+    if (len < 2 || (*value != '\'' && *value != '"') || value[len - 1] != *value)
+        return kvt__memory_text(&r->memory, value, len);
+
+    char *out = kvt__memory_alloc(&r->memory, len);
+    if (!out)
+        return "";
+    if (unescape(value + 1, len - 2, *value, out))
+        return out;
+    return kvt__memory_text(&r->memory, value + 1, len - 2);
+}
+
+/* "LMCACHE_CHUNK_SIZE" with the prefix cut off becomes chunk_size; NULL: no
+ * setting has that name. */
+static const char *
+key_of(struct kvt__reading *r, const char *upper, size_t len)
+{
+    char *key = (char *)kvt__memory_text(&r->memory, upper, len);
+
+    for (char *c = key; *c; c++) {
+        if (*c >= 'a' && *c <= 'z')
+            return NULL;
+        if (*c >= 'A' && *c <= 'Z')
+            *c = (char)(*c - 'A' + 'a');
+    }
+    if (kvt__find_param(key) || kvt__find_alias(key) ||
+        !strcmp(key, "extra_config") || !strncmp(key, "ec_", 3))
+        return key;
+    return NULL;
+}
+
+static void
+unknown_variable(struct kvt__reading *r, const char *name, const char *prefix)
+{
+    char buf[96];
+    const char *near_name = kvt__nearest_variable(name, prefix, buf, sizeof buf);
+
+    if (near_name)
+        kvt__note(r, KVT__UNKNOWN, name, name,
+                  "unknown variable %s: did you mean %s?", name, near_name);
+    else
+        kvt__note(r, KVT__UNKNOWN, name, name, "unknown variable %s.", name);
+}
+
+static void
+read_prefix(struct kvt__reading *r, enum kvt__level level, const char *prefix)
+{
+    size_t skip = strlen(prefix);
+    struct kvt__node *map = kvt__node_new(r, KVT__MAP, "environment");
+
+    for (const char *const *e = r->environment; map && *e; e++) {
+        const char *end = strchr(*e, '=');
+
+        if (!end || strncmp(*e, prefix, skip))
+            continue;
+        const char *name = kvt__memory_text(&r->memory, *e, (size_t)(end - *e));
+        if (kvt__is_known_variable(name))
+            continue;
+        const char *key = key_of(r, name + (*name ? skip : 0), strlen(name) - (*name ? skip : 0));
+        if (!key) {
+            unknown_variable(r, name, prefix);
+            continue;
+        }
+        struct kvt__node *value = kvt__node_scalar(r, plain_text(r, end + 1), name);
+        if (value)
+            kvt__node_add(r, map, key, value);
+    }
+    r->source[level] = map;
+}
+
+void
+kvt__read_environment(struct kvt__reading *r)
+{
+    if (!r->environment)
+        return;
+    read_prefix(r, KVT__FROM_LMCACHE, "LMCACHE_");
+    read_prefix(r, KVT__FROM_KVTIER, "KVTIER_");
+}

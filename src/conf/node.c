@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Trees of what a source says, and the list of problems found in it. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "conf/read.h"
+
+void
+kvt__note(struct kvt__reading *r, enum kvt__gravity gravity, const char *key,
+          const char *origin, const char *fmt, ...)
+{
+    struct kvt__problem *problem = kvt__memory_alloc(&r->memory, sizeof *problem);
+    va_list ap;
+
+    if (!problem)
+        return;
+    problem->gravity = gravity;
+    problem->key = key ? kvt__memory_text(&r->memory, key, strlen(key)) : NULL;
+    problem->origin = origin;
+    va_start(ap, fmt);
+    problem->text = kvt__memory_vprintf(&r->memory, fmt, ap);
+    va_end(ap);
+    /* Keys and values may hold anything; a message is one line. */
+    for (char *c = (char *)problem->text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    if (r->last_problem)
+        r->last_problem->next = problem;
+    else
+        r->problems = problem;
+    r->last_problem = problem;
+}
+
+struct kvt__node *
+kvt__node_new(struct kvt__reading *r, enum kvt__kind kind, const char *origin)
+{
+    if (r->n_nodes++ == KVT__MAX_NODES)
+        kvt__note(r, KVT__ERROR, NULL, origin,
+                  "%s: more than %d values: this is no configuration.", origin,
+                  KVT__MAX_NODES);
+    if (r->n_nodes > KVT__MAX_NODES)
+        return NULL;
+
+    struct kvt__node *node = kvt__memory_alloc(&r->memory, sizeof *node);
+    if (!node)
+        return NULL;
+    node->kind = kind;
+    node->origin = origin;
+    return node;
+}
+
+struct kvt__node *
+kvt__node_scalar(struct kvt__reading *r, const char *text, const char *origin)
+{
+    struct kvt__node *node = kvt__node_new(r, KVT__SCALAR, origin);
+
+    if (node)
+        node->text = kvt__memory_text(&r->memory, text, strlen(text));
+    return node;
+}
+
+static void
+forget_member(struct kvt__reading *r, struct kvt__node *map, const char *key,
+              const struct kvt__node *newer)
+{
+    struct kvt__node *last = NULL;
+
+    for (struct kvt__node **at = &map->first; *at;) {
+        if (strcmp((*at)->key, key)) {
+            last = *at;
+            at = &(*at)->next;
+            continue;
+        }
+        kvt__note(r, KVT__WARNING, key, newer->origin,
+                  "%s stands twice (%s and %s): the second counts.", key,
+                  (*at)->origin, newer->origin);
+        *at = (*at)->next;
+        map->n--;
+    }
+    map->last = last;
+}
+
+void
+kvt__node_add(struct kvt__reading *r, struct kvt__node *parent, const char *key,
+              struct kvt__node *child)
+{
+    if (key) {
+        forget_member(r, parent, key, child);
+        child->key = key;
+    }
+    if (parent->last)
+        parent->last->next = child;
+    else
+        parent->first = child;
+    parent->last = child;
+    parent->n++;
+}
+
+struct kvt__node *
+kvt__node_member(const struct kvt__node *map, const char *key)
+{
+    struct kvt__node *member = map ? map->first : NULL;
+
+    while (member && strcmp(member->key, key))
+        member = member->next;
+    return member;
+}
+
+/* A plain scalar by YAML's rules, as JSON. */
+static json_t *
+scalar_json(const struct kvt__node *node)
+{
+    const char *text = node->text;
+    char *end;
+
+    if (node->quoted || !*text)
+        return json_string(text);
+    if (!strcasecmp(text, "true"))
+        return json_true();
+    if (!strcasecmp(text, "false"))
+        return json_false();
+    errno = 0;
+    long long whole = strtoll(text, &end, 10);
+    if (!*end && !errno)
+        return json_integer(whole);
+    if (strchr("+-.0123456789", *text)) {
+        double number = strtod(text, &end);
+        if (!*end && isfinite(number))
+            return json_real(number);
+    }
+    return json_string(text);
+}
+
+json_t *
+kvt__node_json(const struct kvt__node *node)
+{
+    json_t *json;
+
+    switch (node->kind) {
+    case KVT__NULL:
+        return json_null();
+    case KVT__SCALAR:
+        return scalar_json(node);
+    case KVT__LIST:
+        json = json_array();
+        for (node = node->first; node; node = node->next)
+            json_array_append_new(json, kvt__node_json(node));
+        return json;
+    case KVT__MAP:
+        json = json_object();
+        for (node = node->first; node; node = node->next)
+            json_object_set_new(json, node->key, kvt__node_json(node));
+        return json;
+    }
+    return NULL;
+}

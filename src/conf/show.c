@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Settings as JSON and as descriptions, for people and for other programs. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "conf/read.h"
+
+static json_t *
+number_json(double number)
+{
+    /* JSON has no infinity. */
+    return isfinite(number) ? json_real(number) : json_string("inf");
+}
+
+static json_t *
+text_json(const char *text)
+{
+    return text ? json_string(text) : json_null();
+}
+
+static json_t *
+list_json(enum kvt__type type, const void *field)
+{
+    const struct kvt__ints *ints = field;
+    const struct kvt__floats *floats = field;
+    const struct kvt__strs *strs = field;
+    json_t *list = json_array();
+
+    if (type == KVT__INTS)
+        for (size_t i = 0; i < ints->n; i++)
+            json_array_append_new(list, json_integer(ints->items[i]));
+    else if (type == KVT__FLOATS)
+        for (size_t i = 0; i < floats->n; i++)
+            json_array_append_new(list, number_json(floats->items[i]));
+    else
+        for (size_t i = 0; i < strs->n; i++)
+            json_array_append_new(list, json_string(strs->items[i]));
+    return list;
+}
+
+json_t *
+kvt__value_json(const struct kvt_config *config, const struct kvt__param *param)
+{
+    const void *field = (const char *)config + param->offset;
+
+    switch (param->type) {
+    case KVT__BOOL:
+        return json_boolean(*(const bool *)field);
+    case KVT__INT:
+        return json_integer(*(const int64_t *)field);
+    case KVT__FLOAT:
+        return number_json(*(const double *)field);
+    case KVT__STR:
+        return text_json(*(const char *const *)field);
+    case KVT__JSON: {
+        const char *text = *(const char *const *)field;
+        return text ? json_loads(text, 0, NULL) : json_null();
+    }
+    default:
+        return list_json(param->type, field);
+    }
+}
+
+/* "scheme://user:password@host" without what stands before the '@'. */
+static json_t *
+hide_userinfo(const char *text)
+{
+    const char *host = strstr(text, "://");
+
+    if (!host)
+        return NULL;
+    host += 3;
+    size_t authority = strcspn(host, "/?#");
+    const char *at = memrchr(host, '@', authority);
+    if (!at)
+        return NULL;
+    return json_sprintf("%.*s***%s", (int)(host - text), text, at);
+}
+
+/* As kvt__value_json, fit to be shown. */
+static json_t *
+shown_json(const struct kvt_config *config, size_t at)
+{
+    const struct kvt__param *param = &kvt__params[at];
+    const char *const *text = (const void *)((const char *)config + param->offset);
+
+    if (!param->fallback && !config->level[at] && config->origin[at] &&
+        !strcmp(config->origin[at], "default"))
+        return json_null();
+    if (param->type == KVT__STR && *text) {
+        json_t *hidden = param->status == KVT__SECRET ? json_string("***")
+                                                      : hide_userinfo(*text);
+        if (hidden)
+            return hidden;
+    }
+    return kvt__value_json(config, param);
+}
+
+static int
+add_shown(json_t *all, const char *key, json_t *value, const char *origin)
+{
+    json_t *one = json_object();
+    int err = json_object_set_new(one, "value", value);
+
+    err |= json_object_set_new(one, "origin", json_string(origin));
+    return json_object_set_new(all, key, one) | err;
+}
+
+char *
+kvt_config_json(const struct kvt_config *config)
+{
+    json_t *all = json_object();
+    char *text = NULL;
+    int err = 0;
+
+    for (size_t i = 0; i < KVT__N_PARAMS; i++)
+        err |= add_shown(all, kvt__params[i].name, shown_json(config, i),
+                         config->origin[i]);
+    /* The list is newest first: the one that counts is not replaced. */
+    for (const struct kvt__named *n = config->named; n; n = n->next)
+        if (!json_object_get(all, n->key))
+            err |= add_shown(all, n->key, json_string(n->value), n->origin);
+    if (!err)
+        text = json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    json_decref(all);
+    return text;
+}
+
+void
+kvt_free(void *p)
+{
+    free(p);
+}
+
+/* --------------------------------------------------------- descriptions */
+
+int
+kvt_param(size_t i, struct kvt_param_info *out)
+{
+    static const char *const types[] = {
+        "bool", "int", "float", "text", "ints", "floats", "texts", "map",
+    };
+    const struct kvt__param *param = i < KVT__N_PARAMS
+                                         ? &kvt__params[i]
+                                         : kvt__family(i - KVT__N_PARAMS);
+
+    if (!param)
+        return kvt__fail(ENOENT, "setting %zu of %d.", i, KVT__N_PARAMS);
+    memset(out, 0, sizeof *out);
+    out->section = i < KVT__N_PARAMS ? kvt__param_section(i) : "Families of keys";
+    out->name = param->name;
+    out->type = types[param->type];
+    out->fallback = param->fallback;
+    out->text = param->text;
+    out->not_done = kvt__status_text(param->status);
+    out->has_effect = param->status <= KVT__SECRET;
+    out->in_extra_config = param->scope == KVT__EXTRA;
+    kvt__allowed(param, out->allowed, sizeof out->allowed);
+    kvt__old_names(i, out->old_names, sizeof out->old_names);
+    return 0;
+}
+
+/* ------------------------------------------------------------- for tiers */
+
+const char *
+kvt__config_base_path(const struct kvt_config *config, const char *plugin)
+{
+    static const char before[] = "remote_storage_plugin.", after[] = ".base_path";
+    size_t n = strlen(plugin);
+
+    for (const struct kvt__named *named = config->named; named; named = named->next) {
+        const char *name = named->key + sizeof before - 1;
+
+        if (!strncmp(named->key, before, sizeof before - 1) &&
+            !strncmp(name, plugin, n) && !strcmp(name + n, after))
+            return named->value;
+    }
+    return NULL;
+}
+
+int
+kvt__split_paths(const char *text, struct kvt__strs *out)
+{
+    size_t n = 1, size = strlen(text) + 1;
+
+    for (const char *c = text; *c; c++)
+        n += *c == ',';
+    const char **items = malloc(n * sizeof *items + size);
+    if (!items)
+        return kvt__fail(ENOMEM, "list of paths");
+
+    char *copy = (char *)(items + n), *save = NULL;
+    memcpy(copy, text, size);
+    *out = (struct kvt__strs){ 0, items };
+    for (char *path = strtok_r(copy, ",", &save); path; path = strtok_r(NULL, ",", &save)) {
+        path += strspn(path, " \t");
+        size_t len = strlen(path);
+        while (len && (path[len - 1] == ' ' || path[len - 1] == '\t'))
+            path[--len] = 0;
+        if (len)
+            items[out->n++] = path;
+    }
+    return 0;
+}

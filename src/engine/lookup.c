@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lookups: how much of a request's prefix is promised.  They read the indexes
+ * only; what those lack is asked of the tiers by a job on the executor, and the
+ * next call sees what it entered there. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/private.h"
+
+/* ---------------------------------------------------------------- one chunk */
+
+static void
+chunk_id(const struct kvt__keyspace *k, const struct kvt_chunk *chunk,
+         struct kvt__id *id)
+{
+    struct kvt__prefix prefix;
+
+    memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
+    kvt__id_make(k->digest, &prefix, id);
+}
+
+/* Whether all ranks have a chunk of a group; lease_ns 0: only look. */
+static bool
+have(struct kvt_seq *seq, size_t chunk, uint32_t group, int64_t lease_until)
+{
+    struct kvt_engine *e = seq->engine;
+
+    for (uint32_t rank = 0; rank < e->world_size; rank++) {
+        const struct kvt__keyspace *k = kvt__keyspace(e, seq->tagset, rank, group);
+        struct kvt__id id;
+
+        if (!k)
+            return false;
+        chunk_id(k, &seq->chunks[chunk], &id);
+        if (!kvt__store_find(e->store, &id, lease_until))
+            return false;
+    }
+    return true;
+}
+
+static bool
+have_full_groups(struct kvt_seq *seq, size_t chunk, int64_t lease_until)
+{
+    const struct kvt_engine *e = seq->engine;
+
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        if (e->groups[g].kind == KVT_GROUP_FULL && !have(seq, chunk, g, lease_until))
+            return false;
+    return true;
+}
+
+/* ------------------------------------------------------------ sliding windows */
+
+/* The first chunk that a hit of n chunks needs of a sliding group: the one with
+ * the oldest of the last window - 1 tokens. */
+static size_t
+window_start(const struct kvt_engine *e, const struct kvt__group *group, size_t first,
+             size_t n)
+{
+    uint64_t end = (uint64_t)n * e->chunk_tokens;
+    uint64_t reach = group->window_tokens - 1;
+    size_t start = end > reach ? (size_t)((end - reach) / e->chunk_tokens) : 0;
+
+    return start > first ? start : first;
+}
+
+/* Whether every sliding group can continue after chunk n; missing: the last chunk
+ * that one lacks. */
+static bool
+have_windows(struct kvt_seq *seq, size_t first, size_t n, int64_t lease_until,
+             size_t *missing)
+{
+    const struct kvt_engine *e = seq->engine;
+
+    for (uint32_t g = 0; g < e->n_groups; g++) {
+        if (e->groups[g].kind != KVT_GROUP_SLIDING)
+            continue;
+        size_t start = window_start(e, &e->groups[g], first, n);
+        for (size_t c = n; c > start; c--) {
+            if (!have(seq, c - 1, g, lease_until)) {
+                *missing = c - 1;
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ the prefix */
+
+/* The number of chunks, counted from the start, that a hit could have; at most
+ * limit.  full: where the full groups end. */
+static size_t
+longest(struct kvt_seq *seq, size_t first, size_t limit, size_t *full)
+{
+    size_t n = first, missing;
+
+    while (n < limit && have_full_groups(seq, n, 0))
+        n++;
+    *full = n;
+    while (n > first && !have_windows(seq, first, n, 0, &missing))
+        n = missing < n ? missing : n - 1; /* no hit between needs less */
+    return n;
+}
+
+/* Lease what a hit of n chunks needs.  False: something went away meanwhile. */
+static bool
+lease(struct kvt_seq *seq, size_t first, size_t n, int64_t until)
+{
+    size_t missing;
+
+    for (size_t c = first; c < n; c++)
+        if (!have_full_groups(seq, c, until))
+            return false;
+    if (!have_windows(seq, first, n, until, &missing))
+        return false;
+    seq->lease_first = first;
+    seq->lease_end = n;
+    return true;
+}
+
+void
+kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
+{
+    for (size_t c = seq->lease_first; c < seq->lease_end; c++) {
+        for (uint32_t i = 0; i < engine->world_size * engine->n_groups; i++) {
+            const struct kvt__keyspace *k = kvt__keyspace(
+                engine, seq->tagset, i / engine->n_groups, i % engine->n_groups);
+            struct kvt__id id;
+
+            if (!k)
+                continue;
+            chunk_id(k, &seq->chunks[c], &id);
+            kvt__store_unlease(engine->store, &id);
+        }
+    }
+    seq->lease_first = seq->lease_end = 0;
+}
+
+/* ------------------------------------------------------------------- probing */
+
+/* The tiers are asked, in prefix order, for the chunks [first, n) of a sequence
+ * that the indexes lack.  Shared by the sequence and the job. */
+struct kvt__probe {
+    struct kvt__job job;
+    struct kvt_engine *engine;
+    struct kvt__tagset *tagset;
+    atomic_int refs;
+    atomic_bool done;
+    size_t n;
+    struct kvt_chunk chunks[];
+};
+
+void
+kvt__probe_unref(struct kvt__probe *probe)
+{
+    if (atomic_fetch_sub(&probe->refs, 1) == 1)
+        free(probe);
+}
+
+/* Ask for one object.  True: it is there. */
+static bool
+probe_one(struct kvt_engine *e, struct kvt__tagset *tagset, uint32_t rank,
+          uint32_t group, const struct kvt_chunk *chunk)
+{
+    const struct kvt__keyspace *k = kvt__keyspace(e, tagset, rank, group);
+    struct kvt__store_req req = {
+        .op = KVT__STORE_PROBE, .hash = chunk->name_hash, .tokens = chunk->n_tokens,
+        .whole = chunk->n_tokens == e->chunk_tokens,
+        .bytes = kvt__chunk_bytes(&e->groups[group].view, chunk->n_tokens) };
+
+    if (!k)
+        return false;
+    req.space = &k->space;
+    chunk_id(k, chunk, &req.id);
+    kvt__store_run(e->store, &req);
+    return !req.status;
+}
+
+/* Sliding groups have gaps: a miss there does not end the prefix. */
+static bool
+probe_chunk(struct kvt_engine *e, struct kvt__tagset *tagset,
+            const struct kvt_chunk *chunk)
+{
+    bool all = true;
+
+    for (uint32_t i = 0; i < e->world_size * e->n_groups; i++) {
+        uint32_t group = i % e->n_groups;
+        bool there = probe_one(e, tagset, i / e->n_groups, group, chunk);
+
+        if (!there && e->groups[group].kind == KVT_GROUP_FULL)
+            all = false;
+        if (!all)
+            break;
+    }
+    return all;
+}
+
+static void
+run_probe(struct kvt__job *job)
+{
+    struct kvt__probe *probe = (struct kvt__probe *)
+        ((char *)job - offsetof(struct kvt__probe, job));
+
+    for (size_t i = 0; i < probe->n; i++)
+        if (!probe_chunk(probe->engine, probe->tagset, &probe->chunks[i]))
+            break;
+    atomic_store(&probe->done, true);
+    kvt__probe_unref(probe);
+}
+
+static int
+start_probe(struct kvt_seq *seq, size_t first, size_t n)
+{
+    struct kvt__probe *probe = calloc(1, sizeof *probe + n * sizeof *probe->chunks);
+
+    if (!probe)
+        return kvt__fail(ENOMEM, "kvt_engine_lookup");
+    probe->engine = seq->engine;
+    probe->tagset = seq->tagset;
+    probe->refs = 2;
+    probe->n = n;
+    memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);
+    probe->job.run = run_probe;
+    seq->probe = probe;
+    seq->probe_until_ns = kvt__now_ns() + seq->engine->lookup_timeout_ns;
+    kvt__exec_submit(seq->engine->exec, KVT__PRIO_LOOKUP, &probe->job);
+    return 0;
+}
+
+/* ------------------------------------------------------------------- lookup */
+
+/* What the lookup found in the end: counted once a request. */
+static void
+count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
+{
+    if (seq->counted)
+        return;
+    seq->counted = true;
+    kvt__count(&seq->engine->counters, KVT__N_lookup_tokens, asked);
+    kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
+}
+
+int
+kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
+                  uint64_t have_tokens, uint64_t max_tokens, uint64_t *hit_tokens)
+{
+    int err = kvt__engine_check(engine, "kvt_engine_lookup");
+    size_t first = (size_t)(have_tokens / engine->chunk_tokens);
+    size_t limit = (size_t)(max_tokens / engine->chunk_tokens);
+    size_t n, full;
+
+    *hit_tokens = 0;
+    if (err)
+        return err;
+    if (limit > seq->n_chunks)
+        limit = seq->n_chunks;
+    for (;;) {
+        n = longest(seq, first, limit, &full);
+        if (n < limit && !seq->probe) {
+            err = start_probe(seq, n, limit - n);
+            return err ? err : -EAGAIN;
+        }
+        if (seq->probe && !atomic_load(&seq->probe->done) &&
+            kvt__now_ns() < seq->probe_until_ns)
+            return -EAGAIN;
+        if (n <= first || lease(seq, first, n, kvt__now_ns() + engine->lease_ns))
+            break;
+    }
+    uint64_t hit = (uint64_t)n * engine->chunk_tokens;
+    if (hit <= have_tokens)
+        hit = 0;
+    count(seq, max_tokens > have_tokens ? max_tokens - have_tokens : 0,
+          hit ? hit - have_tokens : 0);
+    *hit_tokens = hit;
+    return 0;
+}

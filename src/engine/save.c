@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Storing chunks: the caller's thread copies their blocks into slots of the pool,
+ * the executor writes those.  Nothing waits: without a slot a chunk is dropped. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/private.h"
+
+/* One chunk being written; reused. */
+struct kvt__save {
+    struct kvt__store_req req;
+    struct kvt_engine *engine;
+    struct kvt__save *next_free;
+};
+
+static struct kvt__save *
+take_save(struct kvt_engine *e)
+{
+    pthread_mutex_lock(&e->saves.lock);
+    struct kvt__save *save = e->saves.free;
+    if (save)
+        e->saves.free = save->next_free;
+    e->saves.pending++;
+    pthread_mutex_unlock(&e->saves.lock);
+    if (!save)
+        save = malloc(sizeof *save);
+    return save;
+}
+
+static void
+give_save(struct kvt_engine *e, struct kvt__save *save)
+{
+    pthread_mutex_lock(&e->saves.lock);
+    if (save) {
+        save->next_free = e->saves.free;
+        e->saves.free = save;
+    }
+    if (!--e->saves.pending)
+        pthread_cond_broadcast(&e->saves.idle);
+    pthread_mutex_unlock(&e->saves.lock);
+}
+
+void
+kvt__saves_free(struct kvt_engine *engine)
+{
+    while (engine->saves.free) {
+        struct kvt__save *save = engine->saves.free;
+        engine->saves.free = save->next_free;
+        free(save);
+    }
+}
+
+static void
+saved(struct kvt__store_req *req)
+{
+    struct kvt__save *save = (struct kvt__save *)req;
+    struct kvt_engine *e = save->engine;
+
+    switch (req->status) {
+    case 0:
+        kvt__count(&e->counters, KVT__N_store_chunks, 1);
+        kvt__count(&e->counters, KVT__N_store_bytes, req->slot.bytes);
+        break;
+    case -EEXIST:
+        kvt__count(&e->counters, KVT__N_store_known, 1);
+        break;
+    case -ENOSPC:
+        kvt__count(&e->counters, KVT__N_store_dropped, 1);
+        KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not stored: %s", req->why);
+        break;
+    default:
+        kvt__count(&e->counters, KVT__N_store_failed, 1);
+        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", req->why);
+        break;
+    }
+    kvt__pool_release(e->pool, &req->slot);
+    kvt__count_down(&e->counters, KVT__N_stores_pending, 1);
+    kvt__loads_pump(e);
+    give_save(e, save);
+}
+
+static bool
+all_real(const struct kvt__view *view, const int32_t *blocks, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!kvt__block_real(view, blocks[i]))
+            return false;
+    return true;
+}
+
+/* Copy one chunk into a slot and hand it to the store.  False: no slot. */
+static bool
+save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
+           const struct kvt_group_io *io, const struct kvt_chunk *chunk,
+           const int32_t *blocks)
+{
+    const struct kvt__view *view = &e->groups[io->group].view;
+    struct kvt__prefix prefix;
+    struct kvt__slot slot;
+    struct kvt__id id;
+
+    memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
+    kvt__id_make(k->digest, &prefix, &id);
+    if (kvt__store_find(e->store, &id, 0)) {
+        kvt__count(&e->counters, KVT__N_store_known, 1);
+        return true;
+    }
+    if (!kvt__pool_acquire(e->pool, kvt__chunk_bytes(view, chunk->n_tokens),
+                           kvt__pool_bytes(e->pool) / 4, &slot))
+        return false;
+    struct kvt__save *save = take_save(e);
+    if (!save) {
+        kvt__pool_release(e->pool, &slot);
+        give_save(e, NULL);
+        return false;
+    }
+    save->engine = e;
+    save->req = (struct kvt__store_req){
+        .op = KVT__STORE_PUT, .space = &k->space, .id = id, .hash = chunk->name_hash,
+        .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
+        .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
+        .crc = kvt__gather(view, blocks, chunk->n_tokens, slot.payload),
+        .done = saved };
+    kvt__count(&e->counters, KVT__N_stores_pending, 1);
+    kvt__store_submit(e->store, &save->req);
+    return true;
+}
+
+int
+kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
+                 size_t n_ios)
+{
+    int err = kvt__engine_check(engine, "kvt_engine_store");
+
+    if (!err)
+        err = kvt__check_ios(engine, "kvt_engine_store", ios, n_ios);
+    if (err)
+        return err;
+    if (!engine->pool)
+        return kvt__fail(EINVAL, "kvt_engine_store: a scheduler's engine has no pool.");
+    for (size_t i = 0; i < n_ios; i++) {
+        const struct kvt_group_io *io = &ios[i];
+        const struct kvt__group *group = &engine->groups[io->group];
+        struct kvt__tagset *tagset = kvt__tagset(engine, io->tags ? io->tags : "");
+        const struct kvt__keyspace *k = tagset
+            ? kvt__keyspace(engine, tagset, engine->rank, io->group) : NULL;
+        const int32_t *blocks = io->blocks;
+
+        for (uint32_t c = 0; c < io->n_chunks; c++) {
+            uint32_t n = kvt__group_blocks(group, io->chunks[c].n_tokens);
+
+            if (all_real(&group->view, blocks, n) &&
+                (!k || !save_chunk(engine, k, io, &io->chunks[c], blocks)))
+                kvt__count(&engine->counters, KVT__N_store_dropped, 1);
+            blocks += n;
+        }
+    }
+    return 0;
+}
+
+int
+kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms)
+{
+    int err = kvt__engine_check(engine, "kvt_engine_flush");
+    int64_t end = kvt__now_ns() + timeout_ms * KVT__NS_PER_MS;
+    struct timespec until = { end / KVT__NS_PER_S, end % KVT__NS_PER_S };
+
+    if (err)
+        return err;
+    pthread_mutex_lock(&engine->saves.lock);
+    while (engine->saves.pending && err != ETIMEDOUT)
+        err = timeout_ms < 0
+            ? pthread_cond_wait(&engine->saves.idle, &engine->saves.lock)
+            : pthread_cond_timedwait(&engine->saves.idle, &engine->saves.lock, &until);
+    size_t pending = engine->saves.pending;
+    pthread_mutex_unlock(&engine->saves.lock);
+    if (pending)
+        return kvt__fail(ETIMEDOUT, "kvt_engine_flush: %zu chunks after %lld ms", pending,
+                         (long long)timeout_ms);
+    return 0;
+}

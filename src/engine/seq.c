@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A request's tokens: cut into chunks and hashed twice, once as LMCache names
+ * chunks and once for their identity.  One thread at a time. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/sized.h"
+#include "engine/private.h"
+
+/* ------------------------------------------------------------ making and ending */
+
+static int
+copy_items(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
+{
+    seq->mm = calloc(extra->n_mm, sizeof *seq->mm);
+    if (!seq->mm)
+        return -ENOMEM;
+    for (size_t i = 0; i < extra->n_mm; i++) {
+        seq->mm[i] = extra->mm[i];
+        seq->mm[i].id = strdup(extra->mm[i].id);
+        if (!seq->mm[i].id)
+            return -ENOMEM;
+        seq->n_mm++;
+    }
+    return 0;
+}
+
+static const char *
+or_empty(const char *text)
+{
+    return text ? text : "";
+}
+
+int
+kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
+            const struct kvt_seq_extra *theirs, struct kvt_seq **out)
+{
+    struct kvt_seq_extra given = { 0 }, *extra = &given;
+    int err = kvt__engine_check(engine, "kvt_seq_new");
+
+    if (!err && theirs)
+        err = kvt__take_sized(extra, sizeof *extra, theirs, "kvt_seq_new: extra");
+    if (err)
+        return err;
+    struct kvt_seq *seq = calloc(1, sizeof *seq);
+    if (!seq)
+        return kvt__fail(ENOMEM, "kvt_seq_new");
+    seq->engine = engine;
+    seq->hash = engine->hash_root;
+    kvt__prefix_start(&seq->prefix, or_empty(extra->lora), or_empty(extra->cache_salt));
+    seq->tagset = kvt__tagset(engine, or_empty(extra->tags));
+    seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
+    if (!seq->tagset)
+        err = -ENOSPC; /* with a sentence */
+    else if (!seq->tail || (extra->n_mm && copy_items(seq, extra)))
+        err = kvt__fail(ENOMEM, "kvt_seq_new");
+    else
+        err = kvt_seq_append(seq, tokens, n_tokens);
+    if (err) {
+        kvt_seq_free(seq);
+        return err;
+    }
+    *out = seq;
+    return 0;
+}
+
+void
+kvt_seq_free(struct kvt_seq *seq)
+{
+    if (!seq)
+        return;
+    if (seq->probe)
+        kvt__probe_unref(seq->probe);
+    for (size_t i = 0; i < seq->n_mm; i++)
+        free((char *)seq->mm[i].id);
+    free(seq->mm);
+    free(seq->chunks);
+    free(seq->tail);
+    free(seq);
+}
+
+/* ------------------------------------------------------------------- hashing */
+
+static int
+reserve(struct kvt_seq *seq, size_t n_more)
+{
+    if (seq->n_chunks + n_more <= seq->max_chunks)
+        return 0;
+    size_t max = seq->max_chunks * 2 > seq->n_chunks + n_more
+        ? seq->max_chunks * 2 : seq->n_chunks + n_more;
+    struct kvt_chunk *chunks = realloc(seq->chunks, max * sizeof *chunks);
+    if (!chunks)
+        return kvt__fail(ENOMEM, "hash of %zu chunks", max);
+    seq->chunks = chunks;
+    seq->max_chunks = max;
+    return 0;
+}
+
+/* Add n whole chunks that hold no multimodal item. */
+static int
+add_plain(struct kvt_seq *seq, const int32_t *tokens, size_t n)
+{
+    enum { BATCH = 64 };
+    size_t chunk = seq->engine->chunk_tokens;
+    struct kvt__prefix prefixes[BATCH];
+    int64_t names[BATCH];
+    int err = reserve(seq, n);
+
+    if (err)
+        return err;
+    while (n) {
+        size_t step = n < BATCH ? n : BATCH;
+
+        kvt__hash_chunks(&seq->hash, tokens, chunk, step, names);
+        kvt__prefix_add_chunks(&seq->prefix, tokens, chunk, step, prefixes);
+        for (size_t i = 0; i < step; i++) {
+            struct kvt_chunk *c = &seq->chunks[seq->n_chunks++];
+
+            *c = (struct kvt_chunk){ .name_hash = names[i],
+                                     .n_tokens = (uint32_t)chunk };
+            memcpy(c->prefix, prefixes[i].b, sizeof c->prefix);
+        }
+        tokens += step * chunk;
+        n -= step;
+    }
+    return 0;
+}
+
+/* Where an item lies in the chunk of tokens [start, start + n): its first token
+ * and how many; 0 tokens when it is elsewhere. */
+static uint64_t
+overlap(const struct kvt_mm_item *item, uint64_t start, size_t n, uint64_t *first)
+{
+    uint64_t from = item->first_token > start ? item->first_token : start;
+    uint64_t item_end = item->first_token + item->n_tokens;
+    uint64_t to = item_end < start + n ? item_end : start + n;
+
+    *first = from;
+    return to > from ? to - from : 0;
+}
+
+/* Append one item's part in a chunk, as docs/formats.md has it. */
+static int
+add_extra(unsigned char **extra, size_t *n_extra, const struct kvt_mm_item *item,
+          uint64_t start, uint64_t first, uint64_t n)
+{
+    size_t id_bytes = strlen(item->id);
+    unsigned char *grown = realloc(*extra, *n_extra + 20 + id_bytes);
+
+    if (!grown)
+        return -ENOMEM;
+    *extra = grown;
+    grown += *n_extra;
+    kvt__put_le64(grown, first - item->first_token);
+    kvt__put_le32(grown + 8, (uint32_t)(first - start));
+    kvt__put_le32(grown + 12, (uint32_t)n);
+    kvt__put_le32(grown + 16, (uint32_t)id_bytes);
+    memcpy(grown + 20, item->id, id_bytes);
+    *n_extra += 20 + id_bytes;
+    return 0;
+}
+
+/* Add one whole chunk, which may hold items: they enter the identity, and their
+ * placeholders are replaced for the name, as LMCache does. */
+static int
+add_with_items(struct kvt_seq *seq, const int32_t *tokens)
+{
+    size_t chunk = seq->engine->chunk_tokens;
+    uint64_t start = (uint64_t)seq->n_chunks * chunk;
+    int32_t *named = malloc(chunk * sizeof *named);
+    unsigned char *extra = NULL;
+    size_t n_extra = 0;
+    int64_t name;
+    int err = named ? reserve(seq, 1) : -ENOMEM;
+
+    if (!err)
+        memcpy(named, tokens, chunk * sizeof *named);
+    for (size_t i = 0; !err && i < seq->n_mm; i++) {
+        uint64_t first, n = overlap(&seq->mm[i], start, chunk, &first);
+
+        if (!n)
+            continue;
+        kvt__hash_mm_tokens(seq->mm[i].id, first - seq->mm[i].first_token,
+                            named + (first - start), n);
+        err = add_extra(&extra, &n_extra, &seq->mm[i], start, first, n);
+    }
+    if (!err) {
+        struct kvt_chunk *c = &seq->chunks[seq->n_chunks++];
+
+        kvt__hash_chunks(&seq->hash, named, chunk, 1, &name);
+        kvt__prefix_add(&seq->prefix, tokens, chunk, extra, n_extra);
+        *c = (struct kvt_chunk){ .name_hash = name, .n_tokens = (uint32_t)chunk };
+        memcpy(c->prefix, seq->prefix.b, sizeof c->prefix);
+    }
+    free(named);
+    free(extra);
+    return err ? kvt__fail(-err, "hash of a multimodal chunk") : 0;
+}
+
+static int
+add_chunks(struct kvt_seq *seq, const int32_t *tokens, size_t n)
+{
+    int err = 0;
+
+    if (!seq->n_mm)
+        return add_plain(seq, tokens, n);
+    for (size_t i = 0; !err && i < n; i++)
+        err = add_with_items(seq, tokens + i * seq->engine->chunk_tokens);
+    return err;
+}
+
+int
+kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
+{
+    size_t chunk = seq->engine->chunk_tokens;
+    int err = 0;
+
+    if (seq->n_tail) { /* complete the chunk that was begun */
+        size_t n = chunk - seq->n_tail < n_tokens ? chunk - seq->n_tail : n_tokens;
+
+        memcpy(seq->tail + seq->n_tail, tokens, n * sizeof *tokens);
+        seq->n_tail += n;
+        tokens += n;
+        n_tokens -= n;
+        if (seq->n_tail < chunk)
+            return 0;
+        err = add_chunks(seq, seq->tail, 1);
+        seq->n_tail = 0;
+    }
+    if (!err)
+        err = add_chunks(seq, tokens, n_tokens / chunk);
+    if (!err && n_tokens % chunk) {
+        seq->n_tail = n_tokens % chunk;
+        memcpy(seq->tail, tokens + n_tokens - seq->n_tail,
+               seq->n_tail * sizeof *tokens);
+    }
+    return err;
+}
+
+uint64_t
+kvt_seq_tokens(const struct kvt_seq *seq)
+{
+    return (uint64_t)seq->n_chunks * seq->engine->chunk_tokens + seq->n_tail;
+}
+
+int
+kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
+               struct kvt_chunk *out)
+{
+    if (first > seq->n_chunks || n > seq->n_chunks - first)
+        return kvt__fail(EINVAL, "kvt_seq_chunks: chunks %zu to %zu of %zu.", first,
+                         first + n, seq->n_chunks);
+    if (n)
+        memcpy(out, seq->chunks + first, n * sizeof *out);
+    return 0;
+}

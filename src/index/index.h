@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The index: which chunks a store holds, shared by all processes on a host
+ * through one file mapping.  Layout and state machine: docs/formats.md, Index.
+ *
+ * Any thread.  Nothing here blocks on other processes or takes a lock on the
+ * way of a lookup; no call does I/O except open, close and recover.  Every byte
+ * of the mapping may be garbage: values are range-checked before they are used,
+ * and nothing in it can make a call loop, fault or write out of bounds. */
+#ifndef KVT_INDEX_INDEX_H
+#define KVT_INDEX_INDEX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "key/key.h"
+
+struct kvt__index;
+
+struct kvt__index_params {
+    /* The store's private directory, open; -1: a table of this process alone,
+     * in anonymous memory. */
+    int dirfd;
+    uint64_t n_entries;   /* wanted when the file is made; rounded up */
+    uint64_t limit_bytes; /* 0: none */
+    bool writer;          /* claims entries and evicts; else finds and leases */
+};
+
+/* Open or make the table.  A file of another version, of wrong size or with a
+ * damaged header is replaced; when it cannot be made (disk full, read-only) the
+ * table is private and one message says so.  Blocks on the "lock" file's byte
+ * 4096 for as long as another process makes the file (at most 5 s, then a
+ * private table). */
+int kvt__index_open(const struct kvt__index_params *params,
+                    struct kvt__index **out);
+
+/* Claims and reservations of this handle are given back. */
+void kvt__index_close(struct kvt__index *ix);
+
+bool kvt__index_is_shared(const struct kvt__index *ix);
+
+/* Whether every file of the directory is in the table, and saying so. */
+bool kvt__index_scanned(const struct kvt__index *ix);
+void kvt__index_set_scanned(struct kvt__index *ix, bool scanned);
+
+/* ------------------------------------------------------------------- spaces */
+
+#define KVT__INDEX_SPACE_TEXT_MAX 479
+
+/* The number of the space with this text (key text with an empty hash), made if
+ * need be.  0 .. 1023, or -ENOSPC when the table of spaces is full, -EINVAL when
+ * text is empty or too long. */
+int kvt__index_space(struct kvt__index *ix, const char *text);
+
+/* The text of a space.  0, or -ENOENT. */
+int kvt__index_space_text(const struct kvt__index *ix, uint32_t space, char *out,
+                          size_t size);
+
+/* A space's epoch; adding one makes all identities made with it unreachable. */
+uint64_t kvt__index_epoch(const struct kvt__index *ix, uint32_t space);
+void kvt__index_next_epoch(struct kvt__index *ix, uint32_t space);
+
+/* ------------------------------------------------------------------ entries */
+
+#define KVT__INDEX_UNREAD 1u  /* found by name; identity not read yet */
+#define KVT__INDEX_FOREIGN 2u /* carries no identity */
+
+struct kvt__index_entry {
+    struct kvt__id id;
+    int64_t hash;
+    bool hash_unsigned;
+    uint64_t bytes;     /* on disk, below 2^40 */
+    uint32_t space;
+    uint32_t path;      /* number of the directory, below 128 */
+    uint32_t tokens;
+    uint32_t flags;
+    int64_t recency_ns; /* wall clock */
+    int64_t lease_ns;   /* monotonic clock */
+};
+
+/* A ready entry as it was at one instant.  out may be NULL. */
+bool kvt__index_find(const struct kvt__index *ix, const struct kvt__id *id,
+                     struct kvt__index_entry *out);
+
+/* Find, and promise: no eviction takes the entry before until_ns (monotonic; a
+ * lease is never shortened).  Also marks it used now.  out may be NULL. */
+bool kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
+                      int64_t until_ns, struct kvt__index_entry *out);
+
+/* End a lease early: the entry may be evicted again. */
+void kvt__index_unlease(struct kvt__index *ix, const struct kvt__id *id);
+
+/* Mark used now. */
+void kvt__index_touch(struct kvt__index *ix, const struct kvt__id *id);
+
+/* An entry this handle has claimed, or is evicting. */
+struct kvt__index_claim {
+    uint64_t slot;
+    uint64_t word;
+    uint64_t bytes;
+};
+
+/* Take bytes from the budget.  0, or -ENOSPC: evict, then ask again. */
+int kvt__index_reserve(struct kvt__index *ix, uint64_t bytes);
+void kvt__index_unreserve(struct kvt__index *ix, uint64_t bytes);
+
+/* Claim an entry for id; its bytes must have been reserved and belong to the
+ * claim from now on.  entry's lease_ns and recency_ns are ignored.
+ *   -EEXIST  it is there or another live owner is about to store it
+ *   -ENOSPC  all sixteen places are taken; *claim names none
+ * On an error the reservation is still the caller's. */
+int kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
+                     struct kvt__index_claim *claim);
+
+/* The claimed entry is ready; used now. */
+void kvt__index_publish(struct kvt__index *ix, struct kvt__index_claim *claim);
+
+/* The claimed entry is free again and its bytes are given back. */
+void kvt__index_abort(struct kvt__index *ix, struct kvt__index_claim *claim);
+
+/* Begin to evict the entry of id: nobody finds it any more; leased entries only
+ * with force.  0 and the entry in out; -ENOENT, -EBUSY (leased, or another's).
+ * Ended by kvt__index_removed() when the file is gone, or kvt__index_restore()
+ * when it could not be removed. */
+int kvt__index_evict(struct kvt__index *ix, const struct kvt__id *id, bool force,
+                     struct kvt__index_entry *out, struct kvt__index_claim *claim);
+void kvt__index_removed(struct kvt__index *ix, struct kvt__index_claim *claim);
+void kvt__index_restore(struct kvt__index *ix, struct kvt__index_claim *claim);
+
+/* The up to n ready, unleased entries that were used longest ago, oldest first;
+ * returns their number.  near: only the sixteen places where this identity could
+ * stand (NULL: all).  Walks the table. */
+size_t kvt__index_oldest(const struct kvt__index *ix, const struct kvt__id *near,
+                         struct kvt__index_entry *out, size_t n);
+
+/* Call fn with every ready entry until it returns false.  Walks the table;
+ * entries that change meanwhile may be missed. */
+void kvt__index_each(const struct kvt__index *ix,
+                     bool (*fn)(void *ctx, const struct kvt__index_entry *entry),
+                     void *ctx);
+
+/* Free what dead owners left (claims, evictions, reservations) and recount
+ * used_bytes when nobody is storing.  Returns the entries freed.  Cheap when no
+ * owner died. */
+size_t kvt__index_recover(struct kvt__index *ix);
+
+/* Make every ready entry go (the directory is to be scanned anew). */
+void kvt__index_clear(struct kvt__index *ix);
+
+struct kvt__index_totals {
+    uint64_t n_entries;
+    uint64_t n_ready;
+    uint64_t n_unread;
+    uint64_t used_bytes;
+    uint64_t limit_bytes; /* 0: none */
+};
+
+void kvt__index_get_totals(const struct kvt__index *ix,
+                           struct kvt__index_totals *out);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The bytes of the mapping, as docs/formats.md, Index, gives them, and the
+ * packing of an entry.  Fields that change while others look are only touched
+ * by the atomic helpers below. */
+#ifndef KVT_INDEX_LAYOUT_H
+#define KVT_INDEX_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "index/index.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the index is little-endian and so must be the machine"
+#endif
+
+#define IX_MAGIC "KVTINDEX"
+#define IX_VERSION 1u
+#define IX_HEADER_BYTES 4096u
+#define IX_N_OWNERS 64u
+#define IX_N_SPACES 1024u
+#define IX_MIN_ENTRIES (UINT64_C(1) << 10)
+#define IX_MAX_ENTRIES (UINT64_C(1) << 26)
+#define IX_GROUP 8u
+#define IX_TEXT_WORDS 60u
+#define IX_MAX_BYTES (UINT64_C(1) << 40)
+#define IX_MAX_PATHS 128u
+
+enum ix_file_state { IX_MAKING, IX_IN_USE, IX_REPLACED };
+
+struct ix_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t header_bytes;
+    uint64_t n_entries;
+    uint32_t n_owners;
+    uint32_t n_spaces;
+    uint8_t boot_id[16];
+    uint32_t state;
+    uint32_t scanned;
+    uint32_t recount; /* the numbers below may be wrong, most likely too high */
+    uint32_t pad;
+    uint64_t limit_bytes;
+    uint64_t used_bytes;
+    uint64_t n_ready;
+    uint64_t n_unread;
+    uint8_t rest[IX_HEADER_BYTES - 96];
+};
+
+struct ix_owner {
+    uint64_t incarnation;
+    uint64_t reserved_bytes;
+    uint64_t limit_bytes;
+    uint64_t pid;
+    uint64_t begun; /* changes of the numbers that were begun, and those */
+    uint64_t done;  /* that are done: between them they may not add up */
+    uint64_t pad[2];
+};
+
+enum ix_space_state { IX_SPACE_FREE, IX_SPACE_WRITING, IX_SPACE_VALID };
+
+struct ix_space {
+    uint32_t state;
+    uint32_t pad;
+    uint64_t epoch;
+    uint32_t n_bytes;
+    uint32_t pad2;
+    uint64_t text[IX_TEXT_WORDS];
+    uint64_t pad3;
+};
+
+enum ix_state { IX_FREE, IX_CLAIMED, IX_READY, IX_EVICTING, IX_CLAIMING };
+
+struct ix_entry {
+    uint64_t word;
+    uint64_t id[2];
+    uint64_t hash;
+    uint64_t packed;
+    uint64_t tokens_flags;
+    uint64_t recency;
+    uint64_t lease;
+};
+
+struct ix_map {
+    struct ix_header header;
+    struct ix_owner owners[IX_N_OWNERS];
+    struct ix_space spaces[IX_N_SPACES];
+    struct ix_entry entries[];
+};
+
+_Static_assert(offsetof(struct ix_header, state) == 48, "header");
+_Static_assert(offsetof(struct ix_header, limit_bytes) == 64, "header");
+_Static_assert(sizeof(struct ix_header) == IX_HEADER_BYTES, "header");
+_Static_assert(sizeof(struct ix_owner) == 64, "owner");
+_Static_assert(offsetof(struct ix_space, text) == 24, "space");
+_Static_assert(sizeof(struct ix_space) == 512, "space");
+_Static_assert(sizeof(struct ix_entry) == 64, "entry");
+
+static inline size_t
+ix_map_bytes(uint64_t n_entries)
+{
+    return sizeof(struct ix_map) + (size_t)n_entries * sizeof(struct ix_entry);
+}
+
+/* ------------------------------------------------------------------ atomics */
+
+/* No stand-alone fences: loads acquire and stores release, so that a reader
+ * orders its two looks at the word around the fields without one; where two
+ * sides write one field and read the other's, all four are sequentially
+ * consistent.  This is also what the thread sanitizer understands. */
+#define IX_LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define IX_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define IX_LOAD_SEQ(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define IX_STORE_SEQ(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
+#define IX_ADD(p, n) __atomic_fetch_add((p), (n), __ATOMIC_SEQ_CST)
+
+/* *old is what stood there when it fails. */
+static inline bool
+ix_swap(uint64_t *at, uint64_t *old, uint64_t v)
+{
+    return __atomic_compare_exchange_n(at, old, v, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+}
+
+/* A number that lost its truth by garbage or a death must not wrap. */
+static inline void
+ix_sub(uint64_t *at, uint64_t n)
+{
+    uint64_t old = IX_LOAD(at);
+
+    while (!ix_swap(at, &old, old > n ? old - n : 0))
+        ;
+}
+
+/* --------------------------------------------------------------------- word */
+
+static inline enum ix_state
+ix_word_state(uint64_t word)
+{
+    unsigned state = (unsigned)(word & 15);
+
+    return state > IX_CLAIMING ? IX_FREE : (enum ix_state)state;
+}
+
+static inline unsigned
+ix_word_owner(uint64_t word)
+{
+    return (unsigned)(word >> 4 & 0xfff);
+}
+
+/* The word of the next move. */
+static inline uint64_t
+ix_word_next(uint64_t word, enum ix_state state, unsigned owner)
+{
+    return ((word >> 16) + 1) << 16 | (uint64_t)owner << 4 | (uint64_t)state;
+}
+
+/* Move an entry on from the word that the caller saw. */
+static inline bool
+ix_move(struct ix_entry *e, uint64_t word, uint64_t next)
+{
+    return ix_swap(&e->word, &word, next);
+}
+
+/* ------------------------------------------------------------------- fields */
+
+static inline void
+ix_id_words(const struct kvt__id *id, uint64_t out[2])
+{
+    memcpy(out, id->b, sizeof id->b);
+}
+
+static inline uint64_t
+ix_packed_bytes(uint64_t packed)
+{
+    return packed & (IX_MAX_BYTES - 1);
+}
+
+static inline uint32_t
+ix_packed_space(uint64_t packed)
+{
+    return (uint32_t)(packed >> 40 & 0xffff);
+}
+
+static inline bool
+ix_is_unread(uint64_t tokens_flags)
+{
+    return (tokens_flags >> 32 & KVT__INDEX_UNREAD) != 0;
+}
+
+/* ------------------------------------------------------------------- leases */
+
+/* A lease is its end in nanoseconds, rounded up to 2^16, with the number of
+ * its holders in the low 16 bits. */
+#define IX_HOLDERS UINT64_C(0xffff)
+#define IX_LEASE_MAX_NS (INT64_C(24) * 3600 * 1000000000)
+
+static inline int64_t
+ix_lease_end(uint64_t lease)
+{
+    return (int64_t)(lease & ~IX_HOLDERS);
+}
+
+/* An end that nobody can have asked for is garbage. */
+static inline bool
+ix_lease_holds(uint64_t lease, int64_t now)
+{
+    int64_t end = ix_lease_end(lease);
+
+    return end > now && end - now <= IX_LEASE_MAX_NS + (int64_t)IX_HOLDERS + 1;
+}
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The file `lock`: who lives, and who may make, replace or recount.  Locks are
+ * of open file descriptions: they end with the process, and two handles of one
+ * process are two owners.  A child of fork shares its parent's descriptions and
+ * would keep a dead parent's locks, so it closes them first thing. */
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "index/table.h"
+
+#define MAIN_BYTE 4096
+
+unsigned kvt__ix_generation;
+
+static struct {
+    pthread_once_t once;
+    pthread_mutex_t mutex;
+    struct kvt__index *first;
+} handles = { PTHREAD_ONCE_INIT, PTHREAD_MUTEX_INITIALIZER, NULL };
+
+static void
+before_fork(void)
+{
+    pthread_mutex_lock(&handles.mutex);
+}
+
+static void
+after_fork(void)
+{
+    pthread_mutex_unlock(&handles.mutex);
+}
+
+static void
+after_fork_in_child(void)
+{
+    for (struct kvt__index *ix = handles.first; ix; ix = ix->next)
+        if (ix->lock_fd >= 0)
+            close(ix->lock_fd);
+    handles.first = NULL;
+    __atomic_fetch_add(&kvt__ix_generation, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&handles.mutex);
+}
+
+static void
+watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+void
+kvt__ix_enlist(struct kvt__index *ix)
+{
+    pthread_once(&handles.once, watch_forks);
+    pthread_mutex_lock(&handles.mutex);
+    ix->next = handles.first;
+    handles.first = ix;
+    pthread_mutex_unlock(&handles.mutex);
+}
+
+void
+kvt__ix_delist(struct kvt__index *ix)
+{
+    pthread_mutex_lock(&handles.mutex);
+    for (struct kvt__index **p = &handles.first; *p; p = &(*p)->next) {
+        if (*p == ix) {
+            *p = ix->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&handles.mutex);
+}
+
+int
+kvt__ix_lock_open(int dirfd)
+{
+    int fd = openat(dirfd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
+                    0600);
+
+    return fd < 0 ? kvt__fail(errno, "index: open its lock file") : fd;
+}
+
+static int
+set_byte(int fd, short type, off_t byte)
+{
+    struct flock fl = { .l_type = type, .l_whence = SEEK_SET,
+                        .l_start = byte, .l_len = 1 };
+
+    return fcntl(fd, F_OFD_SETLK, &fl) ? -errno : 0;
+}
+
+int
+kvt__ix_lock(struct kvt__index *ix, int64_t wait_ns)
+{
+    static const struct timespec pause = { 0, 2 * KVT__NS_PER_MS };
+    int64_t end = kvt__now_ns() + wait_ns;
+    int rc;
+
+    pthread_mutex_lock(&ix->mutex);
+    if (ix->lock_fd < 0)
+        return 0;
+    while ((rc = set_byte(ix->lock_fd, F_WRLCK, MAIN_BYTE))
+           && (rc == -EAGAIN || rc == -EACCES || rc == -EINTR)
+           && kvt__now_ns() < end)
+        nanosleep(&pause, NULL);
+    if (!rc)
+        return 0;
+    pthread_mutex_unlock(&ix->mutex);
+    if (rc == -EAGAIN || rc == -EACCES || rc == -EINTR)
+        return kvt__fail(ETIMEDOUT,
+                         "index: another process holds its lock for long");
+    return kvt__fail(-rc, "index: lock");
+}
+
+void
+kvt__ix_unlock(struct kvt__index *ix)
+{
+    if (ix->lock_fd >= 0)
+        set_byte(ix->lock_fd, F_UNLCK, MAIN_BYTE);
+    pthread_mutex_unlock(&ix->mutex);
+}
+
+bool
+kvt__ix_lock_owner(struct kvt__index *ix, unsigned owner)
+{
+    return !set_byte(ix->lock_fd, F_WRLCK, owner);
+}
+
+bool
+kvt__ix_owner_lives(const struct kvt__index *ix, unsigned owner)
+{
+    struct flock fl = { .l_type = F_WRLCK, .l_whence = SEEK_SET,
+                        .l_start = owner, .l_len = 1 };
+
+    if (owner >= IX_N_OWNERS)
+        return false;
+    if ((int)owner == ix->owner)
+        return true;
+    if (ix->lock_fd < 0 || !IX_LOAD(&ix->map->owners[owner].incarnation))
+        return false;
+    /* In doubt it lives: what it left then stays a little longer. */
+    return fcntl(ix->lock_fd, F_OFD_GETLK, &fl) || fl.l_type != F_UNLCK;
+}
+
+uint64_t
+kvt__ix_live_owners(const struct kvt__index *ix)
+{
+    uint64_t live = 0;
+
+    for (unsigned i = 0; i < IX_N_OWNERS; i++)
+        if (kvt__ix_owner_lives(ix, i))
+            live |= UINT64_C(1) << i;
+    return live;
+}

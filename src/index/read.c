@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What readers do: find, lease, touch.  Any thread, no lock, no system call but
+ * the clock.  An entry is read between two looks at its word; a reader that is
+ * overtaken eight times answers miss. */
+#include "base/clock.h"
+#include "index/table.h"
+
+#define TRIES 8
+
+unsigned
+kvt__ix_groups(const struct kvt__index *ix, const uint64_t id[2],
+               struct ix_entry *groups[2])
+{
+    uint64_t first = id[0] & ix->group_mask;
+    uint64_t second = id[1] & ix->group_mask;
+
+    groups[0] = &ix->map->entries[first * IX_GROUP];
+    groups[1] = &ix->map->entries[second * IX_GROUP];
+    return first == second ? 1 : 2;
+}
+
+static void
+unpack(struct kvt__index_entry *out, uint64_t packed, uint64_t tokens_flags)
+{
+    out->bytes = ix_packed_bytes(packed);
+    out->space = ix_packed_space(packed);
+    out->path = (uint32_t)(packed >> 56 & 127);
+    out->hash_unsigned = packed >> 63;
+    out->tokens = (uint32_t)tokens_flags;
+    out->flags = (uint32_t)(tokens_flags >> 32)
+                 & (KVT__INDEX_UNREAD | KVT__INDEX_FOREIGN);
+}
+
+bool
+kvt__ix_read(const struct ix_entry *e, uint64_t *word,
+             struct kvt__index_entry *out)
+{
+    uint64_t id[2];
+
+    for (int i = 0; i < TRIES; i++) {
+        *word = IX_LOAD(&e->word);
+        if (ix_word_state(*word) != IX_READY)
+            return false;
+        id[0] = IX_LOAD(&e->id[0]);
+        id[1] = IX_LOAD(&e->id[1]);
+        memcpy(out->id.b, id, sizeof id);
+        out->hash = (int64_t)IX_LOAD(&e->hash);
+        unpack(out, IX_LOAD(&e->packed), IX_LOAD(&e->tokens_flags));
+        out->recency_ns = (int64_t)IX_LOAD(&e->recency);
+        out->lease_ns = ix_lease_end(IX_LOAD(&e->lease));
+        if (IX_LOAD(&e->word) == *word)
+            return out->space < IX_N_SPACES;
+    }
+    return false;
+}
+
+struct ix_entry *
+kvt__ix_find(const struct kvt__index *ix, const struct kvt__id *id,
+             uint64_t *word, struct kvt__index_entry *out)
+{
+    struct ix_entry *groups[2];
+    uint64_t key[2];
+
+    ix_id_words(id, key);
+    unsigned n = kvt__ix_groups(ix, key, groups);
+    for (unsigned g = 0; g < n; g++) {
+        for (unsigned i = 0; i < IX_GROUP; i++) {
+            struct ix_entry *e = &groups[g][i];
+            if (__builtin_expect(IX_LOAD(&e->id[0]) != key[0], 1))
+                continue;
+            if (kvt__ix_read(e, word, out) && kvt__id_equal(&out->id, id))
+                return e;
+        }
+    }
+    return NULL;
+}
+
+bool
+kvt__index_find(const struct kvt__index *ix, const struct kvt__id *id,
+                struct kvt__index_entry *out)
+{
+    struct kvt__index_entry entry;
+    uint64_t word;
+
+    return ix_usable(ix) && kvt__ix_find(ix, id, &word, out ? out : &entry);
+}
+
+/* One more holder until then; those of a lease that has ended do not count. */
+static uint64_t
+lease_more(uint64_t lease, int64_t until, int64_t now)
+{
+    uint64_t end = ((uint64_t)until + IX_HOLDERS) & ~IX_HOLDERS;
+    uint64_t holders = lease & IX_HOLDERS;
+
+    if (!ix_lease_holds(lease, now))
+        return end | 1;
+    if ((uint64_t)ix_lease_end(lease) > end)
+        end = (uint64_t)ix_lease_end(lease);
+    return end | (holders < IX_HOLDERS ? holders + 1 : holders);
+}
+
+bool
+kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
+                 int64_t until_ns, struct kvt__index_entry *out)
+{
+    struct kvt__index_entry entry;
+    int64_t now = kvt__now_ns();
+    uint64_t word, lease;
+
+    if (!out)
+        out = &entry;
+    if (until_ns - now > IX_LEASE_MAX_NS)
+        until_ns = now + IX_LEASE_MAX_NS;
+    if (until_ns < 0)
+        until_ns = 0;
+    for (int i = 0; ix_usable(ix) && i < TRIES; i++) {
+        struct ix_entry *e = kvt__ix_find(ix, id, &word, out);
+        if (!e)
+            return false;
+        uint64_t old = IX_LOAD(&e->lease);
+        do
+            lease = lease_more(old, until_ns, now);
+        while (!ix_swap(&e->lease, &old, lease));
+        /* The lease stands before this look: an eviction that moved the word
+         * first is seen here, a later one sees the lease. */
+        if (IX_LOAD_SEQ(&e->word) == word) {
+            out->recency_ns = kvt__wall_ns();
+            out->lease_ns = ix_lease_end(lease);
+            IX_STORE(&e->recency, (uint64_t)out->recency_ns);
+            return true;
+        }
+        ix_swap(&e->lease, &lease, old);
+    }
+    return false;
+}
+
+void
+kvt__index_unlease(struct kvt__index *ix, const struct kvt__id *id)
+{
+    struct kvt__index_entry entry;
+    uint64_t word, less;
+
+    if (!ix_usable(ix))
+        return;
+    struct ix_entry *e = kvt__ix_find(ix, id, &word, &entry);
+    if (!e)
+        return;
+    uint64_t old = IX_LOAD(&e->lease);
+    int64_t now = kvt__now_ns();
+    do {
+        uint64_t holders = old & IX_HOLDERS;
+        /* A count that is full has lost some: such a lease ends by time. */
+        if (!old || (holders == IX_HOLDERS && ix_lease_holds(old, now)))
+            return;
+        less = holders > 1 && ix_lease_holds(old, now) ? old - 1 : 0;
+    } while (!ix_swap(&e->lease, &old, less));
+}
+
+void
+kvt__index_touch(struct kvt__index *ix, const struct kvt__id *id)
+{
+    struct kvt__index_entry entry;
+    uint64_t word;
+
+    if (!ix_usable(ix))
+        return;
+    struct ix_entry *e = kvt__ix_find(ix, id, &word, &entry);
+    if (e)
+        IX_STORE(&e->recency, (uint64_t)kvt__wall_ns());
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The handle, and what the files of this room share. */
+#ifndef KVT_INDEX_TABLE_H
+#define KVT_INDEX_TABLE_H
+
+#include <pthread.h>
+
+#include "index/layout.h"
+
+struct kvt__index {
+    struct ix_map *map;
+    uint64_t n_entries;
+    uint64_t group_mask;
+    uint64_t limit_bytes;
+    int lock_fd;           /* -1: a table of this process alone */
+    int owner;             /* number of the owner record, -1: a reader */
+    unsigned generation;   /* of the process, see lock.c */
+    uint64_t n_claims;     /* claims and evictions that are not ended */
+    pthread_mutex_t mutex; /* lock_fd's byte 4096 is the handle's, not a
+                              thread's */
+    struct kvt__index *next;
+};
+
+/* How long a call waits for the one that makes or recounts. */
+#define IX_LOCK_WAIT_NS (INT64_C(5) * 1000000000)
+
+/* ------------------------------------------------------------------- lock.c */
+
+extern unsigned kvt__ix_generation;
+
+/* Same process as at open, and the file was not replaced. */
+static inline bool
+ix_usable(const struct kvt__index *ix)
+{
+    return __atomic_load_n(&kvt__ix_generation, __ATOMIC_RELAXED)
+               == ix->generation
+           && IX_LOAD(&ix->map->header.state) == IX_IN_USE;
+}
+
+/* Open the lock file.  A descriptor or -errno. */
+int kvt__ix_lock_open(int dirfd);
+
+/* The lock of those that make, replace, recount: 0, or -ETIMEDOUT. */
+int kvt__ix_lock(struct kvt__index *ix, int64_t wait_ns);
+void kvt__ix_unlock(struct kvt__index *ix);
+
+/* Take an owner's byte for as long as lock_fd is open. */
+bool kvt__ix_lock_owner(struct kvt__index *ix, unsigned owner);
+
+/* Whether an owner lives.  A system call unless it is the handle's own. */
+bool kvt__ix_owner_lives(const struct kvt__index *ix, unsigned owner);
+
+/* Owners that live, as bits. */
+uint64_t kvt__ix_live_owners(const struct kvt__index *ix);
+
+/* Know the handle in a child of fork, or forget it. */
+void kvt__ix_enlist(struct kvt__index *ix);
+void kvt__ix_delist(struct kvt__index *ix);
+
+/* ------------------------------------------------------------------- file.c */
+
+/* Map the directory's file, or a new one (*made).  0 or -errno.  Locked. */
+int kvt__ix_map_file(struct kvt__index *ix, int dirfd, uint64_t n_entries,
+                     bool *made);
+int kvt__ix_map_private(struct kvt__index *ix, uint64_t n_entries);
+void kvt__ix_unmap(struct kvt__index *ix);
+
+/* This boot's id; zeros when the system does not tell it. */
+void kvt__ix_boot_id(uint8_t out[16]);
+
+/* ------------------------------------------------------------------- read.c */
+
+/* A ready entry's fields, read whole; false when it is not ready, changes all
+ * the time or is out of range. */
+bool kvt__ix_read(const struct ix_entry *e, uint64_t *word,
+                  struct kvt__index_entry *out);
+
+/* The ready entry of an identity, read whole, or NULL. */
+struct ix_entry *kvt__ix_find(const struct kvt__index *ix,
+                              const struct kvt__id *id, uint64_t *word,
+                              struct kvt__index_entry *out);
+
+/* The groups of an identity; returns their number, 1 or 2. */
+unsigned kvt__ix_groups(const struct kvt__index *ix, const uint64_t id[2],
+                        struct ix_entry *groups[2]);
+
+/* ------------------------------------------------------------------ sweep.c */
+
+/* Changes of the header's numbers stand between these two. */
+static inline void
+ix_begin(struct kvt__index *ix)
+{
+    IX_ADD(&ix->map->owners[ix->owner].begun, 1);
+}
+
+static inline void
+ix_done(struct kvt__index *ix)
+{
+    IX_ADD(&ix->map->owners[ix->owner].done, 1);
+}
+
+/* Free what owners that are not in live left, then recount.  Locked.  Returns
+ * the entries freed. */
+size_t kvt__ix_sweep(struct kvt__index *ix, uint64_t live, bool void_leases);
+
+void kvt__ix_free_owner(struct kvt__index *ix, unsigned owner);
+
+/* Owner records in use that have no bit in live. */
+bool kvt__ix_any_dead(const struct kvt__index *ix, uint64_t live);
+
+/* The smallest limit of all owners becomes the table's.  Locked. */
+void kvt__ix_set_limit(struct kvt__index *ix);
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The executor's threads and queues.  One lock for the queues, one for the
+ * timers; neither is held while a job runs. */
+#include "io/exec.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/thread.h"
+
+struct queue {
+    struct kvt__job *first;
+    struct kvt__job **last; /* where the next one is linked */
+};
+
+struct kvt__exec {
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct queue queues[KVT__N_PRIOS];
+    bool stop;
+
+    pthread_mutex_t timer_lock;
+    pthread_cond_t timer_changed; /* on the monotonic clock */
+    struct kvt__timer timers;     /* head of a ring sorted by at_ns */
+    bool timer_stop;
+    pthread_t timer_thread;
+
+    size_t n_threads;
+    pthread_t threads[];
+};
+
+static struct kvt__job *
+take_job(struct kvt__exec *exec)
+{
+    for (int prio = 0; prio < KVT__N_PRIOS; prio++) {
+        struct queue *q = &exec->queues[prio];
+        struct kvt__job *job = q->first;
+
+        if (!job)
+            continue;
+        q->first = job->next;
+        if (!q->first)
+            q->last = &q->first;
+        return job;
+    }
+    return NULL;
+}
+
+static void *
+worker_main(void *arg)
+{
+    struct kvt__exec *exec = arg;
+
+    pthread_mutex_lock(&exec->lock);
+    for (;;) {
+        struct kvt__job *job = take_job(exec);
+
+        if (job) {
+            pthread_mutex_unlock(&exec->lock);
+            job->run(job);
+            pthread_mutex_lock(&exec->lock);
+        } else if (exec->stop) {
+            break;
+        } else {
+            pthread_cond_wait(&exec->work, &exec->lock);
+        }
+    }
+    pthread_mutex_unlock(&exec->lock);
+    return NULL;
+}
+
+void
+kvt__exec_submit(struct kvt__exec *exec, enum kvt__prio prio,
+                 struct kvt__job *job)
+{
+    struct queue *q = &exec->queues[prio];
+
+    job->next = NULL;
+    pthread_mutex_lock(&exec->lock);
+    *q->last = job;
+    q->last = &job->next;
+    pthread_cond_signal(&exec->work);
+    pthread_mutex_unlock(&exec->lock);
+}
+
+static void
+unlink_timer(struct kvt__timer *timer)
+{
+    timer->prev->next = timer->next;
+    timer->next->prev = timer->prev;
+    timer->set = false;
+}
+
+static void *
+timer_main(void *arg)
+{
+    struct kvt__exec *exec = arg;
+
+    pthread_mutex_lock(&exec->timer_lock);
+    while (!exec->timer_stop) {
+        struct kvt__timer *first = exec->timers.next;
+
+        if (first == &exec->timers) {
+            pthread_cond_wait(&exec->timer_changed, &exec->timer_lock);
+        } else if (first->at_ns > kvt__now_ns()) {
+            struct timespec until = { first->at_ns / KVT__NS_PER_S,
+                                      first->at_ns % KVT__NS_PER_S };
+            pthread_cond_timedwait(&exec->timer_changed, &exec->timer_lock, &until);
+        } else {
+            unlink_timer(first);
+            pthread_mutex_unlock(&exec->timer_lock);
+            first->run(first);
+            pthread_mutex_lock(&exec->timer_lock);
+        }
+    }
+    pthread_mutex_unlock(&exec->timer_lock);
+    return NULL;
+}
+
+void
+kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer)
+{
+    pthread_mutex_lock(&exec->timer_lock);
+    assert(!timer->set);
+    struct kvt__timer *after = exec->timers.prev;
+    while (after != &exec->timers && after->at_ns > timer->at_ns)
+        after = after->prev;
+    timer->prev = after;
+    timer->next = after->next;
+    after->next->prev = timer;
+    after->next = timer;
+    timer->set = true;
+    if (exec->timers.next == timer)
+        pthread_cond_signal(&exec->timer_changed);
+    pthread_mutex_unlock(&exec->timer_lock);
+}
+
+bool
+kvt__timer_clear(struct kvt__exec *exec, struct kvt__timer *timer)
+{
+    pthread_mutex_lock(&exec->timer_lock);
+    bool was_set = timer->set;
+    if (was_set)
+        unlink_timer(timer);
+    pthread_mutex_unlock(&exec->timer_lock);
+    return was_set;
+}
+
+static void
+init_timer_side(struct kvt__exec *exec)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&exec->timer_changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&exec->timer_lock, NULL);
+    exec->timers.prev = exec->timers.next = &exec->timers;
+}
+
+static void
+stop_threads(struct kvt__exec *exec, size_t n)
+{
+    pthread_mutex_lock(&exec->lock);
+    exec->stop = true;
+    pthread_cond_broadcast(&exec->work);
+    pthread_mutex_unlock(&exec->lock);
+    for (size_t i = 0; i < n; i++)
+        pthread_join(exec->threads[i], NULL);
+}
+
+static void
+free_exec(struct kvt__exec *exec)
+{
+    pthread_cond_destroy(&exec->timer_changed);
+    pthread_mutex_destroy(&exec->timer_lock);
+    pthread_cond_destroy(&exec->work);
+    pthread_mutex_destroy(&exec->lock);
+    free(exec);
+}
+
+int
+kvt__exec_open(size_t n_threads, struct kvt__exec **out)
+{
+    struct kvt__exec *exec;
+    size_t started = 0;
+    int err = 0;
+
+    assert(n_threads);
+    exec = calloc(1, sizeof *exec + n_threads * sizeof exec->threads[0]);
+    if (!exec)
+        return kvt__fail(ENOMEM, "executor with %zu threads", n_threads);
+    pthread_mutex_init(&exec->lock, NULL);
+    pthread_cond_init(&exec->work, NULL);
+    for (int i = 0; i < KVT__N_PRIOS; i++)
+        exec->queues[i].last = &exec->queues[i].first;
+    exec->n_threads = n_threads;
+    init_timer_side(exec);
+
+    while (!err && started < n_threads) {
+        err = kvt__thread_start(&exec->threads[started], "kvt-io", worker_main, exec);
+        started += !err;
+    }
+    if (!err)
+        err = kvt__thread_start(&exec->timer_thread, "kvt-timer", timer_main, exec);
+    if (err) {
+        stop_threads(exec, started);
+        free_exec(exec);
+        return err;
+    }
+    *out = exec;
+    return 0;
+}
+
+void
+kvt__exec_close(struct kvt__exec *exec)
+{
+    if (!exec)
+        return;
+    stop_threads(exec, exec->n_threads);
+    pthread_mutex_lock(&exec->timer_lock);
+    exec->timer_stop = true;
+    pthread_cond_signal(&exec->timer_changed);
+    pthread_mutex_unlock(&exec->timer_lock);
+    pthread_join(exec->timer_thread, NULL);
+    free_exec(exec);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Key text as a name of a file or an object, and the directory it goes to.
+ * No name made here leaves its directory.  Any thread. */
+#include "key/key.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static const char separator[] = "-SEP-";
+static const char hex_digits[] = "0123456789ABCDEF";
+
+/* A bounded text that grows. */
+struct sink {
+    char *at;
+    size_t n;
+    size_t size;
+    bool full;
+};
+
+static void
+put(struct sink *s, const char *bytes, size_t n)
+{
+    if (s->full || n >= s->size - s->n) {
+        s->full = true;
+        return;
+    }
+    memcpy(s->at + s->n, bytes, n);
+    s->n += n;
+}
+
+static void
+put_byte(struct sink *s, char c)
+{
+    put(s, &c, 1);
+}
+
+/* Terminate the spelling of what. */
+static int
+finish(struct sink *s, const char *what)
+{
+    if (s->full)
+        return kvt__fail(ENAMETOOLONG, "'%.160s', spelled for or by its store, "
+                                       "does not fit into %zu bytes.",
+                         what, s->size);
+    s->at[s->n] = '\0';
+    return (int)s->n;
+}
+
+static bool
+is_name(const char *name)
+{
+    return name[0] && strcmp(name, ".") && strcmp(name, "..");
+}
+
+/* What Python's quote(text, safe="") leaves alone. */
+static bool
+is_safe(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-' ||
+           c == '~';
+}
+
+static void
+put_percent(struct sink *s, char c)
+{
+    uint8_t byte = (uint8_t)c;
+    char spelled[3] = {'%', hex_digits[byte >> 4], hex_digits[byte & 15]};
+
+    put(s, spelled, sizeof spelled);
+}
+
+int
+kvt__key_encode(const char *text, enum kvt__key_encoding how, char *out,
+                size_t size)
+{
+    struct sink s = {.at = out, .size = size, .full = size == 0};
+
+    if (!is_name(text))
+        return kvt__fail(EINVAL, "'%s' is no key text, so it names no file.",
+                         text);
+    for (const char *at = text; *at && !s.full; at++) {
+        if (how == KVT__KEY_PERCENT && !is_safe(*at))
+            put_percent(&s, *at);
+        else if (*at != '/')
+            put_byte(&s, *at);
+        else if (how == KVT__KEY_FS)
+            put(&s, separator, sizeof separator - 1);
+        else
+            put_byte(&s, how == KVT__KEY_S3 ? '_' : '-');
+    }
+    return finish(&s, text);
+}
+
+/* The value of a digit as put_percent() writes it, or -1. */
+static int
+hex_digit(char c)
+{
+    const char *at = c ? strchr(hex_digits, c) : NULL;
+
+    return at ? (int)(at - hex_digits) : -1;
+}
+
+/* The byte behind "%XX", or 0 when the encoder would not have written that. */
+static char
+unpercent(const char *at)
+{
+    int high = hex_digit(at[1]);
+    int low = high < 0 ? -1 : hex_digit(at[2]);
+
+    if (low < 0)
+        return '\0';
+    char c = (char)(high << 4 | low);
+    return is_safe(c) ? '\0' : c;
+}
+
+int
+kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
+                size_t size)
+{
+    struct sink s = {.at = out, .size = size, .full = size == 0};
+    const char *at = name;
+
+    if (how != KVT__KEY_FS && how != KVT__KEY_PERCENT)
+        return kvt__fail(ENOTSUP, "names of this kind of store do not tell "
+                                  "their key.");
+    if (!is_name(name))
+        return kvt__fail(EINVAL, "'%s' is no name of a chunk.", name);
+    while (*at && !s.full) {
+        if (how == KVT__KEY_FS && !strncmp(at, separator, sizeof separator - 1)) {
+            put_byte(&s, '/');
+            at += sizeof separator - 1;
+        } else if (how == KVT__KEY_FS ? *at != '/' : is_safe(*at)) {
+            put_byte(&s, *at++);
+        } else if (how == KVT__KEY_PERCENT && *at == '%' && unpercent(at)) {
+            put_byte(&s, unpercent(at));
+            at += 3;
+        } else {
+            return kvt__fail(EINVAL, "'%.160s' is no name of a chunk.", name);
+        }
+    }
+    return finish(&s, name);
+}
+
+size_t
+kvt__key_fs_path(int64_t hash, bool is_unsigned, size_t n_paths)
+{
+    uint64_t magnitude = (uint64_t)hash;
+
+    assert(n_paths > 0);
+    if (hash < 0 && !is_unsigned)
+        magnitude = 0 - magnitude;
+    return (size_t)(magnitude % n_paths);
+}
+
+size_t
+kvt__key_sharder_path(int64_t hash, size_t n_paths)
+{
+    uint64_t z = (uint64_t)hash;
+
+    assert(n_paths > 0);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (size_t)((z ^ z >> 31) % n_paths);
+}

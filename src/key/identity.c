@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The 128-bit identity of a chunk, as docs/formats.md defines it: the digest of
+ * the space (what the bytes depend on besides tokens) and of the prefix.
+ * Any thread. */
+#include "key/key.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "key/sha256-two.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "token ids are hashed as they lie in memory");
+
+/* ------------------------------------------------------------------ the space */
+
+/* The lines of a space, so that a value of one cannot pass for another. */
+static void
+add_text(struct kvt__sha256 *sha, const char *name, const char *value)
+{
+    kvt__sha256_add(sha, name, strlen(name));
+    kvt__sha256_add(sha, "=", 1);
+    for (;;) {
+        size_t n = strcspn(value, "%\n");
+        kvt__sha256_add(sha, value, n);
+        value += n;
+        if (!*value)
+            break;
+        kvt__sha256_add(sha, *value == '%' ? "%25" : "%0A", 3);
+        value++;
+    }
+    kvt__sha256_add(sha, "\n", 1);
+}
+
+static void
+add_number(struct kvt__sha256 *sha, const char *name, uint64_t value)
+{
+    char text[24];
+
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    add_text(sha, name, text);
+}
+
+/* The lines that describe the bytes of a chunk. */
+static void
+add_layout(struct kvt__sha256 *sha, const struct kvt__space_desc *desc)
+{
+    add_number(sha, "chunk_tokens", desc->chunk_tokens);
+    add_number(sha, "group", desc->group);
+    add_text(sha, "kind", desc->kind);
+    add_number(sha, "window_tokens", desc->window_tokens);
+    add_number(sha, "n_layers", desc->n_layers);
+    add_number(sha, "n_heads", desc->n_heads);
+    add_number(sha, "head_bytes", desc->head_bytes);
+    add_number(sha, "block_tokens", desc->block_tokens);
+    add_number(sha, "block_bytes", desc->block_bytes);
+    add_text(sha, "format", desc->format);
+    add_text(sha, "layout", desc->layout);
+    add_text(sha, "layers", desc->layers);
+}
+
+void
+kvt__space_digest(const struct kvt__space_desc *desc,
+                  uint8_t out[KVT__SHA256_BYTES])
+{
+    struct kvt__sha256 sha;
+
+    kvt__sha256_init(&sha);
+    add_number(&sha, "kvtier-space", 1);
+    add_text(&sha, "model", desc->model);
+    add_text(&sha, "fingerprint", desc->fingerprint);
+    add_text(&sha, "kv_dtype", desc->kv_dtype);
+    add_number(&sha, "world_size", desc->world_size);
+    add_number(&sha, "rank", desc->rank);
+    add_text(&sha, "serde", desc->serde);
+    add_layout(&sha, desc);
+    add_text(&sha, "tags", desc->tags);
+    add_number(&sha, "epoch", desc->epoch);
+    kvt__sha256_end(&sha, out);
+}
+
+uint64_t
+kvt__layout_fingerprint(const struct kvt__space_desc *desc)
+{
+    uint8_t digest[KVT__SHA256_BYTES];
+    struct kvt__sha256 sha;
+    uint64_t v;
+
+    kvt__sha256_init(&sha);
+    add_layout(&sha, desc);
+    kvt__sha256_end(&sha, digest);
+    memcpy(&v, digest, sizeof v);
+    return be64toh(v);
+}
+
+/* ----------------------------------------------------------------- the prefix */
+
+static void
+h128_end(struct kvt__sha256 *sha, uint8_t out[KVT__ID_BYTES])
+{
+    uint8_t digest[KVT__SHA256_BYTES];
+
+    kvt__sha256_end(sha, digest);
+    memcpy(out, digest, KVT__ID_BYTES);
+}
+
+static void
+add_counted(struct kvt__sha256 *sha, const char *text)
+{
+    size_t n = strlen(text);
+    uint8_t len[4];
+
+    assert(n <= UINT32_MAX);
+    kvt__put_le32(len, (uint32_t)n);
+    kvt__sha256_add(sha, len, sizeof len);
+    kvt__sha256_add(sha, text, n);
+}
+
+void
+kvt__prefix_start(struct kvt__prefix *prefix, const char *lora, const char *salt)
+{
+    struct kvt__sha256 sha;
+
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, "R", 1);
+    add_counted(&sha, lora);
+    add_counted(&sha, salt);
+    h128_end(&sha, prefix->b);
+}
+
+/* What stands before the tokens in a leaf. */
+#define LEAF_HEAD_BYTES 9
+
+static void
+leaf_head(size_t n, size_t n_extra, uint8_t head[LEAF_HEAD_BYTES])
+{
+    assert(n <= UINT32_MAX && n_extra <= UINT32_MAX);
+    head[0] = 'L';
+    kvt__put_le32(head + 1, (uint32_t)n);
+    kvt__put_le32(head + 5, (uint32_t)n_extra);
+}
+
+static void
+leaf_digest(const int32_t *tokens, size_t n, const void *extra, size_t n_extra,
+            uint8_t out[KVT__SHA256_BYTES])
+{
+    struct kvt__sha256 sha;
+    uint8_t head[LEAF_HEAD_BYTES];
+
+    leaf_head(n, n_extra, head);
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, head, sizeof head);
+    kvt__sha256_add(&sha, tokens, n * sizeof *tokens);
+    if (n_extra)
+        kvt__sha256_add(&sha, extra, n_extra);
+    kvt__sha256_end(&sha, out);
+}
+
+static void
+add_leaf(struct kvt__prefix *prefix, const uint8_t leaf[KVT__SHA256_BYTES])
+{
+    uint8_t text[1 + KVT__ID_BYTES + KVT__SHA256_BYTES] = {'C'};
+    struct kvt__sha256 sha;
+
+    memcpy(text + 1, prefix->b, KVT__ID_BYTES);
+    memcpy(text + 1 + KVT__ID_BYTES, leaf, KVT__SHA256_BYTES);
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, text, sizeof text);
+    h128_end(&sha, prefix->b);
+}
+
+void
+kvt__prefix_add(struct kvt__prefix *prefix, const int32_t *tokens, size_t n,
+                const void *extra, size_t n_extra)
+{
+    uint8_t leaf[KVT__SHA256_BYTES];
+
+    leaf_digest(tokens, n, extra, n_extra, leaf);
+    add_leaf(prefix, leaf);
+}
+
+void
+kvt__prefix_add_chunks(struct kvt__prefix *prefix, const int32_t *tokens,
+                       size_t chunk_tokens, size_t n_chunks,
+                       struct kvt__prefix *out)
+{
+    uint8_t head[LEAF_HEAD_BYTES], leaf[2][KVT__SHA256_BYTES];
+    size_t i = 0;
+
+    leaf_head(chunk_tokens, 0, head);
+    for (; n_chunks - i >= 2; i += 2, tokens += 2 * chunk_tokens) {
+        kvt__sha256_two(head, sizeof head, tokens, tokens + chunk_tokens,
+                        chunk_tokens * sizeof *tokens, leaf[0], leaf[1]);
+        add_leaf(prefix, leaf[0]);
+        out[i] = *prefix;
+        add_leaf(prefix, leaf[1]);
+        out[i + 1] = *prefix;
+    }
+    if (i < n_chunks) {
+        kvt__prefix_add(prefix, tokens, chunk_tokens, NULL, 0);
+        out[i] = *prefix;
+    }
+}
+
+/* ---------------------------------------------------------------- the identity */
+
+#define ID_HEAD_BYTES (1 + KVT__SHA256_BYTES)
+
+static void
+id_head(const uint8_t space[KVT__SHA256_BYTES], uint8_t head[ID_HEAD_BYTES])
+{
+    head[0] = 'O';
+    memcpy(head + 1, space, KVT__SHA256_BYTES);
+}
+
+void
+kvt__id_make(const uint8_t space[KVT__SHA256_BYTES],
+             const struct kvt__prefix *prefix, struct kvt__id *out)
+{
+    uint8_t head[ID_HEAD_BYTES];
+    struct kvt__sha256 sha;
+
+    id_head(space, head);
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, head, sizeof head);
+    kvt__sha256_add(&sha, prefix->b, sizeof prefix->b);
+    h128_end(&sha, out->b);
+}
+
+void
+kvt__id_make_n(const uint8_t space[KVT__SHA256_BYTES],
+               const struct kvt__prefix *prefixes, size_t n, struct kvt__id *out)
+{
+    uint8_t head[ID_HEAD_BYTES], digest[2][KVT__SHA256_BYTES];
+    size_t i = 0;
+
+    id_head(space, head);
+    for (; n - i >= 2; i += 2) {
+        kvt__sha256_two(head, sizeof head, prefixes[i].b, prefixes[i + 1].b,
+                        KVT__ID_BYTES, digest[0], digest[1]);
+        memcpy(out[i].b, digest[0], KVT__ID_BYTES);
+        memcpy(out[i + 1].b, digest[1], KVT__ID_BYTES);
+    }
+    if (i < n)
+        kvt__id_make(space, &prefixes[i], &out[i]);
+}

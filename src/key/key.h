@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys: LMCache's key text and chunk hashes, which name files and objects, and
+ * kvtier's 128-bit identity, which decides what is a hit.  docs/formats.md is
+ * the norm for both.  Pure functions of their arguments: any thread, no I/O. */
+#ifndef KVT_KEY_KEY_H
+#define KVT_KEY_KEY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/sha256.h"
+
+/* ----------------------------------------------------------------- key text */
+
+#define KVT__KEY_MODEL_MAX 255 /* bytes of a model name, without NUL */
+#define KVT__KEY_TEXT_MAX 767  /* bytes of any key text, without NUL */
+
+/* A key text in pieces: model@world@worker@hash@dtype[@layer][@tag%value]... */
+struct kvt__key_parts {
+    char model[KVT__KEY_MODEL_MAX + 1];
+    uint32_t world_size;
+    uint32_t worker_id;
+    int64_t hash;             /* as it is printed: signed, or, when */
+    bool hash_unsigned;       /* this is set, the bits of a uint64_t */
+    char wide_hash[65];       /* generation B's 64 digits; "" for the others */
+    char dtype[24];
+    int64_t layer;            /* -1: no layer */
+    char tags[256];           /* "name%value@name%value", "" for none */
+};
+
+/* Parse key text as LMCache does: blanks around it are dropped, tags split at
+ * their first '%'.  Numbers are taken only as LMCache prints them, so that
+ * kvt__key_text() gives the same text again.  wide_hash has its first 64 bits in
+ * hash too.  0, or -EINVAL with a sentence naming the text. */
+int kvt__key_parse(const char *text, struct kvt__key_parts *out);
+
+/* The key text of parts, with wide_hash in place of hash unless that is "".
+ * Returns its length, or -EINVAL when a part is out of range, or would not come
+ * back from kvt__key_parse(); -ENAMETOOLONG when it does not fit into size bytes
+ * with its NUL. */
+int kvt__key_text(const struct kvt__key_parts *parts, char *text, size_t size);
+
+/* Whether dtype is one of LMCache's names (section 3.1 of its key grammar). */
+bool kvt__key_dtype_known(const char *dtype);
+
+/* Lower-case hex of a chunk hash as key text has it: no padding, a '-' before
+ * the magnitude of a negative one.  out holds at least 18 bytes. */
+void kvt__key_hash_text(int64_t hash, bool is_unsigned, char out[18]);
+
+/* How one kind of storage spells a key text as a name. */
+enum kvt__key_encoding {
+    KVT__KEY_FS,      /* '/' -> "-SEP-"; fs and hf3fs, before ".data" */
+    KVT__KEY_DISK,    /* '/' -> "-"; local_disk, before ".pt" */
+    KVT__KEY_S3,      /* '/' -> "_"; an object's key */
+    KVT__KEY_PERCENT, /* all but letters, digits, "_.-~" as %XX; gds */
+};
+
+/* Spell text.  Returns the length, or -ENAMETOOLONG.  The result never holds a
+ * '/' or a NUL, and is never "", "." or "..": -EINVAL. */
+int kvt__key_encode(const char *text, enum kvt__key_encoding how, char *out,
+                    size_t size);
+
+/* The key text behind a name that KVT__KEY_FS made ("-SEP-" -> '/').
+ * KVT__KEY_PERCENT can be undone too; the others lose information: -ENOTSUP.
+ * -EINVAL for what kvt__key_encode() does not make: encoding the result gives
+ * the same name.  Returns the length, or -ENAMETOOLONG. */
+int kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
+                    size_t size);
+
+/* Which directory of a comma list holds a key: LMCache's fs rule, abs(hash) mod
+ * n, and its path sharder's (SplitMix64 finaliser mod n). */
+size_t kvt__key_fs_path(int64_t hash, bool is_unsigned, size_t n_paths);
+size_t kvt__key_sharder_path(int64_t hash, size_t n_paths);
+
+/* ------------------------------------------------------- LMCache chunk hash */
+
+enum kvt__hash_kind {
+    KVT__HASH_BUILTIN,     /* Python's hash() of nested tuples, generation C */
+    KVT__HASH_SHA256_CBOR, /* SHA-256 of canonical CBOR, generation C */
+};
+
+/* A chain of chunk hashes: chunk i's hash depends on all before it. */
+struct kvt__hash_chain {
+    enum kvt__hash_kind kind;
+    int64_t prev; /* bits of the previous hash; SHA256_CBOR: of a uint64_t */
+};
+
+/* Start at the root that LMCache has under PYTHONHASHSEED=seed (NULL: "0"); any
+ * text for SHA256_CBOR.
+ *   -EINVAL  BUILTIN and seed is not a decimal number below 2^32: "random" names
+ *            no fixed root */
+int kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
+                    const char *seed);
+
+/* The root when vLLM cannot be imported there: 0. */
+void kvt__hash_start_without_vllm(struct kvt__hash_chain *chain,
+                                  enum kvt__hash_kind kind);
+
+/* Hash n_chunks chunks of chunk_tokens tokens each; chain moves on, the hashes
+ * go to out[n_chunks].  Tokens may be any int32. */
+void kvt__hash_chunks(struct kvt__hash_chain *chain, const int32_t *tokens,
+                      size_t chunk_tokens, size_t n_chunks, int64_t *out);
+
+/* Whether a hash of this kind prints as unsigned. */
+static inline bool
+kvt__hash_is_unsigned(enum kvt__hash_kind kind)
+{
+    return kind == KVT__HASH_SHA256_CBOR;
+}
+
+/* Replace the placeholder tokens of one multimodal item, before hashing, by the
+ * ids LMCache derives from its identifier; first is the position within the item
+ * of tokens[0]. */
+void kvt__hash_mm_tokens(const char *identifier, uint64_t first, int32_t *tokens,
+                         size_t n);
+
+/* ------------------------------------------------------------------ identity */
+
+#define KVT__ID_BYTES 16
+
+/* 128 bits that no two different chunks share.  See docs/formats.md, Identity. */
+struct kvt__id {
+    uint8_t b[KVT__ID_BYTES];
+};
+
+static inline bool
+kvt__id_equal(const struct kvt__id *a, const struct kvt__id *b)
+{
+    return !__builtin_memcmp(a->b, b->b, sizeof a->b);
+}
+
+/* What a chunk's bytes depend on besides its tokens. */
+struct kvt__space_desc {
+    const char *model;
+    const char *fingerprint; /* "" for none */
+    const char *kv_dtype;
+    uint32_t world_size;
+    uint32_t rank;
+    const char *serde;       /* "naive" */
+    uint32_t chunk_tokens;
+    uint32_t group;
+    const char *kind;        /* "full", "sliding" */
+    uint32_t window_tokens;
+    uint32_t n_layers;
+    uint32_t n_heads;
+    uint32_t head_bytes;
+    uint32_t block_tokens;   /* opaque chunks only, else 0 */
+    uint64_t block_bytes;    /* opaque chunks only, else 0 */
+    const char *format;      /* "opaque", "kv_2ltd", "kv_mla" */
+    const char *layout;      /* "" for none */
+    const char *layers;
+    const char *tags;        /* "" for none */
+    uint64_t epoch;
+};
+
+/* SHA-256 of the description's canonical text. */
+void kvt__space_digest(const struct kvt__space_desc *desc,
+                       uint8_t out[KVT__SHA256_BYTES]);
+
+/* The layout fingerprint that tags opaque chunks, "kvt%<this>": the first 64
+ * bits of the digest of what in desc describes the bytes of a block. */
+uint64_t kvt__layout_fingerprint(const struct kvt__space_desc *desc);
+
+/* The digest of a prefix.  It starts from what holds for the whole request. */
+struct kvt__prefix {
+    uint8_t b[KVT__ID_BYTES];
+};
+
+/* lora, salt: "" for none. */
+void kvt__prefix_start(struct kvt__prefix *prefix, const char *lora,
+                       const char *salt);
+
+/* Extend by one chunk of n tokens; extra: n_extra bytes that tell the multimodal
+ * items in it, see docs/formats.md. */
+void kvt__prefix_add(struct kvt__prefix *prefix, const int32_t *tokens, size_t n,
+                     const void *extra, size_t n_extra);
+
+/* Extend by n_chunks chunks of chunk_tokens tokens each, without extra; the
+ * prefix after each goes to out[n_chunks].  Faster than one at a time. */
+void kvt__prefix_add_chunks(struct kvt__prefix *prefix, const int32_t *tokens,
+                            size_t chunk_tokens, size_t n_chunks,
+                            struct kvt__prefix *out);
+
+/* The identity of the chunk that ends at prefix, in a space. */
+void kvt__id_make(const uint8_t space[KVT__SHA256_BYTES],
+                  const struct kvt__prefix *prefix, struct kvt__id *out);
+
+/* The identities of n chunks.  Faster than one at a time. */
+void kvt__id_make_n(const uint8_t space[KVT__SHA256_BYTES],
+                    const struct kvt__prefix *prefixes, size_t n,
+                    struct kvt__id *out);
+
+#endif

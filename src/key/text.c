@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Key text: parse and print.  Only text as LMCache prints it is taken (no
+ * padding, no upper case), so printing what was parsed gives the same text, and
+ * a file found by its name can be opened by it.  Any thread. */
+#include "key/key.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+#define WIDE_DIGITS 64
+
+/* Part of a text, between two '@'. */
+struct span {
+    const char *at;
+    size_t n;
+};
+
+static const char *const dtypes[] = {
+    "half",       "bfloat16",     "float",      "double",         "int8",
+    "uint8",      "int16",        "int32",      "int64",          "bool",
+    "fp8_e4m3fn", "fp8_e4m3fnuz", "fp8_e5m2",   "fp8_e5m2fnuz",
+};
+
+bool
+kvt__key_dtype_known(const char *dtype)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(dtype, dtypes[i]))
+            return true;
+    return false;
+}
+
+/* What Python's str.strip() drops, as far as it is ASCII. */
+static bool
+is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
+}
+
+static int
+bad(const char *text, const char *what)
+{
+    return kvt__fail(EINVAL, "key text '%.160s': %s.", text, what);
+}
+
+static int
+bad_part(const char *what)
+{
+    return kvt__fail(EINVAL, "cannot make a key text: %s.", what);
+}
+
+/* Cut the text up to the next '@' off rest; rest->at is NULL after the last. */
+static struct span
+cut(struct span *rest)
+{
+    const char *at = memchr(rest->at, '@', rest->n);
+    struct span part = *rest;
+
+    if (at) {
+        part.n = (size_t)(at - part.at);
+        *rest = (struct span){at + 1, rest->n - part.n - 1};
+    } else {
+        *rest = (struct span){NULL, 0};
+    }
+    return part;
+}
+
+static bool
+copy(char *to, size_t size, struct span part)
+{
+    if (part.n >= size)
+        return false;
+    memcpy(to, part.at, part.n);
+    to[part.n] = '\0';
+    return true;
+}
+
+static bool
+all_digits(struct span part)
+{
+    for (size_t i = 0; i < part.n; i++)
+        if (part.at[i] < '0' || part.at[i] > '9')
+            return false;
+    return part.n > 0;
+}
+
+static bool
+parse_decimal(struct span part, uint64_t max, uint64_t *out)
+{
+    uint64_t v = 0;
+
+    if (!all_digits(part) || (part.at[0] == '0' && part.n > 1))
+        return false;
+    for (size_t i = 0; i < part.n; i++) {
+        uint64_t digit = (uint64_t)(part.at[i] - '0');
+        if (v > (max - digit) / 10)
+            return false;
+        v = v * 10 + digit;
+    }
+    *out = v;
+    return true;
+}
+
+static bool
+parse_u32(struct span part, uint32_t *out)
+{
+    uint64_t v;
+
+    if (!parse_decimal(part, UINT32_MAX, &v))
+        return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+static bool
+all_hex(struct span part)
+{
+    for (size_t i = 0; i < part.n; i++)
+        if (!memchr("0123456789abcdef", part.at[i], 16))
+            return false;
+    return part.n > 0;
+}
+
+/* The value of at most 16 digits that all_hex() took. */
+static uint64_t
+hex_value(struct span part)
+{
+    uint64_t v = 0;
+
+    for (size_t i = 0; i < part.n; i++) {
+        char c = part.at[i];
+        v = v << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+    return v;
+}
+
+static bool
+parse_hash(struct span part, struct kvt__key_parts *out)
+{
+    bool negative = part.n && part.at[0] == '-';
+
+    if (negative)
+        part = (struct span){part.at + 1, part.n - 1};
+    if (!all_hex(part))
+        return false;
+    if (part.n == WIDE_DIGITS && !negative) {
+        copy(out->wide_hash, sizeof out->wide_hash, part);
+        out->hash = (int64_t)hex_value((struct span){part.at, 16});
+        out->hash_unsigned = true;
+        return true;
+    }
+    if (part.n > 16 || (part.at[0] == '0' && (part.n > 1 || negative)))
+        return false;
+    uint64_t v = hex_value(part);
+    if (negative && v > UINT64_C(1) << 63)
+        return false;
+    out->hash = (int64_t)(negative ? 0 - v : v);
+    out->hash_unsigned = !negative && v > INT64_MAX;
+    return true;
+}
+
+/* Whether each tag has its '%'. */
+static bool
+tags_ok(struct span tags)
+{
+    while (tags.at) {
+        struct span tag = cut(&tags);
+        if (!memchr(tag.at, '%', tag.n))
+            return false;
+    }
+    return true;
+}
+
+int
+kvt__key_parse(const char *text, struct kvt__key_parts *out)
+{
+    struct span rest = {text, strlen(text)};
+    struct span part[5];
+    uint64_t layer;
+
+    *out = (struct kvt__key_parts){.layer = -1};
+    while (rest.n && is_blank(*rest.at))
+        rest = (struct span){rest.at + 1, rest.n - 1};
+    while (rest.n && is_blank(rest.at[rest.n - 1]))
+        rest.n--;
+    for (int i = 0; i < 5; i++) {
+        if (!rest.at)
+            return bad(text, "it has fewer than five parts, "
+                             "model@world_size@worker_id@hash@dtype");
+        part[i] = cut(&rest);
+    }
+    if (!part[0].n || !copy(out->model, sizeof out->model, part[0]))
+        return bad(text, "the model name must have 1 to 255 bytes");
+    if (!parse_u32(part[1], &out->world_size))
+        return bad(text, "the world size is not a number below 2^32");
+    if (!parse_u32(part[2], &out->worker_id))
+        return bad(text, "the worker id is not a number below 2^32");
+    if (!parse_hash(part[3], out))
+        return bad(text, "the hash is not lower-case hex of 64 bits without "
+                         "padding, nor 64 digits");
+    if (!copy(out->dtype, sizeof out->dtype, part[4]) ||
+        !kvt__key_dtype_known(out->dtype))
+        return bad(text, "the dtype is not one that LMCache writes");
+    struct span tags = rest;
+    if (rest.at && all_digits(part[0] = cut(&rest))) {
+        if (!parse_decimal(part[0], INT64_MAX, &layer))
+            return bad(text, "the layer is not a number below 2^63");
+        out->layer = (int64_t)layer;
+        tags = rest;
+    }
+    if (!tags_ok(tags))
+        return bad(text, "a tag has no '%'");
+    if (tags.at && !copy(out->tags, sizeof out->tags, tags))
+        return bad(text, "its tags are longer than 255 bytes");
+    return 0;
+}
+
+void
+kvt__key_hash_text(int64_t hash, bool is_unsigned, char out[18])
+{
+    bool negative = hash < 0 && !is_unsigned;
+    uint64_t magnitude = negative ? 0 - (uint64_t)hash : (uint64_t)hash;
+
+    snprintf(out, 18, "%s%" PRIx64, negative ? "-" : "", magnitude);
+}
+
+/* Whether parsing the text of parts would give them back. */
+static int
+check_parts(const struct kvt__key_parts *parts)
+{
+    size_t n_model = strnlen(parts->model, sizeof parts->model);
+    size_t n_wide = strnlen(parts->wide_hash, sizeof parts->wide_hash);
+    size_t n_tags = strnlen(parts->tags, sizeof parts->tags);
+    struct span tags = {n_tags ? parts->tags : NULL, n_tags};
+
+    if (!n_model || n_model == sizeof parts->model)
+        return bad_part("the model name must have 1 to 255 bytes");
+    if (memchr(parts->model, '@', n_model) || is_blank(parts->model[0]))
+        return bad_part("a model name must not hold '@' or begin with a blank");
+    if (n_wide && (n_wide != WIDE_DIGITS ||
+                   !all_hex((struct span){parts->wide_hash, n_wide})))
+        return bad_part("a wide hash must be 64 lower-case hex digits");
+    if (!memchr(parts->dtype, '\0', sizeof parts->dtype) ||
+        !kvt__key_dtype_known(parts->dtype))
+        return bad_part("the dtype is not one that LMCache writes");
+    if (parts->layer < -1)
+        return bad_part("the layer is negative");
+    if (n_tags == sizeof parts->tags || !tags_ok(tags) ||
+        (n_tags && is_blank(parts->tags[n_tags - 1])))
+        return bad_part("tags must be name%value@name%value, at most 255 bytes, "
+                        "and not end with a blank");
+    return 0;
+}
+
+int
+kvt__key_text(const struct kvt__key_parts *parts, char *text, size_t size)
+{
+    char hash[18];
+    char layer[24] = "";
+    int err = check_parts(parts);
+
+    if (err)
+        return err;
+    kvt__key_hash_text(parts->hash, parts->hash_unsigned, hash);
+    if (parts->layer >= 0)
+        snprintf(layer, sizeof layer, "@%" PRId64, parts->layer);
+    int n = snprintf(text, size,
+                     "%s@%" PRIu32 "@%" PRIu32 "@%s@%s%s%s%s", parts->model,
+                     parts->world_size, parts->worker_id,
+                     parts->wide_hash[0] ? parts->wide_hash : hash,
+                     parts->dtype, layer, parts->tags[0] ? "@" : "",
+                     parts->tags);
+    if ((size_t)n >= size)
+        return kvt__fail(ENAMETOOLONG, "a key text of %d bytes does not fit "
+                                       "into %zu.", n, size);
+    return n;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pool: one mapping, its free ranges, and the thread that populates it.  The
+ * lock guards the ranges and counts and is held for a few instructions. */
+#include "mem/pool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "mem/available.h"
+#include "mem/extents.h"
+
+#define UNIT ((size_t)4096)
+#define STEP ((size_t)32 << 20) /* populated at a time */
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+struct kvt__pool {
+    unsigned char *base;
+    size_t bytes;
+    size_t phase;
+    pthread_t populator;
+    atomic_bool stop;
+
+    pthread_mutex_t lock;
+    pthread_cond_t grown;
+    struct kvt__extents extents; /* of populated memory, in units */
+    size_t free_bytes;
+    size_t populated_bytes;
+};
+
+/* Touch pages, so that they are ours. */
+static void
+populate(unsigned char *at, size_t n)
+{
+    if (!madvise(at, n, MADV_POPULATE_WRITE))
+        return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE); /* before Linux 5.14 */
+    for (size_t i = 0; i < n; i += page)
+        *(volatile unsigned char *)(at + i) = 0;
+}
+
+static void *
+populator_main(void *arg)
+{
+    struct kvt__pool *pool = arg;
+
+    for (size_t at = 0; at < pool->bytes && !atomic_load(&pool->stop);) {
+        size_t n = pool->bytes - at < STEP ? pool->bytes - at : STEP;
+
+        populate(pool->base + at, n);
+        pthread_mutex_lock(&pool->lock);
+        kvt__extents_give(&pool->extents, at / UNIT, n / UNIT);
+        pool->free_bytes += n;
+        pool->populated_bytes += n;
+        pthread_cond_broadcast(&pool->grown);
+        pthread_mutex_unlock(&pool->lock);
+        at += n;
+    }
+    return NULL;
+}
+
+static int
+map(struct kvt__pool *pool, const struct kvt__pool_params *params)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+    if (params->huge_pages)
+        flags |= MAP_HUGETLB;
+    void *base = mmap(NULL, pool->bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (base == MAP_FAILED)
+        return kvt__fail(errno, "%s: map %zu bytes%s", params->key, pool->bytes,
+                         params->huge_pages ? " of huge pages (are enough "
+                         "reserved in vm.nr_hugepages?)" : "");
+    pool->base = base;
+    madvise(base, pool->bytes, MADV_DONTFORK);
+    if (!params->huge_pages)
+        madvise(base, pool->bytes, MADV_HUGEPAGE); /* a hint only */
+    return 0;
+}
+
+int
+kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out)
+{
+    size_t grain = params->huge_pages ? (size_t)2 << 20 : UNIT;
+    uint64_t available = kvt__memory_available();
+    struct kvt__pool *pool;
+    int err;
+
+    assert(params->phase < UNIT);
+    if (params->bytes > available)
+        return kvt__fail(ENOMEM, "%s: %zu MiB asked, %llu MiB of memory available; "
+                         "set it lower.", params->key, params->bytes >> 20,
+                         (unsigned long long)available >> 20);
+    pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return kvt__fail(ENOMEM, "pool: open");
+    pool->bytes = kvt__round_up(params->bytes, grain);
+    pool->phase = params->phase;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->grown, NULL);
+    err = kvt__extents_init(&pool->extents, pool->bytes / UNIT);
+    if (err)
+        goto free_pool;
+    err = map(pool, params);
+    if (err)
+        goto free_extents;
+    err = kvt__thread_start(&pool->populator, "kvt-populate", populator_main, pool);
+    if (err)
+        goto unmap;
+    *out = pool;
+    return 0;
+
+unmap:
+    munmap(pool->base, pool->bytes);
+free_extents:
+    kvt__extents_fini(&pool->extents);
+free_pool:
+    free(pool);
+    return err;
+}
+
+void
+kvt__pool_close(struct kvt__pool *pool)
+{
+    if (!pool)
+        return;
+    atomic_store(&pool->stop, true);
+    pthread_join(pool->populator, NULL);
+    assert(pool->free_bytes == pool->populated_bytes);
+    munmap(pool->base, pool->bytes);
+    kvt__extents_fini(&pool->extents);
+    pthread_cond_destroy(&pool->grown);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+/* What a slot takes of the pool: room, phase, payload, room, whole units. */
+static size_t
+footprint(const struct kvt__pool *pool, size_t bytes)
+{
+    return kvt__round_up(2 * KVT__SLOT_ROOM + pool->phase + bytes, UNIT);
+}
+
+bool
+kvt__pool_fits(const struct kvt__pool *pool, size_t bytes)
+{
+    return bytes <= pool->bytes && footprint(pool, bytes) <= pool->bytes;
+}
+
+bool
+kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
+                  struct kvt__slot *out)
+{
+    size_t n, at;
+    bool got = false;
+
+    if (bytes > pool->bytes)
+        return false;
+    n = footprint(pool, bytes);
+    pthread_mutex_lock(&pool->lock);
+    /* Memory not populated yet is as good as free for the reserve. */
+    size_t left = pool->free_bytes + (pool->bytes - pool->populated_bytes);
+    if (left >= n && left - n >= keep_free)
+        got = kvt__extents_take(&pool->extents, n / UNIT, &at);
+    if (got)
+        pool->free_bytes -= n;
+    pthread_mutex_unlock(&pool->lock);
+    if (got)
+        *out = (struct kvt__slot){
+            pool->base + at * UNIT + KVT__SLOT_ROOM + pool->phase, bytes };
+    return got;
+}
+
+void
+kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot)
+{
+    size_t n = footprint(pool, slot->bytes);
+    size_t offset = (size_t)(slot->payload - pool->base) - KVT__SLOT_ROOM - pool->phase;
+
+    assert(offset % UNIT == 0 && offset + n <= pool->bytes);
+    pthread_mutex_lock(&pool->lock);
+    kvt__extents_give(&pool->extents, offset / UNIT, n / UNIT);
+    pool->free_bytes += n;
+    pthread_mutex_unlock(&pool->lock);
+    *slot = (struct kvt__slot){ 0 };
+}
+
+size_t
+kvt__pool_bytes(const struct kvt__pool *pool)
+{
+    return pool->bytes;
+}
+
+size_t
+kvt__pool_used(struct kvt__pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    size_t used = pool->populated_bytes - pool->free_bytes;
+    pthread_mutex_unlock(&pool->lock);
+    return used;
+}
+
+void
+kvt__pool_wait_populated(struct kvt__pool *pool, size_t bytes)
+{
+    if (bytes > pool->bytes)
+        bytes = pool->bytes;
+    pthread_mutex_lock(&pool->lock);
+    while (pool->populated_bytes < bytes)
+        pthread_cond_wait(&pool->grown, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pool: all host memory that chunks pass through, reserved whole when it is
+ * opened.  A thread populates it page by page; only populated memory is handed
+ * out, so that no chunk ever waits for a page fault.  Any thread. */
+#ifndef KVT_MEM_POOL_H
+#define KVT_MEM_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kvt__pool;
+
+/* Room in front of and behind every payload, for headers, trailers and the
+ * padding that direct I/O wants. */
+#define KVT__SLOT_ROOM 4096
+
+struct kvt__slot {
+    unsigned char *payload;
+    size_t bytes; /* of payload */
+};
+
+struct kvt__pool_params {
+    size_t bytes;     /* the whole pool */
+    size_t phase;     /* every payload's address modulo 4096, below 4096 */
+    bool huge_pages;  /* from the kernel's reserved huge pages */
+    const char *key;  /* the setting that bytes came from, for messages */
+};
+
+/* Reserve the memory.  -ENOMEM when the machine (or the control group) has not
+ * that much: the message names the key, what was asked and what there is. */
+int kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out);
+
+/* All slots must be back. */
+void kvt__pool_close(struct kvt__pool *pool);
+
+/* Take a slot for bytes of payload, unless less than keep_free bytes of the pool
+ * would then be left.  Never blocks; false: no room now. */
+bool kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
+                       struct kvt__slot *out);
+
+void kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot);
+
+/* Whether a slot of this size could ever be had, the pool being empty. */
+bool kvt__pool_fits(const struct kvt__pool *pool, size_t bytes);
+
+size_t kvt__pool_bytes(const struct kvt__pool *pool);
+size_t kvt__pool_used(struct kvt__pool *pool);
+
+/* Wait until the first bytes of the pool (all, if it has fewer) are populated.
+ * Blocks. */
+void kvt__pool_wait_populated(struct kvt__pool *pool, size_t bytes);
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Making room.  Runs on executor threads, several at once: an entry is evicted
+ * by whoever moves its word first. */
+#include <errno.h>
+#include <string.h>
+
+#include "store/private.h"
+
+#define BATCH 32
+
+/* Remove the file of an entry that is being evicted.  True: it is gone. */
+static bool
+remove_file(struct kvt__level *level, const struct kvt__index_entry *entry)
+{
+    char space[KVT__INDEX_SPACE_TEXT_MAX + 1], key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object object = { .key = key, .hash = entry->hash,
+                                  .hash_unsigned = entry->hash_unsigned };
+
+    if (kvt__index_space_text(level->index, entry->space, space, sizeof space) ||
+        kvt__space_key(space, entry->hash, entry->hash_unsigned, key, sizeof key))
+        return true; /* garbage names no file */
+    object.opaque = strstr(space, "@kvt%") != NULL;
+    int err = level->tier->ops->remove(level->tier, &object);
+    return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
+}
+
+static bool
+evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *id)
+{
+    struct kvt__index_entry entry;
+    struct kvt__index_claim claim;
+
+    if (kvt__index_evict(level->index, id, false, &entry, &claim))
+        return false;
+    if (!remove_file(level, &entry)) {
+        kvt__index_restore(level->index, &claim);
+        return false;
+    }
+    kvt__index_removed(level->index, &claim);
+    kvt__count(store->counters, KVT__N_evicted_chunks, 1);
+    kvt__count(store->counters, KVT__N_evicted_bytes, entry.bytes);
+    return true;
+}
+
+int
+kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
+                     uint64_t bytes)
+{
+    struct kvt__index_entry oldest[BATCH];
+
+    for (;;) {
+        if (!kvt__index_reserve(level->index, bytes))
+            return 0;
+        bool evicted = false;
+        size_t n = kvt__index_oldest(level->index, NULL, oldest, BATCH);
+        for (size_t i = 0; i < n; i++) {
+            if (!evict(store, level, &oldest[i].id))
+                continue;
+            evicted = true;
+            if (!kvt__index_reserve(level->index, bytes))
+                return 0;
+        }
+        if (!evicted)
+            return kvt__fail(ENOSPC, "%s: no room for %llu bytes and nothing to "
+                             "evict", level->tier->ops->name,
+                             (unsigned long long)bytes);
+    }
+}
+
+int
+kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
+                      const struct kvt__id *id)
+{
+    struct kvt__index_entry oldest[4];
+    size_t n = kvt__index_oldest(level->index, id, oldest, 4);
+
+    for (size_t i = 0; i < n; i++)
+        if (evict(store, level, &oldest[i].id))
+            return 0;
+    return kvt__fail(ENOSPC, "%s: the index is full of chunks in use",
+                     level->tier->ops->name);
+}
+
+void
+kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
+                bool with_file)
+{
+    struct kvt__index_entry entry;
+    struct kvt__index_claim claim;
+
+    if (kvt__index_evict(level->index, id, true, &entry, &claim))
+        return;
+    if (with_file)
+        remove_file(level, &entry);
+    kvt__index_removed(level->index, &claim);
+}

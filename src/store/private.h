@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store's own parts. */
+#ifndef KVT_STORE_PRIVATE_H
+#define KVT_STORE_PRIVATE_H
+
+#include "store/store.h"
+
+/* One tier and its index. */
+struct kvt__level {
+    struct kvt__tier *tier;
+    struct kvt__index *index;
+};
+
+struct kvt__store {
+    struct kvt__exec *exec;
+    struct kvt__counters *counters;
+    bool refuse_unverified;
+    size_t n_levels;
+    struct kvt__level levels[KVT__MAX_LEVELS];
+};
+
+/* The key text of a hash in a space.  0 or -ENAMETOOLONG. */
+int kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned,
+                   char *out, size_t size);
+
+/* Take bytes from a level's budget, evicting what was used longest ago.  Blocks.
+ * near: as kvt__index_oldest().  0 or -ENOSPC. */
+int kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
+                         uint64_t bytes);
+
+/* Evict one of the entries that stand where id would. */
+int kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
+                          const struct kvt__id *id);
+
+/* Forget id, and remove its file too when that is no good. */
+void kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
+                     bool remove_file);
+
+/* The identity under which a chunk stands whose own is not read yet. */
+void kvt__name_id(const char *key, struct kvt__id *out);
+
+/* Forget the entry of that kind for key, if there is one: its own identity takes
+ * its place. */
+void kvt__level_forget_name(struct kvt__level *level, const char *key);
+
+#endif

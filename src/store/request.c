@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Put, get and probe of one chunk.  Each runs on one executor thread from start
+ * to end. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "store/private.h"
+
+static int
+describe(const struct kvt__store_req *req, char *key, size_t size,
+         struct kvt__object *object)
+{
+    *object = (struct kvt__object){
+        .key = key, .hash = req->hash, .hash_unsigned = req->space->hash_unsigned,
+        .opaque = req->space->opaque, .whole = req->whole, .tokens = req->tokens,
+        .id = req->id, .shape = req->shape };
+    return kvt__space_key(req->space->text, req->hash, req->space->hash_unsigned,
+                          key, size);
+}
+
+static struct kvt__index_entry
+entry_of(const struct kvt__store_req *req, size_t level, uint64_t stored_bytes)
+{
+    return (struct kvt__index_entry){
+        .id = req->id, .hash = req->hash,
+        .hash_unsigned = req->space->hash_unsigned, .bytes = stored_bytes,
+        .space = req->space->number[level], .tokens = req->tokens };
+}
+
+/* Reserve, and claim an entry; an index full just there gives one up. */
+static int
+claim_entry(struct kvt__store *store, struct kvt__level *level,
+            const struct kvt__index_entry *entry, struct kvt__index_claim *claim)
+{
+    int err = kvt__level_make_room(store, level, entry->bytes);
+
+    if (err)
+        return err;
+    err = kvt__index_claim(level->index, entry, claim);
+    if (err == -ENOSPC && !kvt__level_make_place(store, level, &entry->id))
+        err = kvt__index_claim(level->index, entry, claim);
+    if (err)
+        kvt__index_unreserve(level->index, entry->bytes);
+    return err;
+}
+
+/* --------------------------------------------------------------------- put */
+
+static int
+put_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
+          struct kvt__store_req *req)
+{
+    struct kvt__level *level = &store->levels[i];
+    const struct kvt__tier_ops *ops = level->tier->ops;
+    struct kvt__index_claim claim;
+
+    if (kvt__index_find(level->index, &req->id, NULL))
+        return -EEXIST;
+    struct kvt__index_entry entry = entry_of(
+        req, i, ops->stored_bytes(level->tier, object, req->slot.bytes));
+    kvt__level_forget_name(level, object->key);
+    int err = claim_entry(store, level, &entry, &claim);
+    if (err)
+        return err;
+    err = ops->put(level->tier, object, &req->slot, req->crc);
+    if (err)
+        kvt__index_abort(level->index, &claim);
+    else
+        kvt__index_publish(level->index, &claim);
+    return err;
+}
+
+static int
+put(struct kvt__store *store, const struct kvt__object *object,
+    struct kvt__store_req *req)
+{
+    int result = -EEXIST;
+
+    for (size_t i = 0; i < store->n_levels; i++) {
+        int err = put_level(store, i, object, req);
+
+        if (err && err != -EEXIST)
+            return err;
+        if (!err)
+            result = 0;
+    }
+    return result;
+}
+
+/* --------------------------------------------------------------------- get */
+
+/* Is what was read the chunk that was asked for?  0, or why not. */
+static int
+check(const struct kvt__store *store, const struct kvt__store_req *req,
+      const struct kvt__found *found)
+{
+    if (!found->has_id)
+        return store->refuse_unverified ?
+            kvt__fail(ENOENT, "%s: carries no checksum and refuse_unverified is set.",
+                      req->space->text) : 0;
+    if (!kvt__id_equal(&found->id, &req->id))
+        return kvt__fail(ESTALE, "another chunk lies under the same name.");
+    if (kvt__crc32c(0, req->slot.payload, req->slot.bytes) != found->crc)
+        return kvt__fail(EBADMSG, "the checksum is wrong.");
+    return 0;
+}
+
+static int
+get_level(struct kvt__store *store, struct kvt__level *level,
+          const struct kvt__object *object, struct kvt__store_req *req)
+{
+    struct kvt__found found;
+
+    if (!kvt__index_find(level->index, &req->id, NULL))
+        return -ENOENT;
+    int err = level->tier->ops->get(level->tier, object, &req->slot, &found);
+    if (!err)
+        err = check(store, req, &found);
+    if (!err) {
+        req->verified = found.has_id;
+        kvt__index_touch(level->index, &req->id);
+        return 0;
+    }
+    if (err == -ENOENT || err == -ESTALE) {
+        kvt__level_drop(level, &req->id, false);
+        return -ENOENT;
+    }
+    if (err == -EBADMSG) {
+        kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged and was removed: %s",
+                 level->tier->ops->name, object->key, kvt__why());
+        kvt__level_drop(level, &req->id, true);
+    }
+    return err;
+}
+
+static int
+get(struct kvt__store *store, const struct kvt__object *object,
+    struct kvt__store_req *req)
+{
+    int result = kvt__fail(ENOENT, "chunk %s", object->key);
+
+    for (size_t i = 0; i < store->n_levels; i++) {
+        int err = get_level(store, &store->levels[i], object, req);
+
+        if (!err)
+            return 0;
+        if (err != -ENOENT)
+            result = err; /* worse than a miss: worth telling */
+    }
+    return result;
+}
+
+/* ------------------------------------------------------------------- probe */
+
+/* Whether a file of found's description can be the chunk asked for. */
+static bool
+may_be(const struct kvt__store *store, const struct kvt__store_req *req,
+       const struct kvt__found *found)
+{
+    if (found->has_id)
+        return kvt__id_equal(&found->id, &req->id) &&
+               found->payload_bytes == req->bytes;
+    /* Without identity the file is payload, or LMCache's header and payload. */
+    return !store->refuse_unverified &&
+           (found->payload_bytes == req->bytes ||
+            found->payload_bytes == req->bytes + 28);
+}
+
+static int
+probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
+            const struct kvt__store_req *req)
+{
+    struct kvt__level *level = &store->levels[i];
+    struct kvt__index_claim claim;
+    struct kvt__found found;
+
+    if (kvt__index_find(level->index, &req->id, NULL))
+        return 0;
+    int err = level->tier->ops->probe(level->tier, object, &found);
+    if (err)
+        return err;
+    if (!may_be(store, req, &found))
+        return -ENOENT;
+    struct kvt__index_entry entry = entry_of(req, i, found.stored_bytes);
+    entry.flags = found.has_id ? 0 : KVT__INDEX_FOREIGN;
+    kvt__level_forget_name(level, object->key);
+    err = claim_entry(store, level, &entry, &claim);
+    if (!err)
+        kvt__index_publish(level->index, &claim);
+    return err == -EEXIST ? 0 : err;
+}
+
+static int
+probe(struct kvt__store *store, const struct kvt__object *object,
+      const struct kvt__store_req *req)
+{
+    int result = -ENOENT;
+
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!probe_level(store, i, object, req))
+            result = 0;
+    return result;
+}
+
+/* ------------------------------------------------------------------ running */
+
+void
+kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
+{
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object object;
+
+    req->status = describe(req, key, sizeof key, &object);
+    if (!req->status) {
+        switch (req->op) {
+        case KVT__STORE_PUT:
+            req->status = put(store, &object, req);
+            break;
+        case KVT__STORE_GET:
+            req->status = get(store, &object, req);
+            break;
+        case KVT__STORE_PROBE:
+            req->status = probe(store, &object, req);
+            break;
+        }
+    }
+    req->why[0] = '\0';
+    if (req->status)
+        snprintf(req->why, sizeof req->why, "%s", kvt__why());
+}
+
+static void
+run_job(struct kvt__job *job)
+{
+    struct kvt__store_req *req = (struct kvt__store_req *)
+        ((char *)job - offsetof(struct kvt__store_req, job));
+
+    kvt__store_run(req->store, req);
+    req->done(req);
+}
+
+void
+kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
+{
+    static const enum kvt__prio prios[] = {
+        [KVT__STORE_PUT] = KVT__PRIO_STORE,
+        [KVT__STORE_GET] = KVT__PRIO_LOAD,
+        [KVT__STORE_PROBE] = KVT__PRIO_LOOKUP,
+    };
+
+    req->store = store;
+    req->job.run = run_job;
+    kvt__exec_submit(store->exec, prios[req->op], &req->job);
+}

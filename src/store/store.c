@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening the tiers and their indexes, and what is asked of all levels at once. */
+#include "store/store.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "conf/conf.h"
+#include "store/private.h"
+
+#define GIB ((double)(UINT64_C(1) << 30))
+#define MIN_ENTRIES (UINT64_C(1) << 14)
+#define MAX_ENTRIES (UINT64_C(1) << 20)
+
+/* Twice what fits, so that a full store is a half-full table. */
+static uint64_t
+n_entries_for(uint64_t limit, uint64_t object_bytes)
+{
+    uint64_t n = limit / (object_bytes ? object_bytes : 1) * 2;
+
+    if (n < MIN_ENTRIES)
+        return MIN_ENTRIES;
+    return n < MAX_ENTRIES ? n : MAX_ENTRIES;
+}
+
+static int
+open_level(struct kvt__store *store, const struct kvt__store_params *params,
+           const char *name, const char *url)
+{
+    struct kvt__level *level = &store->levels[store->n_levels];
+    int err;
+
+    if (store->n_levels == KVT__MAX_LEVELS)
+        return kvt__fail(EINVAL, "%s: more than %d tiers.", name, KVT__MAX_LEVELS);
+    err = kvt__tier_open(params->config, name, url, &level->tier);
+    if (err)
+        return err;
+    uint64_t limit = params->config->max_remote_size > 0 ?
+        (uint64_t)(params->config->max_remote_size * GIB) :
+        level->tier->ops->default_limit(level->tier);
+    struct kvt__index_params index = {
+        .dirfd = level->tier->ops->private_dir(level->tier),
+        .n_entries = n_entries_for(limit, params->object_bytes),
+        .limit_bytes = limit, .writer = true };
+    err = kvt__index_open(&index, &level->index);
+    if (err) {
+        level->tier->ops->close(level->tier);
+        return err;
+    }
+    store->n_levels++;
+    kvt__index_recover(level->index);
+    return 0;
+}
+
+/* remote_storage_plugins: "fs" or "fs.<instance>", each with its base_path. */
+static int
+open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
+{
+    const struct kvt_config *config = params->config;
+
+    for (size_t i = 0; i < config->remote_storage_plugins.n; i++) {
+        const char *plugin = config->remote_storage_plugins.items[i];
+        const char *path = kvt__config_base_path(config, plugin);
+        char url[4096 + 32];
+        int kind = (int)strcspn(plugin, ".");
+
+        if (!path && !strncmp(plugin, "fs", (size_t)kind))
+            path = config->fs_base_path;
+
+        if (!path)
+            return kvt__fail(EINVAL, "remote_storage_plugins: '%s' has no directory; "
+                             "set extra_config remote_storage_plugin.%s.base_path or "
+                             "%.*s_base_path.", plugin, plugin, kind, plugin);
+        if (snprintf(url, sizeof url, "%.*s://%s", kind, plugin, path) >=
+            (int)sizeof url)
+            return kvt__fail(ENAMETOOLONG, "remote_storage_plugins: %s", plugin);
+        int err = open_level(store, params, plugin, url);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+int
+kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
+{
+    struct kvt__store *store = calloc(1, sizeof *store);
+    int err = 0;
+
+    if (!store)
+        return kvt__fail(ENOMEM, "store: open");
+    store->exec = params->exec;
+    store->counters = params->counters;
+    store->refuse_unverified = params->config->refuse_unverified;
+    err = open_plugins(store, params);
+    if (!err && params->config->remote_url)
+        err = open_level(store, params, "remote_url", params->config->remote_url);
+    if (!err && !store->n_levels)
+        err = kvt__fail(EINVAL, "no tier is configured; set remote_url (for example "
+                        "fs:///var/cache/kvtier) or remote_storage_plugins.");
+    if (err) {
+        kvt__store_close(store);
+        return err;
+    }
+    *out = store;
+    return 0;
+}
+
+void
+kvt__store_close(struct kvt__store *store)
+{
+    if (!store)
+        return;
+    for (size_t i = 0; i < store->n_levels; i++) {
+        kvt__index_close(store->levels[i].index);
+        store->levels[i].tier->ops->close(store->levels[i].tier);
+    }
+    free(store);
+}
+
+size_t
+kvt__store_phase(const struct kvt__store *store)
+{
+    return store->levels[0].tier->ops->phase(store->levels[0].tier);
+}
+
+int
+kvt__store_add_space(struct kvt__store *store, struct kvt__space *space)
+{
+    for (size_t i = 0; i < store->n_levels; i++) {
+        int number = kvt__index_space(store->levels[i].index, space->text);
+
+        if (number < 0)
+            return number;
+        space->number[i] = (uint32_t)number;
+    }
+    return 0;
+}
+
+uint64_t
+kvt__store_epoch(const struct kvt__store *store, const struct kvt__space *space)
+{
+    return kvt__index_epoch(store->levels[0].index, space->number[0]);
+}
+
+void
+kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space)
+{
+    kvt__index_next_epoch(store->levels[0].index, space->number[0]);
+}
+
+bool
+kvt__store_find(struct kvt__store *store, const struct kvt__id *id,
+                int64_t lease_until_ns)
+{
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__index *index = store->levels[i].index;
+
+        if (lease_until_ns ? kvt__index_lease(index, id, lease_until_ns, NULL)
+                           : kvt__index_find(index, id, NULL))
+            return true;
+    }
+    return false;
+}
+
+void
+kvt__store_unlease(struct kvt__store *store, const struct kvt__id *id)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        kvt__index_unlease(store->levels[i].index, id);
+}

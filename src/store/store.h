@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store: chunks under their keys over all configured tiers.  It keeps the
+ * indexes true, the budgets and the promise that no wrong byte is handed out.
+ * It knows neither tokens nor KV views.
+ *
+ * Requests are submitted without blocking and run on the executor's threads;
+ * everything else is quick and for any thread, unless it says otherwise. */
+#ifndef KVT_STORE_STORE_H
+#define KVT_STORE_STORE_H
+
+#include "base/counters.h"
+#include "index/index.h"
+#include "io/exec.h"
+#include "tier/tier.h"
+
+#define KVT__MAX_LEVELS 8
+
+struct kvt_config;
+struct kvt__store;
+
+struct kvt__store_params {
+    const struct kvt_config *config; /* borrowed until return */
+    struct kvt__exec *exec;
+    struct kvt__counters *counters;
+    uint64_t object_bytes; /* a typical payload: sizes a new index */
+};
+
+/* Open every tier the configuration names and its index.  Blocks.  Without any
+ * tier: -EINVAL. */
+int kvt__store_open(const struct kvt__store_params *params,
+                    struct kvt__store **out);
+
+/* No request may be in flight. */
+void kvt__store_close(struct kvt__store *store);
+
+/* Address modulo 4096 that payloads should have. */
+size_t kvt__store_phase(const struct kvt__store *store);
+
+/* All keys that differ only in their hash. */
+struct kvt__space {
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1]; /* key text with an empty hash */
+    bool opaque;
+    bool hash_unsigned;
+    uint32_t number[KVT__MAX_LEVELS];         /* in each level's index */
+};
+
+/* Enter space->text into the indexes and fill in its numbers. */
+int kvt__store_add_space(struct kvt__store *store, struct kvt__space *space);
+
+/* The space's epoch: raised by any process that resets its cache. */
+uint64_t kvt__store_epoch(const struct kvt__store *store,
+                          const struct kvt__space *space);
+void kvt__store_next_epoch(struct kvt__store *store,
+                           const struct kvt__space *space);
+
+/* Whether any index has it; with a lease until then (0: none). */
+bool kvt__store_find(struct kvt__store *store, const struct kvt__id *id,
+                     int64_t lease_until_ns);
+void kvt__store_unlease(struct kvt__store *store, const struct kvt__id *id);
+
+enum kvt__store_op {
+    KVT__STORE_PUT,   /* slot and crc to every tier that lacks it */
+    KVT__STORE_GET,   /* into slot, from the first tier that has it, verified */
+    KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
+};
+
+/* A request.  The caller fills in the first part and keeps it and what it points
+ * to until done is called, once, on an executor thread. */
+struct kvt__store_req {
+    enum kvt__store_op op;
+    const struct kvt__space *space;
+    struct kvt__id id;
+    int64_t hash;
+    uint32_t tokens;
+    bool whole;
+    struct kvt__shape shape;
+    struct kvt__slot slot;
+    uint32_t crc;          /* PUT: CRC32C of the payload */
+    uint64_t bytes;        /* payload bytes that it must have */
+    void (*done)(struct kvt__store_req *req);
+
+    /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
+     * -ENOSPC, ... with a sentence in why. */
+    int status;
+    bool verified; /* GET: by checksum and identity, not only by length */
+    char why[192];
+
+    struct kvt__store *store;
+    struct kvt__job job;
+};
+
+void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
+
+/* The same on the calling thread.  Blocks; done is not called. */
+void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fault tier, fault://KEY=VALUE,.../NEXT-URL: another tier that fails on
+ * purpose, as often as its settings say.  What an operation meets follows from
+ * the seed and the operation's number alone.  Any thread: only the number
+ * changes. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "tier/fault/settings.h"
+#include "tier/tier.h"
+
+extern const struct kvt__tier_ops kvt__tier_fault;
+
+struct fault_tier {
+    struct kvt__tier tier;
+    struct kvt__tier *next;
+    double value[KVT__N_FAULTS];
+    _Atomic uint64_t n_ops;
+};
+
+static struct fault_tier *
+from(struct kvt__tier *tier)
+{
+    return (struct fault_tier *)tier;
+}
+
+static const struct kvt__tier *
+next_of(const struct kvt__tier *tier)
+{
+    return ((const struct fault_tier *)tier)->next;
+}
+
+/* ----------------------------------------------------------------- chances */
+
+#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+
+/* SplitMix64's finaliser. */
+static uint64_t
+mix(uint64_t v)
+{
+    v = (v ^ (v >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    v = (v ^ (v >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return v ^ (v >> 31);
+}
+
+/* The random bits of one operation. */
+static uint64_t
+begin(struct fault_tier *t)
+{
+    uint64_t n = atomic_fetch_add_explicit(&t->n_ops, 1, memory_order_relaxed);
+
+    return mix(mix((uint64_t)t->value[KVT__FAULT_seed] + GOLDEN) + (n + 1) * GOLDEN);
+}
+
+/* Each fault draws for itself: the rate of one does not move the others. */
+static uint64_t
+draw(uint64_t op, enum kvt__fault which)
+{
+    return mix(op + ((uint64_t)which + 1) * GOLDEN);
+}
+
+static bool
+happens(const struct fault_tier *t, uint64_t op, enum kvt__fault which)
+{
+    return (double)(draw(op, which) >> 11) * 0x1p-53 < t->value[which];
+}
+
+static void
+sleep_ms(double ms)
+{
+    int64_t until = kvt__now_ns() + (int64_t)(ms * (double)KVT__NS_PER_MS);
+    struct timespec at = { until / KVT__NS_PER_S, until % KVT__NS_PER_S };
+
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+        continue;
+}
+
+/* What may happen to every operation before it begins. */
+static void
+linger(const struct fault_tier *t, uint64_t op)
+{
+    if (t->value[KVT__FAULT_delay_ms] > 0 && happens(t, op, KVT__FAULT_delay))
+        sleep_ms(t->value[KVT__FAULT_delay_ms]);
+    if (happens(t, op, KVT__FAULT_hang))
+        sleep_ms(t->value[KVT__FAULT_hang_ms]);
+}
+
+static void
+flip_bit(const struct kvt__slot *slot, uint64_t random)
+{
+    if (slot->bytes)
+        slot->payload[random / 8 % slot->bytes] ^= (unsigned char)(1 << random % 8);
+}
+
+/* -------------------------------------------------------------- operations */
+
+static int
+fault_put(struct kvt__tier *tier, const struct kvt__object *object,
+          const struct kvt__slot *slot, uint32_t crc)
+{
+    struct fault_tier *t = from(tier);
+    uint64_t op = begin(t);
+    bool corrupt = happens(t, op, KVT__FAULT_write_corrupt);
+    int err;
+
+    linger(t, op);
+    if (happens(t, op, KVT__FAULT_write_error))
+        return kvt__fail(EIO, "%s: write error made by fault://.", object->key);
+    if (happens(t, op, KVT__FAULT_enospc))
+        return kvt__fail(ENOSPC, "%s: disk full made by fault://.", object->key);
+    /* The caller's payload goes to other tiers too: it gets its bit back. */
+    if (corrupt)
+        flip_bit(slot, op);
+    err = t->next->ops->put(t->next, object, slot, crc);
+    if (corrupt)
+        flip_bit(slot, op);
+    return err;
+}
+
+/* Keep the first random bytes of what was read. */
+static int
+cut_short(const struct kvt__object *object, const struct kvt__slot *slot,
+          uint64_t random)
+{
+    size_t keep = slot->bytes ? random % slot->bytes : 0;
+
+    memset(slot->payload + keep, 0xee, slot->bytes - keep);
+    return kvt__fail(EIO, "%s: read of %zu bytes in place of %zu made by fault://.",
+                     object->key, keep, slot->bytes);
+}
+
+static int
+fault_get(struct kvt__tier *tier, const struct kvt__object *object,
+          const struct kvt__slot *slot, struct kvt__found *found)
+{
+    struct fault_tier *t = from(tier);
+    uint64_t op = begin(t);
+    int err;
+
+    linger(t, op);
+    if (happens(t, op, KVT__FAULT_read_error))
+        return kvt__fail(EIO, "%s: read error made by fault://.", object->key);
+    err = t->next->ops->get(t->next, object, slot, found);
+    if (err)
+        return err;
+    if (happens(t, op, KVT__FAULT_short_read))
+        return cut_short(object, slot, op);
+    if (happens(t, op, KVT__FAULT_bit_flip))
+        flip_bit(slot, op);
+    return 0;
+}
+
+static int
+fault_probe(struct kvt__tier *tier, const struct kvt__object *object,
+            struct kvt__found *found)
+{
+    struct fault_tier *t = from(tier);
+    uint64_t op = begin(t);
+
+    linger(t, op);
+    if (happens(t, op, KVT__FAULT_probe_error))
+        return kvt__fail(EIO, "%s: probe error made by fault://.", object->key);
+    return t->next->ops->probe(t->next, object, found);
+}
+
+static int
+fault_remove(struct kvt__tier *tier, const struct kvt__object *object)
+{
+    struct fault_tier *t = from(tier);
+    uint64_t op = begin(t);
+
+    linger(t, op);
+    if (happens(t, op, KVT__FAULT_remove_error))
+        return kvt__fail(EIO, "%s: remove error made by fault://.", object->key);
+    return t->next->ops->remove(t->next, object);
+}
+
+static int
+fault_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
+{
+    struct fault_tier *t = from(tier);
+
+    return t->next->ops->list(t->next, fn, ctx);
+}
+
+/* ----------------------------------------------------------------- opening */
+
+static size_t
+fault_phase(const struct kvt__tier *tier)
+{
+    return next_of(tier)->ops->phase(next_of(tier));
+}
+
+static int
+fault_private_dir(const struct kvt__tier *tier)
+{
+    return next_of(tier)->ops->private_dir(next_of(tier));
+}
+
+static uint64_t
+fault_default_limit(const struct kvt__tier *tier)
+{
+    return next_of(tier)->ops->default_limit(next_of(tier));
+}
+
+static uint64_t
+fault_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *object,
+                   uint64_t payload)
+{
+    return next_of(tier)->ops->stored_bytes(next_of(tier), object, payload);
+}
+
+static void
+fault_close(struct kvt__tier *tier)
+{
+    struct fault_tier *t = from(tier);
+
+    t->next->ops->close(t->next);
+    free(t);
+}
+
+static int
+fault_open(const struct kvt_config *config, const char *name, const char *url,
+           struct kvt__tier **out)
+{
+    size_t n = strcspn(url, "/");
+    struct fault_tier *t;
+    int err;
+
+    if (!url[n])
+        return kvt__fail(EINVAL, "%s: fault://%s wraps nothing; write fault://"
+                         "KEY=VALUE,.../URL, for example fault://read_error=0.1/"
+                         "fs:///var/cache/kvtier.", name, url);
+    t = calloc(1, sizeof *t);
+    if (!t)
+        return kvt__fail(ENOMEM, "%s: open", name);
+    t->tier.ops = &kvt__tier_fault;
+    err = kvt__faults_parse(name, url, n, t->value);
+    if (!err)
+        err = kvt__tier_open(config, name, url + n + 1, &t->next);
+    if (err) {
+        free(t);
+        return err;
+    }
+    *out = &t->tier;
+    return 0;
+}
+
+const struct kvt__tier_ops kvt__tier_fault = {
+    .name = "fault",
+    .schemes = "fault",
+    .open = fault_open,
+    .close = fault_close,
+    .phase = fault_phase,
+    .private_dir = fault_private_dir,
+    .default_limit = fault_default_limit,
+    .stored_bytes = fault_stored_bytes,
+    .put = fault_put,
+    .get = fault_get,
+    .probe = fault_probe,
+    .remove = fault_remove,
+    .list = fault_list,
+};

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The directories of a file store: made, opened, and looked at. */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "tier/file/file.h"
+#include "tier/file/mover/mover.h"
+
+#define OPAQUE_DIR "kvtier"
+#define PRIVATE_DIR ".kvtier"
+#define TEMP_DIR "tmp"
+
+/* mkdir -p. */
+static int
+make_dirs(const char *path)
+{
+    char *copy = strdup(path);
+    int err = 0;
+
+    if (!copy)
+        return -ENOMEM;
+    for (char *p = copy + 1; !err; p++) {
+        char c = *p;
+
+        if (c && c != '/')
+            continue;
+        *p = '\0';
+        if (mkdir(copy, 0755) < 0 && errno != EEXIST)
+            err = -errno;
+        *p = c;
+        if (!c)
+            break;
+    }
+    free(copy);
+    return err;
+}
+
+static int
+open_below(int dirfd, const char *name, mode_t mode, const struct kvt__dir *dir,
+           int *out)
+{
+    if (mkdirat(dirfd, name, mode) < 0 && errno != EEXIST)
+        return kvt__fail(errno, "make directory %s in %s", name, dir->path);
+    *out = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*out < 0)
+        return kvt__fail(errno, "open directory %s in %s", name, dir->path);
+    return 0;
+}
+
+static int
+open_dir(struct kvt__dir *dir, const char *name)
+{
+    struct statvfs fs;
+    int err = make_dirs(dir->path);
+
+    if (err)
+        return kvt__fail(-err, "%s: make directory %s", name, dir->path);
+    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0)
+        return kvt__fail(errno, "%s: open directory %s", name, dir->path);
+    err = open_below(dir->fd, OPAQUE_DIR, 0755, dir, &dir->opaque_fd);
+    if (!err)
+        err = open_below(dir->fd, PRIVATE_DIR, 0700, dir, &dir->private_fd);
+    if (!err)
+        err = open_below(dir->private_fd, TEMP_DIR, 0700, dir, &dir->temp_fd);
+    if (err)
+        return err;
+    if (fstatvfs(dir->fd, &fs) < 0)
+        return kvt__fail(errno, "%s: ask for the size of %s", name, dir->path);
+    dir->unit = fs.f_frsize ? fs.f_frsize : 4096;
+    dir->direct = kvt__posix_direct_works(dir->temp_fd);
+    kvt__temp_clean(dir);
+    return 0;
+}
+
+static int
+add_path(struct file_tier *t, const char *name, const char *from, size_t n)
+{
+    struct kvt__dir *dir = &t->dirs[t->n_dirs];
+
+    while (n && isspace((unsigned char)*from))
+        from++, n--;
+    while (n && isspace((unsigned char)from[n - 1]))
+        n--;
+    if (!n || *from != '/')
+        return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, from);
+    if (t->n_dirs == KVT__FILE_MAX_PATHS)
+        return kvt__fail(EINVAL, "%s: more than %d directories.", name,
+                         KVT__FILE_MAX_PATHS);
+    *dir = (struct kvt__dir){ .fd = -1, .opaque_fd = -1, .private_fd = -1,
+                              .temp_fd = -1, .path = strndup(from, n) };
+    if (!dir->path)
+        return kvt__fail(ENOMEM, "%s: open", name);
+    t->n_dirs++;
+    return open_dir(dir, name);
+}
+
+int
+kvt__dirs_open(struct file_tier *t, const char *name, const char *list)
+{
+    for (;;) {
+        size_t n = strcspn(list, ",");
+        int err = add_path(t, name, list, n);
+
+        if (err)
+            return err;
+        if (!list[n])
+            return 0;
+        list += n + 1;
+    }
+}
+
+static void
+close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+void
+kvt__dirs_close(struct file_tier *t)
+{
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        close_fd(t->dirs[i].temp_fd);
+        close_fd(t->dirs[i].private_fd);
+        close_fd(t->dirs[i].opaque_fd);
+        close_fd(t->dirs[i].fd);
+        free(t->dirs[i].path);
+    }
+    t->n_dirs = 0;
+}
+
+static bool
+same_file_system(const struct file_tier *t, size_t i)
+{
+    struct stat a, b;
+
+    if (fstat(t->dirs[i].fd, &a) < 0)
+        return false;
+    for (size_t j = 0; j < i; j++)
+        if (!fstat(t->dirs[j].fd, &b) && a.st_dev == b.st_dev)
+            return true;
+    return false;
+}
+
+uint64_t
+kvt__dirs_default_limit(const struct file_tier *t)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        struct statvfs fs;
+
+        if (same_file_system(t, i) || fstatvfs(t->dirs[i].fd, &fs) < 0)
+            continue;
+        sum += (uint64_t)fs.f_blocks * fs.f_frsize / 10 * 9;
+    }
+    return sum;
+}

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The file tier: one file a chunk, as LMCache's fs connector names and frames
+ * them.  A file is published by rename and read in one extent.  Runs on executor
+ * threads, several at once, without a lock: the file system is the arbiter. */
+#include "tier/file/file.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "conf/conf.h"
+#include "tier/file/layout/layout.h"
+#include "tier/file/mover/mover.h"
+
+/* Below this the page cache is cheaper than a direct transfer. */
+#define DIRECT_MIN ((size_t)256 << 10)
+
+extern const struct kvt__tier_ops kvt__tier_file;
+
+static struct file_tier *
+from(struct kvt__tier *tier)
+{
+    return (struct file_tier *)tier;
+}
+
+static const struct kvt__dir *
+dir_of(const struct file_tier *t, const struct kvt__object *o)
+{
+    return &t->dirs[kvt__key_fs_path(o->hash, o->hash_unsigned, t->n_dirs)];
+}
+
+static int
+fd_of(const struct kvt__dir *dir, const struct kvt__object *o)
+{
+    return o->opaque ? dir->opaque_fd : dir->fd;
+}
+
+/* A partial chunk without header: its file's size is its length, nothing may
+ * follow it. */
+static bool
+has_trailer(const struct file_tier *t, const struct kvt__object *o)
+{
+    return t->header || o->whole || o->opaque;
+}
+
+static uint64_t
+file_bytes(const struct file_tier *t, const struct kvt__object *o, uint64_t payload)
+{
+    return payload + (t->header ? KVT__FS_HEADER_BYTES : 0) +
+           (has_trailer(t, o) ? KVT__TRAILER_BYTES : 0);
+}
+
+static uint64_t
+file_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *o,
+                  uint64_t payload)
+{
+    const struct file_tier *t = (const struct file_tier *)tier;
+    uint64_t unit = dir_of(t, o)->unit;
+
+    return (file_bytes(t, o, payload) + unit - 1) / unit * unit;
+}
+
+/* ----------------------------------------------------------------- writing */
+
+/* Put header and trailer around the payload; the extent that is the file. */
+static unsigned char *
+frame(const struct file_tier *t, const struct kvt__object *o,
+      const struct kvt__slot *slot, uint32_t crc, size_t *n)
+{
+    unsigned char *start = slot->payload;
+    unsigned char *end = slot->payload + slot->bytes;
+
+    if (t->header) {
+        start -= KVT__FS_HEADER_BYTES;
+        kvt__fs_header_put(&o->shape, slot->bytes, start);
+    }
+    if (has_trailer(t, o)) {
+        struct kvt__trailer trailer = {
+            .payload_bytes = slot->bytes, .crc = crc, .tokens = o->tokens, .id = o->id,
+            .payload_at = (uint32_t)(slot->payload - start) };
+        kvt__trailer_put(&trailer, end);
+        end += KVT__TRAILER_BYTES;
+    }
+    *n = (size_t)(end - start);
+    return start;
+}
+
+/* Where no trailer may be, the identity stands beside the file, valid only for
+ * this size and time of change. */
+static int
+put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
+{
+    unsigned char value[KVT__XATTR_BYTES];
+    struct kvt__trailer trailer = { .payload_bytes = payload, .crc = crc,
+                                    .tokens = o->tokens, .id = o->id };
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    kvt__trailer_put(&trailer, value);
+    kvt__put_le64(value + KVT__TRAILER_BYTES, (uint64_t)st.st_size);
+    kvt__put_le64(value + KVT__TRAILER_BYTES + 8,
+                  (uint64_t)st.st_mtim.tv_sec * 1000000000u +
+                      (uint64_t)st.st_mtim.tv_nsec);
+    if (fsetxattr(fd, KVT__XATTR_NAME, value, sizeof value, 0) < 0 &&
+        errno != ENOTSUP)
+        return -errno;
+    return 0; /* without attributes the chunk counts as foreign */
+}
+
+static int
+write_temp(const struct file_tier *t, int fd, bool direct,
+           const struct kvt__object *o, const struct kvt__slot *slot, uint32_t crc)
+{
+    size_t n, padded;
+    unsigned char *start = frame(t, o, slot, crc, &n);
+    int err;
+
+    padded = direct ? kvt__round_up(n, KVT__DIRECT_ALIGN) : n;
+    if (padded > n)
+        memset(start + n, 0, padded - n);
+    err = kvt__posix_write(fd, start, padded);
+    if (!err && padded > n && ftruncate(fd, (off_t)n) < 0)
+        err = -errno;
+    if (!err && !has_trailer(t, o))
+        err = put_xattr(fd, o, slot->bytes, crc);
+    if (!err && t->fsync && fsync(fd) < 0)
+        err = -errno;
+    return err;
+}
+
+/* Whether a direct transfer may start at this address. */
+static bool
+direct_ok(const struct kvt__dir *dir, const void *start, size_t n)
+{
+    return dir->direct && n >= DIRECT_MIN &&
+           (uintptr_t)start % KVT__DIRECT_ALIGN == 0;
+}
+
+static int
+file_put(struct kvt__tier *tier, const struct kvt__object *o,
+         const struct kvt__slot *slot, uint32_t crc)
+{
+    struct file_tier *t = from(tier);
+    const struct kvt__dir *dir = dir_of(t, o);
+    char name[NAME_MAX + 1], temp[NAME_MAX + 1];
+    bool direct = direct_ok(dir, slot->payload -
+                            (t->header ? KVT__FS_HEADER_BYTES : 0), slot->bytes);
+    int err = kvt__fs_name(o->key, name, sizeof name);
+
+    if (err)
+        return err;
+    if (t->header && slot->bytes > INT32_MAX)
+        return kvt__fail(ENOTSUP, "%s: a chunk of %zu bytes does not fit LMCache's "
+                         "header; set save_chunk_meta: false or a smaller "
+                         "chunk_size.", name, slot->bytes);
+    int fd = kvt__temp_create(t, dir, direct, temp, sizeof temp);
+    if (fd < 0)
+        return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
+    err = write_temp(t, fd, direct, o, slot, crc);
+    if (close(fd) < 0 && !err) /* network mounts tell ENOSPC here */
+        err = -errno;
+    if (!err && renameat(dir->temp_fd, temp, fd_of(dir, o), name) < 0)
+        err = -errno;
+    if (err) {
+        unlinkat(dir->temp_fd, temp, 0);
+        return kvt__fail(-err, "write %s (%zu bytes) in %s", name, slot->bytes,
+                         dir->path);
+    }
+    return 0;
+}
+
+/* ----------------------------------------------------------------- reading */
+
+static void
+found_from_trailer(const struct kvt__trailer *t, struct kvt__found *found)
+{
+    found->has_id = true;
+    found->id = t->id;
+    found->crc = t->crc;
+    found->tokens = t->tokens;
+    found->payload_bytes = t->payload_bytes;
+}
+
+static void
+read_xattr(int fd, const struct stat *st, struct kvt__found *found)
+{
+    unsigned char value[KVT__XATTR_BYTES];
+    struct kvt__trailer trailer;
+    uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * 1000000000u +
+                     (uint64_t)st->st_mtim.tv_nsec;
+
+    if (fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value) != sizeof value ||
+        kvt__get_le64(value + KVT__TRAILER_BYTES) != (uint64_t)st->st_size ||
+        kvt__get_le64(value + KVT__TRAILER_BYTES + 8) != mtime ||
+        !kvt__trailer_get(value, &trailer))
+        return;
+    found_from_trailer(&trailer, found);
+}
+
+/* Open a chunk's file for reading.  The fd, or -errno with a sentence. */
+static int
+open_chunk(const struct file_tier *t, const struct kvt__object *o, bool direct,
+           struct stat *st)
+{
+    const struct kvt__dir *dir = dir_of(t, o);
+    char name[NAME_MAX + 1];
+    int err = kvt__fs_name(o->key, name, sizeof name);
+
+    if (err)
+        return err;
+    int fd = openat(fd_of(dir, o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
+                    (direct ? O_DIRECT : 0));
+    if (fd < 0)
+        return kvt__fail(errno, "open %s in %s", name, dir->path);
+    if (fstat(fd, st) < 0 || !S_ISREG(st->st_mode)) {
+        close(fd);
+        return kvt__fail(EIO, "%s in %s is no regular file.", name, dir->path);
+    }
+    return fd;
+}
+
+/* Check what stands around the payload and tell what was found. */
+static int
+read_frame(const struct kvt__slot *slot, const struct kvt__fs_form *form,
+           struct kvt__found *found)
+{
+    const unsigned char *start = slot->payload - form->header_bytes;
+    struct kvt__trailer trailer;
+
+    if (form->header_bytes && kvt__fs_header_get(start) != (int64_t)slot->bytes)
+        return -EBADMSG;
+    if (form->trailer_bytes) {
+        if (!kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
+            trailer.payload_bytes != slot->bytes ||
+            trailer.payload_at != form->header_bytes)
+            return -EBADMSG;
+        found_from_trailer(&trailer, found);
+    }
+    return 0;
+}
+
+static int
+file_get(struct kvt__tier *tier, const struct kvt__object *o,
+         const struct kvt__slot *slot, struct kvt__found *found)
+{
+    struct file_tier *t = from(tier);
+    const struct kvt__dir *dir = dir_of(t, o);
+    bool direct = direct_ok(dir, slot->payload -
+                            (t->header ? KVT__FS_HEADER_BYTES : 0), slot->bytes);
+    struct kvt__fs_form form;
+    struct stat st;
+    int err;
+
+    int fd = open_chunk(t, o, direct, &st);
+    if (fd < 0)
+        return fd;
+    *found = (struct kvt__found){ .payload_bytes = slot->bytes,
+                                  .stored_bytes = (uint64_t)st.st_blocks * 512 };
+    if (!kvt__fs_form_of((uint64_t)st.st_size, slot->bytes, &form)) {
+        err = kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.",
+                        o->key, (long long)st.st_size, slot->bytes);
+        goto out;
+    }
+    unsigned char *start = slot->payload - form.header_bytes;
+    if (direct && (uintptr_t)start % KVT__DIRECT_ALIGN) {
+        /* Written under another save_chunk_meta: off this slot's grid. */
+        (void)fcntl(fd, F_SETFL, 0);
+        direct = false;
+    }
+    size_t need = (size_t)st.st_size;
+    err = kvt__posix_read(fd, start, need,
+                          direct ? kvt__round_up(need, KVT__DIRECT_ALIGN) : need);
+    if (err)
+        err = kvt__fail(-err, "read %s in %s", o->key, dir->path);
+    else if (read_frame(slot, &form, found))
+        err = kvt__fail(EBADMSG, "%s: header or trailer is damaged.", o->key);
+    else if (!form.trailer_bytes)
+        read_xattr(fd, &st, found);
+out:
+    close(fd);
+    return err;
+}
+
+static int
+file_probe(struct kvt__tier *tier, const struct kvt__object *o,
+           struct kvt__found *found)
+{
+    struct file_tier *t = from(tier);
+    unsigned char bytes[KVT__TRAILER_BYTES];
+    struct kvt__trailer trailer;
+    struct stat st;
+
+    int fd = open_chunk(t, o, false, &st);
+    if (fd < 0)
+        return fd;
+    *found = (struct kvt__found){ .payload_bytes = (uint64_t)st.st_size,
+                                  .stored_bytes = (uint64_t)st.st_blocks * 512 };
+    if (st.st_size >= KVT__TRAILER_BYTES &&
+        pread(fd, bytes, sizeof bytes, st.st_size - KVT__TRAILER_BYTES) ==
+            (ssize_t)sizeof bytes &&
+        kvt__trailer_get(bytes, &trailer) &&
+        trailer.payload_at + trailer.payload_bytes + KVT__TRAILER_BYTES ==
+            (uint64_t)st.st_size)
+        found_from_trailer(&trailer, found);
+    else
+        read_xattr(fd, &st, found);
+    close(fd);
+    return 0;
+}
+
+static int
+file_remove(struct kvt__tier *tier, const struct kvt__object *o)
+{
+    struct file_tier *t = from(tier);
+    const struct kvt__dir *dir = dir_of(t, o);
+    char name[NAME_MAX + 1];
+    int err = kvt__fs_name(o->key, name, sizeof name);
+
+    if (err)
+        return err;
+    if (unlinkat(fd_of(dir, o), name, 0) < 0)
+        return kvt__fail(errno, "remove %s in %s", name, dir->path);
+    return 0;
+}
+
+/* ----------------------------------------------------------------- listing */
+
+static int
+list_dir(int dirfd, bool opaque, uint32_t path, kvt__tier_list_fn fn, void *ctx)
+{
+    char key[KVT__KEY_TEXT_MAX + 1];
+    int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *e;
+    struct stat st;
+
+    if (!d) {
+        int err = -errno;
+        if (fd >= 0)
+            close(fd);
+        return err;
+    }
+    while ((e = readdir(d)))
+        if (!kvt__fs_key(e->d_name, key, sizeof key) &&
+            !fstatat(dirfd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
+            S_ISREG(st.st_mode))
+            fn(ctx, key, opaque, path, (uint64_t)st.st_blocks * 512,
+               (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec);
+    closedir(d);
+    return 0;
+}
+
+static int
+file_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
+{
+    struct file_tier *t = from(tier);
+
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        int err = list_dir(t->dirs[i].fd, false, (uint32_t)i, fn, ctx);
+
+        if (!err)
+            err = list_dir(t->dirs[i].opaque_fd, true, (uint32_t)i, fn, ctx);
+        if (err)
+            return kvt__fail(-err, "list %s", t->dirs[i].path);
+    }
+    return 0;
+}
+
+/* ----------------------------------------------------------------- opening */
+
+static size_t
+file_phase(const struct kvt__tier *tier)
+{
+    return ((const struct file_tier *)tier)->header ? KVT__FS_HEADER_BYTES : 0;
+}
+
+static int
+file_private_dir(const struct kvt__tier *tier)
+{
+    return ((const struct file_tier *)tier)->dirs[0].private_fd;
+}
+
+static uint64_t
+file_default_limit(const struct kvt__tier *tier)
+{
+    return kvt__dirs_default_limit((const struct file_tier *)tier);
+}
+
+static void
+file_close(struct kvt__tier *tier)
+{
+    struct file_tier *t = from(tier);
+
+    kvt__dirs_close(t);
+    free(t);
+}
+
+/* fs://HOST:PORT/path, as released versions of LMCache want it, or fs:///path. */
+static const char *
+path_of(const char *url)
+{
+    return url + strcspn(url, "/");
+}
+
+static int
+file_open(const struct kvt_config *config, const char *name, const char *url,
+          struct kvt__tier **out)
+{
+    struct file_tier *t = calloc(1, sizeof *t);
+    int err;
+
+    if (!t)
+        return kvt__fail(ENOMEM, "%s: open", name);
+    t->tier.ops = &kvt__tier_file;
+    t->header = config->save_chunk_meta;
+    t->fsync = config->fsync;
+    err = kvt__temp_init(t);
+    if (!err)
+        err = kvt__dirs_open(t, name, path_of(url));
+    if (err) {
+        file_close(&t->tier);
+        return err;
+    }
+    *out = &t->tier;
+    return 0;
+}
+
+const struct kvt__tier_ops kvt__tier_file = {
+    .name = "fs",
+    .schemes = "fs",
+    .open = file_open,
+    .close = file_close,
+    .phase = file_phase,
+    .private_dir = file_private_dir,
+    .default_limit = file_default_limit,
+    .stored_bytes = file_stored_bytes,
+    .put = file_put,
+    .get = file_get,
+    .probe = file_probe,
+    .remove = file_remove,
+    .list = file_list,
+};

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The layout of LMCache's fs connector, and the trailer that follows it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "tier/file/layout/layout.h"
+
+#define SUFFIX ".data"
+
+static const unsigned char magic[8] = { 'K', 'V', 'T', 'T', 'R', 'L', 'R', '1' };
+
+void
+kvt__trailer_put(const struct kvt__trailer *t,
+                 unsigned char out[KVT__TRAILER_BYTES])
+{
+    memset(out, 0, KVT__TRAILER_BYTES);
+    memcpy(out, magic, sizeof magic);
+    kvt__put_le32(out + 8, KVT__TRAILER_BYTES);
+    kvt__put_le32(out + 12, t->crc);
+    kvt__put_le64(out + 16, t->payload_bytes);
+    memcpy(out + 24, t->id.b, sizeof t->id.b);
+    kvt__put_le32(out + 40, t->tokens);
+    kvt__put_le32(out + 44, t->payload_at);
+    kvt__put_le32(out + 60, kvt__crc32c(0, out, 60));
+}
+
+bool
+kvt__trailer_get(const unsigned char in[KVT__TRAILER_BYTES],
+                 struct kvt__trailer *t)
+{
+    if (memcmp(in, magic, sizeof magic) ||
+        kvt__get_le32(in + 8) != KVT__TRAILER_BYTES ||
+        kvt__get_le32(in + 60) != kvt__crc32c(0, in, 60))
+        return false;
+    t->crc = kvt__get_le32(in + 12);
+    t->payload_bytes = kvt__get_le64(in + 16);
+    memcpy(t->id.b, in + 24, sizeof t->id.b);
+    t->tokens = kvt__get_le32(in + 40);
+    t->payload_at = kvt__get_le32(in + 44);
+    return true;
+}
+
+void
+kvt__fs_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
+                   unsigned char out[KVT__FS_HEADER_BYTES])
+{
+    kvt__put_le32(out, (uint32_t)payload_bytes);
+    kvt__put_le32(out + 4, shape->format);
+    kvt__put_le32(out + 8, shape->dtype);
+    for (int i = 0; i < 4; i++)
+        kvt__put_le32(out + 12 + 4 * i, shape->dims[i]);
+}
+
+int64_t
+kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
+{
+    uint32_t bytes = kvt__get_le32(in);
+
+    return bytes > INT32_MAX ? -1 : (int64_t)bytes;
+}
+
+int
+kvt__fs_name(const char *key, char *out, size_t size)
+{
+    int n = kvt__key_encode(key, KVT__KEY_FS, out, size);
+
+    if (n < 0)
+        return n;
+    if ((size_t)n + sizeof SUFFIX > size)
+        return kvt__fail(ENAMETOOLONG, "file name of key '%s'", key);
+    memcpy(out + n, SUFFIX, sizeof SUFFIX);
+    return 0;
+}
+
+int
+kvt__fs_key(const char *name, char *out, size_t size)
+{
+    char stem[256];
+    size_t len = strlen(name), suffix = sizeof SUFFIX - 1;
+
+    if (len <= suffix || len >= sizeof stem || strcmp(name + len - suffix, SUFFIX))
+        return -EINVAL;
+    memcpy(stem, name, len - suffix);
+    stem[len - suffix] = '\0';
+    int n = kvt__key_decode(stem, KVT__KEY_FS, out, size);
+    return n < 0 ? n : 0;
+}
+
+bool
+kvt__fs_form_of(uint64_t file_bytes, uint64_t payload_bytes,
+                struct kvt__fs_form *form)
+{
+    static const struct kvt__fs_form forms[] = {
+        { 0, KVT__TRAILER_BYTES },
+        { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES },
+        { 0, 0 },
+        { KVT__FS_HEADER_BYTES, 0 },
+    };
+
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (file_bytes == payload_bytes + forms[i].header_bytes +
+                              forms[i].trailer_bytes) {
+            *form = forms[i];
+            return true;
+        }
+    }
+    return false;
+}

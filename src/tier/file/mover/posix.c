@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The mover that every file system has: pread and pwrite, in loops, since the
+ * kernel moves less than 2 GiB at a time and may stop early. */
+#include "tier/file/mover/mover.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST ((size_t)1 << 30)
+
+int
+kvt__posix_write(int fd, const void *at, size_t n)
+{
+    const char *p = at;
+    off_t offset = 0;
+
+    while (n) {
+        ssize_t got = pwrite(fd, p, n < MOST ? n : MOST, offset);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -errno;
+        if (!got)
+            return -EIO;
+        p += got;
+        offset += got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+int
+kvt__posix_read(int fd, void *at, size_t need, size_t room)
+{
+    char *p = at;
+    size_t done = 0;
+
+    while (done < need) {
+        size_t ask = room - done < MOST ? room - done : MOST;
+        ssize_t got = pread(fd, p + done, ask, (off_t)done);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -errno;
+        if (!got)
+            return -EIO;
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+bool
+kvt__posix_direct_works(int dirfd)
+{
+    void *page = NULL;
+    bool works = false;
+
+    int fd = openat(dirfd, ".", O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        const char *name = "direct-probe";
+        fd = openat(dirfd, name, O_CREAT | O_EXCL | O_RDWR | O_DIRECT | O_CLOEXEC,
+                    0600);
+        if (fd >= 0)
+            unlinkat(dirfd, name, 0);
+    }
+    if (fd < 0)
+        return false;
+    if (!posix_memalign(&page, KVT__DIRECT_ALIGN, KVT__DIRECT_ALIGN)) {
+        memset(page, 0, KVT__DIRECT_ALIGN);
+        works = !kvt__posix_write(fd, page, KVT__DIRECT_ALIGN) &&
+                !kvt__posix_read(fd, page, KVT__DIRECT_ALIGN, KVT__DIRECT_ALIGN);
+        free(page);
+    }
+    close(fd);
+    return works;
+}

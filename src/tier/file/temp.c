@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Temporary files: their names tell host, boot, process and number, and a flock
+ * held while one is written tells the living from the dead. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "tier/file/file.h"
+
+#define FOREIGN_AGE_S 3600
+
+/* 8 hex digits that tell this host from others that use the same directory. */
+static uint32_t
+host_tag(void)
+{
+    char text[256] = "";
+    int fd = open("/etc/machine-id", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        if (read(fd, text, sizeof text - 1) < 0)
+            text[0] = '\0';
+        close(fd);
+    }
+    if (!text[0])
+        gethostname(text, sizeof text - 1);
+    return kvt__crc32c(0, text, strlen(text));
+}
+
+int
+kvt__temp_init(struct file_tier *t)
+{
+    uint64_t random;
+
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return kvt__fail(errno, "random number for temporary names");
+    snprintf(t->temp_prefix, sizeof t->temp_prefix, "%08" PRIx32 "-%ld-%016" PRIx64,
+             host_tag(), (long)getpid(), random);
+    return 0;
+}
+
+int
+kvt__temp_create(struct file_tier *t, const struct kvt__dir *dir, bool direct,
+                 char *name, size_t size)
+{
+    uint64_t n = atomic_fetch_add(&t->temp_count, 1);
+
+    snprintf(name, size, "%s-%" PRIu64, t->temp_prefix, n);
+    int fd = openat(dir->temp_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC |
+                    (direct ? O_DIRECT : 0), 0600);
+    if (fd < 0)
+        return -errno;
+    /* Where flock does not work, age alone decides later. */
+    (void)flock(fd, LOCK_EX | LOCK_NB);
+    return fd;
+}
+
+static bool
+is_left_over(int dirfd, const char *name)
+{
+    uint32_t host;
+    struct stat st;
+    bool left;
+
+    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        left = false;
+    else if (sscanf(name, "%8" SCNx32 "-", &host) == 1 && host == host_tag())
+        left = !flock(fd, LOCK_EX | LOCK_NB);
+    else
+        left = time(NULL) - st.st_mtime > FOREIGN_AGE_S;
+    close(fd);
+    return left;
+}
+
+void
+kvt__temp_clean(const struct kvt__dir *dir)
+{
+    int fd = openat(dir->temp_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *e;
+
+    if (!d) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    while ((e = readdir(d)))
+        if (e->d_name[0] != '.' && is_left_over(dir->temp_fd, e->d_name))
+            unlinkat(dir->temp_fd, e->d_name, 0);
+    closedir(d);
+}

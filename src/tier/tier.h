@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one kind of storage can do.  A tier moves whole chunks between slots and
+ * storage under the names of their keys; it knows nothing of budgets, eviction,
+ * indexes or engines.  One folder and one const table a kind. */
+#ifndef KVT_TIER_TIER_H
+#define KVT_TIER_TIER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "key/key.h"
+#include "mem/pool.h"
+
+struct kvt_config;
+
+/* How the payload is described in a header, where a layout has one. */
+struct kvt__shape {
+    uint32_t format; /* LMCache's memory format: 1 KV_2LTD, 4 BINARY, 6 KV_MLA_FMT */
+    uint32_t dtype;  /* LMCache's dtype code */
+    uint32_t dims[4];
+};
+
+/* One chunk, as a tier sees it. */
+struct kvt__object {
+    const char *key;     /* key text */
+    int64_t hash;        /* its chunk hash: chooses among directories */
+    bool hash_unsigned;
+    bool opaque;         /* lives apart, where LMCache never looks */
+    bool whole;          /* of chunk_tokens tokens */
+    uint32_t tokens;
+    struct kvt__id id;
+    struct kvt__shape shape;
+};
+
+/* What was found in storage. */
+struct kvt__found {
+    uint64_t payload_bytes;
+    uint64_t stored_bytes; /* on disk, for budgets */
+    bool has_id;           /* id and crc below are the stored ones */
+    struct kvt__id id;
+    uint32_t crc;          /* CRC32C of the payload */
+    uint32_t tokens;
+};
+
+struct kvt__tier {
+    const struct kvt__tier_ops *ops;
+};
+
+/* Receives one name that list() found; path: number of the directory. */
+typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
+                                  uint32_t path, uint64_t stored_bytes,
+                                  int64_t mtime_ns);
+
+/* All calls may block and run on executor threads, several at once, also for
+ * one key; a key's file changes only as a whole.  They return 0 or -errno with a
+ * sentence:
+ *   -ENOENT   no such chunk
+ *   -EBADMSG  there is one, damaged or of another length or form
+ *   -ENOSPC, -EROFS, -EACCES, -EIO ... the storage said so */
+struct kvt__tier_ops {
+    const char *name;    /* the word in messages and statistics */
+    const char *schemes; /* URL schemes it serves, blank-separated */
+
+    /* url: the configuration's, without its scheme; name: the setting it came
+     * from, for messages.  Makes missing directories. */
+    int (*open)(const struct kvt_config *config, const char *name,
+                const char *url, struct kvt__tier **out);
+    /* Nothing is in flight. */
+    void (*close)(struct kvt__tier *tier);
+
+    /* Address modulo 4096 that payloads should have, and an open directory for
+     * the index, borrowed (-1: none). */
+    size_t (*phase)(const struct kvt__tier *tier);
+    int (*private_dir)(const struct kvt__tier *tier);
+    /* Bytes it may fill when no limit is configured; 0: leave it alone. */
+    uint64_t (*default_limit)(const struct kvt__tier *tier);
+    /* What a payload of this size will take on disk. */
+    uint64_t (*stored_bytes)(const struct kvt__tier *tier,
+                             const struct kvt__object *object, uint64_t payload);
+
+    /* Publish the slot's payload, whole or not at all.  crc: its CRC32C.  The
+     * slot's rooms may be overwritten. */
+    int (*put)(struct kvt__tier *tier, const struct kvt__object *object,
+               const struct kvt__slot *slot, uint32_t crc);
+    /* Read into the slot, whose size must be the payload's.  The payload is
+     * not yet checked against found->crc. */
+    int (*get)(struct kvt__tier *tier, const struct kvt__object *object,
+               const struct kvt__slot *slot, struct kvt__found *found);
+    /* Look what is there, without the payload. */
+    int (*probe)(struct kvt__tier *tier, const struct kvt__object *object,
+                 struct kvt__found *found);
+    int (*remove)(struct kvt__tier *tier, const struct kvt__object *object);
+    /* Name everything in the store. */
+    int (*list)(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
+};
+
+/* All kinds, ended by NULL. */
+extern const struct kvt__tier_ops *const kvt__tiers[];
+
+/* Open the tier for a URL.  -ENODEV: no kind serves its scheme. */
+int kvt__tier_open(const struct kvt_config *config, const char *name,
+                   const char *url, struct kvt__tier **out);
+
+#endif

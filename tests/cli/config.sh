@@ -1,0 +1,132 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# kvtier config and kvtier itself: output, exit codes, JSON, and that
+# docs/configuration.md is what the table says.
+#   KVTIER=build/kvtier sh tests/cli/config.sh
+set -u
+kvtier=${KVTIER:?set KVTIER to the program}
+case $kvtier in /*) ;; *) kvtier=$PWD/$kvtier ;; esac
+docs=$(cd "$(dirname "$0")/../../docs" && pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+for name in $(env | sed -n 's/^\(LMCACHE_[^=]*\|KVTIER_[^=]*\|PYTHONHASHSEED\|AWS_[^=]*\)=.*/\1/p'); do
+    unset "$name"
+done
+failed=0
+
+# expect CODE ARGUMENTS...: run, output in out and err
+expect() {
+    want=$1
+    shift
+    "$kvtier" "$@" >out 2>err
+    got=$?
+    if [ $got -ne "$want" ]; then
+        echo "FAIL: kvtier $*: exit $got, not $want"
+        cat out err
+        failed=1
+    fi
+}
+
+# has FILE TEXT: a line of FILE has TEXT
+has() {
+    if ! grep -qF -- "$2" "$1"; then
+        echo "FAIL: no '$2' in $1:"
+        cat "$1"
+        failed=1
+    fi
+}
+
+# json: out is JSON
+json() {
+    if command -v python3 >/dev/null && ! python3 -m json.tool <out >/dev/null; then
+        echo "FAIL: no JSON:"
+        cat out
+        failed=1
+    fi
+}
+
+printf 'chunk_size: 128\naws_secret_access_key: hidden\n' >good.yaml
+printf 'chunk_size: 0\nchunck_size: 7\nenable_p2p: true\n' >bad.yaml
+
+expect 2
+expect 0 --help
+has out 'config check lmcache.yaml'
+expect 2 confg
+has err "Did you mean 'config'?"
+expect 2 wholly-unknown
+has err "See 'kvtier --help'."
+expect 0 version
+has out 'kvtier '
+expect 0 --version
+expect 0 version --json
+json
+expect 2 version nonsense
+expect 0 config --help
+has out 'kvtier config check [--json] [FILE]'
+
+expect 2 config
+expect 2 config chek
+expect 0 config check good.yaml
+has out '0 errors, 0 warnings'
+expect 1 config check bad.yaml
+has out 'error: chunk_size is '
+has out 'did you mean chunk_size?'
+has out 'warning: enable_p2p'
+has out '2 errors, 1 warning'
+expect 1 config check --json bad.yaml
+json
+has out '"ok": false'
+expect 0 config check good.yaml --json
+json
+has out '"ok": true'
+expect 2 config check absent.yaml
+has err 'absent.yaml: No such file'
+expect 2 config check good.yaml bad.yaml
+expect 2 config check --nonsense good.yaml
+has err "no option '--nonsense' here"
+
+expect 0 config show good.yaml
+has out 'chunk_size: 128'
+has out '# file good.yaml:1'
+has out 'aws_secret_access_key: "***"'
+if grep -q 'hidden\|max_local_cpu_size' out; then
+    echo 'FAIL: a secret or a default is shown'
+    failed=1
+fi
+expect 0 config show --all good.yaml
+has out 'max_local_cpu_size: 5.0'
+has out '# default'
+expect 0 config show --all --json good.yaml
+json
+expect 0 config show --json
+json
+expect 2 config show bad.yaml
+has err "chunk_size is '0' (file bad.yaml:1)"
+"$kvtier" config show good.yaml >again.yaml
+expect 0 config check again.yaml
+
+LMCACHE_CONFIG_FILE=good.yaml KVTIER_CHUNK_SIZE=64 "$kvtier" config show >out
+has out 'chunk_size: 64'
+has out '# KVTIER_CHUNK_SIZE'
+
+expect 0 config keys
+has out 'max_local_cpu_size'
+expect 0 config keys gds_buffer_size
+has out 'Older names: cufile_buffer_size'
+expect 1 config keys no_such_key
+
+"$kvtier" config keys --markdown >page.md
+if ! cmp -s page.md "$docs/configuration.md"; then
+    echo 'FAIL: docs/configuration.md is out of date: run scripts/make-config-docs'
+    diff page.md "$docs/configuration.md" | head
+    failed=1
+fi
+
+if [ -e /dev/full ]; then
+    "$kvtier" config keys >/dev/full 2>err
+    [ $? -eq 3 ] || { echo 'FAIL: a full output is no error'; failed=1; }
+fi
+[ $failed -eq 0 ] && echo 'cli/config: passed'
+exit $failed

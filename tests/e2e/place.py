@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every end-to-end test is given: its own directory, store and log, a
+model, servers on that store, and the checks that all tests share.
+"""
+import collections
+import glob
+import os
+import random
+import sys
+import threading
+
+sys.path.insert(0, os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "..", "..", "demo"))
+
+import workplace  # noqa: E402
+from server import Server, max_logprob_difference, same_answer  # noqa: E402
+
+# Another split of the prefill, or other requests in the same batch, round
+# differently: the largest differences seen are 0.01 on the small Llama and 0.1
+# on Gemma.
+TOLERANCE = {"small-llama": 0.05, "gemma": 0.3}
+TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
+
+
+class Failed(Exception):
+    """A check of a test did not hold."""
+
+
+class Skipped(Exception):
+    """The test needs something that is not there."""
+
+
+def check(holds, text):
+    if not holds:
+        raise Failed(text)
+
+
+class Place:
+    def __init__(self, directory, python, transfer, seed):
+        self.directory = directory
+        self.python = python
+        self.transfer = transfer
+        self.random = random.Random(seed)
+        self.store = os.path.join(directory, "store")
+        self.log = os.path.join(directory, "vllm.log")
+        self.hashes = os.path.join(directory, "hashes")
+        self.model = "small-llama"
+        self.settings = {}
+        self.tokens = None
+        os.makedirs(self.store, exist_ok=True)
+
+    # -- servers
+
+    def model_directory(self):
+        if self.model == "small-llama":
+            return workplace.small_model(self.python)
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                              f"make-{self.model}.py")
+        return workplace.make_once(
+            self.model, lambda out: [self.python, script, out], [script])
+
+    def server(self, *args, env=None):
+        """A server on this test's store, for a `with` statement."""
+        everything = {"KVTIER_TEST_BLOCK_HASHES": self.hashes}
+        if self.transfer is None:
+            config = os.path.join(self.directory, "kvtier.yaml")
+            workplace.write_config(config, self.store, **self.settings)
+            everything.update(workplace.kvtier_environment(config))
+            transfer = workplace.transfer_config()
+        else:
+            transfer = dict(self.transfer)
+            extra = dict(transfer.get("kv_connector_extra_config", {}))
+            transfer["kv_connector_extra_config"] = {
+                k: v.replace("{store}", self.store) if isinstance(v, str)
+                else v for k, v in extra.items()}
+        everything.update(env or {})
+        if "--max-model-len" not in args:
+            args += ("--max-model-len", "8192")
+        return Server(self.python, self.model_directory(), self.log, transfer,
+                      args, everything)
+
+    def prompt(self, server, start, n_tokens):
+        """Whole chunks and 16 tokens of the demo's text, from token start."""
+        if self.tokens is None:
+            self.tokens = server.tokenize(workplace.read_text("text.txt"))
+        piece = self.tokens[start:start + n_tokens]
+        check(len(piece) == n_tokens, "the demo's text is too short")
+        return workplace.whole_chunks(piece)
+
+    def stored(self):
+        """Wait until everything is on the disk, and not only in memory."""
+        files, size = workplace.wait_until_stored(self.store)
+        workplace.drop_page_cache(self.store)
+        return files, size
+
+    # -- checks
+
+    def hit(self, server, prompt, **more):
+        """Ask; returns the answer and how many tokens came from the store."""
+        before = server.metrics()[TOKENS_FOUND]
+        answer = server.complete(prompt, **more)
+        expected = before + (len(prompt) - 16)
+        after = server.settled_metrics(TOKENS_FOUND, expected, timeout=3)
+        return answer, int(after[TOKENS_FOUND] - before)
+
+    def check_equal(self, answer, oracle, what):
+        check(same_answer(answer, oracle),
+              "%s: the answer is not the oracle's (log probabilities differ "
+              "by up to %.3g)" % (what, max_logprob_difference(answer, oracle)))
+
+    def check_close(self, answer, other, what):
+        """Equal but for rounding: the first token's alternatives agree."""
+        ours, theirs = answer.logprobs[0][1], other.logprobs[0][1]
+        both = set(ours) & set(theirs)
+        check(both, f"{what}: no likely first token in common")
+        worst = max(abs(ours[token] - theirs[token]) for token in both)
+        check(worst <= TOLERANCE[self.model],
+              "%s: log probabilities differ by %.3g, more than rounding can"
+              % (what, worst))
+
+    def check_idle(self, server):
+        """Nothing runs or waits, and no KV block is held any more."""
+        server.complete([5, 6, 7], 2)
+        for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
+                     "vllm:kv_cache_usage_perc"):
+            value = settle_to_zero(server, name)
+            check(value == 0, f"{name} is {value} when all requests are done")
+
+    def check_hashes(self, expect_loads=True):
+        """Every block that was loaded is one that was saved for its prefix."""
+        if self.transfer is not None:
+            return
+        saved = collections.defaultdict(set)
+        loaded = []
+        for path in sorted(glob.glob(self.hashes + ".*")):
+            with open(path) as f:
+                for line in f:
+                    fields = line.split()
+                    if len(fields) != 5:
+                        continue
+                    what, prefix, group, block, digest = fields
+                    if what == "save":
+                        saved[prefix, group, block].add(digest)
+                    else:
+                        loaded.append(((prefix, group, block), digest))
+        check(saved, f"the connector wrote no hashes of blocks to {self.hashes}")
+        check(loaded or not expect_loads, "no block was loaded")
+        wrong = [key for key, digest in loaded if digest not in saved[key]]
+        check(not wrong, "%d of %d loaded blocks hold other bytes than were "
+              "saved for their prefix, first: prefix %s group %s block %s" %
+              ((len(wrong), len(loaded)) + (wrong[0] if wrong else ("",) * 3)))
+
+
+def settle_to_zero(server, name, tries=50):
+    pause = threading.Event()
+    for _ in range(tries):
+        value = server.metrics()[name]
+        if value == 0:
+            break
+        pause.wait(0.2)
+    return value
+
+
+def in_parallel(jobs):
+    """Call all, each in a thread; their results, or the first exception."""
+    results = [None] * len(jobs)
+    errors = []
+
+    def run(i, job):
+        try:
+            results[i] = job()
+        except Exception as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=run, args=item, daemon=True)
+               for item in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

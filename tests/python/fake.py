@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-ins for the tests: a kvtier engine in memory with the methods of
+kvtier._lib, and, where vLLM is not installed, the few names of it that the
+connector's modules import."""
+
+import ctypes
+import dataclasses
+import hashlib
+import importlib.util
+import os
+import struct
+import sys
+import types
+from array import array
+
+PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                      "..", "..", "python")
+if importlib.util.find_spec("kvtier") is None:
+    sys.path.insert(0, PYTHON)
+
+HAVE_VLLM = importlib.util.find_spec("vllm") is not None
+
+
+def stub_vllm():
+    """Put the base classes the connector derives from into sys.modules."""
+    if HAVE_VLLM:
+        return
+    v1 = "vllm.distributed.kv_transfer.kv_connector.v1"
+    parts = v1.split(".")
+    for n in range(1, len(parts) + 1):
+        name = ".".join(parts[:n])
+        sys.modules.setdefault(name, types.ModuleType(name))
+    base = sys.modules[v1 + ".base"] = types.ModuleType(v1 + ".base")
+    base.KVConnectorMetadata = type("KVConnectorMetadata", (), {})
+    metrics = sys.modules[v1 + ".metrics"] = types.ModuleType(v1 + ".metrics")
+    metrics.KVConnectorStats = dataclasses.make_dataclass(
+        "KVConnectorStats", [("data", dict, dataclasses.field(default_factory=dict))])
+    metrics.KVConnectorPromMetrics = type("KVConnectorPromMetrics", (), {})
+
+
+COUNTERS = [("hit_tokens", "tokens", "Tokens that lookups promised.", 1),
+            ("load_failed", "chunks", "Chunks whose reading failed.", 1),
+            ("stores_pending", "chunks", "Chunks being written.", 2)]
+
+
+class Store:
+    """What all fake engines of a test share: chunks and their bytes."""
+
+    def __init__(self, chunk_tokens):
+        self.chunk_tokens = chunk_tokens
+        self.chunks = {}  # (epoch, group, prefix) -> bytes
+        self.epoch = 0
+        self.answer = None  # a lookup's answer instead of the true one
+        self.lookups = 0
+        self.seqs = 0
+        self.leased = set()
+
+    def config(self, **kwargs):
+        return Config(self)
+
+
+class Config:
+    extra = {}
+
+    def __init__(self, store):
+        self.store = store
+
+    def values(self):
+        return dict({"chunk_size": self.store.chunk_tokens,
+                     "pin_timeout_sec": 300}, **self.extra)
+
+    def close(self):
+        pass
+
+
+class Seq:
+    def __init__(self, store, tokens, root):
+        self.store = store
+        self.tokens = array("i", tokens)
+        self.root = hashlib.sha256(root.encode()).digest()[:16]
+        store.seqs += 1
+
+    def append(self, tokens):
+        self.tokens.extend(tokens)
+
+    def chunks(self, first, n):
+        size, prefix, out = self.store.chunk_tokens, self.root, []
+        assert (first + n) * size <= len(self.tokens)
+        for i in range(first + n):
+            tokens = self.tokens[i * size:(i + 1) * size].tobytes()
+            prefix = hashlib.sha256(prefix + tokens).digest()[:16]
+            out.append(prefix + struct.pack("<qII", i, size, 0))
+        return b"".join(out[first:])
+
+    def free(self):
+        self.store.seqs -= 1
+        self.store.leased.discard(self)
+
+
+class Load:
+    def __init__(self, ios):
+        self.ios = ios
+        self.result = {}
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+
+    def status(self, io, chunk):
+        return self.result[io, chunk]
+
+    def free(self):
+        self.result = None
+
+
+class Engine:
+    """complete() ends a load; until then nothing of it is written."""
+
+    opened = []
+
+    def __init__(self, config, role, groups, model, instance=None):
+        self.store_ = config.store
+        self.chunk_tokens = config.store.chunk_tokens
+        self.role = role
+        self.groups = groups
+        self.model = model
+        self.views = {}
+        self.loading = []
+        self.done = []
+        self.calls = 0
+        self.before_store = lambda ios: None
+        self.before_scatter = lambda load: None
+        Engine.opened.append(self)
+
+    def set_view(self, group, bases, n_blocks, block_stride, null_block):
+        self.views[group] = (bases, n_blocks, block_stride,
+                             self.groups[group].block_bytes)
+
+    def seq(self, tokens, lora=None, cache_salt=None, mm=(), tags=None):
+        return Seq(self.store_, tokens, repr((lora, cache_salt, tuple(mm), tags)))
+
+    def lookup(self, seq, have_tokens, max_tokens):
+        store = self.store_
+        store.lookups += 1
+        if store.answer is not None:
+            return store.answer if store.answer >= 0 else None
+        size = store.chunk_tokens
+        most = min(max_tokens, len(seq.tokens)) // size
+        heads = seq.chunks(0, most)
+        for n in range(most, have_tokens // size, -1):
+            if self._all_there(heads, n, have_tokens):
+                store.leased.add(seq)
+                return n * size
+        return 0
+
+    def _all_there(self, heads, n, have):
+        size = self.store_.chunk_tokens
+        for group, about in enumerate(self.groups):
+            first = have // size
+            if about.kind == 2:
+                first = max(first, max(0, n * size - about.window_tokens + 1) // size)
+            if any(self._key(group, heads[i * 32:]) not in self.store_.chunks
+                   for i in range(first, n)):
+                return False
+        return True
+
+    def _key(self, group, chunk):
+        return self.store_.epoch, group, chunk[:16]
+
+    def release(self, seq):
+        self.store_.leased.discard(seq)
+
+    def _blocks(self, io):
+        """(chunk, its block ids) of every chunk of an io."""
+        group, chunks, blocks, _ = io
+        ids = array("i")
+        ids.frombytes(blocks)
+        n = len(chunks) // 32
+        per = self.chunk_tokens // self.groups[group].block_tokens
+        assert len(ids) == n * per, (len(ids), n, per)
+        return [(chunks[i * 32:i * 32 + 32], ids[i * per:(i + 1) * per])
+                for i in range(n)]
+
+    def _address(self, group, block):
+        bases, n_blocks, stride, _ = self.views[group]
+        assert 0 < block < n_blocks
+        return [base + block * stride for base in bases]
+
+    def store(self, ios):
+        self.calls += 1
+        self.before_store(ios)
+        for io in ios:
+            size = self.groups[io[0]].block_bytes
+            for chunk, blocks in self._blocks(io):
+                if min(blocks) > 0:
+                    self.store_.chunks.setdefault(
+                        self._key(io[0], chunk), b"".join(
+                            ctypes.string_at(at, size) for block in blocks
+                            for at in self._address(io[0], block)))
+
+    def load(self, ios):
+        load = Load(ios)
+        self.loading.append(load)
+        return load
+
+    def complete(self, load, fail=lambda io, chunk: False):
+        self.loading.remove(load)
+        self.done.append(load)
+        self.before_scatter(load)
+        for at, io in enumerate(load.ios):
+            for number, (chunk, blocks) in enumerate(self._blocks(io)):
+                found = self.store_.chunks.get(self._key(io[0], chunk))
+                bad = load.cancelled or found is None or fail(at, number)
+                load.result[at, number] = -5 if bad else 0
+                if not bad:
+                    self._scatter(io[0], blocks, found)
+
+    def _scatter(self, group, blocks, found):
+        size, at = self.groups[group].block_bytes, 0
+        for block in blocks:
+            for address in (self._address(group, block) if block > 0
+                            else self.views[group][0]):
+                if block > 0:
+                    ctypes.memmove(address, found[at:at + size], size)
+                at += size
+
+    def poll(self):
+        self.calls += 1
+        done, self.done = self.done, []
+        return done
+
+    def flush(self, timeout_ms):
+        pass
+
+    def reset(self):
+        self.store_.epoch += 1
+
+    def counters(self):
+        self.calls += 1
+        return [0] * len(COUNTERS)
+
+    def close(self):
+        pass
+
+
+def install(lib, store):
+    """Make the module kvtier._lib give these stand-ins; returns an undo."""
+    saved = lib.Engine, lib.Config, lib.counters
+    Engine.opened = []
+    lib.Engine, lib.counters = Engine, lambda: COUNTERS
+    lib.Config = store.config
+
+    def undo():
+        lib.Engine, lib.Config, lib.counters = saved
+    return undo

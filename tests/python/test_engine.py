@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bindings over the real library and a directory.  Skipped without one."""
+
+import ctypes
+import os
+import select
+import tempfile
+import time
+import unittest
+from array import array
+
+import fake  # noqa: F401  (finds the package)
+from kvtier import _lib
+
+BLOCK_BYTES = 4096
+BLOCKS = 32
+
+
+def have_library():
+    try:
+        _lib.lib()
+    except OSError:
+        return False
+    return True
+
+
+class Memory:
+    """KV of two layers and BLOCKS blocks."""
+
+    def __init__(self):
+        self.layers = [ctypes.create_string_buffer(BLOCKS * BLOCK_BYTES)
+                       for _ in range(2)]
+        self.bases = [ctypes.addressof(layer) for layer in self.layers]
+
+    def fill(self, seed):
+        for n, layer in enumerate(self.layers):
+            for i in range(BLOCKS):
+                what = bytes([(seed + 7 * n + 3 * i) % 251]) * BLOCK_BYTES
+                ctypes.memmove(self.bases[n] + i * BLOCK_BYTES, what, BLOCK_BYTES)
+
+    def block(self, i):
+        return [layer.raw[i * BLOCK_BYTES:(i + 1) * BLOCK_BYTES]
+                for layer in self.layers]
+
+
+@unittest.skipUnless(have_library(), "no libkvtier.so")
+class Engine(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.config = _lib.Config(settings=[
+            "chunk_size=16", "local_cpu=false", "max_local_cpu_size=0.0625",
+            "remote_url=fs://localhost:0/" + self.folder])
+        self.addCleanup(self.config.close)
+
+    def engine(self, role, **model):
+        group = _lib.Group(kind=_lib.GROUP_FULL, block_tokens=8, n_layers=2,
+                           format=_lib.FORMAT_OPAQUE, n_heads=1, head_bytes=64,
+                           block_bytes=BLOCK_BYTES, layout=b"test",
+                           layers=b"a,b")
+        about = dict(name=b"m", fingerprint=b"f", kv_dtype=b"bfloat16",
+                     world_size=1, rank=0)
+        about.update(model)
+        engine = _lib.Engine(self.config, role, [group], _lib.Model(**about), "i")
+        self.addCleanup(engine.close)
+        return engine
+
+    def lookup(self, engine, seq, have=0, most=1 << 20):
+        for _ in range(2000):
+            hit = engine.lookup(seq, have, most)
+            if hit is not None:
+                return hit
+            time.sleep(0.005)
+        self.fail("no answer")
+
+    def store(self, tokens, seed=1):
+        worker = self.engine(_lib.ROLE_WORKER)
+        memory = Memory()
+        memory.fill(seed)
+        worker.set_view(0, memory.bases, BLOCKS, BLOCK_BYTES, 0)
+        seq = worker.seq(tokens)
+        n = len(tokens) // 16
+        for _ in range(2000):
+            worker.store([(0, seq.chunks(0, n),
+                           array("i", range(1, 2 * n + 1)).tobytes(), None)])
+            worker.flush(10000)
+            if self.counters(worker)["store_chunks"] == n:
+                break
+            time.sleep(0.005)  # the pool's first pages are not there yet
+        seq.free()
+        return worker, memory
+
+    def counters(self, engine):
+        return dict(zip((c[0] for c in _lib.counters()), engine.counters()))
+
+    def wait(self, worker):
+        for _ in range(100):
+            fd = _lib.lib().kvt_engine_eventfd(worker.handle)
+            select.select([fd], [], [], 5)
+            done = worker.poll()
+            if done:
+                return done[0]
+        self.fail("the load does not end")
+
+    def test_what_is_stored_is_found_and_loaded(self):
+        tokens = array("i", range(100, 170))
+        worker, memory = self.store(tokens)
+        scheduler = self.engine(_lib.ROLE_SCHEDULER)
+        self.assertEqual(scheduler.chunk_tokens, 16)
+        seq = scheduler.seq(tokens)
+        self.assertEqual(self.lookup(scheduler, seq), 64)
+        self.assertEqual(self.lookup(scheduler, seq, 0, 63), 48)
+        other = Memory()
+        worker.set_view(0, other.bases, BLOCKS, BLOCK_BYTES, 0)
+        # Chunks 1 and 2; the first block of chunk 1 is there already.
+        ids = array("i", [-1, 9, 12, 11])
+        load = worker.load([(0, seq.chunks(1, 2), ids.tobytes(), None)])
+        self.assertIs(self.wait(worker), load)
+        self.assertEqual([load.status(0, 0), load.status(0, 1)], [0, 0])
+        for mine, theirs in ((9, 4), (12, 5), (11, 6)):
+            self.assertEqual(other.block(mine), memory.block(theirs))
+        self.assertEqual(other.block(10), [bytes(BLOCK_BYTES)] * 2)
+        load.free()
+        seq.free()
+        counted = self.counters(worker)
+        self.assertEqual((counted["store_chunks"], counted["load_chunks"]), (4, 2))
+
+    def test_other_model_salt_lora_or_tags_find_nothing(self):
+        tokens = array("i", range(100, 170))
+        self.store(tokens)
+        other = self.engine(_lib.ROLE_SCHEDULER, fingerprint=b"g")
+        self.assertEqual(self.lookup(other, other.seq(tokens)), 0)
+        same = self.engine(_lib.ROLE_SCHEDULER)
+        for extra in ({"lora": "x"}, {"cache_salt": "x"}, {"tags": "a%b"},
+                      {"mm": [("image", 4, 8)]}):
+            self.assertEqual(self.lookup(same, same.seq(tokens, **extra)), 0)
+        self.assertEqual(self.lookup(same, same.seq(tokens)), 64)
+
+    def test_a_file_that_is_gone_is_a_failed_chunk(self):
+        tokens = array("i", range(100, 170))
+        worker, _ = self.store(tokens)
+        for folder, _, files in os.walk(self.folder):
+            for name in files:
+                if name.endswith(".data"):
+                    os.unlink(os.path.join(folder, name))
+        seq = worker.seq(tokens)
+        load = worker.load([(0, seq.chunks(0, 1), array("i", [8, 9]).tobytes(),
+                             None)])
+        self.assertIs(self.wait(worker), load)
+        self.assertLess(load.status(0, 0), 0)
+        load.free()
+
+    def test_reset_forgets_at_once_in_every_handle(self):
+        tokens = array("i", range(100, 170))
+        worker, _ = self.store(tokens)
+        scheduler = self.engine(_lib.ROLE_SCHEDULER)
+        seq = scheduler.seq(tokens)
+        self.assertEqual(self.lookup(scheduler, seq), 64)
+        scheduler.reset()
+        self.assertEqual(self.lookup(scheduler, scheduler.seq(tokens)), 0)
+
+    def test_errors_have_sentences(self):
+        with self.assertRaisesRegex(ValueError, "chunk_size"):
+            _lib.Config(settings=["chunk_size=none"])
+        worker = self.engine(_lib.ROLE_WORKER)
+        with self.assertRaises(ValueError):
+            worker.store([(5, bytes(32), array("i", [1, 2]).tobytes(), None)])
+
+    def test_settings_are_shown(self):
+        self.assertEqual(self.config.values()["chunk_size"], 16)
+
+
+if __name__ == "__main__":
+    unittest.main()

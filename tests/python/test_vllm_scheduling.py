@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's scheduler with the connector: overlapping batches, aborts, preemption,
+failed loads, hybrid attention.  Needs vLLM, no model and no GPU."""
+
+import random
+import unittest
+
+import fake
+from kvtier import _lib
+
+if fake.HAVE_VLLM:
+    import vllm_sim
+    from vllm_sim import CHUNK, Sim
+
+
+def prompt(seed, n, shared=0):
+    """n tokens, of which the first `shared` are everybody's."""
+    common = random.Random(1)
+    own = random.Random(seed + 100)
+    return [common.randrange(3, 1000) for _ in range(shared)] + [
+        own.randrange(3, 1000) for _ in range(n - shared)]
+
+
+@unittest.skipUnless(fake.HAVE_VLLM, "vLLM is not installed")
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.store = fake.Store(8)
+        self.addCleanup(fake.install(_lib, self.store))
+
+    def sim(self, **kwargs):
+        return Sim(self.store, **kwargs)
+
+
+class Basics(Case):
+    def test_a_restart_finds_what_was_stored(self):
+        for windows in ((), (10,), (10, 16)):
+            with self.subTest(windows=windows):
+                self.store.chunks.clear()
+                first = self.sim(windows=windows)
+                first.add("a", prompt(1, 61))
+                first.run()
+                self.assertEqual(first.hits["a"], 0)
+                again = self.sim(windows=windows)
+                again.add("a", prompt(1, 61))
+                again.run()
+                self.assertEqual(again.hits["a"], 56)
+                again.check_rest()
+                self.assertEqual(again.tokens["a"], first.tokens["a"])
+
+    def test_whole_prompt_hit_leaves_one_token(self):
+        first = self.sim()
+        first.add("a", prompt(1, 64))
+        first.run()
+        again = self.sim()
+        again.add("a", prompt(1, 64))
+        again.run()
+        self.assertEqual(again.hits["a"], 56)
+
+    def test_only_what_the_engine_lacks_is_loaded(self):
+        first = self.sim()
+        first.add("a", prompt(1, 61))
+        first.run()
+        again = self.sim()
+        again.add("short", prompt(1, 61)[:22])
+        again.run()
+        loads = []
+        load = again.engine.load
+        again.engine.load = lambda ios: loads.append(ios) or load(ios)
+        again.add("a", prompt(1, 61))
+        again.run()
+        # 20 tokens (5 blocks) are local: block 0 of the chunk at 16 is skipped.
+        (group, chunks, blocks, _), = loads[0]
+        ids = memoryview(blocks).cast("i").tolist()
+        self.assertEqual(len(chunks) // 32, 5)
+        self.assertEqual(ids[0], -1)
+        self.assertTrue(all(block > 0 for block in ids[1:]))
+
+    def test_generated_tokens_are_stored_when_asked(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        for save, expected in ((False, 2), (True, 5)):
+            self.store.chunks.clear()
+            fake.Config.extra = {"save_decode_cache": save}
+            for depth in (1, 2):
+                sim = self.sim(depth=depth)
+                sim.add("a", prompt(1, 20), max_tokens=24)
+                sim.run()
+                sim.check_rest()
+                self.assertEqual(len(self.store.chunks), expected)
+
+    def test_sliding_groups_store_only_what_can_end_a_hit(self):
+        sim = self.sim(windows=(9,))
+        sim.add("a", prompt(1, 70))  # steps of 32, 32 and 6 tokens
+        sim.run()
+        groups = [key[1] for key in self.store.chunks]
+        self.assertEqual(groups.count(1), 8)
+        self.assertEqual(groups.count(0), 2)
+
+    def test_prompt_shorter_than_a_chunk_is_not_looked_up(self):
+        sim = self.sim()
+        sim.add("a", prompt(1, 7))
+        sim.run()
+        self.assertEqual((self.store.lookups, len(self.store.chunks)), (0, 0))
+
+    def test_skip_save_and_tags_are_obeyed(self):
+        sim = self.sim()
+        sim.add("a", prompt(1, 30),
+                kv_transfer_params={"lmcache.skip_save": True})
+        sim.run()
+        self.assertEqual(len(self.store.chunks), 0)
+        sim = self.sim()
+        seen = []
+        seq = sim.connector._scheduler._engine.seq
+        sim.connector._scheduler._engine.seq = (
+            lambda *args: seen.append(args[-1]) or seq(*args))
+        sim.engine.before_store = lambda ios: seen.append(ios[0][3])
+        sim.add("a", prompt(1, 30),
+                kv_transfer_params={"lmcache.tag.user": "eve",
+                                    "lmcache.tag.x": 1})
+        sim.run()
+        self.assertEqual(seen, ["user%eve@x%1", "user%eve@x%1"])
+
+    def test_min_retrieve_tokens(self):
+        first = self.sim()
+        first.add("a", prompt(1, 61))
+        first.run()
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        for least, hit in ((56, 56), (57, 0)):
+            fake.Config.extra = {"min_retrieve_tokens": least}
+            again = self.sim()
+            again.add("a", prompt(1, 61))
+            again.run()
+            again.check_rest()
+            self.assertEqual(again.hits["a"], hit)
+
+    def test_unknown_yet_is_asked_again_and_known_is_remembered(self):
+        sim = self.sim()
+        self.store.answer = -1
+        sim.add("a", prompt(1, 30))
+        for _ in range(5):
+            sim.step()
+        self.assertEqual(self.store.lookups, 5)
+        self.assertNotIn("a", sim.hits)
+        self.store.answer = 0
+        sim.run()
+        self.assertEqual(sim.hits["a"], 0)
+        # A request that waits for room is asked about in every step.
+        before = self.store.lookups
+        half = sim.connector._scheduler
+        waiting = sim.add("b", prompt(2, 30))
+        for _ in range(100):
+            half.matched_tokens(waiting, 0)
+        self.assertEqual(self.store.lookups - before, 1)
+        sim.run()
+        sim.check_rest()
+
+    def test_reset_takes_effect_at_once(self):
+        sim = self.sim()
+        sim.add("a", prompt(1, 61))
+        sim.run()
+        self.assertTrue(sim.scheduler.reset_prefix_cache(reset_connector=True))
+        sim.add("b", prompt(1, 61))
+        sim.run()
+        self.assertEqual(sim.hits["b"], 0)
+
+    def test_reset_fails_loads_under_way_and_stops_saves(self):
+        first = self.sim()
+        first.add("a", prompt(1, 61))
+        first.run()
+        sim = self.sim()
+        sim.add("a", prompt(1, 61))
+        while not sim.engine.loading:
+            sim._execute(sim.scheduler.schedule())
+        self.assertTrue(sim.connector.reset_cache())
+        sim.run()
+        self.assertEqual(sim.hits["a"], 0)
+        self.assertFalse([k for k in self.store.chunks if k[0] == 1])
+        sim.check_rest()
+
+    def test_consumer_does_not_store_and_producer_does_not_load(self):
+        sim = self.sim(kv_role="kv_consumer")
+        sim.add("a", prompt(1, 30))
+        sim.run()
+        self.assertFalse(self.store.chunks)
+        sim = self.sim(kv_role="kv_producer")
+        sim.add("a", prompt(1, 30))
+        sim.run()
+        self.assertEqual(len(self.store.chunks), 3)
+        sim = self.sim(kv_role="kv_producer")
+        sim.add("a", prompt(1, 30))
+        sim.run()
+        self.assertEqual(sim.hits["a"], 0)
+        sim.check_rest()
+
+
+class Failures(Case):
+    def _store(self, windows):
+        sim = self.sim(windows=windows)
+        sim.add("a", prompt(1, 61))
+        sim.run()
+
+    def test_a_failed_load_keeps_the_good_prefix_of_a_single_group(self):
+        self._store(())
+        sim = self.sim()
+        sim._fails = lambda io, chunk: chunk in (3, 5)
+        request = sim.add("a", prompt(1, 61))
+        sim.run()
+        self.assertEqual(sim.hits["a"], 3 * CHUNK)
+        self.assertEqual(request.num_output_tokens, 4)
+        self.assertEqual(self.store.lookups, 2)
+        sim.check_rest()
+
+    def test_a_failed_load_of_several_groups_starts_over(self):
+        self._store((10,))
+        sim = self.sim(windows=(10,))
+        sim._fails = lambda io, chunk: (io, chunk) == (1, 3)
+        request = sim.add("a", prompt(1, 61))
+        sim.run()
+        self.assertEqual(sim.hits["a"], 0)
+        self.assertEqual(request.num_output_tokens, 4)
+        self.assertEqual(self.store.lookups, 2)
+        sim.check_rest()
+
+    def test_nothing_good_at_all(self):
+        for windows in ((), (10,)):
+            self.store.chunks.clear()
+            self._store(windows)
+            sim = self.sim(windows=windows, fail_rate=1.0)
+            sim.add("a", prompt(1, 61))
+            sim.run()
+            self.assertEqual(sim.hits["a"], 0)
+            sim.check_rest()
+
+    def test_policy_left_at_its_default_becomes_recompute(self):
+        sim = self.sim()
+        transfer = sim.config.kv_transfer_config
+        self.assertEqual(transfer.kv_load_failure_policy, "recompute")
+        self.assertTrue(sim.scheduler.recompute_kv_load_failures)
+
+    def test_abort_while_loading_gives_the_blocks_back(self):
+        for windows in ((), (10,)):
+            self.store.chunks.clear()
+            self._store(windows)
+            sim = self.sim(windows=windows)
+            sim.add("a", prompt(1, 61))
+            while not sim.engine.loading:
+                sim._execute(sim.scheduler.schedule())
+            sim.abort("a")
+            sim.run()
+            sim.check_rest()
+
+
+class Disorder(Case):
+    """Many requests in little room, some aborted, some loads failing: whatever
+    is saved is what its name says, whatever is loaded goes where it may, and
+    every token is computed from the right KV."""
+
+    def storm(self, depth, windows, fail_rate, seed):
+        rand = random.Random(seed)
+        self.store.chunks.clear()
+        totals = [0, 0]
+        for _ in range(2):
+            sim = self.sim(n_blocks=36 * (1 + len(windows)), windows=windows,
+                           depth=depth, seed=seed, fail_rate=fail_rate)
+            for i in range(30):
+                n = rand.randrange(5, 90)
+                sim.add("r%d" % i, prompt(seed * 100 + i % 12, n,
+                                          min(n, rand.choice((0, 16, 40)))),
+                        max_tokens=rand.randrange(1, 24))
+                for _ in range(rand.randrange(6)):
+                    sim.step()
+                if rand.random() < 0.25:
+                    sim.abort("r%d" % rand.randrange(i + 1))
+            sim.run()
+            sim.check_rest()
+            totals[0] += sum(hit > 0 for hit in sim.hits.values())
+            totals[1] += sim.saved
+        for (_, group, prefix), found in self.store.chunks.items():
+            self.assertEqual(found, vllm_sim.stored_bytes(
+                sim.expected.get(prefix) or self.known[prefix], group))
+        self.assertTrue(all(totals))
+
+    def setUp(self):
+        super().setUp()
+        self.known = {}
+        if fake.HAVE_VLLM:
+            expect = Sim._expect
+
+            def remember(sim, tokens):
+                expect(sim, tokens)
+                self.known.update(sim.expected)
+            Sim._expect = remember
+            self.addCleanup(setattr, Sim, "_expect", expect)
+
+    def test_one_batch_at_a_time(self):
+        for seed in range(3):
+            for windows in ((), (10,), (13, 30)):
+                with self.subTest(seed=seed, windows=windows):
+                    self.storm(1, windows, 0.0, seed)
+
+    def test_overlapping_batches(self):
+        for seed in range(3):
+            for windows in ((), (10,), (13, 30)):
+                with self.subTest(seed=seed, windows=windows):
+                    self.storm(2, windows, 0.0, seed)
+
+    def test_overlapping_batches_and_failing_loads(self):
+        for seed in range(3):
+            for windows in ((), (10,), (13, 30)):
+                with self.subTest(seed=seed, windows=windows):
+                    self.storm(2, windows, 0.3, seed)
+
+    def test_saving_generated_tokens_too(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        fake.Config.extra = {"save_decode_cache": True}
+        for depth in (1, 2):
+            for windows in ((), (10,)):
+                with self.subTest(depth=depth, windows=windows):
+                    self.storm(depth, windows, 0.1, 7)
+
+
+class Idle(Case):
+    def test_a_step_with_nothing_to_do_calls_nothing(self):
+        sim = self.sim()
+        sim.add("a", prompt(1, 20), max_tokens=200)
+        while len(sim.tokens["a"]) < 60:
+            sim.step()
+        half = sim.connector._scheduler
+        for engine in (half._engine, sim.engine):
+            engine.calls = 0
+        half._stats._active = sim.worker._worker._stats._active = False
+        for _ in range(100):
+            sim.step()
+        self.assertEqual((half._engine.calls, sim.engine.calls), (0, 0))
+        self.assertFalse(half._saving)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's real scheduler with the connector, over a model made of arithmetic.
+
+The KV of a token is a hash of all tokens up to it, 8 bytes in each of two
+layers; so every block that is read, saved or loaded can be checked.  Batches
+overlap as in vLLM: up to `depth` steps are scheduled before one is executed.
+"""
+
+import json
+import logging
+import os
+import pickle
+import random
+import struct
+import tempfile
+from array import array
+
+import fake
+import torch
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    KVTransferConfig,
+    ModelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+logging.getLogger("vllm").setLevel(logging.ERROR)
+
+BLOCK = 4
+CHUNK = 8
+LAYERS = 2
+
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32,
+    "vocab_size": 1024, "max_position_embeddings": 4096, "bos_token_id": 1,
+    "eos_token_id": 2, "torch_dtype": "bfloat16",
+}
+
+
+def vllm_config(depth=1, extra=None, max_batched=32, **transfer):
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(_MODEL, file)
+        model = ModelConfig(model=folder, skip_tokenizer_init=True,
+                            dtype="bfloat16", seed=0, max_model_len=1024)
+    return VllmConfig(
+        model_config=model,
+        cache_config=CacheConfig(block_size=BLOCK, gpu_memory_utilization=0.9,
+                                 enable_prefix_caching=True),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=8, max_num_batched_tokens=max_batched,
+            max_model_len=1024, enable_chunked_prefill=True,
+            is_encoder_decoder=False, async_scheduling=depth > 1),
+        device_config=DeviceConfig("cpu"),
+        kv_transfer_config=KVTransferConfig(**dict(dict(
+            kv_connector="KVTierConnector",
+            kv_connector_module_path="kvtier.connector",
+            kv_role="kv_both",
+            kv_connector_extra_config=extra or {}), **transfer)))
+
+
+def kv_cache_config(n_blocks, windows):
+    """One full-attention group, and one sliding-window group for each window."""
+    about = dict(block_size=BLOCK, num_kv_heads=1, head_size=1,
+                 dtype=torch.float32)
+    specs = [SlidingWindowSpec(sliding_window=w, **about) for w in windows]
+    specs.append(FullAttentionSpec(**about))
+    return KVCacheConfig(
+        num_blocks=n_blocks, kv_cache_tensors=[], hash_block_size=BLOCK,
+        kv_cache_groups=[
+            KVCacheGroupSpec(["g%d.l%d" % (g, layer) for layer in range(LAYERS)],
+                             spec) for g, spec in enumerate(specs)])
+
+
+def kv_of(tokens, group, layer):
+    """The KV of every token: 8 bytes each."""
+    out, state = [], 1469598103934665603 + 31 * group + layer
+    for token in tokens:
+        state = ((state ^ token) * 1099511628211 + 7) & ((1 << 62) - 1)
+        out.append(state)
+    return out
+
+
+class Sim:
+    def __init__(self, store, n_blocks=64, windows=(), depth=1, seed=0,
+                 fail_rate=0.0, **config):
+        from kvtier.connector import KVTierConnector
+
+        self.random = random.Random(seed)
+        self.depth = depth
+        self.fail_rate = fail_rate
+        self.store = store
+        self.config = vllm_config(depth, **config)
+        self.config.cache_config.num_gpu_blocks = n_blocks
+        self.cache = kv_cache_config(n_blocks, windows)
+        self.windows = list(windows) + [0]
+        init_none_hash(sha256)
+        kind = AsyncScheduler if depth > 1 else Scheduler
+        self.scheduler = kind(
+            vllm_config=self.config, kv_cache_config=self.cache, log_stats=True,
+            block_size=BLOCK, hash_block_size=BLOCK,
+            structured_output_manager=StructuredOutputManager(self.config))
+        self.connector = self.scheduler.connector
+        self.worker = KVTierConnector(self.config, KVConnectorRole.WORKER,
+                                      self.cache)
+        self.engine = self.worker._worker._engine
+        # All groups lie in the same memory, as in vLLM.
+        self.memory = [torch.zeros(n_blocks, 1, BLOCK, 2)
+                       for _ in range(LAYERS)]
+        self.cells = [m.view(torch.int64).view(n_blocks, BLOCK)
+                      for m in self.memory]
+        self.worker.register_kv_caches({
+            name: self.memory[layer] for group in self.cache.kv_cache_groups
+            for layer, name in enumerate(group.layer_names)})
+        self.engine.before_scatter = self._check_owner
+        self.engine.before_store = self._check_saved
+        self.expected = {}  # chunk prefix -> (number, tokens up to its end)
+        self.tokens = {}
+        self.tables = {}
+        self.flying = []
+        self.finished = {}
+        self.hits = {}
+        self.saved = 0
+
+    # ------------------------------------------------------------- requests
+
+    def add(self, name, prompt, max_tokens=4, **extra_args):
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True,
+                                extra_args=extra_args or None)
+        params.update_from_generation_config({}, 2)
+        request = Request(
+            request_id=name, prompt_token_ids=list(prompt),
+            sampling_params=params, pooling_params=None,
+            block_hasher=get_request_block_hasher(BLOCK, sha256))
+        self.tokens[name] = list(prompt)
+        self._expect(prompt)
+        self.scheduler.add_request(request)
+        return request
+
+    def abort(self, name):
+        self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+
+    def _expect(self, tokens):
+        tokens = list(tokens)
+        seq = fake.Seq(self.store, tokens, repr((None, None, (), None)))
+        n = len(tokens) // CHUNK
+        heads = seq.chunks(0, n)
+        seq.free()
+        for i in range(n):
+            self.expected[heads[i * 32:i * 32 + 16]] = tokens[:(i + 1) * CHUNK]
+
+    # ---------------------------------------------------------------- steps
+
+    def step(self):
+        """Schedule one batch; execute the oldest when `depth` are under way."""
+        if self.scheduler.has_requests() or not self.flying:
+            output = self.scheduler.schedule()
+            for name in output.scheduled_cached_reqs.resumed_req_ids:
+                self.tokens[name] = list(
+                    self.scheduler.requests[name].all_token_ids)
+            self.flying.append(output)
+        if len(self.flying) >= self.depth or not self.scheduler.has_requests():
+            self._execute(self.flying.pop(0))
+        for load in list(self.engine.loading):
+            if load.cancelled or self.random.random() < 0.3:
+                self.engine.complete(load, self._fails)
+
+    def _fails(self, io, chunk):
+        return self.random.random() < self.fail_rate
+
+    def run(self, at_most=3000):
+        while self.scheduler.has_requests() or self.flying:
+            self.step()
+            at_most -= 1
+            assert at_most, "the engine does not come to rest"
+
+    def _execute(self, output):
+        worker = self.worker
+        meta = pickle.loads(pickle.dumps(output.kv_connector_metadata))
+        worker.handle_preemptions(meta)
+        worker.bind_connector_metadata(meta)
+        sampled = self._forward(output)
+        worker.start_load_kv(None)
+        worker.wait_for_save()
+        results = worker.get_transfer_results(output.finished_req_ids)
+        kv = KVConnectorOutput(
+            finished_sending=results.finished_sending,
+            finished_recving=results.finished_recving,
+            failed_recving=results.failed_recving,
+            invalid_block_ids=worker.get_block_ids_with_load_errors(),
+            kv_connector_stats=worker.get_kv_connector_stats())
+        worker.clear_connector_metadata()
+        names = list(output.num_scheduled_tokens)
+        done = self.scheduler.update_from_output(output, ModelRunnerOutput(
+            req_ids=names, req_id_to_index={n: i for i, n in enumerate(names)},
+            sampled_token_ids=[sampled[n] for n in names],
+            kv_connector_output=kv))
+        for outputs in done.values():
+            for one in outputs.outputs:
+                if one.finish_reason is not None:
+                    self.finished[one.request_id] = one.finish_reason
+
+    # ---------------------------------------------------------------- model
+
+    def _forward(self, output):
+        start = {}
+        for new in output.scheduled_new_reqs:
+            self.tables[new.req_id] = [list(ids) for ids in new.block_ids]
+            start[new.req_id] = new.num_computed_tokens
+            self.hits.setdefault(new.req_id, new.num_computed_tokens)
+        cached = output.scheduled_cached_reqs
+        for name, ids, computed in zip(cached.req_ids, cached.new_block_ids,
+                                       cached.num_computed_tokens):
+            start[name] = computed
+            if name in cached.resumed_req_ids:
+                self.tables[name] = [list(group) for group in ids]
+            elif ids is not None:
+                for mine, more in zip(self.tables[name], ids):
+                    mine.extend(more)
+        sampled = {}
+        for name, n in output.num_scheduled_tokens.items():
+            sampled[name] = self._compute(name, start[name], n)
+        return sampled
+
+    def _compute(self, name, start, n):
+        tokens = self.tokens[name]
+        assert len(tokens) >= start + n, (name, len(tokens), start, n)
+        for group, table in enumerate(self.tables[name]):
+            window = self.windows[group]
+            oldest = max(0, start - window + 1) if window else 0
+            for layer, cells in enumerate(self.cells):
+                kv = kv_of(tokens[:start + n], group, layer)
+                for at in range(oldest, start):
+                    got = int(cells[table[at // BLOCK], at % BLOCK])
+                    assert got == kv[at], (
+                        "%s reads wrong KV: group %d token %d" % (name, group, at))
+                for at in range(start, start + n):
+                    block = table[at // BLOCK]
+                    assert block > 0
+                    cells[block, at % BLOCK] = kv[at]
+        if start + n < len(tokens):
+            return []
+        token = 3 + kv_of(tokens, 0, 0)[-1] % 1000
+        tokens.append(token)
+        self._expect(tokens)
+        return [token]
+
+    # --------------------------------------------------------------- checks
+
+    def _check_saved(self, ios):
+        """Whatever is gathered is the KV of the chunk it is stored as."""
+        for group, chunks, blocks, _ in ios:
+            ids = array("i")
+            ids.frombytes(blocks)
+            for i in range(len(chunks) // 32):
+                mine = ids[i * CHUNK // BLOCK:(i + 1) * CHUNK // BLOCK]
+                if min(mine) <= 0:
+                    continue
+                tokens = self.expected[chunks[i * 32:i * 32 + 16]]
+                for layer, cells in enumerate(self.cells):
+                    kv = kv_of(tokens, group, layer)[-CHUNK:]
+                    got = [int(cells[mine[at // BLOCK], at % BLOCK])
+                           for at in range(CHUNK)]
+                    assert got == kv, "a save gathers blocks of another"
+                self.saved += 1
+
+    def _check_owner(self, load):
+        """Blocks that are scattered into are still the request's."""
+        name = next(name for name, (mine, _) in self.worker._worker._loads.items()
+                    if mine is load)
+        owned = self.scheduler.kv_cache_manager.get_block_ids(name)
+        assert name in self.scheduler.requests
+        for group, _, blocks, _ in load.ios:
+            ids = array("i")
+            ids.frombytes(blocks)
+            for block in ids:
+                assert block <= 0 or block in owned[group], (
+                    "a load scatters into a block that is not its request's")
+
+    def check_rest(self):
+        """Nothing is left when all requests have ended."""
+        manager = self.scheduler.kv_cache_manager
+        assert not self.scheduler.requests
+        free = manager.block_pool.get_num_free_blocks()
+        assert free == self.cache.num_blocks - 1, (free, self.cache.num_blocks)
+        assert self.store.seqs == 0 and not self.store.leased
+        half = self.connector._scheduler
+        assert not half._requests and not half._saving and not half._loads
+        half = self.worker._worker
+        assert not half._loads and not half._refused and not half._bad_blocks
+
+
+def stored_bytes(tokens, group):
+    """What a store must hold for the last chunk of tokens."""
+    kv = [kv_of(tokens, group, layer)[-CHUNK:] for layer in range(LAYERS)]
+    return b"".join(
+        struct.pack("<%dq" % BLOCK, *kv[layer][at:at + BLOCK])
+        for at in range(0, CHUNK, BLOCK) for layer in range(LAYERS))

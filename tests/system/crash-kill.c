@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A process that stores is killed at random instants, a thousand times.  What a
+ * later one is promised it gets, with the right bytes; no file is left over and
+ * the budget holds. */
+#include <signal.h>
+#include <time.h>
+
+#include "system/system-test.h"
+
+#define N_PROMPTS 60u
+#define BUDGET (UINT64_C(10) << 20) /* some 370 of 600 chunks */
+#define KILLS 1000u
+#define VERIFY_EVERY 50u
+#define LONGEST_NS 12000000u
+
+static const char *const settings[] = {
+    "max_local_cpu_size=0.004", "max_remote_size=0.009765625",
+    "extra_config={\"disk_io_threads\": 2}", NULL };
+
+static void
+store_for_ever(void *arg)
+{
+    struct fixture f = *(struct fixture *)arg;
+    uint64_t random = (uint64_t)getpid() << 32 ^ (uint64_t)time(NULL);
+
+    fixture_open(&f, settings);
+    for (;;) {
+        set_tokens(&f, (uint32_t)(next_random(&random) % N_PROMPTS));
+        store_chunks(&f, 0, 1 + (uint32_t)(next_random(&random) % N_CHUNKS));
+        if (next_random(&random) % 2 && kvt_engine_flush(f.engine, -1))
+            _exit(1);
+    }
+}
+
+/* Everything that is promised can be had; returns how many chunks. */
+static unsigned
+verify(struct fixture *f)
+{
+    unsigned n = 0;
+
+    fixture_open(f, settings);
+    assert_true(index_totals(f).used_bytes <= BUDGET);
+    for (uint32_t p = 0; p < N_PROMPTS; p++) {
+        set_tokens(f, p);
+        struct outcome got = load_prompt(f);
+        if (got.loaded != got.promised)
+            fail_msg("prompt %u: %u of %u promised chunks, status %d", p, got.loaded,
+                     got.promised, got.worst);
+        n += got.loaded;
+    }
+    return n;
+}
+
+/* The directory is what the index says, and nothing else is in it. */
+static void
+compare_with_directory(const struct fixture *f, unsigned n_loaded)
+{
+    struct kvt__index_totals totals = index_totals(f);
+    struct usage usage = usage_of(f);
+
+    print_message("%u chunks loaded; directory: %zu files, %llu bytes; index: %llu "
+                  "entries, %llu bytes\n", n_loaded, usage.n_files,
+                  (unsigned long long)usage.bytes, (unsigned long long)totals.n_ready,
+                  (unsigned long long)totals.used_bytes);
+    assert_int_equal(totals.used_bytes, usage.bytes);
+    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_true(usage.bytes <= BUDGET);
+    assert_int_equal(n_temporary_files(f), 0);
+}
+
+static void
+what_a_killed_process_stored_is_whole_or_not_there(void **state)
+{
+    unsigned kills = rounds(KILLS), n = 0;
+    uint64_t random = 1;
+    struct fixture f;
+
+    (void)state;
+    fixture_init(&f);
+    for (unsigned k = 1; k <= kills; k++) {
+        struct timespec life = { 0, (long)(next_random(&random) % LONGEST_NS) };
+        pid_t child = start_child(store_for_ever, &f);
+
+        nanosleep(&life, NULL);
+        kill(child, SIGKILL);
+        assert_true(WIFSIGNALED(end_child(child)));
+        if (k % VERIFY_EVERY && k != kills)
+            continue;
+        n = verify(&f);
+        if (k != kills)
+            kvt_engine_close(f.engine);
+    }
+    assert_true(n > 0);
+    compare_with_directory(&f, n);
+    assert_int_equal(counter(&f, "load_corrupt"), 0);
+    fixture_fini(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_killed_process_stored_is_whole_or_not_there),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For tests of the whole engine: chunks whose bytes follow from their keys, so
+ * that any process can tell right bytes from wrong ones, and what a store's
+ * directory really holds. */
+#ifndef KVT_SYSTEM_TEST_H
+#define KVT_SYSTEM_TEST_H
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "index/index.h"
+#include "unit/engine/engine-test.h"
+
+#define N_CHUNKS (N_TOKENS / CHUNK)
+#define CHUNK_BLOCKS (CHUNK / BLOCK)
+#define SKIPPED 77
+
+/* $KVTIER_TEST_ROUNDS, for slow builds, else normal. */
+static inline unsigned
+rounds(unsigned normal)
+{
+    const char *text = getenv("KVTIER_TEST_ROUNDS");
+
+    return text && *text ? (unsigned)strtoul(text, NULL, 10) : normal;
+}
+
+static inline uint64_t
+next_random(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* ---------------------------------------------------------------- contents */
+
+/* Another prompt. */
+static inline void
+set_tokens(struct fixture *f, uint32_t prompt)
+{
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        f->tokens[i] = (int32_t)((i + prompt * 7919u) * 2654435761u % 32000);
+}
+
+/* Write what a chunk must hold to its blocks, or compare them with it. */
+static inline bool
+chunk_bytes(const struct fixture *f, const struct kvt_chunk *chunk,
+            const int32_t *blocks, bool compare)
+{
+    uint64_t state;
+
+    memcpy(&state, chunk->prefix, sizeof state);
+    for (uint32_t b = 0; b < CHUNK_BLOCKS; b++) {
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+            unsigned char *at = block_at(f, layer, (uint32_t)blocks[b]);
+
+            for (uint32_t i = 0; i < BLOCK_BYTES; i += sizeof state) {
+                uint64_t word = next_random(&state);
+
+                if (!compare)
+                    memcpy(at + i, &word, sizeof word);
+                else if (memcmp(at + i, &word, sizeof word))
+                    return false;
+            }
+        }
+    }
+    return true;
+}
+
+static inline void
+fill_io(const struct fixture *f, const struct io *io)
+{
+    for (uint32_t c = 0; c < io->io.n_chunks; c++)
+        chunk_bytes(f, &io->chunks[c], io->blocks + c * CHUNK_BLOCKS, false);
+}
+
+static inline bool
+chunk_is_right(const struct fixture *f, const struct io *io, uint32_t c)
+{
+    return chunk_bytes(f, &io->chunks[c], io->blocks + c * CHUNK_BLOCKS, true);
+}
+
+/* No block holds what it should by chance. */
+static inline void
+wipe(const struct fixture *f)
+{
+    memset(f->memory, 0xee, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+}
+
+/* Store chunks first ... of the fixture's prompt, without waiting. */
+static inline void
+store_chunks(const struct fixture *f, size_t first, uint32_t n)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    make_io(&io, seq, 0, first, n, 1);
+    fill_io(f, &io);
+    if (kvt_engine_store(f->engine, &io.io, 1))
+        fail_msg("%s", kvt_last_error());
+    kvt_seq_free(seq);
+}
+
+/* What became of a prompt that was looked up and loaded. */
+struct outcome {
+    uint32_t promised, loaded;
+    int worst; /* status */
+};
+
+/* Look up the fixture's prompt and load what is promised; a chunk that is said
+ * to be loaded and holds other bytes fails the test. */
+static inline struct outcome
+load_prompt(const struct fixture *f)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct outcome got = { 0 };
+    struct io io;
+
+    got.promised = (uint32_t)(lookup(f, seq, 0, N_TOKENS) / CHUNK);
+    if (got.promised) {
+        make_io(&io, seq, 0, 0, got.promised, 1);
+        wipe(f);
+        struct kvt_load *load = load_and_wait(f, &io.io, 1);
+        for (uint32_t c = 0; c < got.promised; c++) {
+            int status = kvt_load_status(load, 0, c);
+
+            if (status)
+                got.worst = status;
+            else if (chunk_is_right(f, &io, c))
+                got.loaded++;
+            else
+                fail_msg("chunk %u was loaded with wrong bytes", c);
+        }
+        kvt_load_free(load);
+    }
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    return got;
+}
+
+/* ---------------------------------------------------------------- directory */
+
+struct usage {
+    uint64_t bytes; /* of chunk files, in whole units */
+    size_t n_files;
+    char last[512]; /* path of one of them */
+};
+
+static inline void
+add_usage(const char *dir, struct usage *usage)
+{
+    char path[1024];
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    struct stat st;
+
+    while (d && (e = readdir(d))) {
+        size_t len = strlen(e->d_name);
+
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (len < 5 || strcmp(e->d_name + len - 5, ".data") || lstat(path, &st))
+            continue;
+        usage->bytes += ((uint64_t)st.st_size + 4095) / 4096 * 4096;
+        usage->n_files++;
+        snprintf(usage->last, sizeof usage->last, "%.511s", path);
+    }
+    if (d)
+        closedir(d);
+}
+
+static inline struct usage
+usage_of(const struct fixture *f)
+{
+    char opaque[300];
+    struct usage usage = { 0 };
+
+    snprintf(opaque, sizeof opaque, "%s/kvtier", f->dir.path);
+    add_usage(f->dir.path, &usage);
+    add_usage(opaque, &usage);
+    return usage;
+}
+
+static inline size_t
+n_temporary_files(const struct fixture *f)
+{
+    char path[300];
+    struct dirent *e;
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "%s/.kvtier/tmp", f->dir.path);
+    DIR *d = opendir(path);
+    while (d && (e = readdir(d)))
+        n += e->d_name[0] != '.';
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* What the shared index says, read as another process would. */
+static inline struct kvt__index_totals
+index_totals(const struct fixture *f)
+{
+    struct kvt__index_totals totals = { 0 };
+    struct kvt__index *index = NULL;
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/.kvtier", f->dir.path);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    struct kvt__index_params params = { .dirfd = fd, .n_entries = 1 };
+    assert_int_equal(kvt__index_open(&params, &index), 0);
+    assert_true(kvt__index_is_shared(index));
+    kvt__index_get_totals(index, &totals);
+    kvt__index_close(index);
+    close(fd);
+    return totals;
+}
+
+/* ---------------------------------------------------------------- processes */
+
+/* Run fn in a child; its asserts end it. */
+static inline pid_t
+start_child(void (*fn)(void *arg), void *arg)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+
+    if (!pid) {
+        fn(arg);
+        _exit(0);
+    }
+    assert_true(pid > 0);
+    return pid;
+}
+
+/* Wait for a child; its wait status. */
+static inline int
+end_child(pid_t pid)
+{
+    int status = -1;
+
+    while (waitpid(pid, &status, 0) < 0)
+        assert_int_equal(errno, EINTR);
+    return status;
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two processes store and load overlapping prefixes in one directory whose budget
+ * is far too small for all of them. */
+#include <signal.h>
+
+#include "system/system-test.h"
+
+#define N_PROMPTS 12u
+#define BUDGET (UINT64_C(2) << 20) /* some 75 of 120 chunks */
+#define ROUNDS 400u
+
+static const char *const settings[] = {
+    "max_local_cpu_size=0.004", "max_remote_size=0.001953125",
+    "extra_config={\"disk_io_threads\": 2}", NULL };
+
+struct task {
+    struct fixture fixture;
+    uint64_t random;
+};
+
+/* Stores and loads at random; says by its exit status whether all was right. */
+static void
+work(void *arg)
+{
+    struct task *task = arg;
+    struct fixture *f = &task->fixture;
+    unsigned n_loaded = 0;
+
+    fixture_open(f, settings);
+    for (unsigned i = 0; i < rounds(ROUNDS); i++) {
+        uint64_t r = next_random(&task->random);
+
+        set_tokens(f, (uint32_t)(r % N_PROMPTS));
+        if (r >> 32 & 1) {
+            store_chunks(f, 0, 1 + (uint32_t)(r >> 33) % N_CHUNKS);
+            assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+        } else {
+            struct outcome got = load_prompt(f);
+            assert_int_equal(got.worst, 0); /* a lease is a promise */
+            n_loaded += got.loaded;
+        }
+        assert_true(index_totals(f).used_bytes <= BUDGET);
+    }
+    assert_true(n_loaded > 0);
+    assert_int_equal(counter(f, "store_failed"), 0);
+    assert_int_equal(counter(f, "load_corrupt"), 0);
+    kvt_engine_close(f->engine);
+    free(f->memory);
+}
+
+static void
+two_processes_share_a_directory_and_its_budget(void **state)
+{
+    struct task tasks[2];
+    pid_t children[2];
+
+    (void)state;
+    fixture_init(&tasks[0].fixture);
+    tasks[1].fixture = tasks[0].fixture;
+    for (unsigned i = 0; i < 2; i++) {
+        tasks[i].random = i + 1;
+        children[i] = start_child(work, &tasks[i]);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(end_child(children[i]), 0);
+    struct kvt__index_totals totals = index_totals(&tasks[0].fixture);
+    struct usage usage = usage_of(&tasks[0].fixture);
+    assert_int_equal(totals.used_bytes, usage.bytes);
+    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_true(usage.bytes <= BUDGET);
+    assert_int_equal(n_temporary_files(&tasks[0].fixture), 0);
+    tasks[0].fixture.engine = NULL;
+    fixture_fini(&tasks[0].fixture);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_processes_share_a_directory_and_its_budget),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

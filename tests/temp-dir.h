@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A directory for one test, removed with all that is in it. */
+#ifndef KVT_TEMP_DIR_H
+#define KVT_TEMP_DIR_H
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct temp_dir {
+    char path[256];
+};
+
+static inline void
+temp_dir_make(struct temp_dir *dir)
+{
+    const char *base = getenv("TMPDIR");
+
+    snprintf(dir->path, sizeof dir->path, "%s/kvtier-test-XXXXXX",
+             base && *base ? base : "/var/tmp");
+    if (!mkdtemp(dir->path)) {
+        perror(dir->path);
+        exit(1);
+    }
+}
+
+static inline int
+temp_dir_remove_one(const char *path, const struct stat *st, int flag,
+                    struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static inline void
+temp_dir_remove(struct temp_dir *dir)
+{
+    nftw(dir->path, temp_dir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+#endif

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An engine over a directory, with blocks in this program's memory. */
+#ifndef KVT_ENGINE_TEST_H
+#define KVT_ENGINE_TEST_H
+
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "kvt-test.h"
+#include "kvtier.h"
+#include "temp-dir.h"
+
+#define CHUNK 64u        /* tokens */
+#define BLOCK 32u        /* tokens */
+#define N_LAYERS 3u
+#define BLOCK_BYTES 4096u /* of one layer */
+#define N_BLOCKS 64u
+#define N_TOKENS 640u     /* ten chunks, twenty blocks */
+
+struct fixture {
+    struct temp_dir dir;
+    struct kvt_engine *engine;
+    unsigned char *memory; /* [layer][block][BLOCK_BYTES] */
+    int32_t tokens[N_TOKENS];
+};
+
+static inline struct kvt_config *
+open_config(const char *dir, const char *const *more)
+{
+    char url[300], file[] = "/dev/null";
+    const char *settings[32] = { url, "max_local_cpu_size=0.02", "chunk_size=64" };
+    const char *no_environment[] = { NULL };
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct kvt_config *config = NULL;
+    size_t n = 3;
+
+    snprintf(url, sizeof url, "remote_url=fs://%s", dir);
+    while (more && *more)
+        settings[n++] = *more++;
+    sources.file = file;
+    sources.environment = no_environment;
+    sources.settings = settings;
+    if (kvt_config_open(&sources, &config))
+        fail_msg("%s", kvt_last_error());
+    return config;
+}
+
+static inline struct kvt_engine *
+open_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
+            uint32_t n_groups, const char *const *settings)
+{
+    struct kvt_config *config = open_config(f->dir.path, settings);
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct kvt_engine *engine = NULL;
+
+    model.name = "test/model";
+    model.kv_dtype = "bfloat16";
+    model.world_size = 1;
+    params.config = config;
+    params.role = role;
+    params.model = &model;
+    params.groups = groups;
+    params.n_groups = n_groups;
+    if (kvt_engine_open(&params, &engine))
+        fail_msg("%s", kvt_last_error());
+    kvt_config_free(config);
+    return engine;
+}
+
+static inline struct kvt_group
+opaque_group(void)
+{
+    struct kvt_group group = KVT_INIT(struct kvt_group);
+
+    group.kind = KVT_GROUP_FULL;
+    group.block_tokens = BLOCK;
+    group.format = KVT_FORMAT_OPAQUE;
+    group.n_layers = N_LAYERS;
+    group.block_bytes = BLOCK_BYTES;
+    group.layout = "test";
+    group.layers = "0,1,2";
+    return group;
+}
+
+static inline void
+set_view(struct kvt_engine *engine, uint32_t group, unsigned char *memory)
+{
+    struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
+    void *base[N_LAYERS];
+
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        base[layer] = memory + (size_t)layer * N_BLOCKS * BLOCK_BYTES;
+    view.base = base;
+    view.n_kv = 1;
+    view.n_blocks = N_BLOCKS;
+    view.block_stride = BLOCK_BYTES;
+    view.null_block = 0;
+    if (kvt_engine_set_view(engine, group, &view))
+        fail_msg("%s", kvt_last_error());
+}
+
+static inline unsigned char *
+block_at(const struct fixture *f, uint32_t layer, uint32_t block)
+{
+    return f->memory + ((size_t)layer * N_BLOCKS + block) * BLOCK_BYTES;
+}
+
+/* Bytes that tell layer, block and seed. */
+static inline void
+fill_block(const struct fixture *f, uint32_t block, uint32_t seed)
+{
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        for (uint32_t i = 0; i < BLOCK_BYTES; i++)
+            block_at(f, layer, block)[i] =
+                (unsigned char)(i * 7 + i / 251 + layer * 31 + block * 13 + seed);
+}
+
+/* Whether block holds what fill_block(from, seed) wrote there. */
+static inline bool
+block_holds(const struct fixture *f, uint32_t block, uint32_t from, uint32_t seed)
+{
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        for (uint32_t i = 0; i < BLOCK_BYTES; i++)
+            if (block_at(f, layer, block)[i] !=
+                (unsigned char)(i * 7 + i / 251 + layer * 31 + from * 13 + seed))
+                return false;
+    return true;
+}
+
+static inline void
+fixture_init(struct fixture *f)
+{
+    temp_dir_make(&f->dir);
+    f->memory = calloc((size_t)N_LAYERS * N_BLOCKS, BLOCK_BYTES);
+    assert_non_null(f->memory);
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        f->tokens[i] = (int32_t)(i * 2654435761u % 32000);
+}
+
+static inline void
+fixture_open(struct fixture *f, const char *const *settings)
+{
+    struct kvt_group group = opaque_group();
+
+    f->engine = open_engine(f, KVT_ROLE_BOTH, &group, 1, settings);
+    set_view(f->engine, 0, f->memory);
+}
+
+static inline void
+fixture_fini(struct fixture *f)
+{
+    kvt_engine_close(f->engine);
+    free(f->memory);
+    temp_dir_remove(&f->dir);
+}
+
+static inline struct kvt_seq *
+new_seq(const struct fixture *f, size_t n_tokens)
+{
+    struct kvt_seq *seq = NULL;
+
+    if (kvt_seq_new(f->engine, f->tokens, n_tokens, NULL, &seq))
+        fail_msg("%s", kvt_last_error());
+    return seq;
+}
+
+/* Chunks first .. first + n - 1 of a sequence in blocks first_block ... */
+struct io {
+    struct kvt_chunk chunks[16];
+    int32_t blocks[32];
+    struct kvt_group_io io;
+};
+
+static inline void
+make_io(struct io *io, const struct kvt_seq *seq, uint32_t group, size_t first,
+        uint32_t n, int32_t first_block)
+{
+    assert_int_equal(kvt_seq_chunks(seq, first, n, io->chunks), 0);
+    for (uint32_t i = 0; i < n * (CHUNK / BLOCK); i++)
+        io->blocks[i] = first_block + (int32_t)i;
+    io->io = (struct kvt_group_io){ .group = group, .n_chunks = n,
+                                    .chunks = io->chunks, .blocks = io->blocks,
+                                    .n_blocks = n * (CHUNK / BLOCK) };
+}
+
+static inline void
+store_and_flush(const struct fixture *f, const struct kvt_group_io *ios, size_t n)
+{
+    if (kvt_engine_store(f->engine, ios, n) || kvt_engine_flush(f->engine, 60000))
+        fail_msg("%s", kvt_last_error());
+}
+
+/* Load and wait for it. */
+static inline struct kvt_load *
+load_and_wait(const struct fixture *f, const struct kvt_group_io *ios, size_t n)
+{
+    struct pollfd fd = { .fd = kvt_engine_eventfd(f->engine), .events = POLLIN };
+    struct kvt_load *load = NULL, *done = NULL;
+
+    if (kvt_engine_load(f->engine, ios, n, 42, &load))
+        fail_msg("%s", kvt_last_error());
+    while (!kvt_engine_poll(f->engine, &done, 1))
+        poll(&fd, 1, 1000);
+    assert_ptr_equal(done, load);
+    return load;
+}
+
+/* Ask until the answer is known. */
+static inline uint64_t
+lookup(const struct fixture *f, struct kvt_seq *seq, uint64_t have, uint64_t max)
+{
+    uint64_t hit = 0;
+    int err;
+
+    while ((err = kvt_engine_lookup(f->engine, seq, have, max, &hit)) == -EAGAIN)
+        usleep(200);
+    assert_int_equal(err, 0);
+    return hit;
+}
+
+static inline uint64_t
+counter(const struct fixture *f, const char *name)
+{
+    uint64_t values[64];
+
+    kvt_engine_counters(f->engine, values, 64);
+    for (size_t i = 0; i < kvt_n_counters(); i++)
+        if (!strcmp(kvt_counter(i)->name, name))
+            return values[i];
+    fail_msg("no counter %s", name);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chunk hashes against values that CPython and hand-made CBOR gave. */
+#include "kvt-test.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "key/key.h"
+
+#define N_ROWS(table) (sizeof table / sizeof *table)
+
+/* Tokens 0, 1, 2... in chunks of chunk_tokens. */
+struct vector {
+    enum kvt__hash_kind kind;
+    const char *seed; /* NULL: the root without vLLM */
+    const char *root;
+    size_t chunk_tokens;
+    size_t n_chunks;
+    const char *chunks[4]; /* as key text has them */
+};
+
+static const struct vector vectors[] = {
+    {KVT__HASH_BUILTIN, "0", "49bc192c478bfc2e", 4, 4,
+     {"-13ca95e4793f0be", "-18a850cb1ebd618e", "1a540024b49d3bfe",
+      "5c530a29cdc5880c"}},
+    {KVT__HASH_BUILTIN, "42", "c06a5630ef176cb", 4, 4,
+     {"6f8a6a1adc08dcfa", "4fde92bfe2e5acc5", "66846221fdc8629e",
+      "409195cb3ae2c818"}},
+    {KVT__HASH_BUILTIN, "12345", "-3d08092e43349a4e", 4, 1,
+     {"43ea8e337f89cc82"}},
+    {KVT__HASH_BUILTIN, NULL, "0", 4, 4,
+     {"1abacd733b54a8ac", "-6c4f18f9b2e02e86", "-14ebd813703563eb",
+      "-1b34c242c8307818"}},
+    {KVT__HASH_BUILTIN, "0", "49bc192c478bfc2e", 256, 2,
+     {"5f05dec65811b7cc", "-adc333b9eaa0e45"}},
+    {KVT__HASH_SHA256_CBOR, "0", "4e1195df020de59e", 4, 4,
+     {"e1b5899bb7db4bea", "ec342acc6eb7fa96", "983858e3dbc25c18",
+      "52a9ac2563406e1b"}},
+    {KVT__HASH_SHA256_CBOR, "42", "9fa6eb003f14425e", 4, 4,
+     {"ce5ba2a2463f8d83", "d15e20742cf4ae2c", "7a9af41aec31e2f7",
+      "b26d794ec2397cf"}},
+    {KVT__HASH_SHA256_CBOR, "0", "4e1195df020de59e", 256, 2,
+     {"b8a960cfcc69e7a5", "cc309e143d545625"}},
+};
+
+static void
+assert_hash(int64_t hash, enum kvt__hash_kind kind, const char *want)
+{
+    char text[18];
+
+    kvt__key_hash_text(hash, kvt__hash_is_unsigned(kind), text);
+    assert_string_equal(text, want);
+}
+
+static void
+start(struct kvt__hash_chain *chain, const struct vector *v)
+{
+    if (v->seed)
+        assert_int_equal(kvt__hash_start(chain, v->kind, v->seed), 0);
+    else
+        kvt__hash_start_without_vllm(chain, v->kind);
+    assert_hash(chain->prev, v->kind, v->root);
+}
+
+static void
+known_chains_come_out(void **state)
+{
+    (void)state;
+    int32_t tokens[512];
+
+    for (int32_t i = 0; i < 512; i++)
+        tokens[i] = i;
+    for (size_t i = 0; i < N_ROWS(vectors); i++) {
+        const struct vector *v = &vectors[i];
+        struct kvt__hash_chain chain;
+        int64_t out[4];
+        start(&chain, v);
+        kvt__hash_chunks(&chain, tokens, v->chunk_tokens, v->n_chunks, out);
+        for (size_t k = 0; k < v->n_chunks; k++)
+            assert_hash(out[k], v->kind, v->chunks[k]);
+        assert_true(chain.prev == out[v->n_chunks - 1]);
+    }
+}
+
+static void
+known_values_are_those_of_the_decimal_table(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *seed;
+        int64_t root;
+        int64_t first;
+    } rows[] = {
+        {"0", 5313149338359954478, -89132315033465022},
+        {"42", 866561823186450123, 8037353148589333754},
+        {"12345", -4397775130427955790, 4893880296925678722},
+    };
+    static const int32_t tokens[] = {0, 1, 2, 3};
+
+    for (size_t i = 0; i < N_ROWS(rows); i++) {
+        struct kvt__hash_chain chain;
+        int64_t out;
+        assert_int_equal(
+            kvt__hash_start(&chain, KVT__HASH_BUILTIN, rows[i].seed), 0);
+        assert_true(chain.prev == rows[i].root);
+        kvt__hash_chunks(&chain, tokens, 4, 1, &out);
+        assert_true(out == rows[i].first);
+    }
+}
+
+/* The builtin's item hash of -1 is that of -2; SHA-256 tells them apart. */
+static const int32_t edges[] = {
+    -1,     -2,    0,      1,      23,     24,     255,       256,
+    65535,  65536, 70000,  -24,    -25,    -256,   -257,      -65536,
+    -65537, 10,    127999, 128000, 152063, -12345, INT32_MAX, INT32_MIN,
+};
+
+static void
+negative_and_large_tokens_hash_as_in_python(void **state)
+{
+    (void)state;
+    static const char *const builtin[] = {
+        "-f4993f0ab4860c4",
+        "-72868d4cf97b533",
+        "-4f90899ec881635f",
+        "195d9d6219b955d6",
+        "2793b7bfe9d8e07b",
+        "2149fc43e81154aa",
+    };
+    static const char *const cbor[] = {
+        "2848aa77ba99834e",
+        "cd228433a3cc0cfb",
+        "55ff419c89995ecd",
+        "c9a2d1366a79a289",
+        "d3cea1def0b7f925",
+        "5b4645ed17fadf2c",
+    };
+    struct kvt__hash_chain chain;
+    int64_t out[6];
+
+    assert_int_equal(kvt__hash_start(&chain, KVT__HASH_BUILTIN, "7"), 0);
+    kvt__hash_chunks(&chain, edges, 4, 6, out);
+    for (size_t i = 0; i < 6; i++)
+        assert_hash(out[i], KVT__HASH_BUILTIN, builtin[i]);
+    assert_int_equal(kvt__hash_start(&chain, KVT__HASH_SHA256_CBOR, "7"), 0);
+    kvt__hash_chunks(&chain, edges, 4, 6, out);
+    for (size_t i = 0; i < 6; i++)
+        assert_hash(out[i], KVT__HASH_SHA256_CBOR, cbor[i]);
+}
+
+static void
+builtin_takes_minus_one_for_minus_two(void **state)
+{
+    (void)state;
+    static const int32_t one[] = {-1}, two[] = {-2};
+    struct kvt__hash_chain a, b;
+    int64_t of_a, of_b;
+
+    for (int kind = KVT__HASH_BUILTIN; kind <= KVT__HASH_SHA256_CBOR; kind++) {
+        kvt__hash_start_without_vllm(&a, kind);
+        kvt__hash_start_without_vllm(&b, kind);
+        kvt__hash_chunks(&a, one, 1, 1, &of_a);
+        kvt__hash_chunks(&b, two, 1, 1, &of_b);
+        assert_int_equal(of_a == of_b, kind == KVT__HASH_BUILTIN);
+    }
+}
+
+/* Long chunks are encoded in pieces: the same chunk of 1,500 tokens hashed by
+ * the formula in Python. */
+static void
+chunk_longer_than_a_piece_hashes_as_in_python(void **state)
+{
+    (void)state;
+    int32_t tokens[1500];
+    struct kvt__hash_chain chain;
+    int64_t out;
+
+    for (int32_t i = 0; i < 1500; i++)
+        tokens[i] = i * 97 - 70000;
+    assert_int_equal(kvt__hash_start(&chain, KVT__HASH_SHA256_CBOR, "0"), 0);
+    kvt__hash_chunks(&chain, tokens, 1500, 1, &out);
+    assert_hash(out, KVT__HASH_SHA256_CBOR, "62cd98c00038efe");
+    assert_int_equal(kvt__hash_start(&chain, KVT__HASH_BUILTIN, "0"), 0);
+    kvt__hash_chunks(&chain, tokens, 1500, 1, &out);
+    assert_hash(out, KVT__HASH_BUILTIN, "-137bbd8011a5e02d");
+}
+
+/* The bytes that are hashed, where the previous hash has 64 bits and tokens have
+ * every length. */
+static void
+cbor_is_canonical(void **state)
+{
+    (void)state;
+    static const uint8_t text[] = {
+        0x83, 0x1b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x84, 0x01,
+        0x18, 0x18, 0x19, 0x01, 0x00, 0x1a, 0x00, 0x01, 0x11, 0x70, 0x80,
+    };
+    static const int32_t tokens[] = {1, 24, 256, 70000};
+    struct kvt__hash_chain chain = {KVT__HASH_SHA256_CBOR, -1};
+    uint8_t digest[KVT__SHA256_BYTES];
+    struct kvt__sha256 sha;
+    int64_t out;
+    uint64_t want = 0;
+
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, text, sizeof text);
+    kvt__sha256_end(&sha, digest);
+    for (size_t i = 0; i < 8; i++)
+        want = want << 8 | digest[i];
+    kvt__hash_chunks(&chain, tokens, 4, 1, &out);
+    assert_true((uint64_t)out == want);
+}
+
+static void
+many_chunks_are_the_same_as_one_at_a_time(void **state)
+{
+    (void)state;
+    int32_t tokens[11 * 5];
+
+    for (int32_t i = 0; i < 11 * 5; i++)
+        tokens[i] = i * 1000003 - 9999999;
+    for (int kind = KVT__HASH_BUILTIN; kind <= KVT__HASH_SHA256_CBOR; kind++)
+        for (size_t n = 0; n <= 11; n++) {
+            struct kvt__hash_chain all, single;
+            int64_t out[11], one;
+            kvt__hash_start_without_vllm(&all, kind);
+            kvt__hash_start_without_vllm(&single, kind);
+            kvt__hash_chunks(&all, tokens, 5, n, out);
+            for (size_t i = 0; i < n; i++) {
+                kvt__hash_chunks(&single, tokens + 5 * i, 5, 1, &one);
+                assert_true(one == out[i]);
+            }
+            assert_true(all.prev == single.prev);
+        }
+}
+
+static void
+no_seed_is_seed_zero(void **state)
+{
+    (void)state;
+    struct kvt__hash_chain none, zero;
+
+    for (int kind = KVT__HASH_BUILTIN; kind <= KVT__HASH_SHA256_CBOR; kind++) {
+        assert_int_equal(kvt__hash_start(&none, kind, NULL), 0);
+        assert_int_equal(kvt__hash_start(&zero, kind, "0"), 0);
+        assert_true(none.prev == zero.prev);
+    }
+}
+
+/* Roots of other seeds, from CPython. */
+static void
+seed_keys_the_hash_of_its_own_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *seed;
+        int64_t root;
+    } rows[] = {
+        {"1", -3509053104883717537},
+        {"7", 4372514316192806101},
+        {"007", -619829233496838461},
+        {"1234567", 1110514558037174741},
+        {"12345678", 1156688265350646103},
+        {"4294967295", 8891781246207573802},
+        {"0000004294967295", 1372710780306364223},
+    };
+    struct kvt__hash_chain chain;
+
+    for (size_t i = 0; i < N_ROWS(rows); i++) {
+        assert_int_equal(
+            kvt__hash_start(&chain, KVT__HASH_BUILTIN, rows[i].seed), 0);
+        assert_true(chain.prev == rows[i].root);
+    }
+}
+
+static void
+seed_that_names_no_root_is_einval_for_builtin(void **state)
+{
+    (void)state;
+    static const char *const seeds[] = {
+        "", "random", "-1", "+1", " 1", "1 ", "4294967296",
+        "99999999999999999999999", "0x1", "1.0",
+    };
+    struct kvt__hash_chain chain;
+
+    for (size_t i = 0; i < N_ROWS(seeds); i++) {
+        assert_int_equal(
+            kvt__hash_start(&chain, KVT__HASH_BUILTIN, seeds[i]), -EINVAL);
+        assert_non_null(strstr(kvt__why(), "PYTHONHASHSEED"));
+        assert_int_equal(
+            kvt__hash_start(&chain, KVT__HASH_SHA256_CBOR, seeds[i]), 0);
+    }
+}
+
+static void
+multimodal_ids_are_those_of_the_item(void **state)
+{
+    (void)state;
+    static const int32_t want[] = {
+        745123567,  1344425400, 1339761228, 710036011,  319229506,
+        1044807482, 1930143302, 2027438964, 1311463829, 1665847807,
+    };
+    int32_t got[N_ROWS(want) + 1];
+
+    for (size_t first = 0; first < N_ROWS(want); first++)
+        for (size_t n = 0; n <= N_ROWS(want) - first; n++) {
+            memset(got, 0x55, sizeof got);
+            kvt__hash_mm_tokens("img-1", first, got, n);
+            assert_memory_equal(got, want + first, n * sizeof *got);
+            assert_int_equal(got[n], 0x55555555);
+        }
+}
+
+static void
+multimodal_ids_far_into_an_item_and_of_other_items_differ(void **state)
+{
+    (void)state;
+    int32_t near[8], far[8], other[8];
+
+    kvt__hash_mm_tokens("img-1", 0, near, 8);
+    kvt__hash_mm_tokens("img-1", UINT64_C(8) << 32, far, 8);
+    kvt__hash_mm_tokens("img-2", 0, other, 8);
+    assert_memory_not_equal(near, far, sizeof near);
+    assert_memory_not_equal(near, other, sizeof near);
+    for (size_t i = 0; i < 8; i++)
+        assert_true(near[i] >= 0 && far[i] >= 0 && other[i] >= 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_chains_come_out),
+        cmocka_unit_test(known_values_are_those_of_the_decimal_table),
+        cmocka_unit_test(negative_and_large_tokens_hash_as_in_python),
+        cmocka_unit_test(builtin_takes_minus_one_for_minus_two),
+        cmocka_unit_test(chunk_longer_than_a_piece_hashes_as_in_python),
+        cmocka_unit_test(cbor_is_canonical),
+        cmocka_unit_test(many_chunks_are_the_same_as_one_at_a_time),
+        cmocka_unit_test(no_seed_is_seed_zero),
+        cmocka_unit_test(seed_keys_the_hash_of_its_own_text),
+        cmocka_unit_test(seed_that_names_no_root_is_einval_for_builtin),
+        cmocka_unit_test(multimodal_ids_are_those_of_the_item),
+        cmocka_unit_test(multimodal_ids_far_into_an_item_and_of_other_items_differ),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

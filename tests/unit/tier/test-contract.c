@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every tier promises, tried on each kind. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/xattr.h>
+
+#include "tier-test.h"
+
+/* A kind under test; %1$s in the URL is a fresh directory. */
+struct kind {
+    const char *name;
+    const char *url;
+    bool header;
+};
+
+static const struct kind kinds[] = {
+    { "fs", "fs://%1$s", true },
+    { "fs, no header", "fs://%1$s", false },
+    { "fs, three directories", "fs://%1$s/a, %1$s/b,%1$s/c", true },
+    { "fault over fs", "fault://seed=1/fs://%1$s", true },
+};
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+struct fixture {
+    const struct kind *kind;
+    struct temp_dir dir;
+    struct kvt__tier *tier;
+    const struct kvt__tier_ops *ops;
+};
+
+static int
+setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    char url[1024];
+
+    assert_non_null(f);
+    f->kind = *state;
+    temp_dir_make(&f->dir);
+    snprintf(url, sizeof url, f->kind->url, f->dir.path);
+    f->tier = open_tier(url, f->kind->header);
+    f->ops = f->tier->ops;
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    f->ops->close(f->tier);
+    temp_dir_remove(&f->dir);
+    free(f);
+    return 0;
+}
+
+/* ------------------------------------------------------------ put and get */
+
+static void
+get_of_an_absent_chunk_is_enoent(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    chunk_init(&c, "model", 1);
+    assert_int_equal(get_bytes(f->tier, &c.object, 100, 0, &found, &same), -ENOENT);
+    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENOENT);
+    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENOENT);
+}
+
+static void
+check_found(const struct chunk *c, size_t bytes, uint64_t seed,
+            const struct kvt__found *found)
+{
+    assert_true(found->has_id);
+    assert_true(kvt__id_equal(&found->id, &c->object.id));
+    assert_int_equal(found->crc, crc_of(bytes, seed));
+    assert_int_equal(found->tokens, c->object.tokens);
+    assert_int_equal(found->payload_bytes, bytes);
+}
+
+static void
+get_returns_what_put_stored(void **state)
+{
+    static const size_t sizes[] = { 1, 4095, 4096, 300 << 10, (1 << 20) + 28 };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (int part = 0; part < 3; part++) {
+            struct kvt__found found;
+            struct chunk c;
+            bool same;
+
+            chunk_init(&c, "model", (int64_t)(i * 3) + part);
+            c.object.whole = part == 0;
+            c.object.opaque = part == 2;
+            c.object.tokens = part ? 17 : 256;
+            assert_int_equal(put_bytes(f->tier, &c.object, sizes[i], i), 0);
+            assert_int_equal(
+                get_bytes(f->tier, &c.object, sizes[i], i, &found, &same), 0);
+            assert_true(same);
+            check_found(&c, sizes[i], i, &found);
+        }
+    }
+}
+
+/* A second tier may want another phase than the pool has. */
+static void
+any_phase_of_a_slot_will_do(void **state)
+{
+    static const size_t phases[] = { 0, 1, 28, 64, 4095 };
+    const size_t bytes = (300 << 10) + 5;
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        for (size_t j = 0; j < sizeof phases / sizeof *phases; j++) {
+            struct kvt__slot put = slot_new(bytes, phases[i]);
+            struct kvt__slot get = slot_new(bytes, phases[j]);
+            struct kvt__found found;
+            struct chunk c;
+
+            chunk_init(&c, "model", (int64_t)(i * 8 + j));
+            slot_fill(&put, i);
+            assert_int_equal(f->ops->put(f->tier, &c.object, &put,
+                                         crc_of(bytes, i)), 0);
+            assert_int_equal(f->ops->get(f->tier, &c.object, &get, &found), 0);
+            assert_true(slot_holds(&get, i));
+            check_found(&c, bytes, i, &found);
+            slot_free(&put, phases[i]);
+            slot_free(&get, phases[j]);
+        }
+    }
+}
+
+static void
+put_leaves_the_payload_as_it_was(void **state)
+{
+    struct fixture *f = *state;
+    size_t phase = f->ops->phase(f->tier);
+    struct kvt__slot slot = slot_new(9000, phase);
+    struct chunk c;
+
+    assert_true(phase < 4096);
+    chunk_init(&c, "model", 1);
+    slot_fill(&slot, 4);
+    assert_int_equal(f->ops->put(f->tier, &c.object, &slot, crc_of(9000, 4)), 0);
+    assert_true(slot_holds(&slot, 4));
+    slot_free(&slot, phase);
+}
+
+static void
+put_overwrites_whole(void **state)
+{
+    static const size_t sizes[] = { 300 << 10, 5000, 400 << 10, 1 };
+    struct fixture *f = *state;
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    chunk_init(&c, "model", -7);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        c.object.tokens = (uint32_t)i + 1;
+        c.object.id.b[0]++;
+        assert_int_equal(put_bytes(f->tier, &c.object, sizes[i], i), 0);
+        assert_int_equal(get_bytes(f->tier, &c.object, sizes[i], i, &found, &same),
+                         0);
+        assert_true(same);
+        check_found(&c, sizes[i], i, &found);
+    }
+}
+
+static void
+get_of_another_length_is_ebadmsg(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    chunk_init(&c, "model", 1);
+    assert_int_equal(put_bytes(f->tier, &c.object, 5000, 1), 0);
+    assert_int_equal(get_bytes(f->tier, &c.object, 4999, 1, &found, &same), -EBADMSG);
+    assert_int_equal(get_bytes(f->tier, &c.object, 9000, 1, &found, &same), -EBADMSG);
+    assert_int_equal(get_bytes(f->tier, &c.object, 5000, 1, &found, &same), 0);
+}
+
+static void
+probe_tells_size_and_identity(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+
+    for (int part = 0; part < 3; part++) {
+        struct chunk c;
+
+        chunk_init(&c, "model", part);
+        c.object.whole = part == 0;
+        c.object.opaque = part == 2;
+        assert_int_equal(put_bytes(f->tier, &c.object, 70000, 3), 0);
+        memset(&found, 0xff, sizeof found);
+        assert_int_equal(f->ops->probe(f->tier, &c.object, &found), 0);
+        check_found(&c, 70000, 3, &found);
+        assert_true(found.stored_bytes >= 70000);
+    }
+}
+
+/* Room is reserved before the first byte: what is foretold must suffice. */
+static void
+no_chunk_takes_more_than_stored_bytes_foretold(void **state)
+{
+    static const size_t sizes[] = { 1, 4000, 4096, 8160, 300 << 10, (1 << 20) - 92 };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (int part = 0; part < 3; part++) {
+            struct kvt__found found;
+            struct chunk c;
+
+            chunk_init(&c, "model", (int64_t)(i * 3) + part);
+            c.object.whole = part == 0;
+            c.object.opaque = part == 2;
+            assert_int_equal(put_bytes(f->tier, &c.object, sizes[i], i), 0);
+            assert_int_equal(f->ops->probe(f->tier, &c.object, &found), 0);
+            assert_in_range(found.stored_bytes, 1,
+                            f->ops->stored_bytes(f->tier, &c.object, sizes[i]));
+        }
+    }
+}
+
+static void
+what_is_removed_is_absent(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    struct chunk c, other;
+    bool same;
+
+    chunk_init(&c, "model", 1);
+    chunk_init(&other, "model", 2);
+    assert_int_equal(put_bytes(f->tier, &c.object, 100, 1), 0);
+    assert_int_equal(put_bytes(f->tier, &other.object, 100, 2), 0);
+    assert_int_equal(f->ops->remove(f->tier, &c.object), 0);
+    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENOENT);
+    assert_int_equal(get_bytes(f->tier, &c.object, 100, 1, &found, &same), -ENOENT);
+    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENOENT);
+    assert_int_equal(get_bytes(f->tier, &other.object, 100, 2, &found, &same), 0);
+    assert_true(same);
+}
+
+static void
+opaque_chunks_lie_apart_from_others_of_the_same_key(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    chunk_init(&c, "model", 1);
+    c.object.opaque = true;
+    assert_int_equal(put_bytes(f->tier, &c.object, 100, 1), 0);
+    c.object.opaque = false;
+    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENOENT);
+    assert_int_equal(put_bytes(f->tier, &c.object, 100, 2), 0);
+    c.object.opaque = true;
+    assert_int_equal(get_bytes(f->tier, &c.object, 100, 1, &found, &same), 0);
+    assert_true(same);
+}
+
+/* ------------------------------------------------------------------- names */
+
+static void
+a_model_name_with_slashes_leaves_no_directory(void **state)
+{
+    static const char *const models[] = { "org/model", "../../up", "a/../b", "/abs" };
+    struct fixture *f = *state;
+    struct kvt__found found;
+    bool same;
+
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct chunk c;
+
+        chunk_init(&c, models[i], (int64_t)i);
+        assert_int_equal(put_bytes(f->tier, &c.object, 5000, i), 0);
+        assert_int_equal(get_bytes(f->tier, &c.object, 5000, i, &found, &same), 0);
+        assert_true(same);
+    }
+}
+
+static void
+a_name_too_long_is_refused_by_every_call(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    char model[256];
+    struct chunk c;
+    bool same;
+
+    memset(model, 'm', 255);
+    model[255] = '\0';
+    chunk_init(&c, model, 1);
+    assert_int_equal(put_bytes(f->tier, &c.object, 100, 1), -ENAMETOOLONG);
+    assert_int_equal(get_bytes(f->tier, &c.object, 100, 1, &found, &same),
+                     -ENAMETOOLONG);
+    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENAMETOOLONG);
+    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENAMETOOLONG);
+}
+
+/* ----------------------------------------------------------------- listing */
+
+struct listing {
+    size_t n;
+    struct {
+        char key[KVT__KEY_TEXT_MAX + 1];
+        bool opaque;
+        uint32_t path;
+        uint64_t bytes;
+        int64_t mtime_ns;
+    } names[64];
+};
+
+static void
+take_name(void *ctx, const char *key, bool opaque, uint32_t path,
+          uint64_t stored_bytes, int64_t mtime_ns)
+{
+    struct listing *l = ctx;
+
+    if (l->n < 64) {
+        snprintf(l->names[l->n].key, sizeof l->names[0].key, "%s", key);
+        l->names[l->n].opaque = opaque;
+        l->names[l->n].path = path;
+        l->names[l->n].bytes = stored_bytes;
+        l->names[l->n].mtime_ns = mtime_ns;
+    }
+    l->n++;
+}
+
+static bool
+listed(const struct listing *l, const struct chunk *c, uint64_t bytes)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (!strcmp(l->names[i].key, c->key) &&
+            l->names[i].opaque == c->object.opaque && l->names[i].bytes == bytes)
+            return true;
+    return false;
+}
+
+static void
+list_names_everything_and_nothing_else(void **state)
+{
+    struct fixture *f = *state;
+    struct listing *l = calloc(1, sizeof *l);
+    struct chunk chunks[12];
+
+    assert_non_null(l);
+    assert_int_equal(f->ops->list(f->tier, take_name, l), 0);
+    assert_int_equal(l->n, 0);
+    for (size_t i = 0; i < 12; i++) {
+        chunk_init(&chunks[i], i % 2 ? "org/model-x" : "m", (int64_t)i - 6);
+        chunks[i].object.opaque = i % 3 == 0;
+        assert_int_equal(put_bytes(f->tier, &chunks[i].object, i * 5000 + 1, i), 0);
+    }
+    assert_int_equal(f->ops->remove(f->tier, &chunks[7].object), 0);
+    l->n = 0;
+    assert_int_equal(f->ops->list(f->tier, take_name, l), 0);
+    assert_int_equal(l->n, 11);
+    for (size_t i = 0; i < 12; i++) {
+        struct kvt__found found = { 0 };
+
+        (void)f->ops->probe(f->tier, &chunks[i].object, &found);
+        assert_int_equal(listed(l, &chunks[i], found.stored_bytes), i != 7);
+    }
+    free(l);
+}
+
+/* ----------------------------------------------------------------- threads */
+
+#define N_THREADS 4
+#define N_ROUNDS 60
+#define RACE_BYTES ((size_t)300 << 10)
+
+struct race {
+    struct fixture *f;
+    _Atomic int n_bad;
+    _Atomic int n_good;
+};
+
+struct racer {
+    struct race *race;
+    unsigned number;
+    struct kvt__slot slot;
+};
+
+/* The identity names the seed, so that bytes of another writer show. */
+static void
+race_put(struct racer *r, const struct chunk *c, unsigned round)
+{
+    struct fixture *f = r->race->f;
+    struct kvt__object object = c->object;
+    uint32_t seed = r->number * 1000 + round;
+
+    memset(&object.id, 0, sizeof object.id);
+    kvt__put_le32(object.id.b, seed);
+    slot_fill(&r->slot, seed);
+    if (f->ops->put(f->tier, &object, &r->slot,
+                    kvt__crc32c(0, r->slot.payload, RACE_BYTES)))
+        r->race->n_bad++;
+}
+
+static void
+race_get(struct racer *r, const struct chunk *c)
+{
+    struct fixture *f = r->race->f;
+    struct kvt__found found;
+    int err = f->ops->get(f->tier, &c->object, &r->slot, &found);
+
+    if (err == -ENOENT)
+        return;
+    if (err || !found.has_id || !slot_holds(&r->slot, kvt__get_le32(found.id.b)) ||
+        kvt__crc32c(0, r->slot.payload, RACE_BYTES) != found.crc)
+        r->race->n_bad++;
+    else
+        r->race->n_good++;
+}
+
+static void *
+racer_main(void *arg)
+{
+    struct racer *r = arg;
+    struct fixture *f = r->race->f;
+    struct kvt__found found;
+    struct chunk c;
+
+    chunk_init(&c, "model", 1);
+    for (unsigned round = 0; round < N_ROUNDS; round++) {
+        if (r->number % 2) {
+            race_get(r, &c);
+            int err = f->ops->probe(f->tier, &c.object, &found);
+            if (err ? err != -ENOENT : found.payload_bytes != RACE_BYTES)
+                r->race->n_bad++;
+        } else {
+            race_put(r, &c, round);
+            if (round % 8 == 7) {
+                int err = f->ops->remove(f->tier, &c.object);
+                if (err && err != -ENOENT)
+                    r->race->n_bad++;
+            }
+        }
+    }
+    return NULL;
+}
+
+static void
+racing_calls_for_one_key_never_yield_a_torn_chunk(void **state)
+{
+    struct fixture *f = *state;
+    size_t phase = f->ops->phase(f->tier);
+    struct race race = { .f = f };
+    struct racer racers[N_THREADS];
+    pthread_t threads[N_THREADS];
+
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        racers[i] = (struct racer){ &race, i, slot_new(RACE_BYTES, phase) };
+        assert_int_equal(pthread_create(&threads[i], NULL, racer_main, &racers[i]),
+                         0);
+    }
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        slot_free(&racers[i].slot, phase);
+    }
+    assert_int_equal(race.n_bad, 0);
+}
+
+/* -------------------------------------------------------------------- null */
+
+static void
+null_forgets_what_it_is_given(void **state)
+{
+    struct kvt__tier *tier = open_tier("null://", true);
+    struct listing l = { 0 };
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    (void)state;
+    chunk_init(&c, "model", 1);
+    assert_int_equal(put_bytes(tier, &c.object, 5000, 1), 0);
+    assert_int_equal(get_bytes(tier, &c.object, 5000, 1, &found, &same), -ENOENT);
+    assert_int_equal(tier->ops->probe(tier, &c.object, &found), -ENOENT);
+    assert_int_equal(tier->ops->remove(tier, &c.object), -ENOENT);
+    assert_int_equal(tier->ops->list(tier, take_name, &l), 0);
+    assert_int_equal(l.n, 0);
+    assert_int_equal(tier->ops->private_dir(tier), -1);
+    assert_int_equal(tier->ops->phase(tier), 0);
+    assert_true(tier->ops->default_limit(tier) > UINT64_C(1) << 50);
+    assert_int_equal(tier->ops->stored_bytes(tier, &c.object, 5000), 5000);
+    tier->ops->close(tier);
+}
+
+static void
+a_url_of_no_kind_is_refused(void **state)
+{
+    struct kvt__tier *tier = NULL;
+
+    (void)state;
+    assert_int_equal(try_open("/var/cache", true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "remote_url: '/var/cache' is no URL"));
+    assert_int_equal(try_open("gopher://x", true, &tier), -ENODEV);
+    assert_non_null(strstr(kvt__why(), "'gopher://'"));
+    assert_int_equal(try_open("null://x", true, &tier), -EINVAL);
+    assert_null(tier);
+}
+
+#define CONTRACT(fn) { #fn, fn }
+static const struct {
+    const char *name;
+    CMUnitTestFunction fn;
+} contract[] = {
+    CONTRACT(get_of_an_absent_chunk_is_enoent),
+    CONTRACT(get_returns_what_put_stored),
+    CONTRACT(any_phase_of_a_slot_will_do),
+    CONTRACT(put_leaves_the_payload_as_it_was),
+    CONTRACT(put_overwrites_whole),
+    CONTRACT(get_of_another_length_is_ebadmsg),
+    CONTRACT(probe_tells_size_and_identity),
+    CONTRACT(no_chunk_takes_more_than_stored_bytes_foretold),
+    CONTRACT(what_is_removed_is_absent),
+    CONTRACT(opaque_chunks_lie_apart_from_others_of_the_same_key),
+    CONTRACT(a_model_name_with_slashes_leaves_no_directory),
+    CONTRACT(a_name_too_long_is_refused_by_every_call),
+    CONTRACT(list_names_everything_and_nothing_else),
+    CONTRACT(racing_calls_for_one_key_never_yield_a_torn_chunk),
+};
+#define N_CONTRACT (sizeof contract / sizeof *contract)
+
+int
+main(void)
+{
+    static char names[N_CONTRACT * N_KINDS][128];
+    static struct CMUnitTest tests[N_CONTRACT * N_KINDS + 2] = {
+        cmocka_unit_test(null_forgets_what_it_is_given),
+        cmocka_unit_test(a_url_of_no_kind_is_refused),
+    };
+
+    for (size_t i = 0; i < N_CONTRACT * N_KINDS; i++) {
+        const struct kind *kind = &kinds[i / N_CONTRACT];
+
+        snprintf(names[i], sizeof names[i], "%s (%s)", contract[i % N_CONTRACT].name,
+                 kind->name);
+        tests[i + 2] = (struct CMUnitTest){ names[i], contract[i % N_CONTRACT].fn,
+                                            setup, teardown, (void *)kind };
+    }
+    return cmocka_run_group_tests_name("tier contract", tests, NULL, NULL);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tiers over a directory, and chunks whose every byte follows from a seed. */
+#ifndef KVT_TIER_TEST_H
+#define KVT_TIER_TEST_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "kvt-test.h"
+#include "kvtier.h"
+#include "temp-dir.h"
+
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "tier/tier.h"
+
+/* The configuration lives only as long as open: no tier may keep it. */
+static inline int
+try_open(const char *url, bool header, struct kvt__tier **out)
+{
+    const char *settings[] = { header ? "save_chunk_meta=true"
+                                      : "save_chunk_meta=false", NULL };
+    const char *no_environment[] = { NULL };
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct kvt_config *config = NULL;
+
+    sources.file = "/dev/null";
+    sources.environment = no_environment;
+    sources.settings = settings;
+    if (kvt_config_open(&sources, &config))
+        fail_msg("%s", kvt_last_error());
+    int err = kvt__tier_open(config, "remote_url", url, out);
+    kvt_config_free(config);
+    return err;
+}
+
+static inline struct kvt__tier *
+open_tier(const char *url, bool header)
+{
+    struct kvt__tier *tier = NULL;
+
+    if (try_open(url, header, &tier))
+        fail_msg("%s: %s", url, kvt__why());
+    return tier;
+}
+
+/* ------------------------------------------------------------------- slots */
+
+/* A slot as the pool makes them: with rooms, on the grid of 4096 plus phase. */
+static inline struct kvt__slot
+slot_new(size_t bytes, size_t phase)
+{
+    size_t n = kvt__round_up(2 * KVT__SLOT_ROOM + phase + bytes, 4096);
+    unsigned char *base = aligned_alloc(4096, n);
+
+    if (!base)
+        abort();
+    memset(base, 0x5a, n);
+    return (struct kvt__slot){ base + KVT__SLOT_ROOM + phase, bytes };
+}
+
+static inline void
+slot_free(struct kvt__slot *slot, size_t phase)
+{
+    free(slot->payload - KVT__SLOT_ROOM - phase);
+}
+
+static inline unsigned char
+byte_at(uint64_t seed, size_t i)
+{
+    uint64_t v = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15) + i / 8;
+
+    v = (v ^ (v >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (unsigned char)(v >> (8 * (i % 8)));
+}
+
+static inline void
+slot_fill(const struct kvt__slot *slot, uint64_t seed)
+{
+    for (size_t i = 0; i < slot->bytes; i++)
+        slot->payload[i] = byte_at(seed, i);
+}
+
+static inline bool
+slot_holds(const struct kvt__slot *slot, uint64_t seed)
+{
+    for (size_t i = 0; i < slot->bytes; i++)
+        if (slot->payload[i] != byte_at(seed, i))
+            return false;
+    return true;
+}
+
+/* ----------------------------------------------------------------- objects */
+
+struct chunk {
+    struct kvt__object object;
+    char key[KVT__KEY_TEXT_MAX + 1];
+};
+
+static inline void
+chunk_init(struct chunk *c, const char *model, int64_t hash)
+{
+    char digits[18];
+
+    kvt__key_hash_text(hash, false, digits);
+    snprintf(c->key, sizeof c->key, "%s@1@0@%s@bfloat16", model, digits);
+    c->object = (struct kvt__object){
+        .key = c->key, .hash = hash, .whole = true, .tokens = 256,
+        .shape = { 1, 3, { 2, 32, 256, 1024 } } };
+    for (size_t i = 0; i < sizeof c->object.id.b; i++)
+        c->object.id.b[i] = (uint8_t)((uint64_t)hash * 31 + i);
+}
+
+/* Put bytes made from seed.  0 or -errno. */
+static inline int
+put_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+          uint64_t seed)
+{
+    size_t phase = tier->ops->phase(tier);
+    struct kvt__slot slot = slot_new(bytes, phase);
+
+    slot_fill(&slot, seed);
+    int err = tier->ops->put(tier, object, &slot,
+                             kvt__crc32c(0, slot.payload, bytes));
+    slot_free(&slot, phase);
+    return err;
+}
+
+/* Get bytes; *same: they are those of seed. */
+static inline int
+get_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+          uint64_t seed, struct kvt__found *found, bool *same)
+{
+    size_t phase = tier->ops->phase(tier);
+    struct kvt__slot slot = slot_new(bytes, phase);
+
+    int err = tier->ops->get(tier, object, &slot, found);
+    *same = !err && slot_holds(&slot, seed);
+    slot_free(&slot, phase);
+    return err;
+}
+
+static inline uint32_t
+crc_of(size_t bytes, uint64_t seed)
+{
+    struct kvt__slot slot = slot_new(bytes, 0);
+
+    slot_fill(&slot, seed);
+    uint32_t crc = kvt__crc32c(0, slot.payload, bytes);
+    slot_free(&slot, 0);
+    return crc;
+}
+
+#endif
