@@ -35,6 +35,12 @@ def free_port():
         return s.getsockname()[1]
 
 
+def plain_environment():
+    """Ours, without what would configure kvtier behind the demo's back."""
+    return {k: v for k, v in os.environ.items()
+            if not k.startswith(("LMCACHE_", "KVTIER_"))}
+
+
 def install_signal_handlers():
     """Let SIGTERM and SIGHUP unwind the stack, so that servers are stopped."""
     def quit_cleanly(signum, _frame):
@@ -105,8 +111,7 @@ class Server:
         return command + self.args
 
     def environment(self):
-        env = {k: v for k, v in os.environ.items()
-               if not k.startswith(("LMCACHE_", "KVTIER_"))}
+        env = plain_environment()
         env.update(
             HF_HUB_OFFLINE="1",
             TRANSFORMERS_OFFLINE="1",

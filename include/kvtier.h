@@ -160,6 +160,94 @@ struct kvt_param_info {
 /* Describe setting i.  Returns 0, or -ENOENT when there is no setting i. */
 KVT_API KVT_MUST_CHECK int kvt_param(size_t i, struct kvt_param_info *out);
 
+/* -------------------------------------------------------------------- store */
+
+struct kvt_store; /* the configured tiers, keys to bytes */
+
+/* Open the tiers the configuration names, without an engine: what the command
+ * line does.  Blocks.  Errors as kvt_engine_open(). */
+KVT_API KVT_MUST_CHECK int
+kvt_store_open(const struct kvt_config *config, struct kvt_store **out);
+
+/* Waits for requests under way; those not polled are dropped. */
+KVT_API void kvt_store_close(struct kvt_store *store);
+
+enum kvt_op_kind {
+    KVT_OP_PUT = 1,    /* bytes of buf under key, in every tier */
+    KVT_OP_GET = 2,    /* into buf, from the first tier that has the key */
+    KVT_OP_STAT = 3,   /* is it there, and how large */
+    KVT_OP_DELETE = 4, /* from every tier */
+    KVT_OP_VERIFY = 5, /* read it whole, check it, leave it */
+};
+
+/* What is known of stored bytes. */
+#define KVT_FOUND_CHECKED 1u /* a checksum was there and is right (GET, VERIFY) */
+#define KVT_FOUND_ID 2u      /* carries an identity and a checksum */
+
+/* One request.  key: key text as LMCache writes it.  The struct and what it
+ * points to belong to the store from kvt_store_submit() until kvt_store_poll()
+ * returns it. */
+struct kvt_op {
+    size_t struct_size;
+    uint32_t kind;     /* enum kvt_op_kind */
+    const char *key;
+    void *buf;         /* PUT: read, GET: written */
+    uint64_t bytes;    /* PUT: how many; GET: room in buf */
+    void *user;        /* yours */
+
+    int status;        /* out: 0, -ENOENT, -EBADMSG, -ENOSPC, -EMSGSIZE (GET: buf is
+                        * too small, found_bytes says for what), ... */
+    uint32_t found;    /* out: KVT_FOUND_* */
+    uint64_t found_bytes; /* out: payload bytes */
+    uint32_t tokens;   /* out: tokens in the chunk; 0 unknown */
+    uint8_t id[16];    /* out, with KVT_FOUND_ID: its identity */
+    char why[192];     /* out: a sentence when status is not 0 */
+};
+
+/* Start n requests.  Never blocks on storage. */
+KVT_API KVT_MUST_CHECK int
+kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n);
+
+/* Up to max requests that are done; returns their number. */
+KVT_API size_t
+kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max);
+
+/* Readable while kvt_store_poll() has something to return. */
+KVT_API int kvt_store_eventfd(const struct kvt_store *store);
+
+/* One request on the calling thread.  Blocks.  Returns op->status. */
+KVT_API int kvt_store_run(struct kvt_store *store, struct kvt_op *op);
+
+/* What kvt_store_list() found. */
+struct kvt_listed {
+    size_t struct_size;
+    const char *key;       /* valid during the call */
+    const char *tier;
+    uint64_t stored_bytes; /* on disk, framing included */
+    int64_t mtime_ns;      /* of writing, wall clock */
+};
+
+/* Name everything in the store, in no order; fn returns 0 to go on.  Blocks. */
+KVT_API KVT_MUST_CHECK int
+kvt_store_list(struct kvt_store *store,
+               int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx);
+
+/* What one tier holds, and may. */
+struct kvt_tier_info {
+    size_t struct_size;
+    char tier[16];
+    char url[512];
+    uint64_t n_chunks;
+    uint64_t used_bytes;
+    uint64_t limit_bytes; /* 0: none */
+    uint64_t n_entries;   /* places in the index */
+    int index_shared;     /* 0: the index is this process's alone */
+};
+
+/* Tier number i, in the order they are asked.  -ENOENT: there are fewer. */
+KVT_API KVT_MUST_CHECK int
+kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out);
+
 /* ------------------------------------------------------------------- engine */
 
 struct kvt_engine; /* one engine process's view of the cache */

@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -22,6 +24,25 @@ static struct {
 
 static const char *const level_names[] = { "ERROR", "WARNING", "INFO", "DEBUG" };
 
+/* Python's name for what is above all of ours. */
+#define CRITICAL "CRITICAL"
+
+/* The level the environment asks for, unless a caller has set one. */
+static void
+level_from_environment(void)
+{
+    static atomic_flag read = ATOMIC_FLAG_INIT;
+    const char *name;
+
+    if (atomic_flag_test_and_set(&read))
+        return;
+    name = getenv("KVTIER_LOG_LEVEL");
+    if (!name)
+        name = getenv("LMCACHE_LOG_LEVEL");
+    if (name && !sink.fn && kvt__log_level(name))
+        fprintf(stderr, "kvtier: %s\n", kvt__why());
+}
+
 void
 kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 {
@@ -35,6 +56,8 @@ kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 int
 kvt__log_level(const char *name)
 {
+    if (!strcasecmp(name, CRITICAL))
+        name = level_names[0];
     for (int i = 0; i < 4; i++) {
         if (!strcasecmp(name, level_names[i])) {
             __atomic_store_n(&sink.max_level, i, __ATOMIC_RELAXED);
@@ -51,6 +74,7 @@ kvt__log(enum kvt_log_level level, const char *fmt, ...)
     char line[1024];
     va_list ap;
 
+    level_from_environment();
     if ((int)level > __atomic_load_n(&sink.max_level, __ATOMIC_RELAXED))
         return;
     va_start(ap, fmt);

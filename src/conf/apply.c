@@ -252,6 +252,22 @@ normalise(struct kvt__reading *r)
     }
 }
 
+/* A path that stays inside the directory it is taken from. */
+static bool
+stays_inside(const char *path)
+{
+    if (*path == '/')
+        return false;
+    for (const char *part = path; *part; part += strspn(part, "/")) {
+        size_t len = strcspn(part, "/");
+
+        if (len == 2 && !strncmp(part, "..", 2))
+            return false;
+        part += len;
+    }
+    return true;
+}
+
 static void
 check_together(struct kvt__reading *r)
 {
@@ -262,6 +278,13 @@ check_together(struct kvt__reading *r)
         kvt__note(r, KVT__ERROR, "remote_url", origin,
                   "remote_url (%s) is no URL: write fs:///directory, s3://bucket or "
                   "hf3fs:///directory.", origin);
+    if (c->fs_connector_relative_tmp_dir &&
+        !stays_inside(c->fs_connector_relative_tmp_dir)) {
+        origin = kvt__config_origin(c, fs_connector_relative_tmp_dir);
+        kvt__note(r, KVT__ERROR, "fs_connector_relative_tmp_dir", origin,
+                  "fs_connector_relative_tmp_dir (%s): use a relative path without '..'.",
+                  origin);
+    }
     if (c->remote_serde && strcmp(c->remote_serde, "naive")) {
         origin = kvt__config_origin(c, remote_serde);
         kvt__note(r, KVT__WARNING, "remote_serde", origin,

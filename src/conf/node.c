@@ -10,6 +10,71 @@
 #include "base/error.h"
 #include "conf/read.h"
 
+/* How many bytes the UTF-8 character at s has; 0: it is none. */
+static size_t
+utf8_length(const unsigned char *s)
+{
+    static const struct {
+        unsigned char mask, lead, least_second, greatest_second;
+    } forms[] = {
+        { 0xff, 0xe0, 0xa0, 0xbf }, { 0xff, 0xed, 0x80, 0x9f },
+        { 0xff, 0xf0, 0x90, 0xbf }, { 0xff, 0xf4, 0x80, 0x8f },
+        { 0xe0, 0xc0, 0x80, 0xbf }, { 0xf0, 0xe0, 0x80, 0xbf },
+        { 0xfc, 0xf0, 0x80, 0xbf },
+    };
+    size_t len = *s < 0x80 ? 1 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : 4;
+
+    if (len == 1)
+        return 1;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if ((*s & forms[i].mask) != forms[i].lead)
+            continue;
+        if (*s < 0xc2 || s[1] < forms[i].least_second || s[1] > forms[i].greatest_second)
+            return 0;
+        for (size_t j = 2; j < len; j++)
+            if ((s[j] & 0xc0) != 0x80)
+                return 0;
+        return len;
+    }
+    return 0;
+}
+
+/* Names of files and values of variables are bytes; what we say is UTF-8. */
+static void
+clean_utf8(char *text)
+{
+    while (*text) {
+        size_t len = utf8_length((const unsigned char *)text);
+
+        if (!len)
+            *text = '?';
+        text += len ? len : 1;
+    }
+}
+
+/* Keys and values may hold anything; a message is one line. */
+static void
+clean_line(char *text)
+{
+    clean_utf8(text);
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = '?';
+}
+
+json_t *
+kvt__text_json(const char *text)
+{
+    char *copy = strdup(text);
+
+    if (!copy)
+        return NULL;
+    clean_utf8(copy);
+    json_t *json = json_string(copy);
+    free(copy);
+    return json;
+}
+
 void
 kvt__note(struct kvt__reading *r, enum kvt__gravity gravity, const char *key,
           const char *origin, const char *fmt, ...)
@@ -21,14 +86,15 @@ kvt__note(struct kvt__reading *r, enum kvt__gravity gravity, const char *key,
         return;
     problem->gravity = gravity;
     problem->key = key ? kvt__memory_text(&r->memory, key, strlen(key)) : NULL;
-    problem->origin = origin;
+    problem->origin = origin ? kvt__memory_text(&r->memory, origin, strlen(origin)) : NULL;
     va_start(ap, fmt);
     problem->text = kvt__memory_vprintf(&r->memory, fmt, ap);
     va_end(ap);
-    /* Keys and values may hold anything; a message is one line. */
-    for (char *c = (char *)problem->text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
+    clean_line((char *)problem->text);
+    if (key)
+        clean_line((char *)problem->key);
+    if (origin)
+        clean_line((char *)problem->origin);
     if (r->last_problem)
         r->last_problem->next = problem;
     else
@@ -119,7 +185,7 @@ scalar_json(const struct kvt__node *node)
     char *end;
 
     if (node->quoted || !*text)
-        return json_string(text);
+        return kvt__text_json(text);
     if (!strcasecmp(text, "true"))
         return json_true();
     if (!strcasecmp(text, "false"))
@@ -133,7 +199,7 @@ scalar_json(const struct kvt__node *node)
         if (!*end && isfinite(number))
             return json_real(number);
     }
-    return json_string(text);
+    return kvt__text_json(text);
 }
 
 json_t *

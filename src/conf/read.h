@@ -161,6 +161,9 @@ struct kvt__node *kvt__read_json(struct kvt__reading *r, const char *text,
 /* A node as JSON: plain YAML scalars become numbers, booleans or null. */
 json_t *kvt__node_json(const struct kvt__node *node);
 
+/* Text as JSON; what is no UTF-8 becomes '?'.  NULL: no memory. */
+json_t *kvt__text_json(const char *text);
+
 /* The value of a variable; NULL: not set. */
 const char *
 kvt__variable(const char *const *environment, const char *name);

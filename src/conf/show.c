@@ -20,7 +20,7 @@ number_json(double number)
 static json_t *
 text_json(const char *text)
 {
-    return text ? json_string(text) : json_null();
+    return text ? kvt__text_json(text) : json_null();
 }
 
 static json_t *
@@ -39,7 +39,7 @@ list_json(enum kvt__type type, const void *field)
             json_array_append_new(list, number_json(floats->items[i]));
     else
         for (size_t i = 0; i < strs->n; i++)
-            json_array_append_new(list, json_string(strs->items[i]));
+            json_array_append_new(list, kvt__text_json(strs->items[i]));
     return list;
 }
 
@@ -79,7 +79,12 @@ hide_userinfo(const char *text)
     const char *at = memrchr(host, '@', authority);
     if (!at)
         return NULL;
-    return json_sprintf("%.*s***%s", (int)(host - text), text, at);
+    char *hidden = NULL;
+    if (asprintf(&hidden, "%.*s***%s", (int)(host - text), text, at) < 0)
+        return json_string("***");
+    json_t *json = kvt__text_json(hidden);
+    free(hidden);
+    return json;
 }
 
 /* As kvt__value_json, fit to be shown. */
@@ -107,7 +112,7 @@ add_shown(json_t *all, const char *key, json_t *value, const char *origin)
     json_t *one = json_object();
     int err = json_object_set_new(one, "value", value);
 
-    err |= json_object_set_new(one, "origin", json_string(origin));
+    err |= json_object_set_new(one, "origin", kvt__text_json(origin));
     return json_object_set_new(all, key, one) | err;
 }
 
@@ -124,7 +129,7 @@ kvt_config_json(const struct kvt_config *config)
     /* The list is newest first: the one that counts is not replaced. */
     for (const struct kvt__named *n = config->named; n; n = n->next)
         if (!json_object_get(all, n->key))
-            err |= add_shown(all, n->key, json_string(n->value), n->origin);
+            err |= add_shown(all, n->key, kvt__text_json(n->value), n->origin);
     if (!err)
         text = json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(15));
     json_decref(all);

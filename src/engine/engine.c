@@ -236,9 +236,17 @@ open_parts(struct kvt_engine *e, const struct kvt_config *config)
     err = kvt__store_open(&store, &e->store);
     if (!err && e->role & KVT_ROLE_WORKER)
         err = open_pool(e, config);
-    if (!err && !kvt__tagset(e, ""))
-        err = -ENOSPC; /* with the sentence of the index */
-    return err;
+    struct kvt__tagset *untagged;
+    return err ? err : kvt__tagset(e, "", &untagged);
+}
+
+static void
+run_scan(struct kvt__job *job)
+{
+    struct kvt_engine *e = (struct kvt_engine *)
+        ((char *)job - offsetof(struct kvt_engine, scan));
+
+    kvt__store_scan(e->store);
 }
 
 static void
@@ -262,6 +270,8 @@ init_shared(struct kvt_engine *e)
 static void
 free_engine(struct kvt_engine *e)
 {
+    if (e->store)
+        kvt__store_stop(e->store);
     kvt__exec_close(e->exec); /* runs what is queued */
     kvt__saves_free(e);
     kvt__tagsets_free(e);
@@ -343,6 +353,10 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
     if (err) {
         free_engine(e);
         return err;
+    }
+    if (e->role & KVT_ROLE_WORKER) {
+        e->scan.run = run_scan;
+        kvt__exec_submit(e->exec, KVT__PRIO_PREFETCH, &e->scan);
     }
     *out = e;
     return 0;

@@ -50,24 +50,29 @@ space_text(const struct kvt_engine *e, const struct kvt__space_desc *desc,
     return 0;
 }
 
-static struct kvt__keyspace *
-make(struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t group)
+static int
+make(struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t group,
+     struct kvt__keyspace **out)
 {
     struct kvt__keyspace *k = calloc(1, sizeof *k);
     struct kvt__space_desc desc = describe(e, tags, rank, group, 0);
 
     if (!k)
-        return NULL;
+        return kvt__fail(ENOMEM, "keys of group %u", group);
     k->space.opaque = e->groups[group].view.opaque;
     k->space.hash_unsigned = kvt__hash_is_unsigned(e->hash_kind);
-    if (space_text(e, &desc, k->space.opaque, k->space.text, sizeof k->space.text) ||
-        kvt__store_add_space(e->store, &k->space)) {
+    int err = space_text(e, &desc, k->space.opaque, k->space.text,
+                         sizeof k->space.text);
+    if (!err)
+        err = kvt__store_add_space(e->store, &k->space);
+    if (err) {
         free(k);
-        return NULL;
+        return err;
     }
     k->epoch = desc.epoch = kvt__store_epoch(e->store, &k->space);
     kvt__space_digest(&desc, k->digest);
-    return k;
+    *out = k;
+    return 0;
 }
 
 /* A scheduler needs every rank's keys, a worker its own. */
@@ -86,27 +91,28 @@ free_tagset(const struct kvt_engine *e, struct kvt__tagset *t)
     free(t);
 }
 
-static struct kvt__tagset *
-make_tagset(struct kvt_engine *e, const char *tags)
+static int
+make_tagset(struct kvt_engine *e, const char *tags, struct kvt__tagset **out)
 {
     size_t n = (size_t)e->world_size * e->n_groups;
     struct kvt__tagset *t = calloc(1, sizeof *t + n * sizeof t->at[0]);
 
     if (!t)
-        return NULL;
+        return kvt__fail(ENOMEM, "keys with tags '%s'", tags);
     t->tags = strdup(tags);
-    bool ok = t->tags != NULL;
-    for (uint32_t i = 0; ok && i < n; i++) {
-        if (!needs_rank(e, i / e->n_groups))
-            continue;
-        struct kvt__keyspace *k = make(e, tags, i / e->n_groups, i % e->n_groups);
+    int err = t->tags ? 0 : kvt__fail(ENOMEM, "keys with tags '%s'", tags);
+    for (uint32_t i = 0; !err && i < n; i++) {
+        struct kvt__keyspace *k = NULL;
+
+        if (needs_rank(e, i / e->n_groups))
+            err = make(e, tags, i / e->n_groups, i % e->n_groups, &k);
         atomic_store(&t->at[i], k);
-        ok = k != NULL;
     }
-    if (ok)
-        return t;
-    free_tagset(e, t);
-    return NULL;
+    if (err)
+        free_tagset(e, t);
+    else
+        *out = t;
+    return err;
 }
 
 static struct kvt__tagset *
@@ -118,24 +124,25 @@ find_tagset(struct kvt_engine *e, const char *tags)
     return NULL;
 }
 
-struct kvt__tagset *
-kvt__tagset(struct kvt_engine *engine, const char *tags)
+int
+kvt__tagset(struct kvt_engine *engine, const char *tags, struct kvt__tagset **out)
 {
-    struct kvt__tagset *t = find_tagset(engine, tags);
+    int err = 0;
 
-    if (t)
-        return t;
+    *out = find_tagset(engine, tags);
+    if (*out)
+        return 0;
     pthread_mutex_lock(&engine->keyspace_lock);
-    t = find_tagset(engine, tags);
-    if (!t) {
-        t = make_tagset(engine, tags);
-        if (t) {
-            t->next = atomic_load(&engine->tagsets);
-            atomic_store(&engine->tagsets, t);
+    *out = find_tagset(engine, tags);
+    if (!*out) {
+        err = make_tagset(engine, tags, out);
+        if (!err) {
+            (*out)->next = atomic_load(&engine->tagsets);
+            atomic_store(&engine->tagsets, *out);
         }
     }
     pthread_mutex_unlock(&engine->keyspace_lock);
-    return t;
+    return err;
 }
 
 /* The epoch has changed: make the keyspace anew, keep the old one for its
@@ -151,8 +158,8 @@ renew(struct kvt_engine *e, struct kvt__tagset *t, uint32_t i)
     if (old->epoch == kvt__store_epoch(e->store, &old->space)) {
         k = old; /* somebody was faster */
     } else {
-        k = make(e, t->tags, i / e->n_groups, i % e->n_groups);
-        r = k ? calloc(1, sizeof *r) : NULL;
+        if (!make(e, t->tags, i / e->n_groups, i % e->n_groups, &k))
+            r = calloc(1, sizeof *r);
         if (k && !r) {
             free(k);
             k = NULL;

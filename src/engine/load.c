@@ -175,6 +175,21 @@ end_item(struct kvt__load_item *item, int status)
 
 /* --------------------------------------------------------------------- reading */
 
+/* What kvt_load_status() may say: all else that storage answers is -EIO. */
+static int
+load_status(int status)
+{
+    switch (status) {
+    case 0:
+    case -ENOENT:
+    case -EBADMSG:
+    case -ECANCELED:
+        return status;
+    default:
+        return -EIO;
+    }
+}
+
 /* May this item's bytes be copied?  Then the load is not done before end_copy(). */
 static bool
 begin_copy(struct kvt_load *load)
@@ -203,7 +218,7 @@ was_read(struct kvt__store_req *req)
     struct kvt__load_item *item = (struct kvt__load_item *)req;
     struct kvt_load *load = item->load;
     struct kvt_engine *e = load->engine;
-    int status = req->status;
+    int status = load_status(req->status);
 
     if (!status) {
         kvt__count(&e->counters, KVT__N_load_bytes, req->slot.bytes);
@@ -226,15 +241,16 @@ was_read(struct kvt__store_req *req)
     kvt__loads_pump(e);
 }
 
-/* Whether a waiting item need not be read any more. */
+/* Whether an item that is not being read yet is still to be read. */
 static bool
-not_wanted(const struct kvt__load_item *item)
+wanted(const struct kvt__store_req *req)
 {
+    const struct kvt__load_item *item = (const struct kvt__load_item *)req;
     const struct kvt_load *load = item->load;
 
-    return atomic_load(&load->engine->loads.stopping) ||
-           atomic_load(&load->closed) ||
-           item->chunk > atomic_load(&load->parts[item->io].broken_at);
+    return !atomic_load(&load->engine->loads.stopping) &&
+           !atomic_load(&load->closed) &&
+           item->chunk <= atomic_load(&load->parts[item->io].broken_at);
 }
 
 /* Take the first waiting item, if it has a slot or needs none. */
@@ -243,7 +259,7 @@ take_waiting(struct kvt_engine *e)
 {
     pthread_mutex_lock(&e->loads.lock);
     struct kvt__load_item *item = e->loads.first_waiting;
-    if (item && !not_wanted(item) &&
+    if (item && wanted(&item->req) &&
         !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
         item = NULL;
     if (item) {
@@ -293,7 +309,7 @@ init_item(struct kvt_engine *e, struct kvt__load_item *item,
         .op = KVT__STORE_GET, .space = &k->space, .hash = chunk->name_hash,
         .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
         .bytes = kvt__chunk_bytes(&e->groups[group].view, chunk->n_tokens),
-        .done = was_read };
+        .wanted = wanted, .done = was_read };
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &item->req.id);
 }
@@ -308,12 +324,14 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
 
     for (size_t i = 0; i < load->n_parts; i++) {
         const struct kvt_group_io *io = &ios[i];
-        struct kvt__tagset *tagset = kvt__tagset(e, io->tags ? io->tags : "");
-        const struct kvt__keyspace *k = tagset
-            ? kvt__keyspace(e, tagset, e->rank, io->group) : NULL;
+        struct kvt__tagset *tagset;
+        int err = kvt__tagset(e, io->tags ? io->tags : "", &tagset);
 
+        if (err)
+            return err;
+        const struct kvt__keyspace *k = kvt__keyspace(e, tagset, e->rank, io->group);
         if (!k)
-            return -ENOSPC; /* with the sentence of the index */
+            return kvt__fail(ENOMEM, "kvt_engine_load");
         load->parts[i].group = io->group;
         load->parts[i].n_chunks = io->n_chunks;
         load->parts[i].broken_at = UINT32_MAX;

@@ -22,32 +22,48 @@ chunk_id(const struct kvt__keyspace *k, const struct kvt_chunk *chunk,
     kvt__id_make(k->digest, &prefix, id);
 }
 
-/* Whether all ranks have a chunk of a group; lease_ns 0: only look. */
+static size_t
+n_parts(const struct kvt_engine *e)
+{
+    return (size_t)e->world_size * e->n_groups;
+}
+
+/* Whether one rank has a chunk of a group; with a lease if that is asked. */
 static bool
-have(struct kvt_seq *seq, size_t chunk, uint32_t group, int64_t lease_until)
+rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group, bool lease)
 {
     struct kvt_engine *e = seq->engine;
+    const struct kvt__keyspace *k = kvt__keyspace(e, seq->tagset, rank, group);
+    struct kvt__id id;
 
-    for (uint32_t rank = 0; rank < e->world_size; rank++) {
-        const struct kvt__keyspace *k = kvt__keyspace(e, seq->tagset, rank, group);
-        struct kvt__id id;
+    if (!k)
+        return false;
+    chunk_id(k, &seq->chunks[chunk], &id);
+    if (!lease)
+        return kvt__store_find(e->store, &id);
+    uint8_t *held = &seq->leases[chunk * n_parts(e) + rank * e->n_groups + group];
+    int level = *held ? *held - 1 : kvt__store_lease(e->store, &id, seq->lease_until_ns);
+    *held = (uint8_t)(level + 1);
+    return level >= 0;
+}
 
-        if (!k)
+/* Whether all ranks have it. */
+static bool
+have(struct kvt_seq *seq, size_t chunk, uint32_t group, bool lease)
+{
+    for (uint32_t rank = 0; rank < seq->engine->world_size; rank++)
+        if (!rank_has(seq, chunk, rank, group, lease))
             return false;
-        chunk_id(k, &seq->chunks[chunk], &id);
-        if (!kvt__store_find(e->store, &id, lease_until))
-            return false;
-    }
     return true;
 }
 
 static bool
-have_full_groups(struct kvt_seq *seq, size_t chunk, int64_t lease_until)
+have_full_groups(struct kvt_seq *seq, size_t chunk, bool lease)
 {
     const struct kvt_engine *e = seq->engine;
 
     for (uint32_t g = 0; g < e->n_groups; g++)
-        if (e->groups[g].kind == KVT_GROUP_FULL && !have(seq, chunk, g, lease_until))
+        if (e->groups[g].kind == KVT_GROUP_FULL && !have(seq, chunk, g, lease))
             return false;
     return true;
 }
@@ -70,8 +86,7 @@ window_start(const struct kvt_engine *e, const struct kvt__group *group, size_t 
 /* Whether every sliding group can continue after chunk n; missing: the last chunk
  * that one lacks. */
 static bool
-have_windows(struct kvt_seq *seq, size_t first, size_t n, int64_t lease_until,
-             size_t *missing)
+have_windows(struct kvt_seq *seq, size_t first, size_t n, bool lease, size_t *missing)
 {
     const struct kvt_engine *e = seq->engine;
 
@@ -80,7 +95,7 @@ have_windows(struct kvt_seq *seq, size_t first, size_t n, int64_t lease_until,
             continue;
         size_t start = window_start(e, &e->groups[g], first, n);
         for (size_t c = n; c > start; c--) {
-            if (!have(seq, c - 1, g, lease_until)) {
+            if (!have(seq, c - 1, g, lease)) {
                 *missing = c - 1;
                 return false;
             }
@@ -98,46 +113,60 @@ longest(struct kvt_seq *seq, size_t first, size_t limit, size_t *full)
 {
     size_t n = first, missing;
 
-    while (n < limit && have_full_groups(seq, n, 0))
+    while (n < limit && have_full_groups(seq, n, false))
         n++;
     *full = n;
-    while (n > first && !have_windows(seq, first, n, 0, &missing))
+    while (n > first && !have_windows(seq, first, n, false, &missing))
         n = missing < n ? missing : n - 1; /* no hit between needs less */
     return n;
-}
-
-/* Lease what a hit of n chunks needs.  False: something went away meanwhile. */
-static bool
-lease(struct kvt_seq *seq, size_t first, size_t n, int64_t until)
-{
-    size_t missing;
-
-    for (size_t c = first; c < n; c++)
-        if (!have_full_groups(seq, c, until))
-            return false;
-    if (!have_windows(seq, first, n, until, &missing))
-        return false;
-    seq->lease_first = first;
-    seq->lease_end = n;
-    return true;
 }
 
 void
 kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
 {
-    for (size_t c = seq->lease_first; c < seq->lease_end; c++) {
-        for (uint32_t i = 0; i < engine->world_size * engine->n_groups; i++) {
-            const struct kvt__keyspace *k = kvt__keyspace(
-                engine, seq->tagset, i / engine->n_groups, i % engine->n_groups);
-            struct kvt__id id;
+    bool expired = kvt__now_ns() >= seq->lease_until_ns;
 
-            if (!k)
-                continue;
-            chunk_id(k, &seq->chunks[c], &id);
-            kvt__store_unlease(engine->store, &id);
+    for (size_t i = 0; i < seq->n_leased_chunks * n_parts(engine); i++) {
+        uint32_t part = (uint32_t)(i % n_parts(engine));
+        const struct kvt__keyspace *k;
+        struct kvt__id id;
+
+        if (!seq->leases[i])
+            continue;
+        k = kvt__keyspace(engine, seq->tagset, part / engine->n_groups,
+                          part % engine->n_groups);
+        if (k && !expired) {
+            chunk_id(k, &seq->chunks[i / n_parts(engine)], &id);
+            kvt__store_unlease(engine->store, seq->leases[i] - 1, &id);
         }
+        seq->leases[i] = 0;
     }
-    seq->lease_first = seq->lease_end = 0;
+}
+
+/* Lease what a hit of n chunks needs, all of it or nothing.  0; -ENOENT: something
+ * went away meanwhile; -ENOMEM. */
+static int
+lease(struct kvt_seq *seq, size_t first, size_t n)
+{
+    struct kvt_engine *e = seq->engine;
+    size_t missing;
+    bool all = true;
+
+    kvt_engine_release(e, seq);
+    if (n > seq->n_leased_chunks) {
+        free(seq->leases);
+        seq->leases = calloc(n, n_parts(e));
+        seq->n_leased_chunks = seq->leases ? n : 0;
+        if (!seq->leases)
+            return kvt__fail(ENOMEM, "kvt_engine_lookup");
+    }
+    seq->lease_until_ns = kvt__now_ns() + e->lease_ns;
+    for (size_t c = first; all && c < n; c++)
+        all = have_full_groups(seq, c, true);
+    if (all && have_windows(seq, first, n, true, &missing))
+        return 0;
+    kvt_engine_release(e, seq);
+    return -ENOENT;
 }
 
 /* ------------------------------------------------------------------- probing */
@@ -249,26 +278,32 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                   uint64_t have_tokens, uint64_t max_tokens, uint64_t *hit_tokens)
 {
     int err = kvt__engine_check(engine, "kvt_engine_lookup");
-    size_t first = (size_t)(have_tokens / engine->chunk_tokens);
-    size_t limit = (size_t)(max_tokens / engine->chunk_tokens);
     size_t n, full;
 
     *hit_tokens = 0;
     if (err)
         return err;
+    size_t first = (size_t)(have_tokens / engine->chunk_tokens);
+    size_t limit = (size_t)(max_tokens / engine->chunk_tokens);
     if (limit > seq->n_chunks)
         limit = seq->n_chunks;
     for (;;) {
+        /* Asked before the index is read: a probe that ends now was not seen. */
+        bool waiting = seq->probe && !atomic_load(&seq->probe->done) &&
+                       kvt__now_ns() < seq->probe_until_ns;
+
         n = longest(seq, first, limit, &full);
         if (n < limit && !seq->probe) {
             err = start_probe(seq, n, limit - n);
             return err ? err : -EAGAIN;
         }
-        if (seq->probe && !atomic_load(&seq->probe->done) &&
-            kvt__now_ns() < seq->probe_until_ns)
+        if (waiting && n < limit)
             return -EAGAIN;
-        if (n <= first || lease(seq, first, n, kvt__now_ns() + engine->lease_ns))
+        err = n > first ? lease(seq, first, n) : 0;
+        if (!err)
             break;
+        if (err != -ENOENT)
+            return err;
     }
     uint64_t hit = (uint64_t)n * engine->chunk_tokens;
     if (hit <= have_tokens)

@@ -62,6 +62,7 @@ struct kvt_engine {
     struct kvt__exec *exec;
     struct kvt__pool *pool; /* WORKER only */
     struct kvt__store *store;
+    struct kvt__job scan; /* of the tiers, once, by a worker */
 
     pthread_mutex_t keyspace_lock; /* adding tagsets, replacing keyspaces */
     struct kvt__tagset *_Atomic tagsets;
@@ -88,9 +89,9 @@ struct kvt_engine {
 /* 0, or -EINVAL, -ESTALE with a sentence.  call: the public function's name. */
 int kvt__engine_check(const struct kvt_engine *engine, const char *call);
 
-/* The set of keyspaces for tags ("" for none), made if need be.  NULL: no memory,
- * or the index has no room for its spaces. */
-struct kvt__tagset *kvt__tagset(struct kvt_engine *engine, const char *tags);
+/* The set of keyspaces for tags ("" for none), made if need be.  0; -ENOMEM,
+ * -ENOSPC (the index has no room for its spaces), ... with a sentence. */
+int kvt__tagset(struct kvt_engine *engine, const char *tags, struct kvt__tagset **out);
 
 /* The keyspace of a rank and group in its present epoch.  Lock-free unless the
  * epoch has just changed; NULL: no memory. */
@@ -141,8 +142,10 @@ struct kvt_seq {
     struct kvt__probe *probe; /* NULL: the tiers were not asked yet */
     int64_t probe_until_ns;
     bool counted;
-    size_t lease_first, lease_end; /* chunks leased in full groups */
-    size_t lease_sliding_end;      /* and the hit whose windows are leased */
+    /* [chunk][rank * n_groups + group]: 1 + the level where it is leased, 0 none */
+    uint8_t *leases;
+    size_t n_leased_chunks; /* that leases has room for */
+    int64_t lease_until_ns;
 };
 
 void kvt__probe_unref(struct kvt__probe *probe);

@@ -105,7 +105,7 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
 
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &id);
-    if (kvt__store_find(e->store, &id, 0)) {
+    if (kvt__store_find(e->store, &id)) {
         kvt__count(&e->counters, KVT__N_store_known, 1);
         return true;
     }
@@ -145,9 +145,10 @@ kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
     for (size_t i = 0; i < n_ios; i++) {
         const struct kvt_group_io *io = &ios[i];
         const struct kvt__group *group = &engine->groups[io->group];
-        struct kvt__tagset *tagset = kvt__tagset(engine, io->tags ? io->tags : "");
-        const struct kvt__keyspace *k = tagset
-            ? kvt__keyspace(engine, tagset, engine->rank, io->group) : NULL;
+        struct kvt__tagset *tagset;
+        const struct kvt__keyspace *k = kvt__tagset(engine, io->tags ? io->tags : "",
+                                                    &tagset)
+            ? NULL : kvt__keyspace(engine, tagset, engine->rank, io->group);
         const int32_t *blocks = io->blocks;
 
         for (uint32_t c = 0; c < io->n_chunks; c++) {

@@ -51,13 +51,11 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     seq->engine = engine;
     seq->hash = engine->hash_root;
     kvt__prefix_start(&seq->prefix, or_empty(extra->lora), or_empty(extra->cache_salt));
-    seq->tagset = kvt__tagset(engine, or_empty(extra->tags));
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
-    if (!seq->tagset)
-        err = -ENOSPC; /* with a sentence */
-    else if (!seq->tail || (extra->n_mm && copy_items(seq, extra)))
+    err = kvt__tagset(engine, or_empty(extra->tags), &seq->tagset);
+    if (!err && (!seq->tail || (extra->n_mm && copy_items(seq, extra))))
         err = kvt__fail(ENOMEM, "kvt_seq_new");
-    else
+    if (!err)
         err = kvt_seq_append(seq, tokens, n_tokens);
     if (err) {
         kvt_seq_free(seq);
@@ -77,6 +75,7 @@ kvt_seq_free(struct kvt_seq *seq)
     for (size_t i = 0; i < seq->n_mm; i++)
         free((char *)seq->mm[i].id);
     free(seq->mm);
+    free(seq->leases);
     free(seq->chunks);
     free(seq->tail);
     free(seq);

@@ -4,9 +4,16 @@
  * through one file mapping.  Layout and state machine: docs/formats.md, Index.
  *
  * Any thread.  Nothing here blocks on other processes or takes a lock on the
- * way of a lookup; no call does I/O except open, close and recover.  Every byte
- * of the mapping may be garbage: values are range-checked before they are used,
- * and nothing in it can make a call loop, fault or write out of bounds. */
+ * way of a lookup; only open, close, recover and the making of a space take the
+ * lock of the file, and a claim that meets another owner's asks the kernel
+ * whether that one lives.  Every byte of the mapping may be garbage: values are
+ * range-checked before they are used, and nothing in it can make a call loop,
+ * fault or write out of bounds.
+ *
+ * After a fork, in the child, and when another version of kvtier has replaced
+ * the file, a handle finds nothing, and calls that return int answer -ESTALE;
+ * close it and open another.  Calls that only a writer may make answer -EINVAL
+ * to a reader. */
 #ifndef KVT_INDEX_INDEX_H
 #define KVT_INDEX_INDEX_H
 
@@ -29,18 +36,21 @@ struct kvt__index_params {
 
 /* Open or make the table.  A file of another version, of wrong size or with a
  * damaged header is replaced; when it cannot be made (disk full, read-only) the
- * table is private and one message says so.  Blocks on the "lock" file's byte
- * 4096 for as long as another process makes the file (at most 5 s, then a
- * private table). */
+ * table is private and one message says so; so it is for a 65th writer.  Blocks
+ * on the "lock" file's byte 4096 for as long as another process makes the file
+ * (at most 5 s, then a private table).  The first writer counts all entries. */
 int kvt__index_open(const struct kvt__index_params *params,
                     struct kvt__index **out);
 
-/* Claims and reservations of this handle are given back. */
+/* Claims and reservations of this handle are given back.  No other call may be
+ * under way.  In a child of fork it only frees memory. */
 void kvt__index_close(struct kvt__index *ix);
 
 bool kvt__index_is_shared(const struct kvt__index *ix);
 
-/* Whether every file of the directory is in the table, and saying so. */
+/* Whether every file of the directory is in the table, and saying so.  It is no
+ * longer true, and unset, when an owner died or closed amid a store or eviction:
+ * a file may be there of which no entry tells. */
 bool kvt__index_scanned(const struct kvt__index *ix);
 void kvt__index_set_scanned(struct kvt__index *ix, bool scanned);
 
@@ -49,8 +59,9 @@ void kvt__index_set_scanned(struct kvt__index *ix, bool scanned);
 #define KVT__INDEX_SPACE_TEXT_MAX 479
 
 /* The number of the space with this text (key text with an empty hash), made if
- * need be.  0 .. 1023, or -ENOSPC when the table of spaces is full, -EINVAL when
- * text is empty or too long. */
+ * need be, by readers too; that takes the lock of the file (-ETIMEDOUT after 5 s).
+ * 0 .. 1023, or -ENOSPC when the table of spaces is full (a space never goes),
+ * -EINVAL when text is empty or too long. */
 int kvt__index_space(struct kvt__index *ix, const char *text);
 
 /* The text of a space.  0, or -ENOENT. */
@@ -83,12 +94,15 @@ struct kvt__index_entry {
 bool kvt__index_find(const struct kvt__index *ix, const struct kvt__id *id,
                      struct kvt__index_entry *out);
 
-/* Find, and promise: no eviction takes the entry before until_ns (monotonic; a
- * lease is never shortened).  Also marks it used now.  out may be NULL. */
+/* Find, and promise: no eviction takes the entry before until_ns (monotonic, at
+ * most 24 hours ahead; a lease is never shortened), or before this holder and all
+ * others have ended it.  Also marks it used now.  out may be NULL. */
 bool kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
                       int64_t until_ns, struct kvt__index_entry *out);
 
-/* End a lease early: the entry may be evicted again. */
+/* End one holder's lease early; the last one's end makes the entry evictable.
+ * Once for each successful lease, and not after its until_ns: the lease of
+ * another might end instead.  A holder that dies costs its time only. */
 void kvt__index_unlease(struct kvt__index *ix, const struct kvt__id *id);
 
 /* Mark used now. */
@@ -106,14 +120,16 @@ int kvt__index_reserve(struct kvt__index *ix, uint64_t bytes);
 void kvt__index_unreserve(struct kvt__index *ix, uint64_t bytes);
 
 /* Claim an entry for id; its bytes must have been reserved and belong to the
- * claim from now on.  entry's lease_ns and recency_ns are ignored.
- *   -EEXIST  it is there or another live owner is about to store it
- *   -ENOSPC  all sixteen places are taken; *claim names none
- * On an error the reservation is still the caller's. */
+ * claim from now on.  entry's lease_ns is ignored; its recency_ns is kept, 0
+ * stands for the time of publish.
+ *   -EEXIST  it is there, or a live owner (this one too) stores or evicts it
+ *   -ENOSPC  all sixteen places are taken
+ * On an error the reservation is still the caller's and *claim names no entry;
+ * so it does after a claim is ended, and ending it again does nothing. */
 int kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
                      struct kvt__index_claim *claim);
 
-/* The claimed entry is ready; used now. */
+/* The claimed entry is ready. */
 void kvt__index_publish(struct kvt__index *ix, struct kvt__index_claim *claim);
 
 /* The claimed entry is free again and its bytes are given back. */
@@ -141,11 +157,13 @@ void kvt__index_each(const struct kvt__index *ix,
                      void *ctx);
 
 /* Free what dead owners left (claims, evictions, reservations) and recount
- * used_bytes when nobody is storing.  Returns the entries freed.  Cheap when no
- * owner died. */
+ * used_bytes; when others change it all the time, the next call counts again, and
+ * until then used_bytes is too high.  Returns the entries freed.  Cheap when no
+ * owner died: a system call for each other writer. */
 size_t kvt__index_recover(struct kvt__index *ix);
 
-/* Make every ready entry go (the directory is to be scanned anew). */
+/* Make every ready entry go, leased ones too (the directory is to be scanned
+ * anew).  Writers only. */
 void kvt__index_clear(struct kvt__index *ix);
 
 struct kvt__index_totals {

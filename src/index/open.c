@@ -127,7 +127,10 @@ say_private(int dirfd)
 
     snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
     ssize_t n = readlink(link, path, sizeof path - 1);
-    path[n < 0 ? 0 : n] = '\0';
+    if (n > 0)
+        path[n] = '\0';
+    else
+        snprintf(path, sizeof path, "the store's directory");
     kvt__log(KVT_LOG_WARN,
              "%s: no shared index, other processes will not see what this one "
              "stores (%s)", path, kvt__why());

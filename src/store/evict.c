@@ -48,7 +48,13 @@ kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
                      uint64_t bytes)
 {
     struct kvt__index_entry oldest[BATCH];
+    struct kvt__index_totals totals;
 
+    kvt__index_get_totals(level->index, &totals);
+    if (totals.limit_bytes && bytes > totals.limit_bytes)
+        return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes does not fit the limit of "
+                         "%llu.", level->tier->ops->name, (unsigned long long)bytes,
+                         (unsigned long long)totals.limit_bytes);
     for (;;) {
         if (!kvt__index_reserve(level->index, bytes))
             return 0;

@@ -8,17 +8,29 @@
 #include "base/sha256.h"
 #include "store/private.h"
 
-void
-kvt__name_id(const char *key, struct kvt__id *out)
+static void
+tagged_id(const char *tag, const char *key, struct kvt__id *out)
 {
     struct kvt__sha256 sha;
     uint8_t digest[KVT__SHA256_BYTES];
 
     kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, "N", 1);
+    kvt__sha256_add(&sha, tag, 1);
     kvt__sha256_add(&sha, key, strlen(key));
     kvt__sha256_end(&sha, digest);
     memcpy(out->b, digest, sizeof out->b);
+}
+
+void
+kvt__name_id(const char *key, struct kvt__id *out)
+{
+    tagged_id("N", key, out);
+}
+
+void
+kvt__key_id(const char *key, struct kvt__id *out)
+{
+    tagged_id("K", key, out);
 }
 
 void
@@ -51,5 +63,29 @@ kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned, char *out
     memcpy(out, space_text, head);
     strcpy(out + head, digits);
     strcat(out, space_text + head);
+    return 0;
+}
+
+int
+kvt__space_of(const char *key, struct kvt__space *space, int64_t *hash)
+{
+    struct kvt__key_parts parts;
+    const char *at = key;
+    int err = kvt__key_parse(key, &parts);
+
+    if (err)
+        return err;
+    if (parts.wide_hash[0])
+        return kvt__fail(ENOTSUP, "key '%s': hashes of 64 digits are not stored.", key);
+    for (int i = 0; i < 3; i++)
+        at = strchr(at, '@') + 1; /* kvt__key_parse() saw them */
+    const char *rest = strchr(at, '@');
+    if ((size_t)(at - key) + strlen(rest) >= sizeof space->text)
+        return kvt__fail(ENAMETOOLONG, "key '%s'", key);
+    *space = (struct kvt__space){ .opaque = strstr(rest, "@kvt%") != NULL,
+                                  .hash_unsigned = parts.hash_unsigned };
+    memcpy(space->text, key, (size_t)(at - key));
+    strcpy(space->text + (at - key), rest);
+    *hash = parts.hash;
     return 0;
 }

@@ -10,12 +10,14 @@
 struct kvt__level {
     struct kvt__tier *tier;
     struct kvt__index *index;
+    char *url;
 };
 
 struct kvt__store {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     bool refuse_unverified;
+    atomic_bool stopping; /* a scan gives up */
     size_t n_levels;
     struct kvt__level levels[KVT__MAX_LEVELS];
 };
@@ -37,8 +39,14 @@ int kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
 void kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
                      bool remove_file);
 
-/* The identity under which a chunk stands whose own is not read yet. */
+/* The identity under which a chunk stands whose own is not read yet, and that of
+ * a chunk that was stored by its key. */
 void kvt__name_id(const char *key, struct kvt__id *out);
+void kvt__key_id(const char *key, struct kvt__id *out);
+
+/* The space of a key text: the text without its hash, and the hash.  0 or
+ * -EINVAL. */
+int kvt__space_of(const char *key, struct kvt__space *space, int64_t *hash);
 
 /* Forget the entry of that kind for key, if there is one: its own identity takes
  * its place. */

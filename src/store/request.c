@@ -17,7 +17,7 @@ describe(const struct kvt__store_req *req, char *key, size_t size,
     *object = (struct kvt__object){
         .key = key, .hash = req->hash, .hash_unsigned = req->space->hash_unsigned,
         .opaque = req->space->opaque, .whole = req->whole, .tokens = req->tokens,
-        .id = req->id, .shape = req->shape };
+        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
     return kvt__space_key(req->space->text, req->hash, req->space->hash_unsigned,
                           key, size);
 }
@@ -67,11 +67,13 @@ put_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
     if (err)
         return err;
     err = ops->put(level->tier, object, &req->slot, req->crc);
-    if (err)
+    if (err) {
         kvt__index_abort(level->index, &claim);
-    else
-        kvt__index_publish(level->index, &claim);
-    return err;
+        return err;
+    }
+    kvt__index_publish(level->index, &claim);
+    kvt__level_forget_name(level, object->key); /* a scan may have met the file */
+    return 0;
 }
 
 static int
@@ -164,10 +166,8 @@ may_be(const struct kvt__store *store, const struct kvt__store_req *req,
     if (found->has_id)
         return kvt__id_equal(&found->id, &req->id) &&
                found->payload_bytes == req->bytes;
-    /* Without identity the file is payload, or LMCache's header and payload. */
-    return !store->refuse_unverified &&
-           (found->payload_bytes == req->bytes ||
-            found->payload_bytes == req->bytes + 28);
+    return !store->refuse_unverified && !req->space->opaque &&
+           found->payload_bytes == req->bytes;
 }
 
 static int
@@ -189,8 +189,10 @@ probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object
     entry.flags = found.has_id ? 0 : KVT__INDEX_FOREIGN;
     kvt__level_forget_name(level, object->key);
     err = claim_entry(store, level, &entry, &claim);
-    if (!err)
+    if (!err) {
         kvt__index_publish(level->index, &claim);
+        kvt__level_forget_name(level, object->key);
+    }
     return err == -EEXIST ? 0 : err;
 }
 
@@ -239,7 +241,10 @@ run_job(struct kvt__job *job)
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)job - offsetof(struct kvt__store_req, job));
 
-    kvt__store_run(req->store, req);
+    if (req->wanted && !req->wanted(req))
+        req->status = -ECANCELED;
+    else
+        kvt__store_run(req->store, req);
     req->done(req);
 }
 

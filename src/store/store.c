@@ -52,6 +52,9 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         return err;
     }
     store->n_levels++;
+    level->url = strdup(url);
+    if (!level->url)
+        return kvt__fail(ENOMEM, "%s: open", name);
     kvt__index_recover(level->index);
     return 0;
 }
@@ -85,6 +88,19 @@ open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
     return 0;
 }
 
+/* Say of every tier the configuration asks for and this version lacks that it is
+ * not there. */
+static void
+tell_missing(const struct kvt_config *config)
+{
+    if (config->local_disk && config->max_local_disk_size > 0)
+        kvt__log(KVT_LOG_WARN, "local_disk: this version has no such tier yet; use "
+                 "remote_url: fs://%s", config->local_disk);
+    if (config->gds_path)
+        kvt__log(KVT_LOG_WARN, "gds_path: this version has no GDS tier yet; nothing is "
+                 "stored in %s", config->gds_path);
+}
+
 int
 kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
 {
@@ -96,6 +112,7 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
     store->exec = params->exec;
     store->counters = params->counters;
     store->refuse_unverified = params->config->refuse_unverified;
+    tell_missing(params->config);
     err = open_plugins(store, params);
     if (!err && params->config->remote_url)
         err = open_level(store, params, "remote_url", params->config->remote_url);
@@ -118,6 +135,7 @@ kvt__store_close(struct kvt__store *store)
     for (size_t i = 0; i < store->n_levels; i++) {
         kvt__index_close(store->levels[i].index);
         store->levels[i].tier->ops->close(store->levels[i].tier);
+        free(store->levels[i].url);
     }
     free(store);
 }
@@ -154,22 +172,25 @@ kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space)
 }
 
 bool
-kvt__store_find(struct kvt__store *store, const struct kvt__id *id,
-                int64_t lease_until_ns)
+kvt__store_find(const struct kvt__store *store, const struct kvt__id *id)
 {
-    for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__index *index = store->levels[i].index;
-
-        if (lease_until_ns ? kvt__index_lease(index, id, lease_until_ns, NULL)
-                           : kvt__index_find(index, id, NULL))
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (kvt__index_find(store->levels[i].index, id, NULL))
             return true;
-    }
     return false;
 }
 
-void
-kvt__store_unlease(struct kvt__store *store, const struct kvt__id *id)
+int
+kvt__store_lease(struct kvt__store *store, const struct kvt__id *id, int64_t until_ns)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        kvt__index_unlease(store->levels[i].index, id);
+        if (kvt__index_lease(store->levels[i].index, id, until_ns, NULL))
+            return (int)i;
+    return -1;
+}
+
+void
+kvt__store_unlease(struct kvt__store *store, int level, const struct kvt__id *id)
+{
+    kvt__index_unlease(store->levels[level].index, id);
 }

@@ -54,10 +54,14 @@ uint64_t kvt__store_epoch(const struct kvt__store *store,
 void kvt__store_next_epoch(struct kvt__store *store,
                            const struct kvt__space *space);
 
-/* Whether any index has it; with a lease until then (0: none). */
-bool kvt__store_find(struct kvt__store *store, const struct kvt__id *id,
-                     int64_t lease_until_ns);
-void kvt__store_unlease(struct kvt__store *store, const struct kvt__id *id);
+/* Whether any index has it. */
+bool kvt__store_find(const struct kvt__store *store, const struct kvt__id *id);
+
+/* The number of the first level whose index has it, where it is leased now; -1:
+ * none has.  Each is ended once, before until_ns, by kvt__store_unlease(). */
+int kvt__store_lease(struct kvt__store *store, const struct kvt__id *id,
+                     int64_t until_ns);
+void kvt__store_unlease(struct kvt__store *store, int level, const struct kvt__id *id);
 
 enum kvt__store_op {
     KVT__STORE_PUT,   /* slot and crc to every tier that lacks it */
@@ -71,6 +75,7 @@ struct kvt__store_req {
     enum kvt__store_op op;
     const struct kvt__space *space;
     struct kvt__id id;
+    bool id_of_key;        /* id was made from the key text, not from tokens */
     int64_t hash;
     uint32_t tokens;
     bool whole;
@@ -78,6 +83,8 @@ struct kvt__store_req {
     struct kvt__slot slot;
     uint32_t crc;          /* PUT: CRC32C of the payload */
     uint64_t bytes;        /* payload bytes that it must have */
+    /* Asked when its turn comes; false: it ends with -ECANCELED.  NULL: yes. */
+    bool (*wanted)(const struct kvt__store_req *req);
     void (*done)(struct kvt__store_req *req);
 
     /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
@@ -94,5 +101,12 @@ void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 
 /* The same on the calling thread.  Blocks; done is not called. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
+
+/* Enter every chunk that the tiers list and the indexes lack, by name and size,
+ * where an index may not know its whole directory.  Blocks for long. */
+void kvt__store_scan(struct kvt__store *store);
+
+/* Let a scan that is running give up soon. */
+void kvt__store_stop(struct kvt__store *store);
 
 #endif

@@ -32,6 +32,7 @@ struct kvt__object {
     bool whole;          /* of chunk_tokens tokens */
     uint32_t tokens;
     struct kvt__id id;
+    bool id_of_key;      /* id was made from the key text, not from tokens */
     struct kvt__shape shape;
 };
 
@@ -39,8 +40,9 @@ struct kvt__object {
 struct kvt__found {
     uint64_t payload_bytes;
     uint64_t stored_bytes; /* on disk, for budgets */
-    bool has_id;           /* id and crc below are the stored ones */
+    bool has_id;           /* what follows is what was stored with it */
     struct kvt__id id;
+    bool id_of_key;
     uint32_t crc;          /* CRC32C of the payload */
     uint32_t tokens;
 };

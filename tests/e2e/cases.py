@@ -16,6 +16,7 @@ import workplace
 from place import Skipped, check, in_parallel
 
 TESTS = {}
+LOADS_FAILED = "vllm:kvtier_load_failed_total"
 
 
 def e2e(timeout_s):
@@ -227,6 +228,29 @@ def damage(place):
                 byte = f.read(1)[0]
                 f.seek(at)
                 f.write(bytes([byte ^ 0x40]))
+
+
+@e2e(300)
+def read_faults(place):
+    """Reads that fail, are short or flip a bit: every request completes."""
+    if place.transfer is not None:
+        raise Skipped("only kvtier has a tier that fails on purpose")
+    with place.server() as server:
+        prompts = [place.prompt(server, 1500 * i, 1500) for i in range(8)]
+        references = [server.complete(prompt) for prompt in prompts]
+        place.stored()
+    place.settings["remote_url"] = (
+        '"fault://seed=1,read_error=0.3,short_read=0.05,bit_flip=0.05/fs://%s"'
+        % place.store)
+    with place.server() as server:
+        answers = in_parallel([functools.partial(server.complete, prompt)
+                               for prompt in prompts])
+        for answer, reference in zip(answers, references):
+            place.check_close(answer, reference, "with failing reads")
+        place.check_idle(server)
+        failed = server.settled_metrics(LOADS_FAILED, 1)[LOADS_FAILED]
+        check(failed > 0, "no read failed")
+    place.check_hashes()
 
 
 @e2e(600)

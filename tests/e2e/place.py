@@ -17,8 +17,8 @@ from server import Server, max_logprob_difference, same_answer  # noqa: E402
 
 # Another split of the prefill, or other requests in the same batch, round
 # differently: the largest differences seen are 0.01 on the small Llama and 0.1
-# on Gemma.
-TOLERANCE = {"small-llama": 0.05, "gemma": 0.3}
+# on Gemma.  (One rank's blocks in place of the other's: 0.04 on the Llama.)
+TOLERANCE = {"small-llama": 0.02, "gemma": 0.3}
 TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
 
 

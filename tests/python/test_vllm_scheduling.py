@@ -3,7 +3,10 @@
 failed loads, hybrid attention.  Needs vLLM, no model and no GPU."""
 
 import random
+import sys
+import tempfile
 import unittest
+from unittest import mock
 
 import fake
 from kvtier import _lib
@@ -236,6 +239,12 @@ class Failures(Case):
         self.assertEqual(transfer.kv_load_failure_policy, "recompute")
         self.assertTrue(sim.scheduler.recompute_kv_load_failures)
 
+    def test_policy_that_was_said_stays(self):
+        with mock.patch.object(sys, "argv", [
+                "serve", '{"kv_load_failure_policy": "fail"}']):
+            sim = self.sim()
+        self.assertFalse(sim.scheduler.recompute_kv_load_failures)
+
     def test_abort_while_loading_gives_the_blocks_back(self):
         for windows in ((), (10,)):
             self.store.chunks.clear()
@@ -254,13 +263,13 @@ class Disorder(Case):
     is saved is what its name says, whatever is loaded goes where it may, and
     every token is computed from the right KV."""
 
-    def storm(self, depth, windows, fail_rate, seed):
+    def storm(self, depth, windows, fail_rate, seed, **kwargs):
         rand = random.Random(seed)
         self.store.chunks.clear()
         totals = [0, 0]
         for _ in range(2):
             sim = self.sim(n_blocks=36 * (1 + len(windows)), windows=windows,
-                           depth=depth, seed=seed, fail_rate=fail_rate)
+                           depth=depth, seed=seed, fail_rate=fail_rate, **kwargs)
             for i in range(30):
                 n = rand.randrange(5, 90)
                 sim.add("r%d" % i, prompt(seed * 100 + i % 12, n,
@@ -309,6 +318,12 @@ class Disorder(Case):
                 with self.subTest(seed=seed, windows=windows):
                     self.storm(2, windows, 0.3, seed)
 
+    def test_where_vllm_does_not_tell_the_blocks(self):
+        for depth in (1, 2):
+            for windows in ((), (10,), (13, 30)):
+                with self.subTest(depth=depth, windows=windows):
+                    self.storm(depth, windows, 0.1, 5, tell_blocks=False)
+
     def test_saving_generated_tokens_too(self):
         self.addCleanup(setattr, fake.Config, "extra", {})
         fake.Config.extra = {"save_decode_cache": True}
@@ -316,6 +331,47 @@ class Disorder(Case):
             for windows in ((), (10,)):
                 with self.subTest(depth=depth, windows=windows):
                     self.storm(depth, windows, 0.1, 7)
+
+
+def have_library():
+    try:
+        _lib.lib()
+    except OSError:
+        return False
+    return True
+
+
+@unittest.skipUnless(fake.HAVE_VLLM and have_library(),
+                     "vLLM or libkvtier.so is not there")
+class Real(unittest.TestCase):
+    """The same disorder over the real library and a directory."""
+
+    def storm(self, folder, depth, windows, seed):
+        rand = random.Random(seed)
+        sim = Sim(None, n_blocks=36 * (1 + len(windows)), windows=windows,
+                  depth=depth, seed=seed, extra={
+                      "chunk_size": CHUNK, "local_cpu": False,
+                      "max_local_cpu_size": 0.0625,
+                      "remote_url": "fs://localhost:0/" + folder})
+        for i in range(40):
+            sim.add("r%d" % i, prompt(i % 15, rand.randrange(5, 90),
+                                      rand.choice((0, 5))),
+                    max_tokens=rand.randrange(1, 24))
+            for _ in range(rand.randrange(6)):
+                sim.step()
+            if rand.random() < 0.25:
+                sim.abort("r%d" % rand.randrange(i + 1))
+        sim.run(at_most=100000)
+        sim.check_rest()
+        sim.close()
+        return sum(hit > 0 for hit in sim.hits.values())
+
+    def test_disorder_over_the_real_library(self):
+        for windows in ((), (10,), (13, 30)):
+            with tempfile.TemporaryDirectory() as folder:
+                for depth in (1, 2, 2):
+                    hits = self.storm(folder, depth, windows, depth)
+                    self.assertGreater(hits, 0)
 
 
 class Idle(Case):

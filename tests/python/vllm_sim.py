@@ -13,6 +13,7 @@ import pickle
 import random
 import struct
 import tempfile
+import time
 from array import array
 
 import fake
@@ -102,7 +103,7 @@ def kv_of(tokens, group, layer):
 
 class Sim:
     def __init__(self, store, n_blocks=64, windows=(), depth=1, seed=0,
-                 fail_rate=0.0, **config):
+                 fail_rate=0.0, tell_blocks=True, **config):
         from kvtier.connector import KVTierConnector
 
         self.random = random.Random(seed)
@@ -120,6 +121,8 @@ class Sim:
             block_size=BLOCK, hash_block_size=BLOCK,
             structured_output_manager=StructuredOutputManager(self.config))
         self.connector = self.scheduler.connector
+        if not tell_blocks:
+            self._hide_block_state()
         self.worker = KVTierConnector(self.config, KVConnectorRole.WORKER,
                                       self.cache)
         self.engine = self.worker._worker._engine
@@ -131,8 +134,10 @@ class Sim:
         self.worker.register_kv_caches({
             name: self.memory[layer] for group in self.cache.kv_cache_groups
             for layer, name in enumerate(group.layer_names)})
-        self.engine.before_scatter = self._check_owner
-        self.engine.before_store = self._check_saved
+        self.fake = isinstance(self.engine, fake.Engine)
+        if self.fake:
+            self.engine.before_scatter = self._check_owner
+            self.engine.before_store = self._check_saved
         self.expected = {}  # chunk prefix -> (number, tokens up to its end)
         self.tokens = {}
         self.tables = {}
@@ -140,6 +145,15 @@ class Sim:
         self.finished = {}
         self.hits = {}
         self.saved = 0
+
+    def _hide_block_state(self):
+        """As versions of vLLM that do not tell the connector block ids."""
+        build = self.connector.build_connector_meta
+
+        def build_without(output):
+            output.kv_connector_block_state = None
+            return build(output)
+        self.connector.build_connector_meta = build_without
 
     # ------------------------------------------------------------- requests
 
@@ -160,6 +174,8 @@ class Sim:
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
     def _expect(self, tokens):
+        if not self.fake:
+            return
         tokens = list(tokens)
         seq = fake.Seq(self.store, tokens, repr((None, None, (), None)))
         n = len(tokens) // CHUNK
@@ -180,6 +196,12 @@ class Sim:
             self.flying.append(output)
         if len(self.flying) >= self.depth or not self.scheduler.has_requests():
             self._execute(self.flying.pop(0))
+        if self.fake:
+            self._end_loads()
+        elif self.worker._worker._loads:
+            time.sleep(0.001)
+
+    def _end_loads(self):
         for load in list(self.engine.loading):
             if load.cancelled or self.random.random() < 0.3:
                 self.engine.complete(load, self._fails)
@@ -296,13 +318,17 @@ class Sim:
                 assert block <= 0 or block in owned[group], (
                     "a load scatters into a block that is not its request's")
 
+    def close(self):
+        self.connector.shutdown()
+        self.worker.shutdown()
+
     def check_rest(self):
         """Nothing is left when all requests have ended."""
         manager = self.scheduler.kv_cache_manager
         assert not self.scheduler.requests
         free = manager.block_pool.get_num_free_blocks()
         assert free == self.cache.num_blocks - 1, (free, self.cache.num_blocks)
-        assert self.store.seqs == 0 and not self.store.leased
+        assert not self.fake or (self.store.seqs == 0 and not self.store.leased)
         half = self.connector._scheduler
         assert not half._requests and not half._saving and not half._loads
         half = self.worker._worker

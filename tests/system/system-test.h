@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "base/crc32c.h"
 #include "index/index.h"
+#include "tier/file/layout/layout.h"
 #include "unit/engine/engine-test.h"
 
 #define N_CHUNKS (N_TOKENS / CHUNK)
@@ -109,7 +111,7 @@ store_chunks(const struct fixture *f, size_t first, uint32_t n)
 /* What became of a prompt that was looked up and loaded. */
 struct outcome {
     uint32_t promised, loaded;
-    int worst; /* status */
+    int first_error; /* status of the first chunk that was not loaded */
 };
 
 /* Look up the fixture's prompt and load what is promised; a chunk that is said
@@ -129,9 +131,11 @@ load_prompt(const struct fixture *f)
         for (uint32_t c = 0; c < got.promised; c++) {
             int status = kvt_load_status(load, 0, c);
 
+            if (status && !got.first_error)
+                got.first_error = status;
             if (status)
-                got.worst = status;
-            else if (chunk_is_right(f, &io, c))
+                continue;
+            if (chunk_is_right(f, &io, c))
                 got.loaded++;
             else
                 fail_msg("chunk %u was loaded with wrong bytes", c);
@@ -148,8 +152,28 @@ load_prompt(const struct fixture *f)
 struct usage {
     uint64_t bytes; /* of chunk files, in whole units */
     size_t n_files;
+    size_t n_damaged;
     char last[512]; /* path of one of them */
 };
+
+/* Whether a file ends with a trailer that its payload agrees with. */
+static inline bool
+file_is_whole(const char *path, size_t size)
+{
+    static unsigned char bytes[1 << 20];
+    struct kvt__trailer trailer;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool whole = fd >= 0 && size < sizeof bytes && size > KVT__TRAILER_BYTES &&
+                 read(fd, bytes, sizeof bytes) == (ssize_t)size &&
+                 kvt__trailer_get(bytes + size - KVT__TRAILER_BYTES, &trailer) &&
+                 trailer.payload_at + trailer.payload_bytes + KVT__TRAILER_BYTES == size &&
+                 kvt__crc32c(0, bytes + trailer.payload_at, trailer.payload_bytes) ==
+                     trailer.crc;
+
+    if (fd >= 0)
+        close(fd);
+    return whole;
+}
 
 static inline void
 add_usage(const char *dir, struct usage *usage)
@@ -167,6 +191,7 @@ add_usage(const char *dir, struct usage *usage)
             continue;
         usage->bytes += ((uint64_t)st.st_size + 4095) / 4096 * 4096;
         usage->n_files++;
+        usage->n_damaged += !file_is_whole(path, (size_t)st.st_size);
         snprintf(usage->last, sizeof usage->last, "%.511s", path);
     }
     if (d)
@@ -201,9 +226,10 @@ n_temporary_files(const struct fixture *f)
     return n;
 }
 
-/* What the shared index says, read as another process would. */
+/* What the shared index says, read as another process would; scanned: wait until
+ * the directory was looked through. */
 static inline struct kvt__index_totals
-index_totals(const struct fixture *f)
+read_index(const struct fixture *f, bool scanned)
 {
     struct kvt__index_totals totals = { 0 };
     struct kvt__index *index = NULL;
@@ -215,10 +241,18 @@ index_totals(const struct fixture *f)
     struct kvt__index_params params = { .dirfd = fd, .n_entries = 1 };
     assert_int_equal(kvt__index_open(&params, &index), 0);
     assert_true(kvt__index_is_shared(index));
+    while (scanned && !kvt__index_scanned(index))
+        usleep(1000);
     kvt__index_get_totals(index, &totals);
     kvt__index_close(index);
     close(fd);
     return totals;
+}
+
+static inline struct kvt__index_totals
+index_totals(const struct fixture *f)
+{
+    return read_index(f, false);
 }
 
 /* ---------------------------------------------------------------- processes */

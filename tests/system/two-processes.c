@@ -37,7 +37,7 @@ work(void *arg)
             assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
         } else {
             struct outcome got = load_prompt(f);
-            assert_int_equal(got.worst, 0); /* a lease is a promise */
+            assert_int_equal(got.first_error, 0); /* a lease is a promise */
             n_loaded += got.loaded;
         }
         assert_true(index_totals(f).used_bytes <= BUDGET);

@@ -43,14 +43,14 @@ make_dirs(const char *path)
 }
 
 static int
-open_below(int dirfd, const char *name, mode_t mode, const struct kvt__dir *dir,
-           int *out)
+open_below(int dirfd, const char *below, mode_t mode, const struct kvt__dir *dir,
+           const char *name, int *out)
 {
-    if (mkdirat(dirfd, name, mode) < 0 && errno != EEXIST)
-        return kvt__fail(errno, "make directory %s in %s", name, dir->path);
-    *out = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (mkdirat(dirfd, below, mode) < 0 && errno != EEXIST)
+        return kvt__fail(errno, "%s: make directory %s in %s", name, below, dir->path);
+    *out = openat(dirfd, below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*out < 0)
-        return kvt__fail(errno, "open directory %s in %s", name, dir->path);
+        return kvt__fail(errno, "%s: open directory %s in %s", name, below, dir->path);
     return 0;
 }
 
@@ -65,11 +65,14 @@ open_dir(struct kvt__dir *dir, const char *name)
     dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0)
         return kvt__fail(errno, "%s: open directory %s", name, dir->path);
-    err = open_below(dir->fd, OPAQUE_DIR, 0755, dir, &dir->opaque_fd);
+    err = open_below(dir->fd, OPAQUE_DIR, 0755, dir, name,
+                     &dir->opaque_fd);
     if (!err)
-        err = open_below(dir->fd, PRIVATE_DIR, 0700, dir, &dir->private_fd);
+        err = open_below(dir->fd, PRIVATE_DIR, 0700, dir, name,
+                     &dir->private_fd);
     if (!err)
-        err = open_below(dir->private_fd, TEMP_DIR, 0700, dir, &dir->temp_fd);
+        err = open_below(dir->private_fd, TEMP_DIR, 0700, dir, name,
+                     &dir->temp_fd);
     if (err)
         return err;
     if (fstatvfs(dir->fd, &fs) < 0)

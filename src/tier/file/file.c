@@ -66,8 +66,10 @@ file_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *o,
 {
     const struct file_tier *t = (const struct file_tier *)tier;
     uint64_t unit = dir_of(t, o)->unit;
+    uint64_t units = (file_bytes(t, o, payload) + unit - 1) / unit;
 
-    return (file_bytes(t, o, payload) + unit - 1) / unit * unit;
+    /* The attribute may need a block of its own. */
+    return (units + !has_trailer(t, o)) * unit;
 }
 
 /* ----------------------------------------------------------------- writing */
@@ -87,6 +89,7 @@ frame(const struct file_tier *t, const struct kvt__object *o,
     if (has_trailer(t, o)) {
         struct kvt__trailer trailer = {
             .payload_bytes = slot->bytes, .crc = crc, .tokens = o->tokens, .id = o->id,
+            .id_of_key = o->id_of_key,
             .payload_at = (uint32_t)(slot->payload - start) };
         kvt__trailer_put(&trailer, end);
         end += KVT__TRAILER_BYTES;
@@ -102,7 +105,8 @@ put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
 {
     unsigned char value[KVT__XATTR_BYTES];
     struct kvt__trailer trailer = { .payload_bytes = payload, .crc = crc,
-                                    .tokens = o->tokens, .id = o->id };
+                                    .tokens = o->tokens, .id = o->id,
+                                    .id_of_key = o->id_of_key };
     struct stat st;
 
     if (fstat(fd, &st) < 0)
@@ -147,6 +151,16 @@ direct_ok(const struct kvt__dir *dir, const void *start, size_t n)
            (uintptr_t)start % KVT__DIRECT_ALIGN == 0;
 }
 
+/* Network mounts tell ENOSPC when any descriptor is closed; the file's lock goes
+ * with the last one, which must not be before the rename. */
+static int
+close_copy(int fd)
+{
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    return copy < 0 || close(copy) < 0 ? -errno : 0;
+}
+
 static int
 file_put(struct kvt__tier *tier, const struct kvt__object *o,
          const struct kvt__slot *slot, uint32_t crc)
@@ -168,15 +182,16 @@ file_put(struct kvt__tier *tier, const struct kvt__object *o,
     if (fd < 0)
         return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
     err = write_temp(t, fd, direct, o, slot, crc);
-    if (close(fd) < 0 && !err) /* network mounts tell ENOSPC here */
-        err = -errno;
+    if (!err)
+        err = close_copy(fd);
     if (!err && renameat(dir->temp_fd, temp, fd_of(dir, o), name) < 0)
         err = -errno;
-    if (err) {
+    if (err)
         unlinkat(dir->temp_fd, temp, 0);
+    close(fd);
+    if (err)
         return kvt__fail(-err, "write %s (%zu bytes) in %s", name, slot->bytes,
                          dir->path);
-    }
     return 0;
 }
 
@@ -187,6 +202,7 @@ found_from_trailer(const struct kvt__trailer *t, struct kvt__found *found)
 {
     found->has_id = true;
     found->id = t->id;
+    found->id_of_key = t->id_of_key;
     found->crc = t->crc;
     found->tokens = t->tokens;
     found->payload_bytes = t->payload_bytes;
@@ -220,26 +236,33 @@ open_chunk(const struct file_tier *t, const struct kvt__object *o, bool direct,
     if (err)
         return err;
     int fd = openat(fd_of(dir, o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
-                    (direct ? O_DIRECT : 0));
+                    O_NONBLOCK | (direct ? O_DIRECT : 0)); /* no wait for a pipe */
     if (fd < 0)
         return kvt__fail(errno, "open %s in %s", name, dir->path);
     if (fstat(fd, st) < 0 || !S_ISREG(st->st_mode)) {
         close(fd);
-        return kvt__fail(EIO, "%s in %s is no regular file.", name, dir->path);
+        return kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
     }
     return fd;
 }
 
 /* Check what stands around the payload and tell what was found. */
 static int
-read_frame(const struct kvt__slot *slot, const struct kvt__fs_form *form,
-           struct kvt__found *found)
+read_frame(const struct kvt__object *o, const struct kvt__slot *slot,
+           const struct kvt__fs_form *form, struct kvt__found *found)
 {
     const unsigned char *start = slot->payload - form->header_bytes;
+    bool has_header = (form->header_bytes || slot->bytes >= KVT__FS_HEADER_BYTES) &&
+                      kvt__fs_header_get(start) == (int64_t)slot->bytes;
     struct kvt__trailer trailer;
 
-    if (form->header_bytes && kvt__fs_header_get(start) != (int64_t)slot->bytes)
+    if (form->header_bytes && !has_header)
         return -EBADMSG;
+    /* Cut off just so that its length fits: a bare payload has no header. */
+    if (!form->header_bytes && !form->trailer_bytes && has_header)
+        return -EBADMSG;
+    if (o->opaque && !form->trailer_bytes)
+        return -EBADMSG; /* only kvtier writes these, and never without */
     if (form->trailer_bytes) {
         if (!kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
             trailer.payload_bytes != slot->bytes ||
@@ -283,7 +306,7 @@ file_get(struct kvt__tier *tier, const struct kvt__object *o,
                           direct ? kvt__round_up(need, KVT__DIRECT_ALIGN) : need);
     if (err)
         err = kvt__fail(-err, "read %s in %s", o->key, dir->path);
-    else if (read_frame(slot, &form, found))
+    else if (read_frame(o, slot, &form, found))
         err = kvt__fail(EBADMSG, "%s: header or trailer is damaged.", o->key);
     else if (!form.trailer_bytes)
         read_xattr(fd, &st, found);
@@ -292,29 +315,40 @@ out:
     return err;
 }
 
+/* The trailer at the end of a file; false: there is none. */
+static bool
+read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
+{
+    unsigned char bytes[KVT__TRAILER_BYTES];
+
+    return st->st_size >= KVT__TRAILER_BYTES &&
+           pread(fd, bytes, sizeof bytes, st->st_size - KVT__TRAILER_BYTES) ==
+               (ssize_t)sizeof bytes &&
+           kvt__trailer_get(bytes, trailer) &&
+           trailer->payload_at + trailer->payload_bytes + KVT__TRAILER_BYTES ==
+               (uint64_t)st->st_size;
+}
+
 static int
 file_probe(struct kvt__tier *tier, const struct kvt__object *o,
            struct kvt__found *found)
 {
-    struct file_tier *t = from(tier);
-    unsigned char bytes[KVT__TRAILER_BYTES];
+    unsigned char start[KVT__FS_HEADER_BYTES] = { 0 };
     struct kvt__trailer trailer;
     struct stat st;
 
-    int fd = open_chunk(t, o, false, &st);
+    int fd = open_chunk(from(tier), o, false, &st);
     if (fd < 0)
         return fd;
-    *found = (struct kvt__found){ .payload_bytes = (uint64_t)st.st_size,
-                                  .stored_bytes = (uint64_t)st.st_blocks * 512 };
-    if (st.st_size >= KVT__TRAILER_BYTES &&
-        pread(fd, bytes, sizeof bytes, st.st_size - KVT__TRAILER_BYTES) ==
-            (ssize_t)sizeof bytes &&
-        kvt__trailer_get(bytes, &trailer) &&
-        trailer.payload_at + trailer.payload_bytes + KVT__TRAILER_BYTES ==
-            (uint64_t)st.st_size)
+    *found = (struct kvt__found){ .stored_bytes = (uint64_t)st.st_blocks * 512 };
+    if (read_trailer(fd, &st, &trailer)) {
         found_from_trailer(&trailer, found);
-    else
+    } else {
+        if (pread(fd, start, sizeof start, 0) < 0)
+            memset(start, 0, sizeof start);
+        found->payload_bytes = kvt__fs_payload((uint64_t)st.st_size, start);
         read_xattr(fd, &st, found);
+    }
     close(fd);
     return 0;
 }

@@ -49,40 +49,60 @@ kvt__temp_init(struct file_tier *t)
     return 0;
 }
 
+/* Whether it is ours: locked, and not removed by one that found it unlocked. */
+static bool
+hold(int fd)
+{
+    struct stat st;
+
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno != EWOULDBLOCK; /* no flock here: age alone decides later */
+    return fstat(fd, &st) < 0 || st.st_nlink;
+}
+
 int
 kvt__temp_create(struct file_tier *t, const struct kvt__dir *dir, bool direct,
                  char *name, size_t size)
 {
-    uint64_t n = atomic_fetch_add(&t->temp_count, 1);
+    for (int i = 0; i < 8; i++) {
+        uint64_t n = atomic_fetch_add(&t->temp_count, 1);
 
-    snprintf(name, size, "%s-%" PRIu64, t->temp_prefix, n);
-    int fd = openat(dir->temp_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC |
-                    (direct ? O_DIRECT : 0), 0600);
-    if (fd < 0)
-        return -errno;
-    /* Where flock does not work, age alone decides later. */
-    (void)flock(fd, LOCK_EX | LOCK_NB);
-    return fd;
+        snprintf(name, size, "%s-%" PRIu64, t->temp_prefix, n);
+        int fd = openat(dir->temp_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC |
+                        (direct ? O_DIRECT : 0), 0600);
+        if (fd < 0)
+            return -errno;
+        if (hold(fd))
+            return fd;
+        close(fd);
+    }
+    return -EAGAIN;
 }
 
 static bool
-is_left_over(int dirfd, const char *name)
+is_left_over(int fd, const char *name)
 {
     uint32_t host;
     struct stat st;
-    bool left;
 
-    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0)
-        return false;
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        left = false;
-    else if (sscanf(name, "%8" SCNx32 "-", &host) == 1 && host == host_tag())
-        left = !flock(fd, LOCK_EX | LOCK_NB);
-    else
-        left = time(NULL) - st.st_mtime > FOREIGN_AGE_S;
+        return false;
+    if (sscanf(name, "%8" SCNx32 "-", &host) == 1 && host == host_tag())
+        return !flock(fd, LOCK_EX | LOCK_NB);
+    return time(NULL) - st.st_mtime > FOREIGN_AGE_S;
+}
+
+/* It stays locked until it is removed: who creates it then sees that. */
+static void
+remove_left_over(int dirfd, const char *name)
+{
+    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+    if (fd < 0)
+        return;
+    if (is_left_over(fd, name))
+        unlinkat(dirfd, name, 0);
     close(fd);
-    return left;
 }
 
 void
@@ -98,7 +118,7 @@ kvt__temp_clean(const struct kvt__dir *dir)
         return;
     }
     while ((e = readdir(d)))
-        if (e->d_name[0] != '.' && is_left_over(dir->temp_fd, e->d_name))
-            unlinkat(dir->temp_fd, e->d_name, 0);
+        if (e->d_name[0] != '.')
+            remove_left_over(dir->temp_fd, e->d_name);
     closedir(d);
 }

@@ -76,6 +76,14 @@ wrong_values_name_key_place_and_what_is_allowed(void **state)
           "storage_backend.type is 'local' (file lmcache.yaml:2): use remote." },
         { "storage_backend:\n  type: remote\n  connector: {type: s3}\n", NULL,
           "storage_backend.connector (file lmcache.yaml:3) needs bucket." },
+        { "fs_connector_relative_tmp_dir: a/../../b\n", NULL,
+          "fs_connector_relative_tmp_dir (file lmcache.yaml:1): use a relative path "
+          "without '..'." },
+        { "fs_connector_relative_tmp_dir: /tmp\n", NULL,
+          "fs_connector_relative_tmp_dir (file lmcache.yaml:1): use a relative path "
+          "without '..'." },
+        { NULL, "KVTIER_CHUNK_SIZE=\xff\xc3\xa9\xed\xa0\x80\xc0\x80",
+          "chunk_size is '?\xc3\xa9\?\?\?\?\?' (KVTIER_CHUNK_SIZE): " CHUNK_RANGE },
         { "use_hipfile: maybe\n", NULL,
           "use_hipfile (file lmcache.yaml:1): use true or false." },
         { "chunk_size: \"a\\nb\"\n", NULL,

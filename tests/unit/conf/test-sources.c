@@ -231,6 +231,32 @@ credentials_are_not_shown(void **state)
 }
 
 static void
+bytes_that_are_no_utf8_are_kept_and_shown_as_question_marks(void **state)
+{
+    (void)state;
+    struct kvt_config *c = conf_open(
+        NULL, LIST("LMCACHE_GDS_PATH=/a\xff\xf0\x9f\x98\x80", "LMCACHE_LOCAL_DISK=/\xe2\x82",
+                   "LMCACHE_MAX_LOCAL_DISK_SIZE=1"));
+    char *json = kvt_config_json(c);
+
+    assert_string_equal(c->gds_path, "/a\xff\xf0\x9f\x98\x80");
+    assert_non_null(json);
+    assert_non_null(strstr(json, "\"/a?\xf0\x9f\x98\x80\""));
+    assert_non_null(strstr(json, "\"/??\""));
+    kvt_free(json);
+    kvt_config_free(c);
+}
+
+static void
+a_temporary_directory_may_lie_deeper(void **state)
+{
+    (void)state;
+    struct kvt_config *c = conf_open("fs_connector_relative_tmp_dir: a/..b//c\n", NOTHING);
+    assert_string_equal(c->fs_connector_relative_tmp_dir, "a/..b//c");
+    kvt_config_free(c);
+}
+
+static void
 numbers_have_a_point_in_every_locale(void **state)
 {
     (void)state;
@@ -273,6 +299,8 @@ main(void)
         cmocka_unit_test(nothing_behind_the_colon_is_the_default_again),
         cmocka_unit_test(an_alias_yields_to_the_newer_name_in_the_same_source_only),
         cmocka_unit_test(credentials_are_not_shown),
+        cmocka_unit_test(bytes_that_are_no_utf8_are_kept_and_shown_as_question_marks),
+        cmocka_unit_test(a_temporary_directory_may_lie_deeper),
         cmocka_unit_test(numbers_have_a_point_in_every_locale),
         cmocka_unit_test(an_older_and_shorter_struct_is_understood),
     };

@@ -17,7 +17,9 @@
 #define BLOCK 32u        /* tokens */
 #define N_LAYERS 3u
 #define BLOCK_BYTES 4096u /* of one layer */
+#ifndef N_BLOCKS
 #define N_BLOCKS 64u
+#endif
 #define N_TOKENS 640u     /* ten chunks, twenty blocks */
 
 struct fixture {
@@ -27,17 +29,32 @@ struct fixture {
     int32_t tokens[N_TOKENS];
 };
 
+/* Whether settings has a line for the key that setting has. */
+static inline bool
+is_set(const char *const *settings, const char *setting)
+{
+    size_t n = strcspn(setting, "=") + 1;
+
+    while (settings && *settings)
+        if (!strncmp(*settings++, setting, n))
+            return true;
+    return false;
+}
+
 static inline struct kvt_config *
 open_config(const char *dir, const char *const *more)
 {
     char url[300], file[] = "/dev/null";
-    const char *settings[32] = { url, "max_local_cpu_size=0.02", "chunk_size=64" };
-    const char *no_environment[] = { NULL };
+    const char *ours[] = { url, "max_local_cpu_size=0.02", "chunk_size=64" };
+    const char *settings[32] = { NULL }, *no_environment[] = { NULL };
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct kvt_config *config = NULL;
-    size_t n = 3;
+    size_t n = 0;
 
     snprintf(url, sizeof url, "remote_url=fs://%s", dir);
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (!is_set(more, ours[i]))
+            settings[n++] = ours[i];
     while (more && *more)
         settings[n++] = *more++;
     sources.file = file;

@@ -256,6 +256,7 @@ hammer(const struct dir *d, uint64_t random, struct progress *p)
     struct kvt__index_totals t;
     struct kvt__index_claim c;
 
+    p->n_bad += !kvt__index_is_shared(ix);
     for (;;) {
         random = mix(random);
         struct kvt__id id = id_in(random % N_IDS, 3, 5);

@@ -366,7 +366,6 @@ step_evict(struct state *s, unsigned i)
     struct proc *p = &s->proc[i];
     struct slot *e = &s->slot[p->at];
     struct owner *o = &s->owner[i];
-    const struct proc *reader = &s->proc[READER];
     bool ok;
 
     switch (p->pc++) {
@@ -398,9 +397,6 @@ step_evict(struct state *s, unsigned i)
         break;
     case E_LEASE:
         p->pc = e->lease ? B_BEGIN : V_BEGIN;
-        expect(e->lease || !reader->leased || reader->at != p->at
-                   || reader->seq != p->seq,
-               "a leased entry was evicted");
         break;
     case B_READY:
         s->ready++;
@@ -654,6 +650,14 @@ step(struct state *s, unsigned i)
 static void
 check(const struct state *s)
 {
+    const struct proc *reader = &s->proc[READER];
+
+    for (unsigned i = 0; i < N_OWNERS; i++) {
+        const struct proc *p = &s->proc[i];
+        expect((p->pc != V_BEGIN && p->pc != V_MOVE) || !reader->leased
+                   || p->at != reader->at || p->my_seq != reader->seq + 1,
+               "a leased entry was evicted");
+    }
     for (unsigned id = 1; id <= 2; id++) {
         unsigned n = 0;
         for (unsigned i = 0; i < N_SLOTS; i++)

@@ -5,6 +5,7 @@
 #include "index-test.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define FILE_BYTES (sizeof(struct ix_map) + 1024 * sizeof(struct ix_entry))
@@ -70,6 +71,43 @@ entries_survive_close(void **state)
     assert_true(st.st_blocks * 512 >= st.st_size);
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(n_warnings, 0);
+}
+
+static void
+bytes_of_an_entry_are_those_of_the_page(void **state)
+{
+    static const uint8_t want[48] = {
+        0x02, 0, 3, 0, 0, 0, 0, 0, /* ready; three moves */
+        1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+        0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+        0x55, 0x44, 0x33, 0x22, 0x11, 0x02, 0x01, 0x85,
+        0x88, 0x77, 0x66, 0x55, 2, 0, 0, 0,
+    };
+    struct dir *d = *state;
+    struct kvt__index *ix = open_writer(d);
+    struct kvt__index_entry e = {
+        .id = { { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 } },
+        .hash = -2, .hash_unsigned = true, .bytes = 0x1122334455,
+        .space = 0x102, .path = 5, .tokens = 0x55667788,
+        .flags = KVT__INDEX_FOREIGN, .recency_ns = 0x0102030405060708,
+    };
+    struct kvt__index_claim c;
+    uint8_t got[64];
+
+    assert_int_equal(kvt__index_reserve(ix, e.bytes), 0);
+    assert_int_equal(kvt__index_claim(ix, &e, &c), 0);
+    kvt__index_publish(ix, &c);
+    int fd = openat(d->fd, "index", O_RDONLY);
+    /* n is 128: group 0x0807060504030201 mod 128 */
+    off_t at = 4096 + 64 * 64 + 1024 * 512 + 1 * 8 * 64;
+    assert_int_equal(pread(fd, got, sizeof got, at), sizeof got);
+    assert_memory_equal(got, want, sizeof want);
+    assert_int_equal(got[48], 8);
+    assert_int_equal(got[55], 1);
+    assert_int_equal(pread(fd, got, 8, 72), 8);
+    assert_memory_equal(got, "\x55\x44\x33\x22\x11\0\0\0", 8);
+    close(fd);
+    kvt__index_close(ix);
 }
 
 static void
@@ -183,6 +221,35 @@ without_a_file_the_table_is_private_and_says_so_once(void **state)
     assert_true(adds_up(a, 0));
     kvt__index_close(a);
     kvt__index_close(b);
+}
+
+static int
+open_on_a_full_disk(const struct dir *d)
+{
+    struct rlimit limit = { 65536, 65536 };
+    struct kvt__id id = id_of(1);
+
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    struct kvt__index *ix = open_writer(d);
+    bool ok = !kvt__index_is_shared(ix) && n_warnings == 1 && !put(ix, &id)
+              && kvt__index_find(ix, &id, NULL)
+              && faccessat(d->fd, "index", F_OK, 0)
+              && faccessat(d->fd, "index.new", F_OK, 0);
+    kvt__index_close(ix);
+    return ok ? 0 : 1;
+}
+
+static void
+failed_allocation_leaves_no_file_and_a_private_table(void **state)
+{
+    int status;
+    pid_t pid = fork();
+
+    if (!pid)
+        _exit(open_on_a_full_disk(*state));
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
 }
 
 static void
@@ -454,12 +521,14 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         INDEX_TEST(entries_survive_close),
+        INDEX_TEST(bytes_of_an_entry_are_those_of_the_page),
         INDEX_TEST(file_keeps_the_size_it_was_made_with),
         INDEX_TEST(truncated_or_longer_file_is_replaced),
         INDEX_TEST(damaged_header_is_replaced),
         INDEX_TEST(replaced_table_finds_nothing_and_is_estale),
         INDEX_TEST(symbolic_link_is_not_followed),
         INDEX_TEST(without_a_file_the_table_is_private_and_says_so_once),
+        INDEX_TEST(failed_allocation_leaves_no_file_and_a_private_table),
         INDEX_TEST(no_directory_is_a_private_table_without_a_word),
         INDEX_TEST(sixty_fifth_writer_has_a_private_table),
         INDEX_TEST(other_boot_voids_leases_claims_and_owners),

@@ -69,26 +69,41 @@ slot_free(struct kvt__slot *slot, size_t phase)
     free(slot->payload - KVT__SLOT_ROOM - phase);
 }
 
+/* Eight bytes of what seed gives, number i. */
+static inline uint64_t
+word_at(uint64_t seed, size_t i)
+{
+    uint64_t v = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15) + i;
+
+    return (v ^ (v >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
+}
+
 static inline unsigned char
 byte_at(uint64_t seed, size_t i)
 {
-    uint64_t v = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15) + i / 8;
-
-    v = (v ^ (v >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
-    return (unsigned char)(v >> (8 * (i % 8)));
+    return (unsigned char)(word_at(seed, i / 8) >> (8 * (i % 8)));
 }
 
 static inline void
 slot_fill(const struct kvt__slot *slot, uint64_t seed)
 {
-    for (size_t i = 0; i < slot->bytes; i++)
+    size_t i = 0;
+
+    for (; i + 8 <= slot->bytes; i += 8)
+        kvt__put_le64(slot->payload + i, word_at(seed, i / 8));
+    for (; i < slot->bytes; i++)
         slot->payload[i] = byte_at(seed, i);
 }
 
 static inline bool
 slot_holds(const struct kvt__slot *slot, uint64_t seed)
 {
-    for (size_t i = 0; i < slot->bytes; i++)
+    size_t i = 0;
+
+    for (; i + 8 <= slot->bytes; i += 8)
+        if (kvt__get_le64(slot->payload + i) != word_at(seed, i / 8))
+            return false;
+    for (; i < slot->bytes; i++)
         if (slot->payload[i] != byte_at(seed, i))
             return false;
     return true;

@@ -25,6 +25,7 @@ kvt__trailer_put(const struct kvt__trailer *t,
     memcpy(out + 24, t->id.b, sizeof t->id.b);
     kvt__put_le32(out + 40, t->tokens);
     kvt__put_le32(out + 44, t->payload_at);
+    kvt__put_le32(out + 48, t->id_of_key);
     kvt__put_le32(out + 60, kvt__crc32c(0, out, 60));
 }
 
@@ -41,6 +42,7 @@ kvt__trailer_get(const unsigned char in[KVT__TRAILER_BYTES],
     memcpy(t->id.b, in + 24, sizeof t->id.b);
     t->tokens = kvt__get_le32(in + 40);
     t->payload_at = kvt__get_le32(in + 44);
+    t->id_of_key = kvt__get_le32(in + 48) & 1;
     return true;
 }
 
@@ -61,6 +63,16 @@ kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
     uint32_t bytes = kvt__get_le32(in);
 
     return bytes > INT32_MAX ? -1 : (int64_t)bytes;
+}
+
+uint64_t
+kvt__fs_payload(uint64_t file_bytes,
+                const unsigned char start[KVT__FS_HEADER_BYTES])
+{
+    if (file_bytes > KVT__FS_HEADER_BYTES &&
+        kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES))
+        return file_bytes - KVT__FS_HEADER_BYTES;
+    return file_bytes;
 }
 
 int

@@ -19,6 +19,7 @@ struct kvt__trailer {
     uint32_t payload_at;
     uint32_t crc;
     uint32_t tokens;
+    bool id_of_key;
     struct kvt__id id;
 };
 
@@ -43,6 +44,10 @@ int64_t kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES]);
 /* File name of a key text, and back.  0 or -errno. */
 int kvt__fs_name(const char *key, char *out, size_t size);
 int kvt__fs_key(const char *name, char *out, size_t size);
+
+/* The payload bytes of a file that LMCache wrote, from its size and first bytes. */
+uint64_t kvt__fs_payload(uint64_t file_bytes,
+                         const unsigned char start[KVT__FS_HEADER_BYTES]);
 
 /* How a file of this size frames a payload of that size. */
 struct kvt__fs_form {

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+int
+cli_parse(const struct cli_command *command, int argc, char **argv, int min_args,
+          int max_args, struct cli_common *out)
+{
+    static const struct option options[] = {
+        { "config", required_argument, NULL, 'c' },
+        { "set", required_argument, NULL, 's' },
+        { "json", no_argument, NULL, 'j' },
+        { 0 },
+    };
+    int c;
+
+    *out = (struct cli_common){ 0 };
+    opterr = 0;
+    optind = 1;
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (c) {
+        case 'c':
+            out->config_file = optarg;
+            break;
+        case 's':
+            if (out->n_settings == CLI_MAX_SETTINGS)
+                return cli_usage(command, "more than %d --set", CLI_MAX_SETTINGS);
+            out->settings[out->n_settings++] = optarg;
+            break;
+        case 'j':
+            out->json = true;
+            break;
+        default:
+            return cli_usage(command, "unknown option or missing value: %s",
+                             argv[optind - 1]);
+        }
+    }
+    out->n_args = argc - optind;
+    out->args = argv + optind;
+    if (out->n_args < min_args)
+        return cli_usage(command, "an argument is missing");
+    if (max_args >= 0 && out->n_args > max_args)
+        return cli_usage(command, "too many arguments: '%s'", out->args[max_args]);
+    return 0;
+}
+
+int
+cli_open_store(const struct cli_common *common, struct kvt_store **out)
+{
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct kvt_config *config;
+
+    sources.file = common->config_file;
+    sources.settings = common->settings;
+    if (kvt_config_open(&sources, &config)) {
+        fprintf(stderr, "kvtier: %s\n", kvt_last_error());
+        return CLI_USAGE;
+    }
+    int err = kvt_store_open(config, out);
+    kvt_config_free(config);
+    return err ? cli_fail(err) : 0;
+}
+
+int
+cli_code(int status)
+{
+    switch (-status) {
+    case 0:
+        return CLI_DONE;
+    case ENOENT:
+    case EBADMSG:
+        return CLI_NO;
+    case EINVAL:
+    case ENAMETOOLONG:
+    case ENOTSUP:
+        return CLI_USAGE;
+    default:
+        return CLI_ENVIRONMENT;
+    }
+}
+
+void
+cli_id_text(const uint8_t id[16], char out[33])
+{
+    for (int i = 0; i < 16; i++)
+        sprintf(out + 2 * i, "%02x", id[i]);
+}
+
+const char *
+cli_size_text(uint64_t bytes, char out[24])
+{
+    static const char *const units[] = { "kB", "MB", "GB", "TB", "PB" };
+    double value = (double)bytes / 1e3;
+    size_t unit = 0;
+
+    if (bytes < 1000) {
+        sprintf(out, "%" PRIu64 " B", bytes);
+        return out;
+    }
+    while (value >= 999.5 && unit < 4) {
+        value /= 1e3;
+        unit++;
+    }
+    snprintf(out, 24, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value,
+             units[unit]);
+    return out;
+}
+
+void
+cli_progress(const char *what, uint64_t done, uint64_t total)
+{
+    static time_t shown;
+    time_t now = time(NULL);
+
+    if (!isatty(2) || (now == shown && done != total))
+        return;
+    shown = now;
+    if (total)
+        fprintf(stderr, "\r%s %" PRIu64 " of %" PRIu64 " (%" PRIu64 " %%) ", what, done,
+                total, done * 100 / total);
+    else
+        fprintf(stderr, "\r%s %" PRIu64 " ", what, done);
+}
+
+void
+cli_progress_end(void)
+{
+    if (isatty(2))
+        fprintf(stderr, "\r%60s\r", "");
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the subcommands that work on a store share: their options, the store
+ * itself, progress. */
+#ifndef KVT_CLI_COMMON_H
+#define KVT_CLI_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "cli.h"
+#include "kvtier.h"
+
+#define CLI_MAX_SETTINGS 16
+
+struct cli_common {
+    const char *config_file;
+    const char *settings[CLI_MAX_SETTINGS + 1];
+    size_t n_settings;
+    bool json;
+    int n_args;
+    char **args; /* what is no option */
+};
+
+#define CLI_COMMON_HELP \
+    "  --config FILE    configuration, as for an engine\n" \
+    "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/cache/kv\n" \
+    "  --json           print JSON\n"
+
+/* Parse --config, --set and --json; max_args < 0: any number.  0 or CLI_USAGE. */
+int cli_parse(const struct cli_command *command, int argc, char **argv, int min_args,
+              int max_args, struct cli_common *out);
+
+/* Open the configured store.  0 or an exit code, after saying why. */
+int cli_open_store(const struct cli_common *common, struct kvt_store **out);
+
+/* The exit code for a request's status. */
+int cli_code(int status);
+
+/* Hex digits of an identity. */
+void cli_id_text(const uint8_t id[16], char out[33]);
+
+/* "12.3 MB" */
+const char *cli_size_text(uint64_t bytes, char out[24]);
+
+/* A line on a terminal that says how far it is; total 0: not known. */
+void cli_progress(const char *what, uint64_t done, uint64_t total);
+void cli_progress_end(void);
+
+#endif

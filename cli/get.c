@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier get */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common.h"
+
+/* Write all of it, so that a file is there whole or not at all. */
+static int
+write_file(const char *path, const void *buf, size_t n)
+{
+    char temp[4096];
+    FILE *f = stdout;
+
+    if (strcmp(path, "-")) {
+        snprintf(temp, sizeof temp, "%s.kvtier-part", path);
+        f = fopen(temp, "wbe");
+    }
+    if (!f || fwrite(buf, 1, n, f) != n || fflush(f) ||
+        (f != stdout && (fclose(f) || rename(temp, path)))) {
+        fprintf(stderr, "kvtier get: write %s: %s\n", path, strerror(errno));
+        if (f && f != stdout)
+            remove(temp);
+        return CLI_ENVIRONMENT;
+    }
+    return CLI_DONE;
+}
+
+static int
+get_key(struct kvt_store *store, const char *key, const char *path)
+{
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+    int code;
+
+    op.kind = KVT_OP_STAT;
+    op.key = key;
+    if (!kvt_store_run(store, &op)) {
+        op.kind = KVT_OP_GET;
+        op.bytes = op.found_bytes;
+        op.buf = malloc(op.bytes ? op.bytes : 1);
+        if (!op.buf) {
+            fprintf(stderr, "kvtier get: no memory for %" PRIu64 " bytes\n", op.bytes);
+            return CLI_ENVIRONMENT;
+        }
+        kvt_store_run(store, &op);
+    }
+    if (op.status) {
+        fprintf(stderr, "kvtier: %s\n", op.why);
+        code = cli_code(op.status);
+    } else {
+        if (!(op.found & KVT_FOUND_CHECKED))
+            fprintf(stderr, "kvtier: %s carries no checksum: only its length could be "
+                    "checked\n", key);
+        code = write_file(path, op.buf, op.found_bytes);
+    }
+    free(op.buf);
+    return code;
+}
+
+static int
+get_run(int argc, char **argv)
+{
+    struct cli_common c;
+    struct kvt_store *store;
+    int code = cli_parse(&cli_get, argc, argv, 2, 2, &c);
+
+    if (!code)
+        code = cli_open_store(&c, &store);
+    if (code)
+        return code;
+    code = get_key(store, c.args[0], c.args[1]);
+    kvt_store_close(store);
+    return code;
+}
+
+const struct cli_command cli_get = {
+    .name = "get",
+    .usage = "[OPTIONS] KEY FILE",
+    .summary = "copy a chunk's bytes to a file",
+    .help = "Reads the chunk, checks it and writes its payload to FILE (- for the standard\n"
+            "output), whole or not at all. Exit code 1: it is missing or damaged.\n\n"
+            CLI_COMMON_HELP,
+    .run = get_run,
+};

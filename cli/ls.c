@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier ls */
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+#include <time.h>
+
+#include "common.h"
+
+struct listing {
+    const char *prefix;
+    bool json;
+    uint64_t n, bytes;
+};
+
+static int
+print_one(void *ctx, const struct kvt_listed *x)
+{
+    struct listing *l = ctx;
+    time_t written = (time_t)(x->mtime_ns / 1000000000);
+    struct tm tm;
+    char when[32] = "", size[24];
+
+    if (strncmp(x->key, l->prefix, strlen(l->prefix)))
+        return 0;
+    l->n++;
+    l->bytes += x->stored_bytes;
+    if (l->json) {
+        json_t *o = json_pack("{s:s, s:s, s:I, s:f}", "key", x->key, "tier", x->tier,
+                              "stored_bytes", (json_int_t)x->stored_bytes, "written",
+                              (double)x->mtime_ns / 1e9);
+        json_dumpf(o, stdout, 0);
+        printf("\n");
+        json_decref(o);
+        return 0;
+    }
+    if (localtime_r(&written, &tm))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+    printf("%-8s %10s  %s  %s\n", x->tier, cli_size_text(x->stored_bytes, size), when,
+           x->key);
+    return ferror(stdout);
+}
+
+static int
+ls_run(int argc, char **argv)
+{
+    struct cli_common c;
+    struct listing l = { .prefix = "" };
+    struct kvt_store *store;
+    char size[24];
+    int code = cli_parse(&cli_ls, argc, argv, 0, 1, &c);
+
+    if (code)
+        return code;
+    if (c.n_args)
+        l.prefix = c.args[0];
+    l.json = c.json;
+    code = cli_open_store(&c, &store);
+    if (code)
+        return code;
+    int err = kvt_store_list(store, print_one, &l);
+    code = err ? cli_fail(err) : CLI_DONE;
+    kvt_store_close(store);
+    if (!code && !l.json)
+        printf("%" PRIu64 " chunks, %s\n", l.n, cli_size_text(l.bytes, size));
+    return code;
+}
+
+const struct cli_command cli_ls = {
+    .name = "ls",
+    .usage = "[OPTIONS] [PREFIX]",
+    .summary = "list the chunks in the store",
+    .help = "Prints tier, size on disk, time of writing and key of every chunk whose key\n"
+            "begins with PREFIX (for example a model's name). With --json one object a\n"
+            "line.\n\n"
+            CLI_COMMON_HELP,
+    .run = ls_run,
+};

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier put */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common.h"
+
+/* All of a file or stream.  NULL after saying why. */
+static unsigned char *
+read_all(const char *path, size_t *n)
+{
+    FILE *f = strcmp(path, "-") ? fopen(path, "rbe") : stdin;
+    unsigned char *buf = NULL;
+    size_t room = 0, got = 1;
+
+    *n = 0;
+    while (f && got) {
+        if (*n == room) {
+            room = room ? room * 2 : 1 << 20;
+            unsigned char *grown = realloc(buf, room);
+            if (!grown)
+                break;
+            buf = grown;
+        }
+        got = fread(buf + *n, 1, room - *n, f);
+        *n += got;
+    }
+    if (!f || got || ferror(f)) {
+        fprintf(stderr, "kvtier put: read %s: %s\n", path, strerror(errno));
+        free(buf);
+        buf = NULL;
+    }
+    if (f && f != stdin)
+        fclose(f);
+    return buf;
+}
+
+static int
+put_run(int argc, char **argv)
+{
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+    struct cli_common c;
+    struct kvt_store *store;
+    size_t n;
+    int code = cli_parse(&cli_put, argc, argv, 2, 2, &c);
+
+    if (!code)
+        code = cli_open_store(&c, &store);
+    if (code)
+        return code;
+    op.kind = KVT_OP_PUT;
+    op.key = c.args[0];
+    op.buf = read_all(c.args[1], &n);
+    op.bytes = n;
+    if (!op.buf) {
+        code = CLI_ENVIRONMENT;
+    } else if (kvt_store_run(store, &op)) {
+        fprintf(stderr, "kvtier: %s\n", op.why);
+        code = cli_code(op.status);
+    }
+    free(op.buf);
+    kvt_store_close(store);
+    return code;
+}
+
+const struct cli_command cli_put = {
+    .name = "put",
+    .usage = "[OPTIONS] KEY FILE",
+    .summary = "store a file's bytes under a key",
+    .help = "Stores FILE (- for the standard input) under KEY, in place of what is there,\n"
+            "with an identity and a checksum. KEY is written as LMCache writes keys:\n"
+            "MODEL@WORLD_SIZE@RANK@HASH@DTYPE, for example\n\n"
+            "  kvtier put meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16 chunk.bin\n\n"
+            CLI_COMMON_HELP,
+    .run = put_run,
+};

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier rm */
+#include "common.h"
+
+static int
+rm_run(int argc, char **argv)
+{
+    struct cli_common c;
+    struct kvt_store *store;
+    int code = cli_parse(&cli_rm, argc, argv, 1, -1, &c);
+
+    if (!code)
+        code = cli_open_store(&c, &store);
+    if (code)
+        return code;
+    for (int i = 0; i < c.n_args; i++) {
+        struct kvt_op op = KVT_INIT(struct kvt_op);
+
+        op.kind = KVT_OP_DELETE;
+        op.key = c.args[i];
+        if (kvt_store_run(store, &op)) {
+            fprintf(stderr, "kvtier: %s\n", op.why);
+            if (cli_code(op.status) > code)
+                code = cli_code(op.status);
+        }
+    }
+    kvt_store_close(store);
+    return code;
+}
+
+const struct cli_command cli_rm = {
+    .name = "rm",
+    .usage = "[OPTIONS] KEY...",
+    .summary = "remove chunks from every tier",
+    .help = "Removes each KEY. Exit code 1: one was not there; the others are removed all\n"
+            "the same.\n\n"
+            CLI_COMMON_HELP,
+    .run = rm_run,
+};

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier stat */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+
+#include "common.h"
+
+static json_t *
+op_json(const struct kvt_op *op)
+{
+    char id[33];
+    json_t *o = json_pack("{s:s, s:I, s:b}", "key", op->key, "bytes",
+                          (json_int_t)op->found_bytes, "has_checksum",
+                          (op->found & KVT_FOUND_ID) != 0);
+
+    if (op->found & KVT_FOUND_ID) {
+        cli_id_text(op->id, id);
+        json_object_set_new(o, "identity", json_string(id));
+        json_object_set_new(o, "tokens", json_integer(op->tokens));
+    }
+    return o;
+}
+
+static int
+stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
+{
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+    char id[33];
+
+    op.kind = KVT_OP_STAT;
+    op.key = key;
+    if (kvt_store_run(store, &op)) {
+        fprintf(stderr, "kvtier: %s\n", op.why);
+        return cli_code(op.status);
+    }
+    if (c->json) {
+        json_t *o = op_json(&op);
+        json_dumpf(o, stdout, 0);
+        printf("\n");
+        json_decref(o);
+        return CLI_DONE;
+    }
+    printf("key       %s\nbytes     %" PRIu64 "\n", key, op.found_bytes);
+    if (op.found & KVT_FOUND_ID) {
+        cli_id_text(op.id, id);
+        printf("identity  %s\n", id);
+        if (op.tokens)
+            printf("tokens    %u\n", op.tokens);
+    } else {
+        printf("identity  none: written by LMCache, no checksum\n");
+    }
+    return CLI_DONE;
+}
+
+static void
+print_tier(const struct kvt_tier_info *t)
+{
+    char used[24], limit[24];
+
+    printf("%s  %s\n  chunks  %" PRIu64 "\n  used    %s of %s\n  index   %s, %" PRIu64
+           " places\n", t->tier, t->url, t->n_chunks, cli_size_text(t->used_bytes, used),
+           t->limit_bytes ? cli_size_text(t->limit_bytes, limit) : "no limit",
+           t->index_shared ? "shared" : "private to this process", t->n_entries);
+}
+
+static json_t *
+tier_json(const struct kvt_tier_info *t)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b}", "tier", t->tier, "url", t->url,
+                     "chunks", (json_int_t)t->n_chunks, "used_bytes",
+                     (json_int_t)t->used_bytes, "limit_bytes",
+                     (json_int_t)t->limit_bytes, "index_places",
+                     (json_int_t)t->n_entries, "index_shared", t->index_shared);
+}
+
+static int
+stat_tiers(struct kvt_store *store, const struct cli_common *c)
+{
+    struct kvt_tier_info t = KVT_INIT(struct kvt_tier_info);
+    json_t *all = json_array();
+
+    for (size_t i = 0; !kvt_store_tier(store, i, &t); i++) {
+        if (c->json)
+            json_array_append_new(all, tier_json(&t));
+        else
+            print_tier(&t);
+    }
+    if (c->json) {
+        json_dumpf(all, stdout, 0);
+        printf("\n");
+    }
+    json_decref(all);
+    return CLI_DONE;
+}
+
+static int
+stat_run(int argc, char **argv)
+{
+    struct cli_common c;
+    struct kvt_store *store;
+    int code = cli_parse(&cli_stat, argc, argv, 0, 1, &c);
+
+    if (!code)
+        code = cli_open_store(&c, &store);
+    if (code)
+        return code;
+    code = c.n_args ? stat_key(store, &c, c.args[0]) : stat_tiers(store, &c);
+    kvt_store_close(store);
+    return code;
+}
+
+const struct cli_command cli_stat = {
+    .name = "stat",
+    .usage = "[OPTIONS] [KEY]",
+    .summary = "describe the tiers, or one chunk",
+    .help = "Without KEY: each tier's address, chunks, bytes and limit. With KEY: the\n"
+            "chunk's size, identity and tokens; exit code 1 when it is not there.\n\n"
+            CLI_COMMON_HELP,
+    .run = stat_run,
+};

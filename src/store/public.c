@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store of kvtier.h: requests by key text.  Each runs on one executor thread
+ * and has its own memory, so no pool is reserved.  store->lock guards the list of
+ * requests that are done. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "base/sized.h"
+#include "conf/conf.h"
+#include "kvtier.h"
+#include "store/private.h"
+
+struct kvt_store {
+    pid_t pid;
+    struct kvt__counters counters;
+    struct kvt__exec *exec;
+    struct kvt__store *store;
+
+    pthread_mutex_t lock;
+    struct task *first_done, **last_done;
+    int eventfd;
+};
+
+/* A caller's request on its way. */
+struct task {
+    struct kvt__job job;
+    struct kvt_store *store;
+    struct kvt_op *op;
+    struct task *next;
+};
+
+/* ------------------------------------------------------------ memory of a request */
+
+struct memory {
+    unsigned char *base;
+    struct kvt__slot slot;
+};
+
+static int
+memory_init(struct memory *m, const struct kvt__tier *tier, uint64_t bytes)
+{
+    size_t phase = tier->ops->phase(tier);
+
+    *m = (struct memory){ 0 };
+    if (bytes > SIZE_MAX / 2)
+        return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
+    m->base = aligned_alloc(4096, kvt__round_up(bytes + phase + 2 * KVT__SLOT_ROOM, 4096));
+    if (!m->base)
+        return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
+    m->slot = (struct kvt__slot){ m->base + KVT__SLOT_ROOM + phase, bytes };
+    return 0;
+}
+
+static void
+memory_fini(struct memory *m)
+{
+    free(m->base);
+}
+
+/* ---------------------------------------------------------------------- requests */
+
+static void
+tell(struct kvt_op *op, const struct kvt__found *found)
+{
+    op->found_bytes = found->payload_bytes;
+    op->tokens = found->tokens;
+    op->found = found->has_id ? KVT_FOUND_ID : 0;
+    if (found->has_id)
+        memcpy(op->id, found->id.b, sizeof op->id);
+}
+
+/* The first level whose tier has the object. */
+static int
+find_level(struct kvt__store *store, const struct kvt__object *object,
+           struct kvt__found *found, struct kvt__level **level)
+{
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__tier *tier = store->levels[i].tier;
+        int err = tier->ops->probe(tier, object, found);
+
+        if (!err) {
+            *level = &store->levels[i];
+            return 0;
+        }
+        if (err != -ENOENT)
+            return err;
+    }
+    return kvt__fail(ENOENT, "%s", object->key);
+}
+
+/* Read and check; op->buf may be NULL. */
+static int
+run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_op *op)
+{
+    struct kvt__level *level;
+    struct kvt__found found;
+    struct memory memory;
+    struct kvt__id own;
+    int err = find_level(store, object, &found, &level);
+
+    if (err)
+        return err;
+    tell(op, &found);
+    if (op->kind == KVT_OP_GET && found.payload_bytes > op->bytes)
+        return kvt__fail(EMSGSIZE, "%s has %llu bytes, there is room for %llu",
+                         object->key, (unsigned long long)found.payload_bytes,
+                         (unsigned long long)op->bytes);
+    err = memory_init(&memory, level->tier, found.payload_bytes);
+    if (err)
+        return err;
+    err = level->tier->ops->get(level->tier, object, &memory.slot, &found);
+    kvt__key_id(object->key, &own);
+    if (!err && found.has_id) {
+        if (kvt__crc32c(0, memory.slot.payload, memory.slot.bytes) != found.crc)
+            err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", object->key);
+        else if (found.id_of_key && !kvt__id_equal(&found.id, &own))
+            err = kvt__fail(EBADMSG, "%s: was stored under another key.", object->key);
+        else
+            op->found |= KVT_FOUND_CHECKED;
+    }
+    if (!err && op->kind == KVT_OP_GET)
+        memcpy(op->buf, memory.slot.payload, memory.slot.bytes);
+    memory_fini(&memory);
+    return err;
+}
+
+/* Forget what every level knows of the object and remove it.  0: one had it. */
+static int
+run_delete(struct kvt__store *store, const struct kvt__object *object)
+{
+    int result = -ENOENT;
+
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__level *level = &store->levels[i];
+        struct kvt__found found;
+        int err = level->tier->ops->probe(level->tier, object, &found);
+
+        if (err == -ENOENT)
+            continue;
+        if (!err && found.has_id)
+            kvt__level_drop(level, &found.id, true);
+        kvt__level_forget_name(level, object->key);
+        err = level->tier->ops->remove(level->tier, object);
+        if (err && err != -ENOENT)
+            return err;
+        result = 0;
+    }
+    return result ? kvt__fail(ENOENT, "%s", object->key) : 0;
+}
+
+static int
+run_put(struct kvt__store *store, struct kvt__space *space,
+        const struct kvt__object *object, const struct kvt_op *op)
+{
+    struct kvt__store_req req = {
+        .op = KVT__STORE_PUT, .space = space, .id = object->id, .id_of_key = true,
+        .hash = object->hash, .whole = true,
+        .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
+    struct memory memory;
+    int err = kvt__store_add_space(store, space);
+
+    if (err)
+        return err;
+    err = run_delete(store, object);
+    if (err && err != -ENOENT)
+        return err;
+    err = memory_init(&memory, store->levels[0].tier, op->bytes);
+    if (err)
+        return err;
+    memcpy(memory.slot.payload, op->buf, op->bytes);
+    req.slot = memory.slot;
+    req.crc = kvt__crc32c(0, op->buf, op->bytes);
+    kvt__store_run(store, &req);
+    if (req.status)
+        kvt__set_why(req.why);
+    memory_fini(&memory);
+    return req.status;
+}
+
+static int
+run_op(struct kvt__store *store, struct kvt_op *op)
+{
+    struct kvt__object object = { .key = op->key, .whole = true, .id_of_key = true };
+    struct kvt__space space;
+    struct kvt__level *level;
+    struct kvt__found found;
+    int err = kvt__space_of(op->key, &space, &object.hash);
+
+    if (err)
+        return err;
+    object.hash_unsigned = space.hash_unsigned;
+    object.opaque = space.opaque;
+    kvt__key_id(op->key, &object.id);
+    switch (op->kind) {
+    case KVT_OP_PUT:
+        return run_put(store, &space, &object, op);
+    case KVT_OP_GET:
+    case KVT_OP_VERIFY:
+        return run_get(store, &object, op);
+    case KVT_OP_STAT:
+        err = find_level(store, &object, &found, &level);
+        if (!err)
+            tell(op, &found);
+        return err;
+    case KVT_OP_DELETE:
+        return run_delete(store, &object);
+    default:
+        return kvt__fail(EINVAL, "kvt_op: no kind %u.", op->kind);
+    }
+}
+
+static int
+check_op(const struct kvt_op *op)
+{
+    if (!op || op->struct_size < sizeof *op || !op->key ||
+        ((op->kind == KVT_OP_PUT || op->kind == KVT_OP_GET) && !op->buf && op->bytes))
+        return kvt__fail(EINVAL, "kvt_op: struct_size, key and buf must be set.");
+    return 0;
+}
+
+int
+kvt_store_run(struct kvt_store *store, struct kvt_op *op)
+{
+    int err = check_op(op);
+
+    if (err)
+        return err;
+    op->found = op->tokens = 0;
+    op->found_bytes = 0;
+    op->why[0] = '\0';
+    op->status = run_op(store->store, op);
+    if (op->status)
+        snprintf(op->why, sizeof op->why, "%s", kvt__why());
+    return op->status;
+}
+
+/* ------------------------------------------------------------------ asynchronous */
+
+static void
+run_task(struct kvt__job *job)
+{
+    struct task *task = (struct task *)((char *)job - offsetof(struct task, job));
+    struct kvt_store *s = task->store;
+    uint64_t one = 1;
+
+    (void)!kvt_store_run(s, task->op);
+    task->next = NULL;
+    pthread_mutex_lock(&s->lock);
+    *s->last_done = task;
+    s->last_done = &task->next;
+    pthread_mutex_unlock(&s->lock);
+    if (write(s->eventfd, &one, sizeof one) < 0)
+        return; /* full: it is readable all the same */
+}
+
+int
+kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
+{
+    struct task *tasks = NULL;
+    int err = 0;
+
+    for (size_t i = 0; !err && i < n; i++)
+        err = check_op(ops[i]);
+    for (size_t i = 0; !err && i < n; i++) {
+        struct task *task = calloc(1, sizeof *task);
+
+        if (!task)
+            err = kvt__fail(ENOMEM, "kvt_store_submit");
+        else
+            *task = (struct task){ .job.run = run_task, .store = store,
+                                   .op = ops[n - 1 - i], .next = tasks };
+        tasks = task ? task : tasks;
+    }
+    while (tasks) { /* all of them or none */
+        struct task *task = tasks;
+
+        tasks = task->next;
+        if (err)
+            free(task);
+        else
+            kvt__exec_submit(store->exec, task->op->kind == KVT_OP_PUT ? KVT__PRIO_STORE
+                             : KVT__PRIO_LOAD, &task->job);
+    }
+    return err;
+}
+
+size_t
+kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max)
+{
+    uint64_t ignored;
+    size_t n = 0;
+
+    pthread_mutex_lock(&store->lock);
+    while (n < max && store->first_done) {
+        struct task *task = store->first_done;
+
+        store->first_done = task->next;
+        done[n++] = task->op;
+        free(task);
+    }
+    if (!store->first_done) {
+        store->last_done = &store->first_done;
+        if (read(store->eventfd, &ignored, sizeof ignored) < 0)
+            ignored = 0; /* it was not readable: nothing to drain */
+    }
+    pthread_mutex_unlock(&store->lock);
+    return n;
+}
+
+int
+kvt_store_eventfd(const struct kvt_store *store)
+{
+    return store->eventfd;
+}
+
+/* -------------------------------------------------------------- the store itself */
+
+void
+kvt_store_close(struct kvt_store *store)
+{
+    struct kvt_op *dropped;
+
+    if (!store || store->pid != getpid())
+        return;
+    kvt__exec_close(store->exec);
+    while (store->eventfd >= 0 && kvt_store_poll(store, &dropped, 1))
+        continue;
+    kvt__store_close(store->store);
+    if (store->eventfd >= 0)
+        close(store->eventfd);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+int
+kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
+{
+    struct kvt_store *s = calloc(1, sizeof *s);
+    int err = 0;
+
+    if (!s)
+        return kvt__fail(ENOMEM, "kvt_store_open");
+    s->pid = getpid();
+    pthread_mutex_init(&s->lock, NULL);
+    s->last_done = &s->first_done;
+    s->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->eventfd < 0)
+        err = kvt__fail(errno, "kvt_store_open: eventfd");
+    if (!err)
+        err = kvt__exec_open((size_t)(config->disk_io_threads > 0
+                                      ? config->disk_io_threads : 1), &s->exec);
+    if (!err) {
+        struct kvt__store_params params = { .config = config, .exec = s->exec,
+                                            .counters = &s->counters,
+                                            .object_bytes = 1 << 20 };
+        err = kvt__store_open(&params, &s->store);
+    }
+    if (err) {
+        kvt_store_close(s);
+        return err;
+    }
+    *out = s;
+    return 0;
+}
+
+struct listing {
+    const char *tier;
+    int (*fn)(void *ctx, const struct kvt_listed *listed);
+    void *ctx;
+    bool stop;
+};
+
+static void
+list_one(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+         int64_t mtime_ns)
+{
+    struct listing *l = ctx;
+    struct kvt_listed listed = KVT_INIT(struct kvt_listed);
+
+    (void)opaque;
+    (void)path;
+    if (l->stop)
+        return;
+    listed.key = key;
+    listed.tier = l->tier;
+    listed.stored_bytes = stored_bytes;
+    listed.mtime_ns = mtime_ns;
+    l->stop = l->fn(l->ctx, &listed) != 0;
+}
+
+int
+kvt_store_list(struct kvt_store *store,
+               int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx)
+{
+    struct listing l = { .fn = fn, .ctx = ctx };
+    int err = 0;
+
+    for (size_t i = 0; !err && !l.stop && i < store->store->n_levels; i++) {
+        struct kvt__tier *tier = store->store->levels[i].tier;
+
+        l.tier = tier->ops->name;
+        err = tier->ops->list(tier, list_one, &l);
+    }
+    return err;
+}
+
+int
+kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out)
+{
+    struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
+    struct kvt__index_totals totals;
+    size_t size = out->struct_size;
+
+    if (i >= store->store->n_levels)
+        return kvt__fail(ENOENT, "tier %zu", i);
+    const struct kvt__level *level = &store->store->levels[i];
+    kvt__index_get_totals(level->index, &totals);
+    snprintf(info.tier, sizeof info.tier, "%s", level->tier->ops->name);
+    snprintf(info.url, sizeof info.url, "%s", level->url);
+    info.n_chunks = totals.n_ready;
+    info.used_bytes = totals.used_bytes;
+    info.limit_bytes = totals.limit_bytes;
+    info.n_entries = totals.n_entries;
+    info.index_shared = kvt__index_is_shared(level->index);
+    memcpy(out, &info, size < sizeof info ? size : sizeof info);
+    out->struct_size = size;
+    return 0;
+}

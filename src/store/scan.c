@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Making an index that was lost, or may lack files, true again: every file the
+ * tier lists counts for the budget and can be evicted, under an identity made from
+ * its name until its own is read.  One thread, beside everything else. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "store/private.h"
+
+/* Names that the index has already, as numbers; sorted. */
+struct known {
+    uint64_t *names;
+    size_t n, max;
+    bool read_only; /* leave out entries whose identity was not read */
+    bool failed;
+};
+
+struct scan {
+    struct kvt__store *store;
+    struct kvt__level *level;
+    struct known known;
+    size_t n_added;
+};
+
+static uint64_t
+name_number(uint32_t space, int64_t hash)
+{
+    return ((uint64_t)hash ^ (uint64_t)space << 48) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static bool
+add_known(void *ctx, const struct kvt__index_entry *entry)
+{
+    struct known *known = ctx;
+
+    if (known->read_only && entry->flags & KVT__INDEX_UNREAD)
+        return true;
+    if (known->n == known->max) {
+        size_t max = known->max ? known->max * 2 : 1024;
+        uint64_t *grown = realloc(known->names, max * sizeof *grown);
+
+        known->failed = !grown;
+        if (!grown)
+            return false;
+        known->names = grown;
+        known->max = max;
+    }
+    known->names[known->n++] = name_number(entry->space, entry->hash);
+    return true;
+}
+
+static int
+by_number(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static bool
+is_known(const struct known *known, uint64_t number)
+{
+    return known->n && bsearch(&number, known->names, known->n, sizeof number, by_number);
+}
+
+static void
+add_file(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+         int64_t mtime_ns)
+{
+    struct scan *scan = ctx;
+    struct kvt__index *index = scan->level->index;
+    struct kvt__space space;
+    struct kvt__index_claim claim;
+    struct kvt__index_entry entry = {
+        .bytes = stored_bytes, .path = path, .flags = KVT__INDEX_UNREAD,
+        .recency_ns = mtime_ns };
+
+    if (atomic_load(&scan->store->stopping) || kvt__space_of(key, &space, &entry.hash) ||
+        space.opaque != opaque)
+        return;
+    int number = kvt__index_space(index, space.text);
+    if (number < 0)
+        return;
+    entry.space = (uint32_t)number;
+    entry.hash_unsigned = space.hash_unsigned;
+    if (is_known(&scan->known, name_number(entry.space, entry.hash)))
+        return;
+    kvt__name_id(key, &entry.id);
+    if (kvt__level_make_room(scan->store, scan->level, entry.bytes))
+        return;
+    if (kvt__index_claim(index, &entry, &claim)) {
+        kvt__index_unreserve(index, entry.bytes);
+        return;
+    }
+    kvt__index_publish(index, &claim);
+    scan->n_added++;
+}
+
+static void
+find_known(struct kvt__level *level, struct known *known)
+{
+    kvt__index_each(level->index, add_known, known);
+    if (known->n)
+        qsort(known->names, known->n, sizeof *known->names, by_number);
+}
+
+static bool
+forget_double(void *ctx, const struct kvt__index_entry *entry)
+{
+    struct scan *scan = ctx;
+
+    if (entry->flags & KVT__INDEX_UNREAD &&
+        is_known(&scan->known, name_number(entry->space, entry->hash)))
+        kvt__level_drop(scan->level, &entry->id, false);
+    return true;
+}
+
+/* Files that were stored while the directory was listed stand twice in the index,
+ * unless whoever stored them has seen that. */
+static void
+forget_doubles(struct kvt__store *store, struct kvt__level *level)
+{
+    struct scan scan = { .store = store, .level = level, .known.read_only = true };
+
+    find_known(level, &scan.known);
+    kvt__index_each(level->index, forget_double, &scan);
+    free(scan.known.names);
+}
+
+static void
+scan_level(struct kvt__store *store, struct kvt__level *level)
+{
+    struct scan scan = { .store = store, .level = level };
+    const struct kvt__tier_ops *ops = level->tier->ops;
+
+    find_known(level, &scan.known);
+    if (!scan.known.failed && !ops->list(level->tier, add_file, &scan) &&
+        !atomic_load(&store->stopping)) {
+        forget_doubles(store, level);
+        kvt__index_set_scanned(level->index, true);
+        if (scan.n_added)
+            kvt__log(KVT_LOG_INFO, "%s: %zu chunks in %s were not in the index and are "
+                     "now", ops->name, scan.n_added, level->url);
+    }
+    free(scan.known.names);
+}
+
+void
+kvt__store_scan(struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!kvt__index_scanned(store->levels[i].index))
+            scan_level(store, &store->levels[i]);
+}
+
+void
+kvt__store_stop(struct kvt__store *store)
+{
+    atomic_store(&store->stopping, true);
+}

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector's parts by themselves, without vLLM."""
+
+import os
+import pickle
+import tempfile
+import unittest
+from array import array
+from types import SimpleNamespace as Object
+
+import fake
+
+fake.stub_vllm()
+
+from kvtier import _lib, vllm_extra, vllm_meta, vllm_model, vllm_stats  # noqa: E402
+from kvtier.vllm_scheduler import Scheduler  # noqa: E402
+from kvtier.vllm_worker import Worker  # noqa: E402
+
+
+def request(name="a", n=61, **more):
+    about = dict(
+        request_id=name, prompt_token_ids=list(range(n)), num_prompt_tokens=n,
+        num_tokens=n, num_computed_tokens=0, all_token_ids=list(range(n)),
+        kv_transfer_params=None)
+    about.update(more)
+    return Object(**about)
+
+
+def info(kind=_lib.GROUP_FULL, window=0):
+    group = vllm_model.GroupInfo()
+    group.kind, group.window = kind, window
+    group.block_tokens, group.blocks_per_chunk = 4, 2
+    group.n_heads, group.head_bytes, group.block_bytes = 1, 8, 32
+    group.layout, group.layers = "l", ["x"]
+    return group
+
+
+def output(scheduled=(), blocks=None, finished=(), resumed=()):
+    state = blocks and Object(get_block_ids=blocks.get)
+    return Object(
+        num_scheduled_tokens=dict(scheduled), finished_req_ids=set(finished),
+        scheduled_new_reqs=[], kv_connector_block_state=state or Object(),
+        scheduled_cached_reqs=Object(req_ids=[], new_block_ids=[],
+                                     resumed_req_ids=set(resumed)))
+
+
+class Halves(unittest.TestCase):
+    def setUp(self):
+        self.store = fake.Store(8)
+        self.addCleanup(fake.install(_lib, self.store))
+        self.infos = [info()]
+
+    def scheduler(self, **settings):
+        engine = _lib.Engine(self.store.config(), _lib.ROLE_SCHEDULER,
+                             [i.to_c() for i in self.infos], None)
+        return Scheduler(engine, self.infos, settings, True, True)
+
+    def worker(self):
+        engine = _lib.Engine(self.store.config(), _lib.ROLE_WORKER,
+                             [i.to_c() for i in self.infos], None)
+        worker = Worker(engine, self.infos, 16)
+        worker._ready = True
+        return worker
+
+    def allocate(self, half, name, computed, hit, *tables):
+        self.store.answer = hit
+        req = request(name)
+        got = half.matched_tokens(req, computed)
+        half.allocated(req, Object(get_block_ids=lambda: tables), got[0])
+        return req, half.build_meta(output())
+
+    def test_nothing_to_do_is_one_small_object(self):
+        half = self.scheduler()
+        self.assertIs(half.build_meta(output()), vllm_meta.NOTHING)
+        sent = pickle.dumps(vllm_meta.NOTHING)
+        self.assertLess(len(sent), 64)
+        self.assertIs(pickle.loads(sent), vllm_meta.NOTHING)
+
+    def test_a_load_names_chunks_and_the_blocks_that_are_missing(self):
+        half = self.scheduler()
+        _, meta = self.allocate(half, "a", 20, 40, tuple(range(1, 16)))
+        (name, ((group, chunks, blocks, tags),)), = meta.loads
+        self.assertEqual((name, group, tags), ("a", 0, None))
+        self.assertEqual(len(chunks), 3 * 32)
+        self.assertEqual(array("i", [-1, 6, 7, 8, 9, 10]).tobytes(), blocks)
+        self.assertIs(half.build_meta(output()), vllm_meta.NOTHING)
+
+    def test_a_sliding_group_loads_its_window_only(self):
+        self.infos = [info(), info(_lib.GROUP_SLIDING, 10)]
+        half = self.scheduler()
+        _, meta = self.allocate(half, "a", 0, 40, tuple(range(1, 16)),
+                                (0,) * 7 + tuple(range(21, 29)))
+        full, sliding = meta.loads[0][1]
+        self.assertEqual(len(full[1]) // 32, 5)
+        # 9 tokens before 40: chunks 3 and 4, whose first block is not there.
+        self.assertEqual(array("i", [0, 21, 22, 23]).tobytes(), sliding[2])
+
+    def test_chunks_are_saved_when_their_last_token_is_computed(self):
+        half = self.scheduler()
+        self.store.answer = 0
+        req = request()
+        half.matched_tokens(req, 0)
+        table = {"a": (list(range(1, 17)),)}
+        saved = []
+        for at, n in ((0, 7), (7, 1), (8, 30), (38, 23), (61, 1), (62, 1)):
+            req.num_computed_tokens = at
+            meta = half.build_meta(output({"a": n}, table))
+            saved.append([len(io[1]) // 32 for io in meta.saves])
+        self.assertEqual(saved, [[], [1], [3], [3], [], []])
+        self.assertFalse(half._saving)
+        # Preempted: whatever is there then is offered again.
+        req.num_computed_tokens = 0
+        meta = half.build_meta(output({"a": 61}, table, resumed=["a"]))
+        self.assertEqual(len(meta.saves[0][1]) // 32, 7)
+
+    def test_what_a_lookup_found_is_not_saved_again(self):
+        half = self.scheduler()
+        self.store.answer = 40
+        req = request()
+        self.assertEqual(half.matched_tokens(req, 16), (24, True))
+        req.num_computed_tokens = 40
+        meta = half.build_meta(output({"a": 21}, {"a": (list(range(1, 17)),)}))
+        self.assertEqual([len(io[1]) // 32 for io in meta.saves], [2, 2])
+
+    def test_a_failed_load_is_promised_nothing_more(self):
+        half = self.scheduler()
+        for name, failed, bad in (("a", {"a"}, ()), ("b", (), {7})):
+            req, _ = self.allocate(half, name, 0, 40, tuple(range(1, 16)))
+            half.received(Object(failed_recving=set(failed), finished_recving=None,
+                                 invalid_block_ids=set(bad)))
+            half.received(Object(failed_recving=set(), finished_recving={name},
+                                 invalid_block_ids=set()))
+            self.assertEqual(half.matched_tokens(req, 0), (0, False))
+            half.finished(req)
+        self.assertEqual((self.store.seqs, self.store.leased), (0, set()))
+
+    def test_a_load_that_ended_well_may_be_followed_by_another(self):
+        half = self.scheduler()
+        req, _ = self.allocate(half, "a", 0, 40, tuple(range(1, 16)))
+        half.received(Object(failed_recving=set(), finished_recving={"a"},
+                             invalid_block_ids=set()))
+        self.assertEqual(half.matched_tokens(req, 0), (40, True))
+
+    def test_a_lookup_that_fails_is_a_miss(self):
+        half = self.scheduler()
+
+        def broken(*args):
+            raise OSError(5, "broken")
+        half._engine.lookup = broken
+        with self.assertLogs("vllm.kvtier"):
+            self.assertEqual(half.matched_tokens(request(), 0), (0, False))
+
+    def test_a_load_that_cannot_start_is_reported_failed(self):
+        worker = self.worker()
+
+        def broken(*args):
+            raise OSError(12, "broken")
+        worker._engine.load = broken
+        ios = [(0, bytes(32), array("i", [-1, 5]).tobytes(), None)]
+        with self.assertLogs("vllm.kvtier"):
+            worker.start_loads(vllm_meta.KVTierMetadata([("a", ios)]))
+        self.assertEqual(worker.finished(set()), ({"a"}, set()))
+        self.assertEqual(worker.take_bad_blocks(), {5})
+        self.assertEqual(worker.finished(set()), (None, None))
+
+    def test_a_store_that_fails_does_not_reach_vllm(self):
+        worker = self.worker()
+
+        def broken(*args):
+            raise ValueError("broken")
+        worker._engine.store = broken
+        with self.assertLogs("vllm.kvtier"):
+            worker.save(vllm_meta.KVTierMetadata((), [1]))
+
+    def test_statistics_are_what_grew(self):
+        engine = Object(values=[5, 0, 0])
+        engine.counters = lambda: list(engine.values)
+        collector = vllm_stats.Collector(engine)
+        self.assertIsNone(collector.collect())
+        engine.values = [8, 2, 1]
+        collector.touch(ended=True)
+        self.assertEqual(collector.collect().data,
+                         {"hit_tokens": 3, "load_failed": 2})
+        collector.touch(ended=True)
+        self.assertIsNone(collector.collect())
+        self.assertTrue(collector._active)  # a store is pending
+        engine.values = [8, 2, 0]
+        collector.touch(ended=True)
+        self.assertIsNone(collector.collect())
+        self.assertFalse(collector._active)
+        stats = vllm_stats.KVTierStats(data={"a": 1})
+        stats.aggregate(vllm_stats.KVTierStats(data={"a": 2, "b": 3}))
+        self.assertEqual(stats.reduce(), {"a": 3, "b": 3})
+
+
+class Extra(unittest.TestCase):
+    def test_requests_that_tokens_do_not_tell(self):
+        for more in ({"prompt_token_ids": None}, {"prompt_embeds": object()},
+                     {"prompt_is_token_ids": [True]}, {"resumable": True},
+                     {"mm_features": [Object(
+                         identifier=None,
+                         mm_position=Object(offset=0, length=3))]}):
+            self.assertIsNone(vllm_extra.describe(request(**more)), more)
+
+    def test_what_enters_the_identity(self):
+        extra = vllm_extra.describe(request(
+            cache_salt="s", lora_request=Object(lora_name="l", lora_path="/no"),
+            mm_features=[Object(identifier=i, mm_position=Object(offset=o, length=2))
+                         for i, o in (("y", 9), ("x", 3))],
+            kv_transfer_params={"lmcache.tag.a": 1, "lmcache.tag.b": "%",
+                                "lmcache.skip_save": "true", "other": 2}))
+        self.assertEqual(extra.mm, [("x", 3, 2), ("y", 9, 2)])
+        self.assertEqual((extra.cache_salt, extra.lora), ("s", "l:/no"))
+        self.assertEqual((extra.tags, extra.skip_save), ("a%1@b%%", True))
+
+    def test_a_tag_cannot_pose_as_two(self):
+        for params in ({"lmcache.tag.a": "1@b%2"}, {"lmcache.tag.a%1@b": "2"},
+                       {"lmcache.tag.": "1"}):
+            with self.assertLogs("vllm.kvtier"):
+                self.assertIsNone(vllm_extra.describe(
+                    request(kv_transfer_params=params)))
+
+    def test_an_adapter_is_what_it_holds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "adapter_model.safetensors")
+            seen = set()
+            for content in (b"1", b"2"):
+                with open(path, "wb") as file:
+                    file.write(content)
+                vllm_extra._adapter.cache_clear()
+                seen.add(vllm_extra._adapter("l", folder))
+        self.assertEqual(len(seen), 2)
+
+
+class Spec:
+    block_size, num_kv_heads, head_size, page_size_bytes = 4, 1, 1, 32
+    dtype = Object(itemsize=4)
+    sliding_window = 512
+
+
+FullAttentionSpec = type("FullAttentionSpec", (Spec,), {})
+SlidingWindowSpec = type("SlidingWindowSpec", (Spec,), {})
+MLAAttentionSpec = type("MLAAttentionSpec", (FullAttentionSpec,), {})
+
+
+class Model(unittest.TestCase):
+    def cache(self, *specs):
+        return Object(num_blocks=8, kv_cache_groups=[
+            Object(kv_cache_spec=spec, layer_names=["x"]) for spec in specs])
+
+    def config(self, **parallel):
+        return Object(parallel_config=Object(**parallel),
+                      cache_config=Object(cache_dtype="auto"))
+
+    def test_what_is_not_supported_says_so(self):
+        for spec, parallel in ((MLAAttentionSpec(), {}),
+                               (type("MambaSpec", (Spec,), {})(), {}),
+                               (FullAttentionSpec(), {"pipeline_parallel_size": 2})):
+            with self.assertRaises(vllm_model.Unsupported):
+                vllm_model.check_supported(self.config(**parallel),
+                                           self.cache(spec))
+        vllm_model.check_supported(self.config(), self.cache(
+            FullAttentionSpec(), SlidingWindowSpec()))
+
+    def test_only_the_class_says_that_blocks_drop_out_of_a_window(self):
+        full, sliding = vllm_model.groups(self.config(), self.cache(
+            FullAttentionSpec(), SlidingWindowSpec()), 8)
+        self.assertEqual((full.kind, full.window), (_lib.GROUP_FULL, 0))
+        self.assertEqual((sliding.kind, sliding.window),
+                         (_lib.GROUP_SLIDING, 512))
+
+    def test_chunk_size_that_is_no_multiple_names_the_nearest(self):
+        vllm_model.check_chunk_size(256, [16, 128])
+        for chunk, sizes, said in ((200, [128], "256"), (100, [128], "128"),
+                                   (100, [16, 24], "96"), (1, [16], "16")):
+            with self.assertRaisesRegex(
+                    ValueError, "chunk_size %d .* block size %d.* is %s$"
+                    % (chunk, sizes[0], said)):
+                vllm_model.check_chunk_size(chunk, sizes)
+
+    def test_weights_have_a_digest_of_samples(self):
+        with tempfile.TemporaryDirectory() as folder:
+            digests = []
+            for size, last in ((200000, b"a"), (200000, b"b"), (200001, b"b")):
+                with open(os.path.join(folder, "m.safetensors"), "wb") as file:
+                    file.write(bytes(size) + last)
+                digests.append(vllm_model._weights_digest(folder))
+        self.assertEqual(len(set(digests)), 3)
+
+    def test_fingerprint_is_what_the_user_says_or_knows(self):
+        config = Object(model="org/name", revision="0" * 40, hf_overrides={})
+        about = Object(model_config=config, load_config=Object(load_format="auto"))
+        self.assertEqual(vllm_model.fingerprint(
+            about, {"model_fingerprint": "mine"}), "mine")
+        plain = vllm_model.fingerprint(about, {})
+        self.assertTrue(plain.startswith("0" * 40))
+        config.hf_overrides = {"rope_scaling": {"factor": 2}}
+        self.assertNotEqual(vllm_model.fingerprint(about, {}), plain)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Storage that fails, lies, dawdles and hangs: every load ends, by its deadline at
+ * the latest, and what it says to be loaded holds exactly the right bytes. */
+#include <sched.h>
+
+#include "system/system-test.h"
+
+#define N_PROMPTS 4u
+
+static void
+open_with(struct fixture *f, const char *faults, const char *const *more)
+{
+    char url[512];
+    const char *settings[8] = { url, "max_local_cpu_size=0.004" };
+
+    for (size_t i = 2; more && *more; i++)
+        settings[i] = *more++;
+    snprintf(url, sizeof url, "remote_url=fault://%s/fs://%s", faults, f->dir.path);
+    fixture_open(f, settings);
+}
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    fixture_init(&f);
+    f.engine = NULL;
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_fini(*state);
+    return 0;
+}
+
+static void
+close_engine(struct fixture *f)
+{
+    kvt_engine_close(f->engine);
+    f->engine = NULL;
+}
+
+static void
+store_all(struct fixture *f)
+{
+    for (uint32_t p = 0; p < N_PROMPTS; p++) {
+        set_tokens(f, p);
+        store_chunks(f, 0, N_CHUNKS);
+        assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    }
+}
+
+/* load_prompt() itself fails the test when wrong bytes are called good. */
+static unsigned
+load_all(struct fixture *f)
+{
+    unsigned n = 0;
+
+    for (uint32_t p = 0; p < N_PROMPTS; p++) {
+        set_tokens(f, p);
+        n += load_prompt(f).loaded;
+    }
+    return n;
+}
+
+static void
+what_is_loaded_is_right_whatever_reads_do(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n_loaded = 0, n_failed = 0, n_corrupt = 0;
+    char faults[200];
+
+    for (unsigned seed = 1; seed <= rounds(12); seed++) {
+        snprintf(faults, sizeof faults, "seed=%u,read_error=0.3,bit_flip=0.1,"
+                 "short_read=0.1,probe_error=0.2,delay=0.1,delay_ms=1", seed);
+        open_with(f, faults, NULL);
+        store_all(f);
+        for (int i = 0; i < 3; i++)
+            n_loaded += load_all(f);
+        n_failed += (unsigned)counter(f, "load_failed");
+        n_corrupt += (unsigned)counter(f, "load_corrupt");
+        assert_int_equal(counter(f, "pool_used"), 0);
+        close_engine(f);
+    }
+    assert_true(n_loaded > 0);
+    assert_true(n_failed > 0);
+    assert_true(n_corrupt > 0);
+}
+
+static void
+what_failed_writes_leave_is_never_loaded(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n_loaded = 0;
+    char faults[200];
+
+    for (unsigned seed = 1; seed <= rounds(12); seed++) {
+        snprintf(faults, sizeof faults, "seed=%u,write_error=0.2,enospc=0.2,"
+                 "write_corrupt=0.2", seed);
+        open_with(f, faults, NULL);
+        store_all(f);
+        assert_true(counter(f, "store_failed") + counter(f, "store_dropped") > 0 ||
+                    seed > 1);
+        close_engine(f);
+        fixture_open(f, NULL);
+        n_loaded += load_all(f);
+        struct usage usage = usage_of(f);
+        struct kvt__index_totals totals = index_totals(f);
+        assert_int_equal(totals.used_bytes, usage.bytes);
+        assert_int_equal(totals.n_ready, usage.n_files);
+        close_engine(f);
+    }
+    assert_true(n_loaded > 0);
+    assert_int_equal(n_temporary_files(f), 0);
+}
+
+static void
+files_that_cannot_be_removed_stop_no_store_for_ever(void **state)
+{
+    const char *const small[] = { "max_remote_size=0.0005", NULL }; /* 18 files */
+    struct fixture *f = *state;
+
+    open_with(f, "seed=3,remove_error=0.5", small);
+    store_all(f);
+    store_all(f);
+    assert_true(counter(f, "evicted_chunks") > 0);
+    assert_true(usage_of(f).bytes <= 536870);
+    load_all(f);
+    close_engine(f);
+}
+
+/* --------------------------------------------------------------------- hanging */
+
+static void
+a_load_over_hanging_storage_ends_at_its_deadline(void **state)
+{
+    const char *const deadline[] = { "blocking_timeout_secs=1", NULL };
+    struct fixture *f = *state;
+    struct io io;
+
+    fixture_open(f, NULL);
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    close_engine(f);
+
+    open_with(f, "hang=1,hang_ms=3000", deadline);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    struct kvt_load *load = load_and_wait(f, &io.io, 1);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        assert_int_equal(kvt_load_status(load, 0, c), -ETIMEDOUT);
+    memset(f->memory, 0x5c, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+    kvt_load_free(load);
+    while (counter(f, "loads_pending")) /* the reads are good, and come too late */
+        sched_yield();
+    for (size_t i = 0; i < (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES; i++)
+        assert_int_equal(f->memory[i], 0x5c);
+    assert_int_equal(counter(f, "load_late"), N_CHUNKS);
+    assert_int_equal(counter(f, "pool_used"), 0);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
+static void
+a_cancelled_load_does_not_wait_for_hanging_storage(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_load *load, *done;
+    struct io io;
+
+    fixture_open(f, NULL);
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    close_engine(f);
+
+    open_with(f, "hang=1,hang_ms=500", NULL);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    assert_int_equal(kvt_engine_load(f->engine, &io.io, 1, 0, &load), 0);
+    kvt_load_cancel(load);
+    assert_int_equal(kvt_engine_poll(f->engine, &done, 1), 1);
+    assert_ptr_equal(done, load);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        assert_int_equal(kvt_load_status(load, 0, c), -ECANCELED);
+    kvt_load_free(load);
+    kvt_seq_free(seq);
+}
+
+static void
+a_lookup_over_hanging_storage_answers_what_is_known(void **state)
+{
+    const char *const soon[] = { "lookup_timeout_ms=20", NULL };
+    struct fixture *f = *state;
+
+    fixture_open(f, NULL);
+    store_chunks(f, 0, 3);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    close_engine(f);
+    open_with(f, "hang=1,hang_ms=500", soon);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq); /* while its probe hangs */
+}
+
+int
+main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(what_is_loaded_is_right_whatever_reads_do),
+        T(what_failed_writes_leave_is_never_loaded),
+        T(files_that_cannot_be_removed_stop_no_store_for_ever),
+        T(a_load_over_hanging_storage_ends_at_its_deadline),
+        T(a_cancelled_load_does_not_wait_for_hanging_storage),
+        T(a_lookup_over_hanging_storage_answers_what_is_known),
+    };
+
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A handle in a forked child: every call says that it belongs to another process,
+ * closing it is harmless, and the parent does not notice. */
+#include "system/system-test.h"
+
+struct shared {
+    struct fixture f;
+    struct kvt_seq *seq;
+    struct kvt_load *load; /* in flight */
+    struct io io;
+};
+
+static void
+use_in_child(void *arg)
+{
+    struct shared *s = arg;
+    struct kvt_engine *e = s->f.engine;
+    struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
+    struct kvt_seq *seq = NULL;
+    struct kvt_load *load = NULL;
+    uint64_t hit, values[64];
+
+    assert_int_equal(kvt_engine_lookup(e, s->seq, 0, N_TOKENS, &hit), -ESTALE);
+    assert_non_null(strstr(kvt_last_error(), "fork"));
+    assert_int_equal(kvt_engine_store(e, &s->io.io, 1), -ESTALE);
+    assert_int_equal(kvt_engine_load(e, &s->io.io, 1, 0, &load), -ESTALE);
+    assert_int_equal(kvt_engine_flush(e, -1), -ESTALE);
+    assert_int_equal(kvt_engine_reset(e), -ESTALE);
+    assert_int_equal(kvt_engine_set_view(e, 0, &view), -ESTALE);
+    assert_int_equal(kvt_seq_new(e, s->f.tokens, 10, NULL, &seq), -ESTALE);
+    assert_int_equal(kvt_engine_poll(e, &load, 1), 0);
+    kvt_engine_release(e, s->seq);
+    kvt_engine_counters(e, values, 64);
+    kvt_load_cancel(s->load);
+    kvt_engine_close(e);
+    kvt_engine_close(e);
+}
+
+static void
+a_child_can_do_nothing_with_its_parents_engine(void **state)
+{
+    static struct shared s;
+
+    (void)state;
+    fixture_init(&s.f);
+    fixture_open(&s.f, NULL);
+    store_chunks(&s.f, 0, 8);
+    assert_int_equal(kvt_engine_flush(s.f.engine, -1), 0);
+    s.seq = new_seq(&s.f, N_TOKENS);
+    assert_int_equal(lookup(&s.f, s.seq, 0, N_TOKENS), 8 * CHUNK);
+    make_io(&s.io, s.seq, 0, 0, 8, 1);
+    for (unsigned i = 0; i < rounds(50); i++) {
+        wipe(&s.f);
+        assert_int_equal(kvt_engine_load(s.f.engine, &s.io.io, 1, i, &s.load), 0);
+        pid_t child = start_child(use_in_child, &s);
+        struct pollfd fd = { .fd = kvt_engine_eventfd(s.f.engine), .events = POLLIN };
+        struct kvt_load *done;
+        while (!kvt_engine_poll(s.f.engine, &done, 1))
+            poll(&fd, 1, 1000);
+        assert_ptr_equal(done, s.load);
+        for (uint32_t c = 0; c < 8; c++) {
+            assert_int_equal(kvt_load_status(done, 0, c), 0);
+            assert_true(chunk_is_right(&s.f, &s.io, c));
+        }
+        kvt_load_free(done);
+        assert_int_equal(end_child(child), 0);
+    }
+    kvt_engine_release(s.f.engine, s.seq);
+    kvt_seq_free(s.seq);
+    store_chunks(&s.f, 8, 2);
+    assert_int_equal(kvt_engine_flush(s.f.engine, -1), 0);
+    assert_int_equal(load_prompt(&s.f).loaded, N_CHUNKS);
+    fixture_fini(&s.f);
+}
+
+/* The child's own engine on the same directory works. */
+static void
+open_in_child(void *arg)
+{
+    struct fixture *f = arg;
+
+    kvt_engine_close(f->engine);
+    fixture_open(f, NULL);
+    assert_int_equal(load_prompt(f).loaded, 8);
+    store_chunks(f, 8, 2);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    kvt_engine_close(f->engine);
+}
+
+static void
+a_child_may_open_its_own(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    fixture_init(&f);
+    fixture_open(&f, NULL);
+    store_chunks(&f, 0, 8);
+    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    assert_int_equal(end_child(start_child(open_in_child, &f)), 0);
+    assert_int_equal(load_prompt(&f).loaded, N_CHUNKS);
+    fixture_fini(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_child_can_do_nothing_with_its_parents_engine),
+        cmocka_unit_test(a_child_may_open_its_own),
+    };
+
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Small limits of the process: an engine works under them, or says in a sentence
+ * why not. */
+#include <sys/resource.h>
+
+#include "system/system-test.h"
+
+/* Open, store, load, close.  0, or what opening said. */
+static int
+round_trip(const struct fixture *with)
+{
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_group group = opaque_group();
+    struct fixture f = *with;
+
+    model.name = "test/model";
+    model.kv_dtype = "bfloat16";
+    model.world_size = 1;
+    params.config = open_config(f.dir.path, NULL);
+    params.role = KVT_ROLE_BOTH;
+    params.n_groups = 1;
+    params.groups = &group;
+    params.model = &model;
+    int err = kvt_engine_open(&params, &f.engine);
+    kvt_config_free((struct kvt_config *)params.config);
+    if (err) {
+        assert_true(strlen(kvt_last_error()) > 10);
+        return err;
+    }
+    set_view(f.engine, 0, f.memory);
+    store_chunks(&f, 0, 4);
+    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    struct outcome got = load_prompt(&f);
+    assert_true(got.loaded == got.promised);
+    kvt_engine_close(f.engine);
+    return got.loaded == 4 ? 0 : -EIO;
+}
+
+static void
+limit(int what, rlim_t n)
+{
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(what, &limit), 0);
+    limit.rlim_cur = n;
+    assert_int_equal(setrlimit(what, &limit), 0);
+}
+
+static void
+little_locked_memory_is_enough(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    fixture_init(&f);
+    limit(RLIMIT_MEMLOCK, 64 << 10);
+    assert_int_equal(round_trip(&f), 0);
+    limit(RLIMIT_MEMLOCK, 0);
+    assert_int_equal(round_trip(&f), 0);
+    f.engine = NULL;
+    fixture_fini(&f);
+}
+
+static void
+few_descriptors_are_enough_or_an_error(void **state)
+{
+    struct rlimit before;
+    struct fixture f;
+    unsigned worked = 0;
+
+    (void)state;
+    fixture_init(&f);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (rlim_t n = 4; n <= 32; n++) {
+        limit(RLIMIT_NOFILE, n);
+        int err = round_trip(&f);
+        if (err && err != -EMFILE && err != -EIO)
+            fail_msg("%d descriptors: %d, %s", (int)n, err, kvt_last_error());
+        if (!err)
+            worked++;
+        else
+            assert_int_equal(worked, 0); /* more are never worse */
+    }
+    assert_true(worked > 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    f.engine = NULL;
+    fixture_fini(&f);
+}
+
+static void
+a_pool_beyond_the_machine_is_refused_with_the_numbers(void **state)
+{
+    const char *const settings[] = { "max_local_cpu_size=1000000", NULL };
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_group group = opaque_group();
+    struct kvt_engine *engine = NULL;
+    struct fixture f;
+
+    (void)state;
+    fixture_init(&f);
+    model.name = "test/model";
+    model.kv_dtype = "bfloat16";
+    model.world_size = 1;
+    params.config = open_config(f.dir.path, settings);
+    params.role = KVT_ROLE_WORKER;
+    params.n_groups = 1;
+    params.groups = &group;
+    params.model = &model;
+    assert_int_equal(kvt_engine_open(&params, &engine), -ENOMEM);
+    assert_non_null(strstr(kvt_last_error(), "max_local_cpu_size"));
+    assert_non_null(strstr(kvt_last_error(), "1024000000 MiB"));
+    params.role = KVT_ROLE_SCHEDULER; /* has no pool */
+    assert_int_equal(kvt_engine_open(&params, &engine), 0);
+    kvt_engine_close(engine);
+    kvt_config_free((struct kvt_config *)params.config);
+    f.engine = NULL;
+    fixture_fini(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(little_locked_memory_is_enough),
+        cmocka_unit_test(few_descriptors_are_enough_or_an_error),
+        cmocka_unit_test(a_pool_beyond_the_machine_is_refused_with_the_numbers),
+    };
+
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Permissions, files and directories that go away while an engine is open, and
+ * directories that cannot be used at all.  Root is asked for nothing here: the
+ * program continues as nobody. */
+#include <grp.h>
+
+#include "system/system-test.h"
+
+#define NOBODY 65534
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    fixture_init(&f);
+    fixture_open(&f, NULL);
+    store_chunks(&f, 0, 5);
+    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    assert_int_equal(counter(&f, "store_chunks"), 5);
+    *state = &f;
+    return 0;
+}
+
+static void
+change_mode(const struct fixture *f, const char *below, mode_t mode)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/%s", f->dir.path, below);
+    if (chmod(path, mode) < 0)
+        fail_msg("chmod %s: %s", path, strerror(errno));
+}
+
+static int
+teardown(void **state)
+{
+    fixture_fini(*state);
+    return 0;
+}
+
+/* Stores fail, loads go on; afterwards stores work again. */
+static void
+lose_writing(const struct fixture *f, const char *below)
+{
+    change_mode(f, below, 0555);
+    store_chunks(f, 5, 5);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(counter(f, "store_failed"), 5);
+    assert_int_equal(load_prompt(f).loaded, 5);
+    change_mode(f, below, 0755);
+    assert_int_equal(n_temporary_files(f), 0);
+    store_chunks(f, 5, 5);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(load_prompt(f).loaded, 10);
+}
+
+static void
+loads_go_on_where_no_file_can_be_made(void **state)
+{
+    lose_writing(*state, ".kvtier/tmp");
+}
+
+static void
+loads_go_on_where_no_file_can_be_published(void **state)
+{
+    lose_writing(*state, "kvtier");
+}
+
+static void
+files_that_cannot_be_opened_are_not_loaded(void **state)
+{
+    struct fixture *f = *state;
+
+    change_mode(f, "kvtier", 0);
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.promised, 5);
+    assert_int_equal(got.loaded, 0);
+    change_mode(f, "kvtier", 0755);
+    assert_int_equal(load_prompt(f).loaded, 5);
+}
+
+static void
+a_removed_directory_becomes_misses(void **state)
+{
+    struct fixture *f = *state;
+
+    temp_dir_remove(&f->dir);
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.promised, 5);
+    assert_int_equal(got.first_error, -ENOENT);
+    assert_int_equal(load_prompt(f).promised, 0);
+    set_tokens(f, 1);
+    store_chunks(f, 0, 5);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(counter(f, "store_failed"), 5);
+    assert_int_equal(load_prompt(f).promised, 0);
+}
+
+/* What opening an engine on a directory says. */
+static void
+expect_refusal(const char *dir, int err)
+{
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_group group = opaque_group();
+    struct kvt_engine *engine = NULL;
+
+    model.name = "test/model";
+    model.kv_dtype = "bfloat16";
+    model.world_size = 1;
+    params.config = open_config(dir, NULL);
+    params.role = KVT_ROLE_BOTH;
+    params.n_groups = 1;
+    params.groups = &group;
+    params.model = &model;
+    assert_int_equal(kvt_engine_open(&params, &engine), err);
+    assert_null(engine);
+    if (!strstr(kvt_last_error(), dir) || !strstr(kvt_last_error(), "remote_url"))
+        fail_msg("%s", kvt_last_error());
+    kvt_config_free((struct kvt_config *)params.config);
+}
+
+static void
+a_directory_that_cannot_be_used_is_named(void **state)
+{
+    struct fixture *f = *state;
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/file", f->dir.path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    close(fd);
+    expect_refusal(path, -ENOTDIR);
+    snprintf(path, sizeof path, "%s/file/below", f->dir.path);
+    expect_refusal(path, -ENOTDIR);
+    snprintf(path, sizeof path, "%s/closed", f->dir.path);
+    assert_int_equal(mkdir(path, 0), 0);
+    expect_refusal(path, -EACCES);
+    assert_int_equal(chmod(path, 0555), 0);
+    expect_refusal(path, -EACCES);
+    snprintf(path, sizeof path, "%s/closed/below", f->dir.path);
+    expect_refusal(path, -EACCES);
+}
+
+static bool
+become_nobody(void)
+{
+    return geteuid() || (!setgroups(0, NULL) && !setresgid(NOBODY, NOBODY, NOBODY) &&
+                         !setresuid(NOBODY, NOBODY, NOBODY));
+}
+
+int
+main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(loads_go_on_where_no_file_can_be_made),
+        T(loads_go_on_where_no_file_can_be_published),
+        T(files_that_cannot_be_opened_are_not_loaded),
+        T(a_removed_directory_becomes_misses),
+        T(a_directory_that_cannot_be_used_is_named),
+    };
+
+    if (!become_nobody()) {
+        printf("skipped: cannot give up root (%s)\n", strerror(errno));
+        return SKIPPED;
+    }
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

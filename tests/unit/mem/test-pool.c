@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pool: slots that lie where they should, apart from each other. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kvt-test.h"
+
+#include "base/error.h"
+#include "mem/available.h"
+#include "mem/pool.h"
+
+#define MIB ((size_t)1 << 20)
+
+static struct kvt__pool *
+open_pool(size_t bytes, size_t phase)
+{
+    struct kvt__pool_params params = { .bytes = bytes, .phase = phase,
+                                       .key = "max_local_cpu_size" };
+    struct kvt__pool *pool = NULL;
+
+    if (kvt__pool_open(&params, &pool))
+        fail_msg("%s", kvt__why());
+    kvt__pool_wait_populated(pool, bytes);
+    return pool;
+}
+
+static void
+payloads_have_the_phase_that_was_asked(void **state)
+{
+    static const size_t phases[] = { 0, 28, 64, 4095 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        struct kvt__pool *pool = open_pool(MIB, phases[i]);
+        struct kvt__slot slots[8];
+
+        for (size_t s = 0; s < 8; s++) {
+            assert_true(kvt__pool_acquire(pool, s * 1111 + 1, 0, &slots[s]));
+            assert_int_equal((uintptr_t)slots[s].payload % 4096, phases[i]);
+            assert_int_equal(slots[s].bytes, s * 1111 + 1);
+        }
+        for (size_t s = 0; s < 8; s++)
+            kvt__pool_release(pool, &slots[s]);
+        kvt__pool_close(pool);
+    }
+}
+
+/* Each slot, with its rooms, is filled with its own number; then all are read. */
+static void
+slots_and_their_rooms_never_overlap(void **state)
+{
+    struct kvt__pool *pool = open_pool(2 * MIB, 28);
+    struct kvt__slot slots[64];
+    size_t n = 0;
+
+    (void)state;
+    while (n < 64 && kvt__pool_acquire(pool, n * 700 + 1, 0, &slots[n])) {
+        memset(slots[n].payload - KVT__SLOT_ROOM, (int)n + 1,
+               slots[n].bytes + 2 * KVT__SLOT_ROOM);
+        n++;
+    }
+    assert_in_range(n, 20, 64);
+    for (size_t s = 0; s < n; s++) {
+        const unsigned char *start = slots[s].payload - KVT__SLOT_ROOM;
+
+        for (size_t i = 0; i < slots[s].bytes + 2 * KVT__SLOT_ROOM; i++)
+            assert_int_equal(start[i], s + 1);
+        kvt__pool_release(pool, &slots[s]);
+        assert_null(slots[s].payload);
+    }
+    assert_int_equal(kvt__pool_used(pool), 0);
+    kvt__pool_close(pool);
+}
+
+static void
+a_full_pool_says_no_until_a_slot_is_back(void **state)
+{
+    struct kvt__pool *pool = open_pool(MIB, 0);
+    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_ROOM;
+    struct kvt__slot slots[4], more;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        assert_true(kvt__pool_acquire(pool, bytes, 0, &slots[i]));
+    assert_int_equal(kvt__pool_used(pool), MIB);
+    assert_false(kvt__pool_acquire(pool, 1, 0, &more));
+    kvt__pool_release(pool, &slots[2]);
+    assert_false(kvt__pool_acquire(pool, bytes + 1, 0, &more));
+    assert_true(kvt__pool_acquire(pool, bytes, 0, &slots[2]));
+    for (int i = 0; i < 4; i++)
+        kvt__pool_release(pool, &slots[i]);
+    kvt__pool_close(pool);
+}
+
+static void
+keep_free_leaves_that_much(void **state)
+{
+    struct kvt__pool *pool = open_pool(MIB, 0);
+    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_ROOM; /* takes a quarter */
+    struct kvt__slot a, b, c;
+
+    (void)state;
+    assert_false(kvt__pool_acquire(pool, bytes, MIB - MIB / 4 + 1, &a));
+    assert_true(kvt__pool_acquire(pool, bytes, MIB - MIB / 4, &a));
+    assert_true(kvt__pool_acquire(pool, bytes, MIB / 2, &b));
+    assert_false(kvt__pool_acquire(pool, bytes, MIB / 2, &c));
+    assert_false(kvt__pool_acquire(pool, bytes, SIZE_MAX, &c));
+    kvt__pool_release(pool, &a);
+    assert_true(kvt__pool_acquire(pool, bytes, MIB / 2, &c));
+    kvt__pool_release(pool, &b);
+    kvt__pool_release(pool, &c);
+    kvt__pool_close(pool);
+}
+
+static void
+fits_is_what_an_empty_pool_can_give(void **state)
+{
+    struct kvt__pool *pool = open_pool(MIB, 28);
+    struct kvt__slot slot;
+    size_t most = MIB - 2 * KVT__SLOT_ROOM - 28;
+
+    (void)state;
+    assert_int_equal(kvt__pool_bytes(pool), MIB);
+    assert_true(kvt__pool_fits(pool, most));
+    assert_false(kvt__pool_fits(pool, most + 1));
+    assert_false(kvt__pool_fits(pool, SIZE_MAX));
+    assert_true(kvt__pool_acquire(pool, most, 0, &slot));
+    kvt__pool_release(pool, &slot);
+    assert_false(kvt__pool_acquire(pool, most + 1, 0, &slot));
+    assert_false(kvt__pool_acquire(pool, SIZE_MAX, 0, &slot));
+    kvt__pool_close(pool);
+}
+
+static void
+more_than_the_machine_has_is_enomem_with_both_numbers(void **state)
+{
+    struct kvt__pool_params params = { .bytes = SIZE_MAX / 2,
+                                       .key = "max_local_cpu_size" };
+    struct kvt__pool *pool = NULL;
+    char asked[64];
+
+    (void)state;
+    assert_in_range(kvt__memory_available(), MIB, UINT64_MAX - 1);
+    assert_int_equal(kvt__pool_open(&params, &pool), -ENOMEM);
+    assert_null(pool);
+    snprintf(asked, sizeof asked, "%zu MiB asked", params.bytes >> 20);
+    assert_non_null(strstr(kvt__why(), "max_local_cpu_size"));
+    assert_non_null(strstr(kvt__why(), asked));
+    assert_non_null(strstr(kvt__why(), "MiB of memory available"));
+}
+
+static void
+a_pool_closes_while_it_is_populated(void **state)
+{
+    struct kvt__pool_params params = { .bytes = 256 * MIB, .key = "x" };
+    struct kvt__pool *pool = NULL;
+
+    (void)state;
+    assert_int_equal(kvt__pool_open(&params, &pool), 0);
+    kvt__pool_close(pool);
+    kvt__pool_close(NULL);
+}
+
+/* ----------------------------------------------------------------- threads */
+
+#define N_THREADS 4
+
+struct user {
+    struct kvt__pool *pool;
+    unsigned number;
+    int n_bad;
+};
+
+static bool
+all_are(const unsigned char *at, size_t n, unsigned char c)
+{
+    while (n--)
+        if (*at++ != c)
+            return false;
+    return true;
+}
+
+static void *
+user_main(void *arg)
+{
+    struct user *u = arg;
+    struct kvt__slot slots[3] = { 0 };
+
+    for (unsigned i = 0; i < 600; i++) {
+        struct kvt__slot *slot = &slots[i % 3];
+        unsigned char mark = (unsigned char)(u->number * 64 + i % 64);
+
+        if (slot->payload) {
+            mark = slot->payload[0];
+            u->n_bad += !all_are(slot->payload, slot->bytes, mark);
+            kvt__pool_release(u->pool, slot);
+        } else if (kvt__pool_acquire(u->pool, (i * 7919) % 60000 + 1, 0, slot)) {
+            memset(slot->payload, mark, slot->bytes);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        if (slots[i].payload)
+            kvt__pool_release(u->pool, &slots[i]);
+    return NULL;
+}
+
+static void
+threads_get_slots_of_their_own(void **state)
+{
+    struct kvt__pool_params params = { .bytes = MIB, .phase = 28, .key = "x" };
+    struct user users[N_THREADS];
+    pthread_t threads[N_THREADS];
+    struct kvt__pool *pool = NULL;
+
+    (void)state;
+    assert_int_equal(kvt__pool_open(&params, &pool), 0);
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        users[i] = (struct user){ pool, i, 0 };
+        assert_int_equal(pthread_create(&threads[i], NULL, user_main, &users[i]), 0);
+    }
+    for (unsigned i = 0; i < N_THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (unsigned i = 0; i < N_THREADS; i++)
+        assert_int_equal(users[i].n_bad, 0);
+    assert_int_equal(kvt__pool_used(pool), 0);
+    kvt__pool_close(pool);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(payloads_have_the_phase_that_was_asked),
+        cmocka_unit_test(slots_and_their_rooms_never_overlap),
+        cmocka_unit_test(a_full_pool_says_no_until_a_slot_is_back),
+        cmocka_unit_test(keep_free_leaves_that_much),
+        cmocka_unit_test(fits_is_what_an_empty_pool_can_give),
+        cmocka_unit_test(more_than_the_machine_has_is_enomem_with_both_numbers),
+        cmocka_unit_test(a_pool_closes_while_it_is_populated),
+        cmocka_unit_test(threads_get_slots_of_their_own),
+    };
+
+    return cmocka_run_group_tests_name("mem pool", tests, NULL, NULL);
+}

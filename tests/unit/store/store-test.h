@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A store over a directory, and chunks known by number: number i has hash i, and
+ * an identity and bytes made from it. */
+#ifndef KVT_STORE_TEST_H
+#define KVT_STORE_TEST_H
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "kvt-test.h"
+#include "kvtier.h"
+#include "temp-dir.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "store/private.h"
+
+#define BYTES 5000u  /* payload of a chunk */
+#define TAKEN 8192u  /* what it takes on disk */
+
+struct env {
+    struct temp_dir dir;
+    struct kvt__store *store;
+    struct kvt__counters counters;
+    struct kvt__space space;
+};
+
+static int n_warnings;
+
+static inline void
+count_warning(void *ctx, enum kvt_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)line;
+    n_warnings += level == KVT_LOG_WARN;
+}
+
+static inline struct kvt__store *
+open_store(struct env *e, const char *url, struct kvt__exec *exec,
+           const char *const *more)
+{
+    const char *settings[16] = { url };
+    const char *no_environment[] = { NULL };
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct kvt_config *config = NULL;
+    struct kvt__store *store = NULL;
+    size_t n = 1;
+
+    while (more && *more)
+        settings[n++] = *more++;
+    sources.file = "/dev/null";
+    sources.environment = no_environment;
+    sources.settings = settings;
+    if (kvt_config_open(&sources, &config))
+        fail_msg("%s", kvt_last_error());
+    struct kvt__store_params params = { .config = config, .exec = exec,
+                                        .counters = &e->counters,
+                                        .object_bytes = BYTES };
+    if (kvt__store_open(&params, &store))
+        fail_msg("%s", kvt__why());
+    kvt_config_free(config);
+    if (kvt__store_add_space(store, &e->space))
+        fail_msg("%s", kvt__why());
+    return store;
+}
+
+/* prefix: "" or a fault URL that ends in '/'. */
+static inline struct kvt__store *
+open_over(struct env *e, const char *prefix, const char *const *more)
+{
+    char url[600];
+
+    snprintf(url, sizeof url, "remote_url=%sfs://%s", prefix, e->dir.path);
+    return open_store(e, url, NULL, more);
+}
+
+static inline void
+env_init(struct env *e)
+{
+    memset(e, 0, sizeof *e);
+    strcpy(e->space.text, "test/model@1@0@@bfloat16");
+    temp_dir_make(&e->dir);
+    kvt_set_log(count_warning, NULL, KVT_LOG_INFO);
+    n_warnings = 0;
+}
+
+static inline void
+env_fini(struct env *e)
+{
+    kvt__store_close(e->store);
+    temp_dir_remove(&e->dir);
+}
+
+static inline void
+path_of(const struct env *e, unsigned i, char *out, size_t size)
+{
+    snprintf(out, size, "%s/test-SEP-model@1@0@%x@bfloat16.data", e->dir.path, i);
+}
+
+static inline bool
+file_there(const struct env *e, unsigned i)
+{
+    char path[600];
+
+    path_of(e, i, path, sizeof path);
+    return !access(path, F_OK);
+}
+
+/* ---------------------------------------------------------------- requests */
+
+static inline struct kvt__id
+id_of(unsigned i)
+{
+    struct kvt__id id;
+    uint64_t v = (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+    kvt__put_le64(id.b, v ^ (v >> 31));
+    kvt__put_le64(id.b + 8, v * UINT64_C(0xbf58476d1ce4e5b9));
+    return id;
+}
+
+static inline unsigned char
+byte_at(unsigned seed, size_t i)
+{
+    return (unsigned char)(i * 7 + i / 251 + seed * 13);
+}
+
+static inline void
+fill(unsigned char *bytes, unsigned seed)
+{
+    for (size_t i = 0; i < BYTES; i++)
+        bytes[i] = byte_at(seed, i);
+}
+
+/* A request with memory of its own. */
+struct request {
+    struct kvt__store_req req;
+    unsigned char *memory;
+};
+
+static inline void
+request_init(struct request *r, const struct env *e, enum kvt__store_op op,
+             unsigned i)
+{
+    size_t phase = kvt__store_phase(e->store);
+
+    r->memory = aligned_alloc(4096, kvt__round_up(2 * KVT__SLOT_ROOM + phase + BYTES,
+                                                  4096));
+    if (!r->memory)
+        abort();
+    r->req = (struct kvt__store_req){
+        .op = op, .space = &e->space, .id = id_of(i), .hash = i, .tokens = 256,
+        .whole = true, .shape = { 1, 3, { 2, 1, 1, BYTES / 4 } }, .bytes = BYTES,
+        .slot = { r->memory + KVT__SLOT_ROOM + phase, BYTES } };
+    fill(r->req.slot.payload, op == KVT__STORE_PUT ? i : i + 1);
+    r->req.crc = kvt__crc32c(0, r->req.slot.payload, BYTES);
+}
+
+static inline bool
+request_holds(const struct request *r, unsigned seed)
+{
+    for (size_t i = 0; i < BYTES; i++)
+        if (r->req.slot.payload[i] != byte_at(seed, i))
+            return false;
+    return true;
+}
+
+static inline int
+put(const struct env *e, unsigned i)
+{
+    struct request r;
+
+    request_init(&r, e, KVT__STORE_PUT, i);
+    kvt__store_run(e->store, &r.req);
+    free(r.memory);
+    return r.req.status;
+}
+
+/* 0 only with the right bytes. */
+static inline int
+get_verified(const struct env *e, unsigned i, bool *verified)
+{
+    struct request r;
+
+    request_init(&r, e, KVT__STORE_GET, i);
+    kvt__store_run(e->store, &r.req);
+    if (!r.req.status && !request_holds(&r, i))
+        fail_msg("chunk %u: wrong bytes", i);
+    if (r.req.status && !r.req.why[0])
+        fail_msg("chunk %u: no sentence for %d", i, r.req.status);
+    *verified = r.req.verified;
+    free(r.memory);
+    return r.req.status;
+}
+
+static inline int
+get(const struct env *e, unsigned i)
+{
+    bool verified;
+    int err = get_verified(e, i, &verified);
+
+    if (!err && !verified)
+        fail_msg("chunk %u: not verified", i);
+    return err;
+}
+
+static inline int
+probe(const struct env *e, unsigned i)
+{
+    struct request r;
+
+    request_init(&r, e, KVT__STORE_PROBE, i);
+    kvt__store_run(e->store, &r.req);
+    free(r.memory);
+    return r.req.status;
+}
+
+static inline bool
+find(const struct env *e, unsigned i)
+{
+    struct kvt__id id = id_of(i);
+
+    return kvt__store_find(e->store, &id);
+}
+
+static inline bool
+lease(const struct env *e, unsigned i)
+{
+    struct kvt__id id = id_of(i);
+
+    return kvt__store_lease(e->store, &id, kvt__now_ns() + 600 * KVT__NS_PER_S) == 0;
+}
+
+static inline uint64_t
+used(const struct env *e)
+{
+    struct kvt__index_totals totals;
+
+    kvt__index_get_totals(e->store->levels[0].index, &totals);
+    return totals.used_bytes;
+}
+
+/* Bytes on disk of the files in one directory. */
+static inline uint64_t
+disk_bytes_in(const char *path)
+{
+    uint64_t sum = 0;
+    struct dirent *e;
+    struct stat st;
+    DIR *d = opendir(path);
+
+    if (!d)
+        return 0;
+    while ((e = readdir(d)))
+        if (!fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
+            S_ISREG(st.st_mode))
+            sum += (uint64_t)st.st_blocks * 512;
+    closedir(d);
+    return sum;
+}
+
+/* Of all chunks, finished or not. */
+static inline uint64_t
+disk_bytes(const struct env *e)
+{
+    char opaque[300], temp[300];
+
+    snprintf(opaque, sizeof opaque, "%s/kvtier", e->dir.path);
+    snprintf(temp, sizeof temp, "%s/.kvtier/tmp", e->dir.path);
+    return disk_bytes_in(e->dir.path) + disk_bytes_in(opaque) + disk_bytes_in(temp);
+}
+
+#endif

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Budgets: what is evicted, what is not, and that the disk never holds more. */
+#include <semaphore.h>
+
+#include "store-test.h"
+
+/* Room for 13 chunks of TAKEN bytes. */
+#define LIMIT ((uint64_t)(0.0001 * (1 << 30)))
+#define N_FIT ((unsigned)(LIMIT / TAKEN))
+
+static const char *const small[] = { "max_remote_size=0.0001", NULL };
+
+static int
+setup(void **state)
+{
+    static struct env e;
+
+    env_init(&e);
+    e.store = open_over(&e, "", small);
+    *state = &e;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    env_fini(*state);
+    return 0;
+}
+
+static void
+check_disk(const struct env *e)
+{
+    assert_in_range(disk_bytes(e), 0, LIMIT);
+    assert_in_range(used(e), disk_bytes(e), LIMIT);
+}
+
+/* The wall clock that recency comes from ticks coarsely. */
+static void
+wait_for_tick(void)
+{
+    int64_t now = kvt__wall_ns();
+
+    while (kvt__wall_ns() == now)
+        continue;
+}
+
+static void
+the_directory_never_outgrows_the_limit(void **state)
+{
+    struct env *e = *state;
+
+    for (unsigned i = 0; i < 5 * N_FIT; i++) {
+        assert_int_equal(put(e, i), 0);
+        check_disk(e);
+        assert_int_equal(get(e, i), 0);
+    }
+    assert_int_equal(e->counters.value[KVT__N_evicted_chunks], 4 * N_FIT);
+    assert_int_equal(e->counters.value[KVT__N_evicted_bytes],
+                     (uint64_t)4 * N_FIT * TAKEN);
+}
+
+static void
+what_was_used_longest_ago_goes_first_with_its_file(void **state)
+{
+    struct env *e = *state;
+
+    for (unsigned i = 0; i < N_FIT; i++) {
+        assert_int_equal(put(e, i), 0);
+        wait_for_tick();
+    }
+    assert_int_equal(get(e, 0), 0); /* used again */
+    wait_for_tick();
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(put(e, 100 + i), 0);
+    for (unsigned i = 0; i < N_FIT; i++) {
+        bool stays = i == 0 || i > 5;
+
+        assert_int_equal(find(e, i), stays);
+        assert_int_equal(file_there(e, i), stays);
+    }
+    check_disk(e);
+}
+
+static void
+partial_chunks_without_header_keep_the_limit_too(void **state)
+{
+    static const char *const settings[] = { "max_remote_size=0.0001",
+                                            "save_chunk_meta=false", NULL };
+    struct env *e = *state;
+
+    kvt__store_close(e->store);
+    e->store = open_over(e, "", settings);
+    for (unsigned i = 0; i < 3 * N_FIT; i++) {
+        struct request r;
+
+        request_init(&r, e, KVT__STORE_PUT, i);
+        r.req.whole = false;
+        r.req.tokens = 17;
+        kvt__store_run(e->store, &r.req);
+        assert_int_equal(r.req.status, 0);
+        check_disk(e);
+        r.req.op = KVT__STORE_GET;
+        kvt__store_run(e->store, &r.req);
+        assert_int_equal(r.req.status, 0);
+        assert_true(r.req.verified);
+        free(r.memory);
+    }
+}
+
+static void
+leased_chunks_survive(void **state)
+{
+    struct env *e = *state;
+
+    for (unsigned i = 0; i < N_FIT; i++)
+        assert_int_equal(put(e, i), 0);
+    for (unsigned i = 0; i < 4; i++)
+        assert_true(lease(e, i));
+    for (unsigned i = 100; i < 100 + 3 * N_FIT; i++) {
+        assert_int_equal(put(e, i), 0);
+        check_disk(e);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(get(e, i), 0);
+    for (unsigned i = 4; i < N_FIT; i++)
+        assert_false(find(e, i));
+}
+
+static void
+full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks(void **state)
+{
+    struct env *e = *state;
+    struct kvt__id id = id_of(3);
+
+    for (unsigned i = 0; i < N_FIT; i++) {
+        assert_int_equal(put(e, i), 0);
+        assert_true(lease(e, i));
+    }
+    uint64_t before = used(e);
+    for (unsigned i = 100; i < 110; i++) {
+        assert_int_equal(put(e, i), -ENOSPC);
+        assert_false(find(e, i));
+        assert_false(file_there(e, i));
+    }
+    assert_int_equal(used(e), before);
+    for (unsigned i = 0; i < N_FIT; i++)
+        assert_int_equal(get(e, i), 0);
+    kvt__store_unlease(e->store, 0, &id);
+    assert_int_equal(put(e, 100), 0);
+    assert_false(find(e, 3));
+    check_disk(e);
+}
+
+static void
+a_chunk_larger_than_the_limit_evicts_nothing(void **state)
+{
+    struct env *e = *state;
+    struct request r;
+    size_t bytes = LIMIT + 1;
+
+    for (unsigned i = 0; i < N_FIT; i++)
+        assert_int_equal(put(e, i), 0);
+    request_init(&r, e, KVT__STORE_PUT, 100);
+    free(r.memory);
+    r.memory = calloc(1, bytes + 2 * KVT__SLOT_ROOM + 64);
+    assert_non_null(r.memory);
+    r.req.slot = (struct kvt__slot){ r.memory + KVT__SLOT_ROOM, bytes };
+    r.req.bytes = bytes;
+    kvt__store_run(e->store, &r.req);
+    assert_int_equal(r.req.status, -ENOSPC);
+    free(r.memory);
+    for (unsigned i = 0; i < N_FIT; i++)
+        assert_int_equal(get(e, i), 0);
+}
+
+/* ------------------------------------------------------------------- threads */
+
+#define N_JOBS 120u
+
+static sem_t all_done;
+
+static void
+post(struct kvt__store_req *req)
+{
+    (void)req;
+    sem_post(&all_done);
+}
+
+static void
+writers_and_readers_at_once_keep_the_limit(void **state)
+{
+    struct env *e = *state;
+    struct request *requests = calloc(N_JOBS, sizeof *requests);
+    struct kvt__exec *exec = NULL;
+    char url[600];
+
+    assert_non_null(requests);
+    sem_init(&all_done, 0, 0);
+    assert_int_equal(kvt__exec_open(4, &exec), 0);
+    kvt__store_close(e->store);
+    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
+    e->store = open_store(e, url, exec, small);
+    for (unsigned i = 0; i < N_JOBS; i++) {
+        request_init(&requests[i], e, i % 2 ? KVT__STORE_GET : KVT__STORE_PUT,
+                     i / 2 % (2 * N_FIT));
+        requests[i].req.done = post;
+        kvt__store_submit(e->store, &requests[i].req);
+    }
+    for (unsigned i = 0; i < N_JOBS; i++)
+        sem_wait(&all_done);
+    kvt__exec_close(exec);
+    check_disk(e);
+    for (unsigned i = 0; i < N_JOBS; i++) {
+        const struct kvt__store_req *req = &requests[i].req;
+
+        if (req->op == KVT__STORE_PUT)
+            assert_true(!req->status || req->status == -EEXIST);
+        else
+            assert_true(req->status == -ENOENT ||
+                        (!req->status &&
+                         request_holds(&requests[i], (unsigned)req->hash)));
+        free(requests[i].memory);
+    }
+    free(requests);
+    sem_destroy(&all_done);
+}
+
+/* ------------------------------------------------------------------ scanning */
+
+static void
+lose_index(struct env *e, const char *const *settings)
+{
+    char path[300];
+
+    kvt__store_close(e->store);
+    snprintf(path, sizeof path, "%s/.kvtier/index", e->dir.path);
+    assert_int_equal(unlink(path), 0);
+    e->store = open_over(e, "", settings);
+}
+
+static void
+a_scan_counts_what_the_index_lost(void **state)
+{
+    struct env *e = *state;
+    struct kvt__index_totals totals;
+
+    for (unsigned i = 0; i < N_FIT; i++)
+        assert_int_equal(put(e, i), 0);
+    uint64_t before = used(e);
+    lose_index(e, small);
+    assert_int_equal(used(e), 0);
+    kvt__store_scan(e->store);
+    assert_int_equal(used(e), before);
+    for (unsigned i = 0; i < N_FIT; i++) {
+        assert_int_equal(probe(e, i), 0); /* its identity takes its name's place */
+        assert_int_equal(get(e, i), 0);
+    }
+    kvt__index_get_totals(e->store->levels[0].index, &totals);
+    assert_int_equal(totals.used_bytes, before);
+    assert_int_equal(totals.n_ready, N_FIT);
+    assert_int_equal(totals.n_unread, 0);
+}
+
+static void
+a_scan_of_more_than_the_limit_makes_room(void **state)
+{
+    struct env *e = *state;
+    char path[300];
+
+    kvt__store_close(e->store);
+    e->store = open_over(e, "", NULL);
+    for (unsigned i = 0; i < 3 * N_FIT; i++)
+        assert_int_equal(put(e, i), 0);
+    snprintf(path, sizeof path, "%s/no-key.data", e->dir.path);
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    lose_index(e, small);
+    kvt__store_scan(e->store);
+    check_disk(e);
+    assert_int_equal(disk_bytes(e), N_FIT * TAKEN);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+/* -------------------------------------------------------------- two processes */
+
+static void
+two_handles_on_one_directory_share_what_they_store(void **state)
+{
+    struct env *e = *state, other = *e;
+
+    other.store = open_over(&other, "", small);
+    for (unsigned i = 0; i < 3 * N_FIT; i++) {
+        struct env *one = i % 2 ? e : &other, *two = i % 2 ? &other : e;
+
+        assert_int_equal(put(one, i), 0);
+        assert_true(find(two, i));
+        assert_int_equal(get(two, i), 0);
+        assert_int_equal(put(two, i), -EEXIST);
+        check_disk(e);
+        assert_int_equal(used(e), used(&other));
+    }
+    assert_true(lease(&other, 3 * N_FIT - 1));
+    for (unsigned i = 100; i < 100 + 2 * N_FIT; i++)
+        assert_int_equal(put(e, i), 0);
+    assert_int_equal(get(e, 3 * N_FIT - 1), 0);
+    kvt__store_close(other.store);
+    assert_int_equal(get(e, 3 * N_FIT - 1), 0);
+}
+
+static void
+of_two_limits_the_smaller_holds_while_both_are_open(void **state)
+{
+    static const char *const larger[] = { "max_remote_size=0.001", NULL };
+    struct env *e = *state, other = *e;
+
+    other.store = open_over(&other, "", larger);
+    for (unsigned i = 0; i < 2 * N_FIT; i++) {
+        assert_int_equal(put(&other, i), 0);
+        check_disk(e);
+    }
+    kvt__store_close(e->store);
+    for (unsigned i = 100; i < 100 + 2 * N_FIT; i++)
+        assert_int_equal(put(&other, i), 0);
+    assert_true(disk_bytes(&other) > LIMIT);
+    e->store = open_over(e, "", small);
+    assert_int_equal(put(e, 1000), 0); /* and makes room again */
+    check_disk(e);
+    kvt__store_close(other.store);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_directory_never_outgrows_the_limit),
+        TEST(what_was_used_longest_ago_goes_first_with_its_file),
+        TEST(partial_chunks_without_header_keep_the_limit_too),
+        TEST(leased_chunks_survive),
+        TEST(full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks),
+        TEST(a_chunk_larger_than_the_limit_evicts_nothing),
+        TEST(writers_and_readers_at_once_keep_the_limit),
+        TEST(a_scan_counts_what_the_index_lost),
+        TEST(a_scan_of_more_than_the_limit_makes_room),
+        TEST(two_handles_on_one_directory_share_what_they_store),
+        TEST(of_two_limits_the_smaller_holds_while_both_are_open),
+    };
+
+    return cmocka_run_group_tests_name("store budget", tests, NULL, NULL);
+}

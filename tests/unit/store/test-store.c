@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Put, get and probe: what comes back, and what becomes of files that are
+ * damaged, replaced or gone. */
+#include <semaphore.h>
+
+#include "store-test.h"
+
+static int
+setup(void **state)
+{
+    static struct env e;
+
+    env_init(&e);
+    e.store = open_over(&e, "", NULL);
+    *state = &e;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    env_fini(*state);
+    return 0;
+}
+
+static void
+reopen(struct env *e, const char *prefix, const char *const *settings)
+{
+    kvt__store_close(e->store);
+    e->store = open_over(e, prefix, settings);
+}
+
+/* ------------------------------------------------------------- put and get */
+
+static void
+what_is_put_is_found_and_got(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(get(e, 1), -ENOENT);
+    assert_int_equal(put(e, 1), 0);
+    assert_true(find(e, 1));
+    assert_int_equal(get(e, 1), 0);
+    assert_int_equal(probe(e, 1), 0);
+    assert_int_equal(get(e, 2), -ENOENT);
+    assert_int_equal(probe(e, 2), -ENOENT);
+    assert_false(find(e, 2));
+}
+
+static void
+what_is_there_is_not_put_again(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(put(e, 1), 0);
+    uint64_t before = used(e);
+    assert_int_equal(put(e, 1), -EEXIST);
+    assert_int_equal(used(e), before);
+}
+
+static void
+a_restart_finds_it_with_its_index_and_a_probe_without(void **state)
+{
+    struct env *e = *state;
+    char path[300];
+
+    assert_int_equal(put(e, 1), 0);
+    reopen(e, "", NULL);
+    assert_true(find(e, 1));
+    assert_int_equal(get(e, 1), 0);
+    kvt__store_close(e->store);
+    snprintf(path, sizeof path, "%s/.kvtier/index", e->dir.path);
+    assert_int_equal(unlink(path), 0);
+    e->store = open_over(e, "", NULL);
+    assert_false(find(e, 1));
+    assert_int_equal(probe(e, 1), 0);
+    assert_true(find(e, 1));
+    assert_int_equal(get(e, 1), 0);
+}
+
+static void
+spaces_with_a_layout_tag_lie_in_kvtier(void **state)
+{
+    struct env *e = *state;
+    char path[600];
+
+    strcpy(e->space.text, "m@1@0@@uint8@kvt%0123456789abcdef");
+    e->space.opaque = true;
+    assert_int_equal(kvt__store_add_space(e->store, &e->space), 0);
+    assert_int_equal(put(e, 0xab), 0);
+    snprintf(path, sizeof path, "%s/kvtier/m@1@0@ab@uint8@kvt%%0123456789abcdef.data",
+             e->dir.path);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(get(e, 0xab), 0);
+}
+
+/* ------------------------------------------------------------------ damage */
+
+static void
+flip_byte(const struct env *e, unsigned i, off_t at)
+{
+    char path[600];
+    unsigned char byte;
+
+    path_of(e, i, path, sizeof path);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* Told once; then the file and all memory of it are gone. */
+static void
+check_damaged(struct env *e, unsigned i)
+{
+    uint64_t before = used(e);
+    int warnings = n_warnings;
+
+    assert_int_equal(get(e, i), -EBADMSG);
+    assert_int_equal(n_warnings, warnings + 1);
+    assert_false(file_there(e, i));
+    assert_false(find(e, i));
+    assert_int_equal(used(e), before - TAKEN);
+    assert_int_equal(get(e, i), -ENOENT);
+    assert_int_equal(n_warnings, warnings + 1);
+    assert_int_equal(put(e, i), 0);
+    assert_int_equal(get(e, i), 0);
+}
+
+static void
+a_damaged_file_is_told_once_and_removed(void **state)
+{
+    static const off_t places[] = { 0, 28, 2000, 28 + BYTES - 1, 28 + BYTES,
+                                    28 + BYTES + 30, 28 + BYTES + 63 };
+    struct env *e = *state;
+
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        assert_int_equal(put(e, i), 0);
+        flip_byte(e, i, places[i]);
+        check_damaged(e, i);
+    }
+}
+
+static void
+a_truncated_file_is_told_once_and_removed(void **state)
+{
+    static const off_t sizes[] = { 0, 1, 27, 28, 64, 3000, BYTES, BYTES + 28,
+                                   BYTES + 64, BYTES + 91 };
+    struct env *e = *state;
+    char path[600];
+
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        bool verified;
+
+        assert_int_equal(put(e, i), 0);
+        path_of(e, i, path, sizeof path);
+        assert_int_equal(truncate(path, sizes[i]), 0);
+        if (sizes[i] != BYTES + 28)
+            check_damaged(e, i);
+        else /* just what LMCache would have written */
+            assert_int_equal(get_verified(e, i, &verified), 0);
+    }
+}
+
+static void
+a_deleted_file_is_a_miss_and_forgotten(void **state)
+{
+    struct env *e = *state;
+    char path[600];
+
+    assert_int_equal(put(e, 1), 0);
+    path_of(e, 1, path, sizeof path);
+    assert_int_equal(unlink(path), 0);
+    assert_true(find(e, 1));
+    assert_int_equal(get(e, 1), -ENOENT);
+    assert_false(find(e, 1));
+    assert_int_equal(used(e), 0);
+    assert_int_equal(n_warnings, 0);
+}
+
+/* Chunks 1 and 2 share a hash, and so a file. */
+static void
+another_chunk_under_the_same_name_is_a_miss_and_stays(void **state)
+{
+    struct env *e = *state;
+    struct request r;
+
+    assert_int_equal(put(e, 1), 0);
+    request_init(&r, e, KVT__STORE_PUT, 2);
+    r.req.hash = 1;
+    kvt__store_run(e->store, &r.req);
+    assert_int_equal(r.req.status, 0);
+    assert_int_equal(get(e, 1), -ENOENT);
+    assert_false(find(e, 1));
+    assert_true(file_there(e, 1));
+    assert_int_equal(probe(e, 1), -ENOENT);
+    assert_true(find(e, 2));
+    memset(r.req.slot.payload, 0, BYTES);
+    r.req.op = KVT__STORE_GET;
+    kvt__store_run(e->store, &r.req);
+    assert_int_equal(r.req.status, 0);
+    assert_true(request_holds(&r, 2));
+    assert_int_equal(n_warnings, 0);
+    free(r.memory);
+}
+
+/* ------------------------------------------------------------- other programs */
+
+static void
+write_foreign(const struct env *e, unsigned i, bool header, size_t bytes)
+{
+    unsigned char file[28 + BYTES] = { 0 };
+    char path[600];
+
+    kvt__put_le32(file, (uint32_t)bytes);
+    kvt__put_le32(file + 4, 1);
+    kvt__put_le32(file + 8, 3);
+    fill(file + 28, i);
+    path_of(e, i, path, sizeof path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    size_t from = header ? 0 : 28, n = bytes + (header ? 28 : 0);
+    assert_int_equal(write(fd, file + from, n), n);
+    close(fd);
+}
+
+static void
+files_of_lmcache_are_served_unverified(void **state)
+{
+    struct env *e = *state;
+    bool verified;
+
+    for (unsigned i = 0; i < 2; i++) {
+        write_foreign(e, i, i, BYTES);
+        assert_false(find(e, i));
+        assert_int_equal(probe(e, i), 0);
+        assert_true(find(e, i));
+        assert_int_equal(get_verified(e, i, &verified), 0);
+        assert_false(verified);
+    }
+    write_foreign(e, 3, true, BYTES - 4);
+    assert_int_equal(probe(e, 3), -ENOENT);
+    write_foreign(e, 4, false, BYTES - 28);
+    assert_int_equal(probe(e, 4), -ENOENT);
+    assert_true(file_there(e, 3) && file_there(e, 4));
+}
+
+static void
+refuse_unverified_takes_only_what_carries_a_checksum(void **state)
+{
+    static const char *const settings[] = { "refuse_unverified=true", NULL };
+    struct env *e = *state;
+    bool verified;
+
+    write_foreign(e, 1, true, BYTES);
+    write_foreign(e, 2, true, BYTES);
+    assert_int_equal(probe(e, 1), 0);
+    assert_int_equal(put(e, 3), 0);
+    reopen(e, "", settings);
+    assert_true(find(e, 1)); /* the index knows it from before */
+    assert_int_equal(get_verified(e, 1, &verified), -ENOENT);
+    assert_int_equal(probe(e, 2), -ENOENT);
+    assert_int_equal(get(e, 3), 0);
+    assert_true(file_there(e, 1) && file_there(e, 2));
+}
+
+/* ------------------------------------------------------------------ failures */
+
+static void
+a_failed_write_leaves_nothing_and_costs_nothing(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, "fault://write_error=1/", NULL);
+    assert_int_equal(put(e, 1), -EIO);
+    reopen(e, "fault://enospc=1/", NULL);
+    assert_int_equal(put(e, 1), -ENOSPC);
+    assert_false(find(e, 1));
+    assert_int_equal(used(e), 0);
+    reopen(e, "", NULL);
+    assert_int_equal(put(e, 1), 0);
+}
+
+static void
+a_failed_read_forgets_nothing(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(put(e, 1), 0);
+    reopen(e, "fault://read_error=1/", NULL);
+    assert_int_equal(get(e, 1), -EIO);
+    reopen(e, "fault://short_read=1/", NULL);
+    assert_int_equal(get(e, 1), -EIO);
+    assert_true(find(e, 1));
+    reopen(e, "", NULL);
+    assert_int_equal(get(e, 1), 0);
+}
+
+static void
+flipped_bits_are_caught_on_both_ways(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, "fault://write_corrupt=1/", NULL);
+    assert_int_equal(put(e, 1), 0);
+    reopen(e, "", NULL);
+    assert_int_equal(get(e, 1), -EBADMSG);
+    assert_int_equal(put(e, 2), 0);
+    reopen(e, "fault://bit_flip=1/", NULL);
+    assert_int_equal(get(e, 2), -EBADMSG);
+    assert_false(find(e, 2));
+}
+
+static void
+what_null_forgot_is_a_miss(void **state)
+{
+    struct env *e = *state;
+
+    kvt__store_close(e->store);
+    e->store = open_store(e, "remote_url=null://", NULL, NULL);
+    assert_int_equal(put(e, 1), 0);
+    assert_true(find(e, 1));
+    assert_int_equal(used(e), BYTES);
+    assert_int_equal(get(e, 1), -ENOENT);
+    assert_false(find(e, 1));
+    assert_int_equal(used(e), 0);
+}
+
+/* ------------------------------------------------------------------- executor */
+
+#define N_JOBS 60u
+
+static sem_t all_done;
+
+static void
+post(struct kvt__store_req *req)
+{
+    (void)req;
+    sem_post(&all_done);
+}
+
+/* Each chunk is put, got and probed at once, several times over. */
+static void
+requests_on_many_threads_end_once_each(void **state)
+{
+    struct env *e = *state;
+    struct request *requests = calloc(N_JOBS * 3, sizeof *requests);
+    struct kvt__exec *exec = NULL;
+    char url[600];
+
+    assert_non_null(requests);
+    sem_init(&all_done, 0, 0);
+    assert_int_equal(kvt__exec_open(4, &exec), 0);
+    kvt__store_close(e->store);
+    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
+    e->store = open_store(e, url, exec, NULL);
+    for (unsigned i = 0; i < N_JOBS * 3; i++) {
+        request_init(&requests[i], e, (enum kvt__store_op)(i % 3), i / 3 % 20);
+        requests[i].req.done = post;
+        kvt__store_submit(e->store, &requests[i].req);
+    }
+    for (unsigned i = 0; i < N_JOBS * 3; i++)
+        sem_wait(&all_done);
+    kvt__exec_close(exec);
+    assert_int_equal(sem_trywait(&all_done), -1);
+    for (unsigned i = 0; i < N_JOBS * 3; i++) {
+        const struct kvt__store_req *req = &requests[i].req;
+
+        if (req->op == KVT__STORE_PUT)
+            assert_true(!req->status || req->status == -EEXIST);
+        else if (req->op == KVT__STORE_GET && !req->status)
+            assert_true(request_holds(&requests[i], i / 3 % 20));
+        else
+            assert_true(!req->status || req->status == -ENOENT);
+        free(requests[i].memory);
+    }
+    free(requests);
+    for (unsigned i = 0; i < 20; i++)
+        assert_int_equal(get(e, i), 0);
+    assert_int_equal(used(e), 20 * TAKEN);
+    sem_destroy(&all_done);
+}
+
+/* ------------------------------------------------------------------- opening */
+
+static void
+without_any_tier_the_open_fails(void **state)
+{
+    const char *no_environment[] = { NULL };
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct kvt__store *store = NULL;
+    struct kvt_config *config = NULL;
+
+    (void)state;
+    sources.file = "/dev/null";
+    sources.environment = no_environment;
+    assert_int_equal(kvt_config_open(&sources, &config), 0);
+    struct kvt__store_params params = { .config = config };
+    assert_int_equal(kvt__store_open(&params, &store), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "remote_url"));
+    kvt_config_free(config);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_put_is_found_and_got),
+        TEST(what_is_there_is_not_put_again),
+        TEST(a_restart_finds_it_with_its_index_and_a_probe_without),
+        TEST(spaces_with_a_layout_tag_lie_in_kvtier),
+        TEST(a_damaged_file_is_told_once_and_removed),
+        TEST(a_truncated_file_is_told_once_and_removed),
+        TEST(a_deleted_file_is_a_miss_and_forgotten),
+        TEST(another_chunk_under_the_same_name_is_a_miss_and_stays),
+        TEST(files_of_lmcache_are_served_unverified),
+        TEST(refuse_unverified_takes_only_what_carries_a_checksum),
+        TEST(a_failed_write_leaves_nothing_and_costs_nothing),
+        TEST(a_failed_read_forgets_nothing),
+        TEST(flipped_bits_are_caught_on_both_ways),
+        TEST(what_null_forgot_is_a_miss),
+        TEST(requests_on_many_threads_end_once_each),
+        cmocka_unit_test(without_any_tier_the_open_fails),
+    };
+
+    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an open does with temporary files that it finds. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/file.h>
+
+#include "tier-test.h"
+
+struct writer {
+    struct kvt__tier *tier;
+    _Atomic bool stop;
+    _Atomic int n_failed;
+};
+
+static void *
+writer_main(void *arg)
+{
+    struct writer *w = arg;
+    struct chunk c;
+
+    chunk_init(&c, "model", 1);
+    while (!w->stop)
+        if (put_bytes(w->tier, &c.object, 300 << 10, 1))
+            w->n_failed++;
+    return NULL;
+}
+
+static bool
+first_name(const char *dir, char *out, size_t size)
+{
+    bool found = false;
+    struct dirent *e;
+    DIR *d = opendir(dir);
+
+    while (d && !found && (e = readdir(d))) {
+        found = e->d_name[0] != '.';
+        if (found)
+            snprintf(out, size, "%s", e->d_name);
+    }
+    if (d)
+        closedir(d);
+    return found;
+}
+
+/* A name that a tier of this host makes: the first that shows while it writes. */
+static void
+own_name(const char *dir, char *out, size_t size)
+{
+    char url[512], temp[512];
+    pthread_t thread;
+
+    snprintf(url, sizeof url, "fs://%s", dir);
+    snprintf(temp, sizeof temp, "%s/.kvtier/tmp", dir);
+    struct writer w = { .tier = open_tier(url, true) };
+    assert_int_equal(pthread_create(&thread, NULL, writer_main, &w), 0);
+    while (!first_name(temp, out, size))
+        continue;
+    w.stop = true;
+    pthread_join(thread, NULL);
+    w.tier->ops->close(w.tier);
+    assert_int_equal(w.n_failed, 0);
+}
+
+static int
+make_file(const char *dir, const char *name, time_t age)
+{
+    struct timespec times[2];
+    char path[1024];
+
+    snprintf(path, sizeof path, "%s/.kvtier/tmp/%s", dir, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    clock_gettime(CLOCK_REALTIME, &times[0]);
+    times[0].tv_sec -= age;
+    times[1] = times[0];
+    assert_int_equal(futimens(fd, times), 0);
+    return fd;
+}
+
+static bool
+is_there(const char *dir, const char *name)
+{
+    char path[1024];
+
+    snprintf(path, sizeof path, "%s/.kvtier/tmp/%s", dir, name);
+    return !access(path, F_OK);
+}
+
+static void
+reopen(const char *dir)
+{
+    char url[512];
+
+    snprintf(url, sizeof url, "fs://%s", dir);
+    struct kvt__tier *tier = open_tier(url, true);
+    tier->ops->close(tier);
+}
+
+struct fixture {
+    struct temp_dir dir;
+    char own[256];     /* a name of this host */
+    char foreign[256]; /* of another one */
+};
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    temp_dir_make(&f.dir);
+    own_name(f.dir.path, f.own, sizeof f.own);
+    memcpy(f.foreign, f.own, sizeof f.foreign);
+    f.foreign[0] = f.own[0] == '0' ? '1' : '0';
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    temp_dir_remove(&f->dir);
+    return 0;
+}
+
+static void
+of_this_host_and_unlocked_it_is_removed(void **state)
+{
+    struct fixture *f = *state;
+
+    close(make_file(f->dir.path, f->own, 0));
+    reopen(f->dir.path);
+    assert_false(is_there(f->dir.path, f->own));
+}
+
+static void
+of_this_host_and_locked_it_is_kept(void **state)
+{
+    struct fixture *f = *state;
+    int fd = make_file(f->dir.path, f->own, 1000000);
+
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    reopen(f->dir.path);
+    assert_true(is_there(f->dir.path, f->own));
+    close(fd);
+    reopen(f->dir.path);
+    assert_false(is_there(f->dir.path, f->own));
+}
+
+static void
+of_another_host_and_young_it_is_kept(void **state)
+{
+    struct fixture *f = *state;
+
+    close(make_file(f->dir.path, f->foreign, 3000));
+    close(make_file(f->dir.path, "something else", 3000));
+    reopen(f->dir.path);
+    assert_true(is_there(f->dir.path, f->foreign));
+    assert_true(is_there(f->dir.path, "something else"));
+}
+
+static void
+of_another_host_and_old_it_is_removed(void **state)
+{
+    struct fixture *f = *state;
+
+    close(make_file(f->dir.path, f->foreign, 4000));
+    close(make_file(f->dir.path, "something else", 4000));
+    reopen(f->dir.path);
+    assert_false(is_there(f->dir.path, f->foreign));
+    assert_false(is_there(f->dir.path, "something else"));
+}
+
+static void
+what_is_no_file_is_left_alone(void **state)
+{
+    struct fixture *f = *state;
+    char path[1024];
+
+    snprintf(path, sizeof path, "%s/.kvtier/tmp/%s", f->dir.path, f->own);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    reopen(f->dir.path);
+    assert_true(is_there(f->dir.path, f->own));
+}
+
+/* Another process that starts must not take what is being written. */
+static void
+opens_beside_a_writer_make_no_put_fail(void **state)
+{
+    struct fixture *f = *state;
+    char url[512];
+    pthread_t thread;
+
+    snprintf(url, sizeof url, "fs://%s", f->dir.path);
+    struct writer w = { .tier = open_tier(url, true) };
+    assert_int_equal(pthread_create(&thread, NULL, writer_main, &w), 0);
+    for (int i = 0; i < 300; i++)
+        reopen(f->dir.path);
+    w.stop = true;
+    pthread_join(thread, NULL);
+    w.tier->ops->close(w.tier);
+    assert_int_equal(w.n_failed, 0);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(of_this_host_and_unlocked_it_is_removed),
+        TEST(of_this_host_and_locked_it_is_kept),
+        TEST(of_another_host_and_young_it_is_kept),
+        TEST(of_another_host_and_old_it_is_removed),
+        TEST(what_is_no_file_is_left_alone),
+        TEST(opens_beside_a_writer_make_no_put_fail),
+    };
+
+    return cmocka_run_group_tests_name("tier file, temporary files", tests, NULL,
+                                       NULL);
+}

@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is the file tier's own: the bytes of its files, files of other programs,
+ * damage, and the sentences of a failed open. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/xattr.h>
+
+#include "tier-test.h"
+#include "tier/file/layout/layout.h"
+
+struct fixture {
+    struct temp_dir dir;
+    struct kvt__tier *tier;
+    struct chunk c;
+    char path[1024]; /* of c's file */
+};
+
+static void
+open_fixture(struct fixture *f, bool header)
+{
+    char url[512];
+
+    temp_dir_make(&f->dir);
+    snprintf(url, sizeof url, "fs://%s", f->dir.path);
+    f->tier = open_tier(url, header);
+    chunk_init(&f->c, "org/model", -0x1234);
+    snprintf(f->path, sizeof f->path, "%s/org-SEP-model@1@0@-1234@bfloat16.data",
+             f->dir.path);
+}
+
+static void
+close_fixture(struct fixture *f)
+{
+    f->tier->ops->close(f->tier);
+    temp_dir_remove(&f->dir);
+}
+
+static int
+setup_header(void **state)
+{
+    static struct fixture f;
+
+    open_fixture(&f, true);
+    *state = &f;
+    return 0;
+}
+
+static int
+setup_bare(void **state)
+{
+    static struct fixture f;
+
+    open_fixture(&f, false);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    close_fixture(*state);
+    return 0;
+}
+
+/* ------------------------------------------------------------------- files */
+
+static size_t
+read_file(const char *path, unsigned char *out, size_t size)
+{
+    int fd = open(path, O_RDONLY);
+
+    assert_true(fd >= 0);
+    ssize_t n = read(fd, out, size);
+    assert_true(n >= 0);
+    close(fd);
+    return (size_t)n;
+}
+
+/* As another program would. */
+static void
+write_file(const char *path, const void *bytes, size_t n)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, n), n);
+    close(fd);
+}
+
+static off_t
+size_of(const char *path)
+{
+    struct stat st;
+
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_size;
+}
+
+static void
+flip_byte(const char *path, off_t at)
+{
+    unsigned char byte;
+    int fd = open(path, O_RDWR);
+
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+static void
+fill(unsigned char *out, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = byte_at(seed, i);
+}
+
+/* ------------------------------------------------------------------ layouts */
+
+/* 2 x 32 x 256 x 1024 bfloat16 in KV_2LTD, 33554432 bytes. */
+static const unsigned char golden[28] = {
+    0x00, 0x00, 0x00, 0x02, 0x01, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00,
+    0x02, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00,
+    0x00, 0x04, 0x00, 0x00,
+};
+
+static void
+header_has_the_bytes_of_lmcache(void **state)
+{
+    static const struct kvt__shape shape = { 1, 3, { 2, 32, 256, 1024 } };
+    unsigned char out[KVT__FS_HEADER_BYTES];
+
+    (void)state;
+    kvt__fs_header_put(&shape, 33554432, out);
+    assert_memory_equal(out, golden, sizeof golden);
+    assert_int_equal(kvt__fs_header_get(golden), 33554432);
+}
+
+static void
+file_with_header_is_header_payload_trailer(void **state)
+{
+    struct fixture *f = *state;
+    unsigned char bytes[28 + 1000 + 64 + 1], payload[1000];
+
+    fill(payload, sizeof payload, 1);
+    for (int whole = 0; whole < 2; whole++) {
+        f->c.object.whole = whole;
+        assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+        assert_int_equal(read_file(f->path, bytes, sizeof bytes), 28 + 1000 + 64);
+        assert_int_equal(kvt__get_le32(bytes), 1000);
+        assert_memory_equal(bytes + 4, golden + 4, 24);
+        assert_memory_equal(bytes + 28, payload, 1000);
+        assert_memory_equal(bytes + 1028, "KVTTRLR1", 8);
+        assert_int_equal(kvt__get_le32(bytes + 1028 + 12), crc_of(1000, 1));
+        assert_int_equal(kvt__get_le64(bytes + 1028 + 16), 1000);
+        assert_memory_equal(bytes + 1028 + 24, f->c.object.id.b, 16);
+        assert_int_equal(kvt__get_le32(bytes + 1028 + 40), 256);
+        assert_int_equal(kvt__get_le32(bytes + 1028 + 44), 28);
+        assert_int_equal(kvt__get_le32(bytes + 1028 + 60),
+                         kvt__crc32c(0, bytes + 1028, 60));
+    }
+}
+
+static void
+whole_file_without_header_is_payload_trailer(void **state)
+{
+    struct fixture *f = *state;
+    unsigned char bytes[1000 + 64 + 1], payload[1000];
+
+    fill(payload, sizeof payload, 1);
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    assert_int_equal(read_file(f->path, bytes, sizeof bytes), 1064);
+    assert_memory_equal(bytes, payload, 1000);
+    assert_memory_equal(bytes + 1000, "KVTTRLR1", 8);
+    assert_int_equal(kvt__get_le32(bytes + 1000 + 44), 0);
+}
+
+static void
+sizes_are_exact_with_direct_io_too(void **state)
+{
+    static const size_t sizes[] = { 1, 4096, 256 << 10, (256 << 10) - 1,
+                                    (256 << 10) + 4096 - 92, 1 << 20 };
+    struct fixture *f = *state;
+    bool header = f->tier->ops->phase(f->tier) == 28;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        assert_int_equal(put_bytes(f->tier, &f->c.object, sizes[i], 1), 0);
+        assert_int_equal(size_of(f->path), sizes[i] + 64 + (header ? 28 : 0));
+    }
+}
+
+static void
+files_are_private_to_the_user(void **state)
+{
+    struct fixture *f = *state;
+    char path[512];
+    struct stat st;
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    assert_int_equal(stat(f->path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    snprintf(path, sizeof path, "%s/.kvtier", f->dir.path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0700);
+}
+
+static void
+opaque_chunks_lie_in_kvtier(void **state)
+{
+    struct fixture *f = *state;
+    char path[512];
+
+    f->c.object.opaque = true;
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    assert_int_equal(access(f->path, F_OK), -1);
+    snprintf(path, sizeof path, "%s/kvtier/org-SEP-model@1@0@-1234@bfloat16.data",
+             f->dir.path);
+    assert_true(size_of(path) > 1000);
+}
+
+static void
+no_temporary_file_stays(void **state)
+{
+    struct fixture *f = *state;
+    struct dirent *e;
+    char path[512];
+    size_t n = 0;
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    f->c.object.key = "x@1@0@1@bfloat16";
+    snprintf(path, sizeof path, "%s/x@1@0@1@bfloat16.data", f->dir.path);
+    assert_int_equal(mkdir(path, 0700), 0); /* rename over it must fail */
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), -EISDIR);
+    snprintf(path, sizeof path, "%s/.kvtier/tmp", f->dir.path);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    while ((e = readdir(d)))
+        n += e->d_name[0] != '.';
+    closedir(d);
+    assert_int_equal(n, 0);
+}
+
+/* ------------------------------------------------------------ other programs */
+
+static void
+files_of_lmcache_are_read_with_and_without_header(void **state)
+{
+    struct fixture *f = *state;
+    unsigned char bytes[28 + 5000];
+    struct kvt__found found;
+    bool same;
+
+    for (int header = 0; header < 2; header++) {
+        memcpy(bytes, golden, 28);
+        kvt__put_le32(bytes, 5000);
+        fill(bytes + 28, 5000, 9);
+        write_file(f->path, bytes + (header ? 0 : 28), header ? 5028 : 5000);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 9, &found, &same), 0);
+        assert_true(same);
+        assert_false(found.has_id);
+        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_false(found.has_id);
+        assert_int_equal(found.payload_bytes, 5000);
+        assert_int_equal(unlink(f->path), 0);
+    }
+}
+
+static void
+files_written_under_the_other_header_setting_are_read(void **state)
+{
+    struct fixture *f = *state;
+    bool header = f->tier->ops->phase(f->tier) == 28;
+    struct kvt__found found;
+    char url[512];
+    bool same;
+
+    snprintf(url, sizeof url, "fs://%s", f->dir.path);
+    struct kvt__tier *other = open_tier(url, !header);
+    assert_int_equal(put_bytes(other, &f->c.object, 300 << 10, 2), 0);
+    assert_int_equal(get_bytes(f->tier, &f->c.object, 300 << 10, 2, &found, &same), 0);
+    assert_true(same && found.has_id);
+    other->ops->close(other);
+}
+
+struct names {
+    size_t n;
+    char last[KVT__KEY_TEXT_MAX + 1];
+};
+
+static void
+take_name(void *ctx, const char *key, bool opaque, uint32_t path,
+          uint64_t stored_bytes, int64_t mtime_ns)
+{
+    struct names *names = ctx;
+
+    (void)opaque;
+    (void)path;
+    (void)stored_bytes;
+    (void)mtime_ns;
+    names->n++;
+    snprintf(names->last, sizeof names->last, "%s", key);
+}
+
+static void
+list_passes_over_what_is_no_chunk(void **state)
+{
+    static const char *const others[] = { "x.tmp", "README", ".data", "index",
+                                          ".kvtier/tmp/a@1@0@1@half.data",
+                                          ".kvtier/b@1@0@1@half.data" };
+    struct fixture *f = *state;
+    struct names names = { 0 };
+    char path[512];
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(path, sizeof path, "%s/%s", f->dir.path, others[i]);
+        write_file(path, "x", 1);
+    }
+    snprintf(path, sizeof path, "%s/c@1@0@1@half.data", f->dir.path);
+    assert_int_equal(symlink("README", path), 0);
+    snprintf(path, sizeof path, "%s/d@1@0@1@half.data", f->dir.path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, take_name, &names), 0);
+    assert_int_equal(names.n, 1);
+    assert_string_equal(names.last, f->c.key);
+}
+
+static void
+a_symbolic_link_is_not_followed(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    bool same;
+
+    assert_int_equal(symlink("/etc/passwd", f->path), 0);
+    assert_true(f->tier->ops->probe(f->tier, &f->c.object, &found) < 0);
+    assert_true(get_bytes(f->tier, &f->c.object, 10, 1, &found, &same) < 0);
+}
+
+/* ------------------------------------------------------------------ damage */
+
+static void
+damaged_frames_are_ebadmsg(void **state)
+{
+    struct fixture *f = *state;
+    bool header = f->tier->ops->phase(f->tier) == 28;
+    off_t first = header ? 28 : 0;
+    struct kvt__found found;
+    bool same;
+
+    for (off_t at = first + 1000; at < first + 1064; at++) {
+        assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+        flip_byte(f->path, at);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),
+                         -EBADMSG);
+    }
+    for (off_t at = 0; header && at < 4; at++) { /* the length it tells */
+        assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+        flip_byte(f->path, at);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),
+                         -EBADMSG);
+    }
+}
+
+static void
+a_damaged_payload_differs_from_its_checksum(void **state)
+{
+    struct fixture *f = *state;
+    size_t phase = f->tier->ops->phase(f->tier);
+    struct kvt__slot slot = slot_new(1000, phase);
+    struct kvt__found found;
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    flip_byte(f->path, 500);
+    assert_int_equal(f->tier->ops->get(f->tier, &f->c.object, &slot, &found), 0);
+    assert_int_not_equal(kvt__crc32c(0, slot.payload, 1000), found.crc);
+    slot_free(&slot, phase);
+}
+
+static void
+truncated_files_are_ebadmsg(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    bool same;
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
+    for (off_t size = size_of(f->path) - 1; size > 5028; size -= 7) {
+        assert_int_equal(truncate(f->path, size), 0);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same),
+                         -EBADMSG);
+    }
+    assert_int_equal(truncate(f->path, 0), 0);
+    assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same),
+                     -EBADMSG);
+    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_int_equal(found.payload_bytes, 0);
+}
+
+/* --------------------------------------------------------- partial, no header */
+
+static bool
+attributes_work(const char *path)
+{
+    return !setxattr(path, "user.kvtier-test", "x", 1, 0);
+}
+
+static void
+a_partial_file_without_header_is_payload_alone(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    bool same;
+
+    f->c.object.whole = false;
+    f->c.object.tokens = 17;
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
+    assert_int_equal(size_of(f->path), 5000);
+    if (!attributes_work(f->path))
+        skip();
+    assert_int_equal(getxattr(f->path, "user.kvtier", NULL, 0), 80);
+    assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
+    assert_true(same && found.has_id);
+    assert_int_equal(found.tokens, 17);
+}
+
+static void
+a_partial_file_that_another_program_wrote_since_is_foreign(void **state)
+{
+    const struct timespec times[2] = { { 1, 2 }, { 1000000000, 5 } };
+    struct fixture *f = *state;
+    unsigned char bytes[5000];
+    struct kvt__found found;
+    bool same;
+
+    f->c.object.whole = false;
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
+    fill(bytes, sizeof bytes, 2);
+    write_file(f->path, bytes, sizeof bytes);
+    assert_int_equal(utimensat(AT_FDCWD, f->path, times, 0), 0);
+    assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 2, &found, &same), 0);
+    assert_true(same);
+    assert_false(found.has_id);
+    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_false(found.has_id);
+    assert_int_equal(found.payload_bytes, 5000);
+}
+
+static void
+a_damaged_attribute_makes_a_file_foreign(void **state)
+{
+    struct fixture *f = *state;
+    unsigned char value[80];
+    struct kvt__found found;
+    bool same;
+
+    f->c.object.whole = false;
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
+    if (getxattr(f->path, "user.kvtier", value, 80) != 80)
+        skip();
+    for (size_t at = 0; at < 80; at++) {
+        value[at] ^= 1;
+        assert_int_equal(setxattr(f->path, "user.kvtier", value, 80, 0), 0);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
+        assert_true(same);
+        assert_false(found.has_id);
+        value[at] ^= 1;
+    }
+    assert_int_equal(setxattr(f->path, "user.kvtier", value, 79, 0), 0);
+    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_false(found.has_id);
+}
+
+/* -------------------------------------------------------------- directories */
+
+static void
+keys_spread_by_the_magnitude_of_their_hash(void **state)
+{
+    static const int64_t hashes[] = { 0, 1, 2, 3, -1, -2, -3, INT64_MAX, INT64_MIN };
+    static const unsigned dirs[] = { 0, 1, 2, 0, 1, 2, 0, 1, 2 };
+    struct temp_dir dir;
+    char url[1024], path[1024], name[NAME_MAX + 1];
+
+    (void)state;
+    temp_dir_make(&dir);
+    snprintf(url, sizeof url, "fs://%1$s/0 , %1$s/1,%1$s/2", dir.path);
+    struct kvt__tier *tier = open_tier(url, true);
+    for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
+        struct chunk c;
+
+        chunk_init(&c, "m", hashes[i]);
+        assert_int_equal(put_bytes(tier, &c.object, 10, i), 0);
+        assert_int_equal(kvt__fs_name(c.key, name, sizeof name), 0);
+        snprintf(path, sizeof path, "%s/%u/%s", dir.path, dirs[i], name);
+        assert_int_equal(access(path, R_OK), 0);
+    }
+    tier->ops->close(tier);
+    temp_dir_remove(&dir);
+}
+
+static void
+missing_directories_are_made(void **state)
+{
+    struct temp_dir dir;
+    char url[512], path[512];
+    struct stat st;
+
+    (void)state;
+    temp_dir_make(&dir);
+    snprintf(url, sizeof url, "fs://host:0%s/a/b//c", dir.path);
+    struct kvt__tier *tier = open_tier(url, true);
+    snprintf(path, sizeof path, "%s/a/b/c/.kvtier/tmp", dir.path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(tier->ops->private_dir(tier) >= 0);
+    assert_true(tier->ops->default_limit(tier) > 0);
+    tier->ops->close(tier);
+    temp_dir_remove(&dir);
+}
+
+static void
+a_failed_open_says_which_setting_and_which_path(void **state)
+{
+    struct temp_dir dir;
+    struct kvt__tier *tier = NULL;
+    char file[512], url[1024], many[4096] = "fs://";
+
+    (void)state;
+    temp_dir_make(&dir);
+    snprintf(file, sizeof file, "%s/file", dir.path);
+    write_file(file, "x", 1);
+
+    assert_int_equal(try_open("fs://relative", true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "remote_url: "));
+    assert_non_null(strstr(kvt__why(), "no absolute path"));
+    snprintf(url, sizeof url, "fs://%s/a,b/c", dir.path);
+    assert_int_equal(try_open(url, true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "remote_url: 'b/c' is no absolute path"));
+
+    snprintf(url, sizeof url, "fs://%s", file);
+    assert_int_equal(try_open(url, true, &tier), -ENOTDIR);
+    assert_non_null(strstr(kvt__why(), "remote_url: "));
+    assert_non_null(strstr(kvt__why(), file));
+
+    snprintf(url, sizeof url, "fs://%s/below", file);
+    assert_int_equal(try_open(url, true, &tier), -ENOTDIR);
+    assert_non_null(strstr(kvt__why(), "remote_url: make directory"));
+
+    for (size_t i = 0; i < 65; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), "%s%s/a",
+                 i ? "," : "", dir.path);
+    assert_int_equal(try_open(many, true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "more than 64 directories"));
+    assert_null(tier);
+    temp_dir_remove(&dir);
+}
+
+#define HEADER(fn) cmocka_unit_test_setup_teardown(fn, setup_header, teardown)
+#define BARE(fn) cmocka_unit_test_setup_teardown(fn, setup_bare, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(header_has_the_bytes_of_lmcache),
+        HEADER(file_with_header_is_header_payload_trailer),
+        BARE(whole_file_without_header_is_payload_trailer),
+        HEADER(sizes_are_exact_with_direct_io_too),
+        BARE(sizes_are_exact_with_direct_io_too),
+        HEADER(files_are_private_to_the_user),
+        HEADER(opaque_chunks_lie_in_kvtier),
+        HEADER(no_temporary_file_stays),
+        HEADER(files_of_lmcache_are_read_with_and_without_header),
+        BARE(files_of_lmcache_are_read_with_and_without_header),
+        HEADER(files_written_under_the_other_header_setting_are_read),
+        BARE(files_written_under_the_other_header_setting_are_read),
+        HEADER(list_passes_over_what_is_no_chunk),
+        HEADER(a_symbolic_link_is_not_followed),
+        HEADER(damaged_frames_are_ebadmsg),
+        BARE(damaged_frames_are_ebadmsg),
+        HEADER(a_damaged_payload_differs_from_its_checksum),
+        BARE(a_damaged_payload_differs_from_its_checksum),
+        HEADER(truncated_files_are_ebadmsg),
+        BARE(a_partial_file_without_header_is_payload_alone),
+        BARE(a_partial_file_that_another_program_wrote_since_is_foreign),
+        BARE(a_damaged_attribute_makes_a_file_foreign),
+        cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
+        cmocka_unit_test(missing_directories_are_made),
+        cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
+    };
+
+    return cmocka_run_group_tests_name("tier file", tests, NULL, NULL);
+}
