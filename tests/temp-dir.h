@@ -7,6 +7,7 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 struct temp_dir {
@@ -40,6 +41,13 @@ static inline void
 temp_dir_remove(struct temp_dir *dir)
 {
     nftw(dir->path, temp_dir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Whether files there can have extended attributes. */
+static inline int
+temp_dir_has_attributes(const struct temp_dir *dir)
+{
+    return !setxattr(dir->path, "user.kvtier-test", "x", 1, 0);
 }
 
 #endif

@@ -15,6 +15,7 @@
 
 #define MAX_GROUPS 64
 #define FIRST_POPULATED ((size_t)64 << 20) /* before open returns, some 20 ms */
+#define ROOM_FOR_ONE (4 * (size_t)KVT__SLOT_ROOM) /* what a slot has around it */
 #define GIB ((double)(UINT64_C(1) << 30))
 
 int
@@ -218,7 +219,9 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
                          "%llu bytes; raise it or lower chunk_size.",
                          kvt__pool_bytes(e->pool) >> 20,
                          (unsigned long long)largest_chunk(e));
-    kvt__pool_wait_populated(e->pool, FIRST_POPULATED);
+    /* A load that is alone always finds its slot. */
+    size_t least = (size_t)largest_chunk(e) + ROOM_FOR_ONE;
+    kvt__pool_wait_populated(e->pool, least > FIRST_POPULATED ? least : FIRST_POPULATED);
     return 0;
 }
 
@@ -434,7 +437,7 @@ kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = i < KVT__N_COUNTERS ? kvt__counted(&engine->counters, i) : 0;
-    if (engine->pool && n > KVT__N_pool_used)
+    if (engine->pool && n > KVT__N_pool_used && engine->pid == getpid())
         out[KVT__N_pool_used] = kvt__pool_used(engine->pool);
 }
 

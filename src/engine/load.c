@@ -456,6 +456,8 @@ kvt_engine_eventfd(const struct kvt_engine *engine)
 void
 kvt_load_cancel(struct kvt_load *load)
 {
+    if (kvt__engine_check(load->engine, "kvt_load_cancel"))
+        return;
     close_load(load, -ECANCELED);
 }
 

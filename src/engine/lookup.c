@@ -126,6 +126,8 @@ kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
 {
     bool expired = kvt__now_ns() >= seq->lease_until_ns;
 
+    if (kvt__engine_check(engine, "kvt_engine_release"))
+        return;
     for (size_t i = 0; i < seq->n_leased_chunks * n_parts(engine); i++) {
         uint32_t part = (uint32_t)(i % n_parts(engine));
         const struct kvt__keyspace *k;
@@ -234,7 +236,8 @@ run_probe(struct kvt__job *job)
     struct kvt__probe *probe = (struct kvt__probe *)
         ((char *)job - offsetof(struct kvt__probe, job));
 
-    for (size_t i = 0; i < probe->n; i++)
+    /* Without its sequence nobody waits for the answer. */
+    for (size_t i = 0; i < probe->n && atomic_load(&probe->refs) > 1; i++)
         if (!probe_chunk(probe->engine, probe->tagset, &probe->chunks[i]))
             break;
     atomic_store(&probe->done, true);

@@ -50,13 +50,27 @@ claim_entry(struct kvt__store *store, struct kvt__level *level,
 
 /* --------------------------------------------------------------------- put */
 
+/* Equal tokens under another salt, adapter or epoch have the same file name: take
+ * the entry of the chunk whose file is about to be replaced out of the way, or an
+ * eviction of it would remove the new file.  False: there is none. */
+static bool
+begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
+                 struct kvt__index_claim *claim)
+{
+    struct kvt__found found;
+
+    return !level->tier->ops->probe(level->tier, object, &found) && found.has_id &&
+           !kvt__id_equal(&found.id, &object->id) &&
+           !kvt__index_evict(level->index, &found.id, true, NULL, claim);
+}
+
 static int
 put_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
           struct kvt__store_req *req)
 {
     struct kvt__level *level = &store->levels[i];
     const struct kvt__tier_ops *ops = level->tier->ops;
-    struct kvt__index_claim claim;
+    struct kvt__index_claim claim, old;
 
     if (kvt__index_find(level->index, &req->id, NULL))
         return -EEXIST;
@@ -66,11 +80,16 @@ put_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
     int err = claim_entry(store, level, &entry, &claim);
     if (err)
         return err;
+    bool replaces = begin_to_replace(level, object, &old);
     err = ops->put(level->tier, object, &req->slot, req->crc);
     if (err) {
+        if (replaces)
+            kvt__index_restore(level->index, &old);
         kvt__index_abort(level->index, &claim);
         return err;
     }
+    if (replaces)
+        kvt__index_removed(level->index, &old);
     kvt__index_publish(level->index, &claim);
     kvt__level_forget_name(level, object->key); /* a scan may have met the file */
     return 0;

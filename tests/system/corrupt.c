@@ -25,6 +25,7 @@ setup_with(void **state, const char *const *settings, uint32_t header)
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
     fixture_init(&s.f);
     fixture_open(&s.f, settings);
+    read_index(&s.f, true); /* a look through the directory counts files too */
     s.header = header;
     *state = &s;
     return 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A process that stores is killed at random instants, a thousand times.  What a
- * later one is promised it gets, with the right bytes; no file is left over and
- * the budget holds. */
+ * Processes that store are killed at random instants, a thousand times, mostly
+ * while another one stores.  What a later one is promised it gets, with the right
+ * bytes; no file is left over and the budget holds. */
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "system/system-test.h"
 
@@ -18,13 +19,21 @@ static const char *const settings[] = {
     "max_local_cpu_size=0.004", "max_remote_size=0.009765625",
     "extra_config={\"disk_io_threads\": 2}", NULL };
 
+struct task {
+    struct fixture f;
+    int ready_fd;
+};
+
 static void
 store_for_ever(void *arg)
 {
-    struct fixture f = *(struct fixture *)arg;
+    struct task *task = arg;
+    struct fixture f = task->f;
     uint64_t random = (uint64_t)getpid() << 32 ^ (uint64_t)time(NULL);
 
     fixture_open(&f, settings);
+    if (write(task->ready_fd, "", 1) < 0 && errno != EPIPE)
+        _exit(1);
     for (;;) {
         set_tokens(&f, (uint32_t)(next_random(&random) % N_PROMPTS));
         store_chunks(&f, 0, 1 + (uint32_t)(next_random(&random) % N_CHUNKS));
@@ -71,32 +80,60 @@ compare_with_directory(const struct fixture *f, unsigned n_loaded)
 }
 
 static void
+end(pid_t *child)
+{
+    if (*child) {
+        kill(*child, SIGKILL);
+        assert_true(WIFSIGNALED(end_child(*child)));
+    }
+    *child = 0;
+}
+
+/* Start one that stores; mostly wait until its engine is open. */
+static pid_t
+start(struct task *task, bool wait)
+{
+    int ends[2];
+    char byte;
+
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    task->ready_fd = ends[1];
+    pid_t pid = start_child(store_for_ever, task);
+    close(ends[1]);
+    if (wait)
+        assert_int_equal(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    return pid;
+}
+
+static void
 what_a_killed_process_stored_is_whole_or_not_there(void **state)
 {
     unsigned kills = rounds(KILLS), n = 0;
+    pid_t children[2] = { 0 };
     uint64_t random = 1;
-    struct fixture f;
+    struct task task;
 
     (void)state;
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
-    fixture_init(&f);
+    fixture_init(&task.f);
     for (unsigned k = 1; k <= kills; k++) {
-        struct timespec life = { 0, (long)(next_random(&random) % LONGEST_NS) };
-        pid_t child = start_child(store_for_ever, &f);
+        uint64_t r = next_random(&random);
+        struct timespec life = { 0, (long)(r % LONGEST_NS) };
 
+        children[k % 2] = start(&task, r >> 40 & 3);
         nanosleep(&life, NULL);
-        kill(child, SIGKILL);
-        assert_true(WIFSIGNALED(end_child(child)));
+        end(&children[(k + 1) % 2]); /* the older one, while the other stores */
         if (k % VERIFY_EVERY && k != kills)
             continue;
-        n = verify(&f);
+        end(&children[k % 2]);
+        n = verify(&task.f);
         if (k != kills)
-            kvt_engine_close(f.engine);
+            kvt_engine_close(task.f.engine);
     }
     assert_true(n > 0);
-    compare_with_directory(&f, n);
-    assert_int_equal(counter(&f, "load_corrupt"), 0);
-    fixture_fini(&f);
+    compare_with_directory(&task.f, n);
+    assert_int_equal(counter(&task.f, "load_corrupt"), 0);
+    fixture_fini(&task.f);
 }
 
 int
@@ -106,5 +143,7 @@ main(void)
         cmocka_unit_test(what_a_killed_process_stored_is_whole_or_not_there),
     };
 
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

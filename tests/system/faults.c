@@ -9,15 +9,22 @@
 #define N_PROMPTS 4u
 
 static void
-open_with(struct fixture *f, const char *faults, const char *const *more)
+open_with_pool(struct fixture *f, const char *faults, const char *pool,
+               const char *const *more)
 {
     char url[512];
-    const char *settings[8] = { url, "max_local_cpu_size=0.004" };
+    const char *settings[8] = { url, pool };
 
     for (size_t i = 2; more && *more; i++)
         settings[i] = *more++;
     snprintf(url, sizeof url, "remote_url=fault://%s/fs://%s", faults, f->dir.path);
     fixture_open(f, settings);
+}
+
+static void
+open_with(struct fixture *f, const char *faults, const char *const *more)
+{
+    open_with_pool(f, faults, "max_local_cpu_size=0.004", more);
 }
 
 static int
@@ -167,6 +174,48 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     kvt_seq_free(seq);
 }
 
+/* Slots that hanging reads hold are missing to others: those get what they can. */
+static void
+a_pool_held_by_hanging_reads_gives_partial_results(void **state)
+{
+    const char *const small[] = { "blocking_timeout_secs=1", NULL };
+    struct fixture *f = *state;
+    struct io ios[3];
+    struct kvt_load *load;
+    unsigned n_late = 0;
+
+    fixture_open(f, NULL);
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    close_engine(f);
+
+    open_with_pool(f, "seed=5,hang=0.3,hang_ms=2000", "max_local_cpu_size=0.00016", small);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    wipe(f);
+    for (int i = 0; i < 3; i++) {
+        make_io(&ios[i], seq, 0, 0, N_CHUNKS, 1 + 20 * i);
+        assert_int_equal(kvt_engine_load(f->engine, &ios[i].io, 1, (uint64_t)i, &load), 0);
+    }
+    for (int n = 0; n < 3; n++) {
+        struct pollfd fd = { .fd = kvt_engine_eventfd(f->engine), .events = POLLIN };
+
+        while (!kvt_engine_poll(f->engine, &load, 1))
+            poll(&fd, 1, -1);
+        for (uint32_t c = 0; c < N_CHUNKS; c++) {
+            int status = kvt_load_status(load, 0, c);
+
+            if (!status)
+                assert_true(chunk_is_right(f, &ios[kvt_load_cookie(load)], c));
+            else
+                assert_int_equal(status, -ETIMEDOUT);
+            n_late += status != 0;
+        }
+        kvt_load_free(load);
+    }
+    assert_true(n_late > 0);
+    kvt_seq_free(seq);
+}
+
 static void
 a_cancelled_load_does_not_wait_for_hanging_storage(void **state)
 {
@@ -218,6 +267,7 @@ main(void)
         T(what_failed_writes_leave_is_never_loaded),
         T(files_that_cannot_be_removed_stop_no_store_for_ever),
         T(a_load_over_hanging_storage_ends_at_its_deadline),
+        T(a_pool_held_by_hanging_reads_gives_partial_results),
         T(a_cancelled_load_does_not_wait_for_hanging_storage),
         T(a_lookup_over_hanging_storage_answers_what_is_known),
     };

@@ -8,7 +8,7 @@
 
 #define N_PROMPTS 12u
 #define BUDGET (UINT64_C(2) << 20) /* some 75 of 120 chunks */
-#define ROUNDS 400u
+#define ROUNDS 1000u
 
 static const char *const settings[] = {
     "max_local_cpu_size=0.004", "max_remote_size=0.001953125",
@@ -42,7 +42,7 @@ work(void *arg)
         }
         assert_true(index_totals(f).used_bytes <= BUDGET);
     }
-    assert_true(n_loaded > 0);
+    assert_true(n_loaded > 0 || rounds(ROUNDS) < ROUNDS);
     assert_int_equal(counter(f, "store_failed"), 0);
     assert_int_equal(counter(f, "load_corrupt"), 0);
     kvt_engine_close(f->engine);

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What every tier promises, tried on each kind. */
-#include <dirent.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/xattr.h>
 
 #include "tier-test.h"
 
@@ -97,6 +94,8 @@ get_returns_what_put_stored(void **state)
             struct chunk c;
             bool same;
 
+            if (part == 1 && !temp_dir_has_attributes(&f->dir))
+                continue; /* nowhere to put an identity */
             chunk_init(&c, "model", (int64_t)(i * 3) + part);
             c.object.whole = part == 0;
             c.object.opaque = part == 2;
@@ -199,6 +198,8 @@ probe_tells_size_and_identity(void **state)
     for (int part = 0; part < 3; part++) {
         struct chunk c;
 
+        if (part == 1 && !temp_dir_has_attributes(&f->dir))
+            continue;
         chunk_init(&c, "model", part);
         c.object.whole = part == 0;
         c.object.opaque = part == 2;
@@ -381,7 +382,7 @@ list_names_everything_and_nothing_else(void **state)
 /* ----------------------------------------------------------------- threads */
 
 #define N_THREADS 4
-#define N_ROUNDS 60
+#define N_ROUNDS 40
 #define RACE_BYTES ((size_t)300 << 10)
 
 struct race {

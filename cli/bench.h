@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the families of `kvtier bench` share: the cases, measuring, an engine over
+ * a directory, the bare loop. */
+#ifndef KVT_CLI_BENCH_H
+#define KVT_CLI_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvtier.h"
+
+/* What all cases are given. */
+struct bench {
+    const char *dir; /* ours alone, on the file system to be measured */
+    bool quick;      /* tiny sizes: does it run, not how fast */
+};
+
+#define BENCH_MAX_MORE 6
+
+struct bench_result {
+    double value;
+    const char *unit;
+    double limit; /* of the bare loop, in the same unit */
+    double ratio; /* 1: as good as the bare loop */
+    unsigned threads;
+    size_t n_more;
+    struct {
+        const char *name;
+        double value;
+    } more[BENCH_MAX_MORE]; /* figures beside it */
+};
+
+void bench_more(struct bench_result *result, const char *name, double value);
+
+/* Cases return 0, or an exit code after saying why. */
+int bench_file_write(const struct bench *bench, struct bench_result *out);
+int bench_file_read(const struct bench *bench, struct bench_result *out);
+int bench_file_cpu(const struct bench *bench, struct bench_result *out);
+int bench_store_file(const struct bench *bench, struct bench_result *out);
+int bench_lookup_builtin(const struct bench *bench, struct bench_result *out);
+int bench_lookup_sha256(const struct bench *bench, struct bench_result *out);
+
+/* ---------------------------------------------------------- bench-measure.c */
+
+/* Wall clock, and CPU of all threads of this process, in seconds. */
+struct bench_cost {
+    double seconds;
+    double cpu;
+};
+
+double bench_now(void);
+void bench_start(struct bench_cost *cost);
+void bench_stop(struct bench_cost *cost);
+
+/* Sorts the values. */
+double bench_median(double *values, size_t n);
+
+/* Do something once and measure it.  0 or an exit code. */
+typedef int (*bench_step_fn)(void *ctx, struct bench_cost *out);
+
+#define BENCH_MAX_STEPS 3
+
+/* Do the steps in turn, n rounds long and every second round backwards, so that a
+ * machine that changes its speed changes it for all; costs[step * n + round].
+ * 0 or an exit code. */
+int bench_alternate(const char *what, size_t n, const bench_step_fn *steps,
+                    size_t n_steps, void *ctx, struct bench_cost *costs);
+
+/* True after an interrupt: end soon, and clean up. */
+bool bench_interrupted(void);
+void bench_catch_interrupts(void);
+
+/* ----------------------------------------------------------- bench-engine.c */
+
+struct bench_shape {
+    uint32_t n_layers, n_heads, head_bytes;
+};
+
+#define BENCH_CHUNK_TOKENS 256u
+#define BENCH_BLOCK_TOKENS 16u
+#define BENCH_CHUNK_BLOCKS (BENCH_CHUNK_TOKENS / BENCH_BLOCK_TOKENS)
+
+size_t bench_chunk_bytes(const struct bench_shape *shape);
+
+/* Open an engine over dir with settings ("key=value", ends with NULL) and nothing
+ * of the user's.  0 or an exit code, after saying why. */
+int bench_engine_open(const char *dir, const char *const *settings, uint32_t role,
+                      const struct bench_shape *shape, struct kvt_engine **out);
+
+/* memory: [kv][layer][block][token][head]. */
+int bench_engine_view(struct kvt_engine *engine, const struct bench_shape *shape,
+                      unsigned char *memory, uint32_t n_blocks);
+
+uint64_t bench_counter(const struct kvt_engine *engine, const char *name);
+
+/* The same chunks, by key: to remove them.  0 or an exit code. */
+int bench_store_open(const char *dir, struct kvt_store **out);
+int bench_store_clear(struct kvt_store *store);
+
+/* Ids of a made-up prompt; another number, another prompt. */
+void bench_tokens(int32_t *tokens, size_t n, uint64_t number);
+
+/* ------------------------------------------------------------- bench-bare.c */
+
+/* Files written and read by nothing but system calls: without the page cache
+ * where that works, each under another name first and then renamed. */
+struct bench_bare {
+    int dirfd;
+    bool direct;
+    unsigned n_threads;
+    size_t n_files, file_bytes;
+    size_t piece; /* bytes a call */
+    unsigned char *buffers; /* of file_bytes for each thread */
+};
+
+/* 0 or an exit code, after saying why. */
+int bench_bare_open(struct bench_bare *bare, const char *dir, unsigned n_threads,
+                    size_t n_files, size_t file_bytes);
+void bench_bare_close(struct bench_bare *bare);
+
+/* Find the fastest piece. */
+int bench_bare_tune(struct bench_bare *bare, bool write);
+
+int bench_bare_write(struct bench_bare *bare, struct bench_cost *out);
+int bench_bare_read(struct bench_bare *bare, struct bench_cost *out);
+void bench_bare_clear(struct bench_bare *bare);
+
+#endif

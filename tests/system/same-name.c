@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chunks that have one file name and different identities: equal tokens with other
+ * salts, or before and after a reset.  The later one takes the file; the earlier
+ * one is a miss and counts for nothing. */
+#include "system/system-test.h"
+
+static int
+setup(void **state)
+{
+    static const char *const settings[] = { "max_remote_size=0.0005", NULL };
+    static struct fixture f;
+
+    fixture_init(&f);
+    fixture_open(&f, settings);
+    read_index(&f, true);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_fini(*state);
+    return 0;
+}
+
+static void
+expect_the_index_to_be_true(const struct fixture *f)
+{
+    struct kvt__index_totals totals = index_totals(f);
+    struct usage usage = usage_of(f);
+
+    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_int_equal(totals.used_bytes, usage.bytes);
+}
+
+static struct kvt_seq *
+salted(const struct fixture *f, const char *salt)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct kvt_seq *seq = NULL;
+
+    extra.cache_salt = salt;
+    assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
+    return seq;
+}
+
+static void
+store_salted(const struct fixture *f, const char *salt)
+{
+    struct kvt_seq *seq = salted(f, salt);
+    struct io io;
+
+    make_io(&io, seq, 0, 0, 5, 1);
+    fill_io(f, &io);
+    store_and_flush(f, &io.io, 1);
+    kvt_seq_free(seq);
+}
+
+static uint64_t
+hit_of(const struct fixture *f, const char *salt)
+{
+    struct kvt_seq *seq = salted(f, salt);
+    uint64_t hit = lookup(f, seq, 0, N_TOKENS);
+
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    return hit;
+}
+
+static void
+equal_tokens_with_other_salts_take_turns(void **state)
+{
+    const struct fixture *f = *state;
+
+    store_salted(f, "one");
+    assert_int_equal(hit_of(f, "one"), 5 * CHUNK);
+    store_salted(f, "two");
+    expect_the_index_to_be_true(f);
+    assert_int_equal(hit_of(f, "two"), 5 * CHUNK);
+    assert_int_equal(hit_of(f, "one"), 0);
+    store_salted(f, "one");
+    assert_int_equal(hit_of(f, "one"), 5 * CHUNK);
+    expect_the_index_to_be_true(f);
+}
+
+static void
+what_is_stored_again_after_a_reset_counts_once(void **state)
+{
+    struct fixture *f = *state;
+
+    store_chunks(f, 0, N_CHUNKS); /* of 18 that fit */
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(kvt_engine_reset(f->engine), 0);
+    assert_int_equal(load_prompt(f).promised, 0);
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    expect_the_index_to_be_true(f);
+    set_tokens(f, 1);
+    store_chunks(f, 0, 5);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(counter(f, "evicted_chunks"), 0);
+    set_tokens(f, 0);
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    expect_the_index_to_be_true(f);
+}
+
+int
+main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(equal_tokens_with_other_salts_take_turns),
+        T(what_is_stored_again_after_a_reset_counts_once),
+    };
+
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
