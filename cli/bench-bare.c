@@ -203,7 +203,7 @@ bench_bare_tune(struct bench_bare *bare, bool write)
     for (size_t i = 0; i < N_PIECES * N_TRIES; i++) {
         bare->piece = pieces[i % N_PIECES];
         if (bench_interrupted())
-            return CLI_NO;
+            return CLI_ENVIRONMENT;
         int code = write ? bench_bare_write(bare, &cost) : bench_bare_read(bare, &cost);
         if (code)
             return code;

@@ -92,7 +92,7 @@ bench_alternate(const char *what, size_t n, const bench_step_fn *steps,
         for (size_t i = 0; !code && i < n_steps; i++) {
             size_t step = round % 2 ? n_steps - 1 - i : i;
 
-            code = bench_interrupted() ? CLI_NO
+            code = bench_interrupted() ? CLI_ENVIRONMENT
                 : steps[step](ctx, &costs[step * n + round]);
         }
     }

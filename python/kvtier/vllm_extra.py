@@ -44,6 +44,8 @@ def describe(request):
     params = getattr(request, "kv_transfer_params", None) or {}
     tags = [(name[len(_TAG):], str(value)) for name, value in params.items()
             if name.startswith(_TAG)]
+    if lora is not None and not any(name == "lora" for name, _ in tags):
+        tags.append(("lora", lora.lora_name))  # as LMCache names such chunks
     if any(not name or "%" in name or "@" in name + value for name, value in tags):
         log.warning("kvtier: a request is neither looked up nor stored: a tag's "
                     "name must not be empty or have %% or @ in it, nor its value @")

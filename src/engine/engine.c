@@ -436,7 +436,8 @@ void
 kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        out[i] = i < KVT__N_COUNTERS ? kvt__counted(&engine->counters, i) : 0;
+        out[i] = i < KVT__N_COUNTERS ? kvt__counted(&engine->counters, (enum kvt__counter)i)
+                                     : 0;
     if (engine->pool && n > KVT__N_pool_used && engine->pid == getpid())
         out[KVT__N_pool_used] = kvt__pool_used(engine->pool);
 }

@@ -33,16 +33,14 @@ static bool
 rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group, bool lease)
 {
     struct kvt_engine *e = seq->engine;
-    const struct kvt__keyspace *k = kvt__keyspace(e, seq->tagset, rank, group);
-    struct kvt__id id;
+    const struct kvt__id *id = kvt__seq_id(seq, chunk, rank, group);
 
-    if (!k)
+    if (!id)
         return false;
-    chunk_id(k, &seq->chunks[chunk], &id);
     if (!lease)
-        return kvt__store_find(e->store, &id);
+        return kvt__store_find(e->store, id);
     uint8_t *held = &seq->leases[chunk * n_parts(e) + rank * e->n_groups + group];
-    int level = *held ? *held - 1 : kvt__store_lease(e->store, &id, seq->lease_until_ns);
+    int level = *held ? *held - 1 : kvt__store_lease(e->store, id, seq->lease_until_ns);
     *held = (uint8_t)(level + 1);
     return level >= 0;
 }
@@ -107,18 +105,28 @@ have_windows(struct kvt_seq *seq, size_t first, size_t n, bool lease, size_t *mi
 /* ------------------------------------------------------------------ the prefix */
 
 /* The number of chunks, counted from the start, that a hit could have; at most
- * limit.  full: where the full groups end. */
+ * limit. */
 static size_t
-longest(struct kvt_seq *seq, size_t first, size_t limit, size_t *full)
+longest(struct kvt_seq *seq, size_t first, size_t limit, bool lease)
 {
     size_t n = first, missing;
 
-    while (n < limit && have_full_groups(seq, n, false))
+    while (n < limit && have_full_groups(seq, n, lease))
         n++;
-    *full = n;
-    while (n > first && !have_windows(seq, first, n, false, &missing))
+    while (n > first && !have_windows(seq, first, n, lease, &missing))
         n = missing < n ? missing : n - 1; /* no hit between needs less */
     return n;
+}
+
+/* With full groups only, what is there is what a hit needs: it can be leased when it
+ * is found. */
+static bool
+only_full_groups(const struct kvt_engine *e)
+{
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        if (e->groups[g].kind != KVT_GROUP_FULL)
+            return false;
+    return true;
 }
 
 void
@@ -130,29 +138,23 @@ kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
         return;
     for (size_t i = 0; i < seq->n_leased_chunks * n_parts(engine); i++) {
         uint32_t part = (uint32_t)(i % n_parts(engine));
-        const struct kvt__keyspace *k;
-        struct kvt__id id;
 
         if (!seq->leases[i])
             continue;
-        k = kvt__keyspace(engine, seq->tagset, part / engine->n_groups,
-                          part % engine->n_groups);
-        if (k && !expired) {
-            chunk_id(k, &seq->chunks[i / n_parts(engine)], &id);
-            kvt__store_unlease(engine->store, seq->leases[i] - 1, &id);
-        }
+        const struct kvt__id *id = expired ? NULL :
+            kvt__seq_id(seq, i / n_parts(engine), part / engine->n_groups,
+                        part % engine->n_groups);
+        if (id)
+            kvt__store_unlease(engine->store, seq->leases[i] - 1, id);
         seq->leases[i] = 0;
     }
 }
 
-/* Lease what a hit of n chunks needs, all of it or nothing.  0; -ENOENT: something
- * went away meanwhile; -ENOMEM. */
+/* From here chunks below n can be leased; none is.  0 or -ENOMEM. */
 static int
-lease(struct kvt_seq *seq, size_t first, size_t n)
+begin_leases(struct kvt_seq *seq, size_t n)
 {
     struct kvt_engine *e = seq->engine;
-    size_t missing;
-    bool all = true;
 
     kvt_engine_release(e, seq);
     if (n > seq->n_leased_chunks) {
@@ -163,12 +165,23 @@ lease(struct kvt_seq *seq, size_t first, size_t n)
             return kvt__fail(ENOMEM, "kvt_engine_lookup");
     }
     seq->lease_until_ns = kvt__now_ns() + e->lease_ns;
+    return 0;
+}
+
+/* Lease what a hit of n chunks needs, all of it or nothing.  False: something went
+ * away meanwhile. */
+static bool
+lease(struct kvt_seq *seq, size_t first, size_t n)
+{
+    size_t missing;
+    bool all = true;
+
     for (size_t c = first; all && c < n; c++)
         all = have_full_groups(seq, c, true);
     if (all && have_windows(seq, first, n, true, &missing))
-        return 0;
-    kvt_engine_release(e, seq);
-    return -ENOENT;
+        return true;
+    kvt_engine_release(seq->engine, seq);
+    return false;
 }
 
 /* ------------------------------------------------------------------- probing */
@@ -281,7 +294,7 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                   uint64_t have_tokens, uint64_t max_tokens, uint64_t *hit_tokens)
 {
     int err = kvt__engine_check(engine, "kvt_engine_lookup");
-    size_t n, full;
+    size_t n;
 
     *hit_tokens = 0;
     if (err)
@@ -294,19 +307,19 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
         /* Asked before the index is read: a probe that ends now was not seen. */
         bool waiting = seq->probe && !atomic_load(&seq->probe->done) &&
                        kvt__now_ns() < seq->probe_until_ns;
+        bool at_once = !waiting && only_full_groups(engine);
 
-        n = longest(seq, first, limit, &full);
-        if (n < limit && !seq->probe) {
-            err = start_probe(seq, n, limit - n);
+        err = begin_leases(seq, limit);
+        if (err)
+            return err;
+        n = longest(seq, first, limit, at_once);
+        if (n < limit && (waiting || !seq->probe)) {
+            kvt_engine_release(engine, seq);
+            err = waiting ? 0 : start_probe(seq, n, limit - n);
             return err ? err : -EAGAIN;
         }
-        if (waiting && n < limit)
-            return -EAGAIN;
-        err = n > first ? lease(seq, first, n) : 0;
-        if (!err)
+        if (at_once || lease(seq, first, n))
             break;
-        if (err != -ENOENT)
-            return err;
     }
     uint64_t hit = (uint64_t)n * engine->chunk_tokens;
     if (hit <= have_tokens)

@@ -126,6 +126,13 @@ void kvt__loads_stop(struct kvt_engine *engine);
 /* End the reused requests of saves. */
 void kvt__saves_free(struct kvt_engine *engine);
 
+/* The identities of a sequence's first n chunks in one keyspace. */
+struct kvt__seq_ids {
+    const struct kvt__keyspace *keyspace; /* NULL: none yet */
+    struct kvt__id *ids;
+    size_t n, max;
+};
+
 /* A request's tokens. */
 struct kvt_seq {
     struct kvt_engine *engine;
@@ -136,6 +143,7 @@ struct kvt_seq {
     struct kvt__prefix prefix;
     struct kvt_chunk *chunks;
     size_t n_chunks, max_chunks;
+    struct kvt__seq_ids *ids; /* [rank * n_groups + group] */
     int32_t *tail; /* tokens of the chunk that is not whole yet */
     size_t n_tail;
 
@@ -149,5 +157,10 @@ struct kvt_seq {
 };
 
 void kvt__probe_unref(struct kvt__probe *probe);
+
+/* The identity of a chunk for a rank and group in their present epoch, made only
+ * once; NULL: no memory. */
+const struct kvt__id *kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank,
+                                  uint32_t group);
 
 #endif

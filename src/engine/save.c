@@ -105,7 +105,7 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
 
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &id);
-    if (kvt__store_find(e->store, &id)) {
+    if (kvt__store_touch(e->store, &id)) {
         kvt__count(&e->counters, KVT__N_store_known, 1);
         return true;
     }

@@ -50,10 +50,12 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
         return kvt__fail(ENOMEM, "kvt_seq_new");
     seq->engine = engine;
     seq->hash = engine->hash_root;
+    kvt__hash_salt(&seq->hash, or_empty(extra->cache_salt));
     kvt__prefix_start(&seq->prefix, or_empty(extra->lora), or_empty(extra->cache_salt));
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
+    seq->ids = calloc((size_t)engine->world_size * engine->n_groups, sizeof *seq->ids);
     err = kvt__tagset(engine, or_empty(extra->tags), &seq->tagset);
-    if (!err && (!seq->tail || (extra->n_mm && copy_items(seq, extra))))
+    if (!err && (!seq->tail || !seq->ids || (extra->n_mm && copy_items(seq, extra))))
         err = kvt__fail(ENOMEM, "kvt_seq_new");
     if (!err)
         err = kvt_seq_append(seq, tokens, n_tokens);
@@ -75,6 +77,10 @@ kvt_seq_free(struct kvt_seq *seq)
     for (size_t i = 0; i < seq->n_mm; i++)
         free((char *)seq->mm[i].id);
     free(seq->mm);
+    for (size_t i = 0; seq->ids &&
+                       i < (size_t)seq->engine->world_size * seq->engine->n_groups; i++)
+        free(seq->ids[i].ids);
+    free(seq->ids);
     free(seq->leases);
     free(seq->chunks);
     free(seq->tail);
@@ -255,4 +261,55 @@ kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
     if (n)
         memcpy(out, seq->chunks + first, n * sizeof *out);
     return 0;
+}
+
+/* ---------------------------------------------------------------- identities */
+
+/* An index is larger than the caches: while one chunk is looked for, the memory of
+ * the one that comes so many later is fetched. */
+#define AHEAD 12
+
+/* Make those up to chunk, and some more: they are cheaper by the dozen. */
+static int
+make_ids(const struct kvt_seq *seq, struct kvt__seq_ids *ids, size_t chunk)
+{
+    enum { BATCH = 64 };
+    struct kvt__prefix prefixes[BATCH];
+
+    if (ids->max < seq->n_chunks) {
+        struct kvt__id *grown = realloc(ids->ids, seq->n_chunks * sizeof *grown);
+
+        if (!grown)
+            return -ENOMEM;
+        ids->ids = grown;
+        ids->max = seq->n_chunks;
+    }
+    while (ids->n <= chunk && ids->n < seq->n_chunks) {
+        size_t left = seq->n_chunks - ids->n, n = left < BATCH ? left : BATCH;
+
+        for (size_t i = 0; i < n; i++)
+            memcpy(prefixes[i].b, seq->chunks[ids->n + i].prefix, sizeof prefixes[i].b);
+        kvt__id_make_n(ids->keyspace->digest, prefixes, n, ids->ids + ids->n);
+        ids->n += n;
+    }
+    return 0;
+}
+
+const struct kvt__id *
+kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group)
+{
+    struct kvt__seq_ids *ids = &seq->ids[rank * seq->engine->n_groups + group];
+    const struct kvt__keyspace *k = kvt__keyspace(seq->engine, seq->tagset, rank, group);
+
+    if (!k)
+        return NULL;
+    if (ids->keyspace != k) {
+        ids->keyspace = k;
+        ids->n = 0;
+    }
+    if (make_ids(seq, ids, chunk + AHEAD))
+        return NULL;
+    if (chunk + AHEAD < ids->n)
+        kvt__store_prefetch(seq->engine->store, &ids->ids[chunk + AHEAD]);
+    return &ids->ids[chunk];
 }

@@ -8,6 +8,9 @@
 
 #include "base/crc32c.h"
 
+/* Small enough for the first cache, large enough to be quick. */
+#define CRC_PIECE ((size_t)16 << 10)
+
 uint64_t
 kvt__chunk_bytes(const struct kvt__view *view, uint32_t n_tokens)
 {
@@ -86,12 +89,14 @@ scatter_opaque(const struct kvt__view *view, const int32_t *blocks,
     }
 }
 
-/* One plane: all tokens of the chunk for one layer's K or V. */
+/* One plane: all tokens of the chunk for one layer's K or V.  crc: the checksum of
+ * what was gathered goes on; NULL: scatter. */
 static void
 copy_plane(const struct kvt__view *view, size_t plane, const int32_t *blocks,
-           uint32_t n_tokens, unsigned char *flat, bool gather)
+           uint32_t n_tokens, unsigned char *flat, uint32_t *crc)
 {
     size_t token_bytes = (size_t)view->n_heads * view->head_bytes;
+    size_t begun = 0, end = 0; /* copied, not in the checksum yet */
 
     for (uint32_t at = 0; at < n_tokens; at += view->block_tokens) {
         uint32_t left = n_tokens - at;
@@ -100,7 +105,12 @@ copy_plane(const struct kvt__view *view, size_t plane, const int32_t *blocks,
 
         if (kvt__block_real(view, block))
             copy_tokens(view, block_at(view, plane, block),
-                        flat + at * token_bytes, n, gather);
+                        flat + at * token_bytes, n, crc != NULL);
+        end = (at + n) * token_bytes;
+        if (crc && (end - begun >= CRC_PIECE || at + n == n_tokens)) {
+            *crc = kvt__crc32c(*crc, flat + begun, end - begun);
+            begun = end;
+        }
     }
 }
 
@@ -116,8 +126,7 @@ kvt__gather(const struct kvt__view *view, const int32_t *blocks,
     uint32_t crc = 0;
 
     for (size_t plane = 0; plane < n_planes; plane++) {
-        copy_plane(view, plane, blocks, n_tokens, chunk, true);
-        crc = kvt__crc32c(crc, chunk, plane_bytes);
+        copy_plane(view, plane, blocks, n_tokens, chunk, &crc);
         chunk += plane_bytes;
     }
     return crc;
@@ -136,7 +145,7 @@ kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
 
     for (size_t plane = 0; plane < n_planes; plane++) {
         /* copy_plane only reads it in this direction */
-        copy_plane(view, plane, blocks, n_tokens, (unsigned char *)chunk, false);
+        copy_plane(view, plane, blocks, n_tokens, (unsigned char *)chunk, NULL);
         chunk += plane_bytes;
     }
 }

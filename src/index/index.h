@@ -90,6 +90,9 @@ struct kvt__index_entry {
     int64_t lease_ns;   /* monotonic clock */
 };
 
+/* It will be looked for soon: the memory where it most likely is is fetched. */
+void kvt__index_prefetch(const struct kvt__index *ix, const struct kvt__id *id);
+
 /* A ready entry as it was at one instant.  out may be NULL. */
 bool kvt__index_find(const struct kvt__index *ix, const struct kvt__id *id,
                      struct kvt__index_entry *out);

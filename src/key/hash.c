@@ -290,8 +290,8 @@ kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
 {
     uint32_t number;
 
-    if (!seed)
-        seed = "0";
+    if (!seed) /* vLLM's own where it has one that is the same everywhere */
+        seed = kind == KVT__HASH_SHA256_CBOR ? "vllm-none-hash" : "0";
     chain->kind = kind;
     if (kind == KVT__HASH_SHA256_CBOR) {
         chain->prev = sha256_cbor_text(seed);
@@ -303,6 +303,21 @@ kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
                                  "4294967295.", seed);
     chain->prev = (int64_t)py_hash_text(number, seed);
     return 0;
+}
+
+void
+kvt__hash_salt(struct kvt__hash_chain *chain, const char *salt)
+{
+    struct kvt__sha256 sha;
+    uint8_t digest[KVT__SHA256_BYTES];
+
+    if (!*salt)
+        return;
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, "S", 1);
+    kvt__sha256_add(&sha, salt, strlen(salt));
+    kvt__sha256_end(&sha, digest);
+    chain->prev ^= (int64_t)kvt__get_le64(digest);
 }
 
 void

@@ -87,12 +87,18 @@ struct kvt__hash_chain {
     int64_t prev; /* bits of the previous hash; SHA256_CBOR: of a uint64_t */
 };
 
-/* Start at the root that LMCache has under PYTHONHASHSEED=seed (NULL: "0"); any
- * text for SHA256_CBOR.
+/* Start at the root that LMCache has under PYTHONHASHSEED=seed; any text for
+ * SHA256_CBOR.  NULL: at the one of LMCache without that variable where it is the
+ * same in every process (SHA256_CBOR, vLLM 0.32), else as for "0".
  *   -EINVAL  BUILTIN and seed is not a decimal number below 2^32: "random" names
  *            no fixed root */
 int kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
                     const char *seed);
+
+/* Start elsewhere for a request with a cache salt, so that equal tokens under
+ * different salts have different names; "" changes nothing.  LMCache names do not
+ * know salts: it is never asked for these. */
+void kvt__hash_salt(struct kvt__hash_chain *chain, const char *salt);
 
 /* The root when vLLM cannot be imported there: 0. */
 void kvt__hash_start_without_vllm(struct kvt__hash_chain *chain,

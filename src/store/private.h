@@ -4,6 +4,7 @@
 #ifndef KVT_STORE_PRIVATE_H
 #define KVT_STORE_PRIVATE_H
 
+#include "base/crc32c.h"
 #include "store/store.h"
 
 /* One tier and its index. */
@@ -34,6 +35,14 @@ int kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
 /* Evict one of the entries that stand where id would. */
 int kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
                           const struct kvt__id *id);
+
+/* CRC32C of what a tier's get() left in the slot. */
+static inline uint32_t
+kvt__payload_crc(const struct kvt__slot *slot, const struct kvt__found *found)
+{
+    return found->has_read_crc ? found->read_crc
+                               : kvt__crc32c(0, slot->payload, slot->bytes);
+}
 
 /* Forget id, and remove its file too when that is no good. */
 void kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,

@@ -100,7 +100,7 @@ find_level(struct kvt__store *store, const struct kvt__object *object,
 static int
 run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_op *op)
 {
-    struct kvt__level *level;
+    struct kvt__level *level = NULL;
     struct kvt__found found;
     struct memory memory;
     struct kvt__id own;
@@ -119,7 +119,7 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
     err = level->tier->ops->get(level->tier, object, &memory.slot, &found);
     kvt__key_id(object->key, &own);
     if (!err && found.has_id) {
-        if (kvt__crc32c(0, memory.slot.payload, memory.slot.bytes) != found.crc)
+        if (kvt__payload_crc(&memory.slot, &found) != found.crc)
             err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", object->key);
         else if (found.id_of_key && !kvt__id_equal(&found.id, &own))
             err = kvt__fail(EBADMSG, "%s: was stored under another key.", object->key);

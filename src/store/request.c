@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/crc32c.h"
 #include "base/log.h"
 #include "store/private.h"
 
@@ -125,7 +124,7 @@ check(const struct kvt__store *store, const struct kvt__store_req *req,
                       req->space->text) : 0;
     if (!kvt__id_equal(&found->id, &req->id))
         return kvt__fail(ESTALE, "another chunk lies under the same name.");
-    if (kvt__crc32c(0, req->slot.payload, req->slot.bytes) != found->crc)
+    if (kvt__payload_crc(&req->slot, found) != found->crc)
         return kvt__fail(EBADMSG, "the checksum is wrong.");
     return 0;
 }

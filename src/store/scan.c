@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "store/private.h"
 
@@ -22,8 +24,19 @@ struct scan {
     struct kvt__store *store;
     struct kvt__level *level;
     struct known known;
-    size_t n_added;
+    int64_t began_ns;
+    size_t n_added, n_doubles;
 };
+
+/* On the clock that file systems take times of change from. */
+static int64_t
+file_clock(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return now.tv_sec * KVT__NS_PER_S + now.tv_nsec;
+}
 
 static uint64_t
 name_number(uint32_t space, int64_t hash)
@@ -78,6 +91,9 @@ add_file(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
         .bytes = stored_bytes, .path = path, .flags = KVT__INDEX_UNREAD,
         .recency_ns = mtime_ns };
 
+    /* Whoever has written a file since the scan began enters it. */
+    if (mtime_ns > scan->began_ns && mtime_ns <= file_clock())
+        return;
     if (atomic_load(&scan->store->stopping) || kvt__space_of(key, &space, &entry.hash) ||
         space.opaque != opaque)
         return;
@@ -113,14 +129,16 @@ forget_double(void *ctx, const struct kvt__index_entry *entry)
     struct scan *scan = ctx;
 
     if (entry->flags & KVT__INDEX_UNREAD &&
-        is_known(&scan->known, name_number(entry->space, entry->hash)))
+        is_known(&scan->known, name_number(entry->space, entry->hash))) {
         kvt__level_drop(scan->level, &entry->id, false);
+        scan->n_doubles++;
+    }
     return true;
 }
 
 /* Files that were stored while the directory was listed stand twice in the index,
  * unless whoever stored them has seen that. */
-static void
+static size_t
 forget_doubles(struct kvt__store *store, struct kvt__level *level)
 {
     struct scan scan = { .store = store, .level = level, .known.read_only = true };
@@ -128,22 +146,23 @@ forget_doubles(struct kvt__store *store, struct kvt__level *level)
     find_known(level, &scan.known);
     kvt__index_each(level->index, forget_double, &scan);
     free(scan.known.names);
+    return scan.n_doubles;
 }
 
 static void
 scan_level(struct kvt__store *store, struct kvt__level *level)
 {
-    struct scan scan = { .store = store, .level = level };
+    struct scan scan = { .store = store, .level = level, .began_ns = file_clock() };
     const struct kvt__tier_ops *ops = level->tier->ops;
 
     find_known(level, &scan.known);
     if (!scan.known.failed && !ops->list(level->tier, add_file, &scan) &&
         !atomic_load(&store->stopping)) {
-        forget_doubles(store, level);
+        size_t n_doubles = forget_doubles(store, level);
         kvt__index_set_scanned(level->index, true);
-        if (scan.n_added)
+        if (scan.n_added > n_doubles)
             kvt__log(KVT_LOG_INFO, "%s: %zu chunks in %s were not in the index and are "
-                     "now", ops->name, scan.n_added, level->url);
+                     "now", ops->name, scan.n_added - n_doubles, level->url);
     }
     free(scan.known.names);
 }

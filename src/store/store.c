@@ -171,6 +171,13 @@ kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space)
     kvt__index_next_epoch(store->levels[0].index, space->number[0]);
 }
 
+void
+kvt__store_prefetch(const struct kvt__store *store, const struct kvt__id *id)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        kvt__index_prefetch(store->levels[i].index, id);
+}
+
 bool
 kvt__store_find(const struct kvt__store *store, const struct kvt__id *id)
 {
@@ -178,6 +185,20 @@ kvt__store_find(const struct kvt__store *store, const struct kvt__id *id)
         if (kvt__index_find(store->levels[i].index, id, NULL))
             return true;
     return false;
+}
+
+bool
+kvt__store_touch(struct kvt__store *store, const struct kvt__id *id)
+{
+    bool there = false;
+
+    for (size_t i = 0; i < store->n_levels; i++) {
+        if (!kvt__index_find(store->levels[i].index, id, NULL))
+            continue;
+        kvt__index_touch(store->levels[i].index, id);
+        there = true;
+    }
+    return there;
 }
 
 int

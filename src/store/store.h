@@ -54,8 +54,14 @@ uint64_t kvt__store_epoch(const struct kvt__store *store,
 void kvt__store_next_epoch(struct kvt__store *store,
                            const struct kvt__space *space);
 
+/* It will be looked for soon. */
+void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__id *id);
+
 /* Whether any index has it. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__id *id);
+
+/* Mark used now wherever it is.  Whether any index has it. */
+bool kvt__store_touch(struct kvt__store *store, const struct kvt__id *id);
 
 /* The number of the first level whose index has it, where it is leased now; -1:
  * none has.  Each is ended once, before until_ns, by kvt__store_unlease(). */

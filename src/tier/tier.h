@@ -45,6 +45,8 @@ struct kvt__found {
     bool id_of_key;
     uint32_t crc;          /* CRC32C of the payload */
     uint32_t tokens;
+    bool has_read_crc;     /* get: what follows is known already */
+    uint32_t read_crc;     /* CRC32C of the bytes that are in the slot now */
 };
 
 struct kvt__tier {

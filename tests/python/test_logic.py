@@ -211,7 +211,7 @@ class Extra(unittest.TestCase):
                                 "lmcache.skip_save": "true", "other": 2}))
         self.assertEqual(extra.mm, [("x", 3, 2), ("y", 9, 2)])
         self.assertEqual((extra.cache_salt, extra.lora), ("s", "l:/no"))
-        self.assertEqual((extra.tags, extra.skip_save), ("a%1@b%%", True))
+        self.assertEqual((extra.tags, extra.skip_save), ("a%1@b%%@lora%l", True))
 
     def test_a_tag_cannot_pose_as_two(self):
         for params in ({"lmcache.tag.a": "1@b%2"}, {"lmcache.tag.a%1@b": "2"},

@@ -12,8 +12,8 @@
 #define N_PROMPTS 60u
 #define BUDGET (UINT64_C(10) << 20) /* some 370 of 600 chunks */
 #define KILLS 1000u
-#define VERIFY_EVERY 50u
-#define LONGEST_NS 12000000u
+#define VERIFY_EVERY 100u
+#define LONGEST_NS 5000000u
 
 static const char *const settings[] = {
     "max_local_cpu_size=0.004", "max_remote_size=0.009765625",

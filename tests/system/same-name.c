@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Chunks that have one file name and different identities: equal tokens with other
- * salts, or before and after a reset.  The later one takes the file; the earlier
+ * adapters, or before and after a reset.  The later one takes the file; the earlier
  * one is a miss and counts for nothing. */
 #include "system/system-test.h"
 
@@ -36,20 +36,20 @@ expect_the_index_to_be_true(const struct fixture *f)
 }
 
 static struct kvt_seq *
-salted(const struct fixture *f, const char *salt)
+adapted(const struct fixture *f, const char *adapter)
 {
     struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
     struct kvt_seq *seq = NULL;
 
-    extra.cache_salt = salt;
+    extra.lora = adapter;
     assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
     return seq;
 }
 
 static void
-store_salted(const struct fixture *f, const char *salt)
+store_adapted(const struct fixture *f, const char *adapter)
 {
-    struct kvt_seq *seq = salted(f, salt);
+    struct kvt_seq *seq = adapted(f, adapter);
     struct io io;
 
     make_io(&io, seq, 0, 0, 5, 1);
@@ -59,9 +59,9 @@ store_salted(const struct fixture *f, const char *salt)
 }
 
 static uint64_t
-hit_of(const struct fixture *f, const char *salt)
+hit_of(const struct fixture *f, const char *adapter)
 {
-    struct kvt_seq *seq = salted(f, salt);
+    struct kvt_seq *seq = adapted(f, adapter);
     uint64_t hit = lookup(f, seq, 0, N_TOKENS);
 
     kvt_engine_release(f->engine, seq);
@@ -70,17 +70,17 @@ hit_of(const struct fixture *f, const char *salt)
 }
 
 static void
-equal_tokens_with_other_salts_take_turns(void **state)
+equal_tokens_of_two_adapters_take_turns(void **state)
 {
     const struct fixture *f = *state;
 
-    store_salted(f, "one");
+    store_adapted(f, "one");
     assert_int_equal(hit_of(f, "one"), 5 * CHUNK);
-    store_salted(f, "two");
+    store_adapted(f, "two");
     expect_the_index_to_be_true(f);
     assert_int_equal(hit_of(f, "two"), 5 * CHUNK);
     assert_int_equal(hit_of(f, "one"), 0);
-    store_salted(f, "one");
+    store_adapted(f, "one");
     assert_int_equal(hit_of(f, "one"), 5 * CHUNK);
     expect_the_index_to_be_true(f);
 }
@@ -111,7 +111,7 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(equal_tokens_with_other_salts_take_turns),
+        T(equal_tokens_of_two_adapters_take_turns),
         T(what_is_stored_again_after_a_reset_counts_once),
     };
 

@@ -150,8 +150,10 @@ fault_get(struct kvt__tier *tier, const struct kvt__object *object,
         return err;
     if (happens(t, op, KVT__FAULT_short_read))
         return cut_short(object, slot, op);
-    if (happens(t, op, KVT__FAULT_bit_flip))
+    if (happens(t, op, KVT__FAULT_bit_flip)) {
         flip_bit(slot, op);
+        found->has_read_crc = false;
+    }
     return 0;
 }
 

@@ -17,7 +17,7 @@ nothing_given_is_the_defaults(void **state)
     assert_float_equal(c->max_local_cpu_size, 5, 0);
     assert_null(c->remote_url);
     assert_string_equal(c->remote_serde, "naive");
-    assert_string_equal(c->hash_seed, "0");
+    assert_null(c->hash_seed);
     assert_string_equal(c->cache_policy, "LRU");
     assert_int_equal(c->blocking_timeout_secs, 10);
     assert_int_equal(c->remote_storage_plugins.n, 0);

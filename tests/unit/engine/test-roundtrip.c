@@ -206,6 +206,34 @@ a_salt_and_an_adapter_separate_equal_tokens(void **state)
 }
 
 static void
+equal_tokens_under_two_salts_are_stored_side_by_side(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct kvt_seq *seq[2];
+    struct io io;
+
+    for (int i = 0; i < 2; i++) {
+        extra.cache_salt = i ? "one" : "two";
+        assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq[i]), 0);
+        make_io(&io, seq[i], 0, 0, 3, 1);
+        store_and_flush(f, &io.io, 1);
+    }
+    store_prefix(f, 3); /* and without */
+    assert_int_equal(counter(f, "store_chunks"), 9);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(lookup(f, seq[i], 0, N_TOKENS), 3 * CHUNK);
+        make_io(&io, seq[i], 0, 0, 3, 40);
+        struct kvt_load *load = load_and_wait(f, &io.io, 1);
+        for (uint32_t c = 0; c < 3; c++)
+            assert_int_equal(kvt_load_status(load, 0, c), 0);
+        kvt_load_free(load);
+        kvt_engine_release(f->engine, seq[i]);
+        kvt_seq_free(seq[i]);
+    }
+}
+
+static void
 a_sequence_hashes_alike_however_its_tokens_arrive(void **state)
 {
     struct fixture *f = *state;
@@ -314,6 +342,7 @@ main(void)
         T(blocks_may_change_as_soon_as_store_returns),
         T(other_tokens_find_only_the_common_prefix),
         T(a_salt_and_an_adapter_separate_equal_tokens),
+        T(equal_tokens_under_two_salts_are_stored_side_by_side),
         T(a_sequence_hashes_alike_however_its_tokens_arrive),
         T(after_a_reset_nothing_stored_before_is_a_hit),
         T(files_without_an_index_are_found_by_asking_for_them),

@@ -6,15 +6,16 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #define KVT__DIRECT_ALIGN ((size_t)4096)
 
-/* Write n bytes at to offset 0.  Blocks.  0 or -errno, no sentence. */
-int kvt__posix_write(int fd, const void *at, size_t n);
+/* Write n bytes to an offset.  Blocks.  0 or -errno, no sentence. */
+int kvt__posix_write(int fd, const void *at, size_t n, off_t to);
 
-/* Read the first need bytes of the file, asking for up to room (direct I/O reads
- * whole units).  0; -EIO when the file is shorter; -errno; no sentence. */
-int kvt__posix_read(int fd, void *at, size_t need, size_t room);
+/* Read need bytes from an offset, asking for up to room (direct I/O reads whole
+ * units).  0; -EIO when the file is shorter; -errno; no sentence. */
+int kvt__posix_read(int fd, void *at, size_t need, size_t room, off_t from);
 
 /* Whether files in this directory take O_DIRECT with 4096-byte alignment: tried
  * with one write and read. */

@@ -13,13 +13,12 @@
 #define MOST ((size_t)1 << 30)
 
 int
-kvt__posix_write(int fd, const void *at, size_t n)
+kvt__posix_write(int fd, const void *at, size_t n, off_t to)
 {
     const char *p = at;
-    off_t offset = 0;
 
     while (n) {
-        ssize_t got = pwrite(fd, p, n < MOST ? n : MOST, offset);
+        ssize_t got = pwrite(fd, p, n < MOST ? n : MOST, to);
 
         if (got < 0 && errno == EINTR)
             continue;
@@ -28,21 +27,21 @@ kvt__posix_write(int fd, const void *at, size_t n)
         if (!got)
             return -EIO;
         p += got;
-        offset += got;
+        to += got;
         n -= (size_t)got;
     }
     return 0;
 }
 
 int
-kvt__posix_read(int fd, void *at, size_t need, size_t room)
+kvt__posix_read(int fd, void *at, size_t need, size_t room, off_t from)
 {
     char *p = at;
     size_t done = 0;
 
     while (done < need) {
         size_t ask = room - done < MOST ? room - done : MOST;
-        ssize_t got = pread(fd, p + done, ask, (off_t)done);
+        ssize_t got = pread(fd, p + done, ask, from + (off_t)done);
 
         if (got < 0 && errno == EINTR)
             continue;
@@ -73,8 +72,8 @@ kvt__posix_direct_works(int dirfd)
         return false;
     if (!posix_memalign(&page, KVT__DIRECT_ALIGN, KVT__DIRECT_ALIGN)) {
         memset(page, 0, KVT__DIRECT_ALIGN);
-        works = !kvt__posix_write(fd, page, KVT__DIRECT_ALIGN) &&
-                !kvt__posix_read(fd, page, KVT__DIRECT_ALIGN, KVT__DIRECT_ALIGN);
+        works = !kvt__posix_write(fd, page, KVT__DIRECT_ALIGN, 0) &&
+                !kvt__posix_read(fd, page, KVT__DIRECT_ALIGN, KVT__DIRECT_ALIGN, 0);
         free(page);
     }
     close(fd);

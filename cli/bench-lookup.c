@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lookup family.  Two children: one stores every chunk of a long prompt and
+ * stays, the other, a scheduler, hashes the prompt and looks it up. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "cli.h"
+#include "common.h"
+
+#define N_ROUNDS 100
+#define QUICK_ROUNDS 5
+#define N_TOKENS 1000000u
+#define QUICK_TOKENS 20000u
+#define STEP_CHUNKS 512u /* stored at a time: what the small pool holds */
+
+/* As small as a chunk can be: 4 KiB. */
+static const struct bench_shape shape = { 1, 1, 8 };
+
+struct prompt {
+    char dir[4096];
+    char hash[64]; /* "pre_caching_hash_algorithm=..." */
+    size_t n_tokens, n_chunks, n_rounds;
+    int32_t *tokens;
+};
+
+/* What the scheduler's process tells. */
+struct found {
+    int code;
+    uint64_t hit_tokens;
+    double first, median, hashing, cpu; /* seconds */
+};
+
+static int
+out_of_memory(void)
+{
+    fprintf(stderr, "kvtier bench: not enough memory\n");
+    return CLI_ENVIRONMENT;
+}
+
+/* ---------------------------------------------------------------- the worker */
+
+/* All chunks lie in the same blocks: what is in them does not matter. */
+static int
+store_chunks(struct kvt_engine *engine, const struct prompt *p)
+{
+    struct kvt_chunk *chunks = calloc(p->n_chunks, sizeof *chunks);
+    int32_t *blocks = calloc(STEP_CHUNKS * BENCH_CHUNK_BLOCKS, sizeof *blocks);
+    struct kvt_seq *seq = NULL;
+    int err = chunks && blocks ? 0 : -ENOMEM;
+
+    for (size_t i = 0; !err && i < STEP_CHUNKS * BENCH_CHUNK_BLOCKS; i++)
+        blocks[i] = (int32_t)(i % BENCH_CHUNK_BLOCKS);
+    if (!err)
+        err = kvt_seq_new(engine, p->tokens, p->n_tokens, NULL, &seq);
+    if (!err)
+        err = kvt_seq_chunks(seq, 0, p->n_chunks, chunks);
+    for (size_t at = 0; !err && at < p->n_chunks; at += STEP_CHUNKS) {
+        size_t left = p->n_chunks - at, n = left < STEP_CHUNKS ? left : STEP_CHUNKS;
+        struct kvt_group_io io = { .n_chunks = (uint32_t)n, .chunks = chunks + at,
+                                   .blocks = blocks,
+                                   .n_blocks = n * BENCH_CHUNK_BLOCKS };
+
+        cli_progress("lookup: chunks stored", at, p->n_chunks);
+        err = kvt_engine_store(engine, &io, 1);
+        if (!err)
+            err = kvt_engine_flush(engine, -1);
+    }
+    cli_progress_end();
+    kvt_seq_free(seq);
+    free(chunks);
+    free(blocks);
+    return err ? cli_fail(err) : 0;
+}
+
+static int
+run_worker(const struct prompt *p)
+{
+    const char *settings[] = { p->hash, "max_local_cpu_size=0.0625", NULL };
+    struct kvt_engine *engine;
+    size_t bytes = bench_chunk_bytes(&shape);
+    unsigned char *memory = calloc(1, bytes);
+    int code = memory ? bench_engine_open(p->dir, settings, KVT_ROLE_WORKER, &shape,
+                                          &engine)
+                      : out_of_memory();
+
+    if (!code)
+        code = bench_engine_view(engine, &shape, memory, BENCH_CHUNK_BLOCKS);
+    return code ? code : store_chunks(engine, p);
+}
+
+/* ------------------------------------------------------------- the scheduler */
+
+/* One request: hash, look up; seconds of both and of hashing alone. */
+static int
+look_up(struct kvt_engine *engine, const struct prompt *p, struct bench_cost *all,
+        double *hashing, uint64_t *hit)
+{
+    struct kvt_seq *seq;
+
+    bench_start(all);
+    double start = bench_now();
+    int err = kvt_seq_new(engine, p->tokens, p->n_tokens, NULL, &seq);
+    if (err)
+        return cli_fail(err);
+    *hashing = bench_now() - start;
+    while ((err = kvt_engine_lookup(engine, seq, 0, p->n_tokens, hit)) == -EAGAIN)
+        usleep(50);
+    bench_stop(all);
+    kvt_engine_release(engine, seq);
+    kvt_seq_free(seq);
+    return err ? cli_fail(err) : 0;
+}
+
+static void
+run_scheduler(const struct prompt *p, struct found *found)
+{
+    const char *settings[] = { p->hash, NULL };
+    double all[N_ROUNDS], cpu[N_ROUNDS], hashing[N_ROUNDS];
+    struct bench_cost cost;
+    struct kvt_engine *engine;
+
+    found->code = bench_engine_open(p->dir, settings, KVT_ROLE_SCHEDULER, &shape,
+                                    &engine);
+    if (found->code)
+        return;
+    found->code = look_up(engine, p, &cost, &hashing[0], &found->hit_tokens);
+    found->first = cost.seconds;
+    for (size_t i = 0; !found->code && i < p->n_rounds; i++) {
+        found->code = look_up(engine, p, &cost, &hashing[i], &found->hit_tokens);
+        all[i] = cost.seconds;
+        cpu[i] = cost.cpu;
+    }
+    kvt_engine_close(engine);
+    if (found->code)
+        return;
+    found->median = bench_median(all, p->n_rounds);
+    found->hashing = bench_median(hashing, p->n_rounds);
+    found->cpu = bench_median(cpu, p->n_rounds);
+}
+
+/* ------------------------------------------------------------- two processes */
+
+struct child {
+    pid_t pid;
+    int told; /* what it tells comes here */
+    int stay; /* open: it need not end yet */
+};
+
+static int
+start_child(struct child *child, int *tell, int *stay)
+{
+    int told[2], stays[2];
+
+    if (pipe(told) < 0)
+        return -errno;
+    if (pipe(stays) < 0) {
+        close(told[0]);
+        close(told[1]);
+        return -errno;
+    }
+    fflush(NULL);
+    child->pid = fork();
+    if (!child->pid) {
+        close(told[0]);
+        close(stays[1]);
+        *tell = told[1];
+        *stay = stays[0];
+        return 0;
+    }
+    close(told[1]);
+    close(stays[0]);
+    child->told = told[0];
+    child->stay = stays[1];
+    return child->pid < 0 ? -errno : 0;
+}
+
+static void
+end_child(struct child *child)
+{
+    close(child->stay);
+    close(child->told);
+    while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR)
+        continue;
+}
+
+/* Run the worker or the scheduler in a process of its own, wait for what it tells.
+ * It lives until end_child().  0 or an exit code. */
+static int
+in_child(const struct prompt *p, bool worker, struct child *child, struct found *found)
+{
+    int tell = -1, stay = -1;
+    int err = start_child(child, &tell, &stay);
+    char byte;
+
+    if (!err && !child->pid) {
+        struct found mine = { 0 };
+
+        if (worker)
+            mine.code = run_worker(p);
+        else
+            run_scheduler(p, &mine);
+        if (write(tell, &mine, sizeof mine) == sizeof mine)
+            (void)!read(stay, &byte, 1);
+        _exit(0); /* nothing durable depends on a close */
+    }
+    if (!err && read(child->told, found, sizeof *found) != sizeof *found)
+        err = -ECHILD;
+    if (!err)
+        return found->code;
+    fprintf(stderr, "kvtier bench: a process of its own: %s\n", strerror(-err));
+    return CLI_ENVIRONMENT;
+}
+
+static int
+measure(const struct prompt *p, struct found *found)
+{
+    struct child worker = { 0 }, scheduler = { 0 };
+    int code = in_child(p, true, &worker, found);
+
+    if (!code) {
+        code = in_child(p, false, &scheduler, found);
+        if (scheduler.pid > 0)
+            end_child(&scheduler);
+    }
+    if (worker.pid > 0)
+        end_child(&worker);
+    if (!code && found->hit_tokens != p->n_chunks * BENCH_CHUNK_TOKENS) {
+        fprintf(stderr, "kvtier bench: %llu of %zu tokens were found\n",
+                (unsigned long long)found->hit_tokens, p->n_tokens);
+        code = CLI_ENVIRONMENT;
+    }
+    return code;
+}
+
+static int
+run(const struct bench *bench, const char *hash, struct bench_result *out)
+{
+    struct prompt p = { .n_tokens = bench->quick ? QUICK_TOKENS : N_TOKENS,
+                        .n_rounds = bench->quick ? QUICK_ROUNDS : N_ROUNDS };
+    struct found found = { 0 };
+
+    p.n_chunks = p.n_tokens / BENCH_CHUNK_TOKENS;
+    snprintf(p.dir, sizeof p.dir, "%s/%s", bench->dir, hash);
+    snprintf(p.hash, sizeof p.hash, "pre_caching_hash_algorithm=%s", hash);
+    p.tokens = calloc(p.n_tokens, sizeof *p.tokens);
+    if (!p.tokens)
+        return out_of_memory();
+    bench_tokens(p.tokens, p.n_tokens, 1);
+    int code = measure(&p, &found);
+    free(p.tokens);
+    if (code)
+        return code;
+    out->value = found.median * 1e3;
+    out->limit = found.hashing * 1e3;
+    out->ratio = found.hashing / found.median;
+    out->unit = "ms";
+    out->threads = 1;
+    bench_more(out, "first_ms", found.first * 1e3);
+    bench_more(out, "cpu_ms", found.cpu * 1e3);
+    bench_more(out, "tokens", (double)p.n_tokens);
+    bench_more(out, "chunks", (double)p.n_chunks);
+    return 0;
+}
+
+int
+bench_lookup_builtin(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "builtin", out);
+}
+
+int
+bench_lookup_sha256(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "sha256_cbor", out);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier bench: figures of this machine, each beside a bare loop of system calls
+ * measured in the same run. */
+#include <errno.h>
+#include <ftw.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "cli.h"
+
+/* ------------------------------------------------------------------------ cases */
+
+struct bench_case {
+    const char *name;
+    const char *text; /* what value and limit are */
+    int (*run)(const struct bench *bench, struct bench_result *out);
+};
+
+static const struct bench_case cases[] = {
+    { "file.write", "engine to files of 32 MiB (fs); limit: bare writes and renames",
+      bench_file_write },
+    { "file.read", "files of 32 MiB to the pool, verified; limit: bare reads",
+      bench_file_read },
+    { "file.cpu", "CPU of file.read above that of bare reads", bench_file_cpu },
+    { "engine.store_file", "CPU of file.write above that of bare writes and a copy",
+      bench_store_file },
+    { "lookup.builtin", "hash and look up a million tokens; limit: hashing alone",
+      bench_lookup_builtin },
+    { "lookup.sha256_cbor", "the same with the other chunk hash",
+      bench_lookup_sha256 },
+};
+
+#define N_CASES (sizeof cases / sizeof *cases)
+
+void
+bench_more(struct bench_result *result, const char *name, double value)
+{
+    if (result->n_more == BENCH_MAX_MORE)
+        return;
+    result->more[result->n_more].name = name;
+    result->more[result->n_more].value = value;
+    result->n_more++;
+}
+
+/* -------------------------------------------------------------------- directory */
+
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+static void
+remove_tree(const char *path)
+{
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
+        fprintf(stderr, "kvtier bench: remove %s: %s\n", path, strerror(errno));
+}
+
+/* A new directory in dir. */
+static int
+make_dir(const char *dir, char *out, size_t size)
+{
+    if (!dir)
+        dir = getenv("TMPDIR");
+    if (!dir || !*dir)
+        dir = "/var/tmp";
+    char *real = realpath(dir, NULL);
+    int n = real ? snprintf(out, size, "%s/kvtier-bench-XXXXXX", real) : -1;
+    free(real);
+    if (n >= 0 && (size_t)n < size && mkdtemp(out))
+        return 0;
+    fprintf(stderr, "kvtier bench: make a directory in %s: %s\n", dir, strerror(errno));
+    return CLI_ENVIRONMENT;
+}
+
+/* ---------------------------------------------------------------------- telling */
+
+static void
+print_json(const struct bench_case *c, const struct bench_result *r)
+{
+    json_t *line = json_pack("{s:s, s:f, s:s, s:f, s:f, s:i}", "case", c->name,
+                             "value", r->value, "unit", r->unit, "limit", r->limit,
+                             "ratio", r->ratio, "threads", (int)r->threads);
+
+    for (size_t i = 0; i < r->n_more; i++)
+        json_object_set_new(line, r->more[i].name, json_real(r->more[i].value));
+    json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(line);
+}
+
+static void
+print_row(const struct bench_case *c, const struct bench_result *r)
+{
+    printf("%-20s %8.3f %-9s %8.3f %6.3f\n", c->name, r->value, r->unit, r->limit,
+           r->ratio);
+    printf("    %u thread%s", r->threads, r->threads == 1 ? "" : "s");
+    for (size_t i = 0; i < r->n_more; i++)
+        printf(", %s %.6g", r->more[i].name, r->more[i].value);
+    printf("\n");
+}
+
+static int
+list_cases(bool json)
+{
+    for (size_t i = 0; i < N_CASES; i++) {
+        if (json) {
+            json_t *line = json_pack("{s:s, s:s}", "case", cases[i].name, "text",
+                                     cases[i].text);
+            json_dumpf(line, stdout, 0);
+            printf("\n");
+            json_decref(line);
+        } else {
+            printf("%-20s %s\n", cases[i].name, cases[i].text);
+        }
+    }
+    return CLI_DONE;
+}
+
+/* ------------------------------------------------------------------ the command */
+
+/* Each case in a directory of its own. */
+static int
+run_case(const struct bench_case *c, const char *dir, bool quick, bool json)
+{
+    struct bench_result result = { 0 };
+    char path[4096];
+    struct bench bench = { .dir = path, .quick = quick };
+    int code = make_dir(dir, path, sizeof path);
+
+    if (code)
+        return code;
+    code = c->run(&bench, &result);
+    remove_tree(path);
+    if (bench_interrupted())
+        fprintf(stderr, "kvtier bench: interrupted\n");
+    else if (!code && json)
+        print_json(c, &result);
+    else if (!code)
+        print_row(c, &result);
+    fflush(stdout);
+    return code;
+}
+
+static int
+run_cases(const bool *wanted, const char *dir, bool quick, bool json)
+{
+    int code = 0;
+
+    bench_catch_interrupts();
+    kvt_set_log(NULL, NULL, KVT_LOG_WARN); /* notes would break the table */
+    if (!json)
+        printf("%-20s %8s %-9s %8s %6s\n", "case", "value", "unit", "limit", "ratio");
+    for (size_t i = 0; !code && i < N_CASES; i++)
+        if (wanted[i])
+            code = run_case(&cases[i], dir, quick, json);
+    return code;
+}
+
+static int
+choose(const char *name, bool *wanted)
+{
+    for (size_t i = 0; i < N_CASES; i++) {
+        if (!strcmp(name, cases[i].name)) {
+            wanted[i] = true;
+            return 0;
+        }
+    }
+    return cli_usage(&cli_bench, "there is no case '%s'; --list names them", name);
+}
+
+static int
+bench_run(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "list", no_argument, NULL, 'l' },
+        { "case", required_argument, NULL, 'c' },
+        { "dir", required_argument, NULL, 'd' },
+        { "quick", no_argument, NULL, 'q' },
+        { "json", no_argument, NULL, 'j' },
+        { 0 },
+    };
+    bool wanted[N_CASES] = { false }, any = false, list = false, quick = false;
+    bool json = false;
+    const char *dir = NULL;
+    int c;
+
+    opterr = 0;
+    optind = 1;
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (c) {
+        case 'l':
+            list = true;
+            break;
+        case 'c':
+            if (choose(optarg, wanted))
+                return CLI_USAGE;
+            any = true;
+            break;
+        case 'd':
+            dir = optarg;
+            break;
+        case 'q':
+            quick = true;
+            break;
+        case 'j':
+            json = true;
+            break;
+        default:
+            return cli_usage(&cli_bench, "unknown option or missing value: %s",
+                             argv[optind - 1]);
+        }
+    }
+    if (argc > optind)
+        return cli_usage(&cli_bench, "too many arguments: '%s'", argv[optind]);
+    if (list)
+        return list_cases(json);
+    for (size_t i = 0; !any && i < N_CASES; i++)
+        wanted[i] = true;
+    return run_cases(wanted, dir, quick, json);
+}
+
+const struct cli_command cli_bench = {
+    .name = "bench",
+    .usage = "[--case NAME]... [--dir DIR] [--quick] [--json]\n--list [--json]",
+    .summary = "measure this machine, beside what bare system calls reach",
+    .help =
+        "Runs the cases and prints for each value, unit, limit and ratio: limit is\n"
+        "the bare loop, measured in the same run by the same program with the same\n"
+        "number of threads; at ratio 1 kvtier costs nothing.\n"
+        "\n"
+        "The files of a case and of its bare loop (up to 1 GiB) lie in a new\n"
+        "directory that is removed at the end. A disk changes its speed all the time:\n"
+        "kvtier and the bare loop take turns, ratio is the median of those of the\n"
+        "pairs. The user's configuration does not count.\n"
+        "\n"
+        "  --case NAME  only this case; may be given several times\n"
+        "  --list       name the cases\n"
+        "  --dir DIR    where to measure (default: $TMPDIR, or /var/tmp)\n"
+        "  --quick      tiny sizes: shows that it runs, the figures mean nothing\n"
+        "  --json       one JSON object a line and case\n",
+    .run = bench_run,
+};

@@ -1,0 +1,68 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# kvtier bench: names, exit codes, JSON, and that it cleans up.  Says nothing about
+# speed.
+#   KVTIER=build/kvtier sh tests/cli/bench.sh
+set -u
+kvtier=${KVTIER:?set KVTIER to the program}
+case $kvtier in /*) ;; *) kvtier=$PWD/$kvtier ;; esac
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+failed=0
+
+fail() {
+    echo "FAIL: $*"
+    cat out err
+    failed=1
+}
+
+# expect CODE ARGUMENTS...: run, output in out and err
+expect() {
+    want=$1
+    shift
+    "$kvtier" bench "$@" >out 2>err
+    got=$?
+    [ $got -eq "$want" ] || fail "kvtier bench $*: exit $got, not $want"
+}
+
+cases='file.write file.read file.cpu engine.store_file lookup.builtin lookup.sha256_cbor'
+
+expect 0 --list
+for name in $cases; do
+    grep -q "^$name  " out || fail "--list does not name $name"
+done
+[ "$(wc -l <out)" -eq "$(echo $cases | wc -w)" ] || fail '--list names others too'
+
+expect 2 --case no.such.case
+grep -q "no case 'no.such.case'" err || fail 'the unknown case is not named'
+expect 2 --nonsense
+expect 2 nonsense
+expect 3 --quick --case lookup.builtin --dir "$dir/absent"
+expect 0 --help
+
+mkdir work
+expect 0 --quick --json --dir work
+if command -v python3 >/dev/null; then
+    python3 - out $cases <<'END' || fail 'the JSON is not as it should be'
+import json, sys
+
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert [line["case"] for line in lines] == sys.argv[2:], lines
+for line in lines:
+    for name in ("value", "limit", "ratio"):
+        assert isinstance(line[name], float), (name, line)
+    assert isinstance(line["unit"], str) and line["threads"] >= 1, line
+END
+fi
+[ -z "$(ls -A work)" ] || fail "work is not empty: $(ls -A work)"
+
+expect 0 --quick --case lookup.builtin --case file.read --dir work
+grep -q '^lookup.builtin .* ms ' out || fail 'no row of lookup.builtin'
+grep -q '^file.read .* GB/s ' out || fail 'no row of file.read'
+if grep -q '^file.write' out; then
+    fail 'a case that was not asked for was run'
+fi
+[ $failed -eq 0 ] && echo 'cli/bench: passed'
+exit $failed

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a chunk looks like, said once for LMCache and for kvtier."""
+import dataclasses
+
+import torch
+
+DTYPES = {"half": torch.half, "bfloat16": torch.bfloat16, "float": torch.float,
+          "uint8": torch.uint8, "fp8_e4m3fn": torch.float8_e4m3fn,
+          "fp8_e5m2": torch.float8_e5m2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    dtype: str = "bfloat16"
+    mla: bool = False
+    layers: int = 3
+    heads: int = 2
+    head_size: int = 8
+    chunk_tokens: int = 16
+    block_tokens: int = 8
+    model: str = "org/small-model"
+    world_size: int = 1
+    rank: int = 0
+
+    @property
+    def n_kv(self):
+        return 1 if self.mla else 2
+
+    @property
+    def n_heads(self):
+        return 1 if self.mla else self.heads
+
+    @property
+    def head_bytes(self):
+        return self.head_size * DTYPES[self.dtype].itemsize
+
+    @property
+    def shape(self):
+        """Of a chunk as LMCache keeps it: KV_2LTD or KV_MLA_FMT."""
+        return torch.Size([self.n_kv, self.layers, self.chunk_tokens,
+                           self.n_heads * self.head_size])
+
+    @property
+    def chunk_bytes(self):
+        return (self.n_kv * self.layers * self.chunk_tokens * self.n_heads *
+                self.head_bytes)
+
+
+SMALL = Geometry()
+MLA = Geometry(mla=True, head_size=24, dtype="half")
+# 1 MiB: large enough for direct transfers, and a multiple of any block size.
+LARGE = Geometry(layers=4, heads=4, head_size=64, chunk_tokens=256,
+                 block_tokens=32)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier through its Python binding, over paged KV in host memory."""
+import ctypes
+import os
+import random
+import select
+import sys
+import time
+from array import array
+
+import numpy
+
+if "KVTIER_LIBRARY" not in os.environ:
+    os.environ["KVTIER_LIBRARY"] = os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "..", "..", "build",
+        "libkvtier.so")
+sys.path.insert(0, os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+
+from kvtier import _lib  # noqa: E402
+
+FORMAT_2LTD, FORMAT_MLA = 2, 3
+BLOCKS = 64
+TIMEOUT_S = 60
+
+
+class Memory:
+    """Paged KV as an engine has it: [kv, layer, block, token, head] pieces of
+    head_bytes, or with heads before tokens."""
+
+    def __init__(self, geometry, heads_first=False):
+        self.geometry = g = geometry
+        self.heads_first = heads_first
+        inner = ((g.n_heads, g.block_tokens) if heads_first
+                 else (g.block_tokens, g.n_heads))
+        self.bytes = numpy.zeros((g.n_kv, g.layers, BLOCKS, *inner, g.head_bytes),
+                                 numpy.uint8)
+
+    def fill(self, seed):
+        self.bytes[...] = numpy.random.default_rng(seed).integers(
+            0, 256, self.bytes.shape, numpy.uint8)
+
+    def chunk(self, blocks):
+        """The bytes of the chunk in these blocks as LMCache orders them."""
+        g = self.geometry
+        pieces = self.bytes[:, :, list(blocks)]
+        if self.heads_first:
+            pieces = pieces.swapaxes(3, 4)
+        return pieces.reshape(g.n_kv, g.layers, g.chunk_tokens, -1).tobytes()
+
+    def view(self):
+        g, strides = self.geometry, self.bytes.strides
+        bases = [self.bytes[kv, layer].ctypes.data
+                 for kv in range(g.n_kv) for layer in range(g.layers)]
+        base = (ctypes.c_void_p * len(bases))(*bases)
+        token, head = (strides[4], strides[3]) if self.heads_first \
+            else (strides[3], strides[4])
+        return base, _lib.KvView(
+            base=ctypes.cast(base, ctypes.POINTER(ctypes.c_void_p)),
+            n_kv=g.n_kv, n_blocks=BLOCKS, block_stride=strides[2],
+            head_stride=head, token_stride=token, null_block=-1)
+
+
+class Kvtier:
+    """One engine in both roles.  directory: one path, or several with commas."""
+
+    def __init__(self, directory, geometry, heads_first=False, opaque=False,
+                 **settings):
+        self.geometry = g = geometry
+        self.random = random.Random(1)
+        given = dict(chunk_size=g.chunk_tokens, local_cpu="false",
+                     max_local_cpu_size=0.0625, blocking_timeout_secs=TIMEOUT_S,
+                     lookup_timeout_ms=TIMEOUT_S * 1000,
+                     remote_url="fs://localhost:0" + directory)
+        given.update(settings)
+        self.config = _lib.Config(settings=["%s=%s" % pair
+                                            for pair in given.items()])
+        group = _lib.Group(
+            kind=_lib.GROUP_FULL, block_tokens=g.block_tokens, n_layers=g.layers,
+            n_heads=g.n_heads, head_bytes=g.head_bytes, layers=b"layers",
+            format=_lib.FORMAT_OPAQUE if opaque else
+            FORMAT_MLA if g.mla else FORMAT_2LTD,
+            block_bytes=g.chunk_bytes // g.chunk_tokens * g.block_tokens //
+            g.layers if opaque else 0, layout=b"test" if opaque else b"")
+        model = _lib.Model(name=g.model.encode(), fingerprint=b"test",
+                           kv_dtype=g.dtype.encode(), world_size=g.world_size,
+                           rank=g.rank)
+        self.engine = _lib.Engine(self.config, _lib.ROLE_BOTH, [group], model, "t")
+        self.memory = Memory(g, heads_first)
+        if opaque:
+            bytes_ = self.opaque = numpy.zeros(
+                (g.layers, BLOCKS, group.block_bytes), numpy.uint8)
+            self.engine.set_view(0, [b.ctypes.data for b in bytes_], BLOCKS,
+                                 group.block_bytes, -1)
+        else:
+            base, view = self.memory.view()
+            self._keep = base
+            _lib._check(_lib.lib().kvt_engine_set_view(
+                self.engine.handle, 0, ctypes.byref(view)))
+
+    def close(self):
+        self.engine.close()
+        self.config.close()
+
+    def counters(self):
+        return dict(zip((c[0] for c in _lib.counters()), self.engine.counters()))
+
+    def seq(self, tokens, **extra):
+        return self.engine.seq(array("i", tokens), **extra)
+
+    def names(self, tokens, **extra):
+        """The chunk hashes that name the whole chunks of tokens."""
+        seq = self.seq(tokens, **extra)
+        raw = seq.chunks(0, len(tokens) // self.geometry.chunk_tokens)
+        seq.free()
+        return [int.from_bytes(raw[i + 16:i + 24], "little", signed=True)
+                for i in range(0, len(raw), _lib.CHUNK_BYTES)]
+
+    def _blocks(self, n_chunks):
+        """Blocks for n chunks, in no order: a list for each chunk."""
+        per = self.geometry.chunk_tokens // self.geometry.block_tokens
+        ids = self.random.sample(range(BLOCKS), n_chunks * per)
+        return [ids[i * per:(i + 1) * per] for i in range(n_chunks)]
+
+    def _io(self, seq, n, blocks, tags):
+        flat = array("i", [b for chunk in blocks for b in chunk])
+        return [(0, seq.chunks(0, n), flat.tobytes(), tags)]
+
+    def store(self, tokens, seed, **extra):
+        """Store random KV for the whole chunks of tokens; each chunk's bytes."""
+        n = len(tokens) // self.geometry.chunk_tokens
+        blocks = self._blocks(n)
+        self.memory.fill(seed)
+        seq = self.seq(tokens, **extra)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:  # chunks are dropped while the pool is too small for all
+            before = self.counters()["store_dropped"]
+            self.engine.store(self._io(seq, n, blocks, extra.get("tags")))
+            self.engine.flush(TIMEOUT_S * 1000)
+            if self.counters()["store_dropped"] == before:
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError("kvtier drops chunks for ever")
+        seq.free()
+        return [self.memory.chunk(b) for b in blocks]
+
+    def lookup(self, tokens, **extra):
+        """Chunks that are promised."""
+        seq = self.seq(tokens, **extra)
+        deadline = time.monotonic() + TIMEOUT_S
+        while (hit := self.engine.lookup(seq, 0, len(tokens))) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError("kvtier does not answer a lookup")
+            time.sleep(0.001)
+        self.engine.release(seq)
+        seq.free()
+        return hit // self.geometry.chunk_tokens
+
+    def load(self, tokens, n, **extra):
+        """Load n chunks: the bytes of each, or its negative errno."""
+        blocks = self._blocks(n)
+        self.memory.bytes[...] = 0
+        seq = self.seq(tokens, **extra)
+        load = self.engine.load(self._io(seq, n, blocks, extra.get("tags")))
+        fd = _lib.lib().kvt_engine_eventfd(self.engine.handle)
+        done = []
+        while not done:
+            if not select.select([fd], [], [], TIMEOUT_S)[0]:
+                raise TimeoutError("kvtier does not finish a load")
+            done = self.engine.poll()
+        status = [load.status(0, i) for i in range(n)]
+        load.free()
+        seq.free()
+        return [s or self.memory.chunk(b) for s, b in zip(status, blocks)]
+
+    def get(self, tokens, **extra):
+        """What a lookup promises, loaded."""
+        return self.load(tokens, self.lookup(tokens, **extra), **extra)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real LMCache: its remote back end over fs, and its hashing of tokens."""
+import asyncio
+import os
+import threading
+
+os.environ["LMCACHE_TRACK_USAGE"] = "false"
+os.environ["LMCACHE_DISABLE_BANNER"] = "1"
+os.environ.setdefault("LMCACHE_LOG_LEVEL", "CRITICAL")
+
+from lmcache.v1 import token_database  # noqa: E402
+from lmcache.v1.config import LMCacheEngineConfig  # noqa: E402
+from lmcache.v1.memory_management import MemoryFormat  # noqa: E402
+from lmcache.v1.metadata import LMCacheMetadata  # noqa: E402
+from lmcache.v1.storage_backend.local_cpu_backend import (  # noqa: E402
+    LocalCPUBackend)
+from lmcache.v1.storage_backend.remote_backend import (  # noqa: E402
+    RemoteBackend)
+
+from geometry import DTYPES  # noqa: E402
+
+TIMEOUT_S = 60
+
+
+def have_vllm():
+    """Whether LMCache can take hash functions and their root from vLLM."""
+    try:
+        from vllm.utils import hashing  # noqa: F401
+        from vllm.v1.core import kv_cache_utils  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def metadata(geometry):
+    return LMCacheMetadata(
+        model_name=geometry.model, world_size=geometry.world_size,
+        local_world_size=geometry.world_size, worker_id=geometry.rank,
+        local_worker_id=geometry.rank, kv_dtype=DTYPES[geometry.dtype],
+        kv_shape=(geometry.layers, geometry.n_kv, geometry.chunk_tokens,
+                  geometry.n_heads, geometry.head_size),
+        use_mla=geometry.mla, chunk_size=geometry.chunk_tokens)
+
+
+def keys(geometry, tokens, algorithm="builtin", request_configs=None):
+    """LMCache's keys of the whole chunks of tokens."""
+    config = LMCacheEngineConfig.from_defaults(
+        chunk_size=geometry.chunk_tokens, pre_caching_hash_algorithm=algorithm)
+    database = token_database.ChunkedTokenDatabase(config, metadata(geometry))
+    if not have_vllm() and "PYTHONHASHSEED" in os.environ:
+        # LMCache alone has the root 0; with vLLM it would be this.
+        token_database.NONE_HASH = hash(os.environ["PYTHONHASHSEED"])
+    return [key for _, _, key in database.process_tokens(
+        tokens=list(tokens), request_configs=request_configs)]
+
+
+class LMCache:
+    """directory: one path, or several with commas between."""
+
+    def __init__(self, directory, geometry, **extra_config):
+        self.geometry = geometry
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        config = LMCacheEngineConfig.from_defaults(
+            chunk_size=geometry.chunk_tokens, local_cpu=False,
+            max_local_cpu_size=0.03125, blocking_timeout_secs=TIMEOUT_S,
+            remote_url="fs://localhost:0" + directory, remote_serde="naive",
+            extra_config=extra_config)
+        about = metadata(geometry)
+        self.memory = LocalCPUBackend(config, about, dst_device="cpu")
+        self.remote = RemoteBackend(config, about, self.loop, self.memory,
+                                    dst_device="cpu")
+        self.format = (MemoryFormat.KV_MLA_FMT if geometry.mla
+                       else MemoryFormat.KV_2LTD)
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(
+            coroutine, self.loop).result(TIMEOUT_S)
+
+    def put(self, keys, chunks):
+        """Store chunks, each as bytes, and wait until they are written."""
+        objects = []
+        for chunk in chunks:
+            one = self.memory.allocate(self.geometry.shape,
+                                       DTYPES[self.geometry.dtype], self.format)
+            memoryview(one.byte_array).cast("B")[:] = chunk
+            objects.append(one)
+        left = threading.Semaphore(0)
+        self.remote.batched_submit_put_task(
+            keys, objects, on_complete_callback=lambda key: left.release())
+        for _ in keys:
+            if not left.acquire(timeout=TIMEOUT_S):
+                raise TimeoutError("LMCache does not finish a put")
+        for one in objects:
+            one.ref_count_down()
+        if self.remote.put_failed_count:
+            raise OSError("LMCache failed to put a chunk")
+
+    def _take(self, found):
+        if found is None:
+            return None
+        if found.get_shape() != self.geometry.shape:
+            raise ValueError("LMCache returned a chunk of shape %s" %
+                             (tuple(found.get_shape()),))
+        data = bytes(memoryview(found.byte_array).cast("B"))
+        found.ref_count_down()
+        return data
+
+    def get(self, keys):
+        """The chunks as bytes, None for each that LMCache does not find."""
+        return [self._take(one) for one in self.remote.batched_get_blocking(keys)]
+
+    def get_each(self, keys):
+        return [self._take(self.remote.get_blocking(key)) for key in keys]
+
+    def contains(self, keys):
+        return [self.remote.contains(key) for key in keys]
+
+    def connector(self):
+        """The fs connector itself, within what checks and measures it."""
+        inner = self.remote.connection
+        while hasattr(inner, "_connector"):
+            inner = inner._connector
+        return inner
+
+    def list(self):
+        return self.run(self.remote.connection.list())
