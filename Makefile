@@ -19,10 +19,13 @@ test:
 e2e: all
 	python3 tests/e2e/run.py
 
+lmcache: all
+	python3 tests/lmcache/run.py
+
 install: all
 	meson install -C $(BUILD)
 
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all demo test e2e install clean
+.PHONY: all demo test e2e lmcache install clean

@@ -328,6 +328,19 @@ median_seconds(const struct rig *r, const struct bench_cost *costs)
     return bench_median(seconds, r->n_rounds);
 }
 
+/* Nothing can be written before the first chunk is copied: the ratio of what comes
+ * after that. */
+static double
+ratio_after_first_copy(const struct rig *r, const struct bench_cost *ours,
+                       const struct bench_cost *bare, const struct bench_cost *copy)
+{
+    double first = median_seconds(r, copy) / (double)r->n_chunks, ratio[MAX_ROUNDS];
+
+    for (size_t i = 0; i < r->n_rounds; i++)
+        ratio[i] = bare[i].seconds / (ours[i].seconds - first);
+    return bench_median(ratio, r->n_rounds);
+}
+
 static void
 describe(const struct rig *r, struct bench_result *out)
 {
@@ -358,6 +371,9 @@ run_write(const struct bench *bench, const char *name, bool cpu,
             cpu_above(&r, costs, bare, copy, out);
         else
             speeds(&r, costs, bare, out);
+        if (!cpu)
+            bench_more(out, "ratio_after_first_copy",
+                       ratio_after_first_copy(&r, costs, bare, copy));
         bench_more(out, "copy_gb_per_s", gigabytes(&r) / median_seconds(&r, copy));
     }
     rig_close(&r);

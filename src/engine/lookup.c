@@ -194,6 +194,7 @@ struct kvt__probe {
     struct kvt__tagset *tagset;
     atomic_int refs;
     atomic_bool done;
+    bool own_only;
     size_t n;
     struct kvt_chunk chunks[];
 };
@@ -208,7 +209,7 @@ kvt__probe_unref(struct kvt__probe *probe)
 /* Ask for one object.  True: it is there. */
 static bool
 probe_one(struct kvt_engine *e, struct kvt__tagset *tagset, uint32_t rank,
-          uint32_t group, const struct kvt_chunk *chunk)
+          uint32_t group, const struct kvt_chunk *chunk, bool own_only)
 {
     const struct kvt__keyspace *k = kvt__keyspace(e, tagset, rank, group);
     struct kvt__store_req req = {
@@ -219,6 +220,7 @@ probe_one(struct kvt_engine *e, struct kvt__tagset *tagset, uint32_t rank,
     if (!k)
         return false;
     req.space = &k->space;
+    req.own_only = own_only || k->epoch; /* after a reset what was there is no hit */
     chunk_id(k, chunk, &req.id);
     kvt__store_run(e->store, &req);
     return !req.status;
@@ -227,13 +229,14 @@ probe_one(struct kvt_engine *e, struct kvt__tagset *tagset, uint32_t rank,
 /* Sliding groups have gaps: a miss there does not end the prefix. */
 static bool
 probe_chunk(struct kvt_engine *e, struct kvt__tagset *tagset,
-            const struct kvt_chunk *chunk)
+            const struct kvt_chunk *chunk, bool own_only)
 {
     bool all = true;
 
     for (uint32_t i = 0; i < e->world_size * e->n_groups; i++) {
         uint32_t group = i % e->n_groups;
-        bool there = probe_one(e, tagset, i / e->n_groups, group, chunk);
+        bool there = probe_one(e, tagset, i / e->n_groups, group, chunk,
+                               own_only);
 
         if (!there && e->groups[group].kind == KVT_GROUP_FULL)
             all = false;
@@ -251,7 +254,8 @@ run_probe(struct kvt__job *job)
 
     /* Without its sequence nobody waits for the answer. */
     for (size_t i = 0; i < probe->n && atomic_load(&probe->refs) > 1; i++)
-        if (!probe_chunk(probe->engine, probe->tagset, &probe->chunks[i]))
+        if (!probe_chunk(probe->engine, probe->tagset, &probe->chunks[i],
+                         probe->own_only))
             break;
     atomic_store(&probe->done, true);
     kvt__probe_unref(probe);
@@ -267,6 +271,7 @@ start_probe(struct kvt_seq *seq, size_t first, size_t n)
     probe->engine = seq->engine;
     probe->tagset = seq->tagset;
     probe->refs = 2;
+    probe->own_only = seq->own_only;
     probe->n = n;
     memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);
     probe->job.run = run_probe;

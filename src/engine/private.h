@@ -144,8 +144,10 @@ struct kvt_seq {
     struct kvt_chunk *chunks;
     size_t n_chunks, max_chunks;
     struct kvt__seq_ids *ids; /* [rank * n_groups + group] */
+    size_t n_ids;
     int32_t *tail; /* tokens of the chunk that is not whole yet */
     size_t n_tail;
+    bool own_only; /* LMCache's names do not tell its adapter */
 
     struct kvt__probe *probe; /* NULL: the tiers were not asked yet */
     int64_t probe_until_ns;

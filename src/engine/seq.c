@@ -52,8 +52,10 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     seq->hash = engine->hash_root;
     kvt__hash_salt(&seq->hash, or_empty(extra->cache_salt));
     kvt__prefix_start(&seq->prefix, or_empty(extra->lora), or_empty(extra->cache_salt));
+    seq->own_only = *or_empty(extra->lora) || *or_empty(extra->cache_salt);
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
-    seq->ids = calloc((size_t)engine->world_size * engine->n_groups, sizeof *seq->ids);
+    seq->n_ids = (size_t)engine->world_size * engine->n_groups;
+    seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
     err = kvt__tagset(engine, or_empty(extra->tags), &seq->tagset);
     if (!err && (!seq->tail || !seq->ids || (extra->n_mm && copy_items(seq, extra))))
         err = kvt__fail(ENOMEM, "kvt_seq_new");
@@ -77,8 +79,7 @@ kvt_seq_free(struct kvt_seq *seq)
     for (size_t i = 0; i < seq->n_mm; i++)
         free((char *)seq->mm[i].id);
     free(seq->mm);
-    for (size_t i = 0; seq->ids &&
-                       i < (size_t)seq->engine->world_size * seq->engine->n_groups; i++)
+    for (size_t i = 0; seq->ids && i < seq->n_ids; i++)
         free(seq->ids[i].ids);
     free(seq->ids);
     free(seq->leases);

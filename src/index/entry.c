@@ -2,14 +2,14 @@
  *
  * What writers do: claim, publish, abort, evict.  Any thread, no lock.
  *
- * Two claims of one identity: each first stands in the table as claiming, then
- * looks at all places of the identity.  Whoever wrote its identity later sees
- * the other.  It gives way to one that is further than claiming or stands at a
+ * Two claims of one identity: each fills an entry that nobody else touches, shows
+ * it as claiming, then looks at all places of the identity.  Whoever showed its own
+ * later sees the other.  It gives way to one that is further than claiming or stands at a
  * lower place; one that is claiming at a higher place it pushes out, by moving
  * that word before its owner confirms it.  So just one is confirmed.
  *
  * The numbers of the header: they grow before an entry's move and shrink after
- * it, so that they never wrap; a claiming entry counts in none, its bytes are
+ * it, so that they never wrap; a filling or claiming entry counts in none, its bytes are
  * still the owner's reservation. */
 #include <errno.h>
 
@@ -144,7 +144,8 @@ look_round(struct kvt__index *ix, const struct places *p,
         int rc = e == mine ? 0 : -EAGAIN;
         for (int t = 0; rc == -EAGAIN && t < TRIES; t++) {
             uint64_t word = IX_LOAD_SEQ(&e->word);
-            if (ix_word_state(word) == IX_FREE
+            /* Who fills an entry looks round afterwards, and sees us. */
+            if (ix_word_state(word) == IX_FREE || ix_word_state(word) == IX_FILLING
                 || IX_LOAD_SEQ(&e->id[0]) != p->id[0]
                 || IX_LOAD_SEQ(&e->id[1]) != p->id[1])
                 rc = 0;
@@ -157,7 +158,7 @@ look_round(struct kvt__index *ix, const struct places *p,
     return 0;
 }
 
-/* The first free entry of the group with more free ones becomes claiming. */
+/* The first free entry of the group with more free ones becomes ours to fill. */
 static struct ix_entry *
 take_free(struct kvt__index *ix, const struct places *p, uint64_t *word)
 {
@@ -176,7 +177,7 @@ take_free(struct kvt__index *ix, const struct places *p, uint64_t *word)
         unsigned g = n_free[1] > n_free[0];
         if (!first[g])
             return NULL;
-        *word = ix_word_next(words[g], IX_CLAIMING, (unsigned)ix->owner);
+        *word = ix_word_next(words[g], IX_FILLING, (unsigned)ix->owner);
         if (ix_move(first[g], words[g], *word))
             return first[g];
     }
@@ -199,8 +200,11 @@ free_dead(struct kvt__index *ix, const struct places *p)
     return any;
 }
 
-static void
-fill(struct ix_entry *e, const struct kvt__index_entry *entry)
+/* Write the fields, and show them: filling -> claiming, from where on a rival may
+ * push the entry out and it is not ours to write any more.  The new word. */
+static uint64_t
+fill(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
+     const struct kvt__index_entry *entry)
 {
     int64_t now = kvt__wall_ns();
     int64_t recency = entry->recency_ns < now ? entry->recency_ns : now;
@@ -217,6 +221,9 @@ fill(struct ix_entry *e, const struct kvt__index_entry *entry)
              (uint64_t)entry->flags << 32 | entry->tokens);
     IX_STORE_SEQ(&e->id[0], id[0]);
     IX_STORE_SEQ(&e->id[1], id[1]);
+    uint64_t next = ix_word_next(word, IX_CLAIMING, (unsigned)ix->owner);
+    ix_move(e, word, next);
+    return next;
 }
 
 /* claiming -> claimed; false when another pushed it out. */
@@ -266,7 +273,7 @@ kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
             continue;
         if (!e)
             return -ENOSPC;
-        fill(e, entry);
+        word = fill(ix, e, word, entry);
         rc = look_round(ix, &p, e);
         if (rc) {
             ix_move(e, word, ix_word_next(word, IX_FREE, 0));

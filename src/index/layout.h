@@ -72,7 +72,14 @@ struct ix_space {
     uint64_t pad3;
 };
 
-enum ix_state { IX_FREE, IX_CLAIMED, IX_READY, IX_EVICTING, IX_CLAIMING };
+enum ix_state {
+    IX_FREE,
+    IX_CLAIMED,
+    IX_READY,
+    IX_EVICTING,
+    IX_CLAIMING,
+    IX_FILLING,
+};
 
 struct ix_entry {
     uint64_t word;
@@ -142,7 +149,14 @@ ix_word_state(uint64_t word)
 {
     unsigned state = (unsigned)(word & 15);
 
-    return state > IX_CLAIMING ? IX_FREE : (enum ix_state)state;
+    return state > IX_FILLING ? IX_FREE : (enum ix_state)state;
+}
+
+/* Not certain to become a claim: its bytes are still its owner's. */
+static inline bool
+ix_is_tentative(enum ix_state state)
+{
+    return state == IX_FILLING || state == IX_CLAIMING;
 }
 
 static inline unsigned

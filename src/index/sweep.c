@@ -111,11 +111,11 @@ sum_entry(struct ix_entry *e, uint64_t live, struct sums *s)
     if (!keep) {
         if (ix_move(e, word, ix_word_next(word, IX_FREE, 0)))
             s->freed++;
-        if (state != IX_CLAIMING)
+        if (!ix_is_tentative(state))
             s->files_lost = true;
         return;
     }
-    if (state != IX_CLAIMING)
+    if (!ix_is_tentative(state))
         s->used_bytes += ix_packed_bytes(packed);
     if (state == IX_READY) {
         s->n_ready++;

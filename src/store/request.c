@@ -184,7 +184,7 @@ may_be(const struct kvt__store *store, const struct kvt__store_req *req,
     if (found->has_id)
         return kvt__id_equal(&found->id, &req->id) &&
                found->payload_bytes == req->bytes;
-    return !store->refuse_unverified && !req->space->opaque &&
+    return !store->refuse_unverified && !req->own_only && !req->space->opaque &&
            found->payload_bytes == req->bytes;
 }
 

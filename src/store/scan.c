@@ -28,16 +28,6 @@ struct scan {
     size_t n_added, n_doubles;
 };
 
-/* On the clock that file systems take times of change from. */
-static int64_t
-file_clock(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    return now.tv_sec * KVT__NS_PER_S + now.tv_nsec;
-}
-
 static uint64_t
 name_number(uint32_t space, int64_t hash)
 {
@@ -91,8 +81,9 @@ add_file(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
         .bytes = stored_bytes, .path = path, .flags = KVT__INDEX_UNREAD,
         .recency_ns = mtime_ns };
 
-    /* Whoever has written a file since the scan began enters it. */
-    if (mtime_ns > scan->began_ns && mtime_ns <= file_clock())
+    /* Whoever has written a file since the scan began enters it.  File systems may
+     * give times finer than the coarse clock, so it is not compared with that. */
+    if (mtime_ns > scan->began_ns && mtime_ns <= kvt__clock_ns(CLOCK_REALTIME))
         return;
     if (atomic_load(&scan->store->stopping) || kvt__space_of(key, &space, &entry.hash) ||
         space.opaque != opaque)
@@ -152,7 +143,8 @@ forget_doubles(struct kvt__store *store, struct kvt__level *level)
 static void
 scan_level(struct kvt__store *store, struct kvt__level *level)
 {
-    struct scan scan = { .store = store, .level = level, .began_ns = file_clock() };
+    struct scan scan = { .store = store, .level = level,
+                         .began_ns = kvt__clock_ns(CLOCK_REALTIME) };
     const struct kvt__tier_ops *ops = level->tier->ops;
 
     find_known(level, &scan.known);

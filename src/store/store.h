@@ -85,6 +85,7 @@ struct kvt__store_req {
     int64_t hash;
     uint32_t tokens;
     bool whole;
+    bool own_only;         /* PROBE: a chunk without identity is none */
     struct kvt__shape shape;
     struct kvt__slot slot;
     uint32_t crc;          /* PUT: CRC32C of the payload */

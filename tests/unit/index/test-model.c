@@ -12,7 +12,7 @@
  * writer writes alike: if they differ, they are torn. */
 #include "index-test.h"
 
-enum { FREE, CLAIMED, READY, EVICTING, CLAIMING };
+enum { FREE, CLAIMED, READY, EVICTING, CLAIMING, FILLING };
 enum { N_SLOTS = 2, N_OWNERS = 3, READER = 3, N_PROCS = 4, NONE = 9 };
 
 enum pc {
@@ -21,7 +21,7 @@ enum pc {
     /* look_round */
     L_WORD, L_ID, L_AGAIN, L_MEET, L_FREE,
     /* take_free, fill */
-    T_LOOK, T_MOVE, F_LEASE, F_HASH, F_BYTES, F_ID,
+    T_LOOK, T_MOVE, F_LEASE, F_HASH, F_BYTES, F_ID, F_SHOW,
     /* confirm */
     C_BEGIN, C_MOVE, C_RESERVE, C_DONE, C_LOST,
     /* to_ready of a claim */
@@ -70,6 +70,7 @@ struct scenario {
         uint8_t id, value;
     } proc[N_PROCS];
     uint8_t first_id; /* ready in slot 0 at the start, 0: none */
+    uint8_t old_id;   /* was in the free slots once, 0: none */
     uint8_t n_deaths;
     bool one_must_win;
     bool at_once; /* a recovery is one step */
@@ -155,7 +156,7 @@ step_look(struct state *s, struct proc *p, uint8_t id)
     switch (p->pc) {
     case L_WORD:
         see(p, e);
-        if (e->state == FREE)
+        if (e->state == FREE || e->state == FILLING)
             look_from(p, p->at + 1);
         else
             p->pc = L_ID;
@@ -180,6 +181,18 @@ step_look(struct state *s, struct proc *p, uint8_t id)
     }
 }
 
+/* The words of one's own claim are known, not looked at. */
+static bool
+move_mine(struct state *s, unsigned i, uint8_t from, uint8_t to)
+{
+    struct proc *p = &s->proc[i];
+    bool ok = move(&s->slot[p->mine], p->my_seq, from, (uint8_t)i, to,
+                   to == FREE || to == READY ? 0 : (uint8_t)i);
+
+    p->my_seq += ok;
+    return ok;
+}
+
 static void
 step_take(struct state *s, unsigned i, uint8_t value)
 {
@@ -195,7 +208,7 @@ step_take(struct state *s, unsigned i, uint8_t value)
             p->pc = U_BEGIN;
         return;
     case T_MOVE:
-        if (move_seen(s, p, CLAIMING, (uint8_t)i)) {
+        if (move_seen(s, p, FILLING, (uint8_t)i)) {
             p->mine = p->at;
             p->my_seq = e->seq;
             p->pc = F_LEASE;
@@ -213,24 +226,15 @@ step_take(struct state *s, unsigned i, uint8_t value)
     case F_BYTES:
         e->bytes = value;
         break;
-    default: /* F_ID */
+    case F_ID:
         e->id = scenario->proc[i].id;
+        break;
+    default: /* F_SHOW */
+        move_mine(s, i, FILLING, CLAIMING);
         look_from(p, 0);
         return;
     }
     p->pc++;
-}
-
-/* The words of one's own claim are known, not looked at. */
-static bool
-move_mine(struct state *s, unsigned i, uint8_t from, uint8_t to)
-{
-    struct proc *p = &s->proc[i];
-    bool ok = move(&s->slot[p->mine], p->my_seq, from, (uint8_t)i, to,
-                   to == FREE || to == READY ? 0 : (uint8_t)i);
-
-    p->my_seq += ok;
-    return ok;
 }
 
 static void
@@ -478,7 +482,7 @@ step_sum(struct state *s, struct recovery *r)
             r->pc = S_BYTES;
         break;
     case S_BYTES:
-        if (r->state != CLAIMING)
+        if (r->state != CLAIMING && r->state != FILLING)
             r->sum += e->bytes;
         if (r->state == READY)
             r->n++;
@@ -592,7 +596,7 @@ forget(struct state *s)
         if (i == READER && p->pc > R_AGAIN)
             p->bytes = 0;
         if (p->pc == R_WORD || p->pc == L_WORD || p->pc == T_LOOK
-            || p->pc > E_LEASE || (p->pc >= F_LEASE && p->pc <= F_ID)
+            || p->pc > E_LEASE || (p->pc >= F_LEASE && p->pc <= F_SHOW)
             || (p->pc >= C_BEGIN && p->pc <= U_DONE))
             p->seq = p->state = p->owner = 0;
         if (p->pc == R_WORD || p->pc == END)
@@ -635,7 +639,7 @@ step(struct state *s, unsigned i)
 
     if (pc >= L_WORD && pc <= L_FREE)
         step_look(s, &s->proc[i], scenario->proc[i].id);
-    else if (pc >= T_LOOK && pc <= F_ID)
+    else if (pc >= T_LOOK && pc <= F_SHOW)
         step_take(s, i, scenario->proc[i].value);
     else if (pc <= U_DONE)
         step_store(s, i);
@@ -662,7 +666,7 @@ check(const struct state *s)
         unsigned n = 0;
         for (unsigned i = 0; i < N_SLOTS; i++)
             n += s->slot[i].id == id && s->slot[i].state != FREE
-                 && s->slot[i].state != CLAIMING;
+                 && s->slot[i].state != CLAIMING && s->slot[i].state != FILLING;
         expect(n <= 1, "an identity stands twice");
     }
 }
@@ -739,6 +743,8 @@ explore(const struct scenario *which)
     }
     for (unsigned i = 0; i < N_OWNERS; i++)
         s.owner[i].used = 1;
+    for (unsigned i = 0; i < N_SLOTS; i++)
+        s.slot[i].id = which->old_id;
     if (which->first_id) {
         s.slot[0] = (struct slot){ 1, READY, 0, which->first_id, 5, 5, 0 };
         s.used = 5;
@@ -796,6 +802,17 @@ reader_while_a_place_changes_its_identity(void **state)
         .proc = { { 2, 1 }, { 0, 0 }, { 1, 0 }, { 1, 0 } }, .first_id = 1 });
 }
 
+/* An entry that is being filled still bears the identity of the one before it: a
+ * rival for that must not push it out, for its owner goes on writing. */
+static void
+writers_over_places_with_an_old_identity(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){
+        .name = "three writers of two identities", .old_id = 1,
+        .proc = { { 1, 1 }, { 2, 2 }, { 2, 3 } } });
+}
+
 static void
 all_of_them(void **state)
 {
@@ -823,6 +840,7 @@ main(void)
         cmocka_unit_test(evicter_and_writer_of_one_identity),
         cmocka_unit_test(reader_and_writer_of_one_identity),
         cmocka_unit_test(reader_while_a_place_changes_its_identity),
+        cmocka_unit_test(writers_over_places_with_an_old_identity),
         cmocka_unit_test(all_of_them),
         cmocka_unit_test(all_of_them_with_a_death),
     };
