@@ -77,7 +77,7 @@ static void
 bytes_of_an_entry_are_those_of_the_page(void **state)
 {
     static const uint8_t want[48] = {
-        0x02, 0, 3, 0, 0, 0, 0, 0, /* ready; three moves */
+        0x02, 0, 4, 0, 0, 0, 0, 0, /* ready; four moves */
         1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
         0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
         0x55, 0x44, 0x33, 0x22, 0x11, 0x02, 0x01, 0x85,
