@@ -10,6 +10,9 @@ all: $(BUILD)/build.ninja
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) $(MESONFLAGS)
 
+bench: all
+	$(BUILD)/kvtier bench
+
 demo: all
 	python3 demo/demo.py
 
@@ -28,4 +31,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all demo test e2e lmcache install clean
+.PHONY: all bench demo test e2e lmcache install clean
