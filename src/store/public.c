@@ -143,8 +143,10 @@ run_delete(struct kvt__store *store, const struct kvt__object *object)
         struct kvt__found found;
         int err = level->tier->ops->probe(level->tier, object, &found);
 
-        if (err == -ENOENT)
+        if (err == -ENOENT) { /* the index may not know that yet */
+            kvt__level_drop(level, &object->id, false);
             continue;
+        }
         if (!err && found.has_id)
             kvt__level_drop(level, &found.id, true);
         kvt__level_forget_name(level, object->key);

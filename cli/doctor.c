@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier doctor: looks at what an engine would meet here - configuration, tiers,
+ * memory, limits - and says what to do about what is wrong. */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common.h"
+
+#define PROBE_BYTES ((size_t)1 << 20)
+
+enum verdict { OK, WARN, BAD };
+
+struct findings {
+    json_t *all;
+    bool json;
+    int n_bad;
+};
+
+static void say(struct findings *f, enum verdict verdict, const char *what,
+                const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+static void
+say(struct findings *f, enum verdict verdict, const char *what, const char *fmt, ...)
+{
+    static const char *const words[] = { "ok", "warn", "BAD" };
+    static const char *const names[] = { "ok", "warning", "bad" };
+    char text[1024];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    f->n_bad += verdict == BAD;
+    json_array_append_new(f->all, json_pack("{s:s, s:s, s:s}", "check", what, "verdict",
+                                            names[verdict], "text", text));
+    if (!f->json)
+        printf("%-5s %-14s %s\n", words[verdict], what, text);
+}
+
+/* ------------------------------------------------------------ configuration */
+
+struct problems {
+    struct findings *findings;
+    int n;
+};
+
+static void
+tell_problem(void *ctx, const struct kvt_config_problem *problem)
+{
+    struct problems *p = ctx;
+
+    p->n++;
+    say(p->findings, problem->is_error ? BAD : WARN, "configuration", "%s",
+        problem->text);
+}
+
+static void
+look_at_config(struct findings *f, const struct kvt_config_sources *sources)
+{
+    struct problems p = { f, 0 };
+
+    if (kvt_config_check(sources, tell_problem, &p) < 0 && !p.n)
+        say(f, BAD, "configuration", "%s", kvt_last_error());
+    else if (!p.n)
+        say(f, OK, "configuration", "no problem found");
+}
+
+/* -------------------------------------------------------------------- tiers */
+
+/* Put, get, compare, remove a chunk of our own. */
+static int
+try_store(struct kvt_store *store, char *why, size_t size)
+{
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+    unsigned char *sent = malloc(PROBE_BYTES), *got = malloc(PROBE_BYTES);
+    char key[64];
+    int status = -ENOMEM;
+
+    snprintf(key, sizeof key, "kvtier-doctor@1@0@%lx@uint8", (unsigned long)getpid());
+    for (size_t i = 0; sent && i < PROBE_BYTES; i++)
+        sent[i] = (unsigned char)(i * 31 + i / 997);
+    if (sent && got) {
+        op.kind = KVT_OP_PUT;
+        op.key = key;
+        op.buf = sent;
+        op.bytes = PROBE_BYTES;
+        status = kvt_store_run(store, &op);
+    }
+    if (!status) {
+        op.kind = KVT_OP_GET;
+        op.buf = got;
+        status = kvt_store_run(store, &op);
+        if (!status && memcmp(sent, got, PROBE_BYTES))
+            status = -EBADMSG;
+    }
+    snprintf(why, size, "%s", op.why[0] ? op.why : strerror(-status));
+    if (sent && got) {
+        op.kind = KVT_OP_DELETE;
+        (void)kvt_store_run(store, &op);
+    }
+    free(sent);
+    free(got);
+    return status;
+}
+
+static void
+look_at_tiers(struct findings *f, const struct kvt_config *config)
+{
+    struct kvt_tier_info t = KVT_INIT(struct kvt_tier_info);
+    struct kvt_store *store;
+    char why[256], used[24], limit[24];
+
+    if (kvt_store_open(config, &store)) {
+        say(f, BAD, "tiers", "%s", kvt_last_error());
+        return;
+    }
+    for (size_t i = 0; !kvt_store_tier(store, i, &t); i++) {
+        say(f, OK, t.tier, "%s: %" PRIu64 " chunks, %s of %s", t.url, t.n_chunks,
+            cli_size_text(t.used_bytes, used),
+            t.limit_bytes ? cli_size_text(t.limit_bytes, limit) : "no limit");
+        if (!t.index_shared)
+            say(f, BAD, t.tier, "%s: the index cannot be shared: a scheduler does not see "
+                "what its workers store; look at the message above", t.url);
+    }
+    if (try_store(store, why, sizeof why))
+        say(f, BAD, "store", "a chunk of 1 MiB was not stored and read back: %s", why);
+    else
+        say(f, OK, "store", "a chunk of 1 MiB was stored, read back and removed");
+    kvt_store_close(store);
+}
+
+/* ----------------------------------------------------------------- machine */
+
+static double
+setting(const struct kvt_config *config, const char *name)
+{
+    char *text = kvt_config_json(config);
+    json_t *all = text ? json_loads(text, 0, NULL) : NULL;
+    double value = json_number_value(
+        json_object_get(json_object_get(all, name), "value"));
+
+    json_decref(all);
+    kvt_free(text);
+    return value;
+}
+
+static void
+look_at_memory(struct findings *f, const struct kvt_config *config)
+{
+    double want = setting(config, "max_local_cpu_size"), have_kib = -1;
+    char line[256];
+    FILE *file = fopen("/proc/meminfo", "re");
+
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %lf kB", &have_kib) == 1)
+            break;
+    if (file)
+        fclose(file);
+    if (have_kib < 0)
+        say(f, WARN, "memory", "/proc/meminfo cannot be read");
+    else if (want > have_kib / 1048576)
+        say(f, BAD, "memory", "max_local_cpu_size asks for %.1f GiB for each worker, %.1f "
+            "GiB are available; lower it", want, have_kib / 1048576);
+    else
+        say(f, OK, "memory", "%.1f GiB for each worker, %.1f GiB available", want,
+            have_kib / 1048576);
+}
+
+static void
+look_at_limits(struct findings *f)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+        return;
+    if (files.rlim_cur < 256)
+        say(f, WARN, "open files", "the limit is %" PRIu64 "; raise it to 1024 (ulimit -n)",
+            (uint64_t)files.rlim_cur);
+    else
+        say(f, OK, "open files", "the limit is %" PRIu64, (uint64_t)files.rlim_cur);
+}
+
+static void
+look_at_processor(struct findings *f)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
+        say(f, OK, "processor", "has the instructions for CRC32C");
+    else
+        say(f, WARN, "processor", "lacks SSE4.2 or PCLMULQDQ: checksums are slow");
+#else
+    say(f, OK, "processor", "not looked at on this architecture");
+#endif
+}
+
+/* -------------------------------------------------------------- the command */
+
+static int
+doctor_run(int argc, char **argv)
+{
+    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct findings f = { .all = json_array() };
+    struct kvt_config *config;
+    struct cli_common c;
+    int code = cli_parse(&cli_doctor, argc, argv, 0, 0, &c);
+
+    if (code) {
+        json_decref(f.all);
+        return code;
+    }
+    f.json = c.json;
+    sources.file = c.config_file;
+    sources.settings = c.settings;
+    say(&f, OK, "version", "kvtier %s", kvt_version());
+    look_at_config(&f, &sources);
+    look_at_processor(&f);
+    look_at_limits(&f);
+    if (!kvt_config_open(&sources, &config)) {
+        look_at_memory(&f, config);
+        look_at_tiers(&f, config);
+        kvt_config_free(config);
+    }
+    if (c.json) {
+        json_dumpf(f.all, stdout, JSON_INDENT(1));
+        printf("\n");
+    }
+    json_decref(f.all);
+    return f.n_bad ? CLI_NO : CLI_DONE;
+}
+
+const struct cli_command cli_doctor = {
+    .name = "doctor",
+    .usage = "[OPTIONS]",
+    .summary = "look at what an engine would meet on this machine",
+    .help =
+        "Checks the configuration, opens its tiers, stores, reads and removes a chunk of\n"
+        "1 MiB, and looks at memory and limits. One line a finding; exit code 1 when\n"
+        "something is bad.\n\n"
+        CLI_COMMON_HELP,
+    .run = doctor_run,
+};

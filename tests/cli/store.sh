@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The commands that work on a store: what they print and how they end.
+set -eu
+kvtier=${KVTIER:-build/kvtier}
+temp=$(mktemp -d)
+trap 'rm -rf "$temp"' EXIT
+key=org/model@1@0@1a540024b49d3bfe@bfloat16
+
+run() { "$kvtier" "$@" --set "remote_url=fs://$temp/store"; }
+ends() { # CODE COMMAND...
+    want=$1
+    shift
+    code=0
+    run "$@" >"$temp/out" 2>"$temp/err" || code=$?
+    [ "$code" = "$want" ] || { echo "kvtier $*: exit code $code, not $want"; cat "$temp/err"; exit 1; }
+}
+prints() { grep -q -- "$1" "$temp/out" "$temp/err" || { echo "'$1' not printed:"; cat "$temp/out" "$temp/err"; exit 1; }; }
+
+head -c 100000 /dev/urandom >"$temp/in"
+ends 1 stat "$key"
+ends 0 put "$key" "$temp/in"
+ends 0 get "$key" "$temp/back"
+cmp "$temp/in" "$temp/back"
+run get "$key" - | cmp - "$temp/in"
+ends 0 ls
+prints "$key"
+ends 0 ls other
+prints '^0 chunks'
+ends 0 stat "$key"
+prints '^bytes *100000'
+ends 0 stat --json
+python3 -c 'import json, sys; t = json.load(open(sys.argv[1])); assert t[0]["chunks"] == 1, t' "$temp/out"
+ends 0 verify
+prints '1 good'
+
+# other bytes under the same key
+echo short | run put "$key" -
+ends 0 get "$key" "$temp/back"
+[ "$(cat "$temp/back")" = short ]
+
+# damage
+run put "$key" "$temp/in"
+file=$(find "$temp/store" -name '*.data')
+printf X | dd of="$file" bs=1 seek=5000 conv=notrunc 2>/dev/null
+ends 1 verify
+prints '^bad: '
+rm "$temp/back"
+ends 1 get "$key" "$temp/back"
+[ ! -e "$temp/back" ]
+
+# a chunk that was renamed is not what its name says
+run put "$key" "$temp/in"
+mv "$file" "$(echo "$file" | sed s/1a540024b49d3bfe/1a540024b49d3bff/)"
+ends 1 get "$(echo "$key" | sed s/1a540024b49d3bfe/1a540024b49d3bff/)" "$temp/back"
+prints 'another key'
+
+run put "$key" "$temp/in"
+ends 0 rm "$key"
+ends 1 rm "$key"
+ends 2 put no-key "$temp/in"
+ends 2 get
+ends 2 ls --no-such-option
+ends 3 put "$key" "$temp/absent"
+
+ends 0 doctor
+prints 'stored, read back and removed'
+ends 1 doctor --set max_local_cpu_size=100000
+prints 'BAD *memory'
