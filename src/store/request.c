@@ -113,14 +113,12 @@ put(struct kvt__store *store, const struct kvt__object *object,
 
 /* --------------------------------------------------------------------- get */
 
-/* Is what was read the chunk that was asked for?  0, or why not.  known: what the
- * index says of it. */
+/* Is what was read the chunk that was asked for?  0, or why not.  An LMCache beside
+ * us writes over our files: theirs are served as any of theirs. */
 static int
 check(const struct kvt__store *store, const struct kvt__store_req *req,
-      const struct kvt__index_entry *known, const struct kvt__found *found)
+      const struct kvt__found *found)
 {
-    if (!found->has_id && !(known->flags & KVT__INDEX_FOREIGN))
-        return kvt__fail(ESTALE, "another program has replaced it.");
     if (!found->has_id)
         return store->refuse_unverified ?
             kvt__fail(ENOENT, "%s: carries no checksum and refuse_unverified is set.",
@@ -136,14 +134,13 @@ static int
 get_level(struct kvt__store *store, struct kvt__level *level,
           const struct kvt__object *object, struct kvt__store_req *req)
 {
-    struct kvt__index_entry known;
     struct kvt__found found;
 
-    if (!kvt__index_find(level->index, &req->id, &known))
+    if (!kvt__index_find(level->index, &req->id, NULL))
         return -ENOENT;
     int err = level->tier->ops->get(level->tier, object, &req->slot, &found);
     if (!err)
-        err = check(store, req, &known, &found);
+        err = check(store, req, &found);
     if (!err) {
         req->verified = found.has_id;
         kvt__index_touch(level->index, &req->id);
