@@ -293,8 +293,8 @@ class Scheduler:
         state = self._requests.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
         if state is not None and state.seq is not None:
-            if state.hit:
-                self._engine.release(state.seq)
+            # Also amid a load: what is being read needs no lease.
+            self._engine.release(state.seq)
             state.seq.free()
 
     def reset(self):

@@ -141,6 +141,13 @@ class Halves(unittest.TestCase):
                              invalid_block_ids=set()))
         self.assertEqual(half.matched_tokens(req, 0), (40, True))
 
+    def test_a_request_that_ends_amid_its_load_keeps_no_lease(self):
+        half = self.scheduler()
+        req, _ = self.allocate(half, "a", 0, 16, [1, 2, 3, 4])
+        self.store.leased.add(half._requests["a"].seq)
+        half.finished(req)
+        self.assertFalse(self.store.leased)
+
     def test_a_lookup_that_fails_is_a_miss(self):
         half = self.scheduler()
 
