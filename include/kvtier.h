@@ -313,8 +313,6 @@ struct kvt_engine_params {
     uint32_t n_groups;
     const struct kvt_group *groups;
     const struct kvt_model *model;
-    const char *instance;            /* the engine's own id, names what it alone
-                                      * may use; NULL: none */
 };
 
 /* Open the tiers the configuration names.  Blocks (directories are made and
@@ -422,7 +420,8 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  *              every group's block size above have_tokens.
  *
  * The promised chunks are leased: no eviction on this host takes them for
- * pin_timeout_sec, or until they are loaded or kvt_engine_release()d.
+ * pin_timeout_sec, or until kvt_engine_release(), which the caller owes the lookup
+ * when the request has loaded, or will not.
  * Takes no lock and does no I/O; tiers are asked for what the index lacks in
  * the background.
  *   -EAGAIN  not known yet, ask again; lookup_timeout_ms after the first call
@@ -432,7 +431,7 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                   uint64_t have_tokens, uint64_t max_tokens,
                   uint64_t *hit_tokens);
 
-/* Give the leases of a lookup back: the request will not load. */
+/* Give the leases of a lookup back. */
 KVT_API void kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq);
 
 /* -------------------------------------------- engine: store and load, worker */

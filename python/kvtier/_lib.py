@@ -90,7 +90,6 @@ class EngineParams(_Sized):
         ("n_groups", c_uint32),
         ("groups", POINTER(Group)),
         ("model", POINTER(Model)),
-        ("instance", c_char_p),
     ]
 
 
@@ -360,7 +359,7 @@ def _group_ios(ios):
 class Engine:
     """struct kvt_engine.  groups: [Group]; model: Model."""
 
-    def __init__(self, config, role, groups, model, instance=None):
+    def __init__(self, config, role, groups, model):
         array_of_groups = (Group * len(groups))(*groups)
         params = EngineParams(
             config=config.handle,
@@ -368,7 +367,6 @@ class Engine:
             n_groups=len(groups),
             groups=ctypes.cast(array_of_groups, POINTER(Group)),
             model=ctypes.pointer(model),
-            instance=_bytes(instance),
         )
         self.handle = c_void_p()
         self._loads = {}

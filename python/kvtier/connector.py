@@ -81,8 +81,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             config,
             _lib.ROLE_SCHEDULER if scheduler else _lib.ROLE_WORKER,
             [info.to_c() for info in infos],
-            vllm_model.model(vllm_config, kv_cache_config, settings, rank),
-            transfer.engine_id)
+            vllm_model.model(vllm_config, kv_cache_config, settings, rank))
         if scheduler:
             self._scheduler = Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,

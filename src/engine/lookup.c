@@ -329,7 +329,8 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     uint64_t hit = (uint64_t)n * engine->chunk_tokens;
     if (hit <= have_tokens)
         hit = 0;
-    count(seq, max_tokens > have_tokens ? max_tokens - have_tokens : 0,
+    uint64_t asked = kvt_seq_tokens(seq) < max_tokens ? kvt_seq_tokens(seq) : max_tokens;
+    count(seq, asked > have_tokens ? asked - have_tokens : 0,
           hit ? hit - have_tokens : 0);
     *hit_tokens = hit;
     return 0;

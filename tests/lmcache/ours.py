@@ -85,7 +85,7 @@ class Kvtier:
         model = _lib.Model(name=g.model.encode(), fingerprint=b"test",
                            kv_dtype=g.dtype.encode(), world_size=g.world_size,
                            rank=g.rank)
-        self.engine = _lib.Engine(self.config, _lib.ROLE_BOTH, [group], model, "t")
+        self.engine = _lib.Engine(self.config, _lib.ROLE_BOTH, [group], model)
         self.memory = Memory(g, heads_first)
         if opaque:
             bytes_ = self.opaque = numpy.zeros(

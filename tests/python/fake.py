@@ -118,7 +118,7 @@ class Engine:
 
     opened = []
 
-    def __init__(self, config, role, groups, model, instance=None):
+    def __init__(self, config, role, groups, model):
         self.store_ = config.store
         self.chunk_tokens = config.store.chunk_tokens
         self.role = role

@@ -62,7 +62,7 @@ class Engine(unittest.TestCase):
         about = dict(name=b"m", fingerprint=b"f", kv_dtype=b"bfloat16",
                      world_size=1, rank=0)
         about.update(model)
-        engine = _lib.Engine(self.config, role, [group], _lib.Model(**about), "i")
+        engine = _lib.Engine(self.config, role, [group], _lib.Model(**about))
         self.addCleanup(engine.close)
         return engine
 

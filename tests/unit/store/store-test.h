@@ -99,6 +99,13 @@ env_fini(struct env *e)
     temp_dir_remove(&e->dir);
 }
 
+static inline int
+teardown(void **state)
+{
+    env_fini(*state);
+    return 0;
+}
+
 static inline void
 path_of(const struct env *e, unsigned i, char *out, size_t size)
 {

@@ -22,13 +22,6 @@ setup(void **state)
     return 0;
 }
 
-static int
-teardown(void **state)
-{
-    env_fini(*state);
-    return 0;
-}
-
 static void
 check_disk(const struct env *e)
 {

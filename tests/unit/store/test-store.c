@@ -17,13 +17,6 @@ setup(void **state)
     return 0;
 }
 
-static int
-teardown(void **state)
-{
-    env_fini(*state);
-    return 0;
-}
-
 static void
 reopen(struct env *e, const char *prefix, const char *const *settings)
 {
