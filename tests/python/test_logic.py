@@ -144,9 +144,10 @@ class Halves(unittest.TestCase):
     def test_a_request_that_ends_amid_its_load_keeps_no_lease(self):
         half = self.scheduler()
         req, _ = self.allocate(half, "a", 0, 16, [1, 2, 3, 4])
-        self.store.leased.add(half._requests["a"].seq)
+        seq, released = half._requests["a"].seq, []
+        half._engine.release = released.append
         half.finished(req)
-        self.assertFalse(self.store.leased)
+        self.assertEqual(released, [seq])
 
     def test_a_lookup_that_fails_is_a_miss(self):
         half = self.scheduler()
