@@ -313,6 +313,10 @@ struct kvt_engine_params {
     uint32_t n_groups;
     const struct kvt_group *groups;
     const struct kvt_model *model;
+    /* Names the engine: its scheduler and workers on this host find each other's
+     * chunks in host memory by it.  NULL: one process has both roles. */
+    const char *instance;
+    uint32_t local_ranks;            /* workers on this host; 0: all world_size */
 };
 
 /* Open the tiers the configuration names.  Blocks (directories are made and

@@ -140,6 +140,7 @@ copy_description(struct kvt_engine *e, const struct kvt_engine_params *params)
     e->lease_ns = config->pin_timeout_sec * KVT__NS_PER_S;
     e->world_size = params->model->world_size;
     e->rank = params->model->rank;
+    e->local_ranks = params->local_ranks ? params->local_ranks : e->world_size;
     e->model = strdup(params->model->name);
     e->kv_dtype = strdup(params->model->kv_dtype);
     e->fingerprint = strdup(fingerprint ? fingerprint
@@ -235,7 +236,8 @@ open_parts(struct kvt_engine *e, const struct kvt_config *config)
         return err;
     struct kvt__store_params store = { .config = config, .exec = e->exec,
                                        .counters = &e->counters,
-                                       .object_bytes = largest_chunk(e) };
+                                       .object_bytes = largest_chunk(e),
+                                       .local_ranks = e->local_ranks };
     err = kvt__store_open(&store, &e->store);
     if (!err && e->role & KVT_ROLE_WORKER)
         err = open_pool(e, config);

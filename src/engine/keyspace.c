@@ -60,6 +60,7 @@ make(struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t group,
     if (!k)
         return kvt__fail(ENOMEM, "keys of group %u", group);
     k->space.opaque = e->groups[group].view.opaque;
+    k->space.rank = rank;
     k->space.hash_unsigned = kvt__hash_is_unsigned(e->hash_kind);
     int err = space_text(e, &desc, k->space.opaque, k->space.text,
                          sizeof k->space.text);

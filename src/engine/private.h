@@ -54,7 +54,7 @@ struct kvt_engine {
     int64_t load_timeout_ns, lookup_timeout_ns, lease_ns;
 
     char *model, *fingerprint, *kv_dtype;
-    uint32_t world_size, rank;
+    uint32_t world_size, rank, local_ranks;
     uint32_t n_groups;
     struct kvt__group *groups;
 

@@ -36,6 +36,7 @@ struct kvt__pool {
     pthread_mutex_t lock;
     pthread_cond_t grown;
     struct kvt__extents extents; /* of populated memory, in units */
+    uint32_t *holders;           /* of the slot that begins at a unit */
     size_t free_bytes;
     size_t populated_bytes;
 };
@@ -116,6 +117,11 @@ kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out)
     err = map(pool, params);
     if (err)
         goto free_extents;
+    pool->holders = calloc(pool->bytes / UNIT, sizeof *pool->holders);
+    if (!pool->holders) {
+        err = kvt__fail(ENOMEM, "pool: open");
+        goto unmap;
+    }
     err = kvt__thread_start(&pool->populator, "kvt-populate", populator_main, pool);
     if (err)
         goto unmap;
@@ -123,6 +129,7 @@ kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out)
     return 0;
 
 unmap:
+    free(pool->holders);
     munmap(pool->base, pool->bytes);
 free_extents:
     kvt__extents_fini(&pool->extents);
@@ -140,15 +147,16 @@ kvt__pool_close(struct kvt__pool *pool)
     pthread_join(pool->populator, NULL);
     assert(pool->free_bytes == pool->populated_bytes);
     munmap(pool->base, pool->bytes);
+    free(pool->holders);
     kvt__extents_fini(&pool->extents);
     pthread_cond_destroy(&pool->grown);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
 }
 
-/* What a slot takes of the pool: room, phase, payload, room, whole units. */
-static size_t
-footprint(const struct kvt__pool *pool, size_t bytes)
+/* Room, phase, payload, room, in whole units. */
+size_t
+kvt__pool_footprint(const struct kvt__pool *pool, size_t bytes)
 {
     return kvt__round_up(2 * KVT__SLOT_ROOM + pool->phase + bytes, UNIT);
 }
@@ -156,7 +164,7 @@ footprint(const struct kvt__pool *pool, size_t bytes)
 bool
 kvt__pool_fits(const struct kvt__pool *pool, size_t bytes)
 {
-    return bytes <= pool->bytes && footprint(pool, bytes) <= pool->bytes;
+    return bytes <= pool->bytes && kvt__pool_footprint(pool, bytes) <= pool->bytes;
 }
 
 bool
@@ -168,14 +176,16 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
 
     if (bytes > pool->bytes)
         return false;
-    n = footprint(pool, bytes);
+    n = kvt__pool_footprint(pool, bytes);
     pthread_mutex_lock(&pool->lock);
     /* Memory not populated yet is as good as free for the reserve. */
     size_t left = pool->free_bytes + (pool->bytes - pool->populated_bytes);
     if (left >= n && left - n >= keep_free)
         got = kvt__extents_take(&pool->extents, n / UNIT, &at);
-    if (got)
+    if (got) {
         pool->free_bytes -= n;
+        pool->holders[at] = 1;
+    }
     pthread_mutex_unlock(&pool->lock);
     if (got)
         *out = (struct kvt__slot){
@@ -183,18 +193,50 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
     return got;
 }
 
+/* The unit where a slot begins. */
+static size_t
+unit_of(const struct kvt__pool *pool, const struct kvt__slot *slot)
+{
+    size_t offset = (size_t)(slot->payload - pool->base) - KVT__SLOT_ROOM - pool->phase;
+
+    assert(offset % UNIT == 0 && offset < pool->bytes);
+    return offset / UNIT;
+}
+
+void
+kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot)
+{
+    size_t at = unit_of(pool, slot);
+
+    pthread_mutex_lock(&pool->lock);
+    assert(pool->holders[at]);
+    pool->holders[at]++;
+    pthread_mutex_unlock(&pool->lock);
+}
+
 void
 kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot)
 {
-    size_t n = footprint(pool, slot->bytes);
-    size_t offset = (size_t)(slot->payload - pool->base) - KVT__SLOT_ROOM - pool->phase;
+    size_t n = kvt__pool_footprint(pool, slot->bytes);
+    size_t at = unit_of(pool, slot);
 
-    assert(offset % UNIT == 0 && offset + n <= pool->bytes);
     pthread_mutex_lock(&pool->lock);
-    kvt__extents_give(&pool->extents, offset / UNIT, n / UNIT);
-    pool->free_bytes += n;
+    assert(pool->holders[at]);
+    if (!--pool->holders[at]) {
+        kvt__extents_give(&pool->extents, at, n / UNIT);
+        pool->free_bytes += n;
+    }
     pthread_mutex_unlock(&pool->lock);
     *slot = (struct kvt__slot){ 0 };
+}
+
+bool
+kvt__pool_is_shared(struct kvt__pool *pool, const struct kvt__slot *slot)
+{
+    pthread_mutex_lock(&pool->lock);
+    bool shared = pool->holders[unit_of(pool, slot)] > 1;
+    pthread_mutex_unlock(&pool->lock);
+    return shared;
 }
 
 size_t

@@ -40,7 +40,17 @@ void kvt__pool_close(struct kvt__pool *pool);
 bool kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
                        struct kvt__slot *out);
 
+/* One more holder of a slot; each ends with kvt__pool_release(), the last one's
+ * gives the memory back. */
+void kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot);
+
 void kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot);
+
+/* Whether a slot has more than one holder. */
+bool kvt__pool_is_shared(struct kvt__pool *pool, const struct kvt__slot *slot);
+
+/* What a slot for this payload takes of the pool. */
+size_t kvt__pool_footprint(const struct kvt__pool *pool, size_t bytes);
 
 /* Whether a slot of this size could ever be had, the pool being empty. */
 bool kvt__pool_fits(const struct kvt__pool *pool, size_t bytes);

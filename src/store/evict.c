@@ -13,14 +13,17 @@
 static bool
 remove_file(struct kvt__level *level, const struct kvt__index_entry *entry)
 {
-    char space[KVT__INDEX_SPACE_TEXT_MAX + 1], key[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__object object = { .key = key, .hash = entry->hash,
-                                  .hash_unsigned = entry->hash_unsigned };
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1], key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object object = { .key = key, .hash_unsigned = entry->hash_unsigned,
+                                  .id = entry->id };
+    struct kvt__space space;
 
-    if (kvt__index_space_text(level->index, entry->space, space, sizeof space) ||
-        kvt__space_key(space, entry->hash, entry->hash_unsigned, key, sizeof key))
+    if (kvt__index_space_text(level->index, entry->space, text, sizeof text) ||
+        kvt__space_key(text, entry->hash, entry->hash_unsigned, key, sizeof key) ||
+        kvt__space_of(key, &space, &object.hash))
         return true; /* garbage names no file */
-    object.opaque = strstr(space, "@kvt%") != NULL;
+    object.opaque = space.opaque;
+    object.rank = space.rank;
     int err = level->tier->ops->remove(level->tier, &object);
     return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
 }

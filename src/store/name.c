@@ -83,7 +83,8 @@ kvt__space_of(const char *key, struct kvt__space *space, int64_t *hash)
     if ((size_t)(at - key) + strlen(rest) >= sizeof space->text)
         return kvt__fail(ENAMETOOLONG, "key '%s'", key);
     *space = (struct kvt__space){ .opaque = strstr(rest, "@kvt%") != NULL,
-                                  .hash_unsigned = parts.hash_unsigned };
+                                  .hash_unsigned = parts.hash_unsigned,
+                                  .rank = (uint32_t)parts.worker_id };
     memcpy(space->text, key, (size_t)(at - key));
     strcpy(space->text + (at - key), rest);
     *hash = parts.hash;

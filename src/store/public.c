@@ -200,6 +200,7 @@ run_op(struct kvt__store *store, struct kvt_op *op)
         return err;
     object.hash_unsigned = space.hash_unsigned;
     object.opaque = space.opaque;
+    object.rank = space.rank;
     kvt__key_id(op->key, &object.id);
     switch (op->kind) {
     case KVT_OP_PUT:
@@ -362,7 +363,8 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
     if (!err) {
         struct kvt__store_params params = { .config = config, .exec = s->exec,
                                             .counters = &s->counters,
-                                            .object_bytes = 1 << 20 };
+                                            .object_bytes = 1 << 20,
+                                            .local_ranks = 1 };
         err = kvt__store_open(&params, &s->store);
     }
     if (err) {

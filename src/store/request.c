@@ -16,7 +16,7 @@ describe(const struct kvt__store_req *req, char *key, size_t size,
     *object = (struct kvt__object){
         .key = key, .hash = req->hash, .hash_unsigned = req->space->hash_unsigned,
         .opaque = req->space->opaque, .whole = req->whole, .tokens = req->tokens,
-        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
+        .rank = req->space->rank, .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
     return kvt__space_key(req->space->text, req->hash, req->space->hash_unsigned,
                           key, size);
 }

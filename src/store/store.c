@@ -36,7 +36,9 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
 
     if (store->n_levels == KVT__MAX_LEVELS)
         return kvt__fail(EINVAL, "%s: more than %d tiers.", name, KVT__MAX_LEVELS);
-    err = kvt__tier_open(params->config, name, url, &level->tier);
+    struct kvt__tier_params tier = { .config = params->config, .name = name, .url = url,
+                                     .local_ranks = params->local_ranks };
+    err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
     uint64_t limit = params->config->max_remote_size > 0 ?

@@ -24,6 +24,7 @@ struct kvt__store_params {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     uint64_t object_bytes; /* a typical payload: sizes a new index */
+    uint32_t local_ranks;  /* workers on this host that share the store, >= 1 */
 };
 
 /* Open every tier the configuration names and its index.  Blocks.  Without any
@@ -42,6 +43,7 @@ struct kvt__space {
     char text[KVT__INDEX_SPACE_TEXT_MAX + 1]; /* key text with an empty hash */
     bool opaque;
     bool hash_unsigned;
+    uint32_t rank;
     uint32_t number[KVT__MAX_LEVELS];         /* in each level's index */
 };
 

@@ -31,17 +31,18 @@ serves(const struct kvt__tier_ops *ops, const char *scheme, size_t n)
 }
 
 int
-kvt__tier_open(const struct kvt_config *config, const char *name,
-               const char *url, struct kvt__tier **out)
+kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
-    const char *rest = strstr(url, "://");
+    struct kvt__tier_params with_rest = *params;
+    const char *url = params->url, *rest = strstr(url, "://");
 
     if (!rest)
         return kvt__fail(EINVAL, "%s: '%s' is no URL; write SCHEME://..., for "
-                         "example fs:///var/cache/kvtier.", name, url);
+                         "example fs:///var/cache/kvtier.", params->name, url);
+    with_rest.rest = rest + 3;
     for (size_t i = 0; kvt__tiers[i]; i++)
         if (serves(kvt__tiers[i], url, (size_t)(rest - url)))
-            return kvt__tiers[i]->open(config, name, rest + 3, out);
-    return kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'.", name,
-                     (int)(rest - url), url);
+            return kvt__tiers[i]->open(&with_rest, out);
+    return kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'.",
+                     params->name, (int)(rest - url), url);
 }

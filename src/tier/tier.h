@@ -31,6 +31,7 @@ struct kvt__object {
     bool opaque;         /* lives apart, where LMCache never looks */
     bool whole;          /* of chunk_tokens tokens */
     uint32_t tokens;
+    uint32_t rank;       /* of the worker whose chunk it is */
     struct kvt__id id;
     bool id_of_key;      /* id was made from the key text, not from tokens */
     struct kvt__shape shape;
@@ -53,6 +54,15 @@ struct kvt__tier {
     const struct kvt__tier_ops *ops;
 };
 
+/* What a tier is opened with. */
+struct kvt__tier_params {
+    const struct kvt_config *config;
+    const char *name;     /* the setting it came from, for messages */
+    const char *url;      /* SCHEME://REST */
+    const char *rest;     /* filled in by kvt__tier_open() */
+    uint32_t local_ranks; /* workers on this host that share the store, >= 1 */
+};
+
 /* Receives one name that list() found; path: number of the directory. */
 typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
                                   uint32_t path, uint64_t stored_bytes,
@@ -68,10 +78,8 @@ struct kvt__tier_ops {
     const char *name;    /* the word in messages and statistics */
     const char *schemes; /* URL schemes it serves, blank-separated */
 
-    /* url: the configuration's, without its scheme; name: the setting it came
-     * from, for messages.  Makes missing directories. */
-    int (*open)(const struct kvt_config *config, const char *name,
-                const char *url, struct kvt__tier **out);
+    /* Makes missing directories. */
+    int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
     /* Nothing is in flight. */
     void (*close)(struct kvt__tier *tier);
 
@@ -105,7 +113,6 @@ struct kvt__tier_ops {
 extern const struct kvt__tier_ops *const kvt__tiers[];
 
 /* Open the tier for a URL.  -ENODEV: no kind serves its scheme. */
-int kvt__tier_open(const struct kvt_config *config, const char *name,
-                   const char *url, struct kvt__tier **out);
+int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out);
 
 #endif

@@ -227,10 +227,11 @@ fault_close(struct kvt__tier *tier)
 }
 
 static int
-fault_open(const struct kvt_config *config, const char *name, const char *url,
-           struct kvt__tier **out)
+fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
+    const char *name = params->name, *url = params->rest;
     size_t n = strcspn(url, "/");
+    struct kvt__tier_params next = *params;
     struct fault_tier *t;
     int err;
 
@@ -243,8 +244,9 @@ fault_open(const struct kvt_config *config, const char *name, const char *url,
         return kvt__fail(ENOMEM, "%s: open", name);
     t->tier.ops = &kvt__tier_fault;
     err = kvt__faults_parse(name, url, n, t->value);
+    next.url = url + n + 1;
     if (!err)
-        err = kvt__tier_open(config, name, url + n + 1, &t->next);
+        err = kvt__tier_open(&next, &t->next);
     if (err) {
         free(t);
         return err;

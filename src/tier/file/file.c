@@ -487,20 +487,19 @@ path_of(const char *url)
 }
 
 static int
-file_open(const struct kvt_config *config, const char *name, const char *url,
-          struct kvt__tier **out)
+file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     struct file_tier *t = calloc(1, sizeof *t);
     int err;
 
     if (!t)
-        return kvt__fail(ENOMEM, "%s: open", name);
+        return kvt__fail(ENOMEM, "%s: open", params->name);
     t->tier.ops = &kvt__tier_file;
-    t->header = config->save_chunk_meta;
-    t->fsync = config->fsync;
+    t->header = params->config->save_chunk_meta;
+    t->fsync = params->config->fsync;
     err = kvt__temp_init(t);
     if (!err)
-        err = kvt__dirs_open(t, name, path_of(url));
+        err = kvt__dirs_open(t, params->name, path_of(params->rest));
     if (err) {
         file_close(&t->tier);
         return err;

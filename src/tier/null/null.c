@@ -10,18 +10,16 @@
 extern const struct kvt__tier_ops kvt__tier_null;
 
 static int
-null_open(const struct kvt_config *config, const char *name, const char *url,
-          struct kvt__tier **out)
+null_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     struct kvt__tier *tier;
 
-    (void)config;
-    if (*url)
+    if (*params->rest)
         return kvt__fail(EINVAL, "%s: null:// takes nothing behind it, found '%s'.",
-                         name, url);
+                         params->name, params->rest);
     tier = calloc(1, sizeof *tier);
     if (!tier)
-        return kvt__fail(ENOMEM, "%s: open", name);
+        return kvt__fail(ENOMEM, "%s: open", params->name);
     tier->ops = &kvt__tier_null;
     *out = tier;
     return 0;

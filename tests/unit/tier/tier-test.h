@@ -33,7 +33,9 @@ try_open(const char *url, bool header, struct kvt__tier **out)
     sources.settings = settings;
     if (kvt_config_open(&sources, &config))
         fail_msg("%s", kvt_last_error());
-    int err = kvt__tier_open(config, "remote_url", url, out);
+    struct kvt__tier_params params = { .config = config, .name = "remote_url",
+                                       .url = url, .local_ranks = 1 };
+    int err = kvt__tier_open(&params, out);
     kvt_config_free(config);
     return err;
 }
