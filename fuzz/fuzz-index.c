@@ -131,7 +131,7 @@ use(struct kvt__index *ix)
         kvt__index_space_text(ix, i, text, sizeof text);
     }
     kvt__index_space(ix, "another");
-    kvt__index_oldest(ix, NULL, out, 4);
+    kvt__index_first(ix, NULL, out, 4);
     kvt__index_each(ix, check, NULL);
     kvt__index_recover(ix);
     kvt__index_get_totals(ix, &t);

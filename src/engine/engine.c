@@ -14,6 +14,7 @@
 #include "engine/private.h"
 
 #define MAX_GROUPS 64
+#define MAX_TRANSFER ((size_t)512 << 20)
 #define FIRST_POPULATED ((size_t)64 << 20) /* before open returns, some 20 ms */
 #define ROOM_FOR_ONE (4 * (size_t)KVT__SLOT_ROOM) /* what a slot has around it */
 #define GIB ((double)(UINT64_C(1) << 30))
@@ -202,6 +203,19 @@ largest_chunk(const struct kvt_engine *e)
     return most;
 }
 
+static uint64_t
+smallest_chunk(const struct kvt_engine *e)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t g = 0; g < e->n_groups; g++) {
+        uint64_t bytes = kvt__chunk_bytes(&e->groups[g].view, e->chunk_tokens);
+        if (bytes < least)
+            least = bytes;
+    }
+    return least;
+}
+
 static int
 open_pool(struct kvt_engine *e, const struct kvt_config *config)
 {
@@ -214,7 +228,8 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
 
     if (err)
         return err;
-    /* A quarter is kept for loads: two slots is the least that can work. */
+    /* Half of the memory for transfers is kept for loads: two slots is the least that
+     * can work. */
     if (!kvt__pool_fits(e->pool, 2 * largest_chunk(e)))
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB cannot hold two chunks of "
                          "%llu bytes; raise it or lower chunk_size.",
@@ -226,9 +241,41 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
     return 0;
 }
 
-static int
-open_parts(struct kvt_engine *e, const struct kvt_config *config)
+/* How much of each worker's pool chunks only pass through. */
+static size_t
+transfer_bytes(const struct kvt_engine *e, size_t pool_bytes)
 {
+    size_t least = 2 * ((size_t)largest_chunk(e) + ROOM_FOR_ONE);
+    size_t bytes = pool_bytes / 4 < MAX_TRANSFER ? pool_bytes / 4 : MAX_TRANSFER;
+
+    bytes = bytes > least ? bytes : least;
+    return bytes < pool_bytes ? bytes : pool_bytes;
+}
+
+/* The scheduler works out the same numbers as the workers without having a pool. */
+static int
+open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
+{
+    size_t pool_bytes = (size_t)(params->config->max_local_cpu_size * GIB);
+    bool worker = e->role & KVT_ROLE_WORKER;
+
+    e->transfer_bytes = params->config->local_cpu ? transfer_bytes(e, pool_bytes)
+                                                  : pool_bytes / 2;
+    if (!params->config->local_cpu || (!worker && !params->instance))
+        return 0;
+    struct kvt__memory_params memory = {
+        .pool = e->pool, .instance = params->instance, .rank = e->rank,
+        .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
+        .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
+        .object_bytes = smallest_chunk(e),
+        .policy = kvt__policy_named(params->config->cache_policy) };
+    return memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
+}
+
+static int
+open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
+{
+    const struct kvt_config *config = params->config;
     size_t n_threads = e->role & KVT_ROLE_WORKER ? (size_t)config->disk_io_threads : 1;
     int err = kvt__exec_open(n_threads ? n_threads : 1, &e->exec);
 
@@ -241,6 +288,12 @@ open_parts(struct kvt_engine *e, const struct kvt_config *config)
     err = kvt__store_open(&store, &e->store);
     if (!err && e->role & KVT_ROLE_WORKER)
         err = open_pool(e, config);
+    if (!err)
+        err = open_memory(e, params);
+    if (!err && !kvt__store_n_tiers(e->store))
+        err = kvt__fail(EINVAL, "no tier is configured; set local_cpu: true, remote_url "
+                        "(for example fs:///var/cache/kvtier), remote_storage_plugins or "
+                        "local_disk.");
     struct kvt__tagset *untagged;
     return err ? err : kvt__tagset(e, "", &untagged);
 }
@@ -354,7 +407,7 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
     if (!err)
         err = copy_description(e, params);
     if (!err)
-        err = open_parts(e, params->config);
+        err = open_parts(e, params);
     if (err) {
         free_engine(e);
         return err;

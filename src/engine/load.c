@@ -3,8 +3,9 @@
  * Loading chunks into blocks.
  *
  * A load is a list of items, one a chunk.  An item waits for a slot, is read by
- * the store into it and verified there, and is then copied into its blocks, unless
- * the load was closed meanwhile (deadline or cancel).  A load is done when it is
+ * the store into it and verified there (or shares the slot of a chunk that is in
+ * host memory), and is then copied into its blocks, unless the load was closed
+ * meanwhile (deadline or cancel).  A load is done when it is
  * closed and no copy runs, or when all items have ended; what is still being read
  * then keeps its slot until the storage answers.
  *
@@ -212,6 +213,26 @@ end_copy(struct kvt_load *load, struct kvt__load_item *item)
     pthread_mutex_unlock(&load->lock);
 }
 
+/* Where the chunk came from. */
+static void
+count_bytes(struct kvt__load_item *item)
+{
+    const struct kvt__store_req *req = &item->req;
+    struct kvt_load *load = item->load;
+    struct kvt__counters *counters = &load->engine->counters;
+
+    if (!req->verified)
+        kvt__count(counters, KVT__N_unverified_chunks, 1);
+    if (req->borrowed) {
+        kvt__count(counters, KVT__N_memory_hits, 1);
+        return;
+    }
+    kvt__count(counters, KVT__N_load_bytes, req->slot.bytes);
+    pthread_mutex_lock(&load->lock);
+    load->bytes += req->slot.bytes;
+    pthread_mutex_unlock(&load->lock);
+}
+
 static void
 was_read(struct kvt__store_req *req)
 {
@@ -221,12 +242,7 @@ was_read(struct kvt__store_req *req)
     int status = load_status(req->status);
 
     if (!status) {
-        kvt__count(&e->counters, KVT__N_load_bytes, req->slot.bytes);
-        if (!req->verified)
-            kvt__count(&e->counters, KVT__N_unverified_chunks, 1);
-        pthread_mutex_lock(&load->lock);
-        load->bytes += req->slot.bytes;
-        pthread_mutex_unlock(&load->lock);
+        count_bytes(item);
         if (begin_copy(load)) {
             kvt__scatter(&e->groups[load->parts[item->io].group].view, item->blocks,
                          req->tokens, req->slot.payload);
@@ -237,6 +253,11 @@ was_read(struct kvt__store_req *req)
     }
     kvt__pool_release(e->pool, &req->slot);
     kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
+    if (!req->borrowed) {
+        pthread_mutex_lock(&e->loads.lock);
+        e->loads.n_reading--;
+        pthread_mutex_unlock(&e->loads.lock);
+    }
     end_item(item, status);
     kvt__loads_pump(e);
 }
@@ -253,15 +274,31 @@ wanted(const struct kvt__store_req *req)
            item->chunk <= atomic_load(&load->parts[item->io].broken_at);
 }
 
-/* Take the first waiting item, if it has a slot or needs none. */
-static struct kvt__load_item *
-take_waiting(struct kvt_engine *e)
+/* Find memory for an item: what holds its chunk already, or a slot to read it into;
+ * loads.lock is held. */
+static bool
+find_slot_locked(struct kvt_engine *e, struct kvt__load_item *item)
 {
+    if (kvt__store_borrow(e->store, &item->req))
+        return true;
+    if (!kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
+        return false;
+    e->loads.n_reading++;
+    return true;
+}
+
+/* Take the first waiting item, if it has a slot or needs none.  short_of: bytes that it
+ * lacks and no read under way will give back; 0: none. */
+static struct kvt__load_item *
+take_waiting(struct kvt_engine *e, uint64_t *short_of)
+{
+    *short_of = 0;
     pthread_mutex_lock(&e->loads.lock);
     struct kvt__load_item *item = e->loads.first_waiting;
-    if (item && wanted(&item->req) &&
-        !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
+    if (item && wanted(&item->req) && !find_slot_locked(e, item)) {
+        *short_of = e->loads.n_reading ? 0 : item->req.bytes;
         item = NULL;
+    }
     if (item) {
         e->loads.first_waiting = item->next_waiting;
         if (!e->loads.first_waiting)
@@ -275,8 +312,14 @@ void
 kvt__loads_pump(struct kvt_engine *engine)
 {
     struct kvt__load_item *item;
+    uint64_t short_of;
 
-    while ((item = take_waiting(engine))) {
+    for (;;) {
+        item = take_waiting(engine, &short_of);
+        if (!item && (!short_of || !kvt__store_reclaim(engine->store, short_of)))
+            return;
+        if (!item)
+            continue;
         if (item->req.slot.payload) {
             kvt__count(&engine->counters, KVT__N_loads_pending, 1);
             kvt__store_submit(engine->store, &item->req);

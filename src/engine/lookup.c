@@ -33,14 +33,16 @@ static bool
 rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group, bool lease)
 {
     struct kvt_engine *e = seq->engine;
-    const struct kvt__id *id = kvt__seq_id(seq, chunk, rank, group);
+    const struct kvt__space *space;
+    const struct kvt__id *id = kvt__seq_id(seq, chunk, rank, group, &space);
 
     if (!id)
         return false;
     if (!lease)
-        return kvt__store_find(e->store, id);
+        return kvt__store_find(e->store, space, id);
     uint8_t *held = &seq->leases[chunk * n_parts(e) + rank * e->n_groups + group];
-    int level = *held ? *held - 1 : kvt__store_lease(e->store, id, seq->lease_until_ns);
+    int level = *held ? *held - 1 : kvt__store_lease(e->store, space, id,
+                                                         seq->lease_until_ns);
     *held = (uint8_t)(level + 1);
     return level >= 0;
 }
@@ -138,14 +140,15 @@ kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
         return;
     for (size_t i = 0; i < seq->n_leased_chunks * n_parts(engine); i++) {
         uint32_t part = (uint32_t)(i % n_parts(engine));
+        const struct kvt__space *space;
 
         if (!seq->leases[i])
             continue;
         const struct kvt__id *id = expired ? NULL :
             kvt__seq_id(seq, i / n_parts(engine), part / engine->n_groups,
-                        part % engine->n_groups);
+                        part % engine->n_groups, &space);
         if (id)
-            kvt__store_unlease(engine->store, seq->leases[i] - 1, id);
+            kvt__store_unlease(engine->store, seq->leases[i] - 1, space, id);
         seq->leases[i] = 0;
     }
 }
@@ -308,6 +311,7 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     size_t limit = (size_t)(max_tokens / engine->chunk_tokens);
     if (limit > seq->n_chunks)
         limit = seq->n_chunks;
+    kvt__store_look_who_lives(engine->store);
     for (;;) {
         /* Asked before the index is read: a probe that ends now was not seen. */
         bool waiting = seq->probe && !atomic_load(&seq->probe->done) &&

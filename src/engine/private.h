@@ -61,6 +61,7 @@ struct kvt_engine {
     struct kvt__counters counters;
     struct kvt__exec *exec;
     struct kvt__pool *pool; /* WORKER only */
+    size_t transfer_bytes;  /* of it, that chunks do not stay in */
     struct kvt__store *store;
     struct kvt__job scan; /* of the tiers, once, by a worker */
 
@@ -78,6 +79,7 @@ struct kvt_engine {
     struct {
         pthread_mutex_t lock;
         struct kvt__load_item *first_waiting, **last_waiting; /* for a slot */
+        size_t n_reading; /* that have a slot of their own */
         struct kvt_load *first_done, **last_done;
         size_t n_items; /* of loads, not ended yet */
         pthread_cond_t idle;
@@ -161,8 +163,8 @@ struct kvt_seq {
 void kvt__probe_unref(struct kvt__probe *probe);
 
 /* The identity of a chunk for a rank and group in their present epoch, made only
- * once; NULL: no memory. */
+ * once, and its space; NULL: no memory. */
 const struct kvt__id *kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank,
-                                  uint32_t group);
+                                  uint32_t group, const struct kvt__space **space);
 
 #endif

@@ -92,6 +92,19 @@ all_real(const struct kvt__view *view, const int32_t *blocks, uint32_t n)
     return true;
 }
 
+/* Half of what chunks may not stay in is kept for loads.  With nothing under way, what
+ * is free does not lie together. */
+static bool
+take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
+{
+    size_t keep = e->transfer_bytes / 2;
+
+    return kvt__pool_acquire(e->pool, bytes, keep, out) ||
+           (!kvt__counted(&e->counters, KVT__N_stores_pending) &&
+            kvt__store_reclaim(e->store, bytes) &&
+            kvt__pool_acquire(e->pool, bytes, keep, out));
+}
+
 /* Copy one chunk into a slot and hand it to the store.  False: no slot. */
 static bool
 save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
@@ -105,12 +118,11 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
 
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &id);
-    if (kvt__store_touch(e->store, &id)) {
+    if (kvt__store_touch(e->store, &k->space, &id)) {
         kvt__count(&e->counters, KVT__N_store_known, 1);
         return true;
     }
-    if (!kvt__pool_acquire(e->pool, kvt__chunk_bytes(view, chunk->n_tokens),
-                           kvt__pool_bytes(e->pool) / 4, &slot))
+    if (!take_slot(e, kvt__chunk_bytes(view, chunk->n_tokens), &slot))
         return false;
     struct kvt__save *save = take_save(e);
     if (!save) {

@@ -297,7 +297,8 @@ make_ids(const struct kvt_seq *seq, struct kvt__seq_ids *ids, size_t chunk)
 }
 
 const struct kvt__id *
-kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group)
+kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
+            const struct kvt__space **space)
 {
     struct kvt__seq_ids *ids = &seq->ids[rank * seq->engine->n_groups + group];
     const struct kvt__keyspace *k = kvt__keyspace(seq->engine, seq->tagset, rank, group);
@@ -310,7 +311,8 @@ kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group)
     }
     if (make_ids(seq, ids, chunk + AHEAD))
         return NULL;
+    *space = &k->space;
     if (chunk + AHEAD < ids->n)
-        kvt__store_prefetch(seq->engine->store, &ids->ids[chunk + AHEAD]);
+        kvt__store_prefetch(seq->engine->store, *space, &ids->ids[chunk + AHEAD]);
     return &ids->ids[chunk];
 }

@@ -212,7 +212,7 @@ fill(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
 
     ix_id_words(&entry->id, id);
     IX_STORE(&e->lease, 0);
-    IX_STORE(&e->recency, recency > 0 ? (uint64_t)recency : 0);
+    IX_STORE(&e->recency, recency > 0 ? (uint64_t)recency & ~IX_USES : 0);
     IX_STORE(&e->hash, (uint64_t)entry->hash);
     IX_STORE(&e->packed, entry->bytes | (uint64_t)entry->space << 40
                              | (uint64_t)entry->path << 56
@@ -315,7 +315,7 @@ to_ready(struct kvt__index *ix, struct kvt__index_claim *claim)
     struct ix_header *h = &ix->map->header;
     uint64_t unread = ix_is_unread(IX_LOAD(&e->tokens_flags));
     if (!IX_LOAD(&e->recency))
-        IX_STORE(&e->recency, (uint64_t)kvt__wall_ns());
+        IX_STORE(&e->recency, (uint64_t)kvt__wall_ns() & ~IX_USES);
     ix_begin(ix);
     IX_ADD(&h->n_ready, 1);
     IX_ADD(&h->n_unread, unread);

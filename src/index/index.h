@@ -25,6 +25,13 @@
 
 struct kvt__index;
 
+/* Which entries are evicted first: those unused longest, used least often, made
+ * first, or used last. */
+enum kvt__policy { KVT__LRU, KVT__LFU, KVT__FIFO, KVT__MRU };
+
+/* As cache_policy names it; LRU for any other name. */
+enum kvt__policy kvt__policy_named(const char *name);
+
 struct kvt__index_params {
     /* The store's private directory, open; -1: a table of this process alone,
      * in anonymous memory. */
@@ -32,6 +39,7 @@ struct kvt__index_params {
     uint64_t n_entries;   /* wanted when the file is made; rounded up */
     uint64_t limit_bytes; /* 0: none */
     bool writer;          /* claims entries and evicts; else finds and leases */
+    enum kvt__policy policy; /* of this handle's uses and evictions */
 };
 
 /* Open or make the table.  A file of another version, of wrong size or with a
@@ -47,6 +55,9 @@ int kvt__index_open(const struct kvt__index_params *params,
 void kvt__index_close(struct kvt__index *ix);
 
 bool kvt__index_is_shared(const struct kvt__index *ix);
+
+/* Whether a writer of it lives: a few system calls. */
+bool kvt__index_has_writer(const struct kvt__index *ix);
 
 /* Whether every file of the directory is in the table, and saying so.  It is no
  * longer true, and unset, when an owner died or closed amid a store or eviction:
@@ -86,7 +97,8 @@ struct kvt__index_entry {
     uint32_t path;      /* number of the directory, below 128 */
     uint32_t tokens;
     uint32_t flags;
-    int64_t recency_ns; /* wall clock */
+    int64_t recency_ns; /* wall clock, a multiple of 4096 */
+    uint32_t n_uses;    /* at most 4095; of an entry to claim: 0 */
     int64_t lease_ns;   /* monotonic clock */
 };
 
@@ -147,10 +159,10 @@ int kvt__index_evict(struct kvt__index *ix, const struct kvt__id *id, bool force
 void kvt__index_removed(struct kvt__index *ix, struct kvt__index_claim *claim);
 void kvt__index_restore(struct kvt__index *ix, struct kvt__index_claim *claim);
 
-/* The up to n ready, unleased entries that were used longest ago, oldest first;
+/* The up to n ready, unleased entries that the policy lets go first, in that order;
  * returns their number.  near: only the sixteen places where this identity could
  * stand (NULL: all).  Walks the table. */
-size_t kvt__index_oldest(const struct kvt__index *ix, const struct kvt__id *near,
+size_t kvt__index_first(const struct kvt__index *ix, const struct kvt__id *near,
                          struct kvt__index_entry *out, size_t n);
 
 /* Call fn with every ready entry until it returns false.  Walks the table;

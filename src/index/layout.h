@@ -18,7 +18,7 @@
 #endif
 
 #define IX_MAGIC "KVTINDEX"
-#define IX_VERSION 1u
+#define IX_VERSION 2u
 #define IX_HEADER_BYTES 4096u
 #define IX_N_OWNERS 64u
 #define IX_N_SPACES 1024u
@@ -204,6 +204,11 @@ ix_is_unread(uint64_t tokens_flags)
 {
     return (tokens_flags >> 32 & KVT__INDEX_UNREAD) != 0;
 }
+
+/* ------------------------------------------------------------------ recency */
+
+/* Wall clock, nanoseconds, with the number of uses in the low 12 bits. */
+#define IX_USES UINT64_C(0xfff)
 
 /* ------------------------------------------------------------------- leases */
 

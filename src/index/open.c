@@ -149,6 +149,7 @@ kvt__index_open(const struct kvt__index_params *params, struct kvt__index **out)
     ix->lock_fd = -1;
     ix->owner = -1;
     ix->limit_bytes = params->limit_bytes;
+    ix->policy = params->policy;
     if (params->dirfd >= 0) {
         rc = open_shared(ix, params);
         if (rc)
@@ -229,6 +230,12 @@ bool
 kvt__index_is_shared(const struct kvt__index *ix)
 {
     return ix->lock_fd >= 0;
+}
+
+bool
+kvt__index_has_writer(const struct kvt__index *ix)
+{
+    return ix_usable(ix) && kvt__ix_live_owners(ix) != 0;
 }
 
 bool

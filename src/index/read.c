@@ -47,7 +47,9 @@ kvt__ix_read(const struct ix_entry *e, uint64_t *word,
         memcpy(out->id.b, id, sizeof id);
         out->hash = (int64_t)IX_LOAD(&e->hash);
         unpack(out, IX_LOAD(&e->packed), IX_LOAD(&e->tokens_flags));
-        out->recency_ns = (int64_t)IX_LOAD(&e->recency);
+        uint64_t recency = IX_LOAD(&e->recency);
+        out->recency_ns = (int64_t)(recency & ~IX_USES);
+        out->n_uses = (uint32_t)(recency & IX_USES);
         out->lease_ns = ix_lease_end(IX_LOAD(&e->lease));
         if (IX_LOAD(&e->word) == *word)
             return out->space < IX_N_SPACES;
@@ -138,9 +140,8 @@ kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
         /* The lease stands before this look: an eviction that moved the word
          * first is seen here, a later one sees the lease. */
         if (IX_LOAD_SEQ(&e->word) == word) {
-            out->recency_ns = kvt__wall_ns();
+            kvt__ix_used(ix, e);
             out->lease_ns = ix_lease_end(lease);
-            IX_STORE(&e->recency, (uint64_t)out->recency_ns);
             return true;
         }
         ix_swap(&e->lease, &lease, old);
@@ -180,5 +181,5 @@ kvt__index_touch(struct kvt__index *ix, const struct kvt__id *id)
         return;
     struct ix_entry *e = kvt__ix_find(ix, id, &word, &entry);
     if (e)
-        IX_STORE(&e->recency, (uint64_t)kvt__wall_ns());
+        kvt__ix_used(ix, e);
 }

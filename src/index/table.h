@@ -13,6 +13,7 @@ struct kvt__index {
     uint64_t n_entries;
     uint64_t group_mask;
     uint64_t limit_bytes;
+    enum kvt__policy policy;
     int lock_fd;           /* -1: a table of this process alone */
     int owner;             /* number of the owner record, -1: a reader */
     unsigned generation;   /* of the process, see lock.c */
@@ -24,6 +25,14 @@ struct kvt__index {
 
 /* How long a call waits for the one that makes or recounts. */
 #define IX_LOCK_WAIT_NS (INT64_C(5) * 1000000000)
+
+/* ----------------------------------------------------------------- policy.c */
+
+/* The entry with the smallest key is evicted first. */
+uint64_t kvt__ix_policy_key(enum kvt__policy policy, uint64_t recency);
+
+/* It was used now. */
+void kvt__ix_used(const struct kvt__index *ix, struct ix_entry *e);
 
 /* ------------------------------------------------------------------- lock.c */
 

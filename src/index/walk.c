@@ -1,76 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks over ready entries: the oldest, each, all of them gone; and totals.
+ * Walks over ready entries: those to evict first, each, all of them gone; and totals.
  * Any thread, no lock. */
 #include "base/clock.h"
 #include "index/table.h"
 
-/* --------------------------------------------------------- heap, newest first */
+/* ------------------------------------------------- heap, those that go last first */
 
-static void
-swap(struct kvt__index_entry *a, struct kvt__index_entry *b)
+struct first {
+    struct kvt__index_entry *heap;
+    size_t n, max;
+    int64_t now;
+    enum kvt__policy policy;
+};
+
+static uint64_t
+key(const struct first *f, size_t i)
 {
-    struct kvt__index_entry t = *a;
-
-    *a = *b;
-    *b = t;
+    return kvt__ix_policy_key(f->policy, (uint64_t)f->heap[i].recency_ns |
+                                             f->heap[i].n_uses);
 }
 
 static void
-sift_down(struct kvt__index_entry *heap, size_t i, size_t n)
+swap(struct first *f, size_t i, size_t j)
+{
+    struct kvt__index_entry t = f->heap[i];
+
+    f->heap[i] = f->heap[j];
+    f->heap[j] = t;
+}
+
+static void
+sift_down(struct first *f, size_t i, size_t n)
 {
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n
-            && heap[child + 1].recency_ns > heap[child].recency_ns)
+        if (child + 1 < n && key(f, child + 1) > key(f, child))
             child++;
-        if (heap[i].recency_ns >= heap[child].recency_ns)
+        if (key(f, i) >= key(f, child))
             return;
-        swap(&heap[i], &heap[child]);
+        swap(f, i, child);
     }
 }
 
 static void
-sift_up(struct kvt__index_entry *heap, size_t i)
+sift_up(struct first *f, size_t i)
 {
-    for (; i && heap[i].recency_ns > heap[(i - 1) / 2].recency_ns;
-         i = (i - 1) / 2)
-        swap(&heap[i], &heap[(i - 1) / 2]);
+    for (; i && key(f, i) > key(f, (i - 1) / 2); i = (i - 1) / 2)
+        swap(f, i, (i - 1) / 2);
 }
 
-struct oldest {
-    struct kvt__index_entry *heap;
-    size_t n, max;
-    int64_t now;
-};
-
 static void
-offer(struct oldest *o, const struct ix_entry *e)
+offer(struct first *f, const struct ix_entry *e)
 {
     struct kvt__index_entry entry;
     uint64_t word = IX_LOAD(&e->word);
 
     if (ix_word_state(word) != IX_READY
-        || ix_lease_holds(IX_LOAD(&e->lease), o->now))
+        || ix_lease_holds(IX_LOAD(&e->lease), f->now))
         return;
-    if (o->n == o->max
-        && (int64_t)IX_LOAD(&e->recency) >= o->heap[0].recency_ns)
+    if (f->n == f->max
+        && kvt__ix_policy_key(f->policy, IX_LOAD(&e->recency)) >= key(f, 0))
         return;
     if (!kvt__ix_read(e, &word, &entry))
         return;
-    if (o->n < o->max) {
-        o->heap[o->n] = entry;
-        sift_up(o->heap, o->n++);
-    } else if (entry.recency_ns < o->heap[0].recency_ns) {
-        o->heap[0] = entry;
-        sift_down(o->heap, 0, o->n);
+    if (f->n < f->max) {
+        f->heap[f->n] = entry;
+        sift_up(f, f->n++);
+    } else {
+        f->heap[0] = entry;
+        sift_down(f, 0, f->n);
     }
 }
 
 size_t
-kvt__index_oldest(const struct kvt__index *ix, const struct kvt__id *near,
-                  struct kvt__index_entry *out, size_t n)
+kvt__index_first(const struct kvt__index *ix, const struct kvt__id *near,
+                 struct kvt__index_entry *out, size_t n)
 {
-    struct oldest o = { .heap = out, .max = n, .now = kvt__now_ns() };
+    struct first f = { .heap = out, .max = n, .now = kvt__now_ns(),
+                       .policy = ix->policy };
     struct ix_entry *groups[2];
     uint64_t id[2];
 
@@ -80,16 +87,16 @@ kvt__index_oldest(const struct kvt__index *ix, const struct kvt__id *near,
         ix_id_words(near, id);
         unsigned n_groups = kvt__ix_groups(ix, id, groups);
         for (unsigned i = 0; i < n_groups * IX_GROUP; i++)
-            offer(&o, &groups[i / IX_GROUP][i % IX_GROUP]);
+            offer(&f, &groups[i / IX_GROUP][i % IX_GROUP]);
     } else {
         for (uint64_t i = 0; i < ix->n_entries; i++)
-            offer(&o, &ix->map->entries[i]);
+            offer(&f, &ix->map->entries[i]);
     }
-    for (size_t left = o.n; left > 1; left--) {
-        swap(&out[0], &out[left - 1]);
-        sift_down(out, 0, left - 1);
+    for (size_t left = f.n; left > 1; left--) {
+        swap(&f, 0, left - 1);
+        sift_down(&f, 0, left - 1);
     }
-    return o.n;
+    return f.n;
 }
 
 void

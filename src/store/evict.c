@@ -46,11 +46,36 @@ evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *
     return true;
 }
 
+/* A walk of the table is worth a few evictions, where a few are little. */
+static size_t
+at_least(const struct kvt__index_totals *totals)
+{
+    return totals->n_ready / BATCH < BATCH ? (size_t)totals->n_ready / BATCH : BATCH;
+}
+
+uint64_t
+kvt__level_evict(struct kvt__store *store, struct kvt__level *level, uint64_t bytes)
+{
+    struct kvt__index_entry oldest[BATCH];
+    struct kvt__index_totals totals;
+    uint64_t gone = 0;
+    size_t n_gone = 0;
+
+    kvt__index_get_totals(level->index, &totals);
+    size_t n = kvt__index_first(level->index, NULL, oldest, BATCH);
+    for (size_t i = 0; i < n && (gone < bytes || n_gone < at_least(&totals)); i++) {
+        if (!evict(store, level, &oldest[i].id))
+            continue;
+        gone += oldest[i].bytes;
+        n_gone++;
+    }
+    return gone;
+}
+
 int
 kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
                      uint64_t bytes)
 {
-    struct kvt__index_entry oldest[BATCH];
     struct kvt__index_totals totals;
 
     kvt__index_get_totals(level->index, &totals);
@@ -61,16 +86,7 @@ kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
     for (;;) {
         if (!kvt__index_reserve(level->index, bytes))
             return 0;
-        bool evicted = false;
-        size_t n = kvt__index_oldest(level->index, NULL, oldest, BATCH);
-        for (size_t i = 0; i < n; i++) {
-            if (!evict(store, level, &oldest[i].id))
-                continue;
-            evicted = true;
-            if (!kvt__index_reserve(level->index, bytes))
-                return 0;
-        }
-        if (!evicted)
+        if (!kvt__level_evict(store, level, bytes))
             return kvt__fail(ENOSPC, "%s: no room for %llu bytes and nothing to "
                              "evict", level->tier->ops->name,
                              (unsigned long long)bytes);
@@ -82,7 +98,7 @@ kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
                       const struct kvt__id *id)
 {
     struct kvt__index_entry oldest[4];
-    size_t n = kvt__index_oldest(level->index, id, oldest, 4);
+    size_t n = kvt__index_first(level->index, id, oldest, 4);
 
     for (size_t i = 0; i < n; i++)
         if (evict(store, level, &oldest[i].id))

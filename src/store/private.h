@@ -6,12 +6,20 @@
 
 #include "base/crc32c.h"
 #include "store/store.h"
+#include "tier/cpu/cpu.h"
+
+#define KVT__MAX_ENTRIES (UINT64_C(1) << 20)
 
 /* One tier and its index. */
 struct kvt__level {
     struct kvt__tier *tier;
-    struct kvt__index *index;
+    struct kvt__index *index; /* what this process stores is entered here; NULL: it
+                               * has no memory of its own */
     char *url;
+    /* Host memory has an index for each rank; those not looked up have none. */
+    bool in_memory;
+    struct kvt__rank_memory *ranks;
+    uint32_t n_ranks;
 };
 
 struct kvt__store {
@@ -19,18 +27,41 @@ struct kvt__store {
     struct kvt__counters *counters;
     bool refuse_unverified;
     atomic_bool stopping; /* a scan gives up */
+    struct kvt__pool *pool; /* of the level in memory */
     size_t n_levels;
     struct kvt__level levels[KVT__MAX_LEVELS];
 };
+
+/* Put the slot of req into one level.  0; -EEXIST it is there; -errno with a
+ * sentence.  verified: its checksum was checked, or made. */
+int kvt__level_put(struct kvt__store *store, struct kvt__level *level,
+                   const struct kvt__object *object, const struct kvt__store_req *req,
+                   bool verified);
+
+/* The index that tells of a space's chunks; NULL: none here does. */
+struct kvt__index *kvt__level_index(const struct kvt__level *level,
+                                    const struct kvt__space *space);
+
+/* Keep the slot of req in host memory.  As kvt__level_put(); -ENODEV: there is no
+ * such level. */
+int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
+                     bool verified);
+
+void kvt__memory_close(struct kvt__level *level);
 
 /* The key text of a hash in a space.  0 or -ENAMETOOLONG. */
 int kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned,
                    char *out, size_t size);
 
 /* Take bytes from a level's budget, evicting what was used longest ago.  Blocks.
- * near: as kvt__index_oldest().  0 or -ENOSPC. */
+ * 0 or -ENOSPC. */
 int kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
                          uint64_t bytes);
+
+/* Evict what was used longest ago until bytes are gone, or nothing more can be found
+ * at once.  The bytes that are gone. */
+uint64_t kvt__level_evict(struct kvt__store *store, struct kvt__level *level,
+                          uint64_t bytes);
 
 /* Evict one of the entries that stand where id would. */
 int kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,

@@ -367,6 +367,10 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
                                             .local_ranks = 1 };
         err = kvt__store_open(&params, &s->store);
     }
+    if (!err && !kvt__store_n_tiers(s->store))
+        err = kvt__fail(EINVAL, "no tier with storage is configured; set remote_url (for "
+                        "example fs:///var/cache/kvtier), remote_storage_plugins or "
+                        "local_disk.");
     if (err) {
         kvt_store_close(s);
         return err;

@@ -63,18 +63,20 @@ begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
            !kvt__index_evict(level->index, &found.id, true, NULL, claim);
 }
 
-static int
-put_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
-          struct kvt__store_req *req)
+int
+kvt__level_put(struct kvt__store *store, struct kvt__level *level,
+               const struct kvt__object *object, const struct kvt__store_req *req,
+               bool verified)
 {
-    struct kvt__level *level = &store->levels[i];
     const struct kvt__tier_ops *ops = level->tier->ops;
     struct kvt__index_claim claim, old;
 
     if (kvt__index_find(level->index, &req->id, NULL))
         return -EEXIST;
     struct kvt__index_entry entry = entry_of(
-        req, i, ops->stored_bytes(level->tier, object, req->slot.bytes));
+        req, (size_t)(level - store->levels),
+        ops->stored_bytes(level->tier, object, req->slot.bytes));
+    entry.flags = verified ? 0 : KVT__INDEX_FOREIGN;
     kvt__level_forget_name(level, object->key);
     int err = claim_entry(store, level, &entry, &claim);
     if (err)
@@ -94,6 +96,7 @@ put_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
     return 0;
 }
 
+/* In every tier but host memory, which has it since it was submitted. */
 static int
 put(struct kvt__store *store, const struct kvt__object *object,
     struct kvt__store_req *req)
@@ -101,7 +104,8 @@ put(struct kvt__store *store, const struct kvt__object *object,
     int result = -EEXIST;
 
     for (size_t i = 0; i < store->n_levels; i++) {
-        int err = put_level(store, i, object, req);
+        int err = store->levels[i].in_memory ? -EEXIST :
+            kvt__level_put(store, &store->levels[i], object, req, true);
 
         if (err && err != -EEXIST)
             return err;
@@ -167,6 +171,8 @@ get(struct kvt__store *store, const struct kvt__object *object,
     for (size_t i = 0; i < store->n_levels; i++) {
         int err = get_level(store, &store->levels[i], object, req);
 
+        if (!err && !store->levels[i].in_memory)
+            (void)kvt__memory_keep(store, req, req->verified); /* no room: as well */
         if (!err)
             return 0;
         if (err != -ENOENT)
@@ -215,6 +221,7 @@ probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object
     return err == -EEXIST ? 0 : err;
 }
 
+/* Of host memory the index knows everything. */
 static int
 probe(struct kvt__store *store, const struct kvt__object *object,
       const struct kvt__store_req *req)
@@ -222,12 +229,20 @@ probe(struct kvt__store *store, const struct kvt__object *object,
     int result = -ENOENT;
 
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!probe_level(store, i, object, req))
+        if (!store->levels[i].in_memory && !probe_level(store, i, object, req))
             result = 0;
     return result;
 }
 
 /* ------------------------------------------------------------------ running */
+
+static void
+tell_why(struct kvt__store_req *req)
+{
+    req->why[0] = '\0';
+    if (req->status)
+        snprintf(req->why, sizeof req->why, "%s", kvt__why());
+}
 
 void
 kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
@@ -235,8 +250,8 @@ kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
     char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__object object;
 
-    req->status = describe(req, key, sizeof key, &object);
-    if (!req->status) {
+    req->status = req->borrowed ? 0 : describe(req, key, sizeof key, &object);
+    if (!req->status && !req->borrowed) {
         switch (req->op) {
         case KVT__STORE_PUT:
             req->status = put(store, &object, req);
@@ -249,9 +264,7 @@ kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
             break;
         }
     }
-    req->why[0] = '\0';
-    if (req->status)
-        snprintf(req->why, sizeof req->why, "%s", kvt__why());
+    tell_why(req);
 }
 
 static void
@@ -278,5 +291,13 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 
     req->store = store;
     req->job.run = run_job;
+    if (req->op == KVT__STORE_PUT) {
+        req->status = kvt__memory_keep(store, req, true);
+        if (store->n_levels == 1 && req->status != -ENODEV) {
+            tell_why(req);
+            req->done(req);
+            return;
+        }
+    }
     kvt__exec_submit(store->exec, prios[req->op], &req->job);
 }

@@ -14,7 +14,6 @@
 
 #define GIB ((double)(UINT64_C(1) << 30))
 #define MIN_ENTRIES (UINT64_C(1) << 14)
-#define MAX_ENTRIES (UINT64_C(1) << 20)
 
 /* Twice what fits, so that a full store is a half-full table. */
 static uint64_t
@@ -24,7 +23,7 @@ n_entries_for(uint64_t limit, uint64_t object_bytes)
 
     if (n < MIN_ENTRIES)
         return MIN_ENTRIES;
-    return n < MAX_ENTRIES ? n : MAX_ENTRIES;
+    return n < KVT__MAX_ENTRIES ? n : KVT__MAX_ENTRIES;
 }
 
 static int
@@ -47,7 +46,8 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     struct kvt__index_params index = {
         .dirfd = level->tier->ops->private_dir(level->tier),
         .n_entries = n_entries_for(limit, params->object_bytes),
-        .limit_bytes = limit, .writer = true };
+        .limit_bytes = limit, .writer = true,
+        .policy = kvt__policy_named(params->config->cache_policy) };
     err = kvt__index_open(&index, &level->index);
     if (err) {
         level->tier->ops->close(level->tier);
@@ -118,9 +118,6 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
     err = open_plugins(store, params);
     if (!err && params->config->remote_url)
         err = open_level(store, params, "remote_url", params->config->remote_url);
-    if (!err && !store->n_levels)
-        err = kvt__fail(EINVAL, "no tier is configured; set remote_url (for example "
-                        "fs:///var/cache/kvtier) or remote_storage_plugins.");
     if (err) {
         kvt__store_close(store);
         return err;
@@ -135,24 +132,38 @@ kvt__store_close(struct kvt__store *store)
     if (!store)
         return;
     for (size_t i = 0; i < store->n_levels; i++) {
-        kvt__index_close(store->levels[i].index);
-        store->levels[i].tier->ops->close(store->levels[i].tier);
-        free(store->levels[i].url);
+        struct kvt__level *level = &store->levels[i];
+
+        if (!level->in_memory)
+            kvt__index_close(level->index);
+        level->tier->ops->close(level->tier);
+        kvt__memory_close(level);
+        free(level->url);
     }
     free(store);
 }
 
 size_t
+kvt__store_n_tiers(const struct kvt__store *store)
+{
+    return store->n_levels;
+}
+
+size_t
 kvt__store_phase(const struct kvt__store *store)
 {
-    return store->levels[0].tier->ops->phase(store->levels[0].tier);
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].in_memory)
+            return store->levels[i].tier->ops->phase(store->levels[i].tier);
+    return 0;
 }
 
 int
 kvt__store_add_space(struct kvt__store *store, struct kvt__space *space)
 {
     for (size_t i = 0; i < store->n_levels; i++) {
-        int number = kvt__index_space(store->levels[i].index, space->text);
+        struct kvt__index *index = kvt__level_index(&store->levels[i], space);
+        int number = index ? kvt__index_space(index, space->text) : 0;
 
         if (number < 0)
             return number;
@@ -161,59 +172,106 @@ kvt__store_add_space(struct kvt__store *store, struct kvt__space *space)
     return 0;
 }
 
+/* Of the index that lives longest: host memory is the first level.  NULL: the memory
+ * is gone, and so is all that was in it. */
+static struct kvt__index *
+epoch_index(const struct kvt__store *store, const struct kvt__space *space,
+            uint32_t *number)
+{
+    size_t last = store->n_levels - 1;
+
+    *number = space->number[last];
+    return kvt__level_index(&store->levels[last], space);
+}
+
 uint64_t
-kvt__store_epoch(const struct kvt__store *store, const struct kvt__space *space)
+kvt__store_epoch(const struct kvt__store *store,
+                 const struct kvt__space *space)
 {
-    return kvt__index_epoch(store->levels[0].index, space->number[0]);
+    uint32_t number;
+    struct kvt__index *index = epoch_index(store, space, &number);
+
+    return index ? kvt__index_epoch(index, number) : 0;
 }
 
 void
-kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space)
+kvt__store_next_epoch(struct kvt__store *store,
+                      const struct kvt__space *space)
 {
-    kvt__index_next_epoch(store->levels[0].index, space->number[0]);
+    uint32_t number;
+    struct kvt__index *index = epoch_index(store, space, &number);
+
+    if (index)
+        kvt__index_next_epoch(index, number);
 }
 
 void
-kvt__store_prefetch(const struct kvt__store *store, const struct kvt__id *id)
+kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *space,
+                    const struct kvt__id *id)
 {
-    for (size_t i = 0; i < store->n_levels; i++)
-        kvt__index_prefetch(store->levels[i].index, id);
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__index *index = kvt__level_index(&store->levels[i], space);
+
+        if (index)
+            kvt__index_prefetch(index, id);
+    }
+}
+
+static bool
+level_has(const struct kvt__level *level, const struct kvt__space *space,
+          const struct kvt__id *id)
+{
+    struct kvt__index *index = kvt__level_index(level, space);
+
+    return index && kvt__index_find(index, id, NULL);
 }
 
 bool
-kvt__store_find(const struct kvt__store *store, const struct kvt__id *id)
+kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
+                const struct kvt__id *id)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (kvt__index_find(store->levels[i].index, id, NULL))
+        if (level_has(&store->levels[i], space, id))
             return true;
     return false;
 }
 
 bool
-kvt__store_touch(struct kvt__store *store, const struct kvt__id *id)
+kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
+                 const struct kvt__id *id)
 {
-    bool there = false;
+    bool everywhere = true;
 
     for (size_t i = 0; i < store->n_levels; i++) {
-        if (!kvt__index_find(store->levels[i].index, id, NULL))
-            continue;
-        kvt__index_touch(store->levels[i].index, id);
-        there = true;
+        struct kvt__level *level = &store->levels[i];
+
+        if (level_has(level, space, id))
+            kvt__index_touch(kvt__level_index(level, space), id);
+        else if (!level->in_memory || store->n_levels == 1)
+            everywhere = false;
     }
-    return there;
+    return everywhere;
 }
 
 int
-kvt__store_lease(struct kvt__store *store, const struct kvt__id *id, int64_t until_ns)
+kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
+                 const struct kvt__id *id, int64_t until_ns)
 {
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (kvt__index_lease(store->levels[i].index, id, until_ns, NULL))
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__index *index = kvt__level_index(&store->levels[i], space);
+
+        if (index && kvt__index_lease(index, id, until_ns, NULL))
             return (int)i;
+    }
     return -1;
 }
 
 void
-kvt__store_unlease(struct kvt__store *store, int level, const struct kvt__id *id)
+kvt__store_unlease(struct kvt__store *store, int level, const struct kvt__space *space,
+                   const struct kvt__id *id)
 {
-    kvt__index_unlease(store->levels[level].index, id);
+    struct kvt__index *index = kvt__level_index(&store->levels[level], space);
+
+    if (index)
+        kvt__index_unlease(index, id);
 }

@@ -27,16 +27,33 @@ struct kvt__store_params {
     uint32_t local_ranks;  /* workers on this host that share the store, >= 1 */
 };
 
-/* Open every tier the configuration names and its index.  Blocks.  Without any
- * tier: -EINVAL. */
+/* Open every tier the configuration names and its index.  Blocks. */
 int kvt__store_open(const struct kvt__store_params *params,
                     struct kvt__store **out);
 
 /* No request may be in flight. */
 void kvt__store_close(struct kvt__store *store);
 
+/* How many tiers there are. */
+size_t kvt__store_n_tiers(const struct kvt__store *store);
+
 /* Address modulo 4096 that payloads should have. */
 size_t kvt__store_phase(const struct kvt__store *store);
+
+struct kvt__memory_params {
+    struct kvt__pool *pool;  /* of this worker; NULL: this process has none */
+    const char *instance;    /* as in struct kvt_engine_params */
+    uint32_t rank, n_ranks;
+    bool looks_up;           /* what the other ranks have too */
+    uint64_t limit_bytes;    /* of each worker's pool */
+    uint64_t object_bytes;   /* the smallest payload that is usual */
+    enum kvt__policy policy;
+};
+
+/* Let chunks stay in host memory too, in front of all tiers.  Before any space is
+ * added. */
+int kvt__store_add_memory(struct kvt__store *store,
+                          const struct kvt__memory_params *params);
 
 /* All keys that differ only in their hash. */
 struct kvt__space {
@@ -56,29 +73,39 @@ uint64_t kvt__store_epoch(const struct kvt__store *store,
 void kvt__store_next_epoch(struct kvt__store *store,
                            const struct kvt__space *space);
 
+/* Before a lookup: memory whose process has died is gone. */
+void kvt__store_look_who_lives(struct kvt__store *store);
+
 /* It will be looked for soon. */
-void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__id *id);
+void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *space,
+                         const struct kvt__id *id);
 
 /* Whether any index has it. */
-bool kvt__store_find(const struct kvt__store *store, const struct kvt__id *id);
+bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
+                     const struct kvt__id *id);
 
-/* Mark used now wherever it is.  Whether any index has it. */
-bool kvt__store_touch(struct kvt__store *store, const struct kvt__id *id);
+/* Mark used now wherever it is.  Whether there is nothing to put: every tier has it;
+ * host memory need not, where there are others. */
+bool kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
+                      const struct kvt__id *id);
 
 /* The number of the first level whose index has it, where it is leased now; -1:
  * none has.  Each is ended once, before until_ns, by kvt__store_unlease(). */
-int kvt__store_lease(struct kvt__store *store, const struct kvt__id *id,
-                     int64_t until_ns);
-void kvt__store_unlease(struct kvt__store *store, int level, const struct kvt__id *id);
+int kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
+                     const struct kvt__id *id, int64_t until_ns);
+void kvt__store_unlease(struct kvt__store *store, int level,
+                        const struct kvt__space *space, const struct kvt__id *id);
 
 enum kvt__store_op {
-    KVT__STORE_PUT,   /* slot and crc to every tier that lacks it */
+    KVT__STORE_PUT,   /* slot and crc to every tier that lacks it; host memory has it
+                       * when it is submitted */
     KVT__STORE_GET,   /* into slot, from the first tier that has it, verified */
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
 };
 
 /* A request.  The caller fills in the first part and keeps it and what it points
- * to until done is called, once, on an executor thread. */
+ * to until done is called, once, on an executor thread; that of a PUT to nothing but
+ * host memory, before kvt__store_submit() returns. */
 struct kvt__store_req {
     enum kvt__store_op op;
     const struct kvt__space *space;
@@ -95,6 +122,7 @@ struct kvt__store_req {
     /* Asked when its turn comes; false: it ends with -ECANCELED.  NULL: yes. */
     bool (*wanted)(const struct kvt__store_req *req);
     void (*done)(struct kvt__store_req *req);
+    bool borrowed;         /* by kvt__store_borrow(); else false */
 
     /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
      * -ENOSPC, ... with a sentence in why. */
@@ -110,6 +138,13 @@ void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 
 /* The same on the calling thread.  Blocks; done is not called. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
+
+/* Fill in slot, a share of that in host memory, if it is there; then the request, a
+ * GET, ends without being read.  The slot is given back with kvt__pool_release(). */
+bool kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req);
+
+/* Make some bytes of the pool free that chunks of no use now stay in.  False: none. */
+bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
 
 /* Enter every chunk that the tiers list and the indexes lack, by name and size,
  * where an index may not know its whole directory.  Blocks for long. */

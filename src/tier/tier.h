@@ -72,13 +72,14 @@ typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
  * one key; a key's file changes only as a whole.  They return 0 or -errno with a
  * sentence:
  *   -ENOENT   no such chunk
+ *   -EBUSY    remove: it is in use, ask again later
  *   -EBADMSG  there is one, damaged or of another length or form
  *   -ENOSPC, -EROFS, -EACCES, -EIO ... the storage said so */
 struct kvt__tier_ops {
     const char *name;    /* the word in messages and statistics */
     const char *schemes; /* URL schemes it serves, blank-separated */
 
-    /* Makes missing directories. */
+    /* Makes missing directories.  NULL: not opened by URL. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
     /* Nothing is in flight. */
     void (*close)(struct kvt__tier *tier);
@@ -101,6 +102,10 @@ struct kvt__tier_ops {
      * not yet checked against found->crc. */
     int (*get)(struct kvt__tier *tier, const struct kvt__object *object,
                const struct kvt__slot *slot, struct kvt__found *found);
+    /* A share of the slot that has the payload, of a tier that keeps chunks in the
+     * pool; the caller ends it with kvt__pool_release().  NULL: there is none. */
+    int (*borrow)(struct kvt__tier *tier, const struct kvt__object *object,
+                  struct kvt__slot *slot, struct kvt__found *found);
     /* Look what is there, without the payload. */
     int (*probe)(struct kvt__tier *tier, const struct kvt__object *object,
                  struct kvt__found *found);

@@ -45,7 +45,8 @@ static inline struct kvt_config *
 open_config(const char *dir, const char *const *more)
 {
     char url[300], file[] = "/dev/null";
-    const char *ours[] = { url, "max_local_cpu_size=0.02", "chunk_size=64" };
+    const char *ours[] = { url, "local_cpu=false", "max_local_cpu_size=0.02",
+                           "chunk_size=64" };
     const char *settings[32] = { NULL }, *no_environment[] = { NULL };
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct kvt_config *config = NULL;
@@ -55,8 +56,9 @@ open_config(const char *dir, const char *const *more)
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         if (!is_set(more, ours[i]))
             settings[n++] = ours[i];
-    while (more && *more)
-        settings[n++] = *more++;
+    for (; more && *more; more++)
+        if (strcmp(*more, "remote_url=")) /* none at all */
+            settings[n++] = *more;
     sources.file = file;
     sources.environment = no_environment;
     sources.settings = settings;
@@ -66,8 +68,8 @@ open_config(const char *dir, const char *const *more)
 }
 
 static inline struct kvt_engine *
-open_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
-            uint32_t n_groups, const char *const *settings)
+open_named_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
+                  uint32_t n_groups, const char *const *settings, const char *instance)
 {
     struct kvt_config *config = open_config(f->dir.path, settings);
     struct kvt_model model = KVT_INIT(struct kvt_model);
@@ -82,10 +84,18 @@ open_engine(const struct fixture *f, uint32_t role, const struct kvt_group *grou
     params.model = &model;
     params.groups = groups;
     params.n_groups = n_groups;
+    params.instance = instance;
     if (kvt_engine_open(&params, &engine))
         fail_msg("%s", kvt_last_error());
     kvt_config_free(config);
     return engine;
+}
+
+static inline struct kvt_engine *
+open_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
+            uint32_t n_groups, const char *const *settings)
+{
+    return open_named_engine(f, role, groups, n_groups, settings, NULL);
 }
 
 static inline struct kvt_group

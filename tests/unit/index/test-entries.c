@@ -132,7 +132,7 @@ identity_with_one_group_has_eight_places(void **state)
     }
     id = id_in(8, 9, 9);
     assert_int_equal(put(ix, &id), -ENOSPC);
-    assert_int_equal(kvt__index_oldest(ix, &id, near, 32), 8);
+    assert_int_equal(kvt__index_first(ix, &id, near, 32), 8);
     kvt__index_close(ix);
 }
 
@@ -195,7 +195,7 @@ leased_entry_is_evicted_only_by_force(void **state)
     assert_true(out.lease_ns >= until && out.lease_ns - until < 1 << 17);
     assert_int_equal(drop(ix, &id), -EBUSY);
     assert_true(kvt__index_find(r, &id, NULL));
-    assert_int_equal(kvt__index_oldest(ix, NULL, &one, 1), 0);
+    assert_int_equal(kvt__index_first(ix, NULL, &one, 1), 0);
     assert_int_equal(kvt__index_evict(ix, &id, true, NULL, &c), 0);
     kvt__index_removed(ix, &c);
     assert_true(adds_up(ix, 0));
@@ -330,24 +330,86 @@ oldest_are_sorted_and_bounded(void **state)
         struct kvt__id id = id_of(i);
         struct kvt__index_entry e = entry_of(&id);
         struct kvt__index_claim c;
-        e.recency_ns = 1 + (int64_t)(mix(i) % 200 * 1000 + i);
+        e.recency_ns = 4096 * (1 + (int64_t)(mix(i) % 200 * 1000 + i));
         kvt__index_reserve(ix, e.bytes);
         assert_int_equal(kvt__index_claim(ix, &e, &c), 0);
         kvt__index_publish(ix, &c);
     }
-    assert_int_equal(kvt__index_oldest(ix, NULL, out, 300), 200);
+    assert_int_equal(kvt__index_first(ix, NULL, out, 300), 200);
     for (unsigned i = 1; i < 200; i++)
         assert_true(out[i - 1].recency_ns <= out[i].recency_ns);
     int64_t tenth = out[9].recency_ns;
-    assert_int_equal(kvt__index_oldest(ix, NULL, out, 10), 10);
+    assert_int_equal(kvt__index_first(ix, NULL, out, 10), 10);
     assert_true(out[9].recency_ns == tenth);
     for (unsigned i = 1; i < 10; i++)
         assert_true(out[i - 1].recency_ns <= out[i].recency_ns);
     struct kvt__id used = out[0].id;
     kvt__index_touch(ix, &used);
-    assert_int_equal(kvt__index_oldest(ix, NULL, out, 1), 1);
+    assert_int_equal(kvt__index_first(ix, NULL, out, 1), 1);
     assert_false(kvt__id_equal(&out[0].id, &used));
-    assert_int_equal(kvt__index_oldest(ix, NULL, out, 0), 0);
+    assert_int_equal(kvt__index_first(ix, NULL, out, 0), 0);
+    kvt__index_close(ix);
+}
+
+/* Entries 0 to 3, made in this order; 0 is used twice, 2 once, the last use is that of
+ * 0.  Whose turn it is first and last by each policy. */
+static void
+each_policy_lets_its_own_go_first(void **state)
+{
+    static const struct {
+        const char *name;
+        unsigned first, last;
+    } want[] = { { "LRU", 1, 0 }, { "LFU", 1, 0 }, { "FIFO", 0, 3 }, { "MRU", 0, 1 } };
+
+    for (unsigned w = 0; w < 4; w++) {
+        struct dir *d = *state;
+        struct kvt__index_params p = { .dirfd = -1, .n_entries = 1024, .writer = true,
+                                       .policy = kvt__policy_named(want[w].name) };
+        struct kvt__index_entry out[4];
+        struct kvt__index *ix;
+        struct kvt__id ids[4];
+
+        (void)d;
+        assert_int_equal(kvt__index_open(&p, &ix), 0);
+        for (unsigned i = 0; i < 4; i++) {
+            ids[i] = id_of(i);
+            struct kvt__index_entry e = entry_of(&ids[i]);
+            struct kvt__index_claim c;
+            e.recency_ns = 4096 * (1000 + i);
+            e.space = 0;
+            assert_int_equal(kvt__index_claim(ix, &e, &c), 0);
+            kvt__index_publish(ix, &c);
+        }
+        kvt__index_touch(ix, &ids[0]);
+        kvt__index_touch(ix, &ids[2]);
+        assert_true(kvt__index_lease(ix, &ids[0], 0, NULL));
+        kvt__index_unlease(ix, &ids[0]);
+        assert_int_equal(kvt__index_first(ix, NULL, out, 4), 4);
+        if (want[w].first) /* the clock is coarse: 0 and 2 may be as recent */
+            assert_true(kvt__id_equal(&out[0].id, &ids[want[w].first]));
+        assert_true(kvt__id_equal(&out[3].id, &ids[want[w].last]));
+        kvt__index_close(ix);
+    }
+    assert_int_equal(kvt__policy_named("none"), KVT__LRU);
+}
+
+static void
+uses_are_counted_to_4095(void **state)
+{
+    struct kvt__index *ix = open_writer(*state);
+    struct kvt__index_entry e, out;
+    struct kvt__index_claim c;
+    struct kvt__id id = id_of(1);
+
+    e = entry_of(&id);
+    kvt__index_reserve(ix, e.bytes);
+    assert_int_equal(kvt__index_claim(ix, &e, &c), 0);
+    kvt__index_publish(ix, &c);
+    for (unsigned i = 0; i < 5000; i++)
+        kvt__index_touch(ix, &id);
+    assert_true(kvt__index_find(ix, &id, &out));
+    assert_int_equal(out.n_uses, 4095);
+    assert_true(out.recency_ns <= kvt__wall_ns());
     kvt__index_close(ix);
 }
 
@@ -355,21 +417,21 @@ static void
 recency_is_now_unless_given_and_never_later(void **state)
 {
     struct kvt__index *ix = open_writer(*state);
-    const int64_t given[] = { 0, 12345, INT64_MAX, -1 };
+    const int64_t given[] = { 0, 12345 * 4096, INT64_MAX, -1 };
     struct kvt__index_entry out;
     struct kvt__index_claim c;
 
     for (unsigned i = 0; i < 4; i++) {
         struct kvt__id id = id_of(i);
         struct kvt__index_entry e = entry_of(&id);
-        int64_t before = kvt__wall_ns();
+        int64_t before = kvt__wall_ns() / 4096 * 4096;
         e.recency_ns = given[i];
         kvt__index_reserve(ix, e.bytes);
         assert_int_equal(kvt__index_claim(ix, &e, &c), 0);
         kvt__index_publish(ix, &c);
         assert_true(kvt__index_find(ix, &id, &out));
         if (i == 1)
-            assert_true(out.recency_ns == 12345);
+            assert_true(out.recency_ns == 12345 * 4096);
         else
             assert_true(out.recency_ns >= before
                         && out.recency_ns <= kvt__wall_ns());
@@ -519,6 +581,8 @@ main(void)
         INDEX_TEST(smallest_limit_of_those_open_holds),
         INDEX_TEST(close_gives_claims_and_reservations_back),
         INDEX_TEST(oldest_are_sorted_and_bounded),
+        INDEX_TEST(each_policy_lets_its_own_go_first),
+        INDEX_TEST(uses_are_counted_to_4095),
         INDEX_TEST(recency_is_now_unless_given_and_never_later),
         INDEX_TEST(clear_makes_ready_entries_go),
         INDEX_TEST(each_stops_when_told),

@@ -126,7 +126,7 @@ look_around(struct hammer *h)
     struct kvt__index_entry out[16];
     struct kvt__index_totals t;
     struct kvt__id id = shared_id(0);
-    size_t n = kvt__index_oldest(h->ix, &id, out, 16);
+    size_t n = kvt__index_first(h->ix, &id, out, 16);
 
     for (size_t i = 0; i < n; i++)
         if (!entry_is_whole(&out[i]))

@@ -235,7 +235,7 @@ find(const struct env *e, unsigned i)
 {
     struct kvt__id id = id_of(i);
 
-    return kvt__store_find(e->store, &id);
+    return kvt__store_find(e->store, &e->space, &id);
 }
 
 static inline bool
@@ -243,7 +243,8 @@ lease(const struct env *e, unsigned i)
 {
     struct kvt__id id = id_of(i);
 
-    return kvt__store_lease(e->store, &id, kvt__now_ns() + 600 * KVT__NS_PER_S) == 0;
+    return kvt__store_lease(e->store, &e->space, &id,
+                            kvt__now_ns() + 600 * KVT__NS_PER_S) == 0;
 }
 
 static inline uint64_t

@@ -140,7 +140,7 @@ full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks(void **state)
     assert_int_equal(used(e), before);
     for (unsigned i = 0; i < N_FIT; i++)
         assert_int_equal(get(e, i), 0);
-    kvt__store_unlease(e->store, 0, &id);
+    kvt__store_unlease(e->store, 0, &e->space, &id);
     assert_int_equal(put(e, 100), 0);
     assert_false(find(e, 3));
     check_disk(e);

@@ -52,10 +52,34 @@ open_tier(const char *url, bool header)
 
 /* ------------------------------------------------------------------- slots */
 
+/* Where slots come from for a tier that keeps them; NULL: anywhere. */
+static struct kvt__pool *slot_pool;
+
+static inline void
+open_slot_pool(void)
+{
+    struct kvt__pool_params params = { .bytes = 64 << 20, .key = "test" };
+
+    if (kvt__pool_open(&params, &slot_pool))
+        fail_msg("%s", kvt__why());
+    kvt__pool_wait_populated(slot_pool, params.bytes);
+}
+
+static inline void
+close_slot_pool(void)
+{
+    kvt__pool_close(slot_pool);
+    slot_pool = NULL;
+}
+
 /* A slot as the pool makes them: with rooms, on the grid of 4096 plus phase. */
 static inline struct kvt__slot
 slot_new(size_t bytes, size_t phase)
 {
+    struct kvt__slot slot;
+
+    if (slot_pool && kvt__pool_acquire(slot_pool, bytes, 0, &slot))
+        return slot;
     size_t n = kvt__round_up(2 * KVT__SLOT_ROOM + phase + bytes, 4096);
     unsigned char *base = aligned_alloc(4096, n);
 
@@ -68,7 +92,10 @@ slot_new(size_t bytes, size_t phase)
 static inline void
 slot_free(struct kvt__slot *slot, size_t phase)
 {
-    free(slot->payload - KVT__SLOT_ROOM - phase);
+    if (slot_pool)
+        kvt__pool_release(slot_pool, slot);
+    else
+        free(slot->payload - KVT__SLOT_ROOM - phase);
 }
 
 /* Eight bytes of what seed gives, number i. */

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Directories for the indexes of host memory, one for each worker of each engine,
+ * below kvtier-<uid> in the system's memory file system.  Who uses one holds a
+ * shared flock of it: one that nobody holds is what an engine left that was killed,
+ * and the next worker to start removes it. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/sha256.h"
+#include "tier/cpu/cpu.h"
+
+#define MEMORY_DIR "/dev/shm"
+#define TRIES 16
+
+static int
+open_dir(int dirfd, const char *name)
+{
+    return openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* The user's directory: others must not be able to put anything there. */
+static int
+open_base(void)
+{
+    char path[64];
+    struct stat st;
+
+    snprintf(path, sizeof path, MEMORY_DIR "/kvtier-%lu", (unsigned long)geteuid());
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return kvt__fail(errno, "make %s", path);
+    int fd = open_dir(AT_FDCWD, path);
+    if (fd < 0)
+        return kvt__fail(errno, "open %s", path);
+    if (fstat(fd, &st) < 0 || st.st_uid != geteuid() || st.st_mode & 077) {
+        close(fd);
+        return kvt__fail(EACCES, "%s is not a directory of this user alone; remove it.",
+                         path);
+    }
+    return fd;
+}
+
+static void
+name_of(const char *instance, uint32_t rank, char *out, size_t size)
+{
+    uint8_t digest[KVT__SHA256_BYTES];
+    struct kvt__sha256 sha;
+    uint64_t number;
+
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, instance, strlen(instance));
+    kvt__sha256_end(&sha, digest);
+    memcpy(&number, digest, sizeof number);
+    snprintf(out, size, "%016llx-%u", (unsigned long long)number, rank);
+}
+
+/* Remove a directory of files; dirfd: where it lies, fd: itself. */
+static void
+remove_dir(int dirfd, const char *name, int fd)
+{
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    struct dirent *e;
+
+    while (d && (e = readdir(d)))
+        unlinkat(fd, e->d_name, 0); /* "." and ".." refuse */
+    if (d)
+        closedir(d);
+    unlinkat(dirfd, name, AT_REMOVEDIR);
+}
+
+/* Remove what nobody holds. */
+static void
+clean(int base)
+{
+    int copy = fcntl(base, F_DUPFD_CLOEXEC, 0);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    struct dirent *e;
+
+    if (!d)
+        return;
+    rewinddir(d);
+    while ((e = readdir(d))) {
+        int fd = e->d_name[0] == '.' ? -1 : open_dir(base, e->d_name);
+
+        if (fd < 0)
+            continue;
+        if (!flock(fd, LOCK_EX | LOCK_NB))
+            remove_dir(base, e->d_name, fd);
+        close(fd);
+    }
+    closedir(d);
+}
+
+/* Open it and hold it; one that is being removed is made anew. */
+static int
+hold(int base, const char *name)
+{
+    struct stat st;
+
+    for (int i = 0; i < TRIES; i++) {
+        if (mkdirat(base, name, 0700) < 0 && errno != EEXIST)
+            return -errno;
+        int fd = open_dir(base, name);
+        if (fd < 0 && errno != ENOENT)
+            return -errno;
+        if (fd < 0)
+            continue;
+        if (!flock(fd, LOCK_SH) && !fstat(fd, &st) && st.st_nlink)
+            return fd;
+        close(fd);
+    }
+    return -EAGAIN;
+}
+
+int
+kvt__instance_open(const char *instance, uint32_t rank, bool worker,
+                   struct kvt__instance *out)
+{
+    int base = open_base();
+
+    *out = (struct kvt__instance){ .dirfd = -1, .worker_fd = -1 };
+    if (base < 0)
+        return base;
+    if (worker)
+        clean(base);
+    name_of(instance, rank, out->name, sizeof out->name);
+    out->dirfd = hold(base, out->name);
+    close(base);
+    if (out->dirfd < 0)
+        return kvt__fail(-out->dirfd, "open %s in " MEMORY_DIR, out->name);
+    if (!worker)
+        return 0;
+    out->worker_fd = openat(out->dirfd, "worker", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (out->worker_fd >= 0 && !flock(out->worker_fd, LOCK_EX | LOCK_NB))
+        return 0;
+    int err = out->worker_fd < 0 ? kvt__fail(errno, "make a file in " MEMORY_DIR)
+        : kvt__fail(EBUSY, "another process is worker %u of engine '%s'", rank, instance);
+    kvt__instance_close(out);
+    return err;
+}
+
+void
+kvt__instance_close(struct kvt__instance *instance)
+{
+    int base;
+
+    if (!instance->name[0])
+        return;
+    if (instance->worker_fd >= 0)
+        close(instance->worker_fd);
+    if (instance->dirfd >= 0) {
+        base = flock(instance->dirfd, LOCK_EX | LOCK_NB) ? -1 : open_base();
+        if (base >= 0) {
+            remove_dir(base, instance->name, instance->dirfd);
+            close(base);
+        }
+        close(instance->dirfd);
+    }
+    *instance = (struct kvt__instance){ .dirfd = -1, .worker_fd = -1 };
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chunks that stay in host memory: found without storage, loaded without a read,
+ * pushed out when others need the room, gone with the worker that had them. */
+#include <signal.h>
+
+#include "base/clock.h"
+#include "system/system-test.h"
+
+/* Room for 12 of the 24 KiB chunks to stay (32 KiB each with what is around them) and
+ * a quarter for transfers. */
+#define SMALL "max_local_cpu_size=0.0005"
+
+static const char *const memory_only[] = { "remote_url=", "local_cpu=true", NULL };
+static const char *const small_memory[] = { "remote_url=", "local_cpu=true", SMALL, NULL };
+static const char *const both[] = { "local_cpu=true", NULL };
+
+static int
+setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+
+    assert_non_null(f);
+    fixture_init(f);
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_fini(*state);
+    free(*state);
+    return 0;
+}
+
+static void
+reopen(struct fixture *f, const char *const *settings)
+{
+    kvt_engine_close(f->engine);
+    fixture_open(f, settings);
+    wipe(f);
+}
+
+static void
+store_all(struct fixture *f)
+{
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+}
+
+/* How many chunks a lookup promises; all of them must load right. */
+static unsigned
+load_all(struct fixture *f)
+{
+    wipe(f);
+    struct outcome got = load_prompt(f);
+
+    assert_int_equal(got.first_error, 0);
+    return got.loaded;
+}
+
+static void
+without_storage_what_was_stored_is_found(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, memory_only);
+    store_all(f);
+    assert_int_equal(load_all(f), N_CHUNKS);
+    assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
+    assert_int_equal(counter(f, "load_bytes"), 0);
+    assert_int_equal(counter(f, "store_chunks"), N_CHUNKS);
+    reopen(f, memory_only);
+    assert_int_equal(load_all(f), 0);
+}
+
+static void
+what_was_just_stored_needs_no_read(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, both);
+    store_all(f);
+    assert_int_equal(load_all(f), N_CHUNKS);
+    assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
+    assert_int_equal(counter(f, "load_bytes"), 0);
+}
+
+static void
+what_was_read_stays_in_memory(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, both);
+    store_all(f);
+    reopen(f, both);
+    assert_int_equal(load_all(f), N_CHUNKS);
+    assert_int_equal(counter(f, "memory_hits"), 0);
+    assert_int_equal(counter(f, "load_bytes"), N_CHUNKS * CHUNK_BLOCKS * N_LAYERS * BLOCK_BYTES);
+    assert_int_equal(load_all(f), N_CHUNKS);
+    assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
+}
+
+/* The wall clock that recency comes from ticks coarsely. */
+static void
+wait_for_a_tick(void)
+{
+    int64_t begun = kvt__wall_ns();
+
+    while (kvt__wall_ns() - begun < 4096)
+        continue;
+}
+
+static void
+the_longest_unused_goes_first_and_the_rest_stays_right(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, small_memory);
+    for (uint32_t prompt = 0; prompt < 6; prompt++) {
+        set_tokens(f, prompt);
+        store_chunks(f, 0, 4);
+        assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+        wait_for_a_tick();
+    }
+    set_tokens(f, 5);
+    assert_int_equal(load_all(f), 4);
+    set_tokens(f, 4);
+    assert_int_equal(load_all(f), 4);
+    set_tokens(f, 0);
+    assert_int_equal(load_all(f), 0);
+    assert_int_equal(counter(f, "evicted_chunks"), 12);
+    assert_int_equal(counter(f, "store_dropped"), 0);
+}
+
+static void
+a_promised_chunk_stays_however_much_is_stored(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, small_memory);
+    store_chunks(f, 0, 4);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 4 * CHUNK);
+    for (uint32_t prompt = 1; prompt < 10; prompt++) {
+        set_tokens(f, prompt);
+        store_chunks(f, 0, 4);
+    }
+    wipe(f);
+    set_tokens(f, 0);
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.loaded, 4);
+    assert_int_equal(got.first_error, 0);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
+static void
+with_all_memory_promised_loads_and_stores_go_on(void **state)
+{
+    static const char *const settings[] = { "local_cpu=true", SMALL, NULL };
+    struct fixture *f = *state;
+
+    fixture_open(f, settings);
+    store_all(f);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
+    for (uint32_t prompt = 1; prompt < 8; prompt++) {
+        set_tokens(f, prompt);
+        for (uint32_t c = 0; c < N_CHUNKS; c += 2) {
+            store_chunks(f, c, 2);
+            assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+        }
+        assert_int_equal(load_all(f), N_CHUNKS);
+    }
+    assert_int_equal(counter(f, "store_dropped"), 0);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
+/* Files are written so slowly that the chunks of all are in memory for that alone. */
+static void
+slow_storage_drops_stores_and_blocks_nobody(void **state)
+{
+    struct fixture *f = *state;
+    char url[400];
+    const char *settings[] = { url, "local_cpu=true", SMALL, NULL };
+
+    snprintf(url, sizeof url, "remote_url=fault://delay_ms=20/fs://%s", f->dir.path);
+    fixture_open(f, settings);
+    for (uint32_t prompt = 0; prompt < 8; prompt++) {
+        set_tokens(f, prompt);
+        store_chunks(f, 0, N_CHUNKS);
+    }
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_true(counter(f, "store_dropped") > 0);
+    assert_int_equal(counter(f, "store_dropped") + counter(f, "store_chunks"),
+                     8 * N_CHUNKS);
+    for (uint32_t prompt = 0; prompt < 8; prompt++) {
+        set_tokens(f, prompt);
+        load_all(f);
+    }
+    assert_int_equal(counter(f, "load_corrupt"), 0);
+}
+
+static void
+a_reset_forgets_what_is_in_memory(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, memory_only);
+    store_all(f);
+    assert_int_equal(kvt_engine_reset(f->engine), 0);
+    assert_int_equal(load_all(f), 0);
+    store_all(f);
+    assert_int_equal(load_all(f), N_CHUNKS);
+}
+
+static void
+without_memory_and_storage_the_open_says_what_to_set(void **state)
+{
+    static const char *const settings[] = { "remote_url=", "local_cpu=false", NULL };
+    struct fixture *f = *state;
+    struct kvt_config *config = open_config(f->dir.path, settings);
+    struct kvt_group group = opaque_group();
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+
+    model.name = "test/model";
+    model.kv_dtype = "bfloat16";
+    model.world_size = 1;
+    params.config = config;
+    params.role = KVT_ROLE_BOTH;
+    params.model = &model;
+    params.groups = &group;
+    params.n_groups = 1;
+    assert_int_equal(kvt_engine_open(&params, &f->engine), -EINVAL);
+    assert_non_null(strstr(kvt_last_error(), "local_cpu"));
+    f->engine = NULL;
+    kvt_config_free(config);
+}
+
+/* --------------------------------------------------------------- two processes */
+
+/* A worker process that stores a prompt and then waits to be killed. */
+static pid_t
+start_worker(struct fixture *f, const char *instance)
+{
+    int ready[2];
+    char byte;
+
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (!child) {
+        struct kvt_group group = opaque_group();
+
+        f->engine = open_named_engine(f, KVT_ROLE_WORKER, &group, 1, memory_only, instance);
+        set_view(f->engine, 0, f->memory);
+        store_all(f);
+        if (write(ready[1], "x", 1) == 1)
+            pause();
+        _exit(1);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    return child;
+}
+
+static uint64_t
+promised(struct fixture *f)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    uint64_t hit = lookup(f, seq, 0, N_TOKENS);
+
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    return hit;
+}
+
+static void
+a_scheduler_sees_what_its_worker_has(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_group group = opaque_group();
+    struct fixture other = *f;
+    pid_t worker = start_worker(f, "test-memory-a");
+
+    f->engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
+                                  "test-memory-a");
+    assert_int_equal(promised(f), N_TOKENS);
+    other.engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
+                                     "test-memory-b");
+    assert_int_equal(promised(&other), 0);
+    kvt_engine_close(other.engine);
+    kill(worker, SIGKILL);
+    waitpid(worker, NULL, 0);
+}
+
+static void
+memory_is_gone_with_its_worker(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_group group = opaque_group();
+    pid_t worker = start_worker(f, "test-memory-c");
+
+    f->engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
+                                  "test-memory-c");
+    assert_int_equal(promised(f), N_TOKENS);
+    kill(worker, SIGKILL);
+    waitpid(worker, NULL, 0);
+    assert_int_equal(promised(f), 0);
+    worker = start_worker(f, "test-memory-c");
+    assert_int_equal(promised(f), N_TOKENS);
+    kill(worker, SIGKILL);
+    waitpid(worker, NULL, 0);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(without_storage_what_was_stored_is_found),
+        TEST(what_was_just_stored_needs_no_read),
+        TEST(what_was_read_stays_in_memory),
+        TEST(the_longest_unused_goes_first_and_the_rest_stays_right),
+        TEST(a_promised_chunk_stays_however_much_is_stored),
+        TEST(with_all_memory_promised_loads_and_stores_go_on),
+        TEST(slow_storage_drops_stores_and_blocks_nobody),
+        TEST(a_reset_forgets_what_is_in_memory),
+        TEST(without_memory_and_storage_the_open_says_what_to_set),
+        TEST(a_scheduler_sees_what_its_worker_has),
+        TEST(memory_is_gone_with_its_worker),
+    };
+
+    return cmocka_run_group_tests_name("host memory", tests, NULL, NULL);
+}
