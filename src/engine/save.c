@@ -135,8 +135,8 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
         .op = KVT__STORE_PUT, .space = &k->space, .id = id, .hash = chunk->name_hash,
         .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
-        .crc = kvt__gather(view, blocks, chunk->n_tokens, slot.payload),
         .done = saved };
+    kvt__gather(view, blocks, chunk->n_tokens, slot.payload, &save->req.crc);
     kvt__count(&e->counters, KVT__N_stores_pending, 1);
     kvt__store_submit(e->store, &save->req);
     return true;

@@ -1,15 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gather and scatter on host memory.  The checksum is taken piece by piece of
- * what was just written, while it is still in the cache. */
+ * Gather and scatter on host memory.  Both walk the blocks in the order of the chunk,
+ * and copy what lies together on both sides at once and past the caches. */
 #include "gpu/copy.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "gpu/stream.h"
 
-/* Small enough for the first cache, large enough to be quick. */
-#define CRC_PIECE ((size_t)16 << 10)
+/* Copied, then summed: fits the first cache, twice. */
+#define STEP ((size_t)8 << 10)
+
+/* Shorter runs are gathered in a stage first, to be streamed together. */
+#define SHORT_RUN ((size_t)2 << 10)
+
+/* One side of a copy that goes through the chunk in order. */
+struct cursor {
+    void (*copy)(struct cursor *c, unsigned char *at, size_t n);
+    unsigned char *begin; /* a run of the engine's memory that is not copied yet */
+    unsigned char *end;
+    unsigned char *flat;  /* where in the chunk the next copied byte belongs */
+    bool summed;
+    uint32_t crc;
+    size_t staged;
+    unsigned char stage[STEP] __attribute__((aligned(64)));
+};
 
 uint64_t
 kvt__chunk_bytes(const struct kvt__view *view, uint32_t n_tokens)
@@ -22,21 +39,116 @@ kvt__chunk_bytes(const struct kvt__view *view, uint32_t n_tokens)
            view->head_bytes;
 }
 
+/* ------------------------------------------------------- the two directions */
+
+/* The checksum is taken of the source: the copy has brought it into the cache, while
+ * what was written is not there. */
+static void
+pass(struct cursor *c, const unsigned char *from, size_t n)
+{
+    kvt__stream_copy(c->flat, from, n);
+    if (c->summed)
+        c->crc = kvt__crc32c(c->crc, from, n);
+    c->flat += n;
+}
+
+static void
+flush(struct cursor *c)
+{
+    pass(c, c->stage, c->staged);
+    c->staged = 0;
+}
+
+static void
+gather_run(struct cursor *c, unsigned char *at, size_t n)
+{
+    if (c->staged + n > STEP || (c->staged && n >= SHORT_RUN))
+        flush(c);
+    if (n < SHORT_RUN) {
+        memcpy(c->stage + c->staged, at, n);
+        c->staged += n;
+        return;
+    }
+    for (size_t step; n; n -= step, at += step) {
+        step = n < STEP ? n : STEP;
+        pass(c, at, step);
+    }
+}
+
+static void
+scatter_run(struct cursor *c, unsigned char *at, size_t n)
+{
+    kvt__stream_copy(at, c->flat, n);
+    c->flat += n;
+}
+
+/* --------------------------------------------------------------------- runs */
+
+static void
+start(struct cursor *c, unsigned char *flat, bool gather, bool summed)
+{
+    c->copy = gather ? gather_run : scatter_run;
+    c->begin = c->end = NULL;
+    c->flat = flat;
+    c->summed = summed;
+    c->crc = 0;
+    c->staged = 0;
+}
+
+/* Copy the run. */
+static void
+settle(struct cursor *c)
+{
+    if (c->begin != c->end)
+        c->copy(c, c->begin, (size_t)(c->end - c->begin));
+    c->begin = c->end;
+}
+
+/* The next n bytes of the chunk belong at at: often right behind the run. */
+static inline void
+extend(struct cursor *c, unsigned char *at, size_t n)
+{
+    if (at != c->end) {
+        settle(c);
+        c->begin = at;
+    }
+    c->end = at + n;
+}
+
+/* The next n bytes of the chunk belong nowhere. */
+static void
+skip(struct cursor *c, size_t n)
+{
+    settle(c);
+    c->flat += n;
+}
+
+static void
+finish(struct cursor *c)
+{
+    settle(c);
+    if (c->staged)
+        flush(c);
+    kvt__stream_fence();
+}
+
+/* --------------------------------------------------------------------- walk */
+
 static unsigned char *
 block_at(const struct kvt__view *view, size_t plane, int32_t block)
 {
     return (unsigned char *)view->base[plane] + (int64_t)block * view->block_stride;
 }
 
-/* Copy the tokens of one block of one plane, to or from where they lie together. */
+/* The tokens of one block of one plane. */
 static void
-copy_tokens(const struct kvt__view *view, unsigned char *block, unsigned char *flat,
-            uint32_t n_tokens, bool gather)
+walk_tokens(const struct kvt__view *view, unsigned char *block, uint32_t n_tokens,
+            struct cursor *c)
 {
     size_t run = view->head_bytes, n_heads = view->n_heads;
     size_t n_runs = n_tokens;
 
-    if (view->head_stride == (int64_t)view->head_bytes || n_heads == 1) {
+    if (view->head_stride == (int64_t)run || n_heads == 1) {
         run *= n_heads;
         n_heads = 1;
         if (view->token_stride == (int64_t)run) {
@@ -44,108 +156,85 @@ copy_tokens(const struct kvt__view *view, unsigned char *block, unsigned char *f
             n_runs = 1;
         }
     }
-    for (size_t t = 0; t < n_runs; t++) {
-        for (size_t h = 0; h < n_heads; h++) {
-            unsigned char *at = block + (int64_t)t * view->token_stride +
-                                (int64_t)h * view->head_stride;
-            if (gather)
-                memcpy(flat, at, run);
-            else
-                memcpy(at, flat, run);
-            flat += run;
-        }
-    }
+    for (size_t t = 0; t < n_runs; t++)
+        for (size_t h = 0; h < n_heads; h++)
+            extend(c, block + (int64_t)t * view->token_stride +
+                      (int64_t)h * view->head_stride, run);
 }
 
-static uint32_t
-gather_opaque(const struct kvt__view *view, const int32_t *blocks,
-              uint32_t n_tokens, unsigned char *chunk)
+/* The planes of K and V of a layer are walked together, block by block: in many
+ * layouts they lie in one another. */
+static void
+walk(const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
+     struct cursor *cursors)
 {
-    uint32_t n_blocks = (n_tokens + view->block_tokens - 1) / view->block_tokens;
-    uint32_t crc = 0;
+    size_t token_bytes = (size_t)view->n_heads * view->head_bytes;
 
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        for (uint32_t layer = 0; layer < view->n_layers; layer++) {
-            memcpy(chunk, block_at(view, layer, blocks[b]), view->block_bytes);
-            crc = kvt__crc32c(crc, chunk, view->block_bytes);
-            chunk += view->block_bytes;
+    for (size_t layer = 0; layer < view->n_layers; layer++) {
+        for (uint32_t at = 0; at < n_tokens; at += view->block_tokens) {
+            uint32_t left = n_tokens - at;
+            uint32_t n = left < view->block_tokens ? left : view->block_tokens;
+            int32_t block = blocks[at / view->block_tokens];
+
+            for (size_t kv = 0; kv < view->n_kv; kv++) {
+                if (!kvt__block_real(view, block))
+                    skip(&cursors[kv], n * token_bytes);
+                else
+                    walk_tokens(view, block_at(view, kv * view->n_layers + layer, block),
+                                n, &cursors[kv]);
+            }
         }
     }
-    return crc;
 }
 
 static void
-scatter_opaque(const struct kvt__view *view, const int32_t *blocks,
-               uint32_t n_tokens, const unsigned char *chunk)
+walk_opaque(const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
+            struct cursor *c)
 {
     uint32_t n_blocks = (n_tokens + view->block_tokens - 1) / view->block_tokens;
 
     for (uint32_t b = 0; b < n_blocks; b++) {
         for (uint32_t layer = 0; layer < view->n_layers; layer++) {
             if (kvt__block_real(view, blocks[b]))
-                memcpy(block_at(view, layer, blocks[b]), chunk, view->block_bytes);
-            chunk += view->block_bytes;
+                extend(c, block_at(view, layer, blocks[b]), view->block_bytes);
+            else
+                skip(c, view->block_bytes);
         }
     }
 }
 
-/* One plane: all tokens of the chunk for one layer's K or V.  crc: the checksum of
- * what was gathered goes on; NULL: scatter. */
 static void
-copy_plane(const struct kvt__view *view, size_t plane, const int32_t *blocks,
-           uint32_t n_tokens, unsigned char *flat, uint32_t *crc)
+copy(const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
+     unsigned char *chunk, bool gather, uint32_t *crc)
 {
-    size_t token_bytes = (size_t)view->n_heads * view->head_bytes;
-    size_t begun = 0, end = 0; /* copied, not in the checksum yet */
+    uint64_t each = kvt__chunk_bytes(view, n_tokens) / view->n_kv;
+    struct cursor cursors[2];
 
-    for (uint32_t at = 0; at < n_tokens; at += view->block_tokens) {
-        uint32_t left = n_tokens - at;
-        uint32_t n = left < view->block_tokens ? left : view->block_tokens;
-        int32_t block = blocks[at / view->block_tokens];
-
-        if (kvt__block_real(view, block))
-            copy_tokens(view, block_at(view, plane, block),
-                        flat + at * token_bytes, n, crc != NULL);
-        end = (at + n) * token_bytes;
-        if (crc && (end - begun >= CRC_PIECE || at + n == n_tokens)) {
-            *crc = kvt__crc32c(*crc, flat + begun, end - begun);
-            begun = end;
-        }
-    }
+    assert(view->n_kv <= 2);
+    for (size_t kv = 0; kv < view->n_kv; kv++)
+        start(&cursors[kv], chunk + kv * each, gather, crc != NULL);
+    if (view->opaque)
+        walk_opaque(view, blocks, n_tokens, &cursors[0]);
+    else
+        walk(view, blocks, n_tokens, cursors);
+    for (size_t kv = 0; kv < view->n_kv; kv++)
+        finish(&cursors[kv]);
+    if (crc)
+        *crc = view->n_kv == 1 ? cursors[0].crc
+             : kvt__crc32c_join(cursors[0].crc, cursors[1].crc, each);
 }
 
-uint32_t
+void
 kvt__gather(const struct kvt__view *view, const int32_t *blocks,
-            uint32_t n_tokens, unsigned char *chunk)
+            uint32_t n_tokens, unsigned char *chunk, uint32_t *crc)
 {
-    if (view->opaque)
-        return gather_opaque(view, blocks, n_tokens, chunk);
-
-    size_t plane_bytes = (size_t)n_tokens * view->n_heads * view->head_bytes;
-    size_t n_planes = (size_t)view->n_kv * view->n_layers;
-    uint32_t crc = 0;
-
-    for (size_t plane = 0; plane < n_planes; plane++) {
-        copy_plane(view, plane, blocks, n_tokens, chunk, &crc);
-        chunk += plane_bytes;
-    }
-    return crc;
+    copy(view, blocks, n_tokens, chunk, true, crc);
 }
 
 void
 kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
              uint32_t n_tokens, const unsigned char *chunk)
 {
-    if (view->opaque) {
-        scatter_opaque(view, blocks, n_tokens, chunk);
-        return;
-    }
-    size_t plane_bytes = (size_t)n_tokens * view->n_heads * view->head_bytes;
-    size_t n_planes = (size_t)view->n_kv * view->n_layers;
-
-    for (size_t plane = 0; plane < n_planes; plane++) {
-        /* copy_plane only reads it in this direction */
-        copy_plane(view, plane, blocks, n_tokens, (unsigned char *)chunk, NULL);
-        chunk += plane_bytes;
-    }
+    /* only read in this direction */
+    copy(view, blocks, n_tokens, (unsigned char *)chunk, false, NULL);
 }

@@ -37,10 +37,11 @@ kvt__block_real(const struct kvt__view *view, int32_t block)
     return block >= 0 && block != view->null_block;
 }
 
-/* Copy the n_tokens tokens in the blocks to chunk, and return the CRC32C of the
- * chunk.  All blocks are real and below n_blocks. */
-uint32_t kvt__gather(const struct kvt__view *view, const int32_t *blocks,
-                     uint32_t n_tokens, unsigned char *chunk);
+/* Copy the n_tokens tokens in the blocks to chunk, and set *crc to the CRC32C of
+ * the chunk; NULL: none is taken.  All blocks are real and below n_blocks.  When
+ * it returns any thread or device may be handed the chunk. */
+void kvt__gather(const struct kvt__view *view, const int32_t *blocks,
+                 uint32_t n_tokens, unsigned char *chunk, uint32_t *crc);
 
 /* Copy a chunk to its blocks, but not to those that are not real. */
 void kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
