@@ -75,6 +75,19 @@ any_length_at_any_address(void **state)
 }
 
 static void
+the_one_for_cold_bytes_agrees(void **state)
+{
+    const unsigned char *bytes = some_bytes();
+
+    (void)state;
+    assert_int_equal(kvt__crc32c_cold(7, NULL, 0), 7);
+    for (size_t at = 0; at < 70; at += 23)
+        for (size_t n = 1; n <= N - at; n += n < 2040 || n > 2056 ? 13 : 1)
+            assert_int_equal(kvt__crc32c_cold(7, bytes + at, n),
+                             kvt__crc32c(7, bytes + at, n));
+}
+
+static void
 continued_and_joined_it_is_that_of_the_whole(void **state)
 {
     const unsigned char *bytes = some_bytes();
@@ -116,6 +129,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(examples_of_rfc_3720),
         cmocka_unit_test(any_length_at_any_address),
+        cmocka_unit_test(the_one_for_cold_bytes_agrees),
         cmocka_unit_test(continued_and_joined_it_is_that_of_the_whole),
         cmocka_unit_test(joins_of_great_lengths_agree),
     };
