@@ -18,17 +18,12 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "base/crc32c.h"
 #include "conf/conf.h"
 #include "tier/file/layout/layout.h"
 #include "tier/file/mover/mover.h"
 
 /* Below this the page cache is cheaper than a direct transfer. */
 #define DIRECT_MIN ((size_t)256 << 10)
-
-/* Read at a time: the checksum of one piece is made while other threads' pieces are
- * on their way, so that the storage never waits for checksums. */
-#define READ_PIECE ((size_t)1 << 20)
 
 extern const struct kvt__tier_ops kvt__tier_file;
 
@@ -127,26 +122,13 @@ put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
     return 0; /* without attributes the chunk counts as foreign */
 }
 
-/* Whole units go without the page cache and the rest through it: to write a padded
- * unit and cut it off would wait until the file system has read that unit back. */
-static int
-write_file(int fd, bool direct, const unsigned char *start, size_t n)
-{
-    size_t rest = direct ? n % KVT__DIRECT_ALIGN : 0;
-    int err = kvt__posix_write(fd, start, n - rest, 0);
-
-    if (!err && rest && fcntl(fd, F_SETFL, 0) < 0)
-        err = -errno;
-    return err ? err : kvt__posix_write(fd, start + n - rest, rest, (off_t)(n - rest));
-}
-
 static int
 write_temp(const struct file_tier *t, int fd, bool direct,
            const struct kvt__object *o, const struct kvt__slot *slot, uint32_t crc)
 {
     size_t n;
     unsigned char *start = frame(t, o, slot, crc, &n);
-    int err = write_file(fd, direct, start, n);
+    int err = kvt__extent_write(&(struct kvt__extent){ fd, start, n, direct });
 
     if (!err && !has_trailer(t, o))
         err = put_xattr(fd, o, slot->bytes, crc);
@@ -285,34 +267,6 @@ read_frame(const struct kvt__object *o, const struct kvt__slot *slot,
     return 0;
 }
 
-/* Read need bytes of the file to start, which lies before the payload by what frames
- * it, and make the payload's checksum.  0 or -errno, no sentence. */
-static int
-read_file(int fd, unsigned char *start, size_t need, bool direct,
-          const struct kvt__slot *slot, uint32_t *crc)
-{
-    unsigned char *payload_end = slot->payload + slot->bytes;
-    off_t at = 0;
-
-    *crc = 0;
-    while (need) {
-        size_t n = need < READ_PIECE + READ_PIECE / 2 ? need : READ_PIECE;
-        unsigned char *from = start < slot->payload ? slot->payload : start;
-        unsigned char *end = start + n < payload_end ? start + n : payload_end;
-        int err = kvt__posix_read(fd, start, n,
-                                  direct ? kvt__round_up(n, KVT__DIRECT_ALIGN) : n, at);
-
-        if (err)
-            return err;
-        if (end > from)
-            *crc = kvt__crc32c(*crc, from, (size_t)(end - from));
-        start += n;
-        at += (off_t)n;
-        need -= n;
-    }
-    return 0;
-}
-
 static int
 file_get(struct kvt__tier *tier, const struct kvt__object *o,
          const struct kvt__slot *slot, struct kvt__found *found)
@@ -341,7 +295,10 @@ file_get(struct kvt__tier *tier, const struct kvt__object *o,
         (void)fcntl(fd, F_SETFL, 0);
         direct = false;
     }
-    err = read_file(fd, start, (size_t)st.st_size, direct, slot, &found->read_crc);
+    struct kvt__sum sum = { slot->payload, slot->payload + slot->bytes, 0 };
+    err = kvt__extent_read(&(struct kvt__extent){ fd, start, (size_t)st.st_size, direct },
+                           &sum);
+    found->read_crc = sum.crc;
     found->has_read_crc = true;
     if (err)
         err = kvt__fail(-err, "read %s in %s", o->key, dir->path);

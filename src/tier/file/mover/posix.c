@@ -10,7 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
+
 #define MOST ((size_t)1 << 30)
+
+/* Read at a time: the checksum of one piece is made while other threads' pieces are
+ * on their way. */
+#define PIECE ((size_t)1 << 20)
 
 int
 kvt__posix_write(int fd, const void *at, size_t n, off_t to)
@@ -50,6 +56,22 @@ kvt__posix_read(int fd, void *at, size_t need, size_t room, off_t from)
         if (!got)
             return -EIO;
         done += (size_t)got;
+    }
+    return 0;
+}
+
+int
+kvt__posix_read_extent(const struct kvt__extent *e, struct kvt__sum *sum)
+{
+    for (size_t at = 0; at < e->bytes;) {
+        size_t n = kvt__piece(e->bytes - at, PIECE);
+        size_t room = e->direct ? kvt__round_up(n, KVT__DIRECT_ALIGN) : n;
+        int err = kvt__posix_read(e->fd, e->at + at, n, room, (off_t)at);
+
+        if (err)
+            return err;
+        kvt__sum_add(sum, e->at + at, n);
+        at += n;
     }
     return 0;
 }
