@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bare loop: what files cost without kvtier. */
+ * The bare loop: what files cost without kvtier, with blocking calls and with
+ * io_uring. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,6 +29,7 @@ struct worker {
     pthread_t thread;
     struct run *run;
     unsigned char *buffer;
+    struct bench_ring *ring; /* NULL: blocking calls */
 };
 
 static int
@@ -58,8 +60,9 @@ move(const struct bench_bare *bare, int fd, unsigned char *buffer, bool write)
 }
 
 static int
-run_file(const struct bench_bare *bare, size_t i, unsigned char *buffer, bool write)
+run_file(const struct worker *w, size_t i, bool write)
 {
+    const struct bench_bare *bare = w->run->bare;
     char name[32], temp[32];
     int flags = O_CLOEXEC | (bare->direct ? O_DIRECT : 0) |
                 (write ? O_WRONLY | O_CREAT | O_EXCL : O_RDONLY);
@@ -69,7 +72,8 @@ run_file(const struct bench_bare *bare, size_t i, unsigned char *buffer, bool wr
     int fd = openat(bare->dirfd, write ? temp : name, flags, 0600);
     if (fd < 0)
         return errno;
-    int err = move(bare, fd, buffer, write);
+    int err = w->ring ? bench_ring_move(w->ring, bare, fd, w->buffer, write)
+                      : move(bare, fd, w->buffer, write);
     if (close(fd) < 0 && !err)
         err = errno;
     if (!err && write && renameat(bare->dirfd, temp, bare->dirfd, name) < 0)
@@ -84,11 +88,15 @@ worker_main(void *arg)
     const struct bench_bare *bare = w->run->bare;
     size_t i;
 
+    w->ring = bare->depth ? bench_ring_new(bare->depth) : NULL;
+    if (bare->depth && !w->ring)
+        atomic_store(&w->run->err, ENOSYS);
     while ((i = atomic_fetch_add(&w->run->next, 1)) < bare->n_files) {
-        int err = run_file(bare, i, w->buffer, w->run->write);
+        int err = run_file(w, i, w->run->write);
         if (err)
             atomic_store(&w->run->err, err);
     }
+    bench_ring_free(w->ring);
     return NULL;
 }
 
@@ -194,24 +202,37 @@ bench_bare_read(struct bench_bare *bare, struct bench_cost *out)
 int
 bench_bare_tune(struct bench_bare *bare, bool write)
 {
-    static const size_t pieces[] = { (size_t)1 << 20, (size_t)4 << 20, (size_t)32 << 20 };
-    enum { N_PIECES = sizeof pieces / sizeof *pieces, N_TRIES = 3 };
+    static const struct {
+        size_t piece;
+        unsigned depth;
+    } shapes[] = {
+        { (size_t)1 << 20, 0 }, { (size_t)4 << 20, 0 }, { (size_t)32 << 20, 0 },
+        { (size_t)1 << 20, 2 }, { (size_t)512 << 10, 8 },
+    };
+    enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_TRIES = 3 };
+    struct bench_ring *ring = bench_ring_new(1);
+    bool uring = ring;
     double least = 0;
     size_t best = 0;
     struct bench_cost cost;
 
-    for (size_t i = 0; i < N_PIECES * N_TRIES; i++) {
-        bare->piece = pieces[i % N_PIECES];
+    bench_ring_free(ring);
+    for (size_t i = 0; i < N_SHAPES * N_TRIES; i++) {
+        bare->piece = shapes[i % N_SHAPES].piece;
+        bare->depth = shapes[i % N_SHAPES].depth;
+        if (bare->depth && !uring)
+            continue;
         if (bench_interrupted())
             return CLI_ENVIRONMENT;
         int code = write ? bench_bare_write(bare, &cost) : bench_bare_read(bare, &cost);
         if (code)
             return code;
-        if (!best || cost.seconds < least) {
+        if (!i || cost.seconds < least) {
             least = cost.seconds;
-            best = bare->piece;
+            best = i % N_SHAPES;
         }
     }
-    bare->piece = best;
+    bare->piece = shapes[best].piece;
+    bare->depth = shapes[best].depth;
     return 0;
 }

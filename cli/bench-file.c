@@ -7,6 +7,7 @@
  * make; it goes on while earlier chunks are being written.  Reading names no
  * blocks: chunks are read into the pool and verified, and copied nowhere. */
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -347,6 +348,7 @@ describe(const struct rig *r, struct bench_result *out)
     out->threads = N_THREADS;
     bench_more(out, "chunk_bytes", (double)r->chunk_bytes);
     bench_more(out, "bare_piece_bytes", (double)r->bare.piece);
+    bench_more(out, "bare_depth", r->bare.depth);
     bench_more(out, "direct", r->bare.direct);
 }
 
@@ -415,6 +417,41 @@ int
 bench_file_read(const struct bench *bench, struct bench_result *out)
 {
     return run_read(bench, "file.read", false, out);
+}
+
+struct threads_only {
+    const struct bench *bench;
+    struct bench_result *out;
+    int code;
+};
+
+static void *
+threads_only_main(void *arg)
+{
+    struct threads_only *t = arg;
+    int err = bench_forbid_uring();
+
+    if (err)
+        fprintf(stderr, "kvtier bench: forbid io_uring: %s\n", strerror(err));
+    t->code = err ? CLI_ENVIRONMENT
+                  : run_read(t->bench, "file.read.threads", false, t->out);
+    return NULL;
+}
+
+/* On a thread of its own, which forbids io_uring to itself and to those it starts. */
+int
+bench_file_read_threads(const struct bench *bench, struct bench_result *out)
+{
+    struct threads_only t = { .bench = bench, .out = out };
+    pthread_t thread;
+    int err = pthread_create(&thread, NULL, threads_only_main, &t);
+
+    if (err) {
+        fprintf(stderr, "kvtier bench: start a thread: %s\n", strerror(err));
+        return CLI_ENVIRONMENT;
+    }
+    pthread_join(thread, NULL);
+    return t.code;
 }
 
 int

@@ -26,6 +26,7 @@ static const struct bench_case cases[] = {
       bench_file_write },
     { "file.read", "files of 32 MiB to the pool, verified; limit: bare reads",
       bench_file_read },
+    { "file.read.threads", "the same without io_uring", bench_file_read_threads },
     { "file.cpu", "CPU of file.read above that of bare reads", bench_file_cpu },
     { "engine.store_file", "CPU of file.write above that of bare writes and a copy",
       bench_store_file },

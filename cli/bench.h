@@ -37,6 +37,7 @@ void bench_more(struct bench_result *result, const char *name, double value);
 /* Cases return 0, or an exit code after saying why. */
 int bench_file_write(const struct bench *bench, struct bench_result *out);
 int bench_file_read(const struct bench *bench, struct bench_result *out);
+int bench_file_read_threads(const struct bench *bench, struct bench_result *out);
 int bench_file_cpu(const struct bench *bench, struct bench_result *out);
 int bench_store_file(const struct bench *bench, struct bench_result *out);
 int bench_lookup_builtin(const struct bench *bench, struct bench_result *out);
@@ -111,7 +112,8 @@ struct bench_bare {
     bool direct;
     unsigned n_threads;
     size_t n_files, file_bytes;
-    size_t piece; /* bytes a call */
+    size_t piece;   /* bytes a call */
+    unsigned depth; /* pieces under way in a thread's io_uring; 0: blocking calls */
     unsigned char *buffers; /* of file_bytes for each thread */
 };
 
@@ -120,11 +122,25 @@ int bench_bare_open(struct bench_bare *bare, const char *dir, unsigned n_threads
                     size_t n_files, size_t file_bytes);
 void bench_bare_close(struct bench_bare *bare);
 
-/* Find the fastest piece. */
+/* Find the fastest piece and depth. */
 int bench_bare_tune(struct bench_bare *bare, bool write);
 
 int bench_bare_write(struct bench_bare *bare, struct bench_cost *out);
 int bench_bare_read(struct bench_bare *bare, struct bench_cost *out);
 void bench_bare_clear(struct bench_bare *bare);
+
+/* ------------------------------------------------------------ bench-uring.c */
+
+/* A thread's ring, or NULL where there is none. */
+struct bench_ring;
+struct bench_ring *bench_ring_new(unsigned depth);
+void bench_ring_free(struct bench_ring *ring);
+
+/* All of a file in pieces.  0 or an errno. */
+int bench_ring_move(struct bench_ring *ring, const struct bench_bare *bare, int fd,
+                    unsigned char *buffer, bool write);
+
+/* From now on this thread, and those it starts, cannot make one.  0 or an errno. */
+int bench_forbid_uring(void);
 
 #endif

@@ -27,7 +27,7 @@ expect() {
     [ $got -eq "$want" ] || fail "kvtier bench $*: exit $got, not $want"
 }
 
-cases='file.write file.read file.cpu engine.store_file lookup.builtin lookup.sha256_cbor'
+cases='file.write file.read file.read.threads file.cpu engine.store_file lookup.builtin lookup.sha256_cbor'
 
 expect 0 --list
 for name in $cases; do
