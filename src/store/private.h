@@ -12,6 +12,8 @@ struct kvt__level {
     struct kvt__tier *tier;
     struct kvt__index *index;
     char *url;
+    bool no_get; /* retrieve_locations leaves it out */
+    bool no_put; /* store_location is another */
 };
 
 struct kvt__store {
@@ -26,6 +28,14 @@ struct kvt__store {
 /* The key text of a hash in a space.  0 or -ENAMETOOLONG. */
 int kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned,
                    char *out, size_t size);
+
+/* What the level's tier calls a key text, or a space's, when it lists it. */
+void kvt__level_listed_key(const struct kvt__level *level, const char *key,
+                           char out[KVT__KEY_TEXT_MAX + 1]);
+
+/* Say which of LMCache's back ends the level is: whether it may be read and written. */
+void kvt__level_set_location(struct kvt__level *level, const struct kvt_config *config,
+                             const char *location);
 
 /* Take bytes from a level's budget, evicting what was used longest ago.  Blocks.
  * near: as kvt__index_oldest().  0 or -ENOSPC. */

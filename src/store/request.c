@@ -71,7 +71,7 @@ put_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
     const struct kvt__tier_ops *ops = level->tier->ops;
     struct kvt__index_claim claim, old;
 
-    if (kvt__index_find(level->index, &req->id, NULL))
+    if (level->no_put || kvt__index_find(level->index, &req->id, NULL))
         return -EEXIST;
     struct kvt__index_entry entry = entry_of(
         req, i, ops->stored_bytes(level->tier, object, req->slot.bytes));
@@ -136,7 +136,7 @@ get_level(struct kvt__store *store, struct kvt__level *level,
 {
     struct kvt__found found;
 
-    if (!kvt__index_find(level->index, &req->id, NULL))
+    if (level->no_get || !kvt__index_find(level->index, &req->id, NULL))
         return -ENOENT;
     int err = level->tier->ops->get(level->tier, object, &req->slot, &found);
     if (!err)
@@ -197,6 +197,8 @@ probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object
     struct kvt__index_claim claim;
     struct kvt__found found;
 
+    if (level->no_get)
+        return -ENOENT;
     if (kvt__index_find(level->index, &req->id, NULL))
         return 0;
     int err = level->tier->ops->probe(level->tier, object, &found);

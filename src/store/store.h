@@ -24,7 +24,7 @@ struct kvt__store_params {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     uint64_t object_bytes; /* a typical payload: sizes a new index */
-    uint32_t local_ranks;  /* workers on this host that share the store, >= 1 */
+    uint32_t local_ranks;  /* workers on this host that share the store; 0: not known */
 };
 
 /* Open every tier the configuration names and its index.  Blocks.  Without any
@@ -59,20 +59,21 @@ void kvt__store_next_epoch(struct kvt__store *store,
 /* It will be looked for soon. */
 void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__id *id);
 
-/* Whether any index has it. */
+/* Whether the index of any tier that may be read has it. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__id *id);
 
-/* Mark used now wherever it is.  Whether any index has it. */
+/* Mark used now wherever it is.  Whether the index of any tier that may be written has
+ * it. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__id *id);
 
-/* The number of the first level whose index has it, where it is leased now; -1:
+/* The number of the first level that may be read whose index has it, where it is leased now; -1:
  * none has.  Each is ended once, before until_ns, by kvt__store_unlease(). */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__id *id,
                      int64_t until_ns);
 void kvt__store_unlease(struct kvt__store *store, int level, const struct kvt__id *id);
 
 enum kvt__store_op {
-    KVT__STORE_PUT,   /* slot and crc to every tier that lacks it */
+    KVT__STORE_PUT,   /* slot and crc to every tier that may be written and lacks it */
     KVT__STORE_GET,   /* into slot, from the first tier that has it, verified */
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
 };
