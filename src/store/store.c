@@ -88,6 +88,9 @@ open_local_disk(struct kvt__store *store, const struct kvt__store_params *params
     if (snprintf(url, sizeof url, "local_disk://%s", config->local_disk) >=
         (int)sizeof url)
         return kvt__fail(ENAMETOOLONG, "local_disk: %s", config->local_disk);
+    if (params->local_ranks > 1)
+        kvt__log(KVT_LOG_INFO, "local_disk: at most %.1f GiB for all %u workers of this "
+                 "host", limit / GIB, params->local_ranks);
     return open_level(store, params, "local_disk", url, "LocalDiskBackend",
                       (uint64_t)limit);
 }

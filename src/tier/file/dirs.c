@@ -91,6 +91,9 @@ add_path(struct file_tier *t, const char *name, const char *from, size_t n,
 
     if (*from != '/' && !relative)
         return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, from);
+    if (memmem(from, n, "://", 3))
+        return kvt__fail(EINVAL, "%s: '%.*s' is no path; write /DIRECTORY.", name,
+                         (int)n, from);
     if (t->n_dirs == KVT__FILE_MAX_PATHS)
         return kvt__fail(EINVAL, "%s: more than %d directories.", name,
                          KVT__FILE_MAX_PATHS);

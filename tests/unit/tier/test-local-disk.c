@@ -389,6 +389,10 @@ a_failed_open_names_local_disk(void **state)
     assert_non_null(strstr(kvt__why(), file));
     assert_int_equal(try_open("local_disk:// ,", true, &tier), -EINVAL);
     assert_non_null(strstr(kvt__why(), "local_disk: ' ,' is no directory"));
+    /* LMCache strips file:// from the first of a list only. */
+    snprintf(url, sizeof url, "local_disk://%s/a,file:///b", dir.path);
+    assert_int_equal(try_open(url, true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "'file:///b' is no path; write /DIRECTORY"));
     temp_dir_remove(&dir);
 }
 
