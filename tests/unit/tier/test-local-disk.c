@@ -64,6 +64,27 @@ write_file(const char *path, const void *bytes, size_t n)
 /* ------------------------------------------------------------------- files */
 
 static void
+names_are_lmcaches_and_tell_a_key_that_has_the_same_name(void **state)
+{
+    static const char key[] =
+        "meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16@lora%sql-v2";
+    static const char name[] =
+        "meta-llama-Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16@lora%sql-v2.pt";
+    const struct kvt__layout *layout = &kvt__layout_local_disk;
+    char out[256], back[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__key_parts parts;
+
+    (void)state;
+    assert_int_equal(kvt__layout_name(layout, key, out, sizeof out), 0);
+    assert_string_equal(out, name);
+    assert_int_equal(kvt__layout_key(layout, name, back, sizeof back, &parts), 0);
+    assert_true(parts.hash == 1897141500678847486);
+    assert_int_equal(kvt__layout_name(layout, back, out, sizeof out), 0);
+    assert_string_equal(out, name);
+    assert_int_equal(kvt__layout_name(layout, key, out, sizeof name - 1), -ENAMETOOLONG);
+}
+
+static void
 a_file_is_payload_and_trailer_whatever_save_chunk_meta_says(void **state)
 {
     struct fixture *f = *state;
@@ -402,6 +423,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_are_lmcaches_and_tell_a_key_that_has_the_same_name),
         TEST(a_file_is_payload_and_trailer_whatever_save_chunk_meta_says),
         TEST(any_bytes_of_lmcache_are_a_payload),
         TEST(a_file_of_any_other_length_is_ebadmsg),
