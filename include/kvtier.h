@@ -173,7 +173,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out);
 KVT_API void kvt_store_close(struct kvt_store *store);
 
 enum kvt_op_kind {
-    KVT_OP_PUT = 1,    /* bytes of buf under key, in every tier */
+    KVT_OP_PUT = 1,    /* bytes of buf under key, in every tier that is stored in */
     KVT_OP_GET = 2,    /* into buf, from the first tier that has the key */
     KVT_OP_STAT = 3,   /* is it there, and how large */
     KVT_OP_DELETE = 4, /* from every tier */
@@ -221,7 +221,8 @@ KVT_API int kvt_store_run(struct kvt_store *store, struct kvt_op *op);
 /* What kvt_store_list() found. */
 struct kvt_listed {
     size_t struct_size;
-    const char *key;       /* valid during the call */
+    const char *key;       /* valid during the call; where names do not tell all of a
+                            * key (local_disk: '-' for '/'), one with the same name */
     const char *tier;
     uint64_t stored_bytes; /* on disk, framing included */
     int64_t mtime_ns;      /* of writing, wall clock */

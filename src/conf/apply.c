@@ -296,6 +296,7 @@ check_together(struct kvt__reading *r)
         kvt__note(r, KVT__WARNING, "local_disk", origin,
                   "local_disk (%s) has no effect: max_local_disk_size is 0.", origin);
     }
+    kvt__check_locations(r);
 }
 
 void

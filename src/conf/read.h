@@ -171,6 +171,9 @@ kvt__variable(const char *const *environment, const char *name);
 /* Fill r->source[] for the LMCACHE_ and KVTIER_ variables. */
 void kvt__read_environment(struct kvt__reading *r);
 
+/* Note names of tiers in retrieve_locations and store_location that are none. */
+void kvt__check_locations(struct kvt__reading *r);
+
 /* Rewrite the nested form storage_backend: {...} into flat keys. */
 void kvt__flatten_nested(struct kvt__reading *r, struct kvt__node *map);
 

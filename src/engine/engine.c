@@ -264,11 +264,10 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
     if (!params->config->local_cpu || (!worker && !params->instance))
         return 0;
     struct kvt__memory_params memory = {
-        .pool = e->pool, .instance = params->instance, .rank = e->rank,
-        .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
+        .config = params->config, .pool = e->pool, .instance = params->instance,
+        .rank = e->rank, .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
-        .object_bytes = smallest_chunk(e),
-        .policy = kvt__policy_named(params->config->cache_policy) };
+        .object_bytes = smallest_chunk(e) };
     return memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "conf/conf.h"
 #include "store/private.h"
 
 #define MIN_ENTRIES (UINT64_C(1) << 10)
@@ -69,11 +70,12 @@ open_rank(const struct kvt__memory_params *params, uint32_t rank, uint64_t n_ent
           struct kvt__rank_memory *out)
 {
     bool worker = params->pool && rank == params->rank;
+    enum kvt__policy policy = kvt__policy_named(params->config->cache_policy);
 
     open_instance(params, rank, worker, &out->instance);
     struct kvt__index_params index = {
         .dirfd = out->instance.dirfd, .n_entries = n_entries, .writer = worker,
-        .limit_bytes = worker ? params->limit_bytes : 0, .policy = params->policy };
+        .limit_bytes = worker ? params->limit_bytes : 0, .policy = policy };
     int err = kvt__index_open(&index, &out->index);
     if (!err && worker) {
         kvt__index_clear(out->index); /* of a worker before this one */
@@ -121,6 +123,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
         return err;
     }
     memmove(store->levels + 1, store->levels, store->n_levels * sizeof level);
+    kvt__level_set_location(&level, params->config, "LocalCPUBackend");
     store->levels[0] = level;
     store->pool = params->pool;
     store->n_levels++;
@@ -151,7 +154,7 @@ kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
     struct kvt__index_entry entry;
     struct kvt__found found;
 
-    if (!level || !kvt__index_find(level->index, &req->id, &entry) ||
+    if (!level || level->no_get || !kvt__index_find(level->index, &req->id, &entry) ||
         level->tier->ops->borrow(level->tier, &object, &req->slot, &found))
         return false;
     if (req->slot.bytes != req->bytes) {

@@ -3,6 +3,7 @@
  * Names of keys in a space, and the entries of chunks that are known by their
  * name alone. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/sha256.h"
@@ -34,15 +35,28 @@ kvt__key_id(const char *key, struct kvt__id *out)
 }
 
 void
+kvt__level_listed_key(const struct kvt__level *level, const char *key,
+                      char out[KVT__KEY_TEXT_MAX + 1])
+{
+    const struct kvt__tier_ops *ops = level->tier->ops;
+
+    snprintf(out, KVT__KEY_TEXT_MAX + 1, "%s", key);
+    if (ops->listed_key)
+        ops->listed_key(level->tier, out);
+}
+
+void
 kvt__level_forget_name(struct kvt__level *level, const char *key)
 {
+    char listed[KVT__KEY_TEXT_MAX + 1];
     struct kvt__index_totals totals;
     struct kvt__id id;
 
     kvt__index_get_totals(level->index, &totals);
     if (!totals.n_unread)
         return;
-    kvt__name_id(key, &id);
+    kvt__level_listed_key(level, key, listed);
+    kvt__name_id(listed, &id);
     kvt__level_drop(level, &id, false);
 }
 

@@ -20,6 +20,8 @@ struct kvt__level {
     bool in_memory;
     struct kvt__rank_memory *ranks;
     uint32_t n_ranks;
+    bool no_get; /* retrieve_locations leaves it out */
+    bool no_put; /* store_location is another */
 };
 
 struct kvt__store {
@@ -52,6 +54,14 @@ void kvt__memory_close(struct kvt__level *level);
 /* The key text of a hash in a space.  0 or -ENAMETOOLONG. */
 int kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned,
                    char *out, size_t size);
+
+/* What the level's tier calls a key text, or a space's, when it lists it. */
+void kvt__level_listed_key(const struct kvt__level *level, const char *key,
+                           char out[KVT__KEY_TEXT_MAX + 1]);
+
+/* Say which of LMCache's back ends the level is: whether it may be read and written. */
+void kvt__level_set_location(struct kvt__level *level, const struct kvt_config *config,
+                             const char *location);
 
 /* Take bytes from a level's budget, evicting what was used longest ago.  Blocks.
  * 0 or -ENOSPC. */

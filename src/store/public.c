@@ -96,7 +96,8 @@ find_level(struct kvt__store *store, const struct kvt__object *object,
     return kvt__fail(ENOENT, "%s", object->key);
 }
 
-/* Read and check; op->buf may be NULL. */
+/* Read and check; op->buf may be NULL.  A key to be verified may come from a listing,
+ * which may not tell all of it. */
 static int
 run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_op *op)
 {
@@ -119,9 +120,11 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
     err = level->tier->ops->get(level->tier, object, &memory.slot, &found);
     kvt__key_id(object->key, &own);
     if (!err && found.has_id) {
+        bool whole_key = op->kind == KVT_OP_GET || !level->tier->ops->listed_key;
+
         if (kvt__payload_crc(&memory.slot, &found) != found.crc)
             err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", object->key);
-        else if (found.id_of_key && !kvt__id_equal(&found.id, &own))
+        else if (whole_key && found.id_of_key && !kvt__id_equal(&found.id, &own))
             err = kvt__fail(EBADMSG, "%s: was stored under another key.", object->key);
         else
             op->found |= KVT_FOUND_CHECKED;
@@ -364,7 +367,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
         struct kvt__store_params params = { .config = config, .exec = s->exec,
                                             .counters = &s->counters,
                                             .object_bytes = 1 << 20,
-                                            .local_ranks = 1 };
+                                            .local_ranks = 0 };
         err = kvt__store_open(&params, &s->store);
     }
     if (!err && !kvt__store_n_tiers(s->store))

@@ -104,8 +104,9 @@ put(struct kvt__store *store, const struct kvt__object *object,
     int result = -EEXIST;
 
     for (size_t i = 0; i < store->n_levels; i++) {
-        int err = store->levels[i].in_memory ? -EEXIST :
-            kvt__level_put(store, &store->levels[i], object, req, true);
+        struct kvt__level *level = &store->levels[i];
+        int err = level->in_memory || level->no_put ? -EEXIST :
+            kvt__level_put(store, level, object, req, true);
 
         if (err && err != -EEXIST)
             return err;
@@ -140,7 +141,7 @@ get_level(struct kvt__store *store, struct kvt__level *level,
 {
     struct kvt__found found;
 
-    if (!kvt__index_find(level->index, &req->id, NULL))
+    if (level->no_get || !kvt__index_find(level->index, &req->id, NULL))
         return -ENOENT;
     int err = level->tier->ops->get(level->tier, object, &req->slot, &found);
     if (!err)
@@ -203,6 +204,8 @@ probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object
     struct kvt__index_claim claim;
     struct kvt__found found;
 
+    if (level->no_get)
+        return -ENOENT;
     if (kvt__index_find(level->index, &req->id, NULL))
         return 0;
     int err = level->tier->ops->probe(level->tier, object, &found);
@@ -292,7 +295,8 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
     req->store = store;
     req->job.run = run_job;
     if (req->op == KVT__STORE_PUT) {
-        req->status = kvt__memory_keep(store, req, true);
+        req->status = store->levels[0].no_put ? -EEXIST
+                                              : kvt__memory_keep(store, req, true);
         if (store->n_levels == 1 && req->status != -ENODEV) {
             tell_why(req);
             req->done(req);

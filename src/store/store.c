@@ -26,9 +26,23 @@ n_entries_for(uint64_t limit, uint64_t object_bytes)
     return n < KVT__MAX_ENTRIES ? n : KVT__MAX_ENTRIES;
 }
 
+void
+kvt__level_set_location(struct kvt__level *level, const struct kvt_config *config,
+                        const char *location)
+{
+    const struct kvt__strs *from = &config->retrieve_locations;
+
+    level->no_get = from->n > 0;
+    for (size_t i = 0; i < from->n; i++)
+        if (!strcmp(from->items[i], location))
+            level->no_get = false;
+    level->no_put = config->store_location && strcmp(config->store_location, location);
+}
+
+/* location: LMCache's name for it; limit: 0: what the tier takes by default. */
 static int
 open_level(struct kvt__store *store, const struct kvt__store_params *params,
-           const char *name, const char *url)
+           const char *name, const char *url, const char *location, uint64_t limit)
 {
     struct kvt__level *level = &store->levels[store->n_levels];
     int err;
@@ -40,9 +54,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
-    uint64_t limit = params->config->max_remote_size > 0 ?
-        (uint64_t)(params->config->max_remote_size * GIB) :
-        level->tier->ops->default_limit(level->tier);
+    limit = limit ? limit : level->tier->ops->default_limit(level->tier);
     struct kvt__index_params index = {
         .dirfd = level->tier->ops->private_dir(level->tier),
         .n_entries = n_entries_for(limit, params->object_bytes),
@@ -57,8 +69,36 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     level->url = strdup(url);
     if (!level->url)
         return kvt__fail(ENOMEM, "%s: open", name);
+    kvt__level_set_location(level, params->config, location);
     kvt__index_recover(level->index);
     return 0;
+}
+
+/* local_disk: every worker of the host adds its part to one limit.  Where their number
+ * is not known (the command line) the limit of those that have it open is to hold. */
+static int
+open_local_disk(struct kvt__store *store, const struct kvt__store_params *params)
+{
+    const struct kvt_config *config = params->config;
+    double limit = config->max_local_disk_size * GIB * params->local_ranks;
+    char url[4096 + 32];
+
+    if (!config->local_disk || config->max_local_disk_size <= 0)
+        return 0; /* the configuration has told it */
+    if (snprintf(url, sizeof url, "local_disk://%s", config->local_disk) >=
+        (int)sizeof url)
+        return kvt__fail(ENAMETOOLONG, "local_disk: %s", config->local_disk);
+    if (params->local_ranks > 1)
+        kvt__log(KVT_LOG_INFO, "local_disk: at most %.1f GiB for all %u workers of this "
+                 "host", limit / GIB, params->local_ranks);
+    return open_level(store, params, "local_disk", url, "LocalDiskBackend",
+                      (uint64_t)limit);
+}
+
+static uint64_t
+remote_limit(const struct kvt_config *config)
+{
+    return (uint64_t)(config->max_remote_size * GIB);
 }
 
 /* remote_storage_plugins: "fs" or "fs.<instance>", each with its base_path. */
@@ -70,7 +110,7 @@ open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
     for (size_t i = 0; i < config->remote_storage_plugins.n; i++) {
         const char *plugin = config->remote_storage_plugins.items[i];
         const char *path = kvt__config_base_path(config, plugin);
-        char url[4096 + 32];
+        char url[4096 + 32], location[256];
         int kind = (int)strcspn(plugin, ".");
 
         if (!path && !strncmp(plugin, "fs", (size_t)kind))
@@ -83,7 +123,9 @@ open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
         if (snprintf(url, sizeof url, "%.*s://%s", kind, plugin, path) >=
             (int)sizeof url)
             return kvt__fail(ENAMETOOLONG, "remote_storage_plugins: %s", plugin);
-        int err = open_level(store, params, plugin, url);
+        snprintf(location, sizeof location, "RemoteBackend-%s", plugin);
+        int err = open_level(store, params, plugin, url, location,
+                             remote_limit(config));
         if (err)
             return err;
     }
@@ -95,9 +137,6 @@ open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
 static void
 tell_missing(const struct kvt_config *config)
 {
-    if (config->local_disk && config->max_local_disk_size > 0)
-        kvt__log(KVT_LOG_WARN, "local_disk: this version has no such tier yet; use "
-                 "remote_url: fs://%s", config->local_disk);
     if (config->gds_path)
         kvt__log(KVT_LOG_WARN, "gds_path: this version has no GDS tier yet; nothing is "
                  "stored in %s", config->gds_path);
@@ -115,9 +154,12 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
     store->counters = params->counters;
     store->refuse_unverified = params->config->refuse_unverified;
     tell_missing(params->config);
-    err = open_plugins(store, params);
+    err = open_local_disk(store, params);
+    if (!err)
+        err = open_plugins(store, params);
     if (!err && params->config->remote_url)
-        err = open_level(store, params, "remote_url", params->config->remote_url);
+        err = open_level(store, params, "remote_url", params->config->remote_url,
+                         "RemoteBackend", remote_limit(params->config));
     if (err) {
         kvt__store_close(store);
         return err;
@@ -161,9 +203,14 @@ kvt__store_phase(const struct kvt__store *store)
 int
 kvt__store_add_space(struct kvt__store *store, struct kvt__space *space)
 {
+    char text[KVT__KEY_TEXT_MAX + 1];
+
     for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__index *index = kvt__level_index(&store->levels[i], space);
-        int number = index ? kvt__index_space(index, space->text) : 0;
+        struct kvt__level *level = &store->levels[i];
+        struct kvt__index *index = kvt__level_index(level, space);
+
+        kvt__level_listed_key(level, space->text, text);
+        int number = index ? kvt__index_space(index, text) : 0;
 
         if (number < 0)
             return number;
@@ -231,7 +278,7 @@ kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
                 const struct kvt__id *id)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (level_has(&store->levels[i], space, id))
+        if (!store->levels[i].no_get && level_has(&store->levels[i], space, id))
             return true;
     return false;
 }
@@ -240,14 +287,17 @@ bool
 kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
                  const struct kvt__id *id)
 {
-    bool everywhere = true;
+    bool everywhere = true, stored = false;
 
+    for (size_t i = 0; i < store->n_levels; i++)
+        stored = stored || !(store->levels[i].in_memory || store->levels[i].no_put);
     for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__level *level = &store->levels[i];
+        const struct kvt__level *level = &store->levels[i];
+        bool enough = level->no_put || (level->in_memory && stored);
 
         if (level_has(level, space, id))
             kvt__index_touch(kvt__level_index(level, space), id);
-        else if (!level->in_memory || store->n_levels == 1)
+        else if (!enough)
             everywhere = false;
     }
     return everywhere;
@@ -258,7 +308,8 @@ kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
                  const struct kvt__id *id, int64_t until_ns)
 {
     for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__index *index = kvt__level_index(&store->levels[i], space);
+        const struct kvt__level *level = &store->levels[i];
+        struct kvt__index *index = level->no_get ? NULL : kvt__level_index(level, space);
 
         if (index && kvt__index_lease(index, id, until_ns, NULL))
             return (int)i;

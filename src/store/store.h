@@ -24,7 +24,7 @@ struct kvt__store_params {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     uint64_t object_bytes; /* a typical payload: sizes a new index */
-    uint32_t local_ranks;  /* workers on this host that share the store, >= 1 */
+    uint32_t local_ranks;  /* workers on this host that share the store; 0: not known */
 };
 
 /* Open every tier the configuration names and its index.  Blocks. */
@@ -41,13 +41,13 @@ size_t kvt__store_n_tiers(const struct kvt__store *store);
 size_t kvt__store_phase(const struct kvt__store *store);
 
 struct kvt__memory_params {
+    const struct kvt_config *config; /* borrowed until return */
     struct kvt__pool *pool;  /* of this worker; NULL: this process has none */
     const char *instance;    /* as in struct kvt_engine_params */
     uint32_t rank, n_ranks;
     bool looks_up;           /* what the other ranks have too */
     uint64_t limit_bytes;    /* of each worker's pool */
     uint64_t object_bytes;   /* the smallest payload that is usual */
-    enum kvt__policy policy;
 };
 
 /* Let chunks stay in host memory too, in front of all tiers.  Before any space is
@@ -80,25 +80,25 @@ void kvt__store_look_who_lives(struct kvt__store *store);
 void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *space,
                          const struct kvt__id *id);
 
-/* Whether any index has it. */
+/* Whether the index of any tier that may be read has it. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
                      const struct kvt__id *id);
 
-/* Mark used now wherever it is.  Whether there is nothing to put: every tier has it;
- * host memory need not, where there are others. */
+/* Mark used now wherever it is.  Whether there is nothing to put: every tier that may be
+ * written has it; host memory need not, where there are others. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
                       const struct kvt__id *id);
 
-/* The number of the first level whose index has it, where it is leased now; -1:
- * none has.  Each is ended once, before until_ns, by kvt__store_unlease(). */
+/* The number of the first level that may be read whose index has it, where it is leased
+ * now; -1: none has.  Each is ended once, before until_ns, by kvt__store_unlease(). */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
                      const struct kvt__id *id, int64_t until_ns);
 void kvt__store_unlease(struct kvt__store *store, int level,
                         const struct kvt__space *space, const struct kvt__id *id);
 
 enum kvt__store_op {
-    KVT__STORE_PUT,   /* slot and crc to every tier that lacks it; host memory has it
-                       * when it is submitted */
+    KVT__STORE_PUT,   /* slot and crc to every tier that may be written and lacks it;
+                       * host memory has it when it is submitted */
     KVT__STORE_GET,   /* into slot, from the first tier that has it, verified */
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
 };

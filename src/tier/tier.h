@@ -60,7 +60,7 @@ struct kvt__tier_params {
     const char *name;     /* the setting it came from, for messages */
     const char *url;      /* SCHEME://REST */
     const char *rest;     /* filled in by kvt__tier_open() */
-    uint32_t local_ranks; /* workers on this host that share the store, >= 1 */
+    uint32_t local_ranks; /* workers on this host that share the store; 0: not known */
 };
 
 /* Receives one name that list() found; path: number of the directory. */
@@ -112,6 +112,9 @@ struct kvt__tier_ops {
     int (*remove)(struct kvt__tier *tier, const struct kvt__object *object);
     /* Name everything in the store. */
     int (*list)(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
+    /* Change a key text, or one without its hash, to what list() calls that key, which
+     * is no longer and means the same to the tier.  NULL: it is the same. */
+    void (*listed_key)(const struct kvt__tier *tier, char *key);
 };
 
 /* All kinds, ended by NULL. */

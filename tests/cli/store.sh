@@ -67,3 +67,21 @@ ends 0 doctor
 prints 'stored, read back and removed'
 ends 1 doctor --set max_local_cpu_size=100000
 prints 'BAD *memory'
+
+# local_disk: a listing tells a key without its slashes, which means the same file
+run() { "$kvtier" "$@" --set "local_disk=$temp/a,$temp/b" --set max_local_disk_size=1; }
+listed=org-model@1@0@1a540024b49d3bfe@bfloat16
+ends 0 put "$key" "$temp/in"
+[ -e "$temp/a/$listed.pt" ]
+mv "$temp/a/$listed.pt" "$temp/b" # another number of workers put it there
+ends 0 get "$key" "$temp/back"
+cmp "$temp/in" "$temp/back"
+ends 0 ls
+prints "$listed"
+ends 0 verify
+prints '1 good'
+ends 0 stat
+prints 'local_disk'
+ends 0 doctor
+ends 0 rm "$listed"
+ends 1 stat "$key"

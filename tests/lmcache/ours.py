@@ -176,3 +176,37 @@ class Kvtier:
     def get(self, tokens, **extra):
         """What a lookup promises, loaded."""
         return self.load(tokens, self.lookup(tokens, **extra), **extra)
+
+
+class Op(_lib._Sized):
+    """struct kvt_op."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("kind", ctypes.c_uint32),
+                ("key", ctypes.c_char_p), ("buf", ctypes.c_void_p),
+                ("bytes", ctypes.c_uint64), ("user", ctypes.c_void_p),
+                ("status", ctypes.c_int), ("found", ctypes.c_uint32),
+                ("found_bytes", ctypes.c_uint64), ("tokens", ctypes.c_uint32),
+                ("id", ctypes.c_uint8 * 16), ("why", ctypes.c_char * 192)]
+
+
+class Store:
+    """Keys to bytes: chunks of any length."""
+    GET = 2
+
+    def __init__(self, **settings):
+        self.config = _lib.Config(settings=["%s=%s" % pair
+                                            for pair in settings.items()])
+        self.handle = ctypes.c_void_p()
+        _lib._check(_lib.lib().kvt_store_open(
+            self.config.handle, ctypes.byref(self.handle)))
+
+    def close(self):
+        _lib.lib().kvt_store_close(self.handle)
+        self.config.close()
+
+    def get(self, key, room=1 << 24):
+        """The bytes under a key text, or a negative errno."""
+        buf = (ctypes.c_char * room)()
+        op = Op(kind=self.GET, key=key.encode(), bytes=room,
+                buf=ctypes.cast(buf, ctypes.c_void_p))
+        _lib.lib().kvt_store_run(self.handle, ctypes.byref(op))
+        return op.status or buf.raw[:op.found_bytes]

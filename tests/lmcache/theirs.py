@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real LMCache: its remote back end over fs, and its hashing of tokens."""
+"""The real LMCache: its remote back end over fs, its local disk back end, and its
+hashing of tokens."""
 import asyncio
 import os
 import threading
@@ -8,12 +9,15 @@ os.environ["LMCACHE_TRACK_USAGE"] = "false"
 os.environ["LMCACHE_DISABLE_BANNER"] = "1"
 os.environ.setdefault("LMCACHE_LOG_LEVEL", "CRITICAL")
 
+import torch  # noqa: E402
 from lmcache.v1 import token_database  # noqa: E402
 from lmcache.v1.config import LMCacheEngineConfig  # noqa: E402
 from lmcache.v1.memory_management import MemoryFormat  # noqa: E402
 from lmcache.v1.metadata import LMCacheMetadata  # noqa: E402
 from lmcache.v1.storage_backend.local_cpu_backend import (  # noqa: E402
     LocalCPUBackend)
+from lmcache.v1.storage_backend.local_disk_backend import (  # noqa: E402
+    LocalDiskBackend)
 from lmcache.v1.storage_backend.remote_backend import (  # noqa: E402
     RemoteBackend)
 
@@ -54,25 +58,22 @@ def keys(geometry, tokens, algorithm="builtin", request_configs=None):
         tokens=list(tokens), request_configs=request_configs)]
 
 
-class LMCache:
-    """directory: one path, or several with commas between."""
+class Backend:
+    """What LMCache's back ends need, and share."""
 
-    def __init__(self, directory, geometry, **extra_config):
+    def __init__(self, geometry, **settings):
         self.geometry = geometry
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        config = LMCacheEngineConfig.from_defaults(
+        self.config = LMCacheEngineConfig.from_defaults(
             chunk_size=geometry.chunk_tokens, local_cpu=False,
-            max_local_cpu_size=0.03125, blocking_timeout_secs=TIMEOUT_S,
-            remote_url="fs://localhost:0" + directory, remote_serde="naive",
-            extra_config=extra_config)
-        about = metadata(geometry)
-        self.memory = LocalCPUBackend(config, about, dst_device="cpu")
-        self.remote = RemoteBackend(config, about, self.loop, self.memory,
-                                    dst_device="cpu")
+            max_local_cpu_size=0.03125, blocking_timeout_secs=TIMEOUT_S, **settings)
+        self.about = metadata(geometry)
+        self.memory = LocalCPUBackend(self.config, self.about, dst_device="cpu")
         self.format = (MemoryFormat.KV_MLA_FMT if geometry.mla
                        else MemoryFormat.KV_2LTD)
+        self.backend = self.open()
 
     def close(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -83,44 +84,100 @@ class LMCache:
         return asyncio.run_coroutine_threadsafe(
             coroutine, self.loop).result(TIMEOUT_S)
 
+    def shape(self, n_bytes):
+        """Of a chunk of so many bytes: it may hold fewer tokens than a whole one."""
+        g = self.geometry
+        tokens = n_bytes * g.chunk_tokens // g.chunk_bytes
+        return torch.Size([*g.shape[:2], tokens, g.shape[3]])
+
     def put(self, keys, chunks):
         """Store chunks, each as bytes, and wait until they are written."""
         objects = []
         for chunk in chunks:
-            one = self.memory.allocate(self.geometry.shape,
+            one = self.memory.allocate(self.shape(len(chunk)),
                                        DTYPES[self.geometry.dtype], self.format)
             memoryview(one.byte_array).cast("B")[:] = chunk
             objects.append(one)
         left = threading.Semaphore(0)
-        self.remote.batched_submit_put_task(
+        self.backend.batched_submit_put_task(
             keys, objects, on_complete_callback=lambda key: left.release())
         for _ in keys:
             if not left.acquire(timeout=TIMEOUT_S):
                 raise TimeoutError("LMCache does not finish a put")
         for one in objects:
             one.ref_count_down()
-        if self.remote.put_failed_count:
-            raise OSError("LMCache failed to put a chunk")
 
     def _take(self, found):
         if found is None:
             return None
-        if found.get_shape() != self.geometry.shape:
+        data = bytes(memoryview(found.byte_array).cast("B"))
+        if found.get_shape() != self.shape(len(data)):
             raise ValueError("LMCache returned a chunk of shape %s" %
                              (tuple(found.get_shape()),))
-        data = bytes(memoryview(found.byte_array).cast("B"))
         found.ref_count_down()
         return data
 
     def get(self, keys):
         """The chunks as bytes, None for each that LMCache does not find."""
-        return [self._take(one) for one in self.remote.batched_get_blocking(keys)]
+        return [self._take(one) for one in self.backend.batched_get_blocking(keys)]
 
     def get_each(self, keys):
-        return [self._take(self.remote.get_blocking(key)) for key in keys]
+        return [self._take(self.backend.get_blocking(key)) for key in keys]
 
     def contains(self, keys):
-        return [self.remote.contains(key) for key in keys]
+        return [self.backend.contains(key) for key in keys]
+
+
+class LMCacheDisk(Backend):
+    """directory: one path, or several with commas between, of which LMCache takes
+    the one for the worker's GPU."""
+
+    def __init__(self, directory, geometry, **extra_config):
+        super().__init__(geometry, local_disk=directory, max_local_disk_size=1.0,
+                         extra_config=extra_config)
+
+    def open(self):
+        return LocalDiskBackend(self.config, self.loop, self.memory,
+                                dst_device="cuda:%d" % self.geometry.rank,
+                                metadata=self.about)
+
+    def close(self):
+        self.backend.close()
+        super().close()
+
+    def path(self, key):
+        return self.backend._key_to_path(key)
+
+    def adopt(self, keys):
+        """Let it have files that it did not write: it never looks for any."""
+        for key in keys:
+            self.backend.insert_key(key, self.geometry.chunk_bytes,
+                                    self.geometry.shape,
+                                    DTYPES[self.geometry.dtype], self.format)
+
+
+class LMCache(Backend):
+    """directory: one path, or several with commas between."""
+
+    def __init__(self, directory, geometry, **extra_config):
+        super().__init__(geometry, remote_url="fs://localhost:0" + directory,
+                         remote_serde="naive", extra_config=extra_config)
+        self.remote = self.backend
+
+    def open(self):
+        return RemoteBackend(self.config, self.about, self.loop, self.memory,
+                             dst_device="cpu")
+
+    def put(self, keys, chunks):
+        super().put(keys, chunks)
+        if self.remote.put_failed_count:
+            raise OSError("LMCache failed to put a chunk")
+
+    def _take(self, found):
+        if found is not None and found.get_shape() != self.geometry.shape:
+            raise ValueError("LMCache returned a chunk of shape %s" %
+                             (tuple(found.get_shape()),))
+        return super()._take(found)
 
     def connector(self):
         """The fs connector itself, within what checks and measures it."""

@@ -52,13 +52,11 @@ expect_tidy(const struct fixture *f)
 }
 
 static void
-a_store_on_a_full_disk_is_refused_and_works_again_later(void **state)
+check_full_disk(struct fixture *f, const char *const *with)
 {
-    struct fixture *f = *state;
     char ballast[300];
 
-    fixture_mount(f, 8192);
-    fixture_open(f, settings);
+    fixture_open(f, with);
     store_chunks(f, 0, N_CHUNKS);
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
     assert_int_equal(counter(f, "store_chunks"), N_CHUNKS);
@@ -80,6 +78,28 @@ a_store_on_a_full_disk_is_refused_and_works_again_later(void **state)
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
     assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
     expect_tidy(f);
+}
+
+static void
+a_store_on_a_full_disk_is_refused_and_works_again_later(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_mount(f, 8192);
+    check_full_disk(f, settings);
+}
+
+static void
+a_store_on_a_full_local_disk_is_refused_too(void **state)
+{
+    struct fixture *f = *state;
+    char setting[300];
+    const char *const local_disk[] = { "remote_url=", setting,
+                                       "max_local_disk_size=0.1", NULL };
+
+    fixture_mount(f, 8192);
+    snprintf(setting, sizeof setting, "local_disk=%s", f->dir.path);
+    check_full_disk(f, local_disk);
 }
 
 /* Room for a part of a file only. */
@@ -153,6 +173,7 @@ main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(a_store_on_a_full_disk_is_refused_and_works_again_later),
+        T(a_store_on_a_full_local_disk_is_refused_too),
         T(a_chunk_that_fits_in_part_leaves_nothing),
         T(the_budget_is_kept_by_eviction_before_the_disk_is_full),
         T(without_room_for_the_index_the_engine_keeps_its_own),

@@ -184,10 +184,11 @@ add_usage(const char *dir, struct usage *usage)
     struct stat st;
 
     while (d && (e = readdir(d))) {
-        size_t len = strlen(e->d_name);
+        const char *suffix = strrchr(e->d_name, '.');
 
         snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (len < 5 || strcmp(e->d_name + len - 5, ".data") || lstat(path, &st))
+        if (!suffix || (strcmp(suffix, ".data") && strcmp(suffix, ".pt")) ||
+            lstat(path, &st))
             continue;
         usage->bytes += ((uint64_t)st.st_size + 4095) / 4096 * 4096;
         usage->n_files++;

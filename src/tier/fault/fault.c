@@ -190,6 +190,15 @@ fault_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
     return t->next->ops->list(t->next, fn, ctx);
 }
 
+static void
+fault_listed_key(const struct kvt__tier *tier, char *key)
+{
+    const struct kvt__tier *next = next_of(tier);
+
+    if (next->ops->listed_key)
+        next->ops->listed_key(next, key);
+}
+
 /* ----------------------------------------------------------------- opening */
 
 static size_t
@@ -269,4 +278,5 @@ const struct kvt__tier_ops kvt__tier_fault = {
     .probe = fault_probe,
     .remove = fault_remove,
     .list = fault_list,
+    .listed_key = fault_listed_key,
 };

@@ -84,16 +84,16 @@ open_dir(struct kvt__dir *dir, const char *name)
 }
 
 static int
-add_path(struct file_tier *t, const char *name, const char *from, size_t n)
+add_path(struct file_tier *t, const char *name, const char *from, size_t n,
+         bool relative)
 {
     struct kvt__dir *dir = &t->dirs[t->n_dirs];
 
-    while (n && isspace((unsigned char)*from))
-        from++, n--;
-    while (n && isspace((unsigned char)from[n - 1]))
-        n--;
-    if (!n || *from != '/')
+    if (*from != '/' && !relative)
         return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, from);
+    if (memmem(from, n, "://", 3))
+        return kvt__fail(EINVAL, "%s: '%.*s' is no path; write /DIRECTORY.", name,
+                         (int)n, from);
     if (t->n_dirs == KVT__FILE_MAX_PATHS)
         return kvt__fail(EINVAL, "%s: more than %d directories.", name,
                          KVT__FILE_MAX_PATHS);
@@ -106,18 +106,25 @@ add_path(struct file_tier *t, const char *name, const char *from, size_t n)
 }
 
 int
-kvt__dirs_open(struct file_tier *t, const char *name, const char *list)
+kvt__dirs_open(struct file_tier *t, const char *name, const char *list, bool relative)
 {
-    for (;;) {
-        size_t n = strcspn(list, ",");
-        int err = add_path(t, name, list, n);
+    int err = 0;
 
-        if (err)
-            return err;
-        if (!list[n])
-            return 0;
-        list += n + 1;
+    for (const char *at = list; !err && *at; at += *at == ',') {
+        size_t n = strcspn(at, ","), used;
+
+        for (; n && isspace((unsigned char)*at); n--)
+            at++;
+        for (used = n; used && isspace((unsigned char)at[used - 1]);)
+            used--;
+        if (used)
+            err = add_path(t, name, at, used, relative);
+        at += n;
     }
+    if (!err && !t->n_dirs)
+        err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
+                        relative ? "directory" : "absolute path");
+    return err;
 }
 
 static void

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file tier: one file a chunk, as LMCache's fs connector names and frames
- * them.  A file is published by rename and read in one extent.  Runs on executor
- * threads, several at once, without a lock: the file system is the arbiter. */
+ * The file tier: one file a chunk, as a layout names and frames them.  A file is
+ * published by rename and read in one extent.  Runs on executor threads, several at
+ * once, without a lock: the file system is the arbiter.
+ *
+ * A chunk is written to the directory that the layout says, and looked for there
+ * first.  It is looked for in the others too, and removed from all: it may lie there
+ * since the list of directories or the number of workers was another. */
 #include "tier/file/file.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,13 +22,13 @@
 
 #include "base/bytes.h"
 #include "conf/conf.h"
-#include "tier/file/layout/layout.h"
 #include "tier/file/mover/mover.h"
 
 /* Below this the page cache is cheaper than a direct transfer. */
 #define DIRECT_MIN ((size_t)256 << 10)
 
 extern const struct kvt__tier_ops kvt__tier_file;
+static const struct kvt__tier_ops local_disk_ops;
 
 static struct file_tier *
 from(struct kvt__tier *tier)
@@ -36,13 +39,7 @@ from(struct kvt__tier *tier)
 static const struct kvt__dir *
 dir_of(const struct file_tier *t, const struct kvt__object *o)
 {
-    return &t->dirs[kvt__key_fs_path(o->hash, o->hash_unsigned, t->n_dirs)];
-}
-
-static int
-fd_of(const struct kvt__dir *dir, const struct kvt__object *o)
-{
-    return o->opaque ? dir->opaque_fd : dir->fd;
+    return kvt__nth_dir(t, o, 0);
 }
 
 /* A partial chunk without header: its file's size is its length, nothing may
@@ -145,6 +142,24 @@ direct_ok(const struct kvt__dir *dir, const void *start, size_t n)
            (uintptr_t)start % KVT__DIRECT_ALIGN == 0;
 }
 
+/* Remove all files of this name but those of the first directories of the order. */
+static int
+remove_from(const struct file_tier *t, const struct kvt__object *o, const char *name,
+            size_t first)
+{
+    int result = -ENOENT;
+
+    for (size_t i = first; i < t->n_dirs; i++) {
+        const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
+
+        if (!unlinkat(kvt__fd_of(dir, o), name, 0))
+            result = 0;
+        else if (errno != ENOENT)
+            return kvt__fail(errno, "remove %s in %s", name, dir->path);
+    }
+    return result;
+}
+
 /* Network mounts tell ENOSPC when any descriptor is closed; the file's lock goes
  * with the last one, which must not be before the rename. */
 static int
@@ -164,7 +179,7 @@ file_put(struct kvt__tier *tier, const struct kvt__object *o,
     char name[NAME_MAX + 1], temp[NAME_MAX + 1];
     bool direct = direct_ok(dir, slot->payload -
                             (t->header ? KVT__FS_HEADER_BYTES : 0), slot->bytes);
-    int err = kvt__fs_name(o->key, name, sizeof name);
+    int err = kvt__layout_name(t->layout, o->key, name, sizeof name);
 
     if (err)
         return err;
@@ -178,7 +193,7 @@ file_put(struct kvt__tier *tier, const struct kvt__object *o,
     err = write_temp(t, fd, direct, o, slot, crc);
     if (!err)
         err = close_copy(fd);
-    if (!err && renameat(dir->temp_fd, temp, fd_of(dir, o), name) < 0)
+    if (!err && renameat(dir->temp_fd, temp, kvt__fd_of(dir, o), name) < 0)
         err = -errno;
     if (err)
         unlinkat(dir->temp_fd, temp, 0);
@@ -186,6 +201,7 @@ file_put(struct kvt__tier *tier, const struct kvt__object *o,
     if (err)
         return kvt__fail(-err, "write %s (%zu bytes) in %s", name, slot->bytes,
                          dir->path);
+    (void)remove_from(t, o, name, 1); /* what it takes the place of */
     return 0;
 }
 
@@ -218,35 +234,63 @@ read_xattr(int fd, const struct stat *st, struct kvt__found *found)
     found_from_trailer(&trailer, found);
 }
 
-/* Open a chunk's file for reading.  The fd, or -errno with a sentence. */
-static int
-open_chunk(const struct file_tier *t, const struct kvt__object *o, bool direct,
-           struct stat *st)
-{
-    const struct kvt__dir *dir = dir_of(t, o);
-    char name[NAME_MAX + 1];
-    int err = kvt__fs_name(o->key, name, sizeof name);
+/* A chunk's file, open for reading. */
+struct opened {
+    const struct kvt__dir *dir;
+    bool direct;
+    struct stat st;
+};
 
-    if (err)
-        return err;
-    int fd = openat(fd_of(dir, o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
-                    O_NONBLOCK | (direct ? O_DIRECT : 0)); /* no wait for a pipe */
+static int
+open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *name,
+        struct opened *f)
+{
+    int fd = openat(kvt__fd_of(dir, o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
+                    O_NONBLOCK | (f->direct ? O_DIRECT : 0)); /* no wait for a pipe */
+
     if (fd < 0)
         return kvt__fail(errno, "open %s in %s", name, dir->path);
-    if (fstat(fd, st) < 0 || !S_ISREG(st->st_mode)) {
+    if (fstat(fd, &f->st) < 0 || !S_ISREG(f->st.st_mode)) {
         close(fd);
         return kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
+    }
+    f->dir = dir;
+    return fd;
+}
+
+/* Open a chunk's file to read it into a slot, or only to look at it (NULL).  The fd, or
+ * -errno with a sentence. */
+static int
+open_chunk(const struct file_tier *t, const struct kvt__object *o,
+           const struct kvt__slot *slot, struct opened *f)
+{
+    char name[NAME_MAX + 1];
+    int fd = kvt__layout_name(t->layout, o->key, name, sizeof name);
+
+    if (fd < 0)
+        return fd;
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
+
+        f->direct = slot && direct_ok(dir, slot->payload -
+                                      (t->header ? KVT__FS_HEADER_BYTES : 0),
+                                      slot->bytes);
+        fd = open_in(dir, o, name, f);
+        if (fd != -ENOENT)
+            break;
     }
     return fd;
 }
 
 /* Check what stands around the payload and tell what was found. */
 static int
-read_frame(const struct kvt__object *o, const struct kvt__slot *slot,
-           const struct kvt__fs_form *form, struct kvt__found *found)
+read_frame(const struct file_tier *t, const struct kvt__object *o,
+           const struct kvt__slot *slot, const struct kvt__form *form,
+           struct kvt__found *found)
 {
     const unsigned char *start = slot->payload - form->header_bytes;
-    bool has_header = (form->header_bytes || slot->bytes >= KVT__FS_HEADER_BYTES) &&
+    bool has_header = t->layout->headers &&
+                      (form->header_bytes || slot->bytes >= KVT__FS_HEADER_BYTES) &&
                       kvt__fs_header_get(start) == (int64_t)slot->bytes;
     struct kvt__trailer trailer;
 
@@ -272,19 +316,18 @@ file_get(struct kvt__tier *tier, const struct kvt__object *o,
          const struct kvt__slot *slot, struct kvt__found *found)
 {
     struct file_tier *t = from(tier);
-    const struct kvt__dir *dir = dir_of(t, o);
-    bool direct = direct_ok(dir, slot->payload -
-                            (t->header ? KVT__FS_HEADER_BYTES : 0), slot->bytes);
-    struct kvt__fs_form form;
-    struct stat st;
+    struct kvt__form form;
+    struct opened f;
     int err;
 
-    int fd = open_chunk(t, o, direct, &st);
+    int fd = open_chunk(t, o, slot, &f);
     if (fd < 0)
         return fd;
+    bool direct = f.direct;
+    struct stat st = f.st;
     *found = (struct kvt__found){ .payload_bytes = slot->bytes,
                                   .stored_bytes = (uint64_t)st.st_blocks * 512 };
-    if (!kvt__fs_form_of((uint64_t)st.st_size, slot->bytes, &form)) {
+    if (!kvt__layout_form_of(t->layout, (uint64_t)st.st_size, slot->bytes, &form)) {
         err = kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.",
                         o->key, (long long)st.st_size, slot->bytes);
         goto out;
@@ -301,8 +344,8 @@ file_get(struct kvt__tier *tier, const struct kvt__object *o,
     found->read_crc = sum.crc;
     found->has_read_crc = true;
     if (err)
-        err = kvt__fail(-err, "read %s in %s", o->key, dir->path);
-    else if (read_frame(o, slot, &form, found))
+        err = kvt__fail(-err, "read %s in %s", o->key, f.dir->path);
+    else if (read_frame(t, o, slot, &form, found))
         err = kvt__fail(EBADMSG, "%s: header or trailer is damaged.", o->key);
     else if (!form.trailer_bytes)
         read_xattr(fd, &st, found);
@@ -329,21 +372,26 @@ static int
 file_probe(struct kvt__tier *tier, const struct kvt__object *o,
            struct kvt__found *found)
 {
+    struct file_tier *t = from(tier);
     unsigned char start[KVT__FS_HEADER_BYTES] = { 0 };
     struct kvt__trailer trailer;
-    struct stat st;
+    char name[NAME_MAX + 1];
+    struct opened f;
 
-    int fd = open_chunk(from(tier), o, false, &st);
+    int fd = open_chunk(t, o, NULL, &f);
     if (fd < 0)
         return fd;
-    *found = (struct kvt__found){ .stored_bytes = (uint64_t)st.st_blocks * 512 };
-    if (read_trailer(fd, &st, &trailer)) {
+    *found = (struct kvt__found){ .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
+    if (t->n_dirs > 1 && !kvt__layout_name(t->layout, o->key, name, sizeof name))
+        found->stored_bytes = kvt__bytes_on_disk(t, o->opaque, name);
+    if (read_trailer(fd, &f.st, &trailer)) {
         found_from_trailer(&trailer, found);
     } else {
         if (pread(fd, start, sizeof start, 0) < 0)
             memset(start, 0, sizeof start);
-        found->payload_bytes = kvt__fs_payload((uint64_t)st.st_size, start);
-        read_xattr(fd, &st, found);
+        found->payload_bytes = kvt__layout_payload(t->layout, (uint64_t)f.st.st_size,
+                                                   start);
+        read_xattr(fd, &f.st, found);
     }
     close(fd);
     return 0;
@@ -353,58 +401,22 @@ static int
 file_remove(struct kvt__tier *tier, const struct kvt__object *o)
 {
     struct file_tier *t = from(tier);
-    const struct kvt__dir *dir = dir_of(t, o);
     char name[NAME_MAX + 1];
-    int err = kvt__fs_name(o->key, name, sizeof name);
+    int err = kvt__layout_name(t->layout, o->key, name, sizeof name);
 
-    if (err)
-        return err;
-    if (unlinkat(fd_of(dir, o), name, 0) < 0)
-        return kvt__fail(errno, "remove %s in %s", name, dir->path);
-    return 0;
+    if (!err)
+        err = remove_from(t, o, name, 0);
+    return err == -ENOENT ? kvt__fail(ENOENT, "remove %s in %s", name,
+                                      dir_of(t, o)->path) : err;
 }
 
-/* ----------------------------------------------------------------- listing */
-
-static int
-list_dir(int dirfd, bool opaque, uint32_t path, kvt__tier_list_fn fn, void *ctx)
+/* local_disk's names tell a key without its slashes. */
+static void
+local_disk_listed_key(const struct kvt__tier *tier, char *key)
 {
-    char key[KVT__KEY_TEXT_MAX + 1];
-    int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    struct dirent *e;
-    struct stat st;
-
-    if (!d) {
-        int err = -errno;
-        if (fd >= 0)
-            close(fd);
-        return err;
-    }
-    while ((e = readdir(d)))
-        if (!kvt__fs_key(e->d_name, key, sizeof key) &&
-            !fstatat(dirfd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
-            S_ISREG(st.st_mode))
-            fn(ctx, key, opaque, path, (uint64_t)st.st_blocks * 512,
-               (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec);
-    closedir(d);
-    return 0;
-}
-
-static int
-file_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
-{
-    struct file_tier *t = from(tier);
-
-    for (size_t i = 0; i < t->n_dirs; i++) {
-        int err = list_dir(t->dirs[i].fd, false, (uint32_t)i, fn, ctx);
-
-        if (!err)
-            err = list_dir(t->dirs[i].opaque_fd, true, (uint32_t)i, fn, ctx);
-        if (err)
-            return kvt__fail(-err, "list %s", t->dirs[i].path);
-    }
-    return 0;
+    (void)tier;
+    for (char *slash = key; (slash = strchr(slash, '/'));)
+        *slash = '-';
 }
 
 /* ----------------------------------------------------------------- opening */
@@ -444,6 +456,26 @@ path_of(const char *url)
 }
 
 static int
+open_layout(struct file_tier *t, const struct kvt__tier_params *params)
+{
+    const struct kvt_config *config = params->config;
+    bool local_disk = !strncmp(params->url, "local_disk:", strlen("local_disk:"));
+    struct kvt__share share;
+
+    t->tier.ops = local_disk ? &local_disk_ops : &kvt__tier_file;
+    t->layout = local_disk ? &kvt__layout_local_disk : &kvt__layout_fs;
+    t->header = t->layout->headers && config->save_chunk_meta;
+    int err = kvt__dirs_open(t, params->name,
+                             local_disk ? params->rest : path_of(params->rest),
+                             local_disk);
+    t->places = (struct kvt__places){
+        .n = t->n_dirs, .local_ranks = params->local_ranks,
+        .by_local_rank = local_disk &&
+                         !strcmp(config->local_disk_path_sharding, "by_local_rank") };
+    return err ? err : kvt__share_of(&t->places, 0, &share);
+}
+
+static int
 file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     struct file_tier *t = calloc(1, sizeof *t);
@@ -451,12 +483,10 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!t)
         return kvt__fail(ENOMEM, "%s: open", params->name);
-    t->tier.ops = &kvt__tier_file;
-    t->header = params->config->save_chunk_meta;
     t->fsync = params->config->fsync;
     err = kvt__temp_init(t);
     if (!err)
-        err = kvt__dirs_open(t, params->name, path_of(params->rest));
+        err = open_layout(t, params);
     if (err) {
         file_close(&t->tier);
         return err;
@@ -465,18 +495,29 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     return 0;
 }
 
+/* What both kinds share. */
+#define FILE_OPS                            \
+    .open = file_open,                      \
+    .close = file_close,                    \
+    .phase = file_phase,                    \
+    .private_dir = file_private_dir,        \
+    .default_limit = file_default_limit,    \
+    .stored_bytes = file_stored_bytes,      \
+    .put = file_put,                        \
+    .get = file_get,                        \
+    .probe = file_probe,                    \
+    .remove = file_remove,                  \
+    .list = kvt__file_list
+
 const struct kvt__tier_ops kvt__tier_file = {
     .name = "fs",
-    .schemes = "fs",
-    .open = file_open,
-    .close = file_close,
-    .phase = file_phase,
-    .private_dir = file_private_dir,
-    .default_limit = file_default_limit,
-    .stored_bytes = file_stored_bytes,
-    .put = file_put,
-    .get = file_get,
-    .probe = file_probe,
-    .remove = file_remove,
-    .list = file_list,
+    .schemes = "fs local_disk",
+    FILE_OPS,
+};
+
+static const struct kvt__tier_ops local_disk_ops = {
+    .name = "local_disk",
+    .schemes = "",
+    FILE_OPS,
+    .listed_key = local_disk_listed_key,
 };

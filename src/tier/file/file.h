@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "tier/file/layout/layout.h"
 #include "tier/tier.h"
 
 #define KVT__FILE_MAX_PATHS 64
@@ -24,22 +25,46 @@ struct kvt__dir {
 
 struct file_tier {
     struct kvt__tier tier;
+    const struct kvt__layout *layout;
+    struct kvt__places places;
     struct kvt__dir dirs[KVT__FILE_MAX_PATHS];
     size_t n_dirs;
-    bool header; /* save_chunk_meta */
+    bool header; /* save_chunk_meta, where the layout may have one */
     bool fsync;
     char temp_prefix[64];
     _Atomic uint64_t temp_count;
 };
 
+/* The i-th directory in the order in which a chunk is looked for. */
+static inline const struct kvt__dir *
+kvt__nth_dir(const struct file_tier *t, const struct kvt__object *o, size_t i)
+{
+    return &t->dirs[(t->layout->place(&t->places, o) + i) % t->n_dirs];
+}
+
+static inline int
+kvt__fd_of(const struct kvt__dir *dir, const struct kvt__object *o)
+{
+    return o->opaque ? dir->opaque_fd : dir->fd;
+}
+
 /* ------------------------------------------------------------------ dirs.c */
 
-/* Make and open the directories of a comma list; name: for messages. */
-int kvt__dirs_open(struct file_tier *t, const char *name, const char *list);
+/* Make and open the directories of a comma list; relative: paths may be so; name: for
+ * messages. */
+int kvt__dirs_open(struct file_tier *t, const char *name, const char *list,
+                   bool relative);
 void kvt__dirs_close(struct file_tier *t);
 
 /* 90 % of the file systems of all directories, less what else is on them. */
 uint64_t kvt__dirs_default_limit(const struct file_tier *t);
+
+/* ------------------------------------------------------------------ list.c */
+
+/* What all files of this name take on disk. */
+uint64_t kvt__bytes_on_disk(const struct file_tier *t, bool opaque, const char *name);
+
+int kvt__file_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
 
 /* ------------------------------------------------------------------ temp.c */
 

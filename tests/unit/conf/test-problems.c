@@ -158,6 +158,17 @@ doubtful_settings_are_one_line_each(void **state)
           "second counts.\n" },
         { "local_disk: /x\n", NULL,
           "local_disk (file lmcache.yaml:1) has no effect: max_local_disk_size is 0.\n" },
+        { "retrieve_locations: [LocalCPUBackend, LocalDiskBackend]\n", NULL,
+          "retrieve_locations (file lmcache.yaml:1): LocalDiskBackend is not configured; "
+          "nothing will be found there.\n" },
+        { "store_location: P2PBackend\n", NULL,
+          "store_location (file lmcache.yaml:1): P2PBackend is not configured; nothing is "
+          "stored there.\n" },
+        { "remote_url: fs:///x\nstore_location: RemoteBackend\n", NULL, "" },
+        { "remote_storage_plugins: [fs.a]\nstore_location: RemoteBackend-fs.a\n", NULL,
+          "" },
+        { "local_disk: /x\nmax_local_disk_size: 1\nretrieve_locations: LocalDiskBackend\n",
+          NULL, "" },
         { "remote_serde: cachegen\n", NULL,
           "remote_serde is cachegen (file lmcache.yaml:1): kvtier stores naive chunks.\n" },
         { "local_device: cuda\n", NULL,
@@ -170,6 +181,20 @@ doubtful_settings_are_one_line_each(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         conf_warns(cases[i].yaml, LIST(cases[i].variable), cases[i].lines);
+}
+
+static void
+a_location_that_is_none_is_refused_with_all_that_are(void **state)
+{
+    (void)state;
+    conf_refuses("store_location: LocalDisk\n", NOTHING,
+                 "store_location (file lmcache.yaml:1): there is no 'LocalDisk'. The names "
+                 "are LocalCPUBackend, LocalDiskBackend, GdsBackend, RemoteBackend.");
+    conf_refuses("remote_storage_plugins: [fs.a, fs.b]\n"
+                 "retrieve_locations: [LocalCPUBackend, RemoteBackend-fs.c]\n", NOTHING,
+                 "retrieve_locations (file lmcache.yaml:2): there is no "
+                 "'RemoteBackend-fs.c'. The names are LocalCPUBackend, LocalDiskBackend, "
+                 "GdsBackend, RemoteBackend, RemoteBackend-fs.a, RemoteBackend-fs.b.");
 }
 
 static void
@@ -321,6 +346,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_values_name_key_place_and_what_is_allowed),
         cmocka_unit_test(doubtful_settings_are_one_line_each),
+        cmocka_unit_test(a_location_that_is_none_is_refused_with_all_that_are),
         cmocka_unit_test(strict_makes_unknown_keys_errors),
         cmocka_unit_test(a_failed_open_logs_the_warnings_and_returns_the_first_error),
         cmocka_unit_test(arguments_and_engine_json_are_checked),

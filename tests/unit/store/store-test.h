@@ -31,6 +31,7 @@ struct env {
     struct kvt__store *store;
     struct kvt__counters counters;
     struct kvt__space space;
+    uint32_t local_ranks;
 };
 
 static int n_warnings;
@@ -63,7 +64,8 @@ open_store(struct env *e, const char *url, struct kvt__exec *exec,
         fail_msg("%s", kvt_last_error());
     struct kvt__store_params params = { .config = config, .exec = exec,
                                         .counters = &e->counters,
-                                        .object_bytes = BYTES };
+                                        .object_bytes = BYTES,
+                                        .local_ranks = e->local_ranks };
     if (kvt__store_open(&params, &store))
         fail_msg("%s", kvt__why());
     kvt_config_free(config);

@@ -12,14 +12,24 @@ struct kind {
     const char *name;
     const char *url;
     bool header;
+    const char *setting;
+    uint32_t local_ranks;
 };
 
+#define BY_RANK "local_disk_path_sharding=by_local_rank"
+
 static const struct kind kinds[] = {
-    { "fs", "fs://%1$s", true },
-    { "fs, no header", "fs://%1$s", false },
-    { "fs, three directories", "fs://%1$s/a, %1$s/b,%1$s/c", true },
-    { "cpu", NULL, false },
-    { "fault over fs", "fault://seed=1/fs://%1$s", true },
+    { "fs", "fs://%1$s", true, NULL, 1 },
+    { "fs, no header", "fs://%1$s", false, NULL, 1 },
+    { "fs, three directories", "fs://%1$s/a, %1$s/b,%1$s/c", true, NULL, 1 },
+    { "cpu", NULL, false, NULL, 1 },
+    { "fault over fs", "fault://seed=1/fs://%1$s", true, NULL, 1 },
+    { "local_disk", "local_disk://%1$s", true, NULL, 1 },
+    { "local_disk, one of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
+      true, NULL, 3 },
+    { "local_disk, all of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
+      true, BY_RANK, 1 },
+    { "fault over local_disk", "fault://seed=1/local_disk://%1$s", true, NULL, 1 },
 };
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
@@ -41,7 +51,9 @@ setup(void **state)
     temp_dir_make(&f->dir);
     if (f->kind->url) {
         snprintf(url, sizeof url, f->kind->url, f->dir.path);
-        f->tier = open_tier(url, f->kind->header);
+        if (try_open_for(url, f->kind->header, f->kind->setting, f->kind->local_ranks,
+                         &f->tier))
+            fail_msg("%s: %s", url, kvt__why());
     } else {
         open_slot_pool();
         struct kvt__cpu_params params = { .pool = slot_pool, .n_chunks = 100,
@@ -353,10 +365,16 @@ take_name(void *ctx, const char *key, bool opaque, uint32_t path,
 }
 
 static bool
-listed(const struct listing *l, const struct chunk *c, uint64_t bytes)
+listed(const struct fixture *f, const struct listing *l, const struct chunk *c,
+       uint64_t bytes)
 {
+    char key[KVT__KEY_TEXT_MAX + 1];
+
+    strcpy(key, c->key);
+    if (f->ops->listed_key)
+        f->ops->listed_key(f->tier, key);
     for (size_t i = 0; i < l->n; i++)
-        if (!strcmp(l->names[i].key, c->key) &&
+        if (!strcmp(l->names[i].key, key) &&
             l->names[i].opaque == c->object.opaque && l->names[i].bytes == bytes)
             return true;
     return false;
@@ -385,8 +403,34 @@ list_names_everything_and_nothing_else(void **state)
         struct kvt__found found = { 0 };
 
         (void)f->ops->probe(f->tier, &chunks[i].object, &found);
-        assert_int_equal(listed(l, &chunks[i], found.stored_bytes), i != 7);
+        assert_int_equal(listed(f, l, &chunks[i], found.stored_bytes), i != 7);
     }
+    free(l);
+}
+
+/* An entry of an index that was made from a listing must lead to the file. */
+static void
+the_key_that_list_tells_means_the_same_chunk(void **state)
+{
+    struct fixture *f = *state;
+    struct listing *l = calloc(1, sizeof *l);
+    struct kvt__key_parts parts;
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    assert_non_null(l);
+    chunk_init(&c, "org/some-SEP-model/x", -99);
+    assert_int_equal(put_bytes(f->tier, &c.object, 5000, 1), 0);
+    assert_int_equal(f->ops->list(f->tier, take_name, l), 0);
+    assert_int_equal(l->n, 1);
+    assert_int_equal(kvt__key_parse(l->names[0].key, &parts), 0);
+    assert_true(parts.hash == c.object.hash);
+    c.object.key = l->names[0].key;
+    assert_int_equal(get_bytes(f->tier, &c.object, 5000, 1, &found, &same), 0);
+    assert_true(same);
+    assert_int_equal(f->ops->remove(f->tier, &c.object), 0);
+    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENOENT);
     free(l);
 }
 
@@ -549,6 +593,7 @@ static const struct {
     FILE_CONTRACT(a_model_name_with_slashes_leaves_no_directory),
     FILE_CONTRACT(a_name_too_long_is_refused_by_every_call),
     FILE_CONTRACT(list_names_everything_and_nothing_else),
+    FILE_CONTRACT(the_key_that_list_tells_means_the_same_chunk),
     FILE_CONTRACT(racing_calls_for_one_key_never_yield_a_torn_chunk),
 };
 #define N_CONTRACT (sizeof contract / sizeof *contract)

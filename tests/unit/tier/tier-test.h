@@ -18,12 +18,14 @@
 #include "base/crc32c.h"
 #include "tier/tier.h"
 
-/* The configuration lives only as long as open: no tier may keep it. */
+/* The configuration lives only as long as open: no tier may keep it.  setting: one more,
+ * or NULL. */
 static inline int
-try_open(const char *url, bool header, struct kvt__tier **out)
+try_open_for(const char *url, bool header, const char *setting, uint32_t local_ranks,
+             struct kvt__tier **out)
 {
     const char *settings[] = { header ? "save_chunk_meta=true"
-                                      : "save_chunk_meta=false", NULL };
+                                      : "save_chunk_meta=false", setting, NULL };
     const char *no_environment[] = { NULL };
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct kvt_config *config = NULL;
@@ -33,11 +35,19 @@ try_open(const char *url, bool header, struct kvt__tier **out)
     sources.settings = settings;
     if (kvt_config_open(&sources, &config))
         fail_msg("%s", kvt_last_error());
-    struct kvt__tier_params params = { .config = config, .name = "remote_url",
-                                       .url = url, .local_ranks = 1 };
+    struct kvt__tier_params params = { .config = config, .url = url,
+                                       .name = strncmp(url, "local_disk", 10)
+                                           ? "remote_url" : "local_disk",
+                                       .local_ranks = local_ranks };
     int err = kvt__tier_open(&params, out);
     kvt_config_free(config);
     return err;
+}
+
+static inline int
+try_open(const char *url, bool header, struct kvt__tier **out)
+{
+    return try_open_for(url, header, NULL, 1, out);
 }
 
 static inline struct kvt__tier *

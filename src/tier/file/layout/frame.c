@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layout of LMCache's fs connector, and the trailer that follows it. */
-#include <errno.h>
-#include <stdio.h>
+ * What stands around a payload: LMCache's header before it, our trailer behind. */
 #include <string.h>
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "tier/file/layout/layout.h"
-
-#define SUFFIX ".data"
 
 static const unsigned char magic[8] = { 'K', 'V', 'T', 'T', 'R', 'L', 'R', '1' };
 
@@ -63,62 +59,4 @@ kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
     uint32_t bytes = kvt__get_le32(in);
 
     return bytes > INT32_MAX ? -1 : (int64_t)bytes;
-}
-
-uint64_t
-kvt__fs_payload(uint64_t file_bytes,
-                const unsigned char start[KVT__FS_HEADER_BYTES])
-{
-    if (file_bytes > KVT__FS_HEADER_BYTES &&
-        kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES))
-        return file_bytes - KVT__FS_HEADER_BYTES;
-    return file_bytes;
-}
-
-int
-kvt__fs_name(const char *key, char *out, size_t size)
-{
-    int n = kvt__key_encode(key, KVT__KEY_FS, out, size);
-
-    if (n < 0)
-        return n;
-    if ((size_t)n + sizeof SUFFIX > size)
-        return kvt__fail(ENAMETOOLONG, "file name of key '%s'", key);
-    memcpy(out + n, SUFFIX, sizeof SUFFIX);
-    return 0;
-}
-
-int
-kvt__fs_key(const char *name, char *out, size_t size)
-{
-    char stem[256];
-    size_t len = strlen(name), suffix = sizeof SUFFIX - 1;
-
-    if (len <= suffix || len >= sizeof stem || strcmp(name + len - suffix, SUFFIX))
-        return -EINVAL;
-    memcpy(stem, name, len - suffix);
-    stem[len - suffix] = '\0';
-    int n = kvt__key_decode(stem, KVT__KEY_FS, out, size);
-    return n < 0 ? n : 0;
-}
-
-bool
-kvt__fs_form_of(uint64_t file_bytes, uint64_t payload_bytes,
-                struct kvt__fs_form *form)
-{
-    static const struct kvt__fs_form forms[] = {
-        { 0, KVT__TRAILER_BYTES },
-        { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES },
-        { 0, 0 },
-        { KVT__FS_HEADER_BYTES, 0 },
-    };
-
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if (file_bytes == payload_bytes + forms[i].header_bytes +
-                              forms[i].trailer_bytes) {
-            *form = forms[i];
-            return true;
-        }
-    }
-    return false;
 }

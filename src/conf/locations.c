@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * retrieve_locations and store_location: they name tiers as LMCache names its back
+ * ends. */
+#include <stdio.h>
+#include <string.h>
+
+#include "conf/read.h"
+
+/* LMCache's back ends that kvtier never has. */
+static const char *const others[] = { "PDBackend", "P2PBackend", "NixlStorageBackend",
+                                      "MaruBackend" };
+
+static bool
+is_among(const char *word, const struct kvt__strs *words)
+{
+    for (size_t i = 0; i < words->n; i++)
+        if (!strcmp(word, words->items[i]))
+            return true;
+    return false;
+}
+
+enum location { UNKNOWN, ABSENT, PRESENT };
+
+static enum location
+location_of(const struct kvt_config *c, const char *name)
+{
+    static const char plugin[] = "RemoteBackend-";
+    const struct {
+        const char *name;
+        bool present;
+    } ours[] = {
+        { "LocalCPUBackend", c->local_cpu },
+        { "LocalDiskBackend", c->local_disk && c->max_local_disk_size > 0 },
+        { "GdsBackend", c->gds_path != NULL },
+        { "RemoteBackend", c->remote_url != NULL },
+    };
+
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (!strcmp(name, ours[i].name))
+            return ours[i].present ? PRESENT : ABSENT;
+    if (!strncmp(name, plugin, sizeof plugin - 1) &&
+        is_among(name + sizeof plugin - 1, &c->remote_storage_plugins))
+        return PRESENT;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(name, others[i]))
+            return ABSENT;
+    return is_among(name, &c->storage_plugins) ? ABSENT : UNKNOWN;
+}
+
+/* "", or ", RemoteBackend-NAME" for each plugin. */
+static void
+plugin_locations(const struct kvt_config *c, char *out, size_t size)
+{
+    size_t used = 0;
+
+    *out = '\0';
+    for (size_t i = 0; i < c->remote_storage_plugins.n && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, ", RemoteBackend-%s",
+                                 c->remote_storage_plugins.items[i]);
+}
+
+static void
+check_location(struct kvt__reading *r, const char *key, const char *origin,
+               const char *name)
+{
+    enum location where = location_of(r->config, name);
+    char plugins[512];
+
+    if (where == UNKNOWN) {
+        plugin_locations(r->config, plugins, sizeof plugins);
+        kvt__note(r, KVT__ERROR, key, origin,
+                  "%s (%s): there is no '%s'. The names are LocalCPUBackend, "
+                  "LocalDiskBackend, GdsBackend, RemoteBackend%s.", key, origin, name,
+                  plugins);
+    } else if (where == ABSENT) {
+        kvt__note(r, KVT__WARNING, key, origin,
+                  "%s (%s): %s is not configured; nothing %s there.", key, origin, name,
+                  !strcmp(key, "store_location") ? "is stored" : "will be found");
+    }
+}
+
+void
+kvt__check_locations(struct kvt__reading *r)
+{
+    const struct kvt_config *c = r->config;
+
+    for (size_t i = 0; i < c->retrieve_locations.n; i++)
+        check_location(r, "retrieve_locations",
+                       kvt__config_origin(c, retrieve_locations),
+                       c->retrieve_locations.items[i]);
+    if (c->store_location)
+        check_location(r, "store_location", kvt__config_origin(c, store_location),
+                       c->store_location);
+}

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache's local disk back end and kvtier on one directory, one after the other:
+what LMCache leaves behind and would never see again, and what it reads of ours."""
+import dataclasses
+import errno
+import os
+import unittest
+
+import ours
+import test_files
+import theirs
+from geometry import LARGE, MLA, SMALL
+
+PAIR = [dataclasses.replace(SMALL, world_size=2, rank=rank) for rank in (0, 1)]
+
+
+class Case(test_files.Case):
+    def lmcache(self, geometry=SMALL, directory=None, **extra):
+        made = theirs.LMCacheDisk(directory or self.folder, geometry, **extra)
+        self.addCleanup(made.close)
+        return made
+
+    def kvtier(self, geometry=SMALL, directory=None, **more):
+        given = dict(remote_url="", local_disk=directory or self.folder,
+                     max_local_disk_size=1)
+        given.update(more)
+        made = ours.Kvtier("", geometry, **given)
+        self.addCleanup(made.close)
+        return made
+
+    def stored(self, geometry=SMALL, chunks=3, directory=None, **extra):
+        """What an LMCache that has ended leaves: tokens, keys, chunks, paths."""
+        tokens, data = self.tokens(geometry, chunks), self.chunks(geometry, chunks)
+        keys = theirs.keys(geometry, tokens)
+        lmcache = self.lmcache(geometry, directory, **extra)
+        lmcache.put(keys, data)
+        return tokens, keys, data, [lmcache.path(key) for key in keys]
+
+
+class WhatLMCacheLeaves(Case):
+    def test_is_found_and_returned_and_counted_as_unverified(self):
+        for geometry in (SMALL, MLA, LARGE):
+            for use_odirect in (False, True):
+                tokens, _, chunks, paths = self.stored(geometry,
+                                                       use_odirect=use_odirect)
+                kvtier = self.kvtier(geometry)
+                with self.subTest(geometry=geometry, use_odirect=use_odirect):
+                    self.assertEqual(os.path.getsize(paths[0]),
+                                     geometry.chunk_bytes)
+                    self.assertEqual(kvtier.get(tokens), chunks)
+                    self.assertEqual(kvtier.counters()["unverified_chunks"], 3)
+
+    def test_is_refused_when_unverified_chunks_are(self):
+        tokens, _, _, _ = self.stored()
+        self.assertEqual(self.kvtier(refuse_unverified="true").lookup(tokens), 0)
+
+    def test_lies_in_the_directory_of_its_gpu(self):
+        several = ",".join(os.path.join(self.folder, name) for name in "abc")
+        tokens, chunks = self.tokens(SMALL, 3), []
+        for geometry in PAIR:
+            data = self.chunks(geometry, 3)
+            lmcache = self.lmcache(geometry, several)
+            lmcache.put(theirs.keys(geometry, tokens), data)
+            chunks.append(data)
+            self.assertEqual(
+                len(os.listdir(os.path.join(self.folder, "ab"[geometry.rank]))), 3)
+        for geometry in PAIR:
+            kvtier = self.kvtier(geometry, several)
+            self.assertEqual(kvtier.get(tokens), chunks[geometry.rank])
+
+    def test_is_found_in_another_directory_too(self):
+        several = [os.path.join(self.folder, name) for name in "ab"]
+        tokens, _, chunks, _ = self.stored(directory=several[1])
+        for sharding in ("by_gpu", "by_local_rank"):
+            kvtier = self.kvtier(directory=",".join(several),
+                                 local_disk_path_sharding=sharding)
+            with self.subTest(sharding=sharding):
+                self.assertEqual(kvtier.get(tokens), chunks)
+
+    def test_counts_and_is_evicted(self):
+        limit = 20 * LARGE.chunk_bytes
+        old, _, _, old_paths = self.stored(LARGE, 16)
+        kvtier = self.kvtier(LARGE, max_local_disk_size=limit / 2**30)
+        for seed in range(3):
+            tokens = self.tokens(LARGE, 6)
+            chunks = kvtier.store(tokens, seed)
+            self.assertEqual(kvtier.get(tokens), chunks)
+        size = sum(os.path.getsize(os.path.join(self.folder, name))
+                   for name in os.listdir(self.folder) if name.endswith(".pt"))
+        self.assertLessEqual(size, limit)
+        self.assertGreater(kvtier.counters()["evicted_chunks"], 0)
+        self.assertIn(False, map(os.path.exists, old_paths))
+
+    def test_of_fewer_tokens_is_returned_by_its_key(self):
+        tokens = self.tokens(SMALL, 1)
+        key = theirs.keys(SMALL, tokens)[0]
+        part = self.chunks(SMALL, 1)[0][:SMALL.chunk_bytes // 4]
+        lmcache = self.lmcache()
+        lmcache.put([key], [part])
+        self.assertEqual(lmcache.get([key]), [part])
+        self.assertEqual(self.kvtier().lookup(tokens), 0)  # no whole chunk
+        store = ours.Store(local_disk=self.folder, max_local_disk_size=1)
+        self.addCleanup(store.close)
+        self.assertEqual(store.get(key.to_string()), part)
+        self.assertEqual(store.get(key.to_string().replace("/", "-")), part)
+
+
+class WhatKvtierWrites(Case):
+    def test_is_returned_by_lmcache_byte_for_byte(self):
+        for geometry in (SMALL, MLA, LARGE):
+            for use_odirect in (False, True):
+                tokens = self.tokens(geometry, 5, spare=3)
+                chunks = self.kvtier(geometry).store(tokens, 1)
+                keys = theirs.keys(geometry, tokens)
+                lmcache = self.lmcache(geometry, use_odirect=use_odirect)
+                lmcache.adopt(keys)
+                with self.subTest(geometry=geometry, use_odirect=use_odirect):
+                    self.assertEqual(lmcache.get(keys), chunks)
+                    self.assertEqual(lmcache.get_each(keys), chunks)
+
+    def test_lies_where_lmcache_would_write_it(self):
+        several = ",".join(os.path.join(self.folder, name) for name in "ab")
+        tokens = self.tokens(SMALL, 4)
+        for geometry in PAIR:
+            self.kvtier(geometry, several).store(tokens, 1)
+            lmcache = self.lmcache(geometry, several)
+            for key in theirs.keys(geometry, tokens):
+                self.assertTrue(os.path.exists(lmcache.path(key)))
+
+    def test_is_verified_after_a_restart(self):
+        tokens = self.tokens(SMALL, 4)
+        writer = self.kvtier()
+        chunks = writer.store(tokens, 1)
+        writer.engine.close()
+        for index in (True, False):
+            if not index:
+                os.unlink(self.folder + "/.kvtier/index")
+            reader = self.kvtier()
+            with self.subTest(index=index):
+                self.assertEqual(reader.get(tokens), chunks)
+                self.assertEqual(reader.counters()["unverified_chunks"], 0)
+            reader.engine.close()
+
+    def test_may_be_written_over_by_lmcache(self):
+        """With O_DIRECT LMCache leaves our trailer behind its payload."""
+        for use_odirect in (False, True):
+            tokens = self.tokens(LARGE, 3)
+            kvtier = self.kvtier(LARGE)
+            kvtier.store(tokens, 1)
+            other = self.chunks(LARGE, 3)
+            lmcache = self.lmcache(LARGE, use_odirect=use_odirect)
+            lmcache.put(theirs.keys(LARGE, tokens), other)
+            size = os.path.getsize(lmcache.path(theirs.keys(LARGE, tokens)[0]))
+            found = kvtier.get(tokens)
+            with self.subTest(use_odirect=use_odirect):
+                if size > LARGE.chunk_bytes:
+                    self.assertEqual([one for one in found if one != -errno.ECANCELED
+                                      and one != -errno.EBADMSG], [])
+                else:
+                    self.assertEqual(found, other)
+
+
+class Damaged(Case):
+    def check(self, kvtier, tokens, first, path):
+        """The second chunk is damaged: a miss, counted, its file removed."""
+        found = kvtier.load(tokens, 3)
+        self.assertEqual(found[:2], [first, -errno.EBADMSG])
+        self.assertEqual(kvtier.counters()["load_corrupt"], 1)
+        self.assertFalse(os.path.exists(path))
+        self.assertEqual(kvtier.lookup(tokens), 1)
+
+    def test_a_file_of_lmcache_cut_in_half_is_a_miss(self):
+        """LMCache fills it up with another chunk's bytes."""
+        tokens, _, chunks, paths = self.stored()
+        os.truncate(paths[1], SMALL.chunk_bytes // 2)
+        self.assertEqual(self.kvtier().get(tokens), chunks[:1])
+
+    def test_a_file_of_lmcache_cut_under_an_open_engine_is_a_miss(self):
+        tokens, _, chunks, paths = self.stored()
+        kvtier = self.kvtier()
+        self.assertEqual(kvtier.lookup(tokens), 3)
+        os.truncate(paths[1], SMALL.chunk_bytes // 2)
+        self.check(kvtier, tokens, chunks[0], paths[1])
+
+    def test_a_file_of_kvtier_cut_or_changed_is_a_miss(self):
+        for damage in ("half", "trailer", "payload"):
+            tokens, kvtier = self.tokens(SMALL, 3), self.kvtier()
+            chunks = kvtier.store(tokens, 1)
+            path = self.lmcache().path(theirs.keys(SMALL, tokens)[1])
+            with open(path, "r+b") as f:
+                data = bytearray(f.read())
+                if damage == "half":
+                    f.truncate(SMALL.chunk_bytes // 2)
+                else:
+                    at = 700 if damage == "payload" else len(data) - 20
+                    f.seek(at)
+                    f.write(bytes([data[at] ^ 4]))
+            with self.subTest(damage=damage):
+                self.check(kvtier, tokens, chunks[0], path)
+
+    def test_a_file_deleted_under_the_index_is_a_miss(self):
+        tokens, kvtier = self.tokens(SMALL, 3), self.kvtier()
+        chunks = kvtier.store(tokens, 1)
+        os.unlink(self.lmcache().path(theirs.keys(SMALL, tokens)[1]))
+        found = kvtier.load(tokens, 3)
+        self.assertEqual(found[0], chunks[0])
+        self.assertLess(found[1], 0)
+        self.assertEqual(kvtier.counters()["load_corrupt"], 0)
+        self.assertEqual(kvtier.lookup(tokens), 1)
+
+    def test_an_absent_directory_is_made(self):
+        directory = os.path.join(self.folder, "deep", "er")
+        tokens = self.tokens(LARGE, 3)
+        kvtier = self.kvtier(LARGE, directory, use_odirect="true")
+        chunks = kvtier.store(tokens, 1)
+        self.assertEqual(kvtier.get(tokens), chunks)
+
+
+if __name__ == "__main__":
+    unittest.main()
