@@ -436,6 +436,13 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                   uint64_t have_tokens, uint64_t max_tokens,
                   uint64_t *hit_tokens);
 
+/* How many of the chunks first .. first + n - 1, which the sequence has, lie in host
+ * memory, counted from the first: of every rank and of the groups that need all
+ * chunks.  Loading them needs no storage. */
+KVT_API size_t
+kvt_engine_in_memory(struct kvt_engine *engine, struct kvt_seq *seq, size_t first,
+                     size_t n);
+
 /* Give the leases of a lookup back. */
 KVT_API void kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq);
 
@@ -467,6 +474,12 @@ kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
  * timeout_ms < 0: for ever.  -ETIMEDOUT: some is still under way. */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms);
+
+/* Start to bring chunks to host memory, where a load will find them; ios need no
+ * blocks.  Chunks for which there is no room now are left to the load. */
+KVT_API KVT_MUST_CHECK int
+kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios,
+                    size_t n_ios);
 
 /* Start to load chunks into blocks; at most blocking_timeout_secs.  A block is
  * written only with the verified bytes of its chunk.  cookie comes back in

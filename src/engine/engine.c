@@ -313,6 +313,7 @@ init_shared(struct kvt_engine *e)
     e->pid = getpid();
     pthread_mutex_init(&e->keyspace_lock, NULL);
     pthread_mutex_init(&e->saves.lock, NULL);
+    pthread_mutex_init(&e->prefetches.lock, NULL);
     pthread_mutex_init(&e->loads.lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -331,6 +332,7 @@ free_engine(struct kvt_engine *e)
         kvt__store_stop(e->store);
     kvt__exec_close(e->exec); /* runs what is queued */
     kvt__saves_free(e);
+    kvt__prefetches_free(e);
     kvt__tagsets_free(e);
     kvt__store_close(e->store);
     kvt__pool_close(e->pool);
@@ -348,6 +350,7 @@ free_engine(struct kvt_engine *e)
     pthread_cond_destroy(&e->saves.idle);
     pthread_cond_destroy(&e->loads.idle);
     pthread_mutex_destroy(&e->loads.lock);
+    pthread_mutex_destroy(&e->prefetches.lock);
     pthread_mutex_destroy(&e->saves.lock);
     pthread_mutex_destroy(&e->keyspace_lock);
     e->magic = 0;
@@ -497,24 +500,36 @@ kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n)
 }
 
 int
-kvt__check_ios(const struct kvt_engine *engine, const char *call,
-               const struct kvt_group_io *ios, size_t n_ios)
+kvt__check_chunks(const struct kvt_engine *engine, const char *call,
+                  const struct kvt_group_io *ios, size_t n_ios)
 {
     for (size_t i = 0; i < n_ios; i++) {
-        const struct kvt_group_io *io = &ios[i];
-        size_t need = 0;
-
-        if (io->group >= engine->n_groups || !engine->groups[io->group].view.base)
+        if (ios[i].group >= engine->n_groups || !engine->groups[ios[i].group].view.base)
             return kvt__fail(EINVAL, "%s: ios[%zu]: group %u is unknown or has no view.",
-                             call, i, io->group);
-        const struct kvt__group *group = &engine->groups[io->group];
-        for (uint32_t c = 0; c < io->n_chunks; c++) {
-            uint32_t n = io->chunks[c].n_tokens;
+                             call, i, ios[i].group);
+        for (uint32_t c = 0; c < ios[i].n_chunks; c++) {
+            uint32_t n = ios[i].chunks[c].n_tokens;
             if (!n || n > engine->chunk_tokens)
                 return kvt__fail(EINVAL, "%s: ios[%zu]: chunk %u has %u tokens, 1 to %u "
                                  "are possible.", call, i, c, n, engine->chunk_tokens);
-            need += kvt__group_blocks(group, n);
         }
+    }
+    return 0;
+}
+
+int
+kvt__check_ios(const struct kvt_engine *engine, const char *call,
+               const struct kvt_group_io *ios, size_t n_ios)
+{
+    int err = kvt__check_chunks(engine, call, ios, n_ios);
+
+    for (size_t i = 0; !err && i < n_ios; i++) {
+        const struct kvt_group_io *io = &ios[i];
+        const struct kvt__group *group = &engine->groups[io->group];
+        size_t need = 0;
+
+        for (uint32_t c = 0; c < io->n_chunks; c++)
+            need += kvt__group_blocks(group, io->chunks[c].n_tokens);
         if (need != io->n_blocks)
             return kvt__fail(EINVAL, "%s: ios[%zu]: %zu block ids, its chunks need %zu.",
                              call, i, io->n_blocks, need);
@@ -523,5 +538,5 @@ kvt__check_ios(const struct kvt_engine *engine, const char *call,
                 return kvt__fail(EINVAL, "%s: ios[%zu]: block id %d, the view has %u.",
                                  call, i, io->blocks[b], group->view.n_blocks);
     }
-    return 0;
+    return err;
 }

@@ -341,20 +341,21 @@ total_blocks(const struct kvt_group_io *ios, size_t n_ios)
     return n;
 }
 
-static void
-init_item(struct kvt_engine *e, struct kvt__load_item *item,
-          const struct kvt__keyspace *k, const struct kvt_chunk *chunk, uint32_t group)
+void
+kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k,
+                  uint32_t group, const struct kvt_chunk *chunk,
+                  struct kvt__store_req *req)
 {
     struct kvt__prefix prefix;
 
-    item->status = PENDING;
-    item->req = (struct kvt__store_req){
-        .op = KVT__STORE_GET, .space = &k->space, .hash = chunk->name_hash,
-        .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
-        .bytes = kvt__chunk_bytes(&e->groups[group].view, chunk->n_tokens),
-        .wanted = wanted, .done = was_read };
+    req->op = KVT__STORE_GET;
+    req->space = &k->space;
+    req->hash = chunk->name_hash;
+    req->tokens = chunk->n_tokens;
+    req->whole = chunk->n_tokens == engine->chunk_tokens;
+    req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
-    kvt__id_make(k->digest, &prefix, &item->req.id);
+    kvt__id_make(k->digest, &prefix, &req->id);
 }
 
 /* Fill in parts and items.  0 or -errno with a sentence. */
@@ -382,7 +383,9 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
         if (io->n_blocks)
             memcpy(blocks, io->blocks, io->n_blocks * sizeof *blocks);
         for (uint32_t c = 0; c < io->n_chunks; c++, item++) {
-            init_item(e, item, k, &io->chunks[c], io->group);
+            item->status = PENDING;
+            item->req = (struct kvt__store_req){ .wanted = wanted, .done = was_read };
+            kvt__load_request(e, k, io->group, &io->chunks[c], &item->req);
             item->load = load;
             item->io = (uint32_t)i;
             item->chunk = c;

@@ -339,3 +339,24 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     *hit_tokens = hit;
     return 0;
 }
+
+size_t
+kvt_engine_in_memory(struct kvt_engine *engine, struct kvt_seq *seq, size_t first, size_t n)
+{
+    if (kvt__engine_check(engine, "kvt_engine_in_memory"))
+        return 0;
+    for (size_t c = first; c < first + n; c++) {
+        for (uint32_t i = 0; i < n_parts(engine); i++) {
+            uint32_t rank = i / engine->n_groups, group = i % engine->n_groups;
+            const struct kvt__space *space;
+            const struct kvt__id *id;
+
+            if (engine->groups[group].kind != KVT_GROUP_FULL)
+                continue;
+            id = kvt__seq_id(seq, c, rank, group, &space);
+            if (!id || !kvt__store_in_memory(engine->store, space, id))
+                return c - first;
+        }
+    }
+    return n;
+}

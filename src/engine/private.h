@@ -78,6 +78,11 @@ struct kvt_engine {
 
     struct {
         pthread_mutex_t lock;
+        struct kvt__prefetch *free; /* requests for reuse */
+    } prefetches;
+
+    struct {
+        pthread_mutex_t lock;
         struct kvt__load_item *first_waiting, **last_waiting; /* for a slot */
         size_t n_reading; /* that have a slot of their own */
         struct kvt_load *first_done, **last_done;
@@ -119,14 +124,24 @@ kvt__group_blocks(const struct kvt__group *group, uint32_t n_tokens)
 int kvt__check_ios(const struct kvt_engine *engine, const char *call,
                    const struct kvt_group_io *ios, size_t n_ios);
 
+/* The same without the blocks. */
+int kvt__check_chunks(const struct kvt_engine *engine, const char *call,
+                      const struct kvt_group_io *ios, size_t n_ios);
+
+/* Fill in what a GET of a chunk is about. */
+void kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k,
+                       uint32_t group, const struct kvt_chunk *chunk,
+                       struct kvt__store_req *req);
+
 /* Start loads that wait for a slot, now that one may be free. */
 void kvt__loads_pump(struct kvt_engine *engine);
 
 /* Cancel all loads and wait for those in flight. */
 void kvt__loads_stop(struct kvt_engine *engine);
 
-/* End the reused requests of saves. */
+/* End the reused requests of saves, of prefetches. */
 void kvt__saves_free(struct kvt_engine *engine);
+void kvt__prefetches_free(struct kvt_engine *engine);
 
 /* The identities of a sequence's first n chunks in one keyspace. */
 struct kvt__seq_ids {

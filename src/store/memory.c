@@ -147,6 +147,17 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
 }
 
 bool
+kvt__store_in_memory(const struct kvt__store *store, const struct kvt__space *space,
+                     const struct kvt__id *id)
+{
+    const struct kvt__level *level = &store->levels[0];
+    struct kvt__index *index = level->in_memory && !level->no_get
+        ? kvt__level_index(level, space) : NULL;
+
+    return index && kvt__index_find(index, id, NULL);
+}
+
+bool
 kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
 {
     struct kvt__level *level = memory_of(store);

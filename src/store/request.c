@@ -303,5 +303,6 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
             return;
         }
     }
-    kvt__exec_submit(store->exec, prios[req->op], &req->job);
+    kvt__exec_submit(store->exec, req->early ? KVT__PRIO_PREFETCH : prios[req->op],
+                     &req->job);
 }

@@ -123,6 +123,7 @@ struct kvt__store_req {
     bool (*wanted)(const struct kvt__store_req *req);
     void (*done)(struct kvt__store_req *req);
     bool borrowed;         /* by kvt__store_borrow(); else false */
+    bool early;            /* GET: nobody waits for it yet */
 
     /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
      * -ENOSPC, ... with a sentence in why. */
@@ -138,6 +139,10 @@ void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 
 /* The same on the calling thread.  Blocks; done is not called. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
+
+/* Whether host memory has it. */
+bool kvt__store_in_memory(const struct kvt__store *store, const struct kvt__space *space,
+                          const struct kvt__id *id);
 
 /* Fill in slot, a share of that in host memory, if it is there; then the request, a
  * GET, ends without being read.  The slot is given back with kvt__pool_release(). */

@@ -3,6 +3,7 @@
  * Chunks that stay in host memory: found without storage, loaded without a read,
  * pushed out when others need the room, gone with the worker that had them. */
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include "base/clock.h"
 #include "system/system-test.h"
@@ -110,6 +111,49 @@ wait_for_a_tick(void)
 
     while (kvt__wall_ns() - begun < 4096)
         continue;
+}
+
+static void
+what_is_prefetched_needs_no_read_later(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *seq;
+    struct io io;
+
+    fixture_open(f, both);
+    store_all(f);
+    reopen(f, both);
+    seq = new_seq(f, N_TOKENS);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    assert_int_equal(kvt_engine_in_memory(f->engine, seq, 0, N_CHUNKS), 0);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
+    io.io.blocks = NULL;
+    io.io.n_blocks = 0;
+    assert_int_equal(kvt_engine_prefetch(f->engine, &io.io, 1), 0);
+    while (kvt_engine_in_memory(f->engine, seq, 0, N_CHUNKS) < N_CHUNKS)
+        usleep(200);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    assert_int_equal(load_all(f), N_CHUNKS);
+    assert_int_equal(counter(f, "prefetch_chunks"), N_CHUNKS);
+    assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
+}
+
+static void
+a_prefetch_of_what_is_nowhere_does_nothing(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, both);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    assert_int_equal(kvt_engine_prefetch(f->engine, &io.io, 1), 0);
+    io.chunks[3].n_tokens = CHUNK + 1;
+    assert_int_equal(kvt_engine_prefetch(f->engine, &io.io, 1), -EINVAL);
+    kvt_seq_free(seq);
+    kvt_engine_close(f->engine); /* ends them */
+    f->engine = NULL;
 }
 
 static void
@@ -243,6 +287,15 @@ without_memory_and_storage_the_open_says_what_to_set(void **state)
 
 /* --------------------------------------------------------------- two processes */
 
+/* The thread sanitizer does not follow threads that a forked child starts. */
+static void
+skip_where_forks_have_no_threads(void)
+{
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
+}
+
 /* A worker process that stores a prompt and then waits to be killed. */
 static pid_t
 start_worker(struct fixture *f, const char *instance)
@@ -250,11 +303,13 @@ start_worker(struct fixture *f, const char *instance)
     int ready[2];
     char byte;
 
+    fflush(NULL);
     assert_int_equal(pipe(ready), 0);
     pid_t child = fork();
     if (!child) {
         struct kvt_group group = opaque_group();
 
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         f->engine = open_named_engine(f, KVT_ROLE_WORKER, &group, 1, memory_only, instance);
         set_view(f->engine, 0, f->memory);
         store_all(f);
@@ -285,6 +340,7 @@ a_scheduler_sees_what_its_worker_has(void **state)
     struct fixture *f = *state;
     struct kvt_group group = opaque_group();
     struct fixture other = *f;
+    skip_where_forks_have_no_threads();
     pid_t worker = start_worker(f, "test-memory-a");
 
     f->engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
@@ -303,6 +359,7 @@ memory_is_gone_with_its_worker(void **state)
 {
     struct fixture *f = *state;
     struct kvt_group group = opaque_group();
+    skip_where_forks_have_no_threads();
     pid_t worker = start_worker(f, "test-memory-c");
 
     f->engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
@@ -326,6 +383,8 @@ main(void)
         TEST(without_storage_what_was_stored_is_found),
         TEST(what_was_just_stored_needs_no_read),
         TEST(what_was_read_stays_in_memory),
+        TEST(what_is_prefetched_needs_no_read_later),
+        TEST(a_prefetch_of_what_is_nowhere_does_nothing),
         TEST(the_longest_unused_goes_first_and_the_rest_stays_right),
         TEST(a_promised_chunk_stays_however_much_is_stored),
         TEST(with_all_memory_promised_loads_and_stores_go_on),
