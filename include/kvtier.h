@@ -399,13 +399,15 @@ KVT_API KVT_MUST_CHECK int
 kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
             const struct kvt_seq_extra *extra, struct kvt_seq **out);
 
-/* More tokens of the same sequence (those it generated). */
+/* More tokens of the same sequence (those it generated).  They go on with its
+ * partial chunk, which is another one then: a lease of it ends. */
 KVT_API KVT_MUST_CHECK int
 kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens);
 
 KVT_API uint64_t kvt_seq_tokens(const struct kvt_seq *seq);
 
-/* Copy the descriptions of whole chunks first .. first + n - 1 to out.
+/* Copy the descriptions of chunks first .. first + n - 1 to out.  Where the tokens
+ * do not fill the last chunk it is a partial one, with the n_tokens that are there.
  *   -EINVAL  the sequence has fewer */
 KVT_API KVT_MUST_CHECK int
 kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
@@ -415,14 +417,17 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
 
 /* ------------------------------------------------- engine: lookup, scheduler */
 
-/* How many leading tokens can be loaded.
+/* How many leading tokens can be loaded.  The partial chunk at the sequence's end
+ * is looked for if save_unfull_chunk is set.
  *
  * have_tokens  The engine has these already; only chunks that reach beyond are
  *              looked for.
  * max_tokens   No hit longer than this (a prompt must leave one token to
  *              compute: pass its length - 1).
- * hit_tokens   Out: tokens promised, 0 or a multiple of the chunk size and of
- *              every group's block size above have_tokens.
+ * hit_tokens   Out: tokens promised, 0 or more than have_tokens.  A multiple of
+ *              the chunk size and so of every group's block size, but with
+ *              save_unfull_chunk: then the last chunk of a hit may be the partial
+ *              one, or reach beyond max_tokens and count up to there.
  *
  * The promised chunks are leased: no eviction on this host takes them for
  * pin_timeout_sec, or until kvt_engine_release(), which the caller owes the lookup

@@ -136,6 +136,7 @@ copy_description(struct kvt_engine *e, const struct kvt_engine_params *params)
 
     e->role = params->role;
     e->chunk_tokens = (uint32_t)config->chunk_size;
+    e->partial_chunks = config->save_unfull_chunk;
     e->load_timeout_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
     e->lookup_timeout_ns = config->lookup_timeout_ms * KVT__NS_PER_MS;
     e->lease_ns = config->pin_timeout_sec * KVT__NS_PER_S;

@@ -70,15 +70,23 @@ have_full_groups(struct kvt_seq *seq, size_t chunk, bool lease)
 
 /* ------------------------------------------------------------ sliding windows */
 
+/* Where a hit of n chunks ends. */
+static uint64_t
+hit_end(const struct kvt_seq *seq, size_t n)
+{
+    uint64_t end = (uint64_t)n * seq->engine->chunk_tokens;
+
+    return end < seq->max_hit ? end : seq->max_hit;
+}
+
 /* The first chunk that a hit of n chunks needs of a sliding group: the one with
  * the oldest of the last window - 1 tokens. */
 static size_t
-window_start(const struct kvt_engine *e, const struct kvt__group *group, size_t first,
+window_start(const struct kvt_seq *seq, const struct kvt__group *group, size_t first,
              size_t n)
 {
-    uint64_t end = (uint64_t)n * e->chunk_tokens;
-    uint64_t reach = group->window_tokens - 1;
-    size_t start = end > reach ? (size_t)((end - reach) / e->chunk_tokens) : 0;
+    uint64_t end = hit_end(seq, n), reach = group->window_tokens - 1;
+    size_t start = end > reach ? (size_t)((end - reach) / seq->engine->chunk_tokens) : 0;
 
     return start > first ? start : first;
 }
@@ -93,7 +101,7 @@ have_windows(struct kvt_seq *seq, size_t first, size_t n, bool lease, size_t *mi
     for (uint32_t g = 0; g < e->n_groups; g++) {
         if (e->groups[g].kind != KVT_GROUP_SLIDING)
             continue;
-        size_t start = window_start(e, &e->groups[g], first, n);
+        size_t start = window_start(seq, &e->groups[g], first, n);
         for (size_t c = n; c > start; c--) {
             if (!have(seq, c - 1, g, lease)) {
                 *missing = c - 1;
@@ -132,25 +140,31 @@ only_full_groups(const struct kvt_engine *e)
 }
 
 void
-kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
+kvt__seq_unlease(struct kvt_seq *seq, size_t first)
 {
+    struct kvt_engine *e = seq->engine;
     bool expired = kvt__now_ns() >= seq->lease_until_ns;
 
-    if (kvt__engine_check(engine, "kvt_engine_release"))
-        return;
-    for (size_t i = 0; i < seq->n_leased_chunks * n_parts(engine); i++) {
-        uint32_t part = (uint32_t)(i % n_parts(engine));
+    for (size_t i = first * n_parts(e); i < seq->n_leased_chunks * n_parts(e); i++) {
+        uint32_t part = (uint32_t)(i % n_parts(e));
         const struct kvt__space *space;
 
         if (!seq->leases[i])
             continue;
         const struct kvt__id *id = expired ? NULL :
-            kvt__seq_id(seq, i / n_parts(engine), part / engine->n_groups,
-                        part % engine->n_groups, &space);
+            kvt__seq_id(seq, i / n_parts(e), part / e->n_groups, part % e->n_groups,
+                        &space);
         if (id)
-            kvt__store_unlease(engine->store, seq->leases[i] - 1, space, id);
+            kvt__store_unlease(e->store, seq->leases[i] - 1, space, id);
         seq->leases[i] = 0;
     }
+}
+
+void
+kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
+{
+    if (!kvt__engine_check(engine, "kvt_engine_release"))
+        kvt__seq_unlease(seq, 0);
 }
 
 /* From here chunks below n can be leased; none is.  0 or -ENOMEM. */
@@ -286,6 +300,17 @@ start_probe(struct kvt_seq *seq, size_t first, size_t n)
 
 /* ------------------------------------------------------------------- lookup */
 
+/* The chunks that the longest hit would have.  With partial chunks its last one may
+ * be the sequence's partial one, or reach beyond the hit's end. */
+static size_t
+most_chunks(const struct kvt_seq *seq)
+{
+    size_t chunk = seq->engine->chunk_tokens;
+    size_t n = (size_t)(seq->max_hit / chunk);
+
+    return seq->engine->partial_chunks && seq->max_hit % chunk ? n + 1 : n;
+}
+
 /* What the lookup found in the end: counted once a request. */
 static void
 count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
@@ -307,10 +332,16 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     *hit_tokens = 0;
     if (err)
         return err;
+    seq->max_hit = kvt_seq_tokens(seq);
+    if (seq->max_hit > max_tokens)
+        seq->max_hit = max_tokens;
     size_t first = (size_t)(have_tokens / engine->chunk_tokens);
-    size_t limit = (size_t)(max_tokens / engine->chunk_tokens);
-    if (limit > seq->n_chunks)
-        limit = seq->n_chunks;
+    size_t limit = seq->max_hit > have_tokens ? most_chunks(seq) : first;
+    if (limit > seq->n_chunks) {
+        err = kvt__seq_describe_tail(seq);
+        if (err)
+            return err;
+    }
     kvt__store_look_who_lives(engine->store);
     for (;;) {
         /* Asked before the index is read: a probe that ends now was not seen. */
@@ -330,11 +361,10 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
         if (at_once || lease(seq, first, n))
             break;
     }
-    uint64_t hit = (uint64_t)n * engine->chunk_tokens;
+    uint64_t hit = hit_end(seq, n);
     if (hit <= have_tokens)
         hit = 0;
-    uint64_t asked = kvt_seq_tokens(seq) < max_tokens ? kvt_seq_tokens(seq) : max_tokens;
-    count(seq, asked > have_tokens ? asked - have_tokens : 0,
+    count(seq, seq->max_hit > have_tokens ? seq->max_hit - have_tokens : 0,
           hit ? hit - have_tokens : 0);
     *hit_tokens = hit;
     return 0;

@@ -49,6 +49,7 @@ struct kvt_engine {
     pid_t pid; /* of the process that opened it */
     uint32_t role;
     uint32_t chunk_tokens;
+    bool partial_chunks; /* lookups count the chunk that is not whole */
     enum kvt__hash_kind hash_kind;
     struct kvt__hash_chain hash_root;
     int64_t load_timeout_ns, lookup_timeout_ns, lease_ns;
@@ -158,17 +159,20 @@ struct kvt_seq {
     size_t n_mm;
     struct kvt__hash_chain hash;
     struct kvt__prefix prefix;
-    struct kvt_chunk *chunks;
+    struct kvt_chunk *chunks; /* the whole ones; behind them, if tail_known, the
+                               * partial one */
     size_t n_chunks, max_chunks;
     struct kvt__seq_ids *ids; /* [rank * n_groups + group] */
     size_t n_ids;
     int32_t *tail; /* tokens of the chunk that is not whole yet */
     size_t n_tail;
+    bool tail_known;
     bool own_only; /* LMCache's names do not tell its adapter */
 
     struct kvt__probe *probe; /* NULL: the tiers were not asked yet */
     int64_t probe_until_ns;
     bool counted;
+    uint64_t max_hit; /* of the lookup under way */
     /* [chunk][rank * n_groups + group]: 1 + the level where it is leased, 0 none */
     uint8_t *leases;
     size_t n_leased_chunks; /* that leases has room for */
@@ -176,6 +180,13 @@ struct kvt_seq {
 };
 
 void kvt__probe_unref(struct kvt__probe *probe);
+
+/* Describe the partial chunk, if there is one, behind the whole ones.  0 or -ENOMEM
+ * with a sentence. */
+int kvt__seq_describe_tail(struct kvt_seq *seq);
+
+/* Give back the leases of chunk number first and those behind it. */
+void kvt__seq_unlease(struct kvt_seq *seq, size_t first);
 
 /* The identity of a chunk for a rank and group in their present epoch, made only
  * once, and its space; NULL: no memory. */

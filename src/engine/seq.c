@@ -169,23 +169,25 @@ add_extra(unsigned char **extra, size_t *n_extra, const struct kvt_mm_item *item
     return 0;
 }
 
-/* Add one whole chunk, which may hold items: they enter the identity, and their
- * placeholders are replaced for the name, as LMCache does. */
+/* Describe the n tokens behind the sequence's whole chunks, which may hold items:
+ * they enter the identity, and their placeholders are replaced for the name, as
+ * LMCache does.  hash and prefix move on. */
 static int
-add_with_items(struct kvt_seq *seq, const int32_t *tokens)
+describe_next(const struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens,
+              struct kvt__hash_chain *hash, struct kvt__prefix *prefix,
+              struct kvt_chunk *out)
 {
-    size_t chunk = seq->engine->chunk_tokens;
-    uint64_t start = (uint64_t)seq->n_chunks * chunk;
-    int32_t *named = malloc(chunk * sizeof *named);
+    uint64_t start = (uint64_t)seq->n_chunks * seq->engine->chunk_tokens;
+    int32_t *named = malloc(n_tokens * sizeof *named);
     unsigned char *extra = NULL;
     size_t n_extra = 0;
     int64_t name;
-    int err = named ? reserve(seq, 1) : -ENOMEM;
+    int err = named ? 0 : -ENOMEM;
 
     if (!err)
-        memcpy(named, tokens, chunk * sizeof *named);
+        memcpy(named, tokens, n_tokens * sizeof *named);
     for (size_t i = 0; !err && i < seq->n_mm; i++) {
-        uint64_t first, n = overlap(&seq->mm[i], start, chunk, &first);
+        uint64_t first, n = overlap(&seq->mm[i], start, n_tokens, &first);
 
         if (!n)
             continue;
@@ -194,16 +196,27 @@ add_with_items(struct kvt_seq *seq, const int32_t *tokens)
         err = add_extra(&extra, &n_extra, &seq->mm[i], start, first, n);
     }
     if (!err) {
-        struct kvt_chunk *c = &seq->chunks[seq->n_chunks++];
-
-        kvt__hash_chunks(&seq->hash, named, chunk, 1, &name);
-        kvt__prefix_add(&seq->prefix, tokens, chunk, extra, n_extra);
-        *c = (struct kvt_chunk){ .name_hash = name, .n_tokens = (uint32_t)chunk };
-        memcpy(c->prefix, seq->prefix.b, sizeof c->prefix);
+        kvt__hash_chunks(hash, named, n_tokens, 1, &name);
+        kvt__prefix_add(prefix, tokens, n_tokens, extra, n_extra);
+        *out = (struct kvt_chunk){ .name_hash = name, .n_tokens = (uint32_t)n_tokens };
+        memcpy(out->prefix, prefix->b, sizeof out->prefix);
     }
     free(named);
     free(extra);
-    return err ? kvt__fail(-err, "hash of a multimodal chunk") : 0;
+    return err ? kvt__fail(-err, "hash of a chunk") : 0;
+}
+
+static int
+add_with_items(struct kvt_seq *seq, const int32_t *tokens)
+{
+    int err = reserve(seq, 1);
+
+    if (!err)
+        err = describe_next(seq, tokens, seq->engine->chunk_tokens, &seq->hash,
+                            &seq->prefix, &seq->chunks[seq->n_chunks]);
+    if (!err)
+        seq->n_chunks++;
+    return err;
 }
 
 static int
@@ -218,12 +231,26 @@ add_chunks(struct kvt_seq *seq, const int32_t *tokens, size_t n)
     return err;
 }
 
+/* The partial chunk grows: what was known of it is of another chunk now. */
+static void
+forget_tail(struct kvt_seq *seq)
+{
+    if (!kvt__engine_check(seq->engine, "kvt_seq_append"))
+        kvt__seq_unlease(seq, seq->n_chunks);
+    for (size_t i = 0; i < seq->n_ids; i++)
+        if (seq->ids[i].n > seq->n_chunks)
+            seq->ids[i].n = seq->n_chunks;
+    seq->tail_known = false;
+}
+
 int
 kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
 {
     size_t chunk = seq->engine->chunk_tokens;
     int err = 0;
 
+    if (seq->tail_known && n_tokens)
+        forget_tail(seq);
     if (seq->n_tail) { /* complete the chunk that was begun */
         size_t n = chunk - seq->n_tail < n_tokens ? chunk - seq->n_tail : n_tokens;
 
@@ -252,16 +279,42 @@ kvt_seq_tokens(const struct kvt_seq *seq)
     return (uint64_t)seq->n_chunks * seq->engine->chunk_tokens + seq->n_tail;
 }
 
+/* The partial chunk.  The chains stay where they are, at the last whole one: more
+ * tokens may come. */
+static int
+describe_tail(const struct kvt_seq *seq, struct kvt_chunk *out)
+{
+    struct kvt__hash_chain hash = seq->hash;
+    struct kvt__prefix prefix = seq->prefix;
+
+    return describe_next(seq, seq->tail, seq->n_tail, &hash, &prefix, out);
+}
+
+int
+kvt__seq_describe_tail(struct kvt_seq *seq)
+{
+    if (seq->tail_known || !seq->n_tail)
+        return 0;
+    int err = reserve(seq, 1);
+    if (!err)
+        err = describe_tail(seq, &seq->chunks[seq->n_chunks]);
+    seq->tail_known = !err;
+    return err;
+}
+
 int
 kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
                struct kvt_chunk *out)
 {
-    if (first > seq->n_chunks || n > seq->n_chunks - first)
+    size_t n_all = seq->n_chunks + (seq->n_tail ? 1 : 0);
+
+    if (first > n_all || n > n_all - first)
         return kvt__fail(EINVAL, "kvt_seq_chunks: chunks %zu to %zu of %zu.", first,
-                         first + n, seq->n_chunks);
-    if (n)
-        memcpy(out, seq->chunks + first, n * sizeof *out);
-    return 0;
+                         first + n, n_all);
+    size_t n_whole = n && first + n > seq->n_chunks ? n - 1 : n;
+    if (n_whole)
+        memcpy(out, seq->chunks + first, n_whole * sizeof *out);
+    return n_whole < n ? describe_tail(seq, out + n_whole) : 0;
 }
 
 /* ---------------------------------------------------------------- identities */
@@ -276,17 +329,18 @@ make_ids(const struct kvt_seq *seq, struct kvt__seq_ids *ids, size_t chunk)
 {
     enum { BATCH = 64 };
     struct kvt__prefix prefixes[BATCH];
+    size_t n_known = seq->n_chunks + (seq->tail_known ? 1 : 0);
 
-    if (ids->max < seq->n_chunks) {
-        struct kvt__id *grown = realloc(ids->ids, seq->n_chunks * sizeof *grown);
+    if (ids->max < n_known) {
+        struct kvt__id *grown = realloc(ids->ids, n_known * sizeof *grown);
 
         if (!grown)
             return -ENOMEM;
         ids->ids = grown;
-        ids->max = seq->n_chunks;
+        ids->max = n_known;
     }
-    while (ids->n <= chunk && ids->n < seq->n_chunks) {
-        size_t left = seq->n_chunks - ids->n, n = left < BATCH ? left : BATCH;
+    while (ids->n <= chunk && ids->n < n_known) {
+        size_t left = n_known - ids->n, n = left < BATCH ? left : BATCH;
 
         for (size_t i = 0; i < n; i++)
             memcpy(prefixes[i].b, seq->chunks[ids->n + i].prefix, sizeof prefixes[i].b);

@@ -206,12 +206,16 @@ static inline void
 make_io(struct io *io, const struct kvt_seq *seq, uint32_t group, size_t first,
         uint32_t n, int32_t first_block)
 {
+    uint32_t n_blocks = 0;
+
     assert_int_equal(kvt_seq_chunks(seq, first, n, io->chunks), 0);
-    for (uint32_t i = 0; i < n * (CHUNK / BLOCK); i++)
+    for (uint32_t i = 0; i < n; i++)
+        n_blocks += (io->chunks[i].n_tokens + BLOCK - 1) / BLOCK;
+    for (uint32_t i = 0; i < n_blocks; i++)
         io->blocks[i] = first_block + (int32_t)i;
     io->io = (struct kvt_group_io){ .group = group, .n_chunks = n,
                                     .chunks = io->chunks, .blocks = io->blocks,
-                                    .n_blocks = n * (CHUNK / BLOCK) };
+                                    .n_blocks = n_blocks };
 }
 
 static inline void
