@@ -306,7 +306,8 @@ class Seq:
         _check(lib().kvt_seq_append(self.handle, address, n))
 
     def chunks(self, first, n):
-        """The n chunks from first on, CHUNK_BYTES bytes each."""
+        """The n chunks from first on, CHUNK_BYTES bytes each; the last may be
+        the partial one."""
         out = ctypes.create_string_buffer(n * CHUNK_BYTES)
         if n:
             _check(lib().kvt_seq_chunks(self.handle, first, n, out))

@@ -20,15 +20,16 @@ _CHUNK = _lib.CHUNK_BYTES
 class _Request:
     """One request between its first lookup and its end."""
 
-    __slots__ = ("request", "seq", "tags", "chunks", "may_load", "hit",
-                 "hit_above", "hit_until", "computed", "loading", "limit",
-                 "saved", "stored", "blocks")
+    __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
+                 "hit", "hit_above", "hit_until", "computed", "loading", "limit",
+                 "saved", "stored", "tail", "tail_saved", "blocks")
 
     def __init__(self, request, seq, tags):
         self.request = request
         self.seq = seq
+        self.tokens = request.num_prompt_tokens  # those of seq
         self.tags = tags
-        self.chunks = b""  # kvt_chunk structs, filled on first use
+        self.chunks = b""  # kvt_chunk structs of whole ones, filled on first use
         self.may_load = True
         # The remembered lookup: promised tokens (None: ask), what the engine
         # had then, and how long to believe it.
@@ -40,6 +41,8 @@ class _Request:
         self.limit = 0  # tokens that may be saved
         self.saved = 0  # whole chunks handed to the workers so far
         self.stored = range(0)  # chunks that the store is known to have
+        self.tail = b""  # the prompt's partial chunk, where it is to be saved
+        self.tail_saved = False
         self.blocks = None  # block lists, only where vLLM does not tell them
 
 
@@ -52,6 +55,7 @@ class Scheduler:
         self._can_save = can_save
         self._min_retrieve = int(settings.get("min_retrieve_tokens") or 0)
         self._save_decode = bool(settings.get("save_decode_cache"))
+        self._partial = bool(settings.get("save_unfull_chunk"))
         # A promise is leased for pin_timeout_sec; ask again well before.
         self._believe_s = float(settings.get("pin_timeout_sec") or 300) / 2
         self._requests = {}
@@ -90,6 +94,8 @@ class Scheduler:
         save = self._can_save and state.seq is not None
         if save and not state.tags.skip_save:
             state.limit = request.num_prompt_tokens
+            if self._partial and state.tokens % self._chunk:
+                state.tail = state.seq.chunks(state.tokens // self._chunk, 1)
             self._saving[request.request_id] = state
         state.may_load = (
             self._can_load and state.seq is not None
@@ -98,7 +104,8 @@ class Scheduler:
 
     def _describe(self, request):
         extra = None
-        if request.num_prompt_tokens >= self._chunk or self._save_decode:
+        if (request.num_prompt_tokens >= self._chunk or self._save_decode
+                or self._partial):
             extra = describe(request)
         if extra is None:
             return _Request(request, None, Extra())
@@ -137,12 +144,14 @@ class Scheduler:
                 needed_from = max(have, hit - info.window + 1)
             first, end = needed_from // self._chunk, -(-hit // self._chunk)
             size = info.block_tokens
-            per_chunk = info.blocks_per_chunk
-            # Blocks that the engine has, or that are beyond the hit, stay.
+            # Blocks that the engine has, or that are beyond the hit, stay.  The
+            # last one may lie partly beyond: what a load writes there is
+            # written again as those tokens are computed.
             wanted = array("i", (
                 ids[group][i] if have <= i * size < hit and i < len(ids[group])
                 else -1
-                for i in range(first * per_chunk, end * per_chunk)))
+                for i in range(first * info.blocks_per_chunk,
+                               -(-min(end * self._chunk, state.tokens) // size))))
             ios.append((group, self._chunks(state, first, end),
                         wanted.tobytes(), state.tags.tags))
         self._loads.append((request.request_id, ios))
@@ -197,6 +206,7 @@ class Scheduler:
             state = self._requests.get(request_id)
             if state is not None and state.limit:
                 state.saved = 0
+                state.tail_saved = False
                 self._saving[request_id] = state
 
     def _plan_saves(self, scheduled, block_state):
@@ -208,27 +218,34 @@ class Scheduler:
             if self._save_decode:
                 self._append_decoded(state)
             last = min(end, state.limit) // self._chunk
-            if last > state.saved:
+            tail = (state.tail and not state.tail_saved
+                    and end >= state.request.num_prompt_tokens)
+            if last > state.saved or tail:
                 ids = (state.blocks if block_state is None
                        else block_state.get_block_ids(request_id))
                 if ids is not None:
-                    self._save(ios, state, ids, start, last)
-                state.saved = last
-            if state.limit // self._chunk <= state.saved and not self._save_decode:
+                    if last > state.saved:
+                        self._save(ios, state, ids, start, last)
+                    if tail:
+                        self._save_tail(ios, state, ids, start)
+                state.saved = max(state.saved, last)
+                state.tail_saved |= bool(tail)
+            if (state.limit // self._chunk <= state.saved
+                    and bool(state.tail) == state.tail_saved
+                    and not self._save_decode):
                 del self._saving[request_id]
         return ios
 
     def _save(self, ios, state, ids, start, last):
         """Chunks below last that are complete when this step is done."""
         end = last * self._chunk
+        if self._partial and end == state.request.num_prompt_tokens:
+            end -= 1  # so long is a hit of this prompt
         for group, info in enumerate(self._infos):
             if info.kind == _lib.GROUP_SLIDING:
-                # Those that a hit ending here needs; what dropped out of the
-                # window before this step is not the request's any more.
-                per_chunk = info.blocks_per_chunk
-                alive = max(0, start - info.window + 1) // info.block_tokens
+                # Those that a hit ending here needs.
                 first = max(max(0, end - info.window + 1) // self._chunk,
-                            -(-alive // per_chunk))
+                            self._first_alive(info, start))
                 spans = ((first, last),)
             else:
                 known = state.stored
@@ -237,6 +254,25 @@ class Scheduler:
                              (state.saved, last),)
             for span in spans:
                 self._save_span(ios, state, group, ids[group], *span)
+
+    def _first_alive(self, info, start):
+        """The first chunk that has all its blocks; what dropped out of the
+        window before this step is not the request's any more."""
+        alive = max(0, start - info.window + 1) // info.block_tokens
+        return -(-alive // info.blocks_per_chunk)
+
+    def _save_tail(self, ios, state, ids, start):
+        """The prompt's partial chunk, all of which is there after this step."""
+        tokens = state.request.num_prompt_tokens
+        chunk = tokens // self._chunk
+        for group, info in enumerate(self._infos):
+            end = -(-tokens // info.block_tokens)
+            if end > len(ids[group]) or (
+                    info.kind == _lib.GROUP_SLIDING
+                    and chunk < self._first_alive(info, start)):
+                continue
+            blocks = array("i", ids[group][chunk * info.blocks_per_chunk:end])
+            ios.append((group, state.tail, blocks.tobytes(), state.tags.tags))
 
     def _save_span(self, ios, state, group, ids, first, last):
         per_chunk = self._infos[group].blocks_per_chunk
@@ -260,15 +296,19 @@ class Scheduler:
             log.warning("kvtier: generated tokens are not stored: %s", e)
             self._saving.pop(request.request_id, None)
             return
-        state.limit = request.num_tokens
+        state.limit = state.tokens = request.num_tokens
+        state.hit = None  # its partial chunk is another one now
 
     def _chunks(self, state, first, end):
         """kvt_chunk structs first .. end - 1 of the request's sequence."""
-        if len(state.chunks) < end * _CHUNK:
+        whole = state.tokens // self._chunk
+        if len(state.chunks) < min(end, whole) * _CHUNK:
             have = len(state.chunks) // _CHUNK
-            n = max(end, state.limit // self._chunk)
-            state.chunks += state.seq.chunks(have, n - have)
-        return state.chunks[first * _CHUNK:end * _CHUNK]
+            state.chunks += state.seq.chunks(have, whole - have)
+        found = state.chunks[first * _CHUNK:end * _CHUNK]
+        if end > whole:
+            found += state.seq.chunks(whole, 1)
+        return found
 
     def _track_blocks(self, output):
         """Block lists for versions of vLLM that do not hand them out."""

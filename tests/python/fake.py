@@ -73,6 +73,11 @@ class Config:
         pass
 
 
+def chunk_tokens(chunk):
+    """How many tokens a kvt_chunk has."""
+    return struct.unpack_from("<I", chunk, 24)[0]
+
+
 class Seq:
     def __init__(self, store, tokens, root):
         self.store = store
@@ -85,11 +90,11 @@ class Seq:
 
     def chunks(self, first, n):
         size, prefix, out = self.store.chunk_tokens, self.root, []
-        assert (first + n) * size <= len(self.tokens)
+        assert first + n <= -(-len(self.tokens) // size)
         for i in range(first + n):
-            tokens = self.tokens[i * size:(i + 1) * size].tobytes()
-            prefix = hashlib.sha256(prefix + tokens).digest()[:16]
-            out.append(prefix + struct.pack("<qII", i, size, 0))
+            tokens = self.tokens[i * size:(i + 1) * size]
+            prefix = hashlib.sha256(prefix + tokens.tobytes()).digest()[:16]
+            out.append(prefix + struct.pack("<qII", i, len(tokens), 0))
         return b"".join(out[first:])
 
     def free(self):
@@ -120,6 +125,7 @@ class Engine:
 
     def __init__(self, config, role, groups, model):
         self.store_ = config.store
+        self.partial = config.values().get("save_unfull_chunk", False)
         self.chunk_tokens = config.store.chunk_tokens
         self.role = role
         self.groups = groups
@@ -145,20 +151,22 @@ class Engine:
         if store.answer is not None:
             return store.answer if store.answer >= 0 else None
         size = store.chunk_tokens
-        most = min(max_tokens, len(seq.tokens)) // size
+        longest = min(max_tokens, len(seq.tokens))
+        most = -(-longest // size) if self.partial else longest // size
         heads = seq.chunks(0, most)
         for n in range(most, have_tokens // size, -1):
-            if self._all_there(heads, n, have_tokens):
+            end = min(n * size, longest)
+            if end > have_tokens and self._all_there(heads, n, end, have_tokens):
                 store.leased.add(seq)
-                return n * size
+                return end
         return 0
 
-    def _all_there(self, heads, n, have):
+    def _all_there(self, heads, n, end, have):
         size = self.store_.chunk_tokens
         for group, about in enumerate(self.groups):
             first = have // size
             if about.kind == 2:
-                first = max(first, max(0, n * size - about.window_tokens + 1) // size)
+                first = max(first, max(0, end - about.window_tokens + 1) // size)
             if any(self._key(group, heads[i * 32:]) not in self.store_.chunks
                    for i in range(first, n)):
                 return False
@@ -175,11 +183,13 @@ class Engine:
         group, chunks, blocks, _ = io
         ids = array("i")
         ids.frombytes(blocks)
-        n = len(chunks) // 32
-        per = self.chunk_tokens // self.groups[group].block_tokens
-        assert len(ids) == n * per, (len(ids), n, per)
-        return [(chunks[i * 32:i * 32 + 32], ids[i * per:(i + 1) * per])
-                for i in range(n)]
+        size, found, at = self.groups[group].block_tokens, [], 0
+        for i in range(0, len(chunks), 32):
+            n = -(-chunk_tokens(chunks[i:]) // size)
+            found.append((chunks[i:i + 32], ids[at:at + n]))
+            at += n
+        assert len(ids) == at, (len(ids), at)
+        return found
 
     def _address(self, group, block):
         bases, n_blocks, stride, _ = self.views[group]
