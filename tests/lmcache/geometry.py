@@ -41,9 +41,12 @@ class Geometry:
                            self.n_heads * self.head_size])
 
     @property
+    def token_bytes(self):
+        return self.n_kv * self.layers * self.n_heads * self.head_bytes
+
+    @property
     def chunk_bytes(self):
-        return (self.n_kv * self.layers * self.chunk_tokens * self.n_heads *
-                self.head_bytes)
+        return self.chunk_tokens * self.token_bytes
 
 
 SMALL = Geometry()

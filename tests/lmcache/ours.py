@@ -40,13 +40,14 @@ class Memory:
         self.bytes[...] = numpy.random.default_rng(seed).integers(
             0, 256, self.bytes.shape, numpy.uint8)
 
-    def chunk(self, blocks):
+    def chunk(self, blocks, n_tokens):
         """The bytes of the chunk in these blocks as LMCache orders them."""
         g = self.geometry
         pieces = self.bytes[:, :, list(blocks)]
         if self.heads_first:
             pieces = pieces.swapaxes(3, 4)
-        return pieces.reshape(g.n_kv, g.layers, g.chunk_tokens, -1).tobytes()
+        tokens = pieces.reshape(g.n_kv, g.layers, len(blocks) * g.block_tokens, -1)
+        return tokens[:, :, :n_tokens].tobytes()
 
     def view(self):
         g, strides = self.geometry, self.bytes.strides
@@ -73,6 +74,7 @@ class Kvtier:
                      lookup_timeout_ms=TIMEOUT_S * 1000,
                      remote_url="fs://localhost:0" + directory)
         given.update(settings)
+        self.partial = given.get("save_unfull_chunk") == "true"
         self.config = _lib.Config(settings=["%s=%s" % pair
                                             for pair in given.items()])
         group = _lib.Group(
@@ -109,40 +111,48 @@ class Kvtier:
         return self.engine.seq(array("i", tokens), **extra)
 
     def names(self, tokens, **extra):
-        """The chunk hashes that name the whole chunks of tokens."""
+        """The chunk hashes that name the chunks of tokens, a partial one too."""
         seq = self.seq(tokens, **extra)
-        raw = seq.chunks(0, len(tokens) // self.geometry.chunk_tokens)
+        raw = seq.chunks(0, -(-len(tokens) // self.geometry.chunk_tokens))
         seq.free()
         return [int.from_bytes(raw[i + 16:i + 24], "little", signed=True)
                 for i in range(0, len(raw), _lib.CHUNK_BYTES)]
 
-    def _blocks(self, n_chunks):
-        """Blocks for n chunks, in no order: a list for each chunk."""
-        per = self.geometry.chunk_tokens // self.geometry.block_tokens
-        ids = self.random.sample(range(BLOCKS), n_chunks * per)
-        return [ids[i * per:(i + 1) * per] for i in range(n_chunks)]
+    def _sizes(self, tokens):
+        """How many tokens each chunk has that is stored."""
+        size = self.geometry.chunk_tokens
+        sizes = [size] * (len(tokens) // size)
+        if self.partial and len(tokens) % size:
+            sizes.append(len(tokens) % size)
+        return sizes
 
-    def _io(self, seq, n, blocks, tags):
+    def _blocks(self, sizes):
+        """Blocks for chunks of these sizes, in no order: a list for each."""
+        counts = [-(-n // self.geometry.block_tokens) for n in sizes]
+        ids = self.random.sample(range(BLOCKS), sum(counts))
+        return [[ids.pop(0) for _ in range(n)] for n in counts]
+
+    def _io(self, seq, blocks, tags):
         flat = array("i", [b for chunk in blocks for b in chunk])
-        return [(0, seq.chunks(0, n), flat.tobytes(), tags)]
+        return [(0, seq.chunks(0, len(blocks)), flat.tobytes(), tags)]
 
     def store(self, tokens, seed, **extra):
-        """Store random KV for the whole chunks of tokens; each chunk's bytes."""
-        n = len(tokens) // self.geometry.chunk_tokens
-        blocks = self._blocks(n)
+        """Store random KV for the chunks of tokens; each chunk's bytes."""
+        sizes = self._sizes(tokens)
+        blocks = self._blocks(sizes)
         self.memory.fill(seed)
         seq = self.seq(tokens, **extra)
         deadline = time.monotonic() + TIMEOUT_S
         while True:  # chunks are dropped while the pool is too small for all
             before = self.counters()["store_dropped"]
-            self.engine.store(self._io(seq, n, blocks, extra.get("tags")))
+            self.engine.store(self._io(seq, blocks, extra.get("tags")))
             self.engine.flush(TIMEOUT_S * 1000)
             if self.counters()["store_dropped"] == before:
                 break
             if time.monotonic() > deadline:
                 raise TimeoutError("kvtier drops chunks for ever")
         seq.free()
-        return [self.memory.chunk(b) for b in blocks]
+        return [self.memory.chunk(b, n) for b, n in zip(blocks, sizes)]
 
     def lookup(self, tokens, **extra):
         """Chunks that are promised."""
@@ -154,14 +164,15 @@ class Kvtier:
             time.sleep(0.001)
         self.engine.release(seq)
         seq.free()
-        return hit // self.geometry.chunk_tokens
+        return -(-hit // self.geometry.chunk_tokens)
 
     def load(self, tokens, n, **extra):
         """Load n chunks: the bytes of each, or its negative errno."""
-        blocks = self._blocks(n)
+        sizes = self._sizes(tokens)[:n]
+        blocks = self._blocks(sizes)
         self.memory.bytes[...] = 0
         seq = self.seq(tokens, **extra)
-        load = self.engine.load(self._io(seq, n, blocks, extra.get("tags")))
+        load = self.engine.load(self._io(seq, blocks, extra.get("tags")))
         fd = _lib.lib().kvt_engine_eventfd(self.engine.handle)
         done = []
         while not done:
@@ -171,7 +182,8 @@ class Kvtier:
         status = [load.status(0, i) for i in range(n)]
         load.free()
         seq.free()
-        return [s or self.memory.chunk(b) for s, b in zip(status, blocks)]
+        return [s or self.memory.chunk(b, tokens_in)
+                for s, b, tokens_in in zip(status, blocks, sizes)]
 
     def get(self, tokens, **extra):
         """What a lookup promises, loaded."""

@@ -184,6 +184,87 @@ class WhatKvtierWrites(Case):
                    for k in theirs.keys(SMALL, tokens)))
 
 
+class PartialChunks(Case):
+    """Both programs with save_unfull_chunk."""
+
+    def each(self, check):
+        """Geometries, with and without headers; three chunks and a partial one."""
+        for geometry in (SMALL, MLA, LARGE):
+            for header in (True, False):
+                for n in (1, geometry.block_tokens, geometry.chunk_tokens - 1):
+                    with self.subTest(geometry=geometry, header=header, n=n):
+                        check(geometry, header, self.tokens(geometry, 3, spare=n))
+
+    def kvtier(self, *args, **more):
+        return super().kvtier(*args, save_unfull_chunk="true", **more)
+
+    def lmcaches_chunks(self, geometry, tokens):
+        tail = len(tokens) % geometry.chunk_tokens * geometry.token_bytes
+        return self.chunks(geometry, 3) + [self.random.randbytes(tail)]
+
+    def test_of_lmcache_are_found_and_returned(self):
+        def check(geometry, header, tokens):
+            chunks = self.lmcaches_chunks(geometry, tokens)
+            keys = theirs.keys(geometry, tokens, partial=True)
+            self.lmcache(geometry, header).put(keys, chunks)
+            kvtier = self.kvtier(geometry, header)
+            self.assertEqual(kvtier.get(tokens), chunks)
+            self.assertEqual(kvtier.counters()["unverified_chunks"], 4)
+            self.assertEqual(kvtier.lookup(tokens[:-1]), 3)
+        self.each(check)
+
+    def test_of_lmcache_are_returned_whatever_save_chunk_meta_says_here(self):
+        def check(geometry, header, tokens):
+            chunks = self.lmcaches_chunks(geometry, tokens)
+            keys = theirs.keys(geometry, tokens, partial=True)
+            self.lmcache(geometry, header).put(keys, chunks)
+            self.assertEqual(self.kvtier(geometry, not header).get(tokens), chunks)
+        self.each(check)
+
+    def test_of_kvtier_are_found_and_returned_by_lmcache(self):
+        def check(geometry, header, tokens):
+            lmcache = self.lmcache(geometry, header)
+            kvtier = self.kvtier(geometry, header)
+            chunks = kvtier.store(tokens, self.random.randrange(2**32))
+            keys = theirs.keys(geometry, tokens, partial=True)
+            self.assertEqual([len(chunk) // geometry.token_bytes for chunk in chunks],
+                             [geometry.chunk_tokens] * 3 +
+                             [len(tokens) % geometry.chunk_tokens])
+            self.assertEqual(lmcache.contains(keys), [True] * 4)
+            self.assertEqual(lmcache.get(keys), chunks)
+            self.assertEqual(lmcache.get_each(keys), chunks)
+            os.unlink(self.folder + "/.kvtier/index")
+            again = self.kvtier(geometry, header)
+            self.assertEqual(again.get(tokens), chunks)
+            self.assertEqual(again.counters()["unverified_chunks"], 0)
+        self.each(check)
+
+    def test_that_lmcache_writes_over_are_served(self):
+        for header in (True, False):
+            tokens = self.tokens(SMALL, 3, spare=5)
+            kvtier, lmcache = self.kvtier(header=header), self.lmcache(header=header)
+            chunks = kvtier.store(tokens, 1)
+            keys = theirs.keys(SMALL, tokens, partial=True)
+            self.assertTrue(lmcache.remote.remove(keys[3]))
+            lmcache.put(keys[3:], chunks[3:])
+            with self.subTest(header=header):
+                self.assertEqual(kvtier.get(tokens), chunks)
+
+    def test_cut_to_fewer_tokens_are_misses(self):
+        for header in (True, False):
+            tokens = self.tokens(SMALL, 3, spare=5)
+            kvtier = self.kvtier(header=header)
+            chunks = kvtier.store(tokens, 1)
+            path = self.file(self.lmcache(header=header),
+                             theirs.keys(SMALL, tokens, partial=True)[3])
+            os.truncate(path, os.path.getsize(path) - SMALL.token_bytes)
+            with self.subTest(header=header):
+                found = kvtier.load(tokens, 4)
+                self.assertEqual(found[:3], chunks[:3])
+                self.assertLess(found[3], 0)
+                self.assertEqual(kvtier.lookup(tokens), 3)
+
+
 class Together(Case):
     def test_both_write_and_read_the_same_chunks_at_once(self):
         """KV of one prompt is the same whoever computed it."""

@@ -46,10 +46,12 @@ def metadata(geometry):
         use_mla=geometry.mla, chunk_size=geometry.chunk_tokens)
 
 
-def keys(geometry, tokens, algorithm="builtin", request_configs=None):
-    """LMCache's keys of the whole chunks of tokens."""
+def keys(geometry, tokens, algorithm="builtin", request_configs=None,
+         partial=False):
+    """LMCache's keys of the chunks of tokens; also of a partial one, if so."""
     config = LMCacheEngineConfig.from_defaults(
-        chunk_size=geometry.chunk_tokens, pre_caching_hash_algorithm=algorithm)
+        chunk_size=geometry.chunk_tokens, save_unfull_chunk=partial,
+        pre_caching_hash_algorithm=algorithm)
     database = token_database.ChunkedTokenDatabase(config, metadata(geometry))
     if not have_vllm() and "PYTHONHASHSEED" in os.environ:
         # LMCache alone has the root 0; with vLLM it would be this.
@@ -172,12 +174,6 @@ class LMCache(Backend):
         super().put(keys, chunks)
         if self.remote.put_failed_count:
             raise OSError("LMCache failed to put a chunk")
-
-    def _take(self, found):
-        if found is not None and found.get_shape() != self.geometry.shape:
-            raise ValueError("LMCache returned a chunk of shape %s" %
-                             (tuple(found.get_shape()),))
-        return super()._take(found)
 
     def connector(self):
         """The fs connector itself, within what checks and measures it."""
