@@ -134,6 +134,40 @@ def aborts(place):
 
 
 @e2e(400)
+def partial_chunk(place):
+    """With save_unfull_chunk all of a prompt but its last token is found."""
+    place.settings["save_unfull_chunk"] = "true"
+    prompts, cold, warm = [], [], []
+    with place.server() as server:
+        start = 0
+        # In a chunk's first and second block; shorter than one; whole chunks; one
+        # token more than whole blocks, which vLLM's own prefix hit covers too.
+        for n in (600, 700, 50, 768, 641):
+            prompts.append(place.piece(server, start, n))
+            start += n
+        for prompt in prompts:
+            cold.append(server.complete(prompt))
+        place.stored()
+        for prompt in prompts:
+            warm.append(server.complete(prompt))
+    with place.server() as server:
+        for prompt, reference, oracle in zip(prompts, cold, warm):
+            answer, found = place.hit(server, prompt, but=1)
+            what = f"prompt of {len(prompt)} tokens"
+            check(found == len(prompt) - 1,
+                  f"{what}: {found} tokens found after the restart")
+            place.check_close(answer, reference, f"{what}, against a cold run")
+            place.check_equal(answer, oracle, what)
+        longer = prompts[0] + prompts[2]
+        answer, found = place.hit(server, longer, but=len(longer))
+        check(found == 0, f"{found} tokens found beyond what vLLM has")
+        place.check_close(answer, server.complete(longer, cache_salt="x"),
+                          "a longer prompt")
+        place.check_idle(server)
+    place.check_hashes()
+
+
+@e2e(400)
 def preemption(place):
     """Too few blocks for all: requests are preempted and resumed."""
     args = ("--num-gpu-blocks-override", "47", "--max-model-len", "4096",

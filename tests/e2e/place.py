@@ -79,13 +79,17 @@ class Place:
         return Server(self.python, self.model_directory(), self.log, transfer,
                       args, everything)
 
-    def prompt(self, server, start, n_tokens):
-        """Whole chunks and 16 tokens of the demo's text, from token start."""
+    def piece(self, server, start, n_tokens):
+        """The demo's text from token start."""
         if self.tokens is None:
             self.tokens = server.tokenize(workplace.read_text("text.txt"))
         piece = self.tokens[start:start + n_tokens]
         check(len(piece) == n_tokens, "the demo's text is too short")
-        return workplace.whole_chunks(piece)
+        return piece
+
+    def prompt(self, server, start, n_tokens):
+        """Whole chunks and 16 tokens of it."""
+        return workplace.whole_chunks(self.piece(server, start, n_tokens))
 
     def stored(self):
         """Wait until everything is on the disk, and not only in memory."""
@@ -95,11 +99,12 @@ class Place:
 
     # -- checks
 
-    def hit(self, server, prompt, **more):
-        """Ask; returns the answer and how many tokens came from the store."""
+    def hit(self, server, prompt, but=16, **more):
+        """Ask; returns the answer and how many tokens came from the store: all
+        but so many are waited for."""
         before = server.metrics()[TOKENS_FOUND]
         answer = server.complete(prompt, **more)
-        expected = before + (len(prompt) - 16)
+        expected = before + (len(prompt) - but)
         after = server.settled_metrics(TOKENS_FOUND, expected, timeout=3)
         return answer, int(after[TOKENS_FOUND] - before)
 
