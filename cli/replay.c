@@ -121,12 +121,15 @@ walk_tokens(struct replay *r, uint32_t n, uint32_t from)
 
 /* ------------------------------------------------------------------- one request */
 
+/* Whole chunks only, whatever save_unfull_chunk says. */
 static int
 lookup(struct replay *r, struct kvt_seq *seq, uint32_t n_tokens, uint64_t *hit)
 {
+    uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
+    uint64_t max = (n_tokens - 1) / chunk * chunk;
     int err;
 
-    while ((err = kvt_engine_lookup(r->engine, seq, 0, n_tokens - 1, hit)) == -EAGAIN)
+    while ((err = kvt_engine_lookup(r->engine, seq, 0, max, hit)) == -EAGAIN)
         usleep(50);
     return err;
 }
