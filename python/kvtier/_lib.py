@@ -90,6 +90,8 @@ class EngineParams(_Sized):
         ("n_groups", c_uint32),
         ("groups", POINTER(Group)),
         ("model", POINTER(Model)),
+        ("instance", c_char_p),
+        ("local_ranks", c_uint32),
     ]
 
 
@@ -190,7 +192,9 @@ _PROTOTYPES = {
     "kvt_engine_lookup": (
         c_int, c_void_p, c_void_p, c_uint64, c_uint64, POINTER(c_uint64),
     ),
+    "kvt_engine_in_memory": (c_size_t, c_void_p, c_void_p, c_size_t, c_size_t),
     "kvt_engine_release": (None, c_void_p, c_void_p),
+    "kvt_engine_prefetch": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
     "kvt_engine_store": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
     "kvt_engine_flush": (c_int, c_void_p, c_int64),
     "kvt_engine_load": (
@@ -358,9 +362,10 @@ def _group_ios(ios):
 
 
 class Engine:
-    """struct kvt_engine.  groups: [Group]; model: Model."""
+    """struct kvt_engine.  groups: [Group]; model: Model; instance: the name by
+    which the processes of one engine find each other's host memory."""
 
-    def __init__(self, config, role, groups, model):
+    def __init__(self, config, role, groups, model, instance=None, local_ranks=0):
         array_of_groups = (Group * len(groups))(*groups)
         params = EngineParams(
             config=config.handle,
@@ -368,6 +373,8 @@ class Engine:
             n_groups=len(groups),
             groups=ctypes.cast(array_of_groups, POINTER(Group)),
             model=ctypes.pointer(model),
+            instance=_bytes(instance),
+            local_ranks=local_ranks,
         )
         self.handle = c_void_p()
         self._loads = {}
@@ -414,8 +421,18 @@ class Engine:
         _check(rc)
         return hit.value
 
+    def in_memory(self, seq, first, n):
+        """How many of the n chunks from first on need no storage to load."""
+        return lib().kvt_engine_in_memory(self.handle, seq.handle, first, n)
+
     def release(self, seq):
         lib().kvt_engine_release(self.handle, seq.handle)
+
+    def prefetch(self, ios):
+        """Bring chunks to host memory; ios as for load(), without blocks."""
+        out, keep = _group_ios(ios)
+        _check(lib().kvt_engine_prefetch(self.handle, out, len(out)))
+        del keep
 
     def store(self, ios):
         out, keep = _group_ios(ios)

@@ -81,7 +81,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             config,
             _lib.ROLE_SCHEDULER if scheduler else _lib.ROLE_WORKER,
             [info.to_c() for info in infos],
-            vllm_model.model(vllm_config, kv_cache_config, settings, rank))
+            vllm_model.model(vllm_config, kv_cache_config, settings, rank),
+            transfer.engine_id, vllm_model.local_ranks(vllm_config))
         if scheduler:
             self._scheduler = Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,
@@ -133,6 +134,10 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         return self._worker.take_bad_blocks() if self._worker else set()
 
     # ------------------------------------------------------------- scheduler
+
+    def on_new_request(self, request):
+        if self._scheduler:
+            self._scheduler.new_request(request)
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
         if not self._scheduler:

@@ -6,23 +6,26 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class KVTierMetadata(KVConnectorMetadata):
-    """loads: [(request id, ios)]; saves: ios; cancel: give up all loads.
+    """loads: [(request id, ios)]; saves: ios; prefetches: ios, without blocks;
+    cancel: give up all loads.
 
     ios is a list of (group, chunks, blocks, tags) with chunks as kvt_chunk
     structs and blocks as int32, both in bytes.
     """
 
-    __slots__ = ("loads", "saves", "cancel")
+    __slots__ = ("loads", "saves", "prefetches", "cancel")
 
-    def __init__(self, loads=(), saves=(), cancel=False):
+    def __init__(self, loads=(), saves=(), prefetches=(), cancel=False):
         self.loads = loads
         self.saves = saves
+        self.prefetches = prefetches
         self.cancel = cancel
 
     def __reduce__(self):
         if self is NOTHING:
             return "NOTHING"
-        return KVTierMetadata, (self.loads, self.saves, self.cancel)
+        return KVTierMetadata, (self.loads, self.saves, self.prefetches,
+                                self.cancel)
 
 
 # The message of a step with nothing to do; unpickles to itself.

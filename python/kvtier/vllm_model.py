@@ -189,6 +189,13 @@ def model(vllm_config, kv_cache_config, settings, rank):
     )
 
 
+def local_ranks(vllm_config):
+    """Workers on each host."""
+    parallel = vllm_config.parallel_config
+    return max(1, parallel.tensor_parallel_size
+               // max(1, getattr(parallel, "nnodes", 1) or 1))
+
+
 def fingerprint(vllm_config, settings):
     """Which weights, changed how, made the KV: what the user says, else digests."""
     said = settings.get("model_fingerprint")

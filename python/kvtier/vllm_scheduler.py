@@ -22,7 +22,8 @@ class _Request:
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "hit", "hit_above", "hit_until", "computed", "loading", "limit",
-                 "saved", "stored", "tail", "tail_saved", "blocks")
+                 "saved", "stored", "tail", "tail_saved", "blocks",
+                 "ready_by")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -44,6 +45,7 @@ class _Request:
         self.tail = b""  # the prompt's partial chunk, where it is to be saved
         self.tail_saved = False
         self.blocks = None  # block lists, only where vLLM does not tell them
+        self.ready_by = None  # a prefetch was asked for; how long to wait for it
 
 
 class Scheduler:
@@ -56,15 +58,24 @@ class Scheduler:
         self._min_retrieve = int(settings.get("min_retrieve_tokens") or 0)
         self._save_decode = bool(settings.get("save_decode_cache"))
         self._partial = bool(settings.get("save_unfull_chunk"))
+        self._early = bool(settings.get("enable_async_loading")
+                           and settings.get("local_cpu"))
+        self._wait_s = float(settings.get("lookup_timeout_ms") or 3000) / 1000
         # A promise is leased for pin_timeout_sec; ask again well before.
         self._believe_s = float(settings.get("pin_timeout_sec") or 300) / 2
         self._requests = {}
         self._saving = {}  # those of _requests with chunks left to save
         self._loads = []
+        self._prefetches = []
         self._cancel = False
         self._stats = Collector(engine)
 
     # ---------------------------------------------------------------- lookup
+
+    def new_request(self, request):
+        """It waits for its turn from now on: read ahead what it will load."""
+        if self._early:
+            self.matched_tokens(request, 0)
 
     def matched_tokens(self, request, computed):
         """(tokens beyond computed that can be loaded, asynchronously)."""
@@ -86,8 +97,25 @@ class Scheduler:
         external = state.hit - computed
         if external <= 0 or external < self._min_retrieve:
             return 0, False
+        if self._early and not self._is_ready(state, computed, now):
+            return None, False
         state.computed = computed
         return external, True
+
+    def _is_ready(self, state, computed, now):
+        """Whether what is promised beyond computed lies in host memory, or was
+        waited for long enough.  The first question has it brought there."""
+        first, end = computed // self._chunk, -(-state.hit // self._chunk)
+        if self._engine.in_memory(state.seq, first, end - first) == end - first:
+            return True
+        if state.ready_by is None:
+            state.ready_by = now + self._wait_s
+            chunks = self._chunks(state, first, end)
+            self._prefetches += (
+                (group, chunks, b"", state.tags.tags)
+                for group, info in enumerate(self._infos)
+                if info.kind != _lib.GROUP_SLIDING)
+        return now >= state.ready_by
 
     def _admit(self, request):
         state = self._requests[request.request_id] = self._describe(request)
@@ -193,10 +221,10 @@ class Scheduler:
         saves = ()
         if self._saving and output.num_scheduled_tokens:
             saves = self._plan_saves(output.num_scheduled_tokens, block_state)
-        if not (saves or self._loads or self._cancel):
+        if not (saves or self._loads or self._prefetches or self._cancel):
             return NOTHING
-        meta = KVTierMetadata(self._loads, saves, self._cancel)
-        self._loads, self._cancel = [], False
+        meta = KVTierMetadata(self._loads, saves, self._prefetches, self._cancel)
+        self._loads, self._prefetches, self._cancel = [], [], False
         return meta
 
     def _resume(self, request_ids):

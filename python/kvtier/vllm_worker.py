@@ -56,8 +56,17 @@ class Worker:
             for load, loading in self._loads.values():
                 loading.doomed = True
                 load.cancel()
+        if meta.prefetches and self._ready:
+            self._prefetch(meta.prefetches)
         for request_id, ios in meta.loads:
             self._start(_Loading(request_id, ios))
+
+    def _prefetch(self, ios):
+        self._stats.touch()
+        try:
+            self._engine.prefetch(ios)
+        except (OSError, ValueError) as e:
+            log.warning("kvtier: chunks are not read ahead: %s", e)
 
     def _start(self, loading):
         self._stats.touch()

@@ -54,6 +54,8 @@ class Store:
         self.lookups = 0
         self.seqs = 0
         self.leased = set()
+        self.cold = False  # nothing is in host memory
+        self.prefetch_works = True
 
     def config(self, **kwargs):
         return Config(self)
@@ -123,8 +125,10 @@ class Engine:
 
     opened = []
 
-    def __init__(self, config, role, groups, model):
+    def __init__(self, config, role, groups, model, instance=None, local_ranks=0):
         self.store_ = config.store
+        self.instance = instance
+        self.prefetched = []
         self.partial = config.values().get("save_unfull_chunk", False)
         self.chunk_tokens = config.store.chunk_tokens
         self.role = role
@@ -174,6 +178,15 @@ class Engine:
 
     def _key(self, group, chunk):
         return self.store_.epoch, group, chunk[:16]
+
+    def in_memory(self, seq, first, n):
+        return 0 if self.store_.cold else n
+
+    def prefetch(self, ios):
+        assert all(not blocks for _, _, blocks, _ in ios)
+        self.prefetched += ios
+        if self.store_.prefetch_works:
+            self.store_.cold = False
 
     def release(self, seq):
         self.store_.leased.discard(seq)

@@ -195,6 +195,58 @@ class Basics(Case):
         sim.check_rest()
 
 
+class Prefetch(Case):
+    """enable_async_loading: what a waiting request will load is read ahead."""
+
+    def setUp(self):
+        super().setUp()
+        first = self.sim()
+        first.add("a", prompt(1, 61))
+        first.run()
+        settings = {"enable_async_loading": True, "local_cpu": True,
+                    "lookup_timeout_ms": 50}
+        patch = mock.patch.object(fake.Config, "extra", settings)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.store.cold = True
+
+    def test_a_request_waits_until_its_chunks_are_in_memory(self):
+        sim = self.sim()
+        sim.add("a", prompt(1, 61))
+        sim.run()
+        (group, chunks, blocks, _), = sim.engine.prefetched
+        self.assertEqual((group, len(chunks) // 32), (0, 7))
+        self.assertEqual(sim.hits["a"], 56)
+        sim.check_rest()
+
+    def test_a_prefetch_that_never_ends_is_waited_for_no_longer_than_set(self):
+        self.store.prefetch_works = False
+        sim = self.sim()
+        sim.add("a", prompt(1, 61))
+        sim.run(at_most=10**6)
+        self.assertEqual(len(sim.engine.prefetched), 1)
+        self.assertEqual(sim.hits["a"], 56)
+        sim.check_rest()
+
+    def test_what_is_in_memory_is_not_asked_for(self):
+        self.store.cold = False
+        sim = self.sim()
+        sim.add("a", prompt(1, 61))
+        sim.run()
+        self.assertEqual(sim.engine.prefetched, [])
+        self.assertEqual(sim.hits["a"], 56)
+
+    def test_a_request_that_ends_while_it_waits_leaves_nothing(self):
+        self.store.prefetch_works = False
+        sim = self.sim()
+        sim.add("a", prompt(1, 61))
+        for _ in range(3):
+            sim.step()
+        sim.abort("a")
+        sim.run()
+        sim.check_rest()
+
+
 class PartialChunks(Case):
     """With save_unfull_chunk: prompts whose end fills no chunk."""
 
