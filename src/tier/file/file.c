@@ -229,7 +229,8 @@ read_xattr(int fd, const struct stat *st, struct kvt__found *found)
     if (fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value) != sizeof value ||
         kvt__get_le64(value + KVT__TRAILER_BYTES) != (uint64_t)st->st_size ||
         kvt__get_le64(value + KVT__TRAILER_BYTES + 8) != mtime ||
-        !kvt__trailer_get(value, &trailer))
+        !kvt__trailer_get(value, &trailer) ||
+        trailer.payload_bytes != (uint64_t)st->st_size)
         return;
     found_from_trailer(&trailer, found);
 }
@@ -364,6 +365,7 @@ read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
            pread(fd, bytes, sizeof bytes, st->st_size - KVT__TRAILER_BYTES) ==
                (ssize_t)sizeof bytes &&
            kvt__trailer_get(bytes, trailer) &&
+           trailer->payload_bytes <= (uint64_t)st->st_size && /* no overflow below */
            trailer->payload_at + trailer->payload_bytes + KVT__TRAILER_BYTES ==
                (uint64_t)st->st_size;
 }

@@ -399,6 +399,30 @@ truncated_files_are_ebadmsg(void **state)
     assert_int_equal(found.payload_bytes, 0);
 }
 
+/* A file whose end tells lengths that the file has not: their sum may overflow. */
+static void
+a_trailer_with_lengths_of_another_file_is_none(void **state)
+{
+    static const struct kvt__trailer wrong[] = {
+        { .payload_bytes = 1001 }, { .payload_bytes = UINT64_MAX },
+        { .payload_bytes = UINT64_C(1000) - UINT32_MAX, .payload_at = UINT32_MAX },
+    };
+    struct fixture *f = *state;
+    unsigned char bytes[1064] = { 0 };
+    struct kvt__found found;
+    bool same;
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        kvt__trailer_put(&wrong[i], bytes + 1000);
+        write_file(f->path, bytes, sizeof bytes);
+        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_false(found.has_id);
+        assert_int_equal(found.payload_bytes, sizeof bytes);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),
+                         -EBADMSG);
+    }
+}
+
 /* --------------------------------------------------------- partial, no header */
 
 static void
@@ -465,6 +489,25 @@ a_damaged_attribute_makes_a_file_foreign(void **state)
     assert_int_equal(setxattr(f->path, "user.kvtier", value, 79, 0), 0);
     assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
     assert_false(found.has_id);
+}
+
+static void
+an_attribute_that_tells_another_length_makes_a_file_foreign(void **state)
+{
+    struct kvt__trailer wrong = { .payload_bytes = UINT64_C(1) << 40 };
+    struct fixture *f = *state;
+    unsigned char value[80];
+    struct kvt__found found;
+
+    f->c.object.whole = false;
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
+    if (getxattr(f->path, "user.kvtier", value, 80) != 80)
+        skip();
+    kvt__trailer_put(&wrong, value);
+    assert_int_equal(setxattr(f->path, "user.kvtier", value, 80, 0), 0);
+    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_false(found.has_id);
+    assert_int_equal(found.payload_bytes, 5000);
 }
 
 /* -------------------------------------------------------------- directories */
@@ -577,9 +620,11 @@ main(void)
         HEADER(a_damaged_payload_differs_from_its_checksum),
         BARE(a_damaged_payload_differs_from_its_checksum),
         HEADER(truncated_files_are_ebadmsg),
+        HEADER(a_trailer_with_lengths_of_another_file_is_none),
         BARE(a_partial_file_without_header_is_payload_alone),
         BARE(a_partial_file_that_another_program_wrote_since_is_foreign),
         BARE(a_damaged_attribute_makes_a_file_foreign),
+        BARE(an_attribute_that_tells_another_length_makes_a_file_foreign),
         cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
         cmocka_unit_test(missing_directories_are_made),
         cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
