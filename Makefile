@@ -19,6 +19,9 @@ demo: all
 test:
 	scripts/run-tests
 
+test-aarch64:
+	scripts/test-aarch64
+
 e2e: all
 	python3 tests/e2e/run.py
 
@@ -31,4 +34,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench demo test e2e lmcache install clean
+.PHONY: all bench demo test test-aarch64 e2e lmcache install clean
