@@ -34,6 +34,12 @@ static const struct bench_case cases[] = {
       bench_lookup_builtin },
     { "lookup.sha256_cbor", "the same with the other chunk hash",
       bench_lookup_sha256 },
+    { "open.index", "open 100,000 chunks with their index; limit: mapping it",
+      bench_open_index },
+    { "scan.warm", "the same without it; limit: bare getdents and statx",
+      bench_scan_warm },
+    { "scan.cold", "the same with empty caches (as root: they are dropped)",
+      bench_scan_cold },
 };
 
 #define N_CASES (sizeof cases / sizeof *cases)
@@ -149,7 +155,7 @@ run_case(const struct bench_case *c, const char *dir, bool quick, bool json)
     else if (!code)
         print_row(c, &result);
     fflush(stdout);
-    return code;
+    return code == BENCH_LEFT_OUT ? 0 : code;
 }
 
 static int

@@ -34,7 +34,8 @@ struct bench_result {
 
 void bench_more(struct bench_result *result, const char *name, double value);
 
-/* Cases return 0, or an exit code after saying why. */
+/* Cases return 0, or an exit code or BENCH_LEFT_OUT after saying why. */
+#define BENCH_LEFT_OUT (-1)
 int bench_file_write(const struct bench *bench, struct bench_result *out);
 int bench_file_read(const struct bench *bench, struct bench_result *out);
 int bench_file_read_threads(const struct bench *bench, struct bench_result *out);
@@ -42,6 +43,9 @@ int bench_file_cpu(const struct bench *bench, struct bench_result *out);
 int bench_store_file(const struct bench *bench, struct bench_result *out);
 int bench_lookup_builtin(const struct bench *bench, struct bench_result *out);
 int bench_lookup_sha256(const struct bench *bench, struct bench_result *out);
+int bench_open_index(const struct bench *bench, struct bench_result *out);
+int bench_scan_warm(const struct bench *bench, struct bench_result *out);
+int bench_scan_cold(const struct bench *bench, struct bench_result *out);
 
 /* ---------------------------------------------------------- bench-measure.c */
 

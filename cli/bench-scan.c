@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scan family: a directory with very many small chunks is opened, with its index
+ * and without.  Beside it, what bare system calls need to learn the same. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "cli.h"
+#include "common.h"
+
+#define N_FILES 100000u
+#define QUICK_FILES 2000u
+#define N_ROUNDS 7
+#define QUICK_ROUNDS 2
+#define PAYLOAD_BYTES (4096u - 28u - 64u) /* with header and trailer 4 KiB */
+#define ASKED_TOKENS 2560u
+
+/* Its chunks are as long as the files, which sizes the index. */
+static const struct bench_shape shape = { 1, 1, 8 };
+static const char *const settings[] = { "max_local_cpu_size=0.0625", NULL };
+
+struct scan {
+    const char *dir;
+    size_t n_files, n_rounds;
+    bool cold;
+    uint32_t role; /* of the engine that is opened */
+    int32_t tokens[ASKED_TOKENS];
+    double longest_call, longest_lookup; /* seconds, while the directory was read */
+};
+
+static int
+fail(const char *what)
+{
+    fprintf(stderr, "kvtier bench: %s: %s\n", what, strerror(errno));
+    return CLI_ENVIRONMENT;
+}
+
+/* ------------------------------------------------------------------- the files */
+
+static int
+put_files(struct kvt_store *store, size_t n)
+{
+    static char payload[PAYLOAD_BYTES];
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+    char key[64];
+
+    op.kind = KVT_OP_PUT;
+    op.key = key;
+    op.buf = payload;
+    op.bytes = sizeof payload;
+    for (size_t i = 0; i < n; i++) {
+        /* An odd factor: no two are alike. */
+        snprintf(key, sizeof key, "bench@1@0@%" PRIx64 "@bfloat16",
+                 (i + 1) * UINT64_C(0x9e3779b97f4a7c15));
+        cli_progress("scan: files made", i, n);
+        int err = bench_interrupted() ? -EINTR : kvt_store_run(store, &op);
+        if (err)
+            return bench_interrupted() ? CLI_ENVIRONMENT : cli_fail(err);
+    }
+    cli_progress_end();
+    return 0;
+}
+
+/* The engine comes first and makes an index for chunks of that length. */
+static int
+make_files(const struct scan *scan)
+{
+    struct kvt_engine *engine;
+    struct kvt_store *store;
+    int code = bench_engine_open(scan->dir, settings, KVT_ROLE_WORKER, &shape, &engine);
+
+    if (code)
+        return code;
+    kvt_engine_close(engine);
+    code = bench_store_open(scan->dir, &store);
+    if (code)
+        return code;
+    code = put_files(store, scan->n_files);
+    kvt_store_close(store);
+    return code;
+}
+
+/* ---------------------------------------------------------------- bare system calls */
+
+/* Names and sizes of all files, known and forgotten. */
+static int
+list_bare(void *ctx, struct bench_cost *out)
+{
+    const struct scan *scan = ctx;
+    struct statx st;
+    struct dirent *e;
+    uint64_t n = 0, bytes = 0;
+
+    bench_start(out);
+    DIR *d = opendir(scan->dir);
+    while (d && (e = readdir(d))) {
+        if (statx(dirfd(d), e->d_name, AT_SYMLINK_NOFOLLOW,
+                  STATX_TYPE | STATX_BLOCKS | STATX_MTIME, &st) || !S_ISREG(st.stx_mode))
+            continue;
+        n++;
+        bytes += st.stx_blocks * 512;
+    }
+    if (d)
+        closedir(d);
+    bench_stop(out);
+    if (n == scan->n_files && bytes)
+        return 0;
+    fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu files are in %s\n", n,
+            scan->n_files, scan->dir);
+    return CLI_ENVIRONMENT;
+}
+
+/* Map the index and touch every page of it. */
+static int
+map_bare(void *ctx, struct bench_cost *out)
+{
+    const struct scan *scan = ctx;
+    char path[4096 + 32];
+    struct stat st;
+    unsigned sum = 0;
+
+    snprintf(path, sizeof path, "%s/.kvtier/index", scan->dir);
+    bench_start(out);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return fail(path);
+    size_t n = (size_t)st.st_size;
+    volatile const unsigned char *map = mmap(NULL, n, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED)
+        return fail(path);
+    for (size_t at = 0; at < n; at += 4096)
+        sum += map[at];
+    munmap((void *)map, n);
+    bench_stop(out);
+    return sum ? 0 : CLI_ENVIRONMENT;
+}
+
+/* ------------------------------------------------------------------------- kvtier */
+
+static uint64_t
+n_known(const struct kvt_store *store)
+{
+    struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
+
+    return kvt_store_tier(store, 0, &info) ? 0 : info.n_chunks;
+}
+
+static void
+keep_longest(double *longest, double since)
+{
+    double seconds = bench_now() - since;
+
+    if (seconds > *longest)
+        *longest = seconds;
+}
+
+/* A request that nothing is stored for: how long its calls take, and the answer. */
+static int
+look_up(struct scan *scan, struct kvt_engine *engine)
+{
+    struct kvt_seq *seq;
+    uint64_t hit;
+    int err = kvt_seq_new(engine, scan->tokens, ASKED_TOKENS, NULL, &seq);
+
+    if (err)
+        return cli_fail(err);
+    double start = bench_now();
+    do {
+        double call = bench_now();
+
+        err = kvt_engine_lookup(engine, seq, 0, ASKED_TOKENS, &hit);
+        keep_longest(&scan->longest_call, call);
+    } while (err == -EAGAIN && !usleep(50));
+    keep_longest(&scan->longest_lookup, start);
+    kvt_engine_release(engine, seq);
+    kvt_seq_free(seq);
+    return err ? cli_fail(err) : 0;
+}
+
+/* Wait until all files are known; look up meanwhile. */
+static int
+wait_known(struct scan *scan, struct kvt_engine *engine)
+{
+    double give_up = bench_now() + 120;
+    struct kvt_store *store;
+    uint64_t n;
+    int code = bench_store_open(scan->dir, &store);
+
+    if (code)
+        return code;
+    while (!code && (n = n_known(store)) < scan->n_files) {
+        code = look_up(scan, engine);
+        usleep(500);
+        if (!code && (bench_interrupted() || bench_now() > give_up)) {
+            fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu chunks are known\n", n,
+                    scan->n_files);
+            code = CLI_ENVIRONMENT;
+        }
+    }
+    kvt_store_close(store);
+    return code;
+}
+
+/* Open an engine and wait until it knows all files. */
+static int
+open_engine(void *ctx, struct bench_cost *out)
+{
+    struct scan *scan = ctx;
+    struct kvt_engine *engine;
+
+    bench_start(out);
+    int code = bench_engine_open(scan->dir, settings, scan->role, &shape, &engine);
+    if (code)
+        return code;
+    code = wait_known(scan, engine);
+    bench_stop(out);
+    kvt_engine_close(engine);
+    return code;
+}
+
+/* ---------------------------------------------------------------------- the cases */
+
+static int
+drop_caches(void)
+{
+    int fd = open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return -errno;
+    sync();
+    int err = write(fd, "3\n", 2) == 2 ? 0 : -errno;
+    close(fd);
+    return err;
+}
+
+static int
+list_bare_cold(void *ctx, struct bench_cost *out)
+{
+    struct scan *scan = ctx;
+
+    return scan->cold && drop_caches() ? fail("drop_caches") : list_bare(ctx, out);
+}
+
+static int
+scan_files(void *ctx, struct bench_cost *out)
+{
+    struct scan *scan = ctx;
+    char path[4096 + 32];
+
+    snprintf(path, sizeof path, "%s/.kvtier/index", scan->dir);
+    if (unlink(path) < 0)
+        return fail(path);
+    return scan->cold && drop_caches() ? fail("drop_caches") : open_engine(ctx, out);
+}
+
+static int
+run(struct scan *scan, const bench_step_fn *steps, struct bench_result *out)
+{
+    struct bench_cost costs[2 * N_ROUNDS];
+    double bare[N_ROUNDS], ours[N_ROUNDS], ratios[N_ROUNDS], cpu[N_ROUNDS];
+    size_t n = scan->n_rounds;
+    int code = make_files(scan);
+
+    bench_tokens(scan->tokens, ASKED_TOKENS, 1);
+    if (!code)
+        code = bench_alternate("scan: rounds", n, steps, 2, scan, costs);
+    if (code)
+        return code;
+    for (size_t i = 0; i < n; i++) {
+        bare[i] = costs[i].seconds;
+        ours[i] = costs[n + i].seconds;
+        ratios[i] = bare[i] / ours[i];
+        cpu[i] = costs[n + i].cpu;
+    }
+    out->value = bench_median(ours, n);
+    out->limit = bench_median(bare, n);
+    out->ratio = bench_median(ratios, n);
+    out->unit = "s";
+    out->threads = 1;
+    bench_more(out, "worst", ours[n - 1]);
+    bench_more(out, "cpu_s", bench_median(cpu, n));
+    bench_more(out, "files", (double)scan->n_files);
+    if (scan->longest_lookup > 0) {
+        bench_more(out, "lookup_call_max_ms", scan->longest_call * 1e3);
+        bench_more(out, "lookup_max_ms", scan->longest_lookup * 1e3);
+    }
+    return 0;
+}
+
+static struct scan
+scan_of(const struct bench *bench)
+{
+    return (struct scan){ .dir = bench->dir, .role = KVT_ROLE_BOTH,
+                          .n_files = bench->quick ? QUICK_FILES : N_FILES,
+                          .n_rounds = bench->quick ? QUICK_ROUNDS : N_ROUNDS };
+}
+
+int
+bench_open_index(const struct bench *bench, struct bench_result *out)
+{
+    static const bench_step_fn steps[] = { map_bare, open_engine };
+    struct scan scan = scan_of(bench);
+
+    scan.role = KVT_ROLE_SCHEDULER; /* it answers lookups; a worker makes a pool too */
+    return run(&scan, steps, out);
+}
+
+int
+bench_scan_warm(const struct bench *bench, struct bench_result *out)
+{
+    static const bench_step_fn steps[] = { list_bare_cold, scan_files };
+    struct scan scan = scan_of(bench);
+
+    return run(&scan, steps, out);
+}
+
+int
+bench_scan_cold(const struct bench *bench, struct bench_result *out)
+{
+    static const bench_step_fn steps[] = { list_bare_cold, scan_files };
+    struct scan scan = scan_of(bench);
+
+    scan.cold = !bench->quick; /* who only tries it out keeps the machine's cache */
+    if (scan.cold && drop_caches()) {
+        fprintf(stderr, "kvtier bench: scan.cold is left out: the page cache cannot be "
+                "dropped here (%s)\n", strerror(errno));
+        return BENCH_LEFT_OUT;
+    }
+    return run(&scan, steps, out);
+}
