@@ -54,8 +54,7 @@ teardown(void **state)
 static struct usage
 store_one(const struct fixture *f)
 {
-    store_chunks(f, 0, 1);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, 1);
     struct usage usage = usage_of(f);
     assert_int_equal(usage.n_files, 1);
     return usage;
@@ -219,8 +218,7 @@ chunks_before_a_damaged_one_are_loaded(void **state)
     const struct store *s = *state;
     struct usage usage = store_one(&s->f);
 
-    store_chunks(&s->f, 1, 5);
-    assert_int_equal(kvt_engine_flush(s->f.engine, -1), 0);
+    write_chunks(&s->f, 1, 5);
     struct outcome got = load_prompt(&s->f);
     assert_int_equal(got.loaded, 6);
     flip(usage.last, 100);

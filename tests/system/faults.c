@@ -38,13 +38,6 @@ setup(void **state)
     return 0;
 }
 
-static int
-teardown(void **state)
-{
-    fixture_fini(*state);
-    return 0;
-}
-
 static void
 close_engine(struct fixture *f)
 {
@@ -57,8 +50,7 @@ store_all(struct fixture *f)
 {
     for (uint32_t p = 0; p < N_PROMPTS; p++) {
         set_tokens(f, p);
-        store_chunks(f, 0, N_CHUNKS);
-        assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+        write_chunks(f, 0, N_CHUNKS);
     }
 }
 
@@ -151,8 +143,7 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     struct io io;
 
     fixture_open(f, NULL);
-    store_chunks(f, 0, N_CHUNKS);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, N_CHUNKS);
     close_engine(f);
 
     open_with(f, "hang=1,hang_ms=3000", deadline);
@@ -185,8 +176,7 @@ a_pool_held_by_hanging_reads_gives_partial_results(void **state)
     unsigned n_late = 0;
 
     fixture_open(f, NULL);
-    store_chunks(f, 0, N_CHUNKS);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, N_CHUNKS);
     close_engine(f);
 
     open_with_pool(f, "seed=5,hang=0.3,hang_ms=2000", "max_local_cpu_size=0.00016", small);
@@ -224,8 +214,7 @@ a_cancelled_load_does_not_wait_for_hanging_storage(void **state)
     struct io io;
 
     fixture_open(f, NULL);
-    store_chunks(f, 0, N_CHUNKS);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, N_CHUNKS);
     close_engine(f);
 
     open_with(f, "hang=1,hang_ms=500", NULL);
@@ -248,8 +237,7 @@ a_lookup_over_hanging_storage_answers_what_is_known(void **state)
     struct fixture *f = *state;
 
     fixture_open(f, NULL);
-    store_chunks(f, 0, 3);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, 3);
     close_engine(f);
     open_with(f, "hang=1,hang_ms=500", soon);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
@@ -261,7 +249,7 @@ a_lookup_over_hanging_storage_answers_what_is_known(void **state)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(what_is_loaded_is_right_whatever_reads_do),
         T(what_failed_writes_leave_is_never_loaded),

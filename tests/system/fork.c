@@ -45,8 +45,7 @@ a_child_can_do_nothing_with_its_parents_engine(void **state)
     (void)state;
     fixture_init(&s.f);
     fixture_open(&s.f, NULL);
-    store_chunks(&s.f, 0, 8);
-    assert_int_equal(kvt_engine_flush(s.f.engine, -1), 0);
+    write_chunks(&s.f, 0, 8);
     s.seq = new_seq(&s.f, N_TOKENS);
     assert_int_equal(lookup(&s.f, s.seq, 0, N_TOKENS), 8 * CHUNK);
     make_io(&s.io, s.seq, 0, 0, 8, 1);
@@ -68,8 +67,7 @@ a_child_can_do_nothing_with_its_parents_engine(void **state)
     }
     kvt_engine_release(s.f.engine, s.seq);
     kvt_seq_free(s.seq);
-    store_chunks(&s.f, 8, 2);
-    assert_int_equal(kvt_engine_flush(s.f.engine, -1), 0);
+    write_chunks(&s.f, 8, 2);
     assert_int_equal(load_prompt(&s.f).loaded, N_CHUNKS);
     fixture_fini(&s.f);
 }
@@ -83,8 +81,7 @@ open_in_child(void *arg)
     kvt_engine_close(f->engine);
     fixture_open(f, NULL);
     assert_int_equal(load_prompt(f).loaded, 8);
-    store_chunks(f, 8, 2);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 8, 2);
     kvt_engine_close(f->engine);
 }
 
@@ -99,8 +96,7 @@ a_child_may_open_its_own(void **state)
 #endif
     fixture_init(&f);
     fixture_open(&f, NULL);
-    store_chunks(&f, 0, 8);
-    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    write_chunks(&f, 0, 8);
     assert_int_equal(end_child(start_child(open_in_child, &f)), 0);
     assert_int_equal(load_prompt(&f).loaded, N_CHUNKS);
     fixture_fini(&f);

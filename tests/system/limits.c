@@ -30,8 +30,7 @@ round_trip(const struct fixture *with)
         return err;
     }
     set_view(f.engine, 0, f.memory);
-    store_chunks(&f, 0, 4);
-    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    write_chunks(&f, 0, 4);
     struct outcome got = load_prompt(&f);
     assert_true(got.loaded == got.promised);
     kvt_engine_close(f.engine);

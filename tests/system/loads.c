@@ -30,8 +30,7 @@ setup(void **state)
     fixture_init(&l.f);
     fixture_open(&l.f, settings);
     for (uint32_t c = 0; c < N_CHUNKS; c++) {
-        store_chunks(&l.f, c, 1);
-        assert_int_equal(kvt_engine_flush(l.f.engine, -1), 0);
+        write_chunks(&l.f, c, 1);
     }
     assert_int_equal(counter(&l.f, "store_chunks"), N_CHUNKS);
     l.seq = new_seq(&l.f, N_TOKENS);

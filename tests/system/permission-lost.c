@@ -16,8 +16,7 @@ setup(void **state)
 
     fixture_init(&f);
     fixture_open(&f, NULL);
-    store_chunks(&f, 0, 5);
-    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    write_chunks(&f, 0, 5);
     assert_int_equal(counter(&f, "store_chunks"), 5);
     *state = &f;
     return 0;
@@ -33,26 +32,17 @@ change_mode(const struct fixture *f, const char *below, mode_t mode)
         fail_msg("chmod %s: %s", path, strerror(errno));
 }
 
-static int
-teardown(void **state)
-{
-    fixture_fini(*state);
-    return 0;
-}
-
 /* Stores fail, loads go on; afterwards stores work again. */
 static void
 lose_writing(const struct fixture *f, const char *below)
 {
     change_mode(f, below, 0555);
-    store_chunks(f, 5, 5);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 5, 5);
     assert_int_equal(counter(f, "store_failed"), 5);
     assert_int_equal(load_prompt(f).loaded, 5);
     change_mode(f, below, 0755);
     assert_int_equal(n_temporary_files(f), 0);
-    store_chunks(f, 5, 5);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 5, 5);
     assert_int_equal(load_prompt(f).loaded, 10);
 }
 
@@ -92,8 +82,7 @@ a_removed_directory_becomes_misses(void **state)
     assert_int_equal(got.first_error, -ENOENT);
     assert_int_equal(load_prompt(f).promised, 0);
     set_tokens(f, 1);
-    store_chunks(f, 0, 5);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, 5);
     assert_int_equal(counter(f, "store_failed"), 5);
     assert_int_equal(load_prompt(f).promised, 0);
 }
@@ -153,7 +142,7 @@ become_nobody(void)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(loads_go_on_where_no_file_can_be_made),
         T(loads_go_on_where_no_file_can_be_published),

@@ -12,8 +12,7 @@ a_read_only_store_serves_loads_and_refuses_stores(void **state)
     (void)state;
     fixture_mount(&f, 8192);
     fixture_open(&f, NULL);
-    store_chunks(&f, 0, 6);
-    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    write_chunks(&f, 0, 6);
     kvt_engine_close(f.engine);
     f.engine = NULL;
     if (mount(NULL, f.dir.path, NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)
@@ -22,8 +21,7 @@ a_read_only_store_serves_loads_and_refuses_stores(void **state)
     fixture_open(&f, NULL);
     assert_int_equal(heard.n, 1);
     assert_int_equal(load_prompt(&f).loaded, 6);
-    store_chunks(&f, 6, 4);
-    assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
+    write_chunks(&f, 6, 4);
     assert_int_equal(counter(&f, "store_failed"), 4);
     assert_int_equal(load_prompt(&f).loaded, 6);
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -18,13 +18,6 @@ setup(void **state)
     return 0;
 }
 
-static int
-teardown(void **state)
-{
-    fixture_fini(*state);
-    return 0;
-}
-
 static void
 expect_the_index_to_be_true(const struct fixture *f)
 {
@@ -94,12 +87,10 @@ what_is_stored_again_after_a_reset_counts_once(void **state)
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
     assert_int_equal(kvt_engine_reset(f->engine), 0);
     assert_int_equal(load_prompt(f).promised, 0);
-    store_chunks(f, 0, N_CHUNKS);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, N_CHUNKS);
     expect_the_index_to_be_true(f);
     set_tokens(f, 1);
-    store_chunks(f, 0, 5);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    write_chunks(f, 0, 5);
     assert_int_equal(counter(f, "evicted_chunks"), 0);
     set_tokens(f, 0);
     assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
@@ -109,7 +100,7 @@ what_is_stored_again_after_a_reset_counts_once(void **state)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(equal_tokens_of_two_adapters_take_turns),
         T(what_is_stored_again_after_a_reset_counts_once),

@@ -108,6 +108,22 @@ store_chunks(const struct fixture *f, size_t first, uint32_t n)
     kvt_seq_free(seq);
 }
 
+/* The same, and wait until they are written. */
+static inline void
+write_chunks(const struct fixture *f, size_t first, uint32_t n)
+{
+    store_chunks(f, first, n);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+}
+
+/* For tests whose state is a fixture. */
+static inline int
+fixture_teardown(void **state)
+{
+    fixture_fini(*state);
+    return 0;
+}
+
 /* What became of a prompt that was looked up and loaded. */
 struct outcome {
     uint32_t promised, loaded;

@@ -33,8 +33,7 @@ work(void *arg)
 
         set_tokens(f, (uint32_t)(r % N_PROMPTS));
         if (r >> 32 & 1) {
-            store_chunks(f, 0, 1 + (uint32_t)(r >> 33) % N_CHUNKS);
-            assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+            write_chunks(f, 0, 1 + (uint32_t)(r >> 33) % N_CHUNKS);
         } else {
             struct outcome got = load_prompt(f);
             assert_int_equal(got.first_error, 0); /* a lease is a promise */
