@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An engine over a directory of the bench's own, with a view like Llama's. */
+ * An engine over a directory of the bench's own. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ open_config(const char *dir, const char *const *settings, struct kvt_config **ou
 }
 
 size_t
-bench_chunk_bytes(const struct bench_shape *shape)
+bench_chunk_bytes(const struct cli_shape *shape)
 {
     return (size_t)2 * shape->n_layers * BENCH_CHUNK_TOKENS * shape->n_heads *
            shape->head_bytes;
@@ -37,75 +37,25 @@ bench_chunk_bytes(const struct bench_shape *shape)
 
 int
 bench_engine_open(const char *dir, const char *const *settings, uint32_t role,
-                  const struct bench_shape *shape, struct kvt_engine **out)
+                  const struct cli_shape *shape, struct kvt_engine **out)
 {
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_group group = KVT_INIT(struct kvt_group);
     struct kvt_config *config;
     int err = open_config(dir, settings, &config);
 
     if (err)
         return cli_fail(err);
-    model.name = "bench";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 1;
-    group.kind = KVT_GROUP_FULL;
-    group.format = KVT_FORMAT_2LTD;
-    group.block_tokens = BENCH_BLOCK_TOKENS;
-    group.n_layers = shape->n_layers;
-    group.n_heads = shape->n_heads;
-    group.head_bytes = shape->head_bytes;
-    params.config = config;
-    params.role = role;
-    params.model = &model;
-    params.groups = &group;
-    params.n_groups = 1;
-    err = kvt_engine_open(&params, out);
+    err = cli_engine_open(config, "bench", role, shape, out);
     kvt_config_free(config);
     return err ? cli_fail(err) : 0;
 }
 
 int
-bench_engine_view(struct kvt_engine *engine, const struct bench_shape *shape,
+bench_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
                   unsigned char *memory, uint32_t n_blocks)
 {
-    struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
-    size_t token_bytes = (size_t)shape->n_heads * shape->head_bytes;
-    size_t block_bytes = BENCH_BLOCK_TOKENS * token_bytes;
-    void **base = calloc(2u * shape->n_layers, sizeof *base);
+    int err = cli_engine_view(engine, shape, memory, n_blocks, -1);
 
-    if (!base) {
-        fprintf(stderr, "kvtier bench: not enough memory\n");
-        return CLI_ENVIRONMENT;
-    }
-    for (size_t i = 0; i < 2u * shape->n_layers; i++)
-        base[i] = memory + i * n_blocks * block_bytes;
-    view.base = base;
-    view.n_kv = 2;
-    view.n_blocks = n_blocks;
-    view.block_stride = (int64_t)block_bytes;
-    view.token_stride = (int64_t)token_bytes;
-    view.head_stride = shape->head_bytes;
-    view.null_block = -1;
-    int err = kvt_engine_set_view(engine, 0, &view);
-    free(base);
     return err ? cli_fail(err) : 0;
-}
-
-uint64_t
-bench_counter(const struct kvt_engine *engine, const char *name)
-{
-    uint64_t values[128];
-    size_t n = kvt_n_counters();
-
-    if (n > sizeof values / sizeof *values)
-        n = sizeof values / sizeof *values;
-    kvt_engine_counters(engine, values, n);
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(kvt_counter(i)->name, name))
-            return values[i];
-    return 0;
 }
 
 /* ------------------------------------------------------------- the same by key */

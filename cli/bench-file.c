@@ -20,7 +20,7 @@
 #define N_THREADS 4 /* what disk_io_threads is by default */
 
 struct rig {
-    struct bench_shape shape;
+    struct cli_shape shape;
     size_t n_chunks, n_rounds;
     size_t chunk_bytes;
     struct kvt_engine *engine;
@@ -155,7 +155,7 @@ static int
 store_chunks(struct rig *r, struct bench_cost *out, uint64_t *n_stored)
 {
     struct kvt_group_io io = all_chunks(r, r->blocks);
-    uint64_t before = bench_counter(r->engine, "store_chunks");
+    uint64_t before = cli_counter(r->engine, "store_chunks");
     int code = bench_store_clear(r->store);
 
     if (!code)
@@ -167,7 +167,7 @@ store_chunks(struct rig *r, struct bench_cost *out, uint64_t *n_stored)
     if (!err)
         err = kvt_engine_flush(r->engine, -1);
     bench_stop(out);
-    *n_stored = bench_counter(r->engine, "store_chunks") - before;
+    *n_stored = cli_counter(r->engine, "store_chunks") - before;
     return err ? cli_fail(err) : 0;
 }
 
@@ -245,7 +245,7 @@ static int
 step_copy(void *ctx, struct bench_cost *out)
 {
     struct rig *r = ctx;
-    size_t piece = (size_t)BENCH_BLOCK_TOKENS * r->shape.n_heads * r->shape.head_bytes;
+    size_t piece = (size_t)CLI_BLOCK_TOKENS * r->shape.n_heads * r->shape.head_bytes;
     size_t plane = piece * r->n_chunks * BENCH_CHUNK_BLOCKS;
     unsigned char *to = r->memory + total_bytes(r);
 

@@ -21,7 +21,7 @@
 #define STEP_CHUNKS 512u /* stored at a time: what the small pool holds */
 
 /* As small as a chunk can be: 4 KiB. */
-static const struct bench_shape shape = { 1, 1, 8 };
+static const struct cli_shape shape = { 1, 1, 8 };
 
 struct prompt {
     char dir[4096];

@@ -25,7 +25,7 @@
 #define ASKED_TOKENS 2560u
 
 /* Its chunks are as long as the files, which sizes the index. */
-static const struct bench_shape shape = { 1, 1, 8 };
+static const struct cli_shape shape = { 1, 1, 8 };
 static const char *const settings[] = { "max_local_cpu_size=0.0625", NULL };
 
 struct scan {

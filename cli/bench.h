@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine.h"
 #include "kvtier.h"
 
 /* What all cases are given. */
@@ -79,26 +80,19 @@ void bench_catch_interrupts(void);
 
 /* ----------------------------------------------------------- bench-engine.c */
 
-struct bench_shape {
-    uint32_t n_layers, n_heads, head_bytes;
-};
-
 #define BENCH_CHUNK_TOKENS 256u
-#define BENCH_BLOCK_TOKENS 16u
-#define BENCH_CHUNK_BLOCKS (BENCH_CHUNK_TOKENS / BENCH_BLOCK_TOKENS)
+#define BENCH_CHUNK_BLOCKS (BENCH_CHUNK_TOKENS / CLI_BLOCK_TOKENS)
 
-size_t bench_chunk_bytes(const struct bench_shape *shape);
+size_t bench_chunk_bytes(const struct cli_shape *shape);
 
 /* Open an engine over dir with settings ("key=value", ends with NULL) and nothing
  * of the user's.  0 or an exit code, after saying why. */
 int bench_engine_open(const char *dir, const char *const *settings, uint32_t role,
-                      const struct bench_shape *shape, struct kvt_engine **out);
+                      const struct cli_shape *shape, struct kvt_engine **out);
 
 /* memory: [kv][layer][block][token][head]. */
-int bench_engine_view(struct kvt_engine *engine, const struct bench_shape *shape,
+int bench_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
                       unsigned char *memory, uint32_t n_blocks);
-
-uint64_t bench_counter(const struct kvt_engine *engine, const char *name);
 
 /* The same chunks, by key: to remove them.  0 or an exit code. */
 int bench_store_open(const char *dir, struct kvt_store **out);

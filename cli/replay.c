@@ -17,10 +17,10 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "engine.h"
 #include "kvtier.h"
 #include "trace.h"
 
-#define BLOCK_TOKENS 16u
 #define STEP_TOKENS 2048u /* prefilled at a time */
 
 /* What is replayed, and on what. */
@@ -30,7 +30,7 @@ struct replay {
     size_t n_settings;
     size_t max_requests;
     unsigned passes;
-    uint32_t n_layers, n_heads, head_bytes;
+    struct cli_shape shape;
     bool json;
     bool progress;
 
@@ -66,16 +66,16 @@ now(void)
 static size_t
 token_bytes(const struct replay *r)
 {
-    return (size_t)r->n_heads * r->head_bytes;
+    return (size_t)r->shape.n_heads * r->shape.head_bytes;
 }
 
 static unsigned char *
 token_at(const struct replay *r, size_t plane, uint32_t token)
 {
-    size_t block = 1 + token / BLOCK_TOKENS; /* block 0 is the null block */
+    size_t block = 1 + token / CLI_BLOCK_TOKENS; /* block 0 is the null block */
 
-    return r->memory + ((plane * r->n_blocks + block) * BLOCK_TOKENS +
-                        token % BLOCK_TOKENS) * token_bytes(r);
+    return r->memory + ((plane * r->n_blocks + block) * CLI_BLOCK_TOKENS +
+                        token % CLI_BLOCK_TOKENS) * token_bytes(r);
 }
 
 /* The KV of a token stands for all tokens up to it, as a model's would: prefix is
@@ -97,7 +97,7 @@ word_of(uint64_t prefix, size_t plane)
 static uint64_t
 walk_tokens(struct replay *r, uint32_t n, uint32_t from)
 {
-    size_t n_planes = 2u * r->n_layers, words = token_bytes(r) / 8;
+    size_t n_planes = 2u * r->shape.n_layers, words = token_bytes(r) / 8;
     uint64_t prefix = 0, wrong = 0;
 
     for (uint32_t t = 0; t < n; t++) {
@@ -140,7 +140,7 @@ describe(struct replay *r, const struct kvt_seq *seq, size_t first, size_t n,
          struct kvt_chunk *chunks, struct kvt_group_io *io)
 {
     uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
-    size_t per_chunk = chunk / BLOCK_TOKENS;
+    size_t per_chunk = chunk / CLI_BLOCK_TOKENS;
     int err = kvt_seq_chunks(seq, first, n, chunks);
 
     for (size_t i = 0; i < n * per_chunk; i++)
@@ -237,10 +237,6 @@ static int
 open_engine(struct replay *r)
 {
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_group group = KVT_INIT(struct kvt_group);
-    struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
     struct kvt_config *config;
 
     sources.file = r->config_file;
@@ -248,51 +244,9 @@ open_engine(struct replay *r)
     int err = kvt_config_open(&sources, &config);
     if (err)
         return err;
-    model.name = "replay";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 1;
-    group.kind = KVT_GROUP_FULL;
-    group.format = KVT_FORMAT_2LTD;
-    group.block_tokens = BLOCK_TOKENS;
-    group.n_layers = r->n_layers;
-    group.n_heads = r->n_heads;
-    group.head_bytes = r->head_bytes;
-    params.config = config;
-    params.role = KVT_ROLE_BOTH;
-    params.model = &model;
-    params.groups = &group;
-    params.n_groups = 1;
-    err = kvt_engine_open(&params, &r->engine);
+    err = cli_engine_open(config, "replay", KVT_ROLE_BOTH, &r->shape, &r->engine);
     kvt_config_free(config);
-    if (err)
-        return err;
-
-    void **base = calloc(2u * r->n_layers, sizeof *base);
-    size_t plane_bytes = (size_t)r->n_blocks * BLOCK_TOKENS * token_bytes(r);
-    for (size_t i = 0; base && i < 2u * r->n_layers; i++)
-        base[i] = r->memory + i * plane_bytes;
-    view.base = base;
-    view.n_kv = 2;
-    view.n_blocks = r->n_blocks;
-    view.block_stride = (int64_t)(BLOCK_TOKENS * token_bytes(r));
-    view.token_stride = (int64_t)token_bytes(r);
-    view.head_stride = r->head_bytes;
-    err = kvt_engine_set_view(r->engine, 0, &view);
-    free(base);
-    return err;
-}
-
-static uint64_t
-counter(const struct replay *r, const char *name)
-{
-    uint64_t values[128];
-    size_t n = kvt_n_counters();
-
-    kvt_engine_counters(r->engine, values, n < 128 ? n : 128);
-    for (size_t i = 0; i < n && i < 128; i++)
-        if (!strcmp(kvt_counter(i)->name, name))
-            return values[i];
-    return 0;
+    return err ? err : cli_engine_view(r->engine, &r->shape, r->memory, r->n_blocks, 0);
 }
 
 static int
@@ -327,8 +281,8 @@ run_pass(struct replay *r, unsigned pass, struct result *result)
     if (err)
         cli_fail(err);
     if (r->engine) {
-        result->store_bytes = counter(r, "store_bytes");
-        result->store_dropped = counter(r, "store_dropped");
+        result->store_bytes = cli_counter(r->engine, "store_bytes");
+        result->store_dropped = cli_counter(r->engine, "store_dropped");
         kvt_engine_close(r->engine);
         r->engine = NULL;
     }
@@ -477,8 +431,9 @@ run_trace(struct replay *r, const char *path)
 
     if (code)
         return code;
-    r->n_blocks = r->trace.longest / BLOCK_TOKENS + 2;
-    size_t bytes = (size_t)2 * r->n_layers * r->n_blocks * BLOCK_TOKENS * token_bytes(r);
+    r->n_blocks = r->trace.longest / CLI_BLOCK_TOKENS + 2;
+    size_t bytes = (size_t)2 * r->shape.n_layers * r->n_blocks * CLI_BLOCK_TOKENS *
+                   token_bytes(r);
     r->memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
     r->tokens = calloc(r->trace.longest, sizeof *r->tokens);
     r->blocks = calloc(r->n_blocks, sizeof *r->blocks);
@@ -518,8 +473,8 @@ replay_run(int argc, char **argv)
         { "json", no_argument, NULL, 'j' },
         { 0 },
     };
-    struct replay r = { .max_requests = SIZE_MAX, .passes = 1, .n_layers = 2,
-                        .n_heads = 8, .head_bytes = 256, .progress = isatty(2) };
+    struct replay r = { .max_requests = SIZE_MAX, .passes = 1, .shape = { 2, 8, 256 },
+                        .progress = isatty(2) };
     unsigned long n;
     int c;
 
@@ -546,9 +501,9 @@ replay_run(int argc, char **argv)
             r.passes = (unsigned)n;
             break;
         case 'l':
-            if (!parse_count(optarg, 256, &n))
+            if (!parse_count(optarg, CLI_MAX_LAYERS, &n))
                 return cli_usage(&cli_replay, "--layers '%s' is not in 1..256", optarg);
-            r.n_layers = (uint32_t)n;
+            r.shape.n_layers = (uint32_t)n;
             break;
         case 'j':
             r.json = true;

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An engine for bench and replay: one group with the KV of a model like Llama. */
+#ifndef KVT_CLI_ENGINE_H
+#define KVT_CLI_ENGINE_H
+
+#include "kvtier.h"
+
+#define CLI_BLOCK_TOKENS 16u
+#define CLI_MAX_LAYERS 256u
+
+struct cli_shape {
+    uint32_t n_layers; /* at most CLI_MAX_LAYERS */
+    uint32_t n_heads, head_bytes;
+};
+
+/* Open one; name: the model's.  0 or -errno. */
+int cli_engine_open(const struct kvt_config *config, const char *name, uint32_t role,
+                    const struct cli_shape *shape, struct kvt_engine **out);
+
+/* memory: [kv][layer][block][token][head]; null_block: as in kvt_kv_view.  0 or
+ * -errno. */
+int cli_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
+                    unsigned char *memory, uint32_t n_blocks, int32_t null_block);
+
+uint64_t cli_counter(const struct kvt_engine *engine, const char *name);
+
+#endif
