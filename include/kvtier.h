@@ -441,9 +441,9 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                   uint64_t have_tokens, uint64_t max_tokens,
                   uint64_t *hit_tokens);
 
-/* How many of the chunks first .. first + n - 1, which the sequence has, lie in host
- * memory, counted from the first: of every rank and of the groups that need all
- * chunks.  Loading them needs no storage. */
+/* How many of the chunks first .. first + n - 1 lie in host memory, counted from the
+ * first: of every rank and of the groups that need all chunks.  Loading them needs no
+ * storage.  Of a partial chunk only after a lookup. */
 KVT_API size_t
 kvt_engine_in_memory(struct kvt_engine *engine, struct kvt_seq *seq, size_t first,
                      size_t n);

@@ -373,8 +373,12 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
 size_t
 kvt_engine_in_memory(struct kvt_engine *engine, struct kvt_seq *seq, size_t first, size_t n)
 {
-    if (kvt__engine_check(engine, "kvt_engine_in_memory"))
+    size_t n_known = seq->n_chunks + (seq->tail_known ? 1 : 0);
+
+    if (kvt__engine_check(engine, "kvt_engine_in_memory") || first >= n_known)
         return 0;
+    if (n > n_known - first)
+        n = n_known - first;
     for (size_t c = first; c < first + n; c++) {
         for (uint32_t i = 0; i < n_parts(engine); i++) {
             uint32_t rank = i / engine->n_groups, group = i % engine->n_groups;

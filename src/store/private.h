@@ -8,7 +8,7 @@
 #include "store/store.h"
 #include "tier/cpu/cpu.h"
 
-#define KVT__MAX_ENTRIES (UINT64_C(1) << 20)
+#define KVT__MAX_ENTRIES (UINT64_C(1) << 22) /* a file of 256 MiB */
 
 /* One tier and its index. */
 struct kvt__level {

@@ -15,15 +15,21 @@
 #define GIB ((double)(UINT64_C(1) << 30))
 #define MIN_ENTRIES (UINT64_C(1) << 14)
 
-/* Twice what fits, so that a full store is a half-full table. */
+/* Twice what fits, so that a full store is a half-full table; above a million only
+ * for a store that is much larger than its index. */
 static uint64_t
 n_entries_for(uint64_t limit, uint64_t object_bytes)
 {
     uint64_t n = limit / (object_bytes ? object_bytes : 1) * 2;
+    uint64_t most = limit / 4096 / 64; /* entries of 64 bytes */
 
+    if (most < UINT64_C(1) << 20)
+        most = UINT64_C(1) << 20;
+    if (most > KVT__MAX_ENTRIES)
+        most = KVT__MAX_ENTRIES;
     if (n < MIN_ENTRIES)
         return MIN_ENTRIES;
-    return n < KVT__MAX_ENTRIES ? n : KVT__MAX_ENTRIES;
+    return n < most ? n : most;
 }
 
 void
