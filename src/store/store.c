@@ -27,6 +27,8 @@ n_entries_for(uint64_t limit, uint64_t object_bytes)
         most = UINT64_C(1) << 20;
     if (most > KVT__MAX_ENTRIES)
         most = KVT__MAX_ENTRIES;
+    if (!limit)
+        return most;
     if (n < MIN_ENTRIES)
         return MIN_ENTRIES;
     return n < most ? n : most;

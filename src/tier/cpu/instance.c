@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/private-dir.h"
 #include "base/sha256.h"
 #include "tier/cpu/cpu.h"
 
@@ -23,27 +24,6 @@ static int
 open_dir(int dirfd, const char *name)
 {
     return openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-}
-
-/* The user's directory: others must not be able to put anything there. */
-static int
-open_base(void)
-{
-    char path[64];
-    struct stat st;
-
-    snprintf(path, sizeof path, MEMORY_DIR "/kvtier-%lu", (unsigned long)geteuid());
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return kvt__fail(errno, "make %s", path);
-    int fd = open_dir(AT_FDCWD, path);
-    if (fd < 0)
-        return kvt__fail(errno, "open %s", path);
-    if (fstat(fd, &st) < 0 || st.st_uid != geteuid() || st.st_mode & 077) {
-        close(fd);
-        return kvt__fail(EACCES, "%s is not a directory of this user alone; remove it.",
-                         path);
-    }
-    return fd;
 }
 
 static void
@@ -123,7 +103,7 @@ int
 kvt__instance_open(const char *instance, uint32_t rank, bool worker,
                    struct kvt__instance *out)
 {
-    int base = open_base();
+    int base = kvt__private_dir_open(MEMORY_DIR);
 
     *out = (struct kvt__instance){ .dirfd = -1, .worker_fd = -1 };
     if (base < 0)
@@ -156,7 +136,7 @@ kvt__instance_close(struct kvt__instance *instance)
     if (instance->worker_fd >= 0)
         close(instance->worker_fd);
     if (instance->dirfd >= 0) {
-        base = flock(instance->dirfd, LOCK_EX | LOCK_NB) ? -1 : open_base();
+        base = flock(instance->dirfd, LOCK_EX | LOCK_NB) ? -1 : kvt__private_dir_open(MEMORY_DIR);
         if (base >= 0) {
             remove_dir(base, instance->name, instance->dirfd);
             close(base);

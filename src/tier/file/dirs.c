@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "tier/file/file.h"
 #include "tier/file/mover/mover.h"
 
@@ -124,7 +125,15 @@ kvt__dirs_open(struct file_tier *t, const char *name, const char *list, bool rel
     if (!err && !t->n_dirs)
         err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
                         relative ? "directory" : "absolute path");
-    return err;
+    for (size_t i = 0; !err && i < t->n_dirs; i++)
+        t->shared = t->shared || kvt__fs_is_shared(t->dirs[i].fd);
+    if (err || !t->shared)
+        return err;
+    t->index_fd = kvt__shared_index_dir(t->dirs[0].fd, t->dirs[0].path);
+    if (t->index_fd < 0)
+        kvt__log(KVT_LOG_WARN, "%s: the index of %s is this process's alone: %s", name,
+                 t->dirs[0].path, kvt__why());
+    return 0;
 }
 
 static void
@@ -145,6 +154,7 @@ kvt__dirs_close(struct file_tier *t)
         free(t->dirs[i].path);
     }
     t->n_dirs = 0;
+    close_fd(t->index_fd);
 }
 
 static bool
@@ -165,7 +175,7 @@ kvt__dirs_default_limit(const struct file_tier *t)
 {
     uint64_t sum = 0;
 
-    for (size_t i = 0; i < t->n_dirs; i++) {
+    for (size_t i = 0; !t->shared && i < t->n_dirs; i++) {
         struct statvfs fs;
 
         if (same_file_system(t, i) || fstatvfs(t->dirs[i].fd, &fs) < 0)

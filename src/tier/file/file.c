@@ -432,7 +432,9 @@ file_phase(const struct kvt__tier *tier)
 static int
 file_private_dir(const struct kvt__tier *tier)
 {
-    return ((const struct file_tier *)tier)->dirs[0].private_fd;
+    const struct file_tier *t = (const struct file_tier *)tier;
+
+    return t->shared ? t->index_fd : t->dirs[0].private_fd;
 }
 
 static uint64_t
@@ -485,6 +487,7 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!t)
         return kvt__fail(ENOMEM, "%s: open", params->name);
+    t->index_fd = -1;
     t->fsync = params->config->fsync;
     err = kvt__temp_init(t);
     if (!err)

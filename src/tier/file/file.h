@@ -29,6 +29,8 @@ struct file_tier {
     struct kvt__places places;
     struct kvt__dir dirs[KVT__FILE_MAX_PATHS];
     size_t n_dirs;
+    bool shared;  /* other hosts may write there */
+    int index_fd; /* where the index lies then; -1: nowhere */
     bool header; /* save_chunk_meta, where the layout may have one */
     bool fsync;
     char temp_prefix[64];
@@ -56,8 +58,18 @@ int kvt__dirs_open(struct file_tier *t, const char *name, const char *list,
                    bool relative);
 void kvt__dirs_close(struct file_tier *t);
 
-/* 90 % of the file systems of all directories, less what else is on them. */
+/* 90 % of the file systems of all directories, less what else is on them; 0: of a
+ * shared one. */
 uint64_t kvt__dirs_default_limit(const struct file_tier *t);
+
+/* ---------------------------------------------------------------- shared.c */
+
+/* Whether it lies on a file system that other hosts have too. */
+bool kvt__fs_is_shared(int fd);
+
+/* Make and open a local directory for the index of the store in path, where fd is.  The
+ * descriptor, or -errno with a sentence. */
+int kvt__shared_index_dir(int fd, const char *path);
 
 /* ------------------------------------------------------------------ list.c */
 

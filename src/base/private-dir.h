@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The user's own directory below one that all users share. */
+#ifndef KVT_BASE_PRIVATE_DIR_H
+#define KVT_BASE_PRIVATE_DIR_H
+
+/* Make, if need be, and open kvtier-<uid> in parent.  Its descriptor, or -errno with a
+ * sentence; -EACCES: somebody else made it, or others may write to it. */
+int kvt__private_dir_open(const char *parent);
+
+#endif

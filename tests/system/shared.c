@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A directory that other hosts have too, here one behind bindfs (FUSE): the index is
+ * not in it, what others store there is found, and nothing is evicted by default. */
+#include <limits.h>
+#include <signal.h>
+
+#include "base/error.h"
+#include "system/mount-test.h"
+#include "tier/file/file.h"
+
+/* The fixture's directory is behind bindfs; below: what lies there really. */
+struct shared {
+    struct fixture f;
+    struct temp_dir below;
+    pid_t bindfs;
+};
+
+static bool
+is_mounted(const struct shared *s)
+{
+    int fd = open(s->f.dir.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool shared = fd >= 0 && kvt__fs_is_shared(fd);
+
+    if (fd >= 0)
+        close(fd);
+    return shared;
+}
+
+static int
+setup(void **state)
+{
+    struct shared *s = calloc(1, sizeof *s);
+
+    assert_non_null(s);
+    *state = s;
+    fixture_init(&s->f);
+    temp_dir_make(&s->below);
+    s->bindfs = fork();
+    if (!s->bindfs) {
+        execlp("bindfs", "bindfs", "-f", s->below.path, s->f.dir.path, (char *)NULL);
+        _exit(SKIPPED);
+    }
+    for (int i = 0; i < 5000 && !is_mounted(s); i++)
+        usleep(1000);
+    return is_mounted(s) ? 0 : -1;
+}
+
+/* Also the index, which lies in local storage for good. */
+static int
+teardown(void **state)
+{
+    struct shared *s = *state;
+    char link[64], path[PATH_MAX] = "";
+
+    kvt_engine_close(s->f.engine);
+    s->f.engine = NULL;
+    int fd = open(s->f.dir.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int index = kvt__shared_index_dir(fd, s->f.dir.path);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", index);
+    assert_true(readlink(link, path, sizeof path - 1) > 0);
+    unlinkat(index, "index", 0);
+    unlinkat(index, "lock", 0);
+    assert_int_equal(rmdir(path), 0);
+    close(index);
+    close(fd);
+    umount2(s->f.dir.path, MNT_DETACH);
+    kill(s->bindfs, SIGTERM);
+    waitpid(s->bindfs, NULL, 0);
+    temp_dir_remove(&s->below);
+    fixture_fini(&s->f);
+    free(s);
+    return 0;
+}
+
+static bool
+has_index(const char *dir)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/.kvtier/index", dir);
+    return !access(path, F_OK);
+}
+
+static void
+the_index_lies_elsewhere_and_survives_a_restart(void **state)
+{
+    struct shared *s = *state;
+
+    fixture_open(&s->f, NULL);
+    store_chunks(&s->f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(s->f.engine, -1), 0);
+    assert_false(has_index(s->below.path));
+    kvt_engine_close(s->f.engine);
+    fixture_open(&s->f, NULL);
+    struct kvt_seq *seq = new_seq(&s->f, N_TOKENS);
+    uint64_t hit = 0;
+    assert_int_equal(kvt_engine_lookup(s->f.engine, seq, 0, N_TOKENS, &hit), 0);
+    assert_int_equal(hit, N_TOKENS); /* at once, without asking for files */
+    kvt_engine_release(s->f.engine, seq);
+    kvt_seq_free(seq);
+    assert_int_equal(load_prompt(&s->f).loaded, N_CHUNKS);
+}
+
+static void
+what_another_host_stores_is_found(void **state)
+{
+    struct shared *s = *state;
+    struct fixture other = s->f;
+
+    fixture_open(&s->f, NULL);
+    other.dir = s->below;
+    fixture_open(&other, NULL);
+    store_chunks(&other, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(other.engine, -1), 0);
+    kvt_engine_close(other.engine);
+    assert_true(has_index(s->below.path));
+    assert_int_equal(load_prompt(&s->f).loaded, N_CHUNKS);
+}
+
+static void
+no_limit_is_set_but_the_users(void **state)
+{
+    static const char *const limited[] = { "max_remote_size=0.001", NULL };
+    struct shared *s = *state;
+    struct kvt_config *config = open_config(s->f.dir.path, NULL);
+    struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
+    struct kvt_store *store = NULL;
+
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    assert_int_equal(kvt_store_tier(store, 0, &info), 0);
+    assert_int_equal(info.limit_bytes, 0);
+    kvt_store_close(store);
+    kvt_config_free(config);
+    config = open_config(s->f.dir.path, limited);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    assert_int_equal(kvt_store_tier(store, 0, &info), 0);
+    assert_in_range(info.limit_bytes, 1 << 20, 2 << 20);
+    kvt_store_close(store);
+    kvt_config_free(config);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_index_lies_elsewhere_and_survives_a_restart),
+        TEST(what_another_host_stores_is_found),
+        TEST(no_limit_is_set_but_the_users),
+    };
+
+    if (!may_mount())
+        return SKIPPED;
+    if (access("/dev/fuse", R_OK | W_OK) < 0 || system("bindfs --version >/dev/null 2>&1")) {
+        printf("skipped: needs bindfs and /dev/fuse\n");
+        return SKIPPED;
+    }
+    return cmocka_run_group_tests_name("shared directory", tests, NULL, NULL);
+}
