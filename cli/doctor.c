@@ -71,7 +71,48 @@ look_at_config(struct findings *f, const struct kvt_config_sources *sources)
         say(f, OK, "configuration", "no problem found");
 }
 
+/* A value of the configuration; the caller ends it. */
+static json_t *
+setting(const struct kvt_config *config, const char *name)
+{
+    char *text = kvt_config_json(config);
+    json_t *all = text ? json_loads(text, 0, NULL) : NULL;
+    json_t *value = json_incref(json_object_get(json_object_get(all, name), "value"));
+
+    json_decref(all);
+    kvt_free(text);
+    return value;
+}
+
+static double
+number(const struct kvt_config *config, const char *name)
+{
+    json_t *value = setting(config, name);
+    double n = json_number_value(value);
+
+    json_decref(value);
+    return n;
+}
+
+/* Whether it is true, or says something. */
+static bool
+is_set(const struct kvt_config *config, const char *name)
+{
+    json_t *value = setting(config, name);
+    bool set = json_is_true(value) || json_string_length(value) || json_array_size(value);
+
+    json_decref(value);
+    return set;
+}
+
 /* -------------------------------------------------------------------- tiers */
+
+static bool
+wants_storage(const struct kvt_config *config)
+{
+    return is_set(config, "remote_url") || is_set(config, "remote_storage_plugins") ||
+           (is_set(config, "local_disk") && number(config, "max_local_disk_size") > 0);
+}
 
 /* Put, get, compare, remove a chunk of our own. */
 static int
@@ -116,6 +157,11 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
     struct kvt_store *store;
     char why[256], used[24], limit[24];
 
+    if (is_set(config, "local_cpu") && !wants_storage(config)) {
+        say(f, OK, "tiers", "host memory only (local_cpu): what is there ends with the "
+            "engine");
+        return;
+    }
     if (kvt_store_open(config, &store)) {
         say(f, BAD, "tiers", "%s", kvt_last_error());
         return;
@@ -137,23 +183,10 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
 
 /* ----------------------------------------------------------------- machine */
 
-static double
-setting(const struct kvt_config *config, const char *name)
-{
-    char *text = kvt_config_json(config);
-    json_t *all = text ? json_loads(text, 0, NULL) : NULL;
-    double value = json_number_value(
-        json_object_get(json_object_get(all, name), "value"));
-
-    json_decref(all);
-    kvt_free(text);
-    return value;
-}
-
 static void
 look_at_memory(struct findings *f, const struct kvt_config *config)
 {
-    double want = setting(config, "max_local_cpu_size"), have_kib = -1;
+    double want = number(config, "max_local_cpu_size"), have_kib = -1;
     char line[256];
     FILE *file = fopen("/proc/meminfo", "re");
 
@@ -170,6 +203,9 @@ look_at_memory(struct findings *f, const struct kvt_config *config)
     else
         say(f, OK, "memory", "%.1f GiB for each worker, %.1f GiB available", want,
             have_kib / 1048576);
+    if (is_set(config, "local_cpu") && access("/dev/shm", W_OK | X_OK))
+        say(f, WARN, "memory", "/dev/shm cannot be written: a scheduler does not see what "
+            "its workers have in host memory");
 }
 
 static void

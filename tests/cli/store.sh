@@ -85,3 +85,11 @@ prints 'local_disk'
 ends 0 doctor
 ends 0 rm "$listed"
 ends 1 stat "$key"
+
+# no storage: that is LMCache's default
+run() { "$kvtier" "$@"; }
+ends 0 doctor
+prints 'host memory only'
+ends 1 doctor --set local_cpu=false
+ends 2 ls
+prints 'no tier with storage'
