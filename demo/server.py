@@ -266,6 +266,13 @@ class Server:
             raise ServerError("the answer ended before it was complete")
         return Answer(ids, logprobs, ttft, time.monotonic() - began, finish)
 
+    def reset_prefix_cache(self, external=False):
+        """Let vLLM forget its own prefix cache (external: kvtier's too); needs
+        VLLM_SERVER_DEV_MODE=1."""
+        path = "/reset_prefix_cache?reset_external=%s" % str(external).lower()
+        if not json.loads(self.request("POST", path))["success"]:
+            raise ServerError("vLLM did not reset its prefix cache")
+
     def metrics(self):
         """Every sample of /metrics, summed over its labels."""
         sums = collections.defaultdict(float)

@@ -119,12 +119,14 @@ def kvtier_environment(config_file):
 
 
 def write_config(path, store, pool_gb=0.5, **more):
-    """A configuration file as a user of LMCache would write it."""
+    """A configuration file as a user of LMCache would write it; a setting that is
+    None is left out."""
     settings = {"chunk_size": CHUNK_TOKENS, "max_local_cpu_size": pool_gb,
                 "remote_url": f'"fs://{store}"', **more}
     with open(path, "w") as f:
         for key, value in settings.items():
-            f.write(f"{key}: {value}\n")
+            if value is not None:
+                f.write(f"{key}: {value}\n")
 
 
 def files_below(directory):
