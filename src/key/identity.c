@@ -12,10 +12,13 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "key/sha256-two.h"
+#include "key/sha256-many.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "token ids are hashed as they lie in memory");
+
+/* Digests made at a time. */
+#define BATCH 64
 
 /* ------------------------------------------------------------------ the space */
 
@@ -189,21 +192,20 @@ kvt__prefix_add_chunks(struct kvt__prefix *prefix, const int32_t *tokens,
                        size_t chunk_tokens, size_t n_chunks,
                        struct kvt__prefix *out)
 {
-    uint8_t head[LEAF_HEAD_BYTES], leaf[2][KVT__SHA256_BYTES];
-    size_t i = 0;
+    uint8_t head[LEAF_HEAD_BYTES], leaves[BATCH][KVT__SHA256_BYTES];
 
     leaf_head(chunk_tokens, 0, head);
-    for (; n_chunks - i >= 2; i += 2, tokens += 2 * chunk_tokens) {
-        kvt__sha256_two(head, sizeof head, tokens, tokens + chunk_tokens,
-                        chunk_tokens * sizeof *tokens, leaf[0], leaf[1]);
-        add_leaf(prefix, leaf[0]);
-        out[i] = *prefix;
-        add_leaf(prefix, leaf[1]);
-        out[i + 1] = *prefix;
-    }
-    if (i < n_chunks) {
-        kvt__prefix_add(prefix, tokens, chunk_tokens, NULL, 0);
-        out[i] = *prefix;
+    while (n_chunks) {
+        size_t n = n_chunks < BATCH ? n_chunks : BATCH;
+
+        kvt__sha256_many(head, sizeof head, tokens, chunk_tokens * sizeof *tokens, n,
+                         leaves);
+        for (size_t i = 0; i < n; i++) {
+            add_leaf(prefix, leaves[i]);
+            *out++ = *prefix;
+        }
+        tokens += n * chunk_tokens;
+        n_chunks -= n;
     }
 }
 
@@ -236,16 +238,16 @@ void
 kvt__id_make_n(const uint8_t space[KVT__SHA256_BYTES],
                const struct kvt__prefix *prefixes, size_t n, struct kvt__id *out)
 {
-    uint8_t head[ID_HEAD_BYTES], digest[2][KVT__SHA256_BYTES];
-    size_t i = 0;
+    uint8_t head[ID_HEAD_BYTES], digests[BATCH][KVT__SHA256_BYTES];
 
     id_head(space, head);
-    for (; n - i >= 2; i += 2) {
-        kvt__sha256_two(head, sizeof head, prefixes[i].b, prefixes[i + 1].b,
-                        KVT__ID_BYTES, digest[0], digest[1]);
-        memcpy(out[i].b, digest[0], KVT__ID_BYTES);
-        memcpy(out[i + 1].b, digest[1], KVT__ID_BYTES);
+    while (n) {
+        size_t step = n < BATCH ? n : BATCH;
+
+        kvt__sha256_many(head, sizeof head, prefixes, KVT__ID_BYTES, step, digests);
+        for (size_t i = 0; i < step; i++)
+            memcpy(out++->b, digests[i], KVT__ID_BYTES);
+        prefixes += step;
+        n -= step;
     }
-    if (i < n)
-        kvt__id_make(space, &prefixes[i], &out[i]);
 }
