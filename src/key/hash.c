@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LMCache's chunk hashes of generation C: a chunk's is the hash of the Python
+ * LMCache's chunk hashes since its release 0.4.6: a chunk's is that of the Python
  * tuple (previous hash, (token ids), ()), by CPython's hash() or by SHA-256 of
  * canonical CBOR; and the token ids it puts in place of multimodal
  * placeholders.  Any thread. */

@@ -24,7 +24,7 @@ struct kvt__key_parts {
     uint32_t worker_id;
     int64_t hash;             /* as it is printed: signed, or, when */
     bool hash_unsigned;       /* this is set, the bits of a uint64_t */
-    char wide_hash[65];       /* generation B's 64 digits; "" for the others */
+    char wide_hash[65];       /* LMCache 0.3.13 to 0.4.5: 64 digits, else "" */
     char dtype[24];
     int64_t layer;            /* -1: no layer */
     char tags[256];           /* "name%value@name%value", "" for none */
@@ -77,8 +77,8 @@ size_t kvt__key_sharder_path(int64_t hash, size_t n_paths);
 /* ------------------------------------------------------- LMCache chunk hash */
 
 enum kvt__hash_kind {
-    KVT__HASH_BUILTIN,     /* Python's hash() of nested tuples, generation C */
-    KVT__HASH_SHA256_CBOR, /* SHA-256 of canonical CBOR, generation C */
+    KVT__HASH_BUILTIN,     /* Python's hash() of nested tuples */
+    KVT__HASH_SHA256_CBOR, /* SHA-256 of canonical CBOR */
 };
 
 /* A chain of chunk hashes: chunk i's hash depends on all before it. */
