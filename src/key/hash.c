@@ -12,12 +12,11 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "key/tuple.h"
 
 /* ------------------------------------------------- CPython's hash(), 3.11 on */
 
 #define TUPLE_SEED UINT64_C(2870177450012600261)
-#define TUPLE_ITEM UINT64_C(14029467366897019727)
-#define TUPLE_MIX UINT64_C(11400714785074694791)
 #define TUPLE_LENGTH (TUPLE_SEED ^ UINT64_C(3527539))
 #define EMPTY_TUPLE UINT64_C(5740354900026072187)
 
@@ -48,7 +47,7 @@ py_hash_token(int32_t token)
 static inline uint64_t
 tuple_add(uint64_t acc, uint64_t item)
 {
-    return rotl(acc + item * TUPLE_ITEM, 31) * TUPLE_MIX;
+    return rotl(acc + item * TUPLE_ITEM, TUPLE_ROTATION) * TUPLE_MIX;
 }
 
 static inline uint64_t
@@ -157,21 +156,41 @@ next_builtin(int64_t prev, uint64_t tokens_hash)
     return (int64_t)tuple_end(tuple_add(acc, EMPTY_TUPLE), 3);
 }
 
+/* hash_tokens() of as many chunks as go well together; returns how many. */
+static size_t
+hash_some(const int32_t *tokens, size_t n, size_t n_chunks, uint64_t out[TUPLES])
+{
+    if (n_chunks >= TUPLES) {
+        for (size_t i = 0; i < TUPLES; i++)
+            out[i] = TUPLE_SEED;
+        if (kvt__tuples_add(tokens, n, out)) {
+            for (size_t i = 0; i < TUPLES; i++)
+                out[i] = tuple_end(out[i], n);
+            return TUPLES;
+        }
+    }
+    if (n_chunks >= 4) {
+        hash_tokens_4(tokens, n, out);
+        return 4;
+    }
+    out[0] = hash_tokens(tokens, n);
+    return 1;
+}
+
 static int64_t
 hash_builtin(int64_t prev, const int32_t *tokens, size_t chunk_tokens,
              size_t n_chunks, int64_t *out)
 {
-    uint64_t inner[4];
-    size_t i = 0;
+    uint64_t inner[TUPLES];
 
-    for (; n_chunks - i >= 4; i += 4) {
-        hash_tokens_4(tokens + i * chunk_tokens, chunk_tokens, inner);
-        for (size_t k = 0; k < 4; k++)
-            out[i + k] = prev = next_builtin(prev, inner[k]);
+    while (n_chunks) {
+        size_t n = hash_some(tokens, chunk_tokens, n_chunks, inner);
+
+        for (size_t i = 0; i < n; i++)
+            *out++ = prev = next_builtin(prev, inner[i]);
+        tokens += n * chunk_tokens;
+        n_chunks -= n;
     }
-    for (; i < n_chunks; i++)
-        out[i] = prev = next_builtin(
-            prev, hash_tokens(tokens + i * chunk_tokens, chunk_tokens));
     return prev;
 }
 

@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <endian.h>
-#include <stdbool.h>
 #include <string.h>
 
 #define BLOCK KVT__SHA256_BLOCK

@@ -11,8 +11,9 @@
 #include <cpuid.h>
 #include <immintrin.h>
 
+#include "key/avx512.h"
+
 #define BLOCK KVT__SHA256_BLOCK
-#define INLINE __attribute__((always_inline)) static inline
 
 static const uint32_t round_constants[64] __attribute__((aligned(16))) = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1,
@@ -31,7 +32,7 @@ static const uint32_t round_constants[64] __attribute__((aligned(16))) = {
 /* ------------------------------------------------- two, by SHA instructions */
 
 #define SHA_CODE __attribute__((target("sha,sse4.1")))
-#define SHA_STEP SHA_CODE INLINE
+#define SHA_STEP SHA_CODE __attribute__((always_inline)) static inline
 
 /* One message: the eight state words in the order the instructions want them,
  * and a window of 16 words of the message schedule. */
@@ -141,63 +142,25 @@ compress_2(struct kvt__sha256_states *states, const uint8_t *const *blocks,
 
 /* ------------------------------------------------------ sixteen, by AVX-512 */
 
-#define WIDE_CODE __attribute__((target("avx512f,avx512bw")))
-#define WIDE_STEP WIDE_CODE INLINE
-
-/* Arrays stay in registers only where no loop is left. */
-#define UNROLL _Pragma("GCC unroll 16")
-
 #define CHOOSE 0xca   /* a ? b : c, bit by bit, as _mm512_ternarylogic has it */
 #define MAJORITY 0xe8
 #define XOR3 0x96
 
-/* Register i has a row of 16 words; afterwards it has the column i. */
-WIDE_STEP void
-transpose(__m512i w[16])
-{
-    __m512i t[16];
-
-    UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(w[i], w[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(w[i], w[i + 1]);
-    }
-    UNROLL
-    for (int i = 0; i < 16; i += 4)
-        UNROLL
-        for (int k = 0; k < 2; k++) {
-            w[i + 2 * k] = _mm512_unpacklo_epi64(t[i + k], t[i + k + 2]);
-            w[i + 2 * k + 1] = _mm512_unpackhi_epi64(t[i + k], t[i + k + 2]);
-        }
-    UNROLL
-    for (int i = 0; i < 16; i += 8)
-        UNROLL
-        for (int k = 0; k < 4; k++) {
-            t[i + k] = _mm512_shuffle_i32x4(w[i + k], w[i + k + 4], 0x88);
-            t[i + k + 4] = _mm512_shuffle_i32x4(w[i + k], w[i + k + 4], 0xdd);
-        }
-    UNROLL
-    for (int k = 0; k < 8; k++) {
-        w[k] = _mm512_shuffle_i32x4(t[k], t[k + 8], 0x88);
-        w[k + 8] = _mm512_shuffle_i32x4(t[k], t[k + 8], 0xdd);
-    }
-}
-
 /* Register i gets word i of the blocks at that offset of all messages. */
-WIDE_STEP void
+AVX512_STEP void
 load_16(__m512i w[16], const uint8_t *const *blocks, size_t at)
 {
     const __m512i swap = _mm512_broadcast_i32x4(
         _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
 
-    UNROLL
+    AVX512_UNROLL
     for (int i = 0; i < 16; i++)
         w[i] = _mm512_shuffle_epi8(_mm512_loadu_si512(blocks[i] + at), swap);
-    transpose(w);
+    avx512_transpose(w);
 }
 
 /* Word i of the schedule becomes the one 16 further on. */
-WIDE_STEP void
+AVX512_STEP void
 schedule_16(__m512i w[16], int i)
 {
     __m512i x = w[(i + 1) & 15], y = w[(i + 14) & 15];
@@ -214,7 +177,7 @@ schedule_16(__m512i w[16], int i)
 
 /* s[-i & 7] is the state's a, the next its b, and so on: instead of moving all
  * words on, each round begins one word earlier. */
-WIDE_STEP void
+AVX512_STEP void
 round_16(__m512i s[8], __m512i w, uint32_t k, int i)
 {
     __m512i a = s[(0 - i) & 7], b = s[(1 - i) & 7], c = s[(2 - i) & 7];
@@ -236,7 +199,7 @@ round_16(__m512i s[8], __m512i w, uint32_t k, int i)
                           _mm512_ternarylogic_epi32(a, b, c, MAJORITY));
 }
 
-WIDE_CODE static void
+AVX512_CODE static void
 compress_16(struct kvt__sha256_states *states, const uint8_t *const *blocks,
             size_t n_blocks)
 {
@@ -246,14 +209,14 @@ compress_16(struct kvt__sha256_states *states, const uint8_t *const *blocks,
         s[i] = _mm512_loadu_si512(states->word[i]);
     for (size_t at = 0; at < n_blocks * BLOCK; at += BLOCK) {
         load_16(w, blocks, at);
-        UNROLL
+        AVX512_UNROLL
         for (int i = 0; i < 16; i++)
             round_16(s, w[i], round_constants[i], i);
-        for (const uint32_t *k = round_constants + 16; k < round_constants + 64; k += 16) {
-            UNROLL
+        for (int k = 16; k < 64; k += 16) {
+            AVX512_UNROLL
             for (int i = 0; i < 16; i++) {
                 schedule_16(w, i);
-                round_16(s, w[i], k[i], i);
+                round_16(s, w[i], round_constants[k + i], i);
             }
         }
         for (int i = 0; i < 8; i++) {
@@ -281,7 +244,7 @@ kvt__sha256_lanes(size_t count)
     static const struct kvt__sha256_lanes sixteen = { 16, compress_16 };
     static int known_sha; /* 0 not asked yet, 1 no, 2 yes */
 
-    if (count >= sixteen.n && __builtin_cpu_supports("avx512bw"))
+    if (count >= sixteen.n && avx512_here())
         return &sixteen;
     int sha = __atomic_load_n(&known_sha, __ATOMIC_RELAXED);
     if (!sha) {

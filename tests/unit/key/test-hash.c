@@ -213,26 +213,41 @@ cbor_is_canonical(void **state)
     assert_true((uint64_t)out == want);
 }
 
+/* Enough chunks for all ways to hash several at once. */
+#define MANY 75
+
+static void
+assert_many_are_the_same(const int32_t *tokens, size_t chunk_tokens, size_t n,
+                         enum kvt__hash_kind kind)
+{
+    struct kvt__hash_chain all, single;
+    int64_t out[MANY], one;
+
+    kvt__hash_start_without_vllm(&all, kind);
+    kvt__hash_start_without_vllm(&single, kind);
+    kvt__hash_chunks(&all, tokens, chunk_tokens, n, out);
+    for (size_t i = 0; i < n; i++) {
+        kvt__hash_chunks(&single, tokens + chunk_tokens * i, chunk_tokens, 1, &one);
+        assert_true(one == out[i]);
+    }
+    assert_true(all.prev == single.prev);
+}
+
 static void
 many_chunks_are_the_same_as_one_at_a_time(void **state)
 {
     (void)state;
-    int32_t tokens[11 * 5];
+    static const size_t sizes[] = {1, 5, 16, 48};
+    static int32_t tokens[MANY * 48];
 
-    for (int32_t i = 0; i < 11 * 5; i++)
-        tokens[i] = i * 1000003 - 9999999;
-    for (int kind = KVT__HASH_BUILTIN; kind <= KVT__HASH_SHA256_CBOR; kind++)
-        for (size_t n = 0; n <= 11; n++) {
-            struct kvt__hash_chain all, single;
-            int64_t out[11], one;
-            kvt__hash_start_without_vllm(&all, kind);
-            kvt__hash_start_without_vllm(&single, kind);
-            kvt__hash_chunks(&all, tokens, 5, n, out);
-            for (size_t i = 0; i < n; i++) {
-                kvt__hash_chunks(&single, tokens + 5 * i, 5, 1, &one);
-                assert_true(one == out[i]);
-            }
-            assert_true(all.prev == single.prev);
+    for (int32_t i = 0; i < MANY * 48; i++)
+        tokens[i] = i % 5 ? (int32_t)((uint32_t)i * 1000003u) : -1 - i % 2;
+    tokens[17] = INT32_MIN;
+    tokens[18] = INT32_MAX;
+    for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++)
+        for (size_t n = 0; n <= MANY; n++) {
+            assert_many_are_the_same(tokens, sizes[size], n, KVT__HASH_BUILTIN);
+            assert_many_are_the_same(tokens, sizes[size], n, KVT__HASH_SHA256_CBOR);
         }
 }
 

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How CPython mixes the hashes of a tuple's items, for many tuples of tokens at
+ * once.  Any thread. */
+#ifndef KVT_KEY_TUPLE_H
+#define KVT_KEY_TUPLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TUPLE_ITEM UINT64_C(14029467366897019727)
+#define TUPLE_ROTATION 31
+#define TUPLE_MIX UINT64_C(11400714785074694791)
+
+#define TUPLES 32
+
+/* Mix the n tokens of each of TUPLES chunks, which lie one behind the other, into
+ * acc.  False, and nothing is done, when the processor cannot or n is no multiple
+ * of 16. */
+bool kvt__tuples_add(const int32_t *tokens, size_t n, uint64_t acc[TUPLES]);
+
+#endif
