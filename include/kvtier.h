@@ -305,6 +305,8 @@ struct kvt_group {
     const char *layout;     /* OPAQUE: text that tells this packing from every
                              * other, e.g. a digest of a packed test pattern */
     const char *layers;     /* text that names the layers, in order */
+    uint32_t replicated;    /* 1: every rank has the same KV (MLA): its chunks are
+                             * stored once, by the first rank, and loaded by all */
 };
 
 struct kvt_engine_params {

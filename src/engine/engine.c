@@ -75,6 +75,9 @@ check_group(const struct kvt_engine_params *params, uint32_t g, uint64_t chunk)
         (group->kind != KVT_GROUP_SLIDING || group->window_tokens < 2))
         return kvt__fail(EINVAL, "kvt_engine_open: group %u: kind %u with window %u.", g,
                          group->kind, group->window_tokens);
+    if (group->replicated > 1)
+        return kvt__fail(EINVAL, "kvt_engine_open: group %u: replicated is %u, 0 or 1 is "
+                         "possible.", g, group->replicated);
     if (chunk % group->block_tokens)
         return kvt__fail(EINVAL, "chunk_size %llu is no multiple of the engine's block "
                          "size %u; set chunk_size: %llu.", (unsigned long long)chunk,
@@ -128,6 +131,23 @@ copy_group(const struct kvt_group *from, struct kvt__group *to)
     return to->layout && to->layers ? 0 : -ENOMEM;
 }
 
+/* Whose keys the chunks of a replicated group have, as LMCache names them: with
+ * save_only_first_rank those of a world of one, with remote_enable_mla_worker_id_as0
+ * those of the first rank, with neither each rank's own. */
+static void
+set_keys(const struct kvt_engine *e, const struct kvt_config *config, bool replicated,
+         struct kvt__group *to)
+{
+    bool only_first = !kvt__config_is_set(config, save_only_first_rank) ||
+                      config->save_only_first_rank;
+    bool as_first = !kvt__config_is_set(config, remote_enable_mla_worker_id_as0) ||
+                    config->remote_enable_mla_worker_id_as0;
+
+    replicated = replicated && e->world_size > 1;
+    to->replicated = replicated && (only_first || as_first);
+    to->world_size = replicated && only_first ? 1 : e->world_size;
+}
+
 static int
 copy_description(struct kvt_engine *e, const struct kvt_engine_params *params)
 {
@@ -151,9 +171,11 @@ copy_description(struct kvt_engine *e, const struct kvt_engine_params *params)
     if (!e->model || !e->kv_dtype || !e->fingerprint || !e->groups)
         return kvt__fail(ENOMEM, "kvt_engine_open");
     e->n_groups = params->n_groups;
-    for (uint32_t g = 0; g < e->n_groups; g++)
+    for (uint32_t g = 0; g < e->n_groups; g++) {
         if (copy_group(&params->groups[g], &e->groups[g]))
             return kvt__fail(ENOMEM, "kvt_engine_open");
+        set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
+    }
     e->hash_kind = !strcmp(config->pre_caching_hash_algorithm, "builtin")
         ? KVT__HASH_BUILTIN : KVT__HASH_SHA256_CBOR;
     return kvt__hash_start(&e->hash_root, e->hash_kind, config->hash_seed);

@@ -21,7 +21,7 @@ describe(const struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t g
 
     return (struct kvt__space_desc){
         .model = e->model, .fingerprint = e->fingerprint, .kv_dtype = e->kv_dtype,
-        .world_size = e->world_size, .rank = rank, .serde = "naive",
+        .world_size = g->world_size, .rank = g->replicated ? 0 : rank, .serde = "naive",
         .chunk_tokens = e->chunk_tokens, .group = group,
         .kind = g->kind == KVT_GROUP_FULL ? "full" : "sliding",
         .window_tokens = g->window_tokens, .n_layers = g->view.n_layers,
@@ -42,12 +42,21 @@ space_text(const struct kvt_engine *e, const struct kvt__space_desc *desc,
     if (opaque)
         snprintf(layout, sizeof layout, "@kvt%%%016" PRIx64,
                  kvt__layout_fingerprint(desc));
-    int n = snprintf(out, size, "%s@%u@%u@@%s%s%s%s", e->model, e->world_size,
+    int n = snprintf(out, size, "%s@%u@%u@@%s%s%s%s", e->model, desc->world_size,
                      desc->rank, e->kv_dtype, *desc->tags ? "@" : "", desc->tags, layout);
     if (n < 0 || (size_t)n >= size)
         return kvt__fail(ENAMETOOLONG, "the key of model '%s' with tags '%s'", e->model,
                          desc->tags);
     return 0;
+}
+
+/* What all ranks have the first one puts: on every host where others cannot read it. */
+static enum kvt__puts
+puts_of(const struct kvt_engine *e, uint32_t group)
+{
+    if (!e->groups[group].replicated || !e->rank)
+        return KVT__PUTS_ALL;
+    return e->rank % e->local_ranks ? KVT__PUTS_MEMORY : KVT__PUTS_HOST;
 }
 
 static int
@@ -60,7 +69,9 @@ make(struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t group,
     if (!k)
         return kvt__fail(ENOMEM, "keys of group %u", group);
     k->space.opaque = e->groups[group].view.opaque;
-    k->space.rank = rank;
+    k->space.rank = desc.rank;
+    k->space.memory_rank = rank;
+    k->space.puts = puts_of(e, group);
     k->space.hash_unsigned = kvt__hash_is_unsigned(e->hash_kind);
     int err = space_text(e, &desc, k->space.opaque, k->space.text,
                          sizeof k->space.text);

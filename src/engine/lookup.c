@@ -28,9 +28,10 @@ n_parts(const struct kvt_engine *e)
     return (size_t)e->world_size * e->n_groups;
 }
 
-/* Whether one rank has a chunk of a group; with a lease if that is asked. */
+/* Whether one rank has a chunk of a group there; with a lease if that is asked. */
 static bool
-rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group, bool lease)
+rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
+         enum kvt__where where, bool lease)
 {
     struct kvt_engine *e = seq->engine;
     const struct kvt__space *space;
@@ -39,20 +40,27 @@ rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group, bool 
     if (!id)
         return false;
     if (!lease)
-        return kvt__store_find(e->store, space, id);
+        return kvt__store_find(e->store, space, id, where);
     uint8_t *held = &seq->leases[chunk * n_parts(e) + rank * e->n_groups + group];
-    int level = *held ? *held - 1 : kvt__store_lease(e->store, space, id,
-                                                         seq->lease_until_ns);
+    int level = *held ? *held - 1 : kvt__store_lease(e->store, space, id, where,
+                                                     seq->lease_until_ns);
     *held = (uint8_t)(level + 1);
     return level >= 0;
 }
 
-/* Whether all ranks have it. */
+/* Whether all ranks have it.  What all have in common, storage has once. */
 static bool
 have(struct kvt_seq *seq, size_t chunk, uint32_t group, bool lease)
 {
+    enum kvt__where where = KVT__ANYWHERE;
+
+    if (seq->engine->groups[group].replicated) {
+        if (rank_has(seq, chunk, 0, group, KVT__IN_STORAGE, lease))
+            return true;
+        where = KVT__IN_MEMORY;
+    }
     for (uint32_t rank = 0; rank < seq->engine->world_size; rank++)
-        if (!rank_has(seq, chunk, rank, group, lease))
+        if (!rank_has(seq, chunk, rank, group, where, lease))
             return false;
     return true;
 }
@@ -252,6 +260,9 @@ probe_chunk(struct kvt_engine *e, struct kvt__tagset *tagset,
 
     for (uint32_t i = 0; i < e->world_size * e->n_groups; i++) {
         uint32_t group = i % e->n_groups;
+
+        if (i >= e->n_groups && e->groups[group].replicated)
+            continue; /* the first rank's object is every rank's */
         bool there = probe_one(e, tagset, i / e->n_groups, group, chunk,
                                own_only);
 
@@ -388,7 +399,7 @@ kvt_engine_in_memory(struct kvt_engine *engine, struct kvt_seq *seq, size_t firs
             if (engine->groups[group].kind != KVT_GROUP_FULL)
                 continue;
             id = kvt__seq_id(seq, c, rank, group, &space);
-            if (!id || !kvt__store_in_memory(engine->store, space, id))
+            if (!id || !kvt__store_find(engine->store, space, id, KVT__IN_MEMORY))
                 return c - first;
         }
     }

@@ -80,7 +80,7 @@ prefetch_chunk(struct kvt_engine *e, const struct kvt__keyspace *k, uint32_t gro
     p->engine = e;
     p->req = (struct kvt__store_req){ .wanted = wanted, .done = was_read, .early = true };
     kvt__load_request(e, k, group, chunk, &p->req);
-    if (kvt__store_in_memory(e->store, &k->space, &p->req.id) ||
+    if (kvt__store_find(e->store, &k->space, &p->req.id, KVT__IN_MEMORY) ||
         !kvt__pool_acquire(e->pool, p->req.bytes, e->transfer_bytes / 2, &p->req.slot))
         give(e, p);
     else

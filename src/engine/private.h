@@ -21,6 +21,8 @@ struct kvt__group {
     uint32_t format; /* enum kvt_chunk_format */
     char *layout;
     char *layers;
+    bool replicated;     /* all ranks share the first one's keys */
+    uint32_t world_size; /* in its keys */
     struct kvt__view view; /* its base is ours; NULL until kvt_engine_set_view() */
 };
 

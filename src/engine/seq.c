@@ -350,22 +350,40 @@ make_ids(const struct kvt_seq *seq, struct kvt__seq_ids *ids, size_t chunk)
     return 0;
 }
 
+/* The keyspace whose identities a rank's chunks have: the first rank's, where that has
+ * the same. */
+static const struct kvt__keyspace *
+same_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k, uint32_t *rank,
+         uint32_t group)
+{
+    const struct kvt__keyspace *first;
+
+    if (!*rank || !seq->engine->groups[group].replicated)
+        return k;
+    first = kvt__keyspace(seq->engine, seq->tagset, 0, group);
+    if (!first || first->epoch != k->epoch)
+        return k;
+    *rank = 0;
+    return first;
+}
+
 const struct kvt__id *
 kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
             const struct kvt__space **space)
 {
-    struct kvt__seq_ids *ids = &seq->ids[rank * seq->engine->n_groups + group];
     const struct kvt__keyspace *k = kvt__keyspace(seq->engine, seq->tagset, rank, group);
 
     if (!k)
         return NULL;
+    *space = &k->space;
+    k = same_ids(seq, k, &rank, group);
+    struct kvt__seq_ids *ids = &seq->ids[rank * seq->engine->n_groups + group];
     if (ids->keyspace != k) {
         ids->keyspace = k;
         ids->n = 0;
     }
     if (make_ids(seq, ids, chunk + AHEAD))
         return NULL;
-    *space = &k->space;
     if (chunk + AHEAD < ids->n)
         kvt__store_prefetch(seq->engine->store, *space, &ids->ids[chunk + AHEAD]);
     return &ids->ids[chunk];

@@ -34,9 +34,10 @@ kvt__level_index(const struct kvt__level *level, const struct kvt__space *space)
 {
     if (!level->ranks)
         return level->index;
-    if (space->rank >= level->n_ranks || atomic_load(&level->ranks[space->rank].gone))
+    if (space->memory_rank >= level->n_ranks ||
+        atomic_load(&level->ranks[space->memory_rank].gone))
         return NULL;
-    return level->ranks[space->rank].index;
+    return level->ranks[space->memory_rank].index;
 }
 
 void
@@ -144,17 +145,6 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
     struct kvt__object object = { .key = "", .tokens = req->tokens, .id = req->id };
 
     return level ? kvt__level_put(store, level, &object, req, verified) : -ENODEV;
-}
-
-bool
-kvt__store_in_memory(const struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id)
-{
-    const struct kvt__level *level = &store->levels[0];
-    struct kvt__index *index = level->in_memory && !level->no_get
-        ? kvt__level_index(level, space) : NULL;
-
-    return index && kvt__index_find(index, id, NULL);
 }
 
 bool

@@ -20,6 +20,7 @@ struct kvt__level {
     bool in_memory;
     struct kvt__rank_memory *ranks;
     uint32_t n_ranks;
+    bool of_host; /* other hosts cannot read it */
     bool no_get; /* retrieve_locations leaves it out */
     bool no_put; /* store_location is another */
 };
@@ -39,6 +40,18 @@ struct kvt__store {
 int kvt__level_put(struct kvt__store *store, struct kvt__level *level,
                    const struct kvt__object *object, const struct kvt__store_req *req,
                    bool verified);
+
+/* Whether this process puts the space's chunks there. */
+static inline bool
+kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *space)
+{
+    return !level->no_put && (level->in_memory || space->puts == KVT__PUTS_ALL ||
+                              (space->puts == KVT__PUTS_HOST && level->of_host));
+}
+
+/* Whether it puts them anywhere but in host memory. */
+bool kvt__store_puts_in_storage(const struct kvt__store *store,
+                                const struct kvt__space *space);
 
 /* The index that tells of a space's chunks; NULL: none here does. */
 struct kvt__index *kvt__level_index(const struct kvt__level *level,

@@ -105,7 +105,7 @@ put(struct kvt__store *store, const struct kvt__object *object,
 
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
-        int err = level->in_memory || level->no_put ? -EEXIST :
+        int err = level->in_memory || !kvt__level_may_put(level, req->space) ? -EEXIST :
             kvt__level_put(store, level, object, req, true);
 
         if (err && err != -EEXIST)
@@ -297,7 +297,7 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
     if (req->op == KVT__STORE_PUT) {
         req->status = store->levels[0].no_put ? -EEXIST
                                               : kvt__memory_keep(store, req, true);
-        if (store->n_levels == 1 && req->status != -ENODEV) {
+        if (req->status != -ENODEV && !kvt__store_puts_in_storage(store, req->space)) {
             tell_why(req);
             req->done(req);
             return;

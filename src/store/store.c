@@ -99,8 +99,11 @@ open_local_disk(struct kvt__store *store, const struct kvt__store_params *params
     if (params->local_ranks > 1)
         kvt__log(KVT_LOG_INFO, "local_disk: at most %.1f GiB for all %u workers of this "
                  "host", limit / GIB, params->local_ranks);
-    return open_level(store, params, "local_disk", url, "LocalDiskBackend",
-                      (uint64_t)limit);
+    int err = open_level(store, params, "local_disk", url, "LocalDiskBackend",
+                         (uint64_t)limit);
+    if (!err)
+        store->levels[store->n_levels - 1].of_host = true;
+    return err;
 }
 
 static uint64_t
@@ -281,12 +284,28 @@ level_has(const struct kvt__level *level, const struct kvt__space *space,
     return index && kvt__index_find(index, id, NULL);
 }
 
+static bool
+may_get(const struct kvt__level *level, enum kvt__where where)
+{
+    return !level->no_get &&
+           (where == KVT__ANYWHERE || level->in_memory == (where == KVT__IN_MEMORY));
+}
+
 bool
 kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
-                const struct kvt__id *id)
+                const struct kvt__id *id, enum kvt__where where)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].no_get && level_has(&store->levels[i], space, id))
+        if (may_get(&store->levels[i], where) && level_has(&store->levels[i], space, id))
+            return true;
+    return false;
+}
+
+bool
+kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__space *space)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].in_memory && kvt__level_may_put(&store->levels[i], space))
             return true;
     return false;
 }
@@ -295,13 +314,11 @@ bool
 kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
                  const struct kvt__id *id)
 {
-    bool everywhere = true, stored = false;
+    bool everywhere = true, stored = kvt__store_puts_in_storage(store, space);
 
-    for (size_t i = 0; i < store->n_levels; i++)
-        stored = stored || !(store->levels[i].in_memory || store->levels[i].no_put);
     for (size_t i = 0; i < store->n_levels; i++) {
         const struct kvt__level *level = &store->levels[i];
-        bool enough = level->no_put || (level->in_memory && stored);
+        bool enough = !kvt__level_may_put(level, space) || (level->in_memory && stored);
 
         if (level_has(level, space, id))
             kvt__index_touch(kvt__level_index(level, space), id);
@@ -313,11 +330,12 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
 
 int
 kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
-                 const struct kvt__id *id, int64_t until_ns)
+                 const struct kvt__id *id, enum kvt__where where, int64_t until_ns)
 {
     for (size_t i = 0; i < store->n_levels; i++) {
         const struct kvt__level *level = &store->levels[i];
-        struct kvt__index *index = level->no_get ? NULL : kvt__level_index(level, space);
+        struct kvt__index *index = may_get(level, where) ? kvt__level_index(level, space)
+                                                         : NULL;
 
         if (index && kvt__index_lease(index, id, until_ns, NULL))
             return (int)i;

@@ -55,12 +55,22 @@ struct kvt__memory_params {
 int kvt__store_add_memory(struct kvt__store *store,
                           const struct kvt__memory_params *params);
 
-/* All keys that differ only in their hash. */
+/* Which tiers get what this process puts.  Others are put by another rank, which has
+ * the same bytes. */
+enum kvt__puts {
+    KVT__PUTS_ALL,
+    KVT__PUTS_HOST,   /* those that other hosts cannot read */
+    KVT__PUTS_MEMORY, /* none but host memory */
+};
+
+/* All keys that differ only in their hash, as one rank has them. */
 struct kvt__space {
     char text[KVT__INDEX_SPACE_TEXT_MAX + 1]; /* key text with an empty hash */
     bool opaque;
     bool hash_unsigned;
-    uint32_t rank;
+    uint32_t rank;        /* in the text: whose chunks they are */
+    uint32_t memory_rank; /* whose host memory is meant */
+    enum kvt__puts puts;
     uint32_t number[KVT__MAX_LEVELS];         /* in each level's index */
 };
 
@@ -80,25 +90,29 @@ void kvt__store_look_who_lives(struct kvt__store *store);
 void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *space,
                          const struct kvt__id *id);
 
-/* Whether the index of any tier that may be read has it. */
-bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id);
+/* Where to look for a chunk. */
+enum kvt__where { KVT__ANYWHERE, KVT__IN_MEMORY, KVT__IN_STORAGE };
 
-/* Mark used now wherever it is.  Whether there is nothing to put: every tier that may be
- * written has it; host memory need not, where there are others. */
+/* Whether the index of any tier there that may be read has it. */
+bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
+                     const struct kvt__id *id, enum kvt__where where);
+
+/* Mark used now wherever it is.  Whether there is nothing to put: every tier that the
+ * space is put in has it; host memory need not, where there are others. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
                       const struct kvt__id *id);
 
-/* The number of the first level that may be read whose index has it, where it is leased
- * now; -1: none has.  Each is ended once, before until_ns, by kvt__store_unlease(). */
+/* The number of the first level there that may be read whose index has it, where it is
+ * leased now; -1: none has.  Each is ended once, before until_ns, by
+ * kvt__store_unlease(). */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id, int64_t until_ns);
+                     const struct kvt__id *id, enum kvt__where where, int64_t until_ns);
 void kvt__store_unlease(struct kvt__store *store, int level,
                         const struct kvt__space *space, const struct kvt__id *id);
 
 enum kvt__store_op {
-    KVT__STORE_PUT,   /* slot and crc to every tier that may be written and lacks it;
-                       * host memory has it when it is submitted */
+    KVT__STORE_PUT,   /* slot and crc to every tier that the space is put in and that
+                       * lacks it; host memory has it when it is submitted */
     KVT__STORE_GET,   /* into slot, from the first tier that has it, verified */
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
 };
@@ -139,10 +153,6 @@ void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 
 /* The same on the calling thread.  Blocks; done is not called. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
-
-/* Whether host memory has it. */
-bool kvt__store_in_memory(const struct kvt__store *store, const struct kvt__space *space,
-                          const struct kvt__id *id);
 
 /* Fill in slot, a share of that in host memory, if it is there; then the request, a
  * GET, ends without being read.  The slot is given back with kvt__pool_release(). */

@@ -68,8 +68,9 @@ open_config(const char *dir, const char *const *more)
 }
 
 static inline struct kvt_engine *
-open_named_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
-                  uint32_t n_groups, const char *const *settings, const char *instance)
+open_rank_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
+                 uint32_t n_groups, const char *const *settings, const char *instance,
+                 uint32_t world_size, uint32_t rank)
 {
     struct kvt_config *config = open_config(f->dir.path, settings);
     struct kvt_model model = KVT_INIT(struct kvt_model);
@@ -78,7 +79,8 @@ open_named_engine(const struct fixture *f, uint32_t role, const struct kvt_group
 
     model.name = "test/model";
     model.kv_dtype = "bfloat16";
-    model.world_size = 1;
+    model.world_size = world_size;
+    model.rank = rank;
     params.config = config;
     params.role = role;
     params.model = &model;
@@ -89,6 +91,13 @@ open_named_engine(const struct fixture *f, uint32_t role, const struct kvt_group
         fail_msg("%s", kvt_last_error());
     kvt_config_free(config);
     return engine;
+}
+
+static inline struct kvt_engine *
+open_named_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
+                  uint32_t n_groups, const char *const *settings, const char *instance)
+{
+    return open_rank_engine(f, role, groups, n_groups, settings, instance, 1, 0);
 }
 
 static inline struct kvt_engine *

@@ -237,7 +237,7 @@ find(const struct env *e, unsigned i)
 {
     struct kvt__id id = id_of(i);
 
-    return kvt__store_find(e->store, &e->space, &id);
+    return kvt__store_find(e->store, &e->space, &id, KVT__ANYWHERE);
 }
 
 static inline bool
@@ -245,7 +245,7 @@ lease(const struct env *e, unsigned i)
 {
     struct kvt__id id = id_of(i);
 
-    return kvt__store_lease(e->store, &e->space, &id,
+    return kvt__store_lease(e->store, &e->space, &id, KVT__ANYWHERE,
                             kvt__now_ns() + 600 * KVT__NS_PER_S) == 0;
 }
 
