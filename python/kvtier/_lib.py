@@ -79,6 +79,7 @@ class Group(_Sized):
         ("block_bytes", c_uint64),
         ("layout", c_char_p),
         ("layers", c_char_p),
+        ("replicated", c_uint32),
     ]
 
 

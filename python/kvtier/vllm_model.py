@@ -16,6 +16,10 @@ from . import _lib
 # vLLM's null block: named by block tables where a block is not there.
 NULL_BLOCK = 0
 
+# Kinds of KV cache, by the exact name of their class: others derive from these.
+_MLA = "MLAAttentionSpec"
+_KINDS = ("FullAttentionSpec", "SlidingWindowSpec", _MLA)
+
 # LMCache's names of KV cache types.
 _KV_DTYPES = {
     "torch.bfloat16": "bfloat16",
@@ -37,7 +41,8 @@ class GroupInfo:
     """One KV cache group: layers that share a block table."""
 
     __slots__ = ("kind", "window", "block_tokens", "blocks_per_chunk",
-                 "n_heads", "head_bytes", "block_bytes", "layout", "layers")
+                 "n_heads", "head_bytes", "block_bytes", "layout", "layers",
+                 "replicated")
 
     def to_c(self):
         return _lib.Group(
@@ -51,6 +56,7 @@ class GroupInfo:
             block_bytes=self.block_bytes,
             layout=self.layout.encode(),
             layers=",".join(self.layers).encode(),
+            replicated=self.replicated,
         )
 
 
@@ -68,14 +74,21 @@ def check_supported(vllm_config, kv_cache_config):
         raise Unsupported("a model without KV cache")
     for group in kv_cache_config.kv_cache_groups:
         spec = group.kv_cache_spec
-        # By class, exactly: MLA and others derive from FullAttentionSpec, and a
-        # FullAttentionSpec may have a sliding_window and still keep all blocks.
-        if type(spec).__name__ not in ("FullAttentionSpec", "SlidingWindowSpec"):
+        # By class: a FullAttentionSpec may have a sliding_window and still keep
+        # all blocks.
+        if type(spec).__name__ not in _KINDS:
             raise Unsupported("KV cache of kind %s" % type(spec).__name__)
         if getattr(spec, "non_causal", False):
             raise Unsupported("attention that is not causal")
         if getattr(spec, "tokens_per_state", 1) != 1:
             raise Unsupported("a KV cache with compressed tokens")
+        if getattr(spec, "model_version", None):
+            raise Unsupported("the KV cache of %s" % spec.model_version)
+        # vLLM's reference kernels for a CPU compute a prompt only from its start:
+        # then vLLM turns this off.
+        if type(spec).__name__ == _MLA and not getattr(
+                vllm_config.cache_config, "enable_prefix_caching", True):
+            raise Unsupported("MLA without prefix caching")
         if not getattr(group, "enable_kv_transfer", True) or getattr(
                 group, "host_resident", False):
             raise Unsupported("KV cache groups that cannot be transferred")
@@ -113,17 +126,26 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
                                    spec.page_size_bytes)
         info.layout = _layout(spec, vllm_config, kv_cache_config)
         info.layers = list(group.layer_names)
+        # Every rank computes the whole latent vector of MLA.
+        info.replicated = int(
+            type(spec).__name__ == _MLA
+            and vllm_config.parallel_config.tensor_parallel_size > 1)
         found.append(info)
     return found
 
 
 def _layout(spec, vllm_config, kv_cache_config):
     """Text that tells this packing of a block from every other."""
-    head_size_v = getattr(spec, "head_size_v", None) or spec.head_size
+    mla = type(spec).__name__ == _MLA
+    head_size_v = 0 if mla else (
+        getattr(spec, "head_size_v", None) or spec.head_size)
     shape = "vllm:%dx%dx%d+%d:%s:%s:%s" % (
         spec.num_kv_heads, spec.block_size, spec.head_size, head_size_v,
         spec.dtype, getattr(vllm_config.cache_config, "cache_dtype", "auto"),
         getattr(kv_cache_config, "kv_cache_layout", None) or "")
+    if mla:
+        return "%s:mla-%s-%s" % (
+            shape, getattr(spec, "cache_dtype_str", None) or "", _isa(spec))
     return shape + ":" + (_packed_pattern(spec, head_size_v) or _isa(spec))
 
 

@@ -31,7 +31,7 @@ def info(kind=_lib.GROUP_FULL, window=0):
     group.kind, group.window = kind, window
     group.block_tokens, group.blocks_per_chunk = 4, 2
     group.n_heads, group.head_bytes, group.block_bytes = 1, 8, 32
-    group.layout, group.layers = "l", ["x"]
+    group.layout, group.layers, group.replicated = "l", ["x"], 0
     return group
 
 
@@ -256,19 +256,38 @@ class Model(unittest.TestCase):
         return Object(num_blocks=8, kv_cache_groups=[
             Object(kv_cache_spec=spec, layer_names=["x"]) for spec in specs])
 
-    def config(self, **parallel):
+    def config(self, prefix_caching=True, **parallel):
+        parallel = dict({"tensor_parallel_size": 1}, **parallel)
         return Object(parallel_config=Object(**parallel),
-                      cache_config=Object(cache_dtype="auto"))
+                      cache_config=Object(cache_dtype="auto",
+                                          enable_prefix_caching=prefix_caching))
 
     def test_what_is_not_supported_says_so(self):
-        for spec, parallel in ((MLAAttentionSpec(), {}),
+        newest = MLAAttentionSpec()
+        newest.model_version = "deepseek_v4"
+        for spec, parallel in ((newest, {}),
+                               (MLAAttentionSpec(), {"prefix_caching": False}),
+                               (type("SlidingWindowMLASpec",
+                                     (SlidingWindowSpec,), {})(), {}),
                                (type("MambaSpec", (Spec,), {})(), {}),
                                (FullAttentionSpec(), {"pipeline_parallel_size": 2})):
             with self.assertRaises(vllm_model.Unsupported):
                 vllm_model.check_supported(self.config(**parallel),
                                            self.cache(spec))
         vllm_model.check_supported(self.config(), self.cache(
-            FullAttentionSpec(), SlidingWindowSpec()))
+            FullAttentionSpec(), SlidingWindowSpec(), MLAAttentionSpec()))
+
+    def test_every_rank_of_tensor_parallel_mla_has_the_same(self):
+        cache = self.cache(FullAttentionSpec(), MLAAttentionSpec())
+        full, mla = vllm_model.groups(self.config(tensor_parallel_size=2), cache, 8)
+        self.assertEqual((full.replicated, mla.replicated), (0, 1))
+        self.assertEqual((full.to_c().replicated, mla.to_c().replicated), (0, 1))
+        self.assertEqual(mla.kind, _lib.GROUP_FULL)
+        alone = vllm_model.groups(self.config(), cache, 8)
+        self.assertEqual([info.replicated for info in alone], [0, 0])
+        # Worlds of every size share it: nothing else may tell them apart.
+        self.assertEqual(alone[1].layout, mla.layout)
+        self.assertNotEqual(full.layout, mla.layout)
 
     def test_only_the_class_says_that_blocks_drop_out_of_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(
