@@ -297,6 +297,7 @@ check_together(struct kvt__reading *r)
                   "local_disk (%s) has no effect: max_local_disk_size is 0.", origin);
     }
     kvt__check_locations(r);
+    kvt__check_numa(r);
 }
 
 void

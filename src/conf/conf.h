@@ -65,6 +65,10 @@ struct kvt_config {
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin);
 
+/* The memory node of an accelerator by gpu_to_numa_mapping, which is set.  0 or
+ * -EINVAL: it names no such device. */
+int kvt__config_numa_node(const struct kvt_config *config, uint32_t device, int *node);
+
 /* Split a list of paths at its commas, without the blanks around them and empty
  * ones.  *out is ended with free(out->items).  Returns 0 or -ENOMEM. */
 int kvt__split_paths(const char *text, struct kvt__strs *out);

@@ -174,6 +174,9 @@ void kvt__read_environment(struct kvt__reading *r);
 /* Note names of tiers in retrieve_locations and store_location that are none. */
 void kvt__check_locations(struct kvt__reading *r);
 
+/* Note a gpu_to_numa_mapping that is none, or is missing. */
+void kvt__check_numa(struct kvt__reading *r);
+
 /* Rewrite the nested form storage_backend: {...} into flat keys. */
 void kvt__flatten_nested(struct kvt__reading *r, struct kvt__node *map);
 

@@ -12,6 +12,7 @@
 #include "base/sized.h"
 #include "conf/conf.h"
 #include "engine/private.h"
+#include "mem/numa.h"
 
 #define MAX_GROUPS 64
 #define MAX_TRANSFER ((size_t)512 << 20)
@@ -239,16 +240,35 @@ smallest_chunk(const struct kvt_engine *e)
     return least;
 }
 
+/* The memory node that numa_mode names; -1: it names none, or the machine tells none. */
+static int
+memory_node(const struct kvt_engine *e, const struct kvt_config *config, int *node)
+{
+    *node = -1;
+    if (!config->numa_mode)
+        return 0;
+    if (!strcmp(config->numa_mode, "auto")) {
+        *node = kvt__numa_here();
+        return 0;
+    }
+    int err = kvt__config_numa_node(config, e->rank % e->local_ranks, node);
+    return err ? err : kvt__numa_check(*node, "gpu_to_numa_mapping");
+}
+
 static int
 open_pool(struct kvt_engine *e, const struct kvt_config *config)
 {
+    int node, err = memory_node(e, config, &node);
+
+    if (err)
+        return err;
     struct kvt__pool_params params = {
         .bytes = (size_t)(config->max_local_cpu_size * GIB),
         .phase = kvt__store_phase(e->store),
         .huge_pages = config->local_cpu_use_hugepages,
+        .node = node < 0 ? NULL : &node,
         .key = "max_local_cpu_size" };
-    int err = kvt__pool_open(&params, &e->pool);
-
+    err = kvt__pool_open(&params, &e->pool);
     if (err)
         return err;
     /* Half of the memory for transfers is kept for loads: two slots is the least that

@@ -18,6 +18,7 @@
 #include "base/thread.h"
 #include "mem/available.h"
 #include "mem/extents.h"
+#include "mem/numa.h"
 
 #define UNIT ((size_t)4096)
 #define STEP ((size_t)32 << 20) /* populated at a time */
@@ -86,6 +87,8 @@ map(struct kvt__pool *pool, const struct kvt__pool_params *params)
                          "reserved in vm.nr_hugepages?)" : "");
     pool->base = base;
     madvise(base, pool->bytes, MADV_DONTFORK);
+    if (params->node)
+        kvt__numa_prefer(base, pool->bytes, *params->node);
     if (!params->huge_pages)
         madvise(base, pool->bytes, MADV_HUGEPAGE); /* a hint only */
     return 0;

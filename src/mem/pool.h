@@ -25,6 +25,7 @@ struct kvt__pool_params {
     size_t bytes;     /* the whole pool */
     size_t phase;     /* every payload's address modulo 4096, below 4096 */
     bool huge_pages;  /* from the kernel's reserved huge pages */
+    const int *node;  /* memory node to prefer; NULL: any */
     const char *key;  /* the setting that bytes came from, for messages */
 };
 

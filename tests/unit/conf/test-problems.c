@@ -55,6 +55,18 @@ wrong_values_name_key_place_and_what_is_allowed(void **state)
         { "extra_config: [a]\n", NULL, "extra_config (file lmcache.yaml:1): use a map." },
         { "extra_config:\n  gpu_to_numa_mapping: [0]\n", NULL,
           "gpu_to_numa_mapping is a list (file lmcache.yaml:2): use a map." },
+        { "extra_config:\n  gpu_to_numa_mapping: {0: one}\n", NULL,
+          "gpu_to_numa_mapping (file lmcache.yaml:2): use a map from device numbers to "
+          "node numbers, for example {0: 0, 1: 1}." },
+        { "extra_config:\n  gpu_to_numa_mapping: {cuda: 0}\n", NULL,
+          "gpu_to_numa_mapping (file lmcache.yaml:2): use a map from device numbers to "
+          "node numbers, for example {0: 0, 1: 1}." },
+        { "extra_config:\n  gpu_to_numa_mapping: {0: -1}\n", NULL,
+          "gpu_to_numa_mapping (file lmcache.yaml:2): use a map from device numbers to "
+          "node numbers, for example {0: 0, 1: 1}." },
+        { "numa_mode: manual\n", NULL,
+          "numa_mode is manual (file lmcache.yaml:1): gpu_to_numa_mapping is needed in "
+          "extra_config, for example {0: 0, 1: 1}." },
         { NULL, "LMCACHE_EXTRA_CONFIG={\"aws_secret_access_key\": \"k\" oops}",
           "extra_config (LMCACHE_EXTRA_CONFIG): it is not JSON, line 1, column 34." },
         { NULL, "LMCACHE_EXTRA_CONFIG={\"a\": 1, \"a\": 2}",

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory policy by the bare system calls, and what /sys tells of the nodes.  A kernel
+ * without them, or a container that forbids them, is no reason not to work. */
+#include "mem/numa.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+#define NODES "/sys/devices/system/node"
+#define WORD_BITS (8 * sizeof(unsigned long))
+
+#ifndef MPOL_PREFERRED
+#define MPOL_PREFERRED 1
+#endif
+
+int
+kvt__numa_here(void)
+{
+    unsigned cpu, node;
+
+    return syscall(SYS_getcpu, &cpu, &node, NULL) ? -1 : (int)node;
+}
+
+/* The nodes with memory, as the kernel lists them: "0-1,4".  False: not told. */
+static bool
+list_nodes(char *out, size_t size)
+{
+    FILE *f = fopen(NODES "/has_memory", "re");
+    bool told;
+
+    if (!f)
+        return false;
+    told = fgets(out, (int)size, f) != NULL;
+    fclose(f);
+    out[told ? strcspn(out, "\n") : 0] = '\0';
+    return told && *out;
+}
+
+static bool
+is_listed(int node, const char *list)
+{
+    int first, last, used;
+
+    for (; sscanf(list, "%d%n", &first, &used) == 1; list += strspn(list, ",")) {
+        list += used;
+        last = first;
+        if (*list == '-' && sscanf(list, "-%d%n", &last, &used) == 1)
+            list += used;
+        if (node >= first && node <= last)
+            return true;
+    }
+    return false;
+}
+
+int
+kvt__numa_check(int node, const char *key)
+{
+    char list[256];
+
+    if (!list_nodes(list, sizeof list) || is_listed(node, list))
+        return 0;
+    return kvt__fail(EINVAL, "%s: this machine has no memory node %d; it has %s.", key,
+                     node, list);
+}
+
+/* Memory of a node that can be had at once; UINT64_MAX: not told. */
+static uint64_t
+free_on(int node)
+{
+    uint64_t kib, sum = 0;
+    char path[64], line[128];
+    bool told = false;
+
+    snprintf(path, sizeof path, NODES "/node%d/meminfo", node);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "Node %*d MemFree: %" SCNu64, &kib) != 1 &&
+            sscanf(line, "Node %*d FilePages: %" SCNu64, &kib) != 1)
+            continue;
+        told = true;
+        sum += kib << 10;
+    }
+    if (f)
+        fclose(f);
+    return told ? sum : UINT64_MAX;
+}
+
+static long
+prefer(void *at, size_t bytes, int node)
+{
+    unsigned long nodes[KVT__MAX_NODES / WORD_BITS] = { 0 };
+
+    nodes[(size_t)node / WORD_BITS] = 1UL << (size_t)node % WORD_BITS;
+    return syscall(SYS_mbind, at, bytes, MPOL_PREFERRED, nodes,
+                   (unsigned long)KVT__MAX_NODES + 1, 0UL);
+}
+
+void
+kvt__numa_prefer(void *at, size_t bytes, int node)
+{
+    uint64_t available = free_on(node);
+
+    if (prefer(at, bytes, node)) {
+        bool common = errno == ENOSYS || errno == EPERM;
+
+        kvt__log(common ? KVT_LOG_INFO : KVT_LOG_WARN, "numa_mode: memory cannot be "
+                 "taken from node %d (%s); it lies where the system puts it", node,
+                 strerror(errno));
+    } else if (available < bytes) {
+        kvt__log(KVT_LOG_WARN, "numa_mode: node %d has %" PRIu64 " MiB free of the "
+                 "pool's %zu; the rest comes from other nodes", node, available >> 20,
+                 bytes >> 20);
+    }
+}

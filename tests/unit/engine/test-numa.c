@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which memory node an engine takes its pool from. */
+#include <unistd.h>
+
+#include "unit/engine/engine-test.h"
+
+/* Open a worker, rank of two on this host, with these settings. */
+static int
+open_worker(const struct fixture *f, const char *const *settings, uint32_t rank,
+            struct kvt_engine **out)
+{
+    struct kvt_config *config = open_config(f->dir.path, settings);
+    struct kvt_group group = opaque_group();
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+
+    model.name = "test/model";
+    model.kv_dtype = "bfloat16";
+    model.world_size = 4;
+    model.rank = rank;
+    params.config = config;
+    params.role = KVT_ROLE_WORKER;
+    params.model = &model;
+    params.groups = &group;
+    params.n_groups = 1;
+    params.local_ranks = 2;
+    *out = NULL;
+    int err = kvt_engine_open(&params, out);
+    kvt_config_free(config);
+    return err;
+}
+
+static bool
+preferred_memory_is_mapped(void)
+{
+    FILE *maps = fopen("/proc/self/numa_maps", "re");
+    char line[1024];
+    bool found = false;
+
+    if (!maps)
+        skip();
+    while (fgets(line, sizeof line, maps))
+        found = found || strstr(line, " prefer:0 ") || strstr(line, " prefer (many):0 ");
+    fclose(maps);
+    return found;
+}
+
+static void
+pools_are_where_the_mapping_says(void **state)
+{
+    static const char *const settings[] = {
+        "numa_mode=manual", "gpu_to_numa_mapping={\"0\": 99, \"1\": 0}", NULL };
+    struct fixture f;
+    struct kvt_engine *engine;
+
+    (void)state;
+    fixture_init(&f);
+    assert_int_equal(open_worker(&f, settings, 3, &engine), 0); /* 1 on its host */
+    assert_true(preferred_memory_is_mapped());
+    kvt_engine_close(engine);
+    assert_false(preferred_memory_is_mapped());
+    if (!access("/sys/devices/system/node/has_memory", R_OK)) {
+        assert_int_equal(open_worker(&f, settings, 2, &engine), -EINVAL);
+        assert_non_null(strstr(kvt_last_error(), "gpu_to_numa_mapping"));
+        assert_non_null(strstr(kvt_last_error(), "no memory node 99; it has 0"));
+    }
+    f.engine = NULL;
+    fixture_fini(&f);
+}
+
+static void
+a_device_that_the_mapping_lacks_is_named(void **state)
+{
+    static const char *const settings[] = {
+        "numa_mode=manual", "gpu_to_numa_mapping={\"0\": 0}", NULL };
+    struct fixture f;
+    struct kvt_engine *engine;
+
+    (void)state;
+    fixture_init(&f);
+    assert_int_equal(open_worker(&f, settings, 1, &engine), -EINVAL);
+    assert_non_null(strstr(kvt_last_error(), "has no device 1"));
+    f.engine = NULL;
+    fixture_fini(&f);
+}
+
+static void
+by_itself_it_takes_the_node_it_runs_on(void **state)
+{
+    static const char *const settings[] = { "numa_mode=auto", NULL };
+    struct fixture f;
+
+    (void)state;
+    fixture_init(&f);
+    assert_int_equal(open_worker(&f, settings, 0, &f.engine), 0);
+    fixture_fini(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pools_are_where_the_mapping_says),
+        cmocka_unit_test(a_device_that_the_mapping_lacks_is_named),
+        cmocka_unit_test(by_itself_it_takes_the_node_it_runs_on),
+    };
+
+    return cmocka_run_group_tests_name("memory nodes of engines", tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pool on a memory node: every machine has node 0, or no nodes at all. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kvt-test.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "forbid.h"
+#include "mem/numa.h"
+#include "mem/pool.h"
+
+#define MIB ((size_t)1 << 20)
+#define PREFERRED 1
+#define OF_ADDRESS 2UL
+
+static enum kvt_log_level level;
+static int n_lines;
+
+static void
+hear(void *ctx, enum kvt_log_level said, const char *line)
+{
+    (void)ctx;
+    assert_non_null(strstr(line, "node 0"));
+    level = said;
+    n_lines++;
+}
+
+/* Open a pool on node 0 and tell the policy of its memory; -1: none can be asked. */
+static int
+policy_of_pool(void)
+{
+    int node = 0, mode = -1;
+    struct kvt__pool_params params = { .bytes = 4 * MIB, .node = &node,
+                                       .key = "max_local_cpu_size" };
+    unsigned long nodes[KVT__MAX_NODES / (8 * sizeof(long))] = { 0 };
+    struct kvt__pool *pool = NULL;
+    struct kvt__slot slot;
+
+    n_lines = 0;
+    if (kvt__pool_open(&params, &pool))
+        fail_msg("%s", kvt__why());
+    kvt__pool_wait_populated(pool, 4 * MIB);
+    assert_true(kvt__pool_acquire(pool, MIB, 0, &slot));
+    memset(slot.payload, 1, slot.bytes);
+    if (syscall(SYS_get_mempolicy, &mode, nodes, KVT__MAX_NODES + 1UL, slot.payload,
+                OF_ADDRESS))
+        mode = -1;
+    else if (mode == PREFERRED)
+        assert_int_equal(nodes[0], 1);
+    kvt__pool_release(pool, &slot);
+    kvt__pool_close(pool);
+    return mode;
+}
+
+static void
+a_pool_prefers_the_node_it_was_given(void **state)
+{
+    (void)state;
+    int mode = policy_of_pool();
+
+    if (mode < 0)
+        skip();
+    assert_int_equal(mode, PREFERRED);
+    assert_int_equal(n_lines, 0);
+}
+
+static void
+a_node_that_is_not_there_is_refused_with_those_that_are(void **state)
+{
+    (void)state;
+    if (access("/sys/devices/system/node/has_memory", R_OK))
+        skip();
+    assert_int_equal(kvt__numa_check(0, "key"), 0);
+    assert_int_equal(kvt__numa_check(1000, "key"), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "key: this machine has no memory node 1000; it has 0"));
+}
+
+static void
+this_thread_runs_on_a_node(void **state)
+{
+    (void)state;
+    int node = kvt__numa_here();
+
+    assert_in_range(node, 0, KVT__MAX_NODES - 1);
+}
+
+/* The last one: what is forbidden stays so. */
+static void
+where_it_is_forbidden_one_line_says_so(void **state)
+{
+    (void)state;
+    if (forbid(SYS_mbind, EPERM))
+        skip();
+    assert_int_not_equal(policy_of_pool(), PREFERRED);
+    assert_int_equal(n_lines, 1);
+    assert_int_equal(level, KVT_LOG_INFO);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pool_prefers_the_node_it_was_given),
+        cmocka_unit_test(a_node_that_is_not_there_is_refused_with_those_that_are),
+        cmocka_unit_test(this_thread_runs_on_a_node),
+        cmocka_unit_test(where_it_is_forbidden_one_line_says_so),
+    };
+
+    kvt_set_log(hear, NULL, KVT_LOG_INFO);
+    return cmocka_run_group_tests_name("memory nodes", tests, NULL, NULL);
+}
