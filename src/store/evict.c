@@ -7,7 +7,9 @@
 
 #include "store/private.h"
 
-#define BATCH 32
+#define FEW 32
+#define BATCH 256
+#define TRIES 16 /* walks that end without an eviction because others were faster */
 
 /* Remove the file of an entry that is being evicted.  True: it is gone. */
 static bool
@@ -28,48 +30,79 @@ remove_file(struct kvt__level *level, const struct kvt__index_entry *entry)
     return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
 }
 
-static bool
+/* 0: it is gone; -EAGAIN: it was another thread's, or is in use by now; else it is
+ * still there. */
+static int
 evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *id)
 {
     struct kvt__index_entry entry;
     struct kvt__index_claim claim;
+    int err = kvt__index_evict(level->index, id, false, &entry, &claim);
 
-    if (kvt__index_evict(level->index, id, false, &entry, &claim))
-        return false;
+    if (err)
+        return err == -ENOENT || err == -EBUSY ? -EAGAIN : err;
     if (!remove_file(level, &entry)) {
         kvt__index_restore(level->index, &claim);
-        return false;
+        return -EIO;
     }
     kvt__index_removed(level->index, &claim);
     kvt__count(store->counters, KVT__N_evicted_chunks, 1);
     kvt__count(store->counters, KVT__N_evicted_bytes, entry.bytes);
-    return true;
+    return 0;
 }
 
-/* A walk of the table is worth a few evictions, where a few are little. */
+/* How many candidates a walk of the table is to find: more where much must go. */
+static size_t
+batch_for(const struct kvt__index_totals *totals, uint64_t bytes)
+{
+    uint64_t each = totals->n_ready ? totals->used_bytes / totals->n_ready : 0;
+
+    return each && bytes / each >= FEW ? BATCH : FEW;
+}
+
+/* A walk is worth a few evictions, where a few are little. */
 static size_t
 at_least(const struct kvt__index_totals *totals)
 {
-    return totals->n_ready / BATCH < BATCH ? (size_t)totals->n_ready / BATCH : BATCH;
+    return totals->n_ready / FEW < FEW ? (size_t)totals->n_ready / FEW : FEW;
+}
+
+/* As kvt__level_evict().  raced: some were taken by others. */
+static uint64_t
+evict_some(struct kvt__store *store, struct kvt__level *level, uint64_t bytes, bool *raced)
+{
+    struct kvt__index_entry first[BATCH];
+    struct kvt__index_totals totals;
+    uint64_t gone = 0;
+    size_t n_gone = 0;
+
+    *raced = false;
+    kvt__index_get_totals(level->index, &totals);
+    size_t n = kvt__index_first(level->index, NULL, first, batch_for(&totals, bytes));
+    for (size_t i = 0; i < n && (gone < bytes || n_gone < at_least(&totals)); i++) {
+        int err = evict(store, level, &first[i].id);
+
+        *raced = *raced || err == -EAGAIN;
+        if (err)
+            continue;
+        gone += first[i].bytes;
+        n_gone++;
+    }
+    return gone;
 }
 
 uint64_t
 kvt__level_evict(struct kvt__store *store, struct kvt__level *level, uint64_t bytes)
 {
-    struct kvt__index_entry oldest[BATCH];
-    struct kvt__index_totals totals;
-    uint64_t gone = 0;
-    size_t n_gone = 0;
+    uint64_t gone;
+    bool raced;
 
-    kvt__index_get_totals(level->index, &totals);
-    size_t n = kvt__index_first(level->index, NULL, oldest, BATCH);
-    for (size_t i = 0; i < n && (gone < bytes || n_gone < at_least(&totals)); i++) {
-        if (!evict(store, level, &oldest[i].id))
-            continue;
-        gone += oldest[i].bytes;
-        n_gone++;
+    for (int t = 0; t < TRIES; t++) {
+        gone = evict_some(store, level, bytes, &raced);
+        if (gone || !raced)
+            return gone;
     }
-    return gone;
+    return 0;
 }
 
 int
@@ -83,14 +116,18 @@ kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
         return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes does not fit the limit of "
                          "%llu.", level->tier->ops->name, (unsigned long long)bytes,
                          (unsigned long long)totals.limit_bytes);
-    for (;;) {
-        if (!kvt__index_reserve(level->index, bytes))
-            return 0;
-        if (!kvt__level_evict(store, level, bytes))
+    while (kvt__index_reserve(level->index, bytes)) {
+        uint64_t most = totals.limit_bytes - bytes, short_of = bytes;
+
+        kvt__index_get_totals(level->index, &totals);
+        if (totals.used_bytes > most && totals.used_bytes - most > bytes)
+            short_of = totals.used_bytes - most; /* the limit was lowered */
+        if (!kvt__level_evict(store, level, short_of))
             return kvt__fail(ENOSPC, "%s: no room for %llu bytes and nothing to "
                              "evict", level->tier->ops->name,
                              (unsigned long long)bytes);
     }
+    return 0;
 }
 
 int
@@ -101,7 +138,7 @@ kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
     size_t n = kvt__index_first(level->index, id, oldest, 4);
 
     for (size_t i = 0; i < n; i++)
-        if (evict(store, level, &oldest[i].id))
+        if (!evict(store, level, &oldest[i].id))
             return 0;
     return kvt__fail(ENOSPC, "%s: the index is full of chunks in use",
                      level->tier->ops->name);

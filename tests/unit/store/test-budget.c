@@ -220,6 +220,60 @@ writers_and_readers_at_once_keep_the_limit(void **state)
     sem_destroy(&all_done);
 }
 
+/* All want room at the same time and begin with the same candidates. */
+static void
+a_put_that_lost_every_race_still_finds_room(void **state)
+{
+    static const char *const settings[] = { "max_remote_size=0.0005", NULL };
+    struct env *e = *state;
+    struct request *requests = calloc(N_JOBS * 4, sizeof *requests);
+    struct kvt__exec *exec = NULL;
+    char url[600];
+
+    assert_non_null(requests);
+    sem_init(&all_done, 0, 0);
+    assert_int_equal(kvt__exec_open(8, &exec), 0);
+    kvt__store_close(e->store);
+    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
+    e->store = open_store(e, url, exec, settings);
+    for (unsigned i = 0; i < N_JOBS * 4; i++) {
+        request_init(&requests[i], e, KVT__STORE_PUT, i);
+        requests[i].req.done = post;
+        kvt__store_submit(e->store, &requests[i].req);
+    }
+    for (unsigned i = 0; i < N_JOBS * 4; i++)
+        sem_wait(&all_done);
+    kvt__exec_close(exec);
+    assert_in_range(used(e), disk_bytes(e), 5 * LIMIT);
+    for (unsigned i = 0; i < N_JOBS * 4; i++) {
+        if (requests[i].req.status)
+            fail_msg("put %u: %s", i, requests[i].req.why);
+        free(requests[i].memory);
+    }
+    free(requests);
+    sem_destroy(&all_done);
+}
+
+static void
+a_limit_that_was_lowered_holds_after_one_put(void **state)
+{
+    static const char *const large[] = { "max_remote_size=0.01", NULL };
+    struct env *e = *state;
+
+    kvt__store_close(e->store);
+    e->store = open_over(e, "", large);
+    for (unsigned i = 0; i < 400; i++)
+        assert_int_equal(put(e, i), 0);
+    wait_for_tick();
+    kvt__store_close(e->store);
+    e->store = open_over(e, "", small);
+    assert_int_equal(used(e), 400 * TAKEN);
+    assert_int_equal(put(e, 1000), 0);
+    check_disk(e);
+    assert_int_equal(used(e), N_FIT * TAKEN);
+    assert_int_equal(get(e, 1000), 0);
+}
+
 /* ------------------------------------------------------------------ scanning */
 
 static void
@@ -337,6 +391,8 @@ main(void)
         TEST(full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks),
         TEST(a_chunk_larger_than_the_limit_evicts_nothing),
         TEST(writers_and_readers_at_once_keep_the_limit),
+        TEST(a_put_that_lost_every_race_still_finds_room),
+        TEST(a_limit_that_was_lowered_holds_after_one_put),
         TEST(a_scan_counts_what_the_index_lost),
         TEST(a_scan_of_more_than_the_limit_makes_room),
         TEST(two_handles_on_one_directory_share_what_they_store),
