@@ -69,6 +69,10 @@ __wrap_posix_memalign(void **out, size_t align, size_t n)
 
 struct trip {
     struct fixture f;
+    const char *const *settings;
+    uint32_t n_tokens; /* of the prompt */
+    uint32_t n_chunks; /* that are stored, its last one may be partial */
+    bool prefetch;
     struct kvt_config *config;
     struct kvt_seq *seq;
     struct kvt_load *load;
@@ -86,9 +90,11 @@ open_all(struct trip *t)
     const char *no_environment[] = { NULL };
     void *base[N_LAYERS];
     char url[300];
-    const char *settings[] = { url, "max_local_cpu_size=0.001", "chunk_size=64", NULL };
+    const char *settings[8] = { url, "max_local_cpu_size=0.001", "chunk_size=64" };
 
     snprintf(url, sizeof url, "remote_url=fs://%s", t->f.dir.path);
+    for (size_t i = 0; t->settings[i]; i++)
+        settings[3 + i] = t->settings[i];
     sources.file = "/dev/null";
     sources.environment = no_environment;
     sources.settings = settings;
@@ -127,17 +133,49 @@ make_seq(struct trip *t)
     extra.n_mm = 1;
     extra.tags = "tenant%one";
     int err = kvt_seq_new(t->f.engine, t->f.tokens, 100, &extra, &t->seq);
-    return err ? err : kvt_seq_append(t->seq, t->f.tokens + 100, N_TOKENS - 100);
+    return err ? err : kvt_seq_append(t->seq, t->f.tokens + 100, t->n_tokens - 100);
+}
+
+/* As make_io(), but that a partial chunk's description may fail. */
+static int
+describe_io(struct trip *t)
+{
+    uint32_t n = t->n_chunks, n_blocks = 0;
+    int err = kvt_seq_chunks(t->seq, 0, n, t->io.chunks);
+
+    if (err)
+        return err;
+    for (uint32_t c = 0; c < n; c++)
+        n_blocks += (t->io.chunks[c].n_tokens + BLOCK - 1) / BLOCK;
+    for (uint32_t b = 0; b < n_blocks; b++)
+        t->io.blocks[b] = (int32_t)b + 1;
+    t->io.io = (struct kvt_group_io){ .n_chunks = n, .chunks = t->io.chunks,
+                                      .blocks = t->io.blocks, .n_blocks = n_blocks };
+    return 0;
 }
 
 static int
 store_all(struct trip *t)
 {
-    make_io(&t->io, t->seq, 0, 0, 4, 1);
+    int err = describe_io(t);
+
+    if (err)
+        return err;
     t->io.io.tags = "tenant%one";
     fill_io(&t->f, &t->io);
-    int err = kvt_engine_store(t->f.engine, &t->io.io, 1);
+    err = kvt_engine_store(t->f.engine, &t->io.io, 1);
     return err ? err : kvt_engine_flush(t->f.engine, -1);
+}
+
+/* Read all to memory; nothing tells when, and a load need not wait for it. */
+static int
+prefetch_all(struct trip *t)
+{
+    struct kvt_group_io io = t->io.io;
+
+    io.blocks = NULL;
+    io.n_blocks = 0;
+    return kvt_engine_prefetch(t->f.engine, &io, 1);
 }
 
 static int
@@ -148,8 +186,10 @@ load_all(struct trip *t)
     uint64_t hit;
     int err;
 
-    while ((err = kvt_engine_lookup(t->f.engine, t->seq, 0, N_TOKENS, &hit)) == -EAGAIN)
+    while ((err = kvt_engine_lookup(t->f.engine, t->seq, 0, t->n_tokens, &hit)) == -EAGAIN)
         usleep(100);
+    if (!err && t->prefetch)
+        err = prefetch_all(t);
     if (err)
         return err;
     wipe(&t->f);
@@ -158,7 +198,7 @@ load_all(struct trip *t)
         return err;
     while (!kvt_engine_poll(t->f.engine, &done, 1))
         poll(&fd, 1, 1000);
-    for (uint32_t c = 0; c < 4; c++) {
+    for (uint32_t c = 0; c < t->n_chunks; c++) {
         int status = kvt_load_status(done, 0, c);
 
         if (!status && !chunk_is_right(&t->f, &t->io, c))
@@ -197,13 +237,11 @@ clean_up(struct trip *t)
 }
 
 static void
-every_allocation_may_fail_once(void **state)
+fail_each_once(struct trip t)
 {
-    static struct trip t;
     long nth, left = -1;
     unsigned n_told = 0;
 
-    (void)state;
     fixture_init(&t.f);
     t.f.engine = NULL;
     for (nth = 1; left < 0; nth++) {
@@ -229,11 +267,45 @@ every_allocation_may_fail_once(void **state)
     fixture_fini(&t.f);
 }
 
+static void
+every_allocation_may_fail_once(void **state)
+{
+    static const char *const settings[] = { "local_cpu=false", NULL };
+
+    (void)state;
+    fail_each_once((struct trip){ .settings = settings, .n_tokens = N_TOKENS,
+                                  .n_chunks = 4 });
+}
+
+static void
+with_chunks_that_stay_in_memory(void **state)
+{
+    static const char *const settings[] = { "local_cpu=true", NULL };
+
+    (void)state;
+    fail_each_once((struct trip){ .settings = settings, .n_tokens = N_TOKENS,
+                                  .n_chunks = 4 });
+}
+
+/* They are read from storage: what is stored does not go to memory. */
+static void
+with_a_partial_chunk_and_prefetches(void **state)
+{
+    static const char *const settings[] = {
+        "local_cpu=true", "save_unfull_chunk=true", "store_location=RemoteBackend", NULL };
+
+    (void)state;
+    fail_each_once((struct trip){ .settings = settings, .n_tokens = 4 * CHUNK - 5,
+                                  .n_chunks = 4, .prefetch = true });
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail_once),
+        cmocka_unit_test(with_chunks_that_stay_in_memory),
+        cmocka_unit_test(with_a_partial_chunk_and_prefetches),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
