@@ -101,10 +101,12 @@ class Server:
         self.start_s = None
 
     def command(self):
+        # Without a timeout vLLM ends its processes with SIGKILL.
         command = [
             self.python, "-m", "vllm.entrypoints.openai.api_server",
             "--model", self.model, "--served-model-name", "model",
             "--host", "127.0.0.1", "--port", str(self.port),
+            "--shutdown-timeout", "10",
             "--enforce-eager", "--dtype", "bfloat16"]
         if self.transfer:
             command += ["--kv-transfer-config", json.dumps(self.transfer)]

@@ -91,8 +91,6 @@ class Place:
                       "VLLM_CPU_OMP_THREADS_BIND": "nobind", **(env or {})}
         if "--max-model-len" not in args:
             args += ("--max-model-len", "8192")
-        # Else vLLM ends its processes with SIGKILL.
-        args += ("--shutdown-timeout", "10")
         return Server(self.python, self.model_directory(), self.log, transfer,
                       args, everything)
 
