@@ -215,12 +215,17 @@ class Scheduler:
         resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
         if resumed:
             self._resume(resumed)
-        block_state = getattr(output, "kv_connector_block_state", None)
-        if block_state is None and (self._requests or output.finished_req_ids):
+        # For vLLM's second model runner, resumed requests are among the new ones.
+        if output.scheduled_new_reqs:
+            self._resume(new.req_id for new in output.scheduled_new_reqs)
+        # Without that method it names only requests that got blocks in this step.
+        get_block_ids = getattr(getattr(output, "kv_connector_block_state", None),
+                                "get_block_ids", None)
+        if get_block_ids is None and self._requests:
             self._track_blocks(output)
         saves = ()
         if self._saving and output.num_scheduled_tokens:
-            saves = self._plan_saves(output.num_scheduled_tokens, block_state)
+            saves = self._plan_saves(output.num_scheduled_tokens, get_block_ids)
         if not (saves or self._loads or self._prefetches or self._cancel):
             return NOTHING
         meta = KVTierMetadata(self._loads, saves, self._prefetches, self._cancel)
@@ -232,12 +237,12 @@ class Scheduler:
         chunks again, some may have been dropped."""
         for request_id in request_ids:
             state = self._requests.get(request_id)
-            if state is not None and state.limit:
+            if state is not None and state.limit and state.saved:
                 state.saved = 0
                 state.tail_saved = False
                 self._saving[request_id] = state
 
-    def _plan_saves(self, scheduled, block_state):
+    def _plan_saves(self, scheduled, get_block_ids):
         ios = []
         for request_id in self._saving.keys() & scheduled.keys():
             state = self._saving[request_id]
@@ -249,8 +254,8 @@ class Scheduler:
             tail = (state.tail and not state.tail_saved
                     and end >= state.request.num_prompt_tokens)
             if last > state.saved or tail:
-                ids = (state.blocks if block_state is None
-                       else block_state.get_block_ids(request_id))
+                ids = (state.blocks if get_block_ids is None
+                       else get_block_ids(request_id))
                 if ids is not None:
                     if last > state.saved:
                         self._save(ios, state, ids, start, last)

@@ -6,6 +6,7 @@ layers; so every block that is read, saved or loaded can be checked.  Batches
 overlap as in vLLM: up to `depth` steps are scheduled before one is executed.
 """
 
+import dataclasses
 import json
 import logging
 import os
@@ -41,6 +42,13 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorTransferResults,
+    )
+except ImportError:
+    KVConnectorTransferResults = None
 
 logging.getLogger("vllm").setLevel(logging.ERROR)
 
@@ -85,11 +93,13 @@ def kv_cache_config(n_blocks, windows):
                  dtype=torch.float32)
     specs = [SlidingWindowSpec(sliding_window=w, **about) for w in windows]
     specs.append(FullAttentionSpec(**about))
+    fields = {field.name for field in dataclasses.fields(KVCacheConfig)}
+    more = {"hash_block_size": BLOCK} if "hash_block_size" in fields else {}
     return KVCacheConfig(
-        num_blocks=n_blocks, kv_cache_tensors=[], hash_block_size=BLOCK,
+        num_blocks=n_blocks, kv_cache_tensors=[],
         kv_cache_groups=[
             KVCacheGroupSpec(["g%d.l%d" % (g, layer) for layer in range(LAYERS)],
-                             spec) for g, spec in enumerate(specs)])
+                             spec) for g, spec in enumerate(specs)], **more)
 
 
 def kv_of(tokens, group, layer):
@@ -103,7 +113,8 @@ def kv_of(tokens, group, layer):
 
 class Sim:
     def __init__(self, store, n_blocks=64, windows=(), depth=1, seed=0,
-                 fail_rate=0.0, tell_blocks=True, **config):
+                 fail_rate=0.0, tell_blocks=True, second_runner=False,
+                 **config):
         from kvtier.connector import KVTierConnector
 
         self.random = random.Random(seed)
@@ -120,6 +131,7 @@ class Sim:
             vllm_config=self.config, kv_cache_config=self.cache, log_stats=True,
             block_size=BLOCK, hash_block_size=BLOCK,
             structured_output_manager=StructuredOutputManager(self.config))
+        self.scheduler.use_v2_model_runner |= second_runner
         self.connector = self.scheduler.connector
         if not tell_blocks:
             self._hide_block_state()
@@ -147,11 +159,11 @@ class Sim:
         self.saved = 0
 
     def _hide_block_state(self):
-        """As versions of vLLM that do not tell the connector block ids."""
+        """As versions of vLLM that do not tell the connector all block ids."""
         build = self.connector.build_connector_meta
 
         def build_without(output):
-            output.kv_connector_block_state = None
+            output.kv_connector_block_state = object()
             return build(output)
         self.connector.build_connector_meta = build_without
 
@@ -190,9 +202,10 @@ class Sim:
         """Schedule one batch; execute the oldest when `depth` are under way."""
         if self.scheduler.has_requests() or not self.flying:
             output = self.scheduler.schedule()
-            for name in output.scheduled_cached_reqs.resumed_req_ids:
-                self.tokens[name] = list(
-                    self.scheduler.requests[name].all_token_ids)
+            resumed = set(output.scheduled_cached_reqs.resumed_req_ids)
+            resumed.update(new.req_id for new in output.scheduled_new_reqs)
+            for name in resumed:
+                self._resumed(name)
             self.flying.append(output)
         if len(self.flying) >= self.depth or not self.scheduler.has_requests():
             self._execute(self.flying.pop(0))
@@ -200,6 +213,13 @@ class Sim:
             self._end_loads()
         elif self.worker._worker._loads:
             time.sleep(0.001)
+
+    def _resumed(self, name):
+        """It computes again, so what it had saved before is offered again."""
+        request = self.scheduler.requests[name]
+        self.tokens[name] = list(request.all_token_ids)
+        state = self.connector._scheduler._requests.get(name)
+        assert not state or state.saved * CHUNK <= request.num_computed_tokens
 
     def _end_loads(self):
         for load in list(self.engine.loading):
@@ -220,14 +240,20 @@ class Sim:
         meta = pickle.loads(pickle.dumps(output.kv_connector_metadata))
         worker.handle_preemptions(meta)
         worker.bind_connector_metadata(meta)
+        load_first = getattr(output, "has_sync_kv_loads", True)
+        if load_first:
+            worker.start_load_kv(None)
         sampled = self._forward(output)
-        worker.start_load_kv(None)
+        if not load_first:
+            worker.start_load_kv(None)
         worker.wait_for_save()
-        results = worker.get_transfer_results(output.finished_req_ids)
+        if KVConnectorTransferResults is None:
+            results = {"finished_recving":
+                       worker.get_finished(output.finished_req_ids)[1]}
+        else:
+            results = vars(worker.get_transfer_results(output.finished_req_ids))
         kv = KVConnectorOutput(
-            finished_sending=results.finished_sending,
-            finished_recving=results.finished_recving,
-            failed_recving=results.failed_recving,
+            **results,
             invalid_block_ids=worker.get_block_ids_with_load_errors(),
             kv_connector_stats=worker.get_kv_connector_stats())
         worker.clear_connector_metadata()
