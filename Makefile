@@ -22,6 +22,9 @@ test:
 test-aarch64:
 	scripts/test-aarch64
 
+vllm-versions:
+	scripts/test-vllm-versions
+
 e2e: all
 	python3 tests/e2e/run.py
 
@@ -34,4 +37,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench demo test test-aarch64 e2e lmcache install clean
+.PHONY: all bench demo test test-aarch64 vllm-versions e2e lmcache install clean
