@@ -136,7 +136,8 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
         .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
         .done = saved };
-    kvt__gather(view, blocks, chunk->n_tokens, slot.payload, &save->req.crc);
+    kvt__gather(view, blocks, chunk->n_tokens, slot.payload,
+                kvt__store_wants_crc(e->store) ? &save->req.crc : NULL);
     kvt__count(&e->counters, KVT__N_stores_pending, 1);
     kvt__store_submit(e->store, &save->req);
     return true;

@@ -328,6 +328,15 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
     return everywhere;
 }
 
+bool
+kvt__store_wants_crc(const struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].in_memory && !store->levels[i].no_put)
+            return true;
+    return false;
+}
+
 int
 kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
                  const struct kvt__id *id, enum kvt__where where, int64_t until_ns)

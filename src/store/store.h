@@ -110,6 +110,9 @@ int kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
 void kvt__store_unlease(struct kvt__store *store, int level,
                         const struct kvt__space *space, const struct kvt__id *id);
 
+/* Whether a PUT needs the payload's CRC32C: host memory does not. */
+bool kvt__store_wants_crc(const struct kvt__store *store);
+
 enum kvt__store_op {
     KVT__STORE_PUT,   /* slot and crc to every tier that the space is put in and that
                        * lacks it; host memory has it when it is submitted */
@@ -131,7 +134,7 @@ struct kvt__store_req {
     bool own_only;         /* PROBE: a chunk without identity is none */
     struct kvt__shape shape;
     struct kvt__slot slot;
-    uint32_t crc;          /* PUT: CRC32C of the payload */
+    uint32_t crc;          /* PUT: CRC32C of the payload, where it is wanted */
     uint64_t bytes;        /* payload bytes that it must have */
     /* Asked when its turn comes; false: it ends with -ECANCELED.  NULL: yes. */
     bool (*wanted)(const struct kvt__store_req *req);
