@@ -70,7 +70,7 @@ gather_run(struct cursor *c, unsigned char *at, size_t n)
         return;
     }
     for (size_t step; n; n -= step, at += step) {
-        step = n < STEP ? n : STEP;
+        step = n < STEP || !c->summed ? n : STEP;
         pass(c, at, step);
     }
 }

@@ -21,10 +21,24 @@
 
 #if defined(__x86_64__)
 
+/* How far ahead lines are fetched: what the processor fetches by itself stops at the
+ * end of each page. */
+#define AHEAD 8
+
+/* The next n lines after those. */
+static inline void
+fetch(const unsigned char *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        _mm_prefetch((const void *)(from + (AHEAD + i) * LINE), _MM_HINT_T0);
+}
+
 __attribute__((target("avx512f"))) static void
 lines_avx512(unsigned char *to, const unsigned char *from, size_t n)
 {
     for (; n >= 4; n -= 4, to += 4 * LINE, from += 4 * LINE) {
+        if (n >= AHEAD + 4)
+            fetch(from, 4);
         __m512i a = _mm512_loadu_si512(from);
         __m512i b = _mm512_loadu_si512(from + LINE);
         __m512i c = _mm512_loadu_si512(from + 2 * LINE);
@@ -47,6 +61,8 @@ lines_avx(unsigned char *to, const unsigned char *from, size_t n)
         __m256i *t = (void *)to;
         __m256i a = _mm256_loadu_si256(f), b = _mm256_loadu_si256(f + 1);
 
+        if (n > AHEAD)
+            fetch(from, 1);
         _mm256_stream_si256(t, a);
         _mm256_stream_si256(t + 1, b);
     }
@@ -61,6 +77,8 @@ lines_sse2(unsigned char *to, const unsigned char *from, size_t n)
         __m128i a = _mm_loadu_si128(f), b = _mm_loadu_si128(f + 1);
         __m128i c = _mm_loadu_si128(f + 2), d = _mm_loadu_si128(f + 3);
 
+        if (n > AHEAD)
+            fetch(from, 1);
         _mm_stream_si128(t, a);
         _mm_stream_si128(t + 1, b);
         _mm_stream_si128(t + 2, c);
