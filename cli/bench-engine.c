@@ -18,8 +18,10 @@ open_config(const char *dir, const char *const *settings, struct kvt_config **ou
     char url[4096];
     size_t n = 0;
 
-    snprintf(url, sizeof url, "remote_url=fs://%s", dir);
-    all[n++] = url;
+    if (dir) {
+        snprintf(url, sizeof url, "remote_url=fs://%s", dir);
+        all[n++] = url;
+    }
     while (*settings && n + 1 < sizeof all / sizeof *all)
         all[n++] = *settings++;
     all[n] = NULL;

@@ -42,6 +42,10 @@ int bench_file_read(const struct bench *bench, struct bench_result *out);
 int bench_file_read_threads(const struct bench *bench, struct bench_result *out);
 int bench_file_cpu(const struct bench *bench, struct bench_result *out);
 int bench_store_file(const struct bench *bench, struct bench_result *out);
+int bench_cpu_store(const struct bench *bench, struct bench_result *out);
+int bench_cpu_retrieve(const struct bench *bench, struct bench_result *out);
+int bench_cpu_store_paged(const struct bench *bench, struct bench_result *out);
+int bench_cpu_retrieve_paged(const struct bench *bench, struct bench_result *out);
 int bench_lookup_builtin(const struct bench *bench, struct bench_result *out);
 int bench_lookup_sha256(const struct bench *bench, struct bench_result *out);
 int bench_open_index(const struct bench *bench, struct bench_result *out);
@@ -85,8 +89,8 @@ void bench_catch_interrupts(void);
 
 size_t bench_chunk_bytes(const struct cli_shape *shape);
 
-/* Open an engine over dir with settings ("key=value", ends with NULL) and nothing
- * of the user's.  0 or an exit code, after saying why. */
+/* Open an engine over dir (NULL: over what the settings name) with settings
+ * ("key=value", ends with NULL) and nothing of the user's.  0 or an exit code, after saying why. */
 int bench_engine_open(const char *dir, const char *const *settings, uint32_t role,
                       const struct cli_shape *shape, struct kvt_engine **out);
 

@@ -28,6 +28,7 @@ expect() {
 }
 
 cases='file.write file.read file.read.threads file.cpu engine.store_file
+    cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
     lookup.builtin lookup.sha256_cbor open.index scan.warm scan.cold'
 
 expect 0 --list
