@@ -22,6 +22,10 @@
 #include "trace.h"
 
 #define STEP_TOKENS 2048u /* prefilled at a time */
+#define MAX_SCALE 2048u   /* 64 bytes a token */
+
+/* Llama 3.1 8B: 128 KiB a token. */
+static const struct cli_shape llama = { 32, 8, 256 };
 
 /* What is replayed, and on what. */
 struct replay {
@@ -30,13 +34,16 @@ struct replay {
     size_t n_settings;
     size_t max_requests;
     unsigned passes;
+    unsigned scale;
     struct cli_shape shape;
     bool json;
     bool progress;
 
     struct trace trace;
     uint32_t n_blocks;
+    size_t memory_bytes;
     unsigned char *memory; /* [kv][layer][block][token][head] */
+    double pool_mib;
     int32_t *tokens;
     int32_t *blocks;
     struct kvt_engine *engine;
@@ -47,7 +54,9 @@ struct result {
     double seconds;
     uint64_t tokens, hit_tokens, wrong;
     uint64_t load_bytes, load_failed, store_bytes, store_dropped;
+    uint64_t memory_tokens, storage_tokens; /* of the hits: where they were */
     double load_seconds;
+    double store_seconds; /* until all was written */
     double *lookup, *store, *load; /* seconds a request; load: of those with a hit */
     size_t n_loads;
 };
@@ -181,7 +190,7 @@ load(struct replay *r, const struct kvt_seq *seq, uint64_t hit,
  * step written before the next is computed; seconds: in calls to store. */
 static int
 store(struct replay *r, const struct kvt_seq *seq, size_t first,
-      struct kvt_chunk *chunks, double *seconds)
+      struct kvt_chunk *chunks, struct result *result, double *seconds)
 {
     uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
     size_t end = kvt_seq_tokens(seq) / chunk;
@@ -198,6 +207,7 @@ store(struct replay *r, const struct kvt_seq *seq, size_t first,
         *seconds += now() - start;
         if (!err)
             err = kvt_engine_flush(r->engine, -1);
+        result->store_seconds += now() - start;
     }
     return err;
 }
@@ -225,13 +235,26 @@ run_request(struct replay *r, size_t number, struct kvt_chunk *chunks,
         result->hit_tokens += hit;
         result->wrong += walk_tokens(r, request->n_tokens, (uint32_t)hit);
         err = store(r, seq, hit / kvt_engine_chunk_tokens(r->engine), chunks,
-                    &result->store[number]);
+                    result, &result->store[number]);
     }
     kvt_seq_free(seq);
     return err;
 }
 
 /* ------------------------------------------------------------------------ a pass */
+
+static double
+pool_mib(const struct kvt_config *config)
+{
+    char *text = kvt_config_json(config);
+    json_t *settings = text ? json_loads(text, 0, NULL) : NULL;
+    json_t *size = json_object_get(settings, "max_local_cpu_size");
+    double mib = json_number_value(json_object_get(size, "value")) * 1024;
+
+    json_decref(settings);
+    kvt_free(text);
+    return mib;
+}
 
 static int
 open_engine(struct replay *r)
@@ -244,9 +267,22 @@ open_engine(struct replay *r)
     int err = kvt_config_open(&sources, &config);
     if (err)
         return err;
+    r->pool_mib = pool_mib(config);
     err = cli_engine_open(config, "replay", KVT_ROLE_BOTH, &r->shape, &r->engine);
     kvt_config_free(config);
     return err ? err : cli_engine_view(r->engine, &r->shape, r->memory, r->n_blocks, 0);
+}
+
+static void
+read_counters(const struct replay *r, struct result *result)
+{
+    uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
+    uint64_t in_memory = cli_counter(r->engine, "memory_hits");
+
+    result->memory_tokens = in_memory * chunk;
+    result->storage_tokens = (cli_counter(r->engine, "load_chunks") - in_memory) * chunk;
+    result->store_bytes = cli_counter(r->engine, "store_bytes");
+    result->store_dropped = cli_counter(r->engine, "store_dropped");
 }
 
 static int
@@ -281,8 +317,7 @@ run_pass(struct replay *r, unsigned pass, struct result *result)
     if (err)
         cli_fail(err);
     if (r->engine) {
-        result->store_bytes = cli_counter(r->engine, "store_bytes");
-        result->store_dropped = cli_counter(r->engine, "store_dropped");
+        read_counters(r, result);
         kvt_engine_close(r->engine);
         r->engine = NULL;
     }
@@ -310,23 +345,39 @@ percentile(double *values, size_t n, double p)
     return values[(size_t)(p * (double)(n - 1) + 0.5)] * 1e3;
 }
 
+static double
+share(uint64_t part, uint64_t all)
+{
+    return all ? (double)part / (double)all : 0;
+}
+
+static double
+gb_per_s(uint64_t bytes, double seconds)
+{
+    return seconds > 0 ? (double)bytes / seconds * 1e-9 : 0;
+}
+
 static json_t *
 result_json(const struct replay *r, unsigned pass, struct result *x)
 {
+    uint64_t each = 2u * r->shape.n_layers * token_bytes(r);
+    uint64_t loaded = (x->memory_tokens + x->storage_tokens) * each;
     size_t n = r->trace.n;
 
-    return json_pack("{s:i, s:I, s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:f,"
-                     " s:f, s:f, s:f, s:f, s:f, s:f}",
+    return json_pack("{s:i, s:I, s:f, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I,"
+                     " s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
         "pass", (int)pass, "requests", (json_int_t)n, "seconds", x->seconds,
         "tokens", (json_int_t)x->tokens, "hit_tokens", (json_int_t)x->hit_tokens,
-        "hit_rate", x->tokens ? (double)x->hit_tokens / (double)x->tokens : 0.0,
+        "hit_rate", share(x->hit_tokens, x->tokens),
+        "memory_hit_rate", share(x->memory_tokens, x->tokens),
+        "storage_hit_rate", share(x->storage_tokens, x->tokens),
         "load_bytes", (json_int_t)x->load_bytes,
         "load_failed", (json_int_t)x->load_failed,
         "wrong_tokens", (json_int_t)x->wrong,
         "store_bytes", (json_int_t)x->store_bytes,
         "store_dropped", (json_int_t)x->store_dropped,
-        "load_gb_per_s",
-        x->load_seconds > 0 ? (double)x->load_bytes / x->load_seconds / 1e9 : 0.0,
+        "load_gb_per_s", gb_per_s(loaded, x->load_seconds),
+        "store_gb_per_s", gb_per_s(x->store_bytes, x->store_seconds),
         "lookup_p50_ms", percentile(x->lookup, n, 0.5),
         "lookup_p99_ms", percentile(x->lookup, n, 0.99),
         "store_p50_ms", percentile(x->store, n, 0.5),
@@ -349,9 +400,12 @@ print_table(const json_t *passes)
         { "tokens asked", "tokens", "%14.0f", 1 },
         { "tokens found", "hit_tokens", "%14.0f", 1 },
         { "hit rate, %", "hit_rate", "%14.1f", 100 },
-        { "read, MB", "load_bytes", "%14.1f", 1e-6 },
-        { "read while waiting, GB/s", "load_gb_per_s", "%14.2f", 1 },
-        { "written, MB", "store_bytes", "%14.1f", 1e-6 },
+        { "  from host memory, %", "memory_hit_rate", "%14.1f", 100 },
+        { "  from storage, %", "storage_hit_rate", "%14.1f", 100 },
+        { "read from storage, MB", "load_bytes", "%14.1f", 1e-6 },
+        { "stored, MB", "store_bytes", "%14.1f", 1e-6 },
+        { "retrieve, GB/s", "load_gb_per_s", "%14.2f", 1 },
+        { "store, GB/s", "store_gb_per_s", "%14.2f", 1 },
         { "chunks dropped", "store_dropped", "%14.0f", 1 },
         { "chunks not loaded", "load_failed", "%14.0f", 1 },
         { "tokens with wrong bytes", "wrong_tokens", "%14.0f", 1 },
@@ -381,16 +435,25 @@ print_table(const json_t *passes)
 static void
 print_results(const struct replay *r, json_t *passes)
 {
+    double kv_mib = (double)r->memory_bytes / (double)(1 << 20), peak_mib, rest_mib;
     struct rusage usage;
 
     getrusage(RUSAGE_SELF, &usage);
+    peak_mib = (double)usage.ru_maxrss / 1024;
+    rest_mib = peak_mib - r->pool_mib - kv_mib;
     if (!r->json) {
         print_table(passes);
-        printf("%-26s%14.1f\n", "peak memory, MiB", (double)usage.ru_maxrss / 1024);
+        printf("%-26s%14.1f\n", "peak memory, MiB", peak_mib);
+        printf("%-26s%14.1f\n", "  of it the pool", r->pool_mib);
+        printf("%-26s%14.1f\n", "  the engine's paged KV", kv_mib);
+        printf("%-26s%14.1f\n", "  the rest", rest_mib);
         return;
     }
-    json_t *all = json_pack("{s:O, s:f}", "passes", passes, "peak_memory_mib",
-                            (double)usage.ru_maxrss / 1024);
+    json_t *all = json_pack("{s:O, s:i, s:I, s:f, s:f, s:f, s:f}", "passes", passes,
+        "scale", (int)r->scale,
+        "bytes_per_token", (json_int_t)(2u * r->shape.n_layers * token_bytes(r)),
+        "peak_memory_mib", peak_mib, "pool_mib", r->pool_mib, "kv_mib", kv_mib,
+        "rest_mib", rest_mib);
     json_dumpf(all, stdout, JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(all);
@@ -432,16 +495,16 @@ run_trace(struct replay *r, const char *path)
     if (code)
         return code;
     r->n_blocks = r->trace.longest / CLI_BLOCK_TOKENS + 2;
-    size_t bytes = (size_t)2 * r->shape.n_layers * r->n_blocks * CLI_BLOCK_TOKENS *
-                   token_bytes(r);
-    r->memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    r->memory_bytes = (size_t)2 * r->shape.n_layers * r->n_blocks * CLI_BLOCK_TOKENS *
+                      token_bytes(r);
+    r->memory = aligned_alloc(64, (r->memory_bytes + 63) / 64 * 64);
     r->tokens = calloc(r->trace.longest, sizeof *r->tokens);
     r->blocks = calloc(r->n_blocks, sizeof *r->blocks);
     if (r->memory && r->tokens && r->blocks) {
         code = run_passes(r);
     } else {
         fprintf(stderr, "kvtier replay: %zu MiB of paged KV for the longest request do "
-                "not fit into memory; use fewer --layers\n", bytes >> 20);
+                "not fit into memory; use a larger --scale\n", r->memory_bytes >> 20);
         code = CLI_ENVIRONMENT;
     }
     free(r->memory);
@@ -461,6 +524,29 @@ parse_count(const char *text, unsigned long most, unsigned long *out)
     return *text >= '0' && *text <= '9' && !*end && !errno && *out && *out <= most;
 }
 
+static bool
+is_power_of_two(unsigned long n)
+{
+    return !(n & (n - 1));
+}
+
+/* Fewer layers, then fewer heads, then smaller ones. */
+static struct cli_shape
+scaled(unsigned scale)
+{
+    struct cli_shape shape = llama;
+
+    for (; scale > 1; scale /= 2) {
+        if (shape.n_layers > 1)
+            shape.n_layers /= 2;
+        else if (shape.n_heads > 1)
+            shape.n_heads /= 2;
+        else
+            shape.head_bytes /= 2;
+    }
+    return shape;
+}
+
 static int
 replay_run(int argc, char **argv)
 {
@@ -469,11 +555,11 @@ replay_run(int argc, char **argv)
         { "set", required_argument, NULL, 's' },
         { "requests", required_argument, NULL, 'n' },
         { "passes", required_argument, NULL, 'p' },
-        { "layers", required_argument, NULL, 'l' },
+        { "scale", required_argument, NULL, 'k' },
         { "json", no_argument, NULL, 'j' },
         { 0 },
     };
-    struct replay r = { .max_requests = SIZE_MAX, .passes = 1, .shape = { 2, 8, 256 },
+    struct replay r = { .max_requests = SIZE_MAX, .passes = 1, .scale = 16,
                         .progress = isatty(2) };
     unsigned long n;
     int c;
@@ -500,10 +586,11 @@ replay_run(int argc, char **argv)
                 return cli_usage(&cli_replay, "--passes '%s' is not in 1..100", optarg);
             r.passes = (unsigned)n;
             break;
-        case 'l':
-            if (!parse_count(optarg, CLI_MAX_LAYERS, &n))
-                return cli_usage(&cli_replay, "--layers '%s' is not in 1..256", optarg);
-            r.shape.n_layers = (uint32_t)n;
+        case 'k':
+            if (!parse_count(optarg, MAX_SCALE, &n) || !is_power_of_two(n))
+                return cli_usage(&cli_replay, "--scale '%s' is no power of two up to %u",
+                                 optarg, MAX_SCALE);
+            r.scale = (unsigned)n;
             break;
         case 'j':
             r.json = true;
@@ -515,6 +602,7 @@ replay_run(int argc, char **argv)
     }
     if (argc - optind != 1)
         return cli_usage(&cli_replay, "one trace file is needed");
+    r.shape = scaled(r.scale);
     return run_trace(&r, argv[optind]);
 }
 
@@ -526,14 +614,16 @@ const struct cli_command cli_replay = {
         "Reads a trace of requests (one JSON object a line with input_length and\n"
         "hash_ids, as Mooncake publishes them), and does for each what an engine\n"
         "would: look up, load the hit into paged KV, check it, store the rest.\n"
-        "The KV has the heads of Llama 3.1 8B (8 of 128, bfloat16), in fewer layers.\n"
+        "The KV has the shape of Llama 3.1 8B (128 KiB a token), scaled down: budgets\n"
+        "divided by the same number give the hit rates of the large machine.\n"
         "\n"
         "  --config FILE    configuration, as for an engine\n"
         "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/tmp/kv\n"
         "  --requests N     only the first N requests\n"
         "  --passes N       run the trace N times, with a restart before each further\n"
         "                   pass (default 1)\n"
-        "  --layers N       layers of the KV (default 2: 8 KiB a token)\n"
+        "  --scale N        divide the bytes of a token by N, a power of two: first the\n"
+        "                   layers, then the heads, then their size (default 16: 8 KiB)\n"
         "  --json           print one JSON object\n"
         "\n"
         "Exit code 1 says that bytes came back wrong or a promised chunk did not.\n",

@@ -222,7 +222,7 @@ def replay(args):
                                         dir=workplace.cache_directory()))
         with progress.step("replaying 60 requests of a trace, twice"):
             done = subprocess.run(
-                [kvtier, "replay", "--passes", "2", "--layers", "1", "--json",
+                [kvtier, "replay", "--passes", "2", "--scale", "32", "--json",
                  "--set", "max_local_cpu_size=0.5",
                  "--set", f"remote_url=fs://{os.path.abspath(store)}",
                  os.path.join(workplace.DEMO, "trace.jsonl")],

@@ -1,0 +1,78 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# kvtier replay: what it finds of a small trace, where, exit codes, JSON.
+#   KVTIER=build/kvtier sh tests/cli/replay.sh
+set -u
+kvtier=${KVTIER:?set KVTIER to the program}
+case $kvtier in /*) ;; *) kvtier=$PWD/$kvtier ;; esac
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+failed=0
+
+fail() {
+    echo "FAIL: $*"
+    cat out err
+    failed=1
+}
+
+# expect CODE ARGUMENTS...: run, output in out and err
+expect() {
+    want=$1
+    shift
+    "$kvtier" replay "$@" >out 2>err
+    got=$?
+    [ $got -eq "$want" ] || fail "kvtier replay $*: exit $got, not $want"
+}
+
+# The second request is the first one and goes on.
+cat >trace <<END
+{"input_length": 1024, "hash_ids": [1, 2]}
+{"input_length": 1536, "hash_ids": [1, 2, 3]}
+END
+store="--set remote_url=fs://$dir/store --set max_local_cpu_size=0.0625"
+
+expect 0 --scale 1024 --passes 2 --json $store trace
+if command -v python3 >/dev/null; then
+    python3 - out <<'END' || fail 'the JSON is not as it should be'
+import json, sys
+
+all = json.load(open(sys.argv[1]))
+assert all["scale"] == 1024 and all["bytes_per_token"] == 128, all
+assert all["pool_mib"] == 64 and all["kv_mib"] > 0, all
+first, second = all["passes"]
+# A hit leaves a token to compute, and is whole chunks.
+assert first["tokens"] == 2560 and first["hit_tokens"] == 1024, first
+assert second["hit_tokens"] == 768 + 1280, second
+for one in first, second:
+    found = one["hit_tokens"] / one["tokens"]
+    assert abs(one["hit_rate"] - found) < 1e-4, one
+    where = one["memory_hit_rate"] + one["storage_hit_rate"]
+    assert abs(where - found) < 1e-4, one
+    assert one["wrong_tokens"] == one["load_failed"] == 0, one
+    for name in ("lookup", "store", "retrieve"):
+        assert 0 <= one[name + "_p50_ms"] <= one[name + "_p99_ms"], one
+assert first["memory_hit_rate"] > 0, first
+assert first["storage_hit_rate"] == 0 and first["load_bytes"] == 0, first
+assert first["store_bytes"] == 1536 * 128 and first["store_gb_per_s"] > 0, first
+# After the restart memory is empty: the first request is read, the second
+# finds what the first brought.
+assert second["load_bytes"] > 0 and second["memory_hit_rate"] > 0, second
+END
+fi
+
+expect 0 --scale 1024 --requests 1 $store trace
+grep -q '^  from host memory, % ' out || fail 'no row for host memory'
+grep -q '^  of it the pool  *64.0$' out || fail 'no row for the pool'
+
+expect 2 --scale 3 $store trace
+grep -q "scale '3'" err || fail 'the scale is not named'
+expect 2 --scale 4096 $store trace
+expect 2 $store
+expect 2 $store absent
+echo '{"input_length": 1024, "hash_ids": [1]}' >short
+expect 2 $store short
+grep -q 'line 1' err || fail 'the line is not named'
+[ $failed -eq 0 ] && echo 'cli/replay: passed'
+exit $failed
