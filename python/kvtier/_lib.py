@@ -397,7 +397,7 @@ class Engine:
         _check(lib().kvt_engine_set_view(self.handle, group, ctypes.byref(view)))
 
     def seq(self, tokens, lora=None, cache_salt=None, mm=(), tags=None):
-        """tokens: array('i'); mm: [(id, first token, number of tokens)]."""
+        """tokens: array('i') or array('I'); mm: [(id, first token, number of tokens)]."""
         items = (MmItem * len(mm))(*((_bytes(i), at, n) for i, at, n in mm))
         extra = SeqExtra(
             lora=_bytes(lora),
