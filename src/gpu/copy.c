@@ -10,11 +10,12 @@
 #include "base/crc32c.h"
 #include "gpu/stream.h"
 
-/* Copied, then summed: fits the first cache, twice. */
-#define STEP ((size_t)8 << 10)
+/* Copied, then summed: fits the first cache, twice; as much as is streamed at once. */
+#define STEP ((size_t)16 << 10)
 
 /* Shorter runs are gathered in a stage first, to be streamed together. */
 #define SHORT_RUN ((size_t)2 << 10)
+#define STAGE ((size_t)8 << 10)
 
 /* One side of a copy that goes through the chunk in order. */
 struct cursor {
@@ -25,7 +26,7 @@ struct cursor {
     bool summed;
     uint32_t crc;
     size_t staged;
-    unsigned char stage[STEP] __attribute__((aligned(64)));
+    unsigned char stage[STAGE] __attribute__((aligned(64)));
 };
 
 uint64_t
@@ -62,7 +63,7 @@ flush(struct cursor *c)
 static void
 gather_run(struct cursor *c, unsigned char *at, size_t n)
 {
-    if (c->staged + n > STEP || (c->staged && n >= SHORT_RUN))
+    if (c->staged + n > STAGE || (c->staged && n >= SHORT_RUN))
         flush(c);
     if (n < SHORT_RUN) {
         memcpy(c->stage + c->staged, at, n);
