@@ -227,8 +227,16 @@ resident_pages(void)
     return resident;
 }
 
+static bool
+turns_over(const struct rig *r, const struct kvt_engine *engine)
+{
+    uint64_t gone = cli_counter(engine, "evicted_chunks");
+
+    return gone && cli_counter(engine, "store_chunks") - gone >= r->n_chunks;
+}
+
 /* The pool is populated in the background: wait until we grow no more, then store until
- * chunks are evicted. */
+ * all chunks have room and older ones are evicted. */
 static int
 fill_pool(struct rig *r, struct kvt_engine *engine)
 {
@@ -241,7 +249,7 @@ fill_pool(struct rig *r, struct kvt_engine *engine)
         before = now;
         usleep(300000);
     }
-    while (!code && !cli_counter(engine, "evicted_chunks"))
+    while (!code && !turns_over(r, engine))
         code = bench_interrupted() ? CLI_ENVIRONMENT
                                    : store_chunks(r, engine, &cost, &n_stored);
     return code;
