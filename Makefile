@@ -13,6 +13,9 @@ $(BUILD)/build.ninja:
 bench: all
 	$(BUILD)/kvtier bench
 
+bench-vllm: all
+	python3 bench/vllm.py
+
 demo: all
 	python3 demo/demo.py
 
@@ -37,4 +40,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench demo test test-aarch64 vllm-versions e2e lmcache install clean
+.PHONY: all bench bench-vllm demo test test-aarch64 vllm-versions e2e lmcache install \
+    clean

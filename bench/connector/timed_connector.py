@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KVTierConnector with a clock around every method that vLLM calls in a step.
+
+KVTIER_BENCH_STEPS=FILE takes one line a step: the nanoseconds spent inside, and
+the number of calls.  A step ends where the scheduler plans the next one.  With
+one worker vLLM runs both halves of the connector in one process; the numbers
+are theirs together.
+"""
+import os
+import time
+
+from kvtier.connector import KVTierConnector
+
+METHODS = (
+    "build_connector_meta", "bind_connector_metadata", "clear_connector_metadata",
+    "start_load_kv", "wait_for_layer_load", "save_kv_layer", "wait_for_save",
+    "get_finished", "get_transfer_results", "get_block_ids_with_load_errors",
+    "handle_preemptions", "get_kv_connector_stats", "get_kv_connector_kv_cache_events",
+    "get_finished_count", "build_connector_worker_meta", "on_new_request",
+    "get_num_new_matched_tokens", "update_state_after_alloc",
+    "update_connector_output", "request_finished", "request_finished_all_groups",
+    "take_events", "has_pending_push_work",
+)
+_LINES_A_WRITE = 256
+
+
+class _Steps:
+    def __init__(self):
+        self.lines = []
+        self.spent = self.calls = self.depth = 0
+
+    def end(self):
+        self.lines.append("%d %d\n" % (self.spent, self.calls))
+        self.spent = self.calls = 0
+        if len(self.lines) == _LINES_A_WRITE:
+            with open(os.environ["KVTIER_BENCH_STEPS"], "a") as f:
+                f.writelines(self.lines)
+            self.lines.clear()
+
+
+_steps = _Steps()
+
+
+def _timed(name, method):
+    def call(self, *args, **kwargs):
+        if name == "build_connector_meta":
+            _steps.end()
+        if _steps.depth:  # called by another that is timed
+            return method(self, *args, **kwargs)
+        _steps.depth = 1
+        began = time.perf_counter_ns()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            _steps.spent += time.perf_counter_ns() - began
+            _steps.calls += 1
+            _steps.depth = 0
+    return call
+
+
+class TimedConnector(KVTierConnector):
+    pass
+
+
+for _name in METHODS:
+    if hasattr(KVTierConnector, _name):
+        setattr(TimedConnector, _name,
+                _timed(_name, getattr(KVTierConnector, _name)))
