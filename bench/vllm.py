@@ -48,13 +48,15 @@ class Bench:
         self.directory = directory
         self.store = os.path.join(directory, "store")
         self.model = workplace.small_model(python)
+        with open(os.path.join(self.model, "config.json")) as config:
+            self.vocabulary = json.load(config)["vocab_size"]
         self.random = random.Random(1)
         self.prompts = [self.prompt(args.tokens) for _ in range(args.prompts)]
         os.mkdir(self.store)
 
     def prompt(self, n_tokens):
         return workplace.whole_chunks(
-            [self.random.randrange(2, 4000) for _ in range(n_tokens)])
+            [self.random.randrange(2, self.vocabulary) for _ in range(n_tokens)])
 
     @contextlib.contextmanager
     def server(self, what, transfer, env=(), **settings):
