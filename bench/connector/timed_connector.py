@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """KVTierConnector with a clock around every method that vLLM calls in a step.
 
-KVTIER_BENCH_STEPS=FILE takes one line a step: the nanoseconds spent inside, and
-the number of calls.  A step ends where the scheduler plans the next one.  With
-one worker vLLM runs both halves of the connector in one process; the numbers
-are theirs together.
+KVTIER_BENCH_STEPS=FILE: each process writes FILE.<pid>, one line a step: the
+nanoseconds spent inside, and the number of calls.  A step begins where the
+scheduler plans it, in a worker's process where its plan arrives.
 """
 import os
 import time
@@ -21,6 +20,7 @@ METHODS = (
     "update_connector_output", "request_finished", "request_finished_all_groups",
     "take_events", "has_pending_push_work",
 )
+BEGINS = ("build_connector_meta", "bind_connector_metadata")
 _LINES_A_WRITE = 256
 
 
@@ -28,12 +28,14 @@ class _Steps:
     def __init__(self):
         self.lines = []
         self.spent = self.calls = self.depth = 0
+        self.begins = None  # the first of BEGINS to be called in this process
 
     def end(self):
         self.lines.append("%d %d\n" % (self.spent, self.calls))
         self.spent = self.calls = 0
         if len(self.lines) == _LINES_A_WRITE:
-            with open(os.environ["KVTIER_BENCH_STEPS"], "a") as f:
+            path = "%s.%d" % (os.environ["KVTIER_BENCH_STEPS"], os.getpid())
+            with open(path, "a") as f:
                 f.writelines(self.lines)
             self.lines.clear()
 
@@ -43,8 +45,10 @@ _steps = _Steps()
 
 def _timed(name, method):
     def call(self, *args, **kwargs):
-        if name == "build_connector_meta":
-            _steps.end()
+        if name in BEGINS:
+            _steps.begins = _steps.begins or name
+            if name == _steps.begins:
+                _steps.end()
         if _steps.depth:  # called by another that is timed
             return method(self, *args, **kwargs)
         _steps.depth = 1
