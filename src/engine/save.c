@@ -93,7 +93,8 @@ all_real(const struct kvt__view *view, const int32_t *blocks, uint32_t n)
 }
 
 /* Half of what chunks may not stay in is kept for loads.  With nothing under way, what
- * is free does not lie together. */
+ * is free does not lie together; but memory that is still being populated is not worth
+ * what is in the rest. */
 static bool
 take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 {
@@ -101,7 +102,7 @@ take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 
     return kvt__pool_acquire(e->pool, bytes, keep, out) ||
            (!kvt__counted(&e->counters, KVT__N_stores_pending) &&
-            kvt__store_reclaim(e->store, bytes) &&
+            kvt__pool_is_populated(e->pool) && kvt__store_reclaim(e->store, bytes) &&
             kvt__pool_acquire(e->pool, bytes, keep, out));
 }
 

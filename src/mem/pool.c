@@ -257,6 +257,15 @@ kvt__pool_used(struct kvt__pool *pool)
     return used;
 }
 
+bool
+kvt__pool_is_populated(struct kvt__pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    bool all = pool->populated_bytes == pool->bytes;
+    pthread_mutex_unlock(&pool->lock);
+    return all;
+}
+
 void
 kvt__pool_wait_populated(struct kvt__pool *pool, size_t bytes)
 {

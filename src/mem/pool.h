@@ -59,6 +59,9 @@ bool kvt__pool_fits(const struct kvt__pool *pool, size_t bytes);
 size_t kvt__pool_bytes(const struct kvt__pool *pool);
 size_t kvt__pool_used(struct kvt__pool *pool);
 
+/* Whether all of it is populated. */
+bool kvt__pool_is_populated(struct kvt__pool *pool);
+
 /* Wait until the first bytes of the pool (all, if it has fewer) are populated.
  * Blocks. */
 void kvt__pool_wait_populated(struct kvt__pool *pool, size_t bytes);

@@ -248,6 +248,30 @@ slow_storage_drops_stores_and_blocks_nobody(void **state)
     assert_int_equal(counter(f, "load_corrupt"), 0);
 }
 
+/* Memory is populated in the background: what is there first fills up at once. */
+static void
+nothing_is_pushed_out_before_the_limit(void **state)
+{
+    static const char *const settings[] = { "remote_url=", "local_cpu=true",
+                                            "max_local_cpu_size=2", NULL };
+    struct fixture *f = *state;
+
+    fixture_open(f, settings);
+    for (uint32_t prompt = 0; prompt < 1000; prompt++) {
+        struct kvt_seq *seq;
+        struct io io;
+
+        set_tokens(f, prompt);
+        seq = new_seq(f, N_TOKENS);
+        make_io(&io, seq, 0, 0, N_CHUNKS, 1); /* whatever is in the blocks */
+        assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
+        kvt_seq_free(seq);
+    }
+    assert_int_equal(counter(f, "evicted_chunks"), 0);
+    assert_int_equal(counter(f, "store_dropped") + counter(f, "store_chunks"),
+                     1000 * N_CHUNKS);
+}
+
 static void
 a_reset_forgets_what_is_in_memory(void **state)
 {
@@ -389,6 +413,7 @@ main(void)
         TEST(a_promised_chunk_stays_however_much_is_stored),
         TEST(with_all_memory_promised_loads_and_stores_go_on),
         TEST(slow_storage_drops_stores_and_blocks_nobody),
+        TEST(nothing_is_pushed_out_before_the_limit),
         TEST(a_reset_forgets_what_is_in_memory),
         TEST(without_memory_and_storage_the_open_says_what_to_set),
         TEST(a_scheduler_sees_what_its_worker_has),
