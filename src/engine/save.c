@@ -92,17 +92,17 @@ all_real(const struct kvt__view *view, const int32_t *blocks, uint32_t n)
     return true;
 }
 
-/* Half of what chunks may not stay in is kept for loads.  With nothing under way, what
- * is free does not lie together; but memory that is still being populated is not worth
- * what is in the rest. */
+/* Half of what chunks may not stay in is kept for loads.  Where there is no slot, what is
+ * free does not lie together, or is still being populated: then a chunk that storage has
+ * gives way, but not one that is nowhere else. */
 static bool
 take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 {
     size_t keep = e->transfer_bytes / 2;
 
     return kvt__pool_acquire(e->pool, bytes, keep, out) ||
-           (!kvt__counted(&e->counters, KVT__N_stores_pending) &&
-            kvt__pool_is_populated(e->pool) && kvt__store_reclaim(e->store, bytes) &&
+           ((kvt__store_wants_crc(e->store) || kvt__pool_is_populated(e->pool)) &&
+            kvt__store_reclaim(e->store, bytes) &&
             kvt__pool_acquire(e->pool, bytes, keep, out));
 }
 
