@@ -311,6 +311,9 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         .rank = e->rank, .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
         .object_bytes = smallest_chunk(e) };
+    if (!memory.limit_bytes && !kvt__store_n_tiers(e->store))
+        return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB leave no room for a chunk to "
+                         "stay in, and there is no storage; raise it.", pool_bytes >> 20);
     return memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
 }
 

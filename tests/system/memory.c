@@ -285,11 +285,10 @@ a_reset_forgets_what_is_in_memory(void **state)
     assert_int_equal(load_all(f), N_CHUNKS);
 }
 
-static void
-without_memory_and_storage_the_open_says_what_to_set(void **state)
+/* The sentence of an open that fails. */
+static const char *
+refusal(struct fixture *f, const char *const *settings)
 {
-    static const char *const settings[] = { "remote_url=", "local_cpu=false", NULL };
-    struct fixture *f = *state;
     struct kvt_config *config = open_config(f->dir.path, settings);
     struct kvt_group group = opaque_group();
     struct kvt_model model = KVT_INIT(struct kvt_model);
@@ -304,9 +303,20 @@ without_memory_and_storage_the_open_says_what_to_set(void **state)
     params.groups = &group;
     params.n_groups = 1;
     assert_int_equal(kvt_engine_open(&params, &f->engine), -EINVAL);
-    assert_non_null(strstr(kvt_last_error(), "local_cpu"));
     f->engine = NULL;
     kvt_config_free(config);
+    return kvt_last_error();
+}
+
+static void
+without_memory_and_storage_the_open_says_what_to_set(void **state)
+{
+    static const char *const none[] = { "remote_url=", "local_cpu=false", NULL };
+    static const char *const tiny[] = { "remote_url=", "local_cpu=true",
+                                        "max_local_cpu_size=0.0000687", NULL };
+
+    assert_non_null(strstr(refusal(*state, none), "local_cpu"));
+    assert_non_null(strstr(refusal(*state, tiny), "max_local_cpu_size"));
 }
 
 /* --------------------------------------------------------------- two processes */
