@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What cmocka.h wants included before it. */
+ * cmocka, with what it wants included before it, and a wait for the wall clock. */
 #ifndef KVT_TEST_H
 #define KVT_TEST_H
 
@@ -10,5 +10,17 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+#include "base/clock.h"
+
+/* The wall clock that recency comes from ticks coarsely: wait for another time. */
+static inline void
+wait_for_tick(void)
+{
+    int64_t now = kvt__wall_ns();
+
+    while (kvt__wall_ns() == now)
+        continue;
+}
 
 #endif

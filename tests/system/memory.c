@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
-#include "base/clock.h"
 #include "system/system-test.h"
 
 /* Room for 12 of the 24 KiB chunks to stay (32 KiB each with what is around them) and
@@ -103,16 +102,6 @@ what_was_read_stays_in_memory(void **state)
     assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
 }
 
-/* The wall clock that recency comes from ticks coarsely. */
-static void
-wait_for_a_tick(void)
-{
-    int64_t begun = kvt__wall_ns();
-
-    while (kvt__wall_ns() - begun < 4096)
-        continue;
-}
-
 static void
 what_is_prefetched_needs_no_read_later(void **state)
 {
@@ -166,7 +155,7 @@ the_longest_unused_goes_first_and_the_rest_stays_right(void **state)
         set_tokens(f, prompt);
         store_chunks(f, 0, 4);
         assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
-        wait_for_a_tick();
+        wait_for_tick();
     }
     set_tokens(f, 5);
     assert_int_equal(load_all(f), 4);

@@ -116,14 +116,6 @@ write_chunks(const struct fixture *f, size_t first, uint32_t n)
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
 }
 
-/* For tests whose state is a fixture. */
-static inline int
-fixture_teardown(void **state)
-{
-    fixture_fini(*state);
-    return 0;
-}
-
 /* What became of a prompt that was looked up and loaded. */
 struct outcome {
     uint32_t promised, loaded;

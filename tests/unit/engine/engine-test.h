@@ -194,6 +194,13 @@ fixture_fini(struct fixture *f)
     temp_dir_remove(&f->dir);
 }
 
+static inline int
+fixture_teardown(void **state)
+{
+    fixture_fini(*state);
+    return 0;
+}
+
 static inline struct kvt_seq *
 new_seq(const struct fixture *f, size_t n_tokens)
 {

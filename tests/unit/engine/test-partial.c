@@ -19,13 +19,6 @@ setup(void **state)
     return 0;
 }
 
-static int
-teardown(void **state)
-{
-    fixture_fini(*state);
-    return 0;
-}
-
 static void
 reopen(struct fixture *f, const char *const *settings)
 {
@@ -422,7 +415,7 @@ with_a_window_what_a_naive_search_finds_is_found(void **state)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(the_partial_chunk_is_named_as_in_python),
         T(an_item_that_reaches_into_it_is_replaced_and_tells_it_apart),

@@ -15,13 +15,6 @@ setup(void **state)
     return 0;
 }
 
-static int
-teardown(void **state)
-{
-    fixture_fini(*state);
-    return 0;
-}
-
 static void
 reopen(struct fixture *f)
 {
@@ -330,7 +323,7 @@ arguments_out_of_range_change_nothing(void **state)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(an_empty_store_promises_nothing),
         T(stored_chunks_are_promised_and_loaded_after_a_restart),

@@ -29,16 +29,6 @@ check_disk(const struct env *e)
     assert_in_range(used(e), disk_bytes(e), LIMIT);
 }
 
-/* The wall clock that recency comes from ticks coarsely. */
-static void
-wait_for_tick(void)
-{
-    int64_t now = kvt__wall_ns();
-
-    while (kvt__wall_ns() == now)
-        continue;
-}
-
 static void
 the_directory_never_outgrows_the_limit(void **state)
 {

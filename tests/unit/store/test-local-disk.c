@@ -83,15 +83,6 @@ totals_of(const struct env *e)
     return totals;
 }
 
-static void
-wait_for_tick(void)
-{
-    int64_t now = kvt__wall_ns();
-
-    while (kvt__wall_ns() == now)
-        continue;
-}
-
 /* ----------------------------------------------------------------- put and get */
 
 static void
