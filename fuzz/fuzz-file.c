@@ -195,7 +195,7 @@ get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *ob
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct kvt__object object = { .key = key, .hash = 0x1a540024b49d3bfe,
+    struct kvt__object object = { .key = key, .hash.bits = { 0x1a540024b49d3bfe },
                                   .whole = true, .tokens = 256 };
     struct kvt__found found = { 0 };
     struct input in;

@@ -15,7 +15,8 @@
 #include "index/layout.h"
 
 #define N_ENTRIES 1024
-#define FILE_BYTES (sizeof(struct ix_map) + N_ENTRIES * sizeof(struct ix_entry))
+#define FILE_BYTES (sizeof(struct ix_map) + \
+                    N_ENTRIES * (sizeof(struct ix_entry) + sizeof(struct ix_hash_rest)))
 #define SIZE_AT 0xffffff
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -36,7 +37,8 @@ static struct kvt__index *
 open_index(bool writer)
 {
     struct kvt__index_params p = { .dirfd = dirfd_, .n_entries = N_ENTRIES,
-                                   .limit_bytes = 1000, .writer = writer };
+                                   .limit_bytes = 1000, .writer = writer,
+                                   .wide_hashes = true };
     struct kvt__index *ix;
 
     return kvt__index_open(&p, &ix) ? NULL : ix;
@@ -63,7 +65,8 @@ begin(void)
     struct kvt__index *ix = open_index(true);
     kvt__index_space(ix, "model@1@0@@bfloat16");
     for (unsigned i = 0; i < 12; i++) {
-        struct kvt__index_entry e = { .id = id_of(i), .bytes = i };
+        struct kvt__index_entry e = { .id = id_of(i), .bytes = i,
+                                      .hash.form = i & 1 ? KVT__HASH_WIDE : 0 };
         struct kvt__index_claim c;
         kvt__index_reserve(ix, e.bytes);
         kvt__index_claim(ix, &e, &c);
@@ -120,7 +123,8 @@ use(struct kvt__index *ix)
     char text[512];
 
     for (unsigned i = 0; i < 20; i++) {
-        struct kvt__index_entry e = { .id = id_of(i), .bytes = 1 };
+        struct kvt__index_entry e = { .id = id_of(i), .bytes = 1,
+                                      .hash.form = i & 1 ? KVT__HASH_WIDE : 0 };
         kvt__index_find(ix, &e.id, out);
         kvt__index_lease(ix, &e.id, kvt__now_ns() + 1, out);
         kvt__index_unlease(ix, &e.id);

@@ -389,10 +389,11 @@ struct kvt_seq_extra {
 /* One chunk of a sequence, as the scheduler hands it to its workers: plain
  * bytes, valid in every process that runs the same libkvtier. */
 struct kvt_chunk {
-    uint8_t prefix[16];  /* chained digest of everything up to the chunk's end */
-    int64_t name_hash;   /* LMCache's chunk hash: names files and objects */
-    uint32_t n_tokens;   /* chunk_tokens, fewer for a partial tail */
-    uint32_t reserved;   /* 0 */
+    uint8_t prefix[16];    /* chained digest of everything up to the chunk's end */
+    uint64_t name_hash[4]; /* LMCache's chunk hash, which names files and objects:
+                            * 256 bits, or 64 and the others 0 */
+    uint32_t n_tokens;     /* chunk_tokens, fewer for a partial tail */
+    uint32_t reserved;     /* 0 */
 };
 
 /* Hash tokens (int32, host memory, n_tokens of them).  extra may be NULL.

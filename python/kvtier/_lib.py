@@ -34,7 +34,7 @@ GROUP_FULL = 1
 GROUP_SLIDING = 2
 FORMAT_OPAQUE = 1
 COUNTER_SUM = 1
-CHUNK_BYTES = 32
+CHUNK_BYTES = 56
 
 
 class _Sized(Structure):
@@ -131,7 +131,7 @@ class SeqExtra(_Sized):
 class Chunk(Structure):
     _fields_ = [
         ("prefix", c_uint8 * 16),
-        ("name_hash", c_int64),
+        ("name_hash", c_uint64 * 4),
         ("n_tokens", c_uint32),
         ("reserved", c_uint32),
     ]

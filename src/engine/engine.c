@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/sized.h"
 #include "conf/conf.h"
 #include "engine/private.h"
@@ -150,6 +151,19 @@ set_keys(const struct kvt_engine *e, const struct kvt_config *config, bool repli
 }
 
 static int
+start_hashes(struct kvt_engine *e, const struct kvt_config *config)
+{
+    const char *release = config->lmcache_release;
+
+    e->hash_kind = kvt__hash_kind_named(config->pre_caching_hash_algorithm, release);
+    if (release && !strncmp(release, "0.3.", 4) && e->hash_kind == KVT__HASH_BUILTIN)
+        kvt__log(KVT_LOG_WARN, "lmcache_release %s has no effect on hashes by builtin: "
+                 "kvtier does not make those of that LMCache; set "
+                 "pre_caching_hash_algorithm to sha256_cbor", release);
+    return kvt__hash_start(&e->hash_root, e->hash_kind, config->hash_seed);
+}
+
+static int
 copy_description(struct kvt_engine *e, const struct kvt_engine_params *params)
 {
     const struct kvt_config *config = params->config;
@@ -177,9 +191,7 @@ copy_description(struct kvt_engine *e, const struct kvt_engine_params *params)
             return kvt__fail(ENOMEM, "kvt_engine_open");
         set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
     }
-    e->hash_kind = !strcmp(config->pre_caching_hash_algorithm, "builtin")
-        ? KVT__HASH_BUILTIN : KVT__HASH_SHA256_CBOR;
-    return kvt__hash_start(&e->hash_root, e->hash_kind, config->hash_seed);
+    return start_hashes(e, config);
 }
 
 struct kvt__shape

@@ -72,7 +72,6 @@ make(struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t group,
     k->space.rank = desc.rank;
     k->space.memory_rank = rank;
     k->space.puts = puts_of(e, group);
-    k->space.hash_unsigned = kvt__hash_is_unsigned(e->hash_kind);
     int err = space_text(e, &desc, k->space.opaque, k->space.text,
                          sizeof k->space.text);
     if (!err)

@@ -350,7 +350,7 @@ kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k
 
     req->op = KVT__STORE_GET;
     req->space = &k->space;
-    req->hash = chunk->name_hash;
+    req->hash = kvt__chunk_hash(engine, chunk);
     req->tokens = chunk->n_tokens;
     req->whole = chunk->n_tokens == engine->chunk_tokens;
     req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);

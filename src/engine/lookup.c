@@ -238,7 +238,7 @@ probe_one(struct kvt_engine *e, struct kvt__tagset *tagset, uint32_t rank,
 {
     const struct kvt__keyspace *k = kvt__keyspace(e, tagset, rank, group);
     struct kvt__store_req req = {
-        .op = KVT__STORE_PROBE, .hash = chunk->name_hash, .tokens = chunk->n_tokens,
+        .op = KVT__STORE_PROBE, .hash = kvt__chunk_hash(e, chunk), .tokens = chunk->n_tokens,
         .whole = chunk->n_tokens == e->chunk_tokens,
         .bytes = kvt__chunk_bytes(&e->groups[group].view, chunk->n_tokens) };
 

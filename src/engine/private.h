@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include "gpu/copy.h"
@@ -98,6 +99,16 @@ struct kvt_engine {
 
 /* 0, or -EINVAL, -ESTALE with a sentence.  call: the public function's name. */
 int kvt__engine_check(const struct kvt_engine *engine, const char *call);
+
+/* The chunk's hash as the engine's keys have it. */
+static inline struct kvt__hash
+kvt__chunk_hash(const struct kvt_engine *engine, const struct kvt_chunk *chunk)
+{
+    struct kvt__hash hash = { .form = kvt__hash_form(engine->hash_kind) };
+
+    memcpy(hash.bits, chunk->name_hash, sizeof hash.bits);
+    return hash;
+}
 
 /* The set of keyspaces for tags ("" for none), made if need be.  0; -ENOMEM,
  * -ENOSPC (the index has no room for its spaces), ... with a sentence. */

@@ -133,8 +133,8 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
     }
     save->engine = e;
     save->req = (struct kvt__store_req){
-        .op = KVT__STORE_PUT, .space = &k->space, .id = id, .hash = chunk->name_hash,
-        .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
+        .op = KVT__STORE_PUT, .space = &k->space, .id = id,
+        .hash = kvt__chunk_hash(e, chunk), .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
         .done = saved };
     kvt__gather(view, blocks, chunk->n_tokens, slot.payload,

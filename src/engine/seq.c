@@ -112,7 +112,7 @@ add_plain(struct kvt_seq *seq, const int32_t *tokens, size_t n)
     enum { BATCH = 64 };
     size_t chunk = seq->engine->chunk_tokens;
     struct kvt__prefix prefixes[BATCH];
-    int64_t names[BATCH];
+    uint64_t names[BATCH][KVT__HASH_WORDS];
     int err = reserve(seq, n);
 
     if (err)
@@ -125,8 +125,8 @@ add_plain(struct kvt_seq *seq, const int32_t *tokens, size_t n)
         for (size_t i = 0; i < step; i++) {
             struct kvt_chunk *c = &seq->chunks[seq->n_chunks++];
 
-            *c = (struct kvt_chunk){ .name_hash = names[i],
-                                     .n_tokens = (uint32_t)chunk };
+            *c = (struct kvt_chunk){ .n_tokens = (uint32_t)chunk };
+            memcpy(c->name_hash, names[i], sizeof c->name_hash);
             memcpy(c->prefix, prefixes[i].b, sizeof c->prefix);
         }
         tokens += step * chunk;
@@ -181,7 +181,6 @@ describe_next(const struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens,
     int32_t *named = malloc(n_tokens * sizeof *named);
     unsigned char *extra = NULL;
     size_t n_extra = 0;
-    int64_t name;
     int err = named ? 0 : -ENOMEM;
 
     if (!err)
@@ -196,9 +195,9 @@ describe_next(const struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens,
         err = add_extra(&extra, &n_extra, &seq->mm[i], start, first, n);
     }
     if (!err) {
-        kvt__hash_chunks(hash, named, n_tokens, 1, &name);
         kvt__prefix_add(prefix, tokens, n_tokens, extra, n_extra);
-        *out = (struct kvt_chunk){ .name_hash = name, .n_tokens = (uint32_t)n_tokens };
+        *out = (struct kvt_chunk){ .n_tokens = (uint32_t)n_tokens };
+        kvt__hash_chunks(hash, named, n_tokens, 1, &out->name_hash);
         memcpy(out->prefix, prefix->b, sizeof out->prefix);
     }
     free(named);

@@ -200,6 +200,16 @@ free_dead(struct kvt__index *ix, const struct places *p)
     return any;
 }
 
+static void
+fill_hash(struct kvt__index *ix, struct ix_entry *e, const struct kvt__hash *hash)
+{
+    IX_STORE(&e->hash, hash->bits[0]);
+    if (hash->form != KVT__HASH_WIDE)
+        return;
+    for (size_t i = 1; i < KVT__HASH_WORDS; i++)
+        IX_STORE(&ix->rests[e - ix->map->entries].bits[i - 1], hash->bits[i]);
+}
+
 /* Write the fields, and show them: filling -> claiming, from where on a rival may
  * push the entry out and it is not ours to write any more.  The new word. */
 static uint64_t
@@ -208,17 +218,19 @@ fill(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
 {
     int64_t now = kvt__wall_ns();
     int64_t recency = entry->recency_ns < now ? entry->recency_ns : now;
+    enum kvt__hash_form form = entry->hash.form;
     uint64_t id[2];
 
     ix_id_words(&entry->id, id);
     IX_STORE(&e->lease, 0);
     IX_STORE(&e->recency, recency > 0 ? (uint64_t)recency & ~IX_USES : 0);
-    IX_STORE(&e->hash, (uint64_t)entry->hash);
+    fill_hash(ix, e, &entry->hash);
     IX_STORE(&e->packed, entry->bytes | (uint64_t)entry->space << 40
                              | (uint64_t)entry->path << 56
-                             | (uint64_t)entry->hash_unsigned << 63);
+                             | (uint64_t)(form == KVT__HASH_UNSIGNED) << 63);
     IX_STORE(&e->tokens_flags,
-             (uint64_t)entry->flags << 32 | entry->tokens);
+             (uint64_t)(entry->flags | (form == KVT__HASH_WIDE ? IX_WIDE : 0)) << 32
+                 | entry->tokens);
     IX_STORE_SEQ(&e->id[0], id[0]);
     IX_STORE_SEQ(&e->id[1], id[1]);
     uint64_t next = ix_word_next(word, IX_CLAIMING, (unsigned)ix->owner);
@@ -263,6 +275,9 @@ kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
                          "directory %u is out of range.",
                          (unsigned long long)entry->bytes, entry->space,
                          entry->path);
+    if (entry->hash.form == KVT__HASH_WIDE && !ix->rests)
+        return kvt__fail(ENOTSUP, "index: it was made without room for hashes of 64 "
+                         "digits; set lmcache_release to the LMCache that makes them.");
     get_places(ix, &entry->id, &p);
     for (int t = 0; t < TRIES; t++) {
         rc = look_round(ix, &p, NULL);

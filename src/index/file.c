@@ -56,7 +56,7 @@ round_entries(uint64_t wanted)
 }
 
 static void
-fill_header(struct ix_header *h, uint64_t n_entries)
+fill_header(struct ix_header *h, uint64_t n_entries, bool wide_hashes)
 {
     memset(h, 0, sizeof *h);
     memcpy(h->magic, IX_MAGIC, sizeof h->magic);
@@ -67,6 +67,7 @@ fill_header(struct ix_header *h, uint64_t n_entries)
     h->n_spaces = IX_N_SPACES;
     kvt__ix_boot_id(h->boot_id);
     h->state = IX_IN_USE;
+    h->wide_hashes = wide_hashes;
 }
 
 static bool
@@ -77,9 +78,9 @@ header_ok(const struct ix_header *h, off_t file_bytes)
     return !memcmp(h->magic, IX_MAGIC, sizeof h->magic)
            && h->version == IX_VERSION && h->header_bytes == IX_HEADER_BYTES
            && h->n_owners == IX_N_OWNERS && h->n_spaces == IX_N_SPACES
-           && h->state == IX_IN_USE && n >= IX_MIN_ENTRIES
+           && h->state == IX_IN_USE && h->wide_hashes <= 1 && n >= IX_MIN_ENTRIES
            && n <= IX_MAX_ENTRIES && !(n & (n - 1))
-           && (uint64_t)file_bytes == ix_map_bytes(n);
+           && (uint64_t)file_bytes == ix_map_bytes(n, h->wide_hashes);
 }
 
 /* Those that have a file open which is no longer the directory's learn it, if
@@ -98,9 +99,9 @@ mark_replaced(int fd)
 }
 
 static int
-map_fd(struct kvt__index *ix, int fd, uint64_t n_entries)
+map_fd(struct kvt__index *ix, int fd, uint64_t n_entries, bool wide_hashes)
 {
-    size_t bytes = ix_map_bytes(n_entries);
+    size_t bytes = ix_map_bytes(n_entries, wide_hashes);
     int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 
@@ -109,15 +110,16 @@ map_fd(struct kvt__index *ix, int fd, uint64_t n_entries)
     madvise(p, bytes, MADV_DONTFORK);
     ix->map = p;
     ix->n_entries = n_entries;
+    ix->rests = wide_hashes ? (struct ix_hash_rest *)&ix->map->entries[n_entries] : NULL;
     ix->group_mask = n_entries / IX_GROUP - 1;
     return 0;
 }
 
 /* A new file, whole, under its own name.  A descriptor or -errno. */
 static int
-make_file(int dirfd, uint64_t n_entries)
+make_file(int dirfd, uint64_t n_entries, bool wide_hashes)
 {
-    size_t bytes = ix_map_bytes(n_entries);
+    size_t bytes = ix_map_bytes(n_entries, wide_hashes);
     struct ix_header header;
     int err;
 
@@ -133,7 +135,7 @@ make_file(int dirfd, uint64_t n_entries)
         err = kvt__fail(err, "index: allocate a file of %zu bytes", bytes);
         goto fail;
     }
-    fill_header(&header, n_entries);
+    fill_header(&header, n_entries, wide_hashes);
     ssize_t n = pwrite(fd, &header, sizeof header, 0);
     if (n != sizeof header) {
         err = kvt__fail(n < 0 ? errno : EIO, "index: write a file");
@@ -150,26 +152,30 @@ fail:
     return err;
 }
 
-/* The size of a good file, else 0. */
+/* The size of a good file, else 0; *wide_hashes: wanted, and then whether it has room
+ * for them. */
 static uint64_t
-check_file(int fd)
+check_file(int fd, bool *wide_hashes)
 {
     struct ix_header header;
     struct stat st;
 
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)
         || pread(fd, &header, sizeof header, 0) != sizeof header
-        || !header_ok(&header, st.st_size))
+        || !header_ok(&header, st.st_size) || (*wide_hashes && !header.wide_hashes))
         return 0;
+    *wide_hashes = header.wide_hashes;
     return header.n_entries;
 }
 
 int
-kvt__ix_map_file(struct kvt__index *ix, int dirfd, uint64_t wanted, bool *made)
+kvt__ix_map_file(struct kvt__index *ix, const struct kvt__index_params *params,
+                 bool *made)
 {
-    int old = openat(dirfd, "index",
+    int old = openat(params->dirfd, "index",
                      O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    uint64_t n = old < 0 ? 0 : check_file(old);
+    bool wide = params->wide_hashes;
+    uint64_t n = old < 0 ? 0 : check_file(old, &wide);
     int fd = old;
     int rc;
 
@@ -178,12 +184,12 @@ kvt__ix_map_file(struct kvt__index *ix, int dirfd, uint64_t wanted, bool *made)
         return kvt__fail(errno, "index: open its file");
     if (!n) {
         *made = true;
-        n = round_entries(wanted);
-        fd = make_file(dirfd, n);
+        n = round_entries(params->n_entries);
+        fd = make_file(params->dirfd, n, wide);
         if (fd >= 0 && old >= 0)
             mark_replaced(old);
     }
-    rc = fd < 0 ? fd : map_fd(ix, fd, n);
+    rc = fd < 0 ? fd : map_fd(ix, fd, n, wide);
     if (old >= 0 && old != fd)
         close(old);
     if (fd >= 0)
@@ -192,17 +198,17 @@ kvt__ix_map_file(struct kvt__index *ix, int dirfd, uint64_t wanted, bool *made)
 }
 
 int
-kvt__ix_map_private(struct kvt__index *ix, uint64_t wanted)
+kvt__ix_map_private(struct kvt__index *ix, const struct kvt__index_params *params)
 {
-    int rc = map_fd(ix, -1, round_entries(wanted));
+    int rc = map_fd(ix, -1, round_entries(params->n_entries), params->wide_hashes);
 
     if (!rc)
-        fill_header(&ix->map->header, ix->n_entries);
+        fill_header(&ix->map->header, ix->n_entries, params->wide_hashes);
     return rc;
 }
 
 void
 kvt__ix_unmap(struct kvt__index *ix)
 {
-    munmap(ix->map, ix_map_bytes(ix->n_entries));
+    munmap(ix->map, ix_map_bytes(ix->n_entries, ix->rests != NULL));
 }

@@ -39,11 +39,12 @@ struct kvt__index_params {
     uint64_t n_entries;   /* wanted when the file is made; rounded up */
     uint64_t limit_bytes; /* 0: none */
     bool writer;          /* claims entries and evicts; else finds and leases */
+    bool wide_hashes;     /* entries must have room for them */
     enum kvt__policy policy; /* of this handle's uses and evictions */
 };
 
-/* Open or make the table.  A file of another version, of wrong size or with a
- * damaged header is replaced; when it cannot be made (disk full, read-only) the
+/* Open or make the table.  A file of another version, of wrong size, with a damaged
+ * header or without room for wide hashes that are wanted is replaced; when it cannot be made (disk full, read-only) the
  * table is private and one message says so; so it is for a 65th writer.  Blocks
  * on the "lock" file's byte 4096 for as long as another process makes the file
  * (at most 5 s, then a private table).  The first writer counts all entries. */
@@ -90,8 +91,7 @@ void kvt__index_next_epoch(struct kvt__index *ix, uint32_t space);
 
 struct kvt__index_entry {
     struct kvt__id id;
-    int64_t hash;
-    bool hash_unsigned;
+    struct kvt__hash hash;
     uint64_t bytes;     /* on disk, below 2^40 */
     uint32_t space;
     uint32_t path;      /* number of the directory, below 128 */
@@ -139,6 +139,7 @@ void kvt__index_unreserve(struct kvt__index *ix, uint64_t bytes);
  * stands for the time of publish.
  *   -EEXIST  it is there, or a live owner (this one too) stores or evicts it
  *   -ENOSPC  all sixteen places are taken
+ *   -ENOTSUP a wide hash, for which the table has no room
  * On an error the reservation is still the caller's and *claim names no entry;
  * so it does after a claim is ended, and ending it again does nothing. */
 int kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,

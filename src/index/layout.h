@@ -42,7 +42,7 @@ struct ix_header {
     uint32_t state;
     uint32_t scanned;
     uint32_t recount; /* the numbers below may be wrong, most likely too high */
-    uint32_t pad;
+    uint32_t wide_hashes; /* 1: behind the entries, the rest of each one's hash */
     uint64_t limit_bytes;
     uint64_t used_bytes;
     uint64_t n_ready;
@@ -98,6 +98,11 @@ struct ix_map {
     struct ix_entry entries[];
 };
 
+/* What a wide hash has more than an entry's hash. */
+struct ix_hash_rest {
+    uint64_t bits[KVT__HASH_WORDS - 1];
+};
+
 _Static_assert(offsetof(struct ix_header, state) == 48, "header");
 _Static_assert(offsetof(struct ix_header, limit_bytes) == 64, "header");
 _Static_assert(sizeof(struct ix_header) == IX_HEADER_BYTES, "header");
@@ -107,9 +112,11 @@ _Static_assert(sizeof(struct ix_space) == 512, "space");
 _Static_assert(sizeof(struct ix_entry) == 64, "entry");
 
 static inline size_t
-ix_map_bytes(uint64_t n_entries)
+ix_map_bytes(uint64_t n_entries, bool wide_hashes)
 {
-    return sizeof(struct ix_map) + (size_t)n_entries * sizeof(struct ix_entry);
+    return sizeof(struct ix_map) +
+           (size_t)n_entries * (sizeof(struct ix_entry) +
+                                (wide_hashes ? sizeof(struct ix_hash_rest) : 0));
 }
 
 /* ------------------------------------------------------------------ atomics */
@@ -199,10 +206,21 @@ ix_packed_space(uint64_t packed)
     return (uint32_t)(packed >> 40 & 0xffff);
 }
 
+/* A flag of the entry beside KVT__INDEX_*. */
+#define IX_WIDE 4u
+
 static inline bool
 ix_is_unread(uint64_t tokens_flags)
 {
     return (tokens_flags >> 32 & KVT__INDEX_UNREAD) != 0;
+}
+
+static inline enum kvt__hash_form
+ix_hash_form(uint64_t packed, uint64_t tokens_flags)
+{
+    if (tokens_flags >> 32 & IX_WIDE)
+        return KVT__HASH_WIDE;
+    return packed >> 63 ? KVT__HASH_UNSIGNED : KVT__HASH_SIGNED;
 }
 
 /* ------------------------------------------------------------------ recency */

@@ -82,7 +82,7 @@ open_shared(struct kvt__index *ix, const struct kvt__index_params *params)
     rc = kvt__ix_lock(ix, IX_LOCK_WAIT_NS);
     if (rc)
         goto fail;
-    rc = kvt__ix_map_file(ix, params->dirfd, params->n_entries, &made);
+    rc = kvt__ix_map_file(ix, params, &made);
     if (rc)
         goto fail_locked;
     if (!made)
@@ -108,7 +108,7 @@ fail:
 static int
 open_private(struct kvt__index *ix, const struct kvt__index_params *params)
 {
-    int rc = kvt__ix_map_private(ix, params->n_entries);
+    int rc = kvt__ix_map_private(ix, params);
 
     if (rc)
         return rc;

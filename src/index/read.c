@@ -23,17 +23,29 @@ kvt__ix_groups(const struct kvt__index *ix, const uint64_t id[2],
 static void
 unpack(struct kvt__index_entry *out, uint64_t packed, uint64_t tokens_flags)
 {
+    out->hash.form = ix_hash_form(packed, tokens_flags);
     out->bytes = ix_packed_bytes(packed);
     out->space = ix_packed_space(packed);
     out->path = (uint32_t)(packed >> 56 & 127);
-    out->hash_unsigned = packed >> 63;
     out->tokens = (uint32_t)tokens_flags;
     out->flags = (uint32_t)(tokens_flags >> 32)
                  & (KVT__INDEX_UNREAD | KVT__INDEX_FOREIGN);
 }
 
+/* Garbage may call a hash wide where no wide one has room. */
+static void
+read_hash_rest(const struct kvt__index *ix, const struct ix_entry *e,
+               struct kvt__hash *hash)
+{
+    bool wide = hash->form == KVT__HASH_WIDE && ix->rests;
+    const struct ix_hash_rest *rest = wide ? &ix->rests[e - ix->map->entries] : NULL;
+
+    for (size_t i = 1; i < KVT__HASH_WORDS; i++)
+        hash->bits[i] = rest ? IX_LOAD(&rest->bits[i - 1]) : 0;
+}
+
 bool
-kvt__ix_read(const struct ix_entry *e, uint64_t *word,
+kvt__ix_read(const struct kvt__index *ix, const struct ix_entry *e, uint64_t *word,
              struct kvt__index_entry *out)
 {
     uint64_t id[2];
@@ -45,8 +57,9 @@ kvt__ix_read(const struct ix_entry *e, uint64_t *word,
         id[0] = IX_LOAD(&e->id[0]);
         id[1] = IX_LOAD(&e->id[1]);
         memcpy(out->id.b, id, sizeof id);
-        out->hash = (int64_t)IX_LOAD(&e->hash);
+        out->hash.bits[0] = IX_LOAD(&e->hash);
         unpack(out, IX_LOAD(&e->packed), IX_LOAD(&e->tokens_flags));
+        read_hash_rest(ix, e, &out->hash);
         uint64_t recency = IX_LOAD(&e->recency);
         out->recency_ns = (int64_t)(recency & ~IX_USES);
         out->n_uses = (uint32_t)(recency & IX_USES);
@@ -72,7 +85,7 @@ kvt__ix_find(const struct kvt__index *ix, const struct kvt__id *id,
             struct ix_entry *e = &groups[g][i];
             if (__builtin_expect(IX_LOAD(&e->id[0]) != key[0], 1))
                 continue;
-            if (kvt__ix_read(e, word, out) && kvt__id_equal(&out->id, id))
+            if (kvt__ix_read(ix, e, word, out) && kvt__id_equal(&out->id, id))
                 return e;
         }
     }

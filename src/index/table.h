@@ -11,6 +11,7 @@
 struct kvt__index {
     struct ix_map *map;
     uint64_t n_entries;
+    struct ix_hash_rest *rests; /* of n_entries; NULL: wide hashes have no room */
     uint64_t group_mask;
     uint64_t limit_bytes;
     enum kvt__policy policy;
@@ -70,9 +71,9 @@ void kvt__ix_delist(struct kvt__index *ix);
 /* ------------------------------------------------------------------- file.c */
 
 /* Map the directory's file, or a new one (*made).  0 or -errno.  Locked. */
-int kvt__ix_map_file(struct kvt__index *ix, int dirfd, uint64_t n_entries,
+int kvt__ix_map_file(struct kvt__index *ix, const struct kvt__index_params *params,
                      bool *made);
-int kvt__ix_map_private(struct kvt__index *ix, uint64_t n_entries);
+int kvt__ix_map_private(struct kvt__index *ix, const struct kvt__index_params *params);
 void kvt__ix_unmap(struct kvt__index *ix);
 
 /* This boot's id; zeros when the system does not tell it. */
@@ -82,8 +83,8 @@ void kvt__ix_boot_id(uint8_t out[16]);
 
 /* A ready entry's fields, read whole; false when it is not ready, changes all
  * the time or is out of range. */
-bool kvt__ix_read(const struct ix_entry *e, uint64_t *word,
-                  struct kvt__index_entry *out);
+bool kvt__ix_read(const struct kvt__index *ix, const struct ix_entry *e,
+                  uint64_t *word, struct kvt__index_entry *out);
 
 /* The ready entry of an identity, read whole, or NULL. */
 struct ix_entry *kvt__ix_find(const struct kvt__index *ix,

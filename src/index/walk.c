@@ -8,16 +8,16 @@
 /* ------------------------------------------------- heap, those that go last first */
 
 struct first {
+    const struct kvt__index *ix;
     struct kvt__index_entry *heap;
     size_t n, max;
     int64_t now;
-    enum kvt__policy policy;
 };
 
 static uint64_t
 key(const struct first *f, size_t i)
 {
-    return kvt__ix_policy_key(f->policy, (uint64_t)f->heap[i].recency_ns |
+    return kvt__ix_policy_key(f->ix->policy, (uint64_t)f->heap[i].recency_ns |
                                              f->heap[i].n_uses);
 }
 
@@ -59,9 +59,9 @@ offer(struct first *f, const struct ix_entry *e)
         || ix_lease_holds(IX_LOAD(&e->lease), f->now))
         return;
     if (f->n == f->max
-        && kvt__ix_policy_key(f->policy, IX_LOAD(&e->recency)) >= key(f, 0))
+        && kvt__ix_policy_key(f->ix->policy, IX_LOAD(&e->recency)) >= key(f, 0))
         return;
-    if (!kvt__ix_read(e, &word, &entry))
+    if (!kvt__ix_read(f->ix, e, &word, &entry))
         return;
     if (f->n < f->max) {
         f->heap[f->n] = entry;
@@ -76,8 +76,7 @@ size_t
 kvt__index_first(const struct kvt__index *ix, const struct kvt__id *near,
                  struct kvt__index_entry *out, size_t n)
 {
-    struct first f = { .heap = out, .max = n, .now = kvt__now_ns(),
-                       .policy = ix->policy };
+    struct first f = { .ix = ix, .heap = out, .max = n, .now = kvt__now_ns() };
     struct ix_entry *groups[2];
     uint64_t id[2];
 
@@ -108,7 +107,7 @@ kvt__index_each(const struct kvt__index *ix,
     uint64_t word;
 
     for (uint64_t i = 0; ix_usable(ix) && i < ix->n_entries; i++)
-        if (kvt__ix_read(&ix->map->entries[i], &word, &entry)
+        if (kvt__ix_read(ix, &ix->map->entries[i], &word, &entry)
             && !fn(ctx, &entry))
             return;
 }

@@ -147,20 +147,20 @@ kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
 }
 
 size_t
-kvt__key_fs_path(int64_t hash, bool is_unsigned, size_t n_paths)
+kvt__key_fs_path(const struct kvt__hash *hash, size_t n_paths)
 {
-    uint64_t magnitude = (uint64_t)hash;
+    uint64_t magnitude = hash->bits[0];
 
     assert(n_paths > 0);
-    if (hash < 0 && !is_unsigned)
+    if (hash->form == KVT__HASH_SIGNED && (int64_t)magnitude < 0)
         magnitude = 0 - magnitude;
     return (size_t)(magnitude % n_paths);
 }
 
 size_t
-kvt__key_sharder_path(int64_t hash, size_t n_paths)
+kvt__key_sharder_path(const struct kvt__hash *hash, size_t n_paths)
 {
-    uint64_t z = (uint64_t)hash;
+    uint64_t z = hash->bits[0];
 
     assert(n_paths > 0);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);

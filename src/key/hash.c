@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LMCache's chunk hashes since its release 0.4.6: a chunk's is that of the Python
- * tuple (previous hash, (token ids), ()), by CPython's hash() or by SHA-256 of
- * canonical CBOR; and the token ids it puts in place of multimodal
- * placeholders.  Any thread. */
+ * LMCache's chunk hashes: a chunk's is that of the Python tuple (previous hash,
+ * (token ids), ()), by CPython's hash() or by SHA-256 of canonical CBOR; and the
+ * token ids it puts in place of multimodal placeholders.  Older releases differ in
+ * the tuple's third item and in how much of the SHA-256 counts: docs/formats.md,
+ * Older releases of LMCache.  Any thread. */
 #include "key/key.h"
 
 #include <endian.h>
@@ -147,13 +148,13 @@ hash_tokens_4(const int32_t *tokens, size_t n, uint64_t out[4])
     out[3] = tuple_end(a3, n);
 }
 
-static int64_t
-next_builtin(int64_t prev, uint64_t tokens_hash)
+static uint64_t
+next_builtin(uint64_t prev, uint64_t tokens_hash)
 {
-    uint64_t acc = tuple_add(TUPLE_SEED, py_hash_int(prev));
+    uint64_t acc = tuple_add(TUPLE_SEED, py_hash_int((int64_t)prev));
 
     acc = tuple_add(acc, tokens_hash);
-    return (int64_t)tuple_end(tuple_add(acc, EMPTY_TUPLE), 3);
+    return tuple_end(tuple_add(acc, EMPTY_TUPLE), 3);
 }
 
 /* hash_tokens() of as many chunks as go well together; returns how many. */
@@ -177,26 +178,34 @@ hash_some(const int32_t *tokens, size_t n, size_t n_chunks, uint64_t out[TUPLES]
     return 1;
 }
 
-static int64_t
-hash_builtin(int64_t prev, const int32_t *tokens, size_t chunk_tokens,
-             size_t n_chunks, int64_t *out)
+static void
+hash_builtin(uint64_t *prev, const int32_t *tokens, size_t chunk_tokens,
+             size_t n_chunks, uint64_t (*out)[KVT__HASH_WORDS])
 {
     uint64_t inner[TUPLES];
 
     while (n_chunks) {
         size_t n = hash_some(tokens, chunk_tokens, n_chunks, inner);
 
-        for (size_t i = 0; i < n; i++)
-            *out++ = prev = next_builtin(prev, inner[i]);
+        for (size_t i = 0; i < n; i++, out++) {
+            memset(*out, 0, sizeof *out);
+            (*out)[0] = *prev = next_builtin(*prev, inner[i]);
+        }
         tokens += n * chunk_tokens;
         n_chunks -= n;
     }
-    return prev;
 }
 
 /* ---------------------------------------------------- SHA-256 of canonical CBOR */
 
-enum { CBOR_UINT = 0x00, CBOR_NEGATIVE = 0x20, CBOR_TEXT = 0x60, CBOR_ARRAY = 0x80 };
+enum {
+    CBOR_UINT = 0x00,
+    CBOR_NEGATIVE = 0x20,
+    CBOR_BYTES = 0x40,
+    CBOR_TEXT = 0x60,
+    CBOR_ARRAY = 0x80,
+    CBOR_NONE = 0xf6,
+};
 
 #define CBOR_HEAD_MAX 9
 #define CBOR_PIECE_TOKENS 512
@@ -234,26 +243,47 @@ cbor_token(uint8_t *at, int32_t token)
     return 1u + n_bytes[kind];
 }
 
-static int64_t
-first_64_bits(const uint8_t digest[KVT__SHA256_BYTES])
+/* A digest in bits; of the kind that keeps 64 of them the others are 0. */
+static void
+keep(enum kvt__hash_kind kind, const uint8_t digest[KVT__SHA256_BYTES],
+     uint64_t bits[KVT__HASH_WORDS])
 {
-    uint64_t v;
+    bool wide = kvt__hash_form(kind) == KVT__HASH_WIDE;
 
-    memcpy(&v, digest, sizeof v);
-    return (int64_t)be64toh(v);
+    for (size_t i = 0; i < KVT__HASH_WORDS; i++) {
+        uint64_t v;
+
+        memcpy(&v, digest + i * sizeof v, sizeof v);
+        bits[i] = i && !wide ? 0 : be64toh(v);
+    }
 }
 
-static int64_t
-next_sha256_cbor(int64_t prev, const int32_t *tokens, size_t n)
+/* The previous hash as the first item of a tuple: a number, or bytes if wide. */
+static size_t
+cbor_prev(uint8_t *at, const struct kvt__hash_chain *chain)
 {
-    uint8_t piece[1 + 2 * CBOR_HEAD_MAX + 5 * CBOR_PIECE_TOKENS + 8];
+    if (kvt__hash_form(chain->kind) != KVT__HASH_WIDE)
+        return cbor_head(at, CBOR_UINT, chain->prev[0]);
+    size_t len = cbor_head(at, CBOR_BYTES, KVT__SHA256_BYTES);
+    for (size_t i = 0; i < KVT__HASH_WORDS; i++) {
+        uint64_t v = htobe64(chain->prev[i]);
+
+        memcpy(at + len + i * sizeof v, &v, sizeof v);
+    }
+    return len + KVT__SHA256_BYTES;
+}
+
+static void
+next_sha256_cbor(struct kvt__hash_chain *chain, const int32_t *tokens, size_t n)
+{
+    uint8_t piece[1 + 2 * CBOR_HEAD_MAX + KVT__SHA256_BYTES + 5 * CBOR_PIECE_TOKENS + 8];
     uint8_t digest[KVT__SHA256_BYTES];
     struct kvt__sha256 sha;
     size_t len = 0;
 
     kvt__sha256_init(&sha);
     piece[len++] = CBOR_ARRAY | 3;
-    len += cbor_head(piece + len, CBOR_UINT, (uint64_t)prev);
+    len += cbor_prev(piece + len, chain);
     len += cbor_head(piece + len, CBOR_ARRAY, n);
     for (size_t at = 0; at < n;) {
         size_t end = n - at > CBOR_PIECE_TOKENS ? at + CBOR_PIECE_TOKENS : n;
@@ -264,14 +294,15 @@ next_sha256_cbor(int64_t prev, const int32_t *tokens, size_t n)
             len = 0;
         }
     }
-    piece[len++] = CBOR_ARRAY;
+    piece[len++] = chain->kind == KVT__HASH_SHA256_CBOR_WIDE_NONE ? CBOR_NONE
+                                                                 : CBOR_ARRAY;
     kvt__sha256_add(&sha, piece, len);
     kvt__sha256_end(&sha, digest);
-    return first_64_bits(digest);
+    keep(chain->kind, digest, chain->prev);
 }
 
-static int64_t
-sha256_cbor_text(const char *text)
+static void
+sha256_cbor_text(struct kvt__hash_chain *chain, const char *text)
 {
     uint8_t head[CBOR_HEAD_MAX];
     uint8_t digest[KVT__SHA256_BYTES];
@@ -282,10 +313,28 @@ sha256_cbor_text(const char *text)
     kvt__sha256_add(&sha, head, cbor_head(head, CBOR_TEXT, n));
     kvt__sha256_add(&sha, text, n);
     kvt__sha256_end(&sha, digest);
-    return first_64_bits(digest);
+    keep(chain->kind, digest, chain->prev);
 }
 
 /* ------------------------------------------------------------------- the chain */
+
+enum kvt__hash_kind
+kvt__hash_kind_named(const char *algorithm, const char *release)
+{
+    if (!strcmp(algorithm, "builtin"))
+        return KVT__HASH_BUILTIN;
+    if (!release || !strcmp(release, "0.4.6"))
+        return KVT__HASH_SHA256_CBOR;
+    return !strncmp(release, "0.3.", 4) ? KVT__HASH_SHA256_CBOR_WIDE_NONE
+                                        : KVT__HASH_SHA256_CBOR_WIDE;
+}
+
+enum kvt__hash_form
+kvt__hash_form(enum kvt__hash_kind kind)
+{
+    return kind == KVT__HASH_BUILTIN ? KVT__HASH_SIGNED
+         : kind == KVT__HASH_SHA256_CBOR ? KVT__HASH_UNSIGNED : KVT__HASH_WIDE;
+}
 
 static bool
 parse_seed(const char *text, uint32_t *seed)
@@ -310,17 +359,17 @@ kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
     uint32_t number;
 
     if (!seed) /* vLLM's own where it has one that is the same everywhere */
-        seed = kind == KVT__HASH_SHA256_CBOR ? "vllm-none-hash" : "0";
-    chain->kind = kind;
-    if (kind == KVT__HASH_SHA256_CBOR) {
-        chain->prev = sha256_cbor_text(seed);
+        seed = kind == KVT__HASH_BUILTIN ? "0" : "vllm-none-hash";
+    *chain = (struct kvt__hash_chain){.kind = kind};
+    if (kind != KVT__HASH_BUILTIN) {
+        sha256_cbor_text(chain, seed);
         return 0;
     }
     if (!parse_seed(seed, &number))
         return kvt__fail(EINVAL, "PYTHONHASHSEED '%.64s' names no fixed root for "
                                  "the builtin hash; use a number from 0 to "
                                  "4294967295.", seed);
-    chain->prev = (int64_t)py_hash_text(number, seed);
+    chain->prev[0] = py_hash_text(number, seed);
     return 0;
 }
 
@@ -336,28 +385,22 @@ kvt__hash_salt(struct kvt__hash_chain *chain, const char *salt)
     kvt__sha256_add(&sha, "S", 1);
     kvt__sha256_add(&sha, salt, strlen(salt));
     kvt__sha256_end(&sha, digest);
-    chain->prev ^= (int64_t)kvt__get_le64(digest);
-}
-
-void
-kvt__hash_start_without_vllm(struct kvt__hash_chain *chain,
-                             enum kvt__hash_kind kind)
-{
-    *chain = (struct kvt__hash_chain){.kind = kind};
+    chain->prev[0] ^= kvt__get_le64(digest);
 }
 
 void
 kvt__hash_chunks(struct kvt__hash_chain *chain, const int32_t *tokens,
-                 size_t chunk_tokens, size_t n_chunks, int64_t *out)
+                 size_t chunk_tokens, size_t n_chunks,
+                 uint64_t (*out)[KVT__HASH_WORDS])
 {
     if (chain->kind == KVT__HASH_BUILTIN) {
-        chain->prev =
-            hash_builtin(chain->prev, tokens, chunk_tokens, n_chunks, out);
+        hash_builtin(chain->prev, tokens, chunk_tokens, n_chunks, out);
         return;
     }
-    for (size_t i = 0; i < n_chunks; i++)
-        out[i] = chain->prev = next_sha256_cbor(
-            chain->prev, tokens + i * chunk_tokens, chunk_tokens);
+    for (size_t i = 0; i < n_chunks; i++) {
+        next_sha256_cbor(chain, tokens + i * chunk_tokens, chunk_tokens);
+        memcpy(out[i], chain->prev, sizeof out[i]);
+    }
 }
 
 /* Block k of an item's ids is SHA-256(SHA-256(identifier), k): eight numbers. */

@@ -12,6 +12,27 @@
 
 #include "base/sha256.h"
 
+/* --------------------------------------------------------------- chunk hash */
+
+/* How a chunk hash stands in key text. */
+enum kvt__hash_form {
+    KVT__HASH_SIGNED,   /* an int64_t: '-' before the magnitude of a negative one */
+    KVT__HASH_UNSIGNED, /* a uint64_t */
+    KVT__HASH_WIDE,     /* 256 bits, 64 digits: LMCache 0.3.13 to 0.4.5 */
+};
+
+#define KVT__HASH_WORDS 4
+#define KVT__HASH_DIGITS 64 /* bytes of any chunk hash in key text, without NUL */
+
+/* LMCache's hash of a chunk, which names its files and objects. */
+struct kvt__hash {
+    uint64_t bits[KVT__HASH_WORDS]; /* the first 64 bits first; all others 0 unless WIDE */
+    enum kvt__hash_form form;
+};
+
+/* The hash as key text has it: lower-case hex, of 64 bits without padding. */
+void kvt__hash_text(const struct kvt__hash *hash, char out[KVT__HASH_DIGITS + 1]);
+
 /* ----------------------------------------------------------------- key text */
 
 #define KVT__KEY_MODEL_MAX 255 /* bytes of a model name, without NUL */
@@ -22,9 +43,7 @@ struct kvt__key_parts {
     char model[KVT__KEY_MODEL_MAX + 1];
     uint32_t world_size;
     uint32_t worker_id;
-    int64_t hash;             /* as it is printed: signed, or, when */
-    bool hash_unsigned;       /* this is set, the bits of a uint64_t */
-    char wide_hash[65];       /* LMCache 0.3.13 to 0.4.5: 64 digits, else "" */
+    struct kvt__hash hash;    /* UNSIGNED only where it would be negative */
     char dtype[24];
     int64_t layer;            /* -1: no layer */
     char tags[256];           /* "name%value@name%value", "" for none */
@@ -32,22 +51,17 @@ struct kvt__key_parts {
 
 /* Parse key text as LMCache does: blanks around it are dropped, tags split at
  * their first '%'.  Numbers are taken only as LMCache prints them, so that
- * kvt__key_text() gives the same text again.  wide_hash has its first 64 bits in
- * hash too.  0, or -EINVAL with a sentence naming the text. */
+ * kvt__key_text() gives the same text again.  0, or -EINVAL with a sentence naming
+ * the text. */
 int kvt__key_parse(const char *text, struct kvt__key_parts *out);
 
-/* The key text of parts, with wide_hash in place of hash unless that is "".
- * Returns its length, or -EINVAL when a part is out of range, or would not come
+/* The key text of parts.  Returns its length, or -EINVAL when a part is out of range, or would not come
  * back from kvt__key_parse(); -ENAMETOOLONG when it does not fit into size bytes
  * with its NUL. */
 int kvt__key_text(const struct kvt__key_parts *parts, char *text, size_t size);
 
 /* Whether dtype is one of LMCache's names (section 3.1 of its key grammar). */
 bool kvt__key_dtype_known(const char *dtype);
-
-/* Lower-case hex of a chunk hash as key text has it: no padding, a '-' before
- * the magnitude of a negative one.  out holds at least 18 bytes. */
-void kvt__key_hash_text(int64_t hash, bool is_unsigned, char out[18]);
 
 /* How one kind of storage spells a key text as a name. */
 enum kvt__key_encoding {
@@ -70,26 +84,29 @@ int kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
                     size_t size);
 
 /* Which directory of a comma list holds a key: LMCache's fs rule, abs(hash) mod
- * n, and its path sharder's (SplitMix64 finaliser mod n). */
-size_t kvt__key_fs_path(int64_t hash, bool is_unsigned, size_t n_paths);
-size_t kvt__key_sharder_path(int64_t hash, size_t n_paths);
+ * n, and its path sharder's (SplitMix64 finaliser mod n).  LMCache does neither with
+ * wide hashes; here their first 64 bits decide. */
+size_t kvt__key_fs_path(const struct kvt__hash *hash, size_t n_paths);
+size_t kvt__key_sharder_path(const struct kvt__hash *hash, size_t n_paths);
 
-/* ------------------------------------------------------- LMCache chunk hash */
+/* ------------------------------------------------------ hashes of a request */
 
 enum kvt__hash_kind {
-    KVT__HASH_BUILTIN,     /* Python's hash() of nested tuples */
-    KVT__HASH_SHA256_CBOR, /* SHA-256 of canonical CBOR */
+    KVT__HASH_BUILTIN,          /* Python's hash() of nested tuples */
+    KVT__HASH_SHA256_CBOR,      /* SHA-256 of canonical CBOR, its first 64 bits */
+    KVT__HASH_SHA256_CBOR_WIDE, /* all of it: LMCache 0.4.1 to 0.4.5 */
+    KVT__HASH_SHA256_CBOR_WIDE_NONE, /* of tuples that end in None: 0.3.13 to 0.3.15 */
 };
 
 /* A chain of chunk hashes: chunk i's hash depends on all before it. */
 struct kvt__hash_chain {
     enum kvt__hash_kind kind;
-    int64_t prev; /* bits of the previous hash; SHA256_CBOR: of a uint64_t */
+    uint64_t prev[KVT__HASH_WORDS]; /* bits of the previous one */
 };
 
 /* Start at the root that LMCache has under PYTHONHASHSEED=seed; any text for
- * SHA256_CBOR.  NULL: at the one of LMCache without that variable where it is the
- * same in every process (SHA256_CBOR, vLLM 0.32), else as for "0".
+ * those by SHA-256.  NULL: at the one of LMCache without that variable where it is the
+ * same in every process (SHA-256, vLLM 0.32), else as for "0".
  *   -EINVAL  BUILTIN and seed is not a decimal number below 2^32: "random" names
  *            no fixed root */
 int kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
@@ -100,21 +117,17 @@ int kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
  * know salts: it is never asked for these. */
 void kvt__hash_salt(struct kvt__hash_chain *chain, const char *salt);
 
-/* The root when vLLM cannot be imported there: 0. */
-void kvt__hash_start_without_vllm(struct kvt__hash_chain *chain,
-                                  enum kvt__hash_kind kind);
-
-/* Hash n_chunks chunks of chunk_tokens tokens each; chain moves on, the hashes
- * go to out[n_chunks].  Tokens may be any int32. */
+/* Hash n_chunks chunks of chunk_tokens tokens each; chain moves on, the bits of the
+ * hashes go to out[n_chunks].  Tokens may be any int32. */
 void kvt__hash_chunks(struct kvt__hash_chain *chain, const int32_t *tokens,
-                      size_t chunk_tokens, size_t n_chunks, int64_t *out);
+                      size_t chunk_tokens, size_t n_chunks,
+                      uint64_t (*out)[KVT__HASH_WORDS]);
 
-/* Whether a hash of this kind prints as unsigned. */
-static inline bool
-kvt__hash_is_unsigned(enum kvt__hash_kind kind)
-{
-    return kind == KVT__HASH_SHA256_CBOR;
-}
+/* The kind that pre_caching_hash_algorithm and lmcache_release (NULL: the newest)
+ * name. */
+enum kvt__hash_kind kvt__hash_kind_named(const char *algorithm, const char *release);
+
+enum kvt__hash_form kvt__hash_form(enum kvt__hash_kind kind);
 
 /* Replace the placeholder tokens of one multimodal item, before hashing, by the
  * ids LMCache derives from its identifier; first is the position within the item

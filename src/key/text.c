@@ -12,8 +12,6 @@
 
 #include "base/error.h"
 
-#define WIDE_DIGITS 64
-
 /* Part of a text, between two '@'. */
 struct span {
     const char *at;
@@ -140,7 +138,7 @@ hex_value(struct span part)
 }
 
 static bool
-parse_hash(struct span part, struct kvt__key_parts *out)
+parse_hash(struct span part, struct kvt__hash *out)
 {
     bool negative = part.n && part.at[0] == '-';
 
@@ -148,10 +146,10 @@ parse_hash(struct span part, struct kvt__key_parts *out)
         part = (struct span){part.at + 1, part.n - 1};
     if (!all_hex(part))
         return false;
-    if (part.n == WIDE_DIGITS && !negative) {
-        copy(out->wide_hash, sizeof out->wide_hash, part);
-        out->hash = (int64_t)hex_value((struct span){part.at, 16});
-        out->hash_unsigned = true;
+    if (part.n == KVT__HASH_DIGITS && !negative) {
+        for (size_t i = 0; i < KVT__HASH_WORDS; i++)
+            out->bits[i] = hex_value((struct span){part.at + 16 * i, 16});
+        out->form = KVT__HASH_WIDE;
         return true;
     }
     if (part.n > 16 || (part.at[0] == '0' && (part.n > 1 || negative)))
@@ -159,8 +157,8 @@ parse_hash(struct span part, struct kvt__key_parts *out)
     uint64_t v = hex_value(part);
     if (negative && v > UINT64_C(1) << 63)
         return false;
-    out->hash = (int64_t)(negative ? 0 - v : v);
-    out->hash_unsigned = !negative && v > INT64_MAX;
+    out->bits[0] = negative ? 0 - v : v;
+    out->form = !negative && v > INT64_MAX ? KVT__HASH_UNSIGNED : KVT__HASH_SIGNED;
     return true;
 }
 
@@ -200,7 +198,7 @@ kvt__key_parse(const char *text, struct kvt__key_parts *out)
         return bad(text, "the world size is not a number below 2^32");
     if (!parse_u32(part[2], &out->worker_id))
         return bad(text, "the worker id is not a number below 2^32");
-    if (!parse_hash(part[3], out))
+    if (!parse_hash(part[3], &out->hash))
         return bad(text, "the hash is not lower-case hex of 64 bits without "
                          "padding, nor 64 digits");
     if (!copy(out->dtype, sizeof out->dtype, part[4]) ||
@@ -221,12 +219,18 @@ kvt__key_parse(const char *text, struct kvt__key_parts *out)
 }
 
 void
-kvt__key_hash_text(int64_t hash, bool is_unsigned, char out[18])
+kvt__hash_text(const struct kvt__hash *hash, char out[KVT__HASH_DIGITS + 1])
 {
-    bool negative = hash < 0 && !is_unsigned;
-    uint64_t magnitude = negative ? 0 - (uint64_t)hash : (uint64_t)hash;
+    const uint64_t *bits = hash->bits;
+    bool negative = hash->form == KVT__HASH_SIGNED && (int64_t)bits[0] < 0;
 
-    snprintf(out, 18, "%s%" PRIx64, negative ? "-" : "", magnitude);
+    if (hash->form == KVT__HASH_WIDE)
+        snprintf(out, KVT__HASH_DIGITS + 1,
+                 "%016" PRIx64 "%016" PRIx64 "%016" PRIx64 "%016" PRIx64, bits[0],
+                 bits[1], bits[2], bits[3]);
+    else
+        snprintf(out, KVT__HASH_DIGITS + 1, "%s%" PRIx64, negative ? "-" : "",
+                 negative ? 0 - bits[0] : bits[0]);
 }
 
 /* Whether parsing the text of parts would give them back. */
@@ -234,7 +238,6 @@ static int
 check_parts(const struct kvt__key_parts *parts)
 {
     size_t n_model = strnlen(parts->model, sizeof parts->model);
-    size_t n_wide = strnlen(parts->wide_hash, sizeof parts->wide_hash);
     size_t n_tags = strnlen(parts->tags, sizeof parts->tags);
     struct span tags = {n_tags ? parts->tags : NULL, n_tags};
 
@@ -242,9 +245,6 @@ check_parts(const struct kvt__key_parts *parts)
         return bad_part("the model name must have 1 to 255 bytes");
     if (memchr(parts->model, '@', n_model) || is_blank(parts->model[0]))
         return bad_part("a model name must not hold '@' or begin with a blank");
-    if (n_wide && (n_wide != WIDE_DIGITS ||
-                   !all_hex((struct span){parts->wide_hash, n_wide})))
-        return bad_part("a wide hash must be 64 lower-case hex digits");
     if (!memchr(parts->dtype, '\0', sizeof parts->dtype) ||
         !kvt__key_dtype_known(parts->dtype))
         return bad_part("the dtype is not one that LMCache writes");
@@ -260,21 +260,19 @@ check_parts(const struct kvt__key_parts *parts)
 int
 kvt__key_text(const struct kvt__key_parts *parts, char *text, size_t size)
 {
-    char hash[18];
+    char hash[KVT__HASH_DIGITS + 1];
     char layer[24] = "";
     int err = check_parts(parts);
 
     if (err)
         return err;
-    kvt__key_hash_text(parts->hash, parts->hash_unsigned, hash);
+    kvt__hash_text(&parts->hash, hash);
     if (parts->layer >= 0)
         snprintf(layer, sizeof layer, "@%" PRId64, parts->layer);
     int n = snprintf(text, size,
                      "%s@%" PRIu32 "@%" PRIu32 "@%s@%s%s%s%s", parts->model,
-                     parts->world_size, parts->worker_id,
-                     parts->wide_hash[0] ? parts->wide_hash : hash,
-                     parts->dtype, layer, parts->tags[0] ? "@" : "",
-                     parts->tags);
+                     parts->world_size, parts->worker_id, hash, parts->dtype, layer,
+                     parts->tags[0] ? "@" : "", parts->tags);
     if ((size_t)n >= size)
         return kvt__fail(ENAMETOOLONG, "a key text of %d bytes does not fit "
                                        "into %zu.", n, size);

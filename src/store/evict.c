@@ -16,12 +16,11 @@ static bool
 remove_file(struct kvt__level *level, const struct kvt__index_entry *entry)
 {
     char text[KVT__INDEX_SPACE_TEXT_MAX + 1], key[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__object object = { .key = key, .hash_unsigned = entry->hash_unsigned,
-                                  .id = entry->id };
+    struct kvt__object object = { .key = key, .id = entry->id };
     struct kvt__space space;
 
     if (kvt__index_space_text(level->index, entry->space, text, sizeof text) ||
-        kvt__space_key(text, entry->hash, entry->hash_unsigned, key, sizeof key) ||
+        kvt__space_key(text, &entry->hash, key, sizeof key) ||
         kvt__space_of(key, &space, &object.hash))
         return true; /* garbage names no file */
     object.opaque = space.opaque;

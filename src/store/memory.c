@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "conf/conf.h"
 #include "store/private.h"
 
 #define MIN_ENTRIES (UINT64_C(1) << 10)
@@ -76,7 +75,8 @@ open_rank(const struct kvt__memory_params *params, uint32_t rank, uint64_t n_ent
     open_instance(params, rank, worker, &out->instance);
     struct kvt__index_params index = {
         .dirfd = out->instance.dirfd, .n_entries = n_entries, .writer = worker,
-        .limit_bytes = worker ? params->limit_bytes : 0, .policy = policy };
+        .limit_bytes = worker ? params->limit_bytes : 0, .policy = policy,
+        .wide_hashes = kvt__wide_hashes(params->config) };
     int err = kvt__index_open(&index, &out->index);
     if (!err && worker) {
         kvt__index_clear(out->index); /* of a worker before this one */

@@ -61,15 +61,15 @@ kvt__level_forget_name(struct kvt__level *level, const char *key)
 }
 
 int
-kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned, char *out,
+kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
                size_t size)
 {
-    char digits[18];
+    char digits[KVT__HASH_DIGITS + 1];
     const char *gap = strstr(space_text, "@@");
 
     if (!gap)
         return kvt__fail(EINVAL, "space '%s' has no place for a hash.", space_text);
-    kvt__key_hash_text(hash, is_unsigned, digits);
+    kvt__hash_text(hash, digits);
     size_t head = (size_t)(gap + 1 - space_text);
     size_t n = strlen(space_text) + strlen(digits);
     if (n >= size)
@@ -81,7 +81,7 @@ kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned, char *out
 }
 
 int
-kvt__space_of(const char *key, struct kvt__space *space, int64_t *hash)
+kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash)
 {
     struct kvt__key_parts parts;
     const char *at = key;
@@ -89,15 +89,12 @@ kvt__space_of(const char *key, struct kvt__space *space, int64_t *hash)
 
     if (err)
         return err;
-    if (parts.wide_hash[0])
-        return kvt__fail(ENOTSUP, "key '%s': hashes of 64 digits are not stored.", key);
     for (int i = 0; i < 3; i++)
         at = strchr(at, '@') + 1; /* kvt__key_parse() saw them */
     const char *rest = strchr(at, '@');
     if ((size_t)(at - key) + strlen(rest) >= sizeof space->text)
         return kvt__fail(ENAMETOOLONG, "key '%s'", key);
     *space = (struct kvt__space){ .opaque = strstr(rest, "@kvt%") != NULL,
-                                  .hash_unsigned = parts.hash_unsigned,
                                   .rank = (uint32_t)parts.worker_id };
     memcpy(space->text, key, (size_t)(at - key));
     strcpy(space->text + (at - key), rest);

@@ -5,6 +5,7 @@
 #define KVT_STORE_PRIVATE_H
 
 #include "base/crc32c.h"
+#include "conf/conf.h"
 #include "store/store.h"
 #include "tier/cpu/cpu.h"
 
@@ -34,6 +35,15 @@ struct kvt__store {
     size_t n_levels;
     struct kvt__level levels[KVT__MAX_LEVELS];
 };
+
+/* Whether chunks have wide hashes. */
+static inline bool
+kvt__wide_hashes(const struct kvt_config *config)
+{
+    return kvt__hash_form(kvt__hash_kind_named(config->pre_caching_hash_algorithm,
+                                               config->lmcache_release)) ==
+           KVT__HASH_WIDE;
+}
 
 /* Put the slot of req into one level.  0; -EEXIST it is there; -errno with a
  * sentence.  verified: its checksum was checked, or made. */
@@ -65,8 +75,8 @@ int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
 void kvt__memory_close(struct kvt__level *level);
 
 /* The key text of a hash in a space.  0 or -ENAMETOOLONG. */
-int kvt__space_key(const char *space_text, int64_t hash, bool is_unsigned,
-                   char *out, size_t size);
+int kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
+                   size_t size);
 
 /* What the level's tier calls a key text, or a space's, when it lists it. */
 void kvt__level_listed_key(const struct kvt__level *level, const char *key,
@@ -109,7 +119,7 @@ void kvt__key_id(const char *key, struct kvt__id *out);
 
 /* The space of a key text: the text without its hash, and the hash.  0 or
  * -EINVAL. */
-int kvt__space_of(const char *key, struct kvt__space *space, int64_t *hash);
+int kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash);
 
 /* Forget the entry of that kind for key, if there is one: its own identity takes
  * its place. */

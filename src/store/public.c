@@ -201,7 +201,6 @@ run_op(struct kvt__store *store, struct kvt_op *op)
 
     if (err)
         return err;
-    object.hash_unsigned = space.hash_unsigned;
     object.opaque = space.opaque;
     object.rank = space.rank;
     kvt__key_id(op->key, &object.id);

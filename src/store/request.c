@@ -14,19 +14,17 @@ describe(const struct kvt__store_req *req, char *key, size_t size,
          struct kvt__object *object)
 {
     *object = (struct kvt__object){
-        .key = key, .hash = req->hash, .hash_unsigned = req->space->hash_unsigned,
-        .opaque = req->space->opaque, .whole = req->whole, .tokens = req->tokens,
-        .rank = req->space->rank, .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
-    return kvt__space_key(req->space->text, req->hash, req->space->hash_unsigned,
-                          key, size);
+        .key = key, .hash = req->hash, .opaque = req->space->opaque,
+        .whole = req->whole, .tokens = req->tokens, .rank = req->space->rank,
+        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
+    return kvt__space_key(req->space->text, &req->hash, key, size);
 }
 
 static struct kvt__index_entry
 entry_of(const struct kvt__store_req *req, size_t level, uint64_t stored_bytes)
 {
     return (struct kvt__index_entry){
-        .id = req->id, .hash = req->hash,
-        .hash_unsigned = req->space->hash_unsigned, .bytes = stored_bytes,
+        .id = req->id, .hash = req->hash, .bytes = stored_bytes,
         .space = req->space->number[level], .tokens = req->tokens };
 }
 

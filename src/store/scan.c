@@ -29,9 +29,9 @@ struct scan {
 };
 
 static uint64_t
-name_number(uint32_t space, int64_t hash)
+name_number(uint32_t space, const struct kvt__hash *hash)
 {
-    return ((uint64_t)hash ^ (uint64_t)space << 48) * UINT64_C(0x9e3779b97f4a7c15);
+    return (hash->bits[0] ^ (uint64_t)space << 48) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
 static bool
@@ -51,7 +51,7 @@ add_known(void *ctx, const struct kvt__index_entry *entry)
         known->names = grown;
         known->max = max;
     }
-    known->names[known->n++] = name_number(entry->space, entry->hash);
+    known->names[known->n++] = name_number(entry->space, &entry->hash);
     return true;
 }
 
@@ -92,8 +92,7 @@ add_file(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
     if (number < 0)
         return;
     entry.space = (uint32_t)number;
-    entry.hash_unsigned = space.hash_unsigned;
-    if (is_known(&scan->known, name_number(entry.space, entry.hash)))
+    if (is_known(&scan->known, name_number(entry.space, &entry.hash)))
         return;
     kvt__name_id(key, &entry.id);
     if (kvt__level_make_room(scan->store, scan->level, entry.bytes))
@@ -120,7 +119,7 @@ forget_double(void *ctx, const struct kvt__index_entry *entry)
     struct scan *scan = ctx;
 
     if (entry->flags & KVT__INDEX_UNREAD &&
-        is_known(&scan->known, name_number(entry->space, entry->hash))) {
+        is_known(&scan->known, name_number(entry->space, &entry->hash))) {
         kvt__level_drop(scan->level, &entry->id, false);
         scan->n_doubles++;
     }

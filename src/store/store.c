@@ -67,6 +67,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         .dirfd = level->tier->ops->private_dir(level->tier),
         .n_entries = n_entries_for(limit, params->object_bytes),
         .limit_bytes = limit, .writer = true,
+        .wide_hashes = kvt__wide_hashes(params->config),
         .policy = kvt__policy_named(params->config->cache_policy) };
     err = kvt__index_open(&index, &level->index);
     if (err) {

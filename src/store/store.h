@@ -67,7 +67,6 @@ enum kvt__puts {
 struct kvt__space {
     char text[KVT__INDEX_SPACE_TEXT_MAX + 1]; /* key text with an empty hash */
     bool opaque;
-    bool hash_unsigned;
     uint32_t rank;        /* in the text: whose chunks they are */
     uint32_t memory_rank; /* whose host memory is meant */
     enum kvt__puts puts;
@@ -128,7 +127,7 @@ struct kvt__store_req {
     const struct kvt__space *space;
     struct kvt__id id;
     bool id_of_key;        /* id was made from the key text, not from tokens */
-    int64_t hash;
+    struct kvt__hash hash;
     uint32_t tokens;
     bool whole;
     bool own_only;         /* PROBE: a chunk without identity is none */

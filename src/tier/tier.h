@@ -26,8 +26,7 @@ struct kvt__shape {
 /* One chunk, as a tier sees it. */
 struct kvt__object {
     const char *key;     /* key text */
-    int64_t hash;        /* its chunk hash: chooses among directories */
-    bool hash_unsigned;
+    struct kvt__hash hash; /* its chunk hash: chooses among directories */
     bool opaque;         /* lives apart, where LMCache never looks */
     bool whole;          /* of chunk_tokens tokens */
     uint32_t tokens;

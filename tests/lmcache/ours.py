@@ -3,6 +3,7 @@
 import ctypes
 import os
 import random
+import struct
 import select
 import sys
 import time
@@ -110,13 +111,19 @@ class Kvtier:
     def seq(self, tokens, **extra):
         return self.engine.seq(array("i", tokens), **extra)
 
-    def names(self, tokens, **extra):
-        """The chunk hashes that name the chunks of tokens, a partial one too."""
+    def wide_names(self, tokens, **extra):
+        """The four words of 64 bits, as the chunk hashes of older LMCaches have
+        them, of each chunk of tokens, a partial one too."""
         seq = self.seq(tokens, **extra)
         raw = seq.chunks(0, -(-len(tokens) // self.geometry.chunk_tokens))
         seq.free()
-        return [int.from_bytes(raw[i + 16:i + 24], "little", signed=True)
+        return [struct.unpack_from("<4Q", raw, i + 16)
                 for i in range(0, len(raw), _lib.CHUNK_BYTES)]
+
+    def names(self, tokens, **extra):
+        """The chunk hashes of 64 bits that name the chunks of tokens."""
+        return [first - 2**64 if first >= 2**63 else first
+                for first, *_ in self.wide_names(tokens, **extra)]
 
     def _sizes(self, tokens):
         """How many tokens each chunk has that is stored."""

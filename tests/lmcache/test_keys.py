@@ -3,6 +3,7 @@
 several PYTHONHASHSEED, which decides the root of the hashes in both."""
 import os
 import random
+import struct
 import tempfile
 import types
 import unittest
@@ -49,6 +50,25 @@ class Keys(unittest.TestCase):
         if not there:
             self.skipTest("LMCache has no fixed root here")
         return there
+
+    def test_hashes_of_older_releases_follow_their_rule(self):
+        """They chained all of the digest that vLLM's function gives."""
+        if not theirs.have_vllm() or SEED is None:
+            self.skipTest("LMCache has no fixed root here")
+        from vllm.utils.hashing import sha256_cbor
+
+        for release, third in (("0.3.15", None), ("0.4.5", ())):
+            engine = self.kvtier(Geometry(chunk_tokens=16, block_tokens=16),
+                                 pre_caching_hash_algorithm="sha256_cbor",
+                                 lmcache_release=release)
+            for most in (20, 300, 70000, INT32_MAX):
+                tokens = self.tokens(16 * 9, most)
+                want, last = [], sha256_cbor(SEED)
+                for at in range(0, len(tokens), 16):
+                    last = sha256_cbor((last, tuple(tokens[at:at + 16]), third))
+                    want.append(struct.unpack(">4Q", last))
+                with self.subTest(release=release, most=most):
+                    self.assertEqual(engine.wide_names(tokens), want)
 
     def test_hashes_of_random_tokens_are_lmcaches(self):
         for algorithm in self.sharing():

@@ -289,6 +289,22 @@ class Model(unittest.TestCase):
         self.assertEqual(alone[1].layout, mla.layout)
         self.assertNotEqual(full.layout, mla.layout)
 
+    def test_ranks_on_several_hosts_are_told_of_once(self):
+        config = self.config(tensor_parallel_size=8, nnodes=4, nnodes_within_dp=2)
+        self.assertEqual(vllm_model.local_ranks(config), 4)
+        with self.assertLogs("vllm.kvtier") as said:
+            vllm_model.tell_hosts(config)
+        self.assertEqual(len(said.output), 1)
+        self.assertIn("over 2 hosts", said.output[0])
+        for parallel in ({"tensor_parallel_size": 8, "nnodes": 2,
+                          "nnodes_within_dp": 1},
+                         {"tensor_parallel_size": 1}):
+            config = self.config(**parallel)
+            self.assertEqual(vllm_model.local_ranks(config),
+                             parallel["tensor_parallel_size"])
+            with self.assertNoLogs("vllm.kvtier"):
+                vllm_model.tell_hosts(config)
+
     def test_only_the_class_says_that_blocks_drop_out_of_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(
             FullAttentionSpec(), SlidingWindowSpec()), 8)

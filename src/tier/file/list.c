@@ -38,8 +38,7 @@ struct listing {
 static bool
 is_first(const struct listing *l, const struct kvt__key_parts *parts, const char *name)
 {
-    struct kvt__object o = { .hash = parts->hash, .hash_unsigned = parts->hash_unsigned,
-                             .rank = parts->worker_id, .opaque = l->opaque };
+    struct kvt__object o = { .hash = parts->hash, .rank = parts->worker_id, .opaque = l->opaque };
     const struct kvt__dir *here = &l->t->dirs[l->path], *dir;
     struct stat st;
 

@@ -121,8 +121,7 @@ entry_of(const struct kvt__id *id)
     uint64_t x = mix(w[0] ^ w[1]);
     return (struct kvt__index_entry){
         .id = *id,
-        .hash = (int64_t)x,
-        .hash_unsigned = x & 1,
+        .hash = { { x }, x & 1 ? KVT__HASH_UNSIGNED : KVT__HASH_SIGNED },
         .bytes = 1 + (x >> 8 & 0xff),
         .space = (uint32_t)(x >> 16) % IX_N_SPACES,
         .path = (uint32_t)(x >> 32) & 127,
@@ -132,11 +131,17 @@ entry_of(const struct kvt__id *id)
 }
 
 static inline bool
+same_hash(const struct kvt__hash *a, const struct kvt__hash *b)
+{
+    return !memcmp(a->bits, b->bits, sizeof a->bits) && a->form == b->form;
+}
+
+static inline bool
 entry_is_whole(const struct kvt__index_entry *e)
 {
     struct kvt__index_entry want = entry_of(&e->id);
 
-    return e->hash == want.hash && e->hash_unsigned == want.hash_unsigned
+    return same_hash(&e->hash, &want.hash)
            && e->bytes == want.bytes && e->space == want.space
            && e->path == want.path && e->tokens == want.tokens
            && e->flags == want.flags;

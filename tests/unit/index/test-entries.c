@@ -44,7 +44,7 @@ every_bit_of_the_fields_comes_back(void **state)
 {
     struct kvt__index *ix = open_writer(*state);
     struct kvt__index_entry e = {
-        .id = id_of(7), .hash = INT64_MIN, .hash_unsigned = true,
+        .id = id_of(7), .hash = { { UINT64_C(1) << 63 }, KVT__HASH_UNSIGNED },
         .bytes = IX_MAX_BYTES - 1, .space = IX_N_SPACES - 1, .path = 127,
         .tokens = UINT32_MAX, .flags = KVT__INDEX_UNREAD | KVT__INDEX_FOREIGN,
     };
@@ -55,7 +55,7 @@ every_bit_of_the_fields_comes_back(void **state)
     assert_int_equal(kvt__index_claim(ix, &e, &c), 0);
     kvt__index_publish(ix, &c);
     assert_true(kvt__index_find(ix, &e.id, &out));
-    assert_true(out.hash == e.hash && out.hash_unsigned);
+    assert_true(same_hash(&out.hash, &e.hash));
     assert_true(out.bytes == e.bytes);
     assert_int_equal(out.space, e.space);
     assert_int_equal(out.path, e.path);

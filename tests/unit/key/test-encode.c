@@ -9,6 +9,7 @@
 #include "key/key.h"
 
 #define LLAMA "Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16@lora%sql-v2"
+#define SIGNED(v) {.bits = {(uint64_t)(v)}}
 #define N_ROWS(table) (sizeof table / sizeof *table)
 
 static const struct {
@@ -121,28 +122,31 @@ directories_are_chosen_as_lmcache_does(void **state)
 {
     (void)state;
     static const struct {
-        int64_t hash;
+        struct kvt__hash hash;
         size_t sharder[3]; /* of 2, 3, 4 */
         size_t fs[3];
     } rows[] = {
-        {0, {0, 0, 0}, {0, 0, 0}},
-        {1, {1, 1, 1}, {1, 1, 1}},
-        {1897141500678847486, {0, 2, 0}, {0, 1, 2}},
-        {-89132315033465022, {0, 1, 2}, {0, 0, 2}},
-        {5625442194607170974, {1, 0, 1}, {0, 2, 2}},
+        {SIGNED(0), {0, 0, 0}, {0, 0, 0}},
+        {SIGNED(1), {1, 1, 1}, {1, 1, 1}},
+        {SIGNED(1897141500678847486), {0, 2, 0}, {0, 1, 2}},
+        {SIGNED(-89132315033465022), {0, 1, 2}, {0, 0, 2}},
+        {SIGNED(5625442194607170974), {1, 0, 1}, {0, 2, 2}},
     };
 
     for (size_t i = 0; i < N_ROWS(rows); i++)
         for (size_t n = 2; n <= 4; n++) {
-            assert_int_equal(kvt__key_sharder_path(rows[i].hash, n),
+            assert_int_equal(kvt__key_sharder_path(&rows[i].hash, n),
                              rows[i].sharder[n - 2]);
-            assert_int_equal(kvt__key_fs_path(rows[i].hash, false, n),
+            assert_int_equal(kvt__key_fs_path(&rows[i].hash, n),
                              rows[i].fs[n - 2]);
         }
-    assert_int_equal(kvt__key_fs_path(-1, true, 4), 3);
-    assert_int_equal(kvt__key_fs_path(-1, false, 4), 1);
-    assert_int_equal(kvt__key_fs_path(INT64_MIN, false, 3), 2);
-    assert_int_equal(kvt__key_fs_path(-7, false, 1), 0);
+    const struct kvt__hash all_ones = {.bits = {UINT64_MAX},
+                                       .form = KVT__HASH_UNSIGNED};
+    const struct kvt__hash minus_one = SIGNED(-1), least = SIGNED(INT64_MIN);
+    assert_int_equal(kvt__key_fs_path(&all_ones, 4), 3);
+    assert_int_equal(kvt__key_fs_path(&minus_one, 4), 1);
+    assert_int_equal(kvt__key_fs_path(&least, 3), 2);
+    assert_int_equal(kvt__key_fs_path(&minus_one, 1), 0);
 }
 
 /* SplitMix64's finaliser, all 64 bits of it, through a large count. */
@@ -151,17 +155,17 @@ sharder_mixes_all_bits(void **state)
 {
     (void)state;
     static const struct {
-        int64_t hash;
+        struct kvt__hash hash;
         uint64_t mix;
     } rows[] = {
-        {1, UINT64_C(0x5692161d100b05e5)},
-        {1897141500678847486, UINT64_C(0xec3f905740b25578)},
-        {-89132315033465022, UINT64_C(0x3c398cb060ee1e32)},
-        {5625442194607170974, UINT64_C(0xc97d529c50b19601)},
+        {SIGNED(1), UINT64_C(0x5692161d100b05e5)},
+        {SIGNED(1897141500678847486), UINT64_C(0xec3f905740b25578)},
+        {SIGNED(-89132315033465022), UINT64_C(0x3c398cb060ee1e32)},
+        {SIGNED(5625442194607170974), UINT64_C(0xc97d529c50b19601)},
     };
 
     for (size_t i = 0; i < N_ROWS(rows); i++)
-        assert_true(kvt__key_sharder_path(rows[i].hash, SIZE_MAX) ==
+        assert_true(kvt__key_sharder_path(&rows[i].hash, SIZE_MAX) ==
                     (size_t)(rows[i].mix % SIZE_MAX));
 }
 

@@ -14,7 +14,7 @@
 /* Tokens 0, 1, 2... in chunks of chunk_tokens. */
 struct vector {
     enum kvt__hash_kind kind;
-    const char *seed; /* NULL: the root without vLLM */
+    const char *seed; /* NULL: the root of LMCache without vLLM, 0 */
     const char *root;
     size_t chunk_tokens;
     size_t n_chunks;
@@ -43,14 +43,30 @@ static const struct vector vectors[] = {
       "b26d794ec2397cf"}},
     {KVT__HASH_SHA256_CBOR, "0", "4e1195df020de59e", 256, 2,
      {"b8a960cfcc69e7a5", "cc309e143d545625"}},
+    {KVT__HASH_SHA256_CBOR_WIDE, "0",
+     "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e", 4, 4,
+     {"6f84d0fc39e6472d3fac6bb2327b48361a25888d3240588c663652d2068a62b5",
+      "1379d3347900f21aa92d7e23bf24c5dd891c742ed07e36c989d8081f68792bf9",
+      "dda224dade32389d87be652e514f4c4811c79ace65ea61fa709f63d0d1a3bc4b",
+      "0b5d4d3030c6d68d0cf06ea3ed8a9c46c8d743dc1cb95658ddf08c63a57c9816"}},
+    {KVT__HASH_SHA256_CBOR_WIDE_NONE, "0",
+     "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e", 4, 4,
+     {"8d4c7c828f1611f485f1ebfc2b19f0fe1c90d0a71d00cd90948a1fa5e8c9e91f",
+      "ed6fa5d37a067707ede9aff44aa2819ab639263ca4ca66e8d36d02ffac952d33",
+      "1b7047f472ffe29f9649139ce64bf3c05228f5a99bb7792568bb68f2d7410c30",
+      "bc3ffb7fd0c74a14baed79d7009a7ee5d0cfc21a4a0aa1c342754a915e780a0a"}},
 };
 
-static void
-assert_hash(int64_t hash, enum kvt__hash_kind kind, const char *want)
-{
-    char text[18];
+typedef uint64_t hash_bits[KVT__HASH_WORDS];
 
-    kvt__key_hash_text(hash, kvt__hash_is_unsigned(kind), text);
+static void
+assert_hash(const hash_bits bits, enum kvt__hash_kind kind, const char *want)
+{
+    struct kvt__hash hash = {.form = kvt__hash_form(kind)};
+    char text[KVT__HASH_DIGITS + 1];
+
+    memcpy(hash.bits, bits, sizeof hash.bits);
+    kvt__hash_text(&hash, text);
     assert_string_equal(text, want);
 }
 
@@ -60,7 +76,7 @@ start(struct kvt__hash_chain *chain, const struct vector *v)
     if (v->seed)
         assert_int_equal(kvt__hash_start(chain, v->kind, v->seed), 0);
     else
-        kvt__hash_start_without_vllm(chain, v->kind);
+        *chain = (struct kvt__hash_chain){.kind = v->kind};
     assert_hash(chain->prev, v->kind, v->root);
 }
 
@@ -75,12 +91,12 @@ known_chains_come_out(void **state)
     for (size_t i = 0; i < N_ROWS(vectors); i++) {
         const struct vector *v = &vectors[i];
         struct kvt__hash_chain chain;
-        int64_t out[4];
+        hash_bits out[4];
         start(&chain, v);
         kvt__hash_chunks(&chain, tokens, v->chunk_tokens, v->n_chunks, out);
         for (size_t k = 0; k < v->n_chunks; k++)
             assert_hash(out[k], v->kind, v->chunks[k]);
-        assert_true(chain.prev == out[v->n_chunks - 1]);
+        assert_memory_equal(chain.prev, out[v->n_chunks - 1], sizeof chain.prev);
     }
 }
 
@@ -101,12 +117,12 @@ known_values_are_those_of_the_decimal_table(void **state)
 
     for (size_t i = 0; i < N_ROWS(rows); i++) {
         struct kvt__hash_chain chain;
-        int64_t out;
+        hash_bits out;
         assert_int_equal(
             kvt__hash_start(&chain, KVT__HASH_BUILTIN, rows[i].seed), 0);
-        assert_true(chain.prev == rows[i].root);
+        assert_true((int64_t)chain.prev[0] == rows[i].root);
         kvt__hash_chunks(&chain, tokens, 4, 1, &out);
-        assert_true(out == rows[i].first);
+        assert_true((int64_t)out[0] == rows[i].first);
     }
 }
 
@@ -138,7 +154,7 @@ negative_and_large_tokens_hash_as_in_python(void **state)
         "5b4645ed17fadf2c",
     };
     struct kvt__hash_chain chain;
-    int64_t out[6];
+    hash_bits out[6];
 
     assert_int_equal(kvt__hash_start(&chain, KVT__HASH_BUILTIN, "7"), 0);
     kvt__hash_chunks(&chain, edges, 4, 6, out);
@@ -156,14 +172,14 @@ builtin_takes_minus_one_for_minus_two(void **state)
     (void)state;
     static const int32_t one[] = {-1}, two[] = {-2};
     struct kvt__hash_chain a, b;
-    int64_t of_a, of_b;
+    hash_bits of_a, of_b;
 
-    for (int kind = KVT__HASH_BUILTIN; kind <= KVT__HASH_SHA256_CBOR; kind++) {
-        kvt__hash_start_without_vllm(&a, kind);
-        kvt__hash_start_without_vllm(&b, kind);
+    for (int kind = KVT__HASH_BUILTIN; kind <= KVT__HASH_SHA256_CBOR_WIDE_NONE; kind++) {
+        a = (struct kvt__hash_chain){.kind = kind};
+        b = (struct kvt__hash_chain){.kind = kind};
         kvt__hash_chunks(&a, one, 1, 1, &of_a);
         kvt__hash_chunks(&b, two, 1, 1, &of_b);
-        assert_int_equal(of_a == of_b, kind == KVT__HASH_BUILTIN);
+        assert_int_equal(of_a[0] == of_b[0], kind == KVT__HASH_BUILTIN);
     }
 }
 
@@ -175,7 +191,7 @@ chunk_longer_than_a_piece_hashes_as_in_python(void **state)
     (void)state;
     int32_t tokens[1500];
     struct kvt__hash_chain chain;
-    int64_t out;
+    hash_bits out;
 
     for (int32_t i = 0; i < 1500; i++)
         tokens[i] = i * 97 - 70000;
@@ -198,10 +214,10 @@ cbor_is_canonical(void **state)
         0x18, 0x18, 0x19, 0x01, 0x00, 0x1a, 0x00, 0x01, 0x11, 0x70, 0x80,
     };
     static const int32_t tokens[] = {1, 24, 256, 70000};
-    struct kvt__hash_chain chain = {KVT__HASH_SHA256_CBOR, -1};
+    struct kvt__hash_chain chain = {KVT__HASH_SHA256_CBOR, {UINT64_MAX}};
     uint8_t digest[KVT__SHA256_BYTES];
     struct kvt__sha256 sha;
-    int64_t out;
+    hash_bits out;
     uint64_t want = 0;
 
     kvt__sha256_init(&sha);
@@ -210,7 +226,7 @@ cbor_is_canonical(void **state)
     for (size_t i = 0; i < 8; i++)
         want = want << 8 | digest[i];
     kvt__hash_chunks(&chain, tokens, 4, 1, &out);
-    assert_true((uint64_t)out == want);
+    assert_true(out[0] == want);
 }
 
 /* Enough chunks for all ways to hash several at once. */
@@ -221,16 +237,16 @@ assert_many_are_the_same(const int32_t *tokens, size_t chunk_tokens, size_t n,
                          enum kvt__hash_kind kind)
 {
     struct kvt__hash_chain all, single;
-    int64_t out[MANY], one;
+    hash_bits out[MANY], one;
 
-    kvt__hash_start_without_vllm(&all, kind);
-    kvt__hash_start_without_vllm(&single, kind);
+    all = (struct kvt__hash_chain){.kind = kind};
+    single = (struct kvt__hash_chain){.kind = kind};
     kvt__hash_chunks(&all, tokens, chunk_tokens, n, out);
     for (size_t i = 0; i < n; i++) {
         kvt__hash_chunks(&single, tokens + chunk_tokens * i, chunk_tokens, 1, &one);
-        assert_true(one == out[i]);
+        assert_memory_equal(one, out[i], sizeof one);
     }
-    assert_true(all.prev == single.prev);
+    assert_memory_equal(all.prev, single.prev, sizeof all.prev);
 }
 
 static void
@@ -259,7 +275,7 @@ no_seed_is_a_fixed_root_and_vllms_where_it_has_one(void **state)
 
     assert_int_equal(kvt__hash_start(&none, KVT__HASH_BUILTIN, NULL), 0);
     assert_int_equal(kvt__hash_start(&zero, KVT__HASH_BUILTIN, "0"), 0);
-    assert_true(none.prev == zero.prev);
+    assert_true(none.prev[0] == zero.prev[0]);
     assert_int_equal(kvt__hash_start(&none, KVT__HASH_SHA256_CBOR, NULL), 0);
     assert_hash(none.prev, KVT__HASH_SHA256_CBOR, "9bd96a485ad84efd");
 }
@@ -286,7 +302,7 @@ seed_keys_the_hash_of_its_own_text(void **state)
     for (size_t i = 0; i < N_ROWS(rows); i++) {
         assert_int_equal(
             kvt__hash_start(&chain, KVT__HASH_BUILTIN, rows[i].seed), 0);
-        assert_true(chain.prev == rows[i].root);
+        assert_true((int64_t)chain.prev[0] == rows[i].root);
     }
 }
 

@@ -11,6 +11,11 @@
 #include "key/key.h"
 
 #define WIDE "0b5d4d3030c6d68d0cf06ea3ed8a9c46c8d743dc1cb95658ddf08c63a57c9816"
+#define WIDE_BITS UINT64_C(0x0b5d4d3030c6d68d), UINT64_C(0x0cf06ea3ed8a9c46), \
+                  UINT64_C(0xc8d743dc1cb95658), UINT64_C(0xddf08c63a57c9816)
+#define ALL(...) {.bits = {__VA_ARGS__}, .form = KVT__HASH_WIDE}
+#define SIGNED(v) {.bits = {(uint64_t)(v)}}
+#define UNSIGNED(v) {.bits = {(uint64_t)(v)}, .form = KVT__HASH_UNSIGNED}
 #define N_ROWS(table) (sizeof table / sizeof *table)
 
 static const struct {
@@ -18,34 +23,34 @@ static const struct {
     struct kvt__key_parts parts;
 } good[] = {
     {"minio_probe@1@0@3039@bfloat16",
-     {"minio_probe", 1, 0, 0x3039, false, "", "bfloat16", -1, ""}},
+     {"minio_probe", 1, 0, SIGNED(0x3039), "bfloat16", -1, ""}},
     {"meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16@lora%sql-v2",
-     {"meta-llama/Llama-3.1-8B", 1, 0, 1897141500678847486, false, "",
+     {"meta-llama/Llama-3.1-8B", 1, 0, SIGNED(1897141500678847486),
       "bfloat16", -1, "lora%sql-v2"}},
     {"m@8@7@-13ca95e4793f0be@half",
-     {"m", 8, 7, -89132315033465022, false, "", "half", -1, ""}},
-    {"m@8@7@-5@half@0", {"m", 8, 7, -5, false, "", "half", 0, ""}},
+     {"m", 8, 7, SIGNED(-89132315033465022), "half", -1, ""}},
+    {"m@8@7@-5@half@0", {"m", 8, 7, SIGNED(-5), "half", 0, ""}},
     {"m@1@0@0@float@31@a%b@c%d",
-     {"m", 1, 0, 0, false, "", "float", 31, "a%b@c%d"}},
+     {"m", 1, 0, SIGNED(0), "float", 31, "a%b@c%d"}},
     {"m@1@0@1@int8@a%@%b@c%d%e",
-     {"m", 1, 0, 1, false, "", "int8", -1, "a%@%b@c%d%e"}},
+     {"m", 1, 0, SIGNED(1), "int8", -1, "a%@%b@c%d%e"}},
     {"m@1@0@1@bool@9223372036854775807",
-     {"m", 1, 0, 1, false, "", "bool", INT64_MAX, ""}},
-    {"m@1@0@1@bool@7@12%3", {"m", 1, 0, 1, false, "", "bool", 7, "12%3"}},
+     {"m", 1, 0, SIGNED(1), "bool", INT64_MAX, ""}},
+    {"m@1@0@1@bool@7@12%3", {"m", 1, 0, SIGNED(1), "bool", 7, "12%3"}},
     {"m@4294967295@4294967295@7fffffffffffffff@fp8_e4m3fn",
-     {"m", UINT32_MAX, UINT32_MAX, INT64_MAX, false, "", "fp8_e4m3fn", -1, ""}},
+     {"m", UINT32_MAX, UINT32_MAX, SIGNED(INT64_MAX), "fp8_e4m3fn", -1, ""}},
     {"m@1@0@-8000000000000000@uint8",
-     {"m", 1, 0, INT64_MIN, false, "", "uint8", -1, ""}},
+     {"m", 1, 0, SIGNED(INT64_MIN), "uint8", -1, ""}},
     {"m@1@0@8000000000000000@uint8",
-     {"m", 1, 0, INT64_MIN, true, "", "uint8", -1, ""}},
+     {"m", 1, 0, UNSIGNED(INT64_MIN), "uint8", -1, ""}},
     {"m@1@0@ffffffffffffffff@fp8_e5m2fnuz",
-     {"m", 1, 0, -1, true, "", "fp8_e5m2fnuz", -1, ""}},
+     {"m", 1, 0, UNSIGNED(-1), "fp8_e5m2fnuz", -1, ""}},
     {"m@1@0@b26d794ec2397cf@double",
-     {"m", 1, 0, 0xb26d794ec2397cf, false, "", "double", -1, ""}},
+     {"m", 1, 0, SIGNED(0xb26d794ec2397cf), "double", -1, ""}},
     {"m@1@0@" WIDE "@bfloat16@3",
-     {"m", 1, 0, 0x0b5d4d3030c6d68d, true, WIDE, "bfloat16", 3, ""}},
+     {"m", 1, 0, ALL(WIDE_BITS), "bfloat16", 3, ""}},
     {"a model with blanks@1@0@1@int64",
-     {"a model with blanks", 1, 0, 1, false, "", "int64", -1, ""}},
+     {"a model with blanks", 1, 0, SIGNED(1), "int64", -1, ""}},
 };
 
 static const char *const malformed[] = {
@@ -107,9 +112,8 @@ assert_same_parts(const struct kvt__key_parts *a, const struct kvt__key_parts *b
     assert_string_equal(a->model, b->model);
     assert_int_equal(a->world_size, b->world_size);
     assert_int_equal(a->worker_id, b->worker_id);
-    assert_true(a->hash == b->hash);
-    assert_int_equal(a->hash_unsigned, b->hash_unsigned);
-    assert_string_equal(a->wide_hash, b->wide_hash);
+    assert_memory_equal(a->hash.bits, b->hash.bits, sizeof a->hash.bits);
+    assert_int_equal(a->hash.form, b->hash.form);
     assert_string_equal(a->dtype, b->dtype);
     assert_true(a->layer == b->layer);
     assert_string_equal(a->tags, b->tags);
@@ -188,8 +192,8 @@ static void
 parts_that_would_not_parse_are_einval(void **state)
 {
     (void)state;
-    const struct kvt__key_parts base = {"m", 1, 0, 1, false, "", "half", -1, ""};
-    struct kvt__key_parts bad[15];
+    const struct kvt__key_parts base = {"m", 1, 0, SIGNED(1), "half", -1, ""};
+    struct kvt__key_parts bad[12];
     char text[KVT__KEY_TEXT_MAX + 1];
     size_t n = 0;
 
@@ -199,9 +203,6 @@ parts_that_would_not_parse_are_einval(void **state)
     strcpy(bad[n++].model, "a@b");
     strcpy(bad[n++].model, " m");
     memset(bad[n++].model, 'm', sizeof base.model);
-    strcpy(bad[n++].wide_hash, "12");
-    memset(bad[n++].wide_hash, 'G', 64);
-    memset(bad[n++].wide_hash, 'a', sizeof base.wide_hash);
     strcpy(bad[n++].dtype, "float16");
     memset(bad[n++].dtype, 'h', sizeof base.dtype);
     bad[n++].layer = -2;
@@ -220,7 +221,7 @@ static void
 text_longer_than_the_buffer_is_enametoolong(void **state)
 {
     (void)state;
-    const struct kvt__key_parts parts = {"m", 1, 0, 1, false, "", "half", -1, ""};
+    const struct kvt__key_parts parts = {"m", 1, 0, SIGNED(1), "half", -1, ""};
     char text[13];
 
     for (size_t size = 0; size <= 12; size++) {
@@ -233,29 +234,31 @@ text_longer_than_the_buffer_is_enametoolong(void **state)
 }
 
 static void
-hash_text_has_no_padding_and_a_sign(void **state)
+hash_text_of_64_bits_has_no_padding_and_a_sign(void **state)
 {
     (void)state;
     static const struct {
-        int64_t hash;
-        bool is_unsigned;
+        struct kvt__hash hash;
         const char *text;
     } rows[] = {
-        {0, false, "0"},
-        {-5, false, "-5"},
-        {-5, true, "fffffffffffffffb"},
-        {0x3039, true, "3039"},
-        {-89132315033465022, false, "-13ca95e4793f0be"},
-        {1897141500678847486, false, "1a540024b49d3bfe"},
-        {INT64_MIN, false, "-8000000000000000"},
-        {INT64_MIN, true, "8000000000000000"},
-        {INT64_MAX, false, "7fffffffffffffff"},
-        {0xb26d794ec2397cf, true, "b26d794ec2397cf"},
+        {SIGNED(0), "0"},
+        {SIGNED(-5), "-5"},
+        {UNSIGNED(-5), "fffffffffffffffb"},
+        {UNSIGNED(0x3039), "3039"},
+        {SIGNED(-89132315033465022), "-13ca95e4793f0be"},
+        {SIGNED(1897141500678847486), "1a540024b49d3bfe"},
+        {SIGNED(INT64_MIN), "-8000000000000000"},
+        {UNSIGNED(INT64_MIN), "8000000000000000"},
+        {SIGNED(INT64_MAX), "7fffffffffffffff"},
+        {UNSIGNED(0xb26d794ec2397cf), "b26d794ec2397cf"},
+        {ALL(WIDE_BITS), WIDE},
+        {ALL(0, 0, 0, 1),
+         "0000000000000000000000000000000000000000000000000000000000000001"},
     };
-    char text[18];
+    char text[KVT__HASH_DIGITS + 1];
 
     for (size_t i = 0; i < N_ROWS(rows); i++) {
-        kvt__key_hash_text(rows[i].hash, rows[i].is_unsigned, text);
+        kvt__hash_text(&rows[i].hash, text);
         assert_string_equal(text, rows[i].text);
     }
 }
@@ -288,7 +291,7 @@ main(void)
         cmocka_unit_test(model_and_tags_of_the_greatest_length_fit),
         cmocka_unit_test(parts_that_would_not_parse_are_einval),
         cmocka_unit_test(text_longer_than_the_buffer_is_enametoolong),
-        cmocka_unit_test(hash_text_has_no_padding_and_a_sign),
+        cmocka_unit_test(hash_text_of_64_bits_has_no_padding_and_a_sign),
         cmocka_unit_test(only_the_dtypes_of_lmcache_are_known),
     };
 

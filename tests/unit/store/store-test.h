@@ -166,7 +166,7 @@ request_init(struct request *r, const struct env *e, enum kvt__store_op op,
     if (!r->memory)
         abort();
     r->req = (struct kvt__store_req){
-        .op = op, .space = &e->space, .id = id_of(i), .hash = i, .tokens = 256,
+        .op = op, .space = &e->space, .id = id_of(i), .hash.bits = { i }, .tokens = 256,
         .whole = true, .shape = { 1, 3, { 2, 1, 1, BYTES / 4 } }, .bytes = BYTES,
         .slot = { r->memory + KVT__SLOT_ROOM + phase, BYTES } };
     fill(r->req.slot.payload, op == KVT__STORE_PUT ? i : i + 1);

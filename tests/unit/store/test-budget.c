@@ -203,7 +203,7 @@ writers_and_readers_at_once_keep_the_limit(void **state)
         else
             assert_true(req->status == -ENOENT ||
                         (!req->status &&
-                         request_holds(&requests[i], (unsigned)req->hash)));
+                         request_holds(&requests[i], (unsigned)req->hash.bits[0])));
         free(requests[i].memory);
     }
     free(requests);

@@ -185,7 +185,7 @@ another_chunk_under_the_same_name_is_a_miss_and_stays(void **state)
 
     assert_int_equal(put(e, 1), 0);
     request_init(&r, e, KVT__STORE_PUT, 2);
-    r.req.hash = 1;
+    r.req.hash.bits[0] = 1;
     kvt__store_run(e->store, &r.req);
     assert_int_equal(r.req.status, 0);
     assert_int_equal(get(e, 1), -ENOENT);

@@ -123,12 +123,12 @@ use(void *arg)
 
     for (unsigned i = 0; i < 2000; i++) {
         chunk_init(&c, "model", i * 7 % 6);
-        if (i % 3 == 0 && put_bytes(tier, &c.object, 512, (uint64_t)c.object.hash))
+        if (i % 3 == 0 && put_bytes(tier, &c.object, 512, c.object.hash.bits[0]))
             n_bad++;
         else if (i % 3 == 1)
             (void)tier->ops->remove(tier, &c.object);
         else if (!tier->ops->borrow(tier, &c.object, &slot, &found)) {
-            n_bad += !slot_holds(&slot, (uint64_t)c.object.hash);
+            n_bad += !slot_holds(&slot, c.object.hash.bits[0]);
             kvt__pool_release(slot_pool, &slot);
         }
     }

@@ -158,12 +158,13 @@ struct chunk {
 static inline void
 chunk_init(struct chunk *c, const char *model, int64_t hash)
 {
-    char digits[18];
+    struct kvt__hash name = { .bits = { (uint64_t)hash } };
+    char digits[KVT__HASH_DIGITS + 1];
 
-    kvt__key_hash_text(hash, false, digits);
+    kvt__hash_text(&name, digits);
     snprintf(c->key, sizeof c->key, "%s@1@0@%s@bfloat16", model, digits);
     c->object = (struct kvt__object){
-        .key = c->key, .hash = hash, .whole = true, .tokens = 256,
+        .key = c->key, .hash = name, .whole = true, .tokens = 256,
         .shape = { 1, 3, { 2, 32, 256, 1024 } } };
     for (size_t i = 0; i < sizeof c->object.id.b; i++)
         c->object.id.b[i] = (uint8_t)((uint64_t)hash * 31 + i);

@@ -107,7 +107,7 @@ kvt__share_of(const struct kvt__places *places, uint32_t rank, struct kvt__share
 static size_t
 place_by_hash(const struct kvt__places *places, const struct kvt__object *object)
 {
-    return kvt__key_fs_path(object->hash, object->hash_unsigned, places->n);
+    return kvt__key_fs_path(&object->hash, places->n);
 }
 
 static size_t
@@ -116,7 +116,7 @@ place_by_rank(const struct kvt__places *places, const struct kvt__object *object
     struct kvt__share share;
 
     (void)kvt__share_of(places, object->rank, &share); /* was tried at open */
-    return share.first + kvt__key_sharder_path(object->hash, share.n);
+    return share.first + kvt__key_sharder_path(&object->hash, share.n);
 }
 
 const struct kvt__layout kvt__layout_fs = {
