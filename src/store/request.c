@@ -133,15 +133,33 @@ check(const struct kvt__store *store, const struct kvt__store_req *req,
     return 0;
 }
 
+/* A chunk keeps the name that it was stored under, by another chunk hash than today's
+ * perhaps: what it is its identity says. */
+static int
+name_as_stored(const struct kvt__store_req *req, const struct kvt__index_entry *entry,
+               struct kvt__object *object, char *key, size_t size)
+{
+    if (!memcmp(entry->hash.bits, object->hash.bits, sizeof object->hash.bits))
+        return 0;
+    object->hash = entry->hash;
+    object->key = key;
+    return kvt__space_key(req->space->text, &entry->hash, key, size);
+}
+
 static int
 get_level(struct kvt__store *store, struct kvt__level *level,
-          const struct kvt__object *object, struct kvt__store_req *req)
+          const struct kvt__object *asked, struct kvt__store_req *req)
 {
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object stored = *asked, *object = &stored;
+    struct kvt__index_entry entry;
     struct kvt__found found;
 
-    if (level->no_get || !kvt__index_find(level->index, &req->id, NULL))
+    if (level->no_get || !kvt__index_find(level->index, &req->id, &entry))
         return -ENOENT;
-    int err = level->tier->ops->get(level->tier, object, &req->slot, &found);
+    int err = name_as_stored(req, &entry, object, key, sizeof key);
+    if (!err)
+        err = level->tier->ops->get(level->tier, object, &req->slot, &found);
     if (!err)
         err = check(store, req, &found);
     if (!err) {

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which names chunks have by pre_caching_hash_algorithm and lmcache_release, and that
+ * what is stored stays found when those change. */
+#include "engine-test.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+
+#define BUILTIN "pre_caching_hash_algorithm=builtin"
+#define SHA256 "pre_caching_hash_algorithm=sha256_cbor"
+
+static const char *const builtin[] = { BUILTIN, NULL };
+static const char *const newest[] = { SHA256, NULL };
+static const char *const wide[] = { SHA256, "lmcache_release=0.4.3", NULL };
+static const char *const wide_none[] = { SHA256, "lmcache_release=0.3.14", NULL };
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    fixture_init(&f);
+    f.engine = NULL;
+    *state = &f;
+    return 0;
+}
+
+static void
+reopen(struct fixture *f, const char *const *settings)
+{
+    kvt_engine_close(f->engine);
+    fixture_open(f, settings);
+}
+
+/* Store n chunks from the tokens' start, of blocks 1 ... */
+static void
+store_prefix(struct fixture *f, uint32_t n)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    for (uint32_t b = 1; b <= 2 * n; b++)
+        fill_block(f, b, 0);
+    make_io(&io, seq, 0, 0, n, 1);
+    store_and_flush(f, &io.io, 1);
+    kvt_seq_free(seq);
+}
+
+/* How many chunks are found, all of whose bytes are those that were stored. */
+static uint64_t
+found_chunks(struct fixture *f)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    uint32_t n = (uint32_t)(lookup(f, seq, 0, N_TOKENS - 1) / CHUNK);
+    struct io io;
+
+    if (n) {
+        make_io(&io, seq, 0, 0, n, 30);
+        struct kvt_load *load = load_and_wait(f, &io.io, 1);
+
+        for (uint32_t c = 0; c < n; c++)
+            assert_int_equal(kvt_load_status(load, 0, c), 0);
+        for (uint32_t b = 0; b < 2 * n; b++)
+            assert_true(block_holds(f, 30 + b, 1 + b, 0));
+        kvt_load_free(load);
+    }
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    return n;
+}
+
+/* Call fn with each chunk's file; returns how many there are. */
+static size_t
+each_file(const struct fixture *f, void (*fn)(void *ctx, const char *name), void *ctx)
+{
+    char path[300];
+    struct dirent *entry;
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "%s/kvtier", f->dir.path);
+    DIR *d = opendir(path);
+    while (d && (entry = readdir(d))) {
+        if (!strstr(entry->d_name, ".data"))
+            continue;
+        if (fn)
+            fn(ctx, entry->d_name);
+        n++;
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+struct wanted {
+    char text[80]; /* part of a name */
+    size_t n;
+};
+
+static void
+count_wanted(void *ctx, const char *name)
+{
+    struct wanted *w = ctx;
+
+    w->n += strstr(name, w->text) != NULL;
+}
+
+static void
+files_have_the_names_of_that_release(void **state)
+{
+    struct fixture *f = *state;
+    const char *const *const releases[] = { wide, wide_none };
+
+    for (size_t i = 0; i < 2; i++) {
+        reopen(f, releases[i]);
+        struct kvt_seq *seq = new_seq(f, N_TOKENS);
+        struct kvt_chunk chunk;
+        struct wanted w = { "", 0 };
+
+        store_prefix(f, 2);
+        assert_int_equal(kvt_seq_chunks(seq, 1, 1, &chunk), 0);
+        snprintf(w.text, sizeof w.text, "@%016" PRIx64 "%016" PRIx64 "%016" PRIx64
+                 "%016" PRIx64 "@", chunk.name_hash[0], chunk.name_hash[1],
+                 chunk.name_hash[2], chunk.name_hash[3]);
+        kvt_seq_free(seq);
+        assert_int_equal(each_file(f, count_wanted, &w), 2);
+        assert_int_equal(w.n, 1);
+        assert_int_equal(found_chunks(f), 2);
+        reopen(f, releases[i]);
+        assert_int_equal(found_chunks(f), 2);
+        kvt_engine_close(f->engine);
+        temp_dir_remove(&f->dir);
+        temp_dir_make(&f->dir);
+        f->engine = NULL;
+    }
+    fixture_open(f, NULL);
+}
+
+static void
+long_names_are_evicted_with_their_files(void **state)
+{
+    static const char *const small[] = { SHA256, "lmcache_release=0.4.5",
+                                         "max_remote_size=0.0001", NULL };
+    struct fixture *f = *state;
+
+    fixture_open(f, small); /* room for three */
+    store_prefix(f, 10);
+    assert_true(counter(f, "evicted_chunks") >= 7);
+    assert_true(each_file(f, NULL, NULL) <= 3);
+}
+
+static void
+long_names_stay_in_host_memory_too(void **state)
+{
+    static const char *const memory[] = { SHA256, "lmcache_release=0.4.1",
+                                          "local_cpu=true", "remote_url=", NULL };
+    struct fixture *f = *state;
+
+    fixture_open(f, memory);
+    store_prefix(f, 5);
+    assert_int_equal(found_chunks(f), 5);
+}
+
+static void
+long_names_are_found_without_an_index(void **state)
+{
+    struct fixture *f = *state;
+    char path[300];
+
+    fixture_open(f, wide);
+    store_prefix(f, 3);
+    kvt_engine_close(f->engine);
+    snprintf(path, sizeof path, "%s/.kvtier/index", f->dir.path);
+    assert_int_equal(unlink(path), 0);
+    fixture_open(f, wide);
+    assert_int_equal(found_chunks(f), 3);
+}
+
+static void
+what_was_stored_by_another_hash_is_still_a_hit(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, builtin);
+    store_prefix(f, 4);
+    reopen(f, newest);
+    assert_int_equal(found_chunks(f), 4);
+    store_prefix(f, 4); /* it is there */
+    assert_int_equal(each_file(f, NULL, NULL), 4);
+    reopen(f, builtin);
+    assert_int_equal(found_chunks(f), 4);
+}
+
+static void
+from_long_names_to_short_ones_nothing_is_lost(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, wide);
+    store_prefix(f, 4);
+    reopen(f, newest);
+    assert_int_equal(found_chunks(f), 4);
+}
+
+/* The index is made anew, with room for them. */
+static void
+from_short_names_to_long_ones_is_a_miss_and_then_works(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, newest);
+    store_prefix(f, 4);
+    reopen(f, wide);
+    assert_int_equal(found_chunks(f), 0);
+    store_prefix(f, 4);
+    assert_int_equal(found_chunks(f), 4);
+    reopen(f, newest); /* one index for both */
+    assert_int_equal(found_chunks(f), 4);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, fixture_teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(files_have_the_names_of_that_release),
+        T(long_names_are_evicted_with_their_files),
+        T(long_names_stay_in_host_memory_too),
+        T(long_names_are_found_without_an_index),
+        T(what_was_stored_by_another_hash_is_still_a_hit),
+        T(from_long_names_to_short_ones_nothing_is_lost),
+        T(from_short_names_to_long_ones_is_a_miss_and_then_works),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
