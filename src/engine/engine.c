@@ -351,8 +351,7 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
         err = kvt__fail(EINVAL, "no tier is configured; set local_cpu: true, remote_url "
                         "(for example fs:///var/cache/kvtier), remote_storage_plugins or "
                         "local_disk.");
-    struct kvt__tagset *untagged;
-    return err ? err : kvt__tagset(e, "", &untagged);
+    return err ? err : kvt__tagset(e, "", &e->untagged);
 }
 
 static void
@@ -535,16 +534,15 @@ kvt_engine_reset(struct kvt_engine *engine)
 {
     int err = kvt__engine_check(engine, "kvt_engine_reset");
 
-    if (err)
-        return err;
-    for (struct kvt__tagset *t = atomic_load(&engine->tagsets); t; t = t->next) {
-        for (uint32_t i = 0; i < engine->world_size * engine->n_groups; i++) {
-            struct kvt__keyspace *k = atomic_load(&t->at[i]);
-            if (k)
-                kvt__store_next_epoch(engine->store, &k->space);
-        }
+    for (uint32_t i = 0; !err && i < engine->world_size * engine->n_groups; i++) {
+        struct kvt__keyspace *k = atomic_load(&engine->untagged->at[i]);
+        int why = k ? kvt__store_next_epoch(engine->store, &k->space) : 0;
+
+        if (why)
+            kvt__log(KVT_LOG_WARN, "the reset of the cache is forgotten if the index is "
+                     "lost: %s", kvt__why());
     }
-    return 0;
+    return err;
 }
 
 void

@@ -80,7 +80,10 @@ make(struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t group,
         free(k);
         return err;
     }
-    k->epoch = desc.epoch = kvt__store_epoch(e->store, &k->space);
+    /* A reset is one of the model: tags that nobody asked for yet have it too. */
+    k->epoch_of = e->untagged
+        ? &atomic_load(&e->untagged->at[rank * e->n_groups + group])->space : &k->space;
+    k->epoch = desc.epoch = kvt__store_epoch(e->store, k->epoch_of);
     kvt__space_digest(&desc, k->digest);
     *out = k;
     return 0;
@@ -166,7 +169,7 @@ renew(struct kvt_engine *e, struct kvt__tagset *t, uint32_t i)
 
     pthread_mutex_lock(&e->keyspace_lock);
     old = atomic_load(&t->at[i]);
-    if (old->epoch == kvt__store_epoch(e->store, &old->space)) {
+    if (old->epoch == kvt__store_epoch(e->store, old->epoch_of)) {
         k = old; /* somebody was faster */
     } else {
         if (!make(e, t->tags, i / e->n_groups, i % e->n_groups, &k))
@@ -192,7 +195,7 @@ kvt__keyspace(struct kvt_engine *engine, struct kvt__tagset *tagset, uint32_t ra
     uint32_t i = rank * engine->n_groups + group;
     struct kvt__keyspace *k = atomic_load(&tagset->at[i]);
 
-    if (k && k->epoch == kvt__store_epoch(engine->store, &k->space))
+    if (k && k->epoch == kvt__store_epoch(engine->store, k->epoch_of))
         return k;
     return k ? renew(engine, tagset, i) : NULL;
 }

@@ -30,6 +30,7 @@ struct kvt__group {
 /* The keys of one (rank, group, tags) at one epoch.  Never changed. */
 struct kvt__keyspace {
     struct kvt__space space;
+    const struct kvt__space *epoch_of; /* the space without tags, reset for all */
     uint64_t epoch;
     uint8_t digest[KVT__SHA256_BYTES];
 };
@@ -71,6 +72,7 @@ struct kvt_engine {
 
     pthread_mutex_t keyspace_lock; /* adding tagsets, replacing keyspaces */
     struct kvt__tagset *_Atomic tagsets;
+    struct kvt__tagset *untagged; /* the first of them */
     struct kvt__retired *retired;
 
     struct {

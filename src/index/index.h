@@ -80,9 +80,11 @@ int kvt__index_space(struct kvt__index *ix, const char *text);
 int kvt__index_space_text(const struct kvt__index *ix, uint32_t space, char *out,
                           size_t size);
 
-/* A space's epoch; adding one makes all identities made with it unreachable. */
+/* A space's epoch; adding one makes all identities made with it unreachable, at once
+ * and also after the table is lost.  0; -ETIMEDOUT, -ENOSPC, ... with a sentence: only
+ * as long as there is this table.  Takes the lock of the file. */
 uint64_t kvt__index_epoch(const struct kvt__index *ix, uint32_t space);
-void kvt__index_next_epoch(struct kvt__index *ix, uint32_t space);
+int kvt__index_next_epoch(struct kvt__index *ix, uint32_t space);
 
 /* ------------------------------------------------------------------ entries */
 

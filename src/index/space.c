@@ -29,14 +29,14 @@ find(const struct kvt__index *ix, const uint64_t *words, size_t len)
 
 /* One that is being written while the lock is ours was left by a dead writer. */
 static int
-make(struct kvt__index *ix, const uint64_t *words, size_t len)
+make(struct kvt__index *ix, const char *text, const uint64_t *words, size_t len)
 {
     for (unsigned i = 0; i < IX_N_SPACES; i++) {
         struct ix_space *s = &ix->map->spaces[i];
         if (IX_LOAD(&s->state) == IX_SPACE_VALID)
             continue;
         IX_STORE(&s->state, IX_SPACE_WRITING);
-        IX_STORE(&s->epoch, 0);
+        IX_STORE(&s->epoch, kvt__ix_kept_epoch(ix, text));
         IX_STORE(&s->n_bytes, (uint32_t)len);
         for (size_t w = 0; w < IX_TEXT_WORDS; w++)
             IX_STORE(&s->text[w], words[w]);
@@ -68,7 +68,7 @@ kvt__index_space(struct kvt__index *ix, const char *text)
         return rc;
     n = find(ix, words, len);
     if (n < 0)
-        n = make(ix, words, len);
+        n = make(ix, text, words, len);
     kvt__ix_unlock(ix);
     return n;
 }
@@ -109,11 +109,22 @@ kvt__index_epoch(const struct kvt__index *ix, uint32_t space)
     return s ? IX_LOAD(&s->epoch) : 0;
 }
 
-void
+int
 kvt__index_next_epoch(struct kvt__index *ix, uint32_t space)
 {
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
     struct ix_space *s = valid(ix, space);
+    int rc;
 
-    if (s)
-        IX_ADD(&s->epoch, 1);
+    if (!s)
+        return 0;
+    bool locked = !kvt__ix_lock(ix, IX_LOCK_WAIT_NS);
+    uint64_t epoch = IX_ADD(&s->epoch, 1) + 1;
+    if (!locked)
+        return -ETIMEDOUT;
+    rc = kvt__index_space_text(ix, space, text, sizeof text);
+    if (!rc)
+        rc = kvt__ix_keep_epoch(ix, text, epoch);
+    kvt__ix_unlock(ix);
+    return rc;
 }

@@ -79,6 +79,14 @@ void kvt__ix_unmap(struct kvt__index *ix);
 /* This boot's id; zeros when the system does not tell it. */
 void kvt__ix_boot_id(uint8_t out[16]);
 
+/* ------------------------------------------------------------------ epoch.c */
+
+/* The last epoch of a space with this text that was kept, 0 if none was.  Locked. */
+uint64_t kvt__ix_kept_epoch(const struct kvt__index *ix, const char *text);
+
+/* Keep an epoch.  0, or -errno with a sentence.  Locked. */
+int kvt__ix_keep_epoch(const struct kvt__index *ix, const char *text, uint64_t epoch);
+
 /* ------------------------------------------------------------------- read.c */
 
 /* A ready entry's fields, read whole; false when it is not ready, changes all

@@ -253,15 +253,13 @@ kvt__store_epoch(const struct kvt__store *store,
     return index ? kvt__index_epoch(index, number) : 0;
 }
 
-void
-kvt__store_next_epoch(struct kvt__store *store,
-                      const struct kvt__space *space)
+int
+kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space)
 {
     uint32_t number;
     struct kvt__index *index = epoch_index(store, space, &number);
 
-    if (index)
-        kvt__index_next_epoch(index, number);
+    return index ? kvt__index_next_epoch(index, number) : 0;
 }
 
 void

@@ -79,8 +79,7 @@ int kvt__store_add_space(struct kvt__store *store, struct kvt__space *space);
 /* The space's epoch: raised by any process that resets its cache. */
 uint64_t kvt__store_epoch(const struct kvt__store *store,
                           const struct kvt__space *space);
-void kvt__store_next_epoch(struct kvt__store *store,
-                           const struct kvt__space *space);
+int kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space);
 
 /* Before a lookup: memory whose process has died is gone. */
 void kvt__store_look_who_lives(struct kvt__store *store);

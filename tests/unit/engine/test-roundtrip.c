@@ -266,6 +266,60 @@ after_a_reset_nothing_stored_before_is_a_hit(void **state)
 }
 
 static void
+after_a_reset_and_the_loss_of_the_index_nothing_stored_before_is_a_hit(void **state)
+{
+    struct fixture *f = *state;
+    char path[300];
+
+    store_prefix(f, 3);
+    assert_int_equal(kvt_engine_reset(f->engine), 0);
+    kvt_engine_close(f->engine);
+    snprintf(path, sizeof path, "%s/.kvtier/index", f->dir.path);
+    assert_int_equal(unlink(path), 0);
+    fixture_open(f, NULL);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
+    kvt_seq_free(seq);
+    store_prefix(f, 2);
+    seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 2 * CHUNK);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
+static struct kvt_seq *
+tagged_seq(const struct fixture *f)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct kvt_seq *seq = NULL;
+
+    extra.tags = "user%a";
+    assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
+    return seq;
+}
+
+/* A reset by an engine that has not met the tags yet. */
+static void
+a_reset_counts_for_chunks_with_tags_too(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *seq = tagged_seq(f);
+    struct io io;
+
+    make_io(&io, seq, 0, 0, 3, 1);
+    io.io.tags = "user%a";
+    store_and_flush(f, &io.io, 1);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    reopen(f);
+    assert_int_equal(kvt_engine_reset(f->engine), 0);
+    seq = tagged_seq(f);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
+    kvt_seq_free(seq);
+}
+
+static void
 files_without_an_index_are_found_by_asking_for_them(void **state)
 {
     struct fixture *f = *state;
@@ -338,6 +392,8 @@ main(void)
         T(equal_tokens_under_two_salts_are_stored_side_by_side),
         T(a_sequence_hashes_alike_however_its_tokens_arrive),
         T(after_a_reset_nothing_stored_before_is_a_hit),
+        T(after_a_reset_and_the_loss_of_the_index_nothing_stored_before_is_a_hit),
+        T(a_reset_counts_for_chunks_with_tags_too),
         T(files_without_an_index_are_found_by_asking_for_them),
         T(a_worker_and_a_scheduler_share_the_index),
         T(arguments_out_of_range_change_nothing),

@@ -529,7 +529,7 @@ spaces_are_shared_numbers_of_texts(void **state)
     assert_int_equal(kvt__index_space_text(a, (uint32_t)n, out, 17), -ENOENT);
     assert_int_equal(kvt__index_space_text(a, 1023, out, sizeof out), -ENOENT);
     assert_int_equal(kvt__index_space_text(a, 1024, out, sizeof out), -ENOENT);
-    kvt__index_next_epoch(a, (uint32_t)n);
+    assert_int_equal(kvt__index_next_epoch(a, (uint32_t)n), 0);
     assert_int_equal(kvt__index_epoch(r, (uint32_t)n), 1);
     assert_int_equal(kvt__index_epoch(r, UINT32_MAX), 0);
     memset(text, 'x', sizeof text);
