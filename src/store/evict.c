@@ -104,9 +104,9 @@ kvt__level_evict(struct kvt__store *store, struct kvt__level *level, uint64_t by
     return 0;
 }
 
-int
-kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
-                     uint64_t bytes)
+/* Take bytes from a level's budget, evicting what the policy lets go first. */
+static int
+make_room(struct kvt__store *store, struct kvt__level *level, uint64_t bytes)
 {
     struct kvt__index_totals totals;
 
@@ -129,9 +129,9 @@ kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
     return 0;
 }
 
-int
-kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
-                      const struct kvt__id *id)
+/* Evict one of the entries that stand where id would. */
+static int
+make_place(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *id)
 {
     struct kvt__index_entry oldest[4];
     size_t n = kvt__index_first(level->index, id, oldest, 4);
@@ -141,6 +141,22 @@ kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
             return 0;
     return kvt__fail(ENOSPC, "%s: the index is full of chunks in use",
                      level->tier->ops->name);
+}
+
+int
+kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
+                 const struct kvt__index_entry *entry, struct kvt__index_claim *claim)
+{
+    int err = make_room(store, level, entry->bytes);
+
+    if (err)
+        return err;
+    err = kvt__index_claim(level->index, entry, claim);
+    if (err == -ENOSPC && !make_place(store, level, &entry->id))
+        err = kvt__index_claim(level->index, entry, claim);
+    if (err)
+        kvt__index_unreserve(level->index, entry->bytes);
+    return err;
 }
 
 void

@@ -86,19 +86,17 @@ void kvt__level_listed_key(const struct kvt__level *level, const char *key,
 void kvt__level_set_location(struct kvt__level *level, const struct kvt_config *config,
                              const char *location);
 
-/* Take bytes from a level's budget, evicting what was used longest ago.  Blocks.
- * 0 or -ENOSPC. */
-int kvt__level_make_room(struct kvt__store *store, struct kvt__level *level,
-                         uint64_t bytes);
+/* Take an entry's bytes from a level's budget and claim a place for it, evicting what
+ * the policy lets go first where there is no room or no place.  Blocks.  0; -EEXIST it
+ * is there; -ENOSPC; ... */
+int kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
+                     const struct kvt__index_entry *entry,
+                     struct kvt__index_claim *claim);
 
 /* Evict what was used longest ago until bytes are gone, or nothing more can be found
  * at once.  The bytes that are gone. */
 uint64_t kvt__level_evict(struct kvt__store *store, struct kvt__level *level,
                           uint64_t bytes);
-
-/* Evict one of the entries that stand where id would. */
-int kvt__level_make_place(struct kvt__store *store, struct kvt__level *level,
-                          const struct kvt__id *id);
 
 /* CRC32C of what a tier's get() left in the slot. */
 static inline uint32_t

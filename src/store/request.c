@@ -28,23 +28,6 @@ entry_of(const struct kvt__store_req *req, size_t level, uint64_t stored_bytes)
         .space = req->space->number[level], .tokens = req->tokens };
 }
 
-/* Reserve, and claim an entry; an index full just there gives one up. */
-static int
-claim_entry(struct kvt__store *store, struct kvt__level *level,
-            const struct kvt__index_entry *entry, struct kvt__index_claim *claim)
-{
-    int err = kvt__level_make_room(store, level, entry->bytes);
-
-    if (err)
-        return err;
-    err = kvt__index_claim(level->index, entry, claim);
-    if (err == -ENOSPC && !kvt__level_make_place(store, level, &entry->id))
-        err = kvt__index_claim(level->index, entry, claim);
-    if (err)
-        kvt__index_unreserve(level->index, entry->bytes);
-    return err;
-}
-
 /* --------------------------------------------------------------------- put */
 
 /* Equal tokens of another adapter or epoch have the same file name: take
@@ -76,7 +59,7 @@ kvt__level_put(struct kvt__store *store, struct kvt__level *level,
         ops->stored_bytes(level->tier, object, req->slot.bytes));
     entry.flags = verified ? 0 : KVT__INDEX_FOREIGN;
     kvt__level_forget_name(level, object->key);
-    int err = claim_entry(store, level, &entry, &claim);
+    int err = kvt__level_claim(store, level, &entry, &claim);
     if (err)
         return err;
     bool replaces = begin_to_replace(level, object, &old);
@@ -232,7 +215,7 @@ probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object
     struct kvt__index_entry entry = entry_of(req, i, found.stored_bytes);
     entry.flags = found.has_id ? 0 : KVT__INDEX_FOREIGN;
     kvt__level_forget_name(level, object->key);
-    err = claim_entry(store, level, &entry, &claim);
+    err = kvt__level_claim(store, level, &entry, &claim);
     if (!err) {
         kvt__index_publish(level->index, &claim);
         kvt__level_forget_name(level, object->key);

@@ -95,12 +95,8 @@ add_file(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
     if (is_known(&scan->known, name_number(entry.space, &entry.hash)))
         return;
     kvt__name_id(key, &entry.id);
-    if (kvt__level_make_room(scan->store, scan->level, entry.bytes))
+    if (kvt__level_claim(scan->store, scan->level, &entry, &claim))
         return;
-    if (kvt__index_claim(index, &entry, &claim)) {
-        kvt__index_unreserve(index, entry.bytes);
-        return;
-    }
     kvt__index_publish(index, &claim);
     scan->n_added++;
 }

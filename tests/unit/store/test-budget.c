@@ -321,6 +321,37 @@ a_scan_of_more_than_the_limit_makes_room(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
+/* More than the index of that limit has places for. */
+#define N_TOO_MANY 17000u
+
+static void
+a_scan_of_more_files_than_places_leaves_none_uncounted(void **state)
+{
+    static const char *const few_places[] = { "max_remote_size=0.025", NULL };
+    struct env *e = *state;
+    struct kvt__index_totals totals;
+    uint64_t n_files = 0;
+    char path[300];
+
+    kvt__store_close(e->store);
+    temp_dir_remove(&e->dir);
+    temp_dir_make(&e->dir);
+    for (unsigned i = 0; i < N_TOO_MANY; i++) {
+        path_of(e, i, path, sizeof path);
+        int fd = open(path, O_WRONLY | O_CREAT, 0600);
+
+        assert_true(fd >= 0);
+        close(fd);
+    }
+    e->store = open_over(e, "", few_places);
+    kvt__store_scan(e->store);
+    kvt__index_get_totals(e->store->levels[0].index, &totals);
+    assert_in_range(totals.n_entries, 1, N_TOO_MANY - 1);
+    for (unsigned i = 0; i < N_TOO_MANY; i++)
+        n_files += file_there(e, i);
+    assert_int_equal(totals.n_ready, n_files);
+}
+
 /* -------------------------------------------------------------- two processes */
 
 static void
@@ -385,6 +416,7 @@ main(void)
         TEST(a_limit_that_was_lowered_holds_after_one_put),
         TEST(a_scan_counts_what_the_index_lost),
         TEST(a_scan_of_more_than_the_limit_makes_room),
+        TEST(a_scan_of_more_files_than_places_leaves_none_uncounted),
         TEST(two_handles_on_one_directory_share_what_they_store),
         TEST(of_two_limits_the_smaller_holds_while_both_are_open),
     };
