@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -83,6 +84,34 @@ cli_code(int status)
     default:
         return CLI_ENVIRONMENT;
     }
+}
+
+static void
+tell_json(const struct kvt_op *op)
+{
+    json_t *o = json_pack("{s:s, s:b}", "key", op->key, "done", !op->status);
+
+    if (op->status)
+        json_object_set_new(o, "error", json_string(op->why));
+    else if (op->kind != KVT_OP_DELETE)
+        json_object_set_new(o, "bytes", json_integer((json_int_t)(
+            op->kind == KVT_OP_PUT ? op->bytes : op->found_bytes)));
+    if (!op->status && op->kind == KVT_OP_GET)
+        json_object_set_new(o, "has_checksum",
+                            json_boolean(op->found & KVT_FOUND_CHECKED));
+    json_dumpf(o, stdout, 0);
+    printf("\n");
+    json_decref(o);
+}
+
+int
+cli_tell(const struct cli_common *common, const struct kvt_op *op)
+{
+    if (common->json)
+        tell_json(op);
+    else if (op->status)
+        fprintf(stderr, "kvtier: %s\n", op->why);
+    return cli_code(op->status);
 }
 
 void

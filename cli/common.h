@@ -33,6 +33,10 @@ struct cli_common {
 int cli_parse(const struct cli_command *command, int argc, char **argv, int min_args,
               int max_args, struct cli_common *out);
 
+/* Tell how an operation on one chunk ended: on the standard error why it failed, with
+ * --json one object a chunk on the standard output.  Its exit code. */
+int cli_tell(const struct cli_common *common, const struct kvt_op *op);
+
 /* Open the configured store.  0 or an exit code, after saying why. */
 int cli_open_store(const struct cli_common *common, struct kvt_store **out);
 

@@ -30,10 +30,11 @@ write_file(const char *path, const void *buf, size_t n)
 }
 
 static int
-get_key(struct kvt_store *store, const char *key, const char *path)
+get_key(struct kvt_store *store, const struct cli_common *c, const char *key,
+        const char *path)
 {
     struct kvt_op op = KVT_INIT(struct kvt_op);
-    int code;
+    int code = CLI_DONE;
 
     op.kind = KVT_OP_STAT;
     op.key = key;
@@ -47,15 +48,14 @@ get_key(struct kvt_store *store, const char *key, const char *path)
         }
         kvt_store_run(store, &op);
     }
-    if (op.status) {
-        fprintf(stderr, "kvtier: %s\n", op.why);
-        code = cli_code(op.status);
-    } else {
-        if (!(op.found & KVT_FOUND_CHECKED))
+    if (!op.status) {
+        if (!(op.found & KVT_FOUND_CHECKED) && !c->json)
             fprintf(stderr, "kvtier: %s carries no checksum: only its length could be "
                     "checked\n", key);
         code = write_file(path, op.buf, op.found_bytes);
     }
+    if (!code)
+        code = cli_tell(c, &op);
     free(op.buf);
     return code;
 }
@@ -67,11 +67,14 @@ get_run(int argc, char **argv)
     struct kvt_store *store;
     int code = cli_parse(&cli_get, argc, argv, 2, 2, &c);
 
+    if (!code && c.json && !strcmp(c.args[1], "-"))
+        code = cli_usage(&cli_get, "--json and the chunk cannot both go to the standard "
+                         "output; name a FILE");
     if (!code)
         code = cli_open_store(&c, &store);
     if (code)
         return code;
-    code = get_key(store, c.args[0], c.args[1]);
+    code = get_key(store, &c, c.args[0], c.args[1]);
     kvt_store_close(store);
     return code;
 }

@@ -56,9 +56,9 @@ put_run(int argc, char **argv)
     op.bytes = n;
     if (!op.buf) {
         code = CLI_ENVIRONMENT;
-    } else if (kvt_store_run(store, &op)) {
-        fprintf(stderr, "kvtier: %s\n", op.why);
-        code = cli_code(op.status);
+    } else {
+        (void)!kvt_store_run(store, &op);
+        code = cli_tell(&c, &op);
     }
     free(op.buf);
     kvt_store_close(store);

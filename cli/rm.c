@@ -19,11 +19,9 @@ rm_run(int argc, char **argv)
 
         op.kind = KVT_OP_DELETE;
         op.key = c.args[i];
-        if (kvt_store_run(store, &op)) {
-            fprintf(stderr, "kvtier: %s\n", op.why);
-            if (cli_code(op.status) > code)
-                code = cli_code(op.status);
-        }
+        (void)!kvt_store_run(store, &op);
+        int one = cli_tell(&c, &op);
+        code = one > code ? one : code;
     }
     kvt_store_close(store);
     return code;
