@@ -47,7 +47,7 @@ one_bit_at_a_time(const unsigned char *bytes, size_t n)
     return ~crc;
 }
 
-#define N 3000
+#define N 9000
 
 static const unsigned char *
 some_bytes(void)
@@ -82,7 +82,7 @@ the_one_for_cold_bytes_agrees(void **state)
     (void)state;
     assert_int_equal(kvt__crc32c_cold(7, NULL, 0), 7);
     for (size_t at = 0; at < 70; at += 23)
-        for (size_t n = 1; n <= N - at; n += n < 2040 || n > 2056 ? 13 : 1)
+        for (size_t n = 1; n <= N - at; n += n % 2048 < 8 || n % 2048 > 2040 ? 1 : 13)
             assert_int_equal(kvt__crc32c_cold(7, bytes + at, n),
                              kvt__crc32c(7, bytes + at, n));
 }
