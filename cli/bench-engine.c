@@ -121,6 +121,32 @@ bench_store_clear(struct kvt_store *store)
     return err ? cli_fail(err) : 0;
 }
 
+struct sum {
+    size_t n_files;
+    uint64_t bytes;
+};
+
+static int
+add_file(void *ctx, const struct kvt_listed *listed)
+{
+    struct sum *sum = ctx;
+
+    sum->n_files++;
+    sum->bytes += listed->stored_bytes;
+    return 0;
+}
+
+int
+bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes)
+{
+    struct sum sum = { 0 };
+    int err = kvt_store_list(store, add_file, &sum);
+
+    *n_files = sum.n_files;
+    *bytes = sum.bytes;
+    return err ? cli_fail(err) : 0;
+}
+
 void
 bench_tokens(int32_t *tokens, size_t n, uint64_t number)
 {

@@ -6,6 +6,7 @@
  * Writing includes the copy out of the paged KV, which the bare loop does not
  * make; it goes on while earlier chunks are being written.  Reading names no
  * blocks: chunks are read into the pool and verified, and copied nowhere. */
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ struct rig {
     int32_t *tokens, *blocks, *no_blocks;
     struct kvt_chunk *chunks;
     uint64_t prompt; /* number of the last one */
+    uint64_t storage_bytes; /* what the last step wrote to files, or read from them */
 };
 
 static size_t
@@ -73,12 +75,14 @@ allocate(struct rig *r)
     return 0;
 }
 
-/* Room for all chunks, for what stores leave to loads, and for the rest. */
+/* Room for all chunks, for what stores leave to loads, and for the rest.  Chunks only
+ * pass through: what stayed in memory would be read from there. */
 static int
 open_engine(struct rig *r, const char *dir)
 {
     char pool[64];
-    const char *settings[] = { pool, "blocking_timeout_secs=600", NULL };
+    const char *settings[] = { pool, "local_cpu=false", "blocking_timeout_secs=600",
+                               NULL };
     double bytes = 1.5 * (double)total_bytes(r) + (double)(64 << 20);
 
     snprintf(pool, sizeof pool, "max_local_cpu_size=%.6f", bytes / (double)(1 << 30));
@@ -176,10 +180,16 @@ step_store(void *ctx, struct bench_cost *out)
 {
     struct rig *r = ctx;
     uint64_t n_stored;
+    size_t n_files = 0;
     int code = store_chunks(r, out, &n_stored);
 
-    if (!code && n_stored != r->n_chunks) {
-        fprintf(stderr, "kvtier bench: chunks were not stored\n");
+    if (!code)
+        code = bench_store_bytes(r->store, &n_files, &r->storage_bytes);
+    if (!code && (n_stored != r->n_chunks || n_files != r->n_chunks ||
+                  r->storage_bytes < total_bytes(r))) {
+        fprintf(stderr, "kvtier bench: of %zu chunks %" PRIu64 " were stored, in %zu "
+                "files of %" PRIu64 " bytes\n", r->n_chunks, n_stored, n_files,
+                r->storage_bytes);
         code = CLI_ENVIRONMENT;
     }
     return code;
@@ -220,10 +230,15 @@ step_load(void *ctx, struct bench_cost *out)
     bench_stop(out);
     for (size_t c = 0; c < r->n_chunks; c++)
         good = good && !kvt_load_status(done, 0, c);
+    r->storage_bytes = kvt_load_bytes(done);
     kvt_load_free(done);
-    if (good)
+    if (!good)
+        fprintf(stderr, "kvtier bench: chunks could not be read back\n");
+    else if (r->storage_bytes != total_bytes(r))
+        fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu bytes were read from files: "
+                "the rest was elsewhere\n", r->storage_bytes, total_bytes(r));
+    else
         return 0;
-    fprintf(stderr, "kvtier bench: chunks could not be read back\n");
     return CLI_ENVIRONMENT;
 }
 
@@ -346,7 +361,9 @@ static void
 describe(const struct rig *r, struct bench_result *out)
 {
     out->threads = N_THREADS;
+    bench_more(out, "chunks", (double)r->n_chunks);
     bench_more(out, "chunk_bytes", (double)r->chunk_bytes);
+    bench_more(out, "storage_bytes", (double)r->storage_bytes);
     bench_more(out, "bare_piece_bytes", (double)r->bare.piece);
     bench_more(out, "bare_depth", r->bare.depth);
     bench_more(out, "direct", r->bare.direct);

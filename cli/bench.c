@@ -99,6 +99,19 @@ make_dir(const char *dir, char *out, size_t size)
 
 /* ---------------------------------------------------------------------- telling */
 
+/* Counts and sizes are told to the last digit. */
+static bool
+is_whole(double value)
+{
+    return value >= 0 && value < 0x1p53 && value == (double)(int64_t)value;
+}
+
+static json_t *
+json_figure(double value)
+{
+    return is_whole(value) ? json_integer((json_int_t)value) : json_real(value);
+}
+
 static void
 print_json(const struct bench_case *c, const struct bench_result *r)
 {
@@ -107,7 +120,7 @@ print_json(const struct bench_case *c, const struct bench_result *r)
                              "ratio", r->ratio, "threads", (int)r->threads);
 
     for (size_t i = 0; i < r->n_more; i++)
-        json_object_set_new(line, r->more[i].name, json_real(r->more[i].value));
+        json_object_set_new(line, r->more[i].name, json_figure(r->more[i].value));
     json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(line);
@@ -120,7 +133,8 @@ print_row(const struct bench_case *c, const struct bench_result *r)
            r->ratio);
     printf("    %u thread%s", r->threads, r->threads == 1 ? "" : "s");
     for (size_t i = 0; i < r->n_more; i++)
-        printf(", %s %.6g", r->more[i].name, r->more[i].value);
+        printf(is_whole(r->more[i].value) ? ", %s %.0f" : ", %s %.6g", r->more[i].name,
+               r->more[i].value);
     printf("\n");
 }
 

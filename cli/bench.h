@@ -18,7 +18,7 @@ struct bench {
     bool quick;      /* tiny sizes: does it run, not how fast */
 };
 
-#define BENCH_MAX_MORE 8
+#define BENCH_MAX_MORE 12
 
 struct bench_result {
     double value;
@@ -98,9 +98,10 @@ int bench_engine_open(const char *dir, const char *const *settings, uint32_t rol
 int bench_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
                       unsigned char *memory, uint32_t n_blocks);
 
-/* The same chunks, by key: to remove them.  0 or an exit code. */
+/* The same chunks, by key: to remove and to count them.  0 or an exit code. */
 int bench_store_open(const char *dir, struct kvt_store **out);
 int bench_store_clear(struct kvt_store *store);
+int bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes);
 
 /* Ids of a made-up prompt; another number, another prompt. */
 void bench_tokens(int32_t *tokens, size_t n, uint64_t number);

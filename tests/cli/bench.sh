@@ -56,6 +56,9 @@ for line in lines:
     for name in ("value", "limit", "ratio"):
         assert isinstance(line[name], float), (name, line)
     assert isinstance(line["unit"], str) and line["threads"] >= 1, line
+    # What is said of files was measured with files.
+    if line["case"].startswith("file.") or line["case"] == "engine.store_file":
+        assert line["storage_bytes"] >= line["chunks"] * line["chunk_bytes"] > 0, line
 END
 fi
 [ -z "$(ls -A work)" ] || fail "work is not empty: $(ls -A work)"
