@@ -10,21 +10,10 @@
 static int
 round_trip(const struct fixture *with)
 {
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_group group = opaque_group();
+    const struct opening opening = { 0 };
     struct fixture f = *with;
+    int err = try_open(f.dir.path, &opening, &f.engine);
 
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 1;
-    params.config = open_config(f.dir.path, NULL);
-    params.role = KVT_ROLE_BOTH;
-    params.n_groups = 1;
-    params.groups = &group;
-    params.model = &model;
-    int err = kvt_engine_open(&params, &f.engine);
-    kvt_config_free((struct kvt_config *)params.config);
     if (err) {
         assert_true(strlen(kvt_last_error()) > 10);
         return err;
@@ -92,30 +81,16 @@ static void
 a_pool_beyond_the_machine_is_refused_with_the_numbers(void **state)
 {
     const char *const settings[] = { "max_local_cpu_size=1000000", NULL };
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_group group = opaque_group();
-    struct kvt_engine *engine = NULL;
+    struct opening opening = { .role = KVT_ROLE_WORKER, .settings = settings };
     struct fixture f;
 
     (void)state;
     fixture_init(&f);
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 1;
-    params.config = open_config(f.dir.path, settings);
-    params.role = KVT_ROLE_WORKER;
-    params.n_groups = 1;
-    params.groups = &group;
-    params.model = &model;
-    assert_int_equal(kvt_engine_open(&params, &engine), -ENOMEM);
+    assert_int_equal(try_open(f.dir.path, &opening, &f.engine), -ENOMEM);
     assert_non_null(strstr(kvt_last_error(), "max_local_cpu_size"));
     assert_non_null(strstr(kvt_last_error(), "1024000000 MiB"));
-    params.role = KVT_ROLE_SCHEDULER; /* has no pool */
-    assert_int_equal(kvt_engine_open(&params, &engine), 0);
-    kvt_engine_close(engine);
-    kvt_config_free((struct kvt_config *)params.config);
-    f.engine = NULL;
+    opening.role = KVT_ROLE_SCHEDULER; /* has no pool */
+    assert_int_equal(try_open(f.dir.path, &opening, &f.engine), 0);
     fixture_fini(&f);
 }
 

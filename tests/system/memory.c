@@ -278,22 +278,9 @@ a_reset_forgets_what_is_in_memory(void **state)
 static const char *
 refusal(struct fixture *f, const char *const *settings)
 {
-    struct kvt_config *config = open_config(f->dir.path, settings);
-    struct kvt_group group = opaque_group();
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct opening opening = { .settings = settings };
 
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 1;
-    params.config = config;
-    params.role = KVT_ROLE_BOTH;
-    params.model = &model;
-    params.groups = &group;
-    params.n_groups = 1;
-    assert_int_equal(kvt_engine_open(&params, &f->engine), -EINVAL);
-    f->engine = NULL;
-    kvt_config_free(config);
+    assert_int_equal(try_open(f->dir.path, &opening, &f->engine), -EINVAL);
     return kvt_last_error();
 }
 
@@ -319,6 +306,15 @@ skip_where_forks_have_no_threads(void)
 #endif
 }
 
+static struct kvt_engine *
+open_in(const struct fixture *f, const char *instance, uint32_t role)
+{
+    struct opening opening = { .role = role, .settings = memory_only,
+                               .instance = instance };
+
+    return must_open(f, &opening);
+}
+
 /* A worker process that stores a prompt and then waits to be killed. */
 static pid_t
 start_worker(struct fixture *f, const char *instance)
@@ -330,10 +326,8 @@ start_worker(struct fixture *f, const char *instance)
     assert_int_equal(pipe(ready), 0);
     pid_t child = fork();
     if (!child) {
-        struct kvt_group group = opaque_group();
-
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        f->engine = open_named_engine(f, KVT_ROLE_WORKER, &group, 1, memory_only, instance);
+        f->engine = open_in(f, instance, KVT_ROLE_WORKER);
         set_view(f->engine, 0, f->memory);
         store_all(f);
         if (write(ready[1], "x", 1) == 1)
@@ -361,16 +355,13 @@ static void
 a_scheduler_sees_what_its_worker_has(void **state)
 {
     struct fixture *f = *state;
-    struct kvt_group group = opaque_group();
     struct fixture other = *f;
     skip_where_forks_have_no_threads();
     pid_t worker = start_worker(f, "test-memory-a");
 
-    f->engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
-                                  "test-memory-a");
+    f->engine = open_in(f, "test-memory-a", KVT_ROLE_SCHEDULER);
     assert_int_equal(promised(f), N_TOKENS);
-    other.engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
-                                     "test-memory-b");
+    other.engine = open_in(f, "test-memory-b", KVT_ROLE_SCHEDULER);
     assert_int_equal(promised(&other), 0);
     kvt_engine_close(other.engine);
     kill(worker, SIGKILL);
@@ -381,12 +372,10 @@ static void
 memory_is_gone_with_its_worker(void **state)
 {
     struct fixture *f = *state;
-    struct kvt_group group = opaque_group();
     skip_where_forks_have_no_threads();
     pid_t worker = start_worker(f, "test-memory-c");
 
-    f->engine = open_named_engine(f, KVT_ROLE_SCHEDULER, &group, 1, memory_only,
-                                  "test-memory-c");
+    f->engine = open_in(f, "test-memory-c", KVT_ROLE_SCHEDULER);
     assert_int_equal(promised(f), N_TOKENS);
     kill(worker, SIGKILL);
     waitpid(worker, NULL, 0);

@@ -91,24 +91,13 @@ a_removed_directory_becomes_misses(void **state)
 static void
 expect_refusal(const char *dir, int err)
 {
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_group group = opaque_group();
-    struct kvt_engine *engine = NULL;
+    const struct opening opening = { 0 };
+    struct kvt_engine *engine;
 
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 1;
-    params.config = open_config(dir, NULL);
-    params.role = KVT_ROLE_BOTH;
-    params.n_groups = 1;
-    params.groups = &group;
-    params.model = &model;
-    assert_int_equal(kvt_engine_open(&params, &engine), err);
+    assert_int_equal(try_open(dir, &opening, &engine), err);
     assert_null(engine);
     if (!strstr(kvt_last_error(), dir) || !strstr(kvt_last_error(), "remote_url"))
         fail_msg("%s", kvt_last_error());
-    kvt_config_free((struct kvt_config *)params.config);
 }
 
 static void

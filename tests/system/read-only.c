@@ -31,28 +31,16 @@ a_read_only_store_serves_loads_and_refuses_stores(void **state)
 static void
 an_empty_read_only_directory_is_refused_with_its_name(void **state)
 {
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_group group = opaque_group();
-    struct kvt_engine *engine = NULL;
+    const struct opening opening = { 0 };
     struct fixture f;
 
     (void)state;
     fixture_mount(&f, 8192);
     if (mount(NULL, f.dir.path, NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)
         fail_msg("remount: %s", strerror(errno));
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 1;
-    params.config = open_config(f.dir.path, NULL);
-    params.role = KVT_ROLE_BOTH;
-    params.n_groups = 1;
-    params.groups = &group;
-    params.model = &model;
-    assert_int_equal(kvt_engine_open(&params, &engine), -EROFS);
-    assert_null(engine);
+    assert_int_equal(try_open(f.dir.path, &opening, &f.engine), -EROFS);
+    assert_null(f.engine);
     assert_non_null(strstr(kvt_last_error(), f.dir.path));
-    kvt_config_free((struct kvt_config *)params.config);
     fixture_unmount(&f);
 }
 

@@ -67,25 +67,31 @@ replicated_group(void)
     return group;
 }
 
+static struct kvt_engine *
+open_in_world(const struct world *w, uint32_t role, uint32_t rank,
+              const char *const *settings)
+{
+    struct kvt_group group = replicated_group();
+    struct opening opening = { .role = role, .settings = settings, .groups = &group,
+                               .n_groups = 1, .world_size = N_RANKS, .rank = rank,
+                               .instance = w->instance };
+
+    return must_open(&w->scheduler, &opening);
+}
+
 static void
 open_rank(struct world *w, uint32_t r, const char *const *settings)
 {
-    struct kvt_group group = replicated_group();
-
-    w->ranks[r].engine = open_rank_engine(&w->ranks[r], KVT_ROLE_WORKER, &group, 1,
-                                          settings, w->instance, N_RANKS, r);
+    w->ranks[r].engine = open_in_world(w, KVT_ROLE_WORKER, r, settings);
     set_view(w->ranks[r].engine, 0, w->ranks[r].memory);
 }
 
 static void
 open_world(struct world *w, const char *const *settings)
 {
-    struct kvt_group group = replicated_group();
-
     for (uint32_t r = 0; r < N_RANKS; r++)
         open_rank(w, r, settings);
-    w->scheduler.engine = open_rank_engine(&w->scheduler, KVT_ROLE_SCHEDULER, &group, 1,
-                                           settings, w->instance, N_RANKS, 0);
+    w->scheduler.engine = open_in_world(w, KVT_ROLE_SCHEDULER, 0, settings);
 }
 
 static void
@@ -367,9 +373,7 @@ a_probe_finds_the_one_object_for_all(void **state)
     snprintf(index, sizeof index, "%s/.kvtier/index", w->scheduler.dir.path);
     snprintf(away, sizeof away, "%s/.kvtier/away", w->scheduler.dir.path);
     assert_int_equal(rename(index, away), 0);
-    struct kvt_group group = replicated_group();
-    w->scheduler.engine = open_rank_engine(&w->scheduler, KVT_ROLE_SCHEDULER, &group, 1,
-                                           storage_only, w->instance, N_RANKS, 0);
+    w->scheduler.engine = open_in_world(w, KVT_ROLE_SCHEDULER, 0, storage_only);
     assert_int_equal(promised(w), N_CHUNKS);
     for (uint32_t r = 0; r < N_RANKS; r++)
         open_rank(w, r, storage_only);
@@ -410,24 +414,12 @@ on_every_host_the_first_rank_writes_local_disk(void **state)
     struct kvt_group group = replicated_group();
     char disk[400];
     const char *settings[] = { "remote_url=", disk, "max_local_disk_size=0.01", NULL };
-    struct kvt_config *config;
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct opening opening = { .role = KVT_ROLE_WORKER, .settings = settings,
+                               .groups = &group, .n_groups = 1,
+                               .world_size = N_RANKS, .rank = 1, .local_ranks = 1 };
 
     snprintf(disk, sizeof disk, "local_disk=%s", w->scheduler.dir.path);
-    config = open_config(w->scheduler.dir.path, settings);
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = N_RANKS;
-    model.rank = 1;
-    params.config = config;
-    params.role = KVT_ROLE_WORKER;
-    params.model = &model;
-    params.groups = &group;
-    params.n_groups = 1;
-    params.local_ranks = 1;
-    assert_int_equal(kvt_engine_open(&params, &w->ranks[1].engine), 0);
-    kvt_config_free(config);
+    w->ranks[1].engine = must_open(&w->scheduler, &opening);
     set_view(w->ranks[1].engine, 0, w->ranks[1].memory);
     write_chunks(&w->ranks[1], 0, N_CHUNKS);
     assert_int_equal(counter(&w->ranks[1], "store_chunks"), N_CHUNKS);

@@ -67,46 +67,6 @@ open_config(const char *dir, const char *const *more)
     return config;
 }
 
-static inline struct kvt_engine *
-open_rank_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
-                 uint32_t n_groups, const char *const *settings, const char *instance,
-                 uint32_t world_size, uint32_t rank)
-{
-    struct kvt_config *config = open_config(f->dir.path, settings);
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
-    struct kvt_engine *engine = NULL;
-
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = world_size;
-    model.rank = rank;
-    params.config = config;
-    params.role = role;
-    params.model = &model;
-    params.groups = groups;
-    params.n_groups = n_groups;
-    params.instance = instance;
-    if (kvt_engine_open(&params, &engine))
-        fail_msg("%s", kvt_last_error());
-    kvt_config_free(config);
-    return engine;
-}
-
-static inline struct kvt_engine *
-open_named_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
-                  uint32_t n_groups, const char *const *settings, const char *instance)
-{
-    return open_rank_engine(f, role, groups, n_groups, settings, instance, 1, 0);
-}
-
-static inline struct kvt_engine *
-open_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
-            uint32_t n_groups, const char *const *settings)
-{
-    return open_named_engine(f, role, groups, n_groups, settings, NULL);
-}
-
 static inline struct kvt_group
 opaque_group(void)
 {
@@ -120,6 +80,61 @@ opaque_group(void)
     group.layout = "test";
     group.layers = "0,1,2";
     return group;
+}
+
+/* Which engine to open; what is left out: of both roles, with one opaque group, the only
+ * rank, alone. */
+struct opening {
+    uint32_t role, n_groups, world_size, rank, local_ranks;
+    const struct kvt_group *groups;
+    const char *const *settings;
+    const char *instance;
+};
+
+/* 0, or what opening said. */
+static inline int
+try_open(const char *dir, const struct opening *o, struct kvt_engine **out)
+{
+    struct kvt_config *config = open_config(dir, o->settings);
+    struct kvt_group group = opaque_group();
+    struct kvt_model model = KVT_INIT(struct kvt_model);
+    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+
+    model.name = "test/model";
+    model.kv_dtype = "bfloat16";
+    model.world_size = o->world_size ? o->world_size : 1;
+    model.rank = o->rank;
+    params.config = config;
+    params.role = o->role ? o->role : KVT_ROLE_BOTH;
+    params.model = &model;
+    params.groups = o->groups ? o->groups : &group;
+    params.n_groups = o->groups ? o->n_groups : 1;
+    params.local_ranks = o->local_ranks;
+    params.instance = o->instance;
+    *out = NULL;
+    int err = kvt_engine_open(&params, out);
+    kvt_config_free(config);
+    return err;
+}
+
+static inline struct kvt_engine *
+must_open(const struct fixture *f, const struct opening *o)
+{
+    struct kvt_engine *engine;
+
+    if (try_open(f->dir.path, o, &engine))
+        fail_msg("%s", kvt_last_error());
+    return engine;
+}
+
+static inline struct kvt_engine *
+open_engine(const struct fixture *f, uint32_t role, const struct kvt_group *groups,
+            uint32_t n_groups, const char *const *settings)
+{
+    struct opening o = { .role = role, .groups = groups, .n_groups = n_groups,
+                         .settings = settings };
+
+    return must_open(f, &o);
 }
 
 static inline void
@@ -180,9 +195,9 @@ fixture_init(struct fixture *f)
 static inline void
 fixture_open(struct fixture *f, const char *const *settings)
 {
-    struct kvt_group group = opaque_group();
+    struct opening o = { .settings = settings };
 
-    f->engine = open_engine(f, KVT_ROLE_BOTH, &group, 1, settings);
+    f->engine = must_open(f, &o);
     set_view(f->engine, 0, f->memory);
 }
 

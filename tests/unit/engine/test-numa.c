@@ -11,25 +11,10 @@ static int
 open_worker(const struct fixture *f, const char *const *settings, uint32_t rank,
             struct kvt_engine **out)
 {
-    struct kvt_config *config = open_config(f->dir.path, settings);
-    struct kvt_group group = opaque_group();
-    struct kvt_model model = KVT_INIT(struct kvt_model);
-    struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
+    struct opening opening = { .role = KVT_ROLE_WORKER, .settings = settings,
+                               .world_size = 4, .rank = rank, .local_ranks = 2 };
 
-    model.name = "test/model";
-    model.kv_dtype = "bfloat16";
-    model.world_size = 4;
-    model.rank = rank;
-    params.config = config;
-    params.role = KVT_ROLE_WORKER;
-    params.model = &model;
-    params.groups = &group;
-    params.n_groups = 1;
-    params.local_ranks = 2;
-    *out = NULL;
-    int err = kvt_engine_open(&params, out);
-    kvt_config_free(config);
-    return err;
+    return try_open(f->dir.path, &opening, out);
 }
 
 static bool
