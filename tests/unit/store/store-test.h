@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,23 @@ open_over(struct env *e, const char *prefix, const char *const *more)
 }
 
 static inline void
+reopen_over(struct env *e, const char *prefix, const char *const *more)
+{
+    kvt__store_close(e->store);
+    e->store = open_over(e, prefix, more);
+}
+
+static inline void
+close_and_lose_index(struct env *e)
+{
+    char path[300];
+
+    kvt__store_close(e->store);
+    snprintf(path, sizeof path, "%s/.kvtier/index", e->dir.path);
+    assert_int_equal(unlink(path), 0);
+}
+
+static inline void
 env_init(struct env *e)
 {
     memset(e, 0, sizeof *e);
@@ -151,8 +169,9 @@ fill(unsigned char *bytes, unsigned seed)
 
 /* A request with memory of its own. */
 struct request {
-    struct kvt__store_req req;
+    struct kvt__store_req req; /* first */
     unsigned char *memory;
+    sem_t *done;
 };
 
 static inline void
@@ -230,6 +249,39 @@ probe(const struct env *e, unsigned i)
     kvt__store_run(e->store, &r.req);
     free(r.memory);
     return r.req.status;
+}
+
+static inline void
+post_done(struct kvt__store_req *req)
+{
+    sem_post(((struct request *)req)->done);
+}
+
+/* Reopen the store with these settings and threads, submit all requests, and wait until
+ * each has ended once. */
+static inline void
+run_at_once(struct env *e, const char *const *settings, size_t n_threads,
+            struct request *requests, size_t n)
+{
+    struct kvt__exec *exec = NULL;
+    char url[600];
+    sem_t done;
+
+    sem_init(&done, 0, 0);
+    assert_int_equal(kvt__exec_open(n_threads, &exec), 0);
+    kvt__store_close(e->store);
+    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
+    e->store = open_store(e, url, exec, settings);
+    for (size_t i = 0; i < n; i++) {
+        requests[i].done = &done;
+        requests[i].req.done = post_done;
+        kvt__store_submit(e->store, &requests[i].req);
+    }
+    for (size_t i = 0; i < n; i++)
+        sem_wait(&done);
+    kvt__exec_close(exec);
+    assert_int_equal(sem_trywait(&done), -1);
+    sem_destroy(&done);
 }
 
 static inline bool

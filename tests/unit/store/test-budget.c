@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Budgets: what is evicted, what is not, and that the disk never holds more. */
-#include <semaphore.h>
-
 #include "store-test.h"
 
 /* Room for 13 chunks of TAKEN bytes. */
@@ -73,8 +71,7 @@ partial_chunks_without_header_keep_the_limit_too(void **state)
                                             "save_chunk_meta=false", NULL };
     struct env *e = *state;
 
-    kvt__store_close(e->store);
-    e->store = open_over(e, "", settings);
+    reopen_over(e, "", settings);
     for (unsigned i = 0; i < 3 * N_FIT; i++) {
         struct request r;
 
@@ -162,38 +159,17 @@ a_chunk_larger_than_the_limit_evicts_nothing(void **state)
 
 #define N_JOBS 120u
 
-static sem_t all_done;
-
-static void
-post(struct kvt__store_req *req)
-{
-    (void)req;
-    sem_post(&all_done);
-}
-
 static void
 writers_and_readers_at_once_keep_the_limit(void **state)
 {
     struct env *e = *state;
     struct request *requests = calloc(N_JOBS, sizeof *requests);
-    struct kvt__exec *exec = NULL;
-    char url[600];
 
     assert_non_null(requests);
-    sem_init(&all_done, 0, 0);
-    assert_int_equal(kvt__exec_open(4, &exec), 0);
-    kvt__store_close(e->store);
-    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
-    e->store = open_store(e, url, exec, small);
-    for (unsigned i = 0; i < N_JOBS; i++) {
+    for (unsigned i = 0; i < N_JOBS; i++)
         request_init(&requests[i], e, i % 2 ? KVT__STORE_GET : KVT__STORE_PUT,
                      i / 2 % (2 * N_FIT));
-        requests[i].req.done = post;
-        kvt__store_submit(e->store, &requests[i].req);
-    }
-    for (unsigned i = 0; i < N_JOBS; i++)
-        sem_wait(&all_done);
-    kvt__exec_close(exec);
+    run_at_once(e, small, 4, requests, N_JOBS);
     check_disk(e);
     for (unsigned i = 0; i < N_JOBS; i++) {
         const struct kvt__store_req *req = &requests[i].req;
@@ -207,7 +183,6 @@ writers_and_readers_at_once_keep_the_limit(void **state)
         free(requests[i].memory);
     }
     free(requests);
-    sem_destroy(&all_done);
 }
 
 /* All want room at the same time and begin with the same candidates. */
@@ -217,23 +192,11 @@ a_put_that_lost_every_race_still_finds_room(void **state)
     static const char *const settings[] = { "max_remote_size=0.0005", NULL };
     struct env *e = *state;
     struct request *requests = calloc(N_JOBS * 4, sizeof *requests);
-    struct kvt__exec *exec = NULL;
-    char url[600];
 
     assert_non_null(requests);
-    sem_init(&all_done, 0, 0);
-    assert_int_equal(kvt__exec_open(8, &exec), 0);
-    kvt__store_close(e->store);
-    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
-    e->store = open_store(e, url, exec, settings);
-    for (unsigned i = 0; i < N_JOBS * 4; i++) {
-        request_init(&requests[i], e, KVT__STORE_PUT, i);
-        requests[i].req.done = post;
-        kvt__store_submit(e->store, &requests[i].req);
-    }
     for (unsigned i = 0; i < N_JOBS * 4; i++)
-        sem_wait(&all_done);
-    kvt__exec_close(exec);
+        request_init(&requests[i], e, KVT__STORE_PUT, i);
+    run_at_once(e, settings, 8, requests, N_JOBS * 4);
     assert_in_range(used(e), disk_bytes(e), 5 * LIMIT);
     for (unsigned i = 0; i < N_JOBS * 4; i++) {
         if (requests[i].req.status)
@@ -241,7 +204,6 @@ a_put_that_lost_every_race_still_finds_room(void **state)
         free(requests[i].memory);
     }
     free(requests);
-    sem_destroy(&all_done);
 }
 
 static void
@@ -250,13 +212,11 @@ a_limit_that_was_lowered_holds_after_one_put(void **state)
     static const char *const large[] = { "max_remote_size=0.01", NULL };
     struct env *e = *state;
 
-    kvt__store_close(e->store);
-    e->store = open_over(e, "", large);
+    reopen_over(e, "", large);
     for (unsigned i = 0; i < 400; i++)
         assert_int_equal(put(e, i), 0);
     wait_for_tick();
-    kvt__store_close(e->store);
-    e->store = open_over(e, "", small);
+    reopen_over(e, "", small);
     assert_int_equal(used(e), 400 * TAKEN);
     assert_int_equal(put(e, 1000), 0);
     check_disk(e);
@@ -267,17 +227,6 @@ a_limit_that_was_lowered_holds_after_one_put(void **state)
 /* ------------------------------------------------------------------ scanning */
 
 static void
-lose_index(struct env *e, const char *const *settings)
-{
-    char path[300];
-
-    kvt__store_close(e->store);
-    snprintf(path, sizeof path, "%s/.kvtier/index", e->dir.path);
-    assert_int_equal(unlink(path), 0);
-    e->store = open_over(e, "", settings);
-}
-
-static void
 a_scan_counts_what_the_index_lost(void **state)
 {
     struct env *e = *state;
@@ -286,7 +235,8 @@ a_scan_counts_what_the_index_lost(void **state)
     for (unsigned i = 0; i < N_FIT; i++)
         assert_int_equal(put(e, i), 0);
     uint64_t before = used(e);
-    lose_index(e, small);
+    close_and_lose_index(e);
+    e->store = open_over(e, "", small);
     assert_int_equal(used(e), 0);
     kvt__store_scan(e->store);
     assert_int_equal(used(e), before);
@@ -306,15 +256,15 @@ a_scan_of_more_than_the_limit_makes_room(void **state)
     struct env *e = *state;
     char path[300];
 
-    kvt__store_close(e->store);
-    e->store = open_over(e, "", NULL);
+    reopen_over(e, "", NULL);
     for (unsigned i = 0; i < 3 * N_FIT; i++)
         assert_int_equal(put(e, i), 0);
     snprintf(path, sizeof path, "%s/no-key.data", e->dir.path);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_true(fd >= 0);
     close(fd);
-    lose_index(e, small);
+    close_and_lose_index(e);
+    e->store = open_over(e, "", small);
     kvt__store_scan(e->store);
     check_disk(e);
     assert_int_equal(disk_bytes(e), N_FIT * TAKEN);

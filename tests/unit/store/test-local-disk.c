@@ -23,12 +23,10 @@ open_disk(struct env *e, const char *const *settings)
 static void
 reopen(struct env *e, const char *const *settings, bool with_index)
 {
-    char path[300];
-
-    kvt__store_close(e->store);
-    snprintf(path, sizeof path, "%s/.kvtier/index", e->dir.path);
-    if (!with_index)
-        assert_int_equal(unlink(path), 0);
+    if (with_index)
+        kvt__store_close(e->store);
+    else
+        close_and_lose_index(e);
     open_disk(e, settings);
 }
 

@@ -2,8 +2,6 @@
  *
  * Put, get and probe: what comes back, and what becomes of files that are
  * damaged, replaced or gone. */
-#include <semaphore.h>
-
 #include "store-test.h"
 
 static int
@@ -15,13 +13,6 @@ setup(void **state)
     e.store = open_over(&e, "", NULL);
     *state = &e;
     return 0;
-}
-
-static void
-reopen(struct env *e, const char *prefix, const char *const *settings)
-{
-    kvt__store_close(e->store);
-    e->store = open_over(e, prefix, settings);
 }
 
 /* ------------------------------------------------------------- put and get */
@@ -56,15 +47,12 @@ static void
 a_restart_finds_it_with_its_index_and_a_probe_without(void **state)
 {
     struct env *e = *state;
-    char path[300];
 
     assert_int_equal(put(e, 1), 0);
-    reopen(e, "", NULL);
+    reopen_over(e, "", NULL);
     assert_true(find(e, 1));
     assert_int_equal(get(e, 1), 0);
-    kvt__store_close(e->store);
-    snprintf(path, sizeof path, "%s/.kvtier/index", e->dir.path);
-    assert_int_equal(unlink(path), 0);
+    close_and_lose_index(e);
     e->store = open_over(e, "", NULL);
     assert_false(find(e, 1));
     assert_int_equal(probe(e, 1), 0);
@@ -254,7 +242,7 @@ refuse_unverified_takes_only_what_carries_a_checksum(void **state)
     write_foreign(e, 2, true, BYTES);
     assert_int_equal(probe(e, 1), 0);
     assert_int_equal(put(e, 3), 0);
-    reopen(e, "", settings);
+    reopen_over(e, "", settings);
     assert_true(find(e, 1)); /* the index knows it from before */
     assert_int_equal(get_verified(e, 1, &verified), -ENOENT);
     assert_int_equal(probe(e, 2), -ENOENT);
@@ -269,13 +257,13 @@ a_failed_write_leaves_nothing_and_costs_nothing(void **state)
 {
     struct env *e = *state;
 
-    reopen(e, "fault://write_error=1/", NULL);
+    reopen_over(e, "fault://write_error=1/", NULL);
     assert_int_equal(put(e, 1), -EIO);
-    reopen(e, "fault://enospc=1/", NULL);
+    reopen_over(e, "fault://enospc=1/", NULL);
     assert_int_equal(put(e, 1), -ENOSPC);
     assert_false(find(e, 1));
     assert_int_equal(used(e), 0);
-    reopen(e, "", NULL);
+    reopen_over(e, "", NULL);
     assert_int_equal(put(e, 1), 0);
 }
 
@@ -285,12 +273,12 @@ a_failed_read_forgets_nothing(void **state)
     struct env *e = *state;
 
     assert_int_equal(put(e, 1), 0);
-    reopen(e, "fault://read_error=1/", NULL);
+    reopen_over(e, "fault://read_error=1/", NULL);
     assert_int_equal(get(e, 1), -EIO);
-    reopen(e, "fault://short_read=1/", NULL);
+    reopen_over(e, "fault://short_read=1/", NULL);
     assert_int_equal(get(e, 1), -EIO);
     assert_true(find(e, 1));
-    reopen(e, "", NULL);
+    reopen_over(e, "", NULL);
     assert_int_equal(get(e, 1), 0);
 }
 
@@ -299,12 +287,12 @@ flipped_bits_are_caught_on_both_ways(void **state)
 {
     struct env *e = *state;
 
-    reopen(e, "fault://write_corrupt=1/", NULL);
+    reopen_over(e, "fault://write_corrupt=1/", NULL);
     assert_int_equal(put(e, 1), 0);
-    reopen(e, "", NULL);
+    reopen_over(e, "", NULL);
     assert_int_equal(get(e, 1), -EBADMSG);
     assert_int_equal(put(e, 2), 0);
-    reopen(e, "fault://bit_flip=1/", NULL);
+    reopen_over(e, "fault://bit_flip=1/", NULL);
     assert_int_equal(get(e, 2), -EBADMSG);
     assert_false(find(e, 2));
 }
@@ -328,39 +316,17 @@ what_null_forgot_is_a_miss(void **state)
 
 #define N_JOBS 60u
 
-static sem_t all_done;
-
-static void
-post(struct kvt__store_req *req)
-{
-    (void)req;
-    sem_post(&all_done);
-}
-
 /* Each chunk is put, got and probed at once, several times over. */
 static void
 requests_on_many_threads_end_once_each(void **state)
 {
     struct env *e = *state;
     struct request *requests = calloc(N_JOBS * 3, sizeof *requests);
-    struct kvt__exec *exec = NULL;
-    char url[600];
 
     assert_non_null(requests);
-    sem_init(&all_done, 0, 0);
-    assert_int_equal(kvt__exec_open(4, &exec), 0);
-    kvt__store_close(e->store);
-    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
-    e->store = open_store(e, url, exec, NULL);
-    for (unsigned i = 0; i < N_JOBS * 3; i++) {
-        request_init(&requests[i], e, (enum kvt__store_op)(i % 3), i / 3 % 20);
-        requests[i].req.done = post;
-        kvt__store_submit(e->store, &requests[i].req);
-    }
     for (unsigned i = 0; i < N_JOBS * 3; i++)
-        sem_wait(&all_done);
-    kvt__exec_close(exec);
-    assert_int_equal(sem_trywait(&all_done), -1);
+        request_init(&requests[i], e, (enum kvt__store_op)(i % 3), i / 3 % 20);
+    run_at_once(e, NULL, 4, requests, N_JOBS * 3);
     for (unsigned i = 0; i < N_JOBS * 3; i++) {
         const struct kvt__store_req *req = &requests[i].req;
 
@@ -376,7 +342,6 @@ requests_on_many_threads_end_once_each(void **state)
     for (unsigned i = 0; i < 20; i++)
         assert_int_equal(get(e, i), 0);
     assert_int_equal(used(e), 20 * TAKEN);
-    sem_destroy(&all_done);
 }
 
 /* ------------------------------------------------------------------- opening */
