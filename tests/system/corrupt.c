@@ -2,6 +2,7 @@
  *
  * A file whose bytes are not those that were stored is never handed out: the load
  * says so, the file goes, the next lookup misses, and storing works again. */
+#include "files.h"
 #include "system/system-test.h"
 
 #define HEADER 28u
@@ -60,18 +61,6 @@ store_one(const struct fixture *f)
     return usage;
 }
 
-static void
-flip(const char *path, off_t at)
-{
-    unsigned char byte;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= 0x10;
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    close(fd);
-}
-
 /* The damaged chunk is not loaded, and is gone. */
 static void
 expect_refused(const struct fixture *f, const char *path)
@@ -99,12 +88,12 @@ a_flipped_byte_is_found(void **state)
         if (at >= 4 && at < s->header)
             continue; /* for LMCache only: the payload is right all the same */
         struct usage usage = store_one(&s->f);
-        flip(usage.last, at);
+        flip_byte(usage.last, at);
         expect_refused(&s->f, usage.last);
     }
     for (uint32_t at = 1; at < PAYLOAD; at += 1021) {
         struct usage usage = store_one(&s->f);
-        flip(usage.last, s->header + at);
+        flip_byte(usage.last, s->header + at);
         expect_refused(&s->f, usage.last);
     }
 }
@@ -116,9 +105,9 @@ a_damaged_description_does_no_harm(void **state)
 
     for (uint32_t at = 4; at < s->header; at++) {
         struct usage usage = store_one(&s->f);
-        flip(usage.last, at);
+        flip_byte(usage.last, at);
         assert_int_equal(load_prompt(&s->f).loaded, 1);
-        flip(usage.last, at);
+        flip_byte(usage.last, at);
     }
 }
 
@@ -221,7 +210,7 @@ chunks_before_a_damaged_one_are_loaded(void **state)
     write_chunks(&s->f, 1, 5);
     struct outcome got = load_prompt(&s->f);
     assert_int_equal(got.loaded, 6);
-    flip(usage.last, 100);
+    flip_byte(usage.last, 100);
     got = load_prompt(&s->f);
     assert_int_equal(got.promised, 6);
     assert_in_range(got.loaded, 0, 5); /* those read before the damage was seen */

@@ -5,6 +5,7 @@
  * program continues as nobody. */
 #include <grp.h>
 
+#include "files.h"
 #include "system/system-test.h"
 
 #define NOBODY 65534
@@ -107,8 +108,7 @@ a_directory_that_cannot_be_used_is_named(void **state)
     char path[300];
 
     snprintf(path, sizeof path, "%s/file", f->dir.path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    close(fd);
+    write_file(path, "", 0);
     expect_refusal(path, -ENOTDIR);
     snprintf(path, sizeof path, "%s/file/below", f->dir.path);
     expect_refusal(path, -ENOTDIR);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "files.h"
 #include "kvt-test.h"
 #include "kvtier.h"
 #include "temp-dir.h"

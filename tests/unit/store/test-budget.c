@@ -260,9 +260,7 @@ a_scan_of_more_than_the_limit_makes_room(void **state)
     for (unsigned i = 0; i < 3 * N_FIT; i++)
         assert_int_equal(put(e, i), 0);
     snprintf(path, sizeof path, "%s/no-key.data", e->dir.path);
-    int fd = open(path, O_WRONLY | O_CREAT, 0600);
-    assert_true(fd >= 0);
-    close(fd);
+    write_file(path, "", 0);
     close_and_lose_index(e);
     e->store = open_over(e, "", small);
     kvt__store_scan(e->store);

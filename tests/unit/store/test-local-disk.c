@@ -66,10 +66,7 @@ write_orphan(const struct env *e, unsigned i, size_t bytes)
 
     fill(file, i);
     disk_path(e, i, path, sizeof path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, file, bytes), bytes);
-    close(fd);
+    write_file(path, file, bytes);
 }
 
 /* Last written so long ago.  What file systems note by themselves can be the same for
@@ -167,7 +164,7 @@ orphans_are_evicted_oldest_first_and_nothing_else(void **state)
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         snprintf(path, sizeof path, "%s/%s", e->dir.path, others[i]);
-        close(open(path, O_WRONLY | O_CREAT, 0600));
+        write_file(path, "", 0);
     }
     kvt__store_scan(e->store);
     for (unsigned i = 0; i < 4; i++) {
@@ -289,17 +286,12 @@ a_flipped_byte_is_a_miss_and_removed(void **state)
 {
     static const off_t places[] = { 0, BYTES / 2, BYTES - 1, BYTES, BYTES + 63 };
     struct env *e = *state;
-    unsigned char byte;
     char path[600];
 
     disk_path(e, 1, path, sizeof path);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         (void)put(e, 1);
-        int fd = open(path, O_RDWR);
-        assert_int_equal(pread(fd, &byte, 1, places[i]), 1);
-        byte ^= 0x10;
-        assert_int_equal(pwrite(fd, &byte, 1, places[i]), 1);
-        close(fd);
+        flip_byte(path, places[i]);
         check_gone(e, 1);
     }
 }

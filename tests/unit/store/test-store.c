@@ -78,21 +78,6 @@ spaces_with_a_layout_tag_lie_in_kvtier(void **state)
 
 /* ------------------------------------------------------------------ damage */
 
-static void
-flip_byte(const struct env *e, unsigned i, off_t at)
-{
-    char path[600];
-    unsigned char byte;
-
-    path_of(e, i, path, sizeof path);
-    int fd = open(path, O_RDWR);
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= 1;
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    close(fd);
-}
-
 /* Told once; then the file and all memory of it are gone. */
 static void
 check_damaged(struct env *e, unsigned i)
@@ -117,10 +102,12 @@ a_damaged_file_is_told_once_and_removed(void **state)
     static const off_t places[] = { 0, 28, 2000, 28 + BYTES - 1, 28 + BYTES,
                                     28 + BYTES + 30, 28 + BYTES + 63 };
     struct env *e = *state;
+    char path[600];
 
     for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
         assert_int_equal(put(e, i), 0);
-        flip_byte(e, i, places[i]);
+        path_of(e, i, path, sizeof path);
+        flip_byte(path, places[i]);
         check_damaged(e, i);
     }
 }
@@ -203,11 +190,10 @@ write_foreign(const struct env *e, unsigned i, bool header, size_t bytes)
     kvt__put_le32(file + 8, 3);
     fill(file + 28, i);
     path_of(e, i, path, sizeof path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    assert_true(fd >= 0);
-    size_t from = header ? 0 : 28, n = bytes + (header ? 28 : 0);
-    assert_int_equal(write(fd, file + from, n), n);
-    close(fd);
+    if (header)
+        write_file(path, file, 28 + bytes);
+    else
+        write_file(path, file + 28, bytes);
 }
 
 static void

@@ -6,42 +6,17 @@
 #include <fcntl.h>
 #include <sys/xattr.h>
 
-#include "tier-test.h"
+#include "file-test.h"
 #include "tier/file/layout/layout.h"
 
-struct fixture {
-    struct temp_dir dir;
-    struct kvt__tier *tier;
-    struct chunk c;
-    char path[1024]; /* of c's file */
-};
-
-static void
-open_fixture(struct fixture *f, bool header)
-{
-    char url[512];
-
-    temp_dir_make(&f->dir);
-    snprintf(url, sizeof url, "fs://%s", f->dir.path);
-    f->tier = open_tier(url, header);
-    chunk_init(&f->c, "org/model", -0x1234);
-    snprintf(f->path, sizeof f->path, "%s/org-SEP-model@1@0@-1234@bfloat16.data",
-             f->dir.path);
-}
-
-static void
-close_fixture(struct fixture *f)
-{
-    f->tier->ops->close(f->tier);
-    temp_dir_remove(&f->dir);
-}
+#define FILE_NAME "org-SEP-model@1@0@-1234@bfloat16.data"
 
 static int
 setup_header(void **state)
 {
     static struct fixture f;
 
-    open_fixture(&f, true);
+    open_fixture(&f, "fs", true, FILE_NAME);
     *state = &f;
     return 0;
 }
@@ -51,15 +26,8 @@ setup_bare(void **state)
 {
     static struct fixture f;
 
-    open_fixture(&f, false);
+    open_fixture(&f, "fs", false, FILE_NAME);
     *state = &f;
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    close_fixture(*state);
     return 0;
 }
 
@@ -75,39 +43,6 @@ read_file(const char *path, unsigned char *out, size_t size)
     assert_true(n >= 0);
     close(fd);
     return (size_t)n;
-}
-
-/* As another program would. */
-static void
-write_file(const char *path, const void *bytes, size_t n)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, bytes, n), n);
-    close(fd);
-}
-
-static off_t
-size_of(const char *path)
-{
-    struct stat st;
-
-    assert_int_equal(stat(path, &st), 0);
-    return st.st_size;
-}
-
-static void
-flip_byte(const char *path, off_t at)
-{
-    unsigned char byte;
-    int fd = open(path, O_RDWR);
-
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= 0x10;
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    close(fd);
 }
 
 static void
@@ -282,25 +217,6 @@ files_written_under_the_other_header_setting_are_read(void **state)
     assert_int_equal(get_bytes(f->tier, &f->c.object, 300 << 10, 2, &found, &same), 0);
     assert_true(same && found.has_id);
     other->ops->close(other);
-}
-
-struct names {
-    size_t n;
-    char last[KVT__KEY_TEXT_MAX + 1];
-};
-
-static void
-take_name(void *ctx, const char *key, bool opaque, uint32_t path,
-          uint64_t stored_bytes, int64_t mtime_ns)
-{
-    struct names *names = ctx;
-
-    (void)opaque;
-    (void)path;
-    (void)stored_bytes;
-    (void)mtime_ns;
-    names->n++;
-    snprintf(names->last, sizeof names->last, "%s", key);
 }
 
 static void

@@ -6,59 +6,19 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "tier-test.h"
+#include "file-test.h"
 #include "tier/file/layout/layout.h"
 
 #define BY_RANK "local_disk_path_sharding=by_local_rank"
-
-struct fixture {
-    struct temp_dir dir;
-    struct kvt__tier *tier;
-    struct chunk c;
-    char path[1024]; /* of c's file */
-};
 
 static int
 setup(void **state)
 {
     static struct fixture f;
-    char url[512];
 
-    temp_dir_make(&f.dir);
-    snprintf(url, sizeof url, "local_disk://%s", f.dir.path);
-    f.tier = open_tier(url, true);
-    chunk_init(&f.c, "org/model", -0x1234);
-    snprintf(f.path, sizeof f.path, "%s/org-model@1@0@-1234@bfloat16.pt", f.dir.path);
+    open_fixture(&f, "local_disk", true, "org-model@1@0@-1234@bfloat16.pt");
     *state = &f;
     return 0;
-}
-
-static int
-teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    f->tier->ops->close(f->tier);
-    temp_dir_remove(&f->dir);
-    return 0;
-}
-
-static off_t
-size_of(const char *path)
-{
-    struct stat st;
-
-    return stat(path, &st) ? -1 : st.st_size;
-}
-
-static void
-write_file(const char *path, const void *bytes, size_t n)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, bytes, n), n);
-    close(fd);
 }
 
 /* ------------------------------------------------------------------- files */
@@ -144,26 +104,6 @@ a_file_of_any_other_length_is_ebadmsg(void **state)
         assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same),
                          -EBADMSG);
     }
-}
-
-struct names {
-    size_t n;
-    uint64_t bytes;
-    char last[KVT__KEY_TEXT_MAX + 1];
-};
-
-static void
-take_name(void *ctx, const char *key, bool opaque, uint32_t path,
-          uint64_t stored_bytes, int64_t mtime_ns)
-{
-    struct names *names = ctx;
-
-    (void)opaque;
-    (void)path;
-    (void)mtime_ns;
-    names->n++;
-    names->bytes = stored_bytes;
-    snprintf(names->last, sizeof names->last, "%s", key);
 }
 
 /* The suffix is PyTorch's. */

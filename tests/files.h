@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files as other programs write them, and damage. */
+#ifndef KVT_FILES_H
+#define KVT_FILES_H
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "kvt-test.h"
+
+static inline void
+write_file(const char *path, const void *bytes, size_t n)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, n), n);
+    close(fd);
+}
+
+static inline void
+flip_byte(const char *path, off_t at)
+{
+    unsigned char byte;
+    int fd = open(path, O_RDWR);
+
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+#endif

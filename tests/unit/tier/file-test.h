@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tier of files in a directory of its own, one chunk of it, and what it lists. */
+#ifndef KVT_FILE_TEST_H
+#define KVT_FILE_TEST_H
+
+#include "files.h"
+#include "tier-test.h"
+
+struct fixture {
+    struct temp_dir dir;
+    struct kvt__tier *tier;
+    struct chunk c;
+    char path[1024]; /* of c's file */
+};
+
+/* kind: "fs"; name: of c's file. */
+static inline void
+open_fixture(struct fixture *f, const char *kind, bool header, const char *name)
+{
+    char url[512];
+
+    temp_dir_make(&f->dir);
+    snprintf(url, sizeof url, "%s://%s", kind, f->dir.path);
+    f->tier = open_tier(url, header);
+    chunk_init(&f->c, "org/model", -0x1234);
+    snprintf(f->path, sizeof f->path, "%s/%s", f->dir.path, name);
+}
+
+static inline int
+teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    f->tier->ops->close(f->tier);
+    temp_dir_remove(&f->dir);
+    return 0;
+}
+
+static inline off_t
+size_of(const char *path)
+{
+    struct stat st;
+
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_size;
+}
+
+struct names {
+    size_t n;
+    uint64_t bytes; /* of the last */
+    char last[KVT__KEY_TEXT_MAX + 1];
+};
+
+static inline void
+take_name(void *ctx, const char *key, bool opaque, uint32_t path,
+          uint64_t stored_bytes, int64_t mtime_ns)
+{
+    struct names *names = ctx;
+
+    (void)opaque;
+    (void)path;
+    (void)mtime_ns;
+    names->n++;
+    names->bytes = stored_bytes;
+    snprintf(names->last, sizeof names->last, "%s", key);
+}
+
+#endif
