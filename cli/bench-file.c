@@ -7,12 +7,9 @@
  * make; it goes on while earlier chunks are being written.  Reading names no
  * blocks: chunks are read into the pool and verified, and copied nowhere. */
 #include <inttypes.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -21,75 +18,34 @@
 #define N_THREADS 4 /* what disk_io_threads is by default */
 
 struct rig {
-    struct cli_shape shape;
-    size_t n_chunks, n_rounds;
-    size_t chunk_bytes;
+    struct bench_chunks b;
     struct kvt_engine *engine;
     struct kvt_store *store; /* removes what the engine wrote */
     struct bench_bare bare;
-    unsigned char *memory; /* paged KV of n_chunks, then as much for the copy */
-    int32_t *tokens, *blocks, *no_blocks;
-    struct kvt_chunk *chunks;
-    uint64_t prompt; /* number of the last one */
     uint64_t storage_bytes; /* what the last step wrote to files, or read from them */
 };
-
-static size_t
-total_bytes(const struct rig *r)
-{
-    return r->n_chunks * r->chunk_bytes;
-}
 
 static double
 gigabytes(const struct rig *r)
 {
-    return (double)total_bytes(r) * 1e-9;
+    return (double)r->b.bytes * 1e-9;
 }
 
 /* ----------------------------------------------------------------------- set-up */
 
-static int
-allocate(struct rig *r)
-{
-    size_t n_tokens = r->n_chunks * BENCH_CHUNK_TOKENS;
-    size_t n_blocks = r->n_chunks * BENCH_CHUNK_BLOCKS;
-    size_t bytes = 2 * total_bytes(r);
-
-    r->tokens = calloc(n_tokens, sizeof *r->tokens);
-    r->chunks = calloc(r->n_chunks, sizeof *r->chunks);
-    r->blocks = calloc(n_blocks, sizeof *r->blocks);
-    r->no_blocks = calloc(n_blocks, sizeof *r->no_blocks);
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    r->memory = memory == MAP_FAILED ? NULL : memory;
-    if (!r->memory || !r->tokens || !r->chunks || !r->blocks || !r->no_blocks) {
-        fprintf(stderr, "kvtier bench: %zu MiB do not fit into memory\n", bytes >> 20);
-        return CLI_ENVIRONMENT;
-    }
-    madvise(memory, bytes, MADV_HUGEPAGE);
-    bench_tokens(memory, bytes / sizeof(int32_t), 1);
-    for (size_t i = 0; i < n_blocks; i++) {
-        r->blocks[i] = (int32_t)i;
-        r->no_blocks[i] = -1;
-    }
-    return 0;
-}
-
-/* Room for all chunks, for what stores leave to loads, and for the rest.  Chunks only
- * pass through: what stayed in memory would be read from there. */
+/* Chunks only pass through: what stayed in memory would be read from there. */
 static int
 open_engine(struct rig *r, const char *dir)
 {
     char pool[64];
     const char *settings[] = { pool, "local_cpu=false", "blocking_timeout_secs=600",
                                NULL };
-    double bytes = 1.5 * (double)total_bytes(r) + (double)(64 << 20);
 
-    snprintf(pool, sizeof pool, "max_local_cpu_size=%.6f", bytes / (double)(1 << 30));
-    int code = bench_engine_open(dir, settings, KVT_ROLE_BOTH, &r->shape, &r->engine);
+    bench_chunks_pool(&r->b, pool);
+    int code = bench_engine_open(dir, settings, KVT_ROLE_BOTH, &r->b.shape, &r->engine);
     if (!code)
-        code = bench_engine_view(r->engine, &r->shape, r->memory,
-                                 (uint32_t)(r->n_chunks * BENCH_CHUNK_BLOCKS));
+        code = bench_engine_view(r->engine, &r->b.shape, r->b.kv,
+                                 (uint32_t)(r->b.n * BENCH_CHUNK_BLOCKS));
     return code ? code : bench_store_open(dir, &r->store);
 }
 
@@ -99,29 +55,20 @@ rig_close(struct rig *r)
     kvt_engine_close(r->engine);
     kvt_store_close(r->store);
     bench_bare_close(&r->bare);
-    if (r->memory)
-        munmap(r->memory, 2 * total_bytes(r));
-    free(r->tokens);
-    free(r->chunks);
-    free(r->blocks);
-    free(r->no_blocks);
+    bench_chunks_close(&r->b);
 }
 
 static int
 rig_open(struct rig *r, const struct bench *bench)
 {
     char engine_dir[4096], bare_dir[4096];
-    bool quick = bench->quick;
 
-    *r = (struct rig){ .shape = { quick ? 1 : 32, 8, 256 }, .n_chunks = quick ? 2 : 8,
-                       .n_rounds = quick ? 2 : 15, .bare.dirfd = -1 };
-    r->chunk_bytes = bench_chunk_bytes(&r->shape);
+    *r = (struct rig){ .bare.dirfd = -1 };
     snprintf(engine_dir, sizeof engine_dir, "%s/kv", bench->dir);
     snprintf(bare_dir, sizeof bare_dir, "%s/bare", bench->dir);
-    int code = allocate(r);
+    int code = bench_chunks_open(&r->b, bench->quick, bench->quick ? 2 : 8);
     if (!code)
-        code = bench_bare_open(&r->bare, bare_dir, N_THREADS, r->n_chunks,
-                               r->chunk_bytes);
+        code = bench_bare_open(&r->bare, bare_dir, N_THREADS, r->b.n, r->b.chunk_bytes);
     if (!code)
         code = open_engine(r, engine_dir);
     return code;
@@ -129,41 +76,17 @@ rig_open(struct rig *r, const struct bench *bench)
 
 /* ------------------------------------------------------------------------ steps */
 
-/* Chunks of a prompt that was never stored. */
-static int
-new_prompt(struct rig *r)
-{
-    size_t n = r->n_chunks * BENCH_CHUNK_TOKENS;
-    struct kvt_seq *seq;
-
-    bench_tokens(r->tokens, n, ++r->prompt);
-    int err = kvt_seq_new(r->engine, r->tokens, n, NULL, &seq);
-    if (err)
-        return cli_fail(err);
-    err = kvt_seq_chunks(seq, 0, r->n_chunks, r->chunks);
-    kvt_seq_free(seq);
-    return err ? cli_fail(err) : 0;
-}
-
-static struct kvt_group_io
-all_chunks(const struct rig *r, const int32_t *blocks)
-{
-    return (struct kvt_group_io){ .n_chunks = (uint32_t)r->n_chunks,
-                                  .chunks = r->chunks, .blocks = blocks,
-                                  .n_blocks = r->n_chunks * BENCH_CHUNK_BLOCKS };
-}
-
 /* Store a new prompt's chunks, after removing the last one's; n_stored: how many
  * were not dropped. */
 static int
 store_chunks(struct rig *r, struct bench_cost *out, uint64_t *n_stored)
 {
-    struct kvt_group_io io = all_chunks(r, r->blocks);
+    struct kvt_group_io io = bench_chunks_io(&r->b, 0, r->b.n);
     uint64_t before = cli_counter(r->engine, "store_chunks");
     int code = bench_store_clear(r->store);
 
     if (!code)
-        code = new_prompt(r);
+        code = bench_chunks_prompt(&r->b, r->engine);
     if (code)
         return code;
     bench_start(out);
@@ -185,10 +108,10 @@ step_store(void *ctx, struct bench_cost *out)
 
     if (!code)
         code = bench_store_bytes(r->store, &n_files, &r->storage_bytes);
-    if (!code && (n_stored != r->n_chunks || n_files != r->n_chunks ||
-                  r->storage_bytes < total_bytes(r))) {
+    if (!code && (n_stored != r->b.n || n_files != r->b.n ||
+                  r->storage_bytes < r->b.bytes)) {
         fprintf(stderr, "kvtier bench: of %zu chunks %" PRIu64 " were stored, in %zu "
-                "files of %" PRIu64 " bytes\n", r->n_chunks, n_stored, n_files,
+                "files of %" PRIu64 " bytes\n", r->b.n, n_stored, n_files,
                 r->storage_bytes);
         code = CLI_ENVIRONMENT;
     }
@@ -204,7 +127,7 @@ wait_for_pool(struct rig *r)
     uint64_t n_stored = 0;
     int code = 0;
 
-    for (int i = 0; !code && n_stored < r->n_chunks && i < 100; i++) {
+    for (int i = 0; !code && n_stored < r->b.n && i < 100; i++) {
         if (i)
             usleep(50000);
         code = store_chunks(r, &cost, &n_stored);
@@ -216,30 +139,9 @@ static int
 step_load(void *ctx, struct bench_cost *out)
 {
     struct rig *r = ctx;
-    struct pollfd fd = { .fd = kvt_engine_eventfd(r->engine), .events = POLLIN };
-    struct kvt_group_io io = all_chunks(r, r->no_blocks);
-    struct kvt_load *load, *done;
-    bool good = true;
 
-    bench_start(out);
-    int err = kvt_engine_load(r->engine, &io, 1, 0, &load);
-    if (err)
-        return cli_fail(err);
-    while (!kvt_engine_poll(r->engine, &done, 1))
-        poll(&fd, 1, 1000);
-    bench_stop(out);
-    for (size_t c = 0; c < r->n_chunks; c++)
-        good = good && !kvt_load_status(done, 0, c);
-    r->storage_bytes = kvt_load_bytes(done);
-    kvt_load_free(done);
-    if (!good)
-        fprintf(stderr, "kvtier bench: chunks could not be read back\n");
-    else if (r->storage_bytes != total_bytes(r))
-        fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu bytes were read from files: "
-                "the rest was elsewhere\n", r->storage_bytes, total_bytes(r));
-    else
-        return 0;
-    return CLI_ENVIRONMENT;
+    r->storage_bytes = r->b.bytes;
+    return bench_chunks_load(&r->b, r->engine, r->b.bytes, r->b.no_blocks, out);
 }
 
 static int
@@ -260,15 +162,16 @@ static int
 step_copy(void *ctx, struct bench_cost *out)
 {
     struct rig *r = ctx;
-    size_t piece = (size_t)CLI_BLOCK_TOKENS * r->shape.n_heads * r->shape.head_bytes;
-    size_t plane = piece * r->n_chunks * BENCH_CHUNK_BLOCKS;
-    unsigned char *to = r->memory + total_bytes(r);
+    size_t piece = (size_t)CLI_BLOCK_TOKENS * r->b.shape.n_heads *
+                   r->b.shape.head_bytes;
+    size_t plane = piece * r->b.n * BENCH_CHUNK_BLOCKS;
+    unsigned char *to = r->b.copy;
 
     bench_start(out);
-    for (size_t c = 0; c < r->n_chunks; c++) {
-        for (size_t p = 0; p < 2 * r->shape.n_layers; p++) {
+    for (size_t c = 0; c < r->b.n; c++) {
+        for (size_t p = 0; p < 2 * r->b.shape.n_layers; p++) {
             for (size_t b = 0; b < BENCH_CHUNK_BLOCKS; b++) {
-                memcpy(to, r->memory + p * plane + (c * BENCH_CHUNK_BLOCKS + b) * piece,
+                memcpy(to, r->b.kv + p * plane + (c * BENCH_CHUNK_BLOCKS + b) * piece,
                        piece);
                 to += piece;
             }
@@ -289,28 +192,7 @@ measure(struct rig *r, const char *what, bool write, const bench_step_fn *steps,
     /* A round that does not count. */
     for (size_t i = 0; !code && i < n_steps; i++)
         code = steps[i](r, costs);
-    return code ? code : bench_alternate(what, r->n_rounds, steps, n_steps, r, costs);
-}
-
-#define MAX_ROUNDS 64
-
-static void
-speeds(const struct rig *r, const struct bench_cost *ours, const struct bench_cost *bare,
-       struct bench_result *out)
-{
-    double value[MAX_ROUNDS], limit[MAX_ROUNDS], ratio[MAX_ROUNDS];
-
-    for (size_t i = 0; i < r->n_rounds; i++) {
-        value[i] = gigabytes(r) / ours[i].seconds;
-        limit[i] = gigabytes(r) / bare[i].seconds;
-        ratio[i] = bare[i].seconds / ours[i].seconds;
-    }
-    out->value = bench_median(value, r->n_rounds);
-    out->limit = bench_median(limit, r->n_rounds);
-    out->ratio = bench_median(ratio, r->n_rounds);
-    out->unit = "GB/s";
-    bench_more(out, "ratio_least", ratio[0]);
-    bench_more(out, "ratio_most", ratio[r->n_rounds - 1]);
+    return code ? code : bench_alternate(what, r->b.n_rounds, steps, n_steps, r, costs);
 }
 
 /* CPU seconds for each GB; copy may be NULL. */
@@ -319,17 +201,17 @@ cpu_above(const struct rig *r, const struct bench_cost *ours,
           const struct bench_cost *bare, const struct bench_cost *copy,
           struct bench_result *out)
 {
-    double value[MAX_ROUNDS], limit[MAX_ROUNDS], total[MAX_ROUNDS];
+    double value[BENCH_ROUNDS], limit[BENCH_ROUNDS], total[BENCH_ROUNDS];
 
-    for (size_t i = 0; i < r->n_rounds; i++) {
+    for (size_t i = 0; i < r->b.n_rounds; i++) {
         total[i] = ours[i].cpu / gigabytes(r);
         limit[i] = (bare[i].cpu + (copy ? copy[i].cpu : 0)) / gigabytes(r);
         value[i] = total[i] - limit[i];
     }
-    out->value = bench_median(value, r->n_rounds);
-    out->limit = bench_median(limit, r->n_rounds);
+    out->value = bench_median(value, r->b.n_rounds);
+    out->limit = bench_median(limit, r->b.n_rounds);
     out->unit = "CPU s/GB";
-    double all = bench_median(total, r->n_rounds);
+    double all = bench_median(total, r->b.n_rounds);
     out->ratio = all > 0 ? out->limit / all : 0;
     bench_more(out, "cpu_s_per_gb", all);
 }
@@ -337,11 +219,11 @@ cpu_above(const struct rig *r, const struct bench_cost *ours,
 static double
 median_seconds(const struct rig *r, const struct bench_cost *costs)
 {
-    double seconds[MAX_ROUNDS];
+    double seconds[BENCH_ROUNDS];
 
-    for (size_t i = 0; i < r->n_rounds; i++)
+    for (size_t i = 0; i < r->b.n_rounds; i++)
         seconds[i] = costs[i].seconds;
-    return bench_median(seconds, r->n_rounds);
+    return bench_median(seconds, r->b.n_rounds);
 }
 
 /* Nothing can be written before the first chunk is copied: the ratio of what comes
@@ -350,19 +232,19 @@ static double
 ratio_after_first_copy(const struct rig *r, const struct bench_cost *ours,
                        const struct bench_cost *bare, const struct bench_cost *copy)
 {
-    double first = median_seconds(r, copy) / (double)r->n_chunks, ratio[MAX_ROUNDS];
+    double first = median_seconds(r, copy) / (double)r->b.n, ratio[BENCH_ROUNDS];
 
-    for (size_t i = 0; i < r->n_rounds; i++)
+    for (size_t i = 0; i < r->b.n_rounds; i++)
         ratio[i] = bare[i].seconds / (ours[i].seconds - first);
-    return bench_median(ratio, r->n_rounds);
+    return bench_median(ratio, r->b.n_rounds);
 }
 
 static void
 describe(const struct rig *r, struct bench_result *out)
 {
     out->threads = N_THREADS;
-    bench_more(out, "chunks", (double)r->n_chunks);
-    bench_more(out, "chunk_bytes", (double)r->chunk_bytes);
+    bench_more(out, "chunks", (double)r->b.n);
+    bench_more(out, "chunk_bytes", (double)r->b.chunk_bytes);
     bench_more(out, "storage_bytes", (double)r->storage_bytes);
     bench_more(out, "bare_piece_bytes", (double)r->bare.piece);
     bench_more(out, "bare_depth", r->bare.depth);
@@ -374,7 +256,7 @@ run_write(const struct bench *bench, const char *name, bool cpu,
           struct bench_result *out)
 {
     static const bench_step_fn steps[] = { step_store, step_bare_write, step_copy };
-    struct bench_cost costs[3 * MAX_ROUNDS];
+    struct bench_cost costs[3 * BENCH_ROUNDS];
     struct rig r;
     int code = rig_open(&r, bench);
 
@@ -383,13 +265,13 @@ run_write(const struct bench *bench, const char *name, bool cpu,
     if (!code)
         code = measure(&r, name, true, steps, 3, costs);
     if (!code) {
-        const struct bench_cost *bare = costs + r.n_rounds, *copy = bare + r.n_rounds;
+        const struct bench_cost *bare = costs + r.b.n_rounds, *copy = bare + r.b.n_rounds;
 
         describe(&r, out);
         if (cpu)
             cpu_above(&r, costs, bare, copy, out);
         else
-            speeds(&r, costs, bare, out);
+            bench_chunks_speeds(&r.b, costs, bare, out);
         if (!cpu)
             bench_more(out, "ratio_after_first_copy",
                        ratio_after_first_copy(&r, costs, bare, copy));
@@ -403,7 +285,7 @@ static int
 run_read(const struct bench *bench, const char *name, bool cpu, struct bench_result *out)
 {
     static const bench_step_fn steps[] = { step_load, step_bare_read };
-    struct bench_cost costs[2 * MAX_ROUNDS];
+    struct bench_cost costs[2 * BENCH_ROUNDS];
     struct rig r;
     int code = rig_open(&r, bench);
 
@@ -416,9 +298,9 @@ run_read(const struct bench *bench, const char *name, bool cpu, struct bench_res
     if (!code) {
         describe(&r, out);
         if (cpu)
-            cpu_above(&r, costs, costs + r.n_rounds, NULL, out);
+            cpu_above(&r, costs, costs + r.b.n_rounds, NULL, out);
         else
-            speeds(&r, costs, costs + r.n_rounds, out);
+            bench_chunks_speeds(&r.b, costs, costs + r.b.n_rounds, out);
     }
     rig_close(&r);
     return code;

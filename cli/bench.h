@@ -106,6 +106,42 @@ int bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes)
 /* Ids of a made-up prompt; another number, another prompt. */
 void bench_tokens(int32_t *tokens, size_t n, uint64_t number);
 
+/* ----------------------------------------------------------- bench-chunks.c */
+
+#define BENCH_ROUNDS 15
+
+/* Chunks of a prompt, and paged KV of as many. */
+struct bench_chunks {
+    struct cli_shape shape;
+    size_t n, n_rounds, chunk_bytes, bytes; /* bytes: of all */
+    unsigned char *kv, *copy; /* copy: as much again, for the bare loop */
+    int32_t *tokens, *blocks, *no_blocks;
+    struct kvt_chunk *chunks;
+    uint64_t prompt; /* number of the last one */
+};
+
+/* 0 or an exit code, after saying why; to be closed also then. */
+int bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks);
+void bench_chunks_close(struct bench_chunks *b);
+
+/* A setting: room for all chunks, for what stores leave to loads, and for the rest. */
+void bench_chunks_pool(const struct bench_chunks *b, char out[64]);
+
+/* From now on the chunks are those of a prompt that was never stored. */
+int bench_chunks_prompt(struct bench_chunks *b, struct kvt_engine *engine);
+
+/* n of them from the first on, with their blocks. */
+struct kvt_group_io bench_chunks_io(const struct bench_chunks *b, size_t first, size_t n);
+
+/* Load all into blocks.  Fails if not just so many bytes came from storage. */
+int bench_chunks_load(const struct bench_chunks *b, struct kvt_engine *engine,
+                      uint64_t storage_bytes, const int32_t *blocks,
+                      struct bench_cost *out);
+
+/* Fill in value, limit and ratio in GB/s. */
+void bench_chunks_speeds(const struct bench_chunks *b, const struct bench_cost *ours,
+                         const struct bench_cost *bare, struct bench_result *out);
+
 /* ------------------------------------------------------------- bench-bare.c */
 
 /* Files written and read by nothing but system calls: without the page cache
