@@ -35,10 +35,9 @@ teardown(void **state)
 }
 
 static void
-reopen(struct fixture *f, const char *const *settings)
+reopen_wiped(struct fixture *f, const char *const *settings)
 {
-    kvt_engine_close(f->engine);
-    fixture_open(f, settings);
+    reopen(f, settings);
     wipe(f);
 }
 
@@ -71,7 +70,7 @@ without_storage_what_was_stored_is_found(void **state)
     assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
     assert_int_equal(counter(f, "load_bytes"), 0);
     assert_int_equal(counter(f, "store_chunks"), N_CHUNKS);
-    reopen(f, memory_only);
+    reopen_wiped(f, memory_only);
     assert_int_equal(load_all(f), 0);
 }
 
@@ -94,7 +93,7 @@ what_was_read_stays_in_memory(void **state)
 
     fixture_open(f, both);
     store_all(f);
-    reopen(f, both);
+    reopen_wiped(f, both);
     assert_int_equal(load_all(f), N_CHUNKS);
     assert_int_equal(counter(f, "memory_hits"), 0);
     assert_int_equal(counter(f, "load_bytes"), N_CHUNKS * CHUNK_BLOCKS * N_LAYERS * BLOCK_BYTES);
@@ -111,7 +110,7 @@ what_is_prefetched_needs_no_read_later(void **state)
 
     fixture_open(f, both);
     store_all(f);
-    reopen(f, both);
+    reopen_wiped(f, both);
     seq = new_seq(f, N_TOKENS);
     make_io(&io, seq, 0, 0, N_CHUNKS, 1);
     assert_int_equal(kvt_engine_in_memory(f->engine, seq, 0, N_CHUNKS), 0);

@@ -216,6 +216,13 @@ fixture_teardown(void **state)
     return 0;
 }
 
+static inline void
+reopen(struct fixture *f, const char *const *settings)
+{
+    kvt_engine_close(f->engine);
+    fixture_open(f, settings);
+}
+
 static inline struct kvt_seq *
 new_seq(const struct fixture *f, size_t n_tokens)
 {
@@ -254,6 +261,20 @@ store_and_flush(const struct fixture *f, const struct kvt_group_io *ios, size_t 
 {
     if (kvt_engine_store(f->engine, ios, n) || kvt_engine_flush(f->engine, 60000))
         fail_msg("%s", kvt_last_error());
+}
+
+/* Store the first n chunks from blocks 1 ... */
+static inline void
+store_prefix(const struct fixture *f, uint32_t n)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    for (uint32_t b = 1; b <= 2 * n; b++)
+        fill_block(f, b, 0);
+    make_io(&io, seq, 0, 0, n, 1);
+    store_and_flush(f, &io.io, 1);
+    kvt_seq_free(seq);
 }
 
 /* Load and wait for it. */

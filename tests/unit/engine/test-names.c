@@ -26,27 +26,6 @@ setup(void **state)
     return 0;
 }
 
-static void
-reopen(struct fixture *f, const char *const *settings)
-{
-    kvt_engine_close(f->engine);
-    fixture_open(f, settings);
-}
-
-/* Store n chunks from the tokens' start, of blocks 1 ... */
-static void
-store_prefix(struct fixture *f, uint32_t n)
-{
-    struct kvt_seq *seq = new_seq(f, N_TOKENS);
-    struct io io;
-
-    for (uint32_t b = 1; b <= 2 * n; b++)
-        fill_block(f, b, 0);
-    make_io(&io, seq, 0, 0, n, 1);
-    store_and_flush(f, &io.io, 1);
-    kvt_seq_free(seq);
-}
-
 /* How many chunks are found, all of whose bytes are those that were stored. */
 static uint64_t
 found_chunks(struct fixture *f)

@@ -19,13 +19,6 @@ setup(void **state)
     return 0;
 }
 
-static void
-reopen(struct fixture *f, const char *const *settings)
-{
-    kvt_engine_close(f->engine);
-    fixture_open(f, settings);
-}
-
 /* Store chunks first .. first + n - 1 of the first n_tokens from blocks 1 ... */
 static void
 store_chunks(struct fixture *f, size_t n_tokens, uint32_t first, uint32_t n)

@@ -16,27 +16,6 @@ setup(void **state)
 }
 
 static void
-reopen(struct fixture *f)
-{
-    kvt_engine_close(f->engine);
-    fixture_open(f, NULL);
-}
-
-/* Store the first n chunks from blocks 1 ... */
-static void
-store_prefix(struct fixture *f, uint32_t n)
-{
-    struct kvt_seq *seq = new_seq(f, N_TOKENS);
-    struct io io;
-
-    for (uint32_t b = 1; b <= 2 * n; b++)
-        fill_block(f, b, 0);
-    make_io(&io, seq, 0, 0, n, 1);
-    store_and_flush(f, &io.io, 1);
-    kvt_seq_free(seq);
-}
-
-static void
 an_empty_store_promises_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -54,7 +33,7 @@ stored_chunks_are_promised_and_loaded_after_a_restart(void **state)
 
     store_prefix(f, 5);
     assert_int_equal(counter(f, "store_chunks"), 5);
-    reopen(f);
+    reopen(f, NULL);
     memset(f->memory, 0, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS - 1), 5 * CHUNK);
@@ -312,7 +291,7 @@ a_reset_counts_for_chunks_with_tags_too(void **state)
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
     kvt_engine_release(f->engine, seq);
     kvt_seq_free(seq);
-    reopen(f);
+    reopen(f, NULL);
     assert_int_equal(kvt_engine_reset(f->engine), 0);
     seq = tagged_seq(f);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
