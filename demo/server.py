@@ -85,7 +85,11 @@ class Server:
     transfer    the value of --kv-transfer-config (a dict), or None
     args, env   more arguments and environment variables
     progress    called with the seconds waited so far while it starts
+
+    Another kind of server derives from it: command() is what differs.
     """
+    name = "vLLM"
+    health = "/health"
 
     def __init__(self, python, model, log, transfer=None, args=(), env=None,
                  progress=None):
@@ -155,15 +159,15 @@ class Server:
             self.progress(waited)
             if self.process.poll() is not None:
                 raise ServerError(
-                    "vLLM ended with status %d while it started; the end of "
-                    "%s:\n%s" % (self.process.returncode, self.log,
+                    "%s ended with status %d while it started; the end of "
+                    "%s:\n%s" % (self.name, self.process.returncode, self.log,
                                  last_lines(self.log)))
             if waited > START_TIMEOUT_S:
                 raise ServerError(
-                    "vLLM is not ready after %d s; the end of %s:\n%s" %
-                    (waited, self.log, last_lines(self.log)))
+                    "%s is not ready after %d s; the end of %s:\n%s" %
+                    (self.name, waited, self.log, last_lines(self.log)))
             try:
-                self.get("/health", timeout=5)
+                self.get(self.health, timeout=5)
                 return
             except (OSError, ServerError, http.client.HTTPException):
                 time.sleep(0.25)

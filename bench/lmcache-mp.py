@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache's MP server and kvtier take turns behind the same vLLM on the CPU, with
+the demo's model and texts of 10,000 tokens: seconds to the first token
+
+cold    of a text that nobody has seen,
+disk    when everything was restarted and the store's files were put out of the
+        page cache,
+memory  when the chunks lie in host memory.  LMCache: vLLM restarted, its MP server
+        kept.  kvtier, which lives in vLLM: vLLM has forgotten its prefix cache.
+
+Behind each the same text is asked for again, which vLLM then has itself: the
+floor.  The connectors look up what they have all the same, so a vLLM without one
+takes its turn too.  Each server is warmed up with another text before.  LMCache is
+installed beside vLLM in the cache directory.
+"""
+import argparse
+import contextlib
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "demo"))
+
+import workplace  # noqa: E402
+from server import (  # noqa: E402
+    Server,
+    ServerError,
+    free_port,
+    install_signal_handlers,
+)
+
+TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
+REQUIREMENTS = os.path.join(HERE, "lmcache-mp.txt")
+CASES = ("cold", "disk", "memory")
+
+
+def say(text):
+    print("bench-lmcache-mp: " + text, file=sys.stderr, flush=True)
+
+
+class Texts:
+    """The demo's text with its words in another order each time, so that no two
+    begin with the same chunk."""
+
+    def __init__(self, seed, n_tokens):
+        self.random = random.Random(seed)
+        self.words = workplace.read_text("text.txt").split()
+        self.n_tokens = n_tokens
+
+    def next(self, server):
+        """As token ids."""
+        self.random.shuffle(self.words)
+        return workplace.whole_chunks(server.tokenize(" ".join(self.words)),
+                                      self.n_tokens)
+
+
+class System:
+    """What is measured, with a store of its own for a round."""
+
+    def __init__(self, bench, directory):
+        self.bench = bench
+        self.log = os.path.join(directory, "log")
+        self.store = os.path.join(directory, "store")
+        os.makedirs(self.store)
+
+    @contextlib.contextmanager
+    def vllm(self, what, transfer, env):
+        say(f"{self.name}: vLLM, {what}")
+        with Server(self.bench.python, self.bench.model, self.log, transfer,
+                    ["--max-model-len", "16384"],
+                    dict(env, VLLM_SERVER_DEV_MODE="1")) as server:
+            server.complete(self.bench.texts.next(server), 4)
+            yield server
+
+    def cold(self, server):
+        prompts = [self.bench.texts.next(server)
+                   for _ in range(self.bench.args.prompts)]
+        for prompt in prompts:
+            self.pair(server, "cold", prompt)
+        return prompts
+
+    def pair(self, server, case, prompt):
+        # A vLLM without a connector has no such counter: 0.
+        before = server.metrics()[TOKENS_FOUND]
+        first = server.complete(prompt, 4)
+        if case == "cold":
+            workplace.wait_until_stored(self.store)
+        second = server.complete(prompt, 4)
+        expected = 0 if case == "cold" else len(prompt) - 16
+        after = server.settled_metrics(TOKENS_FOUND, before + expected)
+        found = int(after[TOKENS_FOUND] - before)
+        self.bench.pairs[self.name, case].append({
+            "ttft_s": round(first.ttft_s, 4), "floor_s": round(second.ttft_s, 4),
+            "tokens": len(prompt), "found": found,
+            "load_average": round(os.getloadavg()[0], 1)})
+
+
+class Alone(System):
+    name = "no connector"
+
+    def round(self):
+        with self.vllm("nothing stored", None, {}) as server:
+            self.cold(server)
+
+
+class Kvtier(System):
+    name = "kvtier"
+
+    def server(self, what):
+        config = os.path.join(os.path.dirname(self.log), "kvtier.yaml")
+        workplace.write_config(config, self.store, self.bench.args.memory_gb)
+        return self.vllm(what, workplace.transfer_config(),
+                         workplace.kvtier_environment(config))
+
+    def round(self):
+        with self.server("empty store") as server:
+            prompts = self.cold(server)
+        workplace.drop_page_cache(self.store)
+        with self.server("restarted") as server:
+            for prompt in prompts:
+                self.pair(server, "disk", prompt)
+            server.reset_prefix_cache()
+            for prompt in prompts:
+                self.pair(server, "memory", prompt)
+
+
+class MPServer(Server):
+    """`lmcache server`; it has no model, and its port is that of its HTTP side."""
+    name = "LMCache's MP server"
+    health = "/healthcheck"
+
+    def __init__(self, system, env):
+        super().__init__(system.bench.python, None, system.log, env=env)
+        self.store = system.store
+        self.memory_gb = system.bench.args.memory_gb
+        self.queue_port = free_port()
+
+    def command(self):
+        # Without a name for shared memory the KV goes through pickle, which is
+        # slower.
+        adapter = {"type": "fs", "base_path": self.store}
+        return [self.python, "-m", "lmcache.cli.main", "server",
+                "--host", "127.0.0.1", "--port", str(self.queue_port),
+                "--http-host", "127.0.0.1", "--http-port", str(self.port),
+                "--chunk-size", str(workplace.CHUNK_TOKENS),
+                "--l1-size-gb", str(self.memory_gb), "--eviction-policy", "LRU",
+                "--supported-transfer-mode", "auto",
+                "--shm-name", f"kvtier-bench-{self.queue_port}",
+                "--l2-adapter", json.dumps(adapter)]
+
+
+class LMCache(System):
+    name = "LMCache MP"
+
+    def __init__(self, bench, directory):
+        super().__init__(bench, directory)
+        self.env = {"PYTHONPATH": bench.lmcache, "LMCACHE_TRACK_USAGE": "false"}
+
+    def mp_server(self):
+        say(f"{self.name}: its server")
+        return MPServer(self, self.env)
+
+    def server(self, what, mp_server):
+        module = "lmcache.integration.vllm.lmcache_mp_connector"
+        transfer = {"kv_connector": "LMCacheMPConnector",
+                    "kv_connector_module_path": module,
+                    "kv_role": "kv_both",
+                    "kv_connector_extra_config": {
+                        "lmcache.mp.host": "tcp://127.0.0.1",
+                        "lmcache.mp.port": mp_server.queue_port}}
+        return self.vllm(what, transfer, self.env)
+
+    def round(self):
+        with self.mp_server() as mp_server:
+            with self.server("empty store", mp_server) as server:
+                prompts = self.cold(server)
+            with self.server("restarted, MP server kept", mp_server) as server:
+                for prompt in prompts:
+                    self.pair(server, "memory", prompt)
+        workplace.drop_page_cache(self.store)
+        with self.mp_server() as mp_server, \
+                self.server("restarted", mp_server) as server:
+            for prompt in prompts:
+                self.pair(server, "disk", prompt)
+
+
+SYSTEMS = (LMCache, Alone, Kvtier)
+
+
+class Bench:
+    def __init__(self, args):
+        self.args = args
+        self.python = workplace.vllm_python()
+        self.model = workplace.small_model(self.python)
+        vllm = os.path.basename(os.path.dirname(os.path.dirname(self.python)))
+        self.lmcache = workplace.make_once(
+            f"lmcache-mp-{vllm}",
+            lambda directory: [self.python, "-m", "pip", "install", "--no-deps",
+                               "--target", directory, "-r", REQUIREMENTS],
+            [REQUIREMENTS])
+        self.texts = None
+        self.pairs = {(system.name, case): []
+                      for case in CASES for system in SYSTEMS}
+
+    def run(self, directory):
+        for i in range(self.args.rounds):
+            for system in SYSTEMS if i % 2 == 0 else reversed(SYSTEMS):
+                say(f"round {i + 1} of {self.args.rounds}, {system.name}")
+                self.texts = Texts(i, self.args.tokens)
+                place = os.path.join(directory, f"{i}-{system.__name__}")
+                system(self, place).round()
+
+
+def lines(bench):
+    for (name, case), pairs in bench.pairs.items():
+        if not pairs:
+            continue
+        each = {key: [pair[key] for pair in pairs] for key in pairs[0]}
+        above = [pair["ttft_s"] - pair["floor_s"] for pair in pairs]
+        yield {"system": name, "case": case,
+               "ttft_s": round(statistics.median(each["ttft_s"]), 4),
+               "floor_s": round(statistics.median(each["floor_s"]), 4),
+               "above_floor_s": round(statistics.median(above), 4),
+               "each": each}
+
+
+def tell(bench, as_json):
+    if not as_json:
+        print(f"{'':8}{'':14}{'first token':>22}{'floor':>8}{'above it':>10}"
+              f"{'tokens found':>22}")
+    for line in lines(bench):
+        if as_json:
+            print(json.dumps(line))
+            continue
+        each = line["each"]
+        spread = "%.3f (%.3f-%.3f)" % (line["ttft_s"], min(each["ttft_s"]),
+                                       max(each["ttft_s"]))
+        found = "%d-%d of %d" % (min(each["found"]), max(each["found"]),
+                                 min(each["tokens"]))
+        print("%-8s%-14s%22s%8.3f%10.3f%22s" % (
+            line["case"], line["system"], spread, line["floor_s"],
+            line["above_floor_s"], found))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3,
+                        help="of all three, each with new stores (%(default)s)")
+    parser.add_argument("--prompts", type=int, default=3,
+                        help="texts in a round (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=10000,
+                        help="of a text at most (%(default)s)")
+    parser.add_argument("--memory-gb", type=float, default=1,
+                        help="host memory of either: max_local_cpu_size, "
+                        "--l1-size-gb (%(default)s)")
+    parser.add_argument("--json", action="store_true",
+                        help="print an object a line, with each figure")
+    parser.add_argument("--dir", default=workplace.cache_directory(),
+                        help="where the stores lie (%(default)s)")
+    args = parser.parse_args()
+    install_signal_handlers()
+    try:
+        bench = Bench(args)
+        with tempfile.TemporaryDirectory(prefix="bench-lmcache-mp-",
+                                         dir=args.dir) as directory:
+            bench.run(directory)
+    except (workplace.Unavailable, ServerError) as e:
+        say(str(e))
+        return 3
+    tell(bench, args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
