@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import importlib.util
 import os
-import struct
 import sys
 import types
 from array import array
@@ -17,6 +16,8 @@ PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                       "..", "..", "python")
 if importlib.util.find_spec("kvtier") is None:
     sys.path.insert(0, PYTHON)
+
+from kvtier._lib import CHUNK_BYTES, Chunk  # noqa: E402
 
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 
@@ -77,7 +78,7 @@ class Config:
 
 def chunk_tokens(chunk):
     """How many tokens a kvt_chunk has."""
-    return struct.unpack_from("<I", chunk, 24)[0]
+    return Chunk.from_buffer_copy(chunk).n_tokens
 
 
 class Seq:
@@ -96,7 +97,9 @@ class Seq:
         for i in range(first + n):
             tokens = self.tokens[i * size:(i + 1) * size]
             prefix = hashlib.sha256(prefix + tokens.tobytes()).digest()[:16]
-            out.append(prefix + struct.pack("<qII", i, len(tokens), 0))
+            out.append(bytes(Chunk(prefix=(ctypes.c_uint8 * 16)(*prefix),
+                                   name_hash=(ctypes.c_uint64 * 4)(i),
+                                   n_tokens=len(tokens))))
         return b"".join(out[first:])
 
     def free(self):
@@ -171,7 +174,7 @@ class Engine:
             first = have // size
             if about.kind == 2:
                 first = max(first, max(0, end - about.window_tokens + 1) // size)
-            if any(self._key(group, heads[i * 32:]) not in self.store_.chunks
+            if any(self._key(group, heads[i * CHUNK_BYTES:]) not in self.store_.chunks
                    for i in range(first, n)):
                 return False
         return True
@@ -197,9 +200,9 @@ class Engine:
         ids = array("i")
         ids.frombytes(blocks)
         size, found, at = self.groups[group].block_tokens, [], 0
-        for i in range(0, len(chunks), 32):
+        for i in range(0, len(chunks), CHUNK_BYTES):
             n = -(-chunk_tokens(chunks[i:]) // size)
-            found.append((chunks[i:i + 32], ids[at:at + n]))
+            found.append((chunks[i:i + CHUNK_BYTES], ids[at:at + n]))
             at += n
         assert len(ids) == at, (len(ids), at)
         return found

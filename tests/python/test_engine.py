@@ -165,7 +165,7 @@ class Engine(unittest.TestCase):
             _lib.Config(settings=["chunk_size=none"])
         worker = self.engine(_lib.ROLE_WORKER)
         with self.assertRaises(ValueError):
-            worker.store([(5, bytes(32), array("i", [1, 2]).tobytes(), None)])
+            worker.store([(5, bytes(_lib.CHUNK_BYTES), array("i", [1, 2]).tobytes(), None)])
 
     def test_settings_are_shown(self):
         self.assertEqual(self.config.values()["chunk_size"], 16)

@@ -81,7 +81,7 @@ class Halves(unittest.TestCase):
         _, meta = self.allocate(half, "a", 20, 40, tuple(range(1, 16)))
         (name, ((group, chunks, blocks, tags),)), = meta.loads
         self.assertEqual((name, group, tags), ("a", 0, None))
-        self.assertEqual(len(chunks), 3 * 32)
+        self.assertEqual(len(chunks), 3 * _lib.CHUNK_BYTES)
         self.assertEqual(array("i", [-1, 6, 7, 8, 9, 10]).tobytes(), blocks)
         self.assertIs(half.build_meta(output()), vllm_meta.NOTHING)
 
@@ -91,7 +91,7 @@ class Halves(unittest.TestCase):
         _, meta = self.allocate(half, "a", 0, 40, tuple(range(1, 16)),
                                 (0,) * 7 + tuple(range(21, 29)))
         full, sliding = meta.loads[0][1]
-        self.assertEqual(len(full[1]) // 32, 5)
+        self.assertEqual(len(full[1]) // _lib.CHUNK_BYTES, 5)
         # 9 tokens before 40: chunks 3 and 4, whose first block is not there.
         self.assertEqual(array("i", [0, 21, 22, 23]).tobytes(), sliding[2])
 
@@ -105,13 +105,13 @@ class Halves(unittest.TestCase):
         for at, n in ((0, 7), (7, 1), (8, 30), (38, 23), (61, 1), (62, 1)):
             req.num_computed_tokens = at
             meta = half.build_meta(output({"a": n}, table))
-            saved.append([len(io[1]) // 32 for io in meta.saves])
+            saved.append([len(io[1]) // _lib.CHUNK_BYTES for io in meta.saves])
         self.assertEqual(saved, [[], [1], [3], [3], [], []])
         self.assertFalse(half._saving)
         # Preempted: whatever is there then is offered again.
         req.num_computed_tokens = 0
         meta = half.build_meta(output({"a": 61}, table, resumed=["a"]))
-        self.assertEqual(len(meta.saves[0][1]) // 32, 7)
+        self.assertEqual(len(meta.saves[0][1]) // _lib.CHUNK_BYTES, 7)
 
     def test_what_a_lookup_found_is_not_saved_again(self):
         half = self.scheduler()
@@ -120,7 +120,7 @@ class Halves(unittest.TestCase):
         self.assertEqual(half.matched_tokens(req, 16), (24, True))
         req.num_computed_tokens = 40
         meta = half.build_meta(output({"a": 21}, {"a": (list(range(1, 17)),)}))
-        self.assertEqual([len(io[1]) // 32 for io in meta.saves], [2, 2])
+        self.assertEqual([len(io[1]) // _lib.CHUNK_BYTES for io in meta.saves], [2, 2])
 
     def test_a_failed_load_is_promised_nothing_more(self):
         half = self.scheduler()
@@ -164,7 +164,7 @@ class Halves(unittest.TestCase):
         def broken(*args):
             raise OSError(12, "broken")
         worker._engine.load = broken
-        ios = [(0, bytes(32), array("i", [-1, 5]).tobytes(), None)]
+        ios = [(0, bytes(_lib.CHUNK_BYTES), array("i", [-1, 5]).tobytes(), None)]
         with self.assertLogs("vllm.kvtier"):
             worker.start_loads(vllm_meta.KVTierMetadata([("a", ios)]))
         self.assertEqual(worker.finished(set()), ({"a"}, set()))

@@ -82,7 +82,7 @@ class Basics(Case):
         # 20 tokens (5 blocks) are local: block 0 of the chunk at 16 is skipped.
         (group, chunks, blocks, _), = loads[0]
         ids = memoryview(blocks).cast("i").tolist()
-        self.assertEqual(len(chunks) // 32, 5)
+        self.assertEqual(len(chunks) // fake.CHUNK_BYTES, 5)
         self.assertEqual(ids[0], -1)
         self.assertTrue(all(block > 0 for block in ids[1:]))
 
@@ -223,7 +223,7 @@ class Prefetch(Case):
         sim.add("a", prompt(1, 61))
         sim.run()
         (group, chunks, blocks, _), = sim.engine.prefetched
-        self.assertEqual((group, len(chunks) // 32), (0, 7))
+        self.assertEqual((group, len(chunks) // fake.CHUNK_BYTES), (0, 7))
         self.assertEqual(sim.hits["a"], 56)
         sim.check_rest()
 
@@ -301,7 +301,7 @@ class PartialChunks(Case):
 
                 def count(ios):
                     for _, chunks, _, _ in ios:
-                        for at in range(0, len(chunks), 32):
+                        for at in range(0, len(chunks), fake.CHUNK_BYTES):
                             n = fake.chunk_tokens(chunks[at:])
                             sizes[n] = sizes.get(n, 0) + 1
                     store(ios)
@@ -322,7 +322,8 @@ class PartialChunks(Case):
         again.add("a", prompt(1, 21))
         again.run()
         (_, chunks, blocks, _), = loads[0]
-        self.assertEqual([fake.chunk_tokens(chunks[at:]) for at in (0, 32, 64)],
+        self.assertEqual([fake.chunk_tokens(chunks[at * fake.CHUNK_BYTES:])
+                          for at in range(3)],
                          [8, 8, 5])
         self.assertEqual(len(blocks) // 4, 6)
 

@@ -194,7 +194,7 @@ class Sim:
         heads = seq.chunks(0, n)
         seq.free()
         for i in range(n):
-            self.expected[heads[i * 32:i * 32 + 16]] = tokens[:(i + 1) * CHUNK]
+            self.expected[heads[i * fake.CHUNK_BYTES:][:16]] = tokens[:(i + 1) * CHUNK]
 
     # ---------------------------------------------------------------- steps
 
@@ -319,12 +319,12 @@ class Sim:
         for group, chunks, blocks, _ in ios:
             ids = array("i")
             ids.frombytes(blocks)
-            for i in range(len(chunks) // 32):
+            for i in range(len(chunks) // fake.CHUNK_BYTES):
                 mine = ids[i * CHUNK // BLOCK:(i + 1) * CHUNK // BLOCK]
                 if min(mine) <= 0:
                     continue
-                tokens = self.expected[chunks[i * 32:i * 32 + 16]]
-                n = fake.chunk_tokens(chunks[i * 32:])
+                tokens = self.expected[chunks[i * fake.CHUNK_BYTES:][:16]]
+                n = fake.chunk_tokens(chunks[i * fake.CHUNK_BYTES:])
                 for layer, cells in enumerate(self.cells):
                     kv = kv_of(tokens, group, layer)[-n:]
                     got = [int(cells[mine[at // BLOCK], at % BLOCK])
