@@ -211,11 +211,16 @@ def model(vllm_config, kv_cache_config, settings, rank):
     )
 
 
+def _hosts(parallel):
+    """Those that the ranks of one engine are on: nnodes counts those of all data
+    parallel engines."""
+    return max(1, getattr(parallel, "nnodes_within_dp", 1) or 1)
+
+
 def local_ranks(vllm_config):
     """Workers on each host."""
     parallel = vllm_config.parallel_config
-    return max(1, parallel.tensor_parallel_size
-               // max(1, getattr(parallel, "nnodes", 1) or 1))
+    return max(1, parallel.tensor_parallel_size // _hosts(parallel))
 
 
 def fingerprint(vllm_config, settings):

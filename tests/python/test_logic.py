@@ -289,21 +289,12 @@ class Model(unittest.TestCase):
         self.assertEqual(alone[1].layout, mla.layout)
         self.assertNotEqual(full.layout, mla.layout)
 
-    def test_ranks_on_several_hosts_are_told_of_once(self):
-        config = self.config(tensor_parallel_size=8, nnodes=4, nnodes_within_dp=2)
-        self.assertEqual(vllm_model.local_ranks(config), 4)
-        with self.assertLogs("vllm.kvtier") as said:
-            vllm_model.tell_hosts(config)
-        self.assertEqual(len(said.output), 1)
-        self.assertIn("over 2 hosts", said.output[0])
-        for parallel in ({"tensor_parallel_size": 8, "nnodes": 2,
-                          "nnodes_within_dp": 1},
-                         {"tensor_parallel_size": 1}):
-            config = self.config(**parallel)
-            self.assertEqual(vllm_model.local_ranks(config),
-                             parallel["tensor_parallel_size"])
-            with self.assertNoLogs("vllm.kvtier"):
-                vllm_model.tell_hosts(config)
+    def test_the_hosts_of_other_data_parallel_engines_do_not_count(self):
+        for hosts, ranks in ((2, 4), (1, 8)):
+            config = self.config(tensor_parallel_size=8, nnodes=4,
+                                 nnodes_within_dp=hosts)
+            self.assertEqual(vllm_model.local_ranks(config), ranks)
+        self.assertEqual(vllm_model.local_ranks(self.config()), 1)
 
     def test_only_the_class_says_that_blocks_drop_out_of_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(
