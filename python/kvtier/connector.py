@@ -84,6 +84,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             vllm_model.model(vllm_config, kv_cache_config, settings, rank),
             transfer.engine_id, vllm_model.local_ranks(vllm_config))
         if scheduler:
+            vllm_model.tell_hosts(vllm_config)
             self._scheduler = Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,
                 can_save=transfer.is_kv_producer)

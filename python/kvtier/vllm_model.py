@@ -12,6 +12,7 @@ import os
 import re
 
 from . import _lib
+from .vllm_log import log
 
 # vLLM's null block: named by block tables where a block is not there.
 NULL_BLOCK = 0
@@ -221,6 +222,16 @@ def local_ranks(vllm_config):
     """Workers on each host."""
     parallel = vllm_config.parallel_config
     return max(1, parallel.tensor_parallel_size // _hosts(parallel))
+
+
+def tell_hosts(vllm_config):
+    """A hit needs every rank's chunk, and the scheduler sees only its own host."""
+    parallel = vllm_config.parallel_config
+    if local_ranks(vllm_config) < parallel.tensor_parallel_size:
+        log.warning("kvtier: tensor parallelism over %d hosts: of other hosts' ranks "
+                    "this scheduler sees neither host memory nor local directories; "
+                    "chunks are found again only in a directory that all hosts share "
+                    "(remote_url: fs:///DIRECTORY)", _hosts(parallel))
 
 
 def fingerprint(vllm_config, settings):

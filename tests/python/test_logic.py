@@ -7,6 +7,7 @@ import tempfile
 import unittest
 from array import array
 from types import SimpleNamespace as Object
+from unittest import mock
 
 import fake
 
@@ -295,6 +296,16 @@ class Model(unittest.TestCase):
                                  nnodes_within_dp=hosts)
             self.assertEqual(vllm_model.local_ranks(config), ranks)
         self.assertEqual(vllm_model.local_ranks(self.config()), 1)
+
+    def test_ranks_on_several_hosts_are_one_warning(self):
+        with self.assertLogs("vllm.kvtier") as said:
+            vllm_model.tell_hosts(self.config(tensor_parallel_size=8,
+                                              nnodes_within_dp=2))
+        self.assertEqual(len(said.output), 1)
+        self.assertIn("over 2 hosts", said.output[0])
+        with mock.patch.object(vllm_model.log, "warning") as said:
+            vllm_model.tell_hosts(self.config(tensor_parallel_size=8))
+        said.assert_not_called()
 
     def test_only_the_class_says_that_blocks_drop_out_of_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(
