@@ -65,7 +65,11 @@ cli_open_store(const struct cli_common *common, struct kvt_store **out)
     }
     int err = kvt_store_open(config, out);
     kvt_config_free(config);
-    return err ? cli_fail(err) : 0;
+    if (!err)
+        return 0;
+    fprintf(stderr, "kvtier: %s\n", kvt_last_error());
+    /* No chunk is asked for yet: what is missing here is not an answer. */
+    return err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT;
 }
 
 int

@@ -71,6 +71,9 @@ ends 2 put no-key "$temp/in"
 ends 2 get
 ends 2 ls --no-such-option
 ends 3 put "$key" "$temp/absent"
+code=0 # a directory that cannot be made
+"$kvtier" ls --set remote_url=fs:///proc/absent 2>"$temp/err" || code=$?
+[ "$code" = 3 ] || { echo "ls of what cannot be opened: exit code $code"; exit 1; }
 
 ends 0 doctor
 prints 'stored, read back and removed'
