@@ -64,12 +64,13 @@ tell(const struct kvt_op *op, const struct cli_common *c, struct totals *t)
     }
 }
 
+/* ops, AT_ONCE of them: in use until the store is closed, if this fails. */
 static int
 verify_keys(struct kvt_store *store, const struct cli_common *c, const struct keys *k,
-            struct totals *t)
+            struct kvt_op *ops, struct totals *t)
 {
     struct pollfd fd = { .fd = kvt_store_eventfd(store), .events = POLLIN };
-    struct kvt_op ops[AT_ONCE], *done[AT_ONCE];
+    struct kvt_op *done[AT_ONCE];
     size_t started = 0, n_free = AT_ONCE;
     struct kvt_op *free_ops[AT_ONCE];
 
@@ -125,6 +126,7 @@ verify_run(int argc, char **argv)
     struct kvt_store *store;
     struct keys keys = { 0 };
     struct totals totals = { 0 };
+    struct kvt_op ops[AT_ONCE];
     int err = 0, code = cli_parse(&cli_verify, argc, argv, 0, -1, &c);
 
     if (!code)
@@ -135,7 +137,7 @@ verify_run(int argc, char **argv)
         err = add_key(&keys, c.args[i]);
     if (!c.n_args)
         err = kvt_store_list(store, add_listed, &keys);
-    code = err ? cli_fail(err) : verify_keys(store, &c, &keys, &totals);
+    code = err ? cli_fail(err) : verify_keys(store, &c, &keys, ops, &totals);
     kvt_store_close(store);
     if (!err)
         print_totals(&c, &totals);
