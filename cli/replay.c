@@ -264,11 +264,10 @@ open_engine(struct replay *r)
 
     sources.file = r->config_file;
     sources.settings = r->settings;
-    int err = kvt_config_open(&sources, &config);
-    if (err)
-        return err;
+    if (kvt_config_open(&sources, &config))
+        return -EINVAL; /* whatever it is: a matter of configuration */
     r->pool_mib = pool_mib(config);
-    err = cli_engine_open(config, "replay", KVT_ROLE_BOTH, &r->shape, &r->engine);
+    int err = cli_engine_open(config, "replay", KVT_ROLE_BOTH, &r->shape, &r->engine);
     kvt_config_free(config);
     return err ? err : cli_engine_view(r->engine, &r->shape, r->memory, r->n_blocks, 0);
 }

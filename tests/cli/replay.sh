@@ -71,6 +71,7 @@ grep -q "scale '3'" err || fail 'the scale is not named'
 expect 2 --scale 4096 $store trace
 expect 2 $store
 expect 2 $store absent
+expect 2 --config absent $store trace
 echo '{"input_length": 1024, "hash_ids": [1]}' >short
 expect 2 $store short
 grep -q 'line 1' err || fail 'the line is not named'
