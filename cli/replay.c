@@ -439,20 +439,25 @@ print_results(const struct replay *r, json_t *passes)
 
     getrusage(RUSAGE_SELF, &usage);
     peak_mib = (double)usage.ru_maxrss / 1024;
+    /* A short trace is done before the pool has all its memory: then nothing is
+     * known of the rest. */
     rest_mib = peak_mib - r->pool_mib - kv_mib;
     if (!r->json) {
         print_table(passes);
         printf("%-26s%14.1f\n", "peak memory, MiB", peak_mib);
         printf("%-26s%14.1f\n", "  of it the pool", r->pool_mib);
         printf("%-26s%14.1f\n", "  the engine's paged KV", kv_mib);
-        printf("%-26s%14.1f\n", "  the rest", rest_mib);
+        if (rest_mib >= 0)
+            printf("%-26s%14.1f\n", "  the rest", rest_mib);
+        else
+            printf("%-26s%14s\n", "  the rest", "-");
         return;
     }
-    json_t *all = json_pack("{s:O, s:i, s:I, s:f, s:f, s:f, s:f}", "passes", passes,
+    json_t *all = json_pack("{s:O, s:i, s:I, s:f, s:f, s:f, s:o}", "passes", passes,
         "scale", (int)r->scale,
         "bytes_per_token", (json_int_t)(2u * r->shape.n_layers * token_bytes(r)),
         "peak_memory_mib", peak_mib, "pool_mib", r->pool_mib, "kv_mib", kv_mib,
-        "rest_mib", rest_mib);
+        "rest_mib", rest_mib >= 0 ? json_real(rest_mib) : json_null());
     json_dumpf(all, stdout, JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(all);

@@ -66,6 +66,10 @@ expect 0 --scale 1024 --requests 1 $store trace
 grep -q '^  from host memory, % ' out || fail 'no row for host memory'
 grep -q '^  of it the pool  *64.0$' out || fail 'no row for the pool'
 
+# It may end before the pool has all its memory.
+expect 0 --scale 1024 --requests 1 --json $store --set max_local_cpu_size=2 trace
+grep -q '"rest_mib": \(null\|[0-9]\)' out || fail 'memory beside the pool is less than none'
+
 expect 2 --scale 3 $store trace
 grep -q "scale '3'" err || fail 'the scale is not named'
 expect 2 --scale 4096 $store trace
