@@ -135,6 +135,7 @@ doubtful_settings_are_one_line_each(void **state)
           "unknown variable LMCACHE_SOMETHING_ELSE_ALTOGETHER.\n" },
         { NULL, "LMCACHE_TRACK_USAGE=false", "" },
         { NULL, "KVTIER_REPLACE_LMCACHE=1", "" },
+        { NULL, "KVTIER_VLLM=0.32.0", "" },
         { NULL, "LMCACHE_LOG_LEVEL=INFO", "" },
         { "cufile_buffer_size: 8\n", NULL,
           "cufile_buffer_size (file lmcache.yaml:1) is an older name: write "
