@@ -69,8 +69,4 @@ kvt__config_base_path(const struct kvt_config *config, const char *plugin);
  * -EINVAL: it names no such device. */
 int kvt__config_numa_node(const struct kvt_config *config, uint32_t device, int *node);
 
-/* Split a list of paths at its commas, without the blanks around them and empty
- * ones.  *out is ended with free(out->items).  Returns 0 or -ENOMEM. */
-int kvt__split_paths(const char *text, struct kvt__strs *out);
-
 #endif

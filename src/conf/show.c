@@ -187,28 +187,3 @@ kvt__config_base_path(const struct kvt_config *config, const char *plugin)
     }
     return NULL;
 }
-
-int
-kvt__split_paths(const char *text, struct kvt__strs *out)
-{
-    size_t n = 1, size = strlen(text) + 1;
-
-    for (const char *c = text; *c; c++)
-        n += *c == ',';
-    const char **items = malloc(n * sizeof *items + size);
-    if (!items)
-        return kvt__fail(ENOMEM, "list of paths");
-
-    char *copy = (char *)(items + n), *save = NULL;
-    memcpy(copy, text, size);
-    *out = (struct kvt__strs){ 0, items };
-    for (char *path = strtok_r(copy, ",", &save); path; path = strtok_r(NULL, ",", &save)) {
-        path += strspn(path, " \t");
-        size_t len = strlen(path);
-        while (len && (path[len - 1] == ' ' || path[len - 1] == '\t'))
-            path[--len] = 0;
-        if (len)
-            items[out->n++] = path;
-    }
-    return 0;
-}

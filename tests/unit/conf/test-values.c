@@ -188,23 +188,6 @@ local_disk_may_be_a_file_url(void **state)
 }
 
 static void
-paths_are_split_at_commas_without_blanks(void **state)
-{
-    struct kvt__strs paths;
-
-    (void)state;
-    assert_int_equal(kvt__split_paths(" /a , /b c,,/d\t", &paths), 0);
-    assert_int_equal(paths.n, 3);
-    assert_string_equal(paths.items[0], "/a");
-    assert_string_equal(paths.items[1], "/b c");
-    assert_string_equal(paths.items[2], "/d");
-    free((void *)paths.items);
-    assert_int_equal(kvt__split_paths("", &paths), 0);
-    assert_int_equal(paths.n, 0);
-    free((void *)paths.items);
-}
-
-static void
 the_older_spelling_of_plugins_is_the_newer(void **state)
 {
     (void)state;
@@ -238,7 +221,6 @@ main(void)
         cmocka_unit_test(maps_become_json),
         cmocka_unit_test(environment_text_loses_blanks_and_one_pair_of_quotes),
         cmocka_unit_test(local_disk_may_be_a_file_url),
-        cmocka_unit_test(paths_are_split_at_commas_without_blanks),
         cmocka_unit_test(the_older_spelling_of_plugins_is_the_newer),
         cmocka_unit_test(anchors_are_followed),
     };
