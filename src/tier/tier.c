@@ -13,7 +13,7 @@ KVT_TIERS
 #undef KVT_TIER
 
 #define KVT_TIER(kind) &kvt__tier_##kind,
-const struct kvt__tier_ops *const kvt__tiers[] = { KVT_TIERS NULL };
+static const struct kvt__tier_ops *const tiers[] = { KVT_TIERS NULL };
 #undef KVT_TIER
 
 static bool
@@ -40,9 +40,9 @@ kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         return kvt__fail(EINVAL, "%s: '%s' is no URL; write SCHEME://..., for "
                          "example fs:///var/cache/kvtier.", params->name, url);
     with_rest.rest = rest + 3;
-    for (size_t i = 0; kvt__tiers[i]; i++)
-        if (serves(kvt__tiers[i], url, (size_t)(rest - url)))
-            return kvt__tiers[i]->open(&with_rest, out);
+    for (size_t i = 0; tiers[i]; i++)
+        if (serves(tiers[i], url, (size_t)(rest - url)))
+            return tiers[i]->open(&with_rest, out);
     return kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'.",
                      params->name, (int)(rest - url), url);
 }

@@ -116,9 +116,6 @@ struct kvt__tier_ops {
     void (*listed_key)(const struct kvt__tier *tier, char *key);
 };
 
-/* All kinds, ended by NULL. */
-extern const struct kvt__tier_ops *const kvt__tiers[];
-
 /* Open the tier for a URL.  -ENODEV: no kind serves its scheme. */
 int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out);
 
