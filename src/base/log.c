@@ -3,7 +3,6 @@
  * Log lines: one process-wide sink, standard error unless a caller sets one. */
 #include "base/log.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -12,8 +11,6 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
-
-#include "base/error.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -27,7 +24,8 @@ static const char *const level_names[] = { "ERROR", "WARNING", "INFO", "DEBUG" }
 /* Python's name for what is above all of ours. */
 #define CRITICAL "CRITICAL"
 
-/* The level the environment asks for, unless a caller has set one. */
+/* The level the environment asks for, in any case, unless a caller has set one.  The
+ * line that is to be logged may be about to say kvt__why(): that is left alone. */
 static void
 level_from_environment(void)
 {
@@ -39,8 +37,17 @@ level_from_environment(void)
     name = getenv("KVTIER_LOG_LEVEL");
     if (!name)
         name = getenv("LMCACHE_LOG_LEVEL");
-    if (name && !sink.fn && kvt__log_level(name))
-        fprintf(stderr, "kvtier: %s\n", kvt__why());
+    if (!name || sink.fn)
+        return;
+    if (!strcasecmp(name, CRITICAL))
+        name = level_names[0];
+    for (int i = 0; i < 4; i++) {
+        if (!strcasecmp(name, level_names[i])) {
+            __atomic_store_n(&sink.max_level, i, __ATOMIC_RELAXED);
+            return;
+        }
+    }
+    fprintf(stderr, "kvtier: log level '%s': use ERROR, WARNING, INFO or DEBUG.\n", name);
 }
 
 void
@@ -51,21 +58,6 @@ kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
     sink.ctx = ctx;
     __atomic_store_n(&sink.max_level, (int)max_level, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&sink.lock);
-}
-
-int
-kvt__log_level(const char *name)
-{
-    if (!strcasecmp(name, CRITICAL))
-        name = level_names[0];
-    for (int i = 0; i < 4; i++) {
-        if (!strcasecmp(name, level_names[i])) {
-            __atomic_store_n(&sink.max_level, i, __ATOMIC_RELAXED);
-            return 0;
-        }
-    }
-    return kvt__fail(EINVAL, "log level '%s': use ERROR, WARNING, INFO or DEBUG.",
-                     name);
 }
 
 void

@@ -12,10 +12,6 @@
 void kvt__log(enum kvt_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Set the level from a name (ERROR, WARNING, INFO, DEBUG; any case).  Returns 0
- * or -EINVAL.  Does not change a sink given to kvt_set_log(). */
-int kvt__log_level(const char *name);
-
 /* Log at most once a process for each place in the source. */
 #define KVT__LOG_ONCE(level, ...)                                              \
     do {                                                                       \

@@ -3,12 +3,14 @@
  * Sentences of failure. */
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kvt-test.h"
 #include "kvtier.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 static void
 the_text_of_errno_follows_unless_the_sentence_ends(void **state)
@@ -76,6 +78,17 @@ each_thread_has_its_own(void **state)
     assert_string_equal(kvt__why(), "mine.");
 }
 
+/* The first line reads the environment. */
+static void
+a_log_line_leaves_the_sentence_alone(void **state)
+{
+    (void)state;
+    assert_int_equal(setenv("KVTIER_LOG_LEVEL", "no level", 1), 0);
+    (void)kvt__fail(EIO, "mine.");
+    kvt__log(KVT_LOG_DEBUG, "%s", kvt__why());
+    assert_string_equal(kvt__why(), "mine.");
+}
+
 int
 main(void)
 {
@@ -84,6 +97,7 @@ main(void)
         cmocka_unit_test(the_last_sentence_may_be_part_of_the_next),
         cmocka_unit_test(long_sentences_are_cut),
         cmocka_unit_test(each_thread_has_its_own),
+        cmocka_unit_test(a_log_line_leaves_the_sentence_alone),
     };
 
     return cmocka_run_group_tests_name("base error", tests, NULL, NULL);
