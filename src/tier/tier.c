@@ -43,6 +43,6 @@ kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     for (size_t i = 0; tiers[i]; i++)
         if (serves(tiers[i], url, (size_t)(rest - url)))
             return tiers[i]->open(&with_rest, out);
-    return kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'.",
-                     params->name, (int)(rest - url), url);
+    return kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'; a directory is "
+                     "fs:///DIRECTORY.", params->name, (int)(rest - url), url);
 }
