@@ -297,8 +297,10 @@ read_frame(const struct file_tier *t, const struct kvt__object *o,
 
     if (form->header_bytes && !has_header)
         return -EBADMSG;
-    /* Cut off just so that its length fits: a bare payload has no header. */
-    if (!form->header_bytes && !form->trailer_bytes && has_header)
+    /* Cut off: a bare payload has no header. */
+    if (!form->header_bytes && !form->trailer_bytes && t->layout->headers &&
+        slot->bytes >= KVT__FS_HEADER_BYTES &&
+        (has_header || kvt__fs_header_agrees(start)))
         return -EBADMSG;
     if (o->opaque && !form->trailer_bytes)
         return -EBADMSG; /* only kvtier writes these, and never without */

@@ -41,6 +41,10 @@ void kvt__fs_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
 /* The payload length that a header tells, or -1. */
 int64_t kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES]);
 
+/* Whether length and shape of a header agree, as those of a payload's first bytes
+ * hardly do by chance. */
+bool kvt__fs_header_agrees(const unsigned char in[KVT__FS_HEADER_BYTES]);
+
 /* ----------------------------------------------------------------- layouts */
 
 /* The directories among which a store's chunks are shared out. */
