@@ -83,6 +83,22 @@ static const char page_head[] =
     "`kvtier config check FILE` names all problems, `kvtier config show FILE` what\n"
     "counts and where it comes from.\n";
 
+static const char page_tail[] =
+    "\n"
+    "## Variables that are no keys\n"
+    "\n"
+    "| Variable | What it does |\n"
+    "|---|---|\n"
+    "| `KVTIER_CONFIG_FILE`, `LMCACHE_CONFIG_FILE` | The YAML file; the first that is set "
+    "counts. |\n"
+    "| `KVTIER_LOG_LEVEL`, `LMCACHE_LOG_LEVEL` | What an engine's process logs: `ERROR`, "
+    "`WARNING`, `INFO` (the default) or `DEBUG`. |\n"
+    "| `PYTHONHASHSEED` | See `hash_seed`. |\n"
+    "| `KVTIER_REPLACE_LMCACHE` | `1`: vLLM's connector `LMCacheConnectorV1` is kvtier even "
+    "where LMCache is installed; `0`: never. |\n"
+    "| `KVTIER_LIBRARY` | The `libkvtier.so` that the Python package loads, instead of its "
+    "own. |\n";
+
 /* Text in a table's cell. */
 static void
 print_cell(const char *text)
@@ -124,5 +140,6 @@ cli_config_page(void)
         section = param.section;
         print_row(&param);
     }
+    fputs(page_tail, stdout);
     return CLI_DONE;
 }
