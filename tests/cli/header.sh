@@ -12,9 +12,7 @@ echo '#include <kvtier.h>
 struct kvt_op op = KVT_INIT(struct kvt_op);' >"$temp/header.c"
 cp "$temp/header.c" "$temp/header.cc"
 cc -std=c99 -pedantic -Wall -Wextra -Werror -I"$top/include" -c "$temp/header.c" -o "$temp/c.o"
-if command -v c++ >/dev/null; then
-    c++ -std=c++11 -pedantic -Wall -Werror -I"$top/include" -c "$temp/header.cc" -o "$temp/cc.o"
-fi
+c++ -std=c++11 -pedantic -Wall -Werror -I"$top/include" -c "$temp/header.cc" -o "$temp/cc.o"
 
 sed -n 's/.*\b\(kvt_[a-z_]*\)(.*/\1/p' "$top/include/kvtier.h" | sort -u >"$temp/declared"
 nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' |
