@@ -187,7 +187,6 @@ _PROTOTYPES = {
         POINTER(c_void_p),
     ),
     "kvt_seq_append": (c_int, c_void_p, c_void_p, c_size_t),
-    "kvt_seq_tokens": (c_uint64, c_void_p),
     "kvt_seq_chunks": (c_int, c_void_p, c_size_t, c_size_t, c_void_p),
     "kvt_seq_free": (None, c_void_p),
     "kvt_engine_lookup": (
@@ -207,7 +206,6 @@ _PROTOTYPES = {
     "kvt_load_cancel": (None, c_void_p),
     "kvt_load_cookie": (c_uint64, c_void_p),
     "kvt_load_status": (c_int, c_void_p, c_size_t, c_size_t),
-    "kvt_load_bytes": (c_uint64, c_void_p),
     "kvt_load_free": (None, c_void_p),
     "kvt_engine_reset": (c_int, c_void_p),
     "kvt_n_counters": (c_size_t,),
