@@ -4,28 +4,8 @@
 # kvtier bench: names, exit codes, JSON, and that it cleans up.  Says nothing about
 # speed.
 #   KVTIER=build/kvtier sh tests/cli/bench.sh
-set -u
-kvtier=${KVTIER:?set KVTIER to the program}
-case $kvtier in /*) ;; *) kvtier=$PWD/$kvtier ;; esac
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-failed=0
-
-fail() {
-    echo "FAIL: $*"
-    cat out err
-    failed=1
-}
-
-# expect CODE ARGUMENTS...: run, output in out and err
-expect() {
-    want=$1
-    shift
-    "$kvtier" bench "$@" >out 2>err
-    got=$?
-    [ $got -eq "$want" ] || fail "kvtier bench $*: exit $got, not $want"
-}
+command=bench
+. "$(dirname "$0")/lib"
 
 cases='file.write file.read file.read.threads file.cpu engine.store_file
     cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
@@ -69,5 +49,4 @@ grep -q '^file.read .* GB/s ' out || fail 'no row of file.read'
 if grep -q '^file.write' out; then
     fail 'a case that was not asked for was run'
 fi
-[ $failed -eq 0 ] && echo 'cli/bench: passed'
-exit $failed
+finish cli/bench

@@ -4,30 +4,9 @@
 # kvtier config and kvtier itself: output, exit codes, JSON, and that
 # docs/configuration.md is what the table says.
 #   KVTIER=build/kvtier sh tests/cli/config.sh
-set -u
-kvtier=${KVTIER:?set KVTIER to the program}
-case $kvtier in /*) ;; *) kvtier=$PWD/$kvtier ;; esac
+command=
 docs=$(cd "$(dirname "$0")/../../docs" && pwd)
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-for name in $(env | sed -n 's/^\(LMCACHE_[^=]*\|KVTIER_[^=]*\|PYTHONHASHSEED\|AWS_[^=]*\)=.*/\1/p'); do
-    unset "$name"
-done
-failed=0
-
-# expect CODE ARGUMENTS...: run, output in out and err
-expect() {
-    want=$1
-    shift
-    "$kvtier" "$@" >out 2>err
-    got=$?
-    if [ $got -ne "$want" ]; then
-        echo "FAIL: kvtier $*: exit $got, not $want"
-        cat out err
-        failed=1
-    fi
-}
+. "$(dirname "$0")/lib"
 
 # has FILE TEXT: a line of FILE has TEXT
 has() {
@@ -128,5 +107,4 @@ if [ -e /dev/full ]; then
     "$kvtier" config keys >/dev/full 2>err
     [ $? -eq 3 ] || { echo 'FAIL: a full output is no error'; failed=1; }
 fi
-[ $failed -eq 0 ] && echo 'cli/config: passed'
-exit $failed
+finish cli/config

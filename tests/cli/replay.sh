@@ -3,28 +3,8 @@
 #
 # kvtier replay: what it finds of a small trace, where, exit codes, JSON.
 #   KVTIER=build/kvtier sh tests/cli/replay.sh
-set -u
-kvtier=${KVTIER:?set KVTIER to the program}
-case $kvtier in /*) ;; *) kvtier=$PWD/$kvtier ;; esac
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-failed=0
-
-fail() {
-    echo "FAIL: $*"
-    cat out err
-    failed=1
-}
-
-# expect CODE ARGUMENTS...: run, output in out and err
-expect() {
-    want=$1
-    shift
-    "$kvtier" replay "$@" >out 2>err
-    got=$?
-    [ $got -eq "$want" ] || fail "kvtier replay $*: exit $got, not $want"
-}
+command=replay
+. "$(dirname "$0")/lib"
 
 # The second request is the first one and goes on.
 cat >trace <<END
@@ -79,5 +59,4 @@ expect 2 --config absent $store trace
 echo '{"input_length": 1024, "hash_ids": [1]}' >short
 expect 2 $store short
 grep -q 'line 1' err || fail 'the line is not named'
-[ $failed -eq 0 ] && echo 'cli/replay: passed'
-exit $failed
+finish cli/replay
