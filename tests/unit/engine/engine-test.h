@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "config.h"
 #include "kvt-test.h"
 #include "kvtier.h"
 #include "temp-dir.h"
@@ -44,12 +45,10 @@ is_set(const char *const *settings, const char *setting)
 static inline struct kvt_config *
 open_config(const char *dir, const char *const *more)
 {
-    char url[300], file[] = "/dev/null";
+    char url[300];
     const char *ours[] = { url, "local_cpu=false", "max_local_cpu_size=0.02",
                            "chunk_size=64" };
-    const char *settings[32] = { NULL }, *no_environment[] = { NULL };
-    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
-    struct kvt_config *config = NULL;
+    const char *settings[32] = { NULL };
     size_t n = 0;
 
     snprintf(url, sizeof url, "remote_url=fs://%s", dir);
@@ -59,12 +58,7 @@ open_config(const char *dir, const char *const *more)
     for (; more && *more; more++)
         if (strcmp(*more, "remote_url=")) /* none at all */
             settings[n++] = *more;
-    sources.file = file;
-    sources.environment = no_environment;
-    sources.settings = settings;
-    if (kvt_config_open(&sources, &config))
-        fail_msg("%s", kvt_last_error());
-    return config;
+    return config_with(settings);
 }
 
 static inline struct kvt_group

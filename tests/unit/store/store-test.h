@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "config.h"
 #include "files.h"
 #include "kvt-test.h"
 #include "kvtier.h"
@@ -51,19 +52,12 @@ open_store(struct env *e, const char *url, struct kvt__exec *exec,
            const char *const *more)
 {
     const char *settings[16] = { url };
-    const char *no_environment[] = { NULL };
-    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
-    struct kvt_config *config = NULL;
     struct kvt__store *store = NULL;
     size_t n = 1;
 
     while (more && *more)
         settings[n++] = *more++;
-    sources.file = "/dev/null";
-    sources.environment = no_environment;
-    sources.settings = settings;
-    if (kvt_config_open(&sources, &config))
-        fail_msg("%s", kvt_last_error());
+    struct kvt_config *config = config_with(settings);
     struct kvt__store_params params = { .config = config, .exec = exec,
                                         .counters = &e->counters,
                                         .object_bytes = BYTES,

@@ -335,15 +335,10 @@ requests_on_many_threads_end_once_each(void **state)
 static void
 without_any_tier_the_open_fails(void **state)
 {
-    const char *no_environment[] = { NULL };
-    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
+    struct kvt_config *config = config_with(NULL);
     struct kvt_store *store = NULL;
-    struct kvt_config *config = NULL;
 
     (void)state;
-    sources.file = "/dev/null";
-    sources.environment = no_environment;
-    assert_int_equal(kvt_config_open(&sources, &config), 0);
     assert_int_equal(kvt_store_open(config, &store), -EINVAL);
     assert_non_null(strstr(kvt__why(), "remote_url"));
     kvt_config_free(config);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "config.h"
 #include "kvt-test.h"
 #include "kvtier.h"
 #include "temp-dir.h"
@@ -26,15 +27,7 @@ try_open_for(const char *url, bool header, const char *setting, uint32_t local_r
 {
     const char *settings[] = { header ? "save_chunk_meta=true"
                                       : "save_chunk_meta=false", setting, NULL };
-    const char *no_environment[] = { NULL };
-    struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
-    struct kvt_config *config = NULL;
-
-    sources.file = "/dev/null";
-    sources.environment = no_environment;
-    sources.settings = settings;
-    if (kvt_config_open(&sources, &config))
-        fail_msg("%s", kvt_last_error());
+    struct kvt_config *config = config_with(settings);
     struct kvt__tier_params params = { .config = config, .url = url,
                                        .name = strncmp(url, "local_disk", 10)
                                            ? "remote_url" : "local_disk",
