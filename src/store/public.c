@@ -152,6 +152,8 @@ run_delete(struct kvt__store *store, const struct kvt__object *object)
         }
         if (!err && found.has_id)
             kvt__level_drop(level, &found.id, true);
+        else /* a damaged file tells no identity, the index may know the key's */
+            kvt__level_drop(level, &object->id, false);
         kvt__level_forget_name(level, object->key);
         err = level->tier->ops->remove(level->tier, object);
         if (err && err != -ENOENT)
@@ -223,6 +225,15 @@ run_op(struct kvt__store *store, struct kvt_op *op)
 }
 
 static int
+check_process(const struct kvt_store *store, const char *call)
+{
+    if (store->pid != getpid())
+        return kvt__fail(ESTALE, "%s: the store was opened by process %ld, before a "
+                         "fork; open one in this process.", call, (long)store->pid);
+    return 0;
+}
+
+static int
 check_op(const struct kvt_op *op)
 {
     if (!op || op->struct_size < sizeof *op || !op->key ||
@@ -234,8 +245,10 @@ check_op(const struct kvt_op *op)
 int
 kvt_store_run(struct kvt_store *store, struct kvt_op *op)
 {
-    int err = check_op(op);
+    int err = check_process(store, "kvt_store_run");
 
+    if (!err)
+        err = check_op(op);
     if (err)
         return err;
     op->found = op->tokens = 0;
@@ -270,7 +283,7 @@ int
 kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
 {
     struct task *tasks = NULL;
-    int err = 0;
+    int err = check_process(store, "kvt_store_submit");
 
     for (size_t i = 0; !err && i < n; i++)
         err = check_op(ops[i]);
@@ -411,7 +424,7 @@ kvt_store_list(struct kvt_store *store,
                int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx)
 {
     struct listing l = { .fn = fn, .ctx = ctx };
-    int err = 0;
+    int err = check_process(store, "kvt_store_list");
 
     for (size_t i = 0; !err && !l.stop && i < store->store->n_levels; i++) {
         struct kvt__tier *tier = store->store->levels[i].tier;

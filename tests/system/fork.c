@@ -72,6 +72,45 @@ a_child_can_do_nothing_with_its_parents_engine(void **state)
     fixture_fini(&s.f);
 }
 
+static int
+stop_listing(void *ctx, const struct kvt_listed *listed)
+{
+    (void)ctx;
+    (void)listed;
+    return 1;
+}
+
+static void
+use_store_in_child(void *arg)
+{
+    struct kvt_store *store = arg;
+    struct kvt_op op = KVT_INIT(struct kvt_op), *ops[] = { &op };
+
+    op.kind = KVT_OP_STAT;
+    op.key = "m@1@0@1@bfloat16";
+    assert_int_equal(kvt_store_run(store, &op), -ESTALE);
+    assert_non_null(strstr(kvt_last_error(), "fork"));
+    assert_int_equal(kvt_store_submit(store, ops, 1), -ESTALE);
+    assert_int_equal(kvt_store_list(store, stop_listing, NULL), -ESTALE);
+    kvt_store_close(store);
+}
+
+static void
+nor_with_its_parents_store(void **state)
+{
+    struct temp_dir dir;
+    struct kvt_store *store;
+
+    (void)state;
+    temp_dir_make(&dir);
+    struct kvt_config *config = open_config(dir.path, NULL);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    kvt_config_free(config);
+    assert_int_equal(end_child(start_child(use_store_in_child, store)), 0);
+    kvt_store_close(store);
+    temp_dir_remove(&dir);
+}
+
 /* The child's own engine on the same directory works. */
 static void
 open_in_child(void *arg)
@@ -107,6 +146,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_child_can_do_nothing_with_its_parents_engine),
+        cmocka_unit_test(nor_with_its_parents_store),
         cmocka_unit_test(a_child_may_open_its_own),
     };
 
