@@ -159,7 +159,7 @@ kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
     return err;
 }
 
-void
+bool
 kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
                 bool with_file)
 {
@@ -167,8 +167,8 @@ kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
     struct kvt__index_claim claim;
 
     if (kvt__index_evict(level->index, id, true, &entry, &claim))
-        return;
-    if (with_file)
-        remove_file(level, &entry);
+        return true; /* another thread's */
+    bool gone = !with_file || remove_file(level, &entry);
     kvt__index_removed(level->index, &claim);
+    return gone;
 }

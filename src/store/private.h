@@ -106,8 +106,8 @@ kvt__payload_crc(const struct kvt__slot *slot, const struct kvt__found *found)
                                : kvt__crc32c(0, slot->payload, slot->bytes);
 }
 
-/* Forget id, and remove its file too when that is no good. */
-void kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
+/* Forget id, and remove its file too when that is no good.  False: that did not work. */
+bool kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
                      bool remove_file);
 
 /* The identity under which a chunk stands whose own is not read yet, and that of

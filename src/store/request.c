@@ -77,12 +77,23 @@ kvt__level_put(struct kvt__store *store, struct kvt__level *level,
     return 0;
 }
 
-/* In every tier but host memory, which has it since it was submitted. */
+/* The first failure among the tiers is the request's. */
+static void
+note_failure(struct kvt__store_req *req, int err, int *failed)
+{
+    if (*failed)
+        return;
+    *failed = err;
+    snprintf(req->why, sizeof req->why, "%s", kvt__why());
+}
+
+/* In every tier but host memory, which has it since it was submitted.  One that fails
+ * does not keep it from the others. */
 static int
 put(struct kvt__store *store, const struct kvt__object *object,
     struct kvt__store_req *req)
 {
-    int result = -EEXIST;
+    int result = -EEXIST, failed = 0;
 
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
@@ -90,11 +101,13 @@ put(struct kvt__store *store, const struct kvt__object *object,
             kvt__level_put(store, level, object, req, true);
 
         if (err && err != -EEXIST)
-            return err;
+            note_failure(req, err, &failed);
         if (!err)
             result = 0;
     }
-    return result;
+    if (failed)
+        kvt__set_why(req->why);
+    return failed ? failed : result;
 }
 
 /* --------------------------------------------------------------------- get */
@@ -155,9 +168,14 @@ get_level(struct kvt__store *store, struct kvt__level *level,
         return -ENOENT;
     }
     if (err == -EBADMSG) {
-        kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged and was removed: %s",
-                 level->tier->ops->name, object->key, kvt__why());
-        kvt__level_drop(level, &req->id, true);
+        char why[sizeof req->why];
+
+        snprintf(why, sizeof why, "%s", kvt__why());
+        bool gone = kvt__level_drop(level, &req->id, true);
+        kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
+                 object->key, gone ? " and was removed" : " and cannot be removed, so it is "
+                 "read in vain by each request; remove it", why);
+        kvt__set_why(why);
     }
     return err;
 }
@@ -166,7 +184,7 @@ static int
 get(struct kvt__store *store, const struct kvt__object *object,
     struct kvt__store_req *req)
 {
-    int result = kvt__fail(ENOENT, "chunk %s", object->key);
+    int failed = 0;
 
     for (size_t i = 0; i < store->n_levels; i++) {
         int err = get_level(store, &store->levels[i], object, req);
@@ -175,10 +193,13 @@ get(struct kvt__store *store, const struct kvt__object *object,
             (void)kvt__memory_keep(store, req, req->verified); /* no room: as well */
         if (!err)
             return 0;
-        if (err != -ENOENT)
-            result = err; /* worse than a miss: worth telling */
+        if (err != -ENOENT) /* worse than a miss: worth telling */
+            note_failure(req, err, &failed);
     }
-    return result;
+    if (!failed)
+        return kvt__fail(ENOENT, "chunk %s", object->key);
+    kvt__set_why(req->why);
+    return failed;
 }
 
 /* ------------------------------------------------------------------- probe */

@@ -67,7 +67,10 @@ ends 1 verify "$cut"
 prints '^bad: '
 ends 1 get "$cut" "$temp/back"
 [ ! -e "$temp/back" ]
-rm "$cut_file"
+ends 0 put "$cut" "$temp/in"
+ends 0 get "$cut" "$temp/back"
+ends 0 rm "$cut"
+rm "$temp/back"
 
 # a chunk that was renamed is not what its name says
 run put "$key" "$temp/in"
@@ -117,6 +120,17 @@ prints 'local_disk'
 ends 0 doctor
 ends 0 rm "$listed"
 ends 1 stat "$key"
+
+# a tier that is full does not keep a chunk from the next one
+run() {
+    "$kvtier" "$@" --set "remote_url=fs://$temp/next" --set remote_storage_plugins=fault \
+        --set "extra_config={\"remote_storage_plugin.fault.base_path\": \"enospc=1/fs://$temp/full\"}"
+}
+ends 3 put "$key" "$temp/in"
+prints 'disk full'
+run() { "$kvtier" "$@" --set "remote_url=fs://$temp/next"; }
+ends 0 get "$key" "$temp/back"
+cmp "$temp/in" "$temp/back"
 
 # no storage: that is LMCache's default
 run() { "$kvtier" "$@"; }
