@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key text from anywhere: what parses prints again, what is spelled as a name is
+ * Key text from anywhere: what parses is made again, what is spelled as a name is
  * one name, what decodes encodes to the same. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "key/key.h"
+#include "store/private.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -17,24 +18,17 @@ expect(bool holds)
         abort();
 }
 
-/* Parse, print: the same text but for blanks around it. */
+/* A key is its space and its hash. */
 static void
 parse(const char *text)
 {
-    struct kvt__key_parts parts, again;
     char *printed = malloc(KVT__KEY_TEXT_MAX + 1);
+    struct kvt__space space;
+    struct kvt__hash hash;
 
-    if (printed && !kvt__key_parse(text, &parts)) {
-        int n = kvt__key_text(&parts, printed, KVT__KEY_TEXT_MAX + 1);
-        expect(n > 0 && strlen(printed) == (size_t)n);
-        const char *at = strstr(text, printed);
-        expect(at != NULL);
-        expect(strspn(text, " \t\n\v\f\r\x1c\x1d\x1e\x1f") == (size_t)(at - text));
-        expect(!kvt__key_parse(printed, &again));
-        expect(!memcmp(&parts, &again, sizeof parts));
-        for (size_t i = 0; i <= (size_t)n; i++)
-            expect(kvt__key_text(&parts, printed, i) < 0);
-    }
+    if (printed && !kvt__space_of(text, &space, &hash))
+        expect(!kvt__space_key(space.text, &hash, printed, KVT__KEY_TEXT_MAX + 1) &&
+               !strcmp(printed, text));
     free(printed);
 }
 

@@ -50,15 +50,9 @@ struct kvt__key_parts {
 };
 
 /* Parse key text as LMCache does: blanks around it are dropped, tags split at
- * their first '%'.  Numbers are taken only as LMCache prints them, so that
- * kvt__key_text() gives the same text again.  0, or -EINVAL with a sentence naming
- * the text. */
+ * their first '%'.  Numbers are taken only as LMCache prints them.  0, or -EINVAL
+ * with a sentence naming the text. */
 int kvt__key_parse(const char *text, struct kvt__key_parts *out);
-
-/* The key text of parts.  Returns its length, or -EINVAL when a part is out of range, or would not come
- * back from kvt__key_parse(); -ENAMETOOLONG when it does not fit into size bytes
- * with its NUL. */
-int kvt__key_text(const struct kvt__key_parts *parts, char *text, size_t size);
 
 /* Whether dtype is one of LMCache's names (section 3.1 of its key grammar). */
 bool kvt__key_dtype_known(const char *dtype);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key text: parse and print.  Only text as LMCache prints it is taken (no
- * padding, no upper case), so printing what was parsed gives the same text, and
- * a file found by its name can be opened by it.  Any thread. */
+ * Key text.  Only text as LMCache prints it is taken (no padding, no upper case), so
+ * that a file found by its name can be opened by it.  Any thread. */
 #include "key/key.h"
 
 #include <errno.h>
@@ -44,12 +43,6 @@ static int
 bad(const char *text, const char *what)
 {
     return kvt__fail(EINVAL, "key text '%.160s': %s.", text, what);
-}
-
-static int
-bad_part(const char *what)
-{
-    return kvt__fail(EINVAL, "cannot make a key text: %s.", what);
 }
 
 /* Cut the text up to the next '@' off rest; rest->at is NULL after the last. */
@@ -231,50 +224,4 @@ kvt__hash_text(const struct kvt__hash *hash, char out[KVT__HASH_DIGITS + 1])
     else
         snprintf(out, KVT__HASH_DIGITS + 1, "%s%" PRIx64, negative ? "-" : "",
                  negative ? 0 - bits[0] : bits[0]);
-}
-
-/* Whether parsing the text of parts would give them back. */
-static int
-check_parts(const struct kvt__key_parts *parts)
-{
-    size_t n_model = strnlen(parts->model, sizeof parts->model);
-    size_t n_tags = strnlen(parts->tags, sizeof parts->tags);
-    struct span tags = {n_tags ? parts->tags : NULL, n_tags};
-
-    if (!n_model || n_model == sizeof parts->model)
-        return bad_part("the model name must have 1 to 255 bytes");
-    if (memchr(parts->model, '@', n_model) || is_blank(parts->model[0]))
-        return bad_part("a model name must not hold '@' or begin with a blank");
-    if (!memchr(parts->dtype, '\0', sizeof parts->dtype) ||
-        !kvt__key_dtype_known(parts->dtype))
-        return bad_part("the dtype is not one that LMCache writes");
-    if (parts->layer < -1)
-        return bad_part("the layer is negative");
-    if (n_tags == sizeof parts->tags || !tags_ok(tags) ||
-        (n_tags && is_blank(parts->tags[n_tags - 1])))
-        return bad_part("tags must be name%value@name%value, at most 255 bytes, "
-                        "and not end with a blank");
-    return 0;
-}
-
-int
-kvt__key_text(const struct kvt__key_parts *parts, char *text, size_t size)
-{
-    char hash[KVT__HASH_DIGITS + 1];
-    char layer[24] = "";
-    int err = check_parts(parts);
-
-    if (err)
-        return err;
-    kvt__hash_text(&parts->hash, hash);
-    if (parts->layer >= 0)
-        snprintf(layer, sizeof layer, "@%" PRId64, parts->layer);
-    int n = snprintf(text, size,
-                     "%s@%" PRIu32 "@%" PRIu32 "@%s@%s%s%s%s", parts->model,
-                     parts->world_size, parts->worker_id, hash, parts->dtype, layer,
-                     parts->tags[0] ? "@" : "", parts->tags);
-    if ((size_t)n >= size)
-        return kvt__fail(ENAMETOOLONG, "a key text of %d bytes does not fit "
-                                       "into %zu.", n, size);
-    return n;
 }
