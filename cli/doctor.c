@@ -186,23 +186,17 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
 static void
 look_at_memory(struct findings *f, const struct kvt_config *config)
 {
-    double want = number(config, "max_local_cpu_size"), have_kib = -1;
-    char line[256];
-    FILE *file = fopen("/proc/meminfo", "re");
+    double want = number(config, "max_local_cpu_size");
+    uint64_t bytes = kvt_memory_available();
+    double have = (double)bytes / (1 << 30);
 
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %lf kB", &have_kib) == 1)
-            break;
-    if (file)
-        fclose(file);
-    if (have_kib < 0)
-        say(f, WARN, "memory", "/proc/meminfo cannot be read");
-    else if (want > have_kib / 1048576)
+    if (bytes == UINT64_MAX)
+        say(f, WARN, "memory", "the system does not tell how much is available");
+    else if (want > have)
         say(f, BAD, "memory", "max_local_cpu_size asks for %.1f GiB for each worker, %.1f "
-            "GiB are available; lower it", want, have_kib / 1048576);
+            "GiB are available; lower it", want, have);
     else
-        say(f, OK, "memory", "%.1f GiB for each worker, %.1f GiB available", want,
-            have_kib / 1048576);
+        say(f, OK, "memory", "%.1f GiB for each worker, %.1f GiB available", want, have);
     if (is_set(config, "local_cpu") && access("/dev/shm", W_OK | X_OK))
         say(f, WARN, "memory", "/dev/shm cannot be written: a scheduler does not see what "
             "its workers have in host memory");
@@ -257,7 +251,10 @@ doctor_run(int argc, char **argv)
     look_at_config(&f, &sources);
     look_at_processor(&f);
     look_at_limits(&f);
-    if (!kvt_config_open(&sources, &config)) {
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* its warnings stand above */
+    int err = kvt_config_open(&sources, &config);
+    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
+    if (!err) {
         look_at_memory(&f, config);
         look_at_tiers(&f, config);
         kvt_config_free(config);

@@ -71,6 +71,10 @@ KVT_API const char *kvt_version(void);
  * which thing, what to do.  Never NULL; valid until the thread's next call. */
 KVT_API const char *kvt_last_error(void);
 
+/* Bytes of memory that this process could still have: what the machine has available,
+ * or its memory control group leaves if that is less; UINT64_MAX: neither is told. */
+KVT_API uint64_t kvt_memory_available(void);
+
 /* ------------------------------------------------------------------ logging */
 
 enum kvt_log_level {

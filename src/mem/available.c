@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Available memory, from /proc/meminfo and the control group (v2). */
-#include "mem/available.h"
+#include "kvtier.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ from_cgroup(void)
 }
 
 uint64_t
-kvt__memory_available(void)
+kvt_memory_available(void)
 {
     uint64_t machine = from_meminfo(), group = from_cgroup();
 

@@ -14,9 +14,9 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "kvtier.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "mem/available.h"
 #include "mem/extents.h"
 #include "mem/numa.h"
 
@@ -98,7 +98,7 @@ int
 kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out)
 {
     size_t grain = params->huge_pages ? (size_t)2 << 20 : UNIT;
-    uint64_t available = kvt__memory_available();
+    uint64_t available = kvt_memory_available();
     struct kvt__pool *pool;
     int err;
 

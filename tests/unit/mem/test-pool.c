@@ -9,7 +9,7 @@
 #include "kvt-test.h"
 
 #include "base/error.h"
-#include "mem/available.h"
+#include "kvtier.h"
 #include "mem/pool.h"
 
 #define MIB ((size_t)1 << 20)
@@ -143,7 +143,7 @@ more_than_the_machine_has_is_enomem_with_both_numbers(void **state)
     char asked[64];
 
     (void)state;
-    assert_in_range(kvt__memory_available(), MIB, UINT64_MAX - 1);
+    assert_in_range(kvt_memory_available(), MIB, UINT64_MAX - 1);
     assert_int_equal(kvt__pool_open(&params, &pool), -ENOMEM);
     assert_null(pool);
     snprintf(asked, sizeof asked, "%zu MiB asked", params.bytes >> 20);
