@@ -122,6 +122,9 @@ bool kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
  * another might end instead.  A holder that dies costs its time only. */
 void kvt__index_unlease(struct kvt__index *ix, const struct kvt__id *id);
 
+/* Lease it without being a holder: the end of the last holder ends this too. */
+void kvt__index_hold(struct kvt__index *ix, const struct kvt__id *id, int64_t until_ns);
+
 /* Mark used now. */
 void kvt__index_touch(struct kvt__index *ix, const struct kvt__id *id);
 

@@ -114,23 +114,23 @@ kvt__index_find(const struct kvt__index *ix, const struct kvt__id *id,
     return ix_usable(ix) && kvt__ix_find(ix, id, &word, out ? out : &entry);
 }
 
-/* One more holder until then; those of a lease that has ended do not count. */
+/* So many more holders until then; those of a lease that has ended do not count. */
 static uint64_t
-lease_more(uint64_t lease, int64_t until, int64_t now)
+lease_more(uint64_t lease, unsigned more, int64_t until, int64_t now)
 {
     uint64_t end = ((uint64_t)until + IX_HOLDERS) & ~IX_HOLDERS;
     uint64_t holders = lease & IX_HOLDERS;
 
     if (!ix_lease_holds(lease, now))
-        return end | 1;
+        return end | more;
     if ((uint64_t)ix_lease_end(lease) > end)
         end = (uint64_t)ix_lease_end(lease);
-    return end | (holders < IX_HOLDERS ? holders + 1 : holders);
+    return end | (holders < IX_HOLDERS ? holders + more : holders);
 }
 
-bool
-kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
-                 int64_t until_ns, struct kvt__index_entry *out)
+static bool
+lease_for(struct kvt__index *ix, const struct kvt__id *id, unsigned holders,
+          int64_t until_ns, struct kvt__index_entry *out)
 {
     struct kvt__index_entry entry;
     int64_t now = kvt__now_ns();
@@ -148,7 +148,7 @@ kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
             return false;
         uint64_t old = IX_LOAD(&e->lease);
         do
-            lease = lease_more(old, until_ns, now);
+            lease = lease_more(old, holders, until_ns, now);
         while (!ix_swap(&e->lease, &old, lease));
         /* The lease stands before this look: an eviction that moved the word
          * first is seen here, a later one sees the lease. */
@@ -160,6 +160,19 @@ kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
         ix_swap(&e->lease, &lease, old);
     }
     return false;
+}
+
+bool
+kvt__index_lease(struct kvt__index *ix, const struct kvt__id *id,
+                 int64_t until_ns, struct kvt__index_entry *out)
+{
+    return lease_for(ix, id, 1, until_ns, out);
+}
+
+void
+kvt__index_hold(struct kvt__index *ix, const struct kvt__id *id, int64_t until_ns)
+{
+    lease_for(ix, id, 0, until_ns, NULL);
 }
 
 void

@@ -264,6 +264,24 @@ holders_of_a_lease_that_ended_do_not_count(void **state)
 }
 
 static void
+who_holds_an_entry_is_no_holder_of_its_lease(void **state)
+{
+    struct kvt__index *ix = open_writer(*state);
+    struct kvt__id id = id_of(1);
+    int64_t until = kvt__now_ns() + 60 * KVT__NS_PER_S;
+
+    put(ix, &id);
+    kvt__index_hold(ix, &id, until);
+    assert_int_equal(drop(ix, &id), -EBUSY);
+    kvt__index_lease(ix, &id, until, NULL);
+    kvt__index_hold(ix, &id, until);
+    assert_int_equal(drop(ix, &id), -EBUSY);
+    kvt__index_unlease(ix, &id);
+    assert_int_equal(drop(ix, &id), 0);
+    kvt__index_close(ix);
+}
+
+static void
 budget_is_kept_and_given_back(void **state)
 {
     struct kvt__index *ix = open_with(*state, 1000, true);
@@ -577,6 +595,7 @@ main(void)
         INDEX_TEST(lease_is_never_shortened),
         INDEX_TEST(lease_ends_with_its_last_holder),
         INDEX_TEST(holders_of_a_lease_that_ended_do_not_count),
+        INDEX_TEST(who_holds_an_entry_is_no_holder_of_its_lease),
         INDEX_TEST(budget_is_kept_and_given_back),
         INDEX_TEST(smallest_limit_of_those_open_holds),
         INDEX_TEST(close_gives_claims_and_reservations_back),
