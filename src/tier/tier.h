@@ -51,6 +51,8 @@ struct kvt__found {
 
 struct kvt__tier {
     const struct kvt__tier_ops *ops;
+    bool shared; /* other hosts may delete there what this one's index knows; set by
+                  * open() */
 };
 
 /* What a tier is opened with. */

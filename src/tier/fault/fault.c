@@ -260,6 +260,7 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         free(t);
         return err;
     }
+    t->tier.shared = t->next->shared || t->value[KVT__FAULT_shared] > 0;
     *out = &t->tier;
     return 0;
 }

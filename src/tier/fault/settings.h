@@ -6,7 +6,8 @@
 
 #include <stddef.h>
 
-/* key, largest value, default.  Those up to 1 are rates of operations. */
+/* key, largest value, default.  Those up to 1 are rates of operations; but shared: 1 to
+ * count as storage of other hosts. */
 #define KVT__FAULTS(F)              \
     F(seed, 4294967295.0, 0)        \
     F(read_error, 1, 0)             \
@@ -20,7 +21,8 @@
     F(delay, 1, 1)                  \
     F(delay_ms, 3600000, 0)         \
     F(hang, 1, 0)                   \
-    F(hang_ms, 3600000, 60000)
+    F(hang_ms, 3600000, 60000)      \
+    F(shared, 1, 0)
 
 enum kvt__fault {
 #define F(key, max, fallback) KVT__FAULT_##key,

@@ -126,8 +126,8 @@ kvt__dirs_open(struct file_tier *t, const char *name, const char *list, bool rel
         err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
                         relative ? "directory" : "absolute path");
     for (size_t i = 0; !err && i < t->n_dirs; i++)
-        t->shared = t->shared || kvt__fs_is_shared(t->dirs[i].fd);
-    if (err || !t->shared)
+        t->tier.shared = t->tier.shared || kvt__fs_is_shared(t->dirs[i].fd);
+    if (err || !t->tier.shared)
         return err;
     t->index_fd = kvt__shared_index_dir(t->dirs[0].fd, t->dirs[0].path);
     if (t->index_fd < 0)
@@ -175,7 +175,7 @@ kvt__dirs_default_limit(const struct file_tier *t)
 {
     uint64_t sum = 0;
 
-    for (size_t i = 0; !t->shared && i < t->n_dirs; i++) {
+    for (size_t i = 0; !t->tier.shared && i < t->n_dirs; i++) {
         struct statvfs fs;
 
         if (same_file_system(t, i) || fstatvfs(t->dirs[i].fd, &fs) < 0)

@@ -436,7 +436,7 @@ file_private_dir(const struct kvt__tier *tier)
 {
     const struct file_tier *t = (const struct file_tier *)tier;
 
-    return t->shared ? t->index_fd : t->dirs[0].private_fd;
+    return t->tier.shared ? t->index_fd : t->dirs[0].private_fd;
 }
 
 static uint64_t

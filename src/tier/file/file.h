@@ -29,8 +29,7 @@ struct file_tier {
     struct kvt__places places;
     struct kvt__dir dirs[KVT__FILE_MAX_PATHS];
     size_t n_dirs;
-    bool shared;  /* other hosts may write there */
-    int index_fd; /* where the index lies then; -1: nowhere */
+    int index_fd; /* where the index lies if it is shared; -1: nowhere */
     bool header; /* save_chunk_meta, where the layout may have one */
     bool fsync;
     char temp_prefix[64];

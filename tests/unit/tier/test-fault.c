@@ -26,7 +26,7 @@ wrong_settings_are_refused_and_the_keys_listed(void **state)
     check_refused("fault://sed=1/null://", EINVAL,
                   "keys: seed read_error write_error probe_error remove_error "
                   "short_read bit_flip write_corrupt enospc delay delay_ms hang "
-                  "hang_ms.");
+                  "hang_ms shared.");
     check_refused("fault://read_error=1.01/null://", EINVAL, "'read_error=1.01'");
     check_refused("fault://read_error=-0.1/null://", EINVAL, "'read_error=-0.1'");
     check_refused("fault://read_error=/null://", EINVAL, "'read_error='");
