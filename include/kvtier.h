@@ -427,6 +427,13 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
 /* How many leading tokens can be loaded.  The partial chunk at the sequence's end
  * is looked for if save_unfull_chunk is set.
  *
+ * What lies in storage that other hosts delete from is promised when it was read
+ * into host memory and verified; local_cpu: false leaves no such memory, then what
+ * the index says is promised.  With enable_async_loading all that is promised lies in
+ * host memory, if lookup_timeout_ms suffices for that.  A scheduler's caller has its
+ * workers prefetch what kvt_engine_wanted() names; an engine of both roles does so
+ * itself.
+ *
  * have_tokens  The engine has these already; only chunks that reach beyond are
  *              looked for.
  * max_tokens   No hit longer than this (a prompt must leave one token to
@@ -437,23 +444,33 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  *              one, or reach beyond max_tokens and count up to there.
  *
  * The promised chunks are leased: no eviction on this host takes them for
- * pin_timeout_sec, or until kvt_engine_release(), which the caller owes the lookup
- * when the request has loaded, or will not.
+ * pin_timeout_sec, or until kvt_engine_release(), which the caller owes the lookup,
+ * also one that was not answered yet, when the request has loaded, or will not.
  * Takes no lock and does no I/O; tiers are asked for what the index lacks in
  * the background.
- *   -EAGAIN  not known yet, ask again; lookup_timeout_ms after the first call
- *            at the latest the answer is what is known then */
+ *   -EAGAIN  not known yet, ask again.  What the tiers have is known
+ *            lookup_timeout_ms after the first call at the latest.  What is to be read
+ *            into host memory is waited for until nothing has come for that long, or
+ *            blocking_timeout_secs have passed since the first call; then the answer
+ *            is what can be promised */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                   uint64_t have_tokens, uint64_t max_tokens,
                   uint64_t *hit_tokens);
 
-/* How many of the chunks first .. first + n - 1 lie in host memory, counted from the
- * first: of every rank and of the groups that need all chunks.  Loading them needs no
- * storage.  Of a partial chunk only after a lookup. */
+/* Chunks of one group, by their places in a sequence. */
+struct kvt_chunk_range {
+    uint32_t group;
+    uint32_t n_chunks;
+    uint64_t first_chunk;
+};
+
+/* After a lookup that answered -EAGAIN: write the chunks that all workers are to
+ * prefetch to out, which has room for one range a group, and return their number.
+ * Each is named once, and again only if none has come for a while. */
 KVT_API size_t
-kvt_engine_in_memory(struct kvt_engine *engine, struct kvt_seq *seq, size_t first,
-                     size_t n);
+kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
+                  struct kvt_chunk_range *out);
 
 /* Give the leases of a lookup back. */
 KVT_API void kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq);
@@ -488,7 +505,8 @@ KVT_API KVT_MUST_CHECK int
 kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms);
 
 /* Start to bring chunks to host memory, where a load will find them; ios need no
- * blocks.  Chunks for which there is no room now are left to the load. */
+ * blocks.  A chunk for which there is no room now waits for it, at most
+ * blocking_timeout_secs. */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios,
                     size_t n_ios);

@@ -137,6 +137,14 @@ class Chunk(Structure):
     ]
 
 
+class ChunkRange(Structure):
+    _fields_ = [
+        ("group", c_uint32),
+        ("n_chunks", c_uint32),
+        ("first_chunk", c_uint64),
+    ]
+
+
 class GroupIo(Structure):
     _fields_ = [
         ("group", c_uint32),
@@ -167,6 +175,7 @@ STRUCTS = {
     "kvt_mm_item": MmItem,
     "kvt_seq_extra": SeqExtra,
     "kvt_chunk": Chunk,
+    "kvt_chunk_range": ChunkRange,
     "kvt_group_io": GroupIo,
     "kvt_counter_info": CounterInfo,
 }
@@ -192,7 +201,7 @@ _PROTOTYPES = {
     "kvt_engine_lookup": (
         c_int, c_void_p, c_void_p, c_uint64, c_uint64, POINTER(c_uint64),
     ),
-    "kvt_engine_in_memory": (c_size_t, c_void_p, c_void_p, c_size_t, c_size_t),
+    "kvt_engine_wanted": (c_size_t, c_void_p, c_void_p, POINTER(ChunkRange)),
     "kvt_engine_release": (None, c_void_p, c_void_p),
     "kvt_engine_prefetch": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
     "kvt_engine_store": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
@@ -377,6 +386,7 @@ class Engine:
         )
         self.handle = c_void_p()
         self._loads = {}
+        self._ranges = (ChunkRange * len(groups))()
         self._next_cookie = 1
         _check(lib().kvt_engine_open(ctypes.byref(params),
                                      ctypes.byref(self.handle)))
@@ -420,9 +430,11 @@ class Engine:
         _check(rc)
         return hit.value
 
-    def in_memory(self, seq, first, n):
-        """How many of the n chunks from first on need no storage to load."""
-        return lib().kvt_engine_in_memory(self.handle, seq.handle, first, n)
+    def wanted(self, seq):
+        """After a lookup without an answer: what the workers are to prefetch for
+        it, as [(group, first chunk, number of chunks)]; each is named once."""
+        n = lib().kvt_engine_wanted(self.handle, seq.handle, self._ranges)
+        return [(r.group, r.first_chunk, r.n_chunks) for r in self._ranges[:n]]
 
     def release(self, seq):
         lib().kvt_engine_release(self.handle, seq.handle)

@@ -22,8 +22,7 @@ class _Request:
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "hit", "hit_above", "hit_until", "computed", "loading", "limit",
-                 "saved", "stored", "tail", "tail_saved", "blocks",
-                 "ready_by")
+                 "saved", "stored", "tail", "tail_saved", "blocks")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -45,7 +44,6 @@ class _Request:
         self.tail = b""  # the prompt's partial chunk, where it is to be saved
         self.tail_saved = False
         self.blocks = None  # block lists, only where vLLM does not tell them
-        self.ready_by = None  # a prefetch was asked for; how long to wait for it
 
 
 class Scheduler:
@@ -60,7 +58,6 @@ class Scheduler:
         self._partial = bool(settings.get("save_unfull_chunk"))
         self._early = bool(settings.get("enable_async_loading")
                            and settings.get("local_cpu"))
-        self._wait_s = float(settings.get("lookup_timeout_ms") or 3000) / 1000
         # A promise is leased for pin_timeout_sec; ask again well before.
         self._believe_s = float(settings.get("pin_timeout_sec") or 300) / 2
         self._requests = {}
@@ -89,6 +86,7 @@ class Scheduler:
                 or now >= state.hit_until):
             hit = self._lookup(state, computed)
             if hit is None:
+                self._read_ahead(state)
                 return None, False
             state.hit = hit
             state.hit_above = computed
@@ -97,25 +95,14 @@ class Scheduler:
         external = state.hit - computed
         if external <= 0 or external < self._min_retrieve:
             return 0, False
-        if self._early and not self._is_ready(state, computed, now):
-            return None, False
         state.computed = computed
         return external, True
 
-    def _is_ready(self, state, computed, now):
-        """Whether what is promised beyond computed lies in host memory, or was
-        waited for long enough.  The first question has it brought there."""
-        first, end = computed // self._chunk, -(-state.hit // self._chunk)
-        if self._engine.in_memory(state.seq, first, end - first) == end - first:
-            return True
-        if state.ready_by is None:
-            state.ready_by = now + self._wait_s
-            chunks = self._chunks(state, first, end)
-            self._prefetches += (
-                (group, chunks, b"", state.tags.tags)
-                for group, info in enumerate(self._infos)
-                if info.kind != _lib.GROUP_SLIDING)
-        return now >= state.ready_by
+    def _read_ahead(self, state):
+        """Have the workers bring to host memory what the answer waits for."""
+        self._prefetches += (
+            (group, self._chunks(state, first, first + n), b"", state.tags.tags)
+            for group, first, n in self._engine.wanted(state.seq))
 
     def _admit(self, request):
         state = self._requests[request.request_id] = self._describe(request)
@@ -379,6 +366,8 @@ class Scheduler:
         for request_id, state in self._requests.items():
             state.hit = None
             state.stored = range(0)
+            if state.seq is not None and not state.loading:
+                self._engine.release(state.seq)
             if state.request.num_computed_tokens > 0:
                 state.limit = 0
                 self._saving.pop(request_id, None)

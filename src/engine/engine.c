@@ -15,7 +15,6 @@
 #include "engine/private.h"
 #include "mem/numa.h"
 
-#define MAX_GROUPS 64
 #define MAX_TRANSFER ((size_t)512 << 20)
 #define FIRST_POPULATED ((size_t)64 << 20) /* before open returns, some 20 ms */
 #define ROOM_FOR_ONE (4 * (size_t)KVT__SLOT_ROOM) /* what a slot has around it */
@@ -96,7 +95,7 @@ check_params(const struct kvt_engine_params *params)
     if (!params->config || !model || !model->name || !model->kv_dtype ||
         !params->groups || !params->n_groups)
         return kvt__fail(EINVAL, "kvt_engine_open: config, model with name and "
-                         "kv_dtype, and 1 to %d groups are needed.", MAX_GROUPS);
+                         "kv_dtype, and 1 to %d groups are needed.", KVT__MAX_GROUPS);
     if (!(params->role & KVT_ROLE_BOTH) || params->role & ~(uint32_t)KVT_ROLE_BOTH)
         return kvt__fail(EINVAL, "kvt_engine_open: no role %u.", params->role);
     if (!model->world_size || model->rank >= model->world_size)
@@ -326,7 +325,13 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
     if (!memory.limit_bytes && !kvt__store_n_tiers(e->store))
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB leave no room for a chunk to "
                          "stay in, and there is no storage; raise it.", pool_bytes >> 20);
-    return memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
+    int err = memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
+    if (err || !kvt__store_has_memory(e->store))
+        return err;
+    e->memory_bytes = memory.limit_bytes;
+    e->reads_ahead = params->config->enable_async_loading;
+    e->waits = e->reads_ahead || kvt__store_has_shared(e->store);
+    return 0;
 }
 
 static int
@@ -378,6 +383,7 @@ init_shared(struct kvt_engine *e)
     pthread_cond_init(&e->saves.idle, &attr);
     pthread_cond_init(&e->loads.idle, &attr);
     pthread_condattr_destroy(&attr);
+    e->prefetches.last_waiting = &e->prefetches.first_waiting;
     e->loads.last_waiting = &e->loads.first_waiting;
     e->loads.last_done = &e->loads.first_done;
 }
@@ -418,7 +424,7 @@ free_engine(struct kvt_engine *e)
 struct taken {
     struct kvt_engine_params params;
     struct kvt_model model;
-    struct kvt_group groups[MAX_GROUPS];
+    struct kvt_group groups[KVT__MAX_GROUPS];
 };
 
 static int
@@ -430,9 +436,9 @@ take(struct taken *taken, const struct kvt_engine_params *from)
     if (!err)
         err = kvt__take_sized(&taken->model, sizeof taken->model, params->model,
                               "kvt_engine_open: model");
-    if (!err && params->n_groups > MAX_GROUPS)
+    if (!err && params->n_groups > KVT__MAX_GROUPS)
         err = kvt__fail(EINVAL, "kvt_engine_open: %u groups, at most %d are possible.",
-                        params->n_groups, MAX_GROUPS);
+                        params->n_groups, KVT__MAX_GROUPS);
     const char *group = (const char *)params->groups;
     for (uint32_t g = 0; !err && group && g < params->n_groups; g++) {
         err = kvt__take_sized(&taken->groups[g], sizeof taken->groups[g], group,

@@ -317,7 +317,7 @@ kvt__loads_pump(struct kvt_engine *engine)
     for (;;) {
         item = take_waiting(engine, &short_of);
         if (!item && (!short_of || !kvt__store_reclaim(engine->store, short_of)))
-            return;
+            break;
         if (!item)
             continue;
         if (item->req.slot.payload) {
@@ -327,6 +327,7 @@ kvt__loads_pump(struct kvt_engine *engine)
             end_item(item, -ECANCELED);
         }
     }
+    kvt__prefetches_pump(engine);
 }
 
 /* -------------------------------------------------------------------- starting */

@@ -41,20 +41,19 @@ rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
         return false;
     if (!lease)
         return kvt__store_find(e->store, space, id, where);
-    uint8_t *held = &seq->leases[chunk * n_parts(e) + rank * e->n_groups + group];
+    uint8_t *held = &seq->leases[kvt__seq_part(seq, chunk, rank, group)];
     int level = *held ? *held - 1 : kvt__store_lease(e->store, space, id, where,
                                                      seq->lease_until_ns);
     *held = (uint8_t)(level + 1);
     return level >= 0;
 }
 
-/* Whether all ranks have it.  What all have in common, storage has once. */
-static bool
-have(struct kvt_seq *seq, size_t chunk, uint32_t group, bool lease)
+/* What all ranks have in common, storage has once. */
+bool
+kvt__seq_have(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where where,
+              bool lease)
 {
-    enum kvt__where where = KVT__ANYWHERE;
-
-    if (seq->engine->groups[group].replicated) {
+    if (seq->engine->groups[group].replicated && where == KVT__ANYWHERE) {
         if (rank_has(seq, chunk, 0, group, KVT__IN_STORAGE, lease))
             return true;
         where = KVT__IN_MEMORY;
@@ -66,12 +65,13 @@ have(struct kvt_seq *seq, size_t chunk, uint32_t group, bool lease)
 }
 
 static bool
-have_full_groups(struct kvt_seq *seq, size_t chunk, bool lease)
+have_full_groups(struct kvt_seq *seq, size_t chunk, enum kvt__where where, bool lease)
 {
     const struct kvt_engine *e = seq->engine;
 
     for (uint32_t g = 0; g < e->n_groups; g++)
-        if (e->groups[g].kind == KVT_GROUP_FULL && !have(seq, chunk, g, lease))
+        if (e->groups[g].kind == KVT_GROUP_FULL &&
+            !kvt__seq_have(seq, chunk, g, where, lease))
             return false;
     return true;
 }
@@ -87,12 +87,14 @@ hit_end(const struct kvt_seq *seq, size_t n)
     return end < seq->max_hit ? end : seq->max_hit;
 }
 
-/* The first chunk that a hit of n chunks needs of a sliding group: the one with
- * the oldest of the last window - 1 tokens. */
-static size_t
-window_start(const struct kvt_seq *seq, const struct kvt__group *group, size_t first,
-             size_t n)
+/* Of a sliding group it is the one with the oldest of the last window - 1 tokens. */
+size_t
+kvt__seq_needs_from(const struct kvt_seq *seq, uint32_t g, size_t first, size_t n)
 {
+    const struct kvt__group *group = &seq->engine->groups[g];
+
+    if (group->kind != KVT_GROUP_SLIDING)
+        return first;
     uint64_t end = hit_end(seq, n), reach = group->window_tokens - 1;
     size_t start = end > reach ? (size_t)((end - reach) / seq->engine->chunk_tokens) : 0;
 
@@ -102,16 +104,17 @@ window_start(const struct kvt_seq *seq, const struct kvt__group *group, size_t f
 /* Whether every sliding group can continue after chunk n; missing: the last chunk
  * that one lacks. */
 static bool
-have_windows(struct kvt_seq *seq, size_t first, size_t n, bool lease, size_t *missing)
+have_windows(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where,
+             bool lease, size_t *missing)
 {
     const struct kvt_engine *e = seq->engine;
 
     for (uint32_t g = 0; g < e->n_groups; g++) {
         if (e->groups[g].kind != KVT_GROUP_SLIDING)
             continue;
-        size_t start = window_start(seq, &e->groups[g], first, n);
+        size_t start = kvt__seq_needs_from(seq, g, first, n);
         for (size_t c = n; c > start; c--) {
-            if (!have(seq, c - 1, g, lease)) {
+            if (!kvt__seq_have(seq, c - 1, g, where, lease)) {
                 *missing = c - 1;
                 return false;
             }
@@ -125,13 +128,14 @@ have_windows(struct kvt_seq *seq, size_t first, size_t n, bool lease, size_t *mi
 /* The number of chunks, counted from the start, that a hit could have; at most
  * limit. */
 static size_t
-longest(struct kvt_seq *seq, size_t first, size_t limit, bool lease)
+longest(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where,
+        bool lease)
 {
     size_t n = first, missing;
 
-    while (n < limit && have_full_groups(seq, n, lease))
+    while (n < limit && have_full_groups(seq, n, where, lease))
         n++;
-    while (n > first && !have_windows(seq, first, n, lease, &missing))
+    while (n > first && !have_windows(seq, first, n, where, lease, &missing))
         n = missing < n ? missing : n - 1; /* no hit between needs less */
     return n;
 }
@@ -171,8 +175,11 @@ kvt__seq_unlease(struct kvt_seq *seq, size_t first)
 void
 kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
 {
-    if (!kvt__engine_check(engine, "kvt_engine_release"))
-        kvt__seq_unlease(seq, 0);
+    if (kvt__engine_check(engine, "kvt_engine_release"))
+        return;
+    kvt__seq_unlease(seq, 0);
+    seq->wait.on = false;
+    seq->wait.until_ns = 0;
 }
 
 /* From here chunks below n can be leased; none is.  0 or -ENOMEM. */
@@ -181,7 +188,7 @@ begin_leases(struct kvt_seq *seq, size_t n)
 {
     struct kvt_engine *e = seq->engine;
 
-    kvt_engine_release(e, seq);
+    kvt__seq_unlease(seq, 0);
     if (n > seq->n_leased_chunks) {
         free(seq->leases);
         seq->leases = calloc(n, n_parts(e));
@@ -196,16 +203,16 @@ begin_leases(struct kvt_seq *seq, size_t n)
 /* Lease what a hit of n chunks needs, all of it or nothing.  False: something went
  * away meanwhile. */
 static bool
-lease(struct kvt_seq *seq, size_t first, size_t n)
+lease(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where)
 {
     size_t missing;
     bool all = true;
 
     for (size_t c = first; all && c < n; c++)
-        all = have_full_groups(seq, c, true);
-    if (all && have_windows(seq, first, n, true, &missing))
+        all = have_full_groups(seq, c, where, true);
+    if (all && have_windows(seq, first, n, where, true, &missing))
         return true;
-    kvt_engine_release(seq->engine, seq);
+    kvt__seq_unlease(seq, 0);
     return false;
 }
 
@@ -333,6 +340,72 @@ count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
     kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
 }
 
+/* The longest hit of at most limit chunks, leased; the tiers are asked for what is
+ * nowhere. */
+static int
+find(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where, size_t *n)
+{
+    for (;;) {
+        /* Asked before the index is read: a probe that ends now was not seen. */
+        bool waiting = seq->probe && !atomic_load(&seq->probe->done) &&
+                       kvt__now_ns() < seq->probe_until_ns;
+        bool asks = where == KVT__ANYWHERE && (waiting || !seq->probe);
+        bool at_once = !waiting && only_full_groups(seq->engine);
+        int err = begin_leases(seq, limit);
+
+        if (err)
+            return err;
+        *n = longest(seq, first, limit, where, at_once);
+        if (*n < limit && asks) {
+            kvt__seq_unlease(seq, 0);
+            err = waiting ? 0 : start_probe(seq, *n, limit - *n);
+            return err ? err : -EAGAIN;
+        }
+        if (at_once || lease(seq, first, *n, where))
+            return 0;
+    }
+}
+
+/* Find what to wait for: a hit that host memory has room for. */
+static int
+begin_wait(struct kvt_seq *seq, size_t first, size_t limit)
+{
+    size_t n, room = limit;
+
+    do {
+        int err = find(seq, first, room, KVT__ANYWHERE, &n);
+        if (err)
+            return err;
+        room = kvt__wait_room(seq, first, n);
+    } while (room < n);
+    kvt__wait_begin(seq, first, n);
+    return 0;
+}
+
+/* The longest hit that may be promised, once that is known. */
+static int
+find_sure(struct kvt_seq *seq, size_t first, size_t limit, size_t *n)
+{
+    enum kvt__wait wait = KVT__WAIT_STALE;
+
+    if (!seq->wait.until_ns)
+        seq->wait.until_ns = kvt__now_ns() + seq->engine->load_timeout_ns;
+    if (seq->wait.on && seq->wait.first == first && seq->wait.max_hit == seq->max_hit)
+        wait = kvt__wait_look(seq);
+    while (wait == KVT__WAIT_STALE) {
+        int err = begin_wait(seq, first, limit);
+        if (err)
+            return err;
+        wait = kvt__wait_look(seq);
+    }
+    if (wait == KVT__WAIT_ON)
+        return -EAGAIN;
+    *n = seq->wait.n;
+    seq->wait.on = false;
+    seq->wait.until_ns = 0;
+    return wait == KVT__WAIT_LATE ? find(seq, first, *n, KVT__CERTAIN, n) : 0;
+}
+
 int
 kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                   uint64_t have_tokens, uint64_t max_tokens, uint64_t *hit_tokens)
@@ -354,24 +427,10 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
             return err;
     }
     kvt__store_look_who_lives(engine->store);
-    for (;;) {
-        /* Asked before the index is read: a probe that ends now was not seen. */
-        bool waiting = seq->probe && !atomic_load(&seq->probe->done) &&
-                       kvt__now_ns() < seq->probe_until_ns;
-        bool at_once = !waiting && only_full_groups(engine);
-
-        err = begin_leases(seq, limit);
-        if (err)
-            return err;
-        n = longest(seq, first, limit, at_once);
-        if (n < limit && (waiting || !seq->probe)) {
-            kvt_engine_release(engine, seq);
-            err = waiting ? 0 : start_probe(seq, n, limit - n);
-            return err ? err : -EAGAIN;
-        }
-        if (at_once || lease(seq, first, n))
-            break;
-    }
+    err = engine->waits ? find_sure(seq, first, limit, &n)
+                        : find(seq, first, limit, KVT__ANYWHERE, &n);
+    if (err)
+        return err;
     uint64_t hit = hit_end(seq, n);
     if (hit <= have_tokens)
         hit = 0;
@@ -379,29 +438,4 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
           hit ? hit - have_tokens : 0);
     *hit_tokens = hit;
     return 0;
-}
-
-size_t
-kvt_engine_in_memory(struct kvt_engine *engine, struct kvt_seq *seq, size_t first, size_t n)
-{
-    size_t n_known = seq->n_chunks + (seq->tail_known ? 1 : 0);
-
-    if (kvt__engine_check(engine, "kvt_engine_in_memory") || first >= n_known)
-        return 0;
-    if (n > n_known - first)
-        n = n_known - first;
-    for (size_t c = first; c < first + n; c++) {
-        for (uint32_t i = 0; i < n_parts(engine); i++) {
-            uint32_t rank = i / engine->n_groups, group = i % engine->n_groups;
-            const struct kvt__space *space;
-            const struct kvt__id *id;
-
-            if (engine->groups[group].kind != KVT_GROUP_FULL)
-                continue;
-            id = kvt__seq_id(seq, c, rank, group, &space);
-            if (!id || !kvt__store_find(engine->store, space, id, KVT__IN_MEMORY))
-                return c - first;
-        }
-    }
-    return n;
 }

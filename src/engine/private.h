@@ -14,6 +14,7 @@
 #include "store/store.h"
 
 #define KVT__ENGINE_MAGIC UINT32_C(0x6b767465)
+#define KVT__MAX_GROUPS 64
 
 /* One group of layers, as described at open. */
 struct kvt__group {
@@ -67,6 +68,10 @@ struct kvt_engine {
     struct kvt__exec *exec;
     struct kvt__pool *pool; /* WORKER only */
     size_t transfer_bytes;  /* of it, that chunks do not stay in */
+    size_t memory_bytes;    /* of each worker, that they stay in; 0: in none */
+    bool reads_ahead;       /* enable_async_loading, where there is such memory */
+    bool waits;             /* lookups may have to, until chunks are in memory */
+    _Atomic int64_t arrived_ns; /* when one was waited for no longer */
     struct kvt__store *store;
     struct kvt__job scan; /* of the tiers, once, by a worker */
 
@@ -85,6 +90,8 @@ struct kvt_engine {
     struct {
         pthread_mutex_t lock;
         struct kvt__prefetch *free; /* requests for reuse */
+        struct kvt__prefetch *reading;
+        struct kvt__prefetch *first_waiting, **last_waiting; /* for a slot */
     } prefetches;
 
     struct {
@@ -149,13 +156,27 @@ void kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspa
                        uint32_t group, const struct kvt_chunk *chunk,
                        struct kvt__store_req *req);
 
-/* Start loads that wait for a slot, now that one may be free. */
+/* Long enough for a chunk to come that is waited for, if it does at all, and for the
+ * scheduler to see it. */
+static inline int64_t
+kvt__patience_ns(const struct kvt_engine *engine)
+{
+    return engine->lookup_timeout_ns / 4;
+}
+
+/* Start loads that wait for a slot, then prefetches, now that one may be free. */
 void kvt__loads_pump(struct kvt_engine *engine);
 
 /* Cancel all loads and wait for those in flight. */
 void kvt__loads_stop(struct kvt_engine *engine);
 
-/* End the reused requests of saves, of prefetches. */
+/* As kvt_engine_prefetch(), one group's chunks in the present epoch of tagset. */
+void kvt__prefetch(struct kvt_engine *engine, struct kvt__tagset *tagset, uint32_t group,
+                   const struct kvt_chunk *chunks, size_t n);
+
+void kvt__prefetches_pump(struct kvt_engine *engine);
+
+/* End the requests of saves, of prefetches; none is being read or written. */
 void kvt__saves_free(struct kvt_engine *engine);
 void kvt__prefetches_free(struct kvt_engine *engine);
 
@@ -192,9 +213,55 @@ struct kvt_seq {
     uint8_t *leases;
     size_t n_leased_chunks; /* that leases has room for */
     int64_t lease_until_ns;
+
+    /* The hit that a lookup waits for: chunks first .. n - 1, all leased where they
+     * were. */
+    struct {
+        bool on;
+        size_t first, n;
+        uint64_t max_hit;
+        size_t at;        /* chunk * n_groups + group: what is before may be promised */
+        int64_t since_ns; /* it was found */
+        int64_t until_ns; /* it is waited for; 0: nothing was asked yet */
+        int64_t tell_ns;  /* from then kvt_engine_wanted() names what it lacks */
+    } wait;
 };
 
 void kvt__probe_unref(struct kvt__probe *probe);
+
+/* Whether all ranks have a chunk of a group there; with a lease if that is asked. */
+bool kvt__seq_have(struct kvt_seq *seq, size_t chunk, uint32_t group,
+                   enum kvt__where where, bool lease);
+
+/* The number of the lease of a rank's part of a chunk. */
+static inline size_t
+kvt__seq_part(const struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group)
+{
+    const struct kvt_engine *e = seq->engine;
+
+    return (chunk * e->world_size + rank) * e->n_groups + group;
+}
+
+/* The first chunk that a hit of the chunks first .. n - 1 needs of a group. */
+size_t kvt__seq_needs_from(const struct kvt_seq *seq, uint32_t group, size_t first,
+                           size_t n);
+
+/* How many chunks of a hit of n have room in host memory together, where they must
+ * lie there to be promised. */
+size_t kvt__wait_room(struct kvt_seq *seq, size_t first, size_t n);
+
+/* Wait for a hit that was just found. */
+void kvt__wait_begin(struct kvt_seq *seq, size_t first, size_t n);
+
+enum kvt__wait {
+    KVT__WAIT_OVER,  /* it may be promised */
+    KVT__WAIT_ON,
+    KVT__WAIT_LATE,  /* only what is certain may be promised */
+    KVT__WAIT_STALE, /* a chunk has gone, or the leases soon end: look again */
+};
+
+/* What has become of it. */
+enum kvt__wait kvt__wait_look(struct kvt_seq *seq);
 
 /* Describe the partial chunk, if there is one, behind the whole ones.  0 or -ENOMEM
  * with a sentence. */

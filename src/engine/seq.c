@@ -236,6 +236,7 @@ forget_tail(struct kvt_seq *seq)
 {
     if (!kvt__engine_check(seq->engine, "kvt_seq_append"))
         kvt__seq_unlease(seq, seq->n_chunks);
+    seq->wait.on = false;
     for (size_t i = 0; i < seq->n_ids; i++)
         if (seq->ids[i].n > seq->n_chunks)
             seq->ids[i].n = seq->n_chunks;

@@ -159,9 +159,15 @@ kvt__pool_close(struct kvt__pool *pool)
 
 /* Room, phase, payload, room, in whole units. */
 size_t
+kvt__slot_footprint(size_t phase, size_t bytes)
+{
+    return kvt__round_up(2 * KVT__SLOT_ROOM + phase + bytes, UNIT);
+}
+
+size_t
 kvt__pool_footprint(const struct kvt__pool *pool, size_t bytes)
 {
-    return kvt__round_up(2 * KVT__SLOT_ROOM + pool->phase + bytes, UNIT);
+    return kvt__slot_footprint(pool->phase, bytes);
 }
 
 bool

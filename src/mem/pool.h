@@ -50,7 +50,8 @@ void kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot);
 /* Whether a slot has more than one holder. */
 bool kvt__pool_is_shared(struct kvt__pool *pool, const struct kvt__slot *slot);
 
-/* What a slot for this payload takes of the pool. */
+/* What a slot for this payload takes of a pool of that phase, and of this one. */
+size_t kvt__slot_footprint(size_t phase, size_t bytes);
 size_t kvt__pool_footprint(const struct kvt__pool *pool, size_t bytes);
 
 /* Whether a slot of this size could ever be had, the pool being empty. */

@@ -147,6 +147,17 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
     return level ? kvt__level_put(store, level, &object, req, verified) : -ENODEV;
 }
 
+void
+kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
+                const struct kvt__id *id, int64_t until_ns)
+{
+    struct kvt__level *level = memory_of(store);
+    struct kvt__index *index = level ? kvt__level_index(level, space) : NULL;
+
+    if (index)
+        kvt__index_hold(index, id, until_ns);
+}
+
 bool
 kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
 {

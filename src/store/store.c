@@ -283,11 +283,40 @@ level_has(const struct kvt__level *level, const struct kvt__space *space,
     return index && kvt__index_find(index, id, NULL);
 }
 
-static bool
-may_get(const struct kvt__level *level, enum kvt__where where)
+bool
+kvt__store_has_memory(const struct kvt__store *store)
 {
-    return !level->no_get &&
-           (where == KVT__ANYWHERE || level->in_memory == (where == KVT__IN_MEMORY));
+    return store->n_levels && store->levels[0].in_memory && !store->levels[0].no_get;
+}
+
+bool
+kvt__store_has_shared(const struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (store->levels[i].tier->shared && !store->levels[i].no_get)
+            return true;
+    return false;
+}
+
+bool
+kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int i,
+                  const struct kvt__space *space)
+{
+    const struct kvt__level *level = &store->levels[i];
+
+    if (level->no_get)
+        return false;
+    switch (where) {
+    case KVT__IN_MEMORY:
+        return level->in_memory;
+    case KVT__IN_STORAGE:
+        return !level->in_memory;
+    case KVT__CERTAIN:
+        return !level->tier->shared || !kvt__store_has_memory(store) ||
+               !kvt__level_index(&store->levels[0], space);
+    default:
+        return true;
+    }
 }
 
 bool
@@ -295,7 +324,8 @@ kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
                 const struct kvt__id *id, enum kvt__where where)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (may_get(&store->levels[i], where) && level_has(&store->levels[i], space, id))
+        if (kvt__store_covers(store, where, (int)i, space) &&
+            level_has(&store->levels[i], space, id))
             return true;
     return false;
 }
@@ -342,8 +372,8 @@ kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
 {
     for (size_t i = 0; i < store->n_levels; i++) {
         const struct kvt__level *level = &store->levels[i];
-        struct kvt__index *index = may_get(level, where) ? kvt__level_index(level, space)
-                                                         : NULL;
+        struct kvt__index *index = kvt__store_covers(store, where, (int)i, space)
+            ? kvt__level_index(level, space) : NULL;
 
         if (index && kvt__index_lease(index, id, until_ns, NULL))
             return (int)i;

@@ -89,7 +89,23 @@ void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space
                          const struct kvt__id *id);
 
 /* Where to look for a chunk. */
-enum kvt__where { KVT__ANYWHERE, KVT__IN_MEMORY, KVT__IN_STORAGE };
+enum kvt__where {
+    KVT__ANYWHERE,
+    KVT__IN_MEMORY,
+    KVT__IN_STORAGE,
+    /* Where nobody but this host deletes.  Of a rank whose memory is not seen, or not
+     * used, anywhere: its chunks are verified nowhere before a load. */
+    KVT__CERTAIN,
+};
+
+/* Whether that means a level, for the space's chunks, and the level may be read. */
+bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int level,
+                       const struct kvt__space *space);
+
+/* Whether chunks stay in host memory that this process knows of; whether there is
+ * storage that other hosts delete from. */
+bool kvt__store_has_memory(const struct kvt__store *store);
+bool kvt__store_has_shared(const struct kvt__store *store);
 
 /* Whether the index of any tier there that may be read has it. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
@@ -107,6 +123,11 @@ int kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
                      const struct kvt__id *id, enum kvt__where where, int64_t until_ns);
 void kvt__store_unlease(struct kvt__store *store, int level,
                         const struct kvt__space *space, const struct kvt__id *id);
+
+/* Let a chunk that was just read stay in host memory until somebody has had the time to
+ * lease it. */
+void kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
+                     const struct kvt__id *id, int64_t until_ns);
 
 /* Whether a PUT needs the payload's CRC32C: host memory does not. */
 bool kvt__store_wants_crc(const struct kvt__store *store);

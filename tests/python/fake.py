@@ -55,8 +55,12 @@ class Store:
         self.lookups = 0
         self.seqs = 0
         self.leased = set()
-        self.cold = False  # nothing is in host memory
+        self.memory = None  # keys of those in host memory; None: lookups do not care
+        self.patience = 100  # lookups that have no answer, where they do
+        self.shared = True  # then: what is not in memory is not promised at all
+        self.lost = set()  # keys whose bytes another host has removed
         self.prefetch_works = True
+        self.missed = 0  # chunks that loads did not find
 
     def config(self, **kwargs):
         return Config(self)
@@ -132,6 +136,7 @@ class Engine:
         self.store_ = config.store
         self.instance = instance
         self.prefetched = []
+        self.waits_for = {}
         self.partial = config.values().get("save_unfull_chunk", False)
         self.chunk_tokens = config.store.chunk_tokens
         self.role = role
@@ -157,39 +162,68 @@ class Engine:
         store.lookups += 1
         if store.answer is not None:
             return store.answer if store.answer >= 0 else None
-        size = store.chunk_tokens
+        hit, needed = self._longest(seq, have_tokens, max_tokens, store.chunks)
+        if store.memory is not None:
+            missing = [(group, i) for group, i, key in needed
+                       if key not in store.memory]
+            if missing and store.patience:
+                store.patience -= 1
+                self.waits_for.setdefault(seq, {}).setdefault(hit, missing)
+                store.leased.add(seq)
+                return None
+            if missing and store.shared:
+                hit, _ = self._longest(seq, have_tokens, max_tokens, store.memory)
+        if hit:
+            store.leased.add(seq)
+        return hit
+
+    def _longest(self, seq, have_tokens, max_tokens, there):
+        """The longest hit and what it needs: [(group, number, key)]."""
+        size = self.store_.chunk_tokens
         longest = min(max_tokens, len(seq.tokens))
         most = -(-longest // size) if self.partial else longest // size
         heads = seq.chunks(0, most)
         for n in range(most, have_tokens // size, -1):
             end = min(n * size, longest)
-            if end > have_tokens and self._all_there(heads, n, end, have_tokens):
-                store.leased.add(seq)
-                return end
-        return 0
+            needed = self._needed(heads, n, end, have_tokens)
+            if end > have_tokens and all(key in there for _, _, key in needed):
+                return end, needed
+        return 0, []
 
-    def _all_there(self, heads, n, end, have):
-        size = self.store_.chunk_tokens
+    def _needed(self, heads, n, end, have):
+        size, needed = self.store_.chunk_tokens, []
         for group, about in enumerate(self.groups):
             first = have // size
             if about.kind == 2:
                 first = max(first, max(0, end - about.window_tokens + 1) // size)
-            if any(self._key(group, heads[i * CHUNK_BYTES:]) not in self.store_.chunks
-                   for i in range(first, n)):
-                return False
-        return True
+            needed += ((group, i, self._key(group, heads[i * CHUNK_BYTES:]))
+                       for i in range(first, n))
+        return needed
 
     def _key(self, group, chunk):
         return self.store_.epoch, group, chunk[:16]
 
-    def in_memory(self, seq, first, n):
-        return 0 if self.store_.cold else n
+    def wanted(self, seq):
+        """Of a hit that is waited for, once."""
+        ranges = []
+        for hit, missing in self.waits_for.get(seq, {}).items():
+            self.waits_for[seq][hit] = []
+            for group in sorted({group for group, _ in missing}):
+                numbers = [i for other, i in missing if other == group]
+                ranges.append((group, min(numbers),
+                               max(numbers) + 1 - min(numbers)))
+        return ranges
 
     def prefetch(self, ios):
         assert all(not blocks for _, _, blocks, _ in ios)
         self.prefetched += ios
-        if self.store_.prefetch_works:
-            self.store_.cold = False
+        for group, chunks, _, _ in ios if self.store_.prefetch_works else ():
+            for at in range(0, len(chunks), CHUNK_BYTES):
+                key = self._key(group, chunks[at:])
+                if key in self.store_.lost:
+                    self.store_.chunks.pop(key, None)
+                elif key in self.store_.chunks:
+                    self.store_.memory.add(key)
 
     def release(self, seq):
         self.store_.leased.discard(seq)
@@ -219,8 +253,12 @@ class Engine:
             size = self.groups[io[0]].block_bytes
             for chunk, blocks in self._blocks(io):
                 if min(blocks) > 0:
+                    key = self._key(io[0], chunk)
+                    self.store_.lost.discard(key)
+                    if self.store_.memory is not None:
+                        self.store_.memory.add(key)
                     self.store_.chunks.setdefault(
-                        self._key(io[0], chunk), b"".join(
+                        key, b"".join(
                             ctypes.string_at(at, size) for block in blocks
                             for at in self._address(io[0], block)))
 
@@ -235,7 +273,10 @@ class Engine:
         self.before_scatter(load)
         for at, io in enumerate(load.ios):
             for number, (chunk, blocks) in enumerate(self._blocks(io)):
-                found = self.store_.chunks.get(self._key(io[0], chunk))
+                key = self._key(io[0], chunk)
+                found = None if key in self.store_.lost else (
+                    self.store_.chunks.get(key))
+                self.store_.missed += found is None
                 bad = load.cancelled or found is None or fail(at, number)
                 load.result[at, number] = -5 if bad else 0
                 if not bad:

@@ -2,6 +2,7 @@
 """vLLM's scheduler with the connector: overlapping batches, aborts, preemption,
 failed loads, hybrid attention.  Needs vLLM, no model and no GPU."""
 
+import os
 import random
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import fake
 from kvtier import _lib
 
 if fake.HAVE_VLLM:
+    from kvtier.vllm_worker import Worker
     import vllm_sim
     from vllm_sim import CHUNK, Sim
     SEVERAL_GROUPS = vllm_sim.KVConnectorTransferResults is not None
@@ -203,48 +205,88 @@ class Basics(Case):
         sim.check_rest()
 
 
-class Prefetch(Case):
-    """enable_async_loading: what a waiting request will load is read ahead."""
+class Waiting(Case):
+    """What is to lie in host memory first: storage that other hosts delete from,
+    or enable_async_loading."""
 
-    def setUp(self):
-        super().setUp()
-        first = self.sim()
-        first.add("a", prompt(1, 61))
+    def stored(self, windows=(), seed=1):
+        first = self.sim(windows=windows)
+        first.add("a", prompt(seed, 61))
         first.run()
-        settings = {"enable_async_loading": True, "local_cpu": True,
-                    "lookup_timeout_ms": 50}
-        patch = mock.patch.object(fake.Config, "extra", settings)
-        patch.start()
-        self.addCleanup(patch.stop)
-        self.store.cold = True
+        self.store.memory = set()
 
-    def test_a_request_waits_until_its_chunks_are_in_memory(self):
-        sim = self.sim()
+    def run_one(self, windows=(), **kwargs):
+        sim = self.sim(windows=windows, **kwargs)
         sim.add("a", prompt(1, 61))
         sim.run()
-        (group, chunks, blocks, _), = sim.engine.prefetched
-        self.assertEqual((group, len(chunks) // fake.CHUNK_BYTES), (0, 7))
-        self.assertEqual(sim.hits["a"], 56)
         sim.check_rest()
+        self.assertEqual(self.store.missed, 0)
+        return sim
 
-    def test_a_prefetch_that_never_ends_is_waited_for_no_longer_than_set(self):
+    def test_a_request_waits_and_is_promised_what_was_read(self):
+        for windows in groupings((), (10,), (10, 16)):
+            for depth in (1, 2):
+                with self.subTest(windows=windows, depth=depth):
+                    self.store.chunks.clear()
+                    self.store.memory = None
+                    self.stored(windows)
+                    sim = self.run_one(windows, depth=depth)
+                    self.assertEqual(sim.hits["a"], 56)
+                    read = {group: len(chunks) // fake.CHUNK_BYTES
+                            for group, chunks, _, _ in sim.engine.prefetched}
+                    self.assertEqual(len(sim.engine.prefetched), len(read))
+                    self.assertEqual(read.pop(len(windows)), 7)
+                    self.assertEqual(sorted(read.values()),
+                                     [-(-(w - 1) // CHUNK) for w in windows])
+
+    def test_what_is_in_memory_is_promised_at_once(self):
+        self.stored()
+        self.run_one()
+        again = self.run_one()
+        self.assertEqual(again.engine.prefetched, [])
+        self.assertEqual(again.hits["a"], 56)
+
+    def test_others_go_on_meanwhile(self):
+        self.stored()
         self.store.prefetch_works = False
+        self.store.patience = 10**6
         sim = self.sim()
         sim.add("a", prompt(1, 61))
-        sim.run(at_most=10**6)
-        self.assertEqual(len(sim.engine.prefetched), 1)
-        self.assertEqual(sim.hits["a"], 56)
-        sim.check_rest()
-
-    def test_what_is_in_memory_is_not_asked_for(self):
-        self.store.cold = False
-        sim = self.sim()
-        sim.add("a", prompt(1, 61))
+        sim.add("b", prompt(2, 30))
+        while "b" not in sim.finished:
+            sim.step()
+        self.assertNotIn("a", sim.hits)
+        self.store.patience = 0
         sim.run()
-        self.assertEqual(sim.engine.prefetched, [])
-        self.assertEqual(sim.hits["a"], 56)
+        sim.check_rest()
+        self.assertEqual(sim.hits["a"], 0)
+
+    def test_a_late_answer_is_what_was_read_by_then(self):
+        self.stored()
+        for group, prefix in [key[1:] for key in list(self.store.chunks)[:3]]:
+            self.store.memory.add((0, group, prefix))
+        self.store.prefetch_works = False
+        sim = self.run_one()
+        self.assertEqual(sim.hits["a"], 24)
+
+    def test_what_another_host_deleted_is_computed_without_a_failed_load(self):
+        for windows in groupings((), (10,), (10, 16)):
+            for gone in range(7):
+                with self.subTest(windows=windows, gone=gone):
+                    self.store.chunks.clear()
+                    self.store.lost.clear()
+                    self.store.memory = None
+                    self.stored(windows)
+                    full = [key for key in self.store.chunks
+                            if key[1] == len(windows)]
+                    self.store.lost.add(full[gone])
+                    sim = self.run_one(windows)
+                    self.assertLessEqual(sim.hits["a"], gone * CHUNK)
+                    if not windows:
+                        self.assertEqual(sim.hits["a"], gone * CHUNK)
 
     def test_a_request_that_ends_while_it_waits_leaves_nothing(self):
+        self.stored()
         self.store.prefetch_works = False
         sim = self.sim()
         sim.add("a", prompt(1, 61))
@@ -253,6 +295,36 @@ class Prefetch(Case):
         sim.abort("a")
         sim.run()
         sim.check_rest()
+
+    def test_a_reset_while_it_waits(self):
+        self.stored()
+        self.store.prefetch_works = False
+        sim = self.sim()
+        sim.add("a", prompt(1, 61))
+        for _ in range(3):
+            sim.step()
+        self.assertTrue(sim.connector.reset_cache())
+        sim.run()
+        self.assertEqual(sim.hits["a"], 0)
+        sim.check_rest()
+
+    def test_async_loading_asks_before_its_turn(self):
+        self.stored()
+        settings = {"enable_async_loading": True, "local_cpu": True}
+        with mock.patch.object(fake.Config, "extra", settings):
+            sim = self.sim()
+            sim.add("a", prompt(1, 61))
+        self.assertEqual(self.store.lookups, 2)
+        sim.run()
+        self.assertEqual(sim.hits["a"], 56)
+
+    def test_async_loading_promises_in_the_end_what_is_not_there(self):
+        self.stored()
+        self.store.shared = False
+        self.store.prefetch_works = False
+        sim = self.run_one()
+        self.assertEqual(len(sim.engine.prefetched), 1)
+        self.assertEqual(sim.hits["a"], 56)
 
 
 class PartialChunks(Case):
@@ -562,6 +634,34 @@ class Real(unittest.TestCase):
                                       save_unfull_chunk=True,
                                       save_decode_cache=depth == 1)
                     self.assertGreater(hits, 0)
+
+
+    def test_so_while_another_host_deletes_files(self):
+        for windows in groupings((), (10,), (13, 30)):
+            with tempfile.TemporaryDirectory() as folder:
+                for depth in (1, 2, 2):
+                    hits = self.deleting_storm(folder, depth, windows)
+                    self.assertGreater(hits, 0)
+
+    def deleting_storm(self, folder, depth, windows):
+        rand = random.Random(depth)
+        schedule = Sim.step
+
+        def step(sim):
+            files = os.listdir(os.path.join(folder, "kvtier"))
+            if files and rand.random() < 0.2:
+                os.unlink(os.path.join(folder, "kvtier", rand.choice(files)))
+            schedule(sim)
+        failed = []
+        check = Worker._fail
+        with mock.patch.object(Sim, "step", step), mock.patch.object(
+                Worker, "_fail",
+                lambda *args: failed.append(args) or check(*args)):
+            hits = self.storm(
+                folder, depth, windows, depth, local_cpu=True,
+                remote_url="fault://shared=1/fs://localhost:0/" + folder)
+        self.assertEqual(failed, [])
+        return hits
 
 
 class Idle(Case):

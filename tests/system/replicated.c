@@ -236,11 +236,9 @@ a_rank_without_its_copy_reads_the_first_ranks_object(void **state)
     write_all(w);
     reopen_rank(w, 1, both);
     assert_int_equal(promise(w, &seq), N_CHUNKS);
-    assert_int_equal(kvt_engine_in_memory(w->scheduler.engine, seq, 0, N_CHUNKS), 0);
     assert_all_load(w);
     assert_int_equal(counter(&w->ranks[0], "load_bytes"), 0);
     assert_int_equal(counter(&w->ranks[1], "memory_hits"), 0);
-    assert_int_equal(kvt_engine_in_memory(w->scheduler.engine, seq, 0, N_CHUNKS), N_CHUNKS);
     end_promise(w, seq);
     assert_int_equal(load_rank(w, 1, N_CHUNKS), N_CHUNKS);
     assert_int_equal(counter(&w->ranks[1], "memory_hits"), N_CHUNKS);

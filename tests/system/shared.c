@@ -118,6 +118,60 @@ what_another_host_stores_is_found(void **state)
     assert_int_equal(load_prompt(&s->f).loaded, N_CHUNKS);
 }
 
+/* Another program removes a chunk, below the mount, while the engine is open. */
+static void
+remove_below(const struct shared *s, struct fixture *below)
+{
+    int status;
+
+    below->dir = s->below;
+    struct usage usage = usage_of(below);
+    pid_t rm = fork();
+    if (!rm) {
+        execlp("rm", "rm", usage.last, (char *)NULL);
+        _exit(SKIPPED);
+    }
+    assert_int_equal(waitpid(rm, &status, 0), rm);
+    assert_int_equal(status, 0);
+}
+
+static void
+what_another_program_deletes_is_not_promised(void **state)
+{
+    static const char *const memory[] = { "local_cpu=true", NULL };
+    struct shared *s = *state;
+    struct fixture below = { 0 };
+
+    fixture_open(&s->f, NULL);
+    write_chunks(&s->f, 0, N_CHUNKS);
+    for (uint32_t most = N_CHUNKS; most;) {
+        kvt_engine_close(s->f.engine);
+        fixture_open(&s->f, memory); /* which is empty */
+        remove_below(s, &below);
+        struct outcome got = load_prompt(&s->f);
+        assert_int_equal(got.loaded, got.promised);
+        assert_int_equal(counter(&s->f, "load_missing"), 0);
+        assert_true(got.promised <= most && got.promised < N_CHUNKS);
+        most = got.promised;
+    }
+}
+
+/* What was verified in memory stays a hit, whatever becomes of the file. */
+static void
+what_lies_in_memory_is_promised_without_its_file(void **state)
+{
+    static const char *const memory[] = { "local_cpu=true", NULL };
+    struct shared *s = *state;
+    struct fixture below = { 0 };
+
+    fixture_open(&s->f, memory);
+    write_chunks(&s->f, 0, N_CHUNKS);
+    for (unsigned i = 0; i < N_CHUNKS; i++)
+        remove_below(s, &below);
+    assert_int_equal(load_prompt(&s->f).loaded, N_CHUNKS);
+    assert_int_equal(counter(&s->f, "memory_hits"), N_CHUNKS);
+}
+
 static void
 no_limit_is_set_but_the_users(void **state)
 {
@@ -148,6 +202,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(the_index_lies_elsewhere_and_survives_a_restart),
         TEST(what_another_host_stores_is_found),
+        TEST(what_another_program_deletes_is_not_promised),
+        TEST(what_lies_in_memory_is_promised_without_its_file),
         TEST(no_limit_is_set_but_the_users),
     };
 
