@@ -8,7 +8,10 @@ cache_salt of its own finds nothing in any cache: the reference where hits may
 differ in length.
 """
 import functools
+import glob
 import os
+import shutil
+import subprocess
 import threading
 import time
 
@@ -140,8 +143,9 @@ def host_memory_ranks(place):
     kept_in_memory(place, [2100], *TWO_RANKS, env=TWO_RANKS_ENV, ranks=2)
 
 
-def shared(place):
-    """Requests that share a prefix, in parallel, in a restarted server."""
+def shared(place, remove=None):
+    """Requests that share a prefix, in parallel, in a restarted server, before
+    which chunks may be removed: what is computed anew is equal but for rounding."""
     prompts, oracles = [], []
     with place.server() as server:
         common = place.prompt(server, 0, 2100)[:2048]
@@ -152,6 +156,8 @@ def shared(place):
             server.complete(prompt)
             oracles.append(server.complete(prompt))
         place.stored()
+    if remove:
+        remove()
     with place.server() as server:
         answers = in_parallel([functools.partial(server.complete, prompt)
                                for prompt in prompts])
@@ -159,8 +165,9 @@ def shared(place):
             place.check_close(answer, oracles[i], f"parallel request {i}")
         # Their blocks, loaded in parallel, are now vLLM's own prefix hits.
         for i, prompt in enumerate(prompts):
-            place.check_equal(server.complete(prompt), oracles[i],
-                              f"request {i} after the parallel loads")
+            check_same = place.check_close if remove else place.check_equal
+            check_same(server.complete(prompt), oracles[i],
+                       f"request {i} after the parallel loads")
         place.check_idle(server)
         counted = None
         if place.transfer is None:
@@ -185,6 +192,35 @@ def read_ahead(place):
     counted = shared(place)
     check(counted["prefetch_chunks"] > 0, "nothing was read ahead")
     check(counted["memory_hits"] > 0, "nothing came from host memory")
+
+
+@e2e
+def other_hosts(place):
+    """The same behind bindfs (FUSE), below which another program removes chunks:
+    what is gone is computed, and no load fails."""
+    if place.transfer is not None:
+        raise Skipped("counts kvtier's own loads")
+    if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
+        raise Skipped("needs bindfs and /dev/fuse")
+    below = place.store + ".below"
+    indexes = "/var/tmp/kvtier-%d/*" % os.getuid()
+    before = set(glob.glob(indexes))
+    os.mkdir(below)
+    subprocess.run(["bindfs", below, place.store], check=True)
+
+    def remove_some():
+        files = sorted(glob.glob(os.path.join(below, "kvtier", "*.data")))
+        check(len(files) > 8, "too few files")
+        for path in files[::8]:
+            os.unlink(path)
+    try:
+        counted = shared(place, remove_some)
+    finally:
+        subprocess.run(["umount", "--lazy", place.store], check=True)
+        for path in set(glob.glob(indexes)) - before:
+            shutil.rmtree(path)
+    check(counted["prefetch_chunks"] > 0, "nothing was read ahead")
+    check(not counted["load_missing"], "a load failed: %s" % counted)
 
 
 def abandon(server, prompt, after_s):
