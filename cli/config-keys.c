@@ -10,8 +10,18 @@
 #include "cli.h"
 #include "kvtier.h"
 
-int
-cli_config_list(void)
+static void
+append(json_t *into, const struct kvt_param_info *param)
+{
+    json_array_append_new(into, json_pack(
+        "{ss ss ss ss? ss ss ss sb sb}", "key", param->name, "section", param->section,
+        "type", param->type, "default", param->fallback, "allowed", param->allowed, "text",
+        param->text, "older_names", param->old_names, "has_effect", param->has_effect,
+        "in_extra_config", param->in_extra_config));
+}
+
+static void
+print_list(void)
 {
     const char *section = "";
     struct kvt_param_info param;
@@ -27,11 +37,21 @@ cli_config_list(void)
     }
     printf("\nThe columns are key, type and default ('-': unset). Keys of LMCache that\n"
            "have no effect are left out. 'kvtier config keys KEY' tells more.\n");
-    return CLI_DONE;
+}
+
+void
+cli_config_list(json_t *into)
+{
+    struct kvt_param_info param;
+
+    if (!into)
+        print_list();
+    for (size_t i = 0; into && !kvt_param(i, &param); i++)
+        append(into, &param);
 }
 
 bool
-cli_config_describe(const char *name)
+cli_config_describe(const char *name, json_t *into)
 {
     struct kvt_param_info param;
     size_t i = 0;
@@ -40,6 +60,10 @@ cli_config_describe(const char *name)
         i++;
     if (kvt_param(i, &param))
         return false;
+    if (into) {
+        append(into, &param);
+        return true;
+    }
     printf("%s\n  %s\n", param.name, param.text);
     if (!param.has_effect)
         printf("  No effect: kvtier does not %s.\n", param.not_done);

@@ -220,19 +220,23 @@ keys(int argc, char **argv)
 {
     struct arguments args = { 0 };
 
-    if (!parse(argc, argv, (const char *const[]){ "--markdown", NULL },
-               (bool *const[]){ &args.markdown }, &args))
+    if (!parse(argc, argv, (const char *const[]){ "--json", "--markdown", NULL },
+               (bool *const[]){ &args.json, &args.markdown }, &args))
         return CLI_USAGE;
-    if (args.markdown && args.n_names)
+    if (args.markdown && (args.n_names || args.json))
         return cli_usage(&cli_config, "--markdown describes all keys");
     if (args.markdown)
         return cli_config_page();
+    json_t *all = args.json ? json_array() : NULL;
     for (int i = 0; i < args.n_names; i++)
-        if (!cli_config_describe(args.names[i])) {
+        if (!cli_config_describe(args.names[i], all)) {
             fprintf(stderr, "kvtier config: there is no key '%s'.\n", args.names[i]);
+            json_decref(all);
             return CLI_NO;
         }
-    return args.n_names ? CLI_DONE : cli_config_list();
+    if (!args.n_names)
+        cli_config_list(all);
+    return args.json ? print_json(all) : CLI_DONE;
 }
 
 static int
@@ -253,7 +257,7 @@ const struct cli_command cli_config = {
     .name = "config",
     .usage = "check [--json] [FILE]\n"
              "show [--json] [--all] [FILE]\n"
-             "keys [--markdown] [KEY...]",
+             "keys [--json|--markdown] [KEY...]",
     .summary = "check a configuration, show what counts, explain keys",
     .help =
         "  check   Names every error and every warning of the configuration. An\n"
