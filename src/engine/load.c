@@ -120,6 +120,7 @@ deadline_passed(struct kvt__timer *timer)
     struct kvt_load *load = (struct kvt_load *)
         ((char *)timer - offsetof(struct kvt_load, deadline));
 
+    kvt__store_look_for_hangs(load->engine->store, load->engine->load_timeout_ns / 2);
     close_load(load, -ETIMEDOUT);
     unref(load);
 }

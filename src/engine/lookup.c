@@ -349,7 +349,8 @@ find(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where, siz
         /* Asked before the index is read: a probe that ends now was not seen. */
         bool waiting = seq->probe && !atomic_load(&seq->probe->done) &&
                        kvt__now_ns() < seq->probe_until_ns;
-        bool asks = where == KVT__ANYWHERE && (waiting || !seq->probe);
+        bool asks = where == KVT__ANYWHERE &&
+                    (waiting || (!seq->probe && kvt__store_can_ask(seq->engine->store)));
         bool at_once = !waiting && only_full_groups(seq->engine);
         int err = begin_leases(seq, limit);
 

@@ -66,6 +66,19 @@ bool kvt__index_has_writer(const struct kvt__index *ix);
 bool kvt__index_scanned(const struct kvt__index *ix);
 void kvt__index_set_scanned(struct kvt__index *ix, bool scanned);
 
+/* ------------------------------------------------------------------- pauses */
+
+enum kvt__index_pause { KVT__READS, KVT__WRITES };
+
+#define KVT__INDEX_PAUSE_MAX_NS (INT64_C(120) * 1000000000)
+
+/* Storage that fails is not read, or written, for a while, by no process that has the
+ * table.  kvt__index_pause() begins that or makes it longer, kvt__index_resume() ends
+ * it; true: there was none since the last one was ended, or there was one. */
+bool kvt__index_is_paused(const struct kvt__index *ix, enum kvt__index_pause what);
+bool kvt__index_pause(struct kvt__index *ix, enum kvt__index_pause what, int64_t ns);
+bool kvt__index_resume(struct kvt__index *ix, enum kvt__index_pause what);
+
 /* ------------------------------------------------------------------- spaces */
 
 #define KVT__INDEX_SPACE_TEXT_MAX 479

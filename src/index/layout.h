@@ -47,7 +47,8 @@ struct ix_header {
     uint64_t used_bytes;
     uint64_t n_ready;
     uint64_t n_unread;
-    uint8_t rest[IX_HEADER_BYTES - 96];
+    uint64_t paused_until[2]; /* reads, writes */
+    uint8_t rest[IX_HEADER_BYTES - 112];
 };
 
 struct ix_owner {

@@ -24,12 +24,18 @@ struct kvt__level {
     bool of_host; /* other hosts cannot read it */
     bool no_get; /* retrieve_locations leaves it out */
     bool no_put; /* store_location is another */
+
+    /* circuit.c: operations under way, when the last one was answered or the first of
+     * them begun, and how many failed in a row. */
+    atomic_uint under_way[2], failures[2];
+    _Atomic int64_t answered_ns[2];
 };
 
 struct kvt__store {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     bool refuse_unverified;
+    int64_t pause_ns; /* of a tier that fails; 0: the usual one */
     atomic_bool stopping; /* a scan gives up */
     struct kvt__pool *pool; /* of the level in memory */
     size_t n_levels;
@@ -44,6 +50,17 @@ kvt__wide_hashes(const struct kvt_config *config)
                                                config->lmcache_release)) ==
            KVT__HASH_WIDE;
 }
+
+/* Whether nobody on this host reads the level now, or writes it: it failed. */
+bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__index_pause what);
+
+/* 0, or -EIO with a sentence: it is paused. */
+int kvt__level_refuses(const struct kvt__level *level, enum kvt__index_pause what);
+
+/* Around each operation on a tier.  As kvt__level_refuses(); then there is nothing to end.  err: the operation's outcome, its sentence not yet overwritten. */
+int kvt__level_begin(struct kvt__level *level, enum kvt__index_pause what);
+void kvt__level_end(struct kvt__store *store, struct kvt__level *level,
+                    enum kvt__index_pause what, int err);
 
 /* Put the slot of req into one level.  0; -EEXIST it is there; -errno with a
  * sentence.  verified: its checksum was checked, or made. */

@@ -44,6 +44,19 @@ begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
            !kvt__index_evict(level->index, &found.id, true, NULL, claim);
 }
 
+static int
+put_object(struct kvt__store *store, struct kvt__level *level,
+           const struct kvt__object *object, const struct kvt__store_req *req)
+{
+    int err = kvt__level_begin(level, KVT__WRITES);
+
+    if (!err) {
+        err = level->tier->ops->put(level->tier, object, &req->slot, req->crc);
+        kvt__level_end(store, level, KVT__WRITES, err);
+    }
+    return err;
+}
+
 int
 kvt__level_put(struct kvt__store *store, struct kvt__level *level,
                const struct kvt__object *object, const struct kvt__store_req *req,
@@ -59,11 +72,13 @@ kvt__level_put(struct kvt__store *store, struct kvt__level *level,
         ops->stored_bytes(level->tier, object, req->slot.bytes));
     entry.flags = verified ? 0 : KVT__INDEX_FOREIGN;
     kvt__level_forget_name(level, object->key);
-    int err = kvt__level_claim(store, level, &entry, &claim);
+    int err = kvt__level_refuses(level, KVT__WRITES);
+    if (!err)
+        err = kvt__level_claim(store, level, &entry, &claim);
     if (err)
         return err;
     bool replaces = begin_to_replace(level, object, &old);
-    err = ops->put(level->tier, object, &req->slot, req->crc);
+    err = put_object(store, level, object, req);
     if (err) {
         if (replaces)
             kvt__index_restore(level->index, &old);
@@ -155,7 +170,11 @@ get_level(struct kvt__store *store, struct kvt__level *level,
         return -ENOENT;
     int err = name_as_stored(req, &entry, object, key, sizeof key);
     if (!err)
+        err = kvt__level_begin(level, KVT__READS);
+    if (!err) {
         err = level->tier->ops->get(level->tier, object, &req->slot, &found);
+        kvt__level_end(store, level, KVT__READS, err);
+    }
     if (!err)
         err = check(store, req, &found);
     if (!err) {
@@ -228,7 +247,11 @@ probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object
         return -ENOENT;
     if (kvt__index_find(level->index, &req->id, NULL))
         return 0;
-    int err = level->tier->ops->probe(level->tier, object, &found);
+    int err = kvt__level_begin(level, KVT__READS);
+    if (err)
+        return err;
+    err = level->tier->ops->probe(level->tier, object, &found);
+    kvt__level_end(store, level, KVT__READS, err);
     if (err)
         return err;
     if (!may_be(store, req, &found))

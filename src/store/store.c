@@ -304,7 +304,7 @@ kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int i,
 {
     const struct kvt__level *level = &store->levels[i];
 
-    if (level->no_get)
+    if (level->no_get || kvt__level_is_paused(level, KVT__READS))
         return false;
     switch (where) {
     case KVT__IN_MEMORY:
@@ -317,6 +317,19 @@ kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int i,
     default:
         return true;
     }
+}
+
+bool
+kvt__store_can_ask(const struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++) {
+        const struct kvt__level *level = &store->levels[i];
+
+        if (!level->in_memory && !level->no_get &&
+            !kvt__level_is_paused(level, KVT__READS))
+            return true;
+    }
+    return false;
 }
 
 bool

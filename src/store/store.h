@@ -107,6 +107,9 @@ bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, in
 bool kvt__store_has_memory(const struct kvt__store *store);
 bool kvt__store_has_shared(const struct kvt__store *store);
 
+/* Whether there is storage that may be read now. */
+bool kvt__store_can_ask(const struct kvt__store *store);
+
 /* Whether the index of any tier there that may be read has it. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
                      const struct kvt__id *id, enum kvt__where where);
@@ -172,6 +175,10 @@ struct kvt__store_req {
 };
 
 void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
+
+/* After a load that took too long: storage that has answered nothing for that time is
+ * not read for a while. */
+void kvt__store_look_for_hangs(struct kvt__store *store, int64_t patience_ns);
 
 /* The same on the calling thread.  Blocks; done is not called. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);

@@ -153,6 +153,11 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     struct kvt_load *load = load_and_wait(f, &io.io, 1);
     for (uint32_t c = 0; c < N_CHUNKS; c++)
         assert_int_equal(kvt_load_status(load, 0, c), -ETIMEDOUT);
+    /* What does not answer is promised from no more, until it does. */
+    assert_int_equal(counter(f, "tier_pauses"), 1);
+    struct kvt_seq *next = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, next, 0, N_TOKENS), 0);
+    kvt_seq_free(next);
     memset(f->memory, 0x5c, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
     kvt_load_free(load);
     while (counter(f, "loads_pending")) /* the reads are good, and come too late */
@@ -161,6 +166,8 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
         assert_int_equal(f->memory[i], 0x5c);
     assert_int_equal(counter(f, "load_late"), N_CHUNKS);
     assert_int_equal(counter(f, "pool_used"), 0);
+    kvt_engine_release(f->engine, seq);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
     kvt_engine_release(f->engine, seq);
     kvt_seq_free(seq);
 }

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tier that fails again and again, or does not answer, is left alone for a while:
+ * requests then do not wait for it.  Workers learn that by their reads and writes;
+ * through the tier's index the scheduler knows it too, and promises nothing that lies
+ * only there.  After the pause the next operation shows how it is now: a failure
+ * pauses it again, an answer ends it.  Any thread. */
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "store/private.h"
+
+#define FAILURES 8u /* in a row, of this process */
+#define PAUSE_NS (INT64_C(10) * KVT__NS_PER_S)
+#define HANG_PAUSE_NS (INT64_C(60) * KVT__NS_PER_S)
+
+static const char *
+name_of(enum kvt__index_pause what)
+{
+    return what == KVT__READS ? "read" : "written";
+}
+
+/* Whether an outcome says that the storage does not work, and not only that a chunk is
+ * missing or bad, or finds no room. */
+static bool
+is_failure(int err)
+{
+    switch (-err) {
+    case 0:
+    case ENOENT:
+    case EEXIST:
+    case EBADMSG:
+    case ENOSPC:
+    case EDQUOT:
+    case ENOMEM:
+    case EINVAL:
+    case ENAMETOOLONG:
+    case ENOTSUP:
+    case ECANCELED:
+        return false;
+    default:
+        return true;
+    }
+}
+
+bool
+kvt__level_is_paused(const struct kvt__level *level, enum kvt__index_pause what)
+{
+    return !level->in_memory && level->index && kvt__index_is_paused(level->index, what);
+}
+
+static void
+pause_level(struct kvt__store *store, struct kvt__level *level,
+            enum kvt__index_pause what, int64_t ns, const char *why)
+{
+    if (!kvt__index_pause(level->index, what, store->pause_ns ? store->pause_ns : ns))
+        return;
+    kvt__count(store->counters, KVT__N_tier_pauses, 1);
+    kvt__log(KVT_LOG_WARN, "%s: %s is not %s for %lld s: %s", level->tier->ops->name,
+             level->url, name_of(what), (long long)(ns / KVT__NS_PER_S), why);
+}
+
+int
+kvt__level_refuses(const struct kvt__level *level, enum kvt__index_pause what)
+{
+    return kvt__level_is_paused(level, what)
+        ? kvt__fail(EIO, "%s: is not %s for a while, after failures",
+                    level->tier->ops->name, name_of(what)) : 0;
+}
+
+int
+kvt__level_begin(struct kvt__level *level, enum kvt__index_pause what)
+{
+    int err = kvt__level_refuses(level, what);
+
+    if (err || level->in_memory)
+        return err;
+    if (atomic_fetch_add(&level->under_way[what], 1) == 0)
+        atomic_store(&level->answered_ns[what], kvt__now_ns());
+    return 0;
+}
+
+void
+kvt__level_end(struct kvt__store *store, struct kvt__level *level,
+               enum kvt__index_pause what, int err)
+{
+    if (level->in_memory)
+        return;
+    atomic_store(&level->answered_ns[what], kvt__now_ns());
+    atomic_fetch_sub(&level->under_way[what], 1);
+    if (!is_failure(err)) {
+        atomic_store(&level->failures[what], 0);
+        if (kvt__index_resume(level->index, what))
+            kvt__log(KVT_LOG_INFO, "%s: %s is %s again", level->tier->ops->name,
+                     level->url, name_of(what));
+    } else if (atomic_fetch_add(&level->failures[what], 1) + 1 >= FAILURES) {
+        pause_level(store, level, what, PAUSE_NS, kvt__why());
+    }
+}
+
+void
+kvt__store_look_for_hangs(struct kvt__store *store, int64_t patience_ns)
+{
+    int64_t now = kvt__now_ns();
+
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__level *level = &store->levels[i];
+
+        if (!level->in_memory && atomic_load(&level->under_way[KVT__READS]) &&
+            now - atomic_load(&level->answered_ns[KVT__READS]) >= patience_ns)
+            pause_level(store, level, KVT__READS, HANG_PAUSE_NS, "it does not answer");
+    }
+}

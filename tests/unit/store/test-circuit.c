@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tier that fails again and again is left alone for a while, by every process that
+ * has its index, and asked again afterwards. */
+#include "store-test.h"
+
+#define FAILURES 8 /* in a row, that pause a tier */
+
+static int
+setup(void **state)
+{
+    static struct env e;
+
+    env_init(&e);
+    e.store = open_over(&e, "", NULL);
+    *state = &e;
+    return 0;
+}
+
+/* A second handle of the directory; all of its operations of a kind fail. */
+static void
+open_failing(struct env *bad, const struct env *e, const char *kind)
+{
+    char prefix[64];
+
+    *bad = *e;
+    snprintf(prefix, sizeof prefix, "fault://%s=1/", kind);
+    memset(&bad->counters, 0, sizeof bad->counters);
+    bad->store = open_over(bad, prefix, NULL);
+}
+
+static bool
+is_promised(const struct env *e, unsigned i)
+{
+    struct kvt__id id = id_of(i);
+
+    return kvt__store_find(e->store, &e->space, &id, KVT__ANYWHERE);
+}
+
+static void
+nothing_is_promised_or_read_while_reads_fail(void **state)
+{
+    struct env *e = *state, bad;
+
+    assert_int_equal(put(e, 1), 0);
+    open_failing(&bad, e, "read_error");
+    for (unsigned i = 0; i < FAILURES; i++) {
+        assert_true(is_promised(&bad, 1));
+        assert_true(is_promised(e, 1));
+        assert_int_equal(get(&bad, 1), -EIO);
+    }
+    assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
+    assert_false(is_promised(&bad, 1));
+    assert_false(is_promised(e, 1)); /* through the index they share */
+    assert_int_equal(get(e, 1), -EIO);
+    assert_int_equal(probe(e, 2), -ENOENT);
+    assert_int_equal(put(e, 2), 0); /* writes go on */
+    kvt__store_close(bad.store);
+}
+
+static void
+after_the_pause_an_answer_ends_it(void **state)
+{
+    struct env *e = *state, bad;
+
+    assert_int_equal(put(e, 1), 0);
+    open_failing(&bad, e, "read_error");
+    bad.store->pause_ns = 1000;
+    for (unsigned i = 0; i < 3 * FAILURES; i++)
+        assert_int_equal(get(&bad, 1), -EIO);
+    assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
+    kvt__store_close(bad.store);
+    while (!is_promised(e, 1))
+        usleep(100);
+    assert_int_equal(get(e, 1), 0);
+    assert_false(kvt__index_resume(e->store->levels[0].index, KVT__READS));
+}
+
+static void
+misses_and_damage_are_no_failures(void **state)
+{
+    struct env *e = *state, bad;
+
+    for (unsigned i = 0; i < 3 * FAILURES; i++)
+        assert_int_equal(get(e, 1000 + i), -ENOENT);
+    for (unsigned i = 0; i < 3 * FAILURES; i++)
+        assert_int_equal(put(e, i), 0);
+    open_failing(&bad, e, "bit_flip");
+    for (unsigned i = 0; i < 2 * FAILURES; i++)
+        assert_int_equal(get(&bad, i), -EBADMSG);
+    assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 0);
+    assert_true(is_promised(e, 2 * FAILURES));
+    kvt__store_close(bad.store);
+}
+
+static void
+writes_that_fail_pause_writes_alone(void **state)
+{
+    struct env *e = *state, bad;
+
+    assert_int_equal(put(e, 1), 0);
+    open_failing(&bad, e, "write_error");
+    for (unsigned i = 0; i <= FAILURES; i++)
+        assert_int_equal(put(&bad, 100 + i), -EIO);
+    assert_int_equal(put(e, 200), -EIO);
+    assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
+    assert_int_equal(get(e, 1), 0);
+    assert_int_equal(disk_bytes(e), used(e)); /* nothing is left reserved */
+    kvt__store_close(bad.store);
+}
+
+static void
+a_pause_of_garbage_is_none(void **state)
+{
+    struct env *e = *state;
+    struct kvt__index *index = e->store->levels[0].index;
+
+    assert_int_equal(put(e, 1), 0);
+    kvt__index_pause(index, KVT__READS, 2 * KVT__INDEX_PAUSE_MAX_NS);
+    assert_true(is_promised(e, 1));
+    kvt__index_pause(index, KVT__READS, KVT__INDEX_PAUSE_MAX_NS / 2);
+    assert_false(is_promised(e, 1));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(nothing_is_promised_or_read_while_reads_fail),
+        TEST(after_the_pause_an_answer_ends_it),
+        TEST(misses_and_damage_are_no_failures),
+        TEST(writes_that_fail_pause_writes_alone),
+        TEST(a_pause_of_garbage_is_none),
+    };
+
+    return cmocka_run_group_tests_name("store circuit", tests, NULL, NULL);
+}
