@@ -281,9 +281,7 @@ a_scan_of_more_files_than_places_leaves_none_uncounted(void **state)
     uint64_t n_files = 0;
     char path[300];
 
-    kvt__store_close(e->store);
-    temp_dir_remove(&e->dir);
-    temp_dir_make(&e->dir);
+    close_and_lose_index(e);
     for (unsigned i = 0; i < N_TOO_MANY; i++) {
         path_of(e, i, path, sizeof path);
         int fd = open(path, O_WRONLY | O_CREAT, 0600);
