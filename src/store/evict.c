@@ -11,22 +11,51 @@
 #define BATCH 256
 #define TRIES 16 /* walks that end without an eviction because others were faster */
 
+/* The object that an entry stands for, in text and key.  False: garbage names none. */
+static bool
+object_of(const struct kvt__level *level, const struct kvt__index_entry *entry,
+          char key[KVT__KEY_TEXT_MAX + 1], struct kvt__object *out)
+{
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
+    struct kvt__space space;
+
+    *out = (struct kvt__object){ .key = key, .id = entry->id };
+    if (kvt__index_space_text(level->index, entry->space, text, sizeof text) ||
+        kvt__space_key(text, &entry->hash, key, KVT__KEY_TEXT_MAX + 1) ||
+        kvt__space_of(key, &space, &out->hash))
+        return false;
+    out->opaque = space.opaque;
+    out->rank = space.rank;
+    return true;
+}
+
 /* Remove the file of an entry that is being evicted.  True: it is gone. */
 static bool
 remove_file(struct kvt__level *level, const struct kvt__index_entry *entry)
 {
-    char text[KVT__INDEX_SPACE_TEXT_MAX + 1], key[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__object object = { .key = key, .id = entry->id };
-    struct kvt__space space;
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object object;
 
-    if (kvt__index_space_text(level->index, entry->space, text, sizeof text) ||
-        kvt__space_key(text, &entry->hash, key, sizeof key) ||
-        kvt__space_of(key, &space, &object.hash))
-        return true; /* garbage names no file */
-    object.opaque = space.opaque;
-    object.rank = space.rank;
+    if (!object_of(level, entry, key, &object))
+        return true;
     int err = level->tier->ops->remove(level->tier, &object);
     return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
+}
+
+/* A file that a scan met while it was being stored stands twice in the index for a
+ * moment: by its name, and by its identity.  Whether that one is in use, so that the
+ * file stays; if it is not, it goes with the file, and is the caller's in *claim. */
+static bool
+has_user(struct kvt__level *level, const struct kvt__index_entry *entry,
+         struct kvt__index_claim *claim)
+{
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object object;
+    struct kvt__found found;
+
+    return entry->flags & KVT__INDEX_UNREAD && object_of(level, entry, key, &object) &&
+           !level->tier->ops->probe(level->tier, &object, &found) && found.has_id &&
+           kvt__index_evict(level->index, &found.id, false, NULL, claim) == -EBUSY;
 }
 
 /* 0: it is gone; -EAGAIN: it was another thread's, or is in use by now; else it is
@@ -35,15 +64,17 @@ static int
 evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *id)
 {
     struct kvt__index_entry entry;
-    struct kvt__index_claim claim;
+    struct kvt__index_claim claim, same = { .slot = UINT64_MAX };
     int err = kvt__index_evict(level->index, id, false, &entry, &claim);
 
     if (err)
         return err == -ENOENT || err == -EBUSY ? -EAGAIN : err;
-    if (!remove_file(level, &entry)) {
+    if (!has_user(level, &entry, &same) && !remove_file(level, &entry)) {
+        kvt__index_restore(level->index, &same);
         kvt__index_restore(level->index, &claim);
         return -EIO;
     }
+    kvt__index_removed(level->index, &same);
     kvt__index_removed(level->index, &claim);
     kvt__count(store->counters, KVT__N_evicted_chunks, 1);
     kvt__count(store->counters, KVT__N_evicted_bytes, entry.bytes);

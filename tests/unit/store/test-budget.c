@@ -269,6 +269,53 @@ a_scan_of_more_than_the_limit_makes_room(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
+/* As a scan does that meets a file whose store is about to end. */
+static void
+enter_by_name(struct env *e, unsigned i)
+{
+    struct kvt__index *index = e->store->levels[0].index;
+    struct kvt__index_entry entry = { .hash.bits = { i }, .bytes = TAKEN,
+                                      .space = e->space.number[0],
+                                      .flags = KVT__INDEX_UNREAD, .recency_ns = 4096 };
+    struct kvt__index_claim claim;
+    char key[KVT__KEY_TEXT_MAX + 1];
+
+    assert_int_equal(kvt__space_key(e->space.text, &entry.hash, key, sizeof key), 0);
+    kvt__name_id(key, &entry.id);
+    assert_int_equal(kvt__index_reserve(index, entry.bytes), 0);
+    assert_int_equal(kvt__index_claim(index, &entry, &claim), 0);
+    kvt__index_publish(index, &claim);
+}
+
+static void
+a_leased_chunk_that_stands_twice_keeps_its_file(void **state)
+{
+    struct env *e = *state;
+    struct kvt__id id = id_of(1);
+    int64_t until_ns = kvt__now_ns() + KVT__NS_PER_S * 100;
+
+    assert_int_equal(put(e, 1), 0);
+    enter_by_name(e, 1);
+    assert_int_equal(kvt__store_lease(e->store, &e->space, &id, KVT__ANYWHERE, until_ns), 0);
+    for (unsigned i = 0; i < 2 * N_FIT; i++)
+        assert_int_equal(put(e, 100 + i), 0);
+    assert_int_equal(get(e, 1), 0);
+    check_disk(e);
+}
+
+static void
+a_chunk_that_stands_twice_is_evicted_once(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(put(e, 1), 0);
+    enter_by_name(e, 1);
+    for (unsigned i = 0; i < 2 * N_FIT; i++)
+        assert_int_equal(put(e, 100 + i), 0);
+    assert_false(file_there(e, 1));
+    assert_int_equal(used(e), disk_bytes(e));
+}
+
 /* More than the index of that limit has places for. */
 #define N_TOO_MANY 17000u
 
@@ -362,6 +409,8 @@ main(void)
         TEST(a_limit_that_was_lowered_holds_after_one_put),
         TEST(a_scan_counts_what_the_index_lost),
         TEST(a_scan_of_more_than_the_limit_makes_room),
+        TEST(a_leased_chunk_that_stands_twice_keeps_its_file),
+        TEST(a_chunk_that_stands_twice_is_evicted_once),
         TEST(a_scan_of_more_files_than_places_leaves_none_uncounted),
         TEST(two_handles_on_one_directory_share_what_they_store),
         TEST(of_two_limits_the_smaller_holds_while_both_are_open),
