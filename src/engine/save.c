@@ -134,7 +134,8 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
     save->engine = e;
     save->req = (struct kvt__store_req){
         .op = KVT__STORE_PUT, .space = &k->space, .id = id,
-        .hash = kvt__chunk_hash(e, chunk), .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
+        .hash = kvt__chunk_hash(e, chunk), .tokens = chunk->n_tokens,
+        .whole = chunk->n_tokens == e->chunk_tokens,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
         .done = saved };
     kvt__gather(view, blocks, chunk->n_tokens, slot.payload,

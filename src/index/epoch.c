@@ -76,7 +76,7 @@ kvt__ix_keep_epoch(const struct kvt__index *ix, const char *text, uint64_t epoch
     if (ix->lock_fd < 0)
         return 0;
     off_t at = find(ix, r.text, &old);
-    if (at < 0 || pwrite(ix->lock_fd, &r, sizeof r, at) != (ssize_t)sizeof r)
-        return kvt__fail(errno, "index: write to its lock file");
-    return 0;
+    ssize_t n = at < 0 ? -1 : pwrite(ix->lock_fd, &r, sizeof r, at);
+    return n == (ssize_t)sizeof r
+        ? 0 : kvt__fail(n < 0 ? errno : EIO, "index: write to its lock file");
 }

@@ -14,9 +14,9 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "kvtier.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "kvtier.h"
 #include "mem/extents.h"
 #include "mem/numa.h"
 

@@ -54,7 +54,7 @@ static void
 pause_level(struct kvt__store *store, struct kvt__level *level,
             enum kvt__index_pause what, int64_t ns, const char *why)
 {
-    if (!kvt__index_pause(level->index, what, store->pause_ns ? store->pause_ns : ns))
+    if (!kvt__index_pause(level->index, what, ns))
         return;
     kvt__count(store->counters, KVT__N_tier_pauses, 1);
     kvt__log(KVT_LOG_WARN, "%s: %s is not %s for %lld s: %s", level->tier->ops->name,

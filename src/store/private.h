@@ -35,7 +35,6 @@ struct kvt__store {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     bool refuse_unverified;
-    int64_t pause_ns; /* of a tier that fails; 0: the usual one */
     atomic_bool stopping; /* a scan gives up */
     struct kvt__pool *pool; /* of the level in memory */
     size_t n_levels;

@@ -104,15 +104,6 @@ ends 0 get "$key" "$temp/back"
 cmp "$temp/in" "$temp/back"
 ends 0 ls
 prints "$listed"
-ends 0 get "$key" "$temp/back" --json
-prints '"done": true.*"bytes": 100000.*"has_checksum": true'
-ends 2 get "$key" - --json
-prints 'name a FILE'
-ends 0 put org/model@1@0@5@bfloat16 "$temp/in" --json
-prints '"done": true, "bytes": 100000'
-ends 1 rm org/model@1@0@5@bfloat16 org/model@1@0@6@bfloat16 --json
-prints '"key": "org/model@1@0@5@bfloat16", "done": true'
-prints '"key": "org/model@1@0@6@bfloat16", "done": false, "error"'
 ends 0 verify
 prints '1 good'
 ends 0 stat

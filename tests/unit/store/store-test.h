@@ -107,6 +107,18 @@ env_init(struct env *e)
     n_warnings = 0;
 }
 
+/* A store over a directory of its own. */
+static inline int
+env_setup(void **state)
+{
+    static struct env e;
+
+    env_init(&e);
+    e.store = open_over(&e, "", NULL);
+    *state = &e;
+    return 0;
+}
+
 static inline void
 env_fini(struct env *e)
 {

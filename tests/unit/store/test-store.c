@@ -4,17 +4,6 @@
  * damaged, replaced or gone. */
 #include "store-test.h"
 
-static int
-setup(void **state)
-{
-    static struct env e;
-
-    env_init(&e);
-    e.store = open_over(&e, "", NULL);
-    *state = &e;
-    return 0;
-}
-
 /* ------------------------------------------------------------- put and get */
 
 static void
@@ -344,7 +333,7 @@ without_any_tier_the_open_fails(void **state)
     kvt_config_free(config);
 }
 
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup, teardown)
 
 int
 main(void)
