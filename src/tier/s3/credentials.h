@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where keys come from: AWS's usual chain.  Each source answers once; a thread of the
+ * tier's asks again before they expire (docs/s3.md, Credentials). */
+#ifndef KVT_TIER_S3_CREDENTIALS_H
+#define KVT_TIER_S3_CREDENTIALS_H
+
+#include "http/http.h"
+#include "tier/s3/sign.h"
+
+struct kvt__s3_chain_params {
+    const char *const *environment; /* NAME=VALUE, NULL at the end; NULL: the process's */
+    struct kvt__http *http;         /* for STS and the metadata services */
+    const char *access, *secret, *token; /* configured; NULL: not */
+    const char *profile;            /* s3_profile; NULL: AWS_PROFILE or default */
+    const char *region;             /* for STS */
+};
+
+struct kvt__s3_chain;
+
+/* Copies what it needs; asks nobody. */
+int kvt__s3_chain_open(const struct kvt__s3_chain_params *params,
+                       struct kvt__s3_chain **out);
+void kvt__s3_chain_close(struct kvt__s3_chain *chain);
+
+/* Ask the sources in order; the first that has keys is asked alone from then on, the
+ * others again only when it fails.  Blocks, for at most some seconds, runs
+ * credential_process; one thread at a time.  The caller ends the keys with
+ * kvt__s3_keys_unref().  -ENOKEY with a sentence that lists what was tried and why each
+ * failed, and has no secret. */
+int kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out);
+
+#endif
