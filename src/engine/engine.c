@@ -391,8 +391,6 @@ init_shared(struct kvt_engine *e)
 static void
 free_engine(struct kvt_engine *e)
 {
-    if (e->store)
-        kvt__store_stop(e->store);
     kvt__exec_close(e->exec); /* runs what is queued */
     kvt__saves_free(e);
     kvt__prefetches_free(e);
@@ -490,6 +488,9 @@ kvt_engine_close(struct kvt_engine *engine)
 {
     if (!engine || engine->magic != KVT__ENGINE_MAGIC || engine->pid != getpid())
         return; /* a forked child has nothing of it: the parent closes it */
+    if (engine->pool) /* what is being stored is worth some time */
+        (void)!kvt_engine_flush(engine, engine->load_timeout_ns / KVT__NS_PER_MS);
+    kvt__store_stop(engine->store);
     kvt__loads_stop(engine);
     free_engine(engine);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lookups: how much of a request's prefix is promised.  They read the indexes
- * only; what those lack is asked of the tiers by a job on the executor, and the
- * next call sees what it entered there. */
+ * only; what those lack is asked of the tiers in the background, and the next call sees
+ * what was entered there. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +11,6 @@
 #include "engine/private.h"
 
 /* ---------------------------------------------------------------- one chunk */
-
-static void
-chunk_id(const struct kvt__keyspace *k, const struct kvt_chunk *chunk,
-         struct kvt__id *id)
-{
-    struct kvt__prefix prefix;
-
-    memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
-    kvt__id_make(k->digest, &prefix, id);
-}
 
 static size_t
 n_parts(const struct kvt_engine *e)
@@ -216,106 +206,6 @@ lease(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where)
     return false;
 }
 
-/* ------------------------------------------------------------------- probing */
-
-/* The tiers are asked, in prefix order, for the chunks [first, n) of a sequence
- * that the indexes lack.  Shared by the sequence and the job. */
-struct kvt__probe {
-    struct kvt__job job;
-    struct kvt_engine *engine;
-    struct kvt__tagset *tagset;
-    atomic_int refs;
-    atomic_bool done;
-    bool own_only;
-    size_t n;
-    struct kvt_chunk chunks[];
-};
-
-void
-kvt__probe_unref(struct kvt__probe *probe)
-{
-    if (atomic_fetch_sub(&probe->refs, 1) == 1)
-        free(probe);
-}
-
-/* Ask for one object.  True: it is there. */
-static bool
-probe_one(struct kvt_engine *e, struct kvt__tagset *tagset, uint32_t rank,
-          uint32_t group, const struct kvt_chunk *chunk, bool own_only)
-{
-    const struct kvt__keyspace *k = kvt__keyspace(e, tagset, rank, group);
-    struct kvt__store_req req = {
-        .op = KVT__STORE_PROBE, .hash = kvt__chunk_hash(e, chunk), .tokens = chunk->n_tokens,
-        .whole = chunk->n_tokens == e->chunk_tokens,
-        .bytes = kvt__chunk_bytes(&e->groups[group].view, chunk->n_tokens) };
-
-    if (!k)
-        return false;
-    req.space = &k->space;
-    req.own_only = own_only || k->epoch; /* after a reset what was there is no hit */
-    chunk_id(k, chunk, &req.id);
-    kvt__store_run(e->store, &req);
-    return !req.status;
-}
-
-/* Sliding groups have gaps: a miss there does not end the prefix. */
-static bool
-probe_chunk(struct kvt_engine *e, struct kvt__tagset *tagset,
-            const struct kvt_chunk *chunk, bool own_only)
-{
-    bool all = true;
-
-    for (uint32_t i = 0; i < e->world_size * e->n_groups; i++) {
-        uint32_t group = i % e->n_groups;
-
-        if (i >= e->n_groups && e->groups[group].replicated)
-            continue; /* the first rank's object is every rank's */
-        bool there = probe_one(e, tagset, i / e->n_groups, group, chunk,
-                               own_only);
-
-        if (!there && e->groups[group].kind == KVT_GROUP_FULL)
-            all = false;
-        if (!all)
-            break;
-    }
-    return all;
-}
-
-static void
-run_probe(struct kvt__job *job)
-{
-    struct kvt__probe *probe = (struct kvt__probe *)
-        ((char *)job - offsetof(struct kvt__probe, job));
-
-    /* Without its sequence nobody waits for the answer. */
-    for (size_t i = 0; i < probe->n && atomic_load(&probe->refs) > 1; i++)
-        if (!probe_chunk(probe->engine, probe->tagset, &probe->chunks[i],
-                         probe->own_only))
-            break;
-    atomic_store(&probe->done, true);
-    kvt__probe_unref(probe);
-}
-
-static int
-start_probe(struct kvt_seq *seq, size_t first, size_t n)
-{
-    struct kvt__probe *probe = calloc(1, sizeof *probe + n * sizeof *probe->chunks);
-
-    if (!probe)
-        return kvt__fail(ENOMEM, "kvt_engine_lookup");
-    probe->engine = seq->engine;
-    probe->tagset = seq->tagset;
-    probe->refs = 2;
-    probe->own_only = seq->own_only;
-    probe->n = n;
-    memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);
-    probe->job.run = run_probe;
-    seq->probe = probe;
-    seq->probe_until_ns = kvt__now_ns() + seq->engine->lookup_timeout_ns;
-    kvt__exec_submit(seq->engine->exec, KVT__PRIO_LOOKUP, &probe->job);
-    return 0;
-}
-
 /* ------------------------------------------------------------------- lookup */
 
 /* The chunks that the longest hit would have.  With partial chunks its last one may
@@ -347,7 +237,7 @@ find(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where, siz
 {
     for (;;) {
         /* Asked before the index is read: a probe that ends now was not seen. */
-        bool waiting = seq->probe && !atomic_load(&seq->probe->done) &&
+        bool waiting = seq->probe && !kvt__probe_is_done(seq->probe) &&
                        kvt__now_ns() < seq->probe_until_ns;
         bool asks = where == KVT__ANYWHERE &&
                     (waiting || (!seq->probe && kvt__store_can_ask(seq->engine->store)));
@@ -359,7 +249,7 @@ find(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where, siz
         *n = longest(seq, first, limit, where, at_once);
         if (*n < limit && asks) {
             kvt__seq_unlease(seq, 0);
-            err = waiting ? 0 : start_probe(seq, *n, limit - *n);
+            err = waiting ? 0 : kvt__probe_start(seq, *n, limit - *n);
             return err ? err : -EAGAIN;
         }
         if (at_once || lease(seq, first, *n, where))

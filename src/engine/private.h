@@ -227,7 +227,14 @@ struct kvt_seq {
     } wait;
 };
 
-void kvt__probe_unref(struct kvt__probe *probe);
+/* Ask the tiers for n chunks, from number first on; the sequence has the probe then, and
+ * ends it with kvt__probe_leave().  0 or -ENOMEM with a sentence. */
+int kvt__probe_start(struct kvt_seq *seq, size_t first, size_t n);
+
+/* Whether all that could be found was. */
+bool kvt__probe_is_done(struct kvt__probe *probe);
+
+void kvt__probe_leave(struct kvt__probe *probe);
 
 /* Whether all ranks have a chunk of a group there; with a lease if that is asked. */
 bool kvt__seq_have(struct kvt_seq *seq, size_t chunk, uint32_t group,

@@ -75,7 +75,7 @@ kvt_seq_free(struct kvt_seq *seq)
     if (!seq)
         return;
     if (seq->probe)
-        kvt__probe_unref(seq->probe);
+        kvt__probe_leave(seq->probe);
     for (size_t i = 0; i < seq->n_mm; i++)
         free((char *)seq->mm[i].id);
     free(seq->mm);

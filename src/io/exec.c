@@ -23,6 +23,7 @@ struct kvt__exec {
     pthread_mutex_t lock;
     pthread_cond_t work;
     struct queue queues[KVT__N_PRIOS];
+    size_t n_expected; /* jobs that others will submit */
     bool stop;
 
     pthread_mutex_t timer_lock;
@@ -65,7 +66,7 @@ worker_main(void *arg)
             pthread_mutex_unlock(&exec->lock);
             job->run(job);
             pthread_mutex_lock(&exec->lock);
-        } else if (exec->stop) {
+        } else if (exec->stop && !exec->n_expected) {
             break;
         } else {
             pthread_cond_wait(&exec->work, &exec->lock);
@@ -75,17 +76,45 @@ worker_main(void *arg)
     return NULL;
 }
 
-void
-kvt__exec_submit(struct kvt__exec *exec, enum kvt__prio prio,
-                 struct kvt__job *job)
+static void
+add_job_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__job *job)
 {
     struct queue *q = &exec->queues[prio];
 
     job->next = NULL;
-    pthread_mutex_lock(&exec->lock);
     *q->last = job;
     q->last = &job->next;
+}
+
+void
+kvt__exec_submit(struct kvt__exec *exec, enum kvt__prio prio,
+                 struct kvt__job *job)
+{
+    pthread_mutex_lock(&exec->lock);
+    add_job_locked(exec, prio, job);
     pthread_cond_signal(&exec->work);
+    pthread_mutex_unlock(&exec->lock);
+}
+
+void
+kvt__exec_expect(struct kvt__exec *exec)
+{
+    pthread_mutex_lock(&exec->lock);
+    exec->n_expected++;
+    pthread_mutex_unlock(&exec->lock);
+}
+
+void
+kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
+                          struct kvt__job *job)
+{
+    pthread_mutex_lock(&exec->lock);
+    add_job_locked(exec, prio, job);
+    exec->n_expected--;
+    if (exec->stop) /* they wait for the last one */
+        pthread_cond_broadcast(&exec->work);
+    else
+        pthread_cond_signal(&exec->work);
     pthread_mutex_unlock(&exec->lock);
 }
 

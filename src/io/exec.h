@@ -40,11 +40,18 @@ struct kvt__timer {
 /* n_threads >= 1. */
 int kvt__exec_open(size_t n_threads, struct kvt__exec **out);
 
-/* Run what is queued, then stop.  Timers not yet due are never run.  Blocks. */
+/* Run what is queued and what is expected, then stop.  Timers not yet due are never run.
+ * Blocks. */
 void kvt__exec_close(struct kvt__exec *exec);
 
 void kvt__exec_submit(struct kvt__exec *exec, enum kvt__prio prio,
                       struct kvt__job *job);
+
+/* Another thread will submit a job, by kvt__exec_submit_expected(), when something is
+ * over that no thread of the executor waits for. */
+void kvt__exec_expect(struct kvt__exec *exec);
+void kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
+                               struct kvt__job *job);
 
 /* Run timer->run at timer->at_ns. */
 void kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer);

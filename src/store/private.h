@@ -56,7 +56,8 @@ bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__index_pause 
 /* 0, or -EIO with a sentence: it is paused. */
 int kvt__level_refuses(const struct kvt__level *level, enum kvt__index_pause what);
 
-/* Around each operation on a tier.  As kvt__level_refuses(); then there is nothing to end.  err: the operation's outcome, its sentence not yet overwritten. */
+/* Around each operation on a tier.  As kvt__level_refuses(); then there is nothing to
+ * end.  err: the operation's outcome, its sentence not yet overwritten. */
 int kvt__level_begin(struct kvt__level *level, enum kvt__index_pause what);
 void kvt__level_end(struct kvt__store *store, struct kvt__level *level,
                     enum kvt__index_pause what, int err);
@@ -66,6 +67,17 @@ void kvt__level_end(struct kvt__store *store, struct kvt__level *level,
 int kvt__level_put(struct kvt__store *store, struct kvt__level *level,
                    const struct kvt__object *object, const struct kvt__store_req *req,
                    bool verified);
+
+/* What a request has to ask of a level.  0: object, which is as the key tells, is now as
+ * it was stored, its key in stored_key if that is another; the tier is to be asked, then
+ * kvt__level_answer() is owed.  -ENOENT, -EEXIST: it need not; -errno with a sentence. */
+int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
+                   struct kvt__object *object, char *stored_key, size_t size);
+
+/* err: the tier's answer, its sentence not yet overwritten; what it found is in
+ * req->tier_op.found.  What that means for the request: 0 or -errno with a sentence. */
+int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
+                      const struct kvt__object *object, int err);
 
 /* Whether this process puts the space's chunks there. */
 static inline bool

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Put, get and probe of one chunk.  Each runs on one executor thread from start
- * to end. */
+ * Put, get and probe of one chunk: level after level is asked.  A request runs on an
+ * executor thread.  Where a tier lets nobody wait it leaves the thread and goes on, on
+ * one of them, when the tier has answered. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,297 +21,190 @@ describe(const struct kvt__store_req *req, char *key, size_t size,
     return kvt__space_key(req->space->text, &req->hash, key, size);
 }
 
-static struct kvt__index_entry
-entry_of(const struct kvt__store_req *req, size_t level, uint64_t stored_bytes)
-{
-    return (struct kvt__index_entry){
-        .id = req->id, .hash = req->hash, .bytes = stored_bytes,
-        .space = req->space->number[level], .tokens = req->tokens };
-}
+/* ---------------------------------------------------------------- level after level */
 
-/* --------------------------------------------------------------------- put */
-
-/* Equal tokens of another adapter or epoch have the same file name: take
- * the entry of the chunk whose file is about to be replaced out of the way, or an
- * eviction of it would remove the new file.  False: there is none. */
-static bool
-begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
-                 struct kvt__index_claim *claim)
-{
-    struct kvt__found found;
-
-    return !level->tier->ops->probe(level->tier, object, &found) && found.has_id &&
-           !kvt__id_equal(&found.id, &object->id) &&
-           !kvt__index_evict(level->index, &found.id, true, NULL, claim);
-}
-
+/* Ask the level's tier, and wait. */
 static int
-put_object(struct kvt__store *store, struct kvt__level *level,
-           const struct kvt__object *object, const struct kvt__store_req *req)
-{
-    int err = kvt__level_begin(level, KVT__WRITES);
-
-    if (!err) {
-        err = level->tier->ops->put(level->tier, object, &req->slot, req->crc);
-        kvt__level_end(store, level, KVT__WRITES, err);
-    }
-    return err;
-}
-
-int
-kvt__level_put(struct kvt__store *store, struct kvt__level *level,
-               const struct kvt__object *object, const struct kvt__store_req *req,
-               bool verified)
+ask(struct kvt__store_req *req, struct kvt__level *level,
+    const struct kvt__object *object)
 {
     const struct kvt__tier_ops *ops = level->tier->ops;
-    struct kvt__index_claim claim, old;
+    struct kvt__tier_op *op = &req->tier_op;
 
-    if (kvt__index_find(level->index, &req->id, NULL))
-        return -EEXIST;
-    struct kvt__index_entry entry = entry_of(
-        req, (size_t)(level - store->levels),
-        ops->stored_bytes(level->tier, object, req->slot.bytes));
-    entry.flags = verified ? 0 : KVT__INDEX_FOREIGN;
-    kvt__level_forget_name(level, object->key);
-    int err = kvt__level_refuses(level, KVT__WRITES);
-    if (!err)
-        err = kvt__level_claim(store, level, &entry, &claim);
-    if (err)
-        return err;
-    bool replaces = begin_to_replace(level, object, &old);
-    err = put_object(store, level, object, req);
-    if (err) {
-        if (replaces)
-            kvt__index_restore(level->index, &old);
-        kvt__index_abort(level->index, &claim);
-        return err;
+    op->found = (struct kvt__found){ 0 };
+    switch (req->op) {
+    case KVT__STORE_PUT:
+        return ops->put(level->tier, object, &req->slot, req->crc);
+    case KVT__STORE_GET:
+        return ops->get(level->tier, object, &req->slot, &op->found);
+    default:
+        return ops->probe(level->tier, object, &op->found);
     }
-    if (replaces)
-        kvt__index_removed(level->index, &old);
-    kvt__index_publish(level->index, &claim);
-    kvt__level_forget_name(level, object->key); /* a scan may have met the file */
-    return 0;
 }
 
-/* The first failure among the tiers is the request's. */
+static enum kvt__prio
+prio_of(const struct kvt__store_req *req)
+{
+    static const enum kvt__prio prios[] = {
+        [KVT__STORE_PUT] = KVT__PRIO_STORE,
+        [KVT__STORE_GET] = KVT__PRIO_LOAD,
+        [KVT__STORE_PROBE] = KVT__PRIO_LOOKUP,
+    };
+
+    return req->early ? KVT__PRIO_PREFETCH : prios[req->op];
+}
+
+static void was_answered(struct kvt__tier_op *op, int err);
+
+/* Ask it; was_answered() goes on. */
 static void
-note_failure(struct kvt__store_req *req, int err, int *failed)
+start(struct kvt__store_req *req, struct kvt__level *level,
+      const struct kvt__object *object)
 {
-    if (*failed)
-        return;
-    *failed = err;
-    snprintf(req->why, sizeof req->why, "%s", kvt__why());
+    static const enum kvt__tier_what whats[] = {
+        [KVT__STORE_PUT] = KVT__TIER_PUT,
+        [KVT__STORE_GET] = KVT__TIER_GET,
+        [KVT__STORE_PROBE] = KVT__TIER_PROBE,
+    };
+
+    req->tier_op = (struct kvt__tier_op){
+        .what = whats[req->op], .prio = prio_of(req), .object = object,
+        .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc,
+        .done = was_answered };
+    kvt__exec_expect(req->store->exec);
+    level->tier->ops->start(level->tier, &req->tier_op);
 }
 
-/* In every tier but host memory, which has it since it was submitted.  One that fails
- * does not keep it from the others. */
-static int
-put(struct kvt__store *store, const struct kvt__object *object,
-    struct kvt__store_req *req)
-{
-    int result = -EEXIST, failed = 0;
-
-    for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__level *level = &store->levels[i];
-        int err = level->in_memory || !kvt__level_may_put(level, req->space) ? -EEXIST :
-            kvt__level_put(store, level, object, req, true);
-
-        if (err && err != -EEXIST)
-            note_failure(req, err, &failed);
-        if (!err)
-            result = 0;
-    }
-    if (failed)
-        kvt__set_why(req->why);
-    return failed ? failed : result;
-}
-
-/* --------------------------------------------------------------------- get */
-
-/* Is what was read the chunk that was asked for?  0, or why not.  An LMCache beside
- * us writes over our files: theirs are served as any of theirs. */
-static int
-check(const struct kvt__store *store, const struct kvt__store_req *req,
-      const struct kvt__found *found)
-{
-    if (!found->has_id)
-        return store->refuse_unverified ?
-            kvt__fail(ENOENT, "%s: carries no checksum and refuse_unverified is set.",
-                      req->space->text) : 0;
-    if (!kvt__id_equal(&found->id, &req->id))
-        return kvt__fail(ESTALE, "another chunk lies under the same name.");
-    if (kvt__payload_crc(&req->slot, found) != found->crc)
-        return kvt__fail(EBADMSG, "the checksum is wrong.");
-    return 0;
-}
-
-/* A chunk keeps the name that it was stored under, by another chunk hash than today's
- * perhaps: what it is its identity says. */
-static int
-name_as_stored(const struct kvt__store_req *req, const struct kvt__index_entry *entry,
-               struct kvt__object *object, char *key, size_t size)
-{
-    if (!memcmp(entry->hash.bits, object->hash.bits, sizeof object->hash.bits))
-        return 0;
-    object->hash = entry->hash;
-    object->key = key;
-    return kvt__space_key(req->space->text, &entry->hash, key, size);
-}
-
-static int
-get_level(struct kvt__store *store, struct kvt__level *level,
-          const struct kvt__object *asked, struct kvt__store_req *req)
-{
-    char key[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__object stored = *asked, *object = &stored;
-    struct kvt__index_entry entry;
-    struct kvt__found found;
-
-    if (level->no_get || !kvt__index_find(level->index, &req->id, &entry))
-        return -ENOENT;
-    int err = name_as_stored(req, &entry, object, key, sizeof key);
-    if (!err)
-        err = kvt__level_begin(level, KVT__READS);
-    if (!err) {
-        err = level->tier->ops->get(level->tier, object, &req->slot, &found);
-        kvt__level_end(store, level, KVT__READS, err);
-    }
-    if (!err)
-        err = check(store, req, &found);
-    if (!err) {
-        req->verified = found.has_id;
-        kvt__index_touch(level->index, &req->id);
-        return 0;
-    }
-    if (err == -ENOENT || err == -ESTALE) {
-        kvt__level_drop(level, &req->id, false);
-        return -ENOENT;
-    }
-    if (err == -EBADMSG) {
-        char why[sizeof req->why];
-
-        snprintf(why, sizeof why, "%s", kvt__why());
-        bool gone = kvt__level_drop(level, &req->id, true);
-        kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
-                 object->key, gone ? " and was removed" : " and cannot be removed, so it is "
-                 "read in vain by each request; remove it", why);
-        kvt__set_why(why);
-    }
-    return err;
-}
-
-static int
-get(struct kvt__store *store, const struct kvt__object *object,
-    struct kvt__store_req *req)
-{
-    int failed = 0;
-
-    for (size_t i = 0; i < store->n_levels; i++) {
-        int err = get_level(store, &store->levels[i], object, req);
-
-        if (!err && !store->levels[i].in_memory)
-            (void)kvt__memory_keep(store, req, req->verified); /* no room: as well */
-        if (!err)
-            return 0;
-        if (err != -ENOENT) /* worse than a miss: worth telling */
-            note_failure(req, err, &failed);
-    }
-    if (!failed)
-        return kvt__fail(ENOENT, "chunk %s", object->key);
-    kvt__set_why(req->why);
-    return failed;
-}
-
-/* ------------------------------------------------------------------- probe */
-
-/* Whether a file of found's description can be the chunk asked for. */
+/* Whether it is worse than that there is nothing, or nothing to do: worth telling. */
 static bool
-may_be(const struct kvt__store *store, const struct kvt__store_req *req,
-       const struct kvt__found *found)
+is_failure(const struct kvt__store_req *req, int err)
 {
-    if (found->has_id)
-        return kvt__id_equal(&found->id, &req->id) &&
-               found->payload_bytes == req->bytes;
-    return !store->refuse_unverified && !req->own_only && !req->space->opaque &&
-           found->payload_bytes == req->bytes;
-}
-
-static int
-probe_level(struct kvt__store *store, size_t i, const struct kvt__object *object,
-            const struct kvt__store_req *req)
-{
-    struct kvt__level *level = &store->levels[i];
-    struct kvt__index_claim claim;
-    struct kvt__found found;
-
-    if (level->no_get)
-        return -ENOENT;
-    if (kvt__index_find(level->index, &req->id, NULL))
-        return 0;
-    int err = kvt__level_begin(level, KVT__READS);
-    if (err)
-        return err;
-    err = level->tier->ops->probe(level->tier, object, &found);
-    kvt__level_end(store, level, KVT__READS, err);
-    if (err)
-        return err;
-    if (!may_be(store, req, &found))
-        return -ENOENT;
-    struct kvt__index_entry entry = entry_of(req, i, found.stored_bytes);
-    entry.flags = found.has_id ? 0 : KVT__INDEX_FOREIGN;
-    kvt__level_forget_name(level, object->key);
-    err = kvt__level_claim(store, level, &entry, &claim);
-    if (!err) {
-        kvt__index_publish(level->index, &claim);
-        kvt__level_forget_name(level, object->key);
+    switch (req->op) {
+    case KVT__STORE_PUT:
+        return err && err != -EEXIST;
+    case KVT__STORE_GET:
+        return err && err != -ENOENT;
+    default:
+        return false;
     }
-    return err == -EEXIST ? 0 : err;
 }
 
-/* Of host memory the index knows everything. */
-static int
-probe(struct kvt__store *store, const struct kvt__object *object,
-      const struct kvt__store_req *req)
+/* Note how a level has answered.  True: the others need not be asked. */
+static bool
+settle(struct kvt__store_req *req, int err)
 {
-    int result = -ENOENT;
+    if (!err || (err == -EEXIST && req->op == KVT__STORE_PROBE))
+        req->status = 0;
+    if (is_failure(req, err) && !req->failed) {
+        req->failed = err;
+        snprintf(req->why, sizeof req->why, "%s", kvt__why());
+    }
+    return !err && req->op == KVT__STORE_GET;
+}
 
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].in_memory && !probe_level(store, i, object, req))
-            result = 0;
-    return result;
+/* A put is as good as its worst level, all else as its best. */
+static void
+conclude(struct kvt__store_req *req, const struct kvt__object *object)
+{
+    if (req->failed && (req->status || req->op == KVT__STORE_PUT))
+        req->status = req->failed;
+    else if (req->status == -ENOENT) {
+        (void)kvt__fail(ENOENT, "chunk %s", object->key);
+        snprintf(req->why, sizeof req->why, "%s", kvt__why());
+    } else
+        req->why[0] = '\0';
+}
+
+/* Ask the levels from req->level on.  A put goes to all of them, one that fails does not
+ * keep it from the others.  False: a tier was started that lets nobody wait. */
+static bool
+go_on(struct kvt__store_req *req, struct kvt__object *object, bool waits)
+{
+    char stored_key[KVT__KEY_TEXT_MAX + 1];
+
+    for (; req->level < req->store->n_levels; req->level++) {
+        struct kvt__level *level = &req->store->levels[req->level];
+        struct kvt__object stored = *object;
+        int err = kvt__level_ask(req, level, &stored, stored_key, sizeof stored_key);
+
+        if (!err && level->tier->ops->start && !waits) {
+            start(req, level, &stored);
+            return false;
+        }
+        if (!err)
+            err = kvt__level_answer(req, level, &stored, ask(req, level, &stored));
+        if (settle(req, err))
+            break;
+    }
+    conclude(req, object);
+    return true;
 }
 
 /* ------------------------------------------------------------------ running */
 
-static void
-tell_why(struct kvt__store_req *req)
+/* True: the request has ended. */
+static bool
+begin_run(struct kvt__store_req *req, bool waits)
 {
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object object;
+
+    req->level = 0;
+    req->failed = 0;
     req->why[0] = '\0';
-    if (req->status)
+    req->status = req->borrowed ? 0 : describe(req, key, sizeof key, &object);
+    if (req->status) {
         snprintf(req->why, sizeof req->why, "%s", kvt__why());
+        return true;
+    }
+    if (req->borrowed)
+        return true;
+    req->status = req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
+    return go_on(req, &object, waits);
 }
 
 void
 kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
 {
+    req->store = store;
+    (void)begin_run(req, true);
+}
+
+/* After the answer of a tier that was started. */
+static void
+run_rest(struct kvt__job *job)
+{
+    struct kvt__store_req *req = (struct kvt__store_req *)
+        ((char *)job - offsetof(struct kvt__store_req, job));
     char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__object object;
 
-    req->status = req->borrowed ? 0 : describe(req, key, sizeof key, &object);
-    if (!req->status && !req->borrowed) {
-        switch (req->op) {
-        case KVT__STORE_PUT:
-            req->status = put(store, &object, req);
-            break;
-        case KVT__STORE_GET:
-            req->status = get(store, &object, req);
-            break;
-        case KVT__STORE_PROBE:
-            req->status = probe(store, &object, req);
-            break;
-        }
+    if (req->answer)
+        kvt__set_why(req->tier_why);
+    (void)describe(req, key, sizeof key, &object); /* as it was before */
+    int err = kvt__level_answer(req, &req->store->levels[req->level], &object,
+                                req->answer);
+    if (settle(req, err)) {
+        conclude(req, &object);
+    } else {
+        req->level++;
+        if (!go_on(req, &object, false))
+            return;
     }
-    tell_why(req);
+    req->done(req);
+}
+
+static void
+was_answered(struct kvt__tier_op *op, int err)
+{
+    struct kvt__store_req *req = (struct kvt__store_req *)
+        ((char *)op - offsetof(struct kvt__store_req, tier_op));
+
+    req->answer = err;
+    if (err)
+        snprintf(req->tier_why, sizeof req->tier_why, "%s", kvt__why());
+    req->job.run = run_rest;
+    kvt__exec_submit_expected(req->store->exec, prio_of(req), &req->job);
 }
 
 static void
@@ -321,31 +215,26 @@ run_job(struct kvt__job *job)
 
     if (req->wanted && !req->wanted(req))
         req->status = -ECANCELED;
-    else
-        kvt__store_run(req->store, req);
+    else if (!begin_run(req, false))
+        return;
     req->done(req);
 }
 
 void
 kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 {
-    static const enum kvt__prio prios[] = {
-        [KVT__STORE_PUT] = KVT__PRIO_STORE,
-        [KVT__STORE_GET] = KVT__PRIO_LOAD,
-        [KVT__STORE_PROBE] = KVT__PRIO_LOOKUP,
-    };
-
     req->store = store;
     req->job.run = run_job;
     if (req->op == KVT__STORE_PUT) {
+        req->why[0] = '\0';
         req->status = store->levels[0].no_put ? -EEXIST
                                               : kvt__memory_keep(store, req, true);
         if (req->status != -ENODEV && !kvt__store_puts_in_storage(store, req->space)) {
-            tell_why(req);
+            if (req->status)
+                snprintf(req->why, sizeof req->why, "%s", kvt__why());
             req->done(req);
             return;
         }
     }
-    kvt__exec_submit(store->exec, req->early ? KVT__PRIO_PREFETCH : prios[req->op],
-                     &req->job);
+    kvt__exec_submit(store->exec, prio_of(req), &req->job);
 }

@@ -166,4 +166,7 @@ void
 kvt__store_stop(struct kvt__store *store)
 {
     atomic_store(&store->stopping, true);
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (store->levels[i].tier->ops->stop)
+            store->levels[i].tier->ops->stop(store->levels[i].tier);
 }

@@ -142,6 +142,13 @@ enum kvt__store_op {
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
 };
 
+/* What a level's index has to know of a put that is under way. */
+struct kvt__put {
+    struct kvt__index_claim claim;
+    struct kvt__index_claim replaced;
+    bool replaces;
+};
+
 /* A request.  The caller fills in the first part and keeps it and what it points
  * to until done is called, once, on an executor thread; that of a PUT to nothing but
  * host memory, before kvt__store_submit() returns. */
@@ -163,6 +170,7 @@ struct kvt__store_req {
     void (*done)(struct kvt__store_req *req);
     bool borrowed;         /* by kvt__store_borrow(); else false */
     bool early;            /* GET: nobody waits for it yet */
+    bool overwrite;        /* PUT: in place of whatever is there under the key */
 
     /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
      * -ENOSPC, ... with a sentence in why. */
@@ -170,8 +178,15 @@ struct kvt__store_req {
     bool verified; /* GET: by checksum and identity, not only by length */
     char why[192];
 
+    /* The store's, while it is under way. */
     struct kvt__store *store;
     struct kvt__job job;
+    size_t level;  /* that is asked now */
+    int answer;    /* of its tier, and why */
+    char tier_why[192];
+    int failed;    /* the first failure, told in why */
+    struct kvt__put put;
+    struct kvt__tier_op tier_op;
 };
 
 void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
@@ -194,7 +209,7 @@ bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
  * where an index may not know its whole directory.  Blocks for long. */
 void kvt__store_scan(struct kvt__store *store);
 
-/* Let a scan that is running give up soon. */
+/* Let a scan that is running give up soon, and requests that tiers still answer. */
 void kvt__store_stop(struct kvt__store *store);
 
 #endif

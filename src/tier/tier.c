@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of tiers, made from the one in meson.build. */
+ * The list of tiers, made from the one in meson.build, and waiting for those that let
+ * nobody wait. */
 #include "tier/tier.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tier-list.h"
@@ -45,4 +48,91 @@ kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
             return tiers[i]->open(&with_rest, out);
     return kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'; a directory is "
                      "fs:///DIRECTORY.", params->name, (int)(rest - url), url);
+}
+
+/* ------------------------------------------------------------------- waiting */
+
+struct waiter {
+    struct kvt__tier_op op;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool done;
+    int err;
+    char why[256];
+};
+
+static void
+wake(struct kvt__tier_op *op, int err)
+{
+    struct waiter *w = (struct waiter *)op;
+
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    w->err = err;
+    snprintf(w->why, sizeof w->why, "%s", err ? kvt__why() : "");
+    pthread_cond_signal(&w->ended);
+    pthread_mutex_unlock(&w->lock);
+}
+
+int
+kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op)
+{
+    struct waiter w = { .op = *op, .lock = PTHREAD_MUTEX_INITIALIZER,
+                        .ended = PTHREAD_COND_INITIALIZER };
+
+    w.op.done = wake;
+    tier->ops->start(tier, &w.op);
+    pthread_mutex_lock(&w.lock);
+    while (!w.done)
+        pthread_cond_wait(&w.ended, &w.lock);
+    pthread_mutex_unlock(&w.lock);
+    pthread_cond_destroy(&w.ended);
+    pthread_mutex_destroy(&w.lock);
+    op->found = w.op.found;
+    if (w.err)
+        kvt__set_why(w.why);
+    return w.err;
+}
+
+int
+kvt__tier_wait_put(struct kvt__tier *tier, const struct kvt__object *object,
+                   const struct kvt__slot *slot, uint32_t crc)
+{
+    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .prio = KVT__PRIO_STORE,
+                               .object = object, .slot = *slot, .crc = crc };
+
+    return kvt__tier_wait(tier, &op);
+}
+
+int
+kvt__tier_wait_get(struct kvt__tier *tier, const struct kvt__object *object,
+                   const struct kvt__slot *slot, struct kvt__found *found)
+{
+    struct kvt__tier_op op = { .what = KVT__TIER_GET, .prio = KVT__PRIO_LOAD,
+                               .object = object, .slot = *slot };
+    int err = kvt__tier_wait(tier, &op);
+
+    *found = op.found;
+    return err;
+}
+
+int
+kvt__tier_wait_probe(struct kvt__tier *tier, const struct kvt__object *object,
+                     struct kvt__found *found)
+{
+    struct kvt__tier_op op = { .what = KVT__TIER_PROBE, .prio = KVT__PRIO_LOOKUP,
+                               .object = object };
+    int err = kvt__tier_wait(tier, &op);
+
+    *found = op.found;
+    return err;
+}
+
+int
+kvt__tier_wait_remove(struct kvt__tier *tier, const struct kvt__object *object)
+{
+    struct kvt__tier_op op = { .what = KVT__TIER_REMOVE, .prio = KVT__PRIO_STORE,
+                               .object = object };
+
+    return kvt__tier_wait(tier, &op);
 }

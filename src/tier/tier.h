@@ -10,7 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/counters.h"
 #include "base/error.h"
+#include "io/exec.h"
 #include "key/key.h"
 #include "mem/pool.h"
 
@@ -51,8 +53,28 @@ struct kvt__found {
 
 struct kvt__tier {
     const struct kvt__tier_ops *ops;
-    bool shared; /* other hosts may delete there what this one's index knows; set by
-                  * open() */
+    /* Set by open(). */
+    bool shared;        /* other hosts may delete there what this one's index knows */
+    bool keeps_damaged; /* a chunk that was damaged is not removed: the next put of it
+                         * takes its place */
+};
+
+/* An operation that nobody waits for: one tier can have many under way without a thread
+ * for each.  The caller's until start(), the tier's until done is called. */
+enum kvt__tier_what { KVT__TIER_PUT, KVT__TIER_GET, KVT__TIER_PROBE, KVT__TIER_REMOVE };
+
+struct kvt__tier_op {
+    enum kvt__tier_what what;
+    enum kvt__prio prio;
+    const struct kvt__object *object; /* until start() returns */
+    struct kvt__slot slot;   /* PUT, GET */
+    bool shorter;            /* GET: the chunk may be shorter than the slot */
+    bool overwrite;          /* PUT: in place of whatever is there */
+    uint32_t crc;            /* PUT */
+    struct kvt__found found; /* GET, PROBE; PUT: has_id: what it took the place of */
+    /* Called once, on a thread of the tier that must not be kept waiting, perhaps before
+     * start() has returned.  err: as of the blocking call, its sentence kvt__why(). */
+    void (*done)(struct kvt__tier_op *op, int err);
 };
 
 /* What a tier is opened with. */
@@ -62,6 +84,7 @@ struct kvt__tier_params {
     const char *url;      /* SCHEME://REST */
     const char *rest;     /* filled in by kvt__tier_open() */
     uint32_t local_ranks; /* workers on this host that share the store; 0: not known */
+    struct kvt__counters *counters; /* NULL: nothing is counted */
 };
 
 /* Receives one name that list() found; path: number of the directory. */
@@ -82,6 +105,9 @@ struct kvt__tier_ops {
 
     /* Makes missing directories.  NULL: not opened by URL. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
+    /* What is under way ends soon, what begins from now on at once, with -ECANCELED.
+     * NULL: it ends soon anyway. */
+    void (*stop)(struct kvt__tier *tier);
     /* Nothing is in flight. */
     void (*close)(struct kvt__tier *tier);
 
@@ -95,6 +121,8 @@ struct kvt__tier_ops {
     uint64_t (*stored_bytes)(const struct kvt__tier *tier,
                              const struct kvt__object *object, uint64_t payload);
 
+    /* The same four as below without waiting for them.  NULL: callers have to wait. */
+    void (*start)(struct kvt__tier *tier, struct kvt__tier_op *op);
     /* Publish the slot's payload, whole or not at all.  crc: its CRC32C.  The
      * slot's rooms may be overwritten. */
     int (*put)(struct kvt__tier *tier, const struct kvt__object *object,
@@ -120,5 +148,16 @@ struct kvt__tier_ops {
 
 /* Open the tier for a URL.  -ENODEV: no kind serves its scheme. */
 int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out);
+
+/* Start and wait.  For the tables of tiers that have start(): their put, get, probe and
+ * remove. */
+int kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op);
+int kvt__tier_wait_put(struct kvt__tier *tier, const struct kvt__object *object,
+                       const struct kvt__slot *slot, uint32_t crc);
+int kvt__tier_wait_get(struct kvt__tier *tier, const struct kvt__object *object,
+                       const struct kvt__slot *slot, struct kvt__found *found);
+int kvt__tier_wait_probe(struct kvt__tier *tier, const struct kvt__object *object,
+                         struct kvt__found *found);
+int kvt__tier_wait_remove(struct kvt__tier *tier, const struct kvt__object *object);
 
 #endif

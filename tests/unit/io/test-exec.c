@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kvt-test.h"
 
@@ -192,6 +193,44 @@ every_job_has_run_once_when_close_returns(void **state)
     assert_int_equal(n, N_SUBMITTERS * N_EACH);
 }
 
+/* Submits a job that was expected, after a while. */
+struct late {
+    struct kvt__exec *exec;
+    struct counting *job;
+};
+
+static void *
+late_main(void *arg)
+{
+    struct late *late = arg;
+
+    usleep(50000);
+    kvt__exec_submit_expected(late->exec, KVT__PRIO_LOAD, &late->job->job);
+    return NULL;
+}
+
+static void
+close_waits_for_jobs_that_are_expected(void **state)
+{
+    struct kvt__exec *exec = open_exec(2);
+    struct late late[2];
+    pthread_t threads[2];
+    _Atomic int n = 0;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        late[i] = (struct late){ exec, calloc(1, sizeof *late[i].job) };
+        assert_non_null(late[i].job);
+        *late[i].job = (struct counting){ .job.run = run_counting, .n = &n };
+        kvt__exec_expect(exec);
+        assert_int_equal(pthread_create(&threads[i], NULL, late_main, &late[i]), 0);
+    }
+    kvt__exec_close(exec);
+    assert_int_equal(n, 2);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
 /* A job that submits the next until none is left. */
 struct chain {
     struct kvt__job job;
@@ -351,6 +390,7 @@ main(void)
         cmocka_unit_test(jobs_run_by_priority_then_in_the_order_they_came),
         cmocka_unit_test(every_job_has_run_once_when_close_returns),
         cmocka_unit_test(jobs_that_jobs_submit_run_before_close_returns),
+        cmocka_unit_test(close_waits_for_jobs_that_are_expected),
         cmocka_unit_test(timers_run_in_the_order_of_their_times),
         cmocka_unit_test(a_timer_of_the_past_runs_at_once),
         cmocka_unit_test(a_cleared_timer_never_runs),

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a put, a get, a probe asks of one level, and what the answer of its tier means
+ * there: for the index, the budget, the circuit. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "store/private.h"
+
+static struct kvt__index_entry
+entry_of(const struct kvt__store_req *req, size_t level, uint64_t stored_bytes)
+{
+    return (struct kvt__index_entry){
+        .id = req->id, .hash = req->hash, .bytes = stored_bytes,
+        .space = req->space->number[level], .tokens = req->tokens };
+}
+
+/* --------------------------------------------------------------------- put */
+
+/* Equal tokens of another adapter or epoch have the same file name: take
+ * the entry of the chunk whose file is about to be replaced out of the way, or an
+ * eviction of it would remove the new file.  False: there is none.  What only finds out
+ * when it puts tells so afterwards. */
+static bool
+begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
+                 struct kvt__index_claim *claim)
+{
+    const struct kvt__tier_ops *ops = level->tier->ops;
+    struct kvt__found found;
+
+    return !ops->start && !ops->probe(level->tier, object, &found) && found.has_id &&
+           !kvt__id_equal(&found.id, &object->id) &&
+           !kvt__index_evict(level->index, &found.id, true, NULL, claim);
+}
+
+/* Reserve room and a place.  0: the tier is to be asked, then put_end() is owed;
+ * -EEXIST it is there; -errno with a sentence.  verified: its checksum was checked, or
+ * made. */
+static int
+put_begin(struct kvt__store *store, struct kvt__level *level,
+          const struct kvt__object *object, const struct kvt__store_req *req,
+          bool verified, struct kvt__put *put)
+{
+    if (kvt__index_find(level->index, &req->id, NULL))
+        return -EEXIST;
+    struct kvt__index_entry entry = entry_of(
+        req, (size_t)(level - store->levels),
+        level->tier->ops->stored_bytes(level->tier, object, req->slot.bytes));
+    entry.flags = verified ? 0 : KVT__INDEX_FOREIGN;
+    kvt__level_forget_name(level, object->key);
+    int err = kvt__level_refuses(level, KVT__WRITES);
+    if (!err)
+        err = kvt__level_claim(store, level, &entry, &put->claim);
+    if (err)
+        return err;
+    err = kvt__level_begin(level, KVT__WRITES);
+    if (err) {
+        kvt__index_abort(level->index, &put->claim);
+        return err;
+    }
+    put->replaces = begin_to_replace(level, object, &put->replaced);
+    return 0;
+}
+
+/* err: the tier's answer; replaced: what it says it took the place of.  Returns it. */
+static int
+put_end(struct kvt__store *store, struct kvt__level *level,
+        const struct kvt__object *object, struct kvt__put *put,
+        const struct kvt__found *replaced, int err)
+{
+    kvt__level_end(store, level, KVT__WRITES, err);
+    if (err) {
+        if (put->replaces)
+            kvt__index_restore(level->index, &put->replaced);
+        kvt__index_abort(level->index, &put->claim);
+        return err;
+    }
+    if (put->replaces)
+        kvt__index_removed(level->index, &put->replaced);
+    if (replaced->has_id && !kvt__id_equal(&replaced->id, &object->id))
+        kvt__level_drop(level, &replaced->id, false);
+    kvt__index_publish(level->index, &put->claim);
+    kvt__level_forget_name(level, object->key); /* a scan may have met the file */
+    return 0;
+}
+
+int
+kvt__level_put(struct kvt__store *store, struct kvt__level *level,
+               const struct kvt__object *object, const struct kvt__store_req *req,
+               bool verified)
+{
+    const struct kvt__found nothing = { 0 };
+    struct kvt__put put = { 0 };
+    int err = put_begin(store, level, object, req, verified, &put);
+
+    if (err)
+        return err;
+    err = level->tier->ops->put(level->tier, object, &req->slot, req->crc);
+    return put_end(store, level, object, &put, &nothing, err);
+}
+
+/* Not of host memory, which has it since it was submitted. */
+static bool
+is_put_there(const struct kvt__level *level, const struct kvt__store_req *req)
+{
+    return !level->in_memory && kvt__level_may_put(level, req->space);
+}
+
+/* --------------------------------------------------------------------- get */
+
+/* Is what was read the chunk that was asked for?  0, or why not.  An LMCache beside
+ * us writes over our files: theirs are served as any of theirs. */
+static int
+check(const struct kvt__store *store, const struct kvt__store_req *req,
+      const struct kvt__found *found)
+{
+    if (!found->has_id)
+        return store->refuse_unverified ?
+            kvt__fail(ENOENT, "%s: carries no checksum and refuse_unverified is set.",
+                      req->space->text) : 0;
+    if (!kvt__id_equal(&found->id, &req->id))
+        return kvt__fail(ESTALE, "another chunk lies under the same name.");
+    if (kvt__payload_crc(&req->slot, found) != found->crc)
+        return kvt__fail(EBADMSG, "the checksum is wrong.");
+    return 0;
+}
+
+/* A chunk keeps the name that it was stored under, by another chunk hash than today's
+ * perhaps: what it is its identity says. */
+static int
+name_as_stored(const struct kvt__store_req *req, const struct kvt__index_entry *entry,
+               struct kvt__object *object, char *key, size_t size)
+{
+    if (!memcmp(entry->hash.bits, object->hash.bits, sizeof object->hash.bits))
+        return 0;
+    object->hash = entry->hash;
+    object->key = key;
+    return kvt__space_key(req->space->text, &entry->hash, key, size);
+}
+
+/* Whether the level may have it, by its index: 0, then object is what it is called there
+ * and get_end() is owed. */
+static int
+get_begin(struct kvt__level *level, const struct kvt__store_req *req,
+          struct kvt__object *object, char *key, size_t size)
+{
+    struct kvt__index_entry entry;
+
+    if (level->no_get || !kvt__index_find(level->index, &req->id, &entry))
+        return -ENOENT;
+    int err = name_as_stored(req, &entry, object, key, size);
+    return err ? err : kvt__level_begin(level, KVT__READS);
+}
+
+/* Take a damaged chunk out of the index, and out of storage too. */
+static void
+drop_damaged(struct kvt__level *level, const struct kvt__object *object,
+             const struct kvt__store_req *req)
+{
+    bool remove = !level->tier->keeps_damaged;
+    char why[sizeof req->why];
+
+    snprintf(why, sizeof why, "%s", kvt__why());
+    bool gone = kvt__level_drop(level, &req->id, remove);
+    kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
+             object->key, !remove ? "" : gone ? " and was removed" :
+             " and cannot be removed, so it is read in vain by each request; remove it",
+             why);
+    kvt__set_why(why);
+}
+
+/* err: the tier's answer.  0: it is the chunk that was asked for. */
+static int
+get_end(struct kvt__store *store, struct kvt__level *level,
+        const struct kvt__object *object, struct kvt__store_req *req,
+        const struct kvt__found *found, int err)
+{
+    kvt__level_end(store, level, KVT__READS, err);
+    if (!err)
+        err = check(store, req, found);
+    if (!err) {
+        req->verified = found->has_id;
+        kvt__index_touch(level->index, &req->id);
+        if (!level->in_memory)
+            (void)kvt__memory_keep(store, req, req->verified); /* no room: as well */
+        return 0;
+    }
+    if (err == -ENOENT || err == -ESTALE) {
+        kvt__level_drop(level, &req->id, false);
+        return -ENOENT;
+    }
+    if (err == -EBADMSG)
+        drop_damaged(level, object, req);
+    return err;
+}
+
+/* ------------------------------------------------------------------- probe */
+
+/* Whether a file of found's description can be the chunk asked for. */
+static bool
+may_be(const struct kvt__store *store, const struct kvt__store_req *req,
+       const struct kvt__found *found)
+{
+    if (found->has_id)
+        return kvt__id_equal(&found->id, &req->id) &&
+               found->payload_bytes == req->bytes;
+    return !store->refuse_unverified && !req->own_only && !req->space->opaque &&
+           found->payload_bytes == req->bytes;
+}
+
+/* 0: the tier is to be asked, then probe_end() is owed; -EEXIST: the index has it.  Of
+ * host memory it knows everything. */
+static int
+probe_begin(struct kvt__level *level, const struct kvt__store_req *req)
+{
+    if (level->in_memory || level->no_get)
+        return -ENOENT;
+    if (kvt__index_find(level->index, &req->id, NULL))
+        return -EEXIST;
+    return kvt__level_begin(level, KVT__READS);
+}
+
+/* Enter it into the index.  err: the tier's answer. */
+static int
+probe_end(struct kvt__store *store, struct kvt__level *level,
+          const struct kvt__object *object, const struct kvt__store_req *req,
+          const struct kvt__found *found, int err)
+{
+    struct kvt__index_claim claim;
+
+    kvt__level_end(store, level, KVT__READS, err);
+    if (err)
+        return err;
+    if (!may_be(store, req, found))
+        return -ENOENT;
+    struct kvt__index_entry entry = entry_of(req, (size_t)(level - store->levels),
+                                             found->stored_bytes);
+    entry.flags = found->has_id ? 0 : KVT__INDEX_FOREIGN;
+    kvt__level_forget_name(level, object->key);
+    err = kvt__level_claim(store, level, &entry, &claim);
+    if (!err) {
+        kvt__index_publish(level->index, &claim);
+        kvt__level_forget_name(level, object->key);
+    }
+    return err == -EEXIST ? 0 : err;
+}
+
+/* ------------------------------------------------------------------ each of them */
+
+int
+kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
+               struct kvt__object *object, char *stored_key, size_t size)
+{
+    switch (req->op) {
+    case KVT__STORE_PUT:
+        return is_put_there(level, req)
+            ? put_begin(req->store, level, object, req, true, &req->put) : -EEXIST;
+    case KVT__STORE_GET:
+        return get_begin(level, req, object, stored_key, size);
+    default:
+        return probe_begin(level, req);
+    }
+}
+
+int
+kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
+                  const struct kvt__object *object, int err)
+{
+    const struct kvt__found *found = &req->tier_op.found;
+
+    switch (req->op) {
+    case KVT__STORE_PUT:
+        return put_end(req->store, level, object, &req->put, found, err);
+    case KVT__STORE_GET:
+        return get_end(req->store, level, object, req, found, err);
+    default:
+        return probe_end(req->store, level, object, req, found, err);
+    }
+}
