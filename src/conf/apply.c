@@ -64,7 +64,8 @@ set_param(struct kvt__reading *r, enum kvt__level level,
 
     if (!kvt__set_value(r, r->config, param, node->key, node))
         return;
-    r->config->level[at] = (uint8_t)level;
+    /* Nothing written is as if nobody had: then the default counts again. */
+    r->config->level[at] = (uint8_t)(kvt__node_is_empty(node) ? KVT__FROM_DEFAULT : level);
     r->config->origin[at] =
         kvt__memory_text(&r->config->memory, node->origin, strlen(node->origin));
     r->by_alias[at] = false;
@@ -120,7 +121,7 @@ set_named(struct kvt__reading *r, const struct kvt__pattern *pattern,
         no_effect(r, &pattern->param, key, node->origin);
         return;
     }
-    if (node->kind == KVT__NULL || (node->kind == KVT__SCALAR && !*node->text))
+    if (kvt__node_is_empty(node))
         return;
     if (node->kind != KVT__SCALAR) {
         kvt__note(r, KVT__ERROR, key, node->origin, "%s (%s): use text.", key, node->origin);
@@ -198,7 +199,7 @@ find_extra(struct kvt__reading *r, enum kvt__level *level)
 
         if (!node)
             continue;
-        if (node->kind == KVT__NULL || (node->kind == KVT__SCALAR && !*node->text))
+        if (kvt__node_is_empty(node))
             return NULL;
         const char *origin = node->origin;
         if (node->kind == KVT__SCALAR &&
@@ -285,11 +286,12 @@ check_together(struct kvt__reading *r)
                   "fs_connector_relative_tmp_dir (%s): use a relative path without '..'.",
                   origin);
     }
-    if (c->remote_serde && strcmp(c->remote_serde, "naive")) {
+    if (strcmp(c->remote_serde, "naive") &&
+        (c->remote_url || c->remote_storage_plugins.n)) {
         origin = kvt__config_origin(c, remote_serde);
         kvt__note(r, KVT__WARNING, "remote_serde", origin,
-                  "remote_serde is %s (%s): kvtier stores naive chunks.",
-                  c->remote_serde, origin);
+                  "remote_serde is %s (%s): kvtier stores naive chunks, which LMCache reads "
+                  "with remote_serde: naive.", c->remote_serde, origin);
     }
     if (c->local_disk && c->max_local_disk_size <= 0) {
         origin = kvt__config_origin(c, local_disk);
@@ -298,6 +300,7 @@ check_together(struct kvt__reading *r)
     }
     kvt__check_locations(r);
     kvt__check_numa(r);
+    kvt__check_s3(r);
 }
 
 void

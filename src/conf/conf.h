@@ -65,6 +65,10 @@ struct kvt_config {
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin);
 
+/* Requests to S3 that may be on their way at the same time in a process: the least of
+ * the settings that limit them. */
+int64_t kvt__config_s3_requests(const struct kvt_config *config);
+
 /* The memory node of an accelerator by gpu_to_numa_mapping, which is set.  0 or
  * -EINVAL: it names no such device. */
 int kvt__config_numa_node(const struct kvt_config *config, uint32_t device, int *node);

@@ -177,6 +177,12 @@ kvt__node_member(const struct kvt__node *map, const char *key)
     return member;
 }
 
+bool
+kvt__node_is_empty(const struct kvt__node *node)
+{
+    return node->kind == KVT__NULL || (node->kind == KVT__SCALAR && !*node->text);
+}
+
 /* A plain scalar by YAML's rules, as JSON. */
 static json_t *
 scalar_json(const struct kvt__node *node)

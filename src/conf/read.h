@@ -151,6 +151,9 @@ void kvt__node_add(struct kvt__reading *r, struct kvt__node *parent,
 struct kvt__node *
 kvt__node_member(const struct kvt__node *map, const char *key);
 
+/* Nothing is written there. */
+bool kvt__node_is_empty(const struct kvt__node *node);
+
 /* A source's text as a tree.  NULL: it was no such text (noted), or, for YAML,
  * it was empty. */
 struct kvt__node *kvt__read_yaml(struct kvt__reading *r, const char *text,
@@ -176,6 +179,9 @@ void kvt__check_locations(struct kvt__reading *r);
 
 /* Note a gpu_to_numa_mapping that is none, or is missing. */
 void kvt__check_numa(struct kvt__reading *r);
+
+/* Note settings for S3 that contradict each other or do no longer what they did. */
+void kvt__check_s3(struct kvt__reading *r);
 
 /* Rewrite the nested form storage_backend: {...} into flat keys. */
 void kvt__flatten_nested(struct kvt__reading *r, struct kvt__node *map);

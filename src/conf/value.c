@@ -257,7 +257,7 @@ kvt__set_value(struct kvt__reading *r, struct kvt_config *config,
     bool done = false;
 
     /* Nothing written means the default. */
-    if (node->kind == KVT__NULL || (node->kind == KVT__SCALAR && !*node->text)) {
+    if (kvt__node_is_empty(node)) {
         memcpy(field, (char *)r->defaults + param->offset, field_size(param->type));
         return true;
     }

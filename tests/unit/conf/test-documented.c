@@ -24,6 +24,8 @@ is_first_s3(const struct kvt_config *c)
     assert_string_equal(c->s3_region, "us-east-1");
     assert_int_equal(c->s3_max_io_concurrency, 64);
     assert_int_equal(c->s3_max_inflight_reqs, 64);
+    assert_int_equal(kvt__config_s3_requests(c), 64);
+    assert_false(kvt__config_is_set(c, disable_tls));
 }
 
 static void
@@ -34,6 +36,8 @@ is_express(const struct kvt_config *c)
     assert_string_equal(c->s3_region, "{REGION}");
     assert_true(c->s3_prefer_http2);
     assert_true(c->s3_enable_s3express);
+    assert_string_equal(c->s3_addressing, "auto");
+    assert_int_equal(kvt__config_s3_requests(c), 64);
 }
 
 static void
@@ -60,6 +64,9 @@ is_first_coreweave(const struct kvt_config *c)
 {
     is_coreweave(c);
     assert_int_equal(c->s3_max_inflight_reqs, 320);
+    assert_int_equal(kvt__config_s3_requests(c), 320);
+    assert_int_equal(c->blocking_timeout_secs, 100);
+    assert_false(kvt__config_is_set(c, disable_tls));
     assert_string_equal(c->s3_file_prefix, "test-2");
 }
 
@@ -68,7 +75,10 @@ is_second_coreweave(const struct kvt_config *c)
 {
     is_coreweave(c);
     assert_int_equal(c->s3_num_io_threads, 320);
+    assert_int_equal(kvt__config_s3_requests(c), 320);
+    assert_true(kvt__config_is_set(c, disable_tls));
     assert_true(c->disable_tls);
+    assert_null(c->s3_file_prefix);
     assert_string_equal(c->aws_access_key_id, "your-access-key-id");
     assert_string_equal(c->aws_secret_access_key, "your-secret-access-key");
 }
@@ -77,7 +87,9 @@ static void
 is_second_s3(const struct kvt_config *c)
 {
     assert_string_equal(c->remote_url, "s3://your-bucket-name");
+    assert_string_equal(c->s3_region, "us-east-1");
     assert_int_equal(c->s3_num_io_threads, 64);
+    assert_int_equal(kvt__config_s3_requests(c), 64);
     assert_int_equal(c->blocking_timeout_secs, 10);
     assert_false(c->save_chunk_meta);
 }
@@ -90,6 +102,11 @@ is_porting_guide(const struct kvt_config *c)
     assert_string_equal(c->remote_url, "s3://your-lmcache-bucket");
     assert_string_equal(c->s3_file_prefix, "kv-cache");
     assert_string_equal(c->s3_region, "us-west-2");
+    assert_string_equal(c->s3_endpoint_url, "https://s3.custom-endpoint.com");
+    assert_string_equal(kvt__config_origin(c, s3_endpoint_url), "AWS_ENDPOINT_URL");
+    assert_null(c->aws_access_key_id); /* the chain finds it */
+    assert_null(strstr(conf_log.text, "your-secret"));
+    assert_non_null(strstr(conf_log.text, "remote_serde is cachegen"));
 }
 
 static void
@@ -165,11 +182,11 @@ is_posix_gds(const struct kvt_config *c)
 }
 
 static const struct documented all[] = {
-    { "s3-first-basic.yaml", { NULL }, 0, is_first_s3 },
-    { "s3-first-express.yaml", { NULL }, 0, is_first_express },
-    { "s3-first-coreweave.yaml", { NULL }, 0, is_first_coreweave },
+    { "s3-first-basic.yaml", { NULL }, 1, is_first_s3 },
+    { "s3-first-express.yaml", { NULL }, 2, is_first_express },
+    { "s3-first-coreweave.yaml", { NULL }, 2, is_first_coreweave },
     { "s3-second-basic.yaml", { NULL }, 0, is_second_s3 },
-    { "s3-second-express.yaml", { NULL }, 0, is_express },
+    { "s3-second-express.yaml", { NULL }, 1, is_express },
     { "s3-second-coreweave.yaml", { NULL }, 0, is_second_coreweave },
     { "porting-guide.yaml",
       { "AWS_ACCESS_KEY_ID=your-access-key-id",

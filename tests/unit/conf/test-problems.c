@@ -182,8 +182,10 @@ doubtful_settings_are_one_line_each(void **state)
           "" },
         { "local_disk: /x\nmax_local_disk_size: 1\nretrieve_locations: LocalDiskBackend\n",
           NULL, "" },
-        { "remote_serde: cachegen\n", NULL,
-          "remote_serde is cachegen (file lmcache.yaml:1): kvtier stores naive chunks.\n" },
+        { "remote_serde: cachegen\nremote_url: fs:///x\n", NULL,
+          "remote_serde is cachegen (file lmcache.yaml:1): kvtier stores naive chunks, "
+          "which LMCache reads with remote_serde: naive.\n" },
+        { "remote_serde: cachegen\n", NULL, "" },
         { "local_device: cuda\n", NULL,
           "local_device (file lmcache.yaml:1) has no effect: only cpu is known.\n" },
         { "", NULL, "" },
