@@ -2,6 +2,7 @@
  *
  * kvtier config: is a configuration right, what counts, what can be set. */
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,50 +11,82 @@
 
 #include "cli.h"
 #include "config-keys.h"
+#include "config-memory.h"
 #include "kvtier.h"
 
 struct arguments {
     bool json, all, markdown;
+    uint64_t bytes_per_token, tp; /* 0: not given */
     char **names; /* what is no option */
     int n_names;
 };
 
+/* An option that is there or not, or one with a whole number from 1 to most. */
+struct option {
+    const char *name;
+    bool *flag;
+    uint64_t *number;
+    uint64_t most;
+};
+
+static bool
+to_number(const char *text, const struct option *option)
+{
+    char *end;
+
+    errno = 0;
+    *option->number = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && !errno && *option->number &&
+           *option->number <= option->most;
+}
+
+/* The option argv[*i], with its value behind it.  false: it is none (said). */
+static bool
+parse_option(int argc, char **argv, int *i, const struct option *options)
+{
+    const char *arg = argv[*i];
+    const struct option *option = options;
+
+    while (option->name && strcmp(option->name, arg))
+        option++;
+    if (!option->name) {
+        cli_usage(&cli_config, "no option '%s' here", arg);
+        return false;
+    }
+    if (option->flag) {
+        *option->flag = true;
+        return true;
+    }
+    if (++*i < argc && to_number(argv[*i], option))
+        return true;
+    cli_usage(&cli_config, "%s needs a whole number from 1 to %" PRIu64, arg, option->most);
+    return false;
+}
+
 /* Sort the arguments; false: one of them is no option (said). */
 static bool
-parse(int argc, char **argv, const char *const *options, bool *const *flags,
-      struct arguments *out)
+parse(int argc, char **argv, const struct option *options, struct arguments *out)
 {
     bool only_names = false;
 
     out->names = argv;
     for (int i = 0; i < argc; i++) {
-        size_t option = 0;
-
-        if (!only_names && !strcmp(argv[i], "--")) {
+        if (!only_names && !strcmp(argv[i], "--"))
             only_names = true;
-            continue;
-        }
-        if (only_names || argv[i][0] != '-') {
+        else if (only_names || argv[i][0] != '-')
             out->names[out->n_names++] = argv[i];
-            continue;
-        }
-        while (options[option] && strcmp(options[option], argv[i]))
-            option++;
-        if (!options[option]) {
-            cli_usage(&cli_config, "no option '%s' here", argv[i]);
+        else if (!parse_option(argc, argv, &i, options))
             return false;
-        }
-        *flags[option] = true;
     }
     return true;
 }
 
 /* At most one file. */
 static int
-parse_file(int argc, char **argv, const char *const *options, bool *const *flags,
-           struct arguments *out, struct kvt_config_sources *sources)
+parse_file(int argc, char **argv, const struct option *options, struct arguments *out,
+           struct kvt_config_sources *sources)
 {
-    if (!parse(argc, argv, options, flags, out))
+    if (!parse(argc, argv, options, out))
         return CLI_USAGE;
     if (out->n_names > 1)
         return cli_usage(&cli_config, "one FILE, not '%s' too", out->names[1]);
@@ -114,35 +147,75 @@ print_count(unsigned n, const char *what)
     printf("%u %s%s", n, what, n == 1 ? "" : "s");
 }
 
+/* The sum of --bytes-per-token; into: see struct cli_memory. */
+static int
+check_memory(const struct kvt_config_sources *sources, const struct arguments *args,
+             struct checked *checked, json_t *into)
+{
+    const struct cli_memory memory = {
+        .bytes_per_token = args->bytes_per_token,
+        .n_workers = args->tp ? args->tp : 1,
+        .into = into,
+        .see = see_problem,
+        .ctx = checked,
+    };
+
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* its warnings are told already */
+    int err = cli_config_memory(sources, &memory);
+    return err ? fail(err) : CLI_DONE;
+}
+
+static int
+tell_checked(const struct checked *checked, json_t *memory)
+{
+    if (!checked->problems) {
+        print_count(checked->n_errors, "error");
+        printf(", ");
+        print_count(checked->n_warnings, "warning");
+        putchar('\n');
+        return CLI_DONE;
+    }
+    json_t *all = json_pack("{sb si si sO}", "ok", !checked->n_errors, "errors",
+                            (int)checked->n_errors, "warnings", (int)checked->n_warnings,
+                            "problems", checked->problems);
+    if (memory)
+        json_object_set(all, "memory", memory);
+    return print_json(all);
+}
+
 static int
 check(int argc, char **argv)
 {
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct arguments args = { 0 };
     struct checked checked = { 0 };
+    json_t *memory = NULL;
+    const struct option options[] = {
+        { "--json", .flag = &args.json },
+        { "--bytes-per-token", .number = &args.bytes_per_token,
+          .most = CLI_MOST_BYTES_PER_TOKEN },
+        { "--tp", .number = &args.tp, .most = CLI_MOST_WORKERS },
+        { 0 },
+    };
 
-    int status = parse_file(argc, argv, (const char *const[]){ "--json", NULL },
-                            (bool *const[]){ &args.json }, &args, &sources);
+    int status = parse_file(argc, argv, options, &args, &sources);
     if (status)
         return status;
+    if (args.tp && !args.bytes_per_token)
+        return cli_usage(&cli_config, "--tp goes with --bytes-per-token");
     if (args.json)
         checked.problems = json_array();
     int err = kvt_config_check(&sources, see_problem, &checked);
-    if (err && !checked.n_errors) {
-        json_decref(checked.problems);
-        return fail(err);
+    if (err && !checked.n_errors)
+        status = fail(err);
+    if (!err && args.bytes_per_token) {
+        memory = args.json ? json_object() : NULL;
+        status = check_memory(&sources, &args, &checked, memory);
     }
-    if (args.json)
-        status = print_json(json_pack("{sb si si so}", "ok", !checked.n_errors, "errors",
-                                      (int)checked.n_errors, "warnings",
-                                      (int)checked.n_warnings, "problems",
-                                      checked.problems));
-    else {
-        print_count(checked.n_errors, "error");
-        printf(", ");
-        print_count(checked.n_warnings, "warning");
-        putchar('\n');
-    }
+    if (!status)
+        status = tell_checked(&checked, memory);
+    json_decref(memory);
+    json_decref(checked.problems);
     return status ? status : checked.n_errors ? CLI_NO : CLI_DONE;
 }
 
@@ -189,8 +262,9 @@ show(int argc, char **argv)
     struct arguments args = { 0 };
     struct kvt_config *config;
 
-    int status = parse_file(argc, argv, (const char *const[]){ "--json", "--all", NULL },
-                            (bool *const[]){ &args.json, &args.all }, &args, &sources);
+    int status = parse_file(argc, argv, (const struct option[]){
+        { "--json", .flag = &args.json }, { "--all", .flag = &args.all }, { 0 } }, &args,
+        &sources);
     if (status)
         return status;
     int err = kvt_config_open(&sources, &config);
@@ -220,8 +294,8 @@ keys(int argc, char **argv)
 {
     struct arguments args = { 0 };
 
-    if (!parse(argc, argv, (const char *const[]){ "--json", "--markdown", NULL },
-               (bool *const[]){ &args.json, &args.markdown }, &args))
+    if (!parse(argc, argv, (const struct option[]){ { "--json", .flag = &args.json },
+               { "--markdown", .flag = &args.markdown }, { 0 } }, &args))
         return CLI_USAGE;
     if (args.markdown && (args.n_names || args.json))
         return cli_usage(&cli_config, "--markdown describes all keys");
@@ -255,7 +329,7 @@ run(int argc, char **argv)
 
 const struct cli_command cli_config = {
     .name = "config",
-    .usage = "check [--json] [FILE]\n"
+    .usage = "check [--json] [--bytes-per-token N [--tp N]] [FILE]\n"
              "show [--json] [--all] [FILE]\n"
              "keys [--json|--markdown] [KEY...]",
     .summary = "check a configuration, show what counts, explain keys",
@@ -263,6 +337,11 @@ const struct cli_command cli_config = {
         "  check   Names every error and every warning of the configuration. An\n"
         "          unknown key is an error here; to an engine it is a warning, unless\n"
         "          strict_config is set. Exit code 1: there are errors.\n"
+        "          With --bytes-per-token it also says whether the memory is enough: in\n"
+        "          each worker (max_local_cpu_size) for the chunks of all requests to S3,\n"
+        "          and in this machine for all workers. N is the KV cache of one token in\n"
+        "          all --tp workers (1 unless given): layers * 2 * KV heads * head size *\n"
+        "          bytes of one number, which is 131072 for Llama 3.1 8B in bfloat16.\n"
         "  show    The settings that somebody gave, each with its origin; with --all\n"
         "          the defaults too. Credentials are not shown.\n"
         "  keys    The keys in short, or all about some of them.\n"
@@ -275,6 +354,7 @@ const struct cli_command cli_config = {
         "\n"
         "Examples:\n"
         "  kvtier config check lmcache.yaml\n"
+        "  kvtier config check --bytes-per-token 327680 --tp 8 lmcache.yaml\n"
         "  KVTIER_CHUNK_SIZE=128 kvtier config show lmcache.yaml\n"
         "  kvtier config keys chunk_size max_local_cpu_size\n",
     .run = run,

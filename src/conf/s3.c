@@ -130,7 +130,8 @@ kvt__check_s3(struct kvt__reading *r)
             continue;
         any = true;
         express = express || is_express(here);
-        lota = lota || is_under(c->s3_endpoint_url ? c->s3_endpoint_url : here, "cwlota.com");
+        lota = lota ||
+               is_under(c->s3_endpoint_url ? c->s3_endpoint_url : here, "cwlota.com");
     }
     if (!any)
         return;

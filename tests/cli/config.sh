@@ -43,7 +43,7 @@ expect 0 version --json
 json
 expect 2 version nonsense
 expect 0 config --help
-has out 'kvtier config check [--json] [FILE]'
+has out 'kvtier config check [--json] [--bytes-per-token N [--tp N]] [FILE]'
 
 expect 2 config
 expect 2 config chek
@@ -65,6 +65,45 @@ has err 'absent.yaml: No such file'
 expect 2 config check good.yaml bad.yaml
 expect 2 config check --nonsense good.yaml
 has err "no option '--nonsense' here"
+
+printf 'remote_url: s3://b\nmax_local_cpu_size: 0.25\n' >s3.yaml
+expect 0 config check --bytes-per-token 16384 --tp 1 s3.yaml
+has out 'a chunk of 256 tokens is 4.00 MiB in each of 1 worker'
+has out '64 requests to S3 at the same time are 0.25 GiB of the 0.25 GiB of a worker'
+has out 'all workers take 0.25 GiB'
+has out '0 errors, 0 warnings'
+expect 0 config check --bytes-per-token 32768 s3.yaml --tp 2
+has out '4.00 MiB in each of 2 workers'
+expect 1 config check --bytes-per-token 32768 s3.yaml
+has out 'error: max_local_cpu_size is 0.25 GiB (file s3.yaml:2), 64 requests to S3'
+has out 'raise it to 0.50, or lower s3_num_io_threads to 32.'
+expect 1 config check --bytes-per-token 2097152 s3.yaml
+has out 'less than a chunk in each worker: raise it to 32.00, or lower chunk_size.'
+KVTIER_S3_MAX_IO_CONCURRENCY=32 "$kvtier" config check --bytes-per-token 32768 s3.yaml >out
+has out '32 requests to S3'
+printf 'max_local_cpu_size: 1e6\n' >large.yaml
+expect 1 config check --bytes-per-token 1 --tp 1024 large.yaml
+has out '1024000000.00 GiB for all workers, and '
+if grep -q 'requests to S3' out; then
+    echo 'FAIL: S3 is not configured'
+    failed=1
+fi
+expect 0 config check --bytes-per-token 16384 --json s3.yaml
+json
+has out '"chunk_bytes": 4194304'
+has out '"s3_requests": 64'
+expect 1 config check --bytes-per-token 32768 --json s3.yaml
+json
+has out '"key": "max_local_cpu_size"'
+expect 1 config check --bytes-per-token 16384 bad.yaml
+expect 2 config check --tp 2 s3.yaml
+has err '--tp goes with --bytes-per-token'
+expect 2 config check --bytes-per-token 0 s3.yaml
+has err '--bytes-per-token needs a whole number from 1 to'
+expect 2 config check s3.yaml --bytes-per-token
+expect 2 config check --bytes-per-token 1x s3.yaml
+expect 2 config check --bytes-per-token 99999999999999999999 s3.yaml
+expect 2 config show --bytes-per-token 1 s3.yaml
 
 expect 0 config show good.yaml
 has out 'chunk_size: 128'

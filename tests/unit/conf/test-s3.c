@@ -5,7 +5,9 @@
 #include "conf-test.h"
 
 #define URL "remote_url: s3://bucket\n"
-#define EXPRESS "remote_url: s3://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com\n"
+#define EXPRESS                              \
+    "remote_url: s3://kv--use1-az4--x-s3."   \
+    "s3express-use1-az4.us-east-1.amazonaws.com\n"
 #define IN_LOTA                                                                     \
     "disable_tls is not set: plain HTTP is used, as the host is under cwlota.com. " \
     "Set it to true to say so, to false for TLS.\n"
@@ -63,8 +65,8 @@ what_does_no_longer_what_it_did_is_said_once(void **state)
         { URL "s3_part_size: 1\n", "" },
         { URL, "" },
         { "remote_storage_plugins: [fs.a, s3.b]\n"
-          "extra_config: {s3_max_inflight_reqs: 64, remote_storage_plugin.fs.a.base_path: /x,"
-          " remote_storage_plugin.s3.b.base_path: bucket}\n", NO_SHM },
+          "extra_config: {s3_max_inflight_reqs: 64, "
+          "remote_storage_plugin.s3.b.base_path: bucket}\n", NO_SHM },
         { "remote_url: fs:///x\ns3_max_inflight_reqs: 64\nsave_chunk_meta: true\n"
           "s3_prefer_http2: true\naws_access_key_id: a\ns3_sse_kms_key_id: b\n", "" },
     };
@@ -138,8 +140,9 @@ variables_of_aws_are_defaults(void **state)
 {
     (void)state;
     struct kvt_config *c = conf_open(
-        NULL, LIST("AWS_REGION=near", "AWS_DEFAULT_REGION=far", "AWS_ENDPOINT_URL=http://all",
-                   "AWS_ENDPOINT_URL_S3=http://s3", "AWS_CA_BUNDLE=/ca.pem"));
+        NULL, LIST("AWS_REGION=near", "AWS_DEFAULT_REGION=far",
+                   "AWS_ENDPOINT_URL_S3=http://s3", "AWS_ENDPOINT_URL=http://all",
+                   "AWS_CA_BUNDLE=/ca.pem"));
     assert_string_equal(c->s3_region, "near");
     assert_string_equal(kvt__config_origin(c, s3_region), "AWS_REGION");
     assert_string_equal(c->s3_endpoint_url, "http://s3");
@@ -150,8 +153,8 @@ variables_of_aws_are_defaults(void **state)
     kvt_config_free(c);
 
     c = conf_open("s3_region: mine\ns3_endpoint_url: https://mine\ns3_ca_file: mine.pem\n",
-                  LIST("AWS_REGION=", "AWS_DEFAULT_REGION=far", "AWS_ENDPOINT_URL=http://all",
-                       "AWS_CA_BUNDLE=/ca.pem"));
+                  LIST("AWS_REGION=", "AWS_DEFAULT_REGION=far",
+                       "AWS_ENDPOINT_URL=http://all", "AWS_CA_BUNDLE=/ca.pem"));
     assert_string_equal(c->s3_region, "mine");
     assert_string_equal(c->s3_endpoint_url, "https://mine");
     assert_string_equal(c->s3_ca_file, "mine.pem");

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sum that LMCache's documentation asks for, as it is in kvtier: requests to S3 use
+ * the memory of max_local_cpu_size, nothing in /dev/shm.  So each worker's memory must
+ * hold the chunks on their way, and the machine all workers' memory. */
+#include "config-memory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GIB ((double)(1 << 30))
+
+/* What the sum needs of the settings. */
+struct needs {
+    const struct cli_memory *ask;
+    const json_t *all;      /* of kvt_config_json() */
+    uint64_t chunk_tokens;
+    uint64_t chunk_bytes;   /* of one worker */
+    uint64_t requests;      /* to S3; 0: there is none */
+    const char *limit;      /* the setting that says so */
+    uint64_t worker_bytes, all_bytes;
+    uint64_t available;     /* UINT64_MAX: not told */
+};
+
+static const json_t *
+value_of(const json_t *all, const char *name)
+{
+    return json_object_get(json_object_get(all, name), "value");
+}
+
+static bool
+has_s3(const json_t *all)
+{
+    const char *url = json_string_value(value_of(all, "remote_url"));
+    const json_t *plugins = value_of(all, "remote_storage_plugins");
+
+    if (url && !strncmp(url, "s3://", 5))
+        return true;
+    for (size_t i = 0; i < json_array_size(plugins); i++) {
+        const char *plugin = json_string_value(json_array_get(plugins, i));
+
+        if (plugin && !strncmp(plugin, "s3", 2) && (!plugin[2] || plugin[2] == '.'))
+            return true;
+    }
+    return false;
+}
+
+/* The least of the limits counts, 64 where none is set. */
+static void
+find_requests(struct needs *n)
+{
+    static const char *const limits[] = { "s3_num_io_threads", "s3_max_io_concurrency",
+                                          "s3_max_inflight_reqs" };
+
+    if (!has_s3(n->all))
+        return;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        uint64_t limit = (uint64_t)json_integer_value(value_of(n->all, limits[i]));
+
+        if (!limit || (n->limit && limit >= n->requests))
+            continue;
+        n->requests = limit;
+        n->limit = limits[i];
+    }
+    if (!n->limit) {
+        n->requests = 64;
+        n->limit = limits[0];
+    }
+}
+
+static void
+find_needs(struct needs *n)
+{
+    double gib = json_number_value(value_of(n->all, "max_local_cpu_size"));
+    uint64_t workers = n->ask->n_workers;
+
+    n->chunk_tokens = (uint64_t)json_integer_value(value_of(n->all, "chunk_size"));
+    n->chunk_bytes = (n->ask->bytes_per_token * n->chunk_tokens + workers - 1) / workers;
+    find_requests(n);
+    n->worker_bytes = (uint64_t)(gib * GIB);
+    n->all_bytes = n->worker_bytes * workers;
+    n->available = kvt_memory_available();
+}
+
+/* ----------------------------------------------------------- what is said */
+
+static void too_much(const struct needs *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Whatever else could change, it is max_local_cpu_size that is wrong. */
+static void
+too_much(const struct needs *n, const char *fmt, ...)
+{
+    static const char key[] = "max_local_cpu_size";
+    const json_t *origin = json_object_get(json_object_get(n->all, key), "origin");
+    char why[320], text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    snprintf(text, sizeof text, "%s is %.2f GiB (%s), %s", key,
+             (double)n->worker_bytes / GIB, json_string_value(origin), why);
+    n->ask->see(n->ask->ctx, &(struct kvt_config_problem){
+        .key = key, .origin = json_string_value(origin), .text = text, .is_error = 1 });
+}
+
+/* To two decimals.  What is advised is rounded so that it is enough. */
+static double
+round_down(double gib)
+{
+    return (double)(uint64_t)(gib * 100) / 100;
+}
+
+static double
+round_up(double gib)
+{
+    double down = round_down(gib);
+
+    return down < gib ? down + 0.01 : down;
+}
+
+static void
+check_worker(const struct needs *n)
+{
+    double need = (double)(n->requests ? n->requests : 1) * (double)n->chunk_bytes / GIB;
+    uint64_t fit = n->worker_bytes / n->chunk_bytes;
+    double enough = round_up(need);
+
+    if (!fit)
+        too_much(n, "less than a chunk in each worker: raise it to %.2f, or lower "
+                 "chunk_size.", enough);
+    else if (fit < n->requests)
+        too_much(n, "%" PRIu64 " requests to S3 at the same time need %.2f GiB in each "
+                 "worker: raise it to %.2f, or lower %s to %" PRIu64 ".", n->requests, need,
+                 enough, n->limit, fit);
+}
+
+static void
+check_machine(const struct needs *n)
+{
+    double available = (double)n->available / GIB;
+
+    if (n->available != UINT64_MAX && n->all_bytes > n->available)
+        too_much(n, "%.2f GiB for all workers, and %.2f GiB of memory are available: lower "
+                 "it to %.2f.", (double)n->all_bytes / GIB, available,
+                 round_down(available / (double)n->ask->n_workers));
+}
+
+static void
+print_needs(const struct needs *n)
+{
+    printf("memory: a chunk of %" PRIu64 " tokens is %.2f MiB in each of %" PRIu64
+           " worker%s\n", n->chunk_tokens, (double)n->chunk_bytes / (1 << 20),
+           n->ask->n_workers, n->ask->n_workers == 1 ? "" : "s");
+    if (n->requests)
+        printf("memory: %" PRIu64 " requests to S3 at the same time are %.2f GiB of the "
+               "%.2f GiB of a worker (%s, max_local_cpu_size)\n", n->requests,
+               (double)n->requests * (double)n->chunk_bytes / GIB,
+               (double)n->worker_bytes / GIB, n->limit);
+    printf("memory: all workers take %.2f GiB", (double)n->all_bytes / GIB);
+    if (n->available == UINT64_MAX)
+        printf(", the system does not tell how much is available\n");
+    else
+        printf(", %.2f GiB are available\n", (double)n->available / GIB);
+}
+
+static void
+add_needs(const struct needs *n)
+{
+    json_t *into = n->ask->into;
+
+    json_object_set_new(into, "chunk_bytes", json_integer((json_int_t)n->chunk_bytes));
+    json_object_set_new(into, "s3_requests", json_integer((json_int_t)n->requests));
+    json_object_set_new(into, "worker_bytes", json_integer((json_int_t)n->worker_bytes));
+    json_object_set_new(into, "all_bytes", json_integer((json_int_t)n->all_bytes));
+    json_object_set_new(into, "available_bytes",
+                        n->available == UINT64_MAX
+                            ? json_null() : json_integer((json_int_t)n->available));
+}
+
+int
+cli_config_memory(const struct kvt_config_sources *sources,
+                  const struct cli_memory *memory)
+{
+    struct kvt_config *config;
+    struct needs n = { .ask = memory };
+
+    int err = kvt_config_open(sources, &config);
+    if (err)
+        return err;
+    char *text = kvt_config_json(config);
+    kvt_config_free(config);
+    json_t *all = text ? json_loads(text, 0, NULL) : NULL;
+    kvt_free(text);
+    if (!all)
+        return -ENOMEM;
+    n.all = all;
+    find_needs(&n);
+    if (memory->into)
+        add_needs(&n);
+    else
+        print_needs(&n);
+    check_worker(&n);
+    check_machine(&n);
+    json_decref(all);
+    return 0;
+}
