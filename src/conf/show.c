@@ -94,8 +94,8 @@ shown_json(const struct kvt_config *config, size_t at)
     const struct kvt__param *param = &kvt__params[at];
     const char *const *text = (const void *)((const char *)config + param->offset);
 
-    if (!param->fallback && !config->level[at] && config->origin[at] &&
-        !strcmp(config->origin[at], "default"))
+    /* Unset is not 0 or false; text says so itself, and may be a variable's. */
+    if (!param->fallback && !config->level[at] && param->type != KVT__STR)
         return json_null();
     if (param->type == KVT__STR && *text) {
         json_t *hidden = param->status == KVT__SECRET ? json_string("***")

@@ -181,6 +181,15 @@ nothing_behind_the_colon_is_the_default_again(void **state)
     assert_int_equal(c->chunk_size, 256);
     assert_null(c->remote_url);
     assert_string_equal(c->cache_policy, "LRU");
+    assert_false(kvt__config_is_set(c, chunk_size));
+    kvt_config_free(c);
+
+    c = conf_open("disable_tls:\ns3_max_inflight_reqs: ~\n", NOTHING);
+    assert_false(kvt__config_is_set(c, disable_tls));
+    char *json = kvt_config_json(c);
+    assert_non_null(strstr(json, "\"disable_tls\":{\"value\":null,"));
+    assert_non_null(strstr(json, "\"s3_max_inflight_reqs\":{\"value\":null,"));
+    kvt_free(json);
     kvt_config_free(c);
 }
 
