@@ -208,17 +208,6 @@ file_put(struct kvt__tier *tier, const struct kvt__object *o,
 /* ----------------------------------------------------------------- reading */
 
 static void
-found_from_trailer(const struct kvt__trailer *t, struct kvt__found *found)
-{
-    found->has_id = true;
-    found->id = t->id;
-    found->id_of_key = t->id_of_key;
-    found->crc = t->crc;
-    found->tokens = t->tokens;
-    found->payload_bytes = t->payload_bytes;
-}
-
-static void
 read_xattr(int fd, const struct stat *st, struct kvt__found *found)
 {
     unsigned char value[KVT__XATTR_BYTES];
@@ -232,7 +221,7 @@ read_xattr(int fd, const struct stat *st, struct kvt__found *found)
         !kvt__trailer_get(value, &trailer) ||
         trailer.payload_bytes != (uint64_t)st->st_size)
         return;
-    found_from_trailer(&trailer, found);
+    kvt__found_from_trailer(&trailer, found);
 }
 
 /* A chunk's file, open for reading. */
@@ -309,7 +298,7 @@ read_frame(const struct file_tier *t, const struct kvt__object *o,
             trailer.payload_bytes != slot->bytes ||
             trailer.payload_at != form->header_bytes)
             return -EBADMSG;
-        found_from_trailer(&trailer, found);
+        kvt__found_from_trailer(&trailer, found);
     }
     return 0;
 }
@@ -389,7 +378,7 @@ file_probe(struct kvt__tier *tier, const struct kvt__object *o,
     if (t->n_dirs > 1 && !kvt__layout_name(t->layout, o->key, name, sizeof name))
         found->stored_bytes = kvt__bytes_on_disk(t, o->opaque, name);
     if (read_trailer(fd, &f.st, &trailer)) {
-        found_from_trailer(&trailer, found);
+        kvt__found_from_trailer(&trailer, found);
     } else {
         if (pread(fd, start, sizeof start, 0) < 0)
             memset(start, 0, sizeof start);

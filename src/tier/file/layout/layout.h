@@ -6,29 +6,14 @@
 #define KVT_TIER_FILE_LAYOUT_H
 
 #include "tier/tier.h"
+#include "tier/trailer.h"
 
 #define KVT__TRAILER_BYTES 64
 #define KVT__XATTR_NAME "user.kvtier"
 #define KVT__XATTR_BYTES (KVT__TRAILER_BYTES + 16)
 
-/* ----------------------------------------------------------------- trailer */
-
-/* What is in a trailer. */
-struct kvt__trailer {
-    uint64_t payload_bytes;
-    uint32_t payload_at;
-    uint32_t crc;
-    uint32_t tokens;
-    bool id_of_key;
-    struct kvt__id id;
-};
-
-void kvt__trailer_put(const struct kvt__trailer *t,
-                      unsigned char out[KVT__TRAILER_BYTES]);
-
-/* False: not a trailer, or damaged. */
-bool kvt__trailer_get(const unsigned char in[KVT__TRAILER_BYTES],
-                      struct kvt__trailer *t);
+#define KVT__XATTR_NAME "user.kvtier"
+#define KVT__XATTR_BYTES (KVT__TRAILER_BYTES + 16)
 
 /* ------------------------------------------------------------------ header */
 
