@@ -5,19 +5,30 @@
 #ifndef KVT_TIER_S3_SIGN_H
 #define KVT_TIER_S3_SIGN_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Keys to sign with.  Never changed once they are shared; any thread. */
+/* The longest DATE/REGION/SERVICE/aws4_request, and its NUL. */
+#define KVT__S3_SCOPE_ROOM 128
+
+/* Keys to sign with, made by kvt__s3_keys_new().  Any thread: what a caller sees never
+ * changes. */
 struct kvt__s3_keys {
     atomic_int refs;
     char *access;       /* text, on the heap */
     char *secret;
     char *token;        /* NULL: none */
     int64_t expires_s;  /* wall clock; INT64_MAX: never */
-    const char *source; /* where they come from, for messages */
+    const char *source; /* where they come from, for messages; on the heap */
+
+    struct {
+        pthread_mutex_t lock;
+        char scope[KVT__S3_SCOPE_ROOM]; /* what key is for; "": nothing */
+        uint8_t key[32];
+    } signing; /* the key that was last derived from secret */
 };
 
 /* Copies of the texts; token may be NULL.  NULL: no memory. */
@@ -30,7 +41,7 @@ void kvt__s3_keys_unref(struct kvt__s3_keys *keys);
 
 struct kvt__s3_pair {
     const char *name;  /* of a header: in lower case */
-    const char *value; /* unencoded; NULL: leave it out */
+    const char *value; /* unencoded; "" is sent as NAME=, NULL is left out */
 };
 
 struct kvt__s3_head {
@@ -46,7 +57,7 @@ struct kvt__s3_head {
     bool expect_continue;     /* the header Expect.  Not signed */
     const char *payload_hash; /* NULL: UNSIGNED-PAYLOAD */
 
-    const struct kvt__s3_keys *keys; /* NULL: not signed */
+    struct kvt__s3_keys *keys; /* NULL: not signed, and no header x-amz- is added */
     const char *region, *service;    /* s3, s3express, sts */
     bool session;    /* the token is that of an S3 Express session */
     int64_t time_s;  /* wall clock */
@@ -55,9 +66,9 @@ struct kvt__s3_head {
 #define KVT__S3_MAX_HEADERS 24
 #define KVT__S3_MAX_QUERY 16
 
-/* Write the whole head, to the empty line.  Its length; -EMSGSIZE: no room or too many
- * headers; -EINVAL: a value has control characters; with a sentence, which has no
- * secret. */
+/* Write the whole head, to the empty line and a NUL.  Its length; -EMSGSIZE: no room, or
+ * too many headers or parameters; -EINVAL: something has control characters (the values
+ * of the query may); with a sentence, which has no secret. */
 int kvt__s3_write_head(const struct kvt__s3_head *head, char *out, size_t room);
 
 /* The canonical request that kvt__s3_write_head() signs, for tests and messages. */
