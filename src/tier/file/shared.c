@@ -3,8 +3,7 @@
  * File systems of other hosts.  Mappings of their files are not shared between hosts,
  * so the index lies in local storage, one for each mount and directory; and other hosts
  * write there too, so nothing is evicted unless a limit is set. */
-#include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +13,7 @@
 #include <unistd.h>
 
 #include "base/private-dir.h"
-#include "base/sha256.h"
 #include "tier/file/file.h"
-
-#define LOCAL_DIR "/var/tmp"
 
 /* f_type of statfs(2); the kernel's headers do not have all of them. */
 static const unsigned long shared_types[] = {
@@ -79,29 +75,11 @@ mount_source(int fd, char *out, size_t size)
 int
 kvt__shared_index_dir(int fd, const char *path)
 {
-    char source[1024], name[32], *real = realpath(path, NULL);
-    uint8_t digest[KVT__SHA256_BYTES];
-    struct kvt__sha256 sha;
-    uint64_t number;
-    int base;
+    char thing[1024 + PATH_MAX], *real = realpath(path, NULL);
 
-    mount_source(fd, source, sizeof source);
-    kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, source, strlen(source) + 1);
-    kvt__sha256_add(&sha, real ? real : path, strlen(real ? real : path));
-    kvt__sha256_end(&sha, digest);
+    mount_source(fd, thing, 1024);
+    size_t n = strlen(thing) + 1;
+    snprintf(thing + n, sizeof thing - n, "%s", real ? real : path);
     free(real);
-    memcpy(&number, digest, sizeof number);
-    snprintf(name, sizeof name, "%016llx", (unsigned long long)number);
-    base = kvt__private_dir_open(LOCAL_DIR);
-    if (base < 0)
-        return base;
-    if (mkdirat(base, name, 0700) < 0 && errno != EEXIST) {
-        close(base);
-        return kvt__fail(errno, "make %s in " LOCAL_DIR, name);
-    }
-    int dir = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    int err = dir < 0 ? kvt__fail(errno, "open %s in " LOCAL_DIR, name) : 0;
-    close(base);
-    return err ? err : dir;
+    return kvt__private_dir_of(KVT__LOCAL_DIR, thing, n + strlen(thing + n));
 }
