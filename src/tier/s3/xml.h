@@ -10,10 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* All functions: 0, or -EBADMSG with a sentence: it is not such a document. */
+/* All functions: 0, or -EBADMSG with a sentence, which has nothing of the document but
+ * the name of its root: it is not such a document, or not whole.  That it is whole is
+ * known before fn is called. */
 
-/* <Error>, also within <ErrorResponse> (STS).  Texts are "" where they are missing, and
- * cut off. */
+/* <Error>, also within <ErrorResponse> (STS).  Texts are "" where they are missing, cut
+ * off where they are too long, and have blanks for control characters. */
 struct kvt__s3_error {
     char code[64];
     char message[256];
@@ -34,7 +36,8 @@ int kvt__s3_read_list(char *xml, size_t n,
                       void (*fn)(void *ctx, const struct kvt__s3_listed *listed),
                       void *ctx, char *token, size_t token_room);
 
-/* <DeleteResult>: fn is called for each key that was not deleted. */
+/* <DeleteResult>: fn is called for each key that was not deleted; its texts are "" where
+ * they are missing, and code and message have blanks for control characters. */
 int kvt__s3_read_deleted(char *xml, size_t n,
                          void (*fn)(void *ctx, const char *key, const char *code,
                                     const char *message),
@@ -48,11 +51,13 @@ struct kvt__s3_xml_credentials {
 };
 int kvt__s3_read_credentials(char *xml, size_t n, struct kvt__s3_xml_credentials *out);
 
-/* The text of the first element of that name; "" if there is none. */
+/* The text of the first element of that name that has no elements inside; "" if there is
+ * none.  Too long for the room is -EBADMSG. */
 int kvt__s3_read_text(char *xml, size_t n, const char *name, char *out, size_t room);
 
-/* Seconds of an ISO 8601 time in UTC ("2026-11-22T01:02:03.456Z"); fraction_ns may be
- * NULL.  INT64_MIN: it is none. */
+/* Seconds since 1970 of an ISO 8601 time with its offset from UTC, as in
+ * "2026-11-22T01:02:03.456Z" and "2026-11-22T01:02:03+00:00"; fraction_ns may be NULL.
+ * INT64_MIN: it is none. */
 int64_t kvt__s3_time(const char *text, int64_t *fraction_ns);
 
 #endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scanner.  A document is refused when its elements do not nest, when it ends early
+ * or has more than one root, and when it declares a type: that could define entities.
+ * Names are not looked at, nor what attributes say. */
+#include "tier/s3/xml-scan.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/error.h"
+
+void
+kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool keep)
+{
+    *xml = (struct kvt__xml){ .begin = text, .at = text, .end = text + n, .keep = keep };
+    if (n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3))
+        xml->at += 3;
+}
+
+static int
+bad(const struct kvt__xml *xml, const char *what)
+{
+    return kvt__fail(EBADMSG, "S3: an answer is no XML that can be read: %s at byte %zu of "
+                     "%zu.", what, (size_t)(xml->at - xml->begin),
+                     (size_t)(xml->end - xml->begin));
+}
+
+static bool
+starts(const struct kvt__xml *xml, const char *with)
+{
+    size_t n = strlen(with);
+
+    return (size_t)(xml->end - xml->at) >= n && !memcmp(xml->at, with, n);
+}
+
+static bool
+is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* Go on behind the next such text; where that begins, or NULL: it does not come. */
+static char *
+pass(struct kvt__xml *xml, const char *what)
+{
+    size_t n = strlen(what);
+    char *found = memmem(xml->at, (size_t)(xml->end - xml->at), what, n);
+
+    if (found)
+        xml->at = found + n;
+    return found;
+}
+
+/* ---------------------------------------------------------------------- text */
+
+/* What is written is never longer than what was read of it. */
+static void
+put(struct kvt__xml *xml, const char *text, size_t n)
+{
+    if (xml->keep || !xml->leaf)
+        return;
+    memmove(xml->to, text, n);
+    xml->to += n;
+}
+
+static int
+put_character(struct kvt__xml *xml, uint32_t c)
+{
+    char utf8[4];
+    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+
+    if (!c || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+        return bad(xml, "a number that is no character");
+    for (size_t i = n - 1; i; i--, c >>= 6)
+        utf8[i] = (char)(0x80 | (c & 0x3f));
+    utf8[0] = (char)(n == 1 ? c : c | (0xf00u >> n & 0xf0u));
+    put(xml, utf8, n);
+    return 0;
+}
+
+/* The digits of &#N; or &#xN;.  0: they are none, which is no character either. */
+static uint32_t
+number(const char *at, const char *end)
+{
+    unsigned base = 10;
+    uint32_t value = 0;
+
+    if (at < end && *at == 'x') {
+        base = 16;
+        at++;
+    }
+    for (; at < end; at++) {
+        char c = (char)(*at | 0x20); /* digits have that bit, too */
+        unsigned digit = *at >= '0' && *at <= '9' ? (unsigned)(*at - '0')
+                         : c >= 'a' && c <= 'f'   ? (unsigned)(c - 'a') + 10
+                                                  : 16;
+        if (digit >= base || value > 0x10ffff)
+            return 0;
+        value = value * base + digit;
+    }
+    return value;
+}
+
+static int
+entity(struct kvt__xml *xml)
+{
+    static const struct {
+        const char *name, *text;
+    } known[] = { { "&amp;", "&" },  { "&lt;", "<" },    { "&gt;", ">" },
+                  { "&quot;", "\"" }, { "&apos;", "'" } };
+    size_t left = (size_t)(xml->end - xml->at);
+    char *end = memchr(xml->at, ';', left < 16 ? left : 16);
+
+    if (!end)
+        return bad(xml, "an '&' that begins nothing");
+    if (starts(xml, "&#")) {
+        int rc = put_character(xml, number(xml->at + 2, end));
+        xml->at = end + 1;
+        return rc;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (starts(xml, known[i].name)) {
+            put(xml, known[i].text, 1);
+            xml->at = end + 1;
+            return 0;
+        }
+    return bad(xml, "an unknown entity");
+}
+
+/* Text up to the next '<' or the end of the document. */
+static int
+take_text(struct kvt__xml *xml)
+{
+    while (xml->at < xml->end && *xml->at != '<') {
+        if (*xml->at == '&' && xml->depth) {
+            int rc = entity(xml);
+            if (rc)
+                return rc;
+            continue;
+        }
+        if (!*xml->at || (!xml->depth && !is_blank(*xml->at)))
+            return bad(xml, xml->depth ? "a NUL" : "text outside of all elements");
+        put(xml, xml->at++, 1);
+    }
+    return 0;
+}
+
+/* A comment, an instruction or CDATA.  0: passed; 1: it is none of them. */
+static int
+take_aside(struct kvt__xml *xml)
+{
+    if (starts(xml, "<!--")) {
+        xml->at += 4;
+        return pass(xml, "-->") ? 0 : bad(xml, "a comment without end");
+    }
+    if (starts(xml, "<?"))
+        return pass(xml, "?>") ? 0 : bad(xml, "an instruction without end");
+    if (starts(xml, "<![CDATA[") && xml->depth) {
+        char *from = xml->at += 9, *end = pass(xml, "]]>");
+        if (!end || memchr(from, '\0', (size_t)(end - from)))
+            return bad(xml, "CDATA without end or with a NUL");
+        put(xml, from, (size_t)(end - from));
+        return 0;
+    }
+    return starts(xml, "<!") ? bad(xml, "a declaration") : 1;
+}
+
+/* ------------------------------------------------------------------ elements */
+
+/* The name at xml->at, which it passes.  Its length; 0: there is none. */
+static size_t
+take_name(struct kvt__xml *xml)
+{
+    char *from = xml->at;
+
+    while (xml->at < xml->end && (unsigned char)*xml->at > ' ' && *xml->at != 0x7f &&
+           !strchr("/>&<\"'=", *xml->at))
+        xml->at++;
+    return (size_t)(xml->at - from);
+}
+
+static int
+close_element(struct kvt__xml *xml, char *text_end)
+{
+    if (!xml->leaf)
+        xml->text = xml->to = text_end;
+    xml->n_text = (size_t)((xml->keep ? text_end : xml->to) - xml->text);
+    if (!xml->keep)
+        xml->text[xml->n_text] = '\0';
+    xml->closing = true;
+    return KVT__XML_CLOSE;
+}
+
+static int
+take_close(struct kvt__xml *xml)
+{
+    char *begin = xml->at;
+
+    xml->at += 2;
+    const char *name = xml->at;
+    size_t n = take_name(xml);
+    while (xml->at < xml->end && is_blank(*xml->at))
+        xml->at++;
+    if (!xml->depth || n != xml->open[xml->depth - 1].n ||
+        memcmp(name, xml->open[xml->depth - 1].text, n) || !starts(xml, ">"))
+        return bad(xml, "an end of an element that is not open");
+    xml->at++;
+    return close_element(xml, begin);
+}
+
+static int
+take_open(struct kvt__xml *xml)
+{
+    char quote = '\0';
+
+    xml->at++;
+    const char *name = xml->at;
+    size_t n = take_name(xml);
+    if (!n || xml->depth == KVT__XML_MAX_DEPTH || (!xml->depth && xml->had_root))
+        return bad(xml, !n ? "an element without a name" : xml->depth
+                        ? "elements too deep" : "a second root");
+    for (; xml->at < xml->end && (quote || *xml->at != '>'); xml->at++) {
+        char c = *xml->at;
+        if (!c || (c == '<' && !quote))
+            break;
+        if (quote ? c == quote : c == '"' || c == '\'')
+            quote = quote ? '\0' : c;
+    }
+    if (quote || !starts(xml, ">"))
+        return bad(xml, "an element's beginning that does not end");
+    xml->empty = xml->at[-1] == '/';
+    xml->open[xml->depth].text = name;
+    xml->open[xml->depth++].n = n;
+    xml->text = xml->to = ++xml->at;
+    xml->leaf = xml->had_root = true;
+    return KVT__XML_OPEN;
+}
+
+int
+kvt__xml_next(struct kvt__xml *xml)
+{
+    if (xml->closing) {
+        xml->closing = xml->leaf = false;
+        xml->depth--;
+    }
+    if (xml->empty) {
+        xml->empty = false;
+        /* The '>', which is behind the name and not looked at again. */
+        xml->text = xml->to = xml->at - 1;
+        return close_element(xml, xml->text);
+    }
+    for (;;) {
+        int rc = take_text(xml);
+        if (rc)
+            return rc;
+        if (xml->at == xml->end)
+            return xml->depth || !xml->had_root ? bad(xml, "the end, too early")
+                                                : KVT__XML_END;
+        if (starts(xml, "</"))
+            return take_close(xml);
+        rc = take_aside(xml);
+        if (rc)
+            return rc < 0 ? rc : take_open(xml);
+    }
+}
+
+bool
+kvt__xml_is(const struct kvt__xml *xml, unsigned up, const char *name)
+{
+    if (xml->depth <= up)
+        return false;
+    const char *text = xml->open[xml->depth - 1 - up].text;
+    size_t n = xml->open[xml->depth - 1 - up].n;
+    const char *colon = memchr(text, ':', n);
+
+    if (colon) {
+        n -= (size_t)(colon + 1 - text);
+        text = colon + 1;
+    }
+    return n == strlen(name) && !memcmp(text, name, n);
+}
