@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "http/times.h"
 #include "io/exec.h"
 
 struct kvt__http;        /* a client: threads, connections */
@@ -78,7 +79,7 @@ struct kvt__http_request {
     struct kvt__http_origin *origin;
     enum kvt__prio prio;
     int64_t not_before_ns; /* monotonic; 0: now */
-    int64_t deadline_ns;   /* monotonic: then it ends with -ETIMEDOUT */
+    int64_t deadline_ns;   /* monotonic: then it ends with -ETIMEDOUT; 0: never */
     int64_t hedge_ns;      /* without an answer for so long it is sent on a second
                             * connection too, and the first answer counts; 0: never */
     const void *body;
@@ -119,11 +120,13 @@ struct kvt__http_request {
 
     struct {
         struct kvt__http_thread *thread;
-        struct kvt__http_conn *conn[2];
-        struct kvt__http_request *next;
-        size_t heap_at;
-        int64_t due_ns;
-        unsigned flags;
+        struct kvt__http_conn *conn[2]; /* the second one: the hedge */
+        struct kvt__http_list *list;
+        struct kvt__http_request *next, *prev;
+        struct kvt__http_waiter *waiter;
+        struct kvt__http_time time;
+        int64_t hedge_at_ns;
+        bool replaced;
     } own; /* the client's */
 };
 

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A connection's life: made or taken from those that are kept, connected, given to one
+ * request after the other, closed.  Its thread only. */
+#include "http/private.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------ closing */
+
+static void
+close_socket(struct kvt__http_conn *conn)
+{
+    if (conn->fd >= 0)
+        close(conn->fd);
+    conn->fd = -1;
+    conn->events = 0;
+}
+
+/* The request, if there is one, has to be told by the caller. */
+void
+kvt__http_conn_close(struct kvt__http_conn *conn)
+{
+    struct kvt__http_thread *t = conn->thread;
+    struct kvt__http_request *req = conn->req;
+
+    if (conn->state == KVT__HTTP_CLOSED)
+        return;
+    if (req)
+        req->own.conn[conn == req->own.conn[1]] = NULL;
+    conn->req = NULL;
+    t->n_resolving -= conn->state == KVT__HTTP_RESOLVE;
+    kvt__http_unlink_conn(conn->state == KVT__HTTP_IDLE ? &t->idle : &t->busy, conn);
+    kvt__http_link_conn(&t->dead, conn);
+    t->n_conns--;
+    kvt__http_time_clear(&t->times, &conn->time);
+    close_socket(conn);
+    explicit_bzero(conn->out, conn->out_bytes);
+    conn->state = KVT__HTTP_CLOSED;
+    atomic_fetch_sub(&t->http->n_open, 1);
+}
+
+/* -------------------------------------------------------------------- times */
+
+static int64_t
+due_ns(const struct kvt__http_conn *conn)
+{
+    switch (conn->state) {
+    case KVT__HTTP_CONNECT:
+        return conn->progress_ns + KVT__HTTP_CONNECT_NS;
+    case KVT__HTTP_DRAIN:
+        return conn->progress_ns + KVT__HTTP_DRAIN_NS;
+    case KVT__HTTP_IDLE:
+        return conn->progress_ns + KVT__HTTP_IDLE_NS;
+    case KVT__HTTP_ANSWER:
+        if (conn->hold_body)
+            return conn->progress_ns + KVT__HTTP_CONTINUE_NS;
+        return conn->progress_ns + KVT__HTTP_STALL_NS;
+    default:
+        return conn->progress_ns + KVT__HTTP_STALL_NS;
+    }
+}
+
+static int
+timed_out(struct kvt__http_conn *conn)
+{
+    const char *who = conn->origin->label;
+
+    switch (conn->state) {
+    case KVT__HTTP_CONNECT:
+        return kvt__http_connected(conn);
+    case KVT__HTTP_DRAIN:
+    case KVT__HTTP_IDLE:
+        kvt__http_conn_close(conn);
+        return 0;
+    case KVT__HTTP_ANSWER:
+        if (conn->hold_body) {
+            conn->hold_body = false;
+            conn->progress_ns = kvt__now_ns();
+            return 1;
+        }
+        return kvt__fail(ETIMEDOUT, "%s: %s for %d s.", who,
+                         kvt__http_sending(conn) ? "it took no byte" : "no answer",
+                         (int)(KVT__HTTP_STALL_NS / KVT__NS_PER_S));
+    default:
+        return kvt__fail(ETIMEDOUT, "%s: not a byte came for %d s.", who,
+                         (int)(KVT__HTTP_STALL_NS / KVT__NS_PER_S));
+    }
+}
+
+static void
+on_time(struct kvt__http_time *time)
+{
+    struct kvt__http_conn *conn = (struct kvt__http_conn *)time;
+
+    /* With a low-water mark bytes may lie there that nobody told of. */
+    if (conn->lowat > 1)
+        kvt__http_conn_run(conn);
+    if (conn->state == KVT__HTTP_CLOSED)
+        return;
+    if (kvt__now_ns() >= due_ns(conn)) {
+        int err = timed_out(conn);
+
+        if (err < 0)
+            kvt__http_conn_failed(conn, err);
+        else if (err > 0)
+            kvt__http_conn_run(conn);
+    }
+    if (conn->state != KVT__HTTP_CLOSED)
+        kvt__http_conn_rearm(conn);
+}
+
+/* How long bytes below the low-water mark may wait. */
+#define LOOK_NS (100 * KVT__NS_PER_MS)
+
+/* Bytes only move progress_ns; the time is set anew when it runs or the state changes. */
+void
+kvt__http_conn_rearm(struct kvt__http_conn *conn)
+{
+    int64_t at = due_ns(conn), look = kvt__now_ns() + LOOK_NS;
+
+    if (conn->lowat > 1 && look < at)
+        at = look;
+    kvt__http_time_set(&conn->thread->times, &conn->time, at);
+}
+
+/* --------------------------------------------------------------------- steps */
+
+static int
+step(struct kvt__http_conn *conn)
+{
+    switch (conn->state) {
+    case KVT__HTTP_RESOLVE:
+        return kvt__http_connect(conn);
+    case KVT__HTTP_CONNECT:
+        return kvt__http_connected(conn);
+    case KVT__HTTP_ANSWER:
+        return kvt__http_exchange(conn);
+    case KVT__HTTP_BODY:
+        return kvt__http_receive_body(conn);
+    case KVT__HTTP_DRAIN:
+        return kvt__http_drain(conn);
+    case KVT__HTTP_IDLE:
+        if (!kvt__http_conn_quiet(conn))
+            kvt__http_conn_close(conn);
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+static void
+watch(struct kvt__http_conn *conn)
+{
+    struct epoll_event e = { .events = EPOLLIN, .data.ptr = conn };
+
+    if (conn->fd < 0)
+        return;
+    if (conn->state == KVT__HTTP_CONNECT)
+        e.events = EPOLLOUT;
+    else if (conn->state == KVT__HTTP_ANSWER && kvt__http_sending(conn) && !conn->hold_body)
+        e.events |= EPOLLOUT;
+    if (e.events == conn->events)
+        return;
+    epoll_ctl(conn->thread->epoll, conn->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, conn->fd,
+              &e);
+    conn->events = e.events;
+}
+
+void
+kvt__http_conn_run(struct kvt__http_conn *conn)
+{
+    enum kvt__http_state was = conn->state;
+    int lowat = conn->lowat, err;
+
+    do
+        err = step(conn);
+    while (err > 0);
+    if (err < 0) {
+        kvt__http_conn_failed(conn, err);
+        return;
+    }
+    if (conn->state == KVT__HTTP_CLOSED)
+        return;
+    watch(conn);
+    if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set)
+        kvt__http_conn_rearm(conn);
+}
+
+/* ---------------------------------------------------------------- connecting */
+
+static int
+open_socket(struct kvt__http_conn *conn)
+{
+    const struct kvt__http_address *a = &conn->address;
+    bool in4 = a->to.sa.sa_family == AF_INET;
+    int on = 1;
+
+    conn->fd = socket(a->to.sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (conn->fd < 0)
+        return -errno;
+    setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    conn->lowat = 1;
+    if (!connect(conn->fd, &a->to.sa, in4 ? sizeof a->to.in4 : sizeof a->to.in6))
+        return 0;
+    return errno == EINPROGRESS || errno == EINTR ? 0 : -errno;
+}
+
+static void
+set_state(struct kvt__http_conn *conn, enum kvt__http_state state)
+{
+    conn->thread->n_resolving += state == KVT__HTTP_RESOLVE;
+    conn->thread->n_resolving -= conn->state == KVT__HTTP_RESOLVE;
+    conn->state = state;
+    conn->progress_ns = kvt__now_ns();
+}
+
+/* Open sockets until one is on its way. */
+int
+kvt__http_connect(struct kvt__http_conn *conn)
+{
+    for (;;) {
+        int err = kvt__http_pick(conn);
+
+        if (err <= 0) {
+            if (!err && conn->state != KVT__HTTP_RESOLVE)
+                set_state(conn, KVT__HTTP_RESOLVE);
+            return err;
+        }
+        err = open_socket(conn);
+        if (!err) {
+            set_state(conn, KVT__HTTP_CONNECT);
+            return 0;
+        }
+        close_socket(conn);
+        conn->lost = true;
+        if (kvt__http_bad_address(conn) <= ++conn->n_tried)
+            return kvt__fail(-err, "connect to %s", conn->origin->label);
+    }
+}
+
+/* The socket tells how it went, or the time is over. */
+int
+kvt__http_connected(struct kvt__http_conn *conn)
+{
+    int err = 0, late = kvt__now_ns() >= due_ns(conn);
+    socklen_t size = sizeof err;
+    struct kvt__http_address peer;
+    socklen_t peer_size = sizeof peer.to;
+
+    if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &err, &size) < 0)
+        err = errno;
+    if (!err && !getpeername(conn->fd, &peer.to.sa, &peer_size)) {
+        conn->progress_ns = kvt__now_ns();
+        int begun = kvt__http_send_begin(conn);
+        return begun < 0 ? begun : 1;
+    }
+    if (!err && !late)
+        return 0;
+    close_socket(conn);
+    if (kvt__http_bad_address(conn) <= ++conn->n_tried)
+        return kvt__fail(err ? err : ETIMEDOUT, "connect to %s", conn->origin->label);
+    return kvt__http_connect(conn);
+}
+
+/* ----------------------------------------------------------- made and taken */
+
+/* Nothing came that nobody asked for, and it was not closed. */
+bool
+kvt__http_conn_quiet(struct kvt__http_conn *conn)
+{
+    char byte;
+
+    return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+/* A kept connection of the origin, the one used last first: the others may age. */
+static struct kvt__http_conn *
+take_idle(struct kvt__http_thread *t, const struct kvt__http_origin *origin)
+{
+    for (struct kvt__http_conn *c = t->idle.first, *next; c; c = next) {
+        next = c->next;
+        if (c->origin != origin)
+            continue;
+        if (!kvt__http_conn_quiet(c)) {
+            kvt__http_conn_close(c);
+            continue;
+        }
+        kvt__http_unlink_conn(&t->idle, c);
+        kvt__http_link_conn(&t->busy, c);
+        kvt__http_time_clear(&t->times, &c->time);
+        c->reused = true;
+        return c;
+    }
+    return NULL;
+}
+
+/* A place among those that may be open: that of the one unused for longest, then one that
+ * is drained.  A hedge may find none. */
+static void
+make_place(struct kvt__http_thread *t)
+{
+    struct kvt__http_conn *victim = t->idle.last;
+
+    if (t->n_conns < t->http->max_per_thread)
+        return;
+    for (struct kvt__http_conn *c = t->busy.first; c && !victim; c = c->next)
+        if (c->state == KVT__HTTP_DRAIN)
+            victim = c;
+    if (victim)
+        kvt__http_conn_close(victim);
+}
+
+static struct kvt__http_conn *
+new_conn(struct kvt__http_thread *t, struct kvt__http_origin *origin)
+{
+    struct kvt__http_conn *conn;
+
+    make_place(t);
+    conn = malloc(sizeof *conn);
+    if (!conn)
+        return NULL;
+    memset(conn, 0, offsetof(struct kvt__http_conn, out));
+    conn->thread = t;
+    conn->origin = origin;
+    conn->fd = -1;
+    conn->state = KVT__HTTP_CONNECT;
+    conn->time.run = on_time;
+    conn->progress_ns = kvt__now_ns();
+    kvt__http_link_conn(&t->busy, conn);
+    t->n_conns++;
+    atomic_fetch_add(&t->http->n_open, 1);
+    atomic_fetch_add(&t->http->n_connections, 1);
+    return conn;
+}
+
+void
+kvt__http_conn_begin(struct kvt__http_thread *t, struct kvt__http_request *req, int slot,
+                     bool fresh)
+{
+    struct kvt__http_conn *conn = fresh ? NULL : take_idle(t, req->origin);
+    int err;
+
+    if (!conn)
+        conn = new_conn(t, req->origin);
+    if (!conn) {
+        err = kvt__fail(ENOMEM, "a connection to %s", req->origin->label);
+        if (!req->own.conn[!slot])
+            kvt__http_finish(req, err);
+        return;
+    }
+    conn->req = req;
+    req->own.conn[slot] = conn;
+    err = conn->reused ? kvt__http_send_begin(conn) : kvt__http_connect(conn);
+    if (err < 0)
+        kvt__http_conn_failed(conn, err);
+    else
+        kvt__http_conn_run(conn);
+}
+
+void
+kvt__http_conn_release(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+    struct kvt__http_thread *t = conn->thread;
+
+    if (!conn->keep) {
+        kvt__http_conn_close(conn);
+        return;
+    }
+    if (req)
+        req->own.conn[conn == req->own.conn[1]] = NULL;
+    conn->req = NULL;
+    explicit_bzero(conn->out, conn->out_bytes);
+    conn->out_bytes = conn->out_sent = 0;
+    kvt__http_set_lowat(conn, 0);
+    kvt__http_unlink_conn(&t->busy, conn);
+    kvt__http_link_conn(&t->idle, conn);
+    set_state(conn, KVT__HTTP_IDLE);
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The room's own: threads, origins, connections.  What a thread has is touched by that
+ * thread only, but for its inbox. */
+#ifndef KVT_HTTP_PRIVATE_H
+#define KVT_HTTP_PRIVATE_H
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "http/http.h"
+#include "http/parse.h"
+#include "http/times.h"
+
+#define KVT__HTTP_CONNECT_NS (3 * KVT__NS_PER_S)  /* for one address */
+#define KVT__HTTP_STALL_NS (10 * KVT__NS_PER_S)   /* without a byte */
+#define KVT__HTTP_IDLE_NS (60 * KVT__NS_PER_S)    /* a connection is kept */
+#define KVT__HTTP_CONTINUE_NS (200 * KVT__NS_PER_MS)
+#define KVT__HTTP_DRAIN_NS (1 * KVT__NS_PER_S)
+#define KVT__HTTP_DRAIN_BYTES 16384
+#define KVT__HTTP_OUT_BYTES 16384 /* the longest head of a request */
+#define KVT__HTTP_IN_BYTES 32768  /* of an answer */
+#define KVT__HTTP_MAX_ADDRESSES 32
+
+/* ----------------------------------------------------------------- origins */
+
+struct kvt__http_address {
+    union {
+        struct sockaddr sa;
+        struct sockaddr_in in4;
+        struct sockaddr_in6 in6;
+    } to;
+    int64_t bad_until_ns; /* did not connect */
+};
+
+struct kvt__http_origin {
+    struct kvt__http *http;
+    struct kvt__http_origin *next;
+    char *host;     /* without brackets */
+    char *label;    /* host:port, for messages */
+    char *address;  /* as it was asked for; NULL: none */
+    uint16_t port;
+    bool tls;
+
+    char *connect_name; /* what is connected to */
+    uint16_t connect_port;
+    bool literal;       /* it is an address */
+
+    /* Under http->dns_lock. */
+    struct kvt__http_address addresses[KVT__HTTP_MAX_ADDRESSES];
+    size_t n_addresses, turn;
+    int64_t resolved_ns;  /* when it last was; the addresses are old later */
+    unsigned n_lookups;   /* that ended */
+    bool looking;
+    char dns_why[160];    /* of the last one, if it failed */
+    struct kvt__http_origin *next_lookup;
+};
+
+/* ------------------------------------------------------------- connections */
+
+enum kvt__http_state {
+    KVT__HTTP_RESOLVE, /* waits for the name */
+    KVT__HTTP_CONNECT,
+    KVT__HTTP_ANSWER,  /* sends, and reads the head */
+    KVT__HTTP_BODY,
+    KVT__HTTP_DRAIN,   /* reads what nobody wants */
+    KVT__HTTP_IDLE,
+    KVT__HTTP_CLOSED   /* until the thread has seen all events of this turn */
+};
+
+struct kvt__http_conn {
+    struct kvt__http_time time;
+    struct kvt__http_thread *thread;
+    struct kvt__http_origin *origin;
+    struct kvt__http_request *req; /* NULL: idle or drained */
+    struct kvt__http_conn *next, *prev;
+    enum kvt__http_state state;
+    int fd;
+    uint32_t events;     /* epoll looks for */
+    bool readable;       /* so it said */
+    bool reused;
+    bool any;            /* byte came since the head was written */
+    bool lost;           /* the other side is gone, or its answer makes no sense */
+    bool eof;            /* it ended the stream in an orderly way */
+    bool keep;
+    bool again;          /* has more to read than one turn may */
+    int lowat;
+    int64_t progress_ns; /* when a byte went or came */
+
+    struct kvt__http_address address;
+    unsigned n_tried;    /* addresses */
+    unsigned n_lookups;  /* of the origin, when it began to wait */
+
+    size_t out_bytes, out_sent, body_sent;
+    bool hold_body;      /* until 100 */
+    bool send_failed;
+    int64_t sent_ns, first_byte_ns;
+
+    size_t in_bytes;     /* of the head, and what came with it */
+    bool chunked;
+    int64_t left;        /* of a body with a length; -1: it ends with the stream */
+    struct kvt__http_chunks chunks;
+    char out[KVT__HTTP_OUT_BYTES];
+    char in[KVT__HTTP_IN_BYTES];
+};
+
+/* The steps of a connection: 1 when there is another one to do, 0 to wait for an event,
+ * -errno with a sentence. */
+int kvt__http_connect(struct kvt__http_conn *conn);
+int kvt__http_connected(struct kvt__http_conn *conn);
+int kvt__http_exchange(struct kvt__http_conn *conn);
+int kvt__http_receive_body(struct kvt__http_conn *conn);
+int kvt__http_drain(struct kvt__http_conn *conn);
+
+/* One for the request, kept or new; the request may end meanwhile.  slot: of
+ * req->own.conn.  fresh: only a new one. */
+void kvt__http_conn_begin(struct kvt__http_thread *thread, struct kvt__http_request *req,
+                          int slot, bool fresh);
+/* Take all steps that can be. */
+void kvt__http_conn_run(struct kvt__http_conn *conn);
+/* The answer is whole, or nobody wants the rest: keep the connection or close it. */
+void kvt__http_conn_release(struct kvt__http_conn *conn);
+void kvt__http_conn_close(struct kvt__http_conn *conn);
+/* Whether an idle one is as it was left. */
+bool kvt__http_conn_quiet(struct kvt__http_conn *conn);
+void kvt__http_conn_rearm(struct kvt__http_conn *conn);
+
+/* Write the head, and all its state to that before. */
+int kvt__http_send_begin(struct kvt__http_conn *conn);
+int kvt__http_send(struct kvt__http_conn *conn);
+bool kvt__http_sending(const struct kvt__http_conn *conn);
+
+/* Bytes, 0: none now, -errno with a sentence. */
+ssize_t kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n);
+void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
+
+/* ---------------------------------------------------------------- requests */
+
+struct kvt__http_list {
+    struct kvt__http_request *first, *last;
+};
+
+struct kvt__http_waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    bool is_done;
+};
+
+void kvt__http_put(struct kvt__http_list *list, struct kvt__http_request *req);
+void kvt__http_unlink(struct kvt__http_request *req);
+
+/* It came to the thread. */
+void kvt__http_arrive(struct kvt__http_thread *thread, struct kvt__http_request *req);
+void kvt__http_start(struct kvt__http_thread *thread, struct kvt__http_request *req);
+/* Its last step: closes its connections, calls done. */
+void kvt__http_finish(struct kvt__http_request *req, int status);
+/* conn failed with the sentence kvt__why(). */
+void kvt__http_conn_failed(struct kvt__http_conn *conn, int err);
+/* conn's answer is the one that counts. */
+void kvt__http_chosen(struct kvt__http_conn *conn);
+
+/* ----------------------------------------------------------------- threads */
+
+struct kvt__http_conns {
+    struct kvt__http_conn *first, *last;
+};
+
+struct kvt__http_thread {
+    struct kvt__http *http;
+    pthread_t id;
+    int epoll, event;
+    struct kvt__http_times times;
+    struct kvt__http_list waiting; /* for their time */
+    struct kvt__http_list queues[KVT__N_PRIOS];
+    struct kvt__http_list under_way;
+    unsigned n_under_way;
+    struct kvt__http_conns busy, idle, dead; /* idle: the one used last first */
+    unsigned n_conns;                        /* busy and idle */
+    unsigned n_resolving;
+    bool again;                              /* a connection has more to read */
+
+    atomic_uint n_requests;
+    pthread_mutex_t lock;
+    struct kvt__http_list inbox; /* under lock */
+    bool stopped, closing;       /* under lock */
+};
+
+struct kvt__http {
+    unsigned n_threads, max_per_thread;
+    pthread_mutex_t lock; /* of the list of origins */
+    struct kvt__http_origin *origins;
+
+    pthread_mutex_t dns_lock;
+    pthread_cond_t dns_work;
+    struct kvt__http_origin *lookups;
+    pthread_t dns_thread;
+    bool dns_started, dns_stop;
+
+    atomic_uint_fast64_t n_connections, n_open, n_requests, n_hedges;
+    struct kvt__http_thread threads[];
+};
+
+void *kvt__http_thread_main(void *arg);
+void kvt__http_wake(struct kvt__http_thread *thread);
+void kvt__http_link_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
+void kvt__http_unlink_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
+
+/* --------------------------------------------------------------- resolving */
+
+/* Take an address that is an address.  False: it is a name. */
+bool kvt__http_literal(const char *text, uint16_t port, struct kvt__http_address *out);
+/* The next address, into conn.  1, 0: the thread is woken when there is news, -errno. */
+int kvt__http_pick(struct kvt__http_conn *conn);
+/* conn's did not connect.  The number of addresses that there are. */
+size_t kvt__http_bad_address(struct kvt__http_conn *conn);
+void kvt__http_stop_resolver(struct kvt__http *http);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One thread: it takes what was submitted, starts what may be under way, and sleeps
+ * until a socket, a time or its inbox wakes it. */
+#include "http/private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define MAX_EVENTS 64
+
+void
+kvt__http_wake(struct kvt__http_thread *t)
+{
+    uint64_t one = 1;
+    ssize_t n = write(t->event, &one, sizeof one);
+
+    (void)n; /* full is woken too */
+}
+
+void
+kvt__http_link_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn)
+{
+    conn->prev = NULL;
+    conn->next = list->first;
+    if (list->first)
+        list->first->prev = conn;
+    else
+        list->last = conn;
+    list->first = conn;
+}
+
+void
+kvt__http_unlink_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn)
+{
+    if (conn->prev)
+        conn->prev->next = conn->next;
+    else
+        list->first = conn->next;
+    if (conn->next)
+        conn->next->prev = conn->prev;
+    else
+        list->last = conn->prev;
+}
+
+/* False: the client is to be closed and nothing is left to do. */
+static bool
+take_inbox(struct kvt__http_thread *t, bool *stopped)
+{
+    struct kvt__http_request *req;
+
+    pthread_mutex_lock(&t->lock);
+    req = t->inbox.first;
+    t->inbox.first = t->inbox.last = NULL;
+    bool closing = t->closing;
+    *stopped = t->stopped;
+    pthread_mutex_unlock(&t->lock);
+
+    for (struct kvt__http_request *next; req; req = next) {
+        next = req->own.next;
+        kvt__http_arrive(t, req);
+    }
+    return !closing || atomic_load(&t->n_requests);
+}
+
+static void
+cancel_all(struct kvt__http_list *list)
+{
+    while (list->first)
+        kvt__http_finish(list->first, kvt__fail(ECANCELED, "%s: the client was stopped.",
+                                                list->first->origin->label));
+}
+
+static void
+stop(struct kvt__http_thread *t)
+{
+    cancel_all(&t->waiting);
+    for (int i = 0; i < KVT__N_PRIOS; i++)
+        cancel_all(&t->queues[i]);
+    cancel_all(&t->under_way);
+}
+
+static void
+serve_queues(struct kvt__http_thread *t)
+{
+    for (int i = 0; i < KVT__N_PRIOS; i++)
+        while (t->queues[i].first && t->n_under_way < t->http->max_per_thread)
+            kvt__http_start(t, t->queues[i].first);
+}
+
+static void
+run_times(struct kvt__http_thread *t)
+{
+    int64_t now = kvt__now_ns();
+
+    while (t->times.first && t->times.first->at_ns <= now) {
+        struct kvt__http_time *time = t->times.first;
+
+        kvt__http_time_clear(&t->times, time);
+        time->run(time);
+    }
+}
+
+static int
+wait_ms(const struct kvt__http_thread *t)
+{
+    int64_t left;
+
+    if (!t->times.first)
+        return -1;
+    left = t->times.first->at_ns - kvt__now_ns();
+    if (left <= 0)
+        return 0;
+    return left > 3600 * KVT__NS_PER_S
+               ? 3600000
+               : (int)((left + KVT__NS_PER_MS - 1) / KVT__NS_PER_MS);
+}
+
+/* Names were resolved, perhaps those that they wait for. */
+static void
+retry_resolving(struct kvt__http_thread *t)
+{
+    for (struct kvt__http_conn *c = t->busy.first, *next; c && t->n_resolving; c = next) {
+        next = c->next;
+        if (c->state == KVT__HTTP_RESOLVE)
+            kvt__http_conn_run(c);
+        /* It was the other one of the same request. */
+        if (next && next->state == KVT__HTTP_CLOSED)
+            next = t->busy.first;
+    }
+}
+
+static void
+handle(struct kvt__http_thread *t, const struct epoll_event *event)
+{
+    struct kvt__http_conn *conn = event->data.ptr;
+    uint64_t count;
+
+    if (!conn) {
+        ssize_t n = read(t->event, &count, sizeof count);
+        (void)n;
+        retry_resolving(t);
+    } else if (conn->state != KVT__HTTP_CLOSED) {
+        if (event->events & ~(uint32_t)EPOLLOUT)
+            conn->readable = true;
+        kvt__http_conn_run(conn);
+    }
+}
+
+/* Only now no event in hand speaks of them. */
+static void
+free_dead(struct kvt__http_thread *t)
+{
+    for (struct kvt__http_conn *c = t->dead.first, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    t->dead.first = t->dead.last = NULL;
+}
+
+static void
+close_all(struct kvt__http_thread *t)
+{
+    while (t->idle.first)
+        kvt__http_conn_close(t->idle.first);
+    while (t->busy.first) /* drained ones */
+        kvt__http_conn_close(t->busy.first);
+    free_dead(t);
+}
+
+void *
+kvt__http_thread_main(void *arg)
+{
+    struct kvt__http_thread *t = arg;
+    struct epoll_event events[MAX_EVENTS];
+    bool stopped;
+
+    while (take_inbox(t, &stopped)) {
+        if (stopped)
+            stop(t);
+        run_times(t);
+        serve_queues(t);
+        free_dead(t);
+        int n = epoll_wait(t->epoll, events, MAX_EVENTS, wait_ms(t));
+        for (int i = 0; i < n; i++)
+            handle(t, &events[i]);
+    }
+    close_all(t);
+    return NULL;
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "unit/http/script.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+unsigned char
+pattern(size_t at)
+{
+    return (unsigned char)(at * 7 + (at >> 8) * 13 + (at >> 16));
+}
+
+void
+fill_pattern(unsigned char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = pattern(i);
+}
+
+void
+assert_pattern(const unsigned char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] != pattern(i))
+            fail_msg("byte %zu of %zu differs", i, n);
+}
+
+/* --------------------------------------------------------------- the server */
+
+static ssize_t
+read_some(struct peer *p, void *to, size_t n)
+{
+    return p->ssl ? SSL_read(p->ssl, to, (int)n) : recv(p->fd, to, n, 0);
+}
+
+bool
+peer_head(struct peer *p)
+{
+    char *stop;
+
+    memmove(p->head, p->head + p->at, p->end - p->at);
+    p->end -= p->at;
+    p->at = 0;
+    while (!(stop = memmem(p->head, p->end, "\r\n\r\n", 4))) {
+        ssize_t n = read_some(p, p->head + p->end, sizeof p->head - p->end);
+
+        if (n <= 0)
+            return false;
+        p->end += (size_t)n;
+    }
+    stop[3] = '\0';
+    p->at = (size_t)(stop + 4 - p->head);
+    return true;
+}
+
+size_t
+peer_body(struct peer *p, size_t n)
+{
+    unsigned char buffer[65536];
+    size_t got = 0;
+
+    while (got < n) {
+        size_t want = n - got < sizeof buffer ? n - got : sizeof buffer;
+        ssize_t some;
+
+        if (p->at < p->end) {
+            some = (ssize_t)(p->end - p->at < want ? p->end - p->at : want);
+            memcpy(buffer, p->head + p->at, (size_t)some);
+            p->at += (size_t)some;
+        } else if ((some = read_some(p, buffer, want)) <= 0) {
+            break;
+        }
+        for (ssize_t i = 0; i < some; i++)
+            if (buffer[i] != pattern(got + (size_t)i))
+                return 0;
+        got += (size_t)some;
+    }
+    return got;
+}
+
+void
+peer_send_bytes(struct peer *p, const void *bytes, size_t n)
+{
+    const char *at = bytes;
+
+    while (n) {
+        ssize_t some = p->ssl ? SSL_write(p->ssl, at, n < 65536 ? (int)n : 65536)
+                              : send(p->fd, at, n, MSG_NOSIGNAL);
+        if (some <= 0)
+            return;
+        at += some;
+        n -= (size_t)some;
+    }
+}
+
+void
+peer_send(struct peer *p, const char *text)
+{
+    peer_send_bytes(p, text, strlen(text));
+}
+
+void
+peer_send_pattern(struct peer *p, size_t at, size_t n)
+{
+    unsigned char buffer[65536];
+
+    while (n) {
+        size_t some = n < sizeof buffer ? n : sizeof buffer;
+
+        for (size_t i = 0; i < some; i++)
+            buffer[i] = pattern(at + i);
+        peer_send_bytes(p, buffer, some);
+        at += some;
+        n -= some;
+    }
+}
+
+void
+peer_gone(struct peer *p)
+{
+    char buffer[4096];
+
+    while (recv(p->fd, buffer, sizeof buffer, 0) > 0)
+        continue;
+}
+
+void
+peer_reset(struct peer *p)
+{
+    struct linger linger = { 1, 0 };
+
+    setsockopt(p->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+}
+
+void
+peer_serve(struct peer *p, const char *answer)
+{
+    while (peer_head(p))
+        peer_send(p, answer);
+}
+
+static void
+play(struct peer *p)
+{
+    struct script *s = p->script;
+    unsigned n = 0;
+
+    while (s->plays[n + 1] && n < p->nth)
+        n++;
+    if (s->tls) {
+        p->ssl = SSL_new(s->tls);
+        SSL_set_fd(p->ssl, p->fd);
+        if (SSL_accept(p->ssl) == 1)
+            s->plays[n](p);
+        return;
+    }
+    s->plays[n](p);
+}
+
+static void *
+peer_main(void *arg)
+{
+    struct peer *p = arg;
+    struct script *s = p->script;
+    unsigned open = atomic_fetch_add(&s->n_open, 1) + 1, max = atomic_load(&s->max_open);
+
+    while (open > max && !atomic_compare_exchange_weak(&s->max_open, &max, open))
+        continue;
+    play(p);
+    atomic_fetch_sub(&s->n_open, 1);
+    pthread_mutex_lock(&s->lock);
+    if (p->ssl)
+        SSL_free(p->ssl);
+    close(p->fd);
+    p->fd = -1;
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static void *
+accept_main(void *arg)
+{
+    struct script *s = arg;
+    int fd;
+
+    while ((fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        struct peer *p = calloc(1, sizeof *p);
+        unsigned n = atomic_load(&s->n_peers);
+
+        if (!p || n == 512)
+            abort();
+        *p = (struct peer){ .script = s, .nth = atomic_fetch_add(&s->n_accepted, 1),
+                            .fd = fd };
+        s->peers[n] = p;
+        if (pthread_create(&s->threads[n], NULL, peer_main, p))
+            abort();
+        atomic_fetch_add(&s->n_peers, 1);
+    }
+    return NULL;
+}
+
+static int
+listen_somewhere(uint16_t *port)
+{
+    struct sockaddr_in in = { .sin_family = AF_INET,
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof in;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof in), 0);
+    assert_int_equal(listen(fd, 512), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&in, &size), 0);
+    *port = ntohs(in.sin_port);
+    return fd;
+}
+
+uint16_t
+free_port(void)
+{
+    uint16_t port;
+
+    close(listen_somewhere(&port));
+    return port;
+}
+
+void
+script_start(struct script *s, void (*const *plays)(struct peer *), SSL_CTX *tls)
+{
+    memset(s, 0, sizeof *s);
+    for (int i = 0; plays[i]; i++)
+        s->plays[i] = plays[i];
+    s->tls = tls;
+    pthread_mutex_init(&s->lock, NULL);
+    sem_init(&s->go, 0, 0);
+    sem_init(&s->came, 0, 0);
+    s->listener = listen_somewhere(&s->port);
+    assert_int_equal(pthread_create(&s->thread, NULL, accept_main, s), 0);
+}
+
+void
+script_stop(struct script *s)
+{
+    shutdown(s->listener, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->listener);
+    for (unsigned i = 0; i < s->n_peers; i++) {
+        pthread_mutex_lock(&s->lock);
+        if (s->peers[i]->fd >= 0)
+            shutdown(s->peers[i]->fd, SHUT_RDWR);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->threads[i], NULL);
+        free(s->peers[i]);
+    }
+    pthread_mutex_destroy(&s->lock);
+    sem_destroy(&s->go);
+    sem_destroy(&s->came);
+}
+
+/* ------------------------------------------------------------------ requests */
+
+static int
+write_head(struct kvt__http_request *req, char *out, size_t room)
+{
+    struct ask *ask = req->user;
+    int n = snprintf(out, room, "%s %s HTTP/1.1\r\nHost: test\r\n%s", ask->method,
+                     ask->path, ask->more);
+
+    ask->n_heads++;
+    if (req->body)
+        n += snprintf(out + n, room - (size_t)n, "Content-Length: %zu\r\n",
+                      req->body_bytes);
+    return n + snprintf(out + n, room - (size_t)n, "\r\n");
+}
+
+static int
+answer(struct kvt__http_request *req, const struct kvt__http_head *head)
+{
+    struct ask *ask = req->user;
+
+    ask->n_answers++;
+    ask->length = head->content_length;
+    return ask->refuse ? kvt__fail(-ask->refuse, "the test refuses it.") : 0;
+}
+
+static void
+received(struct kvt__http_request *req, size_t at, size_t n)
+{
+    struct ask *ask = req->user;
+
+    if (at == ask->next_at && n)
+        ask->next_at += n;
+}
+
+static void
+done(struct kvt__http_request *req)
+{
+    struct ask *ask = req->user;
+
+    ask->n_done++;
+    sem_post(&ask->done);
+}
+
+void
+ask_init(struct ask *ask, struct kvt__http_origin *origin, const char *method,
+         const char *path, void *into, size_t room)
+{
+    memset(ask, 0, sizeof *ask);
+    ask->method = method;
+    ask->path = path;
+    ask->more = "";
+    ask->length = -2;
+    sem_init(&ask->done, 0, 0);
+    ask->req = (struct kvt__http_request){
+        .origin = origin, .prio = KVT__PRIO_LOAD, .write_head = write_head,
+        .answer = answer, .received = received, .done = done, .user = ask,
+        .into = into, .room = room, .is_head = !strcmp(method, "HEAD"),
+        .deadline_ns = kvt__now_ns() + 60 * KVT__NS_PER_S };
+}
+
+int
+ask_wait(struct ask *ask)
+{
+    while (sem_wait(&ask->done))
+        assert_int_equal(errno, EINTR);
+    sem_destroy(&ask->done);
+    assert_int_equal(ask->n_done, 1);
+    if (!ask->req.status) {
+        assert_int_equal(ask->n_answers, 1);
+        assert_int_equal(ask->next_at, ask->req.received_bytes);
+        assert_string_equal(ask->req.why, "");
+    } else {
+        assert_true(strlen(ask->req.why) > 10);
+    }
+    return ask->req.status;
+}
+
+int
+ask_run(struct kvt__http *http, struct ask *ask)
+{
+    kvt__http_submit(http, &ask->req);
+    return ask_wait(ask);
+}
+
+struct kvt__http *
+open_client(unsigned n_threads, unsigned max_requests)
+{
+    struct kvt__http_params params = { .n_threads = n_threads,
+                                       .max_requests = max_requests };
+    struct kvt__http *http;
+
+    assert_int_equal(kvt__http_open(&params, &http), 0);
+    return http;
+}
+
+struct kvt__http_origin *
+origin_at(struct kvt__http *http, const char *host, uint16_t port, bool tls)
+{
+    struct kvt__http_target target = { .host = host, .port = port, .tls = tls };
+    struct kvt__http_origin *origin;
+
+    assert_int_equal(kvt__http_origin(http, &target, &origin), 0);
+    return origin;
+}
+
+struct kvt__http_origin *
+origin_of(struct kvt__http *http, const struct script *script)
+{
+    return origin_at(http, "127.0.0.1", script->port, script->tls != NULL);
+}
