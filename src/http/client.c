@@ -41,10 +41,15 @@ free_http(struct kvt__http *http)
 {
     for (unsigned i = 0; i < http->n_threads; i++)
         fini_thread(&http->threads[i]);
+    kvt__http_tls_close(http);
     for (struct kvt__http_origin *o = http->origins, *next; o; o = next) {
         next = o->next;
         free_origin(o);
     }
+    kvt__http_proxy_close(&http->http_proxy);
+    kvt__http_proxy_close(&http->https_proxy);
+    free(http->ca_file);
+    free(http->no_proxy);
     pthread_cond_destroy(&http->dns_work);
     pthread_mutex_destroy(&http->dns_lock);
     pthread_mutex_destroy(&http->lock);
@@ -86,6 +91,21 @@ join_threads(struct kvt__http *http, unsigned n)
         pthread_join(http->threads[i].id, NULL);
 }
 
+static int
+copy_params(struct kvt__http *http, const struct kvt__http_params *params)
+{
+    int err = kvt__http_proxy_open("http_proxy", params->http_proxy, &http->http_proxy);
+
+    if (!err)
+        err = kvt__http_proxy_open("https_proxy", params->https_proxy, &http->https_proxy);
+    http->no_verify = params->no_verify;
+    http->ca_file = params->ca_file ? strdup(params->ca_file) : NULL;
+    http->no_proxy = params->no_proxy ? strdup(params->no_proxy) : NULL;
+    if ((params->ca_file && !http->ca_file) || (params->no_proxy && !http->no_proxy))
+        return kvt__fail(ENOMEM, "an HTTP client");
+    return err;
+}
+
 int
 kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out)
 {
@@ -107,6 +127,7 @@ kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out)
         http->threads[i].epoll = http->threads[i].event = -1;
         pthread_mutex_init(&http->threads[i].lock, NULL);
     }
+    err = copy_params(http, params);
     for (unsigned i = 0; i < n && !err; i++)
         err = init_thread(&http->threads[i]);
     while (!err && started < n) {
@@ -174,6 +195,23 @@ make_label(const char *host, uint16_t port)
     return n < 0 ? NULL : label;
 }
 
+/* An address that was asked for goes before a proxy. */
+static void
+choose_way(struct kvt__http_origin *o)
+{
+    struct kvt__http *http = o->http;
+    const struct kvt__http_proxy *proxy = o->tls ? &http->https_proxy : &http->http_proxy;
+
+    o->connect_port = o->port;
+    if (!o->address && proxy->host && !kvt__http_no_proxy(http->no_proxy, o->host)) {
+        o->proxy = proxy;
+        o->connect_port = proxy->port;
+    }
+    o->connect_name = bare_host(o->address ? o->address
+                                : o->proxy ? proxy->host
+                                           : o->host);
+}
+
 static struct kvt__http_origin *
 new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *host)
 {
@@ -185,11 +223,11 @@ new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *
     }
     o->http = http;
     o->host = host;
-    o->port = o->connect_port = target->port;
+    o->port = target->port;
     o->tls = target->tls;
     o->label = make_label(host, target->port);
     o->address = target->address ? strdup(target->address) : NULL;
-    o->connect_name = bare_host(target->address ? target->address : host);
+    choose_way(o);
     if (!o->label || !o->connect_name || (target->address && !o->address)) {
         free_origin(o);
         return NULL;
@@ -205,25 +243,26 @@ kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
 {
     char *host = bare_host(target->host);
     struct kvt__http_origin *o;
+    int err = 0;
 
-    if (target->tls) {
-        free(host);
-        return kvt__fail(ENOTSUP, "TLS to %s", target->host);
-    }
     if (!host)
         return kvt__fail(ENOMEM, "the host %s", target->host);
     pthread_mutex_lock(&http->lock);
     for (o = http->origins; o && !is_origin(o, target, host); o = o->next)
         continue;
-    if (o) {
+    if (!o && target->tls)
+        err = kvt__http_tls_open(http);
+    if (o || err) {
         free(host);
     } else if ((o = new_origin(http, target, host))) {
         o->next = http->origins;
         http->origins = o;
+    } else {
+        err = kvt__fail(ENOMEM, "the host %s", target->host);
     }
     pthread_mutex_unlock(&http->lock);
     *out = o;
-    return o ? 0 : kvt__fail(ENOMEM, "the host %s", target->host);
+    return err;
 }
 
 /* ------------------------------------------------------------------- requests */
@@ -293,6 +332,7 @@ kvt__http_stats(struct kvt__http *http, struct kvt__http_stats *out)
         .connections = atomic_load(&http->n_connections),
         .open = atomic_load(&http->n_open),
         .requests = atomic_load(&http->n_requests),
+        .resumed = atomic_load(&http->n_resumed),
         .hedges = atomic_load(&http->n_hedges),
     };
 }

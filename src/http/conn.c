@@ -16,6 +16,7 @@
 static void
 close_socket(struct kvt__http_conn *conn)
 {
+    kvt__http_tls_end(conn);
     if (conn->fd >= 0)
         close(conn->fd);
     conn->fd = -1;
@@ -139,6 +140,10 @@ step(struct kvt__http_conn *conn)
         return kvt__http_connect(conn);
     case KVT__HTTP_CONNECT:
         return kvt__http_connected(conn);
+    case KVT__HTTP_TUNNEL:
+        return kvt__http_tunnel(conn);
+    case KVT__HTTP_HANDSHAKE:
+        return kvt__http_handshake(conn);
     case KVT__HTTP_ANSWER:
         return kvt__http_exchange(conn);
     case KVT__HTTP_BODY:
@@ -154,16 +159,32 @@ step(struct kvt__http_conn *conn)
     }
 }
 
+static bool
+wants_to_write(const struct kvt__http_conn *conn)
+{
+    switch (conn->state) {
+    case KVT__HTTP_CONNECT:
+        return true;
+    case KVT__HTTP_TUNNEL:
+        return conn->out_sent < conn->out_bytes;
+    case KVT__HTTP_ANSWER:
+        return conn->want_write ||
+               (kvt__http_sending(conn) &&
+                !(conn->hold_body && conn->out_sent == conn->out_bytes));
+    default:
+        return conn->want_write;
+    }
+}
+
 static void
 watch(struct kvt__http_conn *conn)
 {
-    struct epoll_event e = { .events = EPOLLIN, .data.ptr = conn };
+    struct epoll_event e = { .data.ptr = conn };
 
     if (conn->fd < 0)
         return;
-    if (conn->state == KVT__HTTP_CONNECT)
-        e.events = EPOLLOUT;
-    else if (conn->state == KVT__HTTP_ANSWER && kvt__http_sending(conn) && !conn->hold_body)
+    e.events = conn->state == KVT__HTTP_CONNECT ? 0 : EPOLLIN;
+    if (wants_to_write(conn))
         e.events |= EPOLLOUT;
     if (e.events == conn->events)
         return;
@@ -256,9 +277,12 @@ kvt__http_connected(struct kvt__http_conn *conn)
     if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &err, &size) < 0)
         err = errno;
     if (!err && !getpeername(conn->fd, &peer.to.sa, &peer_size)) {
-        conn->progress_ns = kvt__now_ns();
-        int begun = kvt__http_send_begin(conn);
-        return begun < 0 ? begun : 1;
+        if (!conn->origin->tls)
+            return kvt__http_opened(conn);
+        if (!conn->origin->proxy)
+            return kvt__http_tls_start(conn);
+        set_state(conn, KVT__HTTP_TUNNEL);
+        return kvt__http_tunnel_begin(conn);
     }
     if (!err && !late)
         return 0;
@@ -266,6 +290,23 @@ kvt__http_connected(struct kvt__http_conn *conn)
     if (kvt__http_bad_address(conn) <= ++conn->n_tried)
         return kvt__fail(err ? err : ETIMEDOUT, "connect to %s", conn->origin->label);
     return kvt__http_connect(conn);
+}
+
+int
+kvt__http_tls_start(struct kvt__http_conn *conn)
+{
+    set_state(conn, KVT__HTTP_HANDSHAKE);
+    return kvt__http_tls_begin(conn);
+}
+
+int
+kvt__http_opened(struct kvt__http_conn *conn)
+{
+    int err;
+
+    set_state(conn, KVT__HTTP_ANSWER);
+    err = kvt__http_send_begin(conn);
+    return err < 0 ? err : 1;
 }
 
 /* ----------------------------------------------------------- made and taken */
@@ -276,6 +317,8 @@ kvt__http_conn_quiet(struct kvt__http_conn *conn)
 {
     char byte;
 
+    if (conn->ssl)
+        return kvt__http_tls_quiet(conn);
     return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
@@ -294,6 +337,8 @@ take_idle(struct kvt__http_thread *t, const struct kvt__http_origin *origin)
         kvt__http_unlink_conn(&t->idle, c);
         kvt__http_link_conn(&t->busy, c);
         kvt__http_time_clear(&t->times, &c->time);
+        if (c->ssl)
+            kvt__http_tls_rest(c, false);
         c->reused = true;
         return c;
     }
@@ -379,6 +424,8 @@ kvt__http_conn_release(struct kvt__http_conn *conn)
     explicit_bzero(conn->out, conn->out_bytes);
     conn->out_bytes = conn->out_sent = 0;
     kvt__http_set_lowat(conn, 0);
+    if (conn->ssl)
+        kvt__http_tls_rest(conn, true);
     kvt__http_unlink_conn(&t->busy, conn);
     kvt__http_link_conn(&t->idle, conn);
     set_state(conn, KVT__HTTP_IDLE);

@@ -242,10 +242,10 @@ read_size(struct kvt__http_chunks *c, char byte)
     int digit = hex(byte);
 
     if (digit >= 0) {
-        if (c->data >> 59) /* no sum of such sizes overflows either */
+        if (c->size >> 59) /* nobody has so much */
             return false;
-        c->data = c->data << 4 | (unsigned)digit;
-        c->digits = 1;
+        c->size = c->size << 4 | (unsigned)digit;
+        c->digits = true;
         return true;
     }
     c->state = byte == '\r' ? SIZE_LF : EXTENSION;
@@ -270,7 +270,8 @@ read_byte(struct kvt__http_chunks *c, char byte)
     case EXTENSION:
         return skip(c, byte, SIZE_LF);
     case SIZE_LF:
-        c->state = c->data ? DATA : TRAILER;
+        c->state = c->size ? DATA : TRAILER;
+        c->data = c->size;
         return byte == '\n';
     case DATA: /* the caller has taken it */
     case DATA_CR:
@@ -278,7 +279,8 @@ read_byte(struct kvt__http_chunks *c, char byte)
         return byte == '\r';
     case DATA_LF:
         c->state = SIZE;
-        c->digits = 0;
+        c->digits = false;
+        c->size = 0;
         c->skipped = 0;
         return byte == '\n';
     case TRAILER:

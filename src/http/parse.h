@@ -22,10 +22,11 @@ ssize_t kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_answe
 
 /* A chunked body.  Begins as zeros. */
 struct kvt__http_chunks {
-    uint64_t data;   /* bytes of the body that come next */
-    bool done;       /* all has come */
+    uint64_t data;    /* bytes of the body that come next */
+    bool done;        /* all has come */
+    bool digits;
     uint8_t state;
-    uint8_t digits;
+    uint64_t size;    /* as far as it was read */
     uint32_t skipped; /* of extensions and trailers */
 };
 

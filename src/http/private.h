@@ -6,10 +6,12 @@
 #define KVT_HTTP_PRIVATE_H
 
 #include <netinet/in.h>
+#include <openssl/ssl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -38,6 +40,12 @@ struct kvt__http_address {
     int64_t bad_until_ns; /* did not connect */
 };
 
+struct kvt__http_proxy {
+    char *host; /* NULL: there is none */
+    uint16_t port;
+    char *authorization; /* NULL: none is asked for */
+};
+
 struct kvt__http_origin {
     struct kvt__http *http;
     struct kvt__http_origin *next;
@@ -47,6 +55,8 @@ struct kvt__http_origin {
     uint16_t port;
     bool tls;
 
+    const struct kvt__http_proxy *proxy; /* NULL: none between */
+    SSL_SESSION *session; /* to be resumed; under http->lock */
     char *connect_name; /* what is connected to */
     uint16_t connect_port;
     bool literal;       /* it is an address */
@@ -66,6 +76,8 @@ struct kvt__http_origin {
 enum kvt__http_state {
     KVT__HTTP_RESOLVE, /* waits for the name */
     KVT__HTTP_CONNECT,
+    KVT__HTTP_TUNNEL,  /* asks the proxy to connect */
+    KVT__HTTP_HANDSHAKE,
     KVT__HTTP_ANSWER,  /* sends, and reads the head */
     KVT__HTTP_BODY,
     KVT__HTTP_DRAIN,   /* reads what nobody wants */
@@ -81,7 +93,10 @@ struct kvt__http_conn {
     struct kvt__http_conn *next, *prev;
     enum kvt__http_state state;
     int fd;
+    SSL *ssl;            /* NULL: plain, or not yet */
     uint32_t events;     /* epoll looks for */
+    bool want_write;     /* TLS does, to go on */
+    bool broken;         /* TLS is */
     bool readable;       /* so it said */
     bool reused;
     bool any;            /* byte came since the head was written */
@@ -113,9 +128,15 @@ struct kvt__http_conn {
  * -errno with a sentence. */
 int kvt__http_connect(struct kvt__http_conn *conn);
 int kvt__http_connected(struct kvt__http_conn *conn);
+int kvt__http_tunnel(struct kvt__http_conn *conn);
+int kvt__http_handshake(struct kvt__http_conn *conn);
 int kvt__http_exchange(struct kvt__http_conn *conn);
 int kvt__http_receive_body(struct kvt__http_conn *conn);
 int kvt__http_drain(struct kvt__http_conn *conn);
+
+/* The same, where such a step begins: TLS, and what is sent through it. */
+int kvt__http_tls_start(struct kvt__http_conn *conn);
+int kvt__http_opened(struct kvt__http_conn *conn);
 
 /* One for the request, kept or new; the request may end meanwhile.  slot: of
  * req->own.conn.  fresh: only a new one. */
@@ -132,7 +153,7 @@ void kvt__http_conn_rearm(struct kvt__http_conn *conn);
 
 /* Write the head, and all its state to that before. */
 int kvt__http_send_begin(struct kvt__http_conn *conn);
-int kvt__http_send(struct kvt__http_conn *conn);
+void kvt__http_send(struct kvt__http_conn *conn);
 bool kvt__http_sending(const struct kvt__http_conn *conn);
 
 /* Bytes, 0: none now, -errno with a sentence. */
@@ -192,8 +213,12 @@ struct kvt__http_thread {
 
 struct kvt__http {
     unsigned n_threads, max_per_thread;
-    pthread_mutex_t lock; /* of the list of origins */
+    bool no_verify;
+    char *ca_file, *no_proxy; /* NULL: none */
+    struct kvt__http_proxy http_proxy, https_proxy;
+    pthread_mutex_t lock; /* of the list of origins, of their sessions, of tls */
     struct kvt__http_origin *origins;
+    SSL_CTX *tls; /* once an origin wanted it */
 
     pthread_mutex_t dns_lock;
     pthread_cond_t dns_work;
@@ -201,7 +226,7 @@ struct kvt__http {
     pthread_t dns_thread;
     bool dns_started, dns_stop;
 
-    atomic_uint_fast64_t n_connections, n_open, n_requests, n_hedges;
+    atomic_uint_fast64_t n_connections, n_open, n_requests, n_hedges, n_resumed;
     struct kvt__http_thread threads[];
 };
 
@@ -209,6 +234,27 @@ void *kvt__http_thread_main(void *arg);
 void kvt__http_wake(struct kvt__http_thread *thread);
 void kvt__http_link_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
 void kvt__http_unlink_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
+
+/* -------------------------------------------------------------- TLS, proxies */
+
+int kvt__http_tls_open(struct kvt__http *http);
+void kvt__http_tls_close(struct kvt__http *http);
+int kvt__http_tls_begin(struct kvt__http_conn *conn);
+ssize_t kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n);
+ssize_t kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts,
+                           size_t n_parts);
+bool kvt__http_tls_quiet(struct kvt__http_conn *conn);
+void kvt__http_tls_rest(struct kvt__http_conn *conn, bool rest);
+void kvt__http_tls_end(struct kvt__http_conn *conn);
+
+/* name: of the setting, for messages. */
+int kvt__http_proxy_open(const char *name, const char *value, struct kvt__http_proxy *out);
+void kvt__http_proxy_close(struct kvt__http_proxy *proxy);
+bool kvt__http_no_proxy(const char *list, const char *host);
+/* Rewrite a head of n bytes.  Its new length, or -errno with a sentence. */
+int kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n,
+                         size_t room);
+int kvt__http_tunnel_begin(struct kvt__http_conn *conn);
 
 /* --------------------------------------------------------------- resolving */
 

@@ -22,12 +22,13 @@ kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n)
     ssize_t got;
 
     do
-        got = recv(conn->fd, to, n, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got > 0) {
+        got = conn->ssl ? kvt__http_tls_recv(conn, to, n)
+                        : recv(conn->fd, to, n, MSG_DONTWAIT);
+    while (!conn->ssl && got < 0 && errno == EINTR);
+    if (got > 0)
         conn->progress_ns = kvt__now_ns();
+    if (got > 0 || conn->ssl)
         return got;
-    }
     if (got < 0 && errno == EAGAIN)
         return 0;
     conn->lost = true;
@@ -357,9 +358,9 @@ kvt__http_exchange(struct kvt__http_conn *conn)
 
     if (conn->in_bytes && (err = read_head(conn)))
         return err;
-    err = kvt__http_send(conn);
-    if (err || !conn->readable)
-        return err;
+    kvt__http_send(conn);
+    if (!conn->readable)
+        return 0;
     err = receive_head(conn);
     conn->readable = err > 0;
     return err;

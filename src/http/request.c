@@ -122,6 +122,10 @@ what_it_did(const struct kvt__http_request *req)
         return "its name was being resolved";
     case KVT__HTTP_CONNECT:
         return "it was being connected to";
+    case KVT__HTTP_TUNNEL:
+        return "its proxy was being asked";
+    case KVT__HTTP_HANDSHAKE:
+        return "TLS was being set up";
     case KVT__HTTP_ANSWER:
         return kvt__http_sending(conn) ? "the request was being sent"
                                        : "there was no answer";

@@ -15,6 +15,8 @@ kvt__http_send_begin(struct kvt__http_conn *conn)
     struct kvt__http_request *req = conn->req;
     int n = req->write_head(req, conn->out, sizeof conn->out);
 
+    if (n >= 0 && req->origin->proxy && !req->origin->tls)
+        n = kvt__http_proxy_head(req->origin, conn->out, (size_t)n, sizeof conn->out);
     if (n < 0)
         return n;
     conn->out_bytes = (size_t)n;
@@ -51,33 +53,32 @@ send_some(struct kvt__http_conn *conn)
     struct msghdr message = { .msg_iov = &parts[first], .msg_iovlen = last + 1 - first };
     ssize_t n;
 
+    if (conn->ssl)
+        return kvt__http_tls_send(conn, message.msg_iov, message.msg_iovlen);
     do
         n = sendmsg(conn->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n >= 0 ? n : errno == EAGAIN ? 0 : -errno;
 }
 
-/* 0: all is sent that may be, or no more goes in now.  A failure is not one yet: the
- * server may have answered before it closed. */
-int
+/* One call takes all that the kernel has room for; then comes a look at what the server
+ * says.  A failure is not one yet: it may have answered before it closed. */
+void
 kvt__http_send(struct kvt__http_conn *conn)
 {
-    while (kvt__http_sending(conn) &&
-           !(conn->hold_body && conn->out_sent == conn->out_bytes)) {
-        ssize_t n = send_some(conn);
-        size_t head = conn->out_bytes - conn->out_sent;
+    size_t head = conn->out_bytes - conn->out_sent;
+    ssize_t n;
 
-        if (n < 0) {
-            conn->send_failed = conn->readable = true;
-            return 0;
-        }
-        if (!n)
-            return 0;
+    if (!kvt__http_sending(conn) || (conn->hold_body && !head))
+        return;
+    n = send_some(conn);
+    if (n < 0) {
+        conn->send_failed = conn->readable = true;
+    } else if (n) {
         conn->progress_ns = kvt__now_ns();
         if ((size_t)n < head)
             head = (size_t)n;
         conn->out_sent += head;
         conn->body_sent += (size_t)n - head;
     }
-    return 0;
 }

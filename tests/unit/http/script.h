@@ -76,6 +76,7 @@ struct ask {
     struct kvt__http_head seen;
     int64_t length;
     size_t next_at; /* received() came in order up to here */
+    unsigned char small[16]; /* place for an answer */
     sem_t done;
 };
 

@@ -4,6 +4,7 @@
 #include "unit/http/script.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -319,7 +320,7 @@ play_early(struct peer *p)
 {
     peer_head(p);
     peer_send(p, "HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\ndenied");
-    peer_gone(p);
+    sem_wait(&p->script->go);
 }
 
 static void
@@ -339,8 +340,11 @@ an_early_answer_stops_the_sending(void **state)
         assert_int_equal(ask_run(http, &ask), 0);
         assert_int_equal(ask.req.http_status, 403);
         assert_memory_equal(into, "denied", 6);
+        assert_true(ask.req.early);
         assert_int_equal(server.n_accepted, i);
     }
+    sem_post(&server.go);
+    sem_post(&server.go);
     end();
     free(body);
 }
@@ -396,6 +400,7 @@ a_refusal_instead_of_100_saves_the_body(void **state)
     assert_int_equal(ask_run(http, &ask), 0);
     assert_int_equal(ask.req.http_status, 403);
     assert_true(ask.req.early);
+    sem_post(&server.go);
     end();
 }
 

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Proxies: which origins they are for, as curl decides, and how they are asked.  Their
+ * passwords are in no message. */
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "http/private.h"
+
+/* -------------------------------------------------------------------- settings */
+
+static int
+hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+}
+
+/* USER:PASSWORD, percent-encoded, in place. */
+static size_t
+decode(char *text)
+{
+    char *to = text;
+
+    for (const char *at = text; *at; at++) {
+        if (*at == '%' && isxdigit((unsigned char)at[1]) && isxdigit((unsigned char)at[2])) {
+            *to++ = (char)(hex(at[1]) << 4 | hex(at[2]));
+            at += 2;
+        } else {
+            *to++ = *at;
+        }
+    }
+    return (size_t)(to - text);
+}
+
+/* The value of Proxy-Authorization; NULL: no memory. */
+static char *
+authorization(char *user)
+{
+    size_t n = decode(user);
+    char *text = malloc(7 + 4 * ((n + 2) / 3));
+
+    if (!text)
+        return NULL;
+    memcpy(text, "Basic ", 6);
+    EVP_EncodeBlock((unsigned char *)text + 6, (const unsigned char *)user, (int)n);
+    explicit_bzero(user, n);
+    return text;
+}
+
+/* HOST:PORT, IPv6 in brackets. */
+static int
+read_host(struct kvt__http_proxy *proxy, char *text)
+{
+    char *colon = strrchr(text, ':'), *end;
+    unsigned long port;
+
+    if (!colon || colon == text || strchr(colon, ']') || !isdigit((unsigned char)colon[1]))
+        return -EINVAL;
+    port = strtoul(colon + 1, &end, 10);
+    if (*end || !port || port > UINT16_MAX)
+        return -EINVAL;
+    *colon = '\0';
+    if (*text == '[' && colon[-1] == ']') {
+        colon[-1] = '\0';
+        text++;
+    } else if (strpbrk(text, "[]:/ ")) {
+        return -EINVAL;
+    }
+    proxy->port = (uint16_t)port;
+    proxy->host = strdup(text);
+    return proxy->host ? 0 : -ENOMEM;
+}
+
+static int
+read_proxy(struct kvt__http_proxy *proxy, char *text)
+{
+    char *at = strstr(text, "://"), *user;
+
+    if (at) {
+        if (strncasecmp(text, "http:", 5))
+            return -EINVAL;
+        text = at + 3;
+    }
+    text[strcspn(text, "/")] = '\0';
+    user = strrchr(text, '@');
+    if (user) {
+        *user = '\0';
+        proxy->authorization = authorization(text);
+        if (!proxy->authorization)
+            return -ENOMEM;
+        text = user + 1;
+    }
+    return read_host(proxy, text);
+}
+
+int
+kvt__http_proxy_open(const char *name, const char *value, struct kvt__http_proxy *out)
+{
+    char *text;
+    size_t n;
+    int err;
+
+    if (!value || !*value)
+        return 0;
+    text = strdup(value);
+    if (!text)
+        return kvt__fail(ENOMEM, "%s", name);
+    n = strlen(text);
+    err = read_proxy(out, text);
+    explicit_bzero(text, n);
+    free(text);
+    if (err == -EINVAL)
+        return kvt__fail(EINVAL, "%s: it is not [http://][USER:PASSWORD@]HOST:PORT.", name);
+    return err ? kvt__fail(ENOMEM, "%s", name) : 0;
+}
+
+void
+kvt__http_proxy_close(struct kvt__http_proxy *proxy)
+{
+    free(proxy->host);
+    if (proxy->authorization)
+        explicit_bzero(proxy->authorization, strlen(proxy->authorization));
+    free(proxy->authorization);
+}
+
+/* -------------------------------------------------------------------- exceptions */
+
+static bool
+same_bits(const unsigned char *a, const unsigned char *b, unsigned n)
+{
+    if (memcmp(a, b, n / 8))
+        return false;
+    return !(n % 8) || !((a[n / 8] ^ b[n / 8]) >> (8 - n % 8));
+}
+
+/* ADDRESS or ADDRESS/BITS. */
+static bool
+in_network(const char *host, char *network)
+{
+    unsigned char a[16], b[16];
+    char *slash = strchr(network, '/'), *end;
+    int family = strchr(host, ':') ? AF_INET6 : AF_INET;
+    unsigned long all = family == AF_INET ? 32 : 128, bits = all;
+
+    if (slash) {
+        if (!isdigit((unsigned char)slash[1]))
+            return false;
+        bits = strtoul(slash + 1, &end, 10);
+        if (*end || bits > all)
+            return false;
+        *slash = '\0';
+    }
+    if (inet_pton(family, host, a) != 1 || inet_pton(family, network, b) != 1)
+        return false;
+    return same_bits(a, b, (unsigned)bits);
+}
+
+static bool
+in_domain(const char *host, const char *domain)
+{
+    size_t n = strlen(host), m = strlen(domain);
+
+    if (m > n || strcasecmp(host + n - m, domain))
+        return false;
+    return m == n || host[n - m - 1] == '.';
+}
+
+static bool
+is_excepted(const char *host, char *entry)
+{
+    size_t n = strlen(entry);
+    struct kvt__http_address address;
+
+    if (n > 1 && *entry == '[' && entry[n - 1] == ']') {
+        entry[n - 1] = '\0';
+        return in_network(host, entry + 1);
+    }
+    if (kvt__http_literal(host, 0, &address))
+        return in_network(host, entry);
+    entry += *entry == '.';
+    n = strlen(entry);
+    if (n && entry[n - 1] == '.')
+        entry[n - 1] = '\0';
+    return *entry && in_domain(host, entry);
+}
+
+/* no_proxy, as curl's: names with their domains, addresses, networks; "*": all. */
+bool
+kvt__http_no_proxy(const char *list, const char *host)
+{
+    char entry[256], name[256];
+    size_t n = strlen(host);
+
+    if (!list)
+        return false;
+    if (!strcmp(list, "*"))
+        return true;
+    n -= n && host[n - 1] == '.';
+    snprintf(name, sizeof name, "%.*s", (int)(n < 255 ? n : 255), host);
+    for (const char *at = list; *at; at += n) {
+        at += strspn(at, ", \t");
+        n = strcspn(at, ", \t");
+        if (!n || n >= sizeof entry)
+            continue;
+        memcpy(entry, at, n);
+        entry[n] = '\0';
+        if (is_excepted(name, entry))
+            return true;
+    }
+    return false;
+}
+
+/* ----------------------------------------------------------------------- asking */
+
+/* A request in the form for a proxy: its target begins with the origin. */
+int
+kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n, size_t room)
+{
+    const char *auth = o->proxy->authorization;
+    char *target = memchr(head, ' ', n), *fields = memmem(head, n, "\r\n", 2);
+    size_t m = strlen(o->label) + 7, k = auth ? strlen(auth) + 23 : 0;
+
+    if (!target || !fields || target[1] != '/')
+        return kvt__fail(EINVAL, "a request for %s whose target is no path.", o->label);
+    if (m + k > room - n)
+        return kvt__fail(EMSGSIZE, "a request for %s has a head too long for a proxy.",
+                         o->label);
+    target++;
+    fields += 2;
+    memmove(fields + m + k, fields, n - (size_t)(fields - head));
+    if (auth) {
+        memcpy(fields + m, "Proxy-Authorization: ", 21);
+        memcpy(fields + m + 21, auth, k - 23);
+        memcpy(fields + m + k - 2, "\r\n", 2);
+    }
+    memmove(target + m, target, (size_t)(fields - target));
+    memcpy(target, "http://", 7);
+    memcpy(target + 7, o->label, m - 7);
+    return (int)(n + m + k);
+}
+
+int
+kvt__http_tunnel_begin(struct kvt__http_conn *conn)
+{
+    const struct kvt__http_origin *o = conn->origin;
+    const char *auth = o->proxy->authorization;
+    int n = snprintf(conn->out, sizeof conn->out, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n"
+                     "%s%s%s\r\n", o->label, o->label, auth ? "Proxy-Authorization: " : "",
+                     auth ? auth : "", auth ? "\r\n" : "");
+
+    if (n < 0 || (size_t)n >= sizeof conn->out)
+        return kvt__fail(EMSGSIZE, "the proxy's user and password are too long.");
+    conn->out_bytes = (size_t)n;
+    conn->out_sent = conn->in_bytes = 0;
+    return 1;
+}
+
+static int
+read_tunnel(struct kvt__http_conn *conn)
+{
+    struct kvt__http_answer answer;
+    const char *wrong, *who = conn->origin->label;
+    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, &answer, &wrong);
+
+    if (n < 0)
+        return kvt__fail(EPROTO, "the proxy for %s: %s.", who, wrong);
+    if (!n)
+        return conn->in_bytes < sizeof conn->in
+                   ? 0
+                   : kvt__fail(EPROTO, "the proxy for %s: its answer is too long.", who);
+    if (answer.head.status / 100 == 1) {
+        conn->in_bytes -= (size_t)n;
+        memmove(conn->in, conn->in + n, conn->in_bytes);
+        return conn->in_bytes ? read_tunnel(conn) : 0;
+    }
+    if (answer.head.status / 100 != 2)
+        return kvt__fail(answer.head.status == 407 ? EACCES : EHOSTUNREACH,
+                         "the proxy refuses to connect to %s: status %d.", who,
+                         answer.head.status);
+    if (conn->in_bytes != (size_t)n)
+        return kvt__fail(EPROTO, "the proxy for %s: bytes before the server can have sent "
+                         "any.", who);
+    return 1;
+}
+
+int
+kvt__http_tunnel(struct kvt__http_conn *conn)
+{
+    ssize_t n;
+    int err = 0;
+
+    while (conn->out_sent < conn->out_bytes) {
+        n = send(conn->fd, conn->out + conn->out_sent, conn->out_bytes - conn->out_sent,
+                 MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN)
+            return 0;
+        if (n < 0)
+            return kvt__fail(errno, "send to the proxy for %s", conn->origin->label);
+        conn->out_sent += (size_t)n;
+        conn->progress_ns = kvt__now_ns();
+    }
+    while (!err) {
+        n = kvt__http_recv(conn, conn->in + conn->in_bytes,
+                           sizeof conn->in - conn->in_bytes);
+        if (n <= 0)
+            return (int)n;
+        conn->in_bytes += (size_t)n;
+        err = read_tunnel(conn);
+    }
+    return err < 0 ? err : kvt__http_tls_start(conn);
+}

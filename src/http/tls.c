@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * TLS by OpenSSL.  It reads 128 KiB of the socket at a time and decrypts record by record
+ * into the caller's memory.  Its socket calls may raise SIGPIPE, which the threads of
+ * this room block. */
+#include "http/private.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* OpenSSL 3.0 moves what is left over to the buffer's begin, so larger costs more. */
+#define READ_BUFFER_BYTES ((size_t)128 << 10)
+/* Encrypt so much before looking at what the server says. */
+#define SEND_BYTES ((size_t)1 << 20)
+
+/* ------------------------------------------------------------------ the context */
+
+/* OpenSSL's newest complaint, in its words. */
+static const char *
+complaint(void)
+{
+    unsigned long code = ERR_peek_last_error();
+    const char *text = code ? ERR_reason_error_string(code) : NULL;
+
+    return text ? text : "an error of OpenSSL without a name";
+}
+
+/* AES-128-GCM is the quickest; it comes first if the machine's policy has it at all. */
+static void
+prefer_aes_128(SSL_CTX *ctx)
+{
+    static const char first[] = "TLS_AES_128_GCM_SHA256";
+    STACK_OF(SSL_CIPHER) *ciphers = SSL_CTX_get_ciphers(ctx);
+    char list[512];
+    size_t n = sizeof first - 1;
+    bool found = false;
+
+    memcpy(list, first, sizeof first);
+    for (int i = 0; i < sk_SSL_CIPHER_num(ciphers); i++) {
+        const char *name = SSL_CIPHER_get_name(sk_SSL_CIPHER_value(ciphers, i));
+        size_t more = strlen(name) + 1;
+
+        if (strncmp(name, "TLS_", 4)) /* of TLS 1.2 */
+            continue;
+        if (!strcmp(name, first))
+            found = true;
+        else if (n + more < sizeof list)
+            n += (size_t)snprintf(list + n, sizeof list - n, ":%s", name);
+    }
+    if (found)
+        SSL_CTX_set_ciphersuites(ctx, list);
+}
+
+/* The newest ticket is for the next connection to the same origin. */
+static int
+keep_session(SSL *ssl, SSL_SESSION *session)
+{
+    const struct kvt__http_conn *conn = SSL_get_app_data(ssl);
+    struct kvt__http_origin *o = conn->origin;
+
+    pthread_mutex_lock(&o->http->lock);
+    SSL_SESSION *old = o->session;
+    o->session = session;
+    pthread_mutex_unlock(&o->http->lock);
+    SSL_SESSION_free(old);
+    return 1;
+}
+
+static int
+trust(SSL_CTX *ctx, const struct kvt__http *http)
+{
+    if (http->no_verify)
+        return 0;
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+    if (http->ca_file && SSL_CTX_load_verify_locations(ctx, http->ca_file, NULL) != 1)
+        return kvt__fail(EINVAL, "certificates of %s: %s.", http->ca_file, complaint());
+    if (!http->ca_file && SSL_CTX_set_default_verify_paths(ctx) != 1)
+        return kvt__fail(EINVAL, "certificates of the system: %s.", complaint());
+    return 0;
+}
+
+/* Under http->lock: for the first origin that wants it. */
+int
+kvt__http_tls_open(struct kvt__http *http)
+{
+    static const unsigned char alpn[] = "\x08http/1.1";
+    SSL_CTX *ctx;
+    int err;
+
+    if (http->tls)
+        return 0;
+    ERR_clear_error();
+    ctx = SSL_CTX_new(TLS_client_method());
+    if (!ctx)
+        return kvt__fail(ENOMEM, "TLS: %s.", complaint());
+    err = trust(ctx, http);
+    ERR_clear_error();
+    if (err) {
+        SSL_CTX_free(ctx);
+        return err;
+    }
+    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION |
+                                 SSL_OP_ENABLE_KTLS);
+    SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
+                              SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_alpn_protos(ctx, alpn, sizeof alpn - 1);
+    SSL_CTX_set_read_ahead(ctx, 1);
+    SSL_CTX_set_default_read_buffer_len(ctx, READ_BUFFER_BYTES);
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_CLIENT |
+                                            SSL_SESS_CACHE_NO_INTERNAL);
+    SSL_CTX_sess_set_new_cb(ctx, keep_session);
+    prefer_aes_128(ctx);
+    http->tls = ctx;
+    return 0;
+}
+
+void
+kvt__http_tls_close(struct kvt__http *http)
+{
+    for (struct kvt__http_origin *o = http->origins; o; o = o->next)
+        SSL_SESSION_free(o->session);
+    SSL_CTX_free(http->tls);
+}
+
+/* ------------------------------------------------------------------- failures */
+
+static int
+handshake_failed(struct kvt__http_conn *conn)
+{
+    const char *who = conn->origin->label;
+    long verified = SSL_get_verify_result(conn->ssl);
+
+    if (!conn->origin->http->no_verify && verified != X509_V_OK)
+        return kvt__fail(EKEYREJECTED, "%s: its certificate is not accepted: %s.", who,
+                         X509_verify_cert_error_string(verified));
+    return kvt__fail(EPROTO, "TLS with %s: %s.", who, complaint());
+}
+
+/* After a call that did nothing: 0: it waits for the socket; -errno with a sentence. */
+static int
+failure(struct kvt__http_conn *conn, int result)
+{
+    int saved = errno;
+    const char *who = conn->origin->label;
+
+    switch (SSL_get_error(conn->ssl, result)) {
+    case SSL_ERROR_WANT_WRITE:
+        conn->want_write = true;
+        return 0;
+    case SSL_ERROR_WANT_READ:
+        return 0;
+    case SSL_ERROR_ZERO_RETURN:
+        conn->lost = conn->eof = true;
+        return kvt__fail(ECONNRESET, "%s closed the connection before it answered.", who);
+    case SSL_ERROR_SYSCALL:
+        conn->lost = true;
+        return kvt__fail(saved ? saved : ECONNRESET, "TLS with %s", who);
+    default:
+        if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
+            conn->lost = true;
+            return kvt__fail(ECONNRESET, "%s closed the connection without ending TLS.",
+                             who);
+        }
+        conn->broken = true;
+        return handshake_failed(conn);
+    }
+}
+
+static void
+forget_errors(struct kvt__http_conn *conn)
+{
+    ERR_clear_error();
+    errno = 0;
+    conn->want_write = false;
+}
+
+/* ----------------------------------------------------------------- connections */
+
+static bool
+name_peer(SSL *ssl, const char *host)
+{
+    X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
+    struct kvt__http_address address;
+    char name[256];
+    size_t n = strlen(host);
+
+    if (kvt__http_literal(host, 0, &address))
+        return X509_VERIFY_PARAM_set1_ip_asc(param, host) == 1;
+    n -= n > 1 && host[n - 1] == '.';
+    if (n >= sizeof name)
+        return false;
+    memcpy(name, host, n);
+    name[n] = '\0';
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
+}
+
+int
+kvt__http_tls_begin(struct kvt__http_conn *conn)
+{
+    struct kvt__http_origin *o = conn->origin;
+
+    ERR_clear_error();
+    conn->ssl = SSL_new(o->http->tls);
+    if (!conn->ssl || SSL_set_fd(conn->ssl, conn->fd) != 1 ||
+        !name_peer(conn->ssl, o->host))
+        return kvt__fail(ENOMEM, "TLS with %s: %s.", o->label, complaint());
+    SSL_set_app_data(conn->ssl, conn);
+    pthread_mutex_lock(&o->http->lock);
+    if (o->session)
+        SSL_set_session(conn->ssl, o->session);
+    pthread_mutex_unlock(&o->http->lock);
+    SSL_set_connect_state(conn->ssl);
+    return 1;
+}
+
+int
+kvt__http_handshake(struct kvt__http_conn *conn)
+{
+    forget_errors(conn);
+    int result = SSL_do_handshake(conn->ssl);
+    if (result != 1)
+        return failure(conn, result);
+    if (SSL_session_reused(conn->ssl))
+        atomic_fetch_add(&conn->thread->http->n_resumed, 1);
+    return kvt__http_opened(conn);
+}
+
+/* Several records, until the place is full or the socket empty. */
+ssize_t
+kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n)
+{
+    size_t got = 0;
+
+    forget_errors(conn);
+    while (got < n) {
+        size_t some;
+        int result = SSL_read_ex(conn->ssl, (char *)to + got, n - got, &some);
+
+        if (result == 1)
+            got += some;
+        else if (got)
+            break; /* what it is shows again next time */
+        else
+            return failure(conn, result);
+    }
+    return (ssize_t)got;
+}
+
+/* Of two pieces, in turn.  Bytes, 0: none now, -errno. */
+ssize_t
+kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts, size_t n_parts)
+{
+    size_t sent = 0;
+
+    forget_errors(conn);
+    for (size_t i = 0; i < n_parts; i++) {
+        for (size_t at = 0, some; at < parts[i].iov_len; at += some, sent += some) {
+            if (sent >= SEND_BYTES)
+                return (ssize_t)sent;
+            int result = SSL_write_ex(conn->ssl, (char *)parts[i].iov_base + at,
+                                      parts[i].iov_len - at, &some);
+            if (result != 1)
+                return sent ? (ssize_t)sent : failure(conn, result);
+        }
+    }
+    return (ssize_t)sent;
+}
+
+/* Nothing but tickets came. */
+bool
+kvt__http_tls_quiet(struct kvt__http_conn *conn)
+{
+    size_t n;
+    char byte;
+
+    forget_errors(conn);
+    return SSL_peek_ex(conn->ssl, &byte, 1, &n) != 1 &&
+           SSL_get_error(conn->ssl, 0) == SSL_ERROR_WANT_READ;
+}
+
+/* Idle connections need no buffers: the next look that finds nothing gives them back. */
+void
+kvt__http_tls_rest(struct kvt__http_conn *conn, bool rest)
+{
+    if (rest)
+        SSL_set_mode(conn->ssl, SSL_MODE_RELEASE_BUFFERS);
+    else
+        SSL_clear_mode(conn->ssl, SSL_MODE_RELEASE_BUFFERS);
+}
+
+void
+kvt__http_tls_end(struct kvt__http_conn *conn)
+{
+    if (!conn->ssl)
+        return;
+    ERR_clear_error();
+    if (SSL_is_init_finished(conn->ssl) && !conn->lost && !conn->broken)
+        SSL_shutdown(conn->ssl);
+    /* Without this its session would count as broken and not be resumed. */
+    SSL_set_shutdown(conn->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
+    SSL_free(conn->ssl);
+    ERR_clear_error();
+    conn->ssl = NULL;
+}
