@@ -30,4 +30,9 @@ void kvt__s3_chain_close(struct kvt__s3_chain *chain);
  * failed, and has no secret. */
 int kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out);
 
+/* Of the profile that counts: region, endpoint_url.  Reads files.  -ENOENT: it has no
+ * such text; all with a sentence. */
+int kvt__s3_profile_text(const struct kvt__s3_chain_params *params, const char *key,
+                         char *out, size_t room);
+
 #endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * AWS's profile files.  They are read again each time somebody asks: they are small, and
+ * other programs write new keys into them. */
+#include "tier/s3/credentials/profile.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tier/s3/credentials/private.h"
+
+#define MAX_FILE ((size_t)1 << 20)
+
+const char *
+kvt__s3_profile_name(const struct kvt__s3_chain_params *params, bool *named)
+{
+    const char *name = params->profile && *params->profile ? params->profile : NULL;
+
+    if (!name)
+        name = kvt__s3_variable(params, "AWS_PROFILE");
+    *named = name != NULL;
+    return name ? name : "default";
+}
+
+/* The path in the variable, else of the file in ~/.aws.  False: there is no home. */
+static bool
+path_of(const struct kvt__s3_chain_params *params, const char *variable, const char *file,
+        char out[PATH_MAX])
+{
+    const char *path = kvt__s3_variable(params, variable);
+    const char *home = kvt__s3_variable(params, "HOME");
+    bool at_home = !path || !strncmp(path, "~/", 2);
+    int n;
+
+    if (at_home && !home)
+        return false;
+    if (!path)
+        n = snprintf(out, PATH_MAX, "%s/.aws/%s", home, file);
+    else
+        n = snprintf(out, PATH_MAX, "%s%s", at_home ? home : "", path + at_home);
+    return n < PATH_MAX;
+}
+
+static int
+add_file(const struct kvt__s3_chain_params *params, const char *name, bool config,
+         struct kvt__s3_profile *profile)
+{
+    char path[PATH_MAX], *text;
+    size_t n;
+
+    if (!path_of(params, config ? "AWS_CONFIG_FILE" : "AWS_SHARED_CREDENTIALS_FILE",
+                 config ? "config" : "credentials", path))
+        return 0;
+    int err = kvt__s3_read_file(path, MAX_FILE, &text, &n);
+    if (err)
+        return err == -ENOENT || err == -ENOTDIR ? 0 : err;
+    err = kvt__s3_profile_add(profile, name, config, text, n);
+    kvt__s3_wipe(text);
+    return err;
+}
+
+int
+kvt__s3_profile_load(const struct kvt__s3_chain_params *params, const char *name,
+                     struct kvt__s3_profile *out)
+{
+    *out = (struct kvt__s3_profile){ 0 };
+    int err = add_file(params, name, true, out);
+    if (!err)
+        err = add_file(params, name, false, out);
+    if (err)
+        kvt__s3_profile_fini(out);
+    return err;
+}
+
+int
+kvt__s3_profile_text(const struct kvt__s3_chain_params *params, const char *key, char *out,
+                     size_t room)
+{
+    struct kvt__s3_profile profile;
+    bool named;
+    const char *name = kvt__s3_profile_name(params, &named);
+    int number = kvt__s3_profile_key(key);
+    int err = kvt__s3_profile_load(params, name, &profile);
+
+    if (err)
+        return err;
+    const char *value = number < 0 ? NULL : profile.value[number];
+    if (!value)
+        err = kvt__fail(ENOENT, "profile %s has no %s.", name, key);
+    else if ((size_t)snprintf(out, room, "%s", value) >= room)
+        err = kvt__fail(ENAMETOOLONG, "%s of profile %s is too long.", key, name);
+    kvt__s3_profile_fini(&profile);
+    return err;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Texts that are secrets or may have some: the environment, files. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "tier/s3/credentials/private.h"
+
+/* AWS's own are below 2 KiB, others' JWTs below 8. */
+#define MAX_TOKEN ((size_t)16 << 10)
+
+const char *
+kvt__s3_variable(const struct kvt__s3_chain_params *params, const char *name)
+{
+    const char *const *e = params->environment;
+    size_t n = strlen(name);
+
+    if (!e)
+        e = (const char *const *)environ;
+    for (; e && *e; e++)
+        if (!strncmp(*e, name, n) && (*e)[n] == '=')
+            return (*e)[n + 1] ? *e + n + 1 : NULL;
+    return NULL;
+}
+
+void
+kvt__s3_wipe(char *text)
+{
+    if (!text)
+        return;
+    explicit_bzero(text, strlen(text));
+    free(text);
+}
+
+/* A FIFO in its place must not stop us. */
+static int
+open_regular(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+    if (fd < 0)
+        return kvt__fail(errno, "open %s", path);
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return kvt__fail(EINVAL, "%s is no regular file.", path);
+    }
+    return fd;
+}
+
+/* The number of bytes read, at most max; -errno. */
+static ssize_t
+read_up_to(int fd, char *out, size_t max)
+{
+    size_t done = 0;
+
+    while (done < max) {
+        ssize_t got = read(fd, out + done, max - done);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -errno;
+        if (!got)
+            break;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+int
+kvt__s3_read_file(const char *path, size_t max, char **out, size_t *n)
+{
+    int fd = open_regular(path);
+    char *text;
+
+    if (fd < 0)
+        return fd;
+    if (!(text = malloc(max + 2))) {
+        close(fd);
+        return kvt__fail(ENOMEM, "read %s", path);
+    }
+    ssize_t got = read_up_to(fd, text, max + 1);
+    close(fd);
+    size_t bytes = got > 0 ? (size_t)got : 0;
+    text[bytes] = '\0';
+    int err = 0;
+    if (got < 0)
+        err = kvt__fail((int)-got, "read %s", path);
+    else if (bytes > max)
+        err = kvt__fail(EFBIG, "%s is longer than %zu bytes.", path, max);
+    else if (strlen(text) != bytes)
+        err = kvt__fail(EBADMSG, "%s is no text: it has zero bytes.", path);
+    if (err) {
+        explicit_bzero(text, bytes);
+        free(text);
+        return err;
+    }
+    *out = text;
+    if (n)
+        *n = bytes;
+    return 0;
+}
+
+int
+kvt__s3_read_token(const char *path, char **out)
+{
+    size_t n;
+    char *text;
+    int err = kvt__s3_read_file(path, MAX_TOKEN, &text, &n);
+
+    if (err)
+        return err;
+    while (n && strchr(" \t\r\n", text[n - 1]))
+        text[--n] = '\0';
+    size_t skip = strspn(text, " \t\r\n");
+    memmove(text, text + skip, n - skip);
+    explicit_bzero(text + n - skip, skip);
+    for (const char *p = text; *p && !err; p++)
+        if (*p <= ' ' || *p == 0x7f)
+            err = kvt__fail(EBADMSG, "%s has more than a token in it.", path);
+    if (!*text)
+        err = kvt__fail(EBADMSG, "%s is empty.", path);
+    if (err)
+        kvt__s3_wipe(text);
+    else
+        *out = text;
+    return err;
+}
+
+void
+kvt__s3_clean(char *text, size_t max)
+{
+    size_t n = 0;
+
+    for (; text[n] && text[n] != '\r' && text[n] != '\n' && n < max; n++)
+        if (text[n] < ' ' || text[n] > '~')
+            text[n] = '?';
+    text[n] = '\0';
+}

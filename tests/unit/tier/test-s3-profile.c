@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * AWS's profile files: what their text says, and which of them counts. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "files.h"
+#include "kvt-test.h"
+#include "temp-dir.h"
+
+#include "base/error.h"
+#include "tier/s3/credentials/private.h"
+#include "tier/s3/credentials/profile.h"
+
+/* In memory of just its size, so that a read behind it is seen. */
+static struct kvt__s3_profile
+read_text(const char *name, bool config, const char *text, size_t n)
+{
+    struct kvt__s3_profile profile = { 0 };
+    char *copy = malloc(n ? n : 1);
+
+    assert_non_null(copy);
+    memcpy(copy, text, n);
+    assert_int_equal(kvt__s3_profile_add(&profile, name, config, copy, n), 0);
+    free(copy);
+    return profile;
+}
+
+/* value: what the setting key of the profile is; NULL: it has none. */
+static void
+expect(const char *name, bool config, const char *text, const char *key, const char *value)
+{
+    struct kvt__s3_profile profile = read_text(name, config, text, strlen(text));
+    const char *got = profile.value[kvt__s3_profile_key(key)];
+
+    if (value && got)
+        assert_string_equal(got, value);
+    else
+        assert_true(value == got);
+    kvt__s3_profile_fini(&profile);
+}
+
+/* ----------------------------------------------------------------------- text */
+
+static void
+settings_belong_to_the_section_above(void **state)
+{
+    static const char text[] = "region = none\n[a]\nregion=ra\n[b]\nregion = rb\n";
+
+    (void)state;
+    expect("a", false, text, "region", "ra");
+    expect("b", false, text, "region", "rb");
+    expect("c", false, text, "region", NULL);
+    expect("a", false, text, "role_arn", NULL);
+}
+
+static void
+sections_of_one_name_are_one_and_the_last_setting_counts(void **state)
+{
+    static const char text[] = "[a]\nregion=1\nrole_arn=r\n[b]\nregion=2\n[a]\nregion=3\n";
+
+    (void)state;
+    expect("a", false, text, "region", "3");
+    expect("a", false, text, "role_arn", "r");
+}
+
+static void
+a_config_names_profiles_with_the_word(void **state)
+{
+    static const char text[] = "[default]\nregion=d\n[profile a]\nregion=a\n[b]\nregion=b\n"
+                               "[ profile \t \"two words\" ]\nregion=t\n"
+                               "[profilea]\nregion=x\n[sso-session a]\nregion=s\n"
+                               "[services a]\nregion=v\n[profile a b]\nregion=ab\n";
+
+    (void)state;
+    expect("default", true, text, "region", "d");
+    expect("a", true, text, "region", "a");
+    expect("b", true, text, "region", NULL);
+    expect("two words", true, text, "region", "t");
+    expect("profile a", false, text, "region", "a");
+    expect("default", true, "[profile default]\nregion=p\n", "region", "p");
+}
+
+static void
+blanks_remarks_and_unknown_lines_do_not_count(void **state)
+{
+    static const char text[] =
+        "# [a]\n; region=1\n[a] ; a remark\n  region = indented\n\tregion=too\n"
+        "s3 =\n  region = nested\nregion\t=  value with # a remark\nno setting\n[broken\n"
+        "aws_secret_access_key = with#and;inside=\nrole_arn = #\n= x\n\n"
+        "external_id =;y\n";
+
+    (void)state;
+    expect("a", false, text, "region", "value with");
+    expect("a", false, text, "aws_secret_access_key", NULL);
+    expect("a", false, "[a]\naws_secret_access_key = with#and;inside=\n",
+           "aws_secret_access_key", "with#and;inside=");
+    expect("a", false, "[a]\nrole_arn = #\nexternal_id =;y\n", "role_arn", NULL);
+    expect("a", false, "[a]\nrole_arn = #\nexternal_id =;y\n", "external_id", ";y");
+    expect("a", false, "[a]\nREGION=big\n", "region", "big");
+}
+
+static void
+other_systems_ends_of_lines_and_marks_are_read(void **state)
+{
+    (void)state;
+    expect("a", false, "\xef\xbb\xbf[a]\r\nregion = x\r\n", "region", "x");
+    expect("a", false, "[a]\nregion = at the end", "region", "at the end");
+    expect("a", false, "", "region", NULL);
+    expect("a", false, "[", "region", NULL);
+}
+
+static void
+an_empty_setting_takes_the_one_before_away(void **state)
+{
+    (void)state;
+    expect("a", false, "[a]\nregion=x\nregion=\n", "region", NULL);
+}
+
+static void
+zero_bytes_end_nothing(void **state)
+{
+    static const char text[] = "[a]\n\0region=0\nregion=x\0y\n[b\0]\nregion=z\n";
+    struct kvt__s3_profile profile = read_text("a", false, text, sizeof text - 1);
+
+    (void)state;
+    assert_string_equal(profile.value[KVT__PROFILE_REGION], "x");
+    kvt__s3_profile_fini(&profile);
+}
+
+/* ---------------------------------------------------------------------- files */
+
+struct fixture {
+    struct temp_dir dir;
+    char home[300], profile[64], credentials[400], config[400];
+    const char *environment[5];
+    struct kvt__s3_chain_params params;
+};
+
+static void
+put_home_file(const struct fixture *f, const char *name, const char *text)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/.aws/%s", f->dir.path, name);
+    write_file(path, text, strlen(text));
+}
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+    char path[512];
+
+    f = (struct fixture){ 0 };
+    temp_dir_make(&f.dir);
+    snprintf(path, sizeof path, "%s/.aws", f.dir.path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(f.home, sizeof f.home, "HOME=%s", f.dir.path);
+    f.environment[0] = f.home;
+    f.params.environment = f.environment;
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    temp_dir_remove(&f->dir);
+    return 0;
+}
+
+static const char *
+region(const struct fixture *f)
+{
+    static char text[64];
+    int err = kvt__s3_profile_text(&f->params, "region", text, sizeof text);
+
+    assert_true(!err || err == -ENOENT);
+    return err ? "none" : text;
+}
+
+static void
+the_profile_is_configured_or_of_the_environment_or_default(void **state)
+{
+    struct fixture *f = *state;
+
+    put_home_file(f, "config", "[default]\nregion=d\n[profile a]\nregion=a\n"
+                               "[profile b]\nregion=b\n");
+    assert_string_equal(region(f), "d");
+    f->environment[1] = "AWS_PROFILE=a";
+    assert_string_equal(region(f), "a");
+    f->params.profile = "b";
+    assert_string_equal(region(f), "b");
+    f->params.profile = "c";
+    assert_string_equal(region(f), "none");
+    f->environment[1] = "AWS_PROFILE=";
+    f->params.profile = "";
+    assert_string_equal(region(f), "d");
+}
+
+static void
+credentials_go_before_the_config(void **state)
+{
+    struct fixture *f = *state;
+    char text[64];
+
+    put_home_file(f, "config", "[default]\nregion=config\nendpoint_url=http://e\n");
+    put_home_file(f, "credentials", "[default]\nregion=credentials\n");
+    assert_string_equal(region(f), "credentials");
+    assert_int_equal(kvt__s3_profile_text(&f->params, "endpoint_url", text, sizeof text), 0);
+    assert_string_equal(text, "http://e");
+    assert_int_equal(kvt__s3_profile_text(&f->params, "endpoint_url", text, 8),
+                     -ENAMETOOLONG);
+    assert_int_equal(kvt__s3_profile_text(&f->params, "no_such_key", text, 8), -ENOENT);
+}
+
+static void
+files_are_where_the_environment_says(void **state)
+{
+    struct fixture *f = *state;
+
+    put_home_file(f, "config", "[default]\nregion=home\n");
+    put_home_file(f, "elsewhere", "[default]\nregion=elsewhere\n");
+    snprintf(f->config, sizeof f->config, "AWS_CONFIG_FILE=%s/.aws/elsewhere", f->dir.path);
+    f->environment[1] = f->config;
+    assert_string_equal(region(f), "elsewhere");
+    f->environment[1] = "AWS_CONFIG_FILE=~/.aws/elsewhere";
+    assert_string_equal(region(f), "elsewhere");
+    f->environment[1] = "AWS_CONFIG_FILE=/no/such/file";
+    assert_string_equal(region(f), "none");
+    f->environment[0] = "NO_HOME=1";
+    f->environment[1] = NULL;
+    assert_string_equal(region(f), "none");
+}
+
+/* A problem of a file is told by its name, nothing of its content. */
+static void
+what_is_no_profile_file_is_an_error(void **state)
+{
+    struct fixture *f = *state;
+    char path[512], text[64], *big = calloc(1, (1 << 20) + 1);
+
+    assert_non_null(big);
+    memset(big, 'x', (1 << 20) + 1);
+    snprintf(path, sizeof path, "%s/.aws/config", f->dir.path);
+    write_file(path, big, (1 << 20) + 1);
+    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text), -EFBIG);
+    assert_non_null(strstr(kvt__why(), "/.aws/config"));
+    write_file(path, big, 1 << 20);
+    assert_string_equal(region(f), "none");
+    free(big);
+    write_file(path, "sec\0ret", 7);
+    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text),
+                     -EBADMSG);
+    assert_null(strstr(kvt__why(), "sec"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text), -EINVAL);
+}
+
+#define FILES(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_belong_to_the_section_above),
+        cmocka_unit_test(sections_of_one_name_are_one_and_the_last_setting_counts),
+        cmocka_unit_test(a_config_names_profiles_with_the_word),
+        cmocka_unit_test(blanks_remarks_and_unknown_lines_do_not_count),
+        cmocka_unit_test(other_systems_ends_of_lines_and_marks_are_read),
+        cmocka_unit_test(an_empty_setting_takes_the_one_before_away),
+        cmocka_unit_test(zero_bytes_end_nothing),
+        FILES(the_profile_is_configured_or_of_the_environment_or_default),
+        FILES(credentials_go_before_the_config),
+        FILES(files_are_where_the_environment_says),
+        FILES(what_is_no_profile_file_is_an_error),
+    };
+
+    return cmocka_run_group_tests_name("s3, profiles", tests, NULL, NULL);
+}
