@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * credential_process: a program that writes keys to its standard output.  It runs in a
+ * process group of its own, so that all of it can be ended; with no descriptor of this
+ * process, whoever opened it; and with no signal blocked or ignored. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "tier/s3/credentials/private.h"
+
+#define MAX_OUTPUT ((size_t)64 << 10)
+#define MAX_COMPLAINT 120
+#define LOOK_MS 20 /* at the program's end: some leave a child behind that keeps a pipe */
+
+struct running {
+    pid_t pid;
+    int64_t deadline_ns;
+    struct pollfd pipe[2]; /* its standard output and error; fd -1: at its end */
+    size_t n;
+    char *output;          /* MAX_OUTPUT + 1 */
+    size_t n_complaint;
+    char complaint[MAX_COMPLAINT + 1];
+};
+
+/* ------------------------------------------------------------------- starting */
+
+/* Ours are closed by exec; others' may not be. */
+static int
+close_all(posix_spawn_file_actions_t *actions)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    struct dirent *entry;
+    int err = 0;
+
+    while (dir && !err && (entry = readdir(dir))) {
+        int fd = atoi(entry->d_name);
+
+        if (fd > STDERR_FILENO)
+            err = posix_spawn_file_actions_addclose(actions, fd);
+    }
+    if (dir)
+        closedir(dir);
+    return err;
+}
+
+static int
+set_files(posix_spawn_file_actions_t *actions, int out, int complaints)
+{
+    int err = posix_spawn_file_actions_adddup2(actions, out, STDOUT_FILENO);
+
+    if (!err)
+        err = posix_spawn_file_actions_adddup2(actions, complaints, STDERR_FILENO);
+    if (!err)
+        err = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null",
+                                               O_RDONLY, 0);
+    return err ? err : close_all(actions);
+}
+
+static int
+set_attributes(posix_spawnattr_t *attr)
+{
+    sigset_t none, all;
+
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(attr, &none);
+    posix_spawnattr_setsigdefault(attr, &all);
+    posix_spawnattr_setpgroup(attr, 0);
+    return posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                              POSIX_SPAWN_SETPGROUP);
+}
+
+/* 0 or an errno. */
+static int
+spawn(char *const *words, const char *const *environment, int out, int complaints,
+      pid_t *pid)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+
+    if (posix_spawn_file_actions_init(&actions))
+        return ENOMEM;
+    int err = posix_spawnattr_init(&attr);
+    if (!err) {
+        err = set_files(&actions, out, complaints);
+        if (!err)
+            err = set_attributes(&attr);
+        if (!err)
+            err = posix_spawnp(pid, words[0], &actions, &attr, words,
+                               environment ? (char *const *)environment : environ);
+        posix_spawnattr_destroy(&attr);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    return err;
+}
+
+/* Only our end must not block: the flag is that of the pipe's end, not shared. */
+static int
+open_pipe(int ends[2])
+{
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return errno;
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    return 0;
+}
+
+static int
+start(struct running *run, char *const *words, const char *const *environment)
+{
+    int out[2], complaints[2];
+    int err = open_pipe(out);
+
+    if (err)
+        return kvt__fail(err, "credential_process: pipe");
+    if ((err = open_pipe(complaints))) {
+        close(out[0]);
+        close(out[1]);
+        return kvt__fail(err, "credential_process: pipe");
+    }
+    err = spawn(words, environment, out[1], complaints[1], &run->pid);
+    close(out[1]);
+    close(complaints[1]);
+    run->pipe[0] = (struct pollfd){ out[0], POLLIN, 0 };
+    run->pipe[1] = (struct pollfd){ complaints[0], POLLIN, 0 };
+    return err ? kvt__fail(err, "credential_process: start %s", words[0]) : 0;
+}
+
+/* -------------------------------------------------------------------- running */
+
+/* What a pipe has, to at and no further than room.  False: there was more, and some of
+ * that is thrown away. */
+static bool
+take(struct pollfd *from, char *at, size_t room, size_t *n)
+{
+    char rest[4096];
+
+    while (from->fd >= 0) {
+        bool keep = *n < room;
+        ssize_t got = read(from->fd, keep ? at + *n : rest,
+                           keep ? room - *n : sizeof rest);
+
+        if (got > 0 && !keep) {
+            explicit_bzero(rest, (size_t)got);
+            return false;
+        }
+        if (got > 0)
+            *n += (size_t)got;
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EAGAIN)
+            break;
+        if (got <= 0) {
+            close(from->fd);
+            from->fd = -1;
+        }
+    }
+    return true;
+}
+
+/* False: it wrote too much.  Of complaints only the beginning counts. */
+static bool
+take_all(struct running *run)
+{
+    take(&run->pipe[1], run->complaint, MAX_COMPLAINT, &run->n_complaint);
+    return take(&run->pipe[0], run->output, MAX_OUTPUT, &run->n);
+}
+
+/* Its exit status; where somebody else reaps our children, it is taken for good. */
+static bool
+has_ended(const struct running *run, int *status)
+{
+    pid_t got = waitpid(run->pid, status, WNOHANG);
+
+    if (got < 0 && errno == ECHILD)
+        *status = 0;
+    return got == run->pid || (got < 0 && errno == ECHILD);
+}
+
+static void
+end(const struct running *run)
+{
+    kill(-run->pid, SIGKILL);
+    while (waitpid(run->pid, NULL, 0) < 0 && errno == EINTR)
+        continue;
+}
+
+static int
+judge(struct running *run, int status)
+{
+    run->complaint[run->n_complaint] = '\0';
+    kvt__s3_clean(run->complaint, MAX_COMPLAINT);
+    const char *said = *run->complaint ? ": " : "";
+
+    if (WIFSIGNALED(status))
+        return kvt__fail(EIO, "credential_process was ended by signal %d%s%s.",
+                         WTERMSIG(status), said, run->complaint);
+    if (WEXITSTATUS(status))
+        return kvt__fail(EIO, "credential_process exited with %d%s%s.",
+                         WEXITSTATUS(status), said, run->complaint);
+    return 0;
+}
+
+/* To its end, the limit of its output, or that of time. */
+static int
+follow(struct running *run, int64_t timeout_ms)
+{
+    int status;
+
+    for (;;) {
+        poll(run->pipe, 2, LOOK_MS);
+        bool ended = has_ended(run, &status);
+
+        if (!take_all(run)) {
+            if (!ended)
+                end(run);
+            return kvt__fail(EMSGSIZE, "credential_process wrote more than %zu KiB.",
+                             MAX_OUTPUT >> 10);
+        }
+        if (ended)
+            return judge(run, status);
+        if (kvt__now_ns() >= run->deadline_ns) {
+            end(run);
+            return kvt__fail(ETIMEDOUT, "credential_process took longer than %g s.",
+                             (double)timeout_ms / 1000);
+        }
+    }
+}
+
+int
+kvt__s3_run_process(const char *command, const char *const *environment,
+                    int64_t timeout_ms, char **out, size_t *n)
+{
+    struct running run = { .deadline_ns = kvt__now_ns() + timeout_ms * KVT__NS_PER_MS };
+    char **words;
+    int err = kvt__s3_split_words(command, &words);
+
+    if (err)
+        return kvt__fail(-err, "credential_process: %s", err == -EINVAL
+                             ? "a quote is open." : err == -ENOENT ? "it is empty." : "words");
+    if (!(run.output = calloc(1, MAX_OUTPUT + 1))) {
+        free(words);
+        return kvt__fail(ENOMEM, "credential_process");
+    }
+    if (!(err = start(&run, words, environment)))
+        err = follow(&run, timeout_ms);
+    free(words);
+    for (int i = 0; i < 2; i++)
+        if (run.pipe[i].fd >= 0)
+            close(run.pipe[i].fd);
+    if (err) {
+        explicit_bzero(run.output, run.n);
+        free(run.output);
+        return err;
+    }
+    *out = run.output;
+    *n = run.n;
+    return 0;
+}
