@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys of a container (ECS, EKS Pod Identity): one question to an agent on this host. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "tier/s3/credentials/private.h"
+
+#define TIMEOUT_MS 2000
+#define ECS "169.254.170.2"
+
+/* Where a question may go that nobody encrypts: it does not leave this host. */
+static bool
+is_local(const char *name)
+{
+    static const char *const hosts[] = { "localhost", "[::1]", ECS, "169.254.170.23",
+                                         "[fd00:ec2::23]" };
+
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        if (!strcasecmp(name, hosts[i]))
+            return true;
+    /* Not a name that only begins so. */
+    return !strncmp(name, "127.", 4) && strspn(name, ".0123456789") == strlen(name);
+}
+
+int
+kvt__s3_container_url(const struct kvt__s3_chain_params *params, struct kvt__s3_url *out)
+{
+    static const char relative_name[] = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
+    static const char full_name[] = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
+    const char *relative = kvt__s3_variable(params, relative_name);
+    const char *full = kvt__s3_variable(params, full_name);
+    char text[sizeof out->path + 32];
+
+    if (!relative && !full)
+        return KVT__S3_NOT_SET;
+    if (relative) {
+        if (*relative != '/')
+            return kvt__fail(EINVAL, "%s does not begin with /.", relative_name);
+        if ((size_t)snprintf(text, sizeof text, "http://" ECS "%s", relative) >=
+            sizeof text)
+            return kvt__fail(EINVAL, "%s is too long.", relative_name);
+        return kvt__s3_read_url(text, relative_name, out);
+    }
+    int err = kvt__s3_read_url(full, full_name, out);
+    if (!err && !out->tls && !is_local(out->name))
+        return kvt__fail(EACCES, "%s is http:// to %s: only https:// may leave this host.",
+                         full_name, out->name);
+    return err;
+}
+
+/* What the agent knows us by, on the heap; NULL: nothing. */
+static int
+read_authorization(const struct kvt__s3_chain_params *params, char **out)
+{
+    static const char name[] = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
+    const char *file = kvt__s3_variable(params, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+    const char *token = kvt__s3_variable(params, name);
+
+    *out = NULL;
+    if (file)
+        return kvt__s3_read_token(file, out);
+    if (token && !(*out = strdup(token)))
+        return kvt__fail(ENOMEM, "read %s", name);
+    return 0;
+}
+
+static int
+ask(const struct kvt__s3_chain_params *params, const struct kvt__s3_url *url,
+    const char *authorization, struct kvt__s3_keys **out)
+{
+    const struct kvt__s3_pair headers[] = { { "accept", "application/json" },
+                                            { "authorization", authorization } };
+    struct kvt__s3_fetch *fetch = kvt__s3_fetch_new();
+
+    if (!fetch)
+        return -ENOMEM;
+    fetch->url = url;
+    fetch->method = "GET";
+    fetch->headers = headers;
+    fetch->n_headers = 2;
+    fetch->timeout_ms = TIMEOUT_MS;
+    int err = kvt__s3_fetch(params->http, fetch);
+    if (!err && fetch->http_status != 200)
+        err = kvt__s3_fetch_refused(fetch, authorization);
+    else if (!err)
+        err = kvt__s3_read_json(fetch->text, fetch->n, KVT__S3_JSON_SERVICE, "container",
+                                out);
+    kvt__s3_fetch_free(fetch);
+    return err;
+}
+
+int
+kvt__s3_ask_container(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
+{
+    struct kvt__s3_url url;
+    char *authorization;
+    int err = kvt__s3_container_url(params, &url);
+
+    if (err || (err = read_authorization(params, &authorization)))
+        return err;
+    err = ask(params, &url, authorization, out);
+    kvt__s3_wipe(authorization);
+    return err;
+}

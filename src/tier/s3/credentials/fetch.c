@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One question to a service that gives keys. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/sha256.h"
+#include "tier/s3/credentials/private.h"
+#include "tier/s3/encode.h"
+#include "tier/s3/xml.h"
+
+#define MAX_TRIES 2
+#define PAUSE_NS (100 * KVT__NS_PER_MS)
+
+struct exchange {
+    struct kvt__http_request req;
+    struct kvt__s3_fetch *fetch;
+    char body_hash[2 * KVT__SHA256_BYTES + 1];
+};
+
+struct kvt__s3_fetch *
+kvt__s3_fetch_new(void)
+{
+    struct kvt__s3_fetch *fetch = calloc(1, sizeof *fetch);
+
+    if (!fetch)
+        kvt__fail(ENOMEM, "ask for keys");
+    return fetch;
+}
+
+void
+kvt__s3_fetch_free(struct kvt__s3_fetch *fetch)
+{
+    if (!fetch)
+        return;
+    explicit_bzero(fetch, sizeof *fetch);
+    free(fetch);
+}
+
+static int
+write_head(struct kvt__http_request *req, char *out, size_t room)
+{
+    const struct exchange *x = (const struct exchange *)req;
+    const struct kvt__s3_fetch *fetch = x->fetch;
+    struct kvt__s3_head head = {
+        .method = fetch->method, .host = fetch->url->host,
+        .path = fetch->path ? fetch->path : fetch->url->path, .headers = fetch->headers,
+        .n_headers = fetch->n_headers,
+        .content_length = strcmp(fetch->method, "GET") ? (int64_t)req->body_bytes : -1,
+        .payload_hash = x->body_hash, .keys = fetch->keys, .region = fetch->region,
+        .service = "sts", .time_s = time(NULL) };
+
+    return kvt__s3_write_head(&head, out, room);
+}
+
+static int
+answer(struct kvt__http_request *req, const struct kvt__http_head *head)
+{
+    (void)head;
+    req->into = (unsigned char *)((struct exchange *)req)->fetch->text;
+    req->room = KVT__S3_FETCH_ROOM;
+    return 0;
+}
+
+static void
+hash_body(struct exchange *x)
+{
+    uint8_t digest[KVT__SHA256_BYTES];
+    struct kvt__sha256 sha;
+
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, x->req.body, x->req.body_bytes);
+    kvt__sha256_end(&sha, digest);
+    kvt__s3_hex(digest, sizeof digest, x->body_hash);
+}
+
+/* Whether a second try may end otherwise. */
+static bool
+may_pass(int err, int http_status)
+{
+    switch (err) {
+    case 0:
+        return http_status >= 500 || http_status == 429;
+    case -ECANCELED:
+    case -EKEYREJECTED:
+    case -EMSGSIZE:
+    case -EINVAL:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static int
+try_once(struct kvt__http *http, struct kvt__http_origin *origin, int64_t begin_ns,
+         struct kvt__s3_fetch *fetch)
+{
+    const char *body = fetch->body ? fetch->body : "";
+    struct exchange x = {
+        .req = { .origin = origin, .prio = KVT__PRIO_LOOKUP, .not_before_ns = begin_ns,
+                 .deadline_ns = begin_ns + fetch->timeout_ms * KVT__NS_PER_MS,
+                 .body = body, .body_bytes = strlen(body), .write_head = write_head,
+                 .answer = answer }, .fetch = fetch };
+
+    hash_body(&x);
+    int err = kvt__http_run(http, &x.req);
+    fetch->http_status = x.req.http_status;
+    fetch->n = err ? 0 : x.req.received_bytes;
+    fetch->text[fetch->n] = '\0';
+    if (err)
+        kvt__set_why(x.req.why);
+    return err;
+}
+
+int
+kvt__s3_fetch(struct kvt__http *http, struct kvt__s3_fetch *fetch)
+{
+    struct kvt__http_target target = { .host = fetch->url->name, .port = fetch->url->port,
+                                       .tls = fetch->url->tls };
+    struct kvt__http_origin *origin;
+    int err = kvt__http_origin(http, &target, &origin);
+
+    if (err)
+        return err;
+    for (int i = 0; i < MAX_TRIES; i++) {
+        err = try_once(http, origin, kvt__now_ns() + i * PAUSE_NS, fetch);
+        if (!may_pass(err, fetch->http_status))
+            break;
+    }
+    return err;
+}
+
+int
+kvt__s3_fetch_refused(struct kvt__s3_fetch *fetch, const char *secret)
+{
+    struct kvt__s3_error error;
+    char said[160] = "", start[17] = "";
+
+    kvt__s3_json_error(fetch->text, fetch->n, said, sizeof said);
+    if (!*said && !kvt__s3_read_error(fetch->text, fetch->n, &error))
+        snprintf(said, sizeof said, "%s%s%.*s", error.code, *error.message ? ": " : "", 90,
+                 error.message);
+    kvt__s3_clean(said, sizeof said - 1);
+    /* Part of it would be too much as well. */
+    snprintf(start, sizeof start, "%s", secret ? secret : "");
+    if (*start && strstr(said, start))
+        *said = '\0';
+    return kvt__fail(EACCES, "%s answered %d%s%s.", fetch->url->host, fetch->http_status,
+                     *said ? " " : "", said);
+}

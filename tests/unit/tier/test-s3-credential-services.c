@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys of containers and of EC2 instances: where they are asked for, how, and what their
+ * answers mean. */
+#include "s3-service.h"
+
+#define ROLES "/latest/meta-data/iam/security-credentials/"
+
+static bool
+is_for(const char *request, const char *line)
+{
+    size_t n = strlen(line);
+
+    return !strncmp(request, line, n) && request[n] == ' ';
+}
+
+/* ------------------------------------------------------------------------ URLs */
+
+static void
+expect_url(const char *text, bool tls, const char *name, uint16_t port, const char *host,
+           const char *path)
+{
+    struct kvt__s3_url url;
+
+    assert_int_equal(kvt__s3_read_url(text, "IT", &url), 0);
+    assert_int_equal(url.tls, tls);
+    assert_string_equal(url.name, name);
+    assert_int_equal(url.port, port);
+    assert_string_equal(url.host, host);
+    assert_string_equal(url.path, path);
+}
+
+static void
+urls_are_read(void **state)
+{
+    (void)state;
+    expect_url("http://h", false, "h", 80, "h", "/");
+    expect_url("HTTPS://H.example:443/a/b?c=d&e", true, "H.example", 443, "H.example",
+               "/a/b?c=d&e");
+    expect_url("http://127.0.0.1:8080?q", false, "127.0.0.1", 8080, "127.0.0.1:8080", "/?q");
+    expect_url("https://[fd00:ec2::23]:1/x", true, "[fd00:ec2::23]", 1, "[fd00:ec2::23]:1",
+               "/x");
+    expect_url("http://[::1]", false, "[::1]", 80, "[::1]", "/");
+}
+
+static void
+what_is_no_url_is_an_error(void **state)
+{
+    static const char *const texts[] = {
+        "", "h", "ftp://h", "http://", "http:///x", "http://h:", "http://h:0", "http://h:x",
+        "http://h:65536", "http://h:123456", "http://user:" SECRET "@h/", "http://h:80x",
+        "http://[::1", "http://[::1]x", "http://[host]", "http://h\r\nX: y", "http://h/\r\n",
+        "http://h/a b", "http://h/#x", "http://h/\xc3\xa4", "http:/h", "http://h\\x" };
+    struct kvt__s3_url url;
+    char text[4096];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_int_equal(kvt__s3_read_url(texts[i], "IT", &url), -EINVAL);
+        expect_why("IT ");
+    }
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    memcpy(text, "http://", 7);
+    assert_int_equal(kvt__s3_read_url(text, "IT", &url), -EINVAL);
+    text[8] = '/';
+    assert_int_equal(kvt__s3_read_url(text, "IT", &url), -EINVAL);
+}
+
+/* ------------------------------------------------------------------ containers */
+
+static int
+container(struct service *s, const char *request, char *out, size_t room)
+{
+    (void)s;
+    if (strstr(request, "\r\nauthorization: " SECRET "-wrong"))
+        snprintf(out, room, "{\"code\":\"AccessDenied\",\"message\":\"not\\nyou\"}");
+    else if (strstr(request, "\r\nauthorization: " SECRET "-echo"))
+        snprintf(out, room, "{\"code\":\"Bad\",\"message\":\"no: " SECRET "-echo-long-token\"}");
+    else if (is_for(request, "GET /v1/keys?id=1"))
+        snprintf(out, room, "{\"RoleArn\":\"r\",\"AccessKeyId\":\"AKC\",\"SecretAccessKey\":\""
+                 SECRET "c\",\"Token\":\"" SECRET "t\",\"Expiration\":\"" LATER "\"}");
+    else
+        snprintf(out, room, "{\"AccessKeyId\":\"AKC\",\"SecretAccessKey\":\"" SECRET "c\"}");
+    return *out == '{' && strstr(out, "code") ? 403 : 200;
+}
+
+static void
+a_container_is_asked_by_its_full_uri(void **state)
+{
+    struct asking *a = *state;
+
+    service_start(&a->service, container);
+    expect_not_set(a, kvt__s3_ask_container);
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/v1/keys?id=1",
+        a->service.port);
+    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", SECRET "t", LATER_S);
+    assert_true(service_saw(&a->service, "\r\nhost: 127.0.0.1:") ||
+                service_saw(&a->service, "\r\nHost: 127.0.0.1:"));
+    assert_false(service_saw(&a->service, "uthorization"));
+    unset_all(a);
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://localhost:%u/", a->service.port);
+    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    service_stop(&a->service);
+}
+
+static void
+its_authorization_is_read_again_each_time(void **state)
+{
+    struct asking *a = *state;
+
+    service_start(&a->service, container);
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/", a->service.port);
+    set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN=Basic " SECRET "-variable");
+    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    assert_true(service_saw(&a->service, "uthorization: Basic " SECRET "-variable\r\n"));
+    set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=%s/token", a->dir.path);
+    put_file(a, "token", SECRET "-1\n");
+    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    assert_true(service_saw(&a->service, "uthorization: " SECRET "-1\r\n"));
+    put_file(a, "token", " " SECRET "-2");
+    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    assert_true(service_saw(&a->service, "uthorization: " SECRET "-2\r\n"));
+    service_stop(&a->service);
+}
+
+static void
+its_refusal_is_told_by_code_and_message(void **state)
+{
+    struct asking *a = *state;
+
+    service_start(&a->service, container);
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/", a->service.port);
+    set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=%s/token", a->dir.path);
+    put_file(a, "token", SECRET "-wrong");
+    expect_failure(a, kvt__s3_ask_container, "403 AccessDenied: not");
+    put_file(a, "token", SECRET "-echo-long-token");
+    expect_failure(a, kvt__s3_ask_container, " answered 403.");
+    put_file(a, "token", SECRET "\r\nX: y");
+    expect_failure(a, kvt__s3_ask_container, "/token has more than a token");
+    put_file(a, "token", "\n");
+    expect_failure(a, kvt__s3_ask_container, "/token is empty");
+    unset_all(a);
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/", a->service.port);
+    set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=/no/such/file");
+    expect_failure(a, kvt__s3_ask_container, "/no/such/file");
+    service_stop(&a->service);
+}
+
+/* The address of a container by a variable; its path, or NULL with the error. */
+static const char *
+container_path(struct asking *a, const char *variable, int *err)
+{
+    static struct kvt__s3_url url;
+
+    unset_all(a);
+    set(a, "%s", variable);
+    *err = kvt__s3_container_url(&a->params, &url);
+    if (*err)
+        return NULL;
+    return url.path;
+}
+
+static void
+a_relative_uri_is_that_of_the_ecs_agent(void **state)
+{
+    struct asking *a = *state;
+    struct kvt__s3_url url;
+    int err;
+
+    set(a, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI=/v2/credentials/x?y");
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=https://elsewhere/");
+    assert_int_equal(kvt__s3_container_url(&a->params, &url), 0);
+    assert_false(url.tls);
+    assert_string_equal(url.host, "169.254.170.2");
+    assert_int_equal(url.port, 80);
+    assert_string_equal(url.path, "/v2/credentials/x?y");
+    assert_null(container_path(a, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI=@evil/x", &err));
+    assert_int_equal(err, -EINVAL);
+    expect_why("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+}
+
+static void
+keys_are_asked_for_without_tls_on_this_host_only(void **state)
+{
+    static const char *const good[] = {
+        "http://localhost/x", "http://127.0.0.1/x", "http://127.9.9.9:99/x",
+        "http://[::1]/x", "http://169.254.170.2/x", "http://169.254.170.23/x",
+        "http://[fd00:ec2::23]/x", "https://example.com/x" };
+    static const char *const bad[] = {
+        "http://example.com/x", "http://169.254.169.254/x", "http://10.0.0.1/x",
+        "http://127.0.0.1.example.com/x", "http://localhost.example.com/x",
+        "http://[fd00:ec2::254]/x", "http://169.254.170.2.example.com/x" };
+    struct asking *a = *state;
+    char text[128];
+    int err;
+
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(text, sizeof text, "AWS_CONTAINER_CREDENTIALS_FULL_URI=%s", good[i]);
+        assert_string_equal(container_path(a, text, &err), "/x");
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(text, sizeof text, "AWS_CONTAINER_CREDENTIALS_FULL_URI=%s", bad[i]);
+        assert_null(container_path(a, text, &err));
+        assert_int_equal(err, -EACCES);
+        expect_why("only https://");
+    }
+}
+
+/* -------------------------------------------------------------------- metadata */
+
+/* As moto answers: without a Code. */
+static int
+metadata(struct service *s, const char *request, char *out, size_t room)
+{
+    (void)s;
+    if (is_for(request, "PUT /latest/api/token")) {
+        bool asked = strstr(request, "x-aws-ec2-metadata-token-ttl-seconds: 21600\r\n");
+
+        snprintf(out, room, "%s", asked ? SECRET "-imds" : "");
+        return asked ? 200 : 400;
+    }
+    if (!strstr(request, "x-aws-ec2-metadata-token: " SECRET "-imds\r\n"))
+        return 401;
+    if (is_for(request, "GET " ROLES))
+        snprintf(out, room, "a+role@x\nanother");
+    else if (is_for(request, "GET " ROLES "a%2Brole%40x"))
+        snprintf(out, room, "{\"AccessKeyId\":\"AKI\",\"SecretAccessKey\":\"" SECRET "i\","
+                 "\"Token\":\"" SECRET "t\",\"Expiration\":\"" LATER "\"}");
+    return *out ? 200 : 404;
+}
+
+static void
+an_instance_is_asked_with_a_token(void **state)
+{
+    struct asking *a = *state;
+
+    service_start(&a->service, metadata);
+    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u/", a->service.port);
+    expect_answer(a, kvt__s3_ask_metadata, "AKI", SECRET "i", SECRET "t", LATER_S);
+    assert_int_equal(service_count(&a->service), 3);
+    service_stop(&a->service);
+}
+
+static int
+failing_metadata(struct service *s, const char *request, char *out, size_t room)
+{
+    bool keys = is_for(request, "GET " ROLES "a%2Brole%40x");
+
+    if (!keys)
+        return metadata(s, request, out, room);
+    snprintf(out, room, "{\"Code\":\"AssumeRoleUnauthorizedAccess\",\"Message\":\"m\","
+             "\"SecretAccessKey\":\"" SECRET "\"}");
+    return 200;
+}
+
+static int
+metadata_without_role(struct service *s, const char *request, char *out, size_t room)
+{
+    return *request == 'P' ? metadata(s, request, out, room) : 404;
+}
+
+static int
+metadata_of_junk(struct service *s, const char *request, char *out, size_t room)
+{
+    if (*request == 'P')
+        return metadata(s, request, out, room);
+    snprintf(out, room, "\n" SECRET);
+    return 200;
+}
+
+static int
+junk(struct service *s, const char *request, char *out, size_t room)
+{
+    (void)s;
+    (void)request;
+    snprintf(out, room, SECRET "\r\nX: y");
+    return 200;
+}
+
+static void
+expect_metadata_failure(struct asking *a, service_fn *answer, const char *why)
+{
+    service_start(&a->service, answer);
+    unset_all(a);
+    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
+    expect_failure(a, kvt__s3_ask_metadata, why);
+    service_stop(&a->service);
+}
+
+static void
+an_instance_without_keys_says_why(void **state)
+{
+    struct asking *a = *state;
+
+    expect_metadata_failure(a, failing_metadata, "Code AssumeRoleUnauthorizedAccess.");
+    expect_metadata_failure(a, metadata_without_role, "has no role");
+    expect_metadata_failure(a, metadata_of_junk, "no role's name");
+    expect_metadata_failure(a, junk, "no token");
+}
+
+static void
+a_metadata_service_can_be_disabled(void **state)
+{
+    struct asking *a = *state;
+
+    service_start(&a->service, metadata);
+    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
+    set(a, "AWS_EC2_METADATA_DISABLED=TRUE");
+    expect_failure(a, kvt__s3_ask_metadata, "AWS_EC2_METADATA_DISABLED");
+    assert_int_equal(service_count(&a->service), 0);
+    service_stop(&a->service);
+}
+
+static void
+a_metadata_service_that_hangs_is_given_up(void **state)
+{
+    struct asking *a = *state;
+
+    service_listen(&a->service); /* nobody accepts */
+    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
+    expect_failure(a, kvt__s3_ask_metadata, "127.0.0.1:");
+    service_stop(&a->service);
+    expect_failure(a, kvt__s3_ask_metadata, "127.0.0.1:"); /* refused now */
+}
+
+static void
+the_metadata_service_is_at_amazons_address(void **state)
+{
+    struct asking *a = *state;
+    struct kvt__s3_url url;
+
+    assert_int_equal(kvt__s3_metadata_url(&a->params, &url), 0);
+    assert_string_equal(url.host, "169.254.169.254");
+    assert_string_equal(url.path, "");
+    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6");
+    assert_int_equal(kvt__s3_metadata_url(&a->params, &url), 0);
+    assert_string_equal(url.host, "[fd00:ec2::254]");
+    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://h:1338/base/");
+    assert_int_equal(kvt__s3_metadata_url(&a->params, &url), 0);
+    assert_string_equal(url.host, "h:1338");
+    assert_string_equal(url.path, "/base");
+}
+
+/* ------------------------------------------------------------------------ JSON */
+
+static int
+read_json(const char *text, enum kvt__s3_json kind, struct kvt__s3_keys **keys)
+{
+    return kvt__s3_read_json(text, strlen(text), kind, "test", keys);
+}
+
+#define PAIR "\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"" SECRET "\""
+
+static void
+what_programs_write_has_a_version(void **state)
+{
+    struct kvt__s3_keys *keys;
+
+    (void)state;
+    assert_int_equal(read_json("{\"Version\":1," PAIR ",\"SessionToken\":\"" SECRET "t\","
+                               "\"Token\":\"no\",\"Expiration\":\"2099-01-02T05:04:05+02:00\"}",
+                               KVT__S3_JSON_PROCESS, &keys), 0);
+    expect_keys(keys, "AK", SECRET, SECRET "t", LATER_S);
+    assert_int_equal(read_json(" {\"Version\":1," PAIR ",\"Expiration\":null}\n",
+                               KVT__S3_JSON_PROCESS, &keys), 0);
+    expect_keys(keys, "AK", SECRET, NULL, INT64_MAX);
+    assert_int_equal(read_json("{" PAIR "}", KVT__S3_JSON_PROCESS, &keys), -EBADMSG);
+    expect_why("Version");
+    assert_int_equal(read_json("{\"Version\":2," PAIR "}", KVT__S3_JSON_PROCESS, &keys),
+                     -EBADMSG);
+    assert_int_equal(read_json("{" PAIR ",\"Code\":\"Success\"}", KVT__S3_JSON_SERVICE, &keys),
+                     0);
+    kvt__s3_keys_unref(keys);
+}
+
+static void
+json_without_keys_is_an_error(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        { "", "no JSON object" },
+        { "[{" PAIR "}]", "no JSON object" },
+        { "{" PAIR, "no JSON object" },
+        { "{" PAIR "} " SECRET, "no JSON object" },
+        { "{\"AccessKeyId\":\"AK\"}", "no SecretAccessKey" },
+        { "{\"SecretAccessKey\":\"" SECRET "\"}", "no AccessKeyId" },
+        { "{\"AccessKeyId\":1,\"SecretAccessKey\":\"" SECRET "\"}", "no AccessKeyId" },
+        { "{\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"\"}", "no SecretAccessKey" },
+        { "{\"AccessKeyId\":\"AK\\u0000\",\"SecretAccessKey\":\"x\"}", "no JSON object" },
+        { "{" PAIR ",\"Expiration\":\"" SECRET "\"}", "Expiration" },
+        { "{" PAIR ",\"Expiration\":1234567}", "Expiration" },
+        { "{" PAIR ",\"Code\":\"Failed\\u001b[2J\"}", "Code Failed?[2J." },
+    };
+    struct kvt__s3_keys *keys;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(read_json(cases[i].text, KVT__S3_JSON_SERVICE, &keys), -EBADMSG);
+        expect_why(cases[i].why);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(urls_are_read),
+        cmocka_unit_test(what_is_no_url_is_an_error),
+        ASKING(a_container_is_asked_by_its_full_uri),
+        ASKING(its_authorization_is_read_again_each_time),
+        ASKING(its_refusal_is_told_by_code_and_message),
+        ASKING(a_relative_uri_is_that_of_the_ecs_agent),
+        ASKING(keys_are_asked_for_without_tls_on_this_host_only),
+        ASKING(an_instance_is_asked_with_a_token),
+        ASKING(an_instance_without_keys_says_why),
+        ASKING(a_metadata_service_can_be_disabled),
+        ASKING(a_metadata_service_that_hangs_is_given_up),
+        ASKING(the_metadata_service_is_at_amazons_address),
+        cmocka_unit_test(what_programs_write_has_a_version),
+        cmocka_unit_test(json_without_keys_is_an_error),
+    };
+
+    return cmocka_run_group_tests_name("s3, services of credentials", tests, NULL, NULL);
+}
