@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sources in their order.  A source that is configured but fails does not end the
+ * search, as it does in AWS's own chain: whoever runs this wants keys; if none come, all
+ * that was tried is told. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "tier/s3/credentials/private.h"
+
+static const struct {
+    const char *name;
+    kvt__s3_source_fn *ask;
+} sources[] = {
+    { "configuration", kvt__s3_ask_configured },
+    { "environment", kvt__s3_ask_environment },
+    { "profile", kvt__s3_ask_profile },
+    { "web identity", kvt__s3_ask_web_identity },
+    { "container", kvt__s3_ask_container },
+    { "EC2 metadata", kvt__s3_ask_metadata },
+};
+
+#define N_SOURCES (sizeof sources / sizeof *sources)
+#define MAX_WHY 256
+
+struct kvt__s3_chain {
+    struct kvt__s3_chain_params params; /* its texts are ours */
+    size_t found;                       /* the source that had keys; N_SOURCES: none yet */
+};
+
+/* What each source said; "": it is not set. */
+struct tried {
+    char why[N_SOURCES][MAX_WHY];
+};
+
+/* ------------------------------------------------------------- open and close */
+
+static bool
+copy(const char *text, const char **out)
+{
+    *out = text ? strdup(text) : NULL;
+    return *out || !text;
+}
+
+static void
+wipe(const char *text)
+{
+    kvt__s3_wipe((char *)text);
+}
+
+/* The environment as it is now: others may change the process's meanwhile. */
+static bool
+copy_environment(const char *const *from, const char *const **out)
+{
+    const char **to;
+    size_t n = 0;
+
+    if (!from)
+        from = (const char *const *)environ;
+    while (from && from[n])
+        n++;
+    if (!(to = calloc(n + 1, sizeof *to)))
+        return false;
+    *out = to;
+    for (size_t i = 0; i < n; i++)
+        if (!copy(from[i], &to[i]))
+            return false;
+    return true;
+}
+
+int
+kvt__s3_chain_open(const struct kvt__s3_chain_params *params, struct kvt__s3_chain **out)
+{
+    struct kvt__s3_chain *chain = calloc(1, sizeof *chain);
+
+    if (!chain)
+        return kvt__fail(ENOMEM, "open the chain of credentials");
+    chain->found = N_SOURCES;
+    chain->params.http = params->http;
+    if (!copy_environment(params->environment, &chain->params.environment) ||
+        !copy(params->access, &chain->params.access) ||
+        !copy(params->secret, &chain->params.secret) ||
+        !copy(params->token, &chain->params.token) ||
+        !copy(params->profile, &chain->params.profile) ||
+        !copy(params->region, &chain->params.region)) {
+        kvt__s3_chain_close(chain);
+        return kvt__fail(ENOMEM, "open the chain of credentials");
+    }
+    *out = chain;
+    return 0;
+}
+
+void
+kvt__s3_chain_close(struct kvt__s3_chain *chain)
+{
+    if (!chain)
+        return;
+    const char *const *environment = chain->params.environment;
+    for (size_t i = 0; environment && environment[i]; i++)
+        wipe(environment[i]);
+    free((void *)environment);
+    wipe(chain->params.access);
+    wipe(chain->params.secret);
+    wipe(chain->params.token);
+    wipe(chain->params.profile);
+    wipe(chain->params.region);
+    free(chain);
+}
+
+/* --------------------------------------------------------------------- asking */
+
+/* Ask one.  True: keys that are still good. */
+static bool
+ask_source(const struct kvt__s3_chain *chain, size_t i, struct kvt__s3_keys **out,
+           struct tried *tried)
+{
+    struct kvt__s3_keys *keys = NULL;
+    int err = sources[i].ask(&chain->params, &keys);
+
+    if (!err && keys->expires_s <= time(NULL)) {
+        err = kvt__fail(EKEYEXPIRED, "its keys have expired.");
+        kvt__s3_keys_unref(keys);
+    }
+    if (!err)
+        *out = keys;
+    else if (err != KVT__S3_NOT_SET)
+        snprintf(tried->why[i], MAX_WHY, "%s", kvt__why());
+    return !err;
+}
+
+struct text {
+    char at[480]; /* what a sentence of kvt__fail() has room for */
+    size_t n;
+};
+
+/* Append at most max bytes. */
+static void
+append(struct text *text, size_t max, const char *what)
+{
+    size_t room = sizeof text->at - text->n;
+
+    if (max >= room)
+        max = room - 1;
+    int n = snprintf(text->at + text->n, max + 1, "%s", what);
+    text->n += (size_t)n < max ? (size_t)n : max;
+}
+
+/* Append what failed; each has its share of the room, and what the ones before left. */
+static void
+append_failures(struct text *text, const struct tried *tried, size_t n_failed)
+{
+    for (size_t i = 0; i < N_SOURCES; i++) {
+        if (!*tried->why[i])
+            continue;
+        size_t share = (sizeof text->at - text->n) / n_failed--;
+        size_t room = share - strlen(sources[i].name) - sizeof " : ...";
+        size_t n = strlen(tried->why[i]);
+
+        append(text, SIZE_MAX, " ");
+        append(text, SIZE_MAX, sources[i].name);
+        append(text, SIZE_MAX, ": ");
+        append(text, room, tried->why[i]);
+        if (n > room)
+            append(text, SIZE_MAX, "...");
+        else if (tried->why[i][n - 1] != '.')
+            append(text, SIZE_MAX, ".");
+    }
+}
+
+static int
+fail(const struct tried *tried)
+{
+    struct text text = { .n = 0 };
+    size_t n_failed = 0;
+
+    for (size_t i = 0; i < N_SOURCES; i++)
+        n_failed += *tried->why[i] != '\0';
+    append(&text, SIZE_MAX, "no keys for S3.");
+    if (n_failed < N_SOURCES)
+        append(&text, SIZE_MAX, " Not set:");
+    for (size_t i = 0, n = n_failed; i < N_SOURCES; i++) {
+        if (*tried->why[i])
+            continue;
+        append(&text, SIZE_MAX, " ");
+        append(&text, SIZE_MAX, sources[i].name);
+        append(&text, SIZE_MAX, ++n < N_SOURCES ? "," : ".");
+    }
+    append_failures(&text, tried, n_failed);
+    return kvt__fail(ENOKEY, "%s%s", text.at, text.at[text.n - 1] == '.' ? "" : ".");
+}
+
+int
+kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out)
+{
+    struct tried tried = { 0 };
+    size_t before = chain->found;
+
+    if (before < N_SOURCES && ask_source(chain, before, out, &tried))
+        return 0;
+    chain->found = N_SOURCES;
+    for (size_t i = 0; i < N_SOURCES; i++) {
+        if (i == before || !ask_source(chain, i, out, &tried))
+            continue;
+        chain->found = i;
+        return 0;
+    }
+    return fail(&tried);
+}

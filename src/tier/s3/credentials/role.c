@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys by a profile: those in it, a program's, or a role's, for which the keys of another
+ * source are given to STS.  That source may be a profile with a role of its own. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tier/s3/credentials/private.h"
+#include "tier/s3/credentials/profile.h"
+
+#define SOURCE "profile"
+#define PROCESS_MS 30000
+#define MAX_PROFILES 8
+
+/* The profiles on the way, from the one that was asked for. */
+struct way {
+    const struct kvt__s3_chain_params *params;
+    const char *name[MAX_PROFILES];
+    unsigned n;
+    bool named; /* the first one, by somebody */
+};
+
+static int ask(struct way *way, const char *name, struct kvt__s3_keys **out);
+
+static int
+run_process(const struct kvt__s3_chain_params *params, const char *command,
+            struct kvt__s3_keys **out)
+{
+    char *text;
+    size_t n;
+    int err = kvt__s3_run_process(command, params->environment, PROCESS_MS, &text, &n);
+
+    if (err)
+        return err;
+    err = kvt__s3_read_json(text, n, KVT__S3_JSON_PROCESS, SOURCE, out);
+    explicit_bzero(text, n);
+    kvt__s3_wipe(text);
+    return err;
+}
+
+static int
+ask_static(const char *name, const struct kvt__s3_profile *profile,
+           struct kvt__s3_keys **out)
+{
+    char *const *value = profile->value;
+    bool access = value[KVT__PROFILE_ACCESS] != NULL;
+
+    if (!access || !value[KVT__PROFILE_SECRET])
+        return kvt__fail(ENOKEY, "profile %s has %s but not %s.", name,
+                         access ? "aws_access_key_id" : "aws_secret_access_key",
+                         access ? "aws_secret_access_key" : "aws_access_key_id");
+    *out = kvt__s3_keys_new(value[KVT__PROFILE_ACCESS], value[KVT__PROFILE_SECRET],
+                            value[KVT__PROFILE_TOKEN], INT64_MAX, SOURCE);
+    return *out ? 0 : kvt__fail(ENOMEM, "profile %s", name);
+}
+
+/* ------------------------------------------------------------------- a role */
+
+static int
+ask_credential_source(const struct way *way, const char *word, struct kvt__s3_keys **out)
+{
+    static const struct {
+        const char *word;
+        kvt__s3_source_fn *ask;
+    } sources[] = {
+        { "Environment", kvt__s3_ask_environment },
+        { "Ec2InstanceMetadata", kvt__s3_ask_metadata },
+        { "EcsContainer", kvt__s3_ask_container },
+    };
+    const char *name = way->name[way->n - 1];
+
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        if (strcasecmp(sources[i].word, word))
+            continue;
+        int err = sources[i].ask(way->params, out);
+        if (err == KVT__S3_NOT_SET)
+            return kvt__fail(ENOKEY, "profile %s: its credential_source %s is not set.",
+                             name, sources[i].word);
+        return err;
+    }
+    return kvt__fail(ENOKEY, "profile %s: its credential_source is none of Environment, "
+                     "Ec2InstanceMetadata, EcsContainer.", name);
+}
+
+/* The keys that STS is asked with. */
+static int
+ask_for_role(struct way *way, const struct kvt__s3_profile *profile,
+             struct kvt__s3_keys **out)
+{
+    const char *name = way->name[way->n - 1];
+    const char *from = profile->value[KVT__PROFILE_SOURCE_PROFILE];
+    const char *word = profile->value[KVT__PROFILE_CREDENTIAL_SOURCE];
+
+    if (!from == !word)
+        return kvt__fail(ENOKEY, "profile %s has role_arn: it needs one of source_profile, "
+                         "credential_source, web_identity_token_file.", name);
+    if (word)
+        return ask_credential_source(way, word, out);
+    if (strcmp(from, name))
+        return ask(way, from, out);
+    if (!profile->value[KVT__PROFILE_ACCESS] && !profile->value[KVT__PROFILE_SECRET])
+        return kvt__fail(ENOKEY, "profile %s is its own source_profile but has no keys.",
+                         name);
+    return ask_static(name, profile, out);
+}
+
+static int
+ask_role(struct way *way, const struct kvt__s3_profile *profile, struct kvt__s3_keys **out)
+{
+    char *const *value = profile->value;
+    struct kvt__s3_role role = {
+        .arn = value[KVT__PROFILE_ROLE], .session = value[KVT__PROFILE_SESSION],
+        .external_id = value[KVT__PROFILE_EXTERNAL_ID],
+        .duration = value[KVT__PROFILE_DURATION], .region = value[KVT__PROFILE_REGION] };
+    struct kvt__s3_keys *keys;
+
+    if (value[KVT__PROFILE_TOKEN_FILE])
+        return kvt__s3_assume_role_by_token(way->params, &role,
+                                            value[KVT__PROFILE_TOKEN_FILE], SOURCE, out);
+    if (value[KVT__PROFILE_MFA])
+        return kvt__fail(ENOKEY, "profile %s wants a code from a person (mfa_serial): use "
+                         "credential_process.", way->name[way->n - 1]);
+    int err = ask_for_role(way, profile, &keys);
+    if (err)
+        return err;
+    err = kvt__s3_assume_role(way->params, &role, keys, out);
+    kvt__s3_keys_unref(keys);
+    return err;
+}
+
+/* ---------------------------------------------------------------- a profile */
+
+static int
+ask_loaded(struct way *way, const struct kvt__s3_profile *profile,
+           struct kvt__s3_keys **out)
+{
+    const char *name = way->name[way->n - 1];
+    char *const *value = profile->value;
+    bool has_keys = value[KVT__PROFILE_ACCESS] || value[KVT__PROFILE_SECRET];
+
+    /* What is a source for another's role gives its own keys first. */
+    if (value[KVT__PROFILE_ROLE] && !(has_keys && way->n > 1))
+        return ask_role(way, profile, out);
+    if (has_keys)
+        return ask_static(name, profile, out);
+    if (value[KVT__PROFILE_PROCESS])
+        return run_process(way->params, value[KVT__PROFILE_PROCESS], out);
+    if (value[KVT__PROFILE_SSO_SESSION] || value[KVT__PROFILE_SSO_URL])
+        return kvt__fail(ENOKEY, "profile %s is for SSO: make another with "
+                         "\"credential_process = aws configure export-credentials "
+                         "--profile %s --format process\".", name, name);
+    return KVT__S3_NOT_SET;
+}
+
+static int
+ask(struct way *way, const char *name, struct kvt__s3_keys **out)
+{
+    struct kvt__s3_profile profile;
+
+    for (unsigned i = 0; i < way->n; i++)
+        if (!strcmp(way->name[i], name))
+            return kvt__fail(ENOKEY, "profile %s is its own source_profile by way of %s.",
+                             name, way->name[way->n - 1]);
+    if (way->n == MAX_PROFILES)
+        return kvt__fail(ENOKEY, "profile %s: more than %d source_profiles.", way->name[0],
+                         MAX_PROFILES - 1);
+    int err = kvt__s3_profile_load(way->params, name, &profile);
+    if (err)
+        return err;
+    way->name[way->n++] = name;
+    err = profile.there ? ask_loaded(way, &profile, out) : KVT__S3_NOT_SET;
+    way->n--;
+    if (err == KVT__S3_NOT_SET && (way->named || way->n))
+        err = kvt__fail(ENOKEY, profile.there ? "profile %s has no keys."
+                                              : "there is no profile %s.", name);
+    kvt__s3_profile_fini(&profile);
+    return err;
+}
+
+int
+kvt__s3_ask_profile(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
+{
+    struct way way = { .params = params };
+
+    return ask(&way, kvt__s3_profile_name(params, &way.named), out);
+}
