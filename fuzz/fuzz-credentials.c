@@ -74,7 +74,8 @@ read_url(const char *text)
     if (kvt__s3_read_url(text, "it", &url))
         return;
     expect(*url.name && url.port && *url.path == '/' && !strpbrk(url.path, "\r\n "));
-    snprintf(made, sizeof made, "%s://%s%s", url.tls ? "https" : "http", url.host, url.path);
+    snprintf(made, sizeof made, "%s://%s%s", url.tls ? "https" : "http", url.host,
+             url.path);
     expect(!kvt__s3_read_url(made, "it", &again));
     expect(url.tls == again.tls && url.port == again.port);
     expect(!strcmp(url.name, again.name) && !strcmp(url.path, again.path));

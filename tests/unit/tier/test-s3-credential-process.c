@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "files.h"
@@ -193,12 +194,14 @@ of_its_complaint_only_the_first_line_is_told(void **state)
 {
     const struct fixture *f = *state;
 
-    expect_failure(f, "echo hidden; printf 'please log in\\tnow\\r\\nsecond\\n' >&2; exit 3",
+    expect_failure(f, "echo hidden; "
+                      "printf 'please log in\\tnow\\r\\nsecond\\n' >&2; exit 3",
                    LONG_MS, EIO, "exited with 3: please log in?now.");
     assert_null(strstr(kvt__why(), "second"));
     assert_null(strstr(kvt__why(), "hidden"));
     expect_failure(f, "exit 1", LONG_MS, EIO, "exited with 1.");
-    expect_failure(f, "while :; do echo long; done | head -c 200000 | tr '\\n' ' ' >&2; exit 1",
+    expect_failure(f, "while :; do echo long; done | head -c 200000 | tr '\\n' ' ' >&2; "
+                      "exit 1",
                    LONG_MS, EIO, "exited with 1: long long");
     assert_true(strlen(kvt__why()) < 200);
 }
@@ -273,6 +276,30 @@ what_cannot_be_started_is_an_error(void **state)
     assert_int_equal(kvt__s3_run_process("a 'b", NULL, LONG_MS, &out, &n), -EINVAL);
 }
 
+static void
+where_no_descriptor_is_left_none_of_others_is_closed(void **state)
+{
+    struct rlimit was, none;
+    char *out;
+    size_t n;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none = was;
+    for (none.rlim_cur = 3; fcntl((int)none.rlim_cur, F_GETFD) >= 0;)
+        none.rlim_cur++;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int err = kvt__s3_run_process("true", NULL, LONG_MS, &out, &n);
+    none.rlim_cur += 3; /* enough for one pipe */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int err_of_second = kvt__s3_run_process("true", NULL, LONG_MS, &out, &n);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    assert_int_equal(err, -EMFILE);
+    assert_int_equal(err_of_second, -EMFILE);
+    for (int fd = 0; fd < 3; fd++)
+        assert_true(fcntl(fd, F_GETFD) >= 0);
+}
+
 /* Some programs let the kernel reap, or reap themselves whatever ends. */
 static void
 children_that_others_reap_are_no_problem(void **state)
@@ -306,6 +333,7 @@ main(void)
         PROGRAM(one_that_hangs_is_ended_with_all_that_it_started),
         PROGRAM(what_it_leaves_behind_is_not_waited_for),
         PROGRAM(what_cannot_be_started_is_an_error),
+        cmocka_unit_test(where_no_descriptor_is_left_none_of_others_is_closed),
         PROGRAM(children_that_others_reap_are_no_problem),
     };
 

@@ -37,7 +37,8 @@ urls_are_read(void **state)
     expect_url("http://h", false, "h", 80, "h", "/");
     expect_url("HTTPS://H.example:443/a/b?c=d&e", true, "H.example", 443, "H.example",
                "/a/b?c=d&e");
-    expect_url("http://127.0.0.1:8080?q", false, "127.0.0.1", 8080, "127.0.0.1:8080", "/?q");
+    expect_url("http://127.0.0.1:8080?q", false, "127.0.0.1", 8080, "127.0.0.1:8080",
+               "/?q");
     expect_url("https://[fd00:ec2::23]:1/x", true, "[fd00:ec2::23]", 1, "[fd00:ec2::23]:1",
                "/x");
     expect_url("http://[::1]", false, "[::1]", 80, "[::1]", "/");
@@ -49,8 +50,9 @@ what_is_no_url_is_an_error(void **state)
     static const char *const texts[] = {
         "", "h", "ftp://h", "http://", "http:///x", "http://h:", "http://h:0", "http://h:x",
         "http://h:65536", "http://h:123456", "http://user:" SECRET "@h/", "http://h:80x",
-        "http://[::1", "http://[::1]x", "http://[host]", "http://h\r\nX: y", "http://h/\r\n",
-        "http://h/a b", "http://h/#x", "http://h/\xc3\xa4", "http:/h", "http://h\\x" };
+        "http://[::1", "http://[::1]x", "http://[host]", "http://h\r\nX: y",
+        "http://h/\r\n", "http://h/a b", "http://h/#x", "http://h/\xc3\xa4", "http:/h",
+        "http://h\\x" };
     struct kvt__s3_url url;
     char text[4096];
 
@@ -76,12 +78,15 @@ container(struct service *s, const char *request, char *out, size_t room)
     if (strstr(request, "\r\nauthorization: " SECRET "-wrong"))
         snprintf(out, room, "{\"code\":\"AccessDenied\",\"message\":\"not\\nyou\"}");
     else if (strstr(request, "\r\nauthorization: " SECRET "-echo"))
-        snprintf(out, room, "{\"code\":\"Bad\",\"message\":\"no: " SECRET "-echo-long-token\"}");
+        snprintf(out, room, "{\"code\":\"Bad\",\"message\":\"no: " SECRET
+                 "-echo-long-token\"}");
     else if (is_for(request, "GET /v1/keys?id=1"))
-        snprintf(out, room, "{\"RoleArn\":\"r\",\"AccessKeyId\":\"AKC\",\"SecretAccessKey\":\""
-                 SECRET "c\",\"Token\":\"" SECRET "t\",\"Expiration\":\"" LATER "\"}");
+        snprintf(out, room, "{\"RoleArn\":\"r\",\"AccessKeyId\":\"AKC\","
+                 "\"SecretAccessKey\":\"" SECRET "c\",\"Token\":\"" SECRET "t\","
+                 "\"Expiration\":\"" LATER "\"}");
     else
-        snprintf(out, room, "{\"AccessKeyId\":\"AKC\",\"SecretAccessKey\":\"" SECRET "c\"}");
+        snprintf(out, room, "{\"AccessKeyId\":\"AKC\",\"SecretAccessKey\":\"" SECRET
+                 "c\"}");
     return *out == '{' && strstr(out, "code") ? 403 : 200;
 }
 
@@ -359,7 +364,8 @@ what_programs_write_has_a_version(void **state)
 
     (void)state;
     assert_int_equal(read_json("{\"Version\":1," PAIR ",\"SessionToken\":\"" SECRET "t\","
-                               "\"Token\":\"no\",\"Expiration\":\"2099-01-02T05:04:05+02:00\"}",
+                               "\"Token\":\"no\","
+                               "\"Expiration\":\"2099-01-02T05:04:05+02:00\"}",
                                KVT__S3_JSON_PROCESS, &keys), 0);
     expect_keys(keys, "AK", SECRET, SECRET "t", LATER_S);
     assert_int_equal(read_json(" {\"Version\":1," PAIR ",\"Expiration\":null}\n",
@@ -369,8 +375,8 @@ what_programs_write_has_a_version(void **state)
     expect_why("Version");
     assert_int_equal(read_json("{\"Version\":2," PAIR "}", KVT__S3_JSON_PROCESS, &keys),
                      -EBADMSG);
-    assert_int_equal(read_json("{" PAIR ",\"Code\":\"Success\"}", KVT__S3_JSON_SERVICE, &keys),
-                     0);
+    assert_int_equal(read_json("{" PAIR ",\"Code\":\"Success\"}", KVT__S3_JSON_SERVICE,
+                               &keys), 0);
     kvt__s3_keys_unref(keys);
 }
 

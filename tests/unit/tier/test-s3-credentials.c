@@ -200,8 +200,9 @@ a_role_is_asked_for_with_the_keys_of_its_source(void **state)
     start_sts(a, sts);
     put_file(a, ".aws/config", roles);
     expect_answer(a, kvt__s3_ask_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
-    assert_true(service_saw(&a->service, "Action=AssumeRole&Version=2011-06-15&RoleArn=arn%3A"
-                            "aws%3Aiam%3A%3A1%3Arole%2Fr&RoleSessionName=me%40here&"
+    assert_true(service_saw(&a->service, "Action=AssumeRole&Version=2011-06-15&"
+                            "RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr&"
+                            "RoleSessionName=me%40here&"
                             "DurationSeconds=900&ExternalId=" SECRET "%20id\n"));
     assert_true(service_saw(&a->service, "AWS4-HMAC-SHA256 Credential=AKB/"));
     assert_true(service_saw(&a->service, "/eu-west-2/sts/aws4_request"));
@@ -314,8 +315,9 @@ a_token_is_read_again_for_each_question(void **state)
     expect_failure(a, kvt__s3_ask_web_identity, "/token: No such file");
     put_file(a, "token", SECRET ".a+b/c\n");
     expect_answer(a, kvt__s3_ask_web_identity, "AK1", SECRET "1", SECRET "t1", LATER_S);
-    assert_true(service_saw(&a->service, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&"
-                            "RoleArn=arn%3Ar&RoleSessionName=kvtier&WebIdentityToken="
+    assert_true(service_saw(&a->service, "Action=AssumeRoleWithWebIdentity&"
+                            "Version=2011-06-15&RoleArn=arn%3Ar&RoleSessionName=kvtier&"
+                            "WebIdentityToken="
                             SECRET ".a%2Bb%2Fc\n"));
     assert_false(service_saw(&a->service, "uthorization:"));
     put_file(a, "token", SECRET ".other");
@@ -621,8 +623,8 @@ when_all_fail_all_are_told(void **state)
     deep[sizeof deep - 1] = '\0';
     a->params.access = "AKG";
     set(a, "AWS_SECRET_ACCESS_KEY=" SECRET);
-    snprintf(text, sizeof text, "[default]\ncredential_process = sh -c 'echo %s >&2; exit 1' "
-             SECRET "\n", deep);
+    snprintf(text, sizeof text, "[default]\ncredential_process = "
+             "sh -c 'echo %s >&2; exit 1' " SECRET "\n", deep);
     put_file(a, ".aws/config", text);
     set(a, "AWS_WEB_IDENTITY_TOKEN_FILE=/%s", deep);
     set(a, "AWS_ROLE_ARN=arn");

@@ -212,7 +212,8 @@ credentials_go_before_the_config(void **state)
     put_home_file(f, "config", "[default]\nregion=config\nendpoint_url=http://e\n");
     put_home_file(f, "credentials", "[default]\nregion=credentials\n");
     assert_string_equal(region(f), "credentials");
-    assert_int_equal(kvt__s3_profile_text(&f->params, "endpoint_url", text, sizeof text), 0);
+    assert_int_equal(kvt__s3_profile_text(&f->params, "endpoint_url", text, sizeof text),
+                     0);
     assert_string_equal(text, "http://e");
     assert_int_equal(kvt__s3_profile_text(&f->params, "endpoint_url", text, 8),
                      -ENAMETOOLONG);
@@ -260,7 +261,8 @@ what_is_no_profile_file_is_an_error(void **state)
     assert_null(strstr(kvt__why(), "sec"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text), -EINVAL);
+    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text),
+                     -EINVAL);
 }
 
 #define FILES(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)

@@ -139,17 +139,17 @@ int
 kvt__s3_fetch_refused(struct kvt__s3_fetch *fetch, const char *secret)
 {
     struct kvt__s3_error error;
-    char said[160] = "", start[17] = "";
+    char said[160] = "", start[17];
 
-    kvt__s3_json_error(fetch->text, fetch->n, said, sizeof said);
-    if (!*said && !kvt__s3_read_error(fetch->text, fetch->n, &error))
-        snprintf(said, sizeof said, "%s%s%.*s", error.code, *error.message ? ": " : "", 90,
-                 error.message);
-    kvt__s3_clean(said, sizeof said - 1);
-    /* Part of it would be too much as well. */
+    /* Not even its beginning. */
     snprintf(start, sizeof start, "%s", secret ? secret : "");
-    if (*start && strstr(said, start))
-        *said = '\0';
+    if (!*start || !strstr(fetch->text, start)) {
+        kvt__s3_json_error(fetch->text, fetch->n, said, sizeof said);
+        if (!*said && !kvt__s3_read_error(fetch->text, fetch->n, &error))
+            snprintf(said, sizeof said, "%s%s%.*s", error.code,
+                     *error.message ? ": " : "", 90, error.message);
+        kvt__s3_clean(said, sizeof said - 1);
+    }
     return kvt__fail(EACCES, "%s answered %d%s%s.", fetch->url->host, fetch->http_status,
                      *said ? " " : "", said);
 }

@@ -240,13 +240,15 @@ int
 kvt__s3_run_process(const char *command, const char *const *environment,
                     int64_t timeout_ms, char **out, size_t *n)
 {
-    struct running run = { .deadline_ns = kvt__now_ns() + timeout_ms * KVT__NS_PER_MS };
+    struct running run = { .deadline_ns = kvt__now_ns() + timeout_ms * KVT__NS_PER_MS,
+                           .pipe = { { .fd = -1 }, { .fd = -1 } } };
     char **words;
     int err = kvt__s3_split_words(command, &words);
 
     if (err)
-        return kvt__fail(-err, "credential_process: %s", err == -EINVAL
-                             ? "a quote is open." : err == -ENOENT ? "it is empty." : "words");
+        return kvt__fail(-err, err == -EINVAL   ? "credential_process: a quote is open."
+                               : err == -ENOENT ? "credential_process is empty."
+                                                : "credential_process");
     if (!(run.output = calloc(1, MAX_OUTPUT + 1))) {
         free(words);
         return kvt__fail(ENOMEM, "credential_process");

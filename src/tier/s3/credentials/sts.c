@@ -130,7 +130,7 @@ read_answer(struct kvt__s3_fetch *fetch, const char *source, const char *secret,
     return *out ? 0 : kvt__fail(ENOMEM, "keys");
 }
 
-/* secret: of the form, NULL: none. */
+/* secret: in the form, NULL: none (an external id is not meant to be one). */
 static int
 ask(const struct kvt__s3_chain_params *params, const char *profile_region,
     const struct form *form, struct kvt__s3_keys *keys, const char *source,
@@ -186,7 +186,7 @@ kvt__s3_assume_role(const struct kvt__s3_chain_params *params,
     if (err)
         return err;
     add(&form, "ExternalId", role->external_id);
-    err = ask(params, role->region, &form, keys, keys->source, role->external_id, out);
+    err = ask(params, role->region, &form, keys, keys->source, NULL, out);
     kvt__s3_wipe(form.text);
     return err;
 }
