@@ -350,7 +350,8 @@ credentials_are_found_wherever_they_are(void **state)
         "<AccessKeyId>ASIA</AccessKeyId>" EXPIRES "</Credentials></CreateSessionResult>";
     static const char role[] =
         "<AssumeRoleWithWebIdentityResponse"
-        " xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  <AssumeRoleWithWebIdentityResult>\n    <AssumedRoleUser><Arn>a</Arn>"
+        " xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n"
+        "  <AssumeRoleWithWebIdentityResult>\n    <AssumedRoleUser><Arn>a</Arn>"
         "</AssumedRoleUser>\n    <Credentials>\n      <AccessKeyId>ASIB</AccessKeyId>\n"
         SECRET "\n      <SessionToken>\nline&#61;\n</SessionToken>\n      " EXPIRES
         "\n    </Credentials>\n  </AssumeRoleWithWebIdentityResult>\n"
@@ -402,7 +403,8 @@ what_is_no_xml_is_refused(void **state)
     static const char *const bad[] = {
         "", " ", "text", "<", "<>", "</a>", "<a", "<a>", "<a/", "<a b='>", "<a b=\"'>",
         "<a></b>", "<a><b></a></b>", "<a/><b/>", "<a/>x", "x<a/>", "<a>&</a>",
-        "<a>&amp</a>", "<a>&nbsp;</a>", "<a>&#0;</a>", "<a>&#;</a>", "<a>&#x;</a>", "<a>&#xD800;</a>",
+        "<a>&amp</a>", "<a>&nbsp;</a>", "<a>&#0;</a>", "<a>&#;</a>", "<a>&#x;</a>",
+        "<a>&#xD800;</a>",
         "<a>&#x110000;</a>", "<a>&#99999999999;</a>", "<a>&#1a;</a>", "<a>&#-1;</a>",
         "<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>", "<a><!ELEMENT b></a>", "<!-- <a/>",
         "<a><![CDATA[</a>", "<![CDATA[<a/>]]>", "<? <a/>", "<a><</a>", "<a <b/></a>",
