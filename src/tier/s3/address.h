@@ -21,7 +21,7 @@ struct kvt__s3_place {
     const char *resolve;      /* HOST:PORT:ADDR[,HOST:PORT:ADDR...], as curl's */
     enum kvt__s3_style style;
     enum kvt__s3_tls tls;     /* disable_tls, where it was given */
-    bool express;             /* s3_enable_s3express */
+    bool express;             /* s3_enable_s3express; on AWS a bucket's name decides */
 };
 
 struct kvt__s3_address {
@@ -31,10 +31,11 @@ struct kvt__s3_address {
     uint16_t port;
     char name[256];      /* host name or address to connect to, IPv6 in brackets */
     char host[272];      /* the Host header */
-    char address[64];    /* of s3_resolve; "": what the name resolves to */
+    char address[64];    /* of s3_resolve, without brackets; "": what name resolves to */
     char bucket[64];     /* "": the host implies it and it is not known */
     char region[64];
-    char bucket_path[512]; /* encoded; path of requests to the bucket: "/" or "/BUCKET" */
+    char bucket_path[512]; /* encoded; path of requests to the bucket: "/" or "/BUCKET",
+                            * behind the endpoint's /BASE */
     char object_path[1600]; /* encoded; what a key's path begins with, ends with '/' */
     char prefix[512];    /* unencoded; of all our keys in the bucket, "" or ends with '/' */
 };
@@ -43,8 +44,10 @@ struct kvt__s3_address {
 int kvt__s3_address(const char *name, const struct kvt__s3_place *place,
                     struct kvt__s3_address *out);
 
-/* The same bucket at another host of the same registrable domain, or in another region
- * (NULL: as before), which an answer told.  -EXDEV: the host is of another domain. */
+/* The same bucket at another host of the same registrable domain, or in another region,
+ * which an answer told; NULL or "": as before.  The endpoint is [http[s]://]HOST[:PORT],
+ * with or without the bucket in front, and what follows it does not count.  -EXDEV with a
+ * sentence: the host is of another domain, an IP address or of another scheme. */
 int kvt__s3_readdress(const struct kvt__s3_address *was, const char *endpoint,
                       const char *region, struct kvt__s3_address *out);
 

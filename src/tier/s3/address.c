@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From settings to an address, in the order in which they depend on each other: which
+ * part of the URL is a host and which the bucket; whose host, and whether the bucket
+ * stands in its name; then TLS, port and region; then paths.  docs/s3.md has the table
+ * of forms, which is also the test. */
+#include "tier/s3/address.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "tier/s3/host.h"
+#include "tier/s3/paths.h"
+
+#define FORMS "s3://BUCKET[/PREFIX], s3://HOST[/PREFIX] with the bucket in the host's " \
+              "name, or s3://HOST:PORT/BUCKET[/PREFIX]"
+
+#define EXPRESS "--x-s3" /* what the name of a bucket of S3 Express ends in */
+
+struct work {
+    const struct kvt__s3_place *place;
+    struct kvt__s3_address *out;
+    struct kvt__s3_endpoint rest, endpoint; /* endpoint.host is "" where there is none */
+    bool at_endpoint;          /* its scheme, port and base are those of requests */
+    bool in_host;              /* the bucket is in the host's name */
+    uint16_t port;             /* 0: the scheme's own */
+    const char *prefix;        /* of rest */
+    struct kvt__s3_host look;  /* at out->name */
+};
+
+static bool
+is_set(const char *text)
+{
+    return text && *text;
+}
+
+/* Copy text where it fits. */
+static bool
+copy(char *to, size_t room, const char *text)
+{
+    return (size_t)snprintf(to, room, "%s", text) < room;
+}
+
+static int
+refuse(const char *name, const char *what)
+{
+    return kvt__fail(EINVAL, "%s: it %s. The forms are " FORMS ".", name, what);
+}
+
+/* ------------------------------------------------------------ host and bucket */
+
+static bool
+is_endpoint(const struct work *w)
+{
+    return *w->endpoint.host && kvt__s3_in_domain(w->rest.host, w->endpoint.host) &&
+           (!w->rest.port || w->rest.port == w->endpoint.port);
+}
+
+/* A name without dot and port is a bucket.  With an endpoint and path style any name is
+ * that says no more than a bucket's could. */
+static bool
+is_bucket(const struct work *w)
+{
+    const char *name = w->rest.host;
+    struct kvt__s3_host look;
+
+    if (w->rest.port || *name == '[')
+        return false;
+    if (!strchr(name, '.'))
+        return true;
+    kvt__s3_look_at_host(name, &look);
+    return *w->endpoint.host && w->place->style == KVT__S3_PATH && !is_endpoint(w) &&
+           !look.aws && !look.coreweave && !kvt__s3_is_ip(name);
+}
+
+/* The first segment of the path; the prefix is what follows. */
+static int
+take_bucket(struct work *w, const char *name)
+{
+    size_t n = strcspn(w->rest.path, "/");
+
+    if (!n)
+        return refuse(name, "names a host but no bucket");
+    if (n >= sizeof w->out->bucket)
+        return refuse(name, "has a bucket's name that is too long");
+    memcpy(w->out->bucket, w->rest.path, n);
+    w->prefix = w->rest.path + n + strspn(w->rest.path + n, "/");
+    return 0;
+}
+
+static int
+place_at_host(struct work *w, const char *name)
+{
+    struct kvt__s3_address *out = w->out;
+    enum kvt__s3_style style = w->place->style;
+    const char *host = w->rest.host;
+
+    memcpy(out->name, host, sizeof out->name);
+    kvt__s3_look_at_host(host, &w->look);
+    w->at_endpoint = is_endpoint(w);
+    w->port = w->rest.port ? w->rest.port : w->at_endpoint ? w->endpoint.port : 0;
+    size_t n_bucket = w->look.n_bucket, n_endpoint = strlen(w->endpoint.host);
+    if (w->at_endpoint && strlen(host) > n_endpoint)
+        n_bucket = strlen(host) - n_endpoint - 1;
+    bool service = !n_bucket && (w->look.aws || w->look.coreweave || w->at_endpoint);
+    bool path = !n_bucket && (style == KVT__S3_PATH ||
+                              (style == KVT__S3_AUTO && *w->rest.path &&
+                               (w->rest.port || kvt__s3_is_ip(host))));
+    if (service || path)
+        return take_bucket(w, name);
+    w->in_host = true;
+    if (n_bucket >= sizeof out->bucket)
+        return refuse(name, "has a bucket's name that is too long");
+    memcpy(out->bucket, host, n_bucket);
+    return 0;
+}
+
+static bool
+is_express_name(const char *bucket)
+{
+    size_t n = strlen(bucket), n_end = strlen(EXPRESS);
+
+    return n > n_end && !strcmp(bucket + n - n_end, EXPRESS);
+}
+
+/* The host of AWS for a bucket that is known by its name alone. */
+static int
+name_aws_host(struct work *w, const char *name)
+{
+    struct kvt__s3_address *out = w->out;
+    const char *region = w->place->region;
+    char service[80] = "s3", again[256];
+    uint16_t port;
+
+    if (!is_set(region))
+        return kvt__fail(EINVAL, "%s: the bucket's region is not known. Set s3_region or "
+                         "AWS_REGION, or s3_endpoint_url if it is not at AWS.", name);
+    if (is_express_name(out->bucket)) {
+        int n_front = (int)strlen(out->bucket) - (int)strlen(EXPRESS), at = n_front;
+        while (at > 2 && strncmp(out->bucket + at - 2, "--", 2))
+            at--;
+        if (at <= 2 || at == n_front)
+            return refuse(name, "has a bucket whose name ends in " EXPRESS
+                                " but tells no zone");
+        snprintf(service, sizeof service, "s3express-%.*s", n_front - at,
+                 out->bucket + at);
+    }
+    int n = snprintf(out->name, sizeof out->name, "%s.%s.amazonaws.com%s", service, region,
+                     strncasecmp(region, "cn-", 3) ? "" : ".cn");
+    kvt__s3_look_at_host(out->name, &w->look);
+    if (n < 0 || (size_t)n >= sizeof out->name || !w->look.aws || w->look.n_bucket ||
+        kvt__s3_split_host(out->name, (size_t)n, again, &port) || port)
+        return kvt__fail(EINVAL, "s3_region: it is no region of AWS, where %s is. Set "
+                         "s3_endpoint_url if it is elsewhere.", name);
+    return 0;
+}
+
+static int
+place_bucket(struct work *w, const char *name)
+{
+    if (!copy(w->out->bucket, sizeof w->out->bucket, w->rest.host))
+        return refuse(name, "has a bucket's name that is too long");
+    w->prefix = w->rest.path;
+    if (!*w->endpoint.host)
+        return name_aws_host(w, name);
+    w->at_endpoint = true;
+    w->port = w->endpoint.port;
+    memcpy(w->out->name, w->endpoint.host, sizeof w->out->name);
+    kvt__s3_look_at_host(w->out->name, &w->look);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ checks */
+
+/* AWS's rules at AWS.  Elsewhere only what can stand in a path as it is: RGW and others
+ * allow upper case and underscores. */
+static bool
+is_bucket_name(const char *bucket, bool aws)
+{
+    static const char lower[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    size_t n = strlen(bucket);
+
+    for (const char *at = bucket; *at; at++)
+        if (!strchr(lower, *at) && *at != '-' && *at != '.' &&
+            (aws || (*at != '_' && (*at < 'A' || *at > 'Z'))))
+            return false;
+    if (aws)
+        return n >= 3 && strchr(lower, *bucket) && strchr(lower, bucket[n - 1]) &&
+               !strstr(bucket, "..");
+    return n && strcmp(bucket, ".") && strcmp(bucket, "..");
+}
+
+/* Put the bucket in front of the host where it belongs there. */
+static int
+apply_style(struct work *w, const char *name)
+{
+    struct kvt__s3_address *out = w->out;
+    enum kvt__s3_style style = w->place->style;
+    char host[sizeof out->name + sizeof out->bucket];
+
+    if (w->in_host && !*out->bucket)
+        return 0;
+    if (!is_bucket_name(out->bucket, w->look.aws))
+        return refuse(name, w->look.aws
+                                ? "has a bucket whose name is not 3 to 63 of a-z, 0-9, '-' "
+                                  "and '.'"
+                                : "has a bucket whose name is not of letters, digits, '-', "
+                                  "'_' and '.'");
+    if (w->in_host)
+        return 0;
+    if (style == KVT__S3_PATH && w->look.coreweave)
+        return kvt__fail(EINVAL, "%s: CoreWeave wants the bucket in the host's name. Set "
+                         "s3_addressing to virtual or auto.", name);
+    if (style == KVT__S3_PATH && w->look.aws && is_express_name(out->bucket))
+        return kvt__fail(EINVAL, "%s: S3 Express wants the bucket in the host's name. Set "
+                         "s3_addressing to virtual or auto.", name);
+    if (style == KVT__S3_AUTO)
+        style = w->look.coreweave || (w->look.aws && !strchr(out->bucket, '.'))
+                    ? KVT__S3_VIRTUAL : KVT__S3_PATH;
+    if (style == KVT__S3_PATH)
+        return 0;
+    if (kvt__s3_is_ip(out->name))
+        return kvt__fail(EINVAL, "%s: a bucket cannot stand in front of the address %s. "
+                         "Set s3_addressing to path or auto.", name, out->name);
+    snprintf(host, sizeof host, "%s.%s", out->bucket, out->name);
+    char again[256];
+    uint16_t port;
+    if (kvt__s3_split_host(host, strlen(host), again, &port))
+        return refuse(name, "has a bucket whose name cannot stand in that of a host");
+    memcpy(out->name, again, sizeof out->name);
+    kvt__s3_look_at_host(out->name, &w->look);
+    w->in_host = true;
+    return 0;
+}
+
+static int
+set_tls(struct work *w, const char *name)
+{
+    struct kvt__s3_address *out = w->out;
+    enum kvt__s3_scheme scheme = w->at_endpoint ? w->endpoint.scheme : KVT__S3_NO_SCHEME;
+
+    if (w->place->tls != KVT__S3_TLS_AUTO)
+        out->tls = w->place->tls == KVT__S3_TLS_ON;
+    else if (scheme != KVT__S3_NO_SCHEME)
+        out->tls = scheme == KVT__S3_HTTPS;
+    else
+        out->tls = !(out->plain_by_host = w->look.lota);
+    out->aws = w->look.aws;
+    /* At AWS a bucket's name says what it is; of other stores only the setting does. */
+    out->express = w->look.aws ? w->look.express || is_express_name(out->bucket)
+                               : w->place->express;
+    if (out->express && out->aws && !out->tls)
+        return kvt__fail(EINVAL, "%s: S3 Express is reached with TLS only. Take "
+                         "disable_tls away, and http:// of s3_endpoint_url.", name);
+    kvt__s3_set_port(out, w->port);
+    return 0;
+}
+
+static int
+set_region(struct work *w, const char *name)
+{
+    struct kvt__s3_address *out = w->out;
+    const char *region = w->place->region;
+    bool fits = true;
+
+    if (is_set(region)) {
+        fits = copy(out->region, sizeof out->region, region);
+    } else if (w->look.region) {
+        memcpy(out->region, w->look.region, w->look.n_region); /* a label: it fits */
+    } else if (w->look.aws) {
+        return kvt__fail(EINVAL, "%s: %s does not tell the bucket's region. Set s3_region "
+                         "or AWS_REGION.", name, out->name);
+    } else {
+        fits = copy(out->region, sizeof out->region, "us-east-1");
+    }
+    for (const char *at = out->region; fits && *at; at++)
+        fits = (unsigned char)*at > ' ' && *at != 0x7f && *at != '/';
+    if (!fits)
+        return kvt__fail(EINVAL, "s3_region: it is too long, or has blanks, control "
+                         "characters or '/'.");
+    return 0;
+}
+
+/* ---------------------------------------------------------------------- all */
+
+static int
+read_urls(struct work *w, const char *name)
+{
+    const char *rest = w->place->rest ? w->place->rest : "";
+    const char *bad = kvt__s3_split_endpoint(rest, &w->rest);
+
+    if (!bad && w->rest.scheme != KVT__S3_NO_SCHEME)
+        bad = "has a scheme behind s3://";
+    if (bad)
+        return refuse(name, bad);
+    w->prefix = w->rest.path;
+    if (!is_set(w->place->endpoint_url))
+        return 0;
+    bad = kvt__s3_split_endpoint(w->place->endpoint_url, &w->endpoint);
+    if (bad)
+        return kvt__fail(EINVAL, "s3_endpoint_url: it %s. Its form is "
+                         "[http[s]://]HOST[:PORT][/BASE].", bad);
+    return 0;
+}
+
+int
+kvt__s3_address(const char *name, const struct kvt__s3_place *place,
+                struct kvt__s3_address *out)
+{
+    struct work w = { .place = place, .out = out };
+
+    memset(out, 0, sizeof *out);
+    int rc = read_urls(&w, name);
+    if (!rc)
+        rc = is_bucket(&w) ? place_bucket(&w, name) : place_at_host(&w, name);
+    if (!rc)
+        rc = apply_style(&w, name);
+    if (!rc)
+        rc = set_tls(&w, name);
+    if (!rc)
+        rc = set_region(&w, name);
+    if (!rc)
+        rc = kvt__s3_add_prefix(out, name, w.prefix);
+    if (!rc && is_set(place->file_prefix))
+        rc = kvt__s3_add_prefix(out, "s3_file_prefix", place->file_prefix);
+    if (!rc && is_set(place->resolve))
+        rc = kvt__s3_resolve(place->resolve, out);
+    if (!rc)
+        rc = kvt__s3_set_paths(out, w.at_endpoint ? w.endpoint.path : "", w.in_host);
+    return rc;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of hosts: their syntax, and the forms that AWS and CoreWeave give theirs. */
+#include "tier/s3/host.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+
+#define MAX_NAME 253
+#define MAX_LABEL 63
+
+/* -------------------------------------------------------------------- syntax */
+
+static bool
+is_name(const char *text, size_t n)
+{
+    size_t label = 0;
+
+    if (n > MAX_NAME)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '.') {
+            if (!label)
+                return false;
+            label = 0;
+        } else if (!isascii(text[i]) || (!isalnum((unsigned char)text[i]) &&
+                                         text[i] != '-' && text[i] != '_')) {
+            return false;
+        } else if (++label > MAX_LABEL) {
+            return false;
+        }
+    }
+    return label != 0;
+}
+
+static bool
+is_ipv6(const char *text, size_t n)
+{
+    char copy[INET6_ADDRSTRLEN];
+    struct in6_addr address;
+
+    if (n >= sizeof copy)
+        return false;
+    memcpy(copy, text, n);
+    copy[n] = '\0';
+    return inet_pton(AF_INET6, copy, &address) == 1;
+}
+
+bool
+kvt__s3_is_ip(const char *host)
+{
+    struct in_addr address;
+
+    return *host == '[' || inet_pton(AF_INET, host, &address) == 1;
+}
+
+static uint16_t
+read_port(const char *text, size_t n)
+{
+    unsigned value = 0;
+
+    if (!n || n > 5)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            return 0;
+        value = value * 10 + (unsigned)(text[i] - '0');
+    }
+    return value <= UINT16_MAX ? (uint16_t)value : 0;
+}
+
+const char *
+kvt__s3_split_host(const char *text, size_t n, char name[256], uint16_t *port)
+{
+    const char *colon = memchr(text, ':', n), *end = NULL;
+
+    *port = 0;
+    if (memchr(text, '@', n))
+        return "has keys or a password, which do not belong there";
+    if (n && *text == '[') {
+        end = memchr(text, ']', n);
+        if (!end || !is_ipv6(text + 1, (size_t)(end - text - 1)))
+            return "has brackets around what is no IPv6 address";
+        end++;
+        colon = end < text + n ? end : NULL;
+        if (colon && *colon != ':')
+            return "goes on behind the brackets of an IPv6 address";
+    } else if (colon && memchr(colon + 1, ':', n - (size_t)(colon + 1 - text))) {
+        return "has more than one ':'; an IPv6 address stands in brackets";
+    }
+    if (colon && !(*port = read_port(colon + 1, n - (size_t)(colon + 1 - text))))
+        return "has a port that is none";
+    size_t n_name = colon ? (size_t)(colon - text) : n;
+    if (!end && !is_name(text, n_name))
+        return "has no name of a bucket or a host";
+    memcpy(name, text, n_name);
+    name[n_name] = '\0';
+    return NULL;
+}
+
+/* --------------------------------------------------------------------- forms */
+
+bool
+kvt__s3_in_domain(const char *host, const char *domain)
+{
+    size_t n = strlen(host), n_domain = strlen(domain);
+
+    return n >= n_domain && !strcasecmp(host + n - n_domain, domain) &&
+           (n == n_domain || host[n - n_domain - 1] == '.');
+}
+
+struct label {
+    const char *text;
+    size_t n;
+};
+
+static bool
+is_label(const struct label *label, const char *text)
+{
+    return label->n == strlen(text) && !strncasecmp(label->text, text, label->n);
+}
+
+static bool
+begins(const struct label *label, const char *text)
+{
+    return label->n > strlen(text) && !strncasecmp(label->text, text, strlen(text));
+}
+
+/* The last label of n bytes of a host, which become those in front of it. */
+static struct label
+take_label(const char *host, size_t *n)
+{
+    size_t at = *n;
+
+    while (at && host[at - 1] != '.')
+        at--;
+    struct label label = { host + at, *n - at };
+    *n = at ? at - 1 : 0;
+    return label;
+}
+
+static bool
+is_service(const struct label *label)
+{
+    static const char *const services[] = { "s3", "s3-fips", "s3-accesspoint",
+                                            "s3-accesspoint-fips", "s3-accelerate" };
+
+    for (size_t i = 0; i < sizeof services / sizeof *services; i++)
+        if (is_label(label, services[i]))
+            return true;
+    return begins(label, "s3express-") && !is_label(label, "s3express-control");
+}
+
+/* The service is the last label, or stands before a region, with or without "dualstack"
+ * between them:
+ *   [BUCKET.]s3[-fips|-accesspoint][.dualstack].REGION    [BUCKET.]s3
+ *   [BUCKET.]s3-accelerate[.dualstack]                    [BUCKET.]s3-REGION
+ *   [BUCKET.]s3express-ZONE[.dualstack].REGION
+ *   [BUCKET.]bucket.vpce-ID.s3.REGION.vpce
+ * each in front of amazonaws.com. */
+static void
+look_at_aws(const char *host, size_t n, struct kvt__s3_host *out)
+{
+    struct label last = take_label(host, &n), service = last, region = { NULL, 0 };
+    bool private = is_label(&last, "vpce");
+
+    if (private)
+        last = service = take_label(host, &n);
+    if (begins(&last, "s3-") && !is_service(&last)) {
+        region = (struct label){ last.text + 3, last.n - 3 };
+    } else if (!is_service(&last)) {
+        service = take_label(host, &n);
+        if (is_label(&last, "dualstack"))
+            last.n = 0;
+        else if (is_label(&service, "dualstack"))
+            service = take_label(host, &n);
+        if (!is_service(&service))
+            return;
+        region = last;
+    }
+    if (private) {
+        struct label id = take_label(host, &n), kind = take_label(host, &n);
+        if (!begins(&id, "vpce-") || !is_label(&kind, "bucket"))
+            return;
+    }
+    out->aws = true;
+    out->express = begins(&service, "s3express-");
+    out->n_bucket = n;
+    out->region = region.n ? region.text : NULL;
+    out->n_region = region.n;
+}
+
+void
+kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out)
+{
+    static const char *const domains[] = { "amazonaws.com", "amazonaws.com.cn",
+                                           "cwobject.com", "cwlota.com" };
+    size_t n = strlen(host);
+
+    *out = (struct kvt__s3_host){ 0 };
+    for (int i = 0; i < 4; i++) {
+        if (!kvt__s3_in_domain(host, domains[i]))
+            continue;
+        n -= strlen(domains[i]);
+        n -= n != 0; /* the dot */
+        if (i < 2) {
+            look_at_aws(host, n, out);
+        } else {
+            out->coreweave = true;
+            out->lota = i == 3;
+            out->n_bucket = n;
+        }
+        return;
+    }
+}
+
+/* ---------------------------------------------------------------- redirects */
+
+/* The registrable domain: the last two labels, or three where the second one from the
+ * end is short and the last has two letters, as in co.uk and com.cn.  It does not know
+ * the list of public suffixes, so two owners below another kind of them (such as
+ * k12.ca.us, or the customers of a hosting company) count as one. */
+static const char *
+domain_of(const char *host)
+{
+    size_t n = strlen(host);
+    struct label last = take_label(host, &n), second = take_label(host, &n);
+
+    return last.n == 2 && second.n <= 3 && n ? take_label(host, &n).text : second.text;
+}
+
+static bool
+is_amazon(const char *host)
+{
+    return kvt__s3_in_domain(host, "amazonaws.com") ||
+           kvt__s3_in_domain(host, "amazonaws.com.cn");
+}
+
+bool
+kvt__s3_same_owner(const char *host, const char *other)
+{
+    struct kvt__s3_host look, other_look;
+
+    if (!strcasecmp(host, other))
+        return true;
+    if (kvt__s3_is_ip(host) || kvt__s3_is_ip(other))
+        return false;
+    /* Everybody's machines have names below amazonaws.com. */
+    kvt__s3_look_at_host(host, &look);
+    kvt__s3_look_at_host(other, &other_look);
+    if (is_amazon(host) || is_amazon(other))
+        return look.aws && other_look.aws &&
+               kvt__s3_in_domain(host, "cn") == kvt__s3_in_domain(other, "cn");
+    return strchr(host, '.') && !strcasecmp(domain_of(host), domain_of(other));
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a host's name says by itself, for address.c.  Any thread. */
+#ifndef KVT_TIER_S3_HOST_H
+#define KVT_TIER_S3_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* HOST[:PORT], n bytes of text.  name: IPv6 in brackets; port: 0 where there is none.
+ * NULL, or what is wrong with it, which follows "it ". */
+const char *kvt__s3_split_host(const char *text, size_t n, char name[256],
+                               uint16_t *port);
+
+bool kvt__s3_is_ip(const char *host);
+
+/* Whether it is the domain or below it. */
+bool kvt__s3_in_domain(const char *host, const char *domain);
+
+struct kvt__s3_host {
+    bool aws;       /* an endpoint of S3 at AWS; not any machine there */
+    bool coreweave; /* of CoreWeave, where the bucket must be in the host */
+    bool lota;      /* of CoreWeave's cache, which speaks plain HTTP */
+    bool express;   /* of a zone of S3 Express */
+    size_t n_bucket;    /* bytes of the bucket that it begins with; of AWS and CoreWeave
+                         * without: the service itself */
+    const char *region; /* within the host; NULL: it does not tell one */
+    size_t n_region;
+};
+
+void kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out);
+
+/* Whether an answer from one may send requests to the other. */
+bool kvt__s3_same_owner(const char *host, const char *other);
+
+#endif

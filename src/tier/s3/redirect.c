@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a store says that a bucket is.  What an answer says is not to be trusted: it
+ * could send our requests, with a session's token and the data, to anybody. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "tier/s3/host.h"
+#include "tier/s3/paths.h"
+
+static bool
+is_in_host(const struct kvt__s3_address *a)
+{
+    return a->bucket_path[strlen(a->bucket_path) - 1] == '/';
+}
+
+static int
+set_region(struct kvt__s3_address *out, const char *region, size_t n)
+{
+    if (n >= sizeof out->region)
+        return kvt__fail(EXDEV, "S3: the region that an answer names is too long.");
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)region[i] <= ' ' || region[i] == 0x7f || region[i] == '/')
+            return kvt__fail(EXDEV, "S3: an answer names a region with blanks, control "
+                             "characters or '/'.");
+    memmove(out->region, region, n);
+    out->region[n] = '\0';
+    return 0;
+}
+
+/* A host of AWS with another region in it. */
+static int
+move_host(struct kvt__s3_address *out, const char *region)
+{
+    struct kvt__s3_host look;
+    char host[sizeof out->name], again[256];
+    uint16_t port;
+
+    kvt__s3_look_at_host(out->name, &look);
+    if (!look.aws || !look.region)
+        return 0;
+    int n = snprintf(host, sizeof host, "%.*s%s%s", (int)(look.region - out->name),
+                     out->name, region, look.region + look.n_region);
+    if (n < 0 || (size_t)n >= sizeof host ||
+        kvt__s3_split_host(host, (size_t)n, again, &port) || port ||
+        !kvt__s3_same_owner(out->name, again))
+        return kvt__fail(EXDEV, "S3: an answer names a region that is none of AWS.");
+    memcpy(out->name, again, sizeof out->name);
+    kvt__s3_set_port(out, out->port);
+    return 0;
+}
+
+/* To the host that was told, which is one that we may go to.  At AWS it can be told with
+ * the bucket in front or without; elsewhere it is taken as it is. */
+static int
+move_to(struct kvt__s3_address *out, const char *host)
+{
+    bool was_in_host = is_in_host(out);
+    size_t n = strlen(out->bucket);
+    struct kvt__s3_host look;
+
+    kvt__s3_look_at_host(host, &look);
+    bool begins = n && !strncasecmp(host, out->bucket, n) && host[n] == '.' &&
+                  (!look.aws || look.n_bucket == n);
+    bool add = look.aws && was_in_host && !begins;
+    int length = snprintf(out->name, sizeof out->name, "%s%s%s", add ? out->bucket : "",
+                          add ? "." : "", host);
+    if (length < 0 || (size_t)length >= sizeof out->name)
+        return kvt__fail(EXDEV, "S3: an answer names a host that is too long.");
+    if (look.aws && look.n_bucket && !begins)
+        return kvt__fail(EXDEV, "S3: an answer sends to %s, which is another bucket.",
+                         host);
+    return begins && !was_in_host ? kvt__s3_set_paths(out, "", true) : 0;
+}
+
+static int
+follow(struct kvt__s3_address *out, const char *endpoint)
+{
+    struct kvt__s3_endpoint url;
+    const char *bad = kvt__s3_split_endpoint(endpoint, &url);
+
+    if (bad)
+        return kvt__fail(EXDEV, "S3: an answer names another endpoint, but it %s.", bad);
+    if (url.scheme != KVT__S3_NO_SCHEME && out->tls != (url.scheme == KVT__S3_HTTPS))
+        return kvt__fail(EXDEV, "S3: an answer sends from %s to another scheme.",
+                         out->name);
+    if (!kvt__s3_same_owner(out->name, url.host))
+        return kvt__fail(EXDEV, "S3: an answer sends from %s to %s, which is of another "
+                         "domain.", out->name, url.host);
+    int rc = move_to(out, url.host);
+    if (!rc)
+        kvt__s3_set_port(out, url.port || url.scheme != KVT__S3_NO_SCHEME ? url.port
+                                                                          : out->port);
+    return rc;
+}
+
+int
+kvt__s3_readdress(const struct kvt__s3_address *was, const char *endpoint,
+                  const char *region, struct kvt__s3_address *out)
+{
+    struct kvt__s3_host look;
+    int rc = 0;
+
+    *out = *was;
+    if (endpoint && *endpoint)
+        rc = follow(out, endpoint);
+    else if (region && *region)
+        rc = move_host(out, region);
+    if (rc)
+        return rc;
+    kvt__s3_look_at_host(out->name, &look);
+    if (region && *region)
+        rc = set_region(out, region, strlen(region));
+    else if (strcasecmp(out->name, was->name) && look.region)
+        rc = set_region(out, look.region, look.n_region);
+    if (strcasecmp(out->name, was->name) || out->port != was->port)
+        *out->address = '\0';
+    return rc;
+}
