@@ -155,7 +155,7 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
 {
     struct kvt_tier_info t = KVT_INIT(struct kvt_tier_info);
     struct kvt_store *store;
-    char why[256], used[24], limit[24];
+    char why[320], used[24], limit[24];
 
     if (is_set(config, "local_cpu") && !wants_storage(config)) {
         say(f, OK, "tiers", "host memory only (local_cpu): what is there ends with the "

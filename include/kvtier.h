@@ -188,12 +188,17 @@ enum kvt_op_kind {
 #define KVT_FOUND_CHECKED 1u /* a checksum was there and is right (GET, VERIFY) */
 #define KVT_FOUND_ID 2u      /* carries an identity and a checksum */
 
+/* kvt_op.flags: key is no key text but the name of an object, for bytes of any kind.
+ * Only stores whose tiers are all s3 take it. */
+#define KVT_OP_NAME 1u
+
 /* One request.  key: key text as LMCache writes it.  The struct and what it
  * points to belong to the store from kvt_store_submit() until kvt_store_poll()
  * returns it. */
 struct kvt_op {
     size_t struct_size;
     uint32_t kind;     /* enum kvt_op_kind */
+    uint32_t flags;    /* KVT_OP_* */
     const char *key;
     void *buf;         /* PUT: read, GET: written */
     uint64_t bytes;    /* PUT: how many; GET: room in buf */
@@ -205,7 +210,7 @@ struct kvt_op {
     uint64_t found_bytes; /* out: payload bytes */
     uint32_t tokens;   /* out: tokens in the chunk; 0 unknown */
     uint8_t id[16];    /* out, with KVT_FOUND_ID: its identity */
-    char why[192];     /* out: a sentence when status is not 0 */
+    char why[320];     /* out: a sentence when status is not 0 */
 };
 
 /* Start n requests.  Never blocks on storage. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The store of kvtier.h: requests by key text.  Each runs on one executor thread
- * and has its own memory, so no pool is reserved.  store->lock guards the list of
- * requests that are done. */
+ * and has its own memory, so no pool is reserved; or, where the tiers let nobody wait,
+ * as direct.c has it. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,26 +16,7 @@
 #include "base/sized.h"
 #include "conf/conf.h"
 #include "kvtier.h"
-#include "store/private.h"
-
-struct kvt_store {
-    pid_t pid;
-    struct kvt__counters counters;
-    struct kvt__exec *exec;
-    struct kvt__store *store;
-
-    pthread_mutex_t lock;
-    struct task *first_done, **last_done;
-    int eventfd;
-};
-
-/* A caller's request on its way. */
-struct task {
-    struct kvt__job job;
-    struct kvt_store *store;
-    struct kvt_op *op;
-    struct task *next;
-};
+#include "store/public.h"
 
 /* ------------------------------------------------------------ memory of a request */
 
@@ -67,8 +48,8 @@ memory_fini(struct memory *m)
 
 /* ---------------------------------------------------------------------- requests */
 
-static void
-tell(struct kvt_op *op, const struct kvt__found *found)
+void
+kvt__op_tell(struct kvt_op *op, const struct kvt__found *found)
 {
     op->found_bytes = found->payload_bytes;
     op->tokens = found->tokens;
@@ -109,7 +90,7 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
 
     if (err)
         return err;
-    tell(op, &found);
+    kvt__op_tell(op, &found);
     if (op->kind == KVT_OP_GET && found.payload_bytes > op->bytes)
         return kvt__fail(EMSGSIZE, "%s has %llu bytes, there is room for %llu",
                          object->key, (unsigned long long)found.payload_bytes,
@@ -192,20 +173,36 @@ run_put(struct kvt__store *store, struct kvt__space *space,
     return req.status;
 }
 
+int
+kvt__op_object(const struct kvt__store *store, const struct kvt_op *op,
+               struct kvt__object *object, struct kvt__space *space)
+{
+    int err = 0;
+
+    *object = (struct kvt__object){ .key = op->key, .whole = true, .id_of_key = true,
+                                    .is_name = op->flags & KVT_OP_NAME };
+    kvt__key_id(op->key, &object->id);
+    if (object->is_name)
+        return kvt__store_is_direct(store)
+            ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
+                            "s3:// alone.", op->key);
+    err = kvt__space_of(op->key, space, &object->hash);
+    object->opaque = space->opaque;
+    object->rank = space->rank;
+    return err;
+}
+
 static int
 run_op(struct kvt__store *store, struct kvt_op *op)
 {
-    struct kvt__object object = { .key = op->key, .whole = true, .id_of_key = true };
+    struct kvt__object object;
     struct kvt__space space;
     struct kvt__level *level;
     struct kvt__found found;
-    int err = kvt__space_of(op->key, &space, &object.hash);
+    int err = kvt__op_object(store, op, &object, &space);
 
     if (err)
         return err;
-    object.opaque = space.opaque;
-    object.rank = space.rank;
-    kvt__key_id(op->key, &object.id);
     switch (op->kind) {
     case KVT_OP_PUT:
         return run_put(store, &space, &object, op);
@@ -215,7 +212,7 @@ run_op(struct kvt__store *store, struct kvt_op *op)
     case KVT_OP_STAT:
         err = find_level(store, &object, &found, &level);
         if (!err)
-            tell(op, &found);
+            kvt__op_tell(op, &found);
         return err;
     case KVT_OP_DELETE:
         return run_delete(store, &object);
@@ -242,6 +239,14 @@ check_op(const struct kvt_op *op)
     return 0;
 }
 
+static void
+clear_answer(struct kvt_op *op)
+{
+    op->found = op->tokens = 0;
+    op->found_bytes = 0;
+    op->why[0] = '\0';
+}
+
 int
 kvt_store_run(struct kvt_store *store, struct kvt_op *op)
 {
@@ -251,9 +256,7 @@ kvt_store_run(struct kvt_store *store, struct kvt_op *op)
         err = check_op(op);
     if (err)
         return err;
-    op->found = op->tokens = 0;
-    op->found_bytes = 0;
-    op->why[0] = '\0';
+    clear_answer(op);
     op->status = run_op(store->store, op);
     if (op->status)
         snprintf(op->why, sizeof op->why, "%s", kvt__why());
@@ -262,43 +265,64 @@ kvt_store_run(struct kvt_store *store, struct kvt_op *op)
 
 /* ------------------------------------------------------------------ asynchronous */
 
-static void
-run_task(struct kvt__job *job)
+void
+kvt__task_end(struct kvt__task *task, int status)
 {
-    struct task *task = (struct task *)((char *)job - offsetof(struct task, job));
     struct kvt_store *s = task->store;
+    struct kvt_op *op = task->op;
     uint64_t one = 1;
 
-    (void)!kvt_store_run(s, task->op);
+    op->status = status;
+    if (status)
+        snprintf(op->why, sizeof op->why, "%s", kvt__why());
     task->next = NULL;
     pthread_mutex_lock(&s->lock);
     *s->last_done = task;
     s->last_done = &task->next;
-    pthread_mutex_unlock(&s->lock);
     if (write(s->eventfd, &one, sizeof one) < 0)
-        return; /* full: it is readable all the same */
+        one = 0; /* full: it is readable all the same */
+    if (!--s->n_under_way)
+        pthread_cond_signal(&s->idle);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void
+run_task(struct kvt__job *job)
+{
+    struct kvt__task *task = (struct kvt__task *)((char *)job -
+                                                  offsetof(struct kvt__task, job));
+    struct kvt_op *op = task->op;
+
+    clear_answer(op);
+    if (op->kind != KVT_OP_VERIFY && kvt__store_is_direct(task->store->store))
+        kvt__direct(task);
+    else
+        kvt__task_end(task, run_op(task->store->store, op));
 }
 
 int
 kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
 {
-    struct task *tasks = NULL;
+    struct kvt__task *tasks = NULL;
     int err = check_process(store, "kvt_store_submit");
 
     for (size_t i = 0; !err && i < n; i++)
         err = check_op(ops[i]);
     for (size_t i = 0; !err && i < n; i++) {
-        struct task *task = calloc(1, sizeof *task);
+        struct kvt__task *task = calloc(1, sizeof *task);
 
         if (!task)
             err = kvt__fail(ENOMEM, "kvt_store_submit");
         else
-            *task = (struct task){ .job.run = run_task, .store = store,
+            *task = (struct kvt__task){ .job.run = run_task, .store = store,
                                    .op = ops[n - 1 - i], .next = tasks };
         tasks = task ? task : tasks;
     }
+    pthread_mutex_lock(&store->lock);
+    store->n_under_way += err ? 0 : n;
+    pthread_mutex_unlock(&store->lock);
     while (tasks) { /* all of them or none */
-        struct task *task = tasks;
+        struct kvt__task *task = tasks;
 
         tasks = task->next;
         if (err)
@@ -318,7 +342,7 @@ kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max)
 
     pthread_mutex_lock(&store->lock);
     while (n < max && store->first_done) {
-        struct task *task = store->first_done;
+        struct kvt__task *task = store->first_done;
 
         store->first_done = task->next;
         done[n++] = task->op;
@@ -348,12 +372,17 @@ kvt_store_close(struct kvt_store *store)
 
     if (!store || store->pid != getpid())
         return;
+    pthread_mutex_lock(&store->lock);
+    while (store->n_under_way)
+        pthread_cond_wait(&store->idle, &store->lock);
+    pthread_mutex_unlock(&store->lock);
     kvt__exec_close(store->exec);
     while (store->eventfd >= 0 && kvt_store_poll(store, &dropped, 1))
         continue;
     kvt__store_close(store->store);
     if (store->eventfd >= 0)
         close(store->eventfd);
+    pthread_cond_destroy(&store->idle);
     pthread_mutex_destroy(&store->lock);
     free(store);
 }
@@ -368,6 +397,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
         return kvt__fail(ENOMEM, "kvt_store_open");
     s->pid = getpid();
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->idle, NULL);
     s->last_done = &s->first_done;
     s->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->eventfd < 0)

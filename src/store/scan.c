@@ -158,7 +158,8 @@ void
 kvt__store_scan(struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].in_memory && !kvt__index_scanned(store->levels[i].index))
+        if (!store->levels[i].in_memory && !store->levels[i].tier->unlisted &&
+            !kvt__index_scanned(store->levels[i].index))
             scan_level(store, &store->levels[i]);
 }
 

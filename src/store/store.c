@@ -63,7 +63,8 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
-    limit = limit ? limit : level->tier->ops->default_limit(level->tier);
+    limit = level->tier->unlisted ? 0
+          : limit ? limit : level->tier->ops->default_limit(level->tier);
     struct kvt__index_params index = {
         .dirfd = level->tier->ops->private_dir(level->tier),
         .n_entries = n_entries_for(limit, params->object_bytes),

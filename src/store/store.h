@@ -176,14 +176,14 @@ struct kvt__store_req {
      * -ENOSPC, ... with a sentence in why. */
     int status;
     bool verified; /* GET: by checksum and identity, not only by length */
-    char why[192];
+    char why[320];
 
     /* The store's, while it is under way. */
     struct kvt__store *store;
     struct kvt__job job;
     size_t level;  /* that is asked now */
     int answer;    /* of its tier, and why */
-    char tier_why[192];
+    char tier_why[320];
     int failed;    /* the first failure, told in why */
     struct kvt__put put;
     struct kvt__tier_op tier_op;

@@ -30,6 +30,8 @@ struct kvt__object {
     const char *key;     /* key text */
     struct kvt__hash hash; /* its chunk hash: chooses among directories */
     bool opaque;         /* lives apart, where LMCache never looks */
+    bool is_name;        /* key is the name of an object as it is, of a tier that
+                          * takes_any */
     bool whole;          /* of chunk_tokens tokens */
     uint32_t tokens;
     uint32_t rank;       /* of the worker whose chunk it is */
@@ -57,6 +59,10 @@ struct kvt__tier {
     bool shared;        /* other hosts may delete there what this one's index knows */
     bool keeps_damaged; /* a chunk that was damaged is not removed: the next put of it
                          * takes its place */
+    bool takes_any;     /* slots may be any memory, without rooms; and names any text */
+    bool unlisted;      /* more may lie there than an index knows: that learns of a chunk
+                         * when it is asked for, and the tier itself keeps
+                         * max_remote_size */
 };
 
 /* An operation that nobody waits for: one tier can have many under way without a thread

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests by key text over tiers that let nobody wait: bytes go from and to the caller's
+ * memory, and no thread waits.  A request asks level after level; each answer comes on a
+ * thread of the tier. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/public.h"
+
+bool
+kvt__store_is_direct(const struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].tier->takes_any || !store->levels[i].tier->ops->start)
+            return false;
+    return store->n_levels > 0;
+}
+
+/* ----------------------------------------------------------------------------- put */
+
+static void
+was_put(struct kvt__store_req *req)
+{
+    struct kvt__task *task = (struct kvt__task *)
+        ((char *)req - offsetof(struct kvt__task, req));
+
+    if (req->status)
+        kvt__set_why(req->why);
+    kvt__task_end(task, req->status);
+}
+
+/* In place of what is there, in every index too. */
+static void
+put(struct kvt__task *task)
+{
+    struct kvt_op *op = task->op;
+    struct kvt__store *store = task->store->store;
+    int err = kvt__store_add_space(store, &task->space);
+
+    if (err) {
+        kvt__task_end(task, err);
+        return;
+    }
+    for (size_t i = 0; i < store->n_levels; i++) {
+        kvt__level_drop(&store->levels[i], &task->object.id, false);
+        kvt__level_forget_name(&store->levels[i], op->key);
+    }
+    task->req = (struct kvt__store_req){
+        .op = KVT__STORE_PUT, .space = &task->space, .id = task->object.id,
+        .id_of_key = true, .hash = task->object.hash, .whole = true, .overwrite = true,
+        .slot = { op->buf, op->bytes }, .crc = kvt__crc32c(0, op->buf, op->bytes),
+        .done = was_put };
+    kvt__store_submit(store, &task->req);
+}
+
+/* -------------------------------------------------------------------- level by level */
+
+static void ask(struct kvt__task *task);
+
+static void
+end(struct kvt__task *task)
+{
+    struct kvt_op *op = task->op;
+    int status = task->failed;
+
+    if (status)
+        kvt__set_why(task->why);
+    else if (!task->any)
+        status = kvt__fail(ENOENT, "%s", op->key);
+    kvt__task_end(task, status);
+}
+
+/* Is it what the key says? */
+static int
+check(const struct kvt__task *task)
+{
+    const struct kvt__found *found = &task->tier_op.found;
+
+    return found->has_id && found->id_of_key &&
+           !kvt__id_equal(&found->id, &task->object.id)
+        ? kvt__fail(EBADMSG, "%s: was stored under another key.", task->op->key) : 0;
+}
+
+static void
+take(struct kvt__task *task)
+{
+    struct kvt_op *op = task->op;
+
+    kvt__op_tell(op, &task->tier_op.found);
+    if (op->kind == KVT_OP_GET && task->tier_op.found.has_id)
+        op->found |= KVT_FOUND_CHECKED;
+}
+
+static void
+was_answered(struct kvt__tier_op *tier_op, int err)
+{
+    struct kvt__task *task = (struct kvt__task *)
+        ((char *)tier_op - offsetof(struct kvt__task, tier_op));
+    struct kvt_op *op = task->op;
+
+    if (!err && op->kind == KVT_OP_GET)
+        err = check(task);
+    if (!err || err == -EMSGSIZE)
+        take(task);
+    if (err && err != -ENOENT) {
+        task->failed = err;
+        snprintf(task->why, sizeof task->why, "%s", kvt__why());
+    }
+    bool goes_on = err == -ENOENT || (!err && (op->kind == KVT_OP_DELETE ||
+                                               op->kind == KVT_OP_PUT));
+    task->any = task->any || !err;
+    task->level += goes_on;
+    if (goes_on && task->level < task->store->store->n_levels)
+        ask(task);
+    else
+        end(task);
+}
+
+/* Ask the level whose turn it is. */
+static void
+ask(struct kvt__task *task)
+{
+    struct kvt_op *op = task->op;
+    struct kvt__level *level = &task->store->store->levels[task->level];
+
+    task->tier_op = (struct kvt__tier_op){
+        .object = &task->object, .done = was_answered, .prio = KVT__PRIO_LOAD,
+        .slot = { op->buf, op->bytes }, .shorter = true, .overwrite = true };
+    switch (op->kind) {
+    case KVT_OP_GET:
+        task->tier_op.what = KVT__TIER_GET;
+        break;
+    case KVT_OP_STAT:
+        task->tier_op.what = KVT__TIER_PROBE;
+        task->tier_op.prio = KVT__PRIO_LOOKUP;
+        break;
+    case KVT_OP_DELETE:
+        kvt__level_drop(level, &task->object.id, false);
+        task->tier_op.what = KVT__TIER_REMOVE;
+        break;
+    default:
+        task->tier_op.what = KVT__TIER_PUT;
+        task->tier_op.prio = KVT__PRIO_STORE;
+        task->tier_op.crc = kvt__crc32c(0, op->buf, op->bytes);
+    }
+    level->tier->ops->start(level->tier, &task->tier_op);
+}
+
+void
+kvt__direct(struct kvt__task *task)
+{
+    struct kvt_op *op = task->op;
+    int err = kvt__op_object(task->store->store, op, &task->object, &task->space);
+
+    if (!err && (op->kind < KVT_OP_PUT || op->kind > KVT_OP_DELETE))
+        err = kvt__fail(EINVAL, "kvt_op: no kind %u.", op->kind);
+    if (err)
+        kvt__task_end(task, err);
+    else if (op->kind == KVT_OP_PUT && !task->object.is_name)
+        put(task);
+    else
+        ask(task);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the first attempt of a call to its end. */
+#include "tier/s3/call.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "tier/s3/answer.h"
+#include "tier/s3/s3.h"
+
+static struct s3_call *
+from(struct kvt__http_request *http)
+{
+    return (struct s3_call *)http;
+}
+
+/* ------------------------------------------------------------------ what is sent */
+
+/* The path of the bucket or of the object in it. */
+static int
+path_of(const struct s3_call *call, char *out, size_t room)
+{
+    const struct kvt__s3_address *a = &call->where->address;
+    int n = call->name ? snprintf(out, room, "%s%s", a->object_path, call->name)
+                       : snprintf(out, room, "%s", a->bucket_path);
+
+    return n < (int)room ? 0 : kvt__fail(ENAMETOOLONG, "the path of %s", call->name);
+}
+
+static int
+write_head(struct kvt__http_request *http, char *out, size_t room)
+{
+    struct s3_call *call = from(http);
+    const struct kvt__s3_address *a = &call->where->address;
+    char path[sizeof a->object_path + KVT__S3_NAME_ROOM];
+    int err = path_of(call, path, sizeof path);
+    struct kvt__s3_head head = {
+        .method = call->method, .host = a->host, .path = path,
+        .query = call->query, .n_query = call->n_query,
+        .headers = call->headers, .n_headers = call->n_headers,
+        .content_length = call->body ? (int64_t)call->body_bytes : -1,
+        .expect_continue = http->expect_continue,
+        .keys = call->keys, .region = a->region,
+        .service = a->express ? "s3express" : "s3",
+        .session = a->express && !call->use_keys,
+        .time_s = (int64_t)time(NULL) + atomic_load(&call->tier->clock_s) };
+
+    if (!strcmp(call->method, "POST") && !call->body)
+        head.content_length = 0;
+    return err ? err : kvt__s3_write_head(&head, out, room);
+}
+
+/* ----------------------------------------------------------------- what is answered */
+
+static void
+copy_field(const struct kvt__http_head *head, const char *name, char *out, size_t room)
+{
+    const struct kvt__http_field *f = kvt__http_field(head, name);
+    size_t n = f ? f->value_bytes : 0;
+
+    if (n >= room)
+        n = 0; /* nothing of ours is that long */
+    memcpy(out, f ? f->value : "", n);
+    out[n] = '\0';
+}
+
+/* Seconds of "Sun, 22 Nov 2026 01:02:03 GMT"; 0: it is none. */
+static int64_t
+date_of(const char *text)
+{
+    struct tm tm = { 0 };
+    const char *end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+
+    return end && !*end ? (int64_t)timegm(&tm) : 0;
+}
+
+static void
+note_fields(struct s3_call *call, const struct kvt__http_head *head)
+{
+    char text[64];
+
+    copy_field(head, "x-amz-request-id", call->request_id, sizeof call->request_id);
+    copy_field(head, "x-amz-bucket-region", call->told_region, sizeof call->told_region);
+    copy_field(head, "location", call->told_host, sizeof call->told_host);
+    copy_field(head, "date", text, sizeof text);
+    call->date_s = date_of(text);
+    copy_field(head, "retry-after", text, sizeof text);
+    long seconds = strtol(text, NULL, 10);
+    call->retry_after_ns = seconds > 0 && seconds < 3600 ? seconds * KVT__NS_PER_S : 0;
+}
+
+static int
+answered(struct kvt__http_request *http, const struct kvt__http_head *head)
+{
+    struct s3_call *call = from(http);
+
+    note_fields(call, head);
+    http->into = NULL;
+    http->room = 0;
+    if (head->status >= 200 && head->status < 300) {
+        call->refused = call->good(call, head);
+        return call->refused;
+    }
+    if (http->is_head || !head->content_length ||
+        head->content_length > KVT__S3_BODY_MAX)
+        return 0; /* too long: the client ends it, the status is known */
+    if (!call->error_body)
+        call->error_body = malloc(KVT__S3_BODY_MAX);
+    if (!call->error_body)
+        return kvt__fail(ENOMEM, "S3: an answer of status %d", head->status);
+    http->into = (unsigned char *)call->error_body;
+    http->room = KVT__S3_BODY_MAX;
+    return 0;
+}
+
+/* A body that is not asked for is nobody's. */
+static void
+received(struct kvt__http_request *http, size_t at, size_t n)
+{
+    struct s3_call *call = from(http);
+
+    if (call->received && http->into != (unsigned char *)call->error_body)
+        call->received(call, at, n);
+}
+
+/* ----------------------------------------------------------------------- the end */
+
+static void attempt(struct s3_call *call);
+
+/* Calls whose turn has come, of this thread.  One that ends at once gives the next its
+ * turn: in a loop, for they may be many. */
+static _Thread_local struct {
+    struct s3_call *first;
+    bool busy;
+} turns;
+
+static void
+give_turn(struct s3_call *call)
+{
+    call->next = turns.first;
+    turns.first = call;
+    if (turns.busy)
+        return;
+    turns.busy = true;
+    while ((call = turns.first)) {
+        turns.first = call->next;
+        call->in_turn = true;
+        attempt(call);
+    }
+    turns.busy = false;
+}
+
+static void
+end(struct s3_call *call, int err)
+{
+    struct s3_tier *t = call->tier;
+    struct s3_call *next = NULL;
+    char why[512];
+
+    snprintf(why, sizeof why, "%s", err ? kvt__why() : "");
+    free(call->error_body);
+    call->error_body = NULL;
+    if (!call->use_keys)
+        kvt__s3_keys_unref(call->keys);
+    call->keys = NULL;
+    if (call->in_turn)
+        next = kvt__s3_stored(&t->pace);
+    call->in_turn = false;
+    if (next)
+        give_turn(next);
+    if (err)
+        kvt__set_why(why);
+    call->ended(call, err);
+}
+
+/* ---------------------------------------------------------------------- attempts */
+
+static void was_done(struct kvt__http_request *http);
+
+/* Send it, at a time from now. */
+static void
+send(struct s3_call *call, int64_t in_ns)
+{
+    struct s3_tier *t = call->tier;
+    struct kvt__http_request *http = &call->http;
+
+    if (!call->n_attempts++)
+        call->deadline_ns = kvt__now_ns() + call->within_ns;
+    call->where = atomic_load(&t->where);
+    call->refused = 0;
+    call->error = (struct kvt__s3_error){ 0 };
+    *http = (struct kvt__http_request){
+        .origin = call->where->origin, .prio = call->prio,
+        .not_before_ns = in_ns ? kvt__now_ns() + in_ns : 0,
+        .deadline_ns = call->deadline_ns,
+        .hedge_ns = call->hedged ? kvt__s3_hedge_ns(&t->pace) : 0,
+        .body = call->body, .body_bytes = call->body_bytes,
+        .expect_continue = call->body_bytes > KVT__S3_BODY_MAX &&
+                           atomic_load(&t->careful),
+        .is_head = !strcmp(call->method, "HEAD"),
+        .write_head = write_head, .answer = answered, .received = received,
+        .done = was_done };
+    kvt__s3_count(t, KVT__N_s3_requests);
+    if (call->n_attempts > 1)
+        kvt__s3_count(t, KVT__N_s3_repetitions);
+    kvt__http_submit(t->http, http);
+}
+
+/* With keys that are usable now. */
+static void
+attempt(struct s3_call *call)
+{
+    if (call->tier->is_unsigned || call->use_keys) {
+        call->keys = call->use_keys;
+        send(call, 0);
+    } else {
+        kvt__s3_keys_unref(call->keys);
+        call->keys = NULL;
+        kvt__s3_keyring_give(call->tier, call);
+    }
+}
+
+void
+kvt__s3_call_has_keys(struct s3_call *call, struct kvt__s3_keys *keys, int err)
+{
+    if (err) {
+        end(call, err);
+        return;
+    }
+    call->keys = keys;
+    send(call, 0);
+}
+
+void
+kvt__s3_call(struct s3_call *call)
+{
+    struct s3_tier *t = call->tier;
+
+    if (atomic_load(&t->stopping)) {
+        (void)kvt__fail(ECANCELED, "S3: the store is being closed.");
+        end(call, -ECANCELED);
+        return;
+    }
+    if (call->stores && !kvt__s3_may_store(&t->pace, call))
+        return;
+    if (call->stores)
+        call->in_turn = true;
+    attempt(call);
+}
+
+/* -------------------------------------------------------------------- and again */
+
+static void
+fail(struct s3_call *call, int err)
+{
+    kvt__s3_tell(call, err);
+    end(call, err);
+}
+
+/* Once more, after a while; or the end with err, if that is not to be. */
+static void
+repeat(struct s3_call *call, int err)
+{
+    struct s3_tier *t = call->tier;
+    int64_t in_ns;
+
+    bool may = !atomic_load(&t->stopping) &&
+               kvt__s3_may_repeat(&t->pace, call, &in_ns) &&
+               kvt__now_ns() + in_ns < call->deadline_ns;
+    if (may)
+        send(call, in_ns);
+    else
+        fail(call, err);
+}
+
+/* False: there is none. */
+static bool
+drop_header(struct s3_call *call, const char *name)
+{
+    for (size_t i = 0; i < call->n_headers; i++) {
+        if (strcmp(call->headers[i].name, name))
+            continue;
+        call->headers[i] = call->headers[--call->n_headers];
+        return true;
+    }
+    return false;
+}
+
+/* Do what the answer asks for, and ask again at once.  False: that was done before, or
+ * cannot be done. */
+static bool
+mend(struct s3_call *call, enum s3_verdict verdict)
+{
+    struct s3_tier *t = call->tier;
+
+    switch (verdict) {
+    case S3_OTHER_KEYS:
+        if (call->asked_keys || call->use_keys || t->is_unsigned)
+            return false;
+        call->asked_keys = true;
+        kvt__s3_keyring_reject(t, call->keys);
+        return true;
+    case S3_OTHER_CLOCK:
+        if (call->set_clock)
+            return false;
+        call->set_clock = true;
+        atomic_store(&t->clock_s, call->date_s - (int64_t)time(NULL));
+        return true;
+    case S3_OTHER_PLACE:
+        if (call->moved)
+            return false;
+        call->moved = true;
+        return !kvt__s3_move(t, call->where,
+                             *call->error.endpoint ? call->error.endpoint
+                                                   : call->told_host,
+                             *call->error.region ? call->error.region
+                                                 : call->told_region);
+    case S3_NO_CONDITIONS:
+        atomic_store(&t->no_conditions, true);
+        return drop_header(call, "if-none-match");
+    case S3_NO_CHECKSUMS:
+        atomic_store(&t->no_checksums, true);
+        return drop_header(call, "x-amz-checksum-crc32c");
+    default:
+        return false;
+    }
+}
+
+static void
+was_done(struct kvt__http_request *http)
+{
+    struct s3_call *call = from(http);
+    struct s3_tier *t = call->tier;
+    int err;
+    enum s3_verdict verdict = kvt__s3_judge(call, &err);
+
+    if (http->hedged)
+        kvt__s3_count(t, KVT__N_s3_hedges);
+    if (call->body_bytes > KVT__S3_BODY_MAX) /* not all of it into a refusal again */
+        atomic_store(&t->careful, verdict != S3_GOOD);
+    if (verdict == S3_SLOW_DOWN)
+        kvt__s3_slow_down(&t->pace);
+    if (verdict == S3_GOOD || verdict == S3_SETTLED)
+        kvt__s3_went_well(&t->pace, call);
+    if (verdict == S3_GOOD)
+        end(call, 0);
+    else if (verdict == S3_SLOW_DOWN || verdict == S3_REPEAT)
+        repeat(call, err);
+    else if (mend(call, verdict))
+        attempt(call);
+    else
+        fail(call, err);
+}
+
+/* ------------------------------------------------------------------------ waiting */
+
+struct s3_waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    bool done;
+    int err;
+    char why[512];
+};
+
+static void
+wake(struct s3_call *call, int err)
+{
+    struct s3_waiter *w = call->waiter;
+
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    w->err = err;
+    snprintf(w->why, sizeof w->why, "%s", err ? kvt__why() : "");
+    pthread_cond_signal(&w->over);
+    pthread_mutex_unlock(&w->lock);
+}
+
+int
+kvt__s3_call_wait(struct s3_call *call)
+{
+    struct s3_waiter w = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                        .over = PTHREAD_COND_INITIALIZER };
+
+    call->ended = wake;
+    call->waiter = &w;
+    kvt__s3_call(call);
+    pthread_mutex_lock(&w.lock);
+    while (!w.done)
+        pthread_cond_wait(&w.over, &w.lock);
+    pthread_mutex_unlock(&w.lock);
+    pthread_cond_destroy(&w.over);
+    pthread_mutex_destroy(&w.lock);
+    if (w.err)
+        kvt__set_why(w.why);
+    return w.err;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading objects, and looking at them. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "tier/s3/s3.h"
+
+static struct s3_op *
+op_of(struct s3_call *call)
+{
+    return (struct s3_op *)call;
+}
+
+/* ----------------------------------------------------------------------------- get */
+
+static int
+take_object(struct s3_call *call, const struct kvt__http_head *head)
+{
+    struct s3_op *o = op_of(call);
+    struct kvt__tier_op *op = o->op;
+    uint64_t bytes = (uint64_t)head->content_length;
+
+    if (head->content_length < 0)
+        return kvt__fail(EBADMSG, "%s: the answer does not say how long the object is.",
+                         o->name);
+    if (bytes > op->slot.bytes || (bytes < op->slot.bytes && !op->shorter)) {
+        op->found.payload_bytes = bytes;
+        return op->shorter
+            ? kvt__fail(EMSGSIZE, "%s: an object of %llu bytes, there is room for %zu.",
+                        o->name, (unsigned long long)bytes, op->slot.bytes)
+            : kvt__fail(EBADMSG, "%s: an object of %llu bytes cannot hold %zu of payload.",
+                        o->name, (unsigned long long)bytes, op->slot.bytes);
+    }
+    kvt__s3_found(o, head, bytes, &op->found);
+    o->crc = 0;
+    call->http.into = op->slot.payload;
+    call->http.room = bytes;
+    return 0;
+}
+
+static void
+add_to_crc(struct s3_call *call, size_t at, size_t n)
+{
+    struct s3_op *o = op_of(call);
+
+    o->crc = kvt__crc32c(o->crc, call->http.into + at, n);
+}
+
+static void
+was_read(struct s3_call *call, int err)
+{
+    struct s3_op *o = op_of(call);
+    struct kvt__found *found = &o->op->found;
+
+    found->has_read_crc = !err;
+    found->read_crc = o->crc;
+    if (!err && ((found->has_id && o->crc != found->crc) ||
+                 (o->has_server_crc && o->crc != o->server_crc)))
+        err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", o->name);
+    if (err == -EBADMSG)
+        kvt__s3_is_damaged(&o->tier->damaged, o->name);
+    kvt__s3_end(o, err);
+}
+
+void
+kvt__s3_get(struct s3_op *o)
+{
+    if (o->op->slot.bytes > KVT__S3_RANGED && !o->op->shorter &&
+        !atomic_load(&o->tier->no_ranges)) {
+        kvt__s3_get_ranges(o);
+        return;
+    }
+    kvt__s3_op_call(o, "GET");
+    kvt__s3_add_header(&o->call, "x-amz-checksum-mode", "ENABLED");
+    o->call.hedged = true;
+    o->call.good = take_object;
+    o->call.received = add_to_crc;
+    o->call.ended = was_read;
+    kvt__s3_call(&o->call);
+}
+
+/* --------------------------------------------------------------------------- probe */
+
+/* Whether it would take hours to read it. */
+static bool
+is_archived(const struct kvt__http_head *head)
+{
+    static const char *const classes[] = { "GLACIER", "DEEP_ARCHIVE" };
+    const struct kvt__http_field *c = kvt__http_field(head, "x-amz-storage-class");
+    const struct kvt__http_field *r = kvt__http_field(head, "x-amz-restore");
+    const char *back = "ongoing-request=\"false\"";
+
+    if (r && memmem(r->value, r->value_bytes, back, strlen(back)))
+        return false;
+    for (size_t i = 0; c && i < sizeof classes / sizeof *classes; i++)
+        if (c->value_bytes == strlen(classes[i]) &&
+            !memcmp(c->value, classes[i], c->value_bytes))
+            return true;
+    return false;
+}
+
+static int
+take_head(struct s3_call *call, const struct kvt__http_head *head)
+{
+    struct s3_op *o = op_of(call);
+
+    if (head->content_length < 0 || is_archived(head))
+        return kvt__fail(ENOENT, "%s: is archived, or of unknown length.", o->name);
+    kvt__s3_found(o, head, (uint64_t)head->content_length, &o->op->found);
+    return 0;
+}
+
+void
+kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err))
+{
+    kvt__s3_op_call(o, "HEAD");
+    o->call.hedged = o->op->what == KVT__TIER_PROBE;
+    o->call.good = take_head;
+    o->call.ended = then;
+    kvt__s3_call(&o->call);
+}
+
+static void
+was_looked_at(struct s3_call *call, int err)
+{
+    kvt__s3_end(op_of(call), err);
+}
+
+void
+kvt__s3_probe(struct s3_op *o)
+{
+    kvt__s3_look(o, was_looked_at);
+}
+
+/* -------------------------------------------------------------------------- remove */
+
+static int
+take_nothing(struct s3_call *call, const struct kvt__http_head *head)
+{
+    (void)call;
+    (void)head;
+    return 0;
+}
+
+/* DELETE says the same whether there was one or not. */
+static void
+then_delete(struct s3_call *call, int err)
+{
+    struct s3_op *o = op_of(call);
+
+    if (err) {
+        kvt__s3_end(o, err);
+        return;
+    }
+    kvt__s3_op_call(o, "DELETE");
+    o->call.good = take_nothing;
+    o->call.ended = was_looked_at;
+    kvt__s3_call(&o->call);
+}
+
+void
+kvt__s3_remove(struct s3_op *o)
+{
+    kvt__s3_look(o, then_delete);
+}

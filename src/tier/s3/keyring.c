@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The keys to sign with.  A thread asks the chain of credentials, and S3 Express for
+ * sessions, before what there is expires; the old keys go on being used meanwhile.  Calls
+ * that find none wait for it: many calls, one question. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "conf/conf.h"
+#include "tier/s3/s3.h"
+
+#define BASE_EARLY_S 300   /* before keys expire, others are asked for */
+#define SESSION_EARLY_S 60
+#define LAST_S 5           /* before they expire they are not used any more */
+#define AGAIN_NS (2 * KVT__NS_PER_S) /* after a failure */
+#define SESSION_BYTES 16384
+
+static int64_t
+now_s(const struct s3_tier *t)
+{
+    return (int64_t)time(NULL) + atomic_load(&t->clock_s);
+}
+
+/* When keys are to be replaced, and until when they can be used: some time before they
+ * expire, less where they do not live long. */
+static void
+plan(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refresh,
+     int64_t *usable)
+{
+    int64_t life = keys->expires_s - now;
+
+    if (keys->expires_s == INT64_MAX) {
+        *refresh = *usable = INT64_MAX;
+        return;
+    }
+    *refresh = keys->expires_s - (early < life / 3 ? early : life / 3);
+    *usable = keys->expires_s - (LAST_S < life / 10 ? LAST_S : life / 10);
+}
+
+/* ------------------------------------------------------------------------ sessions */
+
+struct session_call {
+    struct s3_call call;
+    char body[SESSION_BYTES];
+};
+
+static int
+take_session_body(struct s3_call *call, const struct kvt__http_head *head)
+{
+    struct session_call *s = (struct session_call *)call;
+
+    (void)head;
+    call->http.into = (unsigned char *)s->body;
+    call->http.room = sizeof s->body;
+    return 0;
+}
+
+/* CreateSession.  A 200 that has no Credentials is no session. */
+static int
+make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out)
+{
+    struct session_call s = { .call = {
+        .tier = t, .method = "GET", .prio = KVT__PRIO_LOOKUP, .use_keys = base,
+        .within_ns = t->read_ns, .good = take_session_body } };
+    struct kvt__s3_xml_credentials c;
+
+    kvt__s3_add_query(&s.call, "session", "");
+    kvt__s3_add_header(&s.call, "x-amz-create-session-mode", "ReadWrite");
+    int err = kvt__s3_call_wait(&s.call);
+    if (!err)
+        err = kvt__s3_read_credentials(s.body, s.call.http.received_bytes, &c);
+    if (err)
+        return err;
+    *out = kvt__s3_keys_new(c.access, c.secret, c.token, c.expires_s,
+                            "S3 Express session");
+    explicit_bzero(s.body, sizeof s.body);
+    return *out ? 0 : kvt__fail(ENOMEM, "S3 Express session");
+}
+
+/* --------------------------------------------------------------------------- asking */
+
+static bool
+is_express(const struct s3_tier *t)
+{
+    return kvt__s3_place_of(t)->express;
+}
+
+static bool
+base_is_due(const struct s3_tier *t)
+{
+    const struct s3_keyring *k = &t->keyring;
+
+    return !k->base || now_s(t) >= k->base_refresh_s;
+}
+
+static bool
+session_is_due(const struct s3_tier *t)
+{
+    const struct s3_keyring *k = &t->keyring;
+
+    return is_express(t) && (!k->session || now_s(t) >= k->session_refresh_s);
+}
+
+/* The keys to sign with, or NULL. */
+static struct kvt__s3_keys *
+usable_locked(const struct s3_tier *t)
+{
+    const struct s3_keyring *k = &t->keyring;
+
+    if (is_express(t))
+        return k->session && now_s(t) < k->session_usable_s ? k->session : NULL;
+    return k->base && now_s(t) < k->base_usable_s ? k->base : NULL;
+}
+
+/* Ask for what is due; the lock is not held.  0 or -errno with a sentence. */
+static int
+ask(struct s3_tier *t, bool base_due)
+{
+    struct s3_keyring *k = &t->keyring;
+    struct kvt__s3_keys *base = NULL, *session = NULL;
+    int err = base_due ? kvt__s3_chain_ask(k->chain, &base) : 0;
+
+    pthread_mutex_lock(&k->lock);
+    if (base) {
+        kvt__s3_keys_unref(k->base);
+        k->base = base;
+        plan(base, now_s(t), BASE_EARLY_S, &k->base_refresh_s, &k->base_usable_s);
+    }
+    base = k->base ? kvt__s3_keys_ref(k->base) : NULL;
+    bool session_due = session_is_due(t);
+    pthread_mutex_unlock(&k->lock);
+
+    if (base && session_due)
+        err = make_session(t, base, &session);
+    kvt__s3_keys_unref(base);
+    if (!session)
+        return err;
+    pthread_mutex_lock(&k->lock);
+    kvt__s3_keys_unref(k->session);
+    k->session = session;
+    plan(session, now_s(t), SESSION_EARLY_S, &k->session_refresh_s,
+         &k->session_usable_s);
+    pthread_mutex_unlock(&k->lock);
+    return err;
+}
+
+/* Let all calls that wait go on, with the keys there are, or end. */
+static void
+serve(struct s3_tier *t, int err)
+{
+    struct s3_keyring *k = &t->keyring;
+
+    pthread_mutex_lock(&k->lock);
+    struct s3_call *waiting = k->waiting;
+    struct kvt__s3_keys *keys = usable_locked(t);
+    if (keys)
+        keys = kvt__s3_keys_ref(keys);
+    k->waiting = NULL;
+    pthread_mutex_unlock(&k->lock);
+
+    if (!keys && !err) {
+        err = -ENOKEY;
+        snprintf(k->why, sizeof k->why, "the keys that were given have expired already");
+    }
+    while (waiting) {
+        struct s3_call *call = waiting;
+
+        waiting = call->next;
+        if (!keys)
+            kvt__set_why(k->why);
+        kvt__s3_call_has_keys(call, keys ? kvt__s3_keys_ref(keys) : NULL,
+                              keys ? 0 : err);
+    }
+    kvt__s3_keys_unref(keys);
+}
+
+/* Until something is due, or wanted, or it is over; the lock is held. */
+static void
+wait_locked(struct s3_tier *t)
+{
+    struct s3_keyring *k = &t->keyring;
+
+    while (!k->stop && !k->wanted) {
+        int64_t due = k->base_refresh_s, left;
+
+        if (is_express(t) && k->session_refresh_s < due)
+            due = k->session_refresh_s;
+        left = due - now_s(t);
+        if (k->base && left <= 0 && kvt__now_ns() - k->failed_ns >= AGAIN_NS)
+            return;
+        /* The clock may be set: look again now and then. */
+        int64_t until = kvt__now_ns() + (k->base && left <= 2 ? KVT__NS_PER_S / 2
+                                                              : 30 * KVT__NS_PER_S);
+        struct timespec at = { until / KVT__NS_PER_S, until % KVT__NS_PER_S };
+        pthread_cond_timedwait(&k->changed, &k->lock, &at);
+    }
+}
+
+static void *
+keyring_main(void *arg)
+{
+    struct s3_tier *t = arg;
+    struct s3_keyring *k = &t->keyring;
+
+    pthread_mutex_lock(&k->lock);
+    for (;;) {
+        wait_locked(t);
+        if (k->stop)
+            break;
+        bool base_due = base_is_due(t);
+        k->wanted = false;
+        pthread_mutex_unlock(&k->lock);
+        int err = ask(t, base_due);
+
+        pthread_mutex_lock(&k->lock);
+        bool was_good = !k->failed_ns;
+        k->failed_ns = err ? kvt__now_ns() : 0;
+        snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");
+        pthread_mutex_unlock(&k->lock);
+        if (err && was_good)
+            kvt__log(KVT_LOG_ERROR, "S3: %s", k->why);
+        serve(t, err);
+        pthread_mutex_lock(&k->lock);
+    }
+    pthread_mutex_unlock(&k->lock);
+    snprintf(k->why, sizeof k->why, "S3: the store is being closed.");
+    serve(t, -ECANCELED);
+    return NULL;
+}
+
+/* --------------------------------------------------------------------- for the calls */
+
+void
+kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call)
+{
+    struct s3_keyring *k = &t->keyring;
+    int err = 0;
+
+    pthread_mutex_lock(&k->lock);
+    struct kvt__s3_keys *keys = usable_locked(t);
+    if (keys) {
+        keys = kvt__s3_keys_ref(keys);
+    } else if (k->stop) {
+        err = kvt__fail(ECANCELED, "S3: the store is being closed.");
+    } else if (k->failed_ns && kvt__now_ns() - k->failed_ns < AGAIN_NS) {
+        kvt__set_why(k->why);
+        err = -EACCES;
+    } else {
+        call->next = k->waiting;
+        k->waiting = call;
+        k->wanted = true;
+        pthread_cond_signal(&k->changed);
+        pthread_mutex_unlock(&k->lock);
+        return;
+    }
+    pthread_mutex_unlock(&k->lock);
+    kvt__s3_call_has_keys(call, keys, err);
+}
+
+void
+kvt__s3_keyring_reject(struct s3_tier *t, const struct kvt__s3_keys *keys)
+{
+    struct s3_keyring *k = &t->keyring;
+
+    pthread_mutex_lock(&k->lock);
+    if (keys == k->session)
+        k->session_usable_s = k->session_refresh_s = 0;
+    else if (keys == k->base)
+        k->base_usable_s = k->base_refresh_s = 0;
+    pthread_mutex_unlock(&k->lock);
+}
+
+/* --------------------------------------------------------------------------- opening */
+
+static const char *
+or_null(const char *text)
+{
+    return text && *text ? text : NULL;
+}
+
+int
+kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
+{
+    struct s3_keyring *k = &t->keyring;
+    pthread_condattr_t attr;
+
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&k->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    k->ready = true;
+    if (t->is_unsigned)
+        return 0;
+    k->wanted = true; /* whoever comes first need not wait */
+    bool both = or_null(config->aws_access_key_id) &&
+                or_null(config->aws_secret_access_key);
+    struct kvt__s3_chain_params params = {
+        .http = t->http, .profile = or_null(config->s3_profile),
+        .access = both ? config->aws_access_key_id : NULL,
+        .secret = both ? config->aws_secret_access_key : NULL,
+        .token = both ? or_null(config->aws_session_token) : NULL,
+        .region = kvt__s3_place_of(t)->region };
+    int err = kvt__s3_chain_open(&params, &k->chain);
+    if (!err)
+        err = kvt__thread_start(&k->thread, "kvt-s3-keys", keyring_main, t);
+    k->has_thread = !err;
+    return err;
+}
+
+void
+kvt__s3_keyring_stop(struct s3_tier *t)
+{
+    struct s3_keyring *k = &t->keyring;
+
+    if (!k->ready)
+        return;
+    pthread_mutex_lock(&k->lock);
+    k->stop = true;
+    pthread_cond_signal(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+}
+
+void
+kvt__s3_keyring_close(struct s3_tier *t)
+{
+    struct s3_keyring *k = &t->keyring;
+
+    if (!k->ready)
+        return;
+    kvt__s3_keyring_stop(t);
+    if (k->has_thread)
+        pthread_join(k->thread, NULL);
+    kvt__s3_chain_close(k->chain);
+    kvt__s3_keys_unref(k->session);
+    kvt__s3_keys_unref(k->base);
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of objects: key text as LMCache's connector spells it, behind the prefix;
+ * docs/formats.md, Objects. */
+#include <errno.h>
+#include <string.h>
+
+#include "tier/s3/s3.h"
+
+/* Where opaque chunks lie: LMCache never lists there. */
+#define OPAQUE "kvtier/"
+
+/* Stores that keep objects as files cannot hold these. */
+static bool
+has_odd_segment(const char *name)
+{
+    for (size_t n; ; name += n + 1) {
+        n = strcspn(name, "/");
+        if (!n || (n == 1 && *name == '.') || (n == 2 && !memcmp(name, "..", 2)))
+            return true;
+        if (!name[n])
+            return false;
+    }
+}
+
+static int
+plain_name(const char *name, char *out, size_t room)
+{
+    size_t n = strlen(name);
+
+    if (has_odd_segment(name))
+        return kvt__fail(EINVAL, "'%s' is no name of an object: an empty part, '.' or "
+                         "'..' between slashes.", name);
+    if (n >= room)
+        return kvt__fail(ENAMETOOLONG, "object %.64s...", name);
+    memcpy(out, name, n + 1);
+    return (int)n;
+}
+
+int
+kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char *out,
+             size_t room)
+{
+    size_t prefix = strlen(kvt__s3_place_of(t)->prefix);
+    size_t opaque = object->opaque ? sizeof OPAQUE - 1 : 0;
+    size_t most = KVT__S3_KEY_MAX - (prefix < KVT__S3_KEY_MAX ? prefix : KVT__S3_KEY_MAX);
+
+    if (most + 1 < room)
+        room = most + 1;
+    if (room <= opaque)
+        return kvt__fail(ENAMETOOLONG, "S3: the prefix of %zu bytes leaves no room for "
+                         "names.", prefix);
+    if (object->is_name)
+        return plain_name(object->key, out, room);
+    memcpy(out, OPAQUE, opaque);
+    int n = kvt__key_encode(object->key, KVT__KEY_S3, out + opaque, room - opaque);
+    return n < 0 ? n : n + (int)opaque;
+}
+
+int
+kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque)
+{
+    struct kvt__key_parts parts;
+
+    *opaque = !strncmp(name, OPAQUE, sizeof OPAQUE - 1);
+    if (*opaque)
+        name += sizeof OPAQUE - 1;
+    if (strlen(name) >= room || strchr(name, '/'))
+        return -EINVAL;
+    strcpy(out, name);
+    return kvt__key_parse(out, &parts) ? -EINVAL : 0;
+}
+
+/* A key text without its hash may come too: all it lacks is told by its slashes. */
+void
+kvt__s3_listed_key(const struct kvt__tier *tier, char *key)
+{
+    (void)tier;
+    for (; *key; key++)
+        if (*key == '/')
+            *key = '_';
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How fast to go. */
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "tier/s3/s3.h"
+
+/* As many repetitions as these can be paid for, with what good answers bring. */
+#define TOKENS 500.0
+#define COST 5.0
+#define GAIN 1.0
+
+#define FIRST_WAIT_NS (100 * KVT__NS_PER_MS)
+#define LONGEST_WAIT_NS (5 * KVT__NS_PER_S)
+#define SLOW_AGAIN_NS (500 * KVT__NS_PER_MS) /* answers of one moment slow down once */
+
+#define MIN_HEDGE_NS (50 * KVT__NS_PER_MS)
+#define HEDGE_SHARE 20 /* at most one read in so many */
+
+void
+kvt__s3_pace_init(struct s3_pace *pace, unsigned max_requests)
+{
+    *pace = (struct s3_pace){ .tokens = TOKENS, .stores_limit = max_requests,
+                              .stores_most = max_requests,
+                              .first_byte_ns = (double)KVT__NS_PER_S };
+    pthread_mutex_init(&pace->lock, NULL);
+    pace->last_waiting = &pace->first_waiting;
+}
+
+void
+kvt__s3_pace_fini(struct s3_pace *pace)
+{
+    pthread_mutex_destroy(&pace->lock);
+}
+
+/* ------------------------------------------------------------------- repetitions */
+
+static double
+random_share(void)
+{
+    uint32_t bits = 0;
+
+    if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) < 0)
+        bits = (uint32_t)kvt__now_ns();
+    return (double)bits / (double)UINT32_MAX;
+}
+
+/* Full jitter: any time up to one that doubles, so that clients who failed together do
+ * not come back together.  Stores come back later than loads. */
+static int64_t
+wait_of(const struct s3_call *call)
+{
+    int64_t most = FIRST_WAIT_NS;
+
+    for (unsigned i = 1; i < call->n_attempts && most < LONGEST_WAIT_NS; i++)
+        most *= 2;
+    if (most > LONGEST_WAIT_NS)
+        most = LONGEST_WAIT_NS;
+    int64_t wait = (int64_t)((double)most * random_share());
+    if (call->stores)
+        wait *= 2;
+    return wait > call->retry_after_ns ? wait : call->retry_after_ns;
+}
+
+bool
+kvt__s3_may_repeat(struct s3_pace *pace, const struct s3_call *call, int64_t *in_ns)
+{
+    pthread_mutex_lock(&pace->lock);
+    bool may = pace->tokens >= COST;
+    if (may)
+        pace->tokens -= COST;
+    pthread_mutex_unlock(&pace->lock);
+    *in_ns = wait_of(call);
+    return may;
+}
+
+/* ------------------------------------------------------------------------ stores */
+
+bool
+kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call)
+{
+    pthread_mutex_lock(&pace->lock);
+    bool may = pace->stores < pace->stores_limit && !pace->first_waiting;
+    if (may) {
+        pace->stores++;
+    } else {
+        call->next = NULL;
+        *pace->last_waiting = call;
+        pace->last_waiting = &call->next;
+    }
+    pthread_mutex_unlock(&pace->lock);
+    return may;
+}
+
+struct s3_call *
+kvt__s3_stored(struct s3_pace *pace)
+{
+    struct s3_call *next = NULL;
+
+    pthread_mutex_lock(&pace->lock);
+    pace->stores--;
+    if (pace->first_waiting && pace->stores < pace->stores_limit) {
+        next = pace->first_waiting;
+        pace->first_waiting = next->next;
+        if (!pace->first_waiting)
+            pace->last_waiting = &pace->first_waiting;
+        pace->stores++;
+    }
+    pthread_mutex_unlock(&pace->lock);
+    return next;
+}
+
+void
+kvt__s3_slow_down(struct s3_pace *pace)
+{
+    int64_t now = kvt__now_ns();
+
+    pthread_mutex_lock(&pace->lock);
+    if (now - pace->slowed_ns >= SLOW_AGAIN_NS) {
+        double at = pace->stores < pace->stores_limit ? pace->stores : pace->stores_limit;
+
+        pace->slowed_ns = now;
+        pace->stores_limit = at / 2 > 1 ? at / 2 : 1;
+    }
+    pthread_mutex_unlock(&pace->lock);
+}
+
+/* ------------------------------------------------------------------------- answers */
+
+/* Smoothed as TCP does its round trips (RFC 6298, section 2). */
+static void
+note_first_byte(struct s3_pace *pace, double ns)
+{
+    double off = ns - pace->first_byte_ns;
+
+    if (!pace->n_reads++) {
+        pace->first_byte_ns = ns;
+        pace->deviation_ns = ns / 2;
+        return;
+    }
+    pace->deviation_ns += ((off < 0 ? -off : off) - pace->deviation_ns) / 4;
+    pace->first_byte_ns += off / 8;
+}
+
+void
+kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call)
+{
+    pthread_mutex_lock(&pace->lock);
+    if (pace->tokens + GAIN <= TOKENS)
+        pace->tokens += GAIN;
+    if (call->stores && pace->stores_limit < pace->stores_most)
+        pace->stores_limit += 1 / pace->stores_limit;
+    if (call->hedged) {
+        int64_t took = call->http.first_byte_ns - call->http.sent_ns;
+
+        note_first_byte(pace, (double)took);
+        if (call->http.hedge_ns && (call->http.hedged || took >= call->http.hedge_ns))
+            pace->n_hedges++;
+    }
+    pthread_mutex_unlock(&pace->lock);
+}
+
+int64_t
+kvt__s3_hedge_ns(struct s3_pace *pace)
+{
+    int64_t after = 0;
+
+    pthread_mutex_lock(&pace->lock);
+    if (pace->n_hedges * HEDGE_SHARE <= pace->n_reads) {
+        after = (int64_t)(pace->first_byte_ns + 8 * pace->deviation_ns);
+        after = after > MIN_HEDGE_NS ? after : MIN_HEDGE_NS;
+    }
+    pthread_mutex_unlock(&pace->lock);
+    return after;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Storing objects.  One that is there already is not stored again: the request says so
+ * (If-None-Match), and when there is one it is looked at.  If it is what was to be stored
+ * all is done; if it is another chunk of the same name, or LMCache's, which tells nothing
+ * of itself, or was found damaged, it is overwritten. */
+#include <errno.h>
+
+#include "tier/s3/s3.h"
+
+#define MAX_ROUNDS 3
+
+static struct s3_op *
+op_of(struct s3_call *call)
+{
+    return (struct s3_op *)call;
+}
+
+static int
+take_nothing(struct s3_call *call, const struct kvt__http_head *head)
+{
+    (void)call;
+    (void)head;
+    return 0;
+}
+
+void
+kvt__s3_put_headers(struct s3_op *o, struct s3_call *call, bool conditional)
+{
+    const struct s3_tier *t = o->tier;
+
+    kvt__s3_add_header(call, "content-type", "application/octet-stream");
+    kvt__s3_add_header(call, KVT__S3_META, o->meta);
+    kvt__s3_add_header(call, KVT__S3_META_MODEL, o->model);
+    kvt__s3_add_header(call, "x-amz-server-side-encryption", t->sse);
+    kvt__s3_add_header(call, "x-amz-server-side-encryption-aws-kms-key-id", t->sse_key);
+    kvt__s3_add_header(call, "x-amz-storage-class", t->storage_class);
+    if (conditional && !atomic_load(&t->no_conditions))
+        kvt__s3_add_header(call, "if-none-match", "*");
+}
+
+static void put(struct s3_op *o, bool overwrite);
+
+/* There is an object: which? */
+static void
+was_looked_at(struct s3_call *call, int err)
+{
+    struct s3_op *o = op_of(call);
+    struct kvt__found *found = &o->op->found;
+
+    if (!err && found->has_id && kvt__id_equal(&found->id, &o->id) &&
+        found->crc == o->op->crc && found->payload_bytes == o->op->slot.bytes) {
+        *found = (struct kvt__found){ 0 };
+        kvt__s3_end(o, 0);
+    } else if ((!err || err == -ENOENT) && o->n_rounds < MAX_ROUNDS) {
+        put(o, !err); /* or it has just gone */
+    } else {
+        kvt__s3_end(o, err ? err : kvt__fail(EBUSY, "%s: others store it again and again",
+                                             o->name));
+    }
+}
+
+static void
+was_put(struct s3_call *call, int err)
+{
+    struct s3_op *o = op_of(call);
+
+    if (err == -EEXIST)
+        kvt__s3_look(o, was_looked_at);
+    else
+        kvt__s3_end(o, err);
+}
+
+static void
+put(struct s3_op *o, bool overwrite)
+{
+    struct s3_tier *t = o->tier;
+
+    o->n_rounds++;
+    kvt__s3_op_call(o, "PUT");
+    kvt__s3_put_headers(o, &o->call, !overwrite);
+    if (!atomic_load(&t->no_checksums))
+        kvt__s3_add_header(&o->call, "x-amz-checksum-crc32c", o->checksum);
+    o->call.body = o->op->slot.payload;
+    o->call.body_bytes = o->op->slot.bytes;
+    o->call.stores = true;
+    o->call.good = take_nothing;
+    o->call.ended = was_put;
+    kvt__s3_call(&o->call);
+}
+
+void
+kvt__s3_put(struct s3_op *o)
+{
+    if (o->op->slot.bytes > o->tier->put_most)
+        kvt__s3_put_parts(o);
+    else
+        put(o, o->op->overwrite || kvt__s3_was_damaged(&o->tier->damaged, o->name));
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The S3 tier, s3://BUCKET or s3://HOST: one object a chunk, named and filled as
+ * LMCache's connector does.  docs/s3.md. */
+#include "tier/s3/s3.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/private-dir.h"
+#include "conf/conf.h"
+
+extern const struct kvt__tier_ops kvt__tier_s3;
+
+#define MAX_THREADS 8
+#define PUT_MOST ((uint64_t)5 << 30) /* bytes of one PUT, at AWS and most others */
+#define MIN_PART ((uint64_t)5 << 20) /* of a part but the last one */
+#define WRITE_TIMES 10 /* a store may take so much longer than a load */
+
+/* ------------------------------------------------------------------------- places */
+
+static int
+add_where(struct s3_tier *t, const struct kvt__s3_address *address)
+{
+    struct s3_where *where = malloc(sizeof *where);
+
+    if (!where)
+        return kvt__fail(ENOMEM, "S3: %s", address->host);
+    struct kvt__http_target target = {
+        .host = address->name, .port = address->port, .tls = address->tls,
+        .address = *address->address ? address->address : NULL };
+    int err = kvt__http_origin(t->http, &target, &where->origin);
+    if (err) {
+        free(where);
+        return err;
+    }
+    where->address = *address;
+    where->older = atomic_load(&t->where);
+    atomic_store(&t->where, where);
+    return 0;
+}
+
+int
+kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
+             const char *region)
+{
+    struct kvt__s3_address address;
+    int err;
+
+    pthread_mutex_lock(&t->where_lock);
+    if (atomic_load(&t->where) != was) {
+        err = 0; /* another call has moved it */
+    } else {
+        err = kvt__s3_readdress(&was->address, host && *host ? host : NULL,
+                                region && *region ? region : NULL, &address);
+        if (!err)
+            err = add_where(t, &address);
+    }
+    pthread_mutex_unlock(&t->where_lock);
+    return err;
+}
+
+static void
+free_places(struct s3_tier *t)
+{
+    struct s3_where *where = atomic_load(&t->where);
+
+    while (where) {
+        struct s3_where *older = where->older;
+
+        free(where);
+        where = older;
+    }
+}
+
+/* -------------------------------------------------------------------------- opening */
+
+static int
+find_address(const struct kvt__tier_params *params, struct kvt__s3_address *out)
+{
+    const struct kvt_config *c = params->config;
+    struct kvt__s3_place place = {
+        .rest = params->rest, .endpoint_url = c->s3_endpoint_url,
+        .region = c->s3_region, .file_prefix = c->s3_file_prefix,
+        .resolve = c->s3_resolve, .express = c->s3_enable_s3express,
+        .style = !strcmp(c->s3_addressing, "path") ? KVT__S3_PATH :
+                 !strcmp(c->s3_addressing, "virtual") ? KVT__S3_VIRTUAL : KVT__S3_AUTO,
+        .tls = !kvt__config_is_set(c, disable_tls) ? KVT__S3_TLS_AUTO :
+               c->disable_tls ? KVT__S3_TLS_OFF : KVT__S3_TLS_ON };
+
+    return kvt__s3_address(params->name, &place, out);
+}
+
+static int
+open_http(struct s3_tier *t, const struct kvt_config *c)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN) / 4;
+    struct kvt__http_params params = {
+        .n_threads = (unsigned)(n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n),
+        .max_requests = (unsigned)kvt__config_s3_requests(c),
+        .no_verify = !c->s3_verify_tls, .ca_file = c->s3_ca_file,
+        .http_proxy = getenv("http_proxy"), .https_proxy = getenv("https_proxy"),
+        .no_proxy = getenv("no_proxy") };
+
+    if (!params.https_proxy)
+        params.https_proxy = getenv("HTTPS_PROXY");
+    if (!params.no_proxy)
+        params.no_proxy = getenv("NO_PROXY");
+    return kvt__http_open(&params, &t->http);
+}
+
+static char *
+copy(const char *text)
+{
+    return text && *text ? strdup(text) : NULL;
+}
+
+static void
+take_settings(struct s3_tier *t, const struct kvt_config *c)
+{
+    t->read_ns = c->blocking_timeout_secs * KVT__NS_PER_S;
+    t->write_ns = WRITE_TIMES * t->read_ns;
+    t->put_most = PUT_MOST;
+    t->part_bytes = (uint64_t)c->s3_part_size > MIN_PART ? (uint64_t)c->s3_part_size
+                                                         : MIN_PART;
+    t->is_unsigned = c->s3_unsigned;
+    t->request_payer = c->s3_request_payer;
+    t->sse = copy(c->s3_sse);
+    t->sse_key = copy(c->s3_sse_kms_key_id);
+    t->storage_class = copy(c->s3_storage_class);
+}
+
+/* The index of a bucket's prefix, for all processes of this host. */
+static int
+open_index_dir(struct s3_tier *t)
+{
+    const struct kvt__s3_address *a = kvt__s3_place_of(t);
+    char thing[sizeof a->host + sizeof a->object_path + 8];
+    int n = snprintf(thing, sizeof thing, "s3://%s%s", a->host, a->object_path);
+
+    t->index_fd = kvt__private_dir_of(KVT__LOCAL_DIR, thing, (size_t)n);
+    return t->index_fd < 0 ? t->index_fd : 0;
+}
+
+static void
+s3_stop(struct kvt__tier *tier)
+{
+    struct s3_tier *t = (struct s3_tier *)tier;
+
+    atomic_store(&t->stopping, true);
+    kvt__s3_keyring_stop(t);
+    kvt__http_stop(t->http);
+}
+
+static void
+s3_close(struct kvt__tier *tier)
+{
+    struct s3_tier *t = (struct s3_tier *)tier;
+
+    if (t->http)
+        s3_stop(tier);
+    kvt__s3_keyring_close(t);
+    if (t->http)
+        kvt__http_close(t->http);
+    free_places(t);
+    kvt__s3_pace_fini(&t->pace);
+    pthread_mutex_destroy(&t->damaged.lock);
+    pthread_mutex_destroy(&t->where_lock);
+    if (t->index_fd >= 0)
+        close(t->index_fd);
+    free(t->sse);
+    free(t->sse_key);
+    free(t->storage_class);
+    free(t);
+}
+
+static int
+s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+{
+    struct kvt__s3_address address;
+    int err = find_address(params, &address);
+
+    if (err)
+        return err;
+    struct s3_tier *t = calloc(1, sizeof *t);
+    if (!t)
+        return kvt__fail(ENOMEM, "%s: open", params->name);
+    t->tier = (struct kvt__tier){ .ops = &kvt__tier_s3, .shared = true,
+                                  .keeps_damaged = true, .takes_any = true,
+                                  .unlisted = true };
+    t->counters = params->counters;
+    t->index_fd = -1;
+    t->careful = true;
+    pthread_mutex_init(&t->where_lock, NULL);
+    pthread_mutex_init(&t->damaged.lock, NULL);
+    kvt__s3_pace_init(&t->pace, (unsigned)kvt__config_s3_requests(params->config));
+    take_settings(t, params->config);
+    err = open_http(t, params->config);
+    if (!err)
+        err = add_where(t, &address);
+    if (!err)
+        err = open_index_dir(t);
+    if (!err)
+        err = kvt__s3_keyring_open(t, params->config);
+    if (err) {
+        s3_close(&t->tier);
+        return err;
+    }
+    *out = &t->tier;
+    return 0;
+}
+
+/* ------------------------------------------------------------------------ the table */
+
+static size_t
+s3_phase(const struct kvt__tier *tier)
+{
+    (void)tier;
+    return 0;
+}
+
+static int
+s3_private_dir(const struct kvt__tier *tier)
+{
+    return ((const struct s3_tier *)tier)->index_fd;
+}
+
+static uint64_t
+s3_default_limit(const struct kvt__tier *tier)
+{
+    (void)tier;
+    return 0;
+}
+
+static uint64_t
+s3_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *object,
+                uint64_t payload)
+{
+    (void)tier;
+    (void)object;
+    return payload;
+}
+
+const struct kvt__tier_ops kvt__tier_s3 = {
+    .name = "s3",
+    .schemes = "s3",
+    .open = s3_open,
+    .stop = s3_stop,
+    .close = s3_close,
+    .phase = s3_phase,
+    .private_dir = s3_private_dir,
+    .default_limit = s3_default_limit,
+    .stored_bytes = s3_stored_bytes,
+    .start = kvt__s3_start,
+    .put = kvt__tier_wait_put,
+    .get = kvt__tier_wait_get,
+    .probe = kvt__tier_wait_probe,
+    .remove = kvt__tier_wait_remove,
+    .list = kvt__s3_list,
+    .listed_key = kvt__s3_listed_key,
+};

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The S3 tier's own parts.  Threads: the HTTP client's, on which all operations run; one
+ * for keys; one that cleans, where max_remote_size is set.  What changes after open says
+ * what guards it; all locks are leaves. */
+#ifndef KVT_TIER_S3_S3_H
+#define KVT_TIER_S3_S3_H
+
+#include <pthread.h>
+
+#include "tier/s3/address.h"
+#include "tier/s3/call.h"
+#include "tier/s3/credentials.h"
+#include "tier/tier.h"
+#include "tier/trailer.h"
+
+#define KVT__S3_META "x-amz-meta-kvtier"
+#define KVT__S3_META_MODEL "x-amz-meta-kvtier-model"
+#define KVT__S3_KEY_MAX 1024 /* bytes of an object's key */
+#define KVT__S3_NAME_ROOM (3 * KVT__S3_KEY_MAX + 1)
+#define KVT__S3_RANGED ((uint64_t)64 << 20) /* larger ones are read in ranges */
+
+/* Where requests go.  Never changed; replaced when an answer tells a better place. */
+struct s3_where {
+    struct s3_where *older; /* kept until close, for requests that still use it */
+    struct kvt__s3_address address;
+    struct kvt__http_origin *origin;
+};
+
+/* ------------------------------------------------------------------ keyring.c */
+
+/* The keys to sign with, and who waits for some. */
+struct s3_keyring {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool ready, has_thread, stop, wanted;
+    struct kvt__s3_chain *chain;
+    struct kvt__s3_keys *base;    /* of the chain */
+    struct kvt__s3_keys *session; /* of S3 Express, made with them */
+    int64_t base_usable_s, session_usable_s; /* wall clock: until then */
+    int64_t base_refresh_s, session_refresh_s; /* from then on better ones are asked for */
+    int64_t failed_ns;            /* when that last failed, monotonic; 0: it did not */
+    char why[1024];               /* and why */
+    struct s3_call *waiting;
+};
+
+int kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config);
+void kvt__s3_keyring_stop(struct s3_tier *t);
+void kvt__s3_keyring_close(struct s3_tier *t);
+
+/* Give a call its keys: now, or when there are some. */
+void kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call);
+
+/* The store does not take these any more. */
+void kvt__s3_keyring_reject(struct s3_tier *t, const struct kvt__s3_keys *keys);
+
+/* --------------------------------------------------------------------- pace.c */
+
+/* How fast to go: a budget of repetitions, so that an outage does not multiply the load;
+ * a limit on stores, which a slow store lowers before loads feel it; and how late an
+ * answer may be before it is asked for again. */
+struct s3_pace {
+    pthread_mutex_t lock;
+    double tokens;        /* for repetitions */
+    double stores_limit;  /* at a time */
+    double stores_most;
+    unsigned stores;      /* at a time now */
+    int64_t slowed_ns;
+    struct s3_call *first_waiting, **last_waiting;
+    double first_byte_ns, deviation_ns; /* of answers to reads, smoothed */
+    uint64_t n_reads, n_hedges;
+};
+
+void kvt__s3_pace_init(struct s3_pace *pace, unsigned max_requests);
+void kvt__s3_pace_fini(struct s3_pace *pace);
+
+/* Whether a repetition is within the budget, and when: a time from now. */
+bool kvt__s3_may_repeat(struct s3_pace *pace, const struct s3_call *call, int64_t *in_ns);
+
+/* Whether a call that stores may go now; else it waits for kvt__s3_stored(). */
+bool kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call);
+
+/* A call that stores has ended.  Returns another whose turn has come, or NULL. */
+struct s3_call *kvt__s3_stored(struct s3_pace *pace);
+
+/* What an answer says of the store: it is good, or asks to slow down. */
+void kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call);
+void kvt__s3_slow_down(struct s3_pace *pace);
+
+/* After how long a read is to be asked for on a second connection; 0: never. */
+int64_t kvt__s3_hedge_ns(struct s3_pace *pace);
+
+/* ------------------------------------------------------------------ damaged.c */
+
+/* Names whose objects were found damaged: they are overwritten when they are next
+ * stored.  The last ones are known. */
+#define KVT__S3_DAMAGED 256
+struct s3_damaged {
+    pthread_mutex_t lock;
+    uint64_t names[KVT__S3_DAMAGED];
+    unsigned next;
+};
+
+void kvt__s3_is_damaged(struct s3_damaged *d, const char *name);
+/* Whether it was; it is not any more. */
+bool kvt__s3_was_damaged(struct s3_damaged *d, const char *name);
+
+/* ----------------------------------------------------------------------- s3.c */
+
+struct s3_tier {
+    struct kvt__tier tier;
+    struct kvt__counters *counters; /* or NULL */
+    struct kvt__http *http;
+    struct s3_where *_Atomic where;
+    pthread_mutex_t where_lock;     /* replacing it */
+    struct s3_keyring keyring;
+    struct s3_pace pace;
+    struct s3_damaged damaged;
+    _Atomic int64_t clock_s;        /* the server's time less ours */
+    atomic_bool stopping;
+    atomic_bool no_conditions;      /* the store knows no If-None-Match */
+    atomic_bool no_checksums;       /* nor x-amz-checksum-* */
+    atomic_bool no_ranges;
+    atomic_bool careful;            /* wait for 100 before the next large body */
+    atomic_bool said_collision;
+    int index_fd;
+
+    /* Settings. */
+    int64_t read_ns, write_ns;      /* how long an operation may take */
+    uint64_t put_most;              /* bytes of one PUT; larger ones go in parts */
+    uint64_t part_bytes;
+    bool is_unsigned, request_payer;
+    char *sse, *sse_key, *storage_class; /* or NULL */
+};
+
+static inline void
+kvt__s3_count(const struct s3_tier *t, enum kvt__counter which)
+{
+    if (t->counters)
+        kvt__count(t->counters, which, 1);
+}
+
+static inline const struct kvt__s3_address *
+kvt__s3_place_of(const struct s3_tier *t)
+{
+    return &atomic_load(&t->where)->address;
+}
+
+/* From now on the bucket is asked for at another host or in another region, which an
+ * answer told (NULL, "": as before).  0 or -errno with a sentence. */
+int kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
+                 const char *region);
+
+/* -------------------------------------------------------------------- op.c ... */
+
+/* One operation of the tier: a call or several. */
+struct s3_op {
+    struct s3_call call;
+    struct s3_tier *tier;
+    struct kvt__tier_op *op;
+    struct kvt__id id;
+    bool by_key;             /* asked for by a key text, which a listing may have told:
+                              * then '_' may stand for '/' */
+    uint32_t crc;            /* GET: of what came so far */
+    bool has_server_crc;
+    uint32_t server_crc;
+    unsigned n_rounds;       /* PUT: how often it was decided anew */
+    struct s3_parts *parts;  /* of one in ranges or parts */
+    char meta[4 * ((KVT__TRAILER_BYTES + 2) / 3) + 1];
+    char checksum[12];
+    char model[3 * KVT__KEY_MODEL_MAX + 1]; /* encoded */
+    char name[];             /* encoded */
+};
+
+void kvt__s3_start(struct kvt__tier *tier, struct kvt__tier_op *op);
+
+/* The operation is over; err with its sentence in kvt__why(). */
+void kvt__s3_end(struct s3_op *o, int err);
+
+/* A new call for the operation's object. */
+void kvt__s3_op_call(struct s3_op *o, const char *method);
+
+void kvt__s3_put(struct s3_op *o);
+void kvt__s3_get(struct s3_op *o);
+void kvt__s3_probe(struct s3_op *o);
+void kvt__s3_remove(struct s3_op *o);
+
+/* Headers of a PUT, and of the start of a multipart upload. */
+void kvt__s3_put_headers(struct s3_op *o, struct s3_call *call, bool conditional);
+
+/* Read or write in parts, several at once; ends with kvt__s3_end() or, of a GET whose
+ * store knows no ranges, with kvt__s3_get(). */
+void kvt__s3_get_ranges(struct s3_op *o);
+void kvt__s3_put_parts(struct s3_op *o);
+
+/* Look at the object without its bytes, then call then(o, err). */
+void kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err));
+
+/* What the head of an answer tells of the object. */
+void kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head,
+                   uint64_t payload_bytes, struct kvt__found *found);
+
+/* Whether what was found is of another model, whose name becomes the same; said and
+ * counted. */
+void kvt__s3_look_for_collision(struct s3_op *o, const struct kvt__http_head *head);
+
+/* ---------------------------------------------------------------------- name.c */
+
+/* The key of an object in the bucket, behind all prefixes: "kvtier/" in front of opaque
+ * ones.  The length or -errno with a sentence. */
+int kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char *out,
+                 size_t room);
+
+/* The key text that an object's key (behind all prefixes) tells.  0 or -errno: it is
+ * none of ours. */
+int kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque);
+
+int kvt__s3_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
+void kvt__s3_listed_key(const struct kvt__tier *tier, char *key);
+
+#endif
