@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second port of s3.py, where a test says what shall go wrong and asks what was
+seen.  JSON over HTTP:
+  POST /faults       a fault, or a list of them (s3_faults.py): {"ids": [...]}
+  GET /faults        how often each was done; DELETE forgets them
+  GET /stats         requests, connections, counts; DELETE starts anew
+  GET /log           lines of text: refused signatures and broken requests
+  POST /config       any of clock_offset_s, delay_ms, chunked, idle_ms, region,
+                     session_seconds; answers with all of them
+  POST /credentials  {"access", "secret", "token", "expires_in"}: the last two or null
+  POST /sessions     {"expires_in"}: of the sessions of directory buckets that exist
+  GET /objects       {bucket: {key: {"size", "headers", "checksums"}}}, and uploads
+"""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from sigv4 import Credentials
+
+CONFIG = {"clock_offset_s", "delay_ms", "chunked", "idle_ms", "region", "session_seconds"}
+
+
+class Stats:
+    """All of it may be called from any thread."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.open = 0
+        self.lines = []
+        self.clear()
+
+    def clear(self):
+        with self.lock:
+            self.requests = []
+            self.running = set()
+            self.max_running = 0
+            self.opened = self.resumed = self.failed_handshakes = 0
+            self.max_open = self.open
+
+    def log(self, line):
+        with self.lock:
+            self.lines.append(line)
+
+    def connected(self, step):
+        with self.lock:
+            self.open += step
+            self.opened += step > 0
+            self.max_open = max(self.max_open, self.open)
+
+    def handshake(self, done, resumed=False):
+        with self.lock:
+            self.failed_handshakes += not done
+            self.resumed += resumed
+
+    def begin(self, record):
+        with self.lock:
+            self.requests.append(record)
+            self.running.add(id(record))
+            self.max_running = max(self.max_running, len(self.running))
+
+    def end(self, record, **more):
+        with self.lock:
+            record.update(more)
+            self.running.discard(id(record))
+
+    def show(self):
+        with self.lock:
+            counts = {"methods": {}, "operations": {}, "statuses": {}}
+            for record in self.requests:
+                for plural, name in (("methods", "method"), ("statuses", "status"),
+                                     ("operations", "operation")):
+                    of = counts[plural]
+                    of[str(record[name])] = of.get(str(record[name]), 0) + 1
+            return {**counts, "max_at_a_time": self.max_running,
+                    "connections": {
+                        "opened": self.opened, "open": self.open,
+                        "max_open": self.max_open, "tls_resumed": self.resumed,
+                        "tls_failed": self.failed_handshakes},
+                    "requests": list(self.requests)}
+
+
+def configure(server, words):
+    if set(words) - CONFIG:
+        raise ValueError(f"unknown words: {sorted(set(words) - CONFIG)}")
+    server.config.update(words)
+    server.objects.session_seconds = server.config["session_seconds"]
+    server.objects.region = server.config["region"]
+    return server.config
+
+
+def add_credentials(server, words):
+    seconds = words.get("expires_in")
+    server.keys[words["access"]] = Credentials(
+        words["access"], words["secret"], words.get("token"),
+        None if seconds is None else server.now() + seconds)
+    return {}
+
+
+def set_session_expiry(server, words):
+    with server.objects.lock:
+        for session in server.objects.sessions.values():
+            session.credentials = session.credentials._replace(
+                expires=server.now() + words["expires_in"])
+    return {}
+
+
+def show_objects(server):
+    with server.objects.lock:
+        return {name: {
+            "objects": {key: {"size": len(each.body), "headers": each.headers,
+                              "checksums": each.checksums}
+                        for key, each in bucket.objects.items()},
+            "uploads": len(bucket.uploads)}
+            for name, bucket in server.objects.buckets.items()}
+
+
+def act(server, method, path, body):
+    """The value to answer with.  KeyError: no such thing."""
+    if method == "POST":
+        words = json.loads(body)
+        if path == "/faults":
+            words = words if isinstance(words, list) else [words]
+            return {"ids": [server.faults.add(each) for each in words]}
+        return {"/config": configure, "/credentials": add_credentials,
+                "/sessions": set_session_expiry}[path](server, words)
+    if method == "DELETE":
+        {"/faults": server.faults.clear, "/stats": server.stats.clear}[path]()
+        return {}
+    return {"/faults": server.faults.show, "/stats": server.stats.show,
+            "/log": lambda: list(server.stats.lines),
+            "/objects": lambda: show_objects(server)}[path]()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        try:
+            status, value = 200, act(self.server.of, self.command, self.path, body)
+        except KeyError as e:
+            status, value = 404, {"error": f"there is no {e}"}
+        except (ValueError, TypeError) as e:
+            status, value = 400, {"error": str(e)}
+        text = (json.dumps(value) + "\n").encode() if self.path != "/log" or status != 200 \
+            else "".join(line + "\n" for line in value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST = do_DELETE = do
+
+    def log_message(self, *_):
+        pass
+
+
+def start(server, address):
+    """A running control server; its server_address[1] is the port."""
+    control = ThreadingHTTPServer((address, 0), Handler)
+    control.daemon_threads = True
+    control.of = server
+    threading.Thread(target=control.serve_forever, args=(0.05,), daemon=True).start()
+    return control
