@@ -75,7 +75,8 @@ class Faults(Case):
         self.assertEqual(code(self.check(200, None, "GET", "/kv/k")), "InternalError")
 
     def test_a_body_that_is_not_xml(self):
-        self.fault(status=502, body="<html>bad gateway", headers={"Content-Type": "text/html"})
+        self.fault(status=502, body="<html>bad gateway",
+                   headers={"Content-Type": "text/html"})
         reply = self.get()
         self.assertEqual((reply.status, reply.body), (502, b"<html>bad gateway"))
         self.assertEqual(reply.headers["content-type"], "text/html")

@@ -56,7 +56,8 @@ class Operations(Case):
     def test_an_object_with_an_odd_name_round_trips(self):
         target = path("kv", ODD_KEY)
         put = self.check(200, None, "PUT", target, b"123456789", x_amz_meta_note="n",
-                         x_amz_checksum_crc32c="4waSgw==", content_md5="JfnnlDI7RTiF9RgfG2JNCw==")
+                         x_amz_checksum_crc32c="4waSgw==",
+                         content_md5="JfnnlDI7RTiF9RgfG2JNCw==")
         self.assertEqual(put.headers["etag"], '"25f9e794323b453885f5181f1b624d0b"')
         got = self.check(200, None, "GET", target, x_amz_checksum_mode="ENABLED")
         self.assertEqual((got.body, got.headers["x-amz-meta-note"]), (b"123456789", "n"))
