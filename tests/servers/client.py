@@ -4,6 +4,7 @@ anybody, and shows the bytes of an answer as they came."""
 
 import socket
 import ssl
+import sys
 import time
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
@@ -125,3 +126,12 @@ def unchunk(data):
 
 def path(bucket, key):
     return f"/{bucket}/{quote(key, safe='/')}"
+
+
+def make_buckets(facts, names):
+    client = Client(facts["endpoint"], facts["access"], facts["secret"])
+    for name in names:
+        reply = client.do("PUT", "/" + name)
+        if reply.status != 200:
+            sys.exit(f"bucket {name}: {reply.status} {reply.body.decode()}")
+    client.close()

@@ -46,30 +46,32 @@ class Ended(Exception):
     """Raised by SIGTERM and SIGINT, once end_on_signals was called."""
 
 
+def on_signals(action):
+    for each in signal.SIGTERM, signal.SIGINT:
+        signal.signal(each, action)
+
+
 def end_on_signals():
     def handler(_number, _frame):
-        for each in signal.SIGTERM, signal.SIGINT:
-            signal.signal(each, signal.SIG_IGN)
+        on_signals(signal.SIG_IGN)  # what is ending is not disturbed
         raise Ended
-    for each in signal.SIGTERM, signal.SIGINT:
-        signal.signal(each, handler)
+    on_signals(handler)
 
 
 def stay(children=()):
-    """Returns when standard input closes, where that is a pipe or a terminal, or
-    when a child has ended; SIGTERM and SIGINT raise Ended."""
+    """Until standard input closes, where that is a pipe or a terminal, or a child has
+    ended, or Ended is raised."""
     watched = select.poll()
     mode = os.fstat(0).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0):
         watched.register(0, select.POLLIN)
     while True:
-        if watched.poll(200) and not os.read(0, 4096):
+        ended = [child for child in children if child.poll() is not None]
+        for child in ended:
+            print(f"{child.args[0]} has ended with {child.returncode}", file=sys.stderr)
+        if ended or watched.poll(200) and not os.read(0, 4096):
+            on_signals(signal.SIG_IGN)
             return
-        for child in children:
-            if child.poll() is not None:
-                print(f"{child.args[0]} has ended with {child.returncode}",
-                      file=sys.stderr)
-                return
 
 
 def spawn(command, log, **options):
