@@ -24,7 +24,7 @@ open_root(struct kvt__xml *xml, char *text, size_t n, const char *name, const ch
     if (kvt__xml_is(xml, 0, name) || kvt__xml_is(xml, 0, other))
         return 0;
     size_t n_root = xml->open[0].n;
-    return kvt__fail(EBADMSG, "S3: an answer is a <%.*s> in place of a <%s>.",
+    return kvt__fail(EBADMSG, "S3: an answer is <%.*s> where <%s> was expected.",
                      (int)(n_root < 64 ? n_root : 64), xml->open[0].text, name);
 }
 
@@ -125,7 +125,7 @@ kvt__s3_read_error(char *text, size_t n, struct kvt__s3_error *out)
             take(out->request_id, sizeof out->request_id, &xml);
     }
     if (!event && !found)
-        return kvt__fail(EBADMSG, "S3: an answer is an <ErrorResponse> without <Error>.");
+        return kvt__fail(EBADMSG, "S3: an answer is <ErrorResponse> without <Error>.");
     return event;
 }
 
@@ -304,8 +304,8 @@ kvt__s3_read_credentials(char *text, size_t n, struct kvt__s3_xml_credentials *o
     if (*out->access && *out->secret && *out->token && out->expires_s != INT64_MIN)
         return 0;
     size_t n_root = xml.open[0].n;
-    return kvt__fail(EBADMSG, "S3: an answer with credentials was expected, but it is a "
-                     "<%.*s> without <Credentials> that are complete.",
+    return kvt__fail(EBADMSG, "S3: an answer is <%.*s> without whole <Credentials>, which "
+                     "were expected.",
                      (int)(n_root < 64 ? n_root : 64), xml.open[0].text);
 }
 
