@@ -136,7 +136,6 @@ load(struct replay *r, const struct kvt_seq *seq, uint64_t hit,
     double took = now() - start;
     result->load[result->n_loads++] = took;
     result->load_seconds += took;
-    result->load_bytes += kvt_load_bytes(done);
     for (size_t c = 0; c < n; c++)
         result->load_failed += kvt_load_status(done, 0, c) != 0;
     kvt_load_free(done);
@@ -234,9 +233,12 @@ read_counters(const struct replay *r, struct result *result)
 {
     uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
     uint64_t in_memory = cli_counter(r->engine, "memory_hits");
+    uint64_t ahead = cli_counter(r->engine, "prefetch_chunks"); /* read by lookups */
 
+    in_memory -= ahead < in_memory ? ahead : in_memory;
     result->memory_tokens = in_memory * chunk;
     result->storage_tokens = (cli_counter(r->engine, "load_chunks") - in_memory) * chunk;
+    result->load_bytes = cli_counter(r->engine, "load_bytes");
     result->store_bytes = cli_counter(r->engine, "store_bytes");
     result->store_dropped = cli_counter(r->engine, "store_dropped");
 }

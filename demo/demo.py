@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM keeps its KV cache in a directory through kvtier and finds it
-again after a restart.  Shows how long the first token of a long text takes
+"""A real vLLM keeps its KV cache through kvtier in a directory, or in a bucket
+of an S3 server on this machine, and finds it again after a restart.  Shows how
+long the first token of a long text takes
 
     cold     when nothing is stored,
-    warm     in a new server, with the KV cache read from the directory,
+    warm     in a new server, with the KV cache read from the store,
     floor    when vLLM still has the KV cache in its own memory,
 
 and whether the answer is the same to the last bit as vLLM's own.
@@ -22,6 +23,7 @@ import tempfile
 
 import progress
 import workplace
+from bucket import Bucket
 from server import (
     Server,
     ServerError,
@@ -42,6 +44,9 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", metavar="DIR",
                         help="use this model and not the small random one")
+    parser.add_argument("--store", choices=["fs", "s3"], default="fs",
+                        help="a directory (fs) or a bucket (s3); of the bucket "
+                        "the second server knows nothing but the address")
     parser.add_argument("--store-dir", metavar="DIR",
                         help="keep the KV cache here; it must be empty")
     parser.add_argument("--json", metavar="FILE",
@@ -60,8 +65,9 @@ def parse_arguments():
 class Demo:
     """The run: two servers, one after the other, on one store."""
 
-    def __init__(self, args, python, model, directory):
+    def __init__(self, args, python, model, directory, bucket):
         self.args = args
+        self.bucket = bucket
         self.python = python
         self.directory = directory
         self.model = model
@@ -74,11 +80,14 @@ class Demo:
     def server(self):
         config = os.path.join(self.directory, "kvtier.yaml")
         given = self.args.model is not None
-        workplace.write_config(config, self.store, pool_gb=2 if given else 0.5)
+        workplace.write_config(config, self.store, pool_gb=2 if given else 0.5,
+                               **(self.bucket.settings() if self.bucket else {}))
         if self.args.kv_transfer_config:
             env = {}
         else:
             env = workplace.kvtier_environment(config)
+        if self.bucket:
+            env.update(self.bucket.environment())
         env["VLLM_CPU_KVCACHE_SPACE"] = "4" if given else "1"
         return Server(
             self.python, self.model, self.log,
@@ -122,10 +131,19 @@ class Demo:
             cold = self.ask(server, "cold")
             oracle = self.ask(server, "now in vLLM's own memory")
             with progress.step("waiting until everything is stored"):
-                files, size = workplace.wait_until_stored(self.store)
-        with progress.step("dropping the store from the page cache"):
-            workplace.drop_page_cache(self.store)
+                files, size = self.wait_until_stored()
+        if self.bucket:
+            with progress.step("forgetting what is known of the bucket"):
+                self.bucket.forget()
+        else:
+            with progress.step("dropping the store from the page cache"):
+                workplace.drop_page_cache(self.store)
         return cold, oracle, files, size
+
+    def wait_until_stored(self):
+        if self.bucket:
+            return workplace.wait_until_still(self.bucket.stored)
+        return workplace.wait_until_stored(self.store)
 
     def second_server(self):
         with self.running("second") as server:
@@ -158,6 +176,7 @@ class Demo:
             "prompt_tokens": len(self.prompt),
             "new_tokens": len(warm.token_ids),
             "server_start_s": self.start_s,
+            "store": self.args.store,
             "store_files": files,
             "store_bytes": size,
             "model": self.args.model or "small random Llama, 42 M weights",
@@ -183,9 +202,10 @@ def table(result):
     lines.append("")
     lines.append("  the first token came %.0f times sooner than cold" % (
         result["cold_ttft_s"] / result["warm_ttft_s"]))
-    lines.append("  %d tokens of prompt, %.1f MB stored in %d files" % (
+    lines.append("  %d tokens of prompt, %.1f MB stored in %d %s" % (
         result["prompt_tokens"], result["store_bytes"] / 1e6,
-        result["store_files"]))
+        result["store_files"],
+        "objects" if result["store"] == "s3" else "files"))
     lines.append("  %d new tokens and their log probabilities equal those of "
                  "vLLM's own hit: %s" % (
                      result["new_tokens"],
@@ -209,7 +229,7 @@ def replay_table(result):
     return "\n".join("  %-26s %14s %14s" % row for row in rows)
 
 
-def replay(args):
+def replay(args, bucket):
     """The same through the C engine: a trace of requests, no model."""
     kvtier = os.path.join(workplace.REPOSITORY, "build", "kvtier")
     if not os.path.exists(kvtier):
@@ -224,9 +244,12 @@ def replay(args):
             done = subprocess.run(
                 [kvtier, "replay", "--passes", "2", "--scale", "32", "--json",
                  "--set", "max_local_cpu_size=0.5",
-                 "--set", f"remote_url=fs://{os.path.abspath(store)}",
+                 *(bucket.arguments() if bucket else
+                   ["--set", f"remote_url=fs://{os.path.abspath(store)}"]),
                  os.path.join(workplace.DEMO, "trace.jsonl")],
-                stdout=subprocess.PIPE, text=True, env=plain_environment())
+                stdout=subprocess.PIPE, text=True,
+                env={**plain_environment(),
+                     **(bucket.environment() if bucket else {})})
         if done.returncode not in (0, 1):
             return done.returncode
         result = json.loads(done.stdout)
@@ -242,7 +265,7 @@ def write_json(args, result):
             f.write("\n")
 
 
-def with_vllm(args):
+def with_vllm(args, bucket):
     python = workplace.vllm_python()
     if args.model:
         model = os.path.abspath(args.model)
@@ -253,7 +276,7 @@ def with_vllm(args):
                                  dir=workplace.cache_directory())
     keep = args.keep
     try:
-        demo = Demo(args, python, model, directory)
+        demo = Demo(args, python, model, directory, bucket)
         os.makedirs(demo.store, exist_ok=True)
         result = demo.run()
     except ServerError:
@@ -269,6 +292,18 @@ def with_vllm(args):
     return 0 if result["outputs_equal"] else 1
 
 
+def show(args, bucket):
+    if args.no_vllm:
+        return replay(args, bucket)
+    try:
+        return with_vllm(args, bucket)
+    except workplace.Unavailable as e:
+        print(f"demo.sh: {e}\n"
+              "demo.sh: showing the same through the C engine, without vLLM",
+              file=sys.stderr)
+        return replay(args, bucket)
+
+
 def main():
     args = parse_arguments()
     install_signal_handlers()
@@ -282,20 +317,27 @@ def main():
         print(f"demo.sh: {args.model} has no config.json: --model takes the "
               "directory of a model", file=sys.stderr)
         return 2
-    if args.no_vllm:
-        return replay(args)
+    if args.store == "s3" and (args.store_dir or args.kv_transfer_config):
+        print("demo.sh: --store s3 goes with neither --store-dir nor "
+              "--kv-transfer-config", file=sys.stderr)
+        return 2
+    bucket = Bucket() if args.store == "s3" else None
     try:
-        return with_vllm(args)
+        if bucket:
+            with progress.step("starting the S3 server"):
+                bucket.start()
+        return show(args, bucket)
     except workplace.Unavailable as e:
-        print(f"demo.sh: {e}\n"
-              "demo.sh: showing the same through the C engine, without vLLM",
-              file=sys.stderr)
-        return replay(args)
+        print(f"demo.sh: {e}", file=sys.stderr)
+        return 3
     except ServerError as e:
         print(f"demo.sh: {e}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    finally:
+        if bucket:
+            bucket.stop()
 
 
 if __name__ == "__main__":

@@ -149,18 +149,23 @@ def stored(store):
     return files, total
 
 
-def wait_until_stored(store, still_s=1.5, timeout_s=60):
-    """Wait until nothing was added to a store for a while."""
+def wait_until_still(look, still_s=1.5, timeout_s=60):
+    """Wait until what look() tells has been the same for a while."""
     deadline = time.monotonic() + timeout_s
-    last, since = stored(store), time.monotonic()
+    last, since = look(), time.monotonic()
     while time.monotonic() < deadline:
         time.sleep(0.1)
-        now = stored(store)
+        now = look()
         if now != last:
             last, since = now, time.monotonic()
         elif time.monotonic() - since > still_s:
             break
     return last
+
+
+def wait_until_stored(store):
+    """Wait until nothing was added to a store for a while."""
+    return wait_until_still(lambda: stored(store))
 
 
 def drop_page_cache(store):
