@@ -12,7 +12,8 @@ struct kvt__s3_chain_params {
     const char *const *environment; /* NAME=VALUE, NULL at the end; NULL: the process's */
     struct kvt__http *http;         /* for STS and the metadata services */
     const char *access, *secret, *token; /* configured; NULL: not */
-    const char *profile;            /* s3_profile; NULL: AWS_PROFILE or default */
+    const char *profile;            /* s3_profile: then not the environment's keys; NULL:
+                                     * AWS_PROFILE or default */
     const char *region;             /* for STS */
 };
 

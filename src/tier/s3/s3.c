@@ -19,6 +19,8 @@ extern const struct kvt__tier_ops kvt__tier_s3;
 #define MAX_THREADS 8
 #define PUT_MOST ((uint64_t)5 << 30) /* bytes of one PUT, at AWS and most others */
 #define MIN_PART ((uint64_t)5 << 20) /* of a part but the last one */
+/* Where keys come from on a machine of a cloud: never through a proxy. */
+#define METADATA "169.254.0.0/16,fd00:ec2::/32"
 #define WRITE_TIMES 10 /* a store may take so much longer than a load */
 
 /* ------------------------------------------------------------------------- places */
@@ -79,13 +81,29 @@ free_places(struct s3_tier *t)
 
 /* -------------------------------------------------------------------------- opening */
 
+/* A setting, or what the profile of AWS's files says; NULL: nothing does. */
+static const char *
+or_of_profile(const struct kvt_config *c, const char *setting, const char *key, char *out,
+              size_t room)
+{
+    struct kvt__s3_chain_params params = { .profile = c->s3_profile };
+
+    if (setting && *setting)
+        return setting;
+    return kvt__s3_profile_text(&params, key, out, room) ? NULL : out;
+}
+
 static int
 find_address(const struct kvt__tier_params *params, struct kvt__s3_address *out)
 {
     const struct kvt_config *c = params->config;
+    char region[64], endpoint[512];
     struct kvt__s3_place place = {
-        .rest = params->rest, .endpoint_url = c->s3_endpoint_url,
-        .region = c->s3_region, .file_prefix = c->s3_file_prefix,
+        .rest = params->rest,
+        .endpoint_url = or_of_profile(c, c->s3_endpoint_url, "endpoint_url", endpoint,
+                                      sizeof endpoint),
+        .region = or_of_profile(c, c->s3_region, "region", region, sizeof region),
+        .file_prefix = c->s3_file_prefix,
         .resolve = c->s3_resolve, .express = c->s3_enable_s3express,
         .style = !strcmp(c->s3_addressing, "path") ? KVT__S3_PATH :
                  !strcmp(c->s3_addressing, "virtual") ? KVT__S3_VIRTUAL : KVT__S3_AUTO,
@@ -106,10 +124,15 @@ open_http(struct s3_tier *t, const struct kvt_config *c)
         .http_proxy = getenv("http_proxy"), .https_proxy = getenv("https_proxy"),
         .no_proxy = getenv("no_proxy") };
 
+    char direct[2048];
+
     if (!params.https_proxy)
         params.https_proxy = getenv("HTTPS_PROXY");
     if (!params.no_proxy)
         params.no_proxy = getenv("NO_PROXY");
+    snprintf(direct, sizeof direct, "%s,%s", METADATA,
+             params.no_proxy ? params.no_proxy : "");
+    params.no_proxy = direct;
     return kvt__http_open(&params, &t->http);
 }
 
