@@ -7,10 +7,8 @@
 #include "http-sink.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <netinet/in.h>
-#include <openssl/evp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -18,18 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "base/crc32c.h"
-
-enum { BLOCK_BYTES = 1 << 20 };
-
-struct sink sink;
 
 static int epoll, timer;
 static struct conn *first_due, **last_due = &first_due; /* by due_ns: one delay for all */
@@ -236,69 +227,6 @@ listen_on(int *port)
     return fd;
 }
 
-static unsigned char *
-new_block(size_t bytes)
-{
-    unsigned char *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (block == MAP_FAILED)
-        die("memory for the object");
-    madvise(block, bytes, MADV_HUGEPAGE);
-    sink.block = block;
-    sink.block_bytes = bytes;
-    return block;
-}
-
-static void
-read_object(const char *file)
-{
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
-    unsigned char *block;
-    struct stat st;
-
-    if (fd < 0 || fstat(fd, &st) || st.st_size == 0)
-        die(file);
-    sink.object_bytes = (size_t)st.st_size;
-    block = new_block(sink.object_bytes);
-    for (size_t done = 0; done < sink.object_bytes;) {
-        ssize_t got = read(fd, block + done, sink.object_bytes - done);
-
-        if (got <= 0)
-            die(file);
-        done += (size_t)got;
-    }
-    close(fd);
-}
-
-static void
-make_object(size_t bytes)
-{
-    uint64_t x = 1, *words = (uint64_t *)(void *)new_block(BLOCK_BYTES);
-
-    sink.object_bytes = bytes;
-    for (size_t i = 0; i < BLOCK_BYTES / sizeof(*words); i++)
-        words[i] = x = x * 6364136223846793005u + 1442695040888963407u;
-}
-
-static void
-make_checksum(void)
-{
-    unsigned char big_endian[4], text[16];
-    uint32_t crc = 0;
-
-    for (size_t done = 0, n; done < sink.object_bytes; done += n) {
-        n = sink.object_bytes - done;
-        if (n > sink.block_bytes)
-            n = sink.block_bytes;
-        crc = kvt__crc32c(crc, sink.block, n);
-    }
-    for (int i = 0; i < 4; i++)
-        big_endian[i] = (unsigned char)(crc >> (24 - 8 * i));
-    EVP_EncodeBlock(text, big_endian, 4);
-    snprintf(sink.checksum, sizeof(sink.checksum), "x-amz-checksum-crc32c: %s\r\n", text);
-}
-
 static void
 pin(int cpu)
 {
@@ -360,18 +288,6 @@ serve(const int *listeners, SSL_CTX *const *contexts, int n_listeners)
     }
 }
 
-static void
-add_field(const char *text)
-{
-    size_t used = strlen(sink.fields);
-
-    if (used + strlen(text) + 3 > sizeof(sink.fields) || strpbrk(text, "\r\n")) {
-        fprintf(stderr, "--header: too long\n");
-        exit(2);
-    }
-    snprintf(sink.fields + used, sizeof(sink.fields) - used, "%s\r\n", text);
-}
-
 static const char usage[] =
     "usage: http-sink [OPTION ...]\n"
     "  --port N             (0: a free one, as for --tls-port)\n"
@@ -383,56 +299,66 @@ static const char usage[] =
     "  --delay-ms N         before each answer to HEAD\n"
     "  --cpu N              run on this one\n";
 
-int
-main(int argc, char **argv)
+struct options {
+    const char *cert, *key, *file;
+    size_t bytes;
+    int port, tls_port, cpu; /* -1: none */
+};
+
+static bool
+parse(int argc, char **argv, struct options *out)
 {
     static const struct option options[] = {
-        {"port", 1, NULL, 'p'},     {"tls-port", 1, NULL, 't'}, {"cert", 1, NULL, 'c'},
-        {"key", 1, NULL, 'k'},      {"size", 1, NULL, 's'},     {"body", 1, NULL, 'b'},
-        {"header", 1, NULL, 'h'},   {"delay-ms", 1, NULL, 'd'}, {"cpu", 1, NULL, 'C'},
+        {"port", 1, NULL, 'p'},   {"tls-port", 1, NULL, 't'}, {"cert", 1, NULL, 'c'},
+        {"key", 1, NULL, 'k'},    {"size", 1, NULL, 's'},     {"body", 1, NULL, 'b'},
+        {"header", 1, NULL, 'h'}, {"delay-ms", 1, NULL, 'd'}, {"cpu", 1, NULL, 'C'},
         {NULL, 0, NULL, 0},
     };
-    const char *cert = NULL, *key = NULL, *file = NULL;
-    size_t bytes = 32 << 20;
-    int ports[2] = {0, -1}, listeners[2], cpu = -1, o;
-    SSL_CTX *contexts[2] = {NULL, NULL};
+    int o;
 
     while ((o = getopt_long(argc, argv, "", options, NULL)) != -1)
         switch (o) {
-        case 'p': ports[0] = atoi(optarg); break;
-        case 't': ports[1] = atoi(optarg); break;
-        case 'c': cert = optarg; break;
-        case 'k': key = optarg; break;
-        case 's': bytes = strtoull(optarg, NULL, 10); break;
-        case 'b': file = optarg; break;
-        case 'h': add_field(optarg); break;
+        case 'p': out->port = atoi(optarg); break;
+        case 't': out->tls_port = atoi(optarg); break;
+        case 'c': out->cert = optarg; break;
+        case 'k': out->key = optarg; break;
+        case 's': out->bytes = strtoull(optarg, NULL, 10); break;
+        case 'b': out->file = optarg; break;
+        case 'h': sink_add_field(optarg); break;
         case 'd': sink.delay_ns = (int64_t)(strtod(optarg, NULL) * 1e6); break;
-        case 'C': cpu = atoi(optarg); break;
-        default: fputs(usage, stderr); return 2;
+        case 'C': out->cpu = atoi(optarg); break;
+        default: return false;
         }
-    if (optind < argc || bytes == 0 || (ports[1] >= 0 && (!cert || !key))) {
+    return optind == argc && out->bytes > 0 &&
+           (out->tls_port < 0 || (out->cert && out->key));
+}
+
+int
+main(int argc, char **argv)
+{
+    struct options o = {.bytes = 32 << 20, .tls_port = -1, .cpu = -1};
+    SSL_CTX *contexts[2] = {NULL, NULL};
+    int listeners[2], n = 1;
+
+    if (!parse(argc, argv, &o)) {
         fputs(usage, stderr);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    if (cpu >= 0)
-        pin(cpu);
-    if (file)
-        read_object(file);
-    else
-        make_object(bytes);
-    make_checksum();
-    listeners[0] = listen_on(&ports[0]);
-    if (ports[1] >= 0) {
-        contexts[1] = wire_context(cert, key);
+    if (o.cpu >= 0)
+        pin(o.cpu);
+    sink_make_object(o.file, o.bytes);
+    listeners[0] = listen_on(&o.port);
+    if (o.tls_port >= 0) {
+        contexts[1] = wire_context(o.cert, o.key);
         if (!contexts[1])
             return 1;
-        listeners[1] = listen_on(&ports[1]);
+        listeners[n++] = listen_on(&o.tls_port);
     }
-    printf("{\"port\": %d, \"tls_port\": %d, \"size\": %zu}\n", ports[0],
-           ports[1] >= 0 ? ports[1] : 0, sink.object_bytes);
+    printf("{\"port\": %d, \"tls_port\": %d, \"size\": %zu}\n", o.port,
+           n == 2 ? o.tls_port : 0, sink.object_bytes);
     fflush(stdout);
-    serve(listeners, contexts, ports[1] >= 0 ? 2 : 1);
+    serve(listeners, contexts, n);
     SSL_CTX_free(contexts[1]);
     return 0;
 }

@@ -70,6 +70,13 @@ extern struct sink {
     char checksum[64];       /* likewise, when all of it is sent */
 } sink;
 
+/* The object is a file's bytes; file NULL: so many of our own.  Ends the program when
+ * that fails. */
+void sink_make_object(const char *file, size_t bytes);
+
+/* "NAME: VALUE", for the object's answers. */
+void sink_add_field(const char *text);
+
 /* Reads the head, which is there up to its end and a '\0', and sets discard and the
  * answer.  False: it is no good. */
 bool sink_prepare(struct conn *c);

@@ -2,7 +2,8 @@
 """What s3.py does wrong on purpose.  A fault is
     {"match": {...}, "skip": 0, "count": 1, "do": {...}}
 and stands until it was done count times (null: for ever), after the first skip
-requests that match.  The first fault of the list that matches a request is done.
+requests that match; with a "rate" below 1 to so many of them, drawn from the server's
+seed.  The first fault of the list that matches a request is done.
 
 match (regular expressions that must be found; what is left out matches all):
   method, bucket, key, query, operation (PutObject, CreateSession, ...)
@@ -31,6 +32,7 @@ do, to the answer, whichever it is (N counts bytes of the body as sent):
   close                  true: close the connection after it without having said so
 """
 
+import random
 import re
 import threading
 
@@ -44,14 +46,15 @@ DO = {"status", "code", "message", "fields", "body", "retry_after", "region", "e
 class Faults:
     """All of it may be called from any thread."""
 
-    def __init__(self):
+    def __init__(self, seed=1):
+        self.random = random.Random(seed)
         self.lock = threading.Lock()
         self.faults = []
         self.next_id = 1
 
     def add(self, fault):
         """Its id.  Raises ValueError for words that mean nothing here."""
-        unknown = (set(fault) - {"match", "skip", "count", "do"} |
+        unknown = (set(fault) - {"match", "skip", "count", "rate", "do"} |
                    set(fault.get("match", {})) - MATCH | set(fault.get("do", {})) - DO)
         if unknown or not fault.get("do"):
             raise ValueError(f"unknown words in a fault: {sorted(unknown)}")
@@ -61,6 +64,7 @@ class Faults:
             number, self.next_id = self.next_id, self.next_id + 1
             self.faults.append({"id": number, "match": compiled, "do": fault["do"],
                                 "skip": fault.get("skip", 0), "done": 0,
+                                "rate": fault.get("rate", 1),
                                 "left": fault.get("count", 1)})
         return number
 
@@ -78,6 +82,8 @@ class Faults:
                     continue
                 if fault["skip"] > 0:
                     fault["skip"] -= 1
+                    continue
+                if self.random.random() >= fault["rate"]:
                     continue
                 fault["done"] += 1
                 if fault["left"] is not None:

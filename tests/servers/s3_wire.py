@@ -146,9 +146,12 @@ class Wire:
         poller.register(self.sock, events | select.POLLRDHUP)
         return bool(poller.poll(None if seconds is None else seconds * 1000))
 
-    def reset(self):
+    def reset_on_close(self):
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
                              struct.pack("ii", 1, 0))
+
+    def reset(self):
+        self.reset_on_close()
         self.sock.close()
         raise Gone("reset by a fault")
 

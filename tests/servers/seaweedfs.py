@@ -8,9 +8,7 @@ standard input closes everything ends and is removed.  Exit status 77: not insta
 import argparse
 import json
 import os
-import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,22 +18,12 @@ import urllib.request
 import lifetime
 import oidc
 from client import make_buckets
+from s3_env import find
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 DOMAIN = "s3.localhost"
 KEYS = "AKTEST", "SKTEST"
 READ_KEYS = "AKREAD", "SKREAD"  # may read and list
 ROLE = "arn:aws:iam::123456789012:role/kv"
-
-
-def find_weed():
-    """The program, or None."""
-    script = os.path.join(HERE, "..", "..", "scripts", "s3-env")
-    done = subprocess.run([script, "--check"], stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True)
-    if done.returncode == 0:
-        return os.path.join(done.stdout.split()[-1], "bin", "weed")
-    return shutil.which("weed")
 
 
 def free_pair():
@@ -174,7 +162,7 @@ def main():
     parser.add_argument("--bucket", action="append", dest="buckets", metavar="NAME",
                         help="a bucket to make (test); may be given again")
     args = parser.parse_args()
-    weed = find_weed()
+    weed = find("weed")
     if not weed:
         print("SeaweedFS is not installed: run scripts/s3-env", file=sys.stderr)
         return 77

@@ -52,6 +52,11 @@ class Faults(Case):
         self.server.faults.add({"skip": 1, "do": {"status": 500}})
         self.assertEqual([self.get().status for _ in range(3)], [200, 500, 200])
 
+    def test_some_are_drawn(self):
+        self.server.faults.add({"count": None, "rate": 0.5, "do": {"status": 503}})
+        seen = [self.client.do("HEAD", "/kv/k").status for _ in range(40)]
+        self.assertEqual(set(seen), {200, 503})
+
     def test_unknown_words_are_refused(self):
         for fault in {"do": {"stauts": 500}}, {"do": {}}, {"match": {"x": ""},
                                                           "do": {"status": 1}}:
@@ -80,6 +85,12 @@ class Faults(Case):
         reply = self.get()
         self.assertEqual((reply.status, reply.body), (502, b"<html>bad gateway"))
         self.assertEqual(reply.headers["content-type"], "text/html")
+
+    def test_any_answer_can_be_written_down(self):
+        self.fault(None, {"bucket": "^latest$", "key": "^api/token$"}, status=200,
+                   body="secret", headers={"Content-Type": "text/plain"})
+        self.client.sock.sendall(b"PUT /latest/api/token HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.assertEqual(self.client.reply().body, b"secret")
 
     def test_resets(self):
         for where in {"reset": True}, {"reset_at": 0}, {"reset_at": 300000}:

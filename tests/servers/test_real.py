@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -118,6 +119,15 @@ class Real(unittest.TestCase):
         self.put_and_get(facts["endpoint"], facts)
         self.put_and_get(facts["tls_endpoint"], facts)
         end(by_signal=False)
+
+    def test_moto(self):
+        facts, end = self.start("moto-server.py")
+        request = urllib.request.Request(
+            facts["endpoint"] + "/latest/api/token", method="PUT",
+            headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            self.assertTrue(reply.read())
+        end(by_signal=True)
 
     def test_a_server_does_not_outlive_who_is_killed(self):
         program = ("import lifetime, sys\n"
