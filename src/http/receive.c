@@ -13,6 +13,8 @@
 /* Read and hand on so much at a time: it stays in the core's second cache until the
  * caller has looked at it. */
 #define PIECE ((size_t)1 << 20)
+/* One connection's turn, before the others have theirs. */
+#define TURN ((size_t)4 << 20)
 /* Wake up for so many bytes while more are to come. */
 #define LOWAT ((int64_t)512 << 10)
 
@@ -105,6 +107,7 @@ static int
 receive_length(struct kvt__http_conn *conn)
 {
     struct kvt__http_request *req = conn->req;
+    size_t until = req->received_bytes + TURN;
 
     while (conn->left) {
         size_t want = conn->left < (int64_t)PIECE ? (size_t)conn->left : PIECE;
@@ -117,6 +120,10 @@ receive_length(struct kvt__http_conn *conn)
             took(conn, (size_t)n);
         if ((size_t)n < want) {
             kvt__http_set_lowat(conn, conn->left);
+            return 0;
+        }
+        if (conn->left && req->received_bytes >= until) {
+            conn->again = conn->thread->again = true;
             return 0;
         }
     }

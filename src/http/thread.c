@@ -149,6 +149,20 @@ handle(struct kvt__http_thread *t, const struct epoll_event *event)
     }
 }
 
+/* What a socket's event does not tell of: bytes that TLS has read already. */
+static void
+run_again(struct kvt__http_thread *t)
+{
+    t->again = false;
+    for (struct kvt__http_conn *c = t->busy.first, *next; c; c = next) {
+        next = c->next;
+        if (c->again) {
+            c->again = false;
+            kvt__http_conn_run(c);
+        }
+    }
+}
+
 /* Only now no event in hand speaks of them. */
 static void
 free_dead(struct kvt__http_thread *t)
@@ -183,9 +197,11 @@ kvt__http_thread_main(void *arg)
         run_times(t);
         serve_queues(t);
         free_dead(t);
-        int n = epoll_wait(t->epoll, events, MAX_EVENTS, wait_ms(t));
+        int n = epoll_wait(t->epoll, events, MAX_EVENTS, t->again ? 0 : wait_ms(t));
         for (int i = 0; i < n; i++)
             handle(t, &events[i]);
+        if (t->again)
+            run_again(t);
     }
     close_all(t);
     return NULL;

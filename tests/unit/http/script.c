@@ -3,12 +3,26 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "http/private.h"
+
+atomic_llong clock_ahead_s;
+
+int
+clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int err = (int)syscall(SYS_clock_gettime, clock, t);
+
+    t->tv_sec += clock == CLOCK_MONOTONIC ? clock_ahead_s : 0;
+    return err;
+}
 
 unsigned char
 pattern(size_t at)
@@ -158,6 +172,8 @@ play(struct peer *p)
         SSL_set_fd(p->ssl, p->fd);
         if (SSL_accept(p->ssl) == 1)
             s->plays[n](p);
+        /* Else the free below would end the session. */
+        SSL_set_shutdown(p->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
         return;
     }
     s->plays[n](p);
@@ -169,7 +185,11 @@ peer_main(void *arg)
     struct peer *p = arg;
     struct script *s = p->script;
     unsigned open = atomic_fetch_add(&s->n_open, 1) + 1, max = atomic_load(&s->max_open);
+    sigset_t pipe; /* raised by OpenSSL's writes */
 
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, NULL);
     while (open > max && !atomic_compare_exchange_weak(&s->max_open, &max, open))
         continue;
     play(p);
@@ -206,10 +226,10 @@ accept_main(void *arg)
 }
 
 static int
-listen_somewhere(uint16_t *port)
+listen_at(const char *address, uint16_t *port)
 {
-    struct sockaddr_in in = { .sin_family = AF_INET,
-                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(*port),
+                              .sin_addr.s_addr = inet_addr(address) };
     socklen_t size = sizeof in;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -224,14 +244,15 @@ listen_somewhere(uint16_t *port)
 uint16_t
 free_port(void)
 {
-    uint16_t port;
+    uint16_t port = 0;
 
-    close(listen_somewhere(&port));
+    close(listen_at("127.0.0.1", &port));
     return port;
 }
 
-void
-script_start(struct script *s, void (*const *plays)(struct peer *), SSL_CTX *tls)
+static void
+start(struct script *s, void (*const *plays)(struct peer *), SSL_CTX *tls,
+      const char *address, uint16_t port)
 {
     memset(s, 0, sizeof *s);
     for (int i = 0; plays[i]; i++)
@@ -240,8 +261,22 @@ script_start(struct script *s, void (*const *plays)(struct peer *), SSL_CTX *tls
     pthread_mutex_init(&s->lock, NULL);
     sem_init(&s->go, 0, 0);
     sem_init(&s->came, 0, 0);
-    s->listener = listen_somewhere(&s->port);
+    s->port = port;
+    s->listener = listen_at(address, &s->port);
     assert_int_equal(pthread_create(&s->thread, NULL, accept_main, s), 0);
+}
+
+void
+script_start(struct script *s, void (*const *plays)(struct peer *), SSL_CTX *tls)
+{
+    start(s, plays, tls, "127.0.0.1", 0);
+}
+
+void
+script_start_at(struct script *s, void (*const *plays)(struct peer *), const char *address,
+                uint16_t port)
+{
+    start(s, plays, NULL, address, port);
 }
 
 void
@@ -346,6 +381,17 @@ ask_run(struct kvt__http *http, struct ask *ask)
 {
     kvt__http_submit(http, &ask->req);
     return ask_wait(ask);
+}
+
+void
+put_forward(struct kvt__http_origin *origin, long long seconds)
+{
+    struct ask ask;
+
+    clock_ahead_s += seconds;
+    ask_init(&ask, origin, "GET", "/x", NULL, 0);
+    ask.req.deadline_ns = 1;
+    assert_int_equal(ask_run(origin->http, &ask), -ETIMEDOUT);
 }
 
 struct kvt__http *

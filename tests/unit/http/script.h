@@ -16,6 +16,9 @@
 #include "base/error.h"
 #include "http/http.h"
 
+/* The monotonic clock is so much ahead. */
+extern atomic_llong clock_ahead_s;
+
 struct peer {
     struct script *script;
     unsigned nth; /* connection of the server */
@@ -42,6 +45,9 @@ struct script {
 void script_start(struct script *script, void (*const *plays)(struct peer *), SSL_CTX *tls);
 #define PLAYS(...) ((void (*const[])(struct peer *)){ __VA_ARGS__, NULL })
 
+/* At another address of 127.0.0.0/8, and this port. */
+void script_start_at(struct script *script, void (*const *plays)(struct peer *),
+                     const char *address, uint16_t port);
 /* Ends the connections that are open. */
 void script_stop(struct script *script);
 /* A port of 127.0.0.1 where nobody listens. */
@@ -90,5 +96,7 @@ struct kvt__http *open_client(unsigned n_threads, unsigned max_requests);
 struct kvt__http_origin *origin_at(struct kvt__http *http, const char *host, uint16_t port,
                                    bool tls);
 struct kvt__http_origin *origin_of(struct kvt__http *http, const struct script *script);
+/* Put the clock forward, and wake the client of this origin so that it sees it. */
+void put_forward(struct kvt__http_origin *origin, long long seconds);
 
 #endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Authorities and certificates of a test's own. */
+#ifndef HTTP_CERTIFICATE_H
+#define HTTP_CERTIFICATE_H
+
+#include <openssl/ssl.h>
+
+struct authority {
+    EVP_PKEY *key;
+    X509 *cert;
+};
+
+void authority_init(struct authority *a);
+void authority_fini(struct authority *a);
+/* Its certificate as a file. */
+void authority_write(const struct authority *a, const char *path);
+
+/* A server whose certificate is for these names ("DNS:a,IP:1.2.3.4") and, if expired, was
+ * valid until yesterday. */
+SSL_CTX *server_context(const struct authority *a, const char *names, bool expired);
+
+#endif

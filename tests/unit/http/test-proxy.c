@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Through a proxy: what it is asked, for which hosts, and who hears the password. */
+#include "unit/http/script.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "http/private.h"
+#include "temp-dir.h"
+#include "unit/http/certificate.h"
+
+/* user and pass:word */
+#define USER "user:pass%3Aword@"
+#define AUTH "Proxy-Authorization: Basic dXNlcjpwYXNzOndvcmQ=\r\n"
+
+static struct script proxy;
+static SSL_CTX *behind; /* the server behind the proxy */
+static struct kvt__http *http;
+static struct kvt__http_origin *origin;
+static struct authority authority;
+static char ca_file[300];
+static char seen[4096];
+static unsigned char into[64];
+
+static void
+begin(void (*play)(struct peer *), const char *user, bool tls)
+{
+    char url[100];
+    struct kvt__http_params params = { .n_threads = 1, .max_requests = 4,
+                                       .http_proxy = url, .https_proxy = url,
+                                       .no_proxy = "127.0.0.1", .ca_file = ca_file };
+
+    script_start(&proxy, PLAYS(play), NULL);
+    snprintf(url, sizeof url, "http://%s127.0.0.1:%u/", user, proxy.port);
+    assert_int_equal(kvt__http_open(&params, &http), 0);
+    origin = origin_at(http, "test.example", tls ? 443 : 80, tls);
+    memset(seen, 0, sizeof seen);
+}
+
+static void
+end(void)
+{
+    kvt__http_close(http);
+    script_stop(&proxy);
+}
+
+static int
+get(struct ask *ask)
+{
+    ask_init(ask, origin, "GET", "/a/b?c=/d", into, sizeof into);
+    return ask_run(http, ask);
+}
+
+static void
+play_plain(struct peer *p)
+{
+    while (peer_head(p)) {
+        strncpy(seen, p->head, sizeof seen - 1);
+        peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }
+}
+
+static void
+a_plain_request_names_its_origin(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    for (int auth = 0; auth < 2; auth++) {
+        begin(play_plain, auth ? USER : "", false);
+        assert_int_equal(get(&ask), 0);
+        assert_string_equal(seen, auth ? "GET http://test.example:80/a/b?c=/d HTTP/1.1\r\n"
+                                         AUTH "Host: test\r\n\r"
+                                       : "GET http://test.example:80/a/b?c=/d HTTP/1.1\r\n"
+                                         "Host: test\r\n\r");
+        assert_int_equal(get(&ask), 0);
+        assert_int_equal(proxy.n_accepted, 1);
+        end();
+    }
+}
+
+static void
+play_tunnel(struct peer *p)
+{
+    if (!peer_head(p))
+        return;
+    strncpy(seen, p->head, sizeof seen - 1);
+    peer_send(p, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 Established\r\n"
+                 "Content-Length: 7\r\n\r\n");
+    p->ssl = SSL_new(behind);
+    SSL_set_fd(p->ssl, p->fd);
+    if (SSL_accept(p->ssl) != 1)
+        return;
+    while (peer_head(p)) {
+        assert_null(strstr(p->head, "Proxy"));
+        peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }
+}
+
+static void
+tls_goes_through_a_tunnel(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    behind = server_context(&authority, "DNS:test.example", false);
+    begin(play_tunnel, USER, true);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(get(&ask), 0);
+    assert_string_equal(seen, "CONNECT test.example:443 HTTP/1.1\r\n"
+                              "Host: test.example:443\r\n" AUTH "\r");
+    assert_int_equal(proxy.n_accepted, 1);
+    assert_memory_equal(into, "ok", 2);
+    end();
+    SSL_CTX_free(behind);
+}
+
+static void
+the_server_is_verified_not_the_proxy(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    behind = server_context(&authority, "DNS:proxy.example,IP:127.0.0.1", false);
+    begin(play_tunnel, "", true);
+    assert_int_equal(get(&ask), -EKEYREJECTED);
+    end();
+    SSL_CTX_free(behind);
+}
+
+static const char *refusal;
+
+static void
+play_refuse(struct peer *p)
+{
+    peer_head(p);
+    peer_send(p, refusal);
+    peer_gone(p);
+}
+
+static void
+a_refusal_is_an_error(void **state)
+{
+    static const struct {
+        const char *answer;
+        int status;
+    } refusals[] = {
+        { "HTTP/1.1 403 Forbidden\r\n\r\n", -EHOSTUNREACH },
+        { "HTTP/1.1 407 Who are you\r\nProxy-Authenticate: Basic\r\n\r\n", -EACCES },
+        { "HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", -EPROTO },
+        { "HTTP/7 200 OK\r\n\r\n", -EPROTO },
+    };
+    struct ask ask;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        refusal = refusals[i].answer;
+        begin(play_refuse, USER, true);
+        assert_int_equal(get(&ask), refusals[i].status);
+        assert_int_equal(ask.n_heads, 0);
+        assert_null(strstr(ask.req.why, "pass"));
+        assert_null(strstr(ask.req.why, "dXNl"));
+        end();
+    }
+}
+
+static void
+excepted_hosts_are_connected_to(void **state)
+{
+    static struct script server;
+    struct ask ask;
+
+    (void)state;
+    begin(play_plain, "", false);
+    script_start(&server, PLAYS(play_plain), NULL);
+    origin = origin_at(http, "127.0.0.1", server.port, false);
+    assert_int_equal(get(&ask), 0);
+    assert_memory_equal(seen, "GET /a/b", 8);
+    assert_int_equal(proxy.n_accepted, 0);
+    end();
+    script_stop(&server);
+}
+
+/* ------------------------------------------------------------------- settings */
+
+static void
+exceptions_are_those_of_curl(void **state)
+{
+    static const struct {
+        const char *list, *host;
+        bool is;
+    } rows[] = {
+        { NULL, "a.example", false },
+        { "", "a.example", false },
+        { "*", "a.example", true },
+        { "*,b", "a.example", false },
+        { "a.example", "a.example", true },
+        { "A.Example", "a.eXample", true },
+        { "a.example", "b.a.example", true },
+        { "a.example", "ba.example", false },
+        { ".a.example", "a.example", true },
+        { ".a.example", "x.a.example", true },
+        { "a.example.", "a.example", true },
+        { "a.example", "a.example.", true },
+        { "x.a.example", "a.example", false },
+        { " b.example ,\ta.example", "a.example", true },
+        { "b.example a.example", "a.example", true },
+        { ".", "a.example", false },
+        { "127.0.0.1", "127.0.0.1", true },
+        { "27.0.0.1", "127.0.0.1", false },
+        { "0.0.1", "127.0.0.1", false },
+        { "10.0.0.0/8", "10.200.3.4", true },
+        { "10.0.0.0/8", "11.0.0.1", false },
+        { "10.0.0.128/25", "10.0.0.127", false },
+        { "10.0.0.128/25", "10.0.0.128", true },
+        { "0.0.0.0/0", "9.9.9.9", true },
+        { "10.0.0.0/33", "10.0.0.0", false },
+        { "10.0.0.0/x", "10.0.0.0", false },
+        { "10.0.0.0/8", "10.example", false },
+        { "::1", "::1", true },
+        { "[::1]", "::1", true },
+        { "fd00::/8", "fdab::1", true },
+        { "fd00::/8", "fc00::1", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (kvt__http_no_proxy(rows[i].list, rows[i].host) != rows[i].is)
+            fail_msg("%s, %s", rows[i].list, rows[i].host);
+}
+
+static void
+only_http_proxies_are_taken(void **state)
+{
+    static const char *const bad[] = { "https://proxy:1", "socks5://u:secret@proxy:1", "proxy",
+                                       "http://proxy", "proxy:0", "proxy:65536", ":80",
+                                       "http://u:secret@", "[::1]", "a b:80", "::1:80",
+                                       "proxy:80x" };
+    static const char *const good[] = { "proxy:1", "HTTP://proxy:65535/", "[::1]:3128",
+                                        "http://u:p@[fe80::1]:80", "" };
+    struct kvt__http_params params = { .n_threads = 1, .max_requests = 1 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        params.https_proxy = bad[i];
+        assert_int_equal(kvt__http_open(&params, &http), -EINVAL);
+        assert_non_null(strstr(kvt__why(), "https_proxy"));
+        assert_null(strstr(kvt__why(), "secret"));
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        params.https_proxy = good[i];
+        assert_int_equal(kvt__http_open(&params, &http), 0);
+        kvt__http_close(http);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plain_request_names_its_origin),
+        cmocka_unit_test(tls_goes_through_a_tunnel),
+        cmocka_unit_test(the_server_is_verified_not_the_proxy),
+        cmocka_unit_test(a_refusal_is_an_error),
+        cmocka_unit_test(excepted_hosts_are_connected_to),
+        cmocka_unit_test(exceptions_are_those_of_curl),
+        cmocka_unit_test(only_http_proxies_are_taken),
+    };
+    struct temp_dir dir;
+
+    temp_dir_make(&dir);
+    snprintf(ca_file, sizeof ca_file, "%s/ca.pem", dir.path);
+    authority_init(&authority);
+    authority_write(&authority, ca_file);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    authority_fini(&authority);
+    temp_dir_remove(&dir);
+    return failed;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stopping a client ends all that it has, wherever it is, once. */
+#include "unit/http/script.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sem_t may_resolve;
+
+int
+getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+            struct addrinfo **out)
+{
+    (void)name;
+    (void)service;
+    (void)hints;
+    (void)out;
+    sem_wait(&may_resolve);
+    return EAI_NONAME;
+}
+
+static struct script server;
+static struct kvt__http *http;
+
+static void
+play_all(struct peer *p)
+{
+    if (!peer_head(p))
+        return;
+    if (strstr(p->head, "/head"))
+        peer_send(p, "HTTP/1.1 2");
+    if (strstr(p->head, "/body"))
+        peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n12345");
+    if (strstr(p->head, "/drain"))
+        peer_send(p, "HTTP/1.1 500 No\r\nContent-Length: 100\r\n\r\n12345");
+    sem_post(&p->script->came);
+    sem_wait(&p->script->go);
+}
+
+static void
+all_that_is_under_way_is_canceled(void **state)
+{
+    static const char *const paths[] = { "/silent", "/head", "/body", "/put", "/later",
+                                         "/queue", "/resolve", "/tls", "/queue",
+                                         "/queue" };
+    enum { N = sizeof paths / sizeof *paths };
+    size_t n_body = (size_t)64 << 20;
+    unsigned char *body = calloc(1, n_body), into[N][100];
+    struct ask asks[N + 1], ask;
+
+    (void)state;
+    assert_non_null(body);
+    script_start(&server, PLAYS(play_all), NULL);
+    http = open_client(1, 7);
+    struct kvt__http_origin *origin = origin_of(http, &server);
+
+    ask_init(&ask, origin, "GET", "/drain", into[0], 100);
+    ask.refuse = -EBADMSG;
+    assert_int_equal(ask_run(http, &ask), -EBADMSG);
+    sem_wait(&server.came);
+
+    for (int i = 0; i < N; i++) {
+        struct kvt__http_origin *to = !strcmp(paths[i], "/resolve")
+                                          ? origin_at(http, "slow.example", 1, false)
+                                      : !strcmp(paths[i], "/tls")
+                                          ? origin_at(http, "127.0.0.1", server.port, true)
+                                          : origin;
+        bool put = !strcmp(paths[i], "/put");
+
+        ask_init(&asks[i], to, put ? "PUT" : "GET", paths[i], into[i], 100);
+        asks[i].req.prio = i < 5 ? KVT__PRIO_LOOKUP : KVT__PRIO_LOAD;
+        if (!strcmp(paths[i], "/queue"))
+            asks[i].req.prio = KVT__PRIO_STORE;
+        asks[i].req.body = put ? body : NULL;
+        asks[i].req.body_bytes = put ? n_body : 0;
+        asks[i].req.not_before_ns = i == 4 ? kvt__now_ns() + 60 * KVT__NS_PER_S : 0;
+        kvt__http_submit(http, &asks[i].req);
+    }
+    for (int i = 0; i < 4; i++)
+        sem_wait(&server.came);
+    kvt__http_stop(http);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(ask_wait(&asks[i]), -ECANCELED);
+    ask_init(&ask, origin, "GET", "/x", into[0], 100);
+    assert_int_equal(ask_run(http, &ask), -ECANCELED);
+    assert_int_equal(ask.n_heads, 0);
+    for (int i = 0; i < 10; i++)
+        sem_post(&server.go);
+    sem_post(&may_resolve);
+    kvt__http_close(http);
+    script_stop(&server);
+    free(body);
+}
+
+static void
+close_waits_for_what_is_left(void **state)
+{
+    unsigned char into[100];
+    struct ask ask;
+
+    (void)state;
+    script_start(&server, PLAYS(play_all), NULL);
+    http = open_client(3, 6);
+    ask_init(&ask, origin_of(http, &server), "GET", "/body", into, 100);
+    kvt__http_submit(http, &ask.req);
+    sem_wait(&server.came);
+    sem_post(&server.go); /* the server cuts it short */
+    kvt__http_close(http);
+    assert_int_equal(ask.n_done, 1);
+    assert_int_equal(ask_wait(&ask), -ECONNRESET);
+    script_stop(&server);
+}
+
+static void
+done_may_submit_again(struct kvt__http_request *req)
+{
+    struct ask *ask = req->user;
+
+    if (++ask->n_done < 1000 && !req->status) {
+        kvt__http_submit(http, req);
+        return;
+    }
+    ask->n_done = 1;
+    sem_post(&ask->done);
+}
+
+static void
+play_hello(struct peer *p)
+{
+    peer_serve(p, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+}
+
+static void
+a_request_may_be_submitted_when_it_is_done(void **state)
+{
+    struct ask asks[20];
+
+    (void)state;
+    script_start(&server, PLAYS(play_hello), NULL);
+    http = open_client(2, 4);
+    for (int i = 0; i < 20; i++) {
+        ask_init(&asks[i], origin_of(http, &server), "GET", "/x", NULL, 0);
+        asks[i].req.done = done_may_submit_again;
+        kvt__http_submit(http, &asks[i].req);
+    }
+    for (int i = 0; i < 20; i++) {
+        sem_wait(&asks[i].done);
+        assert_int_equal(asks[i].req.status, 0);
+        assert_int_equal(asks[i].n_answers, 1000);
+    }
+    kvt__http_close(http);
+    script_stop(&server);
+}
+
+static void
+a_client_that_did_nothing_closes(void **state)
+{
+    (void)state;
+    kvt__http_close(open_client(4, 1));
+    kvt__http_close(NULL);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_that_is_under_way_is_canceled),
+        cmocka_unit_test(close_waits_for_what_is_left),
+        cmocka_unit_test(a_request_may_be_submitted_when_it_is_done),
+        cmocka_unit_test(a_client_that_did_nothing_closes),
+    };
+
+    sem_init(&may_resolve, 0, 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

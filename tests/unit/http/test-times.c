@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What ends when its time is over, and what goes on although it is slow. */
+#include "unit/http/script.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "unit/http/certificate.h"
+
+#define BIG ((size_t)3 << 20)
+
+/* A resolver that takes as long as a test wants. */
+static sem_t may_resolve;
+
+int
+getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+            struct addrinfo **out)
+{
+    (void)name;
+    (void)service;
+    (void)hints;
+    (void)out;
+    sem_wait(&may_resolve);
+    return EAI_NONAME;
+}
+
+static struct script server;
+static struct kvt__http *http;
+static struct kvt__http_origin *origin;
+static unsigned char *into;
+
+static void
+begin(void (*const *plays)(struct peer *))
+{
+    script_start(&server, plays, NULL);
+    http = open_client(1, 1);
+    origin = origin_of(http, &server);
+    into = calloc(1, BIG);
+    assert_non_null(into);
+}
+
+static void
+end(void)
+{
+    kvt__http_close(http);
+    script_stop(&server);
+    free(into);
+}
+
+/* ------------------------------------------------------------------- deadlines */
+
+static void
+wait_gone(struct peer *p)
+{
+    sem_post(&p->script->came);
+    peer_gone(p);
+    sem_post(&p->script->go);
+}
+
+static void
+play_silence(struct peer *p)
+{
+    peer_head(p);
+    wait_gone(p);
+}
+
+static void
+play_half_a_head(struct peer *p)
+{
+    peer_head(p);
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Le");
+    wait_gone(p);
+}
+
+static void
+play_half_a_body(struct peer *p)
+{
+    peer_head(p);
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\n\r\n");
+    peer_send_pattern(p, 0, 1000000);
+    wait_gone(p);
+}
+
+static void
+play_deaf(struct peer *p)
+{
+    sem_post(&p->script->came);
+    sem_wait(&p->script->go);
+}
+
+static int
+over_after(void (*play)(struct peer *), struct ask *ask, const void *body, size_t n)
+{
+    begin(PLAYS(play));
+    ask_init(ask, origin, body ? "PUT" : "GET", "/x", into, BIG);
+    ask->req.body = body;
+    ask->req.body_bytes = n;
+    ask->req.deadline_ns = kvt__now_ns() + 9 * KVT__NS_PER_S;
+    kvt__http_submit(http, &ask->req);
+    sem_wait(&server.came);
+    put_forward(origin, 9);
+    return ask_wait(ask);
+}
+
+static void
+a_deadline_ends_a_request_wherever_it_is(void **state)
+{
+    static void (*const plays[])(struct peer *) = { play_silence, play_half_a_head,
+                                                    play_half_a_body };
+    struct ask ask;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(over_after(plays[i], &ask, NULL, 0), -ETIMEDOUT);
+        assert_non_null(strstr(ask.req.why, "127.0.0.1:"));
+        sem_wait(&server.go); /* its connection is closed */
+        end();
+    }
+}
+
+static void
+a_deadline_ends_a_body_that_is_sent(void **state)
+{
+    size_t n = (size_t)64 << 20;
+    unsigned char *body = calloc(1, n);
+    struct ask ask;
+
+    (void)state;
+    assert_non_null(body);
+    assert_int_equal(over_after(play_deaf, &ask, body, n), -ETIMEDOUT);
+    assert_non_null(strstr(ask.req.why, "being sent"));
+    free(body);
+    sem_post(&server.go);
+    end();
+}
+
+static void
+a_deadline_ends_waiting_in_the_queue(void **state)
+{
+    struct ask first, second, later;
+
+    (void)state;
+    begin(PLAYS(play_silence));
+    ask_init(&first, origin, "GET", "/x", into, BIG);
+    kvt__http_submit(http, &first.req);
+    ask_init(&second, origin, "GET", "/x", into, BIG);
+    second.req.deadline_ns = kvt__now_ns() + 5 * KVT__NS_PER_S;
+    kvt__http_submit(http, &second.req);
+    ask_init(&later, origin, "GET", "/x", into, BIG);
+    later.req.not_before_ns = kvt__now_ns() + 30 * KVT__NS_PER_S;
+    later.req.deadline_ns = kvt__now_ns() + 5 * KVT__NS_PER_S;
+    kvt__http_submit(http, &later.req);
+    sem_wait(&server.came);
+    put_forward(origin, 5);
+    assert_int_equal(ask_wait(&second), -ETIMEDOUT);
+    assert_int_equal(second.n_heads, 0);
+    assert_int_equal(ask_wait(&later), -ETIMEDOUT);
+    kvt__http_stop(http);
+    assert_int_equal(ask_wait(&first), -ECANCELED);
+    end();
+}
+
+static void
+a_deadline_ends_resolving(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    begin(PLAYS(play_silence));
+    ask_init(&ask, origin_at(http, "slow.example", 80, false), "GET", "/x", into, BIG);
+    ask.req.deadline_ns = kvt__now_ns() + 50 * KVT__NS_PER_MS;
+    assert_int_equal(ask_run(http, &ask), -ETIMEDOUT);
+    assert_non_null(strstr(ask.req.why, "resolved"));
+    sem_post(&may_resolve);
+    end();
+}
+
+/* A server whose queue of connections is full answers nothing. */
+static int
+full_listener(uint16_t *port, int clients[16])
+{
+    struct sockaddr_in in = { .sin_family = AF_INET,
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof in;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof in), 0);
+    assert_int_equal(listen(fd, 0), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&in, &size), 0);
+    *port = ntohs(in.sin_port);
+    for (int i = 0; i < 16; i++) {
+        clients[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (connect(clients[i], (struct sockaddr *)&in, sizeof in))
+            assert_int_equal(errno, EINPROGRESS);
+    }
+    return fd;
+}
+
+static void
+connecting_ends_with_the_deadline_or_its_own(void **state)
+{
+    int clients[16];
+    uint16_t port;
+    int listener = full_listener(&port, clients);
+    struct ask ask;
+
+    (void)state;
+    begin(PLAYS(play_silence));
+    for (int own = 0; own < 2; own++) {
+        ask_init(&ask, origin_at(http, "127.0.0.1", port, false), "GET", "/x", into, BIG);
+        if (!own)
+            ask.req.deadline_ns = kvt__now_ns() + 50 * KVT__NS_PER_MS;
+        kvt__http_submit(http, &ask.req);
+        if (own)
+            put_forward(origin, 4);
+        assert_int_equal(ask_wait(&ask), -ETIMEDOUT);
+        assert_non_null(strstr(ask.req.why, "connect"));
+        assert_int_equal(ask.n_heads, 0);
+    }
+    end();
+    for (int i = 0; i < 16; i++)
+        close(clients[i]);
+    close(listener);
+}
+
+static void
+a_deadline_ends_the_handshake(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    begin(PLAYS(play_deaf));
+    ask_init(&ask, origin_at(http, "127.0.0.1", server.port, true), "GET", "/x", into, BIG);
+    ask.req.deadline_ns = kvt__now_ns() + 5 * KVT__NS_PER_S;
+    kvt__http_submit(http, &ask.req);
+    sem_wait(&server.came);
+    put_forward(origin, 5);
+    assert_int_equal(ask_wait(&ask), -ETIMEDOUT);
+    assert_non_null(strstr(ask.req.why, "TLS"));
+    sem_post(&server.go);
+    end();
+}
+
+/* ------------------------------------------------------------------------ stalls */
+
+static void
+silence_ends_a_request(void **state)
+{
+    static void (*const plays[])(struct peer *) = { play_silence, play_half_a_head,
+                                                    play_half_a_body };
+    struct ask ask;
+    int ended;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        begin(PLAYS(plays[i]));
+        ask_init(&ask, origin, "GET", "/x", into, BIG);
+        ask.req.deadline_ns = 0;
+        kvt__http_submit(http, &ask.req);
+        sem_wait(&server.came);
+        do { /* what was still under way counts as progress */
+            put_forward(origin, 11);
+            usleep(1000);
+            sem_getvalue(&ask.done, &ended);
+        } while (!ended);
+        assert_int_equal(ask_wait(&ask), -ETIMEDOUT);
+        sem_wait(&server.go);
+        end();
+    }
+}
+
+static void
+play_drip(struct peer *p)
+{
+    peer_head(p);
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\n\r\n");
+    peer_send_pattern(p, 0, 1000);
+    sem_wait(&p->script->go); /* the client has them */
+    peer_send_pattern(p, 1000, BIG - 1000 - 1);
+    sem_wait(&p->script->go);
+    peer_send_pattern(p, BIG - 1, 1);
+    peer_gone(p);
+}
+
+static void
+received_and_go(struct kvt__http_request *req, size_t at, size_t n)
+{
+    struct ask *ask = req->user;
+
+    ask->next_at = at + n;
+    if (ask->next_at == 1000 || ask->next_at == BIG - 1)
+        sem_post(&server.go);
+}
+
+/* Fewer bytes than the low-water mark are received all the same, and so is the tail. */
+static void
+a_slow_sender_is_not_waited_for(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    begin(PLAYS(play_drip));
+    ask_init(&ask, origin, "GET", "/x", into, BIG);
+    ask.req.received = received_and_go;
+    assert_int_equal(ask_run(http, &ask), 0);
+    assert_pattern(into, BIG);
+    end();
+}
+
+static void
+play_hello(struct peer *p)
+{
+    peer_serve(p, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    sem_post(&p->script->go);
+}
+
+static void
+unused_connections_are_closed_after_a_while(void **state)
+{
+    struct kvt__http_stats stats;
+    struct ask ask;
+
+    (void)state;
+    begin(PLAYS(play_hello));
+    ask_init(&ask, origin, "GET", "/x", into, BIG);
+    assert_int_equal(ask_run(http, &ask), 0);
+    clock_ahead_s += 61;
+    /* A request for somebody else wakes the client. */
+    ask_init(&ask, origin_at(http, "127.0.0.1", free_port(), false), "GET", "/x", into, BIG);
+    assert_int_equal(ask_run(http, &ask), -ECONNREFUSED);
+    sem_wait(&server.go);
+    kvt__http_stats(http, &stats);
+    assert_int_equal(stats.open, 0);
+    end();
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_deadline_ends_a_request_wherever_it_is),
+        cmocka_unit_test(a_deadline_ends_a_body_that_is_sent),
+        cmocka_unit_test(a_deadline_ends_waiting_in_the_queue),
+        cmocka_unit_test(a_deadline_ends_resolving),
+        cmocka_unit_test(connecting_ends_with_the_deadline_or_its_own),
+        cmocka_unit_test(a_deadline_ends_the_handshake),
+        cmocka_unit_test(silence_ends_a_request),
+        cmocka_unit_test(a_slow_sender_is_not_waited_for),
+        cmocka_unit_test(unused_connections_are_closed_after_a_while),
+    };
+
+    sem_init(&may_resolve, 0, 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
