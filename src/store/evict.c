@@ -69,6 +69,10 @@ evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *
 
     if (err)
         return err == -ENOENT || err == -EBUSY ? -EAGAIN : err;
+    if (level->tier->unlisted) { /* only a place in the index is wanted */
+        kvt__index_removed(level->index, &claim);
+        return 0;
+    }
     if (!has_user(level, &entry, &same) && !remove_file(level, &entry)) {
         kvt__index_restore(level->index, &same);
         kvt__index_restore(level->index, &claim);

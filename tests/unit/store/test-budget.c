@@ -345,6 +345,21 @@ a_scan_of_more_files_than_places_leaves_none_uncounted(void **state)
     assert_int_equal(totals.n_ready, n_files);
 }
 
+/* As of a bucket: only its tier keeps the limit there. */
+static void
+what_is_unlisted_is_forgotten_and_not_removed(void **state)
+{
+    struct env *e = *state;
+
+    e->store->levels[0].tier->unlisted = true;
+    for (unsigned i = 0; i < 3 * N_FIT; i++)
+        assert_int_equal(put(e, i), 0);
+    assert_false(find(e, 0));
+    for (unsigned i = 0; i < 3 * N_FIT; i++)
+        assert_true(file_there(e, i));
+    assert_int_equal(e->counters.value[KVT__N_evicted_chunks], 0);
+}
+
 /* -------------------------------------------------------------- two processes */
 
 static void
@@ -407,6 +422,7 @@ main(void)
         TEST(writers_and_readers_at_once_keep_the_limit),
         TEST(a_put_that_lost_every_race_still_finds_room),
         TEST(a_limit_that_was_lowered_holds_after_one_put),
+        TEST(what_is_unlisted_is_forgotten_and_not_removed),
         TEST(a_scan_counts_what_the_index_lost),
         TEST(a_scan_of_more_than_the_limit_makes_room),
         TEST(a_leased_chunk_that_stands_twice_keeps_its_file),
