@@ -20,6 +20,7 @@ import ssl
 import tempfile
 import threading
 import time
+import traceback
 from urllib.parse import unquote_to_bytes
 
 import lifetime
@@ -32,8 +33,6 @@ from s3_request import WRITES, http_date, operation_of
 from s3_wire import Answer, Gone, Malformed, Wire
 from sigv4 import Credentials, Refused
 
-SECRET_HEADERS = ("x-amz-security-token", "x-amz-s3session-token", "authorization",
-                  "x-amz-server-side-encryption-customer-key")
 BY_LONG_TERM_KEYS = ("CreateSession", "HeadBucket", "CreateBucket", "DeleteBucket")
 
 
@@ -140,22 +139,27 @@ class Server:
         try:
             if context:
                 sock = self.handshake(sock, context, name)
-            wire = Wire(sock)
-            self.wires.add(wire)
-            try:
-                while True:
-                    self.serve_one(wire, name)
-            finally:
-                self.wires.discard(wire)
-        except Malformed as e:
-            self.stats.log(f"connection {name}: malformed request: {e}")
-            sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n"
-                         b"Connection: close\r\n\r\n")
+            self.serve_all(Wire(sock), name)
         except (Gone, OSError):
             pass
+        except Exception:  # a mistake of this program
+            self.stats.log(f"connection {name}: {traceback.format_exc()}")
+            raise
         finally:
             sock.close()
             self.stats.connected(-1)
+
+    def serve_all(self, wire, name):
+        self.wires.add(wire)
+        try:
+            while True:
+                self.serve_one(wire, name)
+        except Malformed as e:
+            self.stats.log(f"connection {name}: malformed request: {e}")
+            wire.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n"
+                      b"Connection: close\r\n\r\n")
+        finally:
+            self.wires.discard(wire)
 
     def handshake(self, sock, context, name):
         try:
@@ -179,7 +183,8 @@ class Server:
         request = wire.read_request(idle_ms / 1000 if idle_ms else None)
         self.locate(request)
         fault = self.faults.take(request)
-        record = describe(request, name)
+        request.id = secrets.token_hex(8).upper()
+        record = s3_control.describe(request, name)
         self.stats.begin(record)
         outcome = {"status": 0}
         try:
@@ -189,7 +194,8 @@ class Server:
             self.finish(answer, request, last)
             if self.config["chunked"]:
                 fault = {"chunked": True, **fault} if answer.body[:1] == b"<" else fault
-            wire.write(answer, request.method == "HEAD", fault)
+            wire.write(answer, request.method == "HEAD", fault,
+                       lambda: self.stats.end(record, **outcome))
             self.stats.end(record, **outcome)
             if last:
                 wire.close_gently()
@@ -246,11 +252,17 @@ class Server:
             check_payload(request)
             if fault.get("listing"):
                 request.operation, request.params = "ListObjectsV2", {"list-type": "2"}
-            return self.objects.run(request, fault), False
+            return self.run(request, fault), False
         except Refused as e:
             if e is not refused:
                 self.complain(request, e)
             return error_answer(e), False
+
+    def run(self, request, fault):
+        try:
+            return self.objects.run(request, fault)
+        except ValueError as e:  # of int() or of base64
+            raise Refused(400, "InvalidArgument", str(e)) from None
 
     def judge(self, request):
         """Raises Refused for a signature that is not right."""
@@ -324,24 +336,6 @@ def listen(port):
     listener.bind((lifetime.LOOPBACK, port))
     listener.listen(1024)
     return listener
-
-
-def describe(request, connection):
-    """A request as GET /stats shows it."""
-    request.id = secrets.token_hex(8).upper()
-    headers = {name: "(left out)" if name in SECRET_HEADERS else value
-               for name, value in request.folded.items()}
-    record = {"connection": connection, "method": request.method,
-              "target": request.target, "bucket": request.bucket, "key": request.key,
-              "operation": request.operation, "status": 0, "code": None,
-              "headers": headers, "body_bytes": 0, "at": time.monotonic()}
-    try:
-        signed = sigv4.parse(request.folded.get("authorization", ""))
-        record["signed"] = {"access": signed.access, "region": signed.region,
-                            "service": signed.service, "headers": signed.headers}
-    except Refused:
-        pass
-    return record
 
 
 def check_payload(request):

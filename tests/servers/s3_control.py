@@ -14,11 +14,32 @@ seen.  JSON over HTTP:
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from sigv4 import Credentials
+import sigv4
+from sigv4 import Credentials, Refused
 
 CONFIG = {"clock_offset_s", "delay_ms", "chunked", "idle_ms", "region", "session_seconds"}
+SECRET_HEADERS = ("x-amz-security-token", "x-amz-s3session-token", "authorization",
+                  "x-amz-server-side-encryption-customer-key")
+
+
+def describe(request, connection):
+    """A request as GET /stats shows it."""
+    headers = {name: "(left out)" if name in SECRET_HEADERS else value
+               for name, value in request.folded.items()}
+    record = {"connection": connection, "method": request.method,
+              "target": request.target, "bucket": request.bucket, "key": request.key,
+              "operation": request.operation, "status": 0, "code": None,
+              "headers": headers, "body_bytes": 0, "at": time.monotonic()}
+    try:
+        signed = sigv4.parse(request.folded.get("authorization", ""))
+        record["signed"] = {"access": signed.access, "region": signed.region,
+                            "service": signed.service, "headers": signed.headers}
+    except Refused:
+        pass
+    return record
 
 
 class Stats:

@@ -166,9 +166,12 @@ class Wire:
             pass
         raise Gone("closed after an early answer")
 
-    def write(self, answer, head_only, fault):
-        """The fault's words are those of s3_faults.py."""
+    def write(self, answer, head_only, fault, before_end):
+        """The fault's words are those of s3_faults.py.  before_end() is called before
+        the client can have the whole answer."""
         head, body = compose(answer, fault)
+        if head_only or not body:
+            before_end()
         self.send(head)
         if head_only:
             return
@@ -185,15 +188,16 @@ class Wire:
                 raise Gone("cut by a fault")
             if self.wait(fault.get("stall_s")):
                 raise Gone("the client left a stalled answer")
-        self.trickle(body[done:], fault.get("drip"))
+        self.trickle(body[done:], fault.get("drip"), before_end)
 
-    def trickle(self, data, bytes_per_second):
-        if not bytes_per_second:
-            return self.send(data)
-        step = max(1, bytes_per_second // 20)
+    def trickle(self, data, bytes_per_second, before_end=lambda: None):
+        step = max(1, bytes_per_second // 20) if bytes_per_second else 256 * 1024
+        data = memoryview(data)
         for start in range(0, len(data), step):
+            if start + step >= len(data):
+                before_end()
             self.send(data[start:start + step])
-            if self.wait(step / bytes_per_second):
+            if bytes_per_second and self.wait(step / bytes_per_second):
                 raise Gone("the client left a slow answer")
 
 

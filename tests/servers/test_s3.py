@@ -143,6 +143,21 @@ class Operations(Case):
         reply = bad.reply()
         self.assertEqual((reply.status, reply.interim), (403, 0))
 
+    def test_what_is_no_number_is_refused(self):
+        self.check(400, "InvalidArgument", "GET", "/kv?list-type=2&max-keys=x")
+
+    def test_requests_that_are_not_http(self):
+        for text in (b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\0\r\n\r\n",
+                     b"GET / HTTP/1.1\nHost: x\r\n\r\n",
+                     b"PUT /kv/k HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+                     b"PUT /kv/k HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n"
+                     b"Content-Length: 2\r\n\r\n"):
+            self.client.close()
+            self.client.connect()
+            self.client.sock.sendall(text)
+            self.assertEqual(self.client.reply().status, 400, text)
+            self.assertIn("malformed", self.server.stats.lines[-1])
+
     def test_a_body_without_length(self):
         self.client.connect()
         head = self.client.head("PUT", "/kv/k", {}, b"")
