@@ -236,6 +236,15 @@ advice(const struct s3_call *call, int err)
     return "";
 }
 
+/* The length of a sentence that is to go on. */
+static int
+without_stop(const char *why)
+{
+    size_t n = strlen(why);
+
+    return (int)(n && why[n - 1] == '.' ? n - 1 : n);
+}
+
 void
 kvt__s3_tell(const struct s3_call *call, int err)
 {
@@ -247,9 +256,9 @@ kvt__s3_tell(const struct s3_call *call, int err)
     if (call->n_attempts > 1)
         snprintf(tries, sizeof tries, " (%u attempts)", call->n_attempts);
     if (call->http.status && (status < 300 || call->refused))
-        (void)kvt__fail(-err, "%s %s at %s%s: %s.", call->method,
-                        call->name ? call->name : a->bucket_path,
-                        a->host, tries, call->http.why);
+        (void)kvt__fail(-err, "%s %s at %s%s: %.*s.", call->method,
+                        call->name ? call->name : a->bucket_path, a->host, tries,
+                        without_stop(call->http.why), call->http.why);
     else
         (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s%s%s.%s", status,
                         *e->code ? " " : "", e->code,

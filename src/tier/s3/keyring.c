@@ -161,12 +161,12 @@ serve(struct s3_tier *t, int err)
     if (keys)
         keys = kvt__s3_keys_ref(keys);
     k->waiting = NULL;
-    pthread_mutex_unlock(&k->lock);
-
     if (!keys && !err) {
         err = -ENOKEY;
         snprintf(k->why, sizeof k->why, "the keys that were given have expired already");
     }
+    pthread_mutex_unlock(&k->lock);
+
     while (waiting) {
         struct s3_call *call = waiting;
 
@@ -221,14 +221,15 @@ keyring_main(void *arg)
         bool was_good = !k->failed_ns;
         k->failed_ns = err ? kvt__now_ns() : 0;
         snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");
+        bool tell = err && was_good && !k->stop;
         pthread_mutex_unlock(&k->lock);
-        if (err && was_good)
+        if (tell)
             kvt__log(KVT_LOG_ERROR, "S3: %s", k->why);
         serve(t, err);
         pthread_mutex_lock(&k->lock);
     }
-    pthread_mutex_unlock(&k->lock);
     snprintf(k->why, sizeof k->why, "S3: the store is being closed.");
+    pthread_mutex_unlock(&k->lock);
     serve(t, -ECANCELED);
     return NULL;
 }
