@@ -24,7 +24,7 @@ static const struct {
     int err;
 } codes[] = {
     { "NoSuchKey", S3_SETTLED, ENOENT },
-    { "InvalidObjectState", S3_SETTLED, ENOENT }, /* archived: bringing it back takes hours */
+    { "InvalidObjectState", S3_SETTLED, ENOENT }, /* archived: hours to bring it back */
     { "NoSuchBucket", S3_FAILED, ENXIO },
     { "PreconditionFailed", S3_SETTLED, EEXIST },
     { "ConditionalRequestConflict", S3_REPEAT, EBUSY },
@@ -157,8 +157,9 @@ is_too_new(const struct s3_call *call, enum s3_verdict *verdict)
 
     if (status == 501 && has_header(call, "if-none-match"))
         *verdict = S3_NO_CONDITIONS;
-    else if ((status == 501 || (status == 400 && strstr(call->error.message, "checksum"))) &&
-             has_header(call, "x-amz-checksum-crc32c"))
+    else if (has_header(call, "x-amz-checksum-crc32c") &&
+             (status == 501 ||
+              (status == 400 && strstr(call->error.message, "checksum"))))
         *verdict = S3_NO_CHECKSUMS;
     else
         return false;
@@ -251,8 +252,10 @@ kvt__s3_tell(const struct s3_call *call, int err)
     const struct kvt__s3_address *a = &call->where->address;
     const struct kvt__s3_error *e = &call->error;
     int status = call->http.http_status;
+    size_t message = strlen(e->message);
     char tries[32] = "";
 
+    message -= message && e->message[message - 1] == '.';
     if (call->n_attempts > 1)
         snprintf(tries, sizeof tries, " (%u attempts)", call->n_attempts);
     if (call->http.status && (status < 300 || call->refused))
@@ -260,9 +263,10 @@ kvt__s3_tell(const struct s3_call *call, int err)
                         call->name ? call->name : a->bucket_path, a->host, tries,
                         without_stop(call->http.why), call->http.why);
     else
-        (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s%s%s.%s", status,
+        (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s%s%.*s.%s", status,
                         *e->code ? " " : "", e->code,
                         *call->request_id ? ", request " : "", call->request_id,
                         call->method, call->name ? call->name : a->bucket_path, a->host,
-                        tries, *e->message ? ": " : "", e->message, advice(call, err));
+                        tries, message ? ": " : "", (int)message, e->message,
+                        advice(call, err));
 }

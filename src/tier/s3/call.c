@@ -14,6 +14,9 @@
 #include "tier/s3/answer.h"
 #include "tier/s3/s3.h"
 
+#define MAX_ATTEMPTS 20
+#define UNREACHABLE_ATTEMPTS 4
+
 static struct s3_call *
 from(struct kvt__http_request *http)
 {
@@ -263,6 +266,22 @@ fail(struct s3_call *call, int err)
     end(call, err);
 }
 
+/* Who cannot even be connected to will hardly be there in a second. */
+static bool
+had_enough(const struct s3_call *call)
+{
+    switch (call->http.status) {
+    case -ECONNREFUSED:
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+    case -EADDRNOTAVAIL:
+    case -ENOENT: /* no such name */
+        return call->n_attempts >= UNREACHABLE_ATTEMPTS;
+    default:
+        return call->n_attempts >= MAX_ATTEMPTS;
+    }
+}
+
 /* Once more, after a while; or the end with err, if that is not to be. */
 static void
 repeat(struct s3_call *call, int err)
@@ -270,7 +289,7 @@ repeat(struct s3_call *call, int err)
     struct s3_tier *t = call->tier;
     int64_t in_ns;
 
-    bool may = !atomic_load(&t->stopping) &&
+    bool may = !atomic_load(&t->stopping) && !had_enough(call) &&
                kvt__s3_may_repeat(&t->pace, call, &in_ns) &&
                kvt__now_ns() + in_ns < call->deadline_ns;
     if (may)
