@@ -433,8 +433,7 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  * is looked for if save_unfull_chunk is set.
  *
  * What lies in storage that other hosts delete from is promised when it was read
- * into host memory and verified; local_cpu: false leaves no such memory, then what
- * the index says is promised.  With enable_async_loading all that is promised lies in
+ * into host memory and verified.  With enable_async_loading all that is promised lies in
  * host memory, if lookup_timeout_ms suffices for that.  A scheduler's caller has its
  * workers prefetch what kvt_engine_wanted() names; an engine of both roles does so
  * itself.

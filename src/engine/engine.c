@@ -313,13 +313,15 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
     size_t pool_bytes = (size_t)(params->config->max_local_cpu_size * GIB);
     bool worker = e->role & KVT_ROLE_WORKER;
 
-    e->transfer_bytes = params->config->local_cpu ? transfer_bytes(e, pool_bytes)
-                                                  : pool_bytes / 2;
-    if (!params->config->local_cpu || (!worker && !params->instance))
+    bool keeps = params->config->local_cpu || kvt__store_has_shared(e->store);
+
+    e->transfer_bytes = keeps ? transfer_bytes(e, pool_bytes) : pool_bytes / 2;
+    if (!keeps || (!worker && !params->instance))
         return 0;
     struct kvt__memory_params memory = {
         .config = params->config, .pool = e->pool, .instance = params->instance,
         .rank = e->rank, .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
+        .passing = !params->config->local_cpu,
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
         .object_bytes = smallest_chunk(e) };
     if (!memory.limit_bytes && !kvt__store_n_tiers(e->store))

@@ -97,7 +97,8 @@ n_entries_for(const struct kvt__memory_params *params)
 int
 kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params *params)
 {
-    struct kvt__level level = { .n_ranks = params->n_ranks, .in_memory = true };
+    struct kvt__level level = { .n_ranks = params->n_ranks, .in_memory = true,
+                                .passing = params->passing };
     uint64_t n_entries = n_entries_for(params);
     int err = 0;
 
@@ -124,7 +125,8 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
         return err;
     }
     memmove(store->levels + 1, store->levels, store->n_levels * sizeof level);
-    kvt__level_set_location(&level, params->config, "LocalCPUBackend");
+    if (!params->passing) /* else it is nobody's back end */
+        kvt__level_set_location(&level, params->config, "LocalCPUBackend");
     store->levels[0] = level;
     store->pool = params->pool;
     store->n_levels++;
@@ -144,7 +146,11 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
     struct kvt__level *level = memory_of(store);
     struct kvt__object object = { .key = "", .tokens = req->tokens, .id = req->id };
 
-    return level ? kvt__level_put(store, level, &object, req, verified) : -ENODEV;
+    if (!level)
+        return -ENODEV;
+    if (level->passing && !req->early)
+        return -EEXIST;
+    return kvt__level_put(store, level, &object, req, verified);
 }
 
 void

@@ -19,6 +19,7 @@ struct kvt__level {
     char *url;
     /* Host memory has an index for each rank; those not looked up have none. */
     bool in_memory;
+    bool passing; /* keeps only what was read ahead */
     struct kvt__rank_memory *ranks;
     uint32_t n_ranks;
     bool of_host; /* other hosts cannot read it */
@@ -95,8 +96,8 @@ bool kvt__store_puts_in_storage(const struct kvt__store *store,
 struct kvt__index *kvt__level_index(const struct kvt__level *level,
                                     const struct kvt__space *space);
 
-/* Keep the slot of req in host memory.  As kvt__level_put(); -ENODEV: there is no
- * such level. */
+/* Keep the slot of req in host memory.  As kvt__level_put(); -EEXIST too if it is not
+ * to stay there; -ENODEV: there is no such level. */
 int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
                      bool verified);
 

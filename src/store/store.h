@@ -46,6 +46,8 @@ struct kvt__memory_params {
     const char *instance;    /* as in struct kvt_engine_params */
     uint32_t rank, n_ranks;
     bool looks_up;           /* what the other ranks have too */
+    bool passing;            /* only what lookups have read ahead stays, until it is
+                              * loaded or its place is wanted */
     uint64_t limit_bytes;    /* of each worker's pool */
     uint64_t object_bytes;   /* the smallest payload that is usual */
 };

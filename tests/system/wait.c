@@ -380,20 +380,27 @@ more_chunks_than_slots_all_come(void **state)
     end(w, seq);
 }
 
+/* Memory is then for what is on its way, and so is what was read ahead. */
 static void
-without_local_cpu_the_index_is_believed(void **state)
+without_local_cpu_too_only_what_was_verified_is_promised(void **state)
 {
+    static const char *const without[] = { "local_cpu=false", PATIENT, NULL };
     struct world *w = *state;
-    const char *settings[] = { w->url, "local_cpu=false", NULL };
-    uint64_t hit;
+    char path[800];
 
     write_all(w);
-    fixture_open(&w->f, settings);
-    struct kvt_seq *seq = new_seq(&w->f, N_TOKENS);
-    assert_int_equal(kvt_engine_lookup(w->f.engine, seq, 0, N_TOKENS, &hit), 0);
-    assert_int_equal(hit, N_TOKENS);
-    kvt_engine_release(w->f.engine, seq);
-    kvt_seq_free(seq);
+    open_both(w, without);
+    path_of_chunk(w, 5, path);
+    assert_int_equal(unlink(path), 0);
+    struct outcome got = load_prompt(&w->f);
+    assert_int_equal(got.promised, 5);
+    assert_int_equal(got.loaded, 5);
+    assert_int_equal(counter(&w->f, "memory_hits"), 5);
+    uint64_t read_ahead = counter(&w->f, "prefetch_chunks");
+    set_tokens(&w->f, 1);
+    write_chunks(&w->f, 0, 4); /* stay nowhere but in storage */
+    assert_int_equal(load_prompt(&w->f).loaded, 4);
+    assert_int_equal(counter(&w->f, "prefetch_chunks"), read_ahead + 4);
 }
 
 static void
@@ -554,7 +561,7 @@ main(void)
         TEST(of_too_much_for_memory_the_beginning_is_promised),
         TEST(memory_full_of_promises_ends_the_waiting),
         TEST(more_chunks_than_slots_all_come),
-        TEST(without_local_cpu_the_index_is_believed),
+        TEST(without_local_cpu_too_only_what_was_verified_is_promised),
         TEST(a_directory_of_this_host_is_promised_at_once),
         TEST(with_async_loading_it_is_waited_for_and_then_promised),
         TEST(only_what_no_storage_of_this_host_has_is_waited_for),

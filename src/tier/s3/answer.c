@@ -175,14 +175,15 @@ judge_connection(const struct s3_call *call, int *err)
     if (call->refused)
         return call->refused == -ENOENT ? S3_SETTLED : S3_FAILED;
     switch (call->http.status) {
+    case -ETIMEDOUT: /* the call's time is over, or nothing came for long */
+        return kvt__now_ns() < call->deadline_ns ? S3_REPEAT : S3_FAILED;
     case -ECANCELED:
-    case -ETIMEDOUT:
     case -EKEYREJECTED:
+    case -EMSGSIZE:
     case -ENAMETOOLONG:
     case -EINVAL:
     case -ENOMEM:
-        return call->http.status == -ETIMEDOUT && !call->http.http_status &&
-               kvt__now_ns() < call->deadline_ns ? S3_REPEAT : S3_FAILED;
+        return S3_FAILED;
     default:
         return S3_REPEAT;
     }
