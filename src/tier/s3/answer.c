@@ -149,7 +149,8 @@ by_status(const struct s3_call *call, int *err)
     }
 }
 
-/* Stores that do not know what we send beside the object. */
+/* Stores that do not know what we send beside the object.  Checksums that are wrong have
+ * a code of their own. */
 static bool
 is_too_new(const struct s3_call *call, enum s3_verdict *verdict)
 {
@@ -206,7 +207,7 @@ kvt__s3_judge(struct s3_call *call, int *err)
         snprintf(call->request_id, sizeof call->request_id, "%s",
                  call->error.request_id);
     *err = -EIO;
-    if (is_too_new(call, &verdict) || by_code(call, &verdict, err)) {
+    if (by_code(call, &verdict, err) || is_too_new(call, &verdict)) {
         if (verdict == S3_FAILED && *err == -EACCES && clocks_differ(call) &&
             !call->set_clock)
             verdict = S3_OTHER_CLOCK;

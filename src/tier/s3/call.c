@@ -98,6 +98,7 @@ note_fields(struct s3_call *call, const struct kvt__http_head *head)
     call->retry_after_ns = seconds > 0 && seconds < 3600 ? seconds * KVT__NS_PER_S : 0;
 }
 
+/* A good answer to a PUT has no body, but stores and proxies send some. */
 static int
 answered(struct kvt__http_request *http, const struct kvt__http_head *head)
 {
@@ -108,7 +109,8 @@ answered(struct kvt__http_request *http, const struct kvt__http_head *head)
     http->room = 0;
     if (head->status >= 200 && head->status < 300) {
         call->refused = call->good(call, head);
-        return call->refused;
+        if (call->refused || http->into)
+            return call->refused;
     }
     if (http->is_head || !head->content_length ||
         head->content_length > KVT__S3_BODY_MAX)
@@ -144,10 +146,15 @@ static _Thread_local struct {
 } turns;
 
 static void
-give_turn(struct s3_call *call)
+give_turns(struct s3_call *call)
 {
-    call->next = turns.first;
-    turns.first = call;
+    while (call) {
+        struct s3_call *next = call->next;
+
+        call->next = turns.first;
+        turns.first = call;
+        call = next;
+    }
     if (turns.busy)
         return;
     turns.busy = true;
@@ -175,8 +182,7 @@ end(struct s3_call *call, int err)
     if (call->in_turn)
         next = kvt__s3_stored(&t->pace);
     call->in_turn = false;
-    if (next)
-        give_turn(next);
+    give_turns(next);
     if (err)
         kvt__set_why(why);
     call->ended(call, err);

@@ -97,19 +97,21 @@ kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call)
 struct s3_call *
 kvt__s3_stored(struct s3_pace *pace)
 {
-    struct s3_call *next = NULL;
+    struct s3_call *first, **last = &first;
 
     pthread_mutex_lock(&pace->lock);
     pace->stores--;
-    if (pace->first_waiting && pace->stores < pace->stores_limit) {
-        next = pace->first_waiting;
-        pace->first_waiting = next->next;
-        if (!pace->first_waiting)
-            pace->last_waiting = &pace->first_waiting;
+    while (pace->first_waiting && pace->stores < pace->stores_limit) {
+        *last = pace->first_waiting;
+        last = &(*last)->next;
+        pace->first_waiting = *last;
         pace->stores++;
     }
+    if (!pace->first_waiting)
+        pace->last_waiting = &pace->first_waiting;
+    *last = NULL;
     pthread_mutex_unlock(&pace->lock);
-    return next;
+    return first;
 }
 
 void

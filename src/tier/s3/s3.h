@@ -81,7 +81,7 @@ bool kvt__s3_may_repeat(struct s3_pace *pace, const struct s3_call *call, int64_
 /* Whether a call that stores may go now; else it waits for kvt__s3_stored(). */
 bool kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call);
 
-/* A call that stores has ended.  Returns another whose turn has come, or NULL. */
+/* A call that stores has ended.  Returns the list of those whose turn has come. */
 struct s3_call *kvt__s3_stored(struct s3_pace *pace);
 
 /* What an answer says of the store: it is good, or asks to slow down. */

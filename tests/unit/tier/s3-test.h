@@ -4,8 +4,11 @@
 #ifndef KVT_S3_TEST_H
 #define KVT_S3_TEST_H
 
+#include <semaphore.h>
+
 #include "servers/s3-server.h"
 #include "tier-test.h"
+#include "tier/s3/s3.h"
 
 #define S3_MAX_SETTINGS 24
 
@@ -72,6 +75,206 @@ s3_close(struct kvt__tier *tier)
 {
     s3_remove_index(tier->ops->private_dir(tier));
     tier->ops->close(tier);
+}
+
+/* ------------------------------------------------------------- a tier for each test */
+
+static struct s3_server server;
+static struct kvt__counters counters;
+static struct kvt__tier *tier;
+
+/* settings: NULL at the end. */
+#define open_s3(...) \
+    (tier = s3_open_with(&server, (const char *const[]){ __VA_ARGS__, NULL }, &counters))
+
+static inline struct s3_tier *
+s3_of(struct kvt__tier *t)
+{
+    return (struct s3_tier *)t;
+}
+
+static inline int
+s3_setup(void **state)
+{
+    (void)state;
+    s3_server_reset(&server);
+    memset(&counters, 0, sizeof counters);
+    tier = NULL;
+    return 0;
+}
+
+static inline int
+s3_teardown(void **state)
+{
+    (void)state;
+    if (tier)
+        s3_close(tier);
+    return 0;
+}
+
+#define S3_TEST(fn) cmocka_unit_test_setup_teardown(fn, s3_setup, s3_teardown)
+
+/* Run a program's tests with a server; 77: there is no python3. */
+#define s3_test_main(name, tests, ...) \
+    s3_run_tests(name, tests, sizeof (tests) / sizeof *(tests), \
+                 (const char *const[]){ __VA_ARGS__, NULL })
+
+static inline int
+s3_run_tests(const char *name, const struct CMUnitTest *tests, size_t n,
+             const char *const *arguments)
+{
+    if (!s3_server_start(&server, arguments)) {
+        printf("skipped: needs python3\n");
+        return 77;
+    }
+    int failed = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+    s3_server_stop(&server);
+    return failed;
+}
+
+/* ------------------------------------------------------------------------ objects */
+
+static inline int
+put(int64_t hash, size_t bytes, uint64_t seed)
+{
+    struct chunk c;
+
+    chunk_init(&c, "model", hash);
+    return put_bytes(tier, &c.object, bytes, seed);
+}
+
+/* Whether nothing was written around the payload: this tier needs no room there. */
+static inline bool
+guards_are_whole(const struct kvt__slot *slot)
+{
+    for (size_t i = 1; i <= KVT__SLOT_ROOM; i++)
+        if (slot->payload[-(ptrdiff_t)i] != 0x5a)
+            return false;
+    for (size_t i = 0; i < KVT__SLOT_ROOM; i++)
+        if (slot->payload[slot->bytes + i] != 0x5a)
+            return false;
+    return true;
+}
+
+/* What get answers; bytes that are said to be right but are not fail the test. */
+static inline int
+get(int64_t hash, size_t bytes, uint64_t seed)
+{
+    struct kvt__slot slot = slot_new(bytes, 0);
+    struct kvt__found found;
+    struct chunk c;
+
+    chunk_init(&c, "model", hash);
+    int err = tier->ops->get(tier, &c.object, &slot, &found);
+    assert_true(guards_are_whole(&slot));
+    if (!err) {
+        assert_true(slot_holds(&slot, seed));
+        assert_true(found.has_read_crc && found.read_crc == crc_of(bytes, seed));
+        assert_int_equal(found.payload_bytes, bytes);
+    }
+    slot_free(&slot, 0);
+    return err;
+}
+
+static inline int
+probe(int64_t hash)
+{
+    struct kvt__found found;
+    struct chunk c;
+
+    chunk_init(&c, "model", hash);
+    return tier->ops->probe(tier, &c.object, &found);
+}
+
+static inline uint64_t
+counted(enum kvt__counter which)
+{
+    return kvt__counted(&counters, which);
+}
+
+#define assert_good(call) \
+    do { \
+        if (call) \
+            fail_msg("%s: %s", #call, kvt__why()); \
+    } while (0)
+
+/* It failed so, and the sentence has each of the texts. */
+#define assert_fails(call, error, ...) \
+    do { \
+        assert_int_equal(call, -(error)); \
+        expect_why((const char *const[]){ __VA_ARGS__, NULL }); \
+    } while (0)
+
+static inline void
+expect_why(const char *const *texts)
+{
+    for (; *texts; texts++)
+        if (!strstr(kvt__why(), *texts))
+            fail_msg("\"%s\" is not in: %s", *texts, kvt__why());
+    if (strstr(kvt__why(), S3_SECRET))
+        fail_msg("a secret is in: %s", kvt__why());
+}
+
+/* ------------------------------------------------------------------- many at a time */
+
+struct async {
+    struct kvt__tier_op op;
+    struct chunk chunk;
+    uint64_t seed;
+    int err;
+    sem_t *over;
+};
+
+static inline void
+async_done(struct kvt__tier_op *op, int err)
+{
+    struct async *a = (struct async *)op;
+
+    a->err = err;
+    sem_post(a->over);
+}
+
+/* Start one on a chunk of its own, with bytes of its seed. */
+static inline void
+async_start(struct async *a, enum kvt__tier_what what, int64_t hash, size_t bytes,
+            sem_t *over)
+{
+    chunk_init(&a->chunk, "model", hash);
+    a->seed = (uint64_t)hash;
+    a->over = over;
+    a->op = (struct kvt__tier_op){
+        .what = what, .object = &a->chunk.object, .done = async_done,
+        .prio = what == KVT__TIER_PUT ? KVT__PRIO_STORE :
+                what == KVT__TIER_GET ? KVT__PRIO_LOAD : KVT__PRIO_LOOKUP };
+    if (bytes)
+        a->op.slot = slot_new(bytes, 0);
+    if (what == KVT__TIER_PUT) {
+        slot_fill(&a->op.slot, a->seed);
+        a->op.crc = kvt__crc32c(0, a->op.slot.payload, bytes);
+    }
+    tier->ops->start(tier, &a->op);
+}
+
+/* Wait for n; how many ended with err. */
+static inline unsigned
+async_wait(struct async *all, unsigned n, sem_t *over, int err)
+{
+    unsigned n_so = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        while (sem_wait(over) < 0)
+            continue;
+    for (unsigned i = 0; i < n; i++) {
+        struct async *a = &all[i];
+
+        n_so += a->err == err;
+        if (a->op.slot.bytes) {
+            if (!a->err)
+                assert_true(slot_holds(&a->op.slot, a->seed));
+            slot_free(&a->op.slot, 0);
+        }
+    }
+    return n_so;
 }
 
 #endif
