@@ -254,10 +254,8 @@ kvt__s3_tell(const struct s3_call *call, int err)
     const struct kvt__s3_address *a = &call->where->address;
     const struct kvt__s3_error *e = &call->error;
     int status = call->http.http_status;
-    size_t message = strlen(e->message);
     char tries[32] = "";
 
-    message -= message && e->message[message - 1] == '.';
     if (call->n_attempts > 1)
         snprintf(tries, sizeof tries, " (%u attempts)", call->n_attempts);
     if (call->http.status && (status < 300 || call->refused))
@@ -269,6 +267,7 @@ kvt__s3_tell(const struct s3_call *call, int err)
                         *e->code ? " " : "", e->code,
                         *call->request_id ? ", request " : "", call->request_id,
                         call->method, call->name ? call->name : a->bucket_path, a->host,
-                        tries, message ? ": " : "", (int)message, e->message,
+                        tries, *e->message ? ": " : "", without_stop(e->message),
+                        e->message,
                         advice(call, err));
 }

@@ -42,20 +42,19 @@ write_head(struct kvt__http_request *http, char *out, size_t room)
     struct s3_call *call = from(http);
     const struct kvt__s3_address *a = &call->where->address;
     char path[sizeof a->object_path + KVT__S3_NAME_ROOM];
+    bool has_body = *call->method == 'P'; /* PUT, POST */
     int err = path_of(call, path, sizeof path);
     struct kvt__s3_head head = {
         .method = call->method, .host = a->host, .path = path,
         .query = call->query, .n_query = call->n_query,
         .headers = call->headers, .n_headers = call->n_headers,
-        .content_length = call->body ? (int64_t)call->body_bytes : -1,
+        .content_length = has_body ? (int64_t)call->body_bytes : -1,
         .expect_continue = http->expect_continue,
         .keys = call->keys, .region = a->region,
         .service = a->express ? "s3express" : "s3",
         .session = a->express && !call->use_keys,
         .time_s = (int64_t)time(NULL) + atomic_load(&call->tier->clock_s) };
 
-    if (!strcmp(call->method, "POST") && !call->body)
-        head.content_length = 0;
     return err ? err : kvt__s3_write_head(&head, out, room);
 }
 

@@ -55,8 +55,9 @@ was_looked_at(struct s3_call *call, int err)
     } else if ((!err || err == -ENOENT) && o->n_rounds < MAX_ROUNDS) {
         put(o, !err); /* or it has just gone */
     } else {
-        kvt__s3_end(o, err ? err : kvt__fail(EBUSY, "%s: others store it again and again",
-                                             o->name));
+        kvt__s3_end(o, err && err != -ENOENT ? err :
+                    kvt__fail(EBUSY, "%s: others store and remove it again and again.",
+                              o->name));
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "servers/s3-server.h"
 #include "tier-test.h"
+#include "tier/s3/encode.h"
 #include "tier/s3/s3.h"
 
 #define S3_MAX_SETTINGS 24

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Storing objects: when one is there already, when the store lacks something, and what is
+ * sent beside the bytes. */
+#include "s3-test.h"
+
+#define BYTES ((size_t)50 << 10)
+
+static unsigned
+n_puts(void)
+{
+    return s3_count(&server, "operations", "PutObject");
+}
+
+/* ------------------------------------------------------------------ there already */
+
+static void
+what_is_there_is_not_stored_again(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    assert_good(put(1, BYTES, 1));
+    assert_int_equal(s3_count(&server, "statuses", "200"), 2); /* PUT, HEAD */
+    assert_int_equal(s3_count(&server, "statuses", "412"), 1);
+    assert_good(get(1, BYTES, 1));
+    assert_int_equal(counted(KVT__N_s3_repetitions), 0);
+}
+
+/* Start a put and say what took its place. */
+static void
+put_over(const struct chunk *c, size_t bytes, uint64_t seed, struct kvt__found *replaced)
+{
+    struct kvt__slot slot = slot_new(bytes, 0);
+    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c->object, .slot = slot };
+
+    slot_fill(&slot, seed);
+    op.crc = kvt__crc32c(0, slot.payload, bytes);
+    assert_good(kvt__tier_wait(tier, &op));
+    *replaced = op.found;
+    slot_free(&slot, 0);
+}
+
+static void
+another_chunk_of_that_name_is_overwritten_and_told(void **state)
+{
+    struct kvt__found replaced;
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    chunk_init(&c, "model", 1);
+    struct kvt__id was = c.object.id;
+    c.object.id.b[0] ^= 1;
+    put_over(&c, BYTES, 2, &replaced);
+    assert_true(replaced.has_id && kvt__id_equal(&replaced.id, &was));
+    assert_good(get(1, BYTES, 2));
+}
+
+/* LMCache's objects tell nothing of themselves. */
+static void
+an_object_without_identity_is_overwritten(void **state)
+{
+    struct kvt__found replaced;
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, "
+             "\"do\": {\"headers\": {\"x-amz-meta-kvtier\": null}}}");
+    chunk_init(&c, "model", 1);
+    put_over(&c, BYTES, 2, &replaced);
+    assert_false(replaced.has_id);
+    assert_good(get(1, BYTES, 2));
+}
+
+static void
+a_replacement_is_not_looked_for_when_it_is_to_overwrite(void **state)
+{
+    struct kvt__slot slot = slot_new(BYTES, 0);
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    chunk_init(&c, "model", 1);
+    slot_fill(&slot, 2);
+    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c.object, .slot = slot,
+                               .overwrite = true, .crc = crc_of(BYTES, 2) };
+    assert_good(kvt__tier_wait(tier, &op));
+    slot_free(&slot, 0);
+    assert_int_equal(s3_count(&server, "methods", "HEAD"), 0);
+    assert_good(get(1, BYTES, 2));
+}
+
+/* Others delete it between the refusal and the look. */
+static void
+one_that_has_just_gone_is_stored(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "[{\"match\": {\"method\": \"PUT\"}, "
+             "\"do\": {\"status\": 412, \"code\": \"PreconditionFailed\"}},"
+             "{\"match\": {\"method\": \"HEAD\"}, \"do\": {\"status\": 404}}]");
+    assert_good(put(1, BYTES, 1));
+    assert_good(get(1, BYTES, 1));
+    assert_int_equal(n_puts(), 2);
+}
+
+static void
+what_others_store_again_and_again_is_left_to_them(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "[{\"match\": {\"method\": \"PUT\"}, \"count\": null, "
+             "\"do\": {\"status\": 412, \"code\": \"PreconditionFailed\"}},"
+             "{\"match\": {\"method\": \"HEAD\"}, \"count\": null, "
+             "\"do\": {\"status\": 404}}]");
+    assert_int_equal(put(1, BYTES, 1), -EBUSY);
+    assert_int_equal(n_puts(), 3);
+}
+
+static void
+a_race_of_writers_is_tried_again(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "{\"match\": {\"method\": \"PUT\"}, \"count\": 2, \"do\": "
+             "{\"status\": 409, \"code\": \"ConditionalRequestConflict\"}}");
+    assert_good(put(1, BYTES, 1));
+    assert_int_equal(n_puts(), 3);
+    assert_int_equal(counted(KVT__N_s3_repetitions), 2);
+}
+
+/* MinIO before 2023. */
+static void
+a_304_says_that_it_is_there(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"PUT\"}, \"do\": {\"status\": 304}}");
+    assert_good(put(1, BYTES, 1));
+    assert_int_equal(n_puts(), 2);
+}
+
+/* ------------------------------------------------------------- what stores lack */
+
+static void
+a_store_without_conditions_is_not_asked_for_them_again(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "{\"match\": {\"method\": \"PUT\"}, \"do\": {\"status\": 501, "
+             "\"code\": \"NotImplemented\"}}");
+    assert_good(put(1, BYTES, 1));
+    assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "");
+    assert_string_not_equal(s3_header(&server, "PutObject", "x-amz-checksum-crc32c"), "");
+    assert_good(put(2, BYTES, 2));
+    assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "");
+    assert_int_equal(n_puts(), 3);
+    assert_good(put(2, BYTES, 2));
+    assert_good(get(1, BYTES, 1));
+    assert_good(get(2, BYTES, 2));
+}
+
+static void
+a_store_without_checksums_gets_none(void **state)
+{
+    static const char *const faults[] = {
+        "{\"match\": {\"method\": \"PUT\"}, \"count\": 2, \"do\": {\"status\": 501, "
+        "\"code\": \"NotImplemented\"}}",
+        "{\"match\": {\"method\": \"PUT\"}, \"do\": {\"status\": 400, \"code\": "
+        "\"InvalidRequest\", \"message\": \"Value for x-amz-checksum-crc32c header is "
+        "invalid\"}}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        s3_setup(NULL);
+        open_s3(NULL);
+        s3_fault(&server, faults[i]);
+        assert_good(put(1, BYTES, 1));
+        assert_string_equal(s3_header(&server, "PutObject", "x-amz-checksum-crc32c"), "");
+        unsigned n = n_puts();
+        assert_good(put(2, BYTES, 2));
+        assert_int_equal(n_puts(), n + 1);
+        assert_good(get(2, BYTES, 2));
+        s3_close(tier);
+        tier = NULL;
+    }
+}
+
+static void
+what_no_header_is_to_blame_for_fails(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "{\"count\": null, \"do\": {\"status\": 501, \"code\": "
+             "\"NotImplemented\", \"message\": \"Not here\"}}");
+    assert_fails(put(1, BYTES, 1), EIO, "501 NotImplemented", "Not here");
+    assert_int_equal(n_puts(), 3);
+}
+
+/* ------------------------------------------------------------------ damaged ones */
+
+static void
+a_damaged_object_is_overwritten_by_the_next_put(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"corrupt_at\": 99}}");
+    assert_fails(get(1, BYTES, 1), EBADMSG, "the checksum is wrong");
+    assert_good(put(1, BYTES, 1));
+    assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "");
+    assert_int_equal(n_puts(), 2);
+    assert_good(put(1, BYTES, 1)); /* and is a good one again */
+    assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "*");
+    assert_good(get(1, BYTES, 1));
+}
+
+/* ------------------------------------------------------------------- collisions */
+
+static unsigned n_said;
+
+static void
+count_collisions(void *ctx, enum kvt_log_level level, const char *line)
+{
+    (void)ctx;
+    n_said += level == KVT_LOG_WARN && strstr(line, "two models have the same names");
+}
+
+static void
+a_collision_of_names_is_counted_and_said_once(void **state)
+{
+    struct kvt__found found;
+    struct chunk a, b;
+    bool same;
+
+    (void)state;
+    n_said = 0;
+    kvt_set_log(count_collisions, NULL, KVT_LOG_INFO);
+    open_s3(NULL);
+    chunk_init(&a, "a/b", 1);
+    chunk_init(&b, "a_b", 1);
+    b.object.id.b[0] ^= 1;
+    assert_good(put_bytes(tier, &a.object, BYTES, 1));
+    assert_int_equal(counted(KVT__N_name_collisions), 0);
+    assert_good(get_bytes(tier, &b.object, BYTES, 1, &found, &same));
+    assert_true(found.has_id && kvt__id_equal(&found.id, &a.object.id)); /* not b's */
+    assert_good(put_bytes(tier, &b.object, BYTES, 2));
+    assert_good(get_bytes(tier, &b.object, BYTES, 2, &found, &same));
+    assert_true(same);
+    assert_int_equal(counted(KVT__N_name_collisions), 2);
+    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
+    assert_int_equal(n_said, 1);
+}
+
+/* ---------------------------------------------------------------- what is sent */
+
+static void
+expect_header(const char *operation, const char *name, const char *value)
+{
+    assert_string_equal(s3_header(&server, operation, name), value);
+    assert_int_equal(s3_signed(&server, operation, name), *value != '\0');
+}
+
+static void
+encryption_class_and_payer_are_sent_and_signed(void **state)
+{
+    (void)state;
+    open_s3("s3_sse=aws:kms", "s3_sse_kms_key_id=arn:aws:kms:us-east-1:1:key/a b",
+            "s3_storage_class=STANDARD_IA", "s3_request_payer=true");
+    assert_good(put(1, BYTES, 1));
+    expect_header("PutObject", "x-amz-server-side-encryption", "aws:kms");
+    expect_header("PutObject", "x-amz-server-side-encryption-aws-kms-key-id",
+                  "arn:aws:kms:us-east-1:1:key/a b");
+    expect_header("PutObject", "x-amz-storage-class", "STANDARD_IA");
+    expect_header("PutObject", "x-amz-request-payer", "requester");
+    assert_good(get(1, BYTES, 1));
+    expect_header("GetObject", "x-amz-request-payer", "requester");
+    expect_header("GetObject", "x-amz-server-side-encryption", "");
+    assert_int_equal(probe(1), 0);
+    expect_header("HeadObject", "x-amz-request-payer", "requester");
+}
+
+static void
+an_object_tells_what_it_is(void **state)
+{
+    char expected[64];
+    unsigned char crc[4];
+    uint32_t value = crc_of(BYTES, 1);
+    struct chunk c;
+
+    (void)state;
+    open_s3("s3_sse=AES256");
+    chunk_init(&c, "org/model x", 1);
+    assert_good(put_bytes(tier, &c.object, BYTES, 1));
+    expect_header("PutObject", "x-amz-server-side-encryption", "AES256");
+    expect_header("PutObject", "x-amz-meta-kvtier-model", "org/model%20x");
+    expect_header("PutObject", "content-type", "application/octet-stream");
+    for (int i = 0; i < 4; i++)
+        crc[i] = (unsigned char)(value >> (24 - 8 * i));
+    kvt__s3_base64(crc, 4, expected);
+    expect_header("PutObject", "x-amz-checksum-crc32c", expected);
+    assert_string_equal(s3_header(&server, "PutObject", "x-amz-content-sha256"),
+                        "UNSIGNED-PAYLOAD");
+}
+
+static void
+an_empty_object_is_one(void **state)
+{
+    struct kvt__found found;
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    chunk_init(&c, "model", 1);
+    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c.object };
+    assert_good(kvt__tier_wait(tier, &op));
+    assert_good(tier->ops->probe(tier, &c.object, &found));
+    assert_int_equal(found.payload_bytes, 0);
+    op = (struct kvt__tier_op){ .what = KVT__TIER_GET, .object = &c.object };
+    assert_good(kvt__tier_wait(tier, &op));
+    assert_true(op.found.has_id);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        S3_TEST(what_is_there_is_not_stored_again),
+        S3_TEST(another_chunk_of_that_name_is_overwritten_and_told),
+        S3_TEST(an_object_without_identity_is_overwritten),
+        S3_TEST(a_replacement_is_not_looked_for_when_it_is_to_overwrite),
+        S3_TEST(one_that_has_just_gone_is_stored),
+        S3_TEST(what_others_store_again_and_again_is_left_to_them),
+        S3_TEST(a_race_of_writers_is_tried_again),
+        S3_TEST(a_304_says_that_it_is_there),
+        S3_TEST(a_store_without_conditions_is_not_asked_for_them_again),
+        S3_TEST(a_store_without_checksums_gets_none),
+        S3_TEST(what_no_header_is_to_blame_for_fails),
+        S3_TEST(a_damaged_object_is_overwritten_by_the_next_put),
+        S3_TEST(a_collision_of_names_is_counted_and_said_once),
+        S3_TEST(encryption_class_and_payer_are_sent_and_signed),
+        S3_TEST(an_object_tells_what_it_is),
+        S3_TEST(an_empty_object_is_one),
+    };
+
+    return s3_test_main("s3 stores", tests, NULL);
+}
