@@ -29,7 +29,7 @@ struct s3_parts {
     int err;          /* the first that failed, and why */
     char why[512];
     char etag[ETAG_ROOM]; /* GET: that all of them must have */
-    bool whole;       /* GET: the store sent all of the object for a part */
+    atomic_bool whole; /* GET: the store sent all of the object for a part */
     char upload[1024];
     char answer[ANSWER_ROOM];
     char *list;       /* PUT: the document that names all parts */
@@ -52,16 +52,16 @@ free_parts(struct s3_op *o)
     o->parts = NULL;
 }
 
-/* Divide the payload into parts of one size.  False: no memory; the operation has ended. */
+/* Divide the payload into parts of one size; the last one alone may be smaller than
+ * stores allow.  False: no memory; the operation has ended. */
 static bool
 divide(struct s3_op *o)
 {
     size_t bytes = o->op->slot.bytes, each = o->tier->part_bytes;
-    size_t n = (bytes + each - 1) / each;
 
-    if (n > MAX_PARTS)
-        n = MAX_PARTS;
-    each = (bytes + n - 1) / n;
+    if (bytes / each >= MAX_PARTS)
+        each = bytes / MAX_PARTS + 1;
+    size_t n = (bytes + each - 1) / each;
     o->parts = calloc(1, sizeof *o->parts + n * sizeof *o->parts->part);
     if (!o->parts) {
         kvt__s3_end(o, kvt__fail(ENOMEM, "S3: %s", o->name));
@@ -160,7 +160,7 @@ take_range(struct s3_call *call, const struct kvt__http_head *head)
     struct s3_op *o = p->o;
 
     if (head->status == 200) {
-        o->parts->whole = true;
+        atomic_store(&o->parts->whole, true);
         return kvt__fail(EOPNOTSUPP, "%s: the store sends no ranges.", o->name);
     }
     if (!is_range(head, p))
@@ -210,7 +210,7 @@ range_was_read(struct s3_call *call, int err)
 
     if (!is_last(part_of(call), err))
         return;
-    bool whole = o->parts->whole;
+    bool whole = atomic_load(&o->parts->whole);
     err = join(o);
     free_parts(o);
     if (err == -EBADMSG)

@@ -115,20 +115,22 @@ s3_teardown(void **state)
 
 #define S3_TEST(fn) cmocka_unit_test_setup_teardown(fn, s3_setup, s3_teardown)
 
-/* Run a program's tests with a server; 77: there is no python3. */
-#define s3_test_main(name, tests, ...) \
-    s3_run_tests(name, tests, sizeof (tests) / sizeof *(tests), \
+/* Run a program's tests with a server, after setup if that is not NULL; what follows
+ * are the server's arguments.  77: there is no python3. */
+#define s3_test_main_with(setup, name, tests, ...) \
+    s3_run_tests(setup, name, tests, sizeof (tests) / sizeof *(tests), \
                  (const char *const[]){ __VA_ARGS__, NULL })
+#define s3_test_main(name, tests, ...) s3_test_main_with(NULL, name, tests, __VA_ARGS__)
 
 static inline int
-s3_run_tests(const char *name, const struct CMUnitTest *tests, size_t n,
-             const char *const *arguments)
+s3_run_tests(CMFixtureFunction setup, const char *name, const struct CMUnitTest *tests,
+             size_t n, const char *const *arguments)
 {
     if (!s3_server_start(&server, arguments)) {
         printf("skipped: needs python3\n");
         return 77;
     }
-    int failed = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+    int failed = _cmocka_run_group_tests(name, tests, n, setup, NULL);
     s3_server_stop(&server);
     return failed;
 }

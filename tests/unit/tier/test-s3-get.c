@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading objects: one that is damaged, of another length or archived, and large ones in
+ * ranges.  get() itself fails a test for wrong bytes, and for any byte outside the slot. */
+#include "s3-test.h"
+
+#define BYTES ((size_t)50 << 10)
+
+/* ----------------------------------------------------------------- damaged ones */
+
+static void
+damage_is_found_wherever_it_is(void **state)
+{
+    static const char *const damages[] = {
+        "{\"corrupt_at\": 0}", "{\"corrupt_at\": 51199}", "{\"corrupt_at\": 20000}",
+        "{\"headers\": {\"x-amz-checksum-crc32c\": \"AAAAAA==\"}}",
+    };
+    char fault[256];
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        snprintf(fault, sizeof fault, "{\"match\": {\"method\": \"GET\"}, \"do\": %s}",
+                 damages[i]);
+        s3_fault(&server, fault);
+        assert_fails(get(1, BYTES, 1), EBADMSG, "model", "checksum is wrong");
+        assert_good(get(1, BYTES, 1));
+    }
+}
+
+/* The store's own checksum is all that LMCache's objects have. */
+static void
+an_object_without_identity_is_checked_by_the_servers_checksum(void **state)
+{
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    chunk_init(&c, "model", 1);
+    s3_fault(&server, "[{\"match\": {\"method\": \"GET\"}, \"do\": {\"corrupt_at\": 7, "
+             "\"headers\": {\"x-amz-meta-kvtier\": null}}},"
+             "{\"match\": {\"method\": \"GET\"}, "
+             "\"do\": {\"headers\": {\"x-amz-meta-kvtier\": null}}}]");
+    assert_int_equal(get_bytes(tier, &c.object, BYTES, 1, &found, &same), -EBADMSG);
+    assert_good(get_bytes(tier, &c.object, BYTES, 1, &found, &same));
+    assert_true(same);
+    assert_false(found.has_id);
+}
+
+/* Some text where ours would be. */
+static void
+an_identity_that_cannot_be_read_is_none(void **state)
+{
+    static const char *const texts[] = { "", "AAAA", "*", "S1ZU" };
+    struct kvt__found found;
+    char fault[256];
+    struct chunk c;
+    bool same;
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    chunk_init(&c, "model", 1);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        snprintf(fault, sizeof fault, "{\"do\": {\"headers\": {\"x-amz-meta-kvtier\": "
+                 "\"%s\"}}}", texts[i]);
+        s3_fault(&server, fault);
+        assert_good(get_bytes(tier, &c.object, BYTES, 1, &found, &same));
+        assert_true(same);
+        assert_false(found.has_id);
+    }
+}
+
+/* ------------------------------------------------------------------- their length */
+
+static void
+an_object_of_another_length_is_refused_before_its_first_byte(void **state)
+{
+    static const size_t others[] = { BYTES - 1, BYTES + 1, BYTES / 2, 2 * BYTES, 1 };
+    struct kvt__found found;
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    chunk_init(&c, "model", 1);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        struct kvt__slot slot = slot_new(others[i], 0);
+
+        assert_int_equal(tier->ops->get(tier, &c.object, &slot, &found), -EBADMSG);
+        assert_int_equal(found.payload_bytes, BYTES);
+        assert_true(guards_are_whole(&slot));
+        for (size_t b = 0; b < others[i]; b++)
+            assert_int_equal(slot.payload[b], 0x5a);
+        slot_free(&slot, 0);
+    }
+}
+
+static void
+more_bytes_than_were_said_do_no_harm(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"content_length\": 51200,"
+             " \"extra\": 9000}}");
+    assert_good(get(1, BYTES, 1));
+    assert_good(get(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"chunked\": true, "
+             "\"headers\": {\"Content-Length\": null}}}");
+    assert_int_equal(get(1, BYTES, 1), -EBADMSG);
+}
+
+/* As kvt_store asks, who has room for more. */
+static void
+a_shorter_one_is_taken_where_that_is_allowed(void **state)
+{
+    struct kvt__slot slot = slot_new(2 * BYTES, 0);
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    assert_good(put(1, BYTES, 1));
+    chunk_init(&c, "model", 1);
+    struct kvt__tier_op op = { .what = KVT__TIER_GET, .object = &c.object, .slot = slot,
+                               .shorter = true };
+    assert_good(kvt__tier_wait(tier, &op));
+    assert_int_equal(op.found.payload_bytes, BYTES);
+    for (size_t i = BYTES; i < 2 * BYTES; i++)
+        assert_int_equal(slot.payload[i], 0x5a);
+    slot.bytes = BYTES;
+    assert_true(slot_holds(&slot, 1));
+    op.slot.bytes = BYTES - 1;
+    assert_int_equal(kvt__tier_wait(tier, &op), -EMSGSIZE);
+    assert_int_equal(op.found.payload_bytes, BYTES);
+    slot_free(&slot, 0);
+}
+
+/* --------------------------------------------------------------------- archived */
+
+static void
+an_archived_object_is_a_miss(void **state)
+{
+    (void)state;
+    open_s3("s3_storage_class=GLACIER");
+    assert_good(put(1, BYTES, 1));
+    assert_int_equal(get(1, BYTES, 1), -ENOENT);
+    assert_int_equal(probe(1), -ENOENT);
+    s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, \"do\": {\"headers\": "
+             "{\"x-amz-restore\": \"ongoing-request=\\\"false\\\", expiry-date=\\\"x\\\"\"}}}");
+    assert_int_equal(probe(1), 0); /* it was brought back */
+    assert_int_equal(counted(KVT__N_s3_repetitions), 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        S3_TEST(damage_is_found_wherever_it_is),
+        S3_TEST(an_object_without_identity_is_checked_by_the_servers_checksum),
+        S3_TEST(an_identity_that_cannot_be_read_is_none),
+        S3_TEST(an_object_of_another_length_is_refused_before_its_first_byte),
+        S3_TEST(more_bytes_than_were_said_do_no_harm),
+        S3_TEST(a_shorter_one_is_taken_where_that_is_allowed),
+        S3_TEST(an_archived_object_is_a_miss),
+    };
+
+    return s3_test_main("s3 loads", tests, NULL);
+}
