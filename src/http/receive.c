@@ -12,11 +12,11 @@
 #define FIRST_READ 1024
 /* Read and hand on so much at a time: it stays in the core's second cache until the
  * caller has looked at it. */
-#define PIECE ((size_t)1 << 20)
+#define PIECE ((size_t)512 << 10)
 /* One connection's turn, before the others have theirs. */
 #define TURN ((size_t)4 << 20)
 /* Wake up for so many bytes while more are to come. */
-#define LOWAT ((int64_t)512 << 10)
+#define LOWAT ((int64_t)1 << 20)
 
 ssize_t
 kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n)
@@ -41,11 +41,12 @@ kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n)
                      conn->origin->label);
 }
 
-/* left: bytes that are to come; the tail must not wait for more than it has. */
+/* left: bytes that are to come; the tail must not wait for more than it has.  TLS may have
+ * read a part of a record. */
 void
 kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left)
 {
-    int lowat = left > LOWAT ? (int)LOWAT : 1;
+    int lowat = left > LOWAT + 2 * 16384 ? (int)LOWAT : 1;
 
     if (lowat == conn->lowat)
         return;

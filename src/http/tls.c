@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS by OpenSSL.  It reads 128 KiB of the socket at a time and decrypts record by record
+ * TLS by OpenSSL.  It reads 64 KiB of the socket at a time and decrypts record by record
  * into the caller's memory.  Its socket calls may raise SIGPIPE, which the threads of
  * this room block. */
 #include "http/private.h"
@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* OpenSSL 3.0 moves what is left over to the buffer's begin, so larger costs more. */
-#define READ_BUFFER_BYTES ((size_t)128 << 10)
+/* OpenSSL moves what is left over to the buffer's begin: larger costs more. */
+#define READ_BUFFER_BYTES ((size_t)64 << 10)
 /* Encrypt so much before looking at what the server says. */
 #define SEND_BYTES ((size_t)1 << 20)
 
