@@ -23,6 +23,7 @@ free_origin(struct kvt__http_origin *o)
     free(o->label);
     free(o->address);
     free(o->connect_name);
+    free(o->connect_label);
     free(o);
 }
 
@@ -210,6 +211,9 @@ choose_way(struct kvt__http_origin *o)
     o->connect_name = bare_host(o->address ? o->address
                                 : o->proxy ? proxy->host
                                            : o->host);
+    if (o->label && (!o->proxy || asprintf(&o->connect_label, "the proxy %s:%u for %s",
+                                           proxy->host, proxy->port, o->label) < 0))
+        o->connect_label = o->proxy ? NULL : strdup(o->label);
 }
 
 static struct kvt__http_origin *
@@ -228,7 +232,7 @@ new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *
     o->label = make_label(host, target->port);
     o->address = target->address ? strdup(target->address) : NULL;
     choose_way(o);
-    if (!o->label || !o->connect_name || (target->address && !o->address)) {
+    if (!o->label || !o->connect_name || !o->connect_label || (target->address && !o->address)) {
         free_origin(o);
         return NULL;
     }

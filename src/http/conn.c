@@ -23,6 +23,15 @@ close_socket(struct kvt__http_conn *conn)
     conn->events = 0;
 }
 
+/* Heads have signatures, answers may have keys. */
+static void
+wipe(struct kvt__http_conn *conn)
+{
+    explicit_bzero(conn->out, conn->out_bytes);
+    explicit_bzero(conn->in, conn->in_used);
+    conn->out_bytes = conn->out_sent = conn->in_bytes = conn->in_used = 0;
+}
+
 /* The request, if there is one, has to be told by the caller. */
 void
 kvt__http_conn_close(struct kvt__http_conn *conn)
@@ -41,7 +50,7 @@ kvt__http_conn_close(struct kvt__http_conn *conn)
     t->n_conns--;
     kvt__http_time_clear(&t->times, &conn->time);
     close_socket(conn);
-    explicit_bzero(conn->out, conn->out_bytes);
+    wipe(conn);
     conn->state = KVT__HTTP_CLOSED;
     atomic_fetch_sub(&t->http->n_open, 1);
 }
@@ -74,7 +83,7 @@ timed_out(struct kvt__http_conn *conn)
 
     switch (conn->state) {
     case KVT__HTTP_CONNECT:
-        return kvt__http_connected(conn);
+        return 1; /* the next address */
     case KVT__HTTP_DRAIN:
     case KVT__HTTP_IDLE:
         kvt__http_conn_close(conn);
@@ -261,7 +270,7 @@ kvt__http_connect(struct kvt__http_conn *conn)
         close_socket(conn);
         conn->lost = true;
         if (kvt__http_bad_address(conn) <= ++conn->n_tried)
-            return kvt__fail(-err, "connect to %s", conn->origin->label);
+            return kvt__fail(-err, "connect to %s", conn->origin->connect_label);
     }
 }
 
@@ -288,7 +297,8 @@ kvt__http_connected(struct kvt__http_conn *conn)
         return 0;
     close_socket(conn);
     if (kvt__http_bad_address(conn) <= ++conn->n_tried)
-        return kvt__fail(err ? err : ETIMEDOUT, "connect to %s", conn->origin->label);
+        return kvt__fail(err ? err : ETIMEDOUT, "connect to %s",
+                         conn->origin->connect_label);
     return kvt__http_connect(conn);
 }
 
@@ -350,15 +360,16 @@ take_idle(struct kvt__http_thread *t, const struct kvt__http_origin *origin)
 static void
 make_place(struct kvt__http_thread *t)
 {
-    struct kvt__http_conn *victim = t->idle.last;
+    while (t->n_conns >= t->http->max_per_thread) {
+        struct kvt__http_conn *victim = t->idle.last;
 
-    if (t->n_conns < t->http->max_per_thread)
-        return;
-    for (struct kvt__http_conn *c = t->busy.first; c && !victim; c = c->next)
-        if (c->state == KVT__HTTP_DRAIN)
-            victim = c;
-    if (victim)
+        for (struct kvt__http_conn *c = t->busy.first; c && !victim; c = c->next)
+            if (c->state == KVT__HTTP_DRAIN)
+                victim = c;
+        if (!victim)
+            return;
         kvt__http_conn_close(victim);
+    }
 }
 
 static struct kvt__http_conn *
@@ -414,18 +425,18 @@ kvt__http_conn_release(struct kvt__http_conn *conn)
     struct kvt__http_request *req = conn->req;
     struct kvt__http_thread *t = conn->thread;
 
-    if (!conn->keep) {
+    kvt__http_set_lowat(conn, 0);
+    if (conn->ssl)
+        kvt__http_tls_rest(conn, true);
+    if (!conn->keep || t->n_conns > t->http->max_per_thread ||
+        (conn->ssl && !kvt__http_conn_quiet(conn))) { /* gives its buffers back */
         kvt__http_conn_close(conn);
         return;
     }
     if (req)
         req->own.conn[conn == req->own.conn[1]] = NULL;
     conn->req = NULL;
-    explicit_bzero(conn->out, conn->out_bytes);
-    conn->out_bytes = conn->out_sent = 0;
-    kvt__http_set_lowat(conn, 0);
-    if (conn->ssl)
-        kvt__http_tls_rest(conn, true);
+    wipe(conn);
     kvt__http_unlink_conn(&t->busy, conn);
     kvt__http_link_conn(&t->idle, conn);
     set_state(conn, KVT__HTTP_IDLE);

@@ -37,7 +37,7 @@ int kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out
 void kvt__http_stop(struct kvt__http *http);
 
 /* After kvt__http_stop() or when no request is left.  Blocks until done was called for
- * all. */
+ * all, and for a name that is just being resolved. */
 void kvt__http_close(struct kvt__http *http);
 
 struct kvt__http_target {

@@ -57,7 +57,8 @@ struct kvt__http_origin {
 
     const struct kvt__http_proxy *proxy; /* NULL: none between */
     SSL_SESSION *session; /* to be resumed; under http->lock */
-    char *connect_name; /* what is connected to */
+    char *connect_name;  /* what is connected to */
+    char *connect_label; /* for messages */
     uint16_t connect_port;
     bool literal;       /* it is an address */
 
@@ -117,6 +118,7 @@ struct kvt__http_conn {
     int64_t sent_ns, first_byte_ns;
 
     size_t in_bytes;     /* of the head, and what came with it */
+    size_t in_used;      /* of in, for so much was received there */
     bool chunked;
     int64_t left;        /* of a body with a length; -1: it ends with the stream */
     struct kvt__http_chunks chunks;
@@ -158,6 +160,8 @@ bool kvt__http_sending(const struct kvt__http_conn *conn);
 
 /* Bytes, 0: none now, -errno with a sentence. */
 ssize_t kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n);
+/* The same, at most n behind what is in its own buffer. */
+ssize_t kvt__http_recv_in(struct kvt__http_conn *conn, size_t n);
 void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
 
 /* ---------------------------------------------------------------- requests */

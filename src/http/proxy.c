@@ -306,11 +306,9 @@ kvt__http_tunnel(struct kvt__http_conn *conn)
         conn->progress_ns = kvt__now_ns();
     }
     while (!err) {
-        n = kvt__http_recv(conn, conn->in + conn->in_bytes,
-                           sizeof conn->in - conn->in_bytes);
+        n = kvt__http_recv_in(conn, SIZE_MAX);
         if (n <= 0)
             return (int)n;
-        conn->in_bytes += (size_t)n;
         err = read_tunnel(conn);
     }
     return err < 0 ? err : kvt__http_tls_start(conn);

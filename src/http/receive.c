@@ -41,6 +41,19 @@ kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n)
                      conn->origin->label);
 }
 
+ssize_t
+kvt__http_recv_in(struct kvt__http_conn *conn, size_t n)
+{
+    size_t room = sizeof conn->in - conn->in_bytes;
+    ssize_t got = kvt__http_recv(conn, conn->in + conn->in_bytes, n < room ? n : room);
+
+    if (got > 0)
+        conn->in_bytes += (size_t)got;
+    if (conn->in_used < conn->in_bytes)
+        conn->in_used = conn->in_bytes;
+    return got;
+}
+
 /* left: bytes that are to come; the tail must not wait for more than it has.  TLS may have
  * read a part of a record. */
 void
@@ -174,10 +187,9 @@ receive_chunks(struct kvt__http_conn *conn)
             return err;
         if (conn->chunks.done)
             return complete(conn);
-        ssize_t n = kvt__http_recv(conn, conn->in, sizeof conn->in);
+        ssize_t n = kvt__http_recv_in(conn, SIZE_MAX);
         if (n <= 0)
             return n < 0 ? truncated(conn, (int)n) : 0;
-        conn->in_bytes = (size_t)n;
     }
 }
 
@@ -342,19 +354,17 @@ read_head(struct kvt__http_conn *conn)
 static int
 receive_head(struct kvt__http_conn *conn)
 {
-    size_t room = sizeof conn->in - conn->in_bytes;
-    ssize_t n = kvt__http_recv(conn, conn->in + conn->in_bytes,
-                               conn->in_bytes || room < FIRST_READ ? room : FIRST_READ);
+    bool first = !conn->in_bytes;
+    ssize_t n = kvt__http_recv_in(conn, first ? FIRST_READ : SIZE_MAX);
 
-    if (n < 0 && conn->in_bytes)
+    if (n < 0 && !first)
         return conn->eof ? kvt__fail(ECONNRESET, "%s closed the connection in the middle "
                                      "of its answer's head.", conn->origin->label)
                          : (int)n;
     if (n <= 0)
         return (int)n;
-    if (!conn->in_bytes)
+    if (first)
         conn->first_byte_ns = conn->progress_ns;
-    conn->in_bytes += (size_t)n;
     conn->any = true;
     return 1;
 }

@@ -4,8 +4,8 @@
  * memory, in as few calls as the kernel takes it in. */
 #include "http/private.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
 
@@ -15,6 +15,7 @@ kvt__http_send_begin(struct kvt__http_conn *conn)
     struct kvt__http_request *req = conn->req;
     int n = req->write_head(req, conn->out, sizeof conn->out);
 
+    assert(n <= (int)sizeof conn->out);
     if (n >= 0 && req->origin->proxy && !req->origin->tls)
         n = kvt__http_proxy_head(req->origin, conn->out, (size_t)n, sizeof conn->out);
     if (n < 0)

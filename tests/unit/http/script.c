@@ -226,7 +226,7 @@ accept_main(void *arg)
 }
 
 static int
-listen_at(const char *address, uint16_t *port)
+listen_at(const char *address, uint16_t *port, int backlog)
 {
     struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(*port),
                               .sin_addr.s_addr = inet_addr(address) };
@@ -235,7 +235,7 @@ listen_at(const char *address, uint16_t *port)
 
     assert_true(fd >= 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof in), 0);
-    assert_int_equal(listen(fd, 512), 0);
+    assert_int_equal(listen(fd, backlog), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&in, &size), 0);
     *port = ntohs(in.sin_port);
     return fd;
@@ -246,7 +246,7 @@ free_port(void)
 {
     uint16_t port = 0;
 
-    close(listen_at("127.0.0.1", &port));
+    close(listen_at("127.0.0.1", &port, 1));
     return port;
 }
 
@@ -262,7 +262,7 @@ start(struct script *s, void (*const *plays)(struct peer *), SSL_CTX *tls,
     sem_init(&s->go, 0, 0);
     sem_init(&s->came, 0, 0);
     s->port = port;
-    s->listener = listen_at(address, &s->port);
+    s->listener = listen_at(address, &s->port, 512);
     assert_int_equal(pthread_create(&s->thread, NULL, accept_main, s), 0);
 }
 
@@ -296,6 +296,30 @@ script_stop(struct script *s)
     pthread_mutex_destroy(&s->lock);
     sem_destroy(&s->go);
     sem_destroy(&s->came);
+}
+
+void
+full_start(struct full *full, const char *address, uint16_t port)
+{
+    struct sockaddr_in in = { .sin_family = AF_INET,
+                              .sin_addr.s_addr = inet_addr(address) };
+
+    full->port = port;
+    full->listener = listen_at(address, &full->port, 0);
+    in.sin_port = htons(full->port);
+    for (int i = 0; i < 16; i++) {
+        full->clients[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (connect(full->clients[i], (struct sockaddr *)&in, sizeof in))
+            assert_int_equal(errno, EINPROGRESS);
+    }
+}
+
+void
+full_stop(struct full *full)
+{
+    for (int i = 0; i < 16; i++)
+        close(full->clients[i]);
+    close(full->listener);
 }
 
 /* ------------------------------------------------------------------ requests */

@@ -53,6 +53,15 @@ void script_stop(struct script *script);
 /* A port of 127.0.0.1 where nobody listens. */
 uint16_t free_port(void);
 
+/* A server whose queue of connections is full: nobody gets an answer. */
+struct full {
+    uint16_t port;
+    int listener, clients[16];
+};
+
+void full_start(struct full *full, const char *address, uint16_t port);
+void full_stop(struct full *full);
+
 /* Read a head.  False: the client closed instead. */
 bool peer_head(struct peer *peer);
 /* Read a body of n bytes of the pattern.  How many came. */

@@ -159,6 +159,25 @@ the_next_address_is_tried_when_one_refuses(void **state)
 }
 
 static void
+the_next_address_is_tried_when_one_is_silent(void **state)
+{
+    struct full full;
+    struct ask ask;
+
+    (void)state;
+    begin("127.0.0.6", "127.0.0.1", NULL);
+    full_start(&full, "127.0.0.6", server.port);
+    ask_init(&ask, origin, "GET", "/x", NULL, 0);
+    kvt__http_submit(http, &ask.req);
+    put_forward(origin_of(http, &server), 4);
+    assert_int_equal(ask_wait(&ask), 0);
+    for (int i = 0; i < 4; i++) /* it is left out for a while */
+        assert_int_equal(get(&ask), 0);
+    end();
+    full_stop(&full);
+}
+
+static void
 when_all_refuse_it_fails(void **state)
 {
     struct ask ask;
@@ -228,6 +247,7 @@ main(void)
         cmocka_unit_test(addresses_need_no_resolver),
         cmocka_unit_test(all_addresses_are_used_in_turn),
         cmocka_unit_test(the_next_address_is_tried_when_one_refuses),
+        cmocka_unit_test(the_next_address_is_tried_when_one_is_silent),
         cmocka_unit_test(when_all_refuse_it_fails),
         cmocka_unit_test(a_name_that_is_not_found_is_an_error),
         cmocka_unit_test(old_addresses_serve_while_the_resolver_fails),

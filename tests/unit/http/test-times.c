@@ -3,7 +3,6 @@
  * What ends when its time is over, and what goes on although it is slow. */
 #include "unit/http/script.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <stdlib.h>
@@ -180,39 +179,17 @@ a_deadline_ends_resolving(void **state)
     end();
 }
 
-/* A server whose queue of connections is full answers nothing. */
-static int
-full_listener(uint16_t *port, int clients[16])
-{
-    struct sockaddr_in in = { .sin_family = AF_INET,
-                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t size = sizeof in;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof in), 0);
-    assert_int_equal(listen(fd, 0), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&in, &size), 0);
-    *port = ntohs(in.sin_port);
-    for (int i = 0; i < 16; i++) {
-        clients[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (connect(clients[i], (struct sockaddr *)&in, sizeof in))
-            assert_int_equal(errno, EINPROGRESS);
-    }
-    return fd;
-}
-
 static void
 connecting_ends_with_the_deadline_or_its_own(void **state)
 {
-    int clients[16];
-    uint16_t port;
-    int listener = full_listener(&port, clients);
+    struct full full;
     struct ask ask;
 
     (void)state;
+    full_start(&full, "127.0.0.1", 0);
     begin(PLAYS(play_silence));
     for (int own = 0; own < 2; own++) {
-        ask_init(&ask, origin_at(http, "127.0.0.1", port, false), "GET", "/x", into, BIG);
+        ask_init(&ask, origin_at(http, "127.0.0.1", full.port, false), "GET", "/x", into, BIG);
         if (!own)
             ask.req.deadline_ns = kvt__now_ns() + 50 * KVT__NS_PER_MS;
         kvt__http_submit(http, &ask.req);
@@ -223,9 +200,7 @@ connecting_ends_with_the_deadline_or_its_own(void **state)
         assert_int_equal(ask.n_heads, 0);
     }
     end();
-    for (int i = 0; i < 16; i++)
-        close(clients[i]);
-    close(listener);
+    full_stop(&full);
 }
 
 static void
