@@ -232,7 +232,8 @@ new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *
     o->label = make_label(host, target->port);
     o->address = target->address ? strdup(target->address) : NULL;
     choose_way(o);
-    if (!o->label || !o->connect_name || !o->connect_label || (target->address && !o->address)) {
+    if (!o->label || !o->connect_name || !o->connect_label ||
+        (target->address && !o->address)) {
         free_origin(o);
         return NULL;
     }

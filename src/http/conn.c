@@ -5,16 +5,24 @@
 #include "http/private.h"
 
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
+void
+kvt__http_set_state(struct kvt__http_conn *conn, enum kvt__http_state state)
+{
+    conn->thread->n_resolving += state == KVT__HTTP_RESOLVE;
+    conn->thread->n_resolving -= conn->state == KVT__HTTP_RESOLVE;
+    conn->state = state;
+    conn->progress_ns = kvt__now_ns();
+}
+
 /* ------------------------------------------------------------------ closing */
 
-static void
-close_socket(struct kvt__http_conn *conn)
+void
+kvt__http_close_socket(struct kvt__http_conn *conn)
 {
     kvt__http_tls_end(conn);
     if (conn->fd >= 0)
@@ -49,7 +57,7 @@ kvt__http_conn_close(struct kvt__http_conn *conn)
     kvt__http_link_conn(&t->dead, conn);
     t->n_conns--;
     kvt__http_time_clear(&t->times, &conn->time);
-    close_socket(conn);
+    kvt__http_close_socket(conn);
     wipe(conn);
     conn->state = KVT__HTTP_CLOSED;
     atomic_fetch_sub(&t->http->n_open, 1);
@@ -57,8 +65,8 @@ kvt__http_conn_close(struct kvt__http_conn *conn)
 
 /* -------------------------------------------------------------------- times */
 
-static int64_t
-due_ns(const struct kvt__http_conn *conn)
+int64_t
+kvt__http_due_ns(const struct kvt__http_conn *conn)
 {
     switch (conn->state) {
     case KVT__HTTP_CONNECT:
@@ -113,7 +121,7 @@ on_time(struct kvt__http_time *time)
         kvt__http_conn_run(conn);
     if (conn->state == KVT__HTTP_CLOSED)
         return;
-    if (kvt__now_ns() >= due_ns(conn)) {
+    if (kvt__now_ns() >= kvt__http_due_ns(conn)) {
         int err = timed_out(conn);
 
         if (err < 0)
@@ -132,7 +140,7 @@ on_time(struct kvt__http_time *time)
 void
 kvt__http_conn_rearm(struct kvt__http_conn *conn)
 {
-    int64_t at = due_ns(conn), look = kvt__now_ns() + LOOK_NS;
+    int64_t at = kvt__http_due_ns(conn), look = kvt__now_ns() + LOOK_NS;
 
     if (conn->lowat > 1 && look < at)
         at = look;
@@ -220,103 +228,6 @@ kvt__http_conn_run(struct kvt__http_conn *conn)
     watch(conn);
     if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set)
         kvt__http_conn_rearm(conn);
-}
-
-/* ---------------------------------------------------------------- connecting */
-
-static int
-open_socket(struct kvt__http_conn *conn)
-{
-    const struct kvt__http_address *a = &conn->address;
-    bool in4 = a->to.sa.sa_family == AF_INET;
-    int on = 1;
-
-    conn->fd = socket(a->to.sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (conn->fd < 0)
-        return -errno;
-    setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    conn->lowat = 1;
-    if (!connect(conn->fd, &a->to.sa, in4 ? sizeof a->to.in4 : sizeof a->to.in6))
-        return 0;
-    return errno == EINPROGRESS || errno == EINTR ? 0 : -errno;
-}
-
-static void
-set_state(struct kvt__http_conn *conn, enum kvt__http_state state)
-{
-    conn->thread->n_resolving += state == KVT__HTTP_RESOLVE;
-    conn->thread->n_resolving -= conn->state == KVT__HTTP_RESOLVE;
-    conn->state = state;
-    conn->progress_ns = kvt__now_ns();
-}
-
-/* Open sockets until one is on its way. */
-int
-kvt__http_connect(struct kvt__http_conn *conn)
-{
-    for (;;) {
-        int err = kvt__http_pick(conn);
-
-        if (err <= 0) {
-            if (!err && conn->state != KVT__HTTP_RESOLVE)
-                set_state(conn, KVT__HTTP_RESOLVE);
-            return err;
-        }
-        err = open_socket(conn);
-        if (!err) {
-            set_state(conn, KVT__HTTP_CONNECT);
-            return 0;
-        }
-        close_socket(conn);
-        conn->lost = true;
-        if (kvt__http_bad_address(conn) <= ++conn->n_tried)
-            return kvt__fail(-err, "connect to %s", conn->origin->connect_label);
-    }
-}
-
-/* The socket tells how it went, or the time is over. */
-int
-kvt__http_connected(struct kvt__http_conn *conn)
-{
-    int err = 0, late = kvt__now_ns() >= due_ns(conn);
-    socklen_t size = sizeof err;
-    struct kvt__http_address peer;
-    socklen_t peer_size = sizeof peer.to;
-
-    if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &err, &size) < 0)
-        err = errno;
-    if (!err && !getpeername(conn->fd, &peer.to.sa, &peer_size)) {
-        if (!conn->origin->tls)
-            return kvt__http_opened(conn);
-        if (!conn->origin->proxy)
-            return kvt__http_tls_start(conn);
-        set_state(conn, KVT__HTTP_TUNNEL);
-        return kvt__http_tunnel_begin(conn);
-    }
-    if (!err && !late)
-        return 0;
-    close_socket(conn);
-    if (kvt__http_bad_address(conn) <= ++conn->n_tried)
-        return kvt__fail(err ? err : ETIMEDOUT, "connect to %s",
-                         conn->origin->connect_label);
-    return kvt__http_connect(conn);
-}
-
-int
-kvt__http_tls_start(struct kvt__http_conn *conn)
-{
-    set_state(conn, KVT__HTTP_HANDSHAKE);
-    return kvt__http_tls_begin(conn);
-}
-
-int
-kvt__http_opened(struct kvt__http_conn *conn)
-{
-    int err;
-
-    set_state(conn, KVT__HTTP_ANSWER);
-    err = kvt__http_send_begin(conn);
-    return err < 0 ? err : 1;
 }
 
 /* ----------------------------------------------------------- made and taken */
@@ -439,5 +350,5 @@ kvt__http_conn_release(struct kvt__http_conn *conn)
     wipe(conn);
     kvt__http_unlink_conn(&t->busy, conn);
     kvt__http_link_conn(&t->idle, conn);
-    set_state(conn, KVT__HTTP_IDLE);
+    kvt__http_set_state(conn, KVT__HTTP_IDLE);
 }

@@ -140,6 +140,12 @@ int kvt__http_drain(struct kvt__http_conn *conn);
 int kvt__http_tls_start(struct kvt__http_conn *conn);
 int kvt__http_opened(struct kvt__http_conn *conn);
 
+/* The only way to change it to or from RESOLVE. */
+void kvt__http_set_state(struct kvt__http_conn *conn, enum kvt__http_state state);
+/* When its state has lasted too long. */
+int64_t kvt__http_due_ns(const struct kvt__http_conn *conn);
+void kvt__http_close_socket(struct kvt__http_conn *conn);
+
 /* One for the request, kept or new; the request may end meanwhile.  slot: of
  * req->own.conn.  fresh: only a new one. */
 void kvt__http_conn_begin(struct kvt__http_thread *thread, struct kvt__http_request *req,

@@ -28,7 +28,8 @@ decode(char *text)
     char *to = text;
 
     for (const char *at = text; *at; at++) {
-        if (*at == '%' && isxdigit((unsigned char)at[1]) && isxdigit((unsigned char)at[2])) {
+        if (*at == '%' && isxdigit((unsigned char)at[1]) &&
+            isxdigit((unsigned char)at[2])) {
             *to++ = (char)(hex(at[1]) << 4 | hex(at[2]));
             at += 2;
         } else {

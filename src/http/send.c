@@ -47,7 +47,8 @@ send_some(struct kvt__http_conn *conn)
     const struct kvt__http_request *req = conn->req;
     struct iovec parts[2] = {
         { conn->out + conn->out_sent, conn->out_bytes - conn->out_sent },
-        { (char *)(uintptr_t)req->body + conn->body_sent, req->body_bytes - conn->body_sent },
+        { (char *)(uintptr_t)req->body + conn->body_sent,
+          req->body_bytes - conn->body_sent },
     };
     size_t first = parts[0].iov_len ? 0 : 1;
     size_t last = conn->hold_body || !parts[1].iov_len ? 0 : 1;

@@ -219,7 +219,8 @@ static void
 play_too_much(struct peer *p)
 {
     while (peer_head(p))
-        peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n12HTTP/1.1 200 no\r\n\r\n");
+        peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n12"
+                     "HTTP/1.1 200 no\r\n\r\n");
 }
 
 static void

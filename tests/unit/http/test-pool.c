@@ -66,7 +66,8 @@ play_close(struct peer *p)
     while (peer_head(p))
         peer_send(p, strstr(p->head, "/old")
                          ? "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"
-                         : "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nconnection: x, Close\r\n\r\n");
+                         : "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"
+                           "connection: x, Close\r\n\r\n");
 }
 
 static void

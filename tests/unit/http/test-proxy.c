@@ -234,7 +234,8 @@ exceptions_are_those_of_curl(void **state)
 static void
 only_http_proxies_are_taken(void **state)
 {
-    static const char *const bad[] = { "https://proxy:1", "socks5://u:secret@proxy:1", "proxy",
+    static const char *const bad[] = { "https://proxy:1", "socks5://u:secret@proxy:1",
+                                       "proxy",
                                        "http://proxy", "proxy:0", "proxy:65536", ":80",
                                        "http://u:secret@", "[::1]", "a b:80", "::1:80",
                                        "proxy:80x" };

@@ -189,7 +189,8 @@ connecting_ends_with_the_deadline_or_its_own(void **state)
     full_start(&full, "127.0.0.1", 0);
     begin(PLAYS(play_silence));
     for (int own = 0; own < 2; own++) {
-        ask_init(&ask, origin_at(http, "127.0.0.1", full.port, false), "GET", "/x", into, BIG);
+        ask_init(&ask, origin_at(http, "127.0.0.1", full.port, false), "GET", "/x", into,
+                 BIG);
         if (!own)
             ask.req.deadline_ns = kvt__now_ns() + 50 * KVT__NS_PER_MS;
         kvt__http_submit(http, &ask.req);
@@ -306,7 +307,8 @@ unused_connections_are_closed_after_a_while(void **state)
     assert_int_equal(ask_run(http, &ask), 0);
     clock_ahead_s += 61;
     /* A request for somebody else wakes the client. */
-    ask_init(&ask, origin_at(http, "127.0.0.1", free_port(), false), "GET", "/x", into, BIG);
+    ask_init(&ask, origin_at(http, "127.0.0.1", free_port(), false), "GET", "/x", into,
+             BIG);
     assert_int_equal(ask_run(http, &ask), -ECONNREFUSED);
     sem_wait(&server.go);
     kvt__http_stats(http, &stats);
