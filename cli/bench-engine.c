@@ -62,18 +62,31 @@ bench_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
 
 /* ------------------------------------------------------------- the same by key */
 
-int
-bench_store_open(const char *dir, struct kvt_store **out)
+static int
+open_store(const char *dir, const char *const *settings, struct kvt_store **out)
 {
-    static const char *const no_settings[] = { NULL };
     struct kvt_config *config;
-    int err = open_config(dir, no_settings, &config);
+    int err = open_config(dir, settings, &config);
 
     if (err)
         return cli_fail(err);
     err = kvt_store_open(config, out);
     kvt_config_free(config);
     return err ? cli_fail(err) : 0;
+}
+
+int
+bench_store_open(const char *dir, struct kvt_store **out)
+{
+    static const char *const no_settings[] = { NULL };
+
+    return open_store(dir, no_settings, out);
+}
+
+int
+bench_store_open_with(const char *const *settings, struct kvt_store **out)
+{
+    return open_store(NULL, settings, out);
 }
 
 struct keys {

@@ -48,6 +48,16 @@ static const struct bench_case cases[] = {
       bench_scan_warm },
     { "scan.cold", "the same with empty caches (as root: they are dropped)",
       bench_scan_cold },
+    { "s3.get", "CPU of 8 GETs at a time of 32 MiB, verified; limit: bare recv()",
+      bench_s3_get },
+    { "s3.put", "CPU of 8 PUTs at a time of 32 MiB; limit: bare send()", bench_s3_put },
+    { "s3.get.tls", "s3.get over TLS; limit: bare SSL_read()", bench_s3_get_tls },
+    { "s3.put.tls", "s3.put over TLS; limit: bare SSL_write()", bench_s3_put_tls },
+    { "s3.get.rate", "s3.get by the clock; limit: bare recv()", bench_s3_get_rate },
+    { "s3.head", "1,000 HEADs, 64 at a time, each answered after 5 ms; limit: bare ones",
+      bench_s3_head },
+    { "s3.memory", "beyond the buffers of 64 GETs over TLS; limit: what it may be",
+      bench_s3_memory },
 };
 
 #define N_CASES (sizeof cases / sizeof *cases)
@@ -159,15 +169,16 @@ list_cases(bool json)
 
 /* Each case in a directory of its own. */
 static int
-run_case(const struct bench_case *c, const char *dir, bool quick, bool json)
+run_case(const struct bench_case *c, const struct bench *where, bool json)
 {
     struct bench_result result = { 0 };
     char path[4096];
-    struct bench bench = { .dir = path, .quick = quick };
-    int code = make_dir(dir, path, sizeof path);
+    struct bench bench = *where;
+    int code = make_dir(where->dir, path, sizeof path);
 
     if (code)
         return code;
+    bench.dir = path;
     code = c->run(&bench, &result);
     remove_tree(path);
     if (bench_interrupted())
@@ -181,7 +192,7 @@ run_case(const struct bench_case *c, const char *dir, bool quick, bool json)
 }
 
 static int
-run_cases(const bool *wanted, const char *dir, bool quick, bool json)
+run_cases(const bool *wanted, const struct bench *where, bool json)
 {
     int code = 0;
 
@@ -191,7 +202,7 @@ run_cases(const bool *wanted, const char *dir, bool quick, bool json)
         printf("%-20s %8s %-9s %8s %6s\n", "case", "value", "unit", "limit", "ratio");
     for (size_t i = 0; !code && i < N_CASES; i++)
         if (wanted[i])
-            code = run_case(&cases[i], dir, quick, json);
+            code = run_case(&cases[i], where, json);
     return code;
 }
 
@@ -214,13 +225,13 @@ bench_run(int argc, char **argv)
         { "list", no_argument, NULL, 'l' },
         { "case", required_argument, NULL, 'c' },
         { "dir", required_argument, NULL, 'd' },
+        { "server", required_argument, NULL, 's' },
         { "quick", no_argument, NULL, 'q' },
         { "json", no_argument, NULL, 'j' },
         { 0 },
     };
-    bool wanted[N_CASES] = { false }, any = false, list = false, quick = false;
-    bool json = false;
-    const char *dir = NULL;
+    bool wanted[N_CASES] = { false }, any = false, list = false, json = false;
+    struct bench where = { 0 };
     int c;
 
     opterr = 0;
@@ -236,10 +247,13 @@ bench_run(int argc, char **argv)
             any = true;
             break;
         case 'd':
-            dir = optarg;
+            where.dir = optarg;
+            break;
+        case 's':
+            where.server = optarg;
             break;
         case 'q':
-            quick = true;
+            where.quick = true;
             break;
         case 'j':
             json = true;
@@ -255,12 +269,13 @@ bench_run(int argc, char **argv)
         return list_cases(json);
     for (size_t i = 0; !any && i < N_CASES; i++)
         wanted[i] = true;
-    return run_cases(wanted, dir, quick, json);
+    return run_cases(wanted, &where, json);
 }
 
 const struct cli_command cli_bench = {
     .name = "bench",
-    .usage = "[--case NAME]... [--dir DIR] [--quick] [--json]\n--list [--json]",
+    .usage = "[--case NAME]... [--dir DIR] [--server WHAT] [--quick] [--json]\n"
+             "--list [--json]",
     .summary = "measure this machine, beside what bare system calls reach",
     .help =
         "Runs the cases and prints for each value, unit, limit and ratio: limit is\n"
@@ -275,6 +290,10 @@ const struct cli_command cli_bench = {
         "  --case NAME  only this case; may be given several times\n"
         "  --list       name the cases\n"
         "  --dir DIR    where to measure (default: $TMPDIR, or /var/tmp)\n"
+        "  --server WHAT  for the s3 cases: the program to start, http-sink of the\n"
+        "               tests (default: where this program was built), or one that runs\n"
+        "               already, http://ADDRESS:PORT/BUCKET, with objects of 32 MiB\n"
+        "               named object-0 to object-7 (s3.get, s3.put, s3.get.rate)\n"
         "  --quick      tiny sizes: shows that it runs, the figures mean nothing\n"
         "  --json       one JSON object a line and case\n",
     .run = bench_run,

@@ -16,6 +16,7 @@
 struct bench {
     const char *dir; /* ours alone, on the file system to be measured */
     bool quick;      /* tiny sizes: does it run, not how fast */
+    const char *server; /* of the s3 cases: a program or a URL; NULL: the usual one */
 };
 
 #define BENCH_MAX_MORE 12
@@ -51,6 +52,13 @@ int bench_lookup_sha256(const struct bench *bench, struct bench_result *out);
 int bench_open_index(const struct bench *bench, struct bench_result *out);
 int bench_scan_warm(const struct bench *bench, struct bench_result *out);
 int bench_scan_cold(const struct bench *bench, struct bench_result *out);
+int bench_s3_get(const struct bench *bench, struct bench_result *out);
+int bench_s3_put(const struct bench *bench, struct bench_result *out);
+int bench_s3_get_tls(const struct bench *bench, struct bench_result *out);
+int bench_s3_put_tls(const struct bench *bench, struct bench_result *out);
+int bench_s3_get_rate(const struct bench *bench, struct bench_result *out);
+int bench_s3_head(const struct bench *bench, struct bench_result *out);
+int bench_s3_memory(const struct bench *bench, struct bench_result *out);
 
 /* ---------------------------------------------------------- bench-measure.c */
 
@@ -100,6 +108,7 @@ int bench_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
 
 /* The same chunks, by key: to remove and to count them.  0 or an exit code. */
 int bench_store_open(const char *dir, struct kvt_store **out);
+int bench_store_open_with(const char *const *settings, struct kvt_store **out);
 int bench_store_clear(struct kvt_store *store);
 int bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes);
 

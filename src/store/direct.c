@@ -89,7 +89,7 @@ take(struct kvt__task *task)
     struct kvt_op *op = task->op;
 
     kvt__op_tell(op, &task->tier_op.found);
-    if (op->kind == KVT_OP_GET && task->tier_op.found.has_id)
+    if (task->tier_op.found.checked)
         op->found |= KVT_FOUND_CHECKED;
 }
 

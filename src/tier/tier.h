@@ -51,6 +51,7 @@ struct kvt__found {
     uint32_t tokens;
     bool has_read_crc;     /* get: what follows is known already */
     uint32_t read_crc;     /* CRC32C of the bytes that are in the slot now */
+    bool checked;          /* get: they have a checksum that was stored with them */
 };
 
 struct kvt__tier {

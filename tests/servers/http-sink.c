@@ -3,7 +3,8 @@
  * A server for speed: it speaks as much of S3 as a client needs, checks nothing, throws
  * away what is PUT and answers every GET with the same object from memory.  Names that
  * end in ".miss" do not exist.  One thread, one epoll; listens on 127.0.0.1 only.  Ends
- * when its standard input closes, where that is a pipe, or by a signal. */
+ * when its standard input closes, where that is a pipe, and says how many connections
+ * there were; or by a signal. */
 #include "http-sink.h"
 
 #include <errno.h>
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 static int epoll, timer;
+static unsigned long n_connections;
 static struct conn *first_due, **last_due = &first_due; /* by due_ns: one delay for all */
 
 static void
@@ -206,6 +208,7 @@ take_connection(int listener, SSL_CTX *context)
     }
     event.data.ptr = c;
     epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+    n_connections++;
 }
 
 /* ------------------------------------------------------------------------- start */
@@ -359,6 +362,7 @@ main(int argc, char **argv)
            n == 2 ? o.tls_port : 0, sink.object_bytes);
     fflush(stdout);
     serve(listeners, contexts, n);
+    printf("{\"connections\": %lu}\n", n_connections);
     SSL_CTX_free(contexts[1]);
     return 0;
 }

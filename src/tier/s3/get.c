@@ -59,6 +59,7 @@ was_read(struct s3_call *call, int err)
     if (!err && ((found->has_id && o->crc != found->crc) ||
                  (o->has_server_crc && o->crc != o->server_crc)))
         err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", o->name);
+    found->checked = !err && (found->has_id || o->has_server_crc);
     if (err == -EBADMSG)
         kvt__s3_is_damaged(&o->tier->damaged, o->name);
     kvt__s3_end(o, err);

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The server of the s3 family, on a core of its own: a program that this one starts and
+ * ends, or one that runs already. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench-s3.h"
+#include "cli.h"
+
+struct bench_cores {
+    cpu_set_t set;
+};
+
+/* ------------------------------------------------------------------------ cores */
+
+/* The number of the n-th that may be used; -1: there are fewer. */
+static int
+core(const cpu_set_t *set, int n)
+{
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET((size_t)i, set) && !n--)
+            return i;
+    return -1;
+}
+
+static void
+pin(struct bench_server *s)
+{
+    int ours = core(&s->cores->set, 1);
+    cpu_set_t set;
+
+    if (ours < 0)
+        return;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)ours, &set);
+    s->pinned = !sched_setaffinity(0, sizeof set, &set);
+}
+
+/* ---------------------------------------------------------------------- program */
+
+static const char missing[] =
+    "kvtier bench: the s3 cases need a server to measure against, and there is none at "
+    "%s.\nBuild it (ninja -C build tests/servers/http-sink) or say where it is "
+    "(--server).\n";
+
+/* That of the directory this program was built in. */
+static int
+find_program(const struct bench *bench, char *out, size_t size)
+{
+    char self[2048];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    if (bench->server) {
+        snprintf(out, size, "%s", bench->server);
+    } else {
+        self[n > 0 ? n : 0] = '\0';
+        char *slash = strrchr(self, '/');
+        if (slash)
+            *slash = '\0';
+        snprintf(out, size, "%s/tests/servers/http-sink", self);
+    }
+    if (!access(out, X_OK))
+        return 0;
+    fprintf(stderr, missing, out);
+    return bench->server ? CLI_ENVIRONMENT : BENCH_LEFT_OUT;
+}
+
+#define MAX_ARGS 16
+
+static void
+add_arg(char **args, size_t *n, const char *name, const char *value)
+{
+    args[(*n)++] = (char *)(uintptr_t)name;
+    args[(*n)++] = (char *)(uintptr_t)value;
+}
+
+static void
+run_program(char **args, int in, int out, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() == parent && dup2(in, 0) >= 0 && dup2(out, 1) >= 0)
+        execv(args[0], args);
+    _exit(127);
+}
+
+static int
+start(struct bench_server *s, char **args)
+{
+    int in[2], out[2];
+    pid_t parent = getpid();
+
+    if (pipe2(in, O_CLOEXEC) < 0)
+        return errno;
+    if (pipe2(out, O_CLOEXEC) < 0) {
+        close(in[0]);
+        close(in[1]);
+        return errno;
+    }
+    s->pid = fork();
+    if (!s->pid)
+        run_program(args, in[0], out[1], parent);
+    close(in[0]);
+    close(out[1]);
+    s->in = in[1];
+    s->out = out[0];
+    return s->pid < 0 ? errno : 0;
+}
+
+/* One object a line.  NULL: it said something else, or nothing. */
+static json_t *
+read_line(const struct bench_server *s)
+{
+    char line[1024];
+    size_t n = 0;
+
+    while (n < sizeof line - 1 && read(s->out, line + n, 1) == 1 && line[n] != '\n')
+        n++;
+    line[n] = '\0';
+    return json_loads(line, 0, NULL);
+}
+
+static int
+hear_ports(struct bench_server *s)
+{
+    json_t *line = read_line(s);
+    int bad = json_unpack(line, "{s:i, s:i}", "port", &s->port, "tls_port", &s->tls_port);
+
+    json_decref(line);
+    return bad ? EPROTO : 0;
+}
+
+static int
+start_program(const struct bench *bench, const struct bench_server_params *params,
+              struct bench_server *s)
+{
+    char program[4096], key[4096], size[32], delay[32], cpu[32], *args[MAX_ARGS];
+    size_t n = 1;
+    int code = find_program(bench, program, sizeof program);
+
+    if (code)
+        return code;
+    args[0] = program;
+    snprintf(size, sizeof size, "%zu", params->object_bytes);
+    snprintf(delay, sizeof delay, "%u", params->head_delay_ms);
+    snprintf(cpu, sizeof cpu, "%d", core(&s->cores->set, 0));
+    snprintf(key, sizeof key, "%s/key.pem", bench->dir);
+    snprintf(s->ca_file, sizeof s->ca_file, "%s/cert.pem", bench->dir);
+    add_arg(args, &n, "--size", size);
+    add_arg(args, &n, "--delay-ms", delay);
+    add_arg(args, &n, "--cpu", cpu);
+    if (params->tls) {
+        code = bench_certificate(s->ca_file, key);
+        add_arg(args, &n, "--tls-port", "0");
+        add_arg(args, &n, "--cert", s->ca_file);
+        add_arg(args, &n, "--key", key);
+    }
+    args[n] = NULL;
+    if (code)
+        return code;
+    int err = start(s, args);
+    if (!err)
+        err = hear_ports(s);
+    if (err) {
+        fprintf(stderr, "kvtier bench: start %s: %s\n", program, strerror(err));
+        return CLI_ENVIRONMENT;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ open and close */
+
+/* http://ADDRESS:PORT/BUCKET */
+static int
+take_running(const struct bench *bench, const struct bench_server_params *params,
+             struct bench_server *s)
+{
+    if (sscanf(bench->server, "http://%63[0-9.]:%d/%63[^/]", s->host, &s->port,
+               s->bucket) != 3) {
+        fprintf(stderr, "kvtier bench: --server %s: write http://ADDRESS:PORT/BUCKET or "
+                "the path of a program\n", bench->server);
+        return CLI_USAGE;
+    }
+    if (params->tls || params->head_delay_ms) {
+        fprintf(stderr, "kvtier bench: a server that runs already has no TLS here and "
+                "does not answer late: case left out\n");
+        return BENCH_LEFT_OUT;
+    }
+    return 0;
+}
+
+int
+bench_server_open(const struct bench *bench, const struct bench_server_params *params,
+                  struct bench_server *s)
+{
+    int code;
+
+    *s = (struct bench_server){ .in = -1, .out = -1, .host = "127.0.0.1",
+                                .bucket = "bench", .cores = calloc(1, sizeof *s->cores) };
+    if (!s->cores || sched_getaffinity(0, sizeof s->cores->set, &s->cores->set)) {
+        fprintf(stderr, "kvtier bench: which cores may be used: %s\n", strerror(errno));
+        return CLI_ENVIRONMENT;
+    }
+    if (bench->server && !strncmp(bench->server, "http://", 7))
+        code = take_running(bench, params, s);
+    else
+        code = start_program(bench, params, s);
+    if (!code)
+        pin(s);
+    return code;
+}
+
+int
+bench_server_close(struct bench_server *s, uint64_t *n_connections)
+{
+    json_int_t n = -1;
+    int status = 0;
+
+    if (s->pinned)
+        sched_setaffinity(0, sizeof s->cores->set, &s->cores->set);
+    free(s->cores);
+    s->cores = NULL;
+    if (s->in >= 0)
+        close(s->in);
+    if (s->pid > 0) {
+        json_t *line = n_connections ? read_line(s) : NULL;
+
+        if (line && !json_unpack(line, "{s:I}", "connections", &n) && n >= 0)
+            *n_connections = (uint64_t)n;
+        json_decref(line);
+        waitpid(s->pid, &status, 0);
+    }
+    if (s->out >= 0)
+        close(s->out);
+    if (!n_connections || n >= 0)
+        return 0;
+    fprintf(stderr, "kvtier bench: the server does not tell its connections\n");
+    return CLI_ENVIRONMENT;
+}

@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bare loops over sockets: what objects cost without kvtier.  Nothing is signed and no
+ * checksum is made; of an answer only its status and length are looked at. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bench-s3.h"
+#include "cli.h"
+
+#define TIMEOUT_MS 30000
+
+struct bench_socket_conn {
+    int fd;
+    SSL *ssl;               /* NULL: plain */
+    unsigned char *buffer;
+    char request[512];
+    size_t request_bytes, sent; /* sent: of the request and then of the body */
+    char head[1024];
+    size_t head_bytes;      /* of the answer; it and what came with it */
+    size_t left;            /* of the answer's body */
+    bool in_body, misses, writing;
+};
+
+static int
+fail(const char *what, int err)
+{
+    fprintf(stderr, "kvtier bench: bare loop: %s%s%s\n", what, err ? ": " : "",
+            err ? strerror(err) : "");
+    return CLI_ENVIRONMENT;
+}
+
+/* ------------------------------------------------------------------------- bytes */
+
+/* Bytes, 0: none now, -1: the connection is gone. */
+static ssize_t
+outcome(ssize_t n)
+{
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    return n > 0 ? n : -1;
+}
+
+static ssize_t
+tls_outcome(SSL *ssl, int result, size_t n)
+{
+    if (result == 1)
+        return (ssize_t)n;
+    int error = SSL_get_error(ssl, result);
+    return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : -1;
+}
+
+static ssize_t
+receive(struct bench_socket_conn *c, void *to, size_t room)
+{
+    size_t n = 0;
+
+    if (!c->ssl)
+        return outcome(recv(c->fd, to, room, 0));
+    int result = SSL_read_ex(c->ssl, to, room, &n);
+    return tls_outcome(c->ssl, result, n);
+}
+
+static ssize_t
+transmit(struct bench_socket_conn *c, const void *from, size_t bytes, bool more)
+{
+    size_t n = 0;
+
+    if (!c->ssl)
+        return outcome(send(c->fd, from, bytes, MSG_NOSIGNAL | (more ? MSG_MORE : 0)));
+    int result = SSL_write_ex(c->ssl, from, bytes, &n);
+    return tls_outcome(c->ssl, result, n);
+}
+
+/* ---------------------------------------------------------------------- requests */
+
+static void
+set_lowat(const struct bench_socket *s, struct bench_socket_conn *c, bool on)
+{
+    int lowat = on ? s->lowat : 1;
+
+    if (s->lowat)
+        setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof lowat);
+}
+
+static void
+watch(struct bench_socket *s, struct bench_socket_conn *c, bool writing)
+{
+    struct epoll_event event = { .events = writing ? EPOLLOUT : EPOLLIN,
+                                 .data.ptr = c };
+
+    if (c->writing != writing)
+        epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &event);
+    c->writing = writing;
+}
+
+/* As far as it goes.  1: all was sent, 0: not yet, -1: the connection is gone. */
+static int
+send_rest(struct bench_socket *s, struct bench_socket_conn *c)
+{
+    size_t all = c->request_bytes + (s->kind == BENCH_PUT ? s->object_bytes : 0);
+
+    while (c->sent < all) {
+        bool body = c->sent >= c->request_bytes;
+        size_t at = body ? c->sent - c->request_bytes : c->sent;
+        ssize_t n = transmit(c, body ? (char *)c->buffer + at : c->request + at,
+                             (body ? s->object_bytes : c->request_bytes) - at,
+                             !body && all > c->request_bytes);
+
+        if (n <= 0) {
+            watch(s, c, true);
+            return (int)n;
+        }
+        c->sent += (size_t)n;
+    }
+    watch(s, c, false);
+    return 1;
+}
+
+static int
+begin(struct bench_socket *s, struct bench_socket_conn *c)
+{
+    static const char *const methods[] = { "GET", "PUT", "HEAD" };
+    char length[64] = "";
+
+    if (s->n_started == s->n_wanted)
+        return 0;
+    c->misses = s->kind == BENCH_HEAD && s->n_started++ % 2;
+    s->n_started += s->kind != BENCH_HEAD;
+    if (s->kind == BENCH_PUT)
+        snprintf(length, sizeof length, "Content-Length: %zu\r\n", s->object_bytes);
+    int n = snprintf(c->request, sizeof c->request, "%s /%s/object-%zu%s HTTP/1.1\r\n"
+                     "Host: %s:%d\r\n%s\r\n", methods[s->kind], s->server->bucket,
+                     (size_t)(c - s->conns), c->misses ? ".miss" : "",
+                     s->server->host, s->server->port, length);
+    c->request_bytes = (size_t)n;
+    c->sent = c->head_bytes = 0;
+    c->in_body = false;
+    return send_rest(s, c) < 0 ? fail("the server closed a connection", 0) : 0;
+}
+
+/* ----------------------------------------------------------------------- answers */
+
+static size_t
+length_of(const char *head)
+{
+    const char *field = strcasestr(head, "\r\ncontent-length:");
+
+    return field ? strtoull(field + strlen("\r\ncontent-length:"), NULL, 10) : 0;
+}
+
+/* 1: it is there, and so is what it says; 0: not all of it yet. */
+static int
+read_head(struct bench_socket *s, struct bench_socket_conn *c)
+{
+    ssize_t n = receive(c, c->head + c->head_bytes, sizeof c->head - 1 - c->head_bytes);
+    size_t body, want = s->kind == BENCH_GET ? s->object_bytes : 0;
+
+    if (n <= 0)
+        return (int)n;
+    c->head_bytes += (size_t)n;
+    c->head[c->head_bytes] = '\0';
+    const char *end = strstr(c->head, "\r\n\r\n");
+    if (!end)
+        return 0;
+    int status = c->head_bytes > 12 ? atoi(c->head + 9) : 0;
+    if (s->kind == BENCH_HEAD ? status != (c->misses ? 404 : 200) : status / 100 != 2)
+        return -1;
+    body = c->head_bytes - (size_t)(end + 4 - c->head);
+    if ((s->kind == BENCH_GET && length_of(c->head) != want) || body > want)
+        return -1;
+    memcpy(c->buffer, end + 4, body);
+    c->left = want - body;
+    c->in_body = true;
+    if (c->left)
+        set_lowat(s, c, true);
+    return 1;
+}
+
+/* As far as it goes.  1: the answer is whole. */
+static int
+read_answer(struct bench_socket *s, struct bench_socket_conn *c)
+{
+    if (!c->in_body) {
+        int got = read_head(s, c);
+
+        if (got <= 0)
+            return got;
+    }
+    while (c->left) {
+        ssize_t n = receive(c, c->buffer + s->object_bytes - c->left, c->left);
+
+        if (n < 0)
+            return -1;
+        c->left -= (size_t)n;
+        if (c->left && c->left < (size_t)s->lowat)
+            set_lowat(s, c, false);
+        if (!c->ssl || !n) /* TLS holds back what it has read ahead */
+            break;
+    }
+    if (!c->left && s->kind == BENCH_GET)
+        set_lowat(s, c, false);
+    return !c->left;
+}
+
+static int
+run_conn(struct bench_socket *s, struct bench_socket_conn *c)
+{
+    int done = c->writing ? send_rest(s, c) : read_answer(s, c);
+
+    if (done < 0)
+        return fail("the server closed a connection, or its answer is no good", 0);
+    if (!done || !c->in_body)
+        return 0;
+    s->n_done++;
+    return begin(s, c);
+}
+
+int
+bench_socket_run(struct bench_socket *s, size_t n, struct bench_cost *out)
+{
+    struct epoll_event events[64];
+    int code = 0;
+
+    s->n_started = s->n_done = 0;
+    s->n_wanted = n;
+    bench_start(out);
+    for (unsigned i = 0; !code && i < s->n_conns; i++)
+        code = begin(s, &s->conns[i]);
+    while (!code && s->n_done < n) {
+        int got = epoll_wait(s->epoll, events, 64, TIMEOUT_MS);
+
+        if (bench_interrupted())
+            return CLI_ENVIRONMENT;
+        if (got == 0)
+            return fail("the server does not answer", 0);
+        for (int i = 0; !code && i < got; i++)
+            code = run_conn(s, events[i].data.ptr);
+    }
+    bench_stop(out);
+    return code;
+}
+
+/* ------------------------------------------------------------------- connections */
+
+static int
+connect_tls(struct bench_socket *s, struct bench_socket_conn *c)
+{
+    c->ssl = SSL_new(s->context);
+    if (!c->ssl || SSL_set_fd(c->ssl, c->fd) != 1 || SSL_connect(c->ssl) != 1)
+        return fail("TLS with the server", 0);
+    if (s->read_buffer)
+        SSL_set_default_read_buffer_len(c->ssl, s->read_buffer);
+    return 0;
+}
+
+static int
+connect_one(struct bench_socket *s, struct bench_socket_conn *c)
+{
+    int port = s->tls ? s->server->tls_port : s->server->port, on = 1;
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = c };
+
+    c->buffer = s->buffers + (size_t)(c - s->conns) * s->object_bytes;
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (c->fd < 0 || inet_pton(AF_INET, s->server->host, &to.sin_addr) != 1 ||
+        connect(c->fd, (struct sockaddr *)&to, sizeof to))
+        return fail("connect to the server", errno);
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int code = s->tls ? connect_tls(s, c) : 0;
+    if (code)
+        return code;
+    if (fcntl(c->fd, F_SETFL, O_NONBLOCK) < 0 ||
+        epoll_ctl(s->epoll, EPOLL_CTL_ADD, c->fd, &event))
+        return fail("watch a connection", errno);
+    return 0;
+}
+
+static void
+disconnect_all(struct bench_socket *s)
+{
+    for (unsigned i = 0; s->conns && i < s->n_conns; i++) {
+        struct bench_socket_conn *c = &s->conns[i];
+
+        SSL_free(c->ssl);
+        if (c->fd >= 0)
+            close(c->fd);
+        *c = (struct bench_socket_conn){ .fd = -1 };
+    }
+}
+
+static int
+connect_all(struct bench_socket *s)
+{
+    int code = 0;
+
+    disconnect_all(s);
+    for (unsigned i = 0; !code && i < s->n_conns; i++)
+        code = connect_one(s, &s->conns[i]);
+    return code;
+}
+
+static int
+make_context(struct bench_socket *s)
+{
+    s->context = SSL_CTX_new(TLS_client_method());
+    if (!s->context)
+        return fail("TLS", 0);
+    SSL_CTX_set_ciphersuites(s->context, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384");
+    SSL_CTX_set_read_ahead(s->context, 1);
+    SSL_CTX_set_mode(s->context, SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                     SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    return 0;
+}
+
+int
+bench_socket_open(struct bench_socket *s)
+{
+    int code = 0;
+
+    s->conns = calloc(s->n_conns, sizeof *s->conns);
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (!s->conns || s->epoll < 0)
+        return fail("epoll", errno);
+    for (unsigned i = 0; i < s->n_conns; i++)
+        s->conns[i].fd = -1;
+    s->read_buffer = s->tls ? (size_t)128 << 10 : 0;
+    if (s->tls)
+        code = make_context(s);
+    return code ? code : connect_all(s);
+}
+
+void
+bench_socket_close(struct bench_socket *s)
+{
+    disconnect_all(s);
+    free(s->conns);
+    SSL_CTX_free(s->context);
+    if (s->epoll >= 0)
+        close(s->epoll);
+    s->conns = NULL;
+    s->context = NULL;
+    s->epoll = -1;
+}
+
+/* ------------------------------------------------------------------------ shapes */
+
+int
+bench_socket_tune(struct bench_socket *s, size_t n, bool by_cpu)
+{
+    static const size_t buffers[] = { (size_t)128 << 10, (size_t)256 << 10 };
+    static const int lowats[] = { 0, 1 << 20 };
+    enum { N_SHAPES = 2, N_TRIES = 5 };
+    double costs[N_SHAPES][N_TRIES];
+    struct bench_cost cost;
+    int best;
+
+    if (s->kind != BENCH_GET)
+        return bench_socket_run(s, n, &cost);
+    for (int i = 0; i < N_SHAPES * N_TRIES; i++) {
+        if (s->tls)
+            s->read_buffer = buffers[i % N_SHAPES];
+        else
+            s->lowat = lowats[i % N_SHAPES];
+        int code = s->tls ? connect_all(s) : 0;
+        if (!code)
+            code = bench_socket_run(s, n, &cost);
+        if (code)
+            return code;
+        costs[i % N_SHAPES][i / N_SHAPES] = by_cpu ? cost.cpu : cost.seconds;
+    }
+    best = bench_median(costs[1], N_TRIES) < bench_median(costs[0], N_TRIES);
+    s->lowat = s->tls ? 0 : lowats[best];
+    s->read_buffer = s->tls ? buffers[best] : 0;
+    return s->tls ? connect_all(s) : 0;
+}
