@@ -57,7 +57,7 @@ static void
 play_plain(struct peer *p)
 {
     while (peer_head(p)) {
-        strncpy(seen, p->head, sizeof seen - 1);
+        memcpy(seen, p->head, sizeof seen - 1);
         peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     }
 }
@@ -86,7 +86,7 @@ play_tunnel(struct peer *p)
 {
     if (!peer_head(p))
         return;
-    strncpy(seen, p->head, sizeof seen - 1);
+    memcpy(seen, p->head, sizeof seen - 1);
     peer_send(p, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 Established\r\n"
                  "Content-Length: 7\r\n\r\n");
     p->ssl = SSL_new(behind);

@@ -598,7 +598,7 @@ racing_calls_for_one_key_never_yield_a_torn_chunk(void **state)
 static void
 null_forgets_what_it_is_given(void **state)
 {
-    struct kvt__tier *tier = open_tier("null://", true);
+    struct kvt__tier *null = open_tier("null://", true);
     struct listing l = { 0 };
     struct kvt__found found;
     struct chunk c;
@@ -606,31 +606,31 @@ null_forgets_what_it_is_given(void **state)
 
     (void)state;
     chunk_init(&c, "model", 1);
-    assert_int_equal(put_bytes(tier, &c.object, 5000, 1), 0);
-    assert_int_equal(get_bytes(tier, &c.object, 5000, 1, &found, &same), -ENOENT);
-    assert_int_equal(tier->ops->probe(tier, &c.object, &found), -ENOENT);
-    assert_int_equal(tier->ops->remove(tier, &c.object), -ENOENT);
-    assert_int_equal(tier->ops->list(tier, take_name, &l), 0);
+    assert_int_equal(put_bytes(null, &c.object, 5000, 1), 0);
+    assert_int_equal(get_bytes(null, &c.object, 5000, 1, &found, &same), -ENOENT);
+    assert_int_equal(null->ops->probe(null, &c.object, &found), -ENOENT);
+    assert_int_equal(null->ops->remove(null, &c.object), -ENOENT);
+    assert_int_equal(null->ops->list(null, take_name, &l), 0);
     assert_int_equal(l.n, 0);
-    assert_int_equal(tier->ops->private_dir(tier), -1);
-    assert_int_equal(tier->ops->phase(tier), 0);
-    assert_true(tier->ops->default_limit(tier) > UINT64_C(1) << 50);
-    assert_int_equal(tier->ops->stored_bytes(tier, &c.object, 5000), 5000);
-    tier->ops->close(tier);
+    assert_int_equal(null->ops->private_dir(null), -1);
+    assert_int_equal(null->ops->phase(null), 0);
+    assert_true(null->ops->default_limit(null) > UINT64_C(1) << 50);
+    assert_int_equal(null->ops->stored_bytes(null, &c.object, 5000), 5000);
+    null->ops->close(null);
 }
 
 static void
 a_url_of_no_kind_is_refused(void **state)
 {
-    struct kvt__tier *tier = NULL;
+    struct kvt__tier *null = NULL;
 
     (void)state;
-    assert_int_equal(try_open("/var/cache", true, &tier), -EINVAL);
+    assert_int_equal(try_open("/var/cache", true, &null), -EINVAL);
     assert_non_null(strstr(kvt__why(), "remote_url: '/var/cache' is no URL"));
-    assert_int_equal(try_open("gopher://x", true, &tier), -ENODEV);
+    assert_int_equal(try_open("gopher://x", true, &null), -ENODEV);
     assert_non_null(strstr(kvt__why(), "'gopher://'"));
-    assert_int_equal(try_open("null://x", true, &tier), -EINVAL);
-    assert_null(tier);
+    assert_int_equal(try_open("null://x", true, &null), -EINVAL);
+    assert_null(null);
 }
 
 /* FILE_CONTRACT: of tiers that copy, and find chunks by their names again. */
