@@ -15,6 +15,7 @@ from array import array
 from ctypes import (
     POINTER,
     Structure,
+    c_char,
     c_char_p,
     c_int,
     c_int32,
@@ -35,6 +36,12 @@ GROUP_SLIDING = 2
 FORMAT_OPAQUE = 1
 COUNTER_SUM = 1
 CHUNK_BYTES = 56
+OP_PUT = 1
+OP_GET = 2
+OP_STAT = 3
+OP_DELETE = 4
+OP_NAME = 1
+FOUND_CHECKED = 1
 
 
 class _Sized(Structure):
@@ -156,6 +163,24 @@ class GroupIo(Structure):
     ]
 
 
+class Op(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_uint32),
+        ("flags", c_uint32),
+        ("key", c_char_p),
+        ("buf", c_void_p),
+        ("bytes", c_uint64),
+        ("user", c_void_p),
+        ("status", c_int),
+        ("found", c_uint32),
+        ("found_bytes", c_uint64),
+        ("tokens", c_uint32),
+        ("id", c_uint8 * 16),
+        ("why", c_char * 320),
+    ]
+
+
 class CounterInfo(Structure):
     _fields_ = [
         ("name", c_char_p),
@@ -177,6 +202,7 @@ STRUCTS = {
     "kvt_chunk": Chunk,
     "kvt_chunk_range": ChunkRange,
     "kvt_group_io": GroupIo,
+    "kvt_op": Op,
     "kvt_counter_info": CounterInfo,
 }
 
@@ -187,6 +213,11 @@ _PROTOTYPES = {
     "kvt_config_free": (None, c_void_p),
     "kvt_config_json": (c_void_p, c_void_p),
     "kvt_free": (None, c_void_p),
+    "kvt_store_open": (c_int, c_void_p, POINTER(c_void_p)),
+    "kvt_store_close": (None, c_void_p),
+    "kvt_store_submit": (c_int, c_void_p, POINTER(POINTER(Op)), c_size_t),
+    "kvt_store_poll": (c_size_t, c_void_p, POINTER(POINTER(Op)), c_size_t),
+    "kvt_store_eventfd": (c_int, c_void_p),
     "kvt_engine_open": (c_int, POINTER(EngineParams), POINTER(c_void_p)),
     "kvt_engine_close": (None, c_void_p),
     "kvt_engine_chunk_tokens": (c_uint32, c_void_p),
@@ -251,15 +282,21 @@ def _bytes(text):
     return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
+def _texts(texts):
+    """C's form of a list of texts: it ends with NULL."""
+    items = (c_char_p * (len(texts) + 1))(*map(_bytes, texts))
+    return ctypes.cast(items, POINTER(c_char_p))
+
+
+def error(rc, sentence):
+    """What to raise for a negative errno: ValueError for -EINVAL, else OSError."""
+    text = "kvtier: " + (sentence.decode("utf-8", "replace") or os.strerror(-rc))
+    return ValueError(text) if rc == -errno.EINVAL else OSError(-rc, text)
+
+
 def _check(rc):
-    """Raise for a negative errno: ValueError for -EINVAL, else OSError."""
-    if rc >= 0:
-        return
-    text = lib().kvt_last_error().decode("utf-8", "replace")
-    text = text or os.strerror(-rc)
-    if rc == -errno.EINVAL:
-        raise ValueError("kvtier: " + text)
-    raise OSError(-rc, "kvtier: " + text)
+    if rc < 0:
+        raise error(rc, lib().kvt_last_error())
 
 
 def version():
@@ -276,14 +313,16 @@ def counters():
 
 
 class Config:
-    """struct kvt_config: all sources of settings read into one."""
+    """struct kvt_config: all sources of settings read into one.  environment:
+    ["NAME=value"] in place of the process's own."""
 
-    def __init__(self, connector_json=None, settings=(), file=None):
-        items = (c_char_p * (len(settings) + 1))(*map(_bytes, settings))
+    def __init__(self, connector_json=None, settings=(), file=None,
+                 environment=None):
         sources = ConfigSources(
             file=_bytes(file),
             connector_json=_bytes(connector_json),
-            settings=ctypes.cast(items, POINTER(c_char_p)),
+            settings=_texts(settings),
+            environment=None if environment is None else _texts(environment),
         )
         self.handle = c_void_p()
         _check(lib().kvt_config_open(ctypes.byref(sources),

@@ -52,14 +52,16 @@ class Layout(unittest.TestCase):
         with open(os.path.join(INCLUDE, "kvtier.h")) as file:
             header = file.read()
         for name in ("ROLE_SCHEDULER", "ROLE_WORKER", "ROLE_BOTH", "GROUP_FULL",
-                     "GROUP_SLIDING", "FORMAT_OPAQUE", "COUNTER_SUM"):
-            found = re.search(r"\bKVT_%s = (\d+)" % name, header)
+                     "GROUP_SLIDING", "FORMAT_OPAQUE", "COUNTER_SUM", "OP_PUT", "OP_GET",
+                     "OP_STAT", "OP_DELETE", "OP_NAME", "FOUND_CHECKED"):
+            found = re.search(r"\bKVT_%s (?:= )?(\d+)" % name, header)
             self.assertEqual(int(found.group(1)), getattr(_lib, name), name)
 
 
 class Import(unittest.TestCase):
     def test_importing_starts_no_thread_and_opens_nothing(self):
         code = ("import os, kvtier, kvtier._lib, kvtier._testhook, kvtier.plugin\n"
+                "kvtier.S3Connector, kvtier.S3Adapter, kvtier.LMCacheEngineBuilder\n"
                 "print(len(os.listdir('/proc/self/task')),"
                 " 'libkvtier' in open('/proc/self/maps').read())")
         env = dict(os.environ, PYTHONPATH=fake.PYTHON)
