@@ -318,9 +318,11 @@ kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
                                    .op = ops[n - 1 - i], .next = tasks };
         tasks = task ? task : tasks;
     }
-    pthread_mutex_lock(&store->lock);
-    store->n_under_way += err ? 0 : n;
-    pthread_mutex_unlock(&store->lock);
+    if (!err) { /* nor is a lock taken in a forked child */
+        pthread_mutex_lock(&store->lock);
+        store->n_under_way += n;
+        pthread_mutex_unlock(&store->lock);
+    }
     while (tasks) { /* all of them or none */
         struct kvt__task *task = tasks;
 

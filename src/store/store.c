@@ -14,6 +14,7 @@
 
 #define GIB ((double)(UINT64_C(1) << 30))
 #define MIN_ENTRIES (UINT64_C(1) << 14)
+#define UNLISTED_ENTRIES (UINT64_C(1) << 18) /* what is forgotten is asked for again */
 
 /* Twice what fits, so that a full store is a half-full table; above a million only
  * for a store that is much larger than its index. */
@@ -67,7 +68,8 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
           : limit ? limit : level->tier->ops->default_limit(level->tier);
     struct kvt__index_params index = {
         .dirfd = level->tier->ops->private_dir(level->tier),
-        .n_entries = n_entries_for(limit, params->object_bytes),
+        .n_entries = level->tier->unlisted ? UNLISTED_ENTRIES
+                                           : n_entries_for(limit, params->object_bytes),
         .limit_bytes = limit, .writer = true,
         .wide_hashes = kvt__wide_hashes(params->config),
         .policy = kvt__policy_named(params->config->cache_policy) };
