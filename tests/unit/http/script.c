@@ -228,16 +228,22 @@ accept_main(void *arg)
 static int
 listen_at(const char *address, uint16_t *port, int backlog)
 {
-    struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(*port),
-                              .sin_addr.s_addr = inet_addr(address) };
-    socklen_t size = sizeof in;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct kvt__http_address at;
+    socklen_t size = sizeof at.to;
 
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof in), 0);
+    assert_true(kvt__http_literal(address, *port, &at));
+    int fd = socket(at.to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (at.to.sa.sa_family == AF_INET6) {
+        if (fd < 0 || bind(fd, &at.to.sa, sizeof at.to.in6))
+            skip();
+    } else {
+        assert_true(fd >= 0);
+        assert_int_equal(bind(fd, &at.to.sa, sizeof at.to.in4), 0);
+    }
     assert_int_equal(listen(fd, backlog), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&in, &size), 0);
-    *port = ntohs(in.sin_port);
+    assert_int_equal(getsockname(fd, &at.to.sa, &size), 0);
+    *port = ntohs(at.to.sa.sa_family == AF_INET6 ? at.to.in6.sin6_port
+                                                 : at.to.in4.sin_port);
     return fd;
 }
 

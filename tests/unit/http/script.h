@@ -45,7 +45,8 @@ struct script {
 void script_start(struct script *script, void (*const *plays)(struct peer *), SSL_CTX *tls);
 #define PLAYS(...) ((void (*const[])(struct peer *)){ __VA_ARGS__, NULL })
 
-/* At another address of 127.0.0.0/8, and this port. */
+/* At another address of 127.0.0.0/8 or at ::1, and at this port, if it is not 0.  Skips
+ * the test where there is no ::1. */
 void script_start_at(struct script *script, void (*const *plays)(struct peer *),
                      const char *address, uint16_t port);
 /* Ends the connections that are open. */

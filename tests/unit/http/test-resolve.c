@@ -178,6 +178,22 @@ the_next_address_is_tried_when_one_is_silent(void **state)
 }
 
 static void
+addresses_may_be_long(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    script_start_at(&server, PLAYS(play_close), "::1", 0);
+    http = open_client(1, 4);
+    origin = origin_at(http, "[::1]", server.port, false);
+    assert_int_equal(get(&ask), 0);
+    origin = origin_at(http, "[::1]", free_port(), false);
+    assert_int_equal(get(&ask), -ECONNREFUSED);
+    assert_non_null(strstr(ask.req.why, "[::1]:"));
+    end();
+}
+
+static void
 when_all_refuse_it_fails(void **state)
 {
     struct ask ask;
@@ -248,6 +264,7 @@ main(void)
         cmocka_unit_test(all_addresses_are_used_in_turn),
         cmocka_unit_test(the_next_address_is_tried_when_one_refuses),
         cmocka_unit_test(the_next_address_is_tried_when_one_is_silent),
+        cmocka_unit_test(addresses_may_be_long),
         cmocka_unit_test(when_all_refuse_it_fails),
         cmocka_unit_test(a_name_that_is_not_found_is_an_error),
         cmocka_unit_test(old_addresses_serve_while_the_resolver_fails),
