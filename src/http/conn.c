@@ -87,11 +87,14 @@ kvt__http_due_ns(const struct kvt__http_conn *conn)
 static int
 timed_out(struct kvt__http_conn *conn)
 {
-    const char *who = conn->origin->label;
+    const char *what = "not a byte came";
 
     switch (conn->state) {
     case KVT__HTTP_CONNECT:
         return 1; /* the next address */
+    case KVT__HTTP_RESOLVE:
+        what = "its name was not resolved";
+        break;
     case KVT__HTTP_DRAIN:
     case KVT__HTTP_IDLE:
         kvt__http_conn_close(conn);
@@ -102,13 +105,13 @@ timed_out(struct kvt__http_conn *conn)
             conn->progress_ns = kvt__now_ns();
             return 1;
         }
-        return kvt__fail(ETIMEDOUT, "%s: %s for %d s.", who,
-                         kvt__http_sending(conn) ? "it took no byte" : "no answer",
-                         (int)(KVT__HTTP_STALL_NS / KVT__NS_PER_S));
+        what = kvt__http_sending(conn) ? "it took not a byte" : "there was no answer";
+        break;
     default:
-        return kvt__fail(ETIMEDOUT, "%s: not a byte came for %d s.", who,
-                         (int)(KVT__HTTP_STALL_NS / KVT__NS_PER_S));
+        break;
     }
+    return kvt__fail(ETIMEDOUT, "%s: %s for %d s.", conn->origin->label, what,
+                     (int)(KVT__HTTP_STALL_NS / KVT__NS_PER_S));
 }
 
 static void
@@ -193,21 +196,23 @@ wants_to_write(const struct kvt__http_conn *conn)
     }
 }
 
-static void
+static int
 watch(struct kvt__http_conn *conn)
 {
     struct epoll_event e = { .data.ptr = conn };
 
     if (conn->fd < 0)
-        return;
+        return 0;
     e.events = conn->state == KVT__HTTP_CONNECT ? 0 : EPOLLIN;
     if (wants_to_write(conn))
         e.events |= EPOLLOUT;
     if (e.events == conn->events)
-        return;
-    epoll_ctl(conn->thread->epoll, conn->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, conn->fd,
-              &e);
+        return 0;
+    if (epoll_ctl(conn->thread->epoll, conn->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD,
+                  conn->fd, &e) < 0)
+        return kvt__fail(errno, "watch the connection to %s", conn->origin->label);
     conn->events = e.events;
+    return 0;
 }
 
 void
@@ -219,14 +224,13 @@ kvt__http_conn_run(struct kvt__http_conn *conn)
     do
         err = step(conn);
     while (err > 0);
-    if (err < 0) {
+    if (!err && conn->state != KVT__HTTP_CLOSED)
+        err = watch(conn);
+    if (err < 0)
         kvt__http_conn_failed(conn, err);
+    else if (conn->state == KVT__HTTP_CLOSED)
         return;
-    }
-    if (conn->state == KVT__HTTP_CLOSED)
-        return;
-    watch(conn);
-    if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set)
+    else if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set)
         kvt__http_conn_rearm(conn);
 }
 
