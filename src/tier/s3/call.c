@@ -316,6 +316,22 @@ drop_header(struct s3_call *call, const char *name)
     return false;
 }
 
+/* To where the answer says.  False: it may not, or that was tried. */
+static bool
+move(struct s3_call *call)
+{
+    struct kvt__s3_error *e = &call->error;
+
+    if (call->moved)
+        return false;
+    call->moved = true;
+    if (!kvt__s3_move(call->tier, call->where, *e->endpoint ? e->endpoint : call->told_host,
+                      *e->region ? e->region : call->told_region))
+        return true;
+    snprintf(e->message, sizeof e->message, "%s", kvt__why()); /* says more than theirs */
+    return false;
+}
+
 /* Do what the answer asks for, and ask again at once.  False: that was done before, or
  * cannot be done. */
 static bool
@@ -331,20 +347,13 @@ mend(struct s3_call *call, enum s3_verdict verdict)
         kvt__s3_keyring_reject(t, call->keys);
         return true;
     case S3_OTHER_CLOCK:
-        if (call->set_clock)
+        if (call->set_clock || !call->date_s)
             return false;
         call->set_clock = true;
         atomic_store(&t->clock_s, call->date_s - (int64_t)time(NULL));
         return true;
     case S3_OTHER_PLACE:
-        if (call->moved)
-            return false;
-        call->moved = true;
-        return !kvt__s3_move(t, call->where,
-                             *call->error.endpoint ? call->error.endpoint
-                                                   : call->told_host,
-                             *call->error.region ? call->error.region
-                                                 : call->told_region);
+        return move(call);
     case S3_NO_CONDITIONS:
         atomic_store(&t->no_conditions, true);
         return drop_header(call, "if-none-match");

@@ -46,6 +46,13 @@ add_where(struct s3_tier *t, const struct kvt__s3_address *address)
     return 0;
 }
 
+static bool
+is_same_place(const struct kvt__s3_address *a, const struct kvt__s3_address *b)
+{
+    return !strcmp(a->host, b->host) && !strcmp(a->region, b->region) &&
+           !strcmp(a->object_path, b->object_path);
+}
+
 int
 kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
              const char *region)
@@ -59,6 +66,8 @@ kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
     } else {
         err = kvt__s3_readdress(&was->address, host && *host ? host : NULL,
                                 region && *region ? region : NULL, &address);
+        if (!err && is_same_place(&address, &was->address))
+            err = kvt__fail(EXDEV, "S3: an answer sends elsewhere, but does not say where.");
         if (!err)
             err = add_where(t, &address);
     }

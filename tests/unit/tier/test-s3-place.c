@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where requests go, and as of when they are signed: what an answer corrects once, and
+ * what it may not. */
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "s3-test.h"
+
+#define BYTES ((size_t)5000)
+
+/* --------------------------------------------------------------------------- clock */
+
+static void
+a_clock_that_is_wrong_is_corrected_once(void **state)
+{
+    static const char *const offsets[] = { "{\"clock_offset_s\": 1200}",
+                                           "{\"clock_offset_s\": -1200}" };
+
+    for (size_t i = 0; i < 4; i++) {
+        s3_setup(state);
+        s3_config(&server, offsets[i % 2]);
+        open_s3(NULL);
+        if (i < 2) {
+            assert_good(put(1, BYTES, 1));
+        } else { /* which has no code that says why */
+            assert_int_equal(probe(1), -ENOENT);
+            assert_good(put(1, BYTES, 1));
+        }
+        assert_good(get(1, BYTES, 1));
+        assert_int_equal(s3_n_requests(&server), i < 2 ? 3 : 4);
+        s3_close(tier);
+        tier = NULL;
+    }
+}
+
+static void
+a_clock_that_is_not_told_is_left_as_it_is(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "{\"count\": 2, \"do\": {\"status\": 403, \"code\": "
+             "\"RequestTimeTooSkewed\", \"headers\": {\"Date\": null}}}");
+    assert_fails(get(1, BYTES, 1), EACCES, "403 RequestTimeTooSkewed");
+    assert_int_equal(s3_of(tier)->clock_s, 0);
+}
+
+/* -------------------------------------------------------------------------- region */
+
+static void
+a_wrong_region_is_corrected_once(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        s3_setup(state);
+        s3_config(&server, "{\"region\": \"eu-west-1\"}");
+        open_s3(NULL);
+        if (!i)
+            assert_good(put(1, BYTES, 1));
+        else
+            assert_int_equal(probe(1), -ENOENT);
+        assert_int_equal(s3_n_requests(&server), 2);
+        assert_good(put(2, BYTES, 2));
+        assert_good(get(2, BYTES, 2));
+        assert_int_equal(s3_n_requests(&server), 4);
+        s3_close(tier);
+        tier = NULL;
+    }
+}
+
+static void
+a_region_that_is_refused_again_is_given_up(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "{\"count\": null, \"do\": {\"status\": 400, \"code\": "
+             "\"AuthorizationHeaderMalformed\", \"region\": \"eu-west-2\"}}");
+    assert_fails(get(1, BYTES, 1), EACCES, "400 AuthorizationHeaderMalformed");
+    assert_int_equal(s3_n_requests(&server), 2);
+}
+
+/* A store that says the same for ever does not make us remember ever more places. */
+static void
+a_place_that_is_not_told_is_not_gone_to(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "{\"count\": null, \"do\": {\"status\": 301, \"code\": "
+             "\"PermanentRedirect\"}}");
+    for (int i = 0; i < 3; i++)
+        assert_fails(get(1, BYTES, 1), EIO, "301 PermanentRedirect");
+    assert_int_equal(s3_n_requests(&server), 3);
+    assert_null(atomic_load(&s3_of(tier)->where)->older);
+}
+
+/* --------------------------------------------------------------------------- hosts */
+
+/* A proxy for http://, one request a connection; every host is the server. */
+static struct {
+    int fd;
+    uint16_t port;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    char hosts[4096]; /* of the requests, each with a blank */
+    atomic_uint n;
+} proxy = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static int
+connect_to_server(void)
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(server.port),
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static bool
+copy_some(int from, int to)
+{
+    char bytes[65536];
+    ssize_t n = read(from, bytes, sizeof bytes);
+
+    return n > 0 && send(to, bytes, (size_t)n, MSG_NOSIGNAL) == n;
+}
+
+static void
+proxy_one(int client)
+{
+    struct pollfd fds[2] = { { .fd = client, .events = POLLIN } };
+    char text[16384], first[8192];
+    size_t n = 0;
+
+    do {
+        ssize_t got = read(client, text + n, sizeof text - 1 - n);
+        if (got <= 0)
+            return;
+        n += (size_t)got;
+        text[n] = '\0';
+    } while (!strstr(text, "\r\n\r\n"));
+    char *host = strstr(text, " http://");
+    char *path = host ? strchr(host + 8, '/') : NULL;
+    if (!path)
+        return;
+    atomic_fetch_add(&proxy.n, 1);
+    pthread_mutex_lock(&proxy.lock);
+    strncat(proxy.hosts, host + 8, (size_t)(path - host - 8));
+    strcat(proxy.hosts, " ");
+    pthread_mutex_unlock(&proxy.lock);
+    size_t line = strcspn(path, "\r");
+    int length = snprintf(first, sizeof first, "%.*s %.*s\r\nConnection: close",
+                          (int)(host - text), text, (int)line, path);
+    fds[1] = (struct pollfd){ .fd = connect_to_server(), .events = POLLIN };
+    send(fds[1].fd, first, (size_t)length, MSG_NOSIGNAL);
+    send(fds[1].fd, path + line, n - (size_t)(path + line - text), MSG_NOSIGNAL);
+    while (poll(fds, 2, -1) > 0)
+        if ((fds[0].revents && !copy_some(client, fds[1].fd)) ||
+            (fds[1].revents && !copy_some(fds[1].fd, client)))
+            break;
+    close(fds[1].fd);
+}
+
+static void *
+proxy_main(void *arg)
+{
+    int fd;
+
+    while ((fd = accept4(proxy.fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        proxy_one(fd);
+        close(fd);
+    }
+    return arg;
+}
+
+/* Open a bucket in path style at a host that only the proxy can reach. */
+static int
+proxy_setup(void **state)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    static const char *const path_style[] = { "s3_addressing=path", NULL };
+    socklen_t n = sizeof address;
+    char url[256];
+
+    s3_setup(state);
+    proxy.hosts[0] = '\0';
+    proxy.n = 0;
+    proxy.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(proxy.fd, (struct sockaddr *)&address, n), 0);
+    assert_int_equal(listen(proxy.fd, 64), 0);
+    assert_int_equal(getsockname(proxy.fd, (struct sockaddr *)&address, &n), 0);
+    assert_int_equal(pthread_create(&proxy.thread, NULL, proxy_main, NULL), 0);
+    snprintf(url, sizeof url, "http://127.0.0.1:%u", ntohs(address.sin_port));
+    setenv("http_proxy", url, 1);
+    unsetenv("no_proxy");
+    unsetenv("NO_PROXY");
+    snprintf(url, sizeof url, "s3://a.example.com/" S3_BUCKET "/%s", server.prefix);
+    assert_good(s3_try_open(url, path_style, &counters, &tier));
+    unsetenv("http_proxy");
+    return 0;
+}
+
+static int
+proxy_teardown(void **state)
+{
+    s3_teardown(state);
+    shutdown(proxy.fd, SHUT_RDWR);
+    pthread_join(proxy.thread, NULL);
+    close(proxy.fd);
+    return 0;
+}
+
+static void
+requests_go_through_a_proxy(void **state)
+{
+    (void)state;
+    assert_good(put(1, BYTES, 1));
+    assert_good(get(1, BYTES, 1));
+    assert_int_equal(get(2, BYTES, 2), -ENOENT);
+    assert_int_equal(proxy.n, 3);
+    assert_string_equal(proxy.hosts, "a.example.com:80 a.example.com:80 a.example.com:80 ");
+    assert_string_equal(s3_header(&server, "PutObject", "host"), "a.example.com");
+}
+
+static void
+a_redirect_within_the_domain_is_followed_for_good(void **state)
+{
+    (void)state;
+    s3_fault(&server, "{\"do\": {\"status\": 307, \"code\": \"TemporaryRedirect\", "
+             "\"location\": \"http://b.example.com/test/x\"}}");
+    assert_good(put(1, BYTES, 1));
+    assert_good(get(1, BYTES, 1));
+    assert_string_equal(proxy.hosts, "a.example.com:80 b.example.com:80 b.example.com:80 ");
+    s3_fault(&server, "{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
+             "\"endpoint\": \"c.example.com\"}}");
+    assert_good(get(1, BYTES, 1));
+    assert_string_equal(s3_header(&server, "GetObject", "host"), "c.example.com");
+}
+
+static void
+a_redirect_to_another_domain_is_not_followed(void **state)
+{
+    static const char *const places[] = {
+        "\"message\": \"Go away\"", "\"endpoint\": \"a.example.org\"", "\"endpoint\": \"127.0.0.1\"",
+        "\"location\": \"http://evil.test/a.example.com\"",
+        "\"location\": \"https://b.example.com/\"",
+        "\"endpoint\": \"a.example.com@evil.test\"", "\"endpoint\": \"com\"",
+        "\"endpoint\": \"a.example.com.evil.test\"" };
+    char fault[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        proxy.hosts[0] = '\0';
+        snprintf(fault, sizeof fault, "{\"count\": 3, \"do\": {\"status\": 301, \"code\": "
+                 "\"PermanentRedirect\", %s}}", places[i]);
+        s3_fault(&server, fault);
+        assert_fails(get(1, BYTES, 1), EIO, "301 PermanentRedirect", "an answer");
+        assert_string_equal(proxy.hosts, "a.example.com:80 ");
+        s3_no_faults(&server);
+    }
+}
+
+static void
+hosts_that_send_to_each_other_are_given_up(void **state)
+{
+    (void)state;
+    s3_fault(&server, "[{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
+             "\"endpoint\": \"b.example.com\"}}, {\"count\": null, \"do\": {\"status\": 301, "
+             "\"code\": \"PermanentRedirect\", \"endpoint\": \"a.example.com\"}}]");
+    assert_fails(get(1, BYTES, 1), EIO, "301");
+    assert_string_equal(proxy.hosts, "a.example.com:80 b.example.com:80 ");
+}
+
+/* ------------------------------------------------------------------------ unsigned */
+
+static void
+unsigned_requests_have_nothing_of_a_signature(void **state)
+{
+    static const char *const headers[] = { "authorization", "x-amz-date",
+                                           "x-amz-content-sha256", "x-amz-security-token" };
+
+    (void)state;
+    open_s3("s3_unsigned=true", "aws_access_key_id=", "aws_secret_access_key=");
+    s3_fault(&server, "{\"do\": {\"status\": 200, \"body\": \"\"}}");
+    assert_good(put(1, BYTES, 1));
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        assert_string_equal(s3_header(&server, "PutObject", headers[i]), "");
+    assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "*");
+    assert_fails(get(1, BYTES, 1), EACCES, "403 AccessDenied", "not signed (s3_unsigned)");
+    assert_int_equal(s3_n_requests(&server), 2);
+}
+
+#define PROXY_TEST(fn) cmocka_unit_test_setup_teardown(fn, proxy_setup, proxy_teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        S3_TEST(a_clock_that_is_wrong_is_corrected_once),
+        S3_TEST(a_clock_that_is_not_told_is_left_as_it_is),
+        S3_TEST(a_wrong_region_is_corrected_once),
+        S3_TEST(a_region_that_is_refused_again_is_given_up),
+        S3_TEST(a_place_that_is_not_told_is_not_gone_to),
+        PROXY_TEST(requests_go_through_a_proxy),
+        PROXY_TEST(a_redirect_within_the_domain_is_followed_for_good),
+        PROXY_TEST(a_redirect_to_another_domain_is_not_followed),
+        PROXY_TEST(hosts_that_send_to_each_other_are_given_up),
+        S3_TEST(unsigned_requests_have_nothing_of_a_signature),
+    };
+
+    return s3_test_main("s3 places", tests, NULL);
+}
