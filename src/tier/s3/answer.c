@@ -234,6 +234,9 @@ advice(const struct s3_call *call, int err)
         return " The secret key is wrong.";
     if (err == -EACCES && call->tier->is_unsigned)
         return " Requests are not signed (s3_unsigned).";
+    if (err == -EACCES && (!strcmp(call->method, "DELETE") ||
+                           (call->n_query && !strcmp(call->query[0].name, "delete"))))
+        return " The keys need s3:DeleteObject.";
     if (err == -EACCES)
         return " The keys need s3:GetObject, s3:PutObject and s3:ListBucket.";
     return "";

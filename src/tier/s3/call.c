@@ -356,7 +356,7 @@ mend(struct s3_call *call, enum s3_verdict verdict)
         return move(call);
     case S3_NO_CONDITIONS:
         atomic_store(&t->no_conditions, true);
-        return drop_header(call, "if-none-match");
+        return !call->conditional && drop_header(call, "if-none-match");
     case S3_NO_CHECKSUMS:
         atomic_store(&t->no_checksums, true);
         return drop_header(call, "x-amz-checksum-crc32c");

@@ -35,6 +35,7 @@ struct s3_call {
     int64_t within_ns;      /* it ends, from when its turn has come */
     bool hedged;            /* may be sent twice when the answer is late */
     bool stores;            /* waits its turn behind loads when the store is slow */
+    bool conditional;       /* is not sent without its If-None-Match */
     struct kvt__s3_keys *use_keys; /* in place of the keyring's; NULL: those */
     /* The head of a good answer (2xx).  Sets http.into and http.room.  Not 0: it ends
      * with that. */

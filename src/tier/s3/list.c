@@ -2,6 +2,7 @@
  *
  * Naming what lies in the bucket under our prefix.  Runs on a thread that may wait. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,82 +12,127 @@
 #define PAGE_BYTES ((size_t)4 << 20) /* 1000 keys of 1024 bytes, encoded */
 #define TOKEN_BYTES 2048
 
-/* A page of the list. */
-struct page {
+struct s3_walk {
     struct s3_call call;
     struct s3_tier *tier;
-    size_t prefix;
-    kvt__tier_list_fn fn;
+    kvt__s3_walk_fn fn;
     void *ctx;
-    char token[TOKEN_BYTES];
+    size_t prefix; /* bytes of ours */
+    char under[KVT__S3_KEY_MAX + 1];
+    char token[TOKEN_BYTES]; /* where the next page begins */
     char body[PAGE_BYTES];
 };
+
+struct s3_walk *
+kvt__s3_walk_begin(struct s3_tier *t, const char *under, kvt__s3_walk_fn fn, void *ctx)
+{
+    const char *prefix = kvt__s3_place_of(t)->prefix;
+    struct s3_walk *w = malloc(sizeof *w);
+
+    if (!w) {
+        (void)kvt__fail(ENOMEM, "S3: list");
+        return NULL;
+    }
+    w->tier = t;
+    w->fn = fn;
+    w->ctx = ctx;
+    w->prefix = strlen(prefix);
+    snprintf(w->under, sizeof w->under, "%s%s", prefix, under);
+    w->token[0] = '\0';
+    return w;
+}
+
+void
+kvt__s3_walk_end(struct s3_walk *w)
+{
+    free(w);
+}
+
+int64_t
+kvt__s3_walk_date(const struct s3_walk *w)
+{
+    return w->call.date_s;
+}
 
 static int
 take_body(struct s3_call *call, const struct kvt__http_head *head)
 {
-    struct page *p = (struct page *)call;
+    struct s3_walk *w = (struct s3_walk *)call;
 
     (void)head;
-    call->http.into = (unsigned char *)p->body;
-    call->http.room = sizeof p->body;
+    call->http.into = (unsigned char *)w->body;
+    call->http.room = sizeof w->body;
     return 0;
 }
 
 static void
 tell(void *ctx, const struct kvt__s3_listed *listed)
 {
-    struct page *p = ctx;
-    const char *prefix = kvt__s3_place_of(p->tier)->prefix;
+    struct s3_walk *w = ctx;
+    struct kvt__s3_listed one = *listed;
+
+    if (strncmp(listed->key, w->under, strlen(w->under)))
+        return;
+    one.key += w->prefix;
+    w->fn(w->ctx, &one);
+}
+
+int
+kvt__s3_walk_page(struct s3_walk *w)
+{
+    struct s3_tier *t = w->tier;
+    char next[TOKEN_BYTES];
+
+    w->call = (struct s3_call){
+        .tier = t, .method = "GET", .prio = KVT__PRIO_STORE, .good = take_body,
+        .within_ns = 3 * t->read_ns };
+    kvt__s3_add_query(&w->call, "list-type", "2");
+    kvt__s3_add_query(&w->call, "encoding-type", "url");
+    if (*w->under)
+        kvt__s3_add_query(&w->call, "prefix", w->under);
+    if (*w->token)
+        kvt__s3_add_query(&w->call, "continuation-token", w->token);
+    if (t->request_payer)
+        kvt__s3_add_header(&w->call, "x-amz-request-payer", "requester");
+    int err = kvt__s3_call_wait(&w->call);
+    if (!err)
+        err = kvt__s3_read_list(w->body, w->call.http.received_bytes, tell, w, next,
+                                sizeof next);
+    if (err)
+        return err;
+    if (*next && !strcmp(next, w->token))
+        return kvt__fail(EBADMSG, "S3: a list goes on where it has begun.");
+    memcpy(w->token, next, sizeof next);
+    return *next != '\0';
+}
+
+/* ------------------------------------------------------------------- for the store */
+
+struct names {
+    kvt__tier_list_fn fn;
+    void *ctx;
+};
+
+static void
+tell_name(void *ctx, const struct kvt__s3_listed *listed)
+{
+    const struct names *names = ctx;
     char key[KVT__KEY_TEXT_MAX + 1];
     bool opaque;
 
-    if (strncmp(listed->key, prefix, p->prefix) ||
-        kvt__s3_key_of(listed->key + p->prefix, key, sizeof key, &opaque))
-        return;
-    p->fn(p->ctx, key, opaque, 0, listed->bytes, listed->modified_ns);
-}
-
-/* Ask for the next page; p->token: where it begins, and where the next one does. */
-static int
-next_page(struct page *p)
-{
-    struct s3_tier *t = p->tier;
-    const char *prefix = kvt__s3_place_of(t)->prefix;
-
-    p->call = (struct s3_call){
-        .tier = t, .method = "GET", .prio = KVT__PRIO_STORE, .good = take_body,
-        .within_ns = 3 * t->read_ns };
-    kvt__s3_add_query(&p->call, "list-type", "2");
-    kvt__s3_add_query(&p->call, "encoding-type", "url");
-    if (*prefix)
-        kvt__s3_add_query(&p->call, "prefix", prefix);
-    if (*p->token)
-        kvt__s3_add_query(&p->call, "continuation-token", p->token);
-    if (t->request_payer)
-        kvt__s3_add_header(&p->call, "x-amz-request-payer", "requester");
-    int err = kvt__s3_call_wait(&p->call);
-    return err ? err : kvt__s3_read_list(p->body, p->call.http.received_bytes, tell, p,
-                                         p->token, sizeof p->token);
+    if (!kvt__s3_key_of(listed->key, key, sizeof key, &opaque))
+        names->fn(names->ctx, key, opaque, 0, listed->bytes, listed->modified_ns);
 }
 
 int
 kvt__s3_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
 {
-    struct s3_tier *t = (struct s3_tier *)tier;
-    struct page *p = malloc(sizeof *p);
-    int err;
+    struct names names = { fn, ctx };
+    struct s3_walk *w = kvt__s3_walk_begin((struct s3_tier *)tier, "", tell_name, &names);
+    int more = w ? 1 : -ENOMEM;
 
-    if (!p)
-        return kvt__fail(ENOMEM, "S3: list");
-    p->tier = t;
-    p->prefix = strlen(kvt__s3_place_of(t)->prefix);
-    p->fn = fn;
-    p->ctx = ctx;
-    p->token[0] = '\0';
-    do
-        err = next_page(p);
-    while (!err && *p->token);
-    free(p);
-    return err;
+    while (more > 0)
+        more = kvt__s3_walk_page(w);
+    kvt__s3_walk_end(w);
+    return more;
 }

@@ -308,6 +308,7 @@ was_completed(struct s3_call *call, int err)
         err = kvt__fail(EIO, "%s: the upload in parts ended with %s, request %s: %s.",
                         o->name, error.code, error.request_id, error.message);
     if (!err) {
+        kvt__s3_wrote(o->tier, o->op->slot.bytes);
         end_upload(o, 0);
         return;
     }

@@ -66,10 +66,13 @@ was_put(struct s3_call *call, int err)
 {
     struct s3_op *o = op_of(call);
 
-    if (err == -EEXIST)
+    if (err == -EEXIST) {
         kvt__s3_look(o, was_looked_at);
-    else
-        kvt__s3_end(o, err);
+        return;
+    }
+    if (!err)
+        kvt__s3_wrote(o->tier, o->op->slot.bytes);
+    kvt__s3_end(o, err);
 }
 
 static void

@@ -184,6 +184,7 @@ s3_stop(struct kvt__tier *tier)
     struct s3_tier *t = (struct s3_tier *)tier;
 
     atomic_store(&t->stopping, true);
+    kvt__s3_cleaner_stop(t);
     kvt__s3_keyring_stop(t);
     kvt__http_stop(t->http);
 }
@@ -195,6 +196,7 @@ s3_close(struct kvt__tier *tier)
 
     if (t->http)
         s3_stop(tier);
+    kvt__s3_cleaner_close(t);
     kvt__s3_keyring_close(t);
     if (t->http)
         kvt__http_close(t->http);
@@ -238,6 +240,8 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         err = open_index_dir(t);
     if (!err)
         err = kvt__s3_keyring_open(t, params->config);
+    if (!err)
+        err = kvt__s3_cleaner_open(t, params->config);
     if (err) {
         s3_close(&t->tier);
         return err;

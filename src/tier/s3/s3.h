@@ -106,6 +106,35 @@ void kvt__s3_is_damaged(struct s3_damaged *d, const char *name);
 /* Whether it was; it is not any more. */
 bool kvt__s3_was_damaged(struct s3_damaged *d, const char *name);
 
+/* -------------------------------------------------------------------- clean.c */
+
+/* Keeps max_remote_size: a thread that counts what lies under our prefix, some time after
+ * this process has stored something, and deletes the oldest when it is too much. */
+struct s3_cleaner {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_thread, stop;
+    uint64_t limit;           /* bytes; 0: none, nothing is ever counted */
+    _Atomic uint64_t wrote;   /* by this process, and not counted yet */
+    int64_t soonest_ns, latest_ns; /* from one count to the next, if something is stored */
+    size_t most_old;          /* names in memory; what is more goes the next time */
+
+    /* The thread's own. */
+    int64_t due_ns[2];        /* monotonic: when much was stored, and when little was */
+    uint64_t counted;         /* the last time */
+    bool knows_conditions;    /* the store does what If-None-Match asks for */
+    bool deletes_one_by_one;  /* it knows no DeleteObjects */
+    int64_t said_ns;          /* when a failure was last told; 0: never */
+};
+
+int kvt__s3_cleaner_open(struct s3_tier *t, const struct kvt_config *config);
+void kvt__s3_cleaner_stop(struct s3_tier *t);
+void kvt__s3_cleaner_close(struct s3_tier *t);
+
+/* An object was stored.  Any thread. */
+void kvt__s3_wrote(struct s3_tier *t, uint64_t bytes);
+
 /* ----------------------------------------------------------------------- s3.c */
 
 struct s3_tier {
@@ -117,6 +146,7 @@ struct s3_tier {
     struct s3_keyring keyring;
     struct s3_pace pace;
     struct s3_damaged damaged;
+    struct s3_cleaner cleaner;
     _Atomic int64_t clock_s;        /* the server's time less ours */
     atomic_bool stopping;
     atomic_bool no_conditions;      /* the store knows no If-None-Match */
@@ -215,6 +245,23 @@ int kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char
 /* The key text that an object's key (behind all prefixes) tells.  0 or -errno: it is
  * none of ours. */
 int kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque);
+
+/* ---------------------------------------------------------------------- list.c */
+
+/* All objects whose keys begin with our prefix and under, in pages; fn is told their keys
+ * behind our prefix.  Threads that may wait. */
+struct s3_walk;
+typedef void (*kvt__s3_walk_fn)(void *ctx, const struct kvt__s3_listed *listed);
+
+/* NULL: no memory, with a sentence. */
+struct s3_walk *kvt__s3_walk_begin(struct s3_tier *t, const char *under,
+                                   kvt__s3_walk_fn fn, void *ctx);
+/* The next page.  1: there are more; 0: that was the last one; -errno with a sentence. */
+int kvt__s3_walk_page(struct s3_walk *walk);
+/* The store's clock at that page, in seconds; 0: not told. */
+int64_t kvt__s3_walk_date(const struct s3_walk *walk);
+/* NULL is allowed. */
+void kvt__s3_walk_end(struct s3_walk *walk);
 
 int kvt__s3_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
 void kvt__s3_listed_key(const struct kvt__tier *tier, char *key);

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keeping max_remote_size, of all processes that store under one prefix together.  The
+ * thread "kvt-s3-clean" of one that has stored something asks for the lease, lists, and
+ * deletes what was written longest ago. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "conf/conf.h"
+#include "tier/s3/clean.h"
+
+#define GIB 1073741824.0
+#define SOONEST_NS (10 * KVT__NS_PER_S)
+#define LATEST_NS (60 * KVT__NS_PER_S)
+#define FAILED_NS (300 * KVT__NS_PER_S) /* after a failure */
+#define SAY_NS (3600 * KVT__NS_PER_S)   /* failures are told, and rights looked for again */
+#define KEEP_NS (60 * KVT__NS_PER_S) /* how often the lease is looked at while listing */
+#define MUCH 20          /* a twentieth of the limit */
+#define MOST_OLD 131072  /* some 20 MiB of names */
+#define MOST_BYTES ((uint64_t)1 << 46) /* of an object; MOST_OLD of them make 2^63 */
+
+/* -------------------------------------------------------------------------- a round */
+
+struct round {
+    struct s3_tier *t;
+    struct s3_lease lease;
+    struct s3_oldest oldest;
+    bool choosing;
+    int err; /* no memory for what was chosen */
+    uint64_t total;
+    uint64_t n_gone, bytes_gone, n_kept;
+    char why[256]; /* the first was kept */
+};
+
+static void
+count(void *ctx, const struct kvt__s3_listed *listed)
+{
+    struct round *r = ctx;
+    char key[KVT__KEY_TEXT_MAX + 1];
+    bool opaque;
+
+    if (kvt__s3_key_of(listed->key, key, sizeof key, &opaque))
+        return;
+    uint64_t bytes = listed->bytes < MOST_BYTES ? listed->bytes : MOST_BYTES;
+    if (__builtin_add_overflow(r->total, bytes, &r->total))
+        r->total = UINT64_MAX;
+    if (r->choosing && !r->err)
+        r->err = kvt__s3_oldest_add(&r->oldest, listed->key, bytes, listed->modified_ns);
+}
+
+static int
+count_all(struct round *r)
+{
+    struct s3_walk *w = kvt__s3_walk_begin(r->t, "", count, r);
+    int rc = w ? 1 : -ENOMEM;
+
+    r->total = 0;
+    while (rc > 0) {
+        rc = kvt__s3_walk_page(w);
+        if (rc >= 0 && r->err)
+            rc = r->err;
+        if (rc > 0 && kvt__now_ns() - r->lease.looked_ns > KEEP_NS) {
+            int err = kvt__s3_lease_keep(&r->lease);
+            rc = err ? err : rc;
+        }
+    }
+    kvt__s3_walk_end(w);
+    r->t->cleaner.counted = r->total;
+    return rc;
+}
+
+/* With the lease, and only with it.  How many were tried, or -errno. */
+static int
+delete_some(struct round *r, struct s3_old *olds, size_t n)
+{
+    struct kvt__counters *counters = r->t->counters;
+    char why[sizeof r->why];
+    int err = kvt__s3_lease_keep(&r->lease);
+
+    if (err)
+        return err;
+    int tried = kvt__s3_delete(r->t, olds, n, why);
+    for (size_t i = 0; i < (tried < 0 ? n : (size_t)tried); i++) {
+        r->n_kept += olds[i].kept;
+        if (olds[i].kept)
+            continue;
+        r->n_gone++;
+        r->bytes_gone += olds[i].bytes;
+        if (counters) {
+            kvt__count(counters, KVT__N_evicted_chunks, 1);
+            kvt__count(counters, KVT__N_evicted_bytes, olds[i].bytes);
+        }
+    }
+    if (!*r->why)
+        snprintf(r->why, sizeof r->why, "%s", why);
+    return tried;
+}
+
+/* How many of the oldest make so many bytes, at most as one request can have. */
+static size_t
+how_many(const struct s3_old *olds, size_t n, uint64_t bytes)
+{
+    uint64_t sum = 0;
+    size_t i = 0;
+
+    while (i < n && i < KVT__S3_DELETE_MOST && sum < bytes)
+        sum += olds[i++].bytes;
+    return i;
+}
+
+/* In place of those that the store keeps others go, unless it keeps many.  1: what was
+ * chosen is not enough. */
+static int
+delete_oldest(struct round *r)
+{
+    uint64_t limit = r->t->cleaner.limit, excess = r->total - (limit - limit / MUCH);
+    const struct s3_oldest *o = &r->oldest;
+    size_t at = 0;
+
+    kvt__s3_oldest_sort(&r->oldest);
+    while (at < o->n && r->bytes_gone < excess && r->n_kept < KVT__S3_DELETE_MOST) {
+        size_t n = how_many(o->olds + at, o->n - at, excess - r->bytes_gone);
+        int tried = delete_some(r, o->olds + at, n);
+
+        if (tried < 0)
+            return tried;
+        at += (size_t)tried;
+    }
+    if (r->n_kept && !r->n_gone)
+        return kvt__fail(strstr(r->why, "AccessDenied") ? EACCES : EIO,
+                         "none of %llu chunks could be removed: %s.",
+                         (unsigned long long)r->n_kept, r->why);
+    return r->bytes_gone < excess && at == o->most;
+}
+
+/* With the lease.  What may have to go is chosen while counting only when that is likely:
+ * else the list is read once more when it is so. */
+static int
+clean(struct round *r)
+{
+    uint64_t limit = r->t->cleaner.limit;
+
+    r->choosing = r->t->cleaner.counted > limit - limit / 4;
+    int rc = count_all(r);
+    if (!rc && r->total > limit && !r->choosing) {
+        r->choosing = true;
+        rc = count_all(r);
+    }
+    if (!rc && r->total > limit)
+        rc = delete_oldest(r);
+    return rc;
+}
+
+/* Once an hour. */
+static void
+complain(struct s3_tier *t, const char *what, const char *why)
+{
+    struct s3_cleaner *c = &t->cleaner;
+    const struct kvt__s3_address *a = kvt__s3_place_of(t);
+    int64_t now = kvt__now_ns();
+
+    if (c->said_ns && now - c->said_ns < SAY_NS)
+        return;
+    c->said_ns = now;
+    kvt__log(KVT_LOG_WARN, "S3: max_remote_size is not kept at %s%s: %s: %s", a->host,
+             a->object_path, what, why);
+}
+
+static void
+report(const struct round *r, int rc)
+{
+    char what[96];
+
+    if (r->n_gone)
+        kvt__log(KVT_LOG_DEBUG, "S3: %.3f GiB are more than max_remote_size (%.3f): the "
+                 "oldest %llu chunks (%.3f GiB) were removed.", (double)r->total / GIB,
+                 (double)r->t->cleaner.limit / GIB, (unsigned long long)r->n_gone,
+                 (double)r->bytes_gone / GIB);
+    if (rc < 0 || !r->n_kept)
+        return;
+    snprintf(what, sizeof what, "%llu of %llu chunks could not be removed",
+             (unsigned long long)r->n_kept, (unsigned long long)(r->n_kept + r->n_gone));
+    complain(r->t, what, r->why);
+}
+
+int
+kvt__s3_keep_limit(struct s3_tier *t)
+{
+    struct round r = { .t = t, .oldest = { .most = t->cleaner.most_old } };
+    char why[512];
+    int rc = kvt__s3_lease_take(t, &r.lease);
+
+    if (!rc) {
+        rc = clean(&r);
+        snprintf(why, sizeof why, "%s", kvt__why());
+        if (rc != -EBUSY && rc != -ECANCELED) /* else it is not ours, or ends by itself */
+            kvt__s3_lease_give_back(&r.lease);
+        report(&r, rc);
+        kvt__s3_oldest_free(&r.oldest);
+        kvt__set_why(why);
+    }
+    return rc;
+}
+
+/* ------------------------------------------------------------------------ the thread */
+
+/* A time from now: processes that began together do not stay together. */
+static int64_t
+after(int64_t ns)
+{
+    uint32_t bits = 0;
+
+    if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) < 0)
+        bits = (uint32_t)kvt__now_ns();
+    return kvt__now_ns() + ns + ns / 4 * (int64_t)(bits % 1024) / 1024;
+}
+
+static void
+plan(struct s3_cleaner *c, int64_t much_ns, int64_t little_ns)
+{
+    c->due_ns[0] = after(much_ns);
+    c->due_ns[1] = after(little_ns);
+}
+
+/* Until it is time; the lock is held.  False: it is over. */
+static bool
+wait_locked(struct s3_cleaner *c)
+{
+    while (!c->stop) {
+        uint64_t wrote = atomic_load(&c->wrote);
+        int64_t due = c->due_ns[wrote < c->limit / MUCH];
+
+        if (wrote && kvt__now_ns() >= due)
+            return true;
+        struct timespec at = { due / KVT__NS_PER_S, due % KVT__NS_PER_S };
+        if (wrote)
+            pthread_cond_timedwait(&c->changed, &c->lock, &at);
+        else
+            pthread_cond_wait(&c->changed, &c->lock);
+    }
+    return false;
+}
+
+/* What a round came to.  False: there is no use in another one. */
+static bool
+ended(struct s3_tier *t, int rc, uint64_t wrote)
+{
+    struct s3_cleaner *c = &t->cleaner;
+    bool failed = rc < 0 && rc != -EBUSY && rc != -ECANCELED;
+    int64_t later_ns = rc == -EACCES ? SAY_NS : FAILED_NS;
+
+    if (failed)
+        complain(t, "nothing more is evicted", kvt__why());
+    if (rc)
+        atomic_fetch_add(&c->wrote, rc > 0 ? c->limit : wrote);
+    plan(c, failed ? later_ns : c->soonest_ns, failed ? later_ns : c->latest_ns);
+    return rc != -EOPNOTSUPP;
+}
+
+static void *
+cleaner_main(void *arg)
+{
+    struct s3_tier *t = arg;
+    struct s3_cleaner *c = &t->cleaner;
+    bool useful = true;
+
+    pthread_mutex_lock(&c->lock);
+    plan(c, c->soonest_ns, c->latest_ns);
+    while (useful && wait_locked(c)) {
+        pthread_mutex_unlock(&c->lock);
+        uint64_t wrote = atomic_exchange(&c->wrote, 0);
+
+        useful = ended(t, kvt__s3_keep_limit(t), wrote);
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* The thread is woken when it is to wait for another time than before. */
+void
+kvt__s3_wrote(struct s3_tier *t, uint64_t bytes)
+{
+    struct s3_cleaner *c = &t->cleaner;
+    uint64_t much = c->limit / MUCH;
+
+    if (!c->limit)
+        return;
+    uint64_t before = atomic_fetch_add(&c->wrote, bytes);
+    if (before && (before >= much || bytes < much - before))
+        return;
+    pthread_mutex_lock(&c->lock);
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* -------------------------------------------------------------------------- opening */
+
+int
+kvt__s3_cleaner_open(struct s3_tier *t, const struct kvt_config *config)
+{
+    struct s3_cleaner *c = &t->cleaner;
+    pthread_condattr_t attr;
+
+    c->limit = (uint64_t)(config->max_remote_size * GIB);
+    if (!c->limit)
+        return 0;
+    c->soonest_ns = SOONEST_NS;
+    c->latest_ns = LATEST_NS;
+    c->most_old = MOST_OLD;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    int err = kvt__thread_start(&c->thread, "kvt-s3-clean", cleaner_main, t);
+    c->has_thread = !err;
+    return err;
+}
+
+void
+kvt__s3_cleaner_stop(struct s3_tier *t)
+{
+    struct s3_cleaner *c = &t->cleaner;
+
+    if (!c->limit)
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void
+kvt__s3_cleaner_close(struct s3_tier *t)
+{
+    struct s3_cleaner *c = &t->cleaner;
+
+    if (!c->limit)
+        return;
+    kvt__s3_cleaner_stop(t);
+    if (c->has_thread)
+        pthread_join(c->thread, NULL);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cleaner's lease.  A listing of its objects tells number, time of writing and the
+ * store's clock together; nothing is decided by a clock of ours. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tier/s3/clean.h"
+
+#define LEASES ".kvtier/cleaner/"
+#define DIGITS_MOST 15
+
+struct seen {
+    uint64_t number;  /* the highest; 0: there is none */
+    bool given_back;
+    int64_t written_s, now_s; /* by the store's clock; 0: not told */
+};
+
+/* 0: it is none of ours. */
+static uint64_t
+number_of(const char *name)
+{
+    const char *digits = name + sizeof LEASES - 1;
+    size_t n = strspn(digits, "0123456789");
+    uint64_t number;
+
+    if (!n || n > DIGITS_MOST || digits[n] || *digits == '0' ||
+        sscanf(digits, "%" SCNu64, &number) != 1)
+        return 0;
+    return number;
+}
+
+static void
+look_at(void *ctx, const struct kvt__s3_listed *listed)
+{
+    struct seen *seen = ctx;
+    uint64_t number = number_of(listed->key);
+
+    if (number <= seen->number)
+        return;
+    seen->number = number;
+    seen->given_back = !listed->bytes;
+    seen->written_s = listed->modified_ns / KVT__NS_PER_S;
+}
+
+static int
+look(struct s3_tier *t, struct seen *out)
+{
+    struct s3_walk *w = kvt__s3_walk_begin(t, LEASES, look_at, out);
+    int more = w ? 1 : -ENOMEM;
+
+    *out = (struct seen){ 0 };
+    while (more > 0)
+        more = kvt__s3_walk_page(w);
+    if (!more)
+        out->now_s = kvt__s3_walk_date(w);
+    kvt__s3_walk_end(w);
+    return more;
+}
+
+/* How long ago it was written; a lease of an unknown age is a new one. */
+static int64_t
+age_of(const struct seen *seen)
+{
+    return seen->now_s && seen->written_s && seen->now_s > seen->written_s
+        ? seen->now_s - seen->written_s : 0;
+}
+
+/* -------------------------------------------------------------------------- writing */
+
+static int
+take_nothing(struct s3_call *call, const struct kvt__http_head *head)
+{
+    (void)call;
+    (void)head;
+    return 0;
+}
+
+/* body: who we are, for who looks for the cleaner; "": the lease is given back. */
+static int
+put(struct s3_tier *t, uint64_t number, const char *body, bool is_new)
+{
+    char name[sizeof LEASES + DIGITS_MOST + 8];
+    struct s3_call call = {
+        .tier = t, .method = "PUT", .name = name, .prio = KVT__PRIO_STORE,
+        .good = take_nothing, .body = body, .body_bytes = strlen(body),
+        .within_ns = KVT__S3_LEASE_LAST_S * KVT__NS_PER_S / 4, .conditional = is_new };
+
+    snprintf(name, sizeof name, LEASES "%" PRIu64, number);
+    kvt__s3_add_header(&call, "content-type", "text/plain");
+    kvt__s3_add_header(&call, "x-amz-server-side-encryption", t->sse);
+    kvt__s3_add_header(&call, "x-amz-server-side-encryption-aws-kms-key-id", t->sse_key);
+    if (t->request_payer)
+        kvt__s3_add_header(&call, "x-amz-request-payer", "requester");
+    if (is_new)
+        kvt__s3_add_header(&call, "if-none-match", "*");
+    return kvt__s3_call_wait(&call);
+}
+
+static void
+describe(char *out, size_t room)
+{
+    char host[64] = "";
+
+    (void)!gethostname(host, sizeof host - 1);
+    snprintf(out, room, "%s %ld\n", host, (long)getpid());
+}
+
+static int
+remove_number(struct s3_tier *t, uint64_t number)
+{
+    char name[sizeof LEASES + DIGITS_MOST + 8];
+
+    snprintf(name, sizeof name, LEASES "%" PRIu64, number);
+    return kvt__s3_delete_one(t, name);
+}
+
+/* --------------------------------------------------------------------------- taking */
+
+static int
+cannot(void)
+{
+    return kvt__fail(EOPNOTSUPP, "the store does not do what If-None-Match asks for, so "
+                     "it cannot be made sure that only one process cleans.");
+}
+
+static int
+lost(void)
+{
+    return kvt__fail(EBUSY, "the lease of the cleaner was lost.");
+}
+
+/* Make the next one.  A store that lets us do so twice takes no notice of the condition. */
+static int
+make(struct s3_tier *t, uint64_t number)
+{
+    char who[96];
+
+    describe(who, sizeof who);
+    int err = put(t, number, who, true);
+    if (!err && !t->cleaner.knows_conditions) {
+        err = put(t, number, who, true);
+        if (!err)
+            atomic_store(&t->no_conditions, true);
+        t->cleaner.knows_conditions = err == -EEXIST;
+        err = err == -EEXIST ? 0 : err;
+    }
+    if (atomic_load(&t->no_conditions))
+        return cannot();
+    return err == -EEXIST ? kvt__fail(EBUSY, "another process was faster.") : err;
+}
+
+/* Whether the lease seen can be followed by another one. */
+static int
+judge(const struct s3_tier *t, const struct seen *seen)
+{
+    int64_t free_s = seen->given_back ? t->cleaner.soonest_ns / KVT__NS_PER_S
+                                      : KVT__S3_LEASE_S;
+
+    if (!seen->now_s)
+        return kvt__fail(EPROTO, "the store's answers have no Date, so it cannot be known "
+                         "how old a lease is.");
+    return !seen->number || age_of(seen) >= free_s ? 0
+        : kvt__fail(EBUSY, "another process cleans, or has just done so.");
+}
+
+int
+kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease)
+{
+    struct seen seen, again;
+    int err = atomic_load(&t->no_conditions) ? cannot() : look(t, &seen);
+
+    if (!err)
+        err = judge(t, &seen);
+    if (err)
+        return err;
+    *lease = (struct s3_lease){ .tier = t, .number = seen.number + 1,
+                                .looked_ns = kvt__now_ns() };
+    err = make(t, lease->number);
+    if (!err)
+        err = look(t, &again);
+    if (err)
+        return err;
+    if (again.number != lease->number) {
+        (void)!remove_number(t, lease->number);
+        return lost();
+    }
+    /* Without the right to delete that would be one object more each time. */
+    err = seen.number ? remove_number(t, seen.number) : 0;
+    return err == -EACCES ? err : 0;
+}
+
+/* Whether it is ours, and how old. */
+static int
+check(struct s3_lease *lease, int64_t *age_s)
+{
+    int64_t now = kvt__now_ns();
+    struct seen seen;
+    int err = look(lease->tier, &seen);
+
+    if (err)
+        return err;
+    *age_s = age_of(&seen);
+    if (seen.number != lease->number || seen.given_back || !seen.now_s ||
+        *age_s >= KVT__S3_LEASE_S - KVT__S3_LEASE_LAST_S)
+        return lost();
+    lease->looked_ns = now;
+    return 0;
+}
+
+int
+kvt__s3_lease_keep(struct s3_lease *lease)
+{
+    char who[96];
+    int64_t age_s;
+    int err = check(lease, &age_s);
+
+    if (err || age_s < KVT__S3_LEASE_S / 3)
+        return err;
+    describe(who, sizeof who);
+    err = put(lease->tier, lease->number, who, false);
+    return err ? err : check(lease, &age_s);
+}
+
+/* If that fails it ends by itself. */
+void
+kvt__s3_lease_give_back(struct s3_lease *lease)
+{
+    (void)!put(lease->tier, lease->number, "", false);
+}
