@@ -9,15 +9,19 @@ seen.  JSON over HTTP:
                      session_seconds; answers with all of them
   POST /credentials  {"access", "secret", "token", "expires_in"}: the last two or null
   POST /sessions     {"expires_in"}: of the sessions of directory buckets that exist
+  POST /objects      {"bucket", "objects": [{"key", "size", "age_s"}]}: of zeros, put there
+                     without a request
   GET /objects       {bucket: {key: {"size", "headers", "checksums"}}}, and uploads
 """
 
+import hashlib
 import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import sigv4
+from s3_objects import Object
 from sigv4 import Credentials, Refused
 
 CONFIG = {"clock_offset_s", "delay_ms", "chunked", "idle_ms", "region", "session_seconds"}
@@ -126,6 +130,16 @@ def set_session_expiry(server, words):
     return {}
 
 
+def add_objects(server, words):
+    bucket = server.objects.buckets[words["bucket"]]
+    with server.objects.lock:
+        for each in words["objects"]:
+            body = bytes(each["size"])
+            bucket.objects[each["key"]] = Object(
+                body, hashlib.md5(body).hexdigest(), {}, {}, server.now() - each["age_s"])
+    return {}
+
+
 def show_objects(server):
     with server.objects.lock:
         return {name: {
@@ -144,7 +158,8 @@ def act(server, method, path, body):
             words = words if isinstance(words, list) else [words]
             return {"ids": [server.faults.add(each) for each in words]}
         return {"/config": configure, "/credentials": add_credentials,
-                "/sessions": set_session_expiry}[path](server, words)
+                "/sessions": set_session_expiry,
+                "/objects": add_objects}[path](server, words)
     if method == "DELETE":
         {"/faults": server.faults.clear, "/stats": server.stats.clear}[path]()
         return {}

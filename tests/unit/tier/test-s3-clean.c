@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * max_remote_size on S3: what goes, what stays, and how. */
+#include "s3-clean-test.h"
+
+static void
+below_the_limit_nothing_goes(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 10);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    assert_int_equal(n_done("DeleteObjects"), 0);
+    close_cleaner(t);
+}
+
+static void
+above_it_the_oldest_go_with_one_request(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 30);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    assert_int_equal(n_done("DeleteObjects"), 1);
+    assert_int_equal(n_done("HeadObject"), 0);
+    assert_string_not_equal(s3_header(&server, "DeleteObjects", "content-md5"), "");
+    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 20);
+    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_bytes), 20 * EACH);
+    assert_int_equal(warned.n, 0);
+    seed_chunks(10, 5);
+    plant();
+    expect_clean(t, 0); /* chooses while it counts */
+    assert_int_equal(n_youngest(), 10);
+    close_cleaner(t);
+}
+
+static void
+what_is_not_ours_stays_and_does_not_count(void **state)
+{
+    static const char *const foreign[] = {
+        "notes.txt", "sub/org_m@1@0@7@half", "org_m@1@0@7@half.tmp", "x@1@0", "a<&>'\"",
+        "kvtier/notes", "kvtier/deep/org_m@1@0@7@half" };
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        seed(foreign[i], 5000, 100000);
+    seed_at("", "org_m@1@0@7@half", 5000, 100000);
+    seed_at("other/", "org_m@1@0@7@half", 5000, 100000);
+    char sibling[80];
+    snprintf(sibling, sizeof sibling, "%s-2/", server.prefix);
+    seed_at(sibling, "org_m@1@0@7@half", 5000, 100000);
+    seed("kvtier/org_m@1@0@99@half@kvt%0123456789abcdef", EACH, 90000);
+    seed("it's<a>&\"model@1@0@98@half", EACH, 90000);
+    seed_chunks(0, 11);
+    plant();
+    expect_clean(t, 0);
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        assert_true(is_there(foreign[i]));
+    assert_true(is_there_at("", "org_m@1@0@7@half"));
+    assert_true(is_there_at("other/", "org_m@1@0@7@half"));
+    assert_true(is_there_at(sibling, "org_m@1@0@7@half"));
+    assert_false(is_there("kvtier/org_m@1@0@99@half@kvt%0123456789abcdef"));
+    assert_false(is_there("it's<a>&\"model@1@0@98@half"));
+    assert_int_equal(n_youngest(), 10);
+    close_cleaner(t);
+}
+
+static void
+many_pages_go_in_batches(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 2510);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    assert_int_equal(n_done("DeleteObjects"), 3);
+    close_cleaner(t);
+}
+
+static void
+more_than_memory_is_meant_for_goes_in_rounds(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    t->cleaner.most_old = 7;
+    seed_chunks(0, 30);
+    plant();
+    expect_clean(t, 1);
+    assert_int_equal(n_youngest(), 23);
+    expect_clean(t, 1);
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    close_cleaner(t);
+}
+
+/* Its listings have no order, its requests no MD5. */
+static void
+in_a_directory_bucket_it_is_the_same(void **state)
+{
+    (void)state;
+    bucket = S3_EXPRESS_BUCKET;
+    struct s3_tier *t = open_cleaner();
+    seed_chunks(0, 1100);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    assert_int_equal(n_done("DeleteObjects"), 2);
+    assert_string_equal(s3_header(&server, "DeleteObjects", "content-md5"), "");
+    assert_string_not_equal(s3_header(&server, "DeleteObjects", "x-amz-checksum-crc32c"),
+                            "");
+    close_cleaner(t);
+}
+
+static void
+the_oldest_of_many_are_chosen(void **state)
+{
+    struct s3_oldest o = { .most = 100 };
+    char name[32];
+
+    (void)state;
+    kvt__s3_oldest_sort(&o);
+    for (uint64_t i = 0; i < 5000; i++) {
+        uint64_t at = i * 2654435761u % 5000 / 2; /* two of each time */
+
+        snprintf(name, sizeof name, "%05llu", (unsigned long long)i);
+        assert_int_equal(kvt__s3_oldest_add(&o, name, 1, (int64_t)at), 0);
+    }
+    kvt__s3_oldest_sort(&o);
+    assert_int_equal(o.n, 100);
+    for (size_t i = 0; i < 100; i++)
+        assert_int_equal(o.olds[i].modified_ns, i / 2);
+    kvt__s3_oldest_free(&o);
+}
+
+static void
+another_goes_for_one_that_the_store_keeps(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 14);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
+             "\"do\": {\"delete_errors\": {\"@[cd]@half\": \"AccessDenied\"}}}");
+    expect_clean(t, 0);
+    assert_false(has_chunk(13)); /* @e@ */
+    assert_true(has_chunk(12));
+    assert_true(has_chunk(11));
+    assert_false(has_chunk(10)); /* @b@ */
+    assert_false(has_chunk(9));  /* in place of */
+    assert_false(has_chunk(8));  /* the two */
+    assert_true(has_chunk(7));
+    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 4);
+    expect_warning("2 of 6 chunks could not be removed: AccessDenied");
+    expect_warning("s3:DeleteObject");
+    seed_chunks(8, 2);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 6);
+    assert_int_equal(warned.n, 1);
+    close_cleaner(t);
+}
+
+static void
+without_the_right_to_delete_or_list_that_is_told(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 14);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
+             "\"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
+    expect_clean(t, -EACCES);
+    assert_non_null(strstr(kvt__why(), "s3:DeleteObject"));
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": 4, "
+             "\"do\": {\"delete_errors\": {\".\": \"AccessDenied\"}}}");
+    expect_clean(t, -EACCES);
+    assert_non_null(strstr(kvt__why(), "s3:DeleteObject"));
+    s3_fault(&server, "{\"match\": {\"operation\": \"ListObjectsV2\"}, "
+             "\"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
+    expect_clean(t, -EACCES);
+    assert_non_null(strstr(kvt__why(), "s3:ListBucket"));
+    assert_int_equal(n_youngest(), 14);
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    close_cleaner(t);
+}
+
+static void
+a_store_without_DeleteObjects_is_asked_one_by_one(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 14);
+    seed("a+b=c<&>m@1@0@98@half", EACH, 90000);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
+             "\"do\": {\"status\": 501, \"code\": \"NotImplemented\"}}");
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    assert_false(is_there("a+b=c<&>m@1@0@98@half"));
+    assert_int_equal(n_done("DeleteObjects"), 1);
+    seed_chunks(10, 2);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    assert_int_equal(n_done("DeleteObjects"), 1);
+    close_cleaner(t);
+}
+
+/* As a key that the store's XML cannot have makes it. */
+static void
+a_request_that_is_refused_is_made_one_by_one(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 14);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
+             "\"do\": {\"status\": 400, \"code\": \"MalformedXML\"}}");
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    seed_chunks(10, 2);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(n_done("DeleteObjects"), 2);
+    close_cleaner(t);
+}
+
+static void
+a_store_that_fails_for_a_moment_is_asked_again(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 14);
+    plant();
+    s3_fault(&server, "[{\"match\": {\"operation\": \"ListObjectsV2\"}, \"skip\": 3, "
+             "\"do\": {\"status\": 503, \"code\": \"SlowDown\"}}, "
+             "{\"match\": {\"operation\": \"DeleteObjects\"}, \"do\": {\"reset\": true}}]");
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    close_cleaner(t);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CLEAN(below_the_limit_nothing_goes),
+        CLEAN(above_it_the_oldest_go_with_one_request),
+        CLEAN(what_is_not_ours_stays_and_does_not_count),
+        CLEAN(many_pages_go_in_batches),
+        CLEAN(more_than_memory_is_meant_for_goes_in_rounds),
+        CLEAN(in_a_directory_bucket_it_is_the_same),
+        CLEAN(the_oldest_of_many_are_chosen),
+        CLEAN(another_goes_for_one_that_the_store_keeps),
+        CLEAN(without_the_right_to_delete_or_list_that_is_told),
+        CLEAN(a_store_without_DeleteObjects_is_asked_one_by_one),
+        CLEAN(a_request_that_is_refused_is_made_one_by_one),
+        CLEAN(a_store_that_fails_for_a_moment_is_asked_again),
+    };
+
+    return run_clean_tests("s3 clean", tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * max_remote_size on S3: who cleans, and when.  One process at a time; none without a
+ * lease. */
+#include "s3-clean-test.h"
+
+/* ---------------------------------------------------------------------- the lease */
+
+static void
+the_lease_is_made_by_a_conditional_put_and_given_back(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    expect_clean(t, 0);
+    assert_true(is_there(LEASE "1"));
+    expect_clean(t, 0);
+    assert_false(is_there(LEASE "1"));
+    assert_true(is_there(LEASE "2"));
+    assert_int_equal(s3_count(&server, "statuses", "412"), 1); /* it was tried once */
+    close_cleaner(t);
+}
+
+static void
+who_finds_a_lease_does_not_clean(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 20);
+    seed(LEASE "41", 10, 290);
+    plant();
+    expect_clean(t, -EBUSY);
+    assert_int_equal(n_youngest(), 20);
+    assert_int_equal(n_done("PutObject"), 0);
+    close_cleaner(t);
+}
+
+static void
+one_that_was_given_back_just_now_means_that_all_was_counted(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 20);
+    seed(LEASE "41", 0, 20);
+    plant();
+    pthread_mutex_lock(&t->cleaner.lock);
+    t->cleaner.soonest_ns = 30 * KVT__NS_PER_S;
+    pthread_mutex_unlock(&t->cleaner.lock);
+    expect_clean(t, -EBUSY);
+    pthread_mutex_lock(&t->cleaner.lock);
+    t->cleaner.soonest_ns = 10 * KVT__NS_PER_S;
+    pthread_mutex_unlock(&t->cleaner.lock);
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    close_cleaner(t);
+}
+
+static void
+an_expired_lease_is_taken_over_by_the_stores_clock(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    s3_config(&server, "{\"clock_offset_s\": 600}"); /* ours is ten minutes behind */
+    seed_chunks(0, 20);
+    seed(LEASE "41", 10, 299);
+    plant();
+    expect_clean(t, -EBUSY);
+    seed(LEASE "41", 10, 301);
+    seed(LEASE "9", 10, 0); /* of one who has lost it */
+    seed(LEASE "none", 10, 0);
+    seed(LEASE "0042", 10, 0);
+    seed(LEASE "99999999999999999999", 10, 0);
+    plant();
+    expect_clean(t, 0);
+    assert_int_equal(n_youngest(), 10);
+    assert_true(is_there(LEASE "42"));
+    assert_false(is_there(LEASE "41"));
+    close_cleaner(t);
+}
+
+static void
+the_slower_one_of_two_does_not_clean(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 20);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"PutObject\", \"key\": \"cleaner\"}, "
+             "\"do\": {\"status\": 412, \"code\": \"PreconditionFailed\"}}");
+    expect_clean(t, -EBUSY);
+    assert_int_equal(n_youngest(), 20);
+    close_cleaner(t);
+}
+
+/* Else each count would leave another object. */
+static void
+without_the_right_to_delete_nothing_is_counted(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed(LEASE "41", 10, 301);
+    seed_chunks(0, 20);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObject$\"}, "
+             "\"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
+    expect_clean(t, -EACCES);
+    assert_non_null(strstr(kvt__why(), "s3:DeleteObject"));
+    assert_int_equal(n_done("ListObjectsV2"), 2); /* of leases */
+    assert_int_equal(n_youngest(), 20);
+    close_cleaner(t);
+}
+
+static void
+another_number_that_came_meanwhile_wins(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+    struct s3_lease ours;
+
+    (void)state;
+    s3_fault(&server, "{\"match\": {\"operation\": \"ListObjectsV2\"}, \"do\": {\"body\": "
+             "\"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>\", "
+             "\"status\": 200}}");
+    seed(LEASE "2", 10, 0);
+    plant();
+    assert_int_equal(kvt__s3_lease_take(t, &ours), -EBUSY);
+    assert_false(is_there(LEASE "1"));
+    assert_true(is_there(LEASE "2"));
+    close_cleaner(t);
+}
+
+struct rival {
+    struct s3_tier *t;
+    pthread_t thread;
+    int rc;
+};
+
+static void *
+rival_main(void *arg)
+{
+    struct rival *r = arg;
+
+    r->rc = kvt__s3_keep_limit(r->t);
+    return NULL;
+}
+
+/* Whoever comes second finds the lease taken, or all of it done. */
+static void
+of_many_at_once_one_cleans(void **state)
+{
+    struct rival rivals[6];
+    unsigned n_cleaned = 0;
+
+    (void)state;
+    seed_chunks(0, 40);
+    plant();
+    for (size_t i = 0; i < 6; i++)
+        rivals[i].t = open_cleaner();
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(pthread_create(&rivals[i].thread, NULL, rival_main, &rivals[i]),
+                         0);
+    for (size_t i = 0; i < 6; i++) {
+        pthread_join(rivals[i].thread, NULL);
+        assert_true(rivals[i].rc == 0 || rivals[i].rc == -EBUSY);
+        n_cleaned += !rivals[i].rc;
+    }
+    assert_true(n_cleaned >= 1);
+    assert_int_equal(n_youngest(), 10);
+    assert_int_equal(n_done("DeleteObjects"), 1);
+    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 30);
+    for (size_t i = 0; i < 6; i++)
+        close_cleaner(rivals[i].t);
+}
+
+/* While the first batch is under way another one takes the lease. */
+static void
+who_loses_the_lease_deletes_no_more(void **state)
+{
+    struct rival r = { .t = open_cleaner() };
+
+    (void)state;
+    seed_chunks(0, 2510);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
+             "\"do\": {\"delay_ms\": 1500}}");
+    assert_int_equal(pthread_create(&r.thread, NULL, rival_main, &r), 0);
+    while (!n_done("DeleteObjects"))
+        usleep(20000);
+    seed(LEASE "2", 10, 0);
+    plant();
+    pthread_join(r.thread, NULL);
+    assert_int_equal(r.rc, -EBUSY);
+    assert_int_equal(n_done("DeleteObjects"), 1);
+    assert_int_equal(n_youngest(), 1510);
+    close_cleaner(r.t);
+}
+
+static void
+a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+    struct s3_lease lease;
+
+    (void)state;
+    assert_int_equal(kvt__s3_lease_take(t, &lease), 0);
+    s3_forget(&server);
+    assert_int_equal(kvt__s3_lease_keep(&lease), 0);
+    assert_int_equal(n_done("PutObject"), 0);
+    seed(LEASE "1", 10, 150);
+    plant();
+    assert_int_equal(kvt__s3_lease_keep(&lease), 0);
+    assert_int_equal(n_done("PutObject"), 1);
+    assert_int_equal(kvt__s3_lease_keep(&lease), 0);
+    assert_int_equal(n_done("PutObject"), 1);
+    seed(LEASE "1", 10, 190);
+    plant();
+    assert_int_equal(kvt__s3_lease_keep(&lease), -EBUSY);
+    close_cleaner(t);
+}
+
+/* --------------------------------------------------------------- stores without it */
+
+static void
+a_store_without_conditions_evicts_nothing_and_says_so_once(void **state)
+{
+    struct s3_tier *t;
+
+    (void)state;
+    seed_chunks(0, 20);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"PutObject\", \"key\": \"cleaner\"}, "
+             "\"count\": null, \"do\": {\"status\": 501, \"code\": \"NotImplemented\"}}");
+    t = open_cleaner();
+    put_some(t, 1);
+    pthread_join(t->cleaner.thread, NULL); /* there is no use in it any more */
+    t->cleaner.has_thread = false;
+    expect_warning("If-None-Match");
+    expect_warning("max_remote_size is not kept at 127.0.0.1");
+    assert_int_equal(n_youngest(), 20);
+    assert_false(is_there(LEASE "1"));
+    close_cleaner(t);
+}
+
+/* It answers 200 to what should have been refused. */
+static void
+a_store_that_ignores_conditions_evicts_nothing(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 20);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"PutObject\", \"key\": \"cleaner\"}, "
+             "\"count\": null, \"do\": {\"status\": 200, \"body\": \"\"}}");
+    expect_clean(t, -EOPNOTSUPP);
+    assert_int_equal(n_youngest(), 20);
+    close_cleaner(t);
+}
+
+/* ---------------------------------------------------------------------- the thread */
+
+static void
+who_stores_keeps_the_limit(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 30);
+    plant();
+    put_some(t, 1);
+    for (int i = 0; i < 3000 && kvt__counted(&counters, KVT__N_evicted_chunks) < 21; i++)
+        usleep(20000);
+    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 21);
+    assert_int_equal(n_youngest(), 9);
+    close_cleaner(t);
+}
+
+static void
+who_only_reads_or_has_no_limit_never_lists(void **state)
+{
+    struct s3_tier *reader = open_cleaner();
+    struct s3_tier *t = (struct s3_tier *)s3_open_with(&server, NULL, NULL);
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    (void)state;
+    seed_chunks(0, 30);
+    plant();
+    put_some(t, 1);
+    chunk_init(&c, "m", 1);
+    assert_int_equal(get_bytes(&reader->tier, &c.object, EACH, 1, &found, &same), 0);
+    assert_false(t->cleaner.has_thread);
+    close_cleaner(t);
+    close_cleaner(reader);
+    assert_int_equal(n_done("ListObjectsV2"), 0);
+    assert_int_equal(n_youngest(), 30);
+}
+
+static void
+closing_does_not_wait_for_the_store(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    s3_fault(&server, "{\"match\": {\"operation\": \"ListObjectsV2\"}, \"count\": null, "
+             "\"do\": {\"stall_at\": 10}}");
+    put_some(t, 1);
+    while (!n_done("ListObjectsV2"))
+        usleep(20000);
+    close_cleaner(t);
+    assert_int_equal(warned.n, 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CLEAN(the_lease_is_made_by_a_conditional_put_and_given_back),
+        CLEAN(who_finds_a_lease_does_not_clean),
+        CLEAN(one_that_was_given_back_just_now_means_that_all_was_counted),
+        CLEAN(an_expired_lease_is_taken_over_by_the_stores_clock),
+        CLEAN(the_slower_one_of_two_does_not_clean),
+        CLEAN(without_the_right_to_delete_nothing_is_counted),
+        CLEAN(another_number_that_came_meanwhile_wins),
+        CLEAN(of_many_at_once_one_cleans),
+        CLEAN(who_loses_the_lease_deletes_no_more),
+        CLEAN(a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost),
+        CLEAN(a_store_without_conditions_evicts_nothing_and_says_so_once),
+        CLEAN(a_store_that_ignores_conditions_evicts_nothing),
+        CLEAN(who_stores_keeps_the_limit),
+        CLEAN(who_only_reads_or_has_no_limit_never_lists),
+        CLEAN(closing_does_not_wait_for_the_store),
+    };
+
+    return run_clean_tests("s3 lease", tests, sizeof tests / sizeof *tests);
+}
