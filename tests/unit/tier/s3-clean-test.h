@@ -63,14 +63,14 @@ open_cleaner(void)
     const char *const settings[] = { "max_remote_size=0.00001", /* ten objects */
                                      strcmp(bucket, S3_BUCKET) ? "s3_enable_s3express=true"
                                                                : NULL, NULL };
-    struct kvt__tier *tier;
+    struct kvt__tier *opened;
     char url[256];
 
     snprintf(url, sizeof url, "s3://127.0.0.1:%u/%s/%s", server.port, bucket,
              server.prefix);
-    if (s3_try_open(url, settings, &counters, &tier))
+    if (s3_try_open(url, settings, &counters, &opened))
         fail_msg("%s: %s", url, kvt__why());
-    struct s3_tier *t = (struct s3_tier *)tier;
+    struct s3_tier *t = (struct s3_tier *)opened;
     pthread_mutex_lock(&t->cleaner.lock);
     t->cleaner.soonest_ns = t->cleaner.latest_ns = 0;
     t->cleaner.due_ns[0] = t->cleaner.due_ns[1] = 0;
