@@ -119,8 +119,11 @@ static bool
 ask_source(const struct kvt__s3_chain *chain, size_t i, struct kvt__s3_keys **out,
            struct tried *tried)
 {
+    bool named = chain->params.profile && *chain->params.profile;
     struct kvt__s3_keys *keys = NULL;
-    int err = sources[i].ask(&chain->params, &keys);
+    /* Who names a profile wants that one. */
+    int err = named && sources[i].ask == kvt__s3_ask_environment
+        ? KVT__S3_NOT_SET : sources[i].ask(&chain->params, &keys);
 
     if (!err && keys->expires_s <= time(NULL)) {
         err = kvt__fail(EKEYEXPIRED, "its keys have expired.");

@@ -44,8 +44,7 @@ kvt__s3_ask_environment(const struct kvt__s3_chain_params *params,
     const char *expires = kvt__s3_variable(params, "AWS_CREDENTIAL_EXPIRATION");
     int64_t expires_s = INT64_MAX;
 
-    /* Who names a profile wants that one. */
-    if ((!access && !secret) || !empty(params->profile))
+    if (!access && !secret)
         return KVT__S3_NOT_SET;
     if (!access || !secret)
         return kvt__fail(ENOKEY, "%s is not set.",
