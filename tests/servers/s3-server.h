@@ -116,7 +116,7 @@ s3_exchange(const struct s3_server *s, const char *method, const char *path,
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(s->control_port),
                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char *text = NULL, *request, *start;
+    char *text = NULL, *request, *start = NULL;
     size_t n = 0;
 
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);

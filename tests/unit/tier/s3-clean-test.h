@@ -9,16 +9,13 @@
 
 #include "s3-test.h"
 
-#include "base/counters.h"
 #include "base/log.h"
 #include "tier/s3/clean.h"
 
-#define EACH 1000                     /* bytes of an object */
+#define EACH 1000 /* bytes of an object */
 #define LEASE ".kvtier/cleaner/"
 
-static struct s3_server server;
 static const char *bucket;
-static struct kvt__counters counters;
 
 /* Lines of the log at level WARN. */
 static struct {
@@ -39,10 +36,8 @@ note_warning(void *ctx, enum kvt_log_level level, const char *line)
 static inline int
 setup(void **state)
 {
-    (void)state;
-    s3_server_reset(&server);
+    s3_setup(state);
     bucket = S3_BUCKET;
-    memset(&counters, 0, sizeof counters);
     warned.n = 0;
     kvt_set_log(note_warning, NULL, KVT_LOG_DEBUG);
     return 0;
@@ -63,14 +58,14 @@ open_cleaner(void)
     const char *const settings[] = { "max_remote_size=0.00001", /* ten objects */
                                      strcmp(bucket, S3_BUCKET) ? "s3_enable_s3express=true"
                                                                : NULL, NULL };
-    struct kvt__tier *opened;
+    struct kvt__tier *one;
     char url[256];
 
     snprintf(url, sizeof url, "s3://127.0.0.1:%u/%s/%s", server.port, bucket,
              server.prefix);
-    if (s3_try_open(url, settings, &counters, &opened))
+    if (s3_try_open(url, settings, &counters, &one))
         fail_msg("%s: %s", url, kvt__why());
-    struct s3_tier *t = (struct s3_tier *)opened;
+    struct s3_tier *t = s3_of(one);
     pthread_mutex_lock(&t->cleaner.lock);
     t->cleaner.soonest_ns = t->cleaner.latest_ns = 0;
     t->cleaner.due_ns[0] = t->cleaner.due_ns[1] = 0;
@@ -224,19 +219,8 @@ put_some(struct s3_tier *t, int64_t number)
 
 #define CLEAN(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
-static inline int
-run_clean_tests(const char *name, const struct CMUnitTest *tests, size_t n)
-{
-    static const char *const arguments[] = { "--bucket", S3_BUCKET, "--bucket",
-                                             S3_EXPRESS_BUCKET, NULL };
-
-    if (!s3_server_start(&server, arguments)) {
-        printf("no python3\n");
-        return 77;
-    }
-    int rc = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
-    s3_server_stop(&server);
-    return rc;
-}
+/* With a directory bucket beside the other. */
+#define clean_test_main(name, tests) \
+    s3_test_main(name, tests, "--bucket", S3_BUCKET, "--bucket", S3_EXPRESS_BUCKET)
 
 #endif

@@ -30,8 +30,8 @@ above_it_the_oldest_go_with_one_request(void **state)
     assert_int_equal(n_done("DeleteObjects"), 1);
     assert_int_equal(n_done("HeadObject"), 0);
     assert_string_not_equal(s3_header(&server, "DeleteObjects", "content-md5"), "");
-    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 20);
-    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_bytes), 20 * EACH);
+    assert_int_equal(counted(KVT__N_evicted_chunks), 20);
+    assert_int_equal(counted(KVT__N_evicted_bytes), 20 * EACH);
     assert_int_equal(warned.n, 0);
     seed_chunks(10, 5);
     plant();
@@ -160,13 +160,13 @@ another_goes_for_one_that_the_store_keeps(void **state)
     assert_false(has_chunk(9));  /* in place of */
     assert_false(has_chunk(8));  /* the two */
     assert_true(has_chunk(7));
-    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 4);
+    assert_int_equal(counted(KVT__N_evicted_chunks), 4);
     expect_warning("2 of 6 chunks could not be removed: AccessDenied");
     expect_warning("s3:DeleteObject");
     seed_chunks(8, 2);
     plant();
     expect_clean(t, 0);
-    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 6);
+    assert_int_equal(counted(KVT__N_evicted_chunks), 6);
     assert_int_equal(warned.n, 1);
     close_cleaner(t);
 }
@@ -274,5 +274,5 @@ main(void)
         CLEAN(a_store_that_fails_for_a_moment_is_asked_again),
     };
 
-    return run_clean_tests("s3 clean", tests, sizeof tests / sizeof *tests);
+    return clean_test_main("s3 clean", tests);
 }

@@ -171,7 +171,7 @@ of_many_at_once_one_cleans(void **state)
     assert_true(n_cleaned >= 1);
     assert_int_equal(n_youngest(), 10);
     assert_int_equal(n_done("DeleteObjects"), 1);
-    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 30);
+    assert_int_equal(counted(KVT__N_evicted_chunks), 30);
     for (size_t i = 0; i < 6; i++)
         close_cleaner(rivals[i].t);
 }
@@ -272,9 +272,9 @@ who_stores_keeps_the_limit(void **state)
     seed_chunks(0, 30);
     plant();
     put_some(t, 1);
-    for (int i = 0; i < 3000 && kvt__counted(&counters, KVT__N_evicted_chunks) < 21; i++)
+    for (int i = 0; i < 3000 && counted(KVT__N_evicted_chunks) < 21; i++)
         usleep(20000);
-    assert_int_equal(kvt__counted(&counters, KVT__N_evicted_chunks), 21);
+    assert_int_equal(counted(KVT__N_evicted_chunks), 21);
     assert_int_equal(n_youngest(), 9);
     close_cleaner(t);
 }
@@ -283,7 +283,7 @@ static void
 who_only_reads_or_has_no_limit_never_lists(void **state)
 {
     struct s3_tier *reader = open_cleaner();
-    struct s3_tier *t = (struct s3_tier *)s3_open_with(&server, NULL, NULL);
+    struct s3_tier *t = s3_of(s3_open_with(&server, NULL, NULL));
     struct kvt__found found;
     struct chunk c;
     bool same;
@@ -337,5 +337,5 @@ main(void)
         CLEAN(closing_does_not_wait_for_the_store),
     };
 
-    return run_clean_tests("s3 lease", tests, sizeof tests / sizeof *tests);
+    return clean_test_main("s3 lease", tests);
 }
