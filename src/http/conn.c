@@ -221,6 +221,7 @@ kvt__http_conn_run(struct kvt__http_conn *conn)
     enum kvt__http_state was = conn->state;
     int lowat = conn->lowat, err;
 
+    conn->turn_bytes = 0;
     do
         err = step(conn);
     while (err > 0);

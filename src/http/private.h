@@ -105,6 +105,7 @@ struct kvt__http_conn {
     bool eof;            /* it ended the stream in an orderly way */
     bool keep;
     bool again;          /* has more to read than one turn may */
+    size_t turn_bytes;   /* so much it read in this one */
     int lowat;
     int64_t progress_ns; /* when a byte went or came */
 

@@ -27,8 +27,10 @@ kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n)
         got = conn->ssl ? kvt__http_tls_recv(conn, to, n)
                         : recv(conn->fd, to, n, MSG_DONTWAIT);
     while (!conn->ssl && got < 0 && errno == EINTR);
-    if (got > 0)
+    if (got > 0) {
         conn->progress_ns = kvt__now_ns();
+        conn->turn_bytes += (size_t)got;
+    }
     if (got > 0 || conn->ssl)
         return got;
     if (got < 0 && errno == EAGAIN)
@@ -52,6 +54,16 @@ kvt__http_recv_in(struct kvt__http_conn *conn, size_t n)
     if (conn->in_used < conn->in_bytes)
         conn->in_used = conn->in_bytes;
     return got;
+}
+
+/* Whether it has to wait until the others had their turn. */
+static bool
+turn_is_over(struct kvt__http_conn *conn)
+{
+    if (conn->turn_bytes < TURN)
+        return false;
+    conn->again = conn->thread->again = true;
+    return true;
 }
 
 /* left: bytes that are to come; the tail must not wait for more than it has.  TLS may have
@@ -121,7 +133,6 @@ static int
 receive_length(struct kvt__http_conn *conn)
 {
     struct kvt__http_request *req = conn->req;
-    size_t until = req->received_bytes + TURN;
 
     while (conn->left) {
         size_t want = conn->left < (int64_t)PIECE ? (size_t)conn->left : PIECE;
@@ -136,10 +147,8 @@ receive_length(struct kvt__http_conn *conn)
             kvt__http_set_lowat(conn, conn->left);
             return 0;
         }
-        if (conn->left && req->received_bytes >= until) {
-            conn->again = conn->thread->again = true;
+        if (conn->left && turn_is_over(conn))
             return 0;
-        }
     }
     return complete(conn);
 }
@@ -187,6 +196,8 @@ receive_chunks(struct kvt__http_conn *conn)
             return err;
         if (conn->chunks.done)
             return complete(conn);
+        if (turn_is_over(conn))
+            return 0;
         ssize_t n = kvt__http_recv_in(conn, SIZE_MAX);
         if (n <= 0)
             return n < 0 ? truncated(conn, (int)n) : 0;
@@ -212,6 +223,8 @@ receive_rest(struct kvt__http_conn *conn)
         if (!room)
             return too_long(conn);
         took(conn, (size_t)n);
+        if (turn_is_over(conn))
+            return 0;
     }
 }
 
@@ -251,6 +264,7 @@ begin_body(struct kvt__http_conn *conn)
 int
 kvt__http_drain(struct kvt__http_conn *conn)
 {
+    conn->in_used = sizeof conn->in;
     while (conn->left) {
         ssize_t n = kvt__http_recv(conn, conn->in, (size_t)conn->left);
 
@@ -328,6 +342,7 @@ interim(struct kvt__http_conn *conn, int status, size_t bytes)
         return no_http(conn, "it wants another protocol");
     conn->hold_body = conn->hold_body && status != 100;
     drop_head(conn, bytes);
+    conn->turn_bytes += conn->in_bytes; /* were moved */
     conn->first_byte_ns = conn->progress_ns;
     return 1;
 }
@@ -374,6 +389,8 @@ kvt__http_exchange(struct kvt__http_conn *conn)
 {
     int err;
 
+    if (turn_is_over(conn))
+        return 0;
     if (conn->in_bytes && (err = read_head(conn)))
         return err;
     kvt__http_send(conn);

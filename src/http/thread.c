@@ -118,18 +118,23 @@ wait_ms(const struct kvt__http_thread *t)
                : (int)((left + KVT__NS_PER_MS - 1) / KVT__NS_PER_MS);
 }
 
+/* Let it take its steps.  The one to go on with: it may have been the other one of the
+ * same request. */
+static struct kvt__http_conn *
+run_one(struct kvt__http_thread *t, struct kvt__http_conn *conn)
+{
+    struct kvt__http_conn *next = conn->next;
+
+    kvt__http_conn_run(conn);
+    return next && next->state == KVT__HTTP_CLOSED ? t->busy.first : next;
+}
+
 /* Names were resolved, perhaps those that they wait for. */
 static void
 retry_resolving(struct kvt__http_thread *t)
 {
-    for (struct kvt__http_conn *c = t->busy.first, *next; c && t->n_resolving; c = next) {
-        next = c->next;
-        if (c->state == KVT__HTTP_RESOLVE)
-            kvt__http_conn_run(c);
-        /* It was the other one of the same request. */
-        if (next && next->state == KVT__HTTP_CLOSED)
-            next = t->busy.first;
-    }
+    for (struct kvt__http_conn *c = t->busy.first; c && t->n_resolving;)
+        c = c->state == KVT__HTTP_RESOLVE ? run_one(t, c) : c->next;
 }
 
 static void
@@ -154,12 +159,11 @@ static void
 run_again(struct kvt__http_thread *t)
 {
     t->again = false;
-    for (struct kvt__http_conn *c = t->busy.first, *next; c; c = next) {
-        next = c->next;
-        if (c->again) {
-            c->again = false;
-            kvt__http_conn_run(c);
-        }
+    for (struct kvt__http_conn *c = t->busy.first; c;) {
+        bool again = c->again;
+
+        c->again = false;
+        c = again ? run_one(t, c) : c->next;
     }
 }
 

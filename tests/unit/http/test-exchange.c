@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define BIG ((size_t)5 << 20)
 
@@ -387,6 +388,37 @@ the_body_waits_for_100_but_not_for_long(void **state)
 }
 
 static void
+play_flood(struct peer *p)
+{
+    static const char line[] = "HTTP/1.1 102 Wait\r\n\r\n";
+    char many[100 * sizeof line] = "";
+
+    for (int i = 0; i < 100; i++)
+        strcat(many, line);
+    peer_head(p);
+    sem_post(&p->script->came);
+    while (send(p->fd, many, strlen(many), MSG_NOSIGNAL) > 0)
+        continue;
+}
+
+static void
+answers_without_end_hold_up_nobody(void **state)
+{
+    struct ask ask, other;
+
+    (void)state;
+    begin(PLAYS(play_flood, play_404));
+    ask_init(&ask, origin, "GET", "/x", into, BIG);
+    kvt__http_submit(http, &ask.req);
+    sem_wait(&server.came);
+    ask_init(&other, origin, "HEAD", "/x", NULL, 0);
+    assert_int_equal(ask_run(http, &other), 0);
+    kvt__http_stop(http);
+    assert_int_equal(ask_wait(&ask), -ECANCELED);
+    end();
+}
+
+static void
 a_refusal_instead_of_100_saves_the_body(void **state)
 {
     unsigned char body[1000] = { 0 };
@@ -530,6 +562,7 @@ main(void)
         cmocka_unit_test(a_chunked_body_without_its_end_is_an_error),
         cmocka_unit_test(an_early_answer_stops_the_sending),
         cmocka_unit_test(the_body_waits_for_100_but_not_for_long),
+        cmocka_unit_test(answers_without_end_hold_up_nobody),
         cmocka_unit_test(a_refusal_instead_of_100_saves_the_body),
         cmocka_unit_test(a_small_body_that_nobody_wants_is_drained),
         cmocka_unit_test(what_is_no_http_is_an_error),

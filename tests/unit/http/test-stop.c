@@ -40,51 +40,55 @@ play_all(struct peer *p)
     sem_wait(&p->script->go);
 }
 
+static const char *const paths[] = { "/silent", "/head", "/body", "/put", "/later",
+                                     "/queue", "/resolve", "/tls", "/queue", "/queue" };
+#define N (sizeof paths / sizeof *paths)
+#define N_BODY ((size_t)64 << 20)
+
+static void
+submit_all(struct ask asks[N], unsigned char into[N][100], const unsigned char *body)
+{
+    for (size_t i = 0; i < N; i++) {
+        struct kvt__http_origin *to = !strcmp(paths[i], "/resolve")
+                                          ? origin_at(http, "slow.example", 1, false)
+                                          : origin_at(http, "127.0.0.1", server.port,
+                                                      !strcmp(paths[i], "/tls"));
+        bool put = !strcmp(paths[i], "/put"), queue = !strcmp(paths[i], "/queue");
+
+        ask_init(&asks[i], to, put ? "PUT" : "GET", paths[i], into[i], 100);
+        asks[i].req.prio = queue ? KVT__PRIO_STORE : i < 5 ? KVT__PRIO_LOOKUP
+                                                           : KVT__PRIO_LOAD;
+        asks[i].req.body = put ? body : NULL;
+        asks[i].req.body_bytes = put ? N_BODY : 0;
+        if (!strcmp(paths[i], "/later"))
+            asks[i].req.not_before_ns = kvt__now_ns() + 60 * KVT__NS_PER_S;
+        kvt__http_submit(http, &asks[i].req);
+    }
+}
+
 static void
 all_that_is_under_way_is_canceled(void **state)
 {
-    static const char *const paths[] = { "/silent", "/head", "/body", "/put", "/later",
-                                         "/queue", "/resolve", "/tls", "/queue",
-                                         "/queue" };
-    enum { N = sizeof paths / sizeof *paths };
-    size_t n_body = (size_t)64 << 20;
-    unsigned char *body = calloc(1, n_body), into[N][100];
-    struct ask asks[N + 1], ask;
+    unsigned char *body = calloc(1, N_BODY), into[N][100];
+    struct ask asks[N], ask;
 
     (void)state;
     assert_non_null(body);
     script_start(&server, PLAYS(play_all), NULL);
     http = open_client(1, 7);
-    struct kvt__http_origin *origin = origin_of(http, &server);
-
-    ask_init(&ask, origin, "GET", "/drain", into[0], 100);
+    ask_init(&ask, origin_of(http, &server), "GET", "/drain", into[0], 100);
     ask.refuse = -EBADMSG;
     assert_int_equal(ask_run(http, &ask), -EBADMSG);
     sem_wait(&server.came);
 
-    for (int i = 0; i < N; i++) {
-        struct kvt__http_origin *to = !strcmp(paths[i], "/resolve")
-                                          ? origin_at(http, "slow.example", 1, false)
-                                      : !strcmp(paths[i], "/tls")
-                                          ? origin_at(http, "127.0.0.1", server.port, true)
-                                          : origin;
-        bool put = !strcmp(paths[i], "/put");
-
-        ask_init(&asks[i], to, put ? "PUT" : "GET", paths[i], into[i], 100);
-        asks[i].req.prio = i < 5 ? KVT__PRIO_LOOKUP : KVT__PRIO_LOAD;
-        if (!strcmp(paths[i], "/queue"))
-            asks[i].req.prio = KVT__PRIO_STORE;
-        asks[i].req.body = put ? body : NULL;
-        asks[i].req.body_bytes = put ? n_body : 0;
-        asks[i].req.not_before_ns = i == 4 ? kvt__now_ns() + 60 * KVT__NS_PER_S : 0;
-        kvt__http_submit(http, &asks[i].req);
-    }
+    submit_all(asks, into, body);
     for (int i = 0; i < 4; i++)
         sem_wait(&server.came);
     kvt__http_stop(http);
-    for (int i = 0; i < N; i++)
+    for (size_t i = 0; i < N; i++)
         assert_int_equal(ask_wait(&asks[i]), -ECANCELED);
-    ask_init(&ask, origin, "GET", "/x", into[0], 100);
+
+    ask_init(&ask, origin_of(http, &server), "GET", "/x", into[0], 100);
     assert_int_equal(ask_run(http, &ask), -ECANCELED);
     assert_int_equal(ask.n_heads, 0);
     for (int i = 0; i < 10; i++)
