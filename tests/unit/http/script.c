@@ -213,7 +213,7 @@ accept_main(void *arg)
         struct peer *p = calloc(1, sizeof *p);
         unsigned n = atomic_load(&s->n_peers);
 
-        if (!p || n == 512)
+        if (!p || n == SCRIPT_MAX_PEERS)
             abort();
         *p = (struct peer){ .script = s, .nth = atomic_fetch_add(&s->n_accepted, 1),
                             .fd = fd };

@@ -28,6 +28,8 @@ struct peer {
     size_t at, end;   /* bytes in it that are behind the head */
 };
 
+#define SCRIPT_MAX_PEERS 2000
+
 struct script {
     void (*plays[8])(struct peer *peer); /* NULL at the end */
     SSL_CTX *tls;                            /* NULL: plain */
@@ -37,8 +39,8 @@ struct script {
     int listener;
     pthread_t thread;
     pthread_mutex_t lock;
-    struct peer *peers[512];
-    pthread_t threads[512];
+    struct peer *peers[SCRIPT_MAX_PEERS];
+    pthread_t threads[SCRIPT_MAX_PEERS];
     atomic_uint n_peers;
 };
 

@@ -3,6 +3,7 @@
  * Stopping a client ends all that it has, wherever it is, once. */
 #include "unit/http/script.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <netdb.h>
 #include <stdlib.h>
@@ -159,6 +160,32 @@ a_request_may_be_submitted_when_it_is_done(void **state)
     script_stop(&server);
 }
 
+static unsigned
+count(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    unsigned n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+static int
+count_before(void **state)
+{
+    *state = (void *)(uintptr_t)count("/proc/self/fd");
+    return 0;
+}
+
+static int
+nothing_is_left_open(void **state)
+{
+    return count("/proc/self/fd") != (unsigned)(uintptr_t)*state;
+}
+
 static void
 a_client_that_did_nothing_closes(void **state)
 {
@@ -167,14 +194,16 @@ a_client_that_did_nothing_closes(void **state)
     kvt__http_close(NULL);
 }
 
+#define CLEAN(f) cmocka_unit_test_setup_teardown(f, count_before, nothing_is_left_open)
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_that_is_under_way_is_canceled),
-        cmocka_unit_test(close_waits_for_what_is_left),
-        cmocka_unit_test(a_request_may_be_submitted_when_it_is_done),
-        cmocka_unit_test(a_client_that_did_nothing_closes),
+        CLEAN(all_that_is_under_way_is_canceled),
+        CLEAN(close_waits_for_what_is_left),
+        CLEAN(a_request_may_be_submitted_when_it_is_done),
+        CLEAN(a_client_that_did_nothing_closes),
     };
 
     sem_init(&may_resolve, 0, 0);
