@@ -341,9 +341,11 @@ mend(struct s3_call *call, enum s3_verdict verdict)
 
     switch (verdict) {
     case S3_OTHER_KEYS:
-        if (call->asked_keys || call->use_keys || t->is_unsigned)
+        if (call->asked_keys || t->is_unsigned)
             return false;
-        call->asked_keys = true;
+        call->asked_keys = true; /* or who called does it */
+        if (call->use_keys)
+            return false;
         kvt__s3_keyring_reject(t, call->keys);
         return true;
     case S3_OTHER_CLOCK:

@@ -60,9 +60,11 @@ take_session_body(struct s3_call *call, const struct kvt__http_head *head)
     return 0;
 }
 
-/* CreateSession.  A 200 that has no Credentials is no session. */
+/* CreateSession.  A 200 that has no Credentials is no session.  stale: it failed because
+ * of the keys. */
 static int
-make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out)
+make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out,
+             bool *stale)
 {
     struct session_call s = { .call = {
         .tier = t, .method = "GET", .prio = KVT__PRIO_LOOKUP, .use_keys = base,
@@ -72,6 +74,7 @@ make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys *
     kvt__s3_add_query(&s.call, "session", "");
     kvt__s3_add_header(&s.call, "x-amz-create-session-mode", "ReadWrite");
     int err = kvt__s3_call_wait(&s.call);
+    *stale = s.call.asked_keys;
     if (!err)
         err = kvt__s3_read_credentials(s.body, s.call.http.received_bytes, &c);
     if (err)
@@ -117,28 +120,41 @@ usable_locked(const struct s3_tier *t)
     return k->base && now_s(t) < k->base_usable_s ? k->base : NULL;
 }
 
-/* Ask for what is due; the lock is not held.  0 or -errno with a sentence. */
+/* Ask the chain for keys; the lock is not held.  0 or -errno with a sentence. */
 static int
-ask(struct s3_tier *t, bool base_due)
+ask_base(struct s3_tier *t)
 {
     struct s3_keyring *k = &t->keyring;
-    struct kvt__s3_keys *base = NULL, *session = NULL;
-    int err = base_due ? kvt__s3_chain_ask(k->chain, &base) : 0;
+    struct kvt__s3_keys *base = NULL;
+    int err = kvt__s3_chain_ask(k->chain, &base);
 
+    if (err)
+        return err;
     pthread_mutex_lock(&k->lock);
-    if (base) {
-        kvt__s3_keys_unref(k->base);
-        k->base = base;
-        plan(base, now_s(t), BASE_EARLY_S, &k->base_refresh_s, &k->base_usable_s);
-    }
-    base = k->base ? kvt__s3_keys_ref(k->base) : NULL;
-    bool session_due = session_is_due(t);
+    kvt__s3_keys_unref(k->base);
+    k->base = base;
+    plan(base, now_s(t), BASE_EARLY_S, &k->base_refresh_s, &k->base_usable_s);
     pthread_mutex_unlock(&k->lock);
+    return 0;
+}
 
-    if (base && session_due)
-        err = make_session(t, base, &session);
+/* The same for a session, if one is due.  stale: that failed because of the keys. */
+static int
+ask_session(struct s3_tier *t, bool *stale)
+{
+    struct s3_keyring *k = &t->keyring;
+    struct kvt__s3_keys *session = NULL, *base = NULL;
+
+    *stale = false;
+    pthread_mutex_lock(&k->lock);
+    if (k->base && session_is_due(t))
+        base = kvt__s3_keys_ref(k->base);
+    pthread_mutex_unlock(&k->lock);
+    if (!base)
+        return 0;
+    int err = make_session(t, base, &session, stale);
     kvt__s3_keys_unref(base);
-    if (!session)
+    if (err)
         return err;
     pthread_mutex_lock(&k->lock);
     kvt__s3_keys_unref(k->session);
@@ -146,10 +162,26 @@ ask(struct s3_tier *t, bool base_due)
     plan(session, now_s(t), SESSION_EARLY_S, &k->session_refresh_s,
          &k->session_usable_s);
     pthread_mutex_unlock(&k->lock);
-    return err;
+    return 0;
 }
 
-/* Let all calls that wait go on, with the keys there are, or end. */
+/* Ask for what is due.  Keys that are refused may have been replaced before they
+ * expired. */
+static int
+ask(struct s3_tier *t, bool base_due)
+{
+    bool stale;
+    int err = base_due ? ask_base(t) : 0;
+    int session_err = ask_session(t, &stale);
+
+    if (stale && !base_due) {
+        err = ask_base(t);
+        session_err = err ? 0 : ask_session(t, &stale);
+    }
+    return err ? err : session_err;
+}
+
+/* Note how that went, and let all calls that wait go on, or end. */
 static void
 serve(struct s3_tier *t, int err)
 {
@@ -158,15 +190,20 @@ serve(struct s3_tier *t, int err)
     pthread_mutex_lock(&k->lock);
     struct s3_call *waiting = k->waiting;
     struct kvt__s3_keys *keys = usable_locked(t);
+    if (!keys && !err)
+        err = kvt__fail(ENOKEY, "S3: the keys that were given have expired already.");
+    bool tell = err && !k->failed && !k->stop;
+    k->failed = err;
+    k->failed_ns = err ? kvt__now_ns() : 0;
+    snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");
+    k->waiting = NULL;
+    k->wanted = false;
     if (keys)
         keys = kvt__s3_keys_ref(keys);
-    k->waiting = NULL;
-    if (!keys && !err) {
-        err = -ENOKEY;
-        snprintf(k->why, sizeof k->why, "the keys that were given have expired already");
-    }
     pthread_mutex_unlock(&k->lock);
 
+    if (tell)
+        kvt__log(KVT_LOG_ERROR, "S3: %s", k->why);
     while (waiting) {
         struct s3_call *call = waiting;
 
@@ -213,28 +250,21 @@ keyring_main(void *arg)
         if (k->stop)
             break;
         bool base_due = base_is_due(t);
-        k->wanted = false;
         pthread_mutex_unlock(&k->lock);
-        int err = ask(t, base_due);
-
-        pthread_mutex_lock(&k->lock);
-        bool was_good = !k->failed_ns;
-        k->failed_ns = err ? kvt__now_ns() : 0;
-        snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");
-        bool tell = err && was_good && !k->stop;
-        pthread_mutex_unlock(&k->lock);
-        if (tell)
-            kvt__log(KVT_LOG_ERROR, "S3: %s", k->why);
-        serve(t, err);
+        serve(t, ask(t, base_due));
         pthread_mutex_lock(&k->lock);
     }
-    snprintf(k->why, sizeof k->why, "S3: the store is being closed.");
     pthread_mutex_unlock(&k->lock);
-    serve(t, -ECANCELED);
     return NULL;
 }
 
 /* --------------------------------------------------------------------- for the calls */
+
+static int
+stopped(void)
+{
+    return kvt__fail(ECANCELED, "S3: the store is being closed.");
+}
 
 void
 kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call)
@@ -247,10 +277,10 @@ kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call)
     if (keys) {
         keys = kvt__s3_keys_ref(keys);
     } else if (k->stop) {
-        err = kvt__fail(ECANCELED, "S3: the store is being closed.");
-    } else if (k->failed_ns && kvt__now_ns() - k->failed_ns < AGAIN_NS) {
+        err = stopped();
+    } else if (k->failed && kvt__now_ns() - k->failed_ns < AGAIN_NS) {
         kvt__set_why(k->why);
-        err = -EACCES;
+        err = k->failed;
     } else {
         call->next = k->waiting;
         k->waiting = call;
@@ -322,9 +352,17 @@ kvt__s3_keyring_stop(struct s3_tier *t)
     if (!k->ready)
         return;
     pthread_mutex_lock(&k->lock);
+    struct s3_call *waiting = k->waiting;
+    k->waiting = NULL;
     k->stop = true;
     pthread_cond_signal(&k->changed);
     pthread_mutex_unlock(&k->lock);
+    while (waiting) { /* who gives the keys may take long */
+        struct s3_call *call = waiting;
+
+        waiting = call->next;
+        kvt__s3_call_has_keys(call, NULL, stopped());
+    }
 }
 
 void

@@ -101,7 +101,7 @@ kvt__s3_walk_page(struct s3_walk *w)
     if (err)
         return err;
     if (*next && !strcmp(next, w->token))
-        return kvt__fail(EBADMSG, "S3: a list goes on where it has begun.");
+        return kvt__fail(EBADMSG, "S3: the store's list goes round in a circle.");
     memcpy(w->token, next, sizeof next);
     return *next != '\0';
 }

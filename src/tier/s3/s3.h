@@ -40,7 +40,8 @@ struct s3_keyring {
     struct kvt__s3_keys *session; /* of S3 Express, made with them */
     int64_t base_usable_s, session_usable_s; /* wall clock: until then */
     int64_t base_refresh_s, session_refresh_s; /* from then on better ones are asked for */
-    int64_t failed_ns;            /* when that last failed, monotonic; 0: it did not */
+    int failed;                   /* the last time; 0: it did not */
+    int64_t failed_ns;            /* when, monotonic */
     char why[1024];               /* and why */
     struct s3_call *waiting;
 };

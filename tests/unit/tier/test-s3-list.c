@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Naming what lies in a bucket: pages, spellings, what is none of ours. */
+#include "s3-test.h"
+
+#define N_OBJECTS 2100u /* two full pages and one more */
+#define BUCKET "list"
+
+/* What list() told. */
+static struct {
+    unsigned n, n_opaque, n_odd; /* odd: not "m@1@0@HASH@bfloat16", of 1 byte */
+    bool seen[N_OBJECTS];
+} told;
+
+static void
+tell(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t bytes,
+     int64_t mtime_ns)
+{
+    struct kvt__key_parts parts;
+    uint64_t i = UINT64_MAX;
+
+    (void)ctx;
+    assert_int_equal(path, 0);
+    if (!kvt__key_parse(key, &parts))
+        i = parts.hash.bits[0];
+    told.n++;
+    told.n_opaque += opaque;
+    if (i < N_OBJECTS && bytes == 1 && mtime_ns > 0 && !told.seen[i])
+        told.seen[i] = true;
+    else
+        told.n_odd++;
+}
+
+static void
+list_all(unsigned n)
+{
+    memset(&told, 0, sizeof told);
+    assert_good(tier->ops->list(tier, tell, NULL));
+    assert_int_equal(told.n, n);
+    assert_int_equal(told.n_odd, 0);
+}
+
+static void
+store(unsigned n)
+{
+    static struct async all[N_OBJECTS];
+    sem_t over;
+
+    sem_init(&over, 0, 0);
+    for (unsigned i = 0; i < n; i++)
+        async_start(&all[i], KVT__TIER_PUT, i, 1, &over);
+    assert_int_equal(async_wait(all, n, &over, 0), n);
+    sem_destroy(&over);
+}
+
+static void
+open_at(const char *bucket, const char *const *more)
+{
+    char url[256];
+
+    snprintf(url, sizeof url, "s3://127.0.0.1:%u/%s", server.port, bucket);
+    assert_good(s3_try_open(url, more, &counters, &tier));
+}
+
+static void
+all_pages_are_listed_also_without_a_prefix(void **state)
+{
+    static const char *const more[] = { "blocking_timeout_secs=100", NULL };
+
+    (void)state;
+    open_at(BUCKET, more);
+    store(N_OBJECTS);
+    s3_forget(&server);
+    list_all(N_OBJECTS);
+    assert_int_equal(s3_count(&server, "operations", "ListObjectsV2"), 3);
+    s3_config(&server, "{\"chunked\": true}");
+    list_all(N_OBJECTS);
+}
+
+/* Directory buckets list in no order. */
+static void
+an_unsorted_list_is_taken(void **state)
+{
+    const char *settings[] = { "s3_enable_s3express=true", NULL, NULL };
+    char prefix[128];
+
+    (void)state;
+    snprintf(prefix, sizeof prefix, "s3_file_prefix=%s", server.prefix);
+    settings[1] = prefix;
+    open_at(S3_EXPRESS_BUCKET, settings);
+    store(50);
+    list_all(50);
+}
+
+static void
+a_prefix_that_must_be_encoded_is_one(void **state)
+{
+    char prefix[128];
+    const char *settings[] = { prefix, NULL };
+
+    (void)state;
+    snprintf(prefix, sizeof prefix, "s3_file_prefix=%s/a b+c=d&e%%41é/~'x", server.prefix);
+    open_at(S3_BUCKET, settings);
+    store(3);
+    list_all(3);
+    assert_good(get(1, 1, 1));
+}
+
+static void
+what_is_none_of_ours_is_passed_over(void **state)
+{
+    static const char *const names[] = {
+        "readme.txt", "dir/m@1@0@5@bfloat16", "kvtier/x/y", "m@1@0@zz@bfloat16", "a b" };
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    store(2);
+    chunk_init(&c, "model", 2);
+    c.object.opaque = true;
+    assert_good(put_bytes(tier, &c.object, 1, 1));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct kvt__object object = { .key = names[i], .is_name = true };
+
+        assert_good(put_bytes(tier, &object, 1, 1));
+    }
+    list_all(3);
+    assert_int_equal(told.n_opaque, 1);
+}
+
+/* The prefix of another store begins like ours. */
+static void
+another_prefix_is_not_listed(void **state)
+{
+    struct kvt__tier *ours;
+
+    (void)state;
+    open_s3(NULL);
+    store(2);
+    ours = tier;
+    strcat(server.prefix, "x");
+    open_s3(NULL);
+    store(4);
+    list_all(4);
+    s3_close(tier);
+    tier = ours;
+    list_all(2);
+}
+
+/* ------------------------------------------------------------------- what fails */
+
+#define PAGE "\"match\": {\"operation\": \"ListObjectsV2\"}"
+
+static void
+a_page_that_fails_is_asked_for_again(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    store(3);
+    s3_fault(&server, "[{" PAGE ", \"do\": {\"status\": 503, \"code\": \"SlowDown\"}},"
+             "{" PAGE ", \"do\": {\"close_at\": 100}}]");
+    list_all(3);
+}
+
+static void
+a_page_that_cannot_be_read_fails(void **state)
+{
+    static const char *const pages[] = {
+        "{\"status\": 200, \"body\": \"\"}", "{\"status\": 200, \"body\": \"<html>\"}",
+        "{\"status\": 200, \"body\": \"<ListBucketResult><IsTruncated>true</IsTruncated>"
+        "<NextContinuationToken>x</NextContinuationToken>\"}" };
+    char fault[512];
+
+    (void)state;
+    open_s3(NULL);
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        snprintf(fault, sizeof fault, "{" PAGE ", \"do\": %s}", pages[i]);
+        s3_fault(&server, fault);
+        assert_int_equal(tier->ops->list(tier, tell, NULL), -EBADMSG);
+    }
+    s3_fault(&server, "{" PAGE ", \"do\": {\"status\": 403}}");
+    assert_fails(tier->ops->list(tier, tell, NULL), EACCES, "403 AccessDenied", "GET /");
+}
+
+/* Or it would never end. */
+static void
+a_list_that_goes_round_in_a_circle_fails(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    s3_fault(&server, "{" PAGE ", \"count\": null, \"do\": {\"status\": 200, \"body\": "
+             "\"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>"
+             "again</NextContinuationToken></ListBucketResult>\"}}");
+    assert_fails(tier->ops->list(tier, tell, NULL), EBADMSG, "list");
+    assert_in_range(s3_n_requests(&server), 2, 3);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        S3_TEST(all_pages_are_listed_also_without_a_prefix),
+        S3_TEST(an_unsorted_list_is_taken),
+        S3_TEST(a_prefix_that_must_be_encoded_is_one),
+        S3_TEST(what_is_none_of_ours_is_passed_over),
+        S3_TEST(another_prefix_is_not_listed),
+        S3_TEST(a_page_that_fails_is_asked_for_again),
+        S3_TEST(a_page_that_cannot_be_read_fails),
+        S3_TEST(a_list_that_goes_round_in_a_circle_fails),
+    };
+
+    return s3_test_main("s3 listings", tests, "--bucket", S3_BUCKET, "--bucket", BUCKET,
+                        "--bucket", S3_EXPRESS_BUCKET);
+}
