@@ -284,6 +284,7 @@ find_sure(struct kvt_seq *seq, size_t first, size_t limit, size_t *n)
     if (seq->wait.on && seq->wait.first == first && seq->wait.max_hit == seq->max_hit)
         wait = kvt__wait_look(seq);
     while (wait == KVT__WAIT_STALE) {
+        seq->wait.on = false; /* what the tiers are asked for now nobody brings yet */
         int err = begin_wait(seq, first, limit);
         if (err)
             return err;

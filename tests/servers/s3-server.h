@@ -230,6 +230,22 @@ s3_header(const struct s3_server *s, const char *operation, const char *name)
     return value;
 }
 
+/* The key of the nth request with that operation, from 0. */
+static inline void
+s3_key(const struct s3_server *s, const char *operation, unsigned nth, char *key, size_t room)
+{
+    json_t *stats = s3_ask(s, "GET", "/stats", ""), *request;
+    size_t i;
+
+    key[0] = '\0';
+    json_array_foreach(json_object_get(stats, "requests"), i, request)
+        if (!strcmp(json_string_value(json_object_get(request, "operation")), operation) &&
+            !nth--)
+            snprintf(key, room, "%s", json_string_value(json_object_get(request, "key")));
+    json_decref(stats);
+    assert_string_not_equal(key, "");
+}
+
 /* Whether the last request of that operation had the header among the signed ones. */
 static inline bool
 s3_signed(const struct s3_server *s, const char *operation, const char *name)

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Engines over a bucket: what one stores another finds, of which it knows nothing yet;
+ * what is promised was verified; what others delete or damage leaves a shorter hit. */
+#include "servers/s3-server.h"
+#include "system/system-test.h"
+
+static struct s3_server server;
+
+/* Where the bucket is, as another host would spell it: its index is another one. */
+static void
+settings_at(const char *host, const char *memory, const char **out, char text[3][256])
+{
+    size_t n = 0;
+
+    snprintf(text[0], 256, "remote_url=s3://%s:%u/" S3_BUCKET "/%s", host, server.port,
+             server.prefix);
+    snprintf(text[1], 256, "local_cpu=%s", memory);
+    out[n++] = text[0];
+    out[n++] = text[1];
+    out[n++] = "disable_tls=true";
+    out[n++] = "aws_access_key_id=" S3_ACCESS;
+    out[n++] = "aws_secret_access_key=" S3_SECRET;
+    out[n++] = "lookup_timeout_ms=600000"; /* what is only asked for again then is not */
+    out[n++] = "blocking_timeout_secs=20";
+    out[n] = NULL;
+}
+
+static void
+open_at(struct fixture *f, const char *host, const char *memory)
+{
+    const char *settings[16];
+    char text[3][256];
+
+    settings_at(host, memory, settings, text);
+    fixture_open(f, settings);
+}
+
+/* The same, with little patience. */
+static void
+open_hasty(struct fixture *f)
+{
+    const char *settings[16];
+    char text[3][256];
+
+    settings_at("127.0.0.1", "true", settings, text);
+    for (size_t i = 0; settings[i]; i++)
+        if (!strncmp(settings[i], "blocking", 8))
+            settings[i] = "blocking_timeout_secs=1";
+    fixture_open(f, settings);
+}
+
+static void
+close_engine(struct fixture *f)
+{
+    kvt_engine_close(f->engine);
+    f->engine = NULL;
+}
+
+static void
+forget_index(const char *host)
+{
+    char thing[256];
+
+    snprintf(thing, sizeof thing, "s3://%s:%u/" S3_BUCKET "/%s/", host, server.port,
+             server.prefix);
+    s3_remove_index_of(thing);
+}
+
+static void
+be_silent(void *ctx, enum kvt_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    s3_server_reset(&server);
+    f = (struct fixture){ 0 };
+    fixture_init(&f);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_fini(*state);
+    forget_index("127.0.0.1");
+    forget_index("localhost");
+    return 0;
+}
+
+static unsigned
+n_requests(const char *operation)
+{
+    return s3_count(&server, "operations", operation);
+}
+
+/* By an engine of another host, as it were. */
+static void
+store_elsewhere(struct fixture *f, uint32_t n)
+{
+    open_at(f, "localhost", "false");
+    write_chunks(f, 0, n);
+    close_engine(f);
+    s3_forget(&server);
+}
+
+/* ------------------------------------------------------------------------ finding */
+
+static void
+what_another_host_stores_is_found_and_loaded(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t hit = 1;
+
+    store_elsewhere(f, N_CHUNKS);
+    open_at(f, "127.0.0.1", "true");
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit), -EAGAIN);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
+    /* Whatever is promised lies in memory, verified. */
+    assert_int_equal(n_requests("HeadObject"), N_CHUNKS);
+    assert_int_equal(n_requests("GetObject"), N_CHUNKS);
+    assert_int_equal(counter(f, "prefetch_chunks"), N_CHUNKS);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.promised, N_CHUNKS);
+    assert_int_equal(got.loaded, N_CHUNKS);
+    assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
+    assert_int_equal(n_requests("GetObject"), N_CHUNKS);
+}
+
+static void
+without_memory_it_is_loaded_from_the_bucket(void **state)
+{
+    struct fixture *f = *state;
+
+    store_elsewhere(f, N_CHUNKS);
+    open_at(f, "127.0.0.1", "false");
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.promised, N_CHUNKS);
+    assert_int_equal(got.loaded, N_CHUNKS);
+    assert_int_equal(n_requests("GetObject"), N_CHUNKS);
+}
+
+/* What is asked for is known from then on, and to other processes too. */
+static void
+what_was_found_once_is_not_asked_for_again(void **state)
+{
+    struct fixture *f = *state;
+
+    store_elsewhere(f, N_CHUNKS);
+    open_at(f, "127.0.0.1", "false");
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    close_engine(f);
+    s3_forget(&server);
+    open_at(f, "127.0.0.1", "false");
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    assert_int_equal(n_requests("HeadObject"), 0);
+    write_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(n_requests("PutObject"), 0);
+    assert_int_equal(counter(f, "store_known"), N_CHUNKS);
+}
+
+static void
+a_prompt_that_nobody_stored_is_hardly_asked_for(void **state)
+{
+    struct fixture *f = *state;
+
+    open_at(f, "127.0.0.1", "true");
+    assert_int_equal(load_prompt(f).promised, 0);
+    assert_int_equal(n_requests("HeadObject"), 2);
+    assert_int_equal(n_requests("GetObject"), 0);
+}
+
+static void
+asking_stops_at_the_first_miss(void **state)
+{
+    struct fixture *f = *state;
+
+    store_elsewhere(f, 1);
+    open_at(f, "127.0.0.1", "true");
+    assert_int_equal(load_prompt(f).loaded, 1);
+    assert_in_range(n_requests("HeadObject"), 2, 5);
+    assert_int_equal(n_requests("GetObject"), 1);
+}
+
+static void
+the_more_is_there_the_more_is_asked_for_at_once(void **state)
+{
+    struct fixture *f = *state;
+
+    store_elsewhere(f, N_CHUNKS);
+    s3_config(&server, "{\"delay_ms\": 50}");
+    open_at(f, "127.0.0.1", "true");
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
+    assert_true(s3_count(&server, "max_at_a_time", NULL) > 2);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
+static void
+some_that_are_stored_twice_are_stored_once(void **state)
+{
+    struct fixture *f = *state;
+
+    store_elsewhere(f, N_CHUNKS);
+    open_at(f, "127.0.0.1", "false"); /* whose index knows of none */
+    write_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(s3_count(&server, "statuses", "412"), N_CHUNKS);
+    assert_int_equal(counter(f, "store_failed"), 0);
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+}
+
+/* ------------------------------------------------------------- deleted, damaged */
+
+struct keys {
+    char text[N_CHUNKS][512];
+    size_t n;
+};
+
+static int
+take_key(void *ctx, const struct kvt_listed *listed)
+{
+    struct keys *keys = ctx;
+
+    snprintf(keys->text[keys->n++], sizeof keys->text[0], "%s", listed->key);
+    return keys->n == N_CHUNKS;
+}
+
+/* Another host deletes n of the chunks. */
+static void
+delete_elsewhere(size_t n)
+{
+    const char *settings[16];
+    char text[3][256];
+    struct kvt_store *store;
+    struct keys keys = { .n = 0 };
+
+    settings_at("localhost", "false", settings, text);
+    struct kvt_config *config = config_with(settings);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    kvt_config_free(config);
+    assert_int_equal(kvt_store_list(store, take_key, &keys), 0);
+    assert_true(keys.n >= n);
+    for (size_t i = 0; i < n; i++) {
+        struct kvt_op op = KVT_INIT(struct kvt_op);
+
+        op.kind = KVT_OP_DELETE;
+        op.key = keys.text[i];
+        if (kvt_store_run(store, &op))
+            fail_msg("%s", op.why);
+    }
+    kvt_store_close(store);
+}
+
+static void
+what_others_delete_is_not_promised(void **state)
+{
+    struct fixture *f = *state;
+
+    open_at(f, "127.0.0.1", "false");
+    write_chunks(f, 0, N_CHUNKS);
+    close_engine(f);
+    delete_elsewhere(3);
+    open_at(f, "127.0.0.1", "true"); /* its index knows all of them */
+    struct outcome got = load_prompt(f);
+    assert_true(got.promised < N_CHUNKS);
+    assert_int_equal(got.loaded, got.promised);
+    assert_int_equal(counter(f, "load_missing"), 0);
+    /* And is stored again. */
+    write_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+}
+
+static void
+what_lies_in_memory_stays_a_hit(void **state)
+{
+    struct fixture *f = *state;
+
+    open_at(f, "127.0.0.1", "true");
+    write_chunks(f, 0, N_CHUNKS);
+    delete_elsewhere(N_CHUNKS);
+    s3_forget(&server);
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    assert_int_equal(n_requests("GetObject"), 0);
+}
+
+static void
+without_memory_what_others_delete_is_missing(void **state)
+{
+    struct fixture *f = *state;
+
+    open_at(f, "127.0.0.1", "false");
+    write_chunks(f, 0, N_CHUNKS);
+    delete_elsewhere(N_CHUNKS);
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.promised, N_CHUNKS);
+    assert_int_equal(got.loaded, 0);
+    assert_int_equal(got.first_error, -ENOENT);
+    assert_int_equal(load_prompt(f).promised, 0);
+}
+
+static const char *const damages[] = {
+    "{\"corrupt_at\": 777}", "{\"status\": 200, \"body\": \"not a chunk\"}",
+    "{\"headers\": {\"x-amz-checksum-crc32c\": \"AAAAAA==\"}}" };
+
+static void
+what_stays_damaged_is_not_promised_but_stored_again(void **state)
+{
+    char fault[1024], key[512];
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        s3_server_reset(&server);
+        open_at(f, "127.0.0.1", "false");
+        write_chunks(f, 0, N_CHUNKS);
+        close_engine(f);
+        s3_key(&server, "PutObject", 4, key, sizeof key);
+        snprintf(fault, sizeof fault, "{\"match\": {\"method\": \"GET\", \"key\": "
+                 "\"%s\"}, \"count\": null, \"do\": %s}", key, damages[i]);
+        s3_fault(&server, fault);
+        s3_forget(&server);
+        open_at(f, "127.0.0.1", "true");
+        struct outcome got = load_prompt(f);
+        assert_true(got.promised < N_CHUNKS);
+        assert_int_equal(got.loaded, got.promised);
+        s3_no_faults(&server);
+        write_chunks(f, 0, N_CHUNKS);
+        assert_int_equal(n_requests("PutObject"), 1);
+        close_engine(f);
+        open_at(f, "127.0.0.1", "true");
+        assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+        close_engine(f);
+        forget_index("127.0.0.1");
+    }
+}
+
+/* One that was damaged on the way is fetched again without waiting for anything. */
+static void
+what_was_damaged_on_the_way_is_fetched_again(void **state)
+{
+    struct fixture *f = *state;
+    char fault[256];
+
+    open_at(f, "127.0.0.1", "false");
+    write_chunks(f, 0, N_CHUNKS);
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        close_engine(f);
+        snprintf(fault, sizeof fault, "{\"match\": {\"method\": \"GET\"}, \"skip\": %zu, "
+                 "\"do\": %s}", i, damages[i]);
+        s3_fault(&server, fault);
+        open_at(f, "127.0.0.1", "true");
+        struct outcome got = load_prompt(f);
+        assert_int_equal(got.promised, N_CHUNKS);
+        assert_int_equal(got.loaded, N_CHUNKS);
+        assert_int_equal(counter(f, "prefetch_chunks"), N_CHUNKS);
+    }
+}
+
+/* ------------------------------------------------------------------------ outages */
+
+/* Stores fail and loads find nothing, but nobody waits for long or is told wrong. */
+static void
+an_outage_costs_hits_and_no_more(void **state)
+{
+    struct fixture *f = *state;
+
+    store_elsewhere(f, N_CHUNKS);
+    s3_fault(&server, "{\"count\": null, \"do\": {\"status\": 403}}");
+    open_hasty(f);
+    assert_int_equal(load_prompt(f).promised, 0);
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(counter(f, "store_failed"), N_CHUNKS);
+    assert_true(counter(f, "tier_pauses") > 0);
+    s3_forget(&server);
+    set_tokens(f, 1);
+    store_chunks(f, 0, N_CHUNKS); /* it is left alone for a while */
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(n_requests("PutObject"), 0);
+}
+
+static void
+an_engine_closes_while_the_store_does_not_answer(void **state)
+{
+    struct fixture *f = *state;
+
+    open_hasty(f);
+    s3_fault(&server, "{\"count\": null, \"do\": {\"delay_ms\": 600000}}");
+    store_chunks(f, 0, N_CHUNKS);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    uint64_t hit;
+    int err = kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit);
+    assert_true(!err || err == -EAGAIN);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    close_engine(f);
+}
+
+int
+main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(what_another_host_stores_is_found_and_loaded),
+        T(without_memory_it_is_loaded_from_the_bucket),
+        T(what_was_found_once_is_not_asked_for_again),
+        T(a_prompt_that_nobody_stored_is_hardly_asked_for),
+        T(asking_stops_at_the_first_miss),
+        T(the_more_is_there_the_more_is_asked_for_at_once),
+        T(some_that_are_stored_twice_are_stored_once),
+        T(what_others_delete_is_not_promised),
+        T(what_lies_in_memory_stays_a_hit),
+        T(without_memory_what_others_delete_is_missing),
+        T(what_stays_damaged_is_not_promised_but_stored_again),
+        T(what_was_damaged_on_the_way_is_fetched_again),
+        T(an_outage_costs_hits_and_no_more),
+        T(an_engine_closes_while_the_store_does_not_answer),
+    };
+
+    kvt_set_log(be_silent, NULL, KVT_LOG_ERROR);
+    if (!s3_server_start(&server, NULL)) {
+        printf("skipped: needs python3\n");
+        return SKIPPED;
+    }
+    int failed = cmocka_run_group_tests_name("S3 engine", tests, NULL, NULL);
+    s3_server_stop(&server);
+    return failed;
+}
