@@ -43,10 +43,8 @@ put(struct kvt__task *task)
         kvt__task_end(task, err);
         return;
     }
-    for (size_t i = 0; i < store->n_levels; i++) {
-        kvt__level_drop(&store->levels[i], &task->object.id, false);
-        kvt__level_forget_name(&store->levels[i], op->key);
-    }
+    for (size_t i = 0; i < store->n_levels; i++)
+        kvt__level_forget(&store->levels[i], &task->object);
     task->req = (struct kvt__store_req){
         .op = KVT__STORE_PUT, .space = &task->space, .id = task->object.id,
         .id_of_key = true, .hash = task->object.hash, .whole = true, .overwrite = true,

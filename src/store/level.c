@@ -35,6 +35,22 @@ begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
            !kvt__index_evict(level->index, &found.id, true, NULL, claim);
 }
 
+/* A place in the index.  What is to be overwritten can be another process's that puts
+ * it at this moment: the last of them counts, under the place of the first. */
+static int
+claim_place(struct kvt__store *store, struct kvt__level *level,
+            const struct kvt__store_req *req, const struct kvt__index_entry *entry,
+            struct kvt__index_claim *claim)
+{
+    int err = kvt__level_claim(store, level, entry, claim);
+
+    if (err == -EEXIST && req->overwrite) {
+        *claim = (struct kvt__index_claim){ .slot = UINT64_MAX };
+        return 0;
+    }
+    return err;
+}
+
 /* Reserve room and a place.  0: the tier is to be asked, then put_end() is owed;
  * -EEXIST it is there; -errno with a sentence.  verified: its checksum was checked, or
  * made. */
@@ -43,7 +59,7 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
           const struct kvt__object *object, const struct kvt__store_req *req,
           bool verified, struct kvt__put *put)
 {
-    if (kvt__index_find(level->index, &req->id, NULL))
+    if (!req->overwrite && kvt__index_find(level->index, &req->id, NULL))
         return -EEXIST;
     struct kvt__index_entry entry = entry_of(
         req, (size_t)(level - store->levels),
@@ -52,7 +68,7 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
     kvt__level_forget_name(level, object->key);
     int err = kvt__level_refuses(level, KVT__WRITES);
     if (!err)
-        err = kvt__level_claim(store, level, &entry, &put->claim);
+        err = claim_place(store, level, req, &entry, &put->claim);
     if (err)
         return err;
     err = kvt__level_begin(level, KVT__WRITES);

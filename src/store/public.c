@@ -117,31 +117,65 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
 }
 
 /* Forget what every level knows of the object and remove it.  0: one had it. */
+void
+kvt__level_forget(struct kvt__level *level, const struct kvt__object *object)
+{
+    kvt__level_drop(level, &object->id, false);
+    kvt__level_forget_name(level, object->key);
+}
+
+/* 0, -ENOENT or another -errno with a sentence. */
+static int
+delete_from(struct kvt__level *level, const struct kvt__object *object)
+{
+    struct kvt__found found;
+    int err = level->tier->ops->probe(level->tier, object, &found);
+
+    if (err == -ENOENT) { /* the index may not know that yet */
+        kvt__level_drop(level, &object->id, false);
+        return err;
+    }
+    if (!err && found.has_id)
+        kvt__level_drop(level, &found.id, true);
+    else /* a damaged file tells no identity, the index may know the key's */
+        kvt__level_drop(level, &object->id, false);
+    kvt__level_forget_name(level, object->key);
+    err = level->tier->ops->remove(level->tier, object);
+    return err == -ENOENT ? 0 : err;
+}
+
 static int
 run_delete(struct kvt__store *store, const struct kvt__object *object)
 {
     int result = -ENOENT;
 
     for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__level *level = &store->levels[i];
-        struct kvt__found found;
-        int err = level->tier->ops->probe(level->tier, object, &found);
+        int err = delete_from(&store->levels[i], object);
 
-        if (err == -ENOENT) { /* the index may not know that yet */
-            kvt__level_drop(level, &object->id, false);
-            continue;
-        }
-        if (!err && found.has_id)
-            kvt__level_drop(level, &found.id, true);
-        else /* a damaged file tells no identity, the index may know the key's */
-            kvt__level_drop(level, &object->id, false);
-        kvt__level_forget_name(level, object->key);
-        err = level->tier->ops->remove(level->tier, object);
         if (err && err != -ENOENT)
             return err;
-        result = 0;
+        result = err ? result : 0;
     }
     return result ? kvt__fail(ENOENT, "%s", object->key) : 0;
+}
+
+/* Before a put: what is there goes, but where the put itself takes its place, which
+ * needs no right to delete. */
+static int
+make_way(struct kvt__store *store, const struct kvt__object *object)
+{
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__level *level = &store->levels[i];
+        int err = 0;
+
+        if (level->tier->ops->start)
+            kvt__level_forget(level, object);
+        else
+            err = delete_from(level, object);
+        if (err && err != -ENOENT)
+            return err;
+    }
+    return 0;
 }
 
 static int
@@ -150,15 +184,15 @@ run_put(struct kvt__store *store, struct kvt__space *space,
 {
     struct kvt__store_req req = {
         .op = KVT__STORE_PUT, .space = space, .id = object->id, .id_of_key = true,
-        .hash = object->hash, .whole = true,
+        .hash = object->hash, .whole = true, .overwrite = true,
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     struct memory memory;
     int err = kvt__store_add_space(store, space);
 
     if (err)
         return err;
-    err = run_delete(store, object);
-    if (err && err != -ENOENT)
+    err = make_way(store, object);
+    if (err)
         return err;
     err = memory_init(&memory, store->levels[0].tier, op->bytes);
     if (err)

@@ -49,6 +49,9 @@ void kvt__task_end(struct kvt__task *task, int status);
 int kvt__op_object(const struct kvt__store *store, const struct kvt_op *op,
                    struct kvt__object *object, struct kvt__space *space);
 
+/* Take what stands under a key out of a level's index. */
+void kvt__level_forget(struct kvt__level *level, const struct kvt__object *object);
+
 void kvt__op_tell(struct kvt_op *op, const struct kvt__found *found);
 
 /* Whether no tier needs a thread that waits, or memory of its own. */

@@ -23,25 +23,6 @@ describe(const struct kvt__store_req *req, char *key, size_t size,
 
 /* ---------------------------------------------------------------- level after level */
 
-/* Ask the level's tier, and wait. */
-static int
-ask(struct kvt__store_req *req, struct kvt__level *level,
-    const struct kvt__object *object)
-{
-    const struct kvt__tier_ops *ops = level->tier->ops;
-    struct kvt__tier_op *op = &req->tier_op;
-
-    op->found = (struct kvt__found){ 0 };
-    switch (req->op) {
-    case KVT__STORE_PUT:
-        return ops->put(level->tier, object, &req->slot, req->crc);
-    case KVT__STORE_GET:
-        return ops->get(level->tier, object, &req->slot, &op->found);
-    default:
-        return ops->probe(level->tier, object, &op->found);
-    }
-}
-
 static enum kvt__prio
 prio_of(const struct kvt__store_req *req)
 {
@@ -56,10 +37,8 @@ prio_of(const struct kvt__store_req *req)
 
 static void was_answered(struct kvt__tier_op *op, int err);
 
-/* Ask it; was_answered() goes on. */
 static void
-start(struct kvt__store_req *req, struct kvt__level *level,
-      const struct kvt__object *object)
+prepare(struct kvt__store_req *req, const struct kvt__object *object)
 {
     static const enum kvt__tier_what whats[] = {
         [KVT__STORE_PUT] = KVT__TIER_PUT,
@@ -71,6 +50,34 @@ start(struct kvt__store_req *req, struct kvt__level *level,
         .what = whats[req->op], .prio = prio_of(req), .object = object,
         .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc,
         .done = was_answered };
+}
+
+/* Ask the level's tier, and wait. */
+static int
+ask(struct kvt__store_req *req, struct kvt__level *level,
+    const struct kvt__object *object)
+{
+    const struct kvt__tier_ops *ops = level->tier->ops;
+
+    prepare(req, object);
+    if (ops->start)
+        return kvt__tier_wait(level->tier, &req->tier_op);
+    switch (req->op) {
+    case KVT__STORE_PUT:
+        return ops->put(level->tier, object, &req->slot, req->crc);
+    case KVT__STORE_GET:
+        return ops->get(level->tier, object, &req->slot, &req->tier_op.found);
+    default:
+        return ops->probe(level->tier, object, &req->tier_op.found);
+    }
+}
+
+/* Ask it; was_answered() goes on. */
+static void
+start(struct kvt__store_req *req, struct kvt__level *level,
+      const struct kvt__object *object)
+{
+    prepare(req, object);
     kvt__exec_expect(req->store->exec);
     level->tier->ops->start(level->tier, &req->tier_op);
 }

@@ -48,6 +48,14 @@ echo short | run put "$key" -
 ends 0 get "$key" "$temp/back"
 [ "$(cat "$temp/back")" = short ]
 
+# several at once: all are done, one of them is there
+writers=
+for n in 1 2 3 4 5 6; do
+    echo "writer $n" | run put "$key" - & writers="$writers $!"
+done
+for pid in $writers; do wait "$pid"; done
+run get "$key" - | grep -q '^writer [1-6]$'
+
 # damage
 run put "$key" "$temp/in"
 file=$(find "$temp/store" -name '*.data')
