@@ -88,7 +88,8 @@ clocks_differ(const struct s3_call *call)
     return call->date_s && llabs((long long)(call->date_s - now)) > SKEW_S;
 }
 
-/* A refusal whose reason is not told, as to HEAD. */
+/* A refusal whose reason is not told, as to HEAD.  When keys expire the store knows
+ * better: what it tells of that is rounded. */
 static enum s3_verdict
 why_refused(const struct s3_call *call)
 {
@@ -96,7 +97,7 @@ why_refused(const struct s3_call *call)
 
     if (clocks_differ(call) && !call->set_clock)
         return S3_OTHER_CLOCK;
-    if (call->keys && call->keys->expires_s <= now)
+    if (call->keys && call->keys->expires_s - KVT__S3_LAST_S <= now)
         return S3_OTHER_KEYS;
     return S3_FAILED;
 }
@@ -237,6 +238,8 @@ advice(const struct s3_call *call, int err)
     if (err == -EACCES && (!strcmp(call->method, "DELETE") ||
                            (call->n_query && !strcmp(call->query[0].name, "delete"))))
         return " The keys need s3:DeleteObject.";
+    if (err == -EACCES && !strcmp(call->method, "HEAD"))
+        return " The keys are wrong, or lack s3:GetObject or s3:ListBucket.";
     if (err == -EACCES)
         return " The keys need s3:GetObject, s3:PutObject and s3:ListBucket.";
     return "";
@@ -266,11 +269,10 @@ kvt__s3_tell(const struct s3_call *call, int err)
                         call->name ? call->name : a->bucket_path, a->host, tries,
                         without_stop(call->http.why), call->http.why);
     else
-        (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s%s%.*s.%s", status,
+        (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s.%s%s%s", status,
                         *e->code ? " " : "", e->code,
                         *call->request_id ? ", request " : "", call->request_id,
                         call->method, call->name ? call->name : a->bucket_path, a->host,
-                        tries, *e->message ? ": " : "", without_stop(e->message),
-                        e->message,
-                        advice(call, err));
+                        tries, advice(call, err), *e->message ? " The store says: " : "",
+                        e->message);
 }

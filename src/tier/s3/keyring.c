@@ -16,7 +16,6 @@
 
 #define BASE_EARLY_S 300   /* before keys expire, others are asked for */
 #define SESSION_EARLY_S 60
-#define LAST_S 5           /* before they expire they are not used any more */
 #define AGAIN_NS (2 * KVT__NS_PER_S) /* after a failure */
 #define SESSION_BYTES 16384
 
@@ -39,7 +38,8 @@ plan(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refre
         return;
     }
     *refresh = keys->expires_s - (early < life / 3 ? early : life / 3);
-    *usable = keys->expires_s - (LAST_S < life / 10 ? LAST_S : life / 10);
+    *usable = keys->expires_s - (KVT__S3_LAST_S < life / 10 ? KVT__S3_LAST_S
+                                                              : life / 10);
 }
 
 /* ------------------------------------------------------------------------ sessions */

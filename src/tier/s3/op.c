@@ -42,7 +42,8 @@ new_op(struct s3_tier *t, struct kvt__tier_op *op, int *err)
     o->tier = t;
     o->op = op;
     o->id = op->object->id;
-    o->by_key = op->object->id_of_key || op->object->is_name;
+    o->by_key = op->object->id_of_key || op->object->is_name ||
+                op->what == KVT__TIER_REMOVE; /* an index tells no more than a listing */
     memcpy(o->name, encoded, (size_t)n + 1);
     find_model(op->object, o);
     return o;

@@ -29,6 +29,8 @@ struct s3_where {
 
 /* ------------------------------------------------------------------ keyring.c */
 
+#define KVT__S3_LAST_S 5 /* before keys expire they are not used any more */
+
 /* The keys to sign with, and who waits for some. */
 struct s3_keyring {
     pthread_mutex_t lock;
