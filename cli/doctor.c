@@ -114,15 +114,17 @@ wants_storage(const struct kvt_config *config)
            (is_set(config, "local_disk") && number(config, "max_local_disk_size") > 0);
 }
 
-/* Put, get, compare, remove a chunk of our own. */
-static int
-try_store(struct kvt_store *store, char *why, size_t size)
+/* Put, get, compare, remove a chunk of our own.  *done: what of that worked. */
+static enum verdict
+try_store(struct kvt_store *store, const char **done, char *why, size_t size)
 {
     struct kvt_op op = KVT_INIT(struct kvt_op);
     unsigned char *sent = malloc(PROBE_BYTES), *got = malloc(PROBE_BYTES);
     char key[64];
+    enum verdict verdict = OK;
     int status = -ENOMEM;
 
+    *done = "not stored";
     snprintf(key, sizeof key, "kvtier-doctor@1@0@%lx@uint8", (unsigned long)getpid());
     for (size_t i = 0; sent && i < PROBE_BYTES; i++)
         sent[i] = (unsigned char)(i * 31 + i / 997);
@@ -134,6 +136,7 @@ try_store(struct kvt_store *store, char *why, size_t size)
         status = kvt_store_run(store, &op);
     }
     if (!status) {
+        *done = "stored, but not read back";
         op.kind = KVT_OP_GET;
         op.buf = got;
         status = kvt_store_run(store, &op);
@@ -143,11 +146,15 @@ try_store(struct kvt_store *store, char *why, size_t size)
     snprintf(why, size, "%s", op.why[0] ? op.why : strerror(-status));
     if (sent && got) {
         op.kind = KVT_OP_DELETE;
-        (void)kvt_store_run(store, &op);
+        if (kvt_store_run(store, &op) && !status) {
+            *done = "stored and read back, but not removed";
+            snprintf(why, size, "%s", op.why);
+            verdict = WARN; /* who only stores and loads needs no right to delete */
+        }
     }
     free(sent);
     free(got);
-    return status;
+    return status ? BAD : verdict;
 }
 
 static void
@@ -156,6 +163,8 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
     struct kvt_tier_info t = KVT_INIT(struct kvt_tier_info);
     struct kvt_store *store;
     char why[320], used[24], limit[24];
+    enum verdict verdict;
+    const char *done;
 
     if (is_set(config, "local_cpu") && !wants_storage(config)) {
         say(f, OK, "tiers", "host memory only (local_cpu): what is there ends with the "
@@ -174,8 +183,9 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
             say(f, BAD, t.tier, "%s: the index cannot be shared: a scheduler does not see "
                 "what its workers store; look at the message above", t.url);
     }
-    if (try_store(store, why, sizeof why))
-        say(f, BAD, "store", "a chunk of 1 MiB was not stored and read back: %s", why);
+    verdict = try_store(store, &done, why, sizeof why);
+    if (verdict != OK)
+        say(f, verdict, "store", "a chunk of 1 MiB was %s: %s", done, why);
     else
         say(f, OK, "store", "a chunk of 1 MiB was stored, read back and removed");
     kvt_store_close(store);
