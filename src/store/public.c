@@ -116,7 +116,6 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
     return err;
 }
 
-/* Forget what every level knows of the object and remove it.  0: one had it. */
 void
 kvt__level_forget(struct kvt__level *level, const struct kvt__object *object)
 {
@@ -144,6 +143,7 @@ delete_from(struct kvt__level *level, const struct kvt__object *object)
     return err == -ENOENT ? 0 : err;
 }
 
+/* Forget what every level knows of the object and remove it.  0: one had it. */
 static int
 run_delete(struct kvt__store *store, const struct kvt__object *object)
 {
