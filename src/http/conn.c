@@ -119,9 +119,10 @@ on_time(struct kvt__http_time *time)
 {
     struct kvt__http_conn *conn = (struct kvt__http_conn *)time;
 
-    /* With a low-water mark bytes may lie there that nobody told of. */
-    if (conn->lowat > 1)
-        kvt__http_conn_run(conn);
+    /* Bytes may lie there that nobody told of: below the low-water mark, or because this
+     * thread could not run for a while. */
+    conn->readable = true;
+    kvt__http_conn_run(conn);
     if (conn->state == KVT__HTTP_CLOSED)
         return;
     if (kvt__now_ns() >= kvt__http_due_ns(conn)) {

@@ -289,6 +289,45 @@ a_slow_sender_is_not_waited_for(void **state)
 }
 
 static void
+play_while_the_client_is_held(struct peer *p)
+{
+    peer_head(p);
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n");
+    peer_send_pattern(p, 0, 1000);
+    sem_wait(&p->script->came);
+    peer_send_pattern(p, 1000, 1000);
+    clock_ahead_s += 11;
+    sem_post(&p->script->go);
+    peer_gone(p);
+}
+
+static void
+received_and_hold(struct kvt__http_request *req, size_t at, size_t n)
+{
+    struct ask *ask = req->user;
+
+    ask->next_at = at + n;
+    if (ask->next_at != 1000)
+        return;
+    sem_post(&server.came);
+    sem_wait(&server.go);
+}
+
+static void
+what_came_while_the_client_could_not_run_counts(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    begin(PLAYS(play_while_the_client_is_held));
+    ask_init(&ask, origin, "GET", "/x", into, BIG);
+    ask.req.received = received_and_hold;
+    assert_int_equal(ask_run(http, &ask), 0);
+    assert_pattern(into, 2000);
+    end();
+}
+
+static void
 play_hello(struct peer *p)
 {
     peer_serve(p, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
@@ -328,6 +367,7 @@ main(void)
         cmocka_unit_test(a_deadline_ends_the_handshake),
         cmocka_unit_test(silence_ends_a_request),
         cmocka_unit_test(a_slow_sender_is_not_waited_for),
+        cmocka_unit_test(what_came_while_the_client_could_not_run_counts),
         cmocka_unit_test(unused_connections_are_closed_after_a_while),
     };
 
