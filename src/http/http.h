@@ -91,6 +91,8 @@ struct kvt__http_request {
      * line.  Called for each connection it is sent on, just before.  Its length, or
      * -errno with a sentence, which ends the request. */
     int (*write_head)(struct kvt__http_request *req, char *out, size_t room);
+    /* Asked when it is to be sent on a second connection.  NULL: it may. */
+    bool (*may_hedge)(struct kvt__http_request *req);
     /* The answer's head is there (never 1xx), no byte of its body yet.  Sets into and
      * room: where the body goes.  Not 0: -errno with a sentence, which ends the request;
      * so does a body that is longer than room (-EMSGSIZE). */

@@ -191,6 +191,12 @@ end(struct s3_call *call, int err)
 
 static void was_done(struct kvt__http_request *http);
 
+static bool
+may_hedge(struct kvt__http_request *http)
+{
+    return kvt__s3_may_hedge(&from(http)->tier->pace);
+}
+
 /* Send it, at a time from now. */
 static void
 send(struct s3_call *call, int64_t in_ns)
@@ -212,7 +218,8 @@ send(struct s3_call *call, int64_t in_ns)
         .expect_continue = call->body_bytes > KVT__S3_BODY_MAX &&
                            atomic_load(&t->careful),
         .is_head = !strcmp(call->method, "HEAD"),
-        .write_head = write_head, .answer = answered, .received = received,
+        .write_head = write_head, .may_hedge = may_hedge, .answer = answered,
+        .received = received,
         .done = was_done };
     kvt__s3_count(t, KVT__N_s3_requests);
     if (call->n_attempts > 1)

@@ -154,26 +154,26 @@ kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call)
         pace->tokens += GAIN;
     if (call->stores && pace->stores_limit < pace->stores_most)
         pace->stores_limit += 1 / pace->stores_limit;
-    if (call->hedged) {
-        int64_t took = call->http.first_byte_ns - call->http.sent_ns;
-
-        note_first_byte(pace, (double)took);
-        if (call->http.hedge_ns && (call->http.hedged || took >= call->http.hedge_ns))
-            pace->n_hedges++;
-    }
+    if (call->hedged)
+        note_first_byte(pace, (double)(call->http.first_byte_ns - call->http.sent_ns));
     pthread_mutex_unlock(&pace->lock);
 }
 
 int64_t
 kvt__s3_hedge_ns(struct s3_pace *pace)
 {
-    int64_t after = 0;
-
     pthread_mutex_lock(&pace->lock);
-    if (pace->n_hedges * HEDGE_SHARE <= pace->n_reads) {
-        after = (int64_t)(pace->first_byte_ns + 8 * pace->deviation_ns);
-        after = after > MIN_HEDGE_NS ? after : MIN_HEDGE_NS;
-    }
+    int64_t after = (int64_t)(pace->first_byte_ns + 8 * pace->deviation_ns);
     pthread_mutex_unlock(&pace->lock);
-    return after;
+    return after > MIN_HEDGE_NS ? after : MIN_HEDGE_NS;
+}
+
+bool
+kvt__s3_may_hedge(struct s3_pace *pace)
+{
+    pthread_mutex_lock(&pace->lock);
+    bool may = (pace->n_hedges + 1) * HEDGE_SHARE <= pace->n_reads;
+    pace->n_hedges += may;
+    pthread_mutex_unlock(&pace->lock);
+    return may;
 }

@@ -91,8 +91,10 @@ struct s3_call *kvt__s3_stored(struct s3_pace *pace);
 void kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call);
 void kvt__s3_slow_down(struct s3_pace *pace);
 
-/* After how long a read is to be asked for on a second connection; 0: never. */
+/* After how long without an answer a read is to be asked for on a second connection, and
+ * whether this one may. */
 int64_t kvt__s3_hedge_ns(struct s3_pace *pace);
+bool kvt__s3_may_hedge(struct s3_pace *pace);
 
 /* ------------------------------------------------------------------ damaged.c */
 
