@@ -187,11 +187,26 @@ s3_forget(const struct s3_server *s)
     s3_tell(s, "DELETE", "/stats", "");
 }
 
+/* /stats when all requests have a status, or soon: an answer is here before the server
+ * has noted it. */
+static inline json_t *
+s3_stats(const struct s3_server *s)
+{
+    json_t *stats = s3_ask(s, "GET", "/stats", "");
+
+    for (int i = 0; i < 100 && json_object_get(json_object_get(stats, "statuses"), "0"); i++) {
+        json_decref(stats);
+        usleep(2000);
+        stats = s3_ask(s, "GET", "/stats", "");
+    }
+    return stats;
+}
+
 /* A number of /stats: statuses 503, operations GetObject, connections opened... */
 static inline unsigned
 s3_count(const struct s3_server *s, const char *group, const char *name)
 {
-    json_t *stats = s3_ask(s, "GET", "/stats", "");
+    json_t *stats = s3_stats(s);
     json_t *of = json_object_get(stats, group);
     unsigned n = (unsigned)json_integer_value(name ? json_object_get(of, name) : of);
 
@@ -228,6 +243,23 @@ s3_header(const struct s3_server *s, const char *operation, const char *name)
     }
     json_decref(stats);
     return value;
+}
+
+/* How many objects an operation was about: reads that are late may be sent twice. */
+static inline unsigned
+s3_n_objects(const struct s3_server *s, const char *operation)
+{
+    json_t *stats = s3_ask(s, "GET", "/stats", ""), *request, *keys = json_object();
+    size_t i;
+
+    json_array_foreach(json_object_get(stats, "requests"), i, request)
+        if (!strcmp(json_string_value(json_object_get(request, "operation")), operation))
+            json_object_set(keys, json_string_value(json_object_get(request, "key")),
+                            json_object_get(request, "key"));
+    unsigned n = (unsigned)json_object_size(keys);
+    json_decref(keys);
+    json_decref(stats);
+    return n;
 }
 
 /* The key of the nth request with that operation, from 0. */

@@ -97,9 +97,9 @@ teardown(void **state)
 }
 
 static unsigned
-n_requests(const char *operation)
+n_objects(const char *operation)
 {
-    return s3_count(&server, "operations", operation);
+    return s3_n_objects(&server, operation);
 }
 
 /* By an engine of another host, as it were. */
@@ -126,8 +126,8 @@ what_another_host_stores_is_found_and_loaded(void **state)
     assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit), -EAGAIN);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
     /* Whatever is promised lies in memory, verified. */
-    assert_int_equal(n_requests("HeadObject"), N_CHUNKS);
-    assert_int_equal(n_requests("GetObject"), N_CHUNKS);
+    assert_int_equal(n_objects("HeadObject"), N_CHUNKS);
+    assert_int_equal(n_objects("GetObject"), N_CHUNKS);
     assert_int_equal(counter(f, "prefetch_chunks"), N_CHUNKS);
     kvt_engine_release(f->engine, seq);
     kvt_seq_free(seq);
@@ -135,7 +135,7 @@ what_another_host_stores_is_found_and_loaded(void **state)
     assert_int_equal(got.promised, N_CHUNKS);
     assert_int_equal(got.loaded, N_CHUNKS);
     assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
-    assert_int_equal(n_requests("GetObject"), N_CHUNKS);
+    assert_int_equal(n_objects("GetObject"), N_CHUNKS);
 }
 
 static void
@@ -148,7 +148,7 @@ without_memory_it_is_loaded_from_the_bucket(void **state)
     struct outcome got = load_prompt(f);
     assert_int_equal(got.promised, N_CHUNKS);
     assert_int_equal(got.loaded, N_CHUNKS);
-    assert_int_equal(n_requests("GetObject"), N_CHUNKS);
+    assert_int_equal(n_objects("GetObject"), N_CHUNKS);
 }
 
 /* What is asked for is known from then on, and to other processes too. */
@@ -164,9 +164,9 @@ what_was_found_once_is_not_asked_for_again(void **state)
     s3_forget(&server);
     open_at(f, "127.0.0.1", "false");
     assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
-    assert_int_equal(n_requests("HeadObject"), 0);
+    assert_int_equal(n_objects("HeadObject"), 0);
     write_chunks(f, 0, N_CHUNKS);
-    assert_int_equal(n_requests("PutObject"), 0);
+    assert_int_equal(n_objects("PutObject"), 0);
     assert_int_equal(counter(f, "store_known"), N_CHUNKS);
 }
 
@@ -177,8 +177,8 @@ a_prompt_that_nobody_stored_is_hardly_asked_for(void **state)
 
     open_at(f, "127.0.0.1", "true");
     assert_int_equal(load_prompt(f).promised, 0);
-    assert_int_equal(n_requests("HeadObject"), 2);
-    assert_int_equal(n_requests("GetObject"), 0);
+    assert_int_equal(n_objects("HeadObject"), 2);
+    assert_int_equal(n_objects("GetObject"), 0);
 }
 
 static void
@@ -189,8 +189,8 @@ asking_stops_at_the_first_miss(void **state)
     store_elsewhere(f, 1);
     open_at(f, "127.0.0.1", "true");
     assert_int_equal(load_prompt(f).loaded, 1);
-    assert_in_range(n_requests("HeadObject"), 2, 5);
-    assert_int_equal(n_requests("GetObject"), 1);
+    assert_in_range(n_objects("HeadObject"), 2, 5);
+    assert_int_equal(n_objects("GetObject"), 1);
 }
 
 static void
@@ -292,7 +292,7 @@ what_lies_in_memory_stays_a_hit(void **state)
     delete_elsewhere(N_CHUNKS);
     s3_forget(&server);
     assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
-    assert_int_equal(n_requests("GetObject"), 0);
+    assert_int_equal(n_objects("GetObject"), 0);
 }
 
 /* As in all of LMCache's examples. */
@@ -334,7 +334,7 @@ what_stays_damaged_is_not_promised_but_stored_again(void **state)
         assert_int_equal(got.loaded, got.promised);
         s3_no_faults(&server);
         write_chunks(f, 0, N_CHUNKS);
-        assert_int_equal(n_requests("PutObject"), 1);
+        assert_int_equal(n_objects("PutObject"), 1);
         close_engine(f);
         open_at(f, "127.0.0.1", "true");
         assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
@@ -385,7 +385,7 @@ an_outage_costs_hits_and_no_more(void **state)
     set_tokens(f, 1);
     store_chunks(f, 0, N_CHUNKS); /* it is left alone for a while */
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
-    assert_int_equal(n_requests("PutObject"), 0);
+    assert_int_equal(n_objects("PutObject"), 0);
 }
 
 static void
