@@ -34,11 +34,17 @@ e2e: all
 lmcache: all
 	python3 tests/lmcache/run.py
 
+s3: all
+	python3 tests/s3/run.py
+
+soak: all
+	python3 tests/soak/run.py
+
 install: all
 	meson install -C $(BUILD)
 
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-vllm demo test test-aarch64 vllm-versions e2e lmcache install \
-    clean
+.PHONY: all bench bench-vllm demo test test-aarch64 vllm-versions e2e lmcache s3 soak \
+    install clean
