@@ -219,7 +219,8 @@ choose_way(struct kvt__http_origin *o)
 static struct kvt__http_origin *
 new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *host)
 {
-    struct kvt__http_origin *o = calloc(1, sizeof *o);
+    struct kvt__http_origin *o = calloc(1, sizeof *o +
+                                               http->n_threads * sizeof *o->sessions);
 
     if (!o) {
         free(host);

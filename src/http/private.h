@@ -56,7 +56,6 @@ struct kvt__http_origin {
     bool tls;
 
     const struct kvt__http_proxy *proxy; /* NULL: none between */
-    SSL_SESSION *session; /* to be resumed; under http->lock */
     char *connect_name;  /* what is connected to */
     char *connect_label; /* for messages */
     uint16_t connect_port;
@@ -70,6 +69,8 @@ struct kvt__http_origin {
     bool looking;
     char dns_why[160];    /* of the last one, if it failed */
     struct kvt__http_origin *next_lookup;
+
+    SSL_SESSION *sessions[]; /* to be resumed: each thread's own; NULL: none yet */
 };
 
 /* ------------------------------------------------------------- connections */
@@ -227,7 +228,7 @@ struct kvt__http {
     bool no_verify;
     char *ca_file, *no_proxy; /* NULL: none */
     struct kvt__http_proxy http_proxy, https_proxy;
-    pthread_mutex_t lock; /* of the list of origins, of their sessions, of tls */
+    pthread_mutex_t lock; /* of the list of origins and of tls */
     struct kvt__http_origin *origins;
     SSL_CTX *tls; /* once an origin wanted it */
 

@@ -58,18 +58,20 @@ prefer_aes_128(SSL_CTX *ctx)
         SSL_CTX_set_ciphersuites(ctx, list);
 }
 
-/* The newest ticket is for the next connection to the same origin. */
+static SSL_SESSION **
+session_of(const struct kvt__http_conn *conn)
+{
+    return &conn->origin->sessions[conn->thread - conn->origin->http->threads];
+}
+
+/* The newest ticket is for the thread's next connection to the same origin. */
 static int
 keep_session(SSL *ssl, SSL_SESSION *session)
 {
-    const struct kvt__http_conn *conn = SSL_get_app_data(ssl);
-    struct kvt__http_origin *o = conn->origin;
+    SSL_SESSION **kept = session_of(SSL_get_app_data(ssl));
 
-    pthread_mutex_lock(&o->http->lock);
-    SSL_SESSION *old = o->session;
-    o->session = session;
-    pthread_mutex_unlock(&o->http->lock);
-    SSL_SESSION_free(old);
+    SSL_SESSION_free(*kept);
+    *kept = session;
     return 1;
 }
 
@@ -125,7 +127,8 @@ void
 kvt__http_tls_close(struct kvt__http *http)
 {
     for (struct kvt__http_origin *o = http->origins; o; o = o->next)
-        SSL_SESSION_free(o->session);
+        for (unsigned i = 0; i < http->n_threads; i++)
+            SSL_SESSION_free(o->sessions[i]);
     SSL_CTX_free(http->tls);
 }
 
@@ -213,10 +216,8 @@ kvt__http_tls_begin(struct kvt__http_conn *conn)
         !name_peer(conn->ssl, o->host))
         return kvt__fail(ENOMEM, "TLS with %s: %s.", o->label, complaint());
     SSL_set_app_data(conn->ssl, conn);
-    pthread_mutex_lock(&o->http->lock);
-    if (o->session)
-        SSL_set_session(conn->ssl, o->session);
-    pthread_mutex_unlock(&o->http->lock);
+    if (*session_of(conn))
+        SSL_set_session(conn->ssl, *session_of(conn));
     SSL_set_connect_state(conn->ssl);
     return 1;
 }
