@@ -110,11 +110,12 @@ copy_params(struct kvt__http *http, const struct kvt__http_params *params)
 int
 kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out)
 {
-    unsigned n = params->n_threads, started = 0;
+    unsigned most = params->max_requests, started = 0;
+    unsigned n = params->n_threads < most ? params->n_threads : most;
     struct kvt__http *http;
     int err = 0;
 
-    assert(n && params->max_requests);
+    assert(n);
     http = calloc(1, sizeof *http + n * sizeof http->threads[0]);
     if (!http)
         return kvt__fail(ENOMEM, "an HTTP client with %u threads", n);
@@ -122,9 +123,9 @@ kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out)
     pthread_mutex_init(&http->dns_lock, NULL);
     pthread_cond_init(&http->dns_work, NULL);
     http->n_threads = n;
-    http->max_per_thread = (params->max_requests - 1) / n + 1;
     for (unsigned i = 0; i < n; i++) {
         http->threads[i].http = http;
+        http->threads[i].max = most / n + (i < most % n);
         http->threads[i].epoll = http->threads[i].event = -1;
         pthread_mutex_init(&http->threads[i].lock, NULL);
     }

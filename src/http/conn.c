@@ -277,7 +277,7 @@ take_idle(struct kvt__http_thread *t, const struct kvt__http_origin *origin)
 static void
 make_place(struct kvt__http_thread *t)
 {
-    while (t->n_conns >= t->http->max_per_thread) {
+    while (t->n_conns >= t->max) {
         struct kvt__http_conn *victim = t->idle.last;
 
         for (struct kvt__http_conn *c = t->busy.first; c && !victim; c = c->next)
@@ -345,7 +345,7 @@ kvt__http_conn_release(struct kvt__http_conn *conn)
     kvt__http_set_lowat(conn, 0);
     if (conn->ssl)
         kvt__http_tls_rest(conn, true);
-    if (!conn->keep || t->n_conns > t->http->max_per_thread ||
+    if (!conn->keep || t->n_conns > t->max ||
         (conn->ssl && !kvt__http_conn_quiet(conn))) { /* gives its buffers back */
         kvt__http_conn_close(conn);
         return;

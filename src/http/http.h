@@ -22,7 +22,7 @@ struct kvt__http;        /* a client: threads, connections */
 struct kvt__http_origin; /* scheme, host and port; lives as long as its client */
 
 struct kvt__http_params {
-    unsigned n_threads;
+    unsigned n_threads;    /* at most; no more than max_requests */
     unsigned max_requests; /* under way at a time, the others queue by priority; never
                             * more connections either, but for hedges */
     bool no_verify;        /* of certificates */

@@ -211,7 +211,7 @@ struct kvt__http_thread {
     struct kvt__http_list waiting; /* for their time */
     struct kvt__http_list queues[KVT__N_PRIOS];
     struct kvt__http_list under_way;
-    unsigned n_under_way;
+    unsigned n_under_way, max;
     struct kvt__http_conns busy, idle, dead; /* idle: the one used last first */
     unsigned n_conns;                        /* busy and idle */
     unsigned n_resolving;
@@ -224,7 +224,7 @@ struct kvt__http_thread {
 };
 
 struct kvt__http {
-    unsigned n_threads, max_per_thread;
+    unsigned n_threads;
     bool no_verify;
     char *ca_file, *no_proxy; /* NULL: none */
     struct kvt__http_proxy http_proxy, https_proxy;

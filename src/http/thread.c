@@ -86,7 +86,7 @@ static void
 serve_queues(struct kvt__http_thread *t)
 {
     for (int i = 0; i < KVT__N_PRIOS; i++)
-        while (t->queues[i].first && t->n_under_way < t->http->max_per_thread)
+        while (t->queues[i].first && t->n_under_way < t->max)
             kvt__http_start(t, t->queues[i].first);
 }
 

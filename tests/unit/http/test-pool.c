@@ -114,7 +114,7 @@ there_are_never_more_connections_than_allowed(void **state)
 
     (void)state;
     assert_non_null(asks);
-    begin(PLAYS(play_404), 2, LIMIT);
+    begin(PLAYS(play_404), 3, LIMIT);
     script_start(&other, PLAYS(play_404), NULL);
     second = origin_of(http, &other);
     for (int i = 0; i < MANY; i++) {
