@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The s3 family: objects of 32 MiB from and to a server on another core, beside a bare
- * loop over as many sockets; and looking for 1,000 objects, and memory.
+ * loop over as many sockets.
  *
  * Requests are signed.  What is read is verified against the checksum that the server
  * tells, what is stored goes out with one; the bare loop does neither.  Both use the same
@@ -188,5 +188,3 @@ bench_s3_get_rate(const struct bench *bench, struct bench_result *out)
 {
     return run(bench, "s3.get.rate", BENCH_GET, false, true, out);
 }
-int bench_s3_head(const struct bench *bench, struct bench_result *out){(void)bench;(void)out;return BENCH_LEFT_OUT;}
-int bench_s3_memory(const struct bench *bench, struct bench_result *out){(void)bench;(void)out;return BENCH_LEFT_OUT;}

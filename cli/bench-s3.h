@@ -91,12 +91,13 @@ struct bench_s3 {
 
     struct bench_server server;
     struct kvt_store *store;
+    char index_dir[4096];   /* of the store, below /var/tmp */
     unsigned char *memory;  /* object_bytes for each slot */
     struct kvt_op *ops;
     char (*keys)[32];
     size_t n_started, n_done;
-    void (*watch)(struct bench_s3 *r); /* called now and then during a run; or NULL */
-    size_t baseline_kib, most_kib;     /* for watch */
+    void (*watch)(struct bench_s3 *r); /* called every 2 ms during a run; or NULL */
+    size_t most_kib;        /* watch's */
 };
 
 /* Start the server and map the buffers; then open the store.  0, BENCH_LEFT_OUT or an

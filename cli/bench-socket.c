@@ -256,11 +256,10 @@ bench_socket_run(struct bench_socket *s, size_t n, struct bench_cost *out)
 static int
 connect_tls(struct bench_socket *s, struct bench_socket_conn *c)
 {
+    SSL_CTX_set_default_read_buffer_len(s->context, s->read_buffer);
     c->ssl = SSL_new(s->context);
     if (!c->ssl || SSL_set_fd(c->ssl, c->fd) != 1 || SSL_connect(c->ssl) != 1)
         return fail("TLS with the server", 0);
-    if (s->read_buffer)
-        SSL_set_default_read_buffer_len(c->ssl, s->read_buffer);
     return 0;
 }
 
@@ -355,32 +354,49 @@ bench_socket_close(struct bench_socket *s)
 
 /* ------------------------------------------------------------------------ shapes */
 
+/* What a try takes: CPU or time. */
+static int
+try_shape(struct bench_socket *s, size_t n, bool by_cpu, double *out)
+{
+    struct bench_cost cost;
+    int code = s->tls ? connect_all(s) : 0;
+
+    if (!code)
+        code = bench_socket_run(s, n, &cost);
+    *out = by_cpu ? cost.cpu : cost.seconds;
+    return code;
+}
+
 int
 bench_socket_tune(struct bench_socket *s, size_t n, bool by_cpu)
 {
-    static const size_t buffers[] = { (size_t)128 << 10, (size_t)256 << 10 };
-    static const int lowats[] = { 0, 1 << 20 };
-    enum { N_SHAPES = 2, N_TRIES = 5 };
-    double costs[N_SHAPES][N_TRIES];
-    struct bench_cost cost;
-    int best;
+    static const struct {
+        int lowat;          /* plain */
+        size_t read_buffer; /* TLS */
+    } shapes[] = {
+        { 0, (size_t)16 << 10 },       { 1 << 20, (size_t)32 << 10 },
+        { 512 << 10, (size_t)64 << 10 }, { 256 << 10, (size_t)128 << 10 },
+        { 128 << 10, (size_t)256 << 10 },
+    };
+    enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_TRIES = 3 };
+    double costs[N_SHAPES][N_TRIES], least = 0;
+    size_t best = 0;
+    int code = 0;
 
-    if (s->kind != BENCH_GET)
-        return bench_socket_run(s, n, &cost);
-    for (int i = 0; i < N_SHAPES * N_TRIES; i++) {
-        if (s->tls)
-            s->read_buffer = buffers[i % N_SHAPES];
-        else
-            s->lowat = lowats[i % N_SHAPES];
-        int code = s->tls ? connect_all(s) : 0;
-        if (!code)
-            code = bench_socket_run(s, n, &cost);
-        if (code)
-            return code;
-        costs[i % N_SHAPES][i / N_SHAPES] = by_cpu ? cost.cpu : cost.seconds;
+    for (size_t i = 0; s->kind == BENCH_GET && !code && i < N_SHAPES * N_TRIES; i++) {
+        s->lowat = s->tls ? 0 : shapes[i % N_SHAPES].lowat;
+        s->read_buffer = s->tls ? shapes[i % N_SHAPES].read_buffer : 0;
+        code = try_shape(s, n, by_cpu, &costs[i % N_SHAPES][i / N_SHAPES]);
     }
-    best = bench_median(costs[1], N_TRIES) < bench_median(costs[0], N_TRIES);
-    s->lowat = s->tls ? 0 : lowats[best];
-    s->read_buffer = s->tls ? buffers[best] : 0;
+    for (size_t i = 0; s->kind == BENCH_GET && !code && i < N_SHAPES; i++) {
+        double cost = bench_median(costs[i], N_TRIES);
+
+        best = !i || cost < least ? i : best;
+        least = best == i ? cost : least;
+    }
+    if (s->kind != BENCH_GET || code)
+        return code;
+    s->lowat = s->tls ? 0 : shapes[best].lowat;
+    s->read_buffer = s->tls ? shapes[best].read_buffer : 0;
     return s->tls ? connect_all(s) : 0;
 }

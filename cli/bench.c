@@ -83,8 +83,8 @@ remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
     return remove(path);
 }
 
-static void
-remove_tree(const char *path)
+void
+bench_remove_tree(const char *path)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
         fprintf(stderr, "kvtier bench: remove %s: %s\n", path, strerror(errno));
@@ -180,7 +180,7 @@ run_case(const struct bench_case *c, const struct bench *where, bool json)
         return code;
     bench.dir = path;
     code = c->run(&bench, &result);
-    remove_tree(path);
+    bench_remove_tree(path);
     if (bench_interrupted())
         fprintf(stderr, "kvtier bench: interrupted\n");
     else if (!code && json)

@@ -36,6 +36,9 @@ struct bench_result {
 
 void bench_more(struct bench_result *result, const char *name, double value);
 
+/* A directory and all in it. */
+void bench_remove_tree(const char *path);
+
 /* Cases return 0, or an exit code or BENCH_LEFT_OUT after saying why. */
 #define BENCH_LEFT_OUT (-1)
 int bench_file_write(const struct bench *bench, struct bench_result *out);

@@ -10,12 +10,13 @@ command=bench
 cases='file.write file.read file.read.threads file.cpu engine.store_file
     cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
     lookup.builtin lookup.sha256_cbor open.index scan.warm scan.cold'
+s3_cases='s3.get s3.put s3.get.tls s3.put.tls s3.get.rate s3.head s3.memory'
 
 expect 0 --list
-for name in $cases; do
+for name in $cases $s3_cases; do
     grep -q "^$name  " out || fail "--list does not name $name"
 done
-[ "$(wc -l <out)" -eq "$(echo $cases | wc -w)" ] || fail '--list names others too'
+[ "$(wc -l <out)" -eq "$(echo $cases $s3_cases | wc -w)" ] || fail '--list names others too'
 
 expect 2 --case no.such.case
 grep -q "no case 'no.such.case'" err || fail 'the unknown case is not named'
@@ -23,6 +24,11 @@ expect 2 --nonsense
 expect 2 nonsense
 expect 3 --quick --case lookup.builtin --dir "$dir/absent"
 expect 0 --help
+
+# Those of s3 are left out where their server was not built.
+[ -x "${kvtier%/*}/tests/servers/http-sink" ] && cases="$cases $s3_cases"
+expect 3 --quick --case s3.get --server "$dir/absent"
+grep -q 'ninja -C build tests/servers/http-sink' err || fail 'what to build is not said'
 
 mkdir work
 expect 0 --quick --json --dir work # leaves the page cache alone, so that scan.cold runs

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rest of the s3 family, with 64 requests at a time: looking for objects at a server
+ * that takes its time, and memory. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "bench-s3.h"
+#include "cli.h"
+
+#define N_SLOTS 64 /* as many connections as there are by default */
+#define DELAY_MS 5
+
+/* -------------------------------------------------------------------------- heads */
+
+struct heads {
+    struct bench_s3 ours;
+    struct bench_socket bare;
+};
+
+static int
+step_ours(void *ctx, struct bench_cost *out)
+{
+    return bench_s3_run(&((struct heads *)ctx)->ours, out);
+}
+
+static int
+step_bare(void *ctx, struct bench_cost *out)
+{
+    struct heads *h = ctx;
+
+    return bench_socket_run(&h->bare, h->ours.n_objects, out);
+}
+
+/* Names that are not there, at a server of their own: how many connections it saw. */
+static int
+count_connections(const struct bench *bench, size_t n, uint64_t *n_connections)
+{
+    struct bench_s3 r = { .kind = BENCH_HEAD, .n_slots = N_SLOTS, .object_bytes = 4096,
+                          .n_objects = n, .head_delay_ms = DELAY_MS, .all_miss = true };
+    struct bench_cost cost;
+    int code = bench_s3_open(&r, bench);
+
+    if (!code)
+        code = bench_s3_open_store(&r);
+    if (!code)
+        code = bench_s3_run(&r, &cost);
+    int closed = bench_s3_close(&r, code ? NULL : n_connections);
+    return code ? code : closed;
+}
+
+/* As for the others a turn is ours and one bare; the first one, which connects, does not
+ * count. */
+static int
+measure(struct heads *h, const struct bench *bench, size_t n, struct bench_cost *costs)
+{
+    static const bench_step_fn steps[] = { step_ours, step_bare };
+    int code = bench_s3_open(&h->ours, bench);
+
+    h->bare = (struct bench_socket){
+        .server = &h->ours.server, .kind = BENCH_HEAD, .n_conns = N_SLOTS,
+        .object_bytes = h->ours.object_bytes, .buffers = h->ours.memory, .epoll = -1 };
+    if (!code)
+        code = bench_s3_open_store(&h->ours);
+    if (!code)
+        code = bench_socket_open(&h->bare);
+    for (size_t i = 0; !code && i < 2; i++)
+        code = steps[i](h, costs);
+    if (!code)
+        code = bench_alternate("s3.head", n, steps, 2, h, costs);
+    bench_socket_close(&h->bare);
+    bench_s3_close(&h->ours, NULL);
+    return code;
+}
+
+int
+bench_s3_head(const struct bench *bench, struct bench_result *out)
+{
+    double value[BENCH_ROUNDS], limit[BENCH_ROUNDS], ratio[BENCH_ROUNDS];
+    size_t n = bench->quick ? 2 : BENCH_ROUNDS, n_misses = bench->quick ? 200 : 10000;
+    struct bench_cost costs[2 * BENCH_ROUNDS];
+    struct heads h = { .ours = { .kind = BENCH_HEAD, .n_slots = N_SLOTS,
+                                 .object_bytes = 4096, .head_delay_ms = DELAY_MS,
+                                 .n_objects = bench->quick ? 100 : 1000 } };
+    uint64_t n_connections = 0;
+    int code = measure(&h, bench, n, costs);
+
+    if (!code)
+        code = count_connections(bench, n_misses, &n_connections);
+    if (code)
+        return code;
+    for (size_t i = 0; i < n; i++) {
+        value[i] = costs[i].seconds;
+        limit[i] = costs[n + i].seconds;
+        ratio[i] = value[i] / limit[i];
+    }
+    out->value = bench_median(value, n);
+    out->limit = bench_median(limit, n);
+    out->ratio = bench_median(ratio, n);
+    out->unit = "s";
+    out->threads = 1;
+    bench_more(out, "heads", (double)h.ours.n_objects);
+    bench_more(out, "in_flight", N_SLOTS);
+    bench_more(out, "delay_ms", DELAY_MS);
+    bench_more(out, "value_most", value[n - 1]);
+    bench_more(out, "misses", (double)n_misses);
+    bench_more(out, "connections_for_misses", (double)n_connections);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------- memory */
+
+static size_t
+resident_kib(void)
+{
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    if (f && fscanf(f, "%*u %lu", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * ((size_t)sysconf(_SC_PAGESIZE) >> 10);
+}
+
+static void
+watch(struct bench_s3 *r)
+{
+    size_t now = resident_kib();
+
+    if (now > r->most_kib)
+        r->most_kib = now;
+}
+
+/* MiB above what this process had with its buffers and without the store. */
+static int
+growth(const struct bench *bench, double *mib)
+{
+    struct bench_s3 r = { .kind = BENCH_GET, .tls = true, .n_slots = N_SLOTS,
+                          .object_bytes = (size_t)(bench->quick ? 1 : 4) << 20,
+                          .n_objects = bench->quick ? 64 : 640, .watch = watch };
+    struct bench_cost cost;
+    int code = bench_s3_open(&r, bench);
+    size_t before = resident_kib();
+
+    if (!code)
+        code = bench_s3_open_store(&r);
+    if (!code)
+        code = bench_s3_run(&r, &cost);
+    *mib = r.most_kib > before ? (double)(r.most_kib - before) / 1024 : 0;
+    bench_s3_close(&r, NULL);
+    return code;
+}
+
+int
+bench_s3_memory(const struct bench *bench, struct bench_result *out)
+{
+    int code = growth(bench, &out->value);
+
+    out->limit = 16 + N_SLOTS * 300.0 / 1024;
+    out->ratio = out->value / out->limit;
+    out->unit = "MiB";
+    out->threads = 1;
+    bench_more(out, "in_flight", N_SLOTS);
+    return code;
+}
