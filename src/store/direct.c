@@ -48,7 +48,7 @@ put(struct kvt__task *task)
     task->req = (struct kvt__store_req){
         .op = KVT__STORE_PUT, .space = &task->space, .id = task->object.id,
         .id_of_key = true, .hash = task->object.hash, .whole = true, .overwrite = true,
-        .slot = { op->buf, op->bytes }, .crc = kvt__crc32c(0, op->buf, op->bytes),
+        .slot = { op->buf, op->bytes }, .crc = kvt__crc32c_cold(0, op->buf, op->bytes),
         .done = was_put };
     kvt__store_submit(store, &task->req);
 }
@@ -141,7 +141,7 @@ ask(struct kvt__task *task)
     default:
         task->tier_op.what = KVT__TIER_PUT;
         task->tier_op.prio = KVT__PRIO_STORE;
-        task->tier_op.crc = kvt__crc32c(0, op->buf, op->bytes);
+        task->tier_op.crc = kvt__crc32c_cold(0, op->buf, op->bytes);
     }
     level->tier->ops->start(level->tier, &task->tier_op);
 }
