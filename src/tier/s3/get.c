@@ -33,11 +33,10 @@ take_object(struct s3_call *call, const struct kvt__http_head *head)
             : kvt__fail(EBADMSG, "%s: an object of %llu bytes cannot hold %zu of payload.",
                         o->name, (unsigned long long)bytes, op->slot.bytes);
     }
-    kvt__s3_found(o, head, bytes, &op->found);
     o->crc = 0;
     call->http.into = op->slot.payload;
     call->http.room = bytes;
-    return 0;
+    return kvt__s3_found(o, head, bytes, &op->found);
 }
 
 static void
@@ -109,8 +108,7 @@ take_head(struct s3_call *call, const struct kvt__http_head *head)
 
     if (head->content_length < 0 || is_archived(head))
         return kvt__fail(ENOENT, "%s: is archived, or of unknown length.", o->name);
-    kvt__s3_found(o, head, (uint64_t)head->content_length, &o->op->found);
-    return 0;
+    return kvt__s3_found(o, head, (uint64_t)head->content_length, &o->op->found);
 }
 
 void

@@ -42,6 +42,7 @@ new_op(struct s3_tier *t, struct kvt__tier_op *op, int *err)
     o->tier = t;
     o->op = op;
     o->id = op->object->id;
+    o->opaque = op->object->opaque;
     o->by_key = op->object->id_of_key || op->object->is_name ||
                 op->what == KVT__TIER_REMOVE; /* an index tells no more than a listing */
     memcpy(o->name, encoded, (size_t)n + 1);
@@ -142,7 +143,7 @@ read_checksum(struct s3_op *o, const struct kvt__http_head *head)
                         (uint32_t)b[2] << 8 | b[3];
 }
 
-void
+int
 kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head, uint64_t payload_bytes,
               struct kvt__found *found)
 {
@@ -154,6 +155,8 @@ kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head, uint64_t paylo
         kvt__found_from_trailer(&trailer, found);
     read_checksum(o, head);
     kvt__s3_look_for_collision(o, head);
+    return o->opaque && !found->has_id && o->op->what == KVT__TIER_GET
+        ? kvt__fail(EBADMSG, "%s: was written over by another program.", o->name) : 0;
 }
 
 void

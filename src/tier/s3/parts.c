@@ -168,12 +168,10 @@ take_range(struct s3_call *call, const struct kvt__http_head *head)
                          "payload.", o->name, o->op->slot.bytes);
     if (!is_same_object(p, head))
         return kvt__fail(EIO, "%s: was replaced while it was read.", o->name);
-    if (!p->at)
-        kvt__s3_found(o, head, o->op->slot.bytes, &o->op->found);
     p->crc = 0;
     call->http.into = o->op->slot.payload + p->at;
     call->http.room = p->bytes;
-    return 0;
+    return p->at ? 0 : kvt__s3_found(o, head, o->op->slot.bytes, &o->op->found);
 }
 
 static void

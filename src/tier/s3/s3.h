@@ -195,6 +195,7 @@ struct s3_op {
     struct s3_tier *tier;
     struct kvt__tier_op *op;
     struct kvt__id id;
+    bool opaque;
     bool by_key;             /* asked for by a key text, which a listing may have told:
                               * then '_' may stand for '/' */
     uint32_t crc;            /* GET: of what came so far */
@@ -232,9 +233,10 @@ void kvt__s3_put_parts(struct s3_op *o);
 /* Look at the object without its bytes, then call then(o, err). */
 void kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err));
 
-/* What the head of an answer tells of the object. */
-void kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head,
-                   uint64_t payload_bytes, struct kvt__found *found);
+/* What the head of an answer tells of the object.  -EBADMSG: LMCache, whose objects tell
+ * nothing, has none of that kind, so what is to be read is nobody's. */
+int kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head,
+                  uint64_t payload_bytes, struct kvt__found *found);
 
 /* Whether what was found is of another model, whose name becomes the same; said and
  * counted. */

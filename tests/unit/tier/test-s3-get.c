@@ -51,6 +51,26 @@ an_object_without_identity_is_checked_by_the_servers_checksum(void **state)
     assert_false(found.has_id);
 }
 
+/* Where LMCache has none, it is nobody's. */
+static void
+an_opaque_object_without_identity_is_damaged(void **state)
+{
+    struct kvt__found found;
+    struct chunk c;
+    bool same;
+
+    (void)state;
+    open_s3(NULL);
+    chunk_init(&c, "model", 1);
+    c.object.opaque = true;
+    assert_good(put_bytes(tier, &c.object, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, "
+             "\"do\": {\"headers\": {\"x-amz-meta-kvtier\": null}}}");
+    assert_int_equal(get_bytes(tier, &c.object, BYTES, 1, &found, &same), -EBADMSG);
+    assert_good(get_bytes(tier, &c.object, BYTES, 1, &found, &same));
+    assert_true(same);
+}
+
 /* Some text where ours would be. */
 static void
 an_identity_that_cannot_be_read_is_none(void **state)
@@ -162,6 +182,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         S3_TEST(damage_is_found_wherever_it_is),
         S3_TEST(an_object_without_identity_is_checked_by_the_servers_checksum),
+        S3_TEST(an_opaque_object_without_identity_is_damaged),
         S3_TEST(an_identity_that_cannot_be_read_is_none),
         S3_TEST(an_object_of_another_length_is_refused_before_its_first_byte),
         S3_TEST(more_bytes_than_were_said_do_no_harm),
