@@ -200,11 +200,12 @@ class Kvtier:
 class Op(_lib._Sized):
     """struct kvt_op."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("kind", ctypes.c_uint32),
-                ("key", ctypes.c_char_p), ("buf", ctypes.c_void_p),
+                ("flags", ctypes.c_uint32), ("key", ctypes.c_char_p),
+                ("buf", ctypes.c_void_p),
                 ("bytes", ctypes.c_uint64), ("user", ctypes.c_void_p),
                 ("status", ctypes.c_int), ("found", ctypes.c_uint32),
                 ("found_bytes", ctypes.c_uint64), ("tokens", ctypes.c_uint32),
-                ("id", ctypes.c_uint8 * 16), ("why", ctypes.c_char * 192)]
+                ("id", ctypes.c_uint8 * 16), ("why", ctypes.c_char * 320)]
 
 
 class Store:

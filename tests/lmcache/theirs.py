@@ -184,3 +184,14 @@ class LMCache(Backend):
 
     def list(self):
         return self.run(self.remote.connection.list())
+
+
+class LMCacheS3(LMCache):
+    """url: with the bucket in the host's name, which is all that LMCache knows."""
+
+    def __init__(self, url, geometry, **extra_config):
+        Backend.__init__(self, geometry, remote_url=url, remote_serde="naive",
+                         extra_config=dict(disable_tls=True, s3_num_io_threads=2,
+                                           s3_prefer_http2=False, save_chunk_meta=False,
+                                           **extra_config))
+        self.remote = self.backend
