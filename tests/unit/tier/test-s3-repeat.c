@@ -293,10 +293,10 @@ a_late_answer_is_asked_for_on_a_second_connection(void **state)
 {
     (void)state;
     open_s3("blocking_timeout_secs=100");
-    s3_of(tier)->pace.n_hedges = 0;
     assert_good(put(1, BYTES, 1));
     for (int i = 0; i < 25; i++) /* so that it is known what is late */
         assert_good(get(1, BYTES, 1));
+    s3_of(tier)->pace.n_hedges = 0;
     uint64_t before = counted(KVT__N_s3_hedges);
     s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"delay_ms\": 90000}}");
     assert_good(get(1, BYTES, 1));
