@@ -277,9 +277,13 @@ what_others_delete_is_not_promised(void **state)
     assert_true(got.promised < N_CHUNKS);
     assert_int_equal(got.loaded, got.promised);
     assert_int_equal(counter(f, "load_missing"), 0);
-    /* And is stored again. */
-    write_chunks(f, 0, N_CHUNKS);
-    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    /* And is stored again: each as soon as it was missed, which those behind the first
+     * may be a little later. */
+    for (int i = 0; i < 3 && got.loaded < N_CHUNKS; i++) {
+        write_chunks(f, 0, N_CHUNKS);
+        got = load_prompt(f);
+    }
+    assert_int_equal(got.loaded, N_CHUNKS);
 }
 
 static void
