@@ -266,8 +266,8 @@ hosts_that_send_to_each_other_are_given_up(void **state)
 {
     (void)state;
     s3_fault(&server, "[{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
-             "\"endpoint\": \"b.example.com\"}}, {\"count\": null, \"do\": {\"status\": 301, "
-             "\"code\": \"PermanentRedirect\", \"endpoint\": \"a.example.com\"}}]");
+             "\"endpoint\": \"b.example.com\"}}, {\"count\": null, \"do\": "
+             "{\"status\": 301, \"code\": \"PermanentRedirect\", \"endpoint\": \"a.example.com\"}}]");
     assert_fails(get(1, BYTES, 1), EIO, "301");
     assert_string_equal(proxy.hosts, "a.example.com:80 b.example.com:80 ");
 }
