@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests against real S3 servers stand on: a server, its bucket by several
 addresses, and kvtier's command line on it."""
+import atexit
 import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -15,8 +17,7 @@ from dataclasses import dataclass, field
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SERVERS = os.path.join(ROOT, "tests", "servers")
-sys.path.insert(0, SERVERS)
-sys.path.insert(0, os.path.join(ROOT, "python"))
+sys.path += [SERVERS, os.path.join(ROOT, "python")]
 
 from client import Client, path as path_of  # noqa: E402, F401
 from kvtier import _lib  # noqa: E402
@@ -107,14 +108,16 @@ class Done:
     err: str
 
 
-class Case(unittest.TestCase):
-    """A directory of its own; servers live as long as the class."""
+@functools.lru_cache(maxsize=None)
+def running(program, *arguments):
+    """A server that all tests share and that ends with them: some take long to start."""
+    server = Server(program, *arguments)
+    atexit.register(server.stop)
+    return server
 
-    @classmethod
-    def start(cls, program, *arguments):
-        server = Server(program, *arguments)
-        cls.addClassCleanup(server.stop)
-        return server
+
+class Case(unittest.TestCase):
+    """A directory of its own."""
 
     def setUp(self):
         self.addresses = []

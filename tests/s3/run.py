@@ -15,7 +15,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, HERE)
-MODULES = ["test_store", "test_credentials", "test_real"]
+MODULES = ["test_store", "test_credentials", "test_tier"]
 
 
 class Result(unittest.TextTestResult):

@@ -6,7 +6,7 @@ import time
 import unittest
 from unittest import mock
 
-from place import KEY, Case, Store, clean_environment, in_path
+from place import KEY, Case, Store, clean_environment, in_path, running
 
 LIFE_S = 4  # of keys from STS
 
@@ -14,7 +14,7 @@ LIFE_S = 4  # of keys from STS
 class Credentials(Case):
     @classmethod
     def setUpClass(cls):
-        cls.server = cls.start("seaweedfs.py", "--sts", f"{LIFE_S}s")
+        cls.server = running("seaweedfs.py", "--sts", f"{LIFE_S}s")
         cls.facts = cls.server.facts
 
     def setUp(self):
@@ -121,7 +121,7 @@ class Instance(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = cls.start("moto-server.py")
+        cls.server = running("moto-server.py")
 
     def test_keys_come_from_the_metadata_of_the_instance(self):
         endpoint = self.server.facts["endpoint"]

@@ -7,7 +7,7 @@ import subprocess
 import unittest
 
 from place import (BUCKET, KEY, KVTIER, Case, clean_environment, in_host, in_path,
-                   path_of)
+                   path_of, running)
 
 LISTED = KEY.replace("/", "_")
 ODD_KEYS = ["a b+c=d&e;f,g:h?i#j%k\"l<m>n|o^p`q{r}s[t]u@1@0@5@bfloat16",
@@ -195,7 +195,7 @@ extra_config:
 class SeaweedFS(Store, Case):
     @classmethod
     def setUpClass(cls):
-        cls.server = cls.start("seaweedfs.py", "--tls")
+        cls.server = running("seaweedfs.py", "--tls")
 
     def test_who_may_only_read_reads(self):
         reader = self.server.keys("read_access", "read_secret")
@@ -215,7 +215,7 @@ class SeaweedFS(Store, Case):
 class Rgw(Store, Case):
     @classmethod
     def setUpClass(cls):
-        cls.server = cls.start("rgw.py", "--tls")
+        cls.server = running("rgw.py", "--tls")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What of the S3 tier no command shows, at a real server, whose port is the argument:
+ * objects in parts and ranges, and several who store one object at once. */
+#include "unit/tier/s3-test.h"
+
+#define MIB ((size_t)1 << 20)
+#define STORED (11 * MIB + 5) /* in parts of the least size that stores take */
+#define RANGED (66 * MIB + 5)
+#define WRITERS 8
+
+static int
+real_setup(void **state)
+{
+    (void)state;
+    tier = NULL;
+    snprintf(server.prefix, sizeof server.prefix, "real-%ld-%u", (long)getpid(),
+             ++server.n_prefixes);
+    return 0;
+}
+
+static int
+remove_chunk(int64_t hash)
+{
+    struct chunk c;
+
+    chunk_init(&c, "model", hash);
+    return tier->ops->remove(tier, &c.object);
+}
+
+static void
+an_object_is_stored_in_parts(void **state)
+{
+    (void)state;
+    open_s3("s3_part_size=5242880");
+    s3_of(tier)->put_most = 6 * MIB;
+    assert_good(put(1, STORED, 1));
+    assert_good(get(1, STORED, 1));
+    assert_good(put(1, STORED, 1)); /* it is there */
+    assert_good(get(1, STORED, 1));
+    assert_good(remove_chunk(1));
+    assert_int_equal(get(1, STORED, 1), -ENOENT);
+}
+
+static void
+a_large_object_comes_in_ranges(void **state)
+{
+    (void)state;
+    open_s3("s3_part_size=16777216", "blocking_timeout_secs=60");
+    assert_good(put(1, RANGED, 1));
+    assert_good(get(1, RANGED, 1));
+    assert_int_equal(get(1, RANGED - 1, 1), -EBADMSG);
+    assert_good(remove_chunk(1));
+}
+
+/* ----------------------------------------------------------------- several at once */
+
+struct writer {
+    pthread_t thread;
+    struct chunk chunk;
+    int err;
+};
+
+static pthread_barrier_t together;
+
+static void *
+write_it(void *arg)
+{
+    struct writer *w = arg;
+
+    pthread_barrier_wait(&together);
+    w->err = put_bytes(tier, &w->chunk.object, MIB, w->chunk.object.id.b[0]);
+    return NULL;
+}
+
+/* Chunks of one name; all the same, or each another one (of another adapter). */
+static void
+write_at_once(bool same)
+{
+    struct writer writers[WRITERS];
+    struct kvt__found found;
+
+    pthread_barrier_init(&together, NULL, WRITERS);
+    for (unsigned i = 0; i < WRITERS; i++) {
+        chunk_init(&writers[i].chunk, "model", 7);
+        writers[i].chunk.object.id.b[0] = (uint8_t)(same ? 1 : i);
+        assert_int_equal(pthread_create(&writers[i].thread, NULL, write_it, &writers[i]), 0);
+    }
+    for (unsigned i = 0; i < WRITERS; i++) {
+        pthread_join(writers[i].thread, NULL);
+        if (writers[i].err && (same || writers[i].err != -EBUSY))
+            fail_msg("writer %u: %s", i, strerror(-writers[i].err));
+    }
+    pthread_barrier_destroy(&together);
+    assert_good(tier->ops->probe(tier, &writers[0].chunk.object, &found));
+    assert_true(found.has_id);
+    assert_good(get(7, MIB, found.id.b[0]));
+}
+
+static void
+all_who_store_one_chunk_succeed(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    for (int i = 0; i < 5; i++) {
+        write_at_once(true);
+        assert_good(remove_chunk(7));
+    }
+}
+
+static void
+of_chunks_with_one_name_one_is_there(void **state)
+{
+    (void)state;
+    open_s3(NULL);
+    write_at_once(false);
+}
+
+#define REAL(fn) cmocka_unit_test_setup_teardown(fn, real_setup, s3_teardown)
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        REAL(an_object_is_stored_in_parts),
+        REAL(a_large_object_comes_in_ranges),
+        REAL(all_who_store_one_chunk_succeed),
+        REAL(of_chunks_with_one_name_one_is_there),
+    };
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: s3-real PORT\n");
+        return 2;
+    }
+    server.port = (uint16_t)strtoul(argv[1], NULL, 10);
+    return cmocka_run_group_tests_name("s3 real", tests, NULL, NULL);
+}
