@@ -5,6 +5,7 @@
 #include "tier/s3/s3.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +126,8 @@ find_address(const struct kvt__tier_params *params, struct kvt__s3_address *out)
 static int
 open_http(struct s3_tier *t, const struct kvt_config *c)
 {
-    long n = sysconf(_SC_NPROCESSORS_ONLN) / 4;
+    cpu_set_t cpus;
+    int n = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus) / 4;
     struct kvt__http_params params = {
         .n_threads = (unsigned)(n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n),
         .max_requests = (unsigned)kvt__config_s3_requests(c),
