@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bucket in a real S3 server on loopback, as a place for the KV cache."""
-import glob
+import hashlib
 import json
 import os
 import shutil
@@ -19,7 +19,6 @@ class Bucket:
     def __init__(self, prefix="demo"):
         self.prefix = prefix
         self.server = self.facts = None
-        self.indexes = set(known_indexes())
 
     def start(self):
         done = subprocess.run([os.path.join(workplace.REPOSITORY, "scripts", "s3-env")],
@@ -60,21 +59,25 @@ class Bucket:
             args += ["--set", f"{key}={value}"]
         return args
 
-    def stored(self):
-        """(objects, bytes) of the chunks in it."""
+    def list(self):
+        """What 'kvtier ls' tells of each chunk in it."""
         done = subprocess.run(
             [os.path.join(workplace.REPOSITORY, "build", "kvtier"), "ls", "--json",
              *self.arguments()], stdout=subprocess.PIPE, text=True, check=True,
             env={**os.environ, **self.environment()})
-        sizes = [json.loads(line)["stored_bytes"] for line in done.stdout.splitlines()]
-        return len(sizes), sum(sizes)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def stored(self):
+        """(objects, bytes) of the chunks in it."""
+        chunks = self.list()
+        return len(chunks), sum(chunk["stored_bytes"] for chunk in chunks)
 
     def forget(self):
         """Remove what this host has noted of the bucket: whoever comes then starts with
         nothing on its disk."""
-        for path in set(known_indexes()) - self.indexes:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def known_indexes():
-    return glob.glob("/var/tmp/kvtier-%d/*" % os.geteuid())
+        if not self.facts:
+            return
+        thing = "s3://127.0.0.1:%(port)d/" % self.facts + f"{BUCKET}/{self.prefix}/"
+        number = int.from_bytes(hashlib.sha256(thing.encode()).digest()[:8], "little")
+        shutil.rmtree("/var/tmp/kvtier-%d/%016x" % (os.geteuid(), number),
+                      ignore_errors=True)

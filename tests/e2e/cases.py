@@ -7,17 +7,23 @@ the same length in kvtier must equal it bit for bit.  A request with a
 cache_salt of its own finds nothing in any cache: the reference where hits may
 differ in length.
 """
+import contextlib
 import functools
 import glob
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 
 import workplace
+from bucket import BUCKET, Bucket
 from place import Skipped, check, first_token_difference, in_parallel
 from server import max_logprob_difference
+
+sys.path.insert(0, os.path.join(workplace.REPOSITORY, "tests", "servers"))
+from client import Client, path as path_of  # noqa: E402
 
 TESTS = {}
 CHUNK = workplace.CHUNK_TOKENS
@@ -143,9 +149,10 @@ def host_memory_ranks(place):
     kept_in_memory(place, [2100], *TWO_RANKS, env=TWO_RANKS_ENV, ranks=2)
 
 
-def shared(place, remove=None):
-    """Requests that share a prefix, in parallel, in a restarted server, before
-    which chunks may be removed: what is computed anew is equal but for rounding."""
+def shared(place, remove=None, meanwhile=contextlib.nullcontext):
+    """Requests that share a prefix, in parallel, in a restarted server, before or
+    during which chunks may be removed: what is computed anew is equal but for
+    rounding."""
     prompts, oracles = [], []
     with place.server() as server:
         common = place.prompt(server, 0, 2100)[:2048]
@@ -159,13 +166,15 @@ def shared(place, remove=None):
     if remove:
         remove()
     with place.server() as server:
-        answers = in_parallel([functools.partial(server.complete, prompt)
-                               for prompt in prompts])
+        with meanwhile():
+            answers = in_parallel([functools.partial(server.complete, prompt)
+                                   for prompt in prompts])
         for i, answer in enumerate(answers):
             place.check_close(answer, oracles[i], f"parallel request {i}")
         # Their blocks, loaded in parallel, are now vLLM's own prefix hits.
         for i, prompt in enumerate(prompts):
-            check_same = place.check_close if remove else place.check_equal
+            anew = remove or meanwhile is not contextlib.nullcontext
+            check_same = place.check_close if anew else place.check_equal
             check_same(server.complete(prompt), oracles[i],
                        f"request {i} after the parallel loads")
         place.check_idle(server)
@@ -221,6 +230,104 @@ def other_hosts(place):
             shutil.rmtree(path)
     check(counted["prefetch_chunks"] > 0, "nothing was read ahead")
     check(not counted["load_missing"], "a load failed: %s" % counted)
+
+
+@contextlib.contextmanager
+def bucket_of(place):
+    """The test's own bucket in SeaweedFS."""
+    if place.transfer is not None:
+        raise Skipped("a store of kvtier's")
+    bucket = Bucket("e2e")
+    try:
+        try:
+            bucket.start()
+        except workplace.Unavailable as e:
+            raise Skipped(str(e)) from e
+        place.use_bucket(bucket)
+        yield bucket
+    finally:
+        bucket.stop()
+
+
+@e2e
+def s3(place):
+    """A bucket: found by a server whose host knows nothing of it, bit for bit."""
+    with bucket_of(place) as bucket:
+        with place.server() as server:
+            prompts, oracles = ask_twice(place, server, [300, 1100, 5400])
+            place.stored()
+        bucket.forget()
+        with place.server() as server:
+            all_found(place, server, prompts, oracles, "in the bucket")
+            chunks = sum(len(prompt) // CHUNK for prompt in prompts)
+            counted = place.counted(server, "prefetch_chunks", chunks)
+            check(counted["prefetch_chunks"] == chunks and counted["load_bytes"] > 0,
+                  "the chunks did not come from the bucket: %s" % counted)
+            found_in_memory(place, server, prompts, oracles)
+            place.check_idle(server)
+        place.check_hashes()
+
+
+class Spoiler:
+    """Another program in the bucket: it deletes one object after the other, or writes
+    wrong bytes over it, with and without what tells of the right ones."""
+
+    def __init__(self, place, bucket):
+        self.random = place.random
+        self.client = Client(bucket.facts["endpoint"], bucket.facts["access"],
+                             bucket.facts["secret"])
+        self.names = [f"{bucket.prefix}/kvtier/{key}"
+                      for key in sorted(each["key"] for each in bucket.list())]
+        self.done = 0
+        self.stop = threading.Event()
+
+    def spoil(self, name, how):
+        target = path_of(BUCKET, name)
+        head = self.client.do("HEAD", target)
+        if head.status == 404:
+            return
+        check(head.status == 200, f"HEAD of {name}: {head.status}")
+        self.done += 1
+        if how == 0:
+            self.client.do("DELETE", target)
+            return
+        told = {name: value for name, value in head.headers.items()
+                if how == 1 and name.startswith("x-amz-meta-")}
+        wrong = bytes(int(head.headers["content-length"]))
+        check(self.client.do("PUT", target, wrong, **told).status == 200, "a raw PUT")
+
+    def run(self):
+        for number, name in enumerate(self.names):
+            if self.stop.wait(0.05):
+                return
+            self.spoil(name, number % 3)
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Every fourth object has wrong bytes from the start; the others, and these
+        again, are spoilt meanwhile."""
+        self.random.shuffle(self.names)
+        for name in self.names[len(self.names) * 3 // 4:]:
+            self.spoil(name, 1)
+        thread = threading.Thread(target=self.run, daemon=True)
+        thread.start()
+        yield
+        self.stop.set()
+        thread.join()
+        self.client.close()
+        check(self.done > 8, "only %d objects were spoilt" % self.done)
+
+
+@e2e
+def s3_deleted(place):
+    """A bucket in which another program deletes and overwrites objects while they are
+    found and loaded: what is gone or wrong is computed, and no load fails."""
+    with bucket_of(place) as bucket:
+        counted = shared(place, meanwhile=lambda: Spoiler(place, bucket).at_work())
+        print("  %(prefetch_chunks)d chunks read, %(load_corrupt)d damaged, "
+              "%(load_missing)d missing, %(load_failed)d failed" % counted, flush=True)
+        check(counted["prefetch_chunks"] > 0, "nothing was read ahead")
+        check(not counted["load_missing"], "a load failed: %s" % counted)
 
 
 def abandon(server, prompt, after_s):

@@ -49,6 +49,7 @@ class Place:
         self.hashes = os.path.join(directory, "hashes")
         self.model = "small-llama"
         self.settings = {}
+        self.bucket = None  # in place of the directory
         self.tokens = None
         self.tolerance = TOLERANCE
         self.engine_ids = []
@@ -72,6 +73,8 @@ class Place:
             config = os.path.join(self.directory, "kvtier.yaml")
             workplace.write_config(config, self.store, **self.settings)
             everything.update(workplace.kvtier_environment(config))
+            if self.bucket:
+                everything.update(self.bucket.environment())
             transfer = workplace.transfer_config()
             transfer["engine_id"] = self.engine_ids[-1]
         else:
@@ -106,8 +109,14 @@ class Place:
         """Whole chunks and 16 tokens of it."""
         return workplace.whole_chunks(self.piece(server, start, n_tokens))
 
+    def use_bucket(self, bucket):
+        self.bucket = bucket
+        self.settings.update(bucket.settings())
+
     def stored(self):
         """Wait until everything is on the disk, and not only in memory."""
+        if self.bucket:
+            return workplace.wait_until_still(self.bucket.stored)
         files, size = workplace.wait_until_stored(self.store)
         workplace.drop_page_cache(self.store)
         return files, size
