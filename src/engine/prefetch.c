@@ -83,6 +83,8 @@ was_read(struct kvt__store_req *req)
                         kvt__now_ns() + kvt__patience_ns(e));
         kvt__count(&e->counters, KVT__N_prefetch_chunks, 1);
         kvt__count(&e->counters, KVT__N_load_bytes, req->slot.bytes);
+    } else if (req->status == -EBADMSG) {
+        kvt__count(&e->counters, KVT__N_load_corrupt, 1);
     }
     kvt__pool_release(e->pool, &req->slot);
     stop_reading(p);

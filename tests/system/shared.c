@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include "base/error.h"
+#include "files.h"
 #include "system/mount-test.h"
 #include "tier/file/file.h"
 
@@ -159,6 +160,25 @@ what_another_program_deletes_is_not_promised(void **state)
     }
 }
 
+static void
+what_another_program_damages_is_not_promised_and_counted(void **state)
+{
+    static const char *const memory[] = { "local_cpu=true", NULL };
+    struct shared *s = *state;
+    struct fixture below = { .dir = s->below };
+
+    fixture_open(&s->f, NULL);
+    write_chunks(&s->f, 0, N_CHUNKS);
+    kvt_engine_close(s->f.engine);
+    struct usage usage = usage_of(&below);
+    flip_byte(usage.last, 100);
+    fixture_open(&s->f, memory);
+    struct outcome got = load_prompt(&s->f);
+    assert_int_equal(got.loaded, got.promised);
+    assert_true(got.promised < N_CHUNKS);
+    assert_int_equal(counter(&s->f, "load_corrupt"), 1);
+}
+
 /* What was verified in memory stays a hit, whatever becomes of the file. */
 static void
 what_lies_in_memory_is_promised_without_its_file(void **state)
@@ -206,6 +226,7 @@ main(void)
         TEST(the_index_lies_elsewhere_and_survives_a_restart),
         TEST(what_another_host_stores_is_found),
         TEST(what_another_program_deletes_is_not_promised),
+        TEST(what_another_program_damages_is_not_promised_and_counted),
         TEST(what_lies_in_memory_is_promised_without_its_file),
         TEST(no_limit_is_set_but_the_users),
     };
