@@ -115,7 +115,6 @@ void
 kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err))
 {
     kvt__s3_op_call(o, "HEAD");
-    o->call.hedged = o->op->what == KVT__TIER_PROBE;
     o->call.good = take_head;
     o->call.ended = then;
     kvt__s3_call(&o->call);
