@@ -42,6 +42,7 @@ OP_STAT = 3
 OP_DELETE = 4
 OP_NAME = 1
 FOUND_CHECKED = 1
+FOUND_ID = 2
 
 
 class _Sized(Structure):

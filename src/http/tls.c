@@ -14,6 +14,7 @@
 #include <openssl/x509v3.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* OpenSSL moves what is left over to the buffer's begin: larger costs more. */
 #define READ_BUFFER_BYTES ((size_t)64 << 10)
@@ -81,6 +82,8 @@ trust(SSL_CTX *ctx, const struct kvt__http *http)
     if (http->no_verify)
         return 0;
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+    if (http->ca_file && access(http->ca_file, R_OK) < 0)
+        return kvt__fail(EINVAL, "certificates of %s: %m.", http->ca_file);
     if (http->ca_file && SSL_CTX_load_verify_locations(ctx, http->ca_file, NULL) != 1)
         return kvt__fail(EINVAL, "certificates of %s: %s.", http->ca_file, complaint());
     if (!http->ca_file && SSL_CTX_set_default_verify_paths(ctx) != 1)

@@ -484,7 +484,8 @@ class Engine(Case):
         engine = self.build()
         with self.assertRaisesRegex(ValueError, "7 bytes for 5 tokens"):
             engine.store([1, 2, 3, 4, 5], bytes(7))
-        self.server.faults.add({"match": {"method": "HEAD"}, "do": {"status": 403}})
+        self.server.faults.add({"match": {"method": "HEAD"}, "count": None,
+                                "do": {"status": 403}})
         with self.assertRaises(PermissionError):
             engine.lookup(self.TOKENS)
 

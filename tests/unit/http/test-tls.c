@@ -174,16 +174,22 @@ without_verification_all_are(void **state)
 static void
 a_file_without_certificates_is_an_error(void **state)
 {
-    struct kvt__http_params params = { .n_threads = 1, .max_requests = 1,
-                                       .ca_file = "/nonexistent/ca.pem" };
+    static const char *const files[][2] = {
+        { "/nonexistent/ca.pem", "/nonexistent/ca.pem: No such file or directory." },
+        { "/proc/self/comm", "/proc/self/comm: " } };
     struct kvt__http_target target = { .host = "a", .port = 1, .tls = true };
     struct kvt__http_origin *origin;
 
     (void)state;
-    assert_int_equal(kvt__http_open(&params, &http), 0);
-    assert_int_equal(kvt__http_origin(http, &target, &origin), -EINVAL);
-    assert_non_null(strstr(kvt__why(), "/nonexistent/ca.pem"));
-    kvt__http_close(http);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct kvt__http_params params = { .n_threads = 1, .max_requests = 1,
+                                           .ca_file = files[i][0] };
+
+        assert_int_equal(kvt__http_open(&params, &http), 0);
+        assert_int_equal(kvt__http_origin(http, &target, &origin), -EINVAL);
+        assert_non_null(strstr(kvt__why(), files[i][1]));
+        kvt__http_close(http);
+    }
 }
 
 /* -------------------------------------------------------------------- handshake */
