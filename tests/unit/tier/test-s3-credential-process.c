@@ -270,9 +270,11 @@ what_cannot_be_started_is_an_error(void **state)
     char *out;
 
     (void)state;
-    /* -ENOENT; an emulator may know only that it ended. */
-    assert_true(kvt__s3_run_process("/no/such/program x", NULL, LONG_MS, &out, &n) < 0);
-    assert_non_null(strstr(kvt__why(), "/no/such/program"));
+    int err = kvt__s3_run_process("/no/such/program x", NULL, LONG_MS, &out, &n);
+    if (err != -EIO) { /* an emulator knows only that it ended */
+        assert_int_equal(err, -ENOENT);
+        assert_non_null(strstr(kvt__why(), "/no/such/program"));
+    }
     assert_int_equal(kvt__s3_run_process("a 'b", NULL, LONG_MS, &out, &n), -EINVAL);
 }
 
