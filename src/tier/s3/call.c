@@ -72,14 +72,26 @@ copy_field(const struct kvt__http_head *head, const char *name, char *out, size_
     out[n] = '\0';
 }
 
-/* Seconds of "Sun, 22 Nov 2026 01:02:03 GMT"; 0: it is none. */
+/* Seconds of "Sun, 22 Nov 2026 01:02:03 GMT"; 0: it is none.  strptime() would want the
+ * month in the language of the program that we are in. */
 static int64_t
 date_of(const char *text)
 {
+    static const char months[] = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec";
     struct tm tm = { 0 };
-    const char *end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    char month[4];
+    int n = 0;
 
-    return end && !*end ? (int64_t)timegm(&tm) : 0;
+    if (sscanf(text, "%*3[A-Za-z], %2d %3[A-Za-z] %4d %2d:%2d:%2d GMT%n", &tm.tm_mday,
+               month, &tm.tm_year, &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &n) != 6 ||
+        !n || text[n])
+        return 0;
+    const char *at = strstr(months, month);
+    if (!at || strlen(month) != 3)
+        return 0;
+    tm.tm_mon = (int)(at - months) / 4;
+    tm.tm_year -= 1900;
+    return (int64_t)timegm(&tm);
 }
 
 static void

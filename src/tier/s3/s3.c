@@ -68,7 +68,8 @@ kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
         err = kvt__s3_readdress(&was->address, host && *host ? host : NULL,
                                 region && *region ? region : NULL, &address);
         if (!err && is_same_place(&address, &was->address))
-            err = kvt__fail(EXDEV, "S3: an answer sends elsewhere, but does not say where.");
+            err = kvt__fail(EXDEV, "S3: an answer sends elsewhere and does not say "
+                            "where.");
         if (!err)
             err = add_where(t, &address);
     }
