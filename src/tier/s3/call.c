@@ -119,7 +119,7 @@ answered(struct kvt__http_request *http, const struct kvt__http_head *head)
     http->into = NULL;
     http->room = 0;
     if (head->status >= 200 && head->status < 300) {
-        call->refused = call->good(call, head);
+        call->refused = call->good ? call->good(call, head) : 0;
         if (call->refused || http->into)
             return call->refused;
     }

@@ -24,20 +24,12 @@
 
 /* --------------------------------------------------------------------- one by one */
 
-static int
-take_nothing(struct s3_call *call, const struct kvt__http_head *head)
-{
-    (void)call;
-    (void)head;
-    return 0;
-}
-
 int
 kvt__s3_delete_one(struct s3_tier *t, const char *name)
 {
     struct s3_call call = {
         .tier = t, .method = "DELETE", .name = name, .prio = KVT__PRIO_STORE,
-        .within_ns = WITHIN_NS, .good = take_nothing };
+        .within_ns = WITHIN_NS };
 
     if (t->request_payer)
         kvt__s3_add_header(&call, "x-amz-request-payer", "requester");

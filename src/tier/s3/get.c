@@ -134,14 +134,6 @@ kvt__s3_probe(struct s3_op *o)
 
 /* -------------------------------------------------------------------------- remove */
 
-static int
-take_nothing(struct s3_call *call, const struct kvt__http_head *head)
-{
-    (void)call;
-    (void)head;
-    return 0;
-}
-
 /* DELETE says the same whether there was one or not. */
 static void
 then_delete(struct s3_call *call, int err)
@@ -153,7 +145,6 @@ then_delete(struct s3_call *call, int err)
         return;
     }
     kvt__s3_op_call(o, "DELETE");
-    o->call.good = take_nothing;
     o->call.ended = was_looked_at;
     kvt__s3_call(&o->call);
 }

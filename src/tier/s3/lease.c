@@ -72,14 +72,6 @@ age_of(const struct seen *seen)
 
 /* -------------------------------------------------------------------------- writing */
 
-static int
-take_nothing(struct s3_call *call, const struct kvt__http_head *head)
-{
-    (void)call;
-    (void)head;
-    return 0;
-}
-
 /* body: who we are, for who looks for the cleaner; "": the lease is given back. */
 static int
 put(struct s3_tier *t, uint64_t number, const char *body, bool is_new)
@@ -87,7 +79,7 @@ put(struct s3_tier *t, uint64_t number, const char *body, bool is_new)
     char name[sizeof LEASES + DIGITS_MOST + 8];
     struct s3_call call = {
         .tier = t, .method = "PUT", .name = name, .prio = KVT__PRIO_STORE,
-        .good = take_nothing, .body = body, .body_bytes = strlen(body),
+        .body = body, .body_bytes = strlen(body),
         .within_ns = KVT__S3_LEASE_LAST_S * KVT__NS_PER_S / 4, .conditional = is_new };
 
     snprintf(name, sizeof name, LEASES "%" PRIu64, number);

@@ -246,14 +246,6 @@ kvt__s3_get_ranges(struct s3_op *o)
 /* ------------------------------------------------------------------ multipart upload */
 
 static int
-take_nothing(struct s3_call *call, const struct kvt__http_head *head)
-{
-    (void)call;
-    (void)head;
-    return 0;
-}
-
-static int
 take_answer(struct s3_call *call, const struct kvt__http_head *head)
 {
     struct s3_op *o = (struct s3_op *)call;
@@ -289,7 +281,6 @@ abort_upload(struct s3_op *o)
 {
     kvt__s3_op_call(o, "DELETE");
     kvt__s3_add_query(&o->call, "uploadId", o->parts->upload);
-    o->call.good = take_nothing;
     o->call.ended = was_aborted;
     kvt__s3_call(&o->call);
 }

@@ -16,14 +16,6 @@ op_of(struct s3_call *call)
     return (struct s3_op *)call;
 }
 
-static int
-take_nothing(struct s3_call *call, const struct kvt__http_head *head)
-{
-    (void)call;
-    (void)head;
-    return 0;
-}
-
 void
 kvt__s3_put_headers(struct s3_op *o, struct s3_call *call, bool conditional)
 {
@@ -88,7 +80,6 @@ put(struct s3_op *o, bool overwrite)
     o->call.body = o->op->slot.payload;
     o->call.body_bytes = o->op->slot.bytes;
     o->call.stores = true;
-    o->call.good = take_nothing;
     o->call.ended = was_put;
     kvt__s3_call(&o->call);
 }
