@@ -176,7 +176,7 @@ what_another_program_damages_is_not_promised_and_counted(void **state)
     struct outcome got = load_prompt(&s->f);
     assert_int_equal(got.loaded, got.promised);
     assert_true(got.promised < N_CHUNKS);
-    assert_int_equal(counter(&s->f, "load_corrupt"), 1);
+    assert_comes_to(&s->f, "load_corrupt", 1);
 }
 
 /* What was verified in memory stays a hit, whatever becomes of the file. */

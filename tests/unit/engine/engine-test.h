@@ -312,4 +312,13 @@ counter(const struct fixture *f, const char *name)
     return 0;
 }
 
+/* What was read ahead can be promised a moment before it is counted. */
+static inline void
+assert_comes_to(const struct fixture *f, const char *name, uint64_t n)
+{
+    for (int i = 0; counter(f, name) < n && i < 60 * 1000; i++)
+        usleep(1000);
+    assert_int_equal(counter(f, name), n);
+}
+
 #endif
