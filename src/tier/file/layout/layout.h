@@ -12,9 +12,6 @@
 #define KVT__XATTR_NAME "user.kvtier"
 #define KVT__XATTR_BYTES (KVT__TRAILER_BYTES + 16)
 
-#define KVT__XATTR_NAME "user.kvtier"
-#define KVT__XATTR_BYTES (KVT__TRAILER_BYTES + 16)
-
 /* ------------------------------------------------------------------ header */
 
 #define KVT__FS_HEADER_BYTES 28
