@@ -3,6 +3,7 @@
  * kvtier bench: figures of this machine, each beside a bare loop of system calls
  * measured in the same run. */
 #include <errno.h>
+#include <fnmatch.h>
 #include <ftw.h>
 #include <getopt.h>
 #include <jansson.h>
@@ -206,16 +207,18 @@ run_cases(const bool *wanted, const struct bench *where, bool json)
     return code;
 }
 
+/* Those that the shell pattern means: a name means itself. */
 static int
-choose(const char *name, bool *wanted)
+choose(const char *pattern, bool *wanted)
 {
+    bool any = false;
+
     for (size_t i = 0; i < N_CASES; i++) {
-        if (!strcmp(name, cases[i].name)) {
-            wanted[i] = true;
-            return 0;
-        }
+        if (!fnmatch(pattern, cases[i].name, 0))
+            any = wanted[i] = true;
     }
-    return cli_usage(&cli_bench, "there is no case '%s'; --list names them", name);
+    return any ? 0 : cli_usage(&cli_bench, "there is no case '%s'; --list names them",
+                               pattern);
 }
 
 static int
@@ -274,7 +277,7 @@ bench_run(int argc, char **argv)
 
 const struct cli_command cli_bench = {
     .name = "bench",
-    .usage = "[--case NAME]... [--dir DIR] [--server WHAT] [--quick] [--json]\n"
+    .usage = "[--case PATTERN]... [--dir DIR] [--server WHAT] [--quick] [--json]\n"
              "--list [--json]",
     .summary = "measure this machine, beside what bare system calls reach",
     .help =
@@ -287,7 +290,8 @@ const struct cli_command cli_bench = {
         "kvtier and the bare loop take turns, ratio is the median of those of the\n"
         "pairs. The user's configuration does not count.\n"
         "\n"
-        "  --case NAME  only this case; may be given several times\n"
+        "  --case PATTERN  only the cases that a shell pattern means, as 's3.*' (in\n"
+        "               quotes) or a name; may be given several times\n"
         "  --list       name the cases\n"
         "  --dir DIR    where to measure (default: $TMPDIR, or /var/tmp)\n"
         "  --server WHAT  for the s3 cases: the program to start, http-sink of the\n"

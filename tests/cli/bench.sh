@@ -20,6 +20,8 @@ done
 
 expect 2 --case no.such.case
 grep -q "no case 'no.such.case'" err || fail 'the unknown case is not named'
+expect 2 --case lookup.builtin --case 'no*'
+grep -q "no case 'no\*'" err || fail 'the pattern that means no case is not named'
 expect 2 --nonsense
 expect 2 nonsense
 expect 3 --quick --case lookup.builtin --dir "$dir/absent"
@@ -55,4 +57,8 @@ grep -q '^file.read .* GB/s ' out || fail 'no row of file.read'
 if grep -q '^file.write' out; then
     fail 'a case that was not asked for was run'
 fi
+
+expect 0 --quick --case 'lookup.*' --case '*.builti[n]' --dir work
+[ "$(grep -c '^lookup' out)" -eq 2 ] || fail 'a pattern does not mean its two cases once'
+[ "$(grep -c '^[a-z]*\.' out)" -eq 2 ] || fail 'a pattern means other cases too'
 finish cli/bench
