@@ -445,7 +445,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
         struct kvt__store_params params = { .config = config, .exec = s->exec,
                                             .counters = &s->counters,
                                             .object_bytes = 1 << 20,
-                                            .local_ranks = 0 };
+                                            .local_ranks = 0, .tells = true };
         err = kvt__store_open(&params, &s->store);
     }
     if (!err && !kvt__store_n_tiers(s->store))

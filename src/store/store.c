@@ -60,7 +60,8 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         return kvt__fail(EINVAL, "%s: more than %d tiers.", name, KVT__MAX_LEVELS);
     struct kvt__tier_params tier = { .config = params->config, .name = name, .url = url,
                                      .local_ranks = params->local_ranks,
-                                     .counters = params->counters };
+                                     .counters = params->counters,
+                                     .tells = params->tells };
     err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;

@@ -192,7 +192,8 @@ serve(struct s3_tier *t, int err)
     struct kvt__s3_keys *keys = usable_locked(t);
     if (!keys && !err)
         err = kvt__fail(ENOKEY, "S3: the keys that were given have expired already.");
-    bool tell = err && !k->failed && !k->stop;
+    /* Without keys each call answers why; with those that are left none does. */
+    bool tell = err && !k->failed && !k->stop && (keys || !t->tells);
     k->failed = err;
     k->failed_ns = err ? kvt__now_ns() : 0;
     snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");

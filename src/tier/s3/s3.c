@@ -236,6 +236,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     pthread_mutex_init(&t->damaged.lock, NULL);
     kvt__s3_pace_init(&t->pace, (unsigned)kvt__config_s3_requests(params->config));
     take_settings(t, params->config);
+    t->tells = params->tells;
     err = open_http(t, params->config);
     if (!err)
         err = add_where(t, &address);

@@ -166,6 +166,7 @@ struct s3_tier {
     uint64_t put_most;              /* bytes of one PUT; larger ones go in parts */
     uint64_t part_bytes;
     bool is_unsigned, request_payer;
+    bool tells;                     /* who opened it tells what operations answer */
     char *sse, *sse_key, *storage_class; /* or NULL */
 };
 
