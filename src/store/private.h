@@ -17,6 +17,7 @@ struct kvt__level {
     struct kvt__index *index; /* what this process stores is entered here; NULL: it
                                * has no memory of its own */
     char *url;
+    char *location; /* LMCache's name for it; NULL: host memory */
     /* Host memory has an index for each rank; those not looked up have none. */
     bool in_memory;
     bool passing; /* keeps only what was read ahead */
@@ -36,6 +37,7 @@ struct kvt__store {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     bool refuse_unverified;
+    char *store_location; /* as configured, or NULL */
     atomic_bool stopping; /* a scan gives up */
     struct kvt__pool *pool; /* of the level in memory */
     size_t n_levels;
@@ -91,6 +93,9 @@ kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *spac
 /* Whether it puts them anywhere but in host memory. */
 bool kvt__store_puts_in_storage(const struct kvt__store *store,
                                 const struct kvt__space *space);
+
+/* The same, or -EINVAL with a sentence that says why nothing is put. */
+int kvt__store_check_puts(const struct kvt__store *store, const struct kvt__space *space);
 
 /* The index that tells of a space's chunks; NULL: none here does. */
 struct kvt__index *kvt__level_index(const struct kvt__level *level,

@@ -187,8 +187,10 @@ run_put(struct kvt__store *store, struct kvt__space *space,
         .hash = object->hash, .whole = true, .overwrite = true,
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     struct memory memory;
-    int err = kvt__store_add_space(store, space);
+    int err = kvt__store_check_puts(store, space);
 
+    if (!err)
+        err = kvt__store_add_space(store, space);
     if (err)
         return err;
     err = make_way(store, object);

@@ -81,7 +81,8 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     }
     store->n_levels++;
     level->url = strdup(url);
-    if (!level->url)
+    level->location = strdup(location);
+    if (!level->url || !level->location)
         return kvt__fail(ENOMEM, "%s: open", name);
     kvt__level_set_location(level, params->config, location);
     kvt__index_recover(level->index);
@@ -171,7 +172,13 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
     store->counters = params->counters;
     store->refuse_unverified = params->config->refuse_unverified;
     tell_missing(params->config);
-    err = open_local_disk(store, params);
+    if (params->config->store_location) {
+        store->store_location = strdup(params->config->store_location);
+        if (!store->store_location)
+            err = kvt__fail(ENOMEM, "store: open");
+    }
+    if (!err)
+        err = open_local_disk(store, params);
     if (!err)
         err = open_plugins(store, params);
     if (!err && params->config->remote_url)
@@ -198,7 +205,9 @@ kvt__store_close(struct kvt__store *store)
         level->tier->ops->close(level->tier);
         kvt__memory_close(level);
         free(level->url);
+        free(level->location);
     }
+    free(store->store_location);
     free(store);
 }
 
@@ -355,6 +364,24 @@ kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__spa
         if (!store->levels[i].in_memory && kvt__level_may_put(&store->levels[i], space))
             return true;
     return false;
+}
+
+int
+kvt__store_check_puts(const struct kvt__store *store, const struct kvt__space *space)
+{
+    char tiers[256] = "";
+    size_t used = 0;
+
+    if (kvt__store_puts_in_storage(store, space))
+        return 0;
+    for (size_t i = 0; i < store->n_levels && used < sizeof tiers; i++)
+        used += (size_t)snprintf(tiers + used, sizeof tiers - used, "%s%s (%s)",
+                                 i ? ", " : "", store->levels[i].location,
+                                 store->levels[i].tier->ops->name);
+    return kvt__fail(EINVAL, "nothing is stored: store_location is %s, and the tiers "
+                     "with storage are %s. Name one of these in store_location, or leave "
+                     "it out.",
+                     store->store_location, tiers);
 }
 
 bool

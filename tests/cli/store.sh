@@ -138,3 +138,10 @@ prints 'host memory only'
 ends 1 doctor --set local_cpu=false
 ends 2 ls
 prints 'no tier with storage'
+
+# a configuration that stores in none of its tiers says so, and takes nothing away
+run() { "$kvtier" "$@" --set "remote_url=fs://$temp/next"; }
+ends 0 put "$key" "$temp/in"
+ends 2 put "$key" "$temp/in" --set store_location=LocalCPUBackend
+prints 'store_location is LocalCPUBackend, and the tiers with storage are RemoteBackend (fs)'
+ends 0 get "$key" "$temp/back"
