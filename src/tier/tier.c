@@ -58,7 +58,7 @@ struct waiter {
     pthread_cond_t ended;
     bool done;
     int err;
-    char why[256];
+    char why[512];
 };
 
 static void

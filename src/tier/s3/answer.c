@@ -224,13 +224,24 @@ kvt__s3_judge(struct s3_call *call, int *err)
 
 /* -------------------------------------------------------------------- the sentence */
 
+#define ADVICE_BYTES 192
+
+/* At the host that is told in front of it, which may be all that is known of a bucket. */
+static const char *
+no_bucket(const char *bucket, char room[ADVICE_BYTES])
+{
+    snprintf(room, ADVICE_BYTES, " There is no bucket%s%s%s there: make it, or correct "
+             "remote_url, s3_region and s3_endpoint_url.", *bucket ? " '" : "", bucket,
+             *bucket ? "'" : "");
+    return room;
+}
+
 /* What the user can do. */
 static const char *
-advice(const struct s3_call *call, int err)
+advice(const struct s3_call *call, int err, char room[ADVICE_BYTES])
 {
     if (err == -ENXIO)
-        return " There is no such bucket: make it, or correct remote_url, s3_region and "
-               "s3_endpoint_url.";
+        return no_bucket(call->where->address.bucket, room);
     if (!strcmp(call->error.code, "SignatureDoesNotMatch"))
         return " The secret key is wrong.";
     if (err == -EACCES && call->tier->is_unsigned)
@@ -260,7 +271,7 @@ kvt__s3_tell(const struct s3_call *call, int err)
     const struct kvt__s3_address *a = &call->where->address;
     const struct kvt__s3_error *e = &call->error;
     int status = call->http.http_status;
-    char tries[32] = "";
+    char tries[32] = "", room[ADVICE_BYTES];
 
     if (call->n_attempts > 1)
         snprintf(tries, sizeof tries, " (%u attempts)", call->n_attempts);
@@ -273,6 +284,6 @@ kvt__s3_tell(const struct s3_call *call, int err)
                         *e->code ? " " : "", e->code,
                         *call->request_id ? ", request " : "", call->request_id,
                         call->method, call->name ? call->name : a->bucket_path, a->host,
-                        tries, advice(call, err), *e->message ? " The store says: " : "",
-                        e->message);
+                        tries, advice(call, err, room),
+                        *e->message ? " The store says: " : "", e->message);
 }

@@ -195,8 +195,10 @@ a_missing_bucket_is_told(void **state)
     (void)state;
     snprintf(url, sizeof url, "s3://127.0.0.1:%u/nobucket/%s", server.port, server.prefix);
     assert_good(s3_try_open(url, none, &counters, &tier));
-    assert_fails(put(1, BYTES, 1), ENXIO, "404 NoSuchBucket", "There is no such bucket");
-    assert_fails(get(1, BYTES, 1), ENXIO, "404 NoSuchBucket");
+    assert_fails(put(1, BYTES, 1), ENXIO, "404 NoSuchBucket",
+                 " at 127.0.0.1:", "There is no bucket 'nobucket' there: make it");
+    assert_fails(get(1, BYTES, 1), ENXIO, "404 NoSuchBucket",
+                 " at 127.0.0.1:", "There is no bucket 'nobucket' there: make it");
     assert_int_equal(probe(1), -ENOENT); /* HEAD cannot tell */
 }
 
