@@ -37,6 +37,7 @@ get_key(struct kvt_store *store, const struct cli_common *c, const char *key,
     int code = CLI_DONE;
 
     op.kind = KVT_OP_STAT;
+    op.flags = KVT_OP_LISTED;
     op.key = key;
     if (!kvt_store_run(store, &op)) {
         op.kind = KVT_OP_GET;

@@ -73,7 +73,8 @@ const struct cli_command cli_ls = {
     .summary = "list the chunks in the store",
     .help = "Prints tier, size on disk, time of writing and key of every chunk whose key\n"
             "begins with PREFIX (for example a model's name). With --json one object a\n"
-            "line.\n\n"
+            "line. Where names do not tell all of a key (s3 has '_' in place of '/',\n"
+            "local_disk '-'), get, stat, rm and verify take it as it is printed here.\n\n"
             CLI_COMMON_HELP,
     .run = ls_run,
 };

@@ -192,6 +192,11 @@ enum kvt_op_kind {
  * Only stores whose tiers are all s3 take it. */
 #define KVT_OP_NAME 1u
 
+/* kvt_op.flags: key is what kvt_store_list() told, which may be not all of it ('_' for
+ * '/'): GET takes the chunk that lies there, as VERIFY always does.  Without this flag a
+ * chunk that was stored by another key is refused. */
+#define KVT_OP_LISTED 2u
+
 /* One request.  key: key text as LMCache writes it.  The struct and what it
  * points to belong to the store from kvt_store_submit() until kvt_store_poll()
  * returns it. */
@@ -231,7 +236,8 @@ KVT_API int kvt_store_run(struct kvt_store *store, struct kvt_op *op);
 struct kvt_listed {
     size_t struct_size;
     const char *key;       /* valid during the call; where names do not tell all of a
-                            * key (local_disk: '-' for '/'), one with the same name */
+                            * key (local_disk: '-' for '/', s3: '_'), one with the same
+                            * name */
     const char *tier;
     uint64_t stored_bytes; /* on disk, framing included */
     int64_t mtime_ns;      /* of writing, wall clock */

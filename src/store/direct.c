@@ -72,25 +72,20 @@ end(struct kvt__task *task)
     kvt__task_end(task, status);
 }
 
-/* Is it what the key says? */
+/* Tell what was found.  err: the tier's answer.  Returns it, or that what was read is not
+ * what the key says. */
 static int
-check(const struct kvt__task *task)
+take(struct kvt_op *op, const struct kvt__level *level, const struct kvt__object *object,
+     const struct kvt__found *found, int err)
 {
-    const struct kvt__found *found = &task->tier_op.found;
-
-    return found->has_id && found->id_of_key &&
-           !kvt__id_equal(&found->id, &task->object.id)
-        ? kvt__fail(EBADMSG, "%s: was stored under another key.", task->op->key) : 0;
-}
-
-static void
-take(struct kvt__task *task)
-{
-    struct kvt_op *op = task->op;
-
-    kvt__op_tell(op, &task->tier_op.found);
-    if (task->tier_op.found.checked)
-        op->found |= KVT_FOUND_CHECKED;
+    if (!err && op->kind == KVT_OP_GET)
+        err = kvt__op_check(op, level, object, found);
+    if (!err || err == -EMSGSIZE) {
+        kvt__op_tell(op, found);
+        if (found->checked)
+            op->found |= KVT_FOUND_CHECKED;
+    }
+    return err;
 }
 
 static void
@@ -100,10 +95,8 @@ was_answered(struct kvt__tier_op *tier_op, int err)
         ((char *)tier_op - offsetof(struct kvt__task, tier_op));
     struct kvt_op *op = task->op;
 
-    if (!err && op->kind == KVT_OP_GET)
-        err = check(task);
-    if (!err || err == -EMSGSIZE)
-        take(task);
+    err = take(op, &task->store->store->levels[task->level], &task->object,
+               &tier_op->found, err);
     if (err && err != -ENOENT) {
         task->failed = err;
         snprintf(task->why, sizeof task->why, "%s", kvt__why());

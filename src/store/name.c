@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of keys in a space, and the entries of chunks that are known by their
- * name alone. */
+ * Names of keys in a space, the entries of chunks that are known by their name alone,
+ * and keys that are known by a listing. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/sha256.h"
-#include "store/private.h"
+#include "store/public.h"
 
 static void
 tagged_id(const char *tag, const char *key, struct kvt__id *out)
@@ -43,6 +43,30 @@ kvt__level_listed_key(const struct kvt__level *level, const char *key,
     snprintf(out, KVT__KEY_TEXT_MAX + 1, "%s", key);
     if (ops->listed_key)
         ops->listed_key(level->tier, out);
+}
+
+/* Whether a listing of the level may tell a key so that is another: with what stands for
+ * its slashes. */
+static bool
+may_be_listed(const struct kvt__level *level, const char *key)
+{
+    char slash[] = "/";
+
+    if (level->tier->ops->listed_key)
+        level->tier->ops->listed_key(level->tier, slash);
+    return *slash != '/' && !strchr(key, '/') && strchr(key, *slash);
+}
+
+int
+kvt__op_check(const struct kvt_op *op, const struct kvt__level *level,
+              const struct kvt__object *object, const struct kvt__found *found)
+{
+    bool listed = op->kind == KVT_OP_VERIFY || op->flags & KVT_OP_LISTED;
+
+    if (!found->has_id || !found->id_of_key || kvt__id_equal(&found->id, &object->id) ||
+        (listed && may_be_listed(level, object->key)))
+        return 0;
+    return kvt__fail(EBADMSG, "%s: was stored under another key.", object->key);
 }
 
 void

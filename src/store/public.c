@@ -77,16 +77,14 @@ find_level(struct kvt__store *store, const struct kvt__object *object,
     return kvt__fail(ENOENT, "%s", object->key);
 }
 
-/* Read and check; op->buf may be NULL.  A key to be verified may come from a listing,
- * which may not tell all of it. */
+/* Look, read and check in one level; op->buf may be NULL. */
 static int
-run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_op *op)
+get_from(struct kvt__level *level, const struct kvt__object *object, struct kvt_op *op)
 {
-    struct kvt__level *level = NULL;
+    const struct kvt__tier_ops *ops = level->tier->ops;
     struct kvt__found found;
     struct memory memory;
-    struct kvt__id own;
-    int err = find_level(store, object, &found, &level);
+    int err = ops->probe(level->tier, object, &found);
 
     if (err)
         return err;
@@ -98,22 +96,31 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
     err = memory_init(&memory, level->tier, found.payload_bytes);
     if (err)
         return err;
-    err = level->tier->ops->get(level->tier, object, &memory.slot, &found);
-    kvt__key_id(object->key, &own);
-    if (!err && found.has_id) {
-        bool whole_key = op->kind == KVT_OP_GET || !level->tier->ops->listed_key;
-
-        if (kvt__payload_crc(&memory.slot, &found) != found.crc)
-            err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", object->key);
-        else if (whole_key && found.id_of_key && !kvt__id_equal(&found.id, &own))
-            err = kvt__fail(EBADMSG, "%s: was stored under another key.", object->key);
-        else
-            op->found |= KVT_FOUND_CHECKED;
-    }
+    err = ops->get(level->tier, object, &memory.slot, &found);
+    if (!err && found.has_id && kvt__payload_crc(&memory.slot, &found) != found.crc)
+        err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", object->key);
+    if (!err)
+        err = kvt__op_check(op, level, object, &found);
+    if (!err && found.has_id)
+        op->found |= KVT_FOUND_CHECKED;
     if (!err && op->kind == KVT_OP_GET)
         memcpy(op->buf, memory.slot.payload, memory.slot.bytes);
     memory_fini(&memory);
     return err;
+}
+
+/* From the first level that has it. */
+static int
+run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_op *op)
+{
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__level *level = &store->levels[i];
+        int err = get_from(level, object, op);
+
+        if (err != -ENOENT)
+            return err;
+    }
+    return kvt__fail(ENOENT, "%s", object->key);
 }
 
 void

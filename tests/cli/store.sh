@@ -112,6 +112,10 @@ ends 0 get "$key" "$temp/back"
 cmp "$temp/in" "$temp/back"
 ends 0 ls
 prints "$listed"
+ends 0 get "$listed" "$temp/back"
+cmp "$temp/in" "$temp/back"
+ends 0 stat "$listed"
+ends 0 verify "$listed"
 ends 0 verify
 prints '1 good'
 ends 0 stat

@@ -40,11 +40,15 @@ class Store:
         self.says(self.do(0, "stat", KEY), r"bytes +1234567", "identity  [0-9a-f]{32}")
         self.says(self.do(0, "ls"), re.escape(LISTED), r"1 chunks, 1\.23 MB")
         self.says(self.do(0, "verify"), "1 good, 0 without checksum, 0 bad")
+        self.do(0, "get", LISTED, back)
+        self.assertEqual(self.content("back"), data)
+        self.says(self.do(0, "stat", LISTED), r"bytes +1234567")
+        self.says(self.do(0, "verify", LISTED), "1 good")
         other = self.path("other", data[::-1])
         self.assertEqual(self.do(0, "put", KEY, other).err, "")
         self.do(0, "get", KEY, back)
         self.assertEqual(self.content("back"), data[::-1])
-        self.assertEqual(self.do(0, "rm", KEY).err, "")
+        self.assertEqual(self.do(0, "rm", LISTED).err, "")
         self.do(1, "rm", KEY)
         self.says(self.do(0, "ls"), "^0 chunks")
 
@@ -127,13 +131,15 @@ class Store:
 
     def test_keys_that_are_missing_are_told(self):
         none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
-        self.says(self.do(3, "ls", env=none), "no keys for S3", "environment", "profile")
+        done = self.do(3, "ls", env=none)
+        self.says(done, "no keys for S3", "environment", "profile")
+        self.assertEqual(done.err.count("no keys for S3"), 1)
         self.says(self.do(3, "ls", env=none, s3_unsigned="true"),
                   "status 403", "not signed")
 
     def test_a_bucket_that_is_not_there_is_told(self):
         nowhere = self.at(in_path(self.endpoint, bucket="nowhere"))
-        sentence = "status 404 NoSuchBucket.*There is no such bucket"
+        sentence = "status 404 NoSuchBucket.*There is no bucket 'nowhere' there: make"
         self.says(self.do(3, "put", KEY, self.path("given", b"x"), address=nowhere),
                   sentence)
         self.says(self.do(3, "ls", address=nowhere), sentence)

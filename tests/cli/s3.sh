@@ -1,0 +1,93 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The commands that work on a store, on a bucket of the S3 server for tests: they take the
+# keys that ls prints, and say once what is missing.
+#   KVTIER=build/kvtier sh tests/cli/s3.sh
+command=
+servers=$(cd "$(dirname "$0")/../servers" && pwd)
+. "$(dirname "$0")/lib"
+if ! command -v python3 >/dev/null; then
+    echo 'skipped: needs python3'
+    exit 77
+fi
+
+# The indexes that this host makes of buckets.
+forget() {
+    python3 - "$@" <<'END'
+import hashlib, os, shutil, sys
+
+for thing in sys.argv[1:]:
+    digest = hashlib.sha256(thing.encode()).digest()
+    shutil.rmtree("/var/tmp/kvtier-%d/%016x" % (
+        os.geteuid(), int.from_bytes(digest[:8], "little")), ignore_errors=True)
+END
+}
+
+mkfifo hold
+python3 -B "$servers/s3.py" --bucket kv <hold >facts 2>log &
+exec 9>hold # the server ends with this
+for _ in 1 2 3 4 5 6 7 8 9; do
+    [ -s facts ] && break
+    sleep 1
+done
+port=$(sed -n 's/.*"port": \([0-9]*\).*/\1/p' facts)
+[ -n "$port" ] || { cat log; exit 1; }
+host=127.0.0.1:$port
+trap 'forget "s3://$host/kv/" "s3://$host/nowhere/"; rm -rf "$dir"' EXIT
+
+export AWS_EC2_METADATA_DISABLED=true HOME="$dir" no_proxy='*'
+at() { # BUCKET CODE ARGUMENTS...: with its keys
+    bucket=$1
+    shift
+    AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect "$@" \
+        --set "remote_url=s3://$bucket" --set "s3_endpoint_url=http://$host"
+}
+says() { grep -q -- "$1" out err || fail "'$1' is not said"; }
+says_once() { [ "$(cat out err | grep -c -- "$1")" -eq 1 ] || fail "'$1' is not said once"; }
+
+# what ls prints is taken
+key=org/my_model@1@0@1a540024b49d3bfe@bfloat16
+listed=org_my_model@1@0@1a540024b49d3bfe@bfloat16
+head -c 100000 /dev/urandom >in
+at kv 0 put "$key" "$dir/in"
+at kv 0 ls
+says "  $listed\$"
+for name in "$key" "$listed"; do
+    rm -f back
+    at kv 0 get "$name" "$dir/back"
+    cmp in back || fail "get $name: other bytes"
+    at kv 0 stat "$name"
+    says '^bytes *100000'
+    at kv 0 verify "$name"
+    says '1 good'
+done
+at kv 1 get org/my/model@1@0@1a540024b49d3bfe@bfloat16 "$dir/back"
+says 'another key'
+at kv 0 rm "$listed"
+at kv 1 get "$key" "$dir/back"
+says 'No such file'
+
+# one that does not fit where nobody told its size
+head -c 67108865 /dev/zero >large
+at kv 0 put "$key" "$dir/large"
+at kv 0 get "$key" "$dir/back"
+cmp large back || fail 'get of a large chunk: other bytes'
+rm -f large back
+
+# what is missing is said once
+expect 3 ls --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
+says_once 'no keys for S3'
+expect 1 doctor --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
+says_once 'no keys for S3'
+for command in "put $key $dir/in" ls verify; do
+    words=$command
+    command=
+    at nowhere 3 $words
+    says_once "404 NoSuchBucket.* at $host\. There is no bucket 'nowhere' there: make it"
+done
+at nowhere 1 doctor
+says 'BAD *store .* There is no bucket .nowhere. there'
+at kv 2 put "$key" "$dir/in" --set store_location=LocalCPUBackend
+says 'the tiers with storage are RemoteBackend (s3)'
+finish cli/s3

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests by key text, as kvtier.h has them, over tiers whose names tell less than a
+ * key: what a listing tells is taken where that is meant, and only there. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "config.h"
+#include "kvt-test.h"
+#include "servers/s3-server.h"
+#include "temp-dir.h"
+
+#define KEY "org/my_m-del@1@0@5@bfloat16"
+#define BYTES "some bytes"
+
+static struct s3_server server;
+static struct temp_dir dir;
+static struct kvt_store *store;
+
+static void
+open_with(const char *const *settings)
+{
+    struct kvt_config *config = config_with(settings);
+
+    if (kvt_store_open(config, &store))
+        fail_msg("%s", kvt_last_error());
+    kvt_config_free(config);
+}
+
+static void
+open_s3(const char *bucket, const char *setting)
+{
+    char url[128];
+    const char *settings[] = { url, "disable_tls=true", "s3_region=us-east-1",
+                               "aws_access_key_id=" S3_ACCESS,
+                               "aws_secret_access_key=" S3_SECRET, setting, NULL };
+
+    snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/%s/%s", server.port, bucket,
+             server.prefix);
+    open_with(settings);
+}
+
+static void
+open_disk(const char *setting)
+{
+    char disk[300];
+    const char *settings[] = { disk, "max_local_disk_size=1", setting, NULL };
+
+    snprintf(disk, sizeof disk, "local_disk=%s", dir.path);
+    open_with(settings);
+}
+
+static int
+setup(void **state)
+{
+    (void)state;
+    temp_dir_make(&dir);
+    s3_server_reset(&server);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    static const char *const buckets[] = { S3_BUCKET, "nowhere" };
+    char thing[256];
+
+    (void)state;
+    kvt_store_close(store);
+    store = NULL;
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(thing, sizeof thing, "s3://127.0.0.1:%u/%s/%s/", server.port, buckets[i],
+                 server.prefix);
+        s3_remove_index_of(thing);
+    }
+    temp_dir_remove(&dir);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------- requests */
+
+static struct kvt_op op;
+static char buf[64];
+
+/* Prepare op, for as many bytes as there are or as fit. */
+static struct kvt_op *
+about(uint32_t kind, uint32_t flags, const char *key)
+{
+    op = (struct kvt_op)KVT_INIT(struct kvt_op);
+    op.kind = kind;
+    op.flags = flags;
+    op.key = key;
+    op.buf = buf;
+    op.bytes = kind == KVT_OP_PUT ? strlen(BYTES) : sizeof buf;
+    memcpy(buf, kind == KVT_OP_PUT ? BYTES : "nothing at", strlen(BYTES));
+    return &op;
+}
+
+static int
+run(uint32_t kind, uint32_t flags, const char *key)
+{
+    (void)!kvt_store_run(store, about(kind, flags, key));
+    return op.status;
+}
+
+static int
+submit(uint32_t kind, uint32_t flags, const char *key)
+{
+    struct pollfd fd = { .fd = kvt_store_eventfd(store), .events = POLLIN };
+    struct kvt_op *done, *it = about(kind, flags, key);
+
+    assert_int_equal(kvt_store_submit(store, &it, 1), 0);
+    while (!kvt_store_poll(store, &done, 1))
+        poll(&fd, 1, 1000);
+    return op.status;
+}
+
+static int (*const ways[])(uint32_t kind, uint32_t flags, const char *key) = {
+    run, submit };
+
+#define N_WAYS (sizeof ways / sizeof *ways)
+
+static void
+expect_bytes(int status)
+{
+    if (status)
+        fail_msg("%s: %s", op.key, op.why);
+    assert_int_equal(op.found_bytes, strlen(BYTES));
+    assert_memory_equal(buf, BYTES, strlen(BYTES));
+    assert_true(op.found & KVT_FOUND_CHECKED);
+}
+
+static void
+expect_refused(int status, int error, const char *sentence)
+{
+    assert_int_equal(status, -error);
+    if (!strstr(op.why, sentence))
+        fail_msg("\"%s\" is not in: %s", sentence, op.why);
+}
+
+/* ------------------------------------------------------------------------- keys */
+
+static int
+take_key(void *ctx, const struct kvt_listed *listed)
+{
+    snprintf(ctx, 128, "%s", listed->key);
+    return 0;
+}
+
+/* other: a key of the same name that has a slash, so that no listing tells it. */
+static void
+check_keys(const char *listed, const char *other)
+{
+    char told[128] = "";
+
+    for (size_t i = 0; i < N_WAYS; i++) {
+        assert_int_equal(ways[i](KVT_OP_PUT, 0, KEY), 0);
+        assert_int_equal(kvt_store_list(store, take_key, told), 0);
+        assert_string_equal(told, listed);
+        expect_bytes(ways[i](KVT_OP_GET, 0, KEY));
+        expect_bytes(ways[i](KVT_OP_GET, KVT_OP_LISTED, KEY));
+        expect_bytes(ways[i](KVT_OP_GET, KVT_OP_LISTED, listed));
+        expect_refused(ways[i](KVT_OP_GET, 0, listed), EBADMSG, "another key");
+        expect_refused(ways[i](KVT_OP_GET, KVT_OP_LISTED, other), EBADMSG, "another key");
+        assert_int_equal(ways[i](KVT_OP_VERIFY, 0, listed), 0);
+        expect_refused(ways[i](KVT_OP_VERIFY, 0, other), EBADMSG, "another key");
+        assert_int_equal(ways[i](KVT_OP_STAT, 0, listed), 0);
+        assert_int_equal(ways[i](KVT_OP_DELETE, 0, listed), 0);
+        expect_refused(ways[i](KVT_OP_GET, 0, KEY), ENOENT, KEY);
+    }
+}
+
+static void
+a_listed_key_is_taken_from_local_disk(void **state)
+{
+    (void)state;
+    open_disk(NULL);
+    check_keys("org-my_m-del@1@0@5@bfloat16", "org-my_m/del@1@0@5@bfloat16");
+}
+
+static void
+a_listed_key_is_taken_from_s3(void **state)
+{
+    (void)state;
+    open_s3(S3_BUCKET, NULL);
+    check_keys("org_my_m-del@1@0@5@bfloat16", "org/my/m-del@1@0@5@bfloat16");
+}
+
+static void
+a_key_without_what_stands_for_a_slash_is_all_of_it(void **state)
+{
+    static const char renamed[] = "model@1@0@6@bfloat16";
+    char from[400], to[400];
+
+    (void)state;
+    open_disk(NULL);
+    assert_int_equal(run(KVT_OP_PUT, 0, "model@1@0@5@bfloat16"), 0);
+    snprintf(from, sizeof from, "%s/model@1@0@5@bfloat16.pt", dir.path);
+    snprintf(to, sizeof to, "%s/%s.pt", dir.path, renamed);
+    assert_int_equal(rename(from, to), 0);
+    for (size_t i = 0; i < N_WAYS; i++) {
+        expect_refused(ways[i](KVT_OP_GET, KVT_OP_LISTED, renamed), EBADMSG,
+                       "another key");
+        expect_refused(ways[i](KVT_OP_VERIFY, 0, renamed), EBADMSG, "another key");
+    }
+}
+
+/* ------------------------------------------------------------------------ buckets */
+
+static void
+a_missing_bucket_is_no_missing_chunk(void **state)
+{
+    (void)state;
+    open_s3("nowhere", NULL);
+    for (size_t i = 0; i < N_WAYS; i++)
+        expect_refused(ways[i](KVT_OP_PUT, 0, KEY), ENXIO, "no bucket 'nowhere' there");
+    expect_refused(submit(KVT_OP_GET, 0, KEY), ENXIO, "no bucket 'nowhere' there");
+    assert_int_equal(run(KVT_OP_STAT, 0, KEY), -ENOENT); /* HEAD cannot tell */
+}
+
+/* --------------------------------------------------------------- nowhere to be put */
+
+static void
+expect_no_put(const char *tiers)
+{
+    for (size_t i = 0; i < N_WAYS; i++) {
+        expect_refused(ways[i](KVT_OP_PUT, 0, KEY), EINVAL,
+                       "store_location is LocalCPUBackend");
+        expect_refused(op.status, EINVAL, tiers);
+        expect_bytes(ways[i](KVT_OP_GET, 0, KEY)); /* it was not taken away */
+    }
+}
+
+static void
+a_put_that_no_tier_takes_says_why(void **state)
+{
+    (void)state;
+    open_disk(NULL);
+    assert_int_equal(run(KVT_OP_PUT, 0, KEY), 0);
+    kvt_store_close(store);
+    open_disk("store_location=LocalCPUBackend");
+    expect_no_put("the tiers with storage are LocalDiskBackend (local_disk)");
+    kvt_store_close(store);
+    open_s3(S3_BUCKET, NULL);
+    assert_int_equal(run(KVT_OP_PUT, 0, KEY), 0);
+    kvt_store_close(store);
+    open_s3(S3_BUCKET, "store_location=LocalCPUBackend");
+    expect_no_put("the tiers with storage are RemoteBackend (s3)");
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_listed_key_is_taken_from_local_disk),
+        TEST(a_listed_key_is_taken_from_s3),
+        TEST(a_key_without_what_stands_for_a_slash_is_all_of_it),
+        TEST(a_missing_bucket_is_no_missing_chunk),
+        TEST(a_put_that_no_tier_takes_says_why),
+    };
+
+    if (!s3_server_start(&server, NULL)) {
+        printf("skipped: needs python3\n");
+        return 77;
+    }
+    int failed = cmocka_run_group_tests_name("store by key", tests, NULL, NULL);
+    s3_server_stop(&server);
+    return failed;
+}
