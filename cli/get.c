@@ -8,6 +8,8 @@
 
 #include "common.h"
 
+#define FIRST_BYTES (UINT64_C(64) << 20) /* few chunks are larger */
+
 /* Write all of it, so that a file is there whole or not at all. */
 static int
 write_file(const char *path, const void *buf, size_t n)
@@ -29,26 +31,36 @@ write_file(const char *path, const void *buf, size_t n)
     return CLI_DONE;
 }
 
+/* Into new memory of that size, which the caller frees. */
+static int
+read_chunk(struct kvt_store *store, struct kvt_op *op, uint64_t room)
+{
+    free(op->buf);
+    op->buf = malloc(room);
+    op->bytes = room;
+    if (!op->buf) {
+        fprintf(stderr, "kvtier get: no memory for %" PRIu64 " bytes\n", room);
+        return CLI_ENVIRONMENT;
+    }
+    (void)!kvt_store_run(store, op);
+    return CLI_DONE;
+}
+
 static int
 get_key(struct kvt_store *store, const struct cli_common *c, const char *key,
         const char *path)
 {
     struct kvt_op op = KVT_INIT(struct kvt_op);
-    int code = CLI_DONE;
+    int code;
 
-    op.kind = KVT_OP_STAT;
+    op.kind = KVT_OP_GET;
     op.flags = KVT_OP_LISTED;
     op.key = key;
-    if (!kvt_store_run(store, &op)) {
-        op.kind = KVT_OP_GET;
-        op.bytes = op.found_bytes;
-        op.buf = malloc(op.bytes ? op.bytes : 1);
-        if (!op.buf) {
-            fprintf(stderr, "kvtier get: no memory for %" PRIu64 " bytes\n", op.bytes);
-            return CLI_ENVIRONMENT;
-        }
-        kvt_store_run(store, &op);
-    }
+    code = read_chunk(store, &op, FIRST_BYTES);
+    if (!code && op.status == -EMSGSIZE) /* which tells its size */
+        code = read_chunk(store, &op, op.found_bytes);
+    if (code)
+        return code;
     if (!op.status) {
         if (!(op.found & KVT_FOUND_CHECKED) && !c->json)
             fprintf(stderr, "kvtier: %s carries no checksum: only its length could be "

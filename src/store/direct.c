@@ -9,11 +9,19 @@
 
 #include "store/public.h"
 
+#define STRAIGHT_BYTES ((uint64_t)64 << 20)
+
+static bool
+is_direct(const struct kvt__level *level)
+{
+    return level->tier->takes_any && level->tier->ops->start;
+}
+
 bool
 kvt__store_is_direct(const struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].tier->takes_any || !store->levels[i].tier->ops->start)
+        if (!is_direct(&store->levels[i]))
             return false;
     return store->n_levels > 0;
 }
@@ -109,6 +117,24 @@ was_answered(struct kvt__tier_op *tier_op, int err)
         ask(task);
     else
         end(task);
+}
+
+bool
+kvt__gets_straight(const struct kvt__level *level, const struct kvt_op *op)
+{
+    return op->kind == KVT_OP_GET && op->bytes <= STRAIGHT_BYTES && is_direct(level);
+}
+
+int
+kvt__get_straight(struct kvt__level *level, const struct kvt__object *object,
+                  struct kvt_op *op)
+{
+    struct kvt__tier_op tier_op = {
+        .what = KVT__TIER_GET, .prio = KVT__PRIO_LOAD, .object = object,
+        .slot = { op->buf, op->bytes }, .shorter = true };
+    int err = kvt__tier_wait(level->tier, &tier_op);
+
+    return take(op, level, object, &tier_op.found, err);
 }
 
 /* Ask the level whose turn it is. */

@@ -115,7 +115,8 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
 {
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
-        int err = get_from(level, object, op);
+        int err = kvt__gets_straight(level, op) ? kvt__get_straight(level, object, op)
+                                                : get_from(level, object, op);
 
         if (err != -ENOENT)
             return err;

@@ -58,6 +58,13 @@ int kvt__op_check(const struct kvt_op *op, const struct kvt__level *level,
 
 void kvt__op_tell(struct kvt_op *op, const struct kvt__found *found);
 
+/* Whether a GET needs neither a look at the size first nor memory of its own, and that
+ * GET, on the calling thread.  Larger ones want their size told, so that they are read in
+ * parts. */
+bool kvt__gets_straight(const struct kvt__level *level, const struct kvt_op *op);
+int kvt__get_straight(struct kvt__level *level, const struct kvt__object *object,
+                      struct kvt_op *op);
+
 /* Whether no tier needs a thread that waits, or memory of its own. */
 bool kvt__store_is_direct(const struct kvt__store *store);
 

@@ -80,7 +80,7 @@ expect 3 ls --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
 says_once 'no keys for S3'
 expect 1 doctor --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
 says_once 'no keys for S3'
-for command in "put $key $dir/in" ls verify; do
+for command in "put $key $dir/in" "get $key $dir/back" ls verify; do
     words=$command
     command=
     at nowhere 3 $words

@@ -142,6 +142,7 @@ class Store:
         sentence = "status 404 NoSuchBucket.*There is no bucket 'nowhere' there: make"
         self.says(self.do(3, "put", KEY, self.path("given", b"x"), address=nowhere),
                   sentence)
+        self.says(self.do(3, "get", KEY, self.path("back"), address=nowhere), sentence)
         self.says(self.do(3, "ls", address=nowhere), sentence)
         self.says(self.do(1, "doctor", address=nowhere), "BAD +store.*" + sentence)
 

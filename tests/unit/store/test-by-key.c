@@ -13,6 +13,7 @@
 #include "temp-dir.h"
 
 #define KEY "org/my_m-del@1@0@5@bfloat16"
+#define OTHER "org/other@1@0@6@bfloat16"
 #define BYTES "some bytes"
 
 static struct s3_server server;
@@ -210,13 +211,32 @@ a_key_without_what_stands_for_a_slash_is_all_of_it(void **state)
 /* ------------------------------------------------------------------------ buckets */
 
 static void
+a_get_from_s3_is_one_request(void **state)
+{
+    (void)state;
+    open_s3(S3_BUCKET, NULL);
+    assert_int_equal(run(KVT_OP_PUT, 0, KEY), 0);
+    for (size_t i = 0; i < N_WAYS; i++) {
+        s3_forget(&server);
+        expect_bytes(ways[i](KVT_OP_GET, 0, KEY));
+        expect_refused(ways[i](KVT_OP_GET, 0, OTHER), ENOENT, OTHER);
+        assert_int_equal(s3_count(&server, "methods", "HEAD"), 0);
+    }
+    about(KVT_OP_GET, 0, KEY);
+    op.bytes = 3;
+    assert_int_equal(kvt_store_run(store, &op), -EMSGSIZE);
+    assert_int_equal(op.found_bytes, strlen(BYTES));
+}
+
+static void
 a_missing_bucket_is_no_missing_chunk(void **state)
 {
     (void)state;
     open_s3("nowhere", NULL);
-    for (size_t i = 0; i < N_WAYS; i++)
+    for (size_t i = 0; i < N_WAYS; i++) {
+        expect_refused(ways[i](KVT_OP_GET, 0, KEY), ENXIO, "no bucket 'nowhere' there");
         expect_refused(ways[i](KVT_OP_PUT, 0, KEY), ENXIO, "no bucket 'nowhere' there");
-    expect_refused(submit(KVT_OP_GET, 0, KEY), ENXIO, "no bucket 'nowhere' there");
+    }
     assert_int_equal(run(KVT_OP_STAT, 0, KEY), -ENOENT); /* HEAD cannot tell */
 }
 
@@ -259,6 +279,7 @@ main(void)
         TEST(a_listed_key_is_taken_from_local_disk),
         TEST(a_listed_key_is_taken_from_s3),
         TEST(a_key_without_what_stands_for_a_slash_is_all_of_it),
+        TEST(a_get_from_s3_is_one_request),
         TEST(a_missing_bucket_is_no_missing_chunk),
         TEST(a_put_that_no_tier_takes_says_why),
     };
