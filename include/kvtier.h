@@ -401,6 +401,10 @@ struct kvt_seq_extra {
     const char *tags;               /* "name%value@name%value"; NULL: none */
 };
 
+/* kvt_chunk.flags: LMCache's name of it does not tell the adapter or the salt that it
+ * was made with: what has that name and no identity (LMCache's) may be another's. */
+#define KVT_CHUNK_OWN 1u
+
 /* One chunk of a sequence, as the scheduler hands it to its workers: plain
  * bytes, valid in every process that runs the same libkvtier. */
 struct kvt_chunk {
@@ -408,7 +412,7 @@ struct kvt_chunk {
     uint64_t name_hash[4]; /* LMCache's chunk hash, which names files and objects:
                             * 256 bits, or 64 and the others 0 */
     uint32_t n_tokens;     /* chunk_tokens, fewer for a partial tail */
-    uint32_t reserved;     /* 0 */
+    uint32_t flags;        /* KVT_CHUNK_* */
 };
 
 /* Hash tokens (int32, host memory, n_tokens of them).  extra may be NULL.

@@ -141,7 +141,7 @@ class Chunk(Structure):
         ("prefix", c_uint8 * 16),
         ("name_hash", c_uint64 * 4),
         ("n_tokens", c_uint32),
-        ("reserved", c_uint32),
+        ("flags", c_uint32),
     ]
 
 

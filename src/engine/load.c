@@ -354,6 +354,8 @@ kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k
     req->space = &k->space;
     req->hash = kvt__chunk_hash(engine, chunk);
     req->tokens = chunk->n_tokens;
+    /* After a reset what was there before is no hit, and what says nothing may be that. */
+    req->own_only = chunk->flags & KVT_CHUNK_OWN || k->epoch;
     req->whole = chunk->n_tokens == engine->chunk_tokens;
     req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);

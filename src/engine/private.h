@@ -203,7 +203,7 @@ struct kvt_seq {
     int32_t *tail; /* tokens of the chunk that is not whole yet */
     size_t n_tail;
     bool tail_known;
-    bool own_only; /* LMCache's names do not tell its adapter */
+    uint32_t flags; /* of its chunks */
 
     struct kvt__probe *probe; /* NULL: the tiers were not asked yet */
     int64_t probe_until_ns;

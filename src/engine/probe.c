@@ -30,7 +30,6 @@ struct kvt__probe {
     pthread_mutex_t lock;
     unsigned refs;    /* the sequence's, and one for each request */
     bool alone;       /* its sequence is no more: nobody waits for the answer */
-    bool own_only;
     size_t next;      /* part to ask for: chunk after chunk, each of all ranks and groups */
     size_t end;       /* from here on nothing is asked for: a chunk is missing */
     size_t n_asked;   /* under way */
@@ -112,7 +111,6 @@ describe(struct asked *a, uint32_t rank, uint32_t group)
         return false;
     kvt__load_request(e, k, group, &p->chunks[a->part / parts_of_chunk(e)], &a->req);
     a->req.op = KVT__STORE_PROBE;
-    a->req.own_only = p->own_only || k->epoch; /* after a reset what was there is no hit */
     return true;
 }
 
@@ -205,7 +203,6 @@ kvt__probe_start(struct kvt_seq *seq, size_t first, size_t n)
     probe->engine = seq->engine;
     probe->tagset = seq->tagset;
     probe->refs = 1;
-    probe->own_only = seq->own_only;
     probe->end = n * parts_of_chunk(seq->engine);
     probe->window = FIRST_WINDOW;
     memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);

@@ -52,7 +52,8 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     seq->hash = engine->hash_root;
     kvt__hash_salt(&seq->hash, or_empty(extra->cache_salt));
     kvt__prefix_start(&seq->prefix, or_empty(extra->lora), or_empty(extra->cache_salt));
-    seq->own_only = *or_empty(extra->lora) || *or_empty(extra->cache_salt);
+    if (*or_empty(extra->lora) || *or_empty(extra->cache_salt))
+        seq->flags = KVT_CHUNK_OWN;
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
     seq->n_ids = (size_t)engine->world_size * engine->n_groups;
     seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
@@ -125,7 +126,7 @@ add_plain(struct kvt_seq *seq, const int32_t *tokens, size_t n)
         for (size_t i = 0; i < step; i++) {
             struct kvt_chunk *c = &seq->chunks[seq->n_chunks++];
 
-            *c = (struct kvt_chunk){ .n_tokens = (uint32_t)chunk };
+            *c = (struct kvt_chunk){ .n_tokens = (uint32_t)chunk, .flags = seq->flags };
             memcpy(c->name_hash, names[i], sizeof c->name_hash);
             memcpy(c->prefix, prefixes[i].b, sizeof c->prefix);
         }
@@ -196,7 +197,7 @@ describe_next(const struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens,
     }
     if (!err) {
         kvt__prefix_add(prefix, tokens, n_tokens, extra, n_extra);
-        *out = (struct kvt_chunk){ .n_tokens = (uint32_t)n_tokens };
+        *out = (struct kvt_chunk){ .n_tokens = (uint32_t)n_tokens, .flags = seq->flags };
         kvt__hash_chunks(hash, named, n_tokens, 1, &out->name_hash);
         memcpy(out->prefix, prefix->b, sizeof out->prefix);
     }

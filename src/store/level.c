@@ -126,16 +126,23 @@ is_put_there(const struct kvt__level *level, const struct kvt__store_req *req)
 
 /* --------------------------------------------------------------------- get */
 
-/* Is what was read the chunk that was asked for?  0, or why not.  An LMCache beside
- * us writes over our files: theirs are served as any of theirs. */
+/* An LMCache beside us writes over what we stored: theirs is served as any of theirs,
+ * where its name tells all that decides what it is. */
+bool
+kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__store_req *req)
+{
+    return !store->refuse_unverified && !req->own_only && !req->space->opaque;
+}
+
+/* Is what was read the chunk that was asked for?  0, or why not. */
 static int
 check(const struct kvt__store *store, const struct kvt__store_req *req,
       const struct kvt__found *found)
 {
-    if (!found->has_id)
-        return store->refuse_unverified ?
-            kvt__fail(ENOENT, "%s: carries no checksum and refuse_unverified is set.",
-                      req->space->text) : 0;
+    if (req->foreign || !found->has_id)
+        return kvt__store_takes_foreign(store, req) ? 0 :
+            kvt__fail(ESTALE, "%s: what has its name carries no identity.",
+                      req->space->text);
     if (!kvt__id_equal(&found->id, &req->id))
         return kvt__fail(ESTALE, "another chunk lies under the same name.");
     if (kvt__payload_crc(&req->slot, found) != found->crc)
@@ -159,13 +166,14 @@ name_as_stored(const struct kvt__store_req *req, const struct kvt__index_entry *
 /* Whether the level may have it, by its index: 0, then object is what it is called there
  * and get_end() is owed. */
 static int
-get_begin(struct kvt__level *level, const struct kvt__store_req *req,
+get_begin(struct kvt__level *level, struct kvt__store_req *req,
           struct kvt__object *object, char *key, size_t size)
 {
     struct kvt__index_entry entry;
 
     if (level->no_get || !kvt__index_find(level->index, &req->id, &entry))
         return -ENOENT;
+    req->foreign = level->in_memory && entry.flags & KVT__INDEX_FOREIGN;
     int err = name_as_stored(req, &entry, object, key, size);
     return err ? err : kvt__level_begin(level, KVT__READS);
 }
@@ -197,14 +205,14 @@ get_end(struct kvt__store *store, struct kvt__level *level,
     if (!err)
         err = check(store, req, found);
     if (!err) {
-        req->verified = found->has_id;
+        req->verified = found->has_id && !req->foreign;
         kvt__index_touch(level->index, &req->id);
         if (!level->in_memory)
             (void)kvt__memory_keep(store, req, req->verified); /* no room: as well */
         return 0;
     }
     if (err == -ENOENT || err == -ESTALE) {
-        kvt__level_drop(level, &req->id, false);
+        kvt__level_drop(level, &req->id, level->in_memory); /* a file is another's */
         return -ENOENT;
     }
     if (err == -EBADMSG)
@@ -219,11 +227,9 @@ static bool
 may_be(const struct kvt__store *store, const struct kvt__store_req *req,
        const struct kvt__found *found)
 {
-    if (found->has_id)
-        return kvt__id_equal(&found->id, &req->id) &&
-               found->payload_bytes == req->bytes;
-    return !store->refuse_unverified && !req->own_only && !req->space->opaque &&
-           found->payload_bytes == req->bytes;
+    return found->payload_bytes == req->bytes &&
+           (found->has_id ? kvt__id_equal(&found->id, &req->id)
+                          : kvt__store_takes_foreign(store, req));
 }
 
 /* 0: the tier is to be asked, then probe_end() is owed; -EEXIST: the index has it.  Of

@@ -77,6 +77,11 @@ int kvt__level_put(struct kvt__store *store, struct kvt__level *level,
 int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
                    struct kvt__object *object, char *stored_key, size_t size);
 
+/* Whether a chunk that carries no identity, so that its name alone tells what it is, will
+ * do. */
+bool kvt__store_takes_foreign(const struct kvt__store *store,
+                              const struct kvt__store_req *req);
+
 /* err: the tier's answer, its sentence not yet overwritten; what it found is in
  * req->tier_op.found.  What that means for the request: 0 or -errno with a sentence. */
 int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,

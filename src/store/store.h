@@ -163,7 +163,7 @@ struct kvt__store_req {
     struct kvt__hash hash;
     uint32_t tokens;
     bool whole;
-    bool own_only;         /* PROBE: a chunk without identity is none */
+    bool own_only;         /* GET, PROBE: a chunk without identity is none */
     struct kvt__shape shape;
     struct kvt__slot slot;
     uint32_t crc;          /* PUT: CRC32C of the payload, where it is wanted */
@@ -189,6 +189,7 @@ struct kvt__store_req {
     char tier_why[320];
     int failed;    /* the first failure, told in why */
     struct kvt__put put;
+    bool foreign;  /* GET: what host memory has carried no identity */
     struct kvt__tier_op tier_op;
 };
 

@@ -347,6 +347,41 @@ what_stays_damaged_is_not_promised_but_stored_again(void **state)
     }
 }
 
+/* What an adapter made: an LMCache that has the bucket too stores the same tokens. */
+static void
+what_others_write_over_is_not_promised(void **state)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct fixture *f = *state;
+    const char *settings[16];
+    char text[3][256], key[512], object[1024];
+    struct kvt_seq *seq;
+    struct io io;
+
+    extra.lora = "adapter";
+    for (int over = 0; over < 2; over++) {
+        settings_at("127.0.0.1", over ? "true" : "false", settings, text);
+        fixture_open_plain(f, settings);
+        assert_int_equal(kvt_seq_new(f->engine, f->tokens, CHUNK, &extra, &seq), 0);
+        make_io(&io, seq, 0, 0, 1, 1);
+        if (over) {
+            s3_key(&server, "PutObject", 0, key, sizeof key);
+            snprintf(object, sizeof object, "{\"bucket\": \"" S3_BUCKET "\", \"objects\": "
+                     "[{\"key\": \"%s\", \"size\": %u, \"age_s\": 0}]}", key,
+                     N_LAYERS * CHUNK_BLOCKS * BLOCK_BYTES);
+            s3_tell(&server, "POST", "/objects", object);
+            assert_int_equal(lookup(f, seq, 0, CHUNK), 0);
+            assert_int_equal(n_objects("GetObject"), 1);
+        }
+        fill_io(f, &io);
+        store_and_flush(f, &io.io, 1);
+        assert_int_equal(lookup(f, seq, 0, CHUNK), CHUNK);
+        kvt_engine_release(f->engine, seq);
+        kvt_seq_free(seq);
+        close_engine(f);
+    }
+}
+
 /* One that was damaged on the way is fetched again without waiting for anything. */
 static void
 what_was_damaged_on_the_way_is_fetched_again(void **state)
@@ -425,6 +460,7 @@ main(void)
         T(what_lies_in_memory_stays_a_hit),
         T(without_local_cpu_what_others_delete_is_not_promised),
         T(what_stays_damaged_is_not_promised_but_stored_again),
+        T(what_others_write_over_is_not_promised),
         T(what_was_damaged_on_the_way_is_fetched_again),
         T(an_outage_costs_hits_and_no_more),
         T(an_engine_closes_while_the_store_does_not_answer),

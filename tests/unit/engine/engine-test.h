@@ -76,6 +76,20 @@ opaque_group(void)
     return group;
 }
 
+/* The same bytes in the form that LMCache has. */
+static inline struct kvt_group
+plain_group(void)
+{
+    struct kvt_group group = opaque_group();
+
+    group.format = KVT_FORMAT_MLA;
+    group.n_heads = 1;
+    group.head_bytes = BLOCK_BYTES / BLOCK;
+    group.block_bytes = 0;
+    group.layout = NULL;
+    return group;
+}
+
 /* Which engine to open; what is left out: of both roles, with one opaque group, the only
  * rank, alone. */
 struct opening {
@@ -143,6 +157,7 @@ set_view(struct kvt_engine *engine, uint32_t group, unsigned char *memory)
     view.n_kv = 1;
     view.n_blocks = N_BLOCKS;
     view.block_stride = BLOCK_BYTES;
+    view.token_stride = BLOCK_BYTES / BLOCK;
     view.null_block = 0;
     if (kvt_engine_set_view(engine, group, &view))
         fail_msg("%s", kvt_last_error());
@@ -192,6 +207,15 @@ fixture_open(struct fixture *f, const char *const *settings)
     struct opening o = { .settings = settings };
 
     f->engine = must_open(f, &o);
+    set_view(f->engine, 0, f->memory);
+}
+
+static inline void
+fixture_open_plain(struct fixture *f, const char *const *settings)
+{
+    struct kvt_group group = plain_group();
+
+    f->engine = open_engine(f, KVT_ROLE_BOTH, &group, 1, settings);
     set_view(f->engine, 0, f->memory);
 }
 

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An LMCache that writes over our files: its chunks have the same names and no identity.
+ * They are served where the name tells all that decides what a chunk is, and nowhere
+ * else. */
+#include "engine-test.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include "files.h"
+
+#define N_CHUNKS 3u
+#define TRAILER_BYTES 64
+
+static const char *const ahead[] = { "local_cpu=true", "enable_async_loading=true",
+                                     "lookup_timeout_ms=60000", NULL };
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    f = (struct fixture){ 0 };
+    fixture_init(&f);
+    *state = &f;
+    return 0;
+}
+
+static void
+reopen_plain(struct fixture *f, const char *const *settings)
+{
+    kvt_engine_close(f->engine);
+    fixture_open_plain(f, settings);
+}
+
+static struct kvt_seq *
+seq_of(const struct fixture *f, const struct kvt_seq_extra *extra)
+{
+    struct kvt_seq *seq = NULL;
+
+    assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, extra, &seq), 0);
+    return seq;
+}
+
+static void
+store(const struct fixture *f, const struct kvt_seq_extra *extra)
+{
+    struct kvt_seq *seq = seq_of(f, extra);
+    struct io io;
+
+    for (uint32_t b = 1; b <= 2 * N_CHUNKS; b++)
+        fill_block(f, b, 0);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    store_and_flush(f, &io.io, 1);
+    kvt_seq_free(seq);
+}
+
+/* Each file becomes one of another program, with other bytes, if that is said.  How many
+ * there are. */
+static size_t
+each_file(const struct fixture *f, bool write_over)
+{
+    DIR *dir = opendir(f->dir.path);
+    struct dirent *entry;
+    char path[600];
+    struct stat st;
+    size_t n = 0;
+
+    assert_non_null(dir);
+    while ((entry = readdir(dir))) {
+        if (!strstr(entry->d_name, ".data"))
+            continue;
+        n++;
+        if (!write_over)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", f->dir.path, entry->d_name);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(truncate(path, st.st_size - TRAILER_BYTES), 0);
+        flip_byte(path, 100);
+    }
+    closedir(dir);
+    return n;
+}
+
+static uint64_t
+hit_of(const struct fixture *f, const struct kvt_seq_extra *extra)
+{
+    struct kvt_seq *seq = seq_of(f, extra);
+    uint64_t hit = lookup(f, seq, 0, N_TOKENS);
+
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    return hit;
+}
+
+/* Load each chunk for itself, from block 30 on; the status that all have. */
+static int
+load(const struct fixture *f, const struct kvt_seq_extra *extra)
+{
+    struct kvt_seq *seq = seq_of(f, extra);
+    struct kvt_group_io ios[N_CHUNKS];
+    struct io io[N_CHUNKS];
+
+    for (uint32_t b = 30; b < 30 + 2 * N_CHUNKS; b++)
+        fill_block(f, b, 99);
+    for (uint32_t c = 0; c < N_CHUNKS; c++) {
+        make_io(&io[c], seq, 0, c, 1, 30 + 2 * (int32_t)c);
+        ios[c] = io[c].io;
+    }
+    struct kvt_load *l = load_and_wait(f, ios, N_CHUNKS);
+    int status = kvt_load_status(l, 0, 0);
+    for (uint32_t c = 1; c < N_CHUNKS; c++)
+        assert_int_equal(kvt_load_status(l, c, 0), status);
+    kvt_load_free(l);
+    kvt_seq_free(seq);
+    return status;
+}
+
+static bool
+blocks_hold(const struct fixture *f, uint32_t from, uint32_t seed)
+{
+    for (uint32_t b = 0; b < 2 * N_CHUNKS; b++)
+        if (!block_holds(f, 30 + b, from + b, seed))
+            return false;
+    return true;
+}
+
+static void
+what_the_name_tells_is_served(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open_plain(f, NULL);
+    store(f, NULL);
+    assert_int_equal(each_file(f, true), N_CHUNKS);
+    assert_int_equal(hit_of(f, NULL), N_CHUNKS * CHUNK);
+    assert_int_equal(load(f, NULL), 0);
+    assert_int_equal(counter(f, "unverified_chunks"), N_CHUNKS);
+}
+
+/* It is a miss, of which the index knows then; the file stays, until it is stored again. */
+static void
+expect_no_foreign(struct fixture *f, const struct kvt_seq_extra *extra)
+{
+    store(f, extra);
+    assert_int_equal(hit_of(f, extra), N_CHUNKS * CHUNK);
+    assert_int_equal(load(f, extra), 0);
+    assert_int_equal(each_file(f, true), N_CHUNKS);
+    assert_int_equal(load(f, extra), -ENOENT);
+    assert_true(blocks_hold(f, 30, 99));
+    assert_int_equal(counter(f, "unverified_chunks"), 0);
+    assert_int_equal(counter(f, "load_corrupt"), 0);
+    assert_int_equal(hit_of(f, extra), 0);
+    assert_int_equal(each_file(f, false), N_CHUNKS);
+    store(f, extra);
+    assert_int_equal(hit_of(f, extra), N_CHUNKS * CHUNK);
+    assert_int_equal(load(f, extra), 0);
+    assert_true(blocks_hold(f, 1, 0));
+}
+
+static void
+what_an_adapter_made_is_not(void **state)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct fixture *f = *state;
+
+    extra.lora = "adapter";
+    fixture_open_plain(f, NULL);
+    expect_no_foreign(f, &extra);
+}
+
+static void
+what_was_made_with_a_salt_is_not(void **state)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct fixture *f = *state;
+
+    extra.cache_salt = "tenant";
+    fixture_open_plain(f, NULL);
+    expect_no_foreign(f, &extra);
+}
+
+static void
+what_was_made_after_a_reset_is_not(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open_plain(f, NULL);
+    assert_int_equal(kvt_engine_reset(f->engine), 0);
+    expect_no_foreign(f, NULL);
+}
+
+static void
+what_is_read_ahead_is_not_either(void **state)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct fixture *f = *state;
+
+    extra.lora = "adapter";
+    fixture_open_plain(f, NULL);
+    store(f, &extra);
+    each_file(f, true);
+    reopen_plain(f, ahead);
+    assert_int_equal(hit_of(f, &extra), 0);
+    assert_int_equal(counter(f, "prefetch_chunks"), 0);
+}
+
+/* Workers know a request's chunks and not the request. */
+static void
+each_chunk_says_it_itself(void **state)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct fixture *f = *state;
+    struct kvt_chunk chunks[4];
+
+    fixture_open_plain(f, NULL);
+    struct kvt_seq *seq = new_seq(f, 4 * CHUNK - 1);
+    assert_int_equal(kvt_seq_chunks(seq, 0, 4, chunks), 0);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(chunks[i].flags, 0);
+    kvt_seq_free(seq);
+    extra.lora = "adapter";
+    assert_int_equal(kvt_seq_new(f->engine, f->tokens, 4 * CHUNK - 1, &extra, &seq), 0);
+    assert_int_equal(kvt_seq_chunks(seq, 0, 4, chunks), 0);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(chunks[i].flags, KVT_CHUNK_OWN);
+    kvt_seq_free(seq);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, fixture_teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(what_the_name_tells_is_served),
+        T(what_an_adapter_made_is_not),
+        T(what_was_made_with_a_salt_is_not),
+        T(what_was_made_after_a_reset_is_not),
+        T(what_is_read_ahead_is_not_either),
+        T(each_chunk_says_it_itself),
+    };
+
+    return cmocka_run_group_tests_name("foreign chunks", tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chunks without identity, as LMCache writes them, and requests that may not take them:
+ * in a file, and in host memory. */
+#include "store-test.h"
+
+#include "mem/pool.h"
+
+static void
+write_foreign(const struct env *e, unsigned i)
+{
+    unsigned char file[28 + BYTES] = { 0 };
+    char path[600];
+
+    kvt__put_le32(file, BYTES);
+    kvt__put_le32(file + 4, 1);
+    kvt__put_le32(file + 8, 3);
+    fill(file + 28, i);
+    path_of(e, i, path, sizeof path);
+    write_file(path, file, sizeof file);
+}
+
+/* The outcome of a GET into a slot. */
+static int
+get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
+         bool *verified)
+{
+    struct request r;
+
+    request_init(&r, e, KVT__STORE_GET, i);
+    r.req.slot = slot.payload ? slot : r.req.slot;
+    r.req.own_only = own_only;
+    kvt__store_run(e->store, &r.req);
+    if (!r.req.status && !request_holds(&r, i))
+        fail_msg("chunk %u: wrong bytes", i);
+    *verified = r.req.verified;
+    free(r.memory);
+    return r.req.status;
+}
+
+static const struct kvt__slot none;
+
+static void
+a_file_that_was_written_over_is_a_miss_and_stays(void **state)
+{
+    struct env *e = *state;
+    bool verified;
+
+    assert_int_equal(put(e, 1), 0);
+    write_foreign(e, 1);
+    assert_int_equal(get_into(e, 1, true, none, &verified), -ENOENT);
+    assert_false(find(e, 1));
+    assert_true(file_there(e, 1));
+    assert_int_equal(used(e), 0);
+    assert_int_equal(n_warnings, 0);
+    assert_int_equal(probe(e, 1), 0); /* as one of those that may be taken */
+    assert_int_equal(get_into(e, 1, false, none, &verified), 0);
+    assert_false(verified);
+    assert_int_equal(get_into(e, 1, true, none, &verified), -ENOENT);
+    assert_int_equal(put(e, 1), 0);
+    assert_int_equal(get_into(e, 1, true, none, &verified), 0);
+    assert_true(verified);
+}
+
+/* ------------------------------------------------------------------- host memory */
+
+struct memory {
+    struct env e;
+    struct kvt__pool *pool;
+};
+
+static int
+memory_setup(void **state)
+{
+    static struct memory m;
+    struct env *e = &m.e;
+    char url[600];
+
+    env_init(e);
+    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
+    const char *settings[] = { url, NULL };
+    struct kvt_config *config = config_with(settings);
+    struct kvt__pool_params pool = { .bytes = 1 << 20, .key = "test" };
+    assert_int_equal(kvt__pool_open(&pool, &m.pool), 0);
+    kvt__pool_wait_populated(m.pool, pool.bytes);
+    struct kvt__store_params params = { .config = config, .counters = &e->counters,
+                                        .object_bytes = BYTES };
+    assert_int_equal(kvt__store_open(&params, &e->store), 0);
+    struct kvt__memory_params memory = { .config = config, .pool = m.pool, .n_ranks = 1,
+                                         .limit_bytes = 1 << 19, .object_bytes = BYTES };
+    assert_int_equal(kvt__store_add_memory(e->store, &memory), 0);
+    assert_int_equal(kvt__store_add_space(e->store, &e->space), 0);
+    kvt_config_free(config);
+    *state = &m;
+    return 0;
+}
+
+static int
+memory_teardown(void **state)
+{
+    struct memory *m = *state;
+
+    env_fini(&m->e);
+    kvt__pool_close(m->pool);
+    return 0;
+}
+
+static int
+borrow(struct memory *m, unsigned i, bool own_only, bool *verified)
+{
+    struct kvt__store_req req = { .op = KVT__STORE_GET, .space = &m->e.space,
+                                  .id = id_of(i), .bytes = BYTES, .own_only = own_only };
+
+    if (!kvt__store_borrow(m->e.store, &req))
+        return -ENOENT;
+    *verified = req.verified;
+    kvt__pool_release(m->pool, &req.slot);
+    return 0;
+}
+
+/* GET by way of a slot of the pool, which may stay in memory. */
+static int
+get_by_pool(struct memory *m, unsigned i, bool own_only, bool *verified)
+{
+    struct kvt__slot slot;
+
+    assert_true(kvt__pool_acquire(m->pool, BYTES, 0, &slot));
+    int err = get_into(&m->e, i, own_only, slot, verified);
+    kvt__pool_release(m->pool, &slot);
+    return err;
+}
+
+static void
+what_lies_in_memory_without_identity_is_a_miss(void **state)
+{
+    struct memory *m = *state;
+    struct env *e = &m->e;
+    bool verified;
+
+    write_foreign(e, 1);
+    assert_int_equal(probe(e, 1), 0);
+    assert_int_equal(get_by_pool(m, 1, false, &verified), 0);
+    assert_int_equal(borrow(m, 1, false, &verified), 0);
+    assert_false(verified);
+    assert_int_equal(get_by_pool(m, 1, false, &verified), 0);
+    assert_false(verified);
+    assert_int_equal(borrow(m, 1, true, &verified), -ENOENT);
+    assert_true(find(e, 1));
+    assert_int_equal(get_by_pool(m, 1, true, &verified), -ENOENT);
+    assert_false(find(e, 1));
+    assert_int_equal(kvt__pool_used(m->pool), 0);
+    assert_true(file_there(e, 1));
+}
+
+/* Ours, in a file, is found behind what is not taken from memory. */
+static void
+what_storage_has_takes_its_place(void **state)
+{
+    struct memory *m = *state;
+    struct env *e = &m->e;
+    struct env other;
+    bool verified;
+
+    write_foreign(e, 1);
+    assert_int_equal(probe(e, 1), 0);
+    assert_int_equal(get_by_pool(m, 1, false, &verified), 0);
+    memcpy(&other, e, sizeof other);
+    other.store = open_over(&other, "", NULL);
+    struct request r;
+    request_init(&r, &other, KVT__STORE_PUT, 1);
+    r.req.overwrite = true;
+    kvt__store_run(other.store, &r.req);
+    assert_int_equal(r.req.status, 0);
+    free(r.memory);
+    kvt__store_close(other.store);
+    assert_int_equal(get_by_pool(m, 1, true, &verified), 0);
+    assert_true(verified);
+    assert_int_equal(borrow(m, 1, true, &verified), 0);
+    assert_true(verified);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup, teardown)
+#define MEMORY(fn) cmocka_unit_test_setup_teardown(fn, memory_setup, memory_teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_file_that_was_written_over_is_a_miss_and_stays),
+        MEMORY(what_lies_in_memory_without_identity_is_a_miss),
+        MEMORY(what_storage_has_takes_its_place),
+    };
+
+    return cmocka_run_group_tests_name("chunks without identity", tests, NULL, NULL);
+}
