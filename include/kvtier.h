@@ -173,7 +173,11 @@ struct kvt_store; /* the configured tiers, keys to bytes */
 KVT_API KVT_MUST_CHECK int
 kvt_store_open(const struct kvt_config *config, struct kvt_store **out);
 
-/* Waits for requests under way; those not polled are dropped. */
+/* Waits for requests under way, for blocking_timeout_secs.  Those that are not done by then
+ * end with -ECANCELED: what was not begun, and what storage over the network (S3) has not
+ * answered; a read or write of a file that was begun is waited for.  When it returns all
+ * have a status, and those not polled, which are dropped, belong to the caller again.  Who
+ * wants all of them polls them first. */
 KVT_API void kvt_store_close(struct kvt_store *store);
 
 enum kvt_op_kind {
@@ -199,7 +203,7 @@ enum kvt_op_kind {
 
 /* One request.  key: key text as LMCache writes it.  The struct and what it
  * points to belong to the store from kvt_store_submit() until kvt_store_poll()
- * returns it. */
+ * returns it, or kvt_store_close() has returned. */
 struct kvt_op {
     size_t struct_size;
     uint32_t kind;     /* enum kvt_op_kind */
@@ -210,7 +214,8 @@ struct kvt_op {
     void *user;        /* yours */
 
     int status;        /* out: 0, -ENOENT, -EBADMSG, -ENOSPC, -EMSGSIZE (GET: buf is
-                        * too small, found_bytes says for what), ... */
+                        * too small, found_bytes says for what), -ECANCELED (the
+                        * store was closed), ... */
     uint32_t found;    /* out: KVT_FOUND_* */
     uint64_t found_bytes; /* out: payload bytes */
     uint32_t tokens;   /* out: tokens in the chunk; 0 unknown */

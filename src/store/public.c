@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/sized.h"
 #include "conf/conf.h"
@@ -338,7 +339,10 @@ run_task(struct kvt__job *job)
     struct kvt_op *op = task->op;
 
     clear_answer(op);
-    if (op->kind != KVT_OP_VERIFY && kvt__store_is_direct(task->store->store))
+    if (atomic_load(&task->store->stopping))
+        kvt__task_end(task, kvt__fail(ECANCELED, "%s: the store is being closed.",
+                                      op->key));
+    else if (op->kind != KVT_OP_VERIFY && kvt__store_is_direct(task->store->store))
         kvt__direct(task);
     else
         kvt__task_end(task, run_op(task->store->store, op));
@@ -411,6 +415,32 @@ kvt_store_eventfd(const struct kvt_store *store)
 
 /* -------------------------------------------------------------- the store itself */
 
+/* Until nothing is under way, or that time has come.  False: it has. */
+static bool
+wait_until_idle(struct kvt_store *store, int64_t until_ns)
+{
+    struct timespec until = { until_ns / KVT__NS_PER_S, until_ns % KVT__NS_PER_S };
+    int err = 0;
+
+    pthread_mutex_lock(&store->lock);
+    while (store->n_under_way && err != ETIMEDOUT)
+        err = pthread_cond_timedwait(&store->idle, &store->lock, &until);
+    bool idle = !store->n_under_way;
+    pthread_mutex_unlock(&store->lock);
+    return idle;
+}
+
+/* Of tiers that answer nothing, nothing more is waited for. */
+static void
+end_requests(struct kvt_store *store)
+{
+    if (wait_until_idle(store, kvt__now_ns() + store->patience_ns))
+        return;
+    atomic_store(&store->stopping, true);
+    kvt__store_stop(store->store);
+    (void)wait_until_idle(store, INT64_MAX);
+}
+
 void
 kvt_store_close(struct kvt_store *store)
 {
@@ -418,10 +448,7 @@ kvt_store_close(struct kvt_store *store)
 
     if (!store || store->pid != getpid())
         return;
-    pthread_mutex_lock(&store->lock);
-    while (store->n_under_way)
-        pthread_cond_wait(&store->idle, &store->lock);
-    pthread_mutex_unlock(&store->lock);
+    end_requests(store);
     kvt__exec_close(store->exec);
     while (store->eventfd >= 0 && kvt_store_poll(store, &dropped, 1))
         continue;
@@ -437,13 +464,18 @@ int
 kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
 {
     struct kvt_store *s = calloc(1, sizeof *s);
+    pthread_condattr_t attr;
     int err = 0;
 
     if (!s)
         return kvt__fail(ENOMEM, "kvt_store_open");
     s->pid = getpid();
+    s->patience_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->idle, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->idle, &attr);
+    pthread_condattr_destroy(&attr);
     s->last_done = &s->first_done;
     s->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->eventfd < 0)

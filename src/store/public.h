@@ -16,9 +16,11 @@ struct kvt_store {
     struct kvt__counters counters;
     struct kvt__exec *exec;
     struct kvt__store *store;
+    int64_t patience_ns;  /* of closing */
+    atomic_bool stopping; /* nothing more is begun */
 
     pthread_mutex_t lock;
-    pthread_cond_t idle;
+    pthread_cond_t idle;  /* on the monotonic clock */
     size_t n_under_way;
     struct kvt__task *first_done, **last_done;
     int eventfd;

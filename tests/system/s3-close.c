@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Closing a store while something hangs: a server that answers nothing, a file
+ * system. */
+#include "servers/s3-server.h"
+#include "system/system-test.h"
+
+#define N_OPS 6
+#define BYTES 5000
+
+static struct s3_server server;
+
+struct transfers {
+    struct temp_dir dir;
+    struct kvt_op ops[N_OPS];
+    char keys[N_OPS][64];
+    unsigned char bytes[BYTES];
+};
+
+static int
+setup(void **state)
+{
+    static struct transfers t;
+
+    s3_server_reset(&server);
+    t = (struct transfers){ 0 };
+    temp_dir_make(&t.dir);
+    *state = &t;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct transfers *t = *state;
+    char thing[256];
+
+    temp_dir_remove(&t->dir);
+    snprintf(thing, sizeof thing, "s3://127.0.0.1:%u/" S3_BUCKET "/%s/", server.port,
+             server.prefix);
+    s3_remove_index_of(thing);
+    return 0;
+}
+
+static struct kvt_store *
+open_with(const char *const *settings)
+{
+    struct kvt_config *config = config_with(settings);
+    struct kvt_store *store = NULL;
+
+    if (kvt_store_open(config, &store))
+        fail_msg("%s", kvt_last_error());
+    kvt_config_free(config);
+    return store;
+}
+
+/* patience: blocking_timeout_secs. */
+static struct kvt_store *
+open_s3(const char *patience)
+{
+    char url[256];
+    const char *settings[] = { url, patience, "disable_tls=true", "s3_num_io_threads=2",
+                               "aws_access_key_id=" S3_ACCESS,
+                               "aws_secret_access_key=" S3_SECRET, NULL };
+
+    snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/" S3_BUCKET "/%s", server.port,
+             server.prefix);
+    return open_with(settings);
+}
+
+/* All are put, but for the last one, which is asked for. */
+static void
+submit_all(struct transfers *t, struct kvt_store *store)
+{
+    struct kvt_op *ops[N_OPS];
+
+    for (unsigned i = 0; i < N_OPS; i++) {
+        snprintf(t->keys[i], sizeof t->keys[i], "m@1@0@%x@bfloat16", i + 1);
+        t->ops[i] = (struct kvt_op)KVT_INIT(struct kvt_op);
+        t->ops[i].kind = i < N_OPS - 1 ? KVT_OP_PUT : KVT_OP_STAT;
+        t->ops[i].key = t->keys[i];
+        t->ops[i].buf = t->bytes;
+        t->ops[i].bytes = sizeof t->bytes;
+        t->ops[i].status = 1;
+        ops[i] = &t->ops[i];
+    }
+    assert_int_equal(kvt_store_submit(store, ops, N_OPS), 0);
+}
+
+static unsigned
+n_ended(const struct transfers *t, int status)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < N_OPS; i++) {
+        if (t->ops[i].status && !t->ops[i].why[0])
+            fail_msg("no sentence for %d", t->ops[i].status);
+        n += t->ops[i].status == status;
+    }
+    return n;
+}
+
+static void
+what_is_not_answered_in_time_is_canceled(void **state)
+{
+    struct transfers *t = *state;
+    struct kvt_store *store = open_s3("blocking_timeout_secs=1");
+
+    s3_fault(&server, "{\"count\": null, \"do\": {\"delay_ms\": 600000}}");
+    submit_all(t, store);
+    kvt_store_close(store);
+    assert_true(n_ended(t, -ECANCELED) >= N_OPS - 1);
+    /* A read has no longer than that itself, a write ten times as long. */
+    assert_int_equal(n_ended(t, -ECANCELED) + n_ended(t, -ETIMEDOUT), N_OPS);
+}
+
+static void
+what_is_answered_in_time_is_done(void **state)
+{
+    struct transfers *t = *state;
+    struct kvt_store *store = open_s3("blocking_timeout_secs=600");
+
+    s3_fault(&server, "{\"count\": null, \"do\": {\"delay_ms\": 300}}");
+    submit_all(t, store);
+    kvt_store_close(store);
+    assert_true(n_ended(t, 0) >= N_OPS - 1);
+    assert_int_equal(n_ended(t, -ECANCELED), 0);
+}
+
+/* One operation is under way, which nobody can end. */
+static void
+what_a_file_system_holds_up_is_waited_for_and_nothing_else(void **state)
+{
+    struct transfers *t = *state;
+    char url[600];
+    const char *settings[] = { url, "disk_io_threads=1", "blocking_timeout_secs=1", NULL };
+
+    snprintf(url, sizeof url, "remote_url=fault://delay_ms=3000/fs://%s", t->dir.path);
+    struct kvt_store *store = open_with(settings);
+    submit_all(t, store);
+    kvt_store_close(store);
+    assert_true(n_ended(t, -ECANCELED) >= N_OPS - 1);
+    assert_int_equal(n_ended(t, -ECANCELED) + n_ended(t, 0) + n_ended(t, -ENOENT), N_OPS);
+}
+
+int
+main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(what_is_not_answered_in_time_is_canceled),
+        T(what_is_answered_in_time_is_done),
+        T(what_a_file_system_holds_up_is_waited_for_and_nothing_else),
+    };
+
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    if (!s3_server_start(&server, NULL)) {
+        printf("skipped: needs python3\n");
+        return SKIPPED;
+    }
+    int failed = cmocka_run_group_tests_name("S3, closing", tests, NULL, NULL);
+    s3_server_stop(&server);
+    return failed;
+}
