@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Closing a store while something hangs: a server that answers nothing, a file
- * system. */
+ * Closing a store while something hangs: a server that answers nothing, a program that
+ * gives no keys, a file system. */
+#include <signal.h>
+
+#include "files.h"
 #include "servers/s3-server.h"
 #include "system/system-test.h"
+
+#include "base/clock.h"
 
 #define N_OPS 6
 #define BYTES 5000
@@ -143,6 +148,67 @@ what_a_file_system_holds_up_is_waited_for_and_nothing_else(void **state)
     assert_int_equal(n_ended(t, -ECANCELED) + n_ended(t, 0) + n_ended(t, -ENOENT), N_OPS);
 }
 
+/* ------------------------------------------------------------- credential_process */
+
+static void
+put_text(const struct transfers *t, const char *name, const char *text)
+{
+    char path[600];
+
+    snprintf(path, sizeof path, "%s/%s", t->dir.path, name);
+    write_file(path, text, strlen(text));
+    assert_int_equal(chmod(path, 0700), 0);
+    if (!strcmp(name, "config"))
+        setenv("AWS_CONFIG_FILE", path, 1);
+}
+
+/* The program's number, once it runs. */
+static pid_t
+wait_for_pid(const struct transfers *t)
+{
+    char path[600];
+    int pid = 0;
+
+    snprintf(path, sizeof path, "%s/pid", t->dir.path);
+    while (pid <= 0) {
+        FILE *file = fopen(path, "r");
+
+        if (!file || fscanf(file, "%d", &pid) != 1)
+            usleep(1000);
+        if (file)
+            fclose(file);
+    }
+    return pid;
+}
+
+/* It has 30 seconds, where nobody closes. */
+static void
+a_program_that_gives_no_keys_is_ended(void **state)
+{
+    static const char script[] =
+        "#!/bin/sh\n"
+        "echo $$ >\"$HOME/pid.new\"; mv \"$HOME/pid.new\" \"$HOME/pid\"; exec sleep 60\n";
+    struct transfers *t = *state;
+    char url[256], config[600];
+    const char *settings[] = { url, "disable_tls=true", "s3_profile=test", NULL };
+
+    setenv("HOME", t->dir.path, 1);
+    unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+    snprintf(config, sizeof config, "[profile test]\ncredential_process = %s/keys\n",
+             t->dir.path);
+    put_text(t, "config", config);
+    put_text(t, "keys", script);
+    snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/" S3_BUCKET "/%s", server.port,
+             server.prefix);
+    struct kvt_store *store = open_with(settings);
+    pid_t pid = wait_for_pid(t);
+    int64_t begin_ns = kvt__now_ns();
+    kvt_store_close(store);
+    assert_true(kvt__now_ns() - begin_ns < 20 * KVT__NS_PER_S);
+    assert_int_equal(kill(pid, 0), -1);
+    assert_int_equal(errno, ESRCH);
+}
+
 int
 main(void)
 {
@@ -151,6 +217,7 @@ main(void)
         T(what_is_not_answered_in_time_is_canceled),
         T(what_is_answered_in_time_is_done),
         T(what_a_file_system_holds_up_is_waited_for_and_nothing_else),
+        T(a_program_that_gives_no_keys_is_ended),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -5,6 +5,8 @@
 #ifndef KVT_TIER_S3_CREDENTIALS_H
 #define KVT_TIER_S3_CREDENTIALS_H
 
+#include <stdatomic.h>
+
 #include "http/http.h"
 #include "tier/s3/sign.h"
 
@@ -15,6 +17,8 @@ struct kvt__s3_chain_params {
     const char *profile;            /* s3_profile: then not the environment's keys; NULL:
                                      * AWS_PROFILE or default */
     const char *region;             /* for STS */
+    const atomic_bool *stop;        /* set: nobody wants keys any more; NULL: never.  Kept
+                                     * until the chain is closed */
 };
 
 struct kvt__s3_chain;
@@ -28,7 +32,7 @@ void kvt__s3_chain_close(struct kvt__s3_chain *chain);
  * others again only when it fails.  Blocks, for at most some seconds, runs
  * credential_process; one thread at a time.  The caller ends the keys with
  * kvt__s3_keys_unref().  -ENOKEY with a sentence that lists what was tried and why each
- * failed, and has no secret. */
+ * failed, and has no secret; -ECANCELED: stop was set, a process is no more. */
 int kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out);
 
 /* Of the profile that counts: region, endpoint_url.  Reads files.  -ENOENT: it has no

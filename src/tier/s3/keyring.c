@@ -337,7 +337,7 @@ kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
         .access = both ? config->aws_access_key_id : NULL,
         .secret = both ? config->aws_secret_access_key : NULL,
         .token = both ? or_null(config->aws_session_token) : NULL,
-        .region = kvt__s3_place_of(t)->region };
+        .region = kvt__s3_place_of(t)->region, .stop = &k->stop };
     int err = kvt__s3_chain_open(&params, &k->chain);
     if (!err)
         err = kvt__thread_start(&k->thread, "kvt-s3-keys", keyring_main, t);
@@ -355,7 +355,7 @@ kvt__s3_keyring_stop(struct s3_tier *t)
     pthread_mutex_lock(&k->lock);
     struct s3_call *waiting = k->waiting;
     k->waiting = NULL;
-    k->stop = true;
+    atomic_store(&k->stop, true);
     pthread_cond_signal(&k->changed);
     pthread_mutex_unlock(&k->lock);
     while (waiting) { /* who gives the keys may take long */

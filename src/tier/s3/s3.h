@@ -36,7 +36,8 @@ struct s3_keyring {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    bool ready, has_thread, stop, wanted;
+    bool ready, has_thread, wanted;
+    atomic_bool stop;
     struct kvt__s3_chain *chain;
     struct kvt__s3_keys *base;    /* of the chain */
     struct kvt__s3_keys *session; /* of S3 Express, made with them */

@@ -3,6 +3,7 @@
  * credential_process: a command line in words, and the program that it starts. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +107,7 @@ run(const struct fixture *f, const char *script, int64_t timeout_ms, char **out,
     write_file(f->path, text, strlen(text));
     assert_int_equal(chmod(f->path, 0700), 0);
     snprintf(command, sizeof command, "'%s' \"$one; argument\"", f->path);
-    return kvt__s3_run_process(command, NULL, timeout_ms, out, n);
+    return kvt__s3_run_process(command, NULL, timeout_ms, NULL, out, n);
 }
 
 /* It fails with err, and says so. */
@@ -150,7 +151,8 @@ the_environment_is_the_one_that_is_given(void **state)
     write_file(f->path, script, strlen(script));
     assert_int_equal(chmod(f->path, 0700), 0);
     snprintf(command, sizeof command, "'%s'", f->path);
-    assert_int_equal(kvt__s3_run_process(command, environment, LONG_MS, &out, &n), 0);
+    assert_int_equal(kvt__s3_run_process(command, environment, LONG_MS, NULL, &out,
+                                         &n), 0);
     assert_string_equal(out, "a b.\n");
     free(out);
 }
@@ -249,6 +251,52 @@ one_that_hangs_is_ended_with_all_that_it_started(void **state)
     expect_failure(f, "while :; do echo endless >&2; done", 300, ETIMEDOUT, "longer than");
 }
 
+struct stopper {
+    char path[600]; /* of the file that says its process's number */
+    atomic_bool stop;
+    int pid;
+};
+
+static void *
+stop_when_it_runs(void *arg)
+{
+    struct stopper *s = arg;
+
+    while (s->pid <= 0) {
+        FILE *file = fopen(s->path, "r");
+
+        if (!file || fscanf(file, "%d\n", &s->pid) != 1)
+            usleep(1000);
+        if (file)
+            fclose(file);
+    }
+    atomic_store(&s->stop, true);
+    return NULL;
+}
+
+static void
+one_that_nobody_wants_any_more_is_ended(void **state)
+{
+    const struct fixture *f = *state;
+    struct stopper s = { .pid = 0 };
+    char script[2048], *out;
+    pthread_t thread;
+    size_t n;
+
+    snprintf(s.path, sizeof s.path, "%s/pid", f->dir.path);
+    snprintf(script, sizeof script, "#!/bin/sh\necho $$ >'%s.new'; mv '%s.new' '%s'; "
+             "exec sleep 1000\n", s.path, s.path, s.path);
+    write_file(f->path, script, strlen(script));
+    assert_int_equal(chmod(f->path, 0700), 0);
+    assert_int_equal(pthread_create(&thread, NULL, stop_when_it_runs, &s), 0);
+    snprintf(script, sizeof script, "'%s'", f->path);
+    int err = kvt__s3_run_process(script, NULL, LONG_MS, &s.stop, &out, &n);
+    pthread_join(thread, NULL);
+    assert_int_equal(err, -ECANCELED);
+    assert_int_equal(kill(s.pid, 0), -1);
+    assert_int_equal(errno, ESRCH);
+}
+
 /* A program may start an agent that lives on with its standard error. */
 static void
 what_it_leaves_behind_is_not_waited_for(void **state)
@@ -270,12 +318,12 @@ what_cannot_be_started_is_an_error(void **state)
     char *out;
 
     (void)state;
-    int err = kvt__s3_run_process("/no/such/program x", NULL, LONG_MS, &out, &n);
+    int err = kvt__s3_run_process("/no/such/program x", NULL, LONG_MS, NULL, &out, &n);
     if (err != -EIO) { /* an emulator knows only that it ended */
         assert_int_equal(err, -ENOENT);
         assert_non_null(strstr(kvt__why(), "/no/such/program"));
     }
-    assert_int_equal(kvt__s3_run_process("a 'b", NULL, LONG_MS, &out, &n), -EINVAL);
+    assert_int_equal(kvt__s3_run_process("a 'b", NULL, LONG_MS, NULL, &out, &n), -EINVAL);
 }
 
 static void
@@ -291,10 +339,10 @@ where_no_descriptor_is_left_none_of_others_is_closed(void **state)
     for (none.rlim_cur = 3; fcntl((int)none.rlim_cur, F_GETFD) >= 0;)
         none.rlim_cur++;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    int err = kvt__s3_run_process("true", NULL, LONG_MS, &out, &n);
+    int err = kvt__s3_run_process("true", NULL, LONG_MS, NULL, &out, &n);
     none.rlim_cur += 3; /* enough for one pipe */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    int err_of_second = kvt__s3_run_process("true", NULL, LONG_MS, &out, &n);
+    int err_of_second = kvt__s3_run_process("true", NULL, LONG_MS, NULL, &out, &n);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
     assert_int_equal(err, -EMFILE);
     assert_int_equal(err_of_second, -EMFILE);
@@ -333,6 +381,7 @@ main(void)
         PROGRAM(of_its_complaint_only_the_first_line_is_told),
         PROGRAM(more_output_than_keys_have_is_an_error),
         PROGRAM(one_that_hangs_is_ended_with_all_that_it_started),
+        PROGRAM(one_that_nobody_wants_any_more_is_ended),
         PROGRAM(what_it_leaves_behind_is_not_waited_for),
         PROGRAM(what_cannot_be_started_is_an_error),
         cmocka_unit_test(where_no_descriptor_is_left_none_of_others_is_closed),

@@ -82,6 +82,7 @@ kvt__s3_chain_open(const struct kvt__s3_chain_params *params, struct kvt__s3_cha
         return kvt__fail(ENOMEM, "open the chain of credentials");
     chain->found = N_SOURCES;
     chain->params.http = params->http;
+    chain->params.stop = params->stop;
     if (!copy_environment(params->environment, &chain->params.environment) ||
         !copy(params->access, &chain->params.access) ||
         !copy(params->secret, &chain->params.secret) ||
@@ -206,11 +207,12 @@ kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out)
     if (before < N_SOURCES && ask_source(chain, before, out, &tried))
         return 0;
     chain->found = N_SOURCES;
-    for (size_t i = 0; i < N_SOURCES; i++) {
+    for (size_t i = 0; i < N_SOURCES && !kvt__s3_is_stopped(chain->params.stop); i++) {
         if (i == before || !ask_source(chain, i, out, &tried))
             continue;
         chain->found = i;
         return 0;
     }
-    return fail(&tried);
+    return kvt__s3_is_stopped(chain->params.stop)
+        ? kvt__fail(ECANCELED, "nobody wants keys any more.") : fail(&tried);
 }

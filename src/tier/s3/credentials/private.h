@@ -8,6 +8,7 @@
 #ifndef KVT_TIER_S3_CREDENTIALS_PRIVATE_H
 #define KVT_TIER_S3_CREDENTIALS_PRIVATE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -63,10 +64,17 @@ void kvt__s3_json_error(const char *text, size_t n, char *out, size_t room);
 
 /* --------------------------------------------------------------- process.c */
 
-/* Run a command line, without a shell, for at most timeout_ms; what it wrote to its
- * standard output, on the heap. */
+static inline bool
+kvt__s3_is_stopped(const atomic_bool *stop)
+{
+    return stop && atomic_load(stop);
+}
+
+/* Run a command line, without a shell, for at most timeout_ms and until stop is set; what
+ * it wrote to its standard output, on the heap. */
 int kvt__s3_run_process(const char *command, const char *const *environment,
-                        int64_t timeout_ms, char **out, size_t *n);
+                        int64_t timeout_ms, const atomic_bool *stop, char **out,
+                        size_t *n);
 
 /* Split it as a POSIX shell does, without expanding anything: words, NULL at the end, in
  * one piece of the heap.  -EINVAL: a quote is open; -ENOENT: there is no word. */

@@ -210,9 +210,9 @@ judge(struct running *run, int status)
     return 0;
 }
 
-/* To its end, the limit of its output, or that of time. */
+/* To its end, the limit of its output, or that of time, or until nobody wants it. */
 static int
-follow(struct running *run, int64_t timeout_ms)
+follow(struct running *run, int64_t timeout_ms, const atomic_bool *stop)
 {
     int status;
 
@@ -228,6 +228,11 @@ follow(struct running *run, int64_t timeout_ms)
         }
         if (ended)
             return judge(run, status);
+        if (kvt__s3_is_stopped(stop)) {
+            end(run);
+            return kvt__fail(ECANCELED, "credential_process was ended: nobody wants its "
+                             "keys any more.");
+        }
         if (kvt__now_ns() >= run->deadline_ns) {
             end(run);
             return kvt__fail(ETIMEDOUT, "credential_process took longer than %g s.",
@@ -238,7 +243,8 @@ follow(struct running *run, int64_t timeout_ms)
 
 int
 kvt__s3_run_process(const char *command, const char *const *environment,
-                    int64_t timeout_ms, char **out, size_t *n)
+                    int64_t timeout_ms, const atomic_bool *stop, char **out,
+                    size_t *n)
 {
     struct running run = { .deadline_ns = kvt__now_ns() + timeout_ms * KVT__NS_PER_MS,
                            .pipe = { { .fd = -1 }, { .fd = -1 } } };
@@ -254,7 +260,7 @@ kvt__s3_run_process(const char *command, const char *const *environment,
         return kvt__fail(ENOMEM, "credential_process");
     }
     if (!(err = start(&run, words, environment)))
-        err = follow(&run, timeout_ms);
+        err = follow(&run, timeout_ms, stop);
     free(words);
     for (int i = 0; i < 2; i++)
         if (run.pipe[i].fd >= 0)

@@ -29,7 +29,8 @@ run_process(const struct kvt__s3_chain_params *params, const char *command,
 {
     char *text;
     size_t n;
-    int err = kvt__s3_run_process(command, params->environment, PROCESS_MS, &text, &n);
+    int err = kvt__s3_run_process(command, params->environment, PROCESS_MS, params->stop,
+                                  &text, &n);
 
     if (err)
         return err;
