@@ -51,6 +51,9 @@ void kvt__task_end(struct kvt__task *task, int status);
 int kvt__op_object(const struct kvt__store *store, const struct kvt_op *op,
                    struct kvt__object *object, struct kvt__space *space);
 
+/* Run it on the calling thread.  Blocks.  0 or -errno with a sentence. */
+int kvt__op_run(struct kvt__store *store, struct kvt_op *op);
+
 /* Take what stands under a key out of a level's index. */
 void kvt__level_forget(struct kvt__level *level, const struct kvt__object *object);
 
