@@ -178,15 +178,6 @@ is_origin(const struct kvt__http_origin *o, const struct kvt__http_target *targe
            o->tls == target->tls && same_text(o->address, target->address);
 }
 
-/* Without the brackets of IPv6; NULL: no memory. */
-static char *
-bare_host(const char *host)
-{
-    size_t n = strlen(host);
-
-    return *host == '[' && host[n - 1] == ']' ? strndup(host + 1, n - 2) : strdup(host);
-}
-
 static char *
 make_label(const char *host, uint16_t port)
 {
@@ -209,9 +200,9 @@ choose_way(struct kvt__http_origin *o)
         o->proxy = proxy;
         o->connect_port = proxy->port;
     }
-    o->connect_name = bare_host(o->address ? o->address
-                                : o->proxy ? proxy->host
-                                           : o->host);
+    o->connect_name = kvt__http_bare_host(o->address ? o->address
+                                          : o->proxy ? proxy->host
+                                                     : o->host);
     if (o->label && (!o->proxy || asprintf(&o->connect_label, "the proxy %s:%u for %s",
                                            proxy->host, proxy->port, o->label) < 0))
         o->connect_label = o->proxy ? NULL : strdup(o->label);
@@ -248,7 +239,7 @@ int
 kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
                  struct kvt__http_origin **out)
 {
-    char *host = bare_host(target->host);
+    char *host = kvt__http_bare_host(target->host);
     struct kvt__http_origin *o;
     int err = 0;
 

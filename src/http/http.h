@@ -40,6 +40,13 @@ void kvt__http_stop(struct kvt__http *http);
  * all, and for a name that is just being resolved. */
 void kvt__http_close(struct kvt__http *http);
 
+#define KVT__HTTP_HOST_ROOM 256
+
+/* HOST[:PORT], n bytes of text, all of them.  name: IPv6 in brackets; port: 0 where there
+ * is none.  NULL, or what is wrong with it, which follows "it ". */
+const char *kvt__http_split_host(const char *text, size_t n,
+                                 char name[KVT__HTTP_HOST_ROOM], uint16_t *port);
+
 struct kvt__http_target {
     const char *host;    /* name or address, IPv6 in brackets */
     uint16_t port;

@@ -247,6 +247,11 @@ void kvt__http_wake(struct kvt__http_thread *thread);
 void kvt__http_link_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
 void kvt__http_unlink_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
 
+/* ------------------------------------------------------------------- hosts */
+
+/* Without the brackets of IPv6; NULL: no memory. */
+char *kvt__http_bare_host(const char *host);
+
 /* -------------------------------------------------------------- TLS, proxies */
 
 int kvt__http_tls_open(struct kvt__http *http);

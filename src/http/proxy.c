@@ -56,25 +56,13 @@ authorization(char *user)
 
 /* HOST:PORT, IPv6 in brackets. */
 static int
-read_host(struct kvt__http_proxy *proxy, char *text)
+read_host(struct kvt__http_proxy *proxy, const char *text)
 {
-    char *colon = strrchr(text, ':'), *end;
-    unsigned long port;
+    char name[KVT__HTTP_HOST_ROOM];
 
-    if (!colon || colon == text || strchr(colon, ']') || !isdigit((unsigned char)colon[1]))
+    if (kvt__http_split_host(text, strlen(text), name, &proxy->port) || !proxy->port)
         return -EINVAL;
-    port = strtoul(colon + 1, &end, 10);
-    if (*end || !port || port > UINT16_MAX)
-        return -EINVAL;
-    *colon = '\0';
-    if (*text == '[' && colon[-1] == ']') {
-        colon[-1] = '\0';
-        text++;
-    } else if (strpbrk(text, "[]:/ ")) {
-        return -EINVAL;
-    }
-    proxy->port = (uint16_t)port;
-    proxy->host = strdup(text);
+    proxy->host = kvt__http_bare_host(name);
     return proxy->host ? 0 : -ENOMEM;
 }
 

@@ -8,9 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* HOST[:PORT], n bytes of text.  name: IPv6 in brackets; port: 0 where there is none.
- * NULL, or what is wrong with it, which follows "it ". */
-const char *kvt__s3_split_host(const char *text, size_t n, char name[256],
+#include "http/http.h"
+
+/* As kvt__http_split_host(), but for names that end with the root's dot: what follows
+ * takes a name apart at its end, and stores know theirs without. */
+const char *kvt__s3_split_host(const char *text, size_t n, char name[KVT__HTTP_HOST_ROOM],
                                uint16_t *port);
 
 bool kvt__s3_is_ip(const char *host);

@@ -238,8 +238,9 @@ only_http_proxies_are_taken(void **state)
                                        "proxy",
                                        "http://proxy", "proxy:0", "proxy:65536", ":80",
                                        "http://u:secret@", "[::1]", "a b:80", "::1:80",
-                                       "proxy:80x" };
+                                       "proxy:80x", "[proxy]:80" };
     static const char *const good[] = { "proxy:1", "HTTP://proxy:65535/", "[::1]:3128",
+                                        "proxy_1.example.:3128",
                                         "http://u:p@[fe80::1]:80", "" };
     struct kvt__http_params params = { .n_threads = 1, .max_requests = 1 };
 

@@ -3,7 +3,6 @@
  * URLs of services that give keys: http[s]://HOST[:PORT][/PATH][?QUERY]. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -22,33 +21,16 @@ read_scheme(const char *text, bool *tls)
 static bool
 read_authority(const char *at, size_t n, struct kvt__s3_url *out)
 {
-    const char *end = *at == '[' ? memchr(at, ']', n) : NULL;
-    size_t name = end ? (size_t)(end - at) + 1 : strcspn(at, ":/?#");
-    bool v6 = *at == '[';
-    unsigned long port = out->tls ? 443 : 80;
+    uint16_t own = out->tls ? 443 : 80;
 
-    if (v6 && !end)
+    if (kvt__http_split_host(at, n, out->name, &out->port))
         return false;
-    if (!name || name >= sizeof out->name ||
-        strspn(at, v6 ? "[]:.0123456789abcdefABCDEF"
-                      : "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-            < name)
-        return false;
-    if (name < n) {
-        size_t digits = strspn(at + name + 1, "0123456789");
-
-        if (at[name] != ':' || !digits || digits > 5 || name + 1 + digits != n)
-            return false;
-        port = strtoul(at + name + 1, NULL, 10);
-    }
-    if (!port || port > UINT16_MAX)
-        return false;
-    out->port = (uint16_t)port;
-    snprintf(out->name, sizeof out->name, "%.*s", (int)name, at);
-    if (port == (out->tls ? 443 : 80))
+    if (!out->port)
+        out->port = own;
+    if (out->port == own)
         snprintf(out->host, sizeof out->host, "%s", out->name);
     else
-        snprintf(out->host, sizeof out->host, "%s:%lu", out->name, port);
+        snprintf(out->host, sizeof out->host, "%s:%u", out->name, (unsigned)out->port);
     return true;
 }
 
