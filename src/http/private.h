@@ -171,6 +171,13 @@ ssize_t kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n);
 /* The same, at most n behind what is in its own buffer. */
 ssize_t kvt__http_recv_in(struct kvt__http_conn *conn, size_t n);
 void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
+/* Whether it has to wait until the others had their turn. */
+bool kvt__http_turn_is_over(struct kvt__http_conn *conn);
+
+/* The head has been read; what came with it of the body is in the buffer.  As a step. */
+int kvt__http_begin_body(struct kvt__http_conn *conn);
+/* The same where the request ends with err, and nobody wants the body. */
+int kvt__http_refuse_body(struct kvt__http_conn *conn, int err);
 
 /* ---------------------------------------------------------------- requests */
 

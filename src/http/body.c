@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The body of an answer: one of known length comes straight in the caller's memory. */
+#include "http/private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Read and hand on so much at a time: it stays in the core's second cache until the
+ * caller has looked at it. */
+#define PIECE ((size_t)512 << 10)
+
+/* -------------------------------------------------------------------- the end */
+
+static int
+truncated(struct kvt__http_conn *conn, int err)
+{
+    if (!conn->eof)
+        return err;
+    if (conn->chunked || conn->left < 0)
+        return kvt__fail(ECONNRESET, "%s closed the connection in the middle of the body.",
+                         conn->origin->label);
+    return kvt__fail(ECONNRESET, "%s closed the connection, %lld bytes of the body did "
+                     "not come.", conn->origin->label, (long long)conn->left);
+}
+
+static int
+too_long(struct kvt__http_conn *conn)
+{
+    return kvt__fail(EMSGSIZE, "%s answers with more than the %zu bytes that were "
+                     "expected.", conn->origin->label, conn->req->room);
+}
+
+static int
+complete(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+
+    kvt__http_conn_release(conn);
+    kvt__http_finish(req, 0);
+    return 0;
+}
+
+/* --------------------------------------------------------------- its three forms */
+
+static void
+took(struct kvt__http_conn *conn, size_t n)
+{
+    struct kvt__http_request *req = conn->req;
+    size_t at = req->received_bytes;
+
+    req->received_bytes += n;
+    if (req->received && n)
+        req->received(req, at, n);
+}
+
+static int
+receive_length(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+
+    while (conn->left) {
+        size_t want = conn->left < (int64_t)PIECE ? (size_t)conn->left : PIECE;
+        ssize_t n = kvt__http_recv(conn, req->into + req->received_bytes, want);
+
+        if (n < 0)
+            return truncated(conn, (int)n);
+        conn->left -= n;
+        if (n)
+            took(conn, (size_t)n);
+        if ((size_t)n < want) {
+            kvt__http_set_lowat(conn, conn->left);
+            return 0;
+        }
+        if (conn->left && kvt__http_turn_is_over(conn))
+            return 0;
+    }
+    return complete(conn);
+}
+
+/* What lies in the buffer from *at. */
+static int
+take_chunks(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+    struct kvt__http_chunks *c = &conn->chunks;
+    size_t at = 0;
+
+    while (at < conn->in_bytes && !c->done) {
+        size_t n = conn->in_bytes - at;
+        ssize_t used = kvt__http_chunks_read(c, conn->in + at, n);
+
+        if (used < 0)
+            return kvt__fail(EPROTO, "%s: a chunked body that is malformed.",
+                             conn->origin->label);
+        at += (size_t)used;
+        n -= (size_t)used;
+        if (n > c->data)
+            n = (size_t)c->data;
+        if (c->done || !n)
+            continue;
+        if (n > req->room - req->received_bytes)
+            return too_long(conn);
+        memcpy(req->into + req->received_bytes, conn->in + at, n);
+        at += n;
+        c->data -= n;
+        took(conn, n);
+    }
+    if (at < conn->in_bytes)
+        conn->keep = false; /* bytes that nobody asked for */
+    conn->in_bytes = 0;
+    return 0;
+}
+
+static int
+receive_chunks(struct kvt__http_conn *conn)
+{
+    for (;;) {
+        int err = take_chunks(conn);
+
+        if (err)
+            return err;
+        if (conn->chunks.done)
+            return complete(conn);
+        if (kvt__http_turn_is_over(conn))
+            return 0;
+        ssize_t n = kvt__http_recv_in(conn, SIZE_MAX);
+        if (n <= 0)
+            return n < 0 ? truncated(conn, (int)n) : 0;
+    }
+}
+
+/* The end is where the stream ends, and must be an orderly one. */
+static int
+receive_rest(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+
+    for (;;) {
+        size_t room = req->room - req->received_bytes;
+        ssize_t n = room ? kvt__http_recv(conn, req->into + req->received_bytes,
+                                          room < PIECE ? room : PIECE)
+                         : kvt__http_recv(conn, conn->in, 1);
+
+        if (n < 0)
+            return conn->eof ? complete(conn) : (int)n;
+        if (!n)
+            return 0;
+        if (!room)
+            return too_long(conn);
+        took(conn, (size_t)n);
+        if (kvt__http_turn_is_over(conn))
+            return 0;
+    }
+}
+
+int
+kvt__http_receive_body(struct kvt__http_conn *conn)
+{
+    if (conn->chunked)
+        return receive_chunks(conn);
+    return conn->left < 0 ? receive_rest(conn) : receive_length(conn);
+}
+
+int
+kvt__http_begin_body(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+    size_t n = conn->in_bytes;
+
+    if (conn->left > 0 && (uint64_t)conn->left > req->room)
+        return too_long(conn);
+    conn->state = KVT__HTTP_BODY;
+    if (conn->chunked)
+        return 1;
+    if (conn->left >= 0 && n > (uint64_t)conn->left) {
+        n = (size_t)conn->left;
+        conn->keep = false;
+    }
+    if (n > req->room)
+        return too_long(conn);
+    if (n)
+        memcpy(req->into, conn->in, n);
+    if (conn->left >= 0)
+        conn->left -= (int64_t)n;
+    took(conn, n);
+    return 1;
+}
+
+/* Nobody wants it: a small rest is read, so that the connection can be kept. */
+int
+kvt__http_drain(struct kvt__http_conn *conn)
+{
+    conn->in_used = sizeof conn->in;
+    while (conn->left) {
+        ssize_t n = kvt__http_recv(conn, conn->in, (size_t)conn->left);
+
+        if (n <= 0)
+            return (int)n;
+        conn->left -= n;
+    }
+    kvt__http_conn_release(conn);
+    return 0;
+}
+
+int
+kvt__http_refuse_body(struct kvt__http_conn *conn, int err)
+{
+    struct kvt__http_request *req = conn->req;
+    int64_t left = conn->left - (int64_t)conn->in_bytes;
+
+    if (conn->chunked || conn->left < 0 || left < 0 || left > KVT__HTTP_DRAIN_BYTES)
+        conn->keep = false;
+    conn->left = left;
+    if (!conn->keep || !left) {
+        kvt__http_conn_release(conn);
+    } else {
+        req->own.conn[conn == req->own.conn[1]] = NULL;
+        conn->req = NULL;
+        conn->state = KVT__HTTP_DRAIN;
+    }
+    kvt__http_finish(req, err);
+    return conn->state == KVT__HTTP_DRAIN;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The head of an answer: read in the connection's buffer, with what comes before it and
+ * what is sent meanwhile. */
+#include "http/private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* So little of the body comes with the head, and is copied. */
+#define FIRST_READ 1024
+
+static int
+no_http(struct kvt__http_conn *conn, const char *wrong)
+{
+    return kvt__fail(EPROTO, "%s: %s.", conn->origin->label, wrong);
+}
+
+/* The head's end is at bytes of the buffer; what is behind it is the body's beginning. */
+static void
+drop_head(struct kvt__http_conn *conn, size_t bytes)
+{
+    conn->in_bytes -= bytes;
+    memmove(conn->in, conn->in + bytes, conn->in_bytes);
+}
+
+static int
+begin_answer(struct kvt__http_conn *conn, struct kvt__http_answer *a, size_t head_bytes)
+{
+    struct kvt__http_request *req = conn->req;
+    int status = a->head.status;
+    bool no_body = req->is_head || status == 204 || status == 304;
+
+    kvt__http_chosen(conn);
+    req->early = kvt__http_sending(conn) || conn->send_failed;
+    conn->keep = a->keep && !req->early;
+    conn->chunked = a->chunked && !no_body;
+    conn->left = no_body ? 0 : a->head.content_length;
+    if (!conn->chunked && conn->left < 0)
+        conn->keep = false;
+    conn->hold_body = false;
+    conn->send_failed = true; /* nothing more goes out */
+    req->http_status = status;
+    req->sent_ns = conn->sent_ns;
+    req->first_byte_ns = conn->first_byte_ns;
+    int err = req->answer(req, &a->head);
+    drop_head(conn, head_bytes);
+    return err ? kvt__http_refuse_body(conn, err) : kvt__http_begin_body(conn);
+}
+
+/* 1xx: there may be any number.  100 lets the body go. */
+static int
+interim(struct kvt__http_conn *conn, int status, size_t bytes)
+{
+    if (status == 101)
+        return no_http(conn, "it wants another protocol");
+    conn->hold_body = conn->hold_body && status != 100;
+    drop_head(conn, bytes);
+    conn->turn_bytes += conn->in_bytes; /* were moved */
+    conn->first_byte_ns = conn->progress_ns;
+    return 1;
+}
+
+static int
+read_head(struct kvt__http_conn *conn)
+{
+    struct kvt__http_answer answer;
+    const char *wrong;
+    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, &answer, &wrong);
+
+    if (n < 0)
+        return no_http(conn, wrong);
+    if (!n) {
+        if (conn->in_bytes == sizeof conn->in)
+            return no_http(conn, "the head of its answer is too long");
+        return 0;
+    }
+    if (answer.head.status < 200)
+        return interim(conn, answer.head.status, (size_t)n);
+    return begin_answer(conn, &answer, (size_t)n);
+}
+
+static int
+receive_head(struct kvt__http_conn *conn)
+{
+    bool first = !conn->in_bytes;
+    ssize_t n = kvt__http_recv_in(conn, first ? FIRST_READ : SIZE_MAX);
+
+    if (n < 0 && !first)
+        return conn->eof ? kvt__fail(ECONNRESET, "%s closed the connection in the middle "
+                                     "of its answer's head.", conn->origin->label)
+                         : (int)n;
+    if (n <= 0)
+        return (int)n;
+    if (first)
+        conn->first_byte_ns = conn->progress_ns;
+    conn->any = true;
+    return 1;
+}
+
+int
+kvt__http_exchange(struct kvt__http_conn *conn)
+{
+    int err;
+
+    if (kvt__http_turn_is_over(conn))
+        return 0;
+    if (conn->in_bytes && (err = read_head(conn)))
+        return err;
+    kvt__http_send(conn);
+    if (!conn->readable)
+        return 0;
+    err = receive_head(conn);
+    conn->readable = err > 0;
+    return err;
+}
