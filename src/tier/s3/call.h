@@ -75,8 +75,19 @@ void kvt__s3_call(struct s3_call *call);
  * err. */
 int kvt__s3_call_wait(struct s3_call *call);
 
+/* One attempt, at a time from now, which ends with done: then what was answered stands in
+ * the call, and nobody has judged it yet. */
+void kvt__s3_send(struct s3_call *call, int64_t in_ns,
+                  void (*done)(struct kvt__http_request *http));
+
 /* Go on with what waited for keys.  err: there are none, its sentence is kvt__why(). */
 void kvt__s3_call_has_keys(struct s3_call *call, struct kvt__s3_keys *keys, int err);
+
+static inline struct s3_call *
+kvt__s3_call_of(struct kvt__http_request *http)
+{
+    return (struct s3_call *)http;
+}
 
 static inline void
 kvt__s3_add_header(struct s3_call *call, const char *name, const char *value)

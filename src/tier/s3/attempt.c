@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One attempt of a call: what is sent, and what is taken of the answer. */
+#include "tier/s3/call.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "tier/s3/s3.h"
+
+/* ------------------------------------------------------------------ what is sent */
+
+/* The path of the bucket or of the object in it. */
+static int
+path_of(const struct s3_call *call, char *out, size_t room)
+{
+    const struct kvt__s3_address *a = &call->where->address;
+    int n = call->name ? snprintf(out, room, "%s%s", a->object_path, call->name)
+                       : snprintf(out, room, "%s", a->bucket_path);
+
+    return n < (int)room ? 0 : kvt__fail(ENAMETOOLONG, "the path of %s", call->name);
+}
+
+static int
+write_head(struct kvt__http_request *http, char *out, size_t room)
+{
+    struct s3_call *call = kvt__s3_call_of(http);
+    const struct kvt__s3_address *a = &call->where->address;
+    char path[sizeof a->object_path + KVT__S3_NAME_ROOM];
+    bool has_body = *call->method == 'P'; /* PUT, POST */
+    int err = path_of(call, path, sizeof path);
+    struct kvt__s3_head head = {
+        .method = call->method, .host = a->host, .path = path,
+        .query = call->query, .n_query = call->n_query,
+        .headers = call->headers, .n_headers = call->n_headers,
+        .content_length = has_body ? (int64_t)call->body_bytes : -1,
+        .expect_continue = http->expect_continue,
+        .keys = call->keys, .region = a->region,
+        .service = a->express ? "s3express" : "s3",
+        .session = a->express && !call->use_keys,
+        .time_s = (int64_t)time(NULL) + atomic_load(&call->tier->clock_s) };
+
+    return err ? err : kvt__s3_write_head(&head, out, room);
+}
+
+/* ----------------------------------------------------------------- what is answered */
+
+static void
+copy_field(const struct kvt__http_head *head, const char *name, char *out, size_t room)
+{
+    const struct kvt__http_field *f = kvt__http_field(head, name);
+    size_t n = f ? f->value_bytes : 0;
+
+    if (n >= room)
+        n = 0; /* nothing of ours is that long */
+    memcpy(out, f ? f->value : "", n);
+    out[n] = '\0';
+}
+
+/* Seconds of "Sun, 22 Nov 2026 01:02:03 GMT"; 0: it is none.  strptime() would want the
+ * month in the language of the program that we are in. */
+static int64_t
+date_of(const char *text)
+{
+    static const char months[] = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec";
+    struct tm tm = { 0 };
+    char month[4];
+    int n = 0;
+
+    if (sscanf(text, "%*3[A-Za-z], %2d %3[A-Za-z] %4d %2d:%2d:%2d GMT%n", &tm.tm_mday,
+               month, &tm.tm_year, &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &n) != 6 ||
+        !n || text[n])
+        return 0;
+    const char *at = strstr(months, month);
+    if (!at || strlen(month) != 3)
+        return 0;
+    tm.tm_mon = (int)(at - months) / 4;
+    tm.tm_year -= 1900;
+    return (int64_t)timegm(&tm);
+}
+
+static void
+note_fields(struct s3_call *call, const struct kvt__http_head *head)
+{
+    char text[64];
+
+    copy_field(head, "x-amz-request-id", call->request_id, sizeof call->request_id);
+    copy_field(head, "x-amz-bucket-region", call->told_region, sizeof call->told_region);
+    copy_field(head, "location", call->told_host, sizeof call->told_host);
+    copy_field(head, "date", text, sizeof text);
+    call->date_s = date_of(text);
+    copy_field(head, "retry-after", text, sizeof text);
+    long seconds = strtol(text, NULL, 10);
+    call->retry_after_ns = seconds > 0 && seconds < 3600 ? seconds * KVT__NS_PER_S : 0;
+}
+
+/* A good answer to a PUT has no body, but stores and proxies send some. */
+static int
+answered(struct kvt__http_request *http, const struct kvt__http_head *head)
+{
+    struct s3_call *call = kvt__s3_call_of(http);
+
+    note_fields(call, head);
+    http->into = NULL;
+    http->room = 0;
+    if (head->status >= 200 && head->status < 300) {
+        call->refused = call->good ? call->good(call, head) : 0;
+        if (call->refused || http->into)
+            return call->refused;
+    }
+    if (http->is_head || !head->content_length ||
+        head->content_length > KVT__S3_BODY_MAX)
+        return 0; /* too long: the client ends it, the status is known */
+    if (!call->error_body)
+        call->error_body = malloc(KVT__S3_BODY_MAX);
+    if (!call->error_body)
+        return kvt__fail(ENOMEM, "S3: an answer of status %d", head->status);
+    http->into = (unsigned char *)call->error_body;
+    http->room = KVT__S3_BODY_MAX;
+    return 0;
+}
+
+/* A body that is not asked for is nobody's. */
+static void
+received(struct kvt__http_request *http, size_t at, size_t n)
+{
+    struct s3_call *call = kvt__s3_call_of(http);
+
+    if (call->received && http->into != (unsigned char *)call->error_body)
+        call->received(call, at, n);
+}
+
+/* ------------------------------------------------------------------------- sending */
+
+static bool
+may_hedge(struct kvt__http_request *http)
+{
+    return kvt__s3_may_hedge(&kvt__s3_call_of(http)->tier->pace);
+}
+
+void
+kvt__s3_send(struct s3_call *call, int64_t in_ns,
+             void (*done)(struct kvt__http_request *http))
+{
+    struct s3_tier *t = call->tier;
+    struct kvt__http_request *http = &call->http;
+
+    if (!call->n_attempts++)
+        call->deadline_ns = kvt__now_ns() + call->within_ns;
+    call->where = atomic_load(&t->where);
+    call->refused = 0;
+    call->error = (struct kvt__s3_error){ 0 };
+    *http = (struct kvt__http_request){
+        .origin = call->where->origin, .prio = call->prio,
+        .not_before_ns = in_ns ? kvt__now_ns() + in_ns : 0,
+        .deadline_ns = call->deadline_ns,
+        .hedge_ns = call->hedged ? kvt__s3_hedge_ns(&t->pace) : 0,
+        .body = call->body, .body_bytes = call->body_bytes,
+        .expect_continue = call->body_bytes > KVT__S3_BODY_MAX &&
+                           atomic_load(&t->careful),
+        .is_head = !strcmp(call->method, "HEAD"),
+        .write_head = write_head, .may_hedge = may_hedge, .answer = answered,
+        .received = received,
+        .done = done };
+    kvt__s3_count(t, KVT__N_s3_requests);
+    if (call->n_attempts > 1)
+        kvt__s3_count(t, KVT__N_s3_repetitions);
+    kvt__http_submit(t->http, http);
+}
