@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One request and one answer, over a connection that behaves in all the ways there are. */
-#include "unit/http/script.h"
+#include "unit/http/pair.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,39 +9,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define BIG ((size_t)5 << 20)
-
-static struct script server;
-static struct kvt__http *http;
-static struct kvt__http_origin *origin;
-static unsigned char *into;
-
-static void
-begin(void (*const *plays)(struct peer *))
-{
-    script_start(&server, plays, NULL);
-    http = open_client(1, 4);
-    origin = origin_of(http, &server);
-    into = calloc(1, BIG);
-    assert_non_null(into);
-}
-
-static void
-end(void)
-{
-    kvt__http_close(http);
-    script_stop(&server);
-    free(into);
-}
-
-/* What a GET of path gets from a server that plays so. */
+/* What a GET gets from a server that plays so. */
 static int
-get(struct ask *ask, void (*play)(struct peer *), size_t room)
+get_from(struct ask *ask, void (*play)(struct peer *), size_t room)
 {
-    begin(PLAYS(play));
+    begin(PLAYS(play), 1, 4);
     ask_init(ask, origin, "GET", "/x", into, room);
-    int status = ask_run(http, ask);
-    return status;
+    return ask_run(http, ask);
 }
 
 /* ------------------------------------------------------------------- bodies */
@@ -64,7 +38,7 @@ a_body_lands_in_the_callers_memory(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_big, BIG), 0);
+    assert_int_equal(get_from(&ask, play_big, BIG), 0);
     assert_int_equal(ask.req.http_status, 200);
     assert_int_equal(ask.req.received_bytes, BIG);
     assert_int_equal(ask.length, BIG);
@@ -92,7 +66,7 @@ a_body_is_sent_from_the_callers_memory(void **state)
     (void)state;
     assert_non_null(body);
     fill_pattern(body, BIG);
-    begin(PLAYS(play_put));
+    begin(PLAYS(play_put), 1, 4);
     for (int i = 0; i < 2; i++) {
         ask_init(&ask, origin, "PUT", "/x", NULL, 0);
         ask.req.body = body;
@@ -118,7 +92,7 @@ a_head_answer_has_no_body_whatever_it_says(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_404));
+    begin(PLAYS(play_404), 1, 4);
     for (int i = 0; i < 3; i++) {
         ask_init(&ask, origin, "HEAD", "/x", NULL, 0);
         assert_int_equal(ask_run(http, &ask), 0);
@@ -141,7 +115,7 @@ so_has_204(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_204, 0), 0);
+    assert_int_equal(get_from(&ask, play_204, 0), 0);
     assert_int_equal(ask.req.received_bytes, 0);
     ask_init(&ask, origin, "GET", "/x", NULL, 0);
     assert_int_equal(ask_run(http, &ask), 0);
@@ -155,7 +129,7 @@ a_body_longer_than_room_never_begins(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_big, BIG - 1), -EMSGSIZE);
+    assert_int_equal(get_from(&ask, play_big, BIG - 1), -EMSGSIZE);
     assert_int_equal(ask.n_answers, 1);
     assert_int_equal(ask.req.received_bytes, 0);
     assert_int_equal(into[0], 0);
@@ -176,7 +150,7 @@ a_truncated_body_is_an_error(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_short, BIG), -ECONNRESET);
+    assert_int_equal(get_from(&ask, play_short, BIG), -ECONNRESET);
     assert_int_equal(ask.req.received_bytes, 60);
     assert_non_null(strstr(ask.req.why, "40 bytes"));
     assert_non_null(strstr(ask.req.why, "127.0.0.1:"));
@@ -209,7 +183,7 @@ a_reset_in_the_body_is_an_error(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_reset));
+    begin(PLAYS(play_reset), 1, 4);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
     ask.req.answer = answer_and_go;
     assert_int_equal(ask_run(http, &ask), -ECONNRESET);
@@ -230,10 +204,9 @@ bytes_behind_a_body_end_the_connection(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_too_much, BIG), 0);
+    assert_int_equal(get_from(&ask, play_too_much, BIG), 0);
     assert_int_equal(ask.req.received_bytes, 2);
-    ask_init(&ask, origin, "GET", "/x", into, BIG);
-    assert_int_equal(ask_run(http, &ask), 0);
+    assert_int_equal(get(&ask), 0);
     assert_int_equal(ask.req.received_bytes, 2);
     assert_int_equal(server.n_accepted, 2);
     end();
@@ -253,7 +226,7 @@ a_body_may_end_with_the_connection(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_until_eof, 100000), 0);
+    assert_int_equal(get_from(&ask, play_until_eof, 100000), 0);
     assert_int_equal(ask.length, -1);
     assert_int_equal(ask.req.received_bytes, 100000);
     assert_pattern(into, 100000);
@@ -289,7 +262,7 @@ a_chunked_body_is_put_together(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_chunked, 200000), 0);
+    assert_int_equal(get_from(&ask, play_chunked, 200000), 0);
     assert_int_equal(ask.req.received_bytes, 200000);
     assert_pattern(into, 200000);
     ask_init(&ask, origin, "GET", "/x", into, 199999);
@@ -311,7 +284,7 @@ a_chunked_body_without_its_end_is_an_error(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_cut_chunk, BIG), -ECONNRESET);
+    assert_int_equal(get_from(&ask, play_cut_chunk, BIG), -ECONNRESET);
     end();
 }
 
@@ -334,7 +307,7 @@ an_early_answer_stops_the_sending(void **state)
 
     (void)state;
     assert_non_null(body);
-    begin(PLAYS(play_early));
+    begin(PLAYS(play_early), 1, 4);
     for (unsigned i = 1; i <= 2; i++) {
         ask_init(&ask, origin, "PUT", "/x", into, BIG);
         ask.req.body = body;
@@ -373,7 +346,7 @@ the_body_waits_for_100_but_not_for_long(void **state)
 
     (void)state;
     fill_pattern(body, sizeof body);
-    begin(PLAYS(play_continue));
+    begin(PLAYS(play_continue), 1, 4);
     for (int i = 0; i < 3; i++) {
         ask_init(&ask, origin, "PUT", paths[i], into, BIG);
         ask.req.body = body;
@@ -407,7 +380,7 @@ answers_without_end_hold_up_nobody(void **state)
     struct ask ask, other;
 
     (void)state;
-    begin(PLAYS(play_flood, play_404));
+    begin(PLAYS(play_flood, play_404), 1, 4);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
     kvt__http_submit(http, &ask.req);
     sem_wait(&server.came);
@@ -425,7 +398,7 @@ a_refusal_instead_of_100_saves_the_body(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_early));
+    begin(PLAYS(play_early), 1, 4);
     ask_init(&ask, origin, "PUT", "/x", into, BIG);
     ask.req.body = body;
     ask.req.body_bytes = sizeof body;
@@ -457,7 +430,7 @@ a_small_body_that_nobody_wants_is_drained(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_small_and_large));
+    begin(PLAYS(play_small_and_large), 1, 4);
     for (unsigned i = 0; i < 4; i++) {
         ask_init(&ask, origin, "GET", i == 2 ? "/large" : "/small", NULL, 0);
         ask.refuse = -EBADMSG;
@@ -484,7 +457,7 @@ what_is_no_http_is_an_error(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_garbage, BIG), -EPROTO);
+    assert_int_equal(get_from(&ask, play_garbage, BIG), -EPROTO);
     assert_null(strstr(ask.req.why, "SSH"));
     end();
 }
@@ -505,7 +478,7 @@ a_head_has_a_limit(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_endless_head, BIG), -EPROTO);
+    assert_int_equal(get_from(&ask, play_endless_head, BIG), -EPROTO);
     end();
 }
 
@@ -526,7 +499,7 @@ a_length_behind_many_fields_counts(void **state)
     struct ask ask;
 
     (void)state;
-    assert_int_equal(get(&ask, play_many_fields, BIG), 0);
+    assert_int_equal(get_from(&ask, play_many_fields, BIG), 0);
     assert_int_equal(ask.req.received_bytes, 2);
     end();
 }
@@ -537,7 +510,7 @@ run_waits_and_calls_no_done(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_404));
+    begin(PLAYS(play_404), 1, 4);
     ask_init(&ask, origin, "HEAD", "/x", NULL, 0);
     assert_int_equal(kvt__http_run(http, &ask.req), 0);
     assert_int_equal(ask.req.http_status, 404);

@@ -1,35 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A request that is sent twice because its answer is late: one answer counts, and the
- * other connection is gone before its body is received. */
-#include "unit/http/script.h"
+ * other connection is gone before its body is received.  The clients may have one
+ * connection: a hedge is one more. */
+#include "unit/http/pair.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct script server;
-static struct kvt__http *http;
-static struct kvt__http_origin *origin;
-static unsigned char into[100];
-
 static void
-begin(void (*const *plays)(struct peer *))
-{
-    script_start(&server, plays, NULL);
-    http = open_client(1, 1); /* a hedge may be one more */
-    origin = origin_of(http, &server);
-}
-
-static void
-end(uint64_t hedges)
+end_after(uint64_t hedges)
 {
     struct kvt__http_stats stats;
 
     kvt__http_stats(http, &stats);
     assert_int_equal(stats.hedges, hedges);
-    kvt__http_close(http);
-    script_stop(&server);
+    end();
 }
 
 static void
@@ -55,14 +42,17 @@ answer_alone(struct kvt__http_request *req, const struct kvt__http_head *head)
     return 0;
 }
 
+/* Ask, until the server has heard it and has not answered in time. */
 static void
-submit(struct ask *ask)
+ask_until_late(struct ask *ask)
 {
-    ask_init(ask, origin, "GET", "/x", into, sizeof into);
+    ask_init(ask, origin, "GET", "/x", into, BIG);
     ask->req.deadline_ns = 0;
     ask->req.hedge_ns = 5 * KVT__NS_PER_S;
     ask->req.answer = answer_alone;
     kvt__http_submit(http, &ask->req);
+    sem_wait(&server.came);
+    put_forward(origin, 6);
 }
 
 static void
@@ -87,17 +77,15 @@ the_second_connection_may_win(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_silent_until_closed, play_second));
-    submit(&ask);
-    sem_wait(&server.came);
-    put_forward(origin, 6);
+    begin(PLAYS(play_silent_until_closed, play_second), 1, 1);
+    ask_until_late(&ask);
     assert_int_equal(ask_wait(&ask), 0);
     assert_true(ask.req.hedged);
     assert_int_equal(into[0], '2');
     assert_int_equal(ask.n_heads, 2);
     assert_true(ask.req.first_byte_ns >= ask.req.sent_ns);
     sem_wait(&server.go);
-    end(1);
+    end_after(1);
 }
 
 static void
@@ -125,15 +113,13 @@ the_first_connection_may_still_win(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_first_when_told, play_tell_the_first));
-    submit(&ask);
-    sem_wait(&server.came);
-    put_forward(origin, 6);
+    begin(PLAYS(play_first_when_told, play_tell_the_first), 1, 1);
+    ask_until_late(&ask);
     assert_int_equal(ask_wait(&ask), 0);
     assert_false(ask.req.hedged);
     assert_int_equal(into[0], '1');
     sem_wait(&server.came);
-    end(1);
+    end_after(1);
 }
 
 static void
@@ -162,17 +148,15 @@ one_that_fails_leaves_it_to_the_other(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_reset, play_second_after_first_ended));
-    submit(&ask);
-    sem_wait(&server.came);
-    put_forward(origin, 6);
+    begin(PLAYS(play_reset, play_second_after_first_ended), 1, 1);
+    ask_until_late(&ask);
     do
         kvt__http_stats(http, &stats);
     while (stats.requests < 2 || stats.open == 2);
     sem_post(&server.came);
     assert_int_equal(ask_wait(&ask), 0);
     assert_int_equal(into[0], '2');
-    end(1);
+    end_after(1);
 }
 
 static void
@@ -181,15 +165,13 @@ when_both_fail_it_fails(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_reset, play_reset));
-    submit(&ask);
-    sem_wait(&server.came);
-    put_forward(origin, 6);
+    begin(PLAYS(play_reset, play_reset), 1, 1);
+    ask_until_late(&ask);
     sem_wait(&server.came);
     sem_post(&server.go);
     sem_post(&server.go);
     assert_int_equal(ask_wait(&ask), -ECONNRESET);
-    end(1);
+    end_after(1);
 }
 
 static void
@@ -217,8 +199,8 @@ an_answer_that_began_is_not_asked_for_again(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_half, play_second));
-    ask_init(&ask, origin, "GET", "/x", into, sizeof into);
+    begin(PLAYS(play_half, play_second), 1, 1);
+    ask_init(&ask, origin, "GET", "/x", into, BIG);
     ask.req.hedge_ns = 5 * KVT__NS_PER_S;
     ask.req.received = received_half;
     kvt__http_submit(http, &ask.req);
@@ -227,7 +209,7 @@ an_answer_that_began_is_not_asked_for_again(void **state)
     sem_post(&server.go);
     assert_int_equal(ask_wait(&ask), 0);
     assert_memory_equal(into, "12", 2);
-    end(0);
+    end_after(0);
 }
 
 static void
@@ -236,16 +218,14 @@ the_end_of_the_client_ends_both(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_silent_until_closed));
-    submit(&ask);
-    sem_wait(&server.came);
-    put_forward(origin, 6);
+    begin(PLAYS(play_silent_until_closed), 1, 1);
+    ask_until_late(&ask);
     sem_wait(&server.came);
     kvt__http_stop(http);
     assert_int_equal(ask_wait(&ask), -ECANCELED);
     sem_wait(&server.go);
     sem_wait(&server.go);
-    end(1);
+    end_after(1);
 }
 
 int

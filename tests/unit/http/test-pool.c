@@ -1,39 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Many requests: which connection each gets, how many there are, who comes first. */
-#include "unit/http/script.h"
+#include "unit/http/pair.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct script server, other;
-static struct kvt__http *http;
-static struct kvt__http_origin *origin;
-
-static void
-begin(void (*const *plays)(struct peer *), unsigned n_threads, unsigned max_requests)
-{
-    script_start(&server, plays, NULL);
-    http = open_client(n_threads, max_requests);
-    origin = origin_of(http, &server);
-}
-
-static void
-end(void)
-{
-    kvt__http_close(http);
-    script_stop(&server);
-}
-
-static int
-get(struct ask *ask)
-{
-    static unsigned char into[64];
-
-    ask_init(ask, origin, "GET", "/x", into, sizeof into);
-    return ask_run(http, ask);
-}
+static struct script other;
 
 static void
 play_404(struct peer *p)
@@ -196,8 +170,7 @@ a_request_waits_for_its_time(void **state)
 
     (void)state;
     begin(PLAYS(play_404), 1, 1);
-    static unsigned char into[64];
-    ask_init(&later, origin, "GET", "/x", into, sizeof into);
+    ask_init(&later, origin, "GET", "/x", into, BIG);
     later.req.not_before_ns = at;
     kvt__http_submit(http, &later.req);
     assert_int_equal(get(&now), 0); /* it holds nobody up */

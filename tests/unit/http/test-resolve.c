@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From names to connections, with a resolver of this program's own. */
-#include "unit/http/script.h"
+#include "unit/http/pair.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,9 +51,7 @@ freeaddrinfo(struct addrinfo *list)
     }
 }
 
-static struct script server, second;
-static struct kvt__http *http;
-static struct kvt__http_origin *origin;
+static struct script second;
 
 static void
 play_close(struct peer *p)
@@ -63,30 +61,16 @@ play_close(struct peer *p)
     peer_gone(p);
 }
 
+/* store.example is at these addresses. */
 static void
-begin(const char *first, const char *other, const char *third)
+begin_at(const char *first, const char *other, const char *third)
 {
     addresses[0] = first;
     addresses[1] = other;
     addresses[2] = third;
     n_lookups = 0;
-    script_start(&server, PLAYS(play_close), NULL);
-    http = open_client(1, 4);
+    begin(PLAYS(play_close), 1, 4);
     origin = origin_at(http, "store.example", server.port, false);
-}
-
-static void
-end(void)
-{
-    kvt__http_close(http);
-    script_stop(&server);
-}
-
-static int
-get(struct ask *ask)
-{
-    ask_init(ask, origin, "GET", "/x", NULL, 0);
-    return ask_run(http, ask);
 }
 
 static void
@@ -95,7 +79,7 @@ a_name_is_looked_up_once_for_some_seconds(void **state)
     struct ask ask;
 
     (void)state;
-    begin("127.0.0.1", NULL, NULL);
+    begin_at("127.0.0.1", NULL, NULL);
     for (int i = 0; i < 5; i++)
         assert_int_equal(get(&ask), 0);
     assert_int_equal(n_lookups, 1);
@@ -114,7 +98,7 @@ addresses_need_no_resolver(void **state)
     struct ask ask;
 
     (void)state;
-    begin(NULL, NULL, NULL);
+    begin_at(NULL, NULL, NULL);
     for (int i = 0; i < 2; i++) {
         struct kvt__http_target target = { .host = hosts[i], .port = server.port,
                                            .address = i ? "127.0.0.1" : NULL };
@@ -131,7 +115,7 @@ all_addresses_are_used_in_turn(void **state)
     struct ask ask;
 
     (void)state;
-    begin("127.0.0.1", "127.0.0.3", NULL);
+    begin_at("127.0.0.1", "127.0.0.3", NULL);
     script_start_at(&second, PLAYS(play_close), "127.0.0.3", server.port);
     for (int i = 0; i < 6; i++)
         assert_int_equal(get(&ask), 0);
@@ -148,7 +132,7 @@ the_next_address_is_tried_when_one_refuses(void **state)
     struct ask ask;
 
     (void)state;
-    begin("127.0.0.4", "127.0.0.5", "127.0.0.1");
+    begin_at("127.0.0.4", "127.0.0.5", "127.0.0.1");
     for (unsigned i = 1; i <= 6; i++) {
         assert_int_equal(get(&ask), 0);
         assert_int_equal(server.n_accepted, i);
@@ -165,7 +149,7 @@ the_next_address_is_tried_when_one_is_silent(void **state)
     struct ask ask;
 
     (void)state;
-    begin("127.0.0.6", "127.0.0.1", NULL);
+    begin_at("127.0.0.6", "127.0.0.1", NULL);
     full_start(&full, "127.0.0.6", server.port);
     ask_init(&ask, origin, "GET", "/x", NULL, 0);
     kvt__http_submit(http, &ask.req);
@@ -183,14 +167,15 @@ addresses_may_be_long(void **state)
     struct ask ask;
 
     (void)state;
-    script_start_at(&server, PLAYS(play_close), "::1", 0);
-    http = open_client(1, 4);
-    origin = origin_at(http, "[::1]", server.port, false);
+    script_start_at(&second, PLAYS(play_close), "::1", 0);
+    begin(PLAYS(play_close), 1, 4);
+    origin = origin_at(http, "[::1]", second.port, false);
     assert_int_equal(get(&ask), 0);
     origin = origin_at(http, "[::1]", free_port(), false);
     assert_int_equal(get(&ask), -ECONNREFUSED);
     assert_non_null(strstr(ask.req.why, "[::1]:"));
     end();
+    script_stop(&second);
 }
 
 static void
@@ -199,7 +184,7 @@ when_all_refuse_it_fails(void **state)
     struct ask ask;
 
     (void)state;
-    begin("127.0.0.4", "127.0.0.5", NULL);
+    begin_at("127.0.0.4", "127.0.0.5", NULL);
     assert_int_equal(get(&ask), -ECONNREFUSED);
     assert_non_null(strstr(ask.req.why, "store.example:"));
     assert_int_equal(get(&ask), -ECONNREFUSED);
@@ -213,7 +198,7 @@ a_name_that_is_not_found_is_an_error(void **state)
     struct ask ask;
 
     (void)state;
-    begin(NULL, NULL, NULL);
+    begin_at(NULL, NULL, NULL);
     assert_int_equal(get(&ask), -EHOSTUNREACH);
     assert_non_null(strstr(ask.req.why, "store.example"));
     addresses[0] = "127.0.0.1";
@@ -227,7 +212,7 @@ old_addresses_serve_while_the_resolver_fails(void **state)
     struct ask ask;
 
     (void)state;
-    begin("127.0.0.1", NULL, NULL);
+    begin_at("127.0.0.1", NULL, NULL);
     assert_int_equal(get(&ask), 0);
     addresses[0] = NULL;
     for (int i = 0; i < 3; i++) {
@@ -244,7 +229,7 @@ origins_are_found_again(void **state)
     struct kvt__http_target target = { .host = "Store.example" };
 
     (void)state;
-    begin(NULL, NULL, NULL);
+    begin_at(NULL, NULL, NULL);
     target.port = server.port;
     struct kvt__http_origin *again;
     assert_int_equal(kvt__http_origin(http, &target, &again), 0);

@@ -1,30 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Stopping a client ends all that it has, wherever it is, once. */
-#include "unit/http/script.h"
+#include "unit/http/pair.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 
-static sem_t may_resolve;
-
-int
-getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
-            struct addrinfo **out)
-{
-    (void)name;
-    (void)service;
-    (void)hints;
-    (void)out;
-    sem_wait(&may_resolve);
-    return EAI_NONAME;
-}
-
-static struct script server;
-static struct kvt__http *http;
+#include "unit/http/slow-resolver.h"
 
 static void
 play_all(struct peer *p)
@@ -47,7 +31,8 @@ static const char *const paths[] = { "/silent", "/head", "/body", "/put", "/late
 #define N_BODY ((size_t)64 << 20)
 
 static void
-submit_all(struct ask asks[N], unsigned char into[N][100], const unsigned char *body)
+submit_all(struct ask asks[N], unsigned char places[N][100],
+           const unsigned char *body)
 {
     for (size_t i = 0; i < N; i++) {
         struct kvt__http_origin *to = !strcmp(paths[i], "/resolve")
@@ -56,7 +41,7 @@ submit_all(struct ask asks[N], unsigned char into[N][100], const unsigned char *
                                                       !strcmp(paths[i], "/tls"));
         bool put = !strcmp(paths[i], "/put"), queue = !strcmp(paths[i], "/queue");
 
-        ask_init(&asks[i], to, put ? "PUT" : "GET", paths[i], into[i], 100);
+        ask_init(&asks[i], to, put ? "PUT" : "GET", paths[i], places[i], 100);
         asks[i].req.prio = queue ? KVT__PRIO_STORE : i < 5 ? KVT__PRIO_LOOKUP
                                                            : KVT__PRIO_LOAD;
         asks[i].req.body = put ? body : NULL;
@@ -70,53 +55,50 @@ submit_all(struct ask asks[N], unsigned char into[N][100], const unsigned char *
 static void
 all_that_is_under_way_is_canceled(void **state)
 {
-    unsigned char *body = calloc(1, N_BODY), into[N][100];
+    unsigned char *body = calloc(1, N_BODY), places[N][100];
     struct ask asks[N], ask;
 
     (void)state;
     assert_non_null(body);
-    script_start(&server, PLAYS(play_all), NULL);
-    http = open_client(1, 7);
-    ask_init(&ask, origin_of(http, &server), "GET", "/drain", into[0], 100);
+    begin(PLAYS(play_all), 1, 7);
+    ask_init(&ask, origin, "GET", "/drain", into, 100);
     ask.refuse = -EBADMSG;
     assert_int_equal(ask_run(http, &ask), -EBADMSG);
     sem_wait(&server.came);
 
-    submit_all(asks, into, body);
+    submit_all(asks, places, body);
     for (int i = 0; i < 4; i++)
         sem_wait(&server.came);
     kvt__http_stop(http);
     for (size_t i = 0; i < N; i++)
         assert_int_equal(ask_wait(&asks[i]), -ECANCELED);
 
-    ask_init(&ask, origin_of(http, &server), "GET", "/x", into[0], 100);
+    ask_init(&ask, origin, "GET", "/x", into, 100);
     assert_int_equal(ask_run(http, &ask), -ECANCELED);
     assert_int_equal(ask.n_heads, 0);
     for (int i = 0; i < 10; i++)
         sem_post(&server.go);
     sem_post(&may_resolve);
-    kvt__http_close(http);
-    script_stop(&server);
+    end();
     free(body);
 }
 
 static void
 close_waits_for_what_is_left(void **state)
 {
-    unsigned char into[100];
     struct ask ask;
 
     (void)state;
-    script_start(&server, PLAYS(play_all), NULL);
-    http = open_client(3, 6);
-    ask_init(&ask, origin_of(http, &server), "GET", "/body", into, 100);
+    begin(PLAYS(play_all), 3, 6);
+    ask_init(&ask, origin, "GET", "/body", into, 100);
     kvt__http_submit(http, &ask.req);
     sem_wait(&server.came);
     sem_post(&server.go); /* the server cuts it short */
     kvt__http_close(http);
     assert_int_equal(ask.n_done, 1);
     assert_int_equal(ask_wait(&ask), -ECONNRESET);
-    script_stop(&server);
+    http = NULL;
+    end();
 }
 
 static void
@@ -144,10 +126,9 @@ a_request_may_be_submitted_when_it_is_done(void **state)
     struct ask asks[20];
 
     (void)state;
-    script_start(&server, PLAYS(play_hello), NULL);
-    http = open_client(2, 4);
+    begin(PLAYS(play_hello), 2, 4);
     for (int i = 0; i < 20; i++) {
-        ask_init(&asks[i], origin_of(http, &server), "GET", "/x", NULL, 0);
+        ask_init(&asks[i], origin, "GET", "/x", NULL, 0);
         asks[i].req.done = done_may_submit_again;
         kvt__http_submit(http, &asks[i].req);
     }
@@ -156,8 +137,7 @@ a_request_may_be_submitted_when_it_is_done(void **state)
         assert_int_equal(asks[i].req.status, 0);
         assert_int_equal(asks[i].n_answers, 1000);
     }
-    kvt__http_close(http);
-    script_stop(&server);
+    end();
 }
 
 static unsigned

@@ -1,55 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What ends when its time is over, and what goes on although it is slow. */
-#include "unit/http/script.h"
+#include "unit/http/pair.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "unit/http/certificate.h"
-
-#define BIG ((size_t)3 << 20)
-
-/* A resolver that takes as long as a test wants. */
-static sem_t may_resolve;
-
-int
-getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
-            struct addrinfo **out)
-{
-    (void)name;
-    (void)service;
-    (void)hints;
-    (void)out;
-    sem_wait(&may_resolve);
-    return EAI_NONAME;
-}
-
-static struct script server;
-static struct kvt__http *http;
-static struct kvt__http_origin *origin;
-static unsigned char *into;
-
-static void
-begin(void (*const *plays)(struct peer *))
-{
-    script_start(&server, plays, NULL);
-    http = open_client(1, 1);
-    origin = origin_of(http, &server);
-    into = calloc(1, BIG);
-    assert_non_null(into);
-}
-
-static void
-end(void)
-{
-    kvt__http_close(http);
-    script_stop(&server);
-    free(into);
-}
+#include "unit/http/slow-resolver.h"
 
 /* ------------------------------------------------------------------- deadlines */
 
@@ -80,7 +39,7 @@ static void
 play_half_a_body(struct peer *p)
 {
     peer_head(p);
-    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\n\r\n");
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 5242880\r\n\r\n");
     peer_send_pattern(p, 0, 1000000);
     wait_gone(p);
 }
@@ -95,7 +54,7 @@ play_deaf(struct peer *p)
 static int
 over_after(void (*play)(struct peer *), struct ask *ask, const void *body, size_t n)
 {
-    begin(PLAYS(play));
+    begin(PLAYS(play), 1, 1);
     ask_init(ask, origin, body ? "PUT" : "GET", "/x", into, BIG);
     ask->req.body = body;
     ask->req.body_bytes = n;
@@ -144,7 +103,7 @@ a_deadline_ends_waiting_in_the_queue(void **state)
     struct ask first, second, later;
 
     (void)state;
-    begin(PLAYS(play_silence));
+    begin(PLAYS(play_silence), 1, 1);
     ask_init(&first, origin, "GET", "/x", into, BIG);
     kvt__http_submit(http, &first.req);
     ask_init(&second, origin, "GET", "/x", into, BIG);
@@ -170,7 +129,7 @@ a_deadline_ends_resolving(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_silence));
+    begin(PLAYS(play_silence), 1, 1);
     ask_init(&ask, origin_at(http, "slow.example", 80, false), "GET", "/x", into, BIG);
     ask.req.deadline_ns = kvt__now_ns() + 50 * KVT__NS_PER_MS;
     assert_int_equal(ask_run(http, &ask), -ETIMEDOUT);
@@ -187,7 +146,7 @@ connecting_ends_with_the_deadline_or_its_own(void **state)
 
     (void)state;
     full_start(&full, "127.0.0.1", 0);
-    begin(PLAYS(play_silence));
+    begin(PLAYS(play_silence), 1, 1);
     for (int own = 0; own < 2; own++) {
         ask_init(&ask, origin_at(http, "127.0.0.1", full.port, false), "GET", "/x", into,
                  BIG);
@@ -210,7 +169,7 @@ a_deadline_ends_the_handshake(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_deaf));
+    begin(PLAYS(play_deaf), 1, 1);
     ask_init(&ask, origin_at(http, "127.0.0.1", server.port, true), "GET", "/x", into, BIG);
     ask.req.deadline_ns = kvt__now_ns() + 5 * KVT__NS_PER_S;
     kvt__http_submit(http, &ask.req);
@@ -234,7 +193,7 @@ silence_ends_a_request(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        begin(PLAYS(plays[i]));
+        begin(PLAYS(plays[i]), 1, 1);
         ask_init(&ask, origin, "GET", "/x", into, BIG);
         ask.req.deadline_ns = 0;
         kvt__http_submit(http, &ask.req);
@@ -254,7 +213,7 @@ static void
 play_drip(struct peer *p)
 {
     peer_head(p);
-    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\n\r\n");
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 5242880\r\n\r\n");
     peer_send_pattern(p, 0, 1000);
     sem_wait(&p->script->go); /* the client has them */
     peer_send_pattern(p, 1000, BIG - 1000 - 1);
@@ -280,7 +239,7 @@ a_slow_sender_is_not_waited_for(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_drip));
+    begin(PLAYS(play_drip), 1, 1);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
     ask.req.received = received_and_go;
     assert_int_equal(ask_run(http, &ask), 0);
@@ -319,7 +278,7 @@ what_came_while_the_client_could_not_run_counts(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_while_the_client_is_held));
+    begin(PLAYS(play_while_the_client_is_held), 1, 1);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
     ask.req.received = received_and_hold;
     assert_int_equal(ask_run(http, &ask), 0);
@@ -341,9 +300,8 @@ unused_connections_are_closed_after_a_while(void **state)
     struct ask ask;
 
     (void)state;
-    begin(PLAYS(play_hello));
-    ask_init(&ask, origin, "GET", "/x", into, BIG);
-    assert_int_equal(ask_run(http, &ask), 0);
+    begin(PLAYS(play_hello), 1, 1);
+    assert_int_equal(get(&ask), 0);
     clock_ahead_s += 61;
     /* A request for somebody else wakes the client. */
     ask_init(&ask, origin_at(http, "127.0.0.1", free_port(), false), "GET", "/x", into,
