@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * AWS's profile files: what their text says, and which of them counts. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
+#include "s3-service.h"
 
-#include "files.h"
-#include "kvt-test.h"
-#include "temp-dir.h"
-
-#include "base/error.h"
-#include "tier/s3/credentials/private.h"
 #include "tier/s3/credentials/profile.h"
 
 /* In memory of just its size, so that a read behind it is seen. */
@@ -132,53 +123,11 @@ zero_bytes_end_nothing(void **state)
 
 /* ---------------------------------------------------------------------- files */
 
-struct fixture {
-    struct temp_dir dir;
-    char home[300], profile[64], credentials[400], config[400];
-    const char *environment[5];
-    struct kvt__s3_chain_params params;
-};
-
-static void
-put_home_file(const struct fixture *f, const char *name, const char *text)
-{
-    char path[512];
-
-    snprintf(path, sizeof path, "%s/.aws/%s", f->dir.path, name);
-    write_file(path, text, strlen(text));
-}
-
-static int
-setup(void **state)
-{
-    static struct fixture f;
-    char path[512];
-
-    f = (struct fixture){ 0 };
-    temp_dir_make(&f.dir);
-    snprintf(path, sizeof path, "%s/.aws", f.dir.path);
-    assert_int_equal(mkdir(path, 0700), 0);
-    snprintf(f.home, sizeof f.home, "HOME=%s", f.dir.path);
-    f.environment[0] = f.home;
-    f.params.environment = f.environment;
-    *state = &f;
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    temp_dir_remove(&f->dir);
-    return 0;
-}
-
 static const char *
-region(const struct fixture *f)
+region(const struct asking *a)
 {
     static char text[64];
-    int err = kvt__s3_profile_text(&f->params, "region", text, sizeof text);
+    int err = kvt__s3_profile_text(&a->params, "region", text, sizeof text);
 
     assert_true(!err || err == -ENOENT);
     return err ? "none" : text;
@@ -187,85 +136,85 @@ region(const struct fixture *f)
 static void
 the_profile_is_configured_or_of_the_environment_or_default(void **state)
 {
-    struct fixture *f = *state;
+    struct asking *a = *state;
 
-    put_home_file(f, "config", "[default]\nregion=d\n[profile a]\nregion=a\n"
+    put_file(a, ".aws/config", "[default]\nregion=d\n[profile a]\nregion=a\n"
                                "[profile b]\nregion=b\n");
-    assert_string_equal(region(f), "d");
-    f->environment[1] = "AWS_PROFILE=a";
-    assert_string_equal(region(f), "a");
-    f->params.profile = "b";
-    assert_string_equal(region(f), "b");
-    f->params.profile = "c";
-    assert_string_equal(region(f), "none");
-    f->environment[1] = "AWS_PROFILE=";
-    f->params.profile = "";
-    assert_string_equal(region(f), "d");
+    assert_string_equal(region(a), "d");
+    set(a, "AWS_PROFILE=a");
+    assert_string_equal(region(a), "a");
+    a->params.profile = "b";
+    assert_string_equal(region(a), "b");
+    a->params.profile = "c";
+    assert_string_equal(region(a), "none");
+    unset_all(a);
+    set(a, "AWS_PROFILE=");
+    a->params.profile = "";
+    assert_string_equal(region(a), "d");
 }
 
 static void
 credentials_go_before_the_config(void **state)
 {
-    struct fixture *f = *state;
+    struct asking *a = *state;
     char text[64];
 
-    put_home_file(f, "config", "[default]\nregion=config\nendpoint_url=http://e\n");
-    put_home_file(f, "credentials", "[default]\nregion=credentials\n");
-    assert_string_equal(region(f), "credentials");
-    assert_int_equal(kvt__s3_profile_text(&f->params, "endpoint_url", text, sizeof text),
+    put_file(a, ".aws/config", "[default]\nregion=config\nendpoint_url=http://e\n");
+    put_file(a, ".aws/credentials", "[default]\nregion=credentials\n");
+    assert_string_equal(region(a), "credentials");
+    assert_int_equal(kvt__s3_profile_text(&a->params, "endpoint_url", text, sizeof text),
                      0);
     assert_string_equal(text, "http://e");
-    assert_int_equal(kvt__s3_profile_text(&f->params, "endpoint_url", text, 8),
+    assert_int_equal(kvt__s3_profile_text(&a->params, "endpoint_url", text, 8),
                      -ENAMETOOLONG);
-    assert_int_equal(kvt__s3_profile_text(&f->params, "no_such_key", text, 8), -ENOENT);
+    assert_int_equal(kvt__s3_profile_text(&a->params, "no_such_key", text, 8), -ENOENT);
 }
 
 static void
 files_are_where_the_environment_says(void **state)
 {
-    struct fixture *f = *state;
+    struct asking *a = *state;
 
-    put_home_file(f, "config", "[default]\nregion=home\n");
-    put_home_file(f, "elsewhere", "[default]\nregion=elsewhere\n");
-    snprintf(f->config, sizeof f->config, "AWS_CONFIG_FILE=%s/.aws/elsewhere", f->dir.path);
-    f->environment[1] = f->config;
-    assert_string_equal(region(f), "elsewhere");
-    f->environment[1] = "AWS_CONFIG_FILE=~/.aws/elsewhere";
-    assert_string_equal(region(f), "elsewhere");
-    f->environment[1] = "AWS_CONFIG_FILE=/no/such/file";
-    assert_string_equal(region(f), "none");
-    f->environment[0] = "NO_HOME=1";
-    f->environment[1] = NULL;
-    assert_string_equal(region(f), "none");
+    put_file(a, ".aws/config", "[default]\nregion=home\n");
+    put_file(a, ".aws/elsewhere", "[default]\nregion=elsewhere\n");
+    set(a, "AWS_CONFIG_FILE=%s/.aws/elsewhere", a->dir.path);
+    assert_string_equal(region(a), "elsewhere");
+    unset_all(a);
+    set(a, "AWS_CONFIG_FILE=~/.aws/elsewhere");
+    assert_string_equal(region(a), "elsewhere");
+    unset_all(a);
+    set(a, "AWS_CONFIG_FILE=/no/such/file");
+    assert_string_equal(region(a), "none");
+    unset_all(a);
+    a->environment[0] = "NO_HOME=1";
+    assert_string_equal(region(a), "none");
 }
 
 /* A problem of a file is told by its name, nothing of its content. */
 static void
 what_is_no_profile_file_is_an_error(void **state)
 {
-    struct fixture *f = *state;
+    struct asking *a = *state;
     char path[512], text[64], *big = calloc(1, (1 << 20) + 1);
 
     assert_non_null(big);
     memset(big, 'x', (1 << 20) + 1);
-    snprintf(path, sizeof path, "%s/.aws/config", f->dir.path);
+    snprintf(path, sizeof path, "%s/.aws/config", a->dir.path);
     write_file(path, big, (1 << 20) + 1);
-    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text), -EFBIG);
+    assert_int_equal(kvt__s3_profile_text(&a->params, "region", text, sizeof text), -EFBIG);
     assert_non_null(strstr(kvt__why(), "/.aws/config"));
     write_file(path, big, 1 << 20);
-    assert_string_equal(region(f), "none");
+    assert_string_equal(region(a), "none");
     free(big);
     write_file(path, "sec\0ret", 7);
-    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text),
+    assert_int_equal(kvt__s3_profile_text(&a->params, "region", text, sizeof text),
                      -EBADMSG);
     assert_null(strstr(kvt__why(), "sec"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(kvt__s3_profile_text(&f->params, "region", text, sizeof text),
+    assert_int_equal(kvt__s3_profile_text(&a->params, "region", text, sizeof text),
                      -EINVAL);
 }
-
-#define FILES(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
 main(void)
@@ -278,10 +227,10 @@ main(void)
         cmocka_unit_test(other_systems_ends_of_lines_and_marks_are_read),
         cmocka_unit_test(an_empty_setting_takes_the_one_before_away),
         cmocka_unit_test(zero_bytes_end_nothing),
-        FILES(the_profile_is_configured_or_of_the_environment_or_default),
-        FILES(credentials_go_before_the_config),
-        FILES(files_are_where_the_environment_says),
-        FILES(what_is_no_profile_file_is_an_error),
+        ASKING(the_profile_is_configured_or_of_the_environment_or_default),
+        ASKING(credentials_go_before_the_config),
+        ASKING(files_are_where_the_environment_says),
+        ASKING(what_is_no_profile_file_is_an_error),
     };
 
     return cmocka_run_group_tests_name("s3, profiles", tests, NULL, NULL);

@@ -44,49 +44,44 @@ static void
 an_error_tells_its_code_and_where_to_go(void **state)
 {
     (void)state;
+    static const struct {
+        const char *text, *code, *message, *endpoint, *region, *request_id;
+    } rows[] = {
+        { DECLARED "<Error><Code>PermanentRedirect</Code><Message>The bucket you are "
+          "attempting to access must be addressed using the specified endpoint.</Message>"
+          "<Endpoint>kv.s3.eu-west-1.amazonaws.com</Endpoint><Bucket>kv</Bucket><RequestId>"
+          "656C76696E</RequestId><HostId>Uuag1LuByRx9e6j5Onimru9pO4ZVKnJ2Qz7/C1NPcfTWAtRPf"
+          "TaOFg==</HostId></Error>",
+          "PermanentRedirect", "The bucket you are attempting to access must be addressed "
+          "using the specified endpoint.", "kv.s3.eu-west-1.amazonaws.com", "",
+          "656C76696E" },
+        { "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>"
+          "AuthorizationHeaderMalformed</Code><Message>expecting &apos;eu-west-1&apos; "
+          "&amp; not &#x27;us-east-1&#39;</Message><Region>eu-west-1</Region></Error>\n",
+          "AuthorizationHeaderMalformed", "expecting 'eu-west-1' & not 'us-east-1'", "",
+          "eu-west-1", "" },
+        /* RGW: no message. */
+        { "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>NoSuchKey</Code>"
+          "<BucketName>b</BucketName><RequestId>tx00000b-default</RequestId>"
+          "<HostId>1032-default-default</HostId></Error>",
+          "NoSuchKey", "", "", "", "tx00000b-default" },
+        /* STS: one level down. */
+        { "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n"
+          "  <Error>\n    <Type>Sender</Type>\n    <Code>\n ExpiredTokenException </Code>\n"
+          "    <Message>Token\nexpired:\t1 &lt; 2</Message>\n  </Error>\n"
+          "  <RequestId>ab-12</RequestId>\n</ErrorResponse>\n",
+          "ExpiredTokenException", "Token expired: 1 < 2", "", "", "ab-12" },
+    };
     struct kvt__s3_error e;
 
-    assert_int_equal(read_error(DECLARED
-        "<Error><Code>PermanentRedirect</Code><Message>The bucket you are attempting to "
-        "access must be addressed using the specified endpoint.</Message><Endpoint>"
-        "kv.s3.eu-west-1.amazonaws.com</Endpoint><Bucket>kv</Bucket><RequestId>656C76696E"
-        "</RequestId><HostId>Uuag1LuByRx9e6j5Onimru9pO4ZVKnJ2Qz7/C1NPcfTWAtRPfTaOFg=="
-        "</HostId></Error>", &e), 0);
-    assert_string_equal(e.code, "PermanentRedirect");
-    assert_string_equal(e.endpoint, "kv.s3.eu-west-1.amazonaws.com");
-    assert_string_equal(e.request_id, "656C76696E");
-    assert_string_equal(e.region, "");
-
-    assert_int_equal(read_error("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>"
-        "AuthorizationHeaderMalformed</Code><Message>expecting &apos;eu-west-1&apos; &amp; "
-        "not &#x27;us-east-1&#39;</Message><Region>eu-west-1</Region></Error>\n", &e), 0);
-    assert_string_equal(e.code, "AuthorizationHeaderMalformed");
-    assert_string_equal(e.message, "expecting 'eu-west-1' & not 'us-east-1'");
-    assert_string_equal(e.region, "eu-west-1");
-
-    /* RGW: no message. */
-    assert_int_equal(read_error("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>"
-        "NoSuchKey</Code><BucketName>b</BucketName><RequestId>tx00000b-default</RequestId>"
-        "<HostId>1032-default-default</HostId></Error>", &e), 0);
-    assert_string_equal(e.code, "NoSuchKey");
-    assert_string_equal(e.message, "");
-    assert_string_equal(e.request_id, "tx00000b-default");
-}
-
-static void
-an_error_of_sts_is_one_level_down(void **state)
-{
-    (void)state;
-    struct kvt__s3_error e;
-
-    assert_int_equal(read_error(
-        "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  <Error>\n"
-        "    <Type>Sender</Type>\n    <Code>\n ExpiredTokenException </Code>\n"
-        "    <Message>Token\nexpired:\t1 &lt; 2</Message>\n  </Error>\n"
-        "  <RequestId>ab-12</RequestId>\n</ErrorResponse>\n", &e), 0);
-    assert_string_equal(e.code, "ExpiredTokenException");
-    assert_string_equal(e.message, "Token expired: 1 < 2");
-    assert_string_equal(e.request_id, "ab-12");
+    for (size_t i = 0; i < N_ROWS(rows); i++) {
+        assert_int_equal(read_error(rows[i].text, &e), 0);
+        assert_string_equal(e.code, rows[i].code);
+        assert_string_equal(e.message, rows[i].message);
+        assert_string_equal(e.endpoint, rows[i].endpoint);
+        assert_string_equal(e.region, rows[i].region);
+        assert_string_equal(e.request_id, rows[i].request_id);
+    }
     assert_int_equal(read_error("<ErrorResponse><RequestId>a</RequestId></ErrorResponse>",
                                 &e), -EBADMSG);
 }
@@ -138,86 +133,66 @@ read_list(const char *text, struct seen *seen)
 }
 
 static void
-a_list_of_aws_is_read(void **state)
+lists_are_read(void **state)
 {
     (void)state;
+    static const struct {
+        const char *text;
+        int n;
+        const char *key; /* the first, with its size and time */
+        uint64_t bytes;
+        int64_t modified_ns;
+        const char *token;
+    } rows[] = {
+        { DECLARED "<ListBucketResult" S3 "><Name>kv</Name><Prefix>ns/</Prefix>"
+          "<NextContinuationToken>1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=</NextConti"
+          "nuationToken><KeyCount>2</KeyCount><MaxKeys>2</MaxKeys>"
+          "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+          "<Contents><Key>ns/a+b%2Bc%401</Key><LastModified>2026-11-22T01:02:03.456Z"
+          "</LastModified><ETag>&quot;fba9dede5f27731c9771645a39863328&quot;</ETag>"
+          "<Size>33554432</Size><Owner><ID>x</ID><Size>7</Size></Owner>"
+          "<StorageClass>STANDARD</StorageClass></Contents>"
+          "<Contents><Key>ns/%C3%A9</Key><Size>0</Size></Contents>"
+          "<CommonPrefixes><Prefix>ns/sub/</Prefix></CommonPrefixes></ListBucketResult>",
+          2, "ns/a b+c@1", 33554432, 1795309323456000000,
+          "1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=" },
+        { "<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%C3%A9</Key>"
+          "<Size>0</Size></Contents></ListBucketResult>", 1, "\xc3\xa9", 0, 0, "" },
+        /* Entities come before percents.  RGW: &apos; and ~!'()* as they are.  The token
+         * of the last page does not count. */
+        { "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult" S3 ">"
+          "<Name>b</Name><Prefix>l/</Prefix><MaxKeys>1000</MaxKeys>"
+          "<EncodingType> url </EncodingType><IsTruncated>false</IsTruncated>"
+          "<Contents><Key>l%2Fa%20~!&apos;()*&#37;26</Key>"
+          "<LastModified>2026-11-22T01:02:03Z</LastModified><Size> 5 </Size></Contents>"
+          "<NextContinuationToken>x</NextContinuationToken></ListBucketResult>",
+          1, "l/a ~!'()*&", 5, 1795309323000000000, "" },
+        /* Keys that are not encoded stay as they are.  SeaweedFS: so is the token, which
+         * is the last key. */
+        { DECLARED "<ListBucketResult" S3 "><IsTruncated>true</IsTruncated><Contents>"
+          "<Key> l/02 k+%41&amp;&#233; </Key><Size>1</Size></Contents>"
+          "<NextContinuationToken>l/02 k+\xc3\xa9</NextContinuationToken>"
+          "</ListBucketResult>", 1, " l/02 k+%41&\xc3\xa9 ", 1, 0, "l/02 k+\xc3\xa9" },
+        /* Odd but legal: prefixes, comments, CDATA, white space, attributes with '>';
+         * MinIO says last that keys are encoded. */
+        { "\xef\xbb\xbf" DECLARED "<!-- a > b -->\n<?pi ?>"
+          "<a:ListBucketResult xmlns:a='x>y'\n b = \"/\" >\n\t<!--<Contents>-->"
+          "<a:Contents >\r\n<a:Key>a<!-- no -->b<![CDATA[%2B<&>]]>c</a:Key >"
+          "<a:Size><![CDATA[12]]></a:Size><a:Owner/><a:Tag x=\"1\"/></a:Contents\n>"
+          "<a:CommonPrefixes/><a:EncodingType>url</a:EncodingType></a:ListBucketResult>\n"
+          "<!-- end -->\n", 1, "ab+<&>c", 12, 0, "" },
+        { "<ListBucketResult/>", 0, "", 0, 0, "" },
+    };
     struct seen seen;
 
-    assert_int_equal(read_list(DECLARED
-        "<ListBucketResult" S3 "><Name>kv</Name><Prefix>ns/</Prefix>"
-        "<NextContinuationToken>1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=</NextContinu"
-        "ationToken><KeyCount>2</KeyCount><MaxKeys>2</MaxKeys>"
-        "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
-        "<Contents><Key>ns/a+b%2Bc%401</Key><LastModified>2026-11-22T01:02:03.456Z"
-        "</LastModified><ETag>&quot;fba9dede5f27731c9771645a39863328&quot;</ETag>"
-        "<Size>33554432</Size><Owner><ID>x</ID><Size>7</Size></Owner>"
-        "<StorageClass>STANDARD</StorageClass></Contents>"
-        "<Contents><Key>ns/%C3%A9</Key><Size>0</Size></Contents>"
-        "<CommonPrefixes><Prefix>ns/sub/</Prefix></CommonPrefixes>"
-        "</ListBucketResult>", &seen), 0);
-    assert_int_equal(seen.n, 2);
-    assert_string_equal(seen.keys[0], "ns/a b+c@1");
-    assert_int_equal(seen.objects[0].bytes, 33554432);
-    assert_int_equal(seen.objects[0].modified_ns, 1795309323456000000);
-    assert_string_equal(seen.keys[1], "ns/\xc3\xa9");
-    assert_int_equal(seen.objects[1].bytes, 0);
-    assert_int_equal(seen.objects[1].modified_ns, 0);
-    assert_string_equal(seen.token, "1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=");
-}
-
-static void
-entities_come_before_percents(void **state)
-{
-    (void)state;
-    struct seen seen;
-
-    /* RGW: &apos; and ~!'()* as they are.  The last token of a list does not count. */
-    assert_int_equal(read_list(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult" S3 "><Name>b</Name>"
-        "<Prefix>l/</Prefix><MaxKeys>1000</MaxKeys><EncodingType> url </EncodingType>"
-        "<IsTruncated>false</IsTruncated><Contents><Key>l%2Fa%20~!&apos;()*&#37;26</Key>"
-        "<LastModified>2026-11-22T01:02:03Z</LastModified><Size> 5 </Size></Contents>"
-        "<NextContinuationToken>x</NextContinuationToken></ListBucketResult>", &seen), 0);
-    assert_int_equal(seen.n, 1);
-    assert_string_equal(seen.keys[0], "l/a ~!'()*&");
-    assert_int_equal(seen.objects[0].bytes, 5);
-    assert_string_equal(seen.token, "");
-}
-
-static void
-keys_that_are_not_encoded_stay_as_they_are(void **state)
-{
-    (void)state;
-    struct seen seen;
-
-    /* SeaweedFS: the token is the last key as it is. */
-    assert_int_equal(read_list(DECLARED
-        "<ListBucketResult" S3 "><IsTruncated>true</IsTruncated><Contents>"
-        "<Key> l/02 k+%41&amp;&#233; </Key><Size>1</Size></Contents>"
-        "<NextContinuationToken>l/02 k+\xc3\xa9</NextContinuationToken>"
-        "</ListBucketResult>", &seen), 0);
-    assert_string_equal(seen.keys[0], " l/02 k+%41&\xc3\xa9 ");
-    assert_string_equal(seen.token, "l/02 k+\xc3\xa9");
-}
-
-/* MinIO says it last; prefixes, comments, CDATA, white space, attributes with '>'. */
-static void
-odd_but_legal_xml_is_read(void **state)
-{
-    (void)state;
-    struct seen seen;
-
-    assert_int_equal(read_list("\xef\xbb\xbf" DECLARED "<!-- a > b -->\n<?pi ?>"
-        "<a:ListBucketResult xmlns:a='x>y'\n b = \"/\" >\n\t<!--<Contents>-->"
-        "<a:Contents >\r\n<a:Key>a<!-- no -->b<![CDATA[%2B<&>]]>c</a:Key >"
-        "<a:Size><![CDATA[12]]></a:Size><a:Owner/><a:Tag x=\"1\"/></a:Contents\n>"
-        "<a:CommonPrefixes/><a:EncodingType>url</a:EncodingType></a:ListBucketResult>\n"
-        "<!-- end -->\n", &seen), 0);
-    assert_int_equal(seen.n, 1);
-    assert_string_equal(seen.keys[0], "ab+<&>c");
-    assert_int_equal(seen.objects[0].bytes, 12);
-    assert_int_equal(read_list("<ListBucketResult/>", &seen), 0);
-    assert_int_equal(seen.n, 0);
+    for (size_t i = 0; i < N_ROWS(rows); i++) {
+        assert_int_equal(read_list(rows[i].text, &seen), 0);
+        assert_int_equal(seen.n, rows[i].n);
+        assert_string_equal(seen.keys[0], rows[i].key);
+        assert_int_equal(seen.objects[0].bytes, rows[i].bytes);
+        assert_int_equal(seen.objects[0].modified_ns, rows[i].modified_ns);
+        assert_string_equal(seen.token, rows[i].token);
+    }
 }
 
 static void
@@ -292,42 +267,45 @@ keys_that_were_not_deleted_are_told(void **state)
     assert_string_equal(all, "");
 }
 
+static int
+read_text(const char *text, const char *name, char *out, size_t room)
+{
+    char *copy = copy_of(text, strlen(text));
+    int rc = kvt__s3_read_text(copy, strlen(text), name, out, room);
+
+    free(copy);
+    return rc;
+}
+
 static void
 the_first_text_of_a_name_is_read(void **state)
 {
     (void)state;
-    static const char text[] =
+    static const char many[] =
         DECLARED "<R><a><L/></a><L><b/></L>\n<L> eu &lt; </L><L>x</L></R>";
-    char out[16], small[5];
+    static const char one[] = "<Location" S3 ">eu-1</Location>";
+    static const struct {
+        const char *text, *name, *is;
+    } rows[] = { { many, "L", "" }, { many, "b", "" }, { many, "none", "" },
+                 { one, "Location", "eu-1" } };
+    char out[16];
 
-    for (int i = 0; i < 3; i++) {
-        char *copy = copy_of(text, strlen(text));
-        const char *name = i ? i == 1 ? "L" : "none" : "b";
-        assert_int_equal(kvt__s3_read_text(copy, strlen(text), name, out, sizeof out), 0);
-        assert_string_equal(out, "");
-        free(copy);
+    for (size_t i = 0; i < N_ROWS(rows); i++) {
+        assert_int_equal(read_text(rows[i].text, rows[i].name, out, sizeof out), 0);
+        assert_string_equal(out, rows[i].is);
     }
-    static const char location[] = "<LocationConstraint" S3 ">eu-1</LocationConstraint>";
-    char *copy = copy_of(location, strlen(location));
-    assert_int_equal(kvt__s3_read_text(copy, strlen(location), "LocationConstraint", out,
-                                       sizeof out), 0);
-    assert_string_equal(out, "eu-1");
-    memcpy(copy, location, strlen(location));
-    assert_int_equal(kvt__s3_read_text(copy, strlen(location), "LocationConstraint", small,
-                                       sizeof small), 0);
-    memcpy(copy, location, strlen(location));
-    assert_int_equal(kvt__s3_read_text(copy, strlen(location), "LocationConstraint", small,
-                                       sizeof small - 1), -EBADMSG);
-    free(copy);
+    assert_int_equal(read_text(one, "Location", out, 5), 0);
+    assert_int_equal(read_text(one, "Location", out, 4), -EBADMSG);
 }
 
 /* --------------------------------------------------------------- credentials */
 
 static int
-read_credentials(char *copy, size_t n, const char *access, const char *token)
+read_credentials(const char *text, const char *access, const char *token)
 {
     struct kvt__s3_xml_credentials c;
-    int rc = kvt__s3_read_credentials(copy, n, &c);
+    char *copy = copy_of(text, strlen(text));
+    int rc = kvt__s3_read_credentials(copy, strlen(text), &c);
 
     if (!rc) {
         assert_string_equal(c.access, access);
@@ -335,6 +313,7 @@ read_credentials(char *copy, size_t n, const char *access, const char *token)
         assert_string_equal(c.token, token);
         assert_int_equal(c.expires_s, 1795309323);
     }
+    free(copy);
     return rc;
 }
 
@@ -357,12 +336,8 @@ credentials_are_found_wherever_they_are(void **state)
         "\n    </Credentials>\n  </AssumeRoleWithWebIdentityResult>\n"
         "</AssumeRoleWithWebIdentityResponse>";
 
-    char *copy = copy_of(session, strlen(session));
-    assert_int_equal(read_credentials(copy, strlen(session), "ASIA", "A+/=="), 0);
-    free(copy);
-    copy = copy_of(role, strlen(role));
-    assert_int_equal(read_credentials(copy, strlen(role), "ASIB", "line="), 0);
-    free(copy);
+    assert_int_equal(read_credentials(session, "ASIA", "A+/=="), 0);
+    assert_int_equal(read_credentials(role, "ASIB", "line="), 0);
 }
 
 static void
@@ -383,12 +358,10 @@ an_answer_without_whole_credentials_is_none(void **state)
     };
 
     for (size_t i = 0; i < N_ROWS(bad); i++) {
-        char *copy = copy_of(bad[i], strlen(bad[i]));
-        assert_int_equal(read_credentials(copy, strlen(bad[i]), "", ""), -EBADMSG);
+        assert_int_equal(read_credentials(bad[i], "", ""), -EBADMSG);
         assert_null(strstr(kvt__why(), "TESTSECRET"));
         if (!i)
             assert_non_null(strstr(kvt__why(), "<ListBucketResult>"));
-        free(copy);
     }
 }
 
@@ -415,12 +388,8 @@ what_is_no_xml_is_refused(void **state)
     };
     char out[64];
 
-    for (size_t i = 0; i < N_ROWS(bad); i++) {
-        char *copy = copy_of(bad[i], strlen(bad[i]));
-        assert_int_equal(kvt__s3_read_text(copy, strlen(bad[i]), "a", out, sizeof out),
-                         -EBADMSG);
-        free(copy);
-    }
+    for (size_t i = 0; i < N_ROWS(bad); i++)
+        assert_int_equal(read_text(bad[i], "a", out, sizeof out), -EBADMSG);
     assert_int_equal(kvt__s3_read_text((char[]){ "<a>b\0c</a>" }, 10, "a", out, sizeof out),
                      -EBADMSG);
     assert_int_equal(kvt__s3_read_text((char[]){ "<a><![CDATA[\0]]></a>" }, 20, "a", out,
@@ -505,12 +474,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_error_tells_its_code_and_where_to_go),
-        cmocka_unit_test(an_error_of_sts_is_one_level_down),
         cmocka_unit_test(long_texts_of_errors_are_cut_between_characters),
-        cmocka_unit_test(a_list_of_aws_is_read),
-        cmocka_unit_test(entities_come_before_percents),
-        cmocka_unit_test(keys_that_are_not_encoded_stay_as_they_are),
-        cmocka_unit_test(odd_but_legal_xml_is_read),
+        cmocka_unit_test(lists_are_read),
         cmocka_unit_test(a_list_that_cannot_be_trusted_is_refused),
         cmocka_unit_test(keys_that_were_not_deleted_are_told),
         cmocka_unit_test(the_first_text_of_a_name_is_read),
