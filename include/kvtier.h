@@ -103,7 +103,8 @@ struct kvt_config_sources {
     size_t struct_size;
     const char *file;               /* YAML; NULL: $KVTIER_CONFIG_FILE, then
                                      * $LMCACHE_CONFIG_FILE, else none */
-    const char *const *environment; /* "NAME=value", ends with NULL;
+    const char *const *environment; /* "NAME=value", ends with NULL; variables of AWS
+                                     * and proxies count from there too;
                                      * NULL: the process's own */
     const char *connector_json;     /* one JSON object, keys with or without
                                      * the "lmcache." prefix; NULL: none */

@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A configuration of settings alone: nothing of the user's. */
+ * A configuration of settings, and variables of the test's: nothing of the user's. */
 #ifndef KVT_TEST_CONFIG_H
 #define KVT_TEST_CONFIG_H
 
 #include "kvt-test.h"
 #include "kvtier.h"
 
+/* environment: NULL: the process's. */
 static inline struct kvt_config *
-config_with(const char *const *settings)
+config_from(const char *const *environment, const char *const *settings)
 {
-    static const char *const no_environment[] = { NULL };
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct kvt_config *config = NULL;
 
     sources.file = "/dev/null";
-    sources.environment = no_environment;
+    sources.environment = environment;
     sources.settings = settings;
     if (kvt_config_open(&sources, &config))
         fail_msg("%s", kvt_last_error());
     return config;
+}
+
+static inline struct kvt_config *
+config_with(const char *const *settings)
+{
+    return config_from((const char *const[]){ NULL }, settings);
 }
 
 #endif

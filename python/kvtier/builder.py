@@ -15,7 +15,7 @@ from collections import namedtuple
 
 from ._lib import FOUND_CHECKED, FOUND_ID, OP_GET, OP_NAME, OP_PUT, OP_STAT, Config
 from ._store import Owner, Request, Store
-from .s3 import aws_environment, object_name
+from .s3 import environment_without_settings, object_name
 
 AT_A_TIME = 16  # chunks on their way
 OURS = FOUND_CHECKED | FOUND_ID  # what a store says of itself is not enough
@@ -39,13 +39,13 @@ class LMCacheEngineBuilder:
               local_device="cpu", remote_serde="naive", model="kvtier", **settings):
         """connector_config: bucket, prefix and region, the last two optional.
         settings: others of docs/configuration.md, chunk_size=512.  Of the variables
-        those of AWS count."""
+        those of AWS and the proxies' count."""
         connector = {"type": connector_type, **(connector_config or {})}
         settings.update(
             storage_backend={"type": storage_backend_type, "connector": connector},
             local_device=local_device, remote_serde=remote_serde)
         return Engine(Config(connector_json=json.dumps(settings),
-                             environment=aws_environment()), model)
+                             environment=environment_without_settings()), model)
 
 
 class Engine(Owner):

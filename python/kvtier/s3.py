@@ -15,10 +15,10 @@ MIN_ROOM = 1 << 20   # for an object of unknown length
 MAX_ROOM = 64 << 20
 
 
-def aws_environment():
-    """The variables of AWS: those of kvtier and LMCache set up engines."""
+def environment_without_settings():
+    """All variables but those that set up inference engines."""
     return ["%s=%s" % (name, value) for name, value in os.environ.items()
-            if name.startswith("AWS_")]
+            if not name.startswith(("KVTIER_", "LMCACHE_", "PYTHONHASHSEED"))]
 
 
 def _text(value):
@@ -71,7 +71,7 @@ class S3Connector(Owner):
             settings=["remote_url=" + url] + [
                 "%s=%s" % (name, _text(value))
                 for name, value in settings.items() if value is not None],
-            environment=aws_environment())
+            environment=environment_without_settings())
         try:
             self._store = Store(config)
         finally:

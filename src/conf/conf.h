@@ -51,12 +51,17 @@ struct kvt_config {
     const char *origin[KVT__N_PARAMS]; /* "default", "file x.yaml:12", ... */
     uint8_t level[KVT__N_PARAMS];      /* enum kvt__level */
     struct kvt__named *named;          /* keys of a family, see KVT_PATTERN */
+    const char *const *environment;    /* that it was read with, for variables that are no
+                                        * settings of ours; NULL: the process's own */
     struct kvt__memory memory;
 };
 
 /* Whether anybody gave the setting: kvt__config_is_set(config, s3_region). */
 #define kvt__config_is_set(config, name) \
     ((config)->level[KVT__AT_##name] != 0)
+
+/* The value of a variable of such an environment; NULL: not set. */
+const char *kvt__variable(const char *const *environment, const char *name);
 
 /* Where a setting comes from, for messages. */
 #define kvt__config_origin(config, name) ((config)->origin[KVT__AT_##name])

@@ -4,17 +4,19 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "conf/read.h"
 
 const char *
 kvt__variable(const char *const *environment, const char *name)
 {
+    const char *const *e = environment ? environment : (const char *const *)environ;
     size_t len = strlen(name);
 
-    for (; environment && *environment; environment++)
-        if (!strncmp(*environment, name, len) && (*environment)[len] == '=')
-            return *environment + len + 1;
+    for (; e && *e; e++)
+        if (!strncmp(*e, name, len) && (*e)[len] == '=')
+            return *e + len + 1;
     return NULL;
 }
 
@@ -147,6 +149,22 @@ read_prefix(struct kvt__reading *r, enum kvt__level level, const char *prefix)
             kvt__node_add(r, map, key, value);
     }
     r->source[level] = map;
+}
+
+void
+kvt__keep_environment(struct kvt__reading *r)
+{
+    struct kvt__memory *memory = &r->config->memory;
+    size_t n = 0;
+
+    if (r->environment == (const char *const *)environ)
+        return;
+    while (r->environment[n])
+        n++;
+    const char **kept = kvt__memory_alloc(memory, (n + 1) * sizeof *kept);
+    for (size_t i = 0; kept && i < n; i++)
+        kept[i] = kvt__memory_text(memory, r->environment[i], strlen(r->environment[i]));
+    r->config->environment = kept;
 }
 
 void

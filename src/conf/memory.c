@@ -10,6 +10,7 @@
 
 struct kvt__piece {
     struct kvt__piece *next;
+    size_t n_bytes;
     max_align_t bytes[];
 };
 
@@ -24,6 +25,7 @@ kvt__memory_alloc(struct kvt__memory *memory, size_t n_bytes)
         memory->failed = true;
         return NULL;
     }
+    piece->n_bytes = n_bytes;
     piece->next = memory->pieces;
     memory->pieces = piece;
     return piece->bytes;
@@ -73,6 +75,7 @@ kvt__memory_free(struct kvt__memory *memory)
     while (piece) {
         struct kvt__piece *next = piece->next;
 
+        explicit_bzero(piece->bytes, piece->n_bytes); /* keys, passwords */
         free(piece);
         piece = next;
     }

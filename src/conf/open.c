@@ -138,6 +138,7 @@ read_sources(struct kvt__reading *r, const struct kvt_config_sources *sources)
 
     int err = path ? read_file(r, path) : 0;
     if (!err) {
+        kvt__keep_environment(r);
         kvt__read_environment(r);
         if (sources->connector_json && *sources->connector_json)
             read_connector(r, sources->connector_json);

@@ -167,12 +167,11 @@ json_t *kvt__node_json(const struct kvt__node *node);
 /* Text as JSON; what is no UTF-8 becomes '?'.  NULL: no memory. */
 json_t *kvt__text_json(const char *text);
 
-/* The value of a variable; NULL: not set. */
-const char *
-kvt__variable(const char *const *environment, const char *name);
-
 /* Fill r->source[] for the LMCACHE_ and KVTIER_ variables. */
 void kvt__read_environment(struct kvt__reading *r);
+
+/* Keep a copy of an environment that is not the process's own. */
+void kvt__keep_environment(struct kvt__reading *r);
 
 /* Note names of tiers in retrieve_locations and store_location that are none. */
 void kvt__check_locations(struct kvt__reading *r);

@@ -333,7 +333,8 @@ kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
     bool both = or_null(config->aws_access_key_id) &&
                 or_null(config->aws_secret_access_key);
     struct kvt__s3_chain_params params = {
-        .http = t->http, .profile = or_null(config->s3_profile),
+        .environment = config->environment, .http = t->http,
+        .profile = or_null(config->s3_profile),
         .access = both ? config->aws_access_key_id : NULL,
         .secret = both ? config->aws_secret_access_key : NULL,
         .token = both ? or_null(config->aws_session_token) : NULL,

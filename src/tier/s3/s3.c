@@ -97,7 +97,8 @@ static const char *
 or_of_profile(const struct kvt_config *c, const char *setting, const char *key, char *out,
               size_t room)
 {
-    struct kvt__s3_chain_params params = { .profile = c->s3_profile };
+    struct kvt__s3_chain_params params = { .environment = c->environment,
+                                           .profile = c->s3_profile };
 
     if (setting && *setting)
         return setting;
@@ -133,15 +134,16 @@ open_http(struct s3_tier *t, const struct kvt_config *c)
         .n_threads = (unsigned)(n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n),
         .max_requests = (unsigned)kvt__config_s3_requests(c),
         .no_verify = !c->s3_verify_tls, .ca_file = c->s3_ca_file,
-        .http_proxy = getenv("http_proxy"), .https_proxy = getenv("https_proxy"),
-        .no_proxy = getenv("no_proxy") };
+        .http_proxy = kvt__variable(c->environment, "http_proxy"),
+        .https_proxy = kvt__variable(c->environment, "https_proxy"),
+        .no_proxy = kvt__variable(c->environment, "no_proxy") };
 
     char direct[2048];
 
     if (!params.https_proxy)
-        params.https_proxy = getenv("HTTPS_PROXY");
+        params.https_proxy = kvt__variable(c->environment, "HTTPS_PROXY");
     if (!params.no_proxy)
-        params.no_proxy = getenv("NO_PROXY");
+        params.no_proxy = kvt__variable(c->environment, "NO_PROXY");
     snprintf(direct, sizeof direct, "%s,%s", METADATA,
              params.no_proxy ? params.no_proxy : "");
     params.no_proxy = direct;

@@ -66,6 +66,26 @@ a_later_source_wins_and_is_the_origin(void **state)
 }
 
 static void
+an_environment_is_kept_and_the_process_s_looked_at(void **state)
+{
+    char text[] = "https_proxy=http://a:1";
+    struct kvt_config *c = conf_open(NULL, LIST("B=", text, "https_proxy=no"));
+
+    (void)state;
+    memset(text, 'x', sizeof text - 1);
+    assert_string_equal(kvt__variable(c->environment, "https_proxy"), "http://a:1");
+    assert_string_equal(kvt__variable(c->environment, "B"), "");
+    assert_null(kvt__variable(c->environment, "https"));
+    assert_null(kvt__variable(c->environment, "PATH"));
+    kvt_config_free(c);
+    c = conf_open(NULL, NULL);
+    assert_int_equal(setenv("KVT_TEST_VARIABLE", "1", 1), 0);
+    assert_string_equal(kvt__variable(c->environment, "KVT_TEST_VARIABLE"), "1");
+    unsetenv("KVT_TEST_VARIABLE");
+    kvt_config_free(c);
+}
+
+static void
 the_kvtier_file_variable_wins_over_lmcaches(void **state)
 {
     (void)state;
@@ -299,6 +319,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_given_is_the_defaults),
         cmocka_unit_test(a_later_source_wins_and_is_the_origin),
+        cmocka_unit_test(an_environment_is_kept_and_the_process_s_looked_at),
         cmocka_unit_test(the_kvtier_file_variable_wins_over_lmcaches),
         cmocka_unit_test(a_file_that_is_not_there_is_enoent),
         cmocka_unit_test(extra_config_of_the_environment_replaces_the_whole_map),

@@ -24,6 +24,10 @@ s3_is_set(const char *const *settings, const char *setting)
     return false;
 }
 
+/* The variables that count in a test; NULL: the process's. */
+static const char *const s3_no_environment[] = { NULL };
+static const char *const *s3_environment = s3_no_environment;
+
 /* Plain HTTP with the server's keys, but for what more says.  Name for messages:
  * remote_url. */
 static inline int
@@ -42,7 +46,7 @@ s3_try_open(const char *url, const char *const *more, struct kvt__counters *coun
     for (; more && *more; more++)
         if (!strchr(*more, '=') || strchr(*more, '=')[1]) /* "NAME=": not at all */
             settings[n++] = *more;
-    struct kvt_config *config = config_with(settings);
+    struct kvt_config *config = config_from(s3_environment, settings);
     struct kvt__tier_params params = { .config = config, .url = url, .name = "remote_url",
                                        .local_ranks = 1, .counters = counters };
     int err = kvt__tier_open(&params, out);
@@ -102,6 +106,7 @@ s3_setup(void **state)
     (void)state;
     s3_server_reset(&server);
     memset(&counters, 0, sizeof counters);
+    s3_environment = s3_no_environment;
     tier = NULL;
     return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys that expire while they are used, and sessions of S3 Express. */
+ * Whose environment gives the keys, keys that expire while they are used, and sessions
+ * of S3 Express. */
 #include <sys/stat.h>
 
 #include "files.h"
@@ -57,15 +58,17 @@ add_key(unsigned n, int expires_in)
 static int
 setup(void **state)
 {
-    char path[512], config[1024];
+    static char home_is[300], config_is[320];
+    static const char *const environment[] = { home_is, config_is,
+                                               "AWS_EC2_METADATA_DISABLED=true",
+                                               "PATH=/usr/bin:/bin", NULL };
+    char config[1024];
 
     s3_setup(state);
     temp_dir_make(&home);
-    setenv("HOME", home.path, 1);
-    setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
-    snprintf(path, sizeof path, "%s/config", home.path);
-    setenv("AWS_CONFIG_FILE", path, 1);
-    unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+    snprintf(home_is, sizeof home_is, "HOME=%s", home.path);
+    snprintf(config_is, sizeof config_is, "AWS_CONFIG_FILE=%s/config", home.path);
+    s3_environment = environment;
     snprintf(config, sizeof config, "[profile test]\ncredential_process = %s/keys\n",
              home.path);
     put_text("config", config, 0600);
@@ -105,6 +108,24 @@ read_often(void)
     unsigned n = async_wait(all, N_READS, &over, 0);
     sem_destroy(&over);
     return n;
+}
+
+/* ------------------------------------------------------------------- environments */
+
+static void
+keys_come_from_the_environment_of_the_configuration(void **state)
+{
+    static const char *const environment[] = {
+        "AWS_ACCESS_KEY_ID=" S3_ACCESS, "AWS_SECRET_ACCESS_KEY=" S3_SECRET, NULL };
+
+    (void)state;
+    s3_environment = environment;
+    open_s3("aws_access_key_id=", "aws_secret_access_key=");
+    assert_good(put(1, BYTES, 1));
+    s3_close(tier);
+    s3_environment = NULL;
+    open_s3("aws_access_key_id=", "aws_secret_access_key=");
+    assert_int_equal(get(1, BYTES, 1), -EACCES); /* the process's are not known */
 }
 
 /* --------------------------------------------------------------------- long-term */
@@ -295,6 +316,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(keys_come_from_the_environment_of_the_configuration),
         TEST(keys_that_have_expired_are_asked_for_once_more),
         TEST(keys_that_are_refused_again_are_told),
         TEST(a_source_that_fails_is_told_by_every_call),
@@ -307,11 +329,11 @@ main(void)
         TEST(a_session_is_asked_for_again_when_that_failed),
     };
 
-    for (const char *const *name = (const char *const[]){
-             "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE",
-             "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_WEB_IDENTITY_TOKEN_FILE",
-             NULL }; *name; name++)
-        unsetenv(*name);
+    /* The environment of the configuration counts, and not the process's. */
+    setenv("AWS_ACCESS_KEY_ID", "AKPROCESS", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "SKTEST-process", 1);
+    unsetenv("AWS_SESSION_TOKEN");
+    setenv("no_proxy", "127.0.0.1", 1);
     return s3_test_main("s3 keys", tests, "--bucket", S3_BUCKET, "--bucket",
                         S3_EXPRESS_BUCKET);
 }

@@ -180,10 +180,13 @@ proxy_setup(void **state)
     struct sockaddr_in address = { .sin_family = AF_INET,
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     static const char *const path_style[] = { "s3_addressing=path", NULL };
+    static char variable[64];
+    static const char *const environment[] = { variable, NULL };
     socklen_t n = sizeof address;
     char url[256];
 
     s3_setup(state);
+    s3_environment = environment;
     proxy.hosts[0] = '\0';
     proxy.n = 0;
     proxy.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -191,13 +194,10 @@ proxy_setup(void **state)
     assert_int_equal(listen(proxy.fd, 64), 0);
     assert_int_equal(getsockname(proxy.fd, (struct sockaddr *)&address, &n), 0);
     assert_int_equal(pthread_create(&proxy.thread, NULL, proxy_main, NULL), 0);
-    snprintf(url, sizeof url, "http://127.0.0.1:%u", ntohs(address.sin_port));
-    setenv("http_proxy", url, 1);
-    unsetenv("no_proxy");
-    unsetenv("NO_PROXY");
+    snprintf(variable, sizeof variable, "http_proxy=http://127.0.0.1:%u",
+             ntohs(address.sin_port));
     snprintf(url, sizeof url, "s3://a.example.com/" S3_BUCKET "/%s", server.prefix);
     assert_good(s3_try_open(url, path_style, &counters, &tier));
-    unsetenv("http_proxy");
     return 0;
 }
 
@@ -309,5 +309,8 @@ main(void)
         S3_TEST(unsigned_requests_have_nothing_of_a_signature),
     };
 
+    /* The environment of the configuration counts, and not the process's. */
+    setenv("http_proxy", "http://127.0.0.1:1", 1);
+    setenv("no_proxy", "a.example.com", 1);
     return s3_test_main("s3 places", tests, NULL);
 }

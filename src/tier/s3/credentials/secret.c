@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "conf/conf.h"
 #include "tier/s3/credentials/private.h"
 
 /* AWS's own are below 2 KiB, others' JWTs below 8. */
@@ -17,15 +18,9 @@
 const char *
 kvt__s3_variable(const struct kvt__s3_chain_params *params, const char *name)
 {
-    const char *const *e = params->environment;
-    size_t n = strlen(name);
+    const char *value = kvt__variable(params->environment, name);
 
-    if (!e)
-        e = (const char *const *)environ;
-    for (; e && *e; e++)
-        if (!strncmp(*e, name, n) && (*e)[n] == '=')
-            return (*e)[n + 1] ? *e + n + 1 : NULL;
-    return NULL;
+    return value && *value ? value : NULL;
 }
 
 void
