@@ -47,10 +47,12 @@ teardown(void **state)
     return 0;
 }
 
+static const char *const no_environment[] = { NULL };
+
 static struct kvt_store *
-open_with(const char *const *settings)
+open_with(const char *const *environment, const char *const *settings)
 {
-    struct kvt_config *config = config_with(settings);
+    struct kvt_config *config = config_from(environment, settings);
     struct kvt_store *store = NULL;
 
     if (kvt_store_open(config, &store))
@@ -70,7 +72,7 @@ open_s3(const char *patience)
 
     snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/" S3_BUCKET "/%s", server.port,
              server.prefix);
-    return open_with(settings);
+    return open_with(no_environment, settings);
 }
 
 /* All are put, but for the last one, which is asked for. */
@@ -141,7 +143,7 @@ what_a_file_system_holds_up_is_waited_for_and_nothing_else(void **state)
     const char *settings[] = { url, "disk_io_threads=1", "blocking_timeout_secs=1", NULL };
 
     snprintf(url, sizeof url, "remote_url=fault://delay_ms=3000/fs://%s", t->dir.path);
-    struct kvt_store *store = open_with(settings);
+    struct kvt_store *store = open_with(no_environment, settings);
     submit_all(t, store);
     kvt_store_close(store);
     assert_true(n_ended(t, -ECANCELED) >= N_OPS - 1);
@@ -158,8 +160,6 @@ put_text(const struct transfers *t, const char *name, const char *text)
     snprintf(path, sizeof path, "%s/%s", t->dir.path, name);
     write_file(path, text, strlen(text));
     assert_int_equal(chmod(path, 0700), 0);
-    if (!strcmp(name, "config"))
-        setenv("AWS_CONFIG_FILE", path, 1);
 }
 
 /* The program's number, once it runs. */
@@ -189,18 +189,19 @@ a_program_that_gives_no_keys_is_ended(void **state)
         "#!/bin/sh\n"
         "echo $$ >\"$HOME/pid.new\"; mv \"$HOME/pid.new\" \"$HOME/pid\"; exec sleep 60\n";
     struct transfers *t = *state;
-    char url[256], config[600];
+    char url[256], config[600], home_is[600], config_is[600];
     const char *settings[] = { url, "disable_tls=true", "s3_profile=test", NULL };
+    const char *environment[] = { "PATH=/usr/bin:/bin", home_is, config_is, NULL };
 
-    setenv("HOME", t->dir.path, 1);
-    unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+    snprintf(home_is, sizeof home_is, "HOME=%s", t->dir.path);
+    snprintf(config_is, sizeof config_is, "AWS_CONFIG_FILE=%s/config", t->dir.path);
     snprintf(config, sizeof config, "[profile test]\ncredential_process = %s/keys\n",
              t->dir.path);
     put_text(t, "config", config);
     put_text(t, "keys", script);
     snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/" S3_BUCKET "/%s", server.port,
              server.prefix);
-    struct kvt_store *store = open_with(settings);
+    struct kvt_store *store = open_with(environment, settings);
     pid_t pid = wait_for_pid(t);
     int64_t begin_ns = kvt__now_ns();
     kvt_store_close(store);
