@@ -198,9 +198,10 @@ what_lies_in_memory_is_promised_without_its_file(void **state)
 static void
 no_limit_is_set_but_the_users(void **state)
 {
+    static const char *const unlimited[] = { "max_remote_size=0", NULL };
     static const char *const limited[] = { "max_remote_size=0.001", NULL };
     struct shared *s = *state;
-    struct kvt_config *config = open_config(s->f.dir.path, NULL);
+    struct kvt_config *config = open_config(s->f.dir.path, unlimited);
     struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
     struct kvt_store *store = NULL;
 
