@@ -9,7 +9,7 @@
 #define N_FIT ((unsigned)(LIMIT / TAKEN))
 
 static const char *const small[] = { "max_local_disk_size=0.0001", NULL };
-static const char *const large[] = { "max_local_disk_size=1", NULL };
+static const char *const large[] = { "max_local_disk_size=0.03", NULL };
 
 static void
 open_disk(struct env *e, const char *const *settings)
@@ -351,7 +351,7 @@ static void
 open_both(struct env *e, const char *one, const char *two)
 {
     char disk[300], url[300];
-    const char *more[] = { "max_local_disk_size=1", url, one, two, NULL };
+    const char *more[] = { "max_local_disk_size=0.03", url, one, two, NULL };
 
     kvt__store_close(e->store);
     snprintf(disk, sizeof disk, "local_disk=%s/disk", e->dir.path);
@@ -426,7 +426,7 @@ a_plugin_is_named_with_its_instance(void **state)
 {
     struct env *e = *state;
     char path[400], disk[300];
-    const char *more[] = { "max_local_disk_size=1", "remote_storage_plugins=fs.a", path,
+    const char *more[] = { "max_local_disk_size=0.03", "remote_storage_plugins=fs.a", path,
                            "store_location=RemoteBackend-fs.a", NULL };
 
     kvt__store_close(e->store);
