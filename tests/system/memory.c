@@ -304,12 +304,16 @@ skip_where_forks_have_no_threads(void)
 #endif
 }
 
+/* The directory's name is part of the instance's: these tests may run twice at a time,
+ * built in two ways. */
 static struct kvt_engine *
-open_in(const struct fixture *f, const char *instance, uint32_t role)
+open_in(const struct fixture *f, const char *what, uint32_t role)
 {
+    char instance[400];
     struct opening opening = { .role = role, .settings = memory_only,
                                .instance = instance };
 
+    snprintf(instance, sizeof instance, "%s-%s", what, f->dir.path);
     return must_open(f, &opening);
 }
 

@@ -151,6 +151,18 @@ threads_see_whole_chunks_and_leak_no_slot(void **state)
 
 /* ---------------------------------------------------------------- instances */
 
+/* Part of every name: these tests may run twice at a time, built in two ways. */
+static pid_t this_run;
+
+static int
+open_instance(const char *what, uint32_t rank, bool worker, struct kvt__instance *out)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%s-%d", what, (int)this_run);
+    return kvt__instance_open(name, rank, worker, out);
+}
+
 static bool
 is_there(const struct kvt__instance *instance)
 {
@@ -167,8 +179,8 @@ both_roles_find_one_directory_and_the_last_removes_it(void **state)
     struct kvt__instance worker, scheduler;
 
     (void)state;
-    assert_int_equal(kvt__instance_open("test-both", 1, false, &scheduler), 0);
-    assert_int_equal(kvt__instance_open("test-both", 1, true, &worker), 0);
+    assert_int_equal(open_instance("test-both", 1, false, &scheduler), 0);
+    assert_int_equal(open_instance("test-both", 1, true, &worker), 0);
     assert_string_equal(scheduler.name, worker.name);
     kvt__instance_close(&worker);
     assert_true(is_there(&scheduler));
@@ -187,9 +199,9 @@ ranks_and_engines_have_directories_of_their_own(void **state)
     struct kvt__instance a, b, c;
 
     (void)state;
-    assert_int_equal(kvt__instance_open("test-own", 0, true, &a), 0);
-    assert_int_equal(kvt__instance_open("test-own", 1, true, &b), 0);
-    assert_int_equal(kvt__instance_open("../test/own", 0, true, &c), 0);
+    assert_int_equal(open_instance("test-own", 0, true, &a), 0);
+    assert_int_equal(open_instance("test-own", 1, true, &b), 0);
+    assert_int_equal(open_instance("../test/own", 0, true, &c), 0);
     assert_string_not_equal(a.name, b.name);
     assert_string_not_equal(a.name, c.name);
     kvt__instance_close(&a);
@@ -203,11 +215,11 @@ a_second_worker_of_a_rank_is_refused_while_the_first_lives(void **state)
     struct kvt__instance first, second;
 
     (void)state;
-    assert_int_equal(kvt__instance_open("test-second", 0, true, &first), 0);
-    assert_int_equal(kvt__instance_open("test-second", 0, true, &second), -EBUSY);
+    assert_int_equal(open_instance("test-second", 0, true, &first), 0);
+    assert_int_equal(open_instance("test-second", 0, true, &second), -EBUSY);
     assert_non_null(strstr(kvt__why(), "test-second"));
     kvt__instance_close(&first);
-    assert_int_equal(kvt__instance_open("test-second", 0, true, &second), 0);
+    assert_int_equal(open_instance("test-second", 0, true, &second), 0);
     kvt__instance_close(&second);
 }
 
@@ -222,22 +234,22 @@ what_a_killed_engine_left_goes_when_another_starts(void **state)
     assert_int_equal(pipe(pipe_fds), 0);
     pid_t child = fork();
     if (!child) {
-        if (kvt__instance_open("test-killed", 0, true, &dead) ||
+        if (open_instance("test-killed", 0, true, &dead) ||
             write(pipe_fds[1], "x", 1) != 1)
             _exit(1);
         pause();
         _exit(0);
     }
     assert_int_equal(read(pipe_fds[0], &ready, 1), 1);
-    assert_int_equal(kvt__instance_open("test-killed", 0, false, &dead), 0);
-    assert_int_equal(kvt__instance_open("test-next", 0, true, &next), 0);
+    assert_int_equal(open_instance("test-killed", 0, false, &dead), 0);
+    assert_int_equal(open_instance("test-next", 0, true, &next), 0);
     assert_true(is_there(&dead)); /* somebody holds it */
     kvt__instance_close(&next);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     close(dead.dirfd); /* this one dies too */
     assert_true(is_there(&dead));
-    assert_int_equal(kvt__instance_open("test-next", 0, true, &next), 0);
+    assert_int_equal(open_instance("test-next", 0, true, &next), 0);
     assert_false(is_there(&dead));
     kvt__instance_close(&next);
     close(pipe_fds[0]);
@@ -261,5 +273,6 @@ main(void)
         cmocka_unit_test(what_a_killed_engine_left_goes_when_another_starts),
     };
 
+    this_run = getpid();
     return cmocka_run_group_tests_name("cpu tier", tests, NULL, NULL);
 }
