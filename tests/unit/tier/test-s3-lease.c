@@ -186,7 +186,7 @@ who_loses_the_lease_deletes_no_more(void **state)
     seed_chunks(0, 2510);
     plant();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
-             "\"do\": {\"delay_ms\": 1500}}");
+             "\"do\": {\"delay_ms\": 5000}}");
     assert_int_equal(pthread_create(&r.thread, NULL, rival_main, &r), 0);
     while (!n_done("DeleteObjects"))
         usleep(20000);
