@@ -106,19 +106,19 @@ prefer(void *at, size_t bytes, int node)
 }
 
 void
-kvt__numa_prefer(void *at, size_t bytes, int node)
+kvt__numa_prefer(void *at, size_t bytes, int node, const char *key)
 {
     uint64_t available = free_on(node);
 
     if (prefer(at, bytes, node)) {
         bool common = errno == ENOSYS || errno == EPERM;
 
-        kvt__log(common ? KVT_LOG_INFO : KVT_LOG_WARN, "numa_mode: memory cannot be "
-                 "taken from node %d (%s); it lies where the system puts it", node,
+        kvt__log(common ? KVT_LOG_INFO : KVT_LOG_WARN, "%s: memory cannot be taken "
+                 "from node %d (%s); it lies where the system puts it", key, node,
                  strerror(errno));
     } else if (available < bytes) {
-        kvt__log(KVT_LOG_WARN, "numa_mode: node %d has %" PRIu64 " MiB free of the "
-                 "pool's %zu; the rest comes from other nodes", node, available >> 20,
-                 bytes >> 20);
+        kvt__log(KVT_LOG_WARN, "%s: node %d has %" PRIu64 " MiB free of the %zu that "
+                 "are needed; the rest comes from other nodes", key, node,
+                 available >> 20, bytes >> 20);
     }
 }

@@ -15,8 +15,8 @@ int kvt__numa_here(void);
  * with memory. */
 int kvt__numa_check(int node, const char *key);
 
-/* Let pages of a mapping that are not there yet come from a node, and from others
- * where it has none left.  What hinders that is logged. */
-void kvt__numa_prefer(void *at, size_t bytes, int node);
+/* Let pages of a mapping that are not there yet come from a node (below KVT__MAX_NODES),
+ * and from others where it has none left.  What hinders that is logged, after key. */
+void kvt__numa_prefer(void *at, size_t bytes, int node, const char *key);
 
 #endif

@@ -88,7 +88,7 @@ map(struct kvt__pool *pool, const struct kvt__pool_params *params)
     pool->base = base;
     madvise(base, pool->bytes, MADV_DONTFORK);
     if (params->node)
-        kvt__numa_prefer(base, pool->bytes, *params->node);
+        kvt__numa_prefer(base, pool->bytes, *params->node, "numa_mode");
     if (!params->huge_pages)
         madvise(base, pool->bytes, MADV_HUGEPAGE); /* a hint only */
     return 0;

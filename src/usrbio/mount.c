@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which 3FS mount a path lies in, read from the kernel's table of mounts.  Rings need a
+ * mount point with 3fs-virt in it; a part of a 3FS that is mounted elsewhere has it only
+ * if it was mounted there too. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "usrbio/own.h"
+#include "usrbio/usrbio.h"
+
+#define VIRT "/3fs-virt"
+#define TYPE "fuse.hf3fs"
+
+/* A word of a line, with \040 and the like resolved.  What follows it, or NULL: none, or
+ * none that fits. */
+static const char *
+word(const char *at, char *out, size_t size)
+{
+    size_t n = 0;
+
+    at += strspn(at, " ");
+    for (; *at && *at != ' ' && *at != '\n'; at++) {
+        char c = *at;
+
+        if (c == '\\' && strspn(at + 1, "01234567") >= 3) {
+            c = (char)((at[1] - '0') * 64 + (at[2] - '0') * 8 + (at[3] - '0'));
+            at += 3;
+        }
+        if (n + 1 >= size)
+            return NULL;
+        out[n++] = c;
+    }
+    out[n] = '\0';
+    return n ? at : NULL;
+}
+
+/* "36 35 98:0 /root /mount/point rw,noatime master:1 - type source options" */
+static bool
+parse_line(const char *at, char *point, size_t point_size, char *type, size_t type_size)
+{
+    char skipped[PATH_MAX];
+
+    for (int i = 0; at && i < 4; i++)
+        at = word(at, skipped, sizeof skipped);
+    if (!at || !(at = word(at, point, point_size)))
+        return false;
+    const char *end = at + strcspn(at, "\n");
+    const char *dash = memmem(at, (size_t)(end - at), " - ", 3);
+    return dash && word(dash + 3, type, type_size);
+}
+
+static bool
+lies_in(const char *path, const char *dir)
+{
+    size_t n = strlen(dir);
+
+    if (n && dir[n - 1] == '/')
+        n--;
+    return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
+}
+
+/* 0, or -errno of looking for 3fs-virt there. */
+static int
+has_rings(const char *point)
+{
+    char virt[PATH_MAX + sizeof VIRT];
+    struct stat st;
+
+    snprintf(virt, sizeof virt, "%s" VIRT, strcmp(point, "/") ? point : "");
+    if (stat(virt, &st))
+        return -errno;
+    return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+}
+
+static void
+consider(const char *point, const char *path, struct kvt__mount_place *out)
+{
+    char around[PATH_MAX];
+    size_t n = strlen(point);
+
+    memcpy(around, point, n + 1);
+    if (n > strlen(VIRT) && !strcmp(point + n - strlen(VIRT), VIRT))
+        around[n - strlen(VIRT)] = '\0';
+    if (lies_in(path, around) && strlen(around) >= strlen(out->rings) &&
+        !has_rings(around))
+        memcpy(out->rings, around, strlen(around) + 1);
+}
+
+void
+kvt__mount_find(const char *mountinfo, const char *path, bool any_type,
+                struct kvt__mount_place *out)
+{
+    char point[PATH_MAX], type[sizeof out->type];
+
+    memset(out, 0, sizeof *out);
+    for (const char *at = mountinfo; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        if (!parse_line(at, point, sizeof point, type, sizeof type))
+            continue;
+        if (lies_in(path, point) && strlen(point) >= strlen(out->over)) {
+            memcpy(out->over, point, strlen(point) + 1);
+            memcpy(out->type, type, sizeof type);
+        }
+        if (any_type || !strcmp(type, TYPE))
+            consider(point, path, out);
+    }
+}
+
+/* The kernel's table, to be freed; NULL: errno. */
+static char *
+read_table(void)
+{
+    FILE *f = fopen("/proc/self/mountinfo", "re");
+    char *text = NULL;
+    size_t size = 0;
+
+    if (!f)
+        return NULL;
+    if (getdelim(&text, &size, '\0', f) < 0) {
+        free(text);
+        text = NULL;
+    }
+    fclose(f);
+    return text;
+}
+
+static bool
+any_type_counts(void)
+{
+    const char *word = getenv("HF3FS_USRBIO_DONT_CHECKFS_FOR_MP");
+
+    return word && !strcmp(word, "yes");
+}
+
+/* 0 or -errno. */
+static int
+find(const char *path, struct kvt__mount_place *out)
+{
+    char canonical[PATH_MAX];
+
+    if (!realpath(path, canonical))
+        return -errno;
+    char *table = read_table();
+    if (!table)
+        return errno ? -errno : -ENOMEM;
+    kvt__mount_find(table, canonical, any_type_counts(), out);
+    free(table);
+    return 0;
+}
+
+static int
+gone(const char *path)
+{
+    return kvt__fail(ENOTCONN, "%s: Transport endpoint is not connected: the daemon of "
+                     "this mount is gone; start it again.", path);
+}
+
+int
+kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
+{
+    struct kvt__mount_place place;
+    int err = find(path, &place);
+
+    if (err == -ENOTCONN)
+        return gone(path);
+    if (err == -ENOENT)
+        return kvt__fail(ENOENT, "%s: no such directory.", path);
+    if (err)
+        return kvt__fail(-err, "%s", path);
+    if (strcmp(place.type, TYPE) && !any_type_counts())
+        return kvt__fail(ENODEV, "%s: is on a %s file system, not on 3FS.", path,
+                         *place.type ? place.type : "foreign");
+    if (!*place.rings) {
+        if (has_rings(place.over) == -ENOTCONN)
+            return gone(path);
+        return kvt__fail(ENOTSUP, "%s: the 3FS mounted at %s has no 3fs-virt: its daemon "
+                         "serves no USRBIO, or only a part of it is mounted here.", path,
+                         place.over);
+    }
+    if (strlen(place.rings) >= KVT__HF3FS_MAX_MOUNT)
+        return kvt__fail(ENAMETOOLONG, "%s: the mount point %s has more than %d bytes.",
+                         path, place.rings, KVT__HF3FS_MAX_MOUNT - 1);
+    memcpy(mount, place.rings, strlen(place.rings) + 1);
+    return 0;
+}
+
+int
+kvt__own_extract_mount_point(char *mount, int size, const char *path)
+{
+    struct kvt__mount_place place;
+
+    if (!path || find(path, &place) || !*place.rings)
+        return -1;
+    int n = (int)strlen(place.rings);
+    if (mount && n < size)
+        memcpy(mount, place.rings, (size_t)n + 1);
+    return n + 1;
+}

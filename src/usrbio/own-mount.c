@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Mounts in use, each thread's by itself.  One that is not needed any more is kept until
+ * its thread has ended or the daemon has been replaced: the kernel tells the daemon of a
+ * closed directory some time after close(), and what the same thread has announced by
+ * then would be forgotten too. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "usrbio/own.h"
+
+#define IOVS "/3fs-virt/iovs"
+#define SEM_FILES "/dev/shm/sem."
+
+static struct {
+    pthread_mutex_t lock;
+    struct kvt__own_mount *first;
+} mounts = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static bool
+has_ended(pid_t thread)
+{
+    return syscall(SYS_tgkill, getpid(), thread, 0) && errno == ESRCH;
+}
+
+/* Take those out that nobody will use, linked. */
+static struct kvt__own_mount *
+take_unused_locked(void)
+{
+    struct kvt__own_mount *unused = NULL, **at = &mounts.first, *m;
+
+    while ((m = *at)) {
+        if (m->refs || !(m->stale || has_ended(m->thread))) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        m->next = unused;
+        unused = m;
+    }
+    return unused;
+}
+
+static void
+end(struct kvt__own_mount *m)
+{
+    if (m->submit)
+        sem_close(m->submit);
+    if (m->dir >= 0)
+        close(m->dir);
+    free(m);
+}
+
+static void
+end_all(struct kvt__own_mount *m)
+{
+    while (m) {
+        struct kvt__own_mount *next = m->next;
+        end(m);
+        m = next;
+    }
+}
+
+/* Which daemon serves the mount now, by the device and the name of its semaphore. */
+static int
+look_at(const char *path, struct kvt__own_mount *m)
+{
+    char link[sizeof m->path + sizeof IOVS "/submit-ios"];
+    struct stat st;
+
+    snprintf(m->path, sizeof m->path, "%s", path);
+    snprintf(link, sizeof link, "%s" IOVS, path);
+    if (stat(link, &st))
+        return kvt__fail(errno, "%s: is this a 3FS whose daemon serves USRBIO?", link);
+    m->dev = st.st_dev;
+    snprintf(link, sizeof link, "%s" IOVS "/submit-ios", path);
+    ssize_t n = readlink(link, m->target, sizeof m->target);
+    if (n < 0)
+        return kvt__fail(errno, "%s: is this a 3FS whose daemon serves USRBIO?", link);
+    if ((size_t)n >= sizeof m->target)
+        return kvt__fail(EIO, "%s: leads to a name of 256 bytes or more.", link);
+    m->target[n] = '\0';
+    if (strncmp(m->target, SEM_FILES, strlen(SEM_FILES)) ||
+        strchr(m->target + strlen(SEM_FILES), '/'))
+        return kvt__fail(EIO, "%s: leads to %s, not to a semaphore in /dev/shm.", link,
+                         m->target);
+    return 0;
+}
+
+static int
+open_mount(struct kvt__own_mount *m)
+{
+    char path[sizeof m->path + sizeof IOVS];
+    char name[sizeof m->target];
+
+    snprintf(path, sizeof path, "%s" IOVS, m->path);
+    m->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (m->dir < 0)
+        return kvt__fail(errno, "open %s", path);
+    snprintf(name, sizeof name, "/%s", m->target + strlen(SEM_FILES));
+    m->submit = sem_open(name, 0);
+    if (m->submit == SEM_FAILED) {
+        int err = errno;
+
+        m->submit = NULL;
+        return kvt__fail(err, "open the semaphore %s of the daemon of %s; does this "
+                         "process share /dev/shm with it?", m->target, m->path);
+    }
+    return 0;
+}
+
+/* The one of this thread, referenced; others of the path, of an earlier daemon, are marked
+ * as such. */
+static struct kvt__own_mount *
+find_locked(const struct kvt__own_mount *like)
+{
+    struct kvt__own_mount *found = NULL;
+
+    for (struct kvt__own_mount *m = mounts.first; m; m = m->next) {
+        if (strcmp(m->path, like->path))
+            continue;
+        if (m->dev != like->dev || strcmp(m->target, like->target))
+            m->stale = true;
+        else if (m->thread == like->thread && !m->stale)
+            found = m;
+    }
+    if (found)
+        found->refs++;
+    return found;
+}
+
+int
+kvt__own_mount_acquire(const char *path, struct kvt__own_mount **out)
+{
+    struct kvt__own_mount *m = calloc(1, sizeof *m);
+
+    if (!m)
+        return kvt__fail(ENOMEM, "mount %s", path);
+    kvt__own_watch_forks();
+    *m = (struct kvt__own_mount){ .refs = 1, .dir = -1, .thread = gettid() };
+    int err = look_at(path, m);
+    if (!err) {
+        pthread_mutex_lock(&mounts.lock);
+        *out = find_locked(m);
+        struct kvt__own_mount *unused = take_unused_locked();
+        pthread_mutex_unlock(&mounts.lock);
+        end_all(unused);
+        if (*out) {
+            free(m);
+            return 0;
+        }
+        err = open_mount(m);
+    }
+    if (err) {
+        end(m);
+        return err;
+    }
+    pthread_mutex_lock(&mounts.lock); /* no other thread adds one of this thread */
+    m->next = mounts.first;
+    mounts.first = *out = m;
+    pthread_mutex_unlock(&mounts.lock);
+    return 0;
+}
+
+void
+kvt__own_mount_release(struct kvt__own_mount *mount)
+{
+    pthread_mutex_lock(&mounts.lock);
+    mount->refs--;
+    struct kvt__own_mount *unused = take_unused_locked();
+    pthread_mutex_unlock(&mounts.lock);
+    end_all(unused);
+}
+
+void
+kvt__own_mounts_lock(void)
+{
+    pthread_mutex_lock(&mounts.lock);
+}
+
+void
+kvt__own_mounts_unlock(void)
+{
+    pthread_mutex_unlock(&mounts.lock);
+}
+
+/* The parent's stay with the handles that the child may still end; the descriptors would
+ * keep the daemon from seeing that the parent is gone. */
+void
+kvt__own_mounts_forget(void)
+{
+    for (struct kvt__own_mount *m = mounts.first; m; m = m->next) {
+        close(m->dir);
+        m->dir = -1;
+        m->stale = true;
+    }
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Our own implementation of the ring protocol as a whole.  A forked child gets neither
+ * its memory nor its tables: what was made before answers -ESTALE there. */
+#include "usrbio/own.h"
+
+#include <pthread.h>
+
+#include "usrbio/usrbio.h"
+
+_Atomic unsigned kvt__own_generation;
+
+static void
+before_fork(void)
+{
+    kvt__own_mounts_lock();
+    kvt__own_files_lock();
+}
+
+static void
+after_fork(void)
+{
+    kvt__own_files_unlock();
+    kvt__own_mounts_unlock();
+}
+
+static void
+after_fork_in_child(void)
+{
+    atomic_fetch_add(&kvt__own_generation, 1);
+    kvt__own_files_forget();
+    kvt__own_mounts_forget();
+    after_fork();
+}
+
+static void
+watch(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+void
+kvt__own_watch_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch);
+}
+
+const struct kvt__usrbio_api kvt__usrbio_own = {
+    .name = "own",
+    .is_hf3fs = kvt__own_is_hf3fs,
+    .extract_mount_point = kvt__own_extract_mount_point,
+    .iovcreate = kvt__own_iovcreate,
+    .iovunlink = kvt__own_iovunlink,
+    .iovdestroy = kvt__own_iovdestroy,
+    .ior_size = kvt__own_ior_size,
+    .iorcreate4 = kvt__own_iorcreate4,
+    .iordestroy = kvt__own_iordestroy,
+    .reg_fd = kvt__own_reg_fd,
+    .dereg_fd = kvt__own_dereg_fd,
+    .prep_io = kvt__own_prep_io,
+    .submit_ios = kvt__own_submit_ios,
+    .wait_for_ios = kvt__own_wait_for_ios,
+};
