@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVT_FAKE_ANY_FS_H
+#define KVT_FAKE_ANY_FS_H
+
+#include <stdbool.h>
+
+/* Whether regular files of every file system count as 3FS's. */
+extern _Atomic bool any_fs;
+
+#endif

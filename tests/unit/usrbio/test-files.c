@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Registered files: errors, numbers that are used again, and what stays open. */
+#include "usrbio-test.h"
+
+#include <sys/resource.h>
+
+static size_t
+open_descriptors(void)
+{
+    size_t n = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+static int
+prep_on(const struct fixture *f, int fd)
+{
+    return f->api->prep_io(&f->w, &f->iov, false, f->iov.base, fd, 0, 1, NULL);
+}
+
+/* The result of writing a byte through fd when only the inode of served exists. */
+static int64_t
+write_byte(struct fixture *f, int fd, int served)
+{
+    struct kvt__hf3fs_cqe cqe;
+    struct timespec until = in_ms(20000);
+
+    serve_file(f, served);
+    assert_true(prep_on(f, fd) >= 0);
+    f->api->submit_ios(&f->w);
+    assert_int_equal(f->api->wait_for_ios(&f->w, &cqe, 1, 1, &until), 1);
+    serve_file(f, f->fd);
+    return cqe.result;
+}
+
+static void
+files_of_other_file_systems_are_ebadf(void **state)
+{
+    struct fixture *f = *state;
+    int fd = open_file(O_RDWR);
+
+    assert_true(f->api->is_hf3fs(fd));
+    any_fs = false;
+    if (f->set_traps)
+        f->set_traps("");
+    assert_false(f->api->is_hf3fs(fd));
+    assert_int_equal(f->api->reg_fd(fd, 0), EBADF);
+    assert_int_equal(f->api->reg_fd(-1, 0), EBADF);
+    close(fd);
+    any_fs = true;
+    if (f->set_traps)
+        f->set_traps("any_fs=1");
+    assert_false(f->api->is_hf3fs(fd));
+    assert_int_equal(f->api->reg_fd(fd, 0), EBADF);
+}
+
+static void
+a_second_registration_is_einval(void **state)
+{
+    struct fixture *f = *state;
+    size_t before = open_descriptors();
+
+    assert_int_equal(f->api->reg_fd(f->fd, 0), EINVAL);
+    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(write_byte(f, f->fd, f->fd), 1);
+}
+
+static void
+deregistered_files_are_ebadf_and_closed(void **state)
+{
+    struct fixture *f = *state;
+    size_t before = open_descriptors();
+    int fds[300];
+
+    for (int i = 0; i < 300; i++) {
+        fds[i] = open_file(O_RDWR);
+        assert_int_equal(prep_on(f, fds[i]), -EBADF);
+        assert_true(f->api->reg_fd(fds[i], 0) < 0);
+    }
+    for (int i = 0; i < 300; i++) {
+        f->api->dereg_fd(fds[i]);
+        assert_int_equal(prep_on(f, fds[i]), -EBADF);
+        f->api->dereg_fd(fds[i]); /* does nothing */
+        close(fds[i]);
+    }
+    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(write_byte(f, f->fd, f->fd), 1);
+}
+
+static void
+registration_tells_when_descriptors_run_out(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit old, low;
+    int fd = open_file(O_RDWR), result;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    low = old;
+    low.rlim_cur = (rlim_t)fd + 1;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    result = f->api->reg_fd(fd, 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_int_equal(result, EMFILE);
+    assert_int_equal(prep_on(f, fd), -EBADF);
+    close(fd);
+}
+
+/* ------------------------------------------------- closed and not deregistered */
+
+static void
+a_stale_number_is_registered_anew(void **state)
+{
+    struct fixture *f = *state;
+    size_t before = open_descriptors();
+    int fd = open_file(O_RDWR);
+
+    assert_true(f->api->reg_fd(fd, 0) < 0);
+    close(fd);
+    int again = open_file(O_RDWR);
+    assert_int_equal(again, fd);
+    assert_true(f->api->reg_fd(again, 0) < 0);
+    assert_int_equal(write_byte(f, again, again), 1);
+    f->api->dereg_fd(again);
+    close(again);
+    assert_int_equal(open_descriptors(), before); /* the first one's copy too */
+}
+
+static void
+the_library_keeps_a_stale_number(void **state)
+{
+    struct fixture *f = *state;
+    int fd = open_file(O_RDWR);
+    int copy = f->api->reg_fd(fd, 0);
+
+    assert_true(copy < 0);
+    close(fd);
+    f->api->dereg_fd(fd); /* too late */
+    int again = open_file(O_RDWR);
+    assert_int_equal(again, fd);
+    assert_int_equal(f->api->reg_fd(again, 0), EINVAL);
+    assert_int_equal(write_byte(f, again, -copy), 1); /* goes to the old file */
+    assert_int_equal(write_byte(f, again, again), -EBADF);
+    f->api->dereg_fd(again);
+    close(again);
+}
+
+static void
+deregistration_after_close_frees_the_copy(void **state)
+{
+    struct fixture *f = *state;
+    size_t before = open_descriptors();
+    int fd = open_file(O_RDWR);
+
+    assert_true(f->api->reg_fd(fd, 0) < 0);
+    close(fd);
+    f->api->dereg_fd(fd);
+    assert_int_equal(open_descriptors(), before);
+}
+
+static void
+a_copy_that_gets_a_stale_number_takes_its_place(void **state)
+{
+    struct fixture *f = *state;
+    size_t before = open_descriptors();
+    int stale = open_file(O_RDWR), fd = open_file(O_RDWR);
+
+    assert_true(f->api->reg_fd(stale, 0) < 0);
+    close(stale);
+    assert_int_equal(f->api->reg_fd(fd, 0), -stale); /* the lowest that is free */
+    assert_int_equal(write_byte(f, stale, fd), 1);
+    f->api->dereg_fd(fd);
+    close(fd);
+    assert_int_equal(open_descriptors(), before);
+}
+
+static void
+a_copy_that_somebody_closed_is_not_closed_again(void **state)
+{
+    struct fixture *f = *state;
+    int first = open_file(O_RDWR), copy = -f->api->reg_fd(first, 0);
+
+    assert_true(copy > 0);
+    close(copy);
+    int fd = open_file(O_RDWR);
+    assert_int_equal(fd, copy);
+    assert_true(f->api->reg_fd(fd, 0) < 0); /* the first one's registration goes */
+    assert_int_equal(prep_on(f, first), -EBADF);
+    assert_true(fcntl(fd, F_GETFD) >= 0);
+    f->api->dereg_fd(fd);
+    close(fd);
+    close(first);
+}
+
+/* ----------------------------------------------------------------- threads */
+
+static void *
+register_main(void *arg)
+{
+    struct fixture *f = arg;
+
+    for (int i = 0; i < 300; i++) {
+        int fd = open("/tmp", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        int copy = f->api->reg_fd(fd, 0);
+
+        if (copy >= 0)
+            abort();
+        f->api->dereg_fd(fd);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void
+threads_register_side_by_side(void **state)
+{
+    struct fixture *f = *state;
+    size_t before = open_descriptors();
+    pthread_t threads[4];
+
+    int probe = open("/tmp", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (probe < 0)
+        skip();
+    close(probe);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, register_main, f), 0);
+    for (int i = 0; i < 500; i++)
+        assert_int_equal(write_byte(f, f->fd, f->fd), 1);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(open_descriptors(), before);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(files_of_other_file_systems_are_ebadf),
+        BOTH(a_second_registration_is_einval),
+        BOTH(deregistered_files_are_ebadf_and_closed),
+        BOTH(registration_tells_when_descriptors_run_out),
+        OWN(a_stale_number_is_registered_anew),
+        LIBRARY(the_library_keeps_a_stale_number),
+        OWN(deregistration_after_close_frees_the_copy),
+        OWN(a_copy_that_gets_a_stale_number_takes_its_place),
+        OWN(a_copy_that_somebody_closed_is_not_closed_again),
+        BOTH(threads_register_side_by_side),
+    };
+
+    fake_path = argc > 1 ? argv[1] : NULL;
+    return cmocka_run_group_tests_name("usrbio files", tests, NULL, NULL);
+}

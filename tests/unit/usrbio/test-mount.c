@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which mount a path lies in, by tables of mounts that the test writes, and by the
+ * kernel's. */
+#include "kvt-test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "usrbio/own.h"
+#include "usrbio/usrbio.h"
+
+/* Directories with 3fs-virt in them: a, a/b c, other. */
+static char root[64];
+static struct kvt__mount_place place;
+
+static void
+make(const char *name)
+{
+    char path[256];
+
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static int
+setup(void **state)
+{
+    static const char *const names[] = { "a", "a/3fs-virt", "a/b c", "a/b c/3fs-virt",
+                                         "bare", "other", "other/3fs-virt" };
+
+    (void)state;
+    strcpy(root, "/tmp/kvtier-mounts-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        make(names[i]);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    char command[128];
+
+    (void)state;
+    snprintf(command, sizeof command, "rm -r %s", root);
+    return system(command);
+}
+
+/* $ stands for the root. */
+static void
+find(const char *table, const char *path, bool any_type)
+{
+    char text[4096], whole[512];
+    size_t n = 0;
+
+    for (; *table; table++) {
+        if (*table == '$')
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s", root);
+        else
+            text[n++] = *table;
+    }
+    text[n] = '\0';
+    snprintf(whole, sizeof whole, "%s%s", root, path);
+    kvt__mount_find(text, whole, any_type, &place);
+}
+
+#define ROOT_FS "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+#define A "90 22 0:50 / $/a rw,nosuid - fuse.hf3fs hf3fs.c rw,user_id=0\n"
+#define B "91 90 0:51 / $/a/b\\040c rw shared:7 master:2 - fuse.hf3fs hf3fs.d rw\n"
+#define BARE "92 22 0:50 /sub $/bare rw - fuse.hf3fs hf3fs.c rw\n"
+#define OTHER "93 22 0:60 / $/other rw - fuse.other x rw\n"
+
+static void
+check(const char *rings, const char *type)
+{
+    char want[512] = "";
+
+    if (rings)
+        snprintf(want, sizeof want, "%s%s", root, rings);
+    assert_string_equal(place.rings, want);
+    assert_string_equal(place.type, type);
+}
+
+static void
+the_longest_mount_around_a_path_counts(void **state)
+{
+    (void)state;
+    find(ROOT_FS A B, "/a", false);
+    check("/a", "fuse.hf3fs");
+    find(ROOT_FS A B, "/a/x/y", false);
+    check("/a", "fuse.hf3fs");
+    find(ROOT_FS A B, "/a/b c/x", false);
+    check("/a/b c", "fuse.hf3fs");
+    find(ROOT_FS B A, "/a/b c/x", false);
+    check("/a/b c", "fuse.hf3fs");
+    find(ROOT_FS A B, "/a/b cd", false);
+    check("/a", "fuse.hf3fs");
+    find(ROOT_FS A B, "/ab", false);
+    check(NULL, "ext4");
+    find(ROOT_FS A B, "", false);
+    check(NULL, "ext4");
+}
+
+static void
+other_types_count_only_when_asked_for(void **state)
+{
+    (void)state;
+    find(ROOT_FS OTHER, "/other/x", false);
+    check(NULL, "fuse.other");
+    find(ROOT_FS OTHER, "/other/x", true);
+    check("/other", "fuse.other");
+}
+
+static void
+a_part_of_a_3fs_has_no_rings_by_itself(void **state)
+{
+    (void)state;
+    find(ROOT_FS BARE, "/bare/x", false);
+    check(NULL, "fuse.hf3fs");
+    /* ... but with 3fs-virt mounted in it. */
+    make("bare/3fs-virt");
+    find(ROOT_FS BARE "94 92 0:50 /3fs-virt $/bare/3fs-virt rw - fuse.hf3fs hf3fs.c rw\n",
+         "/bare/x", false);
+    check("/bare", "fuse.hf3fs");
+    /* Below another mount: the outer one's rings. */
+    find(ROOT_FS A "95 90 0:52 / $/a/data rw - fuse.hf3fs hf3fs.c rw\n", "/a/data/x",
+         false);
+    check("/a", "fuse.hf3fs");
+}
+
+static void
+what_is_mounted_over_it_hides_it(void **state)
+{
+    (void)state;
+    find(ROOT_FS A "96 90 0:99 / $/a rw - tmpfs tmpfs rw\n", "/a/x", false);
+    assert_string_equal(place.type, "tmpfs");
+}
+
+static void
+lines_that_are_none_are_passed_over(void **state)
+{
+    static const char *const lines[] = { "\n", " \n", "1 2 3\n", "1 2 0:1 / $/a rw\n",
+                                         "1 2 0:1 / $/a rw -\n", "1 2 0:1 / $/a rw - \n",
+                                         "1 2 0:1 / \\04 rw - fuse.hf3fs x\n" };
+    char text[1024];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        snprintf(text, sizeof text, ROOT_FS "%s" A, lines[i]);
+        find(text, "/a/x", false);
+        check("/a", "fuse.hf3fs");
+        snprintf(text, sizeof text, ROOT_FS "%.*s", (int)strlen(lines[i]) - 1, lines[i]);
+        find(text, "/a/x", false);
+        check(NULL, "ext4");
+    }
+    find("", "/a", true);
+    check(NULL, "");
+}
+
+/* ------------------------------------------------------ the kernel's table */
+
+static void
+each_reason_has_its_sentence(void **state)
+{
+    char mount[KVT__HF3FS_MAX_MOUNT], path[256];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/none", root);
+    assert_int_equal(kvt__usrbio_mount_of(path, mount), -ENOENT);
+    assert_string_equal(kvt__why() + strlen(path), ": no such directory.");
+    assert_int_equal(kvt__usrbio_mount_of("/proc/self", mount), -ENODEV);
+    assert_string_equal(kvt__why(),
+                        "/proc/self: is on a proc file system, not on 3FS.");
+}
+
+static void
+paths_elsewhere_have_no_mount_point(void **state)
+{
+    char mount[64] = "";
+
+    (void)state;
+    unsetenv("HF3FS_USRBIO_DONT_CHECKFS_FOR_MP");
+    assert_int_equal(kvt__usrbio_own.extract_mount_point(mount, 64, NULL), -1);
+    assert_int_equal(kvt__usrbio_own.extract_mount_point(mount, 64, "/none/at/all"), -1);
+    assert_int_equal(kvt__usrbio_own.extract_mount_point(mount, 64, "/proc"), -1);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_longest_mount_around_a_path_counts),
+        cmocka_unit_test(other_types_count_only_when_asked_for),
+        cmocka_unit_test(a_part_of_a_3fs_has_no_rings_by_itself),
+        cmocka_unit_test(what_is_mounted_over_it_hides_it),
+        cmocka_unit_test(lines_that_are_none_are_passed_over),
+        cmocka_unit_test(each_reason_has_its_sentence),
+        cmocka_unit_test(paths_elsewhere_have_no_mount_point),
+    };
+
+    return cmocka_run_group_tests_name("usrbio mount", tests, setup, teardown);
+}
