@@ -249,6 +249,5 @@ main(int argc, char **argv)
         BOTH(threads_register_side_by_side),
     };
 
-    fake_path = argc > 1 ? argv[1] : NULL;
-    return cmocka_run_group_tests_name("usrbio files", tests, NULL, NULL);
+    return RUN("usrbio files");
 }

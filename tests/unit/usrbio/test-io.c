@@ -309,6 +309,5 @@ main(int argc, char **argv)
         BOTH(no_io_is_lost_or_mixed_up),
     };
 
-    fake_path = argc > 1 ? argv[1] : NULL;
-    return cmocka_run_group_tests_name("usrbio I/O", tests, NULL, NULL);
+    return RUN("usrbio I/O");
 }

@@ -301,6 +301,5 @@ main(int argc, char **argv)
         BOTH(a_semaphore_elsewhere_is_refused),
     };
 
-    fake_path = argc > 1 ? argv[1] : NULL;
-    return cmocka_run_group_tests_name("usrbio layout", tests, NULL, NULL);
+    return RUN("usrbio layout");
 }

@@ -373,6 +373,5 @@ main(int argc, char **argv)
         OWN(threads_that_end_leave_no_descriptor),
     };
 
-    fake_path = argc > 1 ? argv[1] : NULL;
-    return cmocka_run_group_tests_name("usrbio wait", tests, NULL, NULL);
+    return RUN("usrbio wait");
 }

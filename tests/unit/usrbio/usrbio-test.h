@@ -33,7 +33,7 @@ struct fixture {
     void (*set_traps)(const char *switches); /* NULL: has none */
 };
 
-static const char *fake_path; /* NULL: not given */
+static const char *fake_path;
 
 static inline void
 open_client(struct fixture *f, const char *kind)
@@ -102,11 +102,9 @@ close_ring(struct fixture *f, struct kvt__hf3fs_ior *ior)
 static inline int
 setup(void **state)
 {
+    struct fixture *f = calloc(1, sizeof *f);
     const char *kind = *state;
 
-    if (!strcmp(kind, "library") && !fake_path)
-        skip();
-    struct fixture *f = calloc(1, sizeof *f);
     any_fs = true;
     *state = f;
     open_client(f, kind);
@@ -156,6 +154,12 @@ prep(const struct fixture *f, const struct kvt__hf3fs_ior *ior, size_t at, size_
     return f->api->prep_io(ior, &f->iov, ior->for_read, f->iov.base + at, f->fd, off, len,
                            (const void *)userdata);
 }
+
+/* The tests of a program whose first argument is the fake library. */
+#define RUN(name)                                                                      \
+    (argc < 2 ? fprintf(stderr, "usage: %s LIBHF3FS_API_SHARED_SO\n", argv[0]), 77       \
+              : (fake_path = argv[1],                                                    \
+                 cmocka_run_group_tests_name(name, tests, NULL, NULL)))
 
 #define OWN(fn) { #fn " (own)", fn, setup, teardown, (void *)"own" }
 #define LIBRARY(fn) { #fn " (library)", fn, setup, teardown, (void *)"library" }
