@@ -166,10 +166,12 @@ kvt__own_shm_make(struct kvt__own_shm *shm, const char *mount, size_t size, int 
         size > PTRDIFF_MAX)
         return kvt__fail(EINVAL, "%zu bytes of shared memory for a 3FS at '%s'", size,
                          mount ? mount : "");
-    if (numa >= KVT__MAX_NODES || (numa >= 0 && kvt__numa_check(numa, NUMA_KEY)))
+    if (numa >= KVT__MAX_NODES)
         return kvt__fail(EINVAL, NUMA_KEY ": there is no memory node %d.", numa);
+    int err = numa < 0 ? 0 : kvt__numa_check(numa, NUMA_KEY);
     shm->size = size;
-    int err = kvt__own_mount_acquire(mount, &shm->mount);
+    if (!err)
+        err = kvt__own_mount_acquire(mount, &shm->mount);
     if (err)
         return err;
     shm->generation = atomic_load(&kvt__own_generation);
