@@ -131,6 +131,30 @@ a_full_ring_is_eagain_and_a_slot_is_free_when_waited_for(void **state)
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, ENTRIES, ENTRIES, &until), ENTRIES);
 }
 
+/* The daemon gives the queue back in order, so one slow job can fill it. */
+static void
+a_full_queue_is_eagain_though_slots_are_free(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__hf3fs_ior ior = { 0 };
+    struct kvt__hf3fs_cqe cqes[4];
+
+    assert_int_equal(f->api->iorcreate4(&ior, f->c.path, 4, false, 0, 0, -1, 0), 0);
+    _Atomic int32_t *heads = (_Atomic int32_t *)ior.iov.base;
+    for (int32_t i = 0; i < 4; i++) {
+        assert_int_equal(prep(f, &ior, 0, 1, 0, 0), i);
+        memcpy(ior.iov.base + 16 + 56 * 5 + 24 * i, &i, 4); /* done */
+    }
+    atomic_store(&heads[2], 4);
+    assert_int_equal(f->api->wait_for_ios(&ior, cqes, 4, 4, NULL), 4);
+    assert_int_equal(heads[3], 4);
+    assert_int_equal(prep(f, &ior, 0, 1, 0, 0), -EAGAIN);
+    atomic_store(&heads[1], 1);
+    assert_int_equal(prep(f, &ior, 0, 1, 0, 0), 0);
+    assert_int_equal(prep(f, &ior, 0, 1, 0, 0), -EAGAIN);
+    f->api->iordestroy(&ior);
+}
+
 static void
 a_ring_of_one_entry_works(void **state)
 {
@@ -300,6 +324,7 @@ main(int argc, char **argv)
         BOTH(errors_and_short_results_are_results),
         BOTH(what_prep_must_not_take_it_refuses),
         BOTH(a_full_ring_is_eagain_and_a_slot_is_free_when_waited_for),
+        BOTH(a_full_queue_is_eagain_though_slots_are_free),
         BOTH(a_ring_of_one_entry_works),
         BOTH(the_copy_of_a_descriptor_names_the_same_file),
         LIBRARY(an_io_may_run_before_prep_returns),

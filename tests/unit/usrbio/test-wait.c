@@ -142,6 +142,22 @@ posts_without_completions_end_no_wait(void **state)
     assert_true(is_past(&until));
 }
 
+/* There is room for more completions then. */
+static void
+to_take_completions_wakes_the_daemon(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__hf3fs_cqe cqes[4];
+    struct timespec until = far();
+
+    f->c.job_size = 1;
+    prep_n(f, 2);
+    wait_for_jobs(f, 2);
+    assert_true(prep(f, &f->w, 0, 1, 0, 2) >= 0); /* not submitted */
+    assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 1, 1, &until), 1);
+    assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 2, &until), 2);
+}
+
 /* --------------------------------------------------------- several waiters */
 
 struct crowd {
@@ -377,6 +393,7 @@ main(int argc, char **argv)
         BOTH(one_post_may_stand_for_many_completions),
         BOTH(completions_without_a_post_are_found),
         BOTH(posts_without_completions_end_no_wait),
+        BOTH(to_take_completions_wakes_the_daemon),
         BOTH(several_waiters_take_each_completion_once),
         OWN(nobody_sleeps_beside_a_completion),
         OWN(a_forked_child_gets_estale_and_spoils_nothing),
