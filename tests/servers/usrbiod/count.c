@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What was done, and how many I/Os were under way at a time. */
+#include <pthread.h>
+
+#include "usrbiod.h"
+
+struct counts counts;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    unsigned long long jobs, largest_job, ios[2], bytes[2], errors;
+    size_t in_flight, max_in_flight;
+    int64_t since_ns;         /* when in_flight became what it is */
+    int64_t busy_ns;          /* with any */
+    double in_flight_times_s; /* the integral */
+} c;
+
+static void
+advance_locked(void)
+{
+    int64_t now = now_ns();
+
+    if (c.in_flight) {
+        c.busy_ns += now - c.since_ns;
+        c.in_flight_times_s += (double)c.in_flight * (double)(now - c.since_ns) / 1e9;
+    }
+    c.since_ns = now;
+}
+
+void
+count_taken(size_t n)
+{
+    pthread_mutex_lock(&lock);
+    advance_locked();
+    c.in_flight += n;
+    if (c.in_flight > c.max_in_flight)
+        c.max_in_flight = c.in_flight;
+    c.jobs++;
+    if (n > c.largest_job)
+        c.largest_job = n;
+    pthread_mutex_unlock(&lock);
+}
+
+void
+count_done(const struct job *job, bool for_read)
+{
+    unsigned long long bytes = 0, errors = 0;
+
+    for (size_t i = 0; i < job->n; i++)
+        if (job->io[i].result < 0)
+            errors++;
+        else
+            bytes += (unsigned long long)job->io[i].result;
+    pthread_mutex_lock(&lock);
+    advance_locked();
+    c.in_flight -= job->n;
+    c.ios[for_read] += job->n;
+    c.bytes[for_read] += bytes;
+    c.errors += errors;
+    pthread_mutex_unlock(&lock);
+}
+
+size_t
+count_in_flight(void)
+{
+    pthread_mutex_lock(&lock);
+    size_t n = c.in_flight;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+void
+count_reset(void)
+{
+    pthread_mutex_lock(&lock);
+    size_t in_flight = c.in_flight;
+    c = (__typeof__(c)){ .in_flight = in_flight, .max_in_flight = in_flight,
+                         .since_ns = now_ns() };
+    pthread_mutex_unlock(&lock);
+    atomic_store(&counts.lookups, 0);
+    atomic_store(&counts.posts, 0);
+}
+
+void
+count_print(FILE *to)
+{
+    size_t iovs, rings, n_open = nodes_open();
+
+    table_count(&iovs, &rings);
+    pthread_mutex_lock(&lock);
+    advance_locked();
+    double mean = c.busy_ns ? c.in_flight_times_s * 1e9 / (double)c.busy_ns : 0;
+    fprintf(to, "{\"iovs\": %zu, \"rings\": %zu, \"live_inodes\": %zu, \"reads\": %llu, "
+            "\"writes\": %llu, \"read_bytes\": %llu, \"write_bytes\": %llu, "
+            "\"errors\": %llu, \"jobs\": %llu, \"largest_job\": %llu, ",
+            iovs, rings, n_open, c.ios[1], c.ios[0], c.bytes[1], c.bytes[0], c.errors,
+            c.jobs, c.largest_job);
+    fprintf(to, "\"in_flight\": %zu, \"max_in_flight\": %zu, \"mean_in_flight\": %.3f, "
+            "\"busy_s\": %.6f, \"lookups\": %llu, \"posts\": %llu}\n",
+            c.in_flight, c.max_in_flight, mean, (double)c.busy_ns / 1e9,
+            atomic_load(&counts.lookups), atomic_load(&counts.posts));
+    pthread_mutex_unlock(&lock);
+    fflush(to);
+}

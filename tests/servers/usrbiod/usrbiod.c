@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A daemon to test against, and to measure with: a directory seen through FUSE as 3FS
+ * shows itself, with USRBIO's rings, and faults on demand.  It serves one mount, ends by
+ * a signal or with its standard input, and leaves nothing behind; what one that was
+ * killed left, the next one on the mount point clears away. */
+#include "usrbiod.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+struct options opt = { .n_workers = 2, .n_threads = 16, .max_iovs = 1 << 20 };
+
+int64_t
+now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int
+failed(const char *what, int err)
+{
+    fprintf(stderr, "usrbiod: %s: %s\n", what, strerror(err));
+    return 1;
+}
+
+/* ------------------------------------------------------------------------- options */
+
+static const char usage[] =
+    "usage: usrbiod [OPTION ...] BACKING MOUNT\n"
+    "Shows the directory BACKING at MOUNT (fuse.hf3fs) and serves USRBIO over it.\n"
+    "  --workers N          threads that move bytes (2)\n"
+    "  --threads N          threads that answer FUSE (16)\n"
+    "  --rate BYTES         a second, of each I/O by itself: it is done that late\n"
+    "  --delay-us N         before each look-up, open and create of a file\n"
+    "  --cache              the kernel caches as with the real daemon's defaults:\n"
+    "                       entries and attributes 30 s, missing names 5 s, pages\n"
+    "  --holes              rings see holes: an I/O is short where its end is one\n"
+    "  --lazy-length        what rings write shows in the length after flush, fsync or\n"
+    "                       the last close, as on another node\n"
+    "  --iov-limit N        links in 3fs-virt/iovs (1048576)\n"
+    "  --fault 'OP WHAT'    from the start; repeatable\n"
+    "Prints a line of JSON when it is ready, and one for each line it is given:\n"
+    "  fault OP WHAT        as well\n"
+    "  clear                no faults any more\n"
+    "  release              what is stuck happens\n"
+    "  stats                counts since the start or the last reset\n"
+    "  reset                of the counts, but for what is open or under way\n";
+
+static bool
+number(const char *text, uint64_t most, uint64_t *out)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && !errno && *out <= most;
+}
+
+static bool
+add_first_fault(const char *text)
+{
+    const char *wrong = fault_add(text);
+
+    if (wrong)
+        fprintf(stderr, "usrbiod: --fault '%s': %s\n", text, wrong);
+    return !wrong;
+}
+
+static bool
+parse_option(int o, const char *value)
+{
+    uint64_t n;
+    bool ok = true;
+
+    switch (o) {
+    case 'w':
+        ok = number(value, 256, &n) && n;
+        opt.n_workers = (unsigned)n;
+        return ok;
+    case 't':
+        ok = number(value, 1024, &n) && n;
+        opt.n_threads = (unsigned)n;
+        return ok;
+    case 'i':
+        ok = number(value, 1 << 20, &n);
+        opt.max_iovs = (size_t)n;
+        return ok;
+    case 'r': return number(value, 1ULL << 50, &opt.rate);
+    case 'd': return number(value, 3600000000, &opt.delay_us);
+    case 'c': return opt.cache = true;
+    case 'h': return opt.holes = true;
+    case 'l': return opt.lazy_length = true;
+    case 'f': return add_first_fault(value);
+    default: return false;
+    }
+}
+
+static bool
+parse(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "workers", 1, NULL, 'w' },  { "threads", 1, NULL, 't' },
+        { "rate", 1, NULL, 'r' },     { "delay-us", 1, NULL, 'd' },
+        { "cache", 0, NULL, 'c' },    { "holes", 0, NULL, 'h' },
+        { "lazy-length", 0, NULL, 'l' }, { "iov-limit", 1, NULL, 'i' },
+        { "fault", 1, NULL, 'f' },    { "help", 0, NULL, 'H' },
+        { NULL, 0, NULL, 0 },
+    };
+    int o;
+
+    while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (o == 'H') {
+            printf("%s%s", usage, fault_help);
+            exit(0);
+        }
+        if (!parse_option(o, optarg))
+            return false;
+    }
+    opt.backing = argv[optind];
+    return argc - optind == 2;
+}
+
+/* ------------------------------------------------------------------------ commands */
+
+static void
+run_command(const char *line)
+{
+    const char *wrong = NULL;
+
+    if (!strcmp(line, "stats")) {
+        count_print(stdout);
+        return;
+    }
+    if (!strncmp(line, "fault ", 6)) {
+        wrong = fault_add(line + 6);
+    } else if (!strcmp(line, "clear")) {
+        fault_clear();
+    } else if (!strcmp(line, "release")) {
+        fault_release();
+        printf("{\"ok\": true, \"released\": %zu}\n", work_release());
+        fflush(stdout);
+        return;
+    } else if (!strcmp(line, "reset")) {
+        count_reset();
+    } else {
+        wrong = "no such command; see --help";
+    }
+    if (wrong)
+        printf("{\"ok\": false, \"error\": \"%s\"}\n", wrong);
+    else
+        printf("{\"ok\": true}\n");
+    fflush(stdout);
+}
+
+/* False: there is no more to come. */
+static bool
+read_commands(void)
+{
+    static char text[8192];
+    static size_t n;
+    ssize_t got = read(0, text + n, sizeof text - 1 - n);
+
+    if (got <= 0)
+        return got < 0 && errno == EINTR;
+    n += (size_t)got;
+    for (char *end; (end = memchr(text, '\n', n));) {
+        size_t used = (size_t)(end - text) + 1;
+
+        *end = '\0';
+        run_command(text);
+        memmove(text, text + used, n -= used);
+    }
+    return n < sizeof text - 1;
+}
+
+/* /dev/null, where a shell starts it in the background, is not the end. */
+static bool
+input_is_watched(void)
+{
+    struct stat st;
+
+    return fstat(0, &st) == 0 &&
+           (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(0));
+}
+
+static void
+serve(int signals)
+{
+    struct pollfd fds[2] = { { .fd = signals, .events = POLLIN },
+                             { .fd = input_is_watched() ? 0 : -1, .events = POLLIN } };
+
+    for (;;) {
+        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+            return;
+        if (fds[0].revents || (fds[1].revents && !read_commands()))
+            return;
+    }
+}
+
+static void
+say_ready(void)
+{
+    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:s}", "pid", (int)getpid(), "mount",
+                             opt.mount, "submit_ios", sems_name(PRIO_NORMAL),
+                             "submit_ios.ph", sems_name(PRIO_HIGH), "submit_ios.pl",
+                             sems_name(PRIO_LOW));
+
+    json_dumpf(line, stdout, JSON_COMPACT);
+    json_decref(line);
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* ---------------------------------------------------------------------------- main */
+
+/* A descriptor for each file that the kernel knows. */
+static void
+raise_limits(void)
+{
+    struct rlimit limit = { 1 << 20, 1 << 20 };
+
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 && !getrlimit(RLIMIT_NOFILE, &limit)) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    prctl(PR_SET_TIMERSLACK, 1UL);
+}
+
+static int
+take_signals(void)
+{
+    sigset_t set;
+
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_CLOEXEC);
+}
+
+/* What is delayed or stuck happens now. */
+static void
+end_rings(void)
+{
+    watch_stop();
+    fault_clear();
+    table_fini();
+    timers_hurry();
+    do
+        work_release();
+    while (count_in_flight() && !usleep(1000));
+    timers_stop();
+    work_stop();
+    nodes_fini();
+}
+
+int
+main(int argc, char **argv)
+{
+    int err;
+
+    if (!parse(argc, argv)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    raise_limits();
+    umask(0);
+    int signals = take_signals();
+    err = nodes_init(opt.backing);
+    if (err)
+        return failed(opt.backing, err);
+    err = mount_point(argv[optind + 1]);
+    if (err)
+        return failed(argv[optind + 1], err);
+    err = sems_open();
+    if (!err)
+        err = timers_start();
+    if (!err)
+        err = work_start();
+    if (!err)
+        err = watch_start();
+    if (err || mount_start()) {
+        sems_close();
+        return err ? failed("start", err) : 1;
+    }
+    say_ready();
+    serve(signals);
+    mount_stop();
+    end_rings();
+    sems_close();
+    return 0;
+}
