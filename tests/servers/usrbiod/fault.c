@@ -24,7 +24,8 @@ const char fault_help[] =
     "  n=    how often (for ever); p= how probably (1); name= only of such files: of the\n"
     "        last part of the path, or of a link's own name\n"
     "All that apply, apply.  I/Os of a job are late together.  A delayed or stuck job\n"
-    "moves its bytes when it happens, not before.\n";
+    "moves its bytes when it happens, not before.  A name that the kernel knows is looked\n"
+    "up once more when a look-up fails: one failure (n=1) is not seen.\n";
 
 struct fault {
     unsigned ops;

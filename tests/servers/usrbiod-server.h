@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * usrbiod for tests in C: starts it over a directory of the test's, tells it what to do
+ * wrong (usrbiod --help has the words), asks it what it did, kills it and starts it anew.
+ * It ends with the test, whichever way that ends.  One thread. */
+#ifndef KVT_USRBIOD_SERVER_H
+#define KVT_USRBIOD_SERVER_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <jansson.h>
+
+#include "kvt-test.h"
+#include "temp-dir.h"
+
+struct usrbiod {
+    pid_t pid; /* 0: it does not run */
+    int in;
+    FILE *said;
+    struct temp_dir dir;
+    char backing[300], mount[300];
+    char submit[128]; /* the name for sem_open() of the normal priority */
+};
+
+/* NULL: it can be; else why not.  What cannot be used is skipped. */
+static inline const char *
+usrbiod_missing(void)
+{
+    if (access(KVT_USRBIOD, X_OK) < 0)
+        return "usrbiod is not built (libfuse3 is missing)";
+    if (access("/dev/fuse", R_OK | W_OK) < 0)
+        return "/dev/fuse cannot be used here";
+    return NULL;
+}
+
+static inline bool
+usrbiod_spawn(struct usrbiod *u, char **argv)
+{
+    posix_spawn_file_actions_t actions;
+    int in[2], out[2];
+
+    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    int err = posix_spawn(&u->pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(in[0]);
+    close(out[1]);
+    u->in = in[1];
+    u->said = fdopen(out[0], "r");
+    return !err;
+}
+
+static inline json_t *
+usrbiod_hear(struct usrbiod *u)
+{
+    char line[4096];
+
+    return fgets(line, sizeof line, u->said) ? json_loads(line, 0, NULL) : NULL;
+}
+
+/* Waits until it has ended; its status. */
+static inline int
+usrbiod_wait(struct usrbiod *u)
+{
+    int status = -1;
+
+    close(u->in);
+    while (waitpid(u->pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    fclose(u->said);
+    u->pid = 0;
+    return status;
+}
+
+/* arguments: options, NULL at the end, at most 16; or NULL.  False: it did not start, and
+ * has said why; that FUSE cannot be mounted is the usual reason. */
+static inline bool
+usrbiod_run(struct usrbiod *u, const char *const *arguments)
+{
+    char program[] = KVT_USRBIOD, *argv[20] = { program };
+    int n = 1;
+
+    while (arguments && *arguments && n < 17)
+        argv[n++] = (char *)(uintptr_t)*arguments++;
+    argv[n++] = u->backing;
+    argv[n] = u->mount;
+    assert_true(usrbiod_spawn(u, argv));
+    json_t *ready = usrbiod_hear(u);
+    const char *name = json_string_value(json_object_get(ready, "submit_ios"));
+    if (name)
+        snprintf(u->submit, sizeof u->submit, "/%s", name);
+    else
+        usrbiod_wait(u);
+    json_decref(ready);
+    return u->pid != 0;
+}
+
+/* In a new directory, which usrbiod_end() removes, also where this says false. */
+static inline bool
+usrbiod_start(struct usrbiod *u, const char *const *arguments)
+{
+    *u = (struct usrbiod){ 0 };
+    temp_dir_make(&u->dir);
+    snprintf(u->backing, sizeof u->backing, "%s/backing", u->dir.path);
+    snprintf(u->mount, sizeof u->mount, "%s/mount", u->dir.path);
+    assert_int_equal(mkdir(u->backing, 0777), 0);
+    assert_int_equal(mkdir(u->mount, 0777), 0);
+    return usrbiod_run(u, arguments);
+}
+
+/* As a crash: the mount is left, and semaphores, until it is run again. */
+static inline void
+usrbiod_kill(struct usrbiod *u)
+{
+    kill(u->pid, SIGKILL);
+    usrbiod_wait(u);
+}
+
+/* Its status. */
+static inline int
+usrbiod_end(struct usrbiod *u)
+{
+    int status = u->pid ? usrbiod_wait(u) : 0;
+
+    while (!umount2(u->mount, MNT_DETACH))
+        continue;
+    temp_dir_remove(&u->dir);
+    return status;
+}
+
+/* What it answers; the caller ends it with json_decref(). */
+static inline json_t *
+usrbiod_ask(struct usrbiod *u, const char *line)
+{
+    if (dprintf(u->in, "%s\n", line) < 0)
+        fail_msg("usrbiod is gone");
+    json_t *answer = usrbiod_hear(u);
+    if (!answer)
+        fail_msg("usrbiod is gone");
+    return answer;
+}
+
+static inline void
+usrbiod_tell(struct usrbiod *u, const char *line)
+{
+    json_t *answer = usrbiod_ask(u, line);
+
+    if (!json_is_true(json_object_get(answer, "ok")))
+        fail_msg("%s: %s", line, json_string_value(json_object_get(answer, "error")));
+    json_decref(answer);
+}
+
+/* A number of its stats. */
+static inline double
+usrbiod_count(struct usrbiod *u, const char *name)
+{
+    json_t *stats = usrbiod_ask(u, "stats"), *value = json_object_get(stats, name);
+
+    if (!json_is_number(value))
+        fail_msg("usrbiod does not count %s", name);
+    double n = json_number_value(value);
+    json_decref(stats);
+    return n;
+}
+
+#endif
