@@ -310,6 +310,45 @@ a_fault_that_means_nothing_is_said(void **state)
     }
 }
 
+/* ------------------------------------------------------------------------- look-ups */
+
+static void *
+look_for(void *arg)
+{
+    return access(arg, F_OK) < 0 ? NULL : arg;
+}
+
+/* Each takes its time, and none waits for another: they are stuck together. */
+static void
+look_ups_run_side_by_side(void **state)
+{
+    enum { N = 12 };
+    static char paths[N][600];
+    pthread_t threads[N];
+
+    (void)state;
+    if (geteuid()) /* what mounts for others does not allow it */
+        skip();
+    usrbiod_tell(&u, "reset");
+    usrbiod_tell(&u, "fault lookup stuck name=absent-");
+    for (int i = 0; i < N; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/absent-%d", u.mount, i);
+        assert_int_equal(pthread_create(&threads[i], NULL, look_for, paths[i]), 0);
+    }
+    while (usrbiod_count(&u, "stuck") < N)
+        continue;
+    assert_int_equal(usrbiod_count(&u, "max_lookups"), N);
+    usrbiod_tell(&u, "clear");
+    json_decref(usrbiod_ask(&u, "release"));
+    for (int i = 0; i < N; i++) {
+        void *found;
+
+        pthread_join(threads[i], &found);
+        assert_null(found);
+    }
+    assert_true(usrbiod_count(&u, "lookups") >= N);
+}
+
 /* ------------------------------------------------------------------------ life cycle */
 
 static bool
@@ -401,6 +440,7 @@ main(void)
         cmocka_unit_test(a_closed_directory_takes_its_threads_links_along),
         cmocka_unit_test(requests_fail_as_told),
         cmocka_unit_test(a_fault_that_means_nothing_is_said),
+        cmocka_unit_test(look_ups_run_side_by_side),
         cmocka_unit_test(it_comes_back_after_a_crash),
         cmocka_unit_test(it_leaves_nothing_behind),
     };

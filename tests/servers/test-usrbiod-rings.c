@@ -305,6 +305,8 @@ what_is_stuck_comes_when_it_is_released(void **state)
     ring_wait(&r);
     ring_wait(&r);
     assert_false(ring_poll(&r, &done));
+    while (usrbiod_count(&u, "stuck") < 1)
+        continue;
     assert_int_equal(usrbiod_count(&u, "in_flight"), 1);
     memset(iov.base, 0xee, 10);
     json_decref(usrbiod_ask(&u, "release"));

@@ -5,11 +5,11 @@
 
 #include "usrbiod.h"
 
-struct counts counts;
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    unsigned long long jobs, largest_job, ios[2], bytes[2], errors;
+    unsigned long long jobs, largest_job, ios[2], bytes[2], errors, lookups, posts;
+    unsigned now_lookups, max_lookups; /* at a time */
+    int stuck; /* jobs and requests */
     size_t in_flight, max_in_flight;
     int64_t since_ns;         /* when in_flight became what it is */
     int64_t busy_ns;          /* with any */
@@ -26,6 +26,40 @@ advance_locked(void)
         c.in_flight_times_s += (double)c.in_flight * (double)(now - c.since_ns) / 1e9;
     }
     c.since_ns = now;
+}
+
+void
+count_lookup_begins(void)
+{
+    pthread_mutex_lock(&lock);
+    c.lookups++;
+    if (++c.now_lookups > c.max_lookups)
+        c.max_lookups = c.now_lookups;
+    pthread_mutex_unlock(&lock);
+}
+
+void
+count_lookup_ends(void)
+{
+    pthread_mutex_lock(&lock);
+    c.now_lookups--;
+    pthread_mutex_unlock(&lock);
+}
+
+void
+count_post(void)
+{
+    pthread_mutex_lock(&lock);
+    c.posts++;
+    pthread_mutex_unlock(&lock);
+}
+
+void
+count_stuck(int more)
+{
+    pthread_mutex_lock(&lock);
+    c.stuck += more;
+    pthread_mutex_unlock(&lock);
 }
 
 void
@@ -75,11 +109,12 @@ count_reset(void)
 {
     pthread_mutex_lock(&lock);
     size_t in_flight = c.in_flight;
+    unsigned lookups = c.now_lookups;
+    int stuck = c.stuck;
     c = (__typeof__(c)){ .in_flight = in_flight, .max_in_flight = in_flight,
+                         .stuck = stuck, .now_lookups = lookups, .max_lookups = lookups,
                          .since_ns = now_ns() };
     pthread_mutex_unlock(&lock);
-    atomic_store(&counts.lookups, 0);
-    atomic_store(&counts.posts, 0);
 }
 
 void
@@ -97,9 +132,9 @@ count_print(FILE *to)
             iovs, rings, n_open, c.ios[1], c.ios[0], c.bytes[1], c.bytes[0], c.errors,
             c.jobs, c.largest_job);
     fprintf(to, "\"in_flight\": %zu, \"max_in_flight\": %zu, \"mean_in_flight\": %.3f, "
-            "\"busy_s\": %.6f, \"lookups\": %llu, \"posts\": %llu}\n",
-            c.in_flight, c.max_in_flight, mean, (double)c.busy_ns / 1e9,
-            atomic_load(&counts.lookups), atomic_load(&counts.posts));
+            "\"busy_s\": %.6f, \"lookups\": %llu, \"max_lookups\": %u, \"posts\": %llu, \"stuck\": %d}\n",
+            c.in_flight, c.max_in_flight, mean, (double)c.busy_ns / 1e9, c.lookups,
+            c.max_lookups, c.posts, c.stuck);
     pthread_mutex_unlock(&lock);
     fflush(to);
 }

@@ -40,7 +40,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static struct fault *faults;
 static atomic_uint all_ops;
-static unsigned n_released;
+static atomic_uint n_released;
 static uint64_t random_state = 0x9e3779b97f4a7c15;
 
 static double
@@ -247,8 +247,8 @@ fault_find(unsigned op, const char *name, struct effect *out)
 
     if (!(atomic_load_explicit(&all_ops, memory_order_relaxed) & op))
         return false;
-    *out = (struct effect){ .at_most = UINT64_MAX };
     pthread_mutex_lock(&lock);
+    *out = (struct effect){ .at_most = UINT64_MAX, .generation = n_released };
     for (struct fault *f = faults; f; f = f->next)
         if (applies(f, op, name)) {
             any = true;
@@ -268,10 +268,12 @@ fault_request(unsigned op, const char *name)
     if (e.delay_ns)
         sleep_ns(e.delay_ns);
     if (e.stuck) {
+        count_stuck(1);
         pthread_mutex_lock(&lock);
-        for (unsigned before = n_released; before == n_released;)
+        while (e.generation == n_released)
             pthread_cond_wait(&released, &lock);
         pthread_mutex_unlock(&lock);
+        count_stuck(-1);
     }
     return e.has_result && e.result < 0 && e.result > -4096 ? (int)-e.result : 0;
 }
@@ -283,4 +285,10 @@ fault_release(void)
     n_released++;
     pthread_cond_broadcast(&released);
     pthread_mutex_unlock(&lock);
+}
+
+unsigned
+fault_generation(void)
+{
+    return atomic_load(&n_released);
 }

@@ -44,13 +44,6 @@ become_owner(fuse_req_t req, int dir_fd, const char *name)
 }
 
 static void
-fs_init(void *data, struct fuse_conn_info *conn)
-{
-    (void)data;
-    conn->max_readahead = 1 << 20;
-}
-
-static void
 reply_looked_up(fuse_req_t req, struct node *dir, const char *name)
 {
     struct fuse_entry_param e;
@@ -77,9 +70,10 @@ fs_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         virt_lookup(req, parent, name);
         return;
     }
-    atomic_fetch_add(&counts.lookups, 1);
+    count_lookup_begins();
     delay_request();
     int err = fault_request(OP_LOOKUP, name);
+    count_lookup_ends();
     if (err)
         fuse_reply_err(req, err);
     else
@@ -361,7 +355,6 @@ fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 /* No flock and no lk: the kernel has them to itself, as with the real daemon. */
 const struct fuse_lowlevel_ops fs_ops = {
-    .init = fs_init,
     .lookup = fs_lookup,
     .forget = fs_forget,
     .forget_multi = fs_forget_multi,

@@ -2,12 +2,15 @@
  *
  * The mount and the threads that answer its requests. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <linux/fuse.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +20,7 @@
 static struct fuse_session *session;
 static pthread_t *threads;
 static unsigned n_threads;
+static bool mounted; /* by us */
 
 void
 sleep_ns(int64_t ns)
@@ -84,36 +88,12 @@ answer(void *arg)
     return arg;
 }
 
-int
-mount_start(void)
-{
-    char options[128], *args[] = { (char[]){ "usrbiod" }, (char[]){ "-o" }, options,
-                                   NULL };
-    struct fuse_args fuse_args = FUSE_ARGS_INIT(3, args);
-    struct sigaction action = { .sa_handler = wake };
-
-    sigaction(SIGUSR1, &action, NULL);
-    snprintf(options, sizeof options, "subtype=hf3fs,fsname=hf3fs.test,"
-             "default_permissions%s", geteuid() == 0 ? ",allow_other" : "");
-    session = fuse_session_new(&fuse_args, &fs_ops, sizeof fs_ops, NULL);
-    fuse_opt_free_args(&fuse_args);
-    if (!session || fuse_session_mount(session, opt.mount) < 0)
-        return failed("mount, see above", EIO);
-    threads = calloc(opt.n_threads, sizeof *threads);
-    while (threads && n_threads < opt.n_threads &&
-           !pthread_create(&threads[n_threads], NULL, answer, NULL))
-        n_threads++;
-    if (n_threads == opt.n_threads)
-        return 0;
-    fuse_session_unmount(session);
-    return failed("threads for FUSE", EAGAIN);
-}
-
 /* The kernel wakes no reader of its device when it is closed. */
 void
 mount_stop(void)
 {
-    fuse_session_exit(session);
+    if (session)
+        fuse_session_exit(session);
     while (n_threads) {
         struct timespec until;
 
@@ -129,6 +109,94 @@ mount_stop(void)
             n_threads--;
     }
     free(threads);
-    fuse_session_unmount(session);
-    fuse_session_destroy(session);
+    if (mounted)
+        umount2(opt.mount, MNT_DETACH);
+    if (session) {
+        fuse_session_unmount(session);
+        fuse_session_destroy(session);
+    }
+}
+
+/* -------------------------------------------------------------------------- start */
+
+static ssize_t
+read_device(int fd, void *buf, size_t size, void *data)
+{
+    (void)data;
+    return read(fd, buf, size);
+}
+
+/* The first answer is about what the file system can.  Debian 12's libfuse leaves out
+ * that it looks names of one directory up side by side, wanted or not. */
+static ssize_t
+write_device(int fd, struct iovec *iov, int n, void *data)
+{
+    static atomic_bool begun;
+    struct fuse_init_out *init = n == 2 ? iov[1].iov_base : NULL;
+
+    (void)data;
+    if (init && !atomic_exchange(&begun, true) && iov[1].iov_len >= sizeof *init &&
+        !opt.serial_lookups)
+        init->flags |= FUSE_PARALLEL_DIROPS;
+    return writev(fd, iov, n);
+}
+
+/* Root mounts without libfuse, whose mounts have answers of their own. */
+static int
+mount_as_root(void)
+{
+    const struct fuse_custom_io io = { .writev = write_device, .read = read_device };
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    char options[128];
+
+    if (fd < 0)
+        return failed("/dev/fuse", errno);
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,"
+             "allow_other,default_permissions", fd);
+    if (mount("hf3fs.test", opt.mount, "fuse.hf3fs", MS_NOSUID | MS_NODEV, options) < 0) {
+        int err = errno;
+        close(fd);
+        return failed("mount", err);
+    }
+    mounted = true;
+    int err = fuse_session_custom_io(session, &io, fd);
+    if (err)
+        close(fd);
+    return err ? failed("take the device", -err) : 0;
+}
+
+static int
+open_session(void)
+{
+    char *args[] = { (char[]){ "usrbiod" }, (char[]){ "-o" },
+                     (char[]){ "subtype=hf3fs,fsname=hf3fs.test,default_permissions" },
+                     NULL };
+    struct fuse_args fuse_args = FUSE_ARGS_INIT(3, args);
+
+    session = fuse_session_new(&fuse_args, &fs_ops, sizeof fs_ops, NULL);
+    fuse_opt_free_args(&fuse_args);
+    if (!session)
+        return failed("libfuse", EINVAL);
+    if (geteuid() == 0)
+        return mount_as_root();
+    return fuse_session_mount(session, opt.mount) < 0 ? failed("mount, see above", EIO)
+                                                      : 0;
+}
+
+int
+mount_start(void)
+{
+    struct sigaction action = { .sa_handler = wake };
+    int err = open_session();
+
+    sigaction(SIGUSR1, &action, NULL);
+    threads = calloc(opt.n_threads, sizeof *threads);
+    while (!err && threads && n_threads < opt.n_threads) {
+        err = pthread_create(&threads[n_threads], NULL, answer, NULL);
+        n_threads += !err;
+    }
+    if (!err && threads)
+        return 0;
+    mount_stop();
+    return failed("start", EIO);
 }

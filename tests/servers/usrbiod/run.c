@@ -66,6 +66,7 @@ prepare_io(struct job *job, struct io *io, struct effect *sum)
     io->at_most = e.at_most;
     io->corrupt = e.corrupt;
     sum->stuck |= e.stuck;
+    sum->generation = e.generation;
     sum->reorder |= e.reorder;
     sum->lost_wakeup |= e.lost_wakeup;
     if (e.delay_ns > sum->delay_ns)
@@ -85,7 +86,7 @@ prepare(struct job *job)
     job->reverse = sum.reorder;
     job->silent = sum.lost_wakeup;
     if (sum.stuck)
-        job_park(job);
+        job_park(job, sum.generation);
     else if (sum.delay_ns)
         timers_add(job, job->taken_ns + sum.delay_ns);
     return !sum.stuck && !sum.delay_ns;

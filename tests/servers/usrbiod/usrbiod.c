@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct options opt = { .n_workers = 2, .n_threads = 16, .max_iovs = 1 << 20 };
+struct options opt = { .n_workers = 2, .max_iovs = 1 << 20 };
 
 int64_t
 now_ns(void)
@@ -45,7 +45,7 @@ static const char usage[] =
     "usage: usrbiod [OPTION ...] BACKING MOUNT\n"
     "Shows the directory BACKING at MOUNT (fuse.hf3fs) and serves USRBIO over it.\n"
     "  --workers N          threads that move bytes (2)\n"
-    "  --threads N          threads that answer FUSE (16)\n"
+    "  --threads N          threads that answer FUSE (16; 64 with --delay-us)\n"
     "  --rate BYTES         a second, of each I/O by itself: it is done that late\n"
     "  --delay-us N         before each look-up, open and create of a file\n"
     "  --cache              the kernel caches as with the real daemon's defaults:\n"
@@ -53,6 +53,9 @@ static const char usage[] =
     "  --holes              rings see holes: an I/O is short where its end is one\n"
     "  --lazy-length        what rings write shows in the length after flush, fsync or\n"
     "                       the last close, as on another node\n"
+    "  --serial-lookups     names of one directory are looked up one after the other if the\n"
+    "                       kernel does not know them yet: so does 3FS, whose libfuse\n"
+    "                       does not say that they need not be\n"
     "  --iov-limit N        links in 3fs-virt/iovs (1048576)\n"
     "  --fault 'OP WHAT'    from the start; repeatable\n"
     "Prints a line of JSON when it is ready, and one for each line it is given:\n"
@@ -106,6 +109,7 @@ parse_option(int o, const char *value)
     case 'c': return opt.cache = true;
     case 'h': return opt.holes = true;
     case 'l': return opt.lazy_length = true;
+    case 's': return opt.serial_lookups = true;
     case 'f': return add_first_fault(value);
     default: return false;
     }
@@ -119,6 +123,7 @@ parse(int argc, char **argv)
         { "rate", 1, NULL, 'r' },     { "delay-us", 1, NULL, 'd' },
         { "cache", 0, NULL, 'c' },    { "holes", 0, NULL, 'h' },
         { "lazy-length", 0, NULL, 'l' }, { "iov-limit", 1, NULL, 'i' },
+        { "serial-lookups", 0, NULL, 's' },
         { "fault", 1, NULL, 'f' },    { "help", 0, NULL, 'H' },
         { NULL, 0, NULL, 0 },
     };
@@ -132,6 +137,8 @@ parse(int argc, char **argv)
         if (!parse_option(o, optarg))
             return false;
     }
+    if (!opt.n_threads)
+        opt.n_threads = opt.delay_us ? 64 : 16;
     opt.backing = argv[optind];
     return argc - optind == 2;
 }
@@ -152,7 +159,6 @@ run_command(const char *line)
     } else if (!strcmp(line, "clear")) {
         fault_clear();
     } else if (!strcmp(line, "release")) {
-        fault_release();
         printf("{\"ok\": true, \"released\": %zu}\n", work_release());
         fflush(stdout);
         return;
@@ -272,6 +278,16 @@ end_rings(void)
     nodes_fini();
 }
 
+static int
+start_threads(void)
+{
+    int err = timers_start();
+
+    if (!err)
+        err = work_start();
+    return err ? err : watch_start();
+}
+
 int
 main(int argc, char **argv)
 {
@@ -291,20 +307,20 @@ main(int argc, char **argv)
     if (err)
         return failed(argv[optind + 1], err);
     err = sems_open();
-    if (!err)
-        err = timers_start();
-    if (!err)
-        err = work_start();
-    if (!err)
-        err = watch_start();
-    if (err || mount_start()) {
+    if (err) {
         sems_close();
-        return err ? failed("start", err) : 1;
+        return failed("semaphores in /dev/shm", err);
     }
-    say_ready();
-    serve(signals);
-    mount_stop();
+    err = start_threads();
+    if (err) /* the next daemon removes the semaphores */
+        return failed("start threads", err);
+    err = mount_start();
+    if (!err) {
+        say_ready();
+        serve(signals);
+        mount_stop();
+    }
     end_rings();
     sems_close();
-    return 0;
+    return err;
 }

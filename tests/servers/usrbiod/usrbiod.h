@@ -24,7 +24,7 @@ extern struct options {
     uint64_t rate;     /* bytes a second of each I/O; 0: as they come */
     uint64_t delay_us; /* of each look-up and open */
     size_t max_iovs;
-    bool cache, holes, lazy_length;
+    bool cache, holes, lazy_length, serial_lookups;
 } opt;
 
 int64_t now_ns(void);
@@ -187,11 +187,11 @@ void ring_complete(struct job *job);
 int work_start(void);
 void work_stop(void);
 void work_push(struct job *job);
-size_t work_release(void); /* those that are stuck; how many */
+size_t work_release(void); /* all that is stuck; how many jobs */
 
 void job_run(struct job *job);    /* a worker's */
 void job_finish(struct job *job); /* completes it and looks for the next */
-void job_park(struct job *job);
+void job_park(struct job *job, unsigned generation); /* until the next one */
 
 int timers_start(void);
 void timers_hurry(void); /* all are due */
@@ -230,6 +230,7 @@ struct effect {
     int64_t result;
     uint64_t at_most; /* bytes; UINT64_MAX: all */
     int64_t delay_ns;
+    unsigned generation; /* of releases, when it was found */
 };
 
 /* False: there is none for this one. */
@@ -242,15 +243,16 @@ int fault_request(unsigned op, const char *name);
 /* "OP WHAT [WORD...]".  NULL, or what is wrong with it. */
 const char *fault_add(const char *line);
 void fault_clear(void);
-void fault_release(void); /* requests that are stuck */
+void fault_release(void); /* requests that are stuck, and jobs that will be */
+unsigned fault_generation(void);
 extern const char fault_help[];
 
 /* ------------------------------------------------------------------------- counts */
 
-extern struct counts {
-    atomic_ullong lookups, posts;
-} counts;
-
+void count_lookup_begins(void);
+void count_lookup_ends(void);
+void count_post(void);
+void count_stuck(int more);
 void count_taken(size_t n);
 void count_done(const struct job *job, bool for_read);
 size_t count_in_flight(void);

@@ -29,13 +29,20 @@ work_push(struct job *job)
     pthread_mutex_unlock(&lock);
 }
 
+/* A release may be over before what it is about gets here. */
 void
-job_park(struct job *job)
+job_park(struct job *job, unsigned generation)
 {
     pthread_mutex_lock(&lock);
-    job->next = stuck;
-    stuck = job;
+    bool parked = generation == fault_generation();
+    if (parked) {
+        job->next = stuck;
+        stuck = job;
+        count_stuck(1);
+    }
     pthread_mutex_unlock(&lock);
+    if (!parked)
+        work_push(job);
 }
 
 size_t
@@ -43,6 +50,7 @@ work_release(void)
 {
     size_t n = 0;
 
+    fault_release();
     pthread_mutex_lock(&lock);
     struct job *list = stuck;
     stuck = NULL;
@@ -51,6 +59,7 @@ work_release(void)
         struct job *job = list;
 
         list = job->next;
+        count_stuck(-1);
         work_push(job);
         n++;
     }
@@ -250,7 +259,7 @@ watch(void *arg)
             continue;
         if (atomic_load(&watch_end))
             return NULL;
-        atomic_fetch_add(&counts.posts, 1);
+        count_post();
         if (fault_find(OP_SUBMIT, "", &e) && e.lost_wakeup)
             continue;
         while (table_scan(priority))
