@@ -132,7 +132,8 @@ count_print(FILE *to)
             iovs, rings, n_open, c.ios[1], c.ios[0], c.bytes[1], c.bytes[0], c.errors,
             c.jobs, c.largest_job);
     fprintf(to, "\"in_flight\": %zu, \"max_in_flight\": %zu, \"mean_in_flight\": %.3f, "
-            "\"busy_s\": %.6f, \"lookups\": %llu, \"max_lookups\": %u, \"posts\": %llu, \"stuck\": %d}\n",
+            "\"busy_s\": %.6f, \"lookups\": %llu, "
+            "\"max_lookups\": %u, \"posts\": %llu, \"stuck\": %d}\n",
             c.in_flight, c.max_in_flight, mean, (double)c.busy_ns / 1e9, c.lookups,
             c.max_lookups, c.posts, c.stuck);
     pthread_mutex_unlock(&lock);
