@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "tier/file/layout/layout.h"
+#include "tier/file/mover/mover.h"
 #include "tier/tier.h"
 
 #define KVT__FILE_MAX_PATHS 64
@@ -48,6 +49,34 @@ kvt__fd_of(const struct kvt__dir *dir, const struct kvt__object *o)
 {
     return o->opaque ? dir->opaque_fd : dir->fd;
 }
+
+/* A partial chunk without header: its file's size is its length, nothing may follow it. */
+static inline bool
+kvt__file_has_trailer(const struct file_tier *t, const struct kvt__object *o)
+{
+    return t->header || o->whole || o->opaque;
+}
+
+/* Below this the page cache is cheaper than a direct transfer. */
+#define KVT__FILE_DIRECT_MIN ((size_t)256 << 10)
+
+/* Whether a direct transfer may start at this address. */
+static inline bool
+kvt__file_direct(const struct kvt__dir *dir, const void *start, size_t n)
+{
+    return dir->direct && n >= KVT__FILE_DIRECT_MIN &&
+           (uintptr_t)start % KVT__DIRECT_ALIGN == 0;
+}
+
+/* ----------------------------------------------------------- put.c and get.c */
+
+int kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
+                  const struct kvt__slot *slot, uint32_t crc);
+int kvt__file_remove(struct kvt__tier *tier, const struct kvt__object *o);
+int kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
+                  const struct kvt__slot *slot, struct kvt__found *found);
+int kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
+                    struct kvt__found *found);
 
 /* ------------------------------------------------------------------ dirs.c */
 

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading a chunk's file, in one extent, and looking at it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "tier/file/file.h"
+
+static void
+read_xattr(int fd, const struct stat *st, struct kvt__found *found)
+{
+    unsigned char value[KVT__XATTR_BYTES];
+    struct kvt__trailer trailer;
+    uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * 1000000000u +
+                     (uint64_t)st->st_mtim.tv_nsec;
+
+    if (fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value) != sizeof value ||
+        kvt__get_le64(value + KVT__TRAILER_BYTES) != (uint64_t)st->st_size ||
+        kvt__get_le64(value + KVT__TRAILER_BYTES + 8) != mtime ||
+        !kvt__trailer_get(value, &trailer) ||
+        trailer.payload_bytes != (uint64_t)st->st_size)
+        return;
+    kvt__found_from_trailer(&trailer, found);
+}
+
+/* A chunk's file, open for reading. */
+struct opened {
+    const struct kvt__dir *dir;
+    bool direct;
+    struct stat st;
+};
+
+static int
+open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *name,
+        struct opened *f)
+{
+    int fd = openat(kvt__fd_of(dir, o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
+                    O_NONBLOCK | (f->direct ? O_DIRECT : 0)); /* no wait for a pipe */
+
+    if (fd < 0)
+        return kvt__fail(errno, "open %s in %s", name, dir->path);
+    if (fstat(fd, &f->st) < 0 || !S_ISREG(f->st.st_mode)) {
+        close(fd);
+        return kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
+    }
+    f->dir = dir;
+    return fd;
+}
+
+/* Open a chunk's file to read it into a slot, or only to look at it (NULL).  The fd, or
+ * -errno with a sentence. */
+static int
+open_chunk(const struct file_tier *t, const struct kvt__object *o,
+           const struct kvt__slot *slot, struct opened *f)
+{
+    char name[NAME_MAX + 1];
+    int fd = kvt__layout_name(t->layout, o->key, name, sizeof name);
+
+    if (fd < 0)
+        return fd;
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
+
+        f->direct = slot && kvt__file_direct(dir, slot->payload -
+                                      (t->header ? KVT__FS_HEADER_BYTES : 0),
+                                      slot->bytes);
+        fd = open_in(dir, o, name, f);
+        if (fd != -ENOENT)
+            break;
+    }
+    return fd;
+}
+
+/* Check what stands around the payload and tell what was found. */
+static int
+read_frame(const struct file_tier *t, const struct kvt__object *o,
+           const struct kvt__slot *slot, const struct kvt__form *form,
+           struct kvt__found *found)
+{
+    const unsigned char *start = slot->payload - form->header_bytes;
+    bool has_header = t->layout->headers &&
+                      (form->header_bytes || slot->bytes >= KVT__FS_HEADER_BYTES) &&
+                      kvt__fs_header_get(start) == (int64_t)slot->bytes;
+    struct kvt__trailer trailer;
+
+    if (form->header_bytes && !has_header)
+        return -EBADMSG;
+    /* Cut off: a bare payload has no header. */
+    if (!form->header_bytes && !form->trailer_bytes && t->layout->headers &&
+        slot->bytes >= KVT__FS_HEADER_BYTES &&
+        (has_header || kvt__fs_header_agrees(start)))
+        return -EBADMSG;
+    if (o->opaque && !form->trailer_bytes)
+        return -EBADMSG; /* only kvtier writes these, and never without */
+    if (form->trailer_bytes) {
+        if (!kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
+            trailer.payload_bytes != slot->bytes ||
+            trailer.payload_at != form->header_bytes)
+            return -EBADMSG;
+        kvt__found_from_trailer(&trailer, found);
+    }
+    return 0;
+}
+
+int
+kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
+         const struct kvt__slot *slot, struct kvt__found *found)
+{
+    struct file_tier *t = (struct file_tier *)tier;
+    struct kvt__form form;
+    struct opened f;
+    int err;
+
+    int fd = open_chunk(t, o, slot, &f);
+    if (fd < 0)
+        return fd;
+    bool direct = f.direct;
+    struct stat st = f.st;
+    *found = (struct kvt__found){ .payload_bytes = slot->bytes,
+                                  .stored_bytes = (uint64_t)st.st_blocks * 512 };
+    if (!kvt__layout_form_of(t->layout, (uint64_t)st.st_size, slot->bytes, &form)) {
+        err = kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.",
+                        o->key, (long long)st.st_size, slot->bytes);
+        goto out;
+    }
+    unsigned char *start = slot->payload - form.header_bytes;
+    if (direct && (uintptr_t)start % KVT__DIRECT_ALIGN) {
+        /* Written under another save_chunk_meta: off this slot's grid. */
+        (void)fcntl(fd, F_SETFL, 0);
+        direct = false;
+    }
+    struct kvt__sum sum = { slot->payload, slot->payload + slot->bytes, 0 };
+    err = kvt__extent_read(&(struct kvt__extent){ fd, start, (size_t)st.st_size, direct },
+                           &sum);
+    found->read_crc = sum.crc;
+    found->has_read_crc = true;
+    if (err)
+        err = kvt__fail(-err, "read %s in %s", o->key, f.dir->path);
+    else if (read_frame(t, o, slot, &form, found))
+        err = kvt__fail(EBADMSG, "%s: header or trailer is damaged.", o->key);
+    else if (!form.trailer_bytes)
+        read_xattr(fd, &st, found);
+out:
+    close(fd);
+    return err;
+}
+
+/* The trailer at the end of a file; false: there is none. */
+static bool
+read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
+{
+    unsigned char bytes[KVT__TRAILER_BYTES];
+
+    return st->st_size >= KVT__TRAILER_BYTES &&
+           pread(fd, bytes, sizeof bytes, st->st_size - KVT__TRAILER_BYTES) ==
+               (ssize_t)sizeof bytes &&
+           kvt__trailer_get(bytes, trailer) &&
+           trailer->payload_bytes <= (uint64_t)st->st_size && /* no overflow below */
+           trailer->payload_at + trailer->payload_bytes + KVT__TRAILER_BYTES ==
+               (uint64_t)st->st_size;
+}
+
+int
+kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
+           struct kvt__found *found)
+{
+    struct file_tier *t = (struct file_tier *)tier;
+    unsigned char start[KVT__FS_HEADER_BYTES] = { 0 };
+    struct kvt__trailer trailer;
+    char name[NAME_MAX + 1];
+    struct opened f;
+
+    int fd = open_chunk(t, o, NULL, &f);
+    if (fd < 0)
+        return fd;
+    *found = (struct kvt__found){ .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
+    if (t->n_dirs > 1 && !kvt__layout_name(t->layout, o->key, name, sizeof name))
+        found->stored_bytes = kvt__bytes_on_disk(t, o->opaque, name);
+    if (read_trailer(fd, &f.st, &trailer)) {
+        kvt__found_from_trailer(&trailer, found);
+    } else {
+        if (pread(fd, start, sizeof start, 0) < 0)
+            memset(start, 0, sizeof start);
+        found->payload_bytes = kvt__layout_payload(t->layout, (uint64_t)f.st.st_size,
+                                                   start);
+        read_xattr(fd, &f.st, found);
+    }
+    close(fd);
+    return 0;
+}
