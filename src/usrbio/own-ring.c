@@ -34,7 +34,9 @@ struct ring {
     int32_t sqe_head; /* of the thread that prepares */
     pthread_mutex_t lock; /* guards cqe_tail */
     int32_t cqe_tail;
-    const void **userdata; /* by slot */
+    /* By slot.  What was written before an I/O was prepared is seen by who takes its
+     * completion: that the daemon stands between is nothing the compiler knows. */
+    _Atomic(const void *) *userdata;
     _Atomic uint64_t used[]; /* a bit for each slot */
 };
 
@@ -78,7 +80,7 @@ new_ring(int entries, bool for_read)
     ring->for_read = for_read;
     if ((size_t)entries % WORD_BITS) /* there are no slots behind the last */
         ring->used[n_words - 1] = UINT64_MAX << (size_t)entries % WORD_BITS;
-    ring->userdata = calloc((size_t)entries, sizeof(void *));
+    ring->userdata = calloc((size_t)entries, sizeof *ring->userdata);
     if (ring->userdata)
         return ring;
     free_ring(ring);
@@ -212,7 +214,7 @@ kvt__own_prep_io(const struct kvt__hf3fs_ior *ior, const struct kvt__hf3fs_iov *
     args->file_off = off;
     args->bytes = len;
     args->userdata = (uintptr_t)userdata;
-    ring->userdata[slot] = userdata;
+    atomic_store_explicit(&ring->userdata[slot], userdata, memory_order_release);
     ring->sqes[ring->sqe_head].index = slot;
     ring->sqes[ring->sqe_head].userdata = (uintptr_t)userdata;
     ring->sqe_head = next;
@@ -246,7 +248,7 @@ take_one(struct ring *ring, const volatile struct kvt__ring_cqe *from,
         return false;
     cqe->index = slot;
     cqe->result = from->result;
-    cqe->userdata = ring->userdata[slot];
+    cqe->userdata = atomic_load_explicit(&ring->userdata[slot], memory_order_acquire);
     return free_slot(ring, slot);
 }
 

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The process's client of a mount.  Its thread makes the sessions and ends them, both,
+ * because the daemon forgets what a thread announced when that thread is gone; and it
+ * finds out when a daemon was restarted: then what is under way is never answered. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "usrbio/private.h"
+
+/* Nothing is answered for so long: ask whether the daemon is still the same one. */
+#define LATE_NS (KVT__NS_PER_S / 2)
+/* Without a daemon, try again. */
+#define AGAIN_NS (KVT__NS_PER_S / 2)
+
+struct kvt__usrbio_client {
+    struct kvt__usrbio_params params;
+    char mount_point[KVT__HF3FS_MAX_MOUNT];
+    struct kvt__usrbio_client *next; /* of the process's */
+    uint32_t refs, n_stopped;        /* under the list's lock */
+    pthread_t thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* to the thread, and from it */
+    struct kvt__usrbio_session *session; /* NULL: there is none */
+    struct kvt__usrbio_session *dead;    /* those that have users still */
+    int err;         /* why there is none; 0: it is being made */
+    char why[256];
+    bool stopping;
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kvt__usrbio_client *list;
+
+/* ------------------------------------------------------------------ its thread */
+
+/* Make a session in place of none.  The lock is held, and let go meanwhile. */
+static void
+make_session(struct kvt__usrbio_client *c)
+{
+    struct kvt__usrbio_session *session = NULL;
+    bool first = !c->err;
+
+    pthread_mutex_unlock(&c->lock);
+    int err = kvt__usrbio_session_open(&c->params, &session);
+    pthread_mutex_lock(&c->lock);
+    c->session = session;
+    c->err = err;
+    snprintf(c->why, sizeof c->why, "%s", err ? kvt__why() : "");
+    pthread_cond_broadcast(&c->changed);
+    if (err && first)
+        kvt__log(KVT_LOG_WARN, "%s (asked again twice a second)", c->why);
+}
+
+/* What is under way in it is given up. */
+static void
+bury(struct kvt__usrbio_client *c)
+{
+    kvt__usrbio_session_die(c->session);
+    c->session->next_dead = c->dead;
+    c->dead = c->session;
+    c->session = NULL;
+}
+
+static void
+close_unused(struct kvt__usrbio_client *c)
+{
+    struct kvt__usrbio_session **at = &c->dead, *s;
+
+    while ((s = *at)) {
+        if (s->users) {
+            at = &s->next_dead;
+            continue;
+        }
+        *at = s->next_dead;
+        pthread_mutex_unlock(&c->lock);
+        kvt__usrbio_session_close(s);
+        pthread_mutex_lock(&c->lock);
+        at = &c->dead;
+    }
+}
+
+/* Whether the session is of a run of the daemon that is over. */
+static bool
+is_over(struct kvt__usrbio_client *c)
+{
+    struct kvt__usrbio_session *s = c->session;
+
+    pthread_mutex_lock(&s->lock);
+    bool dead = s->dead;
+    bool late = s->under_way && kvt__now_ns() - s->answered_ns > LATE_NS;
+    pthread_mutex_unlock(&s->lock);
+    if (dead || !late)
+        return dead;
+    s->users++; /* stays while the daemon is asked */
+    pthread_mutex_unlock(&c->lock);
+    bool served = kvt__usrbio_session_is_served(s, c->mount_point);
+    pthread_mutex_lock(&c->lock);
+    s->users--;
+    return !served;
+}
+
+/* Sleep until something changes; with work, no longer than to look after it. */
+static void
+rest(struct kvt__usrbio_client *c, int64_t ns)
+{
+    if (ns < 0) {
+        pthread_cond_wait(&c->changed, &c->lock);
+        return;
+    }
+    int64_t at = kvt__now_ns() + ns;
+    struct timespec until = { at / KVT__NS_PER_S, at % KVT__NS_PER_S };
+    pthread_cond_timedwait(&c->changed, &c->lock, &until);
+}
+
+/* One look at everything.  How long it may rest then. */
+static int64_t
+look_after(struct kvt__usrbio_client *c)
+{
+    close_unused(c);
+    if (c->session && (c->stopping || is_over(c))) {
+        if (!c->stopping)
+            kvt__log(KVT_LOG_WARN, "3FS: the daemon of %s is another one now; what was "
+                     "under way is given up.", c->mount_point);
+        bury(c);
+        return 0;
+    }
+    if (c->stopping)
+        return c->dead ? -1 : 0;
+    if (!c->session) {
+        make_session(c);
+        return c->session ? 0 : AGAIN_NS;
+    }
+    return c->session->users || c->dead ? LATE_NS / 2 : -1;
+}
+
+static void *
+client_main(void *arg)
+{
+    struct kvt__usrbio_client *c = arg;
+
+    pthread_mutex_lock(&c->lock);
+    while (!c->stopping || c->session || c->dead) {
+        int64_t ns = look_after(c);
+
+        if (ns)
+            rest(c, ns);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------- transfers */
+
+/* The session of now; one that is being made is waited for. */
+static int
+enter(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
+{
+    pthread_mutex_lock(&c->lock);
+    while (!c->session && !c->err && !c->stopping)
+        pthread_cond_wait(&c->changed, &c->lock);
+    int err = c->stopping ? -ECANCELED : c->session ? 0 : c->err;
+    if (!err) {
+        *out = c->session;
+        if (!c->session->users++)
+            pthread_cond_broadcast(&c->changed); /* its thread has to look after it */
+    }
+    pthread_mutex_unlock(&c->lock);
+    return err;
+}
+
+/* True: the client is being stopped. */
+static bool
+leave(struct kvt__usrbio_client *c, struct kvt__usrbio_session *session)
+{
+    pthread_mutex_lock(&c->lock);
+    if (!--session->users)
+        pthread_cond_broadcast(&c->changed);
+    bool stopping = c->stopping;
+    pthread_mutex_unlock(&c->lock);
+    return stopping;
+}
+
+int
+kvt__usrbio_move(struct kvt__usrbio_client *client, const struct kvt__usrbio_extent *e)
+{
+    struct kvt__usrbio_session *session;
+    int err = enter(client, &session);
+
+    if (err)
+        return err;
+    err = kvt__usrbio_transfer(session, e);
+    return leave(client, session) && err == -ESTALE ? -ECANCELED : err;
+}
+
+/* ------------------------------------------------------- opening and closing */
+
+static void
+free_client(struct kvt__usrbio_client *c)
+{
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+/* Start its thread and wait for the first session. */
+static int
+start(struct kvt__usrbio_client *c)
+{
+    int err = kvt__thread_start(&c->thread, "kvt-3fs", client_main, c);
+
+    if (err)
+        return err;
+    pthread_mutex_lock(&c->lock);
+    while (!c->session && !c->err)
+        pthread_cond_wait(&c->changed, &c->lock);
+    err = c->err;
+    if (err)
+        c->stopping = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    if (err) {
+        pthread_join(c->thread, NULL);
+        kvt__set_why(c->why);
+    }
+    return err;
+}
+
+static int
+make(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
+{
+    struct kvt__usrbio_client *c = calloc(1, sizeof *c);
+    pthread_condattr_t monotonic;
+
+    if (!c)
+        return kvt__fail(ENOMEM, "%s: open", params->mount_point);
+    c->params = *params;
+    snprintf(c->mount_point, sizeof c->mount_point, "%s", params->mount_point);
+    c->params.mount_point = c->mount_point;
+    c->refs = 1;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int err = start(c);
+    if (err)
+        free_client(c);
+    else
+        *out = c;
+    return err;
+}
+
+static bool
+is_alike(const struct kvt__usrbio_params *a, const struct kvt__usrbio_params *b)
+{
+    return a->api == b->api && a->iov_bytes == b->iov_bytes && a->entries == b->entries &&
+           a->io_depth == b->io_depth && a->node == b->node && a->n_pairs == b->n_pairs;
+}
+
+int
+kvt__usrbio_client_open(const struct kvt__usrbio_params *params,
+                        struct kvt__usrbio_client **out)
+{
+    int err = 0;
+
+    pthread_mutex_lock(&list_lock);
+    struct kvt__usrbio_client *c = list;
+    while (c && strcmp(c->mount_point, params->mount_point))
+        c = c->next;
+    if (c) {
+        c->refs++;
+        if (!is_alike(&c->params, params))
+            kvt__log(KVT_LOG_WARN, "3FS: %s is open in this process with other hf3fs_ "
+                     "settings; those hold.", params->mount_point);
+    } else if (!(err = make(params, &c))) {
+        c->next = list;
+        list = c;
+    }
+    pthread_mutex_unlock(&list_lock);
+    if (!err)
+        *out = c;
+    return err;
+}
+
+static void
+take_from_list(struct kvt__usrbio_client *c)
+{
+    struct kvt__usrbio_client **at = &list;
+
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+}
+
+void
+kvt__usrbio_client_stop(struct kvt__usrbio_client *client)
+{
+    pthread_mutex_lock(&list_lock);
+    bool last = ++client->n_stopped == client->refs;
+    if (last)
+        take_from_list(client);
+    pthread_mutex_unlock(&list_lock);
+    if (!last)
+        return;
+    pthread_mutex_lock(&client->lock);
+    client->stopping = true;
+    pthread_cond_broadcast(&client->changed);
+    pthread_mutex_unlock(&client->lock);
+}
+
+void
+kvt__usrbio_client_close(struct kvt__usrbio_client *client)
+{
+    pthread_mutex_lock(&list_lock);
+    bool last = !--client->refs;
+    client->n_stopped--;
+    pthread_mutex_unlock(&list_lock);
+    if (!last)
+        return;
+    pthread_join(client->thread, NULL);
+    free_client(client);
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Handing I/Os to rings, and taking their answers. */
+#include <errno.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "usrbio/private.h"
+
+#define MAX_ANSWERS 64
+/* A waiter looks so often whether its session is dead. */
+#define LOOK_NS (KVT__NS_PER_S / 4)
+
+static struct timespec
+real_time(int64_t from_now_ns)
+{
+    int64_t at = kvt__clock_ns(CLOCK_REALTIME) + from_now_ns;
+
+    return (struct timespec){ at / KVT__NS_PER_S, at % KVT__NS_PER_S };
+}
+
+/* ------------------------------------------------------------------- choosing */
+
+/* The one of its kind that has the least to do. */
+static struct kvt__usrbio_ring *
+choose(struct kvt__usrbio_session *s, bool reads, bool groups, uint32_t n)
+{
+    struct kvt__usrbio_ring *best = NULL;
+
+    for (uint32_t i = 0; i < s->n_rings; i++) {
+        struct kvt__usrbio_ring *ring = &s->rings[i];
+
+        if (ring->reads == reads && ring->groups == groups &&
+            ring->under_way + n <= s->entries &&
+            (!best || ring->under_way < best->under_way))
+            best = ring;
+    }
+    return best;
+}
+
+struct kvt__usrbio_ring *
+kvt__usrbio_ring_reserve(struct kvt__usrbio_session *session, bool reads, uint32_t n)
+{
+    struct kvt__usrbio_ring *ring =
+        n == session->group ? choose(session, reads, true, n) : NULL;
+
+    if (!ring)
+        ring = choose(session, reads, false, n);
+    if (!ring)
+        return NULL;
+    if (!session->under_way)
+        session->answered_ns = kvt__now_ns();
+    if (!ring->under_way)
+        pthread_cond_signal(&ring->work);
+    ring->under_way += n;
+    session->under_way += n;
+    return ring;
+}
+
+/* ----------------------------------------------------------------- handing over */
+
+/* Under the session's lock. */
+static void
+end(struct kvt__usrbio_piece *piece, int64_t result)
+{
+    struct kvt__usrbio_ring *ring = piece->ring;
+
+    ring->under_way--;
+    ring->session->under_way--;
+    piece->result = result;
+    piece->ended = true;
+    kvt__usrbio_wake(piece->transfer);
+}
+
+/* The daemon frees places of a ring in their order, so one slow I/O can keep all of
+ * them.  Until there was an answer; false: the session is dead. */
+static bool
+wait_for_place(struct kvt__usrbio_ring *ring)
+{
+    struct kvt__usrbio_session *s = ring->session;
+    struct timespec until = real_time(LOOK_NS);
+
+    s->api->submit_ios(&ring->ior);
+    pthread_mutex_lock(&s->lock);
+    if (!s->dead)
+        pthread_cond_timedwait(&ring->answered, &s->lock, &until);
+    bool dead = s->dead;
+    pthread_mutex_unlock(&s->lock);
+    return !dead;
+}
+
+/* 0: it is the daemon's, which may have answered already. */
+static int
+prepare(struct kvt__usrbio_ring *ring, struct kvt__usrbio_piece *piece, int fd)
+{
+    struct kvt__usrbio_session *s = ring->session;
+    unsigned char *at = s->iov.base + piece->unit * KVT__USRBIO_UNIT + piece->moved;
+    int slot;
+
+    while ((slot = s->api->prep_io(&ring->ior, &s->iov, ring->reads, at, fd,
+                                   piece->offset + piece->moved,
+                                   piece->bytes - piece->moved, piece)) == -EAGAIN)
+        if (!wait_for_place(ring))
+            return -ESTALE;
+    return slot < 0 ? slot : 0;
+}
+
+void
+kvt__usrbio_ring_hand_over(struct kvt__usrbio_ring *ring,
+                           struct kvt__usrbio_piece *const *pieces, size_t n, int fd)
+{
+    struct kvt__usrbio_session *s = ring->session;
+
+    pthread_mutex_lock(&ring->prep);
+    for (size_t i = 0; i < n; i++) {
+        int err = prepare(ring, pieces[i], fd);
+
+        if (!err)
+            continue;
+        pthread_mutex_lock(&s->lock);
+        end(pieces[i], err);
+        pthread_mutex_unlock(&s->lock);
+        if (ring->groups)
+            kvt__usrbio_session_die(s); /* the rest of the group would wait for ever */
+    }
+    s->api->submit_ios(&ring->ior);
+    pthread_mutex_unlock(&ring->prep);
+}
+
+/* --------------------------------------------------------------------- answers */
+
+/* Until something is under way.  False: the session is dead. */
+static bool
+wait_for_work(struct kvt__usrbio_ring *ring)
+{
+    struct kvt__usrbio_session *s = ring->session;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->dead && !ring->under_way)
+        pthread_cond_wait(&ring->work, &s->lock);
+    bool dead = s->dead;
+    pthread_mutex_unlock(&s->lock);
+    return !dead;
+}
+
+/* Pieces of a dead session are their transfers' again, and gone perhaps. */
+static void
+take(struct kvt__usrbio_ring *ring, const struct kvt__hf3fs_cqe *answers, int n)
+{
+    struct kvt__usrbio_session *s = ring->session;
+
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n && !s->dead; i++) {
+        union { const void *from; struct kvt__usrbio_piece *piece; } u = {
+            answers[i].userdata };
+        end(u.piece, answers[i].result);
+    }
+    s->answered_ns = kvt__now_ns();
+    pthread_cond_broadcast(&ring->answered);
+    kvt__usrbio_wake_first(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void *
+kvt__usrbio_waiter_main(void *arg)
+{
+    struct kvt__usrbio_ring *ring = arg;
+    struct kvt__usrbio_session *s = ring->session;
+    struct kvt__hf3fs_cqe answers[MAX_ANSWERS];
+
+    while (wait_for_work(ring)) {
+        struct timespec until = real_time(LOOK_NS);
+        int n = s->api->wait_for_ios(&ring->ior, answers, MAX_ANSWERS, 1, &until);
+
+        if (n < 0)
+            kvt__usrbio_session_die(s);
+        else if (n)
+            take(ring, answers, n);
+    }
+    return NULL;
+}

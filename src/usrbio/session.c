@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One run of the daemon: the region and rings that it knows, the threads that wait for
+ * its answers. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/thread.h"
+#include "usrbio/private.h"
+
+/* Of what a ring without full groups is to take at a time: its answer comes when all of
+ * it is done, so it should not be much; and each costs the daemon a wake-up. */
+#define DEPTH (-8)
+
+/* ---------------------------------------------------------------- the daemon */
+
+/* Where a mount's submit-ios leads to: each run of the daemon has a semaphore of its
+ * own.  0 or -errno. */
+static int
+read_semaphore(const char *mount_point, char *out, size_t size)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/3fs-virt/iovs/submit-ios", mount_point);
+    ssize_t n = readlink(path, out, size - 1);
+    if (n < 0)
+        return -errno;
+    out[n] = '\0';
+    return 0;
+}
+
+bool
+kvt__usrbio_session_is_served(const struct kvt__usrbio_session *session,
+                              const char *mount_point)
+{
+    char now[sizeof session->semaphore];
+
+    return !read_semaphore(mount_point, now, sizeof now) &&
+           !strcmp(now, session->semaphore);
+}
+
+/* --------------------------------------------------------------------- opening */
+
+static int
+open_region(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params)
+{
+    int err = read_semaphore(params->mount_point, s->semaphore, sizeof s->semaphore);
+
+    if (err)
+        return kvt__fail(-err, "%s/3fs-virt/iovs: the mount's daemon does not answer; is "
+                         "3FS's FUSE client running there?", params->mount_point);
+    err = kvt__usrbio_memory(s->api, &s->iov, params->mount_point, params->iov_bytes, 0,
+                             params->node);
+    if (err)
+        return err;
+    s->region_bytes = params->iov_bytes;
+    return kvt__extents_init(&s->free, params->iov_bytes / KVT__USRBIO_UNIT);
+}
+
+static int
+open_ring(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params,
+          bool reads, int depth)
+{
+    struct kvt__usrbio_ring *ring = &s->rings[s->n_rings];
+
+    *ring = (struct kvt__usrbio_ring){ .session = s, .reads = reads,
+                                       .groups = depth > 0 };
+    int err = s->api->iorcreate4(&ring->ior, params->mount_point, (int)params->entries,
+                                 reads, depth, 0, params->node, 0);
+    if (err == -EINVAL && depth < 0) /* some daemons know none below 0 */
+        err = s->api->iorcreate4(&ring->ior, params->mount_point, (int)params->entries,
+                                 reads, 0, 0, params->node, 0);
+    if (err)
+        return kvt__fail(-err, "hf3fs_ior_entries: make a ring of %u entries at %s",
+                         params->entries, params->mount_point);
+    pthread_mutex_init(&ring->prep, NULL);
+    pthread_cond_init(&ring->work, NULL);
+    pthread_cond_init(&ring->answered, NULL);
+    err = kvt__thread_start(&ring->waiter, reads ? "kvt-3fs-read" : "kvt-3fs-write",
+                            kvt__usrbio_waiter_main, ring);
+    if (err) {
+        s->api->iordestroy(&ring->ior);
+        pthread_cond_destroy(&ring->answered);
+        pthread_cond_destroy(&ring->work);
+        pthread_mutex_destroy(&ring->prep);
+        return err;
+    }
+    s->n_rings++;
+    return 0;
+}
+
+/* Where full groups are asked for, a second ring takes what is none. */
+static int
+open_rings(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params)
+{
+    int err = 0;
+
+    for (uint32_t i = 0; !err && i < 2 * params->n_pairs; i++) {
+        if (params->io_depth > 0)
+            err = open_ring(s, params, i % 2, params->io_depth);
+        if (!err)
+            err = open_ring(s, params, i % 2,
+                            params->io_depth < 0 ? params->io_depth : DEPTH);
+    }
+    return err;
+}
+
+int
+kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
+                         struct kvt__usrbio_session **out)
+{
+    struct kvt__usrbio_session *s = calloc(1, sizeof *s);
+
+    if (!s)
+        return kvt__fail(ENOMEM, "%s: rings", params->mount_point);
+    s->api = params->api;
+    s->entries = params->entries;
+    s->group = params->io_depth > 0 ? (uint32_t)params->io_depth : 0;
+    pthread_mutex_init(&s->lock, NULL);
+    int err = open_region(s, params);
+    if (!err) {
+        kvt__extents_give(&s->free, 0, params->iov_bytes / KVT__USRBIO_UNIT);
+        err = open_rings(s, params);
+    }
+    if (err) {
+        kvt__usrbio_session_die(s);
+        kvt__usrbio_session_close(s);
+        return err;
+    }
+    *out = s;
+    return 0;
+}
+
+/* --------------------------------------------------------------------- ending */
+
+void
+kvt__usrbio_session_die(struct kvt__usrbio_session *session)
+{
+    pthread_mutex_lock(&session->lock);
+    session->dead = true;
+    for (uint32_t i = 0; i < session->n_rings; i++)
+        pthread_cond_signal(&session->rings[i].work);
+    kvt__usrbio_wake_all(session);
+    pthread_mutex_unlock(&session->lock);
+}
+
+void
+kvt__usrbio_session_close(struct kvt__usrbio_session *s)
+{
+    for (uint32_t i = 0; i < s->n_rings; i++) {
+        struct kvt__usrbio_ring *ring = &s->rings[i];
+
+        pthread_join(ring->waiter, NULL);
+        s->api->iordestroy(&ring->ior);
+        pthread_cond_destroy(&ring->answered);
+        pthread_cond_destroy(&ring->work);
+        pthread_mutex_destroy(&ring->prep);
+    }
+    if (s->iov.base)
+        s->api->iovdestroy(&s->iov);
+    kvt__extents_fini(&s->free);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}

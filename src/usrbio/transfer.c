@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Moving one extent: as many pieces of it are under way as region and rings have room
+ * for, while the thread that called copies others.  A read's pieces are taken in the
+ * order in which they lie in the file. */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "usrbio/private.h"
+
+#define WINDOW 64 /* pieces of one transfer */
+#define PIECE ((size_t)4 << 20)
+#define MAX_FILE_CHUNK ((size_t)64 << 20)
+
+struct kvt__usrbio_transfer {
+    struct kvt__usrbio_session *session;
+    int fd;
+    bool reads;
+    unsigned char *at; /* in the caller's memory */
+    size_t bytes, piece_bytes;
+    size_t n_pieces, n_issued, n_taken;
+    struct kvt__usrbio_piece pieces[WINDOW]; /* number i at i modulo WINDOW */
+    int err;
+    void (*came)(void *ctx, const unsigned char *piece, size_t n);
+    void *ctx;
+
+    /* Under the session's lock. */
+    pthread_cond_t wake;
+    bool awake; /* since it last found no room */
+    bool wants_room;
+    struct kvt__usrbio_transfer *prev_wanting, *next_wanting;
+    struct kvt__usrbio_transfer *prev, *next; /* of all */
+};
+
+static size_t
+min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct kvt__usrbio_piece *
+nth(struct kvt__usrbio_transfer *t, size_t i)
+{
+    return &t->pieces[i % WINDOW];
+}
+
+/* ------------------------------------------------------- room, under the lock */
+
+void
+kvt__usrbio_wake(struct kvt__usrbio_transfer *transfer)
+{
+    transfer->awake = true;
+    pthread_cond_signal(&transfer->wake);
+}
+
+void
+kvt__usrbio_wake_first(struct kvt__usrbio_session *session)
+{
+    if (session->first_wanting)
+        kvt__usrbio_wake(session->first_wanting);
+}
+
+void
+kvt__usrbio_wake_all(struct kvt__usrbio_session *session)
+{
+    for (struct kvt__usrbio_transfer *t = session->first; t; t = t->next)
+        kvt__usrbio_wake(t);
+}
+
+static void
+want_room(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_session *s = t->session;
+
+    t->awake = false;
+    if (t->wants_room)
+        return;
+    t->wants_room = true;
+    t->next_wanting = NULL;
+    t->prev_wanting = s->last_wanting;
+    *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) = t;
+    s->last_wanting = t;
+}
+
+/* It has what it wanted: what is left is for the next. */
+static void
+want_no_more(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_session *s = t->session;
+
+    if (!t->wants_room)
+        return;
+    t->wants_room = false;
+    *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) =
+        t->next_wanting;
+    *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) =
+        t->prev_wanting;
+    kvt__usrbio_wake_first(s);
+}
+
+static void
+give_back(struct kvt__usrbio_piece *piece)
+{
+    if (piece->n_units)
+        kvt__extents_give(&piece->transfer->session->free, piece->unit, piece->n_units);
+    piece->n_units = 0;
+}
+
+/* Places in the region for up to n pieces more.  How many. */
+static size_t
+take_places(struct kvt__usrbio_transfer *t, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++) {
+        struct kvt__usrbio_piece *p = nth(t, t->n_issued + k);
+        size_t offset = (t->n_issued + k) * t->piece_bytes;
+
+        *p = (struct kvt__usrbio_piece){ .transfer = t, .offset = offset,
+                                         .bytes = min(t->piece_bytes, t->bytes - offset) };
+        p->n_units = (p->bytes + KVT__USRBIO_UNIT - 1) / KVT__USRBIO_UNIT;
+        if (!kvt__extents_take(&t->session->free, p->n_units, &p->unit))
+            break;
+    }
+    return k;
+}
+
+/* A few of the next n pieces: their places and their ring.  0: no room for any, or others
+ * come first. */
+static size_t
+reserve(struct kvt__usrbio_transfer *t, size_t n, struct kvt__usrbio_ring **ring)
+{
+    struct kvt__usrbio_session *s = t->session;
+    bool others = s->first_wanting && s->first_wanting != t;
+
+    if (others && t->n_issued > t->n_taken)
+        return 0;
+    n = take_places(t, min(n, s->group ? s->group : KVT__USRBIO_RUN));
+    *ring = n ? kvt__usrbio_ring_reserve(s, t->reads, (uint32_t)n) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        nth(t, t->n_issued + i)->ring = *ring;
+        if (!*ring)
+            give_back(nth(t, t->n_issued + i));
+    }
+    return *ring ? n : 0;
+}
+
+/* ---------------------------------------------------------------------- issuing */
+
+static void
+copy_in(struct kvt__usrbio_transfer *t, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct kvt__usrbio_piece *p = nth(t, t->n_issued + i);
+
+        memcpy(kvt__usrbio_place(t->session, p), t->at + p->offset, p->bytes);
+    }
+}
+
+/* Hand over some of the next pieces.  False: none. */
+static bool
+issue(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_session *s = t->session;
+    struct kvt__usrbio_piece *pieces[WINDOW];
+    struct kvt__usrbio_ring *ring;
+    size_t n = min(t->n_pieces - t->n_issued, WINDOW - (t->n_issued - t->n_taken));
+
+    if (!n)
+        return false;
+    pthread_mutex_lock(&s->lock);
+    if (s->dead)
+        n = 0;
+    else if ((n = reserve(t, n, &ring)))
+        want_no_more(t);
+    else
+        want_room(t);
+    pthread_mutex_unlock(&s->lock);
+    if (!n)
+        return false;
+    if (!t->reads)
+        copy_in(t, n);
+    for (size_t i = 0; i < n; i++)
+        pieces[i] = nth(t, t->n_issued + i);
+    t->n_issued += n;
+    kvt__usrbio_ring_hand_over(ring, pieces, n, t->fd);
+    return true;
+}
+
+/* A part was moved: hand over the rest.  A file may be a hole there, or be full. */
+static void
+issue_rest(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
+{
+    struct kvt__usrbio_session *s = t->session;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->dead && !(p->ring = kvt__usrbio_ring_reserve(s, t->reads, 1))) {
+        want_room(t);
+        pthread_cond_wait(&t->wake, &s->lock);
+    }
+    bool dead = s->dead;
+    if (!dead) {
+        p->ended = false;
+        want_no_more(t);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!dead)
+        kvt__usrbio_ring_hand_over(p->ring, &p, 1, t->fd);
+}
+
+/* ----------------------------------------------------------------------- taking */
+
+/* Until the next piece in order has ended, or there may be room. */
+static struct kvt__usrbio_piece *
+wait_for_next(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_session *s = t->session;
+    struct kvt__usrbio_piece *p = t->n_taken < t->n_issued ? nth(t, t->n_taken) : NULL;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->dead && !(p && p->ended) && !(t->wants_room && t->awake))
+        pthread_cond_wait(&t->wake, &s->lock);
+    if (s->dead)
+        t->err = -ESTALE;
+    bool ended = p && p->ended && !s->dead;
+    pthread_mutex_unlock(&s->lock);
+    return ended ? p : NULL;
+}
+
+static void
+take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
+{
+    struct kvt__usrbio_session *s = t->session;
+
+    if (p->result > 0 && (uint64_t)p->result <= p->bytes - p->moved)
+        p->moved += (size_t)p->result;
+    else if (!t->err)
+        t->err = p->result < 0 && p->result >= -4095 ? (int)p->result : -EIO;
+    if (!t->err && p->moved < p->bytes) {
+        issue_rest(t, p);
+        return;
+    }
+    if (!t->err && t->reads) {
+        unsigned char *to = t->at + p->offset;
+
+        memcpy(to, kvt__usrbio_place(t->session, p), p->bytes);
+        t->came(t->ctx, to, p->bytes);
+    }
+    t->n_taken++;
+    pthread_mutex_lock(&s->lock);
+    give_back(p);
+    kvt__usrbio_wake_first(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* All pieces, or after an error those that are under way: the region is the daemon's
+ * until it has answered. */
+static void
+run(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_piece *p;
+
+    while (t->err != -ESTALE && t->n_taken < (t->err ? t->n_issued : t->n_pieces)) {
+        while (!t->err && issue(t))
+            ;
+        if (t->err != -ESTALE && (p = wait_for_next(t)))
+            take(t, p);
+    }
+}
+
+/* Enter it among all that the session has, or take it out. */
+static void
+link_up(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_session *s = t->session;
+
+    pthread_cond_init(&t->wake, NULL);
+    pthread_mutex_lock(&s->lock);
+    t->next = s->first;
+    if (t->next)
+        t->next->prev = t;
+    s->first = t;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void
+unlink_from(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_session *s = t->session;
+
+    pthread_mutex_lock(&s->lock);
+    want_no_more(t);
+    *(t->prev ? &t->prev->next : &s->first) = t->next;
+    if (t->next)
+        t->next->prev = t->prev;
+    pthread_mutex_unlock(&s->lock);
+    pthread_cond_destroy(&t->wake);
+}
+
+/* Pieces are cut where the file's own chunks are, which the file system tells as its
+ * block size. */
+static size_t
+piece_bytes(const struct kvt__usrbio_session *s, int fd)
+{
+    size_t most = s->region_bytes / 8 / KVT__USRBIO_UNIT * KVT__USRBIO_UNIT;
+    struct stat st;
+
+    if (fstat(fd, &st) < 0 || st.st_blksize <= 0 ||
+        (size_t)st.st_blksize > MAX_FILE_CHUNK)
+        return min(PIECE, most);
+    size_t chunk = (size_t)st.st_blksize;
+    size_t bytes = (PIECE + chunk - 1) / chunk * chunk;
+    return bytes <= most ? bytes : most;
+}
+
+int
+kvt__usrbio_transfer(struct kvt__usrbio_session *session,
+                     const struct kvt__usrbio_extent *e)
+{
+    struct kvt__usrbio_transfer t = {
+        .session = session, .fd = e->fd, .reads = e->reads, .at = e->at,
+        .bytes = e->bytes, .came = e->came, .ctx = e->ctx };
+    int err = session->api->reg_fd(e->fd, 0);
+
+    if (err > 0)
+        return -err;
+    t.piece_bytes = piece_bytes(session, e->fd);
+    t.n_pieces = (e->bytes + t.piece_bytes - 1) / t.piece_bytes;
+    link_up(&t);
+    run(&t);
+    unlink_from(&t);
+    session->api->dereg_fd(e->fd);
+    return t.err;
+}
