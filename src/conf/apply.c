@@ -279,6 +279,11 @@ check_together(struct kvt__reading *r)
         kvt__note(r, KVT__ERROR, "remote_url", origin,
                   "remote_url (%s) is no URL: write fs:///directory, s3://bucket or "
                   "hf3fs:///directory.", origin);
+    if (c->remote_url && !strncmp(c->remote_url, "hf3fs:", strlen("hf3fs:")))
+        kvt__note(r, KVT__WARNING, "remote_url", origin,
+                  "remote_url (%s): a URL for 3FS is deprecated; write "
+                  "remote_storage_plugins: [\"hf3fs.primary\"] and in extra_config "
+                  "remote_storage_plugin.hf3fs.primary.base_path.", origin);
     if (c->fs_connector_relative_tmp_dir &&
         !stays_inside(c->fs_connector_relative_tmp_dir)) {
         origin = kvt__config_origin(c, fs_connector_relative_tmp_dir);

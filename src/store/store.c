@@ -133,7 +133,8 @@ open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
 
         if (!path && !strncmp(plugin, "fs", (size_t)kind))
             path = config->fs_base_path;
-
+        if (!path && !strncmp(plugin, "hf3fs", (size_t)kind))
+            path = config->hf3fs_base_path;
         if (!path)
             return kvt__fail(EINVAL, "remote_storage_plugins: '%s' has no directory; "
                              "set extra_config remote_storage_plugin.%s.base_path or "

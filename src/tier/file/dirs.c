@@ -56,9 +56,8 @@ open_below(int dirfd, const char *below, mode_t mode, const struct kvt__dir *dir
 }
 
 static int
-open_dir(struct kvt__dir *dir, const char *name)
+open_fds(struct kvt__dir *dir, const char *name)
 {
-    struct statvfs fs;
     int err = make_dirs(dir->path);
 
     if (err)
@@ -74,12 +73,55 @@ open_dir(struct kvt__dir *dir, const char *name)
     if (!err)
         err = open_below(dir->private_fd, TEMP_DIR, 0700, dir, name,
                      &dir->temp_fd);
+    return err;
+}
+
+static void
+close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+static void
+close_fds(const struct kvt__dir *dir)
+{
+    close_fd(dir->temp_fd);
+    close_fd(dir->private_fd);
+    close_fd(dir->opaque_fd);
+    close_fd(dir->fd);
+}
+
+int
+kvt__dir_reopen(struct kvt__dir *dir)
+{
+    struct kvt__dir new = { .path = dir->path, .fd = -1, .opaque_fd = -1,
+                            .private_fd = -1, .temp_fd = -1 };
+    int err = open_fds(&new, "3FS");
+
+    if (!err && (dup3(new.fd, dir->fd, O_CLOEXEC) < 0 ||
+                 dup3(new.opaque_fd, dir->opaque_fd, O_CLOEXEC) < 0 ||
+                 dup3(new.private_fd, dir->private_fd, O_CLOEXEC) < 0 ||
+                 dup3(new.temp_fd, dir->temp_fd, O_CLOEXEC) < 0))
+        err = kvt__fail(errno, "open directory %s again", dir->path);
+    close_fds(&new);
+    return err;
+}
+
+static int
+open_dir(struct file_tier *t, struct kvt__dir *dir, const char *name)
+{
+    struct statvfs fs;
+    int err = t->hf3fs ? kvt__hf3fs_check_path(t, name, dir->path) : 0;
+
+    if (!err)
+        err = open_fds(dir, name);
     if (err)
         return err;
     if (fstatvfs(dir->fd, &fs) < 0)
         return kvt__fail(errno, "%s: ask for the size of %s", name, dir->path);
     dir->unit = fs.f_frsize ? fs.f_frsize : 4096;
-    dir->direct = kvt__posix_direct_works(dir->temp_fd);
+    dir->direct = !t->hf3fs && kvt__posix_direct_works(dir->temp_fd);
     kvt__temp_clean(dir);
     return 0;
 }
@@ -103,7 +145,7 @@ add_path(struct file_tier *t, const char *name, const char *from, size_t n,
     if (!dir->path)
         return kvt__fail(ENOMEM, "%s: open", name);
     t->n_dirs++;
-    return open_dir(dir, name);
+    return open_dir(t, dir, name);
 }
 
 int
@@ -136,21 +178,11 @@ kvt__dirs_open(struct file_tier *t, const char *name, const char *list, bool rel
     return 0;
 }
 
-static void
-close_fd(int fd)
-{
-    if (fd >= 0)
-        close(fd);
-}
-
 void
 kvt__dirs_close(struct file_tier *t)
 {
     for (size_t i = 0; i < t->n_dirs; i++) {
-        close_fd(t->dirs[i].temp_fd);
-        close_fd(t->dirs[i].private_fd);
-        close_fd(t->dirs[i].opaque_fd);
-        close_fd(t->dirs[i].fd);
+        close_fds(&t->dirs[i]);
         free(t->dirs[i].path);
     }
     t->n_dirs = 0;

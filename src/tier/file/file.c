@@ -15,7 +15,7 @@
 #include "conf/conf.h"
 
 extern const struct kvt__tier_ops kvt__tier_file;
-static const struct kvt__tier_ops local_disk_ops;
+static const struct kvt__tier_ops local_disk_ops, hf3fs_ops;
 
 static uint64_t
 file_bytes(const struct file_tier *t, const struct kvt__object *o, uint64_t payload)
@@ -72,6 +72,7 @@ file_close(struct kvt__tier *tier)
 {
     struct file_tier *t = (struct file_tier *)tier;
 
+    kvt__hf3fs_close(t);
     kvt__dirs_close(t);
     free(t);
 }
@@ -87,20 +88,26 @@ static int
 open_layout(struct file_tier *t, const struct kvt__tier_params *params)
 {
     const struct kvt_config *config = params->config;
-    bool local_disk = !strncmp(params->url, "local_disk:", strlen("local_disk:"));
+    bool local_disk = t->tier.ops == &local_disk_ops;
     struct kvt__share share;
 
-    t->tier.ops = local_disk ? &local_disk_ops : &kvt__tier_file;
     t->layout = local_disk ? &kvt__layout_local_disk : &kvt__layout_fs;
     t->header = t->layout->headers && config->save_chunk_meta;
     int err = kvt__dirs_open(t, params->name,
-                             local_disk ? params->rest : path_of(params->rest),
-                             local_disk);
+                             t->tier.ops == &kvt__tier_file ? path_of(params->rest)
+                                                            : params->rest, local_disk);
     t->places = (struct kvt__places){
         .n = t->n_dirs, .local_ranks = params->local_ranks,
         .by_local_rank = local_disk &&
                          !strcmp(config->local_disk_path_sharding, "by_local_rank") };
     return err ? err : kvt__share_of(&t->places, 0, &share);
+}
+
+static const struct kvt__tier_ops *
+ops_of(const char *url)
+{
+    return !strncmp(url, "local_disk:", strlen("local_disk:")) ? &local_disk_ops
+           : !strncmp(url, "hf3fs:", strlen("hf3fs:")) ? &hf3fs_ops : &kvt__tier_file;
 }
 
 static int
@@ -113,7 +120,10 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->index_fd = -1;
     t->fsync = params->config->fsync;
+    t->tier.ops = ops_of(params->url);
     err = kvt__temp_init(t);
+    if (!err && t->tier.ops == &hf3fs_ops)
+        err = kvt__hf3fs_open(t, params);
     if (!err)
         err = open_layout(t, params);
     if (err) {
@@ -124,7 +134,7 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     return 0;
 }
 
-/* What both kinds share. */
+/* What all kinds share. */
 #define FILE_OPS                            \
     .open = file_open,                      \
     .close = file_close,                    \
@@ -132,21 +142,36 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     .private_dir = file_private_dir,        \
     .default_limit = file_default_limit,    \
     .stored_bytes = file_stored_bytes,      \
-    .put = kvt__file_put,                        \
-    .get = kvt__file_get,                        \
-    .probe = kvt__file_probe,                    \
-    .remove = kvt__file_remove,                  \
     .list = kvt__file_list
+#define BLOCKING_OPS                        \
+    .put = kvt__file_put,                   \
+    .get = kvt__file_get,                   \
+    .probe = kvt__file_probe,               \
+    .remove = kvt__file_remove
 
 const struct kvt__tier_ops kvt__tier_file = {
     .name = "fs",
-    .schemes = "fs local_disk",
+    .schemes = "fs local_disk hf3fs",
     FILE_OPS,
+    BLOCKING_OPS,
 };
 
 static const struct kvt__tier_ops local_disk_ops = {
     .name = "local_disk",
     .schemes = "",
     FILE_OPS,
+    BLOCKING_OPS,
     .listed_key = local_disk_listed_key,
+};
+
+static const struct kvt__tier_ops hf3fs_ops = {
+    .name = "hf3fs",
+    .schemes = "",
+    FILE_OPS,
+    .stop = kvt__hf3fs_stop,
+    .start = kvt__hf3fs_start,
+    .put = kvt__tier_wait_put,
+    .get = kvt__tier_wait_get,
+    .probe = kvt__tier_wait_probe,
+    .remove = kvt__tier_wait_remove,
 };

@@ -32,6 +32,8 @@ struct file_tier {
     size_t n_dirs;
     int index_fd; /* where the index lies if it is shared; -1: nowhere */
     bool header; /* save_chunk_meta, where the layout may have one */
+    struct kvt__hf3fs *hf3fs; /* NULL: the directories are not opened as 3FS's */
+    struct kvt__usrbio_client *rings; /* then */
     bool fsync;
     char temp_prefix[64];
     _Atomic uint64_t temp_count;
@@ -78,6 +80,17 @@ int kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
 int kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
                     struct kvt__found *found);
 
+/* ------------------------------------------------------------------ hf3fs.c */
+
+/* Before the directories are opened. */
+int kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params);
+
+/* 0, or -errno with a sentence: no directory can be there that rings move files of. */
+int kvt__hf3fs_check_path(const struct file_tier *t, const char *name, const char *path);
+void kvt__hf3fs_stop(struct kvt__tier *tier);
+void kvt__hf3fs_close(struct file_tier *t);
+void kvt__hf3fs_start(struct kvt__tier *tier, struct kvt__tier_op *op);
+
 /* ------------------------------------------------------------------ dirs.c */
 
 /* Make and open the directories of a comma list; relative: paths may be so; name: for
@@ -85,6 +98,10 @@ int kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
 int kvt__dirs_open(struct file_tier *t, const char *name, const char *list,
                    bool relative);
 void kvt__dirs_close(struct file_tier *t);
+
+/* Open one again in place of what is open: its descriptors stay the same numbers.  0, or
+ * -errno with a sentence. */
+int kvt__dir_reopen(struct kvt__dir *dir);
 
 /* 90 % of the file systems of all directories, less what else is on them; 0: of a
  * shared one. */

@@ -67,9 +67,10 @@ open_chunk(const struct file_tier *t, const struct kvt__object *o,
     for (size_t i = 0; i < t->n_dirs; i++) {
         const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
 
-        f->direct = slot && kvt__file_direct(dir, slot->payload -
-                                      (t->header ? KVT__FS_HEADER_BYTES : 0),
-                                      slot->bytes);
+        f->direct = slot ? kvt__file_direct(dir, slot->payload -
+                                            (t->header ? KVT__FS_HEADER_BYTES : 0),
+                                            slot->bytes)
+                         : !!t->hf3fs; /* what they wrote the page cache does not know */
         fd = open_in(dir, o, name, f);
         if (fd != -ENOENT)
             break;
@@ -136,8 +137,9 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
         direct = false;
     }
     struct kvt__sum sum = { slot->payload, slot->payload + slot->bytes, 0 };
-    err = kvt__extent_read(&(struct kvt__extent){ fd, start, (size_t)st.st_size, direct },
-                           &sum);
+    struct kvt__file_extent extent = { .fd = fd, .at = start, .bytes = (size_t)st.st_size,
+                                       .direct = direct, .rings = t->rings };
+    err = kvt__extent_read(&extent, &sum);
     found->read_crc = sum.crc;
     found->has_read_crc = true;
     if (err)

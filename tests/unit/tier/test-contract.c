@@ -6,9 +6,10 @@
 
 #include "s3-test.h"
 #include "tier/cpu/cpu.h"
+#include "servers/usrbiod-server.h"
 
-/* How a bucket is reached. */
-enum bucket { NO_BUCKET, BY_PATH, BY_HOST, BY_TLS, BY_SESSION };
+/* Where it is: on this file system, on a mount of 3FS, in a bucket that is reached so. */
+enum place { HERE, ON_3FS, BY_PATH, BY_HOST, BY_TLS, BY_SESSION };
 
 /* A kind under test; %1$s in the URL is a fresh directory.  Without URL: cpu. */
 struct kind {
@@ -17,7 +18,7 @@ struct kind {
     bool header;
     const char *setting;
     uint32_t local_ranks;
-    enum bucket bucket;
+    enum place place;
 };
 
 #define BY_RANK "local_disk_path_sharding=by_local_rank"
@@ -26,23 +27,27 @@ struct kind {
 #define EXPRESS_DOMAIN "s3express-use1-az4.us-east-1.amazonaws.com"
 
 static struct s3_server server, express;
+static struct usrbiod usrbiod;
 
 /* With it no long name fits into the 1024 bytes of a key. */
 #define LONG_PREFIX "a prefix/" S50 S50 S50 S50 S50 S50
 #define S50 "01234567890123456789012345678901234567890123456789"
 
 static const struct kind kinds[] = {
-    { "fs", "fs://%1$s", true, NULL, 1, NO_BUCKET },
-    { "fs, no header", "fs://%1$s", false, NULL, 1, NO_BUCKET },
-    { "fs, three directories", "fs://%1$s/a, %1$s/b,%1$s/c", true, NULL, 1, NO_BUCKET },
-    { "cpu", NULL, false, NULL, 1, NO_BUCKET },
-    { "fault over fs", "fault://seed=1/fs://%1$s", true, NULL, 1, NO_BUCKET },
-    { "local_disk", "local_disk://%1$s", true, NULL, 1, NO_BUCKET },
+    { "fs", "fs://%1$s", true, NULL, 1, HERE },
+    { "fs, no header", "fs://%1$s", false, NULL, 1, HERE },
+    { "fs, three directories", "fs://%1$s/a, %1$s/b,%1$s/c", true, NULL, 1, HERE },
+    { "cpu", NULL, false, NULL, 1, HERE },
+    { "fault over fs", "fault://seed=1/fs://%1$s", true, NULL, 1, HERE },
+    { "local_disk", "local_disk://%1$s", true, NULL, 1, HERE },
     { "local_disk, one of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
-      true, NULL, 3, NO_BUCKET },
+      true, NULL, 3, HERE },
     { "local_disk, all of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
-      true, BY_RANK, 1, NO_BUCKET },
-    { "fault over local_disk", "fault://seed=1/local_disk://%1$s", true, NULL, 1, NO_BUCKET },
+      true, BY_RANK, 1, HERE },
+    { "fault over local_disk", "fault://seed=1/local_disk://%1$s", true, NULL, 1, HERE },
+    { "hf3fs", "hf3fs://%1$s", true, NULL, 1, ON_3FS },
+    { "hf3fs, two directories", "hf3fs://%1$s/a, %1$s/b", true, NULL, 1, ON_3FS },
+    { "hf3fs, full groups", "hf3fs://%1$s", true, "hf3fs_io_depth=3", 1, ON_3FS },
     { "s3, bucket in the path", "s3", true, NULL, 1, BY_PATH },
     { "s3, bucket in the host", "s3", true, NULL, 1, BY_HOST },
     { "s3, TLS", "s3", true, NULL, 1, BY_TLS },
@@ -57,17 +62,33 @@ struct fixture {
     const struct kvt__tier_ops *ops;
 };
 
+static bool
+is_bucket(const struct kind *kind)
+{
+    return kind->place >= BY_PATH;
+}
+
+static const char *
+new_dir_on_3fs(void)
+{
+    static char path[400];
+    static unsigned n;
+
+    snprintf(path, sizeof path, "%s/%u", usrbiod.mount, n++);
+    return path;
+}
+
 static void
 open_bucket(struct fixture *f)
 {
-    struct s3_server *s = f->kind->bucket == BY_SESSION ? &express : &server;
+    struct s3_server *s = f->kind->place == BY_SESSION ? &express : &server;
     char url[512], resolve[256] = "s3_resolve=", ca[PATH_MAX + 16], prefix[512];
     const char *settings[] = { "disable_tls=false", ca, prefix, resolve, NULL };
 
     s3_server_reset(s);
     snprintf(ca, sizeof ca, "s3_ca_file=%s", s->ca);
     snprintf(prefix, sizeof prefix, "s3_file_prefix=%s/" LONG_PREFIX, s->prefix);
-    switch (f->kind->bucket) {
+    switch (f->kind->place) {
     case BY_PATH:
         settings[0] = "disable_tls=true";
         snprintf(url, sizeof url, "s3://127.0.0.1:%u/" S3_BUCKET, s->port);
@@ -101,10 +122,11 @@ setup(void **state)
     assert_non_null(f);
     f->kind = *state;
     temp_dir_make(&f->dir);
-    if (f->kind->bucket) {
+    if (is_bucket(f->kind)) {
         open_bucket(f);
     } else if (f->kind->url) {
-        snprintf(url, sizeof url, f->kind->url, f->dir.path);
+        snprintf(url, sizeof url, f->kind->url,
+                 f->kind->place == ON_3FS ? new_dir_on_3fs() : f->dir.path);
         if (try_open_for(url, f->kind->header, f->kind->setting, f->kind->local_ranks,
                          &f->tier))
             fail_msg("%s: %s", url, kvt__why());
@@ -124,7 +146,7 @@ teardown(void **state)
 {
     struct fixture *f = *state;
 
-    if (f->kind->bucket)
+    if (is_bucket(f->kind))
         s3_close(f->tier);
     else
         f->ops->close(f->tier);
@@ -675,12 +697,16 @@ main(void)
                        s3_server_start(&express, express_arguments);
     if (!has_servers)
         printf("no python3: s3 is left out\n");
+    const char *missing = usrbiod_missing();
+    bool has_3fs = !missing && usrbiod_start(&usrbiod, NULL);
+    if (!has_3fs)
+        printf("%s: hf3fs is left out\n", missing ? missing : "FUSE cannot be mounted");
     size_t n = 2;
     for (size_t i = 0; i < N_CONTRACT * N_KINDS; i++) {
         const struct kind *kind = &kinds[i / N_CONTRACT];
 
         if ((contract[i % N_CONTRACT].of_files && !kind->url) ||
-            (kind->bucket && !has_servers))
+            (is_bucket(kind) && !has_servers) || (kind->place == ON_3FS && !has_3fs))
             continue;
         snprintf(names[i], sizeof names[i], "%s (%s)", contract[i % N_CONTRACT].name,
                  kind->name);
@@ -690,5 +716,7 @@ main(void)
     int failed = _cmocka_run_group_tests("tier contract", tests, n, NULL, NULL);
     s3_server_stop(&server);
     s3_server_stop(&express);
+    if (has_3fs)
+        usrbiod_end(&usrbiod);
     return failed;
 }

@@ -77,7 +77,7 @@ static int
 write_extent(size_t n, bool direct)
 {
     int fd = open_file(O_WRONLY | O_CREAT | O_TRUNC | (direct ? O_DIRECT : 0));
-    int err = kvt__extent_write(&(struct kvt__extent){ fd, truth, n, direct });
+    int err = kvt__extent_write(&(struct kvt__file_extent){ fd, truth, n, direct, NULL });
 
     close(fd);
     return err;
@@ -91,7 +91,8 @@ read_extent(size_t n, size_t head, size_t tail, bool direct, uint32_t *crc)
     int fd = open_file(O_RDONLY | (direct ? O_DIRECT : 0));
 
     memset(memory, 0x5a, MOST + 4096);
-    int err = kvt__extent_read(&(struct kvt__extent){ fd, memory, n, direct }, &sum);
+    int err = kvt__extent_read(&(struct kvt__file_extent){ fd, memory, n, direct,
+                                                           NULL }, &sum);
     close(fd);
     *crc = sum.crc;
     return err;
@@ -347,7 +348,8 @@ without_descriptors(void *arg)
     (void)arg;
     few.rlim_cur = few.rlim_max = (rlim_t)fd + 1;
     return !setrlimit(RLIMIT_NOFILE, &few) &&
-           !kvt__extent_read(&(struct kvt__extent){ fd, memory, MOST, direct_works },
+           !kvt__extent_read(&(struct kvt__file_extent){ fd, memory, MOST, direct_works,
+                                                            NULL },
                              &sum) &&
            sum.crc == kvt__crc32c(0, truth, MOST);
 }
@@ -400,7 +402,8 @@ nothing_moves_after_an_error(void)
         int fd = open_file(O_RDONLY | (direct_works ? O_DIRECT : 0));
 
         mprotect(later + bad[i], 4096, PROT_READ);
-        good = kvt__extent_read(&(struct kvt__extent){ fd, later, MOST, direct_works },
+        good = kvt__extent_read(&(struct kvt__file_extent){ fd, later, MOST, direct_works,
+                                                            NULL },
                                 &sum) == -EFAULT;
         close(fd);
         mprotect(later + bad[i], 4096, PROT_READ | PROT_WRITE);

@@ -11,12 +11,29 @@
 #include <fcntl.h>
 
 #include "base/crc32c.h"
+#include "usrbio/client.h"
+
+static void
+came(void *sum, const unsigned char *piece, size_t n)
+{
+    kvt__sum_add(sum, piece, n);
+}
+
+static int
+move_by_rings(const struct kvt__file_extent *e, struct kvt__sum *sum)
+{
+    return kvt__usrbio_move(e->rings, &(struct kvt__usrbio_extent){
+        .fd = e->fd, .reads = sum, .at = e->at, .bytes = e->bytes, .came = came,
+        .ctx = sum });
+}
 
 /* Whole units go without the page cache and the rest through it: to write a padded
  * unit and cut it off would wait until the file system has read that unit back. */
 int
-kvt__extent_write(const struct kvt__extent *e)
+kvt__extent_write(const struct kvt__file_extent *e)
 {
+    if (e->rings)
+        return move_by_rings(e, NULL);
     size_t rest = e->direct ? e->bytes % KVT__DIRECT_ALIGN : 0;
     size_t whole = e->bytes - rest;
     int err = kvt__posix_write(e->fd, e->at, whole, 0);
@@ -27,8 +44,12 @@ kvt__extent_write(const struct kvt__extent *e)
 }
 
 int
-kvt__extent_read(const struct kvt__extent *e, struct kvt__sum *sum)
+kvt__extent_read(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
+    if (e->rings) {
+        sum->crc = 0;
+        return move_by_rings(e, sum);
+    }
     int err = e->direct ? kvt__uring_read_extent(e, sum) : -ENOSYS;
 
     if (err != -ENOSYS)

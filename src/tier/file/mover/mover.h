@@ -14,11 +14,14 @@
 
 #define KVT__DIRECT_ALIGN ((size_t)4096)
 
-struct kvt__extent {
+struct kvt__usrbio_client;
+
+struct kvt__file_extent {
     int fd;
     unsigned char *at;
     size_t bytes;
     bool direct; /* fd has O_DIRECT; at is aligned, and has room for whole units */
+    struct kvt__usrbio_client *rings; /* of the mount where the file is; NULL: none */
 };
 
 /* The checksum of what lies from payload to end, which is made of each piece as it
@@ -31,10 +34,10 @@ struct kvt__sum {
 /* ---------------------------------------------------------------- extent.c */
 
 /* A direct extent's last unit goes through the page cache: fd loses O_DIRECT. */
-int kvt__extent_write(const struct kvt__extent *e);
+int kvt__extent_write(const struct kvt__file_extent *e);
 
 /* -EIO when the file is shorter. */
-int kvt__extent_read(const struct kvt__extent *e, struct kvt__sum *sum);
+int kvt__extent_read(const struct kvt__file_extent *e, struct kvt__sum *sum);
 
 /* Pieces come in order and without a gap. */
 void kvt__sum_add(struct kvt__sum *sum, const unsigned char *piece, size_t n);
@@ -52,7 +55,7 @@ int kvt__posix_write(int fd, const void *at, size_t n, off_t to);
 int kvt__posix_read(int fd, void *at, size_t need, size_t room, off_t from);
 
 /* kvt__extent_read() of this mover. */
-int kvt__posix_read_extent(const struct kvt__extent *e, struct kvt__sum *sum);
+int kvt__posix_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum);
 
 /* Whether files in this directory take O_DIRECT with 4096-byte alignment: tried
  * with one write and read. */
@@ -63,10 +66,10 @@ bool kvt__posix_direct_works(int dirfd);
 /* kvt__extent_read() of this mover.  -ENOSYS: not by this mover, and nothing was
  * moved that counts. */
 #ifdef KVT_HAVE_LIBURING
-int kvt__uring_read_extent(const struct kvt__extent *e, struct kvt__sum *sum);
+int kvt__uring_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum);
 #else
 static inline int
-kvt__uring_read_extent(const struct kvt__extent *e, struct kvt__sum *sum)
+kvt__uring_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
     (void)e;
     (void)sum;

@@ -61,7 +61,7 @@ kvt__posix_read(int fd, void *at, size_t need, size_t room, off_t from)
 }
 
 int
-kvt__posix_read_extent(const struct kvt__extent *e, struct kvt__sum *sum)
+kvt__posix_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
     for (size_t at = 0; at < e->bytes;) {
         size_t n = kvt__piece(e->bytes - at, PIECE);

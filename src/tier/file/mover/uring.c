@@ -115,7 +115,7 @@ struct piece {
 
 /* Pieces are asked for, come back in any order, and are taken in order. */
 struct stream {
-    const struct kvt__extent *e;
+    const struct kvt__file_extent *e;
     struct io_uring *uring;
     struct piece pieces[DEPTH]; /* by number, modulo DEPTH */
     size_t asked_bytes;
@@ -132,7 +132,7 @@ room(const struct piece *p)
 static void
 ask(struct stream *s)
 {
-    const struct kvt__extent *e = s->e;
+    const struct kvt__file_extent *e = s->e;
 
     while (s->n_asked - s->n_taken < DEPTH && s->asked_bytes < e->bytes) {
         struct piece *p = &s->pieces[s->n_asked % DEPTH];
@@ -188,7 +188,7 @@ await(struct stream *s)
 
 /* Read what the ring did not. */
 static int
-complete(const struct kvt__extent *e, const struct piece *p)
+complete(const struct kvt__file_extent *e, const struct piece *p)
 {
     size_t got = p->got & ~(KVT__DIRECT_ALIGN - 1);
 
@@ -199,7 +199,7 @@ complete(const struct kvt__extent *e, const struct piece *p)
 }
 
 int
-kvt__uring_read_extent(const struct kvt__extent *e, struct kvt__sum *sum)
+kvt__uring_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
     struct ring *ring = kvt__piece(e->bytes, PIECE) < e->bytes ? my_ring() : NULL;
     int err = 0;

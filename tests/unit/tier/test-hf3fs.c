@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chunks in files of 3FS, through the rings of a daemon that makes mistakes, hangs, is
+ * killed and comes back. */
+#include <fcntl.h>
+
+#include "servers/usrbiod-server.h"
+#include "tier-test.h"
+
+#include "base/clock.h"
+
+#define MIB ((size_t)1 << 20)
+#define IOV "hf3fs_iov_size=104857600"
+
+static struct usrbiod usrbiod;
+static unsigned n_dirs;
+
+struct fixture {
+    char dir[400]; /* of the mount */
+    struct kvt__tier *tier;
+};
+
+static int
+try_open_with(const char *url, const char *const *more, struct kvt__tier **out)
+{
+    const char *settings[8] = { "save_chunk_meta=false", IOV };
+
+    for (size_t n = 2; more && *more; more++)
+        settings[n++] = *more;
+    struct kvt_config *config = config_with(settings);
+    struct kvt__tier_params params = { .config = config, .url = url,
+                                       .name = "remote_url", .local_ranks = 1 };
+    int err = kvt__tier_open(&params, out);
+    kvt_config_free(config);
+    return err;
+}
+
+static void
+open_with(struct fixture *f, const char *const *more)
+{
+    char url[512];
+
+    snprintf(url, sizeof url, "hf3fs://%s", f->dir);
+    if (try_open_with(url, more, &f->tier))
+        fail_msg("%s: %s", url, kvt__why());
+}
+
+static int
+setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+
+    assert_non_null(f);
+    if (!usrbiod.pid)
+        assert_true(usrbiod_run(&usrbiod, NULL));
+    snprintf(f->dir, sizeof f->dir, "%s/%u", usrbiod.mount, n_dirs++);
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    if (usrbiod.pid) {
+        usrbiod_tell(&usrbiod, "clear");
+        usrbiod_tell(&usrbiod, "release");
+    }
+    if (f->tier)
+        f->tier->ops->close(f->tier);
+    free(f);
+    return 0;
+}
+
+static void
+close_tier(struct fixture *f)
+{
+    f->tier->ops->close(f->tier);
+    f->tier = NULL;
+}
+
+static void
+reset_counts(void)
+{
+    json_decref(usrbiod_ask(&usrbiod, "reset"));
+}
+
+/* ---------------------------------------------------------------------- many at once */
+
+struct many {
+    struct kvt__tier_op op;
+    struct chunk chunk;
+    struct kvt__slot slot;
+    _Atomic int answered;
+    int err;
+};
+
+static void
+answered(struct kvt__tier_op *op, int err)
+{
+    struct many *m = (struct many *)op;
+
+    m->err = err;
+    m->answered = 1;
+}
+
+/* Start them all; then wait for all. */
+static void
+start_all(struct kvt__tier *tier, struct many *m, size_t n, enum kvt__tier_what what,
+          size_t bytes)
+{
+    for (size_t i = 0; i < n; i++) {
+        chunk_init(&m[i].chunk, "model", i);
+        m[i].slot = slot_new(bytes, 0);
+        if (what == KVT__TIER_PUT)
+            slot_fill(&m[i].slot, i);
+        m[i].op = (struct kvt__tier_op){
+            .what = what, .prio = KVT__PRIO_LOAD, .object = &m[i].chunk.object,
+            .slot = m[i].slot, .done = answered,
+            .crc = what == KVT__TIER_PUT
+                ? kvt__crc32c(0, m[i].slot.payload, bytes) : 0 };
+        m[i].answered = 0;
+        tier->ops->start(tier, &m[i].op);
+    }
+}
+
+static void
+wait_all(struct many *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        while (!m[i].answered)
+            usleep(500);
+}
+
+static void
+free_all(struct many *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        slot_free(&m[i].slot, 0);
+}
+
+static void
+put_all(struct kvt__tier *tier, size_t n, size_t bytes)
+{
+    struct many *m = calloc(n, sizeof *m);
+
+    start_all(tier, m, n, KVT__TIER_PUT, bytes);
+    wait_all(m, n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(m[i].err, 0);
+    free_all(m, n);
+    free(m);
+}
+
+/* How many of them came, each right. */
+static size_t
+get_all(struct kvt__tier *tier, size_t n, size_t bytes)
+{
+    struct many *m = calloc(n, sizeof *m);
+    size_t n_good = 0;
+
+    start_all(tier, m, n, KVT__TIER_GET, bytes);
+    wait_all(m, n);
+    for (size_t i = 0; i < n; i++) {
+        if (m[i].err)
+            continue;
+        assert_true(slot_holds(&m[i].slot, i));
+        assert_int_equal(m[i].op.found.read_crc, m[i].op.found.crc);
+        n_good++;
+    }
+    free_all(m, n);
+    free(m);
+    return n_good;
+}
+
+/* ---------------------------------------------------------------------- tests */
+
+static void
+many_chunks_are_under_way_at_once(void **state)
+{
+    struct fixture *f = *state;
+    struct many *m = calloc(20, sizeof *m);
+
+    assert_non_null(m);
+    open_with(f, NULL);
+    put_all(f->tier, 20, MIB);
+    usrbiod_tell(&usrbiod, "fault read stuck");
+    start_all(f->tier, m, 20, KVT__TIER_GET, MIB);
+    while (usrbiod_count(&usrbiod, "in_flight") < 20)
+        usleep(1000);
+    usrbiod_tell(&usrbiod, "clear");
+    usrbiod_tell(&usrbiod, "release");
+    wait_all(m, 20);
+    for (size_t i = 0; i < 20; i++)
+        assert_int_equal(m[i].err, 0);
+    free_all(m, 20);
+    free(m);
+}
+
+static void
+a_chunk_larger_than_the_region_passes_in_turns(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    put_all(f->tier, 1, 130 * MIB + 4711);
+    assert_int_equal(get_all(f->tier, 1, 130 * MIB + 4711), 1);
+}
+
+/* Neither 2 nor 9 pieces are full groups of 4. */
+static void
+nothing_waits_for_a_group_to_fill(void **state)
+{
+    static const char *const groups[] = { "hf3fs_io_depth=4", NULL };
+    struct fixture *f = *state;
+
+    open_with(f, groups);
+    put_all(f->tier, 1, 6 * MIB);
+    put_all(f->tier, 2, 35 * MIB);
+    assert_int_equal(get_all(f->tier, 2, 35 * MIB), 2);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "largest_job") >= 4, 1);
+}
+
+static void
+a_job_has_no_more_than_was_allowed(void **state)
+{
+    static const char *const two[] = { "hf3fs_io_depth=-2", NULL };
+    struct fixture *f = *state;
+
+    open_with(f, two);
+    reset_counts();
+    put_all(f->tier, 3, 35 * MIB);
+    assert_true(usrbiod_count(&usrbiod, "largest_job") <= 2);
+}
+
+static void
+a_daemon_without_negative_depths_will_do(void **state)
+{
+    struct fixture *f = *state;
+
+    usrbiod_tell(&usrbiod, "fault symlink result=-EINVAL name=.r-");
+    usrbiod_tell(&usrbiod, "fault symlink result=-EINVAL name=.w-");
+    open_with(f, NULL);
+    put_all(f->tier, 2, 9 * MIB);
+    assert_int_equal(get_all(f->tier, 2, 9 * MIB), 2);
+}
+
+static void
+a_short_result_is_asked_for_the_rest(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    usrbiod_tell(&usrbiod, "fault any short=1000000 p=0.5");
+    put_all(f->tier, 3, 9 * MIB + 5);
+    assert_int_equal(get_all(f->tier, 3, 9 * MIB + 5), 3);
+}
+
+static void
+an_error_result_fails_that_chunk_alone(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    put_all(f->tier, 4, 9 * MIB);
+    usrbiod_tell(&usrbiod, "fault read result=-EREMOTEIO n=1");
+    assert_int_equal(get_all(f->tier, 4, 9 * MIB), 3);
+    assert_int_equal(get_all(f->tier, 4, 9 * MIB), 4);
+}
+
+static void
+a_write_that_fails_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+    struct chunk c;
+
+    open_with(f, NULL);
+    chunk_init(&c, "model", 1);
+    usrbiod_tell(&usrbiod, "fault write result=-ENOSPC");
+    assert_int_equal(put_bytes(f->tier, &c.object, 9 * MIB, 1), -ENOSPC);
+    assert_int_equal(f->tier->ops->probe(f->tier, &c.object, &found), -ENOENT);
+}
+
+/* Never zeros for bytes: the end of the file is not there. */
+static void
+a_file_that_was_cut_is_an_error(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    put_all(f->tier, 1, 9 * MIB);
+    usrbiod_tell(&usrbiod, "fault read short=0 n=1");
+    assert_int_equal(get_all(f->tier, 1, 9 * MIB), 0);
+}
+
+static void
+results_may_come_in_any_order(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    put_all(f->tier, 4, 30 * MIB);
+    usrbiod_tell(&usrbiod, "fault any reorder");
+    assert_int_equal(get_all(f->tier, 4, 30 * MIB), 4);
+    put_all(f->tier, 4, 30 * MIB);
+}
+
+static void
+a_restart_of_the_daemon_is_got_over(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    put_all(f->tier, 3, 9 * MIB);
+    usrbiod_kill(&usrbiod);
+    assert_true(usrbiod_run(&usrbiod, NULL));
+    assert_int_equal(get_all(f->tier, 3, 9 * MIB), 3);
+    put_all(f->tier, 3, 9 * MIB);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 1); /* of the new region */
+}
+
+/* What is under way ends, and what comes after it works. */
+static void
+a_restart_under_way_is_got_over(void **state)
+{
+    struct fixture *f = *state;
+    struct many *m = calloc(6, sizeof *m);
+
+    assert_non_null(m);
+    open_with(f, NULL);
+    put_all(f->tier, 6, 20 * MIB);
+    usrbiod_tell(&usrbiod, "fault read stuck");
+    start_all(f->tier, m, 6, KVT__TIER_GET, 20 * MIB);
+    while (usrbiod_count(&usrbiod, "in_flight") < 6)
+        usleep(1000);
+    usrbiod_kill(&usrbiod);
+    assert_true(usrbiod_run(&usrbiod, NULL));
+    wait_all(m, 6);
+    for (size_t i = 0; i < 6; i++) {
+        assert_int_equal(m[i].err, 0);
+        assert_true(slot_holds(&m[i].slot, i));
+    }
+    free_all(m, 6);
+    free(m);
+}
+
+static void
+without_a_daemon_it_fails_soon(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    put_all(f->tier, 1, 9 * MIB);
+    usrbiod_kill(&usrbiod);
+    int64_t begun = kvt__now_ns();
+    assert_int_equal(get_all(f->tier, 1, 9 * MIB), 0);
+    assert_true(kvt__now_ns() - begun < 60 * KVT__NS_PER_S);
+}
+
+/* Closing does not wait for an answer that never comes. */
+static void
+stopping_ends_what_is_stuck(void **state)
+{
+    struct fixture *f = *state;
+    struct many m;
+
+    open_with(f, NULL);
+    put_all(f->tier, 1, 9 * MIB);
+    usrbiod_tell(&usrbiod, "fault read stuck");
+    start_all(f->tier, &m, 1, KVT__TIER_GET, 9 * MIB);
+    while (usrbiod_count(&usrbiod, "in_flight") < 1)
+        usleep(1000);
+    f->tier->ops->stop(f->tier);
+    wait_all(&m, 1);
+    assert_int_equal(m.err, -ECANCELED);
+    free_all(&m, 1);
+    close_tier(f);
+}
+
+static void
+tiers_of_one_mount_share_a_region(void **state)
+{
+    struct fixture *f = *state;
+    struct fixture other = { 0 };
+
+    snprintf(other.dir, sizeof other.dir, "%s/other", usrbiod.mount);
+    open_with(f, NULL);
+    open_with(&other, NULL);
+    put_all(f->tier, 2, MIB);
+    put_all(other.tier, 2, MIB);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 1);
+    close_tier(&other);
+    assert_int_equal(get_all(f->tier, 2, MIB), 2);
+    close_tier(f);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 0);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "rings"), 0);
+}
+
+/* ------------------------------------------------------------------------- set-up */
+
+static void
+what_is_no_3fs_is_said(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__tier *tier = NULL;
+    struct temp_dir dir;
+    char url[600], set[500];
+    const char *more[] = { set, NULL };
+
+    temp_dir_make(&dir);
+    snprintf(url, sizeof url, "hf3fs://%s/cache", dir.path);
+    assert_int_equal(try_open_with(url, NULL, &tier), -ENODEV);
+    assert_non_null(strstr(kvt__why(), dir.path));
+    snprintf(set, sizeof set, "hf3fs_mount_point=%s", usrbiod.mount);
+    assert_int_equal(try_open_with(url, more, &tier), -ENODEV); /* outside of it */
+    snprintf(set, sizeof set, "hf3fs_mount_point=%s/nowhere", usrbiod.mount);
+    snprintf(url, sizeof url, "hf3fs://%s", f->dir);
+    assert_int_equal(try_open_with(url, more, &tier), -ENOENT);
+    snprintf(set, sizeof set, "%s/cache", dir.path);
+    assert_int_equal(access(set, F_OK), -1); /* nothing was made */
+    temp_dir_remove(&dir);
+}
+
+static void
+a_client_that_cannot_be_had_is_said(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__tier *tier = NULL;
+    char url[512];
+
+    snprintf(url, sizeof url, "hf3fs://%s", f->dir);
+    setenv("HF3FS_CLIENT", "mine", 1);
+    assert_int_equal(try_open_with(url, NULL, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "HF3FS_CLIENT"));
+    unsetenv("HF3FS_CLIENT");
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(many_chunks_are_under_way_at_once),
+        TEST(a_chunk_larger_than_the_region_passes_in_turns),
+        TEST(nothing_waits_for_a_group_to_fill),
+        TEST(a_job_has_no_more_than_was_allowed),
+        TEST(a_daemon_without_negative_depths_will_do),
+        TEST(a_short_result_is_asked_for_the_rest),
+        TEST(an_error_result_fails_that_chunk_alone),
+        TEST(a_write_that_fails_leaves_nothing),
+        TEST(a_file_that_was_cut_is_an_error),
+        TEST(results_may_come_in_any_order),
+        TEST(a_restart_of_the_daemon_is_got_over),
+        TEST(a_restart_under_way_is_got_over),
+        TEST(without_a_daemon_it_fails_soon),
+        TEST(stopping_ends_what_is_stuck),
+        TEST(tiers_of_one_mount_share_a_region),
+        TEST(what_is_no_3fs_is_said),
+        TEST(a_client_that_cannot_be_had_is_said),
+    };
+    const char *missing = usrbiod_missing();
+
+    if (!missing && !usrbiod_start(&usrbiod, NULL))
+        missing = "FUSE cannot be mounted here";
+    if (missing) {
+        printf("%s\n", missing);
+        return 77;
+    }
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    int failed = cmocka_run_group_tests_name("3FS", tests, NULL, NULL);
+    usrbiod_end(&usrbiod);
+    return failed;
+}
