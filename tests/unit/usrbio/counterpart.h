@@ -19,7 +19,7 @@
 struct served_ring {
     unsigned char *base;
     int32_t n, proc_tail;
-    atomic_int jobs; /* done */
+    atomic_int done; /* I/Os */
 };
 
 struct counterpart {

@@ -23,9 +23,9 @@ prep_n(const struct fixture *f, int n)
 }
 
 static void
-wait_for_jobs(const struct fixture *f, int n)
+wait_until_done(const struct fixture *f, int n)
 {
-    while (f->c.rings[1].jobs < n)
+    while (f->c.rings[1].done < n)
         sched_yield();
 }
 
@@ -68,7 +68,7 @@ the_deadline_counts_what_is_there(void **state)
 
     f->c.job_size = 1;
     prep_n(f, 3);
-    wait_for_jobs(f, 3);
+    wait_until_done(f, 3);
     until = in_ms(30);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 8, 5, &until), 3);
     assert_true(is_past(&until));
@@ -116,10 +116,10 @@ completions_without_a_post_are_found(void **state)
     f->c.silent = true;
     f->c.job_size = 2;
     prep_n(f, 2);
-    wait_for_jobs(f, 1);
+    wait_until_done(f, 2);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 0, NULL), 2);
     prep_n(f, 2);
-    wait_for_jobs(f, 2);
+    wait_until_done(f, 4);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 2, NULL), 2);
     prep_n(f, 2);
     for (int n = 0; n < 2;) { /* those that come while it sleeps, at the deadline */
@@ -152,7 +152,7 @@ to_take_completions_wakes_the_daemon(void **state)
 
     f->c.job_size = 1;
     prep_n(f, 2);
-    wait_for_jobs(f, 2);
+    wait_until_done(f, 2);
     assert_true(prep(f, &f->w, 0, 1, 0, 2) >= 0); /* not submitted */
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 1, 1, &until), 1);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 2, &until), 2);
