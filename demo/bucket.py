@@ -16,6 +16,8 @@ BUCKET = "kv-cache"
 class Bucket:
     """SeaweedFS with one empty bucket, from start() to stop()."""
 
+    name = "S3"
+
     def __init__(self, prefix="demo"):
         self.prefix = prefix
         self.server = self.facts = None

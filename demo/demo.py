@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM keeps its KV cache through kvtier in a directory, or in a bucket
-of an S3 server on this machine, and finds it again after a restart.  Shows how
-long the first token of a long text takes
+"""A real vLLM keeps its KV cache through kvtier in a directory, in a bucket of an
+S3 server on this machine, or in a directory that shows itself as 3FS, and finds it
+again after a restart.  Shows how long the first token of a long text takes
 
     cold     when nothing is stored,
     warm     in a new server, with the KV cache read from the store,
@@ -24,6 +24,7 @@ import tempfile
 import progress
 import workplace
 from bucket import Bucket
+from mount import Mount
 from server import (
     Server,
     ServerError,
@@ -44,9 +45,10 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", metavar="DIR",
                         help="use this model and not the small random one")
-    parser.add_argument("--store", choices=["fs", "s3"], default="fs",
-                        help="a directory (fs) or a bucket (s3); of the bucket "
-                        "the second server knows nothing but the address")
+    parser.add_argument("--store", choices=["fs", "s3", "3fs"], default="fs",
+                        help="a directory (fs), a bucket (s3) or a mount of 3FS as "
+                        "the tests' daemon makes it (3fs); of a bucket and a mount the "
+                        "second server knows nothing but where they are")
     parser.add_argument("--store-dir", metavar="DIR",
                         help="keep the KV cache here; it must be empty")
     parser.add_argument("--json", metavar="FILE",
@@ -65,9 +67,9 @@ def parse_arguments():
 class Demo:
     """The run: two servers, one after the other, on one store."""
 
-    def __init__(self, args, python, model, directory, bucket):
+    def __init__(self, args, python, model, directory, place):
         self.args = args
-        self.bucket = bucket
+        self.place = place
         self.python = python
         self.directory = directory
         self.model = model
@@ -81,13 +83,13 @@ class Demo:
         config = os.path.join(self.directory, "kvtier.yaml")
         given = self.args.model is not None
         workplace.write_config(config, self.store, pool_gb=2 if given else 0.5,
-                               **(self.bucket.settings() if self.bucket else {}))
+                               **(self.place.settings() if self.place else {}))
         if self.args.kv_transfer_config:
             env = {}
         else:
             env = workplace.kvtier_environment(config)
-        if self.bucket:
-            env.update(self.bucket.environment())
+        if self.place:
+            env.update(self.place.environment())
         env["VLLM_CPU_KVCACHE_SPACE"] = "4" if given else "1"
         return Server(
             self.python, self.model, self.log,
@@ -132,17 +134,17 @@ class Demo:
             oracle = self.ask(server, "now in vLLM's own memory")
             with progress.step("waiting until everything is stored"):
                 files, size = self.wait_until_stored()
-        if self.bucket:
-            with progress.step("forgetting what is known of the bucket"):
-                self.bucket.forget()
+        if self.place:
+            with progress.step("forgetting what this host knows of the store"):
+                self.place.forget()
         else:
             with progress.step("dropping the store from the page cache"):
                 workplace.drop_page_cache(self.store)
         return cold, oracle, files, size
 
     def wait_until_stored(self):
-        if self.bucket:
-            return workplace.wait_until_still(self.bucket.stored)
+        if self.place:
+            return workplace.wait_until_still(self.place.stored)
         return workplace.wait_until_stored(self.store)
 
     def second_server(self):
@@ -229,7 +231,7 @@ def replay_table(result):
     return "\n".join("  %-26s %14s %14s" % row for row in rows)
 
 
-def replay(args, bucket):
+def replay(args, place):
     """The same through the C engine: a trace of requests, no model."""
     kvtier = os.path.join(workplace.REPOSITORY, "build", "kvtier")
     if not os.path.exists(kvtier):
@@ -244,12 +246,12 @@ def replay(args, bucket):
             done = subprocess.run(
                 [kvtier, "replay", "--passes", "2", "--scale", "32", "--json",
                  "--set", "max_local_cpu_size=0.5",
-                 *(bucket.arguments() if bucket else
+                 *(place.arguments() if place else
                    ["--set", f"remote_url=fs://{os.path.abspath(store)}"]),
                  os.path.join(workplace.DEMO, "trace.jsonl")],
                 stdout=subprocess.PIPE, text=True,
                 env={**plain_environment(),
-                     **(bucket.environment() if bucket else {})})
+                     **(place.environment() if place else {})})
         if done.returncode not in (0, 1):
             return done.returncode
         result = json.loads(done.stdout)
@@ -265,7 +267,7 @@ def write_json(args, result):
             f.write("\n")
 
 
-def with_vllm(args, bucket):
+def with_vllm(args, place):
     python = workplace.vllm_python()
     if args.model:
         model = os.path.abspath(args.model)
@@ -276,7 +278,7 @@ def with_vllm(args, bucket):
                                  dir=workplace.cache_directory())
     keep = args.keep
     try:
-        demo = Demo(args, python, model, directory, bucket)
+        demo = Demo(args, python, model, directory, place)
         os.makedirs(demo.store, exist_ok=True)
         result = demo.run()
     except ServerError:
@@ -292,16 +294,16 @@ def with_vllm(args, bucket):
     return 0 if result["outputs_equal"] else 1
 
 
-def show(args, bucket):
+def show(args, place):
     if args.no_vllm:
-        return replay(args, bucket)
+        return replay(args, place)
     try:
-        return with_vllm(args, bucket)
+        return with_vllm(args, place)
     except workplace.Unavailable as e:
         print(f"demo.sh: {e}\n"
               "demo.sh: showing the same through the C engine, without vLLM",
               file=sys.stderr)
-        return replay(args, bucket)
+        return replay(args, place)
 
 
 def main():
@@ -317,16 +319,16 @@ def main():
         print(f"demo.sh: {args.model} has no config.json: --model takes the "
               "directory of a model", file=sys.stderr)
         return 2
-    if args.store == "s3" and (args.store_dir or args.kv_transfer_config):
-        print("demo.sh: --store s3 goes with neither --store-dir nor "
+    if args.store != "fs" and (args.store_dir or args.kv_transfer_config):
+        print(f"demo.sh: --store {args.store} goes with neither --store-dir nor "
               "--kv-transfer-config", file=sys.stderr)
         return 2
-    bucket = Bucket() if args.store == "s3" else None
+    place = {"fs": lambda: None, "s3": Bucket, "3fs": Mount}[args.store]()
     try:
-        if bucket:
-            with progress.step("starting the S3 server"):
-                bucket.start()
-        return show(args, bucket)
+        if place:
+            with progress.step(f"starting the {place.name} server"):
+                place.start()
+        return show(args, place)
     except workplace.Unavailable as e:
         print(f"demo.sh: {e}", file=sys.stderr)
         return 3
@@ -336,8 +338,8 @@ def main():
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     finally:
-        if bucket:
-            bucket.stop()
+        if place:
+            place.stop()
 
 
 if __name__ == "__main__":

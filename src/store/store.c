@@ -119,6 +119,17 @@ remote_limit(const struct kvt_config *config)
     return (uint64_t)(config->max_remote_size * GIB);
 }
 
+/* The directory of all plug-ins of a kind. */
+static const char *
+path_of_all(const struct kvt_config *config, const char *kind, size_t n)
+{
+    if (n == strlen("fs") && !strncmp(kind, "fs", n))
+        return config->fs_base_path;
+    if (n == strlen("hf3fs") && !strncmp(kind, "hf3fs", n))
+        return config->hf3fs_base_path;
+    return NULL;
+}
+
 /* remote_storage_plugins: "fs" or "fs.<instance>", each with its base_path. */
 static int
 open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
@@ -131,10 +142,8 @@ open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
         char url[4096 + 32], location[256];
         int kind = (int)strcspn(plugin, ".");
 
-        if (!path && !strncmp(plugin, "fs", (size_t)kind))
-            path = config->fs_base_path;
-        if (!path && !strncmp(plugin, "hf3fs", (size_t)kind))
-            path = config->hf3fs_base_path;
+        if (!path)
+            path = path_of_all(config, plugin, (size_t)kind);
         if (!path)
             return kvt__fail(EINVAL, "remote_storage_plugins: '%s' has no directory; "
                              "set extra_config remote_storage_plugin.%s.base_path or "

@@ -20,6 +20,9 @@ struct fixture {
     struct kvt__tier *tier;
 };
 
+static const char *const no_variables[] = { NULL };
+static const char *const *environment = no_variables;
+
 static int
 try_open_with(const char *url, const char *const *more, struct kvt__tier **out)
 {
@@ -27,7 +30,7 @@ try_open_with(const char *url, const char *const *more, struct kvt__tier **out)
 
     for (size_t n = 2; more && *more; more++)
         settings[n++] = *more;
-    struct kvt_config *config = config_with(settings);
+    struct kvt_config *config = config_from(environment, settings);
     struct kvt__tier_params params = { .config = config, .url = url,
                                        .name = "remote_url", .local_ranks = 1 };
     int err = kvt__tier_open(&params, out);
@@ -426,15 +429,16 @@ what_is_no_3fs_is_said(void **state)
 static void
 a_client_that_cannot_be_had_is_said(void **state)
 {
+    static const char *const mine[] = { "HF3FS_CLIENT=mine", NULL };
     struct fixture *f = *state;
     struct kvt__tier *tier = NULL;
     char url[512];
 
     snprintf(url, sizeof url, "hf3fs://%s", f->dir);
-    setenv("HF3FS_CLIENT", "mine", 1);
+    environment = mine;
     assert_int_equal(try_open_with(url, NULL, &tier), -EINVAL);
     assert_non_null(strstr(kvt__why(), "HF3FS_CLIENT"));
-    unsetenv("HF3FS_CLIENT");
+    environment = no_variables;
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)

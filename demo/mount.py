@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory that shows itself as a mount of 3FS, as a place for the KV cache."""
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+import workplace
+
+DAEMON = os.path.join(workplace.REPOSITORY, "build", "tests", "servers", "usrbiod")
+
+
+class Mount:
+    """The tests' daemon over an empty directory, from start() to stop()."""
+
+    name = "3FS"
+
+    def __init__(self):
+        self.daemon = self.root = None
+
+    def start(self):
+        if not os.path.exists(DAEMON):
+            raise workplace.Unavailable(f"{DAEMON} is not there: libfuse3 is missing")
+        self.root = tempfile.mkdtemp(prefix="demo-3fs-", dir=workplace.cache_directory())
+        backing, mount = (os.path.join(self.root, name) for name in ("backing", "mount"))
+        os.mkdir(backing)
+        os.mkdir(mount)
+        self.daemon = subprocess.Popen([DAEMON, backing, mount], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, text=True)
+        if not self.daemon.stdout.readline():
+            raise workplace.Unavailable("FUSE cannot be mounted here")
+        self.store = os.path.join(mount, "kv-cache")
+        os.mkdir(self.store)
+
+    def stop(self):
+        if not self.root:
+            return
+        self.forget()
+        if self.daemon:
+            self.daemon.stdin.close()
+            self.daemon.wait()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def settings(self):
+        """As in a configuration file."""
+        return {"remote_url": None, "remote_storage_plugins": '["hf3fs.primary"]',
+                "extra_config": json.dumps(
+                    {"remote_storage_plugin.hf3fs.primary.base_path": self.store})}
+
+    def environment(self):
+        return {}
+
+    def arguments(self):
+        """The same for a command of kvtier."""
+        return ["--set", "remote_storage_plugins=hf3fs",
+                "--set", f"hf3fs_base_path={self.store}"]
+
+    def stored(self):
+        """(files, bytes) of the chunks in it."""
+        return workplace.stored(self.store)
+
+    def forget(self):
+        """Remove what this host has noted of the mount: whoever comes then starts with
+        nothing on its disk."""
+        with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+            sources = [line[line.index(" - "):] for line in mounts
+                       if line.split()[4] == os.path.dirname(self.store)]
+        if not sources:
+            return
+        thing = sources[0].encode() + b"\0" + os.path.realpath(self.store).encode()
+        number = int.from_bytes(hashlib.sha256(thing).digest()[:8], "little")
+        shutil.rmtree("/var/tmp/kvtier-%d/%016x" % (os.geteuid(), number),
+                      ignore_errors=True)
