@@ -45,12 +45,15 @@ open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *nam
 
     if (fd < 0)
         return kvt__fail(errno, "open %s in %s", name, dir->path);
-    if (fstat(fd, &f->st) < 0 || !S_ISREG(f->st.st_mode)) {
-        close(fd);
-        return kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
-    }
+    int err = 0;
+    if (fstat(fd, &f->st) < 0)
+        err = kvt__fail(errno, "look at %s in %s", name, dir->path);
+    else if (!S_ISREG(f->st.st_mode))
+        err = kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
     f->dir = dir;
-    return fd;
+    if (err)
+        close(fd);
+    return err ? err : fd;
 }
 
 /* Open a chunk's file to read it into a slot, or only to look at it (NULL).  The fd, or
