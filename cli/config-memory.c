@@ -2,7 +2,8 @@
  *
  * The sum that LMCache's documentation asks for, as it is in kvtier: requests to S3 use
  * the memory of max_local_cpu_size, nothing in /dev/shm.  So each worker's memory must
- * hold the chunks on their way, and the machine all workers' memory. */
+ * hold the chunks on their way, and the machine all workers' memory.  What is shared with
+ * 3FS's daemon lies in /dev/shm, and must fit there. */
 #include "config-memory.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #define GIB ((double)(1 << 30))
 
@@ -32,18 +34,20 @@ value_of(const json_t *all, const char *name)
     return json_object_get(json_object_get(all, name), "value");
 }
 
+/* Whether there is remote storage of that kind. */
 static bool
-has_s3(const json_t *all)
+has(const json_t *all, const char *kind)
 {
     const char *url = json_string_value(value_of(all, "remote_url"));
     const json_t *plugins = value_of(all, "remote_storage_plugins");
+    size_t n = strlen(kind);
 
-    if (url && !strncmp(url, "s3://", 5))
+    if (url && !strncmp(url, kind, n) && !strncmp(url + n, "://", 3))
         return true;
     for (size_t i = 0; i < json_array_size(plugins); i++) {
         const char *plugin = json_string_value(json_array_get(plugins, i));
 
-        if (plugin && !strncmp(plugin, "s3", 2) && (!plugin[2] || plugin[2] == '.'))
+        if (plugin && !strncmp(plugin, kind, n) && (!plugin[n] || plugin[n] == '.'))
             return true;
     }
     return false;
@@ -56,7 +60,7 @@ find_requests(struct needs *n)
     static const char *const limits[] = { "s3_num_io_threads", "s3_max_io_concurrency",
                                           "s3_max_inflight_reqs" };
 
-    if (!has_s3(n->all))
+    if (!has(n->all, "s3"))
         return;
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         uint64_t limit = (uint64_t)json_integer_value(value_of(n->all, limits[i]));
@@ -88,14 +92,13 @@ find_needs(struct needs *n)
 
 /* ----------------------------------------------------------- what is said */
 
-static void too_much(const struct needs *n, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
+static void too_much(const struct needs *n, const char *key, uint64_t bytes,
+                     const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
-/* Whatever else could change, it is max_local_cpu_size that is wrong. */
+/* Whatever else could change, it is that setting that is wrong. */
 static void
-too_much(const struct needs *n, const char *fmt, ...)
+too_much(const struct needs *n, const char *key, uint64_t bytes, const char *fmt, ...)
 {
-    static const char key[] = "max_local_cpu_size";
     const json_t *origin = json_object_get(json_object_get(n->all, key), "origin");
     char why[320], text[512];
     va_list ap;
@@ -103,8 +106,8 @@ too_much(const struct needs *n, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    snprintf(text, sizeof text, "%s is %.2f GiB (%s), %s", key,
-             (double)n->worker_bytes / GIB, json_string_value(origin), why);
+    snprintf(text, sizeof text, "%s is %.2f GiB (%s), %s", key, (double)bytes / GIB,
+             json_string_value(origin), why);
     n->ask->see(n->ask->ctx, &(struct kvt_config_problem){
         .key = key, .origin = json_string_value(origin), .text = text, .is_error = 1 });
 }
@@ -132,10 +135,12 @@ check_worker(const struct needs *n)
     double enough = round_up(need);
 
     if (!fit)
-        too_much(n, "less than a chunk in each worker: raise it to %.2f, or lower "
+        too_much(n, "max_local_cpu_size", n->worker_bytes,
+                 "less than a chunk in each worker: raise it to %.2f, or lower "
                  "chunk_size.", enough);
     else if (fit < n->requests)
-        too_much(n, "%" PRIu64 " requests to S3 at the same time need %.2f GiB in each "
+        too_much(n, "max_local_cpu_size", n->worker_bytes,
+                 "%" PRIu64 " requests to S3 at the same time need %.2f GiB in each "
                  "worker: raise it to %.2f, or lower %s to %" PRIu64 ".", n->requests, need,
                  enough, n->limit, fit);
 }
@@ -146,7 +151,8 @@ check_machine(const struct needs *n)
     double available = (double)n->available / GIB;
 
     if (n->available != UINT64_MAX && n->all_bytes > n->available)
-        too_much(n, "%.2f GiB for all workers, and %.2f GiB of memory are available: lower "
+        too_much(n, "max_local_cpu_size", n->worker_bytes,
+                 "%.2f GiB for all workers, and %.2f GiB of memory are available: lower "
                  "it to %.2f.", (double)n->all_bytes / GIB, available,
                  round_down(available / (double)n->ask->n_workers));
 }
@@ -183,6 +189,49 @@ add_needs(const struct needs *n)
                             ? json_null() : json_integer((json_int_t)n->available));
 }
 
+/* ------------------------------------------------------------- shared memory */
+
+/* hf3fs_io_thread_num pairs of rings, twice where groups have some of their own; what one
+ * takes is the protocol's. */
+static uint64_t
+ring_bytes(const json_t *all)
+{
+    uint64_t entries = (uint64_t)json_integer_value(value_of(all, "hf3fs_ior_entries"));
+    uint64_t pairs = (uint64_t)json_integer_value(value_of(all, "hf3fs_io_thread_num"));
+    bool groups = json_integer_value(value_of(all, "hf3fs_io_depth")) > 0;
+
+    return 2 * pairs * (groups ? 2 : 1) * (16 + 32 + 96 * (entries + 1) + 4096);
+}
+
+static void
+check_shared(const struct needs *n)
+{
+    uint64_t region = (uint64_t)json_integer_value(value_of(n->all, "hf3fs_iov_size"));
+    uint64_t need = (region + ring_bytes(n->all)) * n->ask->n_workers, room = UINT64_MAX;
+    struct statvfs shm;
+
+    if (!statvfs("/dev/shm", &shm))
+        room = (uint64_t)shm.f_bavail * shm.f_frsize;
+    if (n->ask->into) {
+        json_object_set_new(n->ask->into, "shared_bytes", json_integer((json_int_t)need));
+        json_object_set_new(n->ask->into, "shared_available_bytes",
+                            room == UINT64_MAX ? json_null()
+                                               : json_integer((json_int_t)room));
+    } else {
+        printf("memory: %" PRIu64 " worker%s share%s %.2f GiB of /dev/shm with 3FS's "
+               "daemon", n->ask->n_workers, n->ask->n_workers == 1 ? "" : "s",
+               n->ask->n_workers == 1 ? "s" : "", (double)need / GIB);
+        if (room == UINT64_MAX)
+            printf(", which is not there\n");
+        else
+            printf(", %.2f GiB are free there\n", (double)room / GIB);
+    }
+    if (room == UINT64_MAX || need > room)
+        too_much(n, "hf3fs_iov_size", region, "%.2f GiB of /dev/shm for all workers, which "
+                 "has %.2f GiB free: give it more (docker: --shm-size), or lower it.",
+                 (double)need / GIB, room == UINT64_MAX ? 0.0 : (double)room / GIB);
+}
+
 int
 cli_config_memory(const struct kvt_config_sources *sources,
                   const struct cli_memory *memory)
@@ -200,13 +249,17 @@ cli_config_memory(const struct kvt_config_sources *sources,
     if (!all)
         return -ENOMEM;
     n.all = all;
-    find_needs(&n);
-    if (memory->into)
-        add_needs(&n);
-    else
-        print_needs(&n);
-    check_worker(&n);
-    check_machine(&n);
+    if (memory->bytes_per_token) {
+        find_needs(&n);
+        if (memory->into)
+            add_needs(&n);
+        else
+            print_needs(&n);
+        check_worker(&n);
+        check_machine(&n);
+    }
+    if (has(all, "hf3fs"))
+        check_shared(&n);
     json_decref(all);
     return 0;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier config check --bytes-per-token: does a configuration fit in this machine's
- * memory. */
+ * kvtier config check: does a configuration fit in this machine's memory. */
 #ifndef KVT_CLI_CONFIG_MEMORY_H
 #define KVT_CLI_CONFIG_MEMORY_H
 
@@ -15,7 +14,7 @@
 #define CLI_MOST_WORKERS 1024
 
 struct cli_memory {
-    uint64_t bytes_per_token; /* over all workers */
+    uint64_t bytes_per_token; /* over all workers; 0: not told */
     uint64_t n_workers;
     json_t *into;             /* gets the numbers; NULL: print lines */
     kvt_config_problem_fn see; /* what does not fit */

@@ -147,7 +147,7 @@ print_count(unsigned n, const char *what)
     printf("%u %s%s", n, what, n == 1 ? "" : "s");
 }
 
-/* The sum of --bytes-per-token; into: see struct cli_memory. */
+/* into: see struct cli_memory. */
 static int
 check_memory(const struct kvt_config_sources *sources, const struct arguments *args,
              struct checked *checked, json_t *into)
@@ -178,7 +178,7 @@ tell_checked(const struct checked *checked, json_t *memory)
     json_t *all = json_pack("{sb si si sO}", "ok", !checked->n_errors, "errors",
                             (int)checked->n_errors, "warnings", (int)checked->n_warnings,
                             "problems", checked->problems);
-    if (memory)
+    if (json_object_size(memory))
         json_object_set(all, "memory", memory);
     return print_json(all);
 }
@@ -201,14 +201,12 @@ check(int argc, char **argv)
     int status = parse_file(argc, argv, options, &args, &sources);
     if (status)
         return status;
-    if (args.tp && !args.bytes_per_token)
-        return cli_usage(&cli_config, "--tp goes with --bytes-per-token");
     if (args.json)
         checked.problems = json_array();
     int err = kvt_config_check(&sources, see_problem, &checked);
     if (err && !checked.n_errors)
         status = fail(err);
-    if (!err && args.bytes_per_token) {
+    if (!err) {
         memory = args.json ? json_object() : NULL;
         status = check_memory(&sources, &args, &checked, memory);
     }
@@ -329,7 +327,7 @@ run(int argc, char **argv)
 
 const struct cli_command cli_config = {
     .name = "config",
-    .usage = "check [--json] [--bytes-per-token N [--tp N]] [FILE]\n"
+    .usage = "check [--json] [--bytes-per-token N] [--tp N] [FILE]\n"
              "show [--json] [--all] [FILE]\n"
              "keys [--json|--markdown] [KEY...]",
     .summary = "check a configuration, show what counts, explain keys",
@@ -342,6 +340,8 @@ const struct cli_command cli_config = {
         "          and in this machine for all workers. N is the KV cache of one token in\n"
         "          all --tp workers (1 unless given): layers * 2 * KV heads * head size *\n"
         "          bytes of one number, which is 131072 for Llama 3.1 8B in bfloat16.\n"
+        "          With a tier of 3FS it says whether /dev/shm has the room that all\n"
+        "          --tp workers share with 3FS's daemon.\n"
         "  show    The settings that somebody gave, each with its origin; with --all\n"
         "          the defaults too. Credentials are not shown.\n"
         "  keys    The keys in short, or all about some of them.\n"

@@ -174,8 +174,8 @@ kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
     if (err)
         return kvt__fail(-err, "%s", path);
     if (strcmp(place.type, TYPE) && !any_type_counts())
-        return kvt__fail(ENODEV, "%s: is on a %s file system, not on 3FS.", path,
-                         *place.type ? place.type : "foreign");
+        return kvt__fail(ENODEV, "%s lies on a file system of another type (%s), not on "
+                         "3FS.", path, *place.type ? place.type : "unknown");
     if (!*place.rings) {
         if (has_rings(place.over) == -ENOTCONN)
             return gone(path);

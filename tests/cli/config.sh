@@ -43,7 +43,7 @@ expect 0 version --json
 json
 expect 2 version nonsense
 expect 0 config --help
-has out 'kvtier config check [--json] [--bytes-per-token N [--tp N]] [FILE]'
+has out 'kvtier config check [--json] [--bytes-per-token N] [--tp N] [FILE]'
 
 expect 2 config
 expect 2 config chek
@@ -96,14 +96,24 @@ expect 1 config check --bytes-per-token 32768 --json s3.yaml
 json
 has out '"key": "max_local_cpu_size"'
 expect 1 config check --bytes-per-token 16384 bad.yaml
-expect 2 config check --tp 2 s3.yaml
-has err '--tp goes with --bytes-per-token'
 expect 2 config check --bytes-per-token 0 s3.yaml
 has err '--bytes-per-token needs a whole number from 1 to'
 expect 2 config check s3.yaml --bytes-per-token
 expect 2 config check --bytes-per-token 1x s3.yaml
 expect 2 config check --bytes-per-token 99999999999999999999 s3.yaml
 expect 2 config show --bytes-per-token 1 s3.yaml
+
+cat >3fs.yaml <<'END'
+remote_storage_plugins: ["hf3fs.primary"]
+extra_config:
+  hf3fs_base_path: /3fs/cache
+END
+"$kvtier" config check 3fs.yaml >out
+has out '1 worker shares 0.20 GiB of /dev/shm with'
+expect 1 config check --tp 1024 --json 3fs.yaml
+json
+has out '"shared_bytes": 2147'
+has out '"key": "hf3fs_iov_size"'
 
 expect 0 config show good.yaml
 has out 'chunk_size: 128'
