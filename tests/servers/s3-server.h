@@ -20,6 +20,7 @@
 
 #include <jansson.h>
 
+#include "index-dir.h"
 #include "kvt-test.h"
 
 #include "base/private-dir.h"
@@ -313,28 +314,14 @@ s3_server_reset(struct s3_server *s)
     snprintf(s->prefix, sizeof s->prefix, "t%ld-%u", (long)getpid(), ++s->n_prefixes);
 }
 
-/* Remove the directory of an index, which the tier makes for good: of s3://thing, or the
- * one that is open. */
-static inline void
-s3_remove_index(int fd)
-{
-    char link[64], path[PATH_MAX] = "";
-
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if (readlink(link, path, sizeof path - 1) < 0)
-        return;
-    unlinkat(fd, "index", 0);
-    unlinkat(fd, "lock", 0);
-    rmdir(path);
-}
-
+/* Remove the directory of an index, which the tier makes for good, of s3://thing. */
 static inline void
 s3_remove_index_of(const char *thing)
 {
     int fd = kvt__private_dir_of(KVT__LOCAL_DIR, thing, strlen(thing));
 
     assert_true(fd >= 0);
-    s3_remove_index(fd);
+    index_dir_remove(fd);
     close(fd);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "files.h"
+#include "index-dir.h"
 #include "system/mount-test.h"
 #include "tier/file/file.h"
 
@@ -52,17 +53,12 @@ static int
 teardown(void **state)
 {
     struct shared *s = *state;
-    char link[64], path[PATH_MAX] = "";
 
     kvt_engine_close(s->f.engine);
     s->f.engine = NULL;
     int fd = open(s->f.dir.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int index = kvt__shared_index_dir(fd, s->f.dir.path);
-    snprintf(link, sizeof link, "/proc/self/fd/%d", index);
-    assert_true(readlink(link, path, sizeof path - 1) > 0);
-    unlinkat(index, "index", 0);
-    unlinkat(index, "lock", 0);
-    assert_int_equal(rmdir(path), 0);
+    index_dir_remove(index);
     close(index);
     close(fd);
     umount2(s->f.dir.path, MNT_DETACH);

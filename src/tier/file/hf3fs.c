@@ -104,7 +104,8 @@ static int
 set_params(struct kvt__hf3fs *h, const struct kvt_config *config)
 {
     int node = (int)config->hf3fs_numa_id;
-    int err = kvt__usrbio_choose(kvt__variable(config->environment, "HF3FS_CLIENT"), &h->params.api);
+    int err = kvt__usrbio_choose(kvt__variable(config->environment, "HF3FS_CLIENT"),
+                                 &h->params.api);
 
     if (!err && node >= 0)
         err = kvt__numa_check(node, "hf3fs_numa_id");

@@ -80,7 +80,7 @@ s3_open_with(const struct s3_server *s, const char *const *more,
 static inline void
 s3_close(struct kvt__tier *tier)
 {
-    s3_remove_index(tier->ops->private_dir(tier));
+    index_dir_remove(tier->ops->private_dir(tier));
     tier->ops->close(tier);
 }
 

@@ -146,10 +146,9 @@ teardown(void **state)
 {
     struct fixture *f = *state;
 
-    if (is_bucket(f->kind))
-        s3_close(f->tier);
-    else
-        f->ops->close(f->tier);
+    if (f->kind->place != HERE)
+        index_dir_remove(f->ops->private_dir(f->tier));
+    f->ops->close(f->tier);
     if (slot_pool)
         close_slot_pool(); /* all of it is free */
     temp_dir_remove(&f->dir);

@@ -4,6 +4,7 @@
  * killed and comes back. */
 #include <fcntl.h>
 
+#include "index-dir.h"
 #include "servers/usrbiod-server.h"
 #include "tier-test.h"
 
@@ -61,6 +62,14 @@ setup(void **state)
     return 0;
 }
 
+static void
+close_tier(struct fixture *f)
+{
+    index_dir_remove(f->tier->ops->private_dir(f->tier));
+    f->tier->ops->close(f->tier);
+    f->tier = NULL;
+}
+
 static int
 teardown(void **state)
 {
@@ -71,16 +80,9 @@ teardown(void **state)
         usrbiod_tell(&usrbiod, "release");
     }
     if (f->tier)
-        f->tier->ops->close(f->tier);
+        close_tier(f);
     free(f);
     return 0;
-}
-
-static void
-close_tier(struct fixture *f)
-{
-    f->tier->ops->close(f->tier);
-    f->tier = NULL;
 }
 
 static void

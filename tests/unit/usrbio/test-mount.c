@@ -176,7 +176,8 @@ each_reason_has_its_sentence(void **state)
     assert_string_equal(kvt__why() + strlen(path), ": no such directory.");
     assert_int_equal(kvt__usrbio_mount_of("/proc/self", mount), -ENODEV);
     assert_string_equal(kvt__why(),
-                        "/proc/self lies on a file system of another type (proc), not on 3FS.");
+                        "/proc/self lies on a file system of another type (proc), not on "
+                        "3FS.");
 }
 
 static void
