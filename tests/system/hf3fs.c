@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An engine whose chunks lie in 3FS: what another host has stored, deleted or damaged
+ * there, a daemon that is restarted, and processes that are killed. */
+#include "files.h"
+#include "index-dir.h"
+#include "servers/usrbiod-server.h"
+#include "system/system-test.h"
+#include "tier/file/file.h"
+
+static struct usrbiod usrbiod;
+static unsigned n_dirs;
+
+struct world {
+    struct fixture f;
+    char dir[400], base_path[450], backing[400];
+};
+
+static int
+setup(void **state)
+{
+    struct world *w = calloc(1, sizeof *w);
+
+    assert_non_null(w);
+    *state = w;
+    fixture_init(&w->f);
+    if (!usrbiod.pid)
+        assert_true(usrbiod_run(&usrbiod, NULL));
+    snprintf(w->dir, sizeof w->dir, "%s/%u", usrbiod.mount, n_dirs);
+    snprintf(w->backing, sizeof w->backing, "%s/%u", usrbiod.backing, n_dirs++);
+    snprintf(w->base_path, sizeof w->base_path, "hf3fs_base_path=%s", w->dir);
+    return 0;
+}
+
+static void
+open_3fs(struct world *w, const char *more)
+{
+    const char *settings[] = { "remote_url=", "remote_storage_plugins=hf3fs.primary",
+                               w->base_path, "hf3fs_iov_size=104857600", more, NULL };
+
+    fixture_open(&w->f, settings);
+}
+
+static void
+close_3fs(struct world *w)
+{
+    kvt_engine_close(w->f.engine);
+    w->f.engine = NULL;
+}
+
+/* What this host knows of the directory, too. */
+static void
+forget(struct world *w)
+{
+    int fd = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int index = fd < 0 ? -1 : kvt__shared_index_dir(fd, w->dir);
+
+    if (index >= 0) {
+        index_dir_remove(index);
+        close(index);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static int
+teardown(void **state)
+{
+    struct world *w = *state;
+
+    close_3fs(w);
+    if (usrbiod.pid)
+        usrbiod_tell(&usrbiod, "clear");
+    forget(w);
+    fixture_fini(&w->f);
+    free(w);
+    return 0;
+}
+
+static void
+what_is_stored_is_found_after_a_restart_and_on_another_host(void **state)
+{
+    struct world *w = *state;
+
+    open_3fs(w, NULL);
+    write_chunks(&w->f, 0, N_CHUNKS);
+    close_3fs(w);
+    open_3fs(w, NULL);
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+    close_3fs(w);
+    forget(w);
+    open_3fs(w, NULL);
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+}
+
+/* Promised when verified in memory, which local_cpu: false has as well. */
+static void
+what_another_host_deletes_after_the_promise_is_loaded(void **state)
+{
+    struct world *w = *state;
+    char command[600];
+    struct io io;
+
+    open_3fs(w, "local_cpu=false");
+    write_chunks(&w->f, 0, N_CHUNKS);
+    struct kvt_seq *seq = new_seq(&w->f, N_TOKENS);
+    assert_int_equal(lookup(&w->f, seq, 0, N_TOKENS), N_TOKENS);
+    snprintf(command, sizeof command, "find %s -name '*.data' -delete", w->backing);
+    assert_int_equal(system(command), 0);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    wipe(&w->f);
+    struct kvt_load *load = load_and_wait(&w->f, &io.io, 1);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        assert_true(!kvt_load_status(load, 0, c) && chunk_is_right(&w->f, &io, c));
+    kvt_load_free(load);
+    kvt_engine_release(w->f.engine, seq);
+    kvt_seq_free(seq);
+}
+
+static void
+damaged_bytes_are_never_served(void **state)
+{
+    struct world *w = *state;
+
+    open_3fs(w, NULL);
+    write_chunks(&w->f, 0, N_CHUNKS);
+    close_3fs(w);
+    usrbiod_tell(&usrbiod, "fault read corrupt p=0.4");
+    for (int i = 0; i < 5; i++) { /* load_prompt() fails the test on a wrong byte */
+        open_3fs(w, NULL);
+        struct outcome got = load_prompt(&w->f);
+        assert_int_equal(got.loaded, got.promised);
+        close_3fs(w);
+    }
+}
+
+static void
+errors_shorten_hits_and_fail_no_load(void **state)
+{
+    struct world *w = *state;
+
+    open_3fs(w, NULL);
+    write_chunks(&w->f, 0, N_CHUNKS);
+    close_3fs(w);
+    usrbiod_tell(&usrbiod, "fault read result=-EIO p=0.2");
+    usrbiod_tell(&usrbiod, "fault read short=100 p=0.3");
+    for (int i = 0; i < 5; i++) {
+        open_3fs(w, NULL);
+        struct outcome got = load_prompt(&w->f);
+        assert_int_equal(got.loaded, got.promised);
+        close_3fs(w);
+    }
+    usrbiod_tell(&usrbiod, "clear");
+    open_3fs(w, NULL);
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+}
+
+static void
+a_restart_of_the_daemon_loses_nothing(void **state)
+{
+    struct world *w = *state;
+
+    open_3fs(w, "local_cpu=false");
+    for (int i = 0; i < 3; i++) {
+        set_tokens(&w->f, (uint32_t)i);
+        write_chunks(&w->f, 0, N_CHUNKS);
+        usrbiod_kill(&usrbiod);
+        assert_true(usrbiod_run(&usrbiod, NULL));
+        assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+    }
+}
+
+/* A child that writes until it is killed; what it announced to the daemon goes, what it
+ * published is whole, and nothing of it stays in shared memory. */
+static void
+write_for_ever(struct world *w)
+{
+    open_3fs(w, NULL);
+    for (uint32_t prompt = 0;; prompt++) {
+        set_tokens(&w->f, prompt);
+        write_chunks(&w->f, 0, N_CHUNKS);
+    }
+}
+
+static size_t
+n_shared(void)
+{
+    size_t n = 0;
+    DIR *d = opendir("/dev/shm");
+
+    for (struct dirent *e; (e = readdir(d));)
+        n += !strncmp(e->d_name, "hf3fs-iov-", 10);
+    closedir(d);
+    return n;
+}
+
+static void
+killed_writers_leave_whole_chunks_and_nothing_else(void **state)
+{
+    struct world *w = *state;
+    size_t before = n_shared();
+
+    for (unsigned round = 0; round < rounds(8); round++) {
+        pid_t pid = fork();
+
+        assert_true(pid >= 0);
+        if (!pid)
+            write_for_ever(w);
+        usleep(100000 + round * 37000);
+        kill(pid, SIGKILL);
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+    }
+    for (int i = 0; i < 10000 && usrbiod_count(&usrbiod, "rings") > 0; i++)
+        usleep(1000);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 0);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "rings"), 0);
+    assert_true(n_shared() <= before);
+    open_3fs(w, NULL);
+    for (uint32_t prompt = 0; prompt < 20; prompt++) {
+        set_tokens(&w->f, prompt);
+        struct outcome got = load_prompt(&w->f);
+        assert_int_equal(got.loaded, got.promised);
+    }
+    assert_int_equal(counter(&w->f, "load_corrupt"), 0);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_stored_is_found_after_a_restart_and_on_another_host),
+        TEST(what_another_host_deletes_after_the_promise_is_loaded),
+        TEST(damaged_bytes_are_never_served),
+        TEST(errors_shorten_hits_and_fail_no_load),
+        TEST(a_restart_of_the_daemon_loses_nothing),
+        TEST(killed_writers_leave_whole_chunks_and_nothing_else),
+    };
+    const char *missing = usrbiod_missing();
+
+    if (!missing && !usrbiod_start(&usrbiod, NULL))
+        missing = "FUSE cannot be mounted here";
+    if (missing) {
+        printf("%s\n", missing);
+        return SKIPPED;
+    }
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    int failed = cmocka_run_group_tests_name("engine over 3FS", tests, NULL, NULL);
+    usrbiod_end(&usrbiod);
+    return failed;
+}
