@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -24,6 +25,7 @@ struct kvt__usrbio_client {
     char mount_point[KVT__HF3FS_MAX_MOUNT];
     struct kvt__usrbio_client *next; /* of the process's */
     uint32_t refs, n_stopped;        /* under the list's lock */
+    pid_t pid;                       /* a forked child has none of its threads */
     pthread_t thread;
 
     pthread_mutex_t lock;
@@ -244,6 +246,7 @@ make(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
     snprintf(c->mount_point, sizeof c->mount_point, "%s", params->mount_point);
     c->params.mount_point = c->mount_point;
     c->refs = 1;
+    c->pid = getpid();
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -272,7 +275,7 @@ kvt__usrbio_client_open(const struct kvt__usrbio_params *params,
 
     pthread_mutex_lock(&list_lock);
     struct kvt__usrbio_client *c = list;
-    while (c && strcmp(c->mount_point, params->mount_point))
+    while (c && (c->pid != getpid() || strcmp(c->mount_point, params->mount_point)))
         c = c->next;
     if (c) {
         c->refs++;

@@ -132,10 +132,8 @@ static size_t
 reserve(struct kvt__usrbio_transfer *t, size_t n, struct kvt__usrbio_ring **ring)
 {
     struct kvt__usrbio_session *s = t->session;
-    bool others = s->first_wanting && s->first_wanting != t;
-
-    if (others && t->n_issued > t->n_taken)
-        return 0;
+    if (s->first_wanting && s->first_wanting != t)
+        return 0; /* or small pieces could take for ever what a large one waits for */
     n = take_places(t, min(n, s->group ? s->group : KVT__USRBIO_RUN));
     *ring = n ? kvt__usrbio_ring_reserve(s, t->reads, (uint32_t)n) : NULL;
     for (size_t i = 0; i < n; i++) {
