@@ -112,7 +112,7 @@ END
 has out '1 worker shares 0.20 GiB of /dev/shm with'
 expect 1 config check --tp 1024 --json 3fs.yaml
 json
-has out '"shared_bytes": 2147'
+has out '"shared_bytes": 214984425472'
 has out '"key": "hf3fs_iov_size"'
 
 expect 0 config show good.yaml
