@@ -5,6 +5,7 @@
 #include "files.h"
 #include "index-dir.h"
 #include "servers/usrbiod-server.h"
+#include "shm-names.h"
 #include "system/system-test.h"
 #include "tier/file/file.h"
 
@@ -171,53 +172,57 @@ a_restart_of_the_daemon_loses_nothing(void **state)
 }
 
 /* A child that writes until it is killed; what it announced to the daemon goes, what it
- * published is whole, and nothing of it stays in shared memory. */
+ * published is whole, and nothing of it stays in shared memory.  begun: told when it has
+ * written. */
 static void
-write_for_ever(struct world *w)
+write_for_ever(struct world *w, int begun, uint32_t first)
 {
     open_3fs(w, NULL);
-    for (uint32_t prompt = 0;; prompt++) {
-        set_tokens(&w->f, prompt);
+    for (uint32_t prompt = first;; prompt++) {
+        set_tokens(&w->f, prompt); /* that nobody has written */
         write_chunks(&w->f, 0, N_CHUNKS);
+        if (prompt == first && write(begun, "", 1) != 1)
+            abort();
     }
 }
 
-static size_t
-n_shared(void)
+static void
+kill_a_writer(struct world *w, uint32_t first, unsigned after_us)
 {
-    size_t n = 0;
-    DIR *d = opendir("/dev/shm");
+    int begun[2];
+    char byte;
 
-    for (struct dirent *e; (e = readdir(d));)
-        n += !strncmp(e->d_name, "hf3fs-iov-", 10);
-    closedir(d);
-    return n;
+    assert_int_equal(pipe2(begun, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid)
+        write_for_ever(w, begun[1], first);
+    assert_int_equal(read(begun[0], &byte, 1), 1);
+    usleep(after_us);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    close(begun[0]);
+    close(begun[1]);
 }
 
 static void
 killed_writers_leave_whole_chunks_and_nothing_else(void **state)
 {
     struct world *w = *state;
-    size_t before = n_shared();
+    static struct shm_names before;
 
-    for (unsigned round = 0; round < rounds(8); round++) {
-        pid_t pid = fork();
-
-        assert_true(pid >= 0);
-        if (!pid)
-            write_for_ever(w);
-        usleep(100000 + round * 37000);
-        kill(pid, SIGKILL);
-        assert_int_equal(waitpid(pid, NULL, 0), pid);
-    }
-    for (int i = 0; i < 10000 && usrbiod_count(&usrbiod, "rings") > 0; i++)
-        usleep(1000);
+    shm_names_take(&before, NULL);
+    for (unsigned round = 0; round < rounds(8); round++)
+        kill_a_writer(w, round * 1000, round * 17000);
+    for (int i = 0; i < 60000 && usrbiod_count(&usrbiod, "iovs") +
+                                 usrbiod_count(&usrbiod, "rings") > 0; i++)
+        usleep(1000); /* the daemon hears of it late */
     assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 0);
     assert_int_equal((int)usrbiod_count(&usrbiod, "rings"), 0);
-    assert_true(n_shared() <= before);
+    assert_true(shm_names_go(&before));
     open_3fs(w, NULL);
-    for (uint32_t prompt = 0; prompt < 20; prompt++) {
-        set_tokens(&w->f, prompt);
+    for (uint32_t i = 0; i < 24; i++) {
+        set_tokens(&w->f, i / 3 * 1000 + i % 3);
         struct outcome got = load_prompt(&w->f);
         assert_int_equal(got.loaded, got.promised);
     }

@@ -3,8 +3,8 @@
  * Both clients over usrbiod: a real mount, real registration, and what only those show -
  * crashes, restarts, other users, threads. */
 #include "../../servers/usrbiod-server.h"
+#include "shm-names.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -305,25 +305,14 @@ rings_come_and_go_in_many_threads(void **state)
     assert_int_equal(usrbiod_count(&f->u, "rings"), 2);
 }
 
-static int
-n_shared_memories(void)
-{
-    DIR *dir = opendir("/dev/shm");
-    struct dirent *e;
-    int n = 0;
-
-    while ((e = readdir(dir)))
-        n += !strncmp(e->d_name, "hf3fs-iov-", 10);
-    closedir(dir);
-    return n;
-}
-
 static void
 a_crash_leaves_nothing_whichever_thread_made_it(void **state)
 {
     struct fixture *f = *state;
-    int before = n_shared_memories(), status;
+    static struct shm_names before;
+    int status;
 
+    shm_names_take(&before, NULL);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid) {
@@ -340,7 +329,7 @@ a_crash_leaves_nothing_whichever_thread_made_it(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     while (usrbiod_count(&f->u, "iovs") > 1 || usrbiod_count(&f->u, "rings") > 2)
         continue; /* the daemon hears of it late; never is a time-out */
-    assert_int_equal(n_shared_memories(), before);
+    assert_true(shm_names_go(&before));
     assert_int_equal(transfer(f, &f->w), MIB);
 }
 
