@@ -21,6 +21,7 @@
 #include "usrbio/own.h"
 #include "usrbio/usrbio.h"
 
+#define SHM_DIR "/dev/shm"
 #define STEP ((size_t)2 << 20) /* reserved at a time: a signal undoes one step */
 #define NUMA_KEY "hf3fs_numa_id"
 
@@ -80,7 +81,7 @@ kvt__own_key_text(const struct kvt__own_key *key, char out[KVT__OWN_KEY_BYTES])
 
 /* Take the pages from /dev/shm now, of the node that the mapping prefers. */
 static int
-reserve(int fd, const char *name, size_t size)
+reserve(int fd, size_t size)
 {
     for (size_t at = 0; at < size;) {
         size_t n = size - at < STEP ? size - at : STEP;
@@ -90,7 +91,7 @@ reserve(int fd, const char *name, size_t size)
         else if (errno == EOPNOTSUPP)
             return 0;
         else if (errno != EINTR)
-            return kvt__fail(errno, "reserve %zu bytes for /dev/shm%s", size, name);
+            return kvt__fail(errno, "reserve %zu bytes of " SHM_DIR, size);
     }
     return 0;
 }
@@ -100,38 +101,53 @@ static int
 map(struct kvt__own_shm *shm, int fd, int numa)
 {
     if (ftruncate(fd, (off_t)shm->size))
-        return kvt__fail(EIO, "/dev/shm%s: %zu bytes (%s).", shm->name, shm->size,
+        return kvt__fail(EIO, "a file of %zu bytes in " SHM_DIR " (%s).", shm->size,
                          strerror(errno));
     void *at = mmap(NULL, shm->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
-        return kvt__fail(EIO, "map /dev/shm%s, %zu bytes (%s).", shm->name, shm->size,
+        return kvt__fail(EIO, "map %zu bytes of " SHM_DIR " (%s).", shm->size,
                          strerror(errno));
     shm->base = at;
     madvise(at, shm->size, MADV_DONTFORK);
     if (numa >= 0)
         kvt__numa_prefer(at, shm->size, numa, NUMA_KEY);
-    return reserve(fd, shm->name, shm->size);
+    return reserve(fd, shm->size);
+}
+
+/* The daemon finds memory by a name.  It gets one when all else is done: a process that is
+ * killed before leaves nothing. */
+static int
+give_name(struct kvt__own_shm *shm, int fd)
+{
+    char uuid[16], from[32], to[sizeof SHM_DIR + sizeof shm->name];
+    int err = make_uuid(uuid);
+
+    if (err)
+        return err;
+    memcpy(shm->name, "/hf3fs-iov-", 12);
+    shm->name[11 + uuid_text(uuid, shm->name + 11)] = '\0';
+    snprintf(from, sizeof from, "/proc/self/fd/%d", fd);
+    snprintf(to, sizeof to, SHM_DIR "%s", shm->name);
+    if (!linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW))
+        return 0;
+    err = kvt__fail(EIO, "make %s (%s).", to, strerror(errno));
+    shm->name[0] = '\0';
+    return err;
 }
 
 static int
 make_memory(struct kvt__own_shm *shm, int numa)
 {
-    char uuid[16];
     int err = kvt__usrbio_room(shm->size);
 
-    if (!err)
-        err = make_uuid(uuid);
     if (err)
         return err;
-    memcpy(shm->name, "/hf3fs-iov-", 12);
-    shm->name[11 + uuid_text(uuid, shm->name + 11)] = '\0';
-    int fd = shm_open(shm->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        err = kvt__fail(EIO, "make /dev/shm%s (%s).", shm->name, strerror(errno));
-        shm->name[0] = '\0';
-        return err;
-    }
+    int fd = open(SHM_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return kvt__fail(EIO, "make a file in " SHM_DIR " (%s).", strerror(errno));
     err = map(shm, fd, numa);
+    if (!err)
+        err = give_name(shm, fd);
     close(fd);
     return err;
 }
@@ -141,7 +157,7 @@ announce(struct kvt__own_shm *shm)
 {
     char target[sizeof shm->name + 16];
 
-    snprintf(target, sizeof target, "/dev/shm%s", shm->name);
+    snprintf(target, sizeof target, SHM_DIR "%s", shm->name);
     if (!symlinkat(target, shm->mount->dir, shm->key))
         return 0;
     int err = errno;
