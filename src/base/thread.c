@@ -2,6 +2,7 @@
 #include "base/thread.h"
 
 #include <signal.h>
+#include <time.h>
 
 #include "base/error.h"
 
@@ -20,4 +21,15 @@ kvt__thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
         return kvt__fail(err, "start thread %s", name);
     pthread_setname_np(*thread, name);
     return 0;
+}
+
+void
+kvt__cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
 }

@@ -11,4 +11,7 @@
 int kvt__thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                       void *arg);
 
+/* A condition whose waits with a time are on the clock of kvt__now_ns(). */
+void kvt__cond_init(pthread_cond_t *cond);
+
 #endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "base/log.h"
 #include "base/sized.h"
 #include "conf/conf.h"
@@ -379,12 +380,8 @@ init_shared(struct kvt_engine *e)
     pthread_mutex_init(&e->saves.lock, NULL);
     pthread_mutex_init(&e->prefetches.lock, NULL);
     pthread_mutex_init(&e->loads.lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->saves.idle, &attr);
-    pthread_cond_init(&e->loads.idle, &attr);
-    pthread_condattr_destroy(&attr);
+    kvt__cond_init(&e->saves.idle);
+    kvt__cond_init(&e->loads.idle);
     e->prefetches.last_waiting = &e->prefetches.first_waiting;
     e->loads.last_waiting = &e->loads.first_waiting;
     e->loads.last_done = &e->loads.first_done;

@@ -184,12 +184,7 @@ kvt__timer_clear(struct kvt__exec *exec, struct kvt__timer *timer)
 static void
 init_timer_side(struct kvt__exec *exec)
 {
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&exec->timer_changed, &attr);
-    pthread_condattr_destroy(&attr);
+    kvt__cond_init(&exec->timer_changed);
     pthread_mutex_init(&exec->timer_lock, NULL);
     exec->timers.prev = exec->timers.next = &exec->timers;
 }

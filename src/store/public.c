@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "conf/conf.h"
 #include "kvtier.h"
 #include "store/public.h"
@@ -217,7 +218,6 @@ int
 kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
 {
     struct kvt_store *s = calloc(1, sizeof *s);
-    pthread_condattr_t attr;
     int err = 0;
 
     if (!s)
@@ -225,10 +225,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
     s->pid = getpid();
     s->patience_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->idle, &attr);
-    pthread_condattr_destroy(&attr);
+    kvt__cond_init(&s->idle);
     s->last_done = &s->first_done;
     s->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->eventfd < 0)

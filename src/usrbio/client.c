@@ -238,7 +238,6 @@ static int
 make(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
 {
     struct kvt__usrbio_client *c = calloc(1, sizeof *c);
-    pthread_condattr_t monotonic;
 
     if (!c)
         return kvt__fail(ENOMEM, "%s: open", params->mount_point);
@@ -248,10 +247,7 @@ make(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
     c->refs = 1;
     c->pid = getpid();
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    kvt__cond_init(&c->changed);
     int err = start(c);
     if (err)
         free_client(c);

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "conf/conf.h"
 #include "mem/numa.h"
 #include "tier/file/file.h"
@@ -129,7 +130,7 @@ kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->hf3fs = h;
     pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->stop, NULL);
+    kvt__cond_init(&h->stop);
     int err = find_mount(h, params);
     if (!err)
         err = set_params(h, params->config);

@@ -306,7 +306,6 @@ int
 kvt__s3_cleaner_open(struct s3_tier *t, const struct kvt_config *config)
 {
     struct s3_cleaner *c = &t->cleaner;
-    pthread_condattr_t attr;
 
     c->limit = (uint64_t)(config->max_remote_size * GIB);
     if (!c->limit)
@@ -315,10 +314,7 @@ kvt__s3_cleaner_open(struct s3_tier *t, const struct kvt_config *config)
     c->latest_ns = LATEST_NS;
     c->most_old = MOST_OLD;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    kvt__cond_init(&c->changed);
     int err = kvt__thread_start(&c->thread, "kvt-s3-clean", cleaner_main, t);
     c->has_thread = !err;
     return err;

@@ -319,13 +319,9 @@ int
 kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
 {
     struct s3_keyring *k = &t->keyring;
-    pthread_condattr_t attr;
 
     pthread_mutex_init(&k->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&k->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    kvt__cond_init(&k->changed);
     k->ready = true;
     if (t->is_unsigned)
         return 0;
