@@ -282,7 +282,8 @@ find_slot_locked(struct kvt_engine *e, struct kvt__load_item *item)
 {
     if (kvt__store_borrow(e->store, &item->req))
         return true;
-    if (!kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
+    if (!kvt__store_lend(e->store, item->req.bytes, &item->req.slot) &&
+        !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
         return false;
     e->loads.n_reading++;
     return true;

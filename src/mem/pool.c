@@ -198,7 +198,8 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
     pthread_mutex_unlock(&pool->lock);
     if (got)
         *out = (struct kvt__slot){
-            pool->base + at * UNIT + KVT__SLOT_ROOM + pool->phase, bytes };
+            .payload = pool->base + at * UNIT + KVT__SLOT_ROOM + pool->phase,
+            .bytes = bytes };
     return got;
 }
 
@@ -223,8 +224,8 @@ kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot)
     pthread_mutex_unlock(&pool->lock);
 }
 
-void
-kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot)
+static void
+give_back(struct kvt__pool *pool, const struct kvt__slot *slot)
 {
     size_t n = kvt__pool_footprint(pool, slot->bytes);
     size_t at = unit_of(pool, slot);
@@ -236,6 +237,15 @@ kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot)
         pool->free_bytes += n;
     }
     pthread_mutex_unlock(&pool->lock);
+}
+
+void
+kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot)
+{
+    if (slot->lender)
+        slot->lender->release(slot->lender, slot);
+    else
+        give_back(pool, slot);
     *slot = (struct kvt__slot){ 0 };
 }
 

@@ -19,6 +19,13 @@ struct kvt__pool;
 struct kvt__slot {
     unsigned char *payload;
     size_t bytes; /* of payload */
+    struct kvt__lender *lender; /* whose memory it is; NULL: the pool's */
+};
+
+/* Memory of somebody else that slots were made of, rooms and all.  They have one holder
+ * and are released like those of the pool. */
+struct kvt__lender {
+    void (*release)(struct kvt__lender *lender, struct kvt__slot *slot);
 };
 
 struct kvt__pool_params {
@@ -45,6 +52,7 @@ bool kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
  * gives the memory back. */
 void kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot);
 
+/* pool may be NULL for a slot that was lent. */
 void kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot);
 
 /* Whether a slot has more than one holder. */

@@ -153,6 +153,22 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
     return kvt__level_put(store, level, &object, req, verified);
 }
 
+bool
+kvt__store_lend(struct kvt__store *store, size_t bytes, struct kvt__slot *out)
+{
+    const struct kvt__level *memory = memory_of(store);
+
+    if (memory && !memory->passing)
+        return false;
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__tier *tier = store->levels[i].tier;
+
+        if (tier->ops->lend)
+            return tier->ops->lend(tier, bytes, out);
+    }
+    return false;
+}
+
 void
 kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
                 const struct kvt__id *id, int64_t until_ns)

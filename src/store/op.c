@@ -12,29 +12,35 @@
 
 /* ------------------------------------------------------------ memory of a request */
 
+/* The tier's own, or allocated. */
 struct memory {
     unsigned char *base;
     struct kvt__slot slot;
 };
 
 static int
-memory_init(struct memory *m, const struct kvt__tier *tier, uint64_t bytes)
+memory_init(struct memory *m, struct kvt__tier *tier, uint64_t bytes)
 {
     size_t phase = tier->ops->phase(tier);
 
     *m = (struct memory){ 0 };
+    if (tier->ops->lend && tier->ops->lend(tier, bytes, &m->slot))
+        return 0;
     if (bytes > SIZE_MAX / 2)
         return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
     m->base = aligned_alloc(4096, kvt__round_up(bytes + phase + 2 * KVT__SLOT_ROOM, 4096));
     if (!m->base)
         return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
-    m->slot = (struct kvt__slot){ m->base + KVT__SLOT_ROOM + phase, bytes };
+    m->slot = (struct kvt__slot){ .payload = m->base + KVT__SLOT_ROOM + phase,
+                                  .bytes = bytes };
     return 0;
 }
 
 static void
 memory_fini(struct memory *m)
 {
+    if (m->slot.lender)
+        kvt__pool_release(NULL, &m->slot);
     free(m->base);
 }
 

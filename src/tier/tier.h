@@ -130,6 +130,11 @@ struct kvt__tier_ops {
     uint64_t (*stored_bytes)(const struct kvt__tier *tier,
                              const struct kvt__object *object, uint64_t payload);
 
+    /* A slot in memory between which and the storage bytes move without a copy, of a
+     * tier that has such memory; released as those of the pool.  Never blocks; false:
+     * there is none now.  NULL: there never is. */
+    bool (*lend)(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out);
+
     /* The same four as below without waiting for them.  NULL: callers have to wait. */
     void (*start)(struct kvt__tier *tier, struct kvt__tier_op *op);
     /* Publish the slot's payload, whole or not at all.  crc: its CRC32C.  The

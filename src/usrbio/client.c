@@ -40,6 +40,8 @@ struct kvt__usrbio_client {
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvt__usrbio_client *list;
 
+static void take_back(struct kvt__lender *lender, struct kvt__slot *slot);
+
 /* ------------------------------------------------------------------ its thread */
 
 /* Make a session in place of none.  The lock is held, and let go meanwhile. */
@@ -52,6 +54,10 @@ make_session(struct kvt__usrbio_client *c)
     pthread_mutex_unlock(&c->lock);
     int err = kvt__usrbio_session_open(&c->params, &session);
     pthread_mutex_lock(&c->lock);
+    if (session) {
+        session->client = c;
+        session->lender.release = take_back;
+    }
     c->session = session;
     c->err = err;
     snprintf(c->why, sizeof c->why, "%s", err ? kvt__why() : "");
@@ -187,6 +193,28 @@ leave(struct kvt__usrbio_client *c, struct kvt__usrbio_session *session)
     bool stopping = c->stopping;
     pthread_mutex_unlock(&c->lock);
     return stopping;
+}
+
+static void
+take_back(struct kvt__lender *lender, struct kvt__slot *slot)
+{
+    struct kvt__usrbio_session *session = (struct kvt__usrbio_session *)lender;
+
+    kvt__usrbio_session_take_back(session, slot);
+    (void)leave(session->client, session);
+}
+
+bool
+kvt__usrbio_client_lend(struct kvt__usrbio_client *client, size_t phase, size_t bytes,
+                        struct kvt__slot *out)
+{
+    pthread_mutex_lock(&client->lock);
+    struct kvt__usrbio_session *session = client->stopping ? NULL : client->session;
+    bool lent = session && kvt__usrbio_session_lend(session, phase, bytes, out);
+    if (lent && !session->users++)
+        pthread_cond_broadcast(&client->changed);
+    pthread_mutex_unlock(&client->lock);
+    return lent;
 }
 
 int

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/counters.h"
+#include "mem/pool.h"
 #include "usrbio/usrbio.h"
 
 struct kvt__usrbio_client;
@@ -42,12 +44,20 @@ void kvt__usrbio_client_stop(struct kvt__usrbio_client *client);
 /* Stopped, and nothing of the caller's is under way.  Blocks. */
 void kvt__usrbio_client_close(struct kvt__usrbio_client *client);
 
+/* A slot in the staging region, its payload at that address modulo 4096, to be released
+ * before the client is closed.  At most half of the region is lent, so that other memory
+ * can be moved too.  What was read into one while the daemon was restarted may change
+ * still: it is not to be read into again.  Never blocks; false: there is none now. */
+bool kvt__usrbio_client_lend(struct kvt__usrbio_client *client, size_t phase,
+                             size_t bytes, struct kvt__slot *out);
+
 /* The first bytes of a file of the mount, and where they go or come from. */
 struct kvt__usrbio_extent {
     int fd;     /* open in that direction */
     bool reads; /* the file */
-    unsigned char *at;
+    unsigned char *at; /* in a slot that was lent they are not copied */
     size_t bytes;
+    struct kvt__counters *counters; /* NULL: nothing is counted */
     /* Reads: called for each piece that is there, in order and without a gap. */
     void (*came)(void *ctx, const unsigned char *piece, size_t n);
     void *ctx;

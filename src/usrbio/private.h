@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #include "mem/extents.h"
+#include "mem/pool.h"
 #include "usrbio/client.h"
 
 #define KVT__USRBIO_UNIT ((size_t)4096)
@@ -29,7 +30,8 @@ struct kvt__usrbio_transfer;
 struct kvt__usrbio_piece {
     struct kvt__usrbio_transfer *transfer;
     struct kvt__usrbio_ring *ring; /* that it was given to */
-    size_t unit, n_units;          /* of the region */
+    unsigned char *at;             /* in the region */
+    size_t n_units;                /* taken there; 0: they are the caller's */
     uint64_t offset;               /* in the file */
     size_t bytes, moved;           /* of it, and so far */
     int64_t result;                /* under the session's lock, as ended */
@@ -49,6 +51,8 @@ struct kvt__usrbio_ring {
 
 /* Region and rings of one run of the daemon. */
 struct kvt__usrbio_session {
+    struct kvt__lender lender; /* of slots in the region, each a user */
+    struct kvt__usrbio_client *client;
     const struct kvt__usrbio_api *api;
     struct kvt__hf3fs_iov iov;
     uint64_t region_bytes;
@@ -60,6 +64,7 @@ struct kvt__usrbio_session {
 
     pthread_mutex_t lock; /* guards what follows */
     struct kvt__extents free;
+    size_t n_lent;        /* units */
     struct kvt__usrbio_transfer *first; /* of all */
     struct kvt__usrbio_transfer *first_wanting, *last_wanting; /* room */
     uint32_t under_way;   /* I/Os */
@@ -70,11 +75,29 @@ struct kvt__usrbio_session {
     struct kvt__usrbio_session *next_dead;
 };
 
+/* Take units of the region, or give them back.  Under the session's lock. */
 static inline unsigned char *
-kvt__usrbio_place(const struct kvt__usrbio_session *session,
-                  const struct kvt__usrbio_piece *piece)
+kvt__usrbio_take(struct kvt__usrbio_session *session, size_t n_units)
 {
-    return session->iov.base + piece->unit * KVT__USRBIO_UNIT;
+    size_t unit;
+
+    return kvt__extents_take(&session->free, n_units, &unit)
+        ? session->iov.base + unit * KVT__USRBIO_UNIT : NULL;
+}
+
+static inline void
+kvt__usrbio_give(struct kvt__usrbio_session *session, const unsigned char *at,
+                 size_t n_units)
+{
+    kvt__extents_give(&session->free,
+                      (size_t)(at - session->iov.base) / KVT__USRBIO_UNIT, n_units);
+}
+
+/* Whether memory lies in the region. */
+static inline bool
+kvt__usrbio_has(const struct kvt__usrbio_session *session, const unsigned char *at)
+{
+    return at >= session->iov.base && at < session->iov.base + session->region_bytes;
 }
 
 /* ---------------------------------------------------------------- session.c */
@@ -89,6 +112,12 @@ void kvt__usrbio_session_die(struct kvt__usrbio_session *session);
 
 /* Dead, and without users. */
 void kvt__usrbio_session_close(struct kvt__usrbio_session *session);
+
+/* A slot in the region; the first bytes of what surrounds it are its. */
+bool kvt__usrbio_session_lend(struct kvt__usrbio_session *session, size_t phase,
+                              size_t bytes, struct kvt__slot *out);
+void kvt__usrbio_session_take_back(struct kvt__usrbio_session *session,
+                                   const struct kvt__slot *slot);
 
 /* Whether the daemon that it was made with still serves the mount. */
 bool kvt__usrbio_session_is_served(const struct kvt__usrbio_session *session,

@@ -94,10 +94,10 @@ static int
 prepare(struct kvt__usrbio_ring *ring, struct kvt__usrbio_piece *piece, int fd)
 {
     struct kvt__usrbio_session *s = ring->session;
-    unsigned char *at = s->iov.base + piece->unit * KVT__USRBIO_UNIT + piece->moved;
     int slot;
 
-    while ((slot = s->api->prep_io(&ring->ior, &s->iov, ring->reads, at, fd,
+    while ((slot = s->api->prep_io(&ring->ior, &s->iov, ring->reads,
+                                   piece->at + piece->moved, fd,
                                    piece->offset + piece->moved,
                                    piece->bytes - piece->moved, piece)) == -EAGAIN)
         if (!wait_for_place(ring))

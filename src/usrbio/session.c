@@ -137,6 +137,43 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
     return 0;
 }
 
+/* --------------------------------------------------------------------- lending */
+
+bool
+kvt__usrbio_session_lend(struct kvt__usrbio_session *session, size_t phase, size_t bytes,
+                         struct kvt__slot *out)
+{
+    unsigned char *at = NULL;
+
+    if (bytes > session->region_bytes / 2)
+        return false;
+    size_t n = kvt__slot_footprint(phase, bytes) / KVT__USRBIO_UNIT;
+    size_t most = session->region_bytes / 2 / KVT__USRBIO_UNIT;
+    pthread_mutex_lock(&session->lock);
+    if (!session->dead && session->n_lent + n <= most)
+        at = kvt__usrbio_take(session, n);
+    if (at)
+        session->n_lent += n;
+    pthread_mutex_unlock(&session->lock);
+    if (at)
+        *out = (struct kvt__slot){ at + KVT__SLOT_ROOM + phase, bytes, &session->lender };
+    return at;
+}
+
+void
+kvt__usrbio_session_take_back(struct kvt__usrbio_session *session,
+                              const struct kvt__slot *slot)
+{
+    size_t phase = (size_t)(slot->payload - session->iov.base) % KVT__USRBIO_UNIT;
+    size_t n = kvt__slot_footprint(phase, slot->bytes) / KVT__USRBIO_UNIT;
+
+    pthread_mutex_lock(&session->lock);
+    kvt__usrbio_give(session, slot->payload - phase - KVT__SLOT_ROOM, n);
+    session->n_lent -= n;
+    kvt__usrbio_wake_first(session);
+    pthread_mutex_unlock(&session->lock);
+}
+
 /* --------------------------------------------------------------------- ending */
 
 void

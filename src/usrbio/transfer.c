@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Moving one extent: as many pieces of it are under way as region and rings have room
- * for, while the thread that called copies others.  A read's pieces are taken in the
- * order in which they lie in the file. */
+ * for, while the thread that called copies others; those of a slot in the region are
+ * moved where they are.  A read's pieces are taken in the order in which they lie in the
+ * file. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,7 +17,7 @@
 struct kvt__usrbio_transfer {
     struct kvt__usrbio_session *session;
     int fd;
-    bool reads;
+    bool reads, in_region;
     unsigned char *at; /* in the caller's memory */
     size_t bytes, piece_bytes;
     size_t n_pieces, n_issued, n_taken;
@@ -68,6 +69,7 @@ kvt__usrbio_wake_all(struct kvt__usrbio_session *session)
         kvt__usrbio_wake(t);
 }
 
+/* Who wants a ring only goes to the front: it may have the memory that others wait for. */
 static void
 want_room(struct kvt__usrbio_transfer *t)
 {
@@ -77,10 +79,10 @@ want_room(struct kvt__usrbio_transfer *t)
     if (t->wants_room)
         return;
     t->wants_room = true;
-    t->next_wanting = NULL;
-    t->prev_wanting = s->last_wanting;
+    t->next_wanting = t->in_region ? s->first_wanting : NULL;
+    t->prev_wanting = t->in_region ? NULL : s->last_wanting;
     *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) = t;
-    s->last_wanting = t;
+    *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) = t;
 }
 
 /* It has what it wanted: what is left is for the next. */
@@ -103,7 +105,7 @@ static void
 give_back(struct kvt__usrbio_piece *piece)
 {
     if (piece->n_units)
-        kvt__extents_give(&piece->transfer->session->free, piece->unit, piece->n_units);
+        kvt__usrbio_give(piece->transfer->session, piece->at, piece->n_units);
     piece->n_units = 0;
 }
 
@@ -119,8 +121,12 @@ take_places(struct kvt__usrbio_transfer *t, size_t n)
 
         *p = (struct kvt__usrbio_piece){ .transfer = t, .offset = offset,
                                          .bytes = min(t->piece_bytes, t->bytes - offset) };
+        if (t->in_region) {
+            p->at = t->at + offset;
+            continue;
+        }
         p->n_units = (p->bytes + KVT__USRBIO_UNIT - 1) / KVT__USRBIO_UNIT;
-        if (!kvt__extents_take(&t->session->free, p->n_units, &p->unit))
+        if (!(p->at = kvt__usrbio_take(t->session, p->n_units)))
             break;
     }
     return k;
@@ -132,7 +138,8 @@ static size_t
 reserve(struct kvt__usrbio_transfer *t, size_t n, struct kvt__usrbio_ring **ring)
 {
     struct kvt__usrbio_session *s = t->session;
-    if (s->first_wanting && s->first_wanting != t)
+
+    if (s->first_wanting && s->first_wanting != t && !t->in_region)
         return 0; /* or small pieces could take for ever what a large one waits for */
     n = take_places(t, min(n, s->group ? s->group : KVT__USRBIO_RUN));
     *ring = n ? kvt__usrbio_ring_reserve(s, t->reads, (uint32_t)n) : NULL;
@@ -152,7 +159,7 @@ copy_in(struct kvt__usrbio_transfer *t, size_t n)
     for (size_t i = 0; i < n; i++) {
         const struct kvt__usrbio_piece *p = nth(t, t->n_issued + i);
 
-        memcpy(kvt__usrbio_place(t->session, p), t->at + p->offset, p->bytes);
+        memcpy(p->at, t->at + p->offset, p->bytes);
     }
 }
 
@@ -177,7 +184,7 @@ issue(struct kvt__usrbio_transfer *t)
     pthread_mutex_unlock(&s->lock);
     if (!n)
         return false;
-    if (!t->reads)
+    if (!t->reads && !t->in_region)
         copy_in(t, n);
     for (size_t i = 0; i < n; i++)
         pieces[i] = nth(t, t->n_issued + i);
@@ -242,7 +249,8 @@ take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
     if (!t->err && t->reads) {
         unsigned char *to = t->at + p->offset;
 
-        memcpy(to, kvt__usrbio_place(t->session, p), p->bytes);
+        if (!t->in_region)
+            memcpy(to, p->at, p->bytes);
         t->came(t->ctx, to, p->bytes);
     }
     t->n_taken++;
@@ -318,7 +326,8 @@ kvt__usrbio_transfer(struct kvt__usrbio_session *session,
 {
     struct kvt__usrbio_transfer t = {
         .session = session, .fd = e->fd, .reads = e->reads, .at = e->at,
-        .bytes = e->bytes, .came = e->came, .ctx = e->ctx };
+        .in_region = kvt__usrbio_has(session, e->at), .bytes = e->bytes,
+        .came = e->came, .ctx = e->ctx };
     int err = session->api->reg_fd(e->fd, 0);
 
     if (err > 0)
@@ -329,5 +338,9 @@ kvt__usrbio_transfer(struct kvt__usrbio_session *session,
     run(&t);
     unlink_from(&t);
     session->api->dereg_fd(e->fd);
+    if (!t.err && e->counters) {
+        kvt__count(e->counters, KVT__N_hf3fs_bytes, e->bytes);
+        kvt__count(e->counters, KVT__N_hf3fs_copied_bytes, t.in_region ? 0 : e->bytes);
+    }
     return t.err;
 }

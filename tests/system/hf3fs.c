@@ -171,6 +171,27 @@ a_restart_of_the_daemon_loses_nothing(void **state)
     }
 }
 
+/* They go from the blocks straight to memory of the rings, which are there from the first
+ * chunk on. */
+static void
+what_does_not_stay_in_memory_is_stored_without_a_copy(void **state)
+{
+    struct world *w = *state;
+
+    open_3fs(w, "local_cpu=false");
+    write_chunks(&w->f, 0, 1);
+    uint64_t moved = counter(&w->f, "hf3fs_bytes");
+    uint64_t copied = counter(&w->f, "hf3fs_copied_bytes");
+    assert_true(moved > 0);
+    assert_int_equal(copied, moved);
+    write_chunks(&w->f, 1, N_CHUNKS - 1);
+    assert_true(counter(&w->f, "hf3fs_bytes") > moved);
+    assert_int_equal(counter(&w->f, "hf3fs_copied_bytes"), copied);
+    close_3fs(w);
+    open_3fs(w, NULL);
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+}
+
 /* A child that writes until it is killed; what it announced to the daemon goes, what it
  * published is whole, and nothing of it stays in shared memory.  begun: told when it has
  * written. */
@@ -240,6 +261,7 @@ main(void)
         TEST(damaged_bytes_are_never_served),
         TEST(errors_shorten_hits_and_fail_no_load),
         TEST(a_restart_of_the_daemon_loses_nothing),
+        TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
         TEST(killed_writers_leave_whole_chunks_and_nothing_else),
     };
     const char *missing = usrbiod_missing();

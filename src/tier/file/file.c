@@ -120,6 +120,7 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->index_fd = -1;
     t->fsync = params->config->fsync;
+    t->counters = params->counters;
     t->tier.ops = ops_of(params->url);
     err = kvt__temp_init(t);
     if (!err && t->tier.ops == &hf3fs_ops)
@@ -169,6 +170,7 @@ static const struct kvt__tier_ops hf3fs_ops = {
     .schemes = "",
     FILE_OPS,
     .stop = kvt__hf3fs_stop,
+    .lend = kvt__hf3fs_lend,
     .start = kvt__hf3fs_start,
     .put = kvt__tier_wait_put,
     .get = kvt__tier_wait_get,

@@ -34,6 +34,7 @@ struct file_tier {
     bool header; /* save_chunk_meta, where the layout may have one */
     struct kvt__hf3fs *hf3fs; /* NULL: the directories are not opened as 3FS's */
     struct kvt__usrbio_client *rings; /* then */
+    struct kvt__counters *counters;   /* NULL: nothing is counted */
     bool fsync;
     char temp_prefix[64];
     _Atomic uint64_t temp_count;
@@ -90,6 +91,7 @@ int kvt__hf3fs_check_path(const struct file_tier *t, const char *name, const cha
 void kvt__hf3fs_stop(struct kvt__tier *tier);
 void kvt__hf3fs_close(struct file_tier *t);
 void kvt__hf3fs_start(struct kvt__tier *tier, struct kvt__tier_op *op);
+bool kvt__hf3fs_lend(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out);
 
 /* ------------------------------------------------------------------ dirs.c */
 

@@ -141,7 +141,8 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     }
     struct kvt__sum sum = { slot->payload, slot->payload + slot->bytes, 0 };
     struct kvt__file_extent extent = { .fd = fd, .at = start, .bytes = (size_t)st.st_size,
-                                       .direct = direct, .rings = t->rings };
+                                       .direct = direct, .rings = t->rings,
+                                       .counters = t->counters };
     err = kvt__extent_read(&extent, &sum);
     found->read_crc = sum.crc;
     found->has_read_crc = true;

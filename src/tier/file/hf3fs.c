@@ -32,10 +32,11 @@ struct kvt__hf3fs {
     struct kvt__usrbio_params params;
     char mount_point[KVT__HF3FS_MAX_MOUNT];
 
-    pthread_mutex_t lock; /* guards what follows, and is held while directories are
-                           * opened again */
+    _Atomic(struct kvt__usrbio_client *) client; /* NULL: nothing was moved yet */
+
+    pthread_mutex_t lock; /* guards what follows and who makes the client, and is held
+                           * while directories are opened again */
     pthread_cond_t stop;
-    struct kvt__usrbio_client *client; /* NULL: nothing was moved yet */
     bool stopping;
     uint64_t n_opened; /* how often the directories were */
 };
@@ -230,10 +231,19 @@ need_rings(struct file_tier *t)
     pthread_mutex_lock(&h->lock);
     if (h->stopping)
         err = kvt__fail(ECANCELED, "3FS");
-    else if (!h->client && !(err = kvt__usrbio_client_open(&h->params, &h->client)))
-        t->rings = h->client;
+    else if (!h->client && !(err = kvt__usrbio_client_open(&h->params, &t->rings)))
+        h->client = t->rings;
     pthread_mutex_unlock(&h->lock);
     return err;
+}
+
+/* Memory of rings that are there; the first chunks of a process come from elsewhere. */
+bool
+kvt__hf3fs_lend(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out)
+{
+    struct kvt__usrbio_client *client = ((struct file_tier *)tier)->hf3fs->client;
+
+    return client && kvt__usrbio_client_lend(client, tier->ops->phase(tier), bytes, out);
 }
 
 static int
@@ -281,6 +291,16 @@ n_opened(struct kvt__hf3fs *h)
     return n;
 }
 
+/* Whether it may succeed with the next daemon.  The last one may still write into memory
+ * that it was told to read to: no chunk is read again into the same. */
+static bool
+is_worth_another(const struct kvt__tier_op *op, int err)
+{
+    if (err == -ESTALE)
+        return op->what != KVT__TIER_GET || !op->slot.lender;
+    return err == -ENOTCONN || err == -ECONNABORTED;
+}
+
 static void
 run(struct kvt__job *job)
 {
@@ -293,8 +313,7 @@ run(struct kvt__job *job)
         uint64_t n = n_opened(x->t->hf3fs);
 
         err = run_once(x->t, op, &x->object);
-        if ((err != -ENOTCONN && err != -ESTALE && err != -ECONNABORTED) ||
-            !is_back(x->t, n, until_ns))
+        if (!is_worth_another(op, err) || !is_back(x->t, n, until_ns))
             break;
     }
     op->done(op, err);

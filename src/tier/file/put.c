@@ -68,7 +68,8 @@ write_temp(const struct file_tier *t, int fd, bool direct,
     size_t n;
     unsigned char *start = frame(t, o, slot, crc, &n);
     int err = kvt__extent_write(&(struct kvt__file_extent){
-        .fd = fd, .at = start, .bytes = n, .direct = direct, .rings = t->rings });
+        .fd = fd, .at = start, .bytes = n, .direct = direct, .rings = t->rings,
+        .counters = t->counters });
 
     if (!err && !kvt__file_has_trailer(t, o))
         err = put_xattr(fd, o, slot->bytes, crc);

@@ -73,11 +73,18 @@ open_file(int flags)
     return fd;
 }
 
+static struct kvt__file_extent
+extent(int fd, unsigned char *at, size_t n, bool direct)
+{
+    return (struct kvt__file_extent){ .fd = fd, .at = at, .bytes = n, .direct = direct };
+}
+
 static int
 write_extent(size_t n, bool direct)
 {
     int fd = open_file(O_WRONLY | O_CREAT | O_TRUNC | (direct ? O_DIRECT : 0));
-    int err = kvt__extent_write(&(struct kvt__file_extent){ fd, truth, n, direct, NULL });
+    struct kvt__file_extent e = extent(fd, truth, n, direct);
+    int err = kvt__extent_write(&e);
 
     close(fd);
     return err;
@@ -89,10 +96,10 @@ read_extent(size_t n, size_t head, size_t tail, bool direct, uint32_t *crc)
 {
     struct kvt__sum sum = { memory + head, memory + n - tail, 0 };
     int fd = open_file(O_RDONLY | (direct ? O_DIRECT : 0));
+    struct kvt__file_extent e = extent(fd, memory, n, direct);
 
     memset(memory, 0x5a, MOST + 4096);
-    int err = kvt__extent_read(&(struct kvt__file_extent){ fd, memory, n, direct,
-                                                           NULL }, &sum);
+    int err = kvt__extent_read(&e, &sum);
     close(fd);
     *crc = sum.crc;
     return err;
@@ -344,13 +351,11 @@ without_descriptors(void *arg)
     struct rlimit few = { 0, 0 };
     int fd = open_file(O_RDONLY | (direct_works ? O_DIRECT : 0));
     struct kvt__sum sum = { memory, memory + MOST, 0 };
+    struct kvt__file_extent e = extent(fd, memory, MOST, direct_works);
 
     (void)arg;
     few.rlim_cur = few.rlim_max = (rlim_t)fd + 1;
-    return !setrlimit(RLIMIT_NOFILE, &few) &&
-           !kvt__extent_read(&(struct kvt__file_extent){ fd, memory, MOST, direct_works,
-                                                            NULL },
-                             &sum) &&
+    return !setrlimit(RLIMIT_NOFILE, &few) && !kvt__extent_read(&e, &sum) &&
            sum.crc == kvt__crc32c(0, truth, MOST);
 }
 
@@ -400,11 +405,10 @@ nothing_moves_after_an_error(void)
 
     for (size_t i = 0; good && i < sizeof bad / sizeof *bad; i++) {
         int fd = open_file(O_RDONLY | (direct_works ? O_DIRECT : 0));
+        struct kvt__file_extent e = extent(fd, later, MOST, direct_works);
 
         mprotect(later + bad[i], 4096, PROT_READ);
-        good = kvt__extent_read(&(struct kvt__file_extent){ fd, later, MOST, direct_works,
-                                                            NULL },
-                                &sum) == -EFAULT;
+        good = kvt__extent_read(&e, &sum) == -EFAULT;
         close(fd);
         mprotect(later + bad[i], 4096, PROT_READ | PROT_WRITE);
         memset(later, 0x11, MOST);

@@ -89,7 +89,7 @@ slot_new(size_t bytes, size_t phase)
     if (!base)
         abort();
     memset(base, 0x5a, n);
-    return (struct kvt__slot){ base + KVT__SLOT_ROOM + phase, bytes };
+    return (struct kvt__slot){ .payload = base + KVT__SLOT_ROOM + phase, .bytes = bytes };
 }
 
 static inline void

@@ -23,8 +23,8 @@ static int
 move_by_rings(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
     return kvt__usrbio_move(e->rings, &(struct kvt__usrbio_extent){
-        .fd = e->fd, .reads = sum, .at = e->at, .bytes = e->bytes, .came = came,
-        .ctx = sum });
+        .fd = e->fd, .reads = sum, .at = e->at, .bytes = e->bytes,
+        .counters = e->counters, .came = came, .ctx = sum });
 }
 
 /* Whole units go without the page cache and the rest through it: to write a padded

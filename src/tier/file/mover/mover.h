@@ -14,6 +14,7 @@
 
 #define KVT__DIRECT_ALIGN ((size_t)4096)
 
+struct kvt__counters;
 struct kvt__usrbio_client;
 
 struct kvt__file_extent {
@@ -22,6 +23,7 @@ struct kvt__file_extent {
     size_t bytes;
     bool direct; /* fd has O_DIRECT; at is aligned, and has room for whole units */
     struct kvt__usrbio_client *rings; /* of the mount where the file is; NULL: none */
+    struct kvt__counters *counters;   /* of what rings move; NULL: nothing is counted */
 };
 
 /* The checksum of what lies from payload to end, which is made of each piece as it

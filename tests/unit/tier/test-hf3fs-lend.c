@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Slots in the region of a 3FS tier: their bytes are moved where they are, those of other
+ * memory are copied once, and neither waits for the other. */
+#include "index-dir.h"
+#include "servers/usrbiod-server.h"
+#include "tier-test.h"
+
+#define MIB ((size_t)1 << 20)
+#define REGION (100 * MIB)
+#define CHUNK (9 * MIB + 4711)
+
+static struct usrbiod usrbiod;
+static struct kvt__counters counters;
+static struct kvt__tier *tier;
+static unsigned n_dirs;
+
+static uint64_t
+counted(enum kvt__counter which)
+{
+    return kvt__counted(&counters, which);
+}
+
+/* With header, so that payloads lie at 28 modulo 4096. */
+static int
+setup(void **state)
+{
+    static const char *const settings[] = { "save_chunk_meta=true",
+                                            "hf3fs_iov_size=104857600", NULL };
+    struct kvt_config *config = config_with(settings);
+    char url[512];
+
+    (void)state;
+    if (!usrbiod.pid)
+        assert_true(usrbiod_run(&usrbiod, NULL));
+    snprintf(url, sizeof url, "hf3fs://%s/%u", usrbiod.mount, n_dirs++);
+    counters = (struct kvt__counters){ 0 };
+    struct kvt__tier_params params = { .config = config, .url = url, .counters = &counters,
+                                       .name = "remote_url", .local_ranks = 1 };
+    if (kvt__tier_open(&params, &tier))
+        fail_msg("%s: %s", url, kvt__why());
+    kvt_config_free(config);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    (void)state;
+    if (usrbiod.pid) {
+        usrbiod_tell(&usrbiod, "clear");
+        usrbiod_tell(&usrbiod, "release");
+    }
+    index_dir_remove(tier->ops->private_dir(tier));
+    tier->ops->close(tier);
+    return 0;
+}
+
+static struct kvt__slot
+lent(size_t bytes)
+{
+    struct kvt__slot slot = { 0 };
+
+    assert_true(tier->ops->lend(tier, bytes, &slot));
+    assert_int_equal((uintptr_t)slot.payload % 4096, tier->ops->phase(tier));
+    return slot;
+}
+
+/* The rings are made when the first bytes are moved. */
+static void
+make_region(void)
+{
+    struct chunk c;
+
+    chunk_init(&c, "first", 0);
+    assert_int_equal(put_bytes(tier, &c.object, 1000, 0), 0);
+    counters = (struct kvt__counters){ 0 };
+}
+
+static void
+put(struct kvt__slot *slot, uint64_t seed)
+{
+    struct chunk c;
+
+    chunk_init(&c, "model", (int64_t)seed);
+    slot_fill(slot, seed);
+    assert_int_equal(tier->ops->put(tier, &c.object, slot,
+                                    kvt__crc32c(0, slot->payload, slot->bytes)), 0);
+}
+
+static void
+get(struct kvt__slot *slot, uint64_t seed)
+{
+    struct kvt__found found;
+    struct chunk c;
+
+    chunk_init(&c, "model", (int64_t)seed);
+    memset(slot->payload, 0x11, slot->bytes);
+    assert_int_equal(tier->ops->get(tier, &c.object, slot, &found), 0);
+    assert_true(found.has_read_crc && found.read_crc == found.crc);
+    assert_true(slot_holds(slot, seed));
+}
+
+/* A read whose pieces the daemon keeps. */
+struct stuck {
+    struct kvt__tier_op op;
+    struct chunk chunk;
+    _Atomic int answered;
+    int err;
+};
+
+static void
+answered(struct kvt__tier_op *op, int err)
+{
+    struct stuck *s = (struct stuck *)op;
+
+    s->err = err;
+    s->answered = 1;
+}
+
+static void
+get_stuck(struct stuck *s, const struct kvt__slot *slot, uint64_t seed)
+{
+    usrbiod_tell(&usrbiod, "fault read stuck");
+    *s = (struct stuck){ 0 };
+    chunk_init(&s->chunk, "model", (int64_t)seed);
+    s->op = (struct kvt__tier_op){ .what = KVT__TIER_GET, .prio = KVT__PRIO_LOAD,
+                                   .object = &s->chunk.object, .slot = *slot,
+                                   .done = answered };
+    tier->ops->start(tier, &s->op);
+    while (!usrbiod_count(&usrbiod, "in_flight"))
+        usleep(1000);
+}
+
+static void
+wait_for(const struct stuck *s)
+{
+    while (!s->answered)
+        usleep(500);
+}
+
+/* Nothing more comes under way. */
+static void
+wait_until_full(void)
+{
+    double before, now = usrbiod_count(&usrbiod, "in_flight");
+
+    do {
+        before = now;
+        usleep(100000);
+        now = usrbiod_count(&usrbiod, "in_flight");
+    } while (now > before);
+}
+
+/* -------------------------------------------------------------------------- tests */
+
+static void
+there_is_none_before_the_first_bytes_are_moved(void **state)
+{
+    struct kvt__slot slot;
+
+    (void)state;
+    assert_false(tier->ops->lend(tier, CHUNK, &slot));
+}
+
+static void
+bytes_of_the_region_are_not_copied(void **state)
+{
+    (void)state;
+    make_region();
+    struct kvt__slot slot = lent(CHUNK);
+    put(&slot, 1);
+    get(&slot, 1);
+    assert_true(counted(KVT__N_hf3fs_bytes) > 2 * CHUNK);
+    assert_int_equal(counted(KVT__N_hf3fs_copied_bytes), 0);
+    kvt__pool_release(NULL, &slot);
+    assert_null(slot.payload);
+}
+
+static void
+bytes_of_other_memory_are_copied_once(void **state)
+{
+    (void)state;
+    struct kvt__slot slot = slot_new(CHUNK, tier->ops->phase(tier));
+    put(&slot, 1);
+    get(&slot, 1);
+    assert_true(counted(KVT__N_hf3fs_bytes) > 2 * CHUNK);
+    assert_int_equal(counted(KVT__N_hf3fs_copied_bytes), counted(KVT__N_hf3fs_bytes));
+    slot_free(&slot, tier->ops->phase(tier));
+}
+
+/* Also when as much as can be is lent, and larger than what is left. */
+static void
+half_of_the_region_is_for_other_memory(void **state)
+{
+    struct kvt__slot slots[8], more, other;
+    size_t n = 0;
+
+    (void)state;
+    make_region();
+    assert_false(tier->ops->lend(tier, REGION / 2 + 1, &more));
+    assert_false(tier->ops->lend(tier, SIZE_MAX - 4096, &more));
+    for (; n < 8 && tier->ops->lend(tier, CHUNK, &slots[n]); n++)
+        put(&slots[n], n);
+    assert_int_equal(n, 5);
+    other = slot_new(REGION + CHUNK, tier->ops->phase(tier));
+    put(&other, 9);
+    get(&other, 9);
+    slot_free(&other, tier->ops->phase(tier));
+    for (size_t i = 0; i < n; i++) {
+        assert_true(slot_holds(&slots[i], i));
+        kvt__pool_release(NULL, &slots[i]);
+    }
+}
+
+/* Other memory waits for room that comes when the slot's own read is over. */
+static void
+a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
+{
+    struct kvt__slot slots[3], other[12];
+    struct stuck reads[12];
+
+    (void)state;
+    make_region();
+    for (size_t i = 0; i < 3; i++) {
+        slots[i] = lent(CHUNK);
+        put(&slots[i], i);
+    }
+    for (size_t i = 0; i < 12; i++) { /* more than the region has room for */
+        other[i] = slot_new(CHUNK, tier->ops->phase(tier));
+        get_stuck(&reads[i], &other[i], i % 3);
+    }
+    wait_until_full();
+    usrbiod_tell(&usrbiod, "clear");
+    for (size_t i = 0; i < 3; i++)
+        get(&slots[i], i);
+    usrbiod_tell(&usrbiod, "release");
+    for (size_t i = 0; i < 12; i++) {
+        wait_for(&reads[i]);
+        assert_true(slot_holds(&other[i], i % 3));
+        slot_free(&other[i], tier->ops->phase(tier));
+    }
+    for (size_t i = 0; i < 3; i++)
+        kvt__pool_release(NULL, &slots[i]);
+}
+
+/* The old daemon was told to write there, and it is not known when it stops. */
+static void
+what_a_restart_interrupts_is_not_read_into_the_same_slot_again(void **state)
+{
+    struct stuck s;
+
+    (void)state;
+    make_region();
+    struct kvt__slot slot = lent(CHUNK);
+    put(&slot, 1);
+    get_stuck(&s, &slot, 1);
+    usrbiod_kill(&usrbiod);
+    assert_true(usrbiod_run(&usrbiod, NULL));
+    wait_for(&s);
+    assert_int_equal(s.err, -ESTALE);
+    kvt__pool_release(NULL, &slot);
+    slot = slot_new(CHUNK, tier->ops->phase(tier));
+    get(&slot, 1);
+    slot_free(&slot, tier->ops->phase(tier));
+}
+
+/* What was in memory before the restart is stored after it. */
+static void
+a_slot_of_a_region_that_is_no_more_is_copied(void **state)
+{
+    (void)state;
+    make_region();
+    struct kvt__slot slot = lent(CHUNK);
+    usrbiod_kill(&usrbiod);
+    assert_true(usrbiod_run(&usrbiod, NULL));
+    put(&slot, 1);
+    assert_int_equal(counted(KVT__N_hf3fs_copied_bytes), counted(KVT__N_hf3fs_bytes));
+    kvt__pool_release(NULL, &slot);
+    slot = lent(CHUNK);
+    get(&slot, 1);
+    assert_true(counted(KVT__N_hf3fs_copied_bytes) < counted(KVT__N_hf3fs_bytes));
+    kvt__pool_release(NULL, &slot);
+    assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 1);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(there_is_none_before_the_first_bytes_are_moved),
+        TEST(bytes_of_the_region_are_not_copied),
+        TEST(bytes_of_other_memory_are_copied_once),
+        TEST(half_of_the_region_is_for_other_memory),
+        TEST(a_slot_does_not_wait_for_those_that_want_its_memory),
+        TEST(what_a_restart_interrupts_is_not_read_into_the_same_slot_again),
+        TEST(a_slot_of_a_region_that_is_no_more_is_copied),
+    };
+    const char *missing = usrbiod_missing();
+
+    if (!missing && !usrbiod_start(&usrbiod, NULL))
+        missing = "FUSE cannot be mounted here";
+    if (missing) {
+        printf("%s\n", missing);
+        return 77;
+    }
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    int failed = cmocka_run_group_tests_name("slots of 3FS", tests, NULL, NULL);
+    usrbiod_end(&usrbiod);
+    return failed;
+}
