@@ -33,4 +33,11 @@ kvt__wall_ns(void)
     return kvt__clock_ns(CLOCK_REALTIME_COARSE);
 }
 
+/* For calls that want it so; ns >= 0. */
+static inline struct timespec
+kvt__timespec(int64_t ns)
+{
+    return (struct timespec){ ns / KVT__NS_PER_S, ns % KVT__NS_PER_S };
+}
+
 #endif

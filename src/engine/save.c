@@ -184,7 +184,7 @@ kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms)
 {
     int err = kvt__engine_check(engine, "kvt_engine_flush");
     int64_t end = kvt__now_ns() + timeout_ms * KVT__NS_PER_MS;
-    struct timespec until = { end / KVT__NS_PER_S, end % KVT__NS_PER_S };
+    struct timespec until = kvt__timespec(end);
 
     if (err)
         return err;

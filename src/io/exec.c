@@ -138,8 +138,7 @@ timer_main(void *arg)
         if (first == &exec->timers) {
             pthread_cond_wait(&exec->timer_changed, &exec->timer_lock);
         } else if (first->at_ns > kvt__now_ns()) {
-            struct timespec until = { first->at_ns / KVT__NS_PER_S,
-                                      first->at_ns % KVT__NS_PER_S };
+            struct timespec until = kvt__timespec(first->at_ns);
             pthread_cond_timedwait(&exec->timer_changed, &exec->timer_lock, &until);
         } else {
             unlink_timer(first);

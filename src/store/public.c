@@ -173,7 +173,7 @@ kvt_store_eventfd(const struct kvt_store *store)
 static bool
 wait_until_idle(struct kvt_store *store, int64_t until_ns)
 {
-    struct timespec until = { until_ns / KVT__NS_PER_S, until_ns % KVT__NS_PER_S };
+    struct timespec until = kvt__timespec(until_ns);
     int err = 0;
 
     pthread_mutex_lock(&store->lock);

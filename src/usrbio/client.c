@@ -122,8 +122,7 @@ rest(struct kvt__usrbio_client *c, int64_t ns)
         pthread_cond_wait(&c->changed, &c->lock);
         return;
     }
-    int64_t at = kvt__now_ns() + ns;
-    struct timespec until = { at / KVT__NS_PER_S, at % KVT__NS_PER_S };
+    struct timespec until = kvt__timespec(kvt__now_ns() + ns);
     pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 

@@ -14,9 +14,7 @@
 static struct timespec
 real_time(int64_t from_now_ns)
 {
-    int64_t at = kvt__clock_ns(CLOCK_REALTIME) + from_now_ns;
-
-    return (struct timespec){ at / KVT__NS_PER_S, at % KVT__NS_PER_S };
+    return kvt__timespec(kvt__clock_ns(CLOCK_REALTIME) + from_now_ns);
 }
 
 /* ------------------------------------------------------------------- choosing */

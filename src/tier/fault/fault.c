@@ -74,7 +74,7 @@ static void
 sleep_ms(double ms)
 {
     int64_t until = kvt__now_ns() + (int64_t)(ms * (double)KVT__NS_PER_MS);
-    struct timespec at = { until / KVT__NS_PER_S, until % KVT__NS_PER_S };
+    struct timespec at = kvt__timespec(until);
 
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
         continue;

@@ -205,8 +205,7 @@ is_back(struct file_tier *t, uint64_t n_opened, int64_t until_ns)
     struct kvt__hf3fs *h = t->hf3fs;
 
     while (reopen(t, n_opened)) {
-        int64_t at = kvt__now_ns() + LOOK_NS;
-        struct timespec until = { at / KVT__NS_PER_S, at % KVT__NS_PER_S };
+        struct timespec until = kvt__timespec(kvt__now_ns() + LOOK_NS);
 
         pthread_mutex_lock(&h->lock);
         if (!h->stopping)

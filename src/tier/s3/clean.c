@@ -238,7 +238,7 @@ wait_locked(struct s3_cleaner *c)
 
         if (wrote && kvt__now_ns() >= due)
             return true;
-        struct timespec at = { due / KVT__NS_PER_S, due % KVT__NS_PER_S };
+        struct timespec at = kvt__timespec(due);
         if (wrote)
             pthread_cond_timedwait(&c->changed, &c->lock, &at);
         else

@@ -234,7 +234,7 @@ wait_locked(struct s3_tier *t)
         /* The clock may be set: look again now and then. */
         int64_t until = kvt__now_ns() + (k->base && left <= 2 ? KVT__NS_PER_S / 2
                                                               : 30 * KVT__NS_PER_S);
-        struct timespec at = { until / KVT__NS_PER_S, until % KVT__NS_PER_S };
+        struct timespec at = kvt__timespec(until);
         pthread_cond_timedwait(&k->changed, &k->lock, &at);
     }
 }
