@@ -32,198 +32,6 @@ kvt__engine_check(const struct kvt_engine *engine, const char *call)
     return 0;
 }
 
-/* --------------------------------------------------------------- description */
-
-static const char *
-or_empty(const char *text)
-{
-    return text ? text : "";
-}
-
-/* The nearest multiple of every group's block size, for the message. */
-static uint64_t
-legal_chunk_size(const struct kvt_engine_params *params, uint64_t wanted)
-{
-    uint64_t unit = 1;
-
-    for (uint32_t g = 0; g < params->n_groups; g++) {
-        uint64_t a = unit, b = params->groups[g].block_tokens;
-        while (b) {
-            uint64_t r = a % b;
-            a = b;
-            b = r;
-        }
-        unit = unit / a * params->groups[g].block_tokens;
-    }
-    uint64_t n = (wanted + unit / 2) / unit;
-    return (n ? n : 1) * unit;
-}
-
-static int
-check_group(const struct kvt_engine_params *params, uint32_t g, uint64_t chunk)
-{
-    const struct kvt_group *group = &params->groups[g];
-    bool opaque = group->format == KVT_FORMAT_OPAQUE;
-
-    if (!group->block_tokens || !group->n_layers ||
-        (opaque ? !group->block_bytes : !group->n_heads || !group->head_bytes))
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: block_tokens, n_layers and "
-                         "%s must not be 0.", g,
-                         opaque ? "block_bytes" : "n_heads, head_bytes");
-    if (group->format < KVT_FORMAT_OPAQUE || group->format > KVT_FORMAT_MLA)
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: no format %u.", g,
-                         group->format);
-    if (group->kind != KVT_GROUP_FULL &&
-        (group->kind != KVT_GROUP_SLIDING || group->window_tokens < 2))
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: kind %u with window %u.", g,
-                         group->kind, group->window_tokens);
-    if (group->replicated > 1)
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: replicated is %u, 0 or 1 is "
-                         "possible.", g, group->replicated);
-    if (chunk % group->block_tokens)
-        return kvt__fail(EINVAL, "chunk_size %llu is no multiple of the engine's block "
-                         "size %u; set chunk_size: %llu.", (unsigned long long)chunk,
-                         group->block_tokens,
-                         (unsigned long long)legal_chunk_size(params, chunk));
-    return 0;
-}
-
-static int
-check_params(const struct kvt_engine_params *params)
-{
-    const struct kvt_model *model = params->model;
-
-    if (!params->config || !model || !model->name || !model->kv_dtype ||
-        !params->groups || !params->n_groups)
-        return kvt__fail(EINVAL, "kvt_engine_open: config, model with name and "
-                         "kv_dtype, and 1 to %d groups are needed.", KVT__MAX_GROUPS);
-    if (!(params->role & KVT_ROLE_BOTH) || params->role & ~(uint32_t)KVT_ROLE_BOTH)
-        return kvt__fail(EINVAL, "kvt_engine_open: no role %u.", params->role);
-    if (!model->world_size || model->rank >= model->world_size)
-        return kvt__fail(EINVAL, "kvt_engine_open: rank %u of %u.", model->rank,
-                         model->world_size);
-    if (!*model->name || strchr(model->name, '@') ||
-        strlen(model->name) > KVT__KEY_MODEL_MAX)
-        return kvt__fail(EINVAL, "model name '%s': 1 to %d bytes without '@' can be "
-                         "part of a key.", model->name, KVT__KEY_MODEL_MAX);
-    if (!kvt__key_dtype_known(model->kv_dtype))
-        return kvt__fail(EINVAL, "KV dtype '%s' is none that keys know.",
-                         model->kv_dtype);
-    for (uint32_t g = 0; g < params->n_groups; g++) {
-        int err = check_group(params, g, (uint64_t)params->config->chunk_size);
-        if (err)
-            return err;
-    }
-    return 0;
-}
-
-static int
-copy_group(const struct kvt_group *from, struct kvt__group *to)
-{
-    to->kind = from->kind;
-    to->window_tokens = from->kind == KVT_GROUP_SLIDING ? from->window_tokens : 0;
-    to->format = from->format;
-    to->layout = strdup(or_empty(from->layout));
-    to->layers = strdup(or_empty(from->layers));
-    to->view = (struct kvt__view){
-        .n_kv = from->format == KVT_FORMAT_2LTD ? 2 : 1, .n_layers = from->n_layers,
-        .n_heads = from->n_heads, .head_bytes = from->head_bytes,
-        .block_tokens = from->block_tokens, .block_bytes = from->block_bytes,
-        .opaque = from->format == KVT_FORMAT_OPAQUE, .null_block = -1 };
-    return to->layout && to->layers ? 0 : -ENOMEM;
-}
-
-/* Whose keys the chunks of a replicated group have, as LMCache names them: with
- * save_only_first_rank those of a world of one, with remote_enable_mla_worker_id_as0
- * those of the first rank, with neither each rank's own. */
-static void
-set_keys(const struct kvt_engine *e, const struct kvt_config *config, bool replicated,
-         struct kvt__group *to)
-{
-    bool only_first = !kvt__config_is_set(config, save_only_first_rank) ||
-                      config->save_only_first_rank;
-    bool as_first = !kvt__config_is_set(config, remote_enable_mla_worker_id_as0) ||
-                    config->remote_enable_mla_worker_id_as0;
-
-    replicated = replicated && e->world_size > 1;
-    to->replicated = replicated && (only_first || as_first);
-    to->world_size = replicated && only_first ? 1 : e->world_size;
-}
-
-static int
-start_hashes(struct kvt_engine *e, const struct kvt_config *config)
-{
-    const char *release = config->lmcache_release;
-
-    e->hash_kind = kvt__hash_kind_named(config->pre_caching_hash_algorithm, release);
-    if (release && !strncmp(release, "0.3.", 4) && e->hash_kind == KVT__HASH_BUILTIN)
-        kvt__log(KVT_LOG_WARN, "lmcache_release %s has no effect on hashes by builtin: "
-                 "kvtier does not make those of that LMCache; set "
-                 "pre_caching_hash_algorithm to sha256_cbor", release);
-    return kvt__hash_start(&e->hash_root, e->hash_kind, config->hash_seed);
-}
-
-static int
-copy_description(struct kvt_engine *e, const struct kvt_engine_params *params)
-{
-    const struct kvt_config *config = params->config;
-    const char *fingerprint = config->model_fingerprint;
-
-    e->role = params->role;
-    e->chunk_tokens = (uint32_t)config->chunk_size;
-    e->partial_chunks = config->save_unfull_chunk;
-    e->load_timeout_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
-    e->lookup_timeout_ns = config->lookup_timeout_ms * KVT__NS_PER_MS;
-    e->lease_ns = config->pin_timeout_sec * KVT__NS_PER_S;
-    e->world_size = params->model->world_size;
-    e->rank = params->model->rank;
-    e->local_ranks = params->local_ranks ? params->local_ranks : e->world_size;
-    e->model = strdup(params->model->name);
-    e->kv_dtype = strdup(params->model->kv_dtype);
-    e->fingerprint = strdup(fingerprint ? fingerprint
-                                        : or_empty(params->model->fingerprint));
-    e->groups = calloc(params->n_groups, sizeof *e->groups);
-    if (!e->model || !e->kv_dtype || !e->fingerprint || !e->groups)
-        return kvt__fail(ENOMEM, "kvt_engine_open");
-    e->n_groups = params->n_groups;
-    for (uint32_t g = 0; g < e->n_groups; g++) {
-        if (copy_group(&params->groups[g], &e->groups[g]))
-            return kvt__fail(ENOMEM, "kvt_engine_open");
-        set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
-    }
-    return start_hashes(e, config);
-}
-
-struct kvt__shape
-kvt__group_shape(const struct kvt_engine *engine, uint32_t group, uint32_t n_tokens)
-{
-    static const struct { const char *name; uint32_t code; } dtypes[] = {
-        { "half", 2 }, { "bfloat16", 3 }, { "float", 4 }, { "double", 5 },
-        { "uint8", 6 }, { "fp8_e4m3fn", 7 }, { "fp8_e5m2", 8 },
-    };
-    const struct kvt__view *view = &engine->groups[group].view;
-    struct kvt__shape shape = { .format = 4, .dtype = 6 };
-
-    if (view->opaque) {
-        shape.dims[0] = (uint32_t)kvt__chunk_bytes(view, n_tokens);
-        return shape;
-    }
-    uint32_t item = 1;
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(engine->kv_dtype, dtypes[i].name))
-            shape.dtype = dtypes[i].code;
-    if (shape.dtype == 2 || shape.dtype == 3)
-        item = 2;
-    else if (shape.dtype == 4 || shape.dtype == 5)
-        item = shape.dtype == 4 ? 4 : 8;
-    shape.format = engine->groups[group].format == KVT_FORMAT_2LTD ? 1 : 6;
-    shape.dims[0] = view->n_kv;
-    shape.dims[1] = view->n_layers;
-    shape.dims[2] = n_tokens;
-    shape.dims[3] = view->n_heads * view->head_bytes / item;
-    return shape;
-}
-
 /* ------------------------------------------------------------ open and close */
 
 static uint64_t
@@ -417,45 +225,13 @@ free_engine(struct kvt_engine *e)
     free(e);
 }
 
-/* The caller's structs, in this library's sizes. */
-struct taken {
-    struct kvt_engine_params params;
-    struct kvt_model model;
-    struct kvt_group groups[KVT__MAX_GROUPS];
-};
-
-static int
-take(struct taken *taken, const struct kvt_engine_params *from)
-{
-    struct kvt_engine_params *params = &taken->params;
-    int err = kvt__take_sized(params, sizeof *params, from, "kvt_engine_open: params");
-
-    if (!err)
-        err = kvt__take_sized(&taken->model, sizeof taken->model, params->model,
-                              "kvt_engine_open: model");
-    if (!err && params->n_groups > KVT__MAX_GROUPS)
-        err = kvt__fail(EINVAL, "kvt_engine_open: %u groups, at most %d are possible.",
-                        params->n_groups, KVT__MAX_GROUPS);
-    const char *group = (const char *)params->groups;
-    for (uint32_t g = 0; !err && group && g < params->n_groups; g++) {
-        err = kvt__take_sized(&taken->groups[g], sizeof taken->groups[g], group,
-                              "kvt_engine_open: group");
-        if (!err)
-            group += params->groups[0].struct_size;
-    }
-    params->model = &taken->model;
-    if (params->groups)
-        params->groups = taken->groups;
-    return err ? err : check_params(params);
-}
-
 int
 kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
 {
-    struct taken taken;
+    struct kvt__taken taken;
     struct kvt_engine_params *params = &taken.params;
     struct kvt_engine *e;
-    int err = take(&taken, theirs);
+    int err = kvt__engine_take(&taken, theirs);
 
     if (err)
         return err;
@@ -467,7 +243,7 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
     if (e->loads.eventfd < 0)
         err = kvt__fail(errno, "kvt_engine_open: eventfd");
     if (!err)
-        err = copy_description(e, params);
+        err = kvt__engine_describe(e, params);
     if (!err)
         err = open_parts(e, params);
     if (err) {

@@ -106,6 +106,27 @@ struct kvt_engine {
     } loads;
 };
 
+/* ------------------------------------------------------------------- describe.c */
+
+/* The caller's structs, in this library's sizes. */
+struct kvt__taken {
+    struct kvt_engine_params params; /* points to the others */
+    struct kvt_model model;
+    struct kvt_group groups[KVT__MAX_GROUPS];
+};
+
+/* 0, or -EINVAL with a sentence: what they say cannot be. */
+int kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *from);
+
+/* Keep what was taken, until the engine is closed, also when this failed. */
+int kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *params);
+
+/* How a chunk of a group is described in headers. */
+struct kvt__shape kvt__group_shape(const struct kvt_engine *engine,
+                                   uint32_t group, uint32_t n_tokens);
+
+/* ------------------------------------------------------------------------------- */
+
 /* 0, or -EINVAL, -ESTALE with a sentence.  call: the public function's name. */
 int kvt__engine_check(const struct kvt_engine *engine, const char *call);
 
@@ -130,10 +151,6 @@ const struct kvt__keyspace *kvt__keyspace(struct kvt_engine *engine,
                                           uint32_t rank, uint32_t group);
 
 void kvt__tagsets_free(struct kvt_engine *engine);
-
-/* How a chunk of a group is described in headers. */
-struct kvt__shape kvt__group_shape(const struct kvt_engine *engine,
-                                   uint32_t group, uint32_t n_tokens);
 
 /* Blocks of a group that n_tokens take. */
 static inline uint32_t

@@ -146,7 +146,7 @@ a_chunk_larger_than_the_limit_evicts_nothing(void **state)
     free(r.memory);
     r.memory = calloc(1, bytes + 2 * KVT__SLOT_ROOM + 64);
     assert_non_null(r.memory);
-    r.req.slot = (struct kvt__slot){ r.memory + KVT__SLOT_ROOM, bytes };
+    r.req.slot = (struct kvt__slot){ .payload = r.memory + KVT__SLOT_ROOM, .bytes = bytes };
     r.req.bytes = bytes;
     kvt__store_run(e->store, &r.req);
     assert_int_equal(r.req.status, -ENOSPC);
