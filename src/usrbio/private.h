@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "gpu/pin.h"
 #include "mem/extents.h"
 #include "mem/pool.h"
 #include "usrbio/client.h"
@@ -55,6 +56,7 @@ struct kvt__usrbio_session {
     struct kvt__usrbio_client *client;
     const struct kvt__usrbio_api *api;
     struct kvt__hf3fs_iov iov;
+    struct kvt__pin pin; /* of the region */
     uint64_t region_bytes;
     uint32_t entries;   /* of each ring */
     uint32_t group;     /* pieces in a full group; 0: there are none */

@@ -60,6 +60,7 @@ open_region(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *para
     if (err)
         return err;
     s->region_bytes = params->iov_bytes;
+    (void)kvt__pin(&s->pin, s->iov.base, s->region_bytes);
     return kvt__extents_init(&s->free, params->iov_bytes / KVT__USRBIO_UNIT);
 }
 
@@ -199,6 +200,7 @@ kvt__usrbio_session_close(struct kvt__usrbio_session *s)
         pthread_cond_destroy(&ring->work);
         pthread_mutex_destroy(&ring->prep);
     }
+    kvt__unpin(&s->pin);
     if (s->iov.base)
         s->api->iovdestroy(&s->iov);
     kvt__extents_fini(&s->free);

@@ -2,6 +2,9 @@
  *
  * Slots in the region of a 3FS tier: their bytes are moved where they are, those of other
  * memory are copied once, and neither waits for the other. */
+#include <dlfcn.h>
+
+#include "fakes/cuda/cuda.h"
 #include "index-dir.h"
 #include "servers/usrbiod-server.h"
 #include "tier-test.h"
@@ -14,6 +17,7 @@ static struct usrbiod usrbiod;
 static struct kvt__counters counters;
 static struct kvt__tier *tier;
 static unsigned n_dirs;
+static const char *cuda; /* a library */
 
 static uint64_t
 counted(enum kvt__counter which)
@@ -284,10 +288,37 @@ a_slot_of_a_region_that_is_no_more_is_copied(void **state)
     assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 1);
 }
 
+/* So that a GPU copies from and to its slots. */
+static void
+the_region_is_pinned_where_a_gpu_is_used(void **state)
+{
+    void *handle = dlopen(cuda, RTLD_NOW | RTLD_LOCAL);
+
+    if (!handle)
+        fail_msg("%s", dlerror());
+    fake_cuda_fn *find = (fake_cuda_fn *)(uintptr_t)dlsym(handle, "fake_cuda");
+    assert_non_null(find);
+    struct fake_cuda *fake = find();
+    fake->active = 0;
+    make_region();
+    struct kvt__slot slot = lent(CHUNK);
+    assert_int_equal(fake->n_registered, 1);
+    assert_int_equal(fake->bytes, REGION);
+    assert_true(slot.payload > (unsigned char *)fake->at &&
+                slot.payload + slot.bytes < (unsigned char *)fake->at + REGION);
+    kvt__pool_release(NULL, &slot);
+    teardown(state);
+    assert_int_equal(fake->n_registered, 0);
+    assert_int_equal(fake->n_retained, 0);
+    setup(state);
+    fake->active = -1;
+    dlclose(handle);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
-main(void)
+main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(there_is_none_before_the_first_bytes_are_moved),
@@ -297,9 +328,11 @@ main(void)
         TEST(a_slot_does_not_wait_for_those_that_want_its_memory),
         TEST(what_a_restart_interrupts_is_not_read_into_the_same_slot_again),
         TEST(a_slot_of_a_region_that_is_no_more_is_copied),
+        TEST(the_region_is_pinned_where_a_gpu_is_used),
     };
     const char *missing = usrbiod_missing();
 
+    cuda = argc > 1 ? argv[1] : "";
     if (!missing && !usrbiod_start(&usrbiod, NULL))
         missing = "FUSE cannot be mounted here";
     if (missing) {

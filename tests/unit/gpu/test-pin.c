@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory is pinned where the process uses a GPU, and nothing is done to it elsewhere. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fakes/cuda/cuda.h"
+#include "kvt-test.h"
+
+#include "base/log.h"
+#include "gpu/pin.h"
+#include "kvtier.h"
+
+static const char *library;
+static struct fake_cuda *fake;
+static char memory[8192];
+static char told[512];
+
+static void
+hear(void *ctx, enum kvt_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    snprintf(told, sizeof told, "%s", line);
+}
+
+/* As PyTorch does before there is a context. */
+static void
+load(void)
+{
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+
+    if (!handle)
+        fail_msg("%s", dlerror());
+    fake_cuda_fn *find = (fake_cuda_fn *)(uintptr_t)dlsym(handle, "fake_cuda");
+    assert_non_null(find);
+    fake = find();
+}
+
+static void
+without_cuda_nothing_is_pinned(void **state)
+{
+    struct kvt__pin pin;
+
+    (void)state;
+    assert_false(kvt__pin(&pin, memory, sizeof memory));
+    kvt__unpin(&pin);
+    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)); /* nor was it loaded */
+}
+
+static void
+without_a_context_none_is_made(void **state)
+{
+    struct kvt__pin pin;
+
+    (void)state;
+    load();
+    assert_false(kvt__pin(&pin, memory, sizeof memory));
+    assert_int_equal(fake->n_retained, 0);
+    kvt__unpin(&pin);
+}
+
+static void
+the_context_there_is_pins_for_all(void **state)
+{
+    struct kvt__pin pin;
+
+    (void)state;
+    fake->active = 1;
+    assert_true(kvt__pin(&pin, memory, sizeof memory));
+    assert_int_equal(fake->n_registered, 1);
+    assert_ptr_equal(fake->at, memory);
+    assert_int_equal(fake->bytes, sizeof memory);
+    assert_int_equal(fake->flags, 1); /* CU_MEMHOSTREGISTER_PORTABLE */
+    kvt__unpin(&pin);
+    assert_int_equal(fake->n_registered, 0);
+    assert_int_equal(fake->n_retained, 0);
+    assert_int_equal(fake->n_current, 0);
+}
+
+static void
+a_failure_is_told_and_leaves_nothing(void **state)
+{
+    struct kvt__pin pin;
+
+    (void)state;
+    fake->fails = 2;
+    assert_false(kvt__pin(&pin, memory, sizeof memory));
+    assert_non_null(strstr(told, "CUDA_ERROR_OUT_OF_MEMORY"));
+    assert_int_equal(fake->n_retained, 0);
+    assert_int_equal(fake->n_current, 0);
+    fake->fails = 0;
+}
+
+static void
+a_context_that_is_gone_is_no_harm(void **state)
+{
+    struct kvt__pin pin;
+
+    (void)state;
+    assert_true(kvt__pin(&pin, memory, sizeof memory));
+    fake->active = -1;
+    kvt__unpin(&pin);
+    assert_int_equal(fake->n_retained, 0);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_cuda_nothing_is_pinned),
+        cmocka_unit_test(without_a_context_none_is_made),
+        cmocka_unit_test(the_context_there_is_pins_for_all),
+        cmocka_unit_test(a_failure_is_told_and_leaves_nothing),
+        cmocka_unit_test(a_context_that_is_gone_is_no_harm),
+    };
+
+    library = argc > 1 ? argv[1] : "";
+    kvt_set_log(hear, NULL, KVT_LOG_WARN);
+    return cmocka_run_group_tests_name("pinned memory", tests, NULL, NULL);
+}
