@@ -26,6 +26,18 @@ kvt__store_is_direct(const struct kvt__store *store)
     return store->n_levels > 0;
 }
 
+/* A STAT needs no memory. */
+bool
+kvt__op_is_direct(const struct kvt__store *store, const struct kvt_op *op)
+{
+    if (op->kind != KVT_OP_STAT)
+        return op->kind != KVT_OP_VERIFY && kvt__store_is_direct(store);
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].tier->ops->start)
+            return false;
+    return store->n_levels > 0;
+}
+
 /* ----------------------------------------------------------------------------- put */
 
 static void

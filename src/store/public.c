@@ -96,7 +96,7 @@ run_task(struct kvt__job *job)
     if (atomic_load(&task->store->stopping))
         kvt__task_end(task, kvt__fail(ECANCELED, "%s: the store is being closed.",
                                       op->key));
-    else if (op->kind != KVT_OP_VERIFY && kvt__store_is_direct(task->store->store))
+    else if (kvt__op_is_direct(task->store->store, op))
         kvt__direct(task);
     else
         kvt__task_end(task, kvt__op_run(task->store->store, op));

@@ -73,7 +73,9 @@ int kvt__get_straight(struct kvt__level *level, const struct kvt__object *object
 /* Whether no tier needs a thread that waits, or memory of its own. */
 bool kvt__store_is_direct(const struct kvt__store *store);
 
-/* PUT, GET, STAT or DELETE in such a store: starts it, kvt__task_end() ends it. */
+/* Whether a request of it keeps no thread waiting.  Then kvt__direct() starts it and
+ * kvt__task_end() ends it. */
+bool kvt__op_is_direct(const struct kvt__store *store, const struct kvt_op *op);
 void kvt__direct(struct kvt__task *task);
 
 #endif

@@ -192,6 +192,35 @@ what_does_not_stay_in_memory_is_stored_without_a_copy(void **state)
     assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
 }
 
+/* Questions by key, with one thread for all that waits. */
+static void
+a_look_that_hangs_keeps_no_other_waiting(void **state)
+{
+    struct world *w = *state;
+    const char *settings[] = { "remote_storage_plugins=hf3fs.primary", w->base_path,
+                               "disk_io_threads=1", NULL };
+    struct kvt_config *config = config_with(settings);
+    struct kvt_op slow = { sizeof slow, .kind = KVT_OP_STAT, .key = "slow@1@0@1@half" };
+    struct kvt_op quick = { sizeof quick, .kind = KVT_OP_STAT, .key = "quick@1@0@1@half" };
+    struct kvt_op *ops[] = { &slow, &quick }, *done = NULL;
+    struct kvt_store *store;
+
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    usrbiod_tell(&usrbiod, "fault lookup stuck name=slow");
+    assert_int_equal(kvt_store_submit(store, ops, 2), 0);
+    while (!kvt_store_poll(store, &done, 1))
+        usleep(1000);
+    assert_ptr_equal(done, &quick);
+    assert_int_equal(quick.status, -ENOENT);
+    usrbiod_tell(&usrbiod, "clear");
+    usrbiod_tell(&usrbiod, "release");
+    while (!kvt_store_poll(store, &done, 1))
+        usleep(1000);
+    assert_ptr_equal(done, &slow);
+    kvt_store_close(store);
+    kvt_config_free(config);
+}
+
 /* A child that writes until it is killed; what it announced to the daemon goes, what it
  * published is whole, and nothing of it stays in shared memory.  begun: told when it has
  * written. */
@@ -262,6 +291,7 @@ main(void)
         TEST(errors_shorten_hits_and_fail_no_load),
         TEST(a_restart_of_the_daemon_loses_nothing),
         TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
+        TEST(a_look_that_hangs_keeps_no_other_waiting),
         TEST(killed_writers_leave_whole_chunks_and_nothing_else),
     };
     const char *missing = usrbiod_missing();
