@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -203,33 +202,61 @@ ring_bytes(const json_t *all)
     return 2 * pairs * (groups ? 2 : 1) * (16 + 32 + 96 * (entries + 1) + 4096);
 }
 
-static void
-check_shared(const struct needs *n)
+uint64_t
+cli_shared_bytes(const json_t *config)
 {
-    uint64_t region = (uint64_t)json_integer_value(value_of(n->all, "hf3fs_iov_size"));
-    uint64_t need = (region + ring_bytes(n->all)) * n->ask->n_workers, room = UINT64_MAX;
+    if (!has(config, "hf3fs"))
+        return 0;
+    return (uint64_t)json_integer_value(value_of(config, "hf3fs_iov_size")) +
+           ring_bytes(config);
+}
+
+bool
+cli_shared_room(uint64_t *bytes)
+{
     struct statvfs shm;
 
-    if (!statvfs("/dev/shm", &shm))
-        room = (uint64_t)shm.f_bavail * shm.f_frsize;
+    if (statvfs("/dev/shm", &shm))
+        return false;
+    *bytes = shm.f_blocks ? (uint64_t)shm.f_bavail * shm.f_frsize : UINT64_MAX;
+    return true;
+}
+
+static void
+tell_shared(const struct needs *n, uint64_t need, bool there, uint64_t room)
+{
+    bool one = n->ask->n_workers == 1;
+
     if (n->ask->into) {
         json_object_set_new(n->ask->into, "shared_bytes", json_integer((json_int_t)need));
         json_object_set_new(n->ask->into, "shared_available_bytes",
                             room == UINT64_MAX ? json_null()
                                                : json_integer((json_int_t)room));
-    } else {
-        printf("memory: %" PRIu64 " worker%s share%s %.2f GiB of /dev/shm with 3FS's "
-               "daemon", n->ask->n_workers, n->ask->n_workers == 1 ? "" : "s",
-               n->ask->n_workers == 1 ? "s" : "", (double)need / GIB);
-        if (room == UINT64_MAX)
-            printf(", which is not there\n");
-        else
-            printf(", %.2f GiB are free there\n", (double)room / GIB);
+        return;
     }
-    if (room == UINT64_MAX || need > room)
-        too_much(n, "hf3fs_iov_size", region, "%.2f GiB of /dev/shm for all workers, which "
-                 "has %.2f GiB free: give it more (docker: --shm-size), or lower it.",
-                 (double)need / GIB, room == UINT64_MAX ? 0.0 : (double)room / GIB);
+    printf("memory: %" PRIu64 " worker%s share%s %.2f GiB of /dev/shm with 3FS's daemon, ",
+           n->ask->n_workers, one ? "" : "s", one ? "s" : "", (double)need / GIB);
+    if (!there)
+        printf("which is not there\n");
+    else if (room == UINT64_MAX)
+        printf("which has no limit\n");
+    else
+        printf("%.2f GiB are free there\n", (double)room / GIB);
+}
+
+static void
+check_shared(const struct needs *n)
+{
+    uint64_t need = cli_shared_bytes(n->all) * n->ask->n_workers, room = 0;
+    bool there = cli_shared_room(&room);
+
+    tell_shared(n, need, there, room);
+    if (need > room)
+        too_much(n, "hf3fs_iov_size",
+                 (uint64_t)json_integer_value(value_of(n->all, "hf3fs_iov_size")),
+                 "%.2f GiB of /dev/shm for all workers, which has %.2f GiB free: give it "
+                 "more (docker: --shm-size), or lower it.",
+                 (double)need / GIB, (double)room / GIB);
 }
 
 int
@@ -258,7 +285,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
         check_worker(&n);
         check_machine(&n);
     }
-    if (has(all, "hf3fs"))
+    if (cli_shared_bytes(all))
         check_shared(&n);
     json_decref(all);
     return 0;

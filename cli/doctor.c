@@ -11,21 +11,11 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "doctor.h"
 
 #define PROBE_BYTES ((size_t)1 << 20)
 
-enum verdict { OK, WARN, BAD };
-
-struct findings {
-    json_t *all;
-    bool json;
-    int n_bad;
-};
-
-static void say(struct findings *f, enum verdict verdict, const char *what,
-                const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-
-static void
+void
 say(struct findings *f, enum verdict verdict, const char *what, const char *fmt, ...)
 {
     static const char *const words[] = { "ok", "warn", "BAD" };
@@ -266,7 +256,8 @@ doctor_run(int argc, char **argv)
     kvt_set_log(NULL, NULL, KVT_LOG_INFO);
     if (!err) {
         look_at_memory(&f, config);
-        look_at_tiers(&f, config);
+        if (doctor_3fs(&f, config))
+            look_at_tiers(&f, config);
         kvt_config_free(config);
     }
     if (c.json) {
@@ -283,8 +274,9 @@ const struct cli_command cli_doctor = {
     .summary = "look at what an engine would meet on this machine",
     .help =
         "Checks the configuration, opens its tiers, stores, reads and removes a chunk of\n"
-        "1 MiB, and looks at memory and limits. One line a finding; exit code 1 when\n"
-        "something is bad.\n\n"
+        "1 MiB, and looks at memory and limits. Where 3FS is configured, it looks first\n"
+        "at what that needs: mount, daemon, library, shared memory. One line a finding;\n"
+        "exit code 1 when something is bad.\n\n"
         CLI_COMMON_HELP,
     .run = doctor_run,
 };

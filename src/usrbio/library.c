@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -116,6 +117,20 @@ load(const struct kvt__usrbio_api **out)
     return err;
 }
 
+/* Nothing else will do. */
+static int
+load_wanted(const struct kvt__usrbio_api **out)
+{
+    char why[320];
+    int err = load(out);
+
+    if (err != -ELIBACC)
+        return err;
+    snprintf(why, sizeof why, "%.*s", (int)strlen(kvt__why()) - 1, kvt__why());
+    return kvt__fail(ELIBACC, "HF3FS_CLIENT is library, and %s: name the library's "
+                     "directory in LD_LIBRARY_PATH, or leave HF3FS_CLIENT out.", why);
+}
+
 int
 kvt__usrbio_choose(const char *wanted, const struct kvt__usrbio_api **out)
 {
@@ -125,7 +140,7 @@ kvt__usrbio_choose(const char *wanted, const struct kvt__usrbio_api **out)
         return 0;
     }
     if (!strcmp(wanted, "library"))
-        return load(out);
+        return load_wanted(out);
     if (strcmp(wanted, "own"))
         return kvt__fail(EINVAL, "HF3FS_CLIENT is '%s': use library or own, or leave it "
                          "out.", wanted);

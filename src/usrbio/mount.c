@@ -130,8 +130,8 @@ read_table(void)
     return text;
 }
 
-static bool
-any_type_counts(void)
+bool
+kvt__usrbio_any_type(void)
 {
     const char *word = getenv("HF3FS_USRBIO_DONT_CHECKFS_FOR_MP");
 
@@ -149,7 +149,7 @@ find(const char *path, struct kvt__mount_place *out)
     char *table = read_table();
     if (!table)
         return errno ? -errno : -ENOMEM;
-    kvt__mount_find(table, canonical, any_type_counts(), out);
+    kvt__mount_find(table, canonical, kvt__usrbio_any_type(), out);
     free(table);
     return 0;
 }
@@ -173,15 +173,16 @@ kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
         return kvt__fail(ENOENT, "%s: no such directory.", path);
     if (err)
         return kvt__fail(-err, "%s", path);
-    if (strcmp(place.type, TYPE) && !any_type_counts())
+    if (strcmp(place.type, TYPE) && !kvt__usrbio_any_type())
         return kvt__fail(ENODEV, "%s lies on a file system of another type (%s), not on "
-                         "3FS.", path, *place.type ? place.type : "unknown");
+                         "3FS: name a directory of a mount of 3FS (%s), and see that it "
+                         "is mounted.", path, *place.type ? place.type : "unknown", TYPE);
     if (!*place.rings) {
         if (has_rings(place.over) == -ENOTCONN)
             return gone(path);
         return kvt__fail(ENOTSUP, "%s: the 3FS mounted at %s has no 3fs-virt: its daemon "
-                         "serves no USRBIO, or only a part of it is mounted here.", path,
-                         place.over);
+                         "serves no USRBIO, or only a part of it is mounted here; mount "
+                         "all of it.", path, place.over);
     }
     if (strlen(place.rings) >= KVT__HF3FS_MAX_MOUNT)
         return kvt__fail(ENAMETOOLONG, "%s: the mount point %s has more than %d bytes.",

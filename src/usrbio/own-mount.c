@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "usrbio/own.h"
+#include "usrbio/usrbio.h"
 
 #define IOVS "/3fs-virt/iovs"
 #define SEM_FILES "/dev/shm/sem."
@@ -51,12 +52,18 @@ take_unused_locked(void)
 }
 
 static void
-end(struct kvt__own_mount *m)
+close_both(struct kvt__own_mount *m)
 {
     if (m->submit)
         sem_close(m->submit);
     if (m->dir >= 0)
         close(m->dir);
+}
+
+static void
+end(struct kvt__own_mount *m)
+{
+    close_both(m);
     free(m);
 }
 
@@ -116,6 +123,18 @@ open_mount(struct kvt__own_mount *m)
                          "process share /dev/shm with it?", m->target, m->path);
     }
     return 0;
+}
+
+int
+kvt__usrbio_daemon(const char *mount)
+{
+    struct kvt__own_mount m = { .dir = -1 };
+    int err = look_at(mount, &m);
+
+    if (!err)
+        err = open_mount(&m);
+    close_both(&m);
+    return err;
 }
 
 /* The one of this thread, referenced; others of the path, of an earlier daemon, are marked

@@ -6,6 +6,7 @@
 #ifndef KVT_USRBIO_USRBIO_H
 #define KVT_USRBIO_USRBIO_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "usrbio/abi.h"
@@ -19,6 +20,10 @@ extern const struct kvt__usrbio_api kvt__usrbio_own;
  * sentence.  A library that was loaded stays. */
 int kvt__usrbio_choose(const char *wanted, const struct kvt__usrbio_api **out);
 
+/* HF3FS_USRBIO_DONT_CHECKFS_FOR_MP, as the library obeys it: mounts of other types than
+ * fuse.hf3fs count too. */
+bool kvt__usrbio_any_type(void);
+
 /* The 3FS mount that a directory lies in.  Without one:
  *   -ENOENT, -EACCES ... the directory cannot be reached
  *   -ENODEV     it lies on another kind of file system
@@ -26,6 +31,10 @@ int kvt__usrbio_choose(const char *wanted, const struct kvt__usrbio_api **out);
  *   -ENOTSUP    the daemon of this mount serves no rings
  * each with a sentence that begins with the path. */
 int kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT]);
+
+/* Whether the daemon of a mount serves rings to this process: 0, or a negative errno with
+ * a sentence.  The calling thread has announced no memory there. */
+int kvt__usrbio_daemon(const char *mount);
 
 /* Whether /dev/shm has room for so many bytes more: 0, or -ENOSPC with a sentence. */
 int kvt__usrbio_room(size_t bytes);

@@ -114,6 +114,15 @@ expect 1 config check --tp 1024 --json 3fs.yaml
 json
 has out '"shared_bytes": 214984425472'
 has out '"key": "hf3fs_iov_size"'
+# where one may be mounted: a /dev/shm without limit, and a container's
+if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
+    unshare -m sh -c "mount -t tmpfs -o size=0 none /dev/shm && \"$kvtier\" config check \
+        --tp 1024 3fs.yaml" >out || fail 'a limit where there is none'
+    has out 'GiB of /dev/shm with 3FS'"'"'s daemon, which has no limit'
+    unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" config check \
+        3fs.yaml" >out && fail 'no limit where there is one'
+    has out 'which has 0.06 GiB free: give it more (docker: --shm-size), or lower it.'
+fi
 
 expect 0 config show good.yaml
 has out 'chunk_size: 128'

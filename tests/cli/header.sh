@@ -14,7 +14,7 @@ cp "$temp/header.c" "$temp/header.cc"
 cc -std=c99 -pedantic -Wall -Wextra -Werror -I"$top/include" -c "$temp/header.c" -o "$temp/c.o"
 c++ -std=c++11 -pedantic -Wall -Werror -I"$top/include" -c "$temp/header.cc" -o "$temp/cc.o"
 
-sed -n 's/.*\b\(kvt_[a-z_]*\)(.*/\1/p' "$top/include/kvtier.h" | sort -u >"$temp/declared"
+sed -n 's/.*\b\(kvt_[a-z0-9_]*\)(.*/\1/p' "$top/include/kvtier.h" | sort -u >"$temp/declared"
 nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' |
     sort -u >"$temp/exported"
 missing=$(comm -23 "$temp/declared" "$temp/exported")

@@ -148,22 +148,29 @@ add_path(struct file_tier *t, const char *name, const char *from, size_t n,
     return open_dir(t, dir, name);
 }
 
+bool
+kvt__next_path(const char **list, const char **path, size_t *n)
+{
+    const char *at = *list;
+
+    at += strspn(at, ", \t\n\v\f\r");
+    *path = at;
+    *n = strcspn(at, ",");
+    *list = at + *n;
+    while (*n && isspace((unsigned char)at[*n - 1]))
+        --*n;
+    return *n > 0;
+}
+
 int
 kvt__dirs_open(struct file_tier *t, const char *name, const char *list, bool relative)
 {
+    const char *at = list, *path;
+    size_t n;
     int err = 0;
 
-    for (const char *at = list; !err && *at; at += *at == ',') {
-        size_t n = strcspn(at, ","), used;
-
-        for (; n && isspace((unsigned char)*at); n--)
-            at++;
-        for (used = n; used && isspace((unsigned char)at[used - 1]);)
-            used--;
-        if (used)
-            err = add_path(t, name, at, used, relative);
-        at += n;
-    }
+    while (!err && kvt__next_path(&at, &path, &n))
+        err = add_path(t, name, path, n, relative);
     if (!err && !t->n_dirs)
         err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
                         relative ? "directory" : "absolute path");

@@ -10,6 +10,7 @@
 #include "tier/file/layout/layout.h"
 #include "tier/file/mover/mover.h"
 #include "tier/tier.h"
+#include "usrbio/abi.h"
 
 #define KVT__FILE_MAX_PATHS 64
 
@@ -93,6 +94,18 @@ void kvt__hf3fs_close(struct file_tier *t);
 void kvt__hf3fs_start(struct kvt__tier *tier, struct kvt__tier_op *op);
 bool kvt__hf3fs_lend(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out);
 
+/* ------------------------------------------------------------ hf3fs-mount.c */
+
+/* The mount of a tier's directories: that of the setting, or of the first of the list,
+ * which need not be there yet.  0, or -errno with a sentence that begins with the setting
+ * or with name. */
+int kvt__hf3fs_mount(const struct kvt_config *config, const char *name, const char *list,
+                     char mount_point[KVT__HF3FS_MAX_MOUNT]);
+
+/* 0, or -errno with a sentence that begins with name: a directory is or would be made
+ * elsewhere. */
+int kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path);
+
 /* ------------------------------------------------------------------ dirs.c */
 
 /* Make and open the directories of a comma list; relative: paths may be so; name: for
@@ -100,6 +113,10 @@ bool kvt__hf3fs_lend(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out
 int kvt__dirs_open(struct file_tier *t, const char *name, const char *list,
                    bool relative);
 void kvt__dirs_close(struct file_tier *t);
+
+/* The next path of such a list, without the blanks around it; list goes on behind it.
+ * False: there are no more. */
+bool kvt__next_path(const char **list, const char **path, size_t *n);
 
 /* Open one again in place of what is open: its descriptors stay the same numbers.  0, or
  * -errno with a sentence. */

@@ -7,7 +7,6 @@
  * has threads of its own: enough that the rings are full while some of them copy. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,65 +40,6 @@ struct kvt__hf3fs {
     uint64_t n_opened; /* how often the directories were */
 };
 
-/* -------------------------------------------------------------------- the mount */
-
-/* The mount in which a directory is or would be made. */
-static int
-mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
-{
-    char there[PATH_MAX];
-
-    if (snprintf(there, sizeof there, "%s", path) >= (int)sizeof there)
-        return kvt__fail(ENAMETOOLONG, "%s", path);
-    for (;;) {
-        char *slash = strrchr(there, '/');
-        int err = kvt__usrbio_mount_of(there, mount);
-
-        if (err != -ENOENT || !slash)
-            return err;
-        slash[slash == there] = '\0';
-        if (!there[1])
-            return kvt__usrbio_mount_of("/", mount);
-    }
-}
-
-int
-kvt__hf3fs_check_path(const struct file_tier *t, const char *name, const char *path)
-{
-    const char *mount_point = t->hf3fs->mount_point;
-    char mount[KVT__HF3FS_MAX_MOUNT], why[256];
-    int err = mount_of(path, mount);
-
-    if (err) {
-        snprintf(why, sizeof why, "%s", kvt__why());
-        (void)kvt__fail(-err, "%s: %s", name, why);
-    } else if (strcmp(mount, mount_point)) {
-        err = kvt__fail(EINVAL, "%s: %s lies in the 3FS mount %s, not in %s "
-                        "(hf3fs_mount_point).", name, path, mount, mount_point);
-    }
-    return err;
-}
-
-/* The mount point: the setting's, or that of the first directory. */
-static int
-find_mount(struct kvt__hf3fs *h, const struct kvt__tier_params *params)
-{
-    const char *set = params->config->hf3fs_mount_point;
-    char first[PATH_MAX], resolved[PATH_MAX];
-
-    if (set) {
-        int err = kvt__usrbio_mount_of(set, h->mount_point);
-
-        if (err || (realpath(set, resolved) && !strcmp(resolved, h->mount_point)))
-            return err;
-        return kvt__fail(EINVAL, "hf3fs_mount_point: %s is no mount point; 3FS is mounted "
-                         "at %s.", set, h->mount_point);
-    }
-    const char *list = params->rest + strspn(params->rest, " ");
-    snprintf(first, sizeof first, "%.*s", (int)strcspn(list, ","), list);
-    return mount_of(first, h->mount_point);
-}
-
 /* ----------------------------------------------------------------------- opening */
 
 static int
@@ -123,6 +63,12 @@ set_params(struct kvt__hf3fs *h, const struct kvt_config *config)
 }
 
 int
+kvt__hf3fs_check_path(const struct file_tier *t, const char *name, const char *path)
+{
+    return kvt__hf3fs_lies_in(t->hf3fs->mount_point, name, path);
+}
+
+int
 kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params)
 {
     struct kvt__hf3fs *h = calloc(1, sizeof *h);
@@ -132,7 +78,7 @@ kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params)
     t->hf3fs = h;
     pthread_mutex_init(&h->lock, NULL);
     kvt__cond_init(&h->stop);
-    int err = find_mount(h, params);
+    int err = kvt__hf3fs_mount(params->config, params->name, params->rest, h->mount_point);
     if (!err)
         err = set_params(h, params->config);
     if (!err)

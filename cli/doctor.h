@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What kvtier doctor has found so far. */
+#ifndef KVT_CLI_DOCTOR_H
+#define KVT_CLI_DOCTOR_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "kvtier.h"
+
+enum verdict { OK, WARN, BAD };
+
+struct findings {
+    json_t *all;
+    bool json;
+    int n_bad;
+};
+
+/* One finding: a line, and an object of all. */
+void say(struct findings *f, enum verdict verdict, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Look at what 3FS needs, where it is configured.  False: no tier can be opened. */
+bool doctor_3fs(struct findings *f, const struct kvt_config *config);
+
+#endif

@@ -1,0 +1,125 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# What kvtier doctor says of 3FS: where there is none, and with the tests' daemon that is
+# well, hangs, and is gone.
+#   KVTIER=build/kvtier sh tests/cli/doctor-3fs.sh
+command=doctor
+demo=$(cd "$(dirname "$0")/../../demo" && pwd)
+. "$(dirname "$0")/lib"
+built=$(dirname "$kvtier")/tests
+daemon=$built/servers/usrbiod
+unset HF3FS_CLIENT HF3FS_USRBIO_DONT_CHECKFS_FOR_MP LD_LIBRARY_PATH
+
+says() { # VERDICT CHECK TEXT
+    grep -q "^$1 *3fs $2 .*$3" out || fail "no '$1 3fs $2 ... $3'"
+}
+
+# on DIRECTORIES CODE OPTIONS...
+on() {
+    at=$1
+    shift
+    expect "$@" --set remote_storage_plugins=hf3fs.primary \
+        --set "extra_config={\"remote_storage_plugin.hf3fs.primary.base_path\": \"$at\"}"
+}
+
+# --- no mount
+
+on "$dir/kv" 1
+says BAD mount "hf3fs.primary: $dir/kv: $dir lies on a file system of another type"
+says ok library "kvtier's own client is used"
+says ok numa 'hf3fs_numa_id is -1'
+says ok memory 'a worker shares 0.20 GiB of /dev/shm'
+says ok memlock 'only where shared memory is pinned for a GPU'
+grep -q '^warn *tiers *not opened' out || fail 'the tiers are not left alone'
+on "$dir/kv" 1 --set "hf3fs_mount_point=$dir/none"
+says BAD mount "hf3fs_mount_point: $dir/none: no such directory"
+if [ -e /sys/devices/system/node/has_memory ]; then
+    on "$dir/kv" 1 --set hf3fs_numa_id=1023
+    says BAD numa 'hf3fs_numa_id: this machine has no memory node 1023; it has 0'
+fi
+expect 1 --set "remote_url=hf3fs://$dir/kv"
+says BAD mount "remote_url: $dir/kv: "
+on "$dir/kv" 1 --json
+python3 - <<'END' || fail 'that is another JSON'
+import json
+found = [(each["check"], each["verdict"]) for each in json.load(open("out"))]
+assert ("3fs mount", "bad") in found and ("3fs memory", "ok") in found, found
+END
+expect 0 --set "remote_url=fs://$dir/fs"
+! grep -q 3fs out || fail '3FS is not configured'
+
+HF3FS_CLIENT=library
+export HF3FS_CLIENT
+on "$dir/kv" 1
+says BAD library 'HF3FS_CLIENT is library, and .* cannot be loaded .* LD_LIBRARY_PATH'
+HF3FS_CLIENT=none
+on "$dir/kv" 1
+says BAD library "HF3FS_CLIENT is 'none': use library or own"
+HF3FS_CLIENT=own
+on "$dir/kv" 1
+says ok library "kvtier's own client is used (HF3FS_CLIENT is own)"
+unset HF3FS_CLIENT
+export LD_LIBRARY_PATH="$built/fakes/hf3fs"
+on "$dir/kv" 1
+says ok library "the site's libhf3fs_api_shared.so is used"
+LD_LIBRARY_PATH=$built/fakes/incomplete
+on "$dir/kv" 1
+says ok library "kvtier's own client is used; .* has no function"
+unset LD_LIBRARY_PATH
+
+# a container's /dev/shm, where one may be mounted
+if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
+    unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" doctor \
+        --set remote_storage_plugins=hf3fs --set hf3fs_base_path=\"$dir/kv\"" >out 2>err
+    says BAD memory 'and 0.06 GiB are free there: give it more (docker: --shm-size)'
+fi
+
+# --- a daemon
+
+if [ ! -x "$daemon" ] || [ ! -w /dev/fuse ]; then
+    echo 'skipped: what needs a mount'
+    finish cli/doctor-3fs
+fi
+mkdir backing mount other
+mkfifo hold
+"$daemon" backing mount <hold >facts 2>log &
+pid=$!
+exec 9>hold # the daemon ends with this
+mount=$(cd mount && pwd -P)
+trap 'PYTHONPATH="$demo" python3 -B -c "import sys, mount; m = mount.Mount(); \
+m.store = sys.argv[1]; m.forget()" "$mount/kv"; kill -KILL $pid 2>/dev/null; wait; \
+umount -l "$mount"; rm -rf "$dir"' EXIT
+for _ in 1 2 3 4 5 6 7 8 9; do
+    [ -s facts ] && break
+    sleep 1
+done
+semaphore=$(sed -n 's/.*"submit_ios": *"\([^"]*\)".*/\1/p' facts)
+[ -n "$semaphore" ] || { cat log; exit 1; }
+
+on "$mount/kv" 0
+says ok mount "hf3fs.primary: $mount/kv lies in the 3FS at $mount (fuse.hf3fs)"
+says ok daemon "the one of $mount answers, serves rings, and lets this user open its"
+grep -q '^ok *store *a chunk of 1 MiB was stored, read back and removed' out ||
+    fail 'nothing was stored'
+on "$mount/kv,$dir/other" 1
+says ok mount "$mount/kv lies in"
+says BAD mount "hf3fs.primary: $dir/other lies on a file system of another type"
+says ok daemon "$mount"
+on "$mount/kv" 1 --set "hf3fs_mount_point=$mount/kv"
+says BAD mount "hf3fs_mount_point: $mount/kv is no mount point; 3FS is mounted at $mount"
+
+mv "/dev/shm/sem.$semaphore" "/dev/shm/sem.$semaphore.away"
+on "$mount/kv" 1
+mv "/dev/shm/sem.$semaphore.away" "/dev/shm/sem.$semaphore"
+says BAD daemon 'open the semaphore .* does this process share /dev/shm with it'
+
+kill -STOP $pid
+on "$mount/kv" 1
+kill -CONT $pid
+says BAD daemon "$mount/kv: no answer for 10 seconds: the daemon of this mount hangs"
+kill -KILL $pid
+wait $pid 2>/dev/null
+on "$mount/kv" 1
+says BAD mount "$mount/kv: .* the daemon of this mount is gone; start it again"
+finish cli/doctor-3fs
