@@ -116,7 +116,7 @@ static const char page_tail[] =
     "| `KVTIER_CONFIG_FILE`, `LMCACHE_CONFIG_FILE` | The YAML file; the first that is set "
     "counts. |\n"
     "| `KVTIER_LOG_LEVEL`, `LMCACHE_LOG_LEVEL` | What an engine's process logs: `ERROR`, "
-    "`WARNING`, `INFO` (the default) or `DEBUG`. |\n"
+    "`WARNING`, `INFO` (the default) or `DEBUG`; `CRITICAL`: nothing. |\n"
     "| `PYTHONHASHSEED` | See `hash_seed`. |\n"
     "| `AWS_REGION`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, "
     "`AWS_CA_BUNDLE` | See `s3_region`, `s3_endpoint_url` and `s3_ca_file`. |\n"

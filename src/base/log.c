@@ -21,38 +21,48 @@ static struct {
 
 static const char *const level_names[] = { "ERROR", "WARNING", "INFO", "DEBUG" };
 
-/* Python's name for what is above all of ours. */
-#define CRITICAL "CRITICAL"
+/* Set once it is settled what the environment asks for. */
+static atomic_flag settled = ATOMIC_FLAG_INIT;
+
+/* The names that Python's loggers have, which LMCache takes.  Nothing that is logged here
+ * is critical. */
+static const struct {
+    const char *name;
+    int level;
+} names[] = {
+    { "ERROR", KVT_LOG_ERROR }, { "WARNING", KVT_LOG_WARN }, { "INFO", KVT_LOG_INFO },
+    { "DEBUG", KVT_LOG_DEBUG }, { "WARN", KVT_LOG_WARN },
+    { "CRITICAL", KVT_LOG_ERROR - 1 }, { "FATAL", KVT_LOG_ERROR - 1 },
+};
 
 /* The level the environment asks for, in any case, unless a caller has set one.  The
  * line that is to be logged may be about to say kvt__why(): that is left alone. */
 static void
 level_from_environment(void)
 {
-    static atomic_flag read = ATOMIC_FLAG_INIT;
     const char *name;
 
-    if (atomic_flag_test_and_set(&read))
+    if (atomic_flag_test_and_set(&settled))
         return;
     name = getenv("KVTIER_LOG_LEVEL");
     if (!name)
         name = getenv("LMCACHE_LOG_LEVEL");
-    if (!name || sink.fn)
+    if (!name)
         return;
-    if (!strcasecmp(name, CRITICAL))
-        name = level_names[0];
-    for (int i = 0; i < 4; i++) {
-        if (!strcasecmp(name, level_names[i])) {
-            __atomic_store_n(&sink.max_level, i, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!strcasecmp(name, names[i].name)) {
+            __atomic_store_n(&sink.max_level, names[i].level, __ATOMIC_RELAXED);
             return;
         }
     }
-    fprintf(stderr, "kvtier: log level '%s': use ERROR, WARNING, INFO or DEBUG.\n", name);
+    fprintf(stderr, "kvtier: log level '%s': use CRITICAL, ERROR, WARNING, INFO or "
+            "DEBUG.\n", name);
 }
 
 void
 kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 {
+    atomic_flag_test_and_set(&settled);
     pthread_mutex_lock(&sink.lock);
     sink.fn = fn;
     sink.ctx = ctx;

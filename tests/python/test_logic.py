@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector's parts by themselves, without vLLM."""
 
+import logging
 import os
 import pickle
 import tempfile
@@ -13,7 +14,14 @@ import fake
 
 fake.stub_vllm()
 
-from kvtier import _lib, vllm_extra, vllm_meta, vllm_model, vllm_stats  # noqa: E402
+from kvtier import (  # noqa: E402
+    _lib,
+    vllm_extra,
+    vllm_log,
+    vllm_meta,
+    vllm_model,
+    vllm_stats,
+)
 from kvtier.vllm_scheduler import Scheduler  # noqa: E402
 from kvtier.vllm_worker import Worker  # noqa: E402
 
@@ -341,6 +349,23 @@ class Model(unittest.TestCase):
         self.assertTrue(plain.startswith("0" * 40))
         config.hf_overrides = {"rope_scaling": {"factor": 2}}
         self.assertNotEqual(vllm_model.fingerprint(about, {}), plain)
+
+
+class Log(unittest.TestCase):
+    def level(self, **variables):
+        with mock.patch.dict(os.environ, variables):
+            for name in {"KVTIER_LOG_LEVEL", "LMCACHE_LOG_LEVEL"} - set(variables):
+                os.environ.pop(name, None)
+            return vllm_log.level()
+
+    def test_level_is_that_of_the_library(self):
+        self.assertEqual(self.level(), logging.NOTSET)
+        for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
+            self.assertEqual(self.level(LMCACHE_LOG_LEVEL=name), getattr(logging, name))
+        self.assertEqual(self.level(LMCACHE_LOG_LEVEL="error"), logging.ERROR)
+        self.assertEqual(self.level(LMCACHE_LOG_LEVEL="LOUD"), logging.NOTSET)
+        self.assertEqual(self.level(LMCACHE_LOG_LEVEL="DEBUG", KVTIER_LOG_LEVEL="ERROR"),
+                         logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which lines are logged: the level that the environment names, and a caller's.  It is read
+ * once in a process, so each case is a child of its own. */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kvt-test.h"
+
+#include "base/log.h"
+
+struct outcome {
+    char said[2048];
+};
+
+static void
+log_all(void)
+{
+    kvt__log(KVT_LOG_ERROR, "<e>");
+    kvt__log(KVT_LOG_WARN, "<w>");
+    kvt__log(KVT_LOG_INFO, "<i>");
+    kvt__log(KVT_LOG_DEBUG, "<d>");
+}
+
+/* What a process with these variables (NULL: not set) says on its standard error. */
+static void
+run(const char *kvtier, const char *lmcache, bool sets_level, struct outcome *out)
+{
+    int ends[2], status;
+    size_t used = 0;
+    ssize_t n;
+
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        dup2(ends[1], 2);
+        unsetenv("KVTIER_LOG_LEVEL");
+        unsetenv("LMCACHE_LOG_LEVEL");
+        if (kvtier)
+            setenv("KVTIER_LOG_LEVEL", kvtier, 1);
+        if (lmcache)
+            setenv("LMCACHE_LOG_LEVEL", lmcache, 1);
+        if (sets_level)
+            kvt_set_log(NULL, NULL, KVT_LOG_WARN);
+        log_all();
+        _exit(0);
+    }
+    close(ends[1]);
+    while ((n = read(ends[0], out->said + used, sizeof out->said - 1 - used)) > 0)
+        used += (size_t)n;
+    out->said[used] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+/* Just the first so many of error, warning, info and debug. */
+static void
+check(const struct outcome *o, size_t n_lines)
+{
+    static const char *const lines[] = { "ERROR: <e>\n", "WARNING: <w>\n", "INFO: <i>\n",
+                                         "DEBUG: <d>\n" };
+
+    for (size_t i = 0; i < 4; i++)
+        if (!strstr(o->said, lines[i]) != (i >= n_lines))
+            fail_msg("%zu lines are expected: %s", n_lines, o->said);
+}
+
+static void
+lmcaches_variable_names_the_level(void **state)
+{
+    static const struct {
+        const char *name;
+        size_t n_lines;
+    } all[] = {
+        { NULL, 3 }, { "DEBUG", 4 }, { "INFO", 3 }, { "WARNING", 2 }, { "WARN", 2 },
+        { "ERROR", 1 }, { "CRITICAL", 0 }, { "FATAL", 0 }, { "debug", 4 }, { "Error", 1 },
+    };
+    struct outcome o;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        run(NULL, all[i].name, false, &o);
+        check(&o, all[i].n_lines);
+        assert_null(strstr(o.said, "log level"));
+    }
+}
+
+static void
+what_is_no_level_is_said_and_counts_for_nothing(void **state)
+{
+    struct outcome o;
+
+    (void)state;
+    run(NULL, "LOUD", false, &o);
+    check(&o, 3);
+    assert_non_null(strstr(o.said, "log level 'LOUD': use CRITICAL, ERROR, WARNING, INFO "
+                                   "or DEBUG."));
+}
+
+static void
+our_variable_wins_and_a_caller_wins_over_both(void **state)
+{
+    struct outcome o;
+
+    (void)state;
+    run("ERROR", "DEBUG", false, &o);
+    check(&o, 1);
+    run("ERROR", "DEBUG", true, &o);
+    check(&o, 2);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lmcaches_variable_names_the_level),
+        cmocka_unit_test(what_is_no_level_is_said_and_counts_for_nothing),
+        cmocka_unit_test(our_variable_wins_and_a_caller_wins_over_both),
+    };
+
+    return cmocka_run_group_tests_name("base log", tests, NULL, NULL);
+}
