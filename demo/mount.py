@@ -17,21 +17,27 @@ class Mount:
 
     name = "3FS"
 
-    def __init__(self):
-        self.daemon = self.root = None
+    def __init__(self, prefix="demo"):
+        self.prefix = prefix
+        self.daemon = self.root = self.mount = self.store = None
 
     def start(self):
         if not os.path.exists(DAEMON):
             raise workplace.Unavailable(f"{DAEMON} is not there: libfuse3 is missing")
-        self.root = tempfile.mkdtemp(prefix="demo-3fs-", dir=workplace.cache_directory())
-        backing, mount = (os.path.join(self.root, name) for name in ("backing", "mount"))
-        os.mkdir(backing)
-        os.mkdir(mount)
-        self.daemon = subprocess.Popen([DAEMON, backing, mount], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, text=True)
+        self.root = tempfile.mkdtemp(prefix=f"{self.prefix}-3fs-",
+                                     dir=workplace.cache_directory())
+        self.backing, self.mount = (os.path.join(self.root, name)
+                                    for name in ("backing", "mount"))
+        os.mkdir(self.backing)
+        os.mkdir(self.mount)
+        self.daemon = subprocess.Popen([DAEMON, self.backing, self.mount],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       text=True)
         if not self.daemon.stdout.readline():
-            raise workplace.Unavailable("FUSE cannot be mounted here")
-        self.store = os.path.join(mount, "kv-cache")
+            raise workplace.Unavailable(
+                "FUSE cannot be mounted here: a container needs --device /dev/fuse and "
+                "--cap-add SYS_ADMIN")
+        self.store = os.path.join(self.mount, "kv-cache")
         os.mkdir(self.store)
 
     def stop(self):
@@ -64,9 +70,11 @@ class Mount:
     def forget(self):
         """Remove what this host has noted of the mount: whoever comes then starts with
         nothing on its disk."""
+        if not self.store:
+            return
         with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
             sources = [line[line.index(" - "):] for line in mounts
-                       if line.split()[4] == os.path.dirname(self.store)]
+                       if line.split()[4] == self.mount]
         if not sources:
             return
         thing = sources[0].encode() + b"\0" + os.path.realpath(self.store).encode()
