@@ -269,6 +269,27 @@ stays_inside(const char *path)
     return true;
 }
 
+/* LMCache's own kinds; of others nobody knows what they want. */
+static void
+check_plugins(struct kvt__reading *r)
+{
+    const struct kvt_config *c = r->config;
+    const char *origin = kvt__config_origin(c, remote_storage_plugins);
+
+    for (size_t i = 0; i < c->remote_storage_plugins.n; i++) {
+        const char *plugin = c->remote_storage_plugins.items[i];
+        int kind = (int)strcspn(plugin, ".");
+
+        if (((kind == 2 && !strncmp(plugin, "fs", 2)) ||
+             (kind == 5 && !strncmp(plugin, "hf3fs", 5))) &&
+            !kvt__config_base_path(c, plugin))
+            kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
+                      "remote_storage_plugins (%s): '%s' has no directory; set extra_config "
+                      "remote_storage_plugin.%s.base_path or %.*s_base_path.", origin,
+                      plugin, plugin, kind, plugin);
+    }
+}
+
 static void
 check_together(struct kvt__reading *r)
 {
@@ -303,6 +324,7 @@ check_together(struct kvt__reading *r)
         kvt__note(r, KVT__WARNING, "local_disk", origin,
                   "local_disk (%s) has no effect: max_local_disk_size is 0.", origin);
     }
+    check_plugins(r);
     kvt__check_locations(r);
     kvt__check_numa(r);
     kvt__check_s3(r);

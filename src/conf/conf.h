@@ -66,7 +66,8 @@ const char *kvt__variable(const char *const *environment, const char *name);
 /* Where a setting comes from, for messages. */
 #define kvt__config_origin(config, name) ((config)->origin[KVT__AT_##name])
 
-/* remote_storage_plugin.<plugin>.base_path of extra_config; NULL: not set. */
+/* remote_storage_plugin.<plugin>.base_path of extra_config, or that of all plug-ins of its
+ * kind; NULL: not set. */
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin);
 

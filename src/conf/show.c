@@ -172,6 +172,14 @@ kvt_param(size_t i, struct kvt_param_info *out)
 
 /* ------------------------------------------------------------- for tiers */
 
+static bool
+is_kind(const char *plugin, const char *kind)
+{
+    size_t n = strlen(kind);
+
+    return !strncmp(plugin, kind, n) && (!plugin[n] || plugin[n] == '.');
+}
+
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin)
 {
@@ -185,5 +193,6 @@ kvt__config_base_path(const struct kvt_config *config, const char *plugin)
             !strncmp(name, plugin, n) && !strcmp(name + n, after))
             return named->value;
     }
-    return NULL;
+    return is_kind(plugin, "fs")      ? config->fs_base_path
+           : is_kind(plugin, "hf3fs") ? config->hf3fs_base_path : NULL;
 }

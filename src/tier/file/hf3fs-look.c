@@ -131,8 +131,6 @@ kvt_3fs_look(const struct kvt_config *config, kvt_3fs_fn fn, void *ctx)
         if (!is_3fs(plugin, "."))
             continue;
         any = true;
-        if (!list)
-            list = config->hf3fs_base_path;
         if (list)
             look_at_directories(&look, plugin, list);
     }

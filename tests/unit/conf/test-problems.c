@@ -178,8 +178,8 @@ doubtful_settings_are_one_line_each(void **state)
           "store_location (file lmcache.yaml:1): P2PBackend is not configured; nothing is "
           "stored there.\n" },
         { "remote_url: fs:///x\nstore_location: RemoteBackend\n", NULL, "" },
-        { "remote_storage_plugins: [fs.a]\nstore_location: RemoteBackend-fs.a\n", NULL,
-          "" },
+        { "remote_storage_plugins: [fs.a]\nstore_location: RemoteBackend-fs.a\n"
+          "extra_config: {fs_base_path: /x}\n", NULL, "" },
         { "local_disk: /x\nmax_local_disk_size: 1\nretrieve_locations: LocalDiskBackend\n",
           NULL, "" },
         { "remote_serde: cachegen\nremote_url: fs:///x\n", NULL,
@@ -199,6 +199,21 @@ doubtful_settings_are_one_line_each(void **state)
 }
 
 static void
+a_plugin_without_directory_is_refused(void **state)
+{
+    (void)state;
+    conf_refuses("remote_storage_plugins: [hf3fs.primary]\n"
+                 "extra_config: {fs_base_path: /x}\n", NOTHING,
+                 "remote_storage_plugins (file lmcache.yaml:1): 'hf3fs.primary' has no "
+                 "directory; set extra_config remote_storage_plugin.hf3fs.primary.base_path "
+                 "or hf3fs_base_path.");
+    conf_refuses("remote_storage_plugins: [fs.a, fs.b]\n"
+                 "extra_config: {remote_storage_plugin.fs.a.base_path: /x}\n", NOTHING,
+                 "remote_storage_plugins (file lmcache.yaml:1): 'fs.b' has no directory; "
+                 "set extra_config remote_storage_plugin.fs.b.base_path or fs_base_path.");
+}
+
+static void
 a_location_that_is_none_is_refused_with_all_that_are(void **state)
 {
     (void)state;
@@ -206,7 +221,8 @@ a_location_that_is_none_is_refused_with_all_that_are(void **state)
                  "store_location (file lmcache.yaml:1): there is no 'LocalDisk'. The names "
                  "are LocalCPUBackend, LocalDiskBackend, GdsBackend, RemoteBackend.");
     conf_refuses("remote_storage_plugins: [fs.a, fs.b]\n"
-                 "retrieve_locations: [LocalCPUBackend, RemoteBackend-fs.c]\n", NOTHING,
+                 "retrieve_locations: [LocalCPUBackend, RemoteBackend-fs.c]\n"
+                 "extra_config: {fs_base_path: /x}\n", NOTHING,
                  "retrieve_locations (file lmcache.yaml:2): there is no "
                  "'RemoteBackend-fs.c'. The names are LocalCPUBackend, LocalDiskBackend, "
                  "GdsBackend, RemoteBackend, RemoteBackend-fs.a, RemoteBackend-fs.b.");
@@ -361,6 +377,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_values_name_key_place_and_what_is_allowed),
         cmocka_unit_test(doubtful_settings_are_one_line_each),
+        cmocka_unit_test(a_plugin_without_directory_is_refused),
         cmocka_unit_test(a_location_that_is_none_is_refused_with_all_that_are),
         cmocka_unit_test(strict_makes_unknown_keys_errors),
         cmocka_unit_test(a_failed_open_logs_the_warnings_and_returns_the_first_error),

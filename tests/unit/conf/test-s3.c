@@ -65,7 +65,7 @@ what_does_no_longer_what_it_did_is_said_once(void **state)
         { URL "s3_part_size: 1\n", "" },
         { URL, "" },
         { "remote_storage_plugins: [fs.a, s3.b]\n"
-          "extra_config: {s3_max_inflight_reqs: 64, "
+          "extra_config: {fs_base_path: /x, s3_max_inflight_reqs: 64, "
           "remote_storage_plugin.s3.b.base_path: bucket}\n", NO_SHM },
         { "remote_url: fs:///x\ns3_max_inflight_reqs: 64\nsave_chunk_meta: true\n"
           "s3_prefer_http2: true\naws_access_key_id: a\ns3_sse_kms_key_id: b\n", "" },
