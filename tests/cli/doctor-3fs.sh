@@ -109,6 +109,16 @@ says ok daemon "$mount"
 on "$mount/kv" 1 --set "hf3fs_mount_point=$mount/kv"
 says BAD mount "hf3fs_mount_point: $mount/kv is no mount point; 3FS is mounted at $mount"
 
+# who only looks needs no memory
+if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
+    settings="--set remote_storage_plugins=hf3fs --set hf3fs_base_path=$mount/kv"
+    unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" ls $settings" \
+        >out 2>err || fail 'ls wants memory'
+    unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" put \
+        model@1@0@1@bfloat16 facts $settings" >out 2>err && fail 'put wants no memory'
+    grep -q 'no room for 200 MiB .* hf3fs_iov_size smaller' err || fail 'why is not said'
+fi
+
 mv "/dev/shm/sem.$semaphore" "/dev/shm/sem.$semaphore.away"
 on "$mount/kv" 1
 mv "/dev/shm/sem.$semaphore.away" "/dev/shm/sem.$semaphore"

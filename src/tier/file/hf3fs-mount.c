@@ -49,8 +49,10 @@ kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path)
     int err = mount_of(path, mount);
 
     if (!err && strcmp(mount, mount_point))
-        return kvt__fail(EINVAL, "%s: %s lies in the 3FS mount %s, not in %s "
-                         "(hf3fs_mount_point).", name, path, mount, mount_point);
+        return kvt__fail(EINVAL, "%s: %s lies in the 3FS mount %s, not in %s: all "
+                         "directories of a store lie in one mount, that of "
+                         "hf3fs_mount_point if it is set.", name, path, mount,
+                         mount_point);
     return about(name, err);
 }
 
@@ -70,8 +72,8 @@ kvt__hf3fs_mount(const struct kvt_config *config, const char *name, const char *
         return kvt__fail(EINVAL, "hf3fs_mount_point: %s is no mount point; 3FS is mounted "
                          "at %s.", set, mount_point);
     }
-    if (!kvt__next_path(&list, &path, &n))
-        return kvt__fail(EINVAL, "%s: '%s' is no absolute path.", name, list);
+    if (!kvt__next_path(&list, &path, &n) || *path != '/')
+        return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, path);
     snprintf(first, sizeof first, "%.*s", (int)n, path);
     return about(name, mount_of(first, mount_point));
 }

@@ -51,8 +51,6 @@ set_params(struct kvt__hf3fs *h, const struct kvt_config *config)
 
     if (!err && node >= 0)
         err = kvt__numa_check(node, "hf3fs_numa_id");
-    if (!err)
-        err = kvt__usrbio_room((size_t)config->hf3fs_iov_size);
     h->params.mount_point = h->mount_point;
     h->params.iov_bytes = (uint64_t)config->hf3fs_iov_size;
     h->params.entries = (uint32_t)config->hf3fs_ior_entries;
@@ -81,6 +79,8 @@ kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params)
     int err = kvt__hf3fs_mount(params->config, params->name, params->rest, h->mount_point);
     if (!err)
         err = set_params(h, params->config);
+    if (!err && !params->tells) /* a command may only look, and else it tells it then */
+        err = kvt__usrbio_room(h->params.iov_bytes);
     if (!err)
         err = kvt__exec_open(N_THREADS, &h->exec);
     if (!err)

@@ -423,6 +423,9 @@ what_is_no_3fs_is_said(void **state)
     snprintf(set, sizeof set, "hf3fs_mount_point=%s/nowhere", usrbiod.mount);
     snprintf(url, sizeof url, "hf3fs://%s", f->dir);
     assert_int_equal(try_open_with(url, more, &tier), -ENOENT);
+    assert_non_null(strstr(kvt__why(), "hf3fs_mount_point: "));
+    assert_int_equal(try_open_with("hf3fs://mount/cache", NULL, &tier), -EINVAL);
+    assert_string_equal(kvt__why(), "remote_url: 'mount/cache' is no absolute path.");
     snprintf(set, sizeof set, "%s/cache", dir.path);
     assert_int_equal(access(set, F_OK), -1); /* nothing was made */
     temp_dir_remove(&dir);
