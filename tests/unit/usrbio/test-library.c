@@ -77,6 +77,7 @@ absent(void)
 
     CHECK(kvt__usrbio_choose("library", &api) == -ELIBACC);
     CHECK(strstr(kvt__why(), "libhf3fs_api_shared.so cannot be loaded ("));
+    CHECK(strstr(kvt__why(), "): name the library's directory in LD_LIBRARY_PATH, or "));
     CHECK(!api);
     kvt__set_why("");
     CHECK(!kvt__usrbio_choose(NULL, &api) && api == &kvt__usrbio_own);
