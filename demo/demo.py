@@ -326,7 +326,7 @@ def main():
     place = {"fs": lambda: None, "s3": Bucket, "3fs": Mount}[args.store]()
     try:
         if place:
-            with progress.step(f"starting the {place.name} server"):
+            with progress.step(f"starting {place.name}"):
                 place.start()
         return show(args, place)
     except workplace.Unavailable as e:

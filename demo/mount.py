@@ -15,7 +15,7 @@ DAEMON = os.path.join(workplace.REPOSITORY, "build", "tests", "servers", "usrbio
 class Mount:
     """The tests' daemon over an empty directory, from start() to stop()."""
 
-    name = "3FS"
+    name = "the tests' daemon of 3FS, over a directory"
 
     def __init__(self, prefix="demo"):
         self.prefix = prefix
