@@ -45,7 +45,7 @@ start_child(const struct kvt_config *config, int *from)
     if (!pid) {
         FILE *to = fdopen(ends[1], "w");
 
-        _exit(!to || kvt_3fs_look(config, send_finding, to));
+        _exit(!to || kvt_store_look(config, send_finding, to));
     }
     close(ends[1]);
     *from = ends[0];
@@ -56,19 +56,29 @@ start_child(const struct kvt_config *config, int *from)
 
 /* ------------------------------------------------------------ what it has found */
 
+/* Directories of one mount have a daemon and a library in common. */
+static bool
+is_told(const struct findings *f, const char *text)
+{
+    json_t *finding;
+    size_t i;
+
+    json_array_foreach(f->all, i, finding)
+        if (!strcmp(json_string_value(json_object_get(finding, "text")), text))
+            return true;
+    return false;
+}
+
 static void
 take_finding(struct findings *f, const char *line, size_t n)
 {
     json_t *finding = json_loadb(line, n, 0, NULL);
     const char *about, *text;
-    char what[32];
     int bad;
 
     if (!json_unpack(finding, "{s:s, s:b, s:s}", "about", &about, "bad", &bad, "text",
-                     &text)) {
-        snprintf(what, sizeof what, "3fs %s", about);
-        say(f, bad ? BAD : OK, what, "%s", text);
-    }
+                     &text) && !is_told(f, text))
+        say(f, bad ? BAD : OK, about, "%s", text);
     json_decref(finding);
 }
 

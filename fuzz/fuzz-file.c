@@ -176,7 +176,8 @@ get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *ob
     struct kvt__found found = { 0 };
 
     expect(base != NULL);
-    struct kvt__slot slot = { base + KVT__SLOT_ROOM + phase, in->asked };
+    struct kvt__slot slot = { .payload = base + KVT__SLOT_ROOM + phase,
+                              .bytes = in->asked };
     if (!tier->ops->get(tier, object, &slot, &found)) {
         const uint8_t *at = in->file;
 

@@ -270,16 +270,16 @@ struct kvt_tier_info {
 KVT_API KVT_MUST_CHECK int
 kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out);
 
-/* Receives one thing that storage in 3FS needs of this machine.  about: "mount" (of one
- * directory), "daemon" (of one mount), "library" or "numa".  status: 0, or a negative
- * errno: it is not as it must be.  text: a sentence, borrowed as all is. */
-typedef void (*kvt_3fs_fn)(void *ctx, const char *about, int status, const char *text);
+/* Receives one thing that storage needs of this machine.  about: what is meant, two words
+ * as "3fs mount".  status: 0, or a negative errno: it is not as it must be.  text: a
+ * sentence, borrowed as all is.  Storage that has much in common may tell it twice. */
+typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char *text);
 
-/* Look at all that the 3FS directories of a configuration need, without opening them, and
- * tell fn.  Blocks, and for as long as a daemon does not answer.
- *   -ENODEV  the configuration names no 3FS; fn was not called */
+/* Look at what the storage that a configuration names needs, one thing after the other,
+ * without opening it: where several things are missing, opening tells the first only.
+ * Today that is storage in 3FS.  Blocks, and for as long as a daemon does not answer. */
 KVT_API KVT_MUST_CHECK int
-kvt_3fs_look(const struct kvt_config *config, kvt_3fs_fn fn, void *ctx);
+kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx);
 
 /* ------------------------------------------------------------------- engine */
 

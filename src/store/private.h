@@ -44,6 +44,20 @@ struct kvt__store {
     struct kvt__level levels[KVT__MAX_LEVELS];
 };
 
+/* One storage that a configuration names. */
+struct kvt__storage {
+    const char *name;     /* the setting, for messages */
+    char url[4096 + 32];
+    char location[256];   /* LMCache's name for it */
+    uint64_t limit_bytes; /* as configured: 0: not.  Of each worker if of_host */
+    bool of_host;         /* other hosts cannot read it */
+};
+
+/* Tell them one by one, until fn returns what is not 0.  That, or -errno with a
+ * sentence. */
+typedef int (*kvt__storage_fn)(void *ctx, const struct kvt__storage *storage);
+int kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx);
+
 /* Whether chunks have wide hashes. */
 static inline bool
 kvt__wide_hashes(const struct kvt_config *config)

@@ -48,17 +48,19 @@ kvt__level_set_location(struct kvt__level *level, const struct kvt_config *confi
     level->no_put = config->store_location && strcmp(config->store_location, location);
 }
 
-/* location: LMCache's name for it; limit: 0: what the tier takes by default. */
+/* limit: 0: what the tier takes by default. */
 static int
 open_level(struct kvt__store *store, const struct kvt__store_params *params,
-           const char *name, const char *url, const char *location, uint64_t limit)
+           const struct kvt__storage *storage, uint64_t limit)
 {
     struct kvt__level *level = &store->levels[store->n_levels];
     int err;
 
     if (store->n_levels == KVT__MAX_LEVELS)
-        return kvt__fail(EINVAL, "%s: more than %d tiers.", name, KVT__MAX_LEVELS);
-    struct kvt__tier_params tier = { .config = params->config, .name = name, .url = url,
+        return kvt__fail(EINVAL, "%s: more than %d tiers.", storage->name,
+                         KVT__MAX_LEVELS);
+    struct kvt__tier_params tier = { .config = params->config, .name = storage->name,
+                                     .url = storage->url,
                                      .local_ranks = params->local_ranks,
                                      .counters = params->counters,
                                      .tells = params->tells };
@@ -80,84 +82,36 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         return err;
     }
     store->n_levels++;
-    level->url = strdup(url);
-    level->location = strdup(location);
+    level->of_host = storage->of_host;
+    level->url = strdup(storage->url);
+    level->location = strdup(storage->location);
     if (!level->url || !level->location)
-        return kvt__fail(ENOMEM, "%s: open", name);
-    kvt__level_set_location(level, params->config, location);
+        return kvt__fail(ENOMEM, "%s: open", storage->name);
+    kvt__level_set_location(level, params->config, storage->location);
     kvt__index_recover(level->index);
     return 0;
 }
 
+struct opening {
+    struct kvt__store *store;
+    const struct kvt__store_params *params;
+};
+
 /* local_disk: every worker of the host adds its part to one limit.  Where their number
  * is not known (the command line) the limit of those that have it open is to hold. */
 static int
-open_local_disk(struct kvt__store *store, const struct kvt__store_params *params)
+open_storage(void *ctx, const struct kvt__storage *storage)
 {
-    const struct kvt_config *config = params->config;
-    double limit = config->max_local_disk_size * GIB * params->local_ranks;
-    char url[4096 + 32];
+    const struct opening *o = ctx;
+    uint32_t ranks = storage->of_host ? o->params->local_ranks : 1;
+    uint64_t limit;
 
-    if (!config->local_disk || config->max_local_disk_size <= 0)
-        return 0; /* the configuration has told it */
-    if (snprintf(url, sizeof url, "local_disk://%s", config->local_disk) >=
-        (int)sizeof url)
-        return kvt__fail(ENAMETOOLONG, "local_disk: %s", config->local_disk);
-    if (params->local_ranks > 1)
-        kvt__log(KVT_LOG_INFO, "local_disk: at most %.1f GiB for all %u workers of this "
-                 "host", limit / GIB, params->local_ranks);
-    int err = open_level(store, params, "local_disk", url, "LocalDiskBackend",
-                         (uint64_t)limit);
-    if (!err)
-        store->levels[store->n_levels - 1].of_host = true;
-    return err;
-}
-
-static uint64_t
-remote_limit(const struct kvt_config *config)
-{
-    return (uint64_t)(config->max_remote_size * GIB);
-}
-
-/* The directory of all plug-ins of a kind. */
-static const char *
-path_of_all(const struct kvt_config *config, const char *kind, size_t n)
-{
-    if (n == strlen("fs") && !strncmp(kind, "fs", n))
-        return config->fs_base_path;
-    if (n == strlen("hf3fs") && !strncmp(kind, "hf3fs", n))
-        return config->hf3fs_base_path;
-    return NULL;
-}
-
-/* remote_storage_plugins: "fs" or "fs.<instance>", each with its base_path. */
-static int
-open_plugins(struct kvt__store *store, const struct kvt__store_params *params)
-{
-    const struct kvt_config *config = params->config;
-
-    for (size_t i = 0; i < config->remote_storage_plugins.n; i++) {
-        const char *plugin = config->remote_storage_plugins.items[i];
-        const char *path = kvt__config_base_path(config, plugin);
-        char url[4096 + 32], location[256];
-        int kind = (int)strcspn(plugin, ".");
-
-        if (!path)
-            path = path_of_all(config, plugin, (size_t)kind);
-        if (!path)
-            return kvt__fail(EINVAL, "remote_storage_plugins: '%s' has no directory; "
-                             "set extra_config remote_storage_plugin.%s.base_path or "
-                             "%.*s_base_path.", plugin, plugin, kind, plugin);
-        if (snprintf(url, sizeof url, "%.*s://%s", kind, plugin, path) >=
-            (int)sizeof url)
-            return kvt__fail(ENAMETOOLONG, "remote_storage_plugins: %s", plugin);
-        snprintf(location, sizeof location, "RemoteBackend-%s", plugin);
-        int err = open_level(store, params, plugin, url, location,
-                             remote_limit(config));
-        if (err)
-            return err;
-    }
-    return 0;
+    if (__builtin_mul_overflow(storage->limit_bytes, ranks, &limit))
+        limit = UINT64_MAX;
+    if (ranks > 1)
+        kvt__log(KVT_LOG_INFO, "%s: at most %.1f GiB for all %u workers of this host",
+                 storage->name, (double)limit / GIB, ranks);
+    return open_level(o->store, o->params, storage, limit);
 }
 
 /* Say of every tier the configuration asks for and this version lacks that it is
@@ -188,12 +142,8 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
             err = kvt__fail(ENOMEM, "store: open");
     }
     if (!err)
-        err = open_local_disk(store, params);
-    if (!err)
-        err = open_plugins(store, params);
-    if (!err && params->config->remote_url)
-        err = open_level(store, params, "remote_url", params->config->remote_url,
-                         "RemoteBackend", remote_limit(params->config));
+        err = kvt__each_storage(params->config, open_storage,
+                                &(struct opening){ store, params });
     if (err) {
         kvt__store_close(store);
         return err;

@@ -33,21 +33,46 @@ serves(const struct kvt__tier_ops *ops, const char *scheme, size_t n)
     return false;
 }
 
+/* The table for a URL, of which params then has the rest.  NULL with a sentence: there is
+ * none. */
+static const struct kvt__tier_ops *
+find(struct kvt__tier_params *params, int *err)
+{
+    const char *url = params->url, *rest = strstr(url, "://");
+
+    if (!rest) {
+        *err = kvt__fail(EINVAL, "%s: '%s' is no URL; write SCHEME://..., for example "
+                         "fs:///var/cache/kvtier.", params->name, url);
+        return NULL;
+    }
+    params->rest = rest + 3;
+    for (size_t i = 0; tiers[i]; i++)
+        if (serves(tiers[i], url, (size_t)(rest - url)))
+            return tiers[i];
+    *err = kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'; a directory is "
+                     "fs:///DIRECTORY.", params->name, (int)(rest - url), url);
+    return NULL;
+}
+
 int
 kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     struct kvt__tier_params with_rest = *params;
-    const char *url = params->url, *rest = strstr(url, "://");
+    int err = 0;
+    const struct kvt__tier_ops *ops = find(&with_rest, &err);
 
-    if (!rest)
-        return kvt__fail(EINVAL, "%s: '%s' is no URL; write SCHEME://..., for "
-                         "example fs:///var/cache/kvtier.", params->name, url);
-    with_rest.rest = rest + 3;
-    for (size_t i = 0; tiers[i]; i++)
-        if (serves(tiers[i], url, (size_t)(rest - url)))
-            return tiers[i]->open(&with_rest, out);
-    return kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'; a directory is "
-                     "fs:///DIRECTORY.", params->name, (int)(rest - url), url);
+    return ops ? ops->open(&with_rest, out) : err;
+}
+
+void
+kvt__tier_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+{
+    struct kvt__tier_params with_rest = *params;
+    int err;
+    const struct kvt__tier_ops *ops = find(&with_rest, &err);
+
+    if (ops && ops->look)
+        ops->look(&with_rest, fn, ctx);
 }
 
 /* ------------------------------------------------------------------- waiting */

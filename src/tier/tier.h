@@ -18,6 +18,10 @@
 
 struct kvt_config;
 
+/* Receives one thing that a tier needs of this machine, as kvt_look_fn. */
+typedef void (*kvt__tier_look_fn)(void *ctx, const char *about, int status,
+                                  const char *text);
+
 /* How the payload is described in a header, where a layout has one. */
 struct kvt__shape {
     uint32_t format; /* LMCache's memory format: 1 KV_2LTD, 4 BINARY, 6 KV_MLA_FMT */
@@ -114,6 +118,9 @@ struct kvt__tier_ops {
 
     /* Makes missing directories.  NULL: not opened by URL. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
+    /* Look at what opening needs of this machine, without opening, and tell it thing by
+     * thing.  NULL: opening tells it. */
+    void (*look)(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx);
     /* What is under way ends soon, what begins from now on at once, with -ECANCELED.
      * NULL: it ends soon anyway. */
     void (*stop)(struct kvt__tier *tier);
@@ -162,6 +169,10 @@ struct kvt__tier_ops {
 
 /* Open the tier for a URL.  -ENODEV: no kind serves its scheme. */
 int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out);
+
+/* As ops->look, of the tier for a URL, if there is one. */
+void kvt__tier_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn,
+                    void *ctx);
 
 /* Start and wait.  For the tables of tiers that have start(): their put, get, probe and
  * remove. */

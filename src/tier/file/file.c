@@ -135,6 +135,13 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     return 0;
 }
 
+static void
+file_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+{
+    if (ops_of(params->url) == &hf3fs_ops)
+        kvt__hf3fs_look(params, fn, ctx);
+}
+
 /* What all kinds share. */
 #define FILE_OPS                            \
     .open = file_open,                      \
@@ -154,6 +161,7 @@ const struct kvt__tier_ops kvt__tier_file = {
     .name = "fs",
     .schemes = "fs local_disk hf3fs",
     FILE_OPS,
+    .look = file_look,
     BLOCKING_OPS,
 };
 

@@ -106,6 +106,11 @@ int kvt__hf3fs_mount(const struct kvt_config *config, const char *name, const ch
  * elsewhere. */
 int kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path);
 
+/* ------------------------------------------------------------- hf3fs-look.c */
+
+void kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn,
+                     void *ctx);
+
 /* ------------------------------------------------------------------ dirs.c */
 
 /* Make and open the directories of a comma list; relative: paths may be so; name: for

@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the 3FS directories of a configuration need of this machine, looked at one by one,
- * also where something is missing: opening a tier tells only the first thing. */
+ * What the directories of a 3FS tier need of this machine, looked at one by one, also
+ * where something is missing: opening the tier tells only the first thing. */
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "kvtier.h"
 #include "conf/conf.h"
 #include "mem/numa.h"
 #include "tier/file/file.h"
 #include "usrbio/usrbio.h"
 
 struct look {
-    const struct kvt_config *config;
-    kvt_3fs_fn fn;
+    const struct kvt__tier_params *params;
+    kvt__tier_look_fn fn;
     void *ctx;
-    char mount_point[KVT__HF3FS_MAX_MOUNT]; /* the last one whose daemon was looked at */
 };
 
 static void tell(const struct look *look, const char *about, int status, const char *fmt,
@@ -37,38 +35,36 @@ tell(const struct look *look, const char *about, int status, const char *fmt, ..
 }
 
 static void
-look_at_daemon(struct look *look, const char *mount_point)
+look_at_daemon(const struct look *look, const char *mount_point)
 {
-    if (!strcmp(look->mount_point, mount_point))
-        return;
-    snprintf(look->mount_point, sizeof look->mount_point, "%s", mount_point);
     int err = kvt__usrbio_daemon(mount_point);
     if (err)
-        tell(look, "daemon", err, "%s", kvt__why());
+        tell(look, "3fs daemon", err, "%s", kvt__why());
     else
-        tell(look, "daemon", 0, "the one of %s answers, serves rings, and lets this user "
+        tell(look, "3fs daemon", 0, "the one of %s answers, serves rings, and lets this user "
              "open its semaphore", mount_point);
 }
 
 static void
-look_at_directories(struct look *look, const char *name, const char *list)
+look_at_directories(const struct look *look)
 {
+    const char *name = look->params->name, *list = look->params->rest;
     char mount_point[KVT__HF3FS_MAX_MOUNT], dir[PATH_MAX];
     const char *path;
     size_t n;
-    int err = kvt__hf3fs_mount(look->config, name, list, mount_point);
+    int err = kvt__hf3fs_mount(look->params->config, name, list, mount_point);
 
     if (err) {
-        tell(look, "mount", err, "%s", kvt__why());
+        tell(look, "3fs mount", err, "%s", kvt__why());
         return;
     }
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
         err = kvt__hf3fs_lies_in(mount_point, name, dir);
         if (err)
-            tell(look, "mount", err, "%s", kvt__why());
+            tell(look, "3fs mount", err, "%s", kvt__why());
         else
-            tell(look, "mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
+            tell(look, "3fs mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
                  mount_point, kvt__usrbio_any_type()
                      ? "of whatever type: HF3FS_USRBIO_DONT_CHECKFS_FOR_MP" : "fuse.hf3fs");
     }
@@ -78,65 +74,42 @@ look_at_directories(struct look *look, const char *name, const char *list)
 static void
 look_at_library(const struct look *look)
 {
-    const char *wanted = kvt__variable(look->config->environment, "HF3FS_CLIENT");
+    const char *wanted = kvt__variable(look->params->config->environment, "HF3FS_CLIENT");
     const struct kvt__usrbio_api *api;
     int err = kvt__usrbio_choose(wanted, &api);
 
     if (err)
-        tell(look, "library", err, "%s", kvt__why());
+        tell(look, "3fs library", err, "%s", kvt__why());
     else if (api != &kvt__usrbio_own)
-        tell(look, "library", 0, "the site's libhf3fs_api_shared.so is used");
+        tell(look, "3fs library", 0, "the site's libhf3fs_api_shared.so is used");
     else if (wanted && *wanted)
-        tell(look, "library", 0, "kvtier's own client is used (HF3FS_CLIENT is %s)",
+        tell(look, "3fs library", 0, "kvtier's own client is used (HF3FS_CLIENT is %s)",
              wanted);
     else
-        tell(look, "library", 0, "kvtier's own client is used; %s", kvt__why());
+        tell(look, "3fs library", 0, "kvtier's own client is used; %s", kvt__why());
 }
 
 static void
 look_at_node(const struct look *look)
 {
-    int node = (int)look->config->hf3fs_numa_id;
+    int node = (int)look->params->config->hf3fs_numa_id;
     int err = node < 0 ? 0 : kvt__numa_check(node, "hf3fs_numa_id");
 
     if (err)
-        tell(look, "numa", err, "%s", kvt__why());
+        tell(look, "3fs numa", err, "%s", kvt__why());
     else if (node >= 0)
-        tell(look, "numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
+        tell(look, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
     else
-        tell(look, "numa", 0, "shared memory comes from the node of the CPU on which an "
+        tell(look, "3fs numa", 0, "shared memory comes from the node of the CPU on which an "
              "engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
 }
 
-static bool
-is_3fs(const char *name, const char *after)
+void
+kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
 {
-    size_t n = strlen("hf3fs");
+    struct look look = { params, fn, ctx };
 
-    return name && !strncmp(name, "hf3fs", n) && (!name[n] || strchr(after, name[n]));
-}
-
-int
-kvt_3fs_look(const struct kvt_config *config, kvt_3fs_fn fn, void *ctx)
-{
-    struct look look = { .config = config, .fn = fn, .ctx = ctx };
-    bool any = is_3fs(config->remote_url, ":");
-
-    if (any)
-        look_at_directories(&look, "remote_url", config->remote_url + strlen("hf3fs://"));
-    for (size_t i = 0; i < config->remote_storage_plugins.n; i++) {
-        const char *plugin = config->remote_storage_plugins.items[i];
-        const char *list = kvt__config_base_path(config, plugin);
-
-        if (!is_3fs(plugin, "."))
-            continue;
-        any = true;
-        if (list)
-            look_at_directories(&look, plugin, list);
-    }
-    if (!any)
-        return kvt__fail(ENODEV, "no 3FS is configured.");
+    look_at_directories(&look);
     look_at_library(&look);
     look_at_node(&look);
-    return 0;
 }
