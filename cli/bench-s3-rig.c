@@ -87,7 +87,7 @@ bench_s3_open_store(struct bench_s3 *r)
              r->tls ? "s" : "", server->host, r->tls ? server->tls_port : server->port);
     snprintf(ca_file, sizeof ca_file, "s3_ca_file=%s", server->ca_file);
     int code = bench_store_open_with(settings, &r->store);
-    if (!code && r->server.pid)
+    if (!code && r->server.program.pid)
         find_index(r);
     return code;
 }

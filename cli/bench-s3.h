@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "bench.h"
 
@@ -16,8 +15,7 @@
 
 /* Where objects are, and the core that this process was pinned to meanwhile. */
 struct bench_server {
-    pid_t pid;         /* 0: it was running already */
-    int in, out;       /* pipes to and from it: it ends when in is closed */
+    struct bench_program program; /* pid 0: it was running already */
     char host[64];
     int port, tls_port; /* tls_port 0: there is no TLS */
     char bucket[64];

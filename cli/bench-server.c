@@ -3,15 +3,11 @@
  * The server of the s3 family, on a core of its own: a program that this one starts and
  * ends, or one that runs already. */
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench-s3.h"
@@ -53,22 +49,13 @@ static const char missing[] =
     "%s.\nBuild it (ninja -C build tests/servers/http-sink) or say where it is "
     "(--server).\n";
 
-/* That of the directory this program was built in. */
 static int
 find_program(const struct bench *bench, char *out, size_t size)
 {
-    char self[2048];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-
-    if (bench->server) {
+    if (bench->server)
         snprintf(out, size, "%s", bench->server);
-    } else {
-        self[n > 0 ? n : 0] = '\0';
-        char *slash = strrchr(self, '/');
-        if (slash)
-            *slash = '\0';
-        snprintf(out, size, "%s/tests/servers/http-sink", self);
-    }
+    else
+        bench_program_find("servers/http-sink", out, size);
     if (!access(out, X_OK))
         return 0;
     fprintf(stderr, missing, out);
@@ -84,55 +71,10 @@ add_arg(char **args, size_t *n, const char *name, const char *value)
     args[(*n)++] = (char *)(uintptr_t)value;
 }
 
-static void
-run_program(char **args, int in, int out, pid_t parent)
-{
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() == parent && dup2(in, 0) >= 0 && dup2(out, 1) >= 0)
-        execv(args[0], args);
-    _exit(127);
-}
-
-static int
-start(struct bench_server *s, char **args)
-{
-    int in[2], out[2];
-    pid_t parent = getpid();
-
-    if (pipe2(in, O_CLOEXEC) < 0)
-        return errno;
-    if (pipe2(out, O_CLOEXEC) < 0) {
-        close(in[0]);
-        close(in[1]);
-        return errno;
-    }
-    s->pid = fork();
-    if (!s->pid)
-        run_program(args, in[0], out[1], parent);
-    close(in[0]);
-    close(out[1]);
-    s->in = in[1];
-    s->out = out[0];
-    return s->pid < 0 ? errno : 0;
-}
-
-/* One object a line.  NULL: it said something else, or nothing. */
-static json_t *
-read_line(const struct bench_server *s)
-{
-    char line[1024];
-    size_t n = 0;
-
-    while (n < sizeof line - 1 && read(s->out, line + n, 1) == 1 && line[n] != '\n')
-        n++;
-    line[n] = '\0';
-    return json_loads(line, 0, NULL);
-}
-
 static int
 hear_ports(struct bench_server *s)
 {
-    json_t *line = read_line(s);
+    json_t *line = bench_program_hear(&s->program);
     int bad = json_unpack(line, "{s:i, s:i}", "port", &s->port, "tls_port", &s->tls_port);
 
     json_decref(line);
@@ -167,7 +109,7 @@ start_program(const struct bench *bench, const struct bench_server_params *param
     args[n] = NULL;
     if (code)
         return code;
-    int err = start(s, args);
+    int err = bench_program_start(&s->program, args);
     if (!err)
         err = hear_ports(s);
     if (err) {
@@ -204,7 +146,7 @@ bench_server_open(const struct bench *bench, const struct bench_server_params *p
 {
     int code;
 
-    *s = (struct bench_server){ .in = -1, .out = -1, .host = "127.0.0.1",
+    *s = (struct bench_server){ .program = BENCH_NO_PROGRAM, .host = "127.0.0.1",
                                 .bucket = "bench", .cores = calloc(1, sizeof *s->cores) };
     if (!s->cores || sched_getaffinity(0, sizeof s->cores->set, &s->cores->set)) {
         fprintf(stderr, "kvtier bench: which cores may be used: %s\n", strerror(errno));
@@ -223,24 +165,20 @@ int
 bench_server_close(struct bench_server *s, uint64_t *n_connections)
 {
     json_int_t n = -1;
-    int status = 0;
 
     if (s->pinned)
         sched_setaffinity(0, sizeof s->cores->set, &s->cores->set);
     free(s->cores);
     s->cores = NULL;
-    if (s->in >= 0)
-        close(s->in);
-    if (s->pid > 0) {
-        json_t *line = n_connections ? read_line(s) : NULL;
+    bench_program_no_more(&s->program);
+    if (n_connections && s->program.pid > 0) {
+        json_t *line = bench_program_hear(&s->program);
 
         if (line && !json_unpack(line, "{s:I}", "connections", &n) && n >= 0)
             *n_connections = (uint64_t)n;
         json_decref(line);
-        waitpid(s->pid, &status, 0);
     }
-    if (s->out >= 0)
-        close(s->out);
+    bench_program_end(&s->program);
     if (!n_connections || n >= 0)
         return 0;
     fprintf(stderr, "kvtier bench: the server does not tell its connections\n");

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "engine.h"
 #include "kvtier.h"
@@ -92,6 +93,31 @@ int bench_alternate(const char *what, size_t n, const bench_step_fn *steps,
 /* True after an interrupt: end soon, and clean up. */
 bool bench_interrupted(void);
 void bench_catch_interrupts(void);
+
+/* ---------------------------------------------------------- bench-program.c */
+
+/* A program that this one has started, with pipes to and from it. */
+struct bench_program {
+    pid_t pid; /* 0: none */
+    int in, out;
+};
+
+#define BENCH_NO_PROGRAM ((struct bench_program){ .in = -1, .out = -1 })
+
+/* What the tests built: name is below their directory.  False: it is not there. */
+bool bench_program_find(const char *name, char *out, size_t size);
+
+/* args[0]: its path.  0 or an errno. */
+int bench_program_start(struct bench_program *program, char **args);
+
+/* The JSON that is its next line.  NULL: it said something else, or nothing. */
+struct json_t *bench_program_hear(const struct bench_program *program);
+
+/* It is told nothing more, and ends. */
+void bench_program_no_more(struct bench_program *program);
+
+/* Likewise, and waits until it has ended.  Its status. */
+int bench_program_end(struct bench_program *program);
 
 /* ----------------------------------------------------------- bench-engine.c */
 

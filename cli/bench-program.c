@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Programs that this one starts, talks to and ends.  They end with their standard input,
+ * and with this program whichever way that ends. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+bool
+bench_program_find(const char *name, char *out, size_t size)
+{
+    char self[2048];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    self[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(self, '/');
+    if (slash)
+        *slash = '\0';
+    snprintf(out, size, "%s/tests/%s", self, name);
+    return !access(out, R_OK);
+}
+
+static void
+run(char **args, int in, int out, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    setpgid(0, 0); /* an interrupt from the terminal is for who ends it afterwards */
+    if (getppid() == parent && dup2(in, 0) >= 0 && dup2(out, 1) >= 0)
+        execv(args[0], args);
+    _exit(127);
+}
+
+int
+bench_program_start(struct bench_program *program, char **args)
+{
+    int in[2], out[2];
+    pid_t parent = getpid();
+
+    if (pipe2(in, O_CLOEXEC) < 0)
+        return errno;
+    if (pipe2(out, O_CLOEXEC) < 0) {
+        int err = errno;
+        close(in[0]);
+        close(in[1]);
+        return err;
+    }
+    program->pid = fork();
+    if (!program->pid)
+        run(args, in[0], out[1], parent);
+    int err = program->pid < 0 ? errno : 0;
+
+    close(in[0]);
+    close(out[1]);
+    program->in = in[1];
+    program->out = out[0];
+    return err;
+}
+
+json_t *
+bench_program_hear(const struct bench_program *program)
+{
+    char line[2048];
+    size_t n = 0;
+
+    while (n < sizeof line - 1 && read(program->out, line + n, 1) == 1 && line[n] != '\n')
+        n++;
+    line[n] = '\0';
+    return json_loads(line, 0, NULL);
+}
+
+void
+bench_program_no_more(struct bench_program *program)
+{
+    if (program->in >= 0)
+        close(program->in);
+    program->in = -1;
+}
+
+int
+bench_program_end(struct bench_program *program)
+{
+    int status = 0;
+
+    bench_program_no_more(program);
+    while (program->pid > 0 && waitpid(program->pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    if (program->out >= 0)
+        close(program->out);
+    *program = BENCH_NO_PROGRAM;
+    return status;
+}
