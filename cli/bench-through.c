@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chunks through an engine to storage and back, and their figures: what the families that
+ * move files share.
+ *
+ * Chunks only pass through the engine's memory: what stayed there would be read from
+ * there.  Loads name no blocks: chunks are read into the pool and verified, and copied
+ * nowhere. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench-through.h"
+#include "cli.h"
+
+/* ----------------------------------------------------------------------- set-up */
+
+static int
+open_both(struct bench_through *t, const char *dir, const char *const *settings)
+{
+    const char *all[12] = { "local_cpu=false", "blocking_timeout_secs=600" };
+    char pool[64];
+    size_t n = 2;
+
+    bench_chunks_pool(&t->b, pool);
+    all[n++] = pool;
+    while (*settings && n + 1 < sizeof all / sizeof *all)
+        all[n++] = *settings++;
+    int code = bench_engine_open(dir, all, KVT_ROLE_BOTH, &t->b.shape, &t->engine);
+    if (!code)
+        code = bench_engine_view(t->engine, &t->b.shape, t->b.kv,
+                                 (uint32_t)(t->b.n * BENCH_CHUNK_BLOCKS));
+    if (code)
+        return code;
+    return dir ? bench_store_open(dir, &t->store)
+               : bench_store_open_with(all, &t->store);
+}
+
+int
+bench_through_open(struct bench_through *t, const char *dir, const char *const *settings,
+                   bool quick, size_t n_chunks)
+{
+    int code = bench_chunks_open(&t->b, quick, n_chunks);
+
+    return code ? code : open_both(t, dir, settings);
+}
+
+void
+bench_through_close(struct bench_through *t)
+{
+    kvt_engine_close(t->engine);
+    kvt_store_close(t->store);
+    bench_chunks_close(&t->b);
+}
+
+/* ------------------------------------------------------------------------ steps */
+
+/* Store a new prompt's chunks, after removing the last one's; n_stored: how many
+ * were not dropped. */
+static int
+store_chunks(struct bench_through *t, struct bench_cost *out, uint64_t *n_stored)
+{
+    struct kvt_group_io io = bench_chunks_io(&t->b, 0, t->b.n);
+    uint64_t before = cli_counter(t->engine, "store_chunks");
+    int code = bench_store_clear(t->store);
+
+    if (!code)
+        code = bench_chunks_prompt(&t->b, t->engine);
+    if (code)
+        return code;
+    bench_start(out);
+    int err = kvt_engine_store(t->engine, &io, 1);
+    if (!err)
+        err = kvt_engine_flush(t->engine, -1);
+    bench_stop(out);
+    *n_stored = cli_counter(t->engine, "store_chunks") - before;
+    return err ? cli_fail(err) : 0;
+}
+
+int
+bench_through_wait(struct bench_through *t)
+{
+    struct bench_cost cost;
+    uint64_t n_stored = 0;
+    int code = 0;
+
+    for (int i = 0; !code && n_stored < t->b.n && i < 100; i++) {
+        if (i)
+            usleep(50000);
+        code = store_chunks(t, &cost, &n_stored);
+    }
+    return code;
+}
+
+static int
+step_store(void *ctx, struct bench_cost *out)
+{
+    struct bench_through *t = ctx;
+    uint64_t n_stored;
+    size_t n_files = 0;
+    int code = store_chunks(t, out, &n_stored);
+
+    if (!code)
+        code = bench_store_bytes(t->store, &n_files, &t->storage_bytes);
+    if (!code && (n_stored != t->b.n || n_files != t->b.n ||
+                  t->storage_bytes < t->b.bytes)) {
+        fprintf(stderr, "kvtier bench: of %zu chunks %" PRIu64 " were stored, in %zu "
+                "files of %" PRIu64 " bytes\n", t->b.n, n_stored, n_files,
+                t->storage_bytes);
+        code = CLI_ENVIRONMENT;
+    }
+    return code;
+}
+
+int
+bench_through_load(struct bench_through *t, struct bench_cost *out)
+{
+    t->storage_bytes = t->b.bytes;
+    return bench_chunks_load(&t->b, t->engine, t->b.bytes, t->b.no_blocks, out);
+}
+
+static int
+step_load(void *ctx, struct bench_cost *out)
+{
+    return bench_through_load(ctx, out);
+}
+
+static int
+step_bare_write(void *ctx, struct bench_cost *out)
+{
+    const struct bench_loop *bare = &((struct bench_through *)ctx)->bare;
+
+    return bare->write(bare->ctx, out);
+}
+
+static int
+step_bare_read(void *ctx, struct bench_cost *out)
+{
+    const struct bench_loop *bare = &((struct bench_through *)ctx)->bare;
+
+    return bare->read(bare->ctx, out);
+}
+
+/* What a store copies, in the pieces in which it lies: all tokens of a block of a layer's
+ * K or V. */
+static int
+step_copy(void *ctx, struct bench_cost *out)
+{
+    struct bench_through *t = ctx;
+    size_t piece = (size_t)CLI_BLOCK_TOKENS * t->b.shape.n_heads *
+                   t->b.shape.head_bytes;
+    size_t plane = piece * t->b.n * BENCH_CHUNK_BLOCKS;
+    unsigned char *to = t->b.copy;
+
+    bench_start(out);
+    for (size_t c = 0; c < t->b.n; c++) {
+        for (size_t p = 0; p < 2 * t->b.shape.n_layers; p++) {
+            for (size_t b = 0; b < BENCH_CHUNK_BLOCKS; b++) {
+                memcpy(to, t->b.kv + p * plane + (c * BENCH_CHUNK_BLOCKS + b) * piece,
+                       piece);
+                to += piece;
+            }
+        }
+    }
+    bench_stop(out);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------- figures */
+
+static double
+gigabytes(const struct bench_through *t)
+{
+    return (double)t->b.bytes * 1e-9;
+}
+
+/* CPU seconds for each GB; copy may be NULL. */
+static void
+cpu_above(const struct bench_through *t, const struct bench_cost *ours,
+          const struct bench_cost *bare, const struct bench_cost *copy,
+          struct bench_result *out)
+{
+    double value[BENCH_ROUNDS], limit[BENCH_ROUNDS], total[BENCH_ROUNDS];
+    size_t n = t->b.n_rounds;
+
+    for (size_t i = 0; i < n; i++) {
+        total[i] = ours[i].cpu / gigabytes(t);
+        limit[i] = (bare[i].cpu + (copy ? copy[i].cpu : 0)) / gigabytes(t);
+        value[i] = total[i] - limit[i];
+    }
+    out->value = bench_median(value, n);
+    out->limit = bench_median(limit, n);
+    out->unit = "CPU s/GB";
+    double all = bench_median(total, n);
+    out->ratio = all > 0 ? out->limit / all : 0;
+    bench_more(out, "cpu_s_per_gb", all);
+}
+
+static double
+median_seconds(const struct bench_through *t, const struct bench_cost *costs)
+{
+    double seconds[BENCH_ROUNDS];
+
+    for (size_t i = 0; i < t->b.n_rounds; i++)
+        seconds[i] = costs[i].seconds;
+    return bench_median(seconds, t->b.n_rounds);
+}
+
+/* Nothing can be written before the first chunk is copied: the ratio of what comes
+ * after that. */
+static double
+ratio_after_first_copy(const struct bench_through *t, const struct bench_cost *ours,
+                       const struct bench_cost *bare, const struct bench_cost *copy)
+{
+    double first = median_seconds(t, copy) / (double)t->b.n, ratio[BENCH_ROUNDS];
+
+    for (size_t i = 0; i < t->b.n_rounds; i++)
+        ratio[i] = bare[i].seconds / (ours[i].seconds - first);
+    return bench_median(ratio, t->b.n_rounds);
+}
+
+/* Those of store or load, the bare loop and, to write, the copy. */
+static void
+figures(const struct bench_through *t, bool write, bool cpu, const struct bench_cost *ours,
+        struct bench_result *out)
+{
+    const struct bench_cost *bare = ours + t->b.n_rounds;
+    const struct bench_cost *copy = write ? bare + t->b.n_rounds : NULL;
+
+    bench_more(out, "chunks", (double)t->b.n);
+    bench_more(out, "chunk_bytes", (double)t->b.chunk_bytes);
+    bench_more(out, "storage_bytes", (double)t->storage_bytes);
+    if (cpu)
+        cpu_above(t, ours, bare, copy, out);
+    else
+        bench_chunks_speeds(&t->b, ours, bare, out);
+    if (write && !cpu)
+        bench_more(out, "ratio_after_first_copy",
+                   ratio_after_first_copy(t, ours, bare, copy));
+    if (write)
+        bench_more(out, "copy_gb_per_s", gigabytes(t) / median_seconds(t, copy));
+}
+
+/* -------------------------------------------------------------------- measuring */
+
+static const bench_step_fn write_steps[] = { step_store, step_bare_write, step_copy };
+static const bench_step_fn read_steps[] = { step_load, step_bare_read };
+
+int
+bench_through_prepare(struct bench_through *t, bool write)
+{
+    const bench_step_fn *steps = write ? write_steps : read_steps;
+    struct bench_cost cost;
+    int code = write ? 0 : step_bare_write(t, &cost);
+
+    if (!code)
+        code = bench_through_wait(t);
+    if (!code)
+        code = t->bare.tune(t->bare.ctx, write);
+    for (size_t i = 0; !code && i < (write ? 3 : 2); i++)
+        code = steps[i](t, &cost);
+    return code;
+}
+
+int
+bench_through_measure(struct bench_through *t, const char *name, bool write, bool cpu,
+                      struct bench_result *out)
+{
+    struct bench_cost costs[3 * BENCH_ROUNDS];
+    int code = write ? bench_alternate(name, t->b.n_rounds, write_steps, 3, t, costs)
+                     : bench_alternate(name, t->b.n_rounds, read_steps, 2, t, costs);
+
+    if (!code)
+        figures(t, write, cpu, costs, out);
+    return code;
+}
