@@ -394,6 +394,8 @@ check_rate(struct usrbiod *d, struct shared *memory, struct open_file *f)
         assert_int_equal(ring_wait(&r).result, MIB);
     assert_true(kvt__now_ns() - start >= 100000000); /* a late one proves nothing */
     assert_int_equal(usrbiod_count(d, "max_in_flight"), 8);
+    assert_float_equal(usrbiod_count(d, "mean_bytes_in_flight") / MIB,
+                       usrbiod_count(d, "mean_in_flight"), 0.01);
     ring_close(&r);
 }
 

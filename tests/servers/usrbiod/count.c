@@ -14,6 +14,8 @@ static struct {
     int64_t since_ns;         /* when in_flight became what it is */
     int64_t busy_ns;          /* with any */
     double in_flight_times_s; /* the integral */
+    uint64_t bytes_in_flight;
+    double bytes_times_s;
 } c;
 
 static void
@@ -22,8 +24,11 @@ advance_locked(void)
     int64_t now = now_ns();
 
     if (c.in_flight) {
+        double s = (double)(now - c.since_ns) / 1e9;
+
         c.busy_ns += now - c.since_ns;
-        c.in_flight_times_s += (double)c.in_flight * (double)(now - c.since_ns) / 1e9;
+        c.in_flight_times_s += (double)c.in_flight * s;
+        c.bytes_times_s += (double)c.bytes_in_flight * s;
     }
     c.since_ns = now;
 }
@@ -62,12 +67,26 @@ count_stuck(int more)
     pthread_mutex_unlock(&lock);
 }
 
-void
-count_taken(size_t n)
+/* What is asked for, whatever comes of it. */
+static uint64_t
+bytes_of(const struct job *job)
 {
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < job->n; i++)
+        bytes += job->io[i].bytes;
+    return bytes;
+}
+
+void
+count_taken(const struct job *job)
+{
+    size_t n = job->n;
+
     pthread_mutex_lock(&lock);
     advance_locked();
     c.in_flight += n;
+    c.bytes_in_flight += bytes_of(job);
     if (c.in_flight > c.max_in_flight)
         c.max_in_flight = c.in_flight;
     c.jobs++;
@@ -89,6 +108,7 @@ count_done(const struct job *job, bool for_read)
     pthread_mutex_lock(&lock);
     advance_locked();
     c.in_flight -= job->n;
+    c.bytes_in_flight -= bytes_of(job);
     c.ios[for_read] += job->n;
     c.bytes[for_read] += bytes;
     c.errors += errors;
@@ -109,9 +129,11 @@ count_reset(void)
 {
     pthread_mutex_lock(&lock);
     size_t in_flight = c.in_flight;
+    uint64_t bytes_in_flight = c.bytes_in_flight;
     unsigned lookups = c.now_lookups;
     int stuck = c.stuck;
     c = (__typeof__(c)){ .in_flight = in_flight, .max_in_flight = in_flight,
+                         .bytes_in_flight = bytes_in_flight,
                          .stuck = stuck, .now_lookups = lookups, .max_lookups = lookups,
                          .since_ns = now_ns() };
     pthread_mutex_unlock(&lock);
@@ -125,16 +147,18 @@ count_print(FILE *to)
     table_count(&iovs, &rings);
     pthread_mutex_lock(&lock);
     advance_locked();
-    double mean = c.busy_ns ? c.in_flight_times_s * 1e9 / (double)c.busy_ns : 0;
+    double busy_s = (double)c.busy_ns / 1e9;
+    double mean = c.busy_ns ? c.in_flight_times_s / busy_s : 0;
+    double mean_bytes = c.busy_ns ? c.bytes_times_s / busy_s : 0;
     fprintf(to, "{\"iovs\": %zu, \"rings\": %zu, \"live_inodes\": %zu, \"reads\": %llu, "
             "\"writes\": %llu, \"read_bytes\": %llu, \"write_bytes\": %llu, "
             "\"errors\": %llu, \"jobs\": %llu, \"largest_job\": %llu, ",
             iovs, rings, n_open, c.ios[1], c.ios[0], c.bytes[1], c.bytes[0], c.errors,
             c.jobs, c.largest_job);
     fprintf(to, "\"in_flight\": %zu, \"max_in_flight\": %zu, \"mean_in_flight\": %.3f, "
-            "\"busy_s\": %.6f, \"lookups\": %llu, "
+            "\"mean_bytes_in_flight\": %.0f, \"busy_s\": %.6f, \"lookups\": %llu, "
             "\"max_lookups\": %u, \"posts\": %llu, \"stuck\": %d}\n",
-            c.in_flight, c.max_in_flight, mean, (double)c.busy_ns / 1e9, c.lookups,
+            c.in_flight, c.max_in_flight, mean, mean_bytes, busy_s, c.lookups,
             c.max_lookups, c.posts, c.stuck);
     pthread_mutex_unlock(&lock);
     fflush(to);

@@ -214,7 +214,7 @@ ring_take(struct ring *ring)
     pthread_mutex_unlock(&ring->lock);
     if (job) {
         reg_hold(ring->reg);
-        count_taken(job->n);
+        count_taken(job);
     }
     return job;
 }

@@ -253,7 +253,7 @@ void count_lookup_begins(void);
 void count_lookup_ends(void);
 void count_post(void);
 void count_stuck(int more);
-void count_taken(size_t n);
+void count_taken(const struct job *job);
 void count_done(const struct job *job, bool for_read);
 size_t count_in_flight(void);
 void count_reset(void);
