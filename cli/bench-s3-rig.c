@@ -2,9 +2,7 @@
  *
  * A store over the bench's server, and runs of equal requests to it: each slot has one
  * under way, and begins the next when that is done. */
-#include <dirent.h>
 #include <errno.h>
-#include <fnmatch.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,26 +51,6 @@ bench_s3_open(struct bench_s3 *r, const struct bench *bench)
     return code ? code : map_buffers(r);
 }
 
-/* The store keeps an index of the bucket, and keeps it when it is closed; but nobody will
- * ask for a bucket at this port again.  It has the directory open. */
-static void
-find_index(struct bench_s3 *r)
-{
-    DIR *fds = opendir("/proc/self/fd");
-    struct dirent *entry;
-    char link[64], target[sizeof r->index_dir];
-
-    while (fds && (entry = readdir(fds))) {
-        snprintf(link, sizeof link, "/proc/self/fd/%.16s", entry->d_name);
-        ssize_t n = readlink(link, target, sizeof target - 1);
-        target[n > 0 ? n : 0] = '\0';
-        if (n > 0 && fnmatch("/var/tmp/kvtier-*/*", target, FNM_PATHNAME) == 0)
-            memcpy(r->index_dir, target, sizeof target);
-    }
-    if (fds)
-        closedir(fds);
-}
-
 int
 bench_s3_open_store(struct bench_s3 *r)
 {
@@ -88,7 +66,7 @@ bench_s3_open_store(struct bench_s3 *r)
     snprintf(ca_file, sizeof ca_file, "s3_ca_file=%s", server->ca_file);
     int code = bench_store_open_with(settings, &r->store);
     if (!code && r->server.program.pid)
-        find_index(r);
+        bench_find_index(&r->index); /* nobody will ask for a bucket at this port again */
     return code;
 }
 
@@ -96,8 +74,7 @@ int
 bench_s3_close(struct bench_s3 *r, uint64_t *n_connections)
 {
     kvt_store_close(r->store);
-    if (*r->index_dir)
-        bench_remove_tree(r->index_dir);
+    bench_remove_index(&r->index);
     int code = bench_server_close(&r->server, n_connections);
     if (r->memory)
         munmap(r->memory, memory_bytes(r));

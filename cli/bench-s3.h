@@ -89,7 +89,7 @@ struct bench_s3 {
 
     struct bench_server server;
     struct kvt_store *store;
-    char index_dir[4096];   /* of the store, below /var/tmp */
+    struct bench_index_dir index;
     unsigned char *memory;  /* object_bytes for each slot */
     struct kvt_op *ops;
     char (*keys)[32];

@@ -59,6 +59,18 @@ static const struct bench_case cases[] = {
       bench_s3_head },
     { "s3.memory", "beyond the buffers of 64 GETs over TLS; limit: what it may be",
       bench_s3_memory },
+    { "hf3fs.write", "engine to files of 32 MiB in 3FS; limit: bare ring, all under way",
+      bench_hf3fs_write },
+    { "hf3fs.read", "the same files to the pool, verified; limit: bare ring",
+      bench_hf3fs_read },
+    { "hf3fs.cpu.write", "CPU of hf3fs.write above that of a bare ring and a copy",
+      bench_hf3fs_cpu_write },
+    { "hf3fs.cpu.read", "CPU of hf3fs.read above that of a bare ring",
+      bench_hf3fs_cpu_read },
+    { "hf3fs.rate", "hf3fs.read where each I/O has 100 MiB/s; limit: LMCache's pattern",
+      bench_hf3fs_rate },
+    { "hf3fs.exists", "10,000 chunks asked for, 64 at a time; limit: one by one",
+      bench_hf3fs_exists },
 };
 
 #define N_CASES (sizeof cases / sizeof *cases)
@@ -229,6 +241,7 @@ bench_run(int argc, char **argv)
         { "case", required_argument, NULL, 'c' },
         { "dir", required_argument, NULL, 'd' },
         { "server", required_argument, NULL, 's' },
+        { "daemon", required_argument, NULL, 'm' },
         { "quick", no_argument, NULL, 'q' },
         { "json", no_argument, NULL, 'j' },
         { 0 },
@@ -255,6 +268,9 @@ bench_run(int argc, char **argv)
         case 's':
             where.server = optarg;
             break;
+        case 'm':
+            where.daemon = optarg;
+            break;
         case 'q':
             where.quick = true;
             break;
@@ -277,7 +293,8 @@ bench_run(int argc, char **argv)
 
 const struct cli_command cli_bench = {
     .name = "bench",
-    .usage = "[--case PATTERN]... [--dir DIR] [--server WHAT] [--quick] [--json]\n"
+    .usage = "[--case PATTERN]... [--dir DIR] [--server WHAT] [--daemon PROGRAM]"
+             " [--quick] [--json]\n"
              "--list [--json]",
     .summary = "measure this machine, beside what bare system calls reach",
     .help =
@@ -298,6 +315,14 @@ const struct cli_command cli_bench = {
         "               tests (default: where this program was built), or one that runs\n"
         "               already, http://ADDRESS:PORT/BUCKET, with objects of 32 MiB\n"
         "               named object-0 to object-7 (s3.get, s3.put, s3.get.rate)\n"
+        "  --daemon PROGRAM  for the hf3fs cases: usrbiod of the tests, which shows a\n"
+        "               directory below --dir as a mount of 3FS (default: no program if\n"
+        "               --dir lies on such a mount, without hf3fs.rate and hf3fs.exists;\n"
+        "               else where this program was built).  They measure beside\n"
+        "               libhf3fs_api_shared.so: the one that the loader finds\n"
+        "               (LD_LIBRARY_PATH), else the tests'.  kvtier itself uses its own\n"
+        "               client, or what HF3FS_CLIENT says.  They take up to 1 GiB of\n"
+        "               /dev/shm\n"
         "  --quick      tiny sizes: shows that it runs, the figures mean nothing\n"
         "  --json       one JSON object a line and case\n",
     .run = bench_run,

@@ -18,6 +18,7 @@ struct bench {
     const char *dir; /* ours alone, on the file system to be measured */
     bool quick;      /* tiny sizes: does it run, not how fast */
     const char *server; /* of the s3 cases: a program or a URL; NULL: the usual one */
+    const char *daemon; /* of the hf3fs cases: a program; NULL: the usual one */
 };
 
 #define BENCH_MAX_MORE 12
@@ -63,6 +64,12 @@ int bench_s3_put_tls(const struct bench *bench, struct bench_result *out);
 int bench_s3_get_rate(const struct bench *bench, struct bench_result *out);
 int bench_s3_head(const struct bench *bench, struct bench_result *out);
 int bench_s3_memory(const struct bench *bench, struct bench_result *out);
+int bench_hf3fs_write(const struct bench *bench, struct bench_result *out);
+int bench_hf3fs_read(const struct bench *bench, struct bench_result *out);
+int bench_hf3fs_cpu_write(const struct bench *bench, struct bench_result *out);
+int bench_hf3fs_cpu_read(const struct bench *bench, struct bench_result *out);
+int bench_hf3fs_rate(const struct bench *bench, struct bench_result *out);
+int bench_hf3fs_exists(const struct bench *bench, struct bench_result *out);
 
 /* ---------------------------------------------------------- bench-measure.c */
 
@@ -140,6 +147,14 @@ int bench_store_open(const char *dir, struct kvt_store **out);
 int bench_store_open_with(const char *const *settings, struct kvt_store **out);
 int bench_store_clear(struct kvt_store *store);
 int bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes);
+
+/* A store that other hosts share keeps its index below /var/tmp, and keeps it when it is
+ * closed.  Find that of one that is open; remove it, if there was one. */
+struct bench_index_dir {
+    char path[4096];
+};
+void bench_find_index(struct bench_index_dir *out);
+void bench_remove_index(struct bench_index_dir *dir);
 
 /* Ids of a made-up prompt; another number, another prompt. */
 void bench_tokens(int32_t *tokens, size_t n, uint64_t number);

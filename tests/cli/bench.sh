@@ -11,12 +11,13 @@ cases='file.write file.read file.read.threads file.cpu engine.store_file
     cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
     lookup.builtin lookup.sha256_cbor open.index scan.warm scan.cold'
 s3_cases='s3.get s3.put s3.get.tls s3.put.tls s3.get.rate s3.head s3.memory'
+hf3fs_cases='hf3fs.write hf3fs.read hf3fs.cpu.write hf3fs.cpu.read hf3fs.rate hf3fs.exists'
 
 expect 0 --list
-for name in $cases $s3_cases; do
+for name in $cases $s3_cases $hf3fs_cases; do
     grep -q "^$name  " out || fail "--list does not name $name"
 done
-[ "$(wc -l <out)" -eq "$(echo $cases $s3_cases | wc -w)" ] || fail '--list names others too'
+[ "$(wc -l <out)" -eq "$(echo $cases $s3_cases $hf3fs_cases | wc -w)" ] || fail '--list names others too'
 
 expect 2 --case no.such.case
 grep -q "no case 'no.such.case'" err || fail 'the unknown case is not named'
@@ -31,6 +32,18 @@ expect 0 --help
 [ -x "${kvtier%/*}/tests/servers/http-sink" ] && cases="$cases $s3_cases"
 expect 3 --quick --case s3.get --server "$dir/absent"
 grep -q 'ninja -C build tests/servers/http-sink' err || fail 'what to build is not said'
+
+# Those of 3FS where that cannot be shown: the sentence that says so is expected then.
+expect 3 --quick --case hf3fs.read --daemon "$dir/absent"
+grep -q "hf3fs cases need a mount of 3FS.*$dir/absent" err || fail 'no daemon is not said'
+if [ -x "${kvtier%/*}/tests/servers/usrbiod" ] && [ -w /dev/fuse ] && mkdir mounts &&
+   "$kvtier" bench --quick --case hf3fs.rate --dir mounts >out 2>err && [ -s out ]; then
+    cases="$cases $hf3fs_cases"
+else
+    expect 0 --quick --case hf3fs.rate
+    grep -q 'hf3fs cases .* left out' err || fail 'hf3fs.rate does not say why it is left out'
+    echo 'cli/bench: without the hf3fs cases:' "$(head -n 1 err)"
+fi
 
 mkdir work
 expect 0 --quick --json --dir work # leaves the page cache alone, so that scan.cold runs

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading from a 3FS that is far away: each I/O takes as long as its bytes take at
+ * 100 MiB/s, whatever else is under way.  Beside it the pattern of LMCache's connector,
+ * which knows no batches: some threads, each with memory and a ring of its own and one
+ * I/O under way, which is a whole file; and a copy out of the memory.  Both read the same
+ * files. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bench-hf3fs.h"
+#include "bench-through.h"
+#include "cli.h"
+
+#define RATE 104857600u
+#define IOV_BYTES 209715200u /* what hf3fs_iov_size is by default */
+#define N_THREADS 4          /* what LMCache has by default */
+#define ENTRIES 256
+#define AROUND 8192 /* bytes of a file beside the chunk's, at most */
+
+struct rig;
+
+struct worker {
+    struct rig *rig;
+    pthread_t thread;
+    struct kvt__hf3fs_iov iov;
+    struct kvt__hf3fs_ior ring;
+};
+
+struct rig {
+    struct bench_mount mount;
+    struct bench_through t;
+    int dirfd;
+    char (*files)[256]; /* all that kvtier has stored: the pattern reads the same */
+    struct bench_index_dir index;
+    struct worker workers[N_THREADS];
+    atomic_size_t next;
+    atomic_int err;
+    size_t n_counted;
+    double in_flight[BENCH_ROUNDS + 1], bytes_in_flight[BENCH_ROUNDS + 1];
+};
+
+/* ------------------------------------------------------------------ the pattern */
+
+/* 0 or an errno. */
+static int
+read_file(struct worker *w, int fd, unsigned char *to)
+{
+    const struct kvt__usrbio_api *api = w->rig->mount.api;
+    struct kvt__hf3fs_cqe answer;
+    struct stat st;
+
+    if (fstat(fd, &st))
+        return errno;
+    size_t bytes = (size_t)st.st_size;
+    if (bytes > w->iov.size)
+        return EFBIG;
+    int n = api->prep_io(&w->ring, &w->iov, true, w->iov.base, fd, 0, bytes, NULL);
+
+    if (n >= 0)
+        n = api->submit_ios(&w->ring);
+    if (n >= 0)
+        n = bench_library_wait(api, &w->ring, &answer, 1);
+    if (n < 0)
+        return -n;
+    if (answer.result != (int64_t)bytes)
+        return answer.result < 0 ? (int)-answer.result : EIO;
+    memcpy(to, w->iov.base, w->rig->t.b.chunk_bytes);
+    return 0;
+}
+
+/* 0 or an errno. */
+static int
+get(struct worker *w, size_t i)
+{
+    struct rig *r = w->rig;
+    int fd = openat(r->dirfd, r->files[i], O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno;
+    int err = r->mount.api->reg_fd(fd, 0);
+    if (err <= 0) {
+        err = read_file(w, fd, r->t.b.copy + i * r->t.b.chunk_bytes);
+        r->mount.api->dereg_fd(fd);
+    }
+    close(fd);
+    return err;
+}
+
+static void *
+worker_main(void *arg)
+{
+    struct worker *w = arg;
+    size_t i;
+
+    while ((i = atomic_fetch_add(&w->rig->next, 1)) < w->rig->t.b.n) {
+        int err = get(w, i);
+        if (err)
+            atomic_store(&w->rig->err, err);
+    }
+    return NULL;
+}
+
+static int
+step_pattern(void *ctx, struct bench_cost *out)
+{
+    struct rig *r = ctx;
+    unsigned started = 0;
+    int err = 0;
+
+    atomic_store(&r->next, 0);
+    bench_start(out);
+    for (; !err && started < N_THREADS; started += !err)
+        err = pthread_create(&r->workers[started].thread, NULL, worker_main,
+                             &r->workers[started]);
+    for (unsigned i = 0; i < started; i++)
+        pthread_join(r->workers[i].thread, NULL);
+    bench_stop(out);
+    if (!err)
+        err = atomic_load(&r->err);
+    if (!err)
+        return 0;
+    fprintf(stderr, "kvtier bench: LMCache's pattern: %s\n", strerror(err));
+    return CLI_ENVIRONMENT;
+}
+
+/* What one thread makes the daemon forgets when that ends: the main thread makes all. */
+static int
+open_workers(struct rig *r)
+{
+    int code = 0;
+
+    for (size_t i = 0; !code && i < N_THREADS; i++) {
+        struct worker *w = &r->workers[i];
+
+        w->rig = r;
+        code = bench_library_memory(&r->mount, r->t.b.chunk_bytes + AROUND, &w->iov);
+        if (!code && r->mount.api->iorcreate4(&w->ring, r->mount.point, ENTRIES, true, 0, 0,
+                                              -1, 0)) {
+            fprintf(stderr, "kvtier bench: LMCache's pattern: make a ring\n");
+            code = CLI_ENVIRONMENT;
+        }
+    }
+    return code;
+}
+
+/* ------------------------------------------------------------------------- kvtier */
+
+static int
+step_load(void *ctx, struct bench_cost *out)
+{
+    struct rig *r = ctx;
+    int code = bench_mount_reset(&r->mount);
+    size_t i = r->n_counted++ % (BENCH_ROUNDS + 1);
+
+    if (!code)
+        code = bench_through_load(&r->t, out);
+    return code ? code : bench_mount_counts(&r->mount, &r->in_flight[i],
+                                            &r->bytes_in_flight[i]);
+}
+
+/* ----------------------------------------------------------------------- the case */
+
+static int
+find_files(struct rig *r)
+{
+    DIR *dir = opendir(r->mount.dir);
+    struct dirent *entry;
+    size_t n = 0;
+
+    r->dirfd = open(r->mount.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    r->files = calloc(r->t.b.n, sizeof *r->files);
+    while (dir && r->files && (entry = readdir(dir))) {
+        const char *dot = strrchr(entry->d_name, '.');
+
+        if (dot && !strcmp(dot, ".data") && n < r->t.b.n)
+            snprintf(r->files[n++], sizeof *r->files, "%s", entry->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    if (r->dirfd >= 0 && n == r->t.b.n)
+        return 0;
+    fprintf(stderr, "kvtier bench: %s has %zu of %zu files\n", r->mount.dir, n, r->t.b.n);
+    return CLI_ENVIRONMENT;
+}
+
+static int
+rig_open(struct rig *r, const struct bench *bench)
+{
+    size_t n = bench->quick ? 2 : 32, chunk_bytes = (size_t)(bench->quick ? 1 : 32) << 20;
+    const struct bench_mount_params params = {
+        .rate = RATE, .shm_bytes = IOV_BYTES + N_THREADS * (chunk_bytes + AROUND) };
+    struct bench_mount_settings settings;
+
+    *r = (struct rig){ .dirfd = -1 };
+    int code = bench_mount_open(bench, &params, &r->mount);
+    if (code)
+        return code;
+    bench_mount_settings(&r->mount, IOV_BYTES, &settings);
+    code = bench_through_open(&r->t, NULL, settings.list, bench->quick, n);
+    bench_find_index(&r->index);
+    if (!code)
+        code = open_workers(r);
+    if (!code)
+        code = bench_through_wait(&r->t);
+    return code ? code : find_files(r);
+}
+
+static void
+rig_close(struct rig *r)
+{
+    for (size_t i = 0; i < N_THREADS; i++) {
+        if (r->workers[i].ring.iov.base)
+            r->mount.api->iordestroy(&r->workers[i].ring);
+        if (r->workers[i].iov.base)
+            r->mount.api->iovdestroy(&r->workers[i].iov);
+    }
+    if (r->dirfd >= 0)
+        close(r->dirfd);
+    free(r->files);
+    bench_through_close(&r->t);
+    bench_mount_close(&r->mount);
+    bench_remove_index(&r->index);
+}
+
+static void
+figures(struct rig *r, const struct bench_cost *costs, struct bench_result *out)
+{
+    size_t n = r->t.b.n_rounds;
+    double used[BENCH_ROUNDS], cpu[BENCH_ROUNDS];
+
+    bench_chunks_speeds(&r->t.b, costs, costs + n, out);
+    for (size_t i = 0; i < n; i++) {
+        used[i] = r->bytes_in_flight[i + 1] / IOV_BYTES; /* the first did not count */
+        cpu[i] = costs[i].cpu / ((double)r->t.b.bytes * 1e-9);
+    }
+    out->threads = N_THREADS;
+    bench_more(out, "chunks", (double)r->t.b.n);
+    bench_more(out, "rate", RATE);
+    bench_more(out, "iov_bytes", IOV_BYTES);
+    bench_more(out, "mean_in_flight", bench_median(r->in_flight + 1, n));
+    bench_more(out, "iov_used", bench_median(used, n));
+    bench_more(out, "cpu_s_per_gb", bench_median(cpu, n));
+}
+
+int
+bench_hf3fs_rate(const struct bench *bench, struct bench_result *out)
+{
+    static const bench_step_fn steps[] = { step_load, step_pattern };
+    struct bench_cost costs[2 * BENCH_ROUNDS];
+    struct rig r;
+    int code = rig_open(&r, bench);
+
+    for (size_t i = 0; !code && i < 2; i++)
+        code = steps[i](&r, costs);
+    if (!code)
+        code = bench_alternate("hf3fs.rate", r.t.b.n_rounds, steps, 2, &r, costs);
+    if (!code)
+        figures(&r, costs, out);
+    rig_close(&r);
+    return code;
+}

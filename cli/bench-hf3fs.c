@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The hf3fs family: chunks of 32 MiB through the engine and 3FS's rings, beside a bare
+ * loop over a ring with as many files of the same size.
+ *
+ * Writing includes the copy out of the paged KV, and both the checksum; and where a chunk
+ * finds no place in the shared memory, a copy between that and the pool.  The bare loop's
+ * bytes are in shared memory and stay there. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench-hf3fs.h"
+#include "bench-through.h"
+#include "cli.h"
+
+#define LEAST_IOV 104857600u /* of what hf3fs_iov_size may be */
+
+struct rig {
+    struct bench_mount mount;
+    struct bench_through t;
+    struct bench_rings bare;
+    struct bench_index_dir index;
+};
+
+/* ----------------------------------------------------------------------- set-up */
+
+/* All chunks can lie there at once, and be lent: half of it is for those.  What is around
+ * them counts too. */
+static uint64_t
+iov_bytes(size_t chunks_bytes)
+{
+    uint64_t bytes = 2 * chunks_bytes + chunks_bytes / 2;
+
+    return bytes > LEAST_IOV ? bytes : LEAST_IOV;
+}
+
+static int
+rig_open(struct rig *r, const struct bench *bench)
+{
+    size_t n = bench->quick ? 2 : 8, bytes = n << (bench->quick ? 20 : 25);
+    const struct bench_mount_params params = {
+        .split = true, .shm_bytes = iov_bytes(bytes) + bytes };
+    struct bench_mount_settings settings;
+
+    *r = (struct rig){ .bare.dirfd = -1 };
+    int code = bench_mount_open(bench, &params, &r->mount);
+    if (code)
+        return code;
+    bench_mount_settings(&r->mount, iov_bytes(bytes), &settings);
+    code = bench_through_open(&r->t, NULL, settings.list, bench->quick, n);
+    bench_find_index(&r->index);
+    return code ? code : bench_rings_open(&r->bare, &r->mount, r->t.b.n,
+                                          r->t.b.chunk_bytes);
+}
+
+static void
+rig_close(struct rig *r)
+{
+    bench_rings_close(&r->bare);
+    bench_through_close(&r->t);
+    bench_mount_close(&r->mount);
+    bench_remove_index(&r->index);
+}
+
+/* ------------------------------------------------------------------------ cases */
+
+static int
+tune(void *rings, bool write)
+{
+    return bench_rings_tune(rings, write);
+}
+
+static int
+bare_write(void *rings, struct bench_cost *out)
+{
+    return bench_rings_write(rings, out);
+}
+
+static int
+bare_read(void *rings, struct bench_cost *out)
+{
+    return bench_rings_read(rings, out);
+}
+
+static void
+describe(const struct rig *r, uint64_t moved, uint64_t copied, struct bench_result *out)
+{
+    out->threads = 1;
+    bench_more(out, "bare_piece_bytes", (double)r->bare.piece);
+    bench_more(out, "bare_job_ios", -r->bare.depth);
+    bench_more(out, "split", r->mount.split);
+    moved = cli_counter(r->t.engine, "hf3fs_bytes") - moved;
+    copied = cli_counter(r->t.engine, "hf3fs_copied_bytes") - copied;
+    if (moved)
+        bench_more(out, "copies_per_byte", (double)copied / (double)moved);
+}
+
+static int
+run(const struct bench *bench, const char *name, bool write, bool cpu,
+    struct bench_result *out)
+{
+    uint64_t moved = 0, copied = 0;
+    struct rig r;
+    int code = rig_open(&r, bench);
+
+    r.t.bare = (struct bench_loop){ &r.bare, tune, bare_write, bare_read };
+    if (!code)
+        code = bench_through_prepare(&r.t, write);
+    if (!code) {
+        moved = cli_counter(r.t.engine, "hf3fs_bytes");
+        copied = cli_counter(r.t.engine, "hf3fs_copied_bytes");
+        code = bench_through_measure(&r.t, name, write, cpu, out);
+    }
+    if (!code)
+        describe(&r, moved, copied, out);
+    rig_close(&r);
+    return code;
+}
+
+int
+bench_hf3fs_write(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "hf3fs.write", true, false, out);
+}
+
+int
+bench_hf3fs_read(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "hf3fs.read", false, false, out);
+}
+
+int
+bench_hf3fs_cpu_write(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "hf3fs.cpu.write", true, true, out);
+}
+
+int
+bench_hf3fs_cpu_read(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "hf3fs.cpu.read", false, true, out);
+}
