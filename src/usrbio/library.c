@@ -5,6 +5,7 @@
  * before.  Once loaded it stays: its threads and tables outlive a dlclose(). */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,12 +18,14 @@
 
 #define FILE_NAME "libhf3fs_api_shared.so"
 #define MAX_FILES 4194304 /* its table of descriptors then takes 32 MiB */
+#define MAX_STALE 64      /* numbers of that table put in order for one file */
 
 static struct {
     pthread_mutex_t lock;
     bool loaded;
     struct kvt__usrbio_api api;
     int (*extract_mount_point)(char *mount, int size, const char *path);
+    int (*reg_fd)(int fd, uint64_t flags);
 } library = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static int
@@ -31,6 +34,26 @@ extract_mount_point(char *mount, int size, const char *path)
     if (!path || access(path, F_OK)) /* it would end the process */
         return -1;
     return library.extract_mount_point(mount, size, path);
+}
+
+/* A file that was given back when its daemon was gone stays in the table, and the next one
+ * with its number, or whose copy gets that number, is refused.  Any file of that number can
+ * take it out. */
+static int
+reg_fd(int fd, uint64_t flags)
+{
+    int result = library.reg_fd(fd, flags);
+
+    for (int i = 0; result == EINVAL && i < MAX_STALE; i++) {
+        library.api.dereg_fd(fd);
+        int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        if (copy >= 0) {
+            library.api.dereg_fd(copy);
+            close(copy);
+        }
+        result = library.reg_fd(fd, flags);
+    }
+    return result;
 }
 
 static int
@@ -101,6 +124,8 @@ load_locked(void)
         return err;
     library.extract_mount_point = api.extract_mount_point;
     api.extract_mount_point = extract_mount_point;
+    library.reg_fd = api.reg_fd;
+    api.reg_fd = reg_fd;
     library.api = api;
     library.loaded = true;
     return 0;

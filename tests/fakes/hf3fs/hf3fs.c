@@ -3,19 +3,22 @@
  * A libhf3fs_api_shared.so for tests: our own client behind the vendor's ABI, with the
  * traps that users of the real one must get around.  These are always there: a table of
  * descriptors as large as the hard limit of open files, numbers that stay registered when
- * a file is closed before it is deregistered, rings with flags of 2 and more that are never
- * withdrawn, and arguments that end the process.  hf3fs.h has those that are switched.
+ * a file is closed, or its daemon gone, before it is deregistered, rings with flags of 2
+ * and more that are never withdrawn, and arguments that end the process.  hf3fs.h has those
+ * that are switched.
  *
  * Linked with --wrap=unlinkat for the leak. */
 #include "hf3fs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "any-fs.h"
 #include "usrbio/usrbio.h"
@@ -108,6 +111,18 @@ hf3fs_extract_mount_point(char *mount, int size, const char *path)
     return OWN.extract_mount_point(mount, size, path);
 }
 
+/* Whether the copy of a file would get a number that is registered. */
+static bool
+copy_is_taken_locked(int fd)
+{
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    bool taken = copy >= 0 && table.copies[copy];
+
+    if (copy >= 0)
+        close(copy);
+    return taken;
+}
+
 int
 hf3fs_reg_fd(int fd, uint64_t flags)
 {
@@ -116,7 +131,7 @@ hf3fs_reg_fd(int fd, uint64_t flags)
     if (fd < 0 || (size_t)fd >= table.n || !OWN.is_hf3fs(fd))
         return EBADF;
     pthread_mutex_lock(&table.lock);
-    if (table.copies[fd]) {
+    if (table.copies[fd] || copy_is_taken_locked(fd)) {
         result = EINVAL;
     } else {
         result = OWN.reg_fd(fd, flags);
