@@ -410,6 +410,8 @@ it_leaves_nothing_behind(void **state)
     shared_make(&d, &second, 4096, "");
     assert_int_equal(shared_register(&second), EMFILE);
     file_open(&d, &f, "open");
+    int dir = open(d.mount, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(dir >= 0);
     int status = usrbiod_wait(&d);
     assert_int_equal(status, 0);
     assert_false(is_mounted(d.mount));

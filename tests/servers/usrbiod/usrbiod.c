@@ -275,6 +275,7 @@ end_rings(void)
     while (count_in_flight() && !usleep(1000));
     timers_stop();
     work_stop();
+    dirs_fini();
     nodes_fini();
 }
 

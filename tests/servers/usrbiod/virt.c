@@ -92,6 +92,17 @@ reg_of(fuse_ino_t ino, uid_t uid, int *err)
     return visible(ino <= FIRST_REG ? table_at(FIRST_REG - ino) : NULL, uid, err);
 }
 
+/* Which one a link is; -1: none. */
+static int
+sem_named(const char *name)
+{
+    int i = N_PRIOS;
+
+    while (--i >= 0 && strcmp(name, sem_links[i]))
+        continue;
+    return i;
+}
+
 static bool
 is_sem(fuse_ino_t ino)
 {
@@ -134,15 +145,14 @@ reply_entry(fuse_req_t req, const struct stat *st, uint64_t generation)
 static void
 look_up_link(fuse_req_t req, const char *name)
 {
+    int err, priority = sem_named(name);
     struct stat st;
-    int err;
 
-    for (int i = 0; i < N_PRIOS; i++)
-        if (!strcmp(name, sem_links[i])) {
-            stat_sem(i, &st);
-            reply_entry(req, &st, 0);
-            return;
-        }
+    if (priority >= 0) {
+        stat_sem(priority, &st);
+        reply_entry(req, &st, 0);
+        return;
+    }
     struct reg *reg = visible(table_find(name), fuse_req_ctx(req)->uid, &err);
     if (!reg) {
         fuse_reply_err(req, err);
@@ -226,10 +236,7 @@ virt_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     int err = EPERM;
 
-    for (int i = 0; i < N_PRIOS; i++)
-        if (!strcmp(name, sem_links[i]))
-            parent = VIRT;
-    if (parent == IOVS) {
+    if (parent == IOVS && sem_named(name) < 0) {
         struct reg *reg = visible(table_find(name), fuse_req_ctx(req)->uid, &err);
 
         if (reg) {
