@@ -4,8 +4,20 @@
 #ifndef KVT_TEST_CONFIG_H
 #define KVT_TEST_CONFIG_H
 
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "kvt-test.h"
 #include "kvtier.h"
+
+/* Of 3FS, for the tests of this program. */
+static inline const char *
+hf3fs_client(void)
+{
+    const char *client = getenv("HF3FS_CLIENT");
+
+    return client ? client : "own";
+}
 
 /* environment: NULL: the process's. */
 static inline struct kvt_config *
@@ -25,7 +37,10 @@ config_from(const char *const *environment, const char *const *settings)
 static inline struct kvt_config *
 config_with(const char *const *settings)
 {
-    return config_from((const char *const[]){ NULL }, settings);
+    char client[64];
+
+    snprintf(client, sizeof client, "HF3FS_CLIENT=%s", hf3fs_client());
+    return config_from((const char *const[]){ client, NULL }, settings);
 }
 
 #endif

@@ -419,14 +419,16 @@ it_leaves_nothing_behind(void **state)
     shared_close(&first);
     shared_close(&second);
     close(f.fd);
+    close(dir);
     assert_int_equal(usrbiod_end(&d), 0);
 }
 
 static int
-stop(void)
+clean(void **state)
 {
+    (void)state;
     shared_clean();
-    return usrbiod_end(&u);
+    return 0;
 }
 
 int
@@ -446,15 +448,6 @@ main(void)
         cmocka_unit_test(it_comes_back_after_a_crash),
         cmocka_unit_test(it_leaves_nothing_behind),
     };
-    const char *missing = usrbiod_missing();
 
-    if (missing || !usrbiod_start(&u, NULL)) {
-        printf("skipped: %s\n", missing ? missing : "FUSE cannot be mounted here");
-        if (!missing)
-            usrbiod_end(&u);
-        return 77;
-    }
-    int failures = cmocka_run_group_tests(tests, NULL, NULL);
-    int status = stop(); /* not 0 where a sanitizer found something */
-    return failures || status;
+    return usrbiod_run_tests(&u, "usrbiod names", tests, sizeof tests / sizeof *tests, NULL, clean);
 }

@@ -483,22 +483,22 @@ it_ends_with_io_under_way(void **state)
 }
 
 static int
-start(void)
+begin(void **state)
 {
-    if (!usrbiod_start(&u, NULL))
-        return 1;
+    (void)state;
     shared_open(&u, &iov, 64 * MIB, "");
     file_open(&u, &file, "data");
     return 0;
 }
 
 static int
-stop(void)
+end(void **state)
 {
+    (void)state;
     file_close(&file);
     shared_close(&iov);
     shared_clean();
-    return usrbiod_end(&u);
+    return 0;
 }
 
 int
@@ -524,15 +524,6 @@ main(void)
         cmocka_unit_test(a_length_is_seen_late),
         cmocka_unit_test(it_ends_with_io_under_way),
     };
-    const char *missing = usrbiod_missing();
 
-    if (missing || start()) {
-        printf("skipped: %s\n", missing ? missing : "FUSE cannot be mounted here");
-        if (!missing)
-            usrbiod_end(&u);
-        return 77;
-    }
-    int failures = cmocka_run_group_tests(tests, NULL, NULL);
-    int status = stop(); /* not 0 where a sanitizer found something */
-    return failures || status;
+    return usrbiod_run_tests(&u, "usrbiod rings", tests, sizeof tests / sizeof *tests, begin, end);
 }

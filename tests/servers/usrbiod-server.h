@@ -31,17 +31,6 @@ struct usrbiod {
     char submit[128]; /* the name for sem_open() of the normal priority */
 };
 
-/* NULL: it can be; else why not.  What cannot be used is skipped. */
-static inline const char *
-usrbiod_missing(void)
-{
-    if (access(KVT_USRBIOD, X_OK) < 0)
-        return "usrbiod is not built (libfuse3 is missing)";
-    if (access("/dev/fuse", R_OK | W_OK) < 0)
-        return "/dev/fuse cannot be used here";
-    return NULL;
-}
-
 static inline bool
 usrbiod_spawn(struct usrbiod *u, char **argv)
 {
@@ -138,6 +127,37 @@ usrbiod_end(struct usrbiod *u)
         continue;
     temp_dir_remove(&u->dir);
     return status;
+}
+
+/* NULL: it was started; else why it cannot be here, and nothing is left of it. */
+static inline const char *
+usrbiod_try(struct usrbiod *u)
+{
+    if (access(KVT_USRBIOD, X_OK) < 0)
+        return "usrbiod is not built (libfuse3 is missing)";
+    if (access("/dev/fuse", R_OK | W_OK) < 0)
+        return "/dev/fuse cannot be used here";
+    if (usrbiod_start(u, NULL))
+        return NULL;
+    usrbiod_end(u);
+    return "FUSE cannot be mounted here";
+}
+
+/* main() of a program whose tests have one daemon: where there can be none they are
+ * skipped, and where a sanitizer found something in it, that is a failure. */
+static inline int
+usrbiod_run_tests(struct usrbiod *u, const char *name, const struct CMUnitTest *tests,
+                  size_t n_tests, CMFixtureFunction setup, CMFixtureFunction teardown)
+{
+    const char *missing = usrbiod_try(u);
+
+    if (missing) {
+        printf("skipped: %s: %s\n", name, missing);
+        return 77;
+    }
+    int failed = _cmocka_run_group_tests(name, tests, n_tests, setup, teardown);
+    int status = usrbiod_end(u);
+    return failed || status;
 }
 
 /* What it answers; the caller ends it with json_decref(). */

@@ -3,6 +3,7 @@
  * An engine whose chunks lie in 3FS: what another host has stored, deleted or damaged
  * there, a daemon that is restarted, and processes that are killed. */
 #include "files.h"
+#include "hf3fs-client.h"
 #include "index-dir.h"
 #include "servers/usrbiod-server.h"
 #include "shm-names.h"
@@ -293,17 +294,10 @@ main(void)
         TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
         TEST(a_look_that_hangs_keeps_no_other_waiting),
         TEST(killed_writers_leave_whole_chunks_and_nothing_else),
+        cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
-    const char *missing = usrbiod_missing();
 
-    if (!missing && !usrbiod_start(&usrbiod, NULL))
-        missing = "FUSE cannot be mounted here";
-    if (missing) {
-        printf("%s\n", missing);
-        return SKIPPED;
-    }
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
-    int failed = cmocka_run_group_tests_name("engine over 3FS", tests, NULL, NULL);
-    usrbiod_end(&usrbiod);
-    return failed;
+    hf3fs_listen();
+    return usrbiod_run_tests(&usrbiod, "engine over 3FS", tests,
+                             sizeof tests / sizeof *tests, NULL, NULL);
 }

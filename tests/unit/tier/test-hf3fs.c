@@ -4,6 +4,7 @@
  * killed and comes back. */
 #include <fcntl.h>
 
+#include "hf3fs-client.h"
 #include "index-dir.h"
 #include "servers/usrbiod-server.h"
 #include "tier-test.h"
@@ -21,8 +22,7 @@ struct fixture {
     struct kvt__tier *tier;
 };
 
-static const char *const no_variables[] = { NULL };
-static const char *const *environment = no_variables;
+static const char *const *environment; /* NULL: the client that is tested */
 
 static int
 try_open_with(const char *url, const char *const *more, struct kvt__tier **out)
@@ -31,7 +31,8 @@ try_open_with(const char *url, const char *const *more, struct kvt__tier **out)
 
     for (size_t n = 2; more && *more; more++)
         settings[n++] = *more;
-    struct kvt_config *config = config_from(environment, settings);
+    struct kvt_config *config = environment ? config_from(environment, settings)
+                                            : config_with(settings);
     struct kvt__tier_params params = { .config = config, .url = url,
                                        .name = "remote_url", .local_ranks = 1 };
     int err = kvt__tier_open(&params, out);
@@ -443,7 +444,7 @@ a_client_that_cannot_be_had_is_said(void **state)
     environment = mine;
     assert_int_equal(try_open_with(url, NULL, &tier), -EINVAL);
     assert_non_null(strstr(kvt__why(), "HF3FS_CLIENT"));
-    environment = no_variables;
+    environment = NULL;
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -469,17 +470,10 @@ main(void)
         TEST(tiers_of_one_mount_share_a_region),
         TEST(what_is_no_3fs_is_said),
         TEST(a_client_that_cannot_be_had_is_said),
+        cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
-    const char *missing = usrbiod_missing();
 
-    if (!missing && !usrbiod_start(&usrbiod, NULL))
-        missing = "FUSE cannot be mounted here";
-    if (missing) {
-        printf("%s\n", missing);
-        return 77;
-    }
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
-    int failed = cmocka_run_group_tests_name("3FS", tests, NULL, NULL);
-    usrbiod_end(&usrbiod);
-    return failed;
+    hf3fs_listen();
+    return usrbiod_run_tests(&usrbiod, "3FS", tests, sizeof tests / sizeof *tests, NULL,
+                             NULL);
 }

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which client of 3FS a program's tests are about: $HF3FS_CLIENT tells it, as it does to
+ * users, and config_with() hands it on.  Tiers log which one they have, and that is
+ * compared: where one took the place of the other no test would tell. */
+#ifndef KVT_HF3FS_CLIENT_H
+#define KVT_HF3FS_CLIENT_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+
+static atomic_uint hf3fs_right_clients, hf3fs_wrong_clients;
+
+static inline void
+hf3fs_hear(void *ctx, enum kvt_log_level level, const char *line)
+{
+    const char *wanted = !strcmp(hf3fs_client(), "library") ? " by the site's library"
+                                                            : " by kvtier's own client";
+
+    (void)ctx;
+    if (strstr(line, ": 3FS at "))
+        atomic_fetch_add(strstr(line, wanted) ? &hf3fs_right_clients
+                                              : &hf3fs_wrong_clients, 1);
+    if (level <= KVT_LOG_ERROR)
+        fprintf(stderr, "%s\n", line);
+}
+
+/* From here on it is heard which client tiers have, and errors are told as ever. */
+static inline void
+hf3fs_listen(void)
+{
+    kvt_set_log(hf3fs_hear, NULL, KVT_LOG_INFO);
+}
+
+/* The last test. */
+static inline void
+all_was_done_by_the_client_asked_for(void **state)
+{
+    (void)state;
+    assert_true(hf3fs_right_clients > 0);
+    assert_int_equal(hf3fs_wrong_clients, 0);
+}
+
+#endif
