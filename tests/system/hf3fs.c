@@ -1,83 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An engine whose chunks lie in 3FS: what another host has stored, deleted or damaged
- * there, a daemon that is restarted, and processes that are killed. */
-#include "files.h"
-#include "hf3fs-client.h"
-#include "index-dir.h"
-#include "servers/usrbiod-server.h"
-#include "shm-names.h"
-#include "system/system-test.h"
-#include "tier/file/file.h"
-
-static struct usrbiod usrbiod;
-static unsigned n_dirs;
-
-struct world {
-    struct fixture f;
-    char dir[400], base_path[450], backing[400];
-};
-
-static int
-setup(void **state)
-{
-    struct world *w = calloc(1, sizeof *w);
-
-    assert_non_null(w);
-    *state = w;
-    fixture_init(&w->f);
-    if (!usrbiod.pid)
-        assert_true(usrbiod_run(&usrbiod, NULL));
-    snprintf(w->dir, sizeof w->dir, "%s/%u", usrbiod.mount, n_dirs);
-    snprintf(w->backing, sizeof w->backing, "%s/%u", usrbiod.backing, n_dirs++);
-    snprintf(w->base_path, sizeof w->base_path, "hf3fs_base_path=%s", w->dir);
-    return 0;
-}
-
-static void
-open_3fs(struct world *w, const char *more)
-{
-    const char *settings[] = { "remote_url=", "remote_storage_plugins=hf3fs.primary",
-                               w->base_path, "hf3fs_iov_size=104857600", more, NULL };
-
-    fixture_open(&w->f, settings);
-}
-
-static void
-close_3fs(struct world *w)
-{
-    kvt_engine_close(w->f.engine);
-    w->f.engine = NULL;
-}
-
-/* What this host knows of the directory, too. */
-static void
-forget(struct world *w)
-{
-    int fd = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int index = fd < 0 ? -1 : kvt__shared_index_dir(fd, w->dir);
-
-    if (index >= 0) {
-        index_dir_remove(index);
-        close(index);
-    }
-    if (fd >= 0)
-        close(fd);
-}
-
-static int
-teardown(void **state)
-{
-    struct world *w = *state;
-
-    close_3fs(w);
-    if (usrbiod.pid)
-        usrbiod_tell(&usrbiod, "clear");
-    forget(w);
-    fixture_fini(&w->f);
-    free(w);
-    return 0;
-}
+ * there, and a daemon that is restarted. */
+#include "system/hf3fs-test.h"
 
 static void
 what_is_stored_is_found_after_a_restart_and_on_another_host(void **state)
@@ -222,66 +147,6 @@ a_look_that_hangs_keeps_no_other_waiting(void **state)
     kvt_config_free(config);
 }
 
-/* A child that writes until it is killed; what it announced to the daemon goes, what it
- * published is whole, and nothing of it stays in shared memory.  begun: told when it has
- * written. */
-static void
-write_for_ever(struct world *w, int begun, uint32_t first)
-{
-    open_3fs(w, NULL);
-    for (uint32_t prompt = first;; prompt++) {
-        set_tokens(&w->f, prompt); /* that nobody has written */
-        write_chunks(&w->f, 0, N_CHUNKS);
-        if (prompt == first && write(begun, "", 1) != 1)
-            abort();
-    }
-}
-
-static void
-kill_a_writer(struct world *w, uint32_t first, unsigned after_us)
-{
-    int begun[2];
-    char byte;
-
-    assert_int_equal(pipe2(begun, O_CLOEXEC), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (!pid)
-        write_for_ever(w, begun[1], first);
-    assert_int_equal(read(begun[0], &byte, 1), 1);
-    usleep(after_us);
-    kill(pid, SIGKILL);
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
-    close(begun[0]);
-    close(begun[1]);
-}
-
-static void
-killed_writers_leave_whole_chunks_and_nothing_else(void **state)
-{
-    struct world *w = *state;
-    static struct shm_names before;
-
-    shm_names_take(&before, NULL);
-    for (unsigned round = 0; round < rounds(8); round++)
-        kill_a_writer(w, round * 1000, round * 17000);
-    for (int i = 0; i < 60000 && usrbiod_count(&usrbiod, "iovs") +
-                                 usrbiod_count(&usrbiod, "rings") > 0; i++)
-        usleep(1000); /* the daemon hears of it late */
-    assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 0);
-    assert_int_equal((int)usrbiod_count(&usrbiod, "rings"), 0);
-    assert_true(shm_names_go(&before));
-    open_3fs(w, NULL);
-    for (uint32_t i = 0; i < 24; i++) {
-        set_tokens(&w->f, i / 3 * 1000 + i % 3);
-        struct outcome got = load_prompt(&w->f);
-        assert_int_equal(got.loaded, got.promised);
-    }
-    assert_int_equal(counter(&w->f, "load_corrupt"), 0);
-}
-
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
-
 int
 main(void)
 {
@@ -293,7 +158,6 @@ main(void)
         TEST(a_restart_of_the_daemon_loses_nothing),
         TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
         TEST(a_look_that_hangs_keeps_no_other_waiting),
-        TEST(killed_writers_leave_whole_chunks_and_nothing_else),
         cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
 

@@ -8,6 +8,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -266,7 +268,7 @@ index_totals(const struct fixture *f)
 
 /* ---------------------------------------------------------------- processes */
 
-/* Run fn in a child; its asserts end it. */
+/* Run fn in a child, which ends with this process; its asserts end it. */
 static inline pid_t
 start_child(void (*fn)(void *arg), void *arg)
 {
@@ -274,6 +276,8 @@ start_child(void (*fn)(void *arg), void *arg)
     pid_t pid = fork();
 
     if (!pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setenv("CMOCKA_TEST_ABORT", "1", 1);
         fn(arg);
         _exit(0);
     }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include "fakes/cuda/cuda.h"
+#include "hf3fs-client.h"
 #include "index-dir.h"
 #include "servers/usrbiod-server.h"
 #include "tier-test.h"
@@ -329,18 +330,11 @@ main(int argc, char **argv)
         TEST(what_a_restart_interrupts_is_not_read_into_the_same_slot_again),
         TEST(a_slot_of_a_region_that_is_no_more_is_copied),
         TEST(the_region_is_pinned_where_a_gpu_is_used),
+        cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
-    const char *missing = usrbiod_missing();
 
     cuda = argc > 1 ? argv[1] : "";
-    if (!missing && !usrbiod_start(&usrbiod, NULL))
-        missing = "FUSE cannot be mounted here";
-    if (missing) {
-        printf("%s\n", missing);
-        return 77;
-    }
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
-    int failed = cmocka_run_group_tests_name("slots of 3FS", tests, NULL, NULL);
-    usrbiod_end(&usrbiod);
-    return failed;
+    hf3fs_listen();
+    return usrbiod_run_tests(&usrbiod, "slots of 3FS", tests,
+                             sizeof tests / sizeof *tests, NULL, NULL);
 }

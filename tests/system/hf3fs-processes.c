@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Several processes with one directory of 3FS: those that are killed leave whole chunks or
+ * none, and nothing in the daemon or in shared memory; the others go on. */
+#include <signal.h>
+
+#include "shm-names.h"
+#include "system/hf3fs-test.h"
+
+#define N_PROMPTS 8u
+#define ROUNDS 40u
+
+/* ------------------------------------------------------------------- who is killed */
+
+/* A child that writes until it is killed: prompts that nobody has written, or again and
+ * again those of all.  It tells when it has written one, and may wait then. */
+struct writer {
+    struct world *w;
+    uint32_t first;
+    bool of_all, waits;
+    pid_t pid;
+    int begun[2], go[2];
+};
+
+static void
+write_for_ever(void *arg)
+{
+    struct writer *x = arg;
+    char byte;
+
+    open_3fs(x->w, NULL);
+    for (uint32_t i = 0;; i++) {
+        set_tokens(&x->w->f, x->of_all ? i % N_PROMPTS : x->first + i);
+        write_chunks(&x->w->f, 0, N_CHUNKS);
+        if (!i && (write(x->begun[1], "", 1) != 1 ||
+                   (x->waits && read(x->go[0], &byte, 1) != 1)))
+            abort();
+    }
+}
+
+static void
+start_writer(struct writer *x)
+{
+    char byte;
+
+    assert_int_equal(pipe2(x->begun, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(x->go, O_CLOEXEC), 0);
+    x->pid = start_child(write_for_ever, x);
+    assert_int_equal(read(x->begun[0], &byte, 1), 1);
+}
+
+static void
+kill_writer(struct writer *x)
+{
+    kill(x->pid, SIGKILL);
+    assert_true(WIFSIGNALED(end_child(x->pid)));
+    for (int i = 0; i < 2; i++) {
+        close(x->begun[i]);
+        close(x->go[i]);
+    }
+}
+
+static size_t
+n_damaged(const struct world *w)
+{
+    struct fixture below = behind(w);
+
+    return usage_of(&below).n_damaged;
+}
+
+static size_t
+n_temporary(const struct world *w)
+{
+    struct fixture below = behind(w);
+
+    return n_temporary_files(&below);
+}
+
+static void
+load_all(struct world *w, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        set_tokens(&w->f, i);
+        struct outcome got = load_prompt(&w->f);
+        assert_int_equal(got.loaded, got.promised);
+    }
+    assert_int_equal(counter(&w->f, "load_corrupt"), 0);
+}
+
+/* ------------------------------------------------------------------------- tests */
+
+static void
+killed_writers_leave_whole_chunks_and_nothing_else(void **state)
+{
+    struct world *w = *state;
+    static struct shm_names before;
+
+    shm_names_take(&before, NULL);
+    for (unsigned round = 0; round < rounds(8); round++) {
+        struct writer x = { .w = w, .first = round * 3 };
+
+        start_writer(&x);
+        usleep(round * 17000);
+        kill_writer(&x);
+    }
+    daemon_forgets_all();
+    assert_true(shm_names_go(&before));
+    assert_int_equal(n_damaged(w), 0);
+    open_3fs(w, NULL);
+    assert_int_equal(n_temporary(w), 0);
+    load_all(w, 24);
+}
+
+/* Its bytes are under way when it is killed; the daemon moves them to a file that nobody
+ * will have. */
+static void
+who_is_killed_in_the_middle_stops_no_other(void **state)
+{
+    struct world *w = *state;
+    struct writer x = { .w = w, .first = 1, .waits = true };
+
+    start_writer(&x);
+    open_3fs(w, NULL);
+    set_tokens(&w->f, 0);
+    write_chunks(&w->f, 0, N_CHUNKS);
+    double iovs = usrbiod_count(&usrbiod, "iovs"), rings = usrbiod_count(&usrbiod, "rings");
+    assert_int_equal((int)iovs, 2);
+    usrbiod_tell(&usrbiod, "fault write stuck");
+    assert_int_equal(write(x.go[1], "", 1), 1);
+    while (usrbiod_count(&usrbiod, "in_flight") < N_CHUNKS)
+        usleep(1000);
+    kill_writer(&x);
+    daemon_comes_to("iovs", 1);
+    daemon_comes_to("rings", (unsigned)rings / 2);
+    usrbiod_tell(&usrbiod, "clear");
+    usrbiod_tell(&usrbiod, "release");
+    daemon_comes_to("live_inodes", 0);
+    assert_int_equal(n_temporary(w), N_CHUNKS);
+    set_tokens(&w->f, 3);
+    write_chunks(&w->f, 0, N_CHUNKS);
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+    load_all(w, 4);
+    close_3fs(w);
+    assert_int_equal(n_damaged(w), 0);
+    open_3fs(w, NULL); /* as the one that takes its place does */
+    assert_int_equal(n_temporary(w), 0);
+    load_all(w, 4);
+}
+
+/* Stores and loads at random what others store and load, and ends well. */
+static void
+work(void *arg)
+{
+    struct writer *x = arg;
+    struct fixture *f = &x->w->f;
+    uint64_t random = x->first;
+    unsigned n_loaded = 0;
+
+    open_3fs(x->w, NULL);
+    for (unsigned i = 0; i < rounds(ROUNDS); i++) {
+        uint64_t r = next_random(&random);
+
+        set_tokens(f, (uint32_t)(r % N_PROMPTS));
+        if (r >> 32 & 1) {
+            write_chunks(f, 0, 1 + (uint32_t)(r >> 33) % N_CHUNKS);
+        } else {
+            struct outcome got = load_prompt(f);
+            assert_int_equal(got.first_error, 0);
+            n_loaded += got.loaded;
+        }
+    }
+    assert_true(n_loaded > 0 || rounds(ROUNDS) < ROUNDS);
+    assert_int_equal(counter(f, "store_failed"), 0);
+    assert_int_equal(counter(f, "load_corrupt"), 0);
+    kvt_engine_close(f->engine);
+    free(f->memory);
+}
+
+static void
+two_engines_go_on_while_others_are_killed(void **state)
+{
+    struct world *w = *state;
+    struct writer workers[2], x = { .w = w, .of_all = true };
+    unsigned n_ended = 0;
+    int status;
+
+    usrbiod_tell(&usrbiod, "fault write delay_ms=5 p=0.3");
+    for (uint32_t i = 0; i < 2; i++) {
+        workers[i] = (struct writer){ .w = w, .first = i + 1 };
+        workers[i].pid = start_child(work, &workers[i]);
+    }
+    for (unsigned i = 0; n_ended < 2; i++) {
+        start_writer(&x);
+        usleep(i % 7 * 9000);
+        kill_writer(&x);
+        for (int j = 0; j < 2; j++)
+            if (workers[j].pid && waitpid(workers[j].pid, &status, WNOHANG) > 0) {
+                assert_int_equal(status, 0);
+                workers[j].pid = 0;
+                n_ended++;
+            }
+    }
+    daemon_forgets_all();
+    assert_int_equal(n_damaged(w), 0);
+    open_3fs(w, NULL);
+    assert_int_equal(n_temporary(w), 0);
+    load_all(w, N_PROMPTS);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(killed_writers_leave_whole_chunks_and_nothing_else),
+        TEST(who_is_killed_in_the_middle_stops_no_other),
+        TEST(two_engines_go_on_while_others_are_killed),
+        cmocka_unit_test(all_was_done_by_the_client_asked_for),
+    };
+
+    hf3fs_listen();
+    return usrbiod_run_tests(&usrbiod, "processes over 3FS", tests,
+                             sizeof tests / sizeof *tests, NULL, NULL);
+}
