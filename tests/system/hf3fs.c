@@ -2,6 +2,7 @@
  *
  * An engine whose chunks lie in 3FS: what another host has stored, deleted or damaged
  * there, and a daemon that is restarted. */
+#include "shm-names.h"
 #include "system/hf3fs-test.h"
 
 static void
@@ -147,6 +148,76 @@ a_look_that_hangs_keeps_no_other_waiting(void **state)
     kvt_config_free(config);
 }
 
+/* ------------------------------------------------------------ what restarts leave */
+
+/* Mappings of /dev/shm, which have no name there any more. */
+static size_t
+n_shared_mappings(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[4096];
+    size_t n = 0;
+
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, " /dev/shm/") && !strstr(line, "/dev/shm/sem.");
+    fclose(maps);
+    return n;
+}
+
+static size_t
+n_descriptors(void)
+{
+    size_t n = 0;
+
+    for (int fd = 0; fd < 4096; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* Writes and reads are stuck in the daemon when it dies. */
+static void
+restart_under_way(struct world *w, uint32_t prompt)
+{
+    set_tokens(&w->f, prompt);
+    usrbiod_tell(&usrbiod, "fault write stuck");
+    store_chunks(&w->f, 0, N_CHUNKS);
+    while (usrbiod_count(&usrbiod, "stuck") < 1)
+        usleep(1000);
+    usrbiod_kill(&usrbiod);
+    assert_true(usrbiod_run(&usrbiod, NULL));
+    assert_int_equal(kvt_engine_flush(w->f.engine, -1), 0);
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+}
+
+/* The library keeps copies of the files that were open until their numbers are used
+ * again. */
+static void
+a_restart_under_way_leaves_nothing_of_the_old_run(void **state)
+{
+    size_t more = strcmp(hf3fs_client(), "own") ? 2 * N_CHUNKS : 0;
+    static struct shm_names names;
+    struct world *w = *state;
+
+    shm_names_take(&names, NULL);
+    open_3fs(w, "local_cpu=false");
+    write_chunks(&w->f, 0, N_CHUNKS);
+    size_t n_maps = n_shared_mappings(), n_fds = n_descriptors();
+    for (uint32_t i = 1; i < 4; i++)
+        restart_under_way(w, i);
+    for (int i = 0; i < 60000 && (n_shared_mappings() > n_maps ||
+                                  n_descriptors() > n_fds + more); i++)
+        usleep(1000); /* the client's thread ends what is of the last run */
+    assert_int_equal(n_shared_mappings(), n_maps);
+    assert_true(n_descriptors() <= n_fds + more);
+    assert_true(shm_names_go(&names));
+    assert_int_equal(counter(&w->f, "store_failed"), 0);
+    struct fixture below = behind(w);
+    assert_int_equal(n_temporary_files(&below), 0);
+    close_3fs(w);
+    daemon_forgets_all();
+}
+
 int
 main(void)
 {
@@ -158,6 +229,7 @@ main(void)
         TEST(a_restart_of_the_daemon_loses_nothing),
         TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
         TEST(a_look_that_hangs_keeps_no_other_waiting),
+        TEST(a_restart_under_way_leaves_nothing_of_the_old_run),
         cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
 

@@ -105,6 +105,8 @@ kvt__dir_reopen(struct kvt__dir *dir)
                  dup3(new.temp_fd, dir->temp_fd, O_CLOEXEC) < 0))
         err = kvt__fail(errno, "open directory %s again", dir->path);
     close_fds(&new);
+    if (!err)
+        kvt__temp_clean(dir);
     return err;
 }
 

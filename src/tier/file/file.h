@@ -123,8 +123,8 @@ void kvt__dirs_close(struct file_tier *t);
  * False: there are no more. */
 bool kvt__next_path(const char **list, const char **path, size_t *n);
 
-/* Open one again in place of what is open: its descriptors stay the same numbers.  0, or
- * -errno with a sentence. */
+/* Open one again in place of what is open: its descriptors stay the same numbers, and what
+ * was half written is removed.  0, or -errno with a sentence. */
 int kvt__dir_reopen(struct kvt__dir *dir);
 
 /* 90 % of the file systems of all directories, less what else is on them; 0: of a

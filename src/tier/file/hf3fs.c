@@ -144,23 +144,27 @@ reopen(struct file_tier *t, uint64_t n_opened)
     return err;
 }
 
+/* For a moment.  False: the tier is to stop. */
+static bool
+rest(struct kvt__hf3fs *h)
+{
+    struct timespec until = kvt__timespec(kvt__now_ns() + LOOK_NS);
+
+    pthread_mutex_lock(&h->lock);
+    if (!h->stopping)
+        pthread_cond_timedwait(&h->stop, &h->lock, &until);
+    bool stopping = h->stopping;
+    pthread_mutex_unlock(&h->lock);
+    return !stopping;
+}
+
 /* Wait for a daemon that answers.  False: there is none, or the tier is to stop. */
 static bool
 is_back(struct file_tier *t, uint64_t n_opened, int64_t until_ns)
 {
-    struct kvt__hf3fs *h = t->hf3fs;
-
-    while (reopen(t, n_opened)) {
-        struct timespec until = kvt__timespec(kvt__now_ns() + LOOK_NS);
-
-        pthread_mutex_lock(&h->lock);
-        if (!h->stopping)
-            pthread_cond_timedwait(&h->stop, &h->lock, &until);
-        bool stopping = h->stopping;
-        pthread_mutex_unlock(&h->lock);
-        if (stopping || kvt__now_ns() > until_ns)
+    while (reopen(t, n_opened))
+        if (!rest(t->hf3fs) || kvt__now_ns() > until_ns)
             return false;
-    }
     return true;
 }
 
@@ -237,13 +241,14 @@ n_opened(struct kvt__hf3fs *h)
 }
 
 /* Whether it may succeed with the next daemon.  The last one may still write into memory
- * that it was told to read to: no chunk is read again into the same. */
+ * that it was told to read to: no chunk is read again into the same.  To the next one a
+ * file that was opened before is none (EBADF). */
 static bool
 is_worth_another(const struct kvt__tier_op *op, int err)
 {
     if (err == -ESTALE)
         return op->what != KVT__TIER_GET || !op->slot.lender;
-    return err == -ENOTCONN || err == -ECONNABORTED;
+    return err == -ENOTCONN || err == -ECONNABORTED || err == -EBADF;
 }
 
 static void
@@ -254,11 +259,12 @@ run(struct kvt__job *job)
     int64_t until_ns = kvt__now_ns() + PATIENCE_NS;
     int err;
 
-    for (;;) {
+    for (int tries = 0;; tries++) {
         uint64_t n = n_opened(x->t->hf3fs);
 
         err = run_once(x->t, op, &x->object);
-        if (!is_worth_another(op, err) || !is_back(x->t, n, until_ns))
+        if (!is_worth_another(op, err) || (tries && !rest(x->t->hf3fs)) ||
+            kvt__now_ns() > until_ns || !is_back(x->t, n, until_ns))
             break;
     }
     op->done(op, err);
