@@ -12,6 +12,21 @@ import workplace
 DAEMON = os.path.join(workplace.REPOSITORY, "build", "tests", "servers", "usrbiod")
 
 
+def forget(directory):
+    """Remove what this host has noted of a directory in a mount."""
+    directory = os.path.realpath(directory)
+    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+        sources = [line[line.index(" - "):] for line in mounts
+                   if directory.startswith(line.split()[4] + "/")
+                   and " - fuse.hf3fs " in line]
+    if not sources:
+        return
+    thing = sources[-1].encode() + b"\0" + directory.encode()
+    number = int.from_bytes(hashlib.sha256(thing).digest()[:8], "little")
+    shutil.rmtree("/var/tmp/kvtier-%d/%016x" % (os.geteuid(), number),
+                  ignore_errors=True)
+
+
 class Mount:
     """The tests' daemon over an empty directory, from start() to stop()."""
 
@@ -68,16 +83,6 @@ class Mount:
         return workplace.stored(self.store)
 
     def forget(self):
-        """Remove what this host has noted of the mount: whoever comes then starts with
-        nothing on its disk."""
-        if not self.store:
-            return
-        with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
-            sources = [line[line.index(" - "):] for line in mounts
-                       if line.split()[4] == self.mount]
-        if not sources:
-            return
-        thing = sources[0].encode() + b"\0" + os.path.realpath(self.store).encode()
-        number = int.from_bytes(hashlib.sha256(thing).digest()[:8], "little")
-        shutil.rmtree("/var/tmp/kvtier-%d/%016x" % (os.geteuid(), number),
-                      ignore_errors=True)
+        """Whoever comes then starts with nothing on its disk."""
+        if self.store:
+            forget(self.store)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache's fs connector and kvtier on one directory of 3FS, which kvtier writes and
+reads through rings: LMCache's hf3fs connector has the fs connector's names and bytes."""
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..",
+                             "demo"))
+import mount  # noqa: E402
+import workplace  # noqa: E402
+
+import test_files  # noqa: E402
+import theirs  # noqa: E402
+from geometry import LARGE, SMALL  # noqa: E402
+
+
+class On3FS:
+    """Tests of files whose directory lies in a mount."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.mount = mount.Mount()
+        cls.addClassCleanup(cls.mount.stop)
+        try:
+            cls.mount.start()
+        except workplace.Unavailable as e:
+            raise unittest.SkipTest(str(e))
+
+    @classmethod
+    def tearDownClass(cls):
+        daemon = cls.mount.daemon
+        daemon.stdin.write("stats\n")
+        daemon.stdin.flush()
+        stats = json.loads(daemon.stdout.readline())
+        if not stats["reads"]:
+            raise AssertionError("nothing was moved through rings")
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.mount.store)
+
+    def kvtier(self, geometry=SMALL, header=True, directory=None, **more):
+        base_path = directory or self.folder
+        self.addCleanup(mount.forget, base_path.split(",")[0])
+        return super().kvtier(geometry, header, remote_url="",
+                              remote_storage_plugins="hf3fs.primary",
+                              hf3fs_base_path=base_path, hf3fs_iov_size=100 << 20, **more)
+
+
+class WhatLMCacheWrites(On3FS, test_files.WhatLMCacheWrites):
+    pass
+
+
+class WhatKvtierWrites(On3FS, test_files.WhatKvtierWrites):
+    def contents(self):
+        found = {}
+        for name, path in self.files().items():
+            with open(path, "rb") as file:
+                found[name] = file.read()
+            os.unlink(path)
+        return found
+
+    def test_has_lmcaches_names_and_bytes(self):
+        for header in (True, False):
+            tokens = self.tokens(LARGE, 3)
+            chunks = self.kvtier(LARGE, header).store(tokens, 1)
+            mine = self.contents()
+            self.lmcache(LARGE, header).put(theirs.keys(LARGE, tokens), chunks)
+            with self.subTest(header=header):
+                self.assertTrue(self.contents() == {
+                    name: content[:-test_files.TRAILER_BYTES]
+                    for name, content in mine.items()})
+
+
+class PartialChunks(On3FS, test_files.PartialChunks):
+    def test_of_kvtier_are_found_and_returned_by_lmcache(self):
+        """3FS has no attributes: without header a partial one cannot be verified."""
+        def check(geometry, header, tokens):
+            chunks = self.kvtier(geometry, header).store(tokens, 1)
+            keys = theirs.keys(geometry, tokens, partial=True)
+            lmcache = self.lmcache(geometry, header)
+            self.assertEqual(lmcache.contains(keys), [True] * 4)
+            self.assertEqual(lmcache.get(keys), chunks)
+            again = self.kvtier(geometry, header)
+            self.assertEqual(again.get(tokens), chunks)
+            self.assertEqual(again.counters()["unverified_chunks"], 0 if header else 1)
+        self.each(check)
+
+
+class Together(On3FS, test_files.Together):
+    # What was promised has been verified in memory: a file that changes is not seen.
+    test_lmcache_writes_over_what_kvtier_stored = None
+
+
+class Damaged(On3FS, test_files.Damaged):
+    test_a_file_of_lmcache_cut_under_an_open_engine_is_a_miss = None  # as above
+    # Its index is not in the directory.
+    test_a_file_of_kvtier_that_was_cut_is_not_found_without_the_index = None
+
+
+if __name__ == "__main__":
+    unittest.main()
