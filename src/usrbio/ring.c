@@ -174,6 +174,8 @@ kvt__usrbio_waiter_main(void *arg)
             kvt__usrbio_session_die(s);
         else if (n)
             take(ring, answers, n);
+        else /* was the daemon asleep when it was told? */
+            s->api->submit_ios(&ring->ior);
     }
     return NULL;
 }

@@ -301,6 +301,22 @@ a_file_that_was_cut_is_an_error(void **state)
     assert_int_equal(get_all(f->tier, 1, 9 * MIB), 0);
 }
 
+/* Neither that there is something to do nor that it is done is heard. */
+static void
+a_wake_up_that_is_lost_stops_nothing(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    usrbiod_tell(&usrbiod, "fault submit lost_wakeup n=1");
+    put_all(f->tier, 1, MIB);
+    usrbiod_tell(&usrbiod, "fault submit lost_wakeup n=1");
+    assert_int_equal(get_all(f->tier, 1, MIB), 1);
+    usrbiod_tell(&usrbiod, "fault any lost_wakeup");
+    put_all(f->tier, 2, MIB);
+    assert_int_equal(get_all(f->tier, 2, MIB), 2);
+}
+
 static void
 results_may_come_in_any_order(void **state)
 {
@@ -462,6 +478,7 @@ main(void)
         TEST(an_error_result_fails_that_chunk_alone),
         TEST(a_write_that_fails_leaves_nothing),
         TEST(a_file_that_was_cut_is_an_error),
+        TEST(a_wake_up_that_is_lost_stops_nothing),
         TEST(results_may_come_in_any_order),
         TEST(a_restart_of_the_daemon_is_got_over),
         TEST(a_restart_under_way_is_got_over),
