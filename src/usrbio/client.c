@@ -87,6 +87,8 @@ close_unused(struct kvt__usrbio_client *c)
             continue;
         }
         *at = s->next_dead;
+        if (c->err == -ENOSPC)
+            c->err = 0; /* its memory is what was missing, perhaps */
         pthread_mutex_unlock(&c->lock);
         kvt__usrbio_session_close(s);
         pthread_mutex_lock(&c->lock);
@@ -173,6 +175,8 @@ enter(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
     while (!c->session && !c->err && !c->stopping)
         pthread_cond_wait(&c->changed, &c->lock);
     int err = c->stopping ? -ECANCELED : c->session ? 0 : c->err;
+    if (err == -ENOSPC && c->dead)
+        err = -ESTALE; /* there is room when the last run's memory is given back */
     if (!err) {
         *out = c->session;
         if (!c->session->users++)

@@ -2,185 +2,7 @@
  *
  * Chunks in files of 3FS, through the rings of a daemon that makes mistakes, hangs, is
  * killed and comes back. */
-#include <fcntl.h>
-
-#include "hf3fs-client.h"
-#include "index-dir.h"
-#include "servers/usrbiod-server.h"
-#include "tier-test.h"
-
-#include "base/clock.h"
-
-#define MIB ((size_t)1 << 20)
-#define IOV "hf3fs_iov_size=104857600"
-
-static struct usrbiod usrbiod;
-static unsigned n_dirs;
-
-struct fixture {
-    char dir[400]; /* of the mount */
-    struct kvt__tier *tier;
-};
-
-static const char *const *environment; /* NULL: the client that is tested */
-
-static int
-try_open_with(const char *url, const char *const *more, struct kvt__tier **out)
-{
-    const char *settings[8] = { "save_chunk_meta=false", IOV };
-
-    for (size_t n = 2; more && *more; more++)
-        settings[n++] = *more;
-    struct kvt_config *config = environment ? config_from(environment, settings)
-                                            : config_with(settings);
-    struct kvt__tier_params params = { .config = config, .url = url,
-                                       .name = "remote_url", .local_ranks = 1 };
-    int err = kvt__tier_open(&params, out);
-    kvt_config_free(config);
-    return err;
-}
-
-static void
-open_with(struct fixture *f, const char *const *more)
-{
-    char url[512];
-
-    snprintf(url, sizeof url, "hf3fs://%s", f->dir);
-    if (try_open_with(url, more, &f->tier))
-        fail_msg("%s: %s", url, kvt__why());
-}
-
-static int
-setup(void **state)
-{
-    struct fixture *f = calloc(1, sizeof *f);
-
-    assert_non_null(f);
-    if (!usrbiod.pid)
-        assert_true(usrbiod_run(&usrbiod, NULL));
-    snprintf(f->dir, sizeof f->dir, "%s/%u", usrbiod.mount, n_dirs++);
-    *state = f;
-    return 0;
-}
-
-static void
-close_tier(struct fixture *f)
-{
-    index_dir_remove(f->tier->ops->private_dir(f->tier));
-    f->tier->ops->close(f->tier);
-    f->tier = NULL;
-}
-
-static int
-teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    if (usrbiod.pid) {
-        usrbiod_tell(&usrbiod, "clear");
-        usrbiod_tell(&usrbiod, "release");
-    }
-    if (f->tier)
-        close_tier(f);
-    free(f);
-    return 0;
-}
-
-static void
-reset_counts(void)
-{
-    json_decref(usrbiod_ask(&usrbiod, "reset"));
-}
-
-/* ---------------------------------------------------------------------- many at once */
-
-struct many {
-    struct kvt__tier_op op;
-    struct chunk chunk;
-    struct kvt__slot slot;
-    _Atomic int answered;
-    int err;
-};
-
-static void
-answered(struct kvt__tier_op *op, int err)
-{
-    struct many *m = (struct many *)op;
-
-    m->err = err;
-    m->answered = 1;
-}
-
-/* Start them all; then wait for all. */
-static void
-start_all(struct kvt__tier *tier, struct many *m, size_t n, enum kvt__tier_what what,
-          size_t bytes)
-{
-    for (size_t i = 0; i < n; i++) {
-        chunk_init(&m[i].chunk, "model", i);
-        m[i].slot = slot_new(bytes, 0);
-        if (what == KVT__TIER_PUT)
-            slot_fill(&m[i].slot, i);
-        m[i].op = (struct kvt__tier_op){
-            .what = what, .prio = KVT__PRIO_LOAD, .object = &m[i].chunk.object,
-            .slot = m[i].slot, .done = answered,
-            .crc = what == KVT__TIER_PUT
-                ? kvt__crc32c(0, m[i].slot.payload, bytes) : 0 };
-        m[i].answered = 0;
-        tier->ops->start(tier, &m[i].op);
-    }
-}
-
-static void
-wait_all(struct many *m, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        while (!m[i].answered)
-            usleep(500);
-}
-
-static void
-free_all(struct many *m, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        slot_free(&m[i].slot, 0);
-}
-
-static void
-put_all(struct kvt__tier *tier, size_t n, size_t bytes)
-{
-    struct many *m = calloc(n, sizeof *m);
-
-    start_all(tier, m, n, KVT__TIER_PUT, bytes);
-    wait_all(m, n);
-    for (size_t i = 0; i < n; i++)
-        assert_int_equal(m[i].err, 0);
-    free_all(m, n);
-    free(m);
-}
-
-/* How many of them came, each right. */
-static size_t
-get_all(struct kvt__tier *tier, size_t n, size_t bytes)
-{
-    struct many *m = calloc(n, sizeof *m);
-    size_t n_good = 0;
-
-    start_all(tier, m, n, KVT__TIER_GET, bytes);
-    wait_all(m, n);
-    for (size_t i = 0; i < n; i++) {
-        if (m[i].err)
-            continue;
-        assert_true(slot_holds(&m[i].slot, i));
-        assert_int_equal(m[i].op.found.read_crc, m[i].op.found.crc);
-        n_good++;
-    }
-    free_all(m, n);
-    free(m);
-    return n_good;
-}
-
-/* ---------------------------------------------------------------------- tests */
+#include "hf3fs-test.h"
 
 static void
 many_chunks_are_under_way_at_once(void **state)
@@ -235,7 +57,7 @@ a_job_has_no_more_than_was_allowed(void **state)
     struct fixture *f = *state;
 
     open_with(f, two);
-    reset_counts();
+    json_decref(usrbiod_ask(&usrbiod, "reset"));
     put_all(f->tier, 3, 35 * MIB);
     assert_true(usrbiod_count(&usrbiod, "largest_job") <= 2);
 }
@@ -462,8 +284,6 @@ a_client_that_cannot_be_had_is_said(void **state)
     assert_non_null(strstr(kvt__why(), "HF3FS_CLIENT"));
     environment = NULL;
 }
-
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
 main(void)

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tier on 3FS in a container whose /dev/shm has room for one region, not for two. */
+#include <sched.h>
+
+#include "hf3fs-test.h"
+
+static void
+a_restart_waits_for_the_memory_of_the_last_run(void **state)
+{
+    struct fixture *f = *state;
+
+    open_with(f, NULL);
+    put_all(f->tier, 3, 9 * MIB);
+    for (int i = 0; i < 5; i++) {
+        usrbiod_kill(&usrbiod);
+        assert_true(usrbiod_run(&usrbiod, NULL));
+        assert_int_equal(get_all(f->tier, 3, 9 * MIB), 3);
+        put_all(f->tier, 3, 9 * MIB);
+    }
+    assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 1);
+}
+
+static void
+what_has_no_room_is_said(void **state)
+{
+    static const char *const larger[] = { "hf3fs_iov_size=209715200", NULL };
+    struct fixture *f = *state;
+    struct kvt__tier *tier = NULL;
+    char url[512];
+
+    snprintf(url, sizeof url, "hf3fs://%s", f->dir);
+    assert_int_equal(try_open_with(url, larger, &tier), -ENOSPC);
+    assert_non_null(strstr(kvt__why(), "/dev/shm has no room for 200 MiB"));
+}
+
+/* Seen by this program and the daemon only. */
+static bool
+make_small_shm(void)
+{
+    return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+           !mount("kvtier-test", "/dev/shm", "tmpfs", 0, "size=150m");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_restart_waits_for_the_memory_of_the_last_run),
+        TEST(what_has_no_room_is_said),
+        cmocka_unit_test(all_was_done_by_the_client_asked_for),
+    };
+
+    if (!make_small_shm()) {
+        printf("skipped: mounting needs root (%s)\n", strerror(errno));
+        return 77;
+    }
+    hf3fs_listen();
+    return usrbiod_run_tests(&usrbiod, "3FS with little shared memory", tests,
+                             sizeof tests / sizeof *tests, NULL, NULL);
+}
