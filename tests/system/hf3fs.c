@@ -148,6 +148,37 @@ a_look_that_hangs_keeps_no_other_waiting(void **state)
     kvt_config_free(config);
 }
 
+/* What the daemon answers after the deadline goes to memory that nobody reads. */
+static void
+a_load_that_is_stuck_ends_at_its_deadline(void **state)
+{
+    struct world *w = *state;
+    struct io io;
+
+    open_3fs(w, NULL);
+    write_chunks(&w->f, 0, N_CHUNKS);
+    close_3fs(w);
+    open_3fs(w, "blocking_timeout_secs=1");
+    struct kvt_seq *seq = new_seq(&w->f, N_TOKENS);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    usrbiod_tell(&usrbiod, "fault read stuck");
+    struct kvt_load *load = load_and_wait(&w->f, &io.io, 1);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        assert_int_equal(kvt_load_status(load, 0, c), -ETIMEDOUT);
+    kvt_load_free(load);
+    wipe(&w->f);
+    usrbiod_tell(&usrbiod, "clear");
+    usrbiod_tell(&usrbiod, "release");
+    while (counter(&w->f, "loads_pending"))
+        usleep(1000);
+    for (size_t i = 0; i < (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES; i++)
+        assert_int_equal(w->f.memory[i], 0xee);
+    kvt_seq_free(seq);
+    close_3fs(w);
+    open_3fs(w, NULL);
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+}
+
 /* ------------------------------------------------------------ what restarts leave */
 
 /* Mappings of /dev/shm, which have no name there any more. */
@@ -229,6 +260,7 @@ main(void)
         TEST(a_restart_of_the_daemon_loses_nothing),
         TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
         TEST(a_look_that_hangs_keeps_no_other_waiting),
+        TEST(a_load_that_is_stuck_ends_at_its_deadline),
         TEST(a_restart_under_way_leaves_nothing_of_the_old_run),
         cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
