@@ -129,6 +129,9 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
         kvt__extents_give(&s->free, 0, params->iov_bytes / KVT__USRBIO_UNIT);
         err = open_rings(s, params);
     }
+    if (!err && !kvt__usrbio_session_is_served(s, params->mount_point))
+        err = kvt__fail(ESTALE, "%s: its daemon was restarted while it was told of shared "
+                        "memory", params->mount_point);
     if (err) {
         kvt__usrbio_session_die(s);
         kvt__usrbio_session_close(s);

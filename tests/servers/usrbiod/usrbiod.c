@@ -258,7 +258,7 @@ take_signals(void)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    pthread_sigmask(SIG_SETMASK, &set, NULL); /* whatever who started it blocks */
     return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
