@@ -196,11 +196,13 @@ kvt__load_was_read(struct kvt__store_req *req)
             status = -ECANCELED;
         }
     }
+    bool lent = req->slot.lender;
     kvt__pool_release(e->pool, &req->slot);
     kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
     if (!req->borrowed) {
         pthread_mutex_lock(&e->loads.lock);
         e->loads.n_reading--;
+        e->loads.n_lent -= lent;
         pthread_mutex_unlock(&e->loads.lock);
     }
     end_item(item, status);
@@ -226,8 +228,10 @@ find_slot_locked(struct kvt_engine *e, struct kvt__load_item *item)
 {
     if (kvt__store_borrow(e->store, &item->req))
         return true;
-    if (!kvt__store_lend(e->store, item->req.bytes, &item->req.slot) &&
-        !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
+    if (kvt__store_lend(e->store, KVT__PRIO_LOAD, item->req.bytes, &item->req.slot))
+        e->loads.n_lent++;
+    else if (e->loads.n_lent || /* it moves no more at a time than it can lend */
+             !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
         return false;
     e->loads.n_reading++;
     return true;

@@ -98,6 +98,7 @@ struct kvt_engine {
         pthread_mutex_t lock;
         struct kvt__load_item *first_waiting, **last_waiting; /* for a slot */
         size_t n_reading; /* that have a slot of their own */
+        size_t n_lent;    /* of them, those in memory of the tier's */
         struct kvt_load *first_done, **last_done;
         size_t n_items; /* of loads, not ended yet */
         pthread_cond_t idle;

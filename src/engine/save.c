@@ -100,7 +100,7 @@ take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 {
     size_t keep = e->transfer_bytes / 2;
 
-    return kvt__store_lend(e->store, bytes, out) ||
+    return kvt__store_lend(e->store, KVT__PRIO_STORE, bytes, out) ||
            kvt__pool_acquire(e->pool, bytes, keep, out) ||
            ((kvt__store_wants_crc(e->store) || kvt__pool_is_populated(e->pool)) &&
             kvt__store_reclaim(e->store, bytes) &&

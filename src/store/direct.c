@@ -70,7 +70,8 @@ put(struct kvt__task *task)
     task->req = (struct kvt__store_req){
         .op = KVT__STORE_PUT, .space = &task->space, .id = task->object.id,
         .id_of_key = true, .hash = task->object.hash, .whole = true, .overwrite = true,
-        .slot = { op->buf, op->bytes }, .crc = kvt__crc32c_cold(0, op->buf, op->bytes),
+        .slot = { .payload = op->buf, .bytes = op->bytes },
+        .crc = kvt__crc32c_cold(0, op->buf, op->bytes),
         .done = was_put };
     kvt__store_submit(store, &task->req);
 }
@@ -143,7 +144,7 @@ kvt__get_straight(struct kvt__level *level, const struct kvt__object *object,
 {
     struct kvt__tier_op tier_op = {
         .what = KVT__TIER_GET, .prio = KVT__PRIO_LOAD, .object = object,
-        .slot = { op->buf, op->bytes }, .shorter = true };
+        .slot = { .payload = op->buf, .bytes = op->bytes }, .shorter = true };
     int err = kvt__tier_wait(level->tier, &tier_op);
 
     return take(op, level, object, &tier_op.found, err);
@@ -158,7 +159,8 @@ ask(struct kvt__task *task)
 
     task->tier_op = (struct kvt__tier_op){
         .object = &task->object, .done = was_answered, .prio = KVT__PRIO_LOAD,
-        .slot = { op->buf, op->bytes }, .shorter = true, .overwrite = true };
+        .slot = { .payload = op->buf, .bytes = op->bytes }, .shorter = true,
+        .overwrite = true };
     switch (op->kind) {
     case KVT_OP_GET:
         task->tier_op.what = KVT__TIER_GET;

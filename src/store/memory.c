@@ -153,20 +153,18 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
     return kvt__level_put(store, level, &object, req, verified);
 }
 
+/* With several tiers a slow one would keep the memory of a quick one. */
 bool
-kvt__store_lend(struct kvt__store *store, size_t bytes, struct kvt__slot *out)
+kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
+                struct kvt__slot *out)
 {
     const struct kvt__level *memory = memory_of(store);
+    size_t first = memory ? 1 : 0;
 
-    if (memory && !memory->passing)
+    if ((memory && !memory->passing) || store->n_levels != first + 1)
         return false;
-    for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__tier *tier = store->levels[i].tier;
-
-        if (tier->ops->lend)
-            return tier->ops->lend(tier, bytes, out);
-    }
-    return false;
+    struct kvt__tier *tier = store->levels[first].tier;
+    return tier->ops->lend && tier->ops->lend(tier, prio, bytes, out);
 }
 
 void

@@ -19,12 +19,12 @@ struct memory {
 };
 
 static int
-memory_init(struct memory *m, struct kvt__tier *tier, uint64_t bytes)
+memory_init(struct memory *m, struct kvt__tier *tier, enum kvt__prio prio, uint64_t bytes)
 {
     size_t phase = tier->ops->phase(tier);
 
     *m = (struct memory){ 0 };
-    if (tier->ops->lend && tier->ops->lend(tier, bytes, &m->slot))
+    if (tier->ops->lend && tier->ops->lend(tier, prio, bytes, &m->slot))
         return 0;
     if (bytes > SIZE_MAX / 2)
         return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
@@ -91,7 +91,7 @@ get_from(struct kvt__level *level, const struct kvt__object *object, struct kvt_
         return kvt__fail(EMSGSIZE, "%s has %llu bytes, there is room for %llu",
                          object->key, (unsigned long long)found.payload_bytes,
                          (unsigned long long)op->bytes);
-    err = memory_init(&memory, level->tier, found.payload_bytes);
+    err = memory_init(&memory, level->tier, KVT__PRIO_LOAD, found.payload_bytes);
     if (err)
         return err;
     err = ops->get(level->tier, object, &memory.slot, &found);
@@ -202,7 +202,7 @@ run_put(struct kvt__store *store, struct kvt__space *space,
     err = make_way(store, object);
     if (err)
         return err;
-    err = memory_init(&memory, store->levels[0].tier, op->bytes);
+    err = memory_init(&memory, store->levels[0].tier, KVT__PRIO_STORE, op->bytes);
     if (err)
         return err;
     memcpy(memory.slot.payload, op->buf, op->bytes);

@@ -135,9 +135,10 @@ void kvt__store_unlease(struct kvt__store *store, int level,
 void kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
                      const struct kvt__id *id, int64_t until_ns);
 
-/* A slot of a tier's own, which moves its bytes without a copy, for a chunk that is not
- * to stay in host memory; else as kvt__pool_acquire(). */
-bool kvt__store_lend(struct kvt__store *store, size_t bytes, struct kvt__slot *out);
+/* A slot in the memory of the only tier there is, which moves its bytes without a copy, for
+ * a chunk that is not to stay in host memory.  Never blocks; false: there is none now. */
+bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
+                     struct kvt__slot *out);
 
 /* Whether a PUT needs the payload's CRC32C: host memory does not. */
 bool kvt__store_wants_crc(const struct kvt__store *store);

@@ -138,9 +138,10 @@ struct kvt__tier_ops {
                              const struct kvt__object *object, uint64_t payload);
 
     /* A slot in memory between which and the storage bytes move without a copy, of a
-     * tier that has such memory; released as those of the pool.  Never blocks; false:
-     * there is none now.  NULL: there never is. */
-    bool (*lend)(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out);
+     * tier that has such memory; released as those of the pool.  Stores leave half of it
+     * to loads.  Never blocks; false: there is none now.  NULL: there never is. */
+    bool (*lend)(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                 struct kvt__slot *out);
 
     /* The same four as below without waiting for them.  NULL: callers have to wait. */
     void (*start)(struct kvt__tier *tier, struct kvt__tier_op *op);

@@ -208,12 +208,12 @@ take_back(struct kvt__lender *lender, struct kvt__slot *slot)
 }
 
 bool
-kvt__usrbio_client_lend(struct kvt__usrbio_client *client, size_t phase, size_t bytes,
-                        struct kvt__slot *out)
+kvt__usrbio_client_lend(struct kvt__usrbio_client *client, enum kvt__prio prio,
+                        size_t phase, size_t bytes, struct kvt__slot *out)
 {
     pthread_mutex_lock(&client->lock);
     struct kvt__usrbio_session *session = client->stopping ? NULL : client->session;
-    bool lent = session && kvt__usrbio_session_lend(session, phase, bytes, out);
+    bool lent = session && kvt__usrbio_session_lend(session, prio, phase, bytes, out);
     if (lent && !session->users++)
         pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);

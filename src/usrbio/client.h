@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/counters.h"
+#include "io/exec.h"
 #include "mem/pool.h"
 #include "usrbio/usrbio.h"
 
@@ -45,11 +46,11 @@ void kvt__usrbio_client_stop(struct kvt__usrbio_client *client);
 void kvt__usrbio_client_close(struct kvt__usrbio_client *client);
 
 /* A slot in the staging region, its payload at that address modulo 4096, to be released
- * before the client is closed.  At most half of the region is lent, so that other memory
- * can be moved too.  What was read into one while the daemon was restarted may change
+ * before the client is closed.  For stores at most half of the region is lent; and none
+ * while other memory waits for room there.  What was read into one while the daemon was restarted may change
  * still: it is not to be read into again.  Never blocks; false: there is none now. */
-bool kvt__usrbio_client_lend(struct kvt__usrbio_client *client, size_t phase,
-                             size_t bytes, struct kvt__slot *out);
+bool kvt__usrbio_client_lend(struct kvt__usrbio_client *client, enum kvt__prio prio,
+                             size_t phase, size_t bytes, struct kvt__slot *out);
 
 /* The first bytes of a file of the mount, and where they go or come from. */
 struct kvt__usrbio_extent {

@@ -116,8 +116,8 @@ void kvt__usrbio_session_die(struct kvt__usrbio_session *session);
 void kvt__usrbio_session_close(struct kvt__usrbio_session *session);
 
 /* A slot in the region; the first bytes of what surrounds it are its. */
-bool kvt__usrbio_session_lend(struct kvt__usrbio_session *session, size_t phase,
-                              size_t bytes, struct kvt__slot *out);
+bool kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio prio,
+                              size_t phase, size_t bytes, struct kvt__slot *out);
 void kvt__usrbio_session_take_back(struct kvt__usrbio_session *session,
                                    const struct kvt__slot *slot);
 

@@ -144,24 +144,26 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
 /* --------------------------------------------------------------------- lending */
 
 bool
-kvt__usrbio_session_lend(struct kvt__usrbio_session *session, size_t phase, size_t bytes,
-                         struct kvt__slot *out)
+kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio prio,
+                         size_t phase, size_t bytes, struct kvt__slot *out)
 {
+    size_t most = session->region_bytes / KVT__USRBIO_UNIT;
     unsigned char *at = NULL;
 
-    if (bytes > session->region_bytes / 2)
+    if (bytes > session->region_bytes)
         return false;
+    if (prio == KVT__PRIO_STORE)
+        most /= 2;
     size_t n = kvt__slot_footprint(phase, bytes) / KVT__USRBIO_UNIT;
-    size_t most = session->region_bytes / 2 / KVT__USRBIO_UNIT;
     pthread_mutex_lock(&session->lock);
-    if (!session->dead && session->n_lent + n <= most)
+    if (!session->dead && !session->first_wanting && session->n_lent + n <= most)
         at = kvt__usrbio_take(session, n);
     if (at)
         session->n_lent += n;
     pthread_mutex_unlock(&session->lock);
     if (at)
         *out = (struct kvt__slot){ at + KVT__SLOT_ROOM + phase, bytes, &session->lender };
-    return at;
+    return at != NULL;
 }
 
 void

@@ -119,6 +119,29 @@ what_does_not_stay_in_memory_is_stored_without_a_copy(void **state)
     assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
 }
 
+/* Nor is what is loaded without a lookup, which would read ahead. */
+static void
+what_is_loaded_straight_is_not_copied(void **state)
+{
+    struct world *w = *state;
+    struct io io;
+
+    open_3fs(w, "local_cpu=false");
+    write_chunks(&w->f, 0, N_CHUNKS);
+    uint64_t copied = counter(&w->f, "hf3fs_copied_bytes");
+    uint64_t moved = counter(&w->f, "hf3fs_bytes");
+    struct kvt_seq *seq = new_seq(&w->f, N_TOKENS);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    wipe(&w->f);
+    struct kvt_load *load = load_and_wait(&w->f, &io.io, 1);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        assert_true(!kvt_load_status(load, 0, c) && chunk_is_right(&w->f, &io, c));
+    assert_true(counter(&w->f, "hf3fs_bytes") > moved);
+    assert_int_equal(counter(&w->f, "hf3fs_copied_bytes"), copied);
+    kvt_load_free(load);
+    kvt_seq_free(seq);
+}
+
 /* Questions by key, with one thread for all that waits. */
 static void
 a_look_that_hangs_keeps_no_other_waiting(void **state)
@@ -259,6 +282,7 @@ main(void)
         TEST(errors_shorten_hits_and_fail_no_load),
         TEST(a_restart_of_the_daemon_loses_nothing),
         TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
+        TEST(what_is_loaded_straight_is_not_copied),
         TEST(a_look_that_hangs_keeps_no_other_waiting),
         TEST(a_load_that_is_stuck_ends_at_its_deadline),
         TEST(a_restart_under_way_leaves_nothing_of_the_old_run),

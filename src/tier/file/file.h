@@ -92,7 +92,8 @@ int kvt__hf3fs_check_path(const struct file_tier *t, const char *name, const cha
 void kvt__hf3fs_stop(struct kvt__tier *tier);
 void kvt__hf3fs_close(struct file_tier *t);
 void kvt__hf3fs_start(struct kvt__tier *tier, struct kvt__tier_op *op);
-bool kvt__hf3fs_lend(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out);
+bool kvt__hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                     struct kvt__slot *out);
 
 /* ------------------------------------------------------------ hf3fs-mount.c */
 

@@ -188,11 +188,13 @@ need_rings(struct file_tier *t)
 
 /* Memory of rings that are there; the first chunks of a process come from elsewhere. */
 bool
-kvt__hf3fs_lend(struct kvt__tier *tier, size_t bytes, struct kvt__slot *out)
+kvt__hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                struct kvt__slot *out)
 {
     struct kvt__usrbio_client *client = ((struct file_tier *)tier)->hf3fs->client;
 
-    return client && kvt__usrbio_client_lend(client, tier->ops->phase(tier), bytes, out);
+    return client && kvt__usrbio_client_lend(client, prio, tier->ops->phase(tier), bytes,
+                                             out);
 }
 
 static int

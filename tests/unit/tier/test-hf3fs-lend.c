@@ -66,7 +66,7 @@ lent(size_t bytes)
 {
     struct kvt__slot slot = { 0 };
 
-    assert_true(tier->ops->lend(tier, bytes, &slot));
+    assert_true(tier->ops->lend(tier, KVT__PRIO_STORE, bytes, &slot));
     assert_int_equal((uintptr_t)slot.payload % 4096, tier->ops->phase(tier));
     return slot;
 }
@@ -124,15 +124,26 @@ answered(struct kvt__tier_op *op, int err)
 }
 
 static void
+start(struct stuck *s, enum kvt__tier_what what, const struct kvt__slot *slot,
+      uint64_t seed)
+{
+    *s = (struct stuck){ 0 };
+    chunk_init(&s->chunk, "model", (int64_t)seed);
+    s->op = (struct kvt__tier_op){ .what = what, .prio = KVT__PRIO_LOAD,
+                                   .object = &s->chunk.object, .slot = *slot,
+                                   .done = answered };
+    if (what == KVT__TIER_PUT) {
+        slot_fill(slot, seed);
+        s->op.crc = kvt__crc32c(0, slot->payload, slot->bytes);
+    }
+    tier->ops->start(tier, &s->op);
+}
+
+static void
 get_stuck(struct stuck *s, const struct kvt__slot *slot, uint64_t seed)
 {
     usrbiod_tell(&usrbiod, "fault read stuck");
-    *s = (struct stuck){ 0 };
-    chunk_init(&s->chunk, "model", (int64_t)seed);
-    s->op = (struct kvt__tier_op){ .what = KVT__TIER_GET, .prio = KVT__PRIO_LOAD,
-                                   .object = &s->chunk.object, .slot = *slot,
-                                   .done = answered };
-    tier->ops->start(tier, &s->op);
+    start(s, KVT__TIER_GET, slot, seed);
     while (!usrbiod_count(&usrbiod, "in_flight"))
         usleep(1000);
 }
@@ -165,7 +176,7 @@ there_is_none_before_the_first_bytes_are_moved(void **state)
     struct kvt__slot slot;
 
     (void)state;
-    assert_false(tier->ops->lend(tier, CHUNK, &slot));
+    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, CHUNK, &slot));
 }
 
 static void
@@ -194,28 +205,69 @@ bytes_of_other_memory_are_copied_once(void **state)
     slot_free(&slot, tier->ops->phase(tier));
 }
 
-/* Also when as much as can be is lent, and larger than what is left. */
-static void
-half_of_the_region_is_for_other_memory(void **state)
+/* How many more slots there are for it. */
+static size_t
+lend_all(enum kvt__prio prio, struct kvt__slot slots[16])
 {
-    struct kvt__slot slots[8], more, other;
     size_t n = 0;
+
+    while (n < 16 && tier->ops->lend(tier, prio, CHUNK, &slots[n]))
+        n++;
+    return n;
+}
+
+static void
+release(struct kvt__slot *slots, size_t n)
+{
+    while (n)
+        kvt__pool_release(NULL, &slots[--n]);
+}
+
+/* Other memory is moved beside what is lent to them, also what is larger than the rest. */
+static void
+stores_leave_half_of_the_region(void **state)
+{
+    struct kvt__slot slots[16], more, other;
 
     (void)state;
     make_region();
-    assert_false(tier->ops->lend(tier, REGION / 2 + 1, &more));
-    assert_false(tier->ops->lend(tier, SIZE_MAX - 4096, &more));
-    for (; n < 8 && tier->ops->lend(tier, CHUNK, &slots[n]); n++)
-        put(&slots[n], n);
+    assert_false(tier->ops->lend(tier, KVT__PRIO_STORE, REGION / 2 + 1, &more));
+    size_t n = lend_all(KVT__PRIO_STORE, slots);
     assert_int_equal(n, 5);
+    for (size_t i = 0; i < n; i++)
+        put(&slots[i], i);
     other = slot_new(REGION + CHUNK, tier->ops->phase(tier));
     put(&other, 9);
     get(&other, 9);
     slot_free(&other, tier->ops->phase(tier));
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         assert_true(slot_holds(&slots[i], i));
-        kvt__pool_release(NULL, &slots[i]);
-    }
+    release(slots, n);
+}
+
+/* Which then waits, and is the next to have room. */
+static void
+loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
+{
+    struct kvt__slot slots[16], more, other;
+    struct stuck s = { 0 };
+
+    (void)state;
+    make_region();
+    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, REGION + 1, &more));
+    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, SIZE_MAX - 4096, &more));
+    size_t n = lend_all(KVT__PRIO_LOAD, slots);
+    assert_int_equal(n, 11);
+    put(&slots[0], 7);
+    other = slot_new(3 * CHUNK, tier->ops->phase(tier));
+    start(&s, KVT__TIER_PUT, &other, 8);
+    usleep(50000); /* for it to wait: sooner, and the next line says no less */
+    kvt__pool_release(NULL, &slots[--n]);
+    wait_for(&s);
+    assert_int_equal(s.err, 0);
+    get(&other, 8);
+    slot_free(&other, tier->ops->phase(tier));
+    release(slots, n);
 }
 
 /* Other memory waits for room that comes when the slot's own read is over. */
@@ -325,7 +377,8 @@ main(int argc, char **argv)
         TEST(there_is_none_before_the_first_bytes_are_moved),
         TEST(bytes_of_the_region_are_not_copied),
         TEST(bytes_of_other_memory_are_copied_once),
-        TEST(half_of_the_region_is_for_other_memory),
+        TEST(stores_leave_half_of_the_region),
+        TEST(loads_may_have_all_of_it_until_other_memory_wants_room),
         TEST(a_slot_does_not_wait_for_those_that_want_its_memory),
         TEST(what_a_restart_interrupts_is_not_read_into_the_same_slot_again),
         TEST(a_slot_of_a_region_that_is_no_more_is_copied),
