@@ -98,6 +98,47 @@ a_restart_of_the_daemon_loses_nothing(void **state)
     }
 }
 
+/* Bytes on disk of what is in the directory. */
+static uint64_t
+bytes_in(const char *path)
+{
+    char command[500];
+    unsigned long long bytes = 0;
+
+    snprintf(command, sizeof command, "find %s -name '*.data' -printf '%%b\\n' | "
+             "awk '{ n += $1 * 512 } END { print n + 0 }'", path);
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    assert_int_equal(fscanf(out, "%llu", &bytes), 1);
+    pclose(out);
+    return bytes;
+}
+
+/* Without one nothing is removed: the directory is other hosts' too. */
+static void
+a_limit_is_kept_and_what_was_used_last_stays(void **state)
+{
+    struct world *w = *state;
+    const double gib = 0.0005;
+    uint64_t limit = (uint64_t)(gib * (1 << 30));
+
+    open_3fs(w, NULL);
+    for (uint32_t i = 0; bytes_in(w->backing) < 3 * limit; i++) {
+        set_tokens(&w->f, i);
+        write_chunks(&w->f, 0, N_CHUNKS);
+    }
+    assert_int_equal(counter(&w->f, "evicted_chunks"), 0);
+    close_3fs(w);
+    open_3fs(w, "max_remote_size=0.0005");
+    set_tokens(&w->f, 5000);
+    write_chunks(&w->f, 0, N_CHUNKS);
+    assert_true(counter(&w->f, "evicted_chunks") > 0);
+    assert_true(bytes_in(w->backing) <= limit);
+    close_3fs(w);
+    open_3fs(w, "max_remote_size=0.0005");
+    assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
+}
+
 /* They go from the blocks straight to memory of the rings, which are there from the first
  * chunk on. */
 static void
@@ -282,6 +323,7 @@ main(void)
         TEST(errors_shorten_hits_and_fail_no_load),
         TEST(a_restart_of_the_daemon_loses_nothing),
         TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
+        TEST(a_limit_is_kept_and_what_was_used_last_stays),
         TEST(what_is_loaded_straight_is_not_copied),
         TEST(a_look_that_hangs_keeps_no_other_waiting),
         TEST(a_load_that_is_stuck_ends_at_its_deadline),
