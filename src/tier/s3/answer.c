@@ -56,19 +56,6 @@ static const struct {
     { "SignatureDoesNotMatch", S3_FAILED, EACCES },
 };
 
-static bool
-by_code(const struct s3_call *call, enum s3_verdict *verdict, int *err)
-{
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
-        if (strcmp(codes[i].code, call->error.code))
-            continue;
-        *verdict = codes[i].verdict;
-        *err = -codes[i].err;
-        return true;
-    }
-    return false;
-}
-
 /* -------------------------------------------------------------------- by status */
 
 static bool
@@ -100,6 +87,21 @@ why_refused(const struct s3_call *call)
     if (call->keys && call->keys->expires_s - KVT__S3_LAST_S <= now)
         return S3_OTHER_KEYS;
     return S3_FAILED;
+}
+
+static bool
+by_code(const struct s3_call *call, enum s3_verdict *verdict, int *err)
+{
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        if (strcmp(codes[i].code, call->error.code))
+            continue;
+        *verdict = codes[i].verdict;
+        *err = -codes[i].err;
+        if (*verdict == S3_FAILED && codes[i].err == EACCES)
+            *verdict = why_refused(call); /* SeaweedFS says so of keys that expired */
+        return true;
+    }
+    return false;
 }
 
 static enum s3_verdict

@@ -21,6 +21,15 @@ static const char script[] =
     " \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
     " \\\"Expiration\\\": \\\"2099-01-01T00:00:00Z\\\"}\"\n";
 
+/* The same, of keys that expire soon. */
+static const char soon_script[] =
+    "#!/bin/sh\n"
+    "n=$(($(cat \"$HOME/n\") + 1))\n"
+    "echo $n >\"$HOME/n\"\n"
+    "echo \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"AK$n\\\", \\\"SecretAccessKey\\\":"
+    " \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
+    " \\\"Expiration\\\": \\\"$(date -u -d '+4 seconds' +%Y-%m-%dT%H:%M:%SZ)\\\"}\"\n";
+
 static void
 put_text(const char *name, const char *text, mode_t mode)
 {
@@ -145,6 +154,22 @@ keys_that_have_expired_are_asked_for_once_more(void **state)
     assert_good(get(1, BYTES, 1));
     assert_int_equal(n_runs(), 2);
     assert_string_not_equal(s3_header(&server, "GetObject", "x-amz-security-token"), "");
+}
+
+/* SeaweedFS says AccessDenied of a token that has expired. */
+static void
+keys_that_expire_soon_and_are_refused_are_asked_for_once_more(void **state)
+{
+    (void)state;
+    for (unsigned n = 1; n < 20; n++)
+        add_key(n, 1000);
+    put_text("keys", soon_script, 0700);
+    open_s3(NO_KEYS);
+    assert_good(put(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"status\": 403, "
+             "\"code\": \"AccessDenied\"}}");
+    assert_good(get(1, BYTES, 1));
+    assert_true(n_runs() >= 2);
 }
 
 static void
@@ -318,6 +343,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(keys_come_from_the_environment_of_the_configuration),
         TEST(keys_that_have_expired_are_asked_for_once_more),
+        TEST(keys_that_expire_soon_and_are_refused_are_asked_for_once_more),
         TEST(keys_that_are_refused_again_are_told),
         TEST(a_source_that_fails_is_told_by_every_call),
         TEST(operations_that_wait_for_keys_end_when_the_tier_is_stopped),
