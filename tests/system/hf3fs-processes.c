@@ -157,18 +157,8 @@ work(void *arg)
     unsigned n_loaded = 0;
 
     open_3fs(x->w, NULL);
-    for (unsigned i = 0; i < rounds(ROUNDS); i++) {
-        uint64_t r = next_random(&random);
-
-        set_tokens(f, (uint32_t)(r % N_PROMPTS));
-        if (r >> 32 & 1) {
-            write_chunks(f, 0, 1 + (uint32_t)(r >> 33) % N_CHUNKS);
-        } else {
-            struct outcome got = load_prompt(f);
-            assert_int_equal(got.first_error, 0);
-            n_loaded += got.loaded;
-        }
-    }
+    for (unsigned i = 0; i < rounds(ROUNDS); i++)
+        n_loaded += store_or_load(f, &random, N_PROMPTS);
     assert_true(n_loaded > 0 || rounds(ROUNDS) < ROUNDS);
     assert_int_equal(counter(f, "store_failed"), 0);
     assert_int_equal(counter(f, "load_corrupt"), 0);

@@ -157,6 +157,23 @@ load_prompt(const struct fixture *f)
     return got;
 }
 
+/* One step of those that store and load prompts at random which others do too.  How many
+ * chunks were loaded; what was promised was. */
+static inline unsigned
+store_or_load(struct fixture *f, uint64_t *random, uint32_t n_prompts)
+{
+    uint64_t r = next_random(random);
+
+    set_tokens(f, (uint32_t)(r % n_prompts));
+    if (r >> 32 & 1) {
+        write_chunks(f, 0, 1 + (uint32_t)(r >> 33) % N_CHUNKS);
+        return 0;
+    }
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.first_error, 0); /* a lease is a promise */
+    return got.loaded;
+}
+
 /* ---------------------------------------------------------------- directory */
 
 struct usage {

@@ -29,16 +29,7 @@ work(void *arg)
 
     fixture_open(f, settings);
     for (unsigned i = 0; i < rounds(ROUNDS); i++) {
-        uint64_t r = next_random(&task->random);
-
-        set_tokens(f, (uint32_t)(r % N_PROMPTS));
-        if (r >> 32 & 1) {
-            write_chunks(f, 0, 1 + (uint32_t)(r >> 33) % N_CHUNKS);
-        } else {
-            struct outcome got = load_prompt(f);
-            assert_int_equal(got.first_error, 0); /* a lease is a promise */
-            n_loaded += got.loaded;
-        }
+        n_loaded += store_or_load(f, &task->random, N_PROMPTS);
         assert_true(index_totals(f).used_bytes <= BUDGET);
     }
     assert_true(n_loaded > 0 || rounds(ROUNDS) < ROUNDS);
