@@ -34,13 +34,11 @@ setup(void **state)
     return 0;
 }
 
-/* A lookup waits for a daemon that is started again, on a busy machine too. */
 static inline void
 open_3fs(struct world *w, const char *more)
 {
     const char *settings[] = { "remote_url=", "remote_storage_plugins=hf3fs.primary",
-                               w->base_path, "hf3fs_iov_size=104857600",
-                               "lookup_timeout_ms=30000", more, NULL };
+                               w->base_path, "hf3fs_iov_size=104857600", more, NULL };
 
     fixture_open(&w->f, settings);
 }

@@ -87,8 +87,11 @@ static void
 a_restart_of_the_daemon_loses_nothing(void **state)
 {
     struct world *w = *state;
+    const char *settings[] = { "remote_url=", "remote_storage_plugins=hf3fs.primary",
+                               w->base_path, "hf3fs_iov_size=104857600", "local_cpu=false",
+                               "lookup_timeout_ms=30000", NULL }; /* on a busy machine */
 
-    open_3fs(w, "local_cpu=false");
+    fixture_open(&w->f, settings);
     for (int i = 0; i < 3; i++) {
         set_tokens(&w->f, (uint32_t)i);
         write_chunks(&w->f, 0, N_CHUNKS);
