@@ -59,7 +59,9 @@ make_session(struct kvt__usrbio_client *c)
         session->lender.release = take_back;
     }
     c->session = session;
-    c->err = err;
+    /* While the next daemon is not mounted yet its directories are not there: what a
+     * chunk is told of that must not be that the chunk is not there. */
+    c->err = err == -ENOENT || err == -ENOTDIR ? -ENOTCONN : err;
     snprintf(c->why, sizeof c->why, "%s", err ? kvt__why() : "");
     pthread_cond_broadcast(&c->changed);
     if (err && first)

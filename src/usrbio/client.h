@@ -65,8 +65,9 @@ struct kvt__usrbio_extent {
 };
 
 /* Move it.  Blocks, on any thread; when it returns, nothing moves any more.  -ESTALE: the
- * daemon is another one now, open the file again; -ECANCELED: stopped; -EIO: the file is
- * shorter; others as the daemon says.  Without a sentence: who names the file makes it. */
+ * daemon is another one now, open the file again; -ENOTCONN: there is none; -ECANCELED:
+ * stopped; -EIO: the file is shorter; others as the daemon says.  Without a sentence: who
+ * names the file makes it. */
 int kvt__usrbio_move(struct kvt__usrbio_client *client,
                      const struct kvt__usrbio_extent *extent);
 

@@ -258,17 +258,21 @@ run(struct kvt__job *job)
 {
     struct operation *x = (struct operation *)job;
     struct kvt__tier_op *op = x->op;
-    int64_t until_ns = kvt__now_ns() + PATIENCE_NS;
+    int64_t until_ns = 0;
     int err;
 
     for (int tries = 0;; tries++) {
         uint64_t n = n_opened(x->t->hf3fs);
 
         err = run_once(x->t, op, &x->object);
+        if (!tries) /* what it lost by then is not the next daemon's time */
+            until_ns = kvt__now_ns() + PATIENCE_NS;
         if (!is_worth_another(op, err) || (tries && !rest(x->t->hf3fs)) ||
             kvt__now_ns() > until_ns || !is_back(x->t, n, until_ns))
             break;
     }
+    if (err == -ESTALE) /* the daemon was, and not the chunk */
+        err = -ECONNABORTED;
     op->done(op, err);
     free(x);
 }

@@ -45,10 +45,71 @@ memory_and_rings_are_of_one_daemon(void **state)
     assert_int_equal((int)usrbiod_count(&usrbiod, "rings"), 0);
 }
 
+struct move {
+    struct kvt__usrbio_client *client;
+    struct kvt__usrbio_extent extent;
+    unsigned char bytes[4096];
+    int err;
+};
+
+static void *
+move_main(void *arg)
+{
+    struct move *m = arg;
+
+    m->err = kvt__usrbio_move(m->client, &m->extent);
+    return NULL;
+}
+
+/* It is not answered, and its daemon and the mount go away. */
+static void
+lose_the_mount(struct move *m)
+{
+    pthread_t thread;
+
+    usrbiod_tell(&usrbiod, "fault write stuck");
+    assert_int_equal(pthread_create(&thread, NULL, move_main, m), 0);
+    while (usrbiod_count(&usrbiod, "in_flight") < 1)
+        usleep(1000);
+    usrbiod_kill(&usrbiod);
+    assert_int_equal(umount2(usrbiod.mount, MNT_DETACH), 0);
+    pthread_join(thread, NULL);
+}
+
+/* Between two daemons nothing is mounted: no chunk is missing because of that. */
+static void
+without_a_mount_there_is_no_daemon(void **state)
+{
+    struct kvt__usrbio_params params = { .api = &kvt__usrbio_own,
+                                         .mount_point = usrbiod.mount,
+                                         .iov_bytes = 1 << 20, .entries = 8, .node = -1,
+                                         .n_pairs = 1 };
+    struct move m = { 0 };
+    char path[600];
+
+    (void)state;
+    assert_int_equal(kvt__usrbio_client_open(&params, &m.client), 0);
+    snprintf(path, sizeof path, "%s/file", usrbiod.mount);
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    m.extent = (struct kvt__usrbio_extent){ .fd = fd, .at = m.bytes,
+                                            .bytes = sizeof m.bytes };
+    lose_the_mount(&m);
+    assert_int_equal(m.err, -ESTALE);
+    assert_int_equal(kvt__usrbio_move(m.client, &m.extent), -ENOTCONN);
+    close(fd);
+    kvt__usrbio_client_stop(m.client);
+    kvt__usrbio_client_close(m.client);
+    assert_int_equal(kvt__usrbio_client_open(&params, &m.client), -ENOTCONN);
+    assert_non_null(strstr(kvt__why(), usrbiod.mount));
+    assert_true(usrbiod_run(&usrbiod, NULL));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_mount_there_is_no_daemon),
         cmocka_unit_test(memory_and_rings_are_of_one_daemon),
     };
 
