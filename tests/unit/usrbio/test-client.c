@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The client of a mount while its daemon is restarted. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mount.h>
+
 #include "../../servers/usrbiod-server.h"
 
 #include "base/error.h"
