@@ -107,12 +107,13 @@ layout_of(const struct input *in)
 static size_t
 told(const struct input *in)
 {
+    struct kvt__found found = { 0 };
     uint64_t n = in->n_file;
 
     if (in->flags & GOOD_TRAILER && n >= KVT__TRAILER_BYTES)
         n = kvt__get_le64(in->file + n - KVT__TRAILER_BYTES + 16);
-    else if (n >= KVT__FS_HEADER_BYTES)
-        n = kvt__layout_payload(layout_of(in), n, in->file);
+    else if (!layout_of(in)->look(in->file, in->n_file, n, &found))
+        n = found.payload_bytes;
     return n <= in->n_file ? (size_t)n : in->n_file;
 }
 
@@ -147,7 +148,7 @@ make_file(struct input *in)
     char path[600], name[256];
     struct stat st;
 
-    expect(!kvt__layout_name(layout_of(in), key, name, sizeof name));
+    expect(!kvt__layout_name(layout_of(in), key, NULL, name, sizeof name));
     snprintf(path, sizeof path, "%s/%s%s", dir.path,
              in->flags & OPAQUE ? "kvtier/" : "", name);
     unlink(path);

@@ -15,25 +15,22 @@
 #include "conf/conf.h"
 
 extern const struct kvt__tier_ops kvt__tier_file;
-static const struct kvt__tier_ops local_disk_ops, hf3fs_ops;
-
-static uint64_t
-file_bytes(const struct file_tier *t, const struct kvt__object *o, uint64_t payload)
-{
-    return payload + (t->header ? KVT__FS_HEADER_BYTES : 0) +
-           (kvt__file_has_trailer(t, o) ? KVT__TRAILER_BYTES : 0);
-}
+static const struct kvt__tier_ops local_disk_ops, gds_ops, hf3fs_ops;
 
 static uint64_t
 file_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *o,
                   uint64_t payload)
 {
     const struct file_tier *t = (const struct file_tier *)tier;
+    const struct kvt__form form = kvt__form_of(t, o);
     uint64_t unit = kvt__nth_dir(t, o, 0)->unit;
-    uint64_t units = (file_bytes(t, o, payload) + unit - 1) / unit;
+    uint64_t bytes = form.header_bytes + payload + form.trailer_bytes;
+    uint64_t units = (bytes + unit - 1) / unit;
 
+    if (t->layout->beside)
+        units += (form.header_bytes + unit - 1) / unit;
     /* The attribute may need a block of its own. */
-    return (units + !kvt__file_has_trailer(t, o)) * unit;
+    return (units + !form.has_id) * unit;
 }
 
 /* local_disk's names tell a key without its slashes. */
@@ -50,7 +47,10 @@ local_disk_listed_key(const struct kvt__tier *tier, char *key)
 static size_t
 file_phase(const struct kvt__tier *tier)
 {
-    return ((const struct file_tier *)tier)->header ? KVT__FS_HEADER_BYTES : 0;
+    const struct kvt__object chunk = { .whole = true };
+
+    return kvt__form_of((const struct file_tier *)tier, &chunk).header_bytes %
+           KVT__DIRECT_ALIGN;
 }
 
 static int
@@ -84,35 +84,64 @@ path_of(const char *url)
     return url + strcspn(url, "/");
 }
 
-static int
-open_layout(struct file_tier *t, const struct kvt__tier_params *params)
-{
-    const struct kvt_config *config = params->config;
-    bool local_disk = t->tier.ops == &local_disk_ops;
-    struct kvt__share share;
+/* What the schemes have of their own. */
+static const struct scheme {
+    const char *word;
+    const struct kvt__tier_ops *ops;
+    const struct kvt__layout *layout;
+    bool relative; /* paths may be so */
+} schemes[] = {
+    { "fs", &kvt__tier_file, &kvt__layout_fs, false },
+    { "hf3fs", &hf3fs_ops, &kvt__layout_fs, false },
+    { "local_disk", &local_disk_ops, &kvt__layout_local_disk, true },
+    { "gds", &gds_ops, &kvt__layout_gds, true },
+};
 
-    t->layout = local_disk ? &kvt__layout_local_disk : &kvt__layout_fs;
-    t->header = t->layout->headers && config->save_chunk_meta;
-    int err = kvt__dirs_open(t, params->name,
-                             t->tier.ops == &kvt__tier_file ? path_of(params->rest)
-                                                            : params->rest, local_disk);
-    t->places = (struct kvt__places){
-        .n = t->n_dirs, .local_ranks = params->local_ranks,
-        .by_local_rank = local_disk &&
-                         !strcmp(config->local_disk_path_sharding, "by_local_rank") };
-    return err ? err : kvt__share_of(&t->places, 0, &share);
+static const struct scheme *
+scheme_of(const char *url)
+{
+    size_t n = strcspn(url, ":");
+
+    for (size_t i = 1; i < sizeof schemes / sizeof *schemes; i++)
+        if (strlen(schemes[i].word) == n && !strncmp(url, schemes[i].word, n))
+            return &schemes[i];
+    return &schemes[0];
 }
 
-static const struct kvt__tier_ops *
-ops_of(const char *url)
+static struct kvt__places
+places_of(const struct file_tier *t, const struct kvt__tier_params *params)
 {
-    return !strncmp(url, "local_disk:", strlen("local_disk:")) ? &local_disk_ops
-           : !strncmp(url, "hf3fs:", strlen("hf3fs:")) ? &hf3fs_ops : &kvt__tier_file;
+    const struct kvt_config *config = params->config;
+    bool gds = t->tier.ops == &gds_ops;
+    const char *sharding = gds ? config->gds_path_sharding : config->local_disk_path_sharding;
+
+    return (struct kvt__places){
+        .n = t->n_dirs, .local_ranks = params->local_ranks,
+        .setting = gds ? "gds_path_sharding" : "local_disk_path_sharding",
+        .by_local_rank = t->layout->place == kvt__place_by_rank &&
+                         !strcmp(sharding, "by_local_rank") };
+}
+
+static int
+open_layout(struct file_tier *t, const struct scheme *scheme,
+            const struct kvt__tier_params *params)
+{
+    struct kvt__share share;
+
+    t->layout = scheme->layout;
+    t->header = params->config->save_chunk_meta;
+    int err = kvt__dirs_open(t, params->name, scheme == &schemes[0]
+                             ? path_of(params->rest) : params->rest, scheme->relative);
+    t->places = places_of(t, params);
+    if (!err && scheme->ops == &gds_ops)
+        err = kvt__gds_open(t, params);
+    return err ? err : kvt__share_of(&t->places, 0, &share);
 }
 
 static int
 file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
+    const struct scheme *scheme = scheme_of(params->url);
     struct file_tier *t = calloc(1, sizeof *t);
     int err;
 
@@ -121,12 +150,12 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->index_fd = -1;
     t->fsync = params->config->fsync;
     t->counters = params->counters;
-    t->tier.ops = ops_of(params->url);
+    t->tier.ops = scheme->ops;
     err = kvt__temp_init(t);
     if (!err && t->tier.ops == &hf3fs_ops)
         err = kvt__hf3fs_open(t, params);
     if (!err)
-        err = open_layout(t, params);
+        err = open_layout(t, scheme, params);
     if (err) {
         file_close(&t->tier);
         return err;
@@ -138,7 +167,7 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 static void
 file_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
 {
-    if (ops_of(params->url) == &hf3fs_ops)
+    if (scheme_of(params->url)->ops == &hf3fs_ops)
         kvt__hf3fs_look(params, fn, ctx);
 }
 
@@ -159,7 +188,7 @@ file_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx
 
 const struct kvt__tier_ops kvt__tier_file = {
     .name = "fs",
-    .schemes = "fs local_disk hf3fs",
+    .schemes = "fs local_disk gds hf3fs",
     FILE_OPS,
     .look = file_look,
     BLOCKING_OPS,
@@ -171,6 +200,13 @@ static const struct kvt__tier_ops local_disk_ops = {
     FILE_OPS,
     BLOCKING_OPS,
     .listed_key = local_disk_listed_key,
+};
+
+static const struct kvt__tier_ops gds_ops = {
+    .name = "gds",
+    .schemes = "",
+    FILE_OPS,
+    BLOCKING_OPS,
 };
 
 static const struct kvt__tier_ops hf3fs_ops = {

@@ -5,6 +5,7 @@
 #ifndef KVT_TIER_FILE_FILE_H
 #define KVT_TIER_FILE_FILE_H
 
+#include <dirent.h>
 #include <stdatomic.h>
 
 #include "tier/file/layout/layout.h"
@@ -32,7 +33,7 @@ struct file_tier {
     struct kvt__dir dirs[KVT__FILE_MAX_PATHS];
     size_t n_dirs;
     int index_fd; /* where the index lies if it is shared; -1: nowhere */
-    bool header; /* save_chunk_meta, where the layout may have one */
+    bool header; /* save_chunk_meta */
     struct kvt__hf3fs *hf3fs; /* NULL: the directories are not opened as 3FS's */
     struct kvt__usrbio_client *rings; /* then */
     struct kvt__counters *counters;   /* NULL: nothing is counted */
@@ -54,11 +55,11 @@ kvt__fd_of(const struct kvt__dir *dir, const struct kvt__object *o)
     return o->opaque ? dir->opaque_fd : dir->fd;
 }
 
-/* A partial chunk without header: its file's size is its length, nothing may follow it. */
-static inline bool
-kvt__file_has_trailer(const struct file_tier *t, const struct kvt__object *o)
+/* How a chunk is written. */
+static inline struct kvt__form
+kvt__form_of(const struct file_tier *t, const struct kvt__object *o)
 {
-    return t->header || o->whole || o->opaque;
+    return t->layout->form(o, t->header);
 }
 
 /* Below this the page cache is cheaper than a direct transfer. */
@@ -112,6 +113,12 @@ int kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *pa
 void kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn,
                      void *ctx);
 
+/* ------------------------------------------------------------------- gds.c */
+
+/* Once the directories are open: how files are named there and moved.  0, or -errno with a
+ * sentence: -ENODEV if they are to be moved in a way that is not to be had. */
+int kvt__gds_open(struct file_tier *t, const struct kvt__tier_params *params);
+
 /* ------------------------------------------------------------------ dirs.c */
 
 /* Make and open the directories of a comma list; relative: paths may be so; name: for
@@ -137,14 +144,33 @@ uint64_t kvt__dirs_default_limit(const struct file_tier *t);
 /* Whether it lies on a file system that other hosts have too. */
 bool kvt__fs_is_shared(int fd);
 
+/* Whether what is mounted there is of that type, as the table of mounts calls it. */
+bool kvt__fs_is(int fd, const char *type);
+
+/* That table; tests have their own. */
+extern const char *kvt__mounts;
+
 /* Make and open a local directory for the index of the store in path, where fd is.  The
  * descriptor, or -errno with a sentence. */
 int kvt__shared_index_dir(int fd, const char *path);
 
 /* ------------------------------------------------------------------ list.c */
 
-/* What all files of this name take on disk. */
-uint64_t kvt__bytes_on_disk(const struct file_tier *t, bool opaque, const char *name);
+/* What all files of a chunk take on disk; name: of each, below its directory. */
+uint64_t kvt__bytes_on_disk(const struct file_tier *t, const struct kvt__object *o,
+                            const char *name);
+
+/* Name what is in one directory, by number. */
+int kvt__list_dir(const struct file_tier *t, uint32_t path, kvt__tier_list_fn fn,
+                  void *ctx);
+
+/* ---------------------------------------------------------------- others.c */
+
+/* Remove what belongs to no chunk from a directory where that was seen.  above: what is
+ * before its files' names. */
+void kvt__remove_others(const struct kvt__layout *layout, DIR *d, const char *above);
+
+/* -------------------------------------------------------------- list-all.c */
 
 int kvt__file_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
 

@@ -62,8 +62,8 @@ static int
 open_chunk(const struct file_tier *t, const struct kvt__object *o,
            const struct kvt__slot *slot, struct opened *f)
 {
-    char name[NAME_MAX + 1];
-    int fd = kvt__layout_name(t->layout, o->key, name, sizeof name);
+    char name[KVT__FILE_NAME_BYTES];
+    int fd = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
     if (fd < 0)
         return fd;
@@ -71,7 +71,7 @@ open_chunk(const struct file_tier *t, const struct kvt__object *o,
         const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
 
         f->direct = slot ? kvt__file_direct(dir, slot->payload -
-                                            (t->header ? KVT__FS_HEADER_BYTES : 0),
+                                            kvt__form_of(t, o).header_bytes,
                                             slot->bytes)
                          : !!t->hf3fs; /* what they wrote the page cache does not know */
         fd = open_in(dir, o, name, f);
@@ -81,35 +81,14 @@ open_chunk(const struct file_tier *t, const struct kvt__object *o,
     return fd;
 }
 
-/* Check what stands around the payload and tell what was found. */
+/* The sentence for what a layout says of a file. */
 static int
-read_frame(const struct file_tier *t, const struct kvt__object *o,
-           const struct kvt__slot *slot, const struct kvt__form *form,
-           struct kvt__found *found)
+bad_frame(int err, const struct kvt__object *o)
 {
-    const unsigned char *start = slot->payload - form->header_bytes;
-    bool has_header = t->layout->headers &&
-                      (form->header_bytes || slot->bytes >= KVT__FS_HEADER_BYTES) &&
-                      kvt__fs_header_get(start) == (int64_t)slot->bytes;
-    struct kvt__trailer trailer;
-
-    if (form->header_bytes && !has_header)
-        return -EBADMSG;
-    /* Cut off: a bare payload has no header. */
-    if (!form->header_bytes && !form->trailer_bytes && t->layout->headers &&
-        slot->bytes >= KVT__FS_HEADER_BYTES &&
-        (has_header || kvt__fs_header_agrees(start)))
-        return -EBADMSG;
-    if (o->opaque && !form->trailer_bytes)
-        return -EBADMSG; /* only kvtier writes these, and never without */
-    if (form->trailer_bytes) {
-        if (!kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
-            trailer.payload_bytes != slot->bytes ||
-            trailer.payload_at != form->header_bytes)
-            return -EBADMSG;
-        kvt__found_from_trailer(&trailer, found);
-    }
-    return 0;
+    return err == -ENOENT
+        ? kvt__fail(ENOENT, "%s: was written by a version of LMCache that kvtier does not "
+                    "know.", o->key)
+        : kvt__fail(-err, "%s: header or trailer is damaged.", o->key);
 }
 
 int
@@ -148,9 +127,9 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     found->has_read_crc = true;
     if (err)
         err = kvt__fail(-err, "read %s in %s", o->key, f.dir->path);
-    else if (read_frame(t, o, slot, &form, found))
-        err = kvt__fail(EBADMSG, "%s: header or trailer is damaged.", o->key);
-    else if (!form.trailer_bytes)
+    else if ((err = t->layout->unframe(&form, o, slot, found)))
+        err = bad_frame(err, o);
+    else if (!form.has_id)
         read_xattr(fd, &st, found);
 out:
     close(fd);
@@ -172,31 +151,43 @@ read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
                (uint64_t)st->st_size;
 }
 
+/* What a file tells of its chunk without its payload. */
+static int
+look(const struct file_tier *t, const struct kvt__object *o, int fd,
+     const struct stat *st, struct kvt__found *found)
+{
+    unsigned char start[KVT__LOOK_BYTES];
+    struct kvt__trailer trailer;
+
+    if (t->layout->trailers && read_trailer(fd, st, &trailer)) {
+        kvt__found_from_trailer(&trailer, found);
+        return 0;
+    }
+    ssize_t n = t->layout->look_bytes ? pread(fd, start, t->layout->look_bytes, 0) : 0;
+    int err = t->layout->look(start, n < 0 ? 0 : (size_t)n, (uint64_t)st->st_size, found);
+    if (err)
+        return bad_frame(err, o);
+    if (!found->has_id && t->layout->trailers)
+        read_xattr(fd, st, found);
+    return 0;
+}
+
 int
 kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
            struct kvt__found *found)
 {
     struct file_tier *t = (struct file_tier *)tier;
-    unsigned char start[KVT__FS_HEADER_BYTES] = { 0 };
-    struct kvt__trailer trailer;
-    char name[NAME_MAX + 1];
+    char name[KVT__FILE_NAME_BYTES];
     struct opened f;
 
     int fd = open_chunk(t, o, NULL, &f);
     if (fd < 0)
         return fd;
     *found = (struct kvt__found){ .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
-    if (t->n_dirs > 1 && !kvt__layout_name(t->layout, o->key, name, sizeof name))
-        found->stored_bytes = kvt__bytes_on_disk(t, o->opaque, name);
-    if (read_trailer(fd, &f.st, &trailer)) {
-        kvt__found_from_trailer(&trailer, found);
-    } else {
-        if (pread(fd, start, sizeof start, 0) < 0)
-            memset(start, 0, sizeof start);
-        found->payload_bytes = kvt__layout_payload(t->layout, (uint64_t)f.st.st_size,
-                                                   start);
-        read_xattr(fd, &f.st, found);
-    }
+    if ((t->n_dirs > 1 || t->layout->beside) &&
+        !kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name))
+        found->stored_bytes = kvt__bytes_on_disk(t, o, name);
+    int err = look(t, o, fd, &f.st, found);
     close(fd);
-    return 0;
+    return err;
 }

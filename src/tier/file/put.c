@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writing a chunk's file, and removing it.  It is written under a temporary name and
- * published by rename. */
+ * published by rename; where a layout has a second file beside it, that one follows, and
+ * goes first when both are removed.  The first alone tells whether a chunk is there. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -13,32 +15,8 @@
 #include "base/bytes.h"
 #include "tier/file/file.h"
 
-/* Put header and trailer around the payload; the extent that is the file. */
-static unsigned char *
-frame(const struct file_tier *t, const struct kvt__object *o,
-      const struct kvt__slot *slot, uint32_t crc, size_t *n)
-{
-    unsigned char *start = slot->payload;
-    unsigned char *end = slot->payload + slot->bytes;
-
-    if (t->header) {
-        start -= KVT__FS_HEADER_BYTES;
-        kvt__fs_header_put(&o->shape, slot->bytes, start);
-    }
-    if (kvt__file_has_trailer(t, o)) {
-        struct kvt__trailer trailer = {
-            .payload_bytes = slot->bytes, .crc = crc, .tokens = o->tokens, .id = o->id,
-            .id_of_key = o->id_of_key,
-            .payload_at = (uint32_t)(slot->payload - start) };
-        kvt__trailer_put(&trailer, end);
-        end += KVT__TRAILER_BYTES;
-    }
-    *n = (size_t)(end - start);
-    return start;
-}
-
-/* Where no trailer may be, the identity stands beside the file, valid only for
- * this size and time of change. */
+/* Where nothing may stand around a payload, the identity stands beside the file, valid
+ * only for this size and time of change. */
 static int
 put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
 {
@@ -61,40 +39,30 @@ put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
     return 0; /* without attributes the chunk counts as foreign */
 }
 
-static int
-write_temp(const struct file_tier *t, int fd, bool direct,
-           const struct kvt__object *o, const struct kvt__slot *slot, uint32_t crc)
-{
-    size_t n;
-    unsigned char *start = frame(t, o, slot, crc, &n);
-    int err = kvt__extent_write(&(struct kvt__file_extent){
-        .fd = fd, .at = start, .bytes = n, .direct = direct, .rings = t->rings,
-        .counters = t->counters });
+/* What stands around a chunk's payload is written already. */
+struct framed {
+    const struct kvt__object *object;
+    const struct kvt__slot *slot;
+    struct kvt__form form;
+    uint32_t crc;
+};
 
-    if (!err && !kvt__file_has_trailer(t, o))
-        err = put_xattr(fd, o, slot->bytes, crc);
+static int
+write_temp(const struct file_tier *t, int fd, bool direct, const struct framed *f)
+{
+    int err = kvt__extent_write(&(struct kvt__file_extent){
+        .fd = fd, .at = f->slot->payload - f->form.header_bytes,
+        .bytes = f->form.header_bytes + f->slot->bytes + f->form.trailer_bytes,
+        .direct = direct, .rings = t->rings, .counters = t->counters });
+
+    if (!err && !f->form.has_id)
+        err = put_xattr(fd, f->object, f->slot->bytes, f->crc);
     if (!err && t->fsync && fsync(fd) < 0)
         err = -errno;
     return err;
 }
 
-/* Remove all files of this name but those of the first directories of the order. */
-static int
-remove_from(const struct file_tier *t, const struct kvt__object *o, const char *name,
-            size_t first)
-{
-    int result = -ENOENT;
-
-    for (size_t i = first; i < t->n_dirs; i++) {
-        const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
-
-        if (!unlinkat(kvt__fd_of(dir, o), name, 0))
-            result = 0;
-        else if (errno != ENOENT)
-            return kvt__fail(errno, "remove %s in %s", name, dir->path);
-    }
-    return result;
-}
+/* ---------------------------------------------------------------- publishing */
 
 /* Network mounts tell ENOSPC when any descriptor is closed; the file's lock goes
  * with the last one, which must not be before the rename. */
@@ -106,47 +74,147 @@ close_copy(int fd)
     return copy < 0 || close(copy) < 0 ? -errno : 0;
 }
 
+/* The directories above a file. */
+static int
+make_above(int dirfd, const char *name)
+{
+    char above[KVT__FILE_NAME_BYTES];
+
+    for (const char *at = name; (at = strchr(at, '/')); at++) {
+        snprintf(above, sizeof above, "%.*s", (int)(at - name), name);
+        if (mkdirat(dirfd, above, 0755) < 0 && errno != EEXIST)
+            return -errno;
+    }
+    return 0;
+}
+
+static int
+rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *name)
+{
+    if (!renameat(dir->temp_fd, temp, dirfd, name))
+        return 0;
+    if (errno != ENOENT || !strchr(name, '/'))
+        return -errno;
+    int err = make_above(dirfd, name);
+    if (!err && renameat(dir->temp_fd, temp, dirfd, name) < 0)
+        err = -errno;
+    return err;
+}
+
+/* Write the chunk's file under a temporary name and give it its own. */
+static int
+publish(struct file_tier *t, const struct kvt__dir *dir, const struct framed *f,
+        const char *name)
+{
+    char temp[NAME_MAX + 1];
+    bool direct = kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
+                                   f->slot->bytes);
+    int fd = kvt__temp_create(t, dir, direct, temp, sizeof temp);
+
+    if (fd < 0)
+        return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
+    int err = write_temp(t, fd, direct, f);
+    if (!err)
+        err = close_copy(fd);
+    if (!err)
+        err = rename_to(dir, temp, kvt__fd_of(dir, f->object), name);
+    if (err)
+        unlinkat(dir->temp_fd, temp, 0);
+    close(fd);
+    return err ? kvt__fail(-err, "write %s (%zu bytes) in %s", name, f->slot->bytes,
+                           dir->path) : 0;
+}
+
+/* The same of the second file, which only says that the first is there. */
+static int
+publish_beside(struct file_tier *t, const struct kvt__dir *dir, const struct framed *f,
+               const char *beside)
+{
+    char temp[NAME_MAX + 1];
+    int fd = kvt__temp_create(t, dir, false, temp, sizeof temp);
+
+    if (fd < 0)
+        return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
+    int err = kvt__posix_write(fd, f->slot->payload - f->form.header_bytes,
+                               f->form.header_bytes, 0);
+    if (!err && t->fsync && fsync(fd) < 0)
+        err = -errno;
+    if (!err)
+        err = close_copy(fd);
+    if (!err && renameat(dir->temp_fd, temp, kvt__fd_of(dir, f->object), beside) < 0)
+        err = -errno;
+    if (err)
+        unlinkat(dir->temp_fd, temp, 0);
+    close(fd);
+    return err ? kvt__fail(-err, "write %s in %s", beside, dir->path) : 0;
+}
+
+/* ------------------------------------------------------------------ removing */
+
+/* Remove a chunk's files from a directory, the second one first: nobody is to be told of
+ * a file that is gone.  0 or -errno, -ENOENT if there is no first one. */
+static int
+remove_here(const struct file_tier *t, int dirfd, const char *name)
+{
+    char beside[KVT__BESIDE_BYTES];
+
+    if (kvt__beside(t->layout, name, beside) && unlinkat(dirfd, beside, 0) < 0 &&
+        errno != ENOENT)
+        return -errno;
+    return unlinkat(dirfd, name, 0) < 0 ? -errno : 0;
+}
+
+/* Remove all files of this name but those of the first directories of the order. */
+static int
+remove_from(const struct file_tier *t, const struct kvt__object *o, const char *name,
+            size_t first)
+{
+    int result = -ENOENT;
+
+    for (size_t i = first; i < t->n_dirs; i++) {
+        const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
+        int err = remove_here(t, kvt__fd_of(dir, o), name);
+
+        if (!err)
+            result = 0;
+        else if (err != -ENOENT)
+            return kvt__fail(-err, "remove %s in %s", name, dir->path);
+    }
+    return result;
+}
+
+/* ---------------------------------------------------------------- operations */
+
 int
 kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
          const struct kvt__slot *slot, uint32_t crc)
 {
     struct file_tier *t = (struct file_tier *)tier;
     const struct kvt__dir *dir = kvt__nth_dir(t, o, 0);
-    char name[NAME_MAX + 1], temp[NAME_MAX + 1];
-    bool direct = kvt__file_direct(dir, slot->payload -
-                            (t->header ? KVT__FS_HEADER_BYTES : 0), slot->bytes);
-    int err = kvt__layout_name(t->layout, o->key, name, sizeof name);
+    const struct framed f = { o, slot, kvt__form_of(t, o), crc };
+    char name[KVT__FILE_NAME_BYTES], beside[KVT__BESIDE_BYTES];
+    int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
-    if (err)
-        return err;
-    if (t->header && slot->bytes > INT32_MAX)
-        return kvt__fail(ENOTSUP, "%s: a chunk of %zu bytes does not fit LMCache's "
-                         "header; set save_chunk_meta: false or a smaller "
-                         "chunk_size.", name, slot->bytes);
-    int fd = kvt__temp_create(t, dir, direct, temp, sizeof temp);
-    if (fd < 0)
-        return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
-    err = write_temp(t, fd, direct, o, slot, crc);
     if (!err)
-        err = close_copy(fd);
-    if (!err && renameat(dir->temp_fd, temp, kvt__fd_of(dir, o), name) < 0)
-        err = -errno;
-    if (err)
-        unlinkat(dir->temp_fd, temp, 0);
-    close(fd);
-    if (err)
-        return kvt__fail(-err, "write %s (%zu bytes) in %s", name, slot->bytes,
-                         dir->path);
-    (void)remove_from(t, o, name, 1); /* what it takes the place of */
-    return 0;
+        err = t->layout->frame(&f.form, o, slot, crc);
+    if (!err)
+        err = publish(t, dir, &f, name);
+    if (!err && kvt__beside(t->layout, name, beside)) {
+        err = publish_beside(t, dir, &f, beside);
+        if (err) /* a chunk is stored with all that belongs to it, or not */
+            (void)remove_here(t, kvt__fd_of(dir, o), name);
+    }
+    if (!err)
+        (void)remove_from(t, o, name, 1); /* what it takes the place of */
+    return err;
 }
 
 int
 kvt__file_remove(struct kvt__tier *tier, const struct kvt__object *o)
 {
     struct file_tier *t = (struct file_tier *)tier;
-    char name[NAME_MAX + 1];
-    int err = kvt__layout_name(t->layout, o->key, name, sizeof name);
+    char name[KVT__FILE_NAME_BYTES];
+    int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
     if (!err)
         err = remove_from(t, o, name, 0);

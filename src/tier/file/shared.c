@@ -34,24 +34,13 @@ static const unsigned long shared_types[] = {
     0x7461636f, /* OCFS2 */
 };
 
-bool
-kvt__fs_is_shared(int fd)
-{
-    struct statfs fs;
+const char *kvt__mounts = "/proc/self/mountinfo";
 
-    if (fstatfs(fd, &fs) < 0)
-        return false;
-    for (size_t i = 0; i < sizeof shared_types / sizeof *shared_types; i++)
-        if (((unsigned long)fs.f_type & 0xffffffff) == shared_types[i])
-            return true;
-    return false;
-}
-
-/* What is mounted where fd lies, as /proc/self/mountinfo has it: "server:/export". */
+/* What is mounted where fd lies, as the table has it: " - nfs4 server:/export ...". */
 static void
 mount_source(int fd, char *out, size_t size)
 {
-    FILE *mounts = fopen("/proc/self/mountinfo", "re");
+    FILE *mounts = fopen(kvt__mounts, "re");
     unsigned device_major, device_minor;
     char *line = NULL;
     size_t room = 0;
@@ -70,6 +59,30 @@ mount_source(int fd, char *out, size_t size)
     free(line);
     if (mounts)
         fclose(mounts);
+}
+
+bool
+kvt__fs_is(int fd, const char *type)
+{
+    char source[256];
+    size_t n = strlen(type);
+
+    mount_source(fd, source, sizeof source);
+    return !strncmp(source, " - ", 3) && !strncmp(source + 3, type, n) &&
+           source[3 + n] == ' ';
+}
+
+bool
+kvt__fs_is_shared(int fd)
+{
+    struct statfs fs;
+
+    if (fstatfs(fd, &fs) < 0)
+        return false;
+    for (size_t i = 0; i < sizeof shared_types / sizeof *shared_types; i++)
+        if (((unsigned long)fs.f_type & 0xffffffff) == shared_types[i])
+            return true;
+    return kvt__fs_is(fd, "wekafs");
 }
 
 int

@@ -23,6 +23,7 @@ struct kind {
 };
 
 #define BY_RANK "local_disk_path_sharding=by_local_rank"
+#define GDS_BY_RANK "gds_path_sharding=by_local_rank"
 
 /* Where directory buckets are: the certificate must be for their host. */
 #define EXPRESS_DOMAIN "s3express-use1-az4.us-east-1.amazonaws.com"
@@ -46,6 +47,10 @@ static const struct kind kinds[] = {
     { "local_disk, all of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
       true, BY_RANK, 1, HERE },
     { "fault over local_disk", "fault://seed=1/local_disk://%1$s", true, NULL, 1, HERE },
+    { "gds", "gds://%1$s", true, NULL, 1, HERE },
+    { "gds, one of three directories", "gds://%1$s/a,%1$s/b, %1$s/c", true, NULL, 3, HERE },
+    { "gds, all of three directories", "gds://%1$s/a,%1$s/b, %1$s/c", true, GDS_BY_RANK, 1,
+      HERE },
     { "hf3fs", "hf3fs://%1$s", true, NULL, 1, ON_3FS },
     { "hf3fs, two directories", "hf3fs://%1$s/a, %1$s/b", true, NULL, 1, ON_3FS },
     { "hf3fs, full groups", "hf3fs://%1$s", true, "hf3fs_io_depth=3", 1, ON_3FS },

@@ -445,7 +445,7 @@ keys_spread_by_the_magnitude_of_their_hash(void **state)
 
         chunk_init(&c, "m", hashes[i]);
         assert_int_equal(put_bytes(tier, &c.object, 10, i), 0);
-        assert_int_equal(kvt__layout_name(&kvt__layout_fs, c.key, name,
+        assert_int_equal(kvt__layout_name(&kvt__layout_fs, c.key, NULL, name,
                                           sizeof name), 0);
         snprintf(path, sizeof path, "%s/%u/%s", dir.path, dirs[i], name);
         assert_int_equal(access(path, R_OK), 0);

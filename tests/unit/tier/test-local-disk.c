@@ -35,13 +35,14 @@ names_are_lmcaches_and_tell_a_key_that_has_the_same_name(void **state)
     struct kvt__key_parts parts;
 
     (void)state;
-    assert_int_equal(kvt__layout_name(layout, key, out, sizeof out), 0);
+    assert_int_equal(kvt__layout_name(layout, key, NULL, out, sizeof out), 0);
     assert_string_equal(out, name);
     assert_int_equal(kvt__layout_key(layout, name, back, sizeof back, &parts), 0);
     assert_true(parts.hash.bits[0] == 1897141500678847486);
-    assert_int_equal(kvt__layout_name(layout, back, out, sizeof out), 0);
+    assert_int_equal(kvt__layout_name(layout, back, NULL, out, sizeof out), 0);
     assert_string_equal(out, name);
-    assert_int_equal(kvt__layout_name(layout, key, out, sizeof name - 1), -ENAMETOOLONG);
+    assert_int_equal(kvt__layout_name(layout, key, NULL, out, sizeof name - 1),
+                     -ENAMETOOLONG);
 }
 
 static void

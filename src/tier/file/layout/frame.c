@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LMCache's header in front of a payload. */
+ * The layouts of LMCache's fs connector and of its local disk back end: a payload, LMCache's
+ * header in front of it where the layout has one, and kvtier's trailer behind it. */
+#include <errno.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -44,3 +46,135 @@ kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
 
     return bytes > INT32_MAX ? -1 : (int64_t)bytes;
 }
+
+/* ----------------------------------------------------------------- writing */
+
+static struct kvt__form
+fs_form(const struct kvt__object *o, bool header)
+{
+    /* A partial chunk without header: its file's size is its length, nothing may follow
+     * it. */
+    bool trailer = header || o->whole || o->opaque;
+
+    return (struct kvt__form){ header ? KVT__FS_HEADER_BYTES : 0,
+                               trailer ? KVT__TRAILER_BYTES : 0, trailer };
+}
+
+static struct kvt__form
+local_disk_form(const struct kvt__object *o, bool header)
+{
+    (void)header;
+    return fs_form(o, false);
+}
+
+static int
+fs_frame(const struct kvt__form *form, const struct kvt__object *o,
+         const struct kvt__slot *slot, uint32_t crc)
+{
+    struct kvt__trailer trailer = {
+        .payload_bytes = slot->bytes, .crc = crc, .tokens = o->tokens, .id = o->id,
+        .id_of_key = o->id_of_key, .payload_at = (uint32_t)form->header_bytes };
+
+    if (form->header_bytes && slot->bytes > INT32_MAX)
+        return kvt__fail(ENOTSUP, "%s: a chunk of %zu bytes does not fit LMCache's "
+                         "header; set save_chunk_meta: false or a smaller "
+                         "chunk_size.", o->key, slot->bytes);
+    if (form->header_bytes)
+        kvt__fs_header_put(&o->shape, slot->bytes, slot->payload - form->header_bytes);
+    if (form->trailer_bytes)
+        kvt__trailer_put(&trailer, slot->payload + slot->bytes);
+    return 0;
+}
+
+/* ----------------------------------------------------------------- reading */
+
+static int
+check_trailer(const struct kvt__form *form, const struct kvt__object *o,
+              const struct kvt__slot *slot, struct kvt__found *found)
+{
+    struct kvt__trailer trailer;
+
+    if (!form->trailer_bytes)
+        return o->opaque ? -EBADMSG : 0; /* only kvtier writes these, never without */
+    if (!kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
+        trailer.payload_bytes != slot->bytes || trailer.payload_at != form->header_bytes)
+        return -EBADMSG;
+    kvt__found_from_trailer(&trailer, found);
+    return 0;
+}
+
+static int
+fs_unframe(const struct kvt__form *form, const struct kvt__object *o,
+           const struct kvt__slot *slot, struct kvt__found *found)
+{
+    const unsigned char *start = slot->payload - form->header_bytes;
+    bool has_header = (form->header_bytes || slot->bytes >= KVT__FS_HEADER_BYTES) &&
+                      kvt__fs_header_get(start) == (int64_t)slot->bytes;
+
+    if (form->header_bytes && !has_header)
+        return -EBADMSG;
+    /* Cut off: a bare payload has no header. */
+    if (!form->header_bytes && !form->trailer_bytes &&
+        slot->bytes >= KVT__FS_HEADER_BYTES &&
+        (has_header || kvt__fs_header_agrees(start)))
+        return -EBADMSG;
+    return check_trailer(form, o, slot, found);
+}
+
+/* What LMCache wrote. */
+static int
+fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
+        struct kvt__found *found)
+{
+    found->payload_bytes = file_bytes;
+    if (n >= KVT__FS_HEADER_BYTES && file_bytes > KVT__FS_HEADER_BYTES &&
+        kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES))
+        found->payload_bytes -= KVT__FS_HEADER_BYTES;
+    return 0;
+}
+
+static int
+local_disk_look(const unsigned char *start, size_t n, uint64_t file_bytes,
+                struct kvt__found *found)
+{
+    (void)start;
+    (void)n;
+    found->payload_bytes = file_bytes;
+    return 0;
+}
+
+/* ----------------------------------------------------------------- layouts */
+
+static const struct kvt__form forms[] = {
+    { 0, KVT__TRAILER_BYTES, true },
+    { 0, 0, false },
+    { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES, true },
+    { KVT__FS_HEADER_BYTES, 0, false },
+};
+
+const struct kvt__layout kvt__layout_fs = {
+    .suffix = ".data",
+    .names = KVT__KEY_FS,
+    .place = kvt__place_by_hash,
+    .form = fs_form,
+    .forms = forms,
+    .n_forms = 4,
+    .frame = fs_frame,
+    .unframe = fs_unframe,
+    .look = fs_look,
+    .look_bytes = KVT__FS_HEADER_BYTES,
+    .trailers = true,
+};
+
+const struct kvt__layout kvt__layout_local_disk = {
+    .suffix = ".pt",
+    .names = KVT__KEY_DISK,
+    .place = kvt__place_by_rank,
+    .form = local_disk_form,
+    .forms = forms,
+    .n_forms = 2, /* those without header */
+    .frame = fs_frame,
+    .unframe = check_trailer,
+    .look = local_disk_look,
+    .trailers = true,
+};
