@@ -81,6 +81,8 @@ set_alias(struct kvt__reading *r, enum kvt__level level,
     kvt__note(r, KVT__WARNING, alias->name, node->origin,
               "%s (%s) is an older name: write %s%s%s.", alias->name, node->origin,
               param->name, alias->value ? ": " : "", alias->value ? alias->value : "");
+    r->old[alias->real].node = node;
+    r->old[alias->real].level = level;
     if (r->config->level[alias->real] == level && !r->by_alias[alias->real])
         return; /* the same source has the newer name: that one counts */
     if (alias->value) {
@@ -327,6 +329,7 @@ check_together(struct kvt__reading *r)
     check_plugins(r);
     kvt__check_locations(r);
     kvt__check_numa(r);
+    kvt__check_gds(r);
     kvt__check_s3(r);
 }
 

@@ -127,6 +127,12 @@ struct kvt__reading {
     struct kvt__memory memory;          /* of nodes and problems */
     struct kvt__node *source[KVT__N_LEVELS]; /* MAP, or NULL: nothing there */
     bool by_alias[KVT__N_PARAMS];
+    /* The older name of a setting that was written last, and where, whether it counts or
+     * not. */
+    struct {
+        const struct kvt__node *node;
+        enum kvt__level level;
+    } old[KVT__N_PARAMS];
     bool said_ec;
     size_t n_nodes;
     struct kvt__problem *problems, *last_problem;
@@ -178,6 +184,9 @@ void kvt__check_locations(struct kvt__reading *r);
 
 /* Note a gpu_to_numa_mapping that is none, or is missing. */
 void kvt__check_numa(struct kvt__reading *r);
+
+/* Note settings for GDS that contradict each other. */
+void kvt__check_gds(struct kvt__reading *r);
 
 /* Note settings for S3 that contradict each other or do no longer what they did. */
 void kvt__check_s3(struct kvt__reading *r);

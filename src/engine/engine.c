@@ -165,8 +165,8 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
         err = open_memory(e, params);
     if (!err && !kvt__store_n_tiers(e->store))
         err = kvt__fail(EINVAL, "no tier is configured; set local_cpu: true, remote_url "
-                        "(for example fs:///var/cache/kvtier), remote_storage_plugins or "
-                        "local_disk.");
+                        "(for example fs:///var/cache/kvtier), remote_storage_plugins, "
+                        "local_disk or gds_path.");
     return err ? err : kvt__tagset(e, "", &e->untagged);
 }
 

@@ -49,8 +49,9 @@ struct kvt__storage {
     const char *name;     /* the setting, for messages */
     char url[4096 + 32];
     char location[256];   /* LMCache's name for it */
-    uint64_t limit_bytes; /* as configured: 0: not.  Of each worker if of_host */
-    bool of_host;         /* other hosts cannot read it */
+    uint64_t limit_bytes; /* as configured: 0: not */
+    bool of_each;         /* that limit is each worker's */
+    bool of_host;         /* other hosts cannot read it, unless the tier says otherwise */
 };
 
 /* Tell them one by one, until fn returns what is not 0.  That, or -errno with a

@@ -242,8 +242,8 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
     }
     if (!err && !kvt__store_n_tiers(s->store))
         err = kvt__fail(EINVAL, "no tier with storage is configured; set remote_url (for "
-                        "example fs:///var/cache/kvtier), remote_storage_plugins or "
-                        "local_disk.");
+                        "example fs:///var/cache/kvtier), remote_storage_plugins, "
+                        "local_disk or gds_path.");
     if (err) {
         kvt_store_close(s);
         return err;

@@ -23,11 +23,26 @@ local_disk(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
 {
     struct kvt__storage storage = {
         .name = "local_disk", .location = "LocalDiskBackend", .of_host = true,
+        .of_each = true,
         .limit_bytes = (uint64_t)(config->max_local_disk_size * GIB) };
 
     if (!config->local_disk || config->max_local_disk_size <= 0)
         return 0; /* the configuration has told it */
     snprintf(storage.url, sizeof storage.url, "local_disk://%s", config->local_disk);
+    return tell(&storage, storage.url, fn, ctx);
+}
+
+/* Its directories may be of this host, or of many: who opens them sees that. */
+static int
+gds(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
+{
+    struct kvt__storage storage = {
+        .name = "gds_path", .location = "GdsBackend", .of_host = true,
+        .limit_bytes = (uint64_t)(config->max_gds_size * GIB) };
+
+    if (!config->gds_path)
+        return 0;
+    snprintf(storage.url, sizeof storage.url, "gds://%s", config->gds_path);
     return tell(&storage, storage.url, fn, ctx);
 }
 
@@ -67,6 +82,8 @@ kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx
 {
     int err = local_disk(config, fn, ctx);
 
+    if (!err)
+        err = gds(config, fn, ctx);
     for (size_t i = 0; !err && i < config->remote_storage_plugins.n; i++)
         err = plugin(config, config->remote_storage_plugins.items[i], fn, ctx);
     return err ? err : remote(config, fn, ctx);

@@ -82,7 +82,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         return err;
     }
     store->n_levels++;
-    level->of_host = storage->of_host;
+    level->of_host = storage->of_host && !level->tier->shared;
     level->url = strdup(storage->url);
     level->location = strdup(storage->location);
     if (!level->url || !level->location)
@@ -103,7 +103,7 @@ static int
 open_storage(void *ctx, const struct kvt__storage *storage)
 {
     const struct opening *o = ctx;
-    uint32_t ranks = storage->of_host ? o->params->local_ranks : 1;
+    uint32_t ranks = storage->of_each ? o->params->local_ranks : 1;
     uint64_t limit;
 
     if (__builtin_mul_overflow(storage->limit_bytes, ranks, &limit))
@@ -112,16 +112,6 @@ open_storage(void *ctx, const struct kvt__storage *storage)
         kvt__log(KVT_LOG_INFO, "%s: at most %.1f GiB for all %u workers of this host",
                  storage->name, (double)limit / GIB, ranks);
     return open_level(o->store, o->params, storage, limit);
-}
-
-/* Say of every tier the configuration asks for and this version lacks that it is
- * not there. */
-static void
-tell_missing(const struct kvt_config *config)
-{
-    if (config->gds_path)
-        kvt__log(KVT_LOG_WARN, "gds_path: this version has no GDS tier yet; nothing is "
-                 "stored in %s", config->gds_path);
 }
 
 int
@@ -135,7 +125,6 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
     store->exec = params->exec;
     store->counters = params->counters;
     store->refuse_unverified = params->config->refuse_unverified;
-    tell_missing(params->config);
     if (params->config->store_location) {
         store->store_location = strdup(params->config->store_location);
         if (!store->store_location)
