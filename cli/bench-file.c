@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file family: chunks of 32 MiB through the engine and the fs tier, beside a
- * bare loop of the same threads, file size and number of files.
+ * The file family: chunks of 32 MiB through the engine and the fs tier, or that of
+ * gds_path in host memory, beside a bare loop of the same threads, file size and number of
+ * files.
  *
  * Writing includes the copy out of the paged KV, which the bare loop does not
  * make; it goes on while earlier chunks are being written.  Reading names no
@@ -46,15 +47,16 @@ rig_close(struct rig *r)
 }
 
 static int
-rig_open(struct rig *r, const struct bench *bench)
+rig_open(struct rig *r, const struct bench *bench, bool gds)
 {
-    static const char *const no_settings[] = { NULL };
-    char engine_dir[4096], bare_dir[4096];
+    char storage[4096 + 32], bare_dir[4096];
+    const char *const settings[] = { storage, NULL };
 
     *r = (struct rig){ .bare.dirfd = -1 };
-    snprintf(engine_dir, sizeof engine_dir, "%s/kv", bench->dir);
+    snprintf(storage, sizeof storage, "%s%s/kv", gds ? "gds_path=" : "remote_url=fs://",
+             bench->dir);
     snprintf(bare_dir, sizeof bare_dir, "%s/bare", bench->dir);
-    int code = bench_through_open(&r->t, engine_dir, no_settings, bench->quick,
+    int code = bench_through_open(&r->t, NULL, settings, bench->quick,
                                   bench->quick ? 2 : 8);
     return code ? code : bench_bare_open(&r->bare, bare_dir, N_THREADS, r->t.b.n,
                                          r->t.b.chunk_bytes);
@@ -67,7 +69,7 @@ run(const struct bench *bench, const char *name, bool write, bool cpu,
     struct bench_result *out)
 {
     struct rig r;
-    int code = rig_open(&r, bench);
+    int code = rig_open(&r, bench, !strncmp(name, "gds.", 4));
 
     r.t.bare = (struct bench_loop){ &r.bare, tune, bare_write, bare_read };
     if (!code)
@@ -94,6 +96,18 @@ int
 bench_file_read(const struct bench *bench, struct bench_result *out)
 {
     return run(bench, "file.read", false, false, out);
+}
+
+int
+bench_gds_write(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "gds.write", true, false, out);
+}
+
+int
+bench_gds_read(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "gds.read", false, false, out);
 }
 
 struct threads_only {

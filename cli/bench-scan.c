@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The scan family: a directory with very many small chunks is opened, with its index
- * and without.  Beside it, what bare system calls need to learn the same. */
+ * and without; and four of gds_path, each chunk of two files.  Beside it, what bare system
+ * calls need to learn the same. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,10 +27,15 @@
 
 /* Its chunks are as long as the files, which sizes the index. */
 static const struct cli_shape shape = { 1, 1, 8 };
-static const char *const settings[] = { "max_local_cpu_size=0.0625", NULL };
+
+#define MAX_PATHS 4u
+#define BESIDE ".metadata" /* of each chunk of gds_path */
 
 struct scan {
-    const char *dir;
+    char paths[MAX_PATHS][4096 + 16];
+    size_t n_paths;
+    char storage[MAX_PATHS * (4096 + 16) + 16]; /* the setting that names them */
+    const char *settings[3];
     size_t n_files, n_rounds;
     bool cold;
     uint32_t role; /* of the engine that is opened */
@@ -47,8 +53,9 @@ fail(const char *what)
 /* ------------------------------------------------------------------- the files */
 
 static int
-put_files(struct kvt_store *store, size_t n)
+put_files(struct kvt_store *store, const struct scan *scan)
 {
+    size_t n = scan->n_files;
     static char payload[PAYLOAD_BYTES];
     struct kvt_op op = KVT_INIT(struct kvt_op);
     char key[64];
@@ -58,9 +65,9 @@ put_files(struct kvt_store *store, size_t n)
     op.buf = payload;
     op.bytes = sizeof payload;
     for (size_t i = 0; i < n; i++) {
-        /* An odd factor: no two are alike. */
-        snprintf(key, sizeof key, "bench@1@0@%" PRIx64 "@bfloat16",
-                 (i + 1) * UINT64_C(0x9e3779b97f4a7c15));
+        /* An odd factor: no two are alike.  Each worker has a path of its own. */
+        snprintf(key, sizeof key, "bench@%zu@%zu@%" PRIx64 "@bfloat16", scan->n_paths,
+                 i % scan->n_paths, (i + 1) * UINT64_C(0x9e3779b97f4a7c15));
         cli_progress("scan: files made", i, n);
         int err = bench_interrupted() ? -EINTR : kvt_store_run(store, &op);
         if (err)
@@ -76,46 +83,71 @@ make_files(const struct scan *scan)
 {
     struct kvt_engine *engine;
     struct kvt_store *store;
-    int code = bench_engine_open(scan->dir, settings, KVT_ROLE_WORKER, &shape, &engine);
+    int code = bench_engine_open(NULL, scan->settings, KVT_ROLE_WORKER, &shape, &engine);
 
     if (code)
         return code;
     kvt_engine_close(engine);
-    code = bench_store_open(scan->dir, &store);
+    code = bench_store_open_with(scan->settings, &store);
     if (code)
         return code;
-    code = put_files(store, scan->n_files);
+    code = put_files(store, scan);
     kvt_store_close(store);
     return code;
 }
 
 /* ---------------------------------------------------------------- bare system calls */
 
-/* Names and sizes of all files, known and forgotten. */
+struct bare {
+    uint64_t n, bytes;
+};
+
+static bool
+is_beside(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n > sizeof BESIDE - 1 && !strcmp(name + n - (sizeof BESIDE - 1), BESIDE);
+}
+
+/* Names and sizes of all files there and in directories of two characters below, known
+ * and forgotten. */
+static void
+list_bare_below(int dirfd, const char *name, struct bare *bare)
+{
+    int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    struct statx st;
+    struct dirent *e;
+
+    while (d && (e = readdir(d))) {
+        if (e->d_type == DT_DIR && strlen(e->d_name) <= 2 && e->d_name[0] != '.')
+            list_bare_below(fd, e->d_name, bare);
+        if (e->d_type == DT_DIR ||
+            statx(fd, e->d_name, AT_SYMLINK_NOFOLLOW,
+                  STATX_TYPE | STATX_BLOCKS | STATX_MTIME, &st) || !S_ISREG(st.stx_mode))
+            continue;
+        bare->n += !is_beside(e->d_name);
+        bare->bytes += st.stx_blocks * 512;
+    }
+    if (d)
+        closedir(d);
+}
+
 static int
 list_bare(void *ctx, struct bench_cost *out)
 {
     const struct scan *scan = ctx;
-    struct statx st;
-    struct dirent *e;
-    uint64_t n = 0, bytes = 0;
+    struct bare bare = { 0 };
 
     bench_start(out);
-    DIR *d = opendir(scan->dir);
-    while (d && (e = readdir(d))) {
-        if (statx(dirfd(d), e->d_name, AT_SYMLINK_NOFOLLOW,
-                  STATX_TYPE | STATX_BLOCKS | STATX_MTIME, &st) || !S_ISREG(st.stx_mode))
-            continue;
-        n++;
-        bytes += st.stx_blocks * 512;
-    }
-    if (d)
-        closedir(d);
+    for (size_t i = 0; i < scan->n_paths; i++)
+        list_bare_below(AT_FDCWD, scan->paths[i], &bare);
     bench_stop(out);
-    if (n == scan->n_files && bytes)
+    if (bare.n == scan->n_files && bare.bytes)
         return 0;
-    fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu files are in %s\n", n,
-            scan->n_files, scan->dir);
+    fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu files are in %s\n", bare.n,
+            scan->n_files, scan->paths[0]);
     return CLI_ENVIRONMENT;
 }
 
@@ -124,11 +156,11 @@ static int
 map_bare(void *ctx, struct bench_cost *out)
 {
     const struct scan *scan = ctx;
-    char path[4096 + 32];
+    char path[4096 + 64];
     struct stat st;
     unsigned sum = 0;
 
-    snprintf(path, sizeof path, "%s/.kvtier/index", scan->dir);
+    snprintf(path, sizeof path, "%s/.kvtier/index", scan->paths[0]);
     bench_start(out);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0)
@@ -194,7 +226,7 @@ wait_known(struct scan *scan, struct kvt_engine *engine)
     double give_up = bench_now() + 120;
     struct kvt_store *store;
     uint64_t n;
-    int code = bench_store_open(scan->dir, &store);
+    int code = bench_store_open_with(scan->settings, &store);
 
     if (code)
         return code;
@@ -219,7 +251,7 @@ open_engine(void *ctx, struct bench_cost *out)
     struct kvt_engine *engine;
 
     bench_start(out);
-    int code = bench_engine_open(scan->dir, settings, scan->role, &shape, &engine);
+    int code = bench_engine_open(NULL, scan->settings, scan->role, &shape, &engine);
     if (code)
         return code;
     code = wait_known(scan, engine);
@@ -255,9 +287,9 @@ static int
 scan_files(void *ctx, struct bench_cost *out)
 {
     struct scan *scan = ctx;
-    char path[4096 + 32];
+    char path[4096 + 64];
 
-    snprintf(path, sizeof path, "%s/.kvtier/index", scan->dir);
+    snprintf(path, sizeof path, "%s/.kvtier/index", scan->paths[0]);
     if (unlink(path) < 0)
         return fail(path);
     return scan->cold && drop_caches() ? fail("drop_caches") : open_engine(ctx, out);
@@ -297,44 +329,74 @@ run(struct scan *scan, const bench_step_fn *steps, struct bench_result *out)
     return 0;
 }
 
-static struct scan
-scan_of(const struct bench *bench)
+/* One directory of fs, or four of gds_path. */
+static void
+scan_init(struct scan *scan, const struct bench *bench, size_t n_paths)
 {
-    return (struct scan){ .dir = bench->dir, .role = KVT_ROLE_BOTH,
-                          .n_files = bench->quick ? QUICK_FILES : N_FILES,
-                          .n_rounds = bench->quick ? QUICK_ROUNDS : N_ROUNDS };
+    char *to = scan->storage;
+    size_t room = sizeof scan->storage;
+
+    *scan = (struct scan){ .role = KVT_ROLE_BOTH, .n_paths = n_paths,
+                           .n_files = bench->quick ? QUICK_FILES : N_FILES,
+                           .n_rounds = bench->quick ? QUICK_ROUNDS : N_ROUNDS };
+    int n = snprintf(to, room, "%s", n_paths == 1 ? "remote_url=fs://" : "gds_path=");
+    for (size_t i = 0; i < n_paths; i++) {
+        snprintf(scan->paths[i], sizeof scan->paths[i], n_paths == 1 ? "%s" : "%s/%zu",
+                 bench->dir, i);
+        n += snprintf(to + n, room - (size_t)n, "%s%s", i ? "," : "", scan->paths[i]);
+    }
+    scan->settings[0] = "max_local_cpu_size=0.0625";
+    scan->settings[1] = scan->storage;
 }
 
 int
 bench_open_index(const struct bench *bench, struct bench_result *out)
 {
     static const bench_step_fn steps[] = { map_bare, open_engine };
-    struct scan scan = scan_of(bench);
+    struct scan scan;
 
+    scan_init(&scan, bench, 1);
     scan.role = KVT_ROLE_SCHEDULER; /* it answers lookups; a worker makes a pool too */
+    return run(&scan, steps, out);
+}
+
+static int
+run_scan(const struct bench *bench, const char *name, size_t n_paths, bool cold,
+         struct bench_result *out)
+{
+    static const bench_step_fn steps[] = { list_bare_cold, scan_files };
+    struct scan scan;
+
+    scan_init(&scan, bench, n_paths);
+    scan.cold = cold && !bench->quick; /* who only tries it out keeps the machine's cache */
+    if (scan.cold && drop_caches()) {
+        fprintf(stderr, "kvtier bench: %s is left out: the page cache cannot be dropped "
+                "here (%s)\n", name, strerror(errno));
+        return BENCH_LEFT_OUT;
+    }
     return run(&scan, steps, out);
 }
 
 int
 bench_scan_warm(const struct bench *bench, struct bench_result *out)
 {
-    static const bench_step_fn steps[] = { list_bare_cold, scan_files };
-    struct scan scan = scan_of(bench);
-
-    return run(&scan, steps, out);
+    return run_scan(bench, "scan.warm", 1, false, out);
 }
 
 int
 bench_scan_cold(const struct bench *bench, struct bench_result *out)
 {
-    static const bench_step_fn steps[] = { list_bare_cold, scan_files };
-    struct scan scan = scan_of(bench);
+    return run_scan(bench, "scan.cold", 1, true, out);
+}
 
-    scan.cold = !bench->quick; /* who only tries it out keeps the machine's cache */
-    if (scan.cold && drop_caches()) {
-        fprintf(stderr, "kvtier bench: scan.cold is left out: the page cache cannot be "
-                "dropped here (%s)\n", strerror(errno));
-        return BENCH_LEFT_OUT;
-    }
-    return run(&scan, steps, out);
+int
+bench_gds_scan(const struct bench *bench, struct bench_result *out)
+{
+    return run_scan(bench, "gds.scan", MAX_PATHS, false, out);
+}
+
+int
+bench_gds_scan_cold(const struct bench *bench, struct bench_result *out)
+{
+    return run_scan(bench, "gds.scan.cold", MAX_PATHS, true, out);
 }

@@ -9,7 +9,8 @@ command=bench
 
 cases='file.write file.read file.read.threads file.cpu engine.store_file
     cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
-    lookup.builtin lookup.sha256_cbor open.index scan.warm scan.cold'
+    lookup.builtin lookup.sha256_cbor open.index scan.warm scan.cold
+    gds.write gds.read gds.scan gds.scan.cold'
 s3_cases='s3.get s3.put s3.get.tls s3.put.tls s3.get.rate s3.head s3.memory'
 hf3fs_cases='hf3fs.write hf3fs.read hf3fs.cpu.write hf3fs.cpu.read hf3fs.rate hf3fs.exists'
 
