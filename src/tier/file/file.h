@@ -5,7 +5,6 @@
 #ifndef KVT_TIER_FILE_FILE_H
 #define KVT_TIER_FILE_FILE_H
 
-#include <dirent.h>
 #include <stdatomic.h>
 
 #include "tier/file/layout/layout.h"
@@ -160,15 +159,34 @@ int kvt__shared_index_dir(int fd, const char *path);
 uint64_t kvt__bytes_on_disk(const struct file_tier *t, const struct kvt__object *o,
                             const char *name);
 
-/* Name what is in one directory, by number. */
+/* Name what is in one directory, by number, of a layout that does not spread files. */
 int kvt__list_dir(const struct file_tier *t, uint32_t path, kvt__tier_list_fn fn,
                   void *ctx);
 
+/* ----------------------------------------------------------- list-spread.c */
+
+/* What can be listed by itself where files are spread: the directories of the first level,
+ * of which the digits of a hash make no more than this. */
+#define KVT__MAX_PARTS (2 * (11 * 11 + 11))
+struct kvt__parts {
+    size_t n;
+    struct kvt__part {
+        bool opaque;
+        char above[KVT__SPREAD_BYTES];
+    } at[KVT__MAX_PARTS];
+};
+int kvt__spread_parts(const struct file_tier *t, struct kvt__parts *out);
+
+/* Name what is in a part, in all directories of the store. */
+int kvt__list_spread(const struct file_tier *t, const struct kvt__part *part,
+                     kvt__tier_list_fn fn, void *ctx);
+
 /* ---------------------------------------------------------------- others.c */
 
-/* Remove what belongs to no chunk from a directory where that was seen.  above: what is
- * before its files' names. */
-void kvt__remove_others(const struct kvt__layout *layout, DIR *d, const char *above);
+/* Remove a file that belongs to no chunk, if it is old enough that none is about to come.
+ * chunk: whose file a second one is beside. */
+void kvt__remove_other(int dirfd, const char *name, enum kvt__other other,
+                       const char *chunk);
 
 /* -------------------------------------------------------------- list-all.c */
 

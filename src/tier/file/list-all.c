@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listing all directories of a file store: several of them are read at a time, each by a
- * thread of its own, as each may be a disk of its own.  Who lists is called by its own
+ * Listing all directories of a file store.  Of several as many parts are read at a time,
+ * each by a thread, as each may be a disk of its own; a part is a directory, or where files
+ * are spread a directory of the first level in all of them.  Who lists is called by its own
  * thread alone; the others hand over what they found in batches. */
 #include <errno.h>
 #include <pthread.h>
@@ -25,7 +26,7 @@ struct found_file {
 
 struct listing;
 
-/* One thread that reads directories, and its batch. */
+/* One thread that reads parts, and its batch. */
 struct reader {
     struct listing *l;
     pthread_t thread;
@@ -37,9 +38,11 @@ struct reader {
 
 struct listing {
     const struct file_tier *t;
+    struct kvt__parts *spread; /* NULL: each directory is a part */
+    size_t n_parts;
     pthread_mutex_t lock; /* guards all below, and who has a batch */
     pthread_cond_t change;
-    size_t next;          /* directory to be read */
+    size_t next;          /* part to be read */
     size_t n_done;        /* threads */
     int err;              /* the first */
     char why[1024];
@@ -81,12 +84,19 @@ add(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_byte
     r->n_text += len;
 }
 
-/* The number of a directory that nobody reads, or of none. */
+static int
+list_part(const struct listing *l, size_t i, kvt__tier_list_fn fn, void *ctx)
+{
+    return l->spread ? kvt__list_spread(l->t, &l->spread->at[i], fn, ctx)
+                     : kvt__list_dir(l->t, (uint32_t)i, fn, ctx);
+}
+
+/* The number of a part that nobody reads, or of none. */
 static size_t
 next_of(struct listing *l)
 {
     pthread_mutex_lock(&l->lock);
-    size_t i = l->err ? l->t->n_dirs : l->next++;
+    size_t i = l->err ? l->n_parts : l->next++;
     pthread_mutex_unlock(&l->lock);
     return i;
 }
@@ -109,8 +119,8 @@ reader_main(void *arg)
     struct listing *l = r->l;
     size_t i;
 
-    while ((i = next_of(l)) < l->t->n_dirs) {
-        int err = kvt__list_dir(l->t, (uint32_t)i, add, r);
+    while ((i = next_of(l)) < l->n_parts) {
+        int err = list_part(l, i, add, r);
 
         if (err)
             failed(l, err);
@@ -187,26 +197,41 @@ start_readers(struct listing *l)
     return l->n_readers ? 0 : err;
 }
 
+static int
+list_by_threads(struct listing *l, kvt__tier_list_fn fn, void *ctx)
+{
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->change, NULL);
+    int err = start_readers(l);
+    take_batches(l, fn, ctx);
+    for (size_t i = 0; i < l->n_readers; i++) {
+        pthread_join(l->readers[i]->thread, NULL);
+        free(l->readers[i]);
+    }
+    pthread_cond_destroy(&l->change);
+    pthread_mutex_destroy(&l->lock);
+    if (!err && l->err) {
+        kvt__set_why(l->why);
+        err = l->err;
+    }
+    return err;
+}
+
 int
 kvt__file_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
 {
-    struct listing l = { .t = (const struct file_tier *)tier };
+    const struct file_tier *t = (const struct file_tier *)tier;
+    struct listing l = { .t = t, .n_parts = t->n_dirs };
+    struct kvt__parts spread;
+    int err = t->layout->spread ? kvt__spread_parts(t, &spread) : 0;
 
-    if (l.t->n_dirs == 1)
-        return kvt__list_dir(l.t, 0, fn, ctx);
-    pthread_mutex_init(&l.lock, NULL);
-    pthread_cond_init(&l.change, NULL);
-    int err = start_readers(&l);
-    take_batches(&l, fn, ctx);
-    for (size_t i = 0; i < l.n_readers; i++) {
-        pthread_join(l.readers[i]->thread, NULL);
-        free(l.readers[i]);
+    if (!err && t->layout->spread) {
+        l.spread = &spread;
+        l.n_parts = spread.n;
     }
-    pthread_cond_destroy(&l.change);
-    pthread_mutex_destroy(&l.lock);
-    if (!err && l.err) {
-        kvt__set_why(l.why);
-        err = l.err;
-    }
+    if (!err && t->n_dirs > 1)
+        return list_by_threads(&l, fn, ctx);
+    for (size_t i = 0; !err && i < l.n_parts; i++)
+        err = list_part(&l, i, fn, ctx);
     return err;
 }
