@@ -101,6 +101,7 @@ static bool
 wants_storage(const struct kvt_config *config)
 {
     return is_set(config, "remote_url") || is_set(config, "remote_storage_plugins") ||
+           is_set(config, "gds_path") ||
            (is_set(config, "local_disk") && number(config, "max_local_disk_size") > 0);
 }
 

@@ -124,6 +124,30 @@ ends 0 doctor
 ends 0 rm "$listed"
 ends 1 stat "$key"
 
+# gds_path: LMCache's tree, without a GPU
+run() { "$kvtier" "$@" --set "gds_path=$temp/g0,$temp/g1,$temp/g2,$temp/g3"; }
+gds=18/97/org%2Fmodel%401%400%401a540024b49d3bfe%40bfloat16.kvcache.safetensors
+ends 0 put "$key" "$temp/in"
+cmp -n 4096 "$temp/g0/$gds" "$temp/g0/$gds.metadata"
+tail -c +4097 "$temp/g0/$gds" | cmp - "$temp/in"
+for n in 1 2 3; do [ -d "$temp/g$n" ]; done
+mkdir -p "$temp/g2/18/97"
+mv "$temp/g0/$gds" "$temp/g0/$gds.metadata" "$temp/g2/18/97" # another GPU wrote it
+ends 0 get "$key" "$temp/back"
+cmp "$temp/in" "$temp/back"
+ends 0 ls
+prints "$key"
+ends 0 verify
+prints '1 good'
+ends 0 doctor
+prints 'stored, read back and removed'
+ends 0 rm "$key"
+[ -z "$(find "$temp"/g? -name '*.safetensors*')" ]
+ends 3 put "$key" "$temp/in" --set use_gds=true
+prints 'use_gds is true'
+ends 2 put "$key" "$temp/in" --set use_gds=false --set 'extra_config={"use_hipfile": true}'
+prints 'use_hipfile: true .* contradicts use_gds: false'
+
 # a tier that is full does not keep a chunk from the next one
 run() {
     "$kvtier" "$@" --set "remote_url=fs://$temp/next" --set remote_storage_plugins=fault \
