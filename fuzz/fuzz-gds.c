@@ -41,7 +41,8 @@ read_header(const uint8_t *data, size_t size, bool text)
 static void
 read_name(const char *name)
 {
-    char key[KVT__KEY_TEXT_MAX + 1], again[KVT__FILE_NAME_BYTES], chunk[KVT__FILE_NAME_BYTES];
+    char again[KVT__FILE_NAME_BYTES], chunk[KVT__FILE_NAME_BYTES];
+    char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__key_parts parts;
 
     if (!kvt__layout_key(&kvt__layout_gds, name, key, sizeof key, &parts) &&

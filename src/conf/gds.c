@@ -76,6 +76,6 @@ kvt__check_gds(struct kvt__reading *r)
     check_switches(r);
     if (c->gds_path && !strcmp(c->gds_backend, "mufile"))
         kvt__note(r, KVT__WARNING, "gds_backend", origin,
-                  "gds_backend is mufile (%s): kvtier has no mover for MUSA; files are moved "
-                  "through host memory.", origin);
+                  "gds_backend is mufile (%s): kvtier has no mover for MUSA; files are "
+                  "moved through host memory.", origin);
 }

@@ -113,7 +113,8 @@ places_of(const struct file_tier *t, const struct kvt__tier_params *params)
 {
     const struct kvt_config *config = params->config;
     bool gds = t->tier.ops == &gds_ops;
-    const char *sharding = gds ? config->gds_path_sharding : config->local_disk_path_sharding;
+    const char *sharding = gds ? config->gds_path_sharding
+                               : config->local_disk_path_sharding;
 
     return (struct kvt__places){
         .n = t->n_dirs, .local_ranks = params->local_ranks,

@@ -231,7 +231,8 @@ walk_level(struct walk *w, const char *above, int level)
     int err = read_names(w, above, names);
 
     for (size_t i = 0; !err && i < names->n; i = end) {
-        for (end = i + 1; end < names->n && !strcmp(name_of(names, i), name_of(names, end));)
+        end = i + 1;
+        while (end < names->n && !strcmp(name_of(names, i), name_of(names, end)))
             end++;
         if (level < LEVELS - 1 && is_spread(name_of(names, i))) {
             snprintf(below, sizeof below, "%s%.2s/", above, name_of(names, i));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layouts of LMCache's fs connector and of its local disk back end: a payload, LMCache's
- * header in front of it where the layout has one, and kvtier's trailer behind it. */
+ * The layouts of LMCache's fs connector and of its local disk back end: a payload,
+ * LMCache's header in front of it where the layout has one, and kvtier's trailer behind
+ * it. */
 #include <errno.h>
 #include <string.h>
 

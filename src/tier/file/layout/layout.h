@@ -62,8 +62,9 @@ struct kvt__layout {
     const char *suffix;           /* of a chunk's file */
     enum kvt__key_encoding names; /* what comes before */
     bool spread;                  /* below directories that the hash names */
-    const char *beside;           /* suffix of a second file after the name of the first: a
-                                   * copy of the header, which others look for; NULL: none */
+    const char *beside;           /* after the name of a chunk's file, that of a second one:
+                                   * a copy of the header, which others look for; NULL:
+                                   * there is none */
     /* The number of the directory where a chunk is written. */
     size_t (*place)(const struct kvt__places *places, const struct kvt__object *object);
 
