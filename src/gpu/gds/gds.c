@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver is opened once for the process and closed once: the libraries count
+ * references, and what is called without one opens the driver anew, with the library's own
+ * defaults and with its compat mode.
+ *
+ * That mode, a copy through host memory that is slower than ours, is switched off by the
+ * library's own setter, which takes effect while its driver is closed and concerns nothing
+ * else.  The environment variable of old versions and cufile.json are left alone: setenv()
+ * races with every getenv() of a process with threads, and other users of the library may
+ * want what they configured.  Where somebody opened it before us, or where it has no
+ * setter (before 1.15; hipFile), its properties tell whether compat mode is all there is;
+ * and the probe has seen this path work with it off, in a process of its own. */
+#include "gpu/gds/gds.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "gpu/gds/library.h"
+
+#define MODULES "/proc/modules"
+#define USUAL_PIECE ((size_t)16 << 20) /* where the library does not tell */
+#define LEAST_PIECE ((size_t)64 << 10)
+
+struct kvt__gds {
+    struct kvt__gds_library library;
+    char name[48];
+    size_t piece;
+    unsigned n_users; /* under the lock */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct kvt__gds gds[2];
+} drivers = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ------------------------------------------------------------------- the driver */
+
+/* Whether it is off now. */
+static bool
+forbid_compat(const struct kvt__gds_library *l, bool p2pdma)
+{
+    if (!l->set_bool || l->set_bool(KVT__GDS_SET_COMPAT, false).code)
+        return false;
+    if (p2pdma)
+        l->set_bool(KVT__GDS_SET_P2PDMA, true); /* opening tells whether it took it */
+    return true;
+}
+
+static int
+check_modules(const struct kvt__gds_library *l)
+{
+    if (l->kind != KVT__GDS_CUFILE || !access(MODULES, R_OK))
+        return 0;
+    return kvt__gds_keep(KVT__GDS_MODULE, errno,
+                         kvt__fail(ENODEV, "libcufile: " MODULES " cannot be read, and "
+                                   "without it cuFileDriverOpen never returns: it takes a "
+                                   "kernel with modules, and a /proc that shows them."));
+}
+
+static int
+refuse_compat(const struct kvt__gds_library *l)
+{
+    l->driver_close();
+    return kvt__gds_keep(KVT__GDS_MODULE, KVT__GDS_NOT_OPEN,
+                         kvt__fail(ENODEV, "libcufile: it would only copy through host "
+                                   "memory (compat mode), which kvtier does better by "
+                                   "itself: load nvidia-fs, or for P2PDMA set "
+                                   "allow_compat_mode to false in cufile.json."));
+}
+
+/* What was opened: with nvidia-fs, with P2PDMA, or with neither. */
+static int
+read_properties(struct kvt__gds *g, bool compat_is_off)
+{
+    const struct kvt__gds_library *l = &g->library;
+    union {
+        struct kvt__cufile_props cufile;
+        struct kvt__hipfile_props hipfile;
+    } props = { { 0 } };
+    size_t piece = 0;
+
+    if (l->properties && !l->properties(&props).code) {
+        const struct kvt__cufile_props *p = &props.cufile; /* equal as far as this */
+
+        if (l->kind == KVT__GDS_CUFILE && !compat_is_off && !p->nvfs_major &&
+            !p->nvfs_minor && p->control_flags & KVT__GDS_COMPAT_ALLOWED &&
+            !(p->feature_flags & KVT__GDS_P2PDMA_WORKS))
+            return refuse_compat(l);
+        if (p->max_direct_io_size <= USUAL_PIECE >> 10)
+            piece = p->max_direct_io_size << 10 & ~(KVT__GDS_ALIGN - 1);
+    }
+    g->piece = piece < LEAST_PIECE ? USUAL_PIECE : piece;
+    return 0;
+}
+
+static int
+open_locked(struct kvt__gds *g, enum kvt__gds_kind kind, bool p2pdma)
+{
+    struct kvt__gds_library *l = &g->library;
+    char version[24], file[256];
+
+    kvt__gds_file_name(kind, file, sizeof file);
+    int err = kvt__gds_load(kind, file, l);
+    if (!err)
+        err = check_modules(l);
+    if (err)
+        return err;
+    bool off = forbid_compat(l, p2pdma);
+    struct kvt__gds_status status = l->driver_open();
+    /* Nothing may be called after a failure: it would open it again, with defaults. */
+    if (status.code)
+        return kvt__gds_refused(kind, KVT__GDS_OPEN, status);
+    kvt__gds_version(l, version, sizeof version);
+    snprintf(g->name, sizeof g->name, "%s%s%s",
+             kind == KVT__GDS_CUFILE ? "libcufile" : "libhipfile", *version ? " " : "",
+             version);
+    return read_properties(g, off);
+}
+
+int
+kvt__gds_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out)
+{
+    struct kvt__gds *g = &drivers.gds[kind];
+    int err = 0;
+
+    pthread_mutex_lock(&drivers.lock);
+    if (!g->n_users)
+        err = open_locked(g, kind, p2pdma);
+    if (!err) {
+        g->n_users++;
+        *out = g;
+    }
+    pthread_mutex_unlock(&drivers.lock);
+    return err;
+}
+
+void
+kvt__gds_close(struct kvt__gds *gds)
+{
+    pthread_mutex_lock(&drivers.lock);
+    assert(gds->n_users);
+    if (!--gds->n_users)
+        gds->library.driver_close();
+    pthread_mutex_unlock(&drivers.lock);
+}
+
+const char *
+kvt__gds_describe(const struct kvt__gds *gds)
+{
+    return gds->name;
+}
+
+const char *
+kvt__gds_path(const struct kvt__gds *gds)
+{
+    return gds->library.path;
+}
+
+size_t
+kvt__gds_piece(const struct kvt__gds *gds)
+{
+    return gds->piece;
+}
+
+/* ------------------------------------------------------------- buffers and files */
+
+int
+kvt__gds_buffer_open(struct kvt__gds *gds, unsigned char *base, size_t bytes,
+                     struct kvt__gds_buffer *out)
+{
+    struct kvt__gds_status status = gds->library.add_buffer(base, bytes, 0);
+
+    *out = (struct kvt__gds_buffer){ .base = base, .bytes = bytes };
+    if (status.code)
+        return kvt__gds_refused(gds->library.kind, KVT__GDS_ADD_BUFFER, status);
+    out->gds = gds;
+    return 0;
+}
+
+void
+kvt__gds_buffer_close(struct kvt__gds_buffer *buffer)
+{
+    if (buffer->gds)
+        buffer->gds->library.remove_buffer(buffer->base);
+    buffer->gds = NULL;
+}
+
+int
+kvt__gds_file_open(struct kvt__gds *gds, int fd, struct kvt__gds_file *out)
+{
+    struct kvt__gds_descr descr = { .type = KVT__GDS_FD, .fd = fd };
+    void *handle = NULL;
+    struct kvt__gds_status status = gds->library.add_file(&handle, &descr);
+
+    *out = (struct kvt__gds_file){ .gds = gds };
+    if (status.code)
+        return kvt__gds_refused(gds->library.kind, KVT__GDS_ADD_FILE, status);
+    out->handle = handle;
+    return 0;
+}
+
+void
+kvt__gds_file_close(struct kvt__gds_file *file)
+{
+    assert(!file->n_moves);
+    if (file->handle)
+        file->gds->library.remove_file(file->handle);
+    file->handle = NULL;
+}
+
+/* ------------------------------------------------------------------------ moving */
+
+/* Bytes, or -errno. */
+static ssize_t
+move_piece(const struct kvt__gds_file *file, void *base, size_t at, size_t n, off_t offset,
+           bool to_file)
+{
+    const struct kvt__gds_library *l = &file->gds->library;
+    ssize_t got;
+
+    do {
+        errno = 0;
+        got = to_file ? l->write(file->handle, base, n, offset, (off_t)at)
+                      : l->read(file->handle, base, n, offset, (off_t)at);
+    } while (got == -EINTR || (got == -1 && errno == EINTR));
+    return kvt__gds_moved(l->kind, to_file ? KVT__GDS_WRITE : KVT__GDS_READ, got, errno);
+}
+
+static int
+move_all(const struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer, size_t at,
+         size_t bytes, off_t offset, bool to_file)
+{
+    for (size_t n; bytes; bytes -= n, at += n, offset += (off_t)n) {
+        n = bytes < file->gds->piece ? bytes : file->gds->piece;
+        ssize_t got = move_piece(file, buffer->base, at, n, offset, to_file);
+
+        if (got < 0)
+            return (int)got;
+        if ((size_t)got != n) /* it goes on by itself: what is missing is not there */
+            return kvt__gds_keep(KVT__GDS_IO, EIO,
+                                 kvt__fail(EIO, "%s: %zd of %zu bytes were %s.",
+                                           file->gds->name, got, n,
+                                           to_file ? "written" : "there to be read"));
+    }
+    return 0;
+}
+
+int
+kvt__gds_move(struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer, size_t at,
+              size_t bytes, off_t offset, bool to_file)
+{
+    size_t end;
+    off_t file_end;
+
+    assert(!((at | bytes | (uint64_t)offset) & (KVT__GDS_ALIGN - 1)));
+    if (!file->handle || !buffer->gds)
+        return kvt__gds_keep(KVT__GDS_IO, EBADF,
+                             kvt__fail(EBADF, "the file or the memory to move is not "
+                                       "registered."));
+    if (__builtin_add_overflow(at, bytes, &end) || end > buffer->bytes ||
+        __builtin_add_overflow(offset, bytes, &file_end))
+        return kvt__gds_keep(KVT__GDS_MEMORY, EFAULT,
+                             kvt__fail(EFAULT, "%zu bytes at %zu of registered memory, "
+                                       "which has %zu.", bytes, at, buffer->bytes));
+    file->n_moves++;
+    int err = move_all(file, buffer, at, bytes, offset, to_file);
+    file->n_moves--;
+    return err;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The libraries' codes in words.  The same code has other causes in other calls: 5030 is
+ * the library's "internal error", which for a file means that udev knows nothing of the
+ * device it is on. */
+#include "gpu/gds/trouble.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static _Thread_local struct kvt__gds_trouble last;
+
+static const struct {
+    const char *name, *word;
+} layers[] = {
+    [KVT__GDS_NO_LAYER] = { "nothing", "none" },
+    [KVT__GDS_HELPER] = { "the helper program", "helper" },
+    [KVT__GDS_LIBRARY] = { "the library", "library" },
+    [KVT__GDS_GPU] = { "the GPU", "gpu" },
+    [KVT__GDS_DRIVER] = { "the library's driver", "driver" },
+    [KVT__GDS_MODULE] = { "nvidia-fs or P2PDMA", "module" },
+    [KVT__GDS_FILE_SYSTEM] = { "the file system", "file-system" },
+    [KVT__GDS_UDEV] = { "udev", "udev" },
+    [KVT__GDS_MEMORY] = { "device memory", "memory" },
+    [KVT__GDS_IO] = { "reading and writing", "io" },
+};
+_Static_assert(sizeof layers / sizeof *layers == KVT__GDS_N_LAYERS, "a name for each");
+
+static const char *const libraries[] = { "libcufile", "libhipfile" };
+static const char *const prefixes[] = { "cuFile", "hipFile" };
+static const char *const calls[] = { "DriverOpen", "HandleRegister", "BufRegister", "Read",
+                                     "Write" };
+
+#define UDEV \
+    "udev has no record of the device under this file system: in a container mount the "    \
+    "host's /run/udev there (read-only), and use a file system on a block device, not "     \
+    "overlayfs or tmpfs"
+#define NOT_DIRECT \
+    "this file system's device cannot be reached directly: with nvidia-fs use ext4 "        \
+    "(data=ordered) or xfs on NVMe or a parallel file system that it knows; with P2PDMA a " \
+    "local NVMe drive outside of RAID and \"block\": {\"nvme\": {\"use_pci_p2pdma\": "      \
+    "true}} at the top level of cufile.json"
+#define AIS_NOT_DIRECT \
+    "this file cannot be reached directly: use xfs or ext4 (data=ordered) on a local NVMe " \
+    "drive without multipath, ROCm 7.2, amdgpu-dkms 30.20.1 and a kernel with "             \
+    "CONFIG_PCI_P2PDMA"
+#define NO_MODULE \
+    "the kernel module nvidia-fs is not loaded and P2PDMA cannot be used: modprobe "        \
+    "nvidia-fs, or for P2PDMA take CUDA 12.8 or later, the open GPU driver 570 or later, "  \
+    "Linux 6.2 or later"
+
+/* The cure ends a sentence. */
+static const struct meaning {
+    int code;
+    enum kvt__gds_layer layer;
+    int err;
+    const char *cure;
+    const char *hip_cure; /* NULL: the same */
+} meanings[] = {
+    { 5001, KVT__GDS_MODULE, ENODEV, NO_MODULE, "its driver is not open" },
+    { 5002, KVT__GDS_DRIVER, EINVAL, "a property in its configuration is invalid", NULL },
+    { 5003, KVT__GDS_DRIVER, ERANGE, "a limit in its configuration is out of range", NULL },
+    { 5004, KVT__GDS_MODULE, ENODEV, "nvidia-fs is of another version than the library: "
+      "install both from one CUDA release", NULL },
+    { 5005, KVT__GDS_MODULE, ENODEV, "the version of nvidia-fs cannot be read: load the "
+      "module of the library's CUDA release", NULL },
+    { 5006, KVT__GDS_DRIVER, ESHUTDOWN, "it is being closed", NULL },
+    { 5007, KVT__GDS_MODULE, ENODEV, "this platform is not supported by it", NULL },
+    { 5008, KVT__GDS_MODULE, ENOTSUP, NOT_DIRECT, AIS_NOT_DIRECT },
+    { 5009, KVT__GDS_GPU, ENODEV, "this GPU is not supported by it", NULL },
+    { 5010, KVT__GDS_MODULE, EIO, "nvidia-fs refused: the kernel's log says why", NULL },
+    { 5011, KVT__GDS_GPU, ENODEV, "the GPU's driver refused", NULL },
+    { 5012, KVT__GDS_MEMORY, EFAULT, "this is no memory of the device", NULL },
+    { 5013, KVT__GDS_MEMORY, EFAULT, "this memory is not the device's", NULL },
+    { 5014, KVT__GDS_MEMORY, EFAULT, "the memory is shorter than that", NULL },
+    { 5015, KVT__GDS_MEMORY, EINVAL, "the thread's context is that of another device",
+      NULL },
+    { 5016, KVT__GDS_MEMORY, ENOMEM, "that is more than may be pinned: lower "
+      "gds_buffer_size, or raise max_device_pinned_mem_size_kb in cufile.json", NULL },
+    { 5017, KVT__GDS_MEMORY, EFAULT, "that is beyond the registered memory", NULL },
+    { 5018, KVT__GDS_FILE_SYSTEM, ENOTSUP, "it takes regular files only", NULL },
+    { 5019, KVT__GDS_FILE_SYSTEM, EINVAL, "the file was opened with flags that it does not "
+      "take", NULL },
+    { 5020, KVT__GDS_FILE_SYSTEM, EINVAL, "the file is not open with O_DIRECT", NULL },
+    { 5022, KVT__GDS_IO, EINVAL, "an argument is invalid", NULL },
+    { 5023, KVT__GDS_MEMORY, EEXIST, "the memory is registered already", NULL },
+    { 5024, KVT__GDS_MEMORY, EFAULT, "the memory is not registered", NULL },
+    { 5025, KVT__GDS_MODULE, EACCES, "this user may not use /dev/nvidia-fs*: give it the "
+      "right to, in a container the devices", "this user may not use /dev/kfd: add it to "
+      "the groups render and video" },
+    { 5026, KVT__GDS_DRIVER, EBUSY, "it is open already", NULL },
+    { 5027, KVT__GDS_IO, EBADF, "the file is not registered", NULL },
+    { 5028, KVT__GDS_IO, EEXIST, "the file is registered already", NULL },
+    { 5029, KVT__GDS_GPU, ENODEV, "there is no GPU", NULL },
+    { 5030, KVT__GDS_IO, EIO, "it failed inside: cufile.log may say why", "it failed "
+      "inside" },
+    { 5031, KVT__GDS_FILE_SYSTEM, EMFILE, "it cannot open the file once more: raise the "
+      "limit of open files (ulimit -n)", NULL },
+    { 5033, KVT__GDS_MODULE, ENODEV, "nvidia-fs cannot be set up: is the GPU's driver "
+      "(libcuda.so.1) there, and of the same release", NULL },
+    { 5034, KVT__GDS_FILE_SYSTEM, ENOTSUP, "its configuration forbids this file system or "
+      "device: look at denylist in cufile.json", NULL },
+    { 5036, KVT__GDS_MEMORY, ENOMEM, "the device's memory cannot be pinned: lower "
+      "gds_buffer_size (the GPU's BAR1 may be small)", NULL },
+    { 5043, KVT__GDS_MEMORY, ENOMEM, "it has no memory left", NULL },
+    { 5044, KVT__GDS_IO, EIO, "the storage failed", NULL },
+};
+static const struct meaning unknown = { 0, KVT__GDS_IO, EIO, "it is a code that kvtier "
+                                        "does not know", NULL };
+/* 1.9 and earlier, and 1.20, for a file whose device udev does not know. */
+static const struct meaning no_udev = { 0, KVT__GDS_UDEV, ENODEV, UDEV, NULL };
+
+const char *
+kvt__gds_layer_name(enum kvt__gds_layer layer)
+{
+    return layers[layer].name;
+}
+
+const char *
+kvt__gds_layer_word(enum kvt__gds_layer layer)
+{
+    return layers[layer].word;
+}
+
+struct kvt__gds_trouble
+kvt__gds_trouble(void)
+{
+    return last;
+}
+
+int
+kvt__gds_keep(enum kvt__gds_layer layer, int code, int err)
+{
+    last = (struct kvt__gds_trouble){ layer, code };
+    return err;
+}
+
+static const struct meaning *
+find_meaning(enum kvt__gds_kind kind, enum kvt__gds_call call, int code)
+{
+    if (kind == KVT__GDS_CUFILE && call == KVT__GDS_ADD_FILE &&
+        (code == KVT__GDS_INTERNAL || code == KVT__GDS_NOT_REGISTERED))
+        return &no_udev;
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (meanings[i].code == code)
+            return &meanings[i];
+    return &unknown;
+}
+
+int
+kvt__gds_refused(enum kvt__gds_kind kind, enum kvt__gds_call call,
+                 struct kvt__gds_status status)
+{
+    const struct meaning *m = find_meaning(kind, call, status.code);
+    const char *cure = kind == KVT__GDS_HIPFILE && m->hip_cure ? m->hip_cure : m->cure;
+    enum kvt__gds_layer layer = m->layer;
+    char driver[32] = "";
+
+    if (status.driver)
+        snprintf(driver, sizeof driver, " and %s %d", kind == KVT__GDS_HIPFILE ? "HIP"
+                                                                               : "CUDA",
+                 status.driver);
+    if (m == &unknown && call == KVT__GDS_OPEN)
+        layer = KVT__GDS_DRIVER;
+    if (m == &unknown && call == KVT__GDS_ADD_BUFFER)
+        layer = KVT__GDS_MEMORY;
+    return kvt__gds_keep(layer, status.code,
+                         kvt__fail(m->err, "%s: %s%s answers %d%s: %s.", libraries[kind],
+                                   prefixes[kind], calls[call], status.code, driver,
+                                   cure));
+}
+
+ssize_t
+kvt__gds_moved(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
+               int saved_errno)
+{
+    int code;
+
+    if (result >= 0)
+        return result;
+    bool in_errno = result == -1 && saved_errno;
+    if (in_errno)
+        code = saved_errno;
+    else
+        code = result == -1 || result < -9999 ? EIO : (int)-result;
+    if (code >= KVT__GDS_BASE)
+        return kvt__gds_refused(kind, call, (struct kvt__gds_status){ code, 0 });
+    /* The third form of hipFile: the runtime's code, which is no errno. */
+    if (kind == KVT__GDS_HIPFILE && !in_errno)
+        return kvt__gds_keep(KVT__GDS_GPU, code,
+                             kvt__fail(EIO, "%s: %s%s fails with HIP's error %d.",
+                                       libraries[kind], prefixes[kind], calls[call],
+                                       code));
+    return kvt__gds_keep(KVT__GDS_IO, code,
+                         kvt__fail(code, "%s: %s%s", libraries[kind], prefixes[kind],
+                                   calls[call]));
+}

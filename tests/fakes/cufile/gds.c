@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libcufile.so.0, and with -DHIP libhipfile.so.0, over host memory: counted references,
+ * which HandleRegister and BufRegister take by themselves with the library's defaults; one
+ * less for each I/O on a handle that is gone; settings that hold for one opening.  gds.h
+ * has what is switched. */
+#include "gds.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu/gds/abi.h"
+
+#ifdef HIP
+#define NAME(name) hipFile##name
+typedef struct kvt__hipfile_props props_t;
+#else
+#define NAME(name) cuFile##name
+typedef struct kvt__cufile_props props_t;
+#endif
+
+#define MAX_FILES 256
+#define MAX_BUFFERS 16
+
+typedef struct kvt__gds_status status_t;
+
+static struct {
+    long nvfs, p2pdma, compat, setter, version, piece, open, driver, hang, file, buffer,
+        read, write, form, shorter, delay, damage;
+} traps;
+static const struct {
+    const char *word;
+    long *value, usual;
+} words[] = {
+    { "nvfs", &traps.nvfs, 1 },       { "p2pdma", &traps.p2pdma, 0 },
+    { "compat", &traps.compat, 1 },   { "setter", &traps.setter, 1 },
+    { "version", &traps.version, 1200 }, { "piece", &traps.piece, 16384 },
+    { "open", &traps.open, 0 },       { "driver", &traps.driver, 0 },
+    { "hang", &traps.hang, 0 },       { "file", &traps.file, 0 },
+    { "buffer", &traps.buffer, 0 },   { "read", &traps.read, 0 },
+    { "write", &traps.write, 0 },     { "form", &traps.form, 0 },
+    { "short", &traps.shorter, 0 },   { "delay", &traps.delay, 0 },
+    { "damage", &traps.damage, 0 },
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct gds_fake state;
+static struct {
+    bool compat_set, compat, p2pdma;
+} staged;
+static struct file {
+    bool used;
+    int fd;
+} files[MAX_FILES]; /* a place is never used twice: dead handles are known */
+static int n_places;
+static struct {
+    const char *base;
+    size_t bytes;
+} buffers[MAX_BUFFERS];
+
+#pragma GCC visibility push(default)
+void gds_fake_set(const char *switches);
+struct gds_fake *gds_fake(void);
+status_t NAME(DriverOpen)(void);
+status_t NAME(DriverClose)(void);
+long NAME(UseCount)(void);
+status_t NAME(DriverGetProperties)(props_t *props);
+status_t NAME(SetParameterBool)(int parameter, bool value);
+status_t NAME(HandleRegister)(void **handle, struct kvt__gds_descr *descr);
+void NAME(HandleDeregister)(void *handle);
+status_t NAME(BufRegister)(const void *base, size_t bytes, int flags);
+status_t NAME(BufDeregister)(const void *base);
+ssize_t NAME(Read)(void *handle, void *base, size_t bytes, off_t offset, off_t at);
+ssize_t NAME(Write)(void *handle, const void *base, size_t bytes, off_t offset, off_t at);
+#ifdef HIP
+status_t hipFileGetVersion(unsigned *major, unsigned *minor, unsigned *patch);
+#else
+status_t cuFileGetVersion(int *version);
+status_t cuFileDriverClose_v2(void);
+#endif
+#pragma GCC visibility pop
+
+static status_t
+answer(long code)
+{
+    return (status_t){ (int)code, 0 };
+}
+
+void
+gds_fake_set(const char *switches)
+{
+    char word[32];
+    long value;
+    int used;
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        *words[i].value = words[i].usual;
+    for (; sscanf(switches, "%31[a-z0-9]=%ld%n", word, &value, &used) == 2;
+         switches += strspn(switches, ",")) {
+        size_t i = 0;
+
+        while (strcmp(words[i].word, word))
+            if (++i == sizeof words / sizeof *words)
+                abort();
+        *words[i].value = value;
+        switches += used;
+    }
+}
+
+struct gds_fake *
+gds_fake(void)
+{
+    return &state;
+}
+
+static void __attribute__((constructor))
+on_load(void)
+{
+    const char *switches = getenv("GDS_FAKE");
+
+    gds_fake_set(switches ? switches : "");
+}
+
+static void
+hang(void)
+{
+    for (;;)
+        pause();
+}
+
+/* ------------------------------------------------------------------- the driver */
+
+static status_t
+open_locked(void)
+{
+    bool compat = staged.compat_set ? staged.compat : traps.compat;
+    bool p2pdma = staged.p2pdma && traps.p2pdma;
+
+    if (state.count) {
+        state.count++;
+        return answer(0);
+    }
+    memset(&staged, 0, sizeof staged);
+    if (traps.open)
+        return (status_t){ (int)traps.open, (int)traps.driver };
+    if (!traps.nvfs && !p2pdma && !compat)
+        return answer(KVT__GDS_NOT_OPEN);
+    state.compat = compat && !traps.nvfs && !p2pdma;
+    state.count++;
+    state.n_opens++;
+    return answer(0);
+}
+
+static status_t
+need_locked(void)
+{
+    return state.count ? answer(0) : open_locked();
+}
+
+status_t
+NAME(DriverOpen)(void)
+{
+    if (traps.hang == 1)
+        hang();
+    pthread_mutex_lock(&lock);
+    status_t status = open_locked();
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+status_t
+NAME(DriverClose)(void)
+{
+    pthread_mutex_lock(&lock);
+    status_t status = answer(state.count ? 0 : KVT__GDS_NOT_OPEN);
+    state.count -= state.count > 0;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+long
+NAME(UseCount)(void)
+{
+    return state.count;
+}
+
+status_t
+NAME(SetParameterBool)(int parameter, bool value)
+{
+    status_t status = answer(traps.setter ? 0 : KVT__GDS_INTERNAL);
+
+    pthread_mutex_lock(&lock);
+    if (traps.setter && state.count)
+        status = answer(KVT__GDS_ALREADY_OPEN);
+    else if (traps.setter && parameter == KVT__GDS_SET_COMPAT) {
+        staged.compat_set = true;
+        staged.compat = value;
+    } else if (traps.setter && parameter == KVT__GDS_SET_P2PDMA) {
+        staged.p2pdma = value;
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+status_t
+NAME(DriverGetProperties)(props_t *props)
+{
+    if (!traps.piece)
+        return answer(KVT__GDS_INTERNAL);
+    memset(props, 0, sizeof *props);
+    props->nvfs_major = traps.nvfs ? 2 : 0;
+    props->nvfs_minor = traps.nvfs ? 28 : 0;
+    props->max_direct_io_size = (size_t)traps.piece;
+    props->control_flags = traps.compat ? KVT__GDS_COMPAT_ALLOWED : 0;
+    return answer(0);
+}
+
+#ifdef HIP
+status_t
+hipFileGetVersion(unsigned *major, unsigned *minor, unsigned *patch)
+{
+    *major = 0;
+    *minor = 2;
+    *patch = 0;
+    return answer(0);
+}
+#else
+status_t
+cuFileGetVersion(int *version)
+{
+    *version = (int)traps.version;
+    return answer(0);
+}
+
+status_t
+cuFileDriverClose_v2(void)
+{
+    return cuFileDriverClose();
+}
+#endif
+
+/* ------------------------------------------------------------- files and buffers */
+
+static status_t
+add_file_locked(void **handle, int fd)
+{
+    status_t status = need_locked();
+
+    if (status.code)
+        return status;
+    if (traps.file)
+        return answer(traps.file);
+    for (int i = 0; i < n_places; i++)
+        if (files[i].used && files[i].fd == fd)
+            return answer(5028);
+    if (n_places == MAX_FILES)
+        return answer(5003);
+    files[n_places] = (struct file){ true, fd };
+    *handle = &files[n_places++];
+    state.n_files++;
+    return answer(0);
+}
+
+status_t
+NAME(HandleRegister)(void **handle, struct kvt__gds_descr *descr)
+{
+    struct stat st;
+
+    if (descr->type != KVT__GDS_FD)
+        return answer(5022);
+    if (fstat(descr->fd, &st) || !S_ISREG(st.st_mode))
+        return answer(5018);
+    pthread_mutex_lock(&lock);
+    status_t status = add_file_locked(handle, descr->fd);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void
+NAME(HandleDeregister)(void *handle)
+{
+    struct file *file = handle;
+
+    pthread_mutex_lock(&lock);
+    state.n_files -= file->used;
+    file->used = false;
+    pthread_mutex_unlock(&lock);
+}
+
+static int
+find_buffer_locked(const void *base)
+{
+    for (int i = 0; i < MAX_BUFFERS; i++)
+        if (buffers[i].base == base)
+            return i;
+    return -1;
+}
+
+status_t
+NAME(BufRegister)(const void *base, size_t bytes, int flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    status_t status = need_locked();
+    if (!status.code)
+        status = answer(find_buffer_locked(base) >= 0 ? 5023 : traps.buffer);
+    if (!status.code) {
+        int place = find_buffer_locked(NULL);
+
+        buffers[place].base = base;
+        buffers[place].bytes = bytes;
+        state.n_buffers++;
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+status_t
+NAME(BufDeregister)(const void *base)
+{
+    pthread_mutex_lock(&lock);
+    int place = find_buffer_locked(base);
+    if (place >= 0) {
+        buffers[place].base = NULL;
+        state.n_buffers--;
+    }
+    pthread_mutex_unlock(&lock);
+    return answer(place < 0 ? 5024 : 0);
+}
+
+/* ------------------------------------------------------------------------ moving */
+
+static ssize_t
+fail(long with, bool negative)
+{
+    if (negative)
+        return -with;
+    errno = (int)with;
+    return -1;
+}
+
+/* 0, or what the library finds wrong by itself. */
+static int
+begin_locked(const struct file *file, const void *base, size_t bytes, off_t at)
+{
+    if (file < files || file >= files + MAX_FILES || !file->used) {
+        state.n_dead++;
+        state.count -= state.count > 0;
+        return KVT__GDS_NOT_REGISTERED;
+    }
+    int place = find_buffer_locked(base);
+    if (place >= 0 && (size_t)at + bytes > buffers[place].bytes)
+        return 5017;
+    state.n_moves++;
+    if (bytes > state.largest)
+        state.largest = bytes;
+    if (++state.in_flight > state.max_in_flight)
+        state.max_in_flight = state.in_flight;
+    return 0;
+}
+
+static int
+begin(const struct file *file, const void *base, size_t bytes, off_t at)
+{
+    const struct timespec delay = { traps.delay / 1000, traps.delay % 1000 * 1000000 };
+
+    pthread_mutex_lock(&lock);
+    int code = begin_locked(file, base, bytes, at);
+    pthread_mutex_unlock(&lock);
+    if (!code && traps.delay)
+        nanosleep(&delay, NULL);
+    return code;
+}
+
+static void
+end(void)
+{
+    pthread_mutex_lock(&lock);
+    state.in_flight--;
+    pthread_mutex_unlock(&lock);
+}
+
+ssize_t
+NAME(Read)(void *handle, void *base, size_t bytes, off_t offset, off_t at)
+{
+    int code = begin(handle, base, bytes, at);
+
+    if (code)
+        return fail(code, false);
+    if (traps.hang == 2)
+        hang();
+    ssize_t got = traps.read ? fail(traps.read, traps.form)
+                             : pread(((struct file *)handle)->fd, (char *)base + at,
+                                     traps.shorter ? bytes / 2 : bytes, offset);
+    end();
+    return got;
+}
+
+ssize_t
+NAME(Write)(void *handle, const void *base, size_t bytes, off_t offset, off_t at)
+{
+    int code = begin(handle, base, bytes, at);
+
+    if (code)
+        return fail(code, false);
+    if (traps.damage && bytes)
+        *((char *)(uintptr_t)base + at + bytes / 2) ^= 1;
+    ssize_t got = traps.write ? fail(traps.write, traps.form)
+                              : pwrite(((struct file *)handle)->fd,
+                                       (const char *)base + at, bytes, offset);
+    end();
+    return got;
+}

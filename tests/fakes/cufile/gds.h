@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a test that has opened the fake libcufile.so.0 or libhipfile.so.0 switches what it
+ * answers, and asks what was done to it.  The environment variable GDS_FAKE is read the
+ * same way when it is loaded. */
+#ifndef KVT_FAKE_GDS_H
+#define KVT_FAKE_GDS_H
+
+#include <stddef.h>
+
+/* "word=number,word=number"; what is not named is as it stands behind the word.
+ *   nvfs=1      nvidia-fs is loaded
+ *   p2pdma=0    P2PDMA works where it is asked for
+ *   compat=1    compat mode is allowed unless a program forbids it
+ *   setter=1    settings can be set; 0: they answer 5030
+ *   version=1200
+ *   piece=16384 max_direct_io_size in KiB; 0: properties answer 5030
+ *   open=0      what DriverOpen answers; driver=0: the driver's code beside it
+ *   hang=0      1: DriverOpen, 2: Read never returns
+ *   file=0      what HandleRegister answers
+ *   buffer=0    what BufRegister answers
+ *   read=0, write=0  what these fail with: an errno, a code, or HIP's
+ *   form=0      how they tell: 0 -1 and errno, 1 the negative number
+ *   short=0     1: reads move half
+ *   delay=0     milliseconds that a transfer takes
+ *   damage=0    1: what is written has another byte
+ * Unknown words end the process. */
+typedef void gds_fake_set_fn(const char *switches);
+
+struct gds_fake {
+    int count;        /* references to the driver */
+    int n_opens;      /* from none to one */
+    int compat;       /* the last opening was in compat mode */
+    int n_files, n_buffers; /* registered now */
+    int n_dead;       /* I/Os on handles that were gone */
+    int n_moves;      /* reads and writes */
+    int in_flight, max_in_flight;
+    size_t largest;   /* of one move */
+};
+typedef struct gds_fake *gds_fake_fn(void);
+
+/* Their names in the libraries. */
+#define GDS_FAKE_SET "gds_fake_set"
+#define GDS_FAKE "gds_fake"
+
+#endif

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A libcufile.so.0 of another version: it lacks functions. */
+
+#pragma GCC visibility push(default)
+int cuFileDriverOpen(void);
+#pragma GCC visibility pop
+
+int
+cuFileDriverOpen(void)
+{
+    return 0;
+}
