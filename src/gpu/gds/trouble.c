@@ -36,22 +36,22 @@ static const char *const calls[] = { "DriverOpen", "HandleRegister", "BufRegiste
                                      "Write" };
 
 #define UDEV \
-    "udev has no record of the device under this file system: in a container mount the "    \
-    "host's /run/udev there (read-only), and use a file system on a block device, not "     \
+    "udev has no record of the device under this file system: in a container mount the " \
+    "host's /run/udev there (read-only), and use a file system on a block device, not "  \
     "overlayfs or tmpfs"
 #define NOT_DIRECT \
-    "this file system's device cannot be reached directly: with nvidia-fs use ext4 "        \
-    "(data=ordered) or xfs on NVMe or a parallel file system that it knows; with P2PDMA a " \
-    "local NVMe drive outside of RAID and \"block\": {\"nvme\": {\"use_pci_p2pdma\": "      \
-    "true}} at the top level of cufile.json"
+    "this file system's device cannot be reached directly: with nvidia-fs use ext4 "     \
+    "(data=ordered) or xfs on NVMe or a parallel file system that it knows; with "       \
+    "P2PDMA a local NVMe drive outside of RAID and \"block\": {\"nvme\": "               \
+    "{\"use_pci_p2pdma\": true}} at the top level of cufile.json"
 #define AIS_NOT_DIRECT \
-    "this file cannot be reached directly: use xfs or ext4 (data=ordered) on a local NVMe " \
-    "drive without multipath, ROCm 7.2, amdgpu-dkms 30.20.1 and a kernel with "             \
+    "this file cannot be reached directly: use xfs or ext4 (data=ordered) on a local "   \
+    "NVMe drive without multipath, ROCm 7.2, amdgpu-dkms 30.20.1 and a kernel with "     \
     "CONFIG_PCI_P2PDMA"
 #define NO_MODULE \
-    "the kernel module nvidia-fs is not loaded and P2PDMA cannot be used: modprobe "        \
-    "nvidia-fs, or for P2PDMA take CUDA 12.8 or later, the open GPU driver 570 or later, "  \
-    "Linux 6.2 or later"
+    "the kernel module nvidia-fs is not loaded and P2PDMA cannot be used: modprobe "     \
+    "nvidia-fs, or for P2PDMA take CUDA 12.8 or later, the open GPU driver 570 or "      \
+    "later, Linux 6.2 or later"
 
 /* The cure ends a sentence. */
 static const struct meaning {

@@ -79,7 +79,8 @@ cuCtxSetCurrent(void *context)
 int
 cuMemAlloc_v2(uint64_t *at, size_t bytes)
 {
-    void *memory = n_current ? aligned_alloc(65536, (bytes + 65535) & ~(size_t)65535) : NULL;
+    size_t whole = (bytes + 65535) & ~(size_t)65535;
+    void *memory = n_current ? aligned_alloc(65536, whole) : NULL;
 
     *at = (uintptr_t)memory;
     return memory ? 0 : INVALID_CONTEXT;

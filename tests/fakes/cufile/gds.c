@@ -167,6 +167,7 @@ need_locked(void)
 status_t
 NAME(DriverOpen)(void)
 {
+    printf(" as the real one, it prints"); /* on standard output, and no whole line */
     if (traps.hang == 1)
         hang();
     pthread_mutex_lock(&lock);

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * credential_process: a program that writes keys to its standard output.  It runs in a
- * process group of its own, so that all of it can be ended; with no descriptor of this
- * process, whoever opened it; and with no signal blocked or ignored. */
-#include <dirent.h>
+ * process group of its own, so that all of it can be ended. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -16,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/spawn.h"
 #include "tier/s3/credentials/private.h"
 
 #define MAX_OUTPUT ((size_t)64 << 10)
@@ -33,76 +31,6 @@ struct running {
 };
 
 /* ------------------------------------------------------------------- starting */
-
-/* Ours are closed by exec; others' may not be. */
-static int
-close_all(posix_spawn_file_actions_t *actions)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    struct dirent *entry;
-    int err = 0;
-
-    while (dir && !err && (entry = readdir(dir))) {
-        int fd = atoi(entry->d_name);
-
-        if (fd > STDERR_FILENO)
-            err = posix_spawn_file_actions_addclose(actions, fd);
-    }
-    if (dir)
-        closedir(dir);
-    return err;
-}
-
-static int
-set_files(posix_spawn_file_actions_t *actions, int out, int complaints)
-{
-    int err = posix_spawn_file_actions_adddup2(actions, out, STDOUT_FILENO);
-
-    if (!err)
-        err = posix_spawn_file_actions_adddup2(actions, complaints, STDERR_FILENO);
-    if (!err)
-        err = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null",
-                                               O_RDONLY, 0);
-    return err ? err : close_all(actions);
-}
-
-static int
-set_attributes(posix_spawnattr_t *attr)
-{
-    sigset_t none, all;
-
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(attr, &none);
-    posix_spawnattr_setsigdefault(attr, &all);
-    posix_spawnattr_setpgroup(attr, 0);
-    return posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                              POSIX_SPAWN_SETPGROUP);
-}
-
-/* 0 or an errno. */
-static int
-spawn(char *const *words, const char *const *environment, int out, int complaints,
-      pid_t *pid)
-{
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-
-    if (posix_spawn_file_actions_init(&actions))
-        return ENOMEM;
-    int err = posix_spawnattr_init(&attr);
-    if (!err) {
-        err = set_files(&actions, out, complaints);
-        if (!err)
-            err = set_attributes(&attr);
-        if (!err)
-            err = posix_spawnp(pid, words[0], &actions, &attr, words,
-                               environment ? (char *const *)environment : environ);
-        posix_spawnattr_destroy(&attr);
-    }
-    posix_spawn_file_actions_destroy(&actions);
-    return err;
-}
 
 /* Only our end must not block: the flag is that of the pipe's end, not shared. */
 static int
@@ -127,7 +55,7 @@ start(struct running *run, char *const *words, const char *const *environment)
         close(out[1]);
         return kvt__fail(err, "credential_process: pipe");
     }
-    err = spawn(words, environment, out[1], complaints[1], &run->pid);
+    err = kvt__spawn(words, environment, out[1], complaints[1], &run->pid);
     close(out[1]);
     close(complaints[1]);
     run->pipe[0] = (struct pollfd){ out[0], POLLIN, 0 };

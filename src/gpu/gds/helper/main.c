@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier-gds-probe KIND LIBRARY ORDINAL SCRATCH: whether a GPU reaches a file directly.
+ * It writes a scratch file from the memory of the device, reads it back, compares, and
+ * tells in lines of JSON what it is at and, in the last, what was found.
+ *
+ * A program of its own, since a library may hang or end the process that asks it, and
+ * since here the environment can be changed and compat mode forbidden to every version.
+ * Whoever started it removes the scratch file. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "gpu/gds/gds.h"
+#include "gpu/gds/helper/device.h"
+#include "gpu/gds/library.h"
+
+#define PROBE_BYTES ((size_t)1 << 20)
+#define AT ((size_t)64 << 10) /* in the buffer */
+#define OFFSET 4096           /* in the file, behind a header */
+
+static FILE *answers; /* not standard output: libraries print there too */
+
+static struct {
+    enum kvt__gds_kind kind;
+    int ordinal;
+    const char *library, *scratch;
+    struct kvt__gds *gds;
+    bool p2pdma;
+    struct kvt__gds_buffer buffer;
+    struct kvt__gds_file file;
+    unsigned char *device;
+    int fd;
+} probe;
+
+/* ------------------------------------------------------------------------ telling */
+
+static void
+put_text(const char *text)
+{
+    putc('"', answers);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if (c == '"' || c == '\\')
+            fprintf(answers, "\\%c", c);
+        else
+            putc(c < 32 || c > 126 ? '?' : c, answers);
+    }
+    putc('"', answers);
+}
+
+static void
+begin(enum kvt__gds_layer layer)
+{
+    fprintf(answers, "{\"step\":\"%s\"}\n", kvt__gds_layer_word(layer));
+    fflush(answers);
+}
+
+static void
+tell(enum kvt__gds_layer layer, int code, const char *text)
+{
+    struct kvt__gds_library loaded = { .path = "" };
+    const char *name = probe.gds ? kvt__gds_describe(probe.gds) : "";
+
+    if (probe.gds)
+        snprintf(loaded.path, sizeof loaded.path, "%s", kvt__gds_path(probe.gds));
+    fprintf(answers, "{\"layer\":\"%s\",\"code\":%d,\"p2pdma\":%s,\"library\":",
+           kvt__gds_layer_word(layer), code, probe.p2pdma ? "true" : "false");
+    put_text(name);
+    fprintf(answers, ",\"file\":");
+    put_text(loaded.path);
+    fprintf(answers, ",\"text\":");
+    put_text(text);
+    fprintf(answers, "}\n");
+    fflush(answers);
+}
+
+/* -------------------------------------------------------------------------- steps */
+
+/* So that opening finds this one, wherever it lies. */
+static int
+load(void)
+{
+    struct kvt__gds_library library;
+
+    return kvt__gds_load(probe.kind, probe.library, &library);
+}
+
+static int
+take_device(void)
+{
+    return device_open(probe.kind, probe.ordinal, AT + PROBE_BYTES, &probe.device);
+}
+
+/* Without nvidia-fs perhaps with P2PDMA, which the site need not have asked for. */
+static int
+open_driver(void)
+{
+    int err = kvt__gds_open(probe.kind, false, &probe.gds);
+
+    if (!err || probe.kind != KVT__GDS_CUFILE ||
+        kvt__gds_trouble().code != KVT__GDS_NOT_OPEN)
+        return err;
+    err = kvt__gds_open(probe.kind, true, &probe.gds);
+    probe.p2pdma = !err;
+    return err;
+}
+
+static int
+make_scratch(void)
+{
+    probe.fd = open(probe.scratch, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
+    if (probe.fd >= 0)
+        return 0;
+    if (errno == EINVAL)
+        return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, EINVAL,
+                             kvt__fail(EINVAL, "the file system does not take O_DIRECT."));
+    return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, errno,
+                         kvt__fail(errno, "make %s", probe.scratch));
+}
+
+static int
+register_file(void)
+{
+    return kvt__gds_file_open(probe.gds, probe.fd, &probe.file);
+}
+
+static int
+register_memory(void)
+{
+    return kvt__gds_buffer_open(probe.gds, probe.device, AT + PROBE_BYTES, &probe.buffer);
+}
+
+static int
+compare(const unsigned char *sent, const unsigned char *got, const char *where)
+{
+    if (!memcmp(sent, got, PROBE_BYTES))
+        return 0;
+    return kvt__gds_keep(KVT__GDS_IO, EBADMSG,
+                         kvt__fail(EBADMSG, "what %s is not what was written.", where));
+}
+
+/* sent, got: aligned. */
+static int
+write_and_read(unsigned char *sent, unsigned char *got)
+{
+    for (size_t i = 0; i < PROBE_BYTES; i++)
+        sent[i] = (unsigned char)(i * 31 + i / 997);
+    int err = device_put(probe.device + AT, sent, PROBE_BYTES);
+    if (!err)
+        err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, true);
+    if (!err && pread(probe.fd, got, PROBE_BYTES, OFFSET) != (ssize_t)PROBE_BYTES)
+        err = kvt__gds_keep(KVT__GDS_IO, EIO,
+                            kvt__fail(EIO, "what was written is not in the file."));
+    if (!err)
+        err = compare(sent, got, "is in the file");
+    memset(got, 0, PROBE_BYTES);
+    if (!err)
+        err = device_put(probe.device + AT, got, PROBE_BYTES);
+    if (!err)
+        err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, false);
+    if (!err)
+        err = device_get(got, probe.device + AT, PROBE_BYTES);
+    return err ? err : compare(sent, got, "was read");
+}
+
+static int
+move(void)
+{
+    unsigned char *sent = aligned_alloc(KVT__GDS_ALIGN, PROBE_BYTES);
+    unsigned char *got = aligned_alloc(KVT__GDS_ALIGN, PROBE_BYTES);
+    int err = sent && got ? write_and_read(sent, got)
+                          : kvt__gds_keep(KVT__GDS_HELPER, ENOMEM,
+                                          kvt__fail(ENOMEM, "the probe"));
+
+    free(sent);
+    free(got);
+    kvt__gds_file_close(&probe.file);
+    kvt__gds_buffer_close(&probe.buffer);
+    return err;
+}
+
+static const struct {
+    enum kvt__gds_layer layer; /* that may hang */
+    int (*run)(void);
+} steps[] = {
+    { KVT__GDS_LIBRARY, load },
+    { KVT__GDS_GPU, take_device },
+    { KVT__GDS_DRIVER, open_driver },
+    { KVT__GDS_FILE_SYSTEM, make_scratch },
+    { KVT__GDS_UDEV, register_file },
+    { KVT__GDS_MEMORY, register_memory },
+    { KVT__GDS_IO, move },
+};
+
+static bool
+take_output(void)
+{
+    int fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+
+    answers = fd < 0 ? NULL : fdopen(fd, "w");
+    return answers && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0;
+}
+
+/* For versions without a setter; and no log in the directory it was started in. */
+static void
+set_environment(void)
+{
+    setenv("CUFILE_ALLOW_COMPAT_MODE", "false", 1);
+    setenv("HIPFILE_ALLOW_COMPAT_MODE", "false", 1);
+    unsetenv("CUFILE_FORCE_COMPAT_MODE");
+    unsetenv("HIPFILE_FORCE_COMPAT_MODE");
+    setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1);
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc != 5) {
+        fprintf(stderr, "usage: kvtier-gds-probe cufile|hipfile LIBRARY ORDINAL SCRATCH\n"
+                        "Started by kvtier, which removes SCRATCH.\n");
+        return 2;
+    }
+    probe.kind = strcmp(argv[1], "hipfile") ? KVT__GDS_CUFILE : KVT__GDS_HIPFILE;
+    probe.library = argv[2];
+    probe.ordinal = atoi(argv[3]);
+    probe.scratch = argv[4];
+    set_environment();
+    if (!take_output())
+        return 1;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        begin(steps[i].layer);
+        if (steps[i].run()) {
+            struct kvt__gds_trouble trouble = kvt__gds_trouble();
+
+            tell(trouble.layer, trouble.code, kvt__why());
+            _exit(0); /* what the library does at the end of a process is not our concern */
+        }
+    }
+    tell(KVT__GDS_NO_LAYER, 0, "");
+    _exit(0);
+}

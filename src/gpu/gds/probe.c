@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Starting the helper program, listening to it until it has found something or its time is
+ * over, and ending it then.  It may hang in the kernel, beyond every signal: it is waited
+ * for no longer than that. */
+#include "gpu/gds/probe.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/spawn.h"
+#include "gpu/gds/library.h"
+
+#define HELPER "kvtier-gds-probe"
+#define LOOK_MS 20 /* whether it has ended */
+#define LAST_LOOKS 5
+
+struct running {
+    pid_t pid;
+    int from;
+    int64_t deadline_ns;
+    enum kvt__gds_layer step;
+    bool told;
+    size_t n;
+    char line[2048];
+};
+
+/* ------------------------------------------------------------------------ finding it */
+
+/* Beside this library (a wheel, a build), or where it is installed. */
+static int
+find_helper(char *out, size_t size)
+{
+    const char *const places[] = { "", kvt__gds_helper_dir };
+    Dl_info info;
+
+    if (!dladdr((void *)(uintptr_t)kvt__gds_works, &info) || !info.dli_fname)
+        return -ENOENT;
+    const char *slash = strrchr(info.dli_fname, '/');
+    int n = slash ? (int)(slash - info.dli_fname) : 1;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        bool absolute = places[i][0] == '/';
+
+        snprintf(out, size, "%.*s%s%s/" HELPER, absolute ? 0 : n,
+                 slash ? info.dli_fname : ".", absolute ? "" : "/", places[i]);
+        if (!access(out, X_OK))
+            return 0;
+    }
+    return -ENOENT;
+}
+
+/* Where half-written files are, if that is there already. */
+static void
+choose_scratch(const char *path, char *out, size_t size)
+{
+    char temp[PATH_MAX];
+    uint64_t random = 0;
+    struct stat st;
+
+    snprintf(temp, sizeof temp, "%s/.kvtier/tmp", path);
+    bool there = !stat(temp, &st) && S_ISDIR(st.st_mode);
+    if (getrandom(&random, sizeof random, 0) < 0) /* other hosts do the same here */
+        random = (uint64_t)kvt__now_ns();
+    snprintf(out, size, "%s/.kvtier-probe-%016" PRIx64, there ? temp : path, random);
+}
+
+/* ----------------------------------------------------------------------- hearing it */
+
+static int
+say(struct kvt__gds_finding *f, enum kvt__gds_layer layer, int err)
+{
+    f->layer = layer;
+    f->code = -err;
+    snprintf(f->text, sizeof f->text, "%s", kvt__why());
+    return err;
+}
+
+static void
+take_line(struct running *run, const char *line, size_t n, struct kvt__gds_finding *f)
+{
+    const char *word, *library, *file, *text;
+    json_t *json = json_loadb(line, n, 0, NULL);
+    int code, p2pdma;
+
+    if (!json_unpack(json, "{s:s}", "step", &word)) {
+        kvt__gds_layer_of(word, &run->step);
+    } else if (!json_unpack(json, "{s:s, s:i, s:b, s:s, s:s, s:s}", "layer", &word, "code",
+                            &code, "p2pdma", &p2pdma, "library", &library, "file", &file,
+                            "text", &text) && kvt__gds_layer_of(word, &f->layer)) {
+        f->code = code;
+        f->p2pdma = p2pdma;
+        snprintf(f->library, sizeof f->library, "%s", library);
+        snprintf(f->file, sizeof f->file, "%s", file);
+        snprintf(f->text, sizeof f->text, "%s", text);
+        run->told = true;
+    }
+    json_decref(json);
+}
+
+/* What there is.  False: its end. */
+static bool
+take(struct running *run, struct kvt__gds_finding *f)
+{
+    ssize_t got = read(run->from, run->line + run->n, sizeof run->line - run->n);
+
+    if (got < 0)
+        return errno == EINTR || errno == EAGAIN;
+    run->n += (size_t)got;
+    for (char *end; (end = memchr(run->line, '\n', run->n));) {
+        size_t n = (size_t)(end - run->line) + 1;
+
+        take_line(run, run->line, n, f);
+        run->n -= n;
+        memmove(run->line, end + 1, run->n);
+    }
+    if (run->n == sizeof run->line)
+        run->n = 0;
+    return got > 0;
+}
+
+/* Whether it ended; where somebody else reaps our children nobody knows how. */
+static bool
+has_ended(const struct running *run, int *status)
+{
+    pid_t got = waitpid(run->pid, status, WNOHANG);
+
+    if (got < 0)
+        *status = 0;
+    return got == run->pid || (got < 0 && errno == ECHILD);
+}
+
+static void
+kill_it(const struct running *run)
+{
+    int status;
+
+    if (has_ended(run, &status))
+        return;
+    kill(run->pid, SIGKILL);
+    for (int i = 0; i < LAST_LOOKS && !has_ended(run, &status); i++)
+        poll(NULL, 0, LOOK_MS);
+}
+
+/* Until it has told, or it is over; status: of one that ended. */
+static bool
+listen_to(struct running *run, struct kvt__gds_finding *f, int *status)
+{
+    bool open = true;
+
+    for (;;) {
+        struct pollfd p = { .fd = open ? run->from : -1, .events = POLLIN };
+        int64_t left_ns = run->deadline_ns - kvt__now_ns();
+
+        if (poll(&p, 1, LOOK_MS) > 0)
+            open = take(run, f);
+        if (run->told)
+            return true;
+        if (!open && has_ended(run, status))
+            return true;
+        if (left_ns <= 0)
+            return false;
+    }
+}
+
+static int
+judge(struct running *run, const struct kvt__gds_probe *how, bool ended, int status,
+      struct kvt__gds_finding *f)
+{
+    if (run->told)
+        return f->layer ? kvt__gds_keep(f->layer, f->code, -ENODEV) : 0;
+    const char *at = kvt__gds_layer_name(run->step);
+    if (!ended)
+        return say(f, run->step, kvt__fail(ETIMEDOUT, "no answer for %g s, at %s: it "
+                                           "hangs; kvtier doctor asks again.",
+                                           (double)how->deadline_ms / 1000, at));
+    if (WIFSIGNALED(status))
+        return say(f, run->step, kvt__fail(EIO, HELPER " was ended by signal %d, at %s.",
+                                           WTERMSIG(status), at));
+    return say(f, KVT__GDS_HELPER, kvt__fail(EIO, HELPER " ended without an answer (exit "
+                                             "status %d).", WEXITSTATUS(status)));
+}
+
+/* ------------------------------------------------------------------------- asking it */
+
+static int
+run_helper(const struct kvt__gds_probe *how, char *const *words, struct kvt__gds_finding *f)
+{
+    struct running run = { .deadline_ns = kvt__now_ns() + how->deadline_ms * KVT__NS_PER_MS,
+                           .step = KVT__GDS_HELPER };
+    int ends[2], status = 0;
+
+    if (pipe2(ends, O_CLOEXEC))
+        return say(f, KVT__GDS_HELPER, kvt__fail(errno, HELPER ": pipe"));
+    int err = kvt__spawn(words, NULL, ends[1], -1, &run.pid);
+    close(ends[1]);
+    if (err) {
+        close(ends[0]);
+        return say(f, KVT__GDS_HELPER, kvt__fail(err, "start %s", words[0]));
+    }
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    run.from = ends[0];
+    bool ended = listen_to(&run, f, &status);
+    if (!ended || run.told)
+        kill_it(&run);
+    close(ends[0]);
+    return judge(&run, how, ended, status, f);
+}
+
+static int
+ask(const struct kvt__gds_probe *how, enum kvt__gds_kind kind, int ordinal,
+    const char *path, char *file, struct kvt__gds_finding *f)
+{
+    static char *const kinds[] = { "cufile", "hipfile" };
+    char helper[PATH_MAX], scratch[PATH_MAX + 64], number[16];
+
+    if (how->helper)
+        snprintf(helper, sizeof helper, "%s", how->helper);
+    else if (find_helper(helper, sizeof helper))
+        return say(f, KVT__GDS_HELPER, kvt__fail(ENOENT, HELPER " is not installed with "
+                                                 "this library, so direct storage is not "
+                                                 "used: install it again."));
+    choose_scratch(path, scratch, sizeof scratch);
+    snprintf(number, sizeof number, "%d", ordinal);
+    char *words[] = { helper, kinds[kind], file, number, scratch, NULL };
+    int err = run_helper(how, words, f);
+    unlink(scratch);
+    return err;
+}
+
+int
+kvt__gds_probe(const struct kvt__gds_probe *how, enum kvt__gds_kind kind, int ordinal,
+               const char *path, struct kvt__gds_finding *out)
+{
+    char file[256], key[4096];
+
+    *out = (struct kvt__gds_finding){ 0 };
+    kvt__gds_file_name(kind, file, sizeof file);
+    bool keeps = kvt__gds_key(kind, ordinal, path, file, key, sizeof key);
+    int err = -ENODEV;
+    if (!keeps || how->again || !kvt__gds_recall(how->keep, key, out)) {
+        err = ask(how, kind, ordinal, path, file, out);
+        if (keeps && (!err || err == -ETIMEDOUT))
+            kvt__gds_store(how->keep, key, out);
+    }
+    if (!out->layer)
+        return 0;
+    kvt__set_why(out->text);
+    return kvt__gds_keep(out->layer, out->code, err);
+}
+
+int
+kvt__gds_works(enum kvt__gds_kind kind, int ordinal, const char *path,
+               struct kvt__gds_finding *out)
+{
+    const struct kvt__gds_probe usual = KVT__GDS_PROBE_USUAL;
+
+    return kvt__gds_probe(&usual, kind, ordinal, path, out);
+}

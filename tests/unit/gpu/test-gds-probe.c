@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which layer is missing between a GPU and a directory: a program finds it, within its
+ * time, and what lasts as long as the host is up is asked once. */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "files.h"
+#include "kvt-test.h"
+#include "temp-dir.h"
+
+#include "base/error.h"
+#include "gpu/gds/probe.h"
+
+static const char *helper, *fakes;
+static struct temp_dir dir, keep;
+static struct kvt__gds_finding found;
+
+/* The libraries of a vendor, of a machine with one GPU. */
+static void
+use(const char *vendor, const char *switches)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/%s", fakes, vendor);
+    setenv("LD_LIBRARY_PATH", path, 1);
+    setenv("GDS_FAKE", switches, 1);
+    unsetenv("GPU_FAKE");
+    unsetenv("NO_MODULES");
+}
+
+static int
+ask_within(enum kvt__gds_kind kind, int64_t ms)
+{
+    const struct kvt__gds_probe how = { helper, keep.path, ms, false };
+
+    return kvt__gds_probe(&how, kind, 0, dir.path, &found);
+}
+
+static int
+ask(enum kvt__gds_kind kind)
+{
+    return ask_within(kind, 60000); /* a sanitizer on a busy machine */
+}
+
+static void
+expect(int err, enum kvt__gds_layer layer, int code, const char *text)
+{
+    assert_true(err < 0);
+    if (!strstr(found.text, text))
+        fail_msg("no '%s' in '%s'", text, found.text);
+    assert_string_equal(found.text, kvt__why());
+    assert_int_equal(found.layer, layer);
+    assert_int_equal(found.code, code);
+    assert_int_equal(kvt__gds_trouble().layer, layer);
+}
+
+static int
+count_files(const char *path)
+{
+    DIR *d = opendir(path);
+    struct dirent *entry;
+    int n = 0;
+
+    while (d && (entry = readdir(d)))
+        n += entry->d_name[0] != '.' || strstr(entry->d_name, "probe");
+    if (d)
+        closedir(d);
+    return n;
+}
+
+static char *
+kept_file(char *out, size_t size)
+{
+    char path[320];
+    struct dirent *entry;
+
+    snprintf(path, sizeof path, "%s/kvtier-%u", keep.path, (unsigned)geteuid());
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    *out = '\0';
+    while ((entry = readdir(d)))
+        if (!strncmp(entry->d_name, "gds-", 4))
+            snprintf(out, size, "%s/%s", path, entry->d_name);
+    closedir(d);
+    return out;
+}
+
+static int
+clean(void **state)
+{
+    (void)state;
+    temp_dir_remove(&keep);
+    temp_dir_make(&keep);
+    return 0;
+}
+
+/* ----------------------------------------------------------------------- findings */
+
+static void
+it_works_where_all_is_there(void **state)
+{
+    (void)state;
+    use("cufile", "");
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(found.layer, KVT__GDS_NO_LAYER);
+    assert_string_equal(found.library, "libcufile 1.20");
+    assert_non_null(strstr(found.file, "libcufile.so.0"));
+    assert_false(found.p2pdma);
+    assert_false(found.kept);
+    use("hipfile", "piece=0,setter=0");
+    assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
+    assert_string_equal(found.library, "libhipfile 0.2.0");
+    assert_int_equal(count_files(dir.path), 0); /* nothing is left behind */
+}
+
+static void
+without_nvidia_fs_p2pdma_does(void **state)
+{
+    (void)state;
+    use("cufile", "nvfs=0,p2pdma=1");
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_true(found.p2pdma);
+}
+
+static void
+each_layer_is_told(void **state)
+{
+    static const struct {
+        const char *vendor, *switches;
+        enum kvt__gds_layer layer;
+        int code;
+        const char *text;
+    } cases[] = {
+        { "none", "", KVT__GDS_LIBRARY, ENODEV, "libcufile.so.0 cannot be loaded" },
+        { "cufile", "nvfs=0", KVT__GDS_MODULE, 5001, "modprobe nvidia-fs" },
+        { "cufile", "nvfs=0,setter=0", KVT__GDS_MODULE, 5001, "compat mode" },
+        { "cufile", "open=5033", KVT__GDS_MODULE, 5033, "5033" },
+        { "cufile", "file=5030", KVT__GDS_UDEV, 5030, "/run/udev" },
+        { "cufile", "file=5008", KVT__GDS_MODULE, 5008, "use_pci_p2pdma" },
+        { "cufile", "buffer=5036", KVT__GDS_MEMORY, 5036, "BAR1" },
+        { "cufile", "write=5010", KVT__GDS_MODULE, 5010, "cuFileWrite answers 5010" },
+        { "cufile", "read=5,form=1", KVT__GDS_IO, EIO, "cuFileRead: Input/output" },
+        { "cufile", "short=1", KVT__GDS_IO, EIO, "524288 of 1048576" },
+        { "cufile", "damage=1", KVT__GDS_IO, EBADMSG, "is not what was written" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        use(cases[i].vendor, cases[i].switches);
+        expect(ask(KVT__GDS_CUFILE), cases[i].layer, cases[i].code, cases[i].text);
+    }
+    assert_int_equal(count_files(dir.path), 0);
+}
+
+static void
+the_gpu_is_asked_for_first(void **state)
+{
+    (void)state;
+    use("cufile", "hang=1");
+    setenv("GPU_FAKE", "0", 1);
+    expect(ask(KVT__GDS_CUFILE), KVT__GDS_GPU, 100, "cuInit answers 100");
+    use("hipfile", "hang=1");
+    setenv("GPU_FAKE", "0", 1);
+    expect(ask(KVT__GDS_HIPFILE), KVT__GDS_GPU, 101, "hipInit answers 101");
+}
+
+static void
+a_gpu_that_is_not_there_is_told(void **state)
+{
+    const struct kvt__gds_probe how = { helper, keep.path, 60000, false };
+
+    (void)state;
+    use("cufile", "");
+    expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 3, dir.path, &found), KVT__GDS_GPU, ENODEV,
+           "there is no GPU 3: 1 are there");
+}
+
+static void
+without_proc_modules_the_driver_is_not_opened(void **state)
+{
+    (void)state;
+    use("cufile", "hang=1");
+    setenv("NO_MODULES", "1", 1);
+    expect(ask(KVT__GDS_CUFILE), KVT__GDS_MODULE, ENOENT, "/proc/modules cannot be read");
+}
+
+static void
+a_directory_that_cannot_be_written_is_told(void **state)
+{
+    const struct kvt__gds_probe how = { helper, keep.path, 60000, false };
+
+    (void)state;
+    use("cufile", "");
+    expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 0, "/proc/self", &found),
+           KVT__GDS_FILE_SYSTEM, found.code, "make /proc/self/.kvtier-probe-");
+}
+
+static void
+without_a_helper_that_is_told(void **state)
+{
+    const struct kvt__gds_probe none = { "/nowhere/kvtier-gds-probe", keep.path, 60000,
+                                         false };
+    const struct kvt__gds_probe silent = { "/bin/true", keep.path, 60000, false };
+
+    (void)state;
+    use("cufile", "");
+    expect(kvt__gds_probe(&none, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_HELPER,
+           ENOENT, "start /nowhere");
+    expect(kvt__gds_probe(&silent, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_HELPER,
+           EIO, "ended without an answer");
+}
+
+/* --------------------------------------------------------------------------- time */
+
+static void
+a_hang_ends_and_is_remembered(void **state)
+{
+    (void)state;
+    use("cufile", "hang=1");
+    expect(ask_within(KVT__GDS_CUFILE, 1500), KVT__GDS_DRIVER, ETIMEDOUT,
+           "no answer for 1.5 s, at the library's driver");
+    assert_false(found.kept);
+    use("cufile", "");
+    expect(ask(KVT__GDS_CUFILE), KVT__GDS_DRIVER, ETIMEDOUT, "kvtier doctor asks again");
+    assert_true(found.kept);
+}
+
+static void
+a_read_that_hangs_is_told_too(void **state)
+{
+    (void)state;
+    use("cufile", "hang=2");
+    expect(ask_within(KVT__GDS_CUFILE, 3000), KVT__GDS_IO, ETIMEDOUT,
+           "at reading and writing");
+    assert_int_equal(count_files(dir.path), 0);
+}
+
+/* --------------------------------------------------------------------------- kept */
+
+static void
+what_works_is_asked_once(void **state)
+{
+    struct kvt__gds_probe how = { helper, keep.path, 60000, true };
+
+    (void)state;
+    use("cufile", "nvfs=0,p2pdma=1");
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_false(found.kept);
+    use("cufile", "open=5033");
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_true(found.kept);
+    assert_true(found.p2pdma);
+    assert_string_equal(found.library, "libcufile 1.20");
+    expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_MODULE,
+           5033, "5033"); /* asked again */
+    use("hipfile", ""); /* another question */
+    assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
+    assert_false(found.kept);
+}
+
+static void
+what_can_be_mended_is_asked_again(void **state)
+{
+    (void)state;
+    use("cufile", "file=5030");
+    expect(ask(KVT__GDS_CUFILE), KVT__GDS_UDEV, 5030, "udev");
+    use("cufile", "");
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+}
+
+static void
+what_was_kept_and_is_damaged_is_asked_again(void **state)
+{
+    static const char *const damage[] = { "", "{", "{\"key\":\"1\"}", "null", "[[[[",
+                                          "{\"key\":7,\"layer\":[]}" };
+    char path[640], whole[4096];
+
+    (void)state;
+    use("cufile", "");
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    FILE *file = fopen(kept_file(path, sizeof path), "r");
+    assert_non_null(file);
+    size_t n = fread(whole, 1, sizeof whole - 1, file);
+    fclose(file);
+    whole[n] = '\0';
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        write_file(path, damage[i], strlen(damage[i]));
+        assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+        assert_false(found.kept);
+    }
+    char *word = strstr(whole, "\"none\""); /* a layer that there is not */
+    assert_non_null(word);
+    memcpy(word, "\"nine\"", 6);
+    write_file(path, whole, n);
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_false(found.kept);
+    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_true(found.kept);
+}
+
+/* As torch has: in a directory that no other program looks in.  Such is the last test: it
+ * stays loaded. */
+static void
+the_library_of_this_process_is_asked(void **state)
+{
+    char path[512];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/cufile/libcufile.so.0", fakes);
+    use("none", "");
+    expect(ask(KVT__GDS_CUFILE), KVT__GDS_LIBRARY, ENODEV, "cannot be loaded");
+    assert_non_null(dlopen(path, RTLD_NOW | RTLD_LOCAL));
+    ask(KVT__GDS_CUFILE); /* which finds no GPU, or that of this machine */
+    assert_int_not_equal(found.layer, KVT__GDS_LIBRARY);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(it_works_where_all_is_there, clean),
+        cmocka_unit_test_setup(without_nvidia_fs_p2pdma_does, clean),
+        cmocka_unit_test_setup(each_layer_is_told, clean),
+        cmocka_unit_test_setup(the_gpu_is_asked_for_first, clean),
+        cmocka_unit_test_setup(a_gpu_that_is_not_there_is_told, clean),
+        cmocka_unit_test_setup(without_proc_modules_the_driver_is_not_opened, clean),
+        cmocka_unit_test_setup(a_directory_that_cannot_be_written_is_told, clean),
+        cmocka_unit_test_setup(without_a_helper_that_is_told, clean),
+        cmocka_unit_test_setup(a_hang_ends_and_is_remembered, clean),
+        cmocka_unit_test_setup(a_read_that_hangs_is_told_too, clean),
+        cmocka_unit_test_setup(what_works_is_asked_once, clean),
+        cmocka_unit_test_setup(what_can_be_mended_is_asked_again, clean),
+        cmocka_unit_test_setup(what_was_kept_and_is_damaged_is_asked_again, clean),
+        cmocka_unit_test_setup(the_library_of_this_process_is_asked, clean),
+    };
+
+    if (argc < 3)
+        return 1;
+    helper = argv[1];
+    fakes = argv[2];
+    temp_dir_make(&dir);
+    temp_dir_make(&keep);
+    int failed = cmocka_run_group_tests_name("gds, what works", tests, NULL, NULL);
+    temp_dir_remove(&keep);
+    temp_dir_remove(&dir);
+    return failed;
+}
