@@ -123,7 +123,7 @@ open_locked(struct kvt__gds *g, enum kvt__gds_kind kind, bool p2pdma)
 }
 
 int
-kvt__gds_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out)
+kvt__gds_driver_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out)
 {
     struct kvt__gds *g = &drivers.gds[kind];
     int err = 0;
@@ -140,7 +140,7 @@ kvt__gds_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out)
 }
 
 void
-kvt__gds_close(struct kvt__gds *gds)
+kvt__gds_driver_close(struct kvt__gds *gds)
 {
     pthread_mutex_lock(&drivers.lock);
     assert(gds->n_users);

@@ -36,10 +36,10 @@ struct kvt__gds_file {
 /* Open a library's driver, or share it with those of this process that have it open.
  * p2pdma: ask cuFile for that, as the probe found it to be needed.  0, or -errno with a
  * sentence and a trouble.  Blocks. */
-int kvt__gds_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out);
+int kvt__gds_driver_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out);
 
 /* No file and no buffer is registered any more. */
-void kvt__gds_close(struct kvt__gds *gds);
+void kvt__gds_driver_close(struct kvt__gds *gds);
 
 /* "libcufile 1.20"; until closed. */
 const char *kvt__gds_describe(const struct kvt__gds *gds);

@@ -14,7 +14,7 @@
 struct kvt__gds_finding {
     enum kvt__gds_layer layer; /* what is missing; KVT__GDS_NO_LAYER: it works */
     int code;                  /* the library's or an errno */
-    bool p2pdma;               /* kvt__gds_open() has to ask for it */
+    bool p2pdma;               /* kvt__gds_driver_open() has to ask for it */
     bool kept;                 /* from an earlier time */
     char library[48];          /* "libcufile 1.20"; "": it got not so far */
     char file[256];            /* the library's */

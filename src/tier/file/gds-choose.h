@@ -10,7 +10,7 @@
 #include "tier/tier.h"
 
 struct kvt__gds_choice {
-    bool direct; /* by kvt__gds_open(kind, p2pdma) */
+    bool direct; /* by kvt__gds_driver_open(kind, p2pdma) */
     enum kvt__gds_kind kind;
     bool p2pdma;
     char text[768]; /* the line that says what was chosen and why */

@@ -6,7 +6,9 @@
 #ifndef KVT_FAKE_GDS_H
 #define KVT_FAKE_GDS_H
 
-#include <stddef.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
 
 /* "word=number,word=number"; what is not named is as it stands behind the word.
  *   nvfs=1      nvidia-fs is loaded
@@ -42,5 +44,20 @@ typedef struct gds_fake *gds_fake_fn(void);
 /* Their names in the libraries. */
 #define GDS_FAKE_SET "gds_fake_set"
 #define GDS_FAKE "gds_fake"
+
+/* Whether a program can start the helper: one under qemu-user cannot. */
+static inline bool
+gds_probe_runs(const char *helper)
+{
+    char command[512], line[64] = "";
+
+    snprintf(command, sizeof command, "'%s' 2>&1", helper);
+    FILE *from = popen(command, "r");
+    if (from && !fgets(line, sizeof line, from))
+        line[0] = '\0';
+    if (from)
+        pclose(from);
+    return !strncmp(line, "usage: kvtier-gds-probe", 23);
+}
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "fakes/cufile/gds.h"
 #include "files.h"
 #include "kvt-test.h"
 #include "temp-dir.h"
@@ -341,6 +342,10 @@ main(int argc, char **argv)
 
     if (argc < 3)
         return 1;
+    if (!gds_probe_runs(argv[1])) {
+        printf("skipped: %s cannot be started here\n", argv[1]);
+        return 77;
+    }
     helper = argv[1];
     fakes = argv[2];
     temp_dir_make(&dir);

@@ -69,7 +69,7 @@ set_up(struct rig *rig, enum kvt__gds_kind kind, size_t bytes, const char *switc
     for (size_t i = 0; i < bytes; i++)
         rig->memory[i] = (unsigned char)(i * 7 + i / 4096);
     sets[kind](switches);
-    assert_int_equal(kvt__gds_open(kind, false, &rig->gds), 0);
+    assert_int_equal(kvt__gds_driver_open(kind, false, &rig->gds), 0);
     assert_int_equal(kvt__gds_buffer_open(rig->gds, rig->memory, bytes, &rig->buffer), 0);
     assert_int_equal(kvt__gds_file_open(rig->gds, rig->fd, &rig->file), 0);
 }
@@ -79,7 +79,7 @@ tear_down(struct rig *rig)
 {
     kvt__gds_file_close(&rig->file);
     kvt__gds_buffer_close(&rig->buffer);
-    kvt__gds_close(rig->gds);
+    kvt__gds_driver_close(rig->gds);
     close(rig->fd);
     free(rig->memory);
     assert_int_equal(fakes[rig->kind]->count, 0);
@@ -87,6 +87,12 @@ tear_down(struct rig *rig)
     assert_int_equal(fakes[rig->kind]->n_buffers, 0);
     assert_int_equal(fakes[rig->kind]->n_dead, 0);
     sets[rig->kind]("");
+}
+
+static int
+open_cufile(struct kvt__gds **gds)
+{
+    return kvt__gds_driver_open(KVT__GDS_CUFILE, false, gds);
 }
 
 static void
@@ -107,7 +113,7 @@ without_a_library_it_is_named(void **state)
     struct kvt__gds *gds;
 
     (void)state;
-    expect_trouble(kvt__gds_open(KVT__GDS_HIPFILE, false, &gds), -ENODEV,
+    expect_trouble(kvt__gds_driver_open(KVT__GDS_HIPFILE, false, &gds), -ENODEV,
                    KVT__GDS_LIBRARY, ENODEV, "libhipfile.so.0 cannot be loaded");
 }
 
@@ -130,16 +136,16 @@ the_driver_is_opened_once_and_closed_once(void **state)
     for (enum kvt__gds_kind kind = 0; kind < 2; kind++) {
         sets[kind]("");
         int n = fakes[kind]->n_opens;
-        assert_int_equal(kvt__gds_open(kind, false, &a), 0);
-        assert_int_equal(kvt__gds_open(kind, false, &b), 0);
+        assert_int_equal(kvt__gds_driver_open(kind, false, &a), 0);
+        assert_int_equal(kvt__gds_driver_open(kind, false, &b), 0);
         assert_ptr_equal(a, b);
         assert_int_equal(fakes[kind]->count, 1);
         assert_string_equal(kvt__gds_describe(a), kind ? "libhipfile 0.2.0"
                                                        : "libcufile 1.20");
         assert_non_null(strstr(paths[kind], kvt__gds_path(a)));
-        kvt__gds_close(a);
+        kvt__gds_driver_close(a);
         assert_int_equal(fakes[kind]->count, 1);
-        kvt__gds_close(b);
+        kvt__gds_driver_close(b);
         assert_int_equal(fakes[kind]->count, 0);
         assert_int_equal(fakes[kind]->n_opens, n + 1);
     }
@@ -152,16 +158,13 @@ compat_mode_is_never_used(void **state)
 
     (void)state;
     sets[0]("nvfs=0");
-    expect_trouble(kvt__gds_open(KVT__GDS_CUFILE, false, &gds), -ENODEV, KVT__GDS_MODULE,
-                   5001, "modprobe nvidia-fs");
+    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "modprobe nvidia-fs");
     sets[0]("nvfs=0,setter=0"); /* a version that cannot be told, so compat mode it is */
-    expect_trouble(kvt__gds_open(KVT__GDS_CUFILE, false, &gds), -ENODEV, KVT__GDS_MODULE,
-                   5001, "compat mode");
+    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
     assert_int_equal(fakes[0]->compat, 1);
     assert_int_equal(fakes[0]->count, 0); /* it was closed again */
     sets[0]("nvfs=0,compat=0,p2pdma=1");
-    expect_trouble(kvt__gds_open(KVT__GDS_CUFILE, false, &gds), -ENODEV, KVT__GDS_MODULE,
-                   5001, "nvidia-fs");
+    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "nvidia-fs");
 }
 
 static void
@@ -171,9 +174,9 @@ p2pdma_is_asked_for_where_it_is_needed(void **state)
 
     (void)state;
     sets[0]("nvfs=0,p2pdma=1");
-    assert_int_equal(kvt__gds_open(KVT__GDS_CUFILE, true, &gds), 0);
+    assert_int_equal(kvt__gds_driver_open(KVT__GDS_CUFILE, true, &gds), 0);
     assert_int_equal(fakes[0]->compat, 0);
-    kvt__gds_close(gds);
+    kvt__gds_driver_close(gds);
 }
 
 static void
@@ -186,13 +189,12 @@ others_in_the_process_keep_the_driver(void **state)
     sets[0]("");
     assert_int_equal(kvt__gds_load(KVT__GDS_CUFILE, paths[0], &library), 0);
     assert_int_equal(library.driver_open().code, 0);
-    assert_int_equal(kvt__gds_open(KVT__GDS_CUFILE, false, &gds), 0);
+    assert_int_equal(open_cufile(&gds), 0);
     assert_int_equal(fakes[0]->count, 2);
-    kvt__gds_close(gds);
+    kvt__gds_driver_close(gds);
     assert_int_equal(fakes[0]->count, 1);
     sets[0]("nvfs=0"); /* and if it is in compat mode there, we have no use for it */
-    expect_trouble(kvt__gds_open(KVT__GDS_CUFILE, false, &gds), -ENODEV, KVT__GDS_MODULE,
-                   5001, "compat mode");
+    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
     assert_int_equal(fakes[0]->count, 1);
     library.driver_close();
 }
@@ -206,11 +208,12 @@ where_modules_cannot_be_read_nothing_is_called(void **state)
     (void)state;
     setenv("NO_MODULES", "1", 1);
     sets[0]("");
-    expect_trouble(kvt__gds_open(KVT__GDS_CUFILE, false, &gds), -ENODEV, KVT__GDS_MODULE,
-                   ENOENT, "/proc/modules cannot be read");
+    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, ENOENT,
+                   "/proc/modules cannot be read");
     assert_int_equal(fakes[0]->n_opens, n);
-    assert_int_equal(kvt__gds_open(KVT__GDS_HIPFILE, false, &gds), 0); /* it does not ask */
-    kvt__gds_close(gds);
+    /* hipFile does not ask for it. */
+    assert_int_equal(kvt__gds_driver_open(KVT__GDS_HIPFILE, false, &gds), 0);
+    kvt__gds_driver_close(gds);
     unsetenv("NO_MODULES");
 }
 
@@ -256,7 +259,7 @@ each_code_has_its_layer_and_its_cure(void **state)
         enum kvt__gds_kind kind = refusals[i].kind;
 
         sets[kind](refusals[i].switches);
-        int err = kvt__gds_open(kind, false, &gds);
+        int err = kvt__gds_driver_open(kind, false, &gds);
         bool opened = !err;
         if (opened)
             err = kvt__gds_file_open(gds, fd, &file);
@@ -266,7 +269,7 @@ each_code_has_its_layer_and_its_cure(void **state)
         expect_trouble(err, err, refusals[i].layer, refusals[i].code, refusals[i].text);
         if (opened) {
             kvt__gds_file_close(&file); /* of what is not open this does nothing */
-            kvt__gds_close(gds);
+            kvt__gds_driver_close(gds);
         }
         assert_int_equal(fakes[kind]->count, 0);
         sets[kind]("");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "fakes/cufile/gds.h"
 #include "kvt-test.h"
 #include "temp-dir.h"
 
@@ -161,6 +162,10 @@ main(int argc, char **argv)
 
     if (argc < 3)
         return 1;
+    if (!gds_probe_runs(argv[1])) {
+        printf("skipped: %s cannot be started here\n", argv[1]);
+        return 77;
+    }
     temp_dir_make(&dir);
     temp_dir_make(&keep);
     how = (struct kvt__gds_probe){ argv[1], keep.path, 60000, false };

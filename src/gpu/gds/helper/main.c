@@ -101,12 +101,12 @@ take_device(void)
 static int
 open_driver(void)
 {
-    int err = kvt__gds_open(probe.kind, false, &probe.gds);
+    int err = kvt__gds_driver_open(probe.kind, false, &probe.gds);
 
     if (!err || probe.kind != KVT__GDS_CUFILE ||
         kvt__gds_trouble().code != KVT__GDS_NOT_OPEN)
         return err;
-    err = kvt__gds_open(probe.kind, true, &probe.gds);
+    err = kvt__gds_driver_open(probe.kind, true, &probe.gds);
     probe.p2pdma = !err;
     return err;
 }
