@@ -17,7 +17,7 @@
 #include "config-memory.h"
 #include "doctor.h"
 
-#define PATIENCE_MS 10000
+#define PATIENCE_MS 15000 /* a GPU's library is given 10 s to find what it is asked for */
 #define GIB ((double)(1 << 30))
 
 /* ------------------------------------------------------------------- the child */

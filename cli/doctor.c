@@ -257,7 +257,7 @@ doctor_run(int argc, char **argv)
     kvt_set_log(NULL, NULL, KVT_LOG_INFO);
     if (!err) {
         look_at_memory(&f, config);
-        if (doctor_3fs(&f, config))
+        if (doctor_3fs(&f, config) && doctor_gds(&f, config))
             look_at_tiers(&f, config);
         kvt_config_free(config);
     }
@@ -276,8 +276,9 @@ const struct cli_command cli_doctor = {
     .help =
         "Checks the configuration, opens its tiers, stores, reads and removes a chunk of\n"
         "1 MiB, and looks at memory and limits. Where 3FS is configured, it looks first\n"
-        "at what that needs: mount, daemon, library, shared memory. One line a finding;\n"
-        "exit code 1 when something is bad.\n\n"
+        "at what that needs: mount, daemon, library, shared memory; and with gds_path at\n"
+        "whether a GPU reaches its directories directly, by a small write and read. One\n"
+        "line a finding; exit code 1 when something is bad.\n\n"
         CLI_COMMON_HELP,
     .run = doctor_run,
 };

@@ -277,7 +277,8 @@ typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char
 
 /* Look at what the storage that a configuration names needs, one thing after the other,
  * without opening it: where several things are missing, opening tells the first only.
- * Today that is storage in 3FS.  Blocks, and for as long as a daemon does not answer. */
+ * Today that is storage in 3FS, and whether a GPU reaches the directories of gds_path.
+ * Blocks: for as long as a daemon of 3FS does not answer, and 10 s for each directory. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx);
 

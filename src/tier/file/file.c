@@ -7,6 +7,7 @@
  * first.  It is looked for in the others too, and removed from all: it may lie there
  * since the list of directories or the number of workers was another. */
 #include "tier/file/file.h"
+#include "tier/file/gds-choose.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -168,8 +169,12 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 static void
 file_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
 {
-    if (scheme_of(params->url)->ops == &hf3fs_ops)
+    const struct kvt__tier_ops *ops = scheme_of(params->url)->ops;
+
+    if (ops == &hf3fs_ops)
         kvt__hf3fs_look(params, fn, ctx);
+    else if (ops == &gds_ops)
+        kvt__gds_look(params->config, &KVT__GDS_PROBE_USUAL, params->rest, fn, ctx);
 }
 
 /* What all kinds share. */

@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# What kvtier doctor says of gds_path: with the vendors' libraries that the tests have, and
+# without any.
+#   KVTIER=build/kvtier sh tests/cli/doctor-gds.sh
+command=doctor
+. "$(dirname "$0")/lib"
+fakes=$(dirname "$kvtier")/tests/fakes
+unset GDS_FAKE GPU_FAKE CUFILE_ENV_PATH_JSON
+
+says() { # VERDICT TEXT
+    grep -q "^$1 *gds .*$2" out || fail "no '$1 gds ... $2'"
+}
+
+# on CODE OPTIONS...
+on() {
+    code=$1
+    shift
+    expect "$code" --set "gds_path=$dir/kv" --set gds_buffer_size=64 "$@"
+}
+
+mkdir kv
+export LD_LIBRARY_PATH=
+
+# --- without a library
+
+on 0
+says ok "$dir/kv: bytes go through host memory; missing for a direct way: the library: "
+says ok 'libcufile.so.0 cannot be loaded .* LD_LIBRARY_PATH'
+on 1 --set use_gds=true
+says BAD "use_gds is true (.*), and the library is missing for $dir/kv: "
+on 0 --set use_gds=false
+says ok "$dir/kv: bytes go through host memory: use_gds is false"
+expect 0 --set "gds_path=$dir/none" --set gds_buffer_size=64
+says ok "$dir/none is not there yet"
+expect 0 --set "remote_url=fs://$dir/fs"
+! grep -q gds out || fail 'gds_path is not configured'
+
+# --- with one that works, and with one that lacks something
+
+[ -e "$fakes/hipfile/libhipfile.so.0" ] || finish cli/doctor-gds
+LD_LIBRARY_PATH=$fakes/hipfile
+on 0 --set gds_backend=hipfile
+says ok "$dir/kv: GPU 0 reaches it directly by libhipfile 0.2.0 (1 MiB was written and read"
+export GPU_FAKE=0
+on 1 --set gds_backend=hipfile
+unset GPU_FAKE
+says BAD "gds_backend is hipfile (.*), and the GPU is missing .* hipInit answers 101"
+LD_LIBRARY_PATH=$fakes/cufile
+export GDS_FAKE=file=5030
+on 0
+if [ -r /proc/modules ]; then
+    says ok 'missing for a direct way: udev: .* answers 5030: .*/run/udev'
+else
+    says ok 'missing for a direct way: nvidia-fs or P2PDMA: .*/proc/modules cannot be read'
+fi
+finish cli/doctor-gds
