@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real LMCache: its remote back end over fs, its local disk back end, and its
-hashing of tokens."""
+"""The real LMCache: its remote back end over fs, its local disk and GDS back ends, and
+its hashing of tokens."""
 import asyncio
 import os
 import threading
@@ -14,6 +14,7 @@ from lmcache.v1 import token_database  # noqa: E402
 from lmcache.v1.config import LMCacheEngineConfig  # noqa: E402
 from lmcache.v1.memory_management import MemoryFormat  # noqa: E402
 from lmcache.v1.metadata import LMCacheMetadata  # noqa: E402
+from lmcache.v1.storage_backend.gds_backend import GdsBackend  # noqa: E402
 from lmcache.v1.storage_backend.local_cpu_backend import (  # noqa: E402
     LocalCPUBackend)
 from lmcache.v1.storage_backend.local_disk_backend import (  # noqa: E402
@@ -21,6 +22,7 @@ from lmcache.v1.storage_backend.local_disk_backend import (  # noqa: E402
 from lmcache.v1.storage_backend.remote_backend import (  # noqa: E402
     RemoteBackend)
 
+import nogpu  # noqa: E402
 from geometry import DTYPES  # noqa: E402
 
 TIMEOUT_S = 60
@@ -156,6 +158,43 @@ class LMCacheDisk(Backend):
             self.backend.insert_key(key, self.geometry.chunk_bytes,
                                     self.geometry.shape,
                                     DTYPES[self.geometry.dtype], self.format)
+
+
+class LMCacheGds(Backend):
+    """directory: one path, or several with commas between.  The GPU's memory is the
+    host's.  mover: "posix", LMCache's own for where GDS is not, or "cufile"."""
+    DATA, METADATA = ".kvcache.safetensors", ".metadata"
+
+    def __init__(self, directory, geometry, mover="posix", device=None, **settings):
+        nogpu.install()
+        self.device = geometry.rank if device is None else device
+        super().__init__(geometry, gds_path=directory, gds_buffer_size=32,
+                         use_gds=mover != "posix", **settings)
+        self.memory = self.backend  # which writes from its own buffer only
+
+    def open(self):
+        return GdsBackend(self.config, self.about, self.loop,
+                          dst_device="cuda:%d" % self.device)
+
+    def close(self):
+        self.backend.close()
+        super().close()
+
+    def put(self, keys, chunks):
+        super().put(keys, chunks)
+        self.run(self.published())
+
+    async def published(self):
+        """The metadata is written when a put is said to be done, or later."""
+        await asyncio.gather(*self.backend.save_metadata_tasks)
+
+    def scanned(self):
+        """Wait for the scan at the start; the keys that are known then."""
+        self.backend._scan_metadata_future.result(TIMEOUT_S)
+        return set(self.backend.hot_cache)
+
+    def path(self, key):
+        return self.backend._key_to_path(key)[0]
 
 
 class LMCache(Backend):
