@@ -16,7 +16,7 @@ BUCKET = "kv-cache"
 class Bucket:
     """SeaweedFS with one empty bucket, from start() to stop()."""
 
-    name = "the S3 server"
+    begin = "starting the S3 server"
 
     def __init__(self, prefix="demo"):
         self.prefix = prefix

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A real vLLM keeps its KV cache through kvtier in a directory, in a bucket of an
-S3 server on this machine, or in a directory that shows itself as 3FS, and finds it
-again after a restart.  Shows how long the first token of a long text takes
+S3 server on this machine, in a directory that shows itself as 3FS, or in two with the
+files of LMCache's GDS back end, and finds it again after a restart.  Shows how long the
+first token of a long text takes
 
     cold     when nothing is stored,
     warm     in a new server, with the KV cache read from the store,
@@ -25,6 +26,7 @@ import progress
 import workplace
 from bucket import Bucket
 from mount import Mount
+from paths import Paths
 from server import (
     Server,
     ServerError,
@@ -37,6 +39,7 @@ PROMPT_TOKENS = 10000
 NEW_TOKENS = 32
 TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
 BYTES_READ = "vllm:kvtier_load_bytes_total"
+PLACES = {"fs": lambda: None, "s3": Bucket, "3fs": Mount, "gds": Paths}
 
 
 def parse_arguments():
@@ -45,10 +48,11 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", metavar="DIR",
                         help="use this model and not the small random one")
-    parser.add_argument("--store", choices=["fs", "s3", "3fs"], default="fs",
-                        help="a directory (fs), a bucket (s3) or a mount of 3FS as "
-                        "the tests' daemon makes it (3fs); of a bucket and a mount the "
-                        "second server knows nothing but where they are")
+    parser.add_argument("--store", choices=list(PLACES), default="fs",
+                        help="a directory (fs), a bucket (s3), a mount of 3FS as "
+                        "the tests' daemon makes it (3fs) or two directories with files "
+                        "for GPUDirect Storage (gds); but for the first the second "
+                        "server knows nothing but where they are")
     parser.add_argument("--store-dir", metavar="DIR",
                         help="keep the KV cache here; it must be empty")
     parser.add_argument("--json", metavar="FILE",
@@ -323,10 +327,10 @@ def main():
         print(f"demo.sh: --store {args.store} goes with neither --store-dir nor "
               "--kv-transfer-config", file=sys.stderr)
         return 2
-    place = {"fs": lambda: None, "s3": Bucket, "3fs": Mount}[args.store]()
+    place = PLACES[args.store]()
     try:
         if place:
-            with progress.step(f"starting {place.name}"):
+            with progress.step(place.begin):
                 place.start()
         return show(args, place)
     except workplace.Unavailable as e:

@@ -30,7 +30,7 @@ def forget(directory):
 class Mount:
     """The tests' daemon over an empty directory, from start() to stop()."""
 
-    name = "the tests' daemon of 3FS, over a directory"
+    begin = "starting the tests' daemon of 3FS, over a directory"
 
     def __init__(self, prefix="demo"):
         self.prefix = prefix
