@@ -1,128 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pinning by CUDA's driver library.  It is never loaded for that and no context is made:
- * a process that uses a GPU has both already. */
+ * Pinning by the driver's library. */
 #include "gpu/pin.h"
 
-#include <dlfcn.h>
-#include <string.h>
-
 #include "base/log.h"
+#include "gpu/driver.h"
 
-#define DRIVER "libcuda.so.1"
-#define PORTABLE 1u /* for all contexts, not only the current one */
-
-/* The types and names of cuda.h, which renames many of its functions. */
-struct driver {
-    int (*device_count)(int *n);
-    int (*device)(int *device, int number);
-    int (*state)(int device, unsigned *flags, int *active);
-    int (*retain)(void **context, int device);
-    int (*release)(int device);
-    int (*push)(void *context);
-    int (*pop)(void **context);
-    int (*host_register)(void *at, size_t bytes, unsigned flags);
-    int (*host_unregister)(void *at);
-    int (*error_name)(int error, const char **name);
-};
-
+/* Whether there is a context of a device, now entered. */
 static bool
-find_driver(struct driver *d)
+enter(const struct kvt__driver *d, int ordinal, struct kvt__context *c)
 {
-    const struct {
-        const char *name;
-        void *to;
-    } functions[] = {
-        { "cuDeviceGetCount", &d->device_count },
-        { "cuDeviceGet", &d->device },
-        { "cuDevicePrimaryCtxGetState", &d->state },
-        { "cuDevicePrimaryCtxRetain", &d->retain },
-        { "cuDevicePrimaryCtxRelease_v2", &d->release },
-        { "cuCtxPushCurrent_v2", &d->push },
-        { "cuCtxPopCurrent_v2", &d->pop },
-        { "cuMemHostRegister_v2", &d->host_register },
-        { "cuMemHostUnregister", &d->host_unregister },
-        { "cuGetErrorName", &d->error_name },
-    };
-    void *handle = dlopen(DRIVER, RTLD_NOW | RTLD_NOLOAD);
-
-    for (size_t i = 0; handle && i < sizeof functions / sizeof *functions; i++) {
-        void *function = dlsym(handle, functions[i].name);
-
-        if (!function) {
-            dlclose(handle);
-            return false;
-        }
-        memcpy(functions[i].to, &function, sizeof function);
-    }
-    if (handle)
-        dlclose(handle); /* who loaded it has it still */
-    return handle;
-}
-
-/* Make the context of a device current, if there is one. */
-static bool
-enter(const struct driver *d, int number, int *device)
-{
-    unsigned flags;
-    void *context;
-    int active = 0;
-
-    if (d->device(device, number) || d->state(*device, &flags, &active) || !active ||
-        d->retain(&context, *device))
+    if (kvt__context_hold(d, ordinal, c) < 0)
         return false;
-    if (!d->push(context))
+    if (kvt__context_enter(d, c) == 0)
         return true;
-    d->release(*device);
+    kvt__context_release(d, c);
     return false;
 }
 
 static void
-leave(const struct driver *d, int device)
+leave(const struct kvt__driver *d, const struct kvt__context *c)
 {
-    void *context;
-
-    d->pop(&context);
-    d->release(device);
+    kvt__context_leave(d, c);
+    kvt__context_release(d, c);
 }
 
-bool
-kvt__pin(struct kvt__pin *pin, void *at, size_t bytes)
+static bool
+pin_by(enum kvt__gpu_kind kind, struct kvt__pin *pin, void *at, size_t bytes)
 {
-    const char *name = NULL;
-    struct driver d;
-    int n, device;
+    struct kvt__context c;
+    struct kvt__driver d;
+    int n;
 
-    *pin = (struct kvt__pin){ 0 };
-    if (!find_driver(&d) || d.device_count(&n))
+    if (!kvt__driver_find(kind, &d) || d.device_count(&n))
         return false;
     for (int i = 0; i < n; i++) {
-        if (!enter(&d, i, &device))
+        if (!enter(&d, i, &c))
             continue;
-        int error = d.host_register(at, bytes, PORTABLE);
-        leave(&d, device);
+        int error = d.host_register(at, bytes, KVT__HOST_PORTABLE);
+        leave(&d, &c);
         if (!error) {
-            *pin = (struct kvt__pin){ at, i };
+            *pin = (struct kvt__pin){ at, kind, i };
             return true;
         }
-        d.error_name(error, &name);
         kvt__log(KVT_LOG_WARN, "%zu MiB of memory could not be pinned for the GPU (%s); "
-                 "copies are slower.", bytes >> 20, name ? name : "unknown error");
+                 "copies are slower.", bytes >> 20, kvt__driver_error(&d, error));
         break;
     }
     return false;
 }
 
+bool
+kvt__pin(struct kvt__pin *pin, void *at, size_t bytes)
+{
+    *pin = (struct kvt__pin){ 0 };
+    return pin_by(KVT__GPU_CUDA, pin, at, bytes) || pin_by(KVT__GPU_HIP, pin, at, bytes);
+}
+
 void
 kvt__unpin(struct kvt__pin *pin)
 {
-    struct driver d;
-    int device;
+    struct kvt__context c;
+    struct kvt__driver d;
 
     /* Without its context the memory is not pinned any more. */
-    if (pin->at && find_driver(&d) && enter(&d, pin->device, &device)) {
+    if (pin->at && kvt__driver_find(pin->kind, &d) && enter(&d, pin->ordinal, &c)) {
         d.host_unregister(pin->at);
-        leave(&d, device);
+        leave(&d, &c);
     }
     pin->at = NULL;
 }

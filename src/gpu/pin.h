@@ -8,12 +8,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "gpu/device.h"
+
 struct kvt__pin {
     void *at; /* NULL: nothing is pinned */
-    int device;
+    enum kvt__gpu_kind kind;
+    int ordinal;
 };
 
-/* Pin memory for the CUDA devices that this process uses.  If it uses none now there is
+/* Pin memory for the GPUs that this process uses, by CUDA or HIP.  If it uses none now there is
  * nothing to do; if it cannot be, a line of the log says why.  Whether it is pinned.
  * Blocks. */
 bool kvt__pin(struct kvt__pin *pin, void *at, size_t bytes);
