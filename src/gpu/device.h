@@ -26,6 +26,8 @@ struct kvt__gpu_params {
     int ordinal;
     size_t staging_bytes; /* of the device's memory; 0: as much as is useful */
     const char *copies;   /* "kernel", "batch"; NULL: what is found to be faster */
+    const char *cache;    /* where the directory with compiled kernels is made; NULL:
+                           * KVT__LOCAL_DIR (base/private-dir.h) */
 };
 
 /* -ENODEV: no driver, no such device, or the process has no context there; -ENOMEM: the
@@ -37,7 +39,8 @@ int kvt__gpu_open(const struct kvt__gpu_params *params, struct kvt__gpu **out);
  * given back and done says -EIO. */
 void kvt__gpu_close(struct kvt__gpu *gpu);
 
-/* How it copies, for a line of the log: "CUDA device 0 (NVIDIA H200), kernels". */
+/* How it copies, for a line of the log: "CUDA device 0 (NVIDIA H200), kernels", or
+ * "..., batch copies" with the reason. */
 const char *kvt__gpu_describe(const struct kvt__gpu *gpu);
 
 /* One chunk to be copied; the caller's until it is submitted, and again when done is
@@ -55,7 +58,11 @@ struct kvt__gpu_copy {
      * chunk (gather) or the blocks (scatter) are whole and every thread and device may be
      * handed them; crc: if it was wanted.  -EIO: the device failed. */
     void (*done)(struct kvt__gpu_copy *copy, int err, uint32_t crc);
-    struct kvt__gpu_copy *next;   /* the device's, until done */
+    struct {                      /* the device's, until done */
+        uint64_t bytes;
+        uint32_t sum;
+        int err;
+    } own;
 };
 
 /* Both never wait for the device: what finds no room in the staging buffer is queued on

@@ -263,7 +263,7 @@ static int
 batch_at_once(const struct kvt__driver *d, uint64_t *to, uint64_t *from, size_t *sizes,
               size_t n, void *stream)
 {
-    cu_attributes attributes = { .order = 1, .flags = 1 }; /* the stream's; beside kernels */
+    cu_attributes attributes = { .order = 1, .flags = 1 }; /* in order */
     size_t start = 0, failed = 0;
 
     if (d->kind != KVT__GPU_CUDA || !stream)

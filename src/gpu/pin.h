@@ -16,9 +16,9 @@ struct kvt__pin {
     int ordinal;
 };
 
-/* Pin memory for the GPUs that this process uses, by CUDA or HIP.  If it uses none now there is
- * nothing to do; if it cannot be, a line of the log says why.  Whether it is pinned.
- * Blocks. */
+/* Pin memory for the GPUs that this process uses, by CUDA or HIP.  If it uses none now
+ * there is nothing to do; if it cannot be, a line of the log says why.  Whether it is
+ * pinned.  Blocks. */
 bool kvt__pin(struct kvt__pin *pin, void *at, size_t bytes);
 
 /* Before the memory is unmapped. */

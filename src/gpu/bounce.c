@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checksums of the device's memory by the processor: it comes over in pieces, one of which
+ * is summed while the next is on its way. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "gpu/inside.h"
+
+#define PIECE ((size_t)1 << 20)
+
+struct kvt__bounce {
+    pthread_mutex_t lock;
+    void *stream;
+    void *arrived[2]; /* events */
+    unsigned char *room; /* two pieces */
+};
+
+int
+kvt__bounce_open(struct kvt__gpu *gpu, struct kvt__bounce **out)
+{
+    const struct kvt__driver *d = &gpu->driver;
+    struct kvt__bounce *b = calloc(1, sizeof *b);
+    void *room = NULL;
+
+    if (!b)
+        return kvt__fail(ENOMEM, "a way from the GPU");
+    pthread_mutex_init(&b->lock, NULL);
+    int error = d->stream_create(&b->stream, KVT__STREAM_ALONE, 0);
+    for (int i = 0; !error && i < 2; i++)
+        error = d->event_create(&b->arrived[i], KVT__EVENT_BLOCKS | KVT__EVENT_NO_TIME);
+    if (!error)
+        error = d->host_alloc(&room, 2 * PIECE, KVT__HOST_PORTABLE);
+    b->room = room;
+    if (!error) {
+        *out = b;
+        return 0;
+    }
+    kvt__bounce_close(gpu, b, true);
+    return kvt__gpu_fail(gpu, error, "The GPU's driver gives no stream or pinned memory");
+}
+
+static void
+drop(const struct kvt__driver *d, struct kvt__bounce *b)
+{
+    if (b->room)
+        d->host_free(b->room);
+    for (int i = 0; i < 2; i++)
+        if (b->arrived[i])
+            d->event_destroy(b->arrived[i]);
+    if (b->stream)
+        d->stream_destroy(b->stream);
+}
+
+void
+kvt__bounce_close(struct kvt__gpu *gpu, struct kvt__bounce *b, bool entered)
+{
+    if (!b)
+        return;
+    if (entered)
+        drop(&gpu->driver, b);
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+static int
+fetch(const struct kvt__driver *d, struct kvt__bounce *b, size_t i,
+      const unsigned char *at, size_t n)
+{
+    int error = kvt__driver_copy(d, b->room + i * PIECE, at, n, b->stream);
+
+    return error ? error : d->event_record(b->arrived[i], b->stream);
+}
+
+int
+kvt__bounce_sum(struct kvt__gpu *gpu, const unsigned char *at, uint64_t bytes,
+                uint32_t *crc)
+{
+    const struct kvt__driver *d = &gpu->driver;
+    struct kvt__bounce *b = gpu->bounce;
+    size_t i = 0, n = bytes < PIECE ? bytes : PIECE, next;
+    int error;
+
+    *crc = 0;
+    pthread_mutex_lock(&b->lock);
+    error = n ? fetch(d, b, i, at, n) : 0;
+    for (; !error && n; i = 1 - i, n = next) {
+        at += n;
+        bytes -= n;
+        next = bytes < PIECE ? bytes : PIECE;
+        if (next)
+            error = fetch(d, b, 1 - i, at, next);
+        if (!error)
+            error = d->event_sync(b->arrived[i]);
+        if (!error)
+            *crc = kvt__crc32c(*crc, b->room + i * PIECE, n);
+    }
+    if (error)
+        d->stream_sync(b->stream); /* nothing comes to the room any more */
+    pthread_mutex_unlock(&b->lock);
+    return error ? kvt__gpu_fail(gpu, error, "The GPU's memory cannot be read") : 0;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Compilers are opened at run time: that which the process has loaded, else that on the
+ * loader's path, else that beside the libraries of PyTorch.  A file of the cache is a
+ * digest and the image that it is of; its name tells source, device and compiler. */
+#include "gpu/compile.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/private-dir.h"
+#include "base/sha256.h"
+
+#define MAX_IMAGE ((off_t)64 << 20)
+
+/* nvrtc.h and hiprtc.h differ in names alone. */
+struct compiler {
+    int (*version)(int *major, int *minor);
+    int (*create)(void **program, const char *source, const char *name, int n_headers,
+                  const char *const *headers, const char *const *header_names);
+    int (*compile)(void *program, int n_options, const char *const *options);
+    int (*image_size)(void *program, size_t *n);
+    int (*image)(void *program, char *to);
+    int (*log_size)(void *program, size_t *n);
+    int (*log)(void *program, char *to);
+    int (*destroy)(void **program);
+};
+
+/* ------------------------------------------------------------------ finding */
+
+struct search {
+    const char *const *names;
+    void *handle;
+};
+
+/* From the directory of one of PyTorch's libraries. */
+static const char *const beside[] = { "", "../../cuda_nvrtc/lib/",
+                                      "../../nvidia/cuda_nvrtc/lib/",
+                                      "../../nvidia/cu13/lib/" };
+
+static int
+look_beside(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct search *s = arg;
+    const char *slash = strrchr(info->dlpi_name, '/');
+    char path[4096];
+
+    (void)size;
+    if (!slash || (!strstr(slash, "/libcudart") && !strstr(slash, "/libtorch") &&
+                   !strstr(slash, "/libamdhip64")))
+        return 0;
+    for (size_t i = 0; !s->handle && s->names[i]; i++) {
+        for (size_t b = 0; !s->handle && b < sizeof beside / sizeof *beside; b++) {
+            int n = snprintf(path, sizeof path, "%.*s%s%s",
+                             (int)(slash + 1 - info->dlpi_name), info->dlpi_name, beside[b],
+                             s->names[i]);
+
+            if (n > 0 && (size_t)n < sizeof path && access(path, R_OK) == 0)
+                s->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        }
+    }
+    return s->handle != NULL;
+}
+
+static void *
+open_library(enum kvt__gpu_kind kind)
+{
+    static const char *const names[][5] = {
+        [KVT__GPU_CUDA] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2" },
+        [KVT__GPU_HIP] = { "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5",
+                           "libhiprtc.so" },
+    };
+    struct search s = { .names = names[kind] };
+
+    for (size_t i = 0; !s.handle && s.names[i]; i++)
+        s.handle = dlopen(s.names[i], RTLD_NOW | RTLD_NOLOAD);
+    for (size_t i = 0; !s.handle && s.names[i]; i++)
+        s.handle = dlopen(s.names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!s.handle)
+        dl_iterate_phdr(look_beside, &s);
+    return s.handle;
+}
+
+/* What it loads stays loaded: compilers leave threads and handlers behind. */
+static int
+find_compiler(enum kvt__gpu_kind kind, struct compiler *c)
+{
+    static const char *const names[][8] = {
+        [KVT__GPU_CUDA] = { "nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram",
+                            "nvrtcGetCUBINSize", "nvrtcGetCUBIN", "nvrtcGetProgramLogSize",
+                            "nvrtcGetProgramLog", "nvrtcDestroyProgram" },
+        [KVT__GPU_HIP] = { "hiprtcVersion", "hiprtcCreateProgram", "hiprtcCompileProgram",
+                           "hiprtcGetCodeSize", "hiprtcGetCode", "hiprtcGetProgramLogSize",
+                           "hiprtcGetProgramLog", "hiprtcDestroyProgram" },
+    };
+    void *to[] = { &c->version, &c->create, &c->compile, &c->image_size, &c->image,
+                   &c->log_size, &c->log, &c->destroy };
+    void *handle = open_library(kind);
+
+    for (size_t i = 0; handle && i < sizeof to / sizeof *to; i++) {
+        void *function = dlsym(handle, names[kind][i]);
+
+        if (!function)
+            handle = NULL;
+        memcpy(to[i], &function, sizeof function);
+    }
+    if (handle)
+        return 0;
+    return kvt__fail(ENOENT, "There is no compiler for the GPU's kernels (%s).",
+                     kind == KVT__GPU_CUDA ? "libnvrtc" : "libhiprtc");
+}
+
+/* ---------------------------------------------------------------- compiling */
+
+static int
+fail_with_log(const struct compiler *c, void *program, int error)
+{
+    char *text = NULL;
+    size_t n = 0;
+
+    if (c->log_size(program, &n) == 0 && n && n < MAX_IMAGE && (text = calloc(1, n + 1)))
+        c->log(program, text);
+    int err = kvt__fail(EIO, "The GPU's kernels do not compile (%d): %.300s.", error,
+                        text ? text : "");
+    free(text);
+    return err;
+}
+
+static int
+compile_now(const struct compiler *c, const char *architecture, struct kvt__image *out)
+{
+    const char *const options[] = { architecture };
+    void *program;
+    size_t n = 0;
+    int error;
+
+    error = c->create(&program, kvt__kernel_source, "kernels.c", 0, NULL, NULL);
+    if (error)
+        return kvt__fail(EIO, "The compiler for the GPU's kernels does not work (%d).",
+                         error);
+    error = c->compile(program, *architecture ? 1 : 0, options);
+    if (!error)
+        error = c->image_size(program, &n);
+    if (!error && (n == 0 || n > MAX_IMAGE))
+        error = -1;
+    int err = error ? fail_with_log(c, program, error) : 0;
+    if (!err && !(out->bytes = malloc(n)))
+        err = kvt__fail(ENOMEM, "the GPU's kernels");
+    if (!err && (error = c->image(program, out->bytes)) != 0) {
+        free(out->bytes);
+        err = kvt__fail(EIO, "The GPU's kernels are not to be had (%d).", error);
+    }
+    c->destroy(&program);
+    out->n = err ? 0 : n;
+    return err;
+}
+
+/* -------------------------------------------------------------------- cache */
+
+static void
+digest_of(const void *bytes, size_t n, uint8_t digest[KVT__SHA256_BYTES])
+{
+    struct kvt__sha256 sha;
+
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, bytes, n);
+    kvt__sha256_end(&sha, digest);
+}
+
+static bool
+read_whole(int fd, void *to, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t got = read(fd, (char *)to + at, n - at);
+
+        if (got <= 0)
+            return false;
+        at += (size_t)got;
+    }
+    return true;
+}
+
+static bool
+write_whole(int fd, const void *from, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t put = write(fd, (const char *)from + at, n - at);
+
+        if (put <= 0)
+            return false;
+        at += (size_t)put;
+    }
+    return true;
+}
+
+/* Whether a whole, undamaged image is there. */
+static bool
+recall(int dir, const char *name, struct kvt__image *out)
+{
+    uint8_t want[KVT__SHA256_BYTES], is[KVT__SHA256_BYTES];
+    int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    bool good = false;
+
+    out->bytes = NULL;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+        st.st_size > KVT__SHA256_BYTES && st.st_size < MAX_IMAGE) {
+        out->n = (size_t)st.st_size - sizeof want;
+        out->bytes = malloc(out->n);
+        good = out->bytes && read_whole(fd, want, sizeof want) &&
+               read_whole(fd, out->bytes, out->n);
+    }
+    if (good) {
+        digest_of(out->bytes, out->n, is);
+        good = memcmp(want, is, sizeof is) == 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (!good)
+        free(out->bytes);
+    return good;
+}
+
+/* Without it the next start compiles again: nothing to tell. */
+static void
+remember(int dir, const char *name, const struct kvt__image *image)
+{
+    uint8_t digest[KVT__SHA256_BYTES];
+    char temporary[96];
+
+    snprintf(temporary, sizeof temporary, "%s.%ld", name, (long)getpid());
+    int fd = openat(dir, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
+                    0600);
+    if (fd < 0)
+        return;
+    digest_of(image->bytes, image->n, digest);
+    bool whole = write_whole(fd, digest, sizeof digest) &&
+                 write_whole(fd, image->bytes, image->n);
+    if (close(fd) < 0 || !whole || renameat(dir, temporary, dir, name) < 0)
+        unlinkat(dir, temporary, 0);
+}
+
+/* ----------------------------------------------------------------- together */
+
+/* The name of what this compiler makes of the source for this device. */
+static int
+name_of(const struct compiler *c, const struct kvt__driver *d, int device,
+        char architecture[64], char name[64])
+{
+    int major, minor, compiler[2] = { 0, 0 }, n_processors;
+    uint8_t digest[KVT__SHA256_BYTES];
+    struct kvt__sha256 sha;
+    char model[256] = "";
+
+    int error = kvt__driver_capability(d, device, &major, &minor, &n_processors);
+    if (!error)
+        error = d->device_name(model, sizeof model - 1, device);
+    if (error)
+        return kvt__fail(EIO, "The GPU does not say what it is (%s).",
+                         kvt__driver_error(d, error));
+    c->version(&compiler[0], &compiler[1]);
+    /* hipRTC asks the device itself */
+    *architecture = '\0';
+    if (d->kind == KVT__GPU_CUDA)
+        snprintf(architecture, 64, "--gpu-architecture=sm_%d%d", major, minor);
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, kvt__kernel_source, strlen(kvt__kernel_source));
+    kvt__sha256_add(&sha, model, sizeof model);
+    kvt__sha256_add(&sha, (int[]){ major, minor }, 2 * sizeof(int));
+    kvt__sha256_add(&sha, compiler, sizeof compiler);
+    kvt__sha256_end(&sha, digest);
+    int at = snprintf(name, 64, "kernels-");
+    for (size_t i = 0; i < 16; i++)
+        at += snprintf(name + at, 64 - (size_t)at, "%02x", digest[i]);
+    return 0;
+}
+
+int
+kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool anew,
+             struct kvt__image *out)
+{
+    char architecture[64], name[64];
+    struct compiler c;
+
+    int err = find_compiler(d->kind, &c);
+    if (!err)
+        err = name_of(&c, d, device, architecture, name);
+    if (err)
+        return err;
+    int dir = kvt__private_dir_open(cache);
+    if (dir < 0 || anew || !recall(dir, name, out)) {
+        err = compile_now(&c, architecture, out);
+        if (!err && dir >= 0)
+            remember(dir, name, out);
+    }
+    if (dir >= 0)
+        close(dir);
+    return err;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cutting what is asked for into steps, and where steps come from. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "gpu/lane.h"
+#include "gpu/plan.h"
+
+_Static_assert(KVT__MAX_STEP_BYTES / KVT__MAX_UNIT_BYTES <= KVT__MAX_UNITS &&
+               KVT__MAX_UNITS + KVT__STEP_PIECES <= KVT__STEP_UNITS,
+               "all units of a step fit");
+
+#define STEP_BYTES (KVT__TABLE_BYTES + KVT__STEP_UNITS * sizeof(uint32_t))
+
+/* -------------------------------------------------------------------- steps */
+
+int
+kvt__lane_grow(struct kvt__lane *lane)
+{
+    const struct kvt__driver *d = &lane->gpu->driver;
+    struct kvt__step_slab *slab = calloc(1, sizeof *slab);
+    void *pinned = NULL;
+
+    if (!slab)
+        return kvt__fail(ENOMEM, "a GPU's copies");
+    int error = d->host_alloc(&pinned, KVT__SLAB_STEPS * STEP_BYTES,
+                              KVT__HOST_PORTABLE | KVT__HOST_MAPPED);
+    slab->pinned = pinned;
+    slab->next = lane->slabs;
+    lane->slabs = slab;
+    for (size_t i = 0; !error && i < KVT__SLAB_STEPS; i++) {
+        struct kvt__step *step = &slab->steps[i];
+
+        step->table = slab->pinned + i * STEP_BYTES;
+        step->results = (void *)(step->table + KVT__TABLE_BYTES);
+        error = d->event_create(&step->finished, KVT__EVENT_BLOCKS | KVT__EVENT_NO_TIME);
+        if (error)
+            break;
+        pthread_mutex_lock(&lane->lock);
+        step->next = lane->idle;
+        lane->idle = step;
+        pthread_mutex_unlock(&lane->lock);
+    }
+    return error ? kvt__gpu_fail(lane->gpu, error, "A GPU's copies have no pinned memory")
+                 : 0;
+}
+
+static struct kvt__step *
+take(struct kvt__lane *lane, enum kvt__way way)
+{
+    struct kvt__step *step;
+
+    do {
+        pthread_mutex_lock(&lane->lock);
+        step = lane->idle;
+        if (step)
+            lane->idle = step->next;
+        pthread_mutex_unlock(&lane->lock);
+    } while (!step && kvt__lane_grow(lane) == 0);
+    if (!step)
+        return NULL;
+    kvt__step_begin(step, way, lane->gather);
+    step->next = NULL;
+    if (way == KVT__STAGED) {
+        step->part = lane->next_part;
+        lane->next_part = (lane->next_part + 1) % KVT__N_PARTS;
+    }
+    return step;
+}
+
+void
+kvt__lane_give_back(struct kvt__lane *lane, struct kvt__step *steps)
+{
+    struct kvt__step *next;
+
+    pthread_mutex_lock(&lane->lock);
+    for (; steps; steps = next) {
+        next = steps->next;
+        steps->next = lane->idle;
+        lane->idle = steps;
+    }
+    pthread_mutex_unlock(&lane->lock);
+}
+
+/* ----------------------------------------------------------------- cutting */
+
+static enum kvt__way
+way_of(const struct kvt__lane *lane, const struct kvt__gpu_copy *copy)
+{
+    const struct kvt__view *view = copy->view;
+    uint64_t most = copy->own.bytes;
+
+    if (view) { /* a block can be larger than what the chunk has of it */
+        uint64_t block = kvt__chunk_bytes(view, view->block_tokens);
+
+        most = block > most ? block : most;
+    }
+    if (!lane->gpu->by_kernels || most > KVT__MAX_JOB_BYTES)
+        return KVT__WITHOUT;
+    return copy->on_device ? KVT__DEVICE : KVT__STAGED;
+}
+
+static uint64_t
+room_in(const struct kvt__lane *lane, const struct kvt__step *step)
+{
+    uint64_t used = kvt__round_up(step->bytes, KVT__PART_ALIGN);
+
+    if (step->way == KVT__WITHOUT)
+        return UINT64_MAX;
+    if (step->way == KVT__DEVICE)
+        return used < KVT__MAX_STEP_BYTES ? KVT__MAX_STEP_BYTES - used : 0;
+    return used < lane->part_bytes ? lane->part_bytes - used : 0;
+}
+
+/* The list of steps is at its last one, end; cut what is needed of the copy. */
+static int
+cut(struct kvt__lane *lane, struct kvt__gpu_copy *copy, struct kvt__step **steps,
+    struct kvt__step ***end)
+{
+    enum kvt__way way = way_of(lane, copy);
+    struct kvt__step *step = *steps ? **end : NULL;
+    uint64_t from = 0, to, room, at;
+
+    do {
+        if (!step || step->way != way || !kvt__step_has_room(step, copy) ||
+            (room_in(lane, step) == 0 && copy->own.bytes)) {
+            *end = step ? &step->next : steps;
+            step = **end = take(lane, way);
+            if (!step)
+                return -ENOMEM;
+            if (!kvt__step_has_room(step, copy))
+                return kvt__fail(EINVAL, "A chunk of %u tokens has too many blocks or "
+                                 "layers for the GPU's kernels.", copy->n_tokens);
+        }
+        room = room_in(lane, step);
+        to = copy->own.bytes - from < room ? copy->own.bytes : from + room;
+        step->bytes = way == KVT__STAGED ? kvt__round_up(step->bytes, KVT__PART_ALIGN)
+                                         : step->bytes;
+        at = way == KVT__STAGED ? (uintptr_t)lane->parts[step->part].at + step->bytes
+                                : (uintptr_t)copy->chunk + from;
+        kvt__step_add(step, copy, from, to, at);
+        from = to;
+    } while (from < copy->own.bytes);
+    return 0;
+}
+
+/* All steps for the copies, or none. */
+int
+kvt__lane_cut(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
+              struct kvt__step **steps)
+{
+    size_t part = lane->next_part;
+    struct kvt__step **end = steps;
+    int err = 0;
+
+    *steps = NULL;
+    for (size_t i = 0; !err && i < n; i++) {
+        copies[i]->own.bytes = copies[i]->view ? kvt__chunk_bytes(copies[i]->view,
+                                                                  copies[i]->n_tokens)
+                                               : copies[i]->own.bytes;
+        copies[i]->own.sum = 0;
+        copies[i]->own.err = 0;
+        err = cut(lane, copies[i], steps, &end);
+    }
+    if (!err)
+        return 0;
+    kvt__lane_give_back(lane, *steps);
+    lane->next_part = part;
+    return err;
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening a GPU: its context, its kernels, its lanes, and which way copies go. */
+#include "gpu/device.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/private-dir.h"
+#include "gpu/compile.h"
+#include "gpu/inside.h"
+#include "gpu/plan.h"
+
+#define STAGING ((size_t)64 << 20) /* as much as is useful */
+#define MIN_PART ((size_t)64 << 10)
+#define SLAB_ALIGN ((size_t)64 << 10)
+
+/* What kvt__gpu_alloc() gave. */
+struct kvt__slab {
+    struct kvt__slab *next;
+    void *whole;
+    unsigned char *at;
+};
+
+int
+kvt__gpu_fail(const struct kvt__gpu *gpu, int error, const char *what)
+{
+    return kvt__fail(error == KVT__OUT_OF_MEMORY ? ENOMEM : EIO, "%s (%s).", what,
+                     kvt__driver_error(&gpu->driver, error));
+}
+
+/* ------------------------------------------------------------------ kernels */
+
+static int
+load(struct kvt__gpu *gpu, const char *cache, bool anew)
+{
+    const struct kvt__driver *d = &gpu->driver;
+    struct kvt__image image;
+    char name[32];
+
+    int err = kvt__compile(d, gpu->context.device, cache, anew, &image);
+    if (err)
+        return err;
+    int error = d->module_load(&gpu->module, image.bytes);
+    if (error)
+        gpu->module = NULL;
+    for (unsigned i = 0; !error && i < KVT__WIDTHS; i++) {
+        snprintf(name, sizeof name, "kvt_copy_%u", 1u << i);
+        error = d->module_function(&gpu->copy[i], gpu->module, name);
+    }
+    if (!error)
+        error = d->module_function(&gpu->fetch, gpu->module, "kvt_fetch");
+    free(image.bytes);
+    if (!error)
+        return 0;
+    if (gpu->module)
+        d->module_unload(gpu->module);
+    gpu->module = NULL;
+    return kvt__gpu_fail(gpu, error, "The GPU does not take the kernels");
+}
+
+/* The constants that sums need, to the device. */
+static int
+load_sums(struct kvt__gpu *gpu)
+{
+    const struct kvt__driver *d = &gpu->driver;
+    struct kvt__sums *sums;
+    void *pinned = NULL, *stream = NULL;
+    int error = d->host_alloc(&pinned, sizeof *sums, KVT__HOST_PORTABLE);
+
+    if (!error)
+        error = d->mem_alloc(&gpu->sums, sizeof *sums);
+    if (!error)
+        error = d->stream_create(&stream, KVT__STREAM_ALONE, 0);
+    if (!error) {
+        kvt__plan_sums(pinned);
+        error = kvt__driver_copy(d, gpu->sums, pinned, sizeof *sums, stream);
+        int late = d->stream_sync(stream);
+        error = error ? error : late;
+    }
+    if (stream)
+        d->stream_destroy(stream);
+    if (pinned)
+        d->host_free(pinned);
+    return error ? kvt__gpu_fail(gpu, error, "The GPU does not take the kernels' tables")
+                 : 0;
+}
+
+static int
+load_kernels(struct kvt__gpu *gpu, const char *cache)
+{
+    if (!gpu->driver.kernels)
+        return kvt__fail(ENOENT, "The GPU's driver is too old for kernels.");
+    int err = load(gpu, cache, false);
+    if (err && err != -ENOENT)
+        err = load(gpu, cache, true); /* the cache may be of another driver's time */
+    if (!err)
+        err = load_sums(gpu);
+    return err;
+}
+
+/* ----------------------------------------------------------- open and close */
+
+static void
+describe(struct kvt__gpu *gpu, const struct kvt__gpu_params *params, const char *why)
+{
+    char name[128] = "";
+
+    gpu->driver.device_name(name, sizeof name - 1, gpu->context.device);
+    snprintf(gpu->describe, sizeof gpu->describe, "%s device %d (%s), %s%s%.200s",
+             params->kind == KVT__GPU_CUDA ? "CUDA" : "HIP", params->ordinal, name,
+             gpu->by_kernels ? "kernels" : "batch copies", *why ? ": " : "", why);
+}
+
+static int
+open_lanes(struct kvt__gpu *gpu, size_t staging_bytes)
+{
+    size_t part = (staging_bytes ? staging_bytes : STAGING) / 2 / KVT__N_PARTS;
+
+    part = part < MIN_PART ? MIN_PART : part;
+    part = part > KVT__MAX_STEP_BYTES ? KVT__MAX_STEP_BYTES : part;
+    int err = 0;
+
+    for (int i = 0; !err && i < KVT__N_LANES; i++)
+        err = kvt__lane_open(gpu, i == KVT__LANE_GATHER,
+                             i == KVT__LANE_SUM ? 0 : part * KVT__N_PARTS, &gpu->lanes[i]);
+    return err;
+}
+
+/* The context is entered. */
+static int
+open_inside(struct kvt__gpu *gpu, const struct kvt__gpu_params *params)
+{
+    const char *copies = params->copies ? params->copies : "";
+    char why[256] = "";
+    int major, minor;
+
+    int error = kvt__driver_capability(&gpu->driver, gpu->context.device, &major, &minor,
+                                       &gpu->n_processors);
+    if (error)
+        return kvt__gpu_fail(gpu, error, "The GPU does not say what it is");
+    if (strcmp(copies, "batch") != 0) {
+        int err = load_kernels(gpu, params->cache ? params->cache : KVT__LOCAL_DIR);
+
+        if (err && strcmp(copies, "kernel") == 0)
+            return err;
+        if (err)
+            snprintf(why, sizeof why, "%s", kvt__why());
+        gpu->by_kernels = !err;
+    }
+    int err = kvt__bounce_open(gpu, &gpu->bounce);
+    if (!err)
+        err = open_lanes(gpu, params->staging_bytes);
+    if (!err && gpu->by_kernels && !*copies)
+        err = kvt__measure(gpu);
+    if (!err)
+        describe(gpu, params, why);
+    return err;
+}
+
+int
+kvt__gpu_open(const struct kvt__gpu_params *params, struct kvt__gpu **out)
+{
+    const char *vendor = params->kind == KVT__GPU_CUDA ? "CUDA" : "HIP";
+    struct kvt__gpu *gpu = calloc(1, sizeof *gpu);
+    struct kvt__context context;
+
+    if (!gpu)
+        return kvt__fail(ENOMEM, "a GPU");
+    pthread_mutex_init(&gpu->lock, NULL);
+    if (!kvt__driver_find(params->kind, &gpu->driver) || !gpu->driver.copies) {
+        free(gpu);
+        return kvt__fail(ENODEV, "This process has loaded no driver of %s, or one that is "
+                         "too old.", vendor);
+    }
+    int err = kvt__context_hold(&gpu->driver, params->ordinal, &gpu->context);
+    if (err) {
+        free(gpu);
+        return err;
+    }
+    context = gpu->context;
+    err = kvt__context_enter(&gpu->driver, &context);
+    if (!err) {
+        err = open_inside(gpu, params);
+        kvt__context_leave(&gpu->driver, &context);
+    }
+    if (err)
+        kvt__gpu_close(gpu);
+    else
+        *out = gpu;
+    return err;
+}
+
+void
+kvt__gpu_close(struct kvt__gpu *gpu)
+{
+    struct kvt__context context = gpu->context;
+    const struct kvt__driver *d = &gpu->driver;
+    bool entered = kvt__context_enter(d, &context) == 0;
+    struct kvt__slab *next;
+
+    for (size_t i = 0; i < KVT__N_LANES; i++)
+        kvt__lane_close(gpu->lanes[i], entered);
+    kvt__bounce_close(gpu, gpu->bounce, entered);
+    for (struct kvt__slab *slab = gpu->slabs; slab; slab = next) {
+        next = slab->next;
+        if (entered)
+            d->mem_free(slab->whole);
+        free(slab);
+    }
+    if (entered && gpu->sums)
+        d->mem_free(gpu->sums);
+    if (entered && gpu->module)
+        d->module_unload(gpu->module);
+    if (entered)
+        kvt__context_leave(d, &context);
+    kvt__context_release(d, &gpu->context);
+    pthread_mutex_destroy(&gpu->lock);
+    free(gpu);
+}
+
+const char *
+kvt__gpu_describe(const struct kvt__gpu *gpu)
+{
+    return gpu->describe;
+}
+
+/* --------------------------------------------------------------------- copies */
+
+int
+kvt__gpu_gather(struct kvt__gpu *gpu, void *stream, struct kvt__gpu_copy *const *copies,
+                size_t n)
+{
+    struct kvt__context context = gpu->context;
+
+    int err = kvt__context_enter(&gpu->driver, &context);
+    if (err)
+        return err;
+    err = kvt__lane_gather(gpu->lanes[KVT__LANE_GATHER], stream, copies, n);
+    kvt__context_leave(&gpu->driver, &context);
+    return err;
+}
+
+static int
+copy(struct kvt__gpu *gpu, int lane, struct kvt__gpu_copy *const *copies, size_t n)
+{
+    struct kvt__context context = gpu->context;
+
+    int err = kvt__context_enter(&gpu->driver, &context);
+    if (err)
+        return err;
+    err = kvt__lane_copy(gpu->lanes[lane], copies, n);
+    kvt__context_leave(&gpu->driver, &context);
+    return err;
+}
+
+int
+kvt__gpu_scatter(struct kvt__gpu *gpu, struct kvt__gpu_copy *const *copies, size_t n)
+{
+    return copy(gpu, KVT__LANE_SCATTER, copies, n);
+}
+
+int
+kvt__gpu_after(struct kvt__gpu *gpu, void *stream)
+{
+    struct kvt__context context = gpu->context;
+
+    int err = kvt__context_enter(&gpu->driver, &context);
+    if (err)
+        return err;
+    err = kvt__lane_after(gpu->lanes[KVT__LANE_SCATTER], stream);
+    kvt__context_leave(&gpu->driver, &context);
+    return err;
+}
+
+/* ----------------------------------------------------------------------- sums */
+
+struct sum {
+    struct kvt__gpu_copy copy; /* first */
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool done;
+    int err;
+    uint32_t crc;
+};
+
+static void
+sum_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+{
+    struct sum *s = (void *)copy;
+
+    pthread_mutex_lock(&s->lock);
+    s->done = true;
+    s->err = err;
+    s->crc = crc;
+    pthread_cond_signal(&s->ended);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* No view: it is only summed. */
+static int
+sum_by_kernel(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint32_t *crc)
+{
+    struct kvt__gpu_copy *list[1];
+    struct sum s = { .copy = { .sums = true, .on_device = true,
+                               .chunk = (unsigned char *)at, /* only read */
+                               .done = sum_done, .own.bytes = bytes } };
+
+    pthread_mutex_init(&s.lock, NULL);
+    pthread_cond_init(&s.ended, NULL);
+    list[0] = &s.copy;
+    int err = copy(gpu, KVT__LANE_SUM, list, 1);
+    pthread_mutex_lock(&s.lock);
+    while (!err && !s.done)
+        pthread_cond_wait(&s.ended, &s.lock);
+    pthread_mutex_unlock(&s.lock);
+    pthread_mutex_destroy(&s.lock);
+    pthread_cond_destroy(&s.ended);
+    if (!err && s.err)
+        err = kvt__fail(-s.err, "sum the GPU's memory");
+    *crc = s.crc;
+    return err;
+}
+
+static int
+sum_by_bounce(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint32_t *crc)
+{
+    struct kvt__context context = gpu->context;
+
+    int err = kvt__context_enter(&gpu->driver, &context);
+    if (err)
+        return err;
+    err = kvt__bounce_sum(gpu, at, bytes, crc);
+    kvt__context_leave(&gpu->driver, &context);
+    return err;
+}
+
+int
+kvt__gpu_sum(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint32_t *crc)
+{
+    const size_t most = (size_t)1 << 30;
+    uint32_t part;
+    int err = 0;
+
+    if (!gpu->by_kernels)
+        return sum_by_bounce(gpu, at, bytes, crc);
+    *crc = 0;
+    for (size_t n; !err && bytes; bytes -= n, at += n) {
+        n = bytes < most ? bytes : most;
+        err = sum_by_kernel(gpu, at, n, &part);
+        *crc = kvt__crc32c_join(*crc, part, n);
+    }
+    return err;
+}
+
+/* --------------------------------------------------------------------- memory */
+
+int
+kvt__gpu_alloc(struct kvt__gpu *gpu, size_t bytes, unsigned char **out)
+{
+    struct kvt__context context = gpu->context;
+    struct kvt__slab *slab = malloc(sizeof *slab);
+
+    if (!slab || bytes > SIZE_MAX - SLAB_ALIGN) {
+        free(slab);
+        return kvt__fail(ENOMEM, "memory of the GPU");
+    }
+    int err = kvt__context_enter(&gpu->driver, &context);
+    if (!err) {
+        int error = gpu->driver.mem_alloc(&slab->whole, bytes + SLAB_ALIGN);
+
+        if (error)
+            err = kvt__gpu_fail(gpu, error, "The GPU has not enough memory free");
+        kvt__context_leave(&gpu->driver, &context);
+    }
+    if (err) {
+        free(slab);
+        return err;
+    }
+    slab->at = (unsigned char *)(uintptr_t)
+        kvt__round_up((uintptr_t)slab->whole, SLAB_ALIGN);
+    pthread_mutex_lock(&gpu->lock);
+    slab->next = gpu->slabs;
+    gpu->slabs = slab;
+    pthread_mutex_unlock(&gpu->lock);
+    *out = slab->at;
+    return 0;
+}
+
+void
+kvt__gpu_free(struct kvt__gpu *gpu, unsigned char *at)
+{
+    struct kvt__context context = gpu->context;
+    struct kvt__slab **link = &gpu->slabs, *slab;
+
+    pthread_mutex_lock(&gpu->lock);
+    while (*link && (*link)->at != at)
+        link = &(*link)->next;
+    slab = *link;
+    if (slab)
+        *link = slab->next;
+    pthread_mutex_unlock(&gpu->lock);
+    if (!slab)
+        return;
+    if (kvt__context_enter(&gpu->driver, &context) == 0) {
+        gpu->driver.mem_free(slab->whole);
+        kvt__context_leave(&gpu->driver, &context);
+    }
+    free(slab);
+}

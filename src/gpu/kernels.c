@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernels: copy elements of chunks between an engine's blocks and memory that lies
+ * together, and sum what they copy.  One source for NVRTC, hipRTC and, with the threads
+ * of a block one after the other, plain C; the library carries it as text.
+ *
+ * The sum of a unit is its polynomial times x^32 modulo that of CRC32C, bit-reflected; the
+ * host makes the CRC of it.  Threads take elements in turn, so that a warp reads and writes
+ * what lies together; what a thread has summed moves by a whole round each time, by tables
+ * in shared memory.  Each of the 32 banks has a copy of them, so threads never wait for
+ * one another.  A unit counts as if zeros stood before it to make the rounds whole: they
+ * change no sum. */
+#include "gpu/kernels.h"
+
+#if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
+#if defined(__CUDACC_RTC__)
+#define KERNEL extern "C" __global__ void __launch_bounds__(512, 2)
+#else
+#define KERNEL extern "C" __global__ void __launch_bounds__(512)
+#endif
+#define INLINE static __device__ __forceinline__
+#define SHARED __shared__
+#define GRID
+#define BLOCK blockIdx.x
+#define N_BLOCKS gridDim.x
+#define EACH_THREAD(t) for (kvt__u32 t = threadIdx.x, once = 1; once; once = 0)
+#define BARRIER() __syncthreads()
+#define UNROLL _Pragma("unroll")
+#else
+#include <assert.h>
+#include <string.h>
+#define KERNEL void
+#define INLINE static inline __attribute__((always_inline))
+#define SHARED static _Thread_local
+#define GRID kvt__u32 grid_block, kvt__u32 grid_n,
+#define BLOCK grid_block
+#define N_BLOCKS grid_n
+#define EACH_THREAD(t) for (kvt__u32 t = 0; t < KVT__THREADS; t++)
+#define BARRIER() ((void)0)
+#define UNROLL
+#endif
+
+#define POLY 0x82f63b78u
+#define BANKS 32u
+
+/* Elements of 1 << log bytes as words; of shorter ones, in the word's last bytes. */
+struct element {
+    kvt__u32 word[4];
+};
+
+INLINE kvt__u32
+words_of(kvt__u32 log)
+{
+    return log > 2 ? 1u << (log - 2) : 1;
+}
+
+/* ------------------------------------------------------------------- memory */
+
+#if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
+
+/* The device's memory, which a GPU of AMD reads faster when it is told. */
+#if defined(__HIPCC_RTC__)
+typedef kvt__u32 two_words __attribute__((ext_vector_type(2)));
+typedef kvt__u32 four_words __attribute__((ext_vector_type(4)));
+#define AT(type, at) (*(__attribute__((address_space(1))) type *)(at))
+#else
+typedef uint2 two_words;
+typedef uint4 four_words;
+#define AT(type, at) (*(type *)(at))
+#endif
+
+INLINE struct element
+load(kvt__u32 log, kvt__u64 at)
+{
+    struct element e = { { 0, 0, 0, 0 } };
+
+    if (log == 4) {
+        four_words v = AT(four_words, at);
+        e.word[0] = v.x;
+        e.word[1] = v.y;
+        e.word[2] = v.z;
+        e.word[3] = v.w;
+    } else if (log == 3) {
+        two_words v = AT(two_words, at);
+        e.word[0] = v.x;
+        e.word[1] = v.y;
+    } else if (log == 2) {
+        e.word[0] = AT(kvt__u32, at);
+    } else if (log == 1) {
+        e.word[0] = (kvt__u32)AT(unsigned short, at) << 16;
+    } else {
+        e.word[0] = (kvt__u32)AT(unsigned char, at) << 24;
+    }
+    return e;
+}
+
+INLINE void
+store(kvt__u32 log, kvt__u64 at, struct element e)
+{
+    if (log == 4) {
+        four_words v;
+        v.x = e.word[0];
+        v.y = e.word[1];
+        v.z = e.word[2];
+        v.w = e.word[3];
+        AT(four_words, at) = v;
+    } else if (log == 3) {
+        two_words v;
+        v.x = e.word[0];
+        v.y = e.word[1];
+        AT(two_words, at) = v;
+    } else if (log == 2) {
+        AT(kvt__u32, at) = e.word[0];
+    } else if (log == 1) {
+        AT(unsigned short, at) = (unsigned short)(e.word[0] >> 16);
+    } else {
+        AT(unsigned char, at) = (unsigned char)(e.word[0] >> 24);
+    }
+}
+
+#else
+
+INLINE struct element
+load(kvt__u32 log, kvt__u64 at)
+{
+    struct element e = { { 0, 0, 0, 0 } };
+    kvt__u32 n = 1u << log;
+
+    assert(at % n == 0); /* as a device demands */
+    memcpy((char *)e.word + (n < 4 ? 4 - n : 0), (const void *)(uintptr_t)at, n);
+    return e;
+}
+
+INLINE void
+store(kvt__u32 log, kvt__u64 at, struct element e)
+{
+    kvt__u32 n = 1u << log;
+
+    assert(at % n == 0);
+    memcpy((void *)(uintptr_t)at, (char *)e.word + (n < 4 ? 4 - n : 0), n);
+}
+
+#endif
+
+/* --------------------------------------------------------------- arithmetic */
+
+INLINE kvt__u32
+divided(kvt__u32 n, struct kvt__divisor by)
+{
+    return (kvt__u32)((kvt__u64)(2 * n) * by.times >> 32) >> by.shift;
+}
+
+/* a * x^n for n up to a few dozen; bit 31 is x^0. */
+INLINE kvt__u32
+times_x(kvt__u32 a, kvt__u32 n)
+{
+    for (kvt__u32 i = 0; i < n; i++)
+        a = (a >> 1) ^ (POLY & (0u - (a & 1u)));
+    return a;
+}
+
+INLINE kvt__u32
+times(kvt__u32 a, kvt__u32 b)
+{
+    kvt__u32 r = 0;
+
+    for (kvt__u32 i = 0; i < 32; i++) {
+        r ^= b & (0u - (a >> 31));
+        a <<= 1;
+        b = times_x(b, 1);
+    }
+    return r;
+}
+
+/* A lookup of n bits of a from bit on; lane: 4 * the thread's bank. */
+INLINE kvt__u32
+part(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane, kvt__u32 entry, kvt__u32 bit,
+     kvt__u32 n)
+{
+    kvt__u32 offset = bit < 7 ? a << (7 - bit) : a >> (bit - 7);
+
+    offset = (offset & (((1u << n) - 1) << 7)) | lane;
+    return *(const kvt__u32 *)((const char *)(table + entry * BANKS) + offset);
+}
+
+/* a times the table's constant. */
+INLINE kvt__u32
+moved(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane)
+{
+    return part(table, a, lane, 0, 0, 6) ^ part(table, a, lane, 64, 6, 6) ^
+           part(table, a, lane, 128, 12, 5) ^ part(table, a, lane, 160, 17, 5) ^
+           part(table, a, lane, 192, 22, 5) ^ part(table, a, lane, 224, 27, 5);
+}
+
+/* ------------------------------------------------------------------- copies */
+
+/* Where element i lies in the blocks; 0: nowhere. */
+INLINE kvt__u64
+located(const struct kvt__job *job, kvt__u32 log, kvt__u32 i)
+{
+    kvt__u32 first = divided(i, job->by[0]);
+    kvt__u32 rest = i - first * job->by[0].d;
+    kvt__u32 second = divided(rest, job->by[1]);
+    rest -= second * job->by[1].d;
+    kvt__u32 token = divided(rest, job->by[2]);
+    rest -= token * job->by[2].d;
+    kvt__u32 head = divided(rest, job->by[3]);
+    rest -= head * job->by[3].d;
+
+    kvt__u32 plane = job->opaque ? second : first;
+    kvt__u32 nth = job->opaque ? first : second;
+    kvt__i32 block = ((const kvt__i32 *)job->blocks)[nth];
+    if (block < 0 || block == job->null_block)
+        return 0;
+    return ((const kvt__u64 *)job->bases)[plane] +
+           (kvt__u64)(block * job->block_stride + token * job->token_stride +
+                      head * job->head_stride) + ((kvt__u64)rest << log);
+}
+
+INLINE struct element
+fetched(const struct kvt__job *job, kvt__u32 log, kvt__u32 i)
+{
+    struct element none = { { 0, 0, 0, 0 } };
+    kvt__u64 at = job->what == KVT__JOB_GATHER ? located(job, log, i)
+                                               : job->flat + ((kvt__u64)i << log);
+
+    return at ? load(log, at) : none;
+}
+
+INLINE void
+put(const struct kvt__job *job, kvt__u32 log, kvt__u32 i, struct element e)
+{
+    kvt__u64 at = job->what == KVT__JOB_GATHER ? job->flat + ((kvt__u64)i << log)
+                : job->what == KVT__JOB_SCATTER ? located(job, log, i) : 0;
+
+    if (at)
+        store(log, at, e);
+}
+
+/* Thread t's elements of a unit.  The next one is asked for before this one is used. */
+INLINE kvt__u32
+copied(const struct kvt__job *job, kvt__u32 first, kvt__u32 n, kvt__u32 log,
+       const kvt__u32 *table, kvt__u32 t)
+{
+    kvt__u32 sum[4] = { 0, 0, 0, 0 }, lane = t % BANKS * 4, n_words = words_of(log);
+    kvt__u32 zeros = (0u - n) % KVT__THREADS;
+    kvt__u32 at = t < zeros ? t + KVT__THREADS - zeros : t - zeros;
+    struct element now = { { 0, 0, 0, 0 } }, next;
+
+    if (at < n)
+        now = fetched(job, log, first + at);
+    for (; at < n; at += KVT__THREADS) {
+        next = now;
+        if (at + KVT__THREADS < n)
+            next = fetched(job, log, first + at + KVT__THREADS);
+        put(job, log, first + at, now);
+        if (job->sums) {
+            UNROLL
+            for (kvt__u32 w = 0; w < n_words; w++)
+                sum[w] = moved(table, sum[w], lane) ^ now.word[w];
+        }
+        now = next;
+    }
+    UNROLL
+    for (kvt__u32 w = 1; w < n_words; w++)
+        sum[w] ^= times_x(sum[w - 1], 32);
+    return sum[n_words - 1];
+}
+
+INLINE void
+run(GRID const struct kvt__job *jobs, const struct kvt__unit *units,
+    const struct kvt__sums *sums, kvt__u32 *results, kvt__u32 n_units, kvt__u32 log)
+{
+    SHARED kvt__u32 table[KVT__TABLE_WORDS * BANKS];
+    SHARED kvt__u32 partial[KVT__THREADS];
+
+    EACH_THREAD(t)
+        for (kvt__u32 i = t; i < KVT__TABLE_WORDS * BANKS; i += KVT__THREADS)
+            table[i] = sums->table[log][i / BANKS];
+    BARRIER();
+    for (kvt__u32 u = BLOCK; u < n_units; u += N_BLOCKS) {
+        const struct kvt__unit unit = units[u];
+        const struct kvt__job job = jobs[unit.job]; /* in registers: nothing can alias it */
+
+        EACH_THREAD(t) {
+            kvt__u32 sum = copied(&job, unit.first, unit.n, log, table, t);
+
+            partial[t] = job.sums ? times(sum, sums->weight[log][t]) : 0;
+        }
+        if (!job.sums)
+            continue;
+        BARRIER();
+        for (kvt__u32 half = KVT__THREADS / 2; half; half /= 2) {
+            EACH_THREAD(t)
+                if (t < half)
+                    partial[t] ^= partial[t + half];
+            BARRIER();
+        }
+        EACH_THREAD(t)
+            if (t == 0)
+                results[u] = partial[0];
+    }
+}
+
+/* ------------------------------------------------------------------ kernels */
+
+#if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
+#define PASS
+#else
+#define PASS BLOCK, N_BLOCKS,
+#endif
+
+#define COPY(width, log)                                                                   \
+    KERNEL kvt_copy_##width(GRID const struct kvt__job *jobs,                              \
+                            const struct kvt__unit *units,                                 \
+                            const struct kvt__sums *sums, kvt__u32 *results,               \
+                            kvt__u32 n_units)                                              \
+    {                                                                                      \
+        run(PASS jobs, units, sums, results, n_units, log);                                \
+    }
+
+COPY(1, 0)
+COPY(2, 1)
+COPY(4, 2)
+COPY(8, 3)
+COPY(16, 4)
+
+/* n words from the host's memory, which the device sees, to its own. */
+KERNEL
+kvt_fetch(GRID kvt__u64 *to, const kvt__u64 *from, kvt__u32 n)
+{
+    EACH_THREAD(t)
+        for (kvt__u32 i = BLOCK * KVT__THREADS + t; i < n; i += N_BLOCKS * KVT__THREADS)
+            to[i] = from[i];
+}

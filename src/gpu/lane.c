@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One direction of a GPU's copies.  Streams keep the order: kernels and bus copies of a
+ * part wait for one another by events, on the device, so that no caller waits here.  The
+ * lane's thread alone waits, for one step after the other. */
+#include "gpu/lane.h"
+
+#include <errno.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+/* ----------------------------------------------------------------- streams */
+
+static int
+pass(const struct kvt__driver *d, void *event, void *from, void *to)
+{
+    int error = d->event_record(event, from);
+
+    return error ? error : d->stream_wait(to, event, 0);
+}
+
+static int
+launch(struct kvt__lane *lane, struct kvt__step *step)
+{
+    kvt__step_seal(step, lane->gpu, (uintptr_t)lane->table);
+    return kvt__step_launch(step, lane->gpu, lane->table, lane->kernels);
+}
+
+/* Between a part and the host's chunks: what lies together on both sides at once. */
+static int
+over_the_bus(struct kvt__lane *lane, const struct kvt__step *step)
+{
+    const struct kvt__piece *p = step->pieces, *end = p + step->n_pieces;
+    const struct kvt__driver *d = &lane->gpu->driver;
+    int error = 0;
+
+    while (!error && p < end) {
+        unsigned char *host = p->copy->chunk + p->from;
+        unsigned char *part = (unsigned char *)(uintptr_t)p->at;
+        uint64_t n = p->to - p->from;
+
+        while (++p < end && p->copy->chunk + p->from == host + n &&
+               p->at == (uintptr_t)part + n)
+            n += p->to - p->from;
+        if (n)
+            error = lane->gather ? kvt__driver_copy(d, host, part, n, lane->copies)
+                                 : kvt__driver_copy(d, part, host, n, lane->copies);
+    }
+    return error;
+}
+
+static int
+begin_staged(struct kvt__lane *lane, struct kvt__step *step)
+{
+    const struct kvt__driver *d = &lane->gpu->driver;
+    struct kvt__part *part = &lane->parts[step->part];
+    void *from = lane->gather ? lane->kernels : lane->copies;
+    void *to = lane->gather ? lane->copies : lane->kernels;
+    int error = part->used ? d->stream_wait(from, part->empty, 0) : 0;
+
+    if (!error)
+        error = lane->gather ? launch(lane, step) : over_the_bus(lane, step);
+    if (!error)
+        error = pass(d, lane->ready, from, to);
+    if (!error)
+        error = lane->gather ? over_the_bus(lane, step) : launch(lane, step);
+    /* Also after an error: what was begun uses the part. */
+    if (d->event_record(part->empty, to) == 0)
+        part->used = true;
+    else if (!error)
+        error = -1;
+    return error;
+}
+
+static int
+begin_without(struct kvt__lane *lane, struct kvt__step *step)
+{
+    int error = 0;
+
+    for (uint32_t i = 0; !error && i < step->n_pieces; i++)
+        if (step->pieces[i].from < step->pieces[i].to)
+            error = kvt__batch_copy(&lane->gpu->driver, step->pieces[i].copy, lane->gather,
+                                    lane->copies);
+    return error;
+}
+
+static void
+begin(struct kvt__lane *lane, struct kvt__step *step)
+{
+    const struct kvt__driver *d = &lane->gpu->driver;
+    bool ends_on_kernels = step->way == KVT__DEVICE ||
+                           (step->way == KVT__STAGED && !lane->gather);
+    int error = step->way == KVT__STAGED ? begin_staged(lane, step)
+              : step->way == KVT__DEVICE ? launch(lane, step)
+              : begin_without(lane, step);
+
+    if (error) {
+        step->err = kvt__gpu_fail(lane->gpu, error, "A GPU's copy could not be begun");
+        KVT__LOG_ONCE(KVT_LOG_WARN, "%s", kvt__why());
+    }
+    step->lost = error || d->event_record(step->finished, ends_on_kernels ? lane->kernels
+                                                                          : lane->copies);
+}
+
+/* ------------------------------------------------------------------ the thread */
+
+static void
+end(struct kvt__lane *lane, struct kvt__step *step)
+{
+    const struct kvt__driver *d = &lane->gpu->driver;
+    int error = step->lost ? 0 : d->event_sync(step->finished);
+
+    if (error) {
+        kvt__gpu_fail(lane->gpu, error, "A GPU's copy failed");
+        KVT__LOG_ONCE(KVT_LOG_WARN, "%s", kvt__why());
+    }
+    if (step->lost || error) { /* nothing may be touched any more, whatever has failed */
+        step->err = -EIO;
+        d->stream_sync(lane->copies);
+        d->stream_sync(lane->kernels);
+    }
+    kvt__step_end(step, lane->gpu, step->err);
+}
+
+void *
+kvt__lane_run(void *arg)
+{
+    struct kvt__lane *lane = arg;
+    struct kvt__context context = lane->gpu->context;
+    bool entered = kvt__context_enter(&lane->gpu->driver, &context) == 0;
+
+    pthread_mutex_lock(&lane->lock);
+    while (!lane->stop || lane->first) {
+        struct kvt__step *step = lane->first;
+
+        if (!step) {
+            pthread_cond_wait(&lane->begun, &lane->lock);
+            continue;
+        }
+        lane->first = step->next;
+        if (!lane->first)
+            lane->last = &lane->first;
+        step->next = NULL;
+        pthread_mutex_unlock(&lane->lock);
+        end(lane, step);
+        kvt__lane_give_back(lane, step);
+        pthread_mutex_lock(&lane->lock);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    if (entered)
+        kvt__context_leave(&lane->gpu->driver, &context);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------- asking */
+
+static bool
+any_without(const struct kvt__step *steps)
+{
+    while (steps && steps->way != KVT__WITHOUT)
+        steps = steps->next;
+    return steps;
+}
+
+/* Copies that no kernel does are behind the caller's stream too. */
+static int
+put_behind(struct kvt__lane *lane, const struct kvt__step *steps)
+{
+    if (!lane->after || !any_without(steps))
+        return 0;
+    int error = lane->gpu->driver.stream_wait(lane->copies, lane->asked, 0);
+    return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's streams cannot be ordered")
+                 : 0;
+}
+
+static void
+begin_all(struct kvt__lane *lane, struct kvt__step *steps)
+{
+    struct kvt__step *next;
+
+    for (; steps; steps = next) {
+        next = steps->next;
+        begin(lane, steps);
+        steps->next = NULL;
+        pthread_mutex_lock(&lane->lock);
+        *lane->last = steps;
+        lane->last = &steps->next;
+        pthread_cond_signal(&lane->begun);
+        pthread_mutex_unlock(&lane->lock);
+    }
+}
+
+static int
+after_locked(struct kvt__lane *lane, void *stream)
+{
+    int error = pass(&lane->gpu->driver, lane->asked, stream, lane->kernels);
+
+    lane->after = !error;
+    return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's streams cannot be ordered")
+                 : 0;
+}
+
+/* without: whether copies without kernels were begun too. */
+static int
+copy_locked(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
+            bool *without)
+{
+    struct kvt__step *steps;
+
+    int err = kvt__lane_cut(lane, copies, n, &steps);
+    if (err)
+        return err;
+    *without = any_without(steps);
+    err = put_behind(lane, steps);
+    if (err)
+        kvt__lane_give_back(lane, steps);
+    else
+        begin_all(lane, steps);
+    return err;
+}
+
+int
+kvt__lane_after(struct kvt__lane *lane, void *stream)
+{
+    pthread_mutex_lock(&lane->order);
+    int err = after_locked(lane, stream);
+    pthread_mutex_unlock(&lane->order);
+    return err;
+}
+
+int
+kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n)
+{
+    bool without;
+
+    pthread_mutex_lock(&lane->order);
+    int err = copy_locked(lane, copies, n, &without);
+    pthread_mutex_unlock(&lane->order);
+    return err;
+}
+
+/* Where later work of the caller cannot be made to wait, the caller does. */
+static void
+hold_back(struct kvt__lane *lane, void *stream, void *caller)
+{
+    if (pass(&lane->gpu->driver, lane->ready, stream, caller))
+        lane->gpu->driver.stream_sync(stream);
+}
+
+int
+kvt__lane_gather(struct kvt__lane *lane, void *stream,
+                 struct kvt__gpu_copy *const *copies, size_t n)
+{
+    bool without;
+
+    pthread_mutex_lock(&lane->order);
+    int err = after_locked(lane, stream);
+    if (!err)
+        err = copy_locked(lane, copies, n, &without);
+    if (!err) {
+        hold_back(lane, lane->kernels, stream);
+        if (without)
+            hold_back(lane, lane->copies, stream);
+    }
+    pthread_mutex_unlock(&lane->order);
+    return err;
+}
