@@ -1,124 +1,367 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libcuda.so.1 as far as kvtier uses it, of a machine with two GPUs.  Registering memory
- * needs a current context, as with the real one.  One thread at a time. */
-#include "cuda.h"
+ * libcuda.so.1 as far as kvtier uses it.  Built three times: as CUDA 13 has it; WITH_12:
+ * with the form that copying many at once had before; WITH_OLD: without that, and without
+ * kernels. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
 
-#define INVALID_VALUE 1
-#define INVALID_DEVICE 101
-#define INVALID_CONTEXT 201
-#define ALREADY_REGISTERED 712
-#define NOT_REGISTERED 713
+#include "core.h"
 
-static struct fake_cuda fake = { .active = -1 };
-static char contexts[2];
+#define N_DEVICES 2
+#define DEPTH 8
 
-struct fake_cuda *fake_cuda(void);
-int cuDeviceGetCount(int *n);
-int cuDeviceGet(int *device, int number);
-int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags);
-int cuMemHostUnregister(void *at);
-int cuGetErrorName(int error, const char **name);
+/* Every function begins with it. */
+#define ENTER(device)                                                                      \
+    do {                                                                                   \
+        int error_ = core_enter(__func__, device);                                         \
+        if (error_)                                                                        \
+            return error_;                                                                 \
+    } while (0)
+#define NEEDS_CONTEXT() ENTER(core.active < 0 ? N_DEVICES : core.active)
 
-struct fake_cuda *
-fake_cuda(void)
-{
-    return &fake;
-}
+static char contexts[N_DEVICES];
+static _Thread_local int stack[DEPTH];
+static _Thread_local int depth;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct side {
+    size_t x;
+    size_t y;
+    int type;
+    const void *host;
+    uint64_t device;
+    void *array;
+    size_t pitch;
+};
+struct rect {
+    struct side from;
+    struct side to;
+    size_t width;
+    size_t height;
+};
+struct attributes {
+    int order;
+    int hints[4];
+    unsigned flags;
+};
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are cuda.h's */
 
 int
 cuDeviceGetCount(int *n)
 {
-    *n = 2;
+    ENTER(-1);
+    *n = N_DEVICES;
     return 0;
 }
 
 int
 cuDeviceGet(int *device, int number)
 {
+    ENTER(-1);
     *device = number;
-    return number < 2 ? 0 : INVALID_DEVICE;
+    return number >= 0 && number < N_DEVICES ? 0 : INVALID_DEVICE;
+}
+
+int
+cuDeviceGetName(char *name, int n, int device)
+{
+    ENTER(-1);
+    snprintf(name, (size_t)n, "fake %d", device);
+    return 0;
+}
+
+int
+cuDeviceGetAttribute(int *value, int which, int device)
+{
+    ENTER(-1);
+    (void)device;
+    *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 4 : -1;
+    return *value < 0 ? INVALID_VALUE : 0;
 }
 
 int
 cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
 {
+    ENTER(-1);
     *flags = 0;
-    *active = device == fake.active;
+    *active = device == core.active;
     return 0;
 }
 
 int
 cuDevicePrimaryCtxRetain(void **context, int device)
 {
+    ENTER(-1);
     *context = &contexts[device];
-    fake.n_retained++;
+    pthread_mutex_lock(&lock);
+    core.n_retained++;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 int
 cuDevicePrimaryCtxRelease_v2(int device)
 {
-    if (device != fake.active || !fake.n_retained)
-        return INVALID_CONTEXT;
-    fake.n_retained--;
-    return 0;
+    ENTER(-1);
+    pthread_mutex_lock(&lock);
+    int error = device != core.active || !core.n_retained ? INVALID_CONTEXT : 0;
+    if (!error)
+        core.n_retained--;
+    pthread_mutex_unlock(&lock);
+    return error;
 }
 
 int
 cuCtxPushCurrent_v2(void *context)
 {
-    if (fake.active < 0 || context != &contexts[fake.active])
+    ENTER(-1);
+    if (core.active < 0 || context != &contexts[core.active] || depth == DEPTH)
         return INVALID_CONTEXT;
-    fake.n_current++;
+    stack[depth++] = core_device();
+    core_set_device(core.active);
+    pthread_mutex_lock(&lock);
+    core.n_current++;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 int
 cuCtxPopCurrent_v2(void **context)
 {
-    *context = &contexts[fake.active];
-    fake.n_current--;
-    return 0;
-}
-
-int
-cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
-{
-    if (!fake.n_current)
+    ENTER(-1);
+    if (!depth)
         return INVALID_CONTEXT;
-    if (!at || !bytes)
-        return INVALID_VALUE;
-    if (fake.n_registered)
-        return ALREADY_REGISTERED;
-    if (fake.fails)
-        return fake.fails;
-    fake.n_registered++;
-    fake.at = at;
-    fake.bytes = bytes;
-    fake.flags = flags;
-    return 0;
-}
-
-int
-cuMemHostUnregister(void *at)
-{
-    if (!fake.n_current)
-        return INVALID_CONTEXT;
-    if (!fake.n_registered || at != fake.at)
-        return NOT_REGISTERED;
-    fake.n_registered--;
+    *context = &contexts[core_device()];
+    core_set_device(stack[--depth]);
+    pthread_mutex_lock(&lock);
+    core.n_current--;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 int
 cuGetErrorName(int error, const char **name)
 {
-    *name = error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+    *name = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : error == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_UNKNOWN";
     return 0;
 }
+
+int
+cuMemAlloc_v2(uint64_t *at, size_t bytes)
+{
+    void *memory = NULL;
+
+    NEEDS_CONTEXT();
+    int error = core_alloc(&memory, bytes, false);
+    *at = (uintptr_t)memory;
+    return error;
+}
+
+int
+cuMemFree_v2(uint64_t at)
+{
+    NEEDS_CONTEXT();
+    return core_free((void *)(uintptr_t)at, false);
+}
+
+int
+cuMemHostAlloc(void **at, size_t bytes, unsigned flags)
+{
+    NEEDS_CONTEXT();
+    (void)flags;
+    return core_alloc(at, bytes, true);
+}
+
+int
+cuMemFreeHost(void *at)
+{
+    NEEDS_CONTEXT();
+    return core_free(at, true);
+}
+
+int
+cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
+{
+    NEEDS_CONTEXT();
+    return core_register(at, bytes, flags);
+}
+
+int
+cuMemHostUnregister(void *at)
+{
+    NEEDS_CONTEXT();
+    return core_unregister(at);
+}
+
+int
+cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    NEEDS_CONTEXT();
+    *least = 0;
+    *greatest = -5;
+    return 0;
+}
+
+int
+cuStreamCreateWithPriority(void **stream, unsigned flags, int priority)
+{
+    NEEDS_CONTEXT();
+    if (flags != 1 || priority > 0 || priority < -5)
+        return INVALID_VALUE;
+    return core_stream_create(stream);
+}
+
+int
+cuStreamDestroy_v2(void *stream)
+{
+    NEEDS_CONTEXT();
+    return core_stream_destroy(stream);
+}
+
+int
+cuStreamSynchronize(void *stream)
+{
+    int error = core_enter(__func__, core.active);
+    int late = core_stream_sync(stream); /* a broken device does nothing more */
+
+    return error ? error : late;
+}
+
+int
+cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+    NEEDS_CONTEXT();
+    (void)flags;
+    return core_stream_wait(stream, event);
+}
+
+int
+cuEventCreate(void **event, unsigned flags)
+{
+    NEEDS_CONTEXT();
+    (void)flags;
+    return core_event_create(event);
+}
+
+int
+cuEventDestroy_v2(void *event)
+{
+    NEEDS_CONTEXT();
+    return core_event_destroy(event);
+}
+
+int
+cuEventRecord(void *event, void *stream)
+{
+    NEEDS_CONTEXT();
+    return core_event_record(event, stream);
+}
+
+int
+cuEventSynchronize(void *event)
+{
+    NEEDS_CONTEXT();
+    return core_event_sync(event);
+}
+
+int
+cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream)
+{
+    NEEDS_CONTEXT();
+    return core_copy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, n, n, n, 1,
+                     stream);
+}
+
+int
+cuMemcpy2DAsync_v2(const struct rect *r, void *stream)
+{
+    NEEDS_CONTEXT();
+    if (r->from.type != 4 || r->to.type != 4 || r->from.x || r->from.y || r->to.x ||
+        r->to.y)
+        return INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    core.n_rects++;
+    pthread_mutex_unlock(&lock);
+    return core_copy((void *)(uintptr_t)r->to.device, (void *)(uintptr_t)r->from.device,
+                     r->to.pitch, r->from.pitch, r->width, r->height, stream);
+}
+
+#if !defined(WITH_OLD)
+
+static int
+copy_many(const uint64_t *to, const uint64_t *from, const size_t *sizes, size_t n,
+          const struct attributes *attributes, const size_t *starts, size_t n_attributes,
+          void *stream)
+{
+    if (!stream || !n || n_attributes != 1 || starts[0] != 0 || attributes->order != 1)
+        return INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    core.n_batches++;
+    pthread_mutex_unlock(&lock);
+    for (size_t i = n; i--;) /* in no order */
+        core_copy((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], sizes[i],
+                  sizes[i], sizes[i], 1, stream);
+    return 0;
+}
+
+#if defined(WITH_12)
+int
+cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *sizes, size_t n,
+                   struct attributes *attributes, size_t *starts, size_t n_attributes,
+                   size_t *failed, void *stream)
+{
+    NEEDS_CONTEXT();
+    *failed = SIZE_MAX;
+    return copy_many(to, from, sizes, n, attributes, starts, n_attributes, stream);
+}
+#else
+int
+cuMemcpyBatchAsync_v2(uint64_t *to, uint64_t *from, size_t *sizes, size_t n,
+                      struct attributes *attributes, size_t *starts, size_t n_attributes,
+                      void *stream)
+{
+    NEEDS_CONTEXT();
+    return copy_many(to, from, sizes, n, attributes, starts, n_attributes, stream);
+}
+#endif
+
+int
+cuModuleLoadData(void **module, const void *image)
+{
+    NEEDS_CONTEXT();
+    return core_module_load(module, image);
+}
+
+int
+cuModuleUnload(void *module)
+{
+    NEEDS_CONTEXT();
+    return core_module_unload(module);
+}
+
+int
+cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    NEEDS_CONTEXT();
+    return core_module_function(function, module, name);
+}
+
+int
+cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+               unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
+               void **extra)
+{
+    NEEDS_CONTEXT();
+    if (shared || extra)
+        return INVALID_VALUE;
+    return core_launch(function, (unsigned[]){ gx, gy, gz }, (unsigned[]){ bx, by, bz },
+                       stream, params);
+}
+
+#endif
+#pragma GCC diagnostic pop

@@ -6,127 +6,11 @@
 #include <string.h>
 
 #include "kvt-test.h"
+#include "unit/gpu/paged.h"
 
 #include "base/crc32c.h"
 #include "gpu/copy.h"
 #include "gpu/stream.h"
-
-#define N_BLOCKS 9u
-#define MAX_PLANES 16
-#define MAX_CHUNK_BLOCKS 5
-#define GUARD 64 /* bytes around everything, which nobody may touch */
-
-static uint64_t seed = 1;
-
-static uint32_t
-below(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return (uint32_t)(seed >> 33) % n;
-}
-
-/* A view and the memory that it shows. */
-struct paged {
-    struct kvt__view view;
-    void *base[MAX_PLANES];
-    unsigned char *memory;
-    size_t bytes;
-};
-
-/* Lay the dimensions out, outermost first: k(v), l(ayer), b(lock), h(ead),
- * t(oken).  pad: bytes between, at random; mirrored: some run backwards. */
-static void
-lay_out(struct paged *p, const char *order, uint32_t pad, bool mirrored)
-{
-    struct kvt__view *v = &p->view;
-    const char *const letters = "klbht";
-    const uint32_t extents[5] = { v->n_kv, v->n_layers, v->n_blocks, v->n_heads,
-                                  v->block_tokens };
-    int64_t strides[5], bytes = v->head_bytes, origin = 0;
-
-    for (size_t i = 5; i--;) {
-        size_t d = (size_t)(strchr(letters, order[i]) - letters);
-
-        strides[d] = bytes + (pad ? (int64_t)below(pad) : 0);
-        bytes = strides[d] * extents[d];
-        if (mirrored && below(3) == 0) {
-            origin += strides[d] * (extents[d] - 1);
-            strides[d] = -strides[d];
-        }
-    }
-    origin += GUARD + below(64);
-    p->bytes = (size_t)bytes + 64 + 2 * GUARD;
-    p->memory = malloc(p->bytes);
-    assert_non_null(p->memory);
-    for (size_t i = 0; i < p->bytes; i++)
-        p->memory[i] = (unsigned char)below(256);
-    for (uint32_t kv = 0; kv < v->n_kv; kv++)
-        for (uint32_t layer = 0; layer < v->n_layers; layer++)
-            p->base[kv * v->n_layers + layer] =
-                p->memory + origin + kv * strides[0] + layer * strides[1];
-    v->base = p->base;
-    v->block_stride = strides[2];
-    v->head_stride = strides[3];
-    v->token_stride = strides[4];
-}
-
-/* Where byte i of a chunk lies in memory, and in which of the chunk's blocks. */
-static unsigned char *
-address_of(const struct kvt__view *v, const int32_t *blocks, uint32_t n_tokens,
-           uint64_t i, uint32_t *which)
-{
-    uint64_t byte = i % v->head_bytes, head = i / v->head_bytes % v->n_heads;
-    uint64_t token = i / v->head_bytes / v->n_heads % n_tokens;
-    uint64_t plane = i / v->head_bytes / v->n_heads / n_tokens;
-
-    *which = (uint32_t)token / v->block_tokens;
-    return (unsigned char *)v->base[plane] + blocks[*which] * v->block_stride +
-           (int64_t)head * v->head_stride +
-           (int64_t)(token % v->block_tokens) * v->token_stride + byte;
-}
-
-static unsigned char *
-address_of_opaque(const struct kvt__view *v, const int32_t *blocks, uint64_t i,
-                  uint32_t *which)
-{
-    uint64_t byte = i % v->block_bytes, layer = i / v->block_bytes % v->n_layers;
-
-    *which = (uint32_t)(i / v->block_bytes / v->n_layers);
-    return (unsigned char *)v->base[layer] + blocks[*which] * v->block_stride + byte;
-}
-
-static unsigned char *
-address(const struct kvt__view *v, const int32_t *blocks, uint32_t n_tokens,
-        uint64_t i, uint32_t *which)
-{
-    return v->opaque ? address_of_opaque(v, blocks, i, which)
-                     : address_of(v, blocks, n_tokens, i, which);
-}
-
-/* Distinct block ids, some of them one after the other. */
-static void
-choose_blocks(int32_t blocks[MAX_CHUNK_BLOCKS])
-{
-    int32_t all[N_BLOCKS];
-
-    if (below(2)) {
-        int32_t first = (int32_t)below(N_BLOCKS - MAX_CHUNK_BLOCKS + 1);
-
-        for (int32_t i = 0; i < MAX_CHUNK_BLOCKS; i++)
-            blocks[i] = first + i;
-        return;
-    }
-    for (uint32_t i = 0; i < N_BLOCKS; i++)
-        all[i] = (int32_t)i;
-    for (uint32_t i = 0; i < MAX_CHUNK_BLOCKS; i++) {
-        uint32_t j = i + below(N_BLOCKS - i);
-        int32_t block = all[j];
-
-        all[j] = all[i];
-        all[i] = block;
-        blocks[i] = block;
-    }
-}
 
 static void
 check_gather(const struct paged *p, const int32_t *blocks, uint32_t n_tokens,
@@ -207,17 +91,7 @@ check_view(struct paged *p)
         check_round_trip(p, blocks, n_tokens, chunk, bytes);
         free(room);
     }
-    free(p->memory);
-}
-
-static struct paged
-strided(uint32_t n_kv, uint32_t n_layers, uint32_t n_heads, uint32_t head_bytes,
-        uint32_t block_tokens)
-{
-    return (struct paged){ .view = {
-        .n_kv = n_kv, .n_layers = n_layers, .n_heads = n_heads,
-        .head_bytes = head_bytes, .block_tokens = block_tokens,
-        .n_blocks = N_BLOCKS, .null_block = -1 } };
+    paged_free(p->memory);
 }
 
 /* ------------------------------------------------------------------- views */
@@ -225,32 +99,18 @@ strided(uint32_t n_kv, uint32_t n_layers, uint32_t n_heads, uint32_t head_bytes,
 static void
 layouts_of_engines_are_copied_exactly(void **state)
 {
-    static const char *const orders[] = {
-        "lkbth", /* a tensor a layer, K and V apart, tokens before heads */
-        "lkbht", /* the same, heads before tokens */
-        "lbkth", /* K and V in turn, block by block */
-        "lbkht",
-        "lbhkt",
-        "lbthk", /* K and V fused, head by head */
-        "lbhtk",
-        "klbth", /* all keys, then all values */
-        "blkth", /* one tensor for all layers, block by block */
-        "blkht",
-        "bhlkt",
-        "tlkbh",
-    };
 
     (void)state;
-    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+    for (size_t i = 0; i < sizeof paged_orders / sizeof *paged_orders; i++) {
         struct paged many = strided(2, 3, 4, 32, 8);
         struct paged one = strided(2, 2, 1, 10, 3); /* one KV head on this rank */
         struct paged padded = strided(2, 2, 3, 16, 4);
 
-        lay_out(&many, orders[i], 0, false);
+        lay_out(&many, paged_orders[i], 0, false);
         check_view(&many);
-        lay_out(&one, orders[i], 0, false);
+        lay_out(&one, paged_orders[i], 0, false);
         check_view(&one);
-        lay_out(&padded, orders[i], 40, false);
+        lay_out(&padded, paged_orders[i], 40, false);
         check_view(&padded);
     }
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fakes/cuda/cuda.h"
+#include "fakes/gpu/gpu.h"
 #include "kvt-test.h"
 
 #include "base/log.h"
@@ -13,7 +13,7 @@
 #include "kvtier.h"
 
 static const char *library;
-static struct fake_cuda *fake;
+static struct fake_gpu *fake;
 static char memory[8192];
 static char told[512];
 
@@ -33,7 +33,7 @@ load(void)
 
     if (!handle)
         fail_msg("%s", dlerror());
-    fake_cuda_fn *find = (fake_cuda_fn *)(uintptr_t)dlsym(handle, "fake_cuda");
+    fake_gpu_fn *find = (fake_gpu_fn *)(uintptr_t)dlsym(handle, "fake_gpu");
     assert_non_null(find);
     fake = find();
 }

@@ -4,7 +4,7 @@
  * memory are copied once, and neither waits for the other. */
 #include <dlfcn.h>
 
-#include "fakes/cuda/cuda.h"
+#include "fakes/gpu/gpu.h"
 #include "hf3fs-client.h"
 #include "index-dir.h"
 #include "servers/usrbiod-server.h"
@@ -349,9 +349,9 @@ the_region_is_pinned_where_a_gpu_is_used(void **state)
 
     if (!handle)
         fail_msg("%s", dlerror());
-    fake_cuda_fn *find = (fake_cuda_fn *)(uintptr_t)dlsym(handle, "fake_cuda");
+    fake_gpu_fn *find = (fake_gpu_fn *)(uintptr_t)dlsym(handle, "fake_gpu");
     assert_non_null(find);
-    struct fake_cuda *fake = find();
+    struct fake_gpu *fake = find();
     fake->active = 0;
     make_region();
     struct kvt__slot slot = lent(CHUNK);

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening a GPU: what there must be, where its kernels come from; and what becomes of
+ * copies when the driver answers with errors. */
+#include "unit/gpu/fake.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "base/log.h"
+
+static char **arguments;
+
+static void
+without_a_driver_there_is_no_gpu(void **state)
+{
+    struct kvt__gpu *gpu;
+
+    (void)state;
+    fake_kind = strcmp(arguments[1], "hip") == 0 ? KVT__GPU_HIP : KVT__GPU_CUDA;
+    assert_int_equal(fake_try(NULL, 0, &gpu), -ENODEV);
+    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)); /* nor was it loaded */
+    fake_load(arguments);
+}
+
+static void
+without_a_context_there_is_no_gpu(void **state)
+{
+    struct kvt__gpu *gpu;
+
+    (void)state;
+    fake->active = -1;
+    assert_int_equal(fake_try(NULL, 0, &gpu), -ENODEV);
+    fake->active = 0; /* of another device */
+    assert_int_equal(fake_try(NULL, 0, &gpu), -ENODEV);
+    assert_int_equal(fake->n_retained, 0);
+    fake->active = 1;
+}
+
+static void
+is_left_nothing(void)
+{
+    assert_int_equal(fake->n_alive, 0);
+    assert_int_equal(fake->n_retained, 0);
+    assert_int_equal(fake->n_current, 0);
+    assert_int_equal(fake->n_misused, 0);
+}
+
+static void
+open_and_close(const char *copies, const char *description)
+{
+    struct kvt__gpu *gpu = fake_open(copies, 0);
+
+    if (!strstr(kvt__gpu_describe(gpu), description))
+        fail_msg("%s", kvt__gpu_describe(gpu));
+    kvt__gpu_close(gpu);
+    is_left_nothing();
+}
+
+/* The one file in the cache. */
+static void
+find_cached(char path[512])
+{
+    char directory[128];
+
+    snprintf(directory, sizeof directory, "%s/kvtier-%lu", cache,
+             (unsigned long)geteuid());
+    DIR *dir = opendir(directory);
+    assert_non_null(dir);
+    *path = '\0';
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] == '.')
+            continue;
+        assert_int_equal(*path, '\0');
+        snprintf(path, 512, "%s/%s", directory, e->d_name);
+    }
+    closedir(dir);
+    assert_int_not_equal(*path, '\0');
+}
+
+static void
+kernels_are_compiled_once(void **state)
+{
+    (void)state;
+    open_and_close("kernel", "(fake 1), kernels");
+    assert_int_equal(compiler->n_compiled, 1);
+    open_and_close("kernel", "(fake 1), kernels");
+    assert_int_equal(compiler->n_compiled, 1);
+}
+
+static void
+a_damaged_cache_is_made_anew(void **state)
+{
+    static const off_t places[] = { 0, 31, 32, 50 };
+    char path[512], byte;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        int before = compiler->n_compiled;
+
+        find_cached(path);
+        int fd = open(path, O_RDWR);
+        assert_int_equal(pread(fd, &byte, 1, places[i]), 1);
+        byte = (char)~byte;
+        assert_int_equal(pwrite(fd, &byte, 1, places[i]), 1);
+        close(fd);
+        open_and_close("kernel", "kernels");
+        assert_int_equal(compiler->n_compiled, before + 1);
+    }
+    int before = compiler->n_compiled;
+    assert_int_equal(truncate(path, 40), 0);
+    open_and_close("kernel", "kernels");
+    assert_int_equal(truncate(path, 0), 0);
+    open_and_close("kernel", "kernels");
+    assert_int_equal(compiler->n_compiled, before + 2);
+    open_and_close("kernel", "kernels");
+    assert_int_equal(compiler->n_compiled, before + 2);
+}
+
+static void
+the_way_is_measured_or_forced(void **state)
+{
+    (void)state;
+    fake->n_launched = 0;
+    open_and_close("batch", "batch copies");
+    assert_int_equal(fake->n_launched, 0);
+    open_and_close(NULL, "fake 1");
+    assert_true(fake->n_launched > 0);
+}
+
+static void
+kernels_that_do_not_compile_are_done_without(void **state)
+{
+    struct kvt__gpu *gpu;
+    char path[512];
+
+    (void)state;
+    find_cached(path);
+    assert_int_equal(unlink(path), 0);
+    compiler->error = 6;
+    assert_int_equal(fake_try("kernel", 0, &gpu), -EIO);
+    assert_non_null(strstr(kvt__why(), "error: fake"));
+    is_left_nothing();
+    open_and_close(NULL, "batch copies: ");
+    compiler->error = 0;
+}
+
+/* ------------------------------------------------------------------- errors */
+
+/* What opening and copying call, by both vendors' names. */
+static const char *const functions[][2] = {
+    { "cuDeviceGet", "hipDeviceGet" },
+    { "cuDevicePrimaryCtxGetState", "hipDevicePrimaryCtxGetState" },
+    { "cuDevicePrimaryCtxRetain", "hipDevicePrimaryCtxRetain" },
+    { "cuDeviceGetAttribute", "hipDeviceGetAttribute" },
+    { "cuDeviceGetName", "hipDeviceGetName" },
+    { "cuMemAlloc_v2", "hipMalloc" },
+    { "cuMemHostAlloc", "hipHostMalloc" },
+    { "cuCtxGetStreamPriorityRange", "hipDeviceGetStreamPriorityRange" },
+    { "cuStreamCreateWithPriority", "hipStreamCreateWithPriority" },
+    { "cuEventCreate", "hipEventCreateWithFlags" },
+    { "cuModuleLoadData", "hipModuleLoadData" },
+    { "cuModuleGetFunction", "hipModuleGetFunction" },
+#define N_ONLY_OPENING 12
+    { "cuCtxPushCurrent_v2", "hipSetDevice" },
+    { "cuEventRecord", "hipEventRecord" },
+    { "cuEventSynchronize", "hipEventSynchronize" },
+    { "cuStreamWaitEvent", "hipStreamWaitEvent" },
+    { "cuStreamSynchronize", "hipStreamSynchronize" },
+    { "cuMemcpyAsync", "hipMemcpyAsync" },
+    { "cuMemcpy2DAsync_v2", "hipMemcpy2DAsync" },
+    { "cuMemcpyBatchAsync_v2", "hipMemcpyAsync" },
+    { "cuLaunchKernel", "hipModuleLaunchKernel" },
+};
+
+static const char *
+function(size_t i)
+{
+    return functions[i][fake_kind == KVT__GPU_HIP];
+}
+
+#define N_FUNCTIONS (sizeof functions / sizeof *functions)
+
+static void
+fail_at(const char *name, int after, int error)
+{
+    fake->failing = name;
+    fake->after = after;
+    fake->error = error;
+}
+
+static void
+an_error_of_any_function_leaves_nothing_open(void **state)
+{
+    struct kvt__gpu *gpu;
+
+    (void)state;
+    for (size_t i = 0; i < N_FUNCTIONS; i++) {
+        for (int after = 0; after < 9; after += 1 + after / 2) {
+            fail_at(function(i), after, 2);
+            fake->once = true; /* else not even a context can be left or entered */
+            int err = fake_try(after == 2 ? NULL : "kernel", 1, &gpu);
+            fail_at(NULL, 0, 0);
+            fake->once = false;
+            if (err)
+                assert_true(err == -ENOMEM || err == -EIO || err == -ENODEV);
+            else
+                kvt__gpu_close(gpu);
+            is_left_nothing();
+        }
+    }
+}
+
+static const char *way;
+
+/* Copy one large and two small chunks: every one is told of once, or none at all. */
+static void
+copy_three(struct kvt__gpu *gpu, struct paged *p, unsigned char *chunks, bool gather)
+{
+    static const int32_t blocks[] = { 0, 2, 4, 6, 8 };
+    static const uint32_t n_tokens[] = { 320, 10, 64 };
+    struct kvt__gpu_copy *list[3];
+    struct asked asked[3];
+
+    for (size_t i = 0; i < 3; i++) {
+        ask(&asked[i], &p->view, blocks, n_tokens[i], false, chunks);
+        list[i] = &asked[i].copy;
+        chunks += kvt__chunk_bytes(&p->view, n_tokens[i]);
+    }
+    int err = gather ? kvt__gpu_gather(gpu, NULL, list, 3)
+                     : kvt__gpu_after(gpu, NULL) ? -EIO : kvt__gpu_scatter(gpu, list, 3);
+    for (size_t i = 0; i < 3; i++) {
+        if (err == 0)
+            assert_true(asked_wait(&asked[i]) == 0 || asked[i].err == -EIO ||
+                        asked[i].err == -ENOMEM);
+        assert_int_equal(asked[i].n_done, err == 0);
+    }
+}
+
+static void
+an_error_of_any_function_ends_the_copies_it_meets(void **state)
+{
+    struct paged p = strided(2, 1, 4, 128, 64);
+
+    (void)state;
+    paged_alloc = fake->alloc;
+    paged_free = fake->free;
+    lay_out(&p, "lkbht", 0, false);
+    unsigned char *chunks = fake->pinned(2 * kvt__chunk_bytes(&p.view, 320));
+    struct kvt__gpu *gpu = fake_open(way, 1);
+    for (size_t i = N_ONLY_OPENING; i < N_FUNCTIONS; i++) {
+        for (int after = 0; after < 16; after = 2 * after + 1) {
+            fail_at(function(i), after, 719);
+            copy_three(gpu, &p, chunks, true);
+            copy_three(gpu, &p, chunks, false);
+            fail_at(NULL, 0, 0);
+        }
+    }
+    copy_three(gpu, &p, chunks, true); /* it goes on */
+    kvt__gpu_close(gpu);
+    fake->unpin(chunks);
+    fake->free(p.memory);
+    is_left_nothing();
+}
+
+static void
+a_device_that_is_lost_ends_all_copies(void **state)
+{
+    struct paged p = strided(2, 1, 4, 128, 64);
+    static const int32_t blocks[] = { 0, 2, 4, 6, 8 };
+    struct gate gate = GATE;
+    struct kvt__gpu_copy *list[1];
+    struct asked a, b;
+
+    (void)state;
+    lay_out(&p, "lkbht", 0, false);
+    unsigned char *chunk = fake->pinned(kvt__chunk_bytes(&p.view, 320));
+    struct kvt__gpu *gpu = fake_open(way, 1);
+    void *stream = fake->stream();
+
+    fake->call(stream, gate_pass, &gate);
+    ask(&a, &p.view, blocks, 320, false, chunk);
+    list[0] = &a.copy;
+    assert_int_equal(kvt__gpu_gather(gpu, stream, list, 1), 0);
+    fake->broken = 700;
+    gate_open(&gate);
+    assert_int_equal(asked_wait(&a), -EIO);
+    ask(&b, &p.view, blocks, 320, false, chunk);
+    list[0] = &b.copy;
+    if (kvt__gpu_scatter(gpu, list, 1) == 0)
+        assert_int_equal(asked_wait(&b), -EIO);
+    fake->broken = 0; /* so that the test can end in order */
+    kvt__gpu_close(gpu);
+    fake->end_stream(stream);
+    fake->unpin(chunk);
+    fake->free(p.memory);
+    is_left_nothing();
+}
+
+__attribute__((weak)) void __lsan_disable(void);
+__attribute__((weak)) void __lsan_enable(void);
+
+/* At the end of the process.  What was the driver's is left to nobody. */
+static void
+without_a_context_any_more_it_closes(void **state)
+{
+    (void)state;
+    if (__lsan_disable)
+        __lsan_disable();
+    struct kvt__gpu *gpu = fake_open(way, 0);
+    if (__lsan_enable)
+        __lsan_enable();
+    fake->active = -1;
+    kvt__gpu_close(gpu);
+    assert_true(fake->n_alive > 0);
+    fake->n_alive = fake->n_retained = 0;
+}
+
+static void
+hear(void *ctx, enum kvt_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest opening[] = {
+        cmocka_unit_test(without_a_driver_there_is_no_gpu),
+        cmocka_unit_test(without_a_context_there_is_no_gpu),
+        cmocka_unit_test(kernels_are_compiled_once),
+        cmocka_unit_test(a_damaged_cache_is_made_anew),
+        cmocka_unit_test(the_way_is_measured_or_forced),
+        cmocka_unit_test(kernels_that_do_not_compile_are_done_without),
+        cmocka_unit_test(an_error_of_any_function_leaves_nothing_open),
+    };
+    const struct CMUnitTest copying[] = {
+        cmocka_unit_test(an_error_of_any_function_ends_the_copies_it_meets),
+        cmocka_unit_test(a_device_that_is_lost_ends_all_copies),
+    };
+    const struct CMUnitTest ending[] = {
+        cmocka_unit_test(without_a_context_any_more_it_closes),
+    };
+    int failed = 0;
+
+    (void)argc;
+    arguments = argv;
+    kvt_set_log(hear, NULL, KVT_LOG_WARN);
+    if (fake_make_cache() < 0)
+        return 1;
+    failed += cmocka_run_group_tests_name("opening", opening, NULL, NULL);
+    way = "kernel";
+    failed += cmocka_run_group_tests_name("copying by kernels", copying, NULL, NULL);
+    way = "batch";
+    failed += cmocka_run_group_tests_name("copying without", copying, NULL, NULL);
+    failed += cmocka_run_group_tests_name("ending", ending, NULL, NULL);
+    fake_drop_cache();
+    return failed;
+}
