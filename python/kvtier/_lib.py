@@ -34,6 +34,11 @@ ROLE_BOTH = 3
 GROUP_FULL = 1
 GROUP_SLIDING = 2
 FORMAT_OPAQUE = 1
+FORMAT_2LTD = 2
+FORMAT_MLA = 3
+MEMORY_HOST = 0
+MEMORY_CUDA = 1
+MEMORY_HIP = 2
 COUNTER_SUM = 1
 CHUNK_BYTES = 56
 OP_PUT = 1
@@ -114,6 +119,8 @@ class KvView(_Sized):
         ("head_stride", c_int64),
         ("token_stride", c_int64),
         ("null_block", c_int32),
+        ("memory", c_uint32),
+        ("device", c_int32),
     ]
 
 
@@ -222,6 +229,7 @@ _PROTOTYPES = {
     "kvt_engine_open": (c_int, POINTER(EngineParams), POINTER(c_void_p)),
     "kvt_engine_close": (None, c_void_p),
     "kvt_engine_chunk_tokens": (c_uint32, c_void_p),
+    "kvt_engine_set_stream": (c_int, c_void_p, c_void_p),
     "kvt_engine_set_view": (c_int, c_void_p, c_uint32, POINTER(KvView)),
     "kvt_seq_new": (
         c_int, c_void_p, c_void_p, c_size_t, POINTER(SeqExtra),
@@ -432,17 +440,25 @@ class Engine:
                                      ctypes.byref(self.handle)))
         self.chunk_tokens = lib().kvt_engine_chunk_tokens(self.handle)
 
-    def set_view(self, group, bases, n_blocks, block_stride, null_block):
-        """Opaque blocks: bases is the address of block 0 of each layer."""
-        addresses = (c_void_p * len(bases))(*bases)
+    def set_view(self, group, view, n_blocks, null_block):
+        """view: as vllm_model.View."""
+        addresses = (c_void_p * len(view.bases))(*view.bases)
         view = KvView(
             base=ctypes.cast(addresses, POINTER(c_void_p)),
-            n_kv=1,
+            n_kv=view.n_kv,
             n_blocks=n_blocks,
-            block_stride=block_stride,
+            block_stride=view.block_stride,
+            head_stride=view.head_stride,
+            token_stride=view.token_stride,
             null_block=null_block,
+            memory=view.memory,
+            device=view.device,
         )
         _check(lib().kvt_engine_set_view(self.handle, group, ctypes.byref(view)))
+
+    def set_stream(self, stream):
+        """The address of the CUDA or HIP stream that KV is read and written on."""
+        _check(lib().kvt_engine_set_stream(self.handle, stream))
 
     def seq(self, tokens, lora=None, cache_salt=None, mm=(), tags=None):
         """tokens: array('i') or array('I'); mm: [(id, first token, number of tokens)]."""

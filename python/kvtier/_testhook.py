@@ -29,8 +29,8 @@ class Hook:
     def set_views(self, infos, views):
         """views: as vllm_model.views() gives them."""
         self._groups = [
-            (info.block_bytes, info.blocks_per_chunk) + view
-            for info, view in zip(infos, views)]
+            (info.block_bytes, info.blocks_per_chunk, view.bases,
+             view.block_stride) for info, view in zip(infos, views)]
 
     def record(self, what, ios, good=None):
         """The blocks of ios; only of chunks with good(io, chunk), if given."""

@@ -5,6 +5,7 @@ All of it enters the identity of chunks, so the scheduler's and the workers'
 processes must come to the same answer: nothing here depends on the process.
 """
 
+import collections
 import hashlib
 import json
 import math
@@ -34,6 +35,12 @@ _KV_DTYPES = {
 }
 
 
+# Where the blocks of a group's layers lie, as struct kvt_kv_view has it.
+View = collections.namedtuple("View", (
+    "bases", "n_kv", "block_stride", "head_stride", "token_stride", "memory",
+    "device"))
+
+
 class Unsupported(Exception):
     """This model's KV cache is neither looked up nor stored; why."""
 
@@ -41,7 +48,7 @@ class Unsupported(Exception):
 class GroupInfo:
     """One KV cache group: layers that share a block table."""
 
-    __slots__ = ("kind", "window", "block_tokens", "blocks_per_chunk",
+    __slots__ = ("kind", "window", "block_tokens", "blocks_per_chunk", "format",
                  "n_heads", "head_bytes", "block_bytes", "layout", "layers",
                  "replicated")
 
@@ -50,7 +57,7 @@ class GroupInfo:
             kind=self.kind,
             window_tokens=self.window,
             block_tokens=self.block_tokens,
-            format=_lib.FORMAT_OPAQUE,
+            format=self.format,
             n_layers=len(self.layers),
             n_heads=self.n_heads,
             head_bytes=self.head_bytes,
@@ -125,7 +132,12 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
         info.head_bytes = spec.head_size * spec.dtype.itemsize
         info.block_bytes = getattr(spec, "real_page_size_bytes",
                                    spec.page_size_bytes)
-        info.layout = _layout(spec, vllm_config, kv_cache_config)
+        info.format = _format(vllm_config, kv_cache_config, info,
+                              type(spec).__name__ == _MLA)
+        if info.format == _lib.FORMAT_OPAQUE:
+            info.layout = _layout(spec, vllm_config, kv_cache_config)
+        else:  # two kinds of FP8 are both bytes
+            info.layout = getattr(vllm_config.cache_config, "cache_dtype", "auto")
         info.layers = list(group.layer_names)
         # Every rank computes the whole latent vector of MLA.
         info.replicated = int(
@@ -133,6 +145,19 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
             and vllm_config.parallel_config.tensor_parallel_size > 1)
         found.append(info)
     return found
+
+
+def _format(vllm_config, kv_cache_config, info, mla):
+    """On a GPU a block is K and V of each token and head, and chunks of a model with
+    one group are ordered as LMCache's.  Packed blocks, and those of several groups,
+    which LMCache's names do not tell apart, are taken as they lie there."""
+    planes = 1 if mla else 2
+    if (getattr(vllm_config.device_config, "device_type", "cpu") != "cuda"
+            or len(kv_cache_config.kv_cache_groups) > 1
+            or info.block_bytes != (planes * info.block_tokens * info.n_heads
+                                    * info.head_bytes)):
+        return _lib.FORMAT_OPAQUE
+    return _lib.FORMAT_MLA if mla else _lib.FORMAT_2LTD
 
 
 def _layout(spec, vllm_config, kv_cache_config):
@@ -305,35 +330,89 @@ def _overrides_digest(config):
 
 
 def views(kv_caches, infos, n_blocks):
-    """[(addresses of block 0 of each layer, block stride)], one a group."""
+    """[View], one a group."""
     return [_view(kv_caches, info, n_blocks) for info in infos]
 
 
 def _view(kv_caches, info, n_blocks):
-    bases, strides = [], set()
+    tensors = []
     for name in info.layers:
         tensor = kv_caches.get(name)
         if tensor is None:
             raise Unsupported("layer %s has no KV cache of its own" % name)
         if not hasattr(tensor, "data_ptr"):
             raise Unsupported("layer %s has no single KV cache tensor" % name)
-        if tensor.device.type != "cpu":
-            raise RuntimeError(
-                "kvtier: the KV cache is in %s memory; this version supports "
-                "vLLM's CPU backend only" % tensor.device.type)
-        # A backend may cut vLLM's block into several of its own.
-        ratio, rest = divmod(tensor.shape[0], n_blocks)
-        if rest or not ratio:
-            raise Unsupported("layer %s has %d blocks, not a multiple of %d"
-                              % (name, tensor.shape[0], n_blocks))
-        if not tensor[:ratio].is_contiguous():
-            raise Unsupported("the blocks of layer %s are not contiguous" % name)
-        size = tensor[:ratio].numel() * tensor.element_size()
-        if size != info.block_bytes:
-            raise Unsupported("a block of layer %s has %d bytes, expected %d"
-                              % (name, size, info.block_bytes))
-        bases.append(tensor.data_ptr())
-        strides.add(tensor.stride(0) * tensor.element_size() * ratio)
-    if len(strides) != 1:
-        raise Unsupported("layers of one group differ in their block stride")
-    return bases, strides.pop()
+        tensors.append(tensor)
+    strides = _blocks if info.format == _lib.FORMAT_OPAQUE else _tokens
+    found = {strides(name, tensor, info, n_blocks) + _memory(tensor)
+             for name, tensor in zip(info.layers, tensors)}
+    if len(found) != 1:
+        raise Unsupported("layers of one group differ in their strides or devices")
+    block, head, token, memory, device = found.pop()
+    planes = 2 if info.format == _lib.FORMAT_2LTD else 1
+    return View([tensor.data_ptr() + plane * info.head_bytes
+                 for plane in range(planes) for tensor in tensors],
+                planes, block, head, token, memory, device)
+
+
+def _memory(tensor):
+    """(kind of memory, number of the device)"""
+    if tensor.device.type == "cpu":
+        return _lib.MEMORY_HOST, 0
+    if tensor.device.type != "cuda":
+        raise Unsupported("a KV cache in %s memory" % tensor.device.type)
+    import torch
+
+    return (_lib.MEMORY_HIP if torch.version.hip else _lib.MEMORY_CUDA,
+            tensor.device.index or 0)
+
+
+def _ratio(name, tensor, n_blocks):
+    """How many blocks of the attention backend are one of vLLM's."""
+    ratio, rest = divmod(tensor.shape[0], n_blocks)
+    if rest or not ratio:
+        raise Unsupported("layer %s has %d blocks, not a multiple of %d"
+                          % (name, tensor.shape[0], n_blocks))
+    return ratio
+
+
+def _blocks(name, tensor, info, n_blocks):
+    """Strides in bytes of blocks whose bytes lie together."""
+    ratio = _ratio(name, tensor, n_blocks)
+    if not _lies_together(tensor, ratio):
+        raise Unsupported("the blocks of layer %s are not contiguous" % name)
+    size = tensor[:ratio].numel() * tensor.element_size()
+    if size != info.block_bytes:
+        raise Unsupported("a block of layer %s has %d bytes, expected %d"
+                          % (name, size, info.block_bytes))
+    return tensor.stride(0) * tensor.element_size() * ratio, 0, 0
+
+
+def _lies_together(tensor, n):
+    """Whether n blocks have no gap between their elements, in whichever order those
+    are."""
+    sizes = [n] + list(tensor.shape[1:])
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), sizes)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _tokens(name, tensor, info, n_blocks):
+    """Strides in bytes of blocks, heads and tokens: [block, head, token, K and V], or
+    without heads."""
+    ratio = _ratio(name, tensor, n_blocks)
+    heads = tensor.shape[1] if tensor.dim() == 4 else 1
+    item, token = tensor.element_size(), tensor.stride(-2)
+    content = info.block_bytes // (info.block_tokens * info.n_heads)
+    if (tensor.dim() not in (3, 4) or heads != info.n_heads
+            or tensor.shape[-2] * ratio != info.block_tokens
+            or tensor.shape[-1] * item != content or tensor.stride(-1) != 1):
+        raise Unsupported("the KV cache of layer %s has the shape %s"
+                          % (name, list(tensor.shape)))
+    if ratio > 1 and tensor.stride(0) != tensor.shape[-2] * token:
+        raise Unsupported("the tokens of a block of layer %s lie apart" % name)
+    head = tensor.stride(1) if tensor.dim() == 4 else 0
+    return tensor.stride(0) * item * ratio, head * item, token * item

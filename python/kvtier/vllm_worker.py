@@ -15,6 +15,12 @@ from .vllm_stats import Collector
 _FLUSH_MS = 1000
 
 
+def _current_stream():
+    import torch
+
+    return torch.cuda.current_stream().cuda_stream
+
+
 class _Loading:
     __slots__ = ("request_id", "ios", "doomed")
 
@@ -30,6 +36,7 @@ class Worker:
         self._infos = infos
         self._n_blocks = n_blocks
         self._ready = False
+        self._stream = None  # tells the stream that KV is used on now
         self._loads = {}  # request id -> (_lib.Load, _Loading)
         self._refused = []  # _Loading that could not be started
         self._bad_blocks = set()
@@ -42,12 +49,24 @@ class Worker:
         except Unsupported as e:
             log.warning("kvtier: nothing is stored or loaded: %s", e)
             return
-        for group, (bases, stride) in enumerate(found):
-            self._engine.set_view(group, bases, self._n_blocks, stride,
-                                  NULL_BLOCK)
+        try:
+            for group, view in enumerate(found):
+                self._engine.set_view(group, view, self._n_blocks, NULL_BLOCK)
+        except OSError as e:
+            log.warning("kvtier: nothing is stored or loaded: %s", e)
+            return
+        if found[0].memory != _lib.MEMORY_HOST:
+            self._stream = _current_stream
+            self._hook = None  # reads blocks of host memory
         if self._hook:
             self._hook.set_views(self._infos, found)
         self._ready = True
+
+    def _begin(self):
+        """Before anything is stored or loaded."""
+        self._stats.touch()
+        if self._stream:
+            self._engine.set_stream(self._stream())
 
     def start_loads(self, meta):
         if meta is NOTHING:
@@ -69,9 +88,9 @@ class Worker:
             log.warning("kvtier: chunks are not read ahead: %s", e)
 
     def _start(self, loading):
-        self._stats.touch()
         if self._ready:
             try:
+                self._begin()
                 load = self._engine.load(loading.ios)
                 self._loads[loading.request_id] = (load, loading)
                 return
@@ -83,8 +102,8 @@ class Worker:
     def save(self, meta):
         if meta is NOTHING or not meta.saves or not self._ready:
             return
-        self._stats.touch()
         try:
+            self._begin()
             self._engine.store(meta.saves)
         except (OSError, ValueError) as e:
             log.warning("kvtier: chunks are not stored: %s", e)

@@ -150,9 +150,12 @@ class Engine:
         self.before_scatter = lambda load: None
         Engine.opened.append(self)
 
-    def set_view(self, group, bases, n_blocks, block_stride, null_block):
-        self.views[group] = (bases, n_blocks, block_stride,
+    def set_view(self, group, view, n_blocks, null_block):
+        self.views[group] = (view.bases, n_blocks, view.block_stride,
                              self.groups[group].block_bytes)
+
+    def set_stream(self, stream):
+        self.stream = stream
 
     def seq(self, tokens, lora=None, cache_salt=None, mm=(), tags=None):
         return Seq(self.store_, tokens, repr((lora, cache_salt, tuple(mm), tags)))

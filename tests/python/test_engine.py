@@ -11,6 +11,7 @@ from array import array
 
 import fake  # noqa: F401  (finds the package)
 from kvtier import _lib
+from kvtier.vllm_model import View
 
 BLOCK_BYTES = 4096
 BLOCKS = 32
@@ -41,6 +42,10 @@ class Memory:
     def block(self, i):
         return [layer.raw[i * BLOCK_BYTES:(i + 1) * BLOCK_BYTES]
                 for layer in self.layers]
+
+
+def view(memory):
+    return View(memory.bases, 1, BLOCK_BYTES, 0, 0, _lib.MEMORY_HOST, 0)
 
 
 @unittest.skipUnless(have_library(), "no libkvtier.so")
@@ -78,7 +83,7 @@ class Engine(unittest.TestCase):
         worker = self.engine(_lib.ROLE_WORKER)
         memory = Memory()
         memory.fill(seed)
-        worker.set_view(0, memory.bases, BLOCKS, BLOCK_BYTES, 0)
+        worker.set_view(0, view(memory), BLOCKS, 0)
         seq = worker.seq(tokens)
         n = len(tokens) // 16
         for _ in range(2000):
@@ -112,7 +117,7 @@ class Engine(unittest.TestCase):
         self.assertEqual(self.lookup(scheduler, seq), 64)
         self.assertEqual(self.lookup(scheduler, seq, 0, 63), 48)
         other = Memory()
-        worker.set_view(0, other.bases, BLOCKS, BLOCK_BYTES, 0)
+        worker.set_view(0, view(other), BLOCKS, 0)
         # Chunks 1 and 2; the first block of chunk 1 is there already.
         ids = array("i", [-1, 9, 12, 11])
         load = worker.load([(0, seq.chunks(1, 2), ids.tobytes(), None)])

@@ -41,6 +41,7 @@ def info(kind=_lib.GROUP_FULL, window=0):
     group.block_tokens, group.blocks_per_chunk = 4, 2
     group.n_heads, group.head_bytes, group.block_bytes = 1, 8, 32
     group.layout, group.layers, group.replicated = "l", ["x"], 0
+    group.format = _lib.FORMAT_OPAQUE
     return group
 
 
@@ -268,6 +269,7 @@ class Model(unittest.TestCase):
     def config(self, prefix_caching=True, **parallel):
         parallel = dict({"tensor_parallel_size": 1}, **parallel)
         return Object(parallel_config=Object(**parallel),
+                      device_config=Object(device_type="cpu"),
                       cache_config=Object(cache_dtype="auto",
                                           enable_prefix_caching=prefix_caching))
 
