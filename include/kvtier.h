@@ -335,8 +335,9 @@ struct kvt_group {
     uint32_t n_heads;       /* KV heads on this rank; OPAQUE: informative */
     uint32_t head_bytes;    /* head_size * item size; OPAQUE: informative */
     uint64_t block_bytes;   /* OPAQUE: bytes of one layer of one block */
-    const char *layout;     /* OPAQUE: text that tells this packing from every
-                             * other, e.g. a digest of a packed test pattern */
+    const char *layout;     /* text that tells this packing from every other, e.g. a
+                             * digest of a packed test pattern; of other formats than
+                             * OPAQUE: what kv_dtype does not tell of the elements */
     const char *layers;     /* text that names the layers, in order */
     uint32_t replicated;    /* 1: every rank has the same KV (MLA): its chunks are
                              * stored once, by the first rank, and loaded by all */
@@ -391,14 +392,31 @@ struct kvt_kv_view {
     int64_t head_stride;
     int64_t token_stride;
     int32_t null_block;    /* an id that is never read or written; -1: none */
+    uint32_t memory;       /* enum kvt_memory: what base's addresses are of */
+    int32_t device;        /* its number, as CUDA or HIP numbers it in this process */
+};
+
+enum kvt_memory {
+    KVT_MEMORY_HOST = 0,
+    KVT_MEMORY_CUDA = 1,
+    KVT_MEMORY_HIP = 2,
 };
 
 /* Tell the worker's engine where group's KV lies; again after a reallocation.
  * No load or store of the group may be in flight.  The memory must stay until
- * kvt_engine_close(). */
+ * kvt_engine_close().  All groups lie in memory of one kind, on one device; for the first
+ * one on a device this blocks until kernels are there and the engine's own memory is
+ * pinned, and this thread has used the device before.  -ENODEV: it cannot be reached. */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
                     const struct kvt_kv_view *view);
+
+/* The stream (a CUstream or hipStream_t; NULL, as at first: the default one) on which the
+ * caller reads and writes KV on a device.  From here on stores read blocks after what is on
+ * it when they are called, and what is put on it later does not come before that; loads
+ * write after what is on it when they are called. */
+KVT_API KVT_MUST_CHECK int
+kvt_engine_set_stream(struct kvt_engine *engine, void *stream);
 
 /* ------------------------------------------------ engine: tokens of a request */
 

@@ -181,6 +181,8 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     e->load_timeout_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
     e->lookup_timeout_ns = config->lookup_timeout_ms * KVT__NS_PER_MS;
     e->lease_ns = config->pin_timeout_sec * KVT__NS_PER_S;
+    e->gpu_copies = !strcmp(config->gpu_copies, "kernel") ? "kernel"
+                    : !strcmp(config->gpu_copies, "batch") ? "batch" : NULL;
     e->world_size = params->model->world_size;
     e->rank = params->model->rank;
     e->local_ranks = params->local_ranks ? params->local_ranks : e->world_size;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening and closing an engine, and where its KV lies. */
+ * Opening and closing an engine. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -198,11 +198,15 @@ init_shared(struct kvt_engine *e)
 static void
 free_engine(struct kvt_engine *e)
 {
+    kvt__saves_settle(e);     /* what is gathered goes to the store */
     kvt__exec_close(e->exec); /* runs what is queued */
     kvt__saves_free(e);
     kvt__prefetches_free(e);
     kvt__tagsets_free(e);
     kvt__store_close(e->store);
+    if (e->gpu)
+        kvt__gpu_close(e->gpu);
+    kvt__unpin(&e->pin);
     kvt__pool_close(e->pool);
     if (e->loads.eventfd >= 0)
         close(e->loads.eventfd);
@@ -279,39 +283,6 @@ kvt_engine_chunk_tokens(const struct kvt_engine *engine)
 /* ----------------------------------------------------------------- the rest */
 
 int
-kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
-                    const struct kvt_kv_view *theirs)
-{
-    struct kvt_kv_view view_in, *from = &view_in;
-    int err = kvt__engine_check(engine, "kvt_engine_set_view");
-
-    if (!err)
-        err = kvt__take_sized(from, sizeof *from, theirs, "kvt_engine_set_view: view");
-    if (err)
-        return err;
-    if (group >= engine->n_groups)
-        return kvt__fail(EINVAL, "kvt_engine_set_view: no group %u.", group);
-    struct kvt__view *view = &engine->groups[group].view;
-    size_t n = (size_t)view->n_kv * view->n_layers;
-    if (!from->base || !from->n_blocks || from->n_blocks > INT32_MAX ||
-        from->n_kv != view->n_kv)
-        return kvt__fail(EINVAL, "kvt_engine_set_view: group %u needs base, n_blocks and "
-                         "n_kv %u.", group, view->n_kv);
-    void **base = calloc(n, sizeof *base);
-    if (!base)
-        return kvt__fail(ENOMEM, "kvt_engine_set_view");
-    memcpy(base, from->base, n * sizeof *base);
-    free((void *)view->base);
-    view->base = base;
-    view->n_blocks = from->n_blocks;
-    view->block_stride = from->block_stride;
-    view->head_stride = from->head_stride;
-    view->token_stride = from->token_stride;
-    view->null_block = from->null_block;
-    return 0;
-}
-
-int
 kvt_engine_reset(struct kvt_engine *engine)
 {
     int err = kvt__engine_check(engine, "kvt_engine_reset");
@@ -335,46 +306,4 @@ kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n)
                                      : 0;
     if (engine->pool && n > KVT__N_pool_used && engine->pid == getpid())
         out[KVT__N_pool_used] = kvt__pool_used(engine->pool);
-}
-
-int
-kvt__check_chunks(const struct kvt_engine *engine, const char *call,
-                  const struct kvt_group_io *ios, size_t n_ios)
-{
-    for (size_t i = 0; i < n_ios; i++) {
-        if (ios[i].group >= engine->n_groups || !engine->groups[ios[i].group].view.base)
-            return kvt__fail(EINVAL, "%s: ios[%zu]: group %u is unknown or has no view.",
-                             call, i, ios[i].group);
-        for (uint32_t c = 0; c < ios[i].n_chunks; c++) {
-            uint32_t n = ios[i].chunks[c].n_tokens;
-            if (!n || n > engine->chunk_tokens)
-                return kvt__fail(EINVAL, "%s: ios[%zu]: chunk %u has %u tokens, 1 to %u "
-                                 "are possible.", call, i, c, n, engine->chunk_tokens);
-        }
-    }
-    return 0;
-}
-
-int
-kvt__check_ios(const struct kvt_engine *engine, const char *call,
-               const struct kvt_group_io *ios, size_t n_ios)
-{
-    int err = kvt__check_chunks(engine, call, ios, n_ios);
-
-    for (size_t i = 0; !err && i < n_ios; i++) {
-        const struct kvt_group_io *io = &ios[i];
-        const struct kvt__group *group = &engine->groups[io->group];
-        size_t need = 0;
-
-        for (uint32_t c = 0; c < io->n_chunks; c++)
-            need += kvt__group_blocks(group, io->chunks[c].n_tokens);
-        if (need != io->n_blocks)
-            return kvt__fail(EINVAL, "%s: ios[%zu]: %zu block ids, its chunks need %zu.",
-                             call, i, io->n_blocks, need);
-        for (size_t b = 0; b < need; b++)
-            if (io->blocks[b] >= (int64_t)group->view.n_blocks)
-                return kvt__fail(EINVAL, "%s: ios[%zu]: block id %d, the view has %u.",
-                                 call, i, io->blocks[b], group->view.n_blocks);
-    }
-    return err;
 }

@@ -28,7 +28,7 @@ describe(const struct kvt_engine *e, const char *tags, uint32_t rank, uint32_t g
         .n_heads = g->view.n_heads, .head_bytes = g->view.head_bytes,
         .block_tokens = g->view.opaque ? g->view.block_tokens : 0,
         .block_bytes = g->view.opaque ? g->view.block_bytes : 0,
-        .format = formats[g->format], .layout = g->view.opaque ? g->layout : "",
+        .format = formats[g->format], .layout = g->layout,
         .layers = g->layers, .tags = tags, .epoch = epoch };
 }
 

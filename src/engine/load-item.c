@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/load.h"
 
 void
@@ -149,11 +150,11 @@ begin_copy(struct kvt_load *load)
 }
 
 static void
-end_copy(struct kvt_load *load, struct kvt__load_item *item)
+end_copy(struct kvt_load *load, struct kvt__load_item *item, int status)
 {
     pthread_mutex_lock(&load->lock);
     load->n_copying--;
-    item->status = 0; /* also when it was closed during the copy */
+    item->status = status; /* also when it was closed during the copy */
     finish_if_due_locked(load);
     pthread_mutex_unlock(&load->lock);
 }
@@ -178,28 +179,17 @@ count_bytes(struct kvt__load_item *item)
     pthread_mutex_unlock(&load->lock);
 }
 
-void
-kvt__load_was_read(struct kvt__store_req *req)
+/* What the item had is given back. */
+static void
+let_go(struct kvt__load_item *item, int status)
 {
-    struct kvt__load_item *item = (struct kvt__load_item *)req;
-    struct kvt_load *load = item->load;
-    struct kvt_engine *e = load->engine;
-    int status = load_status(req->status);
+    struct kvt__store_req *req = &item->req;
+    struct kvt_engine *e = item->load->engine;
+    bool borrowed = req->borrowed, lent = req->slot.lender;
 
-    if (!status) {
-        count_bytes(item);
-        if (begin_copy(load)) {
-            kvt__scatter(&e->groups[load->parts[item->io].group].view, item->blocks,
-                         req->tokens, req->slot.payload);
-            end_copy(load, item);
-        } else {
-            status = -ECANCELED;
-        }
-    }
-    bool lent = req->slot.lender;
     kvt__pool_release(e->pool, &req->slot);
     kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
-    if (!req->borrowed) {
+    if (!borrowed) {
         pthread_mutex_lock(&e->loads.lock);
         e->loads.n_reading--;
         e->loads.n_lent -= lent;
@@ -207,6 +197,57 @@ kvt__load_was_read(struct kvt__store_req *req)
     }
     end_item(item, status);
     kvt__loads_pump(e);
+}
+
+/* The device has copied it to its blocks, or has failed. */
+static void
+scattered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+{
+    struct kvt__load_item *item = (struct kvt__load_item *)
+        ((char *)copy - offsetof(struct kvt__load_item, copy));
+    int status = err ? -EIO : 0;
+
+    (void)crc; /* it was checked in the slot */
+    if (err)
+        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be loaded: %s", kvt__why());
+    end_copy(item->load, item, status);
+    let_go(item, status);
+}
+
+/* Copy the slot to the item's blocks; begin_copy() was said. */
+static void
+scatter(struct kvt__load_item *item)
+{
+    struct kvt_load *load = item->load;
+    struct kvt_engine *e = load->engine;
+    const struct kvt__view *view = &e->groups[load->parts[item->io].group].view;
+    struct kvt__gpu_copy *copy = &item->copy;
+
+    if (!e->gpu) {
+        kvt__scatter(view, item->blocks, item->req.tokens, item->req.slot.payload);
+        end_copy(load, item, 0);
+        let_go(item, 0);
+        return;
+    }
+    *copy = (struct kvt__gpu_copy){ .view = view, .blocks = item->blocks,
+                                    .n_tokens = item->req.tokens,
+                                    .chunk = item->req.slot.payload, .done = scattered };
+    if (kvt__gpu_scatter(e->gpu, &copy, 1))
+        scattered(copy, -EIO, 0);
+}
+
+void
+kvt__load_was_read(struct kvt__store_req *req)
+{
+    struct kvt__load_item *item = (struct kvt__load_item *)req;
+    int status = load_status(req->status);
+
+    if (!status)
+        count_bytes(item);
+    if (!status && begin_copy(item->load))
+        scatter(item);
+    else
+        let_go(item, status ? status : -ECANCELED);
 }
 
 /* Whether an item that is not being read yet is still to be read. */

@@ -132,6 +132,8 @@ kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
     if (!load)
         return kvt__fail(ENOMEM, "kvt_engine_load");
     err = describe(load, ios);
+    if (!err && engine->gpu)
+        err = kvt__gpu_after(engine->gpu, atomic_load(&engine->stream));
     if (err) {
         kvt__load_unref(load);
         return err;

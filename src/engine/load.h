@@ -24,6 +24,7 @@
 
 struct kvt__load_item {
     struct kvt__store_req req;
+    struct kvt__gpu_copy copy; /* to blocks on a device */
     struct kvt_load *load;
     struct kvt__load_item *next_waiting;
     const int32_t *blocks;

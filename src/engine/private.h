@@ -10,6 +10,8 @@
 #include <sys/types.h>
 
 #include "gpu/copy.h"
+#include "gpu/device.h"
+#include "gpu/pin.h"
 #include "kvtier.h"
 #include "store/store.h"
 
@@ -72,6 +74,12 @@ struct kvt_engine {
     bool reads_ahead;       /* enable_async_loading, where there is such memory */
     bool waits;             /* lookups may have to, until chunks are in memory */
     _Atomic int64_t arrived_ns; /* when one was waited for no longer */
+    const char *gpu_copies; /* gpu_copies, a constant; NULL: auto */
+    struct kvt__gpu *gpu; /* that views lie on; NULL: they lie in host memory */
+    uint32_t memory;      /* enum kvt_memory of the views */
+    int32_t device;
+    struct kvt__pin pin;  /* of the pool */
+    _Atomic(void *) stream; /* the caller's */
     struct kvt__store *store;
     struct kvt__job scan; /* of the tiers, once, by a worker */
 
@@ -84,6 +92,7 @@ struct kvt_engine {
         pthread_mutex_t lock;
         pthread_cond_t idle;
         size_t pending;
+        size_t gathering; /* by a device */
         struct kvt__save *free; /* requests for reuse */
     } saves;
 
@@ -193,6 +202,9 @@ void kvt__prefetch(struct kvt_engine *engine, struct kvt__tagset *tagset, uint32
                    const struct kvt_chunk *chunks, size_t n);
 
 void kvt__prefetches_pump(struct kvt_engine *engine);
+
+/* Wait until no device gathers for a save. */
+void kvt__saves_settle(struct kvt_engine *engine);
 
 /* End the requests of saves, of prefetches; none is being read or written. */
 void kvt__saves_free(struct kvt_engine *engine);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storing chunks: the caller's thread copies their blocks into slots of the pool,
- * the executor writes those.  Nothing waits: without a slot a chunk is dropped. */
+ * Storing chunks: their blocks are copied into slots of the pool, by the caller's thread
+ * or by the device on which they lie; the executor writes those.  Nothing waits: without a
+ * slot a chunk is dropped. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 /* One chunk being written; reused. */
 struct kvt__save {
     struct kvt__store_req req;
+    struct kvt__gpu_copy copy; /* of blocks on a device */
     struct kvt_engine *engine;
     struct kvt__save *next_free;
 };
@@ -55,6 +57,17 @@ kvt__saves_free(struct kvt_engine *engine)
 }
 
 static void
+end_save(struct kvt__save *save)
+{
+    struct kvt_engine *e = save->engine;
+
+    kvt__pool_release(e->pool, &save->req.slot);
+    kvt__count_down(&e->counters, KVT__N_stores_pending, 1);
+    kvt__loads_pump(e);
+    give_save(e, save);
+}
+
+static void
 saved(struct kvt__store_req *req)
 {
     struct kvt__save *save = (struct kvt__save *)req;
@@ -77,11 +90,111 @@ saved(struct kvt__store_req *req)
         KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", req->why);
         break;
     }
-    kvt__pool_release(e->pool, &req->slot);
-    kvt__count_down(&e->counters, KVT__N_stores_pending, 1);
-    kvt__loads_pump(e);
-    give_save(e, save);
+    end_save(save);
 }
+
+/* ---------------------------------------------------------------------- gathering */
+
+/* The device has failed: nothing is in the slot. */
+static void
+not_gathered(struct kvt__save *save)
+{
+    kvt__count(&save->engine->counters, KVT__N_store_failed, 1);
+    KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", kvt__why());
+    end_save(save);
+}
+
+static void
+count_gathering(struct kvt_engine *e, size_t begun, size_t ended)
+{
+    pthread_mutex_lock(&e->saves.lock);
+    e->saves.gathering += begun - ended;
+    if (!e->saves.gathering)
+        pthread_cond_broadcast(&e->saves.idle);
+    pthread_mutex_unlock(&e->saves.lock);
+}
+
+static void
+gathered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+{
+    struct kvt__save *save = (struct kvt__save *)
+        ((char *)copy - offsetof(struct kvt__save, copy));
+    struct kvt_engine *e = save->engine;
+
+    if (err) {
+        not_gathered(save);
+    } else {
+        save->req.crc = crc;
+        kvt__store_submit(e->store, &save->req);
+    }
+    count_gathering(e, 0, 1);
+}
+
+void
+kvt__saves_settle(struct kvt_engine *engine)
+{
+    pthread_mutex_lock(&engine->saves.lock);
+    while (engine->saves.gathering)
+        pthread_cond_wait(&engine->saves.idle, &engine->saves.lock);
+    pthread_mutex_unlock(&engine->saves.lock);
+}
+
+/* Saves of one call that a device is to gather: all at once. */
+struct batch {
+    struct kvt__gpu_copy **copies;
+    size_t n;
+};
+
+/* Copy the blocks and hand the slot to the store; of a device's, later. */
+static void
+gather(struct kvt__save *save, const struct kvt__view *view, const int32_t *blocks,
+       struct batch *batch)
+{
+    struct kvt_engine *e = save->engine;
+    struct kvt__store_req *req = &save->req;
+    bool sums = kvt__store_wants_crc(e->store);
+
+    kvt__count(&e->counters, KVT__N_stores_pending, 1);
+    if (!e->gpu) {
+        kvt__gather(view, blocks, req->tokens, req->slot.payload, sums ? &req->crc : NULL);
+        kvt__store_submit(e->store, req);
+        return;
+    }
+    save->copy = (struct kvt__gpu_copy){ .view = view, .blocks = blocks,
+                                         .n_tokens = req->tokens, .sums = sums,
+                                         .chunk = req->slot.payload, .done = gathered };
+    batch->copies[batch->n++] = &save->copy;
+}
+
+static void
+gather_batch(struct kvt_engine *e, struct batch *batch)
+{
+    if (batch->n) {
+        count_gathering(e, batch->n, 0);
+        if (kvt__gpu_gather(e->gpu, atomic_load(&e->stream), batch->copies, batch->n))
+            for (size_t i = 0; i < batch->n; i++)
+                gathered(batch->copies[i], -EIO, 0);
+    }
+    free((void *)batch->copies);
+}
+
+/* False: no memory. */
+static bool
+make_batch(const struct kvt_engine *e, const struct kvt_group_io *ios, size_t n_ios,
+           struct batch *batch)
+{
+    size_t n = 0;
+
+    *batch = (struct batch){ 0 };
+    if (!e->gpu)
+        return true;
+    for (size_t i = 0; i < n_ios; i++)
+        n += ios[i].n_chunks;
+    batch->copies = calloc(n ? n : 1, sizeof *batch->copies);
+    return batch->copies;
+}
+
+/* ------------------------------------------------------------------------ saving */
 
 static bool
 all_real(const struct kvt__view *view, const int32_t *blocks, uint32_t n)
@@ -111,7 +224,7 @@ take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 static bool
 save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
            const struct kvt_group_io *io, const struct kvt_chunk *chunk,
-           const int32_t *blocks)
+           const int32_t *blocks, struct batch *batch)
 {
     const struct kvt__view *view = &e->groups[io->group].view;
     struct kvt__prefix prefix;
@@ -139,17 +252,34 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
         .whole = chunk->n_tokens == e->chunk_tokens,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
         .done = saved };
-    kvt__gather(view, blocks, chunk->n_tokens, slot.payload,
-                kvt__store_wants_crc(e->store) ? &save->req.crc : NULL);
-    kvt__count(&e->counters, KVT__N_stores_pending, 1);
-    kvt__store_submit(e->store, &save->req);
+    gather(save, view, blocks, batch);
     return true;
+}
+
+static void
+save_chunks(struct kvt_engine *e, const struct kvt_group_io *io, struct batch *batch)
+{
+    const struct kvt__group *group = &e->groups[io->group];
+    struct kvt__tagset *tagset;
+    const struct kvt__keyspace *k = kvt__tagset(e, io->tags ? io->tags : "", &tagset)
+        ? NULL : kvt__keyspace(e, tagset, e->rank, io->group);
+    const int32_t *blocks = io->blocks;
+
+    for (uint32_t c = 0; c < io->n_chunks; c++) {
+        uint32_t n = kvt__group_blocks(group, io->chunks[c].n_tokens);
+
+        if (all_real(&group->view, blocks, n) &&
+            (!k || !save_chunk(e, k, io, &io->chunks[c], blocks, batch)))
+            kvt__count(&e->counters, KVT__N_store_dropped, 1);
+        blocks += n;
+    }
 }
 
 int
 kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
                  size_t n_ios)
 {
+    struct batch batch;
     int err = kvt__engine_check(engine, "kvt_engine_store");
 
     if (!err)
@@ -158,24 +288,11 @@ kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
         return err;
     if (!engine->pool)
         return kvt__fail(EINVAL, "kvt_engine_store: a scheduler's engine has no pool.");
-    for (size_t i = 0; i < n_ios; i++) {
-        const struct kvt_group_io *io = &ios[i];
-        const struct kvt__group *group = &engine->groups[io->group];
-        struct kvt__tagset *tagset;
-        const struct kvt__keyspace *k = kvt__tagset(engine, io->tags ? io->tags : "",
-                                                    &tagset)
-            ? NULL : kvt__keyspace(engine, tagset, engine->rank, io->group);
-        const int32_t *blocks = io->blocks;
-
-        for (uint32_t c = 0; c < io->n_chunks; c++) {
-            uint32_t n = kvt__group_blocks(group, io->chunks[c].n_tokens);
-
-            if (all_real(&group->view, blocks, n) &&
-                (!k || !save_chunk(engine, k, io, &io->chunks[c], blocks)))
-                kvt__count(&engine->counters, KVT__N_store_dropped, 1);
-            blocks += n;
-        }
-    }
+    if (!make_batch(engine, ios, n_ios, &batch))
+        return kvt__fail(ENOMEM, "kvt_engine_store");
+    for (size_t i = 0; i < n_ios; i++)
+        save_chunks(engine, &ios[i], &batch);
+    gather_batch(engine, &batch);
     return 0;
 }
 

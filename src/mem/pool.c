@@ -264,6 +264,12 @@ kvt__pool_bytes(const struct kvt__pool *pool)
     return pool->bytes;
 }
 
+void *
+kvt__pool_memory(const struct kvt__pool *pool)
+{
+    return pool->base;
+}
+
 size_t
 kvt__pool_used(struct kvt__pool *pool)
 {

@@ -66,6 +66,7 @@ size_t kvt__pool_footprint(const struct kvt__pool *pool, size_t bytes);
 bool kvt__pool_fits(const struct kvt__pool *pool, size_t bytes);
 
 size_t kvt__pool_bytes(const struct kvt__pool *pool);
+void *kvt__pool_memory(const struct kvt__pool *pool); /* where it begins */
 size_t kvt__pool_used(struct kvt__pool *pool);
 
 /* Whether all of it is populated. */

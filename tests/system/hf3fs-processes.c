@@ -163,7 +163,7 @@ work(void *arg)
     assert_int_equal(counter(f, "store_failed"), 0);
     assert_int_equal(counter(f, "load_corrupt"), 0);
     kvt_engine_close(f->engine);
-    free(f->memory);
+    device_free(f->memory);
 }
 
 static void

@@ -107,6 +107,7 @@ store_chunks(const struct fixture *f, size_t first, uint32_t n)
     fill_io(f, &io);
     if (kvt_engine_store(f->engine, &io.io, 1))
         fail_msg("%s", kvt_last_error());
+    device_settle(); /* the blocks are the next chunks' */
     kvt_seq_free(seq);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An engine over a directory, with blocks in this program's memory. */
+ * An engine over a directory, with blocks in this program's memory or a device's. */
 #ifndef KVT_ENGINE_TEST_H
 #define KVT_ENGINE_TEST_H
 
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "device.h"
 #include "kvt-test.h"
 #include "kvtier.h"
 #include "temp-dir.h"
@@ -67,6 +68,8 @@ open_config(const char *dir, const char *const *more)
     for (size_t i = 0; i < n_ours; i++)
         if (!is_set(more, ours[i]))
             settings[n++] = ours[i];
+    if (getenv("KVTIER_TEST_COPIES"))
+        settings[n++] = getenv("KVTIER_TEST_COPIES");
     for (; more && *more; more++)
         if (strcmp(*more, "remote_url=")) /* none at all */
             settings[n++] = *more;
@@ -171,7 +174,9 @@ set_view(struct kvt_engine *engine, uint32_t group, unsigned char *memory)
     view.block_stride = BLOCK_BYTES;
     view.token_stride = BLOCK_BYTES / BLOCK;
     view.null_block = 0;
-    if (kvt_engine_set_view(engine, group, &view))
+    view.memory = device_memory();
+    if (kvt_engine_set_view(engine, group, &view) ||
+        kvt_engine_set_stream(engine, device_stream()))
         fail_msg("%s", kvt_last_error());
 }
 
@@ -207,7 +212,7 @@ static inline void
 fixture_init(struct fixture *f)
 {
     temp_dir_make(&f->dir);
-    f->memory = calloc((size_t)N_LAYERS * N_BLOCKS, BLOCK_BYTES);
+    f->memory = device_alloc((size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
     assert_non_null(f->memory);
     for (uint32_t i = 0; i < N_TOKENS; i++)
         f->tokens[i] = (int32_t)(i * 2654435761u % 32000);
@@ -235,7 +240,7 @@ static inline void
 fixture_fini(struct fixture *f)
 {
     kvt_engine_close(f->engine);
-    free(f->memory);
+    device_free(f->memory);
     temp_dir_remove(&f->dir);
 }
 

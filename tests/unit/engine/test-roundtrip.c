@@ -137,6 +137,7 @@ blocks_may_change_as_soon_as_store_returns(void **state)
         fill_block(f, b, 9);
     make_io(&io, seq, 0, 0, 4, 1);
     assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
+    device_settle();
     memset(f->memory, 0xff, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
     struct kvt_load *load = load_and_wait(f, &io.io, 1);

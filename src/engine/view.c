@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where an engine's KV lies, and whether what is asked of it lies there. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/sized.h"
+#include "engine/private.h"
+
+/* ------------------------------------------------------------------------- views */
+
+/* A GPU copies from and to pinned memory at the full speed of its bus, and beside its
+ * other work. */
+static void
+pin_pool(struct kvt_engine *e)
+{
+    size_t bytes = kvt__pool_bytes(e->pool);
+    int64_t begun = kvt__now_ns();
+
+    kvt__pool_wait_populated(e->pool, bytes);
+    if (kvt__pin(&e->pin, kvt__pool_memory(e->pool), bytes))
+        kvt__log(KVT_LOG_INFO, "max_local_cpu_size: %zu MiB are pinned for the GPU (%.1f s)",
+                 bytes >> 20, (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
+}
+
+static int
+open_device(struct kvt_engine *e, const struct kvt_kv_view *from)
+{
+    struct kvt__gpu_params params = {
+        .kind = from->memory == KVT_MEMORY_CUDA ? KVT__GPU_CUDA : KVT__GPU_HIP,
+        .ordinal = from->device, .copies = e->gpu_copies };
+    int err = kvt__gpu_open(&params, &e->gpu);
+
+    if (err)
+        return err;
+    kvt__log(KVT_LOG_INFO, "%s", kvt__gpu_describe(e->gpu));
+    pin_pool(e);
+    return 0;
+}
+
+/* Groups are stored and loaded in one call, and so all lie in the same memory. */
+static int
+check_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
+{
+    bool first = true;
+
+    if (from->memory > KVT_MEMORY_HIP)
+        return kvt__fail(EINVAL, "kvt_engine_set_view: there is no memory %u.",
+                         from->memory);
+    if (from->memory && !e->pool)
+        return kvt__fail(EINVAL, "kvt_engine_set_view: a scheduler's engine moves no KV.");
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        first = first && !e->groups[g].view.base;
+    if (!first && (from->memory != e->memory || (from->memory && from->device != e->device)))
+        return kvt__fail(EINVAL, "kvt_engine_set_view: groups lie in memory of different "
+                         "kinds or devices.");
+    int err = from->memory && !e->gpu ? open_device(e, from) : 0;
+    if (!err) {
+        e->memory = from->memory;
+        e->device = from->device;
+    }
+    return err;
+}
+
+int
+kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
+                    const struct kvt_kv_view *theirs)
+{
+    struct kvt_kv_view view_in, *from = &view_in;
+    int err = kvt__engine_check(engine, "kvt_engine_set_view");
+
+    if (!err)
+        err = kvt__take_sized(from, sizeof *from, theirs, "kvt_engine_set_view: view");
+    if (err)
+        return err;
+    if (group >= engine->n_groups)
+        return kvt__fail(EINVAL, "kvt_engine_set_view: no group %u.", group);
+    struct kvt__view *view = &engine->groups[group].view;
+    size_t n = (size_t)view->n_kv * view->n_layers;
+    if (!from->base || !from->n_blocks || from->n_blocks > INT32_MAX ||
+        from->n_kv != view->n_kv)
+        return kvt__fail(EINVAL, "kvt_engine_set_view: group %u needs base, n_blocks and "
+                         "n_kv %u.", group, view->n_kv);
+    err = check_memory(engine, from);
+    if (err)
+        return err;
+    void **base = calloc(n, sizeof *base);
+    if (!base)
+        return kvt__fail(ENOMEM, "kvt_engine_set_view");
+    memcpy(base, from->base, n * sizeof *base);
+    free((void *)view->base);
+    view->base = base;
+    view->n_blocks = from->n_blocks;
+    view->block_stride = from->block_stride;
+    view->head_stride = from->head_stride;
+    view->token_stride = from->token_stride;
+    view->null_block = from->null_block;
+    return 0;
+}
+
+int
+kvt_engine_set_stream(struct kvt_engine *engine, void *stream)
+{
+    int err = kvt__engine_check(engine, "kvt_engine_set_stream");
+
+    if (!err)
+        atomic_store(&engine->stream, stream);
+    return err;
+}
+
+/* ------------------------------------------------------------------------ checks */
+
+int
+kvt__check_chunks(const struct kvt_engine *engine, const char *call,
+                  const struct kvt_group_io *ios, size_t n_ios)
+{
+    for (size_t i = 0; i < n_ios; i++) {
+        if (ios[i].group >= engine->n_groups || !engine->groups[ios[i].group].view.base)
+            return kvt__fail(EINVAL, "%s: ios[%zu]: group %u is unknown or has no view.",
+                             call, i, ios[i].group);
+        for (uint32_t c = 0; c < ios[i].n_chunks; c++) {
+            uint32_t n = ios[i].chunks[c].n_tokens;
+            if (!n || n > engine->chunk_tokens)
+                return kvt__fail(EINVAL, "%s: ios[%zu]: chunk %u has %u tokens, 1 to %u "
+                                 "are possible.", call, i, c, n, engine->chunk_tokens);
+        }
+    }
+    return 0;
+}
+
+int
+kvt__check_ios(const struct kvt_engine *engine, const char *call,
+               const struct kvt_group_io *ios, size_t n_ios)
+{
+    int err = kvt__check_chunks(engine, call, ios, n_ios);
+
+    for (size_t i = 0; !err && i < n_ios; i++) {
+        const struct kvt_group_io *io = &ios[i];
+        const struct kvt__group *group = &engine->groups[io->group];
+        size_t need = 0;
+
+        for (uint32_t c = 0; c < io->n_chunks; c++)
+            need += kvt__group_blocks(group, io->chunks[c].n_tokens);
+        if (need != io->n_blocks)
+            return kvt__fail(EINVAL, "%s: ios[%zu]: %zu block ids, its chunks need %zu.",
+                             call, i, io->n_blocks, need);
+        for (size_t b = 0; b < need; b++)
+            if (io->blocks[b] >= (int64_t)group->view.n_blocks)
+                return kvt__fail(EINVAL, "%s: ios[%zu]: block id %d, the view has %u.",
+                                 call, i, io->blocks[b], group->view.n_blocks);
+    }
+    return err;
+}
