@@ -12,15 +12,19 @@
 
 #define MAX_PARAMS 5
 
+static void test_lose(int error);
+static void test_fail(const char *failing, int after, int error, bool once);
 static void *test_stream(void);
 static void test_end_stream(void *stream);
 static void test_call(void *stream, void (*function)(void *), void *arg);
 static void test_wait(void *stream);
 
 struct fake_gpu core = {
-    .active = -1, .alloc = core_test_alloc, .free = core_test_free,
-    .pinned = core_test_pinned, .unpin = core_test_unpin, .stream = test_stream, .end_stream = test_end_stream,
-    .call = test_call, .wait = test_wait,
+    .active = -1, .lose = test_lose, .fail_on = test_fail,
+    .alloc = core_test_alloc, .free = core_test_free,
+    .pinned = core_test_pinned, .unpin = core_test_unpin,
+    .stream = test_stream, .end_stream = test_end_stream, .call = test_call,
+    .wait = test_wait,
 };
 
 pthread_mutex_t core_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -434,6 +438,25 @@ core_launch(void *function, const unsigned grid[3], const unsigned block[3], voi
 }
 
 /* ---------------------------------------------------------------- for tests */
+
+static void
+test_fail(const char *failing, int after, int error, bool once)
+{
+    pthread_mutex_lock(&core_lock);
+    core.failing = failing;
+    core.after = after;
+    core.error = error;
+    core.once = once;
+    pthread_mutex_unlock(&core_lock);
+}
+
+static void
+test_lose(int error)
+{
+    pthread_mutex_lock(&core_lock);
+    core.broken = error;
+    pthread_mutex_unlock(&core_lock);
+}
 
 static void *
 test_stream(void)

@@ -24,8 +24,10 @@ struct fake_gpu {
     int error;
     int after;
     bool once;         /* and not again */
+    void (*fail_on)(const char *failing, int after, int error, bool once); /* set them */
 
     int broken;        /* an error of the device: all that runs, and waits, ends with it */
+    void (*lose)(int error); /* make it that, also while it is in use */
     int n_alive;       /* streams, events, modules and allocations that were not ended */
     int n_launched;    /* kernels */
     int n_batches;     /* calls for many copies */

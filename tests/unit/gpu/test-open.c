@@ -184,14 +184,6 @@ function(size_t i)
 #define N_FUNCTIONS (sizeof functions / sizeof *functions)
 
 static void
-fail_at(const char *name, int after, int error)
-{
-    fake->failing = name;
-    fake->after = after;
-    fake->error = error;
-}
-
-static void
 an_error_of_any_function_leaves_nothing_open(void **state)
 {
     struct kvt__gpu *gpu;
@@ -199,11 +191,10 @@ an_error_of_any_function_leaves_nothing_open(void **state)
     (void)state;
     for (size_t i = 0; i < N_FUNCTIONS; i++) {
         for (int after = 0; after < 9; after += 1 + after / 2) {
-            fail_at(function(i), after, 2);
-            fake->once = true; /* else not even a context can be left or entered */
+            /* for good, not even a context could be entered or left */
+            fake->fail_on(function(i), after, 2, true);
             int err = fake_try(after == 2 ? NULL : "kernel", 1, &gpu);
-            fail_at(NULL, 0, 0);
-            fake->once = false;
+            fake->fail_on(NULL, 0, 0, false);
             if (err)
                 assert_true(err == -ENOMEM || err == -EIO || err == -ENODEV);
             else
@@ -252,10 +243,10 @@ an_error_of_any_function_ends_the_copies_it_meets(void **state)
     struct kvt__gpu *gpu = fake_open(way, 1);
     for (size_t i = N_ONLY_OPENING; i < N_FUNCTIONS; i++) {
         for (int after = 0; after < 16; after = 2 * after + 1) {
-            fail_at(function(i), after, 719);
+            fake->fail_on(function(i), after, 719, false);
             copy_three(gpu, &p, chunks, true);
             copy_three(gpu, &p, chunks, false);
-            fail_at(NULL, 0, 0);
+            fake->fail_on(NULL, 0, 0, false);
         }
     }
     copy_three(gpu, &p, chunks, true); /* it goes on */
@@ -284,14 +275,14 @@ a_device_that_is_lost_ends_all_copies(void **state)
     ask(&a, &p.view, blocks, 320, false, chunk);
     list[0] = &a.copy;
     assert_int_equal(kvt__gpu_gather(gpu, stream, list, 1), 0);
-    fake->broken = 700;
+    fake->lose(700);
     gate_open(&gate);
     assert_int_equal(asked_wait(&a), -EIO);
     ask(&b, &p.view, blocks, 320, false, chunk);
     list[0] = &b.copy;
     if (kvt__gpu_scatter(gpu, list, 1) == 0)
         assert_int_equal(asked_wait(&b), -EIO);
-    fake->broken = 0; /* so that the test can end in order */
+    fake->lose(0); /* so that the test can end in order */
     kvt__gpu_close(gpu);
     fake->end_stream(stream);
     fake->unpin(chunk);
