@@ -25,6 +25,7 @@ sys.path.insert(0, os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "..", "python"))
 
 from kvtier import _lib  # noqa: E402
+from kvtier.vllm_model import View  # noqa: E402
 
 try:
     import cbor2
@@ -59,7 +60,8 @@ def store(directory, algorithm, tokens):
     per_chunk = CHUNK_TOKENS // BLOCK_TOKENS
     memory = bytearray(per_chunk * BLOCK_BYTES)
     address = (_lib.c_uint8 * len(memory)).from_buffer(memory)
-    engine.set_view(0, [_lib.ctypes.addressof(address)], per_chunk, BLOCK_BYTES, -1)
+    engine.set_view(0, View([_lib.ctypes.addressof(address)], 1, BLOCK_BYTES, 0, 0,
+                            _lib.MEMORY_HOST, 0), per_chunk, -1)
     seq = engine.seq(array("I", tokens))
     n_chunks = len(tokens) // CHUNK_TOKENS
     for first in range(0, n_chunks, STEP_CHUNKS):

@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
 
 from kvtier import _lib  # noqa: E402
+from kvtier.vllm_model import View  # noqa: E402
 
 FORMAT_2LTD, FORMAT_MLA = 2, 3
 BLOCKS = 64
@@ -93,8 +94,9 @@ class Kvtier:
         if opaque:
             bytes_ = self.opaque = numpy.zeros(
                 (g.layers, BLOCKS, group.block_bytes), numpy.uint8)
-            self.engine.set_view(0, [b.ctypes.data for b in bytes_], BLOCKS,
-                                 group.block_bytes, -1)
+            self.engine.set_view(
+                0, View([b.ctypes.data for b in bytes_], 1, group.block_bytes, 0, 0,
+                        _lib.MEMORY_HOST, 0), BLOCKS, -1)
         else:
             base, view = self.memory.view()
             self._keep = base
