@@ -49,12 +49,8 @@ class Worker:
         except Unsupported as e:
             log.warning("kvtier: nothing is stored or loaded: %s", e)
             return
-        try:
-            for group, view in enumerate(found):
-                self._engine.set_view(group, view, self._n_blocks, NULL_BLOCK)
-        except OSError as e:
-            log.warning("kvtier: nothing is stored or loaded: %s", e)
-            return
+        for group, view in enumerate(found):
+            self._engine.set_view(group, view, self._n_blocks, NULL_BLOCK)
         if found[0].memory != _lib.MEMORY_HOST:
             self._stream = _current_stream
             self._hook = None  # reads blocks of host memory

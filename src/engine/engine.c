@@ -34,8 +34,8 @@ kvt__engine_check(const struct kvt_engine *engine, const char *call)
 
 /* ------------------------------------------------------------ open and close */
 
-static uint64_t
-largest_chunk(const struct kvt_engine *e)
+uint64_t
+kvt__engine_largest_chunk(const struct kvt_engine *e)
 {
     uint64_t most = 0;
 
@@ -93,13 +93,13 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
         return err;
     /* Half of the memory for transfers is kept for loads: two slots is the least that
      * can work. */
-    if (!kvt__pool_fits(e->pool, 2 * largest_chunk(e)))
+    if (!kvt__pool_fits(e->pool, 2 * kvt__engine_largest_chunk(e)))
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB cannot hold two chunks of "
                          "%llu bytes; raise it or lower chunk_size.",
                          kvt__pool_bytes(e->pool) >> 20,
-                         (unsigned long long)largest_chunk(e));
+                         (unsigned long long)kvt__engine_largest_chunk(e));
     /* A load that is alone always finds its slot. */
-    size_t least = (size_t)largest_chunk(e) + ROOM_FOR_ONE;
+    size_t least = (size_t)kvt__engine_largest_chunk(e) + ROOM_FOR_ONE;
     kvt__pool_wait_populated(e->pool, least > FIRST_POPULATED ? least : FIRST_POPULATED);
     return 0;
 }
@@ -108,7 +108,7 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
 static size_t
 transfer_bytes(const struct kvt_engine *e, size_t pool_bytes)
 {
-    size_t least = 2 * ((size_t)largest_chunk(e) + ROOM_FOR_ONE);
+    size_t least = 2 * ((size_t)kvt__engine_largest_chunk(e) + ROOM_FOR_ONE);
     size_t bytes = pool_bytes / 4 < MAX_TRANSFER ? pool_bytes / 4 : MAX_TRANSFER;
 
     bytes = bytes > least ? bytes : least;
@@ -149,14 +149,16 @@ static int
 open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
 {
     const struct kvt_config *config = params->config;
-    size_t n_threads = e->role & KVT_ROLE_WORKER ? (size_t)config->disk_io_threads : 1;
-    int err = kvt__exec_open(n_threads ? n_threads : 1, &e->exec);
+    int64_t n_threads = e->role & KVT_ROLE_WORKER ? config->disk_io_threads : 1;
+
+    e->n_io_threads = n_threads ? (size_t)n_threads : 1;
+    int err = kvt__exec_open(e->n_io_threads, &e->exec);
 
     if (err)
         return err;
     struct kvt__store_params store = { .config = config, .exec = e->exec,
                                        .counters = &e->counters,
-                                       .object_bytes = largest_chunk(e),
+                                       .object_bytes = kvt__engine_largest_chunk(e),
                                        .local_ranks = e->local_ranks };
     err = kvt__store_open(&store, &e->store);
     if (!err && e->role & KVT_ROLE_WORKER)

@@ -231,6 +231,7 @@ scatter(struct kvt__load_item *item)
     }
     *copy = (struct kvt__gpu_copy){ .view = view, .blocks = item->blocks,
                                     .n_tokens = item->req.tokens,
+                                    .on_device = kvt__slot_on_device(&item->req.slot),
                                     .chunk = item->req.slot.payload, .done = scattered };
     if (kvt__gpu_scatter(e->gpu, &copy, 1))
         scattered(copy, -EIO, 0);

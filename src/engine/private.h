@@ -68,6 +68,7 @@ struct kvt_engine {
 
     struct kvt__counters counters;
     struct kvt__exec *exec;
+    size_t n_io_threads; /* it has */
     struct kvt__pool *pool; /* WORKER only */
     size_t transfer_bytes;  /* of it, that chunks do not stay in */
     size_t memory_bytes;    /* of each worker, that they stay in; 0: in none */
@@ -130,6 +131,9 @@ int kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *f
 
 /* Keep what was taken, until the engine is closed, also when this failed. */
 int kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *params);
+
+/* In bytes. */
+uint64_t kvt__engine_largest_chunk(const struct kvt_engine *engine);
 
 /* How a chunk of a group is described in headers. */
 struct kvt__shape kvt__group_shape(const struct kvt_engine *engine,

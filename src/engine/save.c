@@ -162,6 +162,7 @@ gather(struct kvt__save *save, const struct kvt__view *view, const int32_t *bloc
     }
     save->copy = (struct kvt__gpu_copy){ .view = view, .blocks = blocks,
                                          .n_tokens = req->tokens, .sums = sums,
+                                         .on_device = kvt__slot_on_device(&req->slot),
                                          .chunk = req->slot.payload, .done = gathered };
     batch->copies[batch->n++] = &save->copy;
 }

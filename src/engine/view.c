@@ -26,6 +26,14 @@ pin_pool(struct kvt_engine *e)
                  bytes >> 20, (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
 }
 
+/* As much of a device's memory as is useful: for the chunks that are read or written at a
+ * time, and as many that wait. */
+static size_t
+transfer_bytes(const struct kvt_engine *e)
+{
+    return 2 * e->n_io_threads * (size_t)kvt__engine_largest_chunk(e);
+}
+
 static int
 open_device(struct kvt_engine *e, const struct kvt_kv_view *from)
 {
@@ -39,6 +47,21 @@ open_device(struct kvt_engine *e, const struct kvt_kv_view *from)
     kvt__log(KVT_LOG_INFO, "%s", kvt__gpu_describe(e->gpu));
     pin_pool(e);
     return 0;
+}
+
+/* For the first view. */
+static int
+open_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
+{
+    int err = from->memory ? open_device(e, from) : 0;
+
+    if (!err && e->pool)
+        err = kvt__store_use_gpu(e->store, e->gpu, transfer_bytes(e));
+    if (err && e->gpu) {
+        kvt__gpu_close(e->gpu);
+        e->gpu = NULL;
+    }
+    return err;
 }
 
 /* Groups are stored and loaded in one call, and so all lie in the same memory. */
@@ -57,7 +80,7 @@ check_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
     if (!first && (from->memory != e->memory || (from->memory && from->device != e->device)))
         return kvt__fail(EINVAL, "kvt_engine_set_view: groups lie in memory of different "
                          "kinds or devices.");
-    int err = from->memory && !e->gpu ? open_device(e, from) : 0;
+    int err = first ? open_memory(e, from) : 0;
     if (!err) {
         e->memory = from->memory;
         e->device = from->device;

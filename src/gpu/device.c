@@ -173,6 +173,7 @@ kvt__gpu_open(const struct kvt__gpu_params *params, struct kvt__gpu **out)
     if (!gpu)
         return kvt__fail(ENOMEM, "a GPU");
     pthread_mutex_init(&gpu->lock, NULL);
+    gpu->ordinal = params->ordinal;
     if (!kvt__driver_find(params->kind, &gpu->driver) || !gpu->driver.copies) {
         free(gpu);
         return kvt__fail(ENODEV, "This process has loaded no driver of %s, or one that is "
@@ -228,6 +229,37 @@ const char *
 kvt__gpu_describe(const struct kvt__gpu *gpu)
 {
     return gpu->describe;
+}
+
+enum kvt__gpu_kind
+kvt__gpu_kind(const struct kvt__gpu *gpu)
+{
+    return gpu->driver.kind;
+}
+
+int
+kvt__gpu_ordinal(const struct kvt__gpu *gpu)
+{
+    return gpu->ordinal;
+}
+
+int
+kvt__gpu_enter(const struct kvt__gpu *gpu, struct kvt__gpu_entered *entered)
+{
+    struct kvt__context context = gpu->context;
+    int err = kvt__context_enter(&gpu->driver, &context);
+
+    entered->before = context.before;
+    return err;
+}
+
+void
+kvt__gpu_leave(const struct kvt__gpu *gpu, const struct kvt__gpu_entered *entered)
+{
+    struct kvt__context context = gpu->context;
+
+    context.before = entered->before;
+    kvt__context_leave(&gpu->driver, &context);
 }
 
 /* --------------------------------------------------------------------- copies */

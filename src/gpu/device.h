@@ -87,6 +87,17 @@ int kvt__gpu_after(struct kvt__gpu *gpu, void *stream);
 int kvt__gpu_sum(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes,
                  uint32_t *crc);
 
+enum kvt__gpu_kind kvt__gpu_kind(const struct kvt__gpu *gpu);
+int kvt__gpu_ordinal(const struct kvt__gpu *gpu);
+
+/* Make the device's context the calling thread's, for libraries that want it so, and give
+ * back what was.  0 or -EIO with a sentence. */
+struct kvt__gpu_entered {
+    int before; /* HIP: this thread's device */
+};
+int kvt__gpu_enter(const struct kvt__gpu *gpu, struct kvt__gpu_entered *entered);
+void kvt__gpu_leave(const struct kvt__gpu *gpu, const struct kvt__gpu_entered *entered);
+
 /* Memory of the device, 64 KiB aligned.  -ENOMEM with a sentence. */
 int kvt__gpu_alloc(struct kvt__gpu *gpu, size_t bytes, unsigned char **out);
 void kvt__gpu_free(struct kvt__gpu *gpu, unsigned char *at);

@@ -78,6 +78,7 @@ struct kvt__slab;
 struct kvt__gpu {
     struct kvt__driver driver;
     struct kvt__context context;
+    int ordinal;
     bool by_kernels;
     int n_processors;
     void *module; /* NULL: there are no kernels */

@@ -25,8 +25,16 @@ struct kvt__slot {
 /* Memory of somebody else that slots were made of, rooms and all.  They have one holder
  * and are released like those of the pool. */
 struct kvt__lender {
+    bool on_device; /* the payload is in a GPU's memory, and no rooms are around it */
     void (*release)(struct kvt__lender *lender, struct kvt__slot *slot);
 };
+
+/* Whether the payload is in a GPU's memory. */
+static inline bool
+kvt__slot_on_device(const struct kvt__slot *slot)
+{
+    return slot->lender && slot->lender->on_device;
+}
 
 struct kvt__pool_params {
     size_t bytes;     /* the whole pool */

@@ -167,6 +167,20 @@ kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
     return tier->ops->lend && tier->ops->lend(tier, prio, bytes, out);
 }
 
+int
+kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most)
+{
+    int err = 0;
+
+    for (size_t i = 0; !err && i < store->n_levels; i++) {
+        struct kvt__tier *tier = store->levels[i].tier;
+
+        if (tier->ops->use_gpu)
+            err = tier->ops->use_gpu(tier, gpu, most);
+    }
+    return err;
+}
+
 void
 kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
                 const struct kvt__id *id, int64_t until_ns)

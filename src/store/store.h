@@ -140,6 +140,10 @@ void kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
 bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
                      struct kvt__slot *out);
 
+/* The KV that chunks are made of lies on this GPU, until the store is closed; as
+ * ops->use_gpu of its tiers. */
+int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
+
 /* Whether a PUT needs the payload's CRC32C: host memory does not. */
 bool kvt__store_wants_crc(const struct kvt__store *store);
 

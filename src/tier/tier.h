@@ -17,6 +17,7 @@
 #include "mem/pool.h"
 
 struct kvt_config;
+struct kvt__gpu;
 
 /* Receives one thing that a tier needs of this machine, as kvt_look_fn. */
 typedef void (*kvt__tier_look_fn)(void *ctx, const char *about, int status,
@@ -136,6 +137,13 @@ struct kvt__tier_ops {
     /* What a payload of this size will take on disk. */
     uint64_t (*stored_bytes)(const struct kvt__tier *tier,
                              const struct kvt__object *object, uint64_t payload);
+
+    /* The engine's KV lies on this GPU (NULL: on none) until the tier is closed: where
+     * bytes can move between its memory and the storage without a way through the host's,
+     * lend that from now on, most bytes of it at a time.  The tier tells which way they go.  0; -errno
+     * with a sentence: the configuration demands what is not to be had here.  NULL: they
+     * always go through host memory. */
+    int (*use_gpu)(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
 
     /* A slot in memory between which and the storage bytes move without a copy, of a
      * tier that has such memory; released as those of the pool.  Stores leave half of it

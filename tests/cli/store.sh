@@ -143,8 +143,7 @@ ends 0 doctor
 prints 'stored, read back and removed'
 ends 0 rm "$key"
 [ -z "$(find "$temp"/g? -name '*.safetensors*')" ]
-ends 3 put "$key" "$temp/in" --set use_gds=true
-prints 'use_gds is true'
+ends 0 ls --set use_gds=true # an engine's affair
 ends 2 put "$key" "$temp/in" --set use_gds=false --set 'extra_config={"use_hipfile": true}'
 prints 'use_hipfile: true .* contradicts use_gds: false'
 

@@ -73,6 +73,7 @@ file_close(struct kvt__tier *tier)
 {
     struct file_tier *t = (struct file_tier *)tier;
 
+    kvt__file_device_close(t);
     kvt__hf3fs_close(t);
     kvt__dirs_close(t);
     free(t);
@@ -109,19 +110,21 @@ scheme_of(const char *url)
     return &schemes[0];
 }
 
-static struct kvt__places
-places_of(const struct file_tier *t, const struct kvt__tier_params *params)
+static void
+set_places(struct file_tier *t, const struct kvt__tier_params *params)
 {
     const struct kvt_config *config = params->config;
     bool gds = t->tier.ops == &gds_ops;
     const char *sharding = gds ? config->gds_path_sharding
                                : config->local_disk_path_sharding;
+    struct kvt__places *places = &t->places;
 
-    return (struct kvt__places){
-        .n = t->n_dirs, .local_ranks = params->local_ranks,
-        .setting = gds ? "gds_path_sharding" : "local_disk_path_sharding",
-        .by_local_rank = t->layout->place == kvt__place_by_rank &&
-                         !strcmp(sharding, "by_local_rank") };
+    places->n = t->n_dirs;
+    places->local_ranks = params->local_ranks;
+    places->setting = gds ? "gds_path_sharding" : "local_disk_path_sharding";
+    places->by_local_rank = t->layout->place == kvt__place_by_rank &&
+                            !strcmp(sharding, "by_local_rank");
+    atomic_store(&places->device, -1);
 }
 
 static int
@@ -134,9 +137,9 @@ open_layout(struct file_tier *t, const struct scheme *scheme,
     t->header = params->config->save_chunk_meta;
     int err = kvt__dirs_open(t, params->name, scheme == &schemes[0]
                              ? path_of(params->rest) : params->rest, scheme->relative);
-    t->places = places_of(t, params);
+    set_places(t, params);
     if (!err && scheme->ops == &gds_ops)
-        err = kvt__gds_open(t, params);
+        err = kvt__file_gds_open(t, params);
     return err ? err : kvt__share_of(&t->places, 0, &share);
 }
 
@@ -212,6 +215,8 @@ static const struct kvt__tier_ops gds_ops = {
     .name = "gds",
     .schemes = "",
     FILE_OPS,
+    .use_gpu = kvt__file_use_gpu,
+    .lend = kvt__file_lend,
     BLOCKING_OPS,
 };
 

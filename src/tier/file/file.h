@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "tier/file/gds-choose.h"
 #include "tier/file/layout/layout.h"
 #include "tier/file/mover/mover.h"
 #include "tier/tier.h"
@@ -33,6 +34,11 @@ struct file_tier {
     size_t n_dirs;
     int index_fd; /* where the index lies if it is shared; -1: nowhere */
     bool header; /* save_chunk_meta */
+    struct {
+        struct kvt__gds_wish wish;
+        size_t buffer_bytes; /* of a GPU's memory, at most; 0: no limit is set */
+    } gds;
+    struct kvt__file_device *device; /* NULL: they are moved through host memory */
     struct kvt__hf3fs *hf3fs; /* NULL: the directories are not opened as 3FS's */
     struct kvt__usrbio_client *rings; /* then */
     struct kvt__counters *counters;   /* NULL: nothing is counted */
@@ -114,9 +120,30 @@ void kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn
 
 /* ------------------------------------------------------------------- gds.c */
 
-/* Once the directories are open: how files are named there and moved.  0, or -errno with a
- * sentence: -ENODEV if they are to be moved in a way that is not to be had. */
-int kvt__gds_open(struct file_tier *t, const struct kvt__tier_params *params);
+/* Once the directories are open: how files are named there, and how they are to be moved.
+ * 0, or -errno with a sentence. */
+int kvt__file_gds_open(struct file_tier *t, const struct kvt__tier_params *params);
+
+/* ---------------------------------------------------------------- device.c */
+
+/* How it is asked whether a GPU reaches a directory.  For tests. */
+extern struct kvt__gds_probe kvt__file_gds_probe;
+
+/* As ops->use_gpu and ops->lend. */
+int kvt__file_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
+bool kvt__file_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                    struct kvt__slot *out);
+void kvt__file_device_close(struct file_tier *t);
+
+/* Move a slot that was lent to or from a file, open with O_DIRECT, from offset on, which is
+ * a multiple of 4096.  Blocks; when it returns nothing moves any more.  0, or -errno with
+ * a sentence. */
+int kvt__file_device_move(struct kvt__file_device *device, int fd,
+                          const struct kvt__slot *slot, off_t offset, bool to_file);
+
+/* The CRC32C of such a slot's payload.  Blocks.  0 or -EIO with a sentence. */
+int kvt__file_device_sum(struct kvt__file_device *device, const struct kvt__slot *slot,
+                         uint32_t *crc);
 
 /* ------------------------------------------------------------------ dirs.c */
 

@@ -17,24 +17,26 @@
 
 #define BOUNCE "bytes go through host memory"
 
-static bool
-is_hipfile(const struct kvt_config *config)
+void
+kvt__gds_wish(const struct kvt_config *config, struct kvt__gds_wish *out)
 {
-    return !strcmp(config->gds_backend, "hipfile");
-}
+    bool hipfile = !strcmp(config->gds_backend, "hipfile");
 
-/* The setting that demands it, with its place; false: none does. */
-static bool
-demand(const struct kvt_config *config, char *out, size_t size)
-{
-    if (kvt__config_is_set(config, use_gds) && config->use_gds)
-        snprintf(out, size, "use_gds is true (%s)", kvt__config_origin(config, use_gds));
-    else if (kvt__config_is_set(config, gds_backend) && is_hipfile(config))
-        snprintf(out, size, "gds_backend is hipfile (%s)",
-                 kvt__config_origin(config, gds_backend));
+    *out = (struct kvt__gds_wish){ .kind = hipfile ? KVT__GDS_HIPFILE : KVT__GDS_CUFILE };
+    if (!strcmp(config->gds_backend, "mufile"))
+        snprintf(out->why_not, sizeof out->why_not, "kvtier does not use muFile");
+    else if (!config->use_gds)
+        snprintf(out->why_not, sizeof out->why_not, "use_gds is false");
     else
-        return false;
-    return true;
+        out->direct = true;
+    if (!out->direct)
+        return;
+    if (kvt__config_is_set(config, use_gds))
+        snprintf(out->demanded, sizeof out->demanded, "use_gds is true (%s)",
+                 kvt__config_origin(config, use_gds));
+    else if (hipfile && kvt__config_is_set(config, gds_backend))
+        snprintf(out->demanded, sizeof out->demanded, "gds_backend is hipfile (%s)",
+                 kvt__config_origin(config, gds_backend));
 }
 
 static int say(struct kvt__gds_choice *choice, const char *fmt, ...)
@@ -53,40 +55,34 @@ say(struct kvt__gds_choice *choice, const char *fmt, ...)
 
 /* It cannot be: an error for who demands it.  why: a sentence with its full stop. */
 static int
-refuse(const struct kvt_config *config, const char *path, enum kvt__gds_layer layer,
+refuse(const struct kvt__gds_wish *wish, const char *path, enum kvt__gds_layer layer,
        const char *why, struct kvt__gds_choice *out)
 {
-    char wanted[200];
-
-    if (!demand(config, wanted, sizeof wanted))
+    if (!*wish->demanded)
         return say(out, "%s: " BOUNCE "; missing for a direct way: %s: %s", path,
                    kvt__gds_layer_name(layer), why);
     size_t n = strlen(why);
     while (n && why[n - 1] == '.')
         n--;
-    kvt__fail(ENODEV, "%s, and %s is missing for %s: %.*s.", wanted,
+    kvt__fail(ENODEV, "%s, and %s is missing for %s: %.*s.", wish->demanded,
               kvt__gds_layer_name(layer), path, (int)n, why);
     say(out, "%s", kvt__why());
     return -ENODEV;
 }
 
 int
-kvt__gds_choose(const struct kvt_config *config, const struct kvt__gds_probe *how,
+kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *how,
                 int ordinal, const char *path, struct kvt__gds_choice *out)
 {
     struct kvt__gds_finding f;
 
-    *out = (struct kvt__gds_choice){ .kind = is_hipfile(config) ? KVT__GDS_HIPFILE
-                                                                : KVT__GDS_CUFILE };
-    if (!strcmp(config->gds_backend, "mufile"))
-        return say(out, "%s: " BOUNCE ": kvtier does not use muFile.", path);
-    if (!config->use_gds)
-        return say(out, "%s: " BOUNCE ": use_gds is false.", path);
+    *out = (struct kvt__gds_choice){ 0 };
+    if (!wish->direct)
+        return say(out, "%s: " BOUNCE ": %s.", path, wish->why_not);
     if (ordinal < 0)
-        return refuse(config, path, KVT__GDS_GPU, "this process keeps its KV on none.",
-                      out);
-    if (kvt__gds_probe(how, out->kind, ordinal, path, &f))
-        return refuse(config, path, f.layer, f.text, out);
+        return refuse(wish, path, KVT__GDS_GPU, "this process keeps its KV on none.", out);
+    if (kvt__gds_probe(how, wish->kind, ordinal, path, &f))
+        return refuse(wish, path, f.layer, f.text, out);
     out->direct = true;
     out->p2pdma = f.p2pdma;
     return say(out, "%s: GPU %d reaches it directly by %s%s (%s).", path, ordinal,
@@ -101,12 +97,14 @@ kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
 {
     struct kvt__gds_probe again = *how;
     struct kvt__gds_choice choice;
+    struct kvt__gds_wish wish;
     char dir[PATH_MAX], text[PATH_MAX + 128];
     const char *path;
     struct stat st;
     size_t n;
 
     again.again = true;
+    kvt__gds_wish(config, &wish);
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
         if (config->use_gds && stat(dir, &st) && errno == ENOENT) {
@@ -115,7 +113,7 @@ kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
             fn(ctx, "gds", 0, text);
             continue;
         }
-        int err = kvt__gds_choose(config, &again, 0, dir, &choice);
+        int err = kvt__gds_choose(&wish, &again, 0, dir, &choice);
         fn(ctx, "gds", err, choice.text);
     }
 }

@@ -9,17 +9,26 @@
 #include "gpu/gds/probe.h"
 #include "tier/tier.h"
 
-struct kvt__gds_choice {
-    bool direct; /* by kvt__gds_driver_open(kind, p2pdma) */
+/* What a configuration wants of it. */
+struct kvt__gds_wish {
     enum kvt__gds_kind kind;
+    bool direct;        /* where it can be had */
+    char why_not[48];   /* if it does not */
+    char demanded[200]; /* the setting that takes nothing else, with its place; "": none */
+};
+
+void kvt__gds_wish(const struct kvt_config *config, struct kvt__gds_wish *out);
+
+struct kvt__gds_choice {
+    bool direct; /* by kvt__gds_driver_open(wish->kind, p2pdma) */
     bool p2pdma;
     char text[768]; /* the line that says what was chosen and why */
 };
 
-/* ordinal: the device's number; below 0: this process uses none.  0; or -ENODEV with a
- * sentence that names the missing layer: the configuration asks for direct transfers and
- * they cannot be had. */
-int kvt__gds_choose(const struct kvt_config *config, const struct kvt__gds_probe *how,
+/* ordinal: the device's number; below 0: this process keeps its KV on none.  0; or -ENODEV
+ * with a sentence that names the missing layer: direct transfers are demanded and cannot be
+ * had. */
+int kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *how,
                     int ordinal, const char *path, struct kvt__gds_choice *out);
 
 /* Tell it of each directory of a comma list and the first GPU, asked anew. */

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gds://DIRECTORY,DIRECTORY...: the file tier with the layout of LMCache's GDS back end.
- * Files are moved through host memory so far. */
+ * gds://DIRECTORY,DIRECTORY...: the file tier with the layout of LMCache's GDS back end. */
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "base/log.h"
 #include "conf/conf.h"
 #include "tier/file/file.h"
 
@@ -29,46 +24,15 @@ choose_suffix(struct file_tier *t, const char *name)
     return 0;
 }
 
-/* Why the GPU's memory cannot be moved to files and back. */
-static void
-what_is_missing(const struct kvt_config *config, char *out, size_t size)
-{
-    if (!strcmp(config->gds_backend, "mufile"))
-        snprintf(out, size, "kvtier has no mover for muFile");
-    else if (access("/dev/nvidiactl", F_OK) && access("/dev/kfd", F_OK))
-        snprintf(out, size, "there is no GPU here (neither /dev/nvidiactl nor /dev/kfd)");
-    else
-        snprintf(out, size, "this kvtier has no mover for %s yet",
-                 !strcmp(config->gds_backend, "hipfile") ? "hipFile" : "cuFile");
-}
-
-static int
-choose_mover(const struct kvt__tier_params *params)
-{
-    const struct kvt_config *config = params->config;
-    char missing[128], buffer[80] = "";
-
-    what_is_missing(config, missing, sizeof missing);
-    if (config->use_gds && kvt__config_is_set(config, use_gds))
-        return kvt__fail(ENODEV, "%s: use_gds is true (%s), but %s; without use_gds, or "
-                         "with use_gds: false, files are moved through host memory.",
-                         params->name, kvt__config_origin(config, use_gds), missing);
-    if (kvt__config_is_set(config, gds_buffer_size))
-        snprintf(buffer, sizeof buffer, "; nothing is reserved of the %lld MiB of "
-                 "gds_buffer_size", (long long)config->gds_buffer_size);
-    kvt__log(KVT_LOG_INFO, "%s: files are moved through host memory: %s%s", params->name,
-             config->use_gds ? missing : "use_gds is false", buffer);
-    return 0;
-}
-
 int
-kvt__gds_open(struct file_tier *t, const struct kvt__tier_params *params)
+kvt__file_gds_open(struct file_tier *t, const struct kvt__tier_params *params)
 {
     const struct kvt_config *config = params->config;
     int err = choose_suffix(t, params->name);
 
-    if (!err)
-        err = choose_mover(params);
+    kvt__gds_wish(config, &t->gds.wish);
+    if (kvt__config_is_set(config, gds_buffer_size))
+        t->gds.buffer_bytes = (size_t)config->gds_buffer_size << 20;
     for (size_t i = 0; i < t->n_dirs; i++)
         if (kvt__config_is_set(config, use_direct_io) && !config->use_direct_io)
             t->dirs[i].direct = false;

@@ -70,7 +70,8 @@ open_chunk(const struct file_tier *t, const struct kvt__object *o,
     for (size_t i = 0; i < t->n_dirs; i++) {
         const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
 
-        f->direct = slot ? kvt__file_direct(dir, slot->payload -
+        f->direct = slot ? kvt__slot_on_device(slot) ||
+                           kvt__file_direct(dir, slot->payload -
                                             kvt__form_of(t, o).header_bytes,
                                             slot->bytes)
                          : !!t->hf3fs; /* what they wrote the page cache does not know */
@@ -91,11 +92,48 @@ bad_frame(int err, const struct kvt__object *o)
         : kvt__fail(-err, "%s: header or trailer is damaged.", o->key);
 }
 
+/* Read a file of this form into a slot of host memory, with what is around the payload. */
+static int
+read_extent(const struct file_tier *t, int fd, const struct opened *f,
+            const struct kvt__form *form, const struct kvt__slot *slot, uint32_t *crc)
+{
+    struct kvt__sum sum = { slot->payload, slot->payload + slot->bytes, 0 };
+    struct kvt__file_extent extent = { .fd = fd, .at = slot->payload - form->header_bytes,
+                                       .bytes = (size_t)f->st.st_size, .direct = f->direct,
+                                       .rings = t->rings, .counters = t->counters };
+
+    if (f->direct && (uintptr_t)extent.at % KVT__DIRECT_ALIGN) {
+        /* Written under another save_chunk_meta: off this slot's grid. */
+        (void)fcntl(fd, F_SETFL, 0);
+        extent.direct = false;
+    }
+    int err = kvt__extent_read(&extent, &sum);
+    *crc = sum.crc;
+    return err;
+}
+
+/* Into a device's memory; the header, which host memory is for. */
+static int
+read_to_device(const struct file_tier *t, int fd, const struct kvt__form *form,
+               const struct kvt__slot *slot, unsigned char *header, uint32_t *crc)
+{
+    int err = kvt__posix_read(fd, header, form->header_bytes, form->header_bytes, 0);
+
+    if (!err)
+        err = kvt__file_device_move(t->device, fd, slot, (off_t)form->header_bytes, false);
+    return err ? err : kvt__file_device_sum(t->device, slot, crc);
+}
+
 int
 kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
          const struct kvt__slot *slot, struct kvt__found *found)
 {
+    unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
     struct file_tier *t = (struct file_tier *)tier;
+    bool on_device = kvt__slot_on_device(slot);
+    /* What stands around the payload, seen by the host. */
+    struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
+                              slot->bytes, slot->lender };
     struct kvt__form form;
     struct opened f;
     int err;
@@ -103,34 +141,22 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     int fd = open_chunk(t, o, slot, &f);
     if (fd < 0)
         return fd;
-    bool direct = f.direct;
-    struct stat st = f.st;
     *found = (struct kvt__found){ .payload_bytes = slot->bytes,
-                                  .stored_bytes = (uint64_t)st.st_blocks * 512 };
-    if (!kvt__layout_form_of(t->layout, (uint64_t)st.st_size, slot->bytes, &form)) {
+                                  .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
+    if (!kvt__layout_form_of(t->layout, (uint64_t)f.st.st_size, slot->bytes, &form)) {
         err = kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.",
-                        o->key, (long long)st.st_size, slot->bytes);
+                        o->key, (long long)f.st.st_size, slot->bytes);
         goto out;
     }
-    unsigned char *start = slot->payload - form.header_bytes;
-    if (direct && (uintptr_t)start % KVT__DIRECT_ALIGN) {
-        /* Written under another save_chunk_meta: off this slot's grid. */
-        (void)fcntl(fd, F_SETFL, 0);
-        direct = false;
-    }
-    struct kvt__sum sum = { slot->payload, slot->payload + slot->bytes, 0 };
-    struct kvt__file_extent extent = { .fd = fd, .at = start, .bytes = (size_t)st.st_size,
-                                       .direct = direct, .rings = t->rings,
-                                       .counters = t->counters };
-    err = kvt__extent_read(&extent, &sum);
-    found->read_crc = sum.crc;
+    err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
+                    : read_extent(t, fd, &f, &form, slot, &found->read_crc);
     found->has_read_crc = true;
     if (err)
         err = kvt__fail(-err, "read %s in %s", o->key, f.dir->path);
-    else if ((err = t->layout->unframe(&form, o, slot, found)))
+    else if ((err = t->layout->unframe(&form, o, &seen, found)))
         err = bad_frame(err, o);
     else if (!form.has_id)
-        read_xattr(fd, &st, found);
+        read_xattr(fd, &f.st, found);
 out:
     close(fd);
     return err;

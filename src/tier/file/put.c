@@ -43,17 +43,34 @@ put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
 struct framed {
     const struct kvt__object *object;
     const struct kvt__slot *slot;
+    const struct kvt__slot *on_device; /* where the payload is; NULL: in slot, which else
+                                        * has only what is in front of it */
     struct kvt__form form;
     uint32_t crc;
 };
 
+/* Header, payload and trailer. */
+static int
+write_extent(const struct file_tier *t, int fd, bool direct, const struct framed *f)
+{
+    unsigned char *start = f->slot->payload - f->form.header_bytes;
+
+    if (f->on_device) {
+        int err = kvt__posix_write(fd, start, f->form.header_bytes, 0);
+
+        return err ? err : kvt__file_device_move(t->device, fd, f->on_device,
+                                                 (off_t)f->form.header_bytes, true);
+    }
+    return kvt__extent_write(&(struct kvt__file_extent){
+        .fd = fd, .at = start,
+        .bytes = f->form.header_bytes + f->slot->bytes + f->form.trailer_bytes,
+        .direct = direct, .rings = t->rings, .counters = t->counters });
+}
+
 static int
 write_temp(const struct file_tier *t, int fd, bool direct, const struct framed *f)
 {
-    int err = kvt__extent_write(&(struct kvt__file_extent){
-        .fd = fd, .at = f->slot->payload - f->form.header_bytes,
-        .bytes = f->form.header_bytes + f->slot->bytes + f->form.trailer_bytes,
-        .direct = direct, .rings = t->rings, .counters = t->counters });
+    int err = write_extent(t, fd, direct, f);
 
     if (!err && !f->form.has_id)
         err = put_xattr(fd, f->object, f->slot->bytes, f->crc);
@@ -107,7 +124,8 @@ publish(struct file_tier *t, const struct kvt__dir *dir, const struct framed *f,
         const char *name)
 {
     char temp[NAME_MAX + 1];
-    bool direct = kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
+    bool direct = f->on_device ||
+                  kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
                                    f->slot->bytes);
     int fd = kvt__temp_create(t, dir, direct, temp, sizeof temp);
 
@@ -191,12 +209,16 @@ kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
 {
     struct file_tier *t = (struct file_tier *)tier;
     const struct kvt__dir *dir = kvt__nth_dir(t, o, 0);
-    const struct framed f = { o, slot, kvt__form_of(t, o), crc };
+    unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
+    bool on_device = kvt__slot_on_device(slot);
+    struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
+                              slot->bytes, slot->lender };
+    const struct framed f = { o, &seen, on_device ? slot : NULL, kvt__form_of(t, o), crc };
     char name[KVT__FILE_NAME_BYTES], beside[KVT__BESIDE_BYTES];
     int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
     if (!err)
-        err = t->layout->frame(&f.form, o, slot, crc);
+        err = t->layout->frame(&f.form, o, &seen, crc);
     if (!err)
         err = publish(t, dir, &f, name);
     if (!err && kvt__beside(t->layout, name, beside)) {

@@ -18,6 +18,7 @@ static struct temp_dir dir, keep;
 static struct kvt__gds_probe how;
 static const char *fakes;
 static struct kvt__gds_choice choice;
+static struct kvt__gds_wish wish;
 
 static void
 use(const char *vendor, const char *switches)
@@ -33,7 +34,9 @@ static int
 choose(const char *const *settings)
 {
     struct kvt_config *config = config_with(settings);
-    int err = kvt__gds_choose(config, &how, 0, dir.path, &choice);
+
+    kvt__gds_wish(config, &wish);
+    int err = kvt__gds_choose(&wish, &how, 0, dir.path, &choice);
 
     kvt_config_free(config);
     return err;
@@ -53,13 +56,13 @@ what_works_is_chosen(void **state)
     use("cufile", "");
     assert_int_equal(choose(NULL), 0);
     assert_true(choice.direct);
-    assert_int_equal(choice.kind, KVT__GDS_CUFILE);
+    assert_int_equal(wish.kind, KVT__GDS_CUFILE);
     expect_text(choice.text, "GPU 0 reaches it directly by libcufile 1.20 (1 MiB");
     assert_int_equal(choose((const char *const[]){ "use_gds=true", NULL }), 0);
     expect_text(choice.text, "(found earlier");
     use("hipfile", "");
     assert_int_equal(choose((const char *const[]){ "gds_backend=hipfile", NULL }), 0);
-    assert_int_equal(choice.kind, KVT__GDS_HIPFILE);
+    assert_int_equal(wish.kind, KVT__GDS_HIPFILE);
     expect_text(choice.text, "libhipfile 0.2.0");
 }
 
@@ -106,7 +109,8 @@ without_a_gpu_nothing_is_asked(void **state)
 
     (void)state;
     use("cufile", "hang=1");
-    assert_int_equal(kvt__gds_choose(config, &how, -1, dir.path, &choice), 0);
+    kvt__gds_wish(config, &wish);
+    assert_int_equal(kvt__gds_choose(&wish, &how, -1, dir.path, &choice), 0);
     expect_text(choice.text, "missing for a direct way: the GPU");
     kvt_config_free(config);
 }

@@ -314,24 +314,6 @@ on_wekafs_files_end_with_weka1(void **state)
 }
 
 static void
-use_gds_that_cannot_be_had_is_an_error_that_names_what_is_missing(void **state)
-{
-    struct kvt__tier *tier = NULL;
-    struct temp_dir dir;
-    char url[400];
-
-    (void)state;
-    temp_dir_make(&dir);
-    snprintf(url, sizeof url, "gds://%s", dir.path);
-    assert_int_equal(try_open_for(url, true, "use_gds=true", 1, &tier), -ENODEV);
-    assert_non_null(strstr(kvt__why(), "use_gds is true (argument)"));
-    assert_non_null(strstr(kvt__why(), "host memory"));
-    assert_int_equal(try_open_for(url, true, "use_gds=false", 1, &tier), 0);
-    tier->ops->close(tier);
-    temp_dir_remove(&dir);
-}
-
-static void
 use_direct_io_false_goes_through_the_page_cache(void **state)
 {
     struct temp_dir dir;
@@ -360,7 +342,6 @@ main(void)
         cmocka_unit_test(directories_that_cannot_be_shared_evenly_are_refused),
         cmocka_unit_test(four_directories_are_listed_at_a_time),
         cmocka_unit_test(on_wekafs_files_end_with_weka1),
-        cmocka_unit_test(use_gds_that_cannot_be_had_is_an_error_that_names_what_is_missing),
         cmocka_unit_test(use_direct_io_false_goes_through_the_page_cache),
     };
 

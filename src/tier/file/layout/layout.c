@@ -144,7 +144,12 @@ kvt__share_of(const struct kvt__places *places, uint32_t rank, struct kvt__share
 {
     size_t n = places->n, workers = places->local_ranks;
     size_t local_rank = workers ? rank % workers : rank;
+    int device = atomic_load(&places->device);
 
+    if (!places->by_local_rank && device >= 0) {
+        *out = (struct kvt__share){ (size_t)device % n, 1 };
+        return 0;
+    }
     if (!places->by_local_rank || workers >= n || !workers) {
         *out = (struct kvt__share){ local_rank % n, 1 };
         if (places->by_local_rank && workers % n)

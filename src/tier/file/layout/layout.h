@@ -6,6 +6,7 @@
 #define KVT_TIER_FILE_LAYOUT_H
 
 #include <limits.h>
+#include <stdatomic.h>
 
 #include "tier/tier.h"
 #include "tier/trailer.h"
@@ -48,6 +49,7 @@ struct kvt__places {
     size_t n;
     bool by_local_rank;
     uint32_t local_ranks; /* 0: not known */
+    atomic_int device;    /* of this worker, by number; -1: it has none */
     const char *setting;  /* that says how, for messages */
 };
 

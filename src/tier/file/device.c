@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of a GPU that chunks move to and from files without a way through the host's: a
+ * part of the device's memory, registered with cuFile or hipFile, of which slots are lent.
+ *
+ * It is had only if that works in all directories: a chunk is looked for in each.  The lock
+ * guards what is free and is held for a few instructions. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "conf/conf.h"
+#include "gpu/device.h"
+#include "gpu/gds/gds.h"
+#include "gpu/gds/probe.h"
+#include "mem/extents.h"
+#include "tier/file/file.h"
+
+#define UNIT KVT__GDS_ALIGN
+#define MIB ((size_t)1 << 20)
+
+struct kvt__gds_probe kvt__file_gds_probe = KVT__GDS_PROBE_USUAL;
+
+struct kvt__file_device {
+    struct kvt__lender lender; /* first: slots lead here */
+    struct kvt__gpu *gpu;
+    struct kvt__gds *gds;
+    unsigned char *memory;
+    struct kvt__gds_buffer buffer;
+
+    pthread_mutex_t lock;
+    struct kvt__extents free; /* in units */
+    size_t n_units, n_lent;
+};
+
+/* ------------------------------------------------------------------------ lending */
+
+static size_t
+units_of(size_t bytes)
+{
+    return (bytes + UNIT - 1) / UNIT;
+}
+
+static void
+take_back(struct kvt__lender *lender, struct kvt__slot *slot)
+{
+    struct kvt__file_device *d = (struct kvt__file_device *)lender;
+    size_t n = units_of(slot->bytes);
+
+    pthread_mutex_lock(&d->lock);
+    kvt__extents_give(&d->free, (size_t)(slot->payload - d->memory) / UNIT, n);
+    d->n_lent -= n;
+    pthread_mutex_unlock(&d->lock);
+}
+
+bool
+kvt__file_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+               struct kvt__slot *out)
+{
+    struct kvt__file_device *d = ((struct file_tier *)tier)->device;
+    size_t n = units_of(bytes), at;
+
+    /* What is no whole number of units ends in one that is read and written back. */
+    if (!d || !bytes || bytes % UNIT)
+        return false;
+    size_t most = prio == KVT__PRIO_STORE ? d->n_units / 2 : d->n_units;
+    pthread_mutex_lock(&d->lock);
+    bool lent = d->n_lent + n <= most && kvt__extents_take(&d->free, n, &at);
+    if (lent)
+        d->n_lent += n;
+    pthread_mutex_unlock(&d->lock);
+    if (lent)
+        *out = (struct kvt__slot){ d->memory + at * UNIT, bytes, &d->lender };
+    return lent;
+}
+
+/* ------------------------------------------------------------------------- moving */
+
+/* With the device's context, which the library wants. */
+int
+kvt__file_device_move(struct kvt__file_device *d, int fd, const struct kvt__slot *slot,
+                      off_t offset, bool to_file)
+{
+    struct kvt__gpu_entered entered;
+    struct kvt__gds_file file;
+    int err = kvt__gpu_enter(d->gpu, &entered);
+
+    if (err)
+        return err;
+    err = kvt__gds_file_open(d->gds, fd, &file);
+    if (!err) {
+        err = kvt__gds_move(&file, &d->buffer, (size_t)(slot->payload - d->memory),
+                            slot->bytes, offset, to_file);
+        kvt__gds_file_close(&file);
+    }
+    kvt__gpu_leave(d->gpu, &entered);
+    return err;
+}
+
+int
+kvt__file_device_sum(struct kvt__file_device *d, const struct kvt__slot *slot,
+                     uint32_t *crc)
+{
+    return kvt__gpu_sum(d->gpu, slot->payload, slot->bytes, crc);
+}
+
+/* ----------------------------------------------------------------------- opening */
+
+static void
+close_device(struct kvt__file_device *d)
+{
+    struct kvt__gpu_entered entered;
+
+    if (d->gds && !kvt__gpu_enter(d->gpu, &entered)) {
+        kvt__gds_buffer_close(&d->buffer);
+        kvt__gds_driver_close(d->gds);
+        kvt__gpu_leave(d->gpu, &entered);
+    }
+    if (d->memory)
+        kvt__gpu_free(d->gpu, d->memory);
+    kvt__extents_fini(&d->free);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+void
+kvt__file_device_close(struct file_tier *t)
+{
+    if (t->device)
+        close_device(t->device);
+    t->device = NULL;
+}
+
+/* Whether the GPU reaches all directories, each of which gets a line; p2pdma: and asks for
+ * that.  0, or -ENODEV with a sentence where it is demanded. */
+static int
+choose(const struct file_tier *t, int ordinal, bool *direct, bool *p2pdma)
+{
+    struct kvt__gds_choice choice;
+
+    *direct = t->gds.wish.direct;
+    *p2pdma = false;
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        int err = kvt__gds_choose(&t->gds.wish, &kvt__file_gds_probe, ordinal,
+                                  t->dirs[i].path, &choice);
+
+        if (err)
+            return err;
+        kvt__log(KVT_LOG_INFO, "gds_path: %s", choice.text);
+        *direct &= choice.direct;
+        *p2pdma |= choice.p2pdma;
+    }
+    return 0;
+}
+
+static int
+register_memory(struct kvt__file_device *d, enum kvt__gds_kind kind, bool p2pdma,
+                size_t bytes)
+{
+    struct kvt__gpu_entered entered;
+    int err = kvt__gpu_enter(d->gpu, &entered);
+
+    if (err)
+        return err;
+    err = kvt__gds_driver_open(kind, p2pdma, &d->gds);
+    if (!err)
+        err = kvt__gds_buffer_open(d->gds, d->memory, bytes, &d->buffer);
+    kvt__gpu_leave(d->gpu, &entered);
+    return err;
+}
+
+static int
+open_device(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gpu *gpu, size_t bytes,
+            struct kvt__file_device **out)
+{
+    struct kvt__file_device *d = calloc(1, sizeof *d);
+
+    if (!d)
+        return kvt__fail(ENOMEM, "gds_path");
+    d->gpu = gpu;
+    d->lender = (struct kvt__lender){ .on_device = true, .release = take_back };
+    d->n_units = bytes / UNIT;
+    pthread_mutex_init(&d->lock, NULL);
+    int err = kvt__extents_init(&d->free, d->n_units);
+    if (err)
+        err = kvt__fail(-err, "gds_path");
+    else
+        kvt__extents_give(&d->free, 0, d->n_units);
+    if (!err && kvt__gpu_alloc(gpu, bytes, &d->memory))
+        err = kvt__fail(ENOMEM, "gds_buffer_size: the GPU has no %zu MiB free to move "
+                        "chunks; lower it, or vLLM's --gpu-memory-utilization.",
+                        bytes / MIB);
+    if (!err)
+        err = register_memory(d, kind, p2pdma, bytes);
+    if (err)
+        close_device(d);
+    else
+        *out = d;
+    return err;
+}
+
+/* The library for the GPU's vendor, unless the other one is demanded. */
+static int
+fit_wish(struct file_tier *t, const struct kvt__gpu *gpu)
+{
+    bool hip = kvt__gpu_kind(gpu) == KVT__GPU_HIP;
+    enum kvt__gds_kind kind = hip ? KVT__GDS_HIPFILE : KVT__GDS_CUFILE;
+    struct kvt__gds_wish *wish = &t->gds.wish;
+
+    if (wish->kind != kind && *wish->demanded)
+        return kvt__fail(ENODEV, "%s, and the KV cache is in memory of %s, which %s reaches.",
+                         wish->demanded, hip ? "HIP" : "CUDA", hip ? "hipFile" : "cuFile");
+    wish->kind = kind;
+    return 0;
+}
+
+/* How much of the GPU's memory transfers in flight need, within the limit. */
+static size_t
+buffer_bytes(const struct file_tier *t, size_t most)
+{
+    size_t limit = t->gds.buffer_bytes;
+    size_t bytes = limit && limit < most ? limit : most;
+
+    return (bytes + MIB - 1) / MIB * MIB;
+}
+
+int
+kvt__file_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
+{
+    struct file_tier *t = (struct file_tier *)tier;
+    size_t bytes = buffer_bytes(t, most);
+    bool direct, p2pdma;
+    int err = gpu ? fit_wish(t, gpu) : 0;
+
+    if (gpu)
+        atomic_store(&t->places.device, kvt__gpu_ordinal(gpu));
+    if (!err)
+        err = choose(t, gpu ? kvt__gpu_ordinal(gpu) : -1, &direct, &p2pdma);
+    if (err || !direct)
+        return err;
+    err = open_device(t->gds.wish.kind, p2pdma, gpu, bytes, &t->device);
+    if (err && *t->gds.wish.demanded)
+        return err;
+    if (err)
+        kvt__log(KVT_LOG_WARN, "gds_path: bytes go through host memory: %s", kvt__why());
+    else
+        kvt__log(KVT_LOG_INFO, "gds_path: %s moves them through %zu MiB of the GPU's memory",
+                 kvt__gds_describe(t->device->gds), bytes / MIB);
+    return 0;
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * KV in the memory of a GPU and files of gds_path, with nothing of a chunk in host memory,
+ * over fakes of CUDA and cuFile. */
+#include "engine-test.h"
+#include "fakes/cufile/gds.h"
+
+#include "tier/file/file.h"
+
+static struct temp_dir keep;
+static struct gds_fake *gds;
+static gds_fake_set_fn *gds_set;
+static char gds_path[300];
+static const char *settings[] = { "remote_url=", gds_path, "gpu_copies=batch", NULL };
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    gds_set("");
+    fixture_init(&f);
+    snprintf(gds_path, sizeof gds_path, "gds_path=%s", f.dir.path);
+    fixture_open_plain(&f, settings);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_fini(*state);
+    assert_int_equal(gds->n_files, 0);
+    assert_int_equal(gds->n_buffers, 0);
+    assert_int_equal(gds->count, 0);
+    return 0;
+}
+
+/* The statuses of n chunks, loaded to blocks 33 ... */
+static struct kvt_load *
+load(struct fixture *f, uint32_t n)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), n * CHUNK);
+    make_io(&io, seq, 0, 0, n, 33);
+    struct kvt_load *done = load_and_wait(f, &io.io, 1);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    return done;
+}
+
+static void
+chunks_are_stored_and_loaded_directly(void **state)
+{
+    struct fixture *f = *state;
+
+    store_prefix(f, 8);
+    assert_int_equal(counter(f, "store_chunks"), 8);
+    assert_true(gds->n_moves >= 8);
+    kvt_engine_close(f->engine); /* what was stored is found by another one */
+    fixture_open_plain(f, settings);
+    int before = gds->n_moves;
+    struct kvt_load *done = load(f, 8);
+    for (uint32_t b = 0; b < 16; b++)
+        assert_true(block_holds(f, 33 + b, 1 + b, 0));
+    assert_true(gds->n_moves >= before + 8);
+    assert_int_equal(counter(f, "unverified_chunks"), 0);
+    kvt_load_free(done);
+}
+
+/* The checksum that the device makes of what was read is not the one that was stored. */
+static void
+what_is_damaged_on_the_way_is_not_loaded(void **state)
+{
+    struct fixture *f = *state;
+
+    gds_set("damage=1");
+    store_prefix(f, 2);
+    struct kvt_load *done = load(f, 2);
+    assert_int_equal(kvt_load_status(done, 0, 0), -EBADMSG);
+    assert_false(block_holds(f, 33, 1, 0));
+    kvt_load_free(done);
+}
+
+static void
+a_library_that_fails_is_a_miss(void **state)
+{
+    struct fixture *f = *state;
+
+    store_prefix(f, 2);
+    gds_set("read=5");
+    struct kvt_load *done = load(f, 2);
+    assert_int_equal(kvt_load_status(done, 0, 0), -EIO);
+    kvt_load_free(done);
+}
+
+/* It is known when the engine says where its KV is. */
+static void
+what_is_demanded_is_not_to_be_had_for_host_memory(void **state)
+{
+    struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
+    struct fixture *f = *state;
+    struct kvt_group group = plain_group();
+    const char *demanding[] = { "remote_url=", gds_path, "use_gds=true", NULL };
+    void *base[N_LAYERS] = { f->memory, f->memory, f->memory };
+    struct kvt_engine *engine = open_engine(f, KVT_ROLE_BOTH, &group, 1, demanding);
+
+    view.base = base;
+    view.n_kv = 1;
+    view.n_blocks = N_BLOCKS;
+    assert_int_equal(kvt_engine_set_view(engine, 0, &view), -ENODEV);
+    assert_non_null(strstr(kvt_last_error(), "use_gds is true (argument), and the GPU"));
+    kvt_engine_close(engine);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+/* The helper, the fakes that it finds, CUDA and cuFile for this program. */
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(chunks_are_stored_and_loaded_directly),
+        TEST(what_is_damaged_on_the_way_is_not_loaded),
+        TEST(a_library_that_fails_is_a_miss),
+        TEST(what_is_demanded_is_not_to_be_had_for_host_memory),
+    };
+    char path[512];
+
+    if (argc < 5)
+        return 1;
+    if (!gds_probe_runs(argv[1])) {
+        printf("skipped: %s cannot be started here\n", argv[1]);
+        return 77;
+    }
+    snprintf(path, sizeof path, "%s/cufile", argv[2]);
+    setenv("LD_LIBRARY_PATH", path, 1);
+    setenv("KVTIER_TEST_DRIVER", argv[3], 1);
+    void *cufile = dlopen(argv[4], RTLD_NOW);
+    if (!cufile)
+        fail_msg("%s", dlerror());
+    gds = ((gds_fake_fn *)(uintptr_t)dlsym(cufile, GDS_FAKE))();
+    gds_set = (gds_fake_set_fn *)(uintptr_t)dlsym(cufile, GDS_FAKE_SET);
+    temp_dir_make(&keep);
+    kvt__file_gds_probe = (struct kvt__gds_probe){ argv[1], keep.path, 60000, true };
+    int failed = cmocka_run_group_tests_name("engine, gds, device", tests, NULL, NULL);
+    temp_dir_remove(&keep);
+    return failed;
+}
