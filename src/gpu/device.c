@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/private-dir.h"
 #include "gpu/compile.h"
@@ -278,23 +277,17 @@ kvt__gpu_gather(struct kvt__gpu *gpu, void *stream, struct kvt__gpu_copy *const 
     return err;
 }
 
-static int
-copy(struct kvt__gpu *gpu, int lane, struct kvt__gpu_copy *const *copies, size_t n)
+int
+kvt__gpu_scatter(struct kvt__gpu *gpu, struct kvt__gpu_copy *const *copies, size_t n)
 {
     struct kvt__context context = gpu->context;
 
     int err = kvt__context_enter(&gpu->driver, &context);
     if (err)
         return err;
-    err = kvt__lane_copy(gpu->lanes[lane], copies, n);
+    err = kvt__lane_copy(gpu->lanes[KVT__LANE_SCATTER], copies, n);
     kvt__context_leave(&gpu->driver, &context);
     return err;
-}
-
-int
-kvt__gpu_scatter(struct kvt__gpu *gpu, struct kvt__gpu_copy *const *copies, size_t n)
-{
-    return copy(gpu, KVT__LANE_SCATTER, copies, n);
 }
 
 int
@@ -307,86 +300,6 @@ kvt__gpu_after(struct kvt__gpu *gpu, void *stream)
         return err;
     err = kvt__lane_after(gpu->lanes[KVT__LANE_SCATTER], stream);
     kvt__context_leave(&gpu->driver, &context);
-    return err;
-}
-
-/* ----------------------------------------------------------------------- sums */
-
-struct sum {
-    struct kvt__gpu_copy copy; /* first */
-    pthread_mutex_t lock;
-    pthread_cond_t ended;
-    bool done;
-    int err;
-    uint32_t crc;
-};
-
-static void
-sum_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
-{
-    struct sum *s = (void *)copy;
-
-    pthread_mutex_lock(&s->lock);
-    s->done = true;
-    s->err = err;
-    s->crc = crc;
-    pthread_cond_signal(&s->ended);
-    pthread_mutex_unlock(&s->lock);
-}
-
-/* No view: it is only summed. */
-static int
-sum_by_kernel(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint32_t *crc)
-{
-    struct kvt__gpu_copy *list[1];
-    struct sum s = { .copy = { .sums = true, .on_device = true,
-                               .chunk = (unsigned char *)at, /* only read */
-                               .done = sum_done, .own.bytes = bytes } };
-
-    pthread_mutex_init(&s.lock, NULL);
-    pthread_cond_init(&s.ended, NULL);
-    list[0] = &s.copy;
-    int err = copy(gpu, KVT__LANE_SUM, list, 1);
-    pthread_mutex_lock(&s.lock);
-    while (!err && !s.done)
-        pthread_cond_wait(&s.ended, &s.lock);
-    pthread_mutex_unlock(&s.lock);
-    pthread_mutex_destroy(&s.lock);
-    pthread_cond_destroy(&s.ended);
-    if (!err && s.err)
-        err = kvt__fail(-s.err, "sum the GPU's memory");
-    *crc = s.crc;
-    return err;
-}
-
-static int
-sum_by_bounce(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint32_t *crc)
-{
-    struct kvt__context context = gpu->context;
-
-    int err = kvt__context_enter(&gpu->driver, &context);
-    if (err)
-        return err;
-    err = kvt__bounce_sum(gpu, at, bytes, crc);
-    kvt__context_leave(&gpu->driver, &context);
-    return err;
-}
-
-int
-kvt__gpu_sum(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint32_t *crc)
-{
-    const size_t most = (size_t)1 << 30;
-    uint32_t part;
-    int err = 0;
-
-    if (!gpu->by_kernels)
-        return sum_by_bounce(gpu, at, bytes, crc);
-    *crc = 0;
-    for (size_t n; !err && bytes; bytes -= n, at += n) {
-        n = bytes < most ? bytes : most;
-        err = sum_by_kernel(gpu, at, n, &part);
-        *crc = kvt__crc32c_join(*crc, part, n);
-    }
     return err;
 }
 
