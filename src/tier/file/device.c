@@ -236,7 +236,7 @@ kvt__file_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
     int err = gpu ? fit_wish(t, gpu) : 0;
 
     if (gpu)
-        atomic_store(&t->places.device, kvt__gpu_ordinal(gpu));
+        atomic_store(&t->places.device, 1 + (unsigned)kvt__gpu_ordinal(gpu));
     if (!err)
         err = choose(t, gpu ? kvt__gpu_ordinal(gpu) : -1, &direct, &p2pdma);
     if (err || !direct)

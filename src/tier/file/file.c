@@ -124,7 +124,6 @@ set_places(struct file_tier *t, const struct kvt__tier_params *params)
     places->setting = gds ? "gds_path_sharding" : "local_disk_path_sharding";
     places->by_local_rank = t->layout->place == kvt__place_by_rank &&
                             !strcmp(sharding, "by_local_rank");
-    atomic_store(&places->device, -1);
 }
 
 static int

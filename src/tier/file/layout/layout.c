@@ -144,10 +144,10 @@ kvt__share_of(const struct kvt__places *places, uint32_t rank, struct kvt__share
 {
     size_t n = places->n, workers = places->local_ranks;
     size_t local_rank = workers ? rank % workers : rank;
-    int device = atomic_load(&places->device);
+    size_t device = atomic_load(&places->device);
 
-    if (!places->by_local_rank && device >= 0) {
-        *out = (struct kvt__share){ (size_t)device % n, 1 };
+    if (!places->by_local_rank && device) {
+        *out = (struct kvt__share){ (device - 1) % n, 1 };
         return 0;
     }
     if (!places->by_local_rank || workers >= n || !workers) {

@@ -49,7 +49,7 @@ struct kvt__places {
     size_t n;
     bool by_local_rank;
     uint32_t local_ranks; /* 0: not known */
-    atomic_int device;    /* of this worker, by number; -1: it has none */
+    atomic_uint device;   /* of this worker: 1 + its number; 0: it has none */
     const char *setting;  /* that says how, for messages */
 };
 
