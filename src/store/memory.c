@@ -154,17 +154,25 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
 }
 
 /* With several tiers a slow one would keep the memory of a quick one. */
-bool
-kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
-                struct kvt__slot *out)
+/* The only storage, if chunks do not stay in host memory besides; NULL. */
+static struct kvt__tier *
+lends(struct kvt__store *store)
 {
     const struct kvt__level *memory = memory_of(store);
     size_t first = memory ? 1 : 0;
 
     if ((memory && !memory->passing) || store->n_levels != first + 1)
-        return false;
-    struct kvt__tier *tier = store->levels[first].tier;
-    return tier->ops->lend && tier->ops->lend(tier, prio, bytes, out);
+        return NULL;
+    return store->levels[first].tier;
+}
+
+bool
+kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
+                struct kvt__slot *out)
+{
+    struct kvt__tier *tier = lends(store);
+
+    return tier && tier->ops->lend && tier->ops->lend(tier, prio, bytes, out);
 }
 
 int
@@ -176,7 +184,7 @@ kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most)
         struct kvt__tier *tier = store->levels[i].tier;
 
         if (tier->ops->use_gpu)
-            err = tier->ops->use_gpu(tier, gpu, most);
+            err = tier->ops->use_gpu(tier, gpu, tier == lends(store) ? most : 0);
     }
     return err;
 }

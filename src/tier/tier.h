@@ -140,9 +140,9 @@ struct kvt__tier_ops {
 
     /* The engine's KV lies on this GPU (NULL: on none) until the tier is closed: where
      * bytes can move between its memory and the storage without a way through the host's,
-     * lend that from now on, most bytes of it at a time.  The tier tells which way they go.  0; -errno
-     * with a sentence: the configuration demands what is not to be had here.  NULL: they
-     * always go through host memory. */
+     * lend that from now on, most bytes of it at a time (0: nothing will be asked for).
+     * The tier tells which way they go.  0; -errno with a sentence: the configuration
+     * demands what is not to be had here.  NULL: they always go through host memory. */
     int (*use_gpu)(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
 
     /* A slot in memory between which and the storage bytes move without a copy, of a

@@ -211,8 +211,9 @@ fit_wish(struct file_tier *t, const struct kvt__gpu *gpu)
     struct kvt__gds_wish *wish = &t->gds.wish;
 
     if (wish->kind != kind && *wish->demanded)
-        return kvt__fail(ENODEV, "%s, and the KV cache is in memory of %s, which %s reaches.",
-                         wish->demanded, hip ? "HIP" : "CUDA", hip ? "hipFile" : "cuFile");
+        return kvt__fail(ENODEV, "%s, and the KV cache is in memory of %s, which %s "
+                         "reaches.", wish->demanded, hip ? "HIP" : "CUDA",
+                         hip ? "hipFile" : "cuFile");
     wish->kind = kind;
     return 0;
 }
@@ -241,13 +242,18 @@ kvt__file_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
         err = choose(t, gpu ? kvt__gpu_ordinal(gpu) : -1, &direct, &p2pdma);
     if (err || !direct)
         return err;
+    if (!most) {
+        kvt__log(KVT_LOG_INFO, "gds_path: bytes go through host memory all the same: "
+                 "chunks stay there (local_cpu), or there is other storage.");
+        return 0;
+    }
     err = open_device(t->gds.wish.kind, p2pdma, gpu, bytes, &t->device);
     if (err && *t->gds.wish.demanded)
         return err;
     if (err)
         kvt__log(KVT_LOG_WARN, "gds_path: bytes go through host memory: %s", kvt__why());
     else
-        kvt__log(KVT_LOG_INFO, "gds_path: %s moves them through %zu MiB of the GPU's memory",
-                 kvt__gds_describe(t->device->gds), bytes / MIB);
+        kvt__log(KVT_LOG_INFO, "gds_path: %s moves them through %zu MiB of the GPU's "
+                 "memory", kvt__gds_describe(t->device->gds), bytes / MIB);
     return 0;
 }

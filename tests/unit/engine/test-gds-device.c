@@ -96,6 +96,26 @@ a_library_that_fails_is_a_miss(void **state)
     kvt_load_free(done);
 }
 
+/* No memory of the GPU is taken for nothing. */
+static void
+what_stays_in_host_memory_goes_through_it(void **state)
+{
+    struct fixture *f = *state;
+    const char *stay[] = { "remote_url=", gds_path, "local_cpu=true", NULL };
+
+    kvt_engine_close(f->engine);
+    assert_int_equal(gds->n_buffers, 0);
+    fixture_open_plain(f, stay);
+    assert_int_equal(gds->n_buffers, 0);
+    int before = gds->n_moves;
+    store_prefix(f, 2);
+    assert_int_equal(gds->n_moves, before);
+    struct kvt_load *done = load(f, 2);
+    assert_int_equal(kvt_load_status(done, 0, 1), 0);
+    assert_true(block_holds(f, 33, 1, 0));
+    kvt_load_free(done);
+}
+
 /* It is known when the engine says where its KV is. */
 static void
 what_is_demanded_is_not_to_be_had_for_host_memory(void **state)
@@ -125,6 +145,7 @@ main(int argc, char **argv)
         TEST(chunks_are_stored_and_loaded_directly),
         TEST(what_is_damaged_on_the_way_is_not_loaded),
         TEST(a_library_that_fails_is_a_miss),
+        TEST(what_stays_in_host_memory_goes_through_it),
         TEST(what_is_demanded_is_not_to_be_had_for_host_memory),
     };
     char path[512];
