@@ -22,8 +22,8 @@ pin_pool(struct kvt_engine *e)
 
     kvt__pool_wait_populated(e->pool, bytes);
     if (kvt__pin(&e->pin, kvt__pool_memory(e->pool), bytes))
-        kvt__log(KVT_LOG_INFO, "max_local_cpu_size: %zu MiB are pinned for the GPU (%.1f s)",
-                 bytes >> 20, (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
+        kvt__log(KVT_LOG_INFO, "max_local_cpu_size: %zu MiB are pinned for the GPU "
+                 "(%.1f s)", bytes >> 20, (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
 }
 
 /* As much of a device's memory as is useful: for the chunks that are read or written at a
@@ -77,7 +77,8 @@ check_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
         return kvt__fail(EINVAL, "kvt_engine_set_view: a scheduler's engine moves no KV.");
     for (uint32_t g = 0; g < e->n_groups; g++)
         first = first && !e->groups[g].view.base;
-    if (!first && (from->memory != e->memory || (from->memory && from->device != e->device)))
+    if (!first && (from->memory != e->memory ||
+                   (from->memory && from->device != e->device)))
         return kvt__fail(EINVAL, "kvt_engine_set_view: groups lie in memory of different "
                          "kinds or devices.");
     int err = first ? open_memory(e, from) : 0;
