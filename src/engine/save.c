@@ -301,14 +301,17 @@ int
 kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms)
 {
     int err = kvt__engine_check(engine, "kvt_engine_flush");
-    int64_t end = kvt__now_ns() + timeout_ms * KVT__NS_PER_MS;
-    struct timespec until = kvt__timespec(end);
+    int64_t ns = 0;
 
     if (err)
         return err;
+    bool forever = timeout_ms < 0 ||
+                   __builtin_mul_overflow(timeout_ms, KVT__NS_PER_MS, &ns) ||
+                   __builtin_add_overflow(ns, kvt__now_ns(), &ns);
+    struct timespec until = kvt__timespec(forever ? 0 : ns);
     pthread_mutex_lock(&engine->saves.lock);
     while (engine->saves.pending && err != ETIMEDOUT)
-        err = timeout_ms < 0
+        err = forever
             ? pthread_cond_wait(&engine->saves.idle, &engine->saves.lock)
             : pthread_cond_timedwait(&engine->saves.idle, &engine->saves.lock, &until);
     size_t pending = engine->saves.pending;

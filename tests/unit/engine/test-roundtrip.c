@@ -139,7 +139,7 @@ blocks_may_change_as_soon_as_store_returns(void **state)
     assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
     device_settle();
     memset(f->memory, 0xff, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
-    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(kvt_engine_flush(f->engine, INT64_MAX), 0); /* as for ever */
     struct kvt_load *load = load_and_wait(f, &io.io, 1);
     for (uint32_t b = 1; b <= 8; b++)
         assert_true(block_holds(f, b, b, 9));
