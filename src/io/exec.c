@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The executor's threads and queues.  One lock for the queues, one for the
- * timers; neither is held while a job runs. */
+ * timers; neither is held while a job runs.
+ *
+ * What is shared is no job in a queue, which would have to be found there and taken out when
+ * it is over: it stands in a list of its own, on the stack of who shares it, while parts of
+ * it are left to begin.  A thread takes one part at a time and then looks again for what is
+ * best to do, so that loads do not wait for those that help with a store. */
 #include "io/exec.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -23,6 +29,8 @@ struct kvt__exec {
     pthread_mutex_t lock;
     pthread_cond_t work;
     struct queue queues[KVT__N_PRIOS];
+    struct kvt__split *shared[KVT__N_PRIOS]; /* of which parts have not begun */
+    pthread_cond_t shared_end;
     size_t n_expected; /* jobs that others will submit */
     bool stop;
 
@@ -36,21 +44,126 @@ struct kvt__exec {
     pthread_t threads[];
 };
 
-static struct kvt__job *
-take_job(struct kvt__exec *exec)
-{
-    for (int prio = 0; prio < KVT__N_PRIOS; prio++) {
-        struct queue *q = &exec->queues[prio];
-        struct kvt__job *job = q->first;
+/* Of a thread of an executor: what it runs now. */
+static _Thread_local struct {
+    struct kvt__exec *exec;
+    enum kvt__prio prio;
+} here;
 
-        if (!job)
-            continue;
-        q->first = job->next;
-        if (!q->first)
-            q->last = &q->first;
-        return job;
+/* ------------------------------------------------------------------------- parts */
+
+static void
+end_sharing_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__split *split)
+{
+    struct kvt__split **at = &exec->shared[prio];
+
+    while (*at != split)
+        at = &(*at)->next;
+    *at = split->next;
+}
+
+/* Run one that has not begun, without the lock. */
+static void
+run_part_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__split *split)
+{
+    size_t i = split->n_begun++;
+
+    if (split->n_begun == split->n)
+        end_sharing_locked(exec, prio, split);
+    split->n_running++;
+    pthread_mutex_unlock(&exec->lock);
+    int err = split->run(split, i);
+    pthread_mutex_lock(&exec->lock);
+    if (err && !split->err) {
+        split->err = err;
+        snprintf(split->why, sizeof split->why, "%s", kvt__why());
+        if (split->n_begun < split->n)
+            end_sharing_locked(exec, prio, split);
+        split->n_begun = split->n;
     }
-    return NULL;
+    if (!--split->n_running && split->n_begun == split->n)
+        pthread_cond_broadcast(&exec->shared_end); /* after which it is gone */
+}
+
+size_t
+kvt__exec_width(void)
+{
+    return here.exec ? here.exec->n_threads : 1;
+}
+
+static int
+run_alone(struct kvt__split *split)
+{
+    int err = 0;
+
+    for (size_t i = 0; i < split->n && !err; i++)
+        err = split->run(split, i);
+    return err;
+}
+
+int
+kvt__exec_run_split(struct kvt__split *split)
+{
+    struct kvt__exec *exec = here.exec;
+    enum kvt__prio prio = here.prio;
+
+    if (!exec || exec->n_threads == 1 || split->n <= 1)
+        return run_alone(split);
+    pthread_mutex_lock(&exec->lock);
+    struct kvt__split **last = &exec->shared[prio];
+    while (*last)
+        last = &(*last)->next;
+    split->next = NULL;
+    *last = split;
+    /* All that sleep: one signal could wake a thread that finds a job, which then does what
+     * another one was woken for. */
+    pthread_cond_broadcast(&exec->work);
+    while (split->n_begun < split->n)
+        run_part_locked(exec, prio, split);
+    while (split->n_running)
+        pthread_cond_wait(&exec->shared_end, &exec->lock);
+    pthread_mutex_unlock(&exec->lock);
+    if (split->err)
+        kvt__set_why(split->why);
+    return split->err;
+}
+
+/* -------------------------------------------------------------------------- jobs */
+
+static struct kvt__job *
+take_job(struct queue *q)
+{
+    struct kvt__job *job = q->first;
+
+    if (!job)
+        return NULL;
+    q->first = job->next;
+    if (!q->first)
+        q->last = &q->first;
+    return job;
+}
+
+/* Do what is best, without the lock: first what waits for a thread, then what has one.
+ * False: there is nothing. */
+static bool
+work_locked(struct kvt__exec *exec)
+{
+    for (enum kvt__prio prio = 0; prio < KVT__N_PRIOS; prio++) {
+        struct kvt__job *job = take_job(&exec->queues[prio]);
+
+        here.prio = prio;
+        if (job) {
+            pthread_mutex_unlock(&exec->lock);
+            job->run(job);
+            pthread_mutex_lock(&exec->lock);
+            return true;
+        }
+        if (exec->shared[prio]) {
+            run_part_locked(exec, prio, exec->shared[prio]);
+            return true;
+        }
+    }
+    return false;
 }
 
 static void *
@@ -58,19 +171,14 @@ worker_main(void *arg)
 {
     struct kvt__exec *exec = arg;
 
+    here.exec = exec;
     pthread_mutex_lock(&exec->lock);
     for (;;) {
-        struct kvt__job *job = take_job(exec);
-
-        if (job) {
-            pthread_mutex_unlock(&exec->lock);
-            job->run(job);
-            pthread_mutex_lock(&exec->lock);
-        } else if (exec->stop && !exec->n_expected) {
+        if (work_locked(exec))
+            continue;
+        if (exec->stop && !exec->n_expected)
             break;
-        } else {
-            pthread_cond_wait(&exec->work, &exec->lock);
-        }
+        pthread_cond_wait(&exec->work, &exec->lock);
     }
     pthread_mutex_unlock(&exec->lock);
     return NULL;
@@ -117,6 +225,8 @@ kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
         pthread_cond_signal(&exec->work);
     pthread_mutex_unlock(&exec->lock);
 }
+
+/* ------------------------------------------------------------------------ timers */
 
 static void
 unlink_timer(struct kvt__timer *timer)
@@ -180,6 +290,8 @@ kvt__timer_clear(struct kvt__exec *exec, struct kvt__timer *timer)
     return was_set;
 }
 
+/* ----------------------------------------------------------------------- opening */
+
 static void
 init_timer_side(struct kvt__exec *exec)
 {
@@ -204,6 +316,7 @@ free_exec(struct kvt__exec *exec)
 {
     pthread_cond_destroy(&exec->timer_changed);
     pthread_mutex_destroy(&exec->timer_lock);
+    pthread_cond_destroy(&exec->shared_end);
     pthread_cond_destroy(&exec->work);
     pthread_mutex_destroy(&exec->lock);
     free(exec);
@@ -222,6 +335,7 @@ kvt__exec_open(size_t n_threads, struct kvt__exec **out)
         return kvt__fail(ENOMEM, "executor with %zu threads", n_threads);
     pthread_mutex_init(&exec->lock, NULL);
     pthread_cond_init(&exec->work, NULL);
+    pthread_cond_init(&exec->shared_end, NULL);
     for (int i = 0; i < KVT__N_PRIOS; i++)
         exec->queues[i].last = &exec->queues[i].first;
     exec->n_threads = n_threads;

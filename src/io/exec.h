@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor: a few threads that run jobs by priority, and one that runs jobs
- * at their deadline even when all others hang in I/O.  Any thread may submit;
- * submitting never blocks and allocates nothing. */
+ * The executor: a few threads that run jobs by priority and help with each other's, and one
+ * that runs jobs at their deadline even when all others hang in I/O.  Any thread may
+ * submit; submitting never blocks and allocates nothing. */
 #ifndef KVT_IO_EXEC_H
 #define KVT_IO_EXEC_H
 
@@ -37,6 +37,18 @@ struct kvt__timer {
     bool set;
 };
 
+/* What one job has to do in parts, in any order and several at a time. */
+struct kvt__split {
+    int (*run)(struct kvt__split *split, size_t i); /* 0, or -errno with a sentence */
+    size_t n;
+
+    /* The executor's; zeroed. */
+    struct kvt__split *next;
+    size_t n_begun, n_running;
+    int err;
+    char why[512];
+};
+
 /* n_threads >= 1. */
 int kvt__exec_open(size_t n_threads, struct kvt__exec **out);
 
@@ -52,6 +64,15 @@ void kvt__exec_submit(struct kvt__exec *exec, enum kvt__prio prio,
 void kvt__exec_expect(struct kvt__exec *exec);
 void kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
                                struct kvt__job *job);
+
+/* How many threads the executor has that the calling thread is one of; 1: it is of none. */
+size_t kvt__exec_width(void);
+
+/* Run all parts: here, and on those threads of the calling thread's executor that have no
+ * job of the same priority or a better one.  None comes: all run here.  After one that fails
+ * no other begins.  Blocks; when it returns no part runs.  0, or what the first one to fail
+ * said, with its sentence. */
+int kvt__exec_run_split(struct kvt__split *split);
 
 /* Run timer->run at timer->at_ns. */
 void kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer);
