@@ -6,21 +6,25 @@
  * It is had only if that works in all directories: a chunk is looked for in each.  The lock
  * guards what is free and is held for a few instructions. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "conf/conf.h"
 #include "gpu/device.h"
 #include "gpu/gds/gds.h"
 #include "gpu/gds/probe.h"
+#include "io/exec.h"
 #include "mem/extents.h"
 #include "tier/file/file.h"
 
 #define UNIT KVT__GDS_ALIGN
 #define MIB ((size_t)1 << 20)
+#define GPU_PAGE ((size_t)64 << 10)
 
 struct kvt__gds_probe kvt__file_gds_probe = KVT__GDS_PROBE_USUAL;
 
@@ -79,25 +83,93 @@ kvt__file_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
 
 /* ------------------------------------------------------------------------- moving */
 
-/* With the device's context, which the library wants. */
+/* One slot on its way, by as many threads as come. */
+struct transfer {
+    struct kvt__split split; /* first: its parts lead here */
+    struct kvt__file_device *device;
+    struct kvt__gds_file file;
+    size_t at, bytes, piece;
+    off_t offset;
+    bool to_file;
+};
+
+/* With the device's context, which the library wants in each thread. */
+static int
+move_part(struct kvt__split *split, size_t i)
+{
+    struct transfer *x = (struct transfer *)split;
+    size_t from = i * x->piece;
+    size_t n = x->bytes - from < x->piece ? x->bytes - from : x->piece;
+    struct kvt__gpu_entered entered;
+    int err = kvt__gpu_enter(x->device->gpu, &entered);
+
+    if (err)
+        return err;
+    err = kvt__gds_move(&x->file, &x->device->buffer, x->at + from, n,
+                        x->offset + (off_t)from, x->to_file);
+    kvt__gpu_leave(x->device->gpu, &entered);
+    return err;
+}
+
+/* A request of these libraries blocks, and their interfaces for several at a time are none:
+ * cuFile's batches block too where it falls back and take no large entries, hipFile's tell
+ * nothing.  So each thread of the executor gets a piece, all of the same size, unless that
+ * would be less than 1 MiB: below that a drive is no longer kept busy by what there is to
+ * do for each request.  No piece is more than the library moves at a time, and each is of
+ * whole pages of a GPU. */
+static void
+cut(struct transfer *x)
+{
+    size_t limit = kvt__gds_piece(x->device->gds) / GPU_PAGE * GPU_PAGE;
+    size_t width = kvt__exec_width();
+    size_t n = x->bytes / MIB < width ? x->bytes / MIB : width;
+    size_t piece = n > 1 ? kvt__round_up((x->bytes + n - 1) / n, GPU_PAGE) : x->bytes;
+
+    x->piece = piece < limit ? piece : limit;
+    x->split.n = (x->bytes + x->piece - 1) / x->piece;
+}
+
+/* Requests that make a file longer wait for each other: the file system takes them one by
+ * one.  Blocks that are there already it writes at the same time.  0, or -errno with a
+ * sentence: there is no room; where room cannot be had so, writing will find out. */
+static int
+reserve(int fd, const struct transfer *x)
+{
+    if (x->split.n == 1 || !fallocate(fd, 0, 0, x->offset + (off_t)x->bytes) ||
+        (errno != ENOSPC && errno != EDQUOT))
+        return 0;
+    return kvt__fail(errno, "reserve %zu bytes", x->bytes);
+}
+
+/* Register the file and move. */
+static int
+move_registered(struct transfer *x, int fd)
+{
+    struct kvt__gpu_entered entered;
+    int err = kvt__gpu_enter(x->device->gpu, &entered);
+
+    if (err)
+        return err;
+    err = kvt__gds_file_open(x->device->gds, fd, &x->file);
+    if (!err) {
+        err = kvt__exec_run_split(&x->split);
+        kvt__gds_file_close(&x->file);
+    }
+    kvt__gpu_leave(x->device->gpu, &entered);
+    return err;
+}
+
 int
 kvt__file_device_move(struct kvt__file_device *d, int fd, const struct kvt__slot *slot,
                       off_t offset, bool to_file)
 {
-    struct kvt__gpu_entered entered;
-    struct kvt__gds_file file;
-    int err = kvt__gpu_enter(d->gpu, &entered);
+    struct transfer x = { .split.run = move_part, .device = d,
+                          .at = (size_t)(slot->payload - d->memory),
+                          .bytes = slot->bytes, .offset = offset, .to_file = to_file };
 
-    if (err)
-        return err;
-    err = kvt__gds_file_open(d->gds, fd, &file);
-    if (!err) {
-        err = kvt__gds_move(&file, &d->buffer, (size_t)(slot->payload - d->memory),
-                            slot->bytes, offset, to_file);
-        kvt__gds_file_close(&file);
-    }
-    kvt__gpu_leave(d->gpu, &entered);
-    return err;
+    cut(&x);
+    int err = to_file ? reserve(fd, &x) : 0;
+    return err ? err : move_registered(&x, fd);
 }
 
 int

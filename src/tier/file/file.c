@@ -43,6 +43,17 @@ local_disk_listed_key(const struct kvt__tier *tier, char *key)
         *slash = '-';
 }
 
+int
+kvt__file_failed(int err, const char *what, const char *name, const struct kvt__dir *dir,
+                 const char *said)
+{
+    size_t n = strlen(said);
+
+    return n ? kvt__fail(-err, "%s %s in %s: %s%s", what, name, dir->path, said,
+                         said[n - 1] == '.' ? "" : ".")
+             : kvt__fail(-err, "%s %s in %s", what, name, dir->path);
+}
+
 /* ----------------------------------------------------------------- opening */
 
 static size_t

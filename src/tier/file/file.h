@@ -78,6 +78,11 @@ kvt__file_direct(const struct kvt__dir *dir, const void *start, size_t n)
            (uintptr_t)start % KVT__DIRECT_ALIGN == 0;
 }
 
+/* Return err with a sentence that names the file, and behind that what the mover said, if
+ * it said more than an errno ("" otherwise). */
+int kvt__file_failed(int err, const char *what, const char *name, const struct kvt__dir *dir,
+                     const char *said);
+
 /* ----------------------------------------------------------- put.c and get.c */
 
 int kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
@@ -136,8 +141,9 @@ bool kvt__file_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
 void kvt__file_device_close(struct file_tier *t);
 
 /* Move a slot that was lent to or from a file, open with O_DIRECT, from offset on, which is
- * a multiple of 4096.  Blocks; when it returns nothing moves any more.  0, or -errno with
- * a sentence. */
+ * a multiple of 4096; on a thread of an executor by as many requests at a time as it has
+ * threads to spare.  Blocks; when it returns nothing moves any more.  0, or -errno with a
+ * sentence. */
 int kvt__file_device_move(struct kvt__file_device *device, int fd,
                           const struct kvt__slot *slot, off_t offset, bool to_file);
 

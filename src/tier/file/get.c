@@ -117,6 +117,7 @@ static int
 read_to_device(const struct file_tier *t, int fd, const struct kvt__form *form,
                const struct kvt__slot *slot, unsigned char *header, uint32_t *crc)
 {
+    kvt__set_why("");
     int err = kvt__posix_read(fd, header, form->header_bytes, form->header_bytes, 0);
 
     if (!err)
@@ -152,7 +153,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
                     : read_extent(t, fd, &f, &form, slot, &found->read_crc);
     found->has_read_crc = true;
     if (err)
-        err = kvt__fail(-err, "read %s in %s", o->key, f.dir->path);
+        err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
     else if ((err = t->layout->unframe(&form, o, &seen, found)))
         err = bad_frame(err, o);
     else if (!form.has_id)

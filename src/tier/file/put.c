@@ -56,6 +56,7 @@ write_extent(const struct file_tier *t, int fd, bool direct, const struct framed
     unsigned char *start = f->slot->payload - f->form.header_bytes;
 
     if (f->on_device) {
+        kvt__set_why("");
         int err = kvt__posix_write(fd, start, f->form.header_bytes, 0);
 
         return err ? err : kvt__file_device_move(t->device, fd, f->on_device,
@@ -139,8 +140,8 @@ publish(struct file_tier *t, const struct kvt__dir *dir, const struct framed *f,
     if (err)
         unlinkat(dir->temp_fd, temp, 0);
     close(fd);
-    return err ? kvt__fail(-err, "write %s (%zu bytes) in %s", name, f->slot->bytes,
-                           dir->path) : 0;
+    return err ? kvt__file_failed(err, "write", name, dir,
+                                  f->on_device ? kvt__why() : "") : 0;
 }
 
 /* The same of the second file, which only says that the first is there. */

@@ -33,7 +33,7 @@ typedef struct kvt__gds_status status_t;
 
 static struct {
     long nvfs, p2pdma, compat, setter, version, piece, open, driver, hang, file, buffer,
-        read, write, form, shorter, delay, damage;
+        read, write, form, only, shorter, delay, meet, damage;
 } traps;
 static const struct {
     const char *word;
@@ -46,12 +46,15 @@ static const struct {
     { "hang", &traps.hang, 0 },       { "file", &traps.file, 0 },
     { "buffer", &traps.buffer, 0 },   { "read", &traps.read, 0 },
     { "write", &traps.write, 0 },     { "form", &traps.form, 0 },
-    { "short", &traps.shorter, 0 },   { "delay", &traps.delay, 0 },
+    { "only", &traps.only, 0 },       { "short", &traps.shorter, 0 },
+    { "delay", &traps.delay, 0 },     { "meet", &traps.meet, 0 },
     { "damage", &traps.damage, 0 },
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t met = PTHREAD_COND_INITIALIZER;
 static struct gds_fake state;
+static int n_begun; /* moves since the switches were set */
 static struct {
     bool compat_set, compat, p2pdma;
 } staged;
@@ -100,6 +103,7 @@ gds_fake_set(const char *switches)
     long value;
     int used;
 
+    n_begun = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         *words[i].value = words[i].usual;
     for (; sscanf(switches, "%31[a-z0-9]=%ld%n", word, &value, &used) == 2;
@@ -347,10 +351,27 @@ fail(long with, bool negative)
     return -1;
 }
 
+/* Wait for the others.  0, or an errno. */
+static int
+meet_locked(void)
+{
+    struct timespec until;
+    int err = 0;
+
+    pthread_cond_broadcast(&met);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 60;
+    while (n_begun < traps.meet && !err)
+        err = pthread_cond_timedwait(&met, &lock, &until);
+    return err;
+}
+
 /* 0, or what the library finds wrong by itself. */
 static int
-begin_locked(const struct file *file, const void *base, size_t bytes, off_t at)
+check_locked(const struct file *file, const void *base, size_t bytes, off_t at)
 {
+    int ignored;
+
     if (file < files || file >= files + MAX_FILES || !file->used) {
         state.n_dead++;
         state.count -= state.count > 0;
@@ -359,25 +380,41 @@ begin_locked(const struct file *file, const void *base, size_t bytes, off_t at)
     int place = find_buffer_locked(base);
     if (place >= 0 && (size_t)at + bytes > buffers[place].bytes)
         return 5017;
-    state.n_moves++;
-    if (bytes > state.largest)
-        state.largest = bytes;
-    if (++state.in_flight > state.max_in_flight)
-        state.max_in_flight = state.in_flight;
+    if (state.context && state.context(&ignored, &ignored)) {
+        state.n_bare++;
+        return 5015;
+    }
     return 0;
 }
 
-static int
+/* One that began, and is to end. */
+struct move {
+    int code;   /* 0, or the errno that it fails with; then it has ended */
+    bool fails; /* as the switches say */
+};
+
+static struct move
 begin(const struct file *file, const void *base, size_t bytes, off_t at)
 {
     const struct timespec delay = { traps.delay / 1000, traps.delay % 1000 * 1000000 };
+    struct move move = { 0 };
 
     pthread_mutex_lock(&lock);
-    int code = begin_locked(file, base, bytes, at);
+    move.code = check_locked(file, base, bytes, at);
+    if (!move.code) {
+        state.n_moves++;
+        move.fails = ++n_begun == traps.only || !traps.only;
+        if (bytes > state.largest)
+            state.largest = bytes;
+        if (++state.in_flight > state.max_in_flight)
+            state.max_in_flight = state.in_flight;
+        move.code = meet_locked();
+        state.in_flight -= move.code != 0;
+    }
     pthread_mutex_unlock(&lock);
-    if (!code && traps.delay)
+    if (!move.code && traps.delay && !(traps.only && move.fails))
         nanosleep(&delay, NULL);
-    return code;
+    return move;
 }
 
 static void
@@ -391,15 +428,16 @@ end(void)
 ssize_t
 NAME(Read)(void *handle, void *base, size_t bytes, off_t offset, off_t at)
 {
-    int code = begin(handle, base, bytes, at);
+    struct move move = begin(handle, base, bytes, at);
 
-    if (code)
-        return fail(code, false);
+    if (move.code)
+        return fail(move.code, false);
     if (traps.hang == 2)
         hang();
-    ssize_t got = traps.read ? fail(traps.read, traps.form)
-                             : pread(((struct file *)handle)->fd, (char *)base + at,
-                                     traps.shorter ? bytes / 2 : bytes, offset);
+    ssize_t got = traps.read && move.fails
+                      ? fail(traps.read, traps.form)
+                      : pread(((struct file *)handle)->fd, (char *)base + at,
+                              traps.shorter && move.fails ? bytes / 2 : bytes, offset);
     end();
     return got;
 }
@@ -407,15 +445,16 @@ NAME(Read)(void *handle, void *base, size_t bytes, off_t offset, off_t at)
 ssize_t
 NAME(Write)(void *handle, const void *base, size_t bytes, off_t offset, off_t at)
 {
-    int code = begin(handle, base, bytes, at);
+    struct move move = begin(handle, base, bytes, at);
 
-    if (code)
-        return fail(code, false);
-    if (traps.damage && bytes)
+    if (move.code)
+        return fail(move.code, false);
+    if (traps.damage && move.fails && bytes)
         *((char *)(uintptr_t)base + at + bytes / 2) ^= 1;
-    ssize_t got = traps.write ? fail(traps.write, traps.form)
-                              : pwrite(((struct file *)handle)->fd,
-                                       (const char *)base + at, bytes, offset);
+    ssize_t got = traps.write && move.fails
+                      ? fail(traps.write, traps.form)
+                      : pwrite(((struct file *)handle)->fd, (const char *)base + at, bytes,
+                               offset);
     end();
     return got;
 }

@@ -23,8 +23,11 @@
  *   buffer=0    what BufRegister answers
  *   read=0, write=0  what these fail with: an errno, a code, or HIP's
  *   form=0      how they tell: 0 -1 and errno, 1 the negative number
+ *   only=0      the number of the one transfer from now on that fails so; 0: all do
  *   short=0     1: reads move half
- *   delay=0     milliseconds that a transfer takes
+ *   delay=0     milliseconds that a transfer takes, but for the one that only names
+ *   meet=0      so many transfers begin before the first one goes on, which fails with
+ *               ETIMEDOUT after a minute without them
  *   damage=0    1: what is written has another byte
  * Unknown words end the process. */
 typedef void gds_fake_set_fn(const char *switches);
@@ -38,6 +41,8 @@ struct gds_fake {
     int n_moves;      /* reads and writes */
     int in_flight, max_in_flight;
     size_t largest;   /* of one move */
+    int n_bare;       /* moves where the next one found no context */
+    int (*context)(int *, int *); /* not 0: the calling thread has none; NULL: not asked */
 };
 typedef struct gds_fake *gds_fake_fn(void);
 

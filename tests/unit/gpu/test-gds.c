@@ -429,7 +429,7 @@ several_threads_keep_the_device_busy(void **state)
     void *wrong;
 
     (void)state;
-    set_up(&rig, KVT__GDS_CUFILE, 4 * MIB, "delay=5");
+    set_up(&rig, KVT__GDS_CUFILE, 4 * MIB, "meet=4");
     fakes[0]->max_in_flight = 0;
     for (size_t i = 0; i < 4; i++) {
         movers[i] = (struct mover){ &rig, i * MIB };
@@ -441,7 +441,7 @@ several_threads_keep_the_device_busy(void **state)
         if (wrong)
             fail_msg("%s", (char *)wrong);
     }
-    assert_true(fakes[0]->max_in_flight > 1);
+    assert_int_equal(fakes[0]->max_in_flight, 4);
     tear_down(&rig);
 }
 

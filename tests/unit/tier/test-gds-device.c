@@ -2,37 +2,13 @@
  *
  * Chunks between the memory of a GPU and files of gds_path, with no way through the host's,
  * over fakes of CUDA and cuFile. */
-#include <dlfcn.h>
+#include "gds-device-test.h"
 
-#include "fakes/cufile/gds.h"
-#include "fakes/gpu/gpu.h"
-#include "tier-test.h"
-
-#include "gpu/device.h"
-#include "tier/file/file.h"
-
-#define MIB ((size_t)1 << 20)
 #define REGION (4 * MIB)
 
-static struct temp_dir dirs[2], keep;
-static struct fake_gpu *fake;
-static struct gds_fake *gds;
-static gds_fake_set_fn *gds_set;
-static const char *fakes;
+static struct temp_dir dirs[2];
 static struct kvt__gpu *gpu;
 static struct kvt__tier *tier;
-
-/* What the helper finds, and what this process's own library answers. */
-static void
-behave(const char *helpers, const char *switches)
-{
-    char path[512];
-
-    snprintf(path, sizeof path, "%s/%s", fakes, helpers);
-    setenv("LD_LIBRARY_PATH", path, 1);
-    setenv("GPU_FAKE", "2", 1);
-    gds_set(switches);
-}
 
 static int
 try_use(const char *setting)
@@ -47,16 +23,13 @@ try_use(const char *setting)
 static int
 setup(void **state)
 {
-    struct kvt__gpu_params params = { .kind = KVT__GPU_CUDA, .ordinal = 1,
-                                      .copies = "batch", .cache = keep.path };
-
     (void)state;
     temp_dir_make(&dirs[0]);
     temp_dir_make(&dirs[1]);
-    fake->active = 1;
-    behave("cufile", "");
+    behave_well();
     tier = NULL;
-    return kvt__gpu_open(&params, &gpu);
+    gpu = open_gpu(1);
+    return 0;
 }
 
 static int
@@ -65,12 +38,7 @@ teardown(void **state)
     (void)state;
     if (tier)
         tier->ops->close(tier);
-    kvt__gpu_close(gpu);
-    assert_int_equal(fake->n_alive, 0);
-    assert_int_equal(fake->n_current, 0);
-    assert_int_equal(gds->n_files, 0);
-    assert_int_equal(gds->n_buffers, 0);
-    assert_int_equal(gds->n_dead, 0);
+    close_gpu(gpu);
     temp_dir_remove(&dirs[0]);
     temp_dir_remove(&dirs[1]);
     return 0;
@@ -79,18 +47,13 @@ teardown(void **state)
 static struct kvt__slot
 lent(size_t bytes)
 {
-    struct kvt__slot slot;
-
-    assert_true(tier->ops->lend(tier, KVT__PRIO_LOAD, bytes, &slot));
-    assert_true(kvt__slot_on_device(&slot));
-    return slot;
+    return lent_by(tier, bytes);
 }
 
 static int
 put(const struct chunk *c, const struct kvt__slot *slot)
 {
-    return tier->ops->put(tier, &c->object, slot,
-                          kvt__crc32c(0, slot->payload, slot->bytes));
+    return put_slot(tier, c, slot);
 }
 
 static void
@@ -231,19 +194,8 @@ an_engine_without_a_gpu_is_told_so(void **state)
     assert_non_null(strstr(kvt__why(), "this process keeps its KV on none"));
 }
 
-static void *
-library(const char *path)
-{
-    void *handle = dlopen(path, RTLD_NOW);
-
-    if (!handle)
-        fail_msg("%s", dlerror());
-    return handle;
-}
-
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
-/* The helper, the fakes that it finds, CUDA and cuFile for this program. */
 int
 main(int argc, char **argv)
 {
@@ -257,20 +209,9 @@ main(int argc, char **argv)
         TEST(an_engine_without_a_gpu_is_told_so),
     };
 
-    if (argc < 5)
-        return 1;
-    if (!gds_probe_runs(argv[1])) {
-        printf("skipped: %s cannot be started here\n", argv[1]);
+    if (!load_fakes(argc, argv))
         return 77;
-    }
-    fakes = argv[2];
-    fake = ((fake_gpu_fn *)(uintptr_t)dlsym(library(argv[3]), "fake_gpu"))();
-    void *cufile = library(argv[4]);
-    gds = ((gds_fake_fn *)(uintptr_t)dlsym(cufile, GDS_FAKE))();
-    gds_set = (gds_fake_set_fn *)(uintptr_t)dlsym(cufile, GDS_FAKE_SET);
-    temp_dir_make(&keep);
-    kvt__file_gds_probe = (struct kvt__gds_probe){ argv[1], keep.path, 60000, true };
     int failed = cmocka_run_group_tests_name("gds, device", tests, NULL, NULL);
-    temp_dir_remove(&keep);
+    forget_fakes();
     return failed;
 }
