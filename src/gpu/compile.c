@@ -21,19 +21,6 @@
 
 #define MAX_IMAGE ((off_t)64 << 20)
 
-/* nvrtc.h and hiprtc.h differ in names alone. */
-struct compiler {
-    int (*version)(int *major, int *minor);
-    int (*create)(void **program, const char *source, const char *name, int n_headers,
-                  const char *const *headers, const char *const *header_names);
-    int (*compile)(void *program, int n_options, const char *const *options);
-    int (*image_size)(void *program, size_t *n);
-    int (*image)(void *program, char *to);
-    int (*log_size)(void *program, size_t *n);
-    int (*log)(void *program, char *to);
-    int (*destroy)(void **program);
-};
-
 /* ------------------------------------------------------------------ finding */
 
 struct search {
@@ -91,26 +78,25 @@ open_library(enum kvt__gpu_kind kind)
 
 /* What it loads stays loaded: compilers leave threads and handlers behind. */
 static int
-find_compiler(enum kvt__gpu_kind kind, struct compiler *c)
+find_compiler(enum kvt__gpu_kind kind, struct kvt__compiler *c)
 {
-    static const char *const names[][8] = {
-        [KVT__GPU_CUDA] = { "nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram",
-                            "nvrtcGetCUBINSize", "nvrtcGetCUBIN", "nvrtcGetProgramLogSize",
-                            "nvrtcGetProgramLog", "nvrtcDestroyProgram" },
-        [KVT__GPU_HIP] = { "hiprtcVersion", "hiprtcCreateProgram", "hiprtcCompileProgram",
-                           "hiprtcGetCodeSize", "hiprtcGetCode", "hiprtcGetProgramLogSize",
-                           "hiprtcGetProgramLog", "hiprtcDestroyProgram" },
+    static const struct {
+        const char *nvrtc, *hiprtc;
+        size_t at;
+    } functions[] = {
+#define COMPILER(member, nvrtc, hiprtc)                                                    \
+        { #nvrtc, #hiprtc, offsetof(struct kvt__compiler, member) },
+#include "gpu/functions.def"
     };
-    void *to[] = { &c->version, &c->create, &c->compile, &c->image_size, &c->image,
-                   &c->log_size, &c->log, &c->destroy };
     void *handle = open_library(kind);
 
-    for (size_t i = 0; handle && i < sizeof to / sizeof *to; i++) {
-        void *function = dlsym(handle, names[kind][i]);
+    for (size_t i = 0; handle && i < sizeof functions / sizeof *functions; i++) {
+        void *function = dlsym(handle, kind == KVT__GPU_CUDA ? functions[i].nvrtc
+                                                             : functions[i].hiprtc);
 
         if (!function)
             handle = NULL;
-        memcpy(to[i], &function, sizeof function);
+        memcpy((char *)c + functions[i].at, &function, sizeof function);
     }
     if (handle)
         return 0;
@@ -121,7 +107,7 @@ find_compiler(enum kvt__gpu_kind kind, struct compiler *c)
 /* ---------------------------------------------------------------- compiling */
 
 static int
-fail_with_log(const struct compiler *c, void *program, int error)
+fail_with_log(const struct kvt__compiler *c, void *program, int error)
 {
     char *text = NULL;
     size_t n = 0;
@@ -135,7 +121,7 @@ fail_with_log(const struct compiler *c, void *program, int error)
 }
 
 static int
-compile_now(const struct compiler *c, const char *architecture, struct kvt__image *out)
+compile_now(const struct kvt__compiler *c, const char *architecture, struct kvt__image *out)
 {
     const char *const options[] = { architecture };
     void *program;
@@ -252,7 +238,7 @@ remember(int dir, const char *name, const struct kvt__image *image)
 
 /* The name of what this compiler makes of the source for this device. */
 static int
-name_of(const struct compiler *c, const struct kvt__driver *d, int device,
+name_of(const struct kvt__compiler *c, const struct kvt__driver *d, int device,
         char architecture[64], char name[64])
 {
     int major, minor, compiler[2] = { 0, 0 }, n_processors;
@@ -288,7 +274,7 @@ kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool an
              struct kvt__image *out)
 {
     char architecture[64], name[64];
-    struct compiler c;
+    struct kvt__compiler c;
 
     int err = find_compiler(d->kind, &c);
     if (!err)

@@ -7,17 +7,9 @@
 #define KVT_GPU_DRIVER_H
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
+#include "gpu/abi.h"
 #include "gpu/device.h"
-
-#define KVT__HOST_PORTABLE 1u /* for all contexts, not only the current one */
-#define KVT__HOST_MAPPED 2u   /* the device sees it, at the same address */
-#define KVT__STREAM_ALONE 1u  /* does not wait for the default stream, nor it for this */
-#define KVT__EVENT_BLOCKS 1u  /* who waits for it sleeps */
-#define KVT__EVENT_NO_TIME 2u
-#define KVT__OUT_OF_MEMORY 2
 
 /* Answers are 0 or the vendor's error.  Addresses of the device are as wide as pointers.
  * Each line says what must be there: pin - for pinning; copy - for copies too; kern - for
