@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "gpu/driver.h"
 
 #define N_DEVICES 2
 #define DEPTH 8
@@ -26,29 +27,10 @@ static _Thread_local int stack[DEPTH];
 static _Thread_local int depth;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct side {
-    size_t x;
-    size_t y;
-    int type;
-    const void *host;
-    uint64_t device;
-    void *array;
-    size_t pitch;
-};
-struct rect {
-    struct side from;
-    struct side to;
-    size_t width;
-    size_t height;
-};
-struct attributes {
-    int order;
-    int hints[4];
-    unsigned flags;
-};
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are cuda.h's */
+/* As kvtier calls them. */
+#define BOTH(part, member, cuda, hip) __typeof__(*((struct kvt__driver *)0)->member) cuda;
+#define CUDA(part, which, name, type) type name;
+#include "gpu/functions.def"
 
 int
 cuDeviceGetCount(int *n)
@@ -79,7 +61,8 @@ cuDeviceGetAttribute(int *value, int which, int device)
 {
     ENTER(-1);
     (void)device;
-    *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 4 : -1;
+    *value = which == KVT__CU_MAJOR ? 9 : which == KVT__CU_MINOR ? 0
+           : which == KVT__CU_PROCESSORS ? 4 : -1;
     return *value < 0 ? INVALID_VALUE : 0;
 }
 
@@ -152,21 +135,17 @@ cuGetErrorName(int error, const char **name)
 }
 
 int
-cuMemAlloc_v2(uint64_t *at, size_t bytes)
+cuMemAlloc_v2(void **at, size_t bytes)
 {
-    void *memory = NULL;
-
     NEEDS_CONTEXT();
-    int error = core_alloc(&memory, bytes, false);
-    *at = (uintptr_t)memory;
-    return error;
+    return core_alloc(at, bytes, false);
 }
 
 int
-cuMemFree_v2(uint64_t at)
+cuMemFree_v2(void *at)
 {
     NEEDS_CONTEXT();
-    return core_free((void *)(uintptr_t)at, false);
+    return core_free(at, false);
 }
 
 int
@@ -278,11 +257,11 @@ cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream)
 }
 
 int
-cuMemcpy2DAsync_v2(const struct rect *r, void *stream)
+cuMemcpy2DAsync_v2(const struct kvt__cu_rect *r, void *stream)
 {
     NEEDS_CONTEXT();
-    if (r->from.type != 4 || r->to.type != 4 || r->from.x || r->from.y || r->to.x ||
-        r->to.y)
+    if (r->from.type != KVT__CU_UNIFIED || r->to.type != KVT__CU_UNIFIED || r->from.x ||
+        r->from.y || r->to.x || r->to.y)
         return INVALID_VALUE;
     pthread_mutex_lock(&lock);
     core.n_rects++;
@@ -295,10 +274,11 @@ cuMemcpy2DAsync_v2(const struct rect *r, void *stream)
 
 static int
 copy_many(const uint64_t *to, const uint64_t *from, const size_t *sizes, size_t n,
-          const struct attributes *attributes, const size_t *starts, size_t n_attributes,
-          void *stream)
+          const struct kvt__cu_attributes *attributes, const size_t *starts,
+          size_t n_attributes, void *stream)
 {
-    if (!stream || !n || n_attributes != 1 || starts[0] != 0 || attributes->order != 1)
+    if (!stream || !n || n_attributes != 1 || starts[0] != 0 ||
+        attributes->order != KVT__CU_STREAM_ORDER)
         return INVALID_VALUE;
     pthread_mutex_lock(&lock);
     core.n_batches++;
@@ -312,8 +292,8 @@ copy_many(const uint64_t *to, const uint64_t *from, const size_t *sizes, size_t 
 #if defined(WITH_12)
 int
 cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *sizes, size_t n,
-                   struct attributes *attributes, size_t *starts, size_t n_attributes,
-                   size_t *failed, void *stream)
+                   struct kvt__cu_attributes *attributes, size_t *starts,
+                   size_t n_attributes, size_t *failed, void *stream)
 {
     NEEDS_CONTEXT();
     *failed = SIZE_MAX;
@@ -322,8 +302,8 @@ cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *sizes, size_t n,
 #else
 int
 cuMemcpyBatchAsync_v2(uint64_t *to, uint64_t *from, size_t *sizes, size_t n,
-                      struct attributes *attributes, size_t *starts, size_t n_attributes,
-                      void *stream)
+                      struct kvt__cu_attributes *attributes, size_t *starts,
+                      size_t n_attributes, void *stream)
 {
     NEEDS_CONTEXT();
     return copy_many(to, from, sizes, n, attributes, starts, n_attributes, stream);
@@ -364,4 +344,3 @@ cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned b
 }
 
 #endif
-#pragma GCC diagnostic pop

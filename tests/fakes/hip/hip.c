@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #include "core.h"
+#include "gpu/driver.h"
 
 #define N_DEVICES 2
-#define ANY 4 /* hipMemcpyDefault */
 
 #define ENTER()                                                                            \
     do {                                                                                   \
@@ -28,8 +28,10 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are hip_runtime_api.h's */
+/* As kvtier calls them. */
+#define BOTH(part, member, cuda, hip) __typeof__(*((struct kvt__driver *)0)->member) hip;
+#define HIP(part, which, name, type) type name;
+#include "gpu/functions.def"
 
 int
 hipGetDeviceCount(int *n)
@@ -60,7 +62,8 @@ hipDeviceGetAttribute(int *value, int which, int device)
 {
     ENTER();
     (void)device;
-    *value = which == 23 ? 9 : which == 61 ? 4 : which == 63 ? 304 : -1;
+    *value = which == KVT__HIP_MAJOR ? 9 : which == KVT__HIP_MINOR ? 4
+           : which == KVT__HIP_PROCESSORS ? 304 : -1;
     return *value < 0 ? INVALID_VALUE : 0;
 }
 
@@ -239,7 +242,7 @@ int
 hipMemcpyAsync(void *to, const void *from, size_t n, int kind, void *stream)
 {
     ON_DEVICE();
-    if (kind != ANY)
+    if (kind != KVT__HIP_ANY)
         return INVALID_VALUE;
     return core_copy(to, from, n, n, n, 1, stream);
 }
@@ -249,7 +252,7 @@ hipMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                  size_t width, size_t height, int kind, void *stream)
 {
     ON_DEVICE();
-    if (kind != ANY)
+    if (kind != KVT__HIP_ANY)
         return INVALID_VALUE;
     pthread_mutex_lock(&lock);
     core.n_rects++;
@@ -289,5 +292,3 @@ hipModuleLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, uns
     return core_launch(function, (unsigned[]){ gx, gy, gz }, (unsigned[]){ bx, by, bz },
                        stream, params);
 }
-
-#pragma GCC diagnostic pop

@@ -6,17 +6,22 @@
 #include <string.h>
 
 #include "../gpu/gpu.h"
+#include "gpu/abi.h"
 
 #if defined(WITH_HIP)
 #define NAME(nv, hip) hiprtc##hip
+#define COMPILER(member, nvrtc, hiprtc)                                                    \
+    __typeof__(*((struct kvt__compiler *)0)->member) hiprtc;
 #else
 #define NAME(nv, hip) nvrtc##nv
+#define COMPILER(member, nvrtc, hiprtc)                                                    \
+    __typeof__(*((struct kvt__compiler *)0)->member) nvrtc;
 #endif
+#include "gpu/functions.def" /* as kvtier calls them */
+fake_compiler_fn fake_compiler;
 
 static struct fake_compiler fake;
 static char image[64];
-
-#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are nvrtc.h's */
 
 struct fake_compiler *
 fake_compiler(void)
