@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernels compile with NVIDIA's compilers for the GPUs of these years, and keep all
- * they compute with in registers.  scripts/nvrtc-env fetches the compilers. */
+ * they compute with in registers.  scripts/cuda-env fetches the compilers. */
 #include <dlfcn.h>
 #include <glob.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 
 #include "kvt-test.h"
 
+#include "gpu/abi.h"
 #include "gpu/compile.h"
 
 /* The compilers leave memory behind. */
@@ -22,16 +23,6 @@ __asan_default_options(void)
 }
 
 static char directory[2048];
-
-struct compiler {
-    int (*create)(void **program, const char *source, const char *name, int n_headers,
-                  const char *const *headers, const char *const *header_names);
-    int (*compile)(void *program, int n_options, const char *const *options);
-    int (*image_size)(void *program, size_t *n);
-    int (*log_size)(void *program, size_t *n);
-    int (*log)(void *program, char *to);
-    int (*destroy)(void **program);
-};
 
 /* The sanitizers' own dlopen() does not look beside the library that calls it. */
 static void
@@ -47,14 +38,18 @@ load_builtins(const char *library)
     globfree(&found);
 }
 
-static void
-find(struct compiler *c, const char *library)
+static void *
+function_of(void *handle, const char *name)
 {
-    static const char *const names[] = { "nvrtcCreateProgram", "nvrtcCompileProgram",
-                                         "nvrtcGetCUBINSize", "nvrtcGetProgramLogSize",
-                                         "nvrtcGetProgramLog", "nvrtcDestroyProgram" };
-    void *to[] = { &c->create, &c->compile, &c->image_size, &c->log_size, &c->log,
-                   &c->destroy };
+    void *function = dlsym(handle, name);
+
+    assert_non_null(function);
+    return function;
+}
+
+static void
+find(struct kvt__compiler *c, const char *library)
+{
     char path[4096];
 
     load_builtins(library);
@@ -62,12 +57,9 @@ find(struct compiler *c, const char *library)
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         fail_msg("%s", dlerror());
-    for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
-        void *function = dlsym(handle, names[i]);
-
-        assert_non_null(function);
-        memcpy(to[i], &function, sizeof function);
-    }
+#define COMPILER(member, nvrtc, hiprtc)                                                    \
+    *(void **)&c->member = function_of(handle, #nvrtc);
+#include "gpu/functions.def"
 }
 
 /* What ptxas says of every kernel: "... 0 bytes spill stores, 0 bytes spill loads" and
@@ -92,7 +84,7 @@ check_log(const char *log)
 }
 
 static void
-compile(const struct compiler *c, const char *architecture)
+compile(const struct kvt__compiler *c, const char *architecture)
 {
     char option[64];
     const char *const options[] = { option, "--ptxas-options=-v" };
@@ -120,7 +112,7 @@ compile_all(const char *library)
 {
     static const char *const architectures[] = { "sm_80", "sm_86", "sm_89", "sm_90",
                                                  "sm_100" };
-    struct compiler c;
+    struct kvt__compiler c;
 
     find(&c, library);
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
@@ -178,7 +170,7 @@ main(int argc, char **argv)
     };
 
     if (argc < 2 || !look(argv[1])) {
-        puts("NVIDIA's compilers are not there: scripts/nvrtc-env fetches them.");
+        puts("NVIDIA's compilers are not there: scripts/cuda-env fetches them.");
         return 77;
     }
     if (!loads())
