@@ -100,28 +100,44 @@ open_library(const char *path)
     return handle;
 }
 
-/* Load the fakes that the arguments name.  False: they cannot be used here, which was
- * told. */
+/* Whether the helper can be started here; if not that is told. */
 static inline bool
-load_fakes(int argc, char **argv)
+find_helper(const char *helper, const char *fakes_of_helper)
 {
-    if (argc < 5)
-        fail_msg("four arguments are missing");
-    if (!gds_probe_runs(argv[1])) {
-        printf("skipped: %s cannot be started here\n", argv[1]);
+    if (!gds_probe_runs(helper)) {
+        printf("skipped: %s cannot be started here\n", helper);
         return false;
     }
-    fakes = argv[2];
-    is_hip = !strstr(argv[3], "libcuda");
-    void *driver = open_library(argv[3]), *library = open_library(argv[4]);
+    fakes = fakes_of_helper;
+    temp_dir_make(&keep);
+    kvt__file_gds_probe = (struct kvt__gds_probe){ helper, keep.path, 60000, true };
+    return true;
+}
+
+/* A driver and a library of the same vendor. */
+static inline void
+use_fakes(const char *driver_path, const char *library_path)
+{
+    void *driver = open_library(driver_path), *library = open_library(library_path);
+
+    is_hip = !strstr(driver_path, "libcuda");
     fake = ((fake_gpu_fn *)(uintptr_t)dlsym(driver, "fake_gpu"))();
     gds = ((gds_fake_fn *)(uintptr_t)dlsym(library, GDS_FAKE))();
     gds_set = (gds_fake_set_fn *)(uintptr_t)dlsym(library, GDS_FAKE_SET);
     if (!is_hip) /* which answers only where a context is current */
         gds->context = (int (*)(int *, int *))(uintptr_t)
             dlsym(driver, "cuCtxGetStreamPriorityRange");
-    temp_dir_make(&keep);
-    kvt__file_gds_probe = (struct kvt__gds_probe){ argv[1], keep.path, 60000, true };
+}
+
+/* What the arguments name.  False: it cannot be used here. */
+static inline bool
+load_fakes(int argc, char **argv)
+{
+    if (argc < 5)
+        fail_msg("four arguments are missing");
+    if (!find_helper(argv[1], argv[2]))
+        return false;
+    use_fakes(argv[3], argv[4]);
     return true;
 }
 

@@ -58,6 +58,9 @@ open_tier(const char *url, bool header)
 /* Where slots come from for a tier that keeps them; NULL: anywhere. */
 static struct kvt__pool *slot_pool;
 
+/* Which tier is asked for slots in memory of its own first; NULL: none. */
+static struct kvt__tier *slot_tier;
+
 static inline void
 open_slot_pool(void)
 {
@@ -83,6 +86,8 @@ slot_new(size_t bytes, size_t phase)
 
     if (slot_pool && kvt__pool_acquire(slot_pool, bytes, 0, &slot))
         return slot;
+    if (slot_tier && slot_tier->ops->lend(slot_tier, KVT__PRIO_LOAD, bytes, &slot))
+        return slot;
     size_t n = kvt__round_up(2 * KVT__SLOT_ROOM + phase + bytes, 4096);
     unsigned char *base = aligned_alloc(4096, n);
 
@@ -95,7 +100,7 @@ slot_new(size_t bytes, size_t phase)
 static inline void
 slot_free(struct kvt__slot *slot, size_t phase)
 {
-    if (slot_pool)
+    if (slot_pool || slot->lender)
         kvt__pool_release(slot_pool, slot);
     else
         free(slot->payload - KVT__SLOT_ROOM - phase);

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kinds of tiers, and programs that try on each what every tier promises. */
+#ifndef KVT_CONTRACT_TEST_H
+#define KVT_CONTRACT_TEST_H
+
+#include "gds-device-test.h"
+#include "hf3fs-client.h"
+#include "s3-test.h"
+#include "servers/usrbiod-server.h"
+#include "tier/cpu/cpu.h"
+
+/* Where it is: on this file system, there with slots in the memory of a GPU, on a mount of
+ * 3FS, in a bucket that is reached so. */
+enum place { HERE, BY_CUDA, BY_HIP, ON_3FS, BY_PATH, BY_HOST, BY_TLS, BY_SESSION };
+
+/* A kind under test; %1$s in the URL is a fresh directory.  Without URL: cpu. */
+struct kind {
+    const char *name;
+    const char *url;
+    bool header;
+    const char *setting;
+    uint32_t local_ranks;
+    enum place place;
+};
+
+#define BY_RANK "local_disk_path_sharding=by_local_rank"
+#define GDS_BY_RANK "gds_path_sharding=by_local_rank"
+
+/* Where directory buckets are: the certificate must be for their host. */
+#define EXPRESS_DOMAIN "s3express-use1-az4.us-east-1.amazonaws.com"
+
+#define GPU_BYTES (8 * MIB) /* of its memory, for transfers */
+
+static struct s3_server server, express;
+static struct usrbiod usrbiod;
+static char **vendors; /* CUDA and cuFile, HIP and hipFile; NULL: no fakes can be used */
+
+/* With it no long name fits into the 1024 bytes of a key. */
+#define LONG_PREFIX "a prefix/" S50 S50 S50 S50 S50 S50
+#define S50 "01234567890123456789012345678901234567890123456789"
+
+static const struct kind kinds[] = {
+    { "fs", "fs://%1$s", true, NULL, 1, HERE },
+    { "fs, no header", "fs://%1$s", false, NULL, 1, HERE },
+    { "fs, three directories", "fs://%1$s/a, %1$s/b,%1$s/c", true, NULL, 1, HERE },
+    { "cpu", NULL, false, NULL, 1, HERE },
+    { "fault over fs", "fault://seed=1/fs://%1$s", true, NULL, 1, HERE },
+    { "local_disk", "local_disk://%1$s", true, NULL, 1, HERE },
+    { "local_disk, one of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
+      true, NULL, 3, HERE },
+    { "local_disk, all of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
+      true, BY_RANK, 1, HERE },
+    { "fault over local_disk", "fault://seed=1/local_disk://%1$s", true, NULL, 1, HERE },
+    { "gds", "gds://%1$s", true, NULL, 1, HERE },
+    { "gds, one of three directories", "gds://%1$s/a,%1$s/b, %1$s/c", true, NULL, 3, HERE },
+    { "gds, all of three directories", "gds://%1$s/a,%1$s/b, %1$s/c", true, GDS_BY_RANK, 1,
+      HERE },
+    { "gds, CUDA", "gds://%1$s", true, NULL, 1, BY_CUDA },
+    { "gds, HIP", "gds://%1$s", true, NULL, 1, BY_HIP },
+    { "hf3fs", "hf3fs://%1$s", true, NULL, 1, ON_3FS },
+    { "hf3fs, two directories", "hf3fs://%1$s/a, %1$s/b", true, NULL, 1, ON_3FS },
+    { "hf3fs, full groups", "hf3fs://%1$s", true, "hf3fs_io_depth=3", 1, ON_3FS },
+    { "s3, bucket in the path", "s3", true, NULL, 1, BY_PATH },
+    { "s3, bucket in the host", "s3", true, NULL, 1, BY_HOST },
+    { "s3, TLS", "s3", true, NULL, 1, BY_TLS },
+    { "s3, sessions of S3 Express", "s3", true, NULL, 1, BY_SESSION },
+};
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+struct fixture {
+    const struct kind *kind;
+    struct temp_dir dir;
+    struct kvt__tier *tier;
+    const struct kvt__tier_ops *ops;
+    struct kvt__gpu *gpu; /* NULL: its slots are in host memory */
+};
+
+static bool
+is_bucket(const struct kind *kind)
+{
+    return kind->place >= BY_PATH;
+}
+
+static const char *
+new_dir_on_3fs(void)
+{
+    static char path[400];
+    static unsigned n;
+
+    snprintf(path, sizeof path, "%s/%u", usrbiod.mount, n++);
+    return path;
+}
+
+static void
+open_bucket(struct fixture *f)
+{
+    struct s3_server *s = f->kind->place == BY_SESSION ? &express : &server;
+    char url[512], resolve[256] = "s3_resolve=", ca[PATH_MAX + 16], prefix[512];
+    const char *settings[] = { "disable_tls=false", ca, prefix, resolve, NULL };
+
+    s3_server_reset(s);
+    snprintf(ca, sizeof ca, "s3_ca_file=%s", s->ca);
+    snprintf(prefix, sizeof prefix, "s3_file_prefix=%s/" LONG_PREFIX, s->prefix);
+    switch (f->kind->place) {
+    case BY_PATH:
+        settings[0] = "disable_tls=true";
+        snprintf(url, sizeof url, "s3://127.0.0.1:%u/" S3_BUCKET, s->port);
+        break;
+    case BY_HOST:
+        settings[0] = "disable_tls=true";
+        snprintf(url, sizeof url, "s3://" S3_BUCKET ".s3.localhost:%u", s->port);
+        snprintf(resolve, sizeof resolve, "s3_resolve=" S3_BUCKET
+                 ".s3.localhost:%u:127.0.0.1", s->port);
+        break;
+    case BY_TLS:
+        snprintf(url, sizeof url, "s3://127.0.0.1:%u/" S3_BUCKET, s->tls_port);
+        break;
+    default:
+        s3_config(s, "{\"session_seconds\": 3}");
+        snprintf(url, sizeof url, "s3://" S3_EXPRESS_BUCKET "." EXPRESS_DOMAIN ":%u",
+                 s->tls_port);
+        snprintf(resolve, sizeof resolve, "s3_resolve=" S3_EXPRESS_BUCKET "."
+                 EXPRESS_DOMAIN ":%u:127.0.0.1", s->tls_port);
+    }
+    if (s3_try_open(url, settings, NULL, &f->tier))
+        fail_msg("%s: %s", url, kvt__why());
+}
+
+static bool
+has_gpu(const struct kind *kind)
+{
+    return kind->place == BY_CUDA || kind->place == BY_HIP;
+}
+
+static void
+open_with_gpu(struct fixture *f)
+{
+    char *const *vendor = vendors + (f->kind->place == BY_HIP ? 2 : 0);
+
+    use_fakes(vendor[0], vendor[1]);
+    behave_well();
+    f->gpu = open_gpu(0);
+    if (f->tier->ops->use_gpu(f->tier, f->gpu, GPU_BYTES))
+        fail_msg("%s", kvt__why());
+    slot_tier = f->tier;
+}
+
+static int
+setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    char url[1024];
+
+    assert_non_null(f);
+    f->kind = *state;
+    temp_dir_make(&f->dir);
+    if (is_bucket(f->kind)) {
+        open_bucket(f);
+    } else if (f->kind->url) {
+        snprintf(url, sizeof url, f->kind->url,
+                 f->kind->place == ON_3FS ? new_dir_on_3fs() : f->dir.path);
+        if (try_open_for(url, f->kind->header, f->kind->setting, f->kind->local_ranks,
+                         &f->tier))
+            fail_msg("%s: %s", url, kvt__why());
+    } else {
+        open_slot_pool();
+        struct kvt__cpu_params params = { .pool = slot_pool, .n_chunks = 100,
+                                          .limit_bytes = 64 << 20, .dirfd = -1 };
+        assert_int_equal(kvt__cpu_open(&params, &f->tier), 0);
+    }
+    f->ops = f->tier->ops;
+    if (has_gpu(f->kind))
+        open_with_gpu(f);
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    if (f->kind->place >= ON_3FS)
+        index_dir_remove(f->ops->private_dir(f->tier));
+    slot_tier = NULL;
+    f->ops->close(f->tier);
+    if (f->gpu)
+        close_gpu(f->gpu);
+    if (slot_pool)
+        close_slot_pool(); /* all of it is free */
+    temp_dir_remove(&f->dir);
+    free(f);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------ programs */
+
+struct promise {
+    const char *name;
+    CMUnitTestFunction fn;
+    bool of_files;
+};
+
+/* FILE_CONTRACT: of tiers that copy, and find chunks by their names again. */
+#define CONTRACT(fn) { #fn, fn, false }
+#define FILE_CONTRACT(fn) { #fn, fn, true }
+
+#define MAX_TESTS 512
+
+static struct {
+    struct CMUnitTest tests[MAX_TESTS];
+    char names[MAX_TESTS][128];
+    size_t n;
+    bool only_3fs, has_3fs, has_servers;
+} contract;
+
+static bool
+can_be_had(const struct kind *kind)
+{
+    if (contract.only_3fs && kind->place != ON_3FS)
+        return false;
+    return is_bucket(kind) ? contract.has_servers
+         : kind->place == ON_3FS ? contract.has_3fs
+         : has_gpu(kind) ? vendors != NULL : true;
+}
+
+static void
+add_promises(const struct promise *promises, size_t n)
+{
+    for (size_t i = 0; i < n * N_KINDS; i++) {
+        const struct kind *kind = &kinds[i / n];
+        const struct promise *p = &promises[i % n];
+        size_t at = contract.n;
+
+        if ((p->of_files && !kind->url) || !can_be_had(kind))
+            continue;
+        if (at == MAX_TESTS)
+            fail_msg("more than %d tests", MAX_TESTS);
+        snprintf(contract.names[at], sizeof contract.names[at], "%s (%s)", p->name,
+                 kind->name);
+        contract.tests[contract.n++] = (struct CMUnitTest){ contract.names[at], p->fn,
+                                                            setup, teardown,
+                                                            (void *)kind };
+    }
+}
+
+/* A test of no kind. */
+static inline void
+add_test(struct CMUnitTest test)
+{
+    contract.tests[contract.n++] = test;
+}
+
+/* Start what kinds need.  By the library: kinds on 3FS only, as the others have nothing to
+ * do with it.  False: there is nothing to try. */
+static bool
+contract_begin(int argc, char **argv)
+{
+    static const char *const server_arguments[] = { "--tls", NULL };
+    static const char *const express_arguments[] = {
+        "--tls", "--bucket", S3_EXPRESS_BUCKET, "--domain", EXPRESS_DOMAIN, NULL };
+    const char *missing = usrbiod_try(&usrbiod);
+
+    contract.only_3fs = !strcmp(hf3fs_client(), "library");
+    contract.has_3fs = !missing;
+    if (missing)
+        printf("skipped: hf3fs: %s\n", missing);
+    if (!contract.only_3fs && argc == 7 && find_helper(argv[1], argv[2]))
+        vendors = argv + 3;
+    contract.has_servers = !contract.only_3fs &&
+                           s3_server_start(&server, server_arguments) &&
+                           s3_server_start(&express, express_arguments);
+    if (!contract.has_servers && !contract.only_3fs)
+        printf("no python3: s3 is left out\n");
+    hf3fs_listen();
+    return contract.has_3fs || !contract.only_3fs;
+}
+
+static int
+contract_run(const char *name)
+{
+    if (contract.has_3fs)
+        add_test((struct CMUnitTest)cmocka_unit_test(all_was_done_by_the_client_asked_for));
+    int failed = _cmocka_run_group_tests(name, contract.tests, contract.n, NULL, NULL);
+    s3_server_stop(&server);
+    s3_server_stop(&express);
+    if (vendors)
+        forget_fakes();
+    int status = contract.has_3fs ? usrbiod_end(&usrbiod) : 0;
+    return failed || status;
+}
+
+#endif
