@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines over gds_path in host memory: crashes, damage, a limit, files of LMCache and of
- * other instances, several directories. */
+ * Engines over gds_path: crashes, damage, a limit, files of LMCache and of other instances,
+ * several directories.  KV is in host memory, or, where the program is told of fakes, in
+ * that of a GPU that reaches the files directly. */
 #include <ftw.h>
 #include <time.h>
 
 #include "base/bytes.h"
 #include "files.h"
+#include "gds-fakes.h"
 #include "system/system-test.h"
 
 #define SUFFIX ".kvcache.safetensors"
@@ -146,6 +148,8 @@ each_worker_writes_to_its_directory(void **state)
     char dir[300];
 
     (void)state;
+    if (device())
+        skip(); /* all would be on the same one */
     world_init(&w, 4, NULL, NULL);
     for (uint32_t rank = 0; rank < 8; rank++) {
         struct opening o = { .settings = w.settings, .world_size = 8, .rank = rank,
@@ -378,20 +382,45 @@ what_came_since_is_asked_for_in_all_directories(void **state)
     fixture_fini(&w.f);
 }
 
+/* It was the fake library that moved the chunks. */
+static void
+all_moved_directly(void **state)
+{
+    (void)state;
+    assert_true(gds->n_moves > 0);
+    assert_int_equal(gds->n_files, 0);
+    assert_int_equal(gds->n_dead, 0);
+    assert_int_equal(gds->n_bare, 0);
+    assert_int_equal(gds->n_overlaps, 0);
+}
+
 int
-main(void)
+main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        /* First: streams of a GPU that is a fake do not outlive a fork. */
+        cmocka_unit_test(what_a_killed_process_stored_is_whole_or_not_there),
         cmocka_unit_test(what_is_stored_is_found_again_by_the_next_engine),
         cmocka_unit_test(a_lost_index_is_made_from_all_directories),
         cmocka_unit_test(each_worker_writes_to_its_directory),
         cmocka_unit_test(max_gds_size_is_kept_and_both_files_of_a_chunk_go),
-        cmocka_unit_test(what_a_killed_process_stored_is_whole_or_not_there),
         cmocka_unit_test(a_damaged_file_is_never_handed_out_and_goes_with_the_one_beside_it),
         cmocka_unit_test(lmcaches_chunks_are_served_and_counted_unless_refused),
         cmocka_unit_test(what_came_since_is_asked_for_in_all_directories),
     };
+    const struct CMUnitTest after[] = { cmocka_unit_test(all_moved_directly) };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (argc > 1 && !load_fakes(argc, argv))
+        return SKIPPED;
+    if (argc > 1) {
+        setenv("KVTIER_TEST_DRIVER", argv[3], 1);
+        behave_well();
+    }
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (argc > 1) {
+        failed += cmocka_run_group_tests(after, NULL, NULL);
+        forget_fakes();
+    }
+    return failed;
 }

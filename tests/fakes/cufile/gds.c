@@ -4,37 +4,15 @@
  * which HandleRegister and BufRegister take by themselves with the library's defaults; one
  * less for each I/O on a handle that is gone; settings that hold for one opening.  gds.h
  * has what is switched. */
-#include "gds.h"
+#include "state.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "gpu/gds/abi.h"
-
-#ifdef HIP
-#define NAME(name) hipFile##name
-typedef struct kvt__hipfile_props props_t;
-#else
-#define NAME(name) cuFile##name
-typedef struct kvt__cufile_props props_t;
-#endif
-
-#define MAX_FILES 256
-#define MAX_BUFFERS 16
-
-typedef struct kvt__gds_status status_t;
-
-static struct {
-    long nvfs, p2pdma, compat, setter, version, piece, open, driver, hang, file, buffer,
-        read, write, form, only, shorter, delay, meet, damage;
-} traps;
+struct gds_fake_traps traps;
 static const struct {
     const char *word;
     long *value, usual;
@@ -51,22 +29,16 @@ static const struct {
     { "damage", &traps.damage, 0 },
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t met = PTHREAD_COND_INITIALIZER;
-static struct gds_fake state;
-static int n_begun; /* moves since the switches were set */
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t met = PTHREAD_COND_INITIALIZER;
+struct gds_fake state;
+int n_begun;
 static struct {
     bool compat_set, compat, p2pdma;
 } staged;
-static struct file {
-    bool used;
-    int fd;
-} files[MAX_FILES]; /* a place is never used twice: dead handles are known */
+struct file files[MAX_FILES];
 static int n_places;
-static struct {
-    const char *base;
-    size_t bytes;
-} buffers[MAX_BUFFERS];
+struct buffer buffers[MAX_BUFFERS];
 
 #pragma GCC visibility push(default)
 void gds_fake_set(const char *switches);
@@ -80,8 +52,6 @@ status_t NAME(HandleRegister)(void **handle, struct kvt__gds_descr *descr);
 void NAME(HandleDeregister)(void *handle);
 status_t NAME(BufRegister)(const void *base, size_t bytes, int flags);
 status_t NAME(BufDeregister)(const void *base);
-ssize_t NAME(Read)(void *handle, void *base, size_t bytes, off_t offset, off_t at);
-ssize_t NAME(Write)(void *handle, const void *base, size_t bytes, off_t offset, off_t at);
 #ifdef HIP
 status_t hipFileGetVersion(unsigned *major, unsigned *minor, unsigned *patch);
 #else
@@ -103,6 +73,7 @@ gds_fake_set(const char *switches)
     long value;
     int used;
 
+    pthread_mutex_lock(&lock);
     n_begun = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         *words[i].value = words[i].usual;
@@ -116,6 +87,8 @@ gds_fake_set(const char *switches)
         *words[i].value = value;
         switches += used;
     }
+    pthread_cond_broadcast(&met); /* those that wait for others may go on */
+    pthread_mutex_unlock(&lock);
 }
 
 struct gds_fake *
@@ -132,7 +105,7 @@ on_load(void)
     gds_fake_set(switches ? switches : "");
 }
 
-static void
+void
 hang(void)
 {
     for (;;)
@@ -299,7 +272,7 @@ NAME(HandleDeregister)(void *handle)
     pthread_mutex_unlock(&lock);
 }
 
-static int
+int
 find_buffer_locked(const void *base)
 {
     for (int i = 0; i < MAX_BUFFERS; i++)
@@ -338,123 +311,4 @@ NAME(BufDeregister)(const void *base)
     }
     pthread_mutex_unlock(&lock);
     return answer(place < 0 ? 5024 : 0);
-}
-
-/* ------------------------------------------------------------------------ moving */
-
-static ssize_t
-fail(long with, bool negative)
-{
-    if (negative)
-        return -with;
-    errno = (int)with;
-    return -1;
-}
-
-/* Wait for the others.  0, or an errno. */
-static int
-meet_locked(void)
-{
-    struct timespec until;
-    int err = 0;
-
-    pthread_cond_broadcast(&met);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 60;
-    while (n_begun < traps.meet && !err)
-        err = pthread_cond_timedwait(&met, &lock, &until);
-    return err;
-}
-
-/* 0, or what the library finds wrong by itself. */
-static int
-check_locked(const struct file *file, const void *base, size_t bytes, off_t at)
-{
-    int ignored;
-
-    if (file < files || file >= files + MAX_FILES || !file->used) {
-        state.n_dead++;
-        state.count -= state.count > 0;
-        return KVT__GDS_NOT_REGISTERED;
-    }
-    int place = find_buffer_locked(base);
-    if (place >= 0 && (size_t)at + bytes > buffers[place].bytes)
-        return 5017;
-    if (state.context && state.context(&ignored, &ignored)) {
-        state.n_bare++;
-        return 5015;
-    }
-    return 0;
-}
-
-/* One that began, and is to end. */
-struct move {
-    int code;   /* 0, or the errno that it fails with; then it has ended */
-    bool fails; /* as the switches say */
-};
-
-static struct move
-begin(const struct file *file, const void *base, size_t bytes, off_t at)
-{
-    const struct timespec delay = { traps.delay / 1000, traps.delay % 1000 * 1000000 };
-    struct move move = { 0 };
-
-    pthread_mutex_lock(&lock);
-    move.code = check_locked(file, base, bytes, at);
-    if (!move.code) {
-        state.n_moves++;
-        move.fails = ++n_begun == traps.only || !traps.only;
-        if (bytes > state.largest)
-            state.largest = bytes;
-        if (++state.in_flight > state.max_in_flight)
-            state.max_in_flight = state.in_flight;
-        move.code = meet_locked();
-        state.in_flight -= move.code != 0;
-    }
-    pthread_mutex_unlock(&lock);
-    if (!move.code && traps.delay && !(traps.only && move.fails))
-        nanosleep(&delay, NULL);
-    return move;
-}
-
-static void
-end(void)
-{
-    pthread_mutex_lock(&lock);
-    state.in_flight--;
-    pthread_mutex_unlock(&lock);
-}
-
-ssize_t
-NAME(Read)(void *handle, void *base, size_t bytes, off_t offset, off_t at)
-{
-    struct move move = begin(handle, base, bytes, at);
-
-    if (move.code)
-        return fail(move.code, false);
-    if (traps.hang == 2)
-        hang();
-    ssize_t got = traps.read && move.fails
-                      ? fail(traps.read, traps.form)
-                      : pread(((struct file *)handle)->fd, (char *)base + at,
-                              traps.shorter && move.fails ? bytes / 2 : bytes, offset);
-    end();
-    return got;
-}
-
-ssize_t
-NAME(Write)(void *handle, const void *base, size_t bytes, off_t offset, off_t at)
-{
-    struct move move = begin(handle, base, bytes, at);
-
-    if (move.code)
-        return fail(move.code, false);
-    if (traps.damage && move.fails && bytes)
-        *((char *)(uintptr_t)base + at + bytes / 2) ^= 1;
-    ssize_t got = traps.write && move.fails
-                      ? fail(traps.write, traps.form)
-                      : pwrite(((struct file *)handle)->fd, (const char *)base + at, bytes,
-                               offset);
-    end();
-    return got;
 }

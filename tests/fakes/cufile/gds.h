@@ -27,7 +27,7 @@
  *   short=0     1: reads move half
  *   delay=0     milliseconds that a transfer takes, but for the one that only names
  *   meet=0      so many transfers begin before the first one goes on, which fails with
- *               ETIMEDOUT after a minute without them
+ *               ETIMEDOUT after a minute without them; other switches let it go on
  *   damage=0    1: what is written has another byte
  * Unknown words end the process. */
 typedef void gds_fake_set_fn(const char *switches);
@@ -41,6 +41,7 @@ struct gds_fake {
     int n_moves;      /* reads and writes */
     int in_flight, max_in_flight;
     size_t largest;   /* of one move */
+    int n_overlaps;   /* moves whose memory was read into by another, or the reverse */
     int n_bare;       /* moves where the next one found no context */
     int (*context)(int *, int *); /* not 0: the calling thread has none; NULL: not asked */
 };

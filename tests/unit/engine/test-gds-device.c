@@ -3,13 +3,8 @@
  * KV in the memory of a GPU and files of gds_path, with nothing of a chunk in host memory,
  * over fakes of CUDA and cuFile. */
 #include "engine-test.h"
-#include "fakes/cufile/gds.h"
+#include "gds-fakes.h"
 
-#include "tier/file/file.h"
-
-static struct temp_dir keep;
-static struct gds_fake *gds;
-static gds_fake_set_fn *gds_set;
 static char gds_path[300];
 static const char *settings[] = { "remote_url=", gds_path, "gpu_copies=batch", NULL };
 
@@ -137,7 +132,6 @@ what_is_demanded_is_not_to_be_had_for_host_memory(void **state)
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
-/* The helper, the fakes that it finds, CUDA and cuFile for this program. */
 int
 main(int argc, char **argv)
 {
@@ -148,25 +142,12 @@ main(int argc, char **argv)
         TEST(what_stays_in_host_memory_goes_through_it),
         TEST(what_is_demanded_is_not_to_be_had_for_host_memory),
     };
-    char path[512];
 
-    if (argc < 5)
-        return 1;
-    if (!gds_probe_runs(argv[1])) {
-        printf("skipped: %s cannot be started here\n", argv[1]);
+    if (!load_fakes(argc, argv))
         return 77;
-    }
-    snprintf(path, sizeof path, "%s/cufile", argv[2]);
-    setenv("LD_LIBRARY_PATH", path, 1);
     setenv("KVTIER_TEST_DRIVER", argv[3], 1);
-    void *cufile = dlopen(argv[4], RTLD_NOW);
-    if (!cufile)
-        fail_msg("%s", dlerror());
-    gds = ((gds_fake_fn *)(uintptr_t)dlsym(cufile, GDS_FAKE))();
-    gds_set = (gds_fake_set_fn *)(uintptr_t)dlsym(cufile, GDS_FAKE_SET);
-    temp_dir_make(&keep);
-    kvt__file_gds_probe = (struct kvt__gds_probe){ argv[1], keep.path, 60000, true };
+    behave_well();
     int failed = cmocka_run_group_tests_name("engine, gds, device", tests, NULL, NULL);
-    temp_dir_remove(&keep);
+    forget_fakes();
     return failed;
 }
