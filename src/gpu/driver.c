@@ -48,37 +48,45 @@ static const struct own {
 
 /* ------------------------------------------------------------------ finding */
 
-static void *
-loaded(enum kvt__gpu_kind kind)
+const char *const *
+kvt__driver_libraries(enum kvt__gpu_kind kind)
 {
     static const char *const names[][5] = {
         [KVT__GPU_CUDA] = { "libcuda.so.1" },
         [KVT__GPU_HIP] = { "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
                            "libamdhip64.so" },
     };
+
+    return names[kind];
+}
+
+static void *
+loaded(enum kvt__gpu_kind kind)
+{
     void *handle = NULL;
 
-    for (size_t i = 0; !handle && names[kind][i]; i++)
-        handle = dlopen(names[kind][i], RTLD_NOW | RTLD_NOLOAD);
+    for (const char *const *name = kvt__driver_libraries(kind); !handle && *name; name++)
+        handle = dlopen(*name, RTLD_NOW | RTLD_NOLOAD);
     return handle;
 }
 
-/* Whether it is there; to is a pointer to a function. */
-static bool
-find(void *handle, const char *name, void *to)
+/* to is a pointer to a function. */
+static void
+find(void *handle, const char *name, void *to, const char **missing)
 {
     void *function = dlsym(handle, name);
 
     memcpy(to, &function, sizeof function);
-    return function;
+    if (!function)
+        *missing = name;
 }
 
 bool
 kvt__driver_find(enum kvt__gpu_kind kind, struct kvt__driver *d)
 {
+    const char *missing[MAY + 1] = { NULL };
     void *handle = loaded(kind);
     bool cuda = kind == KVT__GPU_CUDA;
-    bool all[] = { [PIN] = true, [COPY] = true, [KERN] = true, [MAY] = true };
 
     *d = (struct kvt__driver){ .kind = kind };
     if (!handle)
@@ -86,17 +94,18 @@ kvt__driver_find(enum kvt__gpu_kind kind, struct kvt__driver *d)
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         const struct function *f = &functions[i];
 
-        all[f->part] &= find(handle, cuda ? f->cuda : f->hip, (char *)d + f->at);
+        find(handle, cuda ? f->cuda : f->hip, (char *)d + f->at, &missing[f->part]);
     }
     for (size_t i = 0; i < (cuda ? (size_t)N_CU : (size_t)N_HIP); i++) {
         const struct own *own = cuda ? &cuda_own[i] : &hip_own[i];
 
-        all[own->part] &= find(handle, own->name, &d->vendor[i]);
+        find(handle, own->name, &d->vendor[i], &missing[own->part]);
     }
     dlclose(handle); /* who loaded it has it still */
-    d->copies = all[PIN] && all[COPY];
-    d->kernels = d->copies && all[KERN];
-    return all[PIN];
+    d->missing = missing[PIN] ? missing[PIN] : missing[COPY];
+    d->copies = !d->missing;
+    d->kernels = d->copies && !missing[KERN];
+    return !missing[PIN];
 }
 
 const char *

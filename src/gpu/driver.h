@@ -2,7 +2,7 @@
  *
  * What is used of CUDA's driver library or of HIP's runtime, under one set of names.  A
  * library is never loaded for that and no context is made: a process that uses a GPU has
- * both already.  Any thread. */
+ * both already, and the helper program of gds/ sees to both by itself.  Any thread. */
 #ifndef KVT_GPU_DRIVER_H
 #define KVT_GPU_DRIVER_H
 
@@ -18,8 +18,10 @@ struct kvt__driver {
     enum kvt__gpu_kind kind;
     bool copies;  /* all of "copy" is there */
     bool kernels; /* all of "kern" as well */
+    const char *missing; /* a function that "pin" or "copy" names; NULL: none is */
 
     /* pin */
+    int (*init)(unsigned flags);
     int (*device_count)(int *n);
     int (*device)(int *device, int ordinal);
     int (*state)(int device, unsigned *flags, int *active);
@@ -55,6 +57,9 @@ struct kvt__driver {
 
     void (*vendor[8])(void); /* those whose form differs; driver.c knows them */
 };
+
+/* What a library may be called, the best first, NULL at the end. */
+const char *const *kvt__driver_libraries(enum kvt__gpu_kind kind);
 
 /* Fill the table from the library that the process has loaded; false: it has none, or one
  * that lacks what pinning needs. */

@@ -10,7 +10,6 @@
 #include "core.h"
 #include "gpu/driver.h"
 
-#define N_DEVICES 2
 #define DEPTH 8
 
 /* Every function begins with it. */
@@ -20,9 +19,9 @@
         if (error_)                                                                        \
             return error_;                                                                 \
     } while (0)
-#define NEEDS_CONTEXT() ENTER(core.active < 0 ? N_DEVICES : core.active)
+#define NEEDS_CONTEXT() ENTER(core.active < 0 ? MAX_DEVICES : core.active)
 
-static char contexts[N_DEVICES];
+static char contexts[MAX_DEVICES];
 static _Thread_local int stack[DEPTH];
 static _Thread_local int depth;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -33,10 +32,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 #include "gpu/functions.def"
 
 int
+cuInit(unsigned flags)
+{
+    ENTER(-1);
+    (void)flags;
+    return core_n_devices() ? 0 : NO_DEVICE;
+}
+
+int
 cuDeviceGetCount(int *n)
 {
     ENTER(-1);
-    *n = N_DEVICES;
+    *n = core_n_devices();
     return 0;
 }
 
@@ -45,7 +52,7 @@ cuDeviceGet(int *device, int number)
 {
     ENTER(-1);
     *device = number;
-    return number >= 0 && number < N_DEVICES ? 0 : INVALID_DEVICE;
+    return number >= 0 && number < core_n_devices() ? 0 : INVALID_DEVICE;
 }
 
 int
@@ -80,9 +87,7 @@ cuDevicePrimaryCtxRetain(void **context, int device)
 {
     ENTER(-1);
     *context = &contexts[device];
-    pthread_mutex_lock(&lock);
-    core.n_retained++;
-    pthread_mutex_unlock(&lock);
+    core_retain(device);
     return 0;
 }
 
@@ -130,6 +135,7 @@ int
 cuGetErrorName(int error, const char **name)
 {
     *name = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : error == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE"
           : error == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_UNKNOWN";
     return 0;
 }

@@ -40,6 +40,15 @@ fake_gpu(void)
 }
 
 int
+core_n_devices(void)
+{
+    const char *text = getenv("GPU_FAKE");
+    int n = text ? atoi(text) : 2;
+
+    return n < MAX_DEVICES ? n : MAX_DEVICES;
+}
+
+int
 core_device(void)
 {
     return current;
@@ -49,6 +58,16 @@ void
 core_set_device(int device)
 {
     current = device;
+}
+
+void
+core_retain(int device)
+{
+    pthread_mutex_lock(&core_lock);
+    core.n_retained++;
+    if (core.active < 0)
+        core.active = device;
+    pthread_mutex_unlock(&core_lock);
 }
 
 int

@@ -14,6 +14,7 @@
 
 #define INVALID_VALUE 1
 #define OUT_OF_MEMORY 2
+#define NO_DEVICE 100
 #define INVALID_DEVICE 101
 #define INVALID_IMAGE 200
 #define INVALID_CONTEXT 201
@@ -26,6 +27,11 @@
 extern struct fake_gpu core;
 extern pthread_mutex_t core_lock; /* of it, and of all that is behind it */
 
+#define MAX_DEVICES 16
+
+/* What the environment variable GPU_FAKE says, else two. */
+int core_n_devices(void);
+
 void core_count(int *counter, int n);
 
 /* What a function begins with: an error that it was told to answer, or that the calling
@@ -35,6 +41,9 @@ int core_enter(const char *function, int device);
 /* -1: the thread has none. */
 int core_device(void);
 void core_set_device(int device);
+
+/* The device's context is kept; where there is none this makes one. */
+void core_retain(int device);
 
 int core_alloc(void **at, size_t bytes, bool host);
 int core_free(void *at, bool host);

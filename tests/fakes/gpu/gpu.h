@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests tell a fake driver, and ask it.  Of a machine with two GPUs whose memory is
- * the host's, and whose streams are threads: what is not made to wait does not. */
+ * What tests tell a fake driver, and ask it.  Of a machine with two GPUs (or so many as the
+ * environment variable GPU_FAKE says) whose memory is the host's, and whose streams are
+ * threads: what is not made to wait does not. */
 #ifndef KVT_FAKE_GPU_H
 #define KVT_FAKE_GPU_H
 

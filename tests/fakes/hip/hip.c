@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libamdhip64.so.6 as far as kvtier uses it.  Each thread has a device, the first one
- * until it says otherwise; no context is pushed. */
+ * libamdhip64.so.6, or .7, as far as kvtier uses it.  Each thread has a device, the first
+ * one until it says otherwise; no context is pushed. */
 #include <pthread.h>
 #include <stdio.h>
 
 #include "core.h"
 #include "gpu/driver.h"
 
-#define N_DEVICES 2
 
 #define ENTER()                                                                            \
     do {                                                                                   \
@@ -21,7 +20,7 @@
     do {                                                                                   \
         if (core_device() < 0)                                                             \
             core_set_device(0);                                                            \
-        int error_ = core_enter(__func__, core.active < 0 ? N_DEVICES : core.active);      \
+        int error_ = core_enter(__func__, core.active < 0 ? MAX_DEVICES : core.active);    \
         if (error_)                                                                        \
             return error_;                                                                 \
     } while (0)
@@ -34,11 +33,19 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 #include "gpu/functions.def"
 
 int
+hipInit(unsigned flags)
+{
+    ENTER();
+    (void)flags;
+    return core_n_devices() ? 0 : INVALID_DEVICE; /* as 5.2.3 does without a GPU */
+}
+
+int
 hipGetDeviceCount(int *n)
 {
     ENTER();
-    *n = N_DEVICES;
-    return 0;
+    *n = core_n_devices();
+    return *n ? 0 : NO_DEVICE;
 }
 
 int
@@ -46,7 +53,7 @@ hipDeviceGet(int *device, int number)
 {
     ENTER();
     *device = number;
-    return number >= 0 && number < N_DEVICES ? 0 : INVALID_DEVICE;
+    return number >= 0 && number < core_n_devices() ? 0 : INVALID_DEVICE;
 }
 
 int
@@ -80,11 +87,8 @@ int
 hipDevicePrimaryCtxRetain(void **context, int device)
 {
     ENTER();
-    (void)device;
     *context = &core;
-    pthread_mutex_lock(&lock);
-    core.n_retained++;
-    pthread_mutex_unlock(&lock);
+    core_retain(device);
     return 0;
 }
 
@@ -111,7 +115,7 @@ int
 hipSetDevice(int device)
 {
     ENTER();
-    if (device < 0 || device >= N_DEVICES)
+    if (device < 0 || device >= core_n_devices())
         return INVALID_DEVICE;
     core_set_device(device);
     return 0;
@@ -121,6 +125,7 @@ const char *
 hipGetErrorName(int error)
 {
     return error == OUT_OF_MEMORY ? "hipErrorOutOfMemory"
+         : error == INVALID_DEVICE ? "hipErrorInvalidDevice"
          : error == ILLEGAL_ADDRESS ? "hipErrorIllegalAddress" : "hipErrorUnknown";
 }
 

@@ -38,6 +38,7 @@ NUMBERS = [
     # Those of the fakes.
     ("INVALID_VALUE", "CUDA_ERROR_INVALID_VALUE", "hipErrorInvalidValue"),
     ("OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory"),
+    ("NO_DEVICE", "CUDA_ERROR_NO_DEVICE", "hipErrorNoDevice"),
     ("INVALID_DEVICE", "CUDA_ERROR_INVALID_DEVICE", "hipErrorInvalidDevice"),
     ("INVALID_IMAGE", "CUDA_ERROR_INVALID_IMAGE", "hipErrorInvalidImage"),
     ("INVALID_CONTEXT", "CUDA_ERROR_INVALID_CONTEXT", "hipErrorInvalidContext"),

@@ -21,7 +21,7 @@ static const char *helper, *fakes;
 static struct temp_dir dir, keep;
 static struct kvt__gds_finding found;
 
-/* The libraries of a vendor, of a machine with one GPU. */
+/* The libraries of a vendor, of a machine with two GPUs. */
 static void
 use(const char *vendor, const char *switches)
 {
@@ -164,10 +164,12 @@ the_gpu_is_asked_for_first(void **state)
     (void)state;
     use("cufile", "hang=1");
     setenv("GPU_FAKE", "0", 1);
-    expect(ask(KVT__GDS_CUFILE), KVT__GDS_GPU, 100, "cuInit answers 100");
+    expect(ask(KVT__GDS_CUFILE), KVT__GDS_GPU, 100,
+           "cuInit answers 100 (CUDA_ERROR_NO_DEVICE)");
     use("hipfile", "hang=1");
     setenv("GPU_FAKE", "0", 1);
-    expect(ask(KVT__GDS_HIPFILE), KVT__GDS_GPU, 101, "hipInit answers 101");
+    expect(ask(KVT__GDS_HIPFILE), KVT__GDS_GPU, 101,
+           "hipInit answers 101 (hipErrorInvalidDevice)");
 }
 
 static void
@@ -178,7 +180,7 @@ a_gpu_that_is_not_there_is_told(void **state)
     (void)state;
     use("cufile", "");
     expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 3, dir.path, &found), KVT__GDS_GPU, ENODEV,
-           "there is no GPU 3: 1 are there");
+           "there is no GPU 3: 2 are there");
 }
 
 static void

@@ -1,128 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A driver library without a GPU can be loaded, and cuFile's driver can be opened without
- * either: so the GPU is asked for first, and by itself. */
+ * either: so the GPU is asked for first, and by itself.  Nobody here has loaded the library
+ * or made a context, as an engine would have done. */
 #include "gpu/gds/helper/device.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/error.h"
+#include "gpu/driver.h"
 
-static const char *const names[][4] = {
-    [KVT__GDS_CUFILE] = { "libcuda.so.1" },
-    [KVT__GDS_HIPFILE] = { "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so" },
-};
+#define ALIGN ((uintptr_t)64 << 10) /* of memory that is registered */
 
-/* The same of both; addresses of CUDA are numbers of a pointer's size. */
-static struct {
-    enum kvt__gds_kind kind;
-    void *handle;
-    int (*init)(unsigned flags);
-    int (*count)(int *n);
-    int (*alloc)(void **at, size_t bytes);
-    int (*cuda_put)(void *to, const void *from, size_t bytes);
-    int (*cuda_get)(void *to, const void *from, size_t bytes);
-    int (*cuda_device)(int *device, int ordinal);
-    int (*cuda_retain)(void **context, int device);
-    int (*cuda_set)(void *context);
-    int (*hip_set)(int ordinal);
-    int (*hip_copy)(void *to, const void *from, size_t bytes, int kind);
-} d;
-_Static_assert(sizeof(void *) == sizeof(uint64_t), "CUdeviceptr");
+static struct kvt__driver d;
+static const char *library;
 
 static int
 fail(const char *call, int code)
 {
     return kvt__gds_keep(KVT__GDS_GPU, code,
-                         kvt__fail(ENODEV, "%s: %s answers %d: is there a GPU, may this "
-                                   "user and this container use it, and is its driver "
-                                   "loaded?", names[d.kind][0], call, code));
+                         kvt__fail(ENODEV, "%s: %s answers %d (%s): look whether a GPU is "
+                                   "there, this user and this container may use it, and "
+                                   "its driver is loaded.", library, call, code,
+                                   kvt__driver_error(&d, code)));
 }
 
 static int
-find(const char *name, void *to)
+load(enum kvt__gpu_kind kind)
 {
-    void *function = dlsym(d.handle, name);
-
-    if (!function)
-        return kvt__gds_keep(KVT__GDS_GPU, ENOSYS,
-                             kvt__fail(ENOSYS, "%s has no function %s: it is another "
-                                       "version than kvtier knows.", names[d.kind][0],
-                                       name));
-    memcpy(to, &function, sizeof function);
-    return 0;
-}
-
-static int
-find_cuda(void)
-{
-    return find("cuInit", &d.init) || find("cuDeviceGetCount", &d.count) ||
-           find("cuDeviceGet", &d.cuda_device) ||
-           find("cuDevicePrimaryCtxRetain", &d.cuda_retain) ||
-           find("cuCtxSetCurrent", &d.cuda_set) || find("cuMemAlloc_v2", &d.alloc) ||
-           find("cuMemcpyHtoD_v2", &d.cuda_put) || find("cuMemcpyDtoH_v2", &d.cuda_get);
-}
-
-static int
-find_hip(void)
-{
-    return find("hipInit", &d.init) || find("hipGetDeviceCount", &d.count) ||
-           find("hipSetDevice", &d.hip_set) || find("hipMalloc", &d.alloc) ||
-           find("hipMemcpy", &d.hip_copy);
-}
-
-static int
-load(void)
-{
+    const char *const *names = kvt__driver_libraries(kind);
+    void *handle = NULL;
     char why[200] = "";
 
-    for (int i = 0; names[d.kind][i] && !d.handle; i++) {
-        d.handle = dlopen(names[d.kind][i], RTLD_NOW | RTLD_GLOBAL);
-        if (!d.handle && !i)
+    library = names[0];
+    for (size_t i = 0; names[i] && !handle; i++) {
+        handle = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
+        if (!handle && !i)
             snprintf(why, sizeof why, "%s", dlerror());
     }
-    if (!d.handle)
+    if (!handle)
         return kvt__gds_keep(KVT__GDS_GPU, ENODEV,
                              kvt__fail(ENODEV, "no GPU driver: %s cannot be loaded (%s).",
-                                       names[d.kind][0], why));
-    if (d.kind == KVT__GDS_CUFILE ? find_cuda() : find_hip())
-        return -ENOSYS;
+                                       library, why));
+    if (!kvt__driver_find(kind, &d) || !d.copies)
+        return kvt__gds_keep(KVT__GDS_GPU, ENOSYS,
+                             kvt__fail(ENOSYS, "%s has no function %s: it is another "
+                                       "version than kvtier knows.", library, d.missing));
     return 0;
 }
 
-/* Make it current. */
+/* Make its context, and that the thread's. */
 static int
 enter(int ordinal)
 {
-    void *context;
-    int device, code;
+    struct kvt__context context;
 
-    if (d.kind == KVT__GDS_HIPFILE)
-        return (code = d.hip_set(ordinal)) ? fail("hipSetDevice", code) : 0;
-    if ((code = d.cuda_device(&device, ordinal)))
-        return fail("cuDeviceGet", code);
-    if ((code = d.cuda_retain(&context, device)))
-        return fail("cuDevicePrimaryCtxRetain", code);
-    return (code = d.cuda_set(context)) ? fail("cuCtxSetCurrent", code) : 0;
+    int code = d.device(&context.device, ordinal);
+    if (!code)
+        code = d.retain(&context.handle, context.device);
+    if (code)
+        return fail("making a context", code);
+    int err = kvt__context_enter(&d, &context);
+    return err ? kvt__gds_keep(KVT__GDS_GPU, EIO, err) : 0;
 }
 
 int
 device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **out)
 {
+    bool cuda = kind == KVT__GDS_CUFILE;
     void *memory;
     int n = 0, code;
 
-    d.kind = kind;
-    int err = load();
+    int err = load(cuda ? KVT__GPU_CUDA : KVT__GPU_HIP);
     if (err)
         return err;
     if ((code = d.init(0)))
-        return fail(kind == KVT__GDS_CUFILE ? "cuInit" : "hipInit", code);
-    if ((code = d.count(&n)))
+        return fail(cuda ? "cuInit" : "hipInit", code);
+    if ((code = d.device_count(&n)))
         return fail("counting devices", code);
     if (ordinal >= n)
         return kvt__gds_keep(KVT__GDS_GPU, ENODEV,
@@ -130,26 +86,18 @@ device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **
                                        n));
     if ((err = enter(ordinal)))
         return err;
-    if ((code = d.alloc(&memory, bytes)))
+    if ((code = d.mem_alloc(&memory, bytes + ALIGN)))
         return fail("taking memory of the device", code);
-    *out = memory;
+    *out = (unsigned char *)(((uintptr_t)memory + ALIGN - 1) & ~(ALIGN - 1));
     return 0;
 }
 
 int
-device_put(unsigned char *to, const void *from, size_t bytes)
+device_copy(void *to, const void *from, size_t bytes)
 {
-    int code = d.kind == KVT__GDS_CUFILE ? d.cuda_put(to, from, bytes)
-                                         : d.hip_copy(to, from, bytes, 1);
+    int code = kvt__driver_copy(&d, to, from, bytes, NULL);
 
-    return code ? fail("copying to the device", code) : 0;
-}
-
-int
-device_get(void *to, const unsigned char *from, size_t bytes)
-{
-    int code = d.kind == KVT__GDS_CUFILE ? d.cuda_get(to, from, bytes)
-                                         : d.hip_copy(to, from, bytes, 2);
-
-    return code ? fail("copying from the device", code) : 0;
+    if (!code)
+        code = d.stream_sync(NULL);
+    return code ? fail("copying to or from the device", code) : 0;
 }

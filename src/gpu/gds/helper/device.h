@@ -7,10 +7,11 @@
 
 #include "gpu/gds/trouble.h"
 
-/* Make device number ordinal the thread's, and take bytes of its memory.  0, or -errno with
- * a sentence and a trouble; so do the others. */
+/* Make device number ordinal the thread's, and take bytes of its memory, at a multiple of
+ * 64 KiB.  0, or -errno with a sentence and a trouble; so does the other. */
 int device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **out);
-int device_put(unsigned char *to, const void *from, size_t bytes);
-int device_get(void *to, const unsigned char *from, size_t bytes);
+
+/* To the device, or from there. */
+int device_copy(void *to, const void *from, size_t bytes);
 
 #endif

@@ -151,7 +151,7 @@ write_and_read(unsigned char *sent, unsigned char *got)
 {
     for (size_t i = 0; i < PROBE_BYTES; i++)
         sent[i] = (unsigned char)(i * 31 + i / 997);
-    int err = device_put(probe.device + AT, sent, PROBE_BYTES);
+    int err = device_copy(probe.device + AT, sent, PROBE_BYTES);
     if (!err)
         err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, true);
     if (!err && pread(probe.fd, got, PROBE_BYTES, OFFSET) != (ssize_t)PROBE_BYTES)
@@ -161,11 +161,11 @@ write_and_read(unsigned char *sent, unsigned char *got)
         err = compare(sent, got, "is in the file");
     memset(got, 0, PROBE_BYTES);
     if (!err)
-        err = device_put(probe.device + AT, got, PROBE_BYTES);
+        err = device_copy(probe.device + AT, got, PROBE_BYTES);
     if (!err)
         err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, false);
     if (!err)
-        err = device_get(got, probe.device + AT, PROBE_BYTES);
+        err = device_copy(got, probe.device + AT, PROBE_BYTES);
     return err ? err : compare(sent, got, "was read");
 }
 
