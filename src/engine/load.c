@@ -36,6 +36,7 @@ kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k
     req->own_only = chunk->flags & KVT_CHUNK_OWN || k->epoch;
     req->whole = chunk->n_tokens == engine->chunk_tokens;
     req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
+    req->shape = kvt__group_shape(engine, group, chunk->n_tokens);
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &req->id);
 }

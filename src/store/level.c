@@ -3,6 +3,7 @@
  * What a put, a get, a probe asks of one level, and what the answer of its tier means
  * there: for the index, the budget, the circuit. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -134,14 +135,44 @@ kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__store
     return !store->refuse_unverified && !req->own_only && !req->space->opaque;
 }
 
+static const char *
+shape_text(const struct kvt__shape *shape, char out[96])
+{
+    const uint32_t *dims = shape->dims;
+
+    snprintf(out, 96, "[%" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32 "], dtype %"
+             PRIu32 ", format %" PRIu32, dims[0], dims[1], dims[2], dims[3], shape->dtype,
+             shape->format);
+    return out;
+}
+
+/* Whether what carries no identity has the geometry that was asked for, as far as it says:
+ * its name does not tell that, and its length may be the same. */
+static bool
+has_right_shape(const struct kvt__store_req *req, const struct kvt__found *found)
+{
+    char told[96], asked[96];
+
+    if (!found->has_shape || !memcmp(&found->shape, &req->shape, sizeof req->shape))
+        return true;
+    KVT__LOG_ONCE(KVT_LOG_WARN, "chunks of another geometry have this model's names, and "
+                  "are not used: one of %s tells shape %s, where %s was expected; keep "
+                  "the two models' chunks apart", req->space->text,
+                  shape_text(&found->shape, told), shape_text(&req->shape, asked));
+    return false;
+}
+
 /* Is what was read the chunk that was asked for?  0, or why not. */
 static int
 check(const struct kvt__store *store, const struct kvt__store_req *req,
       const struct kvt__found *found)
 {
+    if ((req->foreign || !found->has_id) && !kvt__store_takes_foreign(store, req))
+        return kvt__fail(ESTALE, "%s: what has its name carries no identity.",
+                         req->space->text);
     if (req->foreign || !found->has_id)
-        return kvt__store_takes_foreign(store, req) ? 0 :
-            kvt__fail(ESTALE, "%s: what has its name carries no identity.",
+        return has_right_shape(req, found) ? 0 :
+            kvt__fail(ESTALE, "%s: what has its name is of another geometry.",
                       req->space->text);
     if (!kvt__id_equal(&found->id, &req->id))
         return kvt__fail(ESTALE, "another chunk lies under the same name.");
@@ -229,7 +260,8 @@ may_be(const struct kvt__store *store, const struct kvt__store_req *req,
 {
     return found->payload_bytes == req->bytes &&
            (found->has_id ? kvt__id_equal(&found->id, &req->id)
-                          : kvt__store_takes_foreign(store, req));
+                          : kvt__store_takes_foreign(store, req) &&
+                            has_right_shape(req, found));
 }
 
 /* 0: the tier is to be asked, then probe_end() is owed; -EEXIST: the index has it.  Of

@@ -173,7 +173,8 @@ struct kvt__store_req {
     uint32_t tokens;
     bool whole;
     bool own_only;         /* GET, PROBE: a chunk without identity is none */
-    struct kvt__shape shape;
+    struct kvt__shape shape; /* GET, PROBE: one without identity that tells another is
+                              * none */
     struct kvt__slot slot;
     uint32_t crc;          /* PUT: CRC32C of the payload, where it is wanted */
     uint64_t bytes;        /* payload bytes that it must have */

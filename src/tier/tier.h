@@ -57,6 +57,9 @@ struct kvt__found {
     bool has_read_crc;     /* get: what follows is known already */
     uint32_t read_crc;     /* CRC32C of the bytes that are in the slot now */
     bool checked;          /* get: they have a checksum that was stored with them */
+    bool has_shape;        /* without identity: what follows is what its header tells;
+                            * what LMCache has no number for is 0 there */
+    struct kvt__shape shape;
 };
 
 struct kvt__tier {

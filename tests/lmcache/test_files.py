@@ -12,7 +12,7 @@ import unittest
 
 import ours
 import theirs
-from geometry import LARGE, MLA, SMALL
+from geometry import LARGE, MLA, OTHERS, SMALL
 
 TRAILER_BYTES = 64
 
@@ -125,11 +125,30 @@ class WhatLMCacheWrites(Case):
                 self.assertEqual(kvtier.lookup(tokens), 0)
                 self.assertTrue(all(s < 0 for s in kvtier.load(tokens, 3)))
 
-    def test_of_another_shape_is_a_miss(self):
+    def test_of_another_length_is_a_miss(self):
         tokens, chunks = self.tokens(SMALL, 3), self.chunks(SMALL, 3)
         self.lmcache().put(theirs.keys(SMALL, tokens), chunks)
         other = dataclasses.replace(SMALL, layers=4)
         self.assertEqual(self.kvtier(other).lookup(tokens), 0)
+
+    def test_of_another_geometry_is_a_miss_that_stays(self):
+        """Two models of one name, whose chunks have one length."""
+        for other in OTHERS:
+            self.assertEqual(other.chunk_bytes, SMALL.chunk_bytes)
+            for found_before in (False, True):
+                tokens, chunks = self.tokens(SMALL, 3), self.chunks(SMALL, 3)
+                keys = theirs.keys(SMALL, tokens)
+                self.assertEqual(theirs.keys(other, tokens), keys)
+                kvtier = self.kvtier()
+                if found_before:
+                    kvtier.store(tokens, 1)
+                self.lmcache(other).put(keys, chunks)
+                with self.subTest(other=other, found_before=found_before):
+                    self.assertTrue(all(s < 0 for s in kvtier.load(tokens, 3)))
+                    self.assertEqual(kvtier.lookup(tokens), 0)
+                    self.assertEqual(kvtier.counters()["unverified_chunks"], 0)
+                    self.assertEqual(kvtier.counters()["load_corrupt"], 0)
+                    self.assertEqual(self.kvtier(other).get(tokens), chunks)
 
 
 class WhatKvtierWrites(Case):

@@ -178,6 +178,9 @@ class WhatLMCacheWrites(Case):
         other = dataclasses.replace(SMALL, layers=4)
         self.assertEqual(self.kvtier(other).lookup(tokens), 0)
 
+    test_of_another_geometry_is_a_miss_that_stays = (
+        test_files.WhatLMCacheWrites.test_of_another_geometry_is_a_miss_that_stays)
+
     def test_lies_in_the_directory_of_its_gpu(self):
         several, tokens, chunks = self.several("abc"), self.tokens(SMALL, 3), []
         # Both now: LMCache does not make what its scan saw in another directory, and

@@ -308,8 +308,8 @@ a_damaged_file_is_never_handed_out_and_goes_with_the_one_beside_it(void **state)
 static int
 take_identity(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-    static const struct kvt__shape shape = { 6, 6, { 1, N_LAYERS, CHUNK, PAYLOAD / CHUNK /
-                                                     N_LAYERS } };
+    static const struct kvt__shape shape = { 6, 3, { 1, N_LAYERS, CHUNK, PAYLOAD / CHUNK /
+                                                     N_LAYERS / 2 } };
     unsigned char header[KVT__GDS_HEADER_BYTES];
     size_t n = strlen(path);
 

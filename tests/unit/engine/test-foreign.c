@@ -5,13 +5,16 @@
  * else. */
 #include "engine-test.h"
 
-#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
 #include <sys/stat.h>
 
 #include "files.h"
+#include "tier/file/layout/layout.h"
 
 #define N_CHUNKS 3u
-#define TRAILER_BYTES 64
+#define CHUNK_BYTES (N_LAYERS * CHUNK / BLOCK * BLOCK_BYTES)
+#define HIDDEN (BLOCK_BYTES / BLOCK / 2) /* bfloat16 */
 
 static const char *const ahead[] = { "local_cpu=true", "enable_async_loading=true",
                                      "lookup_timeout_ms=60000", NULL };
@@ -56,32 +59,44 @@ store(const struct fixture *f, const struct kvt_seq_extra *extra)
     kvt_seq_free(seq);
 }
 
-/* Each file becomes one of another program, with other bytes, if that is said.  How many
- * there are. */
-static size_t
-each_file(const struct fixture *f, bool write_over)
-{
-    DIR *dir = opendir(f->dir.path);
-    struct dirent *entry;
-    char path[600];
-    struct stat st;
-    size_t n = 0;
+/* What becomes of each file: one of another program, with other bytes and a header that
+ * tells this shape; NULL: it stays.  nftw() has no room for it. */
+static const struct kvt__shape *rewritten_as;
+static size_t n_files;
 
-    assert_non_null(dir);
-    while ((entry = readdir(dir))) {
-        if (!strstr(entry->d_name, ".data"))
-            continue;
-        n++;
-        if (!write_over)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", f->dir.path, entry->d_name);
-        assert_int_equal(stat(path, &st), 0);
-        assert_int_equal(truncate(path, st.st_size - TRAILER_BYTES), 0);
-        flip_byte(path, 100);
-    }
-    closedir(dir);
-    return n;
+static int
+visit(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    bool gds = strstr(path, ".safetensors") && !strstr(path, ".metadata");
+    unsigned char file[KVT__GDS_HEADER_BYTES + CHUNK_BYTES] = { 0 };
+    size_t header = gds ? KVT__GDS_HEADER_BYTES : KVT__FS_HEADER_BYTES;
+
+    (void)st;
+    (void)at;
+    if (type != FTW_F || (!gds && !strstr(path, ".data")))
+        return 0;
+    n_files++;
+    if (!rewritten_as)
+        return 0;
+    if (gds)
+        kvt__gds_header_put(rewritten_as, CHUNK_BYTES, NULL, file);
+    else
+        kvt__fs_header_put(rewritten_as, CHUNK_BYTES, file);
+    write_file(path, file, header + CHUNK_BYTES);
+    return 0;
 }
+
+/* How many files of chunks there are, all rewritten; shape: NULL: none is. */
+static size_t
+each_file(const struct fixture *f, const struct kvt__shape *shape)
+{
+    rewritten_as = shape;
+    n_files = 0;
+    assert_int_equal(nftw(f->dir.path, visit, 8, FTW_PHYS), 0);
+    return n_files;
+}
+
+static const struct kvt__shape right = { 6, 3, { 1, N_LAYERS, CHUNK, HIDDEN } };
 
 static uint64_t
 hit_of(const struct fixture *f, const struct kvt_seq_extra *extra)
@@ -133,7 +148,7 @@ what_the_name_tells_is_served(void **state)
 
     fixture_open_plain(f, NULL);
     store(f, NULL);
-    assert_int_equal(each_file(f, true), N_CHUNKS);
+    assert_int_equal(each_file(f, &right), N_CHUNKS);
     assert_int_equal(hit_of(f, NULL), N_CHUNKS * CHUNK);
     assert_int_equal(load(f, NULL), 0);
     assert_int_equal(counter(f, "unverified_chunks"), N_CHUNKS);
@@ -146,17 +161,66 @@ expect_no_foreign(struct fixture *f, const struct kvt_seq_extra *extra)
     store(f, extra);
     assert_int_equal(hit_of(f, extra), N_CHUNKS * CHUNK);
     assert_int_equal(load(f, extra), 0);
-    assert_int_equal(each_file(f, true), N_CHUNKS);
+    assert_int_equal(each_file(f, &right), N_CHUNKS);
     assert_int_equal(load(f, extra), -ENOENT);
     assert_true(blocks_hold(f, 30, 99));
     assert_int_equal(counter(f, "unverified_chunks"), 0);
     assert_int_equal(counter(f, "load_corrupt"), 0);
     assert_int_equal(hit_of(f, extra), 0);
-    assert_int_equal(each_file(f, false), N_CHUNKS);
+    assert_int_equal(each_file(f, NULL), N_CHUNKS);
     store(f, extra);
     assert_int_equal(hit_of(f, extra), N_CHUNKS * CHUNK);
     assert_int_equal(load(f, extra), 0);
     assert_true(blocks_hold(f, 1, 0));
+}
+
+/* As many bytes under the same names, of a model with another geometry. */
+static const struct kvt__shape others[] = {
+    { 6, 3, { 1, CHUNK, N_LAYERS, HIDDEN } },
+    { 6, 3, { 1, 2 * N_LAYERS, CHUNK, HIDDEN / 2 } },
+    { 1, 3, { 2, N_LAYERS, CHUNK, HIDDEN / 2 } },
+    { 1, 3, { 1, N_LAYERS, CHUNK, HIDDEN } },
+    { 6, 2, { 1, N_LAYERS, CHUNK, HIDDEN } }, /* half */
+    { 4, 6, { CHUNK_BYTES } },
+};
+
+/* Miss after miss, also once it was found; each file stays until it is stored again. */
+static void
+expect_no_other_shape(struct fixture *f, const char *const *settings)
+{
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        fixture_open_plain(f, settings);
+        store(f, NULL);
+        assert_int_equal(each_file(f, &others[i]), N_CHUNKS);
+        assert_int_equal(load(f, NULL), -ENOENT);
+        assert_true(blocks_hold(f, 30, 99));
+        assert_int_equal(hit_of(f, NULL), 0);
+        assert_int_equal(counter(f, "load_missing"), N_CHUNKS);
+        assert_int_equal(counter(f, "load_corrupt"), 0);
+        assert_int_equal(each_file(f, &right), N_CHUNKS);
+        assert_int_equal(hit_of(f, NULL), N_CHUNKS * CHUNK);
+        assert_int_equal(load(f, NULL), 0);
+        assert_int_equal(counter(f, "unverified_chunks"), N_CHUNKS);
+        store(f, NULL);
+        kvt_engine_close(f->engine);
+    }
+    fixture_open_plain(f, settings);
+}
+
+static void
+what_fs_tells_of_another_shape_is_not(void **state)
+{
+    expect_no_other_shape(*state, NULL);
+}
+
+static void
+what_gds_tells_of_another_shape_is_not(void **state)
+{
+    struct fixture *f = *state;
+    char path[300];
+
+    snprintf(path, sizeof path, "gds_path=%s", f->dir.path);
+    expect_no_other_shape(f, (const char *const[]){ "remote_url=", path, NULL });
 }
 
 static void
@@ -200,7 +264,7 @@ what_is_read_ahead_is_not_either(void **state)
     extra.lora = "adapter";
     fixture_open_plain(f, NULL);
     store(f, &extra);
-    each_file(f, true);
+    each_file(f, &right);
     reopen_plain(f, ahead);
     assert_int_equal(hit_of(f, &extra), 0);
     assert_int_equal(counter(f, "prefetch_chunks"), 0);
@@ -235,6 +299,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         T(what_the_name_tells_is_served),
+        T(what_fs_tells_of_another_shape_is_not),
+        T(what_gds_tells_of_another_shape_is_not),
         T(what_an_adapter_made_is_not),
         T(what_was_made_with_a_salt_is_not),
         T(what_was_made_after_a_reset_is_not),

@@ -25,9 +25,12 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "store/private.h"
+#include "tier/file/layout/layout.h"
 
 #define BYTES 5000u  /* payload of a chunk */
 #define TAKEN 8192u  /* what it takes on disk */
+
+static const struct kvt__shape shape_of_all = { 1, 3, { 2, 1, 1, BYTES / 4 } };
 
 struct env {
     struct temp_dir dir;
@@ -177,6 +180,23 @@ fill(unsigned char *bytes, unsigned seed)
         bytes[i] = byte_at(seed, i);
 }
 
+/* Write the chunk's file as LMCache does, with a header that tells this shape; NULL:
+ * without. */
+static inline void
+write_foreign(const struct env *e, unsigned i, const struct kvt__shape *shape,
+              size_t bytes)
+{
+    unsigned char file[KVT__FS_HEADER_BYTES + BYTES];
+    size_t header = shape ? KVT__FS_HEADER_BYTES : 0;
+    char path[600];
+
+    if (shape)
+        kvt__fs_header_put(shape, bytes, file);
+    fill(file + header, i);
+    path_of(e, i, path, sizeof path);
+    write_file(path, file, header + bytes);
+}
+
 /* A request with memory of its own. */
 struct request {
     struct kvt__store_req req; /* first */
@@ -196,7 +216,7 @@ request_init(struct request *r, const struct env *e, enum kvt__store_op op,
         abort();
     r->req = (struct kvt__store_req){
         .op = op, .space = &e->space, .id = id_of(i), .hash.bits = { i }, .tokens = 256,
-        .whole = true, .shape = { 1, 3, { 2, 1, 1, BYTES / 4 } }, .bytes = BYTES,
+        .whole = true, .shape = shape_of_all, .bytes = BYTES,
         .slot = { r->memory + KVT__SLOT_ROOM + phase, BYTES } };
     fill(r->req.slot.payload, op == KVT__STORE_PUT ? i : i + 1);
     r->req.crc = kvt__crc32c(0, r->req.slot.payload, BYTES);

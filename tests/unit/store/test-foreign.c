@@ -7,17 +7,9 @@
 #include "mem/pool.h"
 
 static void
-write_foreign(const struct env *e, unsigned i)
+write_right(const struct env *e, unsigned i)
 {
-    unsigned char file[28 + BYTES] = { 0 };
-    char path[600];
-
-    kvt__put_le32(file, BYTES);
-    kvt__put_le32(file + 4, 1);
-    kvt__put_le32(file + 8, 3);
-    fill(file + 28, i);
-    path_of(e, i, path, sizeof path);
-    write_file(path, file, sizeof file);
+    write_foreign(e, i, &shape_of_all, BYTES);
 }
 
 /* The outcome of a GET into a slot. */
@@ -47,7 +39,7 @@ a_file_that_was_written_over_is_a_miss_and_stays(void **state)
     bool verified;
 
     assert_int_equal(put(e, 1), 0);
-    write_foreign(e, 1);
+    write_right(e, 1);
     assert_int_equal(get_into(e, 1, true, none, &verified), -ENOENT);
     assert_false(find(e, 1));
     assert_true(file_there(e, 1));
@@ -60,6 +52,83 @@ a_file_that_was_written_over_is_a_miss_and_stays(void **state)
     assert_int_equal(put(e, 1), 0);
     assert_int_equal(get_into(e, 1, true, none, &verified), 0);
     assert_true(verified);
+}
+
+/* ------------------------------------------------------------------------- shapes */
+
+/* As many bytes, under the same name. */
+static const struct kvt__shape others[] = {
+    { 1, 3, { 1, 2, 1, BYTES / 4 } },  /* layers and tokens */
+    { 1, 3, { 2, 1, BYTES / 4, 1 } },
+    { 1, 3, { 2, 2, 1, BYTES / 8 } },
+    { 1, 3, { 1, 1, 1, BYTES / 2 } },
+    { 1, 3, { BYTES / 2 } },
+    { 1, 2, { 2, 1, 1, BYTES / 4 } },  /* half */
+    { 1, 0, { 2, 1, 1, BYTES / 4 } },
+    { 6, 3, { 2, 1, 1, BYTES / 4 } },  /* KV_MLA_FMT */
+    { 2, 3, { 2, 1, 1, BYTES / 4 } },
+    { 0, 3, { 2, 1, 1, BYTES / 4 } },
+    { 4, 6, { BYTES } },
+    { UINT32_MAX, UINT32_MAX, { UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX } },
+};
+#define N_OTHERS (sizeof others / sizeof *others)
+
+static void
+what_tells_another_geometry_is_not_found_and_stays(void **state)
+{
+    struct env *e = *state;
+    bool verified;
+
+    for (unsigned i = 0; i < N_OTHERS; i++) {
+        write_foreign(e, i, &others[i], BYTES);
+        assert_int_equal(probe(e, i), -ENOENT);
+        assert_false(find(e, i));
+        assert_true(file_there(e, i));
+    }
+    assert_int_equal(n_warnings, 1); /* for all of them */
+    write_right(e, 0);
+    assert_int_equal(probe(e, 0), 0);
+    assert_int_equal(get_into(e, 0, false, none, &verified), 0);
+    assert_false(verified);
+}
+
+/* Written over after it was found. */
+static void
+what_tells_another_geometry_is_not_read_and_stays(void **state)
+{
+    struct env *e = *state;
+    bool verified;
+
+    for (unsigned i = 0; i < N_OTHERS; i++) {
+        assert_int_equal(put(e, i), 0);
+        write_foreign(e, i, &others[i], BYTES);
+        assert_int_equal(get_into(e, i, false, none, &verified), -ENOENT);
+        assert_false(find(e, i));
+        assert_true(file_there(e, i));
+        assert_int_equal(put(e, i), 0);
+        assert_int_equal(get_into(e, i, false, none, &verified), 0);
+        assert_true(verified);
+    }
+}
+
+static void
+half_has_two_numbers(void **state)
+{
+    const struct kvt__shape wanted = { 1, 2, { 2, 1, 1, BYTES / 4 } };
+    struct env *e = *state;
+
+    for (uint32_t dtype = 0; dtype < 9; dtype++) {
+        struct kvt__shape told = wanted;
+        struct request r;
+
+        told.dtype = dtype;
+        write_foreign(e, dtype, &told, BYTES);
+        request_init(&r, e, KVT__STORE_PROBE, dtype);
+        r.req.shape = wanted;
+        kvt__store_run(e->store, &r.req);
+        assert_int_equal(r.req.status, dtype == 1 || dtype == 2 ? 0 : -ENOENT);
+        free(r.memory);
+    }
 }
 
 /* ------------------------------------------------------------------- host memory */
@@ -137,7 +206,7 @@ what_lies_in_memory_without_identity_is_a_miss(void **state)
     struct env *e = &m->e;
     bool verified;
 
-    write_foreign(e, 1);
+    write_right(e, 1);
     assert_int_equal(probe(e, 1), 0);
     assert_int_equal(get_by_pool(m, 1, false, &verified), 0);
     assert_int_equal(borrow(m, 1, false, &verified), 0);
@@ -161,7 +230,7 @@ what_storage_has_takes_its_place(void **state)
     struct env other;
     bool verified;
 
-    write_foreign(e, 1);
+    write_right(e, 1);
     assert_int_equal(probe(e, 1), 0);
     assert_int_equal(get_by_pool(m, 1, false, &verified), 0);
     memcpy(&other, e, sizeof other);
@@ -187,6 +256,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_file_that_was_written_over_is_a_miss_and_stays),
+        TEST(what_tells_another_geometry_is_not_found_and_stays),
+        TEST(what_tells_another_geometry_is_not_read_and_stays),
+        TEST(half_has_two_numbers),
         MEMORY(what_lies_in_memory_without_identity_is_a_miss),
         MEMORY(what_storage_has_takes_its_place),
     };

@@ -169,39 +169,22 @@ another_chunk_under_the_same_name_is_a_miss_and_stays(void **state)
 /* ------------------------------------------------------------- other programs */
 
 static void
-write_foreign(const struct env *e, unsigned i, bool header, size_t bytes)
-{
-    unsigned char file[28 + BYTES] = { 0 };
-    char path[600];
-
-    kvt__put_le32(file, (uint32_t)bytes);
-    kvt__put_le32(file + 4, 1);
-    kvt__put_le32(file + 8, 3);
-    fill(file + 28, i);
-    path_of(e, i, path, sizeof path);
-    if (header)
-        write_file(path, file, 28 + bytes);
-    else
-        write_file(path, file + 28, bytes);
-}
-
-static void
 files_of_lmcache_are_served_unverified(void **state)
 {
     struct env *e = *state;
     bool verified;
 
     for (unsigned i = 0; i < 2; i++) {
-        write_foreign(e, i, i, BYTES);
+        write_foreign(e, i, i ? &shape_of_all : NULL, BYTES);
         assert_false(find(e, i));
         assert_int_equal(probe(e, i), 0);
         assert_true(find(e, i));
         assert_int_equal(get_verified(e, i, &verified), 0);
         assert_false(verified);
     }
-    write_foreign(e, 3, true, BYTES - 4);
+    write_foreign(e, 3, &shape_of_all, BYTES - 4);
     assert_int_equal(probe(e, 3), -ENOENT);
-    write_foreign(e, 4, false, BYTES - 28);
+    write_foreign(e, 4, NULL, BYTES - 28);
     assert_int_equal(probe(e, 4), -ENOENT);
     assert_true(file_there(e, 3) && file_there(e, 4));
 }
@@ -213,8 +196,8 @@ refuse_unverified_takes_only_what_carries_a_checksum(void **state)
     struct env *e = *state;
     bool verified;
 
-    write_foreign(e, 1, true, BYTES);
-    write_foreign(e, 2, true, BYTES);
+    write_foreign(e, 1, &shape_of_all, BYTES);
+    write_foreign(e, 2, &shape_of_all, BYTES);
     assert_int_equal(probe(e, 1), 0);
     assert_int_equal(put(e, 3), 0);
     reopen_over(e, "", settings);

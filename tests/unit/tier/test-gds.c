@@ -235,6 +235,56 @@ headers_are_read_as_lmcache_reads_them(void **state)
     }
 }
 
+/* What of it LMCache has no number for is 0. */
+static void
+headers_tell_their_shape_by_lmcaches_numbers(void **state)
+{
+    static const struct {
+        const char *dtype, *dims, *format;
+        uint64_t bytes;
+        struct kvt__shape told;
+    } cases[] = {
+        { "BF16", "2, 3, 16, 16", "1", 3072, { 1, 3, { 2, 3, 16, 16 } } },
+        { "F16", "1, 3, 16, 24", "6", 2304, { 6, 2, { 1, 3, 16, 24 } } },
+        { "F32", "8", "1", 32, { 1, 4, { 8 } } },
+        { "F64", "8, 1", "1", 64, { 1, 5, { 8, 1 } } },
+        { "U8", "7", "4", 7, { 4, 6, { 7 } } },
+        { "F8E4M3FN", "7", "1", 7, { 1, 7, { 7 } } },
+        { "F8E5M2", "7", "1", 7, { 1, 8, { 7 } } },
+        /* Bytes, as kvtier itself takes them. */
+        { "I8", "2, 3, 4, 5", "1", 120, { 1, 6, { 2, 3, 4, 5 } } },
+        { "U16", "2, 3, 4, 5", "1", 240, { 1, 6, { 2, 3, 4, 10 } } },
+        { "I64", "2, 3, 4, 5", "1", 960, { 1, 6, { 2, 3, 4, 40 } } },
+        { "F4", "2, 3, 4, 5", "1", 60, { 0 } },
+        { "U8", "2, 3, 4, 5, 1", "1", 120, { 0 } },
+        { "U8", "4294967296", "4", UINT64_C(1) << 32, { 0 } },
+        { "U16", "4294967295", "4", UINT64_C(8589934590), { 0 } },
+        { "U8", "4294967295", "4", UINT32_MAX, { 4, 6, { UINT32_MAX } } },
+        { "U8", "7", "4294967297", 7, { 0, 6, { 7 } } },
+        { "U8", "7", "-1", 7, { 0, 6, { 7 } } },
+        { "U8", "7", "\"1\"", 7, { 0, 6, { 7 } } },
+        { "U8", "7", "1.0", 7, { 0, 6, { 7 } } },
+    };
+    unsigned char header[KVT__GDS_HEADER_BYTES];
+    char text[400];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kvt__found found = { 0 };
+
+        snprintf(text, sizeof text, "{\"kvcache\": {\"dtype\": \"%s\", \"shape\": [%s], "
+                 "\"data_offsets\": [0, %llu], \"fmt\": %s, " VERSION("\"1\"") "}}",
+                 cases[i].dtype, cases[i].dims, (unsigned long long)cases[i].bytes,
+                 cases[i].format);
+        memset(header, ' ', sizeof header);
+        kvt__put_le64(header, sizeof header - 8);
+        memcpy(header + 8, text, strlen(text));
+        if (kvt__gds_header_get(header, &found) || !found.has_shape ||
+            memcmp(&found.shape, &cases[i].told, sizeof found.shape))
+            fail_msg("case %zu", i);
+    }
+}
+
 /* ------------------------------------------------------------------ damage */
 
 /* No bit of it can be another without that it shows: the chunk is served by its identity,
@@ -289,6 +339,7 @@ main(void)
         TEST(a_file_is_header_and_payload_and_the_header_lies_beside_it),
         TEST(lmcaches_files_are_served_without_identity),
         TEST(headers_are_read_as_lmcache_reads_them),
+        cmocka_unit_test(headers_tell_their_shape_by_lmcaches_numbers),
         TEST(a_changed_bit_of_our_header_is_never_lmcaches),
         TEST(files_cut_off_are_damaged),
     };

@@ -48,6 +48,19 @@ kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
     return bytes > INT32_MAX ? -1 : (int64_t)bytes;
 }
 
+/* What stands in it beside the length. */
+static void
+take_shape(const unsigned char in[KVT__FS_HEADER_BYTES], struct kvt__found *found)
+{
+    uint32_t dtype = kvt__get_le32(in + 8);
+
+    found->has_shape = true;
+    found->shape = (struct kvt__shape){ .format = kvt__get_le32(in + 4),
+                                        .dtype = dtype == 1 ? 2 : dtype }; /* both half */
+    for (int i = 0; i < 4; i++)
+        found->shape.dims[i] = kvt__get_le32(in + 12 + 4 * i);
+}
+
 /* ----------------------------------------------------------------- writing */
 
 static struct kvt__form
@@ -119,6 +132,8 @@ fs_unframe(const struct kvt__form *form, const struct kvt__object *o,
         slot->bytes >= KVT__FS_HEADER_BYTES &&
         (has_header || kvt__fs_header_agrees(start)))
         return -EBADMSG;
+    if (form->header_bytes)
+        take_shape(start, found);
     return check_trailer(form, o, slot, found);
 }
 
@@ -129,8 +144,10 @@ fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
 {
     found->payload_bytes = file_bytes;
     if (n >= KVT__FS_HEADER_BYTES && file_bytes > KVT__FS_HEADER_BYTES &&
-        kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES))
+        kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES)) {
         found->payload_bytes -= KVT__FS_HEADER_BYTES;
+        take_shape(start, found);
+    }
     return 0;
 }
 

@@ -76,15 +76,18 @@ kvt__layout_spread(const struct kvt__hash *hash, char out[KVT__SPREAD_BYTES])
 /* -------------------------------------------------------------------- header */
 
 /* By LMCache's number of a dtype; what it writes itself has these names. */
-static const struct {
+static const struct dtype {
     const char *name;
     unsigned bytes;
+    uint32_t number; /* read as that one */
+    unsigned unit;   /* then each is so many */
 } dtypes[] = {
-    { "U8", 1 }, { "F16", 2 }, { "F16", 2 }, { "BF16", 2 }, { "F32", 4 }, { "F64", 8 },
-    { "U8", 1 }, { "F8E4M3FN", 1 }, { "F8E5M2", 1 },
-    /* Read, never written. */
-    { "U16", 2 }, { "U32", 4 }, { "U64", 8 }, { "I8", 1 }, { "I16", 2 }, { "I32", 4 },
-    { "I64", 8 },
+    { "U8", 1, 6, 1 }, { "F16", 2, 2, 1 }, { "F16", 2, 2, 1 }, { "BF16", 2, 3, 1 },
+    { "F32", 4, 4, 1 }, { "F64", 8, 5, 1 }, { "U8", 1, 6, 1 }, { "F8E4M3FN", 1, 7, 1 },
+    { "F8E5M2", 1, 8, 1 },
+    /* Read, never written: they have no number, and are bytes to kvtier. */
+    { "U16", 2, 6, 2 }, { "U32", 4, 6, 4 }, { "U64", 8, 6, 8 }, { "I8", 1, 6, 1 },
+    { "I16", 2, 6, 2 }, { "I32", 4, 6, 4 }, { "I64", 8, 6, 8 },
 };
 #define N_DTYPES (sizeof dtypes / sizeof *dtypes)
 #define N_NUMBERED 9u
@@ -166,30 +169,58 @@ kvt__gds_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
 
 /* ------------------------------------------------------------------- reading */
 
-/* Whether as many elements of that type fill the payload; of a type that LMCache has not
- * yet: whatever there are. */
-static bool
-shape_agrees(const json_t *kvcache, uint64_t payload)
+/* A number as a shape has it; 0: it is none. */
+static uint32_t
+as_u32(const json_t *number)
 {
-    const char *dtype = json_string_value(json_object_get(kvcache, "dtype"));
-    const json_t *shape = json_object_get(kvcache, "shape"), *dim;
-    uint64_t product = 0;
+    json_int_t n = json_is_integer(number) ? json_integer_value(number) : 0;
+
+    return n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
+}
+
+/* The row of its name; NULL: LMCache has no such type yet. */
+static const struct dtype *
+dtype_named(const char *name)
+{
+    for (size_t i = 0; i < N_DTYPES; i++)
+        if (!strcmp(name, dtypes[i].name))
+            return &dtypes[i];
+    return NULL;
+}
+
+/* What the header tells of the payload, of which LMCache's is to be sure: as many elements
+ * of that type fill it; of a type that LMCache has not yet: whatever there are. */
+static bool
+read_shape(const json_t *kvcache, struct kvt__found *found)
+{
+    const char *name = json_string_value(json_object_get(kvcache, "dtype"));
+    const json_t *dims = json_object_get(kvcache, "shape"), *dim;
+    const json_t *format = json_object_get(kvcache, "fmt");
+    const struct dtype *dtype = name ? dtype_named(name) : NULL;
+    struct kvt__shape told = { .format = as_u32(format) };
+    bool fits = json_array_size(dims) <= 4;
     size_t i;
 
-    if (!dtype || !json_is_array(shape) || !json_array_size(shape))
+    found->has_shape = true;
+    if (!name || !json_array_size(dims))
         return false;
-    for (i = 0; i < N_DTYPES && !product; i++)
-        if (!strcmp(dtype, dtypes[i].name))
-            product = dtypes[i].bytes;
-    if (!product)
+    if (!dtype)
         return true;
-    json_array_foreach(shape, i, dim) {
+    uint64_t product = dtype->bytes;
+    told.dtype = dtype->number;
+    json_array_foreach(dims, i, dim) {
         json_int_t n = json_is_integer(dim) ? json_integer_value(dim) : -1;
+        uint64_t unit = i + 1 == json_array_size(dims) ? dtype->unit : 1;
 
         if (n < 0 || __builtin_mul_overflow(product, (uint64_t)n, &product))
             return false;
+        fits = fits && (uint64_t)n * unit <= UINT32_MAX;
+        if (fits)
+            told.dims[i] = (uint32_t)((uint64_t)n * unit);
     }
-    return product == payload;
+    if (fits)
+        found->shape = told;
+    return product == found->payload_bytes;
 }
 
 /* What stands where LMCache looks for no more than its version. */
@@ -236,8 +267,7 @@ read_json(const json_t *root, struct kvt__found *found)
     found->payload_bytes = (uint64_t)json_integer_value(end);
     int err = read_metadata(json_object_get(kvcache, "__metadata__"), found);
     /* What LMCache wrote has nothing else to be checked by. */
-    return !err && !found->has_id && !shape_agrees(kvcache, found->payload_bytes)
-        ? -EBADMSG : err;
+    return !err && !found->has_id && !read_shape(kvcache, found) ? -EBADMSG : err;
 }
 
 int
