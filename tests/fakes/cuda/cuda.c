@@ -30,6 +30,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 #define BOTH(part, member, cuda, hip) __typeof__(*((struct kvt__driver *)0)->member) cuda;
 #define CUDA(part, which, name, type) type name;
 #include "gpu/functions.def"
+/* And as engines do, for which tests stand. */
+int cuMemsetD8Async(uint64_t at, unsigned char value, size_t n, void *stream);
+int cuLaunchHostFunc(void *stream, void (*function)(void *), void *arg);
 
 int
 cuInit(unsigned flags)
@@ -274,6 +277,20 @@ cuMemcpy2DAsync_v2(const struct kvt__cu_rect *r, void *stream)
     pthread_mutex_unlock(&lock);
     return core_copy((void *)(uintptr_t)r->to.device, (void *)(uintptr_t)r->from.device,
                      r->to.pitch, r->from.pitch, r->width, r->height, stream);
+}
+
+int
+cuMemsetD8Async(uint64_t at, unsigned char value, size_t n, void *stream)
+{
+    NEEDS_CONTEXT();
+    return core_fill((void *)(uintptr_t)at, value, n, stream);
+}
+
+int
+cuLaunchHostFunc(void *stream, void (*function)(void *), void *arg)
+{
+    NEEDS_CONTEXT();
+    return core_call(stream, function, arg);
 }
 
 #if !defined(WITH_OLD)

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machine's memory: which of the host's counts as a GPU's, and which is pinned. */
+ * The machine's memory: which of the host's counts as a GPU's, and which is pinned.  With
+ * FAKE_GPU_GUARD in the environment the host cannot touch the GPU's but while the GPU
+ * works: who does ends with SIGSEGV, as on a real one. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "core.h"
 
@@ -14,17 +18,31 @@ static struct range {
     char *at;
     size_t bytes;
     enum kind kind;
+    int n_shown;
+    bool shown;
 } ranges[N_RANGES];
+static size_t n_ranges; /* that were ever used */
+static int n_all_shown;
 
 /* Under the lock: the range that holds the byte. */
 static struct range *
 range_of(const void *at)
 {
-    for (size_t i = 0; i < N_RANGES; i++)
+    for (size_t i = 0; i < n_ranges; i++)
         if (ranges[i].kind && (const char *)at >= ranges[i].at &&
             (const char *)at < ranges[i].at + ranges[i].bytes)
             return &ranges[i];
     return NULL;
+}
+
+static size_t
+range_bytes(const void *at)
+{
+    pthread_mutex_lock(&core_lock);
+    const struct range *r = range_of(at);
+    size_t bytes = r ? r->bytes : 0;
+    pthread_mutex_unlock(&core_lock);
+    return bytes;
 }
 
 static int
@@ -36,7 +54,8 @@ add_range(void *at, size_t bytes, enum kind kind)
     for (size_t i = 0; error && i < N_RANGES; i++) {
         if (ranges[i].kind)
             continue;
-        ranges[i] = (struct range){ at, bytes, kind };
+        ranges[i] = (struct range){ at, bytes, kind, 0, true };
+        n_ranges = i < n_ranges ? n_ranges : i + 1;
         error = 0;
     }
     pthread_mutex_unlock(&core_lock);
@@ -57,27 +76,99 @@ drop_range(void *at, enum kind kind)
     return is ? 0 : INVALID_VALUE;
 }
 
+/* Of an allocation, which begins in its middle: no better aligned than a driver promises. */
+#define AHEAD 512
+
+static size_t
+whole_bytes(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    return (bytes + AHEAD + page - 1) / page * page;
+}
+
+static bool
+guarded(bool host)
+{
+    return !host && getenv("FAKE_GPU_GUARD");
+}
+
+/* Under the lock. */
+static void
+protect(struct range *r)
+{
+    bool shown = n_all_shown || r->n_shown;
+
+    if (r->shown != shown)
+        mprotect(r->at - AHEAD, whole_bytes(r->bytes),
+                 shown ? PROT_READ | PROT_WRITE : PROT_NONE);
+    r->shown = shown;
+}
+
+static void
+show(const void *at, int n)
+{
+    if (!guarded(false))
+        return;
+    pthread_mutex_lock(&core_lock);
+    struct range *one = at ? range_of(at) : NULL;
+    if (one && one->kind == DEVICE) {
+        one->n_shown += n;
+        protect(one);
+    }
+    n_all_shown += at ? 0 : n;
+    for (size_t i = 0; !at && i < n_ranges; i++)
+        if (ranges[i].kind == DEVICE)
+            protect(&ranges[i]);
+    pthread_mutex_unlock(&core_lock);
+}
+
+void
+core_show(const void *at)
+{
+    show(at, 1);
+}
+
+void
+core_hide(const void *at)
+{
+    show(at, -1);
+}
+
 int
 core_alloc(void **at, size_t bytes, bool host)
 {
-    /* Aligned no better than a driver promises. */
-    char *whole = bytes ? aligned_alloc(1024, (bytes + 2047) / 1024 * 1024) : NULL;
+    size_t whole = whole_bytes(bytes);
+    char *memory = NULL;
 
-    if (!whole)
+    if (bytes && guarded(host))
+        memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                      0);
+    else if (bytes)
+        memory = aligned_alloc(1024, (bytes + 2047) / 1024 * 1024);
+    if (!memory || memory == MAP_FAILED)
         return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
-    *at = whole + 512;
-    memset(whole, 0xc3, (bytes + 2047) / 1024 * 1024);
+    memset(memory, 0xc3, AHEAD + bytes);
+    *at = memory + AHEAD;
     core_count(&core.n_alive, 1);
-    return add_range(*at, bytes, host ? PINNED : DEVICE);
+    int error = add_range(*at, bytes, host ? PINNED : DEVICE);
+    if (!host)
+        show(*at, 0);
+    return error;
 }
 
 int
 core_free(void *at, bool host)
 {
+    size_t bytes = range_bytes(at);
+
     if (drop_range(at, host ? PINNED : DEVICE))
         return INVALID_VALUE;
     core_count(&core.n_alive, -1);
-    free((char *)at - 512);
+    if (guarded(host))
+        munmap((char *)at - AHEAD, whole_bytes(bytes));
+    else
+        free((char *)at - AHEAD);
     return 0;
 }
 

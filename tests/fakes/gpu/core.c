@@ -112,6 +112,7 @@ struct op {
     void *arg;
     char *to;
     const char *from;
+    int value;
     size_t to_pitch, from_pitch, width, height;
     kernel_c *kernel;
     unsigned n_blocks;
@@ -378,8 +379,12 @@ core_call(void *stream, void (*function)(void *), void *arg)
 static void
 run_copy(struct op *op)
 {
+    core_show(op->to);
+    core_show(op->from);
     for (size_t i = 0; !is_broken() && i < op->height; i++)
         memcpy(op->to + i * op->to_pitch, op->from + i * op->from_pitch, op->width);
+    core_hide(op->from);
+    core_hide(op->to);
 }
 
 int
@@ -392,6 +397,25 @@ core_copy(void *to, const void *from, size_t to_pitch, size_t from_pitch, size_t
     core_look(from, (height - 1) * from_pitch + width);
     put(stream, (struct op){ .run = run_copy, .to = to, .from = from, .to_pitch = to_pitch,
                              .from_pitch = from_pitch, .width = width, .height = height });
+    return 0;
+}
+
+static void
+run_fill(struct op *op)
+{
+    core_show(op->to);
+    if (!is_broken())
+        memset(op->to, op->value, op->width);
+    core_hide(op->to);
+}
+
+int
+core_fill(void *at, int value, size_t n, void *stream)
+{
+    if (!n)
+        return INVALID_VALUE;
+    core_look(at, n);
+    put(stream, (struct op){ .run = run_fill, .to = at, .value = value, .width = n });
     return 0;
 }
 
@@ -432,8 +456,10 @@ core_module_function(void **function, void *module, const char *name)
 static void
 run_kernel(struct op *op)
 {
+    core_show(NULL);
     for (unsigned block = op->n_blocks; !is_broken() && block--;)
         op->kernel(block, op->n_blocks, op->params.bytes);
+    core_hide(NULL);
 }
 
 int

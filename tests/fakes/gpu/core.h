@@ -53,6 +53,11 @@ int core_unregister(void *at);
 /* Count what an asynchronous copy should not be given. */
 void core_look(const void *at, size_t bytes);
 
+/* Let who works for the device at its memory: at the allocation that the byte is in, NULL:
+ * at all; and take that back. */
+void core_show(const void *at);
+void core_hide(const void *at);
+
 void *core_test_alloc(size_t bytes);
 void *core_test_pinned(size_t bytes);
 void core_test_free(void *at);
@@ -69,6 +74,7 @@ int core_event_destroy(void *event);
 int core_event_record(void *event, void *stream);
 int core_event_sync(void *event);
 
+int core_fill(void *at, int value, size_t n, void *stream);
 int core_copy(void *to, const void *from, size_t to_pitch, size_t from_pitch, size_t width,
               size_t height, void *stream);
 

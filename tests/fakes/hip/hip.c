@@ -31,6 +31,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 #define BOTH(part, member, cuda, hip) __typeof__(*((struct kvt__driver *)0)->member) hip;
 #define HIP(part, which, name, type) type name;
 #include "gpu/functions.def"
+/* And as engines do, for which tests stand. */
+int hipMemsetD8Async(void *at, unsigned char value, size_t n, void *stream);
+int hipLaunchHostFunc(void *stream, void (*function)(void *), void *arg);
 
 int
 hipInit(unsigned flags)
@@ -263,6 +266,20 @@ hipMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
     core.n_rects++;
     pthread_mutex_unlock(&lock);
     return core_copy(to, from, to_pitch, from_pitch, width, height, stream);
+}
+
+int
+hipMemsetD8Async(void *at, unsigned char value, size_t n, void *stream)
+{
+    ON_DEVICE();
+    return core_fill(at, value, n, stream);
+}
+
+int
+hipLaunchHostFunc(void *stream, void (*function)(void *), void *arg)
+{
+    ON_DEVICE();
+    return core_call(stream, function, arg);
 }
 
 int
