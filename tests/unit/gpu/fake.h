@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU over a fake driver, and copies that can be waited for. */
+ * A GPU over a fake driver. */
 #ifndef KVT_TEST_FAKE_H
 #define KVT_TEST_FAKE_H
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "fakes/gpu/gpu.h"
 #include "kvt-test.h"
+#include "unit/gpu/asked.h"
 #include "unit/gpu/paged.h"
 
 #include "base/error.h"
@@ -80,79 +80,6 @@ fake_open(const char *copies, size_t staging_bytes)
     if (fake_try(copies, staging_bytes, &gpu))
         fail_msg("%s", kvt__why());
     return gpu;
-}
-
-/* One copy and what came of it. */
-struct asked {
-    struct kvt__gpu_copy copy; /* first */
-    pthread_mutex_t lock;
-    pthread_cond_t ended;
-    int n_done;
-    int err;
-    uint32_t crc;
-};
-
-static inline void
-asked_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
-{
-    struct asked *a = (void *)copy;
-
-    pthread_mutex_lock(&a->lock);
-    a->n_done++;
-    a->err = err;
-    a->crc = crc;
-    pthread_cond_signal(&a->ended);
-    pthread_mutex_unlock(&a->lock);
-}
-
-static inline void
-ask(struct asked *a, const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
-    bool on_device, unsigned char *chunk)
-{
-    *a = (struct asked){ .copy = { .view = view, .blocks = blocks, .n_tokens = n_tokens,
-                                   .sums = true, .on_device = on_device, .chunk = chunk,
-                                   .done = asked_done } };
-    pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->ended, NULL);
-}
-
-static inline int
-asked_wait(struct asked *a)
-{
-    pthread_mutex_lock(&a->lock);
-    while (!a->n_done)
-        pthread_cond_wait(&a->ended, &a->lock);
-    pthread_mutex_unlock(&a->lock);
-    return a->err;
-}
-
-/* Something that a stream stands before until it is opened. */
-struct gate {
-    pthread_mutex_t lock;
-    pthread_cond_t opened;
-    bool open;
-};
-
-#define GATE { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false }
-
-static inline void
-gate_pass(void *arg)
-{
-    struct gate *g = arg;
-
-    pthread_mutex_lock(&g->lock);
-    while (!g->open)
-        pthread_cond_wait(&g->opened, &g->lock);
-    pthread_mutex_unlock(&g->lock);
-}
-
-static inline void
-gate_open(struct gate *g)
-{
-    pthread_mutex_lock(&g->lock);
-    g->open = true;
-    pthread_cond_broadcast(&g->opened);
-    pthread_mutex_unlock(&g->lock);
 }
 
 #endif

@@ -32,7 +32,7 @@ static const char *const paged_orders[] = {
 };
 
 #define N_BLOCKS 9u
-#define MAX_PLANES 16
+#define MAX_PLANES 64
 #define MAX_CHUNK_BLOCKS 5
 #define GUARD 64 /* bytes around everything, which nobody may touch */
 

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A GPU as tests use it: a fake one, whose library is named by its path, or "cuda" or
+ * "hip", the machine's.  Both by the driver's own functions, so that what is written for
+ * one runs on the other.  The host never touches the device's memory: bytes are put there
+ * and got from there by copies that wait for no other stream.  An error of the driver ends
+ * the program.  Any thread, after rig_open(). */
+#ifndef KVT_TEST_RIG_H
+#define KVT_TEST_RIG_H
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fakes/gpu/gpu.h"
+
+#include "base/error.h"
+#include "gpu/driver.h"
+
+#define RIG_ROOM ((size_t)1 << 20)
+#define RIG_SECONDS 300 /* that a real GPU may keep a test waiting */
+#define RIG_FRESH 0xc3  /* what new memory is full of */
+
+struct rig {
+    enum kvt__gpu_kind kind;
+    int ordinal;
+    struct fake_gpu *fake; /* NULL: it is a real one */
+    int n_alive;           /* what the rig itself has of a fake one */
+    struct kvt__driver driver;
+    struct kvt__context context;
+    int (*call)(void *stream, void (*function)(void *), void *arg);
+    int (*fill)(void *at, unsigned char value, size_t n, void *stream);
+    pthread_mutex_t lock; /* of the stream and the room */
+    void *stream;
+    void *room; /* pinned */
+};
+
+static struct rig rig = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static inline void
+rig_must(int error, const char *what)
+{
+    if (!error)
+        return;
+    fflush(NULL);
+    fprintf(stderr, "%s: %s\n", what,
+            error < 0 ? kvt__why() : kvt__driver_error(&rig.driver, error));
+    _exit(1);
+}
+
+/* The driver's functions want the calling thread to have the device's context. */
+static inline struct kvt__context
+rig_enter(void)
+{
+    struct kvt__context context = rig.context;
+
+    rig_must(kvt__context_enter(&rig.driver, &context), "context");
+    return context;
+}
+
+static inline void
+rig_leave(struct kvt__context context)
+{
+    kvt__context_leave(&rig.driver, &context);
+}
+
+/* ---------------------------------------------------------------------- opening */
+
+static inline void *
+rig_load(const char *library)
+{
+    static const char *const cuda[] = { "libcuda.so.1", NULL };
+    static const char *const hip[] = { "libamdhip64.so.7", "libamdhip64.so.6",
+                                       "libamdhip64.so.5", "libamdhip64.so", NULL };
+    const char *one[] = { library, NULL };
+    const char *const *names = !strcmp(library, "cuda") ? cuda
+                             : !strcmp(library, "hip") ? hip : one;
+    void *handle = NULL;
+
+    for (; !handle && *names; names++)
+        handle = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
+    return handle;
+}
+
+static inline int
+rig_find(void *handle, const char *cuda, const char *hip, void *to)
+{
+    void *function = dlsym(handle, rig.kind == KVT__GPU_CUDA ? cuda : hip);
+
+    memcpy(to, &function, sizeof function);
+    return function ? 0 : -1;
+}
+
+/* Start the driver as an engine does that uses the device. */
+static inline const char *
+rig_start(void *handle)
+{
+    static char why[128];
+    int (*init)(unsigned flags);
+    int error, n = 0;
+
+    if (rig_find(handle, "cuInit", "hipInit", &init) ||
+        rig_find(handle, "cuLaunchHostFunc", "hipLaunchHostFunc", &rig.call) ||
+        rig_find(handle, "cuMemsetD8Async", "hipMemsetD8Async", &rig.fill) ||
+        !kvt__driver_find(rig.kind, &rig.driver) || !rig.driver.copies)
+        return "its driver is too old";
+    error = init(0);
+    if (!error)
+        error = rig.driver.device_count(&n);
+    if (!error && n <= rig.ordinal)
+        return "there is no such device";
+    if (!error)
+        error = rig.driver.device(&rig.context.device, rig.ordinal);
+    if (!error)
+        error = rig.driver.retain(&rig.context.handle, rig.context.device);
+    snprintf(why, sizeof why, "its driver says %s", kvt__driver_error(&rig.driver, error));
+    return error ? why : NULL;
+}
+
+/* NULL, or why there is no such GPU. */
+static inline const char *
+rig_open(const char *library, int ordinal)
+{
+    void *handle, *found;
+
+    /* A stream that is held up must hold up no other by sharing its queue. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    if (!(handle = rig_load(library)))
+        return dlerror();
+    rig.kind = strstr(library, "hip") ? KVT__GPU_HIP : KVT__GPU_CUDA;
+    rig.ordinal = ordinal;
+    if ((found = dlsym(handle, "fake_gpu")) != NULL)
+        rig.fake = ((fake_gpu_fn *)(uintptr_t)found)();
+    const char *why = rig_start(handle);
+    if (why)
+        return why;
+    struct kvt__context context = rig_enter();
+    rig_must(rig.driver.stream_create(&rig.stream, KVT__STREAM_ALONE, 0), "stream");
+    rig_must(rig.driver.host_alloc(&rig.room, RIG_ROOM, KVT__HOST_PORTABLE), "room");
+    rig_leave(context);
+    rig.n_alive = rig.fake ? rig.fake->n_alive : 0;
+    return NULL;
+}
+
+/* The same, or the program ends: where it asks for the machine's GPU and there is none, as
+ * one that was skipped. */
+static inline void
+rig_open_or_skip(const char *library)
+{
+    const char *why = rig_open(library, 0);
+
+    if (!why)
+        return;
+    printf("skipped: no GPU to test with: %s\n", why);
+    exit(strchr(library, '/') ? 1 : 77);
+}
+
+/* From here on the test has so many seconds. */
+static inline void
+rig_watch(void)
+{
+    alarm(rig.fake ? 0 : RIG_SECONDS);
+}
+
+/* Whether a test left nothing behind, as far as a fake can tell. */
+static inline bool
+rig_is_at_rest(void)
+{
+    const struct fake_gpu *fake = rig.fake;
+
+    return !fake || (fake->n_misused == 0 && fake->n_alive == rig.n_alive &&
+                     fake->n_retained == 1 && fake->n_current == 0);
+}
+
+/* ----------------------------------------------------------------------- memory */
+
+static inline void
+rig_copy(void *to, const void *from, size_t n)
+{
+    rig_must(kvt__driver_copy(&rig.driver, to, from, n, rig.stream), "copy");
+    rig_must(rig.driver.stream_sync(rig.stream), "copy");
+}
+
+/* To the device. */
+static inline void
+rig_put(void *to, const void *from, size_t n)
+{
+    struct kvt__context context = rig_enter();
+
+    pthread_mutex_lock(&rig.lock);
+    for (size_t at = 0, step; at < n; at += step) {
+        step = n - at < RIG_ROOM ? n - at : RIG_ROOM;
+        memcpy(rig.room, (const char *)from + at, step);
+        rig_copy((char *)to + at, rig.room, step);
+    }
+    pthread_mutex_unlock(&rig.lock);
+    rig_leave(context);
+}
+
+/* And from it. */
+static inline void
+rig_get(void *to, const void *from, size_t n)
+{
+    struct kvt__context context = rig_enter();
+
+    pthread_mutex_lock(&rig.lock);
+    for (size_t at = 0, step; at < n; at += step) {
+        step = n - at < RIG_ROOM ? n - at : RIG_ROOM;
+        rig_copy(rig.room, (const char *)from + at, step);
+        memcpy((char *)to + at, rig.room, step);
+    }
+    pthread_mutex_unlock(&rig.lock);
+    rig_leave(context);
+}
+
+static inline void
+rig_set(void *at, int value, size_t n)
+{
+    struct kvt__context context = rig_enter();
+
+    pthread_mutex_lock(&rig.lock);
+    rig_must(rig.fill(at, (unsigned char)value, n, rig.stream), "fill");
+    rig_must(rig.driver.stream_sync(rig.stream), "fill");
+    pthread_mutex_unlock(&rig.lock);
+    rig_leave(context);
+}
+
+static inline void *
+rig_alloc(size_t bytes)
+{
+    struct kvt__context context = rig_enter();
+    void *at;
+
+    rig_must(rig.driver.mem_alloc(&at, bytes), "memory of the device");
+    rig_leave(context);
+    rig_set(at, RIG_FRESH, bytes);
+    return at;
+}
+
+static inline void
+rig_free(void *at)
+{
+    struct kvt__context context = rig_enter();
+
+    rig_must(rig.driver.mem_free(at), "memory of the device");
+    rig_leave(context);
+}
+
+/* Of the host. */
+static inline void *
+rig_pinned(size_t bytes)
+{
+    struct kvt__context context = rig_enter();
+    void *at;
+
+    rig_must(rig.driver.host_alloc(&at, bytes, KVT__HOST_PORTABLE), "pinned memory");
+    rig_leave(context);
+    return memset(at, RIG_FRESH, bytes);
+}
+
+static inline void
+rig_unpin(void *at)
+{
+    struct kvt__context context = rig_enter();
+
+    rig_must(rig.driver.host_free(at), "pinned memory");
+    rig_leave(context);
+}
+
+/* ---------------------------------------------------------------------- streams */
+
+/* As a caller has them. */
+static inline void *
+rig_stream(void)
+{
+    struct kvt__context context = rig_enter();
+    void *stream;
+
+    rig_must(rig.driver.stream_create(&stream, KVT__STREAM_ALONE, 0), "stream");
+    rig_leave(context);
+    return stream;
+}
+
+static inline void
+rig_wait(void *stream)
+{
+    struct kvt__context context = rig_enter();
+
+    rig_must(rig.driver.stream_sync(stream), "stream");
+    rig_leave(context);
+}
+
+static inline void
+rig_end_stream(void *stream)
+{
+    struct kvt__context context = rig_enter();
+
+    rig_must(rig.driver.stream_sync(stream), "stream");
+    rig_must(rig.driver.stream_destroy(stream), "stream");
+    rig_leave(context);
+}
+
+/* On a stream, in its turn. */
+static inline void
+rig_fill(void *stream, void *at, int value, size_t n)
+{
+    struct kvt__context context = rig_enter();
+
+    rig_must(rig.fill(at, (unsigned char)value, n, stream), "fill");
+    rig_leave(context);
+}
+
+static inline void
+rig_call(void *stream, void (*function)(void *), void *arg)
+{
+    struct kvt__context context = rig_enter();
+
+    rig_must(rig.call(stream, function, arg), "call");
+    rig_leave(context);
+}
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A GPU's copies and what else goes on: they are between what the caller's stream was told
+ * before and after, sums wait for no stream, threads copy side by side.  On a fake driver
+ * whose streams wait for nothing that they are not told to, or a real one. */
+#include "unit/gpu/device-test.h"
+
+#include "base/crc32c.h"
+
+/* -------------------------------------------------------------------- order */
+
+/* KV that a stream is full of, and the chunk of some of its blocks. */
+struct late {
+    struct paged p;
+    struct twin t;
+    uint64_t bytes;
+    unsigned char *chunk; /* pinned */
+    struct gate gate;
+    struct asked a;
+    struct kvt__gpu_copy *list[1];
+};
+
+static const int32_t late_blocks[] = { 8, 1, 3, 5, 7 };
+
+/* Larger than what is staged, so that parts are used again behind the gate. */
+static void
+late_make(struct late *l, const char *order)
+{
+    *l = (struct late){ .p = strided(2, 2, 2, 256, 64), .gate = GATE };
+    lay_out(&l->p, order, 0, false);
+    twin_make(&l->t, &l->p);
+    l->bytes = kvt__chunk_bytes(&l->p.view, 320);
+    l->chunk = rig_pinned(l->bytes);
+    ask(&l->a, &l->t.view, late_blocks, 320, false, l->chunk);
+    l->list[0] = &l->a.copy;
+}
+
+static void
+late_end(struct late *l)
+{
+    rig_wait(stream);
+    rig_unpin(l->chunk);
+    twin_end(&l->t, &l->p);
+}
+
+static void
+a_gather_is_between_the_callers_writes(void **state)
+{
+    struct late l;
+
+    (void)state;
+    late_make(&l, "lkbht");
+    rig_call(stream, gate_pass, &l.gate);
+    rig_fill(stream, l.t.memory, 17, l.p.bytes);
+    assert_int_equal(kvt__gpu_gather(gpu, stream, l.list, 1), 0); /* nobody waits */
+    rig_fill(stream, l.t.memory, 18, l.p.bytes);
+    assert_int_equal(l.a.n_done, 0);
+    gate_open(&l.gate);
+    assert_int_equal(asked_wait(&l.a), 0);
+    assert_true(all_are(l.chunk, l.bytes, 17));
+    late_end(&l);
+}
+
+static void
+a_scatter_is_after_the_callers_write(void **state)
+{
+    struct late l;
+
+    (void)state;
+    late_make(&l, "lbkth");
+    memset(l.chunk, 19, l.bytes);
+    rig_call(stream, gate_pass, &l.gate);
+    rig_fill(stream, l.t.memory, 17, l.p.bytes);
+    assert_int_equal(kvt__gpu_after(gpu, stream), 0);
+    assert_int_equal(kvt__gpu_scatter(gpu, l.list, 1), 0);
+    assert_int_equal(l.a.n_done, 0);
+    gate_open(&l.gate);
+    assert_int_equal(asked_wait(&l.a), 0);
+    unsigned char *back = malloc(l.bytes);
+    rig_get(l.p.memory, l.t.memory, l.p.bytes);
+    kvt__gather(&l.p.view, late_blocks, 320, back, NULL);
+    assert_true(all_are(back, l.bytes, 19));
+    free(back);
+    late_end(&l);
+}
+
+/* Verifying what was read does not stand behind the caller's computing. */
+static void
+sums_wait_for_no_stream(void **state)
+{
+    unsigned char *at, ones[100];
+    struct gate gate = GATE;
+    uint32_t crc;
+
+    (void)state;
+    memset(ones, 1, sizeof ones);
+    assert_int_equal(kvt__gpu_alloc(gpu, sizeof ones, &at), 0);
+    rig_put(at, ones, sizeof ones);
+    rig_call(stream, gate_pass, &gate);
+    assert_int_equal(kvt__gpu_after(gpu, stream), 0);
+    assert_int_equal(kvt__gpu_sum(gpu, at, sizeof ones, &crc), 0);
+    gate_open(&gate);
+    rig_wait(stream);
+    assert_int_equal(crc, kvt__crc32c(0, ones, sizeof ones));
+    kvt__gpu_free(gpu, at);
+}
+
+static void
+closing_waits_for_what_is_under_way(void **state)
+{
+    struct late l;
+
+    (void)state;
+    late_make(&l, "lkbht");
+    assert_int_equal(kvt__gpu_gather(gpu, stream, l.list, 1), 0);
+    kvt__gpu_close(gpu);
+    assert_int_equal(l.a.n_done, 1);
+    assert_int_equal(l.a.err, 0);
+    late_end(&l);
+    open_with(1);
+}
+
+/* ------------------------------------------------------------------ threads */
+
+struct worker {
+    pthread_t thread;
+    const struct kvt__view *view; /* on the device */
+    int32_t block;
+    int n_bad;
+};
+
+static void
+copy_there_and_back(struct worker *w, unsigned char *chunk, unsigned char *back, int i)
+{
+    struct kvt__gpu_copy *list[1];
+    const int32_t blocks[] = { w->block, w->block + 1 };
+    uint64_t bytes = kvt__chunk_bytes(w->view, 100);
+    struct asked in, out;
+
+    memset(chunk, i + w->block, bytes);
+    ask(&in, w->view, blocks, 100, false, chunk);
+    list[0] = &in.copy;
+    w->n_bad += kvt__gpu_scatter(gpu, list, 1) != 0 || asked_wait(&in) != 0;
+    ask(&out, w->view, blocks, 100, false, back);
+    list[0] = &out.copy;
+    w->n_bad += kvt__gpu_gather(gpu, NULL, list, 1) != 0 || asked_wait(&out) != 0;
+    w->n_bad += in.crc != out.crc || memcmp(chunk, back, bytes) != 0;
+}
+
+static void *
+work(void *arg)
+{
+    struct worker *w = arg;
+    uint64_t bytes = kvt__chunk_bytes(w->view, 100);
+    unsigned char *chunk = rig_pinned(bytes), *back = rig_pinned(bytes);
+
+    for (int i = 0; i < 10; i++)
+        copy_there_and_back(w, chunk, back, i);
+    rig_unpin(chunk);
+    rig_unpin(back);
+    return NULL;
+}
+
+static void
+threads_copy_side_by_side(void **state)
+{
+    enum { N = 4 };
+    struct paged p = strided(2, 2, 2, 64, 64);
+    struct worker workers[N];
+    struct twin t;
+
+    (void)state;
+    lay_out(&p, "lkbht", 0, false);
+    twin_make(&t, &p);
+    for (int i = 0; i < N; i++) {
+        workers[i] = (struct worker){ .view = &t.view, .block = 2 * i };
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        pthread_join(workers[i].thread, NULL);
+        assert_int_equal(workers[i].n_bad, 0);
+    }
+    twin_end(&t, &p);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_gather_is_between_the_callers_writes),
+        TEST(a_scatter_is_after_the_callers_write),
+        TEST(sums_wait_for_no_stream),
+        TEST(closing_waits_for_what_is_under_way),
+        TEST(threads_copy_side_by_side),
+    };
+
+    return run_both_ways(argc, argv, tests, sizeof tests / sizeof *tests);
+}
