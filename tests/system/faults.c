@@ -158,12 +158,11 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     struct kvt_seq *next = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, next, 0, N_TOKENS), 0);
     kvt_seq_free(next);
-    memset(f->memory, 0x5c, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+    set_blocks(f, 0x5c);
     kvt_load_free(load);
     while (counter(f, "loads_pending")) /* the reads are good, and come too late */
         sched_yield();
-    for (size_t i = 0; i < (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES; i++)
-        assert_int_equal(f->memory[i], 0x5c);
+    assert_true(device_is(f->memory, 0x5c, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES));
     assert_int_equal(counter(f, "load_late"), N_CHUNKS);
     assert_int_equal(counter(f, "pool_used"), 0);
     kvt_engine_release(f->engine, seq);

@@ -56,21 +56,21 @@ static inline bool
 chunk_bytes(const struct fixture *f, const struct kvt_chunk *chunk,
             const int32_t *blocks, bool compare)
 {
-    uint64_t state;
+    uint64_t state, want[BLOCK_BYTES / sizeof state], got[BLOCK_BYTES / sizeof state];
 
     memcpy(&state, chunk->prefix, sizeof state);
     for (uint32_t b = 0; b < CHUNK_BLOCKS; b++) {
         for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
             unsigned char *at = block_at(f, layer, (uint32_t)blocks[b]);
 
-            for (uint32_t i = 0; i < BLOCK_BYTES; i += sizeof state) {
-                uint64_t word = next_random(&state);
-
-                if (!compare)
-                    memcpy(at + i, &word, sizeof word);
-                else if (memcmp(at + i, &word, sizeof word))
-                    return false;
-            }
+            for (size_t i = 0; i < BLOCK_BYTES / sizeof state; i++)
+                want[i] = next_random(&state);
+            if (!compare)
+                device_put(at, want, BLOCK_BYTES);
+            else
+                device_get(got, at, BLOCK_BYTES);
+            if (compare && memcmp(got, want, BLOCK_BYTES))
+                return false;
         }
     }
     return true;
@@ -93,7 +93,7 @@ chunk_is_right(const struct fixture *f, const struct io *io, uint32_t c)
 static inline void
 wipe(const struct fixture *f)
 {
-    memset(f->memory, 0xee, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+    set_blocks(f, 0xee);
 }
 
 /* Store chunks first ... of the fixture's prompt, without waiting. */

@@ -186,26 +186,45 @@ block_at(const struct fixture *f, uint32_t layer, uint32_t block)
     return f->memory + ((size_t)layer * N_BLOCKS + block) * BLOCK_BYTES;
 }
 
+/* All blocks. */
+static inline void
+set_blocks(const struct fixture *f, int value)
+{
+    device_set(f->memory, value, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+}
+
 /* Bytes that tell layer, block and seed. */
+static inline void
+make_block(unsigned char bytes[BLOCK_BYTES], uint32_t layer, uint32_t block, uint32_t seed)
+{
+    for (uint32_t i = 0; i < BLOCK_BYTES; i++)
+        bytes[i] = (unsigned char)(i * 7 + i / 251 + layer * 31 + block * 13 + seed);
+}
+
 static inline void
 fill_block(const struct fixture *f, uint32_t block, uint32_t seed)
 {
-    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
-        for (uint32_t i = 0; i < BLOCK_BYTES; i++)
-            block_at(f, layer, block)[i] =
-                (unsigned char)(i * 7 + i / 251 + layer * 31 + block * 13 + seed);
+    unsigned char bytes[BLOCK_BYTES];
+
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+        make_block(bytes, layer, block, seed);
+        device_put(block_at(f, layer, block), bytes, BLOCK_BYTES);
+    }
 }
 
 /* Whether block holds what fill_block(from, seed) wrote there. */
 static inline bool
 block_holds(const struct fixture *f, uint32_t block, uint32_t from, uint32_t seed)
 {
-    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
-        for (uint32_t i = 0; i < BLOCK_BYTES; i++)
-            if (block_at(f, layer, block)[i] !=
-                (unsigned char)(i * 7 + i / 251 + layer * 31 + from * 13 + seed))
-                return false;
-    return true;
+    unsigned char want[BLOCK_BYTES], got[BLOCK_BYTES];
+    bool holds = true;
+
+    for (uint32_t layer = 0; holds && layer < N_LAYERS; layer++) {
+        make_block(want, layer, from, seed);
+        device_get(got, block_at(f, layer, block), BLOCK_BYTES);
+        holds = memcmp(got, want, BLOCK_BYTES) == 0;
+    }
+    return holds;
 }
 
 static inline void

@@ -146,7 +146,7 @@ load_all_and_check(struct fixture *f)
     struct io io;
 
     assert_int_equal(lookup(f, seq, 0, PROMPT - 1), PROMPT - 1);
-    memset(f->memory, 0, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+    set_blocks(f, 0);
     make_io(&io, seq, 0, 0, 3, 40);
     struct kvt_load *load = load_and_wait(f, &io.io, 1);
     for (uint32_t c = 0; c < 3; c++)

@@ -34,7 +34,7 @@ stored_chunks_are_promised_and_loaded_after_a_restart(void **state)
     store_prefix(f, 5);
     assert_int_equal(counter(f, "store_chunks"), 5);
     reopen(f, NULL);
-    memset(f->memory, 0, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+    set_blocks(f, 0);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS - 1), 5 * CHUNK);
     make_io(&io, seq, 0, 0, 5, 40);
@@ -82,7 +82,7 @@ skipped_and_null_blocks_are_never_written(void **state)
     store_prefix(f, 2);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 2 * CHUNK);
-    memset(f->memory, 0x5a, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+    set_blocks(f, 0x5a);
     make_io(&io, seq, 0, 0, 2, 30);
     io.blocks[0] = -1; /* the engine has it */
     io.blocks[3] = 0;  /* the null block */
@@ -92,9 +92,9 @@ skipped_and_null_blocks_are_never_written(void **state)
     assert_true(block_holds(f, 31, 2, 0));
     assert_true(block_holds(f, 32, 3, 0));
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
-        assert_int_equal(block_at(f, layer, 0)[0], 0x5a);
-        assert_int_equal(block_at(f, layer, 30)[0], 0x5a);
-        assert_int_equal(block_at(f, layer, 33)[0], 0x5a);
+        assert_true(device_is(block_at(f, layer, 0), 0x5a, BLOCK_BYTES));
+        assert_true(device_is(block_at(f, layer, 30), 0x5a, BLOCK_BYTES));
+        assert_true(device_is(block_at(f, layer, 33), 0x5a, BLOCK_BYTES));
     }
     kvt_load_free(load);
     kvt_seq_free(seq);
@@ -138,7 +138,7 @@ blocks_may_change_as_soon_as_store_returns(void **state)
     make_io(&io, seq, 0, 0, 4, 1);
     assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
     device_settle();
-    memset(f->memory, 0xff, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
+    set_blocks(f, 0xff);
     assert_int_equal(kvt_engine_flush(f->engine, INT64_MAX), 0); /* as for ever */
     struct kvt_load *load = load_and_wait(f, &io.io, 1);
     for (uint32_t b = 1; b <= 8; b++)
