@@ -148,7 +148,7 @@ each_worker_writes_to_its_directory(void **state)
     char dir[300];
 
     (void)state;
-    if (device())
+    if (on_device())
         skip(); /* all would be on the same one */
     world_init(&w, 4, NULL, NULL);
     for (uint32_t rank = 0; rank < 8; rank++) {
