@@ -112,6 +112,13 @@ hang(void)
         pause();
 }
 
+void
+step(void)
+{
+    if (state.step)
+        state.step();
+}
+
 /* ------------------------------------------------------------------- the driver */
 
 static status_t
@@ -251,6 +258,7 @@ NAME(HandleRegister)(void **handle, struct kvt__gds_descr *descr)
 {
     struct stat st;
 
+    step();
     if (descr->type != KVT__GDS_FD)
         return answer(5022);
     if (fstat(descr->fd, &st) || !S_ISREG(st.st_mode))
@@ -266,6 +274,7 @@ NAME(HandleDeregister)(void *handle)
 {
     struct file *file = handle;
 
+    step();
     pthread_mutex_lock(&lock);
     state.n_files -= file->used;
     file->used = false;

@@ -44,6 +44,8 @@ struct gds_fake {
     int n_overlaps;   /* moves whose memory was read into by another, or the reverse */
     int n_bare;       /* moves where the next one found no context */
     int (*context)(int *, int *); /* not 0: the calling thread has none; NULL: not asked */
+    void (*step)(void); /* called where a file is registered and forgotten, and before and
+                         * after each move */
 };
 typedef struct gds_fake *gds_fake_fn(void);
 

@@ -104,6 +104,7 @@ begin(const struct file *file, const void *base, size_t bytes, off_t at, bool is
     const struct timespec delay = { traps.delay / 1000, traps.delay % 1000 * 1000000 };
     struct move move = { 0 };
 
+    step();
     pthread_mutex_lock(&lock);
     move.code = check_locked(file, base, bytes, at);
     if (!move.code) {
@@ -127,6 +128,7 @@ begin(const struct file *file, const void *base, size_t bytes, off_t at, bool is
 static void
 end(const struct move *move)
 {
+    step();
     pthread_mutex_lock(&lock);
     end_locked(move);
     pthread_mutex_unlock(&lock);

@@ -49,5 +49,6 @@ extern struct buffer {
 /* Its place, or -1. */
 int find_buffer_locked(const void *base);
 void hang(void);
+void step(void);
 
 #endif
