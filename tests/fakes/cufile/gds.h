@@ -6,6 +6,7 @@
 #ifndef KVT_FAKE_GDS_H
 #define KVT_FAKE_GDS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,11 +40,12 @@ struct gds_fake {
     int n_files, n_buffers; /* registered now */
     int n_dead;       /* I/Os on handles that were gone */
     int n_moves;      /* reads and writes */
-    int in_flight, max_in_flight;
+    atomic_int in_flight; /* moves now: to be looked at while they are */
+    int max_in_flight;
     size_t largest;   /* of one move */
     int n_overlaps;   /* moves whose memory was read into by another, or the reverse */
     int n_bare;       /* moves where the next one found no context */
-    int (*context)(int *, int *); /* not 0: the calling thread has none; NULL: not asked */
+    int (*context)(int *, int *); /* 201: the calling thread has none; NULL: not asked */
     void (*step)(void); /* called where a file is registered and forgotten, and before and
                          * after each move */
 };

@@ -4,11 +4,13 @@
 #include "state.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #define MAX_MOVING 64
+#define NO_CONTEXT 201 /* of CUDA; a lost GPU has one */
 
 /* The memory of those that are under way. */
 static struct range {
@@ -77,7 +79,7 @@ check_locked(const struct file *file, const void *base, size_t bytes, off_t at)
     int place = find_buffer_locked(base);
     if (place >= 0 && (size_t)at + bytes > buffers[place].bytes)
         return 5017;
-    if (state.context && state.context(&ignored, &ignored)) {
+    if (state.context && state.context(&ignored, &ignored) == NO_CONTEXT) {
         state.n_bare++;
         return 5015;
     }
@@ -88,6 +90,7 @@ check_locked(const struct file *file, const void *base, size_t bytes, off_t at)
 struct move {
     int code;   /* 0, or the errno that it fails with; then it has ended */
     bool fails; /* as the switches say */
+    struct gds_fake_traps traps;
     struct range *range;
 };
 
@@ -98,30 +101,36 @@ end_locked(const struct move *move)
     move->range->from = NULL;
 }
 
+static void
+begin_locked(struct move *move, const char *from, size_t bytes, bool is_read)
+{
+    state.n_moves++;
+    move->fails = ++n_begun == traps.only || !traps.only;
+    if (bytes > state.largest)
+        state.largest = bytes;
+    if (++state.in_flight > state.max_in_flight)
+        state.max_in_flight = state.in_flight;
+    move->range = take_range_locked(from, bytes, is_read);
+    move->code = meet_locked();
+    move->traps = traps;
+    if (move->code)
+        end_locked(move);
+}
+
 static struct move
 begin(const struct file *file, const void *base, size_t bytes, off_t at, bool is_read)
 {
-    const struct timespec delay = { traps.delay / 1000, traps.delay % 1000 * 1000000 };
     struct move move = { 0 };
 
     step();
     pthread_mutex_lock(&lock);
     move.code = check_locked(file, base, bytes, at);
-    if (!move.code) {
-        state.n_moves++;
-        move.fails = ++n_begun == traps.only || !traps.only;
-        if (bytes > state.largest)
-            state.largest = bytes;
-        if (++state.in_flight > state.max_in_flight)
-            state.max_in_flight = state.in_flight;
-        move.range = take_range_locked((const char *)base + at, bytes, is_read);
-        move.code = meet_locked();
-        if (move.code)
-            end_locked(&move);
-    }
+    if (!move.code)
+        begin_locked(&move, (const char *)base + at, bytes, is_read);
     pthread_mutex_unlock(&lock);
-    if (!move.code && traps.delay && !(traps.only && move.fails))
-        nanosleep(&delay, NULL);
+    long delay = move.traps.only && move.fails ? 0 : move.traps.delay;
+    if (delay && !move.code)
+        nanosleep(&(struct timespec){ delay / 1000, delay % 1000 * 1000000 }, NULL);
     return move;
 }
 
@@ -138,15 +147,16 @@ ssize_t
 NAME(Read)(void *handle, void *base, size_t bytes, off_t offset, off_t at)
 {
     struct move move = begin(handle, base, bytes, at, true);
+    const struct gds_fake_traps *t = &move.traps;
 
     if (move.code)
         return fail(move.code, false);
-    if (traps.hang == 2)
+    if (t->hang == 2)
         hang();
-    ssize_t got = traps.read && move.fails
-                      ? fail(traps.read, traps.form)
+    ssize_t got = t->read && move.fails
+                      ? fail(t->read, t->form)
                       : pread(((struct file *)handle)->fd, (char *)base + at,
-                              traps.shorter && move.fails ? bytes / 2 : bytes, offset);
+                              t->shorter && move.fails ? bytes / 2 : bytes, offset);
     end(&move);
     return got;
 }
@@ -155,13 +165,14 @@ ssize_t
 NAME(Write)(void *handle, const void *base, size_t bytes, off_t offset, off_t at)
 {
     struct move move = begin(handle, base, bytes, at, false);
+    const struct gds_fake_traps *t = &move.traps;
 
     if (move.code)
         return fail(move.code, false);
-    if (traps.damage && move.fails && bytes)
+    if (t->damage && move.fails && bytes)
         *((char *)(uintptr_t)base + at + bytes / 2) ^= 1;
-    ssize_t got = traps.write && move.fails
-                      ? fail(traps.write, traps.form)
+    ssize_t got = t->write && move.fails
+                      ? fail(t->write, t->form)
                       : pwrite(((struct file *)handle)->fd, (const char *)base + at, bytes,
                                offset);
     end(&move);

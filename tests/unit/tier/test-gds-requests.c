@@ -38,10 +38,26 @@ close_all(void)
     close_gpu(gpu);
 }
 
+/* What reserving room answers; 0: what it is. */
+static int no_room;
+
+int __real_fallocate64(int fd, int mode, off_t at, off_t n);
+int __wrap_fallocate64(int fd, int mode, off_t at, off_t n);
+
+int
+__wrap_fallocate64(int fd, int mode, off_t at, off_t n)
+{
+    if (!no_room)
+        return __real_fallocate64(fd, mode, at, n);
+    errno = no_room;
+    return -1;
+}
+
 static int
 setup(void **state)
 {
     (void)state;
+    no_room = 0;
     temp_dir_make(&dir);
     open_all("");
     return 0;
@@ -341,6 +357,26 @@ after_a_request_that_failed_none_begins(void **state)
     move_fini(&m);
 }
 
+static void
+without_room_no_request_begins(void **state)
+{
+    struct move m;
+
+    (void)state;
+    move_init(&m, 1, 8 * MIB);
+    no_room = ENOSPC;
+    gds->n_moves = 0;
+    assert_int_equal(move(&m, false), -ENOSPC);
+    assert_non_null(strstr(m.why, "reserve 8388608 bytes: No space left on device."));
+    assert_int_equal(gds->n_moves, 0);
+    expect_nothing_left();
+    no_room = EOPNOTSUPP; /* a file system that reserves none may have it all the same */
+    assert_int_equal(move(&m, false), 0);
+    assert_int_equal(move(&m, true), 0);
+    assert_true(slot_holds(&m.slot, 1));
+    move_fini(&m);
+}
+
 /* The caller returns no sooner than the last of them. */
 static void
 a_failure_waits_for_the_requests_beside_it(void **state)
@@ -369,6 +405,7 @@ main(int argc, char **argv)
         TEST(a_request_is_no_less_than_a_mib_and_no_more_than_the_library_moves),
         TEST(a_request_that_fails_fails_the_chunk_with_its_sentence),
         TEST(after_a_request_that_failed_none_begins),
+        TEST(without_room_no_request_begins),
         TEST(a_failure_waits_for_the_requests_beside_it),
     };
 
