@@ -23,12 +23,18 @@ map(size_t bytes)
     return memory;
 }
 
+struct cli_shape
+bench_chunks_shape(bool quick)
+{
+    return (struct cli_shape){ quick ? 1 : 32, 8, 256 };
+}
+
 int
-bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks)
+bench_chunks_open_without(struct bench_chunks *b, bool quick, size_t n_chunks)
 {
     size_t n_blocks = n_chunks * BENCH_CHUNK_BLOCKS;
 
-    *b = (struct bench_chunks){ .shape = { quick ? 1 : 32, 8, 256 }, .n = n_chunks,
+    *b = (struct bench_chunks){ .shape = bench_chunks_shape(quick), .n = n_chunks,
                                 .n_rounds = quick ? 2 : BENCH_ROUNDS };
     b->chunk_bytes = bench_chunk_bytes(&b->shape);
     b->bytes = n_chunks * b->chunk_bytes;
@@ -36,19 +42,33 @@ bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks)
     b->chunks = calloc(n_chunks, sizeof *b->chunks);
     b->blocks = calloc(n_blocks, sizeof *b->blocks);
     b->no_blocks = calloc(n_blocks, sizeof *b->no_blocks);
+    if (!b->tokens || !b->chunks || !b->blocks || !b->no_blocks) {
+        fprintf(stderr, "kvtier bench: not enough memory\n");
+        return CLI_ENVIRONMENT;
+    }
+    for (size_t i = 0; i < n_blocks; i++) {
+        b->blocks[i] = (int32_t)i;
+        b->no_blocks[i] = -1;
+    }
+    return 0;
+}
+
+int
+bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks)
+{
+    int code = bench_chunks_open_without(b, quick, n_chunks);
+
+    if (code)
+        return code;
     b->kv = map(b->bytes);
     b->copy = map(b->bytes);
-    if (!b->kv || !b->copy || !b->tokens || !b->chunks || !b->blocks || !b->no_blocks) {
+    if (!b->kv || !b->copy) {
         fprintf(stderr, "kvtier bench: twice %zu MiB do not fit into memory\n",
                 b->bytes >> 20);
         return CLI_ENVIRONMENT;
     }
     bench_tokens((int32_t *)b->kv, b->bytes / sizeof(int32_t), 1);
     bench_tokens((int32_t *)b->copy, b->bytes / sizeof(int32_t), 2);
-    for (size_t i = 0; i < n_blocks; i++) {
-        b->blocks[i] = (int32_t)i;
-        b->no_blocks[i] = -1;
-    }
     return 0;
 }
 

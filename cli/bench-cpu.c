@@ -273,6 +273,7 @@ run_store(const struct bench *bench, const char *name, bool paged,
         bench_more(out, "checksum_gb_per_s", checksum.value);
         bench_more(out, "checksum_ratio", checksum.ratio);
         bench_more(out, "checksum_cpu_ratio", cpu_ratio(&r, bare + r.b.n_rounds, bare));
+        bench_result_free(&checksum);
     }
     rig_close(&r);
     return code;

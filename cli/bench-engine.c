@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An engine over a directory of the bench's own. */
+ * An engine over a directory of the bench's own, and the directory. */
 #include <dirent.h>
+#include <errno.h>
 #include <fnmatch.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,22 @@
 
 #include "bench.h"
 #include "cli.h"
+
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+void
+bench_remove_tree(const char *path)
+{
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
+        fprintf(stderr, "kvtier bench: remove %s: %s\n", path, strerror(errno));
+}
 
 /* Nothing of the user's configuration counts, but for which client speaks to 3FS.  Ours
  * usually: the library that the bare loops need is often the tests', which has it inside. */

@@ -15,7 +15,7 @@
 #include "bench.h"
 
 bool
-bench_program_find(const char *name, char *out, size_t size)
+bench_program_beside(const char *name, char *out, size_t size)
 {
     char self[2048];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -24,8 +24,17 @@ bench_program_find(const char *name, char *out, size_t size)
     char *slash = strrchr(self, '/');
     if (slash)
         *slash = '\0';
-    snprintf(out, size, "%s/tests/%s", self, name);
+    snprintf(out, size, "%s/%s", *name == '/' ? "" : self, name);
     return !access(out, R_OK);
+}
+
+bool
+bench_program_find(const char *name, char *out, size_t size)
+{
+    char below[256];
+
+    snprintf(below, sizeof below, "tests/%s", name);
+    return bench_program_beside(below, out, size);
 }
 
 static void

@@ -4,8 +4,8 @@
  * move files share.
  *
  * Chunks only pass through the engine's memory: what stayed there would be read from
- * there.  Loads name no blocks: chunks are read into the pool and verified, and copied
- * nowhere. */
+ * there.  Where KV is in host memory loads name no blocks: chunks are read into the pool
+ * and verified, and copied nowhere. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,8 +29,9 @@ open_both(struct bench_through *t, const char *dir, const char *const *settings)
         all[n++] = *settings++;
     int code = bench_engine_open(dir, all, KVT_ROLE_BOTH, &t->b.shape, &t->engine);
     if (!code)
-        code = bench_engine_view(t->engine, &t->b.shape, t->b.kv,
-                                 (uint32_t)(t->b.n * BENCH_CHUNK_BLOCKS));
+        code = t->view ? t->view(t->view_ctx, t->engine)
+                       : bench_engine_view(t->engine, &t->b.shape, t->b.kv,
+                                           (uint32_t)(t->b.n * BENCH_CHUNK_BLOCKS));
     if (code)
         return code;
     return dir ? bench_store_open(dir, &t->store)
@@ -41,7 +42,8 @@ int
 bench_through_open(struct bench_through *t, const char *dir, const char *const *settings,
                    bool quick, size_t n_chunks)
 {
-    int code = bench_chunks_open(&t->b, quick, n_chunks);
+    int code = t->view ? bench_chunks_open_without(&t->b, quick, n_chunks)
+                       : bench_chunks_open(&t->b, quick, n_chunks);
 
     return code ? code : open_both(t, dir, settings);
 }
@@ -117,7 +119,8 @@ int
 bench_through_load(struct bench_through *t, struct bench_cost *out)
 {
     t->storage_bytes = t->b.bytes;
-    return bench_chunks_load(&t->b, t->engine, t->b.bytes, t->b.no_blocks, out);
+    return bench_chunks_load(&t->b, t->engine, t->b.bytes,
+                             t->view ? t->b.blocks : t->b.no_blocks, out);
 }
 
 static int
@@ -220,13 +223,13 @@ ratio_after_first_copy(const struct bench_through *t, const struct bench_cost *o
     return bench_median(ratio, t->b.n_rounds);
 }
 
-/* Those of store or load, the bare loop and, to write, the copy. */
+/* Those of store or load, the bare loop and, to write from host memory, the copy. */
 static void
 figures(const struct bench_through *t, bool write, bool cpu, const struct bench_cost *ours,
         struct bench_result *out)
 {
     const struct bench_cost *bare = ours + t->b.n_rounds;
-    const struct bench_cost *copy = write ? bare + t->b.n_rounds : NULL;
+    const struct bench_cost *copy = write && !t->view ? bare + t->b.n_rounds : NULL;
 
     bench_more(out, "chunks", (double)t->b.n);
     bench_more(out, "chunk_bytes", (double)t->b.chunk_bytes);
@@ -235,10 +238,10 @@ figures(const struct bench_through *t, bool write, bool cpu, const struct bench_
         cpu_above(t, ours, bare, copy, out);
     else
         bench_chunks_speeds(&t->b, ours, bare, out);
-    if (write && !cpu)
+    if (copy && !cpu)
         bench_more(out, "ratio_after_first_copy",
                    ratio_after_first_copy(t, ours, bare, copy));
-    if (write)
+    if (copy)
         bench_more(out, "copy_gb_per_s", gigabytes(t) / median_seconds(t, copy));
 }
 
@@ -246,6 +249,13 @@ figures(const struct bench_through *t, bool write, bool cpu, const struct bench_
 
 static const bench_step_fn write_steps[] = { step_store, step_bare_write, step_copy };
 static const bench_step_fn read_steps[] = { step_load, step_bare_read };
+
+/* A host's KV is copied as well. */
+static size_t
+n_steps(const struct bench_through *t, bool write)
+{
+    return write && !t->view ? 3 : 2;
+}
 
 int
 bench_through_prepare(struct bench_through *t, bool write)
@@ -258,7 +268,7 @@ bench_through_prepare(struct bench_through *t, bool write)
         code = bench_through_wait(t);
     if (!code)
         code = t->bare.tune(t->bare.ctx, write);
-    for (size_t i = 0; !code && i < (write ? 3 : 2); i++)
+    for (size_t i = 0; !code && i < n_steps(t, write); i++)
         code = steps[i](t, &cost);
     return code;
 }
@@ -268,8 +278,8 @@ bench_through_measure(struct bench_through *t, const char *name, bool write, boo
                       struct bench_result *out)
 {
     struct bench_cost costs[3 * BENCH_ROUNDS];
-    int code = write ? bench_alternate(name, t->b.n_rounds, write_steps, 3, t, costs)
-                     : bench_alternate(name, t->b.n_rounds, read_steps, 2, t, costs);
+    int code = bench_alternate(name, t->b.n_rounds, write ? write_steps : read_steps,
+                               n_steps(t, write), t, costs);
 
     if (!code)
         figures(t, write, cpu, costs, out);

@@ -19,6 +19,11 @@ struct bench_through {
     struct kvt_store *store; /* removes what the engine wrote */
     uint64_t storage_bytes;  /* what the last step wrote to files, or read from them */
     struct bench_loop bare;  /* the family's, before measuring */
+
+    /* Set before opening, where KV is no memory of the host: say where it is.  What is
+     * loaded is copied into its blocks then.  0 or an exit code. */
+    int (*view)(void *ctx, struct kvt_engine *engine);
+    void *view_ctx;
 };
 
 /* An engine and a store over dir (NULL: over what the settings name), with settings

@@ -4,7 +4,6 @@
  * measured in the same run. */
 #include <errno.h>
 #include <fnmatch.h>
-#include <ftw.h>
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -80,33 +79,7 @@ static const struct bench_case cases[] = {
 
 #define N_CASES (sizeof cases / sizeof *cases)
 
-void
-bench_more(struct bench_result *result, const char *name, double value)
-{
-    if (result->n_more == BENCH_MAX_MORE)
-        return;
-    result->more[result->n_more].name = name;
-    result->more[result->n_more].value = value;
-    result->n_more++;
-}
-
 /* -------------------------------------------------------------------- directory */
-
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
-void
-bench_remove_tree(const char *path)
-{
-    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
-        fprintf(stderr, "kvtier bench: remove %s: %s\n", path, strerror(errno));
-}
 
 /* A new directory in dir. */
 static int
@@ -127,42 +100,37 @@ make_dir(const char *dir, char *out, size_t size)
 
 /* ---------------------------------------------------------------------- telling */
 
-/* Counts and sizes are told to the last digit. */
-static bool
-is_whole(double value)
-{
-    return value >= 0 && value < 0x1p53 && value == (double)(int64_t)value;
-}
-
-static json_t *
-json_figure(double value)
-{
-    return is_whole(value) ? json_integer((json_int_t)value) : json_real(value);
-}
-
 static void
 print_json(const struct bench_case *c, const struct bench_result *r)
 {
-    json_t *line = json_pack("{s:s, s:f, s:s, s:f, s:f, s:i}", "case", c->name,
-                             "value", r->value, "unit", r->unit, "limit", r->limit,
-                             "ratio", r->ratio, "threads", (int)r->threads);
+    json_t *line = bench_result_json(c->name, r);
 
-    for (size_t i = 0; i < r->n_more; i++)
-        json_object_set_new(line, r->more[i].name, json_figure(r->more[i].value));
     json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(line);
 }
 
 static void
+print_more(const char *name, const json_t *value)
+{
+    if (json_is_string(value))
+        printf(", %s: %s", name, json_string_value(value));
+    else
+        printf(json_is_integer(value) ? ", %s %.0f" : ", %s %.6g", name,
+               json_number_value(value));
+}
+
+static void
 print_row(const struct bench_case *c, const struct bench_result *r)
 {
+    const char *name;
+    json_t *value;
+
     printf("%-20s %8.3f %-9s %8.3f %6.3f\n", c->name, r->value, r->unit, r->limit,
            r->ratio);
     printf("    %u thread%s", r->threads, r->threads == 1 ? "" : "s");
-    for (size_t i = 0; i < r->n_more; i++)
-        printf(is_whole(r->more[i].value) ? ", %s %.0f" : ", %s %.6g", r->more[i].name,
-               r->more[i].value);
+    json_object_foreach(r->more, name, value)
+        print_more(name, value);
     printf("\n");
 }
 
@@ -197,6 +165,7 @@ run_case(const struct bench_case *c, const struct bench *where, bool json)
     if (code)
         return code;
     bench.dir = path;
+    bench.name = c->name;
     code = c->run(&bench, &result);
     bench_remove_tree(path);
     if (bench_interrupted())
@@ -206,6 +175,7 @@ run_case(const struct bench_case *c, const struct bench *where, bool json)
     else if (!code)
         print_row(c, &result);
     fflush(stdout);
+    bench_result_free(&result);
     return code == BENCH_LEFT_OUT ? 0 : code;
 }
 

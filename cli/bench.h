@@ -15,31 +15,22 @@
 
 /* What all cases are given. */
 struct bench {
+    const char *name; /* the case's */
     const char *dir; /* ours alone, on the file system to be measured */
     bool quick;      /* tiny sizes: does it run, not how fast */
     const char *server; /* of the s3 cases: a program or a URL; NULL: the usual one */
     const char *daemon; /* of the hf3fs cases: a program; NULL: the usual one */
 };
 
-#define BENCH_MAX_MORE 12
-
+/* All zero at first. */
 struct bench_result {
     double value;
     const char *unit;
     double limit; /* of the bare loop, in the same unit */
     double ratio; /* 1: as good as the bare loop */
     unsigned threads;
-    size_t n_more;
-    struct {
-        const char *name;
-        double value;
-    } more[BENCH_MAX_MORE]; /* figures beside it */
+    struct json_t *more; /* figures beside it, and words; NULL: none */
 };
-
-void bench_more(struct bench_result *result, const char *name, double value);
-
-/* A directory and all in it. */
-void bench_remove_tree(const char *path);
 
 /* Cases return 0, or an exit code or BENCH_LEFT_OUT after saying why. */
 #define BENCH_LEFT_OUT (-1)
@@ -74,6 +65,19 @@ int bench_hf3fs_cpu_write(const struct bench *bench, struct bench_result *out);
 int bench_hf3fs_cpu_read(const struct bench *bench, struct bench_result *out);
 int bench_hf3fs_rate(const struct bench *bench, struct bench_result *out);
 int bench_hf3fs_exists(const struct bench *bench, struct bench_result *out);
+
+/* ----------------------------------------------------------- bench-result.c */
+
+void bench_more(struct bench_result *result, const char *name, double value);
+void bench_more_text(struct bench_result *result, const char *name, const char *text);
+
+/* The line that says it all; the caller's. */
+struct json_t *bench_result_json(const char *name, const struct bench_result *result);
+
+/* The other way: such a line of another program, which is taken.  False: it is none. */
+bool bench_result_take(struct json_t *line, struct bench_result *out);
+
+void bench_result_free(struct bench_result *result);
 
 /* ---------------------------------------------------------- bench-measure.c */
 
@@ -115,7 +119,10 @@ struct bench_program {
 
 #define BENCH_NO_PROGRAM ((struct bench_program){ .in = -1, .out = -1 })
 
-/* What the tests built: name is below their directory.  False: it is not there. */
+/* Where name is, as seen from this program's directory.  False: it is not there. */
+bool bench_program_beside(const char *name, char *out, size_t size);
+
+/* What the tests built: name is below their directory. */
 bool bench_program_find(const char *name, char *out, size_t size);
 
 /* args[0]: its path.  0 or an errno. */
@@ -134,6 +141,9 @@ int bench_program_end(struct bench_program *program);
 
 #define BENCH_CHUNK_TOKENS 256u
 #define BENCH_CHUNK_BLOCKS (BENCH_CHUNK_TOKENS / CLI_BLOCK_TOKENS)
+
+/* A directory and all in it. */
+void bench_remove_tree(const char *path);
 
 size_t bench_chunk_bytes(const struct cli_shape *shape);
 
@@ -171,14 +181,19 @@ void bench_tokens(int32_t *tokens, size_t n, uint64_t number);
 struct bench_chunks {
     struct cli_shape shape;
     size_t n, n_rounds, chunk_bytes, bytes; /* bytes: of all */
-    unsigned char *kv, *copy; /* copy: as much again, for the bare loop */
+    unsigned char *kv, *copy; /* copy: as much again, for the bare loop; or neither */
     int32_t *tokens, *blocks, *no_blocks;
     struct kvt_chunk *chunks;
     uint64_t prompt; /* number of the last one */
 };
 
+struct cli_shape bench_chunks_shape(bool quick);
+
 /* 0 or an exit code, after saying why; to be closed also then. */
 int bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks);
+
+/* The same without KV and copy. */
+int bench_chunks_open_without(struct bench_chunks *b, bool quick, size_t n_chunks);
 void bench_chunks_close(struct bench_chunks *b);
 
 /* A setting: room for all chunks, for what stores leave to loads, and for the rest. */

@@ -6,8 +6,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 int
 cli_parse(const struct cli_command *command, int argc, char **argv, int min_args,
@@ -143,27 +141,4 @@ cli_size_text(uint64_t bytes, char out[24])
     snprintf(out, 24, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value,
              units[unit]);
     return out;
-}
-
-void
-cli_progress(const char *what, uint64_t done, uint64_t total)
-{
-    static time_t shown;
-    time_t now = time(NULL);
-
-    if (!isatty(2) || (now == shown && done != total))
-        return;
-    shown = now;
-    if (total)
-        fprintf(stderr, "\r%s %" PRIu64 " of %" PRIu64 " (%" PRIu64 " %%) ", what, done,
-                total, done * 100 / total);
-    else
-        fprintf(stderr, "\r%s %" PRIu64 " ", what, done);
-}
-
-void
-cli_progress_end(void)
-{
-    if (isatty(2))
-        fprintf(stderr, "\r%60s\r", "");
 }

@@ -66,21 +66,6 @@ cli_usage(const struct cli_command *command, const char *fmt, ...)
     return CLI_USAGE;
 }
 
-int
-cli_fail(int err)
-{
-    fprintf(stderr, "kvtier: %s\n", kvt_last_error());
-    switch (-err) {
-    case ENOENT:
-    case EBADMSG:
-        return CLI_NO;
-    case EINVAL:
-        return CLI_USAGE;
-    default:
-        return CLI_ENVIRONMENT;
-    }
-}
-
 static int
 print_help(void)
 {

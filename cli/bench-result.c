@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a case has found, as JSON: printed, and handed from one program to another. */
+#include <jansson.h>
+#include <string.h>
+
+#include "bench.h"
+
+/* Counts and sizes are told to the last digit. */
+static json_t *
+figure(double value)
+{
+    if (value >= 0 && value < 0x1p53 && value == (double)(int64_t)value)
+        return json_integer((json_int_t)value);
+    return json_real(value);
+}
+
+static void
+add(struct bench_result *result, const char *name, json_t *value)
+{
+    if (!result->more)
+        result->more = json_object();
+    json_object_set_new(result->more, name, value);
+}
+
+void
+bench_more(struct bench_result *result, const char *name, double value)
+{
+    add(result, name, figure(value));
+}
+
+void
+bench_more_text(struct bench_result *result, const char *name, const char *text)
+{
+    add(result, name, json_string(text));
+}
+
+json_t *
+bench_result_json(const char *name, const struct bench_result *r)
+{
+    json_t *line = json_pack("{s:s, s:f, s:s, s:f, s:f, s:i}", "case", name, "value",
+                             r->value, "unit", r->unit, "limit", r->limit, "ratio",
+                             r->ratio, "threads", (int)r->threads);
+
+    if (r->more)
+        json_object_update(line, r->more);
+    return line;
+}
+
+bool
+bench_result_take(json_t *line, struct bench_result *out)
+{
+    static const char *const own[] = { "case", "value", "unit", "limit", "ratio",
+                                       "threads" };
+    const char *unit;
+    int threads;
+
+    if (json_unpack(line, "{s:f, s:s, s:f, s:f, s:i}", "value", &out->value, "unit", &unit,
+                    "limit", &out->limit, "ratio", &out->ratio, "threads", &threads) ||
+        strcmp(unit, "GB/s")) {
+        json_decref(line);
+        return false;
+    }
+    out->unit = "GB/s";
+    out->threads = (unsigned)threads;
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        json_object_del(line, own[i]);
+    out->more = line;
+    return true;
+}
+
+void
+bench_result_free(struct bench_result *result)
+{
+    json_decref(result->more);
+    result->more = NULL;
+}
