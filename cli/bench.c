@@ -53,6 +53,21 @@ static const struct bench_case cases[] = {
     { "gds.scan", "open 100,000 chunks in four directories of gds_path without index",
       bench_gds_scan },
     { "gds.scan.cold", "the same with empty caches (as root)", bench_gds_scan_cold },
+    { "gds.gpu.write", "a GPU's KV to files (gds_path); limit: slower of bus, bare writes",
+      bench_gpu },
+    { "gds.gpu.read", "the same back, verified; limit: slower of bus and bare reads",
+      bench_gpu },
+    { "gpu.gather.nhd", "a GPU's KV to chunks there, with CRC; limit: a plain copy there",
+      bench_gpu },
+    { "gpu.gather.hnd", "the same of KV in which a block's heads are apart", bench_gpu },
+    { "gpu.scatter.nhd", "chunks on a GPU to KV there, with CRC; limit: a plain copy there",
+      bench_gpu },
+    { "gpu.scatter.hnd", "the same to KV in which a block's heads are apart", bench_gpu },
+    { "gpu.store.nhd", "KV on a GPU that computes to the pool, with CRC; limit: the bus",
+      bench_gpu },
+    { "gpu.store.hnd", "the same of KV in which a block's heads are apart", bench_gpu },
+    { "gpu.load.nhd", "the pool to KV on a GPU that computes; limit: the bus", bench_gpu },
+    { "gpu.load.hnd", "the same to KV in which a block's heads are apart", bench_gpu },
     { "s3.get", "CPU of 8 GETs at a time of 32 MiB, verified; limit: bare recv()",
       bench_s3_get },
     { "s3.put", "CPU of 8 PUTs at a time of 32 MiB; limit: bare send()", bench_s3_put },
@@ -277,10 +292,14 @@ const struct cli_command cli_bench = {
         "the bare loop, measured in the same run by the same program with the same\n"
         "number of threads; at ratio 1 kvtier costs nothing.\n"
         "\n"
-        "The files of a case and of its bare loop (up to 1 GiB) lie in a new\n"
+        "The files of a case and of its bare loop (up to 2 GiB) lie in a new\n"
         "directory that is removed at the end. A disk changes its speed all the time:\n"
         "kvtier and the bare loop take turns, ratio is the median of those of the\n"
         "pairs. The user's configuration does not count.\n"
+        "\n"
+        "The gpu cases are measured on the first GPU that CUDA's driver shows, or else\n"
+        "HIP's (choose by CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES), and left out\n"
+        "where there is none: 1 GiB of chunks a turn, or what finds room in its memory.\n"
         "\n"
         "  --case PATTERN  only the cases that a shell pattern means, as 's3.*' (in\n"
         "               quotes) or a name; may be given several times\n"

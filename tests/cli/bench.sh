@@ -12,13 +12,16 @@ cases='file.write file.read file.read.threads file.cpu engine.store_file
     lookup.builtin lookup.sha256_cbor open.index scan.warm scan.cold
     gds.write gds.read gds.scan gds.scan.cold'
 s3_cases='s3.get s3.put s3.get.tls s3.put.tls s3.get.rate s3.head s3.memory'
+gpu_cases='gds.gpu.write gds.gpu.read gpu.gather.nhd gpu.gather.hnd gpu.scatter.nhd
+    gpu.scatter.hnd gpu.store.nhd gpu.store.hnd gpu.load.nhd gpu.load.hnd'
 hf3fs_cases='hf3fs.write hf3fs.read hf3fs.cpu.write hf3fs.cpu.read hf3fs.rate hf3fs.exists'
 
 expect 0 --list
-for name in $cases $s3_cases $hf3fs_cases; do
+for name in $cases $gpu_cases $s3_cases $hf3fs_cases; do
     grep -q "^$name  " out || fail "--list does not name $name"
 done
-[ "$(wc -l <out)" -eq "$(echo $cases $s3_cases $hf3fs_cases | wc -w)" ] || fail '--list names others too'
+[ "$(wc -l <out)" -eq "$(echo $cases $gpu_cases $s3_cases $hf3fs_cases | wc -w)" ] ||
+    fail '--list names others too'
 
 expect 2 --case no.such.case
 grep -q "no case 'no.such.case'" err || fail 'the unknown case is not named'
@@ -28,6 +31,10 @@ expect 2 --nonsense
 expect 2 nonsense
 expect 3 --quick --case lookup.builtin --dir "$dir/absent"
 expect 0 --help
+
+# Those of a GPU where there is one; bench-gpu.sh has them over fakes.
+"$kvtier" bench --quick --case gpu.gather.nhd >out 2>err
+[ "$(wc -l <out)" -gt 1 ] && cases="$cases $gpu_cases"
 
 # Those of s3 are left out where their server was not built.
 [ -x "${kvtier%/*}/tests/servers/http-sink" ] && cases="$cases $s3_cases"

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gather and scatter: between blocks and chunks, both in the GPU's memory, CRC32C
+ * included, beside one plain copy of as many bytes there.  Bytes are counted once. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "gpu.h"
+#include "gpu/device.h"
+
+#define REST ((size_t)96 << 20) /* what is opened takes besides */
+
+struct rig;
+
+struct asked {
+    struct kvt__gpu_copy copy; /* first */
+    struct rig *rig;
+    uint32_t crc;
+};
+
+struct rig {
+    const struct machine *m;
+    struct kv kv;
+    struct kvt__view view;
+    struct bench_chunks b;
+    struct kvt__gpu *gpu;
+    unsigned char *chunks, *other; /* the device's, of all chunks; other: for the copy */
+    unsigned char *chunk;          /* one in host memory */
+    struct asked *asked;
+    struct kvt__gpu_copy **list;
+    bool gather;
+
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    size_t n_left;
+    int err;
+};
+
+/* --------------------------------------------------------------------- open and close */
+
+static int
+open_gpu(struct rig *r)
+{
+    const struct kvt__gpu_params params = { .kind = r->m->d.kind, .ordinal = 0 };
+    int err = kvt__gpu_open(&params, &r->gpu);
+
+    if (!err)
+        err = kvt__gpu_alloc(r->gpu, r->b.bytes, &r->chunks);
+    if (!err)
+        err = kvt__gpu_alloc(r->gpu, r->b.bytes, &r->other);
+    return err ? machine_fail(r->m, err, "the GPU") : 0;
+}
+
+static int
+rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
+         const struct machine *m)
+{
+    struct cli_shape shape = bench_chunks_shape(bench->quick);
+    size_t n = machine_fit(m, WANTED_CHUNKS(bench->quick), 3 * bench_chunk_bytes(&shape),
+                           REST);
+
+    *r = (struct rig){ .m = m, .gather = c->from_kv };
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->ended, NULL);
+    if (!n)
+        return BENCH_LEFT_OUT;
+    int code = bench_chunks_open_without(&r->b, bench->quick, n);
+    if (!code)
+        code = kv_open(&r->kv, m, bench->quick, c->hnd, n);
+    if (!code)
+        code = open_gpu(r);
+    if (!code)
+        code = machine_pinned(m, r->b.chunk_bytes, &r->chunk);
+    if (code)
+        return code;
+    kv_shuffle(r->b.blocks, n * BENCH_CHUNK_BLOCKS);
+    r->view = kv_view(&r->kv);
+    r->asked = calloc(n, sizeof *r->asked);
+    r->list = calloc(n, sizeof *r->list);
+    if (r->asked && r->list)
+        return 0;
+    fprintf(stderr, "kvtier bench: not enough memory\n");
+    return CLI_ENVIRONMENT;
+}
+
+static void
+rig_close(struct rig *r)
+{
+    if (r->gpu)
+        kvt__gpu_close(r->gpu); /* its memory goes with it */
+    machine_unpin(r->m, r->chunk);
+    kv_close(&r->kv);
+    bench_chunks_close(&r->b);
+    free(r->asked);
+    free(r->list);
+    pthread_cond_destroy(&r->ended);
+    pthread_mutex_destroy(&r->lock);
+}
+
+/* ------------------------------------------------------------------------------- steps */
+
+static void
+done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+{
+    struct asked *asked = (struct asked *)copy;
+    struct rig *r = asked->rig;
+
+    asked->crc = crc;
+    pthread_mutex_lock(&r->lock);
+    r->err = err ? err : r->err;
+    if (!--r->n_left)
+        pthread_cond_signal(&r->ended);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* All chunks, from the call until the last one is whole. */
+static int
+copy_all(struct rig *r, bool gather, struct bench_cost *out)
+{
+    r->n_left = r->b.n;
+    for (size_t i = 0; i < r->b.n; i++) {
+        r->asked[i] = (struct asked){ .rig = r, .copy = {
+            .view = &r->view, .blocks = r->b.blocks + i * BENCH_CHUNK_BLOCKS,
+            .n_tokens = BENCH_CHUNK_TOKENS, .sums = true, .on_device = true,
+            .chunk = r->chunks + i * r->b.chunk_bytes, .done = done } };
+        r->list[i] = &r->asked[i].copy;
+    }
+    bench_start(out);
+    int err = gather ? kvt__gpu_gather(r->gpu, r->m->stream, r->list, r->b.n)
+                     : kvt__gpu_scatter(r->gpu, r->list, r->b.n);
+    if (err)
+        return machine_fail(r->m, err, "copies could not be begun");
+    pthread_mutex_lock(&r->lock);
+    while (r->n_left)
+        pthread_cond_wait(&r->ended, &r->lock);
+    err = r->err;
+    pthread_mutex_unlock(&r->lock);
+    bench_stop(out);
+    if (!err)
+        return 0;
+    fprintf(stderr, "kvtier bench: copies failed on the GPU\n");
+    return CLI_ENVIRONMENT;
+}
+
+static int
+step_ours(void *ctx, struct bench_cost *out)
+{
+    struct rig *r = ctx;
+
+    return copy_all(r, r->gather, out);
+}
+
+static int
+step_plain(void *ctx, struct bench_cost *out)
+{
+    const struct rig *r = ctx;
+
+    return machine_copy(r->m, r->other, r->chunks, r->b.bytes, out);
+}
+
+/* ---------------------------------------------------------------------- are they right */
+
+/* The chunk that lies on the device and both its sums. */
+static int
+check_chunk(struct rig *r, size_t i, uint64_t number)
+{
+    struct bench_cost cost;
+    int code = machine_copy(r->m, r->chunk, r->chunks + i * r->b.chunk_bytes,
+                            r->b.chunk_bytes, &cost);
+
+    if (code)
+        return code;
+    uint32_t came = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
+    kv_chunk(&r->kv, number, r->chunk);
+    uint32_t wanted = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
+    if (came == wanted && r->asked[i].crc == wanted)
+        return 0;
+    fprintf(stderr, "kvtier bench: WRONG BYTES: a chunk of CRC32C %08x should have been "
+            "gathered, it has %08x, and the GPU says %08x. No figure of this run counts.\n",
+            wanted, came, r->asked[i].crc);
+    return CLI_NO;
+}
+
+/* One chunk's blocks to the chunk and, when something else is in them, back. */
+static int
+check(struct rig *r)
+{
+    size_t last = r->b.n - 1;
+    const int32_t *blocks = r->b.blocks + last * BENCH_CHUNK_BLOCKS;
+    struct bench_cost cost;
+    int code = kv_fill(&r->kv, blocks, 1);
+
+    if (!code)
+        code = copy_all(r, true, &cost);
+    if (!code)
+        code = check_chunk(r, last, 1);
+    if (!code)
+        code = kv_fill(&r->kv, blocks, 2);
+    if (!code)
+        code = copy_all(r, false, &cost);
+    if (!code)
+        code = kv_check(&r->kv, blocks, 1);
+    return code;
+}
+
+int
+case_copies(const struct gpu_case *c, const struct bench *bench, const struct machine *m,
+            struct bench_result *out)
+{
+    static const bench_step_fn steps[] = { step_ours, step_plain };
+    struct bench_cost costs[2 * BENCH_ROUNDS];
+    struct rig r;
+    int code = rig_open(&r, c, bench, m);
+
+    for (size_t i = 0; !code && i < 2; i++)
+        code = steps[i](&r, costs);
+    if (!code)
+        code = bench_alternate(c->name, r.b.n_rounds, steps, 2, &r, costs);
+    if (!code)
+        code = check(&r);
+    if (!code) {
+        bench_chunks_speeds(&r.b, costs, costs + r.b.n_rounds, out);
+        out->threads = 1;
+        bench_more(out, "chunks", (double)r.b.n);
+        bench_more(out, "chunk_bytes", (double)r.b.chunk_bytes);
+        bench_more_text(out, "device", kvt__gpu_describe(r.gpu));
+    }
+    rig_close(&r);
+    return code;
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The GPU: its driver is loaded and its primary context made, as an engine does before it
+ * has one of kvtier's; kvtier's library does neither. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "gpu.h"
+
+static const struct vendor {
+    enum kvt__gpu_kind kind;
+    const char *libraries[5];
+    const char *init, *set_device;
+} vendors[] = {
+    { KVT__GPU_CUDA, { "libcuda.so.1" }, "cuInit", NULL },
+    { KVT__GPU_HIP, { "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                      "libamdhip64.so" }, "hipInit", "hipSetDevice" },
+};
+
+typedef int call_fn(int argument);
+
+/* ----------------------------------------------------------------------- finding */
+
+static void *
+load(const struct vendor *v)
+{
+    void *handle = NULL;
+
+    for (size_t i = 0; !handle && v->libraries[i]; i++)
+        handle = dlopen(v->libraries[i], RTLD_NOW);
+    return handle;
+}
+
+/* A function of one int: its error, or 0; -1: it is not there. */
+static int
+call(void *handle, const char *name, int argument)
+{
+    void *function = dlsym(handle, name);
+    call_fn *called;
+
+    if (!function)
+        return -1;
+    memcpy(&called, &function, sizeof called);
+    return called(argument);
+}
+
+/* Make the context of its first device, or write down why not; it stays loaded. */
+static bool
+begin(const struct vendor *v, struct machine *m, char *why, size_t size)
+{
+    void *context, *handle = load(v);
+    const char *library = v->libraries[0];
+    int n = 0, device;
+
+    if (!handle)
+        return snprintf(why, size, "%s cannot be loaded", library), false;
+    int error = call(handle, v->init, 0);
+    if (error)
+        return snprintf(why, size, "%s of %s answers %d", v->init, library, error), false;
+    if (!kvt__driver_find(v->kind, &m->d) || !m->d.copies)
+        return snprintf(why, size, "%s is too old", library), false;
+    if (m->d.device_count(&n) || !n || m->d.device(&device, 0))
+        return snprintf(why, size, "%s shows no device", library), false;
+    error = m->d.retain(&context, device);
+    if (!error && v->set_device)
+        error = call(handle, v->set_device, device);
+    if (error)
+        return snprintf(why, size, "%s makes no context (%s)", library,
+                        kvt__driver_error(&m->d, error)), false;
+    return true;
+}
+
+int
+machine_fail(const struct machine *m, int error, const char *what)
+{
+    fprintf(stderr, "kvtier bench: %s: %s\n", what,
+            error < 0 ? kvt__why() : kvt__driver_error(&m->d, error));
+    return CLI_ENVIRONMENT;
+}
+
+int
+machine_open(struct machine *m)
+{
+    char why[2][160] = { "", "" };
+
+    *m = (struct machine){ .stream = NULL };
+    if (!begin(&vendors[0], m, why[0], sizeof why[0]) &&
+        !begin(&vendors[1], m, why[1], sizeof why[1])) {
+        fprintf(stderr, "kvtier bench: the gpu cases need a GPU, and there is none (%s; "
+                "%s): left out.\n", why[0], why[1]);
+        return BENCH_LEFT_OUT;
+    }
+    int error = kvt__context_hold(&m->d, 0, &m->context);
+    if (error)
+        return machine_fail(m, error, "the GPU's context");
+    error = kvt__context_enter(&m->d, &m->context);
+    if (!error)
+        error = m->d.stream_create(&m->stream, KVT__STREAM_ALONE, 0);
+    return error ? machine_fail(m, error, "the GPU's context") : 0;
+}
+
+void
+machine_close(struct machine *m)
+{
+    m->d.stream_destroy(m->stream);
+    kvt__context_leave(&m->d, &m->context);
+    kvt__context_release(&m->d, &m->context);
+    m->d.release(m->context.device); /* what begin() retained */
+}
+
+/* ------------------------------------------------------------------------ memory */
+
+int
+machine_alloc(const struct machine *m, size_t bytes, unsigned char **out)
+{
+    void *at = NULL;
+    int error = m->d.mem_alloc(&at, bytes);
+
+    *out = error ? NULL : at;
+    return error ? machine_fail(m, error, "memory of the GPU") : 0;
+}
+
+int
+machine_pinned(const struct machine *m, size_t bytes, unsigned char **out)
+{
+    void *at = NULL;
+    int error = m->d.host_alloc(&at, bytes, KVT__HOST_PORTABLE);
+
+    *out = error ? NULL : at;
+    if (error)
+        return machine_fail(m, error, "pinned memory");
+    memset(at, 0x5a, bytes);
+    return 0;
+}
+
+void
+machine_free(const struct machine *m, unsigned char *at)
+{
+    if (at)
+        m->d.mem_free(at);
+}
+
+void
+machine_unpin(const struct machine *m, unsigned char *at)
+{
+    if (at)
+        m->d.host_free(at);
+}
+
+/* There is no asking that holds for longer: so it is taken, and given back. */
+size_t
+machine_fit(const struct machine *m, size_t wanted, size_t each, size_t rest)
+{
+    void *at;
+
+    for (size_t n = wanted; n; n /= 2) {
+        if (m->d.mem_alloc(&at, n * each + rest))
+            continue;
+        m->d.mem_free(at);
+        return n;
+    }
+    fprintf(stderr, "kvtier bench: the GPU has no %zu MiB of memory free: left out.\n",
+            (each + rest) >> 20);
+    return 0;
+}
+
+int
+machine_copy(const struct machine *m, void *to, const void *from, size_t bytes,
+             struct bench_cost *out)
+{
+    bench_start(out);
+    int error = kvt__driver_copy(&m->d, to, from, bytes, m->stream);
+    int late = m->d.stream_sync(m->stream);
+    bench_stop(out);
+    error = error ? error : late;
+    return error ? machine_fail(m, error, "a copy of the driver's") : 0;
+}

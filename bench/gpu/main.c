@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier-bench-gpu CASE DIR [--quick]: one case of `kvtier bench` on a GPU.  Prints the
+ * result as a line of JSON; ends with an exit code of kvtier's or BENCH_GPU_LEFT_OUT. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu.h"
+
+static const struct gpu_case cases[] = {
+    { "gds.gpu.write", case_files, true, false },
+    { "gds.gpu.read", case_files, false, false },
+    { "gpu.gather.nhd", case_copies, true, false },
+    { "gpu.gather.hnd", case_copies, true, true },
+    { "gpu.scatter.nhd", case_copies, false, false },
+    { "gpu.scatter.hnd", case_copies, false, true },
+    { "gpu.store.nhd", case_pool, true, false },
+    { "gpu.store.hnd", case_pool, true, true },
+    { "gpu.load.nhd", case_pool, false, false },
+    { "gpu.load.hnd", case_pool, false, true },
+};
+
+static const struct gpu_case *
+find(const char *name)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!strcmp(cases[i].name, name))
+            return &cases[i];
+    return NULL;
+}
+
+/* The vendors' libraries print on the standard output: the answer goes where that went
+ * before. */
+static int
+take_output(void)
+{
+    int answer = dup(STDOUT_FILENO);
+
+    if (answer < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+        return -1;
+    return answer;
+}
+
+static int
+answer_with(const struct gpu_case *c, const struct bench_result *result, int fd)
+{
+    json_t *line = bench_result_json(c->name, result);
+    int bad = json_dumpfd(line, fd, JSON_REAL_PRECISION(6));
+
+    json_decref(line);
+    return bad || write(fd, "\n", 1) != 1 ? CLI_ENVIRONMENT : 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct gpu_case *c = argc > 2 ? find(argv[1]) : NULL;
+    struct bench bench = { .quick = argc > 3 };
+    struct bench_result result = { 0 };
+    struct machine m;
+
+    if (!c || (argc > 3 && strcmp(argv[3], "--quick")) || argc > 4) {
+        fprintf(stderr, "Usage: kvtier-bench-gpu CASE DIR [--quick]\n"
+                "kvtier bench starts it.\n");
+        return CLI_USAGE;
+    }
+    int answer = take_output();
+    if (answer < 0)
+        return CLI_ENVIRONMENT;
+    bench.name = argv[1];
+    bench.dir = argv[2];
+    bench_catch_interrupts();
+    int code = machine_open(&m);
+    if (!code) {
+        code = c->run(c, &bench, &m, &result);
+        machine_close(&m);
+    }
+    if (!code)
+        code = answer_with(c, &result, answer);
+    bench_result_free(&result);
+    return code == BENCH_LEFT_OUT ? BENCH_GPU_LEFT_OUT : code;
+}
