@@ -1,0 +1,102 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The gpu cases of kvtier bench: over machines that are fakes, what they print and what they
+# say where something is missing or wrong.  Says nothing about speed.
+#   KVTIER=build/kvtier sh tests/cli/bench-gpu.sh
+command=bench
+. "$(dirname "$0")/lib"
+tests=$(dirname "$kvtier")/tests
+cuda=$tests/fakes/cufile:$tests/fakes/nvrtc hip=$tests/fakes/hipfile:$tests/fakes/hiprtc
+unset GDS_FAKE GPU_FAKE GPU_FAKE_FAIL GPU_FAKE_IDLE FAKE_GPU_GUARD CUFILE_ENV_PATH_JSON
+mkdir work
+
+cases='gds.gpu.write gds.gpu.read gpu.gather.nhd gpu.gather.hnd gpu.scatter.nhd
+    gpu.scatter.hnd gpu.store.nhd gpu.store.hnd gpu.load.nhd gpu.load.hnd'
+
+# on CODE OPTIONS...
+on() {
+    code=$1
+    shift
+    expect "$code" --quick --json --dir work "$@"
+    [ -z "$(ls -A work)" ] || fail "work is not empty: $(ls -A work)"
+}
+
+# --- without a driver, and without a device: one sentence for all of them, and no figures
+
+export LD_LIBRARY_PATH=/nowhere
+on 0 --case 'gpu.*'
+if [ ! -s out ]; then # else it has a GPU
+    [ "$(wc -l <err)" -eq 1 ] || fail 'not one sentence'
+    grep -q 'need a GPU, and there is none (libcuda.so.1 cannot be loaded; .*): left out' err ||
+        fail 'the sentence does not say what is missing'
+fi
+if [ ! -e "$tests/fakes/hipfile/libamdhip64.so.7" ] || [ ! -e "$tests/faulty/libcuda.so.1" ]; then
+    echo 'cli/bench-gpu: only without a GPU: the fakes were not built'
+    finish cli/bench-gpu
+fi
+LD_LIBRARY_PATH=$cuda
+export GPU_FAKE=0
+on 0 --case gpu.gather.nhd --case gpu.load.nhd
+grep -q 'cuInit of libcuda.so.1 answers 100; .*: left out' err || fail 'no device is not said'
+[ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] || fail 'not one sentence without a device'
+unset GPU_FAKE
+
+# --- all of them, on both vendors' machines; but for cuFile's fake, which has no part in the
+# GPU's memory, the host cannot touch that
+
+for vendor in cuda hip; do
+    [ $vendor = cuda ] && LD_LIBRARY_PATH=$cuda || LD_LIBRARY_PATH=$hip
+    export FAKE_GPU_GUARD=1
+    on 0 --case 'gpu.*'
+    unset FAKE_GPU_GUARD
+    mv out copies
+    on 0 --case 'gds.gpu.*'
+    cat copies >>out
+    command -v python3 >/dev/null || continue
+    python3 - out $vendor $cases <<'END' || fail "the JSON of $vendor is not as it should be"
+import json, sys
+
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert [line["case"] for line in lines] == sys.argv[3:], lines
+for line in lines:
+    for name in ("value", "limit", "ratio"):
+        assert isinstance(line[name], float) and line[name] > 0, (name, line)
+    assert line["unit"] == "GB/s" and line["chunks"] == 4, line
+    assert line["device"].startswith(sys.argv[2].upper() + " device 0 (fake 0), "), line
+    if line["case"].split(".")[1] in ("store", "load"):
+        assert line["beside"] == "copies", line
+    if line["case"].startswith("gds."):
+        slower = min(line["bus_gb_per_s"], line["bare_gb_per_s"])
+        assert line["threads"] == 4 and line["limit"] <= 1.001 * slower, line
+        if sys.argv[2] == "hip": # cuFile takes /proc/modules, which a machine may lack
+            assert line["way"].startswith("libhipfile 0.2.0 moves them"), line
+END
+done
+export GDS_FAKE=buffer=5030
+on 0 --case gds.gpu.read # of hip
+unset GDS_FAKE
+grep -q '"way": ".*bytes go through host memory' out || fail 'the way through the host is not said'
+expect 0 --quick --case gpu.gather.nhd --dir work
+grep -q '^gpu.gather.nhd .* GB/s ' out || fail 'no row of gpu.gather.nhd'
+grep -q ', device: HIP device 0 (fake 0), ' out || fail 'the row does not name the device'
+
+# --- little memory: fewer chunks; an error of the driver; wrong bytes
+
+LD_LIBRARY_PATH=$tests/faulty:$tests/fakes/nvrtc
+export GPU_FAKE_FAIL=cuMemAlloc_v2:0
+for name in gpu.gather.hnd gpu.store.nhd gds.gpu.write; do
+    on 0 --case $name
+    grep -q '"chunks": 2,' out || fail "$name: not fewer chunks where memory is short"
+done
+GPU_FAKE_FAIL=cuStreamCreateWithPriority:0
+on 3 --case gpu.store.nhd
+grep -q 'CUDA_ERROR_OUT_OF_MEMORY' err || fail 'the error of the driver is not said'
+unset GPU_FAKE_FAIL
+export GPU_FAKE_IDLE=1
+for name in gpu.gather.nhd gpu.scatter.hnd gpu.store.hnd gpu.load.nhd; do
+    on 1 --case $name
+    grep -q 'WRONG BYTES' err || fail "$name: wrong bytes are not noticed"
+    [ ! -s out ] || fail "$name: figures of wrong bytes"
+done
+finish cli/bench-gpu
