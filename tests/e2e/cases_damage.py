@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that are killed, files that are damaged and reads that fail: never a wrong
+answer."""
+import functools
+import os
+import threading
+import time
+
+import workplace
+from case import e2e
+from place import Skipped, check, in_parallel
+
+
+@e2e
+def kill_while_storing(place):
+    """SIGKILL of the server while it stores: what is found is right."""
+    prompts, left = [], []
+    for round_number in range(3):
+        with place.server() as server:
+            check(not set(left) & set(place.memory_directories()),
+                  "what the killed server had in /dev/shm is there still")
+            check_against_references(place, server, prompts)
+            prompt = place.prompt(server, 3900 * round_number, 3900)
+            prompts.append(prompt)
+            thread = threading.Thread(
+                target=ask_until_killed, args=(server, prompt), daemon=True)
+            thread.start()
+            time.sleep(place.random.uniform(0.8, 3.0))
+            server.kill()
+            thread.join()
+            left = place.memory_directories()
+            check(left or place.transfer, "the killed server had no host memory")
+    with place.server() as server:
+        check_against_references(place, server, prompts)
+        place.check_idle(server)
+    place.check_hashes(expect_loads=False)
+
+
+def ask_until_killed(server, prompt):
+    try:
+        server.complete(prompt, 8)
+    except Exception:
+        pass
+
+
+def check_against_references(place, server, prompts):
+    """Each prompt, whatever of it is found, against a run that finds nothing."""
+    for prompt in prompts:
+        salt = "%x" % place.random.getrandbits(64)
+        answer = server.complete(prompt)
+        reference = server.complete(prompt, cache_salt=salt)
+        place.check_close(answer, reference, "against a run without any hit")
+
+
+@e2e
+def damaged_files(place):
+    """A third of the files cut, changed or gone: never a wrong answer."""
+    if place.transfer is not None:
+        raise Skipped("only kvtier verifies what it reads")
+    with place.server() as server:
+        prompts = [place.prompt(server, 2700 * i, 2700) for i in range(4)]
+        references = [server.complete(prompt) for prompt in prompts]
+        place.stored()
+    damage(place)
+    with place.server() as server:
+        answers = in_parallel([functools.partial(server.complete, prompt)
+                               for prompt in prompts])
+        for answer, reference in zip(answers, references):
+            place.check_close(answer, reference, "with damaged files")
+        place.check_idle(server)
+        counted = place.counted(server, "load_corrupt", 1)
+        check(counted["load_corrupt"] > 0, "no damage was met")
+    place.check_hashes()
+
+
+def damage(place):
+    files = [path for path in sorted(workplace.files_below(place.store))
+             if f"{os.sep}.kvtier{os.sep}" not in path]
+    for number, path in enumerate(files):
+        size = os.path.getsize(path)
+        if number % 9 == 2:
+            os.unlink(path)
+        elif number % 9 == 5:
+            os.truncate(path, place.random.randrange(size))
+        elif number % 9 == 8:
+            at = place.random.randrange(size)
+            with open(path, "r+b") as f:
+                f.seek(at)
+                byte = f.read(1)[0]
+                f.seek(at)
+                f.write(bytes([byte ^ 0x40]))
+
+
+@e2e
+def read_faults(place):
+    """Reads that fail, are short or flip a bit: every request completes."""
+    if place.transfer is not None:
+        raise Skipped("only kvtier has a tier that fails on purpose")
+    with place.server() as server:
+        prompts = [place.prompt(server, 1500 * i, 1500) for i in range(8)]
+        references = [server.complete(prompt) for prompt in prompts]
+        place.stored()
+    place.settings["remote_url"] = (
+        '"fault://seed=1,read_error=0.3,short_read=0.05,bit_flip=0.05/fs://%s"'
+        % place.store)
+    with place.server() as server:
+        answers = in_parallel([functools.partial(server.complete, prompt)
+                               for prompt in prompts])
+        for answer, reference in zip(answers, references):
+            place.check_close(answer, reference, "with failing reads")
+        place.check_idle(server)
+        counted = place.counted(server, "load_failed", 1)
+        check(counted["load_failed"] > 0, "no read failed")
+    place.check_hashes()

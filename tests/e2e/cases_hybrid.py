@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model with groups of layers of two kinds."""
+import workplace
+from case import ask_twice, e2e
+from place import Skipped, check, first_token_difference
+from server import max_logprob_difference
+
+
+@e2e
+def hybrid_attention(place):
+    """Gemma 3: full and sliding-window groups, several of each prompt's cuts."""
+    place.model = "gemma"
+    try:
+        place.model_directory()
+    except workplace.Unavailable as e:
+        raise Skipped(str(e).splitlines()[0]) from e
+    with place.server() as server:
+        prompts, oracles = ask_twice(place, server, (400, 2400, 5000))
+        place.stored()
+    place.tolerance = own_difference(place, prompts)
+    worst = 0.0
+    with place.server() as server:
+        for prompt, oracle in zip(prompts, oracles):
+            answer, found = place.hit(server, prompt)
+            what = f"prompt of {len(prompt)} tokens"
+            check(found == len(prompt) - 16,
+                  f"{what}: {found} tokens found after the restart")
+            check(answer.token_ids == oracle.token_ids,
+                  f"{what}: other tokens than the oracle's")
+            worst = max(worst, difference(answer, oracle))
+        place.check_idle(server)
+    print("  log probabilities differ by up to %.3g; those of vLLM's own runs by "
+          "up to %.3g" % (worst, place.tolerance), flush=True)
+    check(worst <= place.tolerance, "more than rounding can")
+    place.check_hashes()
+
+
+def difference(a, b):
+    """Of log probabilities, over all tokens up to one that differs."""
+    return max(first_token_difference(a, b) or 0.0, max_logprob_difference(a, b))
+
+
+def own_difference(place, prompts):
+    """What rounding alone does: the largest difference between vLLM's own runs,
+    without kvtier, that split a prompt's prefill differently."""
+    largest = 0.0
+    with place.bare_server() as server:
+        for prompt in prompts:
+            cold = server.complete(prompt)
+            own_hit = server.complete(prompt)
+            server.complete(prompt[:len(prompt) // 2], 1, cache_salt="half")
+            half = server.complete(prompt, cache_salt="half")
+            largest = max(largest, difference(cold, own_hit),
+                          difference(half, own_hit), difference(cold, half))
+    return largest

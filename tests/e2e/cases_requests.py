@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that are not like others: abandoned, not of whole chunks, preempted."""
+import functools
+import time
+
+from case import e2e
+from place import check, in_parallel
+
+
+def abandon(server, prompt, after_s):
+    """Send a request and close the connection without reading the answer."""
+    connection = server.connect()
+    try:
+        server.send_completion(connection, prompt, 64)
+        time.sleep(after_s)
+    finally:
+        connection.close()
+
+
+@e2e
+def aborts(place):
+    """Clients that go away while prompts are stored and loaded."""
+    with place.server() as server:
+        hits = [place.prompt(server, 1000 * i, 1000) for i in range(6)]
+        oracles = []
+        for prompt in hits:
+            server.complete(prompt)
+            oracles.append(server.complete(prompt))
+        place.stored()
+    with place.server() as server:
+        news = [place.prompt(server, 6100 + 1000 * i, 1000) for i in range(5)]
+        for _ in range(3):
+            pauses = [place.random.uniform(0, 0.6) for _ in hits + news]
+            in_parallel([functools.partial(abandon, server, prompt, pause)
+                         for prompt, pause in zip(hits[:-1] + news, pauses)])
+            place.check_idle(server)
+            # So that the next round loads too: from host memory what this one
+            # has read.
+            server.reset_prefix_cache()
+        answer, found = place.hit(server, hits[-1])
+        check(found == len(hits[-1]) - 16, f"{found} tokens found")
+        place.check_equal(answer, oracles[-1], "after the aborts")
+        for prompt, oracle in zip(hits, oracles):
+            place.check_close(server.complete(prompt), oracle,
+                              "an aborted prompt, asked again")
+        place.check_idle(server)
+    place.check_hashes()
+
+
+@e2e
+def partial_chunk(place):
+    """With save_unfull_chunk all of a prompt but its last token is found."""
+    place.settings["save_unfull_chunk"] = "true"
+    prompts, cold, warm = [], [], []
+    with place.server() as server:
+        start = 0
+        # In a chunk's first and second block; shorter than one; whole chunks; one
+        # token more than whole blocks, which vLLM's own prefix hit covers too.
+        for n in (600, 700, 50, 768, 641):
+            prompts.append(place.piece(server, start, n))
+            start += n
+        for prompt in prompts:
+            cold.append(server.complete(prompt))
+        place.stored()
+        for prompt in prompts:
+            warm.append(server.complete(prompt))
+    with place.server() as server:
+        for prompt, reference, oracle in zip(prompts, cold, warm):
+            answer, found = place.hit(server, prompt, but=1)
+            what = f"prompt of {len(prompt)} tokens"
+            check(found == len(prompt) - 1,
+                  f"{what}: {found} tokens found after the restart")
+            place.check_close(answer, reference, f"{what}, against a cold run")
+            place.check_equal(answer, oracle, what)
+        longer = prompts[0] + prompts[2]
+        answer, found = place.hit(server, longer, but=len(longer))
+        check(found == 0, f"{found} tokens found beyond what vLLM has")
+        place.check_close(answer, server.complete(longer, cache_salt="x"),
+                          "a longer prompt")
+        place.check_idle(server)
+    place.check_hashes()
+
+
+@e2e
+def preemption(place):
+    """Too few blocks for all: requests are preempted and resumed."""
+    args = ("--num-gpu-blocks-override", "47", "--max-model-len", "4096",
+            "--max-num-batched-tokens", "4096")
+    with place.server(*args) as server:
+        prompts = [place.prompt(server, 1100 * i, 1100) for i in range(6)]
+        references = [server.complete(prompt, 2) for prompt in prompts]
+        place.stored()
+    with place.server(*args) as server:
+        for i in range(2):
+            answers = in_parallel([
+                functools.partial(server.complete, prompt, 200)
+                for prompt in prompts])
+            for answer, reference in zip(answers, references):
+                check(len(answer.token_ids) == 200, "an answer is cut short")
+                place.check_close(answer, reference, f"round {i}")
+        preempted = server.metrics()["vllm:num_preemptions_total"]
+        check(preempted > 0, "no request was preempted")
+        if place.transfer is None:
+            counted = place.counted(server, "memory_hits", 1)
+            check(counted["load_bytes"] > 0 and counted["memory_hits"] > 0,
+                  "not loaded from both the disk and host memory: %s" % counted)
+        place.check_idle(server)
+    place.check_hashes()
