@@ -50,6 +50,7 @@ class Geometry:
 
 
 SMALL = Geometry()
+PAIR = [dataclasses.replace(SMALL, world_size=2, rank=rank) for rank in (0, 1)]
 MLA = Geometry(mla=True, head_size=24, dtype="half")
 # As long as SMALL's, under its names.
 OTHERS = (dataclasses.replace(SMALL, layers=2, heads=3),

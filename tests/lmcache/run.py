@@ -19,7 +19,8 @@ TIMEOUT_S = 600
 # The module of tests, and PYTHONHASHSEED; None: not set.
 RUNS = [("test_headers", "0"), ("test_files", "0"), ("test_3fs", "0"),
         ("test_disk", "0"), ("test_gds", "0"), ("test_weka", "0"), ("test_s3", "0"),
-        ("test_keys", "0"), ("test_keys", "42"), ("test_keys", "random"), ("test_keys", None)]
+        ("test_keys", "0"), ("test_keys", "42"), ("test_keys", "random"),
+        ("test_keys", None)]
 
 
 def library():

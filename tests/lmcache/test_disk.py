@@ -1,43 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """LMCache's local disk back end and kvtier on one directory, one after the other:
 what LMCache leaves behind and would never see again, and what it reads of ours."""
-import dataclasses
 import errno
 import os
 import unittest
 
 import ours
-import test_files
 import theirs
-from geometry import LARGE, MLA, SMALL
+from case import OnDisk
+from geometry import LARGE, MLA, PAIR, SMALL
 
-PAIR = [dataclasses.replace(SMALL, world_size=2, rank=rank) for rank in (0, 1)]
-
-
-class Case(test_files.Case):
-    def lmcache(self, geometry=SMALL, directory=None, **extra):
-        made = theirs.LMCacheDisk(directory or self.folder, geometry, **extra)
-        self.addCleanup(made.close)
-        return made
-
-    def kvtier(self, geometry=SMALL, directory=None, **more):
-        given = dict(remote_url="", local_disk=directory or self.folder,
-                     max_local_disk_size=1)
-        given.update(more)
-        made = ours.Kvtier("", geometry, **given)
-        self.addCleanup(made.close)
-        return made
-
-    def stored(self, geometry=SMALL, chunks=3, directory=None, **extra):
-        """What an LMCache that has ended leaves: tokens, keys, chunks, paths."""
-        tokens, data = self.tokens(geometry, chunks), self.chunks(geometry, chunks)
-        keys = theirs.keys(geometry, tokens)
-        lmcache = self.lmcache(geometry, directory, **extra)
-        lmcache.put(keys, data)
-        return tokens, keys, data, [lmcache.path(key) for key in keys]
-
-
-class WhatLMCacheLeaves(Case):
+class WhatLMCacheLeaves(OnDisk):
     def test_is_found_and_returned_and_counted_as_unverified(self):
         for geometry in (SMALL, MLA, LARGE):
             for use_odirect in (False, True):
@@ -55,7 +28,7 @@ class WhatLMCacheLeaves(Case):
         self.assertEqual(self.kvtier(refuse_unverified="true").lookup(tokens), 0)
 
     def test_lies_in_the_directory_of_its_gpu(self):
-        several = ",".join(os.path.join(self.folder, name) for name in "abc")
+        several = self.several("abc")
         tokens, chunks = self.tokens(SMALL, 3), []
         for geometry in PAIR:
             data = self.chunks(geometry, 3)
@@ -105,7 +78,7 @@ class WhatLMCacheLeaves(Case):
         self.assertEqual(store.get(key.to_string().replace("/", "-")), part)
 
 
-class WhatKvtierWrites(Case):
+class WhatKvtierWrites(OnDisk):
     def test_is_returned_by_lmcache_byte_for_byte(self):
         for geometry in (SMALL, MLA, LARGE):
             for use_odirect in (False, True):
@@ -119,7 +92,7 @@ class WhatKvtierWrites(Case):
                     self.assertEqual(lmcache.get_each(keys), chunks)
 
     def test_lies_where_lmcache_would_write_it(self):
-        several = ",".join(os.path.join(self.folder, name) for name in "ab")
+        several = self.several("ab")
         tokens = self.tokens(SMALL, 4)
         for geometry in PAIR:
             self.kvtier(geometry, several).store(tokens, 1)
@@ -160,19 +133,11 @@ class WhatKvtierWrites(Case):
                     self.assertEqual(found, other)
 
 
-class Damaged(Case):
-    def check(self, kvtier, tokens, first, path):
-        """The second chunk is damaged: a miss, counted, its file removed."""
-        found = kvtier.load(tokens, 3)
-        self.assertEqual(found[:2], [first, -errno.EBADMSG])
-        self.assertEqual(kvtier.counters()["load_corrupt"], 1)
-        self.assertFalse(os.path.exists(path))
-        self.assertEqual(kvtier.lookup(tokens), 1)
-
+class Damaged(OnDisk):
     def test_a_file_of_lmcache_cut_in_half_is_a_miss(self):
         """LMCache fills it up with another chunk's bytes."""
         tokens, _, chunks, paths = self.stored()
-        os.truncate(paths[1], SMALL.chunk_bytes // 2)
+        os.truncate(paths[1], self.header_bytes + SMALL.chunk_bytes // 2)
         self.assertEqual(self.kvtier().get(tokens), chunks[:1])
 
     def test_a_file_of_lmcache_cut_under_an_open_engine_is_a_miss(self):
@@ -180,23 +145,24 @@ class Damaged(Case):
         kvtier = self.kvtier()
         self.assertEqual(kvtier.lookup(tokens), 3)
         os.truncate(paths[1], SMALL.chunk_bytes // 2)
-        self.check(kvtier, tokens, chunks[0], paths[1])
+        self.check_damaged(kvtier, tokens, chunks[0], paths[1])
 
     def test_a_file_of_kvtier_cut_or_changed_is_a_miss(self):
-        for damage in ("half", "trailer", "payload"):
+        for damage in ("half", "identity", "payload"):
             tokens, kvtier = self.tokens(SMALL, 3), self.kvtier()
             chunks = kvtier.store(tokens, 1)
-            path = self.lmcache().path(theirs.keys(SMALL, tokens)[1])
+            path = self.file(self.lmcache(), theirs.keys(SMALL, tokens)[1])
             with open(path, "r+b") as f:
-                data = bytearray(f.read())
+                data = f.read()
                 if damage == "half":
-                    f.truncate(SMALL.chunk_bytes // 2)
+                    f.truncate(self.header_bytes + SMALL.chunk_bytes // 2)
                 else:
-                    at = 700 if damage == "payload" else len(data) - 20
+                    at = (self.header_bytes + 700 if damage == "payload" else
+                          20 if self.header_bytes else len(data) - 20)
                     f.seek(at)
                     f.write(bytes([data[at] ^ 4]))
             with self.subTest(damage=damage):
-                self.check(kvtier, tokens, chunks[0], path)
+                self.check_damaged(kvtier, tokens, chunks[0], path)
 
     def test_a_file_deleted_under_the_index_is_a_miss(self):
         tokens, kvtier = self.tokens(SMALL, 3), self.kvtier()

@@ -2,97 +2,38 @@
 """LMCache and kvtier on one directory: each reads what the other wrote."""
 import dataclasses
 import errno
-import glob
 import os
-import random
-import shutil
 import tempfile
 import threading
 import unittest
 
-import ours
 import theirs
+from case import OnFs
 from geometry import LARGE, MLA, OTHERS, SMALL
 
 TRAILER_BYTES = 64
 
 
-def yes_no(value):
-    return "true" if value else "false"
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.random = random.Random(3)
-
-    def tokens(self, geometry, chunks, spare=0):
-        """For so many whole chunks, and some that fill none."""
-        return [self.random.randint(0, 150000)
-                for _ in range(chunks * geometry.chunk_tokens + spare)]
-
-    def chunks(self, geometry, n):
-        return [self.random.randbytes(geometry.chunk_bytes) for _ in range(n)]
-
-    def lmcache(self, geometry=SMALL, header=True, directory=None, **extra):
-        made = theirs.LMCache(directory or self.folder, geometry,
-                              save_chunk_meta=header, **extra)
-        self.addCleanup(made.close)
-        return made
-
-    def kvtier(self, geometry=SMALL, header=True, directory=None, **more):
-        made = ours.Kvtier(directory or self.folder, geometry,
-                           save_chunk_meta=yes_no(header), **more)
-        self.addCleanup(made.close)
-        return made
-
-    def files(self):
-        """The chunks' files by name; not those in kvtier's own directories."""
-        return {os.path.basename(path): path
-                for path in glob.glob(self.folder + "/*.data")}
-
-    def file(self, lmcache, key):
-        return str(lmcache.connector()._get_file_path(key))
-
-
-class WhatLMCacheWrites(Case):
-    def check(self, geometry, header, algorithm="builtin", early=False, **more):
-        tokens = self.tokens(geometry, 5, spare=3)
-        chunks = self.chunks(geometry, 5)
-        keys = theirs.keys(geometry, tokens, algorithm)
-        settings = dict(header=header, pre_caching_hash_algorithm=algorithm)
-        if early:
-            kvtier = self.kvtier(geometry, **settings)
-            self.assertEqual(kvtier.lookup(tokens), 0)
-        self.lmcache(geometry, header, **more).put(keys, chunks)
-        if not early:
-            kvtier = self.kvtier(geometry, **settings)
-        self.assertEqual(kvtier.get(tokens), chunks)
-        counters = kvtier.counters()
-        self.assertEqual((counters["unverified_chunks"], counters["load_chunks"]),
-                         (5, 5))
-        return kvtier, tokens
-
+class WhatLMCacheWrites(OnFs):
     def test_is_found_and_returned_and_counted_as_unverified(self):
         for geometry in (SMALL, MLA, LARGE):
             for header in (True, False):
                 with self.subTest(geometry=geometry, header=header):
-                    self.check(geometry, header)
+                    self.check_found(geometry, dict(header=header))
 
     def test_is_found_by_an_engine_that_was_open_before(self):
         for header in (True, False):
             with self.subTest(header=header):
-                self.check(SMALL, header, early=True)
+                self.check_found(SMALL, dict(header=header), early=True)
 
     @unittest.skipUnless(theirs.have_vllm(), "sha256_cbor comes from vLLM")
     def test_is_found_under_its_sha256_cbor_hash(self):
         for header in (True, False):
             with self.subTest(header=header):
-                self.check(SMALL, header, "sha256_cbor")
+                self.check_found(SMALL, dict(header=header), "sha256_cbor")
 
     def test_is_returned_when_it_was_written_with_direct_io(self):
-        self.check(LARGE, False, fs_connector_use_odirect=True)
+        self.check_found(LARGE, dict(header=False), fs_connector_use_odirect=True)
 
     def test_is_returned_whatever_save_chunk_meta_says_here(self):
         for header in (True, False):
@@ -103,7 +44,7 @@ class WhatLMCacheWrites(Case):
                 self.assertEqual(self.kvtier(LARGE, not header).get(tokens), chunks)
 
     def test_is_found_in_the_right_one_of_several_directories(self):
-        several = ",".join(os.path.join(self.folder, name) for name in "abc")
+        several = self.several("abc")
         tokens, chunks = self.tokens(SMALL, 9), self.chunks(SMALL, 9)
         self.lmcache(directory=several).put(theirs.keys(SMALL, tokens), chunks)
         self.assertEqual(self.kvtier(directory=several).get(tokens), chunks)
@@ -151,7 +92,7 @@ class WhatLMCacheWrites(Case):
                     self.assertEqual(self.kvtier(other).get(tokens), chunks)
 
 
-class WhatKvtierWrites(Case):
+class WhatKvtierWrites(OnFs):
     def check(self, geometry, header, algorithm="builtin", heads_first=False,
               **more):
         tokens = self.tokens(geometry, 5, spare=3)
@@ -184,7 +125,7 @@ class WhatKvtierWrites(Case):
         self.check(LARGE, False, fs_connector_read_ahead_size=4096)
 
     def test_lies_in_the_right_one_of_several_directories(self):
-        several = ",".join(os.path.join(self.folder, name) for name in "abc")
+        several = self.several("abc")
         tokens = self.tokens(SMALL, 9)
         chunks = self.kvtier(directory=several).store(tokens, 1)
         lmcache = self.lmcache(directory=several)
@@ -203,7 +144,7 @@ class WhatKvtierWrites(Case):
                    for k in theirs.keys(SMALL, tokens)))
 
 
-class PartialChunks(Case):
+class PartialChunks(OnFs):
     """Both programs with save_unfull_chunk."""
 
     def each(self, check):
@@ -284,7 +225,7 @@ class PartialChunks(Case):
                 self.assertEqual(kvtier.lookup(tokens), 3)
 
 
-class Together(Case):
+class Together(OnFs):
     def test_both_write_and_read_the_same_chunks_at_once(self):
         """KV of one prompt is the same whoever computed it."""
         kvtier, lmcache = self.kvtier(), self.lmcache()
@@ -401,7 +342,7 @@ class Together(Case):
         self.assertEqual(lmcache.get(keys), chunks)
 
 
-class Damaged(Case):
+class Damaged(OnFs):
     def cut(self, path, to):
         os.truncate(path, to)
 
@@ -497,7 +438,7 @@ class Damaged(Case):
         self.assertEqual(lmcache.get(theirs.keys(LARGE, tokens)), chunks)
 
 
-class Isolation(Case):
+class Isolation(OnFs):
     """A file of LMCache tells nothing but its key text."""
 
     def setUp(self):

@@ -2,8 +2,6 @@
 """LMCache's GDS back end and kvtier on one directory: each reads what the other wrote.
 LMCache moves bytes over host memory (nogpu.py); its files are its own."""
 import dataclasses
-import errno
-import glob
 import hashlib
 import json
 import os
@@ -12,14 +10,13 @@ import shutil
 import time
 import unittest
 
-import ours
+import test_disk
 import test_files
 import theirs
-from geometry import DTYPES, LARGE, MLA, SMALL, Geometry
+from case import OnGds
+from geometry import DTYPES, LARGE, MLA, PAIR, SMALL, Geometry
 
-HEADER_BYTES = 4096
-DATA, METADATA = theirs.LMCacheGds.DATA, theirs.LMCacheGds.METADATA
-PAIR = [dataclasses.replace(SMALL, world_size=2, rank=rank) for rank in (0, 1)]
+HEADER_BYTES, DATA, METADATA = OnGds.header_bytes, OnGds.DATA, OnGds.METADATA
 MOVERS = ("posix", "cufile")
 MODELS = ("org/small%20model", "m%40x", "a b/c+d~e_f.g-h", "/models/ünïcode", "x" * 150)
 
@@ -59,41 +56,7 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
-class Case(test_files.Case):
-    def lmcache(self, geometry=SMALL, header=None, directory=None, **more):
-        made = theirs.LMCacheGds(directory or self.folder, geometry, **more)
-        self.addCleanup(made.close)
-        return made
-
-    def kvtier(self, geometry=SMALL, header=None, directory=None, **more):
-        given = dict(remote_url="", gds_path=directory or self.folder, max_gds_size=1)
-        given.update(more)
-        made = ours.Kvtier("", geometry, **given)
-        self.addCleanup(made.close)
-        return made
-
-    def several(self, names):
-        return ",".join(os.path.join(self.folder, name) for name in names)
-
-    def files(self, directory=None, suffix=DATA):
-        """The chunks' files by name below a path; not kvtier's own."""
-        top = directory or self.folder
-        return {os.path.relpath(path, top): path
-                for path in glob.glob(f"{top}/??/??/*{suffix}")}
-
-    def file(self, lmcache, key):
-        return lmcache.path(key)
-
-    def stored(self, geometry=SMALL, chunks=3, **more):
-        """What an LMCache leaves: tokens, keys, chunks, paths."""
-        tokens, data = self.tokens(geometry, chunks), self.chunks(geometry, chunks)
-        keys = theirs.keys(geometry, tokens)
-        lmcache = self.lmcache(geometry, **more)
-        lmcache.put(keys, data)
-        return tokens, keys, data, [lmcache.path(key) for key in keys]
-
-
-class Golden(Case):
+class Golden(OnGds):
     def test_files_are_what_lmcache_wrote_when_this_was_noted(self):
         for geometry, *golden in GOLDEN:
             pattern = bytes((7 * i + 3) % 256 for i in range(256))
@@ -110,57 +73,34 @@ class Golden(Case):
                          sha256(content(path + METADATA)), sha256(content(path))], golden)
 
 
-class WhatLMCacheWrites(Case):
-    def check(self, geometry, mover="posix", algorithm="builtin", early=False,
-              directory=None, **more):
-        tokens = self.tokens(geometry, 5, spare=3)
-        chunks = self.chunks(geometry, 5)
-        settings = dict(directory=directory, pre_caching_hash_algorithm=algorithm)
-        if early:
-            kvtier = self.kvtier(geometry, **settings)
-            self.assertEqual(kvtier.lookup(tokens), 0)
-        lmcache = self.lmcache(geometry, mover=mover, directory=directory, **more)
-        lmcache.put(theirs.keys(geometry, tokens, algorithm), chunks)
-        if not early:
-            kvtier = self.kvtier(geometry, **settings)
-        self.assertEqual(kvtier.get(tokens), chunks)
-        counters = kvtier.counters()
-        self.assertEqual((counters["unverified_chunks"], counters["load_chunks"]),
-                         (5, 5))
-        return kvtier, tokens
-
+class WhatLMCacheWrites(OnGds):
     def test_is_found_and_returned_and_counted_as_unverified(self):
         for geometry in (SMALL, MLA, LARGE):
             for mover in MOVERS:
                 with self.subTest(geometry=geometry, mover=mover):
-                    self.check(geometry, mover)
+                    self.check_found(geometry, {}, mover=mover)
 
     def test_is_found_with_every_type(self):
         for dtype in DTYPES:
             for mla in (False, True):
                 with self.subTest(dtype=dtype, mla=mla):
-                    self.check(Geometry(dtype=dtype, mla=mla))
+                    self.check_found(Geometry(dtype=dtype, mla=mla), {})
 
     def test_is_found_by_an_engine_that_was_open_before(self):
-        self.check(SMALL, early=True)
-        self.check(SMALL, early=True, directory=self.several("abc"), device=2)
+        self.check_found(SMALL, {}, early=True)
+        self.check_found(SMALL, dict(directory=self.several("abc")), early=True, device=2)
 
     @unittest.skipUnless(theirs.have_vllm(), "sha256_cbor comes from vLLM")
     def test_is_found_under_its_sha256_cbor_hash(self):
-        self.check(SMALL, algorithm="sha256_cbor")
+        self.check_found(SMALL, {}, "sha256_cbor")
 
     def test_is_found_under_names_that_are_escaped(self):
         for model in MODELS:
             with self.subTest(model=model):
-                self.check(dataclasses.replace(SMALL, model=model))
+                self.check_found(dataclasses.replace(SMALL, model=model), {})
 
-    def test_with_tags_is_found_under_these_tags_only(self):
-        tokens, chunks = self.tokens(SMALL, 3), self.chunks(SMALL, 3)
-        keys = theirs.keys(SMALL, tokens, "builtin", {"lmcache.tag.user": "x"})
-        self.lmcache().put(keys, chunks)
-        kvtier = self.kvtier()
-        self.assertEqual(kvtier.get(tokens, tags="user%x"), chunks)
-        self.assertEqual(kvtier.lookup(tokens), 0)
+    test_with_tags_is_found_under_these_tags_only = (
+        test_files.WhatLMCacheWrites.test_with_tags_is_found_under_these_tags_only)
 
     def test_with_hashes_of_both_signs_is_found(self):
         tokens, keys, chunks, _ = self.stored(chunks=32)
@@ -233,7 +173,7 @@ class WhatLMCacheWrites(Case):
         self.assertEqual(self.kvtier().get(tokens), chunks)
 
 
-class WhatKvtierWrites(Case):
+class WhatKvtierWrites(OnGds):
     def check(self, geometry, mover="posix", algorithm="builtin", heads_first=False):
         tokens = self.tokens(geometry, 5, spare=3)
         early = self.lmcache(geometry, mover=mover)
@@ -348,22 +288,11 @@ class WhatKvtierWrites(Case):
         self.assertEqual(opaque.lookup(tokens), 4)
         self.assertEqual(self.lmcache().scanned(), set(theirs.keys(SMALL, tokens)))
 
-    def test_is_verified_after_a_restart(self):
-        tokens = self.tokens(SMALL, 4)
-        writer = self.kvtier()
-        chunks = writer.store(tokens, 1)
-        writer.engine.close()
-        for index in (True, False):
-            if not index:
-                os.unlink(self.folder + "/.kvtier/index")
-            reader = self.kvtier()
-            with self.subTest(index=index):
-                self.assertEqual(reader.get(tokens), chunks)
-                self.assertEqual(reader.counters()["unverified_chunks"], 0)
-            reader.engine.close()
+    test_is_verified_after_a_restart = (
+        test_disk.WhatKvtierWrites.test_is_verified_after_a_restart)
 
 
-class PartialChunks(Case):
+class PartialChunks(OnGds):
     """Both programs with save_unfull_chunk."""
 
     def each(self, check):
@@ -413,7 +342,7 @@ class PartialChunks(Case):
         self.assertEqual(kvtier.lookup(tokens), 3)
 
 
-class Together(Case):
+class Together(OnGds):
     test_both_write_and_read_the_same_chunks_at_once = (
         test_files.Together.test_both_write_and_read_the_same_chunks_at_once)
 
@@ -505,20 +434,13 @@ class Together(Case):
             time.sleep(0.01)
 
 
-class Damaged(Case):
-    def check(self, kvtier, tokens, first, path):
-        """The second chunk is damaged: a miss, counted, its files removed."""
-        found = kvtier.load(tokens, 3)
-        self.assertEqual(found[:2], [first, -errno.EBADMSG])
-        self.assertEqual(kvtier.counters()["load_corrupt"], 1)
-        self.assertFalse(os.path.exists(path))
-        self.assertFalse(os.path.exists(path + METADATA))
-        self.assertEqual(kvtier.lookup(tokens), 1)
-
-    def test_a_file_of_lmcache_cut_in_half_is_a_miss(self):
-        tokens, _, chunks, paths = self.stored()
-        os.truncate(paths[1], HEADER_BYTES + SMALL.chunk_bytes // 2)
-        self.assertEqual(self.kvtier().get(tokens), chunks[:1])
+class Damaged(OnGds):
+    test_a_file_of_lmcache_cut_in_half_is_a_miss = (
+        test_disk.Damaged.test_a_file_of_lmcache_cut_in_half_is_a_miss)
+    test_a_file_of_kvtier_cut_or_changed_is_a_miss = (
+        test_disk.Damaged.test_a_file_of_kvtier_cut_or_changed_is_a_miss)
+    test_a_file_deleted_under_the_index_is_a_miss = (
+        test_disk.Damaged.test_a_file_deleted_under_the_index_is_a_miss)
 
     def test_a_file_of_lmcache_cut_under_an_open_engine_is_a_miss(self):
         for n_bytes in (HEADER_BYTES + SMALL.chunk_bytes // 2, HEADER_BYTES, 100, 0):
@@ -527,7 +449,7 @@ class Damaged(Case):
             self.assertEqual(kvtier.lookup(tokens), 3)
             os.truncate(paths[1], n_bytes)
             with self.subTest(n_bytes=n_bytes):
-                self.check(kvtier, tokens, chunks[0], paths[1])
+                self.check_damaged(kvtier, tokens, chunks[0], paths[1])
 
     def test_a_header_of_lmcache_that_says_otherwise_is_a_miss(self):
         for was, is_ in ((b'"BF16"', b'"F32" '), (b"[2, 3, 16, 16]", b"[2, 3, 8, 16] "),
@@ -544,32 +466,6 @@ class Damaged(Case):
                 self.assertEqual([one for one in found if isinstance(one, bytes)],
                                  chunks[:1])
 
-    def test_a_file_of_kvtier_cut_or_changed_is_a_miss(self):
-        for damage in ("half", "header", "payload"):
-            tokens, kvtier = self.tokens(SMALL, 3), self.kvtier()
-            chunks = kvtier.store(tokens, 1)
-            path = self.lmcache().path(theirs.keys(SMALL, tokens)[1])
-            with open(path, "r+b") as f:
-                data = f.read()
-                if damage == "half":
-                    f.truncate(HEADER_BYTES + SMALL.chunk_bytes // 2)
-                else:
-                    at = HEADER_BYTES + 700 if damage == "payload" else 20
-                    f.seek(at)
-                    f.write(bytes([data[at] ^ 4]))
-            with self.subTest(damage=damage):
-                self.check(kvtier, tokens, chunks[0], path)
-
-    def test_a_file_deleted_under_the_index_is_a_miss(self):
-        tokens, kvtier = self.tokens(SMALL, 3), self.kvtier()
-        chunks = kvtier.store(tokens, 1)
-        os.unlink(self.lmcache().path(theirs.keys(SMALL, tokens)[1]))
-        found = kvtier.load(tokens, 3)
-        self.assertEqual(found[0], chunks[0])
-        self.assertLess(found[1], 0)
-        self.assertEqual(kvtier.counters()["load_corrupt"], 0)
-        self.assertEqual(kvtier.lookup(tokens), 1)
-
     def test_absent_directories_are_made(self):
         several = self.several(("deep/er", "deep/est"))
         tokens = self.tokens(LARGE, 3)
@@ -579,7 +475,7 @@ class Damaged(Case):
         self.assertEqual(kvtier.get(tokens), chunks)
 
 
-class Isolation(Case, test_files.Isolation):
+class Isolation(OnGds, test_files.Isolation):
     """A file of LMCache tells nothing but its key text."""
 
 

@@ -38,13 +38,13 @@ def start_anew():
 
 STARTED = start_anew()  # before anything else is loaded
 
-import test_gds  # noqa: E402
 import theirs  # noqa: E402
+from case import OnGds  # noqa: E402
 from geometry import LARGE, SMALL  # noqa: E402
 
 
 @unittest.skipUnless(STARTED, "needs a mount namespace")
-class OnWeka(test_gds.Case):
+class OnWeka(OnGds):
     def setUp(self):
         super().setUp()
         thing = f"{SOURCE}\0{os.path.realpath(self.folder)}".encode()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of files share: a directory for each, and both programs on it, opened
+for as long as a test."""
+import errno
+import glob
+import os
+import random
+import shutil
+import tempfile
+import unittest
+
+import ours
+import theirs
+from geometry import SMALL
+
+
+class Case(unittest.TestCase):
+    """Where files lie and what they are called, one of the classes below says."""
+    header_bytes = 0   # in front of a payload
+    beside = ("",)     # what the names of a chunk's files add to that of the first
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.random = random.Random(3)
+
+    def tokens(self, geometry, chunks, spare=0):
+        """For so many whole chunks, and some that fill none."""
+        return [self.random.randint(0, 150000)
+                for _ in range(chunks * geometry.chunk_tokens + spare)]
+
+    def chunks(self, geometry, n):
+        return [self.random.randbytes(geometry.chunk_bytes) for _ in range(n)]
+
+    def several(self, names):
+        """Directories with commas between."""
+        return ",".join(os.path.join(self.folder, name) for name in names)
+
+    def opened(self, program):
+        self.addCleanup(program.close)
+        return program
+
+    def stored(self, geometry=SMALL, chunks=3, **more):
+        """What an LMCache leaves: tokens, keys, chunks, paths."""
+        tokens, data = self.tokens(geometry, chunks), self.chunks(geometry, chunks)
+        keys = theirs.keys(geometry, tokens)
+        lmcache = self.lmcache(geometry, **more)
+        lmcache.put(keys, data)
+        return tokens, keys, data, [self.file(lmcache, key) for key in keys]
+
+    def check_found(self, geometry, both, algorithm="builtin", early=False, **more):
+        """kvtier finds and returns what LMCache writes, and counts it as unverified.
+        both: settings of the two; more: of LMCache; early: kvtier was open before."""
+        tokens = self.tokens(geometry, 5, spare=3)
+        chunks = self.chunks(geometry, 5)
+        settings = dict(both, pre_caching_hash_algorithm=algorithm)
+        if early:
+            kvtier = self.kvtier(geometry, **settings)
+            self.assertEqual(kvtier.lookup(tokens), 0)
+        lmcache = self.lmcache(geometry, **both, **more)
+        lmcache.put(theirs.keys(geometry, tokens, algorithm), chunks)
+        if not early:
+            kvtier = self.kvtier(geometry, **settings)
+        self.assertEqual(kvtier.get(tokens), chunks)
+        counters = kvtier.counters()
+        self.assertEqual((counters["unverified_chunks"], counters["load_chunks"]),
+                         (5, 5))
+
+    def check_damaged(self, kvtier, tokens, first, path):
+        """The second chunk is damaged: a miss, counted, its files removed."""
+        found = kvtier.load(tokens, 3)
+        self.assertEqual(found[:2], [first, -errno.EBADMSG])
+        self.assertEqual(kvtier.counters()["load_corrupt"], 1)
+        for more in self.beside:
+            self.assertFalse(os.path.exists(path + more))
+        self.assertEqual(kvtier.lookup(tokens), 1)
+
+
+class OnFs(Case):
+    """remote_url: fs://..., with LMCache's header or without."""
+
+    def lmcache(self, geometry=SMALL, header=True, directory=None, **extra):
+        return self.opened(theirs.LMCache(directory or self.folder, geometry,
+                                          save_chunk_meta=header, **extra))
+
+    def kvtier(self, geometry=SMALL, header=True, directory=None, **more):
+        return self.opened(ours.Kvtier(directory or self.folder, geometry,
+                                       save_chunk_meta="true" if header else "false",
+                                       **more))
+
+    def files(self):
+        """The chunks' files by name; not those in kvtier's own directories."""
+        return {os.path.basename(path): path
+                for path in glob.glob(self.folder + "/*.data")}
+
+    def file(self, lmcache, key):
+        return str(lmcache.connector()._get_file_path(key))
+
+
+class OnDisk(Case):
+    """local_disk."""
+
+    def lmcache(self, geometry=SMALL, directory=None, **extra):
+        return self.opened(theirs.LMCacheDisk(directory or self.folder, geometry, **extra))
+
+    def kvtier(self, geometry=SMALL, directory=None, **more):
+        given = dict(remote_url="", local_disk=directory or self.folder,
+                     max_local_disk_size=1)
+        return self.opened(ours.Kvtier("", geometry, **{**given, **more}))
+
+    def file(self, lmcache, key):
+        return lmcache.path(key)
+
+
+class OnGds(Case):
+    """gds_path."""
+    DATA, METADATA = theirs.LMCacheGds.DATA, theirs.LMCacheGds.METADATA
+    header_bytes = 4096
+    beside = ("", METADATA)
+
+    def lmcache(self, geometry=SMALL, directory=None, **more):
+        return self.opened(theirs.LMCacheGds(directory or self.folder, geometry, **more))
+
+    def kvtier(self, geometry=SMALL, directory=None, **more):
+        given = dict(remote_url="", gds_path=directory or self.folder, max_gds_size=1)
+        return self.opened(ours.Kvtier("", geometry, **{**given, **more}))
+
+    def files(self, directory=None, suffix=DATA):
+        """The chunks' files by name below a path; not kvtier's own."""
+        top = directory or self.folder
+        return {os.path.relpath(path, top): path
+                for path in glob.glob(f"{top}/??/??/*{suffix}")}
+
+    def file(self, lmcache, key):
+        return lmcache.path(key)
