@@ -120,14 +120,14 @@ static const char page_tail[] =
     "| `PYTHONHASHSEED` | See `hash_seed`. |\n"
     "| `AWS_REGION`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, "
     "`AWS_CA_BUNDLE` | See `s3_region`, `s3_endpoint_url` and `s3_ca_file`. |\n"
-    "| `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE` and "
-    "the other variables of AWS's usual chain | Keys for S3, where the configuration has "
-    "none. |\n"
+    "| `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE` "
+    "and the other variables of AWS's usual chain | Keys for S3, where the configuration "
+    "has none. |\n"
     "| `HF3FS_CLIENT` | Who speaks with 3FS's daemon: `library`, the site's "
-    "`libhf3fs_api_shared.so`, or `own`, kvtier itself; not set: the library where it can be "
-    "loaded. |\n"
-    "| `KVTIER_REPLACE_LMCACHE` | `1`: vLLM's connector `LMCacheConnectorV1` is kvtier even "
-    "where LMCache is installed; `0`: never. |\n"
+    "`libhf3fs_api_shared.so`, or `own`, kvtier itself; not set: the library where it can "
+    "be loaded. |\n"
+    "| `KVTIER_REPLACE_LMCACHE` | `1`: vLLM's connector `LMCacheConnectorV1` is kvtier "
+    "even where LMCache is installed; `0`: never. |\n"
     "| `KVTIER_LIBRARY` | The `libkvtier.so` that the Python package loads, instead of its "
     "own. |\n";
 
@@ -167,8 +167,8 @@ cli_config_page(void)
     fputs(page_head, stdout);
     for (size_t i = 0; !kvt_param(i, &param); i++) {
         if (strcmp(section, param.section))
-            printf("\n## %s\n\n| Key | Default | Value | What it does |\n|---|---|---|---|\n",
-                   param.section);
+            printf("\n## %s\n\n| Key | Default | Value | What it does |\n"
+                   "|---|---|---|---|\n", param.section);
         section = param.section;
         print_row(&param);
     }

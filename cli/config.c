@@ -131,7 +131,8 @@ see_problem(void *ctx, const struct kvt_config_problem *problem)
 static int
 print_json(json_t *json)
 {
-    int err = json ? json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : -1;
+    int err = json ? json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15))
+                   : -1;
 
     json_decref(json);
     putchar('\n');

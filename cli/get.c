@@ -96,8 +96,9 @@ const struct cli_command cli_get = {
     .name = "get",
     .usage = "[OPTIONS] KEY FILE",
     .summary = "copy a chunk's bytes to a file",
-    .help = "Reads the chunk, checks it and writes its payload to FILE (- for the standard\n"
-            "output), whole or not at all. Exit code 1: it is missing or damaged.\n\n"
+    .help = "Reads the chunk, checks it and writes its payload to FILE (- for the\n"
+            "standard output), whole or not at all. Exit code 1: it is missing or\n"
+            "damaged.\n\n"
             CLI_COMMON_HELP,
     .run = get_run,
 };

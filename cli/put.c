@@ -72,7 +72,8 @@ const struct cli_command cli_put = {
     .help = "Stores FILE (- for the standard input) under KEY, in place of what is there,\n"
             "with an identity and a checksum. KEY is written as LMCache writes keys:\n"
             "MODEL@WORLD_SIZE@RANK@HASH@DTYPE, for example\n\n"
-            "  kvtier put meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16 chunk.bin\n\n"
+            "  kvtier put meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16 "
+            "chunk.bin\n\n"
             CLI_COMMON_HELP,
     .run = put_run,
 };

@@ -115,10 +115,10 @@ const struct cli_command cli_stat = {
     .name = "stat",
     .usage = "[OPTIONS] [KEY]",
     .summary = "describe the tiers, or one chunk",
-    .help = "Without KEY: each tier's address, limit, and chunks and bytes in its index. An\n"
-            "engine that runs fills an index that is new; 'kvtier ls' looks at the files\n"
-            "themselves. With KEY: the chunk's size, identity and tokens; exit code 1 when\n"
-            "it is not there.\n\n"
+    .help = "Without KEY: each tier's address, limit, and chunks and bytes in its index.\n"
+            "An engine that runs fills an index that is new; 'kvtier ls' looks at the\n"
+            "files themselves. With KEY: the chunk's size, identity and tokens; exit\n"
+            "code 1 when it is not there.\n\n"
             CLI_COMMON_HELP,
     .run = stat_run,
 };

@@ -151,10 +151,10 @@ const struct cli_command cli_verify = {
     .name = "verify",
     .usage = "[OPTIONS] [KEY...]",
     .summary = "read chunks and check every byte",
-    .help = "Reads each KEY (without any: all chunks in the store) and compares it with its\n"
-            "checksum and identity. Prints what is bad, changes nothing, and ends with exit\n"
-            "code 1 if anything was. Chunks that LMCache wrote carry no checksum; they are\n"
-            "counted apart.\n\n"
+    .help = "Reads each KEY (without any: all chunks in the store) and compares it with\n"
+            "its checksum and identity. Prints what is bad, changes nothing, and ends\n"
+            "with exit code 1 if anything was. Chunks that LMCache wrote carry no\n"
+            "checksum; they are counted apart.\n\n"
             CLI_COMMON_HELP,
     .run = verify_run,
 };

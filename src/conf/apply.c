@@ -126,7 +126,8 @@ set_named(struct kvt__reading *r, const struct kvt__pattern *pattern,
     if (kvt__node_is_empty(node))
         return;
     if (node->kind != KVT__SCALAR) {
-        kvt__note(r, KVT__ERROR, key, node->origin, "%s (%s): use text.", key, node->origin);
+        kvt__note(r, KVT__ERROR, key, node->origin, "%s (%s): use text.", key,
+                  node->origin);
         return;
     }
     struct kvt__named *named = kvt__memory_alloc(memory, sizeof *named);
@@ -286,8 +287,9 @@ check_plugins(struct kvt__reading *r)
              (kind == 5 && !strncmp(plugin, "hf3fs", 5))) &&
             !kvt__config_base_path(c, plugin))
             kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
-                      "remote_storage_plugins (%s): '%s' has no directory; set extra_config "
-                      "remote_storage_plugin.%s.base_path or %.*s_base_path.", origin,
+                      "remote_storage_plugins (%s): '%s' has no directory; set "
+                      "extra_config remote_storage_plugin.%s.base_path or "
+                      "%.*s_base_path.", origin,
                       plugin, plugin, kind, plugin);
     }
 }
@@ -318,8 +320,8 @@ check_together(struct kvt__reading *r)
         (c->remote_url || c->remote_storage_plugins.n)) {
         origin = kvt__config_origin(c, remote_serde);
         kvt__note(r, KVT__WARNING, "remote_serde", origin,
-                  "remote_serde is %s (%s): kvtier stores naive chunks, which LMCache reads "
-                  "with remote_serde: naive.", c->remote_serde, origin);
+                  "remote_serde is %s (%s): kvtier stores naive chunks, which LMCache "
+                  "reads with remote_serde: naive.", c->remote_serde, origin);
     }
     if (c->local_disk && c->max_local_disk_size <= 0) {
         origin = kvt__config_origin(c, local_disk);

@@ -139,7 +139,8 @@ read_prefix(struct kvt__reading *r, enum kvt__level level, const char *prefix)
         const char *name = kvt__memory_text(&r->memory, *e, (size_t)(end - *e));
         if (kvt__is_known_variable(name))
             continue;
-        const char *key = key_of(r, name + (*name ? skip : 0), strlen(name) - (*name ? skip : 0));
+        const size_t cut = *name ? skip : 0;
+        const char *key = key_of(r, name + cut, strlen(name) - cut);
         if (!key) {
             unknown_variable(r, name, prefix);
             continue;

@@ -119,7 +119,8 @@ read_settings(struct kvt__reading *r, const char *const *settings)
                       "setting '%.80s': write key=value.", *settings);
             continue;
         }
-        const char *key = kvt__memory_text(&r->memory, *settings, (size_t)(equals - *settings));
+        const char *key = kvt__memory_text(&r->memory, *settings,
+                                           (size_t)(equals - *settings));
         struct kvt__node *value = kvt__node_scalar(r, equals + 1, "argument");
         if (value)
             kvt__node_add(r, map, key, value);

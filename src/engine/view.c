@@ -23,7 +23,8 @@ pin_pool(struct kvt_engine *e)
     kvt__pool_wait_populated(e->pool, bytes);
     if (kvt__pin(&e->pin, kvt__pool_memory(e->pool), bytes))
         kvt__log(KVT_LOG_INFO, "max_local_cpu_size: %zu MiB are pinned for the GPU "
-                 "(%.1f s)", bytes >> 20, (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
+                 "(%.1f s)", bytes >> 20,
+                 (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
 }
 
 /* As much of a device's memory as is useful: for the chunks that are read or written at a

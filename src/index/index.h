@@ -44,10 +44,11 @@ struct kvt__index_params {
 };
 
 /* Open or make the table.  A file of another version, of wrong size, with a damaged
- * header or without room for wide hashes that are wanted is replaced; when it cannot be made (disk full, read-only) the
- * table is private and one message says so; so it is for a 65th writer.  Blocks
- * on the "lock" file's byte 4096 for as long as another process makes the file
- * (at most 5 s, then a private table).  The first writer counts all entries. */
+ * header or without room for wide hashes that are wanted is replaced; when it cannot be
+ * made (disk full, read-only) the table is private and one message says so; so it is for
+ * a 65th writer.  Blocks on the "lock" file's byte 4096 for as long as another process
+ * makes the file (at most 5 s, then a private table).  The first writer counts all
+ * entries. */
 int kvt__index_open(const struct kvt__index_params *params,
                     struct kvt__index **out);
 

@@ -48,7 +48,8 @@ void kvt__usrbio_client_close(struct kvt__usrbio_client *client);
 /* A slot in the staging region, its payload at that address modulo 4096, to be released
  * before the client is closed.  For stores at most half of the region is lent; and none
  * while other memory waits for room there.  What was read into one while the daemon was
- * restarted may change still: it is not to be read into again.  Never blocks; false: there is none now. */
+ * restarted may change still: it is not to be read into again.  Never blocks; false: there
+ * is none now. */
 bool kvt__usrbio_client_lend(struct kvt__usrbio_client *client, enum kvt__prio prio,
                              size_t phase, size_t bytes, struct kvt__slot *out);
 

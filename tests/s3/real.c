@@ -84,7 +84,8 @@ write_at_once(bool same)
     for (unsigned i = 0; i < WRITERS; i++) {
         chunk_init(&writers[i].chunk, "model", 7);
         writers[i].chunk.object.id.b[0] = (uint8_t)(same ? 1 : i);
-        assert_int_equal(pthread_create(&writers[i].thread, NULL, write_it, &writers[i]), 0);
+        assert_int_equal(pthread_create(&writers[i].thread, NULL, write_it, &writers[i]),
+                         0);
     }
     for (unsigned i = 0; i < WRITERS; i++) {
         pthread_join(writers[i].thread, NULL);

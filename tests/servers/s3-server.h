@@ -122,7 +122,8 @@ s3_exchange(const struct s3_server *s, const char *method, const char *path,
 
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     int length = asprintf(&request, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                          "Content-Length: %zu\r\n\r\n%s", method, path, strlen(body), body);
+                          "Content-Length: %zu\r\n\r\n%s", method, path, strlen(body),
+                          body);
     assert_true(length > 0 && send(fd, request, (size_t)length, MSG_NOSIGNAL) == length);
     free(request);
     for (;;) {
@@ -195,7 +196,8 @@ s3_stats(const struct s3_server *s)
 {
     json_t *stats = s3_ask(s, "GET", "/stats", "");
 
-    for (int i = 0; i < 100 && json_object_get(json_object_get(stats, "statuses"), "0"); i++) {
+    for (int i = 0; i < 100 && json_object_get(json_object_get(stats, "statuses"), "0");
+         i++) {
         json_decref(stats);
         usleep(2000);
         stats = s3_ask(s, "GET", "/stats", "");
@@ -265,7 +267,8 @@ s3_n_objects(const struct s3_server *s, const char *operation)
 
 /* The key of the nth request with that operation, from 0. */
 static inline void
-s3_key(const struct s3_server *s, const char *operation, unsigned nth, char *key, size_t room)
+s3_key(const struct s3_server *s, const char *operation, unsigned nth, char *key,
+       size_t room)
 {
     json_t *stats = s3_ask(s, "GET", "/stats", ""), *request;
     size_t i;

@@ -449,5 +449,6 @@ main(void)
         cmocka_unit_test(it_leaves_nothing_behind),
     };
 
-    return usrbiod_run_tests(&u, "usrbiod names", tests, sizeof tests / sizeof *tests, NULL, clean);
+    return usrbiod_run_tests(&u, "usrbiod names", tests, sizeof tests / sizeof *tests, NULL,
+                             clean);
 }

@@ -525,5 +525,6 @@ main(void)
         cmocka_unit_test(it_ends_with_io_under_way),
     };
 
-    return usrbiod_run_tests(&u, "usrbiod rings", tests, sizeof tests / sizeof *tests, begin, end);
+    return usrbiod_run_tests(&u, "usrbiod rings", tests, sizeof tests / sizeof *tests,
+                             begin, end);
 }

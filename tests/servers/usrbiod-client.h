@@ -32,7 +32,8 @@ shared_make(struct usrbiod *u, struct shared *s, size_t bytes, const char *words
     for (int i = 0; i < 16; i++)
         n += snprintf(uuid + n, sizeof uuid - (size_t)n, "%s%02x",
                       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", s->id[i]);
-    snprintf(s->target, sizeof s->target, "/dev/shm/" SHARED_PREFIX "%s", (long)getpid(), uuid);
+    snprintf(s->target, sizeof s->target, "/dev/shm/" SHARED_PREFIX "%s", (long)getpid(),
+             uuid);
     snprintf(s->link, sizeof s->link, "%s/3fs-virt/iovs/%s%s", u->mount, uuid, words);
     int fd = open(s->target, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     assert_true(fd >= 0);

@@ -96,7 +96,8 @@ what_was_read_stays_in_memory(void **state)
     reopen_wiped(f, both);
     assert_int_equal(load_all(f), N_CHUNKS);
     assert_int_equal(counter(f, "memory_hits"), 0);
-    assert_int_equal(counter(f, "load_bytes"), N_CHUNKS * CHUNK_BLOCKS * N_LAYERS * BLOCK_BYTES);
+    assert_int_equal(counter(f, "load_bytes"),
+                     N_CHUNKS * CHUNK_BLOCKS * N_LAYERS * BLOCK_BYTES);
     assert_int_equal(load_all(f), N_CHUNKS);
     assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
 }

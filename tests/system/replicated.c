@@ -350,7 +350,8 @@ a_world_of_another_size_finds_it(void **state)
     open_world(w, storage_only);
     write_chunks(&w->ranks[0], 0, N_CHUNKS);
     kvt_engine_close(w->scheduler.engine);
-    w->scheduler.engine = open_engine(&w->scheduler, KVT_ROLE_BOTH, &group, 1, storage_only);
+    w->scheduler.engine = open_engine(&w->scheduler, KVT_ROLE_BOTH, &group, 1,
+                                      storage_only);
     set_view(w->scheduler.engine, 0, w->scheduler.memory);
     assert_int_equal(load_prompt(&w->scheduler).loaded, N_CHUNKS);
 }

@@ -230,7 +230,8 @@ main(void)
 
     if (!may_mount())
         return SKIPPED;
-    if (access("/dev/fuse", R_OK | W_OK) < 0 || system("bindfs --version >/dev/null 2>&1")) {
+    if (access("/dev/fuse", R_OK | W_OK) < 0 ||
+        system("bindfs --version >/dev/null 2>&1")) {
         printf("skipped: needs bindfs and /dev/fuse\n");
         return SKIPPED;
     }

@@ -70,7 +70,8 @@ load_hit(const struct model *m, struct kvt_seq *seq, uint64_t have, uint64_t hit
 {
     uint32_t first = (uint32_t)(have / CHUNK), end = (uint32_t)(hit / CHUNK);
     uint64_t oldest = hit >= m->window - 1 ? hit - (m->window - 1) : 0;
-    uint32_t start = (uint32_t)(oldest / CHUNK) > first ? (uint32_t)(oldest / CHUNK) : first;
+    uint32_t start = (uint32_t)(oldest / CHUNK) > first ? (uint32_t)(oldest / CHUNK)
+                                                        : first;
     struct io full, sliding;
 
     make_io(&full, seq, 0, first, end - first, 1);

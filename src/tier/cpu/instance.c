@@ -136,7 +136,8 @@ kvt__instance_close(struct kvt__instance *instance)
     if (instance->worker_fd >= 0)
         close(instance->worker_fd);
     if (instance->dirfd >= 0) {
-        base = flock(instance->dirfd, LOCK_EX | LOCK_NB) ? -1 : kvt__private_dir_open(MEMORY_DIR);
+        base = flock(instance->dirfd, LOCK_EX | LOCK_NB)
+            ? -1 : kvt__private_dir_open(MEMORY_DIR);
         if (base >= 0) {
             remove_dir(base, instance->name, instance->dirfd);
             close(base);

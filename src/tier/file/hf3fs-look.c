@@ -41,8 +41,8 @@ look_at_daemon(const struct look *look, const char *mount_point)
     if (err)
         tell(look, "3fs daemon", err, "%s", kvt__why());
     else
-        tell(look, "3fs daemon", 0, "the one of %s answers, serves rings, and lets this user "
-             "open its semaphore", mount_point);
+        tell(look, "3fs daemon", 0, "the one of %s answers, serves rings, and lets this "
+             "user open its semaphore", mount_point);
 }
 
 static void
@@ -100,8 +100,8 @@ look_at_node(const struct look *look)
     else if (node >= 0)
         tell(look, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
     else
-        tell(look, "3fs numa", 0, "shared memory comes from the node of the CPU on which an "
-             "engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
+        tell(look, "3fs numa", 0, "shared memory comes from the node of the CPU on which "
+             "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
 }
 
 void

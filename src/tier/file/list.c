@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is in one directory of a file store that is flat, by names and sizes alone.  Runs on any thread
- * beside everything else: files come and go meanwhile. */
+ * What is in one directory of a file store that is flat, by names and sizes alone.  Runs
+ * on any thread beside everything else: files come and go meanwhile. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

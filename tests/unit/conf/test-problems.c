@@ -205,8 +205,8 @@ a_plugin_without_directory_is_refused(void **state)
     conf_refuses("remote_storage_plugins: [hf3fs.primary]\n"
                  "extra_config: {fs_base_path: /x}\n", NOTHING,
                  "remote_storage_plugins (file lmcache.yaml:1): 'hf3fs.primary' has no "
-                 "directory; set extra_config remote_storage_plugin.hf3fs.primary.base_path "
-                 "or hf3fs_base_path.");
+                 "directory; set extra_config "
+                 "remote_storage_plugin.hf3fs.primary.base_path or hf3fs_base_path.");
     conf_refuses("remote_storage_plugins: [fs.a, fs.b]\n"
                  "extra_config: {remote_storage_plugin.fs.a.base_path: /x}\n", NOTHING,
                  "remote_storage_plugins (file lmcache.yaml:1): 'fs.b' has no directory; "

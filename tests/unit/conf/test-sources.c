@@ -37,7 +37,8 @@ a_later_source_wins_and_is_the_origin(void **state)
         const char *yaml, *lmcache, *kvtier, *connector, *setting, *origin;
     } cases[] = {
         { "chunk_size: 17\n", NULL, NULL, NULL, NULL, "file lmcache.yaml:1" },
-        { "chunk_size: 1", "LMCACHE_CHUNK_SIZE=17", NULL, NULL, NULL, "LMCACHE_CHUNK_SIZE" },
+        { "chunk_size: 1", "LMCACHE_CHUNK_SIZE=17", NULL, NULL, NULL,
+          "LMCACHE_CHUNK_SIZE" },
         { "chunk_size: 1", "LMCACHE_CHUNK_SIZE=2", "KVTIER_CHUNK_SIZE=17", NULL, NULL,
           "KVTIER_CHUNK_SIZE" },
         { "chunk_size: 1", "LMCACHE_CHUNK_SIZE=2", "KVTIER_CHUNK_SIZE=3",
@@ -264,8 +265,8 @@ bytes_that_are_no_utf8_are_kept_and_shown_as_question_marks(void **state)
 {
     (void)state;
     struct kvt_config *c = conf_open(
-        NULL, LIST("LMCACHE_GDS_PATH=/a\xff\xf0\x9f\x98\x80", "LMCACHE_LOCAL_DISK=/\xe2\x82",
-                   "LMCACHE_MAX_LOCAL_DISK_SIZE=1"));
+        NULL, LIST("LMCACHE_GDS_PATH=/a\xff\xf0\x9f\x98\x80",
+                   "LMCACHE_LOCAL_DISK=/\xe2\x82", "LMCACHE_MAX_LOCAL_DISK_SIZE=1"));
     char *json = kvt_config_json(c);
 
     assert_string_equal(c->gds_path, "/a\xff\xf0\x9f\x98\x80");

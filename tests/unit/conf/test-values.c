@@ -180,7 +180,8 @@ local_disk_may_be_a_file_url(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char yaml[128];
 
-        snprintf(yaml, sizeof yaml, "local_disk: %s\nmax_local_disk_size: 1\n", cases[i][0]);
+        snprintf(yaml, sizeof yaml, "local_disk: %s\nmax_local_disk_size: 1\n",
+                 cases[i][0]);
         struct kvt_config *c = conf_open(yaml, NOTHING);
         assert_string_equal(c->local_disk, cases[i][1]);
         kvt_config_free(c);

@@ -78,7 +78,8 @@ a_node_that_is_not_there_is_refused_with_those_that_are(void **state)
         skip();
     assert_int_equal(kvt__numa_check(0, "key"), 0);
     assert_int_equal(kvt__numa_check(1000, "key"), -EINVAL);
-    assert_non_null(strstr(kvt__why(), "key: this machine has no memory node 1000; it has 0"));
+    assert_non_null(strstr(kvt__why(), "key: this machine has no memory node 1000; it has "
+                           "0"));
 }
 
 static void

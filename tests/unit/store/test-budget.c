@@ -296,7 +296,8 @@ a_leased_chunk_that_stands_twice_keeps_its_file(void **state)
 
     assert_int_equal(put(e, 1), 0);
     enter_by_name(e, 1);
-    assert_int_equal(kvt__store_lease(e->store, &e->space, &id, KVT__ANYWHERE, until_ns), 0);
+    assert_int_equal(kvt__store_lease(e->store, &e->space, &id, KVT__ANYWHERE, until_ns),
+                     0);
     for (unsigned i = 0; i < 2 * N_FIT; i++)
         assert_int_equal(put(e, 100 + i), 0);
     assert_int_equal(get(e, 1), 0);

@@ -395,7 +395,8 @@ store_location_is_the_only_one_that_is_written(void **state)
     assert_int_equal(get(e, 1), 0);
     assert_true(kvt__store_touch(e->store, &e->space, &id));
     open_both(e, "store_location=LocalDiskBackend", NULL);
-    assert_false(kvt__store_touch(e->store, &e->space, &id)); /* it is not where it would go */
+    /* It is not where it would go. */
+    assert_false(kvt__store_touch(e->store, &e->space, &id));
     assert_int_equal(put(e, 1), 0);
     assert_true(lies(e, IN_DISK));
     open_both(e, "store_location=LocalCPUBackend", NULL);

@@ -30,7 +30,8 @@
 struct service;
 
 /* Answer a request, which is all of its text: a body in out, and the status. */
-typedef int service_fn(struct service *service, const char *request, char *out, size_t room);
+typedef int service_fn(struct service *service, const char *request, char *out,
+                       size_t room);
 
 struct service {
     service_fn *answer;

@@ -74,8 +74,10 @@ without_its_second_file_nothing_is_stored(void **state)
 static void
 a_listing_removes_what_belongs_to_no_chunk(void **state)
 {
-    static const char *const odd[] = { ".metadata", ".tmp0a1b2c3d", ".metadata.tmp0a1b2c3d" };
-    static const char *const kept[] = { ".metadata.bak", ".tmp0a1b2c3", ".tmp0a1b2c3g", ".x" };
+    static const char *const odd[] = { ".metadata", ".tmp0a1b2c3d",
+                                       ".metadata.tmp0a1b2c3d" };
+    static const char *const kept[] = { ".metadata.bak", ".tmp0a1b2c3", ".tmp0a1b2c3g",
+                                        ".x" };
     struct fixture *f = *state;
     struct names names = { 0 };
     char path[1200], other[600];

@@ -116,9 +116,9 @@ static void
 a_file_is_header_and_payload_and_the_header_lies_beside_it(void **state)
 {
     static const char start[] =
-        "\xf8\x0f\0\0\0\0\0\0{\"kvcache\": {\"dtype\": \"BF16\", \"shape\": [2, 32, 256, 1024], "
-        "\"data_offsets\": [0, 5000], \"fmt\": 1, \"__metadata__\": {\"lmcache_version\": \"1\", "
-        "\"kvtier\": \"";
+        "\xf8\x0f\0\0\0\0\0\0{\"kvcache\": {\"dtype\": \"BF16\", "
+        "\"shape\": [2, 32, 256, 1024], \"data_offsets\": [0, 5000], \"fmt\": 1, "
+        "\"__metadata__\": {\"lmcache_version\": \"1\", \"kvtier\": \"";
     unsigned char header[KVT__GDS_HEADER_BYTES], copy[KVT__GDS_HEADER_BYTES];
     struct fixture *f = *state;
 
@@ -180,7 +180,8 @@ write_text(const struct fixture *f, const char *json, uint64_t length)
     write_file(f->path, bytes, sizeof bytes);
 }
 
-#define KVCACHE "\"dtype\": \"U8\", \"shape\": [5000], \"data_offsets\": [0, 5000], \"fmt\": 4"
+#define OFFSETS "\"data_offsets\": [0, 5000], "
+#define KVCACHE "\"dtype\": \"U8\", \"shape\": [5000], " OFFSETS "\"fmt\": 4"
 #define VERSION(v) "\"__metadata__\": {\"lmcache_version\": " v "}"
 #define D32 "00000000000000000000000000000000"
 
@@ -196,7 +197,7 @@ headers_are_read_as_lmcache_reads_them(void **state)
         { "{\"kvcache\":{" KVCACHE "," VERSION("\"1\"") "}}", 200, 0 },
         { "{\"kvcache\": {\"new\": [1], " KVCACHE ", \"__metadata__\": {\"shard\": 3, "
           "\"lmcache_version\": \"1\"}}, \"more\": {}}", 4088, 0 },
-        { "{\"kvcache\": {\"dtype\": \"F4\", \"shape\": [10000], \"data_offsets\": [0, 5000], "
+        { "{\"kvcache\": {\"dtype\": \"F4\", \"shape\": [10000], " OFFSETS
           VERSION("\"1\"") "}}", 4088, 0 },
         /* Of a version that may mean something else. */
         { "{\"kvcache\": {" KVCACHE ", " VERSION("\"2\"") "}}", 4088, -ENOENT },
@@ -207,12 +208,12 @@ headers_are_read_as_lmcache_reads_them(void **state)
         { "{\"kvcache\": {" KVCACHE ", " VERSION("\"1\"") "}", 4088, -EBADMSG },
         { "", 0, -EBADMSG },
         { "[]", 4088, -EBADMSG },
-        { "{\"kvcache\": {\"dtype\": \"F16\", \"shape\": [5000], \"data_offsets\": [0, 5000], "
+        { "{\"kvcache\": {\"dtype\": \"F16\", \"shape\": [5000], " OFFSETS
           VERSION("\"1\"") "}}", 4088, -EBADMSG },
-        { "{\"kvcache\": {\"dtype\": \"U8\", \"shape\": [4999], \"data_offsets\": [0, 4999], "
-          VERSION("\"1\"") "}}", 4088, -EBADMSG },
-        { "{\"kvcache\": {\"dtype\": \"U8\", \"shape\": [-5000], \"data_offsets\": [-1, 5000], "
-          VERSION("\"1\"") "}}", 4088, -EBADMSG },
+        { "{\"kvcache\": {\"dtype\": \"U8\", \"shape\": [4999], "
+          "\"data_offsets\": [0, 4999], " VERSION("\"1\"") "}}", 4088, -EBADMSG },
+        { "{\"kvcache\": {\"dtype\": \"U8\", \"shape\": [-5000], "
+          "\"data_offsets\": [-1, 5000], " VERSION("\"1\"") "}}", 4088, -EBADMSG },
         /* One of kvtier's with a bit changed. */
         { "{\"kvcache\": {" KVCACHE ", \"__metadata__\": {\"lmcache_version\": \"1\", "
           "\"kvtieR\": \"" D32 D32 D32 D32 "\"}}}", 4088, -EBADMSG },

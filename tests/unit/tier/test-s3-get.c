@@ -126,8 +126,8 @@ more_bytes_than_were_said_do_no_harm(void **state)
     (void)state;
     open_s3(NULL);
     assert_good(put(1, BYTES, 1));
-    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"content_length\": 51200,"
-             " \"extra\": 9000}}");
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": "
+             "{\"content_length\": 51200, \"extra\": 9000}}");
     assert_good(get(1, BYTES, 1));
     assert_good(get(1, BYTES, 1));
     s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"chunked\": true, "
@@ -171,7 +171,8 @@ an_archived_object_is_a_miss(void **state)
     assert_int_equal(get(1, BYTES, 1), -ENOENT);
     assert_int_equal(probe(1), -ENOENT);
     s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, \"do\": {\"headers\": "
-             "{\"x-amz-restore\": \"ongoing-request=\\\"false\\\", expiry-date=\\\"x\\\"\"}}}");
+             "{\"x-amz-restore\": \"ongoing-request=\\\"false\\\", "
+             "expiry-date=\\\"x\\\"\"}}}");
     assert_int_equal(probe(1), 0); /* it was brought back */
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
 }

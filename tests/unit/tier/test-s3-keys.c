@@ -17,8 +17,8 @@ static const char script[] =
     "#!/bin/sh\n"
     "n=$(($(cat \"$HOME/n\") + 1))\n"
     "echo $n >\"$HOME/n\"\n"
-    "echo \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"AK$n\\\", \\\"SecretAccessKey\\\":"
-    " \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
+    "echo \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"AK$n\\\","
+    " \\\"SecretAccessKey\\\": \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
     " \\\"Expiration\\\": \\\"2099-01-01T00:00:00Z\\\"}\"\n";
 
 /* The same, of keys that expire soon. */
@@ -26,8 +26,8 @@ static const char soon_script[] =
     "#!/bin/sh\n"
     "n=$(($(cat \"$HOME/n\") + 1))\n"
     "echo $n >\"$HOME/n\"\n"
-    "echo \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"AK$n\\\", \\\"SecretAccessKey\\\":"
-    " \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
+    "echo \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"AK$n\\\","
+    " \\\"SecretAccessKey\\\": \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
     " \\\"Expiration\\\": \\\"$(date -u -d '+4 seconds' +%Y-%m-%dT%H:%M:%SZ)\\\"}\"\n";
 
 static void
@@ -303,7 +303,8 @@ static void
 a_session_that_cannot_be_had_is_told(void **state)
 {
     static const char *const answers[] = {
-        "{" CREATE ", \"do\": {\"status\": 403}}", "{" CREATE ", \"do\": {\"listing\": true}}",
+        "{" CREATE ", \"do\": {\"status\": 403}}",
+        "{" CREATE ", \"do\": {\"listing\": true}}",
         "{" CREATE ", \"do\": {\"status\": 200, \"body\": \"\"}}" };
     static const int errors[] = { -EACCES, -EBADMSG, -EBADMSG };
 

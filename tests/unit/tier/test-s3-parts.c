@@ -93,7 +93,8 @@ an_object_that_is_replaced_between_ranges_is_no_mixture(void **state)
 {
     (void)state;
     open_with_large();
-    s3_fault(&server, "{" GETS ", \"skip\": 3, \"do\": {\"headers\": {\"ETag\": \"\\\"x\\\"\"}}}");
+    s3_fault(&server, "{" GETS ", \"skip\": 3, \"do\": {\"headers\": "
+             "{\"ETag\": \"\\\"x\\\"\"}}}");
     assert_fails(get(1, RANGED, 1), EIO, "was replaced while it was read");
     assert_good(get(1, RANGED, 1));
 }
@@ -138,7 +139,8 @@ static void
 open_for_parts(void)
 {
     open_s3("s3_sse=AES256", "s3_part_size=1");
-    assert_int_equal(s3_of(tier)->part_bytes, 5 * MIB); /* stores take none that is smaller */
+    /* Stores take none that is smaller. */
+    assert_int_equal(s3_of(tier)->part_bytes, 5 * MIB);
     s3_of(tier)->part_bytes = s3_of(tier)->put_most = PART;
 }
 

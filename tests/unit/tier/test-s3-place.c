@@ -242,7 +242,8 @@ static void
 a_redirect_to_another_domain_is_not_followed(void **state)
 {
     static const char *const places[] = {
-        "\"message\": \"Go away\"", "\"endpoint\": \"a.example.org\"", "\"endpoint\": \"127.0.0.1\"",
+        "\"message\": \"Go away\"", "\"endpoint\": \"a.example.org\"",
+        "\"endpoint\": \"127.0.0.1\"",
         "\"location\": \"http://evil.test/a.example.com\"",
         "\"location\": \"https://b.example.com/\"",
         "\"endpoint\": \"a.example.com@evil.test\"", "\"endpoint\": \"com\"",
@@ -267,7 +268,8 @@ hosts_that_send_to_each_other_are_given_up(void **state)
     (void)state;
     s3_fault(&server, "[{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
              "\"endpoint\": \"b.example.com\"}}, {\"count\": null, \"do\": "
-             "{\"status\": 301, \"code\": \"PermanentRedirect\", \"endpoint\": \"a.example.com\"}}]");
+             "{\"status\": 301, \"code\": \"PermanentRedirect\", "
+             "\"endpoint\": \"a.example.com\"}}]");
     assert_fails(get(1, BYTES, 1), EIO, "301");
     assert_string_equal(proxy.hosts, "a.example.com:80 b.example.com:80 ");
 }

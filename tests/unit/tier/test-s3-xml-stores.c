@@ -91,7 +91,8 @@ lists_say_the_same(void **state)
     (void)state;
 
     for (int i = 0; i < 2; i++)
-        assert_page(first_pages[i], "l/00 k+\xc3\xa9\nl/01 k+\xc3\xa9\n", "l/01 k+\xc3\xa9");
+        assert_page(first_pages[i], "l/00 k+\xc3\xa9\nl/01 k+\xc3\xa9\n",
+                    "l/01 k+\xc3\xa9");
     for (int i = 0; i < 3; i++)
         assert_page(last_pages[i], ODD "\n", "");
 }

@@ -22,8 +22,8 @@ restart_and_make_ring(struct kvt__hf3fs_ior *ior, const char *mount, int entries
         usrbiod_kill(&usrbiod);
         assert_true(usrbiod_run(&usrbiod, NULL));
     }
-    return kvt__usrbio_own.iorcreate4(ior, mount, entries, for_read, io_depth, timeout, numa,
-                                      flags);
+    return kvt__usrbio_own.iorcreate4(ior, mount, entries, for_read, io_depth, timeout,
+                                      numa, flags);
 }
 
 /* The next daemon would know the rings and not the memory: it answers, and never well. */

@@ -316,7 +316,8 @@ a_crash_leaves_nothing_whichever_thread_made_it(void **state)
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid) {
-        struct fixture mine[2] = { { .api = f->api, .u = f->u }, { .api = f->api, .u = f->u } };
+        struct fixture mine[2] = { { .api = f->api, .u = f->u },
+                                   { .api = f->api, .u = f->u } };
         pthread_t thread;
 
         open_all(&mine[0]);
