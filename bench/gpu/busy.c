@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stream with work all the time, as that on which a model computes: a kernel meant to fill
- * all processors for some 20 microseconds, or, where the driver takes none from a text
- * (HIP), copies in the device's memory.  A thread puts a batch on it while another is
- * being done, and sleeps in between. */
+ * A stream with work all the time, as that on which a model computes: a kernel meant to
+ * fill all processors for some 20 microseconds, or, where the driver takes none from a text
+ * (HIP), copies in the device's memory.  A thread puts a batch on it while another is being
+ * done, and sleeps in between. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
