@@ -59,8 +59,9 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
          const struct machine *m)
 {
     struct cli_shape shape = bench_chunks_shape(bench->quick);
-    size_t n = machine_fit(m, WANTED_CHUNKS(bench->quick), 3 * bench_chunk_bytes(&shape),
-                           REST);
+    /* 4 GiB: a fast GPU has copied one before a thread that waits for it is awake. */
+    size_t n = machine_fit(m, 4 * WANTED_CHUNKS(bench->quick),
+                           3 * bench_chunk_bytes(&shape), REST);
 
     *r = (struct rig){ .m = m, .gather = c->from_kv };
     pthread_mutex_init(&r->lock, NULL);

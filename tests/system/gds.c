@@ -222,7 +222,8 @@ static void
 store_and_be_killed(struct world *w, uint64_t random)
 {
     /* A GPU that is a fake takes longer for its first chunk. */
-    struct timespec life = { 0, (long)(random % (device() ? 20 * LONGEST_NS : LONGEST_NS)) };
+    uint64_t longest = on_device() ? 20 * LONGEST_NS : LONGEST_NS;
+    struct timespec life = { 0, (long)(random % longest) };
     struct task task = { .w = w };
     int ends[2];
     char byte;
@@ -242,7 +243,7 @@ store_and_be_killed(struct world *w, uint64_t random)
 static void
 what_a_killed_process_stored_is_whole_or_not_there(void **state)
 {
-    unsigned kills = rounds(device() ? 30 : 100), n = 0;
+    unsigned kills = rounds(on_device() ? 30 : 100), n = 0;
     uint64_t random = 3;
     struct world w;
 
