@@ -34,6 +34,7 @@ struct kvt__file_device {
     struct kvt__gds *gds;
     unsigned char *memory;
     struct kvt__gds_buffer buffer;
+    struct kvt__counters *counters; /* NULL: nothing is counted */
 
     pthread_mutex_t lock;
     struct kvt__extents free; /* in units */
@@ -70,9 +71,17 @@ kvt__file_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
     /* What is no whole number of units ends in one that is read and written back. */
     if (!d || !bytes || bytes % UNIT)
         return false;
+    if (n > d->n_units) {
+        KVT__LOG_ONCE(KVT_LOG_WARN, "gds_buffer_size: a chunk of %zu MiB has no room in %zu "
+                      "MiB and goes through host memory; raise it.", bytes / MIB,
+                      d->n_units * UNIT / MIB);
+        return false;
+    }
+    /* Half of it is left to loads, but for one chunk that has it for itself. */
     size_t most = prio == KVT__PRIO_STORE ? d->n_units / 2 : d->n_units;
     pthread_mutex_lock(&d->lock);
-    bool lent = d->n_lent + n <= most && kvt__extents_take(&d->free, n, &at);
+    bool lent = (d->n_lent + n <= most || !d->n_lent) &&
+                kvt__extents_take(&d->free, n, &at);
     if (lent)
         d->n_lent += n;
     pthread_mutex_unlock(&d->lock);
@@ -172,7 +181,11 @@ kvt__file_device_move(struct kvt__file_device *d, int fd, const struct kvt__slot
 
     cut(&x);
     int err = to_file ? reserve(fd, &x) : 0;
-    return err ? err : move_registered(&x, fd);
+    if (!err)
+        err = move_registered(&x, fd);
+    if (!err && d->counters)
+        kvt__count(d->counters, KVT__N_gds_direct_bytes, slot->bytes);
+    return err;
 }
 
 int
@@ -248,14 +261,14 @@ register_memory(struct kvt__file_device *d, enum kvt__gds_kind kind, bool p2pdma
 }
 
 static int
-open_device(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gpu *gpu, size_t bytes,
-            struct kvt__file_device **out)
+open_device(struct file_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
 {
     struct kvt__file_device *d = calloc(1, sizeof *d);
 
     if (!d)
         return kvt__fail(ENOMEM, "gds_path");
     d->gpu = gpu;
+    d->counters = t->counters;
     d->lender = (struct kvt__lender){ .on_device = true, .release = take_back };
     d->n_units = bytes / UNIT;
     pthread_mutex_init(&d->lock, NULL);
@@ -269,11 +282,11 @@ open_device(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gpu *gpu, size_t b
                         "chunks; lower it, or vLLM's --gpu-memory-utilization.",
                         bytes / MIB);
     if (!err)
-        err = register_memory(d, kind, p2pdma, bytes);
+        err = register_memory(d, t->gds.wish.kind, p2pdma, bytes);
     if (err)
         close_device(d);
     else
-        *out = d;
+        t->device = d;
     return err;
 }
 
@@ -322,7 +335,7 @@ kvt__file_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
                  "chunks stay there (local_cpu), or there is other storage.");
         return 0;
     }
-    err = open_device(t->gds.wish.kind, p2pdma, gpu, bytes, &t->device);
+    err = open_device(t, gpu, p2pdma, bytes);
     if (err && *t->gds.wish.demanded)
         return err;
     if (err)

@@ -62,6 +62,7 @@ chunks_are_stored_and_loaded_directly(void **state)
         assert_true(block_holds(f, 33 + b, 1 + b, 0));
     assert_true(gds->n_moves >= before + 8);
     assert_int_equal(counter(f, "unverified_chunks"), 0);
+    assert_int_equal(counter(f, "gds_direct_bytes"), counter(f, "load_bytes"));
     kvt_load_free(done);
 }
 

@@ -122,6 +122,20 @@ stores_leave_half_to_loads(void **state)
 }
 
 static void
+a_large_chunk_is_stored_by_itself(void **state)
+{
+    struct kvt__slot slot, other;
+
+    (void)state;
+    assert_int_equal(try_use(NULL), 0);
+    assert_true(tier->ops->lend(tier, KVT__PRIO_STORE, 4 * MIB, &slot)); /* all there is */
+    assert_false(tier->ops->lend(tier, KVT__PRIO_STORE, MIB, &other));
+    kvt__pool_release(NULL, &slot);
+    assert_false(tier->ops->lend(tier, KVT__PRIO_STORE, 5 * MIB, &slot));
+    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, 5 * MIB, &slot));
+}
+
+static void
 a_transfer_that_fails_leaves_nothing(void **state)
 {
     struct kvt__found found;
@@ -203,6 +217,7 @@ main(int argc, char **argv)
         TEST(chunks_pass_between_gpu_and_files),
         TEST(a_worker_writes_where_its_device_does),
         TEST(stores_leave_half_to_loads),
+        TEST(a_large_chunk_is_stored_by_itself),
         TEST(a_transfer_that_fails_leaves_nothing),
         TEST(where_it_cannot_be_host_memory_is_the_way),
         TEST(without_room_on_the_gpu_the_setting_is_named),
