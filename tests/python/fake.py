@@ -22,6 +22,19 @@ from kvtier._lib import CHUNK_BYTES, Chunk  # noqa: E402
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 
 
+class ConnectorBase:
+    """As much of vLLM's as its worker calls."""
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        self._connector_metadata = None
+
+    def bind_connector_metadata(self, meta):
+        self._connector_metadata = meta
+
+    def clear_connector_metadata(self):
+        self._connector_metadata = None
+
+
 def stub_vllm():
     """Put the base classes the connector derives from into sys.modules."""
     if HAVE_VLLM:
@@ -33,6 +46,12 @@ def stub_vllm():
         sys.modules.setdefault(name, types.ModuleType(name))
     base = sys.modules[v1 + ".base"] = types.ModuleType(v1 + ".base")
     base.KVConnectorMetadata = type("KVConnectorMetadata", (), {})
+    base.KVConnectorBase_V1 = ConnectorBase
+    base.KVConnectorRole = types.SimpleNamespace(SCHEDULER=0, WORKER=1)
+    base.KVConnectorTransferResults = dataclasses.make_dataclass(
+        "KVConnectorTransferResults",
+        [(name, set, dataclasses.field(default_factory=set)) for name in (
+            "finished_sending", "finished_recving", "failed_recving")])
     metrics = sys.modules[v1 + ".metrics"] = types.ModuleType(v1 + ".metrics")
     metrics.KVConnectorStats = dataclasses.make_dataclass(
         "KVConnectorStats", [("data", dict, dataclasses.field(default_factory=dict))])

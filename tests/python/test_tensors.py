@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector with PyTorch's tensors, as vLLM has them and in the order of its calls:
+what was saved is loaded after a restart into other blocks, bit for bit.
+
+KVTIER_TENSORS says where the tensors are: "cpu", or "cuda" (ROCm's too), where they are
+used on a stream that is always late.  Needs PyTorch and libkvtier.so, not vLLM."""
+
+import contextlib
+import os
+import tempfile
+import time
+import unittest
+
+import fake
+
+fake.stub_vllm()
+from kvtier import _lib, connector  # noqa: E402
+from test_engine import have_library  # noqa: E402
+from test_logic import output, request  # noqa: E402
+from test_views import (  # noqa: E402
+    FullAttentionSpec, MLAAttentionSpec, Object, SlidingWindowSpec)
+
+DEVICE = os.environ.get("KVTIER_TENSORS", "cpu")
+LAYERS, BLOCKS, TOKENS, CHUNK = 4, 40, 16, 64
+WAYS = [dict(gpu_copies=way) for way in ("kernel", "batch")] if DEVICE == "cuda" else [{}]
+LATE = 50_000_000  # cycles of a GPU, tens of milliseconds
+
+
+def why_not():
+    """What is missing, or None."""
+    try:
+        import torch
+    except ImportError:
+        return "PyTorch is not installed"
+    if not have_library():
+        return "no libkvtier.so"
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        return "PyTorch %s finds no GPU" % torch.__version__
+    return None
+
+
+MISSING = why_not()
+if not MISSING:
+    import torch
+
+
+class Stream:
+    """The one that KV is used on."""
+
+    def __init__(self):
+        self._stream = torch.cuda.Stream() if DEVICE == "cuda" else None
+
+    def use(self):
+        if self._stream is None:
+            return contextlib.nullcontext()
+        return torch.cuda.stream(self._stream)
+
+    @staticmethod
+    def settle():
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+
+    def be_late(self):
+        if self._stream is not None:
+            torch.cuda._sleep(LATE)
+
+
+def tensors(order, groups, heads, content):
+    """{layer: [block, head, token, content]} in one buffer whose axes lie in `order`; the
+    groups' layers share it."""
+    sizes = dict(L=LAYERS, B=BLOCKS, H=heads, N=TOKENS, C=content)
+    whole = torch.zeros([sizes[axis] for axis in order], dtype=torch.bfloat16,
+                        device=DEVICE).permute([order.index(axis) for axis in "LBHNC"])
+    return {"%d.%d" % (group, layer): whole[layer]
+            for group in range(groups) for layer in range(LAYERS)}
+
+
+class Side:
+    """Both halves of the connector of one start of vLLM."""
+
+    def __init__(self, folder, specs, kv, **extra):
+        self.kv = kv
+        self.stream = Stream()
+        self.stream.settle()
+        self.names = ["%d.%d" % (0, layer) for layer in range(LAYERS)]
+        transfer = Object(
+            kv_connector_extra_config=dict(dict(
+                chunk_size=CHUNK, local_cpu=False, max_local_cpu_size=0.0625,
+                model_fingerprint="f", remote_url="fs://localhost:0/" + folder), **extra),
+            engine_id=None, is_kv_consumer=True, is_kv_producer=True,
+            kv_load_failure_policy="recompute")
+        self.config = Object(
+            kv_transfer_config=transfer, load_config=Object(load_format="auto"),
+            model_config=Object(model="m"), cache_config=Object(cache_dtype="auto"),
+            parallel_config=Object(tensor_parallel_size=1, pipeline_parallel_size=1,
+                                   rank=0),
+            device_config=Object(device_type="cuda"))
+        self.cache = Object(num_blocks=BLOCKS, kv_cache_groups=[
+            Object(kv_cache_spec=spec, layer_names=[
+                "%d.%d" % (group, layer) for layer in range(LAYERS)])
+            for group, spec in enumerate(specs)])
+        roles = connector.KVConnectorRole
+        self.worker = self.half(roles.WORKER)
+        self.worker.register_kv_caches(kv)
+        assert self.worker._worker._ready
+        self.scheduler = self.half(roles.SCHEDULER)
+
+    def half(self, role):
+        return connector.KVTierConnector(self.config, role, self.cache)
+
+    def close(self):
+        self.worker._worker._engine.flush(60000)
+        self.scheduler.shutdown()
+        self.worker.shutdown()
+        self.stream.settle()
+
+    def ask(self, req):
+        """Tokens that can be loaded; asked again in each step, as vLLM does."""
+        self.scheduler.on_new_request(req)
+        for _ in range(5000):
+            hit, later = self.scheduler.get_num_new_matched_tokens(req, 0)
+            if hit is not None:
+                return hit, later
+            self.step(output())
+            time.sleep(0.002)
+        raise AssertionError("no answer")
+
+    def step(self, out, forward=lambda: None):
+        """One step of scheduler and worker; ids of the requests whose loads ended."""
+        meta = self.scheduler.build_connector_meta(out)
+        worker = self.worker
+        with self.stream.use():
+            worker.bind_connector_metadata(meta)
+            forward()
+            worker.start_load_kv(None)
+            for name in self.names:
+                worker.wait_for_layer_load(name)
+                worker.save_kv_layer(name, self.kv[name], None)
+            worker.wait_for_save()
+        if connector.KVConnectorTransferResults:
+            results = worker.get_transfer_results(out.finished_req_ids)
+            done, failed = results.finished_recving, results.failed_recving
+        else:
+            done, failed = worker.get_finished(out.finished_req_ids)[1], set()
+        bad = worker.get_block_ids_with_load_errors()
+        assert not failed and not bad, (failed, bad)
+        worker.get_kv_connector_stats()
+        worker.clear_connector_metadata()
+        self.scheduler.update_connector_output(Object(
+            finished_recving=done, finished_sending=None, failed_recving=failed,
+            invalid_block_ids=bad))
+        return done or set()
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Tensors(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def save(self, specs, kv, n, tables, **extra):
+        """Compute a prompt of n tokens in the blocks; what those held when they were
+        saved.  The next step has them overwritten at once."""
+        side = Side(self.folder, specs, kv, **extra)
+        req = request("a", n)
+        self.assertEqual(side.ask(req), (0, False))
+        side.scheduler.update_state_after_alloc(
+            req, Object(get_block_ids=lambda: tables), 0)
+        before = {name: tensor.clone() for name, tensor in kv.items()}
+        side.stream.settle()
+
+        def compute():
+            side.stream.be_late()
+            for tensor in kv.values():
+                bits = torch.randint(-1 << 15, 1 << 15, tensor.shape, device=DEVICE)
+                tensor.copy_(bits.to(torch.int16).view(torch.bfloat16))
+            for name, tensor in kv.items():  # groups share it
+                before[name].copy_(tensor)
+
+        side.step(output({"a": n}, {"a": tables}), compute)
+        with side.stream.use():
+            for tensor in kv.values():
+                tensor.zero_()
+        side.close()
+        return before
+
+    def load(self, specs, kv, n, hit, tables, **extra):
+        """Load it in another start; the blocks' last use before is not over yet."""
+        side = Side(self.folder, specs, kv, **extra)
+        req = request("b", n)
+        self.assertEqual(side.ask(req), (hit, True))
+        side.scheduler.update_state_after_alloc(
+            req, Object(get_block_ids=lambda: tables), hit)
+
+        def last_use():
+            side.stream.be_late()
+            for tensor in kv.values():
+                tensor.fill_(7)
+
+        done = side.step(output(), last_use)
+        for _ in range(5000):
+            if done:
+                break
+            time.sleep(0.002)
+            done = side.step(output())
+        self.assertEqual(done, {"b"})
+        after = {name: tensor.clone() for name, tensor in kv.items()}
+        side.close()
+        return after
+
+    def check(self, before, after, group, pairs, last):
+        """pairs: (block saved, block loaded), in order, `last` tokens of the last one;
+        nothing else was written."""
+        for layer in range(LAYERS):
+            name = "%d.%d" % (group, layer)
+            was, now = before[name].view(torch.int16), after[name].view(torch.int16)
+            for i, (old, new) in enumerate(pairs):
+                n = last if i + 1 == len(pairs) else TOKENS
+                self.assertTrue(torch.equal(was[old, :, :n], now[new, :, :n]),
+                                "layer %d, block %d" % (layer, new))
+            if group:
+                continue
+            others = sorted(set(range(BLOCKS)) - {new for _, new in pairs})
+            self.assertTrue(bool((after[name][others] == 7).all()),
+                            "layer %d: other blocks were written" % layer)
+
+    def round_trip(self, spec, orders, heads, content, n=200, hit=192, **extra):
+        """Saved in one order, loaded in the other: chunks have their own."""
+        kv = [tensors(order, 1, heads, content) for order in orders]
+        if heads == 1:  # latent vectors have no heads
+            kv = [{name: tensor[:, 0] for name, tensor in one.items()} for one in kv]
+        size = -(-n // TOKENS)
+        old = list(range(size, 0, -1))
+        new = [20 + (7 * i) % size for i in range(size)]
+        before = self.save([spec], kv[0], n, (old,), **extra)
+        after = self.load([spec], kv[1], n, hit, (new,), **extra)
+        if heads == 1:
+            before, after = ({name: tensor[:, None] for name, tensor in half.items()}
+                             for half in (before, after))
+        used = -(-hit // TOKENS)
+        self.check(before, after, 0, list(zip(old, new))[:used],
+                   hit - (used - 1) * TOKENS)
+
+    def test_heads_and_tokens_in_either_order(self):
+        spec = FullAttentionSpec()
+        spec.num_kv_heads = 8
+        spec.page_size_bytes = 2 * 8 * TOKENS * 128 * 2
+        for orders in (("LBHNC", "LBNHC"), ("LBNHC", "BLHNC"), ("BLHNC", "BLNHC"),
+                       ("BLNHC", "LBHNC")):
+            self.try_each_way(spec, orders, 8, 256)
+
+    def test_latent_vectors(self):
+        for orders in (("LBHNC", "BLHNC"), ("BLHNC", "LBHNC")):
+            self.try_each_way(MLAAttentionSpec(), orders, 1, 576)
+
+    def try_each_way(self, spec, orders, *about):
+        for settings in WAYS:
+            with self.subTest(orders=orders, **settings):
+                with tempfile.TemporaryDirectory() as self.folder:
+                    self.round_trip(spec, orders, *about, **settings)
+
+    def test_a_partial_chunk(self):
+        spec = FullAttentionSpec()
+        self.round_trip(spec, ("LBNHC", "LBHNC"), 4, 256, hit=199,
+                        save_unfull_chunk=True)
+
+    def test_groups_that_share_their_memory(self):
+        """Blocks as they lie; ids differ, as they are of one pool."""
+        if connector.KVConnectorTransferResults is None:
+            self.skipTest("no hybrid attention with this vLLM")
+        specs = [FullAttentionSpec(), SlidingWindowSpec()]
+        specs[1].sliding_window = 1000
+        kv = tensors("LBHNC", 2, 4, 256)
+        old = list(range(1, 14)), list(range(14, 27))
+        new = list(range(39, 26, -1)), list(range(13, 0, -1))
+        before = self.save(specs, kv, 200, old)
+        after = self.load(specs, kv, 200, 192, new)
+        for group in range(2):
+            pairs = list(zip(old[group], new[group]))[:12]
+            for layer in range(LAYERS):
+                name = "%d.%d" % (group, layer)
+                for was, now in pairs:
+                    self.assertTrue(torch.equal(before[name][was].view(torch.int16),
+                                                after[name][now].view(torch.int16)))
+
+
+if __name__ == "__main__":
+    unittest.main()
