@@ -76,7 +76,7 @@ drop_range(void *at, enum kind kind)
     return is ? 0 : INVALID_VALUE;
 }
 
-/* Of an allocation, which begins in its middle: no better aligned than a driver promises. */
+/* Of what is allocated, before it: it is aligned no better than a driver promises. */
 #define AHEAD 512
 
 static size_t
