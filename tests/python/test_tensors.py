@@ -265,6 +265,10 @@ class Tensors(unittest.TestCase):
         self.round_trip(spec, ("LBNHC", "LBHNC"), 4, 256, hit=199,
                         save_unfull_chunk=True)
 
+    def test_files_that_a_gpu_may_reach_directly(self):
+        self.round_trip(FullAttentionSpec(), ("LBHNC", "LBNHC"), 4, 256, remote_url="",
+                        gds_path=self.folder)
+
     def test_groups_that_share_their_memory(self):
         """Blocks as they lie; ids differ, as they are of one pool."""
         if connector.KVConnectorTransferResults is None:
