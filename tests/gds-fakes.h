@@ -16,7 +16,7 @@
 #include "tier/file/file.h"
 
 static struct temp_dir keep;
-static struct fake_gpu *fake;
+static struct fake_gpu *gpu_fake;
 static struct gds_fake *gds;
 static gds_fake_set_fn *gds_set;
 static const char *fakes;
@@ -71,7 +71,7 @@ use_fakes(const char *driver_path, const char *library_path)
     void *driver = open_library(driver_path), *library = open_library(library_path);
 
     is_hip = !strstr(driver_path, "libcuda");
-    fake = ((fake_gpu_fn *)(uintptr_t)dlsym(driver, "fake_gpu"))();
+    gpu_fake = ((fake_gpu_fn *)(uintptr_t)dlsym(driver, "fake_gpu"))();
     gds = ((gds_fake_fn *)(uintptr_t)dlsym(library, GDS_FAKE))();
     gds_set = (gds_fake_set_fn *)(uintptr_t)dlsym(library, GDS_FAKE_SET);
     if (!is_hip) /* which answers only where a context is current */

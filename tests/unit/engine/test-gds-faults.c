@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * KV in the memory of a GPU and files of gds_path, where the library, the file system or the
- * GPU fails: a load tells it for each chunk and leaves its blocks alone, a store leaves
+ * KV in the memory of a GPU and files of gds_path, where the library, the file system or
+ * the GPU fails: a load tells it for each chunk and leaves its blocks alone, a store leaves
  * nothing, and all works again afterwards. */
 #include <sched.h>
 
@@ -32,7 +32,7 @@ teardown(void **state)
 {
     (void)state;
     gds_set("");
-    fake->lose(0);
+    gpu_fake->lose(0);
     fixture_fini(&f);
     assert_int_equal(gds->n_files, 0);
     assert_int_equal(gds->n_buffers, 0);
@@ -210,10 +210,10 @@ a_gpu_that_is_lost_under_a_load_ends_it(void **state)
     gds_set("meet=1000"); /* which never happens */
     struct kvt_load *under_way = begin_load();
     wait_for_a_request();
-    fake->lose(719);
+    gpu_fake->lose(719);
     gds_set("");
     assert_int_equal(end_load(under_way), -EIO);
-    fake->lose(0); /* or it would keep what is closed now */
+    gpu_fake->lose(0); /* or it would keep what is closed now */
     open_anew();
     assert_int_equal(load(), 0);
 }
@@ -226,13 +226,13 @@ what_a_lost_gpu_stores_is_not_there(void **state)
 
     (void)state;
     make_io(&io, seq, 0, 0, N, 1);
-    fake->lose(719);
+    gpu_fake->lose(719);
     int err = kvt_engine_store(f.engine, &io.io, 1);
     assert_true(!err || err == -EIO); /* it may be seen only later */
     assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
     assert_int_equal(counter(&f, "store_chunks"), 0);
     kvt_seq_free(seq);
-    fake->lose(0); /* or it would keep what is closed now */
+    gpu_fake->lose(0); /* or it would keep what is closed now */
     open_anew();
     assert_int_equal(promised(), 0);
     store_prefix(&f, N);

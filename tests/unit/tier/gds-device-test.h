@@ -19,7 +19,7 @@ open_gpu(int ordinal)
                                       .cache = keep.path };
     struct kvt__gpu *gpu = NULL;
 
-    fake->active = ordinal;
+    gpu_fake->active = ordinal;
     if (kvt__gpu_open(&params, &gpu))
         fail_msg("%s", kvt__why());
     return gpu;
@@ -30,8 +30,8 @@ static inline void
 close_gpu(struct kvt__gpu *gpu)
 {
     kvt__gpu_close(gpu);
-    assert_int_equal(fake->n_alive, 0);
-    assert_int_equal(fake->n_current, 0);
+    assert_int_equal(gpu_fake->n_alive, 0);
+    assert_int_equal(gpu_fake->n_current, 0);
     assert_int_equal(gds->n_files, 0);
     assert_int_equal(gds->n_buffers, 0);
     assert_int_equal(gds->n_dead, 0);

@@ -187,13 +187,13 @@ without_room_on_the_gpu_the_setting_is_named(void **state)
     struct kvt__slot slot;
 
     (void)state;
-    fake->fail_on("cuMemAlloc_v2", 0, 2, false);
+    gpu_fake->fail_on("cuMemAlloc_v2", 0, 2, false);
     assert_int_equal(try_use("use_gds=true"), -ENOMEM);
     assert_non_null(strstr(kvt__why(), "--gpu-memory-utilization"));
     tier->ops->close(tier);
     assert_int_equal(try_use(NULL), 0);
     assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, MIB, &slot));
-    fake->fail_on(NULL, 0, 0, false);
+    gpu_fake->fail_on(NULL, 0, 0, false);
 }
 
 static void
