@@ -30,7 +30,8 @@ bench_remove_tree(const char *path)
 }
 
 /* Nothing of the user's configuration counts, but for which client speaks to 3FS.  Ours
- * usually: the library that the bare loops need is often the tests', which has it inside. */
+ * usually: the library that the bare loops need is often the tests', which has it in
+ * it. */
 static int
 open_config(const char *dir, const char *const *settings, struct kvt_config **out)
 {

@@ -153,7 +153,8 @@ void bench_remove_tree(const char *path);
 size_t bench_chunk_bytes(const struct cli_shape *shape);
 
 /* Open an engine over dir (NULL: over what the settings name) with settings
- * ("key=value", ends with NULL) and nothing of the user's.  0 or an exit code, after saying why. */
+ * ("key=value", ends with NULL) and nothing of the user's.  0 or an exit code, after saying
+ * why. */
 int bench_engine_open(const char *dir, const char *const *settings, uint32_t role,
                       const struct cli_shape *shape, struct kvt_engine **out);
 

@@ -2,8 +2,8 @@
  *
  * kvtier doctor: whether a GPU reaches the directories of gds_path directly.  The library
  * has a program of its own to find that out, which it ends when that hangs, so it is asked
- * here; where 3FS is configured too, whose daemon may hang who asks, the child that looks at
- * it has told of both. */
+ * here; where 3FS is configured too, whose daemon may hang who asks, the child that looks
+ * at it has told of both. */
 #include "config-memory.h"
 #include "doctor.h"
 

@@ -95,7 +95,8 @@ class Client:
                 at + offset, chunk, len(chunk))
         body = View(self.memory[slot]) if method == "PUT" else None
         return s3.S3Request(
-            client=self.client, request=HttpRequest(method, f"/object-{slot}", headers, body),
+            client=self.client,
+            request=HttpRequest(method, f"/object-{slot}", headers, body),
             credential_provider=self.keys, region="bench",
             on_done=lambda error=None, **_: done.put((slot, error)), **options)
 

@@ -5,8 +5,8 @@
  *
  * What is shared is no job in a queue, which would have to be found there and taken out
  * when it is over: it stands in a list of its own, on the stack of who shares it, while
- * parts of it are left to begin.  A thread takes one part at a time and then looks again for
- * what is best to do, so that loads do not wait for those that help with a store. */
+ * parts of it are left to begin.  A thread takes one part at a time and then looks again
+ * for what is best to do, so that loads do not wait for those that help with a store. */
 #include "io/exec.h"
 
 #include <assert.h>

@@ -69,9 +69,9 @@ void kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
 size_t kvt__exec_width(void);
 
 /* Run all parts: here, and on those threads of the calling thread's executor that have no
- * job of the same priority or a better one.  None comes: all run here.  After one that fails
- * no other begins.  Blocks; when it returns no part runs.  0, or what the first one to fail
- * said, with its sentence. */
+ * job of the same priority or a better one.  None comes: all run here.  After one that
+ * fails no other begins.  Blocks; when it returns no part runs.  0, or what the first one
+ * to fail said, with its sentence. */
 int kvt__exec_run_split(struct kvt__split *split);
 
 /* Run timer->run at timer->at_ns. */

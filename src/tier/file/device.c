@@ -72,8 +72,8 @@ kvt__file_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
     if (!d || !bytes || bytes % UNIT)
         return false;
     if (n > d->n_units) {
-        KVT__LOG_ONCE(KVT_LOG_WARN, "gds_buffer_size: a chunk of %zu MiB has no room in %zu "
-                      "MiB and goes through host memory; raise it.", bytes / MIB,
+        KVT__LOG_ONCE(KVT_LOG_WARN, "gds_buffer_size: a chunk of %zu MiB has no room in "
+                      "%zu MiB and goes through host memory; raise it.", bytes / MIB,
                       d->n_units * UNIT / MIB);
         return false;
     }

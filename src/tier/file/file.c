@@ -44,8 +44,8 @@ local_disk_listed_key(const struct kvt__tier *tier, char *key)
 }
 
 int
-kvt__file_failed(int err, const char *what, const char *name, const struct kvt__dir *dir,
-                 const char *said)
+kvt__file_failed(int err, const char *what, const char *name,
+                 const struct kvt__dir *dir, const char *said)
 {
     size_t n = strlen(said);
 

@@ -80,8 +80,8 @@ kvt__file_direct(const struct kvt__dir *dir, const void *start, size_t n)
 
 /* Return err with a sentence that names the file, and behind that what the mover said, if
  * it said more than an errno ("" otherwise). */
-int kvt__file_failed(int err, const char *what, const char *name, const struct kvt__dir *dir,
-                     const char *said);
+int kvt__file_failed(int err, const char *what, const char *name,
+                     const struct kvt__dir *dir, const char *said);
 
 /* ----------------------------------------------------------- put.c and get.c */
 

@@ -110,7 +110,8 @@ stores_leave_half_to_loads(void **state)
 
     (void)state;
     assert_int_equal(try_use(NULL), 0);
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, 5000, &slots[0])); /* no whole unit */
+    /* No whole units. */
+    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, 5000, &slots[0]));
     while (tier->ops->lend(tier, KVT__PRIO_STORE, MIB, &slots[n]))
         n++;
     assert_int_equal(n, 2);
