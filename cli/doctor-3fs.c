@@ -56,19 +56,6 @@ start_child(const struct kvt_config *config, int *from)
 
 /* ------------------------------------------------------------ what it has found */
 
-/* Directories of one mount have a daemon and a library in common. */
-static bool
-is_told(const struct findings *f, const char *text)
-{
-    json_t *finding;
-    size_t i;
-
-    json_array_foreach(f->all, i, finding)
-        if (!strcmp(json_string_value(json_object_get(finding, "text")), text))
-            return true;
-    return false;
-}
-
 static void
 take_finding(struct findings *f, const char *line, size_t n)
 {
@@ -77,8 +64,8 @@ take_finding(struct findings *f, const char *line, size_t n)
     int bad;
 
     if (!json_unpack(finding, "{s:s, s:b, s:s}", "about", &about, "bad", &bad, "text",
-                     &text) && !is_told(f, text))
-        say(f, bad ? BAD : OK, about, "%s", text);
+                     &text))
+        take_look(f, about, bad, text);
     json_decref(finding);
 }
 
@@ -145,6 +132,7 @@ look(struct findings *f, const struct kvt_config *config, json_t *all)
     }
     bool ended = take_findings(f, from);
     close(from);
+    say_gpus(f);
     if (!ended) {
         kill(pid, SIGKILL); /* it may be beyond that: it is not waited for */
         say(f, BAD, "3fs daemon", "%s: no answer for %d seconds: the daemon of this mount "

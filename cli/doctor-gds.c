@@ -1,16 +1,111 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier doctor: whether a GPU reaches the directories of gds_path directly.  The library
- * has a program of its own to find that out, which it ends when that hangs, so it is asked
+ * kvtier doctor: whether GPUs reach the directories of gds_path directly.  The library has
+ * a program of its own to find that out, which it ends when that hangs, so it is asked
  * here; where 3FS is configured too, whose daemon may hang who asks, the child that looks
  * at it has told of both. */
+#include <stdio.h>
+#include <string.h>
+
 #include "config-memory.h"
 #include "doctor.h"
+
+/* Directories of one mount of 3FS have a daemon and a library in common. */
+static bool
+is_told(const struct findings *f, const char *text)
+{
+    json_t *finding;
+    size_t i;
+
+    json_array_foreach(f->all, i, finding)
+        if (!json_object_get(finding, "gpu") &&
+            !strcmp(json_string_value(json_object_get(finding, "text")), text))
+            return true;
+    return false;
+}
+
+void
+take_look(struct findings *f, const char *about, bool bad, const char *text)
+{
+    int gpu;
+
+    if (sscanf(about, "GPU %d", &gpu) == 1) {
+        f->n_bad += bad;
+        json_array_append_new(f->all, json_pack("{s:s, s:i, s:s, s:s}", "check", "gds",
+                                                "gpu", gpu, "verdict", bad ? "bad" : "ok",
+                                                "text", text));
+    } else if (!is_told(f, text)) {
+        say(f, bad ? BAD : OK, about, "%s", text);
+    }
+}
+
+/* ------------------------------------------------------------------------- GPUs */
+
+#define MAX_GPUS 64
+
+/* "0 to 3, 6", of numbers in their order. */
+static void
+list_numbers(const int *numbers, size_t n, char *out, size_t size)
+{
+    size_t used = 0;
+
+    for (size_t i = 0, end; i < n && used < size; i = end) {
+        for (end = i + 1; end < n && numbers[end] == numbers[end - 1] + 1; end++)
+            continue;
+        used += (size_t)snprintf(out + used, size - used, "%s%d", i ? ", " : "",
+                                 numbers[i]);
+        if (end - i > 1 && used < size)
+            used += (size_t)snprintf(out + used, size - used, " to %d", numbers[end - 1]);
+    }
+}
+
+/* Those with this text, from finding number first on, which are said with that. */
+static size_t
+take_numbers(json_t *all, size_t first, const char *text, int numbers[MAX_GPUS])
+{
+    size_t n = 0;
+
+    for (size_t i = first; i < json_array_size(all) && n < MAX_GPUS; i++) {
+        json_t *finding = json_array_get(all, i);
+        json_t *gpu = json_object_get(finding, "gpu");
+
+        if (!gpu || strcmp(json_string_value(json_object_get(finding, "text")), text))
+            continue;
+        numbers[n++] = (int)json_integer_value(gpu);
+        json_object_del(finding, "gpu");
+    }
+    return n;
+}
+
+void
+say_gpus(struct findings *f)
+{
+    char list[8 * MAX_GPUS];
+    int numbers[MAX_GPUS];
+    json_t *finding;
+    size_t i;
+
+    if (f->json)
+        return;
+    json_array_foreach(f->all, i, finding) {
+        const char *text = json_string_value(json_object_get(finding, "text"));
+        const char *verdict = json_string_value(json_object_get(finding, "verdict"));
+        size_t n = take_numbers(f->all, i, text, numbers);
+
+        if (!n)
+            continue;
+        list_numbers(numbers, n, list, sizeof list);
+        printf("%-5s %-14s GPU%s %s: %s\n", strcmp(verdict, "bad") ? "ok" : "BAD", "gds",
+               n > 1 ? "s" : "", list, text);
+    }
+}
+
+/* ---------------------------------------------------------------------- looking */
 
 static void
 take(void *ctx, const char *about, int status, const char *text)
 {
-    say(ctx, status ? BAD : OK, about, "%s", text);
+    take_look(ctx, about, status != 0, text);
 }
 
 bool
@@ -24,6 +119,7 @@ doctor_gds(struct findings *f, const struct kvt_config *config)
     if (json_string_length(path) && !cli_shared_bytes(all) &&
         kvt_store_look(config, take, f))
         say(f, BAD, "gds", "%s", kvt_last_error());
+    say_gpus(f);
     json_decref(all);
     kvt_free(text);
     return f->n_bad == n_bad;

@@ -277,8 +277,8 @@ const struct cli_command cli_doctor = {
         "Checks the configuration, opens its tiers, stores, reads and removes a chunk of\n"
         "1 MiB, and looks at memory and limits. Where 3FS is configured, it looks first\n"
         "at what that needs: mount, daemon, library, shared memory; and with gds_path at\n"
-        "whether a GPU reaches its directories directly, by a small write and read. One\n"
-        "line a finding; exit code 1 when something is bad.\n\n"
+        "whether each GPU reaches its directories directly, by a small write and read.\n"
+        "One line a finding; exit code 1 when something is bad.\n\n"
         CLI_COMMON_HELP,
     .run = doctor_run,
 };

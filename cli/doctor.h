@@ -21,6 +21,11 @@ struct findings {
 void say(struct findings *f, enum verdict verdict, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Take what kvt_store_look() tells, once.  Of a GPU it is not said before say_gpus(), in a
+ * line for all that have the same; in JSON each has its own finding, with its number. */
+void take_look(struct findings *f, const char *about, bool bad, const char *text);
+void say_gpus(struct findings *f);
+
 /* Look at what 3FS needs, where it is configured.  False: no tier can be opened. */
 bool doctor_3fs(struct findings *f, const struct kvt_config *config);
 

@@ -271,14 +271,16 @@ KVT_API KVT_MUST_CHECK int
 kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out);
 
 /* Receives one thing that storage needs of this machine.  about: what is meant, two words
- * as "3fs mount".  status: 0, or a negative errno: it is not as it must be.  text: a
- * sentence, borrowed as all is.  Storage that has much in common may tell it twice. */
+ * as "3fs mount" or "GPU 3".  status: 0, or a negative errno: it is not as it must be.
+ * text: a sentence, borrowed as all is.  Storage that has much in common may tell it
+ * twice. */
 typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char *text);
 
 /* Look at what the storage that a configuration names needs, one thing after the other,
  * without opening it: where several things are missing, opening tells the first only.
- * Today that is storage in 3FS, and whether a GPU reaches the directories of gds_path.
- * Blocks: for as long as a daemon of 3FS does not answer, and 10 s for each directory. */
+ * Today that is storage in 3FS, and whether GPUs reach the directories of gds_path: a
+ * sentence for each of both, the same for GPUs that are alike.  Blocks: for as long as a
+ * daemon of 3FS does not answer, and 20 s for each directory. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx);
 

@@ -7,7 +7,7 @@
 command=doctor
 . "$(dirname "$0")/lib"
 fakes=$(dirname "$kvtier")/tests/fakes
-unset GDS_FAKE GPU_FAKE CUFILE_ENV_PATH_JSON
+unset GDS_FAKE GPU_FAKE GPU_LOST CUFILE_ENV_PATH_JSON
 
 says() { # VERDICT TEXT
     grep -q "^$1 *gds .*$2" out || fail "no '$1 gds ... $2'"
@@ -42,8 +42,21 @@ expect 0 --set "remote_url=fs://$dir/fs"
 [ -e "$fakes/hipfile/libhipfile.so.0" ] || finish cli/doctor-gds
 LD_LIBRARY_PATH=$fakes/hipfile
 on 0 --set gds_backend=hipfile
-says ok "$dir/kv: GPU 0 reaches it directly by libhipfile 0.2.0 (1 MiB was written and read"
-export GPU_FAKE=0
+directly='it is reached directly by libhipfile 0.2.0 (1 MiB was written and read back)'
+says ok "GPUs 0 to 1: $dir/kv: $directly"
+export GPU_FAKE=1
+on 0 --set gds_backend=hipfile
+says ok "GPU 0: $dir/kv: $directly"
+GPU_FAKE=6
+export GPU_LOST=3
+on 1 --set gds_backend=hipfile
+says ok "GPUs 0 to 2, 4 to 5: $dir/kv: $directly"
+says BAD 'GPU 3: gds_backend is hipfile (.*), and the GPU is missing .* answers 46'
+on 1 --set gds_backend=hipfile --json
+n=$(grep -c '"gpu": [0-5]' out) || :
+[ "$n" = 6 ] || fail "JSON has $n GPUs, not 6"
+GPU_FAKE=0
+unset GPU_LOST
 on 1 --set gds_backend=hipfile
 unset GPU_FAKE
 says BAD "gds_backend is hipfile (.*), and the GPU is missing .* hipInit answers 101"

@@ -95,13 +95,16 @@ take_line(struct running *run, const char *line, size_t n, struct kvt__gds_findi
 {
     const char *word, *library, *file, *text;
     json_t *json = json_loadb(line, n, 0, NULL);
-    int code, p2pdma;
+    int code, p2pdma, n_gpus;
 
-    if (!json_unpack(json, "{s:s}", "step", &word)) {
+    if (!json_unpack(json, "{s:s, s:i}", "step", &word, "gpus", &n_gpus)) {
         kvt__gds_layer_of(word, &run->step);
-    } else if (!json_unpack(json, "{s:s, s:i, s:b, s:s, s:s, s:s}", "layer", &word, "code",
-                            &code, "p2pdma", &p2pdma, "library", &library, "file", &file,
-                            "text", &text) && kvt__gds_layer_of(word, &f->layer)) {
+        f->n_gpus = n_gpus;
+    } else if (!json_unpack(json, "{s:s, s:i, s:i, s:b, s:s, s:s, s:s}", "layer", &word,
+                            "code", &code, "gpus", &n_gpus, "p2pdma", &p2pdma, "library",
+                            &library, "file", &file, "text", &text) &&
+               kvt__gds_layer_of(word, &f->layer)) {
+        f->n_gpus = n_gpus;
         f->code = code;
         f->p2pdma = p2pdma;
         snprintf(f->library, sizeof f->library, "%s", library);

@@ -15,6 +15,8 @@ struct kvt__gds_finding {
     enum kvt__gds_layer layer; /* what is missing; KVT__GDS_NO_LAYER: it works */
     int code;                  /* the library's or an errno */
     bool p2pdma;               /* kvt__gds_driver_open() has to ask for it */
+    int n_gpus;                /* that the driver counts; 0: it got not so far, or it is
+                                * from an earlier time */
     bool kept;                 /* from an earlier time */
     char library[48];          /* "libcufile 1.20"; "": it got not so far */
     char file[256];            /* the library's */
@@ -36,6 +38,15 @@ struct kvt__gds_probe {
 #define KVT__GDS_PROBE_USUAL ((struct kvt__gds_probe){ NULL, "/var/tmp", 10000, false })
 int kvt__gds_probe(const struct kvt__gds_probe *how, enum kvt__gds_kind kind, int ordinal,
                    const char *path, struct kvt__gds_finding *out);
+
+/* Tell a finding of each GPU that the driver counts, or one with n_gpus 0 and of no GPU if
+ * it does not: of the first, which is asked by itself, and then of the others, which are
+ * asked at the same time.  Blocks for twice the time. */
+#define KVT__GDS_MAX_GPUS 64
+typedef void (*kvt__gds_probed_fn)(void *ctx, int ordinal,
+                                   const struct kvt__gds_finding *f);
+void kvt__gds_probe_all(const struct kvt__gds_probe *how, enum kvt__gds_kind kind,
+                        const char *path, kvt__gds_probed_fn fn, void *ctx);
 
 /* Where the helper is installed: absolute, or as seen from the library's directory. */
 extern const char kvt__gds_helper_dir[];

@@ -70,25 +70,59 @@ refuse(const struct kvt__gds_wish *wish, const char *path, enum kvt__gds_layer l
     return -ENODEV;
 }
 
+/* What was found decides.  by: "GPU 3 reaches it directly", or the like. */
+static int
+decide(const struct kvt__gds_wish *wish, const char *path, const char *by,
+       const struct kvt__gds_finding *f, struct kvt__gds_choice *out)
+{
+    *out = (struct kvt__gds_choice){ 0 };
+    if (f->layer)
+        return refuse(wish, path, f->layer, f->text, out);
+    out->direct = true;
+    out->p2pdma = f->p2pdma;
+    return say(out, "%s: %s by %s%s (%s).", path, by, f->library,
+               f->p2pdma ? " and P2PDMA" : "",
+               f->kept ? "found earlier since this host was started"
+                       : "1 MiB was written and read back");
+}
+
 int
 kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *how,
                 int ordinal, const char *path, struct kvt__gds_choice *out)
 {
     struct kvt__gds_finding f;
+    char by[48];
 
     *out = (struct kvt__gds_choice){ 0 };
     if (!wish->direct)
         return say(out, "%s: " BOUNCE ": %s.", path, wish->why_not);
     if (ordinal < 0)
         return refuse(wish, path, KVT__GDS_GPU, "this process keeps its KV on none.", out);
-    if (kvt__gds_probe(how, wish->kind, ordinal, path, &f))
-        return refuse(wish, path, f.layer, f.text, out);
-    out->direct = true;
-    out->p2pdma = f.p2pdma;
-    return say(out, "%s: GPU %d reaches it directly by %s%s (%s).", path, ordinal,
-               f.library, f.p2pdma ? " and P2PDMA" : "",
-               f.kept ? "found earlier since this host was started"
-                      : "1 MiB was written and read back");
+    (void)!kvt__gds_probe(how, wish->kind, ordinal, path, &f); /* f tells as much */
+    snprintf(by, sizeof by, "GPU %d reaches it directly", ordinal);
+    return decide(wish, path, by, &f, out);
+}
+
+/* ------------------------------------------------------------------------- doctor */
+
+struct looking {
+    const struct kvt__gds_wish *wish;
+    const char *path;
+    kvt__tier_look_fn fn;
+    void *ctx;
+};
+
+static void
+tell(void *ctx, int ordinal, const struct kvt__gds_finding *f)
+{
+    const struct looking *l = ctx;
+    struct kvt__gds_choice choice;
+    char about[16] = "gds";
+
+    if (f->n_gpus)
+        snprintf(about, sizeof about, "GPU %d", ordinal);
+    int err = decide(l->wish, l->path, "it is reached directly", f, &choice);
+    l->fn(l->ctx, about, err, choice.text);
 }
 
 void
@@ -98,6 +132,7 @@ kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
     struct kvt__gds_probe again = *how;
     struct kvt__gds_choice choice;
     struct kvt__gds_wish wish;
+    struct looking looking = { &wish, NULL, fn, ctx };
     char dir[PATH_MAX], text[PATH_MAX + 128];
     const char *path;
     struct stat st;
@@ -113,7 +148,10 @@ kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
             fn(ctx, "gds", 0, text);
             continue;
         }
-        int err = kvt__gds_choose(&wish, &again, 0, dir, &choice);
-        fn(ctx, "gds", err, choice.text);
+        looking.path = dir;
+        if (wish.direct)
+            kvt__gds_probe_all(&again, wish.kind, dir, tell, &looking);
+        else
+            fn(ctx, "gds", kvt__gds_choose(&wish, how, -1, dir, &choice), choice.text);
     }
 }

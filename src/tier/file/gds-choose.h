@@ -31,7 +31,8 @@ struct kvt__gds_choice {
 int kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *how,
                     int ordinal, const char *path, struct kvt__gds_choice *out);
 
-/* Tell it of each directory of a comma list and the first GPU, asked anew. */
+/* Tell it of each directory of a comma list and each GPU ("GPU 3"), asked anew; what is of
+ * no GPU is about "gds". */
 void kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
                    const char *list, kvt__tier_look_fn fn, void *ctx);
 

@@ -90,8 +90,7 @@ cuDevicePrimaryCtxRetain(void **context, int device)
 {
     ENTER(-1);
     *context = &contexts[device];
-    core_retain(device);
-    return 0;
+    return core_retain(device);
 }
 
 int

@@ -60,14 +60,19 @@ core_set_device(int device)
     current = device;
 }
 
-void
+int
 core_retain(int device)
 {
+    const char *lost = getenv("GPU_LOST");
+
+    if (lost && atoi(lost) == device)
+        return UNAVAILABLE;
     pthread_mutex_lock(&core_lock);
     core.n_retained++;
     if (core.active < 0)
         core.active = device;
     pthread_mutex_unlock(&core_lock);
+    return 0;
 }
 
 int

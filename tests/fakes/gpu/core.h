@@ -12,6 +12,7 @@
 
 #include "gpu.h"
 
+#define UNAVAILABLE 46 /* CUDA_ERROR_DEVICE_UNAVAILABLE */
 #define INVALID_VALUE 1
 #define OUT_OF_MEMORY 2
 #define NO_DEVICE 100
@@ -42,8 +43,9 @@ int core_enter(const char *function, int device);
 int core_device(void);
 void core_set_device(int device);
 
-/* The device's context is kept; where there is none this makes one. */
-void core_retain(int device);
+/* The device's context is kept; where there is none this makes one, but of the device that
+ * the environment variable GPU_LOST names. */
+int core_retain(int device);
 
 int core_alloc(void **at, size_t bytes, bool host);
 int core_free(void *at, bool host);

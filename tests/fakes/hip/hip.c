@@ -91,8 +91,7 @@ hipDevicePrimaryCtxRetain(void **context, int device)
 {
     ENTER();
     *context = &core;
-    core_retain(device);
-    return 0;
+    return core_retain(device);
 }
 
 int

@@ -36,6 +36,7 @@ NUMBERS = [
     ("0", "CUDA_SUCCESS", "hipSuccess"),
     ("KVT__OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory"),
     # Those of the fakes.
+    ("UNAVAILABLE", "CUDA_ERROR_DEVICE_UNAVAILABLE", None),
     ("INVALID_VALUE", "CUDA_ERROR_INVALID_VALUE", "hipErrorInvalidValue"),
     ("OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory"),
     ("NO_DEVICE", "CUDA_ERROR_NO_DEVICE", "hipErrorNoDevice"),

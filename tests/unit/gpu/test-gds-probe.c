@@ -31,6 +31,7 @@ use(const char *vendor, const char *switches)
     setenv("LD_LIBRARY_PATH", path, 1);
     setenv("GDS_FAKE", switches, 1);
     unsetenv("GPU_FAKE");
+    unsetenv("GPU_LOST");
     unsetenv("NO_MODULES");
 }
 
@@ -200,7 +201,7 @@ a_directory_that_cannot_be_written_is_told(void **state)
     (void)state;
     use("cufile", "");
     expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 0, "/proc/self", &found),
-           KVT__GDS_FILE_SYSTEM, found.code, "make /proc/self/.kvtier-probe-");
+           KVT__GDS_FILE_SYSTEM, found.code, "make a file in /proc/self: ");
 }
 
 static void
@@ -216,6 +217,61 @@ without_a_helper_that_is_told(void **state)
            ENOENT, "start /nowhere");
     expect(kvt__gds_probe(&silent, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_HELPER,
            EIO, "ended without an answer");
+}
+
+/* -------------------------------------------------------------------- several GPUs */
+
+static struct kvt__gds_finding of_gpus[KVT__GDS_MAX_GPUS];
+static int n_told;
+
+static void
+take(void *ctx, int ordinal, const struct kvt__gds_finding *f)
+{
+    (void)ctx;
+    assert_int_equal(ordinal, n_told);
+    of_gpus[n_told++] = *f;
+}
+
+static void
+ask_all(void)
+{
+    const struct kvt__gds_probe how = { helper, keep.path, 60000, true };
+
+    n_told = 0;
+    kvt__gds_probe_all(&how, KVT__GDS_CUFILE, dir.path, take, NULL);
+}
+
+static void
+each_gpu_that_is_counted_is_asked(void **state)
+{
+    (void)state;
+    use("cufile", "");
+    setenv("GPU_FAKE", "4", 1);
+    setenv("GPU_LOST", "2", 1);
+    ask_all();
+    assert_int_equal(n_told, 4);
+    for (int i = 0; i < n_told; i++) {
+        assert_int_equal(of_gpus[i].n_gpus, 4);
+        assert_int_equal(of_gpus[i].layer, i == 2 ? KVT__GDS_GPU : KVT__GDS_NO_LAYER);
+        assert_int_equal(of_gpus[i].code, i == 2 ? 46 : 0);
+    }
+    setenv("GPU_LOST", "0", 1); /* it counts all the same */
+    ask_all();
+    assert_int_equal(n_told, 4);
+    assert_int_equal(of_gpus[0].code, 46);
+    assert_int_equal(of_gpus[3].layer, KVT__GDS_NO_LAYER);
+    assert_int_equal(count_files(dir.path), 0);
+}
+
+static void
+where_none_is_counted_one_finding_is_told(void **state)
+{
+    (void)state;
+    use("none", "");
+    ask_all();
+    assert_int_equal(n_told, 1);
+    assert_int_equal(of_gpus[0].n_gpus, 0);
+    assert_int_equal(of_gpus[0].layer, KVT__GDS_LIBRARY);
 }
 
 /* --------------------------------------------------------------------------- time */
@@ -334,6 +390,8 @@ main(int argc, char **argv)
         cmocka_unit_test_setup(without_proc_modules_the_driver_is_not_opened, clean),
         cmocka_unit_test_setup(a_directory_that_cannot_be_written_is_told, clean),
         cmocka_unit_test_setup(without_a_helper_that_is_told, clean),
+        cmocka_unit_test_setup(each_gpu_that_is_counted_is_asked, clean),
+        cmocka_unit_test_setup(where_none_is_counted_one_finding_is_told, clean),
         cmocka_unit_test_setup(a_hang_ends_and_is_remembered, clean),
         cmocka_unit_test_setup(a_read_that_hangs_is_told_too, clean),
         cmocka_unit_test_setup(what_works_is_asked_once, clean),

@@ -119,7 +119,7 @@ without_a_gpu_nothing_is_asked(void **state)
 
 struct told {
     int n, n_bad;
-    char text[2][1024];
+    char text[3][1024];
 };
 
 static void
@@ -127,14 +127,13 @@ take(void *ctx, const char *about, int status, const char *text)
 {
     struct told *told = ctx;
 
-    assert_string_equal(about, "gds");
-    assert_true(told->n < 2);
+    assert_true(told->n < 3);
     told->n_bad += status != 0;
-    snprintf(told->text[told->n++], sizeof told->text[0], "%s", text);
+    snprintf(told->text[told->n++], sizeof told->text[0], "%s: %s", about, text);
 }
 
 static void
-doctor_asks_anew_of_each_directory(void **state)
+doctor_asks_anew_of_each_gpu_and_directory(void **state)
 {
     struct kvt_config *config = config_with((const char *const[]){ "use_gds=true", NULL });
     struct told told = { 0 };
@@ -146,10 +145,13 @@ doctor_asks_anew_of_each_directory(void **state)
     use("cufile", "file=5008");
     snprintf(list, sizeof list, " %s , %s/none", dir.path, dir.path);
     kvt__gds_look(config, &how, list, take, &told);
-    assert_int_equal(told.n, 2);
-    assert_int_equal(told.n_bad, 1);
-    expect_text(told.text[0], "use_pci_p2pdma");
-    expect_text(told.text[1], "/none is not there yet");
+    assert_int_equal(told.n, 3);
+    assert_int_equal(told.n_bad, 2);
+    expect_text(told.text[0], "GPU 0: use_gds is true");
+    expect_text(told.text[1], "GPU 1: use_gds is true");
+    expect_text(told.text[1], "use_pci_p2pdma");
+    expect_text(told.text[2], "gds: ");
+    expect_text(told.text[2], "/none is not there yet");
     kvt_config_free(config);
 }
 
@@ -161,7 +163,7 @@ main(int argc, char **argv)
         cmocka_unit_test(otherwise_one_line_says_why_not),
         cmocka_unit_test(what_is_demanded_and_missing_is_an_error),
         cmocka_unit_test(without_a_gpu_nothing_is_asked),
-        cmocka_unit_test(doctor_asks_anew_of_each_directory),
+        cmocka_unit_test(doctor_asks_anew_of_each_gpu_and_directory),
     };
 
     if (argc < 3)

@@ -16,6 +16,7 @@
 
 static struct kvt__driver d;
 static const char *library;
+static int n_devices;
 
 static int
 fail(const char *call, int code)
@@ -71,25 +72,31 @@ device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **
 {
     bool cuda = kind == KVT__GDS_CUFILE;
     void *memory;
-    int n = 0, code;
+    int code;
 
     int err = load(cuda ? KVT__GPU_CUDA : KVT__GPU_HIP);
     if (err)
         return err;
     if ((code = d.init(0)))
         return fail(cuda ? "cuInit" : "hipInit", code);
-    if ((code = d.device_count(&n)))
+    if ((code = d.device_count(&n_devices)))
         return fail("counting devices", code);
-    if (ordinal >= n)
+    if (ordinal >= n_devices)
         return kvt__gds_keep(KVT__GDS_GPU, ENODEV,
                              kvt__fail(ENODEV, "there is no GPU %d: %d are there.", ordinal,
-                                       n));
+                                       n_devices));
     if ((err = enter(ordinal)))
         return err;
     if ((code = d.mem_alloc(&memory, bytes + ALIGN)))
         return fail("taking memory of the device", code);
     *out = (unsigned char *)(((uintptr_t)memory + ALIGN - 1) & ~(ALIGN - 1));
     return 0;
+}
+
+int
+device_count(void)
+{
+    return n_devices;
 }
 
 int

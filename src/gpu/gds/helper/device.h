@@ -11,6 +11,9 @@
  * 64 KiB.  0, or -errno with a sentence and a trouble; so does the other. */
 int device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **out);
 
+/* How many the driver counts; 0: it was not asked, or does not tell. */
+int device_count(void);
+
 /* To the device, or from there. */
 int device_copy(void *to, const void *from, size_t bytes);
 

@@ -57,7 +57,8 @@ put_text(const char *text)
 static void
 begin(enum kvt__gds_layer layer)
 {
-    fprintf(answers, "{\"step\":\"%s\"}\n", kvt__gds_layer_word(layer));
+    fprintf(answers, "{\"step\":\"%s\",\"gpus\":%d}\n", kvt__gds_layer_word(layer),
+            device_count());
     fflush(answers);
 }
 
@@ -69,8 +70,9 @@ tell(enum kvt__gds_layer layer, int code, const char *text)
 
     if (probe.gds)
         snprintf(loaded.path, sizeof loaded.path, "%s", kvt__gds_path(probe.gds));
-    fprintf(answers, "{\"layer\":\"%s\",\"code\":%d,\"p2pdma\":%s,\"library\":",
-           kvt__gds_layer_word(layer), code, probe.p2pdma ? "true" : "false");
+    fprintf(answers, "{\"layer\":\"%s\",\"code\":%d,\"gpus\":%d,\"p2pdma\":%s,"
+            "\"library\":", kvt__gds_layer_word(layer), code, device_count(),
+            probe.p2pdma ? "true" : "false");
     put_text(name);
     fprintf(answers, ",\"file\":");
     put_text(loaded.path);
@@ -120,8 +122,11 @@ make_scratch(void)
     if (errno == EINVAL)
         return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, EINVAL,
                              kvt__fail(EINVAL, "the file system does not take O_DIRECT."));
+    /* Its name is another one each time, and who asks for several GPUs compares. */
     return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, errno,
-                         kvt__fail(errno, "make %s", probe.scratch));
+                         kvt__fail(errno, "make a file in %.*s",
+                                   (int)(strrchr(probe.scratch, '/') - probe.scratch),
+                                   probe.scratch));
 }
 
 static int
@@ -230,6 +235,8 @@ main(int argc, char **argv)
     probe.library = argv[2];
     probe.ordinal = atoi(argv[3]);
     probe.scratch = argv[4];
+    if (!strchr(probe.scratch, '/'))
+        return 2;
     set_environment();
     if (!take_output())
         return 1;
