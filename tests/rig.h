@@ -245,7 +245,7 @@ static inline void *
 rig_alloc(size_t bytes)
 {
     struct kvt__context context = rig_enter();
-    void *at = NULL;
+    void *at;
 
     rig_must(rig.driver.mem_alloc(&at, bytes), "memory of the device");
     rig_leave(context);
@@ -267,11 +267,12 @@ static inline void *
 rig_pinned(size_t bytes)
 {
     struct kvt__context context = rig_enter();
-    void *at = NULL;
+    void *at;
 
     rig_must(rig.driver.host_alloc(&at, bytes, KVT__HOST_PORTABLE), "pinned memory");
     rig_leave(context);
-    return memset(at, RIG_FRESH, bytes);
+    memset(at, RIG_FRESH, bytes);
+    return at;
 }
 
 static inline void
