@@ -75,14 +75,14 @@ rig_leave(struct kvt__context context)
 static inline void *
 rig_load(const char *library)
 {
-    static const char *const cuda[] = { "libcuda.so.1", NULL };
-    static const char *const hip[] = { "libamdhip64.so.7", "libamdhip64.so.6",
-                                       "libamdhip64.so.5", "libamdhip64.so", NULL };
     const char *one[] = { library, NULL };
-    const char *const *names = !strcmp(library, "cuda") ? cuda
-                             : !strcmp(library, "hip") ? hip : one;
+    const char *const *names = one;
     void *handle = NULL;
 
+    if (!strcmp(library, "cuda"))
+        names = kvt__driver_libraries(KVT__GPU_CUDA);
+    else if (!strcmp(library, "hip"))
+        names = kvt__driver_libraries(KVT__GPU_HIP);
     for (; !handle && *names; names++)
         handle = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
     return handle;

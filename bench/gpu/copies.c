@@ -60,8 +60,8 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
 {
     struct cli_shape shape = bench_chunks_shape(bench->quick);
     /* 4 GiB: a fast GPU has copied one before a thread that waits for it is awake. */
-    size_t n = machine_fit(m, 4 * WANTED_CHUNKS(bench->quick),
-                           3 * bench_chunk_bytes(&shape), REST);
+    size_t wanted = bench->quick ? WANTED_CHUNKS(true) : 4 * WANTED_CHUNKS(false);
+    size_t n = machine_fit(m, wanted, 3 * bench_chunk_bytes(&shape), REST);
 
     *r = (struct rig){ .m = m, .gather = c->from_kv };
     pthread_mutex_init(&r->lock, NULL);

@@ -9,64 +9,36 @@
 #include "base/error.h"
 #include "gpu.h"
 
-static const struct vendor {
-    enum kvt__gpu_kind kind;
-    const char *libraries[5];
-    const char *init, *set_device;
-} vendors[] = {
-    { KVT__GPU_CUDA, { "libcuda.so.1" }, "cuInit", NULL },
-    { KVT__GPU_HIP, { "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
-                      "libamdhip64.so" }, "hipInit", "hipSetDevice" },
-};
-
-typedef int call_fn(int argument);
-
 /* ----------------------------------------------------------------------- finding */
 
-static void *
-load(const struct vendor *v)
+static bool
+load(enum kvt__gpu_kind kind)
 {
     void *handle = NULL;
 
-    for (size_t i = 0; !handle && v->libraries[i]; i++)
-        handle = dlopen(v->libraries[i], RTLD_NOW);
+    for (const char *const *name = kvt__driver_libraries(kind); !handle && *name; name++)
+        handle = dlopen(*name, RTLD_NOW);
     return handle;
-}
-
-/* A function of one int: its error, or 0; -1: it is not there. */
-static int
-call(void *handle, const char *name, int argument)
-{
-    void *function = dlsym(handle, name);
-    call_fn *called;
-
-    if (!function)
-        return -1;
-    memcpy(&called, &function, sizeof called);
-    return called(argument);
 }
 
 /* Make the context of its first device, or write down why not; it stays loaded. */
 static bool
-begin(const struct vendor *v, struct machine *m, char *why, size_t size)
+begin(enum kvt__gpu_kind kind, struct machine *m, char *why, size_t size)
 {
-    void *context, *handle = load(v);
-    const char *library = v->libraries[0];
-    int n = 0, device;
+    const char *library = kvt__driver_libraries(kind)[0];
+    int n = 0, device, error;
+    void *context;
 
-    if (!handle)
+    if (!load(kind))
         return snprintf(why, size, "%s cannot be loaded", library), false;
-    int error = call(handle, v->init, 0);
-    if (error)
-        return snprintf(why, size, "%s of %s answers %d", v->init, library, error), false;
-    if (!kvt__driver_find(v->kind, &m->d) || !m->d.copies)
+    if (!kvt__driver_find(kind, &m->d) || !m->d.copies)
         return snprintf(why, size, "%s is too old", library), false;
+    if ((error = m->d.init(0)))
+        return snprintf(why, size, "%s does not start: %d (%s)", library, error,
+                        kvt__driver_error(&m->d, error)), false;
     if (m->d.device_count(&n) || !n || m->d.device(&device, 0))
         return snprintf(why, size, "%s shows no device", library), false;
-    error = m->d.retain(&context, device);
-    if (!error && v->set_device)
-        error = call(handle, v->set_device, device);
-    if (error)
+    if ((error = m->d.retain(&context, device)))
         return snprintf(why, size, "%s makes no context (%s)", library,
                         kvt__driver_error(&m->d, error)), false;
     return true;
@@ -86,8 +58,8 @@ machine_open(struct machine *m)
     char why[2][160] = { "", "" };
 
     *m = (struct machine){ .stream = NULL };
-    if (!begin(&vendors[0], m, why[0], sizeof why[0]) &&
-        !begin(&vendors[1], m, why[1], sizeof why[1])) {
+    if (!begin(KVT__GPU_CUDA, m, why[0], sizeof why[0]) &&
+        !begin(KVT__GPU_HIP, m, why[1], sizeof why[1])) {
         fprintf(stderr, "kvtier bench: the gpu cases need a GPU, and there is none (%s; "
                 "%s): left out.\n", why[0], why[1]);
         return BENCH_LEFT_OUT;

@@ -60,6 +60,7 @@ struct kvt__cu_attributes {
 /* Functions whose form is one vendor's own.  CUDA 13 dropped from the copies of many the
  * place for the index of the one that failed. */
 typedef int kvt__cu_error_name(int error, const char **name);
+typedef int kvt__cu_state(int device, unsigned *flags, int *active);
 typedef int kvt__cu_push(void *context);
 typedef int kvt__cu_pop(void **context);
 typedef int kvt__cu_copy(uint64_t to, uint64_t from, size_t n, void *stream);

@@ -122,16 +122,24 @@ kvt__driver_error(const struct kvt__driver *d, int error)
 
 /* ----------------------------------------------------------------- contexts */
 
-int
-kvt__context_hold(const struct kvt__driver *d, int ordinal, struct kvt__context *c)
+/* HIP makes no contexts, and all devices are in use from the start; what it tells as one's
+ * state is whether the calling thread is set to that device. */
+static bool
+has_context(const struct kvt__driver *d, int device)
 {
     unsigned flags;
     int active = 0;
 
+    return d->kind == KVT__GPU_HIP ||
+           (!((kvt__cu_state *)d->vendor[CU_STATE])(device, &flags, &active) && active);
+}
+
+int
+kvt__context_hold(const struct kvt__driver *d, int ordinal, struct kvt__context *c)
+{
     if (d->device(&c->device, ordinal))
         return kvt__fail(ENODEV, "There is no GPU number %d.", ordinal);
-    if (d->state(c->device, &flags, &active) || !active ||
-        d->retain(&c->handle, c->device))
+    if (!has_context(d, c->device) || d->retain(&c->handle, c->device))
         return kvt__fail(ENODEV, "This process does not use GPU number %d.", ordinal);
     return 0;
 }

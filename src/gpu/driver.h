@@ -24,7 +24,6 @@ struct kvt__driver {
     int (*init)(unsigned flags);
     int (*device_count)(int *n);
     int (*device)(int *device, int ordinal);
-    int (*state)(int device, unsigned *flags, int *active);
     int (*retain)(void **context, int device);
     int (*release)(int device);
     int (*host_register)(void *at, size_t bytes, unsigned flags);

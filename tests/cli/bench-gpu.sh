@@ -38,7 +38,7 @@ fi
 LD_LIBRARY_PATH=$cuda
 export GPU_FAKE=0
 on 0 --case gpu.gather.nhd --case gpu.load.nhd
-grep -q 'cuInit of libcuda.so.1 answers 100; .*: left out' err || fail 'no device is not said'
+grep -q 'libcuda.so.1 does not start: 100 (CUDA_ERROR_NO_DEVICE); .*: left out' err || fail 'no device is not said'
 [ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] || fail 'not one sentence without a device'
 unset GPU_FAKE
 

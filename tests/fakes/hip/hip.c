@@ -78,15 +78,6 @@ hipDeviceGetAttribute(int *value, int which, int device)
 }
 
 int
-hipDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
-{
-    ENTER();
-    *flags = 0;
-    *active = device == core.active;
-    return 0;
-}
-
-int
 hipDevicePrimaryCtxRetain(void **context, int device)
 {
     ENTER();
