@@ -20,7 +20,7 @@ on_device(void)
 {
     const char *driver = getenv("KVTIER_TEST_DRIVER");
 
-    if (driver && !rig.stream)
+    if (driver && !rig.is_open)
         rig_open_or_skip(driver);
     return driver;
 }
