@@ -45,11 +45,12 @@ shm_names_take(struct shm_names *names, const struct shm_names *others)
         closedir(d);
 }
 
-/* Whether all that are new since before go away. */
-static inline bool
-shm_names_go(const struct shm_names *before)
+/* How many that are new since before do not go away; they are removed. */
+static inline size_t
+shm_names_stay(const struct shm_names *before)
 {
     static struct shm_names now;
+    size_t n = 0;
 
     shm_names_take(&now, before);
     for (size_t i = 0; i < now.n; i++) {
@@ -57,10 +58,16 @@ shm_names_go(const struct shm_names *before)
 
         while (!access(now.name[i], F_OK) && ms++ < 60 * 1000)
             usleep(1000);
-        if (ms >= 60 * 1000)
-            return false;
+        if (ms >= 60 * 1000 && !unlink(now.name[i]))
+            n++;
     }
-    return true;
+    return n;
+}
+
+static inline bool
+shm_names_go(const struct shm_names *before)
+{
+    return !shm_names_stay(before);
 }
 
 #endif
