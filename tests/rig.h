@@ -195,9 +195,8 @@ rig_copy(void *to, const void *from, size_t n)
     rig_must(rig.driver.stream_sync(rig.stream), "copy");
 }
 
-/* To the device. */
 static inline void
-rig_put(void *to, const void *from, size_t n)
+rig_move(void *to, const void *from, size_t n, bool to_device)
 {
     if (rig.seen) {
         memcpy(to, from, n);
@@ -207,32 +206,32 @@ rig_put(void *to, const void *from, size_t n)
 
     pthread_mutex_lock(&rig.lock);
     for (size_t at = 0, step; at < n; at += step) {
+        char *there = (char *)to + at;
+        const char *here = (const char *)from + at;
+
         step = n - at < RIG_ROOM ? n - at : RIG_ROOM;
-        memcpy(rig.room, (const char *)from + at, step);
-        rig_copy((char *)to + at, rig.room, step);
+        if (to_device)
+            memcpy(rig.room, here, step);
+        rig_copy(to_device ? there : rig.room, to_device ? rig.room : here, step);
+        if (!to_device)
+            memcpy(there, rig.room, step);
     }
     pthread_mutex_unlock(&rig.lock);
     rig_leave(context);
+}
+
+/* To the device. */
+static inline void
+rig_put(void *to, const void *from, size_t n)
+{
+    rig_move(to, from, n, true);
 }
 
 /* And from it. */
 static inline void
 rig_get(void *to, const void *from, size_t n)
 {
-    if (rig.seen) {
-        memcpy(to, from, n);
-        return;
-    }
-    struct kvt__context context = rig_enter();
-
-    pthread_mutex_lock(&rig.lock);
-    for (size_t at = 0, step; at < n; at += step) {
-        step = n - at < RIG_ROOM ? n - at : RIG_ROOM;
-        rig_copy(rig.room, (const char *)from + at, step);
-        memcpy((char *)to + at, rig.room, step);
-    }
-    pthread_mutex_unlock(&rig.lock);
-    rig_leave(context);
+    rig_move(to, from, n, false);
 }
 
 static inline void
