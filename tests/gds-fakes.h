@@ -40,6 +40,17 @@ behave_well(void)
     behave(is_hip ? "hipfile" : "cufile", "");
 }
 
+/* Nothing of the library is in use, and nothing was used wrongly. */
+static inline void
+expect_gds_at_rest(void)
+{
+    assert_int_equal(gds->n_files, 0);
+    assert_int_equal(gds->n_buffers, 0);
+    assert_int_equal(gds->n_bare, 0);
+    assert_int_equal(gds->n_overlaps, 0);
+    assert_int_equal(gds->in_flight, 0);
+}
+
 static inline void *
 open_library(const char *path)
 {

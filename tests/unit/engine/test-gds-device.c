@@ -25,8 +25,7 @@ static int
 teardown(void **state)
 {
     fixture_fini(*state);
-    assert_int_equal(gds->n_files, 0);
-    assert_int_equal(gds->n_buffers, 0);
+    expect_gds_at_rest();
     assert_int_equal(gds->count, 0);
     return 0;
 }

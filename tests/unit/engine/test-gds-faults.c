@@ -34,12 +34,8 @@ teardown(void **state)
     gds_set("");
     gpu_fake->lose(0);
     fixture_fini(&f);
-    assert_int_equal(gds->n_files, 0);
-    assert_int_equal(gds->n_buffers, 0);
+    expect_gds_at_rest();
     assert_int_equal(gds->count, 0);
-    assert_int_equal(gds->in_flight, 0);
-    assert_int_equal(gds->n_overlaps, 0);
-    assert_int_equal(gds->n_bare, 0);
     return 0;
 }
 

@@ -32,12 +32,8 @@ close_gpu(struct kvt__gpu *gpu)
     kvt__gpu_close(gpu);
     assert_int_equal(gpu_fake->n_alive, 0);
     assert_int_equal(gpu_fake->n_current, 0);
-    assert_int_equal(gds->n_files, 0);
-    assert_int_equal(gds->n_buffers, 0);
+    expect_gds_at_rest();
     assert_int_equal(gds->n_dead, 0);
-    assert_int_equal(gds->n_bare, 0);
-    assert_int_equal(gds->n_overlaps, 0);
-    assert_int_equal(gds->in_flight, 0);
 }
 
 /* A slot in the GPU's memory. */
