@@ -2,8 +2,7 @@
  *
  * The file `lock`: who lives, and who may make, replace or recount.  Locks are
  * of open file descriptions: they end with the process, and two handles of one
- * process are two owners.  A child of fork shares its parent's descriptions and
- * would keep a dead parent's locks, so it closes them first thing. */
+ * process are two owners. */
 #include <errno.h>
 #include <fcntl.h>
 #include <time.h>
@@ -11,77 +10,17 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "index/table.h"
 
 #define MAIN_BYTE 4096
 
-unsigned kvt__ix_generation;
-
-static struct {
-    pthread_once_t once;
-    pthread_mutex_t mutex;
-    struct kvt__index *first;
-} handles = { PTHREAD_ONCE_INIT, PTHREAD_MUTEX_INITIALIZER, NULL };
-
-static void
-before_fork(void)
-{
-    pthread_mutex_lock(&handles.mutex);
-}
-
-static void
-after_fork(void)
-{
-    pthread_mutex_unlock(&handles.mutex);
-}
-
-static void
-after_fork_in_child(void)
-{
-    for (struct kvt__index *ix = handles.first; ix; ix = ix->next)
-        if (ix->lock_fd >= 0)
-            close(ix->lock_fd);
-    handles.first = NULL;
-    __atomic_fetch_add(&kvt__ix_generation, 1, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&handles.mutex);
-}
-
-static void
-watch_forks(void)
-{
-    pthread_atfork(before_fork, after_fork, after_fork_in_child);
-}
-
-void
-kvt__ix_enlist(struct kvt__index *ix)
-{
-    pthread_once(&handles.once, watch_forks);
-    pthread_mutex_lock(&handles.mutex);
-    ix->next = handles.first;
-    handles.first = ix;
-    pthread_mutex_unlock(&handles.mutex);
-}
-
-void
-kvt__ix_delist(struct kvt__index *ix)
-{
-    pthread_mutex_lock(&handles.mutex);
-    for (struct kvt__index **p = &handles.first; *p; p = &(*p)->next) {
-        if (*p == ix) {
-            *p = ix->next;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&handles.mutex);
-}
-
 int
 kvt__ix_lock_open(int dirfd)
 {
-    int fd = openat(dirfd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
-                    0600);
+    int fd = kvt__lock_file_open(dirfd, "lock", O_RDWR | O_CREAT, 0600);
 
-    return fd < 0 ? kvt__fail(errno, "index: open its lock file") : fd;
+    return fd < 0 ? kvt__fail(-fd, "index: open its lock file") : fd;
 }
 
 static int

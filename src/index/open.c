@@ -100,7 +100,7 @@ fail_mapped:
 fail_locked:
     kvt__ix_unlock(ix);
 fail:
-    close(ix->lock_fd);
+    kvt__lock_file_close(ix->lock_fd);
     ix->lock_fd = -1;
     return rc;
 }
@@ -146,6 +146,7 @@ kvt__index_open(const struct kvt__index_params *params, struct kvt__index **out)
     if (!ix)
         return kvt__fail(ENOMEM, "index: open");
     pthread_mutex_init(&ix->mutex, NULL);
+    ix->generation = kvt__fork_watch();
     ix->lock_fd = -1;
     ix->owner = -1;
     ix->limit_bytes = params->limit_bytes;
@@ -162,8 +163,6 @@ kvt__index_open(const struct kvt__index_params *params, struct kvt__index **out)
         free(ix);
         return rc;
     }
-    kvt__ix_enlist(ix);
-    ix->generation = __atomic_load_n(&kvt__ix_generation, __ATOMIC_RELAXED);
     *out = ix;
     return 0;
 }
@@ -213,14 +212,11 @@ kvt__index_close(struct kvt__index *ix)
     if (!ix)
         return;
     /* A child of fork has neither the mapping nor the descriptor. */
-    if (ix->generation
-        == __atomic_load_n(&kvt__ix_generation, __ATOMIC_RELAXED)) {
-        kvt__ix_delist(ix);
+    if (ix->generation == kvt__fork_generation_now()) {
         if (ix->owner >= 0)
             drop_owner(ix);
         kvt__ix_unmap(ix);
-        if (ix->lock_fd >= 0)
-            close(ix->lock_fd);
+        kvt__lock_file_close(ix->lock_fd);
     }
     pthread_mutex_destroy(&ix->mutex);
     free(ix);

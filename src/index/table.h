@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "base/fork.h"
 #include "index/layout.h"
 
 struct kvt__index {
@@ -17,11 +18,10 @@ struct kvt__index {
     enum kvt__policy policy;
     int lock_fd;           /* -1: a table of this process alone */
     int owner;             /* number of the owner record, -1: a reader */
-    unsigned generation;   /* of the process, see lock.c */
+    unsigned generation;   /* of the process, see base/fork.h */
     uint64_t n_claims;     /* claims and evictions that are not ended */
     pthread_mutex_t mutex; /* lock_fd's byte 4096 is the handle's, not a
                               thread's */
-    struct kvt__index *next;
 };
 
 /* How long a call waits for the one that makes or recounts. */
@@ -37,14 +37,11 @@ void kvt__ix_used(const struct kvt__index *ix, struct ix_entry *e);
 
 /* ------------------------------------------------------------------- lock.c */
 
-extern unsigned kvt__ix_generation;
-
 /* Same process as at open, and the file was not replaced. */
 static inline bool
 ix_usable(const struct kvt__index *ix)
 {
-    return __atomic_load_n(&kvt__ix_generation, __ATOMIC_RELAXED)
-               == ix->generation
+    return kvt__fork_generation_now() == ix->generation
            && IX_LOAD(&ix->map->header.state) == IX_IN_USE;
 }
 
@@ -63,10 +60,6 @@ bool kvt__ix_owner_lives(const struct kvt__index *ix, unsigned owner);
 
 /* Owners that live, as bits. */
 uint64_t kvt__ix_live_owners(const struct kvt__index *ix);
-
-/* Know the handle in a child of fork, or forget it. */
-void kvt__ix_enlist(struct kvt__index *ix);
-void kvt__ix_delist(struct kvt__index *ix);
 
 /* ------------------------------------------------------------------- file.c */
 

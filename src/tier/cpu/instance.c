@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fork.h"
 #include "base/private-dir.h"
 #include "base/sha256.h"
 #include "tier/cpu/cpu.h"
@@ -20,10 +21,11 @@
 #define MEMORY_DIR "/dev/shm"
 #define TRIES 16
 
+/* A descriptor whose flock a forked child does not keep, or -errno. */
 static int
 open_dir(int dirfd, const char *name)
 {
-    return openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return kvt__lock_file_open(dirfd, name, O_RDONLY | O_DIRECTORY, 0);
 }
 
 static void
@@ -73,7 +75,7 @@ clean(int base)
             continue;
         if (!flock(fd, LOCK_EX | LOCK_NB))
             remove_dir(base, e->d_name, fd);
-        close(fd);
+        kvt__lock_file_close(fd);
     }
     closedir(d);
 }
@@ -88,13 +90,13 @@ hold(int base, const char *name)
         if (mkdirat(base, name, 0700) < 0 && errno != EEXIST)
             return -errno;
         int fd = open_dir(base, name);
-        if (fd < 0 && errno != ENOENT)
-            return -errno;
+        if (fd < 0 && fd != -ENOENT)
+            return fd;
         if (fd < 0)
             continue;
         if (!flock(fd, LOCK_SH) && !fstat(fd, &st) && st.st_nlink)
             return fd;
-        close(fd);
+        kvt__lock_file_close(fd);
     }
     return -EAGAIN;
 }
@@ -117,10 +119,10 @@ kvt__instance_open(const char *instance, uint32_t rank, bool worker,
         return kvt__fail(-out->dirfd, "open %s in " MEMORY_DIR, out->name);
     if (!worker)
         return 0;
-    out->worker_fd = openat(out->dirfd, "worker", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    out->worker_fd = kvt__lock_file_open(out->dirfd, "worker", O_RDWR | O_CREAT, 0600);
     if (out->worker_fd >= 0 && !flock(out->worker_fd, LOCK_EX | LOCK_NB))
         return 0;
-    int err = out->worker_fd < 0 ? kvt__fail(errno, "make a file in " MEMORY_DIR)
+    int err = out->worker_fd < 0 ? kvt__fail(-out->worker_fd, "make a file in " MEMORY_DIR)
         : kvt__fail(EBUSY, "another process is worker %u of engine '%s'", rank, instance);
     kvt__instance_close(out);
     return err;
@@ -133,8 +135,7 @@ kvt__instance_close(struct kvt__instance *instance)
 
     if (!instance->name[0])
         return;
-    if (instance->worker_fd >= 0)
-        close(instance->worker_fd);
+    kvt__lock_file_close(instance->worker_fd);
     if (instance->dirfd >= 0) {
         base = flock(instance->dirfd, LOCK_EX | LOCK_NB)
             ? -1 : kvt__private_dir_open(MEMORY_DIR);
@@ -142,7 +143,7 @@ kvt__instance_close(struct kvt__instance *instance)
             remove_dir(base, instance->name, instance->dirfd);
             close(base);
         }
-        close(instance->dirfd);
+        kvt__lock_file_close(instance->dirfd);
     }
     *instance = (struct kvt__instance){ .dirfd = -1, .worker_fd = -1 };
 }

@@ -5,10 +5,13 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "tier-test.h"
+
+#include "base/fork.h"
 #include "tier/cpu/cpu.h"
 
 static struct kvt__tier *
@@ -247,13 +250,43 @@ what_a_killed_engine_left_goes_when_another_starts(void **state)
     kvt__instance_close(&next);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    close(dead.dirfd); /* this one dies too */
+    kvt__lock_file_close(dead.dirfd); /* this one dies too */
     assert_true(is_there(&dead));
     assert_int_equal(open_instance("test-next", 0, true, &next), 0);
     assert_false(is_there(&dead));
     kvt__instance_close(&next);
     close(pipe_fds[0]);
     close(pipe_fds[1]);
+}
+
+/* A worker can start again beside a living child that its predecessor has forked. */
+static void
+a_forked_child_is_no_worker(void **state)
+{
+    struct kvt__instance scheduler, parents, next;
+    int ready[2];
+    char byte;
+
+    (void)state;
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(open_instance("test-fork", 0, false, &scheduler), 0);
+    assert_int_equal(open_instance("test-fork", 0, true, &parents), 0);
+    pid_t child = fork();
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (write(ready[1], "x", 1) == 1)
+            pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    kvt__instance_close(&parents);
+    assert_int_equal(open_instance("test-fork", 0, true, &next), 0);
+    kvt__instance_close(&next);
+    kvt__instance_close(&scheduler);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -271,6 +304,7 @@ main(void)
         cmocka_unit_test(ranks_and_engines_have_directories_of_their_own),
         cmocka_unit_test(a_second_worker_of_a_rank_is_refused_while_the_first_lives),
         cmocka_unit_test(what_a_killed_engine_left_goes_when_another_starts),
+        cmocka_unit_test(a_forked_child_is_no_worker),
     };
 
     this_run = getpid();
