@@ -21,6 +21,30 @@ static struct {
 
 static const char *const level_names[] = { "ERROR", "WARNING", "INFO", "DEBUG" };
 
+/* Initialize the lock anew in the child: another thread of the parent may have held the
+ * lock.  A fork does not acquire the lock, because the callback may wait for the forking
+ * thread. */
+static void
+after_fork_in_child(void)
+{
+    sink.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+static void
+watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+static void
+lock_sink(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&sink.lock);
+}
+
 /* Set once it is settled what the environment asks for. */
 static atomic_flag settled = ATOMIC_FLAG_INIT;
 
@@ -63,7 +87,7 @@ void
 kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 {
     atomic_flag_test_and_set(&settled);
-    pthread_mutex_lock(&sink.lock);
+    lock_sink();
     sink.fn = fn;
     sink.ctx = ctx;
     __atomic_store_n(&sink.max_level, (int)max_level, __ATOMIC_RELAXED);
@@ -83,7 +107,7 @@ kvt__log(enum kvt_log_level level, const char *fmt, ...)
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
 
-    pthread_mutex_lock(&sink.lock);
+    lock_sink();
     if (sink.fn) {
         sink.fn(sink.ctx, level, line);
     } else {

@@ -2,6 +2,9 @@
  *
  * Which lines are logged: the level that the environment names, and a caller's.  It is read
  * once in a process, so each case is a child of its own. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +117,59 @@ our_variable_wins_and_a_caller_wins_over_both(void **state)
     check(&o, 2);
 }
 
+struct callback {
+    atomic_bool is_inside, may_return;
+};
+
+static void
+wait_inside(void *ctx, enum kvt_log_level level, const char *line)
+{
+    struct callback *c = ctx;
+
+    (void)level;
+    (void)line;
+    atomic_store(&c->is_inside, true);
+    while (!atomic_load(&c->may_return))
+        sched_yield();
+}
+
+static void *
+log_one(void *arg)
+{
+    (void)arg;
+    kvt__log(KVT_LOG_ERROR, "<e>");
+    return NULL;
+}
+
+/* The callback may wait for the thread that forks, so the fork waits for no callback. */
+static void
+a_child_logs_that_was_forked_while_another_thread_logged(void **state)
+{
+    struct callback c = { false, false };
+    pthread_t thread;
+    int status;
+
+    (void)state;
+    kvt_set_log(wait_inside, &c, KVT_LOG_INFO);
+    assert_int_equal(pthread_create(&thread, NULL, log_one, NULL), 0);
+    while (!atomic_load(&c.is_inside))
+        sched_yield();
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        alarm(30); /* ends a child that hangs */
+        atomic_store(&c.may_return, true);
+        kvt__log(KVT_LOG_ERROR, "<e>");
+        kvt_set_log(NULL, NULL, KVT_LOG_WARN);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    atomic_store(&c.may_return, true);
+    pthread_join(thread, NULL);
+    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
+}
+
 int
 main(void)
 {
@@ -121,6 +177,7 @@ main(void)
         cmocka_unit_test(lmcaches_variable_names_the_level),
         cmocka_unit_test(what_is_no_level_is_said_and_counts_for_nothing),
         cmocka_unit_test(our_variable_wins_and_a_caller_wins_over_both),
+        cmocka_unit_test(a_child_logs_that_was_forked_while_another_thread_logged),
     };
 
     return cmocka_run_group_tests_name("base log", tests, NULL, NULL);
