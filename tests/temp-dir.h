@@ -43,6 +43,24 @@ temp_dir_remove(struct temp_dir *dir)
     nftw(dir->path, temp_dir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+/* cmocka's setup and teardown: *state is a directory. */
+static inline int
+temp_dir_setup(void **state)
+{
+    static struct temp_dir dir;
+
+    temp_dir_make(&dir);
+    *state = &dir;
+    return 0;
+}
+
+static inline int
+temp_dir_teardown(void **state)
+{
+    temp_dir_remove(*state);
+    return 0;
+}
+
 /* Whether files there can have extended attributes. */
 static inline int
 temp_dir_has_attributes(const struct temp_dir *dir)

@@ -13,26 +13,83 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/sha256.h"
+
+#define N_NAMES 16
+#define PATH_BYTES 128
+
+/* Return name number i; all processes of the user try equal names in equal order. */
+static void
+nth_path(const char *parent, unsigned i, char out[PATH_BYTES])
+{
+    size_t n = (size_t)snprintf(out, PATH_BYTES, "%s/kvtier-%lu", parent,
+                                (unsigned long)geteuid());
+
+    if (i && n < PATH_BYTES)
+        snprintf(out + n, PATH_BYTES - n, "-%u", i);
+}
+
+/* Open a directory of this user without write permission for other users, and remove the
+ * other users' read permission.  Return a descriptor; -ENOENT; -EACCES: no directory, another
+ * owner or writable by other users; -errno. */
+static int
+open_own(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno == ELOOP || errno == ENOTDIR ? -EACCES : -errno;
+    if (!fstat(fd, &st) && st.st_uid == geteuid() && !(st.st_mode & 022) &&
+        (!(st.st_mode & 077) || !fchmod(fd, 0700)))
+        return fd;
+    close(fd);
+    return -EACCES;
+}
+
+/* Report once that another user owns the usual name. */
+static void
+report_name(const char *parent, unsigned i)
+{
+    char usual[PATH_BYTES], path[PATH_BYTES];
+
+    if (!i)
+        return;
+    nth_path(parent, 0, usual);
+    nth_path(parent, i, path);
+    KVT__LOG_ONCE(KVT_LOG_WARN, "%s is not a directory of this user alone: %s is used "
+                  "instead", usual, path);
+}
 
 int
 kvt__private_dir_open(const char *parent)
 {
-    char path[128];
-    struct stat st;
+    char path[PATH_BYTES];
 
-    snprintf(path, sizeof path, "%s/kvtier-%lu", parent, (unsigned long)geteuid());
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return kvt__fail(errno, "make %s", path);
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return kvt__fail(errno, "open %s", path);
-    if (fstat(fd, &st) < 0 || st.st_uid != geteuid() || st.st_mode & 077) {
-        close(fd);
-        return kvt__fail(EACCES, "%s is not a directory of this user alone; remove it.",
-                         path);
+    /* Prefer an existing directory: another user's directory of a lower number may have been
+     * deleted, and running processes still use the existing directory. */
+    for (unsigned i = 0; i < N_NAMES; i++) {
+        nth_path(parent, i, path);
+        int fd = open_own(path);
+        if (fd >= 0)
+            report_name(parent, i);
+        if (fd >= 0 || (fd != -ENOENT && fd != -EACCES))
+            return fd >= 0 ? fd : kvt__fail(-fd, "open %s", path);
     }
-    return fd;
+    for (unsigned i = 0; i < N_NAMES; i++) {
+        nth_path(parent, i, path);
+        if (mkdir(path, 0700) < 0 && errno != EEXIST)
+            return kvt__fail(errno, "make %s", path);
+        int fd = open_own(path);
+        if (fd >= 0)
+            report_name(parent, i);
+        if (fd != -EACCES)
+            return fd >= 0 ? fd : kvt__fail(-fd, "open %s", path);
+    }
+    nth_path(parent, 0, path);
+    return kvt__fail(EACCES, "%s and the %d names after it are not directories of this "
+                     "user alone; remove them.", path, N_NAMES - 1);
 }
 
 int
