@@ -21,12 +21,21 @@ kvt__http_set_state(struct kvt__http_conn *conn, enum kvt__http_state state)
 
 /* ------------------------------------------------------------------ closing */
 
+/* Remove the socket from the epoll before the close: a forked process may hold a copy, and
+ * the epoll would then report events of a freed connection. */
+void
+kvt__http_close_fd(struct kvt__http_thread *t, int fd)
+{
+    epoll_ctl(t->epoll, EPOLL_CTL_DEL, fd, NULL);
+    close(fd);
+}
+
 void
 kvt__http_close_socket(struct kvt__http_conn *conn)
 {
     kvt__http_tls_end(conn);
     if (conn->fd >= 0)
-        close(conn->fd);
+        kvt__http_close_fd(conn->thread, conn->fd);
     conn->fd = -1;
     conn->events = 0;
 }

@@ -147,6 +147,8 @@ void kvt__http_set_state(struct kvt__http_conn *conn, enum kvt__http_state state
 /* When its state has lasted too long. */
 int64_t kvt__http_due_ns(const struct kvt__http_conn *conn);
 void kvt__http_close_socket(struct kvt__http_conn *conn);
+/* Close a socket in the thread's epoll. */
+void kvt__http_close_fd(struct kvt__http_thread *thread, int fd);
 
 /* One for the request, kept or new; the request may end meanwhile.  slot: of
  * req->own.conn.  fresh: only a new one. */

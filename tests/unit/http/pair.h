@@ -19,4 +19,11 @@ void end(void);
 /* GET /x from origin into into; its status. */
 int get(struct ask *ask);
 
+/* Return a number that grows with the open descriptors of this process. */
+unsigned count_descriptors(void);
+
+/* Fork a child that keeps copies of all descriptors until end_idle_child(). */
+pid_t start_idle_child(void);
+void end_idle_child(pid_t child);
+
 #endif

@@ -3,10 +3,10 @@
  * Stopping a client ends all that it has, wherever it is, once. */
 #include "unit/http/pair.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "unit/http/slow-resolver.h"
 
@@ -140,30 +140,53 @@ a_request_may_be_submitted_when_it_is_done(void **state)
     end();
 }
 
-static unsigned
-count(const char *directory)
+static void
+play_late(struct peer *p)
 {
-    DIR *dir = opendir(directory);
-    unsigned n = 0;
+    if (!peer_head(p))
+        return;
+    sem_post(&p->script->came);
+    sem_wait(&p->script->go);
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    sem_post(&p->script->came);
+}
 
-    assert_non_null(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
+/* The child has a copy of each socket, so a close in the parent does not end the connection
+ * for the kernel. */
+static void
+a_forked_child_keeps_no_closed_connection_alive(void **state)
+{
+    struct ask late, ask;
+
+    (void)state;
+    begin(PLAYS(play_late, play_hello), 1, 2);
+    ask_init(&late, origin, "GET", "/late", into, 100);
+    late.req.deadline_ns = kvt__now_ns() + 60 * KVT__NS_PER_S;
+    kvt__http_submit(http, &late.req);
+    sem_wait(&server.came);
+    pid_t child = start_idle_child();
+    put_forward(origin, 61);
+    assert_int_equal(ask_wait(&late), -ETIMEDOUT);
+    assert_int_equal(get(&ask), 0); /* the connection's memory is free now */
+    sem_post(&server.go);
+    sem_wait(&server.came);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(get(&ask), 0);
+    end_idle_child(child);
+    end();
 }
 
 static int
 count_before(void **state)
 {
-    *state = (void *)(uintptr_t)count("/proc/self/fd");
+    *state = (void *)(uintptr_t)count_descriptors();
     return 0;
 }
 
 static int
 nothing_is_left_open(void **state)
 {
-    return count("/proc/self/fd") != (unsigned)(uintptr_t)*state;
+    return count_descriptors() != (unsigned)(uintptr_t)*state;
 }
 
 static void
@@ -183,6 +206,7 @@ main(void)
         CLEAN(all_that_is_under_way_is_canceled),
         CLEAN(close_waits_for_what_is_left),
         CLEAN(a_request_may_be_submitted_when_it_is_done),
+        CLEAN(a_forked_child_keeps_no_closed_connection_alive),
         CLEAN(a_client_that_did_nothing_closes),
     };
 
