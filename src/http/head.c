@@ -30,10 +30,14 @@ begin_answer(struct kvt__http_conn *conn, struct kvt__http_answer *a, size_t hea
     struct kvt__http_request *req = conn->req;
     int status = a->head.status;
     bool no_body = req->is_head || status == 204 || status == 304;
+    /* Must not announce a body (RFC 9110, 8.6): one may come, and would be the next answer. */
+    bool may_go_on = status == 204 && (a->chunked || a->head.content_length > 0);
 
+    if (no_body && !req->is_head)
+        a->head.content_length = 0; /* RFC 9110, 6.4.1: such a response has no content */
     kvt__http_chosen(conn);
     req->early = kvt__http_sending(conn) || conn->send_failed;
-    conn->keep = a->keep && !req->early;
+    conn->keep = a->keep && !req->early && !may_go_on;
     conn->chunked = a->chunked && !no_body;
     conn->left = no_body ? 0 : a->head.content_length;
     if (!conn->chunked && conn->left < 0)

@@ -70,7 +70,9 @@ struct kvt__http_field {
 /* The head of an answer; valid during the call that has it. */
 struct kvt__http_head {
     int status;
-    int64_t content_length; /* -1: the body is chunked, or ends with the connection */
+    /* Bytes of the body that follows; for a HEAD the value of Content-Length.  -1: the
+     * body is chunked, or ends with the connection. */
+    int64_t content_length;
     size_t n_fields;
     struct kvt__http_field fields[KVT__HTTP_MAX_FIELDS];
 };

@@ -106,7 +106,7 @@ a_head_answer_has_no_body_whatever_it_says(void **state)
 static void
 play_204(struct peer *p)
 {
-    peer_serve(p, "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n");
+    peer_serve(p, "HTTP/1.1 204 No Content\r\n\r\n");
 }
 
 static void
@@ -117,9 +117,36 @@ so_has_204(void **state)
     (void)state;
     assert_int_equal(get_from(&ask, play_204, 0), 0);
     assert_int_equal(ask.req.received_bytes, 0);
+    assert_int_equal(ask.length, 0);
     ask_init(&ask, origin, "GET", "/x", NULL, 0);
     assert_int_equal(ask_run(http, &ask), 0);
     assert_int_equal(server.n_accepted, 1);
+    end();
+}
+
+/* The body that a 204 must not announce comes late, and looks like an answer. */
+static void
+play_204_with_body(struct peer *p)
+{
+    peer_head(p);
+    peer_send(p, p->nth ? "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright"
+                        : "HTTP/1.1 204 No Content\r\nContent-Length: 43\r\n\r\n");
+    if (!p->nth && peer_head(p))
+        peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong");
+    peer_gone(p);
+}
+
+static void
+the_body_of_a_204_is_no_later_answer(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    assert_int_equal(get_from(&ask, play_204_with_body, 0), 0);
+    assert_int_equal(ask.req.received_bytes, 0);
+    assert_int_equal(ask.length, 0);
+    assert_int_equal(get(&ask), 0);
+    assert_memory_equal(into, "right", 5);
     end();
 }
 
@@ -526,6 +553,7 @@ main(void)
         cmocka_unit_test(a_body_is_sent_from_the_callers_memory),
         cmocka_unit_test(a_head_answer_has_no_body_whatever_it_says),
         cmocka_unit_test(so_has_204),
+        cmocka_unit_test(the_body_of_a_204_is_no_later_answer),
         cmocka_unit_test(a_body_longer_than_room_never_begins),
         cmocka_unit_test(a_truncated_body_is_an_error),
         cmocka_unit_test(a_reset_in_the_body_is_an_error),
