@@ -95,16 +95,14 @@ join_threads(struct kvt__http *http, unsigned n)
 static int
 copy_params(struct kvt__http *http, const struct kvt__http_params *params)
 {
-    int err = kvt__http_proxy_open("http_proxy", params->http_proxy, &http->http_proxy);
-
-    if (!err)
-        err = kvt__http_proxy_open("https_proxy", params->https_proxy, &http->https_proxy);
     http->no_verify = params->no_verify;
     http->ca_file = params->ca_file ? strdup(params->ca_file) : NULL;
     http->no_proxy = params->no_proxy ? strdup(params->no_proxy) : NULL;
-    if ((params->ca_file && !http->ca_file) || (params->no_proxy && !http->no_proxy))
+    if ((params->ca_file && !http->ca_file) || (params->no_proxy && !http->no_proxy) ||
+        kvt__http_proxy_open(params->http_proxy, &http->http_proxy) ||
+        kvt__http_proxy_open(params->https_proxy, &http->https_proxy))
         return kvt__fail(ENOMEM, "an HTTP client");
-    return err;
+    return 0;
 }
 
 int
@@ -188,18 +186,32 @@ make_label(const char *host, uint16_t port)
     return n < 0 ? NULL : label;
 }
 
-/* An address that was asked for goes before a proxy. */
-static void
-choose_way(struct kvt__http_origin *o)
+/* The proxy for the origin, in *out; NULL: none.  An address that was asked for goes
+ * before a proxy. */
+static int
+choose_proxy(const struct kvt__http *http, const struct kvt__http_target *target,
+             const char *host, const struct kvt__http_proxy **out)
 {
-    struct kvt__http *http = o->http;
-    const struct kvt__http_proxy *proxy = o->tls ? &http->https_proxy : &http->http_proxy;
+    const struct kvt__http_proxy *proxy = target->tls ? &http->https_proxy
+                                                      : &http->http_proxy;
 
-    o->connect_port = o->port;
-    if (!o->address && proxy->host && !kvt__http_no_proxy(http->no_proxy, o->host)) {
-        o->proxy = proxy;
-        o->connect_port = proxy->port;
-    }
+    *out = NULL;
+    if (target->address || kvt__http_no_proxy(http->no_proxy, host))
+        return 0;
+    if (proxy->wrong)
+        return kvt__fail(EINVAL, "%s_proxy: it is not "
+                         "[http://][USER:PASSWORD@]HOST[:PORT].",
+                         target->tls ? "https" : "http");
+    if (proxy->host)
+        *out = proxy;
+    return 0;
+}
+
+static void
+choose_way(struct kvt__http_origin *o, const struct kvt__http_proxy *proxy)
+{
+    o->proxy = proxy;
+    o->connect_port = proxy ? proxy->port : o->port;
     o->connect_name = kvt__http_bare_host(o->address ? o->address
                                           : o->proxy ? proxy->host
                                                      : o->host);
@@ -209,7 +221,8 @@ choose_way(struct kvt__http_origin *o)
 }
 
 static struct kvt__http_origin *
-new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *host)
+new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *host,
+           const struct kvt__http_proxy *proxy)
 {
     struct kvt__http_origin *o = calloc(1, sizeof *o +
                                                http->n_threads * sizeof *o->sessions);
@@ -224,7 +237,7 @@ new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *
     o->tls = target->tls;
     o->label = make_label(host, target->port);
     o->address = target->address ? strdup(target->address) : NULL;
-    choose_way(o);
+    choose_way(o, proxy);
     if (!o->label || !o->connect_name || !o->connect_label ||
         (target->address && !o->address)) {
         free_origin(o);
@@ -240,6 +253,7 @@ kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
                  struct kvt__http_origin **out)
 {
     char *host = kvt__http_bare_host(target->host);
+    const struct kvt__http_proxy *proxy = NULL;
     struct kvt__http_origin *o;
     int err = 0;
 
@@ -248,11 +262,13 @@ kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
     pthread_mutex_lock(&http->lock);
     for (o = http->origins; o && !is_origin(o, target, host); o = o->next)
         continue;
-    if (!o && target->tls)
+    if (!o)
+        err = choose_proxy(http, target, host, &proxy);
+    if (!o && !err && target->tls)
         err = kvt__http_tls_open(http);
     if (o || err) {
         free(host);
-    } else if ((o = new_origin(http, target, host))) {
+    } else if ((o = new_origin(http, target, host, proxy))) {
         o->next = http->origins;
         http->origins = o;
     } else {

@@ -26,8 +26,10 @@ struct kvt__http_params {
     unsigned max_requests; /* under way at a time, the others queue by priority; never
                             * more connections either, but for hedges */
     bool no_verify;        /* of certificates */
-    const char *ca_file;   /* PEM; NULL: the system's */
-    const char *http_proxy, *https_proxy; /* [http://]HOST:PORT; NULL: none */
+    const char *ca_file;   /* PEM, trusted in place of the system's certificates; NULL */
+    const char *http_proxy, *https_proxy; /* [http://][USER:PASSWORD@]HOST[:PORT] with 1080
+                            * as the default port; NULL: none.  Checked by the
+                            * proxy's first origin */
     const char *no_proxy;  /* hosts and domains with commas between, as curl's; NULL */
 };
 
@@ -54,7 +56,8 @@ struct kvt__http_target {
     const char *address; /* connect there; NULL: what the name resolves to */
 };
 
-/* Find or make the origin.  Connects to nothing. */
+/* Find or make the origin.  Connects to nothing.  -EINVAL with a sentence: the
+ * certificates or the proxy of this origin are wrong. */
 int kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
                      struct kvt__http_origin **out);
 

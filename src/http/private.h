@@ -43,6 +43,7 @@ struct kvt__http_address {
 struct kvt__http_proxy {
     char *host; /* NULL: there is none */
     uint16_t port;
+    bool wrong; /* the setting's text is no proxy's */
     char *authorization; /* NULL: none is asked for */
 };
 
@@ -273,8 +274,8 @@ bool kvt__http_tls_quiet(struct kvt__http_conn *conn);
 void kvt__http_tls_rest(struct kvt__http_conn *conn, bool rest);
 void kvt__http_tls_end(struct kvt__http_conn *conn);
 
-/* name: of the setting, for messages. */
-int kvt__http_proxy_open(const char *name, const char *value, struct kvt__http_proxy *out);
+/* Read the setting's value.  Invalid text only sets wrong.  -ENOMEM. */
+int kvt__http_proxy_open(const char *value, struct kvt__http_proxy *out);
 void kvt__http_proxy_close(struct kvt__http_proxy *proxy);
 bool kvt__http_no_proxy(const char *list, const char *host);
 /* Rewrite a head of n bytes.  Its new length, or -errno with a sentence. */

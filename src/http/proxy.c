@@ -39,29 +39,36 @@ decode(char *text)
     return (size_t)(to - text);
 }
 
-/* The value of Proxy-Authorization; NULL: no memory. */
+/* The value of Proxy-Authorization; NULL: no memory.  user has room for one more byte. */
 static char *
 authorization(char *user)
 {
+    bool has_password = strchr(user, ':');
     size_t n = decode(user);
-    char *text = malloc(7 + 4 * ((n + 2) / 3));
+    char *text = malloc(7 + 4 * ((n + 3) / 3));
 
     if (!text)
         return NULL;
+    if (!has_password)
+        user[n++] = ':';
     memcpy(text, "Basic ", 6);
     EVP_EncodeBlock((unsigned char *)text + 6, (const unsigned char *)user, (int)n);
     explicit_bzero(user, n);
     return text;
 }
 
-/* HOST:PORT, IPv6 in brackets. */
+#define DEFAULT_PORT 1080 /* curl's */
+
+/* HOST[:PORT], IPv6 in brackets. */
 static int
 read_host(struct kvt__http_proxy *proxy, const char *text)
 {
     char name[KVT__HTTP_HOST_ROOM];
 
-    if (kvt__http_split_host(text, strlen(text), name, &proxy->port) || !proxy->port)
+    if (kvt__http_split_host(text, strlen(text), name, &proxy->port))
         return -EINVAL;
+    if (!proxy->port)
+        proxy->port = DEFAULT_PORT;
     proxy->host = kvt__http_bare_host(name);
     return proxy->host ? 0 : -ENOMEM;
 }
@@ -89,7 +96,7 @@ read_proxy(struct kvt__http_proxy *proxy, char *text)
 }
 
 int
-kvt__http_proxy_open(const char *name, const char *value, struct kvt__http_proxy *out)
+kvt__http_proxy_open(const char *value, struct kvt__http_proxy *out)
 {
     char *text;
     size_t n;
@@ -99,14 +106,13 @@ kvt__http_proxy_open(const char *name, const char *value, struct kvt__http_proxy
         return 0;
     text = strdup(value);
     if (!text)
-        return kvt__fail(ENOMEM, "%s", name);
+        return -ENOMEM;
     n = strlen(text);
     err = read_proxy(out, text);
     explicit_bzero(text, n);
     free(text);
-    if (err == -EINVAL)
-        return kvt__fail(EINVAL, "%s: it is not [http://][USER:PASSWORD@]HOST:PORT.", name);
-    return err ? kvt__fail(ENOMEM, "%s", name) : 0;
+    out->wrong = err == -EINVAL;
+    return out->wrong ? 0 : err;
 }
 
 void
@@ -207,13 +213,16 @@ kvt__http_no_proxy(const char *list, const char *host)
 
 /* ----------------------------------------------------------------------- asking */
 
-/* A request in the form for a proxy: its target begins with the origin. */
+/* A request in the form for a proxy: its target begins with the origin.  A proxy makes the
+ * Host field from the target (RFC 9112, 3.2.2), and the Host field is signed without the
+ * port 80. */
 int
 kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n, size_t room)
 {
     const char *auth = o->proxy->authorization;
     char *target = memchr(head, ' ', n), *fields = memmem(head, n, "\r\n", 2);
-    size_t m = strlen(o->label) + 7, k = auth ? strlen(auth) + 23 : 0;
+    size_t m = strlen(o->label) + 7 - (o->port == 80 ? 3 : 0);
+    size_t k = auth ? strlen(auth) + 23 : 0;
 
     if (!target || !fields || target[1] != '/')
         return kvt__fail(EINVAL, "a request for %s whose target is no path.", o->label);
@@ -300,5 +309,6 @@ kvt__http_tunnel(struct kvt__http_conn *conn)
             return (int)n;
         err = read_tunnel(conn);
     }
+    explicit_bzero(conn->out, conn->out_bytes); /* the proxy's password */
     return err < 0 ? err : kvt__http_tls_start(conn);
 }

@@ -219,7 +219,7 @@ requests_go_through_a_proxy(void **state)
     assert_good(get(1, BYTES, 1));
     assert_int_equal(get(2, BYTES, 2), -ENOENT);
     assert_int_equal(proxy.n, 3);
-    assert_string_equal(proxy.hosts, "a.example.com:80 a.example.com:80 a.example.com:80 ");
+    assert_string_equal(proxy.hosts, "a.example.com a.example.com a.example.com ");
     assert_string_equal(s3_header(&server, "PutObject", "host"), "a.example.com");
 }
 
@@ -257,7 +257,7 @@ a_redirect_to_another_domain_is_not_followed(void **state)
                  "\"PermanentRedirect\", %s}}", places[i]);
         s3_fault(&server, fault);
         assert_fails(get(1, BYTES, 1), EIO, "301 PermanentRedirect", "an answer");
-        assert_string_equal(proxy.hosts, "a.example.com:80 ");
+        assert_string_equal(proxy.hosts, "a.example.com ");
         s3_no_faults(&server);
     }
 }
@@ -271,7 +271,7 @@ hosts_that_send_to_each_other_are_given_up(void **state)
              "{\"status\": 301, \"code\": \"PermanentRedirect\", "
              "\"endpoint\": \"a.example.com\"}}]");
     assert_fails(get(1, BYTES, 1), EIO, "301");
-    assert_string_equal(proxy.hosts, "a.example.com:80 b.example.com:80 ");
+    assert_string_equal(proxy.hosts, "a.example.com b.example.com ");
 }
 
 /* ------------------------------------------------------------------------ unsigned */
