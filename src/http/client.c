@@ -96,6 +96,8 @@ static int
 copy_params(struct kvt__http *http, const struct kvt__http_params *params)
 {
     http->no_verify = params->no_verify;
+    http->stall_ns = params->stall_ns ? params->stall_ns : KVT__HTTP_STALL_NS;
+    http->connect_ns = params->connect_ns ? params->connect_ns : KVT__HTTP_CONNECT_NS;
     http->ca_file = params->ca_file ? strdup(params->ca_file) : NULL;
     http->no_proxy = params->no_proxy ? strdup(params->no_proxy) : NULL;
     if ((params->ca_file && !http->ca_file) || (params->no_proxy && !http->no_proxy) ||

@@ -34,6 +34,7 @@ void
 kvt__http_close_socket(struct kvt__http_conn *conn)
 {
     kvt__http_tls_end(conn);
+    kvt__http_race_end(conn);
     if (conn->fd >= 0)
         kvt__http_close_fd(conn->thread, conn->fd);
     conn->fd = -1;
@@ -79,7 +80,7 @@ kvt__http_due_ns(const struct kvt__http_conn *conn)
 {
     switch (conn->state) {
     case KVT__HTTP_CONNECT:
-        return conn->progress_ns + KVT__HTTP_CONNECT_NS;
+        return kvt__http_race_due_ns(conn);
     case KVT__HTTP_DRAIN:
         return conn->progress_ns + KVT__HTTP_DRAIN_NS;
     case KVT__HTTP_IDLE:
@@ -87,9 +88,9 @@ kvt__http_due_ns(const struct kvt__http_conn *conn)
     case KVT__HTTP_ANSWER:
         if (conn->hold_body)
             return conn->progress_ns + KVT__HTTP_CONTINUE_NS;
-        return conn->progress_ns + KVT__HTTP_STALL_NS;
+        return conn->progress_ns + conn->thread->http->stall_ns;
     default:
-        return conn->progress_ns + KVT__HTTP_STALL_NS;
+        return conn->progress_ns + conn->thread->http->stall_ns;
     }
 }
 
@@ -100,7 +101,7 @@ timed_out(struct kvt__http_conn *conn)
 
     switch (conn->state) {
     case KVT__HTTP_CONNECT:
-        return 1; /* the next address */
+        return 1; /* the race goes on, or fails */
     case KVT__HTTP_RESOLVE:
         what = "its name was not resolved";
         break;
@@ -119,8 +120,8 @@ timed_out(struct kvt__http_conn *conn)
     default:
         break;
     }
-    return kvt__fail(ETIMEDOUT, "%s: %s for %d s.", conn->origin->label, what,
-                     (int)(KVT__HTTP_STALL_NS / KVT__NS_PER_S));
+    return kvt__fail(ETIMEDOUT, "%s: %s for %lld ms.", conn->origin->label, what,
+                     (long long)(conn->thread->http->stall_ns / KVT__NS_PER_MS));
 }
 
 static void
@@ -193,8 +194,6 @@ static bool
 wants_to_write(const struct kvt__http_conn *conn)
 {
     switch (conn->state) {
-    case KVT__HTTP_CONNECT:
-        return true;
     case KVT__HTTP_TUNNEL:
         return conn->out_sent < conn->out_bytes;
     case KVT__HTTP_ANSWER:
@@ -213,7 +212,7 @@ watch(struct kvt__http_conn *conn)
 
     if (conn->fd < 0)
         return 0;
-    e.events = conn->state == KVT__HTTP_CONNECT ? 0 : EPOLLIN;
+    e.events = EPOLLIN;
     if (wants_to_write(conn))
         e.events |= EPOLLOUT;
     if (e.events == conn->events)
@@ -241,7 +240,8 @@ kvt__http_conn_run(struct kvt__http_conn *conn)
         kvt__http_conn_failed(conn, err);
     else if (conn->state == KVT__HTTP_CLOSED)
         return;
-    else if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set)
+    else if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set ||
+             conn->state == KVT__HTTP_CONNECT) /* the next deadline may be earlier now */
         kvt__http_conn_rearm(conn);
 }
 

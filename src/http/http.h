@@ -31,6 +31,9 @@ struct kvt__http_params {
                             * as the default port; NULL: none.  Checked by the
                             * proxy's first origin */
     const char *no_proxy;  /* hosts and domains with commas between, as curl's; NULL */
+    int64_t stall_ns;      /* limit for a connection without a byte sent or received, while
+                            * a request is under way; 0: 10 s */
+    int64_t connect_ns;    /* limit for an address to accept a connection; 0: 3 s */
 };
 
 int kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out);

@@ -19,8 +19,9 @@
 #include "http/parse.h"
 #include "http/times.h"
 
-#define KVT__HTTP_CONNECT_NS (3 * KVT__NS_PER_S)  /* for one address */
-#define KVT__HTTP_STALL_NS (10 * KVT__NS_PER_S)   /* without a byte */
+#define KVT__HTTP_CONNECT_NS (3 * KVT__NS_PER_S)  /* for an address, the default */
+#define KVT__HTTP_STAGGER_NS (250 * KVT__NS_PER_MS) /* between addresses: RFC 8305, 8 */
+#define KVT__HTTP_STALL_NS (10 * KVT__NS_PER_S)   /* without a byte, the default */
 #define KVT__HTTP_IDLE_NS (60 * KVT__NS_PER_S)    /* a connection is kept */
 #define KVT__HTTP_CONTINUE_NS (200 * KVT__NS_PER_MS)
 #define KVT__HTTP_DRAIN_NS (1 * KVT__NS_PER_S)
@@ -111,8 +112,7 @@ struct kvt__http_conn {
     int lowat;
     int64_t progress_ns; /* when a byte went or came */
 
-    struct kvt__http_address address;
-    unsigned n_tried;    /* addresses */
+    struct kvt__http_race *race; /* the attempts to connect; NULL: none is under way */
     unsigned n_lookups;  /* of the origin, when it began to wait */
 
     size_t out_bytes, out_sent, body_sent;
@@ -145,6 +145,10 @@ int kvt__http_opened(struct kvt__http_conn *conn);
 
 /* The only way to change it to or from RESOLVE. */
 void kvt__http_set_state(struct kvt__http_conn *conn, enum kvt__http_state state);
+/* The race's next deadline: of an attempt, or for the next attempt to begin. */
+int64_t kvt__http_race_due_ns(const struct kvt__http_conn *conn);
+/* Close the sockets of all attempts and free the race. */
+void kvt__http_race_end(struct kvt__http_conn *conn);
 /* When its state has lasted too long. */
 int64_t kvt__http_due_ns(const struct kvt__http_conn *conn);
 void kvt__http_close_socket(struct kvt__http_conn *conn);
@@ -236,6 +240,7 @@ struct kvt__http_thread {
 struct kvt__http {
     unsigned n_threads;
     bool no_verify;
+    int64_t connect_ns, stall_ns;
     char *ca_file, *no_proxy; /* NULL: none */
     struct kvt__http_proxy http_proxy, https_proxy;
     pthread_mutex_t lock; /* of the list of origins and of tls */
@@ -287,10 +292,13 @@ int kvt__http_tunnel_begin(struct kvt__http_conn *conn);
 
 /* Take an address that is an address.  False: it is a name. */
 bool kvt__http_literal(const char *text, uint16_t port, struct kvt__http_address *out);
-/* The next address, into conn.  1, 0: the thread is woken when there is news, -errno. */
-int kvt__http_pick(struct kvt__http_conn *conn);
-/* conn's did not connect.  The number of addresses that there are. */
-size_t kvt__http_bad_address(struct kvt__http_conn *conn);
+/* Write the origin's addresses in the order of attempts, room for
+ * KVT__HTTP_MAX_ADDRESSES.  Their number; 0: the thread is woken when the resolver has
+ * news; -errno. */
+int kvt__http_pick(struct kvt__http_conn *conn, struct kvt__http_address *out);
+/* Try an address without a timely connection last for a while. */
+void kvt__http_bad_address(struct kvt__http_origin *o,
+                           const struct kvt__http_address *address);
 void kvt__http_stop_resolver(struct kvt__http *http);
 
 #endif

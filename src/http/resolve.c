@@ -171,21 +171,58 @@ ask(struct kvt__http *http, struct kvt__http_origin *o)
 
 /* ------------------------------------------------------------------ choosing */
 
-/* Each in its turn, but for the bad ones, unless all are. */
-static const struct kvt__http_address *
-choose(struct kvt__http_origin *o, int64_t now)
-{
-    for (size_t i = 0; i < o->n_addresses; i++) {
-        const struct kvt__http_address *a = &o->addresses[o->turn++ % o->n_addresses];
+/* The indices of a family's addresses, cyclic from the turn-th index. */
+struct family {
+    size_t n;
+    uint8_t at[KVT__HTTP_MAX_ADDRESSES];
+};
 
-        if (a->bad_until_ns <= now)
-            return a;
+static const struct kvt__http_address *
+take(const struct kvt__http_origin *o, const struct family *family, size_t i)
+{
+    return &o->addresses[family->at[(o->turn + i) % family->n]];
+}
+
+/* Write the bad addresses, or the good addresses; return the number. */
+static size_t
+write_addresses(const struct kvt__http_origin *o, int64_t now, bool bad,
+                struct kvt__http_address *out)
+{
+    struct family families[2] = { { .n = 0 }, { .n = 0 } };
+    size_t n = 0;
+
+    for (size_t i = 0; i < o->n_addresses; i++) {
+        const struct kvt__http_address *a = &o->addresses[i];
+        bool other = a->to.sa.sa_family != o->addresses[0].to.sa.sa_family;
+        struct family *family = &families[other];
+
+        if ((a->bad_until_ns > now) == bad)
+            family->at[family->n++] = (uint8_t)i;
     }
-    return &o->addresses[o->turn++ % o->n_addresses];
+    for (size_t i = 0; i < families[0].n || i < families[1].n; i++)
+        for (int f = 0; f < 2; f++)
+            if (i < families[f].n)
+                out[n++] = *take(o, &families[f], i);
+    return n;
+}
+
+/* The order of attempts.  getaddrinfo() decides which family comes first, and the families
+ * alternate (RFC 8305, 4).  Within a family, each connection begins an address further:
+ * all addresses of a name in a family are equivalent (S3 has up to 8), and getaddrinfo's
+ * order would send all connections of several seconds to a single server. */
+static size_t
+order(struct kvt__http_origin *o, int64_t now, struct kvt__http_address *out)
+{
+    size_t n = write_addresses(o, now, false, out);
+
+    n += write_addresses(o, now, true, out + n);
+    o->turn++;
+    return n;
 }
 
 static int
-pick(struct kvt__http_conn *conn, struct kvt__http_origin *o)
+pick(struct kvt__http_conn *conn, struct kvt__http_origin *o,
+     struct kvt__http_address *out)
 {
     bool asked = conn->state == KVT__HTTP_RESOLVE;
     bool answered = asked && o->n_lookups != conn->n_lookups;
@@ -196,10 +233,8 @@ pick(struct kvt__http_conn *conn, struct kvt__http_origin *o)
         if (err)
             return err;
     }
-    if (o->n_addresses && (o->literal || answered || age < USABLE_NS)) {
-        conn->address = *choose(o, now);
-        return 1;
-    }
+    if (o->n_addresses && (o->literal || answered || age < USABLE_NS))
+        return (int)order(o, now, out);
     if (answered)
         return kvt__fail(EHOSTUNREACH, "resolve %s: %s.", o->connect_name, o->dns_why);
     if (!asked)
@@ -208,30 +243,27 @@ pick(struct kvt__http_conn *conn, struct kvt__http_origin *o)
 }
 
 int
-kvt__http_pick(struct kvt__http_conn *conn)
+kvt__http_pick(struct kvt__http_conn *conn, struct kvt__http_address *out)
 {
     struct kvt__http *http = conn->origin->http;
 
     pthread_mutex_lock(&http->dns_lock);
-    int result = pick(conn, conn->origin);
+    int result = pick(conn, conn->origin, out);
     pthread_mutex_unlock(&http->dns_lock);
     return result;
 }
 
-size_t
-kvt__http_bad_address(struct kvt__http_conn *conn)
+void
+kvt__http_bad_address(struct kvt__http_origin *o, const struct kvt__http_address *address)
 {
-    struct kvt__http_origin *o = conn->origin;
     struct kvt__http *http = o->http;
     struct kvt__http_address *a;
 
     pthread_mutex_lock(&http->dns_lock);
-    a = find(o->addresses, o->n_addresses, &conn->address);
+    a = find(o->addresses, o->n_addresses, address);
     if (a)
         a->bad_until_ns = kvt__now_ns() + BAD_NS;
     if (o->resolved_ns > kvt__now_ns() - FRESH_NS - 1) /* the name may have moved */
         o->resolved_ns = kvt__now_ns() - FRESH_NS - 1;
-    size_t n = o->n_addresses;
     pthread_mutex_unlock(&http->dns_lock);
-    return n;
 }

@@ -136,7 +136,9 @@ open_http(struct s3_tier *t, const struct kvt_config *c)
         .no_verify = !c->s3_verify_tls, .ca_file = c->s3_ca_file,
         .http_proxy = kvt__variable(c->environment, "http_proxy"),
         .https_proxy = kvt__variable(c->environment, "https_proxy"),
-        .no_proxy = kvt__variable(c->environment, "no_proxy") };
+        .no_proxy = kvt__variable(c->environment, "no_proxy"),
+        .stall_ns = c->s3_stall_timeout_ms * KVT__NS_PER_MS,
+        .connect_ns = c->s3_connect_timeout_ms * KVT__NS_PER_MS };
 
     char direct[2048];
 
