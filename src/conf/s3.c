@@ -102,6 +102,8 @@ check_keys(struct kvt__reading *r)
     if (c->s3_sse_kms_key_id && (!c->s3_sse || strcmp(c->s3_sse, "aws:kms")))
         NOTE(r, KVT__ERROR, s3_sse_kms_key_id, "s3_sse_kms_key_id (%s) needs s3_sse: "
              "aws:kms.");
+    if (c->s3_client_key && !c->s3_client_cert)
+        NOTE(r, KVT__ERROR, s3_client_key, "s3_client_key (%s) needs s3_client_cert.");
 }
 
 static void

@@ -50,6 +50,9 @@ free_http(struct kvt__http *http)
     kvt__http_proxy_close(&http->http_proxy);
     kvt__http_proxy_close(&http->https_proxy);
     free(http->ca_file);
+    free(http->more_ca_file);
+    free(http->cert_file);
+    free(http->key_file);
     free(http->no_proxy);
     pthread_cond_destroy(&http->dns_work);
     pthread_mutex_destroy(&http->dns_lock);
@@ -92,15 +95,24 @@ join_threads(struct kvt__http *http, unsigned n)
         pthread_join(http->threads[i].id, NULL);
 }
 
+static bool
+copy(const char *text, char **out)
+{
+    *out = text ? strdup(text) : NULL;
+    return *out || !text;
+}
+
 static int
 copy_params(struct kvt__http *http, const struct kvt__http_params *params)
 {
     http->no_verify = params->no_verify;
     http->stall_ns = params->stall_ns ? params->stall_ns : KVT__HTTP_STALL_NS;
     http->connect_ns = params->connect_ns ? params->connect_ns : KVT__HTTP_CONNECT_NS;
-    http->ca_file = params->ca_file ? strdup(params->ca_file) : NULL;
-    http->no_proxy = params->no_proxy ? strdup(params->no_proxy) : NULL;
-    if ((params->ca_file && !http->ca_file) || (params->no_proxy && !http->no_proxy) ||
+    if (!copy(params->ca_file, &http->ca_file) ||
+        !copy(params->more_ca_file, &http->more_ca_file) ||
+        !copy(params->cert_file, &http->cert_file) ||
+        !copy(params->key_file, &http->key_file) ||
+        !copy(params->no_proxy, &http->no_proxy) ||
         kvt__http_proxy_open(params->http_proxy, &http->http_proxy) ||
         kvt__http_proxy_open(params->https_proxy, &http->https_proxy))
         return kvt__fail(ENOMEM, "an HTTP client");

@@ -27,6 +27,9 @@ struct kvt__http_params {
                             * more connections either, but for hedges */
     bool no_verify;        /* of certificates */
     const char *ca_file;   /* PEM, trusted in place of the system's certificates; NULL */
+    const char *more_ca_file; /* PEM, trusted as well; NULL: none */
+    const char *cert_file; /* PEM: the client's certificate and chain; NULL: none */
+    const char *key_file;  /* PEM: the private key; NULL: cert_file contains the key */
     const char *http_proxy, *https_proxy; /* [http://][USER:PASSWORD@]HOST[:PORT] with 1080
                             * as the default port; NULL: none.  Checked by the
                             * proxy's first origin */
@@ -59,8 +62,8 @@ struct kvt__http_target {
     const char *address; /* connect there; NULL: what the name resolves to */
 };
 
-/* Find or make the origin.  Connects to nothing.  -EINVAL with a sentence: the
- * certificates or the proxy of this origin are wrong. */
+/* Find or make the origin.  Connects to nothing.  -EINVAL with a sentence: a certificate
+ * or key file, or the proxy of this origin, is wrong. */
 int kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
                      struct kvt__http_origin **out);
 

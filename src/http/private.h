@@ -241,7 +241,7 @@ struct kvt__http {
     unsigned n_threads;
     bool no_verify;
     int64_t connect_ns, stall_ns;
-    char *ca_file, *no_proxy; /* NULL: none */
+    char *ca_file, *more_ca_file, *cert_file, *key_file, *no_proxy; /* NULL: none */
     struct kvt__http_proxy http_proxy, https_proxy;
     pthread_mutex_t lock; /* of the list of origins and of tls */
     struct kvt__http_origin *origins;

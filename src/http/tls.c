@@ -77,17 +77,60 @@ keep_session(SSL *ssl, SSL_SESSION *session)
 }
 
 static int
+trust_file(SSL_CTX *ctx, const char *file)
+{
+    if (access(file, R_OK) < 0)
+        return kvt__fail(EINVAL, "certificates of %s: %m.", file);
+    if (SSL_CTX_load_verify_locations(ctx, file, NULL) != 1)
+        return kvt__fail(EINVAL, "certificates of %s: %s.", file, complaint());
+    return 0;
+}
+
+static int
 trust(SSL_CTX *ctx, const struct kvt__http *http)
 {
+    int err = 0;
+
     if (http->no_verify)
         return 0;
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
-    if (http->ca_file && access(http->ca_file, R_OK) < 0)
-        return kvt__fail(EINVAL, "certificates of %s: %m.", http->ca_file);
-    if (http->ca_file && SSL_CTX_load_verify_locations(ctx, http->ca_file, NULL) != 1)
-        return kvt__fail(EINVAL, "certificates of %s: %s.", http->ca_file, complaint());
-    if (!http->ca_file && SSL_CTX_set_default_verify_paths(ctx) != 1)
-        return kvt__fail(EINVAL, "certificates of the system: %s.", complaint());
+    if (http->ca_file)
+        err = trust_file(ctx, http->ca_file);
+    else if (SSL_CTX_set_default_verify_paths(ctx) != 1)
+        err = kvt__fail(EINVAL, "certificates of the system: %s.", complaint());
+    return err || !http->more_ca_file ? err : trust_file(ctx, http->more_ca_file);
+}
+
+/* A key with a pass phrase is an error: OpenSSL would ask the terminal for it. */
+static int
+refuse_pass_phrase(char *out, int room, int writes, void *user)
+{
+    (void)out;
+    (void)room;
+    (void)writes;
+    (void)user;
+    return -1;
+}
+
+/* The client's own certificate, for servers that demand one. */
+static int
+present(SSL_CTX *ctx, const struct kvt__http *http)
+{
+    const char *cert = http->cert_file, *key = http->key_file ? http->key_file : cert;
+
+    if (!cert)
+        return 0;
+    SSL_CTX_set_default_passwd_cb(ctx, refuse_pass_phrase);
+    if (access(cert, R_OK) < 0)
+        return kvt__fail(EINVAL, "client certificate %s: %m.", cert);
+    if (SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
+        return kvt__fail(EINVAL, "client certificate %s: %s.", cert, complaint());
+    if (access(key, R_OK) < 0)
+        return kvt__fail(EINVAL, "client key %s: %m.", key);
+    /* A key of another type than the certificate's only fails the check. */
+    if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_check_private_key(ctx) != 1)
+        return kvt__fail(EINVAL, "client key %s: %s.", key, complaint());
     return 0;
 }
 
@@ -106,6 +149,8 @@ kvt__http_tls_open(struct kvt__http *http)
     if (!ctx)
         return kvt__fail(ENOMEM, "TLS: %s.", complaint());
     err = trust(ctx, http);
+    if (!err)
+        err = present(ctx, http);
     ERR_clear_error();
     if (err) {
         SSL_CTX_free(ctx);

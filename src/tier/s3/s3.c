@@ -137,6 +137,7 @@ open_http(struct s3_tier *t, const struct kvt_config *c)
         .http_proxy = kvt__variable(c->environment, "http_proxy"),
         .https_proxy = kvt__variable(c->environment, "https_proxy"),
         .no_proxy = kvt__variable(c->environment, "no_proxy"),
+        .cert_file = c->s3_client_cert, .key_file = c->s3_client_key,
         .stall_ns = c->s3_stall_timeout_ms * KVT__NS_PER_MS,
         .connect_ns = c->s3_connect_timeout_ms * KVT__NS_PER_MS };
 

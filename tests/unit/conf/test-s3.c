@@ -133,6 +133,11 @@ what_cannot_be_is_refused(void **state)
     conf_refuses(URL "s3_sse_kms_key_id: k\n", NOTHING, NEEDS_KMS);
     conf_refuses(URL "s3_sse_kms_key_id: k\ns3_sse: AES256\n", NOTHING, NEEDS_KMS);
     conf_warns(URL "s3_sse_kms_key_id: k\ns3_sse: aws:kms\n", NOTHING, "");
+
+    conf_refuses(URL "s3_client_key: k\n", NOTHING,
+                 "s3_client_key (file lmcache.yaml:2) needs s3_client_cert.");
+    conf_warns(URL "s3_client_key: k\ns3_client_cert: c\n", NOTHING, "");
+    conf_warns(URL "s3_client_cert: c\n", NOTHING, "");
 }
 
 static void

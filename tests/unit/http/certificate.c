@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "unit/http/certificate.h"
 
@@ -44,9 +45,13 @@ new_cert(EVP_PKEY *key, const char *name, long from, long to)
 void
 authority_init(struct authority *a)
 {
+    static unsigned n; /* OpenSSL finds authorities by their names */
+    char name[40];
+
+    snprintf(name, sizeof name, "authority %u of a test", ++n);
     a->key = EVP_EC_gen("P-256");
     assert_non_null(a->key);
-    a->cert = new_cert(a->key, "authority of a test", -30 * DAY, 30 * DAY);
+    a->cert = new_cert(a->key, name, -30 * DAY, 30 * DAY);
     X509_set_issuer_name(a->cert, X509_get_subject_name(a->cert));
     extend(a->cert, a->cert, NID_basic_constraints, "critical,CA:TRUE");
     assert_true(X509_sign(a->cert, a->key, EVP_sha256()) > 0);
@@ -85,4 +90,36 @@ server_context(const struct authority *a, const char *names, bool expired)
     X509_free(cert);
     EVP_PKEY_free(key);
     return ctx;
+}
+
+void
+client_write(const struct authority *a, const char *path, const char *key_path,
+             const char *pass)
+{
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    X509 *cert = new_cert(key, "client", -20 * DAY, 20 * DAY);
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    X509_set_issuer_name(cert, X509_get_subject_name(a->cert));
+    assert_true(X509_sign(cert, a->key, EVP_sha256()) > 0);
+    assert_int_equal(PEM_write_X509(f, cert), 1);
+    if (key_path) {
+        assert_int_equal(fclose(f), 0);
+        assert_non_null(f = fopen(key_path, "w"));
+    }
+    assert_int_equal(PEM_write_PrivateKey(f, key, pass ? EVP_aes_128_cbc() : NULL,
+                                          (const unsigned char *)pass,
+                                          pass ? (int)strlen(pass) : 0, NULL, NULL), 1);
+    assert_int_equal(fclose(f), 0);
+    X509_free(cert);
+    EVP_PKEY_free(key);
+}
+
+void
+demand_clients(SSL_CTX *server, const struct authority *a)
+{
+    SSL_CTX_set_verify(server, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    assert_int_equal(X509_STORE_add_cert(SSL_CTX_get_cert_store(server), a->cert), 1);
+    SSL_CTX_set_session_id_context(server, (const unsigned char *)"test", 4);
 }

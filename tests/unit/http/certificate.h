@@ -20,4 +20,11 @@ void authority_write(const struct authority *a, const char *path);
  * valid until yesterday. */
 SSL_CTX *server_context(const struct authority *a, const char *names, bool expired);
 
+/* A client's certificate, as a file, and its key: as another file, or in the same one if
+ * key_path is NULL; encrypted if pass is not NULL. */
+void client_write(const struct authority *a, const char *path, const char *key_path,
+                  const char *pass);
+/* The server refuses clients without a certificate of this authority. */
+void demand_clients(SSL_CTX *server, const struct authority *a);
+
 #endif

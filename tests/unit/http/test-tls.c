@@ -4,6 +4,8 @@
 #include "unit/http/script.h"
 
 #include <errno.h>
+#include <openssl/pem.h>
+#include <openssl/rsa.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -410,6 +412,117 @@ close_all(void **state)
     return 0;
 }
 
+/* --------------------------------------------------------- client certificates */
+
+/* One request to a server that demands a certificate, as a client with these files. */
+static int
+get_from_demanding(struct ask *ask, const char *cert, const char *key)
+{
+    struct kvt__http_params params = { .n_threads = 1, .max_requests = 4,
+                                       .ca_file = ca_file, .cert_file = cert,
+                                       .key_file = key };
+    struct kvt__http_target target = { .host = "test.example", .tls = true,
+                                       .address = "127.0.0.1" };
+    SSL_CTX *demanding = server_context(&authority, NAMES, false);
+
+    demand_clients(demanding, &authority);
+    begin(PLAYS(play_hello), demanding, ca_file, false);
+    kvt__http_close(http);
+    assert_int_equal(kvt__http_open(&params, &http), 0);
+    target.port = server.port;
+    struct kvt__http_origin *origin;
+    int err = kvt__http_origin(http, &target, &origin);
+    if (!err)
+        err = get(ask, "test.example");
+    end();
+    return err;
+}
+
+static void
+a_server_that_demands_a_certificate_gets_one(void **state)
+{
+    char cert[300], key[300], both[300];
+    struct ask ask;
+
+    (void)state;
+    snprintf(cert, sizeof cert, "%s/client.pem", dir.path);
+    snprintf(key, sizeof key, "%s/client.key", dir.path);
+    snprintf(both, sizeof both, "%s/both.pem", dir.path);
+    client_write(&authority, cert, key, NULL);
+    client_write(&authority, both, NULL, NULL);
+    assert_int_equal(get_from_demanding(&ask, cert, key), 0);
+    assert_int_equal(ask.req.received_bytes, 5);
+    assert_int_equal(get_from_demanding(&ask, both, NULL), 0);
+    assert_int_equal(get_from_demanding(&ask, NULL, NULL), -EPROTO);
+    assert_non_null(strstr(ask.req.why, "certificate required"));
+}
+
+static void
+write_key(EVP_PKEY *key, const char *path)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    assert_int_equal(PEM_write_PrivateKey(f, key, NULL, NULL, 0, NULL, NULL), 1);
+    assert_int_equal(fclose(f), 0);
+    EVP_PKEY_free(key);
+}
+
+static void
+a_wrong_certificate_or_key_is_an_error(void **state)
+{
+    char cert[300], key[300], other[300], other_key[300], locked[300];
+    struct ask ask;
+
+    (void)state;
+    snprintf(cert, sizeof cert, "%s/client.pem", dir.path);
+    snprintf(key, sizeof key, "%s/client.key", dir.path);
+    snprintf(other, sizeof other, "%s/other.pem", dir.path);
+    snprintf(other_key, sizeof other_key, "%s/other.key", dir.path);
+    snprintf(locked, sizeof locked, "%s/locked.key", dir.path);
+    client_write(&authority, cert, locked, "a pass phrase");
+    assert_int_equal(get_from_demanding(&ask, cert, locked), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "locked.key"));
+    client_write(&authority, cert, key, NULL);
+    client_write(&authority, other, other_key, NULL);
+    assert_int_equal(get_from_demanding(&ask, cert, other_key), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "other.key"));
+    assert_int_equal(get_from_demanding(&ask, cert, NULL), -EINVAL);
+    write_key(EVP_RSA_gen(2048), other_key); /* the certificate's key is no RSA key */
+    assert_int_equal(get_from_demanding(&ask, cert, other_key), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "other.key"));
+    assert_int_equal(get_from_demanding(&ask, "/no/such/file", key), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "/no/such/file"));
+    assert_int_equal(get_from_demanding(&ask, cert, "/no/such/key"), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "/no/such/key"));
+}
+
+static void
+more_authorities_are_trusted_beside_others(void **state)
+{
+    struct authority second;
+    char second_file[300];
+    struct ask ask;
+
+    (void)state;
+    authority_init(&second);
+    snprintf(second_file, sizeof second_file, "%s/second.pem", dir.path);
+    authority_write(&second, second_file);
+    for (int i = 0; i < 2; i++) {
+        struct kvt__http_params params = { .n_threads = 1, .max_requests = 4,
+                                           .ca_file = ca_file,
+                                           .more_ca_file = second_file };
+
+        begin(PLAYS(play_hello), server_context(i ? &second : &authority, NAMES, false),
+              ca_file, false);
+        kvt__http_close(http);
+        assert_int_equal(kvt__http_open(&params, &http), 0);
+        assert_int_equal(get(&ask, "test.example"), 0);
+        end();
+    }
+    authority_fini(&second);
+}
+
 int
 main(void)
 {
@@ -427,6 +540,9 @@ main(void)
         cmocka_unit_test(a_handshake_cut_short_is_an_error),
         cmocka_unit_test(only_an_orderly_end_ends_a_body),
         cmocka_unit_test(a_stale_connection_is_replaced),
+        cmocka_unit_test(a_server_that_demands_a_certificate_gets_one),
+        cmocka_unit_test(a_wrong_certificate_or_key_is_an_error),
+        cmocka_unit_test(more_authorities_are_trusted_beside_others),
     };
 
     return cmocka_run_group_tests(tests, open_all, close_all);
