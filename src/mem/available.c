@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Available memory, from /proc/meminfo and the control group (v2). */
-#include "kvtier.h"
+#include "mem/available.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "kvtier.h"
 
 static uint64_t
 number_in(const char *path)
@@ -21,20 +23,44 @@ number_in(const char *path)
     return n;
 }
 
+/* The number in a line of /proc/meminfo, or UINT64_MAX. */
 static uint64_t
-from_meminfo(void)
+from_meminfo(const char *name)
 {
     char line[256];
-    uint64_t kib = UINT64_MAX;
+    uint64_t n = UINT64_MAX;
+    size_t len = strlen(name);
     FILE *f = fopen("/proc/meminfo", "re");
 
     if (!f)
         return UINT64_MAX;
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
+        if (!strncmp(line, name, len) && line[len] == ':') {
+            if (sscanf(line + len + 1, "%" SCNu64, &n) != 1)
+                n = UINT64_MAX;
             break;
+        }
     fclose(f);
-    return kib == UINT64_MAX ? kib : kib << 10;
+    return n;
+}
+
+size_t
+kvt__huge_page_bytes(void)
+{
+    uint64_t kib = from_meminfo("Hugepagesize");
+
+    return kib == UINT64_MAX || !kib ? (size_t)2 << 20 : (size_t)kib << 10;
+}
+
+uint64_t
+kvt__huge_free_bytes(void)
+{
+    uint64_t n_free = from_meminfo("HugePages_Free");
+    uint64_t n_reserved = from_meminfo("HugePages_Rsvd");
+
+    if (n_free == UINT64_MAX || n_reserved == UINT64_MAX || n_reserved > n_free)
+        return 0;
+    return (n_free - n_reserved) * kvt__huge_page_bytes();
 }
 
 /* The group's page cache: it counts as used there and gives way when needed. */
@@ -72,7 +98,8 @@ from_cgroup(void)
 uint64_t
 kvt_memory_available(void)
 {
-    uint64_t machine = from_meminfo(), group = from_cgroup();
+    uint64_t kib = from_meminfo("MemAvailable"), group = from_cgroup();
+    uint64_t machine = kib == UINT64_MAX ? kib : kib << 10;
 
     return machine < group ? machine : group;
 }

@@ -6,9 +6,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "kvtier.h"
+#include "mem/available.h"
 #include "mem/extents.h"
 #include "mem/numa.h"
 
@@ -28,6 +31,7 @@
 #endif
 
 struct kvt__pool {
+    const char *key; /* the setting, for messages */
     unsigned char *base;
     size_t bytes;
     size_t phase;
@@ -40,17 +44,38 @@ struct kvt__pool {
     uint32_t *holders;           /* of the slot that begins at a unit */
     size_t free_bytes;
     size_t populated_bytes;
+    size_t reachable_bytes; /* less than bytes after the populator failed */
 };
 
-/* Touch pages, so that they are ours. */
-static void
+/* Make pages present.  Return 0 or -errno: a page that the kernel cannot provide must not be
+ * touched, because the touch is SIGBUS. */
+static int
 populate(unsigned char *at, size_t n)
 {
-    if (!madvise(at, n, MADV_POPULATE_WRITE))
-        return;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE); /* before Linux 5.14 */
-    for (size_t i = 0; i < n; i += page)
-        *(volatile unsigned char *)(at + i) = 0;
+    while (madvise(at, n, MADV_POPULATE_WRITE)) {
+        if (errno == EINTR || errno == EAGAIN)
+            continue;
+        if (errno != EINVAL)
+            return -errno;
+        size_t page = (size_t)sysconf(_SC_PAGESIZE); /* before Linux 5.14 */
+        for (size_t i = 0; i < n; i += page)
+            *(volatile unsigned char *)(at + i) = 0;
+        break;
+    }
+    return 0;
+}
+
+/* Use the populated part of the pool only. */
+static void
+stop_growing(struct kvt__pool *pool, int err)
+{
+    kvt__log(KVT_LOG_ERROR, "%s: only %zu of %zu MiB could be populated (%s); the pool has "
+             "that size", pool->key, pool->populated_bytes >> 20, pool->bytes >> 20,
+             strerror(-err));
+    pthread_mutex_lock(&pool->lock);
+    pool->reachable_bytes = pool->populated_bytes;
+    pthread_cond_broadcast(&pool->grown);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 static void *
@@ -61,7 +86,11 @@ populator_main(void *arg)
     for (size_t at = 0; at < pool->bytes && !atomic_load(&pool->stop);) {
         size_t n = pool->bytes - at < STEP ? pool->bytes - at : STEP;
 
-        populate(pool->base + at, n);
+        int err = populate(pool->base + at, n);
+        if (err) {
+            stop_growing(pool, err);
+            break;
+        }
         pthread_mutex_lock(&pool->lock);
         kvt__extents_give(&pool->extents, at / UNIT, n / UNIT);
         pool->free_bytes += n;
@@ -76,15 +105,19 @@ populator_main(void *arg)
 static int
 map(struct kvt__pool *pool, const struct kvt__pool_params *params)
 {
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
 
-    if (params->huge_pages)
-        flags |= MAP_HUGETLB;
+    /* The kernel reserves the huge pages of all processes together; without the
+     * reservation a page that is missing later is SIGBUS. */
+    flags |= params->huge_pages ? MAP_HUGETLB : MAP_NORESERVE;
     void *base = mmap(NULL, pool->bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (base == MAP_FAILED)
-        return kvt__fail(errno, "%s: map %zu bytes%s", params->key, pool->bytes,
-                         params->huge_pages ? " of huge pages (are enough "
-                         "reserved in vm.nr_hugepages?)" : "");
+        return params->huge_pages
+            ? kvt__fail(errno, "%s: %zu MiB of huge pages asked, %" PRIu64 " MiB free; set "
+                        "it lower, vm.nr_hugepages higher, or local_cpu_use_hugepages to "
+                        "false.", params->key, pool->bytes >> 20,
+                        kvt__huge_free_bytes() >> 20)
+            : kvt__fail(errno, "%s: map %zu bytes", params->key, pool->bytes);
     pool->base = base;
     madvise(base, pool->bytes, MADV_DONTFORK);
     if (params->node)
@@ -97,20 +130,22 @@ map(struct kvt__pool *pool, const struct kvt__pool_params *params)
 int
 kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out)
 {
-    size_t grain = params->huge_pages ? (size_t)2 << 20 : UNIT;
+    size_t grain = params->huge_pages ? kvt__huge_page_bytes() : UNIT;
     uint64_t available = kvt_memory_available();
     struct kvt__pool *pool;
-    int err;
+    int err = 0;
 
     assert(params->phase < UNIT);
-    if (params->bytes > available)
-        return kvt__fail(ENOMEM, "%s: %zu MiB asked, %llu MiB of memory available; "
+    if (!params->huge_pages && params->bytes > available)
+        return kvt__fail(ENOMEM, "%s: %zu MiB asked, %" PRIu64 " MiB of memory available; "
                          "set it lower.", params->key, params->bytes >> 20,
-                         (unsigned long long)available >> 20);
+                         available >> 20);
     pool = calloc(1, sizeof *pool);
     if (!pool)
         return kvt__fail(ENOMEM, "pool: open");
+    pool->key = params->key;
     pool->bytes = kvt__round_up(params->bytes, grain);
+    pool->reachable_bytes = pool->bytes;
     pool->phase = params->phase;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->grown, NULL);
@@ -188,7 +223,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
     n = kvt__pool_footprint(pool, bytes);
     pthread_mutex_lock(&pool->lock);
     /* Memory not populated yet is as good as free for the reserve. */
-    size_t left = pool->free_bytes + (pool->bytes - pool->populated_bytes);
+    size_t left = pool->free_bytes + (pool->reachable_bytes - pool->populated_bytes);
     if (left >= n && left - n >= keep_free)
         got = kvt__extents_take(&pool->extents, n / UNIT, &at);
     if (got) {
@@ -283,7 +318,7 @@ bool
 kvt__pool_is_populated(struct kvt__pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    bool all = pool->populated_bytes == pool->bytes;
+    bool all = pool->populated_bytes == pool->reachable_bytes;
     pthread_mutex_unlock(&pool->lock);
     return all;
 }
@@ -291,10 +326,8 @@ kvt__pool_is_populated(struct kvt__pool *pool)
 void
 kvt__pool_wait_populated(struct kvt__pool *pool, size_t bytes)
 {
-    if (bytes > pool->bytes)
-        bytes = pool->bytes;
     pthread_mutex_lock(&pool->lock);
-    while (pool->populated_bytes < bytes)
+    while (pool->populated_bytes < bytes && pool->populated_bytes < pool->reachable_bytes)
         pthread_cond_wait(&pool->grown, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kvtier.h"
+#include "mem/available.h"
 #include "mem/pool.h"
 
 #define MIB ((size_t)1 << 20)
@@ -157,11 +158,49 @@ a_pool_closes_while_it_is_populated(void **state)
 {
     struct kvt__pool_params params = { .bytes = 256 * MIB, .key = "x" };
     struct kvt__pool *pool = NULL;
+    int n_unfinished = 0;
 
     (void)state;
-    assert_int_equal(kvt__pool_open(&params, &pool), 0);
-    kvt__pool_close(pool);
+    while (!n_unfinished) {
+        assert_int_equal(kvt__pool_open(&params, &pool), 0);
+        kvt__pool_wait_populated(pool, 1); /* the populator is at work */
+        n_unfinished += !kvt__pool_is_populated(pool);
+        kvt__pool_close(pool);
+    }
     kvt__pool_close(NULL);
+}
+
+/* The memory is not there when the pool is opened; later it would be SIGBUS. */
+static void
+huge_pages_that_are_not_there_are_an_error(void **state)
+{
+    size_t page = kvt__huge_page_bytes();
+    struct kvt__pool_params params = { .bytes = 0, .huge_pages = true,
+                                       .key = "max_local_cpu_size" };
+    struct kvt__pool *pool = NULL;
+    struct kvt__slot slot;
+
+    (void)state;
+    params.bytes = kvt__huge_free_bytes() + (kvt_memory_available() / page + 1) * page;
+    int err = kvt__pool_open(&params, &pool);
+    if (err == -EINVAL)
+        skip(); /* qemu-user knows no huge pages */
+    assert_int_equal(err, -ENOMEM);
+    assert_null(pool);
+    assert_non_null(strstr(kvt__why(), "max_local_cpu_size"));
+    assert_non_null(strstr(kvt__why(), "vm.nr_hugepages"));
+    params.bytes = page;
+    err = kvt__pool_open(&params, &pool);
+    if (err) {
+        assert_int_equal(err, -ENOMEM);
+        assert_int_equal(kvt__huge_free_bytes(), 0);
+        return;
+    }
+    kvt__pool_wait_populated(pool, page);
+    assert_true(kvt__pool_acquire(pool, page / 2, 0, &slot));
+    memset(slot.payload, 1, slot.bytes);
+    kvt__pool_release(pool, &slot);
+    kvt__pool_close(pool);
 }
 
 /* ----------------------------------------------------------------- threads */
@@ -240,6 +279,7 @@ main(void)
         cmocka_unit_test(fits_is_what_an_empty_pool_can_give),
         cmocka_unit_test(more_than_the_machine_has_is_enomem_with_both_numbers),
         cmocka_unit_test(a_pool_closes_while_it_is_populated),
+        cmocka_unit_test(huge_pages_that_are_not_there_are_an_error),
         cmocka_unit_test(threads_get_slots_of_their_own),
     };
 
