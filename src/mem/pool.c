@@ -20,6 +20,7 @@
 #include "base/thread.h"
 #include "kvtier.h"
 #include "mem/available.h"
+#include "mem/claim.h"
 #include "mem/extents.h"
 #include "mem/numa.h"
 
@@ -32,6 +33,7 @@
 
 struct kvt__pool {
     const char *key; /* the setting, for messages */
+    struct kvt__mem_claim claim; /* bytes that are not populated yet */
     unsigned char *base;
     size_t bytes;
     size_t phase;
@@ -98,7 +100,9 @@ populator_main(void *arg)
         pthread_cond_broadcast(&pool->grown);
         pthread_mutex_unlock(&pool->lock);
         at += n;
+        kvt__mem_claim_set(&pool->claim, pool->bytes - at);
     }
+    kvt__mem_claim_end(&pool->claim);
     return NULL;
 }
 
@@ -131,19 +135,22 @@ int
 kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out)
 {
     size_t grain = params->huge_pages ? kvt__huge_page_bytes() : UNIT;
-    uint64_t available = kvt_memory_available();
+    struct kvt__mem_claim claim = { .fd = -1 };
     struct kvt__pool *pool;
     int err = 0;
 
     assert(params->phase < UNIT);
-    if (!params->huge_pages && params->bytes > available)
-        return kvt__fail(ENOMEM, "%s: %zu MiB asked, %" PRIu64 " MiB of memory available; "
-                         "set it lower.", params->key, params->bytes >> 20,
-                         available >> 20);
+    if (!params->huge_pages)
+        err = kvt__mem_claim("/dev/shm", params->key, params->bytes, &claim);
+    if (err)
+        return err;
     pool = calloc(1, sizeof *pool);
-    if (!pool)
+    if (!pool) {
+        kvt__mem_claim_end(&claim);
         return kvt__fail(ENOMEM, "pool: open");
+    }
     pool->key = params->key;
+    pool->claim = claim;
     pool->bytes = kvt__round_up(params->bytes, grain);
     pool->reachable_bytes = pool->bytes;
     pool->phase = params->phase;
@@ -172,6 +179,7 @@ unmap:
 free_extents:
     kvt__extents_fini(&pool->extents);
 free_pool:
+    kvt__mem_claim_end(&pool->claim);
     free(pool);
     return err;
 }

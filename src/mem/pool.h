@@ -44,8 +44,9 @@ struct kvt__pool_params {
     const char *key;  /* the setting that bytes came from, for messages */
 };
 
-/* Reserve the memory.  -ENOMEM if the memory of the machine (or the control group), or
- * the free huge pages do not suffice: the message names the key, the wanted and the available size.  If the kernel
+/* Reserve the memory.  -ENOMEM if the memory of the machine (or the control group), minus
+ * the claims of the user's other processes (mem/claim.h), or the free huge pages do not
+ * suffice: the message names the key, the wanted and the available size.  If the kernel
  * does not provide memory later, the pool has the populated size, and a message reports
  * the size.  params->key must outlive the pool. */
 int kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out);
