@@ -66,18 +66,15 @@ kvt__value_json(const struct kvt_config *config, const struct kvt__param *param)
     }
 }
 
-/* "scheme://user:password@host" without what stands before the '@'. */
+/* "[scheme://]user:password@host" without the part before the '@'. */
 static json_t *
 hide_userinfo(const char *text)
 {
-    const char *host = strstr(text, "://");
-
-    if (!host)
-        return NULL;
-    host += 3;
+    const char *scheme = strstr(text, "://"), *host = scheme ? scheme + 3 : text;
     size_t authority = strcspn(host, "/?#");
     const char *at = memrchr(host, '@', authority);
-    if (!at)
+
+    if (!at || (!scheme && !memchr(host, ':', (size_t)(at - host))))
         return NULL;
     char *hidden = NULL;
     if (asprintf(&hidden, "%.*s***%s", (int)(host - text), text, at) < 0)

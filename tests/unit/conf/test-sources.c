@@ -258,6 +258,15 @@ credentials_are_not_shown(void **state)
     assert_non_null(strstr(json, "\"s3://***@host/x\""));
     kvt_free(json);
     kvt_config_free(c);
+
+    c = conf_open("s3_endpoint_url: me:secret@host:80\n"
+                  "s3_file_prefix: team@site\n", NOTHING);
+    json = kvt_config_json(c);
+    assert_null(strstr(json, "secret@"));
+    assert_non_null(strstr(json, "\"***@host:80\""));
+    assert_non_null(strstr(json, "\"team@site\""));
+    kvt_free(json);
+    kvt_config_free(c);
 }
 
 static void
