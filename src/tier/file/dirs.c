@@ -18,9 +18,30 @@
 #define PRIVATE_DIR ".kvtier"
 #define TEMP_DIR "tmp"
 
+int
+kvt__make_dir(int dirfd, const char *path, mode_t mode)
+{
+    struct stat st;
+    int err = 0;
+
+    if (mkdirat(dirfd, path, mode) < 0)
+        return errno == EEXIST ? 0 : -errno;
+    if (mode == 0700)
+        return 0; /* the umask removes no bit */
+    /* Other users may write to dirfd: a link in place of the directory is not followed. */
+    int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    /* A directory made below an S_ISGID directory inherits the bit: files get the group. */
+    if (fstat(fd, &st) < 0 || fchmod(fd, mode | (st.st_mode & S_ISGID)) < 0)
+        err = -errno;
+    close(fd);
+    return err;
+}
+
 /* mkdir -p. */
 static int
-make_dirs(const char *path)
+make_dirs(const char *path, mode_t mode)
 {
     char *copy = strdup(path);
     int err = 0;
@@ -33,8 +54,7 @@ make_dirs(const char *path)
         if (c && c != '/')
             continue;
         *p = '\0';
-        if (mkdir(copy, 0755) < 0 && errno != EEXIST)
-            err = -errno;
+        err = kvt__make_dir(AT_FDCWD, copy, mode);
         *p = c;
         if (!c)
             break;
@@ -44,35 +64,61 @@ make_dirs(const char *path)
 }
 
 static int
-open_below(int dirfd, const char *below, mode_t mode, const struct kvt__dir *dir,
-           const char *name, int *out)
+open_below(int dirfd, const char *below, const struct kvt__dir *dir, const char *name,
+           int *out)
 {
-    if (mkdirat(dirfd, below, mode) < 0 && errno != EEXIST)
-        return kvt__fail(errno, "%s: make directory %s in %s", name, below, dir->path);
-    *out = openat(dirfd, below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int err = kvt__make_dir(dirfd, below, dir->mode);
+
+    if (err)
+        return kvt__fail(-err, "%s: make directory %s in %s", name, below, dir->path);
+    *out = openat(dirfd, below, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (*out < 0)
         return kvt__fail(errno, "%s: open directory %s in %s", name, below, dir->path);
     return 0;
 }
 
+/* Check the directory of the index and of unfinished files: only users of store_mode may
+ * write.  A network file system may report another owner than the creator of the directory.
+ * If the group may write to a directory of this user, take that right away: Kubernetes adds
+ * it to all directories of a volume with fsGroup each time it mounts the volume. */
+static int
+check_private(const struct kvt__dir *dir, const char *name)
+{
+    struct stat st;
+
+    if (fstat(dir->private_fd, &st) < 0)
+        return kvt__fail(errno, "%s: look at %s in %s", name, PRIVATE_DIR, dir->path);
+    bool foreign = dir->mode == 0700 && st.st_uid != geteuid() &&
+                   !kvt__fs_is_shared(dir->private_fd);
+    mode_t wrong = st.st_mode & 022 & ~dir->mode;
+    if (wrong == 020 && st.st_uid == geteuid() &&
+        !fchmod(dir->private_fd, dir->mode | (st.st_mode & S_ISGID)))
+        wrong = 0;
+    if (!foreign && !wrong)
+        return 0;
+    return kvt__fail(EACCES, "%s: %s in %s belongs to another user or is writable by "
+                     "others (owner %u, mode %o). Remove it, or set store_mode.", name,
+                     PRIVATE_DIR, dir->path, (unsigned)st.st_uid,
+                     (unsigned)st.st_mode & 07777);
+}
+
 static int
 open_fds(struct kvt__dir *dir, const char *name)
 {
-    int err = make_dirs(dir->path);
+    int err = make_dirs(dir->path, dir->mode);
 
     if (err)
         return kvt__fail(-err, "%s: make directory %s", name, dir->path);
     dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0)
         return kvt__fail(errno, "%s: open directory %s", name, dir->path);
-    err = open_below(dir->fd, OPAQUE_DIR, 0755, dir, name,
-                     &dir->opaque_fd);
+    err = open_below(dir->fd, OPAQUE_DIR, dir, name, &dir->opaque_fd);
     if (!err)
-        err = open_below(dir->fd, PRIVATE_DIR, 0700, dir, name,
-                     &dir->private_fd);
+        err = open_below(dir->fd, PRIVATE_DIR, dir, name, &dir->private_fd);
     if (!err)
-        err = open_below(dir->private_fd, TEMP_DIR, 0700, dir, name,
-                     &dir->temp_fd);
+        err = check_private(dir, name);
+    if (!err)
+        err = open_below(dir->private_fd, TEMP_DIR, dir, name, &dir->temp_fd);
     return err;
 }
 
@@ -95,7 +141,7 @@ close_fds(const struct kvt__dir *dir)
 int
 kvt__dir_reopen(struct kvt__dir *dir)
 {
-    struct kvt__dir new = { .path = dir->path, .fd = -1, .opaque_fd = -1,
+    struct kvt__dir new = { .path = dir->path, .mode = dir->mode, .fd = -1, .opaque_fd = -1,
                             .private_fd = -1, .temp_fd = -1 };
     int err = open_fds(&new, "3FS");
 
@@ -142,7 +188,7 @@ add_path(struct file_tier *t, const char *name, const char *from, size_t n,
     if (t->n_dirs == KVT__FILE_MAX_PATHS)
         return kvt__fail(EINVAL, "%s: more than %d directories.", name,
                          KVT__FILE_MAX_PATHS);
-    *dir = (struct kvt__dir){ .fd = -1, .opaque_fd = -1, .private_fd = -1,
+    *dir = (struct kvt__dir){ .mode = t->mode, .fd = -1, .opaque_fd = -1, .private_fd = -1,
                               .temp_fd = -1, .path = strndup(from, n) };
     if (!dir->path)
         return kvt__fail(ENOMEM, "%s: open", name);

@@ -153,6 +153,12 @@ open_layout(struct file_tier *t, const struct scheme *scheme,
     return err ? err : kvt__share_of(&t->places, 0, &share);
 }
 
+static mode_t
+mode_of(const char *store_mode)
+{
+    return !strcmp(store_mode, "all") ? 0777 : !strcmp(store_mode, "group") ? 0770 : 0700;
+}
+
 static int
 file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
@@ -164,6 +170,7 @@ file_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->index_fd = -1;
     t->fsync = params->config->fsync;
+    t->mode = mode_of(params->config->store_mode);
     t->counters = params->counters;
     t->tier.ops = scheme->ops;
     err = kvt__temp_init(t);

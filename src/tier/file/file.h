@@ -18,6 +18,7 @@
 /* One directory of the store. */
 struct kvt__dir {
     char *path;
+    mode_t mode; /* of directories made here: 0700, 0770 or 0777 */
     int fd;        /* where LMCache's files are */
     int opaque_fd; /* kvtier/ in it */
     int private_fd; /* .kvtier/ in it */
@@ -34,6 +35,7 @@ struct file_tier {
     size_t n_dirs;
     int index_fd; /* where the index lies if it is shared; -1: nowhere */
     bool header; /* save_chunk_meta */
+    mode_t mode; /* of directories */
     struct {
         struct kvt__gds_wish wish;
         size_t buffer_bytes; /* of a GPU's memory, at most; 0: no limit is set */
@@ -152,6 +154,10 @@ int kvt__file_device_sum(struct kvt__file_device *device, const struct kvt__slot
                          uint32_t *crc);
 
 /* ------------------------------------------------------------------ dirs.c */
+
+/* Make a directory of this mode, independent of the umask.  Return 0, also for an existing
+ * directory, or -errno. */
+int kvt__make_dir(int dirfd, const char *path, mode_t mode);
 
 /* Make and open the directories of a comma list; relative: paths may be so; name: for
  * messages. */

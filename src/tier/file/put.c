@@ -94,14 +94,15 @@ close_copy(int fd)
 
 /* The directories above a file. */
 static int
-make_above(int dirfd, const char *name)
+make_above(int dirfd, const char *name, mode_t mode)
 {
     char above[KVT__FILE_NAME_BYTES];
 
     for (const char *at = name; (at = strchr(at, '/')); at++) {
         snprintf(above, sizeof above, "%.*s", (int)(at - name), name);
-        if (mkdirat(dirfd, above, 0755) < 0 && errno != EEXIST)
-            return -errno;
+        int err = kvt__make_dir(dirfd, above, mode);
+        if (err)
+            return err;
     }
     return 0;
 }
@@ -113,7 +114,7 @@ rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *n
         return 0;
     if (errno != ENOENT || !strchr(name, '/'))
         return -errno;
-    int err = make_above(dirfd, name);
+    int err = make_above(dirfd, name, dir->mode);
     if (!err && renameat(dir->temp_fd, temp, dirfd, name) < 0)
         err = -errno;
     return err;

@@ -72,6 +72,13 @@ kvt__temp_create(struct file_tier *t, const struct kvt__dir *dir, bool direct,
                         (direct ? O_DIRECT : 0), 0600);
         if (fd < 0)
             return -errno;
+        if (dir->mode != 0700 && fchmod(fd, dir->mode & 0666) < 0) {
+            int err = -errno;
+
+            unlinkat(dir->temp_fd, name, 0);
+            close(fd);
+            return err;
+        }
         if (hold(fd))
             return fd;
         close(fd);
