@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Temporary files: their names tell host, boot, process and number, and a flock
- * held while one is written tells the living from the dead. */
+ * Temporary files: their names tell host, process and number, and a flock held while a file
+ * is written tells that its writer lives. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -86,6 +86,8 @@ kvt__temp_create(struct file_tier *t, const struct kvt__dir *dir, bool direct,
     return -EAGAIN;
 }
 
+/* Return true if no process writes the file any more.  The lock of this host's file tells;
+ * where flock is not supported, and for another host's file, the age does. */
 static bool
 is_left_over(int fd, const char *name)
 {
@@ -94,8 +96,12 @@ is_left_over(int fd, const char *name)
 
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         return false;
-    if (sscanf(name, "%8" SCNx32 "-", &host) == 1 && host == host_tag())
-        return !flock(fd, LOCK_EX | LOCK_NB);
+    if (sscanf(name, "%8" SCNx32 "-", &host) == 1 && host == host_tag()) {
+        if (!flock(fd, LOCK_EX | LOCK_NB))
+            return true;
+        if (errno == EWOULDBLOCK)
+            return false;
+    }
     return time(NULL) - st.st_mtime > FOREIGN_AGE_S;
 }
 
@@ -103,7 +109,8 @@ is_left_over(int fd, const char *name)
 static void
 remove_left_over(int dirfd, const char *name)
 {
-    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    /* NFS takes an exclusive lock of a writable descriptor only. */
+    int fd = openat(dirfd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
     if (fd < 0)
         return;

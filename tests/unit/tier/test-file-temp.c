@@ -9,6 +9,61 @@
 
 #include "tier-test.h"
 
+/* How the file system locks: as a local one; as NFS, which takes an exclusive lock of a
+ * writable descriptor only; not at all; as a local one where another process has found the
+ * next file unlocked, removes the file, and still has the lock or has none any more. */
+static enum { LOCAL, NFS, NONE, REMOVED_AND_LOCKED, REMOVED } locks;
+
+static void
+remove_open_file(int fd)
+{
+    char link[64], path[1024];
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    assert_true(n > 0);
+    path[n] = '\0';
+    assert_int_equal(unlink(path), 0);
+}
+
+int __real_flock(int fd, int operation);
+int __wrap_flock(int fd, int operation);
+
+int
+__wrap_flock(int fd, int operation)
+{
+    if (locks == NONE)
+        errno = EOPNOTSUPP;
+    else if (locks == NFS && operation & LOCK_EX &&
+             (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
+        errno = EBADF;
+    else if (locks == REMOVED_AND_LOCKED || locks == REMOVED) {
+        bool locked = locks == REMOVED_AND_LOCKED;
+
+        locks = LOCAL;
+        remove_open_file(fd);
+        if (!locked)
+            return __real_flock(fd, operation);
+        errno = EWOULDBLOCK;
+    } else
+        return __real_flock(fd, operation);
+    return -1;
+}
+
+static bool modes_are_refused;
+
+int __real_fchmod(int fd, mode_t mode);
+int __wrap_fchmod(int fd, mode_t mode);
+
+int
+__wrap_fchmod(int fd, mode_t mode)
+{
+    if (!modes_are_refused)
+        return __real_fchmod(fd, mode);
+    errno = EPERM;
+    return -1;
+}
+
 struct writer {
     struct kvt__tier *tier;
     _Atomic bool stop;
@@ -110,6 +165,7 @@ setup(void **state)
 {
     static struct fixture f;
 
+    locks = LOCAL;
     temp_dir_make(&f.dir);
     own_name(f.dir.path, f.own, sizeof f.own);
     memcpy(f.foreign, f.own, sizeof f.foreign);
@@ -147,6 +203,35 @@ of_this_host_and_locked_it_is_kept(void **state)
     reopen(f->dir.path);
     assert_true(is_there(f->dir.path, f->own));
     close(fd);
+    reopen(f->dir.path);
+    assert_false(is_there(f->dir.path, f->own));
+}
+
+static void
+on_nfs_the_lock_tells_too(void **state)
+{
+    struct fixture *f = *state;
+
+    locks = NFS;
+    of_this_host_and_locked_it_is_kept(state);
+    close(make_file(f->dir.path, f->own, 0));
+    reopen(f->dir.path);
+    assert_false(is_there(f->dir.path, f->own));
+}
+
+static void
+without_locks_the_age_tells(void **state)
+{
+    struct fixture *f = *state;
+
+    locks = NONE;
+    close(make_file(f->dir.path, f->own, 3000));
+    reopen(f->dir.path);
+    assert_true(is_there(f->dir.path, f->own));
+    char path[1024];
+    snprintf(path, sizeof path, "%s/.kvtier/tmp/%s", f->dir.path, f->own);
+    assert_int_equal(unlink(path), 0);
+    close(make_file(f->dir.path, f->own, 4000));
     reopen(f->dir.path);
     assert_false(is_there(f->dir.path, f->own));
 }
@@ -206,6 +291,47 @@ opens_beside_a_writer_make_no_put_fail(void **state)
     assert_int_equal(w.n_failed, 0);
 }
 
+/* The same, at the moment between a file's creation and its lock. */
+static void
+a_file_removed_before_it_is_locked_makes_no_put_fail(void **state)
+{
+    struct fixture *f = *state;
+    struct chunk c;
+    char url[512];
+
+    snprintf(url, sizeof url, "fs://%s", f->dir.path);
+    struct kvt__tier *tier = open_tier(url, true);
+    chunk_init(&c, "model", 1);
+    locks = REMOVED_AND_LOCKED;
+    assert_int_equal(put_bytes(tier, &c.object, 1000, 1), 0);
+    assert_int_equal(locks, LOCAL);
+    locks = REMOVED;
+    assert_int_equal(put_bytes(tier, &c.object, 1000, 1), 0);
+    assert_int_equal(locks, LOCAL);
+    tier->ops->close(tier);
+}
+
+static void
+a_file_system_that_refuses_a_mode_makes_the_put_fail(void **state)
+{
+    struct fixture *f = *state;
+    char url[512], temp[512], name[256];
+    struct kvt__tier *tier;
+    struct chunk c;
+
+    snprintf(url, sizeof url, "fs://%s", f->dir.path);
+    snprintf(temp, sizeof temp, "%s/.kvtier/tmp", f->dir.path);
+    assert_int_equal(try_open_for(url, true, "store_mode=group", 1, &tier), 0);
+    chunk_init(&c, "model", 1);
+    modes_are_refused = true;
+    int err = put_bytes(tier, &c.object, 1000, 1);
+    modes_are_refused = false;
+    assert_int_equal(err, -EPERM);
+    assert_false(first_name(temp, name, sizeof name));
+    assert_int_equal(put_bytes(tier, &c.object, 1000, 1), 0);
+    tier->ops->close(tier);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
@@ -214,10 +340,14 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(of_this_host_and_unlocked_it_is_removed),
         TEST(of_this_host_and_locked_it_is_kept),
+        TEST(on_nfs_the_lock_tells_too),
+        TEST(without_locks_the_age_tells),
         TEST(of_another_host_and_young_it_is_kept),
         TEST(of_another_host_and_old_it_is_removed),
         TEST(what_is_no_file_is_left_alone),
         TEST(opens_beside_a_writer_make_no_put_fail),
+        TEST(a_file_removed_before_it_is_locked_makes_no_put_fail),
+        TEST(a_file_system_that_refuses_a_mode_makes_the_put_fail),
     };
 
     return cmocka_run_group_tests_name("tier file, temporary files", tests, NULL,
