@@ -58,8 +58,11 @@ word_of(uint64_t prefix, size_t plane)
     return prefix ^ plane * UINT64_C(0xd6e8feb86659fd93);
 }
 
-/* "Compute" tokens [from, n), or count those of [0, from) that are not as they
- * should be. */
+/* Block number of a chunk reported by the engine as not loaded. */
+#define NOT_LOADED (-1)
+
+/* "Compute" tokens [from, n) and the tokens of chunks not loaded; count the wrong tokens of
+ * loaded chunks. */
 static uint64_t
 walk_tokens(struct replay *r, uint32_t n, uint32_t from)
 {
@@ -74,7 +77,7 @@ walk_tokens(struct replay *r, uint32_t n, uint32_t from)
             uint64_t *at = (uint64_t *)token_at(r, plane, t);
             uint64_t word = word_of(prefix, plane);
 
-            if (t < from)
+            if (t < from && r->blocks[t / CLI_BLOCK_TOKENS] != NOT_LOADED)
                 bad |= at[0] != word || at[words - 1] != word;
             else
                 for (size_t i = 0; i < words; i++)
@@ -137,7 +140,11 @@ load(struct replay *r, const struct kvt_seq *seq, uint64_t hit,
     result->load[result->n_loads++] = took;
     result->load_seconds += took;
     for (size_t c = 0; c < n; c++)
-        result->load_failed += kvt_load_status(done, 0, c) != 0;
+        if (kvt_load_status(done, 0, c)) {
+            result->load_failed++;
+            for (size_t i = 0; i < io.n_blocks / n; i++)
+                r->blocks[c * (io.n_blocks / n) + i] = NOT_LOADED;
+        }
     kvt_load_free(done);
     return 0;
 }

@@ -46,6 +46,13 @@ expect 0 --scale 1024 --requests 1 $store trace
 grep -q '^  from host memory, % ' out || fail 'no row for host memory'
 grep -q '^  of it the pool  *64.0$' out || fail 'no row for the pool'
 
+# Files without their ends, as a power failure leaves them: chunks are not loaded, and no
+# byte is wrong.
+find "$dir/store" -name '*.data' -exec truncate -s 65536 {} +
+expect 1 --scale 1024 --requests 1 --json $store trace
+grep -q '"wrong_tokens": 0,' out || fail 'tokens of truncated files are served'
+grep -q '"load_failed": [1-9]' out || fail 'truncated files are not reported'
+
 # It may end before the pool has all its memory.
 expect 0 --scale 1024 --requests 1 --json $store --set max_local_cpu_size=2 trace
 grep -q '"rest_mib": \(null\|[0-9]\)' out || fail 'memory beside the pool is less than none'

@@ -11,7 +11,7 @@ import unittest
 
 import ours
 import theirs
-from geometry import SMALL
+from geometry import CUT, SMALL
 
 
 class Case(unittest.TestCase):
@@ -74,6 +74,35 @@ class Case(unittest.TestCase):
         for more in self.beside:
             self.assertFalse(os.path.exists(path + more))
         self.assertEqual(kvtier.lookup(tokens), 1)
+
+
+    def check_cut(self, **more):
+        """A truncated file of kvtier is a miss at any length."""
+        tokens = self.tokens(CUT, 1)
+        writer = self.kvtier(CUT, **more)
+        writer.store(tokens, 1)
+        writer.engine.close()
+        path, = (path for path in glob.glob(self.folder + "/**", recursive=True)
+                 if path.endswith((".data", ".pt", ".safetensors")))
+        if self.header_bytes < 4096 and "user.kvtier" not in os.listxattr(path):
+            self.skipTest("files have no attributes here")
+        saved, size = self.folder + "/saved", os.path.getsize(path)
+        shutil.copy2(path, saved)  # with the attribute
+        ends = {0, size, CUT.chunk_bytes}
+        around = {end + part for end in ends for part in (0, 28, 64, 92, 4096)}
+        lengths = {end + by for end in around for by in (-1, 0, 1)}
+        for length in sorted(lengths | set(range(0, size, 4096))):
+            if 0 <= length < size:
+                shutil.copy2(saved, path)
+                os.truncate(path, length)
+                os.unlink(glob.glob(self.folder + "/.kvtier/index")[0])
+                reader = self.kvtier(CUT, **more)
+                with self.subTest(length=length, of=size):
+                    self.assertEqual([one for one in reader.get(tokens)
+                                      if isinstance(one, bytes)], [])
+                reader.engine.close()
+        shutil.copy2(saved, path)
+        self.assertIsInstance(self.kvtier(CUT, **more).get(tokens)[0], bytes)
 
 
 class OnFs(Case):

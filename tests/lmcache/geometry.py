@@ -56,6 +56,8 @@ MLA = Geometry(mla=True, head_size=24, dtype="half")
 OTHERS = (dataclasses.replace(SMALL, layers=2, heads=3),
           dataclasses.replace(SMALL, layers=6, head_size=4),
           dataclasses.replace(SMALL, mla=True, head_size=32))
+# 32 KiB, a multiple of a block.
+CUT = Geometry(layers=4, heads=4, head_size=32)
 # 1 MiB: large enough for direct transfers, and a multiple of any block size.
 LARGE = Geometry(layers=4, heads=4, head_size=64, chunk_tokens=256,
                  block_tokens=32)

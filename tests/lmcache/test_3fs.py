@@ -98,6 +98,7 @@ class Together(On3FS, test_files.Together):
 class Damaged(On3FS, test_files.Damaged):
     test_a_file_of_lmcache_cut_under_an_open_engine_is_a_miss = None  # as above
     # Its index is not in the directory.
+    test_a_file_of_kvtier_cut_anywhere_is_a_miss = None
     test_a_file_of_kvtier_that_was_cut_is_not_found_without_the_index = None
 
 

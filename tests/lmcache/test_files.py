@@ -343,6 +343,11 @@ class Together(OnFs):
 
 
 class Damaged(OnFs):
+    def test_a_file_of_kvtier_cut_anywhere_is_a_miss(self):
+        for header in (True, False):
+            self.setUp()  # a directory for each
+            self.check_cut(header=header)
+
     def cut(self, path, to):
         os.truncate(path, to)
 

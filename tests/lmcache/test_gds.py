@@ -435,6 +435,8 @@ class Together(OnGds):
 
 
 class Damaged(OnGds):
+    test_a_file_of_kvtier_cut_anywhere_is_a_miss = (
+        test_disk.Damaged.test_a_file_of_kvtier_cut_anywhere_is_a_miss)
     test_a_file_of_lmcache_cut_in_half_is_a_miss = (
         test_disk.Damaged.test_a_file_of_lmcache_cut_in_half_is_a_miss)
     test_a_file_of_kvtier_cut_or_changed_is_a_miss = (

@@ -12,21 +12,30 @@
 #include "base/bytes.h"
 #include "tier/file/file.h"
 
-static void
-read_xattr(int fd, const struct stat *st, struct kvt__found *found)
+/* Read what the attribute of a file without trailer says.  0; -ENOENT with a sentence:
+ * kvtier wrote the file with a trailer, so the file lost its end or LMCache wrote over
+ * it. */
+static int
+read_xattr(int fd, const struct stat *st, const struct kvt__object *o,
+           struct kvt__found *found)
 {
     unsigned char value[KVT__XATTR_BYTES];
     struct kvt__trailer trailer;
     uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * 1000000000u +
                      (uint64_t)st->st_mtim.tv_nsec;
+    ssize_t n = fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value);
 
-    if (fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value) != sizeof value ||
+    if (n == KVT__XATTR_MARK_BYTES)
+        return kvt__fail(ENOENT, "%s: the file was stored with a trailer and has none.",
+                         o->key);
+    if (n != sizeof value ||
         kvt__get_le64(value + KVT__TRAILER_BYTES) != (uint64_t)st->st_size ||
         kvt__get_le64(value + KVT__TRAILER_BYTES + 8) != mtime ||
         !kvt__trailer_get(value, &trailer) ||
         trailer.payload_bytes != (uint64_t)st->st_size)
-        return;
+        return 0;
     kvt__found_from_trailer(&trailer, found);
+    return 0;
 }
 
 /* A chunk's file, open for reading. */
@@ -157,7 +166,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     else if ((err = t->layout->unframe(&form, o, &seen, found)))
         err = bad_frame(err, o);
     else if (!form.has_id)
-        read_xattr(fd, &f.st, found);
+        err = read_xattr(fd, &f.st, o, found);
 out:
     close(fd);
     return err;
@@ -194,9 +203,8 @@ look(const struct file_tier *t, const struct kvt__object *o, int fd,
     int err = t->layout->look(start, n < 0 ? 0 : (size_t)n, (uint64_t)st->st_size, found);
     if (err)
         return bad_frame(err, o);
-    if (!found->has_id && t->layout->trailers)
-        read_xattr(fd, st, found);
-    return 0;
+    return !found->has_id && t->layout->trailers
+        ? read_xattr(fd, st, o, found) : 0;
 }
 
 int

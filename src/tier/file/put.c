@@ -13,7 +13,25 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "tier/file/file.h"
+
+/* Set kvtier's attribute.  0; -errno: the put fails.  Chunks can be stored
+ * without attributes (docs/formats.md describes the consequences), so a refusal of attributes
+ * is no failure: this process made the file and has all other rights.  A full disk is a
+ * failure, since eviction makes room. */
+static int
+set_attribute(int fd, const void *value, size_t n)
+{
+    if (!fsetxattr(fd, KVT__XATTR_NAME, value, n, 0) || errno == ENOTSUP)
+        return 0;
+    int err = errno;
+    if (err != EPERM && err != EACCES && err != ENOSYS && err != E2BIG && err != ERANGE)
+        return -err;
+    KVT__LOG_ONCE(KVT_LOG_WARN, "files are stored without the extended attribute %s, which "
+                  "cannot be set: %s", KVT__XATTR_NAME, strerror(err));
+    return 0;
+}
 
 /* Where nothing may stand around a payload, the identity stands beside the file, valid
  * only for this size and time of change. */
@@ -33,10 +51,17 @@ put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
     kvt__put_le64(value + KVT__TRAILER_BYTES + 8,
                   (uint64_t)st.st_mtim.tv_sec * 1000000000u +
                       (uint64_t)st.st_mtim.tv_nsec);
-    if (fsetxattr(fd, KVT__XATTR_NAME, value, sizeof value, 0) < 0 &&
-        errno != ENOTSUP)
-        return -errno;
-    return 0; /* without attributes the chunk counts as foreign */
+    return set_attribute(fd, value, sizeof value); /* a file without the attribute is foreign */
+}
+
+/* Mark a file with a trailer: after a truncation only this attribute distinguishes the file
+ * from a chunk of LMCache. */
+static int
+mark_trailer(int fd)
+{
+    static const char mark[KVT__XATTR_MARK_BYTES] = "t";
+
+    return set_attribute(fd, mark, sizeof mark);
 }
 
 /* What stands around a chunk's payload is written already. */
@@ -75,6 +100,8 @@ write_temp(const struct file_tier *t, int fd, bool direct, const struct framed *
 
     if (!err && !f->form.has_id)
         err = put_xattr(fd, f->object, f->slot->bytes, f->crc);
+    else if (!err && f->form.trailer_bytes)
+        err = mark_trailer(fd);
     if (!err && t->fsync && fsync(fd) < 0)
         err = -errno;
     return err;

@@ -180,8 +180,8 @@ fill(unsigned char *bytes, unsigned seed)
         bytes[i] = byte_at(seed, i);
 }
 
-/* Write the chunk's file as LMCache does, with a header that tells this shape; NULL:
- * without. */
+/* Replace the chunk's file by a new one as LMCache does, with a header that tells this
+ * shape; NULL: without. */
 static inline void
 write_foreign(const struct env *e, unsigned i, const struct kvt__shape *shape,
               size_t bytes)
@@ -194,6 +194,7 @@ write_foreign(const struct env *e, unsigned i, const struct kvt__shape *shape,
         kvt__fs_header_put(shape, bytes, file);
     fill(file + header, i);
     path_of(e, i, path, sizeof path);
+    (void)unlink(path); /* LMCache renames over it */
     write_file(path, file, header + bytes);
 }
 

@@ -4,6 +4,7 @@
  * damage, and the sentences of a failed open. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 
 #include "file-test.h"
@@ -446,8 +447,8 @@ truncated_files_are_ebadmsg(void **state)
     assert_int_equal(truncate(f->path, 0), 0);
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same),
                      -EBADMSG);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
-    assert_int_equal(found.payload_bytes, 0);
+    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found),
+                     temp_dir_has_attributes(&f->dir) ? -ENOENT : 0);
 }
 
 /* A file whose end tells lengths that the file has not: their sum may overflow. */
@@ -559,6 +560,69 @@ an_attribute_that_tells_another_length_makes_a_file_foreign(void **state)
     assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
     assert_false(found.has_id);
     assert_int_equal(found.payload_bytes, 5000);
+}
+
+/* ------------------------------------------------------------- refused attributes */
+
+/* This function takes the place of libc's. */
+static int xattr_errno; /* 0: the file system decides */
+
+int
+fsetxattr(int fd, const char *name, const void *value, size_t size, int flags)
+{
+    if (!xattr_errno)
+        return (int)syscall(SYS_fsetxattr, fd, name, value, size, flags);
+    errno = xattr_errno;
+    return -1;
+}
+
+static void
+count_line(void *ctx, enum kvt_log_level level, const char *line)
+{
+    (void)level;
+    if (strstr(line, "extended attribute"))
+        ++*(unsigned *)ctx;
+}
+
+/* As on a file system without attributes. */
+static void
+a_put_without_the_right_to_set_attributes_succeeds(void **state)
+{
+    static const int errors[] = { ENOTSUP, ENOSYS, EPERM, EACCES, E2BIG, ERANGE };
+    struct fixture *f = *state;
+    struct kvt__found found;
+    unsigned n_lines = 0;
+    bool same;
+
+    kvt_set_log(count_line, &n_lines, KVT_LOG_INFO);
+    for (size_t i = 0; i < 2 * sizeof errors / sizeof *errors; i++) {
+        bool whole = i % 2;
+
+        xattr_errno = errors[i / 2];
+        f->c.object.whole = whole;
+        assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, i), 0);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, i, &found, &same), 0);
+        assert_true(same);
+        assert_int_equal(found.has_id, whole); /* in the trailer */
+        assert_int_equal(n_lines, i > 1); /* ENOTSUP is not logged */
+    }
+    xattr_errno = 0;
+    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
+}
+
+static void
+a_put_fails_with_its_attribute_if_the_disk_is_full_or_broken(void **state)
+{
+    static const int errors[] = { ENOSPC, EDQUOT, EIO, EROFS };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < 2 * sizeof errors / sizeof *errors; i++) {
+        xattr_errno = errors[i / 2];
+        f->c.object.whole = i % 2;
+        assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, i), -xattr_errno);
+        assert_int_equal(access(f->path, F_OK), -1);
+    }
+    xattr_errno = 0;
 }
 
 /* -------------------------------------------------------------- directories */
@@ -681,6 +745,8 @@ main(void)
         BARE(a_partial_file_that_another_program_wrote_since_is_foreign),
         BARE(a_damaged_attribute_makes_a_file_foreign),
         BARE(an_attribute_that_tells_another_length_makes_a_file_foreign),
+        BARE(a_put_without_the_right_to_set_attributes_succeeds),
+        BARE(a_put_fails_with_its_attribute_if_the_disk_is_full_or_broken),
         cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
         cmocka_unit_test(missing_directories_are_made),
         cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),

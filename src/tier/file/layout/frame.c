@@ -117,20 +117,27 @@ check_trailer(const struct kvt__form *form, const struct kvt__object *o,
     return 0;
 }
 
+/* Return true if a file without a valid frame begins with a header, so that the file is a
+ * truncated chunk and not a payload without header.  n: bytes at start; file_bytes: the
+ * length of the file, which a truncated file's header can name as its payload's. */
+static bool
+begins_with_header(const unsigned char *start, size_t n, uint64_t file_bytes)
+{
+    return n >= KVT__FS_HEADER_BYTES &&
+           (kvt__fs_header_get(start) == (int64_t)file_bytes ||
+            kvt__fs_header_agrees(start));
+}
+
 static int
 fs_unframe(const struct kvt__form *form, const struct kvt__object *o,
            const struct kvt__slot *slot, struct kvt__found *found)
 {
     const unsigned char *start = slot->payload - form->header_bytes;
-    bool has_header = (form->header_bytes || slot->bytes >= KVT__FS_HEADER_BYTES) &&
-                      kvt__fs_header_get(start) == (int64_t)slot->bytes;
 
-    if (form->header_bytes && !has_header)
+    if (form->header_bytes && kvt__fs_header_get(start) != (int64_t)slot->bytes)
         return -EBADMSG;
-    /* Cut off: a bare payload has no header. */
     if (!form->header_bytes && !form->trailer_bytes &&
-        slot->bytes >= KVT__FS_HEADER_BYTES &&
-        (has_header || kvt__fs_header_agrees(start)))
+        begins_with_header(start, slot->bytes, slot->bytes))
         return -EBADMSG;
     if (form->header_bytes)
         take_shape(start, found);
@@ -147,8 +154,9 @@ fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
         kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES)) {
         found->payload_bytes -= KVT__FS_HEADER_BYTES;
         take_shape(start, found);
+        return 0;
     }
-    return 0;
+    return begins_with_header(start, n, file_bytes) ? -EBADMSG : 0;
 }
 
 static int

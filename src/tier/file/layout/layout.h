@@ -13,6 +13,8 @@
 
 #define KVT__XATTR_NAME "user.kvtier"
 #define KVT__XATTR_BYTES (KVT__TRAILER_BYTES + 16)
+/* Length of the attribute's value on a file whose identity is in a trailer. */
+#define KVT__XATTR_MARK_BYTES 1
 
 /* ------------------------------------------------------------------ header */
 
