@@ -62,6 +62,28 @@ tear_down(void **state)
 
 /* ------------------------------------------------------------------- helpers */
 
+/* A file system without O_TMPFILE, and one that refuses O_DIRECT once the file is made. */
+static bool refuse_unnamed, refuse_direct;
+
+int __real_openat64(int dirfd, const char *name, int flags, mode_t mode);
+int __wrap_openat64(int dirfd, const char *name, int flags, mode_t mode);
+
+int
+__wrap_openat64(int dirfd, const char *name, int flags, mode_t mode)
+{
+    if (refuse_unnamed && (flags & O_TMPFILE) == O_TMPFILE) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    int fd = __real_openat64(dirfd, name, flags, mode);
+    if (fd >= 0 && refuse_direct && flags & O_DIRECT) {
+        close(fd);
+        errno = EINVAL;
+        return -1;
+    }
+    return fd;
+}
+
 static int
 open_file(int flags)
 {
@@ -302,6 +324,32 @@ forbidden_io_uring_is_no_error(void **state)
         assert_true(in_child(reads_without_ring, &refusals[i]));
 }
 
+/* A thread whose ring is in use loses the call, wholly or only for waits: a wait asks for
+ * a number of completions, the third argument. */
+static bool
+reads_when_forbidden_later(void *arg)
+{
+    const bool *waits_only = arg;
+
+    if (!reads_with_a_ring(NULL))
+        return false;
+    return !(*waits_only ? forbid_with(SYS_io_uring_enter, 2, EPERM)
+                         : forbid(SYS_io_uring_enter, EPERM)) &&
+           round_trip(MOST, 28, 64, true) && round_trip(MOST - 1, 0, 64, true);
+}
+
+static void
+io_uring_forbidden_after_the_start_is_no_error(void **state)
+{
+    static bool waits_only[] = { false, true };
+
+    (void)state;
+    if (!may_have_ring() || !in_child(may_forbid, NULL))
+        skip();
+    for (size_t i = 0; i < 2; i++)
+        assert_true(in_child(reads_when_forbidden_later, &waits_only[i]));
+}
+
 static bool
 all_sizes_without_ring(void *arg)
 {
@@ -378,7 +426,63 @@ a_child_of_fork_does_not_use_its_parents_ring(void **state)
     }
 }
 
+static bool
+with_descriptor_0_free(void *arg)
+{
+    int fd = open(dir.path, O_RDONLY | O_DIRECTORY);
+
+    (void)arg;
+    close(0);
+    return kvt__posix_direct_works(fd) == direct_works && fcntl(0, F_GETFD) == -1;
+}
+
+static void
+descriptor_0_is_as_good_as_any(void **state)
+{
+    (void)state;
+    assert_true(in_child(with_descriptor_0_free, NULL));
+}
+
 /* ----------------------------------------------------------- what goes wrong */
+
+static void
+a_refusal_of_direct_io_leaves_no_file(void **state)
+{
+    char path[512];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/empty", dir.path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    refuse_unnamed = refuse_direct = true;
+    bool works = kvt__posix_direct_works(fd);
+    refuse_unnamed = refuse_direct = false;
+    close(fd);
+    assert_false(works);
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* A file that a crash or another host left under the probe's former fixed name. */
+static void
+direct_io_is_found_beside_files_of_other_probes(void **state)
+{
+    char path[512];
+
+    (void)state;
+    if (!direct_works)
+        skip();
+    snprintf(path, sizeof path, "%s/direct-probe", dir.path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    refuse_unnamed = true;
+    fd = open(dir.path, O_RDONLY | O_DIRECTORY);
+    bool works = kvt__posix_direct_works(fd);
+    close(fd);
+    refuse_unnamed = false;
+    assert_int_equal(unlink(path), 0);
+    assert_true(works);
+}
 
 static void
 a_file_that_is_too_short_is_eio(void **state)
@@ -476,17 +580,32 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thread_has_one_ring_as_long_as_it_lives),
         cmocka_unit_test(forbidden_io_uring_is_no_error),
+        cmocka_unit_test(io_uring_forbidden_after_the_start_is_no_error),
         cmocka_unit_test(little_locked_memory_is_enough),
         cmocka_unit_test(no_descriptor_for_a_ring_is_no_error),
         cmocka_unit_test(without_io_uring_every_size_comes_back_too),
         cmocka_unit_test(every_size_comes_back_with_its_checksum),
         cmocka_unit_test(a_payload_smaller_than_a_piece_may_lie_anywhere),
         cmocka_unit_test(a_child_of_fork_does_not_use_its_parents_ring),
+        cmocka_unit_test(descriptor_0_is_as_good_as_any),
+        cmocka_unit_test(a_refusal_of_direct_io_leaves_no_file),
+        cmocka_unit_test(direct_io_is_found_beside_files_of_other_probes),
         cmocka_unit_test(a_file_that_is_too_short_is_eio),
         cmocka_unit_test(after_an_error_nothing_is_under_way),
         cmocka_unit_test(a_write_that_stops_in_the_middle_says_why),
         cmocka_unit_test(signals_do_not_disturb),
     };
 
+    /* A file system without O_DIRECT would test buffered I/O and pass. */
+    temp_dir_make(&dir);
+    int fd = open(dir.path, O_RDONLY | O_DIRECTORY);
+    direct_works = kvt__posix_direct_works(fd);
+    close(fd);
+    temp_dir_remove(&dir);
+    if (!direct_works) {
+        fprintf(stderr, "%s has no O_DIRECT: set TMPDIR to a file system that has it\n",
+                dir.path);
+        return 77;
+    }
     return cmocka_run_group_tests_name("tier file mover", tests, set_up, tear_down);
 }

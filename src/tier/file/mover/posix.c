@@ -6,8 +6,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -76,20 +79,32 @@ kvt__posix_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
     return 0;
 }
 
+/* Open an unnamed file with O_DIRECT; -1 if the file system has no O_DIRECT.  The name of
+ * a file system without O_TMPFILE is this call's own: processes that start at the same time
+ * on several hosts, and a file that a crash left, do not collide. */
+static int
+open_probe(int dirfd)
+{
+    char name[40];
+    uint64_t random;
+
+    int fd = openat(dirfd, ".", O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd >= 0 || getrandom(&random, sizeof random, 0) != sizeof random)
+        return fd;
+    snprintf(name, sizeof name, "direct-probe-%016" PRIx64, random);
+    fd = openat(dirfd, name, O_CREAT | O_EXCL | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd >= 0 || errno == EINVAL) /* some file systems refuse the flag after creating */
+        unlinkat(dirfd, name, 0);
+    return fd;
+}
+
 bool
 kvt__posix_direct_works(int dirfd)
 {
     void *page = NULL;
     bool works = false;
+    int fd = open_probe(dirfd);
 
-    int fd = openat(dirfd, ".", O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        const char *name = "direct-probe";
-        fd = openat(dirfd, name, O_CREAT | O_EXCL | O_RDWR | O_DIRECT | O_CLOEXEC,
-                    0600);
-        if (fd >= 0)
-            unlinkat(dirfd, name, 0);
-    }
     if (fd < 0)
         return false;
     if (!posix_memalign(&page, KVT__DIRECT_ALIGN, KVT__DIRECT_ALIGN)) {

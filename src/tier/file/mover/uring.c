@@ -6,8 +6,8 @@
  * do, or not whole, blocking calls do: they also find out why. */
 #include <assert.h>
 #include <liburing.h>
+#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -71,9 +71,10 @@ say(const char *why)
 static void
 start(struct ring *ring)
 {
-    /* The second for kernels before 6.1. */
+    /* The second for kernels before 6.0.  Without DEFER_TASKRUN, which makes completions
+     * appear in io_uring_enter() only: a filter of system calls may forbid that later. */
     static const unsigned flags[] = {
-        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0 };
+        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN, 0 };
     int err = -EINVAL;
 
     for (size_t i = 0; err == -EINVAL && i < sizeof flags / sizeof *flags; i++)
@@ -97,8 +98,8 @@ my_ring(void)
             free(ring);
             return NULL;
         }
-        start(ring);
-    } else if (ring->pid != getpid()) {
+    }
+    if (ring->pid != getpid()) { /* a new ring, or that of a parent */
         stop(ring);
         start(ring);
     }
@@ -178,10 +179,12 @@ await(struct stream *s)
         (void)io_uring_submit(s->uring);
         if (s->n_asked - s->n_back == io_uring_sq_ready(s->uring))
             return false;
-        /* An error is EINTR, or none that allows to leave: the kernel still writes
-         * to the memory. */
-        if (io_uring_wait_cqe(s->uring, &cqe))
-            sched_yield();
+        /* The kernel still writes to the memory, so no error allows to leave.  If waiting
+         * is forbidden by now, poll() waits: completions then appear without a call. */
+        int err = io_uring_wait_cqe(s->uring, &cqe);
+        struct pollfd completion = { .fd = s->uring->ring_fd, .events = POLLIN };
+        if (err && err != -EINTR)
+            (void)poll(&completion, 1, -1);
     }
     return true;
 }
