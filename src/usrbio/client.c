@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -25,7 +24,6 @@ struct kvt__usrbio_client {
     char mount_point[KVT__HF3FS_MAX_MOUNT];
     struct kvt__usrbio_client *next; /* of the process's */
     uint32_t refs, n_stopped;        /* under the list's lock */
-    pid_t pid;                       /* a forked child has none of its threads */
     pthread_t thread;
 
     pthread_mutex_t lock;
@@ -39,6 +37,32 @@ struct kvt__usrbio_client {
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvt__usrbio_client *list;
+
+/* A forked child has none of the clients' threads, so the child begins with an empty list.
+ * Another thread of the parent may have held the lock: the child makes it anew.  The parent
+ * does not hold the lock over a fork: a client that is opened holds it until the daemon has
+ * answered. */
+static void
+after_fork_in_child(void)
+{
+    list_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    list = NULL;
+}
+
+static void
+watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+static void
+lock_list(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&list_lock);
+}
 
 static void take_back(struct kvt__lender *lender, struct kvt__slot *slot);
 
@@ -278,7 +302,6 @@ make(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
     snprintf(c->mount_point, sizeof c->mount_point, "%s", params->mount_point);
     c->params.mount_point = c->mount_point;
     c->refs = 1;
-    c->pid = getpid();
     pthread_mutex_init(&c->lock, NULL);
     kvt__cond_init(&c->changed);
     int err = start(c);
@@ -302,9 +325,9 @@ kvt__usrbio_client_open(const struct kvt__usrbio_params *params,
 {
     int err = 0;
 
-    pthread_mutex_lock(&list_lock);
+    lock_list();
     struct kvt__usrbio_client *c = list;
-    while (c && (c->pid != getpid() || strcmp(c->mount_point, params->mount_point)))
+    while (c && strcmp(c->mount_point, params->mount_point))
         c = c->next;
     if (c) {
         c->refs++;
@@ -334,7 +357,7 @@ take_from_list(struct kvt__usrbio_client *c)
 void
 kvt__usrbio_client_stop(struct kvt__usrbio_client *client)
 {
-    pthread_mutex_lock(&list_lock);
+    lock_list();
     bool last = ++client->n_stopped == client->refs;
     if (last)
         take_from_list(client);
@@ -350,7 +373,7 @@ kvt__usrbio_client_stop(struct kvt__usrbio_client *client)
 void
 kvt__usrbio_client_close(struct kvt__usrbio_client *client)
 {
-    pthread_mutex_lock(&list_lock);
+    lock_list();
     bool last = !--client->refs;
     client->n_stopped--;
     pthread_mutex_unlock(&list_lock);

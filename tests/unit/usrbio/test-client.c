@@ -3,7 +3,10 @@
  * The client of a mount while its daemon is restarted. */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
 
 #include "../../servers/usrbiod-server.h"
 
@@ -109,11 +112,70 @@ without_a_mount_there_is_no_daemon(void **state)
     assert_true(usrbiod_run(&usrbiod, NULL));
 }
 
+static atomic_bool is_making, may_make;
+
+static int
+make_ring_when_told(struct kvt__hf3fs_ior *ior, const char *mount, int entries,
+                    bool for_read, int io_depth, int timeout, int numa, uint64_t flags)
+{
+    atomic_store(&is_making, true);
+    while (!atomic_load(&may_make))
+        sched_yield();
+    return kvt__usrbio_own.iorcreate4(ior, mount, entries, for_read, io_depth, timeout,
+                                      numa, flags);
+}
+
+static void *
+open_main(void *arg)
+{
+    struct kvt__usrbio_client **client = arg;
+    struct kvt__usrbio_api api = kvt__usrbio_own;
+    struct kvt__usrbio_params params = { .api = &api, .mount_point = usrbiod.mount,
+                                         .iov_bytes = 1 << 20, .entries = 8, .node = -1,
+                                         .n_pairs = 1 };
+
+    api.iorcreate4 = make_ring_when_told;
+    if (!kvt__usrbio_client_open(&params, client)) {
+        kvt__usrbio_client_stop(*client);
+        kvt__usrbio_client_close(*client);
+    }
+    return NULL;
+}
+
+/* The list of clients is locked while one is made. */
+static void
+a_child_opens_clients_that_was_forked_while_one_was_opened(void **state)
+{
+    struct kvt__usrbio_params nowhere = { .api = &kvt__usrbio_own,
+                                          .mount_point = "/nowhere",
+                                          .iov_bytes = 1 << 20, .entries = 8, .node = -1,
+                                          .n_pairs = 1 };
+    struct kvt__usrbio_client *client = NULL;
+    pthread_t thread;
+    int status;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, open_main, &client), 0);
+    while (!atomic_load(&is_making))
+        sched_yield();
+    pid_t child = fork();
+    if (!child) {
+        alarm(30); /* ends a child that hangs */
+        _exit(kvt__usrbio_client_open(&nowhere, &client) == -ENOTCONN ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    atomic_store(&may_make, true);
+    pthread_join(thread, NULL);
+    assert_non_null(client);
+    assert_int_equal(status, 0);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_mount_there_is_no_daemon),
+        cmocka_unit_test(a_child_opens_clients_that_was_forked_while_one_was_opened),
         cmocka_unit_test(memory_and_rings_are_of_one_daemon),
     };
 
