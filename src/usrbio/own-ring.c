@@ -22,6 +22,8 @@
 
 #define WORD_BITS 64
 
+#define YEAR_NS (365 * 24 * 3600 * KVT__NS_PER_S)
+
 struct ring {
     struct kvt__own_shm shm;
     struct kvt__ring_heads *heads;
@@ -292,13 +294,28 @@ take_posts(struct ring *ring)
     return n > 0;
 }
 
+/* The deadline on the monotonic clock: a wait must not become longer when the wall clock is
+ * set back.  At most a year: that is far enough, and nothing overflows. */
+static struct timespec
+monotonic(const struct timespec *abs_timeout)
+{
+    int64_t now = kvt__clock_ns(CLOCK_REALTIME), left = YEAR_NS;
+
+    if (abs_timeout->tv_sec < (now + YEAR_NS) / KVT__NS_PER_S)
+        left = abs_timeout->tv_sec < 0 ? 0 :
+               (int64_t)abs_timeout->tv_sec * KVT__NS_PER_S + abs_timeout->tv_nsec - now;
+    return kvt__timespec(kvt__now_ns() + (left > 0 ? left : 0));
+}
+
+/* until: NULL: for ever. */
 static bool
-sleep_until(struct ring *ring, const struct timespec *abs_timeout)
+sleep_until(struct ring *ring, const struct timespec *until)
 {
     int err;
 
     do
-        err = abs_timeout ? sem_timedwait(ring->done, abs_timeout) : sem_wait(ring->done);
+        err = until ? sem_clockwait(ring->done, CLOCK_MONOTONIC, until)
+                    : sem_wait(ring->done);
     while (err && errno == EINTR);
     return !err;
 }
@@ -322,6 +339,9 @@ kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cqe *c
         return -ESTALE;
     if (min_results > cqec)
         min_results = cqec;
+    struct timespec until = { 0 };
+    if (abs_timeout)
+        until = monotonic(abs_timeout);
     bool posts = take_posts(ring), in_time = true;
     for (;;) {
         n = drain(ring, cqes + filled, cqec - filled, &left);
@@ -330,7 +350,7 @@ kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cqe *c
         filled += n;
         if (filled >= min_results || !in_time)
             break;
-        in_time = sleep_until(ring, abs_timeout);
+        in_time = sleep_until(ring, abs_timeout ? &until : NULL);
         posts |= in_time;
     }
     if (posts && left)

@@ -82,7 +82,7 @@ open_ring(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params
                          params->entries, params->mount_point);
     pthread_mutex_init(&ring->prep, NULL);
     pthread_cond_init(&ring->work, NULL);
-    pthread_cond_init(&ring->answered, NULL);
+    kvt__cond_init(&ring->answered); /* has waits with a deadline */
     err = kvt__thread_start(&ring->waiter, reads ? "kvt-3fs-read" : "kvt-3fs-write",
                             kvt__usrbio_waiter_main, ring);
     if (err) {
