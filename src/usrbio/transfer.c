@@ -69,18 +69,33 @@ kvt__usrbio_wake_all(struct kvt__usrbio_session *session)
         kvt__usrbio_wake(t);
 }
 
-/* Who wants a ring only goes to the front: it may have the memory that others wait for. */
 static void
-want_room(struct kvt__usrbio_transfer *t)
+leave_queue(struct kvt__usrbio_transfer *t)
+{
+    struct kvt__usrbio_session *s = t->session;
+
+    t->wants_room = false;
+    *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) =
+        t->next_wanting;
+    *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) =
+        t->prev_wanting;
+}
+
+/* Queue a transfer for room.  Queue a transfer that needs only a ring slot (ring_only) first:
+ * it may hold memory that the others wait for, and only the first is woken. */
+static void
+want_room(struct kvt__usrbio_transfer *t, bool ring_only)
 {
     struct kvt__usrbio_session *s = t->session;
 
     t->awake = false;
-    if (t->wants_room)
+    if (t->wants_room && !ring_only)
         return;
+    if (t->wants_room)
+        leave_queue(t);
     t->wants_room = true;
-    t->next_wanting = t->in_region ? s->first_wanting : NULL;
-    t->prev_wanting = t->in_region ? NULL : s->last_wanting;
+    t->next_wanting = ring_only ? s->first_wanting : NULL;
+    t->prev_wanting = ring_only ? NULL : s->last_wanting;
     *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) = t;
     *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) = t;
 }
@@ -89,16 +104,10 @@ want_room(struct kvt__usrbio_transfer *t)
 static void
 want_no_more(struct kvt__usrbio_transfer *t)
 {
-    struct kvt__usrbio_session *s = t->session;
-
     if (!t->wants_room)
         return;
-    t->wants_room = false;
-    *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) =
-        t->next_wanting;
-    *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) =
-        t->prev_wanting;
-    kvt__usrbio_wake_first(s);
+    leave_queue(t);
+    kvt__usrbio_wake_first(t->session);
 }
 
 static void
@@ -180,7 +189,7 @@ issue(struct kvt__usrbio_transfer *t)
     else if ((n = reserve(t, n, &ring)))
         want_no_more(t);
     else
-        want_room(t);
+        want_room(t, t->in_region);
     pthread_mutex_unlock(&s->lock);
     if (!n)
         return false;
@@ -201,7 +210,7 @@ issue_rest(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
 
     pthread_mutex_lock(&s->lock);
     while (!s->dead && !(p->ring = kvt__usrbio_ring_reserve(s, t->reads, 1))) {
-        want_room(t);
+        want_room(t, true);
         pthread_cond_wait(&t->wake, &s->lock);
     }
     bool dead = s->dead;
@@ -256,6 +265,8 @@ take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
     t->n_taken++;
     pthread_mutex_lock(&s->lock);
     give_back(p);
+    if (t->err && t->wants_room)
+        leave_queue(t); /* it issues no more */
     kvt__usrbio_wake_first(s);
     pthread_mutex_unlock(&s->lock);
 }

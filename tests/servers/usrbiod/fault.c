@@ -10,7 +10,7 @@
 #include "usrbiod.h"
 
 const char fault_help[] =
-    "A fault is OP WHAT [n=COUNT] [p=PROBABILITY] [name=SUBSTRING]:\n"
+    "A fault is OP WHAT [n=COUNT] [p=PROBABILITY] [name=SUBSTRING] [from=BYTES]:\n"
     "  OP    read, write or any (both) of the rings; lookup, open, create, rename,\n"
     "        unlink, flush (fsync too), symlink; submit\n"
     "  WHAT  result=-EIO    a name or a number: the result, and no bytes are moved\n"
@@ -22,7 +22,8 @@ const char fault_help[] =
     "        corrupt        one bit is flipped, in what is read or in the file\n"
     "        refuse_uid     of lookup: links of 3fs-virt/iovs are somebody else's (EPERM)\n"
     "  n=    how often (for ever); p= how probably (1); name= only of such files: of the\n"
-    "        last part of the path, or of a link's own name\n"
+    "        last part of the path, or of a link's own name; from= only I/Os that begin at\n"
+    "        this offset or behind it\n"
     "All that apply, apply.  I/Os of a job are late together.  A delayed or stuck job\n"
     "moves its bytes when it happens, not before.  A name that the kernel knows is looked\n"
     "up once more when a look-up fails: one failure (n=1) is not seen.\n";
@@ -32,6 +33,7 @@ struct fault {
     struct effect effect;
     double probability;
     long left; /* -1: for ever */
+    uint64_t from; /* I/Os before this offset of a file are left alone */
     char name[256];
     struct fault *next;
 };
@@ -141,6 +143,8 @@ parse_word(struct fault *f, const char *word)
         f->effect.delay_ns = n * 1000000;
     } else if (!strncmp(word, "n=", 2) && n <= INT32_MAX) {
         f->left = (long)n;
+    } else if (!strncmp(word, "from=", 5)) {
+        f->from = (uint64_t)n;
     } else {
         return "no such word, or too large; see --help";
     }
@@ -212,9 +216,9 @@ fault_clear(void)
 /* ------------------------------------------------------------------------- asking */
 
 static bool
-applies(struct fault *f, unsigned op, const char *name)
+applies(struct fault *f, unsigned op, const char *name, uint64_t at)
 {
-    if (!(f->ops & op) || !f->left || (f->name[0] && !strstr(name, f->name)) ||
+    if (!(f->ops & op) || !f->left || at < f->from || (f->name[0] && !strstr(name, f->name)) ||
         (f->probability < 1 && next_random() >= f->probability))
         return false;
     f->left -= f->left > 0;
@@ -241,7 +245,7 @@ add_effect(struct effect *to, const struct effect *e)
 }
 
 bool
-fault_find(unsigned op, const char *name, struct effect *out)
+fault_find(unsigned op, const char *name, uint64_t at, struct effect *out)
 {
     bool any = false;
 
@@ -250,7 +254,7 @@ fault_find(unsigned op, const char *name, struct effect *out)
     pthread_mutex_lock(&lock);
     *out = (struct effect){ .at_most = UINT64_MAX, .generation = n_released };
     for (struct fault *f = faults; f; f = f->next)
-        if (applies(f, op, name)) {
+        if (applies(f, op, name, at)) {
             any = true;
             add_effect(out, &f->effect);
         }
@@ -263,7 +267,7 @@ fault_request(unsigned op, const char *name)
 {
     struct effect e;
 
-    if (!fault_find(op, name, &e))
+    if (!fault_find(op, name, 0, &e))
         return 0;
     if (e.delay_ns)
         sleep_ns(e.delay_ns);

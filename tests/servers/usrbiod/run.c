@@ -57,7 +57,7 @@ prepare_io(struct job *job, struct io *io, struct effect *sum)
         node_name(io->node, name);
     else
         name[0] = '\0';
-    if (!fault_find(is_read(job) ? OP_READ : OP_WRITE, name, &e))
+    if (!fault_find(is_read(job) ? OP_READ : OP_WRITE, name, io->file_at, &e))
         return;
     if (e.has_result && !io->fixed) {
         io->fixed = true;

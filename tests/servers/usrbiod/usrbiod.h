@@ -234,7 +234,7 @@ struct effect {
 };
 
 /* False: there is none for this one. */
-bool fault_find(unsigned op, const char *name, struct effect *out);
+bool fault_find(unsigned op, const char *name, uint64_t at, struct effect *out);
 
 /* For a request about a name: waits where that is the fault; an errno it is to fail
  * with, or 0. */

@@ -73,7 +73,7 @@ may_see(const struct reg *reg, uid_t uid)
 {
     struct effect e;
 
-    return reg->uid == uid && !fault_find(OP_LINK, reg->name, &e);
+    return reg->uid == uid && !fault_find(OP_LINK, reg->name, 0, &e);
 }
 
 /* Held, or NULL and *err. */

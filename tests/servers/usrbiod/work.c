@@ -260,7 +260,7 @@ watch(void *arg)
         if (atomic_load(&watch_end))
             return NULL;
         count_post();
-        if (fault_find(OP_SUBMIT, "", &e) && e.lost_wakeup)
+        if (fault_find(OP_SUBMIT, "", 0, &e) && e.lost_wakeup)
             continue;
         while (table_scan(priority))
             continue;
