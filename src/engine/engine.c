@@ -159,7 +159,8 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
     struct kvt__store_params store = { .config = config, .exec = e->exec,
                                        .counters = &e->counters,
                                        .object_bytes = kvt__engine_largest_chunk(e),
-                                       .local_ranks = e->local_ranks };
+                                       .local_ranks = e->local_ranks,
+                                       .transfers = e->role & KVT_ROLE_WORKER };
     err = kvt__store_open(&store, &e->store);
     if (!err && e->role & KVT_ROLE_WORKER)
         err = open_pool(e, config);

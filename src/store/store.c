@@ -63,6 +63,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
                                      .url = storage->url,
                                      .local_ranks = params->local_ranks,
                                      .counters = params->counters,
+                                     .transfers = params->transfers,
                                      .tells = params->tells };
     err = kvt__tier_open(&tier, &level->tier);
     if (err)

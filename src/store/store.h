@@ -25,7 +25,7 @@ struct kvt__store_params {
     struct kvt__counters *counters;
     uint64_t object_bytes; /* a typical payload: sizes a new index */
     uint32_t local_ranks;  /* workers on this host that share the store; 0: not known */
-    bool tells;            /* as in struct kvt__tier_params */
+    bool transfers, tells; /* as in struct kvt__tier_params */
 };
 
 /* Open every tier the configuration names and its index.  Blocks. */

@@ -100,6 +100,8 @@ struct kvt__tier_params {
     const char *rest;     /* filled in by kvt__tier_open() */
     uint32_t local_ranks; /* workers on this host that share the store; 0: not known */
     struct kvt__counters *counters; /* NULL: nothing is counted */
+    bool transfers;       /* this process stores and loads chunks: the tier makes what the
+                           * first transfer needs now, in the background */
     bool tells;           /* whoever opens it tells what its operations answer: that is
                            * not logged too */
 };

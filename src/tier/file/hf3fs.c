@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +29,12 @@
 
 struct kvt__hf3fs {
     struct kvt__exec *exec;
+    struct kvt__job first; /* makes the rings */
+    struct file_tier *tier;
     struct kvt__usrbio_params params;
     char mount_point[KVT__HF3FS_MAX_MOUNT];
 
-    _Atomic(struct kvt__usrbio_client *) client; /* NULL: nothing was moved yet */
+    _Atomic(struct kvt__usrbio_client *) client; /* NULL: there are no rings yet */
 
     pthread_mutex_t lock; /* guards what follows and who makes the client, and is held
                            * while directories are opened again */
@@ -66,6 +69,31 @@ kvt__hf3fs_check_path(const struct file_tier *t, const char *name, const char *p
     return kvt__hf3fs_lies_in(t->hf3fs->mount_point, name, path);
 }
 
+/* Make the rings, unless they are there.  A process that only looks needs none. */
+static int
+need_rings(struct file_tier *t)
+{
+    struct kvt__hf3fs *h = t->hf3fs;
+    int err = 0;
+
+    pthread_mutex_lock(&h->lock);
+    if (h->stopping)
+        err = kvt__fail(ECANCELED, "3FS");
+    else if (!h->client && !(err = kvt__usrbio_client_open(&h->params, &t->rings)))
+        h->client = t->rings;
+    pthread_mutex_unlock(&h->lock);
+    return err;
+}
+
+static void
+make_rings(struct kvt__job *job)
+{
+    struct kvt__hf3fs *h = (struct kvt__hf3fs *)
+        ((char *)job - offsetof(struct kvt__hf3fs, first));
+
+    need_rings(h->tier); /* after an error the first transfer tries again, and reports it */
+}
+
 int
 kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params)
 {
@@ -74,6 +102,8 @@ kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params)
     if (!h)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->hf3fs = h;
+    h->tier = t;
+    h->first.run = make_rings;
     pthread_mutex_init(&h->lock, NULL);
     kvt__cond_init(&h->stop);
     int err = kvt__hf3fs_mount(params->config, params->name, params->rest, h->mount_point);
@@ -87,6 +117,9 @@ kvt__hf3fs_open(struct file_tier *t, const struct kvt__tier_params *params)
         kvt__log(KVT_LOG_INFO, "%s: 3FS at %s by %s", params->name, h->mount_point,
                  h->params.api == &kvt__usrbio_own ? "kvtier's own client"
                                                    : "the site's library");
+    /* Populating the region takes longer than a lookup waits on a busy machine. */
+    if (!err && params->transfers)
+        kvt__exec_submit(h->exec, KVT__PRIO_LOAD, &h->first);
     return err;
 }
 
@@ -170,23 +203,7 @@ is_back(struct file_tier *t, uint64_t n_opened, int64_t until_ns)
 
 /* -------------------------------------------------------------------- operations */
 
-/* The rings, made when the first bytes are to be moved: who only looks needs none. */
-static int
-need_rings(struct file_tier *t)
-{
-    struct kvt__hf3fs *h = t->hf3fs;
-    int err = 0;
-
-    pthread_mutex_lock(&h->lock);
-    if (h->stopping)
-        err = kvt__fail(ECANCELED, "3FS");
-    else if (!h->client && !(err = kvt__usrbio_client_open(&h->params, &t->rings)))
-        h->client = t->rings;
-    pthread_mutex_unlock(&h->lock);
-    return err;
-}
-
-/* Memory of rings that are there; the first chunks of a process come from elsewhere. */
+/* Memory of rings that are there; chunks before that come from elsewhere. */
 bool
 kvt__hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                 struct kvt__slot *out)
@@ -267,7 +284,7 @@ run(struct kvt__job *job)
         err = run_once(x->t, op, &x->object);
         if (!tries) /* what it lost by then is not the next daemon's time */
             until_ns = kvt__now_ns() + PATIENCE_NS;
-        if (!is_worth_another(op, err) || (tries && !rest(x->t->hf3fs)) ||
+        if (!is_worth_another(op, err) || !rest(x->t->hf3fs) ||
             kvt__now_ns() > until_ns || !is_back(x->t, n, until_ns))
             break;
     }

@@ -27,24 +27,48 @@ counted(enum kvt__counter which)
 }
 
 /* With header, so that payloads lie at 28 modulo 4096. */
-static int
-setup(void **state)
+static void
+open_3fs(bool transfers, const char *io_depth)
 {
-    static const char *const settings[] = { "save_chunk_meta=true",
-                                            "hf3fs_iov_size=104857600", NULL };
+    const char *const settings[] = { "save_chunk_meta=true", "hf3fs_iov_size=104857600",
+                                     io_depth, NULL };
     struct kvt_config *config = config_with(settings);
     char url[512];
 
-    (void)state;
     if (!usrbiod.pid)
         assert_true(usrbiod_run(&usrbiod, NULL));
     snprintf(url, sizeof url, "hf3fs://%s/%u", usrbiod.mount, n_dirs++);
     counters = (struct kvt__counters){ 0 };
     struct kvt__tier_params params = { .config = config, .url = url, .counters = &counters,
-                                       .name = "remote_url", .local_ranks = 1 };
+                                       .name = "remote_url", .local_ranks = 1,
+                                       .transfers = transfers };
     if (kvt__tier_open(&params, &tier))
         fail_msg("%s: %s", url, kvt__why());
     kvt_config_free(config);
+}
+
+static int
+setup(void **state)
+{
+    (void)state;
+    open_3fs(false, NULL);
+    return 0;
+}
+
+static int
+setup_worker(void **state)
+{
+    (void)state;
+    open_3fs(true, NULL);
+    return 0;
+}
+
+/* A job of the daemon has one I/O, which no other I/O delays. */
+static int
+setup_single(void **state)
+{
+    (void)state;
+    open_3fs(false, "hf3fs_io_depth=-1");
     return 0;
 }
 
@@ -71,7 +95,7 @@ lent(size_t bytes)
     return slot;
 }
 
-/* The rings are made when the first bytes are moved. */
+/* A process that only looks makes the rings when it moves its first bytes. */
 static void
 make_region(void)
 {
@@ -177,6 +201,17 @@ there_is_none_before_the_first_bytes_are_moved(void **state)
 
     (void)state;
     assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, CHUNK, &slot));
+}
+
+static void
+a_worker_makes_the_rings_before_its_first_transfer(void **state)
+{
+    struct kvt__slot slot;
+
+    (void)state;
+    while (!tier->ops->lend(tier, KVT__PRIO_LOAD, CHUNK, &slot))
+        usleep(1000); /* the test's time limit ends this */
+    kvt__pool_release(NULL, &slot);
 }
 
 static void
@@ -301,6 +336,33 @@ a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
         kvt__pool_release(NULL, &slots[i]);
 }
 
+/* A read that failed waits for the pieces that the daemon still has, not for room. */
+static void
+a_read_that_failed_leaves_room_to_others(void **state)
+{
+    size_t phase = tier->ops->phase(tier);
+    struct kvt__slot large = slot_new(REGION + 20 * MIB, phase);
+    struct kvt__slot other = slot_new(CHUNK, phase);
+    struct stuck read;
+
+    (void)state;
+    make_region();
+    put(&other, 1);
+    put(&large, 2);
+    usrbiod_tell(&usrbiod, "fault read result=-EREMOTEIO name=@2@");
+    usrbiod_tell(&usrbiod, "fault read stuck name=@2@ from=67108864"); /* not the first */
+    start(&read, KVT__TIER_GET, &large, 2);
+    while (!usrbiod_count(&usrbiod, "stuck"))
+        usleep(1000);
+    get(&other, 1);
+    assert_int_equal(read.answered, 0);
+    usrbiod_tell(&usrbiod, "release");
+    wait_for(&read);
+    assert_int_equal(read.err, -EREMOTEIO);
+    slot_free(&other, phase);
+    slot_free(&large, phase);
+}
+
 /* The old daemon was told to write there, and it is not known when it stops. */
 static void
 what_a_restart_interrupts_is_not_read_into_the_same_slot_again(void **state)
@@ -375,11 +437,15 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(there_is_none_before_the_first_bytes_are_moved),
+        cmocka_unit_test_setup_teardown(a_worker_makes_the_rings_before_its_first_transfer,
+                                        setup_worker, teardown),
         TEST(bytes_of_the_region_are_not_copied),
         TEST(bytes_of_other_memory_are_copied_once),
         TEST(stores_leave_half_of_the_region),
         TEST(loads_may_have_all_of_it_until_other_memory_wants_room),
         TEST(a_slot_does_not_wait_for_those_that_want_its_memory),
+        cmocka_unit_test_setup_teardown(a_read_that_failed_leaves_room_to_others, setup_single,
+                                        teardown),
         TEST(what_a_restart_interrupts_is_not_read_into_the_same_slot_again),
         TEST(a_slot_of_a_region_that_is_no_more_is_copied),
         TEST(the_region_is_pinned_where_a_gpu_is_used),
