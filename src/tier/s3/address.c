@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "tier/s3/host.h"
+#include "tier/s3/partition.h"
 #include "tier/s3/paths.h"
 
 #define FORMS "s3://BUCKET[/PREFIX], s3://HOST[/PREFIX] with the bucket in the host's " \
@@ -132,12 +133,15 @@ name_aws_host(struct work *w, const char *name)
 {
     struct kvt__s3_address *out = w->out;
     const char *region = w->place->region;
-    char service[80] = "s3", again[256];
+    const struct kvt__s3_partition *partition;
+    bool fips = w->place->fips;
+    char service[80], again[256];
     uint16_t port;
 
     if (!is_set(region))
         return kvt__fail(EINVAL, "%s: the bucket's region is not known. Set s3_region or "
                          "AWS_REGION, or s3_endpoint_url if it is not at AWS.", name);
+    snprintf(service, sizeof service, "%s", fips ? "s3-fips" : "s3");
     if (is_express_name(out->bucket)) {
         int n_front = (int)strlen(out->bucket) - (int)strlen(EXPRESS), at = n_front;
         while (at > 2 && strncmp(out->bucket + at - 2, "--", 2))
@@ -145,11 +149,12 @@ name_aws_host(struct work *w, const char *name)
         if (at <= 2 || at == n_front)
             return refuse(name, "has a bucket whose name ends in " EXPRESS
                                 " but tells no zone");
-        snprintf(service, sizeof service, "s3express-%.*s", n_front - at,
-                 out->bucket + at);
+        snprintf(service, sizeof service, "s3express-%s%.*s", fips ? "fips-" : "",
+                 n_front - at, out->bucket + at);
     }
-    int n = snprintf(out->name, sizeof out->name, "%s.%s.amazonaws.com%s", service, region,
-                     strncasecmp(region, "cn-", 3) ? "" : ".cn");
+    partition = kvt__s3_partition_of_region(region);
+    int n = snprintf(out->name, sizeof out->name, "%s%s.%s.%s", service,
+                     w->place->dualstack ? ".dualstack" : "", region, partition->domain);
     kvt__s3_look_at_host(out->name, &w->look);
     if (n < 0 || (size_t)n >= sizeof out->name || !w->look.aws || w->look.n_bucket ||
         kvt__s3_split_host(out->name, (size_t)n, again, &port) || port)
@@ -174,6 +179,17 @@ place_bucket(struct work *w, const char *name)
 }
 
 /* ------------------------------------------------------------------ checks */
+
+/* A configured host is used unchanged, so the host must satisfy the FIPS setting. */
+static int
+check_fips(const struct work *w)
+{
+    if (!w->place->fips || !w->look.aws || w->look.fips)
+        return 0;
+    return kvt__fail(EINVAL, "%s: AWS_USE_FIPS_ENDPOINT (or use_fips_endpoint of the "
+                     "profile) is true, but this is no FIPS endpoint. Name one of s3-fips, "
+                     "or the bucket alone.", w->out->name);
+}
 
 /* AWS's rules at AWS.  Elsewhere only what can stand in a path as it is: RGW and others
  * allow upper case and underscores. */
@@ -316,6 +332,8 @@ kvt__s3_address(const char *name, const struct kvt__s3_place *place,
     int rc = read_urls(&w, name);
     if (!rc)
         rc = is_bucket(&w) ? place_bucket(&w, name) : place_at_host(&w, name);
+    if (!rc)
+        rc = check_fips(&w);
     if (!rc)
         rc = apply_style(&w, name);
     if (!rc)

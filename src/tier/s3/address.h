@@ -22,6 +22,7 @@ struct kvt__s3_place {
     enum kvt__s3_style style;
     enum kvt__s3_tls tls;     /* disable_tls, where it was given */
     bool express;             /* s3_enable_s3express; on AWS a bucket's name decides */
+    bool fips, dualstack;     /* endpoints of AWS with FIPS 140 cryptography, with IPv6 */
 };
 
 struct kvt__s3_address {

@@ -40,4 +40,12 @@ int kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out);
 int kvt__s3_profile_text(const struct kvt__s3_chain_params *params, const char *key,
                          char *out, size_t room);
 
+/* Whether endpoints of AWS with FIPS 140 cryptography, or with IPv6, are demanded: by
+ * AWS_USE_FIPS_ENDPOINT and AWS_USE_DUALSTACK_ENDPOINT, else by use_fips_endpoint and
+ * use_dualstack_endpoint of the chosen profile.  0, or -errno with a sentence: the
+ * value is neither true nor false (-EINVAL), or a file of profiles is there and cannot be
+ * read. */
+int kvt__s3_use_fips(const struct kvt__s3_chain_params *params, bool *out);
+int kvt__s3_use_dualstack(const struct kvt__s3_chain_params *params, bool *out);
+
 #endif

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "tier/s3/partition.h"
+
 /* -------------------------------------------------------------------- syntax */
 
 bool
@@ -85,7 +87,7 @@ is_service(const struct label *label)
  *   [BUCKET.]s3-accelerate[.dualstack]                    [BUCKET.]s3-REGION
  *   [BUCKET.]s3express-ZONE[.dualstack].REGION
  *   [BUCKET.]bucket.vpce-ID.s3.REGION.vpce
- * each in front of amazonaws.com. */
+ * each in front of a partition's domain. */
 static void
 look_at_aws(const char *host, size_t n, struct kvt__s3_host *out)
 {
@@ -113,6 +115,8 @@ look_at_aws(const char *host, size_t n, struct kvt__s3_host *out)
     }
     out->aws = true;
     out->express = begins(&service, "s3express-");
+    out->fips = is_label(&service, "s3-fips") || begins(&service, "s3express-fips-") ||
+                is_label(&service, "s3-accesspoint-fips");
     out->n_bucket = n;
     out->region = region.n ? region.text : NULL;
     out->n_region = region.n;
@@ -121,24 +125,23 @@ look_at_aws(const char *host, size_t n, struct kvt__s3_host *out)
 void
 kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out)
 {
-    static const char *const domains[] = { "amazonaws.com", "amazonaws.com.cn",
-                                           "cwobject.com", "cwlota.com" };
+    const struct kvt__s3_partition *partition = kvt__s3_partition_of_host(host);
+    bool lota = kvt__s3_in_domain(host, "cwlota.com");
+    const char *domain = partition ? partition->domain : lota ? "cwlota.com"
+                                                              : "cwobject.com";
     size_t n = strlen(host);
 
     *out = (struct kvt__s3_host){ 0 };
-    for (int i = 0; i < 4; i++) {
-        if (!kvt__s3_in_domain(host, domains[i]))
-            continue;
-        n -= strlen(domains[i]);
-        n -= n != 0; /* the dot */
-        if (i < 2) {
-            look_at_aws(host, n, out);
-        } else {
-            out->coreweave = true;
-            out->lota = i == 3;
-            out->n_bucket = n;
-        }
+    if (!kvt__s3_in_domain(host, domain))
         return;
+    n -= strlen(domain);
+    n -= n != 0; /* the dot */
+    if (partition) {
+        look_at_aws(host, n, out);
+    } else {
+        out->coreweave = true;
+        out->lota = lota;
+        out->n_bucket = n;
     }
 }
 
@@ -157,13 +160,6 @@ domain_of(const char *host)
     return last.n == 2 && second.n <= 3 && n ? take_label(host, &n).text : second.text;
 }
 
-static bool
-is_amazon(const char *host)
-{
-    return kvt__s3_in_domain(host, "amazonaws.com") ||
-           kvt__s3_in_domain(host, "amazonaws.com.cn");
-}
-
 bool
 kvt__s3_same_owner(const char *host, const char *other)
 {
@@ -176,8 +172,8 @@ kvt__s3_same_owner(const char *host, const char *other)
     /* Everybody's machines have names below amazonaws.com. */
     kvt__s3_look_at_host(host, &look);
     kvt__s3_look_at_host(other, &other_look);
-    if (is_amazon(host) || is_amazon(other))
+    if (kvt__s3_partition_of_host(host) || kvt__s3_partition_of_host(other))
         return look.aws && other_look.aws &&
-               kvt__s3_in_domain(host, "cn") == kvt__s3_in_domain(other, "cn");
+               kvt__s3_partition_of_host(host) == kvt__s3_partition_of_host(other);
     return strchr(host, '.') && !strcasecmp(domain_of(host), domain_of(other));
 }

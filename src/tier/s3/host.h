@@ -25,6 +25,7 @@ struct kvt__s3_host {
     bool coreweave; /* of CoreWeave, where the bucket must be in the host */
     bool lota;      /* of CoreWeave's cache, which speaks plain HTTP */
     bool express;   /* of a zone of S3 Express */
+    bool fips;      /* an endpoint of AWS with FIPS 140 cryptography */
     size_t n_bucket;    /* bytes of the bucket that it begins with; of AWS and CoreWeave
                          * without: the service itself */
     const char *region; /* within the host; NULL: it does not tell one */

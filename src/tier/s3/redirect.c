@@ -80,6 +80,7 @@ static int
 follow(struct kvt__s3_address *out, const char *endpoint)
 {
     struct kvt__s3_endpoint url;
+    struct kvt__s3_host was, look;
     const char *bad = kvt__s3_split_endpoint(endpoint, &url);
 
     if (bad)
@@ -90,6 +91,11 @@ follow(struct kvt__s3_address *out, const char *endpoint)
     if (!kvt__s3_same_owner(out->name, url.host))
         return kvt__fail(EXDEV, "S3: an answer sends from %s to %s, which is of another "
                          "domain.", out->name, url.host);
+    kvt__s3_look_at_host(out->name, &was);
+    kvt__s3_look_at_host(url.host, &look);
+    if (was.fips && !look.fips)
+        return kvt__fail(EXDEV, "S3: an answer sends from %s to %s, which is no FIPS "
+                         "endpoint.", out->name, url.host);
     int rc = move_to(out, url.host);
     if (!rc)
         kvt__s3_set_port(out, url.port || url.scheme != KVT__S3_NO_SCHEME ? url.port

@@ -122,7 +122,12 @@ find_address(const struct kvt__tier_params *params, struct kvt__s3_address *out)
         .tls = !kvt__config_is_set(c, disable_tls) ? KVT__S3_TLS_AUTO :
                c->disable_tls ? KVT__S3_TLS_OFF : KVT__S3_TLS_ON };
 
-    return kvt__s3_address(params->name, &place, out);
+    struct kvt__s3_chain_params profile = { .environment = c->environment,
+                                            .profile = c->s3_profile };
+    int err = kvt__s3_use_fips(&profile, &place.fips);
+    if (!err)
+        err = kvt__s3_use_dualstack(&profile, &place.dualstack);
+    return err ? err : kvt__s3_address(params->name, &place, out);
 }
 
 static int

@@ -67,6 +67,10 @@ read_settings(char *text, struct kvt__s3_place *place)
             place->endpoint_url = value;
         else if (!strcmp(text, "s3_enable_s3express"))
             place->express = !strcmp(value, "true");
+        else if (!strcmp(text, "AWS_USE_FIPS_ENDPOINT"))
+            place->fips = !strcmp(value, "true");
+        else if (!strcmp(text, "AWS_USE_DUALSTACK_ENDPOINT"))
+            place->dualstack = !strcmp(value, "true");
         else if (!strcmp(text, "disable_tls"))
             place->tls = !strcmp(value, "true") ? KVT__S3_TLS_OFF : KVT__S3_TLS_ON;
         else if (!strcmp(text, "s3_addressing"))
@@ -307,6 +311,19 @@ static const struct {
       "https://my.kv.s3.eu-west-1.amazonaws.com/p/", "eu-west-1" },
     { "kv-cache", NULL, "", NULL, "https://kv-cache.s3.us-east-1.amazonaws.com/p/",
       "us-east-1" },
+    { "kv-cache", NULL, "kv-cache.s3.eusc-de-west-1.amazonaws.eu", NULL, NULL, NULL },
+    { "kv-cache.s3.eusc-de-east-1.amazonaws.eu", NULL, "s3.eusc-de-west-1.amazonaws.eu",
+      NULL, "https://kv-cache.s3.eusc-de-west-1.amazonaws.eu/p/", "eusc-de-west-1" },
+    { "kv-cache.s3.eusc-de-east-1.amazonaws.eu", NULL, "vm.compute.amazonaws.eu", NULL,
+      NULL, NULL },
+    /* FIPS endpoints lead to FIPS endpoints only. */
+    { "kv-cache.s3-fips.us-east-1.amazonaws.com", NULL, NULL, "us-west-2",
+      "https://kv-cache.s3-fips.us-west-2.amazonaws.com/p/", "us-west-2" },
+    { "kv-cache.s3-fips.us-east-1.amazonaws.com", NULL,
+      "kv-cache.s3-fips.us-west-2.amazonaws.com", NULL,
+      "https://kv-cache.s3-fips.us-west-2.amazonaws.com/p/", "us-west-2" },
+    { "kv-cache.s3-fips.us-east-1.amazonaws.com", NULL,
+      "kv-cache.s3.us-west-2.amazonaws.com", NULL, NULL, NULL },
     /* Nobody else at AWS, and not another bucket. */
     { "kv-cache", NULL, "other.s3.eu-west-1.amazonaws.com", NULL, NULL, NULL },
     { "kv-cache", NULL, "ec2-1-2-3-4.compute.amazonaws.com", NULL, NULL, NULL },
@@ -318,6 +335,15 @@ static const struct {
     { "kv-cache", NULL, "http://kv-cache.s3.eu-west-1.amazonaws.com", NULL, NULL, NULL },
     { "kv-cache", NULL, NULL, "x.example.com/", NULL, NULL },
     { "kv-cache", NULL, NULL, "a b", NULL, NULL },
+    { "kv-cache", NULL, NULL, "other.s3.eu-west-1", NULL, NULL },
+    { "kv-cache.cwobject.com", NULL, "other.cwobject.com", NULL, NULL, NULL },
+    { "kv-cache.cwobject.com", NULL, "kv-cache.b.cwobject.com", NULL,
+      "https://kv-cache.b.cwobject.com/p/", "us-east-1" },
+    { "kv.s3.example.com", "https://s3.example.com", "other.s3.example.com", NULL, NULL,
+      NULL },
+    { "kv.s3.example.com", "https://s3.example.com", "b.example.com", NULL, NULL, NULL },
+    { "kv.s3.example.com", "https://s3.example.com", "kv.b.example.com", NULL,
+      "https://kv.b.example.com/p/", "us-east-1" },
     /* Other stores: the same domain, as told. */
     { "kv.example.com", NULL, "node2.example.com:9000", NULL,
       "https://node2.example.com:9000/p/", "us-east-1" },
@@ -341,6 +367,19 @@ static const struct {
     { "kv.example.co.uk", NULL, "b.example.co.uk", NULL, "https://b.example.co.uk/p/",
       "us-east-1" },
     { "kv.example.com", NULL, "user:pw@kv.example.com", NULL, NULL, NULL },
+    /* In Kubernetes each namespace is an owner. */
+    { "minio.team-a.svc.cluster.local", NULL, "minio.team-b.svc.cluster.local", NULL, NULL,
+      NULL },
+    { "minio.team-a.svc.cluster.local", NULL, "team-b.svc.cluster.local", NULL, NULL,
+      NULL },
+    { "minio.team-a.svc.k8s.example.com", NULL, "minio.team-b.svc.k8s.example.com", NULL,
+      NULL, NULL },
+    { "minio.team-a.svc.k8s.example.com", NULL, "www.example.com", NULL, NULL, NULL },
+    { "minio.team-a.svc", NULL, "minio.team-b.svc", NULL, NULL, NULL },
+    { "minio.team-a.svc.cluster.local", NULL, "0.hl.team-a.svc.cluster.local", NULL,
+      "https://0.hl.team-a.svc.cluster.local/p/", "us-east-1" },
+    { "kv.svc.example.com", NULL, "b.example.com", NULL, "https://b.example.com/p/",
+      "us-east-1" },
     { "kv.example.com", NULL, "https:///", NULL, NULL, NULL },
 };
 

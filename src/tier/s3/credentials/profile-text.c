@@ -31,6 +31,8 @@ static const char *const keys[KVT__N_PROFILE_KEYS] = {
     [KVT__PROFILE_MFA] = "mfa_serial",
     [KVT__PROFILE_SSO_SESSION] = "sso_session",
     [KVT__PROFILE_SSO_URL] = "sso_start_url",
+    [KVT__PROFILE_FIPS] = "use_fips_endpoint",
+    [KVT__PROFILE_DUALSTACK] = "use_dualstack_endpoint",
 };
 
 /* A part of the text. */

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "tier/s3/credentials/private.h"
@@ -94,4 +95,40 @@ kvt__s3_profile_text(const struct kvt__s3_chain_params *params, const char *key,
         err = kvt__fail(ENAMETOOLONG, "%s of profile %s is too long.", key, name);
     kvt__s3_profile_fini(&profile);
     return err;
+}
+
+static int
+read_flag(const struct kvt__s3_chain_params *params, const char *variable,
+          const char *key, bool *out)
+{
+    const char *text = kvt__s3_variable(params, variable);
+    char value[64] = "", why[256];
+
+    if (!text) {
+        int err = kvt__s3_profile_text(params, key, value, sizeof value);
+
+        if (err && err != -ENOENT) {
+            snprintf(why, sizeof why, "%s", kvt__why());
+            return kvt__fail(-err, "%s of the profile cannot be read, and %s is not set: %s",
+                             key, variable, why);
+        }
+        text = err ? NULL : value;
+    }
+    *out = text && !strcasecmp(text, "true");
+    if (text && !*out && strcasecmp(text, "false"))
+        return kvt__fail(EINVAL, "%s is neither true nor false.",
+                         text == value ? key : variable);
+    return 0;
+}
+
+int
+kvt__s3_use_fips(const struct kvt__s3_chain_params *params, bool *out)
+{
+    return read_flag(params, "AWS_USE_FIPS_ENDPOINT", "use_fips_endpoint", out);
+}
+
+int
+kvt__s3_use_dualstack(const struct kvt__s3_chain_params *params, bool *out)
+{
+    return read_flag(params, "AWS_USE_DUALSTACK_ENDPOINT", "use_dualstack_endpoint", out);
 }

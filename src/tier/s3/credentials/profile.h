@@ -27,6 +27,8 @@ enum kvt__s3_profile_key {
     KVT__PROFILE_MFA,
     KVT__PROFILE_SSO_SESSION,
     KVT__PROFILE_SSO_URL,
+    KVT__PROFILE_FIPS,
+    KVT__PROFILE_DUALSTACK,
     KVT__N_PROFILE_KEYS
 };
 

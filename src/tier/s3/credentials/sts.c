@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "tier/s3/credentials/private.h"
 #include "tier/s3/encode.h"
+#include "tier/s3/partition.h"
 #include "tier/s3/xml.h"
 
 #define TIMEOUT_MS 5000
@@ -17,22 +19,24 @@
 
 /* ----------------------------------------------------------------- where it is */
 
-/* What a region's hosts end with, where it is not amazonaws.com. */
-static const char *
-domain_of(const char *region)
-{
-    static const struct {
-        const char *prefix, *domain;
-    } partitions[] = {
-        { "cn-", "amazonaws.com.cn" },   { "eusc-", "amazonaws.eu" },
-        { "us-iso-", "c2s.ic.gov" },     { "us-isob-", "sc2s.sgov.gov" },
-        { "us-isof-", "csp.hci.ic.gov" }, { "eu-isoe-", "cloud.adc-e.uk" },
-    };
+#define URL_ROOM ((size_t)256)
 
-    for (size_t i = 0; i < sizeof partitions / sizeof *partitions; i++)
-        if (!strncmp(region, partitions[i].prefix, strlen(partitions[i].prefix)))
-            return partitions[i].domain;
-    return "amazonaws.com";
+/* The region's own STS.  In us-gov- it has FIPS 140 cryptography without saying so. */
+static int
+own_url(const struct kvt__s3_chain_params *params, const char *region, char out[URL_ROOM])
+{
+    const struct kvt__s3_partition *partition = kvt__s3_partition_of_region(region);
+    bool fips, dualstack;
+    int err = kvt__s3_use_fips(params, &fips);
+
+    if (!err)
+        err = kvt__s3_use_dualstack(params, &dualstack);
+    if (err)
+        return err;
+    bool named = fips && (dualstack || strncmp(region, "us-gov-", 7));
+    snprintf(out, URL_ROOM, "https://sts%s.%s.%s", named ? "-fips" : "", region,
+             dualstack ? partition->dualstack : partition->domain);
+    return 0;
 }
 
 static const char *
@@ -56,7 +60,7 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
     const char *from = region_of(params, profile_region);
     const char *name = "AWS_ENDPOINT_URL_STS";
     const char *endpoint = kvt__s3_variable(params, name);
-    char text[256];
+    char text[URL_ROOM];
 
     if (strspn(from, "-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") !=
             strlen(from) || strlen(from) > MAX_REGION)
@@ -67,7 +71,10 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
         endpoint = kvt__s3_variable(params, name);
     }
     if (!endpoint) {
-        snprintf(text, sizeof text, "https://sts.%s.%s", region, domain_of(region));
+        int err = own_url(params, region, text);
+
+        if (err)
+            return err;
         endpoint = text;
     }
     return kvt__s3_read_url(endpoint, name, out);

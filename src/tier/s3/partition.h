@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * AWS's partitions and their domains, copied from botocore's partitions.json.
+ * Any thread. */
+#ifndef KVT_TIER_S3_PARTITION_H
+#define KVT_TIER_S3_PARTITION_H
+
+struct kvt__s3_partition {
+    const char *prefix;    /* of the partition's region names */
+    const char *domain;    /* of all hosts, and of S3's hosts with "dualstack" in the name */
+    const char *dualstack; /* of the other services' hosts with IPv6 and IPv4 */
+};
+
+/* Return the partition of a region; for an unknown region name, the commercial partition. */
+const struct kvt__s3_partition *kvt__s3_partition_of_region(const char *region);
+
+/* Return the partition of the host's domain, or NULL. */
+const struct kvt__s3_partition *kvt__s3_partition_of_host(const char *host);
+
+#endif
