@@ -183,6 +183,7 @@ judge_connection(const struct s3_call *call, int *err)
         return kvt__now_ns() < call->deadline_ns ? S3_REPEAT : S3_FAILED;
     case -ECANCELED:
     case -EKEYREJECTED:
+    case -EACCES: /* a proxy wants a user and password */
     case -EMSGSIZE:
     case -ENAMETOOLONG:
     case -EINVAL:

@@ -61,6 +61,15 @@ copy_field(const struct kvt__http_head *head, const char *name, char *out, size_
     out[n] = '\0';
 }
 
+/* The front of Location, whose path may be long and does not count. */
+static void
+copy_host(const struct kvt__http_head *head, char *out, size_t room)
+{
+    const struct kvt__http_field *f = kvt__http_field(head, "location");
+
+    snprintf(out, room, "%.*s", f ? (int)f->value_bytes : 0, f ? f->value : "");
+}
+
 /* Seconds of "Sun, 22 Nov 2026 01:02:03 GMT"; 0: it is none.  strptime() would want the
  * month in the language of the program that we are in. */
 static int64_t
@@ -90,7 +99,7 @@ note_fields(struct s3_call *call, const struct kvt__http_head *head)
 
     copy_field(head, "x-amz-request-id", call->request_id, sizeof call->request_id);
     copy_field(head, "x-amz-bucket-region", call->told_region, sizeof call->told_region);
-    copy_field(head, "location", call->told_host, sizeof call->told_host);
+    copy_host(head, call->told_host, sizeof call->told_host);
     copy_field(head, "date", text, sizeof text);
     call->date_s = date_of(text);
     copy_field(head, "retry-after", text, sizeof text);
@@ -151,7 +160,7 @@ kvt__s3_send(struct s3_call *call, int64_t in_ns,
 
     if (!call->n_attempts++)
         call->deadline_ns = kvt__now_ns() + call->within_ns;
-    call->where = atomic_load(&t->where);
+    call->where = call->visited ? call->visited : atomic_load(&t->where);
     call->refused = 0;
     call->error = (struct kvt__s3_error){ 0 };
     *http = (struct kvt__http_request){

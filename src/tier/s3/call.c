@@ -170,17 +170,23 @@ drop_header(struct s3_call *call, const char *name)
     return false;
 }
 
-/* To where the answer says.  False: it may not, or that was tried. */
+/* Follow a redirect: a temporary redirect moves this call, any other redirect all calls.
+ * Return false for a forbidden place and for a second redirect of a call. */
 static bool
 move(struct s3_call *call)
 {
     struct kvt__s3_error *e = &call->error;
+    const char *host = *e->endpoint ? e->endpoint : call->told_host;
+    const char *region = *e->region ? e->region : call->told_region;
+    int status = call->http.http_status;
 
     if (call->moved)
         return false;
     call->moved = true;
-    if (!kvt__s3_move(call->tier, call->where, *e->endpoint ? e->endpoint : call->told_host,
-                      *e->region ? e->region : call->told_region))
+    int err = status == 302 || status == 307
+        ? kvt__s3_visit(call->tier, call->where, host, region, &call->visited)
+        : kvt__s3_move(call->tier, call->where, host, region);
+    if (!err)
         return true;
     snprintf(e->message, sizeof e->message, "%s", kvt__why()); /* says more than theirs */
     return false;

@@ -50,6 +50,7 @@ struct s3_call {
 
     /* The call's own. */
     struct s3_where *where;
+    struct s3_where *visited; /* where a temporary redirect sent this call; or NULL */
     struct kvt__s3_keys *keys;
     struct s3_call *next;   /* in a list of those that wait */
     int64_t deadline_ns;
@@ -61,7 +62,7 @@ struct s3_call {
     int64_t date_s;         /* of the server; 0: not told */
     char request_id[64];
     char told_region[64];   /* x-amz-bucket-region */
-    char told_host[256];    /* of Location */
+    char told_host[288];    /* of Location: scheme, host and port fit */
     char *error_body;
     struct s3_waiter *waiter;
 };

@@ -147,6 +147,27 @@ kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out)
 
 /* ---------------------------------------------------------------- redirects */
 
+/* In Kubernetes, NAMESPACE.svc.CLUSTER of SERVICE.NAMESPACE.svc.CLUSTER, whatever the
+ * cluster's domain is: a namespace is what one owner has.  NULL: the host is no service. */
+static const char *
+namespace_of(const char *host)
+{
+    size_t n = strlen(host);
+
+    while (n) {
+        struct label label = take_label(host, &n);
+        size_t before = n;
+
+        if (is_label(&label, "svc") && before) {
+            struct label namespace = take_label(host, &before);
+
+            if (before)
+                return namespace.text;
+        }
+    }
+    return NULL;
+}
+
 /* The registrable domain: the last two labels, or three where the second one from the
  * end is short and the last has two letters, as in co.uk and com.cn.  It does not know
  * the list of public suffixes, so two owners below another kind of them (such as
@@ -156,7 +177,10 @@ domain_of(const char *host)
 {
     size_t n = strlen(host);
     struct label last = take_label(host, &n), second = take_label(host, &n);
+    const char *namespace = namespace_of(host);
 
+    if (namespace)
+        return namespace;
     return last.n == 2 && second.n <= 3 && n ? take_label(host, &n).text : second.text;
 }
 

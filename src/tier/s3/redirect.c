@@ -35,12 +35,12 @@ set_region(struct kvt__s3_address *out, const char *region, size_t n)
 static int
 move_host(struct kvt__s3_address *out, const char *region)
 {
-    struct kvt__s3_host look;
+    struct kvt__s3_host look, now;
     char host[sizeof out->name], again[256];
     uint16_t port;
 
     kvt__s3_look_at_host(out->name, &look);
-    if (!look.aws || !look.region)
+    if (!look.region) /* no host of AWS, or one without a region */
         return 0;
     int n = snprintf(host, sizeof host, "%.*s%s%s", (int)(look.region - out->name),
                      out->name, region, look.region + look.n_region);
@@ -48,13 +48,18 @@ move_host(struct kvt__s3_address *out, const char *region)
         kvt__s3_split_host(host, (size_t)n, again, &port) || port ||
         !kvt__s3_same_owner(out->name, again))
         return kvt__fail(EXDEV, "S3: an answer names a region that is none of AWS.");
+    kvt__s3_look_at_host(again, &now);
+    if (now.n_bucket != look.n_bucket) /* the region has a service's name in it */
+        return kvt__fail(EXDEV, "S3: an answer names a region that makes %s another "
+                         "bucket.", out->name);
     memcpy(out->name, again, sizeof out->name);
     kvt__s3_set_port(out, out->port);
     return 0;
 }
 
 /* To the host that was told, which is one that we may go to.  At AWS it can be told with
- * the bucket in front or without; elsewhere it is taken as it is. */
+ * the bucket in front or without.  Elsewhere it is taken as it is; if the bucket stands in
+ * front of the present host, the bucket must stand in front of the new one. */
 static int
 move_to(struct kvt__s3_address *out, const char *host)
 {
@@ -70,7 +75,8 @@ move_to(struct kvt__s3_address *out, const char *host)
                           add ? "." : "", host);
     if (length < 0 || (size_t)length >= sizeof out->name)
         return kvt__fail(EXDEV, "S3: an answer names a host that is too long.");
-    if (look.aws && look.n_bucket && !begins)
+    /* Without the bucket in front, the first part of a key would be the bucket. */
+    if (!begins && (look.aws ? look.n_bucket : n && was_in_host))
         return kvt__fail(EXDEV, "S3: an answer sends to %s, which is another bucket.",
                          host);
     return begins && !was_in_host ? kvt__s3_set_paths(out, "", true) : 0;

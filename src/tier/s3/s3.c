@@ -24,72 +24,6 @@ extern const struct kvt__tier_ops kvt__tier_s3;
 #define METADATA "169.254.0.0/16,fd00:ec2::/32"
 #define WRITE_TIMES 10 /* a store may take so much longer than a load */
 
-/* ------------------------------------------------------------------------- places */
-
-static int
-add_where(struct s3_tier *t, const struct kvt__s3_address *address)
-{
-    struct s3_where *where = malloc(sizeof *where);
-
-    if (!where)
-        return kvt__fail(ENOMEM, "S3: %s", address->host);
-    struct kvt__http_target target = {
-        .host = address->name, .port = address->port, .tls = address->tls,
-        .address = *address->address ? address->address : NULL };
-    int err = kvt__http_origin(t->http, &target, &where->origin);
-    if (err) {
-        free(where);
-        return err;
-    }
-    where->address = *address;
-    where->older = atomic_load(&t->where);
-    atomic_store(&t->where, where);
-    return 0;
-}
-
-static bool
-is_same_place(const struct kvt__s3_address *a, const struct kvt__s3_address *b)
-{
-    return !strcmp(a->host, b->host) && !strcmp(a->region, b->region) &&
-           !strcmp(a->object_path, b->object_path);
-}
-
-int
-kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
-             const char *region)
-{
-    struct kvt__s3_address address;
-    int err;
-
-    pthread_mutex_lock(&t->where_lock);
-    if (atomic_load(&t->where) != was) {
-        err = 0; /* another call has moved it */
-    } else {
-        err = kvt__s3_readdress(&was->address, host && *host ? host : NULL,
-                                region && *region ? region : NULL, &address);
-        if (!err && is_same_place(&address, &was->address))
-            err = kvt__fail(EXDEV, "S3: an answer sends elsewhere and does not say "
-                            "where.");
-        if (!err)
-            err = add_where(t, &address);
-    }
-    pthread_mutex_unlock(&t->where_lock);
-    return err;
-}
-
-static void
-free_places(struct s3_tier *t)
-{
-    struct s3_where *where = atomic_load(&t->where);
-
-    while (where) {
-        struct s3_where *older = where->older;
-
-        free(where);
-        where = older;
-    }
-}
-
 /* -------------------------------------------------------------------------- opening */
 
 /* A setting, or what the profile of AWS's files says; NULL: nothing does. */
@@ -213,7 +147,7 @@ s3_close(struct kvt__tier *tier)
     kvt__s3_keyring_close(t);
     if (t->http)
         kvt__http_close(t->http);
-    free_places(t);
+    kvt__s3_places_free(t);
     kvt__s3_pace_fini(&t->pace);
     pthread_mutex_destroy(&t->damaged.lock);
     pthread_mutex_destroy(&t->where_lock);
@@ -249,7 +183,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->tells = params->tells;
     err = open_http(t, params->config);
     if (!err)
-        err = add_where(t, &address);
+        err = kvt__s3_place_set(t, &address);
     if (!err)
         err = open_index_dir(t);
     if (!err)

@@ -20,9 +20,9 @@
 #define KVT__S3_NAME_ROOM (3 * KVT__S3_KEY_MAX + 1)
 #define KVT__S3_RANGED ((uint64_t)64 << 20) /* larger ones are read in ranges */
 
-/* Where requests go.  Never changed; replaced when an answer tells a better place. */
+/* Where requests go.  Never changed, and kept until the tier closes. */
 struct s3_where {
-    struct s3_where *older; /* kept until close, for requests that still use it */
+    struct s3_where *next;
     struct kvt__s3_address address;
     struct kvt__http_origin *origin;
 };
@@ -147,8 +147,9 @@ struct s3_tier {
     struct kvt__tier tier;
     struct kvt__counters *counters; /* or NULL */
     struct kvt__http *http;
-    struct s3_where *_Atomic where;
-    pthread_mutex_t where_lock;     /* replacing it */
+    struct s3_where *_Atomic where; /* the bucket's place, an element of places */
+    struct s3_where *places;
+    pthread_mutex_t where_lock;     /* of places, and for replacing where */
     struct s3_keyring keyring;
     struct s3_pace pace;
     struct s3_damaged damaged;
@@ -184,10 +185,21 @@ kvt__s3_place_of(const struct s3_tier *t)
     return &atomic_load(&t->where)->address;
 }
 
-/* From now on the bucket is asked for at another host or in another region, which an
- * answer told (NULL, "": as before).  0 or -errno with a sentence. */
+/* -------------------------------------------------------------------- place.c */
+
+/* Set the bucket's place.  0 or -errno with a sentence. */
+int kvt__s3_place_set(struct s3_tier *t, const struct kvt__s3_address *address);
+
+/* Send all calls to a host or region named by a response from `was`; NULL or "": keep
+ * was's host or region.  0 or -errno with a sentence. */
 int kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
                  const char *region);
+
+/* Find such a place for a single call; all other calls keep their place. */
+int kvt__s3_visit(struct s3_tier *t, const struct s3_where *was, const char *host,
+                  const char *region, struct s3_where **out);
+
+void kvt__s3_places_free(struct s3_tier *t);
 
 /* -------------------------------------------------------------------- op.c ... */
 

@@ -79,6 +79,16 @@ a_region_that_is_refused_again_is_given_up(void **state)
     assert_int_equal(s3_n_requests(&server), 2);
 }
 
+static unsigned
+n_places(void)
+{
+    unsigned n = 0;
+
+    for (struct s3_where *w = s3_of(tier)->places; w; w = w->next)
+        n++;
+    return n;
+}
+
 /* A store that says the same for ever does not make us remember ever more places. */
 static void
 a_place_that_is_not_told_is_not_gone_to(void **state)
@@ -90,7 +100,7 @@ a_place_that_is_not_told_is_not_gone_to(void **state)
     for (int i = 0; i < 3; i++)
         assert_fails(get(1, BYTES, 1), EIO, "301 PermanentRedirect");
     assert_int_equal(s3_n_requests(&server), 3);
-    assert_null(atomic_load(&s3_of(tier)->where)->older);
+    assert_int_equal(n_places(), 1);
 }
 
 /* --------------------------------------------------------------------------- hosts */
@@ -141,9 +151,12 @@ proxy_one(int client)
     } while (!strstr(text, "\r\n\r\n"));
     char *host = strstr(text, " http://");
     char *path = host ? strchr(host + 8, '/') : NULL;
-    if (!path)
-        return;
     atomic_fetch_add(&proxy.n, 1);
+    if (!path) { /* CONNECT */
+        static const char refusal[] = "HTTP/1.1 407 Who are you\r\n\r\n";
+        send(client, refusal, sizeof refusal - 1, MSG_NOSIGNAL);
+        return;
+    }
     pthread_mutex_lock(&proxy.lock);
     strncat(proxy.hosts, host + 8, (size_t)(path - host - 8));
     strcat(proxy.hosts, " ");
@@ -177,11 +190,12 @@ proxy_main(void *arg)
 static int
 proxy_setup(void **state)
 {
+    static char tunnel[64];
     struct sockaddr_in address = { .sin_family = AF_INET,
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     static const char *const path_style[] = { "s3_addressing=path", NULL };
     static char variable[64];
-    static const char *const environment[] = { variable, NULL };
+    static const char *const environment[] = { variable, tunnel, NULL };
     socklen_t n = sizeof address;
     char url[256];
 
@@ -195,6 +209,8 @@ proxy_setup(void **state)
     assert_int_equal(getsockname(proxy.fd, (struct sockaddr *)&address, &n), 0);
     assert_int_equal(pthread_create(&proxy.thread, NULL, proxy_main, NULL), 0);
     snprintf(variable, sizeof variable, "http_proxy=http://127.0.0.1:%u",
+             ntohs(address.sin_port));
+    snprintf(tunnel, sizeof tunnel, "https_proxy=http://127.0.0.1:%u",
              ntohs(address.sin_port));
     snprintf(url, sizeof url, "s3://a.example.com/" S3_BUCKET "/%s", server.prefix);
     assert_good(s3_try_open(url, path_style, &counters, &tier));
@@ -224,18 +240,74 @@ requests_go_through_a_proxy(void **state)
 }
 
 static void
-a_redirect_within_the_domain_is_followed_for_good(void **state)
+a_proxy_that_wants_a_password_is_asked_once(void **state)
+{
+    static const char *const tls[] = { "disable_tls=false", "s3_addressing=path", NULL };
+    struct kvt__tier *behind = NULL;
+
+    (void)state;
+    assert_good(s3_try_open("s3://a.example.com/" S3_BUCKET, tls, &counters, &behind));
+    s3_close(tier);
+    tier = behind;
+    assert_fails(get(1, BYTES, 1), EACCES, "the proxy refuses", "status 407");
+    assert_int_equal(proxy.n, 1);
+}
+
+static void
+a_permanent_redirect_within_the_domain_is_followed_for_good(void **state)
 {
     (void)state;
-    s3_fault(&server, "{\"do\": {\"status\": 307, \"code\": \"TemporaryRedirect\", "
-             "\"location\": \"http://b.example.com/test/x\"}}");
+    s3_fault(&server, "{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
+             "\"endpoint\": \"b.example.com\"}}");
     assert_good(put(1, BYTES, 1));
     assert_good(get(1, BYTES, 1));
-    assert_string_equal(proxy.hosts, "a.example.com:80 b.example.com:80 b.example.com:80 ");
-    s3_fault(&server, "{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
-             "\"endpoint\": \"c.example.com\"}}");
+    assert_string_equal(proxy.hosts, "a.example.com b.example.com b.example.com ");
+    assert_string_equal(s3_header(&server, "GetObject", "host"), "b.example.com");
+}
+
+/* The path of Location is as long as a key can be. */
+#define LOCATION \
+    "\"location\": \"http://b.example.com/test/" TEXT64 TEXT64 TEXT64 TEXT64 TEXT64 "\""
+#define TEXT64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+static void
+a_temporary_redirect_counts_for_its_own_call(void **state)
+{
+    (void)state;
+    assert_good(put(1, BYTES, 1));
+    proxy.hosts[0] = '\0';
+    s3_fault(&server, "[{\"do\": {\"status\": 307, \"code\": \"TemporaryRedirect\", " LOCATION
+             "}}, {\"do\": {\"status\": 503, \"code\": \"SlowDown\"}}]");
+    assert_good(get(1, BYTES, 1)); /* with its repetition */
     assert_good(get(1, BYTES, 1));
-    assert_string_equal(s3_header(&server, "GetObject", "host"), "c.example.com");
+    assert_string_equal(proxy.hosts, "a.example.com b.example.com b.example.com "
+                                     "a.example.com ");
+}
+
+static void
+places_are_remembered_once_and_are_few(void **state)
+{
+    char fault[256];
+
+    (void)state;
+    assert_good(put(1, BYTES, 1));
+    for (int i = 0; i < 20; i++) {
+        s3_fault(&server, "{\"do\": {\"status\": 307, " LOCATION "}}");
+        assert_good(probe(1));
+    }
+    assert_int_equal(n_places(), 2);
+    for (int i = 0; i < 62; i++) {
+        snprintf(fault, sizeof fault, "{\"do\": {\"status\": 307, \"location\": "
+                 "\"http://h%d.example.com/\"}}", i);
+        s3_fault(&server, fault);
+        assert_good(probe(1));
+    }
+    assert_int_equal(n_places(), 64);
+    s3_fault(&server, "{\"do\": {\"status\": 307, \"code\": \"TemporaryRedirect\", \"location\": "
+             "\"http://h62.example.com/\"}}");
+    assert_fails(get(1, BYTES, 1), EIO, "307", "after 64 other places");
+    assert_good(get(1, BYTES, 1));
+    assert_int_equal(n_places(), 64);
 }
 
 static void
@@ -305,7 +377,10 @@ main(void)
         S3_TEST(a_region_that_is_refused_again_is_given_up),
         S3_TEST(a_place_that_is_not_told_is_not_gone_to),
         PROXY_TEST(requests_go_through_a_proxy),
-        PROXY_TEST(a_redirect_within_the_domain_is_followed_for_good),
+        PROXY_TEST(a_proxy_that_wants_a_password_is_asked_once),
+        PROXY_TEST(a_permanent_redirect_within_the_domain_is_followed_for_good),
+        PROXY_TEST(a_temporary_redirect_counts_for_its_own_call),
+        PROXY_TEST(places_are_remembered_once_and_are_few),
         PROXY_TEST(a_redirect_to_another_domain_is_not_followed),
         PROXY_TEST(hosts_that_send_to_each_other_are_given_up),
         S3_TEST(unsigned_requests_have_nothing_of_a_signature),
