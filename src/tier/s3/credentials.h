@@ -23,6 +23,15 @@ struct kvt__s3_chain_params {
 
 struct kvt__s3_chain;
 
+/* Open the client for chain_params.http.  The client always verifies certificates, by the
+ * system's roots and AWS_CA_BUNDLE, and uses https_proxy for TLS only.  environment: as
+ * above; connect_ns: as of kvt__http_params. */
+int kvt__s3_open_key_client(const char *const *environment, int64_t connect_ns,
+                            struct kvt__http **out);
+
+/* Point http_proxy, https_proxy and no_proxy into the environment. */
+void kvt__s3_read_proxies(const char *const *environment, struct kvt__http_params *out);
+
 /* Copies what it needs; asks nobody. */
 int kvt__s3_chain_open(const struct kvt__s3_chain_params *params,
                        struct kvt__s3_chain **out);

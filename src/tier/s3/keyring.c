@@ -326,16 +326,21 @@ kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
     if (t->is_unsigned)
         return 0;
     k->wanted = true; /* whoever comes first need not wait */
+    int err = kvt__s3_open_key_client(config->environment,
+                                      config->s3_connect_timeout_ms * KVT__NS_PER_MS,
+                                      &k->http);
+    if (err)
+        return err;
     bool both = or_null(config->aws_access_key_id) &&
                 or_null(config->aws_secret_access_key);
     struct kvt__s3_chain_params params = {
-        .environment = config->environment, .http = t->http,
+        .environment = config->environment, .http = k->http,
         .profile = or_null(config->s3_profile),
         .access = both ? config->aws_access_key_id : NULL,
         .secret = both ? config->aws_secret_access_key : NULL,
         .token = both ? or_null(config->aws_session_token) : NULL,
         .region = kvt__s3_place_of(t)->region, .stop = &k->stop };
-    int err = kvt__s3_chain_open(&params, &k->chain);
+    err = kvt__s3_chain_open(&params, &k->chain);
     if (!err)
         err = kvt__thread_start(&k->thread, "kvt-s3-keys", keyring_main, t);
     k->has_thread = !err;
@@ -355,6 +360,8 @@ kvt__s3_keyring_stop(struct s3_tier *t)
     atomic_store(&k->stop, true);
     pthread_cond_signal(&k->changed);
     pthread_mutex_unlock(&k->lock);
+    if (k->http)
+        kvt__http_stop(k->http);
     while (waiting) { /* who gives the keys may take long */
         struct s3_call *call = waiting;
 
@@ -374,6 +381,7 @@ kvt__s3_keyring_close(struct s3_tier *t)
     if (k->has_thread)
         pthread_join(k->thread, NULL);
     kvt__s3_chain_close(k->chain);
+    kvt__http_close(k->http);
     kvt__s3_keys_unref(k->session);
     kvt__s3_keys_unref(k->base);
     pthread_cond_destroy(&k->changed);

@@ -20,8 +20,6 @@ extern const struct kvt__tier_ops kvt__tier_s3;
 #define MAX_THREADS 8
 #define PUT_MOST ((uint64_t)5 << 30) /* bytes of one PUT, at AWS and most others */
 #define MIN_PART ((uint64_t)5 << 20) /* of a part but the last one */
-/* Where keys come from on a machine of a cloud: never through a proxy. */
-#define METADATA "169.254.0.0/16,fd00:ec2::/32"
 #define WRITE_TIMES 10 /* a store may take so much longer than a load */
 
 /* -------------------------------------------------------------------------- opening */
@@ -73,22 +71,11 @@ open_http(struct s3_tier *t, const struct kvt_config *c)
         .n_threads = (unsigned)(n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n),
         .max_requests = (unsigned)kvt__config_s3_requests(c),
         .no_verify = !c->s3_verify_tls, .ca_file = c->s3_ca_file,
-        .http_proxy = kvt__variable(c->environment, "http_proxy"),
-        .https_proxy = kvt__variable(c->environment, "https_proxy"),
-        .no_proxy = kvt__variable(c->environment, "no_proxy"),
         .cert_file = c->s3_client_cert, .key_file = c->s3_client_key,
         .stall_ns = c->s3_stall_timeout_ms * KVT__NS_PER_MS,
         .connect_ns = c->s3_connect_timeout_ms * KVT__NS_PER_MS };
 
-    char direct[2048];
-
-    if (!params.https_proxy)
-        params.https_proxy = kvt__variable(c->environment, "HTTPS_PROXY");
-    if (!params.no_proxy)
-        params.no_proxy = kvt__variable(c->environment, "NO_PROXY");
-    snprintf(direct, sizeof direct, "%s,%s", METADATA,
-             params.no_proxy ? params.no_proxy : "");
-    params.no_proxy = direct;
+    kvt__s3_read_proxies(c->environment, &params);
     return kvt__http_open(&params, &t->http);
 }
 

@@ -38,6 +38,7 @@ struct s3_keyring {
     pthread_t thread;
     bool ready, has_thread, wanted;
     atomic_bool stop;
+    struct kvt__http *http; /* for the chain's services; NULL: requests are unsigned */
     struct kvt__s3_chain *chain;
     struct kvt__s3_keys *base;    /* of the chain */
     struct kvt__s3_keys *session; /* of S3 Express, made with them */

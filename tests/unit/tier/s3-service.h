@@ -27,6 +27,10 @@
 /* In every secret of these tests, and in no message. */
 #define SECRET "s3cr3t"
 
+/* A time far ahead, as text and number. */
+#define LATER "2099-01-02T03:04:05Z"
+#define LATER_S INT64_C(4071006245)
+
 struct service;
 
 /* Answer a request, which is all of its text: a body in out, and the status. */
@@ -149,6 +153,29 @@ service_count(struct service *s)
     return n;
 }
 
+/* An STS that gives the keys AK1, AK2 ... */
+static inline int
+sts(struct service *s, const char *request, char *out, size_t room)
+{
+    const char *body = strstr(request, "\r\n\r\n") + 4;
+    const char *action = strncmp(body, "Action=AssumeRole&", 18)
+                             ? "AssumeRoleWithWebIdentity" : "AssumeRole";
+
+    if (strncmp(request, "POST / HTTP/1.1\r\n", 17) || !strstr(body, action)) {
+        snprintf(out, room, "<ErrorResponse><Error><Code>InvalidAction</Code>"
+                 "<Message>what</Message></Error></ErrorResponse>");
+        return 400;
+    }
+    unsigned n = service_count(s);
+    snprintf(out, room, "<%sResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">"
+             "<%sResult><Credentials><AccessKeyId>AK%u</AccessKeyId>"
+             "<SecretAccessKey>" SECRET "%u</SecretAccessKey>"
+             "<SessionToken>" SECRET "t%u</SessionToken><Expiration>" LATER "</Expiration>"
+             "</Credentials></%sResult></%sResponse>", action, action, n, n, n, action,
+             action);
+    return 200;
+}
+
 /* -------------------------------------------------------------------- asking */
 
 #define MAX_VARIABLES 16
@@ -193,7 +220,6 @@ static inline int
 asking_setup(void **state)
 {
     static struct asking a;
-    struct kvt__http_params http = { .n_threads = 1, .max_requests = 4 };
     char path[512];
 
     a = (struct asking){ 0 };
@@ -202,7 +228,7 @@ asking_setup(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     a.params.environment = a.environment;
     unset_all(&a);
-    assert_int_equal(kvt__http_open(&http, &a.params.http), 0);
+    assert_int_equal(kvt__s3_open_key_client(a.environment, 0, &a.params.http), 0);
     *state = &a;
     return 0;
 }
@@ -280,9 +306,5 @@ expect_answer(const struct asking *a, kvt__s3_source_fn *ask, const char *access
 }
 
 #define ASKING(fn) cmocka_unit_test_setup_teardown(fn, asking_setup, asking_teardown)
-
-/* A time far ahead, as text and number. */
-#define LATER "2099-01-02T03:04:05Z"
-#define LATER_S INT64_C(4071006245)
 
 #endif

@@ -34,7 +34,8 @@ static void
 urls_are_read(void **state)
 {
     (void)state;
-    expect_url("http://h", false, "h", 80, "h", "/");
+    expect_url("https://h", true, "h", 443, "h", "/");
+    expect_url("http://localhost", false, "localhost", 80, "localhost", "/");
     expect_url("HTTPS://H.example:443/a/b?c=d&e", true, "H.example", 443, "H.example",
                "/a/b?c=d&e");
     expect_url("http://127.0.0.1:8080?q", false, "127.0.0.1", 8080, "127.0.0.1:8080",
@@ -185,31 +186,99 @@ a_relative_uri_is_that_of_the_ecs_agent(void **state)
     expect_why("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
 }
 
+/* Each service refuses a plain URL by name or of another network before sending
+ * anything; allowed hosts are connected by address. */
 static void
 keys_are_asked_for_without_tls_on_this_host_only(void **state)
 {
-    static const char *const good[] = {
-        "http://localhost/x", "http://127.0.0.1/x", "http://127.9.9.9:99/x",
-        "http://[::1]/x", "http://169.254.170.2/x", "http://169.254.170.23/x",
-        "http://[fd00:ec2::23]/x", "https://example.com/x" };
-    static const char *const bad[] = {
-        "http://example.com/x", "http://169.254.169.254/x", "http://10.0.0.1/x",
-        "http://127.0.0.1.example.com/x", "http://localhost.example.com/x",
-        "http://[fd00:ec2::254]/x", "http://169.254.170.2.example.com/x" };
+    static const struct {
+        const char *url, *address; /* NULL: refused; "": by the name, with TLS */
+    } rows[] = {
+        { "http://localhost/x", "127.0.0.1" },
+        { "http://127.0.0.1/x", "127.0.0.1" },
+        { "http://127.9.9.9:99/x", "127.9.9.9" },
+        { "http://[::1]/x", "::1" },
+        { "http://169.254.170.2/x", "169.254.170.2" },
+        { "http://169.254.170.23/x", "169.254.170.23" },
+        { "http://169.254.169.254/x", "169.254.169.254" },
+        { "http://[fe80::1]/x", "fe80::1" },
+        { "http://[fd00:ec2::23]/x", "fd00:ec2::23" },
+        { "http://[fd00:ec2::254]/x", "fd00:ec2::254" },
+        { "https://example.com/x", "" },
+        { "https://127.0.0.1/x", "127.0.0.1" },
+        { "https://10.0.0.1/x", "" },
+        { "http://example.com/x", NULL },
+        { "http://10.0.0.1/x", NULL },
+        { "http://128.0.0.1/x", NULL },
+        { "http://169.253.170.2/x", NULL },
+        { "http://2130706433/x", NULL },
+        { "http://127.1/x", NULL },
+        { "http://127.0.0.1.example.com/x", NULL },
+        { "http://localhost.example.com/x", NULL },
+        { "http://notlocalhost/x", NULL },
+        { "http://169.254.170.2.example.com/x", NULL },
+        { "http://[fd00:ec2::255]/x", NULL },
+        { "http://[fd00::1]/x", NULL },
+        { "http://[::ffff:10.0.0.1]/x", NULL },
+    };
+    static const struct {
+        const char *variable;
+        kvt__s3_source_fn *ask;
+    } services[] = {
+        { "AWS_CONTAINER_CREDENTIALS_FULL_URI", kvt__s3_ask_container },
+        { "AWS_EC2_METADATA_SERVICE_ENDPOINT", kvt__s3_ask_metadata },
+        { "AWS_ENDPOINT_URL_STS", kvt__s3_ask_web_identity },
+    };
     struct asking *a = *state;
-    char text[128];
-    int err;
+    struct kvt__s3_url url;
 
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        snprintf(text, sizeof text, "AWS_CONTAINER_CREDENTIALS_FULL_URI=%s", good[i]);
-        assert_string_equal(container_path(a, text, &err), "/x");
+    put_file(a, "token", SECRET);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int err = kvt__s3_read_url(rows[i].url, "IT", &url);
+
+        if (err != (rows[i].address ? 0 : -EACCES))
+            fail_msg("%s: %d", rows[i].url, err);
+        if (rows[i].address)
+            assert_string_equal(url.address, rows[i].address);
+        for (int j = 0; j < 3 && !rows[i].address; j++) {
+            unset_all(a);
+            set(a, "AWS_WEB_IDENTITY_TOKEN_FILE=%s/token", a->dir.path);
+            set(a, "AWS_ROLE_ARN=arn");
+            set(a, "%s=%s", services[j].variable, rows[i].url);
+            expect_failure(a, services[j].ask, "only https:// may leave this host");
+        }
     }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        snprintf(text, sizeof text, "AWS_CONTAINER_CREDENTIALS_FULL_URI=%s", bad[i]);
-        assert_null(container_path(a, text, &err));
-        assert_int_equal(err, -EACCES);
-        expect_why("only https://");
+}
+
+/* http_proxy must not see a container's token. */
+static void
+no_proxy_is_asked_for_what_is_on_this_host(void **state)
+{
+    static const char *const names[] = { "127.0.0.1", "localhost" };
+    struct asking *a = *state;
+    struct service proxy;
+
+    service_start(&proxy, container);
+    service_start(&a->service, container);
+    put_file(a, "token", SECRET "-1");
+    for (int i = 0; i < 2; i++) {
+        unset_all(a);
+        set(a, "http_proxy=http://127.0.0.1:%u", proxy.port);
+        set(a, "https_proxy=http://127.0.0.1:%u", proxy.port);
+        set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://%s:%u/", names[i],
+            a->service.port);
+        set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=%s/token", a->dir.path);
+        kvt__http_close(a->params.http);
+        assert_int_equal(kvt__s3_open_key_client(a->environment, 0, &a->params.http), 0);
+        expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
     }
+    assert_int_equal(service_count(&a->service), 2);
+    unset_all(a);
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=https://127.0.0.1:1/");
+    expect_failure(a, kvt__s3_ask_container, "connect to 127.0.0.1:1");
+    assert_int_equal(service_count(&proxy), 0);
+    service_stop(&a->service);
+    service_stop(&proxy);
 }
 
 /* -------------------------------------------------------------------- metadata */
@@ -341,7 +410,7 @@ the_metadata_service_is_at_amazons_address(void **state)
     set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6");
     assert_int_equal(kvt__s3_metadata_url(&a->params, &url), 0);
     assert_string_equal(url.host, "[fd00:ec2::254]");
-    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://h:1338/base/");
+    set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=https://h:1338/base/");
     assert_int_equal(kvt__s3_metadata_url(&a->params, &url), 0);
     assert_string_equal(url.host, "h:1338");
     assert_string_equal(url.path, "/base");
@@ -419,6 +488,7 @@ main(void)
         ASKING(its_refusal_is_told_by_code_and_message),
         ASKING(a_relative_uri_is_that_of_the_ecs_agent),
         ASKING(keys_are_asked_for_without_tls_on_this_host_only),
+        ASKING(no_proxy_is_asked_for_what_is_on_this_host),
         ASKING(an_instance_is_asked_with_a_token),
         ASKING(an_instance_without_keys_says_why),
         ASKING(a_metadata_service_can_be_disabled),

@@ -120,8 +120,10 @@ try_once(struct kvt__http *http, struct kvt__http_origin *origin, int64_t begin_
 int
 kvt__s3_fetch(struct kvt__http *http, struct kvt__s3_fetch *fetch)
 {
-    struct kvt__http_target target = { .host = fetch->url->name, .port = fetch->url->port,
-                                       .tls = fetch->url->tls };
+    const struct kvt__s3_url *url = fetch->url;
+    struct kvt__http_target target = { .host = url->name, .port = url->port,
+                                       .tls = url->tls,
+                                       .address = *url->address ? url->address : NULL };
     struct kvt__http_origin *origin;
     int err = kvt__http_origin(http, &target, &origin);
 
@@ -148,7 +150,7 @@ kvt__s3_fetch_refused(struct kvt__s3_fetch *fetch, const char *secret)
         if (!*said && !kvt__s3_read_error(fetch->text, fetch->n, &error))
             snprintf(said, sizeof said, "%s%s%.*s", error.code,
                      *error.message ? ": " : "", 90, error.message);
-        kvt__s3_clean(said, sizeof said - 1);
+        kvt__s3_clean(said);
     }
     return kvt__fail(EACCES, "%s answered %d%s%s.", fetch->url->host, fetch->http_status,
                      *said ? " " : "", said);

@@ -60,7 +60,7 @@ check(const json_t *json, enum kvt__s3_json kind)
             return kvt__fail(EBADMSG, "what it wrote has no \"Version\": 1.");
     } else if (code && strcmp(code, "Success")) {
         snprintf(clean, sizeof clean, "%s", code);
-        kvt__s3_clean(clean, sizeof clean - 1);
+        kvt__s3_clean(clean);
         return kvt__fail(EBADMSG, "it answered with Code %s.", clean);
     }
     return 0;
@@ -114,6 +114,6 @@ kvt__s3_json_error(const char *text, size_t n, char *out, size_t room)
         message = text_of(json, "Message");
     snprintf(out, room, "%s%s%s", code ? code : "", code && message ? ": " : "",
              message ? message : "");
-    kvt__s3_clean(out, room - 1);
+    kvt__s3_clean(out);
     json_decref(json);
 }

@@ -8,6 +8,7 @@
 #ifndef KVT_TIER_S3_CREDENTIALS_PRIVATE_H
 #define KVT_TIER_S3_CREDENTIALS_PRIVATE_H
 
+#include <arpa/inet.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,9 +47,8 @@ int kvt__s3_read_file(const char *path, size_t max, char **out, size_t *n);
 /* A token from a file: without blanks around it, none and no control characters in it. */
 int kvt__s3_read_token(const char *path, char **out);
 
-/* Make what others said fit for a message: printable ASCII on one line, and not longer
- * than max bytes.  In place. */
-void kvt__s3_clean(char *text, size_t max);
+/* Make a foreign text fit for a message: printable ASCII, the first line only.  In place. */
+void kvt__s3_clean(char *text);
 
 /* ------------------------------------------------------------------ json.c */
 
@@ -59,7 +59,8 @@ enum kvt__s3_json { KVT__S3_JSON_PROCESS, KVT__S3_JSON_SERVICE };
 int kvt__s3_read_json(const char *text, size_t n, enum kvt__s3_json kind,
                       const char *source, struct kvt__s3_keys **out);
 
-/* The code and message of an error document, as "CODE: MESSAGE"; "": it is none. */
+/* The code and message of an error document, as "CODE: MESSAGE", fit for a message; "": it is
+ * none. */
 void kvt__s3_json_error(const char *text, size_t n, char *out, size_t room);
 
 /* --------------------------------------------------------------- process.c */
@@ -86,11 +87,14 @@ struct kvt__s3_url {
     bool tls;
     uint16_t port;
     char name[256];  /* to connect to, IPv6 in brackets */
+    char address[INET6_ADDRSTRLEN]; /* for a name of this host or the local link:
+                      * connect directly, never through a proxy; else "" */
     char host[272];  /* the Host header */
     char path[1024]; /* with the query, begins with '/' */
 };
 
-/* -EINVAL with a sentence, which names it as what. */
+/* Parse a URL.  what: the URL's name in the message.  -EINVAL with a sentence; -EACCES:
+ * plain HTTP to a host other than this host and the local link. */
 int kvt__s3_read_url(const char *text, const char *what, struct kvt__s3_url *out);
 
 /* ----------------------------------------------------------------- fetch.c */
@@ -147,8 +151,8 @@ int kvt__s3_assume_role_by_token(const struct kvt__s3_chain_params *params,
 
 /* --------------------------------------------------------------- addresses */
 
-/* Where the container's keys are, by the environment.  KVT__S3_NOT_SET; -EINVAL;
- * -EACCES: it would be asked without TLS over a network. */
+/* Read the URL of the container's keys from the environment.  KVT__S3_NOT_SET, or an error
+ * of kvt__s3_read_url(). */
 int kvt__s3_container_url(const struct kvt__s3_chain_params *params,
                           struct kvt__s3_url *out);
 

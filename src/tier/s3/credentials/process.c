@@ -126,7 +126,7 @@ static int
 judge(struct running *run, int status)
 {
     run->complaint[run->n_complaint] = '\0';
-    kvt__s3_clean(run->complaint, MAX_COMPLAINT);
+    kvt__s3_clean(run->complaint);
     const char *said = *run->complaint ? ": " : "";
 
     if (WIFSIGNALED(status))

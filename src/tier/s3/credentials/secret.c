@@ -129,12 +129,10 @@ kvt__s3_read_token(const char *path, char **out)
 }
 
 void
-kvt__s3_clean(char *text, size_t max)
+kvt__s3_clean(char *text)
 {
-    size_t n = 0;
-
-    for (; text[n] && text[n] != '\r' && text[n] != '\n' && n < max; n++)
-        if (text[n] < ' ' || text[n] > '~')
-            text[n] = '?';
-    text[n] = '\0';
+    for (; *text && *text != '\r' && *text != '\n'; text++)
+        if (*text < ' ' || *text > '~')
+            *text = '?';
+    *text = '\0';
 }

@@ -70,6 +70,11 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
         name = "AWS_ENDPOINT_URL";
         endpoint = kvt__s3_variable(params, name);
     }
+    /* AWS_ENDPOINT_URL is meant for the store: without TLS it gets no token. */
+    if (endpoint && !strcmp(name, "AWS_ENDPOINT_URL") &&
+        !strncasecmp(endpoint, "http:", 5))
+        return kvt__fail(EACCES, "AWS_ENDPOINT_URL is http://: STS is not asked there. Set "
+                         "AWS_ENDPOINT_URL_STS.");
     if (!endpoint) {
         int err = own_url(params, region, text);
 

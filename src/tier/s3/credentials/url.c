@@ -34,6 +34,54 @@ read_authority(const char *at, size_t n, struct kvt__s3_url *out)
     return true;
 }
 
+static bool
+is_local_ipv4(const char *text)
+{
+    struct in_addr in;
+
+    if (inet_pton(AF_INET, text, &in) != 1)
+        return false;
+    uint32_t address = ntohl(in.s_addr);
+    return address >> 24 == 127 || address >> 16 == 0xa9fe; /* 169.254.0.0/16 */
+}
+
+/* Return true for loopback, link-local, and AWS's two addresses of instance metadata and of
+ * EKS's keys. */
+static bool
+is_local_ipv6(const char *text)
+{
+    static const char *const of_aws[] = { "fd00:ec2::254", "fd00:ec2::23" };
+    struct in6_addr in, other;
+
+    if (inet_pton(AF_INET6, text, &in) != 1)
+        return false;
+    if (IN6_IS_ADDR_LOOPBACK(&in) || IN6_IS_ADDR_LINKLOCAL(&in))
+        return true;
+    for (size_t i = 0; i < sizeof of_aws / sizeof *of_aws; i++)
+        if (inet_pton(AF_INET6, of_aws[i], &other) == 1 &&
+            !memcmp(&in, &other, sizeof in))
+            return true;
+    return false;
+}
+
+/* Of all names only localhost is local: the resolver may be under foreign control. */
+static void
+set_address(struct kvt__s3_url *url)
+{
+    size_t n = strlen(url->name);
+    char bare[sizeof url->name];
+    bool ipv6 = *url->name == '[';
+
+    snprintf(bare, sizeof bare, "%.*s", (int)(ipv6 ? n - 2 : n), url->name + ipv6);
+    if (!strcasecmp(bare, "localhost"))
+        snprintf(bare, sizeof bare, "127.0.0.1");
+    if (ipv6 ? is_local_ipv6(bare) : is_local_ipv4(bare))
+        snprintf(url->address, sizeof url->address, "%.*s",
+                 (int)sizeof url->address - 1, bare);
+    else
+        *url->address = '\0';
+}
+
 int
 kvt__s3_read_url(const char *text, const char *what, struct kvt__s3_url *out)
 {
@@ -50,5 +98,9 @@ kvt__s3_read_url(const char *text, const char *what, struct kvt__s3_url *out)
     if ((size_t)snprintf(out->path, sizeof out->path, "%s%s", *at == '/' ? "" : "/", at) >=
         sizeof out->path)
         return kvt__fail(EINVAL, "%s is too long.", what);
+    set_address(out);
+    if (!out->tls && !*out->address)
+        return kvt__fail(EACCES, "%s is http:// to %s: only https:// may leave this host.",
+                         what, out->name);
     return 0;
 }
