@@ -190,11 +190,66 @@ a_source_that_fails_does_not_end_the_search(void **state)
     struct asking *a = *state;
 
     service_start(&a->service, any);
-    a->params.profile = "gone";
+    put_file(a, ".aws/config", "[default]\naws_access_key_id=half\n");
     set(a, "AWS_ACCESS_KEY_ID=half");
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/container",
         a->service.port);
     expect_asked(a, "AKC");
+    service_stop(&a->service);
+}
+
+/* The profile and the machine's role are different identities. */
+static void
+a_named_profile_that_fails_ends_the_search(void **state)
+{
+    struct asking *a = *state;
+    struct kvt__s3_keys *keys;
+
+    service_start(&a->service, any);
+    put_file(a, ".aws/config", "[profile half]\naws_access_key_id=half\n");
+    for (int i = 0; i < 4; i++) {
+        const char *name = i % 2 ? "half" : "gone";
+
+        unset_all(a);
+        set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
+        set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/container",
+            a->service.port);
+        a->params.profile = i < 2 ? name : NULL;
+        if (i >= 2)
+            set(a, "AWS_PROFILE=%s", name);
+        assert_int_equal(ask(a, &keys), -ENOKEY);
+        assert_string_equal(kvt__why(), i % 2
+            ? "no keys for S3. Not set: configuration, environment. profile: profile half "
+              "has aws_access_key_id but not aws_secret_access_key."
+            : "no keys for S3. Not set: configuration, environment. profile: there is no "
+              "profile gone.");
+    }
+    assert_int_equal(service_count(&a->service), 0);
+    service_stop(&a->service);
+}
+
+/* Earlier keys of the profile make no difference. */
+static void
+a_named_profile_that_fails_later_ends_the_search(void **state)
+{
+    struct asking *a = *state;
+    struct kvt__s3_chain *chain;
+    struct kvt__s3_keys *keys;
+
+    service_start(&a->service, any);
+    put_file(a, ".aws/config", "[profile mine]\naws_access_key_id=AKM\n"
+             "aws_secret_access_key=" SECRET "\n");
+    set(a, "AWS_PROFILE=mine");
+    set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/container",
+        a->service.port);
+    assert_int_equal(kvt__s3_chain_open(&a->params, &chain), 0);
+    assert_int_equal(kvt__s3_chain_ask(chain, &keys), 0);
+    expect_keys(keys, "AKM", SECRET, NULL, INT64_MAX);
+    put_file(a, ".aws/config", "");
+    assert_int_equal(kvt__s3_chain_ask(chain, &keys), -ENOKEY);
+    expect_why("there is no profile mine");
+    assert_int_equal(service_count(&a->service), 0);
+    kvt__s3_chain_close(chain);
     service_stop(&a->service);
 }
 
@@ -314,6 +369,8 @@ main(void)
         ASKING(a_profile_for_sso_says_what_to_do),
         ASKING(the_first_source_that_has_keys_counts),
         ASKING(a_source_that_fails_does_not_end_the_search),
+        ASKING(a_named_profile_that_fails_ends_the_search),
+        ASKING(a_named_profile_that_fails_later_ends_the_search),
         ASKING(keys_that_have_expired_do_not_count),
         ASKING(the_source_that_had_keys_is_asked_alone_until_it_fails),
         ASKING(a_chain_keeps_copies),

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sources in their order.  A source that is configured but fails does not end the
- * search, as it does in AWS's own chain: whoever runs this wants keys; if none come, all
- * that was tried is told. */
+ * The credential sources in their order.  Unlike in AWS's own chain, a configured source
+ * that fails does not end the search: if no source has keys, the message lists all tried
+ * sources.  A profile named by the user does end the search, because the machine's role is
+ * another identity. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "tier/s3/credentials/private.h"
+#include "tier/s3/credentials/profile.h"
 
 static const struct {
     const char *name;
@@ -35,6 +37,7 @@ struct kvt__s3_chain {
 
 /* What each source said; "": it is not set. */
 struct tried {
+    size_t n; /* the first n sources are tried */
     char why[N_SOURCES][MAX_WHY];
 };
 
@@ -158,7 +161,7 @@ append(struct text *text, size_t max, const char *what)
 static void
 append_failures(struct text *text, const struct tried *tried, size_t n_failed)
 {
-    for (size_t i = 0; i < N_SOURCES; i++) {
+    for (size_t i = 0; i < tried->n; i++) {
         if (!*tried->why[i])
             continue;
         size_t share = (sizeof text->at - text->n) / n_failed--;
@@ -182,32 +185,45 @@ fail(const struct tried *tried)
     struct text text = { .n = 0 };
     size_t n_failed = 0;
 
-    for (size_t i = 0; i < N_SOURCES; i++)
+    for (size_t i = 0; i < tried->n; i++)
         n_failed += *tried->why[i] != '\0';
     append(&text, SIZE_MAX, "no keys for S3.");
-    if (n_failed < N_SOURCES)
+    if (n_failed < tried->n)
         append(&text, SIZE_MAX, " Not set:");
-    for (size_t i = 0, n = n_failed; i < N_SOURCES; i++) {
+    for (size_t i = 0, n = n_failed; i < tried->n; i++) {
         if (*tried->why[i])
             continue;
         append(&text, SIZE_MAX, " ");
         append(&text, SIZE_MAX, sources[i].name);
-        append(&text, SIZE_MAX, ++n < N_SOURCES ? "," : ".");
+        append(&text, SIZE_MAX, ++n < tried->n ? "," : ".");
     }
     append_failures(&text, tried, n_failed);
     return kvt__fail(ENOKEY, "%s%s", text.at, text.at[text.n - 1] == '.' ? "" : ".");
 }
 
+/* Return the number of sources to try: a named profile is the last source. */
+static size_t
+count_sources(const struct kvt__s3_chain *chain)
+{
+    bool named;
+    size_t n = 0;
+
+    kvt__s3_profile_name(&chain->params, &named);
+    while (named && sources[n].ask != kvt__s3_ask_profile)
+        n++;
+    return named ? n + 1 : N_SOURCES;
+}
+
 int
 kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out)
 {
-    struct tried tried = { 0 };
+    struct tried tried = { .n = count_sources(chain) };
     size_t before = chain->found;
 
     if (before < N_SOURCES && ask_source(chain, before, out, &tried))
         return 0;
     chain->found = N_SOURCES;
-    for (size_t i = 0; i < N_SOURCES && !kvt__s3_is_stopped(chain->params.stop); i++) {
+    for (size_t i = 0; i < tried.n && !kvt__s3_is_stopped(chain->params.stop); i++) {
         if (i == before || !ask_source(chain, i, out, &tried))
             continue;
         chain->found = i;

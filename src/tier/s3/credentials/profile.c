@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "tier/s3/credentials/private.h"
@@ -50,12 +51,16 @@ add_file(const struct kvt__s3_chain_params *params, const char *name, bool confi
          struct kvt__s3_profile *profile)
 {
     char path[PATH_MAX], *text;
+    struct stat st;
     size_t n;
 
     if (!path_of(params, config ? "AWS_CONFIG_FILE" : "AWS_SHARED_CREDENTIALS_FILE",
-                 config ? "config" : "credentials", path))
+                 config ? "config" : "credentials", path) ||
+        !strcmp(path, "/dev/null")) /* the usual way to have no file */
         return 0;
     int err = kvt__s3_read_file(path, MAX_FILE, &text, &n);
+    if (err == -EACCES && stat(path, &st) < 0)
+        return 0; /* HOME is another user's, as in many containers: the SDKs see no file */
     if (err)
         return err == -ENOENT || err == -ENOTDIR ? 0 : err;
     err = kvt__s3_profile_add(profile, name, config, text, n);
