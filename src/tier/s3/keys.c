@@ -7,24 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/secret.h"
 #include "tier/s3/signing-key.h"
 
 #define BLOCK_BYTES 64
 
 static void
-free_secret(char *text)
-{
-    if (text)
-        explicit_bzero(text, strlen(text));
-    free(text);
-}
-
-static void
 free_keys(struct kvt__s3_keys *keys)
 {
-    free_secret(keys->access);
-    free_secret(keys->secret);
-    free_secret(keys->token);
+    kvt__secret_free(keys->memory);
     free((char *)keys->source);
     pthread_mutex_destroy(&keys->signing.lock);
     explicit_bzero(keys, sizeof *keys);
@@ -36,20 +27,25 @@ kvt__s3_keys_new(const char *access, const char *secret, const char *token,
                  int64_t expires_s, const char *source)
 {
     struct kvt__s3_keys *keys = calloc(1, sizeof *keys);
+    size_t n_access = strlen(access) + 1, n_secret = strlen(secret) + 1;
+    size_t n_token = token ? strlen(token) + 1 : 0;
 
     if (!keys)
         return NULL;
     atomic_init(&keys->refs, 1);
     pthread_mutex_init(&keys->signing.lock, NULL);
-    keys->access = strdup(access);
-    keys->secret = strdup(secret);
-    keys->token = token ? strdup(token) : NULL;
+    keys->memory = kvt__secret_alloc(KVT__SHA256_BYTES + n_access + n_secret + n_token);
     keys->source = strdup(source);
     keys->expires_s = expires_s;
-    if (keys->access && keys->secret && (!token || keys->token) && keys->source)
-        return keys;
-    free_keys(keys);
-    return NULL;
+    if (!keys->memory || !keys->source) {
+        free_keys(keys);
+        return NULL;
+    }
+    keys->signing.key = keys->memory;
+    keys->access = memcpy((char *)keys->memory + KVT__SHA256_BYTES, access, n_access);
+    keys->secret = memcpy(keys->access + n_access, secret, n_secret);
+    keys->token = token ? memcpy(keys->secret + n_secret, token, n_token) : NULL;
+    return keys;
 }
 
 struct kvt__s3_keys *

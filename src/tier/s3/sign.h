@@ -18,7 +18,8 @@
  * changes. */
 struct kvt__s3_keys {
     atomic_int refs;
-    char *access;       /* text, on the heap */
+    void *memory;       /* of the texts and signing.key: kvt__secret_alloc() */
+    char *access;       /* text */
     char *secret;
     char *token;        /* NULL: none */
     int64_t expires_s;  /* wall clock; INT64_MAX: never */
@@ -27,7 +28,7 @@ struct kvt__s3_keys {
     struct {
         pthread_mutex_t lock;
         char scope[KVT__S3_SCOPE_ROOM]; /* what key is for; "": nothing */
-        uint8_t key[32];
+        uint8_t *key; /* 32 bytes */
     } signing; /* the key that was last derived from secret */
 };
 

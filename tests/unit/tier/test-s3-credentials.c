@@ -311,6 +311,67 @@ a_chain_keeps_copies(void **state)
     kvt__s3_chain_close(NULL);
 }
 
+/* ----------------------------------------------------------------- core dumps */
+
+/* Whether the mapping of this address has the flag dd: "do not dump". */
+static bool
+is_left_out_of_dumps(const void *at)
+{
+    uintptr_t begin, end, address = (uintptr_t)at;
+    bool is_here = false, left_out = false;
+    char line[512];
+    FILE *f = fopen("/proc/self/smaps", "re");
+
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            is_here = address >= begin && address < end;
+        else if (is_here && !strncmp(line, "VmFlags:", 8))
+            left_out = strstr(line, " dd") != NULL;
+    }
+    fclose(f);
+    return left_out;
+}
+
+/* qemu-user does not forward the advice to the kernel. */
+static bool
+advice_reaches_the_kernel(void)
+{
+    size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                      0);
+
+    assert_true(page != MAP_FAILED && !madvise(page, bytes, MADV_DONTDUMP));
+    bool reaches = is_left_out_of_dumps(page);
+    munmap(page, bytes);
+    return reaches;
+}
+
+static void
+keys_are_left_out_of_core_dumps(void **state)
+{
+    struct asking *a = *state;
+    struct kvt__s3_keys *keys;
+
+    if (!advice_reaches_the_kernel())
+        skip();
+    assert_false(is_left_out_of_dumps(a));
+    a->params.access = "AKG";
+    a->params.secret = SECRET;
+    a->params.token = SECRET "-token";
+    assert_int_equal(ask(a, &keys), 0);
+    assert_true(is_left_out_of_dumps(keys->access));
+    assert_true(is_left_out_of_dumps(keys->secret));
+    assert_true(is_left_out_of_dumps(keys->token));
+    assert_true(is_left_out_of_dumps(keys->signing.key));
+    kvt__s3_keys_unref(keys);
+    struct kvt__s3_fetch *fetch = kvt__s3_fetch_new();
+    assert_true(is_left_out_of_dumps(fetch->text));
+    assert_true(is_left_out_of_dumps(fetch->text + KVT__S3_FETCH_ROOM));
+    kvt__s3_fetch_free(fetch);
+    kvt__s3_fetch_free(NULL);
+}
+
 /* ------------------------------------------------------------------- no keys */
 
 static void
@@ -374,6 +435,7 @@ main(void)
         ASKING(keys_that_have_expired_do_not_count),
         ASKING(the_source_that_had_keys_is_asked_alone_until_it_fails),
         ASKING(a_chain_keeps_copies),
+        ASKING(keys_are_left_out_of_core_dumps),
         ASKING(when_nothing_is_set_that_is_said),
         ASKING(when_all_fail_all_are_told),
     };

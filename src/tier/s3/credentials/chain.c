@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/secret.h"
 #include "tier/s3/credentials/private.h"
 #include "tier/s3/credentials/profile.h"
 
@@ -31,7 +32,8 @@ static const struct {
 #define MAX_WHY 256
 
 struct kvt__s3_chain {
-    struct kvt__s3_chain_params params; /* its texts are ours */
+    void *memory;                       /* of the texts in params */
+    struct kvt__s3_chain_params params;
     size_t found;                       /* the source that had keys; N_SOURCES: none yet */
 };
 
@@ -43,36 +45,50 @@ struct tried {
 
 /* ------------------------------------------------------------- open and close */
 
-static bool
-copy(const char *text, const char **out)
+static size_t
+size_of(const char *text)
 {
-    *out = text ? strdup(text) : NULL;
-    return *out || !text;
+    return text ? strlen(text) + 1 : 0;
 }
 
-static void
-wipe(const char *text)
+/* Copy a text to *to and advance *to behind the copy. */
+static const char *
+copy(const char *text, char **to)
 {
-    kvt__s3_wipe((char *)text);
+    char *at = *to;
+
+    if (!text)
+        return NULL;
+    *to = stpcpy(at, text) + 1;
+    return at;
 }
 
 /* The environment as it is now: others may change the process's meanwhile. */
 static bool
-copy_environment(const char *const *from, const char *const **out)
+copy_params(struct kvt__s3_chain *chain, const struct kvt__s3_chain_params *from)
 {
-    const char **to;
-    size_t n = 0;
+    const char *const *environment = from->environment
+        ? from->environment : (const char *const *)environ;
+    struct kvt__s3_chain_params *to = &chain->params;
+    size_t n = 0, bytes = 0;
 
-    if (!from)
-        from = (const char *const *)environ;
-    while (from && from[n])
-        n++;
-    if (!(to = calloc(n + 1, sizeof *to)))
+    for (; environment && environment[n]; n++)
+        bytes += size_of(environment[n]);
+    bytes += size_of(from->access) + size_of(from->secret) + size_of(from->token) +
+             size_of(from->profile) + size_of(from->region);
+    chain->memory = kvt__secret_alloc((n + 1) * sizeof(char *) + bytes);
+    if (!chain->memory)
         return false;
-    *out = to;
+    const char **list = chain->memory;
+    char *at = (char *)(list + n + 1);
     for (size_t i = 0; i < n; i++)
-        if (!copy(from[i], &to[i]))
-            return false;
+        list[i] = copy(environment[i], &at);
+    to->environment = list;
+    to->access = copy(from->access, &at);
+    to->secret = copy(from->secret, &at);
+    to->token = copy(from->token, &at);
+    to->profile = copy(from->profile, &at);
+    to->region = copy(from->region, &at);
     return true;
 }
 
@@ -81,20 +97,13 @@ kvt__s3_chain_open(const struct kvt__s3_chain_params *params, struct kvt__s3_cha
 {
     struct kvt__s3_chain *chain = calloc(1, sizeof *chain);
 
-    if (!chain)
+    if (!chain || !copy_params(chain, params)) {
+        free(chain);
         return kvt__fail(ENOMEM, "open the chain of credentials");
+    }
     chain->found = N_SOURCES;
     chain->params.http = params->http;
     chain->params.stop = params->stop;
-    if (!copy_environment(params->environment, &chain->params.environment) ||
-        !copy(params->access, &chain->params.access) ||
-        !copy(params->secret, &chain->params.secret) ||
-        !copy(params->token, &chain->params.token) ||
-        !copy(params->profile, &chain->params.profile) ||
-        !copy(params->region, &chain->params.region)) {
-        kvt__s3_chain_close(chain);
-        return kvt__fail(ENOMEM, "open the chain of credentials");
-    }
     *out = chain;
     return 0;
 }
@@ -104,15 +113,7 @@ kvt__s3_chain_close(struct kvt__s3_chain *chain)
 {
     if (!chain)
         return;
-    const char *const *environment = chain->params.environment;
-    for (size_t i = 0; environment && environment[i]; i++)
-        wipe(environment[i]);
-    free((void *)environment);
-    wipe(chain->params.access);
-    wipe(chain->params.secret);
-    wipe(chain->params.token);
-    wipe(chain->params.profile);
-    wipe(chain->params.region);
+    kvt__secret_free(chain->memory);
     free(chain);
 }
 

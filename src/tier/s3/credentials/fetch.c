@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/secret.h"
 #include "base/sha256.h"
 #include "tier/s3/credentials/private.h"
 #include "tier/s3/encode.h"
@@ -26,7 +27,7 @@ struct exchange {
 struct kvt__s3_fetch *
 kvt__s3_fetch_new(void)
 {
-    struct kvt__s3_fetch *fetch = calloc(1, sizeof *fetch);
+    struct kvt__s3_fetch *fetch = kvt__secret_alloc(sizeof *fetch);
 
     if (!fetch)
         kvt__fail(ENOMEM, "ask for keys");
@@ -36,10 +37,7 @@ kvt__s3_fetch_new(void)
 void
 kvt__s3_fetch_free(struct kvt__s3_fetch *fetch)
 {
-    if (!fetch)
-        return;
-    explicit_bzero(fetch, sizeof *fetch);
-    free(fetch);
+    kvt__secret_free(fetch);
 }
 
 static int

@@ -118,7 +118,7 @@ struct kvt__s3_fetch {
     char text[KVT__S3_FETCH_ROOM + 1];
 };
 
-/* On the heap, all zero; NULL with the sentence. */
+/* In memory for secrets, all zero; NULL with the sentence. */
 struct kvt__s3_fetch *kvt__s3_fetch_new(void);
 void kvt__s3_fetch_free(struct kvt__s3_fetch *fetch); /* wiped; NULL is allowed */
 
