@@ -75,8 +75,9 @@ clocks_differ(const struct s3_call *call)
     return call->date_s && llabs((long long)(call->date_s - now)) > SKEW_S;
 }
 
-/* A refusal whose reason is not told, as to HEAD.  When keys expire the store knows
- * better: what it tells of that is rounded. */
+/* Return why a request was refused with 400, 401 or 403.  The store knows better when keys
+ * expire: the time it reported is rounded.  A response to a HEAD has no document with a
+ * code, so keys that were rotated look like a missing right. */
 static enum s3_verdict
 why_refused(const struct s3_call *call)
 {
@@ -86,7 +87,7 @@ why_refused(const struct s3_call *call)
         return S3_OTHER_CLOCK;
     if (call->keys && call->keys->expires_s - KVT__S3_LAST_S <= now)
         return S3_OTHER_KEYS;
-    return S3_FAILED;
+    return *call->error.code ? S3_FAILED : S3_DOUBTED_KEYS;
 }
 
 static bool
@@ -129,6 +130,8 @@ by_status(const struct s3_call *call, int *err)
     case 409:
         *err = -EBUSY;
         return S3_REPEAT;
+    case 400:
+        return call->http.is_head ? why_refused(call) : S3_FAILED;
     case 401:
     case 403:
         *err = -EACCES;

@@ -13,6 +13,7 @@ enum s3_verdict {
     S3_REPEAT,        /* later */
     S3_SLOW_DOWN,     /* later, and less */
     S3_OTHER_KEYS,    /* with newer ones */
+    S3_DOUBTED_KEYS,  /* with newer ones, if there are any: refused without a reason */
     S3_OTHER_CLOCK,   /* with the server's time */
     S3_OTHER_PLACE,   /* in another region, or at another host */
     S3_NO_CONDITIONS, /* without If-None-Match */

@@ -208,6 +208,11 @@ mend(struct s3_call *call, enum s3_verdict verdict)
             return false;
         kvt__s3_keyring_reject(t, call->keys);
         return true;
+    case S3_DOUBTED_KEYS:
+        if (call->asked_keys || t->is_unsigned)
+            return false;
+        call->asked_keys = call->wants_new_keys = true;
+        return !call->use_keys && kvt__s3_keyring_doubt(t, call->keys);
     case S3_OTHER_CLOCK:
         if (call->set_clock || !call->date_s)
             return false;

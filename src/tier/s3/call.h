@@ -56,6 +56,7 @@ struct s3_call {
     int64_t deadline_ns;
     unsigned n_attempts;
     bool asked_keys, moved, set_clock; /* were tried, once each */
+    bool wants_new_keys;    /* the keyring's next keys, not those that it has now */
     bool in_turn;           /* counted by the pace of stores */
     int refused;            /* by good() */
     int64_t retry_after_ns;

@@ -16,7 +16,9 @@
 
 #define BASE_EARLY_S 300   /* before keys expire, others are asked for */
 #define SESSION_EARLY_S 60
+#define EXPIRED_S 60       /* use of keys received as expired */
 #define AGAIN_NS (2 * KVT__NS_PER_S) /* after a failure */
+#define DOUBT_NS (60 * KVT__NS_PER_S) /* between renewals for a doubt */
 #define SESSION_BYTES 16384
 
 static int64_t
@@ -26,7 +28,9 @@ now_s(const struct s3_tier *t)
 }
 
 /* When keys are to be replaced, and until when they can be used: some time before they
- * expire, less where they do not live long. */
+ * expire, less where they do not live long.  Keys that were just given and have expired by
+ * the server's clock are used for a while: the Date that set the clock may be wrong, and
+ * only the answer to a request corrects it. */
 static void
 plan(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refresh,
      int64_t *usable)
@@ -35,6 +39,10 @@ plan(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refre
 
     if (keys->expires_s == INT64_MAX) {
         *refresh = *usable = INT64_MAX;
+        return;
+    }
+    if (life <= 0) {
+        *refresh = *usable = now + EXPIRED_S;
         return;
     }
     *refresh = keys->expires_s - (early < life / 3 ? early : life / 3);
@@ -98,7 +106,7 @@ base_is_due(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
-    return !k->base || now_s(t) >= k->base_refresh_s;
+    return !k->base || now_s(t) >= k->base_refresh_s || (k->doubting && !is_express(t));
 }
 
 static bool
@@ -106,7 +114,8 @@ session_is_due(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
-    return is_express(t) && (!k->session || now_s(t) >= k->session_refresh_s);
+    return is_express(t) &&
+           (!k->session || now_s(t) >= k->session_refresh_s || k->doubting);
 }
 
 /* The keys to sign with, or NULL. */
@@ -198,7 +207,7 @@ serve(struct s3_tier *t, int err)
     k->failed_ns = err ? kvt__now_ns() : 0;
     snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");
     k->waiting = NULL;
-    k->wanted = false;
+    k->wanted = k->doubting = false;
     if (keys)
         keys = kvt__s3_keys_ref(keys);
     pthread_mutex_unlock(&k->lock);
@@ -275,14 +284,15 @@ kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call)
 
     pthread_mutex_lock(&k->lock);
     struct kvt__s3_keys *keys = usable_locked(t);
-    if (keys) {
+    if (keys && !(call->wants_new_keys && k->doubting)) {
         keys = kvt__s3_keys_ref(keys);
     } else if (k->stop) {
         err = stopped();
-    } else if (k->failed && kvt__now_ns() - k->failed_ns < AGAIN_NS) {
+    } else if (!keys && k->failed && kvt__now_ns() - k->failed_ns < AGAIN_NS) {
         kvt__set_why(k->why);
         err = k->failed;
     } else {
+        keys = NULL;
         call->next = k->waiting;
         k->waiting = call;
         k->wanted = true;
@@ -305,6 +315,24 @@ kvt__s3_keyring_reject(struct s3_tier *t, const struct kvt__s3_keys *keys)
     else if (keys == k->base)
         k->base_usable_s = k->base_refresh_s = 0;
     pthread_mutex_unlock(&k->lock);
+}
+
+bool
+kvt__s3_keyring_doubt(struct s3_tier *t, const struct kvt__s3_keys *keys)
+{
+    struct s3_keyring *k = &t->keyring;
+    int64_t now = kvt__now_ns();
+
+    pthread_mutex_lock(&k->lock);
+    bool replaced = keys != k->base && keys != k->session;
+    bool may = replaced || k->doubting || !k->doubted_ns ||
+               now - k->doubted_ns >= DOUBT_NS;
+    if (may && !replaced && !k->doubting) {
+        k->doubting = true;
+        k->doubted_ns = now;
+    }
+    pthread_mutex_unlock(&k->lock);
+    return may;
 }
 
 /* --------------------------------------------------------------------------- opening */

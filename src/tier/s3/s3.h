@@ -47,6 +47,8 @@ struct s3_keyring {
     int failed;                   /* the last time; 0: it did not */
     int64_t failed_ns;            /* when, monotonic */
     char why[1024];               /* and why */
+    bool doubting;                /* keys are renewed because of a doubt */
+    int64_t doubted_ns;           /* monotonic: the last doubt; 0: none so far */
     struct s3_call *waiting;
 };
 
@@ -59,6 +61,11 @@ void kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call);
 
 /* The store does not take these any more. */
 void kvt__s3_keyring_reject(struct s3_tier *t, const struct kvt__s3_keys *keys);
+
+/* The store refused these without a reason.  Renew them, at most once a minute: other
+ * calls use them meanwhile, and afterwards if no newer keys are available.  Return false if
+ * they were renewed within the last minute. */
+bool kvt__s3_keyring_doubt(struct s3_tier *t, const struct kvt__s3_keys *keys);
 
 /* --------------------------------------------------------------------- pace.c */
 
