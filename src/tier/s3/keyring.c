@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "base/thread.h"
 #include "conf/conf.h"
 #include "tier/s3/s3.h"
@@ -68,29 +69,61 @@ take_session_body(struct s3_call *call, const struct kvt__http_head *head)
     return 0;
 }
 
-/* CreateSession.  A 200 that has no Credentials is no session.  stale: it failed because
- * of the keys. */
+/* Read the session in the response.  A 200 without Credentials is an error. */
 static int
-make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out,
-             bool *stale)
+read_session(struct session_call *s, struct kvt__s3_keys **out)
 {
-    struct session_call s = { .call = {
-        .tier = t, .method = "GET", .prio = KVT__PRIO_LOOKUP, .use_keys = base,
-        .within_ns = t->read_ns, .good = take_session_body } };
     struct kvt__s3_xml_credentials c;
+    int err = kvt__s3_read_credentials(s->body, s->call.http.received_bytes, &c);
 
-    kvt__s3_add_query(&s.call, "session", "");
-    kvt__s3_add_header(&s.call, "x-amz-create-session-mode", "ReadWrite");
-    int err = kvt__s3_call_wait(&s.call);
-    *stale = s.call.asked_keys;
-    if (!err)
-        err = kvt__s3_read_credentials(s.body, s.call.http.received_bytes, &c);
     if (err)
         return err;
     *out = kvt__s3_keys_new(c.access, c.secret, c.token, c.expires_s,
                             "S3 Express session");
-    explicit_bzero(s.body, sizeof s.body);
     return *out ? 0 : kvt__fail(ENOMEM, "S3 Express session");
+}
+
+/* CreateSession with a mode.  stale: set if the keys caused the failure. */
+static int
+make_session_of(struct s3_tier *t, const char *mode, struct kvt__s3_keys *base,
+                struct kvt__s3_keys **out, bool *stale)
+{
+    struct session_call *s = kvt__secret_alloc(sizeof *s);
+
+    *stale = false;
+    if (!s)
+        return kvt__fail(ENOMEM, "S3 Express session");
+    s->call = (struct s3_call){
+        .tier = t, .method = "GET", .prio = KVT__PRIO_LOOKUP, .use_keys = base,
+        .within_ns = t->read_ns, .good = take_session_body };
+    kvt__s3_add_query(&s->call, "session", "");
+    kvt__s3_add_header(&s->call, "x-amz-create-session-mode", mode);
+    kvt__s3_add_encryption(&s->call);
+    int err = kvt__s3_call_wait(&s->call);
+    *stale = s->call.asked_keys;
+    if (!err)
+        err = read_session(s, out);
+    kvt__secret_free(s);
+    return err;
+}
+
+/* Make a read-write session or, without write permission of the keys, a read-only
+ * session. */
+static int
+make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out,
+             bool *stale)
+{
+    int err = make_session_of(t, "ReadWrite", base, out, stale);
+
+    if (err != -EACCES || *stale)
+        return err;
+    err = make_session_of(t, "ReadOnly", base, out, stale);
+    if (!err && !t->keyring.said_read_only) {
+        t->keyring.said_read_only = true;
+        kvt__log(KVT_LOG_WARN, "S3: the keys may not open sessions that write, so nothing "
+                 "is stored. They need s3express:CreateSession with ReadWrite.");
+    }
+    return err;
 }
 
 /* --------------------------------------------------------------------------- asking */

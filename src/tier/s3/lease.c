@@ -84,8 +84,8 @@ put(struct s3_tier *t, uint64_t number, const char *body, bool is_new)
 
     snprintf(name, sizeof name, LEASES "%" PRIu64, number);
     kvt__s3_add_header(&call, "content-type", "text/plain");
-    kvt__s3_add_header(&call, "x-amz-server-side-encryption", t->sse);
-    kvt__s3_add_header(&call, "x-amz-server-side-encryption-aws-kms-key-id", t->sse_key);
+    if (!kvt__s3_place_of(t)->express)
+        kvt__s3_add_encryption(&call);
     if (t->request_payer)
         kvt__s3_add_header(&call, "x-amz-request-payer", "requester");
     if (is_new)

@@ -24,8 +24,8 @@ kvt__s3_put_headers(struct s3_op *o, struct s3_call *call, bool conditional)
     kvt__s3_add_header(call, "content-type", "application/octet-stream");
     kvt__s3_add_header(call, KVT__S3_META, o->meta);
     kvt__s3_add_header(call, KVT__S3_META_MODEL, o->model);
-    kvt__s3_add_header(call, "x-amz-server-side-encryption", t->sse);
-    kvt__s3_add_header(call, "x-amz-server-side-encryption-aws-kms-key-id", t->sse_key);
+    if (!kvt__s3_place_of(t)->express) /* there the session has the encryption */
+        kvt__s3_add_encryption(call);
     kvt__s3_add_header(call, "x-amz-storage-class", t->storage_class);
     if (conditional && !atomic_load(&t->no_conditions))
         kvt__s3_add_header(call, "if-none-match", "*");

@@ -49,6 +49,7 @@ struct s3_keyring {
     char why[1024];               /* and why */
     bool doubting;                /* keys are renewed because of a doubt */
     int64_t doubted_ns;           /* monotonic: the last doubt; 0: none so far */
+    bool said_read_only;
     struct s3_call *waiting;
 };
 
@@ -235,6 +236,17 @@ void kvt__s3_start(struct kvt__tier *tier, struct kvt__tier_op *op);
 
 /* The operation is over; err with its sentence in kvt__why(). */
 void kvt__s3_end(struct s3_op *o, int err);
+
+/* Add the headers of s3_sse: to a PUT, or to CreateSession in S3 Express, because a PUT of
+ * S3 Express must not have these headers. */
+static inline void
+kvt__s3_add_encryption(struct s3_call *call)
+{
+    const struct s3_tier *t = call->tier;
+
+    kvt__s3_add_header(call, "x-amz-server-side-encryption", t->sse);
+    kvt__s3_add_header(call, "x-amz-server-side-encryption-aws-kms-key-id", t->sse_key);
+}
 
 /* A new call for the operation's object. */
 void kvt__s3_op_call(struct s3_op *o, const char *method);

@@ -2,7 +2,9 @@
  *
  * Whose environment gives the keys, keys that expire while they are used, and sessions
  * of S3 Express. */
+#include <stdatomic.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "files.h"
 #include "s3-test.h"
@@ -29,6 +31,15 @@ static const char soon_script[] =
     "echo \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"AK$n\\\","
     " \\\"SecretAccessKey\\\": \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
     " \\\"Expiration\\\": \\\"$(date -u -d '+4 seconds' +%Y-%m-%dT%H:%M:%SZ)\\\"}\"\n";
+
+/* The same, of keys that expire in an hour. */
+static const char hour_script[] =
+    "#!/bin/sh\n"
+    "n=$(($(cat \"$HOME/n\") + 1))\n"
+    "echo $n >\"$HOME/n\"\n"
+    "echo \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"AK$n\\\","
+    " \\\"SecretAccessKey\\\": \\\"SKTEST$n\\\", \\\"SessionToken\\\": \\\"token/+$n==\\\","
+    " \\\"Expiration\\\": \\\"$(date -u -d '+1 hour' +%Y-%m-%dT%H:%M:%SZ)\\\"}\"\n";
 
 static void
 put_text(const char *name, const char *text, mode_t mode)
@@ -137,6 +148,56 @@ keys_come_from_the_environment_of_the_configuration(void **state)
     assert_int_equal(get(1, BYTES, 1), -EACCES); /* the process's are not known */
 }
 
+static void
+endpoints_of_aws_are_chosen_by_the_environment(void **state)
+{
+    static const char *const environment[] = { "AWS_USE_FIPS_ENDPOINT=true",
+                                               "AWS_USE_DUALSTACK_ENDPOINT=true", NULL };
+    static const char *const tls[] = { "disable_tls=", NULL };
+
+    (void)state;
+    s3_environment = environment;
+    assert_good(s3_try_open("s3://kv-cache", tls, &counters, &tier));
+    assert_string_equal(kvt__s3_place_of(s3_of(tier))->host,
+                        "kv-cache.s3-fips.dualstack.us-east-1.amazonaws.com");
+    s3_close(tier);
+    tier = NULL;
+    assert_fails(s3_try_open("s3://kv-cache.s3.us-east-1.amazonaws.com", tls, &counters,
+                             &tier), EINVAL, "no FIPS endpoint");
+}
+
+/* ------------------------------------------------------------------------ proxies */
+
+/* The proxy's port is closed. */
+static int
+put_with_proxy(const char *no_proxy)
+{
+    const char *environment[] = { "http_proxy=http://127.0.0.1:1", no_proxy, NULL };
+
+    s3_environment = environment;
+    open_s3(NULL);
+    int err = put(1, BYTES, 1);
+    s3_close(tier);
+    tier = NULL;
+    return err;
+}
+
+static void
+exceptions_from_proxies_are_those_of_the_environment(void **state)
+{
+    static char list[5000];
+
+    (void)state;
+    assert_int_equal(put_with_proxy("no_proxy=other.example"), -ECONNREFUSED);
+    assert_int_equal(put_with_proxy("no_proxy=*"), 0);
+    strcpy(list, "no_proxy=");
+    while (strlen(list) < 4000)
+        strcat(list, "other.example,");
+    assert_int_equal(put_with_proxy(list), -ECONNREFUSED);
+    strcat(list, "127.0.0.1");
+    assert_int_equal(put_with_proxy(list), 0);
+}
+
 /* --------------------------------------------------------------------- long-term */
 
 static void
@@ -149,7 +210,7 @@ keys_that_have_expired_are_asked_for_once_more(void **state)
     assert_good(put(1, BYTES, 1));
     assert_int_equal(n_runs(), 1);
     add_key(1, -1);
-    assert_int_equal(read_often(), N_READS); /* many calls, one question */
+    assert_int_equal(read_often(), N_READS); /* many calls, a single renewal */
     assert_int_equal(n_runs(), 2);
     assert_good(get(1, BYTES, 1));
     assert_int_equal(n_runs(), 2);
@@ -170,6 +231,126 @@ keys_that_expire_soon_and_are_refused_are_asked_for_once_more(void **state)
              "\"code\": \"AccessDenied\"}}");
     assert_good(get(1, BYTES, 1));
     assert_true(n_runs() >= 2);
+}
+
+/* One answer with a Date of another century must not make good keys unusable: without keys
+ * there is no request whose answer could correct the clock. */
+static void
+a_wrong_date_takes_no_keys_away(void **state)
+{
+    (void)state;
+    add_key(1, 1000);
+    add_key(2, 1000);
+    put_text("keys", hour_script, 0700);
+    open_s3(NO_KEYS);
+    assert_good(put(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"status\": 403, "
+             "\"code\": \"RequestTimeTooSkewed\", \"headers\": {\"Date\": "
+             "\"Fri, 01 Jan 2100 00:00:00 GMT\"}}}");
+    assert_int_equal(get(1, BYTES, 1), -EACCES);
+    assert_good(get(1, BYTES, 1));
+}
+
+/* How many of so many probes of chunk 1, all at a time, found the chunk. */
+static unsigned
+probe_often(void)
+{
+    static struct async all[N_READS];
+    sem_t over;
+
+    sem_init(&over, 0, 0);
+    for (unsigned i = 0; i < N_READS; i++)
+        async_start(&all[i], KVT__TIER_PROBE, 1, 0, &over);
+    unsigned n = async_wait(all, N_READS, &over, 0);
+    sem_destroy(&over);
+    return n;
+}
+
+/* A response to a HEAD has no error code: rotated keys look like a missing permission. */
+static void
+keys_that_a_head_is_refused_with_are_asked_for_once_more(void **state)
+{
+    static const int statuses[] = { 400, 401, 403 };
+    char fault[128];
+
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
+        if (i) {
+            teardown(state);
+            setup(state);
+        }
+        add_key(1, 1000);
+        add_key(2, 1000);
+        open_s3(NO_KEYS);
+        assert_good(put(1, BYTES, 1));
+        snprintf(fault, sizeof fault, "{\"match\": {\"method\": \"HEAD\"}, \"do\": "
+                 "{\"status\": %d}}", statuses[i]);
+        s3_fault(&server, fault);
+        assert_good(probe(1));
+        assert_int_equal(n_runs(), 2);
+    }
+}
+
+static void
+lookups_go_on_after_keys_were_rotated(void **state)
+{
+    (void)state;
+    add_key(1, 1000);
+    add_key(2, 1000);
+    open_s3(NO_KEYS);
+    assert_good(put(1, BYTES, 1));
+    add_key(1, -1); /* 400 to HEAD */
+    assert_int_equal(probe_often(), N_READS); /* many calls, a single renewal */
+    assert_int_equal(n_runs(), 2);
+}
+
+/* A missing permission renews the keys at most once a minute, and good keys stay. */
+static void
+a_right_that_is_missing_renews_keys_once_a_minute(void **state)
+{
+    (void)state;
+    add_key(1, 1000);
+    add_key(2, 1000);
+    open_s3(NO_KEYS);
+    assert_good(put(1, BYTES, 1));
+    s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, \"count\": null, \"do\": "
+             "{\"status\": 403}}");
+    for (int i = 0; i < 10; i++)
+        assert_fails(probe(1), EACCES, "403", "HEAD model");
+    assert_int_equal(n_runs(), 2);
+    assert_int_equal(s3_count(&server, "operations", "HeadObject"), 11);
+    assert_good(get(1, BYTES, 1));
+    /* A call with outdated keys may use the new keys at once. */
+    struct kvt__s3_keys *older = kvt__s3_keys_new("A", "S", NULL, INT64_MAX, "test");
+    assert_true(kvt__s3_keyring_doubt(s3_of(tier), older));
+    kvt__s3_keys_unref(older);
+    s3_of(tier)->keyring.doubted_ns -= 61 * KVT__NS_PER_S;
+    assert_int_equal(probe(1), -EACCES);
+    assert_int_equal(n_runs(), 3);
+}
+
+/* A doubt without newer keys keeps the old keys and does not change the time of the next
+ * refresh. */
+static void
+keys_that_cannot_be_renewed_are_used_on(void **state)
+{
+    struct s3_keyring *k;
+
+    (void)state;
+    add_key(1, 1000);
+    open_s3(NO_KEYS);
+    assert_good(put(1, BYTES, 1));
+    k = &s3_of(tier)->keyring;
+    int64_t refresh_s = k->base_refresh_s;
+    put_text("keys", "#!/bin/sh\nexit 3\n", 0700);
+    kvt_set_log(be_silent, NULL, KVT_LOG_INFO);
+    s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, \"do\": {\"status\": 403}}");
+    assert_good(probe(1));
+    assert_good(get(1, BYTES, 1));
+    pthread_mutex_lock(&k->lock);
+    bool as_before = k->failed && k->base_refresh_s == refresh_s;
+    pthread_mutex_unlock(&k->lock);
+    assert_true(as_before);
+    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
 }
 
 static void
@@ -254,20 +435,75 @@ one_session_serves_all_at_once(void **state)
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
 }
 
+/* The wall clock of this program, in place of libc's. */
+static atomic_llong wall_ahead_s;
+
+time_t
+time(time_t *out)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    now.tv_sec += wall_ahead_s;
+    if (out)
+        *out = now.tv_sec;
+    return now.tv_sec;
+}
+
+/* The keyring looks at the clock now. */
+static void
+put_wall_forward(long long seconds)
+{
+    struct s3_keyring *k = &s3_of(tier)->keyring;
+
+    pthread_mutex_lock(&k->lock);
+    wall_ahead_s += seconds;
+    pthread_cond_signal(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+}
+
+/* Return the keyring's session and the time of the next refresh. */
+static struct kvt__s3_keys *
+session_now(int64_t *refresh_s)
+{
+    struct s3_keyring *k = &s3_of(tier)->keyring;
+
+    pthread_mutex_lock(&k->lock);
+    struct kvt__s3_keys *session = kvt__s3_keys_ref(k->session);
+    *refresh_s = k->session_refresh_s;
+    pthread_mutex_unlock(&k->lock);
+    return session;
+}
+
+/* A session of 300 s is replaced 60 s before the expiry, not earlier, and no request waits
+ * or is refused: the old session serves until then. */
 static void
 sessions_are_replaced_before_they_expire(void **state)
 {
+    int64_t refresh_s, next_s;
+
     (void)state;
-    s3_config(&server, "{\"session_seconds\": 3}");
+    wall_ahead_s = 0;
+    s3_config(&server, "{\"session_seconds\": 300}");
     open_express(NULL);
     assert_good(put(1, BYTES, 1));
-    int64_t until = kvt__now_ns() + 5 * KVT__NS_PER_S;
-    while (kvt__now_ns() < until) {
+    struct kvt__s3_keys *first = session_now(&refresh_s);
+    assert_int_equal(refresh_s, first->expires_s - 60);
+    put_wall_forward(refresh_s - time(NULL) - 10);
+    assert_int_equal(read_often(), N_READS);
+    assert_int_equal(n_sessions(), 1);
+    put_wall_forward(10);
+    for (bool same = true; same;) { /* the test's time limit ends the loop otherwise */
         assert_int_equal(read_often(), N_READS);
-        usleep(20000);
+        struct kvt__s3_keys *now = session_now(&next_s);
+        same = now == first;
+        kvt__s3_keys_unref(now);
     }
-    /* One in two seconds, where the machine lets; one in three is needed. */
-    assert_in_range(n_sessions(), 2, 6);
+    assert_int_equal(n_sessions(), 2);
+    assert_true(time(NULL) < first->expires_s); /* the session is still valid */
+    assert_int_equal(counted(KVT__N_s3_repetitions), 0);
+    kvt__s3_keys_unref(first);
+    wall_ahead_s = 0;
 }
 
 static void
@@ -303,7 +539,7 @@ static void
 a_session_that_cannot_be_had_is_told(void **state)
 {
     static const char *const answers[] = {
-        "{" CREATE ", \"do\": {\"status\": 403}}",
+        "{" CREATE ", \"count\": 2, \"do\": {\"status\": 403}}",
         "{" CREATE ", \"do\": {\"listing\": true}}",
         "{" CREATE ", \"do\": {\"status\": 200, \"body\": \"\"}}" };
     static const int errors[] = { -EACCES, -EBADMSG, -EBADMSG };
@@ -315,10 +551,54 @@ a_session_that_cannot_be_had_is_told(void **state)
         open_express(NULL);
         assert_int_equal(put(1, BYTES, 1), errors[i]);
         assert_true(*kvt__why());
-        assert_int_equal(s3_n_requests(&server), 1);
+        assert_int_equal(s3_n_requests(&server), i ? 1 : 2); /* also with ReadOnly */
         s3_close(tier);
         tier = NULL;
     }
+    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
+}
+
+/* True if the stack of the keyring's thread contains the text. */
+static bool
+is_on_stack(const char *text, size_t n)
+{
+    static unsigned char page[4096 + 64];
+    struct s3_keyring *k = &s3_of(tier)->keyring;
+    pthread_attr_t attr;
+    void *stack;
+    size_t size;
+    bool found = false;
+    int fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+
+    assert_true(fd >= 0);
+    assert_int_equal(pthread_getattr_np(k->thread, &attr), 0);
+    assert_int_equal(pthread_attr_getstack(&attr, &stack, &size), 0);
+    for (size_t at = 0; !found && at < size; at += 4096) {
+        ssize_t got = pread(fd, page, sizeof page, (off_t)((uintptr_t)stack + at));
+
+        found = got > 0 && memmem(page, (size_t)got, text, n);
+    }
+    pthread_attr_destroy(&attr);
+    close(fd);
+    return found;
+}
+
+static void
+a_session_that_cannot_be_read_leaves_no_secret(void **state)
+{
+    char fault[600] = "[{" CREATE ", \"do\": {\"status\": 200, \"body\": \""
+                      "<CreateSessionResult><Credentials><SecretAccessKey>";
+    size_t n = strlen(fault);
+
+    (void)state;
+    for (size_t i = 0; i < 200; i++)
+        fault[n + i] = 'S';
+    strcpy(fault + n + 200, "</SecretAccessKey></Credentials></CreateSessionResult>\"}}]");
+    s3_fault(&server, fault);
+    kvt_set_log(be_silent, NULL, KVT_LOG_INFO);
+    open_express(NULL);
+    assert_int_equal(put(1, BYTES, 1), -EBADMSG);
+    assert_false(is_on_stack(fault + n, 20));
     kvt_set_log(NULL, NULL, KVT_LOG_INFO);
 }
 
@@ -336,6 +616,44 @@ a_session_is_asked_for_again_when_that_failed(void **state)
     kvt_set_log(NULL, NULL, KVT_LOG_INFO);
 }
 
+/* The server refuses the read-write session and accepts the read-only session. */
+static void
+keys_that_may_only_read_read(void **state)
+{
+    (void)state;
+    open_express(NULL);
+    assert_good(put(1, BYTES, 1));
+    s3_close(tier);
+    s3_forget(&server);
+    kvt_set_log(be_silent, NULL, KVT_LOG_INFO);
+    s3_fault(&server, "{" CREATE ", \"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
+    open_express(NULL);
+    assert_good(get(1, BYTES, 1));
+    assert_good(probe(1));
+    assert_int_equal(n_sessions(), 2);
+    assert_string_equal(s3_header(&server, "CreateSession", "x-amz-create-session-mode"),
+                        "ReadOnly");
+    assert_fails(put(2, BYTES, 2), EACCES, "AccessDenied");
+    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
+}
+
+/* S3 Express accepts encryption headers for a session, not for a PUT in the session. */
+static void
+a_session_says_how_objects_are_encrypted(void **state)
+{
+    static const char *const kms[] = { "s3_sse=aws:kms", "s3_sse_kms_key_id=key/1", NULL };
+    static const char sse[] = "x-amz-server-side-encryption";
+    static const char key[] = "x-amz-server-side-encryption-aws-kms-key-id";
+
+    (void)state;
+    open_express(kms);
+    assert_good(put(1, BYTES, 1));
+    assert_string_equal(s3_header(&server, "CreateSession", sse), "aws:kms");
+    assert_string_equal(s3_header(&server, "CreateSession", key), "key/1");
+    assert_string_equal(s3_header(&server, "PutObject", sse), "");
+    assert_string_equal(s3_header(&server, "PutObject", key), "");
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
@@ -343,8 +661,15 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(keys_come_from_the_environment_of_the_configuration),
+        TEST(endpoints_of_aws_are_chosen_by_the_environment),
+        TEST(exceptions_from_proxies_are_those_of_the_environment),
         TEST(keys_that_have_expired_are_asked_for_once_more),
         TEST(keys_that_expire_soon_and_are_refused_are_asked_for_once_more),
+        TEST(a_wrong_date_takes_no_keys_away),
+        TEST(keys_that_a_head_is_refused_with_are_asked_for_once_more),
+        TEST(lookups_go_on_after_keys_were_rotated),
+        TEST(a_right_that_is_missing_renews_keys_once_a_minute),
+        TEST(keys_that_cannot_be_renewed_are_used_on),
         TEST(keys_that_are_refused_again_are_told),
         TEST(a_source_that_fails_is_told_by_every_call),
         TEST(operations_that_wait_for_keys_end_when_the_tier_is_stopped),
@@ -353,7 +678,10 @@ main(void)
         TEST(a_session_that_ends_early_is_replaced_once),
         TEST(a_session_that_is_refused_leads_to_newer_keys),
         TEST(a_session_that_cannot_be_had_is_told),
+        TEST(a_session_that_cannot_be_read_leaves_no_secret),
         TEST(a_session_is_asked_for_again_when_that_failed),
+        TEST(keys_that_may_only_read_read),
+        TEST(a_session_says_how_objects_are_encrypted),
     };
 
     /* The environment of the configuration counts, and not the process's. */

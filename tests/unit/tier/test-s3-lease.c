@@ -21,6 +21,30 @@ the_lease_is_made_by_a_conditional_put_and_given_back(void **state)
     close_cleaner(t);
 }
 
+/* S3 Express takes encryption of a session, and of no PUT in it. */
+static void
+a_lease_is_encrypted_as_chunks_are(void **state)
+{
+    static const char *const settings[] = { "max_remote_size=1", "s3_enable_s3express=true",
+                                            "s3_sse=aws:kms", NULL };
+    const char *const buckets[] = { S3_BUCKET, S3_EXPRESS_BUCKET };
+    struct s3_lease lease;
+    char url[256];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct kvt__tier *one;
+
+        snprintf(url, sizeof url, "s3://127.0.0.1:%u/%s/%s", server.port, buckets[i],
+                 server.prefix);
+        assert_good(s3_try_open(url, i ? settings : settings + 2, &counters, &one));
+        assert_good(kvt__s3_lease_take(s3_of(one), &lease));
+        assert_string_equal(s3_header(&server, "PutObject", "x-amz-server-side-encryption"),
+                            i ? "" : "aws:kms");
+        s3_close(one);
+    }
+}
+
 static void
 who_finds_a_lease_does_not_clean(void **state)
 {
@@ -321,6 +345,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         CLEAN(the_lease_is_made_by_a_conditional_put_and_given_back),
+        CLEAN(a_lease_is_encrypted_as_chunks_are),
         CLEAN(who_finds_a_lease_does_not_clean),
         CLEAN(one_that_was_given_back_just_now_means_that_all_was_counted),
         CLEAN(an_expired_lease_is_taken_over_by_the_stores_clock),
