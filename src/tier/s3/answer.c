@@ -197,6 +197,16 @@ judge_connection(const struct s3_call *call, int *err)
     }
 }
 
+bool
+kvt__s3_is_good(const struct s3_call *call, int status)
+{
+    bool reads = !strcmp(call->method, "GET") || !strcmp(call->method, "HEAD");
+
+    if (!reads)
+        return status >= 200 && status < 300;
+    return status == 200 || (status == 206 && has_header(call, "range"));
+}
+
 enum s3_verdict
 kvt__s3_judge(struct s3_call *call, int *err)
 {
@@ -205,7 +215,7 @@ kvt__s3_judge(struct s3_call *call, int *err)
 
     if (call->http.status && (status < 300 || call->refused))
         return judge_connection(call, err);
-    if (status >= 200 && status < 300)
+    if (kvt__s3_is_good(call, status))
         return S3_GOOD;
     if (call->error_body && !call->http.status)
         (void)kvt__s3_read_error(call->error_body, call->http.received_bytes,

@@ -20,6 +20,10 @@ enum s3_verdict {
     S3_NO_CHECKSUMS,  /* without x-amz-checksum-* */
 };
 
+/* Return true if a response with this status does what the call asks for.  A GET or HEAD
+ * takes 200 alone, a GET with a range also 206; other methods take any 2xx. */
+bool kvt__s3_is_good(const struct s3_call *call, int status);
+
 /* What the call's last attempt came to; err: what it would end with.  Reads the error's
  * document into call->error. */
 enum s3_verdict kvt__s3_judge(struct s3_call *call, int *err);

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "tier/s3/answer.h"
 #include "tier/s3/s3.h"
 
 /* ------------------------------------------------------------------ what is sent */
@@ -116,7 +117,7 @@ answered(struct kvt__http_request *http, const struct kvt__http_head *head)
     note_fields(call, head);
     http->into = NULL;
     http->room = 0;
-    if (head->status >= 200 && head->status < 300) {
+    if (kvt__s3_is_good(call, head->status)) {
         call->refused = call->good ? call->good(call, head) : 0;
         if (call->refused || http->into)
             return call->refused;

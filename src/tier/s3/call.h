@@ -37,7 +37,7 @@ struct s3_call {
     bool stores;            /* waits its turn behind loads when the store is slow */
     bool conditional;       /* is not sent without its If-None-Match */
     struct kvt__s3_keys *use_keys; /* in place of the keyring's; NULL: those */
-    /* The head of a good answer (2xx).  Sets http.into and http.room, unless nothing of
+    /* The head of a good answer (kvt__s3_is_good()).  Sets http.into and http.room, unless nothing of
      * its body is wanted.  Not 0: it ends with that.  NULL: nothing of it is wanted. */
     int (*good)(struct s3_call *call, const struct kvt__http_head *head);
     void (*received)(struct s3_call *call, size_t at, size_t n); /* or NULL */

@@ -53,6 +53,8 @@ was_read(struct s3_call *call, int err)
     struct s3_op *o = op_of(call);
     struct kvt__found *found = &o->op->found;
 
+    if (!err) /* the bytes that are in the slot, whatever was announced */
+        err = kvt__s3_received(o, found->payload_bytes, call->http.received_bytes);
     found->has_read_crc = !err;
     found->read_crc = o->crc;
     if (!err && ((found->has_id && o->crc != found->crc) ||

@@ -120,15 +120,13 @@ kvt__s3_end(struct s3_op *o, int err)
 
 /* ------------------------------------------------------------------ what is told */
 
-/* Whether the field's value is there and was read. */
 static bool
-read_meta(const struct kvt__http_head *head, struct kvt__trailer *out)
+read_meta(const struct kvt__http_field *f, struct kvt__trailer *out)
 {
-    const struct kvt__http_field *f = kvt__http_field(head, KVT__S3_META);
     unsigned char bytes[KVT__TRAILER_BYTES];
 
-    return f && kvt__s3_unbase64(f->value, f->value_bytes, bytes, sizeof bytes) ==
-                    sizeof bytes && kvt__trailer_get(bytes, out);
+    return kvt__s3_unbase64(f->value, f->value_bytes, bytes, sizeof bytes) ==
+               sizeof bytes && kvt__trailer_get(bytes, out);
 }
 
 static void
@@ -147,16 +145,31 @@ int
 kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head, uint64_t payload_bytes,
               struct kvt__found *found)
 {
+    const struct kvt__http_field *meta = kvt__http_field(head, KVT__S3_META);
     struct kvt__trailer trailer;
 
     *found = (struct kvt__found){ .payload_bytes = payload_bytes,
                                   .stored_bytes = payload_bytes };
-    if (read_meta(head, &trailer) && trailer.payload_bytes == payload_bytes)
+    if (meta && read_meta(meta, &trailer) && trailer.payload_bytes == payload_bytes)
         kvt__found_from_trailer(&trailer, found);
     read_checksum(o, head);
     kvt__s3_look_for_collision(o, head);
-    return o->opaque && !found->has_id && o->op->what == KVT__TIER_GET
-        ? kvt__fail(EBADMSG, "%s: was written over by another program.", o->name) : 0;
+    if (found->has_id || o->op->what != KVT__TIER_GET || (!meta && !o->opaque))
+        return 0;
+    return meta ? kvt__fail(EBADMSG, "%s: its " KVT__S3_META " does not fit the object.",
+                            o->name)
+                : kvt__fail(EBADMSG, "%s: was written over by another program.", o->name);
+}
+
+int
+kvt__s3_received(struct s3_op *o, uint64_t announced, uint64_t received)
+{
+    struct kvt__found *found = &o->op->found;
+
+    found->payload_bytes = found->stored_bytes = received;
+    return received == announced ? 0 :
+        kvt__fail(EIO, "%s: the response announced %llu bytes, %llu came.", o->name,
+                  (unsigned long long)announced, (unsigned long long)received);
 }
 
 void

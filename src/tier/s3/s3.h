@@ -267,10 +267,15 @@ void kvt__s3_put_parts(struct s3_op *o);
 /* Look at the object without its bytes, then call then(o, err). */
 void kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err));
 
-/* What the head of an answer tells of the object.  -EBADMSG: LMCache, whose objects tell
- * nothing, has none of that kind, so what is to be read is nobody's. */
+/* Read the object's description from the response's head.  -EBADMSG for a GET: the object is
+ * corrupt, because the identity is unreadable, or missing although the chunk is opaque.
+ * Objects of LMCache have no identity and are never opaque. */
 int kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head,
                   uint64_t payload_bytes, struct kvt__found *found);
+
+/* Note in o->op->found the number of bytes a GET wrote to the slot.  -EIO with a
+ * sentence: the response announced another number. */
+int kvt__s3_received(struct s3_op *o, uint64_t announced, uint64_t received);
 
 /* Whether what was found is of another model, whose name becomes the same; said and
  * counted. */

@@ -6,6 +6,24 @@
 
 #define BYTES ((size_t)50 << 10)
 
+/* Read into a slot of bytes; the operation's result.  No byte of the slot may change. */
+static int
+get_nothing(size_t bytes, bool shorter)
+{
+    struct kvt__slot slot = slot_new(bytes, 0);
+    struct chunk c;
+
+    chunk_init(&c, "model", 1);
+    struct kvt__tier_op op = { .what = KVT__TIER_GET, .object = &c.object, .slot = slot,
+                               .shorter = shorter };
+    int err = kvt__tier_wait(tier, &op);
+    assert_true(guards_are_whole(&slot));
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(slot.payload[i], 0x5a);
+    slot_free(&slot, 0);
+    return err;
+}
+
 /* ----------------------------------------------------------------- damaged ones */
 
 static void
@@ -71,28 +89,38 @@ an_opaque_object_without_identity_is_damaged(void **state)
     assert_true(same);
 }
 
-/* Some text where ours would be. */
+/* Only kvtier writes this header, so the object is not from LMCache: the bytes may belong to
+ * any weights. */
 static void
-an_identity_that_cannot_be_read_is_none(void **state)
+an_object_with_an_unreadable_identity_is_damaged(void **state)
 {
-    static const char *const texts[] = { "", "AAAA", "*", "S1ZU" };
+    struct kvt__trailer of_another_length = { .payload_bytes = BYTES - 1,
+                                              .crc = crc_of(BYTES, 1) };
+    unsigned char bytes[KVT__TRAILER_BYTES];
+    char fitting[128], fault[512];
+    const char *const texts[] = { "", "AAAA", "*", "S1ZU", fitting };
     struct kvt__found found;
-    char fault[256];
     struct chunk c;
-    bool same;
 
     (void)state;
     open_s3(NULL);
-    assert_good(put(1, BYTES, 1));
     chunk_init(&c, "model", 1);
+    of_another_length.id = c.object.id;
+    kvt__trailer_put(&of_another_length, bytes);
+    kvt__s3_base64(bytes, sizeof bytes, fitting);
+    assert_good(put(1, BYTES, 1));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        snprintf(fault, sizeof fault, "{\"do\": {\"headers\": {\"x-amz-meta-kvtier\": "
-                 "\"%s\"}}}", texts[i]);
+        snprintf(fault, sizeof fault, "{\"count\": 2, \"do\": {\"headers\": "
+                 "{\"x-amz-meta-kvtier\": \"%s\"}}}", texts[i]);
         s3_fault(&server, fault);
-        assert_good(get_bytes(tier, &c.object, BYTES, 1, &found, &same));
-        assert_true(same);
+        assert_fails(get_nothing(BYTES, false), EBADMSG, "x-amz-meta-kvtier");
+        assert_good(tier->ops->probe(tier, &c.object, &found));
         assert_false(found.has_id);
+        assert_good(get(1, BYTES, 1));
     }
+    s3_forget(&server);
+    assert_good(put(1, BYTES, 1)); /* which takes the place of the damaged object */
+    assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "");
 }
 
 /* ------------------------------------------------------------------- their length */
@@ -160,6 +188,38 @@ a_shorter_one_is_taken_where_that_is_allowed(void **state)
     slot_free(&slot, 0);
 }
 
+/* ------------------------------------------------------------------- their status */
+
+/* A 204 has no body even with a Content-Length; an unrequested 206 is a part of an
+ * object. */
+static void
+only_status_200_brings_an_object(void **state)
+{
+    static const char *const answers[] = {
+        "{\"status\": 204, \"headers\": {\"Content-Length\": \"5000\"}}",
+        "{\"status\": 201, \"body\": \"12345\"}", "{\"status\": 202, \"body\": \"12345\"}",
+        "{\"status\": 203, \"body\": \"12345\"}",
+        "{\"status\": 206, \"body\": \"12345\", \"headers\": "
+        "{\"Content-Range\": \"bytes 0-4/5\"}}",
+        "{\"status\": 226, \"body\": \"12345\"}" };
+    char fault[256], status[8];
+
+    (void)state;
+    open_s3(NULL);
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        size_t bytes = i ? 5 : 5000;
+
+        snprintf(status, sizeof status, "%.3s", strstr(answers[i], ": ") + 2);
+        snprintf(fault, sizeof fault, "{\"count\": 3, \"do\": %s}", answers[i]);
+        s3_fault(&server, fault);
+        assert_fails(get_nothing(bytes, false), EIO, "status ", status, "GET model");
+        assert_fails(get_nothing(bytes + 9, true), EIO, "status ", status, "GET model");
+        assert_fails(probe(1), EIO, "status ", status, "HEAD model");
+        s3_no_faults(&server);
+    }
+    assert_int_equal(counted(KVT__N_s3_repetitions), 0);
+}
+
 /* --------------------------------------------------------------------- archived */
 
 static void
@@ -184,10 +244,11 @@ main(void)
         S3_TEST(damage_is_found_wherever_it_is),
         S3_TEST(an_object_without_identity_is_checked_by_the_servers_checksum),
         S3_TEST(an_opaque_object_without_identity_is_damaged),
-        S3_TEST(an_identity_that_cannot_be_read_is_none),
+        S3_TEST(an_object_with_an_unreadable_identity_is_damaged),
         S3_TEST(an_object_of_another_length_is_refused_before_its_first_byte),
         S3_TEST(more_bytes_than_were_said_do_no_harm),
         S3_TEST(a_shorter_one_is_taken_where_that_is_allowed),
+        S3_TEST(only_status_200_brings_an_object),
         S3_TEST(an_archived_object_is_a_miss),
     };
 
