@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What of the S3 tier no command shows, at a real server, whose port is the argument:
- * objects in parts and ranges, and several who store one object at once. */
+ * an object that is read in ranges, and several writers of one object at once. */
 #include "unit/tier/s3-test.h"
 
 #define MIB ((size_t)1 << 20)
-#define STORED (11 * MIB + 5) /* in parts of the least size that stores take */
 #define RANGED (66 * MIB + 5)
 #define WRITERS 8
 
@@ -26,20 +25,6 @@ remove_chunk(int64_t hash)
 
     chunk_init(&c, "model", hash);
     return tier->ops->remove(tier, &c.object);
-}
-
-static void
-an_object_is_stored_in_parts(void **state)
-{
-    (void)state;
-    open_s3("s3_part_size=5242880");
-    s3_of(tier)->put_most = 6 * MIB;
-    assert_good(put(1, STORED, 1));
-    assert_good(get(1, STORED, 1));
-    assert_good(put(1, STORED, 1)); /* it is there */
-    assert_good(get(1, STORED, 1));
-    assert_good(remove_chunk(1));
-    assert_int_equal(get(1, STORED, 1), -ENOENT);
 }
 
 static void
@@ -123,7 +108,6 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        REAL(an_object_is_stored_in_parts),
         REAL(a_large_object_comes_in_ranges),
         REAL(all_who_store_one_chunk_succeed),
         REAL(of_chunks_with_one_name_one_is_there),

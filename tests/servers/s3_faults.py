@@ -6,7 +6,8 @@ requests that match; with a "rate" below 1 to so many of them, drawn from the se
 seed.  The first fault of the list that matches a request is done.
 
 match (regular expressions that must be found; what is left out matches all):
-  method, bucket, key, query, operation (PutObject, CreateSession, ...)
+  method, bucket, key, query, operation (PutObject, CreateSession, ...), range (of the
+  header Range)
 do, instead of the operation:
   status, code, message, fields {name: text}  an error, also with status 200
   body                   text in place of the XML
@@ -36,7 +37,7 @@ import random
 import re
 import threading
 
-MATCH = {"method", "bucket", "key", "query", "operation"}
+MATCH = {"method", "bucket", "key", "query", "operation", "range"}
 DO = {"status", "code", "message", "fields", "body", "retry_after", "region", "endpoint",
       "location", "reset", "listing", "delete_errors", "delay_ms", "early", "continue",
       "headers", "content_length", "corrupt_at", "extra", "chunked", "reset_at",

@@ -46,6 +46,10 @@ class Request:
         return self.target.partition("?")[2]
 
     @property
+    def range(self):
+        return self.folded.get("range", "")
+
+    @property
     def length(self):
         return int(self.folded.get("content-length", 0))
 

@@ -9,6 +9,7 @@
 #include "tier/s3/s3.h"
 
 #define MAX_ROUNDS 3
+#define MAX_OBJECT ((size_t)5 << 30) /* bytes of a PUT, at AWS and most stores */
 
 static struct s3_op *
 op_of(struct s3_call *call)
@@ -16,10 +17,11 @@ op_of(struct s3_call *call)
     return (struct s3_op *)call;
 }
 
-void
-kvt__s3_put_headers(struct s3_op *o, struct s3_call *call, bool conditional)
+static void
+add_headers(struct s3_op *o, bool conditional)
 {
     const struct s3_tier *t = o->tier;
+    struct s3_call *call = &o->call;
 
     kvt__s3_add_header(call, "content-type", "application/octet-stream");
     kvt__s3_add_header(call, KVT__S3_META, o->meta);
@@ -74,7 +76,7 @@ put(struct s3_op *o, bool overwrite)
 
     o->n_rounds++;
     kvt__s3_op_call(o, "PUT");
-    kvt__s3_put_headers(o, &o->call, !overwrite);
+    add_headers(o, !overwrite);
     if (!atomic_load(&t->no_checksums))
         kvt__s3_add_header(&o->call, "x-amz-checksum-crc32c", o->checksum);
     o->call.body = o->op->slot.payload;
@@ -87,8 +89,9 @@ put(struct s3_op *o, bool overwrite)
 void
 kvt__s3_put(struct s3_op *o)
 {
-    if (o->op->slot.bytes > o->tier->put_most)
-        kvt__s3_put_parts(o);
+    if (o->op->slot.bytes > MAX_OBJECT)
+        kvt__s3_end(o, kvt__fail(EFBIG, "%s: %zu bytes are more than the 5 GiB that an "
+                                 "object can have.", o->name, o->op->slot.bytes));
     else
         put(o, o->op->overwrite || kvt__s3_was_damaged(&o->tier->damaged, o->name));
 }

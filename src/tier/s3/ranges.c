@@ -1,47 +1,132 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Large objects are read in ranges, several at once.  They are of one object, or the read
- * fails; a store that sends no ranges is asked for the whole of it. */
+ * Read a large object in concurrent ranges.  The read fails if the object changes between
+ * ranges.  If the server does not support ranges, the whole object is read. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/crc32c.h"
-#include "tier/s3/parts.h"
+#include "tier/s3/s3.h"
+
+#define MAX_RANGES 10000
+#define ETAG_ROOM 136
+
+struct s3_range {
+    struct s3_call call;
+    struct s3_op *o;
+    size_t at, bytes;
+    uint64_t received;
+    uint32_t crc;
+    char text[64];      /* of the header Range */
+};
+
+/* The ranges of an object; lock guards the fields up to etag. */
+struct s3_ranges {
+    pthread_mutex_t lock;
+    size_t left;        /* not ended */
+    int err;            /* of the first failed range */
+    char why[512];
+    char etag[ETAG_ROOM]; /* of the first response; all others must be equal */
+    atomic_bool whole;  /* the store sent the whole object for a range */
+    size_t n;
+    struct s3_range range[];
+};
+
+static struct s3_range *
+range_of(struct s3_call *call)
+{
+    return (struct s3_range *)call;
+}
+
+/* Divide the slot into ranges of equal size; the last range may be shorter.  NULL: no
+ * memory, with a sentence. */
+static struct s3_ranges *
+divide(struct s3_op *o)
+{
+    size_t bytes = o->op->slot.bytes, each = o->tier->range_bytes;
+
+    if (bytes / each >= MAX_RANGES)
+        each = bytes / MAX_RANGES + 1;
+    size_t n = (bytes + each - 1) / each;
+    struct s3_ranges *all = calloc(1, sizeof *all + n * sizeof *all->range);
+    if (!all) {
+        (void)kvt__fail(ENOMEM, "S3: %s", o->name);
+        return NULL;
+    }
+    pthread_mutex_init(&all->lock, NULL);
+    all->n = all->left = n;
+    for (size_t i = 0; i < n; i++) {
+        struct s3_range *r = &all->range[i];
+
+        r->o = o;
+        r->at = i * each;
+        r->bytes = bytes - r->at < each ? bytes - r->at : each;
+    }
+    return all;
+}
+
+static void
+free_ranges(struct s3_op *o)
+{
+    pthread_mutex_destroy(&o->ranges->lock);
+    free(o->ranges);
+    o->ranges = NULL;
+}
+
+/* Note how a range ended.  Return true for the last range. */
+static bool
+note_end(struct s3_range *r, int err)
+{
+    struct s3_ranges *all = r->o->ranges;
+
+    pthread_mutex_lock(&all->lock);
+    if (err && !all->err) {
+        all->err = err;
+        snprintf(all->why, sizeof all->why, "%s", kvt__why());
+    }
+    bool last = !--all->left;
+    pthread_mutex_unlock(&all->lock);
+    return last;
+}
+
+/* ---------------------------------------------------------------------- responses */
 
 /* Whether the answer is just this range of an object of the slot's size. */
 static bool
-is_range(const struct kvt__http_head *head, const struct s3_part *p)
+is_range(const struct kvt__http_head *head, const struct s3_range *r)
 {
     const struct kvt__http_field *f = kvt__http_field(head, "content-range");
     uint64_t first, last, total;
     char text[80];
 
-    if (!f || f->value_bytes >= sizeof text || head->content_length != (int64_t)p->bytes)
+    if (!f || f->value_bytes >= sizeof text || head->content_length != (int64_t)r->bytes)
         return false;
     memcpy(text, f->value, f->value_bytes);
     text[f->value_bytes] = '\0';
     return sscanf(text, "bytes %" SCNu64 "-%" SCNu64 "/%" SCNu64, &first, &last,
-                  &total) == 3 && first == p->at && last == p->at + p->bytes - 1 &&
-           total == p->o->op->slot.bytes;
+                  &total) == 3 && first == r->at && last == r->at + r->bytes - 1 &&
+           total == r->o->op->slot.bytes;
 }
 
-/* The first part that is answered says which object it is. */
+/* Compare the object with the first response's object. */
 static bool
-is_same_object(struct s3_part *p, const struct kvt__http_head *head)
+is_same_object(struct s3_range *r, const struct kvt__http_head *head)
 {
-    struct s3_parts *all = p->o->parts;
-    char etag[KVT__S3_ETAG_ROOM];
+    const struct kvt__http_field *f = kvt__http_field(head, "etag");
+    struct s3_ranges *all = r->o->ranges;
     bool same = true;
 
-    if (!kvt__s3_copy_etag(head, etag))
-        return true;
+    if (!f || f->value_bytes >= ETAG_ROOM)
+        return true; /* no store's ETag is longer */
     pthread_mutex_lock(&all->lock);
     if (!*all->etag)
-        snprintf(all->etag, sizeof all->etag, "%s", etag);
+        memcpy(all->etag, f->value, f->value_bytes); /* was all 0 */
     else
-        same = !strcmp(all->etag, etag);
+        same = strlen(all->etag) == f->value_bytes &&
+               !memcmp(all->etag, f->value, f->value_bytes);
     pthread_mutex_unlock(&all->lock);
     return same;
 }
@@ -49,46 +134,52 @@ is_same_object(struct s3_part *p, const struct kvt__http_head *head)
 static int
 take_range(struct s3_call *call, const struct kvt__http_head *head)
 {
-    struct s3_part *p = kvt__s3_part_of(call);
-    struct s3_op *o = p->o;
+    struct s3_range *r = range_of(call);
+    struct s3_op *o = r->o;
 
     if (head->status == 200) {
-        atomic_store(&o->parts->whole, true);
+        atomic_store(&o->ranges->whole, true);
         return kvt__fail(EOPNOTSUPP, "%s: the store sends no ranges.", o->name);
     }
-    if (!is_range(head, p))
+    if (!is_range(head, r))
         return kvt__fail(EBADMSG, "%s: an object of another size than the %zu bytes of "
                          "payload.", o->name, o->op->slot.bytes);
-    if (!is_same_object(p, head))
+    if (!is_same_object(r, head))
         return kvt__fail(EIO, "%s: was replaced while it was read.", o->name);
-    p->crc = 0;
-    call->http.into = o->op->slot.payload + p->at;
-    call->http.room = p->bytes;
-    return p->at ? 0 : kvt__s3_found(o, head, o->op->slot.bytes, &o->op->found);
+    r->crc = 0;
+    call->http.into = o->op->slot.payload + r->at;
+    call->http.room = r->bytes;
+    return r->at ? 0 : kvt__s3_found(o, head, o->op->slot.bytes, &o->op->found);
 }
 
 static void
 add_to_crc(struct s3_call *call, size_t at, size_t n)
 {
-    struct s3_part *p = kvt__s3_part_of(call);
+    struct s3_range *r = range_of(call);
 
-    p->crc = kvt__crc32c(p->crc, call->http.into + at, n);
+    r->crc = kvt__crc32c(r->crc, call->http.into + at, n);
 }
 
-/* All parts are there, or some are not. */
+/* Join the checksums of all ranges, or report the first error. */
 static int
 join(struct s3_op *o)
 {
     struct kvt__found *found = &o->op->found;
-    struct s3_parts *all = o->parts;
+    struct s3_ranges *all = o->ranges;
+    uint64_t received = 0;
 
     if (all->err) {
         kvt__set_why(all->why);
         return all->err;
     }
-    for (size_t i = 0; i < all->n; i++)
-        found->read_crc = kvt__crc32c_join(found->read_crc, all->part[i].crc,
-                                           all->part[i].bytes);
+    for (size_t i = 0; i < all->n; i++) {
+        found->read_crc = kvt__crc32c_join(found->read_crc, all->range[i].crc,
+                                           all->range[i].bytes);
+        received += all->range[i].received;
+    }
+    int err = kvt__s3_received(o, o->op->slot.bytes, received);
+    if (err)
+        return err;
     found->has_read_crc = true;
     return found->has_id && found->read_crc != found->crc
         ? kvt__fail(EBADMSG, "%s: the checksum is wrong.", o->name) : 0;
@@ -97,13 +188,15 @@ join(struct s3_op *o)
 static void
 range_was_read(struct s3_call *call, int err)
 {
-    struct s3_op *o = kvt__s3_part_of(call)->o;
+    struct s3_range *r = range_of(call);
+    struct s3_op *o = r->o;
 
-    if (!kvt__s3_is_last_part(kvt__s3_part_of(call), err))
+    r->received = err ? 0 : call->http.received_bytes;
+    if (!note_end(r, err))
         return;
-    bool whole = atomic_load(&o->parts->whole);
+    bool whole = atomic_load(&o->ranges->whole);
     err = join(o);
-    kvt__s3_free_parts(o);
+    free_ranges(o);
     if (err == -EBADMSG)
         kvt__s3_is_damaged(&o->tier->damaged, o->name);
     if (whole) {
@@ -118,20 +211,24 @@ range_was_read(struct s3_call *call, int err)
 void
 kvt__s3_get_ranges(struct s3_op *o)
 {
-    if (!kvt__s3_divide(o))
-        return;
-    struct s3_parts *all = o->parts;
-    for (size_t i = 0, n = all->n; i < n; i++) { /* the last to end frees them */
-        struct s3_part *p = &all->part[i];
+    struct s3_ranges *all = o->ranges = divide(o);
 
-        kvt__s3_part_call(p, "GET");
-        snprintf(p->range, sizeof p->range, "bytes=%zu-%zu", p->at,
-                 p->at + p->bytes - 1);
-        kvt__s3_add_header(&p->call, "range", p->range);
-        p->call.hedged = true;
-        p->call.good = take_range;
-        p->call.received = add_to_crc;
-        p->call.ended = range_was_read;
-        kvt__s3_call(&p->call);
+    if (!all) {
+        kvt__s3_end(o, -ENOMEM);
+        return;
+    }
+    for (size_t i = 0, n = all->n; i < n; i++) { /* the last to end frees them */
+        struct s3_range *r = &all->range[i];
+
+        kvt__s3_op_call(o, "GET");
+        r->call = o->call;
+        snprintf(r->text, sizeof r->text, "bytes=%zu-%zu", r->at,
+                 r->at + r->bytes - 1);
+        kvt__s3_add_header(&r->call, "range", r->text);
+        r->call.hedged = true;
+        r->call.good = take_range;
+        r->call.received = add_to_crc;
+        r->call.ended = range_was_read;
+        kvt__s3_call(&r->call);
     }
 }

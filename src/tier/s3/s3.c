@@ -18,8 +18,7 @@
 extern const struct kvt__tier_ops kvt__tier_s3;
 
 #define MAX_THREADS 8
-#define PUT_MOST ((uint64_t)5 << 30) /* bytes of one PUT, at AWS and most others */
-#define MIN_PART ((uint64_t)5 << 20) /* of a part but the last one */
+#define MIN_RANGE ((uint64_t)5 << 20)
 #define WRITE_TIMES 10 /* a store may take so much longer than a load */
 
 /* -------------------------------------------------------------------------- opening */
@@ -90,9 +89,8 @@ take_settings(struct s3_tier *t, const struct kvt_config *c)
 {
     t->read_ns = c->blocking_timeout_secs * KVT__NS_PER_S;
     t->write_ns = WRITE_TIMES * t->read_ns;
-    t->put_most = PUT_MOST;
-    t->part_bytes = (uint64_t)c->s3_part_size > MIN_PART ? (uint64_t)c->s3_part_size
-                                                         : MIN_PART;
+    t->range_bytes = (uint64_t)c->s3_part_size > MIN_RANGE ? (uint64_t)c->s3_part_size
+                                                           : MIN_RANGE;
     t->is_unsigned = c->s3_unsigned;
     t->request_payer = c->s3_request_payer;
     t->sse = copy(c->s3_sse);

@@ -174,8 +174,7 @@ struct s3_tier {
 
     /* Settings. */
     int64_t read_ns, write_ns;      /* how long an operation may take */
-    uint64_t put_most;              /* bytes of one PUT; larger ones go in parts */
-    uint64_t part_bytes;
+    uint64_t range_bytes;           /* of the ranges of a large object */
     bool is_unsigned, request_payer;
     bool tells;                     /* who opened it tells what operations answer */
     char *sse, *sse_key, *storage_class; /* or NULL */
@@ -225,7 +224,7 @@ struct s3_op {
     bool has_server_crc;
     uint32_t server_crc;
     unsigned n_rounds;       /* PUT: how often it was decided anew */
-    struct s3_parts *parts;  /* of one in ranges or parts */
+    struct s3_ranges *ranges; /* of a GET in ranges */
     char meta[4 * ((KVT__TRAILER_BYTES + 2) / 3) + 1];
     char checksum[12];
     char model[3 * KVT__KEY_MODEL_MAX + 1]; /* encoded */
@@ -256,13 +255,9 @@ void kvt__s3_get(struct s3_op *o);
 void kvt__s3_probe(struct s3_op *o);
 void kvt__s3_remove(struct s3_op *o);
 
-/* Headers of a PUT, and of the start of a multipart upload. */
-void kvt__s3_put_headers(struct s3_op *o, struct s3_call *call, bool conditional);
-
-/* Read or write in parts, several at once; ends with kvt__s3_end() or, of a GET whose
- * store knows no ranges, with kvt__s3_get(). */
+/* Read an object in ranges, several at once.  Ends with kvt__s3_end() or, if the store
+ * supports no ranges, with kvt__s3_get(). */
 void kvt__s3_get_ranges(struct s3_op *o);
-void kvt__s3_put_parts(struct s3_op *o);
 
 /* Look at the object without its bytes, then call then(o, err). */
 void kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err));

@@ -308,25 +308,3 @@ kvt__s3_read_credentials(char *text, size_t n, struct kvt__s3_xml_credentials *o
                      "were expected.",
                      (int)(n_root < 64 ? n_root : 64), xml.open[0].text);
 }
-
-int
-kvt__s3_read_text(char *text, size_t n, const char *name, char *out, size_t room)
-{
-    struct kvt__xml xml;
-    bool found = false;
-    int event;
-
-    *out = '\0';
-    kvt__xml_begin(&xml, text, n, false);
-    while ((event = kvt__xml_next(&xml)) > 0) {
-        if (event != KVT__XML_CLOSE || found || !xml.leaf || !kvt__xml_is(&xml, 0, name))
-            continue;
-        const char *word = trimmed(&xml);
-        if (strlen(word) >= room)
-            return kvt__fail(EBADMSG, "S3: the <%s> of an answer has more than %zu bytes.",
-                             name, room - 1);
-        strcpy(out, word);
-        found = true;
-    }
-    return event;
-}

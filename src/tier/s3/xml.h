@@ -51,10 +51,6 @@ struct kvt__s3_xml_credentials {
 };
 int kvt__s3_read_credentials(char *xml, size_t n, struct kvt__s3_xml_credentials *out);
 
-/* The text of the first element of that name that has no elements inside; "" if there is
- * none.  Too long for the room is -EBADMSG. */
-int kvt__s3_read_text(char *xml, size_t n, const char *name, char *out, size_t room);
-
 /* Seconds since 1970 of an ISO 8601 time with its offset from UTC, as in
  * "2026-11-22T01:02:03.456Z" and "2026-11-22T01:02:03+00:00"; fraction_ns may be NULL.
  * INT64_MIN: it is none. */

@@ -6,10 +6,12 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "tier/s3/xml-scan.h"
 #include "tier/s3/xml.h"
 
 #define N_ROWS(table) (sizeof table / sizeof *table)
@@ -267,35 +269,21 @@ keys_that_were_not_deleted_are_told(void **state)
     assert_string_equal(all, "");
 }
 
+/* The text of the root element, if it has no elements inside. */
 static int
-read_text(const char *text, const char *name, char *out, size_t room)
+read_text(const char *text, size_t n, char *out, size_t room)
 {
-    char *copy = copy_of(text, strlen(text));
-    int rc = kvt__s3_read_text(copy, strlen(text), name, out, room);
+    char *copy = copy_of(text, n);
+    struct kvt__xml xml;
+    int event;
 
+    *out = '\0';
+    kvt__xml_begin(&xml, copy, n, false);
+    while ((event = kvt__xml_next(&xml)) > 0)
+        if (event == KVT__XML_CLOSE && xml.leaf && xml.depth == 1)
+            snprintf(out, room, "%s", xml.text);
     free(copy);
-    return rc;
-}
-
-static void
-the_first_text_of_a_name_is_read(void **state)
-{
-    (void)state;
-    static const char many[] =
-        DECLARED "<R><a><L/></a><L><b/></L>\n<L> eu &lt; </L><L>x</L></R>";
-    static const char one[] = "<Location" S3 ">eu-1</Location>";
-    static const struct {
-        const char *text, *name, *is;
-    } rows[] = { { many, "L", "" }, { many, "b", "" }, { many, "none", "" },
-                 { one, "Location", "eu-1" } };
-    char out[16];
-
-    for (size_t i = 0; i < N_ROWS(rows); i++) {
-        assert_int_equal(read_text(rows[i].text, rows[i].name, out, sizeof out), 0);
-        assert_string_equal(out, rows[i].is);
-    }
-    assert_int_equal(read_text(one, "Location", out, 5), 0);
-    assert_int_equal(read_text(one, "Location", out, 4), -EBADMSG);
+    return event;
 }
 
 /* --------------------------------------------------------------- credentials */
@@ -389,11 +377,9 @@ what_is_no_xml_is_refused(void **state)
     char out[64];
 
     for (size_t i = 0; i < N_ROWS(bad); i++)
-        assert_int_equal(read_text(bad[i], "a", out, sizeof out), -EBADMSG);
-    assert_int_equal(kvt__s3_read_text((char[]){ "<a>b\0c</a>" }, 10, "a", out, sizeof out),
-                     -EBADMSG);
-    assert_int_equal(kvt__s3_read_text((char[]){ "<a><![CDATA[\0]]></a>" }, 20, "a", out,
-                                       sizeof out), -EBADMSG);
+        assert_int_equal(read_text(bad[i], strlen(bad[i]), out, sizeof out), -EBADMSG);
+    assert_int_equal(read_text("<a>b\0c</a>", 10, out, sizeof out), -EBADMSG);
+    assert_int_equal(read_text("<a><![CDATA[\0]]></a>", 20, out, sizeof out), -EBADMSG);
 }
 
 static void
@@ -403,7 +389,7 @@ numbered_characters_become_utf8(void **state)
     char text[] = "<a>&#65;&#x7f;&#128;&#x7FF;&#x800;&#xffff;&#x10000;&#x10FFFF;</a>";
     char out[64];
 
-    assert_int_equal(kvt__s3_read_text(text, strlen(text), "a", out, sizeof out), 0);
+    assert_int_equal(read_text(text, strlen(text), out, sizeof out), 0);
     assert_string_equal(out, "A\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf\xf0\x90\x80\x80"
                              "\xf4\x8f\xbf\xbf");
 }
@@ -478,7 +464,6 @@ main(void)
         cmocka_unit_test(lists_are_read),
         cmocka_unit_test(a_list_that_cannot_be_trusted_is_refused),
         cmocka_unit_test(keys_that_were_not_deleted_are_told),
-        cmocka_unit_test(the_first_text_of_a_name_is_read),
         cmocka_unit_test(credentials_are_found_wherever_they_are),
         cmocka_unit_test(an_answer_without_whole_credentials_is_none),
         cmocka_unit_test(what_is_no_xml_is_refused),
