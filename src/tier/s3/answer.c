@@ -38,7 +38,7 @@ static const struct {
     { "RequestLimitExceeded", S3_SLOW_DOWN, EIO },
     { "TooManyRequests", S3_SLOW_DOWN, EIO },
     { "InternalError", S3_REPEAT, EIO },
-    { "RequestTimeout", S3_REPEAT, EIO },
+    { "RequestTimeout", S3_SLOW_DOWN, EIO },
     { "BadDigest", S3_REPEAT, EIO }, /* bytes were changed on the way */
     { "XAmzContentSHA256Mismatch", S3_FAILED, EIO },
     { "RequestTimeTooSkewed", S3_OTHER_CLOCK, EACCES },
@@ -119,13 +119,13 @@ by_status(const struct s3_call *call, int *err)
     case 404:
         *err = -ENOENT;
         return call->name ? S3_SETTLED : S3_FAILED;
-    case 408:
     case 500:
     case 502:
-    case 504:
         return S3_REPEAT;
+    case 408:
     case 429:
     case 503:
+    case 504:
         return S3_SLOW_DOWN;
     case 409:
         *err = -EBUSY;

@@ -244,7 +244,8 @@ was_done(struct kvt__http_request *http)
         kvt__s3_count(t, KVT__N_s3_hedges);
     if (call->body_bytes > KVT__S3_BODY_MAX) /* not all of it into a refusal again */
         atomic_store(&t->careful, verdict != S3_GOOD);
-    if (verdict == S3_SLOW_DOWN)
+    /* A timeout lowers the limit on stores, as SlowDown does. */
+    if (verdict == S3_SLOW_DOWN || http->status == -ETIMEDOUT)
         kvt__s3_slow_down(&t->pace);
     if (verdict == S3_GOOD || verdict == S3_SETTLED)
         kvt__s3_went_well(&t->pace, call);

@@ -17,7 +17,8 @@
 #define SLOW_AGAIN_NS (500 * KVT__NS_PER_MS) /* answers of one moment slow down once */
 
 #define MIN_HEDGE_NS (50 * KVT__NS_PER_MS)
-#define HEDGE_SHARE 20 /* at most one read in so many */
+#define HEDGE_SHARE 20     /* a hedge for so many successful reads */
+#define MAX_HEDGE_TOKENS 8 /* hedges in a row, for any number of earlier reads */
 
 void
 kvt__s3_pace_init(struct s3_pace *pace, unsigned max_requests)
@@ -121,7 +122,9 @@ kvt__s3_slow_down(struct s3_pace *pace)
 
     pthread_mutex_lock(&pace->lock);
     if (now - pace->slowed_ns >= SLOW_AGAIN_NS) {
-        double at = pace->stores < pace->stores_limit ? pace->stores : pace->stores_limit;
+        bool is_idle = !pace->stores; /* idle time is no evidence of capacity */
+        double at = !is_idle && pace->stores < pace->stores_limit ? pace->stores
+                                                                  : pace->stores_limit;
 
         pace->slowed_ns = now;
         pace->stores_limit = at / 2 > 1 ? at / 2 : 1;
@@ -137,7 +140,10 @@ note_first_byte(struct s3_pace *pace, double ns)
 {
     double off = ns - pace->first_byte_ns;
 
-    if (!pace->n_reads++) {
+    if (pace->hedge_tokens < MAX_HEDGE_TOKENS * HEDGE_SHARE)
+        pace->hedge_tokens++;
+    if (!pace->has_read) {
+        pace->has_read = true;
         pace->first_byte_ns = ns;
         pace->deviation_ns = ns / 2;
         return;
@@ -154,6 +160,8 @@ kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call)
         pace->tokens += GAIN;
     if (call->stores && pace->stores_limit < pace->stores_most)
         pace->stores_limit += 1 / pace->stores_limit;
+    if (pace->stores_limit > pace->stores_most)
+        pace->stores_limit = pace->stores_most;
     if (call->hedged)
         note_first_byte(pace, (double)(call->http.first_byte_ns - call->http.sent_ns));
     pthread_mutex_unlock(&pace->lock);
@@ -172,8 +180,9 @@ bool
 kvt__s3_may_hedge(struct s3_pace *pace)
 {
     pthread_mutex_lock(&pace->lock);
-    bool may = (pace->n_hedges + 1) * HEDGE_SHARE <= pace->n_reads;
-    pace->n_hedges += may;
+    bool may = pace->hedge_tokens >= HEDGE_SHARE;
+    if (may)
+        pace->hedge_tokens -= HEDGE_SHARE;
     pthread_mutex_unlock(&pace->lock);
     return may;
 }

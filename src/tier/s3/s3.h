@@ -70,9 +70,10 @@ bool kvt__s3_keyring_doubt(struct s3_tier *t, const struct kvt__s3_keys *keys);
 
 /* --------------------------------------------------------------------- pace.c */
 
-/* How fast to go: a budget of repetitions, so that an outage does not multiply the load;
- * a limit on stores, which a slow store lowers before loads feel it; and how late an
- * answer may be before it is asked for again. */
+/* The rate of requests.  A budget of retries, so that an outage does not multiply the load;
+ * a limit on concurrent stores, lowered when the server slows down, so that stores do not
+ * delay loads; the delay before a hedge (a second GET of a late response), and a token
+ * bucket for hedges, so that a slow server does not get every GET twice. */
 struct s3_pace {
     pthread_mutex_t lock;
     double tokens;        /* for repetitions */
@@ -82,7 +83,8 @@ struct s3_pace {
     int64_t slowed_ns;
     struct s3_call *first_waiting, **last_waiting;
     double first_byte_ns, deviation_ns; /* of answers to reads, smoothed */
-    uint64_t n_reads, n_hedges;
+    bool has_read;        /* first_byte_ns is of an answer */
+    int hedge_tokens;     /* a successful read adds a token, a hedge takes many */
 };
 
 void kvt__s3_pace_init(struct s3_pace *pace, unsigned max_requests);

@@ -209,6 +209,7 @@ a_miss_keeps_its_connection(void **state)
 {
     (void)state;
     open_s3(NULL);
+    never_hedge();
     for (int64_t i = 0; i < 50; i++) {
         assert_int_equal(get(i, BYTES, 0), -ENOENT);
         assert_int_equal(probe(i), -ENOENT);
@@ -229,7 +230,7 @@ many_misses_open_no_more_connections_than_the_limit(void **state)
     assert_non_null(all);
     sem_init(&over, 0, 0);
     open_s3("s3_max_inflight_reqs=8", "blocking_timeout_secs=120");
-    s3_of(tier)->pace.n_hedges = UINT32_MAX; /* a slow machine makes no more of them */
+    never_hedge();
     for (unsigned i = 0; i < N_MISSES; i++)
         async_start(&all[i], KVT__TIER_PROBE, i, 0, &over);
     assert_int_equal(async_wait(all, N_MISSES, &over, -ENOENT), N_MISSES);
@@ -296,14 +297,134 @@ a_late_answer_is_asked_for_on_a_second_connection(void **state)
     (void)state;
     open_s3("blocking_timeout_secs=100");
     assert_good(put(1, BYTES, 1));
-    for (int i = 0; i < 25; i++) /* so that it is known what is late */
+    for (int i = 0; i < 100; i++) /* teaches the usual response time */
         assert_good(get(1, BYTES, 1));
-    s3_of(tier)->pace.n_hedges = 0;
     uint64_t before = counted(KVT__N_s3_hedges);
     s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"delay_ms\": 90000}}");
     assert_good(get(1, BYTES, 1));
     assert_int_equal(counted(KVT__N_s3_hedges), before + 1);
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
+}
+
+/* How many hedges may be made now, in a row. */
+static unsigned
+count_hedges(struct s3_pace *pace)
+{
+    unsigned n = 0;
+
+    while (n < 1000 && kvt__s3_may_hedge(pace))
+        n++;
+    return n;
+}
+
+/* A store that becomes slow gets few requests twice, after any number of reads. */
+static void
+hedges_are_few_in_a_row_and_a_share_of_reads(void **state)
+{
+    struct s3_call call = { .hedged = true };
+    struct s3_pace pace;
+
+    (void)state;
+    kvt__s3_pace_init(&pace, 64);
+    assert_int_equal(count_hedges(&pace), 0);
+    for (int i = 0; i < 100000; i++)
+        kvt__s3_went_well(&pace, &call);
+    assert_int_equal(count_hedges(&pace), 8);
+    for (int i = 0; i < 59; i++)
+        kvt__s3_went_well(&pace, &call);
+    assert_int_equal(count_hedges(&pace), 2);
+    kvt__s3_went_well(&pace, &call);
+    assert_int_equal(count_hedges(&pace), 1);
+    kvt__s3_pace_fini(&pace);
+}
+
+/* A timeout counts like SlowDown. */
+static void
+stalls_lower_the_number_of_stores(void **state)
+{
+    static const char *const late[] = {
+        "{\"delay_ms\": 60000}", "{\"status\": 504, \"body\": \"\"}",
+        "{\"status\": 408, \"body\": \"\"}",
+        "{\"status\": 400, \"code\": \"RequestTimeout\"}" };
+    char fault[128];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
+        s3_teardown(state);
+        s3_setup(state);
+        open_s3("s3_stall_timeout_ms=500");
+        double before = s3_of(tier)->pace.stores_limit;
+        snprintf(fault, sizeof fault, "{\"match\": {\"method\": \"PUT\"}, \"do\": %s}",
+                 late[i]);
+        s3_fault(&server, fault);
+        assert_good(put(1, BYTES, 1));
+        assert_true(s3_of(tier)->pace.stores_limit < before);
+        assert_true(counted(KVT__N_s3_repetitions) > 0);
+    }
+    assert_good(get(1, BYTES, 1));
+    s3_of(tier)->pace.stores_limit = 32;
+    s3_of(tier)->pace.slowed_ns -= KVT__NS_PER_S; /* or both would count as a single slowdown */
+    s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"stall_at\": 5000}}");
+    assert_good(get(1, BYTES, 1));
+    assert_true(s3_of(tier)->pace.stores_limit == 16);
+}
+
+/* The limit falls by half at a time, also without stores, and rises to the maximum. */
+static void
+the_limit_on_stores_falls_and_rises(void **state)
+{
+    struct s3_call call = { .stores = true };
+    struct s3_pace pace;
+
+    (void)state;
+    kvt__s3_pace_init(&pace, 64);
+    for (double limit = 32; limit >= 1; limit /= 2) {
+        pace.slowed_ns -= KVT__NS_PER_S;
+        kvt__s3_slow_down(&pace);
+        assert_true(pace.stores_limit == limit);
+        kvt__s3_slow_down(&pace); /* of the same moment */
+        assert_true(pace.stores_limit == limit);
+    }
+    pace.slowed_ns -= KVT__NS_PER_S;
+    kvt__s3_slow_down(&pace);
+    assert_true(pace.stores_limit == 1);
+    pace.stores_limit = 32;
+    pace.stores = 8; /* so many are too many */
+    pace.slowed_ns -= KVT__NS_PER_S;
+    kvt__s3_slow_down(&pace);
+    assert_true(pace.stores_limit == 4);
+    for (int i = 0; i < 10000; i++)
+        kvt__s3_went_well(&pace, &call);
+    assert_true(pace.stores_limit == 64);
+    kvt__s3_pace_fini(&pace);
+}
+
+/* The limit delays stores, and no load waits for a delayed store. */
+static void
+loads_go_on_while_stores_wait(void **state)
+{
+    static struct async puts[2];
+    sem_t over;
+
+    (void)state;
+    sem_init(&over, 0, 0);
+    open_s3(NULL);
+    assert_good(put(1000, BYTES, 1000));
+    s3_of(tier)->pace.stores_limit = 1;
+    s3_forget(&server);
+    s3_fault(&server, "{\"match\": {\"method\": \"PUT\"}, \"count\": null, "
+             "\"do\": {\"delay_ms\": 60000}}");
+    for (unsigned i = 0; i < 2; i++)
+        async_start(&puts[i], KVT__TIER_PUT, i, 4096, &over);
+    for (int i = 0; i < 10; i++) {
+        assert_good(get(1000, BYTES, 1000));
+        assert_good(probe(1000));
+    }
+    assert_int_equal(s3_of(tier)->pace.stores, 1);
+    assert_true(s3_count(&server, "operations", "PutObject") <= 1);
+    tier->ops->stop(tier);
+    assert_int_equal(async_wait(puts, 2, &over, -ECANCELED), 2);
+    sem_destroy(&over);
 }
 
 #define N_OPS 200u
@@ -336,7 +457,7 @@ stores_slow_down_before_loads_do(void **state)
 
     (void)state;
     sem_init(&over, 0, 0);
-    open_s3("s3_max_inflight_reqs=32");
+    open_s3("s3_max_inflight_reqs=32", "blocking_timeout_secs=120");
     assert_good(put(1000, BYTES, 1000));
     s3_fault(&server, "{\"match\": {\"method\": \"PUT\"}, \"count\": 20, "
              "\"do\": {\"status\": 503, \"code\": \"SlowDown\"}}");
@@ -409,6 +530,10 @@ main(void)
         S3_TEST(a_body_that_stalls_ends_at_the_deadline),
         S3_TEST(a_slow_body_is_waited_for),
         S3_TEST(a_late_answer_is_asked_for_on_a_second_connection),
+        S3_TEST(hedges_are_few_in_a_row_and_a_share_of_reads),
+        S3_TEST(stalls_lower_the_number_of_stores),
+        S3_TEST(the_limit_on_stores_falls_and_rises),
+        S3_TEST(loads_go_on_while_stores_wait),
         S3_TEST(an_outage_does_not_multiply_the_load),
         S3_TEST(stores_slow_down_before_loads_do),
         S3_TEST(stores_grow_faster_again_when_all_is_well),
