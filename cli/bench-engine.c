@@ -142,7 +142,7 @@ int
 bench_store_clear(struct kvt_store *store)
 {
     struct keys k = { 0 };
-    int err = kvt_store_list(store, note_key, &k);
+    int err = kvt_store_list(store, "", note_key, &k);
 
     for (size_t i = 0; i < k.n; i++) {
         struct kvt_op op = KVT_INIT(struct kvt_op);
@@ -180,7 +180,7 @@ int
 bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes)
 {
     struct sum sum = { 0 };
-    int err = kvt_store_list(store, add_file, &sum);
+    int err = kvt_store_list(store, "", add_file, &sum);
 
     *n_files = sum.n_files;
     *bytes = sum.bytes;

@@ -3,13 +3,11 @@
  * kvtier ls */
 #include <inttypes.h>
 #include <jansson.h>
-#include <string.h>
 #include <time.h>
 
 #include "common.h"
 
 struct listing {
-    const char *prefix;
     bool json;
     uint64_t n, bytes;
 };
@@ -22,8 +20,6 @@ print_one(void *ctx, const struct kvt_listed *x)
     struct tm tm;
     char when[32] = "", size[24];
 
-    if (strncmp(x->key, l->prefix, strlen(l->prefix)))
-        return 0;
     l->n++;
     l->bytes += x->stored_bytes;
     if (l->json) {
@@ -46,20 +42,18 @@ static int
 ls_run(int argc, char **argv)
 {
     struct cli_common c;
-    struct listing l = { .prefix = "" };
+    struct listing l = { 0 };
     struct kvt_store *store;
     char size[24];
     int code = cli_parse(&cli_ls, argc, argv, 0, 1, &c);
 
     if (code)
         return code;
-    if (c.n_args)
-        l.prefix = c.args[0];
     l.json = c.json;
     code = cli_open_store(&c, &store);
     if (code)
         return code;
-    int err = kvt_store_list(store, print_one, &l);
+    int err = kvt_store_list(store, c.n_args ? c.args[0] : "", print_one, &l);
     code = err ? cli_fail(err) : CLI_DONE;
     kvt_store_close(store);
     if (!code && !l.json)

@@ -136,7 +136,7 @@ verify_run(int argc, char **argv)
     for (int i = 0; !err && i < c.n_args; i++)
         err = add_key(&keys, c.args[i]);
     if (!c.n_args)
-        err = kvt_store_list(store, add_listed, &keys);
+        err = kvt_store_list(store, "", add_listed, &keys);
     code = err ? cli_fail(err) : verify_keys(store, &c, &keys, ops, &totals);
     kvt_store_close(store);
     if (!err)

@@ -249,9 +249,10 @@ struct kvt_listed {
     int64_t mtime_ns;      /* of writing, wall clock */
 };
 
-/* Name everything in the store, in no order; fn returns 0 to go on.  Blocks. */
+/* Call fn for each chunk in the store with a key (kvt_listed.key) that begins with prefix
+ * ("": every chunk), in no order; fn returns 0 to go on.  Blocks. */
 KVT_API KVT_MUST_CHECK int
-kvt_store_list(struct kvt_store *store,
+kvt_store_list(struct kvt_store *store, const char *prefix,
                int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx);
 
 /* What one tier holds, and may. */

@@ -254,6 +254,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
 
 struct listing {
     const char *tier;
+    const char *prefix;
     int (*fn)(void *ctx, const struct kvt_listed *listed);
     void *ctx;
     bool stop;
@@ -268,7 +269,7 @@ list_one(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
 
     (void)opaque;
     (void)path;
-    if (l->stop)
+    if (l->stop || strncmp(key, l->prefix, strlen(l->prefix)))
         return;
     listed.key = key;
     listed.tier = l->tier;
@@ -278,17 +279,17 @@ list_one(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
 }
 
 int
-kvt_store_list(struct kvt_store *store,
+kvt_store_list(struct kvt_store *store, const char *prefix,
                int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx)
 {
-    struct listing l = { .fn = fn, .ctx = ctx };
+    struct listing l = { .prefix = prefix, .fn = fn, .ctx = ctx };
     int err = check_process(store, "kvt_store_list");
 
     for (size_t i = 0; !err && !l.stop && i < store->store->n_levels; i++) {
         struct kvt__tier *tier = store->store->levels[i].tier;
 
         l.tier = tier->ops->name;
-        err = tier->ops->list(tier, list_one, &l);
+        err = tier->ops->list(tier, prefix, list_one, &l);
     }
     return err;
 }

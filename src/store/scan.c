@@ -143,7 +143,7 @@ scan_level(struct kvt__store *store, struct kvt__level *level)
     const struct kvt__tier_ops *ops = level->tier->ops;
 
     find_known(level, &scan.known);
-    if (!scan.known.failed && !ops->list(level->tier, add_file, &scan) &&
+    if (!scan.known.failed && !ops->list(level->tier, "", add_file, &scan) &&
         !atomic_load(&store->stopping)) {
         size_t n_doubles = forget_doubles(store, level);
         kvt__index_set_scanned(level->index, true);

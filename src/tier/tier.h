@@ -174,8 +174,9 @@ struct kvt__tier_ops {
     int (*probe)(struct kvt__tier *tier, const struct kvt__object *object,
                  struct kvt__found *found);
     int (*remove)(struct kvt__tier *tier, const struct kvt__object *object);
-    /* Name everything in the store. */
-    int (*list)(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
+    /* List each chunk in the store with a listed key beginning with prefix.  The tier may
+     * list other chunks too. */
+    int (*list)(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx);
     /* Change a key text, or one without its hash, to what list() calls that key, which
      * is no longer and means the same to the tier.  NULL: it is the same. */
     void (*listed_key)(const struct kvt__tier *tier, char *key);

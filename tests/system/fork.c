@@ -91,7 +91,7 @@ use_store_in_child(void *arg)
     assert_int_equal(kvt_store_run(store, &op), -ESTALE);
     assert_non_null(strstr(kvt_last_error(), "fork"));
     assert_int_equal(kvt_store_submit(store, ops, 1), -ESTALE);
-    assert_int_equal(kvt_store_list(store, stop_listing, NULL), -ESTALE);
+    assert_int_equal(kvt_store_list(store, "", stop_listing, NULL), -ESTALE);
     kvt_store_close(store);
 }
 

@@ -250,7 +250,7 @@ delete_elsewhere(size_t n)
     struct kvt_config *config = config_with(settings);
     assert_int_equal(kvt_store_open(config, &store), 0);
     kvt_config_free(config);
-    assert_int_equal(kvt_store_list(store, take_key, &keys), 0);
+    assert_int_equal(kvt_store_list(store, "", take_key, &keys), 0);
     assert_true(keys.n >= n);
     for (size_t i = 0; i < n; i++) {
         struct kvt_op op = KVT_INIT(struct kvt_op);

@@ -212,9 +212,10 @@ cpu_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *object,
 
 /* Its index has everything and lives no longer than it does. */
 static int
-cpu_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
+cpu_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
     (void)tier;
+    (void)prefix;
     (void)fn;
     (void)ctx;
     return 0;

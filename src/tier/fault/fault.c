@@ -183,11 +183,11 @@ fault_remove(struct kvt__tier *tier, const struct kvt__object *object)
 }
 
 static int
-fault_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
+fault_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
     struct fault_tier *t = from(tier);
 
-    return t->next->ops->list(t->next, fn, ctx);
+    return t->next->ops->list(t->next, prefix, fn, ctx);
 }
 
 static void

@@ -198,9 +198,10 @@ int kvt__shared_index_dir(int fd, const char *path);
 uint64_t kvt__bytes_on_disk(const struct file_tier *t, const struct kvt__object *o,
                             const char *name);
 
-/* Name what is in one directory, by number, of a layout that does not spread files. */
-int kvt__list_dir(const struct file_tier *t, uint32_t path, kvt__tier_list_fn fn,
-                  void *ctx);
+/* List the chunks in the directory with this number, for layouts without spread files.  Only
+ * chunks with a key beginning with prefix are listed. */
+int kvt__list_dir(const struct file_tier *t, uint32_t path, const char *prefix,
+                  kvt__tier_list_fn fn, void *ctx);
 
 /* ----------------------------------------------------------- list-spread.c */
 
@@ -216,9 +217,10 @@ struct kvt__parts {
 };
 int kvt__spread_parts(const struct file_tier *t, struct kvt__parts *out);
 
-/* Name what is in a part, in all directories of the store. */
+/* List the chunks in a part, in all directories of the store.  Only chunks with a key
+ * beginning with prefix are listed. */
 int kvt__list_spread(const struct file_tier *t, const struct kvt__part *part,
-                     kvt__tier_list_fn fn, void *ctx);
+                     const char *prefix, kvt__tier_list_fn fn, void *ctx);
 
 /* ---------------------------------------------------------------- others.c */
 
@@ -229,7 +231,8 @@ void kvt__remove_other(int dirfd, const char *name, enum kvt__other other,
 
 /* -------------------------------------------------------------- list-all.c */
 
-int kvt__file_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
+int kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
+                   void *ctx);
 
 /* ------------------------------------------------------------------ temp.c */
 

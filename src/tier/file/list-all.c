@@ -38,6 +38,7 @@ struct reader {
 
 struct listing {
     const struct file_tier *t;
+    const char *prefix;        /* of the keys to list */
     struct kvt__parts *spread; /* NULL: each directory is a part */
     size_t n_parts;
     pthread_mutex_t lock; /* guards all below, and who has a batch */
@@ -87,8 +88,8 @@ add(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_byte
 static int
 list_part(const struct listing *l, size_t i, kvt__tier_list_fn fn, void *ctx)
 {
-    return l->spread ? kvt__list_spread(l->t, &l->spread->at[i], fn, ctx)
-                     : kvt__list_dir(l->t, (uint32_t)i, fn, ctx);
+    return l->spread ? kvt__list_spread(l->t, &l->spread->at[i], l->prefix, fn, ctx)
+                     : kvt__list_dir(l->t, (uint32_t)i, l->prefix, fn, ctx);
 }
 
 /* The number of a part that nobody reads, or of none. */
@@ -218,10 +219,10 @@ list_by_threads(struct listing *l, kvt__tier_list_fn fn, void *ctx)
 }
 
 int
-kvt__file_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
+kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
     const struct file_tier *t = (const struct file_tier *)tier;
-    struct listing l = { .t = t, .n_parts = t->n_dirs };
+    struct listing l = { .t = t, .prefix = prefix, .n_parts = t->n_dirs };
     struct kvt__parts spread;
     int err = t->layout->spread ? kvt__spread_parts(t, &spread) : 0;
 

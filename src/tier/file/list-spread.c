@@ -34,6 +34,7 @@ struct names {
 struct walk {
     const struct file_tier *t;
     bool opaque;
+    const char *prefix; /* of the keys to list */
     kvt__tier_list_fn fn;
     void *ctx;
     struct names levels[LEVELS]; /* used again for the next directory of that level */
@@ -203,7 +204,8 @@ tell_file(const struct walk *w, const struct names *names, size_t first, size_t 
 
     snprintf(name, sizeof name, "%s%s", above, name_of(names, first));
     if (!kvt__layout_key(w->t->layout, name, key, sizeof key, &parts)) {
-        tell_chunk(w, names, first, end, name, key, &parts);
+        if (!strncmp(key, w->prefix, strlen(w->prefix)))
+            tell_chunk(w, names, first, end, name, key, &parts);
         return;
     }
     enum kvt__other other = kvt__layout_other(w->t->layout, name, chunk);
@@ -283,9 +285,10 @@ kvt__spread_parts(const struct file_tier *t, struct kvt__parts *out)
 
 int
 kvt__list_spread(const struct file_tier *t, const struct kvt__part *part,
-                 kvt__tier_list_fn fn, void *ctx)
+                 const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
-    struct walk w = { .t = t, .opaque = part->opaque, .fn = fn, .ctx = ctx };
+    struct walk w = { .t = t, .opaque = part->opaque, .prefix = prefix, .fn = fn,
+                      .ctx = ctx };
     int err = walk_level(&w, part->above, 1);
 
     free_names(&w);

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,6 +49,7 @@ struct walk {
     const struct file_tier *t;
     bool opaque;
     uint32_t path; /* the directory's number */
+    const char *prefix; /* of the keys to list */
     kvt__tier_list_fn fn;
     void *ctx;
 };
@@ -85,6 +87,7 @@ list_file(const struct walk *w, int dirfd, const char *name)
     struct on_disk f;
 
     if (kvt__layout_key(w->t->layout, name, key, sizeof key, &parts) ||
+        strncmp(key, w->prefix, strlen(w->prefix)) ||
         !look_at(w->t, dirfd, name, &f))
         return;
     if (w->t->n_dirs == 1 || add_others(w, &parts, name, &f.bytes))
@@ -112,9 +115,10 @@ list_in(const struct walk *w, int dirfd)
 }
 
 int
-kvt__list_dir(const struct file_tier *t, uint32_t path, kvt__tier_list_fn fn, void *ctx)
+kvt__list_dir(const struct file_tier *t, uint32_t path, const char *prefix,
+              kvt__tier_list_fn fn, void *ctx)
 {
-    struct walk w = { .t = t, .path = path, .fn = fn, .ctx = ctx };
+    struct walk w = { .t = t, .path = path, .prefix = prefix, .fn = fn, .ctx = ctx };
     int err = list_in(&w, t->dirs[path].fd);
 
     w.opaque = true;

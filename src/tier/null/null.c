@@ -100,9 +100,10 @@ null_remove(struct kvt__tier *tier, const struct kvt__object *object)
 }
 
 static int
-null_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
+null_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
     (void)tier;
+    (void)prefix;
     (void)fn;
     (void)ctx;
     return 0;

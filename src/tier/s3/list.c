@@ -11,6 +11,7 @@
 
 #define PAGE_BYTES ((size_t)4 << 20) /* 1000 keys of 1024 bytes, encoded */
 #define TOKEN_BYTES 2048
+#define PREFIX_MAX 128 /* a token, our prefix and this prefix fit into an encoded query */
 
 struct s3_walk {
     struct s3_call call;
@@ -124,15 +125,44 @@ tell_name(void *ctx, const struct kvt__s3_listed *listed)
         names->fn(names->ctx, key, opaque, 0, listed->bytes, listed->modified_ns);
 }
 
-int
-kvt__s3_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx)
+static int
+list_under(struct s3_tier *t, const char *under, struct names *names)
 {
-    struct names names = { fn, ctx };
-    struct s3_walk *w = kvt__s3_walk_begin((struct s3_tier *)tier, "", tell_name, &names);
+    struct s3_walk *w = kvt__s3_walk_begin(t, under, tell_name, names);
     int more = w ? 1 : -ENOMEM;
 
     while (more > 0)
         more = kvt__s3_walk_page(w);
     kvt__s3_walk_end(w);
     return more;
+}
+
+/* Copy the start of the prefix that every store takes as a parameter.  A directory bucket
+ * takes only prefixes that end with '/'. */
+static void
+copy_usable(const struct s3_tier *t, const char *prefix, char out[PREFIX_MAX + 1])
+{
+    size_t n = 0;
+
+    while (!kvt__s3_place_of(t)->express && n < PREFIX_MAX && prefix[n] > ' ' &&
+           prefix[n] < 0x7f)
+        n++;
+    memcpy(out, prefix, n);
+    out[n] = '\0';
+}
+
+int
+kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
+{
+    struct s3_tier *t = (struct s3_tier *)tier;
+    struct names names = { fn, ctx };
+    char under[sizeof KVT__S3_OPAQUE + PREFIX_MAX] = KVT__S3_OPAQUE;
+    char *usable = under + sizeof KVT__S3_OPAQUE - 1;
+
+    copy_usable(t, prefix, usable);
+    int err = list_under(t, usable, &names);
+    /* Opaque chunks have a name of their own, which may begin with the prefix too. */
+    if (!err && strncmp(KVT__S3_OPAQUE, usable, strlen(usable)))
+        err = list_under(t, under, &names);
+    return err;
 }

@@ -2,13 +2,11 @@
  *
  * Names of objects: key text as LMCache's connector spells it, behind the prefix;
  * docs/formats.md, Objects. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 #include "tier/s3/s3.h"
-
-/* Where opaque chunks lie: LMCache never lists there. */
-#define OPAQUE "kvtier/"
 
 /* Stores that keep objects as files cannot hold these. */
 static bool
@@ -42,19 +40,25 @@ kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char *ou
              size_t room)
 {
     size_t prefix = strlen(kvt__s3_place_of(t)->prefix);
-    size_t opaque = object->opaque ? sizeof OPAQUE - 1 : 0;
-    size_t most = KVT__S3_KEY_MAX - (prefix < KVT__S3_KEY_MAX ? prefix : KVT__S3_KEY_MAX);
+    size_t opaque = object->opaque ? sizeof KVT__S3_OPAQUE - 1 : 0;
+    size_t most = KVT__S3_KEY_MAX - prefix;
 
-    if (most + 1 < room)
-        room = most + 1;
-    if (room <= opaque)
-        return kvt__fail(ENAMETOOLONG, "S3: the prefix of %zu bytes leaves no room for "
-                         "names.", prefix);
+    assert(prefix + opaque < KVT__S3_KEY_MAX && opaque < room);
+    room = room < most + 1 ? room : most + 1;
     if (object->is_name)
         return plain_name(object->key, out, room);
-    memcpy(out, OPAQUE, opaque);
+    memcpy(out, KVT__S3_OPAQUE, opaque);
     int n = kvt__key_encode(object->key, KVT__KEY_S3, out + opaque, room - opaque);
     return n < 0 ? n : n + (int)opaque;
+}
+
+/* kvt__key_parse() passes over blanks there, but another name is another object. */
+static bool
+has_outer_blanks(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n && ((unsigned char)*name <= ' ' || (unsigned char)name[n - 1] <= ' ');
 }
 
 int
@@ -62,10 +66,10 @@ kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque)
 {
     struct kvt__key_parts parts;
 
-    *opaque = !strncmp(name, OPAQUE, sizeof OPAQUE - 1);
+    *opaque = !strncmp(name, KVT__S3_OPAQUE, sizeof KVT__S3_OPAQUE - 1);
     if (*opaque)
-        name += sizeof OPAQUE - 1;
-    if (strlen(name) >= room || strchr(name, '/'))
+        name += sizeof KVT__S3_OPAQUE - 1;
+    if (strlen(name) >= room || strchr(name, '/') || has_outer_blanks(name))
         return -EINVAL;
     strcpy(out, name);
     return kvt__key_parse(out, &parts) ? -EINVAL : 0;

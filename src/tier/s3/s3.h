@@ -285,6 +285,9 @@ void kvt__s3_look_for_collision(struct s3_op *o, const struct kvt__http_head *he
 int kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char *out,
                  size_t room);
 
+/* In front of opaque chunks: LMCache never lists there. */
+#define KVT__S3_OPAQUE "kvtier/"
+
 /* The key text that an object's key (behind all prefixes) tells.  0 or -errno: it is
  * none of ours. */
 int kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque);
@@ -306,7 +309,8 @@ int64_t kvt__s3_walk_date(const struct s3_walk *walk);
 /* NULL is allowed. */
 void kvt__s3_walk_end(struct s3_walk *walk);
 
-int kvt__s3_list(struct kvt__tier *tier, kvt__tier_list_fn fn, void *ctx);
+int kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
+                 void *ctx);
 void kvt__s3_listed_key(const struct kvt__tier *tier, char *key);
 
 #endif

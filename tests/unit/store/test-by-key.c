@@ -141,6 +141,21 @@ expect_refused(int status, int error, const char *sentence)
         fail_msg("\"%s\" is not in: %s", sentence, op.why);
 }
 
+static void
+a_stat_returns_the_size(void **state)
+{
+    (void)state;
+    open_disk(NULL);
+    for (size_t w = 0; w < N_WAYS; w++) {
+        assert_int_equal(ways[w](KVT_OP_STAT, 0, KEY), -ENOENT);
+        assert_int_equal(op.found_bytes, 0);
+        assert_int_equal(ways[w](KVT_OP_PUT, 0, KEY), 0);
+        assert_int_equal(ways[w](KVT_OP_STAT, 0, KEY), 0);
+        assert_int_equal(op.found_bytes, strlen(BYTES));
+        assert_int_equal(ways[w](KVT_OP_DELETE, 0, KEY), 0);
+    }
+}
+
 /* ------------------------------------------------------------------------- keys */
 
 static int
@@ -148,6 +163,15 @@ take_key(void *ctx, const struct kvt_listed *listed)
 {
     snprintf(ctx, 128, "%s", listed->key);
     return 0;
+}
+
+static void
+check_prefix(const char *prefix, const char *listed)
+{
+    char told[128] = "";
+
+    assert_int_equal(kvt_store_list(store, prefix, take_key, told), 0);
+    assert_string_equal(told, listed);
 }
 
 /* other: a key of the same name that has a slash, so that no listing tells it. */
@@ -158,8 +182,12 @@ check_keys(const char *listed, const char *other)
 
     for (size_t i = 0; i < N_WAYS; i++) {
         assert_int_equal(ways[i](KVT_OP_PUT, 0, KEY), 0);
-        assert_int_equal(kvt_store_list(store, take_key, told), 0);
+        assert_int_equal(kvt_store_list(store, "", take_key, told), 0);
         assert_string_equal(told, listed);
+        check_prefix(listed, listed);
+        check_prefix("o", listed);
+        check_prefix("oo", "");
+        check_prefix("o\n", ""); /* the tier cannot filter by such a byte */
         expect_bytes(ways[i](KVT_OP_GET, 0, KEY));
         expect_bytes(ways[i](KVT_OP_GET, KVT_OP_LISTED, KEY));
         expect_bytes(ways[i](KVT_OP_GET, KVT_OP_LISTED, listed));
@@ -276,6 +304,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(a_stat_returns_the_size),
         TEST(a_listed_key_is_taken_from_local_disk),
         TEST(a_listed_key_is_taken_from_s3),
         TEST(a_key_without_what_stands_for_a_slash_is_all_of_it),

@@ -4,6 +4,8 @@
 #ifndef KVT_CONTRACT_TEST_H
 #define KVT_CONTRACT_TEST_H
 
+#include <dirent.h>
+
 #include "gds-device-test.h"
 #include "hf3fs-client.h"
 #include "s3-test.h"
@@ -74,7 +76,21 @@ struct fixture {
     struct kvt__tier *tier;
     const struct kvt__tier_ops *ops;
     struct kvt__gpu *gpu; /* NULL: its slots are in host memory */
+    unsigned n_fds;       /* before the tier was opened */
 };
+
+static unsigned
+count_fds(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    unsigned n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
 
 static bool
 is_bucket(const struct kind *kind)
@@ -155,6 +171,7 @@ setup(void **state)
     assert_non_null(f);
     f->kind = *state;
     temp_dir_make(&f->dir);
+    f->n_fds = count_fds();
     if (is_bucket(f->kind)) {
         open_bucket(f);
     } else if (f->kind->url) {
@@ -189,6 +206,8 @@ teardown(void **state)
         close_gpu(f->gpu);
     if (slot_pool)
         close_slot_pool(); /* all of it is free */
+    if (is_bucket(f->kind)) /* a thread that reads files keeps its ring */
+        assert_int_equal(count_fds(), f->n_fds);
     temp_dir_remove(&f->dir);
     free(f);
     return 0;

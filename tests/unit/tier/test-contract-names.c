@@ -98,7 +98,7 @@ list_names_everything_and_nothing_else(void **state)
     struct chunk chunks[12];
 
     assert_non_null(l);
-    assert_int_equal(f->ops->list(f->tier, take_name, l), 0);
+    assert_int_equal(f->ops->list(f->tier, "", take_name, l), 0);
     assert_int_equal(l->n, 0);
     for (size_t i = 0; i < 12; i++) {
         chunk_init(&chunks[i], i % 2 ? "org/model-x" : "m", (int64_t)i - 6);
@@ -107,7 +107,7 @@ list_names_everything_and_nothing_else(void **state)
     }
     assert_int_equal(f->ops->remove(f->tier, &chunks[7].object), 0);
     l->n = 0;
-    assert_int_equal(f->ops->list(f->tier, take_name, l), 0);
+    assert_int_equal(f->ops->list(f->tier, "", take_name, l), 0);
     assert_int_equal(l->n, 11);
     for (size_t i = 0; i < 12; i++) {
         struct kvt__found found = { 0 };
@@ -116,6 +116,50 @@ list_names_everything_and_nothing_else(void **state)
         assert_int_equal(listed(f, l, &chunks[i], found.stored_bytes), i != 7);
     }
     free(l);
+}
+
+static size_t
+n_with_prefix(const struct listing *l, const char *prefix)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < l->n; i++)
+        n += !strncmp(l->names[i].key, prefix, strlen(prefix));
+    return n;
+}
+
+static void
+list_names_every_key_with_a_prefix(void **state)
+{
+    static const char *const prefixes[] = { "", "m", "m@", "org", "kv", "kvtier/", "x", "org/",
+                                            "mo\xc3\xa9", "mo\xc3", "m \n" };
+    static const char *const models[] = { "m", "org/model-x", "kvtierx", "mo\xc3\xa9" };
+    struct fixture *f = *state;
+    struct listing *all = calloc(1, sizeof *all), *some = calloc(1, sizeof *some);
+    struct chunk chunk;
+
+    assert_non_null(all);
+    assert_non_null(some);
+    for (size_t i = 0; i < 12; i++) {
+        chunk_init(&chunk, models[i % 4], (int64_t)i - 6);
+        chunk.object.opaque = i % 3 == 0;
+        assert_int_equal(put_bytes(f->tier, &chunk.object, 5000, i), 0);
+    }
+    assert_int_equal(f->ops->list(f->tier, "", take_name, all), 0);
+    assert_int_equal(all->n, 12);
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        some->n = 0;
+        assert_int_equal(f->ops->list(f->tier, prefixes[i], take_name, some), 0);
+        assert_in_range(some->n, 0, all->n);
+        assert_int_equal(n_with_prefix(some, prefixes[i]), n_with_prefix(all, prefixes[i]));
+    }
+    for (size_t i = 0; i < all->n; i++) {
+        some->n = 0;
+        assert_int_equal(f->ops->list(f->tier, all->names[i].key, take_name, some), 0);
+        assert_int_equal(n_with_prefix(some, all->names[i].key), 1);
+    }
+    free(all);
+    free(some);
 }
 
 /* An entry of an index that was made from a listing must lead to the file. */
@@ -132,7 +176,7 @@ the_key_that_list_tells_means_the_same_chunk(void **state)
     assert_non_null(l);
     chunk_init(&c, "org/some-SEP-model/x", -99);
     assert_int_equal(put_bytes(f->tier, &c.object, 5000, 1), 0);
-    assert_int_equal(f->ops->list(f->tier, take_name, l), 0);
+    assert_int_equal(f->ops->list(f->tier, "", take_name, l), 0);
     assert_int_equal(l->n, 1);
     assert_int_equal(kvt__key_parse(l->names[0].key, &parts), 0);
     assert_true(parts.hash.bits[0] == c.object.hash.bits[0]);
@@ -161,7 +205,7 @@ null_forgets_what_it_is_given(void **state)
     assert_int_equal(get_bytes(null, &c.object, 5000, 1, &found, &same), -ENOENT);
     assert_int_equal(null->ops->probe(null, &c.object, &found), -ENOENT);
     assert_int_equal(null->ops->remove(null, &c.object), -ENOENT);
-    assert_int_equal(null->ops->list(null, take_name, &l), 0);
+    assert_int_equal(null->ops->list(null, "", take_name, &l), 0);
     assert_int_equal(l.n, 0);
     assert_int_equal(null->ops->private_dir(null), -1);
     assert_int_equal(null->ops->phase(null), 0);
@@ -191,6 +235,7 @@ main(int argc, char **argv)
         FILE_CONTRACT(a_model_name_with_slashes_leaves_no_directory),
         FILE_CONTRACT(a_name_too_long_is_refused_by_every_call),
         FILE_CONTRACT(list_names_everything_and_nothing_else),
+        FILE_CONTRACT(list_names_every_key_with_a_prefix),
         FILE_CONTRACT(the_key_that_list_tells_means_the_same_chunk),
     };
 

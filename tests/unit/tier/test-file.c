@@ -374,7 +374,7 @@ list_passes_over_what_is_no_chunk(void **state)
     snprintf(path, sizeof path, "%s/d@1@0@1@half.data", f->dir.path);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
-    assert_int_equal(f->tier->ops->list(f->tier, take_name, &names), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_string_equal(names.last, f->c.key);
 }

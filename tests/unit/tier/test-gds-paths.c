@@ -23,7 +23,7 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
     assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
     assert_true(same && found.has_id);
-    assert_int_equal(f->tier->ops->list(f->tier, take_name, &names), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_true(exists(beside(f)));
@@ -99,7 +99,7 @@ a_listing_removes_what_belongs_to_no_chunk(void **state)
             write_file(path, "", 0);
             make_old(path, 4000);
         }
-        assert_int_equal(f->tier->ops->list(f->tier, take_name, &names), 0);
+        assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
         assert_int_equal(names.n, 0);
         for (size_t i = 0; i < 3; i++) {
             snprintf(path, sizeof path, "%s%s", f->path, odd[i]);
@@ -113,8 +113,22 @@ a_listing_removes_what_belongs_to_no_chunk(void **state)
     assert_true(exists(other));
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     make_old(beside(f), 4000);
-    assert_int_equal(f->tier->ops->list(f->tier, take_name, &names), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
     assert_true(exists(beside(f)));
+}
+
+static void
+a_directory_with_a_chunks_name_is_no_chunk(void **state)
+{
+    struct fixture *f = *state;
+    struct names names = { 0 };
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
+    assert_int_equal(unlink(f->path), 0);
+    assert_int_equal(mkdir(f->path, 0755), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
+    assert_int_equal(names.n, 0);
+    assert_int_equal(rmdir(f->path), 0);
 }
 
 /* -------------------------------------------------------- several directories */
@@ -257,7 +271,7 @@ four_directories_are_listed_at_a_time(void **state)
         assert_int_equal(put_bytes(s.tier, &c.object, 100, i), 0);
         hashes += c.object.hash.bits[0];
     }
-    assert_int_equal(s.tier->ops->list(s.tier, count, &told), 0);
+    assert_int_equal(s.tier->ops->list(s.tier, "", count, &told), 0);
     assert_int_equal(told.n, 1200);
     assert_true(told.hashes == hashes);
     for (size_t i = 0; i < 4; i++)
@@ -308,7 +322,7 @@ on_wekafs_files_end_with_weka1(void **state)
     assert_true(exists(path));
     assert_int_equal(get_bytes(tier, &c.object, 5000, 1, &found, &same), 0);
     assert_true(same);
-    assert_int_equal(tier->ops->list(tier, take_name, &names), 0);
+    assert_int_equal(tier->ops->list(tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     tier->ops->close(tier);
     kvt__mounts = usual;
@@ -339,6 +353,7 @@ main(void)
         TEST(the_second_file_goes_first),
         TEST(without_its_second_file_nothing_is_stored),
         TEST(a_listing_removes_what_belongs_to_no_chunk),
+        TEST(a_directory_with_a_chunks_name_is_no_chunk),
         cmocka_unit_test(by_gpu_the_fifth_of_four_directories_is_the_first_again),
         cmocka_unit_test(by_local_rank_one_worker_spreads_keys_by_lmcaches_mix),
         cmocka_unit_test(directories_that_cannot_be_shared_evenly_are_refused),

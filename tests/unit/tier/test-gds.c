@@ -159,7 +159,7 @@ lmcaches_files_are_served_without_identity(void **state)
         assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 3, &found, &same), 0);
         assert_true(same && !found.has_id);
         names.n = 0;
-        assert_int_equal(f->tier->ops->list(f->tier, take_name, &names), 0);
+        assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
         assert_int_equal(names.n, 1);
         assert_int_equal(names.bytes, (with_metadata ? 4 : 3) * 4096);
         assert_string_equal(names.last, f->c.key);

@@ -123,7 +123,7 @@ list_passes_over_what_is_no_chunk(void **state)
         write_file(path, "x", 1);
     }
     assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
-    assert_int_equal(f->tier->ops->list(f->tier, take_name, &names), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_string_equal(names.last, "org-model@1@0@-1234@bfloat16");
 }
@@ -264,7 +264,7 @@ a_chunk_is_found_and_removed_wherever_it_lies(void **state)
     assert_int_equal(get_bytes(p.tier, &p.c.object, 300 << 10, 1, &found, &same), 0);
     assert_true(same && found.has_id);
     assert_int_equal(p.tier->ops->probe(p.tier, &p.c.object, &found), 0);
-    assert_int_equal(p.tier->ops->list(p.tier, take_name, &names), 0);
+    assert_int_equal(p.tier->ops->list(p.tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_int_equal(p.tier->ops->remove(p.tier, &p.c.object), 0);
     assert_false(lies_in(&p, 'b'));
@@ -303,7 +303,7 @@ a_chunk_that_lies_twice_is_listed_once_with_the_bytes_of_both(void **state)
         snprintf(path, sizeof path, "%s/%c/org-model@1@0@5@bfloat16.pt", p.dir.path, dir);
         write_file(path, "12345", 5);
     }
-    assert_int_equal(p.tier->ops->list(p.tier, take_name, &names), 0);
+    assert_int_equal(p.tier->ops->list(p.tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_int_equal(names.bytes, 8192);
     assert_int_equal(p.tier->ops->probe(p.tier, &p.c.object, &found), 0);

@@ -32,12 +32,18 @@ tell(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t bytes,
 }
 
 static void
-list_all(unsigned n)
+list_prefix(const char *prefix, unsigned n)
 {
     memset(&told, 0, sizeof told);
-    assert_good(tier->ops->list(tier, tell, NULL));
+    assert_good(tier->ops->list(tier, prefix, tell, NULL));
     assert_int_equal(told.n, n);
     assert_int_equal(told.n_odd, 0);
+}
+
+static void
+list_all(unsigned n)
+{
+    list_prefix("", n);
 }
 
 static void
@@ -77,7 +83,29 @@ all_pages_are_listed_also_without_a_prefix(void **state)
     list_all(N_OBJECTS);
 }
 
-/* Directory buckets list in no order. */
+static void
+the_store_filters_by_the_prefix(void **state)
+{
+    struct chunk c;
+
+    (void)state;
+    open_s3(NULL);
+    store(40);
+    chunk_init(&c, "model", 41);
+    c.object.opaque = true;
+    assert_good(put_bytes(tier, &c.object, 1, 1));
+    s3_forget(&server);
+    list_prefix("model@", 41); /* names that begin so, and those of opaque chunks */
+    assert_int_equal(s3_count(&server, "operations", "ListObjectsV2"), 2);
+    list_prefix("kv", 1);
+    assert_int_equal(s3_count(&server, "operations", "ListObjectsV2"), 3);
+    list_prefix("model@1@0@1", 17); /* 1 and 10 to 1f */
+    list_prefix("model@1@0@10@bfloat16", 1);
+    list_prefix("mode\n", 41);
+    list_prefix("other", 0);
+}
+
+/* Directory buckets list in no order, and only prefixes that end with '/'. */
 static void
 an_unsorted_list_is_taken(void **state)
 {
@@ -90,6 +118,7 @@ an_unsorted_list_is_taken(void **state)
     open_at(S3_EXPRESS_BUCKET, settings);
     store(50);
     list_all(50);
+    list_prefix("other", 50);
 }
 
 static void
@@ -175,10 +204,10 @@ a_page_that_cannot_be_read_fails(void **state)
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         snprintf(fault, sizeof fault, "{" PAGE ", \"do\": %s}", pages[i]);
         s3_fault(&server, fault);
-        assert_int_equal(tier->ops->list(tier, tell, NULL), -EBADMSG);
+        assert_int_equal(tier->ops->list(tier, "", tell, NULL), -EBADMSG);
     }
     s3_fault(&server, "{" PAGE ", \"do\": {\"status\": 403}}");
-    assert_fails(tier->ops->list(tier, tell, NULL), EACCES, "403 AccessDenied", "GET /");
+    assert_fails(tier->ops->list(tier, "", tell, NULL), EACCES, "403 AccessDenied", "GET /");
 }
 
 /* Or it would never end. */
@@ -190,7 +219,7 @@ a_list_that_goes_round_in_a_circle_fails(void **state)
     s3_fault(&server, "{" PAGE ", \"count\": null, \"do\": {\"status\": 200, \"body\": "
              "\"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>"
              "again</NextContinuationToken></ListBucketResult>\"}}");
-    assert_fails(tier->ops->list(tier, tell, NULL), EBADMSG, "list");
+    assert_fails(tier->ops->list(tier, "", tell, NULL), EBADMSG, "list");
     assert_in_range(s3_n_requests(&server), 2, 3);
 }
 
@@ -199,6 +228,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         S3_TEST(all_pages_are_listed_also_without_a_prefix),
+        S3_TEST(the_store_filters_by_the_prefix),
         S3_TEST(an_unsorted_list_is_taken),
         S3_TEST(a_prefix_that_must_be_encoded_is_one),
         S3_TEST(what_is_none_of_ours_is_passed_over),
