@@ -94,9 +94,10 @@ shown_json(const struct kvt_config *config, size_t at)
     /* Unset is not 0 or false; text says so itself, and may be a variable's. */
     if (!param->fallback && !config->level[at] && param->type != KVT__STR)
         return json_null();
+    if (param->status == KVT__SECRET && (param->type != KVT__STR || *text))
+        return json_string("***");
     if (param->type == KVT__STR && *text) {
-        json_t *hidden = param->status == KVT__SECRET ? json_string("***")
-                                                      : hide_userinfo(*text);
+        json_t *hidden = hide_userinfo(*text);
         if (hidden)
             return hidden;
     }

@@ -26,6 +26,29 @@ path_of(const struct s3_call *call, char *out, size_t room)
     return n < (int)room ? 0 : kvt__fail(ENAMETOOLONG, "the path of %s", call->name);
 }
 
+/* The call's headers and those of s3_headers.  Return the number of signed ones. */
+static size_t
+add_extra(const struct s3_call *call, struct kvt__s3_pair *headers,
+          struct kvt__s3_pair *plain, size_t *n_plain)
+{
+    const struct s3_tier *t = call->tier;
+    size_t n = call->n_headers;
+
+    *n_plain = 0;
+    memcpy(headers, call->headers, n * sizeof *headers);
+    for (size_t i = 0; i < t->n_headers; i++) {
+        const struct s3_header *h = &t->headers[i];
+
+        if (h->only_put && strcmp(call->method, "PUT"))
+            continue;
+        if (h->is_signed)
+            headers[n++] = h->pair;
+        else
+            plain[(*n_plain)++] = h->pair;
+    }
+    return n;
+}
+
 static int
 write_head(struct kvt__http_request *http, char *out, size_t room)
 {
@@ -33,11 +56,14 @@ write_head(struct kvt__http_request *http, char *out, size_t room)
     const struct kvt__s3_address *a = &call->where->address;
     char path[sizeof a->object_path + KVT__S3_NAME_ROOM];
     bool has_body = *call->method == 'P'; /* PUT, POST */
+    struct kvt__s3_pair headers[KVT__S3_CALL_HEADERS + KVT__S3_EXTRA_HEADERS];
+    struct kvt__s3_pair plain[KVT__S3_EXTRA_HEADERS];
+    size_t n_plain, n = add_extra(call, headers, plain, &n_plain);
     int err = path_of(call, path, sizeof path);
     struct kvt__s3_head head = {
         .method = call->method, .host = a->host, .path = path,
         .query = call->query, .n_query = call->n_query,
-        .headers = call->headers, .n_headers = call->n_headers,
+        .headers = headers, .n_headers = n, .plain = plain, .n_plain = n_plain,
         .content_length = has_body ? (int64_t)call->body_bytes : -1,
         .expect_continue = http->expect_continue,
         .keys = call->keys, .region = a->region,

@@ -141,6 +141,7 @@ s3_close(struct kvt__tier *tier)
     free(t->sse);
     free(t->sse_key);
     free(t->storage_class);
+    kvt__s3_headers_close(t);
     free(t);
 }
 
@@ -166,7 +167,9 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     kvt__s3_pace_init(&t->pace, (unsigned)kvt__config_s3_requests(params->config));
     take_settings(t, params->config);
     t->tells = params->tells;
-    err = open_http(t, params->config);
+    err = kvt__s3_headers_open(t, params->config);
+    if (!err)
+        err = open_http(t, params->config);
     if (!err)
         err = kvt__s3_place_set(t, &address);
     if (!err)

@@ -152,6 +152,20 @@ void kvt__s3_cleaner_close(struct s3_tier *t);
 /* An object was stored.  Any thread. */
 void kvt__s3_wrote(struct s3_tier *t, uint64_t bytes);
 
+/* ------------------------------------------------------------------ headers.c */
+
+#define KVT__S3_EXTRA_HEADERS 8
+
+/* A header of s3_headers. */
+struct s3_header {
+    struct kvt__s3_pair pair;
+    bool is_signed, only_put;
+};
+
+/* Read the setting.  0 or -errno with a sentence, which has no value. */
+int kvt__s3_headers_open(struct s3_tier *t, const struct kvt_config *config);
+void kvt__s3_headers_close(struct s3_tier *t);
+
 /* ----------------------------------------------------------------------- s3.c */
 
 struct s3_tier {
@@ -180,6 +194,9 @@ struct s3_tier {
     bool is_unsigned, request_payer;
     bool tells;                     /* who opened it tells what operations answer */
     char *sse, *sse_key, *storage_class; /* or NULL */
+    struct s3_header headers[KVT__S3_EXTRA_HEADERS];
+    size_t n_headers;
+    char *header_texts[KVT__S3_EXTRA_HEADERS]; /* headers point into these; or NULL */
 };
 
 static inline void

@@ -102,6 +102,9 @@ check(const struct kvt__s3_head *h)
         bad = "session token";
     else if (h->keys && !is_clean(h->region, false))
         bad = "region";
+    for (size_t i = 0; !bad && i < h->n_plain; i++)
+        if (!is_clean(h->plain[i].name, true) || !is_clean(h->plain[i].value, false))
+            bad = "header of s3_headers";
     if (bad)
         return kvt__fail(EINVAL, "S3: the %s is empty or has control characters.", bad);
     return 0;
@@ -354,6 +357,8 @@ kvt__s3_write_head(const struct kvt__s3_head *head, char *out, size_t room)
     put_text(&sink, " HTTP/1.1\r\n");
     for (size_t i = 0; i < p.n_headers; i++)
         put_header(&sink, p.headers[i].name, p.headers[i].value);
+    for (size_t i = 0; i < head->n_plain; i++)
+        put_header(&sink, head->plain[i].name, head->plain[i].value);
     if (head->content_length >= 0) {
         snprintf(length, sizeof length, "%lld", (long long)head->content_length);
         put_header(&sink, "Content-Length", length);

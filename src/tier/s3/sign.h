@@ -54,6 +54,8 @@ struct kvt__s3_head {
     const struct kvt__s3_pair *headers; /* in any order, all are signed; not host,
                                          * x-amz-date, x-amz-content-sha256, tokens */
     size_t n_headers;
+    const struct kvt__s3_pair *plain; /* sent after them, not signed */
+    size_t n_plain;
     int64_t content_length;   /* -1: no such header.  Not signed */
     bool expect_continue;     /* the header Expect.  Not signed */
     const char *payload_hash; /* NULL: UNSIGNED-PAYLOAD */

@@ -239,7 +239,8 @@ credentials_are_not_shown(void **state)
         "extra_config:\n"
         "  aws_access_key_id: AKIA1\n"
         "  aws_secret_access_key: topsecret\n"
-        "  aws_session_token: token9\n",
+        "  aws_session_token: token9\n"
+        "  s3_headers: ['x-a: hush']\n",
         NOTHING);
     char *json = kvt_config_json(c);
 
@@ -248,6 +249,8 @@ credentials_are_not_shown(void **state)
     assert_null(strstr(json, "AKIA1"));
     assert_null(strstr(json, "topsecret"));
     assert_null(strstr(json, "token9"));
+    assert_null(strstr(json, "hush"));
+    assert_non_null(strstr(json, "\"s3_headers\":{\"value\":\"***\","));
     assert_non_null(strstr(json, "\"aws_secret_access_key\":{\"value\":\"***\","));
     kvt_free(json);
     kvt_config_free(c);

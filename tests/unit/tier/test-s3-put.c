@@ -12,6 +12,18 @@ n_puts(void)
     return s3_count(&server, "operations", "PutObject");
 }
 
+static void
+count_name(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t bytes,
+           int64_t modified_ns)
+{
+    (void)ctx;
+    (void)key;
+    (void)opaque;
+    (void)path;
+    (void)bytes;
+    (void)modified_ns;
+}
+
 /* ------------------------------------------------------------------ there already */
 
 static void
@@ -287,6 +299,58 @@ encryption_class_and_payer_are_sent_and_signed(void **state)
     expect_header("HeadObject", "x-amz-request-payer", "requester");
 }
 
+/* Headers of objects go with PUTs, others with every request; only x-amz-* is signed. */
+static void
+headers_of_the_user_are_sent(void **state)
+{
+    static const char *const all[] = { "PutObject", "GetObject", "HeadObject",
+                                       "ListObjectsV2" };
+    static const char owner[] = "x-amz-expected-bucket-owner";
+
+    (void)state;
+    open_s3("s3_headers=[\"X-Amz-Expected-Bucket-Owner: 1234\", \"x-amz-tagging: a=b&c=d \", "
+            "\"X-Team:  Blue Sky\"]");
+    assert_good(put(1, BYTES, 1));
+    assert_good(get(1, BYTES, 1));
+    assert_good(probe(1));
+    assert_good(tier->ops->list(tier, "", count_name, NULL));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_string_equal(s3_header(&server, all[i], owner), "1234");
+        assert_true(s3_signed(&server, all[i], owner));
+        assert_string_equal(s3_header(&server, all[i], "x-team"), "Blue Sky");
+        assert_false(s3_signed(&server, all[i], "x-team"));
+        assert_string_equal(s3_header(&server, all[i], "x-amz-tagging"), i ? "" : "a=b&c=d");
+    }
+    assert_true(s3_signed(&server, "PutObject", "x-amz-tagging"));
+}
+
+static void
+headers_that_cannot_be_are_refused_and_not_repeated(void **state)
+{
+    static const char *const bad[] = {
+        "hidden", "[\": hidden\"]", "[\"a b: hidden\"]", "[\"a:\"]", "[\"a: \"]",
+        "[\"a: hidden\\r\\nb: c\"]", "[\"a: hidden\\n\"]", "[\"a: hid\\tden\"]",
+        "[\"Host: hidden\"]", "[\"Authorization: hidden\"]", "[\"x-amz-date: hidden\"]",
+        "[\"Content-Length: 1\"]", "[\"If-None-Match: hidden\"]", "[\"Accept-Encoding: hidden\"]",
+        "[\"Range: hidden\"]",
+        "[\"x-amz-meta-kvtier-model: hidden\"]", "[\"x-amz-security-token: hidden\"]",
+        "[\"a: hidden\", \"A: hidden\"]",
+        "[\"a: 1\", \"b: 1\", \"c: 1\", \"d: 1\", \"e: 1\", \"f: 1\", \"g: 1\", "
+        "\"h: 1\", \"i: 1\"]" };
+    char setting[256], url[256];
+
+    (void)state;
+    s3_url(&server, url, sizeof url);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *const settings[] = { setting, NULL };
+
+        snprintf(setting, sizeof setting, "s3_headers=%s", bad[i]);
+        assert_fails(s3_try_open(url, settings, &counters, &tier), EINVAL, "s3_headers: ");
+        assert_null(strstr(kvt__why(), "hid"));
+        assert_null(tier);
+    }
+}
+
 static void
 an_object_tells_what_it_is(void **state)
 {
@@ -346,6 +410,8 @@ main(void)
         S3_TEST(a_damaged_object_is_overwritten_by_the_next_put),
         S3_TEST(a_collision_of_names_is_counted_and_said_once),
         S3_TEST(encryption_class_and_payer_are_sent_and_signed),
+        S3_TEST(headers_of_the_user_are_sent),
+        S3_TEST(headers_that_cannot_be_are_refused_and_not_repeated),
         S3_TEST(an_object_tells_what_it_is),
         S3_TEST(an_empty_object_is_one),
     };
