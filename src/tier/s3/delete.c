@@ -165,26 +165,29 @@ take_answer(struct s3_call *call, const struct kvt__http_head *head)
 }
 
 static void
+set_kept(struct s3_old *olds, size_t n, bool kept)
+{
+    for (size_t i = 0; i < n; i++)
+        olds[i].kept = kept;
+}
+
+static void
 was_kept(void *ctx, const char *key, const char *code, const char *message)
 {
     struct batch *b = ctx;
     const char *name = strlen(key) < b->prefix ? "" : key + b->prefix;
+    bool known = false;
 
     if (!strcmp(code, "NoSuchKey"))
         return;
     for (size_t i = 0; i < b->n; i++)
         if (!strcmp(b->olds[i].name, name))
-            b->olds[i].kept = true;
+            known = b->olds[i].kept = true;
+    if (!known) /* it may be any of them */
+        set_kept(b->olds, b->n, true);
     if (!*b->why)
         snprintf(b->why, WHY_BYTES, "%s: %s%s", code, message,
                  strcmp(code, "AccessDenied") ? "" : ". The keys need s3:DeleteObject");
-}
-
-static void
-set_kept(struct s3_old *olds, size_t n, bool kept)
-{
-    for (size_t i = 0; i < n; i++)
-        olds[i].kept = kept;
 }
 
 static int

@@ -45,7 +45,8 @@ what_is_not_ours_stays_and_does_not_count(void **state)
 {
     static const char *const foreign[] = {
         "notes.txt", "sub/org_m@1@0@7@half", "org_m@1@0@7@half.tmp", "x@1@0", "a<&>'\"",
-        "kvtier/notes", "kvtier/deep/org_m@1@0@7@half" };
+        "kvtier/notes", "kvtier/deep/org_m@1@0@7@half",
+        " org_m@1@0@7@half", "org_m@1@0@7@half ", "kvtier/ org_m@1@0@7@half" };
     struct s3_tier *t = open_cleaner();
 
     (void)state;
@@ -171,6 +172,40 @@ another_goes_for_one_that_the_store_keeps(void **state)
     close_cleaner(t);
 }
 
+/* As some stores answer, whose errors have no key that could be found again. */
+static void
+a_refusal_that_names_no_object_counts_for_all(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 14);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
+             "\"do\": {\"status\": 200, \"body\": \"<DeleteResult><Error>"
+             "<Code>InternalError</Code></Error></DeleteResult>\"}}");
+    expect_clean(t, -EIO);
+    assert_int_equal(n_youngest(), 14);
+    assert_int_equal(counted(KVT__N_evicted_chunks), 0);
+    close_cleaner(t);
+}
+
+static void
+a_store_that_keeps_many_is_left_alone(void **state)
+{
+    struct s3_tier *t = open_cleaner();
+
+    (void)state;
+    seed_chunks(0, 1500);
+    plant();
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
+             "\"do\": {\"delete_errors\": {\".\": \"AccessDenied\"}}}");
+    expect_clean(t, -EACCES);
+    assert_int_equal(n_done("DeleteObjects"), 1); /* of the 1000 oldest */
+    assert_int_equal(n_youngest(), 1500);
+    close_cleaner(t);
+}
+
 static void
 without_the_right_to_delete_or_list_that_is_told(void **state)
 {
@@ -217,6 +252,13 @@ a_store_without_DeleteObjects_is_asked_one_by_one(void **state)
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     assert_int_equal(n_done("DeleteObjects"), 1);
+    seed_chunks(10, 5);
+    plant();
+    s3_forget(&server);
+    s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObject$\", \"key\": \"half\"}, "
+             "\"count\": null, \"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
+    expect_clean(t, -EACCES);
+    assert_int_equal(s3_count(&server, "statuses", "403"), 1); /* and no other */
     close_cleaner(t);
 }
 
@@ -256,6 +298,49 @@ a_store_that_fails_for_a_moment_is_asked_again(void **state)
     close_cleaner(t);
 }
 
+/* ---------------------------------------------------------------------- its thread */
+
+static pthread_t cleaner;
+static unsigned n_started, n_joined;
+
+int __real_kvt__thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
+                             void *arg);
+int __wrap_kvt__thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
+                             void *arg);
+int __real_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_join(pthread_t thread, void **result);
+
+int
+__wrap_kvt__thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
+                         void *arg)
+{
+    int err = __real_kvt__thread_start(thread, name, run, arg);
+
+    if (!err && !strcmp(name, "kvt-s3-clean")) {
+        cleaner = *thread;
+        n_started++;
+    }
+    return err;
+}
+
+int
+__wrap_pthread_join(pthread_t thread, void **result)
+{
+    n_joined += n_started && pthread_equal(thread, cleaner);
+    return __real_pthread_join(thread, result);
+}
+
+static void
+a_close_waits_for_the_thread(void **state)
+{
+    (void)state;
+    n_started = n_joined = 0;
+    struct s3_tier *t = open_cleaner();
+    assert_int_equal(n_started, 1);
+    close_cleaner(t);
+    assert_int_equal(n_joined, 1);
+}
+
 int
 main(void)
 {
@@ -268,10 +353,13 @@ main(void)
         CLEAN(in_a_directory_bucket_it_is_the_same),
         CLEAN(the_oldest_of_many_are_chosen),
         CLEAN(another_goes_for_one_that_the_store_keeps),
+        CLEAN(a_refusal_that_names_no_object_counts_for_all),
+        CLEAN(a_store_that_keeps_many_is_left_alone),
         CLEAN(without_the_right_to_delete_or_list_that_is_told),
         CLEAN(a_store_without_DeleteObjects_is_asked_one_by_one),
         CLEAN(a_request_that_is_refused_is_made_one_by_one),
         CLEAN(a_store_that_fails_for_a_moment_is_asked_again),
+        CLEAN(a_close_waits_for_the_thread),
     };
 
     return clean_test_main("s3 clean", tests);
