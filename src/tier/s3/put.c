@@ -47,7 +47,7 @@ was_looked_at(struct s3_call *call, int err)
         *found = (struct kvt__found){ 0 };
         kvt__s3_end(o, 0);
     } else if ((!err || err == -ENOENT) && o->n_rounds < MAX_ROUNDS) {
-        put(o, !err); /* or it has just gone */
+        put(o, !err || call->refused); /* an archived object is there too */
     } else {
         kvt__s3_end(o, err && err != -ENOENT ? err :
                     kvt__fail(EBUSY, "%s: others store and remove it again and again.",
@@ -61,6 +61,8 @@ was_put(struct s3_call *call, int err)
     struct s3_op *o = op_of(call);
 
     if (err == -EEXIST) {
+        if (call->n_attempts > 1) /* an earlier attempt may have succeeded */
+            kvt__s3_wrote(o->tier, o->op->slot.bytes);
         kvt__s3_look(o, was_looked_at);
         return;
     }

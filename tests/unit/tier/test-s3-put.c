@@ -39,6 +39,25 @@ what_is_there_is_not_stored_again(void **state)
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
 }
 
+/* The object is stored, but the response is lost: the repeated PUT finds the object, which
+ * is this process's own and counts. */
+static void
+a_response_that_is_lost_is_no_second_object(void **state)
+{
+    (void)state;
+    open_s3("max_remote_size=1");
+    s3_fault(&server, "{\"match\": {\"method\": \"PUT\"}, \"do\": {\"content_length\": 5, "
+             "\"close\": true}}");
+    assert_good(put(1, BYTES, 1));
+    assert_int_equal(n_puts(), 2);
+    assert_int_equal(s3_count(&server, "statuses", "412"), 1);
+    assert_int_equal(counted(KVT__N_s3_repetitions), 1);
+    assert_int_equal(atomic_load(&s3_of(tier)->cleaner.wrote), BYTES);
+    assert_good(get(1, BYTES, 1));
+    assert_good(put(1, BYTES, 1)); /* which is another process's for all we know */
+    assert_int_equal(atomic_load(&s3_of(tier)->cleaner.wrote), BYTES);
+}
+
 /* Start a put and say what took its place. */
 static void
 put_over(const struct chunk *c, size_t bytes, uint64_t seed, struct kvt__found *replaced)
@@ -119,6 +138,26 @@ one_that_has_just_gone_is_stored(void **state)
     assert_good(put(1, BYTES, 1));
     assert_good(get(1, BYTES, 1));
     assert_int_equal(n_puts(), 2);
+}
+
+/* A lifecycle rule of the bucket does so: the object is there, but nobody can read it. */
+static void
+an_archived_object_is_overwritten(void **state)
+{
+    struct kvt__found found;
+    struct chunk c;
+
+    (void)state;
+    open_s3("s3_storage_class=GLACIER");
+    assert_good(put(1, BYTES, 1));
+    assert_int_equal(probe(1), -ENOENT);
+    assert_good(put(1, BYTES, 2));
+    assert_int_equal(n_puts(), 3);
+    s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, "
+             "\"do\": {\"headers\": {\"x-amz-storage-class\": null}}}");
+    chunk_init(&c, "model", 1);
+    assert_good(tier->ops->probe(tier, &c.object, &found));
+    assert_int_equal(found.crc, crc_of(BYTES, 2));
 }
 
 static void
@@ -263,6 +302,7 @@ a_collision_of_names_is_counted_and_said_once(void **state)
     assert_int_equal(counted(KVT__N_name_collisions), 0);
     assert_good(get_bytes(tier, &b.object, BYTES, 1, &found, &same));
     assert_true(found.has_id && kvt__id_equal(&found.id, &a.object.id)); /* not b's */
+    assert_int_equal(n_said, 1);
     assert_good(put_bytes(tier, &b.object, BYTES, 2));
     assert_good(get_bytes(tier, &b.object, BYTES, 2, &found, &same));
     assert_true(same);
@@ -397,10 +437,12 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         S3_TEST(what_is_there_is_not_stored_again),
+        S3_TEST(a_response_that_is_lost_is_no_second_object),
         S3_TEST(another_chunk_of_that_name_is_overwritten_and_told),
         S3_TEST(an_object_without_identity_is_overwritten),
         S3_TEST(a_replacement_is_not_looked_for_when_it_is_to_overwrite),
         S3_TEST(one_that_has_just_gone_is_stored),
+        S3_TEST(an_archived_object_is_overwritten),
         S3_TEST(what_others_store_again_and_again_is_left_to_them),
         S3_TEST(a_race_of_writers_is_tried_again),
         S3_TEST(a_304_says_that_it_is_there),
