@@ -33,6 +33,7 @@ is_failure(int err)
     case EBADMSG:
     case ENOSPC:
     case EDQUOT:
+    case EBUSY:
     case ENOMEM:
     case EINVAL:
     case ENAMETOOLONG:

@@ -170,7 +170,7 @@ ask(struct kvt__task *task)
         task->tier_op.prio = KVT__PRIO_LOOKUP;
         break;
     case KVT_OP_DELETE:
-        kvt__level_drop(level, &task->object.id, false);
+        kvt__level_drop(level, &task->object.id, NULL);
         task->tier_op.what = KVT__TIER_REMOVE;
         break;
     default:

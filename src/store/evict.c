@@ -29,6 +29,15 @@ object_of(const struct kvt__level *level, const struct kvt__index_entry *entry,
     return true;
 }
 
+/* Return true if the object is removed. */
+static bool
+remove_object(struct kvt__level *level, const struct kvt__object *object)
+{
+    int err = level->tier->ops->remove(level->tier, object);
+
+    return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
+}
+
 /* Remove the file of an entry that is being evicted.  True: it is gone. */
 static bool
 remove_file(struct kvt__level *level, const struct kvt__index_entry *entry)
@@ -36,10 +45,7 @@ remove_file(struct kvt__level *level, const struct kvt__index_entry *entry)
     char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__object object;
 
-    if (!object_of(level, entry, key, &object))
-        return true;
-    int err = level->tier->ops->remove(level->tier, &object);
-    return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
+    return !object_of(level, entry, key, &object) || remove_object(level, &object);
 }
 
 /* A file that a scan met while it was being stored stands twice in the index for a
@@ -53,9 +59,30 @@ has_user(struct kvt__level *level, const struct kvt__index_entry *entry,
     struct kvt__object object;
     struct kvt__found found;
 
-    return entry->flags & KVT__INDEX_UNREAD && object_of(level, entry, key, &object) &&
-           !level->tier->ops->probe(level->tier, &object, &found) && found.has_id &&
+    if (!(entry->flags & KVT__INDEX_UNREAD) || !object_of(level, entry, key, &object))
+        return false;
+    int err = level->tier->ops->probe(level->tier, &object, &found);
+    if (err == -ENOENT) /* a put may make the file before a removal, which would be of that */
+        return true;
+    return !err && found.has_id &&
            kvt__index_evict(level->index, &found.id, false, NULL, claim) == -EBUSY;
+}
+
+/* Return true if the file under an entry's name holds another process's chunk of equal
+ * tokens.  A process replacing the file between this check and the removal loses the new
+ * chunk, which is then a miss: no file system can compare and remove a name atomically. */
+static bool
+is_anothers_file(struct kvt__level *level, const struct kvt__index_entry *entry)
+{
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object object;
+    struct kvt__found found;
+
+    return !level->in_memory &&
+           !(entry->flags & KVT__INDEX_UNREAD) &&
+           object_of(level, entry, key, &object) &&
+           !level->tier->ops->probe(level->tier, &object, &found) && found.has_id &&
+           !kvt__id_equal(&found.id, &entry->id);
 }
 
 /* 0: it is gone; -EAGAIN: it was another thread's, or is in use by now; else it is
@@ -73,7 +100,8 @@ evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *
         kvt__index_removed(level->index, &claim);
         return 0;
     }
-    if (!has_user(level, &entry, &same) && !remove_file(level, &entry)) {
+    if (!has_user(level, &entry, &same) && !is_anothers_file(level, &entry) &&
+        !remove_file(level, &entry)) {
         kvt__index_restore(level->index, &same);
         kvt__index_restore(level->index, &claim);
         return -EIO;
@@ -196,14 +224,13 @@ kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
 
 bool
 kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
-                bool with_file)
+                const struct kvt__object *object)
 {
-    struct kvt__index_entry entry;
     struct kvt__index_claim claim;
 
-    if (kvt__index_evict(level->index, id, true, &entry, &claim))
+    if (kvt__index_evict(level->index, id, true, NULL, &claim))
         return true; /* another thread's */
-    bool gone = !with_file || remove_file(level, &entry);
+    bool gone = !object || remove_object(level, object);
     kvt__index_removed(level->index, &claim);
     return gone;
 }

@@ -20,20 +20,26 @@ entry_of(const struct kvt__store_req *req, size_t level, uint64_t stored_bytes)
 
 /* --------------------------------------------------------------------- put */
 
-/* Equal tokens of another adapter or epoch have the same file name: take
- * the entry of the chunk whose file is about to be replaced out of the way, or an
- * eviction of it would remove the new file.  False: there is none.  What only finds out
- * when it puts tells so afterwards. */
-static bool
+/* Take the entry of the chunk whose file is about to be replaced out of the way: equal
+ * tokens of another adapter have the same file name, and an eviction of the old chunk would
+ * remove the new file.  A tier with start() reports the replaced chunk after the put.  0;
+ * -EBUSY with a sentence: another thread or process evicts or stores the old chunk now, and
+ * can remove the file under this name at any moment. */
+static int
 begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
-                 struct kvt__index_claim *claim)
+                 struct kvt__put *put)
 {
     const struct kvt__tier_ops *ops = level->tier->ops;
     struct kvt__found found;
 
-    return !ops->start && !ops->probe(level->tier, object, &found) && found.has_id &&
-           !kvt__id_equal(&found.id, &object->id) &&
-           !kvt__index_evict(level->index, &found.id, true, NULL, claim);
+    put->replaces = false;
+    if (ops->start || ops->probe(level->tier, object, &found) || !found.has_id ||
+        kvt__id_equal(&found.id, &object->id))
+        return 0;
+    int err = kvt__index_evict(level->index, &found.id, true, NULL, &put->replaced);
+    put->replaces = !err;
+    return err == -EBUSY ? kvt__fail(EBUSY, "%s: another chunk of this name is being "
+                                     "stored or evicted", object->key) : 0;
 }
 
 /* A place in the index.  What is to be overwritten can be another process's that puts
@@ -77,8 +83,12 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
         kvt__index_abort(level->index, &put->claim);
         return err;
     }
-    put->replaces = begin_to_replace(level, object, &put->replaced);
-    return 0;
+    err = begin_to_replace(level, object, put);
+    if (err) {
+        kvt__level_end(store, level, KVT__WRITES, err);
+        kvt__index_abort(level->index, &put->claim);
+    }
+    return err;
 }
 
 /* err: the tier's answer; replaced: what it says it took the place of.  Returns it. */
@@ -97,7 +107,7 @@ put_end(struct kvt__store *store, struct kvt__level *level,
     if (put->replaces)
         kvt__index_removed(level->index, &put->replaced);
     if (replaced->has_id && !kvt__id_equal(&replaced->id, &object->id))
-        kvt__level_drop(level, &replaced->id, false);
+        kvt__level_drop(level, &replaced->id, NULL);
     kvt__index_publish(level->index, &put->claim);
     kvt__level_forget_name(level, object->key); /* a scan may have met the file */
     return 0;
@@ -218,7 +228,7 @@ drop_damaged(struct kvt__level *level, const struct kvt__object *object,
     char why[sizeof req->why];
 
     snprintf(why, sizeof why, "%s", kvt__why());
-    bool gone = kvt__level_drop(level, &req->id, remove);
+    bool gone = kvt__level_drop(level, &req->id, remove ? object : NULL);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
              object->key, !remove ? "" : gone ? " and was removed" :
              " and cannot be removed, so it is read in vain by each request; remove it",
@@ -243,7 +253,8 @@ get_end(struct kvt__store *store, struct kvt__level *level,
         return 0;
     }
     if (err == -ENOENT || err == -ESTALE) {
-        kvt__level_drop(level, &req->id, level->in_memory); /* a file is another's */
+        /* A file is another's. */
+        kvt__level_drop(level, &req->id, level->in_memory ? object : NULL);
         return -ENOENT;
     }
     if (err == -EBADMSG)

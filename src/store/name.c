@@ -81,7 +81,7 @@ kvt__level_forget_name(struct kvt__level *level, const char *key)
         return;
     kvt__level_listed_key(level, key, listed);
     kvt__name_id(listed, &id);
-    kvt__level_drop(level, &id, false);
+    kvt__level_drop(level, &id, NULL);
 }
 
 int

@@ -125,7 +125,7 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
 void
 kvt__level_forget(struct kvt__level *level, const struct kvt__object *object)
 {
-    kvt__level_drop(level, &object->id, false);
+    kvt__level_drop(level, &object->id, NULL);
     kvt__level_forget_name(level, object->key);
 }
 
@@ -137,13 +137,13 @@ delete_from(struct kvt__level *level, const struct kvt__object *object)
     int err = level->tier->ops->probe(level->tier, object, &found);
 
     if (err == -ENOENT) { /* the index may not know that yet */
-        kvt__level_drop(level, &object->id, false);
+        kvt__level_drop(level, &object->id, NULL);
         return err;
     }
     if (!err && found.has_id)
-        kvt__level_drop(level, &found.id, true);
+        kvt__level_drop(level, &found.id, object);
     else /* a damaged file tells no identity, the index may know the key's */
-        kvt__level_drop(level, &object->id, false);
+        kvt__level_drop(level, &object->id, NULL);
     kvt__level_forget_name(level, object->key);
     err = level->tier->ops->remove(level->tier, object);
     return err == -ENOENT ? 0 : err;

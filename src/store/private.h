@@ -160,9 +160,10 @@ kvt__payload_crc(const struct kvt__slot *slot, const struct kvt__found *found)
                                : kvt__crc32c(0, slot->payload, slot->bytes);
 }
 
-/* Forget id, and remove its file too when that is no good.  False: that did not work. */
+/* Remove the entry of id.  object: also remove the object from the tier; NULL: keep the
+ * object.  Return false if the removal failed. */
 bool kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
-                     bool remove_file);
+                     const struct kvt__object *object);
 
 /* The identity under which a chunk stands whose own is not read yet, and that of
  * a chunk that was stored by its key. */

@@ -116,7 +116,7 @@ forget_double(void *ctx, const struct kvt__index_entry *entry)
 
     if (entry->flags & KVT__INDEX_UNREAD &&
         is_known(&scan->known, name_number(entry->space, &entry->hash))) {
-        kvt__level_drop(scan->level, &entry->id, false);
+        kvt__level_drop(scan->level, &entry->id, NULL);
         scan->n_doubles++;
     }
     return true;
