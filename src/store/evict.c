@@ -85,6 +85,20 @@ is_anothers_file(struct kvt__level *level, const struct kvt__index_entry *entry)
            !kvt__id_equal(&found.id, &entry->id);
 }
 
+/* Return true if this host's index has no say over files: the tier keeps its own limit,
+ * or there is no limit, as where other hosts store too.  Entries then go without their
+ * files. */
+static bool
+keeps_files(const struct kvt__level *level)
+{
+    struct kvt__index_totals totals;
+
+    if (level->in_memory || level->tier->unlisted)
+        return level->tier->unlisted;
+    kvt__index_get_totals(level->index, &totals);
+    return !totals.limit_bytes;
+}
+
 /* 0: it is gone; -EAGAIN: it was another thread's, or is in use by now; else it is
  * still there. */
 static int
@@ -96,8 +110,9 @@ evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *
 
     if (err)
         return err == -ENOENT || err == -EBUSY ? -EAGAIN : err;
-    if (level->tier->unlisted) { /* only a place in the index is wanted */
+    if (keeps_files(level)) { /* only a place in the index is wanted */
         kvt__index_removed(level->index, &claim);
+        kvt__index_set_scanned(level->index, false); /* a file has no entry any more */
         return 0;
     }
     if (!has_user(level, &entry, &same) && !is_anothers_file(level, &entry) &&

@@ -135,6 +135,19 @@ forget_doubles(struct kvt__store *store, struct kvt__level *level)
     return scan.n_doubles;
 }
 
+/* A scan makes files count for the limit and evictable.  Without a limit nothing is
+ * evicted, and lookups find files by asking. */
+static bool
+wants_scan(const struct kvt__level *level, const struct kvt__index *index)
+{
+    struct kvt__index_totals totals;
+
+    if (level->in_memory || level->tier->unlisted || kvt__index_scanned(index))
+        return false;
+    kvt__index_get_totals(index, &totals);
+    return totals.limit_bytes > 0;
+}
+
 static void
 scan_level(struct kvt__store *store, struct kvt__level *level)
 {
@@ -158,8 +171,7 @@ void
 kvt__store_scan(struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].in_memory && !store->levels[i].tier->unlisted &&
-            !kvt__index_scanned(store->levels[i].index))
+        if (wants_scan(&store->levels[i], store->levels[i].index))
             scan_level(store, &store->levels[i]);
 }
 

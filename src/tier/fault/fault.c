@@ -216,7 +216,7 @@ fault_private_dir(const struct kvt__tier *tier)
 static uint64_t
 fault_default_limit(const struct kvt__tier *tier)
 {
-    return next_of(tier)->ops->default_limit(next_of(tier));
+    return tier->shared ? 0 : next_of(tier)->ops->default_limit(next_of(tier));
 }
 
 static uint64_t
