@@ -21,8 +21,9 @@ name_of(enum kvt__index_pause what)
     return what == KVT__READS ? "read" : "written";
 }
 
-/* Whether an outcome says that the storage does not work, and not only that a chunk is
- * missing or bad, or finds no room. */
+/* Return true if an outcome is a failure of the storage, not only a missing or corrupt
+ * chunk.  Full storage counts: each refused put evicts chunks for the next puts; without
+ * success, each put would write a chunk in vain. */
 static bool
 is_failure(int err)
 {
@@ -31,8 +32,6 @@ is_failure(int err)
     case ENOENT:
     case EEXIST:
     case EBADMSG:
-    case ENOSPC:
-    case EDQUOT:
     case EBUSY:
     case ENOMEM:
     case EINVAL:
@@ -90,6 +89,8 @@ kvt__level_end(struct kvt__store *store, struct kvt__level *level,
         return;
     atomic_store(&level->answered_ns[what], kvt__now_ns());
     atomic_fetch_sub(&level->under_way[what], 1);
+    if (level->tier->several_disks && (err == -ENOSPC || err == -EDQUOT))
+        return; /* this disk is full; of the others it says nothing */
     if (!is_failure(err)) {
         atomic_store(&level->failures[what], 0);
         if (kvt__index_resume(level->index, what))

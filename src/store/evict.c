@@ -5,13 +5,17 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "store/private.h"
 
 #define FEW 32
 #define BATCH 256
 #define TRIES 16 /* walks that end without an eviction because others were faster */
+#define SAMPLES 1024
+#define TAG_PARTS 32
 
-/* The object that an entry stands for, in text and key.  False: garbage names none. */
+/* Write the object of an entry to text and key.  Host memory needs no key.  Return false for
+ * a garbage entry. */
 static bool
 object_of(const struct kvt__level *level, const struct kvt__index_entry *entry,
           char key[KVT__KEY_TEXT_MAX + 1], struct kvt__object *out)
@@ -20,6 +24,9 @@ object_of(const struct kvt__level *level, const struct kvt__index_entry *entry,
     struct kvt__space space;
 
     *out = (struct kvt__object){ .key = key, .id = entry->id };
+    *key = '\0';
+    if (level->in_memory)
+        return true;
     if (kvt__index_space_text(level->index, entry->space, text, sizeof text) ||
         kvt__space_key(text, &entry->hash, key, KVT__KEY_TEXT_MAX + 1) ||
         kvt__space_of(key, &space, &out->hash))
@@ -144,9 +151,24 @@ at_least(const struct kvt__index_totals *totals)
     return totals->n_ready / FEW < FEW ? (size_t)totals->n_ready / FEW : FEW;
 }
 
+/* Return true if evicting an entry makes room for object (NULL: anywhere). */
+static bool
+makes_room(const struct kvt__level *level, const struct kvt__index_entry *entry,
+           const struct kvt__object *object)
+{
+    const struct kvt__tier_ops *ops = level->tier->ops;
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__object gone;
+
+    return !object || !ops->makes_room ||
+           (object_of(level, entry, key, &gone) &&
+            ops->makes_room(level->tier, &gone, object));
+}
+
 /* As kvt__level_evict().  raced: some were taken by others. */
 static uint64_t
-evict_some(struct kvt__store *store, struct kvt__level *level, uint64_t bytes, bool *raced)
+evict_some(struct kvt__store *store, struct kvt__level *level,
+           const struct kvt__object *object, uint64_t bytes, bool *raced)
 {
     struct kvt__index_entry first[BATCH];
     struct kvt__index_totals totals;
@@ -155,8 +177,11 @@ evict_some(struct kvt__store *store, struct kvt__level *level, uint64_t bytes, b
 
     *raced = false;
     kvt__index_get_totals(level->index, &totals);
-    size_t n = kvt__index_first(level->index, NULL, first, batch_for(&totals, bytes));
+    size_t n = kvt__index_first(level->index, NULL, first,
+                                object ? BATCH : batch_for(&totals, bytes));
     for (size_t i = 0; i < n && (gone < bytes || n_gone < at_least(&totals)); i++) {
+        if (!makes_room(level, &first[i], object))
+            continue;
         int err = evict(store, level, &first[i].id);
 
         *raced = *raced || err == -EAGAIN;
@@ -168,18 +193,56 @@ evict_some(struct kvt__store *store, struct kvt__level *level, uint64_t bytes, b
     return gone;
 }
 
-uint64_t
-kvt__level_evict(struct kvt__store *store, struct kvt__level *level, uint64_t bytes)
+static struct kvt__id
+random_id(void)
 {
-    uint64_t gone;
-    bool raced;
+    static atomic_ullong n;
+    uint64_t x = (uint64_t)kvt__now_ns() + atomic_fetch_add(&n, 1) *
+                 UINT64_C(0x9e3779b97f4a7c15);
+    struct kvt__id id;
 
-    for (int t = 0; t < TRIES; t++) {
-        gone = evict_some(store, level, bytes, &raced);
-        if (gone || !raced)
-            return gone;
+    for (size_t i = 0; i < sizeof id.b; i += sizeof x) {
+        x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+        x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+        memcpy(id.b + i, &x, sizeof x);
     }
-    return 0;
+    return id;
+}
+
+/* Evict what makes room for object at random places of the index: of each place the entry
+ * that the policy lets go first.  A full disk needs this if the oldest entries of the whole
+ * index are all on disks that have room, and so never go. */
+static uint64_t
+evict_samples(struct kvt__store *store, struct kvt__level *level,
+              const struct kvt__object *object, uint64_t bytes)
+{
+    struct kvt__index_entry first[16];
+    size_t n_looks = 0; /* at files, which cost more than the index */
+    uint64_t gone = 0;
+
+    for (int t = 0; t < SAMPLES && n_looks < BATCH && gone < bytes; t++) {
+        struct kvt__id id = random_id();
+        size_t i = 0, n = kvt__index_first(level->index, &id, first, 16);
+
+        n_looks += n;
+        while (i < n && !makes_room(level, &first[i], object))
+            i++;
+        if (i < n && !evict(store, level, &first[i].id))
+            gone += first[i].bytes;
+    }
+    return gone;
+}
+
+uint64_t
+kvt__level_evict(struct kvt__store *store, struct kvt__level *level,
+                 const struct kvt__object *object, uint64_t bytes)
+{
+    uint64_t gone = 0;
+    bool raced = true;
+
+    for (int t = 0; t < TRIES && !gone && raced; t++)
+        gone = evict_some(store, level, object, bytes, &raced);
+    return gone || !object ? gone : evict_samples(store, level, object, bytes);
 }
 
 /* Take bytes from a level's budget, evicting what the policy lets go first. */
@@ -199,12 +262,36 @@ make_room(struct kvt__store *store, struct kvt__level *level, uint64_t bytes)
         kvt__index_get_totals(level->index, &totals);
         if (totals.used_bytes > most && totals.used_bytes - most > bytes)
             short_of = totals.used_bytes - most; /* the limit was lowered */
-        if (!kvt__level_evict(store, level, short_of))
+        if (!kvt__level_evict(store, level, NULL, short_of))
             return kvt__fail(ENOSPC, "%s: no room for %llu bytes and nothing to "
                              "evict", level->tier->ops->name,
                              (unsigned long long)bytes);
     }
     return 0;
+}
+
+int
+kvt__level_keep_free(struct kvt__store *store, struct kvt__level *level,
+                     const struct kvt__object *object, uint64_t bytes)
+{
+    uint64_t shortage = level->keeps_free
+        ? level->tier->ops->shortage(level->tier, object, bytes) : 0;
+
+    /* A put does not wait for the whole eviction; the next puts continue the eviction. */
+    if (!shortage ||
+        kvt__level_evict(store, level, object,
+                         shortage < 4 * bytes ? shortage : 4 * bytes))
+        return 0;
+    return kvt__fail(ENOSPC, "%s: the file system is full up to the tenth that stays free, "
+                     "and there is nothing to evict", level->tier->ops->name);
+}
+
+void
+kvt__level_make_space(struct kvt__store *store, struct kvt__level *level,
+                      const struct kvt__object *object, uint64_t bytes)
+{
+    if (!level->in_memory && !keeps_files(level))
+        (void)kvt__level_evict(store, level, object, bytes);
 }
 
 /* Evict one of the entries that stand where id would. */

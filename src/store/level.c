@@ -75,6 +75,8 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
     kvt__level_forget_name(level, object->key);
     int err = kvt__level_refuses(level, KVT__WRITES);
     if (!err)
+        err = kvt__level_keep_free(store, level, object, entry.bytes);
+    if (!err)
         err = claim_place(store, level, req, &entry, &put->claim);
     if (err)
         return err;
@@ -101,7 +103,15 @@ put_end(struct kvt__store *store, struct kvt__level *level,
     if (err) {
         if (put->replaces)
             kvt__index_restore(level->index, &put->replaced);
+        uint64_t bytes = put->claim.bytes;
         kvt__index_abort(level->index, &put->claim);
+        if (err == -ENOSPC || err == -EDQUOT) { /* an overwritten entry tells no bytes */
+            char why[sizeof ((struct kvt__store_req *)0)->why];
+
+            snprintf(why, sizeof why, "%s", kvt__why());
+            kvt__level_make_space(store, level, object, bytes ? 2 * bytes : 1);
+            kvt__set_why(why);
+        }
         return err;
     }
     if (put->replaces)

@@ -227,5 +227,5 @@ kvt__store_reclaim(struct kvt__store *store, uint64_t bytes)
 {
     struct kvt__level *level = memory_of(store);
 
-    return level && kvt__level_evict(store, level, bytes) > 0;
+    return level && kvt__level_evict(store, level, NULL, bytes) > 0;
 }

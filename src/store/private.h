@@ -24,6 +24,7 @@ struct kvt__level {
     struct kvt__rank_memory *ranks;
     uint32_t n_ranks;
     bool of_host; /* other hosts cannot read it */
+    bool keeps_free; /* no limit is configured: a part of the file system stays free */
     bool no_get; /* retrieve_locations leaves it out */
     bool no_put; /* store_location is another */
 
@@ -147,10 +148,22 @@ int kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
                      const struct kvt__index_entry *entry,
                      struct kvt__index_claim *claim);
 
-/* Evict what was used longest ago until bytes are gone, or nothing more can be found
- * at once.  The bytes that are gone. */
+/* Evict the least recently used entries until `bytes` are free, or no more entries are
+ * found at once.  object: evict only in the directory that stores this object; NULL: evict
+ * anywhere.  Return the evicted bytes. */
 uint64_t kvt__level_evict(struct kvt__store *store, struct kvt__level *level,
-                          uint64_t bytes);
+                          const struct kvt__object *object, uint64_t bytes);
+
+/* Before a put of so many bytes: evict if less than a tenth of the object's file system
+ * would stay free, where no limit is configured.  0; -ENOSPC with a sentence: there is
+ * nothing to evict.  Blocks. */
+int kvt__level_keep_free(struct kvt__store *store, struct kvt__level *level,
+                         const struct kvt__object *object, uint64_t bytes);
+
+/* After full storage refused a put: evict as many bytes in the object's directory for the
+ * next put.  Does nothing if this host must not delete files.  Blocks. */
+void kvt__level_make_space(struct kvt__store *store, struct kvt__level *level,
+                           const struct kvt__object *object, uint64_t bytes);
 
 /* CRC32C of what a tier's get() left in the slot. */
 static inline uint32_t

@@ -68,6 +68,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
+    level->keeps_free = !limit && !level->tier->shared && level->tier->ops->shortage;
     limit = level->tier->unlisted ? 0
           : limit ? limit : level->tier->ops->default_limit(level->tier);
     struct kvt__index_params index = {

@@ -66,6 +66,8 @@ struct kvt__tier {
     const struct kvt__tier_ops *ops;
     /* Set by open(). */
     bool shared;        /* other hosts may delete there what this one's index knows */
+    bool several_disks; /* its directories lie on more than one file system, of which one may
+                         * be full while the others have room */
     bool keeps_damaged; /* a chunk that was damaged is not removed: the next put of it
                          * takes its place */
     bool takes_any;     /* slots may be any memory, without rooms; and names any text */
@@ -139,6 +141,15 @@ struct kvt__tier_ops {
     int (*private_dir)(const struct kvt__tier *tier);
     /* Bytes it may fill when no limit is configured; 0: leave it alone. */
     uint64_t (*default_limit)(const struct kvt__tier *tier);
+    /* Return the bytes to delete before a store of an object of `bytes`, so that a tenth of
+     * the object's file system stays free, files of other programs included.  Quick.  NULL:
+     * always 0. */
+    uint64_t (*shortage)(const struct kvt__tier *tier, const struct kvt__object *object,
+                         uint64_t bytes);
+    /* Return true if removing gone makes room where object is stored: not where the two lie
+     * on different file systems.  Quick.  NULL: always. */
+    bool (*makes_room)(const struct kvt__tier *tier, const struct kvt__object *gone,
+                       const struct kvt__object *object);
     /* What a payload of this size will take on disk. */
     uint64_t (*stored_bytes)(const struct kvt__tier *tier,
                              const struct kvt__object *object, uint64_t payload);

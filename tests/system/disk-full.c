@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A full disk: what does not fit is refused and counted, nothing half is left,
- * and all works again when there is room. */
+ * A full disk: stores without room are refused and counted, evictions make room for the
+ * next stores, no partial file stays, and stores work again when there is room. */
+#include <sys/statvfs.h>
+
 #include "system/mount-test.h"
 
 static const char *const settings[] = { "max_remote_size=0.1", NULL };
@@ -65,12 +67,18 @@ check_full_disk(struct fixture *f, const char *const *with)
     set_tokens(f, 1);
     store_chunks(f, 0, N_CHUNKS);
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
-    assert_int_equal(counter(f, "store_dropped"), N_CHUNKS);
-    assert_int_equal(counter(f, "store_chunks"), N_CHUNKS);
+    /* The storing threads met a full disk, and each evicted chunks for the next put. */
+    uint64_t dropped = counter(f, "store_dropped");
+    assert_in_range(dropped, 1, N_CHUNKS - 1);
+    assert_int_equal(counter(f, "store_chunks"), 2 * N_CHUNKS - dropped);
+    assert_in_range(counter(f, "evicted_chunks"), 1, N_CHUNKS);
+    assert_int_equal(counter(f, "store_failed"), 0);
     expect_tidy(f);
-    assert_int_equal(load_prompt(f).promised, 0);
-    set_tokens(f, 0);
-    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    for (uint32_t prompt = 0; prompt < 2; prompt++) {
+        set_tokens(f, prompt);
+        struct outcome got = load_prompt(f);
+        assert_int_equal(got.loaded, got.promised);
+    }
 
     assert_int_equal(unlink(ballast), 0);
     set_tokens(f, 1);
@@ -115,10 +123,146 @@ a_chunk_that_fits_in_part_leaves_nothing(void **state)
     for (uint32_t c = 0; c < N_CHUNKS; c++) {
         store_chunks(f, c, 1);
         assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
-        assert_int_equal(counter(f, "store_dropped"), c + 1);
+        /* With nothing to evict a full disk is not written for a while after 8 failures. */
+        assert_int_equal(counter(f, "store_dropped"), c < 8 ? c + 1 : 8);
+        assert_int_equal(counter(f, "store_failed"), c < 8 ? 0 : c - 7);
         expect_tidy(f);
     }
     assert_int_equal(usage_of(f).n_files, 0);
+}
+
+/* Without a limit, a tenth of the file system stays free, other users' files included. */
+static void
+the_default_limit_counts_what_else_is_on_the_disk(void **state)
+{
+    static const char *const unlimited[] = { "max_remote_size=0", NULL };
+    struct fixture *f = *state;
+    char ballast[300];
+    struct statvfs fs;
+
+    fixture_mount(f, 65536);
+    fixture_open(f, unlimited);
+    fill_up(f, ballast, sizeof ballast, 12 << 20);
+    for (uint32_t prompt = 0; prompt < 400; prompt++) {
+        set_tokens(f, prompt);
+        store_chunks(f, 0, N_CHUNKS);
+        assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+        assert_int_equal(statvfs(f->dir.path, &fs), 0);
+        /* Each of several storing threads may take a chunk of the tenth. */
+        assert_in_range(fs.f_bfree, fs.f_blocks / 10 - 64, fs.f_blocks);
+    }
+    assert_int_equal(counter(f, "store_dropped"), 0);
+    assert_true(counter(f, "evicted_chunks") > 0);
+    struct outcome got = load_prompt(f);
+    assert_int_equal(got.loaded, N_CHUNKS);
+    expect_tidy(f);
+}
+
+/* A tmpfs of size 0 has no limit, and statfs(2) reports the size 0. */
+static void
+a_file_system_that_tells_no_size_is_used(void **state)
+{
+    static const char *const unlimited[] = { "max_remote_size=0", NULL };
+    struct fixture *f = *state;
+
+    fixture_mount(f, 0);
+    fixture_open(f, unlimited);
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(counter(f, "store_dropped"), 0);
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    expect_tidy(f);
+}
+
+/* Deleting a file makes no room on another file system. */
+static void
+a_full_disk_takes_nothing_from_another_disk(void **state)
+{
+    struct fixture *f = *state, full = { 0 };
+    char url[600], ballast[300];
+    const char *const limited[] = { url, "max_remote_size=0.1", NULL };
+    const char *const unlimited[] = { url, "max_remote_size=0", NULL };
+    const char *const *const with[] = { limited, unlimited };
+
+    fixture_mount(f, 65536);
+    temp_dir_make(&full.dir);
+    assert_int_equal(mount("kvtier-test", full.dir.path, "tmpfs", 0, "size=8m"), 0);
+    fill_up(&full, ballast, sizeof ballast, 16384); /* for the directories */
+    snprintf(url, sizeof url, "remote_url=fs://%s,%s", f->dir.path, full.dir.path);
+    for (size_t i = 0; i < 2; i++) {
+        fixture_open(f, with[i]);
+        for (uint32_t prompt = 0; prompt < 20; prompt++) {
+            set_tokens(f, 20 * (uint32_t)i + prompt);
+            store_chunks(f, 0, N_CHUNKS);
+            assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+        }
+        assert_true(counter(f, "store_chunks") > 20);
+        assert_int_equal(counter(f, "evicted_chunks"), 0);
+        kvt_engine_close(f->engine);
+        f->engine = NULL;
+    }
+    umount2(full.dir.path, MNT_DETACH);
+    temp_dir_remove(&full.dir);
+}
+
+/* By chance all chunks of a moment belong on the full disk: the other disk is written on. */
+static void
+a_full_disk_does_not_pause_another_disk(void **state)
+{
+    struct fixture *f = *state, full = { 0 };
+    char url[600], ballast[300];
+    const char *const with[] = { url, "max_remote_size=0.1", NULL };
+
+    fixture_mount(f, 8192);
+    temp_dir_make(&full.dir);
+    assert_int_equal(mount("kvtier-test", full.dir.path, "tmpfs", 0, "size=8m"), 0);
+    fill_up(&full, ballast, sizeof ballast, 16384); /* for the directories */
+    snprintf(url, sizeof url, "remote_url=fs://%s,%s", f->dir.path, full.dir.path);
+    fixture_open(f, with);
+    fill_up(f, ballast, sizeof ballast, 0);
+    for (uint32_t prompt = 0; prompt < 3; prompt++) {
+        set_tokens(f, prompt);
+        store_chunks(f, 0, N_CHUNKS);
+        assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    }
+    assert_int_equal(counter(f, "store_dropped"), 3 * N_CHUNKS);
+    assert_int_equal(counter(f, "tier_pauses"), 0);
+    assert_int_equal(unlink(ballast), 0);
+    store_chunks(f, 0, N_CHUNKS);
+    assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    assert_int_equal(counter(f, "store_failed"), 0);
+    assert_true(counter(f, "store_chunks") > 0);
+    kvt_engine_close(f->engine);
+    f->engine = NULL;
+    umount2(full.dir.path, MNT_DETACH);
+    temp_dir_remove(&full.dir);
+}
+
+/* The smaller disk is full of chunks that are newer than many chunks on the larger disk. */
+static void
+each_of_two_disks_evicts_its_own_chunks(void **state)
+{
+    struct fixture *f = *state, small = { 0 };
+    char url[600];
+    const char *const unlimited[] = { url, "max_remote_size=0", NULL };
+
+    fixture_mount(f, 262144);
+    temp_dir_make(&small.dir);
+    assert_int_equal(mount("kvtier-test", small.dir.path, "tmpfs", 0, "size=8m"), 0);
+    snprintf(url, sizeof url, "remote_url=fs://%s,%s", f->dir.path, small.dir.path);
+    fixture_open(f, unlimited);
+    for (uint32_t prompt = 0; prompt < 150; prompt++) {
+        set_tokens(f, prompt);
+        store_chunks(f, 0, N_CHUNKS);
+        assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
+    }
+    assert_int_equal(counter(f, "store_dropped"), 0);
+    assert_true(counter(f, "evicted_chunks") > 0);
+    assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
+    kvt_engine_close(f->engine);
+    f->engine = NULL;
+    umount2(small.dir.path, MNT_DETACH);
+    temp_dir_remove(&small.dir);
 }
 
 static void
@@ -175,6 +319,11 @@ main(void)
         T(a_store_on_a_full_disk_is_refused_and_works_again_later),
         T(a_store_on_a_full_local_disk_is_refused_too),
         T(a_chunk_that_fits_in_part_leaves_nothing),
+        T(the_default_limit_counts_what_else_is_on_the_disk),
+        T(a_file_system_that_tells_no_size_is_used),
+        T(a_full_disk_takes_nothing_from_another_disk),
+        T(a_full_disk_does_not_pause_another_disk),
+        T(each_of_two_disks_evicts_its_own_chunks),
         T(the_budget_is_kept_by_eviction_before_the_disk_is_full),
         T(without_room_for_the_index_the_engine_keeps_its_own),
     };

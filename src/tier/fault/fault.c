@@ -220,6 +220,24 @@ fault_default_limit(const struct kvt__tier *tier)
 }
 
 static uint64_t
+fault_shortage(const struct kvt__tier *tier, const struct kvt__object *object,
+               uint64_t bytes)
+{
+    const struct kvt__tier *next = next_of(tier);
+
+    return next->ops->shortage ? next->ops->shortage(next, object, bytes) : 0;
+}
+
+static bool
+fault_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
+                 const struct kvt__object *object)
+{
+    const struct kvt__tier *next = next_of(tier);
+
+    return !next->ops->makes_room || next->ops->makes_room(next, gone, object);
+}
+
+static uint64_t
 fault_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *object,
                    uint64_t payload)
 {
@@ -261,6 +279,7 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         return err;
     }
     t->tier.shared = t->next->shared || t->value[KVT__FAULT_shared] > 0;
+    t->tier.several_disks = t->next->several_disks;
     *out = &t->tier;
     return 0;
 }
@@ -273,6 +292,8 @@ const struct kvt__tier_ops kvt__tier_fault = {
     .phase = fault_phase,
     .private_dir = fault_private_dir,
     .default_limit = fault_default_limit,
+    .shortage = fault_shortage,
+    .makes_room = fault_makes_room,
     .stored_bytes = fault_stored_bytes,
     .put = fault_put,
     .get = fault_get,

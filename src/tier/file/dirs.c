@@ -210,6 +210,20 @@ kvt__next_path(const char **list, const char **path, size_t *n)
     return *n > 0;
 }
 
+/* Return true if a directory before number i lies on the same file system. */
+static bool
+same_file_system(const struct file_tier *t, size_t i)
+{
+    struct stat a, b;
+
+    if (fstat(t->dirs[i].fd, &a) < 0)
+        return false;
+    for (size_t j = 0; j < i; j++)
+        if (!fstat(t->dirs[j].fd, &b) && a.st_dev == b.st_dev)
+            return true;
+    return false;
+}
+
 int
 kvt__dirs_open(struct file_tier *t, const char *name, const char *list, bool relative)
 {
@@ -222,8 +236,10 @@ kvt__dirs_open(struct file_tier *t, const char *name, const char *list, bool rel
     if (!err && !t->n_dirs)
         err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
                         relative ? "directory" : "absolute path");
-    for (size_t i = 0; !err && i < t->n_dirs; i++)
+    for (size_t i = 0; !err && i < t->n_dirs; i++) {
         t->tier.shared = t->tier.shared || kvt__fs_is_shared(t->dirs[i].fd);
+        t->tier.several_disks = t->tier.several_disks || (i && !same_file_system(t, i));
+    }
     if (err || !t->tier.shared)
         return err;
     t->index_fd = kvt__shared_index_dir(t->dirs[0].fd, t->dirs[0].path);
@@ -244,30 +260,26 @@ kvt__dirs_close(struct file_tier *t)
     close_fd(t->index_fd);
 }
 
-static bool
-same_file_system(const struct file_tier *t, size_t i)
-{
-    struct stat a, b;
-
-    if (fstat(t->dirs[i].fd, &a) < 0)
-        return false;
-    for (size_t j = 0; j < i; j++)
-        if (!fstat(t->dirs[j].fd, &b) && a.st_dev == b.st_dev)
-            return true;
-    return false;
-}
-
 uint64_t
 kvt__dirs_default_limit(const struct file_tier *t)
 {
-    uint64_t sum = 0;
+    struct statvfs fs;
+    uint64_t all = 0;
 
-    for (size_t i = 0; !t->tier.shared && i < t->n_dirs; i++) {
-        struct statvfs fs;
+    for (size_t i = 0; i < t->n_dirs && !t->tier.shared; i++)
+        if (!same_file_system(t, i) && !fstatvfs(t->dirs[i].fd, &fs))
+            all += (uint64_t)fs.f_blocks * fs.f_frsize;
+    return all / 10 * 9;
+}
 
-        if (same_file_system(t, i) || fstatvfs(t->dirs[i].fd, &fs) < 0)
-            continue;
-        sum += (uint64_t)fs.f_blocks * fs.f_frsize / 10 * 9;
-    }
-    return sum;
+uint64_t
+kvt__dir_shortage(const struct kvt__dir *dir, uint64_t bytes)
+{
+    struct statvfs fs;
+
+    if (fstatvfs(dir->fd, &fs) < 0 || !fs.f_blocks) /* ramfs and others tell no size */
+        return 0;
+    uint64_t needed = (uint64_t)fs.f_blocks * fs.f_frsize / 10 + bytes;
+    uint64_t unused = (uint64_t)fs.f_bfree * fs.f_frsize;
+    return needed > unused ? needed - unused : 0;
 }

@@ -79,6 +79,14 @@ file_default_limit(const struct kvt__tier *tier)
     return kvt__dirs_default_limit((const struct file_tier *)tier);
 }
 
+static uint64_t
+file_shortage(const struct kvt__tier *tier, const struct kvt__object *o, uint64_t bytes)
+{
+    const struct file_tier *t = (const struct file_tier *)tier;
+
+    return kvt__dir_shortage(kvt__nth_dir(t, o, 0), bytes);
+}
+
 static void
 file_close(struct kvt__tier *tier)
 {
@@ -204,6 +212,8 @@ file_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx
     .phase = file_phase,                    \
     .private_dir = file_private_dir,        \
     .default_limit = file_default_limit,    \
+    .shortage = file_shortage,              \
+    .makes_room = kvt__file_makes_room,     \
     .stored_bytes = file_stored_bytes,      \
     .list = kvt__file_list
 #define BLOCKING_OPS                        \

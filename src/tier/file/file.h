@@ -90,6 +90,8 @@ int kvt__file_failed(int err, const char *what, const char *name,
 int kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
                   const struct kvt__slot *slot, uint32_t crc);
 int kvt__file_remove(struct kvt__tier *tier, const struct kvt__object *o);
+bool kvt__file_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
+                          const struct kvt__object *o);
 int kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
                   const struct kvt__slot *slot, struct kvt__found *found);
 int kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
@@ -173,9 +175,11 @@ bool kvt__next_path(const char **list, const char **path, size_t *n);
  * was half written is removed.  0, or -errno with a sentence. */
 int kvt__dir_reopen(struct kvt__dir *dir);
 
-/* 90 % of the file systems of all directories, less what else is on them; 0: of a
- * shared one. */
+/* Return 90 % of the file systems of all directories; 0 for a shared file system. */
 uint64_t kvt__dirs_default_limit(const struct file_tier *t);
+
+/* As ops->shortage, for a directory's file system. */
+uint64_t kvt__dir_shortage(const struct kvt__dir *dir, uint64_t bytes);
 
 /* ---------------------------------------------------------------- shared.c */
 

@@ -272,3 +272,23 @@ kvt__file_remove(struct kvt__tier *tier, const struct kvt__object *o)
     return err == -ENOENT ? kvt__fail(ENOENT, "remove %s in %s", name,
                                       kvt__nth_dir(t, o, 0)->path) : err;
 }
+
+bool
+kvt__file_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
+                     const struct kvt__object *o)
+{
+    const struct file_tier *t = (const struct file_tier *)tier;
+    char name[KVT__FILE_NAME_BYTES];
+    struct stat room, file;
+
+    if (t->n_dirs == 1)
+        return true;
+    if (fstat(kvt__nth_dir(t, o, 0)->fd, &room) < 0 ||
+        kvt__layout_name(t->layout, gone->key, &gone->hash, name, sizeof name))
+        return false;
+    for (size_t i = 0; i < t->n_dirs; i++)
+        if (!fstatat(kvt__fd_of(&t->dirs[i], gone), name, &file, AT_SYMLINK_NOFOLLOW) &&
+            file.st_dev == room.st_dev)
+            return true;
+    return false;
+}

@@ -113,6 +113,21 @@ env_init(struct env *e)
     n_warnings = 0;
 }
 
+/* Settings of a store with room for 13 chunks of TAKEN bytes. */
+static const char *const small[] = { "max_remote_size=0.0001", NULL };
+
+/* cmocka's setup: a store with the settings `small`. */
+static inline int
+env_setup_small(void **state)
+{
+    static struct env e;
+
+    env_init(&e);
+    e.store = open_over(&e, "", small);
+    *state = &e;
+    return 0;
+}
+
 /* A store over a directory of its own. */
 static inline int
 env_setup(void **state)

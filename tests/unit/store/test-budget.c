@@ -7,19 +7,6 @@
 #define LIMIT ((uint64_t)(0.0001 * (1 << 30)))
 #define N_FIT ((unsigned)(LIMIT / TAKEN))
 
-static const char *const small[] = { "max_remote_size=0.0001", NULL };
-
-static int
-setup(void **state)
-{
-    static struct env e;
-
-    env_init(&e);
-    e.store = open_over(&e, "", small);
-    *state = &e;
-    return 0;
-}
-
 static void
 check_disk(const struct env *e)
 {
@@ -408,7 +395,7 @@ of_two_limits_the_smaller_holds_while_both_are_open(void **state)
     kvt__store_close(other.store);
 }
 
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup_small, teardown)
 
 int
 main(void)

@@ -54,6 +54,26 @@ a_file_that_was_written_over_is_a_miss_and_stays(void **state)
     assert_true(verified);
 }
 
+/* A chunk of other weights has taken the name since the file was found. */
+static void
+an_evicted_foreign_entry_leaves_another_chunks_file(void **state)
+{
+    struct env *e = *state;
+    struct request other;
+
+    write_right(e, 1);
+    assert_int_equal(probe(e, 1), 0);
+    request_init(&other, e, KVT__STORE_PUT, 1);
+    other.req.id = id_of(500);
+    kvt__store_run(e->store, &other.req);
+    assert_int_equal(other.req.status, 0);
+    free(other.memory);
+    assert_true(kvt__level_evict(e->store, &e->store->levels[0], NULL, 1) > 0);
+    assert_false(find(e, 1));
+    assert_true(find(e, 500));
+    assert_true(file_there(e, 1));
+}
+
 /* ------------------------------------------------------------------------- shapes */
 
 /* As many bytes, under the same name. */
@@ -259,6 +279,7 @@ main(void)
         TEST(what_tells_another_geometry_is_not_found_and_stays),
         TEST(what_tells_another_geometry_is_not_read_and_stays),
         TEST(half_has_two_numbers),
+        TEST(an_evicted_foreign_entry_leaves_another_chunks_file),
         MEMORY(what_lies_in_memory_without_identity_is_a_miss),
         MEMORY(what_storage_has_takes_its_place),
     };

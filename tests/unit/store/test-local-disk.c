@@ -8,7 +8,7 @@
 #define LIMIT ((uint64_t)(0.0001 * (1 << 30)))
 #define N_FIT ((unsigned)(LIMIT / TAKEN))
 
-static const char *const small[] = { "max_local_disk_size=0.0001", NULL };
+static const char *const small_disk[] = { "max_local_disk_size=0.0001", NULL };
 static const char *const large[] = { "max_local_disk_size=0.03", NULL };
 
 static void
@@ -37,7 +37,7 @@ setup(void **state)
 
     env_init(&e);
     e.local_ranks = 1;
-    open_disk(&e, small);
+    open_disk(&e, small_disk);
     *state = &e;
     return 0;
 }
@@ -118,7 +118,7 @@ a_restart_keeps_index_and_recency(void **state)
         wait_for_tick();
     }
     assert_int_equal(get(e, 0), 0); /* used again */
-    reopen(e, small, true);
+    reopen(e, small_disk, true);
     for (unsigned i = 0; i < N_FIT; i++)
         assert_true(find(e, i));
     for (unsigned i = 0; i < 5; i++)
@@ -190,7 +190,7 @@ a_start_over_more_files_than_fit_counts_all_and_makes_room(void **state)
     kvt__store_scan(e->store);
     assert_int_equal(totals_of(e).n_ready, 2000);
     assert_int_equal(used(e), disk_bytes(e));
-    reopen(e, small, false);
+    reopen(e, small_disk, false);
     kvt__store_scan(e->store);
     assert_in_range(disk_bytes(e), 1, LIMIT);
     assert_int_equal(used(e), disk_bytes(e));
@@ -222,7 +222,7 @@ a_scan_meets_what_the_index_knows_and_enters_nothing_twice(void **state)
     kvt__store_scan(e->store);
     assert_int_equal(totals_of(e).n_ready, 6);
     assert_int_equal(totals_of(e).n_unread, 1);
-    reopen(e, small, false);
+    reopen(e, small_disk, false);
     kvt__store_scan(e->store);
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(probe(e, i), 0);
@@ -263,7 +263,7 @@ a_file_cut_off_is_a_miss_and_removed(void **state)
     }
     kvt__store_close(e->store); /* LMCache's own, half of it */
     write_orphan(e, 2, BYTES / 2);
-    open_disk(e, small);
+    open_disk(e, small_disk);
     assert_int_equal(probe(e, 2), -ENOENT);
     assert_false(find(e, 2));
 }
@@ -320,10 +320,10 @@ the_limit_is_that_of_all_workers_of_the_host(void **state)
 
     kvt__store_close(e->store);
     e->local_ranks = 3;
-    open_disk(e, small);
+    open_disk(e, small_disk);
     assert_in_range(totals_of(e).limit_bytes, 3 * LIMIT, 3 * LIMIT + 3);
     other.local_ranks = 0; /* the command line: its limit is not the smaller one */
-    open_disk(&other, small);
+    open_disk(&other, small_disk);
     assert_in_range(totals_of(e).limit_bytes, 3 * LIMIT, 3 * LIMIT + 3);
     kvt__store_close(other.store);
 }
