@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "index/layout.h"
+#include "index/table.h"
 
 #define N_ENTRIES 1024
 #define FILE_BYTES (sizeof(struct ix_map) + \
@@ -63,13 +63,13 @@ begin(void)
     dirfd_ = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     atexit(clean_up);
     struct kvt__index *ix = open_index(true);
-    kvt__index_space(ix, "model@1@0@@bfloat16");
+    kvt__ix_space(ix, "model@1@0@@bfloat16");
     for (unsigned i = 0; i < 12; i++) {
         struct kvt__index_entry e = { .id = id_of(i), .bytes = i,
                                       .hash.form = i & 1 ? KVT__HASH_WIDE : 0 };
         struct kvt__index_claim c;
         kvt__index_reserve(ix, e.bytes);
-        kvt__index_claim(ix, &e, &c);
+        kvt__index_claim(ix, &e, NULL, &c);
         if (i % 4)
             kvt__index_publish(ix, &c);
         if (i % 4 == 3)
@@ -108,7 +108,7 @@ static bool
 check(void *ctx, const struct kvt__index_entry *e)
 {
     (void)ctx;
-    if (e->space >= IX_N_SPACES || e->path >= IX_MAX_PATHS
+    if (!ix_space_in_range(e->space) || e->path >= IX_MAX_PATHS
         || e->bytes >= IX_MAX_BYTES)
         abort();
     return true;
@@ -128,13 +128,13 @@ use(struct kvt__index *ix)
         kvt__index_find(ix, &e.id, out);
         kvt__index_lease(ix, &e.id, kvt__now_ns() + 1, out);
         kvt__index_unlease(ix, &e.id);
-        if (!kvt__index_reserve(ix, 1) && !kvt__index_claim(ix, &e, &c))
+        if (!kvt__index_reserve(ix, 1) && !kvt__index_claim(ix, &e, NULL, &c))
             kvt__index_publish(ix, &c);
         if (!kvt__index_evict(ix, &e.id, i & 1, out, &c))
             kvt__index_removed(ix, &c);
         kvt__index_space_text(ix, i, text, sizeof text);
     }
-    kvt__index_space(ix, "another");
+    kvt__ix_space(ix, "another");
     kvt__index_first(ix, NULL, out, 4);
     kvt__index_each(ix, check, NULL);
     kvt__index_recover(ix);

@@ -304,7 +304,9 @@ enum kvt_role {
 struct kvt_model {
     size_t struct_size;
     const char *name;        /* as the engine names it; no '@', at most 255 bytes */
-    const char *fingerprint; /* revision or digest of the weights; NULL: none */
+    const char *fingerprint; /* revision or digest of the weights; NULL: none, the name
+                              * alone tells the weights: kvt_engine_reset() after the
+                              * open, if two models of equal name may differ */
     const char *kv_dtype;    /* LMCache's name: "bfloat16", "half", "uint8", ... */
     uint32_t world_size;     /* ranks that share every chunk, >= 1 */
     uint32_t rank;           /* this worker, below world_size; scheduler: 0 */
@@ -437,17 +439,20 @@ struct kvt_seq_extra {
     const char *cache_salt;         /* NULL: none */
     const struct kvt_mm_item *mm;   /* n_mm items in order of first_token */
     size_t n_mm;
-    const char *tags;               /* "name%value@name%value"; NULL: none */
+    const char *tags;               /* "name%value@name%value"; NULL: none.  At most 255
+                                     * bytes, fewer for KVT_FORMAT_OPAQUE and long names,
+                                     * no control characters; no tag may be named kvt */
 };
 
-/* kvt_chunk.flags: LMCache's name of it does not tell the adapter or the salt that it
- * was made with: what has that name and no identity (LMCache's) may be another's. */
+/* kvt_chunk.flags: LMCache's name of the chunk contains neither adapter, salt nor
+ * weights.  A file of LMCache under this name may hold another chunk, and is a miss. */
 #define KVT_CHUNK_OWN 1u
 
 /* One chunk of a sequence, as the scheduler hands it to its workers: plain
  * bytes, valid in every process that runs the same libkvtier. */
 struct kvt_chunk {
-    uint8_t prefix[16];    /* chained digest of everything up to the chunk's end */
+    uint8_t prefix[16];    /* chained digest of the weights, the tags and everything else
+                            * up to the chunk's end */
     uint64_t name_hash[4]; /* LMCache's chunk hash, which names files and objects:
                             * 256 bits, or 64 and the others 0 */
     uint32_t n_tokens;     /* chunk_tokens, fewer for a partial tail */
@@ -455,7 +460,9 @@ struct kvt_chunk {
 };
 
 /* Hash tokens (int32, host memory, n_tokens of them).  extra may be NULL.
- * A sequence is used by one thread at a time. */
+ * A sequence is used by one thread at a time.  The chunks belong to the engine's
+ * current weights, also after a later kvt_engine_reset().  Opens and locks no file.
+ *   -EINVAL  key text cannot have these tags */
 KVT_API KVT_MUST_CHECK int
 kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
             const struct kvt_seq_extra *extra, struct kvt_seq **out);
@@ -597,10 +604,20 @@ KVT_API uint64_t kvt_load_bytes(const struct kvt_load *load);
 
 KVT_API void kvt_load_free(struct kvt_load *load);
 
-/* The engine's weights or cache were replaced (reset_cache): nothing stored
- * before, by this model description, is a hit any more.  Takes effect at once
- * in the scheduler and every worker that shares the store. */
-KVT_API KVT_MUST_CHECK int kvt_engine_reset(struct kvt_engine *engine);
+/* Give other weights to the sequences made by this engine from now on.  Call this function
+ * after the model's weights were replaced, or to make earlier chunks misses.
+ *
+ * fingerprint  Names the new weights, as in struct kvt_model: engines with the same
+ *              description and fingerprint share their chunks.  NULL or "": a random
+ *              name; this engine alone finds the chunks stored from now on, until the
+ *              engine is closed or reset.
+ *
+ * Earlier sequences keep their weights, also in stores and loads under way.  Only the
+ * scheduler's engine, which makes the sequences, needs the call; other engines and earlier
+ * chunks lose nothing.  Afterwards chunks of LMCache, which have no weights id, are
+ * misses. */
+KVT_API KVT_MUST_CHECK int
+kvt_engine_reset(struct kvt_engine *engine, const char *fingerprint);
 
 /* ----------------------------------------------------------------- counters */
 

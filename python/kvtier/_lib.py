@@ -256,7 +256,7 @@ _PROTOTYPES = {
     "kvt_load_cookie": (c_uint64, c_void_p),
     "kvt_load_status": (c_int, c_void_p, c_size_t, c_size_t),
     "kvt_load_free": (None, c_void_p),
-    "kvt_engine_reset": (c_int, c_void_p),
+    "kvt_engine_reset": (c_int, c_void_p, c_char_p),
     "kvt_n_counters": (c_size_t,),
     "kvt_counter": (POINTER(CounterInfo), c_size_t),
     "kvt_engine_counters": (None, c_void_p, POINTER(c_uint64), c_size_t),
@@ -288,7 +288,12 @@ def lib():
 
 
 def _bytes(text):
-    return None if text is None else text.encode("utf-8", "surrogateescape")
+    """C's form of a text, or None.  ValueError: C would see only a part of the text."""
+    if text is None:
+        return None
+    if "\0" in text:
+        raise ValueError("kvtier: the text %.160r has a NUL character" % text)
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _texts(texts):
@@ -530,8 +535,10 @@ class Engine:
     def flush(self, timeout_ms):
         _check(lib().kvt_engine_flush(self.handle, timeout_ms))
 
-    def reset(self):
-        _check(lib().kvt_engine_reset(self.handle))
+    def reset(self, fingerprint=None):
+        """Give other weights to the sequences made from now on: the weights of the
+        fingerprint, or new random weights."""
+        _check(lib().kvt_engine_reset(self.handle, _bytes(fingerprint)))
 
     def counters(self):
         """The values of counters(), in its order."""

@@ -353,33 +353,52 @@ class Scheduler:
     def finished(self, request):
         state = self._requests.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
-        if state is not None and state.seq is not None:
+        if state is not None:
+            self._free(state)
+
+    def _free(self, state):
+        if state.seq is not None:
             # Also amid a load: what is being read needs no lease.
             self._engine.release(state.seq)
             state.seq.free()
 
     def reset(self):
-        """Nothing stored so far is a hit any more; nor is what running requests
-        have computed so far to be stored."""
+        """Give the requests new random weights.  Steps already sent to the workers
+        keep the weights of the plan: each chunk carries the weights id."""
         self._engine.reset()
         self._cancel = True
-        for request_id, state in self._requests.items():
-            state.hit = None
-            state.stored = range(0)
-            if state.seq is not None and not state.loading:
-                self._engine.release(state.seq)
-            if state.request.num_computed_tokens > 0:
-                state.limit = 0
-                self._saving.pop(request_id, None)
+        self._prefetches = []
+        for request_id, state in list(self._requests.items()):
+            if state.seq is None:
+                continue
+            if state.loading or state.request.num_computed_tokens > 0:
+                self._retire(request_id, state)
+            else:
+                self._renew(request_id, state)
         return True
+
+    def _retire(self, request_id, state):
+        """Stop stores and lookups of a request: part of the KV belongs to the old
+        weights, the rest to the new weights."""
+        state.may_load = False
+        state.limit = 0
+        self._saving.pop(request_id, None)
+        if not state.loading:
+            self._engine.release(state.seq)
+
+    def _renew(self, request_id, state):
+        """Describe a request without computed tokens anew.  Chunks of the new weights
+        may be looked up even if chunks of the old weights could not be loaded."""
+        self._saving.pop(request_id, None)
+        self._free(state)
+        self._admit(state.request)
 
     def stats(self):
         return self._stats.collect()
 
     def shutdown(self):
         for state in self._requests.values():
-            if state.seq is not None:
-                state.seq.free()
+            self._free(state)
         self._requests.clear()
         self._saving.clear()
         self._engine.close()

@@ -173,8 +173,6 @@ int
 kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *params)
 {
     const struct kvt_config *config = params->config;
-    const char *fingerprint = config->model_fingerprint;
-
     e->role = params->role;
     e->chunk_tokens = (uint32_t)config->chunk_size;
     e->partial_chunks = config->save_unfull_chunk;
@@ -188,10 +186,10 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     e->local_ranks = params->local_ranks ? params->local_ranks : e->world_size;
     e->model = strdup(params->model->name);
     e->kv_dtype = strdup(params->model->kv_dtype);
-    e->fingerprint = strdup(fingerprint ? fingerprint
-                                        : or_empty(params->model->fingerprint));
+    kvt__weights_named(&e->whose.weights, config->model_fingerprint
+                       ? config->model_fingerprint : or_empty(params->model->fingerprint));
     e->groups = calloc(params->n_groups, sizeof *e->groups);
-    if (!e->model || !e->kv_dtype || !e->fingerprint || !e->groups)
+    if (!e->model || !e->kv_dtype || !e->groups)
         return kvt__fail(ENOMEM, "kvt_engine_open");
     e->n_groups = params->n_groups;
     for (uint32_t g = 0; g < e->n_groups; g++) {
@@ -199,7 +197,8 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
             return kvt__fail(ENOMEM, "kvt_engine_open");
         set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
     }
-    return start_hashes(e, config);
+    int err = kvt__keyspaces_make(e);
+    return err ? err : start_hashes(e, config);
 }
 
 struct kvt__shape

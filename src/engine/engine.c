@@ -170,7 +170,7 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
         err = kvt__fail(EINVAL, "no tier is configured; set local_cpu: true, remote_url "
                         "(for example fs:///var/cache/kvtier), remote_storage_plugins, "
                         "local_disk or gds_path.");
-    return err ? err : kvt__tagset(e, "", &e->untagged);
+    return err;
 }
 
 static void
@@ -187,7 +187,7 @@ init_shared(struct kvt_engine *e)
 {
     e->magic = KVT__ENGINE_MAGIC;
     e->pid = getpid();
-    pthread_mutex_init(&e->keyspace_lock, NULL);
+    pthread_mutex_init(&e->whose_lock, NULL);
     pthread_mutex_init(&e->saves.lock, NULL);
     pthread_mutex_init(&e->prefetches.lock, NULL);
     pthread_mutex_init(&e->loads.lock, NULL);
@@ -205,7 +205,6 @@ free_engine(struct kvt_engine *e)
     kvt__exec_close(e->exec); /* runs what is queued */
     kvt__saves_free(e);
     kvt__prefetches_free(e);
-    kvt__tagsets_free(e);
     kvt__store_close(e->store);
     if (e->gpu)
         kvt__gpu_close(e->gpu);
@@ -219,15 +218,15 @@ free_engine(struct kvt_engine *e)
         free((void *)e->groups[g].view.base);
     }
     free(e->groups);
+    free(e->keyspaces);
     free(e->model);
-    free(e->fingerprint);
     free(e->kv_dtype);
     pthread_cond_destroy(&e->saves.idle);
     pthread_cond_destroy(&e->loads.idle);
     pthread_mutex_destroy(&e->loads.lock);
     pthread_mutex_destroy(&e->prefetches.lock);
     pthread_mutex_destroy(&e->saves.lock);
-    pthread_mutex_destroy(&e->keyspace_lock);
+    pthread_mutex_destroy(&e->whose_lock);
     e->magic = 0;
     free(e);
 }
@@ -284,22 +283,6 @@ kvt_engine_chunk_tokens(const struct kvt_engine *engine)
 }
 
 /* ----------------------------------------------------------------- the rest */
-
-int
-kvt_engine_reset(struct kvt_engine *engine)
-{
-    int err = kvt__engine_check(engine, "kvt_engine_reset");
-
-    for (uint32_t i = 0; !err && i < engine->world_size * engine->n_groups; i++) {
-        struct kvt__keyspace *k = atomic_load(&engine->untagged->at[i]);
-        int why = k ? kvt__store_next_epoch(engine->store, &k->space) : 0;
-
-        if (why)
-            kvt__log(KVT_LOG_WARN, "the reset of the cache is forgotten if the index is "
-                     "lost: %s", kvt__why());
-    }
-    return err;
-}
 
 void
 kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n)

@@ -22,18 +22,19 @@ total_blocks(const struct kvt_group_io *ios, size_t n_ios)
 }
 
 void
-kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k,
-                  uint32_t group, const struct kvt_chunk *chunk,
+kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
+                  const char *tags, const struct kvt_chunk *chunk,
                   struct kvt__store_req *req)
 {
+    const struct kvt__keyspace *k = kvt__keyspace(engine, rank, group);
     struct kvt__prefix prefix;
 
     req->op = KVT__STORE_GET;
     req->space = &k->space;
+    req->tags = tags;
     req->hash = kvt__chunk_hash(engine, chunk);
     req->tokens = chunk->n_tokens;
-    /* After a reset what was there before is no hit, and what says nothing may be that. */
-    req->own_only = chunk->flags & KVT_CHUNK_OWN || k->epoch;
+    req->own_only = chunk->flags & KVT_CHUNK_OWN;
     req->whole = chunk->n_tokens == engine->chunk_tokens;
     req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
     req->shape = kvt__group_shape(engine, group, chunk->n_tokens);
@@ -41,8 +42,8 @@ kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k
     kvt__id_make(k->digest, &prefix, &req->id);
 }
 
-/* Fill in parts and items.  0 or -errno with a sentence. */
-static int
+/* Fill in parts and items. */
+static void
 describe(struct kvt_load *load, const struct kvt_group_io *ios)
 {
     struct kvt_engine *e = load->engine;
@@ -51,14 +52,8 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
 
     for (size_t i = 0; i < load->n_parts; i++) {
         const struct kvt_group_io *io = &ios[i];
-        struct kvt__tagset *tagset;
-        int err = kvt__tagset(e, io->tags ? io->tags : "", &tagset);
 
-        if (err)
-            return err;
-        const struct kvt__keyspace *k = kvt__keyspace(e, tagset, e->rank, io->group);
-        if (!k)
-            return kvt__fail(ENOMEM, "kvt_engine_load");
+        strcpy(load->parts[i].tags, io->tags ? io->tags : "");
         load->parts[i].group = io->group;
         load->parts[i].n_chunks = io->n_chunks;
         load->parts[i].broken_at = UINT32_MAX;
@@ -69,7 +64,8 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
             item->status = KVT__PENDING;
             item->req = (struct kvt__store_req){ .wanted = kvt__load_wants,
                                                 .done = kvt__load_was_read };
-            kvt__load_request(e, k, io->group, &io->chunks[c], &item->req);
+            kvt__load_request(e, e->rank, io->group, load->parts[i].tags, &io->chunks[c],
+                              &item->req);
             item->load = load;
             item->io = (uint32_t)i;
             item->chunk = c;
@@ -77,7 +73,6 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
             blocks += kvt__group_blocks(&e->groups[io->group], io->chunks[c].n_tokens);
         }
     }
-    return 0;
 }
 
 static struct kvt_load *
@@ -132,8 +127,8 @@ kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
     struct kvt_load *load = new_load(engine, ios, n_ios);
     if (!load)
         return kvt__fail(ENOMEM, "kvt_engine_load");
-    err = describe(load, ios);
-    if (!err && engine->gpu)
+    describe(load, ios);
+    if (engine->gpu)
         err = kvt__gpu_after(engine->gpu, atomic_load(&engine->stream));
     if (err) {
         kvt__load_unref(load);

@@ -26,13 +26,14 @@ rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
     struct kvt_engine *e = seq->engine;
     const struct kvt__space *space;
     const struct kvt__id *id = kvt__seq_id(seq, chunk, rank, group, &space);
+    bool own = seq->flags & KVT_CHUNK_OWN;
 
     if (!id)
         return false;
     if (!lease)
-        return kvt__store_find(e->store, space, id, where);
+        return kvt__store_find(e->store, space, id, own, where);
     uint8_t *held = &seq->leases[kvt__seq_part(seq, chunk, rank, group)];
-    int level = *held ? *held - 1 : kvt__store_lease(e->store, space, id, where,
+    int level = *held ? *held - 1 : kvt__store_lease(e->store, space, id, own, where,
                                                      seq->lease_until_ns);
     *held = (uint8_t)(level + 1);
     return level >= 0;

@@ -19,6 +19,7 @@
 struct kvt__prefetch {
     struct kvt__store_req req;
     struct kvt_engine *engine;
+    char tags[KVT__KEY_TAGS_MAX + 1];
     int64_t until_ns;
     struct kvt__prefetch *next; /* in the list that it is in */
 };
@@ -101,7 +102,8 @@ is_needless_locked(const struct kvt__prefetch *p)
         if (kvt__id_equal(&r->req.id, &p->req.id))
             return true;
     return kvt__now_ns() >= p->until_ns || !wanted(&p->req) ||
-           kvt__store_find(e->store, p->req.space, &p->req.id, KVT__IN_MEMORY);
+           kvt__store_find(e->store, p->req.space, &p->req.id, p->req.own_only,
+                           KVT__IN_MEMORY);
 }
 
 /* The next one to read, with its slot; NULL: none, or no slot. */
@@ -140,13 +142,12 @@ kvt__prefetches_pump(struct kvt_engine *engine)
 }
 
 void
-kvt__prefetch(struct kvt_engine *engine, struct kvt__tagset *tagset, uint32_t group,
+kvt__prefetch(struct kvt_engine *engine, const char *tags, uint32_t group,
               const struct kvt_chunk *chunks, size_t n)
 {
-    const struct kvt__keyspace *k = kvt__keyspace(engine, tagset, engine->rank, group);
     int64_t until_ns = kvt__now_ns() + engine->load_timeout_ns;
 
-    for (size_t c = 0; k && c < n; c++) {
+    for (size_t c = 0; c < n; c++) {
         struct kvt__prefetch *p = new_prefetch(engine);
 
         if (!p)
@@ -155,7 +156,8 @@ kvt__prefetch(struct kvt_engine *engine, struct kvt__tagset *tagset, uint32_t gr
         p->req.wanted = wanted;
         p->req.done = was_read;
         p->req.early = true;
-        kvt__load_request(engine, k, group, &chunks[c], &p->req);
+        strcpy(p->tags, tags);
+        kvt__load_request(engine, engine->rank, group, p->tags, &chunks[c], &p->req);
         pthread_mutex_lock(&engine->prefetches.lock);
         *engine->prefetches.last_waiting = p;
         engine->prefetches.last_waiting = &p->next;
@@ -173,12 +175,8 @@ kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, s
         err = kvt__check_chunks(engine, "kvt_engine_prefetch", ios, n_ios);
     if (!err && !engine->pool)
         err = kvt__fail(EINVAL, "kvt_engine_prefetch: a scheduler's engine has no pool.");
-    for (size_t i = 0; !err && i < n_ios; i++) {
-        struct kvt__tagset *tagset;
-
-        err = kvt__tagset(engine, ios[i].tags ? ios[i].tags : "", &tagset);
-        if (!err)
-            kvt__prefetch(engine, tagset, ios[i].group, ios[i].chunks, ios[i].n_chunks);
-    }
+    for (size_t i = 0; !err && i < n_ios; i++)
+        kvt__prefetch(engine, ios[i].tags ? ios[i].tags : "", ios[i].group, ios[i].chunks,
+                      ios[i].n_chunks);
     return err;
 }

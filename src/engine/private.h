@@ -30,25 +30,17 @@ struct kvt__group {
     struct kvt__view view; /* its base is ours; NULL until kvt_engine_set_view() */
 };
 
-/* The keys of one (rank, group, tags) at one epoch.  Never changed. */
+/* The keys of one (rank, group).  Never changed. */
 struct kvt__keyspace {
     struct kvt__space space;
-    const struct kvt__space *epoch_of; /* the space without tags, reset for all */
-    uint64_t epoch;
     uint8_t digest[KVT__SHA256_BYTES];
 };
 
-/* All keyspaces of one set of tags.  A keyspace is replaced when its epoch
- * passes; the old one stays until close, for readers that still have it. */
-struct kvt__tagset {
-    struct kvt__tagset *next;
-    char *tags;
-    struct kvt__keyspace *_Atomic at[]; /* [rank * n_groups + group] */
-};
-
-struct kvt__retired {
-    struct kvt__retired *next;
-    struct kvt__keyspace *keyspace;
+/* The weights of a sequence's chunks. */
+struct kvt__whose {
+    struct kvt__weights weights;
+    bool random;    /* the weights id is: no other engine asks for their chunks */
+    uint32_t flags; /* of chunks: KVT_CHUNK_OWN after a reset */
 };
 
 struct kvt_engine {
@@ -61,7 +53,7 @@ struct kvt_engine {
     struct kvt__hash_chain hash_root;
     int64_t load_timeout_ns, lookup_timeout_ns, lease_ns;
 
-    char *model, *fingerprint, *kv_dtype;
+    char *model, *kv_dtype;
     uint32_t world_size, rank, local_ranks;
     uint32_t n_groups;
     struct kvt__group *groups;
@@ -84,10 +76,11 @@ struct kvt_engine {
     struct kvt__store *store;
     struct kvt__job scan; /* of the tiers, once, by a worker */
 
-    pthread_mutex_t keyspace_lock; /* adding tagsets, replacing keyspaces */
-    struct kvt__tagset *_Atomic tagsets;
-    struct kvt__tagset *untagged; /* the first of them */
-    struct kvt__retired *retired;
+    struct kvt__keyspace *keyspaces; /* [rank * n_groups + group] */
+    size_t max_tag_bytes; /* a request's tags must fit every key text */
+
+    pthread_mutex_t whose_lock;
+    struct kvt__whose whose; /* of new sequences */
 
     struct {
         pthread_mutex_t lock;
@@ -154,17 +147,20 @@ kvt__chunk_hash(const struct kvt_engine *engine, const struct kvt_chunk *chunk)
     return hash;
 }
 
-/* The set of keyspaces for tags ("" for none), made if need be.  0; -ENOMEM,
- * -ENOSPC (the index has no room for its spaces), ... with a sentence. */
-int kvt__tagset(struct kvt_engine *engine, const char *tags, struct kvt__tagset **out);
+/* Make the keyspaces of all ranks and groups, for as long as the engine.  0; -ENOMEM,
+ * -ENAMETOOLONG with a sentence. */
+int kvt__keyspaces_make(struct kvt_engine *engine);
 
-/* The keyspace of a rank and group in its present epoch.  Lock-free unless the
- * epoch has just changed; NULL: no memory. */
-const struct kvt__keyspace *kvt__keyspace(struct kvt_engine *engine,
-                                          struct kvt__tagset *tagset,
-                                          uint32_t rank, uint32_t group);
+static inline const struct kvt__keyspace *
+kvt__keyspace(const struct kvt_engine *engine, uint32_t rank, uint32_t group)
+{
+    return &engine->keyspaces[(size_t)rank * engine->n_groups + group];
+}
 
-void kvt__tagsets_free(struct kvt_engine *engine);
+/* 0, or -EINVAL with a sentence: key text cannot have these tags (NULL: none). */
+int kvt__check_tags(const struct kvt_engine *engine, const char *tags);
+
+struct kvt__whose kvt__whose_now(struct kvt_engine *engine);
 
 /* Blocks of a group that n_tokens take. */
 static inline uint32_t
@@ -182,9 +178,9 @@ int kvt__check_ios(const struct kvt_engine *engine, const char *call,
 int kvt__check_chunks(const struct kvt_engine *engine, const char *call,
                       const struct kvt_group_io *ios, size_t n_ios);
 
-/* Fill in what a GET of a chunk is about. */
-void kvt__load_request(const struct kvt_engine *engine, const struct kvt__keyspace *k,
-                       uint32_t group, const struct kvt_chunk *chunk,
+/* Fill in the chunk of a GET for a rank.  The caller keeps tags as long as req. */
+void kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
+                       const char *tags, const struct kvt_chunk *chunk,
                        struct kvt__store_req *req);
 
 /* Long enough for a chunk to come that is waited for, if it does at all, and for the
@@ -201,8 +197,8 @@ void kvt__loads_pump(struct kvt_engine *engine);
 /* Cancel all loads and wait for those in flight. */
 void kvt__loads_stop(struct kvt_engine *engine);
 
-/* As kvt_engine_prefetch(), one group's chunks in the present epoch of tagset. */
-void kvt__prefetch(struct kvt_engine *engine, struct kvt__tagset *tagset, uint32_t group,
+/* Prefetch a group's chunks, as kvt_engine_prefetch().  The tags have been checked. */
+void kvt__prefetch(struct kvt_engine *engine, const char *tags, uint32_t group,
                    const struct kvt_chunk *chunks, size_t n);
 
 void kvt__prefetches_pump(struct kvt_engine *engine);
@@ -216,7 +212,6 @@ void kvt__prefetches_free(struct kvt_engine *engine);
 
 /* The identities of a sequence's first n chunks in one keyspace. */
 struct kvt__seq_ids {
-    const struct kvt__keyspace *keyspace; /* NULL: none yet */
     struct kvt__id *ids;
     size_t n, max;
 };
@@ -224,7 +219,7 @@ struct kvt__seq_ids {
 /* A request's tokens. */
 struct kvt_seq {
     struct kvt_engine *engine;
-    struct kvt__tagset *tagset;
+    char tags[KVT__KEY_TAGS_MAX + 1];
     struct kvt_mm_item *mm; /* our copy */
     size_t n_mm;
     struct kvt__hash_chain hash;
@@ -311,8 +306,8 @@ int kvt__seq_describe_tail(struct kvt_seq *seq);
 /* Give back the leases of chunk number first and those behind it. */
 void kvt__seq_unlease(struct kvt_seq *seq, size_t first);
 
-/* The identity of a chunk for a rank and group in their present epoch, made only
- * once, and its space; NULL: no memory. */
+/* Return the cached identity of a chunk for a rank and group, and the space; NULL: no
+ * memory. */
 const struct kvt__id *kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank,
                                   uint32_t group, const struct kvt__space **space);
 

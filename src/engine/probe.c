@@ -26,7 +26,7 @@ struct asked {
 /* Shared by the sequence and the requests under way. */
 struct kvt__probe {
     struct kvt_engine *engine;
-    struct kvt__tagset *tagset;
+    char tags[KVT__KEY_TAGS_MAX + 1];
     pthread_mutex_t lock;
     unsigned refs;    /* the sequence's, and one for each request */
     bool alone;       /* its sequence is no more: nobody waits for the answer */
@@ -99,19 +99,16 @@ find_part(const struct kvt__probe *p, size_t part, uint32_t *rank, uint32_t *gro
     return !*rank || !e->groups[*group].replicated;
 }
 
-/* Fill in what is asked for.  False: no memory. */
-static bool
+/* Fill in what is asked for. */
+static void
 describe(struct asked *a, uint32_t rank, uint32_t group)
 {
     struct kvt__probe *p = a->probe;
-    struct kvt_engine *e = p->engine;
-    const struct kvt__keyspace *k = kvt__keyspace(e, p->tagset, rank, group);
+    const struct kvt_engine *e = p->engine;
 
-    if (!k)
-        return false;
-    kvt__load_request(e, k, group, &p->chunks[a->part / parts_of_chunk(e)], &a->req);
+    kvt__load_request(e, rank, group, p->tags, &p->chunks[a->part / parts_of_chunk(e)],
+                      &a->req);
     a->req.op = KVT__STORE_PROBE;
-    return true;
 }
 
 /* From the chunk of a part on there is no hit. */
@@ -139,19 +136,16 @@ next_locked(struct kvt__probe *p)
     struct asked *a = p->free ? p->free : malloc(sizeof *a);
     if (a == p->free && a)
         p->free = a->next_free;
-    if (a) {
-        *a = (struct asked){ .probe = p, .part = p->next, .req.done = was_asked };
-        if (describe(a, rank, group)) {
-            p->next++;
-            p->n_asked++;
-            p->refs++;
-            return a;
-        }
-        a->next_free = p->free;
-        p->free = a;
+    if (!a) { /* what is not known is a miss */
+        end_at_locked(p, p->next);
+        return NULL;
     }
-    end_at_locked(p, p->next); /* no memory: what is not known is a miss */
-    return NULL;
+    *a = (struct asked){ .probe = p, .part = p->next, .req.done = was_asked };
+    describe(a, rank, group);
+    p->next++;
+    p->n_asked++;
+    p->refs++;
+    return a;
 }
 
 /* Ask for as much as the window lets. */
@@ -201,7 +195,7 @@ kvt__probe_start(struct kvt_seq *seq, size_t first, size_t n)
         return kvt__fail(ENOMEM, "kvt_engine_lookup");
     pthread_mutex_init(&probe->lock, NULL);
     probe->engine = seq->engine;
-    probe->tagset = seq->tagset;
+    memcpy(probe->tags, seq->tags, sizeof probe->tags);
     probe->refs = 1;
     probe->end = n * parts_of_chunk(seq->engine);
     probe->window = FIRST_WINDOW;

@@ -16,6 +16,7 @@ struct kvt__save {
     struct kvt__store_req req;
     struct kvt__gpu_copy copy; /* of blocks on a device */
     struct kvt_engine *engine;
+    char tags[KVT__KEY_TAGS_MAX + 1];
     struct kvt__save *next_free;
 };
 
@@ -223,18 +224,19 @@ take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 
 /* Copy one chunk into a slot and hand it to the store.  False: no slot. */
 static bool
-save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
-           const struct kvt_group_io *io, const struct kvt_chunk *chunk,
-           const int32_t *blocks, struct batch *batch)
+save_chunk(struct kvt_engine *e, const struct kvt_group_io *io,
+           const struct kvt_chunk *chunk, const int32_t *blocks, struct batch *batch)
 {
+    const struct kvt__keyspace *k = kvt__keyspace(e, e->rank, io->group);
     const struct kvt__view *view = &e->groups[io->group].view;
     struct kvt__prefix prefix;
     struct kvt__slot slot;
     struct kvt__id id;
+    bool own = chunk->flags & KVT_CHUNK_OWN;
 
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &id);
-    if (kvt__store_touch(e->store, &k->space, &id)) {
+    if (kvt__store_touch(e->store, &k->space, &id, own)) {
         kvt__count(&e->counters, KVT__N_store_known, 1);
         return true;
     }
@@ -247,10 +249,11 @@ save_chunk(struct kvt_engine *e, const struct kvt__keyspace *k,
         return false;
     }
     save->engine = e;
+    strcpy(save->tags, io->tags ? io->tags : "");
     save->req = (struct kvt__store_req){
-        .op = KVT__STORE_PUT, .space = &k->space, .id = id,
+        .op = KVT__STORE_PUT, .space = &k->space, .tags = save->tags, .id = id,
         .hash = kvt__chunk_hash(e, chunk), .tokens = chunk->n_tokens,
-        .whole = chunk->n_tokens == e->chunk_tokens,
+        .whole = chunk->n_tokens == e->chunk_tokens, .own_only = own,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
         .done = saved };
     gather(save, view, blocks, batch);
@@ -261,16 +264,13 @@ static void
 save_chunks(struct kvt_engine *e, const struct kvt_group_io *io, struct batch *batch)
 {
     const struct kvt__group *group = &e->groups[io->group];
-    struct kvt__tagset *tagset;
-    const struct kvt__keyspace *k = kvt__tagset(e, io->tags ? io->tags : "", &tagset)
-        ? NULL : kvt__keyspace(e, tagset, e->rank, io->group);
     const int32_t *blocks = io->blocks;
 
     for (uint32_t c = 0; c < io->n_chunks; c++) {
         uint32_t n = kvt__group_blocks(group, io->chunks[c].n_tokens);
 
         if (all_real(&group->view, blocks, n) &&
-            (!k || !save_chunk(e, k, io, &io->chunks[c], blocks, batch)))
+            !save_chunk(e, io, &io->chunks[c], blocks, batch))
             kvt__count(&e->counters, KVT__N_store_dropped, 1);
         blocks += n;
     }

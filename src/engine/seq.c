@@ -34,6 +34,24 @@ or_empty(const char *text)
     return text ? text : "";
 }
 
+/* Start the chains with what holds for the whole request. */
+static void
+start(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
+{
+    const char *lora = or_empty(extra->lora), *salt = or_empty(extra->cache_salt);
+    struct kvt__whose whose = kvt__whose_now(seq->engine);
+
+    seq->flags = whose.flags;
+    if (*lora || *salt)
+        seq->flags |= KVT_CHUNK_OWN;
+    strcpy(seq->tags, or_empty(extra->tags)); /* their length was checked */
+    seq->hash = seq->engine->hash_root;
+    kvt__hash_salt(&seq->hash, salt);
+    if (whose.random)
+        kvt__hash_weights(&seq->hash, &whose.weights);
+    kvt__prefix_start(&seq->prefix, &whose.weights, seq->tags, lora, salt);
+}
+
 int
 kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
             const struct kvt_seq_extra *theirs, struct kvt_seq **out)
@@ -43,22 +61,19 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
 
     if (!err && theirs)
         err = kvt__take_sized(extra, sizeof *extra, theirs, "kvt_seq_new: extra");
+    if (!err)
+        err = kvt__check_tags(engine, extra->tags);
     if (err)
         return err;
     struct kvt_seq *seq = calloc(1, sizeof *seq);
     if (!seq)
         return kvt__fail(ENOMEM, "kvt_seq_new");
     seq->engine = engine;
-    seq->hash = engine->hash_root;
-    kvt__hash_salt(&seq->hash, or_empty(extra->cache_salt));
-    kvt__prefix_start(&seq->prefix, or_empty(extra->lora), or_empty(extra->cache_salt));
-    if (*or_empty(extra->lora) || *or_empty(extra->cache_salt))
-        seq->flags = KVT_CHUNK_OWN;
+    start(seq, extra);
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
     seq->n_ids = (size_t)engine->world_size * engine->n_groups;
     seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
-    err = kvt__tagset(engine, or_empty(extra->tags), &seq->tagset);
-    if (!err && (!seq->tail || !seq->ids || (extra->n_mm && copy_items(seq, extra))))
+    if (!seq->tail || !seq->ids || (extra->n_mm && copy_items(seq, extra)))
         err = kvt__fail(ENOMEM, "kvt_seq_new");
     if (!err)
         err = kvt_seq_append(seq, tokens, n_tokens);
@@ -326,7 +341,8 @@ kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
 
 /* Make those up to chunk, and some more: they are cheaper by the dozen. */
 static int
-make_ids(const struct kvt_seq *seq, struct kvt__seq_ids *ids, size_t chunk)
+make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
+         struct kvt__seq_ids *ids, size_t chunk)
 {
     enum { BATCH = 64 };
     struct kvt__prefix prefixes[BATCH];
@@ -345,47 +361,26 @@ make_ids(const struct kvt_seq *seq, struct kvt__seq_ids *ids, size_t chunk)
 
         for (size_t i = 0; i < n; i++)
             memcpy(prefixes[i].b, seq->chunks[ids->n + i].prefix, sizeof prefixes[i].b);
-        kvt__id_make_n(ids->keyspace->digest, prefixes, n, ids->ids + ids->n);
+        kvt__id_make_n(k->digest, prefixes, n, ids->ids + ids->n);
         ids->n += n;
     }
     return 0;
-}
-
-/* The keyspace whose identities a rank's chunks have: the first rank's, where that has
- * the same. */
-static const struct kvt__keyspace *
-same_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k, uint32_t *rank,
-         uint32_t group)
-{
-    const struct kvt__keyspace *first;
-
-    if (!*rank || !seq->engine->groups[group].replicated)
-        return k;
-    first = kvt__keyspace(seq->engine, seq->tagset, 0, group);
-    if (!first || first->epoch != k->epoch)
-        return k;
-    *rank = 0;
-    return first;
 }
 
 const struct kvt__id *
 kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
             const struct kvt__space **space)
 {
-    const struct kvt__keyspace *k = kvt__keyspace(seq->engine, seq->tagset, rank, group);
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__keyspace *k = kvt__keyspace(e, rank, group);
+    /* The ranks of a replicated group have the same identities. */
+    uint32_t first = e->groups[group].replicated ? 0 : rank;
+    struct kvt__seq_ids *ids = &seq->ids[(size_t)first * e->n_groups + group];
 
-    if (!k)
-        return NULL;
     *space = &k->space;
-    k = same_ids(seq, k, &rank, group);
-    struct kvt__seq_ids *ids = &seq->ids[rank * seq->engine->n_groups + group];
-    if (ids->keyspace != k) {
-        ids->keyspace = k;
-        ids->n = 0;
-    }
-    if (make_ids(seq, ids, chunk + AHEAD))
+    if (make_ids(seq, k, ids, chunk + AHEAD))
         return NULL;
     if (chunk + AHEAD < ids->n)
-        kvt__store_prefetch(seq->engine->store, *space, &ids->ids[chunk + AHEAD]);
+        kvt__store_prefetch(e->store, *space, &ids->ids[chunk + AHEAD]);
     return &ids->ids[chunk];
 }

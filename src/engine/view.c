@@ -143,6 +143,10 @@ kvt__check_chunks(const struct kvt_engine *engine, const char *call,
                   const struct kvt_group_io *ios, size_t n_ios)
 {
     for (size_t i = 0; i < n_ios; i++) {
+        int err = kvt__check_tags(engine, ios[i].tags);
+
+        if (err)
+            return err;
         if (ios[i].group >= engine->n_groups || !engine->groups[ios[i].group].view.base)
             return kvt__fail(EINVAL, "%s: ios[%zu]: group %u is unknown or has no view.",
                              call, i, ios[i].group);

@@ -42,7 +42,8 @@ hold(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
         return false;
     if (*held && kvt__store_covers(store, where, *held - 1, space))
         return true;
-    int level = kvt__store_lease(store, space, id, where, seq->lease_until_ns);
+    int level = kvt__store_lease(store, space, id, seq->flags & KVT_CHUNK_OWN, where,
+                                 seq->lease_until_ns);
     if (level < 0)
         return false;
     if (*held && kvt__now_ns() < seq->lease_until_ns)
@@ -141,7 +142,7 @@ read_ahead(struct kvt_seq *seq)
     size_t n = e->pool ? kvt_engine_wanted(e, seq, ranges) : 0;
 
     for (size_t i = 0; i < n; i++)
-        kvt__prefetch(e, seq->tagset, ranges[i].group,
+        kvt__prefetch(e, seq->tags, ranges[i].group,
                       seq->chunks + ranges[i].first_chunk, ranges[i].n_chunks);
 }
 

@@ -121,7 +121,7 @@ meet(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
 {
     enum ix_state state = ix_word_state(word);
 
-    if (state == IX_READY && ix_packed_space(IX_LOAD(&e->packed)) >= IX_N_SPACES)
+    if (state == IX_READY && !ix_space_in_range(ix_packed_space(IX_LOAD(&e->packed))))
         return free_garbage(ix, e, word);
     if (state == IX_READY)
         return -EEXIST;
@@ -258,18 +258,10 @@ confirm(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
     return ours;
 }
 
-int
-kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
-                 struct kvt__index_claim *claim)
+static int
+check_entry(const struct kvt__index *ix, const struct kvt__index_entry *entry)
 {
-    struct places p;
-    uint64_t word;
-    int rc = check_writer(ix);
-
-    claim->slot = NO_SLOT;
-    if (rc)
-        return rc;
-    if (entry->bytes >= IX_MAX_BYTES || entry->space >= IX_N_SPACES
+    if (entry->bytes >= IX_MAX_BYTES || !ix_space_in_range(entry->space)
         || entry->path >= IX_MAX_PATHS)
         return kvt__fail(EINVAL, "index: an entry of %llu bytes in space %u, "
                          "directory %u is out of range.",
@@ -278,9 +270,21 @@ kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
     if (entry->hash.form == KVT__HASH_WIDE && !ix->rests)
         return kvt__fail(ENOTSUP, "index: it was made without room for hashes of 64 "
                          "digits; set lmcache_release to the LMCache that makes them.");
+    return 0;
+}
+
+/* Claim an entry in a known space.  As kvt__index_claim(); -EAGAIN: the space has
+ * another text by now. */
+static int
+claim_in_space(struct kvt__index *ix, const struct kvt__index_entry *entry,
+               const char *text, struct kvt__index_claim *claim)
+{
+    struct places p;
+    uint64_t word;
+
     get_places(ix, &entry->id, &p);
     for (int t = 0; t < TRIES; t++) {
-        rc = look_round(ix, &p, NULL);
+        int rc = look_round(ix, &p, NULL);
         if (rc)
             return rc;
         struct ix_entry *e = take_free(ix, &p, &word);
@@ -290,6 +294,10 @@ kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
             return -ENOSPC;
         word = fill(ix, e, word, entry);
         rc = look_round(ix, &p, e);
+        /* The claim writes the entry and then reads the space; the search marks the space
+         * and then reads the entries: the claim sees the mark or the search sees the entry. */
+        if (!rc && text && !kvt__ix_space_has(ix, entry->space, text))
+            rc = -EAGAIN;
         if (rc) {
             ix_move(e, word, ix_word_next(word, IX_FREE, 0));
             return rc;
@@ -298,6 +306,38 @@ kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
             return 0;
     }
     return -EEXIST;
+}
+
+/* Make *claim name no entry, and check that the handle may claim. */
+static int
+check_claim(struct kvt__index *ix, struct kvt__index_claim *claim)
+{
+    claim->slot = NO_SLOT;
+    return check_writer(ix);
+}
+
+int
+kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
+                 const char *text, struct kvt__index_claim *claim)
+{
+    struct kvt__index_entry e = *entry;
+    int rc = check_claim(ix, claim);
+
+    for (int t = 0; !rc && t < TRIES; t++) {
+        int space = text ? kvt__ix_space(ix, text) : (int)e.space;
+
+        if (space < 0)
+            return space;
+        e.space = (uint32_t)space;
+        rc = check_entry(ix, &e);
+        if (!rc)
+            rc = claim_in_space(ix, &e, text, claim);
+        if (rc != -EAGAIN)
+            return rc;
+        rc = 0;
+    }
+    return rc ? rc : kvt__fail(ENFILE, "index: the space of '%s' is taken away each time "
+                               "that it is made", text);
 }
 
 /* ----------------------------------------------------------- ends of a claim */
@@ -402,9 +442,8 @@ kvt__index_evict(struct kvt__index *ix, const struct kvt__id *id, bool force,
     struct kvt__index_entry entry;
     struct places p;
     uint64_t word;
-    int rc = check_writer(ix);
+    int rc = check_claim(ix, claim);
 
-    claim->slot = NO_SLOT;
     if (rc)
         return rc;
     if (!out)

@@ -3,8 +3,8 @@
  * The index: which chunks a store holds, shared by all processes on a host
  * through one file mapping.  Layout and state machine: docs/formats.md, Index.
  *
- * Any thread.  Nothing here blocks on other processes or takes a lock on the
- * way of a lookup; only open, close, recover and the making of a space take the
+ * Any thread.  Nothing here blocks on other processes or takes a lock in a
+ * lookup; only open, close, recover and a claim of a new space take the
  * lock of the file, and a claim that meets another owner's asks the kernel
  * whether that one lives.  Every byte of the mapping may be garbage: values are
  * range-checked before they are used, and nothing in it can make a call loop,
@@ -84,21 +84,21 @@ bool kvt__index_resume(struct kvt__index *ix, enum kvt__index_pause what);
 
 #define KVT__INDEX_SPACE_TEXT_MAX 479
 
-/* The number of the space with this text (key text with an empty hash), made if
- * need be, by readers too; that takes the lock of the file (-ETIMEDOUT after 5 s).
- * 0 .. 1023, or -ENOSPC when the table of spaces is full (a space never goes),
- * -EINVAL when text is empty or too long. */
-int kvt__index_space(struct kvt__index *ix, const char *text);
+#define KVT__INDEX_NO_SPACE UINT32_C(0xffff)
 
-/* The text of a space.  0, or -ENOENT. */
+/* An entry names its file by its hash and by the number of a space: a key text with an
+ * empty hash.  A claim finds or makes the space of its text.  If no space is free, an
+ * unused space gets the new text.  Some spaces are reserved for texts without tags. */
+
+/* Copy the text of an entry's space.  The caller has claimed the entry or is evicting
+ * the entry; otherwise the space may have another text by now.  0, or -ENOENT. */
 int kvt__index_space_text(const struct kvt__index *ix, uint32_t space, char *out,
                           size_t size);
 
-/* A space's epoch; adding one makes all identities made with it unreachable, at once
- * and also after the table is lost.  0; -ETIMEDOUT, -ENOSPC, ... with a sentence: only
- * as long as there is this table.  Takes the lock of the file. */
-uint64_t kvt__index_epoch(const struct kvt__index *ix, uint32_t space);
-int kvt__index_next_epoch(struct kvt__index *ix, uint32_t space);
+/* Return the digest of a space's text: the first 8 bytes of its SHA-256, or 0 if the
+ * space has no text. */
+uint64_t kvt__index_space_digest(const struct kvt__index *ix, uint32_t space);
+uint64_t kvt__index_text_digest(const char *text);
 
 /* ------------------------------------------------------------------ entries */
 
@@ -109,7 +109,7 @@ struct kvt__index_entry {
     struct kvt__id id;
     struct kvt__hash hash;
     uint64_t bytes;     /* on disk, below 2^40 */
-    uint32_t space;
+    uint32_t space;     /* or KVT__INDEX_NO_SPACE */
     uint32_t path;      /* number of the directory, below 128 */
     uint32_t tokens;
     uint32_t flags;
@@ -155,14 +155,18 @@ void kvt__index_unreserve(struct kvt__index *ix, uint64_t bytes);
 
 /* Claim an entry for id; its bytes must have been reserved and belong to the
  * claim from now on.  entry's lease_ns is ignored; its recency_ns is kept, 0
- * stands for the time of publish.
+ * stands for the time of publish.  text: the entry's key text with an empty hash, for
+ * which entry->space is chosen; may take the lock of the file.  NULL: the caller has set
+ * entry->space.
  *   -EEXIST  it is there, or a live owner (this one too) stores or evicts it
  *   -ENOSPC  all sixteen places are taken
+ *   -ENFILE  no space is free for the text
+ *   -ETIMEDOUT  another process held the lock of the file for 5 s
  *   -ENOTSUP a wide hash, for which the table has no room
  * On an error the reservation is still the caller's and *claim names no entry;
  * so it does after a claim is ended, and ending it again does nothing. */
 int kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
-                     struct kvt__index_claim *claim);
+                     const char *text, struct kvt__index_claim *claim);
 
 /* The claimed entry is ready. */
 void kvt__index_publish(struct kvt__index *ix, struct kvt__index_claim *claim);

@@ -18,10 +18,12 @@
 #endif
 
 #define IX_MAGIC "KVTINDEX"
-#define IX_VERSION 2u
+#define IX_VERSION 3u
 #define IX_HEADER_BYTES 4096u
 #define IX_N_OWNERS 64u
-#define IX_N_SPACES 1024u
+#define IX_N_SPACES 4096u
+#define IX_N_UNTAGGED 1024u /* the first spaces: only for texts without tags */
+#define IX_NO_SPACE 0xffffu /* the entry's file needs no name */
 #define IX_MIN_ENTRIES (UINT64_C(1) << 10)
 #define IX_MAX_ENTRIES (UINT64_C(1) << 26)
 #define IX_GROUP 8u
@@ -61,12 +63,17 @@ struct ix_owner {
     uint64_t pad[2];
 };
 
-enum ix_space_state { IX_SPACE_FREE, IX_SPACE_WRITING, IX_SPACE_VALID };
+enum ix_space_state {
+    IX_SPACE_FREE,
+    IX_SPACE_WRITING,
+    IX_SPACE_VALID,
+    IX_SPACE_CHECKED, /* the lock's holder searches for entries of this space */
+};
 
 struct ix_space {
     uint32_t state;
     uint32_t pad;
-    uint64_t epoch;
+    uint64_t digest; /* of the text */
     uint32_t n_bytes;
     uint32_t pad2;
     uint64_t text[IX_TEXT_WORDS];
@@ -205,6 +212,12 @@ static inline uint32_t
 ix_packed_space(uint64_t packed)
 {
     return (uint32_t)(packed >> 40 & 0xffff);
+}
+
+static inline bool
+ix_space_in_range(uint32_t space)
+{
+    return space < IX_N_SPACES || space == IX_NO_SPACE;
 }
 
 /* A flag of the entry beside KVT__INDEX_*. */

@@ -65,7 +65,7 @@ kvt__ix_read(const struct kvt__index *ix, const struct ix_entry *e, uint64_t *wo
         out->n_uses = (uint32_t)(recency & IX_USES);
         out->lease_ns = ix_lease_end(IX_LOAD(&e->lease));
         if (IX_LOAD(&e->word) == *word)
-            return out->space < IX_N_SPACES;
+            return ix_space_in_range(out->space);
     }
     return false;
 }

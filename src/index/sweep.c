@@ -106,7 +106,7 @@ sum_entry(struct ix_entry *e, uint64_t live, struct sums *s)
         return;
     uint64_t packed = IX_LOAD(&e->packed);
     bool keep = state == IX_READY
-                    ? ix_packed_space(packed) < IX_N_SPACES
+                    ? ix_space_in_range(ix_packed_space(packed))
                     : owner < IX_N_OWNERS && (live >> owner & 1);
     if (!keep) {
         if (ix_move(e, word, ix_word_next(word, IX_FREE, 0)))

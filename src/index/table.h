@@ -16,6 +16,7 @@ struct kvt__index {
     uint64_t group_mask;
     uint64_t limit_bytes;
     enum kvt__policy policy;
+    int64_t search_from_ns; /* earliest next search for unused spaces; under the lock */
     int lock_fd;           /* -1: a table of this process alone */
     int owner;             /* number of the owner record, -1: a reader */
     unsigned generation;   /* of the process, see base/fork.h */
@@ -72,13 +73,19 @@ void kvt__ix_unmap(struct kvt__index *ix);
 /* This boot's id; zeros when the system does not tell it. */
 void kvt__ix_boot_id(uint8_t out[16]);
 
-/* ------------------------------------------------------------------ epoch.c */
+/* ------------------------------------------------------------------ space.c */
 
-/* The last epoch of a space with this text that was kept, 0 if none was.  Locked. */
-uint64_t kvt__ix_kept_epoch(const struct kvt__index *ix, const char *text);
+/* Return the number of the space with this text (key text with an empty hash).  If the
+ * table lacks the text, make a space under the lock of the file.
+ *   -ENFILE     entries use all spaces for this kind of text
+ *   -EINVAL     the text is empty or too long
+ *   -ETIMEDOUT  another process held the lock for 5 s
+ *   -ESTALE     as for every call on the handle */
+int kvt__ix_space(struct kvt__index *ix, const char *text);
 
-/* Keep an epoch.  0, or -errno with a sentence.  Locked. */
-int kvt__ix_keep_epoch(const struct kvt__index *ix, const char *text, uint64_t epoch);
+/* Return true if the space is valid and has this text.  The caller has written the space's
+ * number to an entry before: then the space keeps the text until the entry is free. */
+bool kvt__ix_space_has(const struct kvt__index *ix, uint32_t space, const char *text);
 
 /* ------------------------------------------------------------------- read.c */
 

@@ -389,6 +389,12 @@ kvt__hash_salt(struct kvt__hash_chain *chain, const char *salt)
 }
 
 void
+kvt__hash_weights(struct kvt__hash_chain *chain, const struct kvt__weights *weights)
+{
+    chain->prev[0] ^= kvt__get_le64(weights->b);
+}
+
+void
 kvt__hash_chunks(struct kvt__hash_chain *chain, const int32_t *tokens,
                  size_t chunk_tokens, size_t n_chunks,
                  uint64_t (*out)[KVT__HASH_WORDS])

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The 128-bit identity of a chunk, as docs/formats.md defines it: the digest of
- * the space (what the bytes depend on besides tokens) and of the prefix.
+ * The 128-bit identity of a chunk, as docs/formats.md defines it: the digest of the space
+ * (the geometry of the chunk) and of the prefix (the weights, the request, the tokens).
  * Any thread. */
 #include "key/key.h"
 
@@ -74,16 +74,13 @@ kvt__space_digest(const struct kvt__space_desc *desc,
     struct kvt__sha256 sha;
 
     kvt__sha256_init(&sha);
-    add_number(&sha, "kvtier-space", 1);
+    add_number(&sha, "kvtier-space", 2);
     add_text(&sha, "model", desc->model);
-    add_text(&sha, "fingerprint", desc->fingerprint);
     add_text(&sha, "kv_dtype", desc->kv_dtype);
     add_number(&sha, "world_size", desc->world_size);
     add_number(&sha, "rank", desc->rank);
     add_text(&sha, "serde", desc->serde);
     add_layout(&sha, desc);
-    add_text(&sha, "tags", desc->tags);
-    add_number(&sha, "epoch", desc->epoch);
     kvt__sha256_end(&sha, out);
 }
 
@@ -125,12 +122,26 @@ add_counted(struct kvt__sha256 *sha, const char *text)
 }
 
 void
-kvt__prefix_start(struct kvt__prefix *prefix, const char *lora, const char *salt)
+kvt__weights_named(struct kvt__weights *weights, const char *fingerprint)
+{
+    struct kvt__sha256 sha;
+
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, "W", 1);
+    kvt__sha256_add(&sha, fingerprint, strlen(fingerprint));
+    h128_end(&sha, weights->b);
+}
+
+void
+kvt__prefix_start(struct kvt__prefix *prefix, const struct kvt__weights *weights,
+                  const char *tags, const char *lora, const char *salt)
 {
     struct kvt__sha256 sha;
 
     kvt__sha256_init(&sha);
     kvt__sha256_add(&sha, "R", 1);
+    kvt__sha256_add(&sha, weights->b, sizeof weights->b);
+    add_counted(&sha, tags);
     add_counted(&sha, lora);
     add_counted(&sha, salt);
     h128_end(&sha, prefix->b);

@@ -37,6 +37,7 @@ void kvt__hash_text(const struct kvt__hash *hash, char out[KVT__HASH_DIGITS + 1]
 
 #define KVT__KEY_MODEL_MAX 255 /* bytes of a model name, without NUL */
 #define KVT__KEY_TEXT_MAX 767  /* bytes of any key text, without NUL */
+#define KVT__KEY_TAGS_MAX 255  /* bytes of all tags, without NUL */
 
 /* A key text in pieces: model@world@worker@hash@dtype[@layer][@tag%value]... */
 struct kvt__key_parts {
@@ -46,13 +47,24 @@ struct kvt__key_parts {
     struct kvt__hash hash;    /* UNSIGNED only where it would be negative */
     char dtype[24];
     int64_t layer;            /* -1: no layer */
-    char tags[256];           /* "name%value@name%value", "" for none */
+    char tags[KVT__KEY_TAGS_MAX + 1]; /* "name%value@name%value", "" for none */
 };
 
 /* Parse key text as LMCache does: blanks around it are dropped, tags split at
  * their first '%'.  Numbers are taken only as LMCache prints them.  0, or -EINVAL
  * with a sentence naming the text. */
 int kvt__key_parse(const char *text, struct kvt__key_parts *out);
+
+/* Check the tags of a request, "name%value@name%value" or "", at most max_bytes long.
+ * 0, or -EINVAL with a sentence: the tags are not valid in key text, or a tag has the name
+ * of kvtier's own tag. */
+int kvt__key_check_tags(const char *tags, size_t max_bytes);
+
+/* Return true if a key text with an empty hash has tags other than kvtier's own. */
+bool kvt__key_has_tags(const char *text);
+
+/* The tag of opaque chunks; the value is the layout fingerprint. */
+#define KVT__KEY_OWN_TAG "kvt%"
 
 /* Whether dtype is one of LMCache's names (section 3.1 of its key grammar). */
 bool kvt__key_dtype_known(const char *dtype);
@@ -83,6 +95,13 @@ int kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
 size_t kvt__key_fs_path(const struct kvt__hash *hash, size_t n_paths);
 size_t kvt__key_sharder_path(const struct kvt__hash *hash, size_t n_paths);
 
+#define KVT__ID_BYTES 16
+
+/* A 128-bit id of a model's weights.  Different weights have different ids. */
+struct kvt__weights {
+    uint8_t b[KVT__ID_BYTES];
+};
+
 /* ------------------------------------------------------ hashes of a request */
 
 enum kvt__hash_kind {
@@ -111,6 +130,10 @@ int kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
  * know salts: it is never asked for these. */
 void kvt__hash_salt(struct kvt__hash_chain *chain, const char *salt);
 
+/* Mix a random weights id into the start of the chain: chunks of these weights never take
+ * the name of another chunk. */
+void kvt__hash_weights(struct kvt__hash_chain *chain, const struct kvt__weights *weights);
+
 /* Hash n_chunks chunks of chunk_tokens tokens each; chain moves on, the bits of the
  * hashes go to out[n_chunks].  Tokens may be any int32. */
 void kvt__hash_chunks(struct kvt__hash_chain *chain, const int32_t *tokens,
@@ -131,8 +154,6 @@ void kvt__hash_mm_tokens(const char *identifier, uint64_t first, int32_t *tokens
 
 /* ------------------------------------------------------------------ identity */
 
-#define KVT__ID_BYTES 16
-
 /* 128 bits that no two different chunks share.  See docs/formats.md, Identity. */
 struct kvt__id {
     uint8_t b[KVT__ID_BYTES];
@@ -144,10 +165,10 @@ kvt__id_equal(const struct kvt__id *a, const struct kvt__id *b)
     return !__builtin_memcmp(a->b, b->b, sizeof a->b);
 }
 
-/* What a chunk's bytes depend on besides its tokens. */
+/* The description of an engine's chunks: everything common to all requests of the
+ * engine, except the weights. */
 struct kvt__space_desc {
     const char *model;
-    const char *fingerprint; /* "" for none */
     const char *kv_dtype;
     uint32_t world_size;
     uint32_t rank;
@@ -164,8 +185,6 @@ struct kvt__space_desc {
     const char *format;      /* "opaque", "kv_2ltd", "kv_mla" */
     const char *layout;      /* "" for none */
     const char *layers;
-    const char *tags;        /* "" for none */
-    uint64_t epoch;
 };
 
 /* SHA-256 of the description's canonical text. */
@@ -176,14 +195,18 @@ void kvt__space_digest(const struct kvt__space_desc *desc,
  * bits of the digest of what in desc describes the bytes of a block. */
 uint64_t kvt__layout_fingerprint(const struct kvt__space_desc *desc);
 
+/* Make the weights id of a fingerprint: the revision of the weights or a digest of
+ * them. */
+void kvt__weights_named(struct kvt__weights *weights, const char *fingerprint);
+
 /* The digest of a prefix.  It starts from what holds for the whole request. */
 struct kvt__prefix {
     uint8_t b[KVT__ID_BYTES];
 };
 
-/* lora, salt: "" for none. */
-void kvt__prefix_start(struct kvt__prefix *prefix, const char *lora,
-                       const char *salt);
+/* Start the prefix of a request.  tags, lora, salt: "" for none. */
+void kvt__prefix_start(struct kvt__prefix *prefix, const struct kvt__weights *weights,
+                       const char *tags, const char *lora, const char *salt);
 
 /* Extend by one chunk of n tokens; extra: n_extra bytes that tell the multimodal
  * items in it, see docs/formats.md. */

@@ -167,6 +167,66 @@ tags_ok(struct span tags)
     return true;
 }
 
+static bool
+is_own_tag(struct span tag)
+{
+    size_t n = strlen(KVT__KEY_OWN_TAG);
+
+    return tag.n >= n && !memcmp(tag.at, KVT__KEY_OWN_TAG, n);
+}
+
+/* Return true if a line of a log or a listing cannot show the text. */
+static bool
+has_control(struct span text)
+{
+    for (size_t i = 0; i < text.n; i++)
+        if ((unsigned char)text.at[i] < ' ' || text.at[i] == 0x7f)
+            return true;
+    return false;
+}
+
+/* Tags stand behind other parts in key text, so blanks at their end would be dropped. */
+int
+kvt__key_check_tags(const char *tags, size_t max_bytes)
+{
+    struct span rest = { tags, strlen(tags) };
+
+    if (!rest.n)
+        return 0;
+    if (has_control(rest))
+        return kvt__fail(EINVAL, "tags: control characters are not possible.");
+    if (rest.n > max_bytes)
+        return kvt__fail(EINVAL, "tags '%.160s': %zu bytes, at most %zu are possible.",
+                         tags, rest.n, max_bytes);
+    if (is_blank(rest.at[rest.n - 1]))
+        return kvt__fail(EINVAL, "tags '%.160s': the last one ends in a blank.", tags);
+    while (rest.at) {
+        struct span tag = cut(&rest);
+
+        if (!tag.n || *tag.at == '%' || !memchr(tag.at, '%', tag.n))
+            return kvt__fail(EINVAL, "tags '%.160s': each must be name%%value.", tags);
+        if (is_own_tag(tag))
+            return kvt__fail(EINVAL, "tags '%.160s': the name kvt is kvtier's own.", tags);
+    }
+    return 0;
+}
+
+bool
+kvt__key_has_tags(const char *text)
+{
+    const char *gap = strstr(text, "@@");
+    const char *at = gap ? strchr(gap + 2, '@') : NULL;
+    struct span rest = { at ? at + 1 : NULL, at ? strlen(at + 1) : 0 };
+
+    while (rest.at) {
+        struct span tag = cut(&rest);
+
+        if (memchr(tag.at, '%', tag.n) && !is_own_tag(tag))
+            return true;
+    }
+    return false;
+}
+
 int
 kvt__key_parse(const char *text, struct kvt__key_parts *out)
 {

@@ -59,8 +59,6 @@ put(struct kvt__task *task)
     struct kvt__store *store = task->store->store;
     int err = kvt__store_check_puts(store, &task->space);
 
-    if (!err)
-        err = kvt__store_add_space(store, &task->space);
     if (err) {
         kvt__task_end(task, err);
         return;

@@ -310,18 +310,50 @@ make_place(struct kvt__store *store, struct kvt__level *level, const struct kvt_
 
 int
 kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
-                 const struct kvt__index_entry *entry, struct kvt__index_claim *claim)
+                 const struct kvt__index_entry *entry, const char *text,
+                 struct kvt__index_claim *claim)
 {
     int err = make_room(store, level, entry->bytes);
 
     if (err)
         return err;
-    err = kvt__index_claim(level->index, entry, claim);
+    err = kvt__index_claim(level->index, entry, text, claim);
     if (err == -ENOSPC && !make_place(store, level, &entry->id))
-        err = kvt__index_claim(level->index, entry, claim);
+        err = kvt__index_claim(level->index, entry, text, claim);
     if (err)
         kvt__index_unreserve(level->index, entry->bytes);
     return err;
+}
+
+struct tags {
+    struct kvt__store *store;
+    struct kvt__level *level;
+    uint32_t part;
+};
+
+static bool
+evict_tagged(void *ctx, const struct kvt__index_entry *entry)
+{
+    const struct tags *t = ctx;
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
+
+    if (entry->space % TAG_PARTS == t->part &&
+        !kvt__index_space_text(t->level->index, entry->space, text, sizeof text) &&
+        kvt__key_has_tags(text))
+        evict(t->store, t->level, &entry->id);
+    return !atomic_load(&t->store->stopping);
+}
+
+void
+kvt__level_evict_tags(struct kvt__store *store, struct kvt__level *level)
+{
+    int64_t now = kvt__now_ns(), last = atomic_load(&level->tags_evicted_ns);
+
+    if (now - last < KVT__NS_PER_S ||
+        !atomic_compare_exchange_strong(&level->tags_evicted_ns, &last, now))
+        return;
+    struct tags tags = { store, level, random_id().b[0] % TAG_PARTS };
+    kvt__index_each(level->index, evict_tagged, &tags);
 }
 
 bool

@@ -10,12 +10,30 @@
 #include "base/log.h"
 #include "store/private.h"
 
-static struct kvt__index_entry
-entry_of(const struct kvt__store_req *req, size_t level, uint64_t stored_bytes)
+/* Claim a place in the index for a request's chunk.  As kvt__level_claim(). */
+static int
+claim(struct kvt__store *store, struct kvt__level *level, const struct kvt__store_req *req,
+      uint64_t stored_bytes, bool foreign, struct kvt__index_claim *out)
 {
-    return (struct kvt__index_entry){
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1], listed[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__index_entry entry = {
         .id = req->id, .hash = req->hash, .bytes = stored_bytes,
-        .space = req->space->number[level], .tokens = req->tokens };
+        .space = KVT__INDEX_NO_SPACE, .tokens = req->tokens,
+        .flags = foreign ? KVT__INDEX_FOREIGN : 0 };
+
+    if (!kvt__level_needs_names(level))
+        return kvt__level_claim(store, level, &entry, NULL, out);
+    int err = kvt__space_text(req->space, req->tags, text);
+    if (err)
+        return err;
+    kvt__level_listed_key(level, text, listed);
+    err = kvt__level_claim(store, level, &entry, listed, out);
+    if (err != -ENFILE)
+        return err;
+    /* Chunks of new tags are stored once the index has searched for unused spaces again. */
+    if (req->tags && *req->tags)
+        kvt__level_evict_tags(store, level);
+    return -ENOSPC;
 }
 
 /* --------------------------------------------------------------------- put */
@@ -46,16 +64,35 @@ begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
  * it at this moment: the last of them counts, under the place of the first. */
 static int
 claim_place(struct kvt__store *store, struct kvt__level *level,
-            const struct kvt__store_req *req, const struct kvt__index_entry *entry,
-            struct kvt__index_claim *claim)
+            const struct kvt__store_req *req, uint64_t stored_bytes, bool foreign,
+            struct kvt__index_claim *out)
 {
-    int err = kvt__level_claim(store, level, entry, claim);
+    int err = claim(store, level, req, stored_bytes, foreign, out);
 
     if (err == -EEXIST && req->overwrite) {
-        *claim = (struct kvt__index_claim){ .slot = UINT64_MAX };
+        *out = (struct kvt__index_claim){ .slot = UINT64_MAX };
         return 0;
     }
     return err;
+}
+
+/* Delete the entry of a chunk without identity that the request may not load, so that the
+ * request's own chunk takes its place.  Return false if there is no such entry, or if another
+ * engine has a lease of it. */
+static bool
+forget_foreign(struct kvt__store *store, struct kvt__level *level,
+               const struct kvt__store_req *req)
+{
+    struct kvt__index_entry entry;
+    struct kvt__index_claim claim;
+
+    if (kvt__store_takes_foreign(store, req->space, req->own_only) ||
+        !kvt__index_find(level->index, &req->id, &entry) ||
+        !(entry.flags & KVT__INDEX_FOREIGN) ||
+        kvt__index_evict(level->index, &req->id, false, NULL, &claim))
+        return false;
+    kvt__index_removed(level->index, &claim);
+    return true;
 }
 
 /* Reserve room and a place.  0: the tier is to be asked, then put_end() is owed;
@@ -66,18 +103,17 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
           const struct kvt__object *object, const struct kvt__store_req *req,
           bool verified, struct kvt__put *put)
 {
-    if (!req->overwrite && kvt__index_find(level->index, &req->id, NULL))
+    if (!req->overwrite && kvt__index_find(level->index, &req->id, NULL) &&
+        !forget_foreign(store, level, req))
         return -EEXIST;
-    struct kvt__index_entry entry = entry_of(
-        req, (size_t)(level - store->levels),
-        level->tier->ops->stored_bytes(level->tier, object, req->slot.bytes));
-    entry.flags = verified ? 0 : KVT__INDEX_FOREIGN;
+    uint64_t stored_bytes = level->tier->ops->stored_bytes(level->tier, object,
+                                                           req->slot.bytes);
     kvt__level_forget_name(level, object->key);
     int err = kvt__level_refuses(level, KVT__WRITES);
     if (!err)
-        err = kvt__level_keep_free(store, level, object, entry.bytes);
+        err = kvt__level_keep_free(store, level, object, stored_bytes);
     if (!err)
-        err = claim_place(store, level, req, &entry, &put->claim);
+        err = claim_place(store, level, req, stored_bytes, !verified, &put->claim);
     if (err)
         return err;
     err = kvt__level_begin(level, KVT__WRITES);
@@ -93,11 +129,24 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
     return err;
 }
 
+/* Enter a stored chunk into the index. */
+static int
+enter(struct kvt__store *store, struct kvt__level *level, const struct kvt__store_req *req,
+      uint64_t stored_bytes, bool foreign)
+{
+    struct kvt__index_claim place;
+    int err = claim(store, level, req, stored_bytes, foreign, &place);
+
+    if (!err)
+        kvt__index_publish(level->index, &place);
+    return err;
+}
+
 /* err: the tier's answer; replaced: what it says it took the place of.  Returns it. */
 static int
 put_end(struct kvt__store *store, struct kvt__level *level,
-        const struct kvt__object *object, struct kvt__put *put,
-        const struct kvt__found *replaced, int err)
+        const struct kvt__object *object, const struct kvt__store_req *req,
+        struct kvt__put *put, const struct kvt__found *replaced, int err)
 {
     kvt__level_end(store, level, KVT__WRITES, err);
     if (err) {
@@ -135,7 +184,7 @@ kvt__level_put(struct kvt__store *store, struct kvt__level *level,
     if (err)
         return err;
     err = level->tier->ops->put(level->tier, object, &req->slot, req->crc);
-    return put_end(store, level, object, &put, &nothing, err);
+    return put_end(store, level, object, req, &put, &nothing, err);
 }
 
 /* Not of host memory, which has it since it was submitted. */
@@ -147,12 +196,13 @@ is_put_there(const struct kvt__level *level, const struct kvt__store_req *req)
 
 /* --------------------------------------------------------------------- get */
 
-/* An LMCache beside us writes over what we stored: theirs is served as any of theirs,
- * where its name tells all that decides what it is. */
+/* An LMCache beside kvtier may replace a chunk's file.  Files of LMCache are served if the
+ * file name determines the chunk completely. */
 bool
-kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__store_req *req)
+kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__space *space,
+                         bool own_only)
 {
-    return !store->refuse_unverified && !req->own_only && !req->space->opaque;
+    return !store->refuse_unverified && !own_only && !space->opaque;
 }
 
 static const char *
@@ -187,7 +237,8 @@ static int
 check(const struct kvt__store *store, const struct kvt__store_req *req,
       const struct kvt__found *found)
 {
-    if ((req->foreign || !found->has_id) && !kvt__store_takes_foreign(store, req))
+    if ((req->foreign || !found->has_id) &&
+        !kvt__store_takes_foreign(store, req->space, req->own_only))
         return kvt__fail(ESTALE, "%s: what has its name carries no identity.",
                          req->space->text);
     if (req->foreign || !found->has_id)
@@ -207,11 +258,14 @@ static int
 name_as_stored(const struct kvt__store_req *req, const struct kvt__index_entry *entry,
                struct kvt__object *object, char *key, size_t size)
 {
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
+
     if (!memcmp(entry->hash.bits, object->hash.bits, sizeof object->hash.bits))
         return 0;
     object->hash = entry->hash;
     object->key = key;
-    return kvt__space_key(req->space->text, &entry->hash, key, size);
+    int err = kvt__space_text(req->space, req->tags, text);
+    return err ? err : kvt__space_key(text, &entry->hash, key, size);
 }
 
 /* Whether the level may have it, by its index: 0, then object is what it is called there
@@ -281,7 +335,7 @@ may_be(const struct kvt__store *store, const struct kvt__store_req *req,
 {
     return found->payload_bytes == req->bytes &&
            (found->has_id ? kvt__id_equal(&found->id, &req->id)
-                          : kvt__store_takes_foreign(store, req) &&
+                          : kvt__store_takes_foreign(store, req->space, req->own_only) &&
                             has_right_shape(req, found));
 }
 
@@ -303,23 +357,16 @@ probe_end(struct kvt__store *store, struct kvt__level *level,
           const struct kvt__object *object, const struct kvt__store_req *req,
           const struct kvt__found *found, int err)
 {
-    struct kvt__index_claim claim;
-
     kvt__level_end(store, level, KVT__READS, err);
     if (err)
         return err;
     if (!may_be(store, req, found))
         return -ENOENT;
-    struct kvt__index_entry entry = entry_of(req, (size_t)(level - store->levels),
-                                             found->stored_bytes);
-    entry.flags = found->has_id ? 0 : KVT__INDEX_FOREIGN;
     kvt__level_forget_name(level, object->key);
-    err = kvt__level_claim(store, level, &entry, &claim);
-    if (!err) {
-        kvt__index_publish(level->index, &claim);
+    err = enter(store, level, req, found->stored_bytes, !found->has_id);
+    if (!err)
         kvt__level_forget_name(level, object->key);
-    }
-    return err == -EEXIST ? 0 : err;
+    return err; /* -EEXIST: another thread entered the chunk; the request then succeeds */
 }
 
 /* ------------------------------------------------------------------ each of them */
@@ -347,7 +394,7 @@ kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
 
     switch (req->op) {
     case KVT__STORE_PUT:
-        return put_end(req->store, level, object, &req->put, found, err);
+        return put_end(req->store, level, object, req, &req->put, found, err);
     case KVT__STORE_GET:
         return get_end(req->store, level, object, req, found, err);
     default:

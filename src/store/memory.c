@@ -209,7 +209,8 @@ kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
     struct kvt__found found;
 
     if (!level || level->no_get || !kvt__index_find(level->index, &req->id, &entry) ||
-        (entry.flags & KVT__INDEX_FOREIGN && !kvt__store_takes_foreign(store, req)) ||
+        (entry.flags & KVT__INDEX_FOREIGN &&
+         !kvt__store_takes_foreign(store, req->space, req->own_only)) ||
         level->tier->ops->borrow(level->tier, &object, &req->slot, &found))
         return false;
     if (req->slot.bytes != req->bytes) {

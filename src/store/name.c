@@ -85,6 +85,20 @@ kvt__level_forget_name(struct kvt__level *level, const char *key)
 }
 
 int
+kvt__space_text(const struct kvt__space *space, const char *tags,
+                char out[KVT__INDEX_SPACE_TEXT_MAX + 1])
+{
+    size_t size = sizeof space->text;
+    bool any = tags && *tags;
+    int n = snprintf(out, size, "%.*s%s%s%s", (int)space->own_tag, space->text,
+                     any ? "@" : "", any ? tags : "", space->text + space->own_tag);
+
+    if (n < 0 || (size_t)n >= size)
+        return kvt__fail(ENAMETOOLONG, "the key of '%s' with tags '%s'", space->text, tags);
+    return 0;
+}
+
+int
 kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
                size_t size)
 {
@@ -122,6 +136,7 @@ kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash)
                                   .rank = (uint32_t)parts.worker_id };
     memcpy(space->text, key, (size_t)(at - key));
     strcpy(space->text + (at - key), rest);
+    space->own_tag = strlen(space->text);
     *hash = parts.hash;
     return 0;
 }

@@ -195,8 +195,6 @@ run_put(struct kvt__store *store, struct kvt__space *space,
     struct memory memory;
     int err = kvt__store_check_puts(store, space);
 
-    if (!err)
-        err = kvt__store_add_space(store, space);
     if (err)
         return err;
     err = make_way(store, object);

@@ -32,6 +32,8 @@ struct kvt__level {
      * them begun, and how many failed in a row. */
     atomic_uint under_way[2], failures[2];
     _Atomic int64_t answered_ns[2];
+
+    _Atomic int64_t tags_evicted_ns; /* kvt__level_evict_tags() */
 };
 
 struct kvt__store {
@@ -96,7 +98,7 @@ int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
 /* Whether a chunk that carries no identity, so that its name alone tells what it is, will
  * do. */
 bool kvt__store_takes_foreign(const struct kvt__store *store,
-                              const struct kvt__store_req *req);
+                              const struct kvt__space *space, bool own_only);
 
 /* err: the tier's answer, its sentence not yet overwritten; what it found is in
  * req->tier_op.found.  What that means for the request: 0 or -errno with a sentence. */
@@ -129,7 +131,11 @@ int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
 
 void kvt__memory_close(struct kvt__level *level);
 
-/* The key text of a hash in a space.  0 or -ENAMETOOLONG. */
+/* The text of a space with a request's tags (NULL: none).  0 or -ENAMETOOLONG. */
+int kvt__space_text(const struct kvt__space *space, const char *tags,
+                    char out[KVT__INDEX_SPACE_TEXT_MAX + 1]);
+
+/* Write the key text of a hash and a space's text.  0 or -ENAMETOOLONG. */
 int kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
                    size_t size);
 
@@ -141,12 +147,24 @@ void kvt__level_listed_key(const struct kvt__level *level, const char *key,
 void kvt__level_set_location(struct kvt__level *level, const struct kvt_config *config,
                              const char *location);
 
-/* Take an entry's bytes from a level's budget and claim a place for it, evicting what
- * the policy lets go first where there is no room or no place.  Blocks.  0; -EEXIST it
- * is there; -ENOSPC; ... */
+/* Return true if evictions find the level's objects by the names in the level's index. */
+static inline bool
+kvt__level_needs_names(const struct kvt__level *level)
+{
+    return !level->in_memory && !level->tier->unlisted;
+}
+
+/* Take an entry's bytes from a level's budget and claim a place, evicting entries in the
+ * policy's order if there is no room or no place.  text: as for
+ * kvt__index_claim(), in the tier's spelling.  Blocks.  0; -EEXIST: the chunk is stored;
+ * -ENFILE: the index has no space for the text; -ENOSPC with a sentence; ... */
 int kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
-                     const struct kvt__index_entry *entry,
+                     const struct kvt__index_entry *entry, const char *text,
                      struct kvt__index_claim *claim);
+
+/* Evict the chunks of a 32nd of the spaces for texts with tags, chosen at random, so that the
+ * spaces become free for new tags.  At most once a second.  Walks the index. */
+void kvt__level_evict_tags(struct kvt__store *store, struct kvt__level *level);
 
 /* Evict the least recently used entries until `bytes` are free, or no more entries are
  * found at once.  object: evict only in the directory that stores this object; NULL: evict

@@ -14,11 +14,14 @@ static int
 describe(const struct kvt__store_req *req, char *key, size_t size,
          struct kvt__object *object)
 {
+    char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
+
     *object = (struct kvt__object){
         .key = key, .hash = req->hash, .opaque = req->space->opaque,
         .whole = req->whole, .tokens = req->tokens, .rank = req->space->rank,
         .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
-    return kvt__space_key(req->space->text, &req->hash, key, size);
+    int err = kvt__space_text(req->space, req->tags, text);
+    return err ? err : kvt__space_key(text, &req->hash, key, size);
 }
 
 /* ---------------------------------------------------------------- level after level */

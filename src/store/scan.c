@@ -14,6 +14,7 @@
 
 /* Names that the index has already, as numbers; sorted. */
 struct known {
+    const struct kvt__level *level;
     uint64_t *names;
     size_t n, max;
     bool read_only; /* leave out entries whose identity was not read */
@@ -29,9 +30,15 @@ struct scan {
 };
 
 static uint64_t
-name_number(uint32_t space, const struct kvt__hash *hash)
+name_number(uint64_t text_digest, const struct kvt__hash *hash)
 {
-    return (hash->bits[0] ^ (uint64_t)space << 48) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash->bits[0] * UINT64_C(0x9e3779b97f4a7c15) ^ text_digest;
+}
+
+static uint64_t
+entry_number(const struct kvt__level *level, const struct kvt__index_entry *entry)
+{
+    return name_number(kvt__index_space_digest(level->index, entry->space), &entry->hash);
 }
 
 static bool
@@ -51,7 +58,7 @@ add_known(void *ctx, const struct kvt__index_entry *entry)
         known->names = grown;
         known->max = max;
     }
-    known->names[known->n++] = name_number(entry->space, &entry->hash);
+    known->names[known->n++] = entry_number(known->level, entry);
     return true;
 }
 
@@ -74,7 +81,6 @@ add_file(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
          int64_t mtime_ns)
 {
     struct scan *scan = ctx;
-    struct kvt__index *index = scan->level->index;
     struct kvt__space space;
     struct kvt__index_claim claim;
     struct kvt__index_entry entry = {
@@ -88,22 +94,20 @@ add_file(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored
     if (atomic_load(&scan->store->stopping) || kvt__space_of(key, &space, &entry.hash) ||
         space.opaque != opaque)
         return;
-    int number = kvt__index_space(index, space.text);
-    if (number < 0)
-        return;
-    entry.space = (uint32_t)number;
-    if (is_known(&scan->known, name_number(entry.space, &entry.hash)))
+    if (is_known(&scan->known, name_number(kvt__index_text_digest(space.text),
+                                           &entry.hash)))
         return;
     kvt__name_id(key, &entry.id);
-    if (kvt__level_claim(scan->store, scan->level, &entry, &claim))
+    if (kvt__level_claim(scan->store, scan->level, &entry, space.text, &claim))
         return;
-    kvt__index_publish(index, &claim);
+    kvt__index_publish(scan->level->index, &claim); /* the claim may have renewed it */
     scan->n_added++;
 }
 
 static void
-find_known(struct kvt__level *level, struct known *known)
+find_known(const struct kvt__level *level, struct known *known)
 {
+    known->level = level;
     kvt__index_each(level->index, add_known, known);
     if (known->n)
         qsort(known->names, known->n, sizeof *known->names, by_number);
@@ -115,7 +119,7 @@ forget_double(void *ctx, const struct kvt__index_entry *entry)
     struct scan *scan = ctx;
 
     if (entry->flags & KVT__INDEX_UNREAD &&
-        is_known(&scan->known, name_number(entry->space, &entry->hash))) {
+        is_known(&scan->known, entry_number(scan->level, entry))) {
         kvt__level_drop(scan->level, &entry->id, NULL);
         scan->n_doubles++;
     }

@@ -177,56 +177,6 @@ kvt__store_phase(const struct kvt__store *store)
     return 0;
 }
 
-int
-kvt__store_add_space(struct kvt__store *store, struct kvt__space *space)
-{
-    char text[KVT__KEY_TEXT_MAX + 1];
-
-    for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__level *level = &store->levels[i];
-        struct kvt__index *index = kvt__level_index(level, space);
-
-        kvt__level_listed_key(level, space->text, text);
-        int number = index ? kvt__index_space(index, text) : 0;
-
-        if (number < 0)
-            return number;
-        space->number[i] = (uint32_t)number;
-    }
-    return 0;
-}
-
-/* Of the index that lives longest: host memory is the first level.  NULL: the memory
- * is gone, and so is all that was in it. */
-static struct kvt__index *
-epoch_index(const struct kvt__store *store, const struct kvt__space *space,
-            uint32_t *number)
-{
-    size_t last = store->n_levels - 1;
-
-    *number = space->number[last];
-    return kvt__level_index(&store->levels[last], space);
-}
-
-uint64_t
-kvt__store_epoch(const struct kvt__store *store,
-                 const struct kvt__space *space)
-{
-    uint32_t number;
-    struct kvt__index *index = epoch_index(store, space, &number);
-
-    return index ? kvt__index_epoch(index, number) : 0;
-}
-
-int
-kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space)
-{
-    uint32_t number;
-    struct kvt__index *index = epoch_index(store, space, &number);
-
-    return index ? kvt__index_next_epoch(index, number) : 0;
-}
-
 void
 kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *space,
                     const struct kvt__id *id)
@@ -239,13 +189,24 @@ kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *spa
     }
 }
 
+/* Return true if a load takes the chunk of an entry. */
 static bool
-level_has(const struct kvt__level *level, const struct kvt__space *space,
-          const struct kvt__id *id)
+takes(const struct kvt__store *store, const struct kvt__space *space, bool own_only,
+      const struct kvt__index_entry *entry)
+{
+    return !(entry->flags & KVT__INDEX_FOREIGN) ||
+           kvt__store_takes_foreign(store, space, own_only);
+}
+
+static bool
+level_has(const struct kvt__store *store, const struct kvt__level *level,
+          const struct kvt__space *space, const struct kvt__id *id, bool own_only)
 {
     struct kvt__index *index = kvt__level_index(level, space);
+    struct kvt__index_entry entry;
 
-    return index && kvt__index_find(index, id, NULL);
+    return index && kvt__index_find(index, id, &entry) &&
+           takes(store, space, own_only, &entry);
 }
 
 bool
@@ -299,11 +260,11 @@ kvt__store_can_ask(const struct kvt__store *store)
 
 bool
 kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
-                const struct kvt__id *id, enum kvt__where where)
+                const struct kvt__id *id, bool own_only, enum kvt__where where)
 {
     for (size_t i = 0; i < store->n_levels; i++)
         if (kvt__store_covers(store, where, (int)i, space) &&
-            level_has(&store->levels[i], space, id))
+            level_has(store, &store->levels[i], space, id, own_only))
             return true;
     return false;
 }
@@ -337,7 +298,7 @@ kvt__store_check_puts(const struct kvt__store *store, const struct kvt__space *s
 
 bool
 kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
-                 const struct kvt__id *id)
+                 const struct kvt__id *id, bool own_only)
 {
     bool everywhere = true, stored = kvt__store_puts_in_storage(store, space);
 
@@ -345,7 +306,7 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
         const struct kvt__level *level = &store->levels[i];
         bool enough = !kvt__level_may_put(level, space) || (level->in_memory && stored);
 
-        if (level_has(level, space, id))
+        if (level_has(store, level, space, id, own_only))
             kvt__index_touch(kvt__level_index(level, space), id);
         else if (!enough)
             everywhere = false;
@@ -364,15 +325,20 @@ kvt__store_wants_crc(const struct kvt__store *store)
 
 int
 kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
-                 const struct kvt__id *id, enum kvt__where where, int64_t until_ns)
+                 const struct kvt__id *id, bool own_only, enum kvt__where where,
+                 int64_t until_ns)
 {
     for (size_t i = 0; i < store->n_levels; i++) {
         const struct kvt__level *level = &store->levels[i];
         struct kvt__index *index = kvt__store_covers(store, where, (int)i, space)
             ? kvt__level_index(level, space) : NULL;
+        struct kvt__index_entry entry;
 
-        if (index && kvt__index_lease(index, id, until_ns, NULL))
+        if (!index || !kvt__index_lease(index, id, until_ns, &entry))
+            continue;
+        if (takes(store, space, own_only, &entry))
             return (int)i;
+        kvt__index_unlease(index, id);
     }
     return -1;
 }

@@ -53,8 +53,7 @@ struct kvt__memory_params {
     uint64_t object_bytes;   /* the smallest payload that is usual */
 };
 
-/* Let chunks stay in host memory too, in front of all tiers.  Before any space is
- * added. */
+/* Let chunks stay in host memory too, in front of all tiers. */
 int kvt__store_add_memory(struct kvt__store *store,
                           const struct kvt__memory_params *params);
 
@@ -66,23 +65,16 @@ enum kvt__puts {
     KVT__PUTS_MEMORY, /* none but host memory */
 };
 
-/* All keys that differ only in their hash, as one rank has them. */
+/* All keys of a rank that differ only in the hash and a request's tags. */
 struct kvt__space {
     char text[KVT__INDEX_SPACE_TEXT_MAX + 1]; /* key text with an empty hash */
+    size_t own_tag; /* where kvtier's own tag begins in text, or where text ends: tags of
+                     * requests go there */
     bool opaque;
     uint32_t rank;        /* in the text: whose chunks they are */
     uint32_t memory_rank; /* whose host memory is meant */
     enum kvt__puts puts;
-    uint32_t number[KVT__MAX_LEVELS];         /* in each level's index */
 };
-
-/* Enter space->text into the indexes and fill in its numbers. */
-int kvt__store_add_space(struct kvt__store *store, struct kvt__space *space);
-
-/* The space's epoch: raised by any process that resets its cache. */
-uint64_t kvt__store_epoch(const struct kvt__store *store,
-                          const struct kvt__space *space);
-int kvt__store_next_epoch(struct kvt__store *store, const struct kvt__space *space);
 
 /* Before a lookup: memory whose process has died is gone. */
 void kvt__store_look_who_lives(struct kvt__store *store);
@@ -113,20 +105,22 @@ bool kvt__store_has_shared(const struct kvt__store *store);
 /* Whether there is storage that may be read now. */
 bool kvt__store_can_ask(const struct kvt__store *store);
 
-/* Whether the index of any tier there that may be read has it. */
+/* Return true if the index of a tier there that may be read has the chunk, and a load takes
+ * it.  own_only: a chunk without identity is none, here and below. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id, enum kvt__where where);
+                     const struct kvt__id *id, bool own_only, enum kvt__where where);
 
 /* Mark used now wherever it is.  Whether there is nothing to put: every tier that the
  * space is put in has it; host memory need not, where there are others. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
-                      const struct kvt__id *id);
+                      const struct kvt__id *id, bool own_only);
 
 /* The number of the first level there that may be read whose index has it, where it is
  * leased now; -1: none has.  Each is ended once, before until_ns, by
  * kvt__store_unlease(). */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id, enum kvt__where where, int64_t until_ns);
+                     const struct kvt__id *id, bool own_only, enum kvt__where where,
+                     int64_t until_ns);
 void kvt__store_unlease(struct kvt__store *store, int level,
                         const struct kvt__space *space, const struct kvt__id *id);
 
@@ -167,12 +161,13 @@ struct kvt__put {
 struct kvt__store_req {
     enum kvt__store_op op;
     const struct kvt__space *space;
+    const char *tags;      /* of the request, for the key text; NULL: none */
     struct kvt__id id;
     bool id_of_key;        /* id was made from the key text, not from tokens */
     struct kvt__hash hash;
     uint32_t tokens;
     bool whole;
-    bool own_only;         /* GET, PROBE: a chunk without identity is none */
+    bool own_only;         /* a chunk without identity is none */
     struct kvt__shape shape; /* GET, PROBE: one without identity that tells another is
                               * none */
     struct kvt__slot slot;

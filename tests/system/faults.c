@@ -27,17 +27,6 @@ open_with(struct fixture *f, const char *faults, const char *const *more)
     open_with_pool(f, faults, "max_local_cpu_size=0.004", more);
 }
 
-static int
-setup(void **state)
-{
-    static struct fixture f;
-
-    fixture_init(&f);
-    f.engine = NULL;
-    *state = &f;
-    return 0;
-}
-
 static void
 close_engine(struct fixture *f)
 {
@@ -255,7 +244,7 @@ a_lookup_over_hanging_storage_answers_what_is_known(void **state)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(what_is_loaded_is_right_whatever_reads_do),
         T(what_failed_writes_leave_is_never_loaded),

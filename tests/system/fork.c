@@ -26,7 +26,7 @@ use_in_child(void *arg)
     assert_int_equal(kvt_engine_store(e, &s->io.io, 1), -ESTALE);
     assert_int_equal(kvt_engine_load(e, &s->io.io, 1, 0, &load), -ESTALE);
     assert_int_equal(kvt_engine_flush(e, -1), -ESTALE);
-    assert_int_equal(kvt_engine_reset(e), -ESTALE);
+    assert_int_equal(kvt_engine_reset(e, NULL), -ESTALE);
     assert_int_equal(kvt_engine_set_view(e, 0, &view), -ESTALE);
     assert_int_equal(kvt_seq_new(e, s->f.tokens, 10, NULL, &seq), -ESTALE);
     assert_int_equal(kvt_engine_poll(e, &load, 1), 0);

@@ -267,7 +267,7 @@ a_reset_forgets_what_is_in_memory(void **state)
 
     fixture_open(f, memory_only);
     store_all(f);
-    assert_int_equal(kvt_engine_reset(f->engine), 0);
+    assert_int_equal(kvt_engine_reset(f->engine, NULL), 0);
     assert_int_equal(load_all(f), 0);
     store_all(f);
     assert_int_equal(load_all(f), N_CHUNKS);

@@ -327,10 +327,13 @@ a_reset_takes_every_ranks_copy(void **state)
         open_world(w, settings[i]);
         write_all(w);
         assert_int_equal(promised(w), N_CHUNKS);
-        assert_int_equal(kvt_engine_reset(w->scheduler.engine), 0);
+        assert_int_equal(kvt_engine_reset(w->scheduler.engine, "new"), 0);
         assert_int_equal(promised(w), 0);
-        for (uint32_t r = 0; r < N_RANKS; r++)
+        for (uint32_t r = 0; r < N_RANKS; r++) { /* here ranks make sequences too */
+            assert_int_equal(load_rank(w, r, N_CHUNKS), N_CHUNKS);
+            assert_int_equal(kvt_engine_reset(w->ranks[r].engine, "new"), 0);
             assert_int_equal(load_rank(w, r, N_CHUNKS), 0);
+        }
         write_all(w);
         assert_int_equal(promised(w), N_CHUNKS);
         assert_all_load(w);

@@ -175,6 +175,54 @@ store_or_load(struct fixture *f, uint64_t *random, uint32_t n_prompts)
     return got.loaded;
 }
 
+/* Fill n chunks' blocks with bytes of a seed, and store chunks first ... of seq from these
+ * blocks.  tags: of the sequence, or NULL. */
+static inline void
+store_seeded(const struct fixture *f, const struct kvt_seq *seq, const char *tags,
+             size_t first, uint32_t n, uint32_t seed)
+{
+    struct io io;
+
+    for (uint32_t b = 1; b <= CHUNK_BLOCKS * n; b++)
+        fill_block(f, b, seed);
+    make_io(&io, seq, 0, first, n, 1);
+    io.io.tags = tags;
+    store_and_flush(f, &io.io, 1);
+}
+
+/* Load chunks first ... of a hit, which must have the seed's bytes, and end the hit. */
+static inline void
+load_seeded(const struct fixture *f, struct kvt_seq *seq, const char *tags, size_t first,
+            uint32_t n, uint32_t seed)
+{
+    struct io io;
+
+    wipe(f);
+    make_io(&io, seq, 0, first, n, 1);
+    io.io.tags = tags;
+    struct kvt_load *load = load_and_wait(f, &io.io, 1);
+    for (uint32_t c = 0; c < n; c++)
+        assert_int_equal(kvt_load_status(load, 0, c), 0);
+    for (uint32_t b = 1; b <= CHUNK_BLOCKS * n; b++)
+        assert_true(block_holds(f, b, b, seed));
+    kvt_load_free(load);
+    kvt_engine_release(f->engine, seq);
+}
+
+/* Look up seq and load the hit, which must have the seed's bytes.  Return the number of
+ * chunks. */
+static inline uint32_t
+load_seeded_hit(const struct fixture *f, struct kvt_seq *seq, const char *tags, uint32_t seed)
+{
+    uint32_t n = (uint32_t)(lookup(f, seq, 0, N_TOKENS) / CHUNK);
+
+    if (n)
+        load_seeded(f, seq, tags, 0, n, seed);
+    else
+        kvt_engine_release(f->engine, seq);
+    return n;
+}
+
 /* ---------------------------------------------------------------- directory */
 
 struct usage {

@@ -64,7 +64,7 @@ open_config(const char *dir, const char *const *more)
     const char *settings[32] = { NULL };
     size_t n = 0;
 
-    snprintf(url, sizeof url, "remote_url=fs://%s", dir);
+    snprintf(url, sizeof url, "remote_url=fs://%.255s", dir);
     for (size_t i = 0; i < n_ours; i++)
         if (!is_set(more, ours[i]))
             settings[n++] = ours[i];
@@ -112,6 +112,7 @@ struct opening {
     const struct kvt_group *groups;
     const char *const *settings;
     const char *instance;
+    const char *fingerprint;
 };
 
 /* 0, or what opening said. */
@@ -124,6 +125,7 @@ try_open(const char *dir, const struct opening *o, struct kvt_engine **out)
     struct kvt_engine_params params = KVT_INIT(struct kvt_engine_params);
 
     model.name = "test/model";
+    model.fingerprint = o->fingerprint;
     model.kv_dtype = "bfloat16";
     model.world_size = o->world_size ? o->world_size : 1;
     model.rank = o->rank;
@@ -261,6 +263,27 @@ fixture_fini(struct fixture *f)
     kvt_engine_close(f->engine);
     device_free(f->memory);
     temp_dir_remove(&f->dir);
+}
+
+/* cmocka's setup: a fixture without an engine. */
+static inline int
+fixture_setup(void **state)
+{
+    static struct fixture f;
+
+    f = (struct fixture){ 0 };
+    fixture_init(&f);
+    *state = &f;
+    return 0;
+}
+
+/* cmocka's setup: a fixture with an engine of default settings. */
+static inline int
+fixture_setup_open(void **state)
+{
+    fixture_setup(state);
+    fixture_open(*state, NULL);
+    return 0;
 }
 
 static inline int

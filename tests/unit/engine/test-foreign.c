@@ -19,17 +19,6 @@
 static const char *const ahead[] = { "local_cpu=true", "enable_async_loading=true",
                                      "lookup_timeout_ms=60000", NULL };
 
-static int
-setup(void **state)
-{
-    static struct fixture f;
-
-    f = (struct fixture){ 0 };
-    fixture_init(&f);
-    *state = &f;
-    return 0;
-}
-
 static void
 reopen_plain(struct fixture *f, const char *const *settings)
 {
@@ -252,8 +241,40 @@ what_was_made_after_a_reset_is_not(void **state)
     struct fixture *f = *state;
 
     fixture_open_plain(f, NULL);
-    assert_int_equal(kvt_engine_reset(f->engine), 0);
+    assert_int_equal(kvt_engine_reset(f->engine, NULL), 0);
     expect_no_foreign(f, NULL);
+}
+
+/* The weights have a name, but a file of LMCache does not identify weights. */
+static void
+what_was_made_after_a_reset_to_named_weights_is_not(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open_plain(f, NULL);
+    assert_int_equal(kvt_engine_reset(f->engine, "new"), 0);
+    expect_no_foreign(f, NULL);
+}
+
+/* Their identities are the same; how they came to memory is not. */
+static void
+what_memory_has_from_before_a_reset_is_not(void **state)
+{
+    static const char *const memory[] = { "local_cpu=true", "model_fingerprint=new", NULL };
+    struct fixture *f = *state;
+
+    fixture_open_plain(f, memory);
+    store(f, NULL);
+    assert_int_equal(each_file(f, &right), N_CHUNKS);
+    reopen_plain(f, memory);
+    assert_int_equal(hit_of(f, NULL), N_CHUNKS * CHUNK);
+    assert_int_equal(load(f, NULL), 0);
+    assert_int_equal(load(f, NULL), 0);
+    assert_int_equal(counter(f, "memory_hits"), N_CHUNKS);
+    assert_int_equal(counter(f, "unverified_chunks"), 2 * N_CHUNKS);
+    assert_int_equal(kvt_engine_reset(f->engine, "new"), 0);
+    assert_int_equal(load(f, NULL), -ENOENT);
+    assert_true(blocks_hold(f, 30, 99));
 }
 
 static void
@@ -293,7 +314,7 @@ each_chunk_says_it_itself(void **state)
     kvt_seq_free(seq);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, fixture_teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, fixture_setup, fixture_teardown)
 
 int
 main(void)
@@ -305,6 +326,8 @@ main(void)
         T(what_an_adapter_made_is_not),
         T(what_was_made_with_a_salt_is_not),
         T(what_was_made_after_a_reset_is_not),
+        T(what_was_made_after_a_reset_to_named_weights_is_not),
+        T(what_memory_has_from_before_a_reset_is_not),
         T(what_is_read_ahead_is_not_either),
         T(each_chunk_says_it_itself),
     };

@@ -15,17 +15,6 @@ static const char *const newest[] = { SHA256, NULL };
 static const char *const wide[] = { SHA256, "lmcache_release=0.4.3", NULL };
 static const char *const wide_none[] = { SHA256, "lmcache_release=0.3.14", NULL };
 
-static int
-setup(void **state)
-{
-    static struct fixture f;
-
-    fixture_init(&f);
-    f.engine = NULL;
-    *state = &f;
-    return 0;
-}
-
 /* How many chunks are found, all of whose bytes are those that were stored. */
 static uint64_t
 found_chunks(struct fixture *f)
@@ -201,7 +190,7 @@ from_short_names_to_long_ones_is_a_miss_and_then_works(void **state)
     assert_int_equal(found_chunks(f), 4);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, fixture_teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, fixture_setup, fixture_teardown)
 
 int
 main(void)

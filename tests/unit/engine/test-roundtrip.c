@@ -4,17 +4,6 @@
  * other blocks, in part. */
 #include "engine-test.h"
 
-static int
-setup(void **state)
-{
-    static struct fixture f;
-
-    fixture_init(&f);
-    fixture_open(&f, NULL);
-    *state = &f;
-    return 0;
-}
-
 static void
 an_empty_store_promises_nothing(void **state)
 {
@@ -159,51 +148,143 @@ other_tokens_find_only_the_common_prefix(void **state)
     kvt_seq_free(seq);
 }
 
-static void
-a_salt_and_an_adapter_separate_equal_tokens(void **state)
+/* Requests of equal tokens and different kinds; the KV of each kind has different bytes. */
+struct kind {
+    const char *salt, *lora, *tags;
+};
+
+static const struct kind kinds[] = {
+    { NULL, NULL, NULL },
+    { "one", NULL, NULL },
+    { "two", NULL, NULL },
+    { NULL, NULL, "user%a" },
+    { NULL, NULL, "user%b" },
+    { NULL, "sql", "lora%sql" },
+    { NULL, "chat", "lora%chat" },
+    { "one", NULL, "user%a" },
+};
+
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+static struct kvt_seq *
+seq_of(const struct fixture *f, const struct kind *kind)
 {
-    struct fixture *f = *state;
     struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
     struct kvt_seq *seq = NULL;
 
-    store_prefix(f, 2);
-    extra.cache_salt = "tenant";
+    extra.cache_salt = kind->salt;
+    extra.lora = kind->lora;
+    extra.tags = kind->tags;
     assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
-    kvt_seq_free(seq);
-    extra.cache_salt = NULL;
-    extra.lora = "adapter";
-    assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
+    return seq;
+}
+
+/* Store the first three chunks of a kind; the bytes depend on the kind's number. */
+static void
+store_kind(const struct fixture *f, uint32_t i)
+{
+    struct kvt_seq *seq = seq_of(f, &kinds[i]);
+    struct io io;
+
+    for (uint32_t b = 1; b <= 6; b++)
+        fill_block(f, b, i + 1);
+    make_io(&io, seq, 0, 0, 3, 1);
+    io.io.tags = kinds[i].tags;
+    store_and_flush(f, &io.io, 1);
     kvt_seq_free(seq);
 }
 
+/* They are found and come back with the bytes of this kind. */
 static void
-equal_tokens_under_two_salts_are_stored_side_by_side(void **state)
+expect_kind(const struct fixture *f, uint32_t i)
 {
-    struct fixture *f = *state;
-    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
-    struct kvt_seq *seq[2];
+    struct kvt_seq *seq = seq_of(f, &kinds[i]);
     struct io io;
 
-    for (int i = 0; i < 2; i++) {
-        extra.cache_salt = i ? "one" : "two";
-        assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq[i]), 0);
-        make_io(&io, seq[i], 0, 0, 3, 1);
-        store_and_flush(f, &io.io, 1);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
+    set_blocks(f, 0);
+    make_io(&io, seq, 0, 0, 3, 40);
+    io.io.tags = kinds[i].tags;
+    struct kvt_load *load = load_and_wait(f, &io.io, 1);
+    for (uint32_t c = 0; c < 3; c++)
+        assert_int_equal(kvt_load_status(load, 0, c), 0);
+    for (uint32_t b = 0; b < 6; b++)
+        assert_true(block_holds(f, 40 + b, 1 + b, i + 1));
+    kvt_load_free(load);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
+static uint64_t
+hit_of_kind(const struct fixture *f, const struct kind *kind)
+{
+    struct kvt_seq *seq = seq_of(f, kind);
+    uint64_t hit = lookup(f, seq, 0, N_TOKENS);
+
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+    return hit;
+}
+
+static void
+salts_adapters_and_tags_separate_equal_tokens(void **state)
+{
+    struct fixture *f = *state;
+
+    for (uint32_t i = 0; i < N_KINDS; i++) {
+        store_kind(f, i);
+        for (uint32_t k = i + 1; k < N_KINDS; k++)
+            assert_int_equal(hit_of_kind(f, &kinds[k]), 0);
     }
-    store_prefix(f, 3); /* and without */
-    assert_int_equal(counter(f, "store_chunks"), 9);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(lookup(f, seq[i], 0, N_TOKENS), 3 * CHUNK);
-        make_io(&io, seq[i], 0, 0, 3, 40);
-        struct kvt_load *load = load_and_wait(f, &io.io, 1);
-        for (uint32_t c = 0; c < 3; c++)
-            assert_int_equal(kvt_load_status(load, 0, c), 0);
-        kvt_load_free(load);
-        kvt_engine_release(f->engine, seq[i]);
-        kvt_seq_free(seq[i]);
+}
+
+static void
+equal_tokens_of_different_requests_are_stored_side_by_side(void **state)
+{
+    struct fixture *f = *state;
+
+    for (uint32_t i = 0; i < N_KINDS; i++)
+        store_kind(f, i);
+    assert_int_equal(counter(f, "store_chunks"), 3 * N_KINDS);
+    for (uint32_t i = 0; i < N_KINDS; i++)
+        expect_kind(f, i);
+    reopen(f, NULL);
+    for (uint32_t i = 0; i < N_KINDS; i++)
+        expect_kind(f, i);
+}
+
+/* The tags do not fit the key text, or the file could not be found by name. */
+static void
+tags_that_key_text_cannot_have_are_refused(void **state)
+{
+    static char long_tags[300] = "user%";
+    const char *const bad[] = { "user", "%a", "a%b@", "@a%b", "a%b@@c%d", "a%b@c",
+                                "kvt%x", "a%b@kvt%x", "a%b ", "a%b\nERROR", "a\r%b",
+                                "a%\x1b[2J", "a%\x7f", long_tags };
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct fixture *f = *state;
+    struct kvt_seq *seq = NULL;
+    struct io io;
+
+    memset(long_tags + 5, 'x', 230); /* beside @kvt%0123456789abcdef */
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        extra.tags = bad[i];
+        assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq),
+                         -EINVAL);
+        assert_non_null(strstr(kvt_last_error(), "tags"));
+        assert_null(strchr(kvt_last_error(), '\n')); /* a client cannot write log lines */
     }
+    seq = new_seq(f, N_TOKENS);
+    make_io(&io, seq, 0, 0, 3, 1);
+    io.io.tags = long_tags;
+    assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), -EINVAL);
+    assert_int_equal(kvt_engine_prefetch(f->engine, &io.io, 1), -EINVAL);
+    long_tags[234] = '\0';
+    extra.tags = long_tags; /* fits key text, but not every file name */
+    assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
+    kvt_seq_free(seq);
+    assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
+    kvt_seq_free(seq);
 }
 
 static void
@@ -227,76 +308,6 @@ a_sequence_hashes_alike_however_its_tokens_arrive(void **state)
     assert_int_equal(kvt_seq_chunks(whole, 5, 6, a), -EINVAL);
     kvt_seq_free(whole);
     kvt_seq_free(grown);
-}
-
-static void
-after_a_reset_nothing_stored_before_is_a_hit(void **state)
-{
-    struct fixture *f = *state;
-
-    store_prefix(f, 3);
-    struct kvt_seq *seq = new_seq(f, N_TOKENS);
-    assert_int_equal(kvt_engine_reset(f->engine), 0);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
-    kvt_seq_free(seq);
-    store_prefix(f, 3);
-    seq = new_seq(f, N_TOKENS);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
-    kvt_seq_free(seq);
-}
-
-static void
-after_a_reset_and_the_loss_of_the_index_nothing_stored_before_is_a_hit(void **state)
-{
-    struct fixture *f = *state;
-    char path[300];
-
-    store_prefix(f, 3);
-    assert_int_equal(kvt_engine_reset(f->engine), 0);
-    kvt_engine_close(f->engine);
-    snprintf(path, sizeof path, "%s/.kvtier/index", f->dir.path);
-    assert_int_equal(unlink(path), 0);
-    fixture_open(f, NULL);
-    struct kvt_seq *seq = new_seq(f, N_TOKENS);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
-    kvt_seq_free(seq);
-    store_prefix(f, 2);
-    seq = new_seq(f, N_TOKENS);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 2 * CHUNK);
-    kvt_engine_release(f->engine, seq);
-    kvt_seq_free(seq);
-}
-
-static struct kvt_seq *
-tagged_seq(const struct fixture *f)
-{
-    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
-    struct kvt_seq *seq = NULL;
-
-    extra.tags = "user%a";
-    assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
-    return seq;
-}
-
-/* A reset by an engine that has not met the tags yet. */
-static void
-a_reset_counts_for_chunks_with_tags_too(void **state)
-{
-    struct fixture *f = *state;
-    struct kvt_seq *seq = tagged_seq(f);
-    struct io io;
-
-    make_io(&io, seq, 0, 0, 3, 1);
-    io.io.tags = "user%a";
-    store_and_flush(f, &io.io, 1);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
-    kvt_engine_release(f->engine, seq);
-    kvt_seq_free(seq);
-    reopen(f, NULL);
-    assert_int_equal(kvt_engine_reset(f->engine), 0);
-    seq = tagged_seq(f);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
-    kvt_seq_free(seq);
 }
 
 static void
@@ -357,7 +368,7 @@ arguments_out_of_range_change_nothing(void **state)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup_open, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(an_empty_store_promises_nothing),
         T(stored_chunks_are_promised_and_loaded_after_a_restart),
@@ -368,12 +379,10 @@ main(void)
         T(what_is_stored_already_is_not_written_again),
         T(blocks_may_change_as_soon_as_store_returns),
         T(other_tokens_find_only_the_common_prefix),
-        T(a_salt_and_an_adapter_separate_equal_tokens),
-        T(equal_tokens_under_two_salts_are_stored_side_by_side),
+        T(salts_adapters_and_tags_separate_equal_tokens),
+        T(equal_tokens_of_different_requests_are_stored_side_by_side),
+        T(tags_that_key_text_cannot_have_are_refused),
         T(a_sequence_hashes_alike_however_its_tokens_arrive),
-        T(after_a_reset_nothing_stored_before_is_a_hit),
-        T(after_a_reset_and_the_loss_of_the_index_nothing_stored_before_is_a_hit),
-        T(a_reset_counts_for_chunks_with_tags_too),
         T(files_without_an_index_are_found_by_asking_for_them),
         T(a_worker_and_a_scheduler_share_the_index),
         T(arguments_out_of_range_change_nothing),

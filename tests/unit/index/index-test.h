@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "index/layout.h"
+#include "index/table.h"
 
 struct dir {
     char path[256];
@@ -157,7 +157,7 @@ claim(struct kvt__index *ix, const struct kvt__id *id,
 
     if (rc)
         return rc;
-    rc = kvt__index_claim(ix, &e, c);
+    rc = kvt__index_claim(ix, &e, NULL, c);
     if (rc)
         kvt__index_unreserve(ix, e.bytes);
     return rc;

@@ -12,7 +12,6 @@
 
 static const struct kvt__space_desc desc = {
     .model = "meta-llama/Llama-3.1-8B",
-    .fingerprint = "rev-1",
     .kv_dtype = "bfloat16",
     .world_size = 2,
     .rank = 1,
@@ -29,8 +28,6 @@ static const struct kvt__space_desc desc = {
     .format = "opaque",
     .layout = "cpu-attn v1",
     .layers = "model.layers.0.self_attn.attn,model.layers.1.self_attn.attn",
-    .tags = "lora%sql-v2",
-    .epoch = 3,
 };
 
 static void
@@ -51,8 +48,8 @@ space_digest_is_that_of_the_text(void **state)
 
     kvt__space_digest(&desc, digest);
     assert_hex(digest, sizeof digest,
-               "bb66304c3909a636c98113942a9bb067"
-               "26edb6f49ac0f8bb8f6fa21c7ad361e2");
+               "8b79e57300daa9ec30006fcf404f1f1e"
+               "233d5ff9a72b3d7606e38c90aa3aa916");
     assert_true(kvt__layout_fingerprint(&desc) == UINT64_C(0x039abc87eaf0eead));
 }
 
@@ -64,17 +61,14 @@ text_in_a_space_is_percent_encoded(void **state)
     uint8_t digest[KVT__SHA256_BYTES];
 
     odd.model = "a%b\nc";
-    odd.fingerprint = "";
     odd.layout = "";
     odd.layers = "%\n";
-    odd.tags = "";
-    odd.epoch = UINT64_MAX;
     odd.block_bytes = (UINT64_C(1) << 63) + 1;
     odd.world_size = UINT32_MAX;
     kvt__space_digest(&odd, digest);
     assert_hex(digest, sizeof digest,
-               "b85417e090d3f118e88218652476165f"
-               "e93b79a9d452d31c466c0de344b4e07a");
+               "993690654e9039f38939d037b779276d"
+               "d060804efd21df88dd3b3b4710c29060");
     assert_true(kvt__layout_fingerprint(&odd) == UINT64_C(0x5f88492ffbfaf19c));
 }
 
@@ -85,16 +79,16 @@ value_cannot_pass_for_the_next_line(void **state)
     struct kvt__space_desc a = desc, b = desc;
     uint8_t of_a[KVT__SHA256_BYTES], of_b[KVT__SHA256_BYTES];
 
-    a.model = "m\nfingerprint=x";
-    a.fingerprint = "";
+    a.model = "m\nkv_dtype=x";
+    a.kv_dtype = "";
     b.model = "m";
-    b.fingerprint = "x\nfingerprint=";
+    b.kv_dtype = "x\nkv_dtype=";
     kvt__space_digest(&a, of_a);
     kvt__space_digest(&b, of_b);
     assert_memory_not_equal(of_a, of_b, sizeof of_a);
     a.model = "m%0A";
     b.model = "m\n";
-    a.fingerprint = b.fingerprint = "";
+    a.kv_dtype = b.kv_dtype = "";
     kvt__space_digest(&a, of_a);
     kvt__space_digest(&b, of_b);
     assert_memory_not_equal(of_a, of_b, sizeof of_a);
@@ -107,8 +101,8 @@ change(size_t i, struct kvt__space_desc *out, bool *in_layout)
 {
     struct kvt__space_desc *d = out;
     const char **const texts[] = {
-        &d->model, &d->fingerprint, &d->kv_dtype, &d->serde, &d->tags,
-        &d->kind,  &d->format,      &d->layout,   &d->layers,
+        &d->model, &d->kv_dtype, &d->serde,
+        &d->kind,  &d->format,   &d->layout, &d->layers,
     };
     uint32_t *const numbers[] = {
         &d->world_size, &d->rank,     &d->chunk_tokens, &d->group,
@@ -120,7 +114,7 @@ change(size_t i, struct kvt__space_desc *out, bool *in_layout)
     *in_layout = false;
     if (i < N_ROWS(texts)) {
         *texts[i] = "changed";
-        *in_layout = i >= 5;
+        *in_layout = i >= 3;
         return true;
     }
     i -= N_ROWS(texts);
@@ -130,13 +124,9 @@ change(size_t i, struct kvt__space_desc *out, bool *in_layout)
         return true;
     }
     i -= N_ROWS(numbers);
-    if (i == 0) {
-        d->block_bytes += UINT64_C(1) << 32;
-        *in_layout = true;
-    } else if (i == 1) {
-        d->epoch += UINT64_C(1) << 32;
-    }
-    return i < 2;
+    d->block_bytes += UINT64_C(1) << 32;
+    *in_layout = true;
+    return !i;
 }
 
 static void
@@ -156,7 +146,7 @@ every_field_of_the_space_counts(void **state)
                      kvt__layout_fingerprint(&desc);
         assert_int_equal(other, in_layout);
     }
-    assert_int_equal(n, 1 + 20);
+    assert_int_equal(n, 1 + 17);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < i; k++)
             assert_memory_not_equal(digests[i], digests[k], sizeof digests[i]);
@@ -175,6 +165,18 @@ assert_prefix(const struct kvt__prefix *prefix, const char *want,
     assert_hex(id.b, sizeof id.b, want_id);
 }
 
+/* Of a request without tags, adapter and salt. */
+static struct kvt__prefix
+plain_root(void)
+{
+    struct kvt__weights weights;
+    struct kvt__prefix prefix;
+
+    kvt__weights_named(&weights, "rev-1");
+    kvt__prefix_start(&prefix, &weights, "", "", "");
+    return prefix;
+}
+
 static void
 prefix_and_identity_are_those_of_the_formula(void **state)
 {
@@ -186,33 +188,47 @@ prefix_and_identity_are_those_of_the_formula(void **state)
                                     0, 0, 0, 5, 0, 0, 0, 'i', 'm', 'g', '-', '1'};
     struct kvt__prefix prefix;
 
-    kvt__prefix_start(&prefix, "", "");
-    assert_hex(prefix.b, sizeof prefix.b, "b304050c3447c09a6e2c814208dfb875");
+    prefix = plain_root();
+    assert_hex(prefix.b, sizeof prefix.b, "bbeda4f063a8e5705bd6088ed49f8532");
     kvt__prefix_add(&prefix, first, 4, NULL, 0);
-    assert_prefix(&prefix, "96842289fa643dc69300a9b8e68725d3",
-                  "a2852bcac8e9eaf0bb8eb608e70e3405");
+    assert_prefix(&prefix, "fdbc3ccafac754faeeeaed0c7a6249f0",
+                  "46ded0693d2c6a77f85b9c30c1e45b13");
     kvt__prefix_add(&prefix, second, 4, NULL, 0);
-    assert_prefix(&prefix, "3d9e80370ad1e2e38a44c7a7a7f0d700",
-                  "0b0413b8bbe51fb7ca351d9dc29ecddb");
+    assert_prefix(&prefix, "bd5d909b745564cbb40142acebe14c2d",
+                  "83c093f62e8a4f8b7b2de994a868cbf2");
     kvt__prefix_add(&prefix, third, 4, extra, sizeof extra);
-    assert_prefix(&prefix, "fa68c825fc7702b012075832194d16e3",
-                  "c976d2fd9e7d66a198138551e53bcfc2");
+    assert_prefix(&prefix, "f6c10a71119e12c0525f2b6d8545a60d",
+                  "645022710f5f1b345b6172905a9e121e");
 }
 
 static void
-adapter_and_salt_change_the_root(void **state)
+weights_tags_adapter_and_salt_change_the_root(void **state)
 {
     (void)state;
-    struct kvt__prefix a, b;
+    static const struct {
+        const char *fingerprint, *tags, *lora, *salt;
+    } roots[] = {
+        { "", "", "", "" },   { "x", "", "", "" }, { "", "x", "", "" },
+        { "", "", "x", "" },  { "", "", "", "x" }, { "ab", "c", "", "" },
+        { "a", "bc", "", "" }, { "", "ab", "c", "" }, { "", "a", "bc", "" },
+        { "", "", "ab", "c" }, { "", "", "a", "bc" },
+    };
+    struct kvt__prefix all[N_ROWS(roots)];
+    struct kvt__weights weights;
+    struct kvt__prefix prefix;
 
-    kvt__prefix_start(&a, "sql-v2", "tenant 7");
-    assert_hex(a.b, sizeof a.b, "274665765986f30e7a72d84d85dadeda");
-    kvt__prefix_start(&a, "ab", "c");
-    kvt__prefix_start(&b, "a", "bc");
-    assert_memory_not_equal(a.b, b.b, sizeof a.b);
-    kvt__prefix_start(&a, "x", "");
-    kvt__prefix_start(&b, "", "x");
-    assert_memory_not_equal(a.b, b.b, sizeof a.b);
+    kvt__weights_named(&weights, "");
+    assert_hex(weights.b, sizeof weights.b, "fcb5f40df9be6bae66c1d77a6c159688");
+    kvt__weights_named(&weights, "rev-1");
+    assert_hex(weights.b, sizeof weights.b, "3e659f3920562c9114920fdce594ab33");
+    kvt__prefix_start(&prefix, &weights, "lora%sql-v2", "sql-v2", "tenant 7");
+    assert_hex(prefix.b, sizeof prefix.b, "21c32f29ccb9d42cb39d83ce0dffadbb");
+    for (size_t i = 0; i < N_ROWS(roots); i++) {
+        kvt__weights_named(&weights, roots[i].fingerprint);
+        kvt__prefix_start(&all[i], &weights, roots[i].tags, roots[i].lora, roots[i].salt);
+        for (size_t k = 0; k < i; k++)
+            assert_memory_not_equal(all[i].b, all[k].b, sizeof all[i].b);
+    }
 }
 
 static void
@@ -220,16 +236,16 @@ known_chunks_of_256_come_out(void **state)
 {
     (void)state;
     static const char *const want[][2] = {
-        {"f706095dcb0f26d519ed7692938d5fad", "62f279ab27471802a0059fc93b409de8"},
-        {"db51e8c575b156b5a431f569b5719ea3", "96c478dfbf1a32f7cd7af19ea61bd0e4"},
-        {"a5155a6085c645b9160071d730a7c19e", "2b467778ead1cddf0099ad81bab7f312"},
+        {"fe387f1d6d0b5575fcfb1287749403dc", "fa90efad864bd4e2c5729e42163925b4"},
+        {"10a40a26390007628c15bd7846f41a40", "0fc342dd49d16414af33e5b60be92d1a"},
+        {"457540d9e8109b0b0cbc5a629d990cdf", "25ac8d63ee6c3bf0e1e676b6560465ff"},
     };
     struct kvt__prefix prefix, all[3];
     int32_t tokens[768];
 
     for (int32_t i = 0; i < 768; i++)
         tokens[i] = i;
-    kvt__prefix_start(&prefix, "", "");
+    prefix = plain_root();
     kvt__prefix_add_chunks(&prefix, tokens, 256, 3, all);
     for (size_t i = 0; i < 3; i++)
         assert_prefix(&all[i], want[i][0], want[i][1]);
@@ -253,8 +269,7 @@ many_chunks_are_the_same_as_one_at_a_time(void **state)
         for (size_t n = 0; n <= MANY; n++) {
             struct kvt__prefix all, single, out[MANY];
             struct kvt__id ids[MANY], id;
-            kvt__prefix_start(&all, "l", "s");
-            kvt__prefix_start(&single, "l", "s");
+            all = single = plain_root();
             kvt__prefix_add_chunks(&all, tokens, chunk, n, out);
             kvt__id_make_n(space, out, n, ids);
             for (size_t i = 0; i < n; i++) {
@@ -274,8 +289,7 @@ tokens_and_extra_do_not_pass_for_each_other(void **state)
     static const int32_t tokens[] = {1, 2};
     struct kvt__prefix a, b, c;
 
-    kvt__prefix_start(&a, "", "");
-    b = c = a;
+    a = b = c = plain_root();
     kvt__prefix_add(&a, tokens, 2, NULL, 0);
     kvt__prefix_add(&b, tokens, 1, tokens + 1, sizeof *tokens);
     kvt__prefix_add(&c, tokens, 1, NULL, 0);
@@ -294,7 +308,7 @@ main(void)
         cmocka_unit_test(value_cannot_pass_for_the_next_line),
         cmocka_unit_test(every_field_of_the_space_counts),
         cmocka_unit_test(prefix_and_identity_are_those_of_the_formula),
-        cmocka_unit_test(adapter_and_salt_change_the_root),
+        cmocka_unit_test(weights_tags_adapter_and_salt_change_the_root),
         cmocka_unit_test(known_chunks_of_256_come_out),
         cmocka_unit_test(many_chunks_are_the_same_as_one_at_a_time),
         cmocka_unit_test(tokens_and_extra_do_not_pass_for_each_other),

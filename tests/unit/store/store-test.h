@@ -68,8 +68,6 @@ open_store(struct env *e, const char *url, struct kvt__exec *exec,
     if (kvt__store_open(&params, &store))
         fail_msg("%s", kvt__why());
     kvt_config_free(config);
-    if (kvt__store_add_space(store, &e->space))
-        fail_msg("%s", kvt__why());
     return store;
 }
 
@@ -335,7 +333,7 @@ find(const struct env *e, unsigned i)
 {
     struct kvt__id id = id_of(i);
 
-    return kvt__store_find(e->store, &e->space, &id, KVT__ANYWHERE);
+    return kvt__store_find(e->store, &e->space, &id, false, KVT__ANYWHERE);
 }
 
 static inline bool
@@ -343,7 +341,7 @@ lease(const struct env *e, unsigned i)
 {
     struct kvt__id id = id_of(i);
 
-    return kvt__store_lease(e->store, &e->space, &id, KVT__ANYWHERE,
+    return kvt__store_lease(e->store, &e->space, &id, false, KVT__ANYWHERE,
                             kvt__now_ns() + 600 * KVT__NS_PER_S) == 0;
 }
 

@@ -262,7 +262,6 @@ enter_by_name(struct env *e, unsigned i)
 {
     struct kvt__index *index = e->store->levels[0].index;
     struct kvt__index_entry entry = { .hash.bits = { i }, .bytes = TAKEN,
-                                      .space = e->space.number[0],
                                       .flags = KVT__INDEX_UNREAD, .recency_ns = 4096 };
     struct kvt__index_claim claim;
     char key[KVT__KEY_TEXT_MAX + 1];
@@ -270,7 +269,7 @@ enter_by_name(struct env *e, unsigned i)
     assert_int_equal(kvt__space_key(e->space.text, &entry.hash, key, sizeof key), 0);
     kvt__name_id(key, &entry.id);
     assert_int_equal(kvt__index_reserve(index, entry.bytes), 0);
-    assert_int_equal(kvt__index_claim(index, &entry, &claim), 0);
+    assert_int_equal(kvt__index_claim(index, &entry, e->space.text, &claim), 0);
     kvt__index_publish(index, &claim);
 }
 
@@ -283,7 +282,7 @@ a_leased_chunk_that_stands_twice_keeps_its_file(void **state)
 
     assert_int_equal(put(e, 1), 0);
     enter_by_name(e, 1);
-    assert_int_equal(kvt__store_lease(e->store, &e->space, &id, KVT__ANYWHERE, until_ns),
+    assert_int_equal(kvt__store_lease(e->store, &e->space, &id, false, KVT__ANYWHERE, until_ns),
                      0);
     for (unsigned i = 0; i < 2 * N_FIT; i++)
         assert_int_equal(put(e, 100 + i), 0);

@@ -23,7 +23,7 @@ is_promised(const struct env *e, unsigned i)
 {
     struct kvt__id id = id_of(i);
 
-    return kvt__store_find(e->store, &e->space, &id, KVT__ANYWHERE);
+    return kvt__store_find(e->store, &e->space, &id, false, KVT__ANYWHERE);
 }
 
 static void

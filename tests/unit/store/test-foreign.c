@@ -178,7 +178,6 @@ memory_setup(void **state)
     struct kvt__memory_params memory = { .config = config, .pool = m.pool, .n_ranks = 1,
                                          .limit_bytes = 1 << 19, .object_bytes = BYTES };
     assert_int_equal(kvt__store_add_memory(e->store, &memory), 0);
-    assert_int_equal(kvt__store_add_space(e->store, &e->space), 0);
     kvt_config_free(config);
     *state = &m;
     return 0;

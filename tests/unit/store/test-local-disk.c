@@ -393,10 +393,10 @@ store_location_is_the_only_one_that_is_written(void **state)
     assert_int_equal(put(e, 1), 0);
     assert_true(!lies(e, IN_DISK) && lies(e, IN_FS));
     assert_int_equal(get(e, 1), 0);
-    assert_true(kvt__store_touch(e->store, &e->space, &id));
+    assert_true(kvt__store_touch(e->store, &e->space, &id, false));
     open_both(e, "store_location=LocalDiskBackend", NULL);
     /* It is not where it would go. */
-    assert_false(kvt__store_touch(e->store, &e->space, &id));
+    assert_false(kvt__store_touch(e->store, &e->space, &id, false));
     assert_int_equal(put(e, 1), 0);
     assert_true(lies(e, IN_DISK));
     open_both(e, "store_location=LocalCPUBackend", NULL);
