@@ -104,6 +104,19 @@ patch(int fd, const uint8_t *data, size_t size, bool live)
     }
 }
 
+/* Without the file's id in `lock` every file would be replaced. */
+static void
+pair_with_lock(int fd)
+{
+    uint64_t id[2] = { 0 };
+    int lock_fd = openat(dirfd_, "lock", O_RDWR | O_CLOEXEC);
+
+    if (lock_fd < 0 || pread(fd, id, sizeof id, offsetof(struct ix_header, file_id)) < 0 ||
+        pwrite(lock_fd, id, sizeof id, 8192) != sizeof id)
+        abort();
+    close(lock_fd);
+}
+
 static bool
 check(void *ctx, const struct kvt__index_entry *e)
 {
@@ -153,6 +166,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (pwrite(fd, good, sizeof good, 0) != sizeof good)
         abort();
     patch(fd, data, size, false);
+    pair_with_lock(fd);
 
     struct kvt__index *a = open_index(true), *r = open_index(false);
     if (!kvt__index_is_shared(a) || !kvt__index_is_shared(r))

@@ -320,6 +320,7 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
             return err;
     }
     kvt__store_look_who_lives(engine->store);
+    kvt__store_look_after_indexes(engine->store);
     err = engine->waits ? find_sure(seq, first, limit, &n)
                         : find(seq, first, limit, KVT__ANYWHERE, &n);
     if (err)

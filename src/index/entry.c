@@ -253,6 +253,7 @@ confirm(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
         claim->slot = (uint64_t)(e - ix->map->entries);
         claim->word = next;
         claim->bytes = bytes;
+        claim->map = ix->map;
     }
     ix_done(ix);
     return ours;
@@ -345,7 +346,7 @@ kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
 static struct ix_entry *
 claimed(struct kvt__index *ix, const struct kvt__index_claim *claim)
 {
-    if (claim->slot >= ix->n_entries || check_writer(ix))
+    if (claim->slot >= ix->n_entries || claim->map != ix->map || check_writer(ix))
         return NULL;
     return &ix->map->entries[claim->slot];
 }
@@ -360,13 +361,13 @@ end_claim(struct kvt__index *ix, struct kvt__index_claim *claim, bool ours)
     claim->slot = NO_SLOT;
 }
 
-static void
+static bool
 to_ready(struct kvt__index *ix, struct kvt__index_claim *claim)
 {
     struct ix_entry *e = claimed(ix, claim);
 
     if (!e)
-        return;
+        return claim->slot == NO_SLOT;
     struct ix_header *h = &ix->map->header;
     uint64_t unread = ix_is_unread(IX_LOAD(&e->tokens_flags));
     if (!IX_LOAD(&e->recency))
@@ -381,6 +382,7 @@ to_ready(struct kvt__index *ix, struct kvt__index_claim *claim)
     }
     end_claim(ix, claim, ours);
     ix_done(ix);
+    return true;
 }
 
 static void
@@ -398,10 +400,10 @@ to_free(struct kvt__index *ix, struct kvt__index_claim *claim)
     ix_done(ix);
 }
 
-void
+bool
 kvt__index_publish(struct kvt__index *ix, struct kvt__index_claim *claim)
 {
-    to_ready(ix, claim);
+    return to_ready(ix, claim);
 }
 
 void
@@ -430,6 +432,7 @@ begin_eviction(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
         claim->slot = (uint64_t)(e - ix->map->entries);
         claim->word = next;
         claim->bytes = entry->bytes;
+        claim->map = ix->map;
     }
     ix_done(ix);
     return ours;

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ kvt__ix_boot_id(uint8_t out[16])
     char text[64];
     unsigned n = 0;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text);
+    ssize_t got = read(fd, text, sizeof text); /* -1 without the file */
 
     if (fd >= 0)
         close(fd);
@@ -55,8 +56,10 @@ round_entries(uint64_t wanted)
     return n;
 }
 
+/* id: NULL: of a table of this process alone. */
 static void
-fill_header(struct ix_header *h, uint64_t n_entries, bool wide_hashes)
+fill_header(struct ix_header *h, uint64_t n_entries, bool wide_hashes,
+            const uint64_t id[2])
 {
     memset(h, 0, sizeof *h);
     memcpy(h->magic, IX_MAGIC, sizeof h->magic);
@@ -68,6 +71,8 @@ fill_header(struct ix_header *h, uint64_t n_entries, bool wide_hashes)
     kvt__ix_boot_id(h->boot_id);
     h->state = IX_IN_USE;
     h->wide_hashes = wide_hashes;
+    if (id)
+        memcpy(h->file_id, id, sizeof h->file_id);
 }
 
 static bool
@@ -117,10 +122,11 @@ map_fd(struct kvt__index *ix, int fd, uint64_t n_entries, bool wide_hashes)
 
 /* A new file, whole, under its own name.  A descriptor or -errno. */
 static int
-make_file(int dirfd, uint64_t n_entries, bool wide_hashes)
+make_file(int dirfd, int lock_fd, uint64_t n_entries, bool wide_hashes)
 {
     size_t bytes = ix_map_bytes(n_entries, wide_hashes);
     struct ix_header header;
+    uint64_t id[2];
     int err;
 
     unlinkat(dirfd, NEW_NAME, 0); /* of one that died here */
@@ -135,12 +141,20 @@ make_file(int dirfd, uint64_t n_entries, bool wide_hashes)
         err = kvt__fail(err, "index: allocate a file of %zu bytes", bytes);
         goto fail;
     }
-    fill_header(&header, n_entries, wide_hashes);
+    if (getrandom(id, sizeof id, 0) != sizeof id) {
+        err = kvt__fail(errno, "index: a random id");
+        goto fail;
+    }
+    fill_header(&header, n_entries, wide_hashes, id);
     ssize_t n = pwrite(fd, &header, sizeof header, 0);
     if (n != sizeof header) {
         err = kvt__fail(n < 0 ? errno : EIO, "index: write a file");
         goto fail;
     }
+    /* From now on, handles of other indexes are not current. */
+    err = kvt__ix_lock_set_id(lock_fd, id);
+    if (err)
+        goto fail;
     if (renameat(dirfd, NEW_NAME, dirfd, "index")) {
         err = kvt__fail(errno, "index: rename a file");
         goto fail;
@@ -152,17 +166,31 @@ fail:
     return err;
 }
 
+/* Return true if the file was made under this lock file.  A lock file made anew lacks the
+ * locks of the processes with an open index. */
+static bool
+is_of_lock(const struct ix_header *h, int lock_fd)
+{
+    uint64_t id[2];
+
+    return !kvt__ix_lock_get_id(lock_fd, id) && !memcmp(h->file_id, id, sizeof id);
+}
+
 /* The size of a good file, else 0; *wide_hashes: wanted, and then whether it has room
- * for them. */
+ * for them; *other_version: the file is another version's. */
 static uint64_t
-check_file(int fd, bool *wide_hashes)
+check_file(int fd, int lock_fd, bool *wide_hashes, bool *other_version)
 {
     struct ix_header header;
     struct stat st;
 
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)
-        || pread(fd, &header, sizeof header, 0) != sizeof header
-        || !header_ok(&header, st.st_size) || (*wide_hashes && !header.wide_hashes))
+        || pread(fd, &header, sizeof header, 0) != sizeof header)
+        return 0;
+    *other_version = !memcmp(header.magic, IX_MAGIC, sizeof header.magic)
+                     && header.version != IX_VERSION && header.state == IX_IN_USE;
+    if (!header_ok(&header, st.st_size) || !is_of_lock(&header, lock_fd)
+        || (*wide_hashes && !header.wide_hashes))
         return 0;
     *wide_hashes = header.wide_hashes;
     return header.n_entries;
@@ -174,18 +202,22 @@ kvt__ix_map_file(struct kvt__index *ix, const struct kvt__index_params *params,
 {
     int old = openat(params->dirfd, "index",
                      O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    bool wide = params->wide_hashes;
-    uint64_t n = old < 0 ? 0 : check_file(old, &wide);
+    bool wide = params->wide_hashes, other_version = false;
     int fd = old;
     int rc;
 
     *made = false;
     if (old < 0 && errno != ENOENT && errno != ELOOP)
         return kvt__fail(errno, "index: open its file");
+    uint64_t n = old < 0 ? 0 : check_file(old, ix->lock_fd, &wide, &other_version);
+    if (other_version && params->keep_version) {
+        close(old);
+        return kvt__fail(ESTALE, "index: another version of kvtier has replaced it");
+    }
     if (!n) {
         *made = true;
         n = round_entries(params->n_entries);
-        fd = make_file(params->dirfd, n, wide);
+        fd = make_file(params->dirfd, ix->lock_fd, n, wide);
         if (fd >= 0 && old >= 0)
             mark_replaced(old);
     }
@@ -203,7 +235,7 @@ kvt__ix_map_private(struct kvt__index *ix, const struct kvt__index_params *param
     int rc = map_fd(ix, -1, round_entries(params->n_entries), params->wide_hashes);
 
     if (!rc)
-        fill_header(&ix->map->header, ix->n_entries, params->wide_hashes);
+        fill_header(&ix->map->header, ix->n_entries, params->wide_hashes, NULL);
     return rc;
 }
 

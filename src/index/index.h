@@ -40,15 +40,17 @@ struct kvt__index_params {
     uint64_t limit_bytes; /* 0: none */
     bool writer;          /* claims entries and evicts; else finds and leases */
     bool wide_hashes;     /* entries must have room for them */
+    bool keep_version;    /* a file of another version is an error, not replaced */
     enum kvt__policy policy; /* of this handle's uses and evictions */
 };
 
 /* Open or make the table.  A file of another version, of wrong size, with a damaged
- * header or without room for wide hashes that are wanted is replaced; when it cannot be
- * made (disk full, read-only) the table is private and one message says so; so it is for
- * a 65th writer.  Blocks on the "lock" file's byte 4096 for as long as another process
- * makes the file (at most 5 s, then a private table).  The first writer counts all
- * entries. */
+ * header or without room for the wanted wide hashes is replaced; if the file cannot be
+ * made (disk full, read-only) the table is private and one message says so; a 65th
+ * writer also gets a private table.  A private table does not share the limit of other
+ * processes, so the store then writes nothing.  Blocks on the "lock" file's byte 4096 for
+ * as long as another process makes or recounts the file (at most 60 s, then a private
+ * table).  The first writer counts all entries. */
 int kvt__index_open(const struct kvt__index_params *params,
                     struct kvt__index **out);
 
@@ -57,6 +59,11 @@ int kvt__index_open(const struct kvt__index_params *params,
 void kvt__index_close(struct kvt__index *ix);
 
 bool kvt__index_is_shared(const struct kvt__index *ix);
+
+/* Return true if the directory still holds the files of this handle; false after another
+ * process replaced or deleted a file.  From then on the handle finds nothing, and calls
+ * return -ESTALE.  Makes two system calls. */
+bool kvt__index_is_current(struct kvt__index *ix);
 
 /* Whether a writer of it lives: a few system calls. */
 bool kvt__index_has_writer(const struct kvt__index *ix);
@@ -147,6 +154,7 @@ struct kvt__index_claim {
     uint64_t slot;
     uint64_t word;
     uint64_t bytes;
+    const void *map; /* of the claiming handle; another handle cannot end the claim */
 };
 
 /* Take bytes from the budget.  0, or -ENOSPC: evict, then ask again. */
@@ -168,8 +176,9 @@ void kvt__index_unreserve(struct kvt__index *ix, uint64_t bytes);
 int kvt__index_claim(struct kvt__index *ix, const struct kvt__index_entry *entry,
                      const char *text, struct kvt__index_claim *claim);
 
-/* The claimed entry is ready. */
-void kvt__index_publish(struct kvt__index *ix, struct kvt__index_claim *claim);
+/* The claimed entry is ready.  Return false if the claim is another handle's: the index was
+ * replaced since the claim. */
+bool kvt__index_publish(struct kvt__index *ix, struct kvt__index_claim *claim);
 
 /* The claimed entry is free again and its bytes are given back. */
 void kvt__index_abort(struct kvt__index *ix, struct kvt__index_claim *claim);

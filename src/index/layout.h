@@ -44,13 +44,14 @@ struct ix_header {
     uint32_t state;
     uint32_t scanned;
     uint32_t recount; /* the numbers below may be wrong, most likely too high */
-    uint32_t wide_hashes; /* 1: behind the entries, the rest of each one's hash */
+    uint32_t wide_hashes; /* 1: behind the entries, the rest of each entry's hash */
     uint64_t limit_bytes;
     uint64_t used_bytes;
     uint64_t n_ready;
     uint64_t n_unread;
     uint64_t paused_until[2]; /* reads, writes */
-    uint8_t rest[IX_HEADER_BYTES - 112];
+    uint64_t file_id[2]; /* equal to the id in the file `lock` */
+    uint8_t rest[IX_HEADER_BYTES - 128];
 };
 
 struct ix_owner {
@@ -113,6 +114,7 @@ struct ix_hash_rest {
 
 _Static_assert(offsetof(struct ix_header, state) == 48, "header");
 _Static_assert(offsetof(struct ix_header, limit_bytes) == 64, "header");
+_Static_assert(offsetof(struct ix_header, file_id) == 112, "header");
 _Static_assert(sizeof(struct ix_header) == IX_HEADER_BYTES, "header");
 _Static_assert(sizeof(struct ix_owner) == 64, "owner");
 _Static_assert(offsetof(struct ix_space, text) == 24, "space");

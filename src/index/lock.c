@@ -5,6 +5,7 @@
  * process are two owners. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "index/table.h"
 
 #define MAIN_BYTE 4096
+#define ID_AT 8192
 
 int
 kvt__ix_lock_open(int dirfd)
@@ -21,6 +23,44 @@ kvt__ix_lock_open(int dirfd)
     int fd = kvt__lock_file_open(dirfd, "lock", O_RDWR | O_CREAT, 0600);
 
     return fd < 0 ? kvt__fail(-fd, "index: open its lock file") : fd;
+}
+
+int
+kvt__ix_lock_get_id(int lock_fd, uint64_t id[2])
+{
+    ssize_t n = pread(lock_fd, id, 2 * sizeof *id, ID_AT);
+
+    if (n < 0)
+        return -errno;
+    return n == 2 * sizeof *id ? 0 : -ENODATA;
+}
+
+int
+kvt__ix_lock_set_id(int lock_fd, const uint64_t id[2])
+{
+    ssize_t n = pwrite(lock_fd, id, 2 * sizeof *id, ID_AT);
+
+    return n == 2 * sizeof *id ? 0
+         : kvt__fail(n < 0 ? errno : EIO, "index: write to its lock file");
+}
+
+bool
+kvt__index_is_current(struct kvt__index *ix)
+{
+    struct ix_header *h = &ix->map->header;
+    uint64_t id[2];
+    struct stat st;
+
+    if (!ix_usable(ix))
+        return false;
+    if (ix->lock_fd < 0)
+        return true;
+    if (!fstat(ix->lock_fd, &st) && st.st_nlink &&
+        !kvt__ix_lock_get_id(ix->lock_fd, id) && id[0] == h->file_id[0] &&
+        id[1] == h->file_id[1])
+        return true;
+    IX_STORE(&h->state, IX_REPLACED); /* for all that have this file mapped */
+    return false;
 }
 
 static int

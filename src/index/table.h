@@ -49,6 +49,11 @@ ix_usable(const struct kvt__index *ix)
 /* Open the lock file.  A descriptor or -errno. */
 int kvt__ix_lock_open(int dirfd);
 
+/* Get or set the id of the lock file's index; the creator of an index sets the id under the
+ * lock.  0 or -errno. */
+int kvt__ix_lock_get_id(int lock_fd, uint64_t id[2]);
+int kvt__ix_lock_set_id(int lock_fd, const uint64_t id[2]);
+
 /* The lock of those that make, replace, recount: 0, or -ETIMEDOUT. */
 int kvt__ix_lock(struct kvt__index *ix, int64_t wait_ns);
 void kvt__ix_unlock(struct kvt__index *ix);

@@ -102,6 +102,8 @@ keeps_files(const struct kvt__level *level)
 
     if (level->in_memory || level->tier->unlisted)
         return level->tier->unlisted;
+    if (atomic_load(&level->reads_only))
+        return true;
     kvt__index_get_totals(level->index, &totals);
     return !totals.limit_bytes;
 }
@@ -247,19 +249,23 @@ kvt__level_evict(struct kvt__store *store, struct kvt__level *level,
 
 /* Take bytes from a level's budget, evicting what the policy lets go first. */
 static int
-make_room(struct kvt__store *store, struct kvt__level *level, uint64_t bytes)
+make_room(struct kvt__store *store, struct kvt__level *level, struct kvt__index *index,
+          uint64_t bytes)
 {
     struct kvt__index_totals totals;
+    int err;
 
-    kvt__index_get_totals(level->index, &totals);
+    kvt__index_get_totals(index, &totals);
     if (totals.limit_bytes && bytes > totals.limit_bytes)
         return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes does not fit the limit of "
                          "%llu.", level->tier->ops->name, (unsigned long long)bytes,
                          (unsigned long long)totals.limit_bytes);
-    while (kvt__index_reserve(level->index, bytes)) {
+    while ((err = kvt__index_reserve(index, bytes))) {
         uint64_t most = totals.limit_bytes - bytes, short_of = bytes;
 
-        kvt__index_get_totals(level->index, &totals);
+        if (err != -ENOSPC)
+            return err;
+        kvt__index_get_totals(index, &totals);
         if (totals.used_bytes > most && totals.used_bytes - most > bytes)
             short_of = totals.used_bytes - most; /* the limit was lowered */
         if (!kvt__level_evict(store, level, NULL, short_of))
@@ -313,15 +319,16 @@ kvt__level_claim(struct kvt__store *store, struct kvt__level *level,
                  const struct kvt__index_entry *entry, const char *text,
                  struct kvt__index_claim *claim)
 {
-    int err = make_room(store, level, entry->bytes);
-
+    kvt__level_look_after_index(store, level);
+    struct kvt__index *index = level->index; /* may be replaced at any time */
+    int err = make_room(store, level, index, entry->bytes);
     if (err)
         return err;
-    err = kvt__index_claim(level->index, entry, text, claim);
+    err = kvt__index_claim(index, entry, text, claim);
     if (err == -ENOSPC && !make_place(store, level, &entry->id))
-        err = kvt__index_claim(level->index, entry, text, claim);
+        err = kvt__index_claim(index, entry, text, claim);
     if (err)
-        kvt__index_unreserve(level->index, entry->bytes);
+        kvt__index_unreserve(index, entry->bytes);
     return err;
 }
 

@@ -106,6 +106,11 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
     if (!req->overwrite && kvt__index_find(level->index, &req->id, NULL) &&
         !forget_foreign(store, level, req))
         return -EEXIST;
+    if (atomic_load(&level->reads_only))
+        return kvt__fail(EROFS, "%s: nothing is stored there, because the index is not "
+                         "shared and the limit could not be held.",
+                         level->tier->ops->name);
+    kvt__level_look_after_index(store, level);
     uint64_t stored_bytes = level->tier->ops->stored_bytes(level->tier, object,
                                                            req->slot.bytes);
     kvt__level_forget_name(level, object->key);
@@ -167,7 +172,8 @@ put_end(struct kvt__store *store, struct kvt__level *level,
         kvt__index_removed(level->index, &put->replaced);
     if (replaced->has_id && !kvt__id_equal(&replaced->id, &object->id))
         kvt__level_drop(level, &replaced->id, NULL);
-    kvt__index_publish(level->index, &put->claim);
+    if (!kvt__index_publish(level->index, &put->claim)) /* of an index that was replaced */
+        (void)enter(store, level, req, put->claim.bytes, false);
     kvt__level_forget_name(level, object->key); /* a scan may have met the file */
     return 0;
 }

@@ -11,11 +11,17 @@
 
 #define KVT__MAX_ENTRIES (UINT64_C(1) << 22) /* a file of 256 MiB */
 
+/* An index that was replaced by another one. */
+struct kvt__retired {
+    struct kvt__index *index;
+    struct kvt__retired *next;
+};
+
 /* One tier and its index. */
 struct kvt__level {
     struct kvt__tier *tier;
-    struct kvt__index *index; /* what this process stores is entered here; NULL: it
-                               * has no memory of its own */
+    _Atomic(struct kvt__index *) index; /* chunks stored by this process; NULL: the
+                               * process has no pool */
     char *url;
     char *location; /* LMCache's name for it; NULL: host memory */
     /* Host memory has an index for each rank; those not looked up have none. */
@@ -27,6 +33,14 @@ struct kvt__level {
     bool keeps_free; /* no limit is configured: a part of the file system stays free */
     bool no_get; /* retrieve_locations leaves it out */
     bool no_put; /* store_location is another */
+
+    /* renew.c: the index of storage.  A replaced handle is closed with the store. */
+    struct kvt__index_params index_params;
+    struct kvt__retired *retired;
+    atomic_bool reads_only; /* the index is not shared, so no limit could be held */
+    atomic_bool is_renewing;
+    struct kvt__job renewal;
+    struct kvt__store *store; /* for the renewal */
 
     /* circuit.c: operations under way, when the last one was answered or the first of
      * them begun, and how many failed in a row. */
@@ -42,6 +56,7 @@ struct kvt__store {
     bool refuse_unverified;
     char *store_location; /* as configured, or NULL */
     atomic_bool stopping; /* a scan gives up */
+    atomic_bool scans; /* this process scans storage for files without an entry */
     struct kvt__pool *pool; /* of the level in memory */
     size_t n_levels;
     struct kvt__level levels[KVT__MAX_LEVELS];
@@ -130,6 +145,18 @@ int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
                      bool verified);
 
 void kvt__memory_close(struct kvt__level *level);
+
+/* Open the index of storage.  0 or -errno with a sentence. */
+int kvt__level_open_index(struct kvt__level *level, const struct kvt__index_params *params);
+
+/* If another process has replaced or deleted the index, open the index again on a thread
+ * of the executor. */
+void kvt__level_look_after_index(struct kvt__store *store, struct kvt__level *level);
+
+void kvt__level_close_index(struct kvt__level *level);
+
+/* Enter the files without an entry. */
+void kvt__level_scan(struct kvt__store *store, struct kvt__level *level);
 
 /* The text of a space with a request's tags (NULL: none).  0 or -ENAMETOOLONG. */
 int kvt__space_text(const struct kvt__space *space, const char *tags,

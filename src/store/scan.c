@@ -152,13 +152,16 @@ wants_scan(const struct kvt__level *level, const struct kvt__index *index)
     return totals.limit_bytes > 0;
 }
 
-static void
-scan_level(struct kvt__store *store, struct kvt__level *level)
+void
+kvt__level_scan(struct kvt__store *store, struct kvt__level *level)
 {
     struct scan scan = { .store = store, .level = level,
                          .began_ns = kvt__clock_ns(CLOCK_REALTIME) };
     const struct kvt__tier_ops *ops = level->tier->ops;
+    struct kvt__index *index = level->index; /* may be replaced at any time */
 
+    if (!wants_scan(level, index))
+        return;
     find_known(level, &scan.known);
     if (!scan.known.failed && !ops->list(level->tier, "", add_file, &scan) &&
         !atomic_load(&store->stopping)) {
@@ -174,9 +177,9 @@ scan_level(struct kvt__store *store, struct kvt__level *level)
 void
 kvt__store_scan(struct kvt__store *store)
 {
+    atomic_store(&store->scans, true);
     for (size_t i = 0; i < store->n_levels; i++)
-        if (wants_scan(&store->levels[i], store->levels[i].index))
-            scan_level(store, &store->levels[i]);
+        kvt__level_scan(store, &store->levels[i]);
 }
 
 void

@@ -30,8 +30,7 @@ n_entries_for(uint64_t limit, uint64_t object_bytes)
         most = KVT__MAX_ENTRIES;
     if (!limit)
         return most;
-    if (n < MIN_ENTRIES)
-        return MIN_ENTRIES;
+    n = n > MIN_ENTRIES ? n : MIN_ENTRIES;
     return n < most ? n : most;
 }
 
@@ -78,7 +77,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         .limit_bytes = limit, .writer = true,
         .wide_hashes = kvt__wide_hashes(params->config),
         .policy = kvt__policy_named(params->config->cache_policy) };
-    err = kvt__index_open(&index, &level->index);
+    err = kvt__level_open_index(level, &index);
     if (err) {
         level->tier->ops->close(level->tier);
         return err;
@@ -151,8 +150,7 @@ kvt__store_close(struct kvt__store *store)
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
 
-        if (!level->in_memory)
-            kvt__index_close(level->index);
+        kvt__level_close_index(level);
         level->tier->ops->close(level->tier);
         kvt__memory_close(level);
         free(level->url);

@@ -79,6 +79,10 @@ struct kvt__space {
 /* Before a lookup: memory whose process has died is gone. */
 void kvt__store_look_who_lives(struct kvt__store *store);
 
+/* Reopen indexes after another process replaced or deleted an index.  Makes two system calls
+ * for each storage; never blocks if the store has an executor. */
+void kvt__store_look_after_indexes(struct kvt__store *store);
+
 /* It will be looked for soon. */
 void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *space,
                          const struct kvt__id *id);

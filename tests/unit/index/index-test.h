@@ -251,4 +251,36 @@ adds_up(struct kvt__index *ix, uint64_t other_bytes)
            && t.used_bytes == a.bytes + other_bytes;
 }
 
+/* Size of the file of a table of 1024 entries. */
+#define FILE_BYTES (sizeof(struct ix_map) + 1024 * sizeof(struct ix_entry))
+
+static inline void
+poke(const struct dir *d, off_t at, const void *bytes, size_t n)
+{
+    int fd = openat(d->fd, "index", O_RDWR);
+
+    assert_int_equal(pwrite(fd, bytes, n, at), n);
+    close(fd);
+}
+
+static inline ino_t
+inode(const struct dir *d)
+{
+    struct stat st;
+
+    assert_int_equal(fstatat(d->fd, "index", &st, 0), 0);
+    return st.st_ino;
+}
+
+static inline void
+put_one_and_close(const struct dir *d)
+{
+    struct kvt__index *ix = open_writer(d);
+    struct kvt__id id = id_of(1);
+
+    assert_int_equal(put(ix, &id), 0);
+    kvt__index_set_scanned(ix, true);
+    kvt__index_close(ix);
+}
+
 #endif

@@ -1,43 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file of the index: made, kept, refused, replaced; other boots, forks, and
- * bytes that are garbage. */
+ * The file of the index: created, kept, refused or replaced; private tables. */
 #include "index-test.h"
 
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-
-#define FILE_BYTES (sizeof(struct ix_map) + 1024 * sizeof(struct ix_entry))
-
-static void
-poke(const struct dir *d, off_t at, const void *bytes, size_t n)
-{
-    int fd = openat(d->fd, "index", O_RDWR);
-
-    assert_int_equal(pwrite(fd, bytes, n, at), n);
-    close(fd);
-}
-
-static ino_t
-inode(const struct dir *d)
-{
-    struct stat st;
-
-    assert_int_equal(fstatat(d->fd, "index", &st, 0), 0);
-    return st.st_ino;
-}
-
-static void
-put_one_and_close(const struct dir *d)
-{
-    struct kvt__index *ix = open_writer(d);
-    struct kvt__id id = id_of(1);
-
-    assert_int_equal(put(ix, &id), 0);
-    kvt__index_set_scanned(ix, true);
-    kvt__index_close(ix);
-}
 
 /* Opens shared, without what was stored, and works. */
 static void
@@ -110,102 +78,6 @@ bytes_of_an_entry_are_those_of_the_page(void **state)
     kvt__index_close(ix);
 }
 
-static struct kvt__index *
-open_wide(const struct dir *d, bool writer)
-{
-    struct kvt__index_params p = { .dirfd = d ? d->fd : -1, .n_entries = 1024,
-                                   .writer = writer, .wide_hashes = true };
-    struct kvt__index *ix;
-
-    return kvt__index_open(&p, &ix) ? NULL : ix;
-}
-
-/* An entry number i whose hash has 256 bits. */
-static struct kvt__index_entry
-wide_entry(uint64_t i)
-{
-    struct kvt__id id = id_of(i);
-    struct kvt__index_entry e = entry_of(&id);
-
-    e.hash = (struct kvt__hash){ { mix(i), ~mix(i), i, UINT64_MAX - i }, KVT__HASH_WIDE };
-    return e;
-}
-
-static int
-put_entry(struct kvt__index *ix, const struct kvt__index_entry *e)
-{
-    struct kvt__index_claim c;
-    int rc = kvt__index_reserve(ix, e->bytes);
-
-    if (!rc)
-        rc = kvt__index_claim(ix, e, NULL, &c);
-    if (!rc)
-        kvt__index_publish(ix, &c);
-    return rc;
-}
-
-static void
-wide_hashes_come_back_from_file_and_memory(void **state)
-{
-    const struct dir *const dirs[] = { *state, NULL };
-    struct kvt__index_entry out;
-
-    for (size_t d = 0; d < 2; d++) {
-        struct kvt__index *ix = open_wide(dirs[d], true);
-
-        for (uint64_t i = 0; i < 200; i++) {
-            struct kvt__index_entry e = wide_entry(i);
-
-            assert_int_equal(put_entry(ix, &e), 0);
-        }
-        /* Hashes of 64 bits lie among them. */
-        struct kvt__id narrow = id_of(1000);
-        assert_int_equal(put(ix, &narrow), 0);
-        if (dirs[d]) {
-            kvt__index_close(ix);
-            ix = open_writer(dirs[d]); /* one that wants none finds them */
-        }
-        for (uint64_t i = 0; i < 200; i++) {
-            struct kvt__index_entry e = wide_entry(i);
-
-            assert_true(kvt__index_find(ix, &e.id, &out));
-            assert_true(same_hash(&out.hash, &e.hash));
-        }
-        assert_true(kvt__index_find(ix, &narrow, &out));
-        assert_true(entry_is_whole(&out));
-        kvt__index_close(ix);
-    }
-}
-
-static void
-without_room_for_it_a_wide_hash_is_enotsup(void **state)
-{
-    struct kvt__index *ix = open_writer(*state);
-    struct kvt__index_entry e = wide_entry(1);
-
-    assert_int_equal(put_entry(ix, &e), -ENOTSUP);
-    kvt__index_unreserve(ix, e.bytes);
-    assert_true(adds_up(ix, 0));
-    kvt__index_close(ix);
-}
-
-static void
-file_without_room_for_wide_hashes_is_replaced(void **state)
-{
-    struct dir *d = *state;
-    struct kvt__id id = id_of(1);
-
-    put_one_and_close(d);
-    struct kvt__index *old = open_writer(d), *ix = open_wide(d, true);
-    assert_false(kvt__index_find(ix, &id, NULL));
-    assert_false(kvt__index_scanned(ix));
-    assert_int_equal(put(old, &id), -ESTALE);
-    kvt__index_close(old);
-    struct kvt__index_entry e = wide_entry(1);
-    assert_int_equal(put_entry(ix, &e), 0);
-    kvt__index_close(ix);
-}
-
 static void
 file_keeps_the_size_it_was_made_with(void **state)
 {
@@ -222,6 +94,32 @@ file_keeps_the_size_it_was_made_with(void **state)
     assert_int_equal(t.n_entries, 8192);
     kvt__index_close(a);
     kvt__index_close(b);
+}
+
+/* A daemon may have closed its standard input: then a descriptor can be 0. */
+static void
+descriptor_0_is_as_good_as_any(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__id id = id_of(1);
+    int input = dup(0);
+
+    close(0);
+    struct kvt__index *ix = open_writer(d);
+    assert_non_null(ix);
+    assert_int_equal(ix->lock_fd, 0);
+    assert_int_equal(put(ix, &id), 0);
+    struct kvt__index *other = open_writer(d);
+    assert_true(kvt__index_find(other, &id, NULL));
+    assert_true(kvt__ix_owner_lives(other, (unsigned)ix->owner));
+    kvt__index_close(ix);
+    assert_false(kvt__ix_owner_lives(other, 0));
+    kvt__index_close(other);
+    assert_int_equal(fcntl(0, F_GETFD), -1); /* closed again */
+    if (input >= 0) {
+        assert_int_equal(dup2(input, 0), 0);
+        close(input);
+    }
 }
 
 static void
@@ -275,13 +173,102 @@ replaced_table_finds_nothing_and_is_estale(void **state)
     struct kvt__index *ix = open_writer(*state);
     assert_true(kvt__index_is_shared(ix));
     assert_true(inode(*state) != ino);
+    assert_false(kvt__index_is_current(old));
     assert_false(kvt__index_find(old, &id, NULL));
     assert_int_equal(kvt__index_reserve(old, 1), -ESTALE);
     assert_int_equal(kvt__index_evict(old, &id, true, NULL, &c), -ESTALE);
     assert_int_equal(kvt__ix_space(old, "m"), -ESTALE);
     assert_int_equal(put(ix, &id), 0);
     kvt__index_close(old);
+    assert_true(kvt__index_find(ix, &id, NULL));
     assert_true(adds_up(ix, 0));
+    struct kvt__index *again = open_writer(*state);
+    assert_true(kvt__index_is_current(again));
+    assert_true(kvt__index_find(again, &id, NULL)); /* the engine opened the index again */
+    kvt__index_close(again);
+    kvt__index_close(ix);
+}
+
+/* Cleaners of temporary directories delete the old file `lock` and leave `index`.  A new
+ * process then does not see the locks of processes with an open index. */
+static void
+a_deleted_file_is_noticed(void **state)
+{
+    static const char *const deleted[][2] = {
+        { "lock", "lock" }, { "index", "index" }, { "lock", "index" } };
+    const struct dir *d = *state;
+    struct kvt__id ready = id_of(1), id = id_of(2);
+    struct kvt__index_claim of_a, of_b;
+
+    for (size_t i = 0; i < 3; i++) {
+        struct kvt__index *a = open_writer(d);
+        assert_int_equal(put(a, &ready), 0);
+        assert_int_equal(claim(a, &id, &of_a), 0);
+        assert_true(kvt__index_is_current(a));
+        unlinkat(d->fd, deleted[i][0], 0);
+        unlinkat(d->fd, deleted[i][1], 0);
+        struct kvt__index *b = open_writer(d);
+        assert_true(kvt__index_is_shared(b));
+        assert_true(kvt__index_is_current(b));
+        /* b has no entry of a's table. */
+        assert_false(kvt__index_find(b, &ready, NULL));
+        assert_int_equal(claim(b, &id, &of_b), 0);
+        assert_false(kvt__index_is_current(a));
+        assert_false(kvt__index_find(a, &ready, NULL));
+        assert_int_equal(kvt__index_reserve(a, 1), -ESTALE);
+        kvt__index_publish(a, &of_a); /* in a deleted table */
+        kvt__index_publish(b, &of_a); /* another handle's */
+        assert_false(kvt__index_find(b, &id, NULL));
+        /* Opened again, both handles share a table. */
+        struct kvt__index *again = open_writer(d);
+        assert_true(kvt__index_is_current(b));
+        kvt__index_publish(b, &of_b);
+        assert_true(kvt__index_find(again, &id, NULL));
+        assert_int_equal(drop(again, &id), 0);
+        assert_true(adds_up(b, 0));
+        kvt__index_close(a);
+        kvt__index_close(again);
+        kvt__index_close(b);
+    }
+}
+
+/* A process that makes an index writes the new id to `lock` before the rename.  If it dies
+ * between the two, the old file stays, and every process that runs leaves it. */
+static void
+an_index_whose_maker_died_before_the_rename_is_made_again(void **state)
+{
+    static const uint64_t id[2] = { 1, 2 };
+    const struct dir *d = *state;
+
+    put_one_and_close(d);
+    int fd = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
+    assert_int_equal(kvt__ix_lock_set_id(fd, id), 0);
+    close(fd);
+    expect_new(d);
+    struct kvt__index *ix = open_writer(d);
+    assert_true(kvt__index_is_current(ix));
+    kvt__index_close(ix);
+}
+
+/* Two versions side by side would replace each other's index forever. */
+static void
+another_versions_file_can_be_kept(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__index_params params = { .dirfd = d->fd, .n_entries = 1024, .writer = true,
+                                        .keep_version = true };
+    struct kvt__index *ix;
+
+    kvt__index_close(open_writer(d));
+    ino_t ino = inode(d);
+    poke(d, 8, &(uint32_t){ 99 }, 4);
+    assert_int_equal(kvt__index_open(&params, &ix), 0);
+    assert_false(kvt__index_is_shared(ix));
+    assert_true(inode(d) == ino);
+    kvt__index_close(ix);
+    poke(d, 8, &(uint32_t){ IX_VERSION }, 4);
+    assert_int_equal(kvt__index_open(&params, &ix), 0);
+    assert_true(kvt__index_is_shared(ix));
     kvt__index_close(ix);
 }
 
@@ -378,6 +365,11 @@ sixty_fifth_writer_has_a_private_table(void **state)
     }
     r = open_with(*state, 0, false);
     assert_true(kvt__index_is_shared(r));
+    struct kvt__id id = id_of(1);
+    assert_int_equal(put(ix[63], &id), 0);
+    assert_true(kvt__index_find(r, &id, NULL));
+    assert_false(kvt__index_find(ix[64], &id, NULL));
+    assert_true(adds_up(ix[0], 0));
     kvt__index_close(r);
     kvt__index_close(ix[10]);
     ix[10] = open_writer(*state);
@@ -386,255 +378,25 @@ sixty_fifth_writer_has_a_private_table(void **state)
         kvt__index_close(ix[i]);
 }
 
-static void
-other_boot_voids_leases_claims_and_owners(void **state)
-{
-    struct dir *d = *state;
-    struct kvt__id ready = id_of(1), claimed = id_of(2), evicting = id_of(3);
-    struct kvt__index_claim c;
-    int status;
-
-    pid_t pid = fork();
-    if (!pid) {
-        struct kvt__index *ix = open_writer(d);
-        put(ix, &ready);
-        put(ix, &evicting);
-        kvt__index_lease(ix, &ready, kvt__now_ns() + 60 * KVT__NS_PER_S, NULL);
-        claim(ix, &claimed, &c);
-        kvt__index_evict(ix, &evicting, false, NULL, &c);
-        kvt__index_reserve(ix, 1000);
-        kvt__index_set_scanned(ix, true);
-        _exit(0);
-    }
-    waitpid(pid, &status, 0);
-    poke(d, 32, "another boot id.", 16);
-    struct kvt__index *ix = open_writer(d);
-    assert_true(kvt__index_find(ix, &ready, NULL));
-    assert_false(kvt__index_find(ix, &claimed, NULL));
-    assert_false(kvt__index_find(ix, &evicting, NULL));
-    assert_false(kvt__index_scanned(ix));
-    assert_true(adds_up(ix, 0));
-    assert_int_equal(drop(ix, &ready), 0);
-    assert_int_equal(put(ix, &claimed), 0);
-    assert_int_equal(put(ix, &evicting), 0);
-    assert_true(adds_up(ix, 0));
-    kvt__index_close(ix);
-}
-
-static void
-closed_table_of_another_boot_stays_scanned(void **state)
-{
-    struct kvt__id id = id_of(1);
-
-    put_one_and_close(*state);
-    poke(*state, 32, "another boot id.", 16);
-    struct kvt__index *ix = open_writer(*state);
-    assert_true(kvt__index_scanned(ix));
-    assert_true(kvt__index_find(ix, &id, NULL));
-    kvt__index_close(ix);
-}
-
-static int
-use_in_child(struct kvt__index *ix, const struct kvt__id *id)
-{
-    struct kvt__index_totals t;
-    struct kvt__index_claim c;
-    bool ok = kvt__index_reserve(ix, 1) == -ESTALE
-              && claim(ix, id, &c) == -ESTALE
-              && kvt__index_evict(ix, id, true, NULL, &c) == -ESTALE
-              && kvt__ix_space(ix, "m") == -ESTALE
-              && !kvt__index_find(ix, id, NULL)
-              && !kvt__index_lease(ix, id, INT64_MAX, NULL)
-              && !kvt__index_scanned(ix) && !kvt__index_recover(ix);
-
-    kvt__index_touch(ix, id);
-    kvt__index_unlease(ix, id);
-    kvt__index_clear(ix);
-    kvt__index_get_totals(ix, &t);
-    kvt__index_close(ix);
-    return ok ? 0 : 1;
-}
-
-static void
-handle_is_dead_in_a_forked_child(void **state)
-{
-    struct kvt__index *shared = open_writer(*state), *own = open_writer(NULL);
-    struct kvt__id id = id_of(1);
-    int status;
-
-    put(shared, &id);
-    put(own, &id);
-    pid_t pid = fork();
-    if (!pid)
-        _exit(use_in_child(shared, &id) | use_in_child(own, &id));
-    waitpid(pid, &status, 0);
-    assert_int_equal(status, 0);
-    assert_true(kvt__index_find(shared, &id, NULL));
-    assert_true(kvt__index_find(own, &id, NULL));
-    kvt__index_close(shared);
-    kvt__index_close(own);
-}
-
-static void
-child_of_a_dead_owner_does_not_keep_it_alive(void **state)
-{
-    struct kvt__id id = id_of(1);
-    struct kvt__index_claim c;
-    int ready[2], hold[2];
-    char b;
-
-    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
-    assert_int_equal(pipe2(hold, O_CLOEXEC), 0);
-    pid_t pid = fork();
-    if (!pid) {
-        struct kvt__index *ix = open_writer(*state);
-        close(hold[1]);
-        claim(ix, &id, &c);
-        if (!fork()) {
-            ssize_t n = write(ready[1], "x", 1) + read(hold[0], &b, 1);
-            _exit((int)n);
-        }
-        pause();
-    }
-    close(hold[0]);
-    assert_int_equal(read(ready[0], &b, 1), 1);
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
-    struct kvt__index *ix = open_writer(*state);
-    assert_int_equal(put(ix, &id), 0);
-    kvt__index_close(ix);
-    close(hold[1]);
-    close(ready[0]);
-    close(ready[1]);
-}
-
-/* ------------------------------------------------------------------ garbage */
-
-static bool
-count_garbage(void *ctx, const struct kvt__index_entry *e)
-{
-    ++*(size_t *)ctx;
-    return e->space < IX_N_SPACES && e->path < 128 && e->bytes < IX_MAX_BYTES;
-}
-
-static void
-use_garbage(struct kvt__index *ix, uint64_t seed)
-{
-    struct kvt__index_entry out[20];
-    struct kvt__index_totals t;
-    struct kvt__index_claim c;
-    char text[512];
-    size_t n = 0;
-
-    for (unsigned i = 0; i < 40; i++) {
-        struct kvt__id id = id_of(seed + i);
-        kvt__index_find(ix, &id, out);
-        kvt__index_lease(ix, &id, kvt__now_ns() + 1000, out);
-        if (!claim(ix, &id, &c))
-            kvt__index_publish(ix, &c);
-        if (!kvt__index_evict(ix, &id, i & 1, out, &c))
-            kvt__index_removed(ix, &c);
-        kvt__index_space_text(ix, i, text, sizeof text);
-    }
-    n = kvt__index_first(ix, NULL, out, 20);
-    for (size_t i = 0; i < n; i++)
-        if (!kvt__index_evict(ix, &out[i].id, true, NULL, &c))
-            kvt__index_restore(ix, &c);
-    kvt__index_each(ix, count_garbage, &n);
-    kvt__ix_space(ix, "some text");
-    kvt__index_recover(ix);
-    kvt__index_get_totals(ix, &t);
-    assert_true(t.n_ready <= t.n_entries && t.n_unread <= t.n_ready);
-}
-
-/* Bytes above, but few enough values that all states and owners occur. */
-static void
-scribble(const struct dir *d, uint64_t seed, size_t from)
-{
-    int fd = openat(d->fd, "index", O_RDWR);
-    size_t n = (FILE_BYTES - from) / 8;
-    uint64_t *words = malloc(n * 8);
-
-    for (size_t i = 0; i < n; i++) {
-        words[i] = mix(seed * 1000003 + i);
-        if (seed & 1)
-            words[i] &= UINT64_C(0xffff0fff00ff0037);
-    }
-    assert_int_equal(pwrite(fd, words, n * 8, (off_t)from), n * 8);
-    free(words);
-    close(fd);
-}
-
-static void
-garbage_found_at_open_is_survived_and_healed(void **state)
-{
-    for (uint64_t seed = 0; seed < 12; seed++) {
-        struct kvt__index *ix = open_writer(*state);
-        kvt__index_close(ix);
-        scribble(*state, seed, 52);
-        poke(*state, 48, &(uint32_t){ IX_IN_USE }, 4);
-        ix = open_writer(*state);
-        assert_true(kvt__index_is_shared(ix));
-        use_garbage(ix, seed);
-        kvt__index_clear(ix);
-        struct kvt__id id = id_of(seed);
-        assert_int_equal(put(ix, &id), 0);
-        assert_true(adds_up(ix, 0));
-        kvt__index_close(ix);
-    }
-}
-
-static void
-garbage_written_while_open_is_survived(void **state)
-{
-    for (uint64_t seed = 0; seed < 12; seed++) {
-        struct kvt__index *a = open_writer(*state);
-        struct kvt__index *b = open_writer(*state);
-        struct kvt__index_claim c;
-        struct kvt__id id = id_of(seed);
-
-        claim(a, &id, &c);
-        scribble(*state, seed, seed & 2 ? 0 : 52);
-        poke(*state, 48, &(uint32_t){ IX_IN_USE }, 4);
-        use_garbage(a, seed);
-        kvt__index_publish(a, &c);
-        use_garbage(b, seed + 20);
-        kvt__index_close(a);
-        use_garbage(b, seed);
-        kvt__index_close(b);
-        b = open_writer(*state);
-        assert_true(kvt__index_is_shared(b));
-        kvt__index_clear(b);
-        assert_int_equal(put(b, &id), 0);
-        assert_true(adds_up(b, 0));
-        kvt__index_close(b);
-    }
-}
-
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         INDEX_TEST(entries_survive_close),
         INDEX_TEST(bytes_of_an_entry_are_those_of_the_page),
-        INDEX_TEST(wide_hashes_come_back_from_file_and_memory),
-        INDEX_TEST(without_room_for_it_a_wide_hash_is_enotsup),
-        INDEX_TEST(file_without_room_for_wide_hashes_is_replaced),
         INDEX_TEST(file_keeps_the_size_it_was_made_with),
+        INDEX_TEST(descriptor_0_is_as_good_as_any),
         INDEX_TEST(truncated_or_longer_file_is_replaced),
         INDEX_TEST(damaged_header_is_replaced),
         INDEX_TEST(replaced_table_finds_nothing_and_is_estale),
+        INDEX_TEST(a_deleted_file_is_noticed),
+        INDEX_TEST(an_index_whose_maker_died_before_the_rename_is_made_again),
+        INDEX_TEST(another_versions_file_can_be_kept),
         INDEX_TEST(symbolic_link_is_not_followed),
         INDEX_TEST(without_a_file_the_table_is_private_and_says_so_once),
         INDEX_TEST(failed_allocation_leaves_no_file_and_a_private_table),
         INDEX_TEST(no_directory_is_a_private_table_without_a_word),
         INDEX_TEST(sixty_fifth_writer_has_a_private_table),
-        INDEX_TEST(other_boot_voids_leases_claims_and_owners),
-        INDEX_TEST(closed_table_of_another_boot_stays_scanned),
-        INDEX_TEST(handle_is_dead_in_a_forked_child),
-        INDEX_TEST(child_of_a_dead_owner_does_not_keep_it_alive),
-        INDEX_TEST(garbage_found_at_open_is_survived_and_healed),
-        INDEX_TEST(garbage_written_while_open_is_survived),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -349,6 +349,88 @@ what_is_unlisted_is_forgotten_and_not_removed(void **state)
 
 /* -------------------------------------------------------------- two processes */
 
+/* The store's private directory. */
+static int
+private_dir(const struct env *e)
+{
+    return e->store->levels[0].index_params.dirfd;
+}
+
+/* The index of a running engine is deleted, or replaced by another version of kvtier. */
+static void
+an_index_that_was_replaced_is_opened_again(void **state)
+{
+    struct env *e = *state;
+    struct env other = *e;
+
+    for (unsigned round = 0; round < 3; round++) {
+        assert_int_equal(put(e, 10 * round), 0);
+        unlinkat(private_dir(e), "index", 0);
+        if (round)
+            unlinkat(private_dir(e), "lock", 0);
+        if (round == 2) /* no other process has made the files anew */
+            other.store = NULL;
+        else
+            other.store = open_over(e, "", small);
+        assert_int_equal(put(e, 10 * round + 1), 0);
+        assert_true(kvt__index_is_current(e->store->levels[0].index));
+        assert_int_equal(get(e, 10 * round + 1), 0);
+        if (other.store) {
+            assert_int_equal(get(&other, 10 * round + 1), 0);
+            assert_int_equal(put(&other, 10 * round + 2), 0);
+            assert_int_equal(get(e, 10 * round + 2), 0);
+        }
+        kvt__store_close(other.store);
+        kvt__store_scan(e->store); /* finds the chunks of the old index */
+        check_disk(e);
+        assert_int_equal(probe(e, 10 * round), 0);
+        assert_int_equal(get(e, 10 * round), 0);
+    }
+    for (unsigned i = 100; i < 100 + 3 * N_FIT; i++)
+        assert_int_equal(put(e, i), 0);
+    check_disk(e); /* the limit holds, and there was something to evict */
+}
+
+/* A second process without the shared index would double the limit. */
+static void
+who_has_no_shared_index_reads_only(void **state)
+{
+    struct kvt__index_params params = { .dirfd = -1, .n_entries = 1024, .writer = true };
+    struct kvt__index *others[64];
+    struct env *e = *state;
+    struct env other = *e;
+
+    assert_int_equal(put(e, 1), 0);
+    params.dirfd = private_dir(e);
+    for (unsigned i = 0; i < 63; i++) {
+        assert_int_equal(kvt__index_open(&params, &others[i]), 0);
+        assert_true(kvt__index_is_shared(others[i]));
+    }
+    other.store = open_over(e, "", small); /* the 65th writer */
+    assert_false(kvt__index_is_shared(other.store->levels[0].index));
+    assert_int_equal(put(&other, 2), -EROFS);
+    assert_false(file_there(e, 2));
+    assert_int_equal(probe(&other, 1), 0);
+    assert_int_equal(get(&other, 1), 0);
+    wait_for_tick(); /* or a chunk probed in this tick is evicted first: it has fewer uses */
+    for (unsigned i = 10; i < 10 + N_FIT - 1; i++)
+        assert_int_equal(put(e, i), 0);
+    for (unsigned i = 10; i < 10 + N_FIT - 1; i++) /* the private table is full */
+        assert_int_equal(probe(&other, i), 0);
+    wait_for_tick();
+    assert_int_equal(get(e, 1), 0); /* used now; in the other's table longest ago */
+    for (unsigned i = 100; i < 104; i++) {
+        assert_int_equal(put(e, i), 0);
+        assert_int_equal(probe(&other, i), 0);
+    }
+    assert_false(find(&other, 1));
+    assert_true(file_there(e, 1));
+    check_disk(e);
+    kvt__store_close(other.store);
+    for (unsigned i = 0; i < 63; i++)
+        kvt__index_close(others[i]);
+}
+
 static void
 two_handles_on_one_directory_share_what_they_store(void **state)
 {
@@ -416,6 +498,8 @@ main(void)
         TEST(a_chunk_that_stands_twice_is_evicted_once),
         TEST(a_scan_of_more_files_than_places_leaves_none_uncounted),
         TEST(two_handles_on_one_directory_share_what_they_store),
+        TEST(an_index_that_was_replaced_is_opened_again),
+        TEST(who_has_no_shared_index_reads_only),
         TEST(of_two_limits_the_smaller_holds_while_both_are_open),
     };
 

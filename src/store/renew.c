@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The indexes of storage: opened with the store, and opened again after another process
+ * replaced or deleted the index.  Other threads may still use the
+ * old handle or hold a claim of it, so an old handle is closed with the store. */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "store/private.h"
+
+/* A process without the shared index only reads: every process with a private table would
+ * store up to the whole limit. */
+static void
+set_index(struct kvt__level *level, struct kvt__index *index)
+{
+    bool has_dir = level->index_params.dirfd >= 0 || level->tier->shared;
+    bool reads_only = has_dir && level->index_params.limit_bytes &&
+                      !kvt__index_is_shared(index);
+
+    if (reads_only)
+        kvt__log(KVT_LOG_WARN, "%s: without a shared index the limit cannot be held: this "
+                 "process reads from there and stores nothing", level->tier->ops->name);
+    atomic_store(&level->reads_only, reads_only);
+    atomic_store(&level->index, index);
+}
+
+int
+kvt__level_open_index(struct kvt__level *level, const struct kvt__index_params *params)
+{
+    struct kvt__index *index;
+    int err = kvt__index_open(params, &index);
+
+    if (err)
+        return err;
+    level->index_params = *params;
+    level->index_params.keep_version = true; /* two versions must not take turns */
+    set_index(level, index);
+    return 0;
+}
+
+static void
+renew(struct kvt__job *job)
+{
+    struct kvt__level *level = (struct kvt__level *)
+        ((char *)job - offsetof(struct kvt__level, renewal));
+    struct kvt__retired *retired = malloc(sizeof *retired);
+    struct kvt__index *index;
+
+    if (!retired || kvt__index_open(&level->index_params, &index)) {
+        kvt__log(KVT_LOG_WARN, "%s: the index was replaced and cannot be opened again: %s",
+                 level->tier->ops->name, retired ? kvt__why() : "no memory");
+        free(retired);
+        return; /* is_renewing stays: no second try */
+    }
+    kvt__log(KVT_LOG_WARN, "%s: the index was replaced or deleted by another process; it "
+             "is opened again", level->tier->ops->name);
+    *retired = (struct kvt__retired){ level->index, level->retired };
+    level->retired = retired;
+    set_index(level, index);
+    /* Files stored by this process meanwhile have no entry. */
+    kvt__index_set_scanned(index, false);
+    atomic_store(&level->is_renewing, false);
+    if (atomic_load(&level->store->scans))
+        kvt__level_scan(level->store, level);
+}
+
+void
+kvt__level_look_after_index(struct kvt__store *store, struct kvt__level *level)
+{
+    if (level->in_memory || kvt__index_is_current(level->index) ||
+        atomic_exchange(&level->is_renewing, true))
+        return;
+    level->store = store;
+    level->renewal.run = renew;
+    if (store->exec)
+        kvt__exec_submit(store->exec, KVT__PRIO_STORE, &level->renewal);
+    else
+        renew(&level->renewal);
+}
+
+void
+kvt__store_look_after_indexes(struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        kvt__level_look_after_index(store, &store->levels[i]);
+}
+
+void
+kvt__level_close_index(struct kvt__level *level)
+{
+    if (level->in_memory)
+        return;
+    kvt__index_close(level->index);
+    for (struct kvt__retired *next, *it = level->retired; it; it = next) {
+        next = it->next;
+        kvt__index_close(it->index);
+        free(it);
+    }
+}
