@@ -95,12 +95,17 @@ kvt__index_unreserve(struct kvt__index *ix, uint64_t bytes)
 /* -------------------------------------------------------------------- claim */
 
 /* Free what a dead owner left.  Its bytes stay in used_bytes: its record still
- * stands and makes the next recovery count anew. */
+ * stands and makes the next recovery count anew.  The file of a claimed or evicting entry
+ * may exist without an entry: clear scanned before freeing the entry, so that a process
+ * dying in between costs only a scan. */
 static bool
 free_if_dead(struct kvt__index *ix, struct ix_entry *e, uint64_t word)
 {
-    return !kvt__ix_owner_lives(ix, ix_word_owner(word))
-           && ix_move(e, word, ix_word_next(word, IX_FREE, 0));
+    if (kvt__ix_owner_lives(ix, ix_word_owner(word)))
+        return false;
+    if (!ix_is_tentative(ix_word_state(word)))
+        ix_clear_scanned(&ix->map->header);
+    return ix_move(e, word, ix_word_next(word, IX_FREE, 0));
 }
 
 /* A ready entry out of range, which no reader finds. */

@@ -74,6 +74,12 @@ bool kvt__index_has_writer(const struct kvt__index *ix);
 bool kvt__index_scanned(const struct kvt__index *ix);
 void kvt__index_set_scanned(struct kvt__index *ix, bool scanned);
 
+/* Call before and after reading the directory.  The end sets scanned unless a process
+ * cleared scanned since the begin: the scan may have passed a file that lost its entry
+ * afterwards. */
+uint32_t kvt__index_begin_scan(const struct kvt__index *ix);
+void kvt__index_end_scan(struct kvt__index *ix, uint32_t began);
+
 /* ------------------------------------------------------------------- pauses */
 
 enum kvt__index_pause { KVT__READS, KVT__WRITES };

@@ -31,6 +31,8 @@
 #define IX_MAX_BYTES (UINT64_C(1) << 40)
 #define IX_MAX_PATHS 128u
 
+#define IX_SCANNED 1u
+
 enum ix_file_state { IX_MAKING, IX_IN_USE, IX_REPLACED };
 
 struct ix_header {
@@ -42,7 +44,7 @@ struct ix_header {
     uint32_t n_spaces;
     uint8_t boot_id[16];
     uint32_t state;
-    uint32_t scanned;
+    uint32_t scanned; /* IX_SCANNED, and a number that changes when IX_SCANNED is cleared */
     uint32_t recount; /* the numbers below may be wrong, most likely too high */
     uint32_t wide_hashes; /* 1: behind the entries, the rest of each entry's hash */
     uint64_t limit_bytes;
@@ -157,6 +159,17 @@ ix_sub(uint64_t *at, uint64_t n)
 
     while (!ix_swap(at, &old, old > n ? old - n : 0))
         ;
+}
+
+/* Clear IX_SCANNED because a file without an entry may exist.  A scan in progress does not
+ * set the bit either. */
+static inline void
+ix_clear_scanned(struct ix_header *h)
+{
+    uint32_t old = IX_LOAD(&h->scanned);
+
+    while (!__atomic_compare_exchange_n(&h->scanned, &old, (old | IX_SCANNED) + 1, false,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
 
 /* --------------------------------------------------------------------- word */

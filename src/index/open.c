@@ -63,7 +63,7 @@ settle(struct kvt__index *ix, bool writer)
     bool other_boot = memcmp(h->boot_id, boot_id, sizeof boot_id) != 0;
     /* A host that went down with the store open may have lost files. */
     if (other_boot && dead)
-        IX_STORE(&h->scanned, 0);
+        ix_clear_scanned(h);
     if (other_boot || dead || IX_LOAD(&h->recount) || (writer && !live))
         kvt__ix_sweep(ix, live, other_boot);
     if (other_boot)
@@ -185,9 +185,9 @@ give_back(struct kvt__index *ix)
             || (int)ix_word_owner(word) != ix->owner)
             continue;
         uint64_t bytes = ix_packed_bytes(IX_LOAD(&e->packed));
+        ix_clear_scanned(h); /* the file may exist */
         if (ix_move(e, word, ix_word_next(word, IX_FREE, 0)))
             ix_sub(&h->used_bytes, bytes);
-        IX_STORE(&h->scanned, 0); /* its file may be there */
     }
     ix_sub(&h->used_bytes, IX_LOAD(&o->reserved_bytes));
 }
@@ -237,12 +237,30 @@ kvt__index_has_writer(const struct kvt__index *ix)
 bool
 kvt__index_scanned(const struct kvt__index *ix)
 {
-    return ix_usable(ix) && IX_LOAD(&ix->map->header.scanned) == 1;
+    return ix_usable(ix) && IX_LOAD(&ix->map->header.scanned) & IX_SCANNED;
 }
 
 void
 kvt__index_set_scanned(struct kvt__index *ix, bool scanned)
 {
+    if (!ix_usable(ix))
+        return;
+    if (scanned)
+        kvt__index_end_scan(ix, kvt__index_begin_scan(ix));
+    else
+        ix_clear_scanned(&ix->map->header);
+}
+
+uint32_t
+kvt__index_begin_scan(const struct kvt__index *ix)
+{
+    return ix_usable(ix) ? IX_LOAD(&ix->map->header.scanned) & ~IX_SCANNED : 0;
+}
+
+void
+kvt__index_end_scan(struct kvt__index *ix, uint32_t began)
+{
     if (ix_usable(ix))
-        IX_STORE(&ix->map->header.scanned, scanned ? 1u : 0u);
+        __atomic_compare_exchange_n(&ix->map->header.scanned, &began, began | IX_SCANNED,
+                                    false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }

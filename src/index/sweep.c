@@ -21,7 +21,6 @@ struct sums {
     uint64_t n_ready;
     uint64_t n_unread;
     size_t freed;
-    bool files_lost; /* files may be there of which no entry tells */
 };
 
 static void
@@ -96,7 +95,7 @@ still_quiet(const struct kvt__index *ix, uint64_t live,
 }
 
 static void
-sum_entry(struct ix_entry *e, uint64_t live, struct sums *s)
+sum_entry(struct kvt__index *ix, struct ix_entry *e, uint64_t live, struct sums *s)
 {
     uint64_t word = IX_LOAD(&e->word);
     enum ix_state state = ix_word_state(word);
@@ -109,10 +108,11 @@ sum_entry(struct ix_entry *e, uint64_t live, struct sums *s)
                     ? ix_space_in_range(ix_packed_space(packed))
                     : owner < IX_N_OWNERS && (live >> owner & 1);
     if (!keep) {
+        /* The file may exist.  Cleared first: this process may die between the two. */
+        if (!ix_is_tentative(state))
+            ix_clear_scanned(&ix->map->header);
         if (ix_move(e, word, ix_word_next(word, IX_FREE, 0)))
             s->freed++;
-        if (!ix_is_tentative(state))
-            s->files_lost = true;
         return;
     }
     if (!ix_is_tentative(state))
@@ -132,7 +132,7 @@ sum_table(struct kvt__index *ix, uint64_t live, bool void_leases,
         struct ix_entry *e = &ix->map->entries[i];
         if (void_leases && IX_LOAD(&e->lease))
             IX_STORE(&e->lease, 0);
-        sum_entry(e, live, s);
+        sum_entry(ix, e, live, s);
     }
     for (unsigned i = 0; i < IX_N_OWNERS; i++)
         if (live >> i & 1)
@@ -174,8 +174,6 @@ kvt__ix_sweep(struct kvt__index *ix, uint64_t live, bool void_leases)
     /* Stands until a recount was good, whoever makes it. */
     IX_STORE(&h->recount, 1);
     good = recount(ix, live, void_leases, &s);
-    if (s.files_lost)
-        IX_STORE(&h->scanned, 0);
     for (unsigned i = 0; i < IX_N_OWNERS; i++)
         if (!(live >> i & 1))
             kvt__ix_free_owner(ix, i);

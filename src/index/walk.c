@@ -119,7 +119,7 @@ kvt__index_clear(struct kvt__index *ix)
         return;
     struct ix_header *h = &ix->map->header;
     ix_begin(ix);
-    IX_STORE(&h->scanned, 0);
+    ix_clear_scanned(h);
     for (uint64_t i = 0; i < ix->n_entries; i++) {
         struct ix_entry *e = &ix->map->entries[i];
         uint64_t word = IX_LOAD(&e->word);

@@ -162,11 +162,12 @@ kvt__level_scan(struct kvt__store *store, struct kvt__level *level)
 
     if (!wants_scan(level, index))
         return;
+    uint32_t began = kvt__index_begin_scan(index);
     find_known(level, &scan.known);
     if (!scan.known.failed && !ops->list(level->tier, "", add_file, &scan) &&
         !atomic_load(&store->stopping)) {
         size_t n_doubles = forget_doubles(store, level);
-        kvt__index_set_scanned(level->index, true);
+        kvt__index_end_scan(index, began);
         if (scan.n_added > n_doubles)
             kvt__log(KVT_LOG_INFO, "%s: %zu chunks in %s were not in the index and are "
                      "now", ops->name, scan.n_added - n_doubles, level->url);

@@ -3,14 +3,17 @@
  * Owners that stop or die: in each state, and at random instants. */
 #include "index-test.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #define N_IDS 24
 #define N_DEATHS 60
 #define LIMIT 4000
+#define LOCKED "lock" /* the file whose bytes owners lock */
 
 /* ------------------------------------------------------- one owner, one state */
 
@@ -122,8 +125,10 @@ stopped_evicter_blocks_its_entry_only(void **state)
     assert_int_equal(put(ix, &id), -EEXIST);
     assert_int_equal(drop(ix, &id), -EBUSY);
     assert_false(kvt__index_find(ix, &id, NULL));
+    kvt__index_set_scanned(ix, true);
     end(&child, SIGKILL);
     assert_int_equal(put(ix, &id), 0);
+    assert_false(kvt__index_scanned(ix));
     kvt__index_recover(ix);
     assert_true(adds_up(ix, 0));
     kvt__index_close(ix);
@@ -139,11 +144,40 @@ entry_of_a_dead_owner_is_claimed_on_the_spot(void **state)
 
     for (unsigned i = 0; i < 2; i++) {
         start(&child, *state, deeds[i], &id);
+        kvt__index_set_scanned(ix, true);
         end(&child, SIGKILL);
         assert_int_equal(put(ix, &id), 0);
+        assert_false(kvt__index_scanned(ix)); /* the dead owner's file may exist */
         kvt__index_recover(ix);
         assert_true(adds_up(ix, 0));
         assert_int_equal(drop(ix, &id), 0);
+    }
+    kvt__index_close(ix);
+}
+
+/* Garbage in the file: no record has that number. */
+static void
+entry_of_an_owner_out_of_range_is_claimed_on_the_spot(void **state)
+{
+    static const unsigned owners[] = { IX_N_OWNERS, IX_N_OWNERS + 1, 0xfff };
+    struct kvt__index *ix = open_writer(*state);
+    struct kvt__id id = id_of(1);
+    struct kvt__index_claim c;
+
+    for (size_t i = 0; i < sizeof owners / sizeof *owners; i++) {
+        assert_int_equal(claim(ix, &id, &c), 0);
+        for (size_t n = 0; n < ix->n_entries; n++) {
+            struct ix_entry *e = &ix->map->entries[n];
+            uint64_t word = IX_LOAD(&e->word);
+
+            if (ix_word_state(word) == IX_CLAIMED)
+                IX_STORE(&e->word, ix_word_next(word, IX_CLAIMED, owners[i]));
+        }
+        assert_int_equal(put(ix, &id), 0);
+        kvt__index_abort(ix, &c);
+        assert_int_equal(drop(ix, &id), 0);
+        kvt__index_recover(ix);
+        assert_true(adds_up(ix, 0));
     }
     kvt__index_close(ix);
 }
@@ -169,6 +203,30 @@ recover_frees_what_a_dead_owner_left(void **state)
         assert_true(adds_up(ix, 0));
         assert_true(kvt__index_find(ix, &ready, NULL));
     }
+    kvt__index_close(ix);
+}
+
+/* The scan may have passed the file of the dead owner's claimed entry. */
+static void
+a_scan_amid_which_an_owner_died_is_not_whole(void **state)
+{
+    struct kvt__index *ix = open_writer(*state);
+    struct kvt__id id = id_of(1);
+    struct child child;
+
+    start(&child, *state, claim_it, &id);
+    uint32_t began = kvt__index_begin_scan(ix);
+    end(&child, SIGKILL);
+    assert_int_equal(kvt__index_recover(ix), 1);
+    kvt__index_end_scan(ix, began);
+    assert_false(kvt__index_scanned(ix));
+    began = kvt__index_begin_scan(ix);
+    kvt__index_end_scan(ix, began);
+    assert_true(kvt__index_scanned(ix));
+    began = kvt__index_begin_scan(ix); /* a second process starts a scan */
+    kvt__index_set_scanned(ix, false);
+    kvt__index_end_scan(ix, began);
+    assert_false(kvt__index_scanned(ix));
     kvt__index_close(ix);
 }
 
@@ -213,10 +271,12 @@ full_groups_of_a_dead_owner_make_room(void **state)
             assert_int_equal(put(ix, &other), 0);
     }
     assert_int_equal(put(ix, &id), -ENOSPC);
+    kvt__index_set_scanned(ix, true);
     for (unsigned i = 0; i < 4; i++)
         end(&children[i], SIGKILL);
     assert_int_equal(put(ix, &id), 0);
-    assert_true(kvt__index_recover(ix) < 4);
+    assert_false(kvt__index_scanned(ix));
+    assert_int_equal(kvt__index_recover(ix), 0); /* the claim has freed all four */
     assert_true(adds_up(ix, 0));
     kvt__index_close(ix);
 }
@@ -239,6 +299,84 @@ recount_holds_beside_live_reservations(void **state)
     kvt__index_unreserve(ix, 55);
     assert_true(adds_up(ix, 0));
     kvt__index_close(ix);
+}
+
+/* ---------------------------------------------------------------- forks amid an open */
+
+/* Count this process's descriptors of a file; -1 if the file does not exist. */
+static int
+count_open(const struct dir *d, const char *name)
+{
+    struct stat file, st;
+    int n = 0;
+
+    if (fstatat(d->fd, name, &file, 0))
+        return -1;
+    for (int fd = 0; fd < 256; fd++)
+        n += !fstat(fd, &st) && st.st_ino == file.st_ino && st.st_dev == file.st_dev;
+    return n;
+}
+
+static void *
+open_main(void *arg)
+{
+    return open_writer(arg);
+}
+
+/* Return true if an unrelated process sees a lock on any byte of the file. */
+static bool
+is_locked(const struct dir *d, const char *name)
+{
+    struct flock all = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    int fd = openat(d->fd, name, O_RDWR | O_CLOEXEC);
+
+    assert_true(fd >= 0);
+    assert_int_equal(fcntl(fd, F_OFD_GETLK, &all), 0);
+    close(fd);
+    return all.l_type != F_UNLCK;
+}
+
+/* A child forked during another thread's open of the index must not keep that thread's
+ * handle alive. */
+static void
+child_of_a_fork_amid_an_open_is_no_owner(void **state)
+{
+    struct flock byte = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 4096,
+                          .l_len = 1 };
+    const struct dir *d = *state;
+    int ready[2];
+    pthread_t thread;
+    void *ix;
+    char b;
+
+    kvt__index_close(open_writer(d)); /* makes the file */
+    int fd = openat(d->fd, LOCKED, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(fcntl(fd, F_OFD_SETLK, &byte), 0);
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pthread_create(&thread, NULL, open_main, *state), 0);
+    while (count_open(d, LOCKED) < 2) /* until the opening thread waits for the byte */
+        sched_yield();
+    pid_t child = fork();
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(fd);
+        if (write(ready[1], "x", 1) == 1)
+            pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &b, 1), 1);
+    close(fd);
+    pthread_join(thread, &ix);
+    assert_non_null(ix);
+    assert_true(kvt__index_is_shared(ix));
+    assert_true(is_locked(d, LOCKED));
+    kvt__index_close(ix);
+    assert_false(is_locked(d, LOCKED));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
 }
 
 /* ------------------------------------------------------------ random instants */
@@ -376,9 +514,12 @@ main(void)
         INDEX_TEST(stopped_claimer_blocks_its_entry_only),
         INDEX_TEST(stopped_evicter_blocks_its_entry_only),
         INDEX_TEST(entry_of_a_dead_owner_is_claimed_on_the_spot),
+        INDEX_TEST(entry_of_an_owner_out_of_range_is_claimed_on_the_spot),
         INDEX_TEST(recover_frees_what_a_dead_owner_left),
+        INDEX_TEST(a_scan_amid_which_an_owner_died_is_not_whole),
         INDEX_TEST(claiming_entry_of_a_dead_owner_is_freed),
         INDEX_TEST(full_groups_of_a_dead_owner_make_room),
+        INDEX_TEST(child_of_a_fork_amid_an_open_is_no_owner),
         INDEX_TEST(recount_holds_beside_live_reservations),
         INDEX_TEST(killed_at_random_instants_nothing_is_lost),
     };
