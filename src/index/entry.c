@@ -444,6 +444,24 @@ begin_eviction(struct kvt__index *ix, struct ix_entry *e, uint64_t word,
 }
 
 int
+kvt__index_evict_seen(struct kvt__index *ix, const struct kvt__index_entry *seen,
+                      struct kvt__index_claim *claim)
+{
+    struct kvt__index_entry entry;
+    uint64_t word;
+    int rc = check_claim(ix, claim);
+
+    if (rc)
+        return rc;
+    if (seen->slot >= ix->n_entries)
+        return -ENOENT;
+    struct ix_entry *e = &ix->map->entries[seen->slot];
+    bool same = kvt__ix_read(ix, e, &word, &entry) && word == seen->word
+                && kvt__id_equal(&entry.id, &seen->id);
+    return same && begin_eviction(ix, e, word, &entry, claim) ? 0 : -ENOENT;
+}
+
+int
 kvt__index_evict(struct kvt__index *ix, const struct kvt__id *id, bool force,
                  struct kvt__index_entry *out, struct kvt__index_claim *claim)
 {

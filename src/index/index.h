@@ -129,6 +129,8 @@ struct kvt__index_entry {
     int64_t recency_ns; /* wall clock, a multiple of 4096 */
     uint32_t n_uses;    /* at most 4095; of an entry to claim: 0 */
     int64_t lease_ns;   /* monotonic clock */
+    /* slot and word change when the entry is stored anew; a claim ignores both */
+    uint64_t slot, word;
 };
 
 /* It will be looked for soon: the memory where it most likely is is fetched. */
@@ -195,6 +197,10 @@ void kvt__index_abort(struct kvt__index *ix, struct kvt__index_claim *claim);
  * when it could not be removed. */
 int kvt__index_evict(struct kvt__index *ix, const struct kvt__id *id, bool force,
                      struct kvt__index_entry *out, struct kvt__index_claim *claim);
+/* Begin to evict the entry `seen`, leased or not.  0; -ENOENT: the entry was deleted or
+ * stored anew since the caller read `seen`. */
+int kvt__index_evict_seen(struct kvt__index *ix, const struct kvt__index_entry *seen,
+                          struct kvt__index_claim *claim);
 void kvt__index_removed(struct kvt__index *ix, struct kvt__index_claim *claim);
 void kvt__index_restore(struct kvt__index *ix, struct kvt__index_claim *claim);
 

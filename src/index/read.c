@@ -64,6 +64,8 @@ kvt__ix_read(const struct kvt__index *ix, const struct ix_entry *e, uint64_t *wo
         out->recency_ns = (int64_t)(recency & ~IX_USES);
         out->n_uses = (uint32_t)(recency & IX_USES);
         out->lease_ns = ix_lease_end(IX_LOAD(&e->lease));
+        out->slot = (uint64_t)(e - ix->map->entries);
+        out->word = *word;
         if (IX_LOAD(&e->word) == *word)
             return ix_space_in_range(out->space);
     }
@@ -157,7 +159,8 @@ lease_for(struct kvt__index *ix, const struct kvt__id *id, unsigned holders,
             out->lease_ns = ix_lease_end(lease);
             return true;
         }
-        ix_swap(&e->lease, &lease, old);
+        /* The lease stays: an equal lease may be another holder's, of the entry that took
+         * this place.  What stays too long costs its time. */
     }
     return false;
 }

@@ -364,6 +364,19 @@ kvt__level_evict_tags(struct kvt__store *store, struct kvt__level *level)
 }
 
 bool
+kvt__level_drop_seen(struct kvt__level *level, const struct kvt__index_entry *seen,
+                     bool with_file)
+{
+    struct kvt__index_claim claim;
+
+    if (kvt__index_evict_seen(level->index, seen, &claim))
+        return true; /* another thread's, or stored anew */
+    bool gone = !with_file || remove_file(level, seen);
+    kvt__index_removed(level->index, &claim);
+    return gone;
+}
+
+bool
 kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
                 const struct kvt__object *object)
 {

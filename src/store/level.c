@@ -280,12 +280,10 @@ static int
 get_begin(struct kvt__level *level, struct kvt__store_req *req,
           struct kvt__object *object, char *key, size_t size)
 {
-    struct kvt__index_entry entry;
-
-    if (level->no_get || !kvt__index_find(level->index, &req->id, &entry))
+    if (level->no_get || !kvt__index_find(level->index, &req->id, &req->seen))
         return -ENOENT;
-    req->foreign = level->in_memory && entry.flags & KVT__INDEX_FOREIGN;
-    int err = name_as_stored(req, &entry, object, key, size);
+    req->foreign = level->in_memory && req->seen.flags & KVT__INDEX_FOREIGN;
+    int err = name_as_stored(req, &req->seen, object, key, size);
     return err ? err : kvt__level_begin(level, KVT__READS);
 }
 
@@ -298,7 +296,7 @@ drop_damaged(struct kvt__level *level, const struct kvt__object *object,
     char why[sizeof req->why];
 
     snprintf(why, sizeof why, "%s", kvt__why());
-    bool gone = kvt__level_drop(level, &req->id, remove ? object : NULL);
+    bool gone = kvt__level_drop_seen(level, &req->seen, remove);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
              object->key, !remove ? "" : gone ? " and was removed" :
              " and cannot be removed, so it is read in vain by each request; remove it",
@@ -323,8 +321,7 @@ get_end(struct kvt__store *store, struct kvt__level *level,
         return 0;
     }
     if (err == -ENOENT || err == -ESTALE) {
-        /* A file is another's. */
-        kvt__level_drop(level, &req->id, level->in_memory ? object : NULL);
+        kvt__level_drop_seen(level, &req->seen, level->in_memory); /* a file is another's */
         return -ENOENT;
     }
     if (err == -EBADMSG)

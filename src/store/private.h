@@ -223,6 +223,10 @@ kvt__payload_crc(const struct kvt__slot *slot, const struct kvt__found *found)
 bool kvt__level_drop(struct kvt__level *level, const struct kvt__id *id,
                      const struct kvt__object *object);
 
+/* Remove the entry `seen`; an entry stored anew since the caller read `seen` stays. */
+bool kvt__level_drop_seen(struct kvt__level *level, const struct kvt__index_entry *seen,
+                          bool remove_file);
+
 /* The identity under which a chunk stands whose own is not read yet, and that of
  * a chunk that was stored by its key. */
 void kvt__name_id(const char *key, struct kvt__id *out);

@@ -199,6 +199,7 @@ struct kvt__store_req {
     int failed;    /* the first failure, told in why */
     struct kvt__put put;
     bool foreign;  /* GET: what host memory has carried no identity */
+    struct kvt__index_entry seen; /* GET: the level's entry at the lookup */
     struct kvt__tier_op tier_op;
 };
 

@@ -338,6 +338,55 @@ close_gives_claims_and_reservations_back(void **state)
     kvt__index_close(b);
 }
 
+/* A reader with a missing file drops the entry of the lookup, never the new entry after
+ * a concurrent store. */
+static void
+an_entry_that_was_stored_anew_is_not_the_one_seen(void **state)
+{
+    struct kvt__index *ix = open_writer(*state);
+    struct kvt__id id = id_of(1);
+    struct kvt__index_entry seen, fresh;
+    struct kvt__index_claim c;
+
+    put(ix, &id);
+    assert_true(kvt__index_find(ix, &id, &seen));
+    assert_int_equal(drop(ix, &id), 0);
+    assert_int_equal(kvt__index_evict_seen(ix, &seen, &c), -ENOENT);
+    put(ix, &id);
+    assert_int_equal(kvt__index_evict_seen(ix, &seen, &c), -ENOENT);
+    assert_true(kvt__index_find(ix, &id, &fresh));
+    kvt__index_touch(ix, &id);
+    assert_true(kvt__index_lease(ix, &id, INT64_MAX, NULL));
+    assert_int_equal(kvt__index_evict_seen(ix, &fresh, &c), 0);
+    assert_false(kvt__index_find(ix, &id, NULL));
+    kvt__index_removed(ix, &c);
+    assert_true(adds_up(ix, 0));
+    kvt__index_close(ix);
+}
+
+/* Each slot has a separate count of changes: old and new entry may have equal counts. */
+static void
+an_entry_that_was_stored_anew_elsewhere_is_not_the_one_seen(void **state)
+{
+    struct kvt__index *ix = open_writer(*state);
+    struct kvt__id id = id_in(1, 3, 5), neighbour = id_in(2, 3, 3);
+    struct kvt__index_entry seen, fresh;
+    struct kvt__index_claim c;
+
+    assert_int_equal(put(ix, &id), 0);
+    assert_true(kvt__index_find(ix, &id, &seen));
+    assert_int_equal(drop(ix, &id), 0);
+    assert_int_equal(put(ix, &neighbour), 0); /* now the other group has more room */
+    assert_int_equal(put(ix, &id), 0);
+    assert_true(kvt__index_find(ix, &id, &fresh));
+    assert_int_equal(fresh.word, seen.word);
+    assert_int_equal(kvt__index_evict_seen(ix, &seen, &c), -ENOENT);
+    assert_true(kvt__index_find(ix, &id, NULL));
+    assert_int_equal(kvt__index_evict_seen(ix, &fresh, &c), 0);
+    kvt__index_removed(ix, &c);
+    kvt__index_close(ix);
+}
+
 static void
 oldest_are_sorted_and_bounded(void **state)
 {
@@ -594,6 +643,8 @@ main(void)
         INDEX_TEST(each_stops_when_told),
         INDEX_TEST(reader_may_not_write),
         INDEX_TEST(ended_claim_is_ended_once),
+        INDEX_TEST(an_entry_that_was_stored_anew_is_not_the_one_seen),
+        INDEX_TEST(an_entry_that_was_stored_anew_elsewhere_is_not_the_one_seen),
         INDEX_TEST(spaces_are_shared_numbers_of_texts),
     };
 
