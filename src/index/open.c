@@ -79,7 +79,7 @@ open_shared(struct kvt__index *ix, const struct kvt__index_params *params)
     if (rc < 0)
         return rc;
     ix->lock_fd = rc;
-    rc = kvt__ix_lock(ix, IX_LOCK_WAIT_NS);
+    rc = kvt__ix_lock(ix, IX_OPEN_WAIT_NS);
     if (rc)
         goto fail;
     rc = kvt__ix_map_file(ix, params, &made);

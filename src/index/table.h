@@ -25,8 +25,12 @@ struct kvt__index {
                               thread's */
 };
 
-/* How long a call waits for the one that makes or recounts. */
+/* How long a call waits for the lock of a process that makes or recounts the table. */
 #define IX_LOCK_WAIT_NS (INT64_C(5) * 1000000000)
+
+/* How long an open waits: after a reboot the holder reads the whole file from a disk that may
+ * be busy. */
+#define IX_OPEN_WAIT_NS (INT64_C(60) * 1000000000)
 
 /* ----------------------------------------------------------------- policy.c */
 

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How long an open waits for a process that makes or recounts the index.  The clock and the
+ * pauses are the test's. */
+#include "index-test.h"
+
+#define MAIN_BYTE 4096
+
+static int holder = -1;   /* a descriptor with the lock */
+static int64_t held_ns;   /* how long the holder needs */
+static int64_t passed_ns; /* in pauses */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+
+int
+__wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int err = __real_clock_gettime(clock, out);
+
+    out->tv_sec += passed_ns / KVT__NS_PER_S;
+    return err;
+}
+
+/* Ten seconds each; the holder ends its work in one of them. */
+int
+__wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    (void)time;
+    (void)left;
+    passed_ns += 10 * KVT__NS_PER_S;
+    if (holder >= 0 && passed_ns >= held_ns) {
+        close(holder);
+        holder = -1;
+    }
+    return 0;
+}
+
+static void
+hold(const struct dir *d, int64_t ns)
+{
+    struct flock byte = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MAIN_BYTE,
+                          .l_len = 1 };
+
+    kvt__index_close(open_writer(d)); /* makes the files */
+    holder = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
+    assert_int_equal(fcntl(holder, F_OFD_SETLK, &byte), 0);
+    passed_ns = 0;
+    held_ns = ns;
+}
+
+/* After a reboot the first process reads the whole table from a disk that others use, too.
+ * A process that gave up would store nothing for as long as it lives. */
+static void
+an_open_waits_for_a_slow_recount(void **state)
+{
+    const struct dir *d = *state;
+
+    hold(d, 40 * KVT__NS_PER_S);
+    struct kvt__index *ix = open_writer(d);
+    assert_int_equal(holder, -1);
+    assert_true(kvt__index_is_shared(ix));
+    kvt__index_close(ix);
+}
+
+static void
+an_open_does_not_wait_for_ever(void **state)
+{
+    const struct dir *d = *state;
+
+    hold(d, INT64_MAX);
+    struct kvt__index *ix = open_writer(d);
+    assert_false(kvt__index_is_shared(ix));
+    kvt__index_close(ix);
+    close(holder);
+    holder = -1;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        INDEX_TEST(an_open_waits_for_a_slow_recount),
+        INDEX_TEST(an_open_does_not_wait_for_ever),
+    };
+
+    return cmocka_run_group_tests_name("index wait", tests, NULL, NULL);
+}
