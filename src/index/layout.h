@@ -137,16 +137,20 @@ ix_map_bytes(uint64_t n_entries, bool wide_hashes)
  * orders its two looks at the word around the fields without one; where two
  * sides write one field and read the other's, all four are sequentially
  * consistent.  This is also what the thread sanitizer understands. */
-#define IX_LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
-#define IX_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
-#define IX_LOAD_SEQ(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define IX_STORE_SEQ(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
-#define IX_ADD(p, n) __atomic_fetch_add((p), (n), __ATOMIC_SEQ_CST)
+#ifndef IX_STEP
+#define IX_STEP() ((void)0) /* tests/unit/index/test-model.c has another */
+#endif
+#define IX_LOAD(p) (IX_STEP(), __atomic_load_n((p), __ATOMIC_ACQUIRE))
+#define IX_STORE(p, v) (IX_STEP(), __atomic_store_n((p), (v), __ATOMIC_RELEASE))
+#define IX_LOAD_SEQ(p) (IX_STEP(), __atomic_load_n((p), __ATOMIC_SEQ_CST))
+#define IX_STORE_SEQ(p, v) (IX_STEP(), __atomic_store_n((p), (v), __ATOMIC_SEQ_CST))
+#define IX_ADD(p, n) (IX_STEP(), __atomic_fetch_add((p), (n), __ATOMIC_SEQ_CST))
 
 /* *old is what stood there when it fails. */
 static inline bool
 ix_swap(uint64_t *at, uint64_t *old, uint64_t v)
 {
+    IX_STEP();
     return __atomic_compare_exchange_n(at, old, v, false, __ATOMIC_SEQ_CST,
                                        __ATOMIC_SEQ_CST);
 }
@@ -168,6 +172,8 @@ ix_clear_scanned(struct ix_header *h)
 {
     uint32_t old = IX_LOAD(&h->scanned);
 
+    do
+        IX_STEP();
     while (!__atomic_compare_exchange_n(&h->scanned, &old, (old | IX_SCANNED) + 1, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
