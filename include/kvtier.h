@@ -335,7 +335,7 @@ struct kvt_group {
     uint32_t kind;          /* enum kvt_group_kind */
     uint32_t window_tokens; /* KVT_GROUP_SLIDING: its window; else 0 */
     uint32_t block_tokens;  /* tokens a block; divides chunk_size */
-    uint32_t format;        /* enum kvt_chunk_format */
+    uint32_t format;        /* enum kvt_chunk_format; OPAQUE if there are several groups */
     uint32_t n_layers;
     uint32_t n_heads;       /* KV heads on this rank; OPAQUE: informative */
     uint32_t head_bytes;    /* head_size * item size; OPAQUE: informative */

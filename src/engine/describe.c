@@ -46,6 +46,9 @@ check_group(const struct kvt_engine_params *params, uint32_t g, uint64_t chunk)
     if (group->format < KVT_FORMAT_OPAQUE || group->format > KVT_FORMAT_MLA)
         return kvt__fail(EINVAL, "kvt_engine_open: group %u: no format %u.", g,
                          group->format);
+    if (!opaque && params->n_groups > 1)
+        return kvt__fail(EINVAL, "kvt_engine_open: group %u: LMCache's names do not tell "
+                         "groups apart; several need KVT_FORMAT_OPAQUE.", g);
     if (group->kind != KVT_GROUP_FULL &&
         (group->kind != KVT_GROUP_SLIDING || group->window_tokens < 2))
         return kvt__fail(EINVAL, "kvt_engine_open: group %u: kind %u with window %u.", g,

@@ -292,6 +292,18 @@ what_is_read_ahead_is_not_either(void **state)
     assert_int_equal(counter(f, "prefetch_chunks"), 0);
 }
 
+/* LMCache's names have no group: a single file would be every group's chunk. */
+static void
+what_could_be_of_another_group_is_not(void **state)
+{
+    const struct kvt_group groups[] = { plain_group(), plain_group() };
+    struct opening o = { .groups = groups, .n_groups = 2 };
+    struct fixture *f = *state;
+
+    assert_int_equal(try_open(f->dir.path, &o, &f->engine), -EINVAL);
+    assert_non_null(strstr(kvt_last_error(), "KVT_FORMAT_OPAQUE"));
+}
+
 /* Workers know a request's chunks and not the request. */
 static void
 each_chunk_says_it_itself(void **state)
@@ -329,6 +341,7 @@ main(void)
         T(what_was_made_after_a_reset_to_named_weights_is_not),
         T(what_memory_has_from_before_a_reset_is_not),
         T(what_is_read_ahead_is_not_either),
+        T(what_could_be_of_another_group_is_not),
         T(each_chunk_says_it_itself),
     };
 
