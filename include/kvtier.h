@@ -467,8 +467,10 @@ KVT_API KVT_MUST_CHECK int
 kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
             const struct kvt_seq_extra *extra, struct kvt_seq **out);
 
-/* More tokens of the same sequence (those it generated).  They go on with its
- * partial chunk, which is another one then: a lease of it ends. */
+/* Append tokens, such as generated tokens, to a sequence.  The tokens extend the
+ * sequence's partial chunk to a new chunk: a lease of the old chunk ends.
+ *   -ENOMEM  some tokens are lost: the sequence keeps the existing chunks, and
+ *            takes no more tokens */
 KVT_API KVT_MUST_CHECK int
 kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens);
 

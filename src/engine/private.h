@@ -232,6 +232,7 @@ struct kvt_seq {
     int32_t *tail; /* tokens of the chunk that is not whole yet */
     size_t n_tail;
     bool tail_known;
+    bool lost_tokens; /* an append failed: no more tokens */
     uint32_t flags; /* of its chunks */
 
     struct kvt__probe *probe; /* NULL: the tiers were not asked yet */

@@ -259,8 +259,8 @@ forget_tail(struct kvt_seq *seq)
     seq->tail_known = false;
 }
 
-int
-kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
+static int
+append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
 {
     size_t chunk = seq->engine->chunk_tokens;
     int err = 0;
@@ -286,6 +286,16 @@ kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
         memcpy(seq->tail, tokens + n_tokens - seq->n_tail,
                seq->n_tail * sizeof *tokens);
     }
+    return err;
+}
+
+int
+kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
+{
+    if (seq->lost_tokens) /* more tokens would get the places of those */
+        return kvt__fail(ENOMEM, "kvt_seq_append: an earlier call had no memory");
+    int err = append(seq, tokens, n_tokens);
+    seq->lost_tokens = err != 0;
     return err;
 }
 

@@ -299,6 +299,55 @@ with_a_partial_chunk_and_prefetches(void **state)
                                   .n_chunks = 4, .prefetch = true });
 }
 
+/* Append what is behind the first 100 tokens; nth: the allocation that fails. */
+static int
+append_failing(struct trip *t, long nth)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct kvt_mm_item item = { .id = "picture", .first_token = 70, .n_tokens = 20 };
+
+    extra.mm = &item;
+    extra.n_mm = 1;
+    assert_int_equal(kvt_seq_new(t->f.engine, t->f.tokens, 100, &extra, &t->seq), 0);
+    atomic_store(&countdown, nth);
+    int err = kvt_seq_append(t->seq, t->f.tokens + 100, N_TOKENS - 100);
+    atomic_store(&countdown, 0);
+    return err;
+}
+
+/* Else the chunks behind the lost tokens would be those of other tokens. */
+static void
+a_sequence_that_lost_tokens_takes_no_more(void **state)
+{
+    static const char *const settings[] = { "local_cpu=false", NULL };
+    struct trip t = { .settings = settings };
+    struct kvt_chunk right[N_CHUNKS], got[N_CHUNKS];
+    unsigned n_failed = 0;
+    int err;
+
+    (void)state;
+    fixture_init(&t.f);
+    assert_int_equal(open_all(&t), 0);
+    assert_int_equal(append_failing(&t, 0), 0);
+    assert_int_equal(kvt_seq_chunks(t.seq, 0, N_CHUNKS, right), 0);
+    kvt_seq_free(t.seq);
+    do {
+        err = append_failing(&t, ++n_failed);
+        if (err) {
+            assert_int_equal(err, -ENOMEM);
+            assert_int_equal(kvt_seq_append(t.seq, t.f.tokens, 2 * CHUNK), -ENOMEM);
+        }
+        size_t n = (size_t)kvt_seq_tokens(t.seq) / CHUNK;
+        assert_int_equal(kvt_seq_chunks(t.seq, 0, n, got), 0);
+        assert_memory_equal(got, right, n * sizeof *got);
+        kvt_seq_free(t.seq);
+    } while (err);
+    assert_true(n_failed > 1);
+    t.seq = NULL;
+    clean_up(&t);
+    fixture_fini(&t.f);
+}
+
 int
 main(void)
 {
@@ -306,6 +355,7 @@ main(void)
         cmocka_unit_test(every_allocation_may_fail_once),
         cmocka_unit_test(with_chunks_that_stay_in_memory),
         cmocka_unit_test(with_a_partial_chunk_and_prefetches),
+        cmocka_unit_test(a_sequence_that_lost_tokens_takes_no_more),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
