@@ -115,7 +115,7 @@ static const char page_tail[] =
     "|---|---|\n"
     "| `KVTIER_CONFIG_FILE`, `LMCACHE_CONFIG_FILE` | The YAML file; the first that is set "
     "counts. |\n"
-    "| `KVTIER_LOG_LEVEL`, `LMCACHE_LOG_LEVEL` | What an engine's process logs: `ERROR`, "
+    "| `KVTIER_LOG_LEVEL`, `LMCACHE_LOG_LEVEL` | What an engine and the command line log: `ERROR`, "
     "`WARNING`, `INFO` (the default) or `DEBUG`; `CRITICAL`: nothing. |\n"
     "| `PYTHONHASHSEED` | See `hash_seed`. |\n"
     "| `AWS_REGION`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, "

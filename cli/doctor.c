@@ -254,7 +254,7 @@ doctor_run(int argc, char **argv)
     look_at_limits(&f);
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* its warnings stand above */
     int err = kvt_config_open(&sources, &config);
-    kvt_set_log(NULL, NULL, KVT_LOG_INFO);
+    kvt_set_log(NULL, NULL, KVT_LOG_DEFAULT);
     if (!err) {
         look_at_memory(&f, config);
         if (doctor_3fs(&f, config) && doctor_gds(&f, config))

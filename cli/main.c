@@ -161,7 +161,7 @@ main(int argc, char **argv)
     char *version_args[] = { version, NULL };
     int status;
 
-    kvt_set_log(print_log, NULL, KVT_LOG_INFO);
+    kvt_set_log(print_log, NULL, KVT_LOG_DEFAULT);
     if (argc < 2) {
         fprintf(stderr, "kvtier: which command? See 'kvtier --help'.\n");
         return CLI_USAGE;

@@ -82,14 +82,15 @@ enum kvt_log_level {
     KVT_LOG_WARN = 1,
     KVT_LOG_INFO = 2,
     KVT_LOG_DEBUG = 3,
+    KVT_LOG_DEFAULT = 4, /* for kvt_set_log(): the environment's level, else INFO */
 };
 
 /* Receives one line without its newline; any thread, must not call kvtier. */
 typedef void (*kvt_log_fn)(void *ctx, enum kvt_log_level level, const char *line);
 
 /* Send log lines to fn (NULL: standard error, the default) up to max_level
- * (the default is INFO, or what LMCACHE_LOG_LEVEL / KVTIER_LOG_LEVEL name).
- * Process-wide. */
+ * (the default is KVT_LOG_DEFAULT: the level in KVTIER_LOG_LEVEL or
+ * LMCACHE_LOG_LEVEL, else INFO).  Process-wide. */
 KVT_API void kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level);
 
 /* ------------------------------------------------------------ configuration */

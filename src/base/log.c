@@ -59,38 +59,45 @@ static const struct {
     { "CRITICAL", KVT_LOG_ERROR - 1 }, { "FATAL", KVT_LOG_ERROR - 1 },
 };
 
-/* The level the environment asks for, in any case, unless a caller has set one.  The
- * line that is to be logged may be about to say kvt__why(): that is left alone. */
-static void
-level_from_environment(void)
+/* Return the environment's level, in upper or lower case, or INFO.  Does not change
+ * kvt__why(), because the caller may be about to log the text. */
+static int
+level_of_environment(void)
 {
-    const char *name;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    const char *name = getenv("KVTIER_LOG_LEVEL");
 
-    if (atomic_flag_test_and_set(&settled))
-        return;
-    name = getenv("KVTIER_LOG_LEVEL");
     if (!name)
         name = getenv("LMCACHE_LOG_LEVEL");
     if (!name)
-        return;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (!strcasecmp(name, names[i].name)) {
-            __atomic_store_n(&sink.max_level, names[i].level, __ATOMIC_RELAXED);
-            return;
-        }
-    }
-    fprintf(stderr, "kvtier: log level '%s': use CRITICAL, ERROR, WARNING, INFO or "
-            "DEBUG.\n", name);
+        return KVT_LOG_INFO;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcasecmp(name, names[i].name))
+            return names[i].level;
+    if (!atomic_flag_test_and_set(&warned))
+        fprintf(stderr, "kvtier: log level '%s': use CRITICAL, ERROR, WARNING, INFO or "
+                "DEBUG.\n", name);
+    return KVT_LOG_INFO;
+}
+
+/* Take the environment's level unless a caller has set a level. */
+static void
+level_from_environment(void)
+{
+    if (!atomic_flag_test_and_set(&settled))
+        __atomic_store_n(&sink.max_level, level_of_environment(), __ATOMIC_RELAXED);
 }
 
 void
 kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 {
+    int level = max_level == KVT_LOG_DEFAULT ? level_of_environment() : (int)max_level;
+
     atomic_flag_test_and_set(&settled);
     lock_sink();
     sink.fn = fn;
     sink.ctx = ctx;
-    __atomic_store_n(&sink.max_level, (int)max_level, __ATOMIC_RELAXED);
+    __atomic_store_n(&sink.max_level, level, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&sink.lock);
 }
 

@@ -25,6 +25,11 @@ cmp "$temp/in" "$temp/back"
 run get "$key" - | cmp - "$temp/in"
 ends 0 ls
 prints "$key"
+# the log's level is the environment's, as an engine's is
+ends 0 ls --set chunck_size=1
+prints "warning: unknown key 'chunck_size'"
+KVTIER_LOG_LEVEL=ERROR ends 0 ls --set chunck_size=1
+! grep -q warning "$temp/err" || { echo 'a warning in spite of KVTIER_LOG_LEVEL=ERROR'; exit 1; }
 ends 0 ls other
 prints '^0 chunks'
 ends 0 stat "$key"
