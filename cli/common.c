@@ -5,41 +5,70 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
-int
-cli_parse(const struct cli_command *command, int argc, char **argv, int min_args,
-          int max_args, struct cli_common *out)
+#define OWN 256 /* the first own option, above all characters */
+
+/* Read the value of one of the command's own options.  0 or CLI_USAGE. */
+static int
+take_own(const struct cli_command *command, const struct cli_option *own, const char *text)
 {
-    static const struct option options[] = {
-        { "config", required_argument, NULL, 'c' },
-        { "set", required_argument, NULL, 's' },
-        { "json", no_argument, NULL, 'j' },
-        { 0 },
-    };
-    int c;
+    char *end;
+
+    if (own->flag) {
+        *own->flag = true;
+        return 0;
+    }
+    errno = 0;
+    *own->number = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *own->number &&
+        *own->number <= own->most)
+        return 0;
+    return cli_usage(command, "--%s needs a whole number from 1 to %" PRIu64, own->name,
+                     own->most);
+}
+
+static void
+list_options(const struct cli_option *own, struct option *out)
+{
+    *out++ = (struct option){ "config", required_argument, NULL, 'c' };
+    *out++ = (struct option){ "set", required_argument, NULL, 's' };
+    *out++ = (struct option){ "json", no_argument, NULL, 'j' };
+    for (int i = 0; own && own[i].name; i++)
+        *out++ = (struct option){
+            own[i].name, own[i].number ? required_argument : no_argument, NULL, OWN + i };
+    *out = (struct option){ 0 };
+}
+
+int
+cli_parse(const struct cli_command *command, int argc, char **argv,
+          const struct cli_option *own, int min_args, int max_args, struct cli_common *out)
+{
+    struct option options[CLI_MAX_OPTIONS + 4];
+    int c, code = 0;
 
     *out = (struct cli_common){ 0 };
+    list_options(own, options);
     opterr = 0;
     optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (c) {
-        case 'c':
+    while (!code && (c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (c == 'c')
             out->config_file = optarg;
-            break;
-        case 's':
-            if (out->n_settings == CLI_MAX_SETTINGS)
-                return cli_usage(command, "more than %d --set", CLI_MAX_SETTINGS);
+        else if (c == 's' && out->n_settings == CLI_MAX_SETTINGS)
+            code = cli_usage(command, "more than %d --set", CLI_MAX_SETTINGS);
+        else if (c == 's')
             out->settings[out->n_settings++] = optarg;
-            break;
-        case 'j':
+        else if (c == 'j')
             out->json = true;
-            break;
-        default:
-            return cli_usage(command, "unknown option or missing value: %s",
+        else if (c >= OWN)
+            code = take_own(command, &own[c - OWN], optarg);
+        else
+            code = cli_usage(command, "unknown option or missing value: %s",
                              argv[optind - 1]);
-        }
     }
+    if (code)
+        return code;
     out->n_args = argc - optind;
     out->args = argv + optind;
     if (out->n_args < min_args)
@@ -68,24 +97,6 @@ cli_open_store(const struct cli_common *common, struct kvt_store **out)
     fprintf(stderr, "kvtier: %s\n", kvt_last_error());
     /* No chunk is asked for yet: what is missing here is not an answer. */
     return err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT;
-}
-
-int
-cli_code(int status)
-{
-    switch (-status) {
-    case 0:
-        return CLI_DONE;
-    case ENOENT:
-    case EBADMSG:
-        return CLI_NO;
-    case EINVAL:
-    case ENAMETOOLONG:
-    case ENOTSUP:
-        return CLI_USAGE;
-    default:
-        return CLI_ENVIRONMENT;
-    }
 }
 
 static void

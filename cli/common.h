@@ -29,9 +29,22 @@ struct cli_common {
     "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/cache/kv\n" \
     "  --json           print JSON\n"
 
-/* Parse --config, --set and --json; max_args < 0: any number.  0 or CLI_USAGE. */
-int cli_parse(const struct cli_command *command, int argc, char **argv, int min_args,
-              int max_args, struct cli_common *out);
+/* An option of a command: a flag, or a whole number from 1 to most. */
+struct cli_option {
+    const char *name; /* without the dashes; NULL ends a list */
+    bool *flag;
+    uint64_t *number;
+    uint64_t most;
+};
+
+#define CLI_MAX_OPTIONS 8 /* of a command, without the common options */
+
+/* Parse --config, --set, --json and the command's own options.  argv[0] is skipped.
+ * own: at most CLI_MAX_OPTIONS options, or NULL.  max_args < 0: any number of arguments.
+ * Return 0 or CLI_USAGE; then the reason was printed. */
+int cli_parse(const struct cli_command *command, int argc, char **argv,
+              const struct cli_option *own, int min_args, int max_args,
+              struct cli_common *out);
 
 /* Tell how an operation on one chunk ended: on the standard error why it failed, with
  * --json one object a chunk on the standard output.  Its exit code. */

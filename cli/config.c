@@ -9,89 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "common.h"
 #include "config-keys.h"
 #include "config-memory.h"
 #include "kvtier.h"
 
-struct arguments {
-    bool json, all, markdown;
-    uint64_t bytes_per_token, tp; /* 0: not given */
-    char **names; /* what is no option */
-    int n_names;
-};
-
-/* An option that is there or not, or one with a whole number from 1 to most. */
-struct option {
-    const char *name;
-    bool *flag;
-    uint64_t *number;
-    uint64_t most;
-};
-
-static bool
-to_number(const char *text, const struct option *option)
-{
-    char *end;
-
-    errno = 0;
-    *option->number = strtoull(text, &end, 10);
-    return *text >= '0' && *text <= '9' && !*end && !errno && *option->number &&
-           *option->number <= option->most;
-}
-
-/* The option argv[*i], with its value behind it.  false: it is none (said). */
-static bool
-parse_option(int argc, char **argv, int *i, const struct option *options)
-{
-    const char *arg = argv[*i];
-    const struct option *option = options;
-
-    while (option->name && strcmp(option->name, arg))
-        option++;
-    if (!option->name) {
-        cli_usage(&cli_config, "no option '%s' here", arg);
-        return false;
-    }
-    if (option->flag) {
-        *option->flag = true;
-        return true;
-    }
-    if (++*i < argc && to_number(argv[*i], option))
-        return true;
-    cli_usage(&cli_config, "%s needs a whole number from 1 to %" PRIu64, arg, option->most);
-    return false;
-}
-
-/* Sort the arguments; false: one of them is no option (said). */
-static bool
-parse(int argc, char **argv, const struct option *options, struct arguments *out)
-{
-    bool only_names = false;
-
-    out->names = argv;
-    for (int i = 0; i < argc; i++) {
-        if (!only_names && !strcmp(argv[i], "--"))
-            only_names = true;
-        else if (only_names || argv[i][0] != '-')
-            out->names[out->n_names++] = argv[i];
-        else if (!parse_option(argc, argv, &i, options))
-            return false;
-    }
-    return true;
-}
-
-/* At most one file. */
+/* Parse the options of check or show.  The configuration file is FILE or that of --config.
+ * Return 0 or CLI_USAGE. */
 static int
-parse_file(int argc, char **argv, const struct option *options, struct arguments *out,
-           struct kvt_config_sources *sources)
+parse(int argc, char **argv, const struct cli_option *own, struct cli_common *common,
+      struct kvt_config_sources *sources)
 {
-    if (!parse(argc, argv, options, out))
-        return CLI_USAGE;
-    if (out->n_names > 1)
-        return cli_usage(&cli_config, "one FILE, not '%s' too", out->names[1]);
-    sources->file = out->n_names ? out->names[0] : NULL;
-    return CLI_DONE;
+    int code = cli_parse(&cli_config, argc, argv, own, 0, 1, common);
+
+    if (!code && common->n_args && common->config_file)
+        code = cli_usage(&cli_config, "FILE '%s' beside --config", common->args[0]);
+    sources->file = common->n_args ? common->args[0] : common->config_file;
+    sources->settings = common->settings;
+    return code;
 }
 
 /* A configuration file that is not there is a matter of usage. */
@@ -148,21 +83,14 @@ print_count(unsigned n, const char *what)
     printf("%u %s%s", n, what, n == 1 ? "" : "s");
 }
 
-/* into: see struct cli_memory. */
 static int
-check_memory(const struct kvt_config_sources *sources, const struct arguments *args,
-             struct checked *checked, json_t *into)
+check_memory(const struct kvt_config_sources *sources, struct cli_memory *memory,
+             struct checked *checked)
 {
-    const struct cli_memory memory = {
-        .bytes_per_token = args->bytes_per_token,
-        .n_workers = args->tp ? args->tp : 1,
-        .into = into,
-        .see = see_problem,
-        .ctx = checked,
-    };
-
+    memory->see = see_problem;
+    memory->ctx = checked;
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* its warnings are told already */
-    int err = cli_config_memory(sources, &memory);
+    int err = cli_config_memory(sources, memory);
     return err ? fail(err) : CLI_DONE;
 }
 
@@ -188,32 +116,31 @@ static int
 check(int argc, char **argv)
 {
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
-    struct arguments args = { 0 };
+    struct cli_memory memory = { .n_workers = 1 };
     struct checked checked = { 0 };
-    json_t *memory = NULL;
-    const struct option options[] = {
-        { "--json", .flag = &args.json },
-        { "--bytes-per-token", .number = &args.bytes_per_token,
+    struct cli_common common;
+    const struct cli_option own[] = {
+        { "bytes-per-token", .number = &memory.bytes_per_token,
           .most = CLI_MOST_BYTES_PER_TOKEN },
-        { "--tp", .number = &args.tp, .most = CLI_MOST_WORKERS },
+        { "tp", .number = &memory.n_workers, .most = CLI_MOST_WORKERS },
         { 0 },
     };
 
-    int status = parse_file(argc, argv, options, &args, &sources);
+    int status = parse(argc, argv, own, &common, &sources);
     if (status)
         return status;
-    if (args.json)
+    if (common.json)
         checked.problems = json_array();
     int err = kvt_config_check(&sources, see_problem, &checked);
     if (err && !checked.n_errors)
         status = fail(err);
     if (!err) {
-        memory = args.json ? json_object() : NULL;
-        status = check_memory(&sources, &args, &checked, memory);
+        memory.into = common.json ? json_object() : NULL;
+        status = check_memory(&sources, &memory, &checked);
     }
     if (!status)
-        status = tell_checked(&checked, memory);
-    json_decref(memory);
+        status = tell_checked(&checked, memory.into);
+    json_decref(memory.into);
     json_decref(checked.problems);
     return status ? status : checked.n_errors ? CLI_NO : CLI_DONE;
 }
@@ -258,12 +185,12 @@ static int
 show(int argc, char **argv)
 {
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
-    struct arguments args = { 0 };
+    struct cli_common common;
     struct kvt_config *config;
+    bool all_keys = false;
 
-    int status = parse_file(argc, argv, (const struct option[]){
-        { "--json", .flag = &args.json }, { "--all", .flag = &args.all }, { 0 } }, &args,
-        &sources);
+    int status = parse(argc, argv, (const struct cli_option[]){
+        { "all", .flag = &all_keys }, { 0 } }, &common, &sources);
     if (status)
         return status;
     int err = kvt_config_open(&sources, &config);
@@ -277,9 +204,9 @@ show(int argc, char **argv)
         fprintf(stderr, "kvtier config: no memory.\n");
         return CLI_ENVIRONMENT;
     }
-    if (!args.all)
+    if (!all_keys)
         drop_defaults(all);
-    if (args.json)
+    if (common.json)
         return print_json(all);
     status = print_settings(all);
     json_decref(all);
@@ -291,25 +218,29 @@ show(int argc, char **argv)
 static int
 keys(int argc, char **argv)
 {
-    struct arguments args = { 0 };
+    struct cli_common common;
+    bool markdown = false;
+    int code = cli_parse(&cli_config, argc, argv, (const struct cli_option[]){
+        { "markdown", .flag = &markdown }, { 0 } }, 0, -1, &common);
 
-    if (!parse(argc, argv, (const struct option[]){ { "--json", .flag = &args.json },
-               { "--markdown", .flag = &args.markdown }, { 0 } }, &args))
-        return CLI_USAGE;
-    if (args.markdown && (args.n_names || args.json))
+    if (code)
+        return code;
+    if (common.config_file || common.n_settings)
+        return cli_usage(&cli_config, "keys reads no configuration");
+    if (markdown && (common.n_args || common.json))
         return cli_usage(&cli_config, "--markdown describes all keys");
-    if (args.markdown)
+    if (markdown)
         return cli_config_page();
-    json_t *all = args.json ? json_array() : NULL;
-    for (int i = 0; i < args.n_names; i++)
-        if (!cli_config_describe(args.names[i], all)) {
-            fprintf(stderr, "kvtier config: there is no key '%s'.\n", args.names[i]);
+    json_t *all = common.json ? json_array() : NULL;
+    for (int i = 0; i < common.n_args; i++)
+        if (!cli_config_describe(common.args[i], all)) {
+            fprintf(stderr, "kvtier config: there is no key '%s'.\n", common.args[i]);
             json_decref(all);
             return CLI_NO;
         }
-    if (!args.n_names)
+    if (!common.n_args)
         cli_config_list(all);
-    return args.json ? print_json(all) : CLI_DONE;
+    return common.json ? print_json(all) : CLI_DONE;
 }
 
 static int
@@ -318,18 +249,18 @@ run(int argc, char **argv)
     if (argc < 2)
         return cli_usage(&cli_config, "check, show or keys?");
     if (!strcmp(argv[1], "check"))
-        return check(argc - 2, argv + 2);
+        return check(argc - 1, argv + 1);
     if (!strcmp(argv[1], "show"))
-        return show(argc - 2, argv + 2);
+        return show(argc - 1, argv + 1);
     if (!strcmp(argv[1], "keys"))
-        return keys(argc - 2, argv + 2);
+        return keys(argc - 1, argv + 1);
     return cli_usage(&cli_config, "there is no 'config %s'", argv[1]);
 }
 
 const struct cli_command cli_config = {
     .name = "config",
-    .usage = "check [--json] [--bytes-per-token N] [--tp N] [FILE]\n"
-             "show [--json] [--all] [FILE]\n"
+    .usage = "check [OPTIONS] [--bytes-per-token N] [--tp N] [FILE]\n"
+             "show [OPTIONS] [--all] [FILE]\n"
              "keys [--json|--markdown] [KEY...]",
     .summary = "check a configuration, show what counts, explain keys",
     .help =
@@ -347,11 +278,14 @@ const struct cli_command cli_config = {
         "          the defaults too. Credentials are not shown.\n"
         "  keys    The keys in short, or all about some of them.\n"
         "\n"
-        "FILE is a YAML file as LMCache has it. Without FILE it is the one that\n"
-        "KVTIER_CONFIG_FILE, then LMCACHE_CONFIG_FILE names. A later source wins:\n"
+        CLI_COMMON_HELP
+        "\n"
+        "FILE is a YAML file as LMCache has it, as is that of --config. Without both,\n"
+        "KVTIER_CONFIG_FILE, then LMCACHE_CONFIG_FILE names the file. A later source\n"
+        "wins:\n"
         "\n"
         "  defaults, FILE, LMCACHE_<KEY> variables, KVTIER_<KEY> variables,\n"
-        "  the engine's kv_connector_extra_config, explicit arguments\n"
+        "  the engine's kv_connector_extra_config, explicit arguments and --set\n"
         "\n"
         "Examples:\n"
         "  kvtier config check lmcache.yaml\n"

@@ -239,7 +239,7 @@ doctor_run(int argc, char **argv)
     struct findings f = { .all = json_array() };
     struct kvt_config *config;
     struct cli_common c;
-    int code = cli_parse(&cli_doctor, argc, argv, 0, 0, &c);
+    int code = cli_parse(&cli_doctor, argc, argv, NULL, 0, 0, &c);
 
     if (code) {
         json_decref(f.all);

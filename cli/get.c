@@ -78,7 +78,7 @@ get_run(int argc, char **argv)
 {
     struct cli_common c;
     struct kvt_store *store;
-    int code = cli_parse(&cli_get, argc, argv, 2, 2, &c);
+    int code = cli_parse(&cli_get, argc, argv, NULL, 2, 2, &c);
 
     if (!code && c.json && !strcmp(c.args[1], "-"))
         code = cli_usage(&cli_get, "--json and the chunk cannot both go to the standard "

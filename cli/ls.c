@@ -45,7 +45,7 @@ ls_run(int argc, char **argv)
     struct listing l = { 0 };
     struct kvt_store *store;
     char size[24];
-    int code = cli_parse(&cli_ls, argc, argv, 0, 1, &c);
+    int code = cli_parse(&cli_ls, argc, argv, NULL, 0, 1, &c);
 
     if (code)
         return code;

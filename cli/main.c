@@ -72,7 +72,7 @@ print_help(void)
     printf("kvtier keeps the KV cache of language models outside the GPU.\n"
            "\n"
            "Usage: kvtier COMMAND [ARGUMENTS]\n"
-           "       kvtier COMMAND --help\n"
+           "       kvtier COMMAND --help (or: kvtier help COMMAND)\n"
            "\n"
            "Commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
@@ -154,6 +154,15 @@ run_command(int argc, char **argv)
     return unknown_command(name);
 }
 
+static int
+help_of(char *name)
+{
+    char help[] = "--help";
+    char *args[] = { name, help, NULL };
+
+    return run_command(2, args);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -166,7 +175,10 @@ main(int argc, char **argv)
         fprintf(stderr, "kvtier: which command? See 'kvtier --help'.\n");
         return CLI_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+    if (!strcmp(argv[1], "help") && argc > 2)
+        status = help_of(argv[2]);
+    else if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
+             !strcmp(argv[1], "help"))
         status = print_help();
     else if (!strcmp(argv[1], "--version"))
         status = run_command(1, version_args);

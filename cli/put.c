@@ -44,7 +44,7 @@ put_run(int argc, char **argv)
     struct cli_common c;
     struct kvt_store *store;
     size_t n;
-    int code = cli_parse(&cli_put, argc, argv, 2, 2, &c);
+    int code = cli_parse(&cli_put, argc, argv, NULL, 2, 2, &c);
 
     if (!code)
         code = cli_open_store(&c, &store);

@@ -8,7 +8,7 @@ rm_run(int argc, char **argv)
 {
     struct cli_common c;
     struct kvt_store *store;
-    int code = cli_parse(&cli_rm, argc, argv, 1, -1, &c);
+    int code = cli_parse(&cli_rm, argc, argv, NULL, 1, -1, &c);
 
     if (!code)
         code = cli_open_store(&c, &store);

@@ -10,18 +10,28 @@
 #include "common.h"
 
 int
-cli_fail(int err)
+cli_code(int status)
 {
-    fprintf(stderr, "kvtier: %s\n", kvt_last_error());
-    switch (-err) {
+    switch (-status) {
+    case 0:
+        return CLI_DONE;
     case ENOENT:
     case EBADMSG:
         return CLI_NO;
     case EINVAL:
+    case ENAMETOOLONG:
+    case ENOTSUP:
         return CLI_USAGE;
     default:
         return CLI_ENVIRONMENT;
     }
+}
+
+int
+cli_fail(int err)
+{
+    fprintf(stderr, "kvtier: %s\n", kvt_last_error());
+    return cli_code(err);
 }
 
 void

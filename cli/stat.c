@@ -31,10 +31,8 @@ stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
 
     op.kind = KVT_OP_STAT;
     op.key = key;
-    if (kvt_store_run(store, &op)) {
-        fprintf(stderr, "kvtier: %s\n", op.why);
-        return cli_code(op.status);
-    }
+    if (kvt_store_run(store, &op))
+        return cli_tell(c, &op);
     if (c->json) {
         json_t *o = op_json(&op);
         json_dumpf(o, stdout, 0);
@@ -100,7 +98,7 @@ stat_run(int argc, char **argv)
 {
     struct cli_common c;
     struct kvt_store *store;
-    int code = cli_parse(&cli_stat, argc, argv, 0, 1, &c);
+    int code = cli_parse(&cli_stat, argc, argv, NULL, 0, 1, &c);
 
     if (!code)
         code = cli_open_store(&c, &store);

@@ -127,7 +127,7 @@ verify_run(int argc, char **argv)
     struct keys keys = { 0 };
     struct totals totals = { 0 };
     struct kvt_op ops[AT_ONCE];
-    int err = 0, code = cli_parse(&cli_verify, argc, argv, 0, -1, &c);
+    int err = 0, code = cli_parse(&cli_verify, argc, argv, NULL, 0, -1, &c);
 
     if (!code)
         code = cli_open_store(&c, &store);

@@ -43,7 +43,16 @@ expect 0 version --json
 json
 expect 2 version nonsense
 expect 0 config --help
-has out 'kvtier config check [--json] [--bytes-per-token N] [--tp N] [FILE]'
+has out 'kvtier config check [OPTIONS] [--bytes-per-token N] [--tp N] [FILE]'
+
+expect 0 config --help
+cp out config.help
+expect 0 help config
+cmp -s out config.help || fail 'help config is not config --help'
+expect 0 help
+has out 'Usage: kvtier COMMAND'
+expect 2 help confg
+has err "Did you mean 'config'?"
 
 expect 2 config
 expect 2 config chek
@@ -63,8 +72,16 @@ has out '"ok": true'
 expect 2 config check absent.yaml
 has err 'absent.yaml: No such file'
 expect 2 config check good.yaml bad.yaml
+expect 1 config check --config bad.yaml
+expect 0 config check --config=good.yaml --set chunk_size=64
+expect 1 config check good.yaml --set chunk_size=none
+has out chunk_size
+expect 2 config check --config good.yaml good.yaml
+expect 0 config show --set chunk_size=96 good.yaml
+has out 'chunk_size: 96'
+expect 2 config keys --set chunk_size=96
 expect 2 config check --nonsense good.yaml
-has err "no option '--nonsense' here"
+has err "unknown option or missing value: --nonsense"
 
 printf 'remote_url: s3://b\nmax_local_cpu_size: 0.25\n' >s3.yaml
 expect 0 config check --bytes-per-token 16384 --tp 1 s3.yaml

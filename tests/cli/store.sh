@@ -18,7 +18,14 @@ ends() { # CODE COMMAND...
 prints() { grep -q -- "$1" "$temp/out" "$temp/err" || { echo "'$1' not printed:"; cat "$temp/out" "$temp/err"; exit 1; }; }
 
 head -c 100000 /dev/urandom >"$temp/in"
+flip() { # FILE OFFSET: make one byte another one
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+    printf "\\$(printf %03o $(((byte + 1) % 256)))" |
+        dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
 ends 1 stat "$key"
+ends 1 stat "$key" --json
+python3 -c 'import json, sys; o = json.load(open(sys.argv[1])); assert not o["done"] and o["error"], o' "$temp/out"
 ends 0 put "$key" "$temp/in"
 ends 0 get "$key" "$temp/back"
 cmp "$temp/in" "$temp/back"
@@ -64,7 +71,7 @@ run get "$key" - | grep -q '^writer [1-6]$'
 # damage
 run put "$key" "$temp/in"
 file=$(find "$temp/store" -name '*.data')
-printf X | dd of="$file" bs=1 seek=5000 conv=notrunc 2>/dev/null
+flip "$file" 5000
 ends 1 verify
 prints '^bad: '
 rm "$temp/back"
