@@ -105,7 +105,18 @@ wants_storage(const struct kvt_config *config)
            (is_set(config, "local_disk") && number(config, "max_local_disk_size") > 0);
 }
 
-/* Put, get, compare, remove a chunk of our own.  *done: what of that worked. */
+/* Look up an absent chunk, as an engine does: the result must be a miss.  A bucket policy
+ * without the right to list, for example, causes an error.  Return 0 or an errno. */
+static int
+try_lookup(struct kvt_store *store, struct kvt_op *op)
+{
+    op->kind = KVT_OP_STAT;
+    int status = kvt_store_run(store, op);
+
+    return status == -ENOENT ? 0 : status;
+}
+
+/* Look up, put, get, compare and remove a test chunk.  *done: the successful steps. */
 static enum verdict
 try_store(struct kvt_store *store, const char **done, char *why, size_t size)
 {
@@ -115,13 +126,16 @@ try_store(struct kvt_store *store, const char **done, char *why, size_t size)
     enum verdict verdict = OK;
     int status = -ENOMEM;
 
-    *done = "not stored";
+    *done = "not looked up";
     snprintf(key, sizeof key, "kvtier-doctor@1@0@%lx@uint8", (unsigned long)getpid());
+    op.key = key;
     for (size_t i = 0; sent && i < PROBE_BYTES; i++)
         sent[i] = (unsigned char)(i * 31 + i / 997);
-    if (sent && got) {
+    if (sent && got)
+        status = try_lookup(store, &op);
+    if (!status) {
+        *done = "not stored";
         op.kind = KVT_OP_PUT;
-        op.key = key;
         op.buf = sent;
         op.bytes = PROBE_BYTES;
         status = kvt_store_run(store, &op);
@@ -274,8 +288,8 @@ const struct cli_command cli_doctor = {
     .usage = "[OPTIONS]",
     .summary = "look at what an engine would meet on this machine",
     .help =
-        "Checks the configuration, opens its tiers, stores, reads and removes a chunk of\n"
-        "1 MiB, and looks at memory and limits. Where 3FS is configured, it looks first\n"
+        "Checks the configuration, opens its tiers, looks up, stores, reads and removes a\n"
+        "chunk of 1 MiB, and looks at memory and limits. Where 3FS is configured, it looks first\n"
         "at what that needs: mount, daemon, library, shared memory; and with gds_path at\n"
         "whether each GPU reaches its directories directly, by a small write and read.\n"
         "One line a finding; exit code 1 when something is bad.\n\n"

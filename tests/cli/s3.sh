@@ -88,6 +88,18 @@ for command in "put $key $dir/in" "get $key $dir/back" ls verify; do
 done
 at nowhere 1 doctor
 says 'BAD *store .* There is no bucket .nowhere. there'
+
+# a policy without the right to list: a HEAD of an absent object is 403, so lookups fail
+control=$(sed -n 's/.*"control": "\([^"]*\)".*/\1/p' facts)
+python3 - "$control" <<'END'
+import sys, urllib.request
+
+fault = b'{"match": {"method": "HEAD"}, "count": null, "do": {"status": 403}}'
+proxies = urllib.request.ProxyHandler({})
+urllib.request.build_opener(proxies).open(sys.argv[1] + "/faults", fault).read()
+END
+at kv 1 doctor
+says 'BAD *store .*a chunk of 1 MiB was not looked up: .*403'
 at kv 2 put "$key" "$dir/in" --set store_location=LocalCPUBackend
 says 'the tiers with storage are RemoteBackend (s3)'
 finish cli/s3
