@@ -18,7 +18,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
-from . import _lib, vllm_model
+from . import (
+    _lib,
+    plugin,
+    vllm_model,
+    vllm_policy,
+)
 from .vllm_log import log
 from .vllm_meta import NOTHING
 from .vllm_scheduler import Scheduler
@@ -54,7 +59,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker = None
         transfer = vllm_config.kv_transfer_config
         if role == KVConnectorRole.SCHEDULER:
-            _recompute_failed_loads(transfer)
+            vllm_policy.apply(transfer, _parent(self, sys._getframe(1)))
         config = _lib.Config(
             connector_json=json.dumps(transfer.kv_connector_extra_config or {}))
         try:
@@ -192,14 +197,14 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             half.shutdown()
 
 
-def _recompute_failed_loads(transfer):
-    """vLLM's default fails a request whose load fails; a cache must not.  vLLM
-    reads the setting after it has made the connector."""
-    if getattr(transfer, "kv_load_failure_policy", "recompute") != "fail":
-        return
-    # A default and the same value said aloud look alike in the object.
-    if any("kv_load_failure_policy" in argument for argument in sys.argv):
-        return
-    transfer.kv_load_failure_policy = "recompute"
-    log.info("kvtier: kv_load_failure_policy is at its default: set to "
-             "\"recompute\", so that a failed load costs time, not the request")
+def _parent(connector, frame):
+    """Return the parent connector (MultiConnector), or None.  vLLM passes neither the
+    parent nor the parent's configuration to a child."""
+    caller = frame.f_locals.get("self")
+    if isinstance(caller, KVConnectorBase_V1) and caller is not connector:
+        return caller
+    return None
+
+
+# MultiConnector's statistics look up classes by name, even classes given by module path.
+plugin.register(names=(plugin.CLASS,))

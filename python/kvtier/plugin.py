@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry point of vllm.general_plugins: where LMCache is not installed, the
-connector name LMCacheConnectorV1 means kvtier.
+"""Entry point of vllm.general_plugins: register kvtier's connector by name.
 
-vLLM runs it in each of its processes.  KVTIER_REPLACE_LMCACHE=1 takes the name
-even when LMCache is there, KVTIER_REPLACE_LMCACHE=0 never does.
+vLLM runs the entry point in each process.  If LMCache is not installed, the connector
+name LMCacheConnectorV1 means kvtier too.  With KVTIER_REPLACE_LMCACHE=1 kvtier takes the
+name even if LMCache is installed, with KVTIER_REPLACE_LMCACHE=0 never.
 """
 
 import importlib.metadata
 import os
 
-NAME = "LMCacheConnectorV1"
+CLASS = "KVTierConnector"
+LMCACHE = "LMCacheConnectorV1"
 
 
 def wanted():
@@ -23,19 +24,18 @@ def wanted():
     return False
 
 
-def register():
-    if not wanted():
-        return
+def register(names=None):
+    """Register kvtier's connector under names; by default the names by wanted()."""
+    if names is None:
+        names = (CLASS, LMCACHE) if wanted() else (CLASS,)
     try:
         from vllm.distributed.kv_transfer.kv_connector.factory import (
             KVConnectorFactory,
         )
-        registry = KVConnectorFactory._registry
+        for name in names:
+            KVConnectorFactory._registry.pop(name, None)
+            KVConnectorFactory.register_connector(name, "kvtier.connector", CLASS)
     except (ImportError, AttributeError) as e:
         from .vllm_log import log
-        log.warning("kvtier: cannot stand in for %s in this vLLM (%s); use "
-                    "kv_connector_module_path", NAME, e)
-        return
-    registry.pop(NAME, None)
-    KVConnectorFactory.register_connector(NAME, "kvtier.connector",
-                                          "KVTierConnector")
+        log.warning("kvtier: cannot register %s in this vLLM (%s); use "
+                    "kv_connector_module_path", ", ".join(names), e)

@@ -65,6 +65,7 @@ class Scheduler:
         self._loads = []
         self._prefetches = []
         self._cancel = False
+        self._distrusted_steps = 0
         self._stats = Collector(engine)
 
     # ---------------------------------------------------------------- lookup
@@ -185,17 +186,23 @@ class Scheduler:
                 request_id for request_id, state in self._requests.items()
                 if state.loading and not bad.isdisjoint(state.loading[0]))
         for request_id in failed:
-            state = self._requests.get(request_id)
+            state = self._loading(request_id)
             if state is not None:
                 # Promised once and broken: vLLM computes it, and asking again
                 # must not promise the same chunks for ever.
                 state.may_load = False
                 state.stored = range(0)
         for request_id in output.finished_recving or ():
-            state = self._requests.get(request_id)
+            state = self._loading(request_id)
             if state is not None:
                 state.loading = None
                 self._engine.release(state.seq)
+
+    def _loading(self, request_id):
+        """Return the request's state if kvtier loads KV, else None.  MultiConnector
+        reports the loads of every connector to each connector."""
+        state = self._requests.get(request_id)
+        return state if state is not None and state.loading is not None else None
 
     # ----------------------------------------------------------------- saves
 
@@ -206,6 +213,7 @@ class Scheduler:
         # For vLLM's second model runner, resumed requests are among the new ones.
         if output.scheduled_new_reqs:
             self._resume(new.req_id for new in output.scheduled_new_reqs)
+        self._distrust(output, resumed)
         # Without that method it names only requests that got blocks in this step.
         get_block_ids = getattr(getattr(output, "kv_connector_block_state", None),
                                 "get_block_ids", None)
@@ -219,6 +227,18 @@ class Scheduler:
         meta = KVTierMetadata(self._loads, saves, self._prefetches, self._cancel)
         self._loads, self._prefetches, self._cancel = [], [], False
         return meta
+
+    def _distrust(self, output, resumed):
+        """Do not save requests that start in a step with another connector's synchronous
+        loads, or in the next step: vLLM learns of a failed load only after KV of this step,
+        and with overlapping batches of the next step, is saved."""
+        if getattr(output, "has_sync_kv_loads", False):
+            self._distrusted_steps = 2
+        if not self._distrusted_steps:
+            return
+        self._distrusted_steps -= 1
+        for request_id in [new.req_id for new in output.scheduled_new_reqs] + [*resumed]:
+            self._saving.pop(request_id, None)
 
     def _resume(self, request_ids):
         """Preempted requests compute again from what they find; so offer their
