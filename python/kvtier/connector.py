@@ -21,6 +21,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from . import (
     _lib,
     plugin,
+    vllm_adapters,
+    vllm_digest,
     vllm_model,
     vllm_policy,
 )
@@ -76,10 +78,11 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         settings = config.values()
         infos = vllm_model.groups(vllm_config, kv_cache_config,
                                   int(settings["chunk_size"]))
-        if KVConnectorTransferResults is None and len(infos) > 1:
+        if KVConnectorTransferResults is None and (
+                len(infos) > 1 or infos[0].kind == _lib.GROUP_SLIDING):
             raise vllm_model.Unsupported(
-                "several KV cache groups in this vLLM, which has no way to "
-                "report a failed load of them")
+                "several KV cache groups, or one of sliding windows, in this vLLM, "
+                "which has no way to report a failed load of them")
         scheduler = role == KVConnectorRole.SCHEDULER
         rank = 0 if scheduler else vllm_config.parallel_config.rank
         engine = _lib.Engine(
@@ -195,6 +198,16 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler = self._worker = None
         if half:
             half.shutdown()
+
+
+def _storage_source(settings):
+    """Return vLLM's name of the medium behind host memory.  vLLM has no name for
+    object stores; with files beside an object store, a hit does not name the medium."""
+    plugins = settings.get("remote_storage_plugins") or ()
+    if "s3:" in str(settings.get("remote_url")) or any(
+            name.split(".")[0] == "s3" for name in plugins):
+        return CacheHitSource.EXTERNAL_UNSPECIFIED
+    return CacheHitSource.DISK
 
 
 def _parent(connector, frame):

@@ -18,6 +18,8 @@ from .vllm_log import log
 # vLLM's null block: named by block tables where a block is not there.
 NULL_BLOCK = 0
 
+_MAX_GROUPS = 64  # of struct kvt_engine_params
+
 # Kinds of KV cache, by the exact name of their class: others derive from these.
 _MLA = "MLAAttentionSpec"
 _KINDS = ("FullAttentionSpec", "SlidingWindowSpec", _MLA)
@@ -80,12 +82,16 @@ def check_supported(vllm_config, kv_cache_config):
                           "does not repeat")
     if not kv_cache_config.kv_cache_groups:
         raise Unsupported("a model without KV cache")
+    if len(kv_cache_config.kv_cache_groups) > _MAX_GROUPS:
+        raise Unsupported("%d KV cache groups" % len(kv_cache_config.kv_cache_groups))
     for group in kv_cache_config.kv_cache_groups:
         spec = group.kv_cache_spec
         # By class: a FullAttentionSpec may have a sliding_window and still keep
         # all blocks.
         if type(spec).__name__ not in _KINDS:
             raise Unsupported("KV cache of kind %s" % type(spec).__name__)
+        if type(spec).__name__ == "SlidingWindowSpec" and spec.sliding_window < 2:
+            raise Unsupported("a sliding window of %d" % spec.sliding_window)
         if getattr(spec, "non_causal", False):
             raise Unsupported("attention that is not causal")
         if getattr(spec, "tokens_per_state", 1) != 1:

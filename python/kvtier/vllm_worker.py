@@ -148,10 +148,11 @@ class Worker:
             self._hook.record("load", loading.ios, good)
 
     def _fail(self, loading, good, failed):
-        """With one group, naming the bad blocks lets vLLM keep those before
-        them.  With several it cannot map a block to a request, and starts the
-        request over.  Not both: the second would undo the first."""
-        if len(self._infos) > 1:
+        """With one full-attention group, the ids of the bad blocks let vLLM keep the
+        blocks before them.  With several groups vLLM cannot map a block to a request,
+        and a sliding group has no window before a bad block: vLLM starts the request
+        over.  Not both: the second would undo the first."""
+        if len(self._infos) > 1 or self._infos[0].kind == _lib.GROUP_SLIDING:
             failed.add(loading.request_id)
             return
         per_chunk = self._infos[0].blocks_per_chunk
@@ -162,7 +163,7 @@ class Worker:
                     self._bad_blocks.update(
                         block for block
                         in ids[chunk * per_chunk:(chunk + 1) * per_chunk]
-                        if block >= 0)
+                        if block > NULL_BLOCK)
 
     def take_bad_blocks(self):
         if not self._bad_blocks:
