@@ -14,7 +14,8 @@ _PERIOD_S = 0.5
 
 
 class KVTierStats(KVConnectorStats):
-    """data: {counter: how much it grew}."""
+    """data: {counter or gauge: change}.  Changes of several ranks add up, and so do
+    changes over time."""
 
     def reset(self):
         self.data = {}
@@ -25,7 +26,8 @@ class KVTierStats(KVConnectorStats):
         return self
 
     def reduce(self):
-        return dict(self.data)
+        return {name: self.data[name] for name, _, _, kind in _lib.counters()
+                if kind == _lib.COUNTER_SUM and self.data.get(name)}
 
     def is_empty(self):
         return not self.data
@@ -36,12 +38,10 @@ class Collector:
 
     def __init__(self, engine):
         self._engine = engine
-        table = list(enumerate(_lib.counters()))
-        self._sums = [(i, name) for i, (name, _, _, kind) in table
-                      if kind == _lib.COUNTER_SUM]
-        self._pending = [i for i, (name, _, _, _) in table
+        self._names = [name for name, _, _, _ in _lib.counters()]
+        self._pending = [i for i, name in enumerate(self._names)
                          if name.endswith("_pending")]
-        self._last = engine.counters()
+        self._last = [0] * len(self._names)
         self._active = False
         self._next = 0.0
 
@@ -53,7 +53,7 @@ class Collector:
             self._next = 0.0
 
     def collect(self):
-        """What was counted since the last time, or None."""
+        """Return the changes since the last call, or None."""
         if not self._active:
             return None
         now = time.monotonic()
@@ -61,11 +61,11 @@ class Collector:
             return None
         self._next = now + _PERIOD_S
         values = self._engine.counters()
-        grown = {name: values[i] - self._last[i] for i, name in self._sums
-                 if values[i] != self._last[i]}
+        changed = {name: now - last for name, now, last
+                   in zip(self._names, values, self._last) if now != last}
         self._last = values
-        self._active = bool(grown) or any(values[i] for i in self._pending)
-        return KVTierStats(data=grown) if grown else None
+        self._active = bool(changed) or any(values[i] for i in self._pending)
+        return KVTierStats(data=changed) if changed else None
 
 
 class KVTierPromMetrics(KVConnectorPromMetrics):
@@ -75,20 +75,29 @@ class KVTierPromMetrics(KVConnectorPromMetrics):
                  per_engine_labelvalues):
         super().__init__(vllm_config, metric_types, labelnames,
                          per_engine_labelvalues)
-        self._counters = {}
+        self._metrics = {}
         for name, unit, text, kind in _lib.counters():
-            if kind != _lib.COUNTER_SUM:
-                continue
-            metric = self._counter_cls(
+            about = dict(
                 name="vllm:kvtier_" + name,
                 documentation="%s In %s." % (text, unit) if unit else text,
                 labelnames=labelnames)
-            self._counters[name] = {
-                engine: metric.labels(*values)
+            if kind == _lib.COUNTER_SUM:
+                metric = self._counter_cls(**about)
+            else:
+                # Each API server's process is told a part of the changes.
+                metric = self._gauge_cls(multiprocess_mode="sum", **about)
+            self._metrics[name] = {
+                engine: [metric.labels(*values), kind == _lib.COUNTER_SUM, 0]
                 for engine, values in per_engine_labelvalues.items()}
 
     def observe(self, transfer_stats_data, engine_idx=0):
-        for name, value in transfer_stats_data.items():
-            metric = self._counters.get(name)
-            if metric is not None and value:
-                metric[engine_idx].inc(value)
+        for name, change in transfer_stats_data.items():
+            entry = self._metrics.get(name, {}).get(engine_idx)
+            if entry is None or not change:
+                continue
+            metric, grows, _ = entry
+            if grows:
+                metric.inc(change)
+            else:
+                entry[2] += change
+                metric.set(entry[2])  # Ray's gauges have no inc()

@@ -11,9 +11,6 @@ from .vllm_meta import NOTHING
 from .vllm_model import NULL_BLOCK, Unsupported, views
 from .vllm_stats import Collector
 
-# How long shutdown waits for what was saved last.
-_FLUSH_MS = 1000
-
 
 def _current_stream():
     import torch
@@ -175,8 +172,4 @@ class Worker:
         return self._stats.collect()
 
     def shutdown(self):
-        try:
-            self._engine.flush(_FLUSH_MS)
-        except OSError as e:
-            log.info("kvtier: not everything was stored before the end: %s", e)
         self._engine.close()

@@ -269,8 +269,10 @@ kvt_engine_close(struct kvt_engine *engine)
 {
     if (!engine || engine->magic != KVT__ENGINE_MAGIC || engine->pid != getpid())
         return; /* a forked child has nothing of it: the parent closes it */
-    if (engine->pool) /* what is being stored is worth some time */
-        (void)!kvt_engine_flush(engine, engine->load_timeout_ns / KVT__NS_PER_MS);
+    /* Chunks that are being stored are worth some time. */
+    if (engine->pool && kvt_engine_flush(engine, engine->load_timeout_ns / KVT__NS_PER_MS))
+        kvt__log(KVT_LOG_INFO, "not everything was stored before the end: %s",
+                 kvt__why());
     kvt__store_stop(engine->store);
     kvt__loads_stop(engine);
     free_engine(engine);
