@@ -21,8 +21,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from . import (
     _lib,
     plugin,
-    vllm_adapters,
-    vllm_digest,
     vllm_model,
     vllm_policy,
 )
@@ -139,6 +137,9 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             results.failed_recving = self._failed_recving
         return results
 
+    def build_connector_worker_meta(self):
+        return self._worker.report() if self._worker else None
+
     def get_block_ids_with_load_errors(self):
         return self._worker.take_bad_blocks() if self._worker else set()
 
@@ -198,16 +199,6 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler = self._worker = None
         if half:
             half.shutdown()
-
-
-def _storage_source(settings):
-    """Return vLLM's name of the medium behind host memory.  vLLM has no name for
-    object stores; with files beside an object store, a hit does not name the medium."""
-    plugins = settings.get("remote_storage_plugins") or ()
-    if "s3:" in str(settings.get("remote_url")) or any(
-            name.split(".")[0] == "s3" for name in plugins):
-        return CacheHitSource.EXTERNAL_UNSPECIFIED
-    return CacheHitSource.DISK
 
 
 def _parent(connector, frame):

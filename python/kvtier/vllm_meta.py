@@ -4,6 +4,13 @@ and to save from which blocks.  Travels pickled, in every step."""
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorWorkerMetadata,
+    )
+except ImportError:
+    KVConnectorWorkerMetadata = object
+
 
 class KVTierMetadata(KVConnectorMetadata):
     """loads: [(request id, ios)]; saves: ios; prefetches: ios, without blocks;
@@ -30,3 +37,11 @@ class KVTierMetadata(KVConnectorMetadata):
 
 # The message of a step with nothing to do; unpickles to itself.
 NOTHING = KVTierMetadata()
+
+
+class UnusableWorker(KVConnectorWorkerMetadata):
+    """A worker's report of unusable KV cache memory, without stores and loads.  A single
+    report counts for all ranks."""
+
+    def aggregate(self, other):
+        return self

@@ -11,7 +11,7 @@ from array import array
 from . import _lib
 from .vllm_extra import Extra, describe
 from .vllm_log import log
-from .vllm_meta import NOTHING, KVTierMetadata
+from .vllm_meta import NOTHING, KVTierMetadata, UnusableWorker
 from .vllm_stats import Collector
 
 _CHUNK = _lib.CHUNK_BYTES
@@ -178,6 +178,9 @@ class Scheduler:
 
     def received(self, output):
         """What the workers report of their loads."""
+        report = getattr(output, "kv_connector_worker_meta", None)
+        if isinstance(report, UnusableWorker):
+            self._stop()
         failed = getattr(output, "failed_recving", None) or ()
         bad = getattr(output, "invalid_block_ids", None) or ()
         if bad:
@@ -197,6 +200,17 @@ class Scheduler:
             if state is not None:
                 state.loading = None
                 self._engine.release(state.seq)
+
+    def _stop(self):
+        """Neither promise nor save anything more: a worker cannot move KV."""
+        if self._can_load or self._can_save:
+            log.warning("kvtier: nothing is looked up or stored any more: a worker "
+                        "cannot use its KV cache's memory, its log says why")
+        self._can_load = self._can_save = False
+        self._saving.clear()
+        for state in self._requests.values():
+            state.may_load = False
+            state.limit = 0
 
     def _loading(self, request_id):
         """Return the request's state if kvtier loads KV, else None.  MultiConnector

@@ -7,7 +7,7 @@ step ends; writing them, and all of loading, goes on in the library's threads.
 
 from . import _lib, _testhook
 from .vllm_log import log
-from .vllm_meta import NOTHING
+from .vllm_meta import NOTHING, UnusableWorker
 from .vllm_model import NULL_BLOCK, Unsupported, views
 from .vllm_stats import Collector
 
@@ -43,11 +43,11 @@ class Worker:
     def register(self, kv_caches):
         try:
             found = views(kv_caches, self._infos, self._n_blocks)
-        except Unsupported as e:
+            for group, view in enumerate(found):
+                self._engine.set_view(group, view, self._n_blocks, NULL_BLOCK)
+        except (Unsupported, OSError, ValueError) as e:
             log.warning("kvtier: nothing is stored or loaded: %s", e)
             return
-        for group, view in enumerate(found):
-            self._engine.set_view(group, view, self._n_blocks, NULL_BLOCK)
         if found[0].memory != _lib.MEMORY_HOST:
             self._stream = _current_stream
             self._hook = None  # reads blocks of host memory
@@ -167,6 +167,10 @@ class Worker:
             return set()
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
+
+    def report(self):
+        """Return an UnusableWorker for the scheduler if register() failed, else None."""
+        return None if self._ready else UnusableWorker()
 
     def stats(self):
         return self._stats.collect()
