@@ -535,6 +535,12 @@ KVT_API size_t
 kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
                   struct kvt_chunk_range *out);
 
+/* Write for each of the chunks first .. first + n - 1 of the last lookup's hit to out: 1
+ * if every rank holds the chunk in host memory, else 0.  After kvt_engine_release() all
+ * are 0. */
+KVT_API void
+kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *out);
+
 /* Give the leases of a lookup back. */
 KVT_API void kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq);
 

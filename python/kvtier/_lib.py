@@ -238,6 +238,7 @@ _PROTOTYPES = {
     "kvt_seq_append": (c_int, c_void_p, c_void_p, c_size_t),
     "kvt_seq_chunks": (c_int, c_void_p, c_size_t, c_size_t, c_void_p),
     "kvt_seq_free": (None, c_void_p),
+    "kvt_seq_in_memory": (None, c_void_p, c_size_t, c_size_t, c_void_p),
     "kvt_engine_lookup": (
         c_int, c_void_p, c_void_p, c_uint64, c_uint64, POINTER(c_uint64),
     ),
@@ -376,6 +377,13 @@ class Seq:
         out = ctypes.create_string_buffer(n * CHUNK_BYTES)
         if n:
             _check(lib().kvt_seq_chunks(self.handle, first, n, out))
+        return out.raw
+
+    def in_memory(self, first, n):
+        """Return for each of n chunks of the last lookup's hit: 1 if the chunk is in host
+        memory, else 0."""
+        out = ctypes.create_string_buffer(n)
+        lib().kvt_seq_in_memory(self.handle, first, n, out)
         return out.raw
 
     def free(self):

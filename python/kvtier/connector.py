@@ -50,9 +50,6 @@ except ImportError:
 
 
 class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
-    if CacheHitSource is not None:
-        _cache_hit_source = CacheHitSource.DISK
-
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
         self._scheduler = None
@@ -74,6 +71,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         vllm_model.check_supported(vllm_config, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         settings = config.values()
+        if CacheHitSource is not None:
+            self._storage = _storage_source(settings)
         infos = vllm_model.groups(vllm_config, kv_cache_config,
                                   int(settings["chunk_size"]))
         if KVConnectorTransferResults is None and (
@@ -154,6 +153,15 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             return 0, False
         return self._scheduler.matched_tokens(request, num_computed_tokens)
 
+    def get_external_cache_hit_sources(self, request, num_external_tokens):
+        """{CacheHitSource: tokens}; vLLM asks after update_state_after_alloc()."""
+        if not self._scheduler or not num_external_tokens:
+            return {}
+        memory = self._scheduler.memory_tokens(request, num_external_tokens)
+        counts = {CacheHitSource.HOST: memory,
+                  self._storage: num_external_tokens - memory}
+        return {source: n for source, n in counts.items() if n}
+
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
         if self._scheduler:
             self._scheduler.allocated(request, blocks, num_external_tokens)
@@ -199,6 +207,16 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler = self._worker = None
         if half:
             half.shutdown()
+
+
+def _storage_source(settings):
+    """Return vLLM's name of the medium behind host memory.  vLLM has no name for
+    object stores; with files beside an object store, a hit does not name the medium."""
+    plugins = settings.get("remote_storage_plugins") or ()
+    if "s3:" in str(settings.get("remote_url")) or any(
+            name.split(".")[0] == "s3" for name in plugins):
+        return CacheHitSource.EXTERNAL_UNSPECIFIED
+    return CacheHitSource.DISK
 
 
 def _parent(connector, frame):

@@ -22,7 +22,8 @@ class _Request:
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "hit", "hit_above", "hit_until", "computed", "loading", "limit",
-                 "saved", "stored", "tail", "tail_saved", "blocks")
+                 "saved", "stored", "tail", "tail_saved", "blocks", "read",
+                 "in_memory")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -43,6 +44,8 @@ class _Request:
         self.stored = range(0)  # chunks that the store is known to have
         self.tail = b""  # the prompt's partial chunk, where it is to be saved
         self.tail_saved = False
+        self.read = set()  # chunks read into host memory for this request
+        self.in_memory = set()  # chunks of the hit in host memory before the lookup
         self.blocks = None  # block lists, only where vLLM does not tell them
 
 
@@ -93,6 +96,7 @@ class Scheduler:
             state.hit_above = computed
             state.hit_until = now + self._believe_s
             state.stored = range(computed // self._chunk, hit // self._chunk)
+            self._note_memory(state, computed, hit)
         external = state.hit - computed
         if external <= 0 or external < self._min_retrieve:
             return 0, False
@@ -101,9 +105,24 @@ class Scheduler:
 
     def _read_ahead(self, state):
         """Have the workers bring to host memory what the answer waits for."""
-        self._prefetches += (
-            (group, self._chunks(state, first, first + n), b"", state.tags.tags)
-            for group, first, n in self._engine.wanted(state.seq))
+        for group, first, n in self._engine.wanted(state.seq):
+            state.read.update(range(first, first + n))
+            self._prefetches.append((group, self._chunks(state, first, first + n), b"",
+                                     state.tags.tags))
+
+    def _note_memory(self, state, computed, hit):
+        first, end = computed // self._chunk, -(-hit // self._chunk)
+        there = state.seq.in_memory(first, end - first) if hit > computed else b""
+        state.in_memory = {first + i for i, yes in enumerate(there) if yes} - state.read
+
+    def memory_tokens(self, request, external):
+        """Return how many of the promised tokens were in host memory when the lookup
+        found them."""
+        state = self._requests[request.request_id]
+        first, end = state.computed, state.computed + external
+        return sum(min(end, (i + 1) * self._chunk) - max(first, i * self._chunk)
+                   for i in state.in_memory
+                   if i * self._chunk < end and (i + 1) * self._chunk > first)
 
     def _admit(self, request):
         state = self._requests[request.request_id] = self._describe(request)

@@ -333,3 +333,27 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     *hit_tokens = hit;
     return 0;
 }
+
+/* Return true if the hit's chunk is leased, and in host memory only. */
+static bool
+is_in_memory(const struct kvt_seq *seq, size_t chunk)
+{
+    size_t n = n_parts(seq->engine);
+    bool leased = false;
+
+    if (chunk >= seq->n_leased_chunks || !kvt__store_has_memory(seq->engine->store))
+        return false;
+    for (size_t i = chunk * n; i < (chunk + 1) * n; i++) {
+        if (seq->leases[i] > 1) /* host memory is level 0 */
+            return false;
+        leased = leased || seq->leases[i];
+    }
+    return leased;
+}
+
+void
+kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = is_in_memory(seq, first + i);
+}
