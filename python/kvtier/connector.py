@@ -21,6 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from . import (
     _lib,
     plugin,
+    vllm_adapters,
     vllm_model,
     vllm_policy,
 )
@@ -92,9 +93,13 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             vllm_model.tell_hosts(vllm_config)
             self._scheduler = Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,
-                can_save=transfer.is_kv_producer)
+                can_save=transfer.is_kv_producer,
+                n_ranks=vllm_config.parallel_config.world_size)
         else:
-            self._worker = Worker(engine, infos, kv_cache_config.num_blocks)
+            adapters = None
+            if getattr(vllm_config, "lora_config", None):
+                adapters = vllm_adapters.watch(sys._getframe(1))
+            self._worker = Worker(engine, infos, kv_cache_config.num_blocks, adapters)
 
     @property
     def requires_kv_delivery(self):

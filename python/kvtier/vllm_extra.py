@@ -2,28 +2,26 @@
 """What besides its tokens decides a request's KV (LoRA adapter, salt, multimodal
 items), and what its kv_transfer_params ask for (tags, no saving)."""
 
-import functools
-import os
-
+from . import vllm_adapters
 from .vllm_log import log
-from .vllm_model import sampled_digest
 
 _TAG = "lmcache.tag."
 
 
 class Extra:
-    __slots__ = ("lora", "cache_salt", "mm", "tags", "skip_save")
+    __slots__ = ("lora", "adapter", "cache_salt", "mm", "tags", "skip_save")
 
     def __init__(self):
-        self.lora = None
+        self.lora = None  # the adapter's name and digest, as text
+        self.adapter = None  # the same for workers: (keys, digest)
         self.cache_salt = None
         self.mm = ()
         self.tags = None
-        self.skip_save = False
 
 
-def describe(request):
-    """Extra; None when the request's KV is not told by its tokens."""
+def describe(request, digest=None):
+    """Extra; None when the request's KV is not told by its tokens.  digest is that of
+    the request's LoRA adapter."""
     if (not request.prompt_token_ids
             or getattr(request, "prompt_embeds", None) is not None
             or getattr(request, "prompt_is_token_ids", None) is not None
@@ -32,7 +30,10 @@ def describe(request):
     extra = Extra()
     lora = getattr(request, "lora_request", None)
     if lora is not None:
-        extra.lora = _adapter(lora.lora_name, getattr(lora, "lora_path", ""))
+        if digest is None:
+            return None
+        extra.lora = "%s:%s" % (lora.lora_name, digest)
+        extra.adapter = vllm_adapters.keys(lora), digest
     extra.cache_salt = getattr(request, "cache_salt", None)
     items = []
     for feature in getattr(request, "mm_features", None) or ():
@@ -44,8 +45,15 @@ def describe(request):
     params = getattr(request, "kv_transfer_params", None) or {}
     tags = [(name[len(_TAG):], str(value)) for name, value in params.items()
             if name.startswith(_TAG)]
-    if lora is not None and not any(name == "lora" for name, _ in tags):
-        tags.append(("lora", lora.lora_name))  # as LMCache names such chunks
+    # LMCache names an adapter's chunks by this tag, and by nothing else: a client must not
+    # take the base model's KV for the adapter's.
+    adapter = ("lora", lora.lora_name) if lora is not None else None
+    if any(tag[0] == "lora" and tag != adapter for tag in tags):
+        log.warning("kvtier: a request is neither looked up nor stored: its tag \"lora\" "
+                    "is not the name of its adapter")
+        return None
+    if adapter is not None and adapter not in tags:
+        tags.append(adapter)
     if any(not name or "%" in name or "@" in name + value for name, value in tags):
         log.warning("kvtier: a request is neither looked up nor stored: a tag's "
                     "name must not be empty or have %% or @ in it, nor its value @")
@@ -59,14 +67,3 @@ def _true(value):
     if isinstance(value, str):
         return value.strip().lower() in ("1", "true", "yes", "on")
     return bool(value)
-
-
-@functools.lru_cache(maxsize=256)
-def _adapter(name, path):
-    """An adapter's name and what it holds: names are reused."""
-    try:
-        files = [os.path.join(path, file) for file in os.listdir(path)
-                 if file.endswith((".safetensors", ".bin", ".json"))]
-        return "%s:%s" % (name, sampled_digest(files))
-    except OSError:
-        return "%s:%s" % (name, path)

@@ -18,21 +18,30 @@ class KVTierMetadata(KVConnectorMetadata):
 
     ios is a list of (group, chunks, blocks, tags) with chunks as kvt_chunk
     structs and blocks as int32, both in bytes.
+
+    Of LoRA adapters: load_adapters, request id -> (LoRARequest, digest); adapter_saves:
+    [((keys, digest, number of loads), ios)].  A worker follows these only if vLLM has the
+    adapter with this digest.
     """
 
-    __slots__ = ("loads", "saves", "prefetches", "cancel")
+    __slots__ = ("loads", "saves", "prefetches", "cancel", "load_adapters",
+                 "adapter_saves")
 
-    def __init__(self, loads=(), saves=(), prefetches=(), cancel=False):
+    def __init__(self, loads=(), saves=(), prefetches=(), cancel=False,
+                 load_adapters=None, adapter_saves=()):
         self.loads = loads
         self.saves = saves
         self.prefetches = prefetches
         self.cancel = cancel
+        self.load_adapters = load_adapters or {}
+        self.adapter_saves = adapter_saves
 
     def __reduce__(self):
         if self is NOTHING:
             return "NOTHING"
         return KVTierMetadata, (self.loads, self.saves, self.prefetches,
-                                self.cancel)
+                                self.cancel, self.load_adapters,
+                                self.adapter_saves)
 
 
 # The message of a step with nothing to do; unpickles to itself.
@@ -45,3 +54,16 @@ class UnusableWorker(KVConnectorWorkerMetadata):
 
     def aggregate(self, other):
         return self
+
+
+class AdapterLoads(KVConnectorWorkerMetadata):
+    """A worker's report of the LoRA adapters that vLLM has loaded since the last report:
+    [(keys, digest or None)]."""
+
+    def __init__(self, loads):
+        self.loads = loads
+
+    def aggregate(self, other):
+        if isinstance(other, UnusableWorker):
+            return other
+        return AdapterLoads(self.loads + other.loads)

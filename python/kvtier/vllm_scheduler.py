@@ -8,10 +8,10 @@ Runs on the one thread of vLLM's EngineCore and never waits for storage.
 import time
 from array import array
 
-from . import _lib
-from .vllm_extra import Extra, describe
+from . import _lib, vllm_adapters
+from .vllm_extra import describe
 from .vllm_log import log
-from .vllm_meta import NOTHING, KVTierMetadata, UnusableWorker
+from .vllm_meta import NOTHING, AdapterLoads, KVTierMetadata, UnusableWorker
 from .vllm_stats import Collector
 
 _CHUNK = _lib.CHUNK_BYTES
@@ -50,7 +50,7 @@ class _Request:
 
 
 class Scheduler:
-    def __init__(self, engine, infos, settings, can_load, can_save):
+    def __init__(self, engine, infos, settings, can_load, can_save, n_ranks=1):
         self._engine = engine
         self._infos = infos
         self._chunk = engine.chunk_tokens
@@ -66,9 +66,14 @@ class Scheduler:
         self._requests = {}
         self._saving = {}  # those of _requests with chunks left to save
         self._loads = []
+        self._load_adapters = {}
         self._prefetches = []
         self._cancel = False
         self._distrusted_steps = 0
+        self._digests = vllm_adapters.Digests()
+        self._adapters = vllm_adapters.Contents()
+        self._ranks = vllm_adapters.Ranks(n_ranks)
+        self._questions = {}  # request id -> question for the adapter's digest
         self._stats = Collector(engine)
 
     # ---------------------------------------------------------------- lookup
@@ -77,11 +82,15 @@ class Scheduler:
         """It waits for its turn from now on: read ahead what it will load."""
         if self._early:
             self.matched_tokens(request, 0)
+        else:
+            self._knows_adapter(request)
 
     def matched_tokens(self, request, computed):
         """(tokens beyond computed that can be loaded, asynchronously)."""
         state = self._requests.get(request.request_id)
         if state is None:
+            if not self._knows_adapter(request):
+                return None, False
             state = self._admit(request)
         if not state.may_load:
             return 0, False
@@ -124,6 +133,27 @@ class Scheduler:
                    for i in state.in_memory
                    if i * self._chunk < end and (i + 1) * self._chunk > first)
 
+    def _knows_adapter(self, request):
+        """Return True if the digest of the request's adapter is known or takes too long;
+        request the digest at the first call."""
+        lora = getattr(request, "lora_request", None)
+        if lora is None or vllm_adapters.is_reloaded(lora):
+            return True
+        question = self._questions.get(request.request_id)
+        if question is None:
+            question = self._questions[request.request_id] = self._digests.ask(lora)
+        return question.done or time.monotonic() > question.until
+
+    def _adapter_digest(self, request):
+        """The digest; None if the adapter cannot be identified or has changed."""
+        question = self._questions.get(request.request_id)
+        if question is None or question.digest is None:
+            return None
+        adapter = vllm_adapters.keys(request.lora_request)
+        self._adapters.note(adapter, question.digest)
+        return question.digest if self._adapters.is_only(
+            adapter, question.digest) else None
+
     def _admit(self, request):
         state = self._requests[request.request_id] = self._describe(request)
         save = self._can_save and state.seq is not None
@@ -138,20 +168,18 @@ class Scheduler:
         return state
 
     def _describe(self, request):
-        extra = None
-        if (request.num_prompt_tokens >= self._chunk or self._save_decode
-                or self._partial):
-            extra = describe(request)
-        if extra is None:
-            return _Request(request, None, Extra())
+        seq = extra = None
         try:
-            # "I" takes a fifth of the time of "i", which parses each item.
-            seq = self._engine.seq(array("I", request.prompt_token_ids),
-                                   extra.lora, extra.cache_salt, extra.mm,
-                                   extra.tags)
-        except (OSError, ValueError, OverflowError) as e:
+            if (request.num_prompt_tokens >= self._chunk or self._save_decode
+                    or self._partial):
+                extra = describe(request, self._adapter_digest(request))
+            if extra is not None:
+                # "I" takes a fifth of the time of "i", which parses each item.
+                seq = self._engine.seq(array("I", request.prompt_token_ids),
+                                       extra.lora, extra.cache_salt, extra.mm,
+                                       extra.tags)
+        except Exception as e:  # clients choose much of a request
             log.warning("kvtier: a request is neither looked up nor stored: %s", e)
-            seq = None
         return _Request(request, seq, extra)
 
     def _lookup(self, state, computed):
@@ -191,6 +219,9 @@ class Scheduler:
             ios.append((group, self._chunks(state, first, end),
                         wanted.tobytes(), state.tags.tags))
         self._loads.append((request.request_id, ios))
+        if state.tags.adapter:
+            _, digest = state.tags.adapter
+            self._load_adapters[request.request_id] = request.lora_request, digest
         state.loading = ids
         # After a preemption, ask again.
         state.hit = None
@@ -200,6 +231,8 @@ class Scheduler:
         report = getattr(output, "kv_connector_worker_meta", None)
         if isinstance(report, UnusableWorker):
             self._stop()
+        elif isinstance(report, AdapterLoads):
+            self._ranks.note(report.loads)
         failed = getattr(output, "failed_recving", None) or ()
         bad = getattr(output, "invalid_block_ids", None) or ()
         if bad:
@@ -252,13 +285,17 @@ class Scheduler:
                                 "get_block_ids", None)
         if get_block_ids is None and self._requests:
             self._track_blocks(output)
-        saves = ()
+        saves, adapter_saves = (), ()
         if self._saving and output.num_scheduled_tokens:
-            saves = self._plan_saves(output.num_scheduled_tokens, get_block_ids)
-        if not (saves or self._loads or self._prefetches or self._cancel):
+            saves, adapter_saves = self._plan_saves(
+                output.num_scheduled_tokens, get_block_ids)
+        if not (saves or adapter_saves or self._loads or self._prefetches
+                or self._cancel):
             return NOTHING
-        meta = KVTierMetadata(self._loads, saves, self._prefetches, self._cancel)
+        meta = KVTierMetadata(self._loads, saves, self._prefetches, self._cancel,
+                              self._load_adapters, adapter_saves)
         self._loads, self._prefetches, self._cancel = [], [], False
+        self._load_adapters = {}
         return meta
 
     def _distrust(self, output, resumed):
@@ -284,9 +321,16 @@ class Scheduler:
                 self._saving[request_id] = state
 
     def _plan_saves(self, scheduled, get_block_ids):
-        ios = []
+        """Return (ios of the base model, [(adapter, ios of the adapter)])."""
+        plain, by_adapter = [], {}
         for request_id in self._saving.keys() & scheduled.keys():
             state = self._saving[request_id]
+            ios = plain
+            if state.tags.adapter:
+                n_loads = self._ranks.n_loads(*state.tags.adapter)
+                if n_loads is None:
+                    continue  # planned in a later step
+                ios = by_adapter.setdefault((*state.tags.adapter, n_loads), [])
             start = state.request.num_computed_tokens
             end = start + scheduled[request_id]
             if self._save_decode:
@@ -308,7 +352,7 @@ class Scheduler:
                     and bool(state.tail) == state.tail_saved
                     and not self._save_decode):
                 del self._saving[request_id]
-        return ios
+        return plain, [pair for pair in by_adapter.items() if pair[1]]
 
     def _save(self, ios, state, ids, start, last):
         """Chunks below last that are complete when this step is done."""
@@ -405,6 +449,7 @@ class Scheduler:
 
     def finished(self, request):
         state = self._requests.pop(request.request_id, None)
+        self._questions.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
         if state is not None:
             self._free(state)

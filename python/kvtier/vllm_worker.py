@@ -5,9 +5,9 @@ Runs on the worker's main thread.  Saving copies the blocks of a step before the
 step ends; writing them, and all of loading, goes on in the library's threads.
 """
 
-from . import _lib, _testhook
+from . import _lib, _testhook, vllm_adapters
 from .vllm_log import log
-from .vllm_meta import NOTHING, UnusableWorker
+from .vllm_meta import NOTHING, AdapterLoads, UnusableWorker
 from .vllm_model import NULL_BLOCK, Unsupported, views
 from .vllm_stats import Collector
 
@@ -19,19 +19,23 @@ def _current_stream():
 
 
 class _Loading:
-    __slots__ = ("request_id", "ios", "doomed")
+    __slots__ = ("request_id", "ios", "adapter", "doomed")
 
-    def __init__(self, request_id, ios):
+    def __init__(self, request_id, ios, adapter):
         self.request_id = request_id
         self.ios = ios
-        self.doomed = False  # the cache was reset: fails whatever comes
+        self.adapter = adapter  # (LoRARequest, digest) or None
+        # The load fails whatever comes: the cache was reset, the request ended, or
+        # vLLM has another adapter.
+        self.doomed = False
 
 
 class Worker:
-    def __init__(self, engine, infos, n_blocks):
+    def __init__(self, engine, infos, n_blocks, adapters=None):
         self._engine = engine
         self._infos = infos
         self._n_blocks = n_blocks
+        self._adapters = adapters  # what vllm_adapters.watch() returned
         self._ready = False
         self._stream = None  # tells the stream that KV is used on now
         self._loads = {}  # request id -> (_lib.Load, _Loading)
@@ -71,7 +75,12 @@ class Worker:
         if meta.prefetches and self._ready:
             self._prefetch(meta.prefetches)
         for request_id, ios in meta.loads:
-            self._start(_Loading(request_id, ios))
+            adapter = meta.load_adapters.get(request_id)
+            loading = _Loading(request_id, ios, adapter)
+            if adapter and not vllm_adapters.may_load(self._adapters, *adapter):
+                self._refused.append(loading)
+            else:
+                self._start(loading)
 
     def _prefetch(self, ios):
         self._stats.touch()
@@ -93,16 +102,23 @@ class Worker:
         self._refused.append(loading)
 
     def save(self, meta):
-        if meta is NOTHING or not meta.saves or not self._ready:
+        if meta is NOTHING or not self._ready:
+            return
+        saves = list(meta.saves)
+        # The step is computed: its adapters are loaded.
+        for adapter, ios in meta.adapter_saves:
+            if vllm_adapters.may_store(self._adapters, *adapter):
+                saves += ios
+        if not saves:
             return
         try:
             self._begin()
-            self._engine.store(meta.saves)
+            self._engine.store(saves)
         except (OSError, ValueError) as e:
             log.warning("kvtier: chunks are not stored: %s", e)
             return
         if self._hook:
-            self._hook.record("save", meta.saves)
+            self._hook.record("save", saves)
 
     def finished(self, finished_request_ids):
         """(request ids whose loads ended, those of them that failed).  Until
@@ -111,7 +127,9 @@ class Worker:
             return None, None
         for request_id in finished_request_ids:
             if request_id in self._loads:
-                self._loads[request_id][0].cancel()
+                load, loading = self._loads[request_id]
+                loading.doomed = True
+                load.cancel()
         done, failed = set(), set()
         for loading in self._refused:
             done.add(loading.request_id)
@@ -137,6 +155,8 @@ class Worker:
         def good(at, chunk):
             return load.status(at, chunk) == 0
 
+        if not loading.doomed and loading.adapter:
+            loading.doomed = not vllm_adapters.ensure(self._adapters, *loading.adapter)
         if loading.doomed or not all(
                 good(at, chunk) for at, io in enumerate(loading.ios)
                 for chunk in range(len(io[1]) // _lib.CHUNK_BYTES)):
@@ -169,8 +189,12 @@ class Worker:
         return bad
 
     def report(self):
-        """Return an UnusableWorker for the scheduler if register() failed, else None."""
-        return None if self._ready else UnusableWorker()
+        """Return an UnusableWorker for the scheduler if register() failed, an AdapterLoads
+        if adapters were loaded, else None."""
+        if not self._ready:
+            return UnusableWorker()
+        loads = vllm_adapters.take_unreported()
+        return AdapterLoads(loads) if loads else None
 
     def stats(self):
         return self._stats.collect()
