@@ -22,6 +22,7 @@ from . import (
     _lib,
     plugin,
     vllm_adapters,
+    vllm_digest,
     vllm_model,
     vllm_policy,
 )
@@ -83,13 +84,18 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
                 "which has no way to report a failed load of them")
         scheduler = role == KVConnectorRole.SCHEDULER
         rank = 0 if scheduler else vllm_config.parallel_config.rank
+        # Workers need no fingerprint: the scheduler's chunks carry the weights id.
+        fingerprint = (vllm_digest.fingerprint(vllm_config, settings) if scheduler
+                       else "")
         engine = _lib.Engine(
             config,
             _lib.ROLE_SCHEDULER if scheduler else _lib.ROLE_WORKER,
             [info.to_c() for info in infos],
-            vllm_model.model(vllm_config, kv_cache_config, settings, rank),
+            vllm_model.model(vllm_config, kv_cache_config, rank, fingerprint or ""),
             transfer.engine_id, vllm_model.local_ranks(vllm_config))
         if scheduler:
+            if fingerprint is None:
+                engine.reset()  # to random weights of this engine alone
             vllm_model.tell_hosts(vllm_config)
             self._scheduler = Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,

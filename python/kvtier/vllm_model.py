@@ -7,10 +7,7 @@ processes must come to the same answer: nothing here depends on the process.
 
 import collections
 import hashlib
-import json
 import math
-import os
-import re
 
 from . import _lib
 from .vllm_log import log
@@ -229,14 +226,14 @@ def kv_dtype(kv_cache_config):
     return _KV_DTYPES[name]
 
 
-def model(vllm_config, kv_cache_config, settings, rank):
+def model(vllm_config, kv_cache_config, rank, fingerprint):
     """_lib.Model for this process's rank."""
     config = vllm_config.model_config
     parallel = vllm_config.parallel_config
     world = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     return _lib.Model(
         name=config.model.encode(),
-        fingerprint=fingerprint(vllm_config, settings).encode(),
+        fingerprint=fingerprint.encode(),
         kv_dtype=kv_dtype(kv_cache_config).encode(),
         world_size=world,
         rank=rank % world,
@@ -263,76 +260,6 @@ def tell_hosts(vllm_config):
                     "this scheduler sees neither host memory nor local directories; "
                     "chunks are found again only in a directory that all hosts share "
                     "(remote_url: fs:///DIRECTORY)", _hosts(parallel))
-
-
-def fingerprint(vllm_config, settings):
-    """Which weights, changed how, made the KV: what the user says, else digests."""
-    said = settings.get("model_fingerprint")
-    if said:
-        return str(said)
-    config = vllm_config.model_config
-    weights = _commit(config) or _weights_digest(config.model)
-    weights = weights or str(getattr(config, "revision", None) or "")
-    load_format = str(getattr(vllm_config.load_config, "load_format", "auto"))
-    if load_format == "dummy":
-        weights += ":dummy:%s" % getattr(config, "seed", 0)
-    return "%s:%s" % (weights, _overrides_digest(config))
-
-
-def _commit(config):
-    """The commit of a model from a hub: named, or found in its local cache."""
-    revision = getattr(config, "revision", None)
-    if revision and re.fullmatch("[0-9a-f]{40}", revision):
-        return revision
-    if os.path.exists(config.model):
-        return None
-    try:
-        from huggingface_hub import try_to_load_from_cache
-        path = try_to_load_from_cache(config.model, "config.json",
-                                      revision=revision)
-    except (ImportError, ValueError):
-        return None
-    found = re.search("/snapshots/([0-9a-f]{40})/", str(path))
-    return found and found.group(1)
-
-
-def _weights_digest(path):
-    """A digest of a local model: names, sizes and the first and last 64 KiB of
-    its weight files, and config.json."""
-    if os.path.isfile(path):
-        return sampled_digest([path])
-    if not os.path.isdir(path):
-        return None
-    return sampled_digest(
-        os.path.join(path, name) for name in os.listdir(path)
-        if name == "config.json"
-        or name.endswith((".safetensors", ".bin", ".gguf", ".pt", ".pth")))
-
-
-def sampled_digest(paths):
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest.update(("%s\n%d\n" % (os.path.basename(path), size)).encode())
-            digest.update(file.read(65536))
-            file.seek(max(0, size - 65536))
-            digest.update(file.read(65536))
-    return digest.hexdigest()[:32]
-
-
-def _overrides_digest(config):
-    """What the user changed of the model's own configuration (RoPE scaling,
-    quantisation, ...) makes other KV from the same weights.  Not the effective
-    configuration: loading a model may alter that in one process only."""
-    overrides = getattr(config, "hf_overrides", None)
-    if callable(overrides):
-        overrides = "%s.%s" % (overrides.__module__, overrides.__qualname__)
-    text = json.dumps([overrides or {}] + [
-        str(getattr(config, name, None))
-        for name in ("quantization", "dtype", "hf_config_path")
-    ], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def views(kv_caches, infos, n_blocks):
