@@ -5,6 +5,7 @@ connector's modules import."""
 
 import ctypes
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import os
@@ -17,9 +18,19 @@ PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)),
 if importlib.util.find_spec("kvtier") is None:
     sys.path.insert(0, PYTHON)
 
+from kvtier import _lib  # noqa: E402
 from kvtier._lib import CHUNK_BYTES, Chunk  # noqa: E402
 
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
+
+
+def have_library():
+    """Return True if libkvtier.so can be loaded."""
+    try:
+        _lib.lib()
+    except OSError:
+        return False
+    return True
 
 
 class ConnectorBase:
@@ -60,7 +71,7 @@ def stub_vllm():
 
 COUNTERS = [("hit_tokens", "tokens", "Tokens that lookups promised.", 1),
             ("load_failed", "chunks", "Chunks whose reading failed.", 1),
-            ("stores_pending", "chunks", "Chunks being written.", 2)]
+            ("loads_pending", "chunks", "Chunks being read.", 2)]
 
 
 class Store:
@@ -68,8 +79,8 @@ class Store:
 
     def __init__(self, chunk_tokens):
         self.chunk_tokens = chunk_tokens
-        self.chunks = {}  # (epoch, group, prefix) -> bytes
-        self.epoch = 0
+        self.chunks = {}  # (group, prefix) -> bytes
+        self.resets = 0
         self.answer = None  # a lookup's answer instead of the true one
         self.lookups = 0
         self.seqs = 0
@@ -93,6 +104,7 @@ class Config:
 
     def values(self):
         return dict({"chunk_size": self.store.chunk_tokens,
+                     "model_fingerprint": "f",
                      "pin_timeout_sec": 300}, **self.extra)
 
     def close(self):
@@ -102,6 +114,20 @@ class Config:
 def chunk_tokens(chunk):
     """How many tokens a kvt_chunk has."""
     return Chunk.from_buffer_copy(chunk).n_tokens
+
+
+def root(weights="", lora=None, cache_salt=None, mm=(), tags=None):
+    """What a sequence's chain of digests begins with."""
+    return repr((weights, lora, cache_salt, tuple(mm), tags))
+
+
+@functools.lru_cache(1 << 16)
+def next_chunk(prefix, tokens, i):
+    """The prefix and the bytes of chunk i, whose tokens follow a prefix."""
+    prefix = hashlib.sha256(prefix + tokens).digest()[:16]
+    return prefix, bytes(Chunk(prefix=(ctypes.c_uint8 * 16)(*prefix),
+                               name_hash=(ctypes.c_uint64 * 4)(i),
+                               n_tokens=len(tokens) // 4))
 
 
 class Seq:
@@ -118,12 +144,15 @@ class Seq:
         size, prefix, out = self.store.chunk_tokens, self.root, []
         assert first + n <= -(-len(self.tokens) // size)
         for i in range(first + n):
-            tokens = self.tokens[i * size:(i + 1) * size]
-            prefix = hashlib.sha256(prefix + tokens.tobytes()).digest()[:16]
-            out.append(bytes(Chunk(prefix=(ctypes.c_uint8 * 16)(*prefix),
-                                   name_hash=(ctypes.c_uint64 * 4)(i),
-                                   n_tokens=len(tokens))))
+            tokens = self.tokens[i * size:(i + 1) * size].tobytes()
+            prefix, chunk = next_chunk(prefix, tokens, i)
+            out.append(chunk)
         return b"".join(out[first:])
+
+    def in_memory(self, first, n):
+        there = {key[-1] for key in self.store.memory or ()}
+        heads = self.chunks(first, n)
+        return bytes(heads[i * CHUNK_BYTES:][:16] in there for i in range(n))
 
     def free(self):
         self.store.seqs -= 1
@@ -164,7 +193,9 @@ class Engine:
         self.views = {}
         self.loading = []
         self.done = []
+        self.counted = [0, 0]
         self.calls = 0
+        self.weights = ""
         self.before_store = lambda ios: None
         self.before_scatter = lambda load: None
         Engine.opened.append(self)
@@ -177,7 +208,8 @@ class Engine:
         self.stream = stream
 
     def seq(self, tokens, lora=None, cache_salt=None, mm=(), tags=None):
-        return Seq(self.store_, tokens, repr((lora, cache_salt, tuple(mm), tags)))
+        return Seq(self.store_, tokens,
+                   root(self.weights, lora, cache_salt, mm, tags))
 
     def lookup(self, seq, have_tokens, max_tokens):
         store = self.store_
@@ -197,6 +229,7 @@ class Engine:
                 hit, _ = self._longest(seq, have_tokens, max_tokens, store.memory)
         if hit:
             store.leased.add(seq)
+            self.counted[0] += hit - have_tokens
         return hit
 
     def _longest(self, seq, have_tokens, max_tokens, there):
@@ -223,7 +256,7 @@ class Engine:
         return needed
 
     def _key(self, group, chunk):
-        return self.store_.epoch, group, chunk[:16]
+        return group, chunk[:16]
 
     def wanted(self, seq):
         """Of a hit that is waited for, once."""
@@ -248,6 +281,7 @@ class Engine:
                     self.store_.memory.add(key)
 
     def release(self, seq):
+        assert isinstance(seq, Seq)
         self.store_.leased.discard(seq)
 
     def _blocks(self, io):
@@ -301,6 +335,7 @@ class Engine:
                 self.store_.missed += found is None
                 bad = load.cancelled or found is None or fail(at, number)
                 load.result[at, number] = -5 if bad else 0
+                self.counted[1] += bool(bad)
                 if not bad:
                     self._scatter(io[0], blocks, found)
 
@@ -321,12 +356,14 @@ class Engine:
     def flush(self, timeout_ms):
         pass
 
-    def reset(self):
-        self.store_.epoch += 1
+    def reset(self, fingerprint=None):
+        self.store_.resets += 1
+        self.weights = fingerprint or "random %d" % self.store_.resets
 
     def counters(self):
         self.calls += 1
-        return [0] * len(COUNTERS)
+        return self.counted + [sum(
+            len(io[1]) // CHUNK_BYTES for load in self.loading for io in load.ios)]
 
     def close(self):
         pass

@@ -9,20 +9,12 @@ import time
 import unittest
 from array import array
 
-import fake  # noqa: F401  (finds the package)
+import fake
 from kvtier import _lib
 from kvtier.vllm_model import View
 
 BLOCK_BYTES = 4096
 BLOCKS = 32
-
-
-def have_library():
-    try:
-        _lib.lib()
-    except OSError:
-        return False
-    return True
 
 
 class Memory:
@@ -48,7 +40,7 @@ def view(memory):
     return View(memory.bases, 1, BLOCK_BYTES, 0, 0, _lib.MEMORY_HOST, 0)
 
 
-@unittest.skipUnless(have_library(), "no libkvtier.so")
+@unittest.skipUnless(fake.have_library(), "no libkvtier.so")
 class Engine(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -79,22 +71,41 @@ class Engine(unittest.TestCase):
             time.sleep(0.005)
         self.fail("no answer")
 
-    def store(self, tokens, seed=1):
-        worker = self.engine(_lib.ROLE_WORKER)
+    def store(self, tokens, seed=1, model={}, **extra):
+        worker = self.engine(_lib.ROLE_WORKER, **model)
         memory = Memory()
         memory.fill(seed)
         worker.set_view(0, view(memory), BLOCKS, 0)
-        seq = worker.seq(tokens)
+        seq = worker.seq(tokens, **extra)
         n = len(tokens) // 16
         for _ in range(2000):
             worker.store([(0, seq.chunks(0, n),
-                           array("i", range(1, 2 * n + 1)).tobytes(), None)])
+                           array("i", range(1, 2 * n + 1)).tobytes(),
+                           extra.get("tags"))])
             worker.flush(10000)
             if self.counters(worker)["store_chunks"] == n:
                 break
             time.sleep(0.005)  # the pool's first pages are not there yet
         seq.free()
         return worker, memory
+
+    def expect(self, tokens, memory, model={}, **extra):
+        """All chunks of these tokens are found and bring the bytes of memory."""
+        scheduler = self.engine(_lib.ROLE_SCHEDULER, **model)
+        worker = self.engine(_lib.ROLE_WORKER, **model)
+        seq = scheduler.seq(tokens, **extra)
+        n = len(tokens) // 16
+        self.assertEqual(self.lookup(scheduler, seq), n * 16)
+        other = Memory()
+        worker.set_view(0, view(other), BLOCKS, 0)
+        blocks = array("i", range(1, 2 * n + 1)).tobytes()
+        load = worker.load([(0, seq.chunks(0, n), blocks, extra.get("tags"))])
+        self.assertIs(self.wait(worker), load)
+        self.assertEqual([load.status(0, i) for i in range(n)], [0] * n)
+        for block in range(1, 2 * n + 1):
+            self.assertEqual(other.block(block), memory.block(block))
+        load.free()
+        seq.free()
 
     def counters(self, engine):
         return dict(zip((c[0] for c in _lib.counters()), engine.counters()))
@@ -108,6 +119,17 @@ class Engine(unittest.TestCase):
                 return done[0]
         self.fail("the load does not end")
 
+    def test_texts_that_c_would_cut_are_refused(self):
+        """Requests with different texts of that kind would share their KV."""
+        tokens = array("i", range(48))
+        scheduler = self.engine(_lib.ROLE_SCHEDULER)
+        for extra in (dict(lora="a\0:digest"), dict(cache_salt="a\0b"),
+                      dict(tags="user%a\0b"), dict(mm=[("image\0b", 0, 16)])):
+            with self.assertRaisesRegex(ValueError, "NUL"):
+                scheduler.seq(tokens, **extra)
+        with self.assertRaisesRegex(ValueError, "NUL"):
+            scheduler.reset("new\0er")
+
     def test_what_is_stored_is_found_and_loaded(self):
         tokens = array("i", range(100, 170))
         worker, memory = self.store(tokens)
@@ -115,6 +137,7 @@ class Engine(unittest.TestCase):
         self.assertEqual(scheduler.chunk_tokens, 16)
         seq = scheduler.seq(tokens)
         self.assertEqual(self.lookup(scheduler, seq), 64)
+        self.assertEqual(seq.in_memory(0, 5), bytes(5))
         self.assertEqual(self.lookup(scheduler, seq, 0, 63), 48)
         other = Memory()
         worker.set_view(0, view(other), BLOCKS, 0)
@@ -133,14 +156,53 @@ class Engine(unittest.TestCase):
 
     def test_other_model_salt_lora_or_tags_find_nothing(self):
         tokens = array("i", range(100, 170))
-        self.store(tokens)
+        _, first = self.store(tokens)
         other = self.engine(_lib.ROLE_SCHEDULER, fingerprint=b"g")
         self.assertEqual(self.lookup(other, other.seq(tokens)), 0)
         same = self.engine(_lib.ROLE_SCHEDULER)
-        for extra in ({"lora": "x"}, {"cache_salt": "x"}, {"tags": "a%b"},
-                      {"mm": [("image", 4, 8)]}):
-            self.assertEqual(self.lookup(same, same.seq(tokens, **extra)), 0)
-        self.assertEqual(self.lookup(same, same.seq(tokens)), 64)
+        kinds = ({"lora": "x", "tags": "lora%x"}, {"cache_salt": "x"},
+                 {"tags": "a%b"}, {"mm": [("image", 4, 8)]})
+        stored = []
+        for seed, extra in enumerate(kinds, 2):
+            with self.subTest(extra=extra):
+                self.assertEqual(self.lookup(same, same.seq(tokens, **extra)), 0)
+                stored.append(self.store(tokens, seed, **extra)[1])
+        self.expect(tokens, first)
+        for extra, memory in zip(kinds, stored):
+            with self.subTest(extra=extra):
+                self.expect(tokens, memory, **extra)
+
+    def test_a_hit_tells_what_is_in_host_memory(self):
+        config = _lib.Config(settings=[
+            "chunk_size=16", "local_cpu=true", "max_local_cpu_size=0.0625",
+            "remote_url=fs://localhost:0/" + self.folder])
+        self.addCleanup(config.close)
+        tokens = array("i", range(100, 170))
+        self.store(tokens[:32])  # in storage only
+        self.config = config
+        worker, _ = self.store_more(tokens)
+        seq = worker.seq(tokens)
+        self.assertEqual(self.lookup(worker, seq), 64)
+        self.assertEqual(seq.in_memory(0, 5), bytes([0, 0, 1, 1, 0]))
+        worker.release(seq)
+        self.assertEqual(seq.in_memory(0, 5), bytes(5))
+        seq.free()
+
+    def store_more(self, tokens):
+        """Store chunks 2 and 3 in an engine of both roles."""
+        engine, memory = self.engine(_lib.ROLE_BOTH), Memory()
+        memory.fill(1)
+        engine.set_view(0, view(memory), BLOCKS, 0)
+        seq = engine.seq(tokens)
+        for _ in range(2000):
+            engine.store([(0, seq.chunks(2, 2), array("i", [5, 6, 7, 8]).tobytes(),
+                           None)])
+            engine.flush(10000)
+            if self.counters(engine)["store_chunks"] == 2:
+                break
+            time.sleep(0.005)  # the pool's first pages are not there yet
+        seq.free()
+        return engine, memory
 
     def test_a_file_that_is_gone_is_a_failed_chunk(self):
         tokens = array("i", range(100, 170))
@@ -156,21 +218,31 @@ class Engine(unittest.TestCase):
         self.assertLess(load.status(0, 0), 0)
         load.free()
 
-    def test_reset_forgets_at_once_in_every_handle(self):
+    def test_a_reset_is_of_the_sequences_made_after_it(self):
         tokens = array("i", range(100, 170))
-        worker, _ = self.store(tokens)
+        _, memory = self.store(tokens)
         scheduler = self.engine(_lib.ROLE_SCHEDULER)
-        seq = scheduler.seq(tokens)
-        self.assertEqual(self.lookup(scheduler, seq), 64)
+        other = self.engine(_lib.ROLE_SCHEDULER)
+        before = scheduler.seq(tokens)
         scheduler.reset()
+        self.assertEqual(self.lookup(scheduler, before), 64)
         self.assertEqual(self.lookup(scheduler, scheduler.seq(tokens)), 0)
+        self.assertEqual(self.lookup(other, other.seq(tokens)), 64)
+        self.expect(tokens, memory)
+        scheduler.reset("f")
+        self.assertEqual(self.lookup(scheduler, scheduler.seq(tokens)), 64)
 
     def test_errors_have_sentences(self):
-        with self.assertRaisesRegex(ValueError, "chunk_size"):
+        with self.assertRaisesRegex(ValueError, "kvtier: .*chunk_size.*'none'"):
             _lib.Config(settings=["chunk_size=none"])
         worker = self.engine(_lib.ROLE_WORKER)
-        with self.assertRaises(ValueError):
-            worker.store([(5, bytes(_lib.CHUNK_BYTES), array("i", [1, 2]).tobytes(), None)])
+        ios = [(5, bytes(_lib.CHUNK_BYTES), array("i", [1, 2]).tobytes(), None)]
+        with self.assertRaisesRegex(ValueError, "kvtier: .*group 5 is unknown"):
+            worker.store(ios)
+        with self.assertRaisesRegex(ValueError, "kvtier: kvt_engine_set_view: no group 5"):
+            worker.set_view(5, view(Memory()), BLOCKS, 0)
+        with self.assertRaisesRegex(ValueError, "kvtier: model name ''"):
+            self.engine(_lib.ROLE_WORKER, name=b"")
 
     def test_settings_are_shown(self):
         self.assertEqual(self.config.values()["chunk_size"], 16)

@@ -16,7 +16,7 @@ import unittest
 from unittest import mock
 
 import fake
-from kvtier import LMCacheEngineBuilder, S3Adapter, S3Connector, _lib
+from kvtier import LMCacheEngineBuilder, S3Adapter, S3Connector
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVERS = os.path.join(HERE, "..", "servers")
@@ -48,14 +48,6 @@ storage_backend:
 """
 
 
-def have_library():
-    try:
-        _lib.lib()
-    except OSError:
-        return False
-    return True
-
-
 def environment(facts):
     """This process's own, with the variables of the guide and no others of AWS."""
     env = {name: value for name, value in os.environ.items()
@@ -75,7 +67,7 @@ def remove_indexes():
 
 class Case(unittest.TestCase):
     def setUp(self):
-        if not have_library():
+        if not fake.have_library():
             self.skipTest("no libkvtier.so")
         self.server = s3.Server(buckets=BUCKETS, region=REGION)
         self.addCleanup(self.server.stop)
@@ -352,7 +344,7 @@ class AtOnce(Case):
         self.assertEqual(connector.get("key"), b"1")
 
 
-@unittest.skipUnless(have_library(), "no libkvtier.so")
+@unittest.skipUnless(fake.have_library(), "no libkvtier.so")
 class Speed(unittest.TestCase):
     def test_ten_uploads_at_once_are_four_times_as_fast_as_one_by_one(self):
         """The guide's: 100 of 1 MB, here with 50 ms of delay."""

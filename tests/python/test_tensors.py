@@ -15,7 +15,6 @@ import fake
 
 fake.stub_vllm()
 from kvtier import _lib, connector  # noqa: E402
-from test_engine import have_library  # noqa: E402
 from test_logic import output, request  # noqa: E402
 from test_views import (  # noqa: E402
     FullAttentionSpec, MLAAttentionSpec, Object, SlidingWindowSpec)
@@ -32,7 +31,7 @@ def why_not():
         import torch
     except ImportError:
         return "PyTorch is not installed"
-    if not have_library():
+    if not fake.have_library():
         return "no libkvtier.so"
     if DEVICE == "cuda" and not torch.cuda.is_available():
         return "PyTorch %s finds no GPU" % torch.__version__
@@ -92,7 +91,8 @@ class Side:
         self.config = Object(
             kv_transfer_config=transfer, load_config=Object(load_format="auto"),
             model_config=Object(model="m"), cache_config=Object(cache_dtype="auto"),
-            parallel_config=Object(tensor_parallel_size=1, pipeline_parallel_size=1,
+            parallel_config=Object(world_size=1, tensor_parallel_size=1,
+                                   pipeline_parallel_size=1,
                                    rank=0),
             device_config=Object(device_type="cuda"))
         self.cache = Object(num_blocks=BLOCKS, kv_cache_groups=[

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's real scheduler with the connector, over a model made of arithmetic.
 
-The KV of a token is a hash of all tokens up to it, 8 bytes in each of two
-layers; so every block that is read, saved or loaded can be checked.  Batches
+The KV of a token is a hash of the weights and all tokens up to the token, 8 bytes in
+each of two layers: the tests can check every block at each read, save and load.  Batches
 overlap as in vLLM: up to `depth` steps are scheduled before one is executed.
 """
 
+import collections
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -83,16 +85,22 @@ def vllm_config(depth=1, extra=None, max_batched=32, **transfer):
         kv_transfer_config=KVTransferConfig(**dict(dict(
             kv_connector="KVTierConnector",
             kv_connector_module_path="kvtier.connector",
-            kv_role="kv_both",
+            kv_role="kv_both", kv_load_failure_policy="recompute",
             kv_connector_extra_config=extra or {}), **transfer)))
 
 
+class Only(tuple):
+    """Windows of a model without a full-attention group."""
+
+
 def kv_cache_config(n_blocks, windows):
-    """One full-attention group, and one sliding-window group for each window."""
+    """Return a sliding-window group for each window, then a full-attention group,
+    unless windows is an Only."""
     about = dict(block_size=BLOCK, num_kv_heads=1, head_size=1,
                  dtype=torch.float32)
     specs = [SlidingWindowSpec(sliding_window=w, **about) for w in windows]
-    specs.append(FullAttentionSpec(**about))
+    if not isinstance(windows, Only):
+        specs.append(FullAttentionSpec(**about))
     fields = {field.name for field in dataclasses.fields(KVCacheConfig)}
     more = {"hash_block_size": BLOCK} if "hash_block_size" in fields else {}
     return KVCacheConfig(
@@ -102,21 +110,70 @@ def kv_cache_config(n_blocks, windows):
                              spec) for g, spec in enumerate(specs)], **more)
 
 
-def kv_of(tokens, group, layer):
-    """The KV of every token: 8 bytes each."""
-    out, state = [], 1469598103934665603 + 31 * group + layer
+@functools.lru_cache(1 << 16)
+def kv_behind(state, tokens):
+    """The KV of tokens that follow a token with the KV `state`."""
+    out = []
     for token in tokens:
         state = ((state ^ token) * 1099511628211 + 7) & ((1 << 62) - 1)
         out.append(state)
+    return tuple(out)
+
+
+def kv_of(tokens, group, layer, weights=0):
+    """The KV of every token: 8 bytes each."""
+    out, state = [], 1469598103934665603 + 31 * group + layer + 1009 * weights
+    for at in range(0, len(tokens), CHUNK):
+        out += kv_behind(state, tuple(tokens[at:at + CHUNK]))
+        state = out[-1]
     return out
+
+
+def kvtiers(connector):
+    """Return the KVTierConnector: the connector or a child of the connector."""
+    from kvtier.connector import KVTierConnector
+
+    for one in getattr(connector, "_connectors", [connector]):
+        if isinstance(one, KVTierConnector):
+            return one
+
+
+class Sequences:
+    """The live sequences of a real engine, and the sequences among them with possible
+    leases."""
+
+    def __init__(self, engine):
+        self.live, self.leased = set(), set()
+        self.n = 0  # made so far
+        make, lookup, release = engine.seq, engine.lookup, engine.release
+
+        def seq(*args):
+            made = make(*args)
+            free = made.free
+            self.n += 1
+            self.live.add(made)
+
+            def free_once():
+                assert made not in self.leased, "a sequence with leases is freed"
+                self.live.remove(made)
+                free()
+            made.free = free_once
+            return made
+
+        def lookup_leases(found, *args):
+            self.leased.add(found)
+            return lookup(found, *args)
+
+        def release_leases(found):
+            self.leased.discard(found)
+            release(found)
+        engine.seq, engine.lookup, engine.release = seq, lookup_leases, release_leases
 
 
 class Sim:
     def __init__(self, store, n_blocks=64, windows=(), depth=1, seed=0,
                  fail_rate=0.0, tell_blocks=True, second_runner=False,
                  **config):
-        from kvtier.connector import KVTierConnector
-
         self.random = random.Random(seed)
         self.depth = depth
         self.fail_rate = fail_rate
@@ -124,7 +181,7 @@ class Sim:
         self.config = vllm_config(depth, **config)
         self.config.cache_config.num_gpu_blocks = n_blocks
         self.cache = kv_cache_config(n_blocks, windows)
-        self.windows = list(windows) + [0]
+        self.windows = list(windows) + [0] * (not isinstance(windows, Only))
         init_none_hash(sha256)
         kind = AsyncScheduler if depth > 1 else Scheduler
         self.scheduler = kind(
@@ -132,31 +189,41 @@ class Sim:
             block_size=BLOCK, hash_block_size=BLOCK,
             structured_output_manager=StructuredOutputManager(self.config))
         self.scheduler.use_v2_model_runner |= second_runner
-        self.connector = self.scheduler.connector
+        # vLLM's connector, and kvtier's connector: equal, or a child of MultiConnector.
+        self.top = self.scheduler.connector
+        self.connector = kvtiers(self.top)
         if not tell_blocks:
             self._hide_block_state()
-        self.worker = KVTierConnector(self.config, KVConnectorRole.WORKER,
-                                      self.cache)
+        self.worker_top = type(self.top)(self.config, KVConnectorRole.WORKER,
+                                         self.cache)
+        self.worker = kvtiers(self.worker_top)
         self.engine = self.worker._worker._engine
         # All groups lie in the same memory, as in vLLM.
         self.memory = [torch.zeros(n_blocks, 1, BLOCK, 2)
                        for _ in range(LAYERS)]
-        self.cells = [m.view(torch.int64).view(n_blocks, BLOCK)
-                      for m in self.memory]
-        self.worker.register_kv_caches({
+        self.cells = [m.view(torch.int64).view(n_blocks, BLOCK).numpy()
+                      for m in self.memory]  # numpy reads one number faster than torch
+        self.worker_top.register_kv_caches({
             name: self.memory[layer] for group in self.cache.kv_cache_groups
             for layer, name in enumerate(group.layer_names)})
         self.fake = isinstance(self.engine, fake.Engine)
         if self.fake:
             self.engine.before_scatter = self._check_owner
             self.engine.before_store = self._check_saved
-        self.expected = {}  # chunk prefix -> (number, tokens up to its end)
+        else:
+            self.sequences = Sequences(self.connector._scheduler._engine)
+        self.expected = {}  # chunk prefix -> (tokens up to the chunk's end, weights)
+        self.weights = 0  # of steps scheduled from now on
+        self.era = 0  # samples of steps from an earlier era are dropped
+        self.prompts = {}
         self.tokens = {}
         self.tables = {}
         self.flying = []
         self.finished = {}
         self.hits = {}
         self.saved = 0
+        self.stats = []  # the connectors' statistics for vLLM's front end
+        self.sources = collections.Counter()  # tokens of hits by vLLM's name of a medium
 
     def _hide_block_state(self):
         """As versions of vLLM that do not tell the connector all block ids."""
@@ -169,15 +236,16 @@ class Sim:
 
     # ------------------------------------------------------------- requests
 
-    def add(self, name, prompt, max_tokens=4, **extra_args):
+    def add(self, name, prompt, max_tokens=4, lora_request=None, **extra_args):
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True,
                                 extra_args=extra_args or None)
         params.update_from_generation_config({}, 2)
         request = Request(
             request_id=name, prompt_token_ids=list(prompt),
-            sampling_params=params, pooling_params=None,
+            sampling_params=params, pooling_params=None, lora_request=lora_request,
             block_hasher=get_request_block_hasher(BLOCK, sha256))
         self.tokens[name] = list(prompt)
+        self.prompts[name] = prompt
         self._expect(prompt, partial=True)
         self.scheduler.add_request(request)
         return request
@@ -189,12 +257,29 @@ class Sim:
         if not self.fake:
             return
         tokens = list(tokens)
-        seq = fake.Seq(self.store, tokens, repr((None, None, (), None)))
+        weights = self.connector._scheduler._engine.weights
+        seq = fake.Seq(self.store, tokens, fake.root(weights))
         n = -(-len(tokens) // CHUNK) if partial else len(tokens) // CHUNK
         heads = seq.chunks(0, n)
         seq.free()
         for i in range(n):
-            self.expected[heads[i * fake.CHUNK_BYTES:][:16]] = tokens[:(i + 1) * CHUNK]
+            self.expected[heads[i * fake.CHUNK_BYTES:][:16]] = (
+                tokens[:(i + 1) * CHUNK], self.weights)
+
+    def reset(self):
+        """Replace the weights as vLLM does: steps scheduled earlier still compute with
+        the old weights.  Return False if a load is under way."""
+        self.era += 1
+        try:
+            self.scheduler.reset_prefix_cache(reset_running_requests=True,
+                                              reset_connector=True)
+        except RuntimeError:
+            return False
+        self.weights += 1
+        for name, tokens in self.tokens.items():
+            self._expect(self.prompts[name], partial=True)
+            self._expect(tokens)
+        return True
 
     # ---------------------------------------------------------------- steps
 
@@ -206,6 +291,7 @@ class Sim:
             resumed.update(new.req_id for new in output.scheduled_new_reqs)
             for name in resumed:
                 self._resumed(name)
+            output.sim_era = self.era, self.weights
             self.flying.append(output)
         if len(self.flying) >= self.depth or not self.scheduler.has_requests():
             self._execute(self.flying.pop(0))
@@ -218,6 +304,7 @@ class Sim:
         """It computes again, so what it had saved before is offered again."""
         request = self.scheduler.requests[name]
         self.tokens[name] = list(request.all_token_ids)
+        self._expect(self.tokens[name])
         state = self.connector._scheduler._requests.get(name)
         assert not state or state.saved * CHUNK <= request.num_computed_tokens
 
@@ -236,7 +323,7 @@ class Sim:
             assert at_most, "the engine does not come to rest"
 
     def _execute(self, output):
-        worker = self.worker
+        worker = self.worker_top
         meta = pickle.loads(pickle.dumps(output.kv_connector_metadata))
         worker.handle_preemptions(meta)
         worker.bind_connector_metadata(meta)
@@ -252,9 +339,13 @@ class Sim:
                        worker.get_finished(output.finished_req_ids)[1]}
         else:
             results = vars(worker.get_transfer_results(output.finished_req_ids))
+        bad = worker.get_block_ids_with_load_errors()
+        assert 0 not in bad, "the null block is named as failed"
+        more = {}
+        if hasattr(KVConnectorOutput(), "kv_connector_worker_meta"):
+            more["kv_connector_worker_meta"] = worker.build_connector_worker_meta()
         kv = KVConnectorOutput(
-            **results,
-            invalid_block_ids=worker.get_block_ids_with_load_errors(),
+            **results, **more, invalid_block_ids=bad,
             kv_connector_stats=worker.get_kv_connector_stats())
         worker.clear_connector_metadata()
         names = list(output.num_scheduled_tokens)
@@ -266,6 +357,12 @@ class Sim:
             for one in outputs.outputs:
                 if one.finish_reason is not None:
                     self.finished[one.request_id] = one.finish_reason
+            stats = outputs.scheduler_stats
+            if stats is not None and stats.kv_connector_stats:
+                self.stats.append(dict(stats.kv_connector_stats))
+            hits = getattr(stats, "connector_prefix_cache_stats", None)
+            for source, n in getattr(hits, "hits_by_source", {}).items():
+                self.sources[source.value] += n
 
     # ---------------------------------------------------------------- model
 
@@ -285,18 +382,22 @@ class Sim:
                 for mine, more in zip(self.tables[name], ids):
                     mine.extend(more)
         sampled = {}
+        era, weights = getattr(output, "sim_era", (self.era, self.weights))
         for name, n in output.num_scheduled_tokens.items():
-            sampled[name] = self._compute(name, start[name], n)
+            sampled[name] = self._compute(name, start[name], n, weights,
+                                          era != self.era)
         return sampled
 
-    def _compute(self, name, start, n):
+    def _compute(self, name, start, n, weights, stale):
         tokens = self.tokens[name]
+        if stale:
+            tokens = list(tokens)  # vLLM drops the step's samples
         assert len(tokens) >= start + n, (name, len(tokens), start, n)
         for group, table in enumerate(self.tables[name]):
             window = self.windows[group]
             oldest = max(0, start - window + 1) if window else 0
             for layer, cells in enumerate(self.cells):
-                kv = kv_of(tokens[:start + n], group, layer)
+                kv = kv_of(tokens[:start + n], group, layer, weights)
                 for at in range(oldest, start):
                     got = int(cells[table[at // BLOCK], at % BLOCK])
                     assert got == kv[at], (
@@ -309,7 +410,8 @@ class Sim:
             return []
         token = 3 + kv_of(tokens, 0, 0)[-1] % 1000
         tokens.append(token)
-        self._expect(tokens)
+        if not stale:
+            self._expect(tokens)
         return [token]
 
     # --------------------------------------------------------------- checks
@@ -323,10 +425,10 @@ class Sim:
                 mine = ids[i * CHUNK // BLOCK:(i + 1) * CHUNK // BLOCK]
                 if min(mine) <= 0:
                     continue
-                tokens = self.expected[chunks[i * fake.CHUNK_BYTES:][:16]]
+                tokens, weights = self.expected[chunks[i * fake.CHUNK_BYTES:][:16]]
                 n = fake.chunk_tokens(chunks[i * fake.CHUNK_BYTES:])
                 for layer, cells in enumerate(self.cells):
-                    kv = kv_of(tokens, group, layer)[-n:]
+                    kv = kv_of(tokens, group, layer, weights)[-n:]
                     got = [int(cells[mine[at // BLOCK], at % BLOCK])
                            for at in range(n)]
                     assert got == kv, "a save gathers blocks of another"
@@ -346,8 +448,8 @@ class Sim:
                     "a load scatters into a block that is not its request's")
 
     def close(self):
-        self.connector.shutdown()
-        self.worker.shutdown()
+        self.top.shutdown()
+        self.worker_top.shutdown()
 
     def check_rest(self):
         """Nothing is left when all requests have ended."""
@@ -355,18 +457,22 @@ class Sim:
         assert not self.scheduler.requests
         free = manager.block_pool.get_num_free_blocks()
         assert free == self.cache.num_blocks - 1, (free, self.cache.num_blocks)
-        assert not self.fake or (self.store.seqs == 0 and not self.store.leased)
+        if self.fake:
+            assert self.store.seqs == 0 and not self.store.leased
+        else:
+            held = self.sequences
+            assert held.n and not held.live and not held.leased
         half = self.connector._scheduler
         assert not half._requests and not half._saving and not half._loads
         half = self.worker._worker
         assert not half._loads and not half._refused and not half._bad_blocks
 
 
-def is_stored_right(found, tokens, group):
+def is_stored_right(found, tokens, weights, group):
     """Whether found is what a store must hold for the last chunk of tokens; what
     lies in a block behind the last token may be anything."""
     n = (len(tokens) - 1) % CHUNK + 1
-    kv = [kv_of(tokens, group, layer)[-n:] for layer in range(LAYERS)]
+    kv = [kv_of(tokens, group, layer, weights)[-n:] for layer in range(LAYERS)]
     offset = 0
     for at in range(0, n, BLOCK):
         for layer in range(LAYERS):
