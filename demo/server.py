@@ -224,12 +224,17 @@ class Server:
         body = {"model": "model", "prompt": text}
         return json.loads(self.request("POST", "/tokenize", body))["tokens"]
 
-    def send_completion(self, connection, token_ids, max_tokens, **more):
+    def send_completion(self, connection, token_ids, max_tokens, engine=None,
+                        **more):
+        """Send a streaming request.  engine: which one of several data-parallel
+        engines answers; more: further members of the request."""
+        headers = {"Content-Type": "application/json"}
+        if engine is not None:
+            headers["X-data-parallel-rank"] = str(engine)
         body = {"model": "model", "prompt": token_ids, "stream": True,
                 "max_tokens": max_tokens, "temperature": 0, "logprobs": 5,
                 "return_token_ids": True, "ignore_eos": True, **more}
-        connection.request("POST", "/v1/completions", json.dumps(body),
-                           {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
 
     def open_completion(self, token_ids, max_tokens, **more):
         """Send a streaming request; returns (connection, response)."""
@@ -271,6 +276,16 @@ class Server:
         if finish is None or ttft is None:
             raise ServerError("the answer ended before it was complete")
         return Answer(ids, logprobs, ttft, time.monotonic() - began, finish)
+
+    def score(self, token_ids, n):
+        """Return the log probabilities of the last n of these tokens, each after the
+        tokens before it.  vLLM computes them without any cache."""
+        body = {"model": "model", "prompt": token_ids, "max_tokens": 1,
+                "temperature": 0, "prompt_logprobs": 0}
+        answer = json.loads(self.request("POST", "/v1/completions", body))
+        scores = answer["choices"][0]["prompt_logprobs"][-n:]
+        return [score[str(token)]["logprob"]
+                for score, token in zip(scores, token_ids[-n:])]
 
     def reset_prefix_cache(self, external=False):
         """Let vLLM forget its own prefix cache (external: kvtier's too); needs

@@ -20,22 +20,23 @@ def e2e(function):
     return function
 
 
-def ask_twice(place, server, lengths):
-    """Prompts of these lengths, and vLLM's answers out of its own cache."""
+def ask_twice(place, server, lengths, **more):
+    """Prompts of these lengths, and vLLM's answers out of its own cache.  more: as for
+    Server.complete()."""
     prompts, oracles, start = [], [], 0
     for n in lengths:
         prompts.append(place.prompt(server, start, n))
         start += n
     for prompt in prompts:
-        server.complete(prompt)
-        oracles.append(server.complete(prompt))
+        server.complete(prompt, **more)
+        oracles.append(server.complete(prompt, **more))
     return prompts, oracles
 
 
-def all_found(place, server, prompts, oracles, where):
+def all_found(place, server, prompts, oracles, where, **more):
     """Each prompt is found whole, and its answer equals the oracle's."""
     for prompt, oracle in zip(prompts, oracles):
-        answer, found = place.hit(server, prompt)
+        answer, found = place.hit(server, prompt, **more)
         what = f"prompt of {len(prompt)} tokens, {where}"
         check(found == len(prompt) - 16, f"{what}: {found} tokens found")
         place.check_equal(answer, oracle, what)

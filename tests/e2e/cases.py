@@ -6,4 +6,5 @@ import cases_stores  # noqa: F401
 import cases_requests  # noqa: F401
 import cases_damage  # noqa: F401
 import cases_hybrid  # noqa: F401
+import cases_vllm  # noqa: F401
 from case import TESTS  # noqa: F401

@@ -15,32 +15,48 @@ from place import Skipped, check, in_parallel
 def kill_while_storing(place):
     """SIGKILL of the server while it stores: what is found is right."""
     prompts, left = [], []
-    for round_number in range(3):
-        with place.server() as server:
+    steps = "--max-num-batched-tokens", "512"
+    for round_number in range(4):
+        with place.server(*steps) as server:
             check(not set(left) & set(place.memory_directories()),
                   "what the killed server had in /dev/shm is there still")
+            if prompts:
+                _, found = place.hit(server, prompts[-1])
+                check(0 < found < len(prompts[-1]) - 16, "%d tokens are found of the "
+                      "prompt whose server was killed in round %d" % (found, round_number))
             check_against_references(place, server, prompts)
-            prompt = place.prompt(server, 3900 * round_number, 3900)
-            prompts.append(prompt)
-            thread = threading.Thread(
-                target=ask_until_killed, args=(server, prompt), daemon=True)
-            thread.start()
-            time.sleep(place.random.uniform(0.8, 3.0))
-            server.kill()
-            thread.join()
+            if round_number == 3:
+                place.check_idle(server)
+                break
+            prompts.append(place.prompt(server, 3900 * round_number, 3900))
+            kill_amid(place, server, prompts[-1])
             left = place.memory_directories()
             check(left or place.transfer, "the killed server had no host memory")
-    with place.server() as server:
-        check_against_references(place, server, prompts)
-        place.check_idle(server)
-    place.check_hashes(expect_loads=False)
+    place.check_hashes()
 
 
-def ask_until_killed(server, prompt):
-    try:
-        server.complete(prompt, 8)
-    except Exception:
-        pass
+def kill_amid(place, server, prompt):
+    """Kill the server when some chunks of a prompt are in the store, and others not."""
+    answers = []
+
+    def ask():
+        try:
+            answers.append(server.complete(prompt, 64))
+        except Exception:
+            pass
+    first, _ = workplace.stored(place.store)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 120
+    # More than the two chunks of one step: so the first two are there.
+    while (workplace.stored(place.store)[0] < first + 4
+           and time.monotonic() < deadline):
+        time.sleep(0.01)
+    time.sleep(place.random.uniform(0, 0.5))
+    server.kill()
+    thread.join()
+    check(workplace.stored(place.store)[0] >= first + 4, "too little was stored")
+    check(not answers, "the request was over when the server was killed")
 
 
 def check_against_references(place, server, prompts):

@@ -18,9 +18,11 @@ import workplace  # noqa: E402
 from server import Server, max_logprob_difference, same_answer  # noqa: E402
 
 # Another split of the prefill, or other requests in the same batch, round
-# differently: the largest difference seen on the small Llama is 0.01.  (One rank's
-# blocks in place of the other's: 0.04.)
-TOLERANCE = 0.02
+# differently: on the small Llama log probabilities differ by up to 0.016, and by 0.003 on
+# average over an answer.  With a zeroed block of 16 tokens the average is 0.018; with
+# swapped heads of two ranks in a chunk of eight tokens, 0.08.
+TOLERANCE = 0.03
+MEAN_TOLERANCE = 0.006
 TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
 MEMORY_FILES = f"/dev/shm/kvtier-{os.geteuid()}"
 
@@ -49,9 +51,11 @@ class Place:
         self.hashes = os.path.join(directory, "hashes")
         self.model = "small-llama"
         self.settings = {}
+        self.beside = {}  # configurations of connectors "before" and "after" kvtier's
         self.bucket = None  # in place of the directory
         self.tokens = None
         self.tolerance = TOLERANCE
+        self.mean_tolerance = MEAN_TOLERANCE
         self.engine_ids = []
         os.makedirs(self.store, exist_ok=True)
 
@@ -76,6 +80,12 @@ class Place:
             if self.bucket:
                 everything.update(self.bucket.environment())
             transfer = workplace.transfer_config()
+            if self.beside:
+                transfer = {
+                    "kv_connector": "MultiConnector", "kv_role": "kv_both",
+                    "kv_connector_extra_config": {"connectors": [
+                        *self.beside.get("before", ()), transfer,
+                        *self.beside.get("after", ())]}}
             transfer["engine_id"] = self.engine_ids[-1]
         else:
             transfer = dict(self.transfer)
@@ -90,8 +100,10 @@ class Place:
         """One without kvtier, if transfer does not say otherwise."""
         # Dev mode: resets of the prefix cache.  One thread: two that wait for each
         # other crawl where other programs want the cores too.
+        # On a busy machine a lookup that ends after three seconds is a miss.
         everything = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": "1",
-                      "VLLM_CPU_OMP_THREADS_BIND": "nobind", **(env or {})}
+                      "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                      "LMCACHE_LOOKUP_TIMEOUT_MS": "60000", **(env or {})}
         if "--max-model-len" not in args:
             args += ("--max-model-len", "8192")
         return Server(self.python, self.model_directory(), self.log, transfer,
@@ -146,12 +158,25 @@ class Place:
               "by up to %.3g)" % (what, max_logprob_difference(answer, oracle)))
 
     def check_close(self, answer, other, what):
-        """Equal but for rounding: the first token's alternatives agree."""
-        worst = first_token_difference(answer, other)
-        check(worst is not None, f"{what}: no likely first token in common")
-        check(worst <= self.tolerance,
-              "%s: log probabilities differ by %.3g, more than rounding can (%.3g)"
-              % (what, worst, self.tolerance))
+        """Check that the alternatives of all tokens up to the first different token are
+        equal except for rounding."""
+        self.check_rounding(differences(answer, other), what)
+
+    def check_every_token(self, server, prompt, answer, what):
+        """Check that all tokens of an answer have vLLM's log probabilities without a
+        cache."""
+        scores = server.score(prompt + answer.token_ids, len(answer.token_ids))
+        self.check_rounding([abs(ours - cold) for (ours, _), cold
+                             in zip(answer.logprobs, scores)], what)
+
+    def check_rounding(self, found, what):
+        """Differences of log probabilities are small, and smaller on average."""
+        check(found, f"{what}: no likely token in common")
+        worst, mean = max(found), sum(found) / len(found)
+        check(worst <= self.tolerance and mean <= self.mean_tolerance,
+              "%s: log probabilities differ by up to %.3g and %.3g on average, more "
+              "than rounding can (%.3g, %.3g)" % (
+                  what, worst, mean, self.tolerance, self.mean_tolerance))
 
     def check_idle(self, server):
         """Nothing runs or waits, and no KV block is held any more."""
@@ -166,9 +191,14 @@ class Place:
         one a rank."""
         return sorted(
             path for engine_id in self.engine_ids
+            for suffix in ("", "_dp0", "_dp1")  # of data-parallel engines
             for path in glob.glob("%s/%016x-*" % (
                 MEMORY_FILES, int.from_bytes(hashlib.sha256(
-                    engine_id.encode()).digest()[:8], "little"))))
+                    (engine_id + suffix).encode()).digest()[:8], "little"))))
+
+    def read_log(self):
+        with open(self.log, errors="replace") as file:
+            return file.read()
 
     def check_nothing_left(self):
         """Nothing outside the store remains of servers that were stopped."""
@@ -198,6 +228,17 @@ class Place:
         check(not wrong, "%d of %d loaded blocks hold other bytes than were "
               "saved for their prefix, first: prefix %s group %s block %s" %
               ((len(wrong), len(loaded)) + (wrong[0] if wrong else ("",) * 3)))
+
+
+def differences(a, b):
+    """Return the differences of likely tokens' log probabilities, up to the first
+    different token."""
+    found = []
+    for i, ((_, ours), (_, theirs)) in enumerate(zip(a.logprobs, b.logprobs)):
+        found += (abs(ours[token] - theirs[token]) for token in set(ours) & set(theirs))
+        if a.token_ids[i] != b.token_ids[i]:
+            break
+    return found
 
 
 def first_token_difference(a, b):

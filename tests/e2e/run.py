@@ -81,7 +81,8 @@ def run_all(names, args):
         print(f"{name} ...", flush=True)
         outcome, why = run_one(name, place)
         counts[outcome] += 1
-        print("%s: %s (%.0f s)" % (name, outcome, time.monotonic() - began),
+        word = {"passed": "ok", "failed": "FAILED"}.get(outcome, outcome)
+        print("%-8s e2e/%s (%.0f s)" % (word, name, time.monotonic() - began),
               flush=True)
         if why:
             print("  " + why.rstrip().replace("\n", "\n  "), flush=True)
@@ -110,7 +111,7 @@ def main():
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     print("%(passed)d passed, %(failed)d failed, %(skipped)d skipped" % counts)
-    return 1 if counts["failed"] else 0
+    return 1 if counts["failed"] else 0 if counts["passed"] else 77
 
 
 if __name__ == "__main__":

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other features of vLLM beside kvtier: each is restarted and compared bit for bit."""
+import json
+import os
+
+import workplace
+from case import CHUNK, all_found, ask_twice, e2e
+from place import Skipped, check
+from server import same_answer
+
+ENGINES = ("--data-parallel-size", "2")
+ENGINES_ENV = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+DRAFTS = ("--speculative-config", json.dumps({
+    "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3}))
+
+
+def needs_kvtier(place):
+    if place.transfer is not None:
+        raise Skipped("a setting of kvtier's")
+
+
+def example(place):
+    """ExampleConnector with a separate directory."""
+    directory = os.path.join(place.directory, "example")
+    os.makedirs(directory, exist_ok=True)
+    return {"kv_connector": "ExampleConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"shared_storage_path": directory}}
+
+
+@e2e
+def multi_connector(place):
+    """MultiConnector of kvtier and ExampleConnector, in both orders, with prompts
+    shorter and longer than a chunk."""
+    needs_kvtier(place)
+    short, lengths = [], (300, 1100)
+    place.beside = {"after": [example(place)]}
+    with place.server() as server:
+        prompts, oracles = ask_twice(place, server, lengths)
+        start = sum(lengths)
+        for n in (20, 144):  # less than a vLLM block; a block of the other connector
+            prompt = place.piece(server, start, n)
+            start += n
+            server.complete(prompt)
+            short.append((prompt, server.complete(prompt)))
+        place.stored()
+        said = place.read_log()
+        check("leaves" not in said and "set to \"recompute\"" not in said,
+              "kvtier says that it changed the policy of MultiConnector")
+    for order in ("after", "before"):
+        place.beside = {order: [example(place)]}
+        with place.server() as server:
+            all_found(place, server, prompts, oracles, f"the other one {order} kvtier")
+            for prompt, oracle in short:
+                answer, found = place.hit(server, prompt)
+                what = f"prompt of {len(prompt)} tokens, the other one {order} kvtier"
+                check(found == len(prompt) // 128 * 128, f"{what}: {found} tokens found")
+                place.check_equal(answer, oracle, what)
+            place.check_idle(server)
+            counted = place.counted(server, "hit_tokens", 1)
+            check(counted["hit_tokens"] > 0, "kvtier's metrics count no hit")
+            loads = sum(len(prompt) // CHUNK for prompt in prompts)
+            check(counted["load_chunks"] == (loads if order == "after" else 0),
+                  "kvtier loaded %d chunks" % counted["load_chunks"])
+    place.check_hashes()
+
+
+@e2e
+def speculative_decoding(place):
+    """Drafts from n-grams, some refused: prompts and generated tokens are found."""
+    needs_kvtier(place)
+    place.settings["save_decode_cache"] = "true"
+    with place.server(*DRAFTS) as server:
+        prompts, oracles = ask_twice(place, server, (300, 1100))
+        start = sum(map(len, prompts))
+        piece = place.prompt(server, start, 600)
+        answer = server.complete(piece, 320)
+        whole = workplace.whole_chunks(piece + answer.token_ids)
+        check(len(whole) == len(piece) + CHUNK, "the answer ends in no new chunk")
+        oracles.append(server.complete(whole))
+        prompts.append(whole)
+        metrics = server.metrics()
+        drafts, accepted = (
+            metrics[f"vllm:spec_decode_num_{what}_tokens_total"]
+            for what in ("draft", "accepted"))
+        check(0 < accepted < drafts, f"{accepted} of {drafts} drafts are accepted")
+        place.stored()
+    with place.server(*DRAFTS) as server:
+        all_found(place, server, prompts, oracles, "with drafts")
+        place.check_idle(server)
+    place.check_hashes()
+
+
+@e2e
+def lora_adapters(place):
+    """Equal tokens for the base model and two adapters: each finds the right KV."""
+    needs_kvtier(place)
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                          "make-adapters.py")
+    adapters = workplace.make_once(
+        "adapters", lambda out: [place.python, script, out], [script])
+    args = ("--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
+            "--lora-modules", *(f"{name}={os.path.join(adapters, name)}"
+                                for name in ("one", "two")))
+    models = ("model", "one", "two")
+    oracles = {}
+    with place.server(*args) as server:
+        for model in models:
+            prompts, oracles[model] = ask_twice(place, server, (300, 1100),
+                                                model=model)
+        for i in range(len(prompts)):
+            answers = [oracles[model][i] for model in models]
+            check(not any(same_answer(answers[a], answers[b])
+                          for a, b in ((0, 1), (0, 2), (1, 2))),
+                  "two models give one answer: the adapters do nothing")
+        place.stored()
+    with place.server(*args) as server:
+        for model in ("two", "model", "one"):
+            all_found(place, server, prompts, oracles[model], f"model {model}",
+                      model=model)
+        place.check_idle(server)
+        counted = place.counted(server, "load_chunks", 3 * 5)
+        check(counted["load_chunks"] == 3 * sum(len(p) // CHUNK for p in prompts),
+              "%d chunks were loaded" % counted["load_chunks"])
+    place.check_hashes()
+
+
+@e2e
+def data_parallel(place):
+    """Two engines behind a server: each finds the other engine's chunks."""
+    needs_kvtier(place)
+    asked = []
+    with place.server(*ENGINES, env=ENGINES_ENV) as server:
+        for engine, lengths in enumerate(((300, 1100), (600, 900))):
+            asked.append(ask_twice(place, server, lengths, engine=engine))
+        place.stored()
+    with place.server(*ENGINES, env=ENGINES_ENV) as server:
+        for engine, (prompts, oracles) in enumerate(asked):
+            all_found(place, server, prompts, oracles, f"in engine {1 - engine}",
+                      engine=1 - engine)
+        chunks = sum(len(prompt) // CHUNK for prompts, _ in asked for prompt in prompts)
+        counted = place.counted(server, "load_chunks", chunks)
+        check(counted["load_chunks"] == chunks,
+              "%d chunks were loaded, not %d" % (counted["load_chunks"], chunks))
+        place.check_idle(server)
+    place.check_hashes()
