@@ -5,6 +5,7 @@
 Each group of tests runs in a process of its own, because PYTHONHASHSEED and
 LMCache's settings hold for a process.  Last line: N passed, N failed, N skipped.
 Where LMCache cannot be installed that is said, and everything counts as skipped.
+Exit status: 0, 1 when a test failed, 77 when no test ran.
 """
 import argparse
 import os
@@ -94,7 +95,7 @@ def main():
         print("LMCache cannot be installed here (see above): nothing of kvtier "
               "was compared with it")
     print("%d passed, %d failed, %d skipped" % tuple(total))
-    return 1 if total[1] else 0
+    return 1 if total[1] else 0 if total[0] else 77
 
 
 if __name__ == "__main__":

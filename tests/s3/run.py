@@ -4,7 +4,8 @@
 
 Each starts on the loopback for the tests that need it; where it is not installed
 (scripts/s3-env; Debian: ceph-mon ceph-osd radosgw ceph-common) that is said, and its
-tests count as skipped.  Last line: N passed, N failed, N skipped.
+tests count as skipped.  Last line: N passed, N failed, N skipped.  Exit status: 0,
+1 when a test failed, 77 when no test ran.
 """
 import argparse
 import os
@@ -50,7 +51,7 @@ def main():
         counts = [a + b for a, b in zip(counts, (
             result.n_passed, failed, len(result.skipped)))]
     print("%d passed, %d failed, %d skipped" % tuple(counts))
-    return 1 if counts[1] else 0
+    return 1 if counts[1] else 0 if counts[0] else 77
 
 
 if __name__ == "__main__":

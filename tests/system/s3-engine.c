@@ -177,7 +177,8 @@ a_prompt_that_nobody_stored_is_hardly_asked_for(void **state)
 
     open_at(f, "127.0.0.1", "true");
     assert_int_equal(load_prompt(f).promised, 0);
-    assert_int_equal(n_objects("HeadObject"), 2);
+    /* The first may be answered before the second is sent. */
+    assert_in_range(n_objects("HeadObject"), 1, 2);
     assert_int_equal(n_objects("GetObject"), 0);
 }
 

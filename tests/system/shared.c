@@ -118,41 +118,62 @@ what_another_host_stores_is_found(void **state)
     assert_int_equal(load_prompt(&s->f).loaded, N_CHUNKS);
 }
 
-/* Another program removes a chunk, below the mount, while the engine is open. */
+/* Another program removes a chunk's file, below the mount, while the engine is open. */
 static void
-remove_below(const struct shared *s, struct fixture *below)
+remove_below(const char *path)
 {
     int status;
-
-    below->dir = s->below;
-    struct usage usage = usage_of(below);
     pid_t rm = fork();
+
     if (!rm) {
-        execlp("rm", "rm", usage.last, (char *)NULL);
+        execlp("rm", "rm", path, (char *)NULL);
         _exit(SKIPPED);
     }
     assert_int_equal(waitpid(rm, &status, 0), rm);
     assert_int_equal(status, 0);
 }
 
+/* Store the chunks one by one, and note the file of each. */
+static void
+write_and_name(const struct shared *s, char paths[N_CHUNKS][300])
+{
+    struct fixture below = { .dir = s->below };
+    char aside[320];
+
+    for (uint32_t c = 0; c < N_CHUNKS; c++) {
+        write_chunks(&s->f, c, 1);
+        struct usage usage = usage_of(&below);
+        assert_int_equal(usage.n_files, 1);
+        snprintf(paths[c], sizeof paths[c], "%s", usage.last);
+        snprintf(aside, sizeof aside, "%s.aside", paths[c]);
+        assert_int_equal(rename(paths[c], aside), 0);
+    }
+    for (uint32_t c = 0; c < N_CHUNKS; c++) {
+        snprintf(aside, sizeof aside, "%s.aside", paths[c]);
+        assert_int_equal(rename(aside, paths[c]), 0);
+    }
+}
+
+/* All that comes before the chunk without file is promised and loaded. */
 static void
 what_another_program_deletes_is_not_promised(void **state)
 {
-    static const char *const memory[] = { "local_cpu=true", NULL };
+    static const char *const memory[] = { "local_cpu=true", "lookup_timeout_ms=60000",
+                                          "blocking_timeout_secs=60", NULL };
+    static char paths[N_CHUNKS][300];
     struct shared *s = *state;
-    struct fixture below = { 0 };
 
     fixture_open(&s->f, NULL);
-    write_chunks(&s->f, 0, N_CHUNKS);
-    for (uint32_t most = N_CHUNKS; most;) {
+    write_and_name(s, paths);
+    for (uint32_t left = N_CHUNKS; left;) {
         kvt_engine_close(s->f.engine);
         fixture_open(&s->f, memory); /* which is empty */
-        remove_below(s, &below);
+        left = left > 4 ? left - 4 : left - 1;
+        remove_below(paths[left]);
         struct outcome got = load_prompt(&s->f);
-        assert_int_equal(got.loaded, got.promised);
+        assert_int_equal(got.promised, left);
+        assert_int_equal(got.loaded, left);
         assert_int_equal(counter(&s->f, "load_missing"), 0);
-        assert_true(got.promised <= most && got.promised < N_CHUNKS);
-        most = got.promised;
     }
 }
 
@@ -181,37 +202,41 @@ what_lies_in_memory_is_promised_without_its_file(void **state)
 {
     static const char *const memory[] = { "local_cpu=true", NULL };
     struct shared *s = *state;
-    struct fixture below = { 0 };
+    struct fixture below = { .dir = s->below };
 
     fixture_open(&s->f, memory);
     write_chunks(&s->f, 0, N_CHUNKS);
     for (unsigned i = 0; i < N_CHUNKS; i++)
-        remove_below(s, &below);
+        remove_below(usage_of(&below).last);
     assert_int_equal(load_prompt(&s->f).loaded, N_CHUNKS);
     assert_int_equal(counter(&s->f, "memory_hits"), N_CHUNKS);
+}
+
+/* The limit of the shared directory's tier; size: a setting, or NULL for the default. */
+static uint64_t
+limit_with(const struct shared *s, const char *size)
+{
+    struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
+    struct kvt_store *store;
+    char url[300];
+    const char *const settings[] = { url, size, NULL };
+
+    snprintf(url, sizeof url, "remote_url=fs://%s", s->f.dir.path);
+    struct kvt_config *config = config_with(settings);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    assert_int_equal(kvt_store_tier(store, 0, &info), 0);
+    kvt_store_close(store);
+    kvt_config_free(config);
+    return info.limit_bytes;
 }
 
 static void
 no_limit_is_set_but_the_users(void **state)
 {
-    static const char *const unlimited[] = { "max_remote_size=0", NULL };
-    static const char *const limited[] = { "max_remote_size=0.001", NULL };
-    struct shared *s = *state;
-    struct kvt_config *config = open_config(s->f.dir.path, unlimited);
-    struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
-    struct kvt_store *store = NULL;
-
-    assert_int_equal(kvt_store_open(config, &store), 0);
-    assert_int_equal(kvt_store_tier(store, 0, &info), 0);
-    assert_int_equal(info.limit_bytes, 0);
-    kvt_store_close(store);
-    kvt_config_free(config);
-    config = open_config(s->f.dir.path, limited);
-    assert_int_equal(kvt_store_open(config, &store), 0);
-    assert_int_equal(kvt_store_tier(store, 0, &info), 0);
-    assert_in_range(info.limit_bytes, 1 << 20, 2 << 20);
-    kvt_store_close(store);
-    kvt_config_free(config);
+    assert_int_equal(limit_with(*state, NULL), 0);
+    assert_int_equal(limit_with(*state, "max_remote_size=0"), 0);
+    assert_int_equal(limit_with(*state, "max_remote_size=0.001"),
+                     (uint64_t)(0.001 * (1 << 30)));
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)

@@ -5,6 +5,10 @@
  * every length and every token. */
 #include "system/system-test.h"
 
+#include "engine/private.h"
+
+static const char *const small[] = { "max_local_cpu_size=0.002", NULL };
+
 struct model {
     struct fixture f;
     uint32_t window;
@@ -12,9 +16,8 @@ struct model {
 };
 
 static void
-open_model(struct model *m)
+open_model(struct model *m, const char *const *settings)
 {
-    static const char *const settings[] = { "max_local_cpu_size=0.002", NULL };
     struct kvt_group groups[2] = { opaque_group(), opaque_group() };
 
     groups[1].kind = KVT_GROUP_SLIDING;
@@ -113,7 +116,7 @@ random_stores_and_lookups(uint32_t window, uint64_t random, bool forget_index)
     char index[300];
 
     fixture_init(&m.f);
-    open_model(&m);
+    open_model(&m, small);
     for (unsigned step = 0; step < 12; step++) {
         uint64_t r = next_random(&random);
         uint32_t full = (uint32_t)(r % 3);
@@ -129,7 +132,7 @@ random_stores_and_lookups(uint32_t window, uint64_t random, bool forget_index)
             kvt_engine_close(m.f.engine);
             snprintf(index, sizeof index, "%s/.kvtier/index", m.f.dir.path);
             assert_int_equal(unlink(index), 0);
-            open_model(&m);
+            open_model(&m, small);
         }
         for (unsigned i = 0; i < 4; i++) {
             r = next_random(&random);
@@ -168,7 +171,7 @@ a_window_at_one_cut_point_serves_that_hit_and_no_other(void **state)
 
     (void)state;
     fixture_init(&m.f);
-    open_model(&m);
+    open_model(&m, small);
     for (uint32_t c = 0; c < N_CHUNKS; c++)
         store_one(&m, 0, c);
     ask(&m, 0, N_TOKENS);
@@ -183,6 +186,37 @@ a_window_at_one_cut_point_serves_that_hit_and_no_other(void **state)
     fixture_fini(&m.f);
 }
 
+/* The full group has all chunks, the other all but the last three. */
+static void
+what_a_hit_needs_is_leased_and_no_more(void **state)
+{
+    static const char *const in_memory[] = { "local_cpu=true", NULL };
+    struct model m = { .window = 100 };
+    uint8_t leased[N_CHUNKS];
+    struct kvt_seq *seq;
+
+    (void)state;
+    fixture_init(&m.f);
+    open_model(&m, in_memory);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        store_one(&m, 0, c);
+    for (uint32_t c = 0; c < N_CHUNKS - 3; c++)
+        store_one(&m, 1, c);
+    seq = new_seq(&m.f, N_TOKENS);
+    assert_int_equal(lookup(&m.f, seq, 0, N_TOKENS), (N_CHUNKS - 3) * CHUNK);
+    kvt_seq_in_memory(seq, 0, N_CHUNKS, leased);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        assert_int_equal(leased[c], c < N_CHUNKS - 3);
+    /* The window's 99 tokens before the hit's end, 448, are in chunks 5 and 6. */
+    for (uint32_t c = 0; c < N_CHUNKS; c++) {
+        assert_int_equal(!!seq->leases[kvt__seq_part(seq, c, 0, 0)], c < 7);
+        assert_int_equal(!!seq->leases[kvt__seq_part(seq, c, 0, 1)], c == 5 || c == 6);
+    }
+    kvt_engine_release(m.f.engine, seq);
+    kvt_seq_free(seq);
+    fixture_fini(&m.f);
+}
+
 int
 main(void)
 {
@@ -190,6 +224,7 @@ main(void)
         cmocka_unit_test(lookups_find_what_a_naive_search_finds),
         cmocka_unit_test(they_do_so_without_an_index_too),
         cmocka_unit_test(a_window_at_one_cut_point_serves_that_hit_and_no_other),
+        cmocka_unit_test(what_a_hit_needs_is_leased_and_no_more),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -28,11 +28,12 @@ work(void *arg)
     unsigned n_loaded = 0;
 
     fixture_open(f, settings);
-    for (unsigned i = 0; i < rounds(ROUNDS); i++) {
+    /* A few rounds may all have met chunks that the others had evicted: then go on. */
+    for (unsigned i = 0; i < rounds(ROUNDS) || (!n_loaded && i < 50 * ROUNDS); i++) {
         n_loaded += store_or_load(f, &task->random, N_PROMPTS);
         assert_true(index_totals(f).used_bytes <= BUDGET);
     }
-    assert_true(n_loaded > 0 || rounds(ROUNDS) < ROUNDS);
+    assert_true(n_loaded > 0);
     assert_int_equal(counter(f, "store_failed"), 0);
     assert_int_equal(counter(f, "load_corrupt"), 0);
     kvt_engine_close(f->engine);

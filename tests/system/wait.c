@@ -5,6 +5,8 @@
  * such storage. */
 #include "system/system-test.h"
 
+#include "engine/private.h"
+
 /* Room for 12 chunks to stay. */
 #define SMALL "max_local_cpu_size=0.0005"
 /* Above what a test takes: nothing but what is waited for ends the waiting. */
@@ -295,6 +297,33 @@ the_answer_that_comes_late_is_what_is_certain(void **state)
     end(w, seq);
 }
 
+/* The request has waited for longer than lookup_timeout_ms, but a chunk has just come. */
+static void
+while_chunks_come_the_waiting_goes_on(void **state)
+{
+    static const char *const patient[] = { PATIENT, NULL };
+    struct world *w = *state;
+    struct kvt_chunk_range range;
+    uint64_t hit;
+    struct io io;
+
+    write_all(w);
+    open_one_group(w, patient);
+    struct kvt_seq *seq = scheduler_seq(w);
+    assert_int_equal(kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit), -EAGAIN);
+    assert_int_equal(kvt_engine_wanted(w->scheduler, seq, &range), 1);
+    make_io(&io, seq, 0, 0, 3, 1);
+    assert_int_equal(kvt_engine_prefetch(w->f.engine, &io.io, 1), 0);
+    while (counter(&w->f, "prefetch_chunks") < 3)
+        usleep(200);
+    seq->wait.since_ns -= w->scheduler->lookup_timeout_ns;
+    assert_int_equal(kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit), -EAGAIN);
+    w->scheduler->arrived_ns = 0;
+    assert_int_equal(kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit), 0);
+    assert_int_equal(hit, 3 * CHUNK);
+    end(w, seq);
+}
+
 /* What another host has deleted or damaged since the index knew of it. */
 static void
 what_is_gone_makes_the_promise_shorter(void **state)
@@ -422,8 +451,9 @@ static void
 with_async_loading_it_is_waited_for_and_then_promised(void **state)
 {
     static const char *const patient[] = { "enable_async_loading=true", PATIENT, NULL };
-    static const char *const hasty[] = { "enable_async_loading=true",
-                                         "lookup_timeout_ms=20", NULL };
+    /* Host memory has room for 8 chunks; the others are promised from the directory. */
+    static const char *const hasty[] = { "enable_async_loading=true", "lookup_timeout_ms=20",
+                                         "max_local_cpu_size=0.00035", NULL };
     struct world *w = *state;
     uint64_t hit;
     int err;
@@ -557,6 +587,7 @@ main(void)
         TEST(the_promise_is_leased_in_memory),
         TEST(without_a_worker_that_reads_the_answer_comes_all_the_same),
         TEST(the_answer_that_comes_late_is_what_is_certain),
+        TEST(while_chunks_come_the_waiting_goes_on),
         TEST(what_is_gone_makes_the_promise_shorter),
         TEST(of_too_much_for_memory_the_beginning_is_promised),
         TEST(memory_full_of_promises_ends_the_waiting),
