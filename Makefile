@@ -22,6 +22,9 @@ demo: all
 test:
 	scripts/run-tests
 
+test-all:
+	scripts/run-tests --all
+
 test-aarch64:
 	scripts/test-aarch64
 

@@ -11,7 +11,7 @@
 
 #define N_PROMPTS 60u
 #define BUDGET (UINT64_C(10) << 20) /* some 370 of 600 chunks */
-#define KILLS 1000u
+#define KILLS 200u
 #define VERIFY_EVERY 100u
 #define LONGEST_NS 5000000u
 
