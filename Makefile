@@ -40,6 +40,9 @@ lmcache: all
 s3: all
 	python3 tests/s3/run.py
 
+mutants:
+	scripts/mutants
+
 soak: all
 	python3 tests/soak/run.py
 
@@ -49,5 +52,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-vllm demo test test-aarch64 vllm-versions e2e lmcache s3 soak \
-    install clean
+.PHONY: all bench bench-vllm demo test test-all test-aarch64 vllm-versions e2e lmcache s3 \
+    mutants soak install clean
