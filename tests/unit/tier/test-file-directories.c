@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The directories of a URL: which directory has a chunk, other files in it, a failed open. */
+#include <dirent.h>
+
+#include "fs-test.h"
+#include "tier/file/layout/layout.h"
+
+static void
+no_temporary_file_stays(void **state)
+{
+    struct fixture *f = *state;
+    struct dirent *e;
+    char path[512];
+    size_t n = 0;
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    f->c.object.key = "x@1@0@1@bfloat16";
+    snprintf(path, sizeof path, "%s/x@1@0@1@bfloat16.data", f->dir.path);
+    assert_int_equal(mkdir(path, 0700), 0); /* rename over it must fail */
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), -EISDIR);
+    snprintf(path, sizeof path, "%s/.kvtier/tmp", f->dir.path);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    while ((e = readdir(d)))
+        n += e->d_name[0] != '.';
+    closedir(d);
+    assert_int_equal(n, 0);
+}
+
+static void
+list_passes_over_what_is_no_chunk(void **state)
+{
+    static const char *const others[] = { "x.tmp", "README", ".data", "index",
+                                          ".kvtier/tmp/a@1@0@1@half.data",
+                                          ".kvtier/b@1@0@1@half.data" };
+    struct fixture *f = *state;
+    struct names names = { 0 };
+    char path[512];
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(path, sizeof path, "%s/%s", f->dir.path, others[i]);
+        write_file(path, "x", 1);
+    }
+    snprintf(path, sizeof path, "%s/c@1@0@1@half.data", f->dir.path);
+    assert_int_equal(symlink("README", path), 0);
+    snprintf(path, sizeof path, "%s/d@1@0@1@half.data", f->dir.path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
+    assert_int_equal(names.n, 1);
+    assert_string_equal(names.last, f->c.key);
+}
+
+static void
+keys_spread_by_the_magnitude_of_their_hash(void **state)
+{
+    static const int64_t hashes[] = { 0, 1, 2, 3, -1, -2, -3, INT64_MAX, INT64_MIN };
+    static const unsigned dirs[] = { 0, 1, 2, 0, 1, 2, 0, 1, 2 };
+    struct temp_dir dir;
+    char url[1024], path[1024], name[NAME_MAX + 1];
+
+    (void)state;
+    temp_dir_make(&dir);
+    snprintf(url, sizeof url, "fs://%1$s/0 , %1$s/1,%1$s/2", dir.path);
+    struct kvt__tier *tier = open_tier(url, true);
+    for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
+        struct chunk c;
+
+        chunk_init(&c, "m", hashes[i]);
+        assert_int_equal(put_bytes(tier, &c.object, 10, i), 0);
+        assert_int_equal(kvt__layout_name(&kvt__layout_fs, c.key, NULL, name,
+                                          sizeof name), 0);
+        snprintf(path, sizeof path, "%s/%u/%s", dir.path, dirs[i], name);
+        assert_int_equal(access(path, R_OK), 0);
+    }
+    tier->ops->close(tier);
+    temp_dir_remove(&dir);
+}
+
+static void
+missing_directories_are_made(void **state)
+{
+    struct temp_dir dir;
+    char url[512], path[512];
+    struct stat st;
+
+    (void)state;
+    temp_dir_make(&dir);
+    snprintf(url, sizeof url, "fs://host:0%s/a/b//c", dir.path);
+    struct kvt__tier *tier = open_tier(url, true);
+    snprintf(path, sizeof path, "%s/a/b/c/.kvtier/tmp", dir.path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(tier->ops->private_dir(tier) >= 0);
+    assert_true(tier->ops->default_limit(tier) > 0);
+    tier->ops->close(tier);
+    temp_dir_remove(&dir);
+}
+
+static void
+a_failed_open_says_which_setting_and_which_path(void **state)
+{
+    struct temp_dir dir;
+    struct kvt__tier *tier = NULL;
+    char file[512], url[1024], many[4096] = "fs://";
+
+    (void)state;
+    temp_dir_make(&dir);
+    snprintf(file, sizeof file, "%s/file", dir.path);
+    write_file(file, "x", 1);
+
+    assert_int_equal(try_open("fs://relative", true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "remote_url: "));
+    assert_non_null(strstr(kvt__why(), "no absolute path"));
+    snprintf(url, sizeof url, "fs://%s/a,b/c", dir.path);
+    assert_int_equal(try_open(url, true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "remote_url: 'b/c' is no absolute path"));
+
+    snprintf(url, sizeof url, "fs://%s", file);
+    assert_int_equal(try_open(url, true, &tier), -ENOTDIR);
+    assert_non_null(strstr(kvt__why(), "remote_url: "));
+    assert_non_null(strstr(kvt__why(), file));
+
+    snprintf(url, sizeof url, "fs://%s/below", file);
+    assert_int_equal(try_open(url, true, &tier), -ENOTDIR);
+    assert_non_null(strstr(kvt__why(), "remote_url: make directory"));
+
+    for (size_t i = 0; i < 65; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), "%s%s/a",
+                 i ? "," : "", dir.path);
+    assert_int_equal(try_open(many, true, &tier), -EINVAL);
+    assert_non_null(strstr(kvt__why(), "more than 64 directories"));
+    assert_null(tier);
+    temp_dir_remove(&dir);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        HEADER(no_temporary_file_stays),
+        HEADER(list_passes_over_what_is_no_chunk),
+        cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
+        cmocka_unit_test(missing_directories_are_made),
+        cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
+    };
+
+    return cmocka_run_group_tests_name("tier file directories", tests, NULL, NULL);
+}
