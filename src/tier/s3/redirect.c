@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a store says that a bucket is.  What an answer says is not to be trusted: it
- * could send our requests, with a session's token and the data, to anybody. */
+ * The new address of a bucket after a redirect.  A response is not trusted: a forged
+ * redirect could send our requests, with a session's token and the data, to any host. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ set_region(struct kvt__s3_address *out, const char *region, size_t n)
     return 0;
 }
 
-/* A host of AWS with another region in it. */
+/* Replace the region in the name of an AWS host.  Other hosts stay unchanged. */
 static int
 move_host(struct kvt__s3_address *out, const char *region)
 {
@@ -40,7 +40,7 @@ move_host(struct kvt__s3_address *out, const char *region)
     uint16_t port;
 
     kvt__s3_look_at_host(out->name, &look);
-    if (!look.region) /* no host of AWS, or one without a region */
+    if (!look.region) /* not a host of AWS, or a host without a region */
         return 0;
     int n = snprintf(host, sizeof host, "%.*s%s%s", (int)(look.region - out->name),
                      out->name, region, look.region + look.n_region);
@@ -49,7 +49,7 @@ move_host(struct kvt__s3_address *out, const char *region)
         !kvt__s3_same_owner(out->name, again))
         return kvt__fail(EXDEV, "S3: an answer names a region that is none of AWS.");
     kvt__s3_look_at_host(again, &now);
-    if (now.n_bucket != look.n_bucket) /* the region has a service's name in it */
+    if (now.n_bucket != look.n_bucket) /* the region contains a service's name */
         return kvt__fail(EXDEV, "S3: an answer names a region that makes %s another "
                          "bucket.", out->name);
     memcpy(out->name, again, sizeof out->name);
@@ -57,9 +57,10 @@ move_host(struct kvt__s3_address *out, const char *region)
     return 0;
 }
 
-/* To the host that was told, which is one that we may go to.  At AWS it can be told with
- * the bucket in front or without.  Elsewhere it is taken as it is; if the bucket stands in
- * front of the present host, the bucket must stand in front of the new one. */
+/* Set the host of the address to `host`, a host of the present owner.  AWS sends the host
+ * with the bucket in front or without; this function adds the bucket if the present host
+ * begins with the bucket.  Other stores' hosts are used unchanged: if the present host
+ * begins with the bucket, the new host must begin with the bucket too. */
 static int
 move_to(struct kvt__s3_address *out, const char *host)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forks: counted from the first handle on, and not held up by a file system that hangs. */
+ * Forks: counted from the first handle on, and not delayed by a hanging file system. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@
 #include "base/fork.h"
 #include "index/index.h"
 
-/* The first test: no file with locks was opened before. */
+/* The first test, because no lock file was opened before. */
 static void
 a_private_table_is_dead_in_a_forked_child(void **state)
 {
@@ -59,9 +59,9 @@ open_main(void *arg)
     return NULL;
 }
 
-/* Return true if a thread of this process is inside a system call whose first argument is
- * dirfd.  The number of the call is the kernel's: qemu-user runs openat() of aarch64 on a
- * kernel that may have another number for openat(). */
+/* Return true if a thread of this process is inside a system call with dirfd as the first
+ * argument.  The call's number is not checked: under qemu-user, the kernel may have another
+ * number for openat() than aarch64. */
 static bool
 is_in_call_on(pid_t tid, int dirfd)
 {
@@ -71,12 +71,13 @@ is_in_call_on(pid_t tid, int dirfd)
     snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", (long)tid);
     FILE *f = fopen(path, "re");
     if (!f || !fgets(call, sizeof call, f))
-        skip(); /* the kernel does not tell */
+        skip(); /* the kernel does not report system calls */
     fclose(f);
     return sscanf(call, "%*d %lx", &first) == 1 && first == (unsigned long)dirfd;
 }
 
-/* The open of a named pipe waits for a writer as the open of a file waits for a server. */
+/* The open of a named pipe waits for a writer.  The wait stands for an open of a file on a
+ * server without response. */
 static void
 a_fork_does_not_wait_for_an_open_that_hangs(void **state)
 {
@@ -97,14 +98,15 @@ a_fork_does_not_wait_for_an_open_that_hangs(void **state)
     while (!(tid = __atomic_load_n(&opener.tid, __ATOMIC_ACQUIRE)) ||
            !is_in_call_on(tid, opener.dirfd))
         sched_yield();
-    alarm(60); /* a fork that waits for ever is a failure */
+    alarm(60); /* a fork without end is a failure */
     pid_t pid = fork();
     if (!pid)
         _exit(0);
     alarm(0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    /* The child could share what the first openat() opens, so the file is opened again. */
+    /* The child could share the descriptor of the first openat(), so kvtier opens the file
+     * again. */
     int pipe = openat(opener.dirfd, "pipe", O_PATH);
     int file = openat(opener.dirfd, "file", O_RDWR | O_CREAT, 0600);
     assert_int_equal(renameat(opener.dirfd, "file", opener.dirfd, "pipe"), 0);
@@ -125,8 +127,8 @@ a_fork_does_not_wait_for_an_open_that_hangs(void **state)
     temp_dir_remove(&dir);
 }
 
-/* This function takes the place of libc's: the close of one descriptor forks, as another
- * thread could while a close hangs. */
+/* This function replaces libc's close().  The close of slow_fd forks, as another thread
+ * could during a hanging close. */
 static int slow_fd = -1, child_ends[2];
 static pid_t child;
 
@@ -140,7 +142,7 @@ close(int fd)
         child = fork();
         if (!child) {
             syscall(SYS_close, child_ends[1]);
-            _exit((int)read(child_ends[0], &byte, 1)); /* until the parent closes its end */
+            _exit((int)read(child_ends[0], &byte, 1)); /* until the parent closes */
         }
     }
     return (int)syscall(SYS_close, fd);
@@ -163,11 +165,11 @@ a_fork_does_not_wait_for_a_close_that_hangs(void **state)
     assert_int_equal(flock(fd, LOCK_EX), 0);
     assert_int_equal(pipe(child_ends), 0);
     slow_fd = fd;
-    alarm(60); /* a fork that waits for ever is a failure */
+    alarm(60); /* a fork without end is a failure */
     kvt__lock_file_close(fd);
     alarm(0);
     assert_true(child > 0);
-    /* The child lives, and holds no lock. */
+    /* The child is alive and holds no lock. */
     int other = openat(dirfd, "file", O_RDWR);
     assert_int_equal(fcntl(other, F_OFD_SETLK, &all), 0);
     assert_int_equal(flock(other, LOCK_EX | LOCK_NB), 0);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long an open waits for a process that makes or recounts the index.  The clock and the
- * pauses are the test's. */
+ * The time limit of an open while another process makes or recounts the index.  The test
+ * replaces the clock and the pauses. */
 #include "index-test.h"
 
 #define MAIN_BYTE 4096
 
-static int holder = -1;   /* a descriptor with the lock */
-static int64_t held_ns;   /* how long the holder needs */
-static int64_t passed_ns; /* in pauses */
+static int holder = -1;   /* descriptor of the other process: has the lock */
+static int64_t held_ns;   /* duration of the holder's work */
+static int64_t passed_ns; /* total duration of the pauses */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
@@ -23,7 +23,8 @@ __wrap_clock_gettime(clockid_t clock, struct timespec *out)
     return err;
 }
 
-/* Ten seconds each; the holder ends its work in one of them. */
+/* Each pause adds ten seconds to the clock.  The holder ends the work during the pause that
+ * reaches held_ns. */
 int
 __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
@@ -43,15 +44,16 @@ hold(const struct dir *d, int64_t ns)
     struct flock byte = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MAIN_BYTE,
                           .l_len = 1 };
 
-    kvt__index_close(open_writer(d)); /* makes the files */
+    kvt__index_close(open_writer(d)); /* the open makes the files */
     holder = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
     assert_int_equal(fcntl(holder, F_OFD_SETLK, &byte), 0);
     passed_ns = 0;
     held_ns = ns;
 }
 
-/* After a reboot the first process reads the whole table from a disk that others use, too.
- * A process that gave up would store nothing for as long as it lives. */
+/* After a reboot the first process reads the whole table from a busy disk.  A waiting
+ * process must not give up early: without the shared index the process stores nothing until
+ * the process ends. */
 static void
 an_open_waits_for_a_slow_recount(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The movers: every size, phase and kind of I/O, what goes wrong in the middle, and
+ * The movers: every size, phase and kind of I/O, failures in the middle, and
  * hosts that forbid io_uring. */
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,12 +18,12 @@
 #include "tier-test.h"
 #include "tier/file/mover/mover.h"
 
-#define MOST ((size_t)6 << 20) /* more pieces than are under way at a time */
+#define MOST ((size_t)6 << 20) /* more pieces than may be in flight at a time */
 #define PIECE ((size_t)512 << 10)
 
 static struct temp_dir dir;
 static bool direct_works;
-static unsigned char *truth, *memory; /* MOST and a page, on the grid */
+static unsigned char *truth, *memory; /* MOST and a page, page-aligned */
 
 static unsigned char *
 pages(void)
@@ -62,7 +62,8 @@ tear_down(void **state)
 
 /* ------------------------------------------------------------------- helpers */
 
-/* A file system without O_TMPFILE, and one that refuses O_DIRECT once the file is made. */
+/* A file system without O_TMPFILE, and a file system that makes a file before refusing
+ * O_DIRECT. */
 static bool refuse_unnamed, refuse_direct;
 
 int __real_openat64(int dirfd, const char *name, int flags, mode_t mode);
@@ -112,7 +113,7 @@ write_extent(size_t n, bool direct)
     return err;
 }
 
-/* Read n bytes of the file, of which head stand before the payload and tail behind. */
+/* Read n bytes of the file: head bytes, payload, tail bytes.  *crc: of the payload. */
 static int
 read_extent(size_t n, size_t head, size_t tail, bool direct, uint32_t *crc)
 {
@@ -144,7 +145,7 @@ reads_well(void *arg)
     return round_trip(MOST, 28, 64, direct_works);
 }
 
-/* Rings of this process. */
+/* Return the number of this process's rings. */
 static unsigned
 n_rings(void)
 {
@@ -164,7 +165,7 @@ n_rings(void)
     return n;
 }
 
-/* Run fn in a child; true: it returned true there. */
+/* Run fn in a child process and return the result of fn. */
 static bool
 in_child(bool (*fn)(void *), void *arg)
 {
@@ -178,7 +179,7 @@ in_child(bool (*fn)(void *), void *arg)
     return WIFEXITED(status) && !WEXITSTATUS(status);
 }
 
-/* Run fn in a thread, which has no ring yet. */
+/* A call of fn in a new thread.  The new thread has no ring. */
 struct call {
     bool (*fn)(void *);
     void *arg;
@@ -324,8 +325,8 @@ forbidden_io_uring_is_no_error(void **state)
         assert_true(in_child(reads_without_ring, &refusals[i]));
 }
 
-/* A thread whose ring is in use loses the call, wholly or only for waits: a wait asks for
- * a number of completions, the third argument. */
+/* Forbid io_uring_enter() to a thread with a used ring: every call, or only waiting calls.
+ * A call waits if the third argument, the number of completions, is not 0. */
 static bool
 reads_when_forbidden_later(void *arg)
 {
@@ -366,7 +367,7 @@ without_io_uring_every_size_comes_back_too(void **state)
     assert_true(in_child(all_sizes_without_ring, NULL));
 }
 
-/* The superuser may lock what he likes: without his rights. */
+/* The superuser may lock any amount of memory, so the test drops the superuser's rights. */
 static bool
 drop_rights(void)
 {
@@ -419,7 +420,7 @@ static void
 a_child_of_fork_does_not_use_its_parents_ring(void **state)
 {
     (void)state;
-    assert_true(reads_well(NULL)); /* this thread has its ring now */
+    assert_true(reads_well(NULL)); /* this thread has a ring now */
     for (int i = 0; i < 3; i++) {
         assert_true(in_child(reads_well, NULL));
         assert_true(reads_well(NULL));
@@ -443,7 +444,7 @@ descriptor_0_is_as_good_as_any(void **state)
     assert_true(in_child(with_descriptor_0_free, NULL));
 }
 
-/* ----------------------------------------------------------- what goes wrong */
+/* ------------------------------------------------------------------- failures */
 
 static void
 a_refusal_of_direct_io_leaves_no_file(void **state)
@@ -462,7 +463,8 @@ a_refusal_of_direct_io_leaves_no_file(void **state)
     assert_int_equal(rmdir(path), 0);
 }
 
-/* A file that a crash or another host left under the probe's former fixed name. */
+/* An earlier kvtier probed under a fixed name.  A crash or another host may have left the
+ * probe's file. */
 static void
 direct_io_is_found_beside_files_of_other_probes(void **state)
 {
@@ -498,7 +500,7 @@ a_file_that_is_too_short_is_eio(void **state)
     assert_true(reads_well(NULL));
 }
 
-/* A page in the middle that the kernel cannot write to fails one piece. */
+/* The kernel cannot write to a page in the middle, so a single piece fails. */
 static bool
 nothing_moves_after_an_error(void)
 {
@@ -596,7 +598,7 @@ main(void)
         cmocka_unit_test(signals_do_not_disturb),
     };
 
-    /* A file system without O_DIRECT would test buffered I/O and pass. */
+    /* Without O_DIRECT all tests would use buffered I/O and pass. */
     temp_dir_make(&dir);
     int fd = open(dir.path, O_RDONLY | O_DIRECTORY);
     direct_works = kvt__posix_direct_works(fd);
