@@ -52,14 +52,16 @@ is_set(const char *const *settings, const char *setting)
 
 /* The index of a directory without a limit has a million entries, and each engine that
  * is opened walks them several times: a limit above what tests store makes it 16384.
- * On S3 a limit sets a cleaner to work. */
+ * On S3 a limit sets a cleaner to work.  Deadlines are long: a thread that the machine does
+ * not run for some seconds must not end a load or a lookup. */
 static inline struct kvt_config *
 open_config(const char *dir, const char *const *more)
 {
     const char *remote = setting_of(more, "remote_url=");
     char url[300];
     const char *ours[] = { url, "local_cpu=false", "max_local_cpu_size=0.02",
-                           "chunk_size=64", "max_remote_size=0.1" };
+                           "chunk_size=64", "lookup_timeout_ms=600000",
+                           "blocking_timeout_secs=600", "max_remote_size=0.1" };
     size_t n_ours = sizeof ours / sizeof *ours - (remote && strstr(remote, "=s3://"));
     const char *settings[32] = { NULL };
     size_t n = 0;
