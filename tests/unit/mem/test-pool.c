@@ -3,8 +3,10 @@
  * The pool: slots that lie where they should, apart from each other. */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kvt-test.h"
 
@@ -153,20 +155,56 @@ more_than_the_machine_has_is_enomem_with_both_numbers(void **state)
     assert_non_null(strstr(kvt__why(), "MiB of memory available"));
 }
 
+#define POPULATE_WRITE 23
+
+/* The populating thread of a pool waits here before the second step. */
+static struct {
+    bool is_on;
+    int n_steps;
+    sem_t reached, passed;
+} gate;
+
+int __real_madvise(void *at, size_t n, int advice);
+int __wrap_madvise(void *at, size_t n, int advice);
+
+int
+__wrap_madvise(void *at, size_t n, int advice)
+{
+    if (advice == POPULATE_WRITE && gate.is_on && ++gate.n_steps == 2) {
+        sem_post(&gate.reached);
+        sem_wait(&gate.passed);
+    }
+    return __real_madvise(at, n, advice);
+}
+
+static void *
+close_pool(void *pool)
+{
+    kvt__pool_close(pool);
+    return NULL;
+}
+
 static void
 a_pool_closes_while_it_is_populated(void **state)
 {
     struct kvt__pool_params params = { .bytes = 256 * MIB, .key = "x" };
     struct kvt__pool *pool = NULL;
-    int n_unfinished = 0;
+    pthread_t closer;
 
     (void)state;
-    while (!n_unfinished) {
-        assert_int_equal(kvt__pool_open(&params, &pool), 0);
-        kvt__pool_wait_populated(pool, 1); /* the populator is at work */
-        n_unfinished += !kvt__pool_is_populated(pool);
-        kvt__pool_close(pool);
-    }
+    sem_init(&gate.reached, 0, 0);
+    sem_init(&gate.passed, 0, 0);
+    gate.is_on = true;
+    assert_int_equal(kvt__pool_open(&params, &pool), 0);
+    kvt__pool_wait_populated(pool, 1);
+    sem_wait(&gate.reached);
+    assert_false(kvt__pool_is_populated(pool));
+    assert_int_equal(pthread_create(&closer, NULL, close_pool, pool), 0);
+    sem_post(&gate.passed);
+    pthread_join(closer, NULL);
+    gate.is_on = false;
+    sem_destroy(&gate.reached);
+    sem_destroy(&gate.passed);
     kvt__pool_close(NULL);
 }
 
