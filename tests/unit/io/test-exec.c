@@ -262,6 +262,39 @@ jobs_that_jobs_submit_run_before_close_returns(void **state)
 
 /* ------------------------------------------------------------------- timers */
 
+/* A timer that holds the timers' thread until the gate is open: what a test sets meanwhile
+ * is set before any of it runs, however long the test's thread has to wait for a core. */
+struct timer_gate {
+    struct kvt__timer timer; /* first */
+    sem_t entered, open;
+};
+
+static void
+run_timer_gate(struct kvt__timer *timer)
+{
+    struct timer_gate *gate = (struct timer_gate *)timer;
+
+    sem_post(&gate->entered);
+    sem_wait(&gate->open);
+}
+
+static void
+timer_gate_enter(struct timer_gate *gate, struct kvt__exec *exec)
+{
+    *gate = (struct timer_gate){ .timer.run = run_timer_gate };
+    sem_init(&gate->entered, 0, 0);
+    sem_init(&gate->open, 0, 0);
+    kvt__timer_set(exec, &gate->timer);
+    sem_wait(&gate->entered);
+}
+
+static void
+timer_gate_fini(struct timer_gate *gate)
+{
+    sem_destroy(&gate->entered);
+    sem_destroy(&gate->open);
+}
+
 static void
 timers_run_in_the_order_of_their_times(void **state)
 {
@@ -270,20 +303,24 @@ timers_run_in_the_order_of_their_times(void **state)
     sem_t when;
     struct trace trace = { .lock = PTHREAD_MUTEX_INITIALIZER, .when = &when };
     struct noting notings[8];
-    int64_t start = kvt__now_ns() + 20 * KVT__NS_PER_MS;
+    struct timer_gate gate;
 
     (void)state;
     sem_init(&when, 0, 0);
+    timer_gate_enter(&gate, exec);
+    int64_t start = kvt__now_ns() + 20 * KVT__NS_PER_MS;
     for (size_t i = 0; i < 8; i++) {
         notings[i] = noting(&trace, (char)('0' + order[i]),
                             start + order[i] * KVT__NS_PER_MS);
         kvt__timer_set(exec, &notings[i].timer);
     }
+    sem_post(&gate.open);
     for (size_t i = 0; i < 8; i++)
         sem_wait(&when);
+    assert_true(kvt__now_ns() >= start + 5 * KVT__NS_PER_MS);
     kvt__exec_close(exec);
     assert_string_equal(trace.text, "00112345");
-    assert_true(kvt__now_ns() >= start + 5 * KVT__NS_PER_MS);
+    timer_gate_fini(&gate);
     sem_destroy(&when);
 }
 
@@ -317,14 +354,17 @@ a_cleared_timer_never_runs(void **state)
     struct noting a = noting(&trace, 'a', start);
     struct noting b = noting(&trace, 'b', start + KVT__NS_PER_MS);
     struct noting c = noting(&trace, 'c', start + 2 * KVT__NS_PER_MS);
+    struct timer_gate gate;
 
     (void)state;
     sem_init(&when, 0, 0);
+    timer_gate_enter(&gate, exec);
     kvt__timer_set(exec, &c.timer);
     kvt__timer_set(exec, &a.timer);
     kvt__timer_set(exec, &b.timer);
     assert_true(kvt__timer_clear(exec, &b.timer));
     assert_false(kvt__timer_clear(exec, &b.timer));
+    sem_post(&gate.open);
     sem_wait(&when);
     sem_wait(&when);
     assert_string_equal(trace.text, "ac");
@@ -332,6 +372,7 @@ a_cleared_timer_never_runs(void **state)
     sem_wait(&when);
     assert_string_equal(trace.text, "acb");
     kvt__exec_close(exec);
+    timer_gate_fini(&gate);
     sem_destroy(&when);
 }
 
