@@ -110,6 +110,9 @@ void kvt__hf3fs_start(struct kvt__tier *tier, struct kvt__tier_op *op);
 bool kvt__hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                      struct kvt__slot *out);
 
+/* Time that an operation waits for a daemon that is restarted.  For tests. */
+extern int64_t kvt__hf3fs_patience_ns;
+
 /* ------------------------------------------------------------ hf3fs-mount.c */
 
 /* The mount of a tier's directories: that of the setting, or of the first of the list,

@@ -24,7 +24,8 @@
 
 #define N_THREADS 32
 /* A daemon that is restarted is waited for so long. */
-#define PATIENCE_NS (4 * KVT__NS_PER_S)
+int64_t kvt__hf3fs_patience_ns = 4 * KVT__NS_PER_S;
+
 #define LOOK_NS (KVT__NS_PER_S / 5)
 
 struct kvt__hf3fs {
@@ -283,7 +284,7 @@ run(struct kvt__job *job)
 
         err = run_once(x->t, op, &x->object);
         if (!tries) /* what it lost by then is not the next daemon's time */
-            until_ns = kvt__now_ns() + PATIENCE_NS;
+            until_ns = kvt__now_ns() + kvt__hf3fs_patience_ns;
         if (!is_worth_another(op, err) || !rest(x->t->hf3fs) ||
             kvt__now_ns() > until_ns || !is_back(x->t, n, until_ns))
             break;

@@ -56,6 +56,7 @@ main(void)
         return 77;
     }
     hf3fs_listen();
+    be_patient();
     return usrbiod_run_tests(&usrbiod, "3FS with little shared memory", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);
 }

@@ -165,8 +165,6 @@ a_restart_of_the_daemon_is_got_over(void **state)
     assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 1); /* of the new region */
 }
 
-/* What is under way ends well, unless the daemon is away for too long to be waited for, as
- * one is on a busy machine. */
 static void
 a_restart_under_way_is_got_over(void **state)
 {
@@ -180,14 +178,10 @@ a_restart_under_way_is_got_over(void **state)
     start_all(f->tier, m, 6, KVT__TIER_GET, 20 * MIB);
     while (usrbiod_count(&usrbiod, "in_flight") < 6)
         usleep(1000);
-    int64_t killed_ns = kvt__now_ns();
     usrbiod_kill(&usrbiod);
     assert_true(usrbiod_run(&usrbiod, NULL));
-    bool late = kvt__now_ns() - killed_ns > KVT__NS_PER_S;
     wait_all(m, 6);
     for (size_t i = 0; i < 6; i++) {
-        if (late && m[i].err == -ENOTCONN)
-            continue;
         assert_int_equal(m[i].err, 0);
         assert_true(slot_holds(&m[i].slot, i));
     }
@@ -204,9 +198,11 @@ without_a_daemon_it_fails_soon(void **state)
     open_with(f, NULL);
     put_all(f->tier, 1, 9 * MIB);
     usrbiod_kill(&usrbiod);
+    kvt__hf3fs_patience_ns = KVT__NS_PER_S;
     int64_t begun = kvt__now_ns();
     assert_int_equal(get_all(f->tier, 1, 9 * MIB), 0);
-    assert_true(kvt__now_ns() - begun < 60 * KVT__NS_PER_S);
+    assert_in_range(kvt__now_ns() - begun, kvt__hf3fs_patience_ns, 60 * KVT__NS_PER_S);
+    be_patient();
 }
 
 /* Closing does not wait for an answer that never comes. */
@@ -317,6 +313,7 @@ main(void)
     };
 
     hf3fs_listen();
+    be_patient();
     return usrbiod_run_tests(&usrbiod, "3FS", tests, sizeof tests / sizeof *tests, NULL,
                              NULL);
 }
