@@ -4,6 +4,7 @@
  * none, and nothing in the daemon or in shared memory; the others go on. */
 #include <signal.h>
 
+#include "own-shm.h"
 #include "shm-names.h"
 #include "system/hf3fs-test.h"
 
@@ -209,6 +210,7 @@ main(void)
         cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
 
+    (void)own_shm(NULL); /* tests elsewhere leave names behind */
     hf3fs_listen();
     return usrbiod_run_tests(&usrbiod, "processes over 3FS", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);

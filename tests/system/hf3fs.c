@@ -2,6 +2,7 @@
  *
  * An engine whose chunks lie in 3FS: what another host has stored, deleted or damaged
  * there, and a daemon that is restarted. */
+#include "own-shm.h"
 #include "shm-names.h"
 #include "system/hf3fs-test.h"
 
@@ -334,6 +335,7 @@ main(void)
         cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
 
+    (void)own_shm(NULL); /* tests elsewhere leave names behind */
     hf3fs_listen();
     return usrbiod_run_tests(&usrbiod, "engine over 3FS", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A tier on 3FS in a container whose /dev/shm has room for one region, not for two. */
-#include <sched.h>
-
 #include "hf3fs-test.h"
+#include "own-shm.h"
 
 static void
 a_restart_waits_for_the_memory_of_the_last_run(void **state)
@@ -34,14 +33,6 @@ what_has_no_room_is_said(void **state)
     assert_non_null(strstr(kvt__why(), "/dev/shm has no room for 200 MiB"));
 }
 
-/* Seen by this program and the daemon only. */
-static bool
-make_small_shm(void)
-{
-    return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
-           !mount("kvtier-test", "/dev/shm", "tmpfs", 0, "size=150m");
-}
-
 int
 main(void)
 {
@@ -51,7 +42,7 @@ main(void)
         cmocka_unit_test(all_was_done_by_the_client_asked_for),
     };
 
-    if (!make_small_shm()) {
+    if (!own_shm("size=150m")) {
         printf("skipped: mounting needs root (%s)\n", strerror(errno));
         return 77;
     }

@@ -3,6 +3,7 @@
  * Both clients over usrbiod: a real mount, real registration, and what only those show -
  * crashes, restarts, other users, threads. */
 #include "../../servers/usrbiod-server.h"
+#include "own-shm.h"
 #include "shm-names.h"
 
 #include <dlfcn.h>
@@ -378,6 +379,7 @@ main(int argc, char **argv)
         OWN(another_user_has_rings_of_a_daemon_of_root),
     };
 
+    (void)own_shm(NULL); /* tests elsewhere leave names behind */
     struct usrbiod u;
     const char *missing = argc < 2 ? "needs the path of libhf3fs_api_shared.so"
                                    : usrbiod_try(&u);
