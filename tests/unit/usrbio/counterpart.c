@@ -281,6 +281,15 @@ counterpart_restart(struct counterpart *c)
     start_thread(c);
 }
 
+/* The lock is held while the counterpart looks for I/Os: none is taken after this returns. */
+void
+counterpart_idle(struct counterpart *c, bool idle)
+{
+    pthread_mutex_lock(&c->lock);
+    c->idle = idle;
+    pthread_mutex_unlock(&c->lock);
+}
+
 int
 counterpart_links(const struct counterpart *c, char *name)
 {

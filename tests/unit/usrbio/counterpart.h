@@ -27,7 +27,7 @@ struct counterpart {
     char sem_name[64];
     sem_t *submit;
     pthread_t thread;
-    pthread_mutex_t lock; /* rings, memories, files */
+    pthread_mutex_t lock; /* rings, memories, files, idle */
     struct served_ring rings[MAX_RINGS];
     const struct kvt__hf3fs_iov *memory;
     int fd; /* the file that every inode means */
@@ -36,7 +36,7 @@ struct counterpart {
     /* How it behaves; set while nothing is in flight. */
     atomic_int job_size;  /* most I/Os of a job; 0: a random number */
     atomic_bool shuffled; /* jobs are done in another order */
-    atomic_bool idle;     /* takes nothing */
+    bool idle;            /* takes nothing; counterpart_idle() sets it */
     atomic_bool silent;   /* posts no completion */
     atomic_int result;    /* of all I/Os, -errno; 0: what they give */
     atomic_int short_by;  /* bytes that every I/O lacks */
@@ -49,6 +49,9 @@ void counterpart_stop(struct counterpart *c);
 
 /* Another daemon takes over: another semaphore, and it knows of nothing. */
 void counterpart_restart(struct counterpart *c);
+
+/* Let the counterpart take nothing from now on, or go on at the next post. */
+void counterpart_idle(struct counterpart *c, bool idle);
 
 /* After iorcreate: it learns of the ring, as a daemon does in symlink(). */
 void counterpart_serve(struct counterpart *c, const struct kvt__hf3fs_ior *ior);

@@ -26,7 +26,7 @@ static int64_t
 write_byte(struct fixture *f, int fd, int served)
 {
     struct kvt__hf3fs_cqe cqe;
-    struct timespec until = in_ms(20000);
+    struct timespec until = far();
 
     serve_file(f, served);
     assert_true(prep_on(f, fd) >= 0);

@@ -10,7 +10,7 @@ static int
 wait_one(const struct fixture *f, const struct kvt__hf3fs_ior *ior,
          struct kvt__hf3fs_cqe *cqe)
 {
-    struct timespec until = in_ms(20000);
+    struct timespec until = far();
 
     return f->api->wait_for_ios(ior, cqe, 1, 1, &until);
 }
@@ -106,13 +106,13 @@ a_full_ring_is_eagain_and_a_slot_is_free_when_waited_for(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_cqe cqes[ENTRIES];
-    struct timespec until = in_ms(20000);
+    struct timespec until = far();
 
-    f->c.idle = true;
+    counterpart_idle(&f->c, true);
     for (int i = 0; i < ENTRIES; i++)
         assert_int_equal(prep(f, &f->w, 0, 1, (size_t)i, (uintptr_t)i), i);
     assert_int_equal(prep(f, &f->w, 0, 1, 0, 0), -EAGAIN);
-    f->c.idle = false;
+    counterpart_idle(&f->c, false);
     assert_int_equal(f->api->submit_ios(&f->w), 0);
     while (f->c.rings[1].done < ENTRIES)
         sched_yield(); /* done, and not waited for */
@@ -207,7 +207,7 @@ the_fake_librarys_traps_spring(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_cqe cqes[4];
-    struct timespec until = in_ms(20000);
+    struct timespec until = far();
 
     f->set_traps("any_fs=1,eagain_every=2,short_every=3,reverse=1");
     f->c.job_size = 4;
@@ -264,7 +264,7 @@ static void
 take_all(struct fixture *f, struct kvt__hf3fs_ior *ior, struct model *m, int min)
 {
     struct kvt__hf3fs_cqe cqes[ENTRIES];
-    struct timespec until = in_ms(20000);
+    struct timespec until = far();
     int n = f->api->wait_for_ios(ior, cqes, 1 + rand() % ENTRIES, min, &until);
 
     assert_true(n >= (min ? 1 : 0));

@@ -147,6 +147,13 @@ in_ms(int64_t ms)
     return (struct timespec){ at / KVT__NS_PER_S, at % KVT__NS_PER_S };
 }
 
+/* A deadline that only a failure lets come. */
+static inline struct timespec
+far(void)
+{
+    return in_ms(60000);
+}
+
 static inline int
 prep(const struct fixture *f, const struct kvt__hf3fs_ior *ior, size_t at, size_t len,
      size_t off, uintptr_t userdata)
