@@ -276,13 +276,30 @@ where_none_is_counted_one_finding_is_told(void **state)
 
 /* --------------------------------------------------------------------------- time */
 
+/* Ask a helper that hangs there.  One that did not come so far within its time waited for a
+ * core: another one has twice the time. */
+static void
+expect_hang(enum kvt__gds_layer layer, const char *text)
+{
+    char want[128];
+    int64_t ms = 1500;
+    int err;
+
+    while ((err = ask_within(KVT__GDS_CUFILE, ms)) == -ETIMEDOUT && found.layer != layer &&
+           ms < 60000) {
+        clean(NULL);
+        ms *= 2;
+    }
+    snprintf(want, sizeof want, "no answer for %g s, at %s", (double)ms / 1000, text);
+    expect(err, layer, ETIMEDOUT, want);
+}
+
 static void
 a_hang_ends_and_is_remembered(void **state)
 {
     (void)state;
     use("cufile", "hang=1");
-    expect(ask_within(KVT__GDS_CUFILE, 1500), KVT__GDS_DRIVER, ETIMEDOUT,
-           "no answer for 1.5 s, at the library's driver");
+    expect_hang(KVT__GDS_DRIVER, "the library's driver");
     assert_false(found.kept);
     use("cufile", "");
     expect(ask(KVT__GDS_CUFILE), KVT__GDS_DRIVER, ETIMEDOUT, "kvtier doctor asks again");
@@ -294,8 +311,7 @@ a_read_that_hangs_is_told_too(void **state)
 {
     (void)state;
     use("cufile", "hang=2");
-    expect(ask_within(KVT__GDS_CUFILE, 3000), KVT__GDS_IO, ETIMEDOUT,
-           "at reading and writing");
+    expect_hang(KVT__GDS_IO, "reading and writing");
     assert_int_equal(count_files(dir.path), 0);
 }
 
