@@ -19,4 +19,7 @@ void kvt__sha256_init(struct kvt__sha256 *s);
 void kvt__sha256_add(struct kvt__sha256 *s, const void *bytes, size_t n);
 void kvt__sha256_end(struct kvt__sha256 *s, uint8_t out[KVT__SHA256_BYTES]);
 
+/* Return the first eight bytes of the digest of a text, in the byte order of the host. */
+uint64_t kvt__sha256_word(const char *text);
+
 #endif

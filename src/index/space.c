@@ -33,15 +33,7 @@ struct text {
 uint64_t
 kvt__index_text_digest(const char *text)
 {
-    uint8_t digest[KVT__SHA256_BYTES];
-    struct kvt__sha256 sha;
-    uint64_t first;
-
-    kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, text, strlen(text));
-    kvt__sha256_end(&sha, digest);
-    memcpy(&first, digest, sizeof first);
-    return first;
+    return kvt__sha256_word(text);
 }
 
 static void

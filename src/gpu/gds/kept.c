@@ -70,15 +70,7 @@ kvt__gds_key(enum kvt__gds_kind kind, int ordinal, const char *path, const char 
 static void
 name_of(const char *key, char out[24])
 {
-    uint8_t digest[KVT__SHA256_BYTES];
-    struct kvt__sha256 sha;
-    uint64_t number;
-
-    kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, key, strlen(key));
-    kvt__sha256_end(&sha, digest);
-    memcpy(&number, digest, sizeof number);
-    snprintf(out, 24, "gds-%016llx", (unsigned long long)number);
+    snprintf(out, 24, "gds-%016llx", (unsigned long long)kvt__sha256_word(key));
 }
 
 /* Size and time of the library's file: it may have been replaced. */

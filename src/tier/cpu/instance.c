@@ -31,15 +31,7 @@ open_dir(int dirfd, const char *name)
 static void
 name_of(const char *instance, uint32_t rank, char *out, size_t size)
 {
-    uint8_t digest[KVT__SHA256_BYTES];
-    struct kvt__sha256 sha;
-    uint64_t number;
-
-    kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, instance, strlen(instance));
-    kvt__sha256_end(&sha, digest);
-    memcpy(&number, digest, sizeof number);
-    snprintf(out, size, "%016llx-%u", (unsigned long long)number, rank);
+    snprintf(out, size, "%016llx-%u", (unsigned long long)kvt__sha256_word(instance), rank);
 }
 
 /* Remove a directory of files; dirfd: where it lies, fd: itself. */
