@@ -118,24 +118,24 @@ class Waiting(Case):
                     if not windows:
                         self.assertEqual(sim.hits["a"], gone * CHUNK)
 
-    def test_a_request_that_ends_while_it_waits_leaves_nothing(self):
+    def waiting(self):
+        """Return a simulation in which request "a" waits for a prefetch without end."""
         self.stored()
         self.store.prefetch_works = False
         sim = self.sim()
         sim.add("a", prompt(1, 61))
         for _ in range(3):
             sim.step()
+        return sim
+
+    def test_a_request_that_ends_while_it_waits_leaves_nothing(self):
+        sim = self.waiting()
         sim.abort("a")
         sim.run()
         sim.check_rest()
 
     def test_a_reset_while_it_waits(self):
-        self.stored()
-        self.store.prefetch_works = False
-        sim = self.sim()
-        sim.add("a", prompt(1, 61))
-        for _ in range(3):
-            sim.step()
+        sim = self.waiting()
         self.assertTrue(sim.connector.reset_cache())
         sim.run()
         self.assertEqual(sim.hits["a"], 0)
@@ -245,11 +245,7 @@ class Failures(Case):
             self._store(windows)
             sim = self.sim(windows=windows)
             sim.add("a", prompt(1, 61))
-            while not sim.engine.loading:
-                sim._execute(sim.scheduler.schedule())
-            sim.abort("a")
-            sim.run()
-            sim.check_rest()
+            self.abort_while_loading(sim)
 
 
 class Unusable(Case):

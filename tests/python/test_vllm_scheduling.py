@@ -332,11 +332,7 @@ class PartialChunks(Case):
         self.run_one(21)
         sim = self.sim()
         sim.add("a", prompt(1, 21))
-        while not sim.engine.loading:
-            sim._execute(sim.scheduler.schedule())
-        sim.abort("a")
-        sim.run()
-        sim.check_rest()
+        self.abort_while_loading(sim)
 
     def test_without_the_setting_there_are_none(self):
         self.run_one(21)

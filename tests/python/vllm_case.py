@@ -39,3 +39,11 @@ class Case(unittest.TestCase):
         if windows and not SEVERAL_GROUPS:
             self.skipTest("no hybrid attention with this vLLM")
         return Sim(self.store, windows=windows, **kwargs)
+
+    def abort_while_loading(self, sim):
+        """Abort request "a" during its load, and finish the other requests."""
+        while not sim.engine.loading:
+            sim._execute(sim.scheduler.schedule())
+        sim.abort("a")
+        sim.run()
+        sim.check_rest()

@@ -226,6 +226,60 @@ load_seeded_hit(const struct fixture *f, struct kvt_seq *seq, const char *tags, 
     return n;
 }
 
+/* Return the sequence of the fixture's prompt with tags; tags: or NULL. */
+static inline struct kvt_seq *
+tagged_seq(const struct fixture *f, const char *tags)
+{
+    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
+    struct kvt_seq *seq = NULL;
+
+    extra.tags = tags;
+    if (kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq))
+        fail_msg("%s", kvt_last_error());
+    return seq;
+}
+
+/* Store the first n chunks of the prompt with bytes of a seed; tags: or NULL. */
+static inline void
+store_tagged(const struct fixture *f, const char *tags, uint32_t n, uint32_t seed)
+{
+    struct kvt_seq *seq = tagged_seq(f, tags);
+
+    store_seeded(f, seq, tags, 0, n, seed);
+    kvt_seq_free(seq);
+}
+
+/* Look up the prompt and load the hit, which must have the seed's bytes; tags: or NULL.
+ * Return the number of chunks. */
+static inline uint32_t
+load_tagged(const struct fixture *f, const char *tags, uint32_t seed)
+{
+    struct kvt_seq *seq = tagged_seq(f, tags);
+    uint32_t n = load_seeded_hit(f, seq, tags, seed);
+
+    kvt_seq_free(seq);
+    return n;
+}
+
+/* Store the first n chunks of the prompt with the bytes of weights, which are a seed. */
+static inline void
+store_weights(const struct fixture *f, uint32_t n, uint32_t weights)
+{
+    store_tagged(f, NULL, n, weights);
+}
+
+static inline uint32_t
+load_weights(const struct fixture *f, uint32_t weights)
+{
+    return load_tagged(f, NULL, weights);
+}
+
+static inline void
+reset_weights(const struct fixture *f)
+{
+    assert_int_equal(kvt_engine_reset(f->engine, NULL), 0);
+}
+
 /* ---------------------------------------------------------------- directory */
 
 struct usage {

@@ -9,38 +9,6 @@
 
 #define MANY 5000u
 
-static struct kvt_seq *
-tagged_seq(const struct fixture *f, const char *tags)
-{
-    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
-    struct kvt_seq *seq = NULL;
-
-    extra.tags = tags;
-    if (kvt_seq_new(f->engine, f->tokens, 2 * CHUNK, &extra, &seq))
-        fail_msg("%s", kvt_last_error());
-    return seq;
-}
-
-/* Store the first n chunks; the bytes depend on the seed. */
-static void
-store_tagged(const struct fixture *f, const char *tags, uint32_t n, uint32_t seed)
-{
-    struct kvt_seq *seq = tagged_seq(f, tags);
-
-    store_seeded(f, seq, tags, 0, n, seed);
-    kvt_seq_free(seq);
-}
-
-static uint32_t
-load_tagged(const struct fixture *f, const char *tags, uint32_t seed)
-{
-    struct kvt_seq *seq = tagged_seq(f, tags);
-    uint32_t n = load_seeded_hit(f, seq, tags, seed);
-
-    kvt_seq_free(seq);
-    return n;
-}
-
 static int
 open_private_dir(const struct fixture *f)
 {

@@ -14,46 +14,20 @@ second_engine(const struct fixture *f, const char *const *settings)
     return other;
 }
 
-/* Store the first n chunks of the prompt. */
-static void
-store(const struct fixture *f, uint32_t n, uint32_t weights)
-{
-    struct kvt_seq *seq = new_seq(f, N_TOKENS);
-
-    store_seeded(f, seq, NULL, 0, n, weights);
-    kvt_seq_free(seq);
-}
-
-static uint32_t
-load(const struct fixture *f, uint32_t weights)
-{
-    struct kvt_seq *seq = new_seq(f, N_TOKENS);
-    uint32_t n = load_seeded_hit(f, seq, NULL, weights);
-
-    kvt_seq_free(seq);
-    return n;
-}
-
-static void
-reset(const struct fixture *f)
-{
-    assert_int_equal(kvt_engine_reset(f->engine, NULL), 0);
-}
-
 static void
 a_restart_with_the_old_weights_finds_theirs(void **state)
 {
     struct fixture *f = *state;
 
-    store(f, 5, 1);
-    reset(f);
-    assert_int_equal(load(f, 2), 0);
-    store(f, 7, 2);
-    assert_int_equal(load(f, 2), 7);
+    store_weights(f, 5, 1);
+    reset_weights(f);
+    assert_int_equal(load_weights(f, 2), 0);
+    store_weights(f, 7, 2);
+    assert_int_equal(load_weights(f, 2), 7);
     reopen(f, NULL);
-    assert_int_equal(load(f, 1), 5);
-    reset(f);
-    assert_int_equal(load(f, 3), 0);
+    assert_int_equal(load_weights(f, 1), 5);
+    reset_weights(f);
+    assert_int_equal(load_weights(f, 3), 0);
 }
 
 static void
@@ -62,19 +36,19 @@ a_reset_takes_nothing_from_another_engine(void **state)
     struct fixture *f = *state;
     struct fixture other = second_engine(f, NULL);
 
-    store(f, 5, 1);
-    assert_int_equal(load(&other, 1), 5);
-    reset(f);
-    assert_int_equal(load(f, 2), 0);
-    assert_int_equal(load(&other, 1), 5);
-    store(f, 7, 2);
-    store(&other, 6, 1);
-    assert_int_equal(load(f, 2), 7);
-    assert_int_equal(load(&other, 1), 6);
+    store_weights(f, 5, 1);
+    assert_int_equal(load_weights(&other, 1), 5);
+    reset_weights(f);
+    assert_int_equal(load_weights(f, 2), 0);
+    assert_int_equal(load_weights(&other, 1), 5);
+    store_weights(f, 7, 2);
+    store_weights(&other, 6, 1);
+    assert_int_equal(load_weights(f, 2), 7);
+    assert_int_equal(load_weights(&other, 1), 6);
     set_tokens(f, 1);
     set_tokens(&other, 1);
-    store(&other, 3, 1);
-    assert_int_equal(load(f, 2), 0);
+    store_weights(&other, 3, 1);
+    assert_int_equal(load_weights(f, 2), 0);
     kvt_engine_close(other.engine);
 }
 
@@ -108,18 +82,18 @@ two_hosts_that_were_both_reset_share_nothing(void **state)
 
     temp_dir_make(&other.dir);
     fixture_open(&other, NULL);
-    store(f, 3, 0);
+    store_weights(f, 3, 0);
     share_files(f, &other);
-    assert_int_equal(load(&other, 0), 3);
-    reset(f);
-    reset(&other);
-    store(f, 5, 1);
+    assert_int_equal(load_weights(&other, 0), 3);
+    reset_weights(f);
+    reset_weights(&other);
+    store_weights(f, 5, 1);
     share_files(f, &other);
-    assert_int_equal(load(&other, 2), 0);
-    store(&other, 4, 2);
+    assert_int_equal(load_weights(&other, 2), 0);
+    store_weights(&other, 4, 2);
     share_files(&other, f);
-    assert_int_equal(load(f, 1), 5);
-    assert_int_equal(load(&other, 2), 4);
+    assert_int_equal(load_weights(f, 1), 5);
+    assert_int_equal(load_weights(&other, 2), 4);
     kvt_engine_close(other.engine);
     temp_dir_remove(&other.dir);
 }
@@ -134,8 +108,8 @@ a_file_that_another_host_replaced_is_a_miss(void **state)
 
     temp_dir_make(&other.dir);
     fixture_open(&other, second);
-    store(f, 3, 1);
-    store(&other, 3, 2);
+    store_weights(f, 3, 1);
+    store_weights(&other, 3, 2);
     share_files(&other, f);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
@@ -162,12 +136,12 @@ a_save_that_was_planned_before_a_reset_keeps_its_weights(void **state)
 
     scheduler.engine = open_engine(f, KVT_ROLE_SCHEDULER, &group, 1, NULL);
     struct kvt_seq *before = new_seq(&scheduler, N_TOKENS);
-    reset(&scheduler);
+    reset_weights(&scheduler);
     store_seeded(f, before, NULL, 0, 5, 1);
     struct kvt_seq *after = new_seq(&scheduler, N_TOKENS);
     assert_int_equal(lookup(&scheduler, after, 0, N_TOKENS), 0);
     assert_int_equal(lookup(&scheduler, before, 0, N_TOKENS), 5 * CHUNK);
-    assert_int_equal(load(f, 1), 5);
+    assert_int_equal(load_weights(f, 1), 5);
     store_seeded(f, after, NULL, 0, 4, 2);
     assert_int_equal(lookup(&scheduler, after, 0, N_TOKENS), 4 * CHUNK);
     assert_int_equal(load_seeded_hit(f, after, NULL, 2), 4);
@@ -186,44 +160,26 @@ a_name_for_the_new_weights_lets_others_share_them(void **state)
     struct fixture other = second_engine(f, second), third_one = second_engine(f, third);
 
     assert_int_equal(kvt_engine_reset(f->engine, "second"), 0);
-    store(f, 5, 2);
-    assert_int_equal(load(&other, 2), 5);
-    assert_int_equal(load(&third_one, 3), 0);
-    store(&other, 7, 2);
-    assert_int_equal(load(f, 2), 7);
+    store_weights(f, 5, 2);
+    assert_int_equal(load_weights(&other, 2), 5);
+    assert_int_equal(load_weights(&third_one, 3), 0);
+    store_weights(&other, 7, 2);
+    assert_int_equal(load_weights(f, 2), 7);
     assert_int_equal(kvt_engine_reset(f->engine, "third"), 0);
-    assert_int_equal(load(f, 3), 0);
+    assert_int_equal(load_weights(f, 3), 0);
     kvt_engine_close(other.engine);
     kvt_engine_close(third_one.engine);
-}
-
-static struct kvt_seq *
-tagged(const struct fixture *f, const char *tags)
-{
-    struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
-    struct kvt_seq *seq = NULL;
-
-    extra.tags = tags;
-    assert_int_equal(kvt_seq_new(f->engine, f->tokens, N_TOKENS, &extra, &seq), 0);
-    return seq;
 }
 
 static void
 a_reset_counts_for_chunks_with_tags_too(void **state)
 {
     struct fixture *f = *state;
-    struct kvt_seq *seq = tagged(f, "user%a");
-    struct io io;
 
-    make_io(&io, seq, 0, 0, 3, 1);
-    io.io.tags = "user%a";
-    store_and_flush(f, &io.io, 1);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
-    kvt_seq_free(seq);
-    reset(f);
-    seq = tagged(f, "user%a");
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
-    kvt_seq_free(seq);
+    store_tagged(f, "user%a", 3, 1);
+    assert_int_equal(load_tagged(f, "user%a", 1), 3);
+    reset_weights(f);
+    assert_int_equal(load_tagged(f, "user%a", 2), 0);
 }
 
 /* The other host's index lacks the chunks: the lookup finds the file by name and tags. */
@@ -231,25 +187,15 @@ static void
 another_host_finds_chunks_by_their_tags(void **state)
 {
     struct fixture *f = *state, other = *f;
-    struct io io;
 
     temp_dir_make(&other.dir);
     fixture_open(&other, NULL);
     read_index(&other, true);
-    store(&other, 1, 0); /* makes the directory */
-    struct kvt_seq *seq = tagged(f, "user%a");
-    make_io(&io, seq, 0, 0, 3, 1);
-    io.io.tags = "user%a";
-    store_and_flush(f, &io.io, 1);
-    kvt_seq_free(seq);
+    store_weights(&other, 1, 0); /* makes the directory */
+    store_tagged(f, "user%a", 3, 1);
     share_files(f, &other);
-    seq = tagged(&other, "user%b");
-    assert_int_equal(lookup(&other, seq, 0, N_TOKENS), 0);
-    kvt_seq_free(seq);
-    seq = tagged(&other, "user%a");
-    assert_int_equal(lookup(&other, seq, 0, N_TOKENS), 3 * CHUNK);
-    kvt_engine_release(other.engine, seq);
-    kvt_seq_free(seq);
+    assert_int_equal(load_tagged(&other, "user%b", 1), 0);
+    assert_int_equal(load_tagged(&other, "user%a", 1), 3);
     kvt_engine_close(other.engine);
     temp_dir_remove(&other.dir);
 }
@@ -263,7 +209,7 @@ an_engine_whose_index_was_replaced_is_reset_as_any(void **state)
     struct fixture *f = *state;
     char path[300];
 
-    store(f, 5, 1);
+    store_weights(f, 5, 1);
     snprintf(path, sizeof path, "%s/.kvtier/index", f->dir.path);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_int_equal(pwrite(fd, &replaced, sizeof replaced, 48), sizeof replaced);
@@ -271,7 +217,7 @@ an_engine_whose_index_was_replaced_is_reset_as_any(void **state)
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(kvt_seq_chunks(seq, 0, 2, before), 0);
     kvt_seq_free(seq);
-    reset(f);
+    reset_weights(f);
     seq = new_seq(f, N_TOKENS);
     assert_int_equal(kvt_seq_chunks(seq, 0, 2, after), 0);
     kvt_seq_free(seq);

@@ -11,12 +11,6 @@
 
 #define TAIL 40u /* tokens of a partial chunk of two blocks */
 
-static void
-reset(const struct fixture *f)
-{
-    assert_int_equal(kvt_engine_reset(f->engine, NULL), 0);
-}
-
 /* Close the fixture's engine and open an engine for weights with this fingerprint. */
 static void
 open_for(struct fixture *f, const char *fingerprint, const char *const *settings)
@@ -39,15 +33,6 @@ expect(const struct fixture *f, uint32_t n, uint32_t weights)
     kvt_seq_free(seq);
 }
 
-static void
-store(const struct fixture *f, uint32_t n, uint32_t weights)
-{
-    struct kvt_seq *seq = new_seq(f, N_TOKENS);
-
-    store_seeded(f, seq, NULL, 0, n, weights);
-    kvt_seq_free(seq);
-}
-
 /* ----------------------------------------------------------------- empty fingerprints */
 
 /* A template without a value produces this setting. */
@@ -58,7 +43,7 @@ an_empty_setting_does_not_hide_the_weights(void **state)
     struct fixture *f = *state;
 
     open_for(f, "one", empty);
-    store(f, 4, 1);
+    store_weights(f, 4, 1);
     open_for(f, "two", empty);
     expect(f, 0, 0);
     open_for(f, "one", NULL);
@@ -74,10 +59,10 @@ a_reset_to_an_empty_fingerprint_is_one_to_random_weights(void **state)
     other = *f;
     other.engine = NULL;
     open_for(&other, NULL, NULL);
-    store(f, 4, 1);
+    store_weights(f, 4, 1);
     assert_int_equal(kvt_engine_reset(f->engine, ""), 0);
     expect(f, 0, 0);
-    store(f, 4, 2);
+    store_weights(f, 4, 2);
     expect(f, 4, 2);
     expect(&other, 4, 1);
     assert_int_equal(kvt_engine_reset(other.engine, ""), 0);
@@ -155,7 +140,7 @@ host_memory_holds_the_kv_of_both_weights(void **state)
     for (uint32_t weights = 2; weights < 6; weights++) {
         assert_int_equal(kvt_engine_reset(f->engine, weights % 2 ? NULL : "two"), 0);
         expect(f, weights == 4 ? 3 : 0, 2);
-        store(f, 3, weights == 4 ? 2 : weights);
+        store_weights(f, 3, weights == 4 ? 2 : weights);
         expect(f, 3, weights == 4 ? 2 : weights);
         assert_int_equal(lookup(f, before, 0, N_TOKENS), 5 * CHUNK);
         load_seeded(f, before, NULL, 0, 5, 1);
@@ -175,11 +160,11 @@ what_is_read_ahead_over_a_reset_is_of_the_old_weights(void **state)
     uint64_t hit;
 
     open_for(f, "one", ahead);
-    store(f, 5, 1);
+    store_weights(f, 5, 1);
     open_for(f, "one", ahead);
     struct kvt_seq *before = new_seq(f, N_TOKENS);
     assert_int_equal(kvt_engine_lookup(f->engine, before, 0, N_TOKENS, &hit), -EAGAIN);
-    reset(f);
+    reset_weights(f);
     struct kvt_seq *after = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, after, 0, N_TOKENS), 0);
     assert_int_equal(lookup(f, before, 0, N_TOKENS), 5 * CHUNK);
@@ -229,10 +214,10 @@ a_promise_does_not_starve_other_weights(void **state)
     other = *f;
     other.engine = NULL;
     open_for(&other, "two", NULL);
-    store(f, 3, 1);
+    store_weights(f, 3, 1);
     struct kvt_seq *promised = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, promised, 0, N_TOKENS), 3 * CHUNK);
-    store(&other, 3, 2);
+    store_weights(&other, 3, 2);
     assert_int_equal(counter(&other, "store_failed"), 0);
     wipe(f);
     make_io(&io, promised, 0, 0, 3, 1);
@@ -242,7 +227,7 @@ a_promise_does_not_starve_other_weights(void **state)
     kvt_engine_release(f->engine, promised);
     kvt_seq_free(promised);
     expect(&other, 3, 2);
-    store(f, 3, 1);
+    store_weights(f, 3, 1);
     expect(f, 3, 1);
     expect(&other, 0, 0);
     kvt_engine_close(other.engine);
@@ -283,7 +268,7 @@ a_chunk_of_lmcache_is_not_promised_after_a_reset(void **state)
     char index[300];
 
     open_plain(f, "one");
-    store(f, 3, 1);
+    store_weights(f, 3, 1);
     kvt_engine_close(f->engine);
     assert_int_equal(nftw(f->dir.path, take_identity, 16, FTW_PHYS), 0);
     snprintf(index, sizeof index, "%s/.kvtier/index", f->dir.path);
@@ -295,7 +280,7 @@ a_chunk_of_lmcache_is_not_promised_after_a_reset(void **state)
     assert_int_equal(kvt_engine_reset(other.engine, "one"), 0);
     expect(&other, 0, 0);
     expect(f, 3, 1);
-    store(&other, 3, 2);
+    store_weights(&other, 3, 2);
     expect(&other, 3, 2);
     expect(f, 3, 2);
     assert_int_equal(counter(f, "unverified_chunks"), 6);
