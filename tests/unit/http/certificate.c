@@ -65,8 +65,10 @@ authority_fini(struct authority *a)
 }
 
 void
-authority_write(const struct authority *a, const char *path)
+authority_write(const struct authority *a, const char *dir, const char *name,
+                char path[300])
 {
+    assert_in_range(snprintf(path, 300, "%s/%s", dir, name), 1, 299);
     FILE *f = fopen(path, "w");
 
     assert_non_null(f);

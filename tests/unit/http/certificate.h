@@ -13,8 +13,10 @@ struct authority {
 
 void authority_init(struct authority *a);
 void authority_fini(struct authority *a);
-/* Its certificate as a file. */
-void authority_write(const struct authority *a, const char *path);
+/* Write the authority's certificate to the file `name` in `dir`.  path: receives the path
+ * of the file. */
+void authority_write(const struct authority *a, const char *dir, const char *name,
+                     char path[300]);
 
 /* A server whose certificate is for these names ("DNS:a,IP:1.2.3.4") and, if expired, was
  * valid until yesterday. */

@@ -391,9 +391,8 @@ main(void)
     struct temp_dir dir;
 
     temp_dir_make(&dir);
-    snprintf(ca_file, sizeof ca_file, "%s/ca.pem", dir.path);
     authority_init(&authority);
-    authority_write(&authority, ca_file);
+    authority_write(&authority, dir.path, "ca.pem", ca_file);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     authority_fini(&authority);
     temp_dir_remove(&dir);

@@ -397,9 +397,8 @@ open_all(void **state)
 {
     (void)state;
     temp_dir_make(&dir);
-    snprintf(ca_file, sizeof ca_file, "%s/ca.pem", dir.path);
     authority_init(&authority);
-    authority_write(&authority, ca_file);
+    authority_write(&authority, dir.path, "ca.pem", ca_file);
     return 0;
 }
 
@@ -506,8 +505,7 @@ more_authorities_are_trusted_beside_others(void **state)
 
     (void)state;
     authority_init(&second);
-    snprintf(second_file, sizeof second_file, "%s/second.pem", dir.path);
-    authority_write(&second, second_file);
+    authority_write(&second, dir.path, "second.pem", second_file);
     for (int i = 0; i < 2; i++) {
         struct kvt__http_params params = { .n_threads = 1, .max_requests = 4,
                                            .ca_file = ca_file,

@@ -66,4 +66,28 @@ take_name(void *ctx, const char *key, bool opaque, uint32_t path,
     snprintf(names->last, sizeof names->last, "%s", key);
 }
 
+/* Write files of one byte with these names into the tier's directory. */
+static inline void
+write_others(const struct fixture *f, const char *const *others, size_t n)
+{
+    char path[512];
+
+    for (size_t i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "%s/%s", f->dir.path, others[i]);
+        write_file(path, "x", 1);
+    }
+}
+
+/* Put the fixture's chunk: a list must have the chunk, as `listed`, and no other file. */
+static inline void
+expect_only_listed(struct fixture *f, const char *listed)
+{
+    struct names names = { 0 };
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
+    assert_int_equal(names.n, 1);
+    assert_string_equal(names.last, listed);
+}
+
 #endif

@@ -115,17 +115,9 @@ list_passes_over_what_is_no_chunk(void **state)
         "model.pt", ".pt", "a@b.pt", "m@1@0@1@half.data", "m@1@0@12@nodtype.pt",
         "m@1@0@0012@half.pt", "m@1@0@1@half.pt.bak" };
     struct fixture *f = *state;
-    struct names names = { 0 };
-    char path[512];
 
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        snprintf(path, sizeof path, "%s/%s", f->dir.path, others[i]);
-        write_file(path, "x", 1);
-    }
-    assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
-    assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
-    assert_int_equal(names.n, 1);
-    assert_string_equal(names.last, "org-model@1@0@-1234@bfloat16");
+    write_others(f, others, sizeof others / sizeof *others);
+    expect_only_listed(f, "org-model@1@0@-1234@bfloat16");
 }
 
 /* ----------------------------------------------------------------- sharing */

@@ -32,15 +32,14 @@ play(struct peer *p)
 static int
 setup(void **state)
 {
-    char path[512];
+    char path[300];
 
     (void)state;
     temp_dir_make(&dir);
     snprintf(path, sizeof path, "%s/token", dir.path);
     write_file(path, TOKEN, strlen(TOKEN));
-    snprintf(path, sizeof path, "%s/ca.pem", dir.path);
     authority_init(&authority);
-    authority_write(&authority, path);
+    authority_write(&authority, dir.path, "ca.pem", path);
     sts_tls = server_context(&authority, "IP:127.0.0.1", false);
     script_start(&sts, PLAYS(play), sts_tls);
     n_asked = 0;
@@ -125,8 +124,7 @@ the_systems_certificates_count_beside_those(void **state)
 
     (void)state;
     authority_init(&other);
-    snprintf(path, sizeof path, "%s/other.pem", dir.path);
-    authority_write(&other, path);
+    authority_write(&other, dir.path, "other.pem", path);
     authority_fini(&other);
     assert_int_equal(ask("s3_verify_tls=false", "other.pem", NOT_ACCEPTED), 0);
     const char *before = getenv("SSL_CERT_FILE");

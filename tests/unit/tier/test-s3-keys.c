@@ -115,16 +115,17 @@ be_silent(void *ctx, enum kvt_log_level level, const char *line)
     assert_null(strstr(line, S3_SECRET));
 }
 
-/* Read chunk 1 often, all at a time: how many were good. */
+/* Start N_READS gets or probes of chunk 1 at the same time, and return the number of
+ * successes. */
 static unsigned
-read_often(void)
+many_at_once(enum kvt__tier_what what)
 {
     static struct async all[N_READS];
     sem_t over;
 
     sem_init(&over, 0, 0);
     for (unsigned i = 0; i < N_READS; i++)
-        async_start(&all[i], KVT__TIER_GET, 1, BYTES, &over);
+        async_start(&all[i], what, 1, what == KVT__TIER_GET ? BYTES : 0, &over);
     unsigned n = async_wait(all, N_READS, &over, 0);
     sem_destroy(&over);
     return n;
@@ -210,7 +211,7 @@ keys_that_have_expired_are_asked_for_once_more(void **state)
     assert_good(put(1, BYTES, 1));
     assert_int_equal(n_runs(), 1);
     add_key(1, -1);
-    assert_int_equal(read_often(), N_READS); /* many calls, a single renewal */
+    assert_int_equal(many_at_once(KVT__TIER_GET), N_READS); /* many calls, a single renewal */
     assert_int_equal(n_runs(), 2);
     assert_good(get(1, BYTES, 1));
     assert_int_equal(n_runs(), 2);
@@ -251,21 +252,6 @@ a_wrong_date_takes_no_keys_away(void **state)
     assert_good(get(1, BYTES, 1));
 }
 
-/* How many of so many probes of chunk 1, all at a time, found the chunk. */
-static unsigned
-probe_often(void)
-{
-    static struct async all[N_READS];
-    sem_t over;
-
-    sem_init(&over, 0, 0);
-    for (unsigned i = 0; i < N_READS; i++)
-        async_start(&all[i], KVT__TIER_PROBE, 1, 0, &over);
-    unsigned n = async_wait(all, N_READS, &over, 0);
-    sem_destroy(&over);
-    return n;
-}
-
 /* A response to a HEAD has no error code: rotated keys look like a missing permission. */
 static void
 keys_that_a_head_is_refused_with_are_asked_for_once_more(void **state)
@@ -299,7 +285,7 @@ lookups_go_on_after_keys_were_rotated(void **state)
     open_s3(NO_KEYS);
     assert_good(put(1, BYTES, 1));
     add_key(1, -1); /* 400 to HEAD */
-    assert_int_equal(probe_often(), N_READS); /* many calls, a single renewal */
+    assert_int_equal(many_at_once(KVT__TIER_PROBE), N_READS); /* many calls, a single renewal */
     assert_int_equal(n_runs(), 2);
 }
 
@@ -428,7 +414,7 @@ one_session_serves_all_at_once(void **state)
     (void)state;
     open_express(NULL);
     assert_int_equal(put(1, BYTES, 1), 0);
-    assert_int_equal(read_often(), N_READS);
+    assert_int_equal(many_at_once(KVT__TIER_GET), N_READS);
     assert_int_equal(n_sessions(), 1);
     assert_string_not_equal(s3_header(&server, "GetObject", "x-amz-s3session-token"), "");
     assert_string_equal(s3_header(&server, "GetObject", "x-amz-security-token"), "");
@@ -490,11 +476,11 @@ sessions_are_replaced_before_they_expire(void **state)
     struct kvt__s3_keys *first = session_now(&refresh_s);
     assert_int_equal(refresh_s, first->expires_s - 60);
     put_wall_forward(refresh_s - time(NULL) - 10);
-    assert_int_equal(read_often(), N_READS);
+    assert_int_equal(many_at_once(KVT__TIER_GET), N_READS);
     assert_int_equal(n_sessions(), 1);
     put_wall_forward(10);
     for (bool same = true; same;) { /* the test's time limit ends the loop otherwise */
-        assert_int_equal(read_often(), N_READS);
+        assert_int_equal(many_at_once(KVT__TIER_GET), N_READS);
         struct kvt__s3_keys *now = session_now(&next_s);
         same = now == first;
         kvt__s3_keys_unref(now);
@@ -513,7 +499,7 @@ a_session_that_ends_early_is_replaced_once(void **state)
     open_express(NULL);
     assert_good(put(1, BYTES, 1));
     s3_tell(&server, "POST", "/sessions", "{\"expires_in\": -1}");
-    assert_int_equal(read_often(), N_READS);
+    assert_int_equal(many_at_once(KVT__TIER_GET), N_READS);
     assert_int_equal(n_sessions(), 2);
 }
 
@@ -530,7 +516,7 @@ a_session_that_is_refused_leads_to_newer_keys(void **state)
     assert_good(put(1, BYTES, 1));
     add_key(1, -1);
     s3_tell(&server, "POST", "/sessions", "{\"expires_in\": -1}");
-    assert_int_equal(read_often(), N_READS);
+    assert_int_equal(many_at_once(KVT__TIER_GET), N_READS);
     assert_int_equal(n_runs(), 2);
     assert_int_equal(n_sessions(), 3);
 }
