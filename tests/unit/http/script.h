@@ -16,8 +16,11 @@
 #include "base/error.h"
 #include "http/http.h"
 
-/* The monotonic clock is so much ahead. */
+/* The monotonic clock of this program.  It stands still, so that no deadline passes while
+ * the machine runs other programs, until a test puts it forward.  A test of what the client
+ * does by itself after a short time sets clock_runs before the client is opened. */
 extern atomic_llong clock_ahead_s;
+extern atomic_bool clock_runs;
 
 struct peer {
     struct script *script;
@@ -53,8 +56,9 @@ void script_start_at(struct script *script, void (*const *plays)(struct peer *),
                      const char *address, uint16_t port);
 /* Ends the connections that are open. */
 void script_stop(struct script *script);
-/* A port of 127.0.0.1 where nobody listens. */
-uint16_t free_port(void);
+/* Return a port of this address that refuses connections.  The program keeps the port, so
+ * no other process can listen there.  Skips the test if the machine has no ::1. */
+uint16_t refusing_port(const char *address);
 
 /* A server whose queue of connections is full: nobody gets an answer. */
 struct full {
@@ -108,7 +112,10 @@ struct kvt__http *open_client(unsigned n_threads, unsigned max_requests);
 struct kvt__http_origin *origin_at(struct kvt__http *http, const char *host, uint16_t port,
                                    bool tls);
 struct kvt__http_origin *origin_of(struct kvt__http *http, const struct script *script);
-/* Put the clock forward, and wake the client of this origin so that it sees it. */
+/* Wait until the only thread of the origin's client has begun all requests submitted so
+ * far, and has handled all wake-ups. */
+void settle(struct kvt__http_origin *origin);
+/* Settle, put the clock forward, and wait until the client has done all that is due. */
 void put_forward(struct kvt__http_origin *origin, long long seconds);
 
 #endif

@@ -218,6 +218,7 @@ main(void)
         TEST(a_store_that_demands_a_certificate_gets_the_one_that_is_set),
     };
 
+    clock_runs = true;
     return cmocka_run_group_tests_name("s3, TLS of services of credentials", tests, NULL,
                                        NULL);
 }
