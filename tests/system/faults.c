@@ -4,6 +4,7 @@
  * the latest, and what it says to be loaded holds exactly the right bytes. */
 #include <sched.h>
 
+#include "system/held.h"
 #include "system/system-test.h"
 
 #define N_PROMPTS 4u
@@ -124,6 +125,35 @@ files_that_cannot_be_removed_stop_no_store_for_ever(void **state)
 
 /* --------------------------------------------------------------------- hanging */
 
+static int
+setup(void **state)
+{
+    set_held(HELD_OFF);
+    return fixture_setup(state);
+}
+
+/* No operation hangs any more, also after a test that failed. */
+static int
+teardown(void **state)
+{
+    let_go();
+    return fixture_teardown(state);
+}
+
+/* Start a probe that hangs.  The caller frees the sequence. */
+static struct kvt_seq *
+start_probe(struct fixture *f)
+{
+    uint64_t hit;
+
+    set_tokens(f, 1);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    set_tokens(f, 0);
+    assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit), -EAGAIN);
+    wait_until_held();
+    return seq;
+}
+
 static void
 a_load_over_hanging_storage_ends_at_its_deadline(void **state)
 {
@@ -131,11 +161,14 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     struct fixture *f = *state;
     struct io io;
 
+    set_tokens(f, 0);
     fixture_open(f, NULL);
     write_chunks(f, 0, N_CHUNKS);
     close_engine(f);
 
-    open_with(f, "hang=1,hang_ms=3000", deadline);
+    hold();
+    open_with(f, "hang=1", deadline);
+    struct kvt_seq *probed = start_probe(f); /* the storage hangs before the load begins */
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
     make_io(&io, seq, 0, 0, N_CHUNKS, 1);
@@ -149,6 +182,7 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     kvt_seq_free(next);
     set_blocks(f, 0x5c);
     kvt_load_free(load);
+    let_go();
     while (counter(f, "loads_pending")) /* the reads are good, and come too late */
         sched_yield();
     assert_true(device_is(f->memory, 0x5c, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES));
@@ -158,6 +192,7 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
     kvt_engine_release(f->engine, seq);
     kvt_seq_free(seq);
+    kvt_seq_free(probed);
 }
 
 /* Slots that hanging reads hold are missing to others: those get what they can. */
@@ -174,7 +209,8 @@ a_pool_held_by_hanging_reads_gives_partial_results(void **state)
     write_chunks(f, 0, N_CHUNKS);
     close_engine(f);
 
-    open_with_pool(f, "seed=5,hang=0.3,hang_ms=2000", "max_local_cpu_size=0.00016", small);
+    hold();
+    open_with_pool(f, "seed=5,hang=0.3", "max_local_cpu_size=0.00016", small);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     wipe(f);
     for (int i = 0; i < 3; i++) {
@@ -212,7 +248,8 @@ a_cancelled_load_does_not_wait_for_hanging_storage(void **state)
     write_chunks(f, 0, N_CHUNKS);
     close_engine(f);
 
-    open_with(f, "hang=1,hang_ms=500", NULL);
+    hold();
+    open_with(f, "hang=1", NULL);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     make_io(&io, seq, 0, 0, N_CHUNKS, 1);
     assert_int_equal(kvt_engine_load(f->engine, &io.io, 1, 0, &load), 0);
@@ -234,7 +271,8 @@ a_lookup_over_hanging_storage_answers_what_is_known(void **state)
     fixture_open(f, NULL);
     write_chunks(f, 0, 3);
     close_engine(f);
-    open_with(f, "hang=1,hang_ms=500", soon);
+    hold();
+    open_with(f, "hang=1", soon);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
     kvt_engine_release(f->engine, seq);
@@ -244,7 +282,7 @@ a_lookup_over_hanging_storage_answers_what_is_known(void **state)
 int
 main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(what_is_loaded_is_right_whatever_reads_do),
         T(what_failed_writes_leave_is_never_loaded),

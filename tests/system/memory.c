@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include "system/held.h"
 #include "system/system-test.h"
 
 /* Room for 12 of the 24 KiB chunks to stay (32 KiB each with what is around them) and
@@ -21,6 +22,7 @@ setup(void **state)
     struct fixture *f = calloc(1, sizeof *f);
 
     assert_non_null(f);
+    set_held(HELD_OFF);
     fixture_init(f);
     *state = f;
     return 0;
@@ -29,6 +31,7 @@ setup(void **state)
 static int
 teardown(void **state)
 {
+    let_go();
     fixture_fini(*state);
     free(*state);
     return 0;
@@ -211,7 +214,7 @@ with_all_memory_promised_loads_and_stores_go_on(void **state)
     kvt_seq_free(seq);
 }
 
-/* Files are written so slowly that the chunks of all are in memory for that alone. */
+/* No file is written before all stores have returned: the chunks fill the memory. */
 static void
 slow_storage_drops_stores_and_blocks_nobody(void **state)
 {
@@ -221,10 +224,12 @@ slow_storage_drops_stores_and_blocks_nobody(void **state)
 
     snprintf(url, sizeof url, "remote_url=fault://delay_ms=20/fs://%s", f->dir.path);
     fixture_open(f, settings);
+    hold();
     for (uint32_t prompt = 0; prompt < 8; prompt++) {
         set_tokens(f, prompt);
         store_chunks(f, 0, N_CHUNKS);
     }
+    let_go();
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
     assert_true(counter(f, "store_dropped") > 0);
     assert_int_equal(counter(f, "store_dropped") + counter(f, "store_chunks"),
