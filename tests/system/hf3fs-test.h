@@ -26,6 +26,8 @@ setup(void **state)
     assert_non_null(w);
     *state = w;
     fixture_init(&w->f);
+    /* Above what a test takes: also a daemon that starts slowly is waited for. */
+    kvt__hf3fs_patience_ns = 600 * KVT__NS_PER_S;
     if (!usrbiod.pid)
         assert_true(usrbiod_run(&usrbiod, NULL));
     snprintf(w->dir, sizeof w->dir, "%s/%u", usrbiod.mount, n_dirs);

@@ -74,7 +74,7 @@ errors_shorten_hits_and_fail_no_load(void **state)
     usrbiod_tell(&usrbiod, "fault read result=-EIO p=0.2");
     usrbiod_tell(&usrbiod, "fault read short=100 p=0.3");
     for (int i = 0; i < 5; i++) {
-        open_3fs(w, NULL);
+        open_3fs(w, "lookup_timeout_ms=300"); /* a failed read is waited for so long */
         struct outcome got = load_prompt(&w->f);
         assert_int_equal(got.loaded, got.promised);
         close_3fs(w);
@@ -88,11 +88,8 @@ static void
 a_restart_of_the_daemon_loses_nothing(void **state)
 {
     struct world *w = *state;
-    const char *settings[] = { "remote_url=", "remote_storage_plugins=hf3fs.primary",
-                               w->base_path, "hf3fs_iov_size=104857600", "local_cpu=false",
-                               "lookup_timeout_ms=30000", NULL }; /* on a busy machine */
 
-    fixture_open(&w->f, settings);
+    open_3fs(w, "local_cpu=false");
     for (int i = 0; i < 3; i++) {
         set_tokens(&w->f, (uint32_t)i);
         write_chunks(&w->f, 0, N_CHUNKS);

@@ -90,11 +90,12 @@ open_all(struct trip *t)
     const char *no_environment[] = { NULL };
     void *base[N_LAYERS];
     char url[300];
-    const char *settings[8] = { url, "max_local_cpu_size=0.001", "chunk_size=64" };
+    const char *settings[10] = { url, "max_local_cpu_size=0.001", "chunk_size=64",
+                                 "lookup_timeout_ms=600000", "blocking_timeout_secs=600" };
 
     snprintf(url, sizeof url, "remote_url=fs://%s", t->f.dir.path);
     for (size_t i = 0; t->settings[i]; i++)
-        settings[3 + i] = t->settings[i];
+        settings[5 + i] = t->settings[i];
     sources.file = "/dev/null";
     sources.environment = no_environment;
     sources.settings = settings;

@@ -22,7 +22,7 @@ settings_at(const char *host, const char *memory, const char **out, char text[3]
     out[n++] = "aws_access_key_id=" S3_ACCESS;
     out[n++] = "aws_secret_access_key=" S3_SECRET;
     out[n++] = "lookup_timeout_ms=600000"; /* what is only asked for again then is not */
-    out[n++] = "blocking_timeout_secs=20";
+    out[n++] = "blocking_timeout_secs=600";
     out[n] = NULL;
 }
 

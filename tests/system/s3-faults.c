@@ -215,7 +215,7 @@ open_store(bool tls)
     const char *settings[] = {
         url, ca, tls ? "disable_tls=false" : "disable_tls=true",
         "aws_access_key_id=" S3_ACCESS, "aws_secret_access_key=" S3_SECRET,
-        "blocking_timeout_secs=3", "s3_max_inflight_reqs=32", NULL };
+        "blocking_timeout_secs=600", "s3_max_inflight_reqs=32", NULL };
     struct kvt_store *store = NULL;
 
     snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/" S3_BUCKET "/%s",

@@ -43,7 +43,7 @@ setup(void **state)
         execlp("bindfs", "bindfs", "-f", s->below.path, s->f.dir.path, (char *)NULL);
         _exit(SKIPPED);
     }
-    for (int i = 0; i < 5000 && !is_mounted(s); i++)
+    while (!is_mounted(s) && !waitpid(s->bindfs, NULL, WNOHANG))
         usleep(1000);
     return is_mounted(s) ? 0 : -1;
 }

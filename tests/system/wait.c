@@ -371,8 +371,7 @@ of_too_much_for_memory_the_beginning_is_promised(void **state)
 static void
 memory_full_of_promises_ends_the_waiting(void **state)
 {
-    static const char *const settings[] = { SMALL, "lookup_timeout_ms=100",
-                                            "blocking_timeout_secs=600", NULL };
+    static const char *const settings[] = { SMALL, PATIENT, NULL };
     struct world *w = *state;
     uint64_t second;
 
@@ -384,6 +383,7 @@ memory_full_of_promises_ends_the_waiting(void **state)
     set_tokens(&w->f, 0);
     struct kvt_seq *a = scheduler_seq(w);
     assert_int_equal(promise(w, a), N_TOKENS);
+    w->scheduler->lookup_timeout_ns = 100 * KVT__NS_PER_MS; /* no chunk can come any more */
     second = promise(w, b);
     assert_in_range(second, 0, 4 * CHUNK);
     end(w, a);
@@ -452,7 +452,7 @@ with_async_loading_it_is_waited_for_and_then_promised(void **state)
 {
     static const char *const patient[] = { "enable_async_loading=true", PATIENT, NULL };
     /* Host memory has room for 8 chunks; the others are promised from the directory. */
-    static const char *const hasty[] = { "enable_async_loading=true", "lookup_timeout_ms=20",
+    static const char *const small[] = { "enable_async_loading=true", PATIENT,
                                          "max_local_cpu_size=0.00035", NULL };
     struct world *w = *state;
     uint64_t hit;
@@ -460,9 +460,10 @@ with_async_loading_it_is_waited_for_and_then_promised(void **state)
 
     snprintf(w->url, sizeof w->url, "remote_url=fs://%s", w->f.dir.path);
     write_all(w);
-    open_one_group(w, hasty);
+    open_one_group(w, small);
     struct kvt_seq *seq = scheduler_seq(w);
     assert_int_equal(kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit), -EAGAIN);
+    w->scheduler->lookup_timeout_ns = 20 * KVT__NS_PER_MS; /* the worker reads nothing */
     while ((err = kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit)) == -EAGAIN)
         usleep(200);
     assert_int_equal(err, 0);

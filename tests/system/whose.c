@@ -324,7 +324,7 @@ resets_on_another_thread_tear_nothing(void **state)
     assert_int_equal(kvt_seq_chunks(seq, 0, 1, &two), 0);
     kvt_seq_free(seq);
     assert_int_equal(pthread_create(&thread, NULL, reset_often, &race), 0);
-    for (unsigned i = 0; i < 20000; i++) {
+    for (unsigned i = 0; i < 20000 || !n_named; i++) { /* the resets go on */
         seq = new_seq(f, CHUNK);
         assert_int_equal(kvt_seq_chunks(seq, 0, 1, &seen), 0);
         kvt_seq_free(seq);
@@ -335,7 +335,6 @@ resets_on_another_thread_tear_nothing(void **state)
     }
     atomic_store(&race.over, true);
     pthread_join(thread, NULL);
-    assert_true(n_named > 0);
 }
 
 int
