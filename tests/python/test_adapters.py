@@ -72,6 +72,7 @@ class Case(unittest.TestCase):
                 mock.patch.object(vllm_adapters, "_held", {}),
                 mock.patch.object(vllm_adapters, "_counts", collections.Counter()),
                 mock.patch.object(vllm_adapters, "_unreported", []),
+                mock.patch.object(vllm_adapters, "_WAIT_S", 600),
                 mock.patch.object(vllm_adapters, "_copy_tensors", lambda model: True),
                 # Names alone tell adapters apart.
                 mock.patch.object(vllm_adapters, "_paths_count", lambda: False)):
@@ -176,6 +177,9 @@ class Digest(Case):
                 thread.join()
             self.assertTrue(question.done)
             self.assertEqual(question.digest, vllm_adapters.digest(self.lora))
+        for thread in threading.enumerate():
+            if thread.name == "kvtier-adapters":
+                thread.join()
         self.assertEqual(threading.active_count(), before)
 
     def test_digests_of_adapters_long_not_used_are_given_back(self):

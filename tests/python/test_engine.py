@@ -15,6 +15,8 @@ from kvtier.vllm_model import View
 
 BLOCK_BYTES = 4096
 BLOCKS = 32
+# Longer than any test: a thread that waits for a processor changes no result.
+PATIENT = ["lookup_timeout_ms=600000", "blocking_timeout_secs=600"]
 
 
 class Memory:
@@ -47,7 +49,7 @@ class Engine(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         self.config = _lib.Config(settings=[
-            "chunk_size=16", "local_cpu=false", "max_local_cpu_size=0.0625",
+            *PATIENT, "chunk_size=16", "local_cpu=false", "max_local_cpu_size=0.0625",
             "remote_url=fs://localhost:0/" + self.folder])
         self.addCleanup(self.config.close)
 
@@ -64,7 +66,7 @@ class Engine(unittest.TestCase):
         return engine
 
     def lookup(self, engine, seq, have=0, most=1 << 20):
-        for _ in range(2000):
+        for _ in range(120000):
             hit = engine.lookup(seq, have, most)
             if hit is not None:
                 return hit
@@ -82,7 +84,7 @@ class Engine(unittest.TestCase):
             worker.store([(0, seq.chunks(0, n),
                            array("i", range(1, 2 * n + 1)).tobytes(),
                            extra.get("tags"))])
-            worker.flush(10000)
+            worker.flush(600000)
             if self.counters(worker)["store_chunks"] == n:
                 break
             time.sleep(0.005)  # the pool's first pages are not there yet
@@ -174,7 +176,7 @@ class Engine(unittest.TestCase):
 
     def test_a_hit_tells_what_is_in_host_memory(self):
         config = _lib.Config(settings=[
-            "chunk_size=16", "local_cpu=true", "max_local_cpu_size=0.0625",
+            *PATIENT, "chunk_size=16", "local_cpu=true", "max_local_cpu_size=0.0625",
             "remote_url=fs://localhost:0/" + self.folder])
         self.addCleanup(config.close)
         tokens = array("i", range(100, 170))
@@ -197,7 +199,7 @@ class Engine(unittest.TestCase):
         for _ in range(2000):
             engine.store([(0, seq.chunks(2, 2), array("i", [5, 6, 7, 8]).tobytes(),
                            None)])
-            engine.flush(10000)
+            engine.flush(600000)
             if self.counters(engine)["store_chunks"] == 2:
                 break
             time.sleep(0.005)  # the pool's first pages are not there yet

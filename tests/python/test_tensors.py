@@ -85,6 +85,7 @@ class Side:
         transfer = Object(
             kv_connector_extra_config=dict(dict(
                 chunk_size=CHUNK, local_cpu=False, max_local_cpu_size=0.0625,
+                lookup_timeout_ms=600000, blocking_timeout_secs=600,
                 model_fingerprint="f", remote_url="fs://localhost:0/" + folder), **extra),
             engine_id=None, is_kv_consumer=True, is_kv_producer=True,
             kv_load_failure_policy="recompute")
@@ -109,7 +110,7 @@ class Side:
         return connector.KVTierConnector(self.config, role, self.cache)
 
     def close(self):
-        self.worker._worker._engine.flush(60000)
+        self.worker._worker._engine.flush(600000)
         self.scheduler.shutdown()
         self.worker.shutdown()
         self.stream.settle()
@@ -117,7 +118,7 @@ class Side:
     def ask(self, req):
         """Tokens that can be loaded; asked again in each step, as vLLM does."""
         self.scheduler.on_new_request(req)
-        for _ in range(5000):
+        for _ in range(300000):
             hit, later = self.scheduler.get_num_new_matched_tokens(req, 0)
             if hit is not None:
                 return hit, later
@@ -199,7 +200,7 @@ class Tensors(unittest.TestCase):
                 tensor.fill_(7)
 
         done = side.step(output(), last_use)
-        for _ in range(5000):
+        for _ in range(300000):
             if done:
                 break
             time.sleep(0.002)
