@@ -223,6 +223,57 @@ who_loses_the_lease_deletes_no_more(void **state)
     close_cleaner(r.t);
 }
 
+/* Age of a lease after kvt__s3_lease_take().  Not 0: another process takes the lease before
+ * the list of chunks. */
+static int64_t lease_age_ns;
+
+int __real_kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease);
+int __wrap_kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease);
+
+int
+__wrap_kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease)
+{
+    int rc = __real_kvt__s3_lease_take(t, lease);
+
+    if (rc || !lease_age_ns)
+        return rc;
+    lease->looked_ns -= lease_age_ns;
+    seed(LEASE "2", 10, 0);
+    plant();
+    s3_forget(&server);
+    return 0;
+}
+
+/* Clean with a lost lease of this age and expect rc.  Return the number of list requests.
+ * The chunks are below the limit, so no deletion checks the lease. */
+static unsigned
+n_lists_with_lost_lease(int64_t age_ns, int rc)
+{
+    struct s3_tier *t = open_cleaner();
+
+    seed_chunks(0, 5);
+    plant();
+    lease_age_ns = age_ns;
+    expect_clean(t, rc);
+    lease_age_ns = 0;
+    close_cleaner(t);
+    return n_done("ListObjectsV2");
+}
+
+static void
+a_lost_lease_ends_a_list_that_takes_longer_than_a_minute(void **state)
+{
+    (void)state;
+    assert_int_equal(n_lists_with_lost_lease(61 * KVT__NS_PER_S, -EBUSY), 1); /* of leases */
+}
+
+static void
+a_lease_is_not_checked_for_each_page_of_a_list(void **state)
+{
+    (void)state;
+    assert_int_equal(n_lists_with_lost_lease(1, 0), 1); /* of chunks */
+}
+
 static void
 a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost(void **state)
 {
@@ -354,6 +405,8 @@ main(void)
         CLEAN(another_number_that_came_meanwhile_wins),
         CLEAN(of_many_at_once_one_cleans),
         CLEAN(who_loses_the_lease_deletes_no_more),
+        CLEAN(a_lost_lease_ends_a_list_that_takes_longer_than_a_minute),
+        CLEAN(a_lease_is_not_checked_for_each_page_of_a_list),
         CLEAN(a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost),
         CLEAN(a_store_without_conditions_evicts_nothing_and_says_so_once),
         CLEAN(a_store_that_ignores_conditions_evicts_nothing),
