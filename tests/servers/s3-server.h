@@ -189,14 +189,14 @@ s3_forget(const struct s3_server *s)
     s3_tell(s, "DELETE", "/stats", "");
 }
 
-/* /stats when all requests have a status, or soon: an answer is here before the server
- * has noted it. */
+/* Return /stats after all requests have a status: the server may note the status after the
+ * client has the response.  At most a minute. */
 static inline json_t *
 s3_stats(const struct s3_server *s)
 {
     json_t *stats = s3_ask(s, "GET", "/stats", "");
 
-    for (int i = 0; i < 100 && json_object_get(json_object_get(stats, "statuses"), "0");
+    for (int i = 0; i < 30000 && json_object_get(json_object_get(stats, "statuses"), "0");
          i++) {
         json_decref(stats);
         usleep(2000);
@@ -209,7 +209,7 @@ s3_stats(const struct s3_server *s)
 static inline unsigned
 s3_count(const struct s3_server *s, const char *group, const char *name)
 {
-    json_t *stats = s3_stats(s);
+    json_t *stats = strcmp(group, "statuses") ? s3_ask(s, "GET", "/stats", "") : s3_stats(s);
     json_t *of = json_object_get(stats, group);
     unsigned n = (unsigned)json_integer_value(name ? json_object_get(of, name) : of);
 
@@ -311,7 +311,7 @@ static inline void
 s3_server_reset(struct s3_server *s)
 {
     s3_no_faults(s);
-    s3_config(s, "{\"clock_offset_s\": 0, \"delay_ms\": 0, \"chunked\": false, "
+    s3_config(s, "{\"clock_offset_s\": 0, \"clock_stands\": false, \"delay_ms\": 0, \"chunked\": false, "
                  "\"idle_ms\": 0, \"region\": \"us-east-1\", \"session_seconds\": 300}");
     s3_forget(s);
     snprintf(s->prefix, sizeof s->prefix, "t%ld-%u", (long)getpid(), ++s->n_prefixes);

@@ -47,7 +47,8 @@ class Server:
         self.objects.now = self.now
         for name in buckets:
             self.objects.buckets[name] = Bucket(name)
-        self.config = {"clock_offset_s": 0, "delay_ms": delay_ms, "chunked": False,
+        self.stands_at = None
+        self.config = {"clock_offset_s": 0, "clock_stands": False, "delay_ms": delay_ms, "chunked": False,
                        "idle_ms": 0, "session_seconds": session_seconds,
                        "region": region}
         s3_control.configure(self, {})
@@ -96,7 +97,7 @@ class Server:
             shutil.rmtree(self.own_state)
 
     def now(self):
-        return time.time() + self.config["clock_offset_s"]
+        return (self.stands_at or time.time()) + self.config["clock_offset_s"]
 
     def facts(self):
         """What a test has to know to reach this server."""
@@ -244,6 +245,9 @@ class Server:
         delay_ms = fault.get("delay_ms", self.config["delay_ms"])
         if delay_ms and wire.wait(delay_ms / 1000):
             raise Gone("the client did not wait")
+        while fault.get("hold") and self.faults.has(fault):
+            if wire.wait(0.01):
+                raise Gone("the client did not wait")
         if "status" in fault:
             return self.faulty(fault), False
         try:

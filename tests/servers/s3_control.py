@@ -5,8 +5,8 @@ seen.  JSON over HTTP:
   GET /faults        how often each was done; DELETE forgets them
   GET /stats         requests, connections, counts; DELETE starts anew
   GET /log           lines of text: refused signatures and broken requests
-  POST /config       any of clock_offset_s, delay_ms, chunked, idle_ms, region,
-                     session_seconds; answers with all of them
+  POST /config       any of clock_offset_s, clock_stands (true: as of now), delay_ms, chunked,
+                     idle_ms, region, session_seconds; answers with all of them
   POST /credentials  {"access", "secret", "token", "expires_in"}: the last two or null
   POST /sessions     {"expires_in"}: of the sessions of directory buckets that exist
   POST /objects      {"bucket", "objects": [{"key", "size", "age_s"}]}: of zeros, put there
@@ -24,7 +24,8 @@ import sigv4
 from s3_objects import Object
 from sigv4 import Credentials, Refused
 
-CONFIG = {"clock_offset_s", "delay_ms", "chunked", "idle_ms", "region", "session_seconds"}
+CONFIG = {"clock_offset_s", "clock_stands", "delay_ms", "chunked", "idle_ms", "region",
+          "session_seconds"}
 SECRET_HEADERS = ("x-amz-security-token", "x-amz-s3session-token", "authorization",
                   "x-amz-server-side-encryption-customer-key")
 
@@ -109,6 +110,8 @@ def configure(server, words):
     if set(words) - CONFIG:
         raise ValueError(f"unknown words: {sorted(set(words) - CONFIG)}")
     server.config.update(words)
+    if "clock_stands" in words:
+        server.stands_at = time.time() if words["clock_stands"] else None
     server.objects.session_seconds = server.config["session_seconds"]
     server.objects.region = server.config["region"]
     return server.config

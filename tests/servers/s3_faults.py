@@ -20,6 +20,7 @@ do, instead of the operation:
   delete_errors          {regular expression: code} of keys of a DeleteObjects
 do, to the answer, whichever it is (N counts bytes of the body as sent):
   delay_ms               wait before it
+  hold                   true: wait before it until the faults are cleared
   early                  true: send it before the request's body is read, then close
   continue               how many times 100 (Continue) is sent, asked for or not
   headers                {name: value}, null leaves one out
@@ -39,7 +40,7 @@ import threading
 
 MATCH = {"method", "bucket", "key", "query", "operation", "range"}
 DO = {"status", "code", "message", "fields", "body", "retry_after", "region", "endpoint",
-      "location", "reset", "listing", "delete_errors", "delay_ms", "early", "continue",
+      "location", "reset", "listing", "delete_errors", "delay_ms", "hold", "early", "continue",
       "headers", "content_length", "corrupt_at", "extra", "chunked", "reset_at",
       "close_at", "stall_at", "stall_s", "drip", "close"}
 
@@ -72,6 +73,10 @@ class Faults:
     def clear(self):
         with self.lock:
             self.faults.clear()
+
+    def has(self, do):
+        with self.lock:
+            return any(fault["do"] is do for fault in self.faults)
 
     def take(self, request):
         """What to do with this request, {} for nothing."""

@@ -9,12 +9,15 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "files.h"
@@ -23,6 +26,27 @@
 
 #include "base/error.h"
 #include "tier/s3/credentials/private.h"
+
+/* The monotonic clock of this program, in place of libc's, is slow: services get one to
+ * five seconds, and the threads of a service on a busy machine may need more.  A test of a
+ * service that hangs sets clock_is_right. */
+#define CLOCK_IS_SLOWER 20
+
+static atomic_bool clock_is_right;
+
+int
+clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int err = (int)syscall(SYS_clock_gettime, clock, t);
+
+    if (clock == CLOCK_MONOTONIC && !clock_is_right) {
+        int64_t ns = (t->tv_sec * INT64_C(1000000000) + t->tv_nsec) / CLOCK_IS_SLOWER;
+
+        t->tv_sec = ns / 1000000000;
+        t->tv_nsec = ns % 1000000000;
+    }
+    return err;
+}
 
 /* In every secret of these tests, and in no message. */
 #define SECRET "s3cr3t"

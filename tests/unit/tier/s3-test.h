@@ -28,16 +28,17 @@ s3_is_set(const char *const *settings, const char *setting)
 static const char *const s3_no_environment[] = { NULL };
 static const char *const *s3_environment = s3_no_environment;
 
-/* Plain HTTP with the server's keys, but for what more says.  Name for messages:
- * remote_url. */
+/* Plain HTTP with the server's keys, and long timeouts, which a busy machine does not reach,
+ * but for what more says.  Name for messages: remote_url. */
 static inline int
 s3_try_open(const char *url, const char *const *more, struct kvt__counters *counters,
             struct kvt__tier **out)
 {
     static const char *const ours[] = {
         "disable_tls=true", "s3_region=us-east-1", "aws_access_key_id=" S3_ACCESS,
-        "aws_secret_access_key=" S3_SECRET };
-    const char *settings[S3_MAX_SETTINGS + 5] = { NULL };
+        "aws_secret_access_key=" S3_SECRET, "blocking_timeout_secs=1000",
+        "s3_stall_timeout_ms=300000", "s3_connect_timeout_ms=300000" };
+    const char *settings[S3_MAX_SETTINGS + 8] = { NULL };
     size_t n = 0;
 
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)

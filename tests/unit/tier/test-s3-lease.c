@@ -210,12 +210,13 @@ who_loses_the_lease_deletes_no_more(void **state)
     seed_chunks(0, 2510);
     plant();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
-             "\"do\": {\"delay_ms\": 5000}}");
+             "\"do\": {\"hold\": true}}");
     assert_int_equal(pthread_create(&r.thread, NULL, rival_main, &r), 0);
     while (!n_done("DeleteObjects"))
         usleep(20000);
     seed(LEASE "2", 10, 0);
     plant();
+    s3_no_faults(&server);
     pthread_join(r.thread, NULL);
     assert_int_equal(r.rc, -EBUSY);
     assert_int_equal(n_done("DeleteObjects"), 1);

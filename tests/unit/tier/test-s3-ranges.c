@@ -22,7 +22,7 @@ static int
 store_large(void **state)
 {
     s3_setup(state);
-    open_s3("blocking_timeout_secs=60");
+    open_s3(NULL);
     assert_good(put(1, RANGED, 1));
     strcpy(large_prefix, server.prefix);
     return s3_teardown(state);
@@ -32,7 +32,7 @@ static void
 open_with_large(void)
 {
     strcpy(server.prefix, large_prefix);
-    open_s3(SMALL_PARTS, "blocking_timeout_secs=60");
+    open_s3(SMALL_PARTS);
 }
 
 static void
