@@ -64,12 +64,14 @@ has_user(struct kvt__level *level, const struct kvt__index_entry *entry,
 {
     char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__object object;
-    struct kvt__found found;
+    struct kvt__found found = { 0 };
 
     if (!(entry->flags & KVT__INDEX_UNREAD) || !object_of(level, entry, key, &object))
         return false;
     int err = level->tier->ops->probe(level->tier, &object, &found);
-    if (err == -ENOENT) /* a put may make the file before a removal, which would be of that */
+    /* A put may make the missing file before a removal, which would then be of the new file.
+     * A file that exists and that no version of kvtier reads is -ENOENT too, with bytes. */
+    if (err == -ENOENT && !found.stored_bytes)
         return true;
     return !err && found.has_id &&
            kvt__index_evict(level->index, &found.id, false, NULL, claim) == -EBUSY;

@@ -183,7 +183,8 @@ struct kvt__tier_ops {
      * The caller ends the share with kvt__pool_release().  NULL: the tier has no slots. */
     int (*borrow)(struct kvt__tier *tier, const struct kvt__object *object,
                   struct kvt__slot *slot, struct kvt__found *found);
-    /* Describe the stored chunk, without the payload. */
+    /* Describe the stored chunk, without the payload.  -ENOENT: there is none; with
+     * found->stored_bytes there is an object that is no chunk known here. */
     int (*probe)(struct kvt__tier *tier, const struct kvt__object *object,
                  struct kvt__found *found);
     int (*remove)(struct kvt__tier *tier, const struct kvt__object *object);

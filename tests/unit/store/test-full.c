@@ -207,6 +207,35 @@ an_eviction_leaves_the_file_of_the_other_chunk(void **state)
     assert_int_equal(get(e, 2), 0);
 }
 
+/* LMCache wrote over files of kvtier in place: their names are in the index after a scan, but
+ * no chunk is read from there. */
+static void
+files_that_nobody_can_read_are_evicted_too(void **state)
+{
+    struct env *e = *state;
+    char path[600];
+
+    if (!temp_dir_has_attributes(&e->dir))
+        skip(); /* the files then look like files of LMCache */
+    for (unsigned i = 0; i < 12; i++) {
+        assert_int_equal(put(e, i), 0);
+        path_of(e, i, path, sizeof path);
+        assert_int_equal(truncate(path, KVT__FS_HEADER_BYTES + BYTES), 0);
+        assert_int_equal(probe(e, i), 0); /* the index has the chunk */
+    }
+    close_and_lose_index(e);
+    e->store = open_over(e, "", small);
+    for (unsigned i = 0; i < 12; i++)
+        assert_int_equal(probe(e, i), -ENOENT);
+    kvt__store_scan(e->store);
+    assert_int_equal(used(e), 12 * TAKEN);
+    for (unsigned i = 100; i < 120; i++)
+        assert_int_equal(put(e, i), 0);
+    assert_int_equal(disk_bytes(e), used(e));
+    for (unsigned i = 0; i < 12; i++)
+        assert_false(file_there(e, i));
+}
+
 /* Another thread enters the chunk between the look into the index and the claim. */
 static void
 a_probe_beside_a_store_of_the_same_chunk_finds_it(void **state)
@@ -238,6 +267,7 @@ main(void)
         TEST(a_chunk_that_is_being_evicted_is_not_replaced),
         TEST(a_probe_beside_a_store_of_the_same_chunk_finds_it),
         TEST(an_eviction_leaves_the_file_of_the_other_chunk),
+        TEST(files_that_nobody_can_read_are_evicted_too),
     };
 
     return cmocka_run_group_tests_name("store, full", tests, NULL, NULL);
