@@ -133,10 +133,10 @@ kvt__level_forget(struct kvt__level *level, const struct kvt__object *object)
 static int
 delete_from(struct kvt__level *level, const struct kvt__object *object)
 {
-    struct kvt__found found;
+    struct kvt__found found = { 0 };
     int err = level->tier->ops->probe(level->tier, object, &found);
 
-    if (err == -ENOENT) { /* the index may not know that yet */
+    if (err == -ENOENT && !found.stored_bytes) { /* the index may not know that yet */
         kvt__level_drop(level, &object->id, NULL);
         return err;
     }

@@ -236,6 +236,26 @@ a_key_without_what_stands_for_a_slash_is_all_of_it(void **state)
     }
 }
 
+/* LMCache wrote over a file of kvtier in place. */
+static void
+a_file_that_nobody_can_read_is_deleted(void **state)
+{
+    char path[400];
+
+    (void)state;
+    if (!temp_dir_has_attributes(&dir))
+        skip(); /* the file then looks like a file of LMCache */
+    open_disk(NULL);
+    snprintf(path, sizeof path, "%s/model@1@0@5@bfloat16.pt", dir.path);
+    for (size_t w = 0; w < N_WAYS; w++) {
+        assert_int_equal(ways[w](KVT_OP_PUT, 0, "model@1@0@5@bfloat16"), 0);
+        assert_int_equal(truncate(path, (off_t)strlen(BYTES)), 0);
+        assert_int_equal(ways[w](KVT_OP_GET, 0, "model@1@0@5@bfloat16"), -ENOENT);
+        assert_int_equal(ways[w](KVT_OP_DELETE, 0, "model@1@0@5@bfloat16"), 0);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+}
+
 /* ------------------------------------------------------------------------ buckets */
 
 static void
@@ -308,6 +328,7 @@ main(void)
         TEST(a_listed_key_is_taken_from_local_disk),
         TEST(a_listed_key_is_taken_from_s3),
         TEST(a_key_without_what_stands_for_a_slash_is_all_of_it),
+        TEST(a_file_that_nobody_can_read_is_deleted),
         TEST(a_get_from_s3_is_one_request),
         TEST(a_missing_bucket_is_no_missing_chunk),
         TEST(a_put_that_no_tier_takes_says_why),
