@@ -90,10 +90,7 @@ mount=$(cd mount && pwd -P)
 trap 'PYTHONPATH="$demo" python3 -B -c "import sys, mount; m = mount.Mount(); \
 m.store = sys.argv[1]; m.forget()" "$mount/kv"; kill -KILL $pid 2>/dev/null; wait; \
 umount -l "$mount"; rm -rf "$dir"' EXIT
-for _ in 1 2 3 4 5 6 7 8 9; do
-    [ -s facts ] && break
-    sleep 1
-done
+await_facts $!
 semaphore=$(sed -n 's/.*"submit_ios": *"\([^"]*\)".*/\1/p' facts)
 [ -n "$semaphore" ] || { cat log; exit 1; }
 

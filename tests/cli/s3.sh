@@ -27,10 +27,7 @@ END
 mkfifo hold
 python3 -B "$servers/s3.py" --bucket kv <hold >facts 2>log &
 exec 9>hold # the server ends with this
-for _ in 1 2 3 4 5 6 7 8 9; do
-    [ -s facts ] && break
-    sleep 1
-done
+await_facts $!
 port=$(sed -n 's/.*"port": \([0-9]*\).*/\1/p' facts)
 [ -n "$port" ] || { cat log; exit 1; }
 host=127.0.0.1:$port
@@ -40,7 +37,7 @@ export AWS_EC2_METADATA_DISABLED=true HOME="$dir" no_proxy='*'
 at() { # BUCKET CODE ARGUMENTS...: with its keys
     bucket=$1
     shift
-    AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect "$@" \
+    AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect "$@" --set blocking_timeout_secs=600 \
         --set "remote_url=s3://$bucket" --set "s3_endpoint_url=http://$host"
 }
 says() { grep -q -- "$1" out err || fail "'$1' is not said"; }

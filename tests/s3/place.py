@@ -25,7 +25,7 @@ from kvtier import _lib  # noqa: E402
 BUCKET = "test"
 KVTIER = os.environ.get("KVTIER") or os.path.join(ROOT, "build", "kvtier")
 KEY = "org/model@1@0@1a540024b49d3bfe@bfloat16"
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 class Server:
@@ -45,7 +45,7 @@ class Server:
         self.facts = json.loads(line)
 
     def stop(self):
-        self.child.communicate(timeout=60)
+        self.child.communicate(timeout=120)
 
     def keys(self, access="access", secret="secret"):
         return {"AWS_ACCESS_KEY_ID": self.facts[access],

@@ -37,7 +37,7 @@ class Client:
 
     def connect(self):
         self.sock = socket.create_connection((self.url.hostname, self.url.port),
-                                             timeout=20)
+                                             timeout=60)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.url.scheme == "https":
             context = ssl.create_default_context(cafile=self.ca)

@@ -5,6 +5,7 @@ are, and live until a SIGTERM or until who started them has gone."""
 import ctypes
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -15,13 +16,33 @@ import sys
 LOOPBACK = "127.0.0.1"
 
 
-def free_port(below=65536):
-    """A port that nobody has now: for programs that cannot take port 0."""
+def lowest_ephemeral_port():
+    """The kernel takes ports from here on for connections and for port 0."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            return int(file.read().split()[0])
+    except OSError:
+        return 32768
+
+
+def is_free(port):
+    with socket.socket() as sock:
+        try:
+            sock.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(beside=()):
+    """Return a free port such that port + n is free too for each n of beside.  For programs
+    that cannot take port 0.  The ports are not ephemeral: no connection of another process
+    takes one of them before the program does."""
+    end = lowest_ephemeral_port() - max(beside, default=0)
+    start = 10000 if end > 12000 else 1024
     while True:
-        with socket.socket() as sock:
-            sock.bind((LOOPBACK, 0))
-            port = sock.getsockname()[1]
-        if port < below:
+        port = random.randrange(start, end)
+        if all(is_free(port + n) for n in (0, *beside)):
             return port
 
 

@@ -16,10 +16,10 @@ from s3_env import find
 
 
 def serves(port, child):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and child.poll() is None:
         try:
-            socket.create_connection((lifetime.LOOPBACK, port), timeout=2).close()
+            socket.create_connection((lifetime.LOOPBACK, port), timeout=30).close()
             return True
         except OSError:
             time.sleep(0.1)

@@ -100,7 +100,7 @@ class Rgw:
     def path(self, name):
         return os.path.join(self.directory, name)
 
-    def call(self, program, *arguments, seconds=60):
+    def call(self, program, *arguments, seconds=300):
         """Run to the end; all but the tools that make files read the configuration.
         Without cephx a client's first words sometimes meet an EPERM: it asks again."""
         config = [] if program in ("ceph-authtool", "monmaptool") else \
@@ -125,7 +125,7 @@ class Rgw:
         self.children.append(child)
         return child
 
-    def wait(self, what, test, seconds=120):
+    def wait(self, what, test, seconds=600):
         deadline = time.monotonic() + seconds
         while not test():
             if time.monotonic() > deadline:
@@ -171,7 +171,7 @@ class Rgw:
         if self.children[-1].poll() is not None:
             raise Failed("radosgw has ended")
         try:
-            with urllib.request.urlopen(self.facts["endpoint"], timeout=5):
+            with urllib.request.urlopen(self.facts["endpoint"], timeout=30):
                 return True
         except (OSError, urllib.error.URLError):
             return False

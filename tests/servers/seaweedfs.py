@@ -8,7 +8,6 @@ standard input closes everything ends and is removed.  Exit status 77: not insta
 import argparse
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -24,18 +23,6 @@ DOMAIN = "s3.localhost"
 KEYS = "AKTEST", "SKTEST"
 READ_KEYS = "AKREAD", "SKREAD"  # may read and list
 ROLE = "arn:aws:iam::123456789012:role/kv"
-
-
-def free_pair():
-    """A port of which that + 10000, for gRPC, is free too."""
-    while True:
-        port = lifetime.free_port(below=55536)
-        with socket.socket() as sock:
-            try:
-                sock.bind((lifetime.LOOPBACK, port + 10000))
-            except OSError:
-                continue
-        return port
 
 
 def identities():
@@ -79,7 +66,9 @@ class SeaweedFS:
         self.issuer = None
         for name in "data", "meta":
             os.mkdir(os.path.join(directory, name))
-        master, volume, filer, self.port = [free_pair() for _ in range(4)]
+        # gRPC listens at each port + 10000.
+        master, volume, filer, self.port = [lifetime.free_port(beside=(10000,))
+                                            for _ in range(4)]
         self.sockets = [f"/tmp/seaweedfs-{name}-grpc-{port + 10000}.sock" for name, port in
                         (("master", master), ("volume", volume), ("filer", filer),
                          ("s3", self.port))]
@@ -133,13 +122,13 @@ class SeaweedFS:
         return ["-s3.iam.config=" + write_json(self.path("iam.json"),
                                                policies(self.issuer.url, duration))]
 
-    def wait(self, seconds=60):
+    def wait(self, seconds=300):
         """False: it died or is too slow."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.child.poll() is None:
             try:
                 with urllib.request.urlopen(self.facts["endpoint"] + "/healthz",
-                                            timeout=2):
+                                            timeout=30):
                     return True
             except (OSError, urllib.error.URLError):
                 time.sleep(0.1)

@@ -33,6 +33,11 @@ class Faults(Case):
     def get(self):
         return self.client.do("GET", "/kv/k")
 
+    def wait_for(self, method, n):
+        """Wait until the server has begun n requests with this method."""
+        while self.server.stats.show()["methods"].get(method, 0) < n:
+            time.sleep(0.001)
+
     def assert_healthy(self, reconnect=False):
         if reconnect:
             self.client.close()
@@ -170,8 +175,13 @@ class Faults(Case):
         self.fault(close=True)
         self.assertNotIn("connection", self.get().headers)
         self.assertEqual(self.client.sock.recv(1), b"")
-        self.server.config["idle_ms"] = 50
-        self.assert_healthy(reconnect=True)
+        self.client.close()
+        self.fault(hold=True)
+        self.client.send("GET", "/kv/k")
+        self.wait_for("GET", 2)
+        self.server.config["idle_ms"] = 50  # from the next request on
+        self.server.faults.clear()
+        self.assertEqual(self.client.reply().body, BODY)
         self.assertEqual(self.client.sock.recv(1), b"")
 
     def test_as_many_100s_as_wanted(self):
@@ -195,12 +205,14 @@ class Faults(Case):
         self.assertEqual(keys(reply), [])
 
     def test_requests_at_a_time_are_counted(self):
-        self.fault(4, delay_ms=200)
+        self.fault(4, hold=True)
         clients = [self.connect() for _ in range(4)]
         threads = [threading.Thread(target=client.do, args=("GET", "/kv/none"))
                    for client in clients]
         for thread in threads:
             thread.start()
+        self.wait_for("GET", 4)
+        self.server.faults.clear()
         for thread in threads:
             thread.join()
         self.assertEqual(self.server.stats.show()["max_at_a_time"], 4)
@@ -218,7 +230,7 @@ class Program(unittest.TestCase):
         request = urllib.request.Request(
             facts["control"] + path, method=method,
             data=None if value is None else json.dumps(value).encode())
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             body = reply.read()
         return body.decode() if path == "/log" else json.loads(body)
 
@@ -249,13 +261,13 @@ class Program(unittest.TestCase):
         self.assertEqual(caught.exception.code, 400)
         client.close()
         child.stdin.close()
-        self.assertEqual(child.wait(10), 0)
+        self.assertEqual(child.wait(60), 0)
         self.assertFalse(os.path.exists(facts["ca"]))
 
     def test_it_ends_on_a_signal(self):
         child, _ = self.start(stdin=subprocess.DEVNULL)
         child.send_signal(signal.SIGTERM)
-        self.assertEqual(child.wait(10), 0)
+        self.assertEqual(child.wait(60), 0)
 
 
 if __name__ == "__main__":

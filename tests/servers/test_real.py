@@ -66,7 +66,7 @@ class Real(unittest.TestCase):
             self.assertTrue(below)
             if by_signal:
                 child.send_signal(signal.SIGTERM)
-            child.communicate(timeout=30)
+            child.communicate(timeout=120)
             self.assertEqual(child.returncode, 0)
             left = [pid for pid in below if state_of(pid) not in ("gone", "Z")]
             self.assertEqual(left, [])
@@ -125,7 +125,7 @@ class Real(unittest.TestCase):
         request = urllib.request.Request(
             facts["endpoint"] + "/latest/api/token", method="PUT",
             headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             self.assertTrue(reply.read())
         end(by_signal=True)
 
@@ -137,7 +137,7 @@ class Real(unittest.TestCase):
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             pid = int(child.stdout.readline())
             child.kill()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while state_of(pid) not in ("gone", "Z"):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)

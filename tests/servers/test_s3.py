@@ -351,7 +351,7 @@ class Curl(Case):
     def curl(self, *arguments):
         facts = self.server.facts()
         done = subprocess.run(
-            ["curl", "-sS", "--max-time", "20", "--aws-sigv4", "aws:amz:us-east-1:s3",
+            ["curl", "-sS", "--max-time", "60", "--aws-sigv4", "aws:amz:us-east-1:s3",
              "--user", f"{facts['access']}:{facts['secret']}", "-H",
              "x-amz-content-sha256:UNSIGNED-PAYLOAD", "-w", "%{http_code}", *arguments],
             stdout=subprocess.PIPE, check=True)

@@ -44,7 +44,7 @@ class Plain(unittest.TestCase):
             client.close()
             child.stdin.close()
             child.stdout.close()
-            self.assertEqual(child.wait(10), 0)
+            self.assertEqual(child.wait(60), 0)
         self.addCleanup(stop)
         return client
 
