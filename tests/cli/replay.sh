@@ -11,7 +11,9 @@ cat >trace <<END
 {"input_length": 1024, "hash_ids": [1, 2]}
 {"input_length": 1536, "hash_ids": [1, 2, 3]}
 END
-store="--set remote_url=fs://$dir/store --set max_local_cpu_size=0.0625"
+# The timeouts are longer than the script.
+store="--set remote_url=fs://$dir/store --set max_local_cpu_size=0.0625 \
+    --set lookup_timeout_ms=600000 --set blocking_timeout_secs=600"
 
 expect 0 --scale 1024 --passes 2 --json $store trace
 if command -v python3 >/dev/null; then
