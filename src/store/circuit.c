@@ -76,8 +76,11 @@ kvt__level_begin(struct kvt__level *level, enum kvt__index_pause what)
 
     if (err || level->in_memory)
         return err;
-    if (atomic_fetch_add(&level->under_way[what], 1) == 0)
+    /* First the time: a thread that sees the operation under way must not take the time
+       since an answer of hours ago for a hang. */
+    if (!atomic_load(&level->under_way[what]))
         atomic_store(&level->answered_ns[what], kvt__now_ns());
+    atomic_fetch_add(&level->under_way[what], 1);
     return 0;
 }
 

@@ -8,13 +8,20 @@
 #define PAUSE_S 10 /* length of a pause after failures */
 
 static int64_t now_s = 1000000; /* of each clock */
+static struct kvt__store *looked_at; /* store to search for hangs at each look at a clock */
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
 
 int
 __wrap_clock_gettime(clockid_t clock, struct timespec *out)
 {
+    struct kvt__store *store = looked_at;
+
     (void)clock;
+    looked_at = NULL;
+    if (store)
+        kvt__store_look_for_hangs(store, KVT__NS_PER_S);
+    looked_at = store;
     *out = (struct timespec){ .tv_sec = now_s };
     return 0;
 }
@@ -130,6 +137,21 @@ a_pause_of_garbage_is_none(void **state)
     assert_false(is_promised(e, 1));
 }
 
+/* Another thread searches for hangs at any moment of a read. */
+static void
+a_read_after_a_long_rest_is_no_hang(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(put(e, 1), 0);
+    assert_int_equal(get(e, 1), 0);
+    now_s += 3600;
+    looked_at = e->store;
+    assert_int_equal(get(e, 1), 0);
+    looked_at = NULL;
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, env_setup, teardown)
 
 int
@@ -141,6 +163,7 @@ main(void)
         TEST(misses_and_damage_are_no_failures),
         TEST(writes_that_fail_pause_writes_alone),
         TEST(a_pause_of_garbage_is_none),
+        TEST(a_read_after_a_long_rest_is_no_hang),
     };
 
     return cmocka_run_group_tests_name("store circuit", tests, NULL, NULL);
