@@ -133,7 +133,6 @@ open_bucket(struct fixture *f)
         snprintf(url, sizeof url, "s3://127.0.0.1:%u/" S3_BUCKET, s->tls_port);
         break;
     default:
-        s3_config(s, "{\"session_seconds\": 3}");
         snprintf(url, sizeof url, "s3://" S3_EXPRESS_BUCKET "." EXPRESS_DOMAIN ":%u",
                  s->tls_port);
         snprintf(resolve, sizeof resolve, "s3_resolve=" S3_EXPRESS_BUCKET "."
