@@ -19,7 +19,7 @@
         if (error_)                                                                        \
             return error_;                                                                 \
     } while (0)
-#define NEEDS_CONTEXT() ENTER(core.active < 0 ? MAX_DEVICES : core.active)
+#define NEEDS_CONTEXT() ENTER(core_needed())
 
 static char contexts[MAX_DEVICES];
 static _Thread_local int stack[DEPTH];
@@ -109,10 +109,11 @@ int
 cuCtxPushCurrent_v2(void *context)
 {
     ENTER(-1);
-    if (core.active < 0 || context != &contexts[core.active] || depth == DEPTH)
+    int active = core.active; /* which a test may take away at any time */
+    if (active < 0 || context != &contexts[active] || depth == DEPTH)
         return INVALID_CONTEXT;
     stack[depth++] = core_device();
-    core_set_device(core.active);
+    core_set_device(active);
     pthread_mutex_lock(&lock);
     core.n_current++;
     pthread_mutex_unlock(&lock);

@@ -39,6 +39,16 @@ void core_count(int *counter, int n);
  * thread has no context (-1: it needs none). */
 int core_enter(const char *function, int device);
 
+/* The device that core_enter() of a function with a context wants.  A test may take the context
+ * away at any time, so core.active is read once. */
+static inline int
+core_needed(void)
+{
+    int active = core.active;
+
+    return active < 0 ? MAX_DEVICES : active;
+}
+
 /* -1: the thread has none. */
 int core_device(void);
 void core_set_device(int device);

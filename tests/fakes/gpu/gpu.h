@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 struct fake_gpu {
-    int active;        /* the device that has a context; -1: none has */
+    volatile int active; /* the device that has a context; -1: none has.  _Atomic is not C++,
+                          * in which headers.py compiles this file. */
     int fails;         /* what registering memory answers; 0: it works */
     int n_retained;    /* contexts, more often than released */
     int n_current;     /* contexts, pushed more often than popped */

@@ -20,7 +20,7 @@
     do {                                                                                   \
         if (core_device() < 0)                                                             \
             core_set_device(0);                                                            \
-        int error_ = core_enter(__func__, core.active < 0 ? MAX_DEVICES : core.active);    \
+        int error_ = core_enter(__func__, core_needed());                                  \
         if (error_)                                                                        \
             return error_;                                                                 \
     } while (0)
