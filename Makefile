@@ -16,8 +16,13 @@ bench: all
 bench-vllm: all
 	python3 bench/vllm.py
 
-demo: all
+demo: demo-programs
 	python3 demo/demo.py
+
+# Build the programs of the demo, not the test programs.  usrbiod needs cmocka and libfuse.
+demo-programs: $(BUILD)/build.ninja
+	ninja -C $(BUILD) kvtier kvtier-gds-probe $$(ninja -C $(BUILD) -t targets all | \
+	    sed -n 's|^\(tests/servers/usrbiod\): .*|\1|p')
 
 test:
 	scripts/run-tests
@@ -52,5 +57,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-vllm demo test test-all test-aarch64 vllm-versions e2e lmcache s3 \
+.PHONY: all bench bench-vllm demo demo-programs test test-all test-aarch64 vllm-versions e2e lmcache s3 \
     mutants soak install clean
