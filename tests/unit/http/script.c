@@ -14,6 +14,8 @@
 
 #include "http/private.h"
 
+#define MAX_WAIT_S 300 /* real time */
+
 atomic_llong clock_ahead_s;
 atomic_bool clock_runs;
 
@@ -409,8 +411,13 @@ ask_init(struct ask *ask, struct kvt__http_origin *origin, const char *method,
 int
 ask_wait(struct ask *ask)
 {
-    while (sem_wait(&ask->done))
-        assert_int_equal(errno, EINTR);
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += MAX_WAIT_S;
+    while (sem_timedwait(&ask->done, &until))
+        if (errno != EINTR)
+            fail_msg("%s %s did not end within %d s", ask->method, ask->path, MAX_WAIT_S);
     sem_destroy(&ask->done);
     assert_int_equal(ask->n_done, 1);
     if (!ask->req.status) {

@@ -120,8 +120,8 @@ live_through(SSL_CTX *tls)
 {
     struct kvt__http_params params = { .n_threads = 3, .max_requests = 8,
                                        .no_verify = true,
-                                       .stall_ns = 3600 * KVT__NS_PER_S,
-                                       .connect_ns = 3600 * KVT__NS_PER_S };
+                                       .stall_ns = 120 * KVT__NS_PER_S,
+                                       .connect_ns = 120 * KVT__NS_PER_S };
     struct ask *asks = calloc(N, sizeof *asks);
     unsigned char *into = calloc(N, BYTES), *body = malloc(BYTES * 5);
     struct kvt__http_stats stats;
