@@ -10,14 +10,13 @@ import ctypes
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import time
 
-START_TIMEOUT_S = 400
-STOP_TIMEOUT_S = 20
 REQUEST_TIMEOUT_S = 600
 PR_SET_PDEATHSIG = 1
 
@@ -30,6 +29,18 @@ class ServerError(Exception):
 
 
 def free_port():
+    """A free port that the kernel does not give to another program: the server binds the
+    port only after seconds."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+        first, last = map(int, f.read().split())
+    ports = [*range(10000, first), *range(last + 1, 65536)]
+    for port in random.sample(ports, min(len(ports), 100)):
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
@@ -90,6 +101,9 @@ class Server:
     """
     name = "vLLM"
     health = "/health"
+    start_timeout_s = 400
+    stop_timeout_s = 20
+    shutdown_timeout_s = 10  # of vLLM for its processes
 
     def __init__(self, python, model, log, transfer=None, args=(), env=None,
                  progress=None):
@@ -110,7 +124,7 @@ class Server:
             self.python, "-m", "vllm.entrypoints.openai.api_server",
             "--model", self.model, "--served-model-name", "model",
             "--host", "127.0.0.1", "--port", str(self.port),
-            "--shutdown-timeout", "10",
+            "--shutdown-timeout", str(self.shutdown_timeout_s),
             "--enforce-eager", "--dtype", "bfloat16"]
         if self.transfer:
             command += ["--kv-transfer-config", json.dumps(self.transfer)]
@@ -162,7 +176,7 @@ class Server:
                     "%s ended with status %d while it started; the end of "
                     "%s:\n%s" % (self.name, self.process.returncode, self.log,
                                  last_lines(self.log)))
-            if waited > START_TIMEOUT_S:
+            if waited > self.start_timeout_s:
                 raise ServerError(
                     "%s is not ready after %d s; the end of %s:\n%s" %
                     (self.name, waited, self.log, last_lines(self.log)))
@@ -178,7 +192,7 @@ class Server:
             return
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = time.monotonic() + self.stop_timeout_s
         while time.monotonic() < deadline:
             self.process.poll()
             if not group_is_alive(self.process.pid):
