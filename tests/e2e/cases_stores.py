@@ -128,6 +128,7 @@ def hf3fs(place):
     with mount_of(place) as mount:
         with server_with_3fs(place, mount, "INFO") as server:
             prompts, oracles = ask_twice(place, server, [5400])
+            place.stores_ended()
             workplace.wait_until_stored(mount.backing)
         said = own_lines(place)
         check(any("3FS at" in line for line in said) and
@@ -166,6 +167,7 @@ def gds(place):
             "/mnt/gds/cache": ",".join(paths.paths)})
         with documented_server(place, config) as server:
             prompts, oracles = ask_twice(place, server, [300, 5400])
+            place.stores_ended()
             workplace.wait_until_still(paths.stored)
         chunks = sum(len(prompt) // CHUNK for prompt in prompts)
         for path, expected in zip(paths.paths, (chunks, 0)):

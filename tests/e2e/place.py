@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import threading
+import time
 import uuid
 
 sys.path.insert(0, os.path.join(
@@ -24,6 +25,8 @@ from server import Server, max_logprob_difference, same_answer  # noqa: E402
 TOLERANCE = 0.03
 MEAN_TOLERANCE = 0.006
 TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
+# Longer than a process of a busy machine waits for a processor.
+PATIENCE_S = 120
 MEMORY_FILES = f"/dev/shm/kvtier-{os.geteuid()}"
 
 
@@ -57,6 +60,7 @@ class Place:
         self.tolerance = TOLERANCE
         self.mean_tolerance = MEAN_TOLERANCE
         self.engine_ids = []
+        self.last_server = None
         os.makedirs(self.store, exist_ok=True)
 
     # -- servers
@@ -100,14 +104,21 @@ class Place:
         """One without kvtier, if transfer does not say otherwise."""
         # Dev mode: resets of the prefix cache.  One thread: two that wait for each
         # other crawl where other programs want the cores too.
-        # On a busy machine a lookup that ends after three seconds is a miss.
+        # On a busy machine a lookup that ends after three seconds is a miss, a load that
+        # ends after ten has failed, and processes that vLLM kills leave their files.
         everything = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": "1",
                       "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                      "LMCACHE_LOOKUP_TIMEOUT_MS": "60000", **(env or {})}
+                      "LMCACHE_LOOKUP_TIMEOUT_MS": "600000",
+                      "LMCACHE_BLOCKING_TIMEOUT_SECS": "600", **(env or {})}
         if "--max-model-len" not in args:
             args += ("--max-model-len", "8192")
-        return Server(self.python, self.model_directory(), self.log, transfer,
-                      args, everything)
+        server = Server(self.python, self.model_directory(), self.log, transfer,
+                        args, everything)
+        server.start_timeout_s = 900
+        server.shutdown_timeout_s = PATIENCE_S
+        server.stop_timeout_s = PATIENCE_S + 30
+        self.last_server = server
+        return server
 
     def piece(self, server, start, n_tokens):
         """The demo's text from token start."""
@@ -125,8 +136,25 @@ class Place:
         self.bucket = bucket
         self.settings.update(bucket.settings())
 
+    def stores_ended(self):
+        """Wait until the last server has written the chunks of all requests so far.
+        kvtier's workers report in vLLM's steps, at most twice a second."""
+        server, seen = self.last_server, None
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            server.complete([5, 6, 7], 2)
+            metrics = server.metrics()
+            now = [metrics["vllm:kvtier_" + name] for name in (
+                "stores_pending", "store_chunks_total", "store_failed_total",
+                "store_dropped_total")]
+            if now == seen and not now[0]:
+                break
+            seen = now
+            time.sleep(0.7)
+
     def stored(self):
         """Wait until everything is on the disk, and not only in memory."""
+        self.stores_ended()
         if self.bucket:
             return workplace.wait_until_still(self.bucket.stored)
         files, size = workplace.wait_until_stored(self.store)
@@ -136,18 +164,21 @@ class Place:
     # -- checks
 
     def hit(self, server, prompt, but=16, **more):
-        """Ask; returns the answer and how many tokens came from the store: all
-        but so many are waited for."""
+        """Ask; returns the answer and how many tokens came from the store, all but so
+        many as a rule."""
         before = server.metrics()[TOKENS_FOUND]
         answer = server.complete(prompt, **more)
-        expected = before + (len(prompt) - but)
-        after = server.settled_metrics(TOKENS_FOUND, expected, timeout=3)
-        return answer, int(after[TOKENS_FOUND] - before)
+        after = server.metrics()[TOKENS_FOUND]
+        if after < before + (len(prompt) - but):
+            # With the answer to a later request vLLM has published all before it.
+            server.complete([5, 6, 7], 2, engine=more.get("engine"))
+            after = server.metrics()[TOKENS_FOUND]
+        return answer, int(after - before)
 
     def counted(self, server, name, at_least):
         """All of kvtier's counters, once this one has reached a value."""
         wanted = f"vllm:kvtier_{name}_total"
-        metrics = server.settled_metrics(wanted, at_least)
+        metrics = server.settled_metrics(wanted, at_least, timeout=PATIENCE_S)
         return {key[len("vllm:kvtier_"):-len("_total")]: int(value)
                 for key, value in metrics.items()
                 if key.startswith("vllm:kvtier_") and key.endswith("_total")}
@@ -248,7 +279,7 @@ def first_token_difference(a, b):
                 for token in set(ours) & set(theirs)), default=None)
 
 
-def settle_to_zero(server, name, tries=50):
+def settle_to_zero(server, name, tries=5 * PATIENCE_S):
     pause = threading.Event()
     for _ in range(tries):
         value = server.metrics()[name]

@@ -21,7 +21,7 @@ from cases import TESTS
 from server import ServerError, install_signal_handlers
 
 
-TIMEOUT_S = 900  # a minute or two on a machine that does nothing else
+TIMEOUT_S = 1800  # a minute or two on a machine that does nothing else
 
 
 def parse_arguments():
