@@ -525,6 +525,26 @@ a_session_that_is_refused_leads_to_newer_keys(void **state)
     assert_int_equal(n_sessions(), 3);
 }
 
+/* Return the number of requests for a read-only session. */
+static unsigned
+n_read_only(void)
+{
+    json_t *stats = s3_ask(&server, "GET", "/stats", ""), *request;
+    unsigned n = 0;
+    size_t i;
+
+    json_array_foreach(json_object_get(stats, "requests"), i, request) {
+        json_t *headers = json_object_get(request, "headers");
+        const char *mode = json_string_value(
+            json_object_get(headers, "x-amz-create-session-mode"));
+
+        n += mode && !strcmp(mode, "ReadOnly");
+    }
+    json_decref(stats);
+    return n;
+}
+
+/* The keyring tries again 2 s after a failure, and the server then gives a session. */
 static void
 a_session_that_cannot_be_had_is_told(void **state)
 {
@@ -541,7 +561,7 @@ a_session_that_cannot_be_had_is_told(void **state)
         open_express(NULL);
         assert_int_equal(put(1, BYTES, 1), errors[i]);
         assert_true(*kvt__why());
-        assert_int_equal(s3_n_requests(&server), i ? 1 : 2); /* also with ReadOnly */
+        assert_int_equal(n_read_only(), i ? 0 : 1);
         s3_close(tier);
         tier = NULL;
     }
