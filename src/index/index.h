@@ -58,6 +58,10 @@ int kvt__index_open(const struct kvt__index_params *params,
  * under way.  In a child of fork it only frees memory. */
 void kvt__index_close(struct kvt__index *ix);
 
+/* Free the writer's place of an index that is not current any more.  The handle stays open
+ * for other threads. */
+void kvt__index_retire(struct kvt__index *ix);
+
 bool kvt__index_is_shared(const struct kvt__index *ix);
 
 /* Return true if the directory still holds the files of this handle; false after another

@@ -109,6 +109,12 @@ kvt__ix_lock_owner(struct kvt__index *ix, unsigned owner)
     return !set_byte(ix->lock_fd, F_WRLCK, owner);
 }
 
+void
+kvt__ix_unlock_owner(struct kvt__index *ix, unsigned owner)
+{
+    set_byte(ix->lock_fd, F_UNLCK, owner);
+}
+
 bool
 kvt__ix_owner_lives(const struct kvt__index *ix, unsigned owner)
 {

@@ -222,6 +222,13 @@ kvt__index_close(struct kvt__index *ix)
     free(ix);
 }
 
+void
+kvt__index_retire(struct kvt__index *ix)
+{
+    if (ix->lock_fd >= 0 && ix->owner >= 0 && ix->generation == kvt__fork_generation_now())
+        kvt__ix_unlock_owner(ix, (unsigned)ix->owner);
+}
+
 bool
 kvt__index_is_shared(const struct kvt__index *ix)
 {

@@ -64,6 +64,7 @@ void kvt__ix_unlock(struct kvt__index *ix);
 
 /* Take an owner's byte for as long as lock_fd is open. */
 bool kvt__ix_lock_owner(struct kvt__index *ix, unsigned owner);
+void kvt__ix_unlock_owner(struct kvt__index *ix, unsigned owner);
 
 /* Whether an owner lives.  A system call unless it is the handle's own. */
 bool kvt__ix_owner_lives(const struct kvt__index *ix, unsigned owner);

@@ -2,7 +2,9 @@
  *
  * The indexes of storage: opened with the store, and opened again after another process
  * replaced or deleted the index.  Other threads may still use the
- * old handle or hold a claim of it, so an old handle is closed with the store. */
+ * old handle or hold a claim of it, so an old handle is closed with the store.  The file
+ * keeps its blocks until then: a thread that writes to a file without blocks gets SIGBUS if
+ * the disk is full. */
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -57,6 +59,7 @@ renew(struct kvt__job *job)
     *retired = (struct kvt__retired){ level->index, level->retired };
     level->retired = retired;
     set_index(level, index);
+    kvt__index_retire(retired->index);
     /* Files stored by this process meanwhile have no entry. */
     kvt__index_set_scanned(index, false);
     atomic_store(&level->is_renewing, false);

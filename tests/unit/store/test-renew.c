@@ -93,6 +93,21 @@ an_index_may_be_deleted_again_and_again(void **state)
     }
 }
 
+/* More often than an index has places for writers: the lock file stays. */
+static void
+a_replaced_index_keeps_no_place_of_a_writer(void **state)
+{
+    struct env *e = *state, other = *e;
+
+    for (unsigned i = 0; i < IX_N_OWNERS + 2; i++) {
+        assert_int_equal(unlinkat(private_dir(e), "index", 0), 0);
+        other.store = open_over(&other, "", small);
+        kvt__store_look_after_indexes(e->store);
+        assert_int_equal(put(e, i), 0);
+        kvt__store_close(other.store);
+    }
+}
+
 /* Replace the index by the first page of another version's index, as the other version
  * does. */
 static void
@@ -144,6 +159,7 @@ main(void)
         TEST(a_store_that_scans_scans_a_new_index_by_itself),
         TEST(a_put_that_began_under_the_old_index_counts_in_the_new_one),
         TEST(an_index_may_be_deleted_again_and_again),
+        TEST(a_replaced_index_keeps_no_place_of_a_writer),
         TEST(another_versions_index_stays),
     };
 
