@@ -164,7 +164,7 @@ class Server:
 
     def handshake(self, sock, context, name):
         try:
-            sock.settimeout(10)
+            sock.settimeout(60)
             sock = context.wrap_socket(sock, server_side=True)
             sock.settimeout(None)
         except OSError as e:

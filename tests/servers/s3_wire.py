@@ -159,7 +159,7 @@ class Wire:
         self.sock.close()
         raise Gone("reset by a fault")
 
-    def close_gently(self, seconds=2.0):
+    def close_gently(self, seconds=60):
         """Close so that a client that still sends can read the answer first."""
         try:
             self.sock.shutdown(socket.SHUT_WR)
