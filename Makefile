@@ -16,11 +16,12 @@ bench: all
 bench-vllm: all
 	python3 bench/vllm.py
 
-demo: demo-programs
+demo: programs
 	python3 demo/demo.py
 
-# Build the programs of the demo, not the test programs.  usrbiod needs cmocka and libfuse.
-demo-programs: $(BUILD)/build.ninja
+# Build the library, the command and the programs of the demo, not the test programs.
+# usrbiod needs cmocka and libfuse.
+programs: $(BUILD)/build.ninja
 	ninja -C $(BUILD) kvtier kvtier-gds-probe $$(ninja -C $(BUILD) -t targets all | \
 	    sed -n 's|^\(tests/servers/usrbiod\): .*|\1|p')
 
@@ -57,5 +58,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-vllm demo demo-programs test test-all test-aarch64 vllm-versions e2e lmcache s3 \
-    mutants soak install clean
+.PHONY: all bench bench-vllm demo programs test test-all test-aarch64 vllm-versions e2e \
+    lmcache s3 mutants soak install clean

@@ -7,6 +7,6 @@ set -eu
 cd "$(dirname "$0")"
 scripts/install-deps
 echo "Building kvtier ..." >&2
-make -s demo-programs >build.log 2>&1 || { cat build.log >&2; exit 3; }
+make -s programs >build.log 2>&1 || { cat build.log >&2; exit 3; }
 rm -f build.log
 exec python3 demo/demo.py "$@"
