@@ -152,6 +152,59 @@ a_read_after_a_long_rest_is_no_hang(void **state)
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
 }
 
+/* Begin and end an operation of the first level with this outcome. */
+static void
+operate(struct env *e, enum kvt__index_pause what, int outcome)
+{
+    struct kvt__level *level = &e->store->levels[0];
+
+    assert_int_equal(kvt__level_begin(level, what), 0);
+    kvt__level_end(e->store, level, what, outcome);
+}
+
+static void
+a_response_to_one_read_is_no_hang_of_the_others(void **state)
+{
+    struct env *e = *state;
+    struct kvt__level *level = &e->store->levels[0];
+
+    assert_int_equal(kvt__level_begin(level, KVT__READS), 0);
+    now_s += 100;
+    operate(e, KVT__READS, 0);
+    kvt__store_look_for_hangs(e->store, KVT__NS_PER_S);
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
+    now_s++;
+    kvt__store_look_for_hangs(e->store, KVT__NS_PER_S);
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
+    kvt__level_end(e->store, level, KVT__READS, 0);
+}
+
+static void
+a_success_ends_a_row_of_failures(void **state)
+{
+    struct env *e = *state;
+
+    for (unsigned i = 0; i < 3 * FAILURES; i++)
+        operate(e, KVT__READS, i % FAILURES ? -EIO : 0);
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
+}
+
+static void
+a_full_disk_of_several_is_no_failure(void **state)
+{
+    struct env *e = *state;
+    struct kvt__tier *tier = e->store->levels[0].tier;
+
+    tier->several_disks = true;
+    for (unsigned i = 0; i < 2 * FAILURES; i++)
+        operate(e, KVT__WRITES, i % 2 ? -ENOSPC : -EDQUOT);
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
+    tier->several_disks = false;
+    for (unsigned i = 0; i < FAILURES; i++)
+        operate(e, KVT__WRITES, -EDQUOT);
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, env_setup, teardown)
 
 int
@@ -164,6 +217,9 @@ main(void)
         TEST(writes_that_fail_pause_writes_alone),
         TEST(a_pause_of_garbage_is_none),
         TEST(a_read_after_a_long_rest_is_no_hang),
+        TEST(a_response_to_one_read_is_no_hang_of_the_others),
+        TEST(a_success_ends_a_row_of_failures),
+        TEST(a_full_disk_of_several_is_no_failure),
     };
 
     return cmocka_run_group_tests_name("store circuit", tests, NULL, NULL);
