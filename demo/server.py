@@ -31,8 +31,11 @@ class ServerError(Exception):
 def free_port():
     """A free port that the kernel does not give to another program: the server binds the
     port only after seconds."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
-        first, last = map(int, f.read().split())
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+            first, last = map(int, f.read().split())
+    except OSError:  # some sandboxes hide the file
+        first, last = 32768, 60999
     ports = [*range(10000, first), *range(last + 1, 65536)]
     for port in random.sample(ports, min(len(ports), 100)):
         with socket.socket() as s:
