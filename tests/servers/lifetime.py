@@ -37,8 +37,10 @@ def is_free(port):
 def free_port(beside=()):
     """Return a free port such that port + n is free too for each n of beside.  For programs
     that cannot take port 0.  The ports are not ephemeral: no connection of another process
-    takes one of them before the program does."""
-    end = lowest_ephemeral_port() - max(beside, default=0)
+    takes one of them before the program does.  If nearly all ports are ephemeral, the port
+    is ephemeral too."""
+    lowest = lowest_ephemeral_port()
+    end = (lowest if lowest > 2048 else 65536) - max(beside, default=0)
     start = 10000 if end > 12000 else 1024
     while True:
         port = random.randrange(start, end)
