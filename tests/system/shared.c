@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A directory that other hosts have too, here one behind bindfs (FUSE): the index is
- * not in it, what others store there is found, and nothing is evicted by default. */
+ * A directory that other hosts share, here a bindfs mount (FUSE): the index is outside the
+ * directory, chunks of other hosts are found, and kvtier evicts nothing by default. */
 #include <limits.h>
 #include <signal.h>
 
@@ -11,7 +11,7 @@
 #include "system/mount-test.h"
 #include "tier/file/file.h"
 
-/* The fixture's directory is behind bindfs; below: what lies there really. */
+/* The fixture's directory is a bindfs mount of the directory `below`. */
 struct shared {
     struct fixture f;
     struct temp_dir below;
@@ -48,7 +48,7 @@ setup(void **state)
     return is_mounted(s) ? 0 : -1;
 }
 
-/* Also the index, which lies in local storage for good. */
+/* Remove the index too: the index in local storage outlives the engine. */
 static int
 teardown(void **state)
 {
@@ -82,7 +82,7 @@ has_index(const char *dir)
 static void
 the_index_lies_elsewhere_and_survives_a_restart(void **state)
 {
-    /* Without memory to verify in, what the index says is promised. */
+    /* If loads do not use memory, lookups promise chunks without verification. */
     static const char *const believing[] = { "local_cpu=true",
                                              "retrieve_locations=RemoteBackend", NULL };
     struct shared *s = *state;
@@ -96,7 +96,7 @@ the_index_lies_elsewhere_and_survives_a_restart(void **state)
     struct kvt_seq *seq = new_seq(&s->f, N_TOKENS);
     uint64_t hit = 0;
     assert_int_equal(kvt_engine_lookup(s->f.engine, seq, 0, N_TOKENS, &hit), 0);
-    assert_int_equal(hit, N_TOKENS); /* at once, without asking for files */
+    assert_int_equal(hit, N_TOKENS); /* at once, without a probe of files */
     kvt_engine_release(s->f.engine, seq);
     kvt_seq_free(seq);
     assert_int_equal(load_prompt(&s->f).loaded, N_CHUNKS);
@@ -154,7 +154,7 @@ write_and_name(const struct shared *s, char paths[N_CHUNKS][300])
     }
 }
 
-/* All that comes before the chunk without file is promised and loaded. */
+/* The chunks before a chunk without file are promised and loaded. */
 static void
 what_another_program_deletes_is_not_promised(void **state)
 {
@@ -167,7 +167,7 @@ what_another_program_deletes_is_not_promised(void **state)
     write_and_name(s, paths);
     for (uint32_t left = N_CHUNKS; left;) {
         kvt_engine_close(s->f.engine);
-        fixture_open(&s->f, memory); /* which is empty */
+        fixture_open(&s->f, memory); /* with empty memory */
         left = left > 4 ? left - 4 : left - 1;
         remove_below(paths[left]);
         struct outcome got = load_prompt(&s->f);
@@ -196,7 +196,7 @@ what_another_program_damages_is_not_promised_and_counted(void **state)
     assert_comes_to(&s->f, "load_corrupt", 1);
 }
 
-/* What was verified in memory stays a hit, whatever becomes of the file. */
+/* A chunk verified in memory stays a hit after the deletion of the file. */
 static void
 what_lies_in_memory_is_promised_without_its_file(void **state)
 {
@@ -212,7 +212,8 @@ what_lies_in_memory_is_promised_without_its_file(void **state)
     assert_int_equal(counter(&s->f, "memory_hits"), N_CHUNKS);
 }
 
-/* The limit of the shared directory's tier; size: a setting, or NULL for the default. */
+/* Return the limit of the shared directory's tier.  size: a setting, or NULL for the
+ * default. */
 static uint64_t
 limit_with(const struct shared *s, const char *size)
 {

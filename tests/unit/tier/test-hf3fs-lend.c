@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slots in the region of a 3FS tier: their bytes are moved where they are, those of other
- * memory are copied once, and neither waits for the other. */
+ * Slots in the region of a 3FS tier: the tier transfers a slot of the region without a copy,
+ * and a slot of other memory with a copy.  Transfers of the two kinds do not wait for each
+ * other. */
 #include <dlfcn.h>
 
 #include "fakes/gpu/gpu.h"
@@ -21,7 +22,7 @@ static struct usrbiod usrbiod;
 static struct kvt__counters counters;
 static struct kvt__tier *tier;
 static unsigned n_dirs;
-static const char *cuda; /* a library */
+static const char *cuda; /* path of the fake library */
 
 static uint64_t
 counted(enum kvt__counter which)
@@ -29,7 +30,7 @@ counted(enum kvt__counter which)
     return kvt__counted(&counters, which);
 }
 
-/* With header, so that payloads lie at 28 modulo 4096. */
+/* The tier writes headers, so the address of a payload is 28 modulo 4096. */
 static void
 open_3fs(bool transfers, const char *io_depth)
 {
@@ -66,7 +67,7 @@ setup_worker(void **state)
     return 0;
 }
 
-/* A job of the daemon has one I/O, which no other I/O delays. */
+/* Open a tier whose daemon puts one I/O into a job, so that no I/O delays another I/O. */
 static int
 setup_single(void **state)
 {
@@ -98,7 +99,7 @@ lent(size_t bytes)
     return slot;
 }
 
-/* A process that only looks makes the rings when it moves its first bytes. */
+/* A process without transfers makes the rings at the first transfer. */
 static void
 make_region(void)
 {
@@ -133,7 +134,7 @@ get(struct kvt__slot *slot, uint64_t seed)
     assert_true(slot_holds(slot, seed));
 }
 
-/* A read whose pieces the daemon keeps. */
+/* A transfer with I/Os that the daemon holds. */
 struct stuck {
     struct kvt__tier_op op;
     struct chunk chunk;
@@ -182,7 +183,7 @@ wait_for(const struct stuck *s)
         usleep(500);
 }
 
-/* Nothing more comes under way. */
+/* Wait until the number of I/Os in flight stays equal. */
 static void
 wait_until_full(void)
 {
@@ -243,7 +244,7 @@ bytes_of_other_memory_are_copied_once(void **state)
     slot_free(&slot, tier->ops->phase(tier));
 }
 
-/* How many more slots there are for it. */
+/* Take slots until the tier has no more for this priority.  Return the number. */
 static size_t
 lend_all(enum kvt__prio prio, struct kvt__slot slots[16])
 {
@@ -261,7 +262,8 @@ release(struct kvt__slot *slots, size_t n)
         kvt__pool_release(NULL, &slots[--n]);
 }
 
-/* Other memory is moved beside what is lent to them, also what is larger than the rest. */
+/* While stores have their half, the tier transfers other memory too, also a chunk larger than
+ * the free part. */
 static void
 stores_leave_half_of_the_region(void **state)
 {
@@ -283,7 +285,7 @@ stores_leave_half_of_the_region(void **state)
     release(slots, n);
 }
 
-/* Which then waits, and is the next to have room. */
+/* The transfer of other memory waits, and gets the next room. */
 static void
 loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
 {
@@ -299,7 +301,7 @@ loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
     put(&slots[0], 7);
     other = slot_new(3 * CHUNK, tier->ops->phase(tier));
     start(&s, KVT__TIER_PUT, &other, 8);
-    usleep(50000); /* for it to wait: sooner, and the next line says no less */
+    usleep(50000); /* the transfer waits; without this wait the test is weaker */
     kvt__pool_release(NULL, &slots[--n]);
     wait_for(&s);
     assert_int_equal(s.err, 0);
@@ -308,7 +310,7 @@ loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
     release(slots, n);
 }
 
-/* Other memory waits for room that comes when the slot's own read is over. */
+/* Reads into other memory wait for room until the read into the slot has ended. */
 static void
 a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
 {
@@ -321,7 +323,7 @@ a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
         slots[i] = lent(CHUNK);
         put(&slots[i], i);
     }
-    for (size_t i = 0; i < 12; i++) { /* more than the region has room for */
+    for (size_t i = 0; i < 12; i++) { /* more than fit into the region */
         other[i] = slot_new(CHUNK, tier->ops->phase(tier));
         get_stuck(&reads[i], &other[i], i % 3);
     }
@@ -339,7 +341,7 @@ a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
         kvt__pool_release(NULL, &slots[i]);
 }
 
-/* A read that failed waits for the pieces that the daemon still has, not for room. */
+/* A failed read waits for the I/Os in the daemon, and not for room. */
 static void
 a_read_that_failed_leaves_room_to_others(void **state)
 {
@@ -353,7 +355,7 @@ a_read_that_failed_leaves_room_to_others(void **state)
     put(&other, 1);
     put(&large, 2);
     usrbiod_tell(&usrbiod, "fault read result=-EREMOTEIO name=@2@");
-    usrbiod_tell(&usrbiod, "fault read stuck name=@2@ from=67108864"); /* not the first */
+    usrbiod_tell(&usrbiod, "fault read stuck name=@2@ from=67108864"); /* not the first I/O */
     start(&read, KVT__TIER_GET, &large, 2);
     while (!usrbiod_count(&usrbiod, "stuck"))
         usleep(1000);
@@ -366,7 +368,7 @@ a_read_that_failed_leaves_room_to_others(void **state)
     slot_free(&large, phase);
 }
 
-/* The old daemon was told to write there, and it is not known when it stops. */
+/* The old daemon may still write into the slot after the restart. */
 static void
 what_a_restart_interrupts_is_not_read_into_the_same_slot_again(void **state)
 {
@@ -387,7 +389,7 @@ what_a_restart_interrupts_is_not_read_into_the_same_slot_again(void **state)
     slot_free(&slot, tier->ops->phase(tier));
 }
 
-/* What was in memory before the restart is stored after it. */
+/* A slot filled before the restart is stored after the restart. */
 static void
 a_slot_of_a_region_that_is_no_more_is_copied(void **state)
 {
@@ -406,7 +408,7 @@ a_slot_of_a_region_that_is_no_more_is_copied(void **state)
     assert_int_equal((int)usrbiod_count(&usrbiod, "iovs"), 1);
 }
 
-/* So that a GPU copies from and to its slots. */
+/* A GPU then copies from and to the region's slots. */
 static void
 the_region_is_pinned_where_a_gpu_is_used(void **state)
 {
@@ -457,7 +459,7 @@ main(int argc, char **argv)
 
     cuda = argc > 1 ? argv[1] : "";
     hf3fs_listen();
-    kvt__hf3fs_patience_ns = 60 * KVT__NS_PER_S; /* no busy machine makes a test fail */
+    kvt__hf3fs_patience_ns = 60 * KVT__NS_PER_S; /* long enough for a busy machine */
     return usrbiod_run_tests(&usrbiod, "slots of 3FS", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storing objects: when one is there already, when the store lacks something, and what is
- * sent beside the bytes. */
+ * PUT of objects: over an existing object, at servers without some features, and the headers
+ * of a PUT. */
 #include "s3-test.h"
 
 #define BYTES ((size_t)50 << 10)
@@ -33,7 +33,7 @@ what_is_there_is_not_stored_again(void **state)
     open_s3(NULL);
     assert_good(put(1, BYTES, 1));
     assert_good(put(1, BYTES, 1));
-    assert_int_equal(s3_count(&server, "statuses", "200"), 2); /* PUT, HEAD */
+    assert_int_equal(s3_count(&server, "statuses", "200"), 2); /* one PUT, one HEAD */
     assert_int_equal(s3_count(&server, "statuses", "412"), 1);
     assert_good(get(1, BYTES, 1));
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
@@ -54,11 +54,11 @@ a_response_that_is_lost_is_no_second_object(void **state)
     assert_int_equal(counted(KVT__N_s3_repetitions), 1);
     assert_int_equal(atomic_load(&s3_of(tier)->cleaner.wrote), BYTES);
     assert_good(get(1, BYTES, 1));
-    assert_good(put(1, BYTES, 1)); /* which is another process's for all we know */
+    assert_good(put(1, BYTES, 1)); /* the object may be another process's: not counted */
     assert_int_equal(atomic_load(&s3_of(tier)->cleaner.wrote), BYTES);
 }
 
-/* Start a put and say what took its place. */
+/* PUT a chunk and return the description of the replaced object. */
 static void
 put_over(const struct chunk *c, size_t bytes, uint64_t seed, struct kvt__found *replaced)
 {
@@ -89,7 +89,7 @@ another_chunk_of_that_name_is_overwritten_and_told(void **state)
     assert_good(get(1, BYTES, 2));
 }
 
-/* LMCache's objects tell nothing of themselves. */
+/* LMCache's objects have no identity. */
 static void
 an_object_without_identity_is_overwritten(void **state)
 {
@@ -126,7 +126,7 @@ a_replacement_is_not_looked_for_when_it_is_to_overwrite(void **state)
     assert_good(get(1, BYTES, 2));
 }
 
-/* Others delete it between the refusal and the look. */
+/* Another host deletes the object between the refused PUT and the HEAD. */
 static void
 one_that_has_just_gone_is_stored(void **state)
 {
@@ -140,7 +140,7 @@ one_that_has_just_gone_is_stored(void **state)
     assert_int_equal(n_puts(), 2);
 }
 
-/* A lifecycle rule of the bucket does so: the object is there, but nobody can read it. */
+/* A lifecycle rule of the bucket archived the object: the object exists and is not readable. */
 static void
 an_archived_object_is_overwritten(void **state)
 {
@@ -185,7 +185,7 @@ a_race_of_writers_is_tried_again(void **state)
     assert_int_equal(counted(KVT__N_s3_repetitions), 2);
 }
 
-/* MinIO before 2023. */
+/* MinIO before 2023 responds 304. */
 static void
 a_304_says_that_it_is_there(void **state)
 {
@@ -268,7 +268,7 @@ a_damaged_object_is_overwritten_by_the_next_put(void **state)
     assert_good(put(1, BYTES, 1));
     assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "");
     assert_int_equal(n_puts(), 2);
-    assert_good(put(1, BYTES, 1)); /* and is a good one again */
+    assert_good(put(1, BYTES, 1)); /* the new object is good: no overwrite */
     assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "*");
     assert_good(get(1, BYTES, 1));
 }
@@ -301,7 +301,7 @@ a_collision_of_names_is_counted_and_said_once(void **state)
     assert_good(put_bytes(tier, &a.object, BYTES, 1));
     assert_int_equal(counted(KVT__N_name_collisions), 0);
     assert_good(get_bytes(tier, &b.object, BYTES, 1, &found, &same));
-    assert_true(found.has_id && kvt__id_equal(&found.id, &a.object.id)); /* not b's */
+    assert_true(found.has_id && kvt__id_equal(&found.id, &a.object.id)); /* of a */
     assert_int_equal(n_said, 1);
     assert_good(put_bytes(tier, &b.object, BYTES, 2));
     assert_good(get_bytes(tier, &b.object, BYTES, 2, &found, &same));

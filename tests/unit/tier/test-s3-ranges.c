@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Large objects, which are read in ranges. */
+ * GET of large objects in ranges. */
 #include "s3-test.h"
 
 #define MIB ((size_t)1 << 20)
-#define RANGED (66 * MIB + 5) /* read in ranges */
+#define RANGED (66 * MIB + 5) /* bytes of an object that needs ranges */
 
 #define SMALL_PARTS "s3_part_size=16777216"
 #define GETS "\"match\": {\"operation\": \"GetObject\"}"
@@ -17,7 +17,7 @@ n_gets(void)
 
 static char large_prefix[64];
 
-/* Chunk 1, RANGED bytes, which all tests of ranges read. */
+/* Store chunk 1 of RANGED bytes, for all tests of ranges. */
 static int
 store_large(void **state)
 {
@@ -40,7 +40,7 @@ a_large_object_comes_in_ranges(void **state)
 {
     (void)state;
     open_with_large();
-    assert_good(get(1, RANGED, 1)); /* which looks at the checksum of all of them */
+    assert_good(get(1, RANGED, 1)); /* the tier verifies the checksum over all ranges */
     assert_int_equal(n_gets(), 5);
     assert_int_equal(s3_count(&server, "statuses", "206"), 5);
     assert_int_equal(get(2, RANGED, 2), -ENOENT);
@@ -80,7 +80,7 @@ a_store_without_ranges_is_asked_for_all_at_once(void **state)
     assert_good(get(1, RANGED, 1));
     assert_int_equal(n_gets(), 6);
     s3_forget(&server);
-    assert_good(get(1, RANGED, 1)); /* it is known now */
+    assert_good(get(1, RANGED, 1)); /* the tier now knows that the server sends no ranges */
     assert_int_equal(n_gets(), 1);
 }
 
@@ -95,7 +95,7 @@ an_object_that_is_replaced_between_ranges_is_no_mixture(void **state)
     assert_good(get(1, RANGED, 1));
 }
 
-/* The response to the first range tells each of these. */
+/* Each of these ranges in the first response is an error. */
 static void
 a_range_of_another_size_is_refused(void **state)
 {
@@ -115,7 +115,7 @@ a_range_of_another_size_is_refused(void **state)
     }
     assert_int_equal(get(1, RANGED + 1, 1), -EBADMSG);
     assert_int_equal(get(1, RANGED - 1, 1), -EBADMSG);
-    assert_int_equal(get(1, 100 * MIB, 1), -EBADMSG); /* some ranges are behind its end */
+    assert_int_equal(get(1, 100 * MIB, 1), -EBADMSG); /* some ranges begin after the object's end */
 }
 
 static void
@@ -130,7 +130,7 @@ a_range_that_fails_for_good_fails_it_all(void **state)
 
 /* ------------------------------------------------------------------ too large */
 
-/* One PUT takes no more; the payload is never read. */
+/* A PUT has a largest size; the tier refuses before reading the payload. */
 static void
 an_object_that_no_put_can_have_is_refused(void **state)
 {
