@@ -117,6 +117,34 @@ a_file_without_its_end_is_a_miss(void **state)
     }
 }
 
+/* A file system that loses blocks in the middle leaves a good trailer at the end. */
+static void
+a_file_without_its_middle_is_a_miss(void **state)
+{
+    static const size_t gaps[] = { 1, 64, 4096 };
+    static unsigned char bytes[MOST_BYTES];
+
+    (void)state;
+    for (size_t l = 0; l < 3; l++) { /* gds files have no trailer at the end */
+        struct damage d = { .layout = &layouts[l], .payload = 5000 };
+
+        open_fixture(&d.f, d.layout->kind, d.layout->header, d.layout->name);
+        for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
+            size_t at = d.layout->header_bytes + 100;
+
+            assert_int_equal(put_bytes(d.f.tier, &d.f.c.object, d.payload, 1), 0);
+            int fd = open(d.f.path, O_RDWR | O_CLOEXEC);
+            size_t whole = (size_t)pread(fd, bytes, sizeof bytes, 0);
+            size_t length = whole - gaps[i], rest = length - at;
+            assert_int_equal(pwrite(fd, bytes + at + gaps[i], rest, (off_t)at), rest);
+            assert_int_equal(ftruncate(fd, (off_t)length), 0);
+            close(fd);
+            expect_miss(&d, length);
+        }
+        teardown((void *[]){ &d.f });
+    }
+}
+
 /* On a file system without attributes the header's length tells, whatever its shape says. */
 static void
 without_attributes_a_file_cut_to_its_payload_is_a_miss(void **state)
@@ -160,6 +188,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_without_its_end_is_a_miss),
+        cmocka_unit_test(a_file_without_its_middle_is_a_miss),
         cmocka_unit_test(without_attributes_a_file_cut_to_its_payload_is_a_miss),
         cmocka_unit_test(a_file_of_lmcache_without_its_end_is_a_miss),
     };
