@@ -222,6 +222,26 @@ class Halves(unittest.TestCase):
         half.finished(req)
         self.assertEqual(released, [seq])
 
+    def test_a_load_that_ended_keeps_no_lease(self):
+        half = self.scheduler()
+        self.allocate(half, "a", 0, 16, [1, 2, 3, 4])
+        seq, released = half._requests["a"].seq, []
+        half._engine.release = released.append
+        half.received(Object(failed_recving=set(), finished_recving={"a"},
+                             invalid_block_ids=set()))
+        self.assertEqual(released, [seq])
+
+    def test_a_request_that_computes_at_a_reset_keeps_no_lease(self):
+        half = self.scheduler()
+        self.store.answer = 40
+        self.allocate(half, "a", 0, 16, [1, 2, 3, 4])
+        computing = request("b", num_computed_tokens=16)
+        half.matched_tokens(computing, 16)
+        seq, released = half._requests["b"].seq, []
+        half._engine.release = released.append
+        half.reset()
+        self.assertEqual(released, [seq])  # the load still needs the leases of "a"
+
     def test_a_lookup_that_fails_is_a_miss(self):
         half = self.scheduler()
 
