@@ -26,13 +26,6 @@ struct kvt__slab {
     unsigned char *at;
 };
 
-int
-kvt__gpu_fail(const struct kvt__gpu *gpu, int error, const char *what)
-{
-    return kvt__fail(error == KVT__OUT_OF_MEMORY ? ENOMEM : EIO, "%s (%s).", what,
-                     kvt__driver_error(&gpu->driver, error));
-}
-
 /* ------------------------------------------------------------------ kernels */
 
 static int
