@@ -69,7 +69,7 @@ write_head(struct kvt__http_request *http, char *out, size_t room)
         .keys = call->keys, .region = a->region,
         .service = a->express ? "s3express" : "s3",
         .session = a->express && !call->use_keys,
-        .time_s = (int64_t)time(NULL) + atomic_load(&call->tier->clock_s) };
+        .time_s = kvt__s3_now_s(call->tier) };
 
     return err ? err : kvt__s3_write_head(&head, out, room);
 }

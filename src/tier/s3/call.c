@@ -82,9 +82,13 @@ attempt(struct s3_call *call)
         call->keys = call->use_keys;
         kvt__s3_send(call, 0, was_done);
     } else {
+        struct kvt__s3_keys *keys;
+
         kvt__s3_keys_unref(call->keys);
         call->keys = NULL;
-        kvt__s3_keyring_give(call->tier, call);
+        int err = kvt__s3_keyring_give(call->tier, call, &keys);
+        if (err <= 0)
+            kvt__s3_call_has_keys(call, keys, err);
     }
 }
 

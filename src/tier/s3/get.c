@@ -69,11 +69,6 @@ was_read(struct s3_call *call, int err)
 void
 kvt__s3_get(struct s3_op *o)
 {
-    if (o->op->slot.bytes > KVT__S3_RANGED && !o->op->shorter &&
-        !atomic_load(&o->tier->no_ranges)) {
-        kvt__s3_get_ranges(o);
-        return;
-    }
     kvt__s3_op_call(o, "GET");
     kvt__s3_add_header(&o->call, "x-amz-checksum-mode", "ENABLED");
     o->call.hedged = true;

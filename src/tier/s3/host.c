@@ -30,15 +30,6 @@ kvt__s3_split_host(const char *text, size_t n, char name[KVT__HTTP_HOST_ROOM],
 
 /* --------------------------------------------------------------------- forms */
 
-bool
-kvt__s3_in_domain(const char *host, const char *domain)
-{
-    size_t n = strlen(host), n_domain = strlen(domain);
-
-    return n >= n_domain && !strcasecmp(host + n - n_domain, domain) &&
-           (n == n_domain || host[n - n_domain - 1] == '.');
-}
-
 struct label {
     const char *text;
     size_t n;

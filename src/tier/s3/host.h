@@ -17,9 +17,6 @@ const char *kvt__s3_split_host(const char *text, size_t n, char name[KVT__HTTP_H
 
 bool kvt__s3_is_ip(const char *host);
 
-/* Whether it is the domain or below it. */
-bool kvt__s3_in_domain(const char *host, const char *domain);
-
 struct kvt__s3_host {
     bool aws;       /* an endpoint of S3 at AWS; not any machine there */
     bool coreweave; /* of CoreWeave, where the bucket must be in the host */

@@ -1,327 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The keys to sign with.  A thread asks the chain of credentials, and S3 Express for
- * sessions, before what there is expires; the old keys go on being used meanwhile.  Calls
- * that find none wait for it: many calls, one question. */
+ * The keys to sign with.  Calls take keys from here; a call that finds none waits for the
+ * thread of refresh.c. */
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/secret.h"
-#include "base/thread.h"
-#include "conf/conf.h"
 #include "tier/s3/s3.h"
 
-#define BASE_EARLY_S 300   /* before keys expire, others are asked for */
-#define SESSION_EARLY_S 60
-#define EXPIRED_S 60       /* use of keys received as expired */
-#define AGAIN_NS (2 * KVT__NS_PER_S) /* after a failure */
 #define DOUBT_NS (60 * KVT__NS_PER_S) /* between renewals for a doubt */
-#define SESSION_BYTES 16384
 
-static int64_t
-now_s(const struct s3_tier *t)
-{
-    return (int64_t)time(NULL) + atomic_load(&t->clock_s);
-}
-
-/* When keys are to be replaced, and until when they can be used: some time before they
- * expire, less where they do not live long.  Keys that were just given and have expired by
- * the server's clock are used for a while: the Date that set the clock may be wrong, and
- * only the answer to a request corrects it. */
-static void
-plan(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refresh,
-     int64_t *usable)
-{
-    int64_t life = keys->expires_s - now;
-
-    if (keys->expires_s == INT64_MAX) {
-        *refresh = *usable = INT64_MAX;
-        return;
-    }
-    if (life <= 0) {
-        *refresh = *usable = now + EXPIRED_S;
-        return;
-    }
-    *refresh = keys->expires_s - (early < life / 3 ? early : life / 3);
-    *usable = keys->expires_s - (KVT__S3_LAST_S < life / 10 ? KVT__S3_LAST_S
-                                                              : life / 10);
-}
-
-/* ------------------------------------------------------------------------ sessions */
-
-struct session_call {
-    struct s3_call call;
-    char body[SESSION_BYTES];
-};
-
-static int
-take_session_body(struct s3_call *call, const struct kvt__http_head *head)
-{
-    struct session_call *s = (struct session_call *)call;
-
-    (void)head;
-    call->http.into = (unsigned char *)s->body;
-    call->http.room = sizeof s->body;
-    return 0;
-}
-
-/* Read the session in the response.  A 200 without Credentials is an error. */
-static int
-read_session(struct session_call *s, struct kvt__s3_keys **out)
-{
-    struct kvt__s3_xml_credentials c;
-    int err = kvt__s3_read_credentials(s->body, s->call.http.received_bytes, &c);
-
-    if (err)
-        return err;
-    *out = kvt__s3_keys_new(c.access, c.secret, c.token, c.expires_s,
-                            "S3 Express session");
-    return *out ? 0 : kvt__fail(ENOMEM, "S3 Express session");
-}
-
-/* CreateSession with a mode.  stale: set if the keys caused the failure. */
-static int
-make_session_of(struct s3_tier *t, const char *mode, struct kvt__s3_keys *base,
-                struct kvt__s3_keys **out, bool *stale)
-{
-    struct session_call *s = kvt__secret_alloc(sizeof *s);
-
-    *stale = false;
-    if (!s)
-        return kvt__fail(ENOMEM, "S3 Express session");
-    s->call = (struct s3_call){
-        .tier = t, .method = "GET", .prio = KVT__PRIO_LOOKUP, .use_keys = base,
-        .within_ns = t->read_ns, .good = take_session_body };
-    kvt__s3_add_query(&s->call, "session", "");
-    kvt__s3_add_header(&s->call, "x-amz-create-session-mode", mode);
-    kvt__s3_add_encryption(&s->call);
-    int err = kvt__s3_call_wait(&s->call);
-    *stale = s->call.asked_keys;
-    if (!err)
-        err = read_session(s, out);
-    kvt__secret_free(s);
-    return err;
-}
-
-/* Make a read-write session or, without write permission of the keys, a read-only
- * session. */
-static int
-make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out,
-             bool *stale)
-{
-    int err = make_session_of(t, "ReadWrite", base, out, stale);
-
-    if (err != -EACCES || *stale)
-        return err;
-    err = make_session_of(t, "ReadOnly", base, out, stale);
-    if (!err && !t->keyring.said_read_only) {
-        t->keyring.said_read_only = true;
-        kvt__log(KVT_LOG_WARN, "S3: the keys may not open sessions that write, so nothing "
-                 "is stored. They need s3express:CreateSession with ReadWrite.");
-    }
-    return err;
-}
-
-/* --------------------------------------------------------------------------- asking */
-
-static bool
-is_express(const struct s3_tier *t)
-{
-    return kvt__s3_place_of(t)->express;
-}
-
-static bool
-base_is_due(const struct s3_tier *t)
+struct kvt__s3_keys *
+kvt__s3_keyring_usable(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
-    return !k->base || now_s(t) >= k->base_refresh_s || (k->doubting && !is_express(t));
+    if (kvt__s3_place_of(t)->express)
+        return k->session && kvt__s3_now_s(t) < k->session_usable_s ? k->session : NULL;
+    return k->base && kvt__s3_now_s(t) < k->base_usable_s ? k->base : NULL;
 }
 
-static bool
-session_is_due(const struct s3_tier *t)
-{
-    const struct s3_keyring *k = &t->keyring;
-
-    return is_express(t) &&
-           (!k->session || now_s(t) >= k->session_refresh_s || k->doubting);
-}
-
-/* The keys to sign with, or NULL. */
-static struct kvt__s3_keys *
-usable_locked(const struct s3_tier *t)
-{
-    const struct s3_keyring *k = &t->keyring;
-
-    if (is_express(t))
-        return k->session && now_s(t) < k->session_usable_s ? k->session : NULL;
-    return k->base && now_s(t) < k->base_usable_s ? k->base : NULL;
-}
-
-/* Ask the chain for keys; the lock is not held.  0 or -errno with a sentence. */
-static int
-ask_base(struct s3_tier *t)
-{
-    struct s3_keyring *k = &t->keyring;
-    struct kvt__s3_keys *base = NULL;
-    int err = kvt__s3_chain_ask(k->chain, &base);
-
-    if (err)
-        return err;
-    pthread_mutex_lock(&k->lock);
-    kvt__s3_keys_unref(k->base);
-    k->base = base;
-    plan(base, now_s(t), BASE_EARLY_S, &k->base_refresh_s, &k->base_usable_s);
-    pthread_mutex_unlock(&k->lock);
-    return 0;
-}
-
-/* The same for a session, if one is due.  stale: that failed because of the keys. */
-static int
-ask_session(struct s3_tier *t, bool *stale)
-{
-    struct s3_keyring *k = &t->keyring;
-    struct kvt__s3_keys *session = NULL, *base = NULL;
-
-    *stale = false;
-    pthread_mutex_lock(&k->lock);
-    if (k->base && session_is_due(t))
-        base = kvt__s3_keys_ref(k->base);
-    pthread_mutex_unlock(&k->lock);
-    if (!base)
-        return 0;
-    int err = make_session(t, base, &session, stale);
-    kvt__s3_keys_unref(base);
-    if (err)
-        return err;
-    pthread_mutex_lock(&k->lock);
-    kvt__s3_keys_unref(k->session);
-    k->session = session;
-    plan(session, now_s(t), SESSION_EARLY_S, &k->session_refresh_s,
-         &k->session_usable_s);
-    pthread_mutex_unlock(&k->lock);
-    return 0;
-}
-
-/* Ask for what is due.  Keys that are refused may have been replaced before they
- * expired. */
-static int
-ask(struct s3_tier *t, bool base_due)
-{
-    bool stale;
-    int err = base_due ? ask_base(t) : 0;
-    int session_err = ask_session(t, &stale);
-
-    if (stale && !base_due) {
-        err = ask_base(t);
-        session_err = err ? 0 : ask_session(t, &stale);
-    }
-    return err ? err : session_err;
-}
-
-/* Note how that went, and let all calls that wait go on, or end. */
-static void
-serve(struct s3_tier *t, int err)
-{
-    struct s3_keyring *k = &t->keyring;
-
-    pthread_mutex_lock(&k->lock);
-    struct s3_call *waiting = k->waiting;
-    struct kvt__s3_keys *keys = usable_locked(t);
-    if (!keys && !err)
-        err = kvt__fail(ENOKEY, "S3: the keys that were given have expired already.");
-    /* Without keys each call answers why; with those that are left none does. */
-    bool tell = err && !k->failed && !k->stop && (keys || !t->tells);
-    k->failed = err;
-    k->failed_ns = err ? kvt__now_ns() : 0;
-    snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");
-    k->waiting = NULL;
-    k->wanted = k->doubting = false;
-    if (keys)
-        keys = kvt__s3_keys_ref(keys);
-    pthread_mutex_unlock(&k->lock);
-
-    if (tell)
-        kvt__log(KVT_LOG_ERROR, "S3: %s", k->why);
-    while (waiting) {
-        struct s3_call *call = waiting;
-
-        waiting = call->next;
-        if (!keys)
-            kvt__set_why(k->why);
-        kvt__s3_call_has_keys(call, keys ? kvt__s3_keys_ref(keys) : NULL,
-                              keys ? 0 : err);
-    }
-    kvt__s3_keys_unref(keys);
-}
-
-/* Until something is due, or wanted, or it is over; the lock is held. */
-static void
-wait_locked(struct s3_tier *t)
-{
-    struct s3_keyring *k = &t->keyring;
-
-    while (!k->stop && !k->wanted) {
-        int64_t due = k->base_refresh_s, left;
-
-        if (is_express(t) && k->session_refresh_s < due)
-            due = k->session_refresh_s;
-        left = due - now_s(t);
-        if (k->base && left <= 0 && kvt__now_ns() - k->failed_ns >= AGAIN_NS)
-            return;
-        /* The clock may be set: look again now and then. */
-        int64_t until = kvt__now_ns() + (k->base && left <= 2 ? KVT__NS_PER_S / 2
-                                                              : 30 * KVT__NS_PER_S);
-        struct timespec at = kvt__timespec(until);
-        pthread_cond_timedwait(&k->changed, &k->lock, &at);
-    }
-}
-
-static void *
-keyring_main(void *arg)
-{
-    struct s3_tier *t = arg;
-    struct s3_keyring *k = &t->keyring;
-
-    pthread_mutex_lock(&k->lock);
-    for (;;) {
-        wait_locked(t);
-        if (k->stop)
-            break;
-        bool base_due = base_is_due(t);
-        pthread_mutex_unlock(&k->lock);
-        serve(t, ask(t, base_due));
-        pthread_mutex_lock(&k->lock);
-    }
-    pthread_mutex_unlock(&k->lock);
-    return NULL;
-}
-
-/* --------------------------------------------------------------------- for the calls */
-
-static int
-stopped(void)
+int
+kvt__s3_keyring_stopped(void)
 {
     return kvt__fail(ECANCELED, "S3: the store is being closed.");
 }
 
-void
-kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call)
+int
+kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out)
 {
     struct s3_keyring *k = &t->keyring;
     int err = 0;
 
     pthread_mutex_lock(&k->lock);
-    struct kvt__s3_keys *keys = usable_locked(t);
+    struct kvt__s3_keys *keys = kvt__s3_keyring_usable(t);
     if (keys && !(call->wants_new_keys && k->doubting)) {
         keys = kvt__s3_keys_ref(keys);
     } else if (k->stop) {
-        err = stopped();
-    } else if (!keys && k->failed && kvt__now_ns() - k->failed_ns < AGAIN_NS) {
+        err = kvt__s3_keyring_stopped();
+    } else if (!keys && k->failed && kvt__now_ns() - k->failed_ns < KVT__S3_KEYS_AGAIN_NS) {
         kvt__set_why(k->why);
         err = k->failed;
     } else {
@@ -330,11 +46,11 @@ kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call)
         k->waiting = call;
         k->wanted = true;
         pthread_cond_signal(&k->changed);
-        pthread_mutex_unlock(&k->lock);
-        return;
+        err = 1;
     }
     pthread_mutex_unlock(&k->lock);
-    kvt__s3_call_has_keys(call, keys, err);
+    *out = err ? NULL : keys;
+    return err;
 }
 
 void
@@ -366,85 +82,4 @@ kvt__s3_keyring_doubt(struct s3_tier *t, const struct kvt__s3_keys *keys)
     }
     pthread_mutex_unlock(&k->lock);
     return may;
-}
-
-/* --------------------------------------------------------------------------- opening */
-
-static const char *
-or_null(const char *text)
-{
-    return text && *text ? text : NULL;
-}
-
-int
-kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
-{
-    struct s3_keyring *k = &t->keyring;
-
-    pthread_mutex_init(&k->lock, NULL);
-    kvt__cond_init(&k->changed);
-    k->ready = true;
-    if (t->is_unsigned)
-        return 0;
-    k->wanted = true; /* whoever comes first need not wait */
-    int err = kvt__s3_open_key_client(config->environment,
-                                      config->s3_connect_timeout_ms * KVT__NS_PER_MS,
-                                      &k->http);
-    if (err)
-        return err;
-    bool both = or_null(config->aws_access_key_id) &&
-                or_null(config->aws_secret_access_key);
-    struct kvt__s3_chain_params params = {
-        .environment = config->environment, .http = k->http,
-        .profile = or_null(config->s3_profile),
-        .access = both ? config->aws_access_key_id : NULL,
-        .secret = both ? config->aws_secret_access_key : NULL,
-        .token = both ? or_null(config->aws_session_token) : NULL,
-        .region = kvt__s3_place_of(t)->region, .stop = &k->stop };
-    err = kvt__s3_chain_open(&params, &k->chain);
-    if (!err)
-        err = kvt__thread_start(&k->thread, "kvt-s3-keys", keyring_main, t);
-    k->has_thread = !err;
-    return err;
-}
-
-void
-kvt__s3_keyring_stop(struct s3_tier *t)
-{
-    struct s3_keyring *k = &t->keyring;
-
-    if (!k->ready)
-        return;
-    pthread_mutex_lock(&k->lock);
-    struct s3_call *waiting = k->waiting;
-    k->waiting = NULL;
-    atomic_store(&k->stop, true);
-    pthread_cond_signal(&k->changed);
-    pthread_mutex_unlock(&k->lock);
-    if (k->http)
-        kvt__http_stop(k->http);
-    while (waiting) { /* who gives the keys may take long */
-        struct s3_call *call = waiting;
-
-        waiting = call->next;
-        kvt__s3_call_has_keys(call, NULL, stopped());
-    }
-}
-
-void
-kvt__s3_keyring_close(struct s3_tier *t)
-{
-    struct s3_keyring *k = &t->keyring;
-
-    if (!k->ready)
-        return;
-    kvt__s3_keyring_stop(t);
-    if (k->has_thread)
-        pthread_join(k->thread, NULL);
-    kvt__s3_chain_close(k->chain);
-    kvt__http_close(k->http);
-    kvt__s3_keys_unref(k->session);
-    kvt__s3_keys_unref(k->base);
-    pthread_cond_destroy(&k->changed);
-    pthread_mutex_destroy(&k->lock);
 }

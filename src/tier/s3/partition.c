@@ -5,8 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "tier/s3/host.h"
-
 /* The last partition has all other regions, including us-gov- regions. */
 static const struct kvt__s3_partition partitions[] = {
     { "cn-", "amazonaws.com.cn", "api.amazonwebservices.com.cn" },
@@ -19,6 +17,15 @@ static const struct kvt__s3_partition partitions[] = {
 };
 
 #define N_PARTITIONS (sizeof partitions / sizeof *partitions)
+
+bool
+kvt__s3_in_domain(const char *host, const char *domain)
+{
+    size_t n = strlen(host), n_domain = strlen(domain);
+
+    return n >= n_domain && !strcasecmp(host + n - n_domain, domain) &&
+           (n == n_domain || host[n - n_domain - 1] == '.');
+}
 
 const struct kvt__s3_partition *
 kvt__s3_partition_of_region(const char *region)

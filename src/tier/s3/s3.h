@@ -7,6 +7,7 @@
 #define KVT_TIER_S3_S3_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "tier/s3/address.h"
 #include "tier/s3/call.h"
@@ -53,12 +54,9 @@ struct s3_keyring {
     struct s3_call *waiting;
 };
 
-int kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config);
-void kvt__s3_keyring_stop(struct s3_tier *t);
-void kvt__s3_keyring_close(struct s3_tier *t);
-
-/* Give a call its keys: now, or when there are some. */
-void kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call);
+/* Give a call a reference to the keys.  0; 1: no usable keys, kvt__s3_call_has_keys() follows
+ * on the thread of refresh.c, perhaps before the return; -errno with a sentence. */
+int kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out);
 
 /* The store does not take these any more. */
 void kvt__s3_keyring_reject(struct s3_tier *t, const struct kvt__s3_keys *keys);
@@ -67,6 +65,20 @@ void kvt__s3_keyring_reject(struct s3_tier *t, const struct kvt__s3_keys *keys);
  * calls use them meanwhile, and afterwards if no newer keys are available.  Return false if
  * they were renewed within the last minute. */
 bool kvt__s3_keyring_doubt(struct s3_tier *t, const struct kvt__s3_keys *keys);
+
+/* Return the keys to sign with, or NULL if there are no usable keys.  Under the lock. */
+struct kvt__s3_keys *kvt__s3_keyring_usable(const struct s3_tier *t);
+
+/* The error of calls that wait for keys while the tier closes: -ECANCELED with a sentence. */
+int kvt__s3_keyring_stopped(void);
+
+/* ------------------------------------------------------------------ refresh.c */
+
+#define KVT__S3_KEYS_AGAIN_NS (2 * KVT__NS_PER_S) /* after a failure */
+
+int kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config);
+void kvt__s3_keyring_stop(struct s3_tier *t);
+void kvt__s3_keyring_close(struct s3_tier *t);
 
 /* --------------------------------------------------------------------- pace.c */
 
@@ -212,6 +224,13 @@ kvt__s3_place_of(const struct s3_tier *t)
     return &atomic_load(&t->where)->address;
 }
 
+/* Return the server's wall clock in seconds, as far as the tier knows it. */
+static inline int64_t
+kvt__s3_now_s(const struct s3_tier *t)
+{
+    return (int64_t)time(NULL) + atomic_load(&t->clock_s);
+}
+
 /* -------------------------------------------------------------------- place.c */
 
 /* Set the bucket's place.  0 or -errno with a sentence. */
@@ -270,11 +289,12 @@ kvt__s3_add_encryption(struct s3_call *call)
 void kvt__s3_op_call(struct s3_op *o, const char *method);
 
 void kvt__s3_put(struct s3_op *o);
+/* Read an object with one call. */
 void kvt__s3_get(struct s3_op *o);
 void kvt__s3_probe(struct s3_op *o);
 void kvt__s3_remove(struct s3_op *o);
 
-/* Read an object in ranges, several at once.  Ends with kvt__s3_end() or, if the store
+/* Read a large object in ranges, several at once.  Ends with kvt__s3_end() or, if the store
  * supports no ranges, with kvt__s3_get(). */
 void kvt__s3_get_ranges(struct s3_op *o);
 
