@@ -4,7 +4,6 @@
  * reserved by who asks for them, and what is touched without room ends the process. */
 #include <errno.h>
 #include <sys/mman.h>
-#include <sys/statvfs.h>
 
 #include "base/error.h"
 #include "usrbio/usrbio.h"
@@ -14,29 +13,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-
-static int
-no_room(size_t bytes)
-{
-    return kvt__fail(ENOSPC, "/dev/shm has no room for %zu MiB of shared memory for 3FS; "
-                     "make it larger (docker run --shm-size) or hf3fs_iov_size smaller.",
-                     (bytes + (1 << 20) - 1) >> 20);
-}
-
-int
-kvt__usrbio_room(size_t bytes)
-{
-    struct statvfs fs;
-    uint64_t room;
-
-    if (statvfs("/dev/shm", &fs))
-        return kvt__fail(errno, "/dev/shm");
-    if (!fs.f_blocks || /* has no limit */
-        __builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &room) ||
-        bytes <= room)
-        return 0;
-    return no_room(bytes);
-}
 
 /* Without room this is an error, not a signal.  Before Linux 5.14 pages come when they are
  * touched. */
@@ -51,7 +27,7 @@ populate(unsigned char *at, size_t bytes)
         else if (errno == EINVAL)
             return 0;
         else if (errno == EFAULT)
-            return no_room(bytes);
+            return kvt__usrbio_no_room(bytes);
         else if (errno != EINTR && errno != EAGAIN)
             return kvt__fail(errno, "populate %zu bytes of shared memory", bytes);
     }

@@ -137,7 +137,6 @@ kvt__own_reg_fd(int fd, uint64_t flags)
     int err = 0;
 
     (void)flags;
-    kvt__own_watch_forks();
     if (!kvt__own_is_hf3fs(fd))
         return EBADF;
     r = calloc(1, sizeof *r);

@@ -164,7 +164,6 @@ kvt__own_mount_acquire(const char *path, struct kvt__own_mount **out)
 
     if (!m)
         return kvt__fail(ENOMEM, "mount %s", path);
-    kvt__own_watch_forks();
     *m = (struct kvt__own_mount){ .refs = 1, .dir = -1, .thread = gettid() };
     int err = look_at(path, m);
     if (!err) {

@@ -25,6 +25,8 @@
 #define STEP ((size_t)2 << 20) /* reserved at a time: a signal undoes one step */
 #define NUMA_KEY "hf3fs_numa_id"
 
+_Atomic unsigned kvt__own_generation;
+
 static int
 make_uuid(char id[16])
 {

@@ -8,8 +8,6 @@
 
 #include "usrbio/usrbio.h"
 
-_Atomic unsigned kvt__own_generation;
-
 static void
 before_fork(void)
 {
@@ -39,25 +37,49 @@ watch(void)
     pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
-void
-kvt__own_watch_forks(void)
+/* Before anything is made that a forked child must not use. */
+static void
+watch_forks(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, watch);
 }
 
+static int
+iovcreate(struct kvt__hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
+          int numa)
+{
+    watch_forks();
+    return kvt__own_iovcreate(iov, mount, size, block_size, numa);
+}
+
+static int
+iorcreate4(struct kvt__hf3fs_ior *ior, const char *mount, int entries, bool for_read,
+           int io_depth, int timeout, int numa, uint64_t flags)
+{
+    watch_forks();
+    return kvt__own_iorcreate4(ior, mount, entries, for_read, io_depth, timeout, numa, flags);
+}
+
+static int
+reg_fd(int fd, uint64_t flags)
+{
+    watch_forks();
+    return kvt__own_reg_fd(fd, flags);
+}
+
 const struct kvt__usrbio_api kvt__usrbio_own = {
     .name = "own",
     .is_hf3fs = kvt__own_is_hf3fs,
     .extract_mount_point = kvt__own_extract_mount_point,
-    .iovcreate = kvt__own_iovcreate,
+    .iovcreate = iovcreate,
     .iovunlink = kvt__own_iovunlink,
     .iovdestroy = kvt__own_iovdestroy,
     .ior_size = kvt__own_ior_size,
-    .iorcreate4 = kvt__own_iorcreate4,
+    .iorcreate4 = iorcreate4,
     .iordestroy = kvt__own_iordestroy,
-    .reg_fd = kvt__own_reg_fd,
+    .reg_fd = reg_fd,
     .dereg_fd = kvt__own_dereg_fd,
     .prep_io = kvt__own_prep_io,
     .submit_ios = kvt__own_submit_ios,

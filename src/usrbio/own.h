@@ -10,12 +10,6 @@
 
 #include "usrbio/abi.h"
 
-/* Counts the forks that lie between this process and the one that loaded the library. */
-extern _Atomic unsigned kvt__own_generation;
-
-/* Before anything is made that a forked child must not use. */
-void kvt__own_watch_forks(void);
-
 /* ------------------------------------------------------------- own-mount.c */
 
 /* What a thread needs of a mount to announce memory there: the directory for it, open, and
@@ -57,6 +51,9 @@ struct kvt__own_key {
 #define KVT__OWN_KEY_BYTES 192
 
 void kvt__own_key_text(const struct kvt__own_key *key, char out[KVT__OWN_KEY_BYTES]);
+
+/* Counts the forks that lie between this process and the one that loaded the library. */
+extern _Atomic unsigned kvt__own_generation;
 
 /* Announced shared memory. */
 struct kvt__own_shm {

@@ -22,6 +22,7 @@
 
 #define KVT__USRBIO_UNIT ((size_t)4096)
 #define KVT__USRBIO_MAX_PAIRS 16
+#define KVT__USRBIO_WINDOW 64 /* pieces of one transfer */
 #define KVT__USRBIO_RUN 4 /* pieces handed over at a time, where there are no groups */
 
 struct kvt__usrbio_session;
@@ -77,6 +78,27 @@ struct kvt__usrbio_session {
     struct kvt__usrbio_session *next_dead;
 };
 
+/* One call that moves an extent, on its caller's stack. */
+struct kvt__usrbio_transfer {
+    struct kvt__usrbio_session *session;
+    int fd;
+    bool reads, in_region;
+    unsigned char *at; /* in the caller's memory */
+    size_t bytes, piece_bytes;
+    size_t n_pieces, n_issued, n_taken;
+    struct kvt__usrbio_piece pieces[KVT__USRBIO_WINDOW]; /* number i at i modulo the window */
+    int err;
+    void (*came)(void *ctx, const unsigned char *piece, size_t n);
+    void *ctx;
+
+    /* Under the session's lock. */
+    pthread_cond_t wake;
+    bool awake; /* since it last found no room */
+    bool wants_room;
+    struct kvt__usrbio_transfer *prev_wanting, *next_wanting;
+    struct kvt__usrbio_transfer *prev, *next; /* of all */
+};
+
 /* Take units of the region, or give them back.  Under the session's lock. */
 static inline unsigned char *
 kvt__usrbio_take(struct kvt__usrbio_session *session, size_t n_units)
@@ -108,9 +130,6 @@ kvt__usrbio_has(const struct kvt__usrbio_session *session, const unsigned char *
  * the thread that made it. */
 int kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
                              struct kvt__usrbio_session **out);
-
-/* Nothing of it is heard of any more; transfers end with -ESTALE. */
-void kvt__usrbio_session_die(struct kvt__usrbio_session *session);
 
 /* Dead, and without users. */
 void kvt__usrbio_session_close(struct kvt__usrbio_session *session);
@@ -145,6 +164,12 @@ void *kvt__usrbio_waiter_main(void *arg);
 /* Move an extent through a session.  As kvt__usrbio_move(). */
 int kvt__usrbio_transfer(struct kvt__usrbio_session *session,
                          const struct kvt__usrbio_extent *e);
+
+/* ------------------------------------------------------------------- wake.c */
+
+/* Mark the session dead: its transfers end with -ESTALE, its waiters end.  Takes the
+ * session's lock. */
+void kvt__usrbio_session_die(struct kvt__usrbio_session *session);
 
 /* Under the session's lock: a piece of it has ended; there may be room for the first
  * that wants it; all are to look. */

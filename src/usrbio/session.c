@@ -183,17 +183,6 @@ kvt__usrbio_session_take_back(struct kvt__usrbio_session *session,
 /* --------------------------------------------------------------------- ending */
 
 void
-kvt__usrbio_session_die(struct kvt__usrbio_session *session)
-{
-    pthread_mutex_lock(&session->lock);
-    session->dead = true;
-    for (uint32_t i = 0; i < session->n_rings; i++)
-        pthread_cond_signal(&session->rings[i].work);
-    kvt__usrbio_wake_all(session);
-    pthread_mutex_unlock(&session->lock);
-}
-
-void
 kvt__usrbio_session_close(struct kvt__usrbio_session *s)
 {
     for (uint32_t i = 0; i < s->n_rings; i++) {

@@ -10,29 +10,8 @@
 
 #include "usrbio/private.h"
 
-#define WINDOW 64 /* pieces of one transfer */
 #define PIECE ((size_t)4 << 20)
 #define MAX_FILE_CHUNK ((size_t)64 << 20)
-
-struct kvt__usrbio_transfer {
-    struct kvt__usrbio_session *session;
-    int fd;
-    bool reads, in_region;
-    unsigned char *at; /* in the caller's memory */
-    size_t bytes, piece_bytes;
-    size_t n_pieces, n_issued, n_taken;
-    struct kvt__usrbio_piece pieces[WINDOW]; /* number i at i modulo WINDOW */
-    int err;
-    void (*came)(void *ctx, const unsigned char *piece, size_t n);
-    void *ctx;
-
-    /* Under the session's lock. */
-    pthread_cond_t wake;
-    bool awake; /* since it last found no room */
-    bool wants_room;
-    struct kvt__usrbio_transfer *prev_wanting, *next_wanting;
-    struct kvt__usrbio_transfer *prev, *next; /* of all */
-};
 
 static size_t
 min(size_t a, size_t b)
@@ -43,31 +22,10 @@ min(size_t a, size_t b)
 static struct kvt__usrbio_piece *
 nth(struct kvt__usrbio_transfer *t, size_t i)
 {
-    return &t->pieces[i % WINDOW];
+    return &t->pieces[i % KVT__USRBIO_WINDOW];
 }
 
 /* ------------------------------------------------------- room, under the lock */
-
-void
-kvt__usrbio_wake(struct kvt__usrbio_transfer *transfer)
-{
-    transfer->awake = true;
-    pthread_cond_signal(&transfer->wake);
-}
-
-void
-kvt__usrbio_wake_first(struct kvt__usrbio_session *session)
-{
-    if (session->first_wanting)
-        kvt__usrbio_wake(session->first_wanting);
-}
-
-void
-kvt__usrbio_wake_all(struct kvt__usrbio_session *session)
-{
-    for (struct kvt__usrbio_transfer *t = session->first; t; t = t->next)
-        kvt__usrbio_wake(t);
-}
 
 static void
 leave_queue(struct kvt__usrbio_transfer *t)
@@ -177,9 +135,10 @@ static bool
 issue(struct kvt__usrbio_transfer *t)
 {
     struct kvt__usrbio_session *s = t->session;
-    struct kvt__usrbio_piece *pieces[WINDOW];
+    struct kvt__usrbio_piece *pieces[KVT__USRBIO_WINDOW];
     struct kvt__usrbio_ring *ring;
-    size_t n = min(t->n_pieces - t->n_issued, WINDOW - (t->n_issued - t->n_taken));
+    size_t n = min(t->n_pieces - t->n_issued,
+                   KVT__USRBIO_WINDOW - (t->n_issued - t->n_taken));
 
     if (!n)
         return false;

@@ -39,6 +39,9 @@ int kvt__usrbio_daemon(const char *mount);
 /* Whether /dev/shm has room for so many bytes more: 0, or -ENOSPC with a sentence. */
 int kvt__usrbio_room(size_t bytes);
 
+/* Return -ENOSPC with a sentence: /dev/shm has no room for so many bytes. */
+int kvt__usrbio_no_room(size_t bytes);
+
 /* Memory by api->iovcreate() that is safe to touch: there is room for it, its pages are
  * there, no forked child gets them and its name is gone from /dev/shm already.  0, or a
  * negative errno with a sentence.  api->iovdestroy() ends it.  Blocks while pages are

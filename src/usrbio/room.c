@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Free space of /dev/shm. */
+#include <errno.h>
+#include <sys/statvfs.h>
+
+#include "base/error.h"
+#include "usrbio/usrbio.h"
+
+int
+kvt__usrbio_no_room(size_t bytes)
+{
+    return kvt__fail(ENOSPC, "/dev/shm has no room for %zu MiB of shared memory for 3FS; "
+                     "make it larger (docker run --shm-size) or hf3fs_iov_size smaller.",
+                     (bytes + (1 << 20) - 1) >> 20);
+}
+
+int
+kvt__usrbio_room(size_t bytes)
+{
+    struct statvfs fs;
+    uint64_t room;
+
+    if (statvfs("/dev/shm", &fs))
+        return kvt__fail(errno, "/dev/shm");
+    if (!fs.f_blocks || /* has no limit */
+        __builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &room) ||
+        bytes <= room)
+        return 0;
+    return kvt__usrbio_no_room(bytes);
+}

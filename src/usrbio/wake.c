@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waking the transfers of a session. */
+#include "usrbio/private.h"
+
+void
+kvt__usrbio_wake(struct kvt__usrbio_transfer *transfer)
+{
+    transfer->awake = true;
+    pthread_cond_signal(&transfer->wake);
+}
+
+void
+kvt__usrbio_wake_first(struct kvt__usrbio_session *session)
+{
+    if (session->first_wanting)
+        kvt__usrbio_wake(session->first_wanting);
+}
+
+void
+kvt__usrbio_wake_all(struct kvt__usrbio_session *session)
+{
+    for (struct kvt__usrbio_transfer *t = session->first; t; t = t->next)
+        kvt__usrbio_wake(t);
+}
+
+void
+kvt__usrbio_session_die(struct kvt__usrbio_session *session)
+{
+    pthread_mutex_lock(&session->lock);
+    session->dead = true;
+    for (uint32_t i = 0; i < session->n_rings; i++)
+        pthread_cond_signal(&session->rings[i].work);
+    kvt__usrbio_wake_all(session);
+    pthread_mutex_unlock(&session->lock);
+}
