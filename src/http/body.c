@@ -31,16 +31,6 @@ too_long(struct kvt__http_conn *conn)
                      "expected.", conn->origin->label, conn->req->room);
 }
 
-static int
-complete(struct kvt__http_conn *conn)
-{
-    struct kvt__http_request *req = conn->req;
-
-    kvt__http_conn_release(conn);
-    kvt__http_finish(req, 0);
-    return 0;
-}
-
 /* --------------------------------------------------------------- its three forms */
 
 static void
@@ -70,12 +60,12 @@ receive_length(struct kvt__http_conn *conn)
             took(conn, (size_t)n);
         if ((size_t)n < want) {
             kvt__http_set_lowat(conn, conn->left);
-            return 0;
+            return KVT__HTTP_WAITS;
         }
         if (conn->left && kvt__http_turn_is_over(conn))
-            return 0;
+            return KVT__HTTP_WAITS;
     }
-    return complete(conn);
+    return KVT__HTTP_DONE;
 }
 
 /* What lies in the buffer from *at. */
@@ -121,12 +111,12 @@ receive_chunks(struct kvt__http_conn *conn)
         if (err)
             return err;
         if (conn->chunks.done)
-            return complete(conn);
+            return KVT__HTTP_DONE;
         if (kvt__http_turn_is_over(conn))
-            return 0;
+            return KVT__HTTP_WAITS;
         ssize_t n = kvt__http_recv_in(conn, SIZE_MAX);
         if (n <= 0)
-            return n < 0 ? truncated(conn, (int)n) : 0;
+            return n < 0 ? truncated(conn, (int)n) : KVT__HTTP_WAITS;
     }
 }
 
@@ -143,14 +133,14 @@ receive_rest(struct kvt__http_conn *conn)
                          : kvt__http_recv(conn, conn->in, 1);
 
         if (n < 0)
-            return conn->eof ? complete(conn) : (int)n;
+            return conn->eof ? KVT__HTTP_DONE : (int)n;
         if (!n)
-            return 0;
+            return KVT__HTTP_WAITS;
         if (!room)
             return too_long(conn);
         took(conn, (size_t)n);
         if (kvt__http_turn_is_over(conn))
-            return 0;
+            return KVT__HTTP_WAITS;
     }
 }
 
@@ -170,9 +160,8 @@ kvt__http_begin_body(struct kvt__http_conn *conn)
 
     if (conn->left > 0 && (uint64_t)conn->left > req->room)
         return too_long(conn);
-    conn->state = KVT__HTTP_BODY;
     if (conn->chunked)
-        return 1;
+        return 0;
     if (conn->left >= 0 && n > (uint64_t)conn->left) {
         n = (size_t)conn->left;
         conn->keep = false;
@@ -184,7 +173,7 @@ kvt__http_begin_body(struct kvt__http_conn *conn)
     if (conn->left >= 0)
         conn->left -= (int64_t)n;
     took(conn, n);
-    return 1;
+    return 0;
 }
 
 /* Nobody wants it: a small rest is read, so that the connection can be kept. */
@@ -196,29 +185,19 @@ kvt__http_drain(struct kvt__http_conn *conn)
         ssize_t n = kvt__http_recv(conn, conn->in, (size_t)conn->left);
 
         if (n <= 0)
-            return (int)n;
+            return n < 0 ? (int)n : KVT__HTTP_WAITS;
         conn->left -= n;
     }
-    kvt__http_conn_release(conn);
-    return 0;
+    return KVT__HTTP_DONE;
 }
 
-int
-kvt__http_refuse_body(struct kvt__http_conn *conn, int err)
+bool
+kvt__http_can_drain(struct kvt__http_conn *conn)
 {
-    struct kvt__http_request *req = conn->req;
     int64_t left = conn->left - (int64_t)conn->in_bytes;
 
     if (conn->chunked || conn->left < 0 || left < 0 || left > KVT__HTTP_DRAIN_BYTES)
         conn->keep = false;
     conn->left = left;
-    if (!conn->keep || !left) {
-        kvt__http_conn_release(conn);
-    } else {
-        req->own.conn[conn == req->own.conn[1]] = NULL;
-        conn->req = NULL;
-        conn->state = KVT__HTTP_DRAIN;
-    }
-    kvt__http_finish(req, err);
-    return conn->state == KVT__HTTP_DRAIN;
+    return conn->keep && left;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connect to an origin: addresses, a socket, a tunnel, TLS.  Addresses are tried as in
+ * Connect to an origin: addresses and a socket.  Addresses are tried as in
  * RFC 8305 (Happy Eyeballs): each attempt starts a short delay after the previous attempt,
  * and earlier attempts continue.  The first connected socket is used; all other sockets
  * are closed. */
@@ -186,17 +186,6 @@ begin_next(struct kvt__http_conn *conn, int64_t now)
     }
 }
 
-static int
-go_on(struct kvt__http_conn *conn)
-{
-    if (!conn->origin->tls)
-        return kvt__http_opened(conn);
-    if (!conn->origin->proxy)
-        return kvt__http_tls_start(conn);
-    kvt__http_set_state(conn, KVT__HTTP_TUNNEL);
-    return kvt__http_tunnel_begin(conn);
-}
-
 /* Handle the result of an attempt, or start the next attempt when due. */
 int
 kvt__http_connected(struct kvt__http_conn *conn)
@@ -205,16 +194,16 @@ kvt__http_connected(struct kvt__http_conn *conn)
     int64_t now = kvt__now_ns();
 
     if (take_winner(conn, now))
-        return go_on(conn);
+        return KVT__HTTP_DONE;
     begin_next(conn, now);
     if (race->n_open)
-        return 0;
+        return KVT__HTTP_WAITS;
     return kvt__fail(race->err, "connect to %s", conn->origin->connect_label);
 }
 
-/* Begin with the origin's addresses, if they are known. */
+/* Prepare the attempts if the origin's addresses are known. */
 int
-kvt__http_connect(struct kvt__http_conn *conn)
+kvt__http_resolve(struct kvt__http_conn *conn)
 {
     struct kvt__http_race *race = calloc(1, sizeof *race);
 
@@ -223,31 +212,9 @@ kvt__http_connect(struct kvt__http_conn *conn)
     int n = kvt__http_pick(conn, race->addresses);
     if (n <= 0) {
         free(race);
-        if (!n && conn->state != KVT__HTTP_RESOLVE)
-            kvt__http_set_state(conn, KVT__HTTP_RESOLVE);
-        return n;
+        return n < 0 ? n : KVT__HTTP_WAITS;
     }
     race->n = (size_t)n;
     conn->race = race;
-    kvt__http_set_state(conn, KVT__HTTP_CONNECT);
-    return kvt__http_connected(conn);
-}
-
-/* -------------------------------------------------- tunnel and TLS on the socket */
-
-int
-kvt__http_tls_start(struct kvt__http_conn *conn)
-{
-    kvt__http_set_state(conn, KVT__HTTP_HANDSHAKE);
-    return kvt__http_tls_begin(conn);
-}
-
-int
-kvt__http_opened(struct kvt__http_conn *conn)
-{
-    int err;
-
-    kvt__http_set_state(conn, KVT__HTTP_ANSWER);
-    err = kvt__http_send_begin(conn);
-    return err < 0 ? err : 1;
+    return KVT__HTTP_DONE;
 }

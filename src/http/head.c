@@ -24,8 +24,8 @@ drop_head(struct kvt__http_conn *conn, size_t bytes)
     memmove(conn->in, conn->in + bytes, conn->in_bytes);
 }
 
-static int
-begin_answer(struct kvt__http_conn *conn, struct kvt__http_answer *a, size_t head_bytes)
+int
+kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *a)
 {
     struct kvt__http_request *req = conn->req;
     int status = a->head.status;
@@ -35,7 +35,6 @@ begin_answer(struct kvt__http_conn *conn, struct kvt__http_answer *a, size_t hea
 
     if (no_body && !req->is_head)
         a->head.content_length = 0; /* RFC 9110, 6.4.1: such a response has no content */
-    kvt__http_chosen(conn);
     req->early = kvt__http_sending(conn) || conn->send_failed;
     conn->keep = a->keep && !req->early && !may_go_on;
     conn->chunked = a->chunked && !no_body;
@@ -48,8 +47,8 @@ begin_answer(struct kvt__http_conn *conn, struct kvt__http_answer *a, size_t hea
     req->sent_ns = conn->sent_ns;
     req->first_byte_ns = conn->first_byte_ns;
     int err = req->answer(req, &a->head);
-    drop_head(conn, head_bytes);
-    return err ? kvt__http_refuse_body(conn, err) : kvt__http_begin_body(conn);
+    drop_head(conn, a->bytes);
+    return err;
 }
 
 /* 1xx: there may be any number.  100 lets the body go. */
@@ -62,26 +61,26 @@ interim(struct kvt__http_conn *conn, int status, size_t bytes)
     drop_head(conn, bytes);
     conn->turn_bytes += conn->in_bytes; /* were moved */
     conn->first_byte_ns = conn->progress_ns;
-    return 1;
+    return KVT__HTTP_GOES_ON;
 }
 
 static int
-read_head(struct kvt__http_conn *conn)
+read_head(struct kvt__http_conn *conn, struct kvt__http_answer *answer)
 {
-    struct kvt__http_answer answer;
     const char *wrong;
-    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, &answer, &wrong);
+    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, answer, &wrong);
 
     if (n < 0)
         return no_http(conn, wrong);
     if (!n) {
         if (conn->in_bytes == sizeof conn->in)
             return no_http(conn, "the head of its answer is too long");
-        return 0;
+        return KVT__HTTP_WAITS;
     }
-    if (answer.head.status < 200)
-        return interim(conn, answer.head.status, (size_t)n);
-    return begin_answer(conn, &answer, (size_t)n);
+    if (answer->head.status < 200)
+        return interim(conn, answer->head.status, (size_t)n);
+    answer->bytes = (size_t)n;
+    return KVT__HTTP_DONE;
 }
 
 static int
@@ -95,26 +94,26 @@ receive_head(struct kvt__http_conn *conn)
                                      "of its answer's head.", conn->origin->label)
                          : (int)n;
     if (n <= 0)
-        return (int)n;
+        return n < 0 ? (int)n : KVT__HTTP_WAITS;
     if (first)
         conn->first_byte_ns = conn->progress_ns;
     conn->any = true;
-    return 1;
+    return KVT__HTTP_GOES_ON;
 }
 
 int
-kvt__http_exchange(struct kvt__http_conn *conn)
+kvt__http_exchange(struct kvt__http_conn *conn, struct kvt__http_answer *answer)
 {
-    int err;
+    int outcome;
 
     if (kvt__http_turn_is_over(conn))
-        return 0;
-    if (conn->in_bytes && (err = read_head(conn)))
-        return err;
+        return KVT__HTTP_WAITS;
+    if (conn->in_bytes && (outcome = read_head(conn, answer)) != KVT__HTTP_WAITS)
+        return outcome;
     kvt__http_send(conn);
     if (!conn->readable)
-        return 0;
-    err = receive_head(conn);
-    conn->readable = err > 0;
-    return err;
+        return KVT__HTTP_WAITS;
+    outcome = receive_head(conn);
+    conn->readable = outcome == KVT__HTTP_GOES_ON;
+    return outcome;
 }

@@ -13,6 +13,7 @@ struct kvt__http_answer {
     struct kvt__http_head head;
     bool keep;    /* the server keeps the connection */
     bool chunked; /* the body is */
+    size_t bytes; /* of the head */
 };
 
 /* The head at the beginning of n bytes: its length; 0: there is no end yet; -EPROTO, and

@@ -129,29 +129,31 @@ struct kvt__http_conn {
     char in[KVT__HTTP_IN_BYTES];
 };
 
-/* The steps of a connection: 1 when there is another one to do, 0 to wait for an event,
- * -errno with a sentence. */
-int kvt__http_connect(struct kvt__http_conn *conn);
+/* The outcome of a step; -errno with a sentence: the step failed. */
+enum kvt__http_outcome {
+    KVT__HTTP_WAITS,   /* for an event of the socket, the resolver, or the next turn */
+    KVT__HTTP_GOES_ON, /* in the same state */
+    KVT__HTTP_DONE     /* with the state; run.c chooses the next state */
+};
+
+/* The steps, one or two for each state.  A step never calls another step, never changes the
+ * state, and never ends the request or the connection: run.c does. */
+int kvt__http_resolve(struct kvt__http_conn *conn);
 int kvt__http_connected(struct kvt__http_conn *conn);
 int kvt__http_tunnel(struct kvt__http_conn *conn);
 int kvt__http_handshake(struct kvt__http_conn *conn);
-int kvt__http_exchange(struct kvt__http_conn *conn);
+/* DONE: *answer is the final response's head, whose text is still in the connection's
+ * buffer. */
+int kvt__http_exchange(struct kvt__http_conn *conn, struct kvt__http_answer *answer);
 int kvt__http_receive_body(struct kvt__http_conn *conn);
 int kvt__http_drain(struct kvt__http_conn *conn);
 
-/* The same, where such a step begins: TLS, and what is sent through it. */
-int kvt__http_tls_start(struct kvt__http_conn *conn);
-int kvt__http_opened(struct kvt__http_conn *conn);
-
-/* The only way to change it to or from RESOLVE. */
+/* Change the state, and the thread's count of connections in RESOLVE. */
 void kvt__http_set_state(struct kvt__http_conn *conn, enum kvt__http_state state);
 /* The race's next deadline: of an attempt, or for the next attempt to begin. */
 int64_t kvt__http_race_due_ns(const struct kvt__http_conn *conn);
 /* Close the sockets of all attempts and free the race. */
 void kvt__http_race_end(struct kvt__http_conn *conn);
-/* When its state has lasted too long. */
-int64_t kvt__http_due_ns(const struct kvt__http_conn *conn);
-void kvt__http_close_socket(struct kvt__http_conn *conn);
 /* Close a socket in the thread's epoll. */
 void kvt__http_close_fd(struct kvt__http_thread *thread, int fd);
 
@@ -161,14 +163,19 @@ void kvt__http_conn_begin(struct kvt__http_thread *thread, struct kvt__http_requ
                           int slot, bool fresh);
 /* Take all steps that can be. */
 void kvt__http_conn_run(struct kvt__http_conn *conn);
+/* An idle connection of the origin or a new one; fresh: only a new one.  The caller sets
+ * time.run.  NULL: no memory. */
+struct kvt__http_conn *kvt__http_conn_take(struct kvt__http_thread *thread,
+                                           struct kvt__http_origin *origin, bool fresh);
+/* Separate the connection from its request. */
+void kvt__http_conn_detach(struct kvt__http_conn *conn);
 /* The answer is whole, or nobody wants the rest: keep the connection or close it. */
 void kvt__http_conn_release(struct kvt__http_conn *conn);
 void kvt__http_conn_close(struct kvt__http_conn *conn);
 /* Whether an idle one is as it was left. */
 bool kvt__http_conn_quiet(struct kvt__http_conn *conn);
-void kvt__http_conn_rearm(struct kvt__http_conn *conn);
 
-/* Write the head, and all its state to that before. */
+/* Write the head, and reset the record of the exchange.  0 or -errno with a sentence. */
 int kvt__http_send_begin(struct kvt__http_conn *conn);
 void kvt__http_send(struct kvt__http_conn *conn);
 bool kvt__http_sending(const struct kvt__http_conn *conn);
@@ -181,10 +188,14 @@ void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
 /* Whether it has to wait until the others had their turn. */
 bool kvt__http_turn_is_over(struct kvt__http_conn *conn);
 
-/* The head has been read; what came with it of the body is in the buffer.  As a step. */
+/* Hand the head to the request and remove the head from the buffer, which then begins with
+ * the body.  The value of req->answer(). */
+int kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *answer);
+/* Take the body's bytes from the buffer.  0 or -errno with a sentence. */
 int kvt__http_begin_body(struct kvt__http_conn *conn);
-/* The same where the request ends with err, and nobody wants the body. */
-int kvt__http_refuse_body(struct kvt__http_conn *conn, int err);
+/* Return true if a small rest of an unwanted body is to be read, so that the connection can
+ * be kept.  False: nothing is left, or keep is false now. */
+bool kvt__http_can_drain(struct kvt__http_conn *conn);
 
 /* ---------------------------------------------------------------- requests */
 
@@ -206,8 +217,6 @@ void kvt__http_arrive(struct kvt__http_thread *thread, struct kvt__http_request 
 void kvt__http_start(struct kvt__http_thread *thread, struct kvt__http_request *req);
 /* Its last step: closes its connections, calls done. */
 void kvt__http_finish(struct kvt__http_request *req, int status);
-/* conn failed with the sentence kvt__why(). */
-void kvt__http_conn_failed(struct kvt__http_conn *conn, int err);
 /* conn's answer is the one that counts. */
 void kvt__http_chosen(struct kvt__http_conn *conn);
 
@@ -271,7 +280,7 @@ char *kvt__http_bare_host(const char *host);
 
 int kvt__http_tls_open(struct kvt__http *http);
 void kvt__http_tls_close(struct kvt__http *http);
-int kvt__http_tls_begin(struct kvt__http_conn *conn);
+int kvt__http_tls_begin(struct kvt__http_conn *conn); /* 0 or -errno with a sentence */
 ssize_t kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n);
 ssize_t kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts,
                            size_t n_parts);
@@ -286,6 +295,7 @@ bool kvt__http_no_proxy(const char *list, const char *host);
 /* Rewrite a head of n bytes.  Its new length, or -errno with a sentence. */
 int kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n,
                          size_t room);
+/* Write the request to the proxy.  0 or -errno with a sentence. */
 int kvt__http_tunnel_begin(struct kvt__http_conn *conn);
 
 /* --------------------------------------------------------------- resolving */

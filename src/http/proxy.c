@@ -256,7 +256,7 @@ kvt__http_tunnel_begin(struct kvt__http_conn *conn)
         return kvt__fail(EMSGSIZE, "the proxy's user and password are too long.");
     conn->out_bytes = (size_t)n;
     conn->out_sent = conn->in_bytes = 0;
-    return 1;
+    return 0;
 }
 
 static int
@@ -297,7 +297,7 @@ kvt__http_tunnel(struct kvt__http_conn *conn)
         n = send(conn->fd, conn->out + conn->out_sent, conn->out_bytes - conn->out_sent,
                  MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN)
-            return 0;
+            return KVT__HTTP_WAITS;
         if (n < 0)
             return kvt__fail(errno, "send to the proxy for %s", conn->origin->label);
         conn->out_sent += (size_t)n;
@@ -310,5 +310,5 @@ kvt__http_tunnel(struct kvt__http_conn *conn)
         err = read_tunnel(conn);
     }
     explicit_bzero(conn->out, conn->out_bytes); /* the proxy's password */
-    return err < 0 ? err : kvt__http_tls_start(conn);
+    return err < 0 ? err : KVT__HTTP_DONE;
 }

@@ -28,7 +28,6 @@ kvt__http_send_begin(struct kvt__http_conn *conn)
     conn->in_bytes = 0;
     conn->first_byte_ns = 0;
     memset(&conn->chunks, 0, sizeof conn->chunks);
-    conn->state = KVT__HTTP_ANSWER;
     conn->sent_ns = conn->progress_ns = kvt__now_ns();
     atomic_fetch_add(&conn->thread->http->n_requests, 1);
     return 0;

@@ -11,40 +11,6 @@
 
 #define MAX_EVENTS 64
 
-void
-kvt__http_wake(struct kvt__http_thread *t)
-{
-    uint64_t one = 1;
-    ssize_t n = write(t->event, &one, sizeof one);
-
-    (void)n; /* full is woken too */
-}
-
-void
-kvt__http_link_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn)
-{
-    conn->prev = NULL;
-    conn->next = list->first;
-    if (list->first)
-        list->first->prev = conn;
-    else
-        list->last = conn;
-    list->first = conn;
-}
-
-void
-kvt__http_unlink_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn)
-{
-    if (conn->prev)
-        conn->prev->next = conn->next;
-    else
-        list->first = conn->next;
-    if (conn->next)
-        conn->next->prev = conn->prev;
-    else
-        list->last = conn->prev;
-}
-
 /* False: the client is to be closed and nothing is left to do. */
 static bool
 take_inbox(struct kvt__http_thread *t, bool *stopped)

@@ -267,7 +267,7 @@ kvt__http_tls_begin(struct kvt__http_conn *conn)
     if (*session_of(conn))
         SSL_set_session(conn->ssl, *session_of(conn));
     SSL_set_connect_state(conn->ssl);
-    return 1;
+    return 0;
 }
 
 int
@@ -279,7 +279,7 @@ kvt__http_handshake(struct kvt__http_conn *conn)
         return failure(conn, result);
     if (SSL_session_reused(conn->ssl))
         atomic_fetch_add(&conn->thread->http->n_resumed, 1);
-    return kvt__http_opened(conn);
+    return KVT__HTTP_DONE;
 }
 
 /* Several records, until the place is full or the socket empty. */

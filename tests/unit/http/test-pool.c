@@ -309,6 +309,40 @@ a_body_is_sent_again_on_the_new_connection(void **state)
     free(body);
 }
 
+/* ----------------------------------------------------------- failed requests */
+
+static int
+refuse_to_write(struct kvt__http_request *req, char *out, size_t room)
+{
+    (void)req;
+    (void)out;
+    (void)room;
+    return kvt__fail(EMSGSIZE, "a head that is too long");
+}
+
+/* The connection is closed as a busy one, although no request was sent on it. */
+static void
+a_request_without_a_head_closes_its_kept_connection(void **state)
+{
+    struct kvt__http_stats stats;
+    struct ask ask;
+
+    (void)state;
+    begin(PLAYS(play_404), 1, 4);
+    assert_int_equal(get(&ask), 0);
+    ask_init(&ask, origin, "GET", "/x", NULL, 0);
+    ask.req.write_head = refuse_to_write;
+    assert_int_equal(ask_run(http, &ask), -EMSGSIZE);
+    kvt__http_stats(http, &stats);
+    assert_int_equal(stats.open, 0);
+    assert_int_equal(get(&ask), 0);
+    assert_int_equal(get(&ask), 0);
+    kvt__http_stats(http, &stats);
+    assert_int_equal(stats.connections, 2);
+    assert_int_equal(stats.open, 1);
+    end();
+}
+
 int
 main(void)
 {
@@ -324,6 +358,7 @@ main(void)
         cmocka_unit_test(one_byte_of_an_answer_is_an_answer),
         cmocka_unit_test(an_answer_nobody_asked_for_answers_nothing),
         cmocka_unit_test(a_body_is_sent_again_on_the_new_connection),
+        cmocka_unit_test(a_request_without_a_head_closes_its_kept_connection),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

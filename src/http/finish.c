@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The end of a request, and the choice between its two connections.  Its thread only. */
+#include <stdio.h>
+
+#include "http/private.h"
+
+void
+kvt__http_finish(struct kvt__http_request *req, int status)
+{
+    struct kvt__http_thread *t = req->own.thread;
+    struct kvt__http_waiter *waiter = req->own.waiter;
+
+    for (int i = 0; i < 2; i++)
+        if (req->own.conn[i])
+            kvt__http_conn_close(req->own.conn[i]);
+    t->n_under_way -= req->own.list == &t->under_way;
+    kvt__http_unlink(req);
+    kvt__http_time_clear(&t->times, &req->own.time);
+    req->status = status;
+    if (status)
+        snprintf(req->why, sizeof req->why, "%s", kvt__why());
+    atomic_fetch_sub(&t->n_requests, 1);
+    if (!waiter) {
+        req->done(req);
+        return;
+    }
+    pthread_mutex_lock(&waiter->lock);
+    waiter->is_done = true;
+    pthread_cond_signal(&waiter->done);
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+void
+kvt__http_chosen(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+    int slot = conn == req->own.conn[1];
+
+    if (req->own.conn[!slot])
+        kvt__http_conn_close(req->own.conn[!slot]);
+    req->hedged = slot == 1;
+    req->own.hedge_at_ns = 0;
+}

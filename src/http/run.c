@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loop that moves a connection from state to state.  A step (connect.c, proxy.c, tls.c,
+ * head.c, body.c) returns an outcome; only this file chooses the next state, and ends the
+ * request or the connection.  Its thread only. */
+#include <errno.h>
+#include <sys/epoll.h>
+
+#include "http/private.h"
+
+/* ------------------------------------------------------------ the next state */
+
+static int
+resolve(struct kvt__http_conn *conn)
+{
+    int outcome = kvt__http_resolve(conn);
+
+    if (outcome == KVT__HTTP_WAITS && conn->state != KVT__HTTP_RESOLVE)
+        kvt__http_set_state(conn, KVT__HTTP_RESOLVE);
+    if (outcome != KVT__HTTP_DONE)
+        return outcome;
+    kvt__http_set_state(conn, KVT__HTTP_CONNECT);
+    return KVT__HTTP_GOES_ON;
+}
+
+/* Go on to a state whose begin returned err. */
+static int
+go_on(int err)
+{
+    return err < 0 ? err : KVT__HTTP_GOES_ON;
+}
+
+static int
+begin_handshake(struct kvt__http_conn *conn)
+{
+    kvt__http_set_state(conn, KVT__HTTP_HANDSHAKE);
+    return go_on(kvt__http_tls_begin(conn));
+}
+
+/* The state changes first: a failure closes the connection, and a connection in IDLE would be
+ * removed from the list of idle connections. */
+static int
+begin_exchange(struct kvt__http_conn *conn)
+{
+    kvt__http_set_state(conn, KVT__HTTP_ANSWER);
+    return go_on(kvt__http_send_begin(conn));
+}
+
+static int
+on_connected(struct kvt__http_conn *conn)
+{
+    if (!conn->origin->tls)
+        return begin_exchange(conn);
+    if (!conn->origin->proxy)
+        return begin_handshake(conn);
+    kvt__http_set_state(conn, KVT__HTTP_TUNNEL);
+    return go_on(kvt__http_tunnel_begin(conn));
+}
+
+/* End the request with err, and read or drop the body. */
+static int
+refuse_body(struct kvt__http_conn *conn, int err)
+{
+    struct kvt__http_request *req = conn->req;
+    bool drain = kvt__http_can_drain(conn);
+
+    if (drain) {
+        kvt__http_conn_detach(conn);
+        kvt__http_set_state(conn, KVT__HTTP_DRAIN);
+    } else {
+        kvt__http_conn_release(conn);
+    }
+    kvt__http_finish(req, err);
+    return drain ? KVT__HTTP_GOES_ON : KVT__HTTP_WAITS;
+}
+
+static int
+exchange(struct kvt__http_conn *conn)
+{
+    struct kvt__http_answer answer;
+    int err, outcome = kvt__http_exchange(conn, &answer);
+
+    if (outcome != KVT__HTTP_DONE)
+        return outcome;
+    kvt__http_chosen(conn);
+    err = kvt__http_take_head(conn, &answer);
+    if (err)
+        return refuse_body(conn, err);
+    err = kvt__http_begin_body(conn);
+    if (err)
+        return err;
+    kvt__http_set_state(conn, KVT__HTTP_BODY);
+    return KVT__HTTP_GOES_ON;
+}
+
+static int
+complete(struct kvt__http_conn *conn)
+{
+    struct kvt__http_request *req = conn->req;
+
+    kvt__http_conn_release(conn);
+    if (req) /* not in DRAIN */
+        kvt__http_finish(req, 0);
+    return KVT__HTTP_WAITS;
+}
+
+/* Take one step, and choose the next state if the step is done with the present state. */
+static int
+step(struct kvt__http_conn *conn)
+{
+    int outcome;
+
+    switch (conn->state) {
+    case KVT__HTTP_RESOLVE:
+        return resolve(conn);
+    case KVT__HTTP_CONNECT:
+        outcome = kvt__http_connected(conn);
+        return outcome == KVT__HTTP_DONE ? on_connected(conn) : outcome;
+    case KVT__HTTP_TUNNEL:
+        outcome = kvt__http_tunnel(conn);
+        return outcome == KVT__HTTP_DONE ? begin_handshake(conn) : outcome;
+    case KVT__HTTP_HANDSHAKE:
+        outcome = kvt__http_handshake(conn);
+        return outcome == KVT__HTTP_DONE ? begin_exchange(conn) : outcome;
+    case KVT__HTTP_ANSWER:
+        return exchange(conn);
+    case KVT__HTTP_BODY:
+        outcome = kvt__http_receive_body(conn);
+        return outcome == KVT__HTTP_DONE ? complete(conn) : outcome;
+    case KVT__HTTP_DRAIN:
+        outcome = kvt__http_drain(conn);
+        return outcome == KVT__HTTP_DONE ? complete(conn) : outcome;
+    case KVT__HTTP_IDLE:
+        if (!kvt__http_conn_quiet(conn))
+            kvt__http_conn_close(conn);
+        return KVT__HTTP_WAITS;
+    default:
+        return KVT__HTTP_WAITS;
+    }
+}
+
+/* ------------------------------------------------------------------ failures */
+
+/* A server may close an idle connection at any time.  If nothing came, the server has not
+ * answered this request. */
+static bool
+is_stale(const struct kvt__http_conn *conn)
+{
+    return conn->reused && conn->lost && !conn->any && !conn->req->own.replaced;
+}
+
+/* Close a connection that failed with the sentence kvt__why().  The request goes on with its
+ * other connection or, if the connection was stale, with a new one; otherwise it ends. */
+static void
+fail(struct kvt__http_conn *conn, int err)
+{
+    struct kvt__http_request *req = conn->req;
+    struct kvt__http_thread *t = conn->thread;
+    int slot;
+
+    if (!req) {
+        kvt__http_conn_close(conn);
+        return;
+    }
+    slot = conn == req->own.conn[1];
+    if (req->own.conn[!slot]) {
+        kvt__http_conn_close(conn);
+    } else if (is_stale(conn)) {
+        kvt__http_conn_close(conn);
+        req->own.replaced = true;
+        kvt__http_conn_begin(t, req, slot, true);
+    } else {
+        kvt__http_finish(req, err);
+    }
+}
+
+/* -------------------------------------------------------------------- events */
+
+static bool
+wants_to_write(const struct kvt__http_conn *conn)
+{
+    switch (conn->state) {
+    case KVT__HTTP_TUNNEL:
+        return conn->out_sent < conn->out_bytes;
+    case KVT__HTTP_ANSWER:
+        return conn->want_write ||
+               (kvt__http_sending(conn) &&
+                !(conn->hold_body && conn->out_sent == conn->out_bytes));
+    default:
+        return conn->want_write;
+    }
+}
+
+static int
+watch(struct kvt__http_conn *conn)
+{
+    struct epoll_event e = { .data.ptr = conn };
+
+    if (conn->fd < 0)
+        return 0;
+    e.events = EPOLLIN;
+    if (wants_to_write(conn))
+        e.events |= EPOLLOUT;
+    if (e.events == conn->events)
+        return 0;
+    if (epoll_ctl(conn->thread->epoll, conn->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD,
+                  conn->fd, &e) < 0)
+        return kvt__fail(errno, "watch the connection to %s", conn->origin->label);
+    conn->events = e.events;
+    return 0;
+}
+
+/* --------------------------------------------------------------------- times */
+
+/* When the state has lasted too long. */
+static int64_t
+due_ns(const struct kvt__http_conn *conn)
+{
+    switch (conn->state) {
+    case KVT__HTTP_CONNECT:
+        return kvt__http_race_due_ns(conn);
+    case KVT__HTTP_DRAIN:
+        return conn->progress_ns + KVT__HTTP_DRAIN_NS;
+    case KVT__HTTP_IDLE:
+        return conn->progress_ns + KVT__HTTP_IDLE_NS;
+    case KVT__HTTP_ANSWER:
+        if (conn->hold_body)
+            return conn->progress_ns + KVT__HTTP_CONTINUE_NS;
+        return conn->progress_ns + conn->thread->http->stall_ns;
+    default:
+        return conn->progress_ns + conn->thread->http->stall_ns;
+    }
+}
+
+/* How long bytes below the low-water mark may wait. */
+#define LOOK_NS (100 * KVT__NS_PER_MS)
+
+/* Bytes only move progress_ns; the time is set anew when it runs or the state changes. */
+static void
+rearm(struct kvt__http_conn *conn)
+{
+    int64_t at = due_ns(conn), look = kvt__now_ns() + LOOK_NS;
+
+    if (conn->lowat > 1 && look < at)
+        at = look;
+    kvt__http_time_set(&conn->thread->times, &conn->time, at);
+}
+
+/* Handle a state that has lasted too long. */
+static int
+on_due(struct kvt__http_conn *conn)
+{
+    const char *what = "not a byte came";
+
+    switch (conn->state) {
+    case KVT__HTTP_CONNECT:
+        return KVT__HTTP_GOES_ON; /* the race goes on, or fails */
+    case KVT__HTTP_RESOLVE:
+        what = "its name was not resolved";
+        break;
+    case KVT__HTTP_DRAIN:
+    case KVT__HTTP_IDLE:
+        kvt__http_conn_close(conn);
+        return KVT__HTTP_WAITS;
+    case KVT__HTTP_ANSWER:
+        if (conn->hold_body) {
+            conn->hold_body = false;
+            conn->progress_ns = kvt__now_ns();
+            return KVT__HTTP_GOES_ON;
+        }
+        what = kvt__http_sending(conn) ? "it took not a byte" : "there was no answer";
+        break;
+    default:
+        break;
+    }
+    return kvt__fail(ETIMEDOUT, "%s: %s for %lld ms.", conn->origin->label, what,
+                     (long long)(conn->thread->http->stall_ns / KVT__NS_PER_MS));
+}
+
+static void
+on_time(struct kvt__http_time *time)
+{
+    struct kvt__http_conn *conn = (struct kvt__http_conn *)time;
+
+    /* Bytes may lie there that no event told of: below the low-water mark, or because this
+     * thread could not run for a while. */
+    conn->readable = true;
+    kvt__http_conn_run(conn);
+    if (conn->state == KVT__HTTP_CLOSED)
+        return;
+    if (kvt__now_ns() >= due_ns(conn)) {
+        int outcome = on_due(conn);
+
+        if (outcome < 0)
+            fail(conn, outcome);
+        else if (outcome == KVT__HTTP_GOES_ON)
+            kvt__http_conn_run(conn);
+    }
+    if (conn->state != KVT__HTTP_CLOSED)
+        rearm(conn);
+}
+
+/* ------------------------------------------------------------------ the loop */
+
+void
+kvt__http_conn_run(struct kvt__http_conn *conn)
+{
+    enum kvt__http_state was = conn->state;
+    int lowat = conn->lowat, outcome;
+
+    conn->turn_bytes = 0;
+    do
+        outcome = step(conn);
+    while (outcome == KVT__HTTP_GOES_ON);
+    if (outcome >= 0 && conn->state != KVT__HTTP_CLOSED)
+        outcome = watch(conn);
+    if (outcome < 0)
+        fail(conn, outcome);
+    else if (conn->state == KVT__HTTP_CLOSED)
+        return;
+    else if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set ||
+             conn->state == KVT__HTTP_CONNECT) /* the next deadline may be earlier now */
+        rearm(conn);
+}
+
+void
+kvt__http_conn_begin(struct kvt__http_thread *t, struct kvt__http_request *req, int slot,
+                     bool fresh)
+{
+    struct kvt__http_conn *conn = kvt__http_conn_take(t, req->origin, fresh);
+    int err;
+
+    if (!conn) {
+        err = kvt__fail(ENOMEM, "a connection to %s", req->origin->label);
+        if (!req->own.conn[!slot])
+            kvt__http_finish(req, err);
+        return;
+    }
+    conn->time.run = on_time;
+    conn->req = req;
+    req->own.conn[slot] = conn;
+    err = conn->reused ? begin_exchange(conn) : resolve(conn);
+    if (err < 0)
+        fail(conn, err);
+    else
+        kvt__http_conn_run(conn);
+}
