@@ -6,7 +6,8 @@
  *
  * Writing includes the copy out of the paged KV, which the bare loop does not
  * make; it goes on while earlier chunks are being written.  Reading names no
- * blocks: chunks are read into the pool and verified, and copied nowhere. */
+ * blocks: chunks are read into the pool and verified, and copied nowhere.  file.retrieve
+ * names blocks. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,6 +72,7 @@ run(const struct bench *bench, const char *name, bool write, bool cpu,
     struct rig r;
     int code = rig_open(&r, bench, !strncmp(name, "gds.", 4));
 
+    r.t.scatters = !strcmp(name, "file.retrieve");
     r.t.bare = (struct bench_loop){ &r.bare, tune, bare_write, bare_read };
     if (!code)
         code = bench_through_prepare(&r.t, write);
@@ -149,6 +151,12 @@ int
 bench_file_cpu(const struct bench *bench, struct bench_result *out)
 {
     return run(bench, "file.cpu", false, true, out);
+}
+
+int
+bench_file_retrieve(const struct bench *bench, struct bench_result *out)
+{
+    return run(bench, "file.retrieve", false, true, out);
 }
 
 int

@@ -4,8 +4,8 @@
  * move files share.
  *
  * Chunks only pass through the engine's memory: what stayed there would be read from
- * there.  Where KV is in host memory loads name no blocks: chunks are read into the pool
- * and verified, and copied nowhere. */
+ * there.  If KV is in host memory, loads name no blocks unless t->scatters is set: chunks are
+ * read into the pool and verified, and copied nowhere. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,7 +120,7 @@ bench_through_load(struct bench_through *t, struct bench_cost *out)
 {
     t->storage_bytes = t->b.bytes;
     return bench_chunks_load(&t->b, t->engine, t->b.bytes,
-                             t->view ? t->b.blocks : t->b.no_blocks, out);
+                             t->view || t->scatters ? t->b.blocks : t->b.no_blocks, out);
 }
 
 static int
@@ -145,27 +145,43 @@ step_bare_read(void *ctx, struct bench_cost *out)
     return bare->read(bare->ctx, out);
 }
 
-/* What a store copies, in the pieces in which it lies: all tokens of a block of a layer's
- * K or V. */
-static int
-step_copy(void *ctx, struct bench_cost *out)
+/* Copy all chunks in the pieces of the blocks: all tokens of a block of a layer's K or V.
+ * scatter: from chunks to blocks; else from blocks to chunks. */
+static void
+copy_pieces(struct bench_through *t, bool scatter)
 {
-    struct bench_through *t = ctx;
     size_t piece = (size_t)CLI_BLOCK_TOKENS * t->b.shape.n_heads *
                    t->b.shape.head_bytes;
     size_t plane = piece * t->b.n * BENCH_CHUNK_BLOCKS;
-    unsigned char *to = t->b.copy;
+    unsigned char *flat = t->b.copy;
 
-    bench_start(out);
     for (size_t c = 0; c < t->b.n; c++) {
         for (size_t p = 0; p < 2 * t->b.shape.n_layers; p++) {
             for (size_t b = 0; b < BENCH_CHUNK_BLOCKS; b++) {
-                memcpy(to, t->b.kv + p * plane + (c * BENCH_CHUNK_BLOCKS + b) * piece,
-                       piece);
-                to += piece;
+                unsigned char *at = t->b.kv + p * plane +
+                                    (c * BENCH_CHUNK_BLOCKS + b) * piece;
+
+                memcpy(scatter ? at : flat, scatter ? flat : at, piece);
+                flat += piece;
             }
         }
     }
+}
+
+static int
+step_gather(void *ctx, struct bench_cost *out)
+{
+    bench_start(out);
+    copy_pieces(ctx, false);
+    bench_stop(out);
+    return 0;
+}
+
+static int
+step_scatter(void *ctx, struct bench_cost *out)
+{
+    bench_start(out);
+    copy_pieces(ctx, true);
     bench_stop(out);
     return 0;
 }
@@ -185,11 +201,13 @@ cpu_above(const struct bench_through *t, const struct bench_cost *ours,
           struct bench_result *out)
 {
     double value[BENCH_ROUNDS], limit[BENCH_ROUNDS], total[BENCH_ROUNDS];
+    double of_copy[BENCH_ROUNDS];
     size_t n = t->b.n_rounds;
 
     for (size_t i = 0; i < n; i++) {
+        of_copy[i] = copy ? copy[i].cpu / gigabytes(t) : 0;
         total[i] = ours[i].cpu / gigabytes(t);
-        limit[i] = (bare[i].cpu + (copy ? copy[i].cpu : 0)) / gigabytes(t);
+        limit[i] = bare[i].cpu / gigabytes(t) + of_copy[i];
         value[i] = total[i] - limit[i];
     }
     out->value = bench_median(value, n);
@@ -198,6 +216,8 @@ cpu_above(const struct bench_through *t, const struct bench_cost *ours,
     double all = bench_median(total, n);
     out->ratio = all > 0 ? out->limit / all : 0;
     bench_more(out, "cpu_s_per_gb", all);
+    if (copy)
+        bench_more(out, "copy_cpu_s_per_gb", bench_median(of_copy, n));
 }
 
 static double
@@ -223,13 +243,21 @@ ratio_after_first_copy(const struct bench_through *t, const struct bench_cost *o
     return bench_median(ratio, t->b.n_rounds);
 }
 
-/* Those of store or load, the bare loop and, to write from host memory, the copy. */
+/* If KV is in host memory, a write and a read that scatters also copy. */
+static bool
+has_copy(const struct bench_through *t, bool write)
+{
+    return (write || t->scatters) && !t->view;
+}
+
+/* ours: costs of store or load, then of the bare loop and, if has_copy(), of the bare
+ * copy. */
 static void
 figures(const struct bench_through *t, bool write, bool cpu, const struct bench_cost *ours,
         struct bench_result *out)
 {
     const struct bench_cost *bare = ours + t->b.n_rounds;
-    const struct bench_cost *copy = write && !t->view ? bare + t->b.n_rounds : NULL;
+    const struct bench_cost *copy = has_copy(t, write) ? bare + t->b.n_rounds : NULL;
 
     bench_more(out, "chunks", (double)t->b.n);
     bench_more(out, "chunk_bytes", (double)t->b.chunk_bytes);
@@ -238,7 +266,7 @@ figures(const struct bench_through *t, bool write, bool cpu, const struct bench_
         cpu_above(t, ours, bare, copy, out);
     else
         bench_chunks_speeds(&t->b, ours, bare, out);
-    if (copy && !cpu)
+    if (copy && write && !cpu)
         bench_more(out, "ratio_after_first_copy",
                    ratio_after_first_copy(t, ours, bare, copy));
     if (copy)
@@ -247,14 +275,13 @@ figures(const struct bench_through *t, bool write, bool cpu, const struct bench_
 
 /* -------------------------------------------------------------------- measuring */
 
-static const bench_step_fn write_steps[] = { step_store, step_bare_write, step_copy };
-static const bench_step_fn read_steps[] = { step_load, step_bare_read };
+static const bench_step_fn write_steps[] = { step_store, step_bare_write, step_gather };
+static const bench_step_fn read_steps[] = { step_load, step_bare_read, step_scatter };
 
-/* A host's KV is copied as well. */
 static size_t
 n_steps(const struct bench_through *t, bool write)
 {
-    return write && !t->view ? 3 : 2;
+    return has_copy(t, write) ? 3 : 2;
 }
 
 int

@@ -19,6 +19,8 @@ struct bench_through {
     struct kvt_store *store; /* removes what the engine wrote */
     uint64_t storage_bytes;  /* what the last step wrote to files, or read from them */
     struct bench_loop bare;  /* the family's, before measuring */
+    bool scatters;           /* loads copy chunks into blocks of the host's KV, and a bare
+                              * copy of the same pieces is measured too */
 
     /* Set before opening, where KV is no memory of the host: say where it is.  What is
      * loaded is copied into its blocks then.  0 or an exit code. */
@@ -43,8 +45,9 @@ int bench_through_load(struct bench_through *t, struct bench_cost *out);
 /* What does not count: files to read, the loop's best shape, a round. */
 int bench_through_prepare(struct bench_through *t, bool write);
 
-/* The rounds, and their figures: speeds, or CPU above the bare loop's and, to write, that
- * of a copy. */
+/* Measure the rounds and fill in their figures: speeds, or CPU seconds above the sum of the
+ * bare loop and of the bare copy.  The bare copy is part of a write, and of a read that
+ * scatters. */
 int bench_through_measure(struct bench_through *t, const char *name, bool write, bool cpu,
                           struct bench_result *out);
 

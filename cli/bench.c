@@ -28,6 +28,8 @@ static const struct bench_case cases[] = {
       bench_file_read },
     { "file.read.threads", "the same without io_uring", bench_file_read_threads },
     { "file.cpu", "CPU of file.read above that of bare reads", bench_file_cpu },
+    { "file.retrieve", "CPU of files to blocks, verified, above bare reads and a scatter",
+      bench_file_retrieve },
     { "engine.store_file", "CPU of file.write above that of bare writes and a copy",
       bench_store_file },
     { "cpu.store", "paged KV to host memory, evicting; limit: memcpy",

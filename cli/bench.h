@@ -38,6 +38,7 @@ int bench_file_write(const struct bench *bench, struct bench_result *out);
 int bench_file_read(const struct bench *bench, struct bench_result *out);
 int bench_file_read_threads(const struct bench *bench, struct bench_result *out);
 int bench_file_cpu(const struct bench *bench, struct bench_result *out);
+int bench_file_retrieve(const struct bench *bench, struct bench_result *out);
 int bench_store_file(const struct bench *bench, struct bench_result *out);
 int bench_cpu_store(const struct bench *bench, struct bench_result *out);
 int bench_cpu_retrieve(const struct bench *bench, struct bench_result *out);

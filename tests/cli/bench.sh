@@ -7,7 +7,8 @@
 command=bench
 . "$(dirname "$0")/lib"
 
-cases='file.write file.read file.read.threads file.cpu engine.store_file
+cases='file.write file.read file.read.threads file.cpu file.retrieve
+    engine.store_file
     cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
     lookup.builtin lookup.sha256_cbor open.index scan.warm scan.cold
     gds.write gds.read gds.scan gds.scan.cold'
