@@ -580,9 +580,10 @@ KVT_API KVT_MUST_CHECK int
 kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios,
                     size_t n_ios);
 
-/* Start to load chunks into blocks; at most blocking_timeout_secs.  A block is
- * written only with the verified bytes of its chunk.  cookie comes back in
- * kvt_load_cookie().  When the load is done kvt_engine_poll() returns it. */
+/* Start to load chunks into blocks; at most blocking_timeout_secs.  The bytes of a chunk
+ * are verified while they are copied: until the load is done, and of a chunk whose
+ * kvt_load_status() is not 0 also then, a block may hold any bytes, damaged ones too.
+ * cookie comes back in kvt_load_cookie().  When the load is done kvt_engine_poll() returns it. */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
                 size_t n_ios, uint64_t cookie, struct kvt_load **out);

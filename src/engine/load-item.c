@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The items of loads, from waiting to their end, and with it the end of a load. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,7 +138,8 @@ load_status(int status)
     }
 }
 
-/* May this item's bytes be copied?  Then the load is not done before end_copy(). */
+/* Return true if this item's bytes may be copied.  Then the load is not done before
+ * end_copy(). */
 static bool
 begin_copy(struct kvt_load *load)
 {
@@ -149,6 +151,7 @@ begin_copy(struct kvt_load *load)
     return open;
 }
 
+/* status: KVT__PENDING if the blocks hold wrong bytes, which another tier may replace. */
 static void
 end_copy(struct kvt_load *load, struct kvt__load_item *item, int status)
 {
@@ -161,13 +164,13 @@ end_copy(struct kvt_load *load, struct kvt__load_item *item, int status)
 
 /* Where the chunk came from. */
 static void
-count_bytes(struct kvt__load_item *item)
+count_bytes(struct kvt__load_item *item, bool verified)
 {
     const struct kvt__store_req *req = &item->req;
     struct kvt_load *load = item->load;
     struct kvt__counters *counters = &load->engine->counters;
 
-    if (!req->verified)
+    if (!verified)
         kvt__count(counters, KVT__N_unverified_chunks, 1);
     if (req->borrowed) {
         kvt__count(counters, KVT__N_memory_hits, 1);
@@ -224,7 +227,7 @@ scatter(struct kvt__load_item *item)
     struct kvt__gpu_copy *copy = &item->copy;
 
     if (!e->gpu) {
-        kvt__scatter(view, item->blocks, item->req.tokens, item->req.slot.payload);
+        kvt__scatter(view, item->blocks, item->req.tokens, item->req.slot.payload, NULL);
         end_copy(load, item, 0);
         let_go(item, 0);
         return;
@@ -237,14 +240,38 @@ scatter(struct kvt__load_item *item)
         scattered(copy, -EIO, 0);
 }
 
+int
+kvt__load_consume(struct kvt__store_req *req, uint32_t want)
+{
+    struct kvt__load_item *item = (struct kvt__load_item *)req;
+    struct kvt_load *load = item->load;
+    const struct kvt__view *view = &load->engine->groups[load->parts[item->io].group].view;
+    uint32_t crc;
+
+    assert(!load->engine->gpu);
+    if (!begin_copy(load))
+        return -EAGAIN;
+    kvt__scatter(view, item->blocks, req->tokens, req->slot.payload, &crc);
+    item->copied = crc == want;
+    if (item->copied)
+        count_bytes(item, true);
+    end_copy(load, item, item->copied ? 0 : KVT__PENDING);
+    return item->copied ? 0 : -EBADMSG;
+}
+
 void
 kvt__load_was_read(struct kvt__store_req *req)
 {
     struct kvt__load_item *item = (struct kvt__load_item *)req;
     int status = load_status(req->status);
 
+    assert(!item->copied || !status);
+    if (item->copied) {
+        let_go(item, status);
+        return;
+    }
     if (!status)
-        count_bytes(item);
+        count_bytes(item, req->verified);
     if (!status && begin_copy(item->load))
         scatter(item);
     else

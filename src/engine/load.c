@@ -42,6 +42,19 @@ kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group
     kvt__id_make(k->digest, &prefix, &req->id);
 }
 
+/* Return true if the copy of an item computes the checksum.  A kernel's copy ends on another
+ * thread, and without a copy the tier computes the checksum while other bytes arrive. */
+static bool
+consumes(const struct kvt__load_item *item, const struct kvt__group *group)
+{
+    size_t n = kvt__group_blocks(group, item->req.tokens);
+
+    for (size_t b = 0; !item->load->engine->gpu && b < n; b++)
+        if (kvt__block_real(&group->view, item->blocks[b]))
+            return true;
+    return false;
+}
+
 /* Fill in parts and items. */
 static void
 describe(struct kvt_load *load, const struct kvt_group_io *ios)
@@ -70,6 +83,8 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
             item->io = (uint32_t)i;
             item->chunk = c;
             item->blocks = blocks;
+            if (consumes(item, &e->groups[io->group]))
+                item->req.consume = kvt__load_consume;
             blocks += kvt__group_blocks(&e->groups[io->group], io->chunks[c].n_tokens);
         }
     }

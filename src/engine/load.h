@@ -3,14 +3,18 @@
  * Loading chunks into blocks.
  *
  * A load is a list of items, one a chunk.  An item waits for a slot, is read by
- * the store into it and verified there (or shares the slot of a chunk that is in
- * host memory), and is then copied into its blocks, unless the load was closed
- * meanwhile (deadline or cancel).  A load is done when it is
+ * the store into it (or shares the slot of a chunk that is in host memory), and is then
+ * copied into its blocks, unless the load was closed meanwhile (deadline or cancel).  For
+ * blocks in host memory the copy computes the checksum; if the checksum is wrong, the blocks
+ * hold wrong bytes, the item has not ended, and the store reads the next tier.  For blocks on
+ * a device the store verifies the slot before the copy.  A load is done when it is
  * closed and no copy runs, or when all items have ended; what is still being read
  * then keeps its slot until the storage answers.
  *
  *      waiting ──slot──► reading ──► copying ──► ended
- *         └──── closed, or the prefix broke before it ────┘
+ *         │                 ▲           │           ▲
+ *         │                 └─ mismatch ┘           │
+ *         └──── closed, or the prefix broke before ─┘
  *
  * engine->loads.lock guards the queues of items that wait and of loads done;
  * load->lock what changes in a load.  The first may be taken while the second is
@@ -30,6 +34,7 @@ struct kvt__load_item {
     const int32_t *blocks;
     uint32_t io;
     uint32_t chunk;
+    bool copied; /* to its blocks, and verified */
     int status; /* KVT__PENDING until it has ended */
 };
 
@@ -77,6 +82,7 @@ void kvt__load_deadline(struct kvt__timer *timer);
 
 /* Of its items' requests. */
 bool kvt__load_wants(const struct kvt__store_req *req);
+int kvt__load_consume(struct kvt__store_req *req, uint32_t crc);
 void kvt__load_was_read(struct kvt__store_req *req);
 
 #endif

@@ -23,6 +23,7 @@ struct cursor {
     unsigned char *begin; /* a run of the engine's memory that is not copied yet */
     unsigned char *end;
     unsigned char *flat;  /* where in the chunk the next copied byte belongs */
+    unsigned char *unsummed; /* scatter: the bytes from here to flat are not in crc yet */
     bool summed;
     uint32_t crc;
     size_t staged;
@@ -76,11 +77,25 @@ gather_run(struct cursor *c, unsigned char *at, size_t n)
     }
 }
 
+/* Sum the bytes of the chunk that were passed. */
+static void
+sum(struct cursor *c)
+{
+    c->crc = kvt__crc32c(c->crc, c->unsummed, (size_t)(c->flat - c->unsummed));
+    c->unsummed = c->flat;
+}
+
+/* Short runs are summed together: the bytes of the chunk lie together. */
 static void
 scatter_run(struct cursor *c, unsigned char *at, size_t n)
 {
-    kvt__stream_copy(at, c->flat, n);
-    c->flat += n;
+    for (size_t step; n; n -= step, at += step) {
+        step = n < STEP || !c->summed ? n : STEP;
+        kvt__stream_copy(at, c->flat, step);
+        c->flat += step;
+        if (c->summed && (size_t)(c->flat - c->unsummed) >= STEP)
+            sum(c);
+    }
 }
 
 /* --------------------------------------------------------------------- runs */
@@ -90,7 +105,7 @@ start(struct cursor *c, unsigned char *flat, bool gather, bool summed)
 {
     c->copy = gather ? gather_run : scatter_run;
     c->begin = c->end = NULL;
-    c->flat = flat;
+    c->flat = c->unsummed = flat;
     c->summed = summed;
     c->crc = 0;
     c->staged = 0;
@@ -116,7 +131,7 @@ extend(struct cursor *c, unsigned char *at, size_t n)
     c->end = at + n;
 }
 
-/* The next n bytes of the chunk belong nowhere. */
+/* The next n bytes of the chunk belong to no block. */
 static void
 skip(struct cursor *c, size_t n)
 {
@@ -130,6 +145,8 @@ finish(struct cursor *c)
     settle(c);
     if (c->staged)
         flush(c);
+    if (c->summed && c->copy == scatter_run)
+        sum(c);
     kvt__stream_fence();
 }
 
@@ -234,8 +251,8 @@ kvt__gather(const struct kvt__view *view, const int32_t *blocks,
 
 void
 kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
-             uint32_t n_tokens, const unsigned char *chunk)
+             uint32_t n_tokens, const unsigned char *chunk, uint32_t *crc)
 {
     /* only read in this direction */
-    copy(view, blocks, n_tokens, (unsigned char *)chunk, false, NULL);
+    copy(view, blocks, n_tokens, (unsigned char *)chunk, false, crc);
 }

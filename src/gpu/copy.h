@@ -43,8 +43,9 @@ kvt__block_real(const struct kvt__view *view, int32_t block)
 void kvt__gather(const struct kvt__view *view, const int32_t *blocks,
                  uint32_t n_tokens, unsigned char *chunk, uint32_t *crc);
 
-/* Copy a chunk to its blocks, but not to those that are not real. */
+/* Copy a chunk to its blocks, but not to those that are not real, and set *crc to the CRC32C
+ * of the whole chunk, with the bytes of blocks that are not real; NULL: none is taken. */
 void kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
-                  uint32_t n_tokens, const unsigned char *chunk);
+                  uint32_t n_tokens, const unsigned char *chunk, uint32_t *crc);
 
 #endif

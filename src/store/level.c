@@ -238,9 +238,23 @@ has_right_shape(const struct kvt__store_req *req, const struct kvt__found *found
     return false;
 }
 
+/* Compare the payload's checksum with the stored one; the request's owner may copy the
+ * payload in the same pass.  0 or -EBADMSG. */
+static int
+check_sum(struct kvt__store_req *req, const struct kvt__found *found)
+{
+    int err = -EAGAIN;
+
+    if (req->consume && !found->has_read_crc)
+        err = req->consume(req, found->crc);
+    if (err == -EAGAIN)
+        err = kvt__payload_crc(&req->slot, found) == found->crc ? 0 : -EBADMSG;
+    return err ? kvt__fail(EBADMSG, "the checksum is wrong.") : 0;
+}
+
 /* Is what was read the chunk that was asked for?  0, or why not. */
 static int
-check(const struct kvt__store *store, const struct kvt__store_req *req,
+check(const struct kvt__store *store, struct kvt__store_req *req,
       const struct kvt__found *found)
 {
     if ((req->foreign || !found->has_id) &&
@@ -253,9 +267,7 @@ check(const struct kvt__store *store, const struct kvt__store_req *req,
                       req->space->text);
     if (!kvt__id_equal(&found->id, &req->id))
         return kvt__fail(ESTALE, "another chunk lies under the same name.");
-    if (kvt__payload_crc(&req->slot, found) != found->crc)
-        return kvt__fail(EBADMSG, "the checksum is wrong.");
-    return 0;
+    return check_sum(req, found);
 }
 
 /* A chunk keeps the name that it was stored under, by another chunk hash than today's

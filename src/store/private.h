@@ -215,7 +215,7 @@ static inline uint32_t
 kvt__payload_crc(const struct kvt__slot *slot, const struct kvt__found *found)
 {
     return found->has_read_crc ? found->read_crc
-                               : kvt__crc32c(0, slot->payload, slot->bytes);
+                               : kvt__crc32c_cold(0, slot->payload, slot->bytes);
 }
 
 /* Remove the entry of id.  object: also remove the object from the tier; NULL: keep the

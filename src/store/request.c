@@ -19,7 +19,8 @@ describe(const struct kvt__store_req *req, char *key, size_t size,
     *object = (struct kvt__object){
         .key = key, .hash = req->hash, .opaque = req->space->opaque,
         .whole = req->whole, .tokens = req->tokens, .rank = req->space->rank,
-        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
+        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape,
+        .unsummed = req->consume };
     int err = kvt__space_text(req->space, req->tags, text);
     return err ? err : kvt__space_key(text, &req->hash, key, size);
 }

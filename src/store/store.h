@@ -148,7 +148,8 @@ bool kvt__store_wants_crc(const struct kvt__store *store);
 enum kvt__store_op {
     KVT__STORE_PUT,   /* slot and crc to every tier that the space is put in and that
                        * lacks it; host memory has it when it is submitted */
-    KVT__STORE_GET,   /* into slot, from the first tier that has it, verified */
+    KVT__STORE_GET,   /* into slot, from the first tier that has it, verified, by consume
+                       * or by the store */
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
 };
 
@@ -180,6 +181,13 @@ struct kvt__store_req {
     /* Asked when its turn comes; false: it ends with -ECANCELED.  NULL: yes. */
     bool (*wanted)(const struct kvt__store_req *req);
     void (*done)(struct kvt__store_req *req);
+    /* GET: copy the slot's payload and compute the CRC32C of the whole payload in one pass.
+     * Called on an executor thread for each tier that answers with a payload of the right
+     * identity, until the checksum is right.  0: crc is the CRC32C of the payload; -EBADMSG:
+     * crc is not, and the next tier is asked; -EAGAIN: nothing was copied, and the store
+     * computes the CRC32C.  Not called if the payload is verified without a pass over the
+     * bytes, or cannot be verified.  NULL: as -EAGAIN. */
+    int (*consume)(struct kvt__store_req *req, uint32_t crc);
     bool borrowed;         /* by kvt__store_borrow(); else false */
     bool early;            /* GET: nobody waits for it yet */
     bool overwrite;        /* PUT: in place of whatever is there under the key */

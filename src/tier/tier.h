@@ -43,6 +43,8 @@ struct kvt__object {
     struct kvt__id id;
     bool id_of_key;      /* id was made from the key text, not from tokens */
     struct kvt__shape shape;
+    bool unsummed;       /* GET: the caller computes the payload's CRC32C, so that the tier
+                          * need not */
 };
 
 /* A chunk found in storage. */

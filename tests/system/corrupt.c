@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A file whose bytes are not those that were stored is never handed out: the load
- * says so, the file goes, the next lookup misses, and storing works again. */
+ * fails or reads the next tier, the file is removed, the next lookup misses, and storing
+ * works again. */
 #include "files.h"
 #include "system/system-test.h"
+
+#include "gpu/copy.h"
 
 #define HEADER 28u
 #define TRAILER 64u
@@ -225,6 +228,132 @@ chunks_before_a_damaged_one_are_loaded(void **state)
     assert_int_equal(got.loaded, bad);
 }
 
+/* Load the fixture's first chunk, whose first block is block 1, without `skipped` of its
+ * blocks.  The chunk's status. */
+static int
+load_without(const struct fixture *f, size_t skipped)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    make_io(&io, seq, 0, 0, 1, 1);
+    io.blocks[skipped] = -1;
+    struct kvt_load *load = load_and_wait(f, &io.io, 1);
+    int status = kvt_load_status(load, 0, 0);
+    kvt_load_free(load);
+    kvt_seq_free(seq);
+    return status;
+}
+
+static void
+a_damaged_byte_of_a_skipped_block_is_found(void **state)
+{
+    const struct store *s = *state;
+
+    for (uint32_t block = 0; block < CHUNK_BLOCKS; block++) {
+        for (uint32_t at = 0; at < N_LAYERS * BLOCK_BYTES; at += 4095) {
+            struct usage usage = store_one(&s->f);
+            uint64_t corrupt = counter(&s->f, "load_corrupt");
+
+            assert_int_equal(load_without(&s->f, block), 0);
+            flip_byte(usage.last, s->header + block * N_LAYERS * BLOCK_BYTES + at);
+            assert_int_equal(load_without(&s->f, block), -EBADMSG);
+            assert_int_equal(counter(&s->f, "load_corrupt"), corrupt + 1);
+            assert_int_equal(access(usage.last, F_OK), -1);
+        }
+    }
+}
+
+/* The blocks hold the damaged bytes when the store reads the next tier. */
+static void
+the_next_tier_serves_a_damaged_chunk(void **state)
+{
+    struct store *s = *state;
+    struct temp_dir disk;
+    char setting[300];
+    const char *settings[] = { setting, "max_local_disk_size=1", NULL };
+    const uint32_t places[] = { 0, PAYLOAD / 2, PAYLOAD - 1 };
+
+    temp_dir_make(&disk);
+    snprintf(setting, sizeof setting, "local_disk=%s", disk.path);
+    reopen(&s->f, settings);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct usage first = { 0 };
+
+        set_tokens(&s->f, (uint32_t)i + 1);
+        write_chunks(&s->f, 0, 1);
+        add_usage(disk.path, &first);
+        if (!first.n_files) {
+            char opaque[300];
+
+            snprintf(opaque, sizeof opaque, "%s/kvtier", disk.path);
+            add_usage(opaque, &first);
+        }
+        assert_int_equal(first.n_files, 1);
+        flip_byte(first.last, places[i]); /* no header there */
+        struct outcome got = load_prompt(&s->f);
+        assert_int_equal(got.loaded, 1);
+        assert_int_equal(access(first.last, F_OK), -1);
+        assert_int_equal(counter(&s->f, "load_corrupt"), 0);
+        assert_int_equal(counter(&s->f, "load_bytes"), (i + 1) * PAYLOAD);
+    }
+    kvt_engine_close(s->f.engine);
+    s->f.engine = NULL;
+    temp_dir_remove(&disk);
+}
+
+/* If not NULL, canceled at the end of the next copy into blocks of host memory. */
+static struct kvt_load *to_cancel;
+
+void __real_kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
+                         uint32_t n_tokens, const unsigned char *chunk, uint32_t *crc);
+void __wrap_kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
+                         uint32_t n_tokens, const unsigned char *chunk, uint32_t *crc);
+
+void
+__wrap_kvt__scatter(const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
+                    const unsigned char *chunk, uint32_t *crc)
+{
+    __real_kvt__scatter(view, blocks, n_tokens, chunk, crc);
+    if (to_cancel)
+        kvt_load_cancel(to_cancel);
+}
+
+/* Load the fixture's first chunk and cancel the load during the copy.  The chunk's status. */
+static int
+load_and_cancel(const struct fixture *f)
+{
+    struct pollfd fd = { .fd = kvt_engine_eventfd(f->engine), .events = POLLIN };
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct kvt_load *done = NULL;
+    struct io io;
+
+    make_io(&io, seq, 0, 0, 1, 1);
+    assert_int_equal(kvt_engine_load(f->engine, &io.io, 1, 0, &to_cancel), 0);
+    while (!kvt_engine_poll(f->engine, &done, 1))
+        poll(&fd, 1, -1);
+    assert_ptr_equal(done, to_cancel);
+    int status = kvt_load_status(done, 0, 0);
+    kvt_load_free(done);
+    kvt_seq_free(seq);
+    return status;
+}
+
+/* Copies into blocks on a device are queued: the load ends before or after the cancel. */
+static void
+a_load_canceled_in_the_copy_of_a_damaged_chunk_fails(void **state)
+{
+    const struct store *s = *state;
+    struct usage usage = store_one(&s->f);
+
+    if (device_memory() != KVT_MEMORY_HOST)
+        skip();
+    assert_int_equal(load_and_cancel(&s->f), 0);
+    flip_byte(usage.last, s->header + PAYLOAD / 2);
+    assert_int_equal(load_and_cancel(&s->f), -ECANCELED);
+    to_cancel = NULL;
+}
+
 int
 main(void)
 {
@@ -243,6 +372,10 @@ main(void)
         T(another_chunk_under_its_name_is_a_miss),
         T(a_pipe_or_directory_in_the_place_of_a_file_is_no_chunk),
         T(chunks_before_a_damaged_one_are_loaded),
+        T(a_damaged_byte_of_a_skipped_block_is_found),
+        T_BARE(a_damaged_byte_of_a_skipped_block_is_found),
+        T(a_load_canceled_in_the_copy_of_a_damaged_chunk_fails),
+        T(the_next_tier_serves_a_damaged_chunk),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

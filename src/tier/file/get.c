@@ -101,7 +101,8 @@ bad_frame(int err, const struct kvt__object *o)
         : kvt__fail(-err, "%s: header or trailer is damaged.", o->key);
 }
 
-/* Read a file of this form into a slot of host memory, with what is around the payload. */
+/* Read a file of this form into a slot of host memory, with what is around the payload.
+ * crc: NULL if no checksum is wanted. */
 static int
 read_extent(const struct file_tier *t, int fd, const struct opened *f,
             const struct kvt__form *form, const struct kvt__slot *slot, uint32_t *crc)
@@ -116,8 +117,9 @@ read_extent(const struct file_tier *t, int fd, const struct opened *f,
         (void)fcntl(fd, F_SETFL, 0);
         extent.direct = false;
     }
-    int err = kvt__extent_read(&extent, &sum);
-    *crc = sum.crc;
+    int err = kvt__extent_read(&extent, crc ? &sum : NULL);
+    if (crc)
+        *crc = sum.crc;
     return err;
 }
 
@@ -158,9 +160,10 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
                         o->key, (long long)f.st.st_size, slot->bytes);
         goto out;
     }
+    found->has_read_crc = on_device || !o->unsummed;
     err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
-                    : read_extent(t, fd, &f, &form, slot, &found->read_crc);
-    found->has_read_crc = true;
+                    : read_extent(t, fd, &f, &form, slot,
+                                  found->has_read_crc ? &found->read_crc : NULL);
     if (err)
         err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
     else if ((err = t->layout->unframe(&form, o, &seen, found)))

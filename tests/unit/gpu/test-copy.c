@@ -38,7 +38,7 @@ check_scatter(struct paged *p, const int32_t *blocks, uint32_t n_tokens,
 {
     unsigned char *want = malloc(p->bytes), *was = p->memory;
     int32_t some[MAX_CHUNK_BLOCKS];
-    uint32_t which;
+    uint32_t which, crc;
 
     assert_non_null(want);
     memcpy(want, p->memory, p->bytes);
@@ -52,8 +52,9 @@ check_scatter(struct paged *p, const int32_t *blocks, uint32_t n_tokens,
         if (some[which] >= 0 && some[which] != p->view.null_block)
             want[at - was] = chunk[i];
     }
-    kvt__scatter(&p->view, some, n_tokens, chunk);
+    kvt__scatter(&p->view, some, n_tokens, chunk, &crc);
     assert_memory_equal(p->memory, want, p->bytes);
+    assert_int_equal(crc, kvt__crc32c(0, chunk, bytes)); /* blocks left out count too */
     free(want);
     p->view.null_block = -1;
 }
@@ -65,7 +66,7 @@ check_round_trip(struct paged *p, const int32_t *blocks, uint32_t n_tokens,
     unsigned char *again = malloc(bytes);
 
     assert_non_null(again);
-    kvt__scatter(&p->view, blocks, n_tokens, chunk);
+    kvt__scatter(&p->view, blocks, n_tokens, chunk, NULL);
     kvt__gather(&p->view, blocks, n_tokens, again, NULL);
     assert_memory_equal(again, chunk, bytes);
     free(again);

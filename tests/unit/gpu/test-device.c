@@ -89,7 +89,7 @@ check_scattered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t
     for (int i = 0; i < MAX_CHUNK_BLOCKS; i++)
         some[i] = below(3) ? blocks[i] : -1 - (int32_t)below(2);
     p->view.null_block = t->view.null_block = blocks[below(MAX_CHUNK_BLOCKS)];
-    kvt__scatter(&p->view, some, n_tokens, from);
+    kvt__scatter(&p->view, some, n_tokens, from, NULL);
     chunk_put(where, chunk, from, bytes);
     ask(&a, &t->view, some, n_tokens, where == DEVICE, chunk);
     scatter(&a);

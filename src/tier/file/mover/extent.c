@@ -20,10 +20,10 @@ came(void *sum, const unsigned char *piece, size_t n)
 }
 
 static int
-move_by_rings(const struct kvt__file_extent *e, struct kvt__sum *sum)
+move_by_rings(const struct kvt__file_extent *e, bool reads, struct kvt__sum *sum)
 {
     return kvt__usrbio_move(e->rings, &(struct kvt__usrbio_extent){
-        .fd = e->fd, .reads = sum, .at = e->at, .bytes = e->bytes,
+        .fd = e->fd, .reads = reads, .at = e->at, .bytes = e->bytes,
         .counters = e->counters, .came = came, .ctx = sum });
 }
 
@@ -33,7 +33,7 @@ int
 kvt__extent_write(const struct kvt__file_extent *e)
 {
     if (e->rings)
-        return move_by_rings(e, NULL);
+        return move_by_rings(e, false, NULL);
     size_t rest = e->direct ? e->bytes % KVT__DIRECT_ALIGN : 0;
     size_t whole = e->bytes - rest;
     int err = kvt__posix_write(e->fd, e->at, whole, 0);
@@ -46,21 +46,24 @@ kvt__extent_write(const struct kvt__file_extent *e)
 int
 kvt__extent_read(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
-    if (e->rings) {
+    if (sum)
         sum->crc = 0;
-        return move_by_rings(e, sum);
-    }
+    if (e->rings)
+        return move_by_rings(e, true, sum);
     int err = e->direct ? kvt__uring_read_extent(e, sum) : -ENOSYS;
 
     if (err != -ENOSYS)
         return err;
-    sum->crc = 0;
+    if (sum)
+        sum->crc = 0;
     return kvt__posix_read_extent(e, sum);
 }
 
 void
 kvt__sum_add(struct kvt__sum *sum, const unsigned char *piece, size_t n)
 {
+    if (!sum)
+        return;
     const unsigned char *from = piece < sum->payload ? sum->payload : piece;
     const unsigned char *end = piece + n < sum->end ? piece + n : sum->end;
 

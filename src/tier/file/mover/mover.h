@@ -38,7 +38,7 @@ struct kvt__sum {
 /* A direct extent's last unit goes through the page cache: fd loses O_DIRECT. */
 int kvt__extent_write(const struct kvt__file_extent *e);
 
-/* -EIO when the file is shorter. */
+/* sum: NULL if no checksum is wanted, here and below.  -EIO when the file is shorter. */
 int kvt__extent_read(const struct kvt__file_extent *e, struct kvt__sum *sum);
 
 /* Pieces come in order and without a gap. */
