@@ -21,31 +21,7 @@
 #define ROOM_FOR_ONE (4 * (size_t)KVT__SLOT_ROOM) /* what a slot has around it */
 #define GIB ((double)(UINT64_C(1) << 30))
 
-int
-kvt__engine_check(const struct kvt_engine *engine, const char *call)
-{
-    if (!engine || engine->magic != KVT__ENGINE_MAGIC)
-        return kvt__fail(EINVAL, "%s: not an open engine.", call);
-    if (engine->pid != getpid())
-        return kvt__fail(ESTALE, "%s: the engine was opened by process %ld, before a "
-                         "fork; open one in this process.", call, (long)engine->pid);
-    return 0;
-}
-
 /* ------------------------------------------------------------ open and close */
-
-uint64_t
-kvt__engine_largest_chunk(const struct kvt_engine *e)
-{
-    uint64_t most = 0;
-
-    for (uint32_t g = 0; g < e->n_groups; g++) {
-        uint64_t bytes = kvt__chunk_bytes(&e->groups[g].view, e->chunk_tokens);
-        if (bytes > most)
-            most = bytes;
-    }
-    return most;
-}
 
 static uint64_t
 smallest_chunk(const struct kvt_engine *e)
