@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chains: an array of heads that grows by linear hashing.  A chain ends with the number of
+ * its head, so a reader that an insert, a removal or a split led into another chain notices
+ * at the end and walks again. */
+#include "table/private.h"
+
+static uint64_t
+fold(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint64_t
+hash_of(const struct kvt__table *t, uint64_t digest, uint64_t bits)
+{
+    uint64_t key = t->header->hash_key;
+    uint64_t x = fold(bits ^ key, digest ^ ~key ^ UINT64_C(0x9e3779b97f4a7c15));
+
+    return fold(x ^ key, UINT64_C(0xd6e8feb86659fd93));
+}
+
+uint64_t
+kvt__tb_hash(const struct kvt__table *t, const struct kvt__name *name)
+{
+    return hash_of(t, name->digest, name->hash.bits[0]);
+}
+
+static uint64_t
+space_digest(const struct kvt__table *t, uint64_t word)
+{
+    uint32_t space = tb_space(word);
+
+    return space < TB_N_SPACES ? TB_LOAD(&t->spaces[space].digest) : 0;
+}
+
+uint64_t
+kvt__tb_entry_hash(const struct kvt__table *t, uint32_t entry)
+{
+    return hash_of(t, space_digest(t, TB_LOAD(&t->hot[entry].word)),
+                   TB_LOAD(&t->cold[entry].hash));
+}
+
+/* Return true if an entry that is not FREE has the name. */
+static bool
+has_name(const struct kvt__table *t, uint32_t entry, const struct kvt__name *name)
+{
+    uint64_t word = TB_LOAD(&t->hot[entry].word);
+
+    if (tb_state(word) == TB_FREE || space_digest(t, word) != name->digest ||
+        TB_LOAD(&t->cold[entry].hash) != name->hash.bits[0] ||
+        TB_LOAD(&t->cold[entry].packed) >> 62 != (uint64_t)name->hash.form)
+        return false;
+    if (name->hash.form != KVT__HASH_WIDE)
+        return true;
+    for (int i = 0; t->wide && i < KVT__HASH_WORDS - 1; i++)
+        if (TB_LOAD(&t->wide[entry].bits[i]) != name->hash.bits[i + 1])
+            return false;
+    return t->wide != NULL;
+}
+
+uint32_t
+kvt__tb_locate(const struct kvt__table *t, const struct kvt__name *name)
+{
+    uint32_t head = tb_bucket(kvt__tb_hash(t, name), TB_LOAD(&t->header->n_heads));
+    uint32_t at = TB_LOAD(&t->heads[head]);
+
+    for (unsigned n = 0; at < t->max_entries && n <= TB_MAX_CHAIN; n++) {
+        if (has_name(t, at, name))
+            return at;
+        at = TB_LOAD(&t->hot[at].next);
+    }
+    return TB_NONE;
+}
+
+void
+kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash)
+{
+    struct kvt__table *t = c->table;
+    uint32_t head = tb_bucket(hash, TB_LOAD(&t->header->n_heads));
+
+    tb_set32(c, &t->hot[entry].next, TB_LOAD(&t->heads[head]));
+    tb_set32(c, &t->heads[head], entry);
+}
+
+bool
+kvt__tb_unlink(struct tb_change *c, uint32_t entry, uint64_t hash)
+{
+    struct kvt__table *t = c->table;
+    uint32_t *link = &t->heads[tb_bucket(hash, TB_LOAD(&t->header->n_heads))];
+
+    for (unsigned n = 0; n <= TB_MAX_CHAIN; n++) {
+        uint32_t at = TB_LOAD(link);
+
+        if (at >= t->max_entries)
+            return false;
+        if (at == entry) {
+            tb_set32(c, link, TB_LOAD(&t->hot[at].next));
+            return true;
+        }
+        link = &t->hot[at].next;
+    }
+    return false;
+}
+
+/* Add to a change: the chain of head `old` divided between `old` and the new head. */
+static bool
+divide(struct tb_change *c, uint32_t old, uint32_t new)
+{
+    struct kvt__table *t = c->table;
+    uint32_t *last[2] = { &t->heads[old], &t->heads[new] };
+    uint32_t at = TB_LOAD(&t->heads[old]);
+
+    for (unsigned n = 0; at < t->max_entries; n++) {
+        unsigned side = tb_bucket(kvt__tb_entry_hash(t, at), new + 1) == new;
+
+        if (n == TB_MAX_CHAIN)
+            return false;
+        tb_set32(c, last[side], at);
+        last[side] = &t->hot[at].next;
+        at = TB_LOAD(&t->hot[at].next);
+    }
+    tb_set32(c, last[0], TB_END | old);
+    tb_set32(c, last[1], TB_END | new);
+    return at == (TB_END | old);
+}
+
+/* The number of heads is written first: a reader that misses an entry which the division
+ * moved then finds another number of heads. */
+void
+kvt__tb_split(struct tb_change *c)
+{
+    struct tb_header *h = c->table->header;
+    uint32_t n = TB_LOAD(&h->n_heads);
+
+    if (TB_LOAD(&h->n_entries) < n || n >= TB_LOAD(&h->n_made))
+        return;
+    tb_set32(c, &h->n_heads, n + 1);
+    if (divide(c, n & (UINT32_MAX >> __builtin_clz(n)) >> 1, n)) {
+        kvt__tb_commit(c);
+        return;
+    }
+    c->n = 0;
+    kvt__tb_garbage(c->table, "a chain");
+}

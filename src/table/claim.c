@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Claims: a writer takes a name, writes or deletes the object without a lock, and ends the
+ * claim.  Fields of a FREE entry are written in place, because no reader uses them; all
+ * other changes are transactions.  Each step of an entry: docs/core-design.md, States. */
+#include <assert.h>
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "table/private.h"
+
+static struct tb_claim *
+claim_at(const struct kvt__table *t, unsigned owner, uint32_t number)
+{
+    return &t->claims[(size_t)owner * TB_N_CLAIMS + number];
+}
+
+/* Add to a change: a claim of this handle begins.  The caller has seen that a number is
+ * unused. */
+static uint32_t
+begin_claim(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes)
+{
+    struct kvt__table *t = c->table;
+    uint32_t number = t->free_claims[--t->n_free_claims];
+    struct tb_claim *claim = claim_at(t, t->owner, number);
+
+    tb_set64(c, &claim->what, (uint64_t)entry << 32 | (uint64_t)kind);
+    tb_set64(c, &claim->bytes, bytes);
+    return number;
+}
+
+static void
+end_claim(struct tb_change *c, uint32_t number)
+{
+    struct kvt__table *t = c->table;
+
+    tb_set64(c, &claim_at(t, t->owner, number)->what, TB_NO_CLAIM);
+    assert(t->n_free_claims < TB_N_CLAIMS);
+    t->free_claims[t->n_free_claims++] = (uint16_t)number;
+}
+
+/* ------------------------------------------------------------------- claims */
+
+/* What a claim is made of. */
+struct plan {
+    const struct kvt__name *name;
+    const struct kvt__record *record;
+    const char *text;
+    uint32_t hint;
+};
+
+/* Add to a change: take an entry from the free list.  TB_NONE: the table is full. */
+static uint32_t
+take_free(struct tb_change *c)
+{
+    struct kvt__table *t = c->table;
+    struct tb_header *h = t->header;
+    uint32_t entry = TB_LOAD(&h->free);
+
+    if (entry < TB_LOAD(&h->n_made)) {
+        tb_set32(c, &h->free, TB_LOAD(&t->hot[entry].next));
+        return entry;
+    }
+    entry = TB_LOAD(&h->n_fresh);
+    if (entry >= TB_LOAD(&h->n_made))
+        return TB_NONE;
+    tb_set32(c, &h->n_fresh, entry + 1);
+    return entry;
+}
+
+static uint64_t
+now_recency(const struct kvt__record *record)
+{
+    uint64_t time = record->recency_ns ? (uint64_t)record->recency_ns
+                                       : (uint64_t)kvt__wall_ns();
+
+    return (time & ~TB_USES) | record->n_uses;
+}
+
+/* Write the fields of a FREE entry in place. */
+static void
+fill(struct kvt__table *t, uint32_t entry, const struct plan *p)
+{
+    const struct kvt__hash *hash = &p->name->hash;
+    uint64_t id[2];
+
+    memcpy(id, p->record->id.b, sizeof id);
+    TB_STORE(&t->hot[entry].id[0], id[0]);
+    TB_STORE(&t->hot[entry].id[1], id[1]);
+    TB_STORE(&t->hot[entry].lease, 0);
+    TB_STORE(&t->cold[entry].hash, hash->bits[0]);
+    TB_STORE(&t->cold[entry].packed,
+             tb_pack(p->record->bytes, p->record->path, hash->form));
+    TB_STORE(&t->cold[entry].recency, now_recency(p->record));
+    for (int i = 0; t->wide && i < KVT__HASH_WORDS - 1; i++)
+        TB_STORE(&t->wide[entry].bits[i], hash->bits[i + 1]);
+}
+
+static uint64_t
+flags_of(const struct kvt__record *record)
+{
+    return (record->flags & KVT__TABLE_UNREAD ? TB_UNREAD : 0) |
+           (record->flags & KVT__TABLE_FOREIGN ? TB_FOREIGN : 0);
+}
+
+/* The name has no entry: claim a FREE entry. */
+static int
+claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
+{
+    struct kvt__table *t = c->table;
+    struct tb_header *h = t->header;
+    int space = kvt__tb_space(t, p->text, p->name->digest, p->hint);
+
+    if (space < 0)
+        return space;
+    uint32_t entry = take_free(c);
+    if (entry == TB_NONE)
+        return -ENOMEM;
+    fill(t, entry, p);
+    uint64_t word = TB_LOAD(&t->hot[entry].word);
+    word = ((word >> 28) + 1) << 28 | (uint64_t)space << 12 | (uint64_t)t->owner << 4 |
+           flags_of(p->record) | TB_CLAIMED;
+    tb_set64(c, &t->hot[entry].word, word);
+    kvt__tb_link(c, entry, kvt__tb_hash(t, p->name));
+    tb_set64(c, &h->n_entries, TB_LOAD(&h->n_entries) + 1);
+    tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + p->record->bytes);
+    if (word & TB_UNREAD)
+        tb_set64(c, &h->n_unread, TB_LOAD(&h->n_unread) + 1);
+    kvt__tb_count_space(c, (uint32_t)space, 1);
+    out->number = begin_claim(c, entry, TB_NEW, p->record->bytes);
+    out->entry = entry;
+    out->replaces = false;
+    kvt__tb_commit(c);
+    return 0;
+}
+
+/* Make a READY entry CLAIMED.  A lease is read after the word is written; a lease writes
+ * first and then reads the word.  0; -EBUSY: a lease holds. */
+static int
+claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes,
+            bool force, struct kvt__claim *out)
+{
+    struct kvt__table *t = c->table;
+    struct tb_header *h = t->header;
+    uint64_t word = TB_LOAD(&t->hot[entry].word);
+
+    if (!force && tb_lease_holds(TB_LOAD(&t->hot[entry].lease), kvt__now_ns()))
+        return -EBUSY;
+    tb_set64(c, &t->hot[entry].word, tb_next_word(word, TB_CLAIMED, t->owner));
+    if (bytes)
+        tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + bytes);
+    out->number = begin_claim(c, entry, kind, bytes);
+    out->entry = entry;
+    out->replaces = kind == TB_REPLACE;
+    kvt__tb_commit(c);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (force || !tb_lease_holds(TB_LOAD_SEQ(&t->hot[entry].lease), kvt__now_ns()))
+        return 0;
+    word = TB_LOAD(&t->hot[entry].word);
+    tb_set64(c, &t->hot[entry].word, tb_next_word(word, TB_READY, 0));
+    if (bytes)
+        kvt__tb_lower(c, &h->used_bytes, bytes);
+    end_claim(c, out->number);
+    kvt__tb_commit(c);
+    return -EBUSY;
+}
+
+static bool
+has_room(const struct kvt__table *t, uint64_t bytes)
+{
+    uint64_t limit = TB_LOAD(&t->header->limit_bytes);
+    uint64_t used = TB_LOAD(&t->header->used_bytes);
+
+    return !limit || (bytes <= limit && used <= limit - bytes);
+}
+
+/* Return true if the entry of the name already describes the record. */
+static bool
+is_present(const struct kvt__table *t, uint32_t entry, const struct kvt__record *record)
+{
+    const struct tb_hot *e = &t->hot[entry];
+    uint64_t id[2];
+
+    memcpy(id, record->id.b, sizeof id);
+    return record->flags & KVT__TABLE_UNREAD ||
+           (!(TB_LOAD(&e->word) & TB_UNREAD) && TB_LOAD(&e->id[0]) == id[0] &&
+            TB_LOAD(&e->id[1]) == id[1]);
+}
+
+static int
+claim_locked(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
+{
+    struct kvt__table *t = c->table;
+    uint32_t entry = kvt__tb_locate(t, p->name);
+
+    if (entry != TB_NONE && tb_state(TB_LOAD(&t->hot[entry].word)) != TB_READY)
+        return -EBUSY;
+    if (entry != TB_NONE && is_present(t, entry, p->record))
+        return -EEXIST;
+    if (!t->n_free_claims)
+        return -EAGAIN;
+    if (!has_room(t, p->record->bytes))
+        return -ENOSPC;
+    *out = (struct kvt__claim){ .bytes = p->record->bytes, .id = p->record->id,
+                                .path = p->record->path, .flags = p->record->flags };
+    if (entry == TB_NONE) {
+        kvt__tb_split(c);
+        return claim_new(c, p, out);
+    }
+    return claim_ready(c, entry, TB_REPLACE, p->record->bytes, false, out);
+}
+
+/* Free a READY entry in a change of its own. */
+static int
+forget_locked(struct tb_change *c, const struct kvt__record *seen, bool force)
+{
+    struct kvt__table *t = c->table;
+    struct kvt__claim claim;
+
+    if (seen->entry >= t->max_entries || TB_LOAD(&t->hot[seen->entry].word) != seen->word)
+        return -ENOENT;
+    if (!t->n_free_claims)
+        return -EAGAIN;
+    int err = claim_ready(c, seen->entry, TB_EVICT, 0, force, &claim);
+    if (err)
+        return err;
+    if (kvt__tb_free(c, seen->entry, tb_bytes(TB_LOAD(&t->cold[seen->entry].packed))))
+        end_claim(c, claim.number);
+    else
+        c->n = 0;
+    kvt__tb_commit(c);
+    return 0;
+}
+
+static int
+check(const struct kvt__table *t, const struct kvt__name *name,
+      const struct kvt__record *record, const char *text)
+{
+    if (record->bytes >= TB_MAX_BYTES || record->path >= TB_MAX_PATHS ||
+        (text && (!*text || strlen(text) > KVT__TABLE_TEXT_MAX)))
+        return kvt__fail(EINVAL, "index: an entry is out of range");
+    return name->hash.form == KVT__HASH_WIDE && !t->wide ? -ENOTSUP : 0;
+}
+
+/* Claim in a change; with `publishes`, publish in the same hold of the lock. */
+static int
+claim(struct kvt__table *t, const struct plan *p, const struct kvt__record *victim,
+      bool publishes, struct kvt__claim *out)
+{
+    struct tb_change c;
+    int err = kvt__tb_begin(t, &c);
+
+    if (err)
+        return err;
+    if (victim)
+        (void)forget_locked(&c, victim, false);
+    err = claim_locked(&c, p, out);
+    if (!err && publishes)
+        kvt__tb_end_one(&c, out, TB_PUBLISH);
+    kvt__tb_end(&c);
+    if (err == -ENOMEM) {
+        pthread_mutex_lock(&t->mutex);
+        err = kvt__tb_grow(t) ? -ENOSPC : -ERESTART;
+        pthread_mutex_unlock(&t->mutex);
+    }
+    return err;
+}
+
+#define TRIES 4 /* hints that were out of date, and growth */
+
+static int
+claim_name(struct kvt__table *t, const struct kvt__name *name,
+           const struct kvt__record *record, const char *text,
+           const struct kvt__record *victim, bool publishes, struct kvt__claim *out)
+{
+    struct plan p = { .name = name, .record = record, .text = text };
+    int err = tb_usable(t) ? check(t, name, record, text) : -ESTALE;
+
+    *out = (struct kvt__claim){ .table = NULL };
+    for (int i = 0; !err && i < TRIES; i++) {
+        p.hint = kvt__tb_space_hint(t, text, name->digest);
+        err = claim(t, &p, victim, publishes, out);
+        if (!err && !publishes)
+            out->table = t;
+        if (err != -ERESTART)
+            return err;
+        err = 0;
+        victim = NULL;
+    }
+    return err ? err : -EBUSY;
+}
+
+int
+kvt__table_claim(struct kvt__table *t, const struct kvt__name *name,
+                 const struct kvt__record *record, const char *text,
+                 const struct kvt__record *victim, struct kvt__claim *out)
+{
+    return claim_name(t, name, record, text, victim, false, out);
+}
+
+int
+kvt__table_enter(struct kvt__table *t, const struct kvt__name *name,
+                 const struct kvt__record *record, const char *text)
+{
+    struct kvt__claim claim;
+
+    return claim_name(t, name, record, text, NULL, true, &claim);
+}
+
+int
+kvt__table_evict(struct kvt__table *t, const struct kvt__record *seen, bool force,
+                 struct kvt__claim *out)
+{
+    struct tb_change c;
+    int err = kvt__tb_begin(t, &c);
+
+    *out = (struct kvt__claim){ .table = NULL };
+    if (err)
+        return err;
+    if (seen->entry >= t->max_entries || TB_LOAD(&t->hot[seen->entry].word) != seen->word)
+        err = -ENOENT;
+    else if (!t->n_free_claims)
+        err = -EAGAIN;
+    else
+        err = claim_ready(&c, seen->entry, TB_EVICT, 0, force, out);
+    kvt__tb_end(&c);
+    if (!err)
+        out->table = t;
+    return err;
+}
+
+int
+kvt__table_forget(struct kvt__table *t, const struct kvt__record *seen, bool force)
+{
+    struct tb_change c;
+    int err = kvt__tb_begin(t, &c);
+
+    if (err)
+        return err;
+    err = forget_locked(&c, seen, force);
+    kvt__tb_end(&c);
+    return err;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ends of claims.  An end must not fail: if another process holds the lock for too long,
+ * the handle queues the end, and its next transaction carries the end out. */
+#include <errno.h>
+
+#include "base/clock.h"
+#include "table/private.h"
+
+/* Add to a change: the entry is READY, with these flags and the space of the present word. */
+static void
+make_ready(struct tb_change *c, uint32_t entry, uint64_t flags)
+{
+    struct kvt__table *t = c->table;
+    struct tb_header *h = t->header;
+    uint64_t word = TB_LOAD(&t->hot[entry].word), n = TB_LOAD(&h->n_unread);
+    uint64_t next = tb_next_word(word, TB_READY, 0) & ~(TB_UNREAD | TB_FOREIGN);
+
+    if ((word ^ flags) & TB_UNREAD)
+        tb_set64(c, &h->n_unread, flags & TB_UNREAD ? n + 1 : n ? n - 1 : 0);
+    tb_set64(c, &t->hot[entry].word, next | flags);
+}
+
+static inline uint64_t
+packed_of(const struct kvt__table *t, uint32_t entry)
+{
+    return TB_LOAD(&t->cold[entry].packed);
+}
+
+/* Add to a change: a replaced entry has the claim's identity, bytes and path.  The entry is
+ * CLAIMED, so no reader uses the identity before the word changes. */
+static void
+replace(struct tb_change *c, const struct kvt__claim *claim)
+{
+    struct kvt__table *t = c->table;
+    struct tb_hot *e = &t->hot[claim->entry];
+    uint64_t packed = packed_of(t, claim->entry), id[2];
+
+    memcpy(id, claim->id.b, sizeof id);
+    tb_set64(c, &e->id[0], id[0]);
+    tb_set64(c, &e->id[1], id[1]);
+    tb_set64(c, &t->cold[claim->entry].packed,
+             tb_pack(claim->bytes, claim->path, (enum kvt__hash_form)(packed >> 62)));
+    kvt__tb_lower(c, &t->header->used_bytes, tb_bytes(packed));
+}
+
+static void
+publish(struct tb_change *c, const struct kvt__claim *claim)
+{
+    if (claim->replaces)
+        replace(c, claim);
+    make_ready(c, claim->entry, (claim->flags & KVT__TABLE_UNREAD ? TB_UNREAD : 0) |
+                                (claim->flags & KVT__TABLE_FOREIGN ? TB_FOREIGN : 0));
+}
+
+static uint64_t
+flags_of(const struct kvt__table *t, uint32_t entry)
+{
+    return TB_LOAD(&t->hot[entry].word) & (TB_UNREAD | TB_FOREIGN);
+}
+
+/* Add to a change: what the end of a claim makes of the entry. */
+static bool
+end_entry(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how)
+{
+    struct kvt__table *t = c->table;
+
+    switch (how) {
+    case TB_PUBLISH:
+        publish(c, claim);
+        return true;
+    case TB_ABORT:
+        if (!claim->replaces)
+            return kvt__tb_free(c, claim->entry, claim->bytes);
+        kvt__tb_lower(c, &t->header->used_bytes, claim->bytes);
+        make_ready(c, claim->entry, flags_of(t, claim->entry));
+        return true;
+    case TB_EVICTED:
+        return kvt__tb_free(c, claim->entry, tb_bytes(packed_of(t, claim->entry)));
+    default:
+        make_ready(c, claim->entry, flags_of(t, claim->entry));
+        return true;
+    }
+}
+
+/* The record of the claim, if the record still describes this entry. */
+static struct tb_claim *
+record_of(const struct kvt__table *t, unsigned owner, uint32_t number, uint32_t entry)
+{
+    struct tb_claim *record = &t->claims[(size_t)owner * TB_N_CLAIMS + number];
+    uint64_t what = TB_LOAD(&record->what);
+
+    return (what & 0xff) != TB_NO_CLAIM && what >> 32 == entry && entry < t->max_entries &&
+           tb_state(TB_LOAD(&t->hot[entry].word)) == TB_CLAIMED &&
+           tb_owner(TB_LOAD(&t->hot[entry].word)) == owner ? record : NULL;
+}
+
+void
+kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how)
+{
+    struct kvt__table *t = c->table;
+    struct tb_claim *record = record_of(t, t->owner, claim->number, claim->entry);
+
+    if (!record) {
+        kvt__tb_garbage(t, "a claim");
+        return;
+    }
+    if (end_entry(c, claim, how))
+        tb_set64(c, &record->what, TB_NO_CLAIM);
+    else
+        c->n = 0;
+    kvt__tb_commit(c);
+    t->free_claims[t->n_free_claims++] = (uint16_t)claim->number;
+}
+
+void
+kvt__tb_end_late(struct tb_change *c)
+{
+    struct kvt__table *t = c->table;
+
+    while (t->n_late) {
+        uint32_t i = --t->n_late;
+
+        kvt__tb_end_one(c, &t->late[i].claim, t->late[i].how);
+    }
+}
+
+/* End a claim now, or queue the end.  False: the claim is not this handle's, or the table
+ * was replaced. */
+static bool
+end(struct kvt__table *t, struct kvt__claim *claim, enum tb_end how)
+{
+    struct tb_change c = { .table = t };
+
+    if (claim->table != t)
+        return false;
+    claim->table = NULL;
+    if (!tb_usable(t))
+        return false;
+    pthread_mutex_lock(&t->mutex);
+    int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
+    if (err == -ETIMEDOUT)
+        t->late[t->n_late++] = (struct tb_late){ *claim, how };
+    if (!err) {
+        kvt__tb_end_late(&c);
+        kvt__tb_end_one(&c, claim, how);
+        kvt__tb_unlock(t);
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return !err || err == -ETIMEDOUT;
+}
+
+bool
+kvt__table_publish(struct kvt__table *t, struct kvt__claim *claim)
+{
+    return end(t, claim, TB_PUBLISH);
+}
+
+void
+kvt__table_abort(struct kvt__table *t, struct kvt__claim *claim)
+{
+    (void)end(t, claim, TB_ABORT);
+}
+
+void
+kvt__table_evicted(struct kvt__table *t, struct kvt__claim *claim)
+{
+    (void)end(t, claim, TB_EVICTED);
+}
+
+void
+kvt__table_restore(struct kvt__table *t, struct kvt__claim *claim)
+{
+    (void)end(t, claim, TB_RESTORE);
+}
+
+/* ------------------------------------------------------------- dead owners */
+
+/* An object of the name may exist: the entry is READY and unread, with the bytes of both
+ * objects until a probe reads the object. */
+static bool
+end_object(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes)
+{
+    struct kvt__table *t = c->table;
+    uint64_t packed = packed_of(t, entry), sum = tb_bytes(packed) + bytes;
+
+    tb_set64(c, &t->hot[entry].id[0], 0);
+    tb_set64(c, &t->hot[entry].id[1], 0);
+    if (kind == TB_REPLACE && sum < TB_MAX_BYTES)
+        tb_set64(c, &t->cold[entry].packed, (packed & ~(TB_MAX_BYTES - 1)) | sum);
+    make_ready(c, entry, TB_UNREAD);
+    return true;
+}
+
+static bool
+end_memory(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes)
+{
+    struct kvt__table *t = c->table;
+
+    if (kind == TB_EVICT) {
+        make_ready(c, entry, flags_of(t, entry));
+        return true;
+    }
+    return kvt__tb_free(c, entry, tb_bytes(packed_of(t, entry)) +
+                                  (kind == TB_REPLACE ? bytes : 0));
+}
+
+bool
+kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number)
+{
+    struct kvt__table *t = c->table;
+    struct tb_claim *record = &t->claims[(size_t)owner * TB_N_CLAIMS + number];
+    uint64_t what = TB_LOAD(&record->what), bytes = TB_LOAD(&record->bytes);
+    enum tb_kind kind = (enum tb_kind)(what & 0xff);
+    uint32_t entry = (uint32_t)(what >> 32);
+
+    if (kind == TB_NO_CLAIM)
+        return false;
+    if (!record_of(t, owner, number, entry) || kind > TB_EVICT) {
+        kvt__tb_garbage(t, "a claim");
+        return false;
+    }
+    if (t->of_memory ? end_memory(c, entry, kind, bytes)
+                     : end_object(c, entry, kind, bytes))
+        tb_set64(c, &record->what, TB_NO_CLAIM);
+    else
+        c->n = 0;
+    kvt__tb_commit(c);
+    return true;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The bytes of the mapping and the packing of an entry.  Readers touch fields only through
+ * the atomic helpers below. */
+#ifndef KVT_TABLE_LAYOUT_H
+#define KVT_TABLE_LAYOUT_H
+
+#include <string.h>
+
+#include "table/table.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the table is little-endian and so must be the machine"
+#endif
+
+#define TB_MAGIC "KVTTABLE"
+#define TB_VERSION 4u
+#define TB_PAGE 4096u
+#define TB_N_OWNERS 256u
+#define TB_N_CLAIMS 1024u /* of an owner */
+#define TB_N_SPACES 4096u
+#define TB_N_UNTAGGED 1024u /* the first spaces: only for texts without tags */
+#define TB_TEXT_WORDS 60u
+#define TB_MAX_ENTRIES (UINT64_C(1) << 25)
+#define TB_STEP_ENTRIES (UINT64_C(1) << 16) /* a table grows by this many */
+#define TB_MIN_HEADS 1024u
+#define TB_MAX_BYTES (UINT64_C(1) << 40)
+#define TB_MAX_PATHS 128u
+#define TB_MAX_CHAIN 60u
+#define TB_REDO_MAX 64u
+
+enum tb_use { TB_MAKING, TB_IN_USE, TB_REPLACED };
+
+/* A value that a transaction writes.  place: offset in the mapping; bit 0: 8 bytes wide,
+ * else 4. */
+struct tb_redo {
+    uint64_t place, value;
+};
+
+struct tb_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t use; /* enum tb_use */
+    uint64_t max_entries;
+    uint32_t wide_hashes;
+    uint32_t of_memory;
+    uint8_t boot_id[16];
+    uint64_t number[2];    /* equal to the number in the file `lock` */
+    uint64_t hash_key;     /* random: clients cannot make long chains */
+    uint64_t paused_until[2]; /* reads, writes: monotonic clock, ns */
+    uint32_t listed;       /* 1: every object of the store was listed */
+    uint32_t rest0;
+    uint32_t hand;         /* start of the next sample of victims */
+    uint32_t rest1[7];
+
+    uint32_t lock;         /* tb_lock_*() */
+    uint32_t n_redo;       /* values of the redo record to apply; 0: none */
+    uint8_t rest2[56];
+
+    /* Written by transactions: */
+    uint64_t limit_bytes;
+    uint64_t used_bytes;
+    uint64_t n_entries;    /* READY and CLAIMED */
+    uint64_t n_unread;
+    uint32_t n_made;       /* entries that have memory */
+    uint32_t n_heads;
+    uint32_t free;         /* first entry of the free list, or TB_NONE */
+    uint32_t n_fresh;      /* entries that were used before; the others are free too */
+    uint8_t rest3[16];
+
+    struct tb_redo redo[TB_REDO_MAX];
+    uint8_t rest[TB_PAGE - 256 - TB_REDO_MAX * 16];
+};
+
+struct tb_owner {
+    uint64_t incarnation; /* random; 0: the record is free */
+    uint64_t limit_bytes;
+    uint64_t pid;         /* for messages */
+    uint64_t rest;
+};
+
+enum tb_kind { TB_NO_CLAIM, TB_NEW, TB_REPLACE, TB_EVICT };
+
+/* A claim of an owner.  what: the kind in bits 0-7, the entry from bit 32 on. */
+struct tb_claim {
+    uint64_t what;
+    uint64_t bytes; /* that the claim added to used_bytes */
+};
+
+struct tb_space {
+    uint64_t digest; /* of the text; 0: the space was never used */
+    uint32_t n_entries;
+    uint32_t n_bytes;
+    uint64_t text[TB_TEXT_WORDS];
+    uint64_t rest[2];
+};
+
+/* word: bits 0-1 state, 2 unread, 3 foreign, 4-11 owner, 12-27 space, 28-63 version.
+ * next: the following entry of the chain, or of the free list.
+ * lease: bits 0-7 holders, 8-31 end in seconds. */
+struct tb_hot {
+    uint64_t word;
+    uint64_t id[2];
+    uint32_t next;
+    uint32_t lease;
+};
+
+/* packed: bits 0-39 bytes, 40-46 path, 62-63 form of the hash.
+ * recency: wall clock, ns; bits 0-11: uses. */
+struct tb_cold {
+    uint64_t hash;
+    uint64_t packed;
+    uint64_t recency;
+};
+
+struct tb_wide {
+    uint64_t bits[KVT__HASH_WORDS - 1];
+};
+
+_Static_assert(offsetof(struct tb_header, lock) == 128, "header");
+_Static_assert(offsetof(struct tb_header, limit_bytes) == 192, "header");
+_Static_assert(offsetof(struct tb_header, redo) == 256, "header");
+_Static_assert(sizeof(struct tb_header) == TB_PAGE, "header");
+_Static_assert(sizeof(struct tb_owner) == 32, "owner");
+_Static_assert(sizeof(struct tb_space) == 512, "space");
+_Static_assert(sizeof(struct tb_hot) == 32, "hot");
+_Static_assert(sizeof(struct tb_cold) == 24, "cold");
+
+/* Where each part begins.  The file is sparse: parts have the size for max_entries. */
+struct tb_parts {
+    size_t owners, claims, spaces, heads, hot, cold, wide, end;
+};
+
+static inline size_t
+tb_page_up(size_t bytes)
+{
+    return (bytes + TB_PAGE - 1) & ~(size_t)(TB_PAGE - 1);
+}
+
+static inline struct tb_parts
+tb_parts(uint64_t max_entries, bool wide_hashes)
+{
+    size_t n = (size_t)max_entries;
+    struct tb_parts p = { .owners = sizeof(struct tb_header) };
+
+    p.claims = p.owners + tb_page_up(TB_N_OWNERS * sizeof(struct tb_owner));
+    p.spaces = p.claims + TB_N_OWNERS * TB_N_CLAIMS * sizeof(struct tb_claim);
+    p.heads = p.spaces + TB_N_SPACES * sizeof(struct tb_space);
+    p.hot = p.heads + tb_page_up(n * sizeof(uint32_t));
+    p.cold = p.hot + tb_page_up(n * sizeof(struct tb_hot));
+    p.wide = p.cold + tb_page_up(n * sizeof(struct tb_cold));
+    p.end = p.wide + (wide_hashes ? tb_page_up(n * sizeof(struct tb_wide)) : 0);
+    return p;
+}
+
+/* ------------------------------------------------------------------ atomics */
+
+/* Loads acquire and stores release.  Where two sides write one field and read the other's
+ * (lease and word, the lock), all four accesses are sequentially consistent. */
+#ifndef TB_STEP
+#define TB_STEP(p) ((void)0) /* the model check compiles with another */
+#endif
+#define TB_LOAD(p) (TB_STEP(p), __atomic_load_n((p), __ATOMIC_ACQUIRE))
+#define TB_STORE(p, v) (TB_STEP(p), __atomic_store_n((p), (v), __ATOMIC_RELEASE))
+#define TB_LOAD_SEQ(p) (TB_STEP(p), __atomic_load_n((p), __ATOMIC_SEQ_CST))
+#define TB_STORE_SEQ(p, v) (TB_STEP(p), __atomic_store_n((p), (v), __ATOMIC_SEQ_CST))
+
+/* Compare-and-swap; on failure *old is the present value. */
+static inline bool
+tb_swap(uint32_t *at, uint32_t *old, uint32_t v)
+{
+    TB_STEP(at);
+    return __atomic_compare_exchange_n(at, old, v, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+}
+
+/* --------------------------------------------------------------------- word */
+
+enum tb_state { TB_FREE, TB_CLAIMED, TB_READY };
+
+#define TB_UNREAD UINT64_C(4)
+#define TB_FOREIGN UINT64_C(8)
+
+static inline enum tb_state
+tb_state(uint64_t word)
+{
+    return (word & 3) == 3 ? TB_FREE : (enum tb_state)(word & 3);
+}
+
+static inline unsigned
+tb_owner(uint64_t word)
+{
+    return (unsigned)(word >> 4 & 0xff);
+}
+
+static inline uint32_t
+tb_space(uint64_t word)
+{
+    return (uint32_t)(word >> 12 & 0xffff);
+}
+
+/* The word after `word`: another state and owner, equal flags and space. */
+static inline uint64_t
+tb_next_word(uint64_t word, enum tb_state state, unsigned owner)
+{
+    return ((word >> 28) + 1) << 28 | (word & UINT64_C(0xffff00c)) |
+           (uint64_t)owner << 4 | (uint64_t)state;
+}
+
+/* ------------------------------------------------------------------- fields */
+
+#define TB_NO_SPACE 0xffffu
+
+static inline uint64_t
+tb_bytes(uint64_t packed)
+{
+    return packed & (TB_MAX_BYTES - 1);
+}
+
+static inline uint64_t
+tb_pack(uint64_t bytes, uint32_t path, enum kvt__hash_form form)
+{
+    return bytes | (uint64_t)path << 40 | (uint64_t)form << 62;
+}
+
+/* A link to an entry, or the end of the chain of a head. */
+#define TB_END UINT32_C(0x80000000)
+#define TB_NONE UINT32_C(0xffffffff) /* end of the free list */
+
+/* ------------------------------------------------------------------ recency */
+
+#define TB_USES UINT64_C(0xfff)
+
+/* ------------------------------------------------------------------- leases */
+
+#define TB_HOLDERS 0xffu
+#define TB_LEASE_MAX_S (24u * 3600u + 1)
+
+/* Seconds are compared modulo 2^24: an old end is not taken for a new one within 193
+ * days. */
+static inline bool
+tb_lease_holds(uint32_t lease, int64_t now_ns)
+{
+    uint32_t left = ((lease >> 8) - (uint32_t)(now_ns / 1000000000)) & 0xffffff;
+
+    return left > 0 && left <= TB_LEASE_MAX_S;
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lock of transactions: one word that processes share.  Word: bits 0-8 owner + 1 (0:
+ * unlocked), bit 9: a thread may sleep on the word, bits 10-31 number of the acquisition.
+ * The number makes a late take-over of a dead owner's lock fail. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "table/private.h"
+
+#define OWNER 0x1ffu
+#define SLEEPER 0x200u
+#define ACQUISITION 0x400u
+
+#define SPINS 200
+#define NAP_NS KVT__NS_PER_MS
+
+#ifndef TB_FUTEX_WAIT
+static void
+futex_wait(uint32_t *word, uint32_t seen)
+{
+    const struct timespec nap = { 0, NAP_NS };
+
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &nap, NULL, 0);
+}
+
+static void
+futex_wake(uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+#define TB_FUTEX_WAIT futex_wait
+#define TB_FUTEX_WAKE futex_wake
+#endif
+
+static inline void
+relax(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Try to take the lock that was seen as `seen`. */
+static bool
+take(struct kvt__table *t, uint32_t seen, bool sleeper)
+{
+    uint32_t mine = (seen & ~(OWNER | SLEEPER)) + ACQUISITION;
+
+    mine |= (t->owner + 1) | (sleeper ? SLEEPER : 0);
+    return tb_swap(&t->header->lock, &seen, mine);
+}
+
+/* Wait a moment for the word to change.  Returns the word. */
+static uint32_t
+spin(const uint32_t *word, uint32_t seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        uint32_t now = TB_LOAD(word);
+
+        if (now != seen)
+            return now;
+        relax();
+    }
+    return seen;
+}
+
+/* A thread of this process cannot hold the lock, because the caller holds the mutex. */
+static bool
+is_stale(const struct kvt__table *t, uint32_t word)
+{
+    unsigned owner = (word & OWNER) - 1;
+
+    return owner == t->owner || owner >= TB_N_OWNERS || !kvt__tb_owner_lives(t, owner);
+}
+
+static int
+acquire(struct kvt__table *t, int64_t wait_ns)
+{
+    uint32_t *word = &t->header->lock;
+    uint32_t seen = TB_LOAD(word);
+    bool slept = false;
+    int64_t end = 0;
+
+    for (;;) {
+        bool is_free = !(seen & OWNER) || (seen & OWNER) - 1 == t->owner;
+
+        if (is_free && take(t, seen, slept))
+            return 0;
+        seen = spin(word, seen);
+        if (!(seen & OWNER))
+            continue;
+        if (!end)
+            end = kvt__now_ns() + wait_ns;
+        if (!(seen & SLEEPER) && !tb_swap(word, &seen, seen | SLEEPER))
+            continue;
+        seen |= SLEEPER;
+        TB_FUTEX_WAIT(word, seen);
+        slept = true;
+        if (TB_LOAD(word) == seen) {
+            if (is_stale(t, seen) && take(t, seen, true))
+                return 0;
+            if (kvt__now_ns() >= end)
+                return -ETIMEDOUT;
+        }
+        seen = TB_LOAD(word);
+    }
+}
+
+int
+kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
+{
+    int err = acquire(t, wait_ns);
+
+    if (err)
+        return err;
+    if (TB_LOAD(&t->header->n_redo) && !kvt__tb_redo(t)) {
+        kvt__tb_garbage(t, "the redo record");
+        kvt__tb_unlock(t);
+        return -ESTALE;
+    }
+    return 0;
+}
+
+void
+kvt__tb_unlock(struct kvt__table *t)
+{
+    uint32_t *word = &t->header->lock;
+    uint32_t seen = TB_LOAD(word);
+
+    while (!tb_swap(word, &seen, seen & ~(OWNER | SLEEPER)))
+        ;
+    if (seen & SLEEPER)
+        TB_FUTEX_WAKE(word);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pauses of failing storage: one word for reads, one for writes, with the end of the pause
+ * on the monotonic clock; 0: none. */
+#include "base/clock.h"
+#include "table/private.h"
+
+bool
+kvt__table_is_paused(const struct kvt__table *t, enum kvt__table_pause what)
+{
+    int64_t until = tb_usable(t) ? (int64_t)TB_LOAD(&t->header->paused_until[what]) : 0;
+
+    if (!until)
+        return false;
+    int64_t left = until - kvt__now_ns();
+    /* A longer pause is garbage, or of an earlier boot. */
+    return left > 0 && left <= KVT__TABLE_PAUSE_MAX_NS;
+}
+
+bool
+kvt__table_pause(struct kvt__table *t, enum kvt__table_pause what, int64_t ns)
+{
+    return tb_usable(t) &&
+           !__atomic_exchange_n(&t->header->paused_until[what],
+                                (uint64_t)(kvt__now_ns() + ns), __ATOMIC_SEQ_CST);
+}
+
+bool
+kvt__table_resume(struct kvt__table *t, enum kvt__table_pause what)
+{
+    return tb_usable(t) &&
+           __atomic_exchange_n(&t->header->paused_until[what], 0, __ATOMIC_SEQ_CST);
+}

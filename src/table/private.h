@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The handle, and the functions that the files of this room share. */
+#ifndef KVT_TABLE_PRIVATE_H
+#define KVT_TABLE_PRIVATE_H
+
+#include <pthread.h>
+
+#include "base/fork.h"
+#include "table/layout.h"
+
+/* How long a transaction waits for the lock. */
+#define TB_LOCK_WAIT_NS (INT64_C(100) * 1000000)
+
+enum tb_end { TB_PUBLISH, TB_ABORT, TB_EVICTED, TB_RESTORE };
+
+struct tb_late {
+    struct kvt__claim claim;
+    enum tb_end how;
+};
+
+struct kvt__table {
+    struct tb_header *header; /* start of the mapping */
+    struct tb_owner *owners;
+    struct tb_claim *claims;  /* [owner * TB_N_CLAIMS + number] */
+    struct tb_space *spaces;
+    uint32_t *heads;
+    struct tb_hot *hot;
+    struct tb_cold *cold;
+    struct tb_wide *wide;     /* NULL: no room for wide hashes */
+    size_t map_bytes;
+    uint64_t max_entries;
+    uint32_t n_mapped;        /* entries whose pages this process has prepared */
+    bool of_memory;
+    enum kvt__order order;
+    unsigned generation;      /* of the process, see base/fork.h */
+    unsigned owner;           /* number of this writer; TB_N_OWNERS: a reader */
+    int map_fd;               /* of the file in /dev/shm; -1: private memory */
+    int lock_fd;              /* of the file `lock`; -1: private memory */
+
+    pthread_mutex_t mutex;    /* guards the rest, and is held by transactions */
+    uint16_t free_claims[TB_N_CLAIMS]; /* stack of unused claim numbers */
+    uint32_t n_free_claims;
+    struct tb_late late[TB_N_CLAIMS]; /* ends of claims that found the lock held */
+    uint32_t n_late;
+};
+
+/* Same process as at open, and the table was not replaced. */
+static inline bool
+tb_usable(const struct kvt__table *t)
+{
+    return kvt__fork_generation_now() == t->generation &&
+           TB_LOAD(&t->header->use) == TB_IN_USE;
+}
+
+static inline bool
+tb_is_writer(const struct kvt__table *t)
+{
+    return t->owner < TB_N_OWNERS;
+}
+
+/* ------------------------------------------------------------------- lock.c */
+
+/* Lock the table.  The caller holds t->mutex.  0; -ETIMEDOUT.  Applies a redo record that
+ * a dead owner left; -ESTALE if the record is garbage. */
+int kvt__tb_lock(struct kvt__table *t, int64_t wait_ns);
+void kvt__tb_unlock(struct kvt__table *t);
+
+/* ------------------------------------------------------------------- alive.c */
+
+/* Return true if the process of an owner lives.  Makes a system call. */
+bool kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner);
+
+/* Hold an owner's byte from now on.  False: another process holds the byte. */
+bool kvt__tb_lock_owner(const struct kvt__table *t, unsigned owner);
+void kvt__tb_unlock_owner(const struct kvt__table *t, unsigned owner);
+
+/* ------------------------------------------------------------------- change.c */
+
+/* A transaction.  begin locks; commit writes the redo record and then the values; end
+ * unlocks.  A transaction may commit several times. */
+struct tb_change {
+    struct kvt__table *table;
+    uint32_t n;
+};
+
+/* Begin: lock the mutex and the table.  0; -ETIMEDOUT; -ESTALE. */
+int kvt__tb_begin(struct kvt__table *t, struct tb_change *c);
+void kvt__tb_end(struct tb_change *c);
+
+/* ------------------------------------------------------------------- redo.c */
+
+/* Apply the redo record.  The caller holds the lock of the table.  False: the record is
+ * garbage. */
+bool kvt__tb_redo(struct kvt__table *t);
+
+/* Carry out the change. */
+void kvt__tb_commit(struct tb_change *c);
+
+/* Mark the table replaced: a writer met the impossible. */
+void kvt__tb_garbage(struct kvt__table *t, const char *what);
+
+static inline void
+tb_set(struct tb_change *c, void *at, uint64_t value, bool wide)
+{
+    struct tb_header *h = c->table->header;
+    size_t place = (size_t)((char *)at - (char *)h) | wide;
+
+    __atomic_store_n(&h->redo[c->n].place, place, __ATOMIC_RELAXED);
+    __atomic_store_n(&h->redo[c->n].value, value, __ATOMIC_RELAXED);
+    c->n++;
+}
+
+static inline void
+tb_set64(struct tb_change *c, uint64_t *at, uint64_t value)
+{
+    tb_set(c, at, value, true);
+}
+
+static inline void
+tb_set32(struct tb_change *c, uint32_t *at, uint32_t value)
+{
+    tb_set(c, at, value, false);
+}
+
+/* ------------------------------------------------------------------- chain.c */
+
+uint64_t kvt__tb_hash(const struct kvt__table *t, const struct kvt__name *name);
+
+/* The head of a hash in a table of n heads. */
+static inline uint32_t
+tb_bucket(uint64_t hash, uint32_t n)
+{
+    uint32_t mask = UINT32_MAX >> __builtin_clz(n | 1);
+    uint32_t b = (uint32_t)hash & mask;
+
+    return b < n ? b : b & mask >> 1;
+}
+
+/* Find the entry of a name in the state READY or CLAIMED.  The caller holds the lock.
+ * Returns the entry, or TB_NONE. */
+uint32_t kvt__tb_locate(const struct kvt__table *t, const struct kvt__name *name);
+
+/* Add to a change: link a free entry into the chain of a hash; unlink an entry. */
+void kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash);
+bool kvt__tb_unlink(struct tb_change *c, uint32_t entry, uint64_t hash);
+
+/* If the table has more entries than heads, split one chain; a change of its own. */
+void kvt__tb_split(struct tb_change *c);
+
+/* The hash of an entry's name. */
+uint64_t kvt__tb_entry_hash(const struct kvt__table *t, uint32_t entry);
+
+/* ------------------------------------------------------------------- read.c */
+
+/* Copy a READY entry.  False: the entry is not READY or changes. */
+bool kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out);
+
+/* ------------------------------------------------------------------- free.c */
+
+/* Add to a change: a counter is lower by n.  A counter below n is garbage. */
+void kvt__tb_lower(struct tb_change *c, uint64_t *counter, uint64_t n);
+
+/* Add to a change: a space has one entry more (1) or less (-1). */
+void kvt__tb_count_space(struct tb_change *c, uint32_t space, int by);
+
+/* Add to a change: take an entry out of its chain and free the entry.  bytes: of the entry
+ * in used_bytes.  False: the table is garbage, and marked replaced. */
+bool kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes);
+
+/* ------------------------------------------------------------------- end.c */
+
+/* End the claims of this handle whose end found the lock held.  The caller has begun a
+ * change. */
+void kvt__tb_end_late(struct tb_change *c);
+
+/* End one claim of this handle in a change of its own. */
+void kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how);
+
+/* End a claim of a dead owner in a change of its own; the entry becomes what
+ * docs/core-design.md, States, says.  False: there is no such claim. */
+bool kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number);
+
+/* ------------------------------------------------------------------- order.c */
+
+/* The key of a policy: the entry with the smallest key is evicted first. */
+uint64_t kvt__tb_key(enum kvt__order order, uint64_t recency);
+
+/* Mark an entry used now. */
+void kvt__tb_used(const struct kvt__table *t, uint32_t entry);
+
+/* ------------------------------------------------------------------- space.c */
+
+/* Find the space of a text or an unused space, without the lock.  NULL: no space.  Returns a
+ * hint for kvt__tb_space(); TB_NO_SPACE: all spaces for this kind of text have entries. */
+uint32_t kvt__tb_space_hint(const struct kvt__table *t, const char *text, uint64_t digest);
+
+/* Return the number of the text's space, which may get the text now.  The caller holds the
+ * lock.  -ENFILE; -ERESTART: the hint is out of date. */
+int kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, uint32_t hint);
+
+/* ------------------------------------------------------------------- map.c */
+
+/* Set the pointers of the handle to the parts of a mapping. */
+void kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries,
+                       bool wide_hashes);
+
+/* Fill in the header of new, zeroed memory. */
+void kvt__tb_fill_header(struct tb_header *h, const struct kvt__table_params *params,
+                         uint64_t max_entries, const uint64_t number[2]);
+
+/* Give the table memory for more entries.  The caller holds t->mutex and not the lock.  0;
+ * -ENOSPC. */
+int kvt__tb_grow(struct kvt__table *t);
+
+/* Prepare the page tables of this process for all entries that have memory.  The caller
+ * holds t->mutex. */
+void kvt__tb_populate(struct kvt__table *t);
+
+/* ------------------------------------------------------------------- owner.c */
+
+/* Take a free owner's number.  In a shared table the caller holds byte 4096 of `lock`.
+ * 0; -EUSERS with a sentence. */
+int kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes);
+
+/* Give the number back: end the claims of this handle. */
+void kvt__tb_leave_owner(struct kvt__table *t);
+
+/* End all claims of an owner that is dead, or this handle's.  The caller holds no lock.
+ * Returns the number of ended claims. */
+size_t kvt__tb_end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation);
+
+/* The smallest limit of all owners becomes the table's limit. */
+void kvt__tb_set_limit(struct kvt__table *t);
+
+/* ------------------------------------------------------------------- open.c */
+
+/* Allocate a handle without a mapping; NULL: no memory. */
+struct kvt__table *kvt__tb_new(const struct kvt__table_params *params);
+
+/* The number of entries that a new table can have. */
+uint64_t kvt__tb_max_entries(const struct kvt__table_params *params);
+
+/* Make the first heads of a new table empty. */
+void kvt__tb_init_heads(struct kvt__table *t);
+
+#endif

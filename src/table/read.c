@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What readers do: find, lease, touch, list.  No lock. */
+#include "base/clock.h"
+#include "table/private.h"
+
+#define TRIES 8 /* walks of a chain that changes */
+
+static bool
+has_id(const struct tb_hot *e, const uint64_t id[2])
+{
+    return TB_LOAD(&e->id[0]) == id[0] && TB_LOAD(&e->id[1]) == id[1];
+}
+
+static bool
+has_space(const struct kvt__table *t, uint64_t word, uint64_t digest)
+{
+    uint32_t space = tb_space(word);
+
+    return space < TB_N_SPACES ? TB_LOAD(&t->spaces[space].digest) == digest : !digest;
+}
+
+static bool
+has_hash(const struct kvt__table *t, uint32_t entry, const struct kvt__hash *hash)
+{
+    if (TB_LOAD(&t->cold[entry].hash) != hash->bits[0] ||
+        TB_LOAD(&t->cold[entry].packed) >> 62 != (uint64_t)hash->form)
+        return false;
+    for (int i = 0; hash->form == KVT__HASH_WIDE && i < KVT__HASH_WORDS - 1; i++)
+        if (!t->wide || TB_LOAD(&t->wide[entry].bits[i]) != hash->bits[i + 1])
+            return false;
+    return true;
+}
+
+/* What a find looks for. */
+struct wanted {
+    const struct kvt__name *name;
+    uint64_t id[2];
+    bool by_id;
+};
+
+static struct wanted
+wanted_of(const struct kvt__name *name, const struct kvt__id *id)
+{
+    struct wanted w = { .name = name, .by_id = id };
+
+    if (id)
+        memcpy(w.id, id->b, sizeof w.id);
+    return w;
+}
+
+static bool
+matches(const struct kvt__table *t, uint32_t entry, uint64_t word, const struct wanted *w)
+{
+    return tb_state(word) == TB_READY &&
+           (w->by_id ? has_id(&t->hot[entry], w->id)
+                     : has_hash(t, entry, &w->name->hash)) &&
+           has_space(t, word, w->name->digest);
+}
+
+/* Walk a chain.  Returns 1: found, *entry and *word; 0: the chain has no such entry; -1:
+ * the walk ended in another chain. */
+static int
+walk(const struct kvt__table *t, uint64_t hash, const struct wanted *w, uint32_t *entry,
+     uint64_t *word)
+{
+    const struct tb_header *h = t->header;
+    uint32_t head = tb_bucket(hash, TB_LOAD(&h->n_heads));
+    uint32_t at = head < t->max_entries ? TB_LOAD(&t->heads[head]) : TB_NONE;
+
+    for (unsigned n = 0; at < t->max_entries && n <= TB_MAX_CHAIN; n++) {
+        *word = TB_LOAD(&t->hot[at].word);
+        if (matches(t, at, *word, w)) {
+            *entry = at;
+            return TB_LOAD(&t->hot[at].word) == *word ? 1 : -1;
+        }
+        at = TB_LOAD(&t->hot[at].next);
+    }
+    return at == (TB_END | head) && head == tb_bucket(hash, TB_LOAD(&h->n_heads)) ? 0 : -1;
+}
+
+/* Find the READY entry.  Returns the entry and *word, or TB_NONE. */
+static uint32_t
+find(const struct kvt__table *t, const struct wanted *w, uint64_t *word)
+{
+    uint64_t hash = kvt__tb_hash(t, w->name);
+    uint32_t entry;
+
+    if (!tb_usable(t))
+        return TB_NONE;
+    for (int i = 0; i < TRIES; i++) {
+        int found = walk(t, hash, w, &entry, word);
+
+        if (found >= 0)
+            return found ? entry : TB_NONE;
+    }
+    return TB_NONE;
+}
+
+bool
+kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out)
+{
+    const struct tb_hot *e = &t->hot[entry];
+    const struct tb_cold *cold = &t->cold[entry];
+    uint64_t word = TB_LOAD(&e->word);
+
+    if (tb_state(word) != TB_READY)
+        return false;
+    uint64_t id[2] = { TB_LOAD(&e->id[0]), TB_LOAD(&e->id[1]) };
+    uint64_t packed = TB_LOAD(&cold->packed), recency = TB_LOAD(&cold->recency);
+    *out = (struct kvt__record){
+        .hash = { .form = (enum kvt__hash_form)(packed >> 62) },
+        .bytes = tb_bytes(packed), .space = tb_space(word),
+        .path = (uint32_t)(packed >> 40) & (TB_MAX_PATHS - 1),
+        .flags = (word & TB_UNREAD ? KVT__TABLE_UNREAD : 0) |
+                 (word & TB_FOREIGN ? KVT__TABLE_FOREIGN : 0),
+        .recency_ns = (int64_t)(recency & ~TB_USES),
+        .n_uses = (uint32_t)(recency & TB_USES), .entry = entry, .word = word };
+    memcpy(out->id.b, id, sizeof id);
+    out->hash.bits[0] = TB_LOAD(&cold->hash);
+    if (out->hash.form == KVT__HASH_WIDE && t->wide)
+        for (int i = 0; i < KVT__HASH_WORDS - 1; i++)
+            out->hash.bits[i + 1] = TB_LOAD(&t->wide[entry].bits[i]);
+    return TB_LOAD(&e->word) == word;
+}
+
+void
+kvt__table_prefetch(const struct kvt__table *t, const struct kvt__name *names, size_t n)
+{
+    uint32_t n_heads = TB_LOAD(&t->header->n_heads);
+    uint32_t heads[32];
+
+    for (size_t first = 0; first < n && tb_usable(t); first += 32) {
+        size_t end = n - first < 32 ? n - first : 32;
+
+        for (size_t i = 0; i < end; i++) {
+            heads[i] = tb_bucket(kvt__tb_hash(t, &names[first + i]), n_heads);
+            heads[i] = heads[i] < t->max_entries ? heads[i] : 0;
+            __builtin_prefetch(&t->heads[heads[i]]);
+        }
+        for (size_t i = 0; i < end; i++) {
+            uint32_t at = TB_LOAD(&t->heads[heads[i]]);
+
+            if (at < t->max_entries)
+                __builtin_prefetch(&t->hot[at]);
+        }
+    }
+}
+
+bool
+kvt__table_find(const struct kvt__table *t, const struct kvt__name *name,
+                const struct kvt__id *id, struct kvt__record *out)
+{
+    struct wanted w = wanted_of(name, id);
+    uint64_t word;
+
+    for (int i = 0; i < TRIES; i++) {
+        uint32_t entry = find(t, &w, &word);
+
+        if (entry == TB_NONE)
+            return false;
+        if (!out || (kvt__tb_read(t, entry, out) && out->word == word))
+            return true;
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------- leases */
+
+/* Store a longer lease, or one more holder. */
+static void
+add_lease(struct tb_hot *e, uint32_t end, uint32_t holder)
+{
+    uint32_t old = TB_LOAD(&e->lease), new;
+
+    do {
+        int64_t now = kvt__now_ns();
+        bool holds = tb_lease_holds(old, now);
+        uint32_t holders = holds ? old & TB_HOLDERS : 0;
+        uint32_t now_s = (uint32_t)(now / KVT__NS_PER_S);
+        bool longer = !holds || ((end - now_s) & 0xffffff) > (((old >> 8) - now_s) & 0xffffff);
+
+        /* At the most holders the lease ends by time alone. */
+        holders = holders + holder < TB_HOLDERS ? holders + holder : TB_HOLDERS;
+        new = (longer ? end << 8 : old & ~TB_HOLDERS) | holders;
+    } while (!tb_swap(&e->lease, &old, new));
+}
+
+static void
+end_lease(struct tb_hot *e)
+{
+    uint32_t old = TB_LOAD(&e->lease), new;
+
+    do {
+        uint32_t holders = old & TB_HOLDERS;
+
+        if (!tb_lease_holds(old, kvt__now_ns()) || holders == TB_HOLDERS)
+            return;
+        new = holders > 1 ? old - 1 : 0;
+    } while (!tb_swap(&e->lease, &old, new));
+}
+
+static uint32_t
+lease_end(int64_t until_ns)
+{
+    int64_t most = kvt__now_ns() + (int64_t)(TB_LEASE_MAX_S - 1) * KVT__NS_PER_S;
+
+    if (until_ns > most)
+        until_ns = most;
+    return (uint32_t)((until_ns + KVT__NS_PER_S - 1) / KVT__NS_PER_S) & 0xffffff;
+}
+
+/* Lease the entry if it still is READY with the word afterwards: an eviction changes the
+ * word and then reads the lease. */
+static bool
+lease_entry(struct kvt__table *t, uint32_t entry, uint64_t word, int64_t until_ns,
+            uint32_t holder)
+{
+    struct tb_hot *e = &t->hot[entry];
+
+    add_lease(e, lease_end(until_ns), holder);
+    if (TB_LOAD_SEQ(&e->word) == word)
+        return true;
+    if (holder)
+        end_lease(e);
+    return false;
+}
+
+static bool
+lease(struct kvt__table *t, const struct kvt__name *name, const struct kvt__id *id,
+      int64_t until_ns, uint32_t holder, struct kvt__record *out)
+{
+    struct wanted w = wanted_of(name, id);
+    struct kvt__record record;
+    uint64_t word;
+
+    if (until_ns <= kvt__now_ns())
+        return kvt__table_find(t, name, id, out);
+    for (int i = 0; i < TRIES; i++) {
+        uint32_t entry = find(t, &w, &word);
+
+        if (entry == TB_NONE)
+            return false;
+        if (!lease_entry(t, entry, word, until_ns, holder))
+            continue;
+        if (!kvt__tb_read(t, entry, out ? out : &record)) {
+            if (holder)
+                end_lease(&t->hot[entry]);
+            continue;
+        }
+        kvt__tb_used(t, entry);
+        return true;
+    }
+    return false;
+}
+
+bool
+kvt__table_lease(struct kvt__table *t, const struct kvt__name *name,
+                 const struct kvt__id *id, int64_t until_ns, struct kvt__record *out)
+{
+    return lease(t, name, id, until_ns, 1, out);
+}
+
+void
+kvt__table_hold(struct kvt__table *t, const struct kvt__name *name,
+                const struct kvt__id *id, int64_t until_ns)
+{
+    lease(t, name, id, until_ns, 0, NULL);
+}
+
+void
+kvt__table_unlease(struct kvt__table *t, const struct kvt__name *name,
+                   const struct kvt__id *id)
+{
+    struct wanted w = wanted_of(name, id);
+    uint64_t word;
+    uint32_t entry = find(t, &w, &word);
+
+    if (entry != TB_NONE)
+        end_lease(&t->hot[entry]);
+}
+
+void
+kvt__table_touch(struct kvt__table *t, const struct kvt__name *name,
+                 const struct kvt__id *id)
+{
+    struct wanted w = wanted_of(name, id);
+    uint64_t word;
+    uint32_t entry = find(t, &w, &word);
+
+    if (entry != TB_NONE)
+        kvt__tb_used(t, entry);
+}
+
+/* ------------------------------------------------------------------ listing */
+
+void
+kvt__table_each(const struct kvt__table *t,
+                bool (*fn)(void *ctx, const struct kvt__record *record), void *ctx)
+{
+    struct kvt__record record;
+
+    for (uint32_t i = 0; tb_usable(t) && i < TB_LOAD(&t->header->n_fresh) &&
+                         i < t->max_entries; i++)
+        if (kvt__tb_read(t, i, &record) && !fn(ctx, &record))
+            return;
+}
+
+void
+kvt__table_get_totals(const struct kvt__table *t, struct kvt__table_totals *out)
+{
+    const struct tb_header *h = t->header;
+
+    *out = (struct kvt__table_totals){ 0 };
+    if (!tb_usable(t))
+        return;
+    out->n_entries = TB_LOAD(&h->n_entries);
+    out->n_unread = TB_LOAD(&h->n_unread);
+    out->used_bytes = TB_LOAD(&h->used_bytes);
+    out->limit_bytes = TB_LOAD(&h->limit_bytes);
+}

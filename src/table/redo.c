@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The redo record.  A change collects the values to write in the redo record of the header.
+ * commit stores the number of values, writes the values and resets the number.  A process
+ * killed before the number is stored has changed nothing; the next writer completes the
+ * change of a process killed afterwards.  Writing a value twice is harmless, because only
+ * transactions write these words. */
+#include <assert.h>
+
+#include "base/log.h"
+#include "table/private.h"
+
+void
+kvt__tb_garbage(struct kvt__table *t, const char *what)
+{
+    if (TB_LOAD(&t->header->use) == TB_IN_USE)
+        kvt__log(KVT_LOG_WARN, "index: %s is corrupt; the index is replaced", what);
+    TB_STORE(&t->header->use, TB_REPLACED);
+}
+
+bool
+kvt__tb_redo(struct kvt__table *t)
+{
+    struct tb_header *h = t->header;
+    uint32_t n = TB_LOAD(&h->n_redo);
+
+    if (n > TB_REDO_MAX)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t place = TB_LOAD(&h->redo[i].place), value = TB_LOAD(&h->redo[i].value);
+        size_t at = (size_t)(place & ~UINT64_C(1)), width = place & 1 ? 8 : 4;
+
+        if (at % width || at < offsetof(struct tb_header, limit_bytes) ||
+            at > t->map_bytes - width)
+            return false;
+        if (place & 1)
+            TB_STORE((uint64_t *)((char *)h + at), value);
+        else
+            TB_STORE((uint32_t *)((char *)h + at), (uint32_t)value);
+    }
+    TB_STORE(&h->n_redo, 0);
+    return true;
+}
+
+void
+kvt__tb_commit(struct tb_change *c)
+{
+    struct kvt__table *t = c->table;
+
+    assert(c->n <= TB_REDO_MAX);
+    if (!c->n)
+        return;
+    TB_STORE(&t->header->n_redo, c->n);
+    bool good = kvt__tb_redo(t);
+    assert(good);
+    (void)good;
+    c->n = 0;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table: which chunks a store holds, by name.  All processes of a host share one table
+ * through a file mapping; a process can also have a table in private memory.  Design:
+ * docs/core-design.md, Index.
+ *
+ * Readers find and lease without a lock and without a system call but the clock.  A change
+ * is a transaction under one lock, which a writer holds for about a microsecond and never
+ * during I/O.  A process killed at any instruction leaves a redo record that the next
+ * writer applies.
+ *
+ * Any thread.  In a forked child, and after the table was replaced, a handle finds nothing,
+ * and calls that return int return -ESTALE.  Calls of writers return -EINVAL for a reader.
+ * Every byte of the mapping may be garbage: a garbage value makes no call loop, crash or
+ * write outside the mapping; a writer that meets one marks the table replaced. */
+#ifndef KVT_TABLE_TABLE_H
+#define KVT_TABLE_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "key/key.h"
+
+struct kvt__table;
+
+/* Which entries are evicted first: least recently used, least often used, first made, most
+ * recently used. */
+enum kvt__order { KVT__EVICT_LRU, KVT__EVICT_LFU, KVT__EVICT_FIFO, KVT__EVICT_MRU };
+
+/* Convert the setting cache_policy; LRU for an unknown name. */
+enum kvt__order kvt__order_named(const char *name);
+
+struct kvt__table_params {
+    uint64_t limit_bytes;  /* budget; 0: none */
+    uint64_t max_entries;  /* 0: the most that a table can have */
+    bool writer;           /* claims and evicts; a reader finds and leases */
+    bool wide_hashes;      /* entries have room for hashes of 256 bits */
+    bool of_memory;        /* the table describes memory: a claim of a dead owner is free;
+                            * in a table of objects the object of such a claim may exist */
+    enum kvt__order order; /* of this handle's evictions and uses */
+};
+
+/* Open a table in private memory.  0; -ENOMEM with a sentence. */
+int kvt__table_open_private(const struct kvt__table_params *params,
+                            struct kvt__table **out);
+
+/* End this handle's claims and free the handle.  No other call may be in progress.  In a
+ * forked child the call only frees memory. */
+void kvt__table_close(struct kvt__table *table);
+
+/* Return true if other processes can share the table. */
+bool kvt__table_is_shared(const struct kvt__table *table);
+
+/* ------------------------------------------------------------------- spaces */
+
+#define KVT__TABLE_TEXT_MAX 479
+
+/* A space is a key text with an empty hash.  An entry stores the space's number. */
+
+/* Return the digest of a space's text: the first 8 bytes of the SHA-256, never 0. */
+uint64_t kvt__table_digest(const char *text);
+
+/* Copy the text of a space.  The caller holds a claim of an entry of the space; otherwise
+ * the space may have another text at once.  0; -ENOENT. */
+int kvt__table_space_text(const struct kvt__table *table, uint32_t space, char *out,
+                          size_t size);
+
+/* ------------------------------------------------------------------ entries */
+
+/* The name of a chunk in a store. */
+struct kvt__name {
+    uint64_t digest; /* of the space's text; 0: a table of memory, where the hash alone
+                      * is the name */
+    struct kvt__hash hash;
+};
+
+#define KVT__TABLE_UNREAD 1u  /* an object of this name may exist; its identity is unknown */
+#define KVT__TABLE_FOREIGN 2u /* the object carries no identity */
+
+/* A copy of a READY entry. */
+struct kvt__record {
+    struct kvt__id id;  /* zeros if UNREAD */
+    struct kvt__hash hash;
+    uint64_t bytes;     /* on disk, below 2^40 */
+    uint32_t space;
+    uint32_t path;      /* number of the directory, below 128 */
+    uint32_t flags;     /* KVT__TABLE_* */
+    int64_t recency_ns; /* wall clock, a multiple of 4096 */
+    uint32_t n_uses;    /* at most 4095 */
+    uint32_t entry;     /* entry and word identify this version of the entry */
+    uint64_t word;
+};
+
+/* Prefetch the cache lines that a find of these names reads first.  A lookup of many names
+ * calls this for 32 names and then finds the 32 names. */
+void kvt__table_prefetch(const struct kvt__table *table, const struct kvt__name *names,
+                         size_t n);
+
+/* Find the READY entry of a name.  id: only an entry with this identity; NULL: any entry,
+ * also UNREAD.  out: may be NULL. */
+bool kvt__table_find(const struct kvt__table *table, const struct kvt__name *name,
+                     const struct kvt__id *id, struct kvt__record *out);
+
+/* Find and lease: no eviction without force takes the entry before until_ns (monotonic
+ * clock, rounded up to a second, at most 24 hours ahead; a lease is never shortened), or
+ * before all holders have ended the lease.  Mark the entry used.  out: may be NULL. */
+bool kvt__table_lease(struct kvt__table *table, const struct kvt__name *name,
+                      const struct kvt__id *id, int64_t until_ns,
+                      struct kvt__record *out);
+
+/* End one holder's lease.  Call once for each successful lease, before its until_ns. */
+void kvt__table_unlease(struct kvt__table *table, const struct kvt__name *name,
+                        const struct kvt__id *id);
+
+/* Extend the lease without becoming a holder: the last holder's end also ends this. */
+void kvt__table_hold(struct kvt__table *table, const struct kvt__name *name,
+                     const struct kvt__id *id, int64_t until_ns);
+
+/* Mark the entry used now. */
+void kvt__table_touch(struct kvt__table *table, const struct kvt__name *name,
+                      const struct kvt__id *id);
+
+/* A claimed entry.  Owner: the claiming handle, until publish, abort, evicted or restore. */
+struct kvt__claim {
+    uint32_t entry;
+    uint32_t number;      /* in the owner's list of claims */
+    uint64_t bytes;       /* that the claim added to used_bytes */
+    bool replaces;        /* the name had an entry; publish replaces that entry */
+    struct kvt__id id;
+    uint32_t path;
+    uint32_t flags;
+    const struct kvt__table *table; /* NULL: the claim ended */
+};
+
+/* Claim a name for a new object.  record: id, bytes, path, flags; recency_ns 0: now.
+ * text: the space's text, whose digest is name->digest; NULL: digest is 0.
+ * victim: an entry without an object to delete (host memory, S3), or whose object is
+ * deleted already, that is freed in the same transaction; NULL: none.
+ *   -EEXIST    the name has a READY entry with this identity and without UNREAD
+ *   -EBUSY     another claim of the name is in progress, or the entry has a lease and
+ *              another identity
+ *   -ENOSPC    the budget or the table is full: evict, then claim again
+ *   -ENFILE    all spaces for this kind of text have entries
+ *   -EAGAIN    this process has too many claims
+ *   -ETIMEDOUT another process held the lock for 100 ms
+ *   -ENOTSUP   the table has no room for a wide hash */
+int kvt__table_claim(struct kvt__table *table, const struct kvt__name *name,
+                     const struct kvt__record *record, const char *text,
+                     const struct kvt__record *victim, struct kvt__claim *out);
+
+/* The claimed object exists: make the entry READY.  False: the handle's table was replaced
+ * or the claim belongs to another handle. */
+bool kvt__table_publish(struct kvt__table *table, struct kvt__claim *claim);
+
+/* The object was not made: undo the claim.  An entry that was to be replaced is READY and
+ * unchanged again. */
+void kvt__table_abort(struct kvt__table *table, struct kvt__claim *claim);
+
+/* Claim the entry `seen` for the deletion of its object: lookups miss.  force: also a
+ * leased entry.  0; -ENOENT: the entry has changed since the caller read `seen`; -EBUSY: a
+ * lease holds; -EAGAIN, -ETIMEDOUT as above. */
+int kvt__table_evict(struct kvt__table *table, const struct kvt__record *seen, bool force,
+                     struct kvt__claim *out);
+
+/* The object is deleted: free the entry. */
+void kvt__table_evicted(struct kvt__table *table, struct kvt__claim *claim);
+
+/* The object could not be deleted: make the entry READY again. */
+void kvt__table_restore(struct kvt__table *table, struct kvt__claim *claim);
+
+/* Free a READY entry whose object does not exist or does not matter, in one transaction.
+ * 0, or an error of evict. */
+int kvt__table_forget(struct kvt__table *table, const struct kvt__record *seen, bool force);
+
+/* Enter an object that a listing or a probe found: claim and publish.  Returns an error of
+ * claim; -EEXIST also for an UNREAD record if the name has any entry. */
+int kvt__table_enter(struct kvt__table *table, const struct kvt__name *name,
+                     const struct kvt__record *record, const char *text);
+
+#define KVT__TABLE_VICTIMS 8
+
+/* Choose up to n (at most KVT__TABLE_VICTIMS) READY entries without a lease that the policy
+ * evicts first, from a sample of the table, best first.  Returns their number.  No lock. */
+size_t kvt__table_victims(struct kvt__table *table, struct kvt__record *out, size_t n);
+
+/* Call fn for each READY entry until fn returns false.  May miss entries that change. */
+void kvt__table_each(const struct kvt__table *table,
+                     bool (*fn)(void *ctx, const struct kvt__record *record), void *ctx);
+
+/* End the claims of owners that died.  Returns the number of ended claims.  Makes a system
+ * call for each owner. */
+size_t kvt__table_recover(struct kvt__table *table);
+
+struct kvt__table_totals {
+    uint64_t n_entries;   /* READY and CLAIMED */
+    uint64_t n_unread;
+    uint64_t used_bytes;
+    uint64_t limit_bytes; /* 0: none */
+};
+
+void kvt__table_get_totals(const struct kvt__table *table, struct kvt__table_totals *out);
+
+/* ------------------------------------------------------------------- pauses */
+
+enum kvt__table_pause { KVT__PAUSE_READS, KVT__PAUSE_WRITES };
+
+#define KVT__TABLE_PAUSE_MAX_NS (INT64_C(120) * 1000000000)
+
+/* Failing storage is not read, or not written, until the pause ends, by all processes that
+ * share the table.  pause: start or extend a pause; return true if none was set.  resume:
+ * end a pause; return true if one was set. */
+bool kvt__table_is_paused(const struct kvt__table *table, enum kvt__table_pause what);
+bool kvt__table_pause(struct kvt__table *table, enum kvt__table_pause what, int64_t ns);
+bool kvt__table_resume(struct kvt__table *table, enum kvt__table_pause what);
+
+#endif

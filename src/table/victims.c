@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Victims: the entries of a sample that the policy evicts first. */
+#include "base/clock.h"
+#include "table/private.h"
+
+#define SAMPLES 256u
+
+struct sample {
+    uint64_t key;
+    uint32_t entry;
+};
+
+/* Insert into the best `max` samples, which are sorted.  Returns their new number. */
+static size_t
+insert(struct sample *best, size_t n, size_t max, struct sample s)
+{
+    size_t i = n;
+
+    if (n == max) {
+        if (s.key >= best[n - 1].key)
+            return n;
+        i = n - 1;
+    }
+    for (; i && best[i - 1].key > s.key; i--)
+        best[i] = best[i - 1];
+    best[i] = s;
+    return n < max ? n + 1 : n;
+}
+
+/* Neighbours are of equal age, so the samples lie a stride apart. */
+size_t
+kvt__table_victims(struct kvt__table *t, struct kvt__record *out, size_t n)
+{
+    struct sample best[KVT__TABLE_VICTIMS];
+    uint32_t at[SAMPLES];
+    int64_t now = kvt__now_ns();
+
+    if (!tb_usable(t))
+        return 0;
+    uint32_t n_fresh = TB_LOAD(&t->header->n_fresh);
+    n_fresh = n_fresh < t->max_entries ? n_fresh : (uint32_t)t->max_entries;
+    uint32_t n_samples = n_fresh < SAMPLES ? n_fresh : SAMPLES;
+    if (!n_samples)
+        return 0;
+    uint32_t stride = n_fresh / n_samples;
+    uint32_t hand = __atomic_fetch_add(&t->header->hand, 1, __ATOMIC_RELAXED);
+    for (uint32_t i = 0; i < n_samples; i++) {
+        at[i] = (uint32_t)(((uint64_t)hand + (uint64_t)i * stride) % n_fresh);
+        __builtin_prefetch(&t->hot[at[i]]);
+        __builtin_prefetch(&t->cold[at[i]].recency);
+    }
+    size_t n_best = 0, max = n < KVT__TABLE_VICTIMS ? n : KVT__TABLE_VICTIMS;
+    for (uint32_t i = 0; max && i < n_samples; i++) {
+        const struct tb_hot *e = &t->hot[at[i]];
+
+        if (tb_state(TB_LOAD(&e->word)) == TB_READY &&
+            !tb_lease_holds(TB_LOAD(&e->lease), now))
+            n_best = insert(best, n_best, max, (struct sample){
+                kvt__tb_key(t->order, TB_LOAD(&t->cold[at[i]].recency)), at[i] });
+    }
+    size_t n_out = 0;
+    for (size_t i = 0; i < n_best; i++)
+        n_out += kvt__tb_read(t, best[i].entry, &out[n_out]);
+    return n_out;
+}

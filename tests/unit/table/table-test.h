@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What tests of tables share: names, and a recount of everything that a table counts. */
+#ifndef KVT_TABLE_TEST_H
+#define KVT_TABLE_TEST_H
+
+#include "kvt-test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "table/private.h"
+
+#define TEXT "m/l@1@0@@bfloat16"
+
+static inline struct kvt__name
+name_of(uint64_t n)
+{
+    return (struct kvt__name){ .digest = kvt__table_digest(TEXT),
+                               .hash = { .bits = { n * UINT64_C(0x9e3779b97f4a7c15) } } };
+}
+
+static inline struct kvt__id
+id_of(uint64_t n)
+{
+    struct kvt__id id = { { 1 } };
+
+    memcpy(id.b + 8, &n, sizeof n);
+    return id;
+}
+
+static inline struct kvt__record
+record_of_n(uint64_t n, uint64_t bytes)
+{
+    return (struct kvt__record){ .id = id_of(n), .bytes = bytes };
+}
+
+static inline struct kvt__table *
+open_table(uint64_t limit, uint64_t max_entries)
+{
+    struct kvt__table_params params = { .limit_bytes = limit, .max_entries = max_entries,
+                                        .writer = true };
+    struct kvt__table *t;
+
+    assert_int_equal(kvt__table_open_private(&params, &t), 0);
+    return t;
+}
+
+/* Store a chunk.  Returns the error of the claim. */
+static inline int
+store(struct kvt__table *t, uint64_t n, uint64_t bytes)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__record record = record_of_n(n, bytes);
+    struct kvt__claim claim;
+    int err = kvt__table_claim(t, &name, &record, TEXT, NULL, &claim);
+
+    if (!err)
+        assert_true(kvt__table_publish(t, &claim));
+    return err;
+}
+
+static inline bool
+find(struct kvt__table *t, uint64_t n, struct kvt__record *out)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__id id = id_of(n);
+
+    return kvt__table_find(t, &name, &id, out);
+}
+
+/* Recount the table and compare all totals, chains, the free list and the spaces.  No call
+ * is in progress. */
+static inline void
+recount(const struct kvt__table *t)
+{
+    const struct tb_header *h = t->header;
+    uint64_t n_entries = 0, n_unread = 0, used = 0, n_linked = 0, n_free = 0;
+    uint32_t *in_space = calloc(TB_N_SPACES, sizeof *in_space);
+
+    assert_int_equal(h->n_redo, 0);
+    for (uint32_t i = 0; i < h->n_fresh; i++) {
+        uint64_t word = t->hot[i].word;
+
+        if (tb_state(word) == TB_FREE)
+            continue;
+        n_entries++;
+        n_unread += (word & TB_UNREAD) != 0;
+        used += tb_bytes(t->cold[i].packed);
+        if (tb_space(word) < TB_N_SPACES)
+            in_space[tb_space(word)]++;
+    }
+    for (uint32_t i = 0; i < TB_N_OWNERS * TB_N_CLAIMS; i++)
+        if ((t->claims[i].what & 0xff) == TB_REPLACE)
+            used += t->claims[i].bytes;
+    for (uint32_t head = 0; head < h->n_heads; head++) {
+        uint32_t at = t->heads[head];
+
+        for (; at < t->max_entries; at = t->hot[at].next) {
+            assert_int_equal(tb_bucket(kvt__tb_entry_hash(t, at), h->n_heads), head);
+            assert_true(tb_state(t->hot[at].word) != TB_FREE);
+            n_linked++;
+        }
+        assert_int_equal(at, TB_END | head);
+    }
+    for (uint32_t at = h->free; at != TB_NONE; at = t->hot[at].next) {
+        assert_true(at < h->n_fresh);
+        assert_int_equal(tb_state(t->hot[at].word), TB_FREE);
+        n_free++;
+    }
+    for (uint32_t i = 0; i < TB_N_SPACES; i++)
+        assert_int_equal(t->spaces[i].n_entries, in_space[i]);
+    free(in_space);
+    assert_int_equal(n_linked, n_entries);
+    assert_int_equal(n_free + n_entries, h->n_fresh);
+    assert_int_equal(h->n_entries, n_entries);
+    assert_int_equal(h->n_unread, n_unread);
+    assert_int_equal(h->used_bytes, used);
+}
+
+#endif
