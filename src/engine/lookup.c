@@ -71,23 +71,24 @@ have_full_groups(struct kvt_seq *seq, size_t chunk, enum kvt__where where, bool 
 
 /* Where a hit of n chunks ends. */
 static uint64_t
-hit_end(const struct kvt_seq *seq, size_t n)
+hit_end(const struct kvt_engine *e, uint64_t max_hit, size_t n)
 {
-    uint64_t end = (uint64_t)n * seq->engine->chunk_tokens;
+    uint64_t end = (uint64_t)n * e->chunk_tokens;
 
-    return end < seq->max_hit ? end : seq->max_hit;
+    return end < max_hit ? end : max_hit;
 }
 
 /* Of a sliding group it is the one with the oldest of the last window - 1 tokens. */
 size_t
-kvt__seq_needs_from(const struct kvt_seq *seq, uint32_t g, size_t first, size_t n)
+kvt__needs_from(const struct kvt_engine *e, uint64_t max_hit, uint32_t g, size_t first,
+                size_t n)
 {
-    const struct kvt__group *group = &seq->engine->groups[g];
+    const struct kvt__group *group = &e->groups[g];
 
     if (group->kind != KVT_GROUP_SLIDING)
         return first;
-    uint64_t end = hit_end(seq, n), reach = group->window_tokens - 1;
-    size_t start = end > reach ? (size_t)((end - reach) / seq->engine->chunk_tokens) : 0;
+    uint64_t end = hit_end(e, max_hit, n), reach = group->window_tokens - 1;
+    size_t start = end > reach ? (size_t)((end - reach) / e->chunk_tokens) : 0;
 
     return start > first ? start : first;
 }
@@ -103,7 +104,7 @@ have_windows(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where,
     for (uint32_t g = 0; g < e->n_groups; g++) {
         if (e->groups[g].kind != KVT_GROUP_SLIDING)
             continue;
-        size_t start = kvt__seq_needs_from(seq, g, first, n);
+        size_t start = kvt__needs_from(e, seq->max_hit, g, first, n);
         for (size_t c = n; c > start; c--) {
             if (!kvt__seq_have(seq, c - 1, g, where, lease)) {
                 *missing = c - 1;
@@ -116,17 +117,26 @@ have_windows(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where,
 
 /* ------------------------------------------------------------------ the prefix */
 
-/* The number of chunks, counted from the start, that a hit could have; at most
+/* The number of chunks, counted from the start, that all full groups have; at most
  * limit. */
 static size_t
 longest(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where,
         bool lease)
 {
-    size_t n = first, missing;
+    size_t n = first;
 
     while (n < limit && have_full_groups(seq, n, where, lease))
         n++;
-    while (n > first && !have_windows(seq, first, n, where, lease, &missing))
+    return n;
+}
+
+/* The longest hit of at most n chunks whose windows are there. */
+static size_t
+fit_windows(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where)
+{
+    size_t missing;
+
+    while (n > first && !have_windows(seq, first, n, where, false, &missing))
         n = missing < n ? missing : n - 1; /* no hit between needs less */
     return n;
 }
@@ -169,8 +179,7 @@ kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
     if (kvt__engine_check(engine, "kvt_engine_release"))
         return;
     kvt__seq_unlease(seq, 0);
-    seq->wait.on = false;
-    seq->wait.until_ns = 0;
+    kvt__wait_end(seq);
 }
 
 /* From here chunks below n can be leased; none is.  0 or -ENOMEM. */
@@ -231,30 +240,53 @@ count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
     kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
 }
 
+/* Whether the tiers are asked, and there is time for their answer. */
+static bool
+is_searching(struct kvt_seq *seq, bool *gallops)
+{
+    return seq->probe && kvt__probe_runs(seq->probe, gallops, &seq->wait.known) &&
+           kvt__now_ns() < seq->probe_until_ns;
+}
+
+/* Ask the tiers for what the indexes lack.  -EAGAIN: they are asked; 0: no more than the
+ * indexes have can be found. */
+static int
+search(struct kvt_seq *seq, const struct kvt__search *search)
+{
+    if (seq->probe_until_ns && kvt__now_ns() >= seq->probe_until_ns)
+        return 0;
+    int err = kvt__probe_start(seq, search);
+    return err == -ENOENT ? 0 : err ? err : -EAGAIN;
+}
+
 /* The longest hit of at most limit chunks, leased; the tiers are asked for what is
- * nowhere. */
+ * nowhere.  While they are asked by a gallop, the chunks found so far without windows. */
 static int
 find(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where, size_t *n)
 {
     for (;;) {
         /* Asked before the index is read: a probe that ends now was not seen. */
-        bool waiting = seq->probe && !kvt__probe_is_done(seq->probe) &&
-                       kvt__now_ns() < seq->probe_until_ns;
-        bool asks = where == KVT__ANYWHERE &&
-                    (waiting || (!seq->probe && kvt__store_can_ask(seq->engine->store)));
-        bool at_once = !waiting && only_full_groups(seq->engine);
+        bool gallops = false, asks = where == KVT__ANYWHERE;
+        bool searching = asks && is_searching(seq, &gallops);
+        bool at_once = only_full_groups(seq->engine) && (gallops || !searching);
         int err = begin_leases(seq, limit);
 
         if (err)
             return err;
-        *n = longest(seq, first, limit, where, at_once);
-        if (*n < limit && asks) {
-            kvt__seq_unlease(seq, 0);
-            err = waiting ? 0 : kvt__probe_start(seq, *n, limit - *n);
-            return err ? err : -EAGAIN;
-        }
-        if (at_once || lease(seq, first, *n, where))
+        size_t full = longest(seq, first, limit, where, at_once || (searching && gallops));
+        seq->wait.grows = searching && gallops && full < limit;
+        *n = full;
+        if (seq->wait.grows)
             return 0;
+        *n = fit_windows(seq, first, full, where);
+        if (*n < limit && searching && !gallops)
+            err = -EAGAIN;
+        else if (*n < limit && asks)
+            err = search(seq, &(struct kvt__search){ first, *n, full, limit });
+        if (err || *n < full)
+            kvt__seq_unlease(seq, err ? 0 : *n);
+        if (err || at_once || lease(seq, first, *n, where))
+            return err;
     }
 }
 
@@ -280,13 +312,19 @@ find_sure(struct kvt_seq *seq, size_t first, size_t limit, size_t *n)
 {
     enum kvt__wait wait = KVT__WAIT_STALE;
 
+    if (seq->wait.first != first || seq->wait.max_hit != seq->max_hit) {
+        seq->wait.told = 0;
+        seq->wait.missing = SIZE_MAX;
+    }
     if (!seq->wait.until_ns)
         seq->wait.until_ns = kvt__now_ns() + seq->engine->load_timeout_ns;
-    if (seq->wait.on && seq->wait.first == first && seq->wait.max_hit == seq->max_hit)
+    if (seq->wait.on && seq->wait.first == first && seq->wait.max_hit == seq->max_hit &&
+        !kvt__wait_has_grown(seq))
         wait = kvt__wait_look(seq);
     while (wait == KVT__WAIT_STALE) {
         seq->wait.on = false; /* what the tiers are asked for now nobody brings yet */
-        int err = begin_wait(seq, first, limit);
+        int err = begin_wait(seq, first,
+                             seq->wait.missing < limit ? seq->wait.missing : limit);
         if (err)
             return err;
         wait = kvt__wait_look(seq);
@@ -294,8 +332,7 @@ find_sure(struct kvt_seq *seq, size_t first, size_t limit, size_t *n)
     if (wait == KVT__WAIT_ON)
         return -EAGAIN;
     *n = seq->wait.n;
-    seq->wait.on = false;
-    seq->wait.until_ns = 0;
+    kvt__wait_end(seq);
     return wait == KVT__WAIT_LATE ? find(seq, first, *n, KVT__CERTAIN, n) : 0;
 }
 
@@ -325,7 +362,7 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
                         : find(seq, first, limit, KVT__ANYWHERE, &n);
     if (err)
         return err;
-    uint64_t hit = hit_end(seq, n);
+    uint64_t hit = hit_end(engine, seq->max_hit, n);
     if (hit <= have_tokens)
         hit = 0;
     count(seq, seq->max_hit > have_tokens ? seq->max_hit - have_tokens : 0,

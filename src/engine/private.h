@@ -236,7 +236,9 @@ struct kvt_seq {
     uint32_t flags; /* of its chunks */
 
     struct kvt__probe *probe; /* NULL: the tiers were not asked yet */
-    int64_t probe_until_ns;
+    uint32_t probes;          /* bits of enum kvt__probe_kind, made or under way */
+    uint32_t n_windows;       /* hits whose windows were expected */
+    int64_t probe_until_ns;   /* 0: the tiers were not asked yet */
     bool counted;
     uint64_t max_hit; /* of the lookup under way */
     /* [chunk][rank * n_groups + group]: 1 + the level where it is leased, 0 none */
@@ -248,6 +250,10 @@ struct kvt_seq {
      * were. */
     struct {
         bool on;
+        bool grows;       /* a gallop goes on: n may become larger, windows are not known */
+        size_t known;     /* chunks that the gallop had found when the hit was */
+        size_t told;      /* chunks below were named to the workers, of full groups */
+        size_t missing;   /* a chunk that is gone: the hit ends before; else SIZE_MAX */
         size_t first, n;
         uint64_t max_hit;
         size_t at;        /* chunk * n_groups + group: what is before may be promised */
@@ -257,12 +263,30 @@ struct kvt_seq {
     } wait;
 };
 
-/* Ask the tiers for n chunks, from number first on; the sequence has the probe then, and
- * ends it with kvt__probe_leave().  0 or -ENOMEM with a sentence. */
-int kvt__probe_start(struct kvt_seq *seq, size_t first, size_t n);
+/* Searches of the tiers; a sequence makes them in this order, the last for a few hits, each
+ * other at most once. */
+enum kvt__probe_kind {
+    KVT__PROBE_ALL = 1,     /* every object, in prefix order */
+    KVT__PROBE_CERTAIN = 2, /* the same, in storage whose chunks are promised unread */
+    KVT__PROBE_GALLOP = 4,  /* few objects of the first rank, in all storage */
+    KVT__PROBE_WINDOWS = 8, /* none: the windows of one hit are expected */
+};
 
-/* Whether all that could be found was. */
-bool kvt__probe_is_done(struct kvt__probe *probe);
+/* A chunk range of a search: the sequence's chunks first .. end - 1. */
+struct kvt__search {
+    size_t first;
+    size_t n;    /* the indexes have a hit of n chunks */
+    size_t full; /* the indexes have full chunks of the full-attention groups */
+    size_t end;  /* chunks of the longest possible hit */
+};
+
+/* Start the next search of the tiers that the sequence needs; the probe is the sequence's
+ * until kvt__probe_leave().  0; -ENOENT: all searches were made; -ENOMEM with a sentence. */
+int kvt__probe_start(struct kvt_seq *seq, const struct kvt__search *search);
+
+/* Return true if the search goes on.  gallops: the search is a gallop; known: the number of
+ * chunks that the gallop found so far. */
+bool kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known);
 
 void kvt__probe_leave(struct kvt__probe *probe);
 
@@ -279,9 +303,14 @@ kvt__seq_part(const struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t g
     return (chunk * e->world_size + rank) * e->n_groups + group;
 }
 
-/* The first chunk that a hit of the chunks first .. n - 1 needs of a group. */
-size_t kvt__seq_needs_from(const struct kvt_seq *seq, uint32_t group, size_t first,
-                           size_t n);
+/* Return the first chunk that a hit of the chunks first .. n - 1, which ends at most at token
+ * max_hit, needs of a group. */
+size_t kvt__needs_from(const struct kvt_engine *engine, uint64_t max_hit, uint32_t group,
+                       size_t first, size_t n);
+
+/* Return true if the sequence's search of the tiers has found more since the hit that is
+ * waited for. */
+bool kvt__wait_has_grown(struct kvt_seq *seq);
 
 /* How many chunks of a hit of n have room in host memory together, where they must
  * lie there to be promised. */
@@ -289,6 +318,8 @@ size_t kvt__wait_room(struct kvt_seq *seq, size_t first, size_t n);
 
 /* Wait for a hit that was just found. */
 void kvt__wait_begin(struct kvt_seq *seq, size_t first, size_t n);
+
+void kvt__wait_end(struct kvt_seq *seq);
 
 enum kvt__wait {
     KVT__WAIT_OVER,  /* it may be promised */

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Asking the tiers, in the background, for the chunks of a sequence that the indexes
- * lack: in prefix order, some at a time, until one is missing.  The more were there, the
- * more are asked for at once; at first hardly more than are needed to see that there is
- * nothing.
+ * Search the tiers, in the background, for the chunks of a sequence that the indexes
+ * lack.
+ *
+ * In prefix order (KVT__PROBE_ALL, KVT__PROBE_CERTAIN): some objects at a time, until one
+ * is missing.  The more objects exist, the more are asked for at once; at first hardly more
+ * than are needed to see that there is nothing.
+ *
+ * By a gallop (KVT__PROBE_GALLOP), where a promise waits until all its chunks are read and
+ * verified: one object of the first rank at a time, of the chunks 1, 2, 4, ... of the range
+ * until one is missing, then of the chunk halfway.  Chunks below an existing one are expected
+ * in storage, for all ranks, and are entered into the index as such: workers read them while
+ * the search goes on, and a read of a missing chunk deletes the entry.
  *
  * probe->lock guards all that changes; it is a leaf. */
 #include <errno.h>
@@ -14,6 +22,7 @@
 
 #define FIRST_WINDOW 2
 #define MAX_WINDOW 64
+#define MAX_WINDOWS 4 /* hits of a sequence, each shorter than the one before */
 
 /* One object that is being asked for. */
 struct asked {
@@ -27,11 +36,18 @@ struct asked {
 struct kvt__probe {
     struct kvt_engine *engine;
     char tags[KVT__KEY_TAGS_MAX + 1];
+    enum kvt__probe_kind kind;
+    uint64_t max_hit;   /* WINDOWS: as in struct kvt_seq */
+    size_t first;       /* the number of chunks[0] in the sequence */
+    struct kvt__job job; /* WINDOWS */
     pthread_mutex_t lock;
     unsigned refs;    /* the sequence's, and one for each request */
     bool alone;       /* its sequence is no more: nobody waits for the answer */
-    size_t next;      /* part to ask for: chunk after chunk, each of all ranks and groups */
-    size_t end;       /* from here on nothing is asked for: a chunk is missing */
+    size_t next;      /* part to ask for: chunk after chunk, each of all ranks and groups.
+                       * GALLOP: so many chunks exist */
+    size_t end;       /* from here on nothing is asked for: a chunk is missing.
+                       * GALLOP: at most so many chunks exist */
+    bool has_miss;    /* GALLOP: the chunk at end is missing */
     size_t n_asked;   /* under way */
     size_t window;
     struct asked *free;
@@ -51,12 +67,14 @@ is_done_locked(const struct kvt__probe *p)
 }
 
 bool
-kvt__probe_is_done(struct kvt__probe *probe)
+kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known)
 {
     pthread_mutex_lock(&probe->lock);
     bool done = is_done_locked(probe);
+    *gallops = probe->kind == KVT__PROBE_GALLOP;
+    *known = probe->next;
     pthread_mutex_unlock(&probe->lock);
-    return done;
+    return !done;
 }
 
 /* Give back one reference; the lock is held, and is not any more. */
@@ -99,17 +117,71 @@ find_part(const struct kvt__probe *p, size_t part, uint32_t *rank, uint32_t *gro
     return !*rank || !e->groups[*group].replicated;
 }
 
-/* Fill in what is asked for. */
+/* Fill in a request for the object of a chunk, by its number in p->chunks. */
 static void
-describe(struct asked *a, uint32_t rank, uint32_t group)
+describe(struct kvt__probe *p, size_t chunk, uint32_t rank, uint32_t group,
+         struct kvt__store_req *req)
 {
-    struct kvt__probe *p = a->probe;
-    const struct kvt_engine *e = p->engine;
-
-    kvt__load_request(e, rank, group, p->tags, &p->chunks[a->part / parts_of_chunk(e)],
-                      &a->req);
-    a->req.op = KVT__STORE_PROBE;
+    kvt__load_request(p->engine, rank, group, p->tags, &p->chunks[chunk], req);
+    req->op = KVT__STORE_PROBE;
+    req->where = p->kind == KVT__PROBE_CERTAIN ? KVT__CERTAIN : KVT__ANYWHERE;
 }
+
+/* -------------------------------------------------------------- expected chunks */
+
+static bool
+is_alone(struct kvt__probe *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool alone = p->alone;
+    pthread_mutex_unlock(&p->lock);
+    return alone;
+}
+
+/* Expect a group's chunks from .. end - 1 of p->chunks, of all ranks. */
+static void
+expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
+{
+    const struct kvt_engine *e = p->engine;
+    uint32_t n_ranks = e->groups[group].replicated ? 1 : e->world_size;
+
+    for (size_t c = from; c < end && !is_alone(p); c++) {
+        for (uint32_t rank = 0; rank < n_ranks; rank++) {
+            struct kvt__store_req req = { 0 };
+
+            describe(p, c, rank, group, &req);
+            kvt__store_expect(e->store, &req);
+        }
+    }
+}
+
+static void
+expect_full_groups(struct kvt__probe *p, size_t from, size_t end)
+{
+    for (uint32_t g = 0; g < p->engine->n_groups; g++)
+        if (p->engine->groups[g].kind == KVT_GROUP_FULL)
+            expect(p, g, from, end);
+}
+
+/* The job of KVT__PROBE_WINDOWS: expect the windows of a hit of all chunks. */
+static void
+expect_windows(struct kvt__job *job)
+{
+    struct kvt__probe *p = (struct kvt__probe *)
+        ((char *)job - offsetof(struct kvt__probe, job));
+    const struct kvt_engine *e = p->engine;
+    size_t n = p->first + p->end;
+
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        if (e->groups[g].kind != KVT_GROUP_FULL)
+            expect(p, g, kvt__needs_from(e, p->max_hit, g, p->first, n) - p->first, p->end);
+    pthread_mutex_lock(&p->lock);
+    p->next = p->end;
+    p->n_asked--;
+    unref_locked(p);
+}
+
+/* -------------------------------------------------------------------- requests */
 
 /* From the chunk of a part on there is no hit. */
 static void
@@ -121,6 +193,36 @@ end_at_locked(struct kvt__probe *p, size_t part)
         p->end = end;
 }
 
+static uint32_t
+first_full_group(const struct kvt_engine *e)
+{
+    uint32_t g = 0;
+
+    while (g < e->n_groups && e->groups[g].kind != KVT_GROUP_FULL)
+        g++;
+    return g;
+}
+
+/* The part to ask for now; false: none. */
+static bool
+next_part_locked(struct kvt__probe *p, size_t *part)
+{
+    uint32_t rank, group;
+
+    if (p->kind == KVT__PROBE_GALLOP) {
+        size_t n = p->has_miss ? (p->next + p->end + 1) / 2 : p->next ? 2 * p->next : 1;
+
+        n = n < p->end ? n : p->end;
+        *part = p->next < p->end
+            ? (n - 1) * parts_of_chunk(p->engine) + first_full_group(p->engine) : 0;
+        return p->next < p->end && !p->n_asked;
+    }
+    while (p->next < p->end && !find_part(p, p->next, &rank, &group))
+        p->next++;
+    *part = p->next;
+    return p->next < p->end && p->n_asked < p->window;
+}
+
 static void was_asked(struct kvt__store_req *req);
 
 /* The next request, described; NULL: none now. */
@@ -128,21 +230,22 @@ static struct asked *
 next_locked(struct kvt__probe *p)
 {
     uint32_t rank, group;
+    size_t part;
 
-    while (p->next < p->end && !find_part(p, p->next, &rank, &group))
-        p->next++;
-    if (p->alone || p->next >= p->end || p->n_asked >= p->window)
+    if (p->alone || !next_part_locked(p, &part))
         return NULL;
     struct asked *a = p->free ? p->free : malloc(sizeof *a);
     if (a == p->free && a)
         p->free = a->next_free;
     if (!a) { /* what is not known is a miss */
-        end_at_locked(p, p->next);
+        p->end = p->next;
         return NULL;
     }
-    *a = (struct asked){ .probe = p, .part = p->next, .req.done = was_asked };
-    describe(a, rank, group);
-    p->next++;
+    *a = (struct asked){ .probe = p, .part = part, .req.done = was_asked };
+    (void)find_part(p, part, &rank, &group);
+    describe(p, part / parts_of_chunk(p->engine), rank, group, &a->req);
+    if (p->kind != KVT__PROBE_GALLOP)
+        p->next++;
     p->n_asked++;
     p->refs++;
     return a;
@@ -163,21 +266,39 @@ pump(struct kvt__probe *p)
     } while (a);
 }
 
-/* Sliding groups have gaps: a miss there does not end the prefix. */
+/* A part of a search in prefix order.  Sliding groups have gaps: a miss there does not end
+ * the prefix. */
+static void
+note_locked(struct kvt__probe *p, size_t part, bool there)
+{
+    const struct kvt_engine *e = p->engine;
+
+    if (there)
+        p->window = p->window * 2 < MAX_WINDOW ? p->window * 2 : MAX_WINDOW;
+    else if (e->groups[part % e->n_groups].kind == KVT_GROUP_FULL)
+        end_at_locked(p, part);
+}
+
 static void
 was_asked(struct kvt__store_req *req)
 {
     struct asked *a = (struct asked *)req;
     struct kvt__probe *p = a->probe;
-    const struct kvt_engine *e = p->engine;
-    bool full = e->groups[a->part % e->n_groups].kind == KVT_GROUP_FULL;
+    size_t chunk = a->part / parts_of_chunk(p->engine);
+    bool gallops = p->kind == KVT__PROBE_GALLOP, there = !req->status;
 
+    if (gallops && there) /* one request is under way, so p->next is this one's */
+        expect_full_groups(p, p->next, chunk + 1);
     pthread_mutex_lock(&p->lock);
     p->n_asked--;
-    if (!req->status)
-        p->window = p->window * 2 < MAX_WINDOW ? p->window * 2 : MAX_WINDOW;
-    else if (full)
-        end_at_locked(p, a->part);
+    if (!gallops) {
+        note_locked(p, a->part, there);
+    } else if (there) {
+        p->next = chunk + 1;
+    } else {
+        p->end = chunk;
+        p->has_miss = true;
+    }
     a->next_free = p->free;
     p->free = a;
     pthread_mutex_unlock(&p->lock);
@@ -186,22 +307,77 @@ was_asked(struct kvt__store_req *req)
     unref_locked(p);
 }
 
-int
-kvt__probe_start(struct kvt_seq *seq, size_t first, size_t n)
+/* -------------------------------------------------------------------- searches */
+
+/* Begin a search for chunks first .. end - 1. */
+static int
+begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
 {
+    struct kvt_engine *e = seq->engine;
+    size_t n = end - first;
     struct kvt__probe *probe = calloc(1, sizeof *probe + n * sizeof *probe->chunks);
 
     if (!probe)
         return kvt__fail(ENOMEM, "kvt_engine_lookup");
     pthread_mutex_init(&probe->lock, NULL);
-    probe->engine = seq->engine;
+    probe->engine = e;
     memcpy(probe->tags, seq->tags, sizeof probe->tags);
+    probe->kind = kind;
+    probe->max_hit = seq->max_hit;
+    probe->first = first;
     probe->refs = 1;
-    probe->end = n * parts_of_chunk(seq->engine);
+    probe->end = kind == KVT__PROBE_ALL || kind == KVT__PROBE_CERTAIN
+        ? n * parts_of_chunk(e) : n;
     probe->window = FIRST_WINDOW;
     memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);
+    if (seq->probe)
+        kvt__probe_leave(seq->probe);
     seq->probe = probe;
-    seq->probe_until_ns = kvt__now_ns() + seq->engine->lookup_timeout_ns;
-    pump(probe);
+    seq->probes |= kind;
+    seq->n_windows += kind == KVT__PROBE_WINDOWS;
+    if (!seq->probe_until_ns)
+        seq->probe_until_ns = kvt__now_ns() + e->lookup_timeout_ns;
+    if (kind != KVT__PROBE_WINDOWS) {
+        pump(probe);
+        return 0;
+    }
+    probe->refs++;
+    probe->n_asked++;
+    probe->job.run = expect_windows;
+    kvt__exec_submit(e->exec, KVT__PRIO_LOOKUP, &probe->job);
     return 0;
+}
+
+/* Return true if no promise relies on an expected chunk, of any rank. */
+static bool
+can_gallop(const struct kvt_engine *e)
+{
+    uint32_t group = first_full_group(e);
+
+    if (!e->waits || group == e->n_groups)
+        return false;
+    for (uint32_t rank = 0; rank < e->world_size; rank++)
+        if (!kvt__store_reads_first(e->store, &kvt__keyspace(e, rank, group)->space))
+            return false;
+    return true;
+}
+
+int
+kvt__probe_start(struct kvt_seq *seq, const struct kvt__search *search)
+{
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__space *space = &kvt__keyspace(e, 0, 0)->space;
+    uint32_t made = seq->probes;
+
+    if (made & KVT__PROBE_ALL || !kvt__store_can_ask(e->store, KVT__ANYWHERE, space))
+        return -ENOENT;
+    if (!made && !can_gallop(e))
+        return begin(seq, KVT__PROBE_ALL, search->n, search->end);
+    if (!made && kvt__store_can_ask(e->store, KVT__CERTAIN, space))
+        return begin(seq, KVT__PROBE_CERTAIN, search->n, search->end);
+    if (made < KVT__PROBE_GALLOP && search->full < search->end)
+        return begin(seq, KVT__PROBE_GALLOP, search->full, search->end);
+    if (seq->n_windows < MAX_WINDOWS && search->n < search->full)
+        return begin(seq, KVT__PROBE_WINDOWS, search->first, search->full);
+    return -ENOENT;
 }

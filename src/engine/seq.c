@@ -69,6 +69,7 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     if (!seq)
         return kvt__fail(ENOMEM, "kvt_seq_new");
     seq->engine = engine;
+    seq->wait.missing = SIZE_MAX;
     start(seq, extra);
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
     seq->n_ids = (size_t)engine->world_size * engine->n_groups;
@@ -253,6 +254,8 @@ forget_tail(struct kvt_seq *seq)
     if (!kvt__engine_check(seq->engine, "kvt_seq_append"))
         kvt__seq_unlease(seq, seq->n_chunks);
     seq->wait.on = false;
+    seq->wait.told = 0;
+    seq->wait.missing = SIZE_MAX;
     for (size_t i = 0; i < seq->n_ids; i++)
         if (seq->ids[i].n > seq->n_chunks)
             seq->ids[i].n = seq->n_chunks;

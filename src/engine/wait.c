@@ -12,10 +12,20 @@
 #include "base/clock.h"
 #include "engine/private.h"
 
+/* The first chunk of a group that a hit of n chunks needs; n: none.  While the hit grows, no
+ * window of it is known. */
+static size_t
+needs_from(const struct kvt_seq *seq, uint32_t group, size_t first, size_t n)
+{
+    if (seq->wait.grows && seq->engine->groups[group].kind != KVT_GROUP_FULL)
+        return n;
+    return kvt__needs_from(seq->engine, seq->max_hit, group, first, n);
+}
+
 static bool
 needs(const struct kvt_seq *seq, size_t chunk, uint32_t group)
 {
-    return chunk >= kvt__seq_needs_from(seq, group, seq->wait.first, seq->wait.n);
+    return chunk >= needs_from(seq, group, seq->wait.first, seq->wait.n);
 }
 
 /* Where a chunk must lie to be waited for no longer. */
@@ -83,7 +93,7 @@ kvt__wait_room(struct kvt_seq *seq, size_t first, size_t n)
 
     for (size_t c = first; c < n; c++) {
         for (uint32_t g = 0; g < e->n_groups; g++) {
-            if (c < kvt__seq_needs_from(seq, g, first, n) || !takes_memory(seq, c, g))
+            if (c < needs_from(seq, g, first, n) || !takes_memory(seq, c, g))
                 continue;
             size_t bytes = kvt__slot_footprint(
                 phase, kvt__chunk_bytes(&e->groups[g].view, seq->chunks[c].n_tokens));
@@ -97,13 +107,15 @@ kvt__wait_room(struct kvt_seq *seq, size_t first, size_t n)
 
 /* ------------------------------------------------------------------ reading ahead */
 
-/* The chunks of a group from the first to the last that is waited for. */
+/* The chunks of a group from the first to the last that is waited for, of those from number
+ * `from` on. */
 static bool
-wanted(struct kvt_seq *seq, uint32_t group, int64_t now_ns, struct kvt_chunk_range *out)
+wanted(struct kvt_seq *seq, uint32_t group, size_t from, int64_t now_ns,
+       struct kvt_chunk_range *out)
 {
-    size_t first = SIZE_MAX, end = 0;
+    size_t first = SIZE_MAX, end = 0, at = seq->wait.at / seq->engine->n_groups;
 
-    for (size_t c = seq->wait.at / seq->engine->n_groups; c < seq->wait.n; c++) {
+    for (size_t c = at > from ? at : from; c < seq->wait.n; c++) {
         if (!needs(seq, c, group) ||
             kvt__seq_have(seq, c, group, where_now(seq, now_ns), false))
             continue;
@@ -127,8 +139,14 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
     if (kvt__engine_check(engine, "kvt_engine_wanted") || !seq->wait.on ||
         now < seq->wait.tell_ns)
         return 0;
-    for (uint32_t g = 0; g < engine->n_groups; g++)
-        n += wanted(seq, g, now, &out[n]);
+    for (uint32_t g = 0; g < engine->n_groups; g++) {
+        /* A hit that has grown: workers know of the chunks below. */
+        bool known = !seq->wait.tell_ns && engine->groups[g].kind == KVT_GROUP_FULL;
+
+        n += wanted(seq, g, known ? seq->wait.told : 0, now, &out[n]);
+    }
+    if (seq->wait.told < seq->wait.n)
+        seq->wait.told = seq->wait.n;
     seq->wait.tell_ns = now + kvt__patience_ns(engine);
     return n;
 }
@@ -158,6 +176,26 @@ kvt__wait_begin(struct kvt_seq *seq, size_t first, size_t n)
     seq->wait.at = first * seq->engine->n_groups;
     seq->wait.since_ns = kvt__now_ns();
     seq->wait.tell_ns = 0;
+}
+
+void
+kvt__wait_end(struct kvt_seq *seq)
+{
+    seq->wait.on = false;
+    seq->wait.told = 0;
+    seq->wait.missing = SIZE_MAX;
+    seq->wait.until_ns = 0;
+}
+
+bool
+kvt__wait_has_grown(struct kvt_seq *seq)
+{
+    bool gallops;
+    size_t known;
+
+    return seq->wait.grows &&
+           (!kvt__probe_runs(seq->probe, &gallops, &known) || known != seq->wait.known ||
+            kvt__now_ns() >= seq->probe_until_ns);
 }
 
 /* Whether nothing that any request waits for has come for too long: storage does not
@@ -196,18 +234,34 @@ advance(struct kvt_seq *seq, int64_t now_ns)
     return at == end;
 }
 
+/* A chunk of the hit is gone: the hit ends before, unless the tiers were not asked yet. */
+static void
+note_missing(struct kvt_seq *seq, size_t chunk, uint32_t group)
+{
+    if (!(seq->probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
+        seq->engine->groups[group].kind == KVT_GROUP_FULL)
+        seq->wait.told = chunk; /* to be named again, if a tier has the chunk */
+    else
+        seq->wait.missing = chunk;
+}
+
 enum kvt__wait
 kvt__wait_look(struct kvt_seq *seq)
 {
     const struct kvt_engine *e = seq->engine;
     int64_t now = kvt__now_ns();
 
-    if (advance(seq, now))
-        return now < seq->wait.since_ns + e->lease_ns / 2 ? KVT__WAIT_OVER
-                                                          : KVT__WAIT_STALE;
-    if (!kvt__seq_have(seq, seq->wait.at / e->n_groups,
-                       (uint32_t)(seq->wait.at % e->n_groups), KVT__ANYWHERE, false))
+    if (advance(seq, now)) {
+        if (now >= seq->wait.since_ns + e->lease_ns / 2)
+            return KVT__WAIT_STALE;
+        return seq->wait.grows ? KVT__WAIT_ON : KVT__WAIT_OVER;
+    }
+    size_t chunk = seq->wait.at / e->n_groups;
+    uint32_t group = (uint32_t)(seq->wait.at % e->n_groups);
+    if (!kvt__seq_have(seq, chunk, group, KVT__ANYWHERE, false)) {
+        note_missing(seq, chunk, group);
         return KVT__WAIT_STALE;
+    }
     if (now >= seq->wait.until_ns || stands_still(seq, now))
         return KVT__WAIT_LATE;
     read_ahead(seq);

@@ -121,6 +121,8 @@ uint64_t kvt__index_text_digest(const char *text);
 
 #define KVT__INDEX_UNREAD 1u  /* found by name; identity not read yet */
 #define KVT__INDEX_FOREIGN 2u /* carries no identity */
+/* 4u is the table's own */
+#define KVT__INDEX_EXPECTED 8u /* no process has seen the chunk in storage yet */
 
 struct kvt__index_entry {
     struct kvt__id id;

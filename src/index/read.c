@@ -29,7 +29,7 @@ unpack(struct kvt__index_entry *out, uint64_t packed, uint64_t tokens_flags)
     out->path = (uint32_t)(packed >> 56 & 127);
     out->tokens = (uint32_t)tokens_flags;
     out->flags = (uint32_t)(tokens_flags >> 32)
-                 & (KVT__INDEX_UNREAD | KVT__INDEX_FOREIGN);
+                 & (KVT__INDEX_UNREAD | KVT__INDEX_FOREIGN | KVT__INDEX_EXPECTED);
 }
 
 /* Garbage may call a hash wide where no wide one has room. */

@@ -121,6 +121,10 @@ evict(struct kvt__store *store, struct kvt__level *level, const struct kvt__id *
 
     if (err)
         return err == -ENOENT || err == -EBUSY ? -EAGAIN : err;
+    if (entry.flags & KVT__INDEX_EXPECTED) { /* no file is known */
+        kvt__index_removed(level->index, &claim);
+        return 0;
+    }
     if (keeps_files(level)) { /* only a place in the index is wanted */
         kvt__index_removed(level->index, &claim);
         kvt__index_set_scanned(level->index, false); /* a file has no entry any more */

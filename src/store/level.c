@@ -13,13 +13,13 @@
 /* Claim a place in the index for a request's chunk.  As kvt__level_claim(). */
 static int
 claim(struct kvt__store *store, struct kvt__level *level, const struct kvt__store_req *req,
-      uint64_t stored_bytes, bool foreign, struct kvt__index_claim *out)
+      uint64_t stored_bytes, uint32_t flags, struct kvt__index_claim *out)
 {
     char text[KVT__INDEX_SPACE_TEXT_MAX + 1], listed[KVT__KEY_TEXT_MAX + 1];
     struct kvt__index_entry entry = {
         .id = req->id, .hash = req->hash, .bytes = stored_bytes,
         .space = KVT__INDEX_NO_SPACE, .tokens = req->tokens,
-        .flags = foreign ? KVT__INDEX_FOREIGN : 0 };
+        .flags = flags };
 
     if (!kvt__level_needs_names(level))
         return kvt__level_claim(store, level, &entry, NULL, out);
@@ -67,7 +67,8 @@ claim_place(struct kvt__store *store, struct kvt__level *level,
             const struct kvt__store_req *req, uint64_t stored_bytes, bool foreign,
             struct kvt__index_claim *out)
 {
-    int err = claim(store, level, req, stored_bytes, foreign, out);
+    int err = claim(store, level, req, stored_bytes, foreign ? KVT__INDEX_FOREIGN : 0,
+                    out);
 
     if (err == -EEXIST && req->overwrite) {
         *out = (struct kvt__index_claim){ .slot = UINT64_MAX };
@@ -76,20 +77,23 @@ claim_place(struct kvt__store *store, struct kvt__level *level,
     return err;
 }
 
-/* Delete the entry of a chunk without identity that the request may not load, so that the
- * request's own chunk takes its place.  Return false if there is no such entry, or if another
- * engine has a lease of it. */
+/* Delete the entry of an expected chunk, or of a chunk without identity that the request may
+ * not load, so that the request's own chunk takes its place.  Return false if there is no such
+ * entry, or if another engine has a lease of a chunk without identity. */
 static bool
-forget_foreign(struct kvt__store *store, struct kvt__level *level,
-               const struct kvt__store_req *req)
+forget_other(struct kvt__store *store, struct kvt__level *level,
+             const struct kvt__store_req *req)
 {
     struct kvt__index_entry entry;
     struct kvt__index_claim claim;
 
-    if (kvt__store_takes_foreign(store, req->space, req->own_only) ||
-        !kvt__index_find(level->index, &req->id, &entry) ||
-        !(entry.flags & KVT__INDEX_FOREIGN) ||
-        kvt__index_evict(level->index, &req->id, false, NULL, &claim))
+    if (!kvt__index_find(level->index, &req->id, &entry))
+        return false;
+    bool expected = entry.flags & KVT__INDEX_EXPECTED;
+    if (!expected && (!(entry.flags & KVT__INDEX_FOREIGN) ||
+                      kvt__store_takes_foreign(store, req->space, req->own_only)))
+        return false;
+    if (kvt__index_evict(level->index, &req->id, expected, NULL, &claim))
         return false;
     kvt__index_removed(level->index, &claim);
     return true;
@@ -104,7 +108,7 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
           bool verified, struct kvt__put *put)
 {
     if (!req->overwrite && kvt__index_find(level->index, &req->id, NULL) &&
-        !forget_foreign(store, level, req))
+        !forget_other(store, level, req))
         return -EEXIST;
     if (atomic_load(&level->reads_only))
         return kvt__fail(EROFS, "%s: nothing is stored there, because the index is not "
@@ -137,10 +141,10 @@ put_begin(struct kvt__store *store, struct kvt__level *level,
 /* Enter a stored chunk into the index. */
 static int
 enter(struct kvt__store *store, struct kvt__level *level, const struct kvt__store_req *req,
-      uint64_t stored_bytes, bool foreign)
+      uint64_t stored_bytes, uint32_t flags)
 {
     struct kvt__index_claim place;
-    int err = claim(store, level, req, stored_bytes, foreign, &place);
+    int err = claim(store, level, req, stored_bytes, flags, &place);
 
     if (!err)
         kvt__index_publish(level->index, &place);
@@ -173,7 +177,7 @@ put_end(struct kvt__store *store, struct kvt__level *level,
     if (replaced->has_id && !kvt__id_equal(&replaced->id, &object->id))
         kvt__level_drop(level, &replaced->id, NULL);
     if (!kvt__index_publish(level->index, &put->claim)) /* of an index that was replaced */
-        (void)enter(store, level, req, put->claim.bytes, false);
+        (void)enter(store, level, req, put->claim.bytes, 0);
     kvt__level_forget_name(level, object->key); /* a scan may have met the file */
     return 0;
 }
@@ -191,6 +195,30 @@ kvt__level_put(struct kvt__store *store, struct kvt__level *level,
         return err;
     err = level->tier->ops->put(level->tier, object, &req->slot, req->crc);
     return put_end(store, level, object, req, &put, &nothing, err);
+}
+
+/* Enter a chunk that the tier holds in place of the entry of an expected chunk. */
+static int
+enter_found(struct kvt__store *store, struct kvt__level *level,
+            const struct kvt__object *object, const struct kvt__store_req *req,
+            const struct kvt__found *found)
+{
+    if (req->seen.flags & KVT__INDEX_EXPECTED)
+        kvt__level_drop_seen(level, &req->seen, false);
+    kvt__level_forget_name(level, object->key);
+    int err = enter(store, level, req, found->stored_bytes,
+                    found->has_id ? 0 : KVT__INDEX_FOREIGN);
+    if (!err)
+        kvt__level_forget_name(level, object->key);
+    return err;
+}
+
+void
+kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (kvt__level_is_read_first(store, i, req->space))
+            (void)enter(store, &store->levels[i], req, 0, KVT__INDEX_EXPECTED);
 }
 
 /* Not of host memory, which has it since it was submitted. */
@@ -327,9 +355,13 @@ get_end(struct kvt__store *store, struct kvt__level *level,
         err = check(store, req, found);
     if (!err) {
         req->verified = found->has_id && !req->foreign;
-        kvt__index_touch(level->index, &req->id);
         if (!level->in_memory)
             (void)kvt__memory_keep(store, req, req->verified); /* no room: as well */
+        /* After host memory has the chunk: a lookup always finds one of the two. */
+        if (req->seen.flags & KVT__INDEX_EXPECTED)
+            (void)enter_found(store, level, object, req, found);
+        else
+            kvt__index_touch(level->index, &req->id);
         return 0;
     }
     if (err == -ENOENT || err == -ESTALE) {
@@ -357,11 +389,17 @@ may_be(const struct kvt__store *store, const struct kvt__store_req *req,
 /* 0: the tier is to be asked, then probe_end() is owed; -EEXIST: the index has it.  Of
  * host memory it knows everything. */
 static int
-probe_begin(struct kvt__level *level, const struct kvt__store_req *req)
+probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
-    if (level->in_memory || level->no_get)
+    int number = (int)(level - req->store->levels);
+
+    req->seen.flags = 0;
+    if (level->in_memory || level->no_get ||
+        (req->where != KVT__ANYWHERE &&
+         !kvt__store_covers(req->store, req->where, number, req->space)))
         return -ENOENT;
-    if (kvt__index_find(level->index, &req->id, NULL))
+    if (kvt__index_find(level->index, &req->id, &req->seen) &&
+        !(req->seen.flags & KVT__INDEX_EXPECTED))
         return -EEXIST;
     return kvt__level_begin(level, KVT__READS);
 }
@@ -373,15 +411,14 @@ probe_end(struct kvt__store *store, struct kvt__level *level,
           const struct kvt__found *found, int err)
 {
     kvt__level_end(store, level, KVT__READS, err);
+    if (!err && !may_be(store, req, found))
+        err = -ENOENT;
+    if (err == -ENOENT && req->seen.flags & KVT__INDEX_EXPECTED)
+        kvt__level_drop_seen(level, &req->seen, false);
     if (err)
         return err;
-    if (!may_be(store, req, found))
-        return -ENOENT;
-    kvt__level_forget_name(level, object->key);
-    err = enter(store, level, req, found->stored_bytes, !found->has_id);
-    if (!err)
-        kvt__level_forget_name(level, object->key);
-    return err; /* -EEXIST: another thread entered the chunk; the request then succeeds */
+    /* -EEXIST: another thread entered the chunk; the request then succeeds. */
+    return enter_found(store, level, object, req, found);
 }
 
 /* ------------------------------------------------------------------ each of them */

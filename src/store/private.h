@@ -120,6 +120,11 @@ bool kvt__store_takes_foreign(const struct kvt__store *store,
 int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
                       const struct kvt__object *object, int err);
 
+/* Return true if the level is storage that may be read now, and whose chunks of a space are
+ * promised only after a read into host memory. */
+bool kvt__level_is_read_first(const struct kvt__store *store, size_t level,
+                              const struct kvt__space *space);
+
 /* Whether this process puts the space's chunks there. */
 static inline bool
 kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *space)

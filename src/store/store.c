@@ -187,24 +187,26 @@ kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *spa
     }
 }
 
-/* Return true if a load takes the chunk of an entry. */
+/* Return true if a load takes the chunk of an entry of level i, and a promise does not rely
+ * on an expected chunk. */
 static bool
-takes(const struct kvt__store *store, const struct kvt__space *space, bool own_only,
-      const struct kvt__index_entry *entry)
+takes(const struct kvt__store *store, size_t i, const struct kvt__space *space,
+      bool own_only, const struct kvt__index_entry *entry)
 {
+    if (entry->flags & KVT__INDEX_EXPECTED && !kvt__level_is_read_first(store, i, space))
+        return false;
     return !(entry->flags & KVT__INDEX_FOREIGN) ||
            kvt__store_takes_foreign(store, space, own_only);
 }
 
 static bool
-level_has(const struct kvt__store *store, const struct kvt__level *level,
-          const struct kvt__space *space, const struct kvt__id *id, bool own_only)
+level_has(const struct kvt__store *store, size_t i, const struct kvt__space *space,
+          const struct kvt__id *id, bool own_only, struct kvt__index_entry *entry)
 {
-    struct kvt__index *index = kvt__level_index(level, space);
-    struct kvt__index_entry entry;
+    struct kvt__index *index = kvt__level_index(&store->levels[i], space);
 
-    return index && kvt__index_find(index, id, &entry) &&
-           takes(store, space, own_only, &entry);
+    return index && kvt__index_find(index, id, entry) &&
+           takes(store, i, space, own_only, entry);
 }
 
 bool
@@ -244,26 +246,53 @@ kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int i,
 }
 
 bool
-kvt__store_can_ask(const struct kvt__store *store)
+kvt__level_is_read_first(const struct kvt__store *store, size_t i,
+                         const struct kvt__space *space)
 {
-    for (size_t i = 0; i < store->n_levels; i++) {
-        const struct kvt__level *level = &store->levels[i];
+    return kvt__store_covers(store, KVT__IN_STORAGE, (int)i, space) &&
+           !kvt__store_covers(store, KVT__CERTAIN, (int)i, space);
+}
 
-        if (!level->in_memory && !level->no_get &&
-            !kvt__level_is_paused(level, KVT__READS))
+bool
+kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
+                   const struct kvt__space *space)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].in_memory && kvt__store_covers(store, where, (int)i, space))
             return true;
-    }
     return false;
+}
+
+bool
+kvt__store_reads_first(const struct kvt__store *store, const struct kvt__space *space)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (kvt__level_is_read_first(store, i, space))
+            return true;
+    return false;
+}
+
+/* The ith level to look at: host memory again at the end, since a chunk moves there from an
+ * expected chunk of storage. */
+static size_t
+nth_level(const struct kvt__store *store, size_t i)
+{
+    return i < store->n_levels ? i : 0;
 }
 
 bool
 kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
                 const struct kvt__id *id, bool own_only, enum kvt__where where)
 {
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (kvt__store_covers(store, where, (int)i, space) &&
-            level_has(store, &store->levels[i], space, id, own_only))
+    struct kvt__index_entry entry;
+
+    for (size_t i = 0; i <= store->n_levels; i++) {
+        size_t level = nth_level(store, i);
+
+        if (kvt__store_covers(store, where, (int)level, space) &&
+            level_has(store, level, space, id, own_only, &entry))
             return true;
+    }
     return false;
 }
 
@@ -303,8 +332,10 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
     for (size_t i = 0; i < store->n_levels; i++) {
         const struct kvt__level *level = &store->levels[i];
         bool enough = !kvt__level_may_put(level, space) || (level->in_memory && stored);
+        struct kvt__index_entry entry;
 
-        if (level_has(store, level, space, id, own_only))
+        if (level_has(store, i, space, id, own_only, &entry) &&
+            !(entry.flags & KVT__INDEX_EXPECTED))
             kvt__index_touch(kvt__level_index(level, space), id);
         else if (!enough)
             everywhere = false;
@@ -326,16 +357,16 @@ kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
                  const struct kvt__id *id, bool own_only, enum kvt__where where,
                  int64_t until_ns)
 {
-    for (size_t i = 0; i < store->n_levels; i++) {
-        const struct kvt__level *level = &store->levels[i];
-        struct kvt__index *index = kvt__store_covers(store, where, (int)i, space)
-            ? kvt__level_index(level, space) : NULL;
+    for (size_t i = 0; i <= store->n_levels; i++) {
+        size_t level = nth_level(store, i);
+        struct kvt__index *index = kvt__store_covers(store, where, (int)level, space)
+            ? kvt__level_index(&store->levels[level], space) : NULL;
         struct kvt__index_entry entry;
 
         if (!index || !kvt__index_lease(index, id, until_ns, &entry))
             continue;
-        if (takes(store, space, own_only, &entry))
-            return (int)i;
+        if (takes(store, level, space, own_only, &entry))
+            return (int)level;
         kvt__index_unlease(index, id);
     }
     return -1;

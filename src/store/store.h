@@ -106,11 +106,17 @@ bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, in
 bool kvt__store_has_memory(const struct kvt__store *store);
 bool kvt__store_has_shared(const struct kvt__store *store);
 
-/* Whether there is storage that may be read now. */
-bool kvt__store_can_ask(const struct kvt__store *store);
+/* Return true if the store has storage there that may be read now, for the space's
+ * chunks. */
+bool kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
+                        const struct kvt__space *space);
+
+/* Return true if the store has storage that may be read now, and whose chunks of the space
+ * are promised only after a read into host memory. */
+bool kvt__store_reads_first(const struct kvt__store *store, const struct kvt__space *space);
 
 /* Return true if the index of a tier there that may be read has the chunk, and a load takes
- * it.  own_only: a chunk without identity is none, here and below. */
+ * it.  An expected chunk counts only in storage that is read before a promise.  own_only: a chunk without identity is none, here and below. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
                      const struct kvt__id *id, bool own_only, enum kvt__where where);
 
@@ -178,6 +184,7 @@ struct kvt__store_req {
     struct kvt__slot slot;
     uint32_t crc;          /* PUT: CRC32C of the payload, where it is wanted */
     uint64_t bytes;        /* payload bytes that it must have */
+    enum kvt__where where; /* PROBE: only of these tiers */
     /* Asked when its turn comes; false: it ends with -ECANCELED.  NULL: yes. */
     bool (*wanted)(const struct kvt__store_req *req);
     void (*done)(struct kvt__store_req *req);
@@ -207,11 +214,16 @@ struct kvt__store_req {
     int failed;    /* the first failure, told in why */
     struct kvt__put put;
     bool foreign;  /* GET: what host memory has carried no identity */
-    struct kvt__index_entry seen; /* GET: the level's entry at the lookup */
+    struct kvt__index_entry seen; /* GET, PROBE: the level's entry at the lookup */
     struct kvt__tier_op tier_op;
 };
 
 void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
+
+/* Enter the chunk of a request as an expected chunk, without a request to a tier, into the
+ * index of all storage that is read before a promise.  A GET finds the chunk there, or deletes
+ * the entry.  A PUT and a PROBE replace the entry.  May block. */
+void kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req);
 
 /* After a load that took too long: storage that has answered nothing for that time is
  * not read for a while. */

@@ -126,7 +126,7 @@ what_another_host_stores_is_found_and_loaded(void **state)
     assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit), -EAGAIN);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
     /* Whatever is promised lies in memory, verified. */
-    assert_int_equal(n_objects("HeadObject"), N_CHUNKS);
+    assert_in_range(n_objects("HeadObject"), 1, N_CHUNKS - 1);
     assert_int_equal(n_objects("GetObject"), N_CHUNKS);
     assert_comes_to(f, "prefetch_chunks", N_CHUNKS);
     kvt_engine_release(f->engine, seq);
@@ -194,19 +194,27 @@ asking_stops_at_the_first_miss(void **state)
     assert_int_equal(n_objects("GetObject"), 1);
 }
 
+/* The lookup finds chunks 1, 2 and 4, and the next response does not come. */
 static void
-the_more_is_there_the_more_is_asked_for_at_once(void **state)
+chunks_are_read_while_the_search_goes_on(void **state)
 {
     struct fixture *f = *state;
+    uint64_t hit;
 
     store_elsewhere(f, N_CHUNKS);
-    s3_config(&server, "{\"delay_ms\": 50}");
+    s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, \"skip\": 3, \"count\": null, "
+             "\"do\": {\"delay_ms\": 600000}}");
     open_at(f, "127.0.0.1", "true");
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
-    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
-    assert_true(s3_count(&server, "max_at_a_time", NULL) > 2);
+    do {
+        assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit), -EAGAIN);
+        usleep(200);
+    } while (counter(f, "prefetch_chunks") < 4);
+    assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit), -EAGAIN);
+    assert_int_equal(counter(f, "prefetch_chunks"), 4);
     kvt_engine_release(f->engine, seq);
     kvt_seq_free(seq);
+    close_engine(f);
 }
 
 static void
@@ -455,7 +463,7 @@ main(void)
         T(what_was_found_once_is_not_asked_for_again),
         T(a_prompt_that_nobody_stored_is_hardly_asked_for),
         T(asking_stops_at_the_first_miss),
-        T(the_more_is_there_the_more_is_asked_for_at_once),
+        T(chunks_are_read_while_the_search_goes_on),
         T(some_that_are_stored_twice_are_stored_once),
         T(what_others_delete_is_not_promised),
         T(what_lies_in_memory_stays_a_hit),
