@@ -88,7 +88,7 @@ fill(struct kvt__table *t, uint32_t entry, const struct plan *p)
     memcpy(id, p->record->id.b, sizeof id);
     TB_STORE(&t->hot[entry].id[0], id[0]);
     TB_STORE(&t->hot[entry].id[1], id[1]);
-    TB_STORE(&t->hot[entry].lease, 0);
+    TB_STORE(&t->hot[entry].lease, (TB_LOAD(&t->hot[entry].lease) + TB_LIFE_1) & TB_LIFE);
     TB_STORE(&t->cold[entry].hash, hash->bits[0]);
     TB_STORE(&t->cold[entry].packed,
              tb_pack(p->record->bytes, p->record->path, hash->form));
@@ -166,12 +166,16 @@ claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t byt
     return -EBUSY;
 }
 
+/* freed: bytes that the same hold of the lock frees. */
 static bool
-has_room(const struct kvt__table *t, uint64_t bytes)
+has_room(const struct kvt__table *t, uint64_t bytes, uint64_t freed)
 {
     uint64_t limit = TB_LOAD(&t->header->limit_bytes);
     uint64_t used = TB_LOAD(&t->header->used_bytes);
 
+    if (bytes <= freed)
+        return true;
+    bytes -= freed;
     return !limit || (bytes <= limit && used <= limit - bytes);
 }
 
@@ -189,7 +193,8 @@ is_present(const struct kvt__table *t, uint32_t entry, const struct kvt__record 
 }
 
 static int
-claim_locked(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
+claim_locked(struct tb_change *c, const struct plan *p, bool publishes,
+             struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
     uint32_t entry = kvt__tb_locate(t, p->name);
@@ -200,7 +205,8 @@ claim_locked(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
         return -EEXIST;
     if (!t->n_free_claims)
         return -EAGAIN;
-    if (!has_room(t, p->record->bytes))
+    if (!has_room(t, p->record->bytes, publishes && entry != TB_NONE
+            ? tb_bytes(TB_LOAD(&t->cold[entry].packed)) : 0))
         return -ENOSPC;
     *out = (struct kvt__claim){ .bytes = p->record->bytes, .id = p->record->id,
                                 .path = p->record->path, .flags = p->record->flags };
@@ -211,18 +217,29 @@ claim_locked(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
     return claim_ready(c, entry, TB_REPLACE, p->record->bytes, false, out);
 }
 
+/* Claim the READY entry that the caller has seen for an eviction. */
+static int
+evict_locked(struct tb_change *c, const struct kvt__record *seen, bool force,
+             struct kvt__claim *out)
+{
+    struct kvt__table *t = c->table;
+
+    if (seen->entry >= t->max_entries || tb_state(seen->word) != TB_READY ||
+        TB_LOAD(&t->hot[seen->entry].word) != seen->word)
+        return -ENOENT;
+    if (!t->n_free_claims)
+        return -EAGAIN;
+    return claim_ready(c, seen->entry, TB_EVICT, 0, force, out);
+}
+
 /* Free a READY entry in a change of its own. */
 static int
 forget_locked(struct tb_change *c, const struct kvt__record *seen, bool force)
 {
     struct kvt__table *t = c->table;
     struct kvt__claim claim;
+    int err = evict_locked(c, seen, force, &claim);
 
-    if (seen->entry >= t->max_entries || TB_LOAD(&t->hot[seen->entry].word) != seen->word)
-        return -ENOENT;
-    if (!t->n_free_claims)
-        return -EAGAIN;
-    int err = claim_ready(c, seen->entry, TB_EVICT, 0, force, &claim);
     if (err)
         return err;
     if (kvt__tb_free(c, seen->entry, tb_bytes(TB_LOAD(&t->cold[seen->entry].packed))))
@@ -255,7 +272,7 @@ claim(struct kvt__table *t, const struct plan *p, const struct kvt__record *vict
         return err;
     if (victim)
         (void)forget_locked(&c, victim, false);
-    err = claim_locked(&c, p, out);
+    err = claim_locked(&c, p, publishes, out);
     if (!err && publishes)
         kvt__tb_end_one(&c, out, TB_PUBLISH);
     kvt__tb_end(&c);
@@ -318,12 +335,7 @@ kvt__table_evict(struct kvt__table *t, const struct kvt__record *seen, bool forc
     *out = (struct kvt__claim){ .table = NULL };
     if (err)
         return err;
-    if (seen->entry >= t->max_entries || TB_LOAD(&t->hot[seen->entry].word) != seen->word)
-        err = -ENOENT;
-    else if (!t->n_free_claims)
-        err = -EAGAIN;
-    else
-        err = claim_ready(&c, seen->entry, TB_EVICT, 0, force, out);
+    err = evict_locked(&c, seen, force, out);
     kvt__tb_end(&c);
     if (!err)
         out->table = t;

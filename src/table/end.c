@@ -153,7 +153,11 @@ end(struct kvt__table *t, struct kvt__claim *claim, enum tb_end how)
 bool
 kvt__table_publish(struct kvt__table *t, struct kvt__claim *claim)
 {
-    return end(t, claim, TB_PUBLISH);
+    if (!end(t, claim, TB_PUBLISH))
+        return false;
+    if (claim->replaces) /* the object is new, the entry is not */
+        kvt__tb_used(t, claim->entry);
+    return true;
 }
 
 void

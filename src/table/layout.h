@@ -97,7 +97,8 @@ struct tb_space {
 
 /* word: bits 0-1 state, 2 unread, 3 foreign, 4-11 owner, 12-27 space, 28-63 version.
  * next: the following entry of the chain, or of the free list.
- * lease: bits 0-7 holders, 8-31 end in seconds. */
+ * lease: bits 0-5 holders, 6-9 life, 10-31 end in seconds.  Each claim of the FREE entry
+ * begins another life, so that the end of a lease never ends a lease of the next chunk. */
 struct tb_hot {
     uint64_t word;
     uint64_t id[2];
@@ -233,15 +234,19 @@ tb_pack(uint64_t bytes, uint32_t path, enum kvt__hash_form form)
 
 /* ------------------------------------------------------------------- leases */
 
-#define TB_HOLDERS 0xffu
+#define TB_HOLDERS 0x3fu
+#define TB_LIFE 0x3c0u
+#define TB_LIFE_1 0x40u
+#define TB_LEASE_END 10
+#define TB_LEASE_S 0x3fffffu /* mask of an end */
 #define TB_LEASE_MAX_S (24u * 3600u + 1)
 
-/* Seconds are compared modulo 2^24: an old end is not taken for a new one within 193
+/* Seconds are compared modulo 2^22: an old end is not taken for a new one within 47
  * days. */
 static inline bool
 tb_lease_holds(uint32_t lease, int64_t now_ns)
 {
-    uint32_t left = ((lease >> 8) - (uint32_t)(now_ns / 1000000000)) & 0xffffff;
+    uint32_t left = ((lease >> TB_LEASE_END) - (uint32_t)(now_ns / 1000000000)) & TB_LEASE_S;
 
     return left > 0 && left <= TB_LEASE_MAX_S;
 }

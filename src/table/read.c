@@ -83,11 +83,11 @@ walk(const struct kvt__table *t, uint64_t hash, const struct wanted *w, uint32_t
 static uint32_t
 find(const struct kvt__table *t, const struct wanted *w, uint64_t *word)
 {
-    uint64_t hash = kvt__tb_hash(t, w->name);
     uint32_t entry;
 
     if (!tb_usable(t))
         return TB_NONE;
+    uint64_t hash = kvt__tb_hash(t, w->name);
     for (int i = 0; i < TRIES; i++) {
         int found = walk(t, hash, w, &entry, word);
 
@@ -127,10 +127,10 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
 void
 kvt__table_prefetch(const struct kvt__table *t, const struct kvt__name *names, size_t n)
 {
-    uint32_t n_heads = TB_LOAD(&t->header->n_heads);
     uint32_t heads[32];
 
     for (size_t first = 0; first < n && tb_usable(t); first += 32) {
+        uint32_t n_heads = TB_LOAD(&t->header->n_heads);
         size_t end = n - first < 32 ? n - first : 32;
 
         for (size_t i = 0; i < end; i++) {
@@ -167,8 +167,8 @@ kvt__table_find(const struct kvt__table *t, const struct kvt__name *name,
 
 /* ------------------------------------------------------------------- leases */
 
-/* Store a longer lease, or one more holder. */
-static void
+/* Store a longer lease, or one more holder.  Returns the life of the entry. */
+static uint32_t
 add_lease(struct tb_hot *e, uint32_t end, uint32_t holder)
 {
     uint32_t old = TB_LOAD(&e->lease), new;
@@ -178,25 +178,29 @@ add_lease(struct tb_hot *e, uint32_t end, uint32_t holder)
         bool holds = tb_lease_holds(old, now);
         uint32_t holders = holds ? old & TB_HOLDERS : 0;
         uint32_t now_s = (uint32_t)(now / KVT__NS_PER_S);
-        bool longer = !holds || ((end - now_s) & 0xffffff) > (((old >> 8) - now_s) & 0xffffff);
+        uint32_t left = ((old >> TB_LEASE_END) - now_s) & TB_LEASE_S;
+        bool longer = !holds || ((end - now_s) & TB_LEASE_S) > left;
 
         /* At the most holders the lease ends by time alone. */
         holders = holders + holder < TB_HOLDERS ? holders + holder : TB_HOLDERS;
-        new = (longer ? end << 8 : old & ~TB_HOLDERS) | holders;
+        new = (longer ? end << TB_LEASE_END : old & ~(TB_HOLDERS | TB_LIFE)) |
+              (old & TB_LIFE) | holders;
     } while (!tb_swap(&e->lease, &old, new));
+    return old & TB_LIFE;
 }
 
 static void
-end_lease(struct tb_hot *e)
+end_lease(struct tb_hot *e, uint32_t life)
 {
     uint32_t old = TB_LOAD(&e->lease), new;
 
     do {
         uint32_t holders = old & TB_HOLDERS;
 
-        if (!tb_lease_holds(old, kvt__now_ns()) || holders == TB_HOLDERS)
+        if ((old & TB_LIFE) != life || !tb_lease_holds(old, kvt__now_ns()) ||
+            holders == TB_HOLDERS)
             return;
-        new = holders > 1 ? old - 1 : 0;
+        new = holders > 1 ? old - 1 : life;
     } while (!tb_swap(&e->lease, &old, new));
 }
 
@@ -207,22 +211,22 @@ lease_end(int64_t until_ns)
 
     if (until_ns > most)
         until_ns = most;
-    return (uint32_t)((until_ns + KVT__NS_PER_S - 1) / KVT__NS_PER_S) & 0xffffff;
+    return (uint32_t)((until_ns + KVT__NS_PER_S - 1) / KVT__NS_PER_S) & TB_LEASE_S;
 }
 
 /* Lease the entry if it still is READY with the word afterwards: an eviction changes the
  * word and then reads the lease. */
 static bool
 lease_entry(struct kvt__table *t, uint32_t entry, uint64_t word, int64_t until_ns,
-            uint32_t holder)
+            uint32_t holder, struct kvt__record *out)
 {
     struct tb_hot *e = &t->hot[entry];
+    uint32_t life = add_lease(e, lease_end(until_ns), holder);
 
-    add_lease(e, lease_end(until_ns), holder);
-    if (TB_LOAD_SEQ(&e->word) == word)
+    if (TB_LOAD_SEQ(&e->word) == word && kvt__tb_read(t, entry, out) && out->word == word)
         return true;
     if (holder)
-        end_lease(e);
+        end_lease(e, life);
     return false;
 }
 
@@ -241,13 +245,8 @@ lease(struct kvt__table *t, const struct kvt__name *name, const struct kvt__id *
 
         if (entry == TB_NONE)
             return false;
-        if (!lease_entry(t, entry, word, until_ns, holder))
+        if (!lease_entry(t, entry, word, until_ns, holder, out ? out : &record))
             continue;
-        if (!kvt__tb_read(t, entry, out ? out : &record)) {
-            if (holder)
-                end_lease(&t->hot[entry]);
-            continue;
-        }
         kvt__tb_used(t, entry);
         return true;
     }
@@ -276,8 +275,11 @@ kvt__table_unlease(struct kvt__table *t, const struct kvt__name *name,
     uint64_t word;
     uint32_t entry = find(t, &w, &word);
 
-    if (entry != TB_NONE)
-        end_lease(&t->hot[entry]);
+    if (entry == TB_NONE)
+        return;
+    uint32_t life = TB_LOAD(&t->hot[entry].lease) & TB_LIFE;
+    if (TB_LOAD(&t->hot[entry].word) == word)
+        end_lease(&t->hot[entry], life);
 }
 
 void

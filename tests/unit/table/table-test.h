@@ -70,6 +70,37 @@ find(struct kvt__table *t, uint64_t n, struct kvt__record *out)
     return kvt__table_find(t, &name, &id, out);
 }
 
+/* The record of the chunk's READY entry. */
+static inline struct kvt__record
+seen(struct kvt__table *t, uint64_t n)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__record r;
+
+    assert_true(kvt__table_find(t, &name, NULL, &r));
+    return r;
+}
+
+/* Claim a chunk for a new object. */
+static inline int
+claim_n(struct kvt__table *t, uint64_t n, uint64_t id, uint64_t bytes,
+        struct kvt__claim *out)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__record record = record_of_n(id, bytes);
+
+    return kvt__table_claim(t, &name, &record, TEXT, NULL, out);
+}
+
+static inline uint64_t
+used(const struct kvt__table *t)
+{
+    struct kvt__table_totals totals;
+
+    kvt__table_get_totals(t, &totals);
+    return totals.used_bytes;
+}
+
 /* Recount the table and compare all totals, chains, the free list and the spaces.  No call
  * is in progress. */
 static inline void

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Leases, pauses, and the orders of eviction. */
+#include "table-test.h"
+
+#define HOUR_NS (INT64_C(3600) * KVT__NS_PER_S)
+
+static bool
+lease(struct kvt__table *t, uint64_t n, int64_t ns)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__id id = id_of(n);
+    struct kvt__record r;
+
+    if (!kvt__table_lease(t, &name, &id, kvt__now_ns() + ns, &r))
+        return false;
+    assert_true(kvt__id_equal(&r.id, &id));
+    return true;
+}
+
+static void
+unlease(struct kvt__table *t, uint64_t n)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__id id = id_of(n);
+
+    kvt__table_unlease(t, &name, &id);
+}
+
+static void
+hold(struct kvt__table *t, uint64_t n, int64_t ns)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__id id = id_of(n);
+
+    kvt__table_hold(t, &name, &id, kvt__now_ns() + ns);
+}
+
+/* Return true if an eviction without force can take the chunk; the chunk stays. */
+static bool
+is_evictable(struct kvt__table *t, uint64_t n)
+{
+    struct kvt__record r = seen(t, n);
+    struct kvt__claim c;
+    int err = kvt__table_evict(t, &r, false, &c);
+
+    assert_true(!err || err == -EBUSY);
+    if (!err)
+        kvt__table_restore(t, &c);
+    recount(t);
+    return !err;
+}
+
+/* The lease of the entry ended an hour ago. */
+static void
+expire(struct kvt__table *t, uint64_t n)
+{
+    uint32_t *lease = &t->hot[seen(t, n).entry].lease;
+    uint32_t ended = (uint32_t)((kvt__now_ns() - HOUR_NS) / KVT__NS_PER_S);
+
+    *lease = ended << TB_LEASE_END | (*lease & ((1u << TB_LEASE_END) - 1));
+}
+
+static void
+the_last_holder_ends_a_lease(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    assert_false(lease(t, 1, HOUR_NS));
+    assert_int_equal(store(t, 1, 10), 0);
+    unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    assert_true(lease(t, 1, HOUR_NS));
+    assert_true(lease(t, 1, HOUR_NS));
+    assert_false(is_evictable(t, 1));
+    unlease(t, 1);
+    assert_false(is_evictable(t, 1));
+    unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    unlease(t, 1);
+    assert_true(lease(t, 1, HOUR_NS));
+    unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    kvt__table_close(t);
+}
+
+static void
+a_lease_stops_eviction_replacement_and_victims(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__record r, out[KVT__TABLE_VICTIMS];
+    struct kvt__name name = name_of(2);
+    struct kvt__claim c;
+
+    (void)state;
+    assert_int_equal(store(t, 1, 10), 0);
+    assert_int_equal(kvt__table_victims(t, out, 8), 1);
+    assert_true(lease(t, 1, HOUR_NS));
+    assert_int_equal(kvt__table_victims(t, out, 8), 0);
+    r = seen(t, 1);
+    assert_int_equal(kvt__table_forget(t, &r, false), -EBUSY);
+    assert_int_equal(claim_n(t, 1, 2, 10, &c), -EBUSY);
+    struct kvt__record second = record_of_n(2, 10);
+    assert_int_equal(kvt__table_claim(t, &name, &second, TEXT, &r, &c), 0);
+    kvt__table_abort(t, &c);
+    assert_true(find(t, 1, NULL));
+    assert_int_equal(used(t), 10);
+    recount(t);
+    assert_int_equal(kvt__table_evict(t, &r, true, &c), 0);
+    kvt__table_restore(t, &c);
+    r = seen(t, 1);
+    assert_int_equal(kvt__table_forget(t, &r, true), 0);
+    recount(t);
+    /* The next chunk of the entry has no lease. */
+    assert_int_equal(store(t, 3, 10), 0);
+    assert_int_equal(seen(t, 3).entry, r.entry);
+    assert_true(is_evictable(t, 3));
+    kvt__table_close(t);
+}
+
+static void
+a_lease_ends_by_time(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    assert_int_equal(store(t, 1, 10), 0);
+    assert_true(lease(t, 1, HOUR_NS));
+    assert_true(lease(t, 1, HOUR_NS));
+    expire(t, 1);
+    assert_true(is_evictable(t, 1));
+    /* A new lease counts its own holders only. */
+    assert_true(lease(t, 1, HOUR_NS));
+    unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    /* An end that is due finds and leases nothing. */
+    assert_true(lease(t, 1, -1));
+    assert_true(is_evictable(t, 1));
+    /* A lease is at most a day long. */
+    assert_true(lease(t, 1, INT64_MAX / 2));
+    assert_false(is_evictable(t, 1));
+    unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    kvt__table_close(t);
+}
+
+static void
+a_lease_is_never_shortened(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    assert_int_equal(store(t, 1, 10), 0);
+    assert_true(lease(t, 1, HOUR_NS));
+    uint32_t end = t->hot[0].lease >> TB_LEASE_END;
+    assert_true(lease(t, 1, HOUR_NS / 2));
+    assert_int_equal(t->hot[0].lease >> TB_LEASE_END, end);
+    hold(t, 1, HOUR_NS / 2);
+    assert_int_equal(t->hot[0].lease >> TB_LEASE_END, end);
+    hold(t, 1, 2 * HOUR_NS);
+    assert_true(t->hot[0].lease >> TB_LEASE_END >= end + 3599);
+    assert_int_equal(t->hot[0].lease & TB_HOLDERS, 2);
+    unlease(t, 1);
+    unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    hold(t, 1, HOUR_NS);
+    assert_false(is_evictable(t, 1));
+    kvt__table_close(t);
+}
+
+/* Beyond the count the lease ends by time alone. */
+static void
+a_lease_with_too_many_holders_stays(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    assert_int_equal(store(t, 1, 10), 0);
+    for (unsigned i = 0; i < TB_HOLDERS - 1; i++)
+        assert_true(lease(t, 1, HOUR_NS));
+    for (unsigned i = 0; i < TB_HOLDERS - 1; i++)
+        unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    for (unsigned i = 0; i < TB_HOLDERS + 5; i++)
+        assert_true(lease(t, 1, HOUR_NS));
+    for (unsigned i = 0; i < TB_HOLDERS + 5; i++)
+        unlease(t, 1);
+    assert_false(is_evictable(t, 1));
+    expire(t, 1);
+    assert_true(is_evictable(t, 1));
+    kvt__table_close(t);
+}
+
+/* A table whose entries have ages and uses: chunk i is used at second (i + 1) * 4096,
+ * 10 - i times. */
+static struct kvt__table *
+aged(enum kvt__order order)
+{
+    struct kvt__table_params params = { .writer = true, .order = order };
+    struct kvt__table *t;
+
+    assert_int_equal(kvt__table_open_private(&params, &t), 0);
+    for (uint64_t i = 0; i < 10; i++) {
+        struct kvt__name name = name_of(i);
+        struct kvt__record r = record_of_n(i, 10);
+
+        r.recency_ns = (int64_t)(i + 1) * 4096 * KVT__NS_PER_S;
+        r.n_uses = (uint32_t)(10 - i);
+        assert_int_equal(kvt__table_enter(t, &name, &r, TEXT), 0);
+    }
+    return t;
+}
+
+static uint64_t
+best_victim(struct kvt__table *t)
+{
+    struct kvt__record out[KVT__TABLE_VICTIMS];
+    uint64_t n;
+
+    assert_int_equal(kvt__table_victims(t, out, KVT__TABLE_VICTIMS), 8);
+    for (unsigned i = 1; i < 8; i++) {
+        uint64_t a = (uint64_t)out[i - 1].recency_ns | out[i - 1].n_uses;
+        uint64_t b = (uint64_t)out[i].recency_ns | out[i].n_uses;
+
+        assert_true(kvt__tb_key(t->order, a) <= kvt__tb_key(t->order, b));
+    }
+    memcpy(&n, out[0].id.b + 8, sizeof n);
+    return n;
+}
+
+static void
+touch(struct kvt__table *t, uint64_t n)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__id id = id_of(n);
+
+    kvt__table_touch(t, &name, &id);
+}
+
+static void
+each_order_has_its_victim(void **state)
+{
+    static const struct {
+        const char *name;
+        enum kvt__order order;
+        uint64_t victim, after; /* after a use of chunk 0 and two of chunk 9 */
+    } rows[] = {
+        { "LRU", KVT__EVICT_LRU, 0, 1 },
+        { "LFU", KVT__EVICT_LFU, 9, 8 },
+        { "FIFO", KVT__EVICT_FIFO, 0, 0 },
+        { "MRU", KVT__EVICT_MRU, 9, 9 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(kvt__order_named(rows[i].name), rows[i].order);
+        struct kvt__table *t = aged(rows[i].order);
+        assert_int_equal(best_victim(t), rows[i].victim);
+        touch(t, 0);
+        wait_for_tick();
+        touch(t, 9);
+        touch(t, 9);
+        assert_int_equal(best_victim(t), rows[i].after);
+        assert_int_equal(seen(t, 9).n_uses, 3);
+        assert_int_equal(seen(t, 9).recency_ns == 40960 * KVT__NS_PER_S,
+                         rows[i].order == KVT__EVICT_FIFO);
+        kvt__table_close(t);
+    }
+    assert_int_equal(kvt__order_named("lottery"), KVT__EVICT_LRU);
+}
+
+static void
+uses_are_counted_to_4095(void **state)
+{
+    struct kvt__table *t = aged(KVT__EVICT_LFU);
+
+    (void)state;
+    for (unsigned i = 0; i < 5000; i++)
+        touch(t, 3);
+    assert_int_equal(seen(t, 3).n_uses, 4095);
+    assert_true(lease(t, 4, HOUR_NS)); /* a use too */
+    assert_int_equal(seen(t, 4).n_uses, 7);
+    kvt__table_close(t);
+}
+
+/* Every entry is in some sample: after as many calls as the stride all were seen. */
+static void
+samples_cover_a_large_table(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__record out[KVT__TABLE_VICTIMS];
+
+    (void)state;
+    for (uint64_t i = 0; i < 2560; i++)
+        assert_int_equal(store(t, i, 10), 0);
+    for (uint64_t i = 0; i < 2560; i += 257) {
+        uint64_t *recency = &t->cold[seen(t, i).entry].recency;
+        uint64_t old = *recency;
+        bool found = false;
+
+        *recency = 4096;
+        for (unsigned n = 0; n < 10; n++)
+            found |= kvt__table_victims(t, out, 1) == 1 && out[0].recency_ns == 4096;
+        assert_true(found);
+        *recency = old;
+    }
+    assert_int_equal(kvt__table_victims(t, out, 100), KVT__TABLE_VICTIMS);
+    assert_int_equal(kvt__table_victims(t, out, 0), 0);
+    kvt__table_close(t);
+}
+
+static void
+a_pause_ends(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    assert_false(kvt__table_is_paused(t, KVT__PAUSE_READS));
+    assert_false(kvt__table_resume(t, KVT__PAUSE_READS));
+    assert_true(kvt__table_pause(t, KVT__PAUSE_READS, 100 * KVT__NS_PER_S));
+    assert_true(kvt__table_is_paused(t, KVT__PAUSE_READS));
+    assert_false(kvt__table_is_paused(t, KVT__PAUSE_WRITES));
+    assert_false(kvt__table_pause(t, KVT__PAUSE_READS, 100 * KVT__NS_PER_S));
+    assert_true(kvt__table_resume(t, KVT__PAUSE_READS));
+    assert_false(kvt__table_is_paused(t, KVT__PAUSE_READS));
+    t->header->paused_until[1] = (uint64_t)(kvt__now_ns() - 1);
+    assert_false(kvt__table_is_paused(t, KVT__PAUSE_WRITES));
+    t->header->paused_until[1] = (uint64_t)(kvt__now_ns() + KVT__TABLE_PAUSE_MAX_NS * 2);
+    assert_false(kvt__table_is_paused(t, KVT__PAUSE_WRITES));
+    kvt__table_close(t);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_holder_ends_a_lease),
+        cmocka_unit_test(a_lease_stops_eviction_replacement_and_victims),
+        cmocka_unit_test(a_lease_ends_by_time),
+        cmocka_unit_test(a_lease_is_never_shortened),
+        cmocka_unit_test(a_lease_with_too_many_holders_stays),
+        cmocka_unit_test(each_order_has_its_victim),
+        cmocka_unit_test(uses_are_counted_to_4095),
+        cmocka_unit_test(samples_cover_a_large_table),
+        cmocka_unit_test(a_pause_ends),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
