@@ -10,7 +10,7 @@
 #include "base/crc32c.h"
 #include "gpu/stream.h"
 
-/* Copied, then summed: fits the first cache, twice; as much as is streamed at once. */
+/* Bytes of short runs that are summed together: they are in the first cache. */
 #define STEP ((size_t)16 << 10)
 
 /* Shorter runs are gathered in a stage first, to be streamed together. */
@@ -43,14 +43,19 @@ kvt__chunk_bytes(const struct kvt__view *view, uint32_t n_tokens)
 
 /* ------------------------------------------------------- the two directions */
 
-/* The checksum is taken of the source: the copy has brought it into the cache, while
- * what was written is not there. */
+static void
+move(struct cursor *c, unsigned char *to, const unsigned char *from, size_t n)
+{
+    if (c->summed)
+        c->crc = kvt__stream_copy_sum(to, from, n, c->crc);
+    else
+        kvt__stream_copy(to, from, n);
+}
+
 static void
 pass(struct cursor *c, const unsigned char *from, size_t n)
 {
-    kvt__stream_copy(c->flat, from, n);
-    if (c->summed)
-        c->crc = kvt__crc32c(c->crc, from, n);
+    move(c, c->flat, from, n);
     c->flat += n;
 }
 
@@ -71,31 +76,35 @@ gather_run(struct cursor *c, unsigned char *at, size_t n)
         c->staged += n;
         return;
     }
-    for (size_t step; n; n -= step, at += step) {
-        step = n < STEP || !c->summed ? n : STEP;
-        pass(c, at, step);
-    }
+    pass(c, at, n);
 }
 
 /* Sum the bytes of the chunk that were passed. */
 static void
 sum(struct cursor *c)
 {
+    if (!c->summed)
+        return;
     c->crc = kvt__crc32c(c->crc, c->unsummed, (size_t)(c->flat - c->unsummed));
     c->unsummed = c->flat;
 }
 
-/* Short runs are summed together: the bytes of the chunk lie together. */
+/* A long run is summed by its copy.  Short runs are summed together after their copies: their
+ * bytes of the chunk lie together. */
 static void
 scatter_run(struct cursor *c, unsigned char *at, size_t n)
 {
-    for (size_t step; n; n -= step, at += step) {
-        step = n < STEP || !c->summed ? n : STEP;
-        kvt__stream_copy(at, c->flat, step);
-        c->flat += step;
-        if (c->summed && (size_t)(c->flat - c->unsummed) >= STEP)
+    if (n < SHORT_RUN) {
+        kvt__stream_copy(at, c->flat, n);
+        c->flat += n;
+        if ((size_t)(c->flat - c->unsummed) >= STEP)
             sum(c);
+        return;
     }
+    sum(c);
+    move(c, at, c->flat, n);
+    c->flat += n;
+    c->unsummed = c->flat;
 }
 
 /* --------------------------------------------------------------------- runs */
@@ -145,7 +154,7 @@ finish(struct cursor *c)
     settle(c);
     if (c->staged)
         flush(c);
-    if (c->summed && c->copy == scatter_run)
+    if (c->copy == scatter_run)
         sum(c);
     kvt__stream_fence();
 }
