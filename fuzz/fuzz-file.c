@@ -16,7 +16,7 @@
 #include "base/crc32c.h"
 #include "kvtier.h"
 #include "temp-dir.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "tier/file/layout/layout.h"
+#include "tier/gds/layout.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

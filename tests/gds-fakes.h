@@ -13,7 +13,7 @@
 #include "kvt-test.h"
 #include "temp-dir.h"
 
-#include "tier/file/file.h"
+#include "tier/gds/gds.h"
 
 static struct temp_dir keep;
 static struct fake_gpu *gpu_fake;
@@ -71,7 +71,7 @@ find_helper(const char *helper, const char *fakes_of_helper)
     }
     fakes = fakes_of_helper;
     temp_dir_make(&keep);
-    kvt__file_gds_probe = (struct kvt__gds_probe){ helper, keep.path, 60000, true };
+    kvt__gds_how = (struct kvt__gds_probe){ helper, keep.path, 60000, true };
     return true;
 }
 

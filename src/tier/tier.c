@@ -19,20 +19,6 @@ KVT_TIERS
 static const struct kvt__tier_ops *const tiers[] = { KVT_TIERS NULL };
 #undef KVT_TIER
 
-static bool
-serves(const struct kvt__tier_ops *ops, const char *scheme, size_t n)
-{
-    for (const char *word = ops->schemes; *word;) {
-        size_t len = strcspn(word, " ");
-
-        if (len == n && !strncmp(word, scheme, n))
-            return true;
-        word += len;
-        word += strspn(word, " ");
-    }
-    return false;
-}
-
 /* The table for a URL, of which params then has the rest.  NULL with a sentence: there is
  * none. */
 static const struct kvt__tier_ops *
@@ -47,7 +33,8 @@ find(struct kvt__tier_params *params, int *err)
     }
     params->rest = rest + 3;
     for (size_t i = 0; tiers[i]; i++)
-        if (serves(tiers[i], url, (size_t)(rest - url)))
+        if (tiers[i]->open && strlen(tiers[i]->name) == (size_t)(rest - url) &&
+            !strncmp(url, tiers[i]->name, (size_t)(rest - url)))
             return tiers[i];
     *err = kvt__fail(ENODEV, "%s: this kvtier has no tier for '%.*s://'; a directory is "
                      "fs:///DIRECTORY.", params->name, (int)(rest - url), url);

@@ -122,8 +122,7 @@ typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
  *   -EBADMSG  the chunk exists but is damaged, or has another length or form
  *   -ENOSPC, -EROFS, -EACCES, -EIO ... the error of the storage */
 struct kvt__tier_ops {
-    const char *name;    /* the word in messages and statistics */
-    const char *schemes; /* served URL schemes, blank-separated */
+    const char *name; /* the word in messages and statistics, and the scheme of URLs */
 
     /* Open the tier and make missing directories.  NULL: not opened by URL. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);

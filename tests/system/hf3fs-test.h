@@ -8,7 +8,7 @@
 #include "index-dir.h"
 #include "servers/usrbiod-server.h"
 #include "system/system-test.h"
-#include "tier/file/file.h"
+#include "tier/hf3fs/hf3fs.h"
 
 static struct usrbiod usrbiod;
 static unsigned n_dirs;

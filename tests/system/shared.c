@@ -9,7 +9,7 @@
 #include "files.h"
 #include "index-dir.h"
 #include "system/mount-test.h"
-#include "tier/file/file.h"
+#include "tier/files/files.h"
 
 /* The fixture's directory is a bindfs mount of the directory `below`. */
 struct shared {

@@ -15,7 +15,7 @@
 
 #include "base/crc32c.h"
 #include "index/index.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 #include "unit/engine/engine-test.h"
 
 #define N_CHUNKS (N_TOKENS / CHUNK)

@@ -268,7 +268,6 @@ kvt__cpu_open(const struct kvt__cpu_params *params, struct kvt__tier **out)
 
 const struct kvt__tier_ops kvt__tier_cpu = {
     .name = "cpu",
-    .schemes = "",
     .close = cpu_close,
     .phase = cpu_phase,
     .private_dir = cpu_private_dir,

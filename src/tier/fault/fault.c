@@ -286,7 +286,6 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
 const struct kvt__tier_ops kvt__tier_fault = {
     .name = "fault",
-    .schemes = "fault",
     .open = fault_open,
     .close = fault_close,
     .phase = fault_phase,

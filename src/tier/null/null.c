@@ -111,7 +111,6 @@ null_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void
 
 const struct kvt__tier_ops kvt__tier_null = {
     .name = "null",
-    .schemes = "null",
     .open = null_open,
     .close = null_close,
     .phase = null_phase,

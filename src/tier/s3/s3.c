@@ -219,7 +219,6 @@ s3_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *object,
 
 const struct kvt__tier_ops kvt__tier_s3 = {
     .name = "s3",
-    .schemes = "s3",
     .open = s3_open,
     .stop = s3_stop,
     .close = s3_close,

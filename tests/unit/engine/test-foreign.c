@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "files.h"
-#include "tier/file/layout/layout.h"
+#include "tier/gds/layout.h"
 
 #define N_CHUNKS 3u
 #define CHUNK_BYTES (N_LAYERS * CHUNK / BLOCK * BLOCK_BYTES)

@@ -25,7 +25,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "store/private.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 
 #define BYTES 5000u  /* payload of a chunk */
 #define TAKEN 8192u  /* what it takes on disk */

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "file-test.h"
-#include "tier/file/file.h"
+#include "tier/gds/gds.h"
 
 #define FILE_OF_C "-4/66/org%2Fmodel%401%400%40-1234%40bfloat16.kvcache.safetensors"
 

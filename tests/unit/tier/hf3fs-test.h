@@ -13,7 +13,7 @@
 #include "tier-test.h"
 
 #include "base/clock.h"
-#include "tier/file/file.h"
+#include "tier/hf3fs/hf3fs.h"
 
 #define MIB ((size_t)1 << 20)
 #define IOV "hf3fs_iov_size=104857600"

@@ -6,7 +6,7 @@
 #include <sys/xattr.h>
 
 #include "fs-test.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 
 static void
 a_partial_file_without_header_is_payload_alone(void **state)

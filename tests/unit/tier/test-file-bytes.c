@@ -4,7 +4,7 @@
 #include <fcntl.h>
 
 #include "fs-test.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 
 static size_t
 read_file(const char *path, unsigned char *out, size_t size)

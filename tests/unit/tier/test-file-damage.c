@@ -2,7 +2,7 @@
  *
  * Damaged and truncated files. */
 #include "fs-test.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 
 static void
 damaged_frames_are_ebadmsg(void **state)

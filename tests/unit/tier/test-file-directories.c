@@ -4,7 +4,7 @@
 #include <dirent.h>
 
 #include "fs-test.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 
 static void
 no_temporary_file_stays(void **state)

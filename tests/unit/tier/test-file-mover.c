@@ -16,7 +16,7 @@
 
 #include "forbid.h"
 #include "tier-test.h"
-#include "tier/file/mover/mover.h"
+#include "tier/mover/mover.h"
 
 #define MOST ((size_t)6 << 20) /* more pieces than may be in flight at a time */
 #define PIECE ((size_t)512 << 10)

@@ -12,7 +12,7 @@
 #include "temp-dir.h"
 
 #include "conf/conf.h"
-#include "tier/file/gds-choose.h"
+#include "tier/gds/choose.h"
 
 static struct temp_dir dir, keep;
 static struct kvt__gds_probe how;

@@ -340,7 +340,7 @@ use_direct_io_false_goes_through_the_page_cache(void **state)
     temp_dir_make(&dir);
     snprintf(url, sizeof url, "gds://%s", dir.path);
     assert_int_equal(try_open_for(url, true, "use_direct_io=false", 1, &tier), 0);
-    assert_false(((struct file_tier *)tier)->dirs[0].direct);
+    assert_false(((struct kvt__files *)tier)->dirs[0].direct);
     tier->ops->close(tier);
     temp_dir_remove(&dir);
 }

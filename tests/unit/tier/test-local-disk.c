@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "file-test.h"
-#include "tier/file/layout/layout.h"
+#include "tier/layout/layout.h"
 
 #define BY_RANK "local_disk_path_sharding=by_local_rank"
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "file-test.h"
-#include "tier/file/layout/layout.h"
+#include "tier/gds/layout.h"
 
 #define FS "org-SEP-model@1@0@-1234@bfloat16.data"
 #define DISK "org-model@1@0@-1234@bfloat16.pt"

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The directories of a file store: made, opened, and looked at. */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "tier/files/files.h"
+#include "tier/mover/mover.h"
+
+#define OPAQUE_DIR "kvtier"
+#define PRIVATE_DIR ".kvtier"
+#define TEMP_DIR "tmp"
+
+int
+kvt__make_dir(int dirfd, const char *path, mode_t mode)
+{
+    struct stat st;
+    int err = 0;
+
+    if (mkdirat(dirfd, path, mode) < 0)
+        return errno == EEXIST ? 0 : -errno;
+    if (mode == 0700)
+        return 0; /* the umask removes no bit */
+    /* Other users may write to dirfd: a link in place of the directory is not followed. */
+    int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    /* A directory made below an S_ISGID directory inherits the bit: files get the group. */
+    if (fstat(fd, &st) < 0 || fchmod(fd, mode | (st.st_mode & S_ISGID)) < 0)
+        err = -errno;
+    close(fd);
+    return err;
+}
+
+/* mkdir -p. */
+static int
+make_dirs(const char *path, mode_t mode)
+{
+    char *copy = strdup(path);
+    int err = 0;
+
+    if (!copy)
+        return -ENOMEM;
+    for (char *p = copy + 1; !err; p++) {
+        char c = *p;
+
+        if (c && c != '/')
+            continue;
+        *p = '\0';
+        err = kvt__make_dir(AT_FDCWD, copy, mode);
+        *p = c;
+        if (!c)
+            break;
+    }
+    free(copy);
+    return err;
+}
+
+static int
+open_below(int dirfd, const char *below, const struct kvt__dir *dir, const char *name,
+           int *out)
+{
+    int err = kvt__make_dir(dirfd, below, dir->mode);
+
+    if (err)
+        return kvt__fail(-err, "%s: make directory %s in %s", name, below, dir->path);
+    *out = openat(dirfd, below, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (*out < 0)
+        return kvt__fail(errno, "%s: open directory %s in %s", name, below, dir->path);
+    return 0;
+}
+
+/* Check the directory of the index and of unfinished files: only users of store_mode may
+ * write.  A network file system may report another owner than the creator of the directory.
+ * If the group may write to a directory of this user, take that right away: Kubernetes adds
+ * it to all directories of a volume with fsGroup each time it mounts the volume. */
+static int
+check_private(const struct kvt__dir *dir, const char *name)
+{
+    struct stat st;
+
+    if (fstat(dir->private_fd, &st) < 0)
+        return kvt__fail(errno, "%s: look at %s in %s", name, PRIVATE_DIR, dir->path);
+    bool foreign = dir->mode == 0700 && st.st_uid != geteuid() &&
+                   !kvt__fs_is_shared(dir->private_fd);
+    mode_t wrong = st.st_mode & 022 & ~dir->mode;
+    if (wrong == 020 && st.st_uid == geteuid() &&
+        !fchmod(dir->private_fd, dir->mode | (st.st_mode & S_ISGID)))
+        wrong = 0;
+    if (!foreign && !wrong)
+        return 0;
+    return kvt__fail(EACCES, "%s: %s in %s belongs to another user or is writable by "
+                     "others (owner %u, mode %o). Remove it, or set store_mode.", name,
+                     PRIVATE_DIR, dir->path, (unsigned)st.st_uid,
+                     (unsigned)st.st_mode & 07777);
+}
+
+static int
+open_fds(struct kvt__dir *dir, const char *name)
+{
+    int err = make_dirs(dir->path, dir->mode);
+
+    if (err)
+        return kvt__fail(-err, "%s: make directory %s", name, dir->path);
+    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0)
+        return kvt__fail(errno, "%s: open directory %s", name, dir->path);
+    err = open_below(dir->fd, OPAQUE_DIR, dir, name, &dir->opaque_fd);
+    if (!err)
+        err = open_below(dir->fd, PRIVATE_DIR, dir, name, &dir->private_fd);
+    if (!err)
+        err = check_private(dir, name);
+    if (!err)
+        err = open_below(dir->private_fd, TEMP_DIR, dir, name, &dir->temp_fd);
+    return err;
+}
+
+static void
+close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+static void
+close_fds(const struct kvt__dir *dir)
+{
+    close_fd(dir->temp_fd);
+    close_fd(dir->private_fd);
+    close_fd(dir->opaque_fd);
+    close_fd(dir->fd);
+}
+
+int
+kvt__dir_reopen(struct kvt__dir *dir)
+{
+    struct kvt__dir new = { .path = dir->path, .mode = dir->mode, .fd = -1, .opaque_fd = -1,
+                            .private_fd = -1, .temp_fd = -1 };
+    int err = open_fds(&new, "3FS");
+
+    if (!err && (dup3(new.fd, dir->fd, O_CLOEXEC) < 0 ||
+                 dup3(new.opaque_fd, dir->opaque_fd, O_CLOEXEC) < 0 ||
+                 dup3(new.private_fd, dir->private_fd, O_CLOEXEC) < 0 ||
+                 dup3(new.temp_fd, dir->temp_fd, O_CLOEXEC) < 0))
+        err = kvt__fail(errno, "open directory %s again", dir->path);
+    close_fds(&new);
+    if (!err)
+        kvt__temp_clean(dir);
+    return err;
+}
+
+static int
+open_dir(struct kvt__files *t, struct kvt__dir *dir, const char *name)
+{
+    struct statvfs fs;
+    int err = t->kind->check_path ? t->kind->check_path(t, name, dir->path) : 0;
+
+    if (!err)
+        err = open_fds(dir, name);
+    if (err)
+        return err;
+    if (fstatvfs(dir->fd, &fs) < 0)
+        return kvt__fail(errno, "%s: ask for the size of %s", name, dir->path);
+    dir->unit = fs.f_frsize ? fs.f_frsize : 4096;
+    dir->direct = !t->kind->own_mover && kvt__posix_direct_works(dir->temp_fd);
+    kvt__temp_clean(dir);
+    return 0;
+}
+
+static int
+add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
+{
+    struct kvt__dir *dir = &t->dirs[t->n_dirs];
+
+    if (*from != '/' && !t->kind->relative)
+        return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, from);
+    if (memmem(from, n, "://", 3))
+        return kvt__fail(EINVAL, "%s: '%.*s' is no path; write /DIRECTORY.", name,
+                         (int)n, from);
+    if (t->n_dirs == KVT__FILE_MAX_PATHS)
+        return kvt__fail(EINVAL, "%s: more than %d directories.", name,
+                         KVT__FILE_MAX_PATHS);
+    *dir = (struct kvt__dir){ .mode = t->mode, .fd = -1, .opaque_fd = -1, .private_fd = -1,
+                              .temp_fd = -1, .path = strndup(from, n) };
+    if (!dir->path)
+        return kvt__fail(ENOMEM, "%s: open", name);
+    t->n_dirs++;
+    return open_dir(t, dir, name);
+}
+
+bool
+kvt__next_path(const char **list, const char **path, size_t *n)
+{
+    const char *at = *list;
+
+    at += strspn(at, ", \t\n\v\f\r");
+    *path = at;
+    *n = strcspn(at, ",");
+    *list = at + *n;
+    while (*n && isspace((unsigned char)at[*n - 1]))
+        --*n;
+    return *n > 0;
+}
+
+/* Return true if a directory before number i lies on the same file system. */
+static bool
+same_file_system(const struct kvt__files *t, size_t i)
+{
+    struct stat a, b;
+
+    if (fstat(t->dirs[i].fd, &a) < 0)
+        return false;
+    for (size_t j = 0; j < i; j++)
+        if (!fstat(t->dirs[j].fd, &b) && a.st_dev == b.st_dev)
+            return true;
+    return false;
+}
+
+int
+kvt__dirs_open(struct kvt__files *t, const char *name, const char *list)
+{
+    const char *at = list, *path;
+    size_t n;
+    int err = 0;
+
+    while (!err && kvt__next_path(&at, &path, &n))
+        err = add_path(t, name, path, n);
+    if (!err && !t->n_dirs)
+        err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
+                        t->kind->relative ? "directory" : "absolute path");
+    for (size_t i = 0; !err && i < t->n_dirs; i++) {
+        t->tier.shared = t->tier.shared || kvt__fs_is_shared(t->dirs[i].fd);
+        t->tier.several_disks = t->tier.several_disks || (i && !same_file_system(t, i));
+    }
+    if (err || !t->tier.shared)
+        return err;
+    t->index_fd = kvt__shared_index_dir(t->dirs[0].fd, t->dirs[0].path);
+    if (t->index_fd < 0)
+        kvt__log(KVT_LOG_WARN, "%s: the index of %s is this process's alone: %s", name,
+                 t->dirs[0].path, kvt__why());
+    return 0;
+}
+
+void
+kvt__dirs_close(struct kvt__files *t)
+{
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        close_fds(&t->dirs[i]);
+        free(t->dirs[i].path);
+    }
+    t->n_dirs = 0;
+    close_fd(t->index_fd);
+}
+
+uint64_t
+kvt__dirs_default_limit(const struct kvt__files *t)
+{
+    struct statvfs fs;
+    uint64_t all = 0;
+
+    for (size_t i = 0; i < t->n_dirs && !t->tier.shared; i++)
+        if (!same_file_system(t, i) && !fstatvfs(t->dirs[i].fd, &fs))
+            all += (uint64_t)fs.f_blocks * fs.f_frsize;
+    return all / 10 * 9;
+}
+
+uint64_t
+kvt__dir_shortage(const struct kvt__dir *dir, uint64_t bytes)
+{
+    struct statvfs fs;
+
+    if (fstatvfs(dir->fd, &fs) < 0 || !fs.f_blocks) /* ramfs and others tell no size */
+        return 0;
+    uint64_t needed = (uint64_t)fs.f_blocks * fs.f_frsize / 10 + bytes;
+    uint64_t unused = (uint64_t)fs.f_bfree * fs.f_frsize;
+    return needed > unused ? needed - unused : 0;
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening the directories of a backend, and the answers that need no file of a chunk. */
+#include "tier/files/files.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conf/conf.h"
+
+uint64_t
+kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *o,
+                        uint64_t payload)
+{
+    const struct kvt__files *t = (const struct kvt__files *)tier;
+    const struct kvt__form form = kvt__form_of(t, o);
+    uint64_t unit = kvt__nth_dir(t, o, 0)->unit;
+    uint64_t bytes = form.header_bytes + payload + form.trailer_bytes;
+    uint64_t units = (bytes + unit - 1) / unit;
+
+    if (t->layout->beside)
+        units += (form.header_bytes + unit - 1) / unit;
+    /* The attribute may need a block of its own. */
+    return (units + !form.has_id) * unit;
+}
+
+int
+kvt__file_failed(int err, const char *what, const char *name,
+                 const struct kvt__dir *dir, const char *said)
+{
+    size_t n = strlen(said);
+
+    return n ? kvt__fail(-err, "%s %s in %s: %s%s", what, name, dir->path, said,
+                         said[n - 1] == '.' ? "" : ".")
+             : kvt__fail(-err, "%s %s in %s", what, name, dir->path);
+}
+
+size_t
+kvt__files_phase(const struct kvt__tier *tier)
+{
+    const struct kvt__object chunk = { .whole = true };
+
+    return kvt__form_of((const struct kvt__files *)tier, &chunk).header_bytes %
+           KVT__DIRECT_ALIGN;
+}
+
+int
+kvt__files_private_dir(const struct kvt__tier *tier)
+{
+    const struct kvt__files *t = (const struct kvt__files *)tier;
+
+    return t->tier.shared ? t->index_fd : t->dirs[0].private_fd;
+}
+
+uint64_t
+kvt__files_default_limit(const struct kvt__tier *tier)
+{
+    return kvt__dirs_default_limit((const struct kvt__files *)tier);
+}
+
+uint64_t
+kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,
+                    uint64_t bytes)
+{
+    const struct kvt__files *t = (const struct kvt__files *)tier;
+
+    return kvt__dir_shortage(kvt__nth_dir(t, o, 0), bytes);
+}
+
+/* ----------------------------------------------------------------- opening */
+
+static mode_t
+mode_of(const char *store_mode)
+{
+    return !strcmp(store_mode, "all") ? 0777 : !strcmp(store_mode, "group") ? 0770 : 0700;
+}
+
+void *
+kvt__files_new(size_t size, const struct kvt__tier_ops *ops,
+               const struct kvt__files_kind *kind, const struct kvt__tier_params *params)
+{
+    struct kvt__files *t = calloc(1, size);
+
+    if (!t) {
+        kvt__fail(ENOMEM, "%s: open", params->name);
+        return NULL;
+    }
+    t->tier.ops = ops;
+    t->kind = kind;
+    t->layout = kind->layout;
+    t->index_fd = -1;
+    t->fsync = params->config->fsync;
+    t->header = params->config->save_chunk_meta;
+    t->mode = mode_of(params->config->store_mode);
+    t->counters = params->counters;
+    return t;
+}
+
+void
+kvt__files_set_sharding(struct kvt__files *t, const char *setting, const char *sharding)
+{
+    t->places.setting = setting;
+    t->places.by_local_rank = !strcmp(sharding, "by_local_rank");
+}
+
+int
+kvt__files_open(struct kvt__files *t, const struct kvt__tier_params *params,
+                const char *list)
+{
+    struct kvt__share share;
+    int err = kvt__temp_init(t);
+
+    if (!err)
+        err = kvt__dirs_open(t, params->name, list);
+    t->places.n = t->n_dirs;
+    t->places.local_ranks = params->local_ranks;
+    return err ? err : kvt__share_of(&t->places, 0, &share);
+}
+
+int
+kvt__files_opened(struct kvt__files *t, int err, struct kvt__tier **out)
+{
+    if (err)
+        t->tier.ops->close(&t->tier);
+    else
+        *out = &t->tier;
+    return err;
+}
+
+void
+kvt__files_close(struct kvt__tier *tier)
+{
+    kvt__dirs_close((struct kvt__files *)tier);
+    free(tier);
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Storage of one file a chunk, shared by the backends whose storage is directories.  A
+ * backend embeds struct kvt__files and says in struct kvt__files_kind what differs.  After
+ * open all fields are read-only but the counter: any thread.  The functions run on executor
+ * threads, several at once, without a lock: the file system is the arbiter.
+ *
+ * A chunk is written to the directory that the layout says, and looked for there first.  A
+ * chunk is looked for in the other directories too, and removed from all: the list of
+ * directories or the number of workers may have changed since the write. */
+#ifndef KVT_TIER_FILES_FILES_H
+#define KVT_TIER_FILES_FILES_H
+
+#include <stdatomic.h>
+
+#include "tier/layout/layout.h"
+#include "tier/mover/mover.h"
+#include "tier/tier.h"
+
+#define KVT__FILE_MAX_PATHS 64
+
+/* One directory of the store. */
+struct kvt__dir {
+    char *path;
+    mode_t mode; /* of directories made here: 0700, 0770 or 0777 */
+    int fd;        /* where LMCache's files are */
+    int opaque_fd; /* kvtier/ in it */
+    int private_fd; /* .kvtier/ in it */
+    int temp_fd;   /* .kvtier/tmp/ in it */
+    bool direct;   /* O_DIRECT works */
+    uint64_t unit; /* files take multiples of this on disk */
+};
+
+struct kvt__files;
+
+/* What differs between backends. */
+struct kvt__files_kind {
+    const struct kvt__layout *layout;
+    bool relative;  /* paths of directories may be relative */
+    bool own_mover; /* write and read below move all bytes, without the mount's page cache
+                     * and without O_DIRECT */
+
+    /* Return 0, or -errno with a sentence: the storage cannot lie in this directory, which
+     * may not exist yet.  name: for messages.  NULL: any directory will do. */
+    int (*check_path)(const struct kvt__files *files, const char *name, const char *path);
+
+    /* With own_mover: as kvt__extent_write() and kvt__extent_read(). */
+    int (*write)(const struct kvt__files *files, const struct kvt__file_extent *e);
+    int (*read)(const struct kvt__files *files, const struct kvt__file_extent *e,
+                struct kvt__sum *sum);
+
+    /* For a backend that lends slots in a device's memory: move a slot to or from a file,
+     * open with O_DIRECT, at an offset that is a multiple of 4096; compute the CRC32C of a
+     * slot's payload.  Both block; after the return no byte moves.  0, or -errno with a
+     * sentence. */
+    int (*move_device)(const struct kvt__files *files, int fd, const struct kvt__slot *slot,
+                       off_t offset, bool to_file);
+    int (*sum_device)(const struct kvt__files *files, const struct kvt__slot *slot,
+                      uint32_t *crc);
+};
+
+struct kvt__files {
+    struct kvt__tier tier; /* first */
+    const struct kvt__files_kind *kind;
+    const struct kvt__layout *layout; /* the kind's, unless a directory needs another */
+    struct kvt__places places;
+    struct kvt__dir dirs[KVT__FILE_MAX_PATHS];
+    size_t n_dirs;
+    int index_fd; /* directory of the index if the storage is shared; -1: none */
+    bool header; /* save_chunk_meta */
+    mode_t mode; /* of directories */
+    struct kvt__counters *counters; /* NULL: nothing is counted */
+    bool fsync;
+    char temp_prefix[64];
+    _Atomic uint64_t temp_count;
+};
+
+/* The i-th directory in the order in which a chunk is looked for. */
+static inline const struct kvt__dir *
+kvt__nth_dir(const struct kvt__files *t, const struct kvt__object *o, size_t i)
+{
+    return &t->dirs[(t->layout->place(&t->places, o) + i) % t->n_dirs];
+}
+
+static inline int
+kvt__fd_of(const struct kvt__dir *dir, const struct kvt__object *o)
+{
+    return o->opaque ? dir->opaque_fd : dir->fd;
+}
+
+/* How a chunk is written. */
+static inline struct kvt__form
+kvt__form_of(const struct kvt__files *t, const struct kvt__object *o)
+{
+    return t->layout->form(o, t->header);
+}
+
+/* Below this the page cache is cheaper than a direct transfer. */
+#define KVT__FILE_DIRECT_MIN ((size_t)256 << 10)
+
+/* Whether a direct transfer may start at this address. */
+static inline bool
+kvt__file_direct(const struct kvt__dir *dir, const void *start, size_t n)
+{
+    return dir->direct && n >= KVT__FILE_DIRECT_MIN &&
+           (uintptr_t)start % KVT__DIRECT_ALIGN == 0;
+}
+
+/* Return err with a sentence that names the file, and behind that what the mover said, if
+ * it said more than an errno ("" otherwise). */
+int kvt__file_failed(int err, const char *what, const char *name,
+                     const struct kvt__dir *dir, const char *said);
+
+/* ----------------------------------------------------------------- files.c */
+
+/* Allocate a backend's tier of this size, which begins with struct kvt__files.  NULL: no
+ * memory, with a sentence. */
+void *kvt__files_new(size_t size, const struct kvt__tier_ops *ops,
+                     const struct kvt__files_kind *kind,
+                     const struct kvt__tier_params *params);
+
+/* Share the directories out as a setting says ("by_gpu" or "by_local_rank").  Before
+ * kvt__files_open(). */
+void kvt__files_set_sharding(struct kvt__files *files, const char *setting,
+                             const char *sharding);
+
+/* Make and open the directories of a comma list.  0, or -errno with a sentence. */
+int kvt__files_open(struct kvt__files *files, const struct kvt__tier_params *params,
+                    const char *list);
+
+/* The end of a backend's open(): close the tier after an error, else return it. */
+int kvt__files_opened(struct kvt__files *files, int err, struct kvt__tier **out);
+
+/* Close the directories and free the backend's tier: ops->close, or its end. */
+void kvt__files_close(struct kvt__tier *tier);
+
+size_t kvt__files_phase(const struct kvt__tier *tier);
+int kvt__files_private_dir(const struct kvt__tier *tier);
+uint64_t kvt__files_default_limit(const struct kvt__tier *tier);
+uint64_t kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,
+                             uint64_t bytes);
+uint64_t kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *o,
+                                 uint64_t payload);
+
+/* Operations of all backends: rows of struct kvt__tier_ops. */
+#define KVT__FILES_OPS                          \
+    .phase = kvt__files_phase,                  \
+    .private_dir = kvt__files_private_dir,      \
+    .default_limit = kvt__files_default_limit,  \
+    .shortage = kvt__files_shortage,            \
+    .makes_room = kvt__file_makes_room,         \
+    .stored_bytes = kvt__files_stored_bytes,    \
+    .list = kvt__file_list
+
+/* Operations of backends whose calls block. */
+#define KVT__FILES_BLOCKING_OPS                 \
+    .put = kvt__file_put,                       \
+    .get = kvt__file_get,                       \
+    .probe = kvt__file_probe,                   \
+    .remove = kvt__file_remove
+
+/* ----------------------------------------------------------- put.c and get.c */
+
+int kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
+                  const struct kvt__slot *slot, uint32_t crc);
+int kvt__file_remove(struct kvt__tier *tier, const struct kvt__object *o);
+bool kvt__file_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
+                          const struct kvt__object *o);
+int kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
+                  const struct kvt__slot *slot, struct kvt__found *found);
+int kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
+                    struct kvt__found *found);
+
+/* ------------------------------------------------------------------ dirs.c */
+
+/* Make a directory of this mode, independent of the umask.  Return 0, also for an existing
+ * directory, or -errno. */
+int kvt__make_dir(int dirfd, const char *path, mode_t mode);
+
+/* Make and open the directories of a comma list; name: for messages. */
+int kvt__dirs_open(struct kvt__files *t, const char *name, const char *list);
+void kvt__dirs_close(struct kvt__files *t);
+
+/* The next path of such a list, without the blanks around it; list goes on behind it.
+ * False: there are no more. */
+bool kvt__next_path(const char **list, const char **path, size_t *n);
+
+/* Open one again in place of what is open: its descriptors stay the same numbers, and what
+ * was half written is removed.  0, or -errno with a sentence. */
+int kvt__dir_reopen(struct kvt__dir *dir);
+
+/* Return 90 % of the file systems of all directories; 0 for a shared file system. */
+uint64_t kvt__dirs_default_limit(const struct kvt__files *t);
+
+/* As ops->shortage, for a directory's file system. */
+uint64_t kvt__dir_shortage(const struct kvt__dir *dir, uint64_t bytes);
+
+/* ---------------------------------------------------------------- shared.c */
+
+/* Whether it lies on a file system that other hosts have too. */
+bool kvt__fs_is_shared(int fd);
+
+/* Whether what is mounted there is of that type, as the table of mounts calls it. */
+bool kvt__fs_is(int fd, const char *type);
+
+/* That table; tests have their own. */
+extern const char *kvt__mounts;
+
+/* Make and open a local directory for the index of the store in path, where fd is.  The
+ * descriptor, or -errno with a sentence. */
+int kvt__shared_index_dir(int fd, const char *path);
+
+/* ------------------------------------------------------------------ list.c */
+
+/* What all files of a chunk take on disk; name: of each, below its directory. */
+uint64_t kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
+                            const char *name);
+
+/* List the chunks in the directory with this number, for layouts without spread files.  Only
+ * chunks with a key beginning with prefix are listed. */
+int kvt__list_dir(const struct kvt__files *t, uint32_t path, const char *prefix,
+                  kvt__tier_list_fn fn, void *ctx);
+
+/* ----------------------------------------------------------- list-spread.c */
+
+/* What can be listed by itself where files are spread: the directories of the first level,
+ * of which the digits of a hash make no more than this. */
+#define KVT__MAX_PARTS (2 * (11 * 11 + 11))
+struct kvt__parts {
+    size_t n;
+    struct kvt__part {
+        bool opaque;
+        char above[KVT__SPREAD_BYTES];
+    } at[KVT__MAX_PARTS];
+};
+int kvt__spread_parts(const struct kvt__files *t, struct kvt__parts *out);
+
+/* List the chunks in a part, in all directories of the store.  Only chunks with a key
+ * beginning with prefix are listed. */
+int kvt__list_spread(const struct kvt__files *t, const struct kvt__part *part,
+                     const char *prefix, kvt__tier_list_fn fn, void *ctx);
+
+/* ----------------------------------------------------------------- stale.c */
+
+/* Remove a file that belongs to no chunk, if it is old enough that none is about to come.
+ * chunk: whose file a second one is beside. */
+void kvt__remove_other(int dirfd, const char *name, enum kvt__other other,
+                       const char *chunk);
+
+/* -------------------------------------------------------------- list-all.c */
+
+int kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
+                   void *ctx);
+
+/* ------------------------------------------------------------------ temp.c */
+
+/* The prefix of this process's temporary names. */
+int kvt__temp_init(struct kvt__files *t);
+
+/* Create, lock and open one for writing.  The fd, or -errno. */
+int kvt__temp_create(struct kvt__files *t, const struct kvt__dir *dir, bool direct,
+                     char *name, size_t size);
+
+/* Remove what dead processes of this host left, and what any left an hour ago. */
+void kvt__temp_clean(const struct kvt__dir *dir);
+
+#endif

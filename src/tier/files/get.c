@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading a chunk's file, in one extent, and looking at it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "tier/files/files.h"
+
+/* Read what the attribute of a file without trailer says.  0; -ENOENT with a sentence:
+ * kvtier wrote the file with a trailer, so the file lost its end or LMCache wrote over
+ * it. */
+static int
+read_xattr(int fd, const struct stat *st, const struct kvt__object *o,
+           struct kvt__found *found)
+{
+    unsigned char value[KVT__XATTR_BYTES];
+    struct kvt__trailer trailer;
+    uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * 1000000000u +
+                     (uint64_t)st->st_mtim.tv_nsec;
+    ssize_t n = fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value);
+
+    if (n == KVT__XATTR_MARK_BYTES)
+        return kvt__fail(ENOENT, "%s: the file was stored with a trailer and has none.",
+                         o->key);
+    if (n != sizeof value ||
+        kvt__get_le64(value + KVT__TRAILER_BYTES) != (uint64_t)st->st_size ||
+        kvt__get_le64(value + KVT__TRAILER_BYTES + 8) != mtime ||
+        !kvt__trailer_get(value, &trailer) ||
+        trailer.payload_bytes != (uint64_t)st->st_size)
+        return 0;
+    kvt__found_from_trailer(&trailer, found);
+    return 0;
+}
+
+/* A chunk's file, open for reading. */
+struct opened {
+    const struct kvt__dir *dir;
+    bool direct;
+    struct stat st;
+};
+
+static int
+open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *name,
+        struct opened *f)
+{
+    int fd = openat(kvt__fd_of(dir, o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
+                    O_NONBLOCK | (f->direct ? O_DIRECT : 0)); /* no wait for a pipe */
+
+    if (fd < 0)
+        return kvt__fail(errno, "open %s in %s", name, dir->path);
+    int err = 0;
+    if (fstat(fd, &f->st) < 0)
+        err = kvt__fail(errno, "look at %s in %s", name, dir->path);
+    else if (!S_ISREG(f->st.st_mode))
+        err = kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
+    f->dir = dir;
+    if (err)
+        close(fd);
+    return err ? err : fd;
+}
+
+/* Open a chunk's file to read it into a slot, or only to look at it (NULL).  The fd, or
+ * -errno with a sentence. */
+static int
+open_chunk(const struct kvt__files *t, const struct kvt__object *o,
+           const struct kvt__slot *slot, struct opened *f)
+{
+    char name[KVT__FILE_NAME_BYTES];
+    int fd = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
+
+    if (fd < 0)
+        return fd;
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
+
+        f->direct = slot ? kvt__slot_on_device(slot) ||
+                           kvt__file_direct(dir, slot->payload -
+                                            kvt__form_of(t, o).header_bytes,
+                                            slot->bytes)
+                         : t->kind->own_mover; /* the page cache misses its writes */
+        fd = open_in(dir, o, name, f);
+        if (fd != -ENOENT)
+            break;
+    }
+    return fd;
+}
+
+/* The sentence for what a layout says of a file. */
+static int
+bad_frame(int err, const struct kvt__object *o)
+{
+    return err == -ENOENT
+        ? kvt__fail(ENOENT, "%s: was written by a version of LMCache that kvtier does not "
+                    "know.", o->key)
+        : kvt__fail(-err, "%s: header or trailer is damaged.", o->key);
+}
+
+/* Read a file of this form into a slot of host memory, with what is around the payload.
+ * crc: NULL if no checksum is wanted. */
+static int
+read_extent(const struct kvt__files *t, int fd, const struct opened *f,
+            const struct kvt__form *form, const struct kvt__slot *slot, uint32_t *crc)
+{
+    struct kvt__sum sum = { slot->payload, slot->payload + slot->bytes, 0 };
+    struct kvt__file_extent extent = { .fd = fd, .at = slot->payload - form->header_bytes,
+                                       .bytes = (size_t)f->st.st_size,
+                                       .direct = f->direct };
+
+    if (f->direct && (uintptr_t)extent.at % KVT__DIRECT_ALIGN) {
+        /* Written under another save_chunk_meta: off this slot's grid. */
+        (void)fcntl(fd, F_SETFL, 0);
+        extent.direct = false;
+    }
+    struct kvt__sum *wanted = crc ? &sum : NULL;
+    int err = t->kind->own_mover ? t->kind->read(t, &extent, wanted)
+                                 : kvt__extent_read(&extent, wanted);
+    if (crc)
+        *crc = sum.crc;
+    return err;
+}
+
+/* Into a device's memory; the header, which host memory is for. */
+static int
+read_to_device(const struct kvt__files *t, int fd, const struct kvt__form *form,
+               const struct kvt__slot *slot, unsigned char *header, uint32_t *crc)
+{
+    kvt__set_why("");
+    int err = kvt__posix_read(fd, header, form->header_bytes, form->header_bytes, 0);
+
+    if (!err)
+        err = t->kind->move_device(t, fd, slot, (off_t)form->header_bytes, false);
+    return err ? err : t->kind->sum_device(t, slot, crc);
+}
+
+int
+kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
+         const struct kvt__slot *slot, struct kvt__found *found)
+{
+    unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
+    struct kvt__files *t = (struct kvt__files *)tier;
+    bool on_device = kvt__slot_on_device(slot);
+    /* What stands around the payload, seen by the host. */
+    struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
+                              slot->bytes, slot->lender };
+    struct kvt__form form;
+    struct opened f;
+    int err;
+
+    int fd = open_chunk(t, o, slot, &f);
+    if (fd < 0)
+        return fd;
+    *found = (struct kvt__found){ .payload_bytes = slot->bytes,
+                                  .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
+    if (!kvt__layout_form_of(t->layout, (uint64_t)f.st.st_size, slot->bytes, &form)) {
+        err = kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.",
+                        o->key, (long long)f.st.st_size, slot->bytes);
+        goto out;
+    }
+    found->has_read_crc = on_device || !o->unsummed;
+    err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
+                    : read_extent(t, fd, &f, &form, slot,
+                                  found->has_read_crc ? &found->read_crc : NULL);
+    if (err)
+        err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
+    else if ((err = t->layout->unframe(&form, o, &seen, found)))
+        err = bad_frame(err, o);
+    else if (!form.has_id)
+        err = read_xattr(fd, &f.st, o, found);
+out:
+    close(fd);
+    return err;
+}
+
+/* The trailer at the end of a file; false: there is none. */
+static bool
+read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
+{
+    unsigned char bytes[KVT__TRAILER_BYTES];
+
+    return st->st_size >= KVT__TRAILER_BYTES &&
+           pread(fd, bytes, sizeof bytes, st->st_size - KVT__TRAILER_BYTES) ==
+               (ssize_t)sizeof bytes &&
+           kvt__trailer_get(bytes, trailer) &&
+           trailer->payload_bytes <= (uint64_t)st->st_size && /* no overflow below */
+           trailer->payload_at + trailer->payload_bytes + KVT__TRAILER_BYTES ==
+               (uint64_t)st->st_size;
+}
+
+/* What a file tells of its chunk without its payload. */
+static int
+look(const struct kvt__files *t, const struct kvt__object *o, int fd,
+     const struct stat *st, struct kvt__found *found)
+{
+    unsigned char start[KVT__LOOK_BYTES];
+    struct kvt__trailer trailer;
+
+    if (t->layout->trailers && read_trailer(fd, st, &trailer)) {
+        kvt__found_from_trailer(&trailer, found);
+        return 0;
+    }
+    ssize_t n = t->layout->look_bytes ? pread(fd, start, t->layout->look_bytes, 0) : 0;
+    int err = t->layout->look(start, n < 0 ? 0 : (size_t)n, (uint64_t)st->st_size, found);
+    if (err)
+        return bad_frame(err, o);
+    return !found->has_id && t->layout->trailers
+        ? read_xattr(fd, st, o, found) : 0;
+}
+
+int
+kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
+           struct kvt__found *found)
+{
+    struct kvt__files *t = (struct kvt__files *)tier;
+    char name[KVT__FILE_NAME_BYTES];
+    struct opened f;
+
+    int fd = open_chunk(t, o, NULL, &f);
+    if (fd < 0)
+        return fd;
+    *found = (struct kvt__found){ .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
+    if ((t->n_dirs > 1 || t->layout->beside) &&
+        !kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name))
+        found->stored_bytes = kvt__bytes_on_disk(t, o, name);
+    int err = look(t, o, fd, &f.st, found);
+    close(fd);
+    return err;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing a chunk's file, and removing it.  It is written under a temporary name and
+ * published by rename; where a layout has a second file beside it, that one follows, and
+ * goes first when both are removed.  The first alone tells whether a chunk is there. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "tier/files/files.h"
+
+/* Set kvtier's attribute.  0; -errno: the put fails.  Chunks can be stored
+ * without attributes (docs/formats.md describes the consequences), so a refusal of attributes
+ * is no failure: this process made the file and has all other rights.  A full disk is a
+ * failure, since eviction makes room. */
+static int
+set_attribute(int fd, const void *value, size_t n)
+{
+    if (!fsetxattr(fd, KVT__XATTR_NAME, value, n, 0) || errno == ENOTSUP)
+        return 0;
+    int err = errno;
+    if (err != EPERM && err != EACCES && err != ENOSYS && err != E2BIG && err != ERANGE)
+        return -err;
+    KVT__LOG_ONCE(KVT_LOG_WARN, "files are stored without the extended attribute %s, which "
+                  "cannot be set: %s", KVT__XATTR_NAME, strerror(err));
+    return 0;
+}
+
+/* Where nothing may stand around a payload, the identity stands beside the file, valid
+ * only for this size and time of change. */
+static int
+put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
+{
+    unsigned char value[KVT__XATTR_BYTES];
+    struct kvt__trailer trailer = { .payload_bytes = payload, .crc = crc,
+                                    .tokens = o->tokens, .id = o->id,
+                                    .id_of_key = o->id_of_key };
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    kvt__trailer_put(&trailer, value);
+    kvt__put_le64(value + KVT__TRAILER_BYTES, (uint64_t)st.st_size);
+    kvt__put_le64(value + KVT__TRAILER_BYTES + 8,
+                  (uint64_t)st.st_mtim.tv_sec * 1000000000u +
+                      (uint64_t)st.st_mtim.tv_nsec);
+    return set_attribute(fd, value, sizeof value); /* a file without the attribute is foreign */
+}
+
+/* Mark a file with a trailer: after a truncation only this attribute distinguishes the file
+ * from a chunk of LMCache. */
+static int
+mark_trailer(int fd)
+{
+    static const char mark[KVT__XATTR_MARK_BYTES] = "t";
+
+    return set_attribute(fd, mark, sizeof mark);
+}
+
+/* What stands around a chunk's payload is written already. */
+struct framed {
+    const struct kvt__object *object;
+    const struct kvt__slot *slot;
+    const struct kvt__slot *on_device; /* where the payload is; NULL: in slot, which else
+                                        * has only what is in front of it */
+    struct kvt__form form;
+    uint32_t crc;
+};
+
+/* Header, payload and trailer. */
+static int
+write_extent(const struct kvt__files *t, int fd, bool direct, const struct framed *f)
+{
+    unsigned char *start = f->slot->payload - f->form.header_bytes;
+
+    if (f->on_device) {
+        kvt__set_why("");
+        int err = kvt__posix_write(fd, start, f->form.header_bytes, 0);
+
+        return err ? err : t->kind->move_device(t, fd, f->on_device,
+                                                (off_t)f->form.header_bytes, true);
+    }
+    const struct kvt__file_extent extent = {
+        .fd = fd, .at = start,
+        .bytes = f->form.header_bytes + f->slot->bytes + f->form.trailer_bytes,
+        .direct = direct };
+    return t->kind->own_mover ? t->kind->write(t, &extent) : kvt__extent_write(&extent);
+}
+
+static int
+write_temp(const struct kvt__files *t, int fd, bool direct, const struct framed *f)
+{
+    int err = write_extent(t, fd, direct, f);
+
+    if (!err && !f->form.has_id)
+        err = put_xattr(fd, f->object, f->slot->bytes, f->crc);
+    else if (!err && f->form.trailer_bytes)
+        err = mark_trailer(fd);
+    if (!err && t->fsync && fsync(fd) < 0)
+        err = -errno;
+    return err;
+}
+
+/* ---------------------------------------------------------------- publishing */
+
+/* Network mounts tell ENOSPC when any descriptor is closed; the file's lock goes
+ * with the last one, which must not be before the rename. */
+static int
+close_copy(int fd)
+{
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    return copy < 0 || close(copy) < 0 ? -errno : 0;
+}
+
+/* The directories above a file. */
+static int
+make_above(int dirfd, const char *name, mode_t mode)
+{
+    char above[KVT__FILE_NAME_BYTES];
+
+    for (const char *at = name; (at = strchr(at, '/')); at++) {
+        snprintf(above, sizeof above, "%.*s", (int)(at - name), name);
+        int err = kvt__make_dir(dirfd, above, mode);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+static int
+rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *name)
+{
+    if (!renameat(dir->temp_fd, temp, dirfd, name))
+        return 0;
+    if (errno != ENOENT || !strchr(name, '/'))
+        return -errno;
+    int err = make_above(dirfd, name, dir->mode);
+    if (!err && renameat(dir->temp_fd, temp, dirfd, name) < 0)
+        err = -errno;
+    return err;
+}
+
+/* Write the chunk's file under a temporary name and give it its own. */
+static int
+publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f,
+        const char *name)
+{
+    char temp[NAME_MAX + 1];
+    bool direct = f->on_device ||
+                  kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
+                                   f->slot->bytes);
+    int fd = kvt__temp_create(t, dir, direct, temp, sizeof temp);
+
+    if (fd < 0)
+        return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
+    int err = write_temp(t, fd, direct, f);
+    if (!err)
+        err = close_copy(fd);
+    if (!err)
+        err = rename_to(dir, temp, kvt__fd_of(dir, f->object), name);
+    if (err)
+        unlinkat(dir->temp_fd, temp, 0);
+    close(fd);
+    return err ? kvt__file_failed(err, "write", name, dir,
+                                  f->on_device ? kvt__why() : "") : 0;
+}
+
+/* The same of the second file, which only says that the first is there. */
+static int
+publish_beside(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f,
+               const char *beside)
+{
+    char temp[NAME_MAX + 1];
+    int fd = kvt__temp_create(t, dir, false, temp, sizeof temp);
+
+    if (fd < 0)
+        return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
+    int err = kvt__posix_write(fd, f->slot->payload - f->form.header_bytes,
+                               f->form.header_bytes, 0);
+    if (!err && t->fsync && fsync(fd) < 0)
+        err = -errno;
+    if (!err)
+        err = close_copy(fd);
+    if (!err && renameat(dir->temp_fd, temp, kvt__fd_of(dir, f->object), beside) < 0)
+        err = -errno;
+    if (err)
+        unlinkat(dir->temp_fd, temp, 0);
+    close(fd);
+    return err ? kvt__fail(-err, "write %s in %s", beside, dir->path) : 0;
+}
+
+/* ------------------------------------------------------------------ removing */
+
+/* Remove a chunk's files from a directory, the second one first: nobody is to be told of
+ * a file that is gone.  0 or -errno, -ENOENT if there is no first one. */
+static int
+remove_here(const struct kvt__files *t, int dirfd, const char *name)
+{
+    char beside[KVT__BESIDE_BYTES];
+
+    if (kvt__beside(t->layout, name, beside) && unlinkat(dirfd, beside, 0) < 0 &&
+        errno != ENOENT)
+        return -errno;
+    return unlinkat(dirfd, name, 0) < 0 ? -errno : 0;
+}
+
+/* Remove all files of this name but those of the first directories of the order. */
+static int
+remove_from(const struct kvt__files *t, const struct kvt__object *o, const char *name,
+            size_t first)
+{
+    int result = -ENOENT;
+
+    for (size_t i = first; i < t->n_dirs; i++) {
+        const struct kvt__dir *dir = kvt__nth_dir(t, o, i);
+        int err = remove_here(t, kvt__fd_of(dir, o), name);
+
+        if (!err)
+            result = 0;
+        else if (err != -ENOENT)
+            return kvt__fail(-err, "remove %s in %s", name, dir->path);
+    }
+    return result;
+}
+
+/* ---------------------------------------------------------------- operations */
+
+int
+kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
+         const struct kvt__slot *slot, uint32_t crc)
+{
+    struct kvt__files *t = (struct kvt__files *)tier;
+    const struct kvt__dir *dir = kvt__nth_dir(t, o, 0);
+    unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
+    bool on_device = kvt__slot_on_device(slot);
+    struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
+                              slot->bytes, slot->lender };
+    const struct framed f = { o, &seen, on_device ? slot : NULL, kvt__form_of(t, o), crc };
+    char name[KVT__FILE_NAME_BYTES], beside[KVT__BESIDE_BYTES];
+    int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
+
+    if (!err)
+        err = t->layout->frame(&f.form, o, &seen, crc);
+    if (!err)
+        err = publish(t, dir, &f, name);
+    if (!err && kvt__beside(t->layout, name, beside)) {
+        err = publish_beside(t, dir, &f, beside);
+        if (err) /* a chunk is stored with all that belongs to it, or not */
+            (void)remove_here(t, kvt__fd_of(dir, o), name);
+    }
+    if (!err)
+        (void)remove_from(t, o, name, 1); /* what it takes the place of */
+    return err;
+}
+
+int
+kvt__file_remove(struct kvt__tier *tier, const struct kvt__object *o)
+{
+    struct kvt__files *t = (struct kvt__files *)tier;
+    char name[KVT__FILE_NAME_BYTES];
+    int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
+
+    if (!err)
+        err = remove_from(t, o, name, 0);
+    return err == -ENOENT ? kvt__fail(ENOENT, "remove %s in %s", name,
+                                      kvt__nth_dir(t, o, 0)->path) : err;
+}
+
+bool
+kvt__file_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
+                     const struct kvt__object *o)
+{
+    const struct kvt__files *t = (const struct kvt__files *)tier;
+    char name[KVT__FILE_NAME_BYTES];
+    struct stat room, file;
+
+    if (t->n_dirs == 1)
+        return true;
+    if (fstat(kvt__nth_dir(t, o, 0)->fd, &room) < 0 ||
+        kvt__layout_name(t->layout, gone->key, &gone->hash, name, sizeof name))
+        return false;
+    for (size_t i = 0; i < t->n_dirs; i++)
+        if (!fstatat(kvt__fd_of(&t->dirs[i], gone), name, &file, AT_SYMLINK_NOFOLLOW) &&
+            file.st_dev == room.st_dev)
+            return true;
+    return false;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fs:///DIRECTORY,DIRECTORY...: the files of LMCache's fs connector. */
+#include <errno.h>
+#include <string.h>
+
+#include "tier/files/files.h"
+
+extern const struct kvt__tier_ops kvt__tier_fs;
+
+static const struct kvt__files_kind fs_kind = { .layout = &kvt__layout_fs };
+
+static int
+fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+{
+    struct kvt__files *t = kvt__files_new(sizeof *t, &kvt__tier_fs, &fs_kind, params);
+
+    if (!t)
+        return -ENOMEM;
+    /* Released versions of LMCache want fs://HOST:PORT/DIRECTORY. */
+    const char *list = params->rest + strcspn(params->rest, "/");
+    return kvt__files_opened(t, kvt__files_open(t, params, list), out);
+}
+
+const struct kvt__tier_ops kvt__tier_fs = {
+    .name = "fs",
+    .open = fs_open,
+    .close = kvt__files_close,
+    KVT__FILES_OPS,
+    KVT__FILES_BLOCKING_OPS,
+};

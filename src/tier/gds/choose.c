@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Through host memory is no failure: our own bounce is at least as good as the libraries'
+ * compat modes.  Only who demands a direct way (use_gds: true, or hipFile by name) is told
+ * that there is none instead of being served another. */
+#include "tier/gds/choose.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "conf/conf.h"
+#include "tier/files/files.h"
+
+#define BOUNCE "bytes go through host memory"
+
+void
+kvt__gds_wish(const struct kvt_config *config, struct kvt__gds_wish *out)
+{
+    bool hipfile = !strcmp(config->gds_backend, "hipfile");
+
+    *out = (struct kvt__gds_wish){ .kind = hipfile ? KVT__GDS_HIPFILE : KVT__GDS_CUFILE };
+    if (!strcmp(config->gds_backend, "mufile"))
+        snprintf(out->why_not, sizeof out->why_not, "kvtier does not use muFile");
+    else if (!config->use_gds)
+        snprintf(out->why_not, sizeof out->why_not, "use_gds is false");
+    else
+        out->direct = true;
+    if (!out->direct)
+        return;
+    if (kvt__config_is_set(config, use_gds))
+        snprintf(out->demanded, sizeof out->demanded, "use_gds is true (%s)",
+                 kvt__config_origin(config, use_gds));
+    else if (hipfile && kvt__config_is_set(config, gds_backend))
+        snprintf(out->demanded, sizeof out->demanded, "gds_backend is hipfile (%s)",
+                 kvt__config_origin(config, gds_backend));
+}
+
+static int say(struct kvt__gds_choice *choice, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static int
+say(struct kvt__gds_choice *choice, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(choice->text, sizeof choice->text, fmt, ap);
+    va_end(ap);
+    return 0;
+}
+
+/* It cannot be: an error for who demands it.  why: a sentence with its full stop. */
+static int
+refuse(const struct kvt__gds_wish *wish, const char *path, enum kvt__gds_layer layer,
+       const char *why, struct kvt__gds_choice *out)
+{
+    if (!*wish->demanded)
+        return say(out, "%s: " BOUNCE "; missing for a direct way: %s: %s", path,
+                   kvt__gds_layer_name(layer), why);
+    size_t n = strlen(why);
+    while (n && why[n - 1] == '.')
+        n--;
+    kvt__fail(ENODEV, "%s, and %s is missing for %s: %.*s.", wish->demanded,
+              kvt__gds_layer_name(layer), path, (int)n, why);
+    say(out, "%s", kvt__why());
+    return -ENODEV;
+}
+
+/* What was found decides.  by: "GPU 3 reaches it directly", or the like. */
+static int
+decide(const struct kvt__gds_wish *wish, const char *path, const char *by,
+       const struct kvt__gds_finding *f, struct kvt__gds_choice *out)
+{
+    *out = (struct kvt__gds_choice){ 0 };
+    if (f->layer)
+        return refuse(wish, path, f->layer, f->text, out);
+    out->direct = true;
+    out->p2pdma = f->p2pdma;
+    return say(out, "%s: %s by %s%s (%s).", path, by, f->library,
+               f->p2pdma ? " and P2PDMA" : "",
+               f->kept ? "found earlier since this host was started"
+                       : "1 MiB was written and read back");
+}
+
+int
+kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *how,
+                int ordinal, const char *path, struct kvt__gds_choice *out)
+{
+    struct kvt__gds_finding f;
+    char by[48];
+
+    *out = (struct kvt__gds_choice){ 0 };
+    if (!wish->direct)
+        return say(out, "%s: " BOUNCE ": %s.", path, wish->why_not);
+    if (ordinal < 0)
+        return refuse(wish, path, KVT__GDS_GPU, "this process keeps its KV on none.", out);
+    (void)!kvt__gds_probe(how, wish->kind, ordinal, path, &f); /* f tells as much */
+    snprintf(by, sizeof by, "GPU %d reaches it directly", ordinal);
+    return decide(wish, path, by, &f, out);
+}
+
+/* ------------------------------------------------------------------------- doctor */
+
+struct looking {
+    const struct kvt__gds_wish *wish;
+    const char *path;
+    kvt__tier_look_fn fn;
+    void *ctx;
+};
+
+static void
+tell(void *ctx, int ordinal, const struct kvt__gds_finding *f)
+{
+    const struct looking *l = ctx;
+    struct kvt__gds_choice choice;
+    char about[16] = "gds";
+
+    if (f->n_gpus)
+        snprintf(about, sizeof about, "GPU %d", ordinal);
+    int err = decide(l->wish, l->path, "it is reached directly", f, &choice);
+    l->fn(l->ctx, about, err, choice.text);
+}
+
+void
+kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
+              const char *list, kvt__tier_look_fn fn, void *ctx)
+{
+    struct kvt__gds_probe again = *how;
+    struct kvt__gds_choice choice;
+    struct kvt__gds_wish wish;
+    struct looking looking = { &wish, NULL, fn, ctx };
+    char dir[PATH_MAX], text[PATH_MAX + 128];
+    const char *path;
+    struct stat st;
+    size_t n;
+
+    again.again = true;
+    kvt__gds_wish(config, &wish);
+    while (kvt__next_path(&list, &path, &n)) {
+        snprintf(dir, sizeof dir, "%.*s", (int)n, path);
+        if (config->use_gds && stat(dir, &st) && errno == ENOENT) {
+            snprintf(text, sizeof text, "%s is not there yet: make it and ask again to see "
+                     "whether a GPU reaches it directly.", dir);
+            fn(ctx, "gds", 0, text);
+            continue;
+        }
+        looking.path = dir;
+        if (wish.direct)
+            kvt__gds_probe_all(&again, wish.kind, dir, tell, &looking);
+        else
+            fn(ctx, "gds", kvt__gds_choose(&wish, how, -1, dir, &choice), choice.text);
+    }
+}

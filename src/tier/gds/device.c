@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of a GPU that chunks move to and from files without a way through the host's: a
+ * part of the device's memory, registered with cuFile or hipFile, of which slots are lent.
+ *
+ * It is had only if that works in all directories: a chunk is looked for in each.  The lock
+ * guards what is free and is held for a few instructions. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "conf/conf.h"
+#include "gpu/device.h"
+#include "gpu/gds/gds.h"
+#include "gpu/gds/probe.h"
+#include "io/exec.h"
+#include "mem/extents.h"
+#include "tier/gds/gds.h"
+
+#define UNIT KVT__GDS_ALIGN
+#define MIB ((size_t)1 << 20)
+#define GPU_PAGE ((size_t)64 << 10)
+
+struct kvt__gds_probe kvt__gds_how = KVT__GDS_PROBE_USUAL;
+
+struct kvt__gds_device {
+    struct kvt__lender lender; /* first: slots lead here */
+    struct kvt__gpu *gpu;
+    struct kvt__gds *gds;
+    unsigned char *memory;
+    struct kvt__gds_buffer buffer;
+    struct kvt__counters *counters; /* NULL: nothing is counted */
+
+    pthread_mutex_t lock;
+    struct kvt__extents free; /* in units */
+    size_t n_units, n_lent;
+};
+
+/* ------------------------------------------------------------------------ lending */
+
+static size_t
+units_of(size_t bytes)
+{
+    return (bytes + UNIT - 1) / UNIT;
+}
+
+static void
+take_back(struct kvt__lender *lender, struct kvt__slot *slot)
+{
+    struct kvt__gds_device *d = (struct kvt__gds_device *)lender;
+    size_t n = units_of(slot->bytes);
+
+    pthread_mutex_lock(&d->lock);
+    kvt__extents_give(&d->free, (size_t)(slot->payload - d->memory) / UNIT, n);
+    d->n_lent -= n;
+    pthread_mutex_unlock(&d->lock);
+}
+
+bool
+kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+              struct kvt__slot *out)
+{
+    struct kvt__gds_device *d = ((struct gds_tier *)tier)->device;
+    size_t n = units_of(bytes), at;
+
+    /* What is no whole number of units ends in one that is read and written back. */
+    if (!d || !bytes || bytes % UNIT)
+        return false;
+    if (n > d->n_units) {
+        KVT__LOG_ONCE(KVT_LOG_WARN, "gds_buffer_size: a chunk of %zu MiB has no room in "
+                      "%zu MiB and goes through host memory; raise it.", bytes / MIB,
+                      d->n_units * UNIT / MIB);
+        return false;
+    }
+    /* Half of it is left to loads, but for one chunk that has it for itself. */
+    size_t most = prio == KVT__PRIO_STORE ? d->n_units / 2 : d->n_units;
+    pthread_mutex_lock(&d->lock);
+    bool lent = (d->n_lent + n <= most || !d->n_lent) &&
+                kvt__extents_take(&d->free, n, &at);
+    if (lent)
+        d->n_lent += n;
+    pthread_mutex_unlock(&d->lock);
+    if (lent)
+        *out = (struct kvt__slot){ d->memory + at * UNIT, bytes, &d->lender };
+    return lent;
+}
+
+/* ------------------------------------------------------------------------- moving */
+
+/* One slot on its way, by as many threads as come. */
+struct transfer {
+    struct kvt__split split; /* first: its parts lead here */
+    struct kvt__gds_device *device;
+    struct kvt__gds_file file;
+    size_t at, bytes, piece;
+    off_t offset;
+    bool to_file;
+};
+
+/* With the device's context, which the library wants in each thread. */
+static int
+move_part(struct kvt__split *split, size_t i)
+{
+    struct transfer *x = (struct transfer *)split;
+    size_t from = i * x->piece;
+    size_t n = x->bytes - from < x->piece ? x->bytes - from : x->piece;
+    struct kvt__gpu_entered entered;
+    int err = kvt__gpu_enter(x->device->gpu, &entered);
+
+    if (err)
+        return err;
+    err = kvt__gds_move(&x->file, &x->device->buffer, x->at + from, n,
+                        x->offset + (off_t)from, x->to_file);
+    kvt__gpu_leave(x->device->gpu, &entered);
+    return err;
+}
+
+/* A request of these libraries blocks, and their interfaces for several at a time are none:
+ * cuFile's batches block too where it falls back and take no large entries, hipFile's tell
+ * nothing.  So each thread of the executor gets a piece, all of the same size, unless that
+ * would be less than 1 MiB: below that a drive is no longer kept busy by what there is to
+ * do for each request.  No piece is more than the library moves at a time, and each is of
+ * whole pages of a GPU. */
+static void
+cut(struct transfer *x)
+{
+    size_t limit = kvt__gds_piece(x->device->gds) / GPU_PAGE * GPU_PAGE;
+    size_t width = kvt__exec_width();
+    size_t n = x->bytes / MIB < width ? x->bytes / MIB : width;
+    size_t piece = n > 1 ? kvt__round_up((x->bytes + n - 1) / n, GPU_PAGE) : x->bytes;
+
+    x->piece = piece < limit ? piece : limit;
+    x->split.n = (x->bytes + x->piece - 1) / x->piece;
+}
+
+/* Requests that make a file longer wait for each other: the file system takes them one by
+ * one.  Blocks that are there already it writes at the same time.  0, or -errno with a
+ * sentence: there is no room; where room cannot be had so, writing will find out. */
+static int
+reserve(int fd, const struct transfer *x)
+{
+    if (x->split.n == 1 || !fallocate(fd, 0, 0, x->offset + (off_t)x->bytes) ||
+        (errno != ENOSPC && errno != EDQUOT))
+        return 0;
+    return kvt__fail(errno, "reserve %zu bytes", x->bytes);
+}
+
+/* A handle belongs to one open file, and each chunk has a file of its own, which a rename
+ * can replace at any time: handles could be kept only with their files open.  There is
+ * nothing to gain: registering and forgetting a file takes libcufile 1.20 7 us, 0.15 % of
+ * what 32 MiB take at 7 GB/s (bench/RESULTS.md, GPUs). */
+static int
+move_registered(struct transfer *x, int fd)
+{
+    struct kvt__gpu_entered entered;
+    int err = kvt__gpu_enter(x->device->gpu, &entered);
+
+    if (err)
+        return err;
+    err = kvt__gds_file_open(x->device->gds, fd, &x->file);
+    if (!err) {
+        err = kvt__exec_run_split(&x->split);
+        kvt__gds_file_close(&x->file);
+    }
+    kvt__gpu_leave(x->device->gpu, &entered);
+    return err;
+}
+
+int
+kvt__gds_move_device(const struct kvt__files *files, int fd, const struct kvt__slot *slot,
+                     off_t offset, bool to_file)
+{
+    struct kvt__gds_device *d = ((const struct gds_tier *)files)->device;
+    struct transfer x = { .split.run = move_part, .device = d,
+                          .at = (size_t)(slot->payload - d->memory),
+                          .bytes = slot->bytes, .offset = offset, .to_file = to_file };
+
+    cut(&x);
+    int err = to_file ? reserve(fd, &x) : 0;
+    if (!err)
+        err = move_registered(&x, fd);
+    if (!err && d->counters)
+        kvt__count(d->counters, KVT__N_gds_direct_bytes, slot->bytes);
+    return err;
+}
+
+int
+kvt__gds_sum_device(const struct kvt__files *files, const struct kvt__slot *slot,
+                    uint32_t *crc)
+{
+    return kvt__gpu_sum(((const struct gds_tier *)files)->device->gpu, slot->payload, slot->bytes, crc);
+}
+
+/* ----------------------------------------------------------------------- opening */
+
+static void
+close_device(struct kvt__gds_device *d)
+{
+    struct kvt__gpu_entered entered;
+
+    if (d->gds && !kvt__gpu_enter(d->gpu, &entered)) {
+        kvt__gds_buffer_close(&d->buffer);
+        kvt__gds_driver_close(d->gds);
+        kvt__gpu_leave(d->gpu, &entered);
+    }
+    if (d->memory)
+        kvt__gpu_free(d->gpu, d->memory);
+    kvt__extents_fini(&d->free);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+void
+kvt__gds_device_close(struct gds_tier *t)
+{
+    if (t->device)
+        close_device(t->device);
+    t->device = NULL;
+}
+
+/* Whether the GPU reaches all directories, each of which gets a line; p2pdma: and asks for
+ * that.  0, or -ENODEV with a sentence where it is demanded. */
+static int
+choose(const struct gds_tier *t, int ordinal, bool *direct, bool *p2pdma)
+{
+    struct kvt__gds_choice choice;
+
+    *direct = t->wish.direct;
+    *p2pdma = false;
+    for (size_t i = 0; i < t->files.n_dirs; i++) {
+        int err = kvt__gds_choose(&t->wish, &kvt__gds_how, ordinal,
+                                  t->files.dirs[i].path, &choice);
+
+        if (err)
+            return err;
+        kvt__log(KVT_LOG_INFO, "gds_path: %s", choice.text);
+        *direct &= choice.direct;
+        *p2pdma |= choice.p2pdma;
+    }
+    return 0;
+}
+
+static int
+register_memory(struct kvt__gds_device *d, enum kvt__gds_kind kind, bool p2pdma,
+                size_t bytes)
+{
+    struct kvt__gpu_entered entered;
+    int err = kvt__gpu_enter(d->gpu, &entered);
+
+    if (err)
+        return err;
+    err = kvt__gds_driver_open(kind, p2pdma, &d->gds);
+    if (!err)
+        err = kvt__gds_buffer_open(d->gds, d->memory, bytes, &d->buffer);
+    kvt__gpu_leave(d->gpu, &entered);
+    return err;
+}
+
+static int
+open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
+{
+    struct kvt__gds_device *d = calloc(1, sizeof *d);
+
+    if (!d)
+        return kvt__fail(ENOMEM, "gds_path");
+    d->gpu = gpu;
+    d->counters = t->files.counters;
+    d->lender = (struct kvt__lender){ .on_device = true, .release = take_back };
+    d->n_units = bytes / UNIT;
+    pthread_mutex_init(&d->lock, NULL);
+    int err = kvt__extents_init(&d->free, d->n_units);
+    if (err)
+        err = kvt__fail(-err, "gds_path");
+    else
+        kvt__extents_give(&d->free, 0, d->n_units);
+    if (!err && kvt__gpu_alloc(gpu, bytes, &d->memory))
+        err = kvt__fail(ENOMEM, "gds_buffer_size: the GPU has no %zu MiB free to move "
+                        "chunks; lower it, or vLLM's --gpu-memory-utilization.",
+                        bytes / MIB);
+    if (!err)
+        err = register_memory(d, t->wish.kind, p2pdma, bytes);
+    if (err)
+        close_device(d);
+    else
+        t->device = d;
+    return err;
+}
+
+/* The library for the GPU's vendor, unless the other one is demanded. */
+static int
+fit_wish(struct gds_tier *t, const struct kvt__gpu *gpu)
+{
+    bool hip = kvt__gpu_kind(gpu) == KVT__GPU_HIP;
+    enum kvt__gds_kind kind = hip ? KVT__GDS_HIPFILE : KVT__GDS_CUFILE;
+    struct kvt__gds_wish *wish = &t->wish;
+
+    if (wish->kind != kind && *wish->demanded)
+        return kvt__fail(ENODEV, "%s, and the KV cache is in memory of %s, which %s "
+                         "reaches.", wish->demanded, hip ? "HIP" : "CUDA",
+                         hip ? "hipFile" : "cuFile");
+    wish->kind = kind;
+    return 0;
+}
+
+/* How much of the GPU's memory transfers in flight need, within the limit. */
+static size_t
+buffer_bytes(const struct gds_tier *t, size_t most)
+{
+    size_t limit = t->buffer_bytes;
+    size_t bytes = limit && limit < most ? limit : most;
+
+    return (bytes + MIB - 1) / MIB * MIB;
+}
+
+int
+kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
+{
+    struct gds_tier *t = (struct gds_tier *)tier;
+    size_t bytes = buffer_bytes(t, most);
+    bool direct, p2pdma;
+    int err = gpu ? fit_wish(t, gpu) : 0;
+
+    if (gpu)
+        atomic_store(&t->files.places.device, 1 + (unsigned)kvt__gpu_ordinal(gpu));
+    if (!err)
+        err = choose(t, gpu ? kvt__gpu_ordinal(gpu) : -1, &direct, &p2pdma);
+    if (err || !direct)
+        return err;
+    if (!most) {
+        kvt__log(KVT_LOG_INFO, "gds_path: bytes go through host memory all the same: "
+                 "chunks stay there (local_cpu), or there is other storage.");
+        return 0;
+    }
+    err = open_device(t, gpu, p2pdma, bytes);
+    if (err && *t->wish.demanded)
+        return err;
+    if (err)
+        kvt__log(KVT_LOG_WARN, "gds_path: bytes go through host memory: %s", kvt__why());
+    else
+        kvt__log(KVT_LOG_INFO, "gds_path: %s moves them through %zu MiB of the GPU's "
+                 "memory", kvt__gds_describe(t->device->gds), bytes / MIB);
+    return 0;
+}

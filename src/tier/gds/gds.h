@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parts of the gds tier. */
+#ifndef KVT_TIER_GDS_GDS_H
+#define KVT_TIER_GDS_GDS_H
+
+#include "tier/files/files.h"
+#include "tier/gds/choose.h"
+#include "tier/gds/layout.h"
+
+struct gds_tier {
+    struct kvt__files files; /* first */
+    struct kvt__gds_wish wish;
+    size_t buffer_bytes; /* limit of GPU memory; 0: no limit is set */
+    struct kvt__gds_device *device; /* NULL: bytes move through host memory */
+};
+
+/* ---------------------------------------------------------------- device.c */
+
+/* The probe that tests whether a GPU reaches a directory.  For tests. */
+extern struct kvt__gds_probe kvt__gds_how;
+
+/* As ops->use_gpu and ops->lend. */
+int kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
+bool kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                   struct kvt__slot *out);
+
+/* As kind->move_device: on a thread of an executor by as many requests at a time as the
+ * executor has threads to spare. */
+int kvt__gds_move_device(const struct kvt__files *files, int fd,
+                         const struct kvt__slot *slot, off_t offset, bool to_file);
+
+/* As kind->sum_device. */
+int kvt__gds_sum_device(const struct kvt__files *files, const struct kvt__slot *slot,
+                        uint32_t *crc);
+
+void kvt__gds_device_close(struct gds_tier *t);
+
+#endif

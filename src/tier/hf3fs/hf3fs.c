@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hf3fs://DIRECTORY, DIRECTORY...: files on a mount of 3FS.  Files are named,
+ * made and published through the mount, their bytes go through its daemon's rings.
+ *
+ * Each operation blocks in look-ups of the mount and waits for its pieces, so the tier
+ * has threads of its own: enough that the rings are full while some of them copy. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "conf/conf.h"
+#include "mem/numa.h"
+#include "tier/hf3fs/hf3fs.h"
+#include "usrbio/client.h"
+
+#define N_THREADS 32
+/* A daemon that is restarted is waited for so long. */
+int64_t kvt__hf3fs_patience_ns = 4 * KVT__NS_PER_S;
+
+extern const struct kvt__tier_ops kvt__tier_hf3fs;
+
+#define LOOK_NS (KVT__NS_PER_S / 5)
+
+struct hf3fs_tier {
+    struct kvt__files files; /* first */
+    struct kvt__exec *exec;
+    struct kvt__job first; /* makes the rings */
+    struct kvt__usrbio_params params;
+    char mount_point[KVT__HF3FS_MAX_MOUNT];
+
+    _Atomic(struct kvt__usrbio_client *) client; /* NULL: there are no rings yet */
+
+    pthread_mutex_t lock; /* guards what follows and who makes the client, and is held
+                           * while directories are opened again */
+    pthread_cond_t stop;
+    bool stopping;
+    uint64_t n_opened; /* how often the directories were */
+};
+
+/* ------------------------------------------------------------------ moving bytes */
+
+static void
+on_piece(void *sum, const unsigned char *piece, size_t n)
+{
+    kvt__sum_add(sum, piece, n);
+}
+
+static int
+move_by_rings(const struct kvt__files *files, const struct kvt__file_extent *e, bool reads,
+              struct kvt__sum *sum)
+{
+    const struct hf3fs_tier *h = (const struct hf3fs_tier *)files;
+
+    return kvt__usrbio_move(h->client, &(struct kvt__usrbio_extent){
+        .fd = e->fd, .reads = reads, .at = e->at, .bytes = e->bytes,
+        .counters = files->counters, .came = on_piece, .ctx = sum });
+}
+
+static int
+hf3fs_read(const struct kvt__files *files, const struct kvt__file_extent *e,
+           struct kvt__sum *sum)
+{
+    if (sum)
+        sum->crc = 0;
+    return move_by_rings(files, e, true, sum);
+}
+
+static int
+hf3fs_write(const struct kvt__files *files, const struct kvt__file_extent *e)
+{
+    return move_by_rings(files, e, false, NULL);
+}
+
+static int
+hf3fs_check_path(const struct kvt__files *files, const char *name, const char *path)
+{
+    return kvt__hf3fs_lies_in(((const struct hf3fs_tier *)files)->mount_point, name, path);
+}
+
+static const struct kvt__files_kind hf3fs_kind = {
+    .layout = &kvt__layout_fs,
+    .own_mover = true,
+    .check_path = hf3fs_check_path,
+    .write = hf3fs_write,
+    .read = hf3fs_read,
+};
+
+/* ----------------------------------------------------------------------- opening */
+
+static int
+set_params(struct hf3fs_tier *h, const struct kvt_config *config)
+{
+    int node = (int)config->hf3fs_numa_id;
+    int err = kvt__usrbio_choose(kvt__variable(config->environment, "HF3FS_CLIENT"),
+                                 &h->params.api);
+
+    if (!err && node >= 0)
+        err = kvt__numa_check(node, "hf3fs_numa_id");
+    h->params.mount_point = h->mount_point;
+    h->params.iov_bytes = (uint64_t)config->hf3fs_iov_size;
+    h->params.entries = (uint32_t)config->hf3fs_ior_entries;
+    h->params.io_depth = (int)config->hf3fs_io_depth;
+    h->params.node = node >= 0 ? node : kvt__numa_here();
+    h->params.n_pairs = (uint32_t)config->hf3fs_io_thread_num;
+    return err;
+}
+
+/* Make the rings, unless they are there.  A process that only looks needs none. */
+static int
+need_rings(struct hf3fs_tier *h)
+{
+    struct kvt__usrbio_client *client;
+    int err = 0;
+
+    pthread_mutex_lock(&h->lock);
+    if (h->stopping)
+        err = kvt__fail(ECANCELED, "3FS");
+    else if (!h->client && !(err = kvt__usrbio_client_open(&h->params, &client)))
+        h->client = client;
+    pthread_mutex_unlock(&h->lock);
+    return err;
+}
+
+static void
+make_rings(struct kvt__job *job)
+{
+    struct hf3fs_tier *h = (struct hf3fs_tier *)
+        ((char *)job - offsetof(struct hf3fs_tier, first));
+
+    need_rings(h); /* after an error the first transfer tries again, and reports the error */
+}
+
+static int
+open_client(struct hf3fs_tier *h, const struct kvt__tier_params *params)
+{
+    int err = kvt__hf3fs_mount(params->config, params->name, params->rest, h->mount_point);
+
+    if (!err)
+        err = set_params(h, params->config);
+    if (!err && !params->tells) /* a command may only look, and reports the failure then */
+        err = kvt__usrbio_room(h->params.iov_bytes);
+    if (!err)
+        err = kvt__exec_open(N_THREADS, &h->exec);
+    if (!err)
+        kvt__log(KVT_LOG_INFO, "%s: 3FS at %s by %s", params->name, h->mount_point,
+                 h->params.api == &kvt__usrbio_own ? "kvtier's own client"
+                                                   : "the site's library");
+    /* Populating the region takes longer than a lookup waits on a busy machine. */
+    if (!err && params->transfers)
+        kvt__exec_submit(h->exec, KVT__PRIO_LOAD, &h->first);
+    return err;
+}
+
+static int
+hf3fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+{
+    struct hf3fs_tier *h = kvt__files_new(sizeof *h, &kvt__tier_hf3fs, &hf3fs_kind, params);
+
+    if (!h)
+        return -ENOMEM;
+    h->first.run = make_rings;
+    pthread_mutex_init(&h->lock, NULL);
+    kvt__cond_init(&h->stop);
+    int err = open_client(h, params);
+    if (!err)
+        err = kvt__files_open(&h->files, params, params->rest);
+    return kvt__files_opened(&h->files, err, out);
+}
+
+static void
+hf3fs_stop(struct kvt__tier *tier)
+{
+    struct hf3fs_tier *h = (struct hf3fs_tier *)tier;
+
+    pthread_mutex_lock(&h->lock);
+    struct kvt__usrbio_client *client = h->stopping ? NULL : h->client;
+    h->stopping = true;
+    pthread_cond_broadcast(&h->stop);
+    pthread_mutex_unlock(&h->lock);
+    if (client)
+        kvt__usrbio_client_stop(client);
+}
+
+static void
+hf3fs_close(struct kvt__tier *tier)
+{
+    struct hf3fs_tier *h = (struct hf3fs_tier *)tier;
+
+    if (h->exec) {
+        kvt__exec_close(h->exec);
+        hf3fs_stop(tier);
+    }
+    if (h->client)
+        kvt__usrbio_client_close(h->client);
+    pthread_cond_destroy(&h->stop);
+    pthread_mutex_destroy(&h->lock);
+    kvt__files_close(tier);
+}
+
+/* ------------------------------------------------------------- a daemon's restart */
+
+/* Its files and directories are unknown to the next one: open the directories again, in
+ * place of those that are open.  0, or -errno with a sentence. */
+static int
+reopen(struct hf3fs_tier *h, uint64_t n_opened)
+{
+    struct kvt__files *t = &h->files;
+    int err = 0;
+
+    pthread_mutex_lock(&h->lock);
+    for (size_t i = 0; !err && h->n_opened == n_opened && i < t->n_dirs; i++) {
+        err = hf3fs_check_path(t, "3FS", t->dirs[i].path);
+        if (!err)
+            err = kvt__dir_reopen(&t->dirs[i]);
+    }
+    if (!err && h->n_opened == n_opened)
+        h->n_opened++;
+    pthread_mutex_unlock(&h->lock);
+    return err;
+}
+
+/* For a moment.  False: the tier is to stop. */
+static bool
+rest(struct hf3fs_tier *h)
+{
+    struct timespec until = kvt__timespec(kvt__now_ns() + LOOK_NS);
+
+    pthread_mutex_lock(&h->lock);
+    if (!h->stopping)
+        pthread_cond_timedwait(&h->stop, &h->lock, &until);
+    bool stopping = h->stopping;
+    pthread_mutex_unlock(&h->lock);
+    return !stopping;
+}
+
+/* Wait for a daemon that answers.  False: there is none, or the tier is to stop. */
+static bool
+is_back(struct hf3fs_tier *h, uint64_t n_opened, int64_t until_ns)
+{
+    while (reopen(h, n_opened))
+        if (!rest(h) || kvt__now_ns() > until_ns)
+            return false;
+    return true;
+}
+
+/* -------------------------------------------------------------------- operations */
+
+/* Memory of rings that are there; chunks before that come from elsewhere. */
+static bool
+hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes, struct kvt__slot *out)
+{
+    struct kvt__usrbio_client *client = ((struct hf3fs_tier *)tier)->client;
+
+    return client && kvt__usrbio_client_lend(client, prio, tier->ops->phase(tier), bytes,
+                                             out);
+}
+
+static int
+put(struct hf3fs_tier *h, struct kvt__tier_op *op, const struct kvt__object *o)
+{
+    int err = need_rings(h);
+
+    if (!err && kvt__file_probe(&h->files.tier, o, &op->found)) /* what it takes the place of */
+        op->found = (struct kvt__found){ 0 };
+    return err ? err : kvt__file_put(&h->files.tier, o, &op->slot, op->crc);
+}
+
+static int
+run_once(struct hf3fs_tier *h, struct kvt__tier_op *op, const struct kvt__object *o)
+{
+    int err;
+
+    switch (op->what) {
+    case KVT__TIER_PUT:
+        return put(h, op, o);
+    case KVT__TIER_GET:
+        err = need_rings(h);
+        return err ? err : kvt__file_get(&h->files.tier, o, &op->slot, &op->found);
+    case KVT__TIER_PROBE:
+        return kvt__file_probe(&h->files.tier, o, &op->found);
+    default:
+        return kvt__file_remove(&h->files.tier, o);
+    }
+}
+
+struct operation {
+    struct kvt__job job;
+    struct hf3fs_tier *h;
+    struct kvt__tier_op *op;
+    struct kvt__object object;
+    char key[KVT__KEY_TEXT_MAX + 1];
+};
+
+static uint64_t
+n_opened(struct hf3fs_tier *h)
+{
+    pthread_mutex_lock(&h->lock);
+    uint64_t n = h->n_opened;
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+/* Whether it may succeed with the next daemon.  The last one may still write into memory
+ * that it was told to read to: no chunk is read again into the same.  To the next one a
+ * file that was opened before is none (EBADF). */
+static bool
+is_worth_another(const struct kvt__tier_op *op, int err)
+{
+    if (err == -ESTALE)
+        return op->what != KVT__TIER_GET || !op->slot.lender;
+    return err == -ENOTCONN || err == -ECONNABORTED || err == -EBADF;
+}
+
+static void
+run(struct kvt__job *job)
+{
+    struct operation *x = (struct operation *)job;
+    struct kvt__tier_op *op = x->op;
+    int64_t until_ns = 0;
+    int err;
+
+    for (int tries = 0;; tries++) {
+        uint64_t n = n_opened(x->h);
+
+        err = run_once(x->h, op, &x->object);
+        if (!tries) /* what it lost by then is not the next daemon's time */
+            until_ns = kvt__now_ns() + kvt__hf3fs_patience_ns;
+        if (!is_worth_another(op, err) || !rest(x->h) ||
+            kvt__now_ns() > until_ns || !is_back(x->h, n, until_ns))
+            break;
+    }
+    if (err == -ESTALE) /* the daemon was, and not the chunk */
+        err = -ECONNABORTED;
+    op->done(op, err);
+    free(x);
+}
+
+static void
+hf3fs_start(struct kvt__tier *tier, struct kvt__tier_op *op)
+{
+    struct hf3fs_tier *h = (struct hf3fs_tier *)tier;
+    struct operation *x = malloc(sizeof *x);
+
+    if (!x) {
+        op->done(op, kvt__fail(ENOMEM, "%s", op->object->key));
+        return;
+    }
+    x->job.run = run;
+    x->h = h;
+    x->op = op;
+    x->object = *op->object;
+    snprintf(x->key, sizeof x->key, "%s", op->object->key);
+    x->object.key = x->key;
+    kvt__exec_submit(h->exec, op->prio, &x->job);
+}
+
+const struct kvt__tier_ops kvt__tier_hf3fs = {
+    .name = "hf3fs",
+    .open = hf3fs_open,
+    .look = kvt__hf3fs_look,
+    .stop = hf3fs_stop,
+    .close = hf3fs_close,
+    KVT__FILES_OPS,
+    .lend = hf3fs_lend,
+    .start = hf3fs_start,
+    .put = kvt__tier_wait_put,
+    .get = kvt__tier_wait_get,
+    .probe = kvt__tier_wait_probe,
+    .remove = kvt__tier_wait_remove,
+};

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which mount of 3FS the directories of a tier lie in.  A directory that is not there yet
+ * lies where the nearest one above it does. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conf/conf.h"
+#include "tier/hf3fs/hf3fs.h"
+#include "usrbio/usrbio.h"
+
+/* A failure's sentence goes behind the setting or the path that it is about. */
+static int
+about(const char *name, int err)
+{
+    char why[400];
+
+    if (!err)
+        return 0;
+    snprintf(why, sizeof why, "%s", kvt__why());
+    return kvt__fail(-err, "%s: %s", name, why);
+}
+
+static int
+mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
+{
+    char there[PATH_MAX];
+    int err;
+
+    if (snprintf(there, sizeof there, "%s", path) >= (int)sizeof there)
+        return kvt__fail(ENAMETOOLONG, "%s", path);
+    while ((err = kvt__usrbio_mount_of(there, mount)) == -ENOENT && there[1]) {
+        char *slash = strrchr(there, '/');
+
+        if (!slash)
+            return err;
+        slash[slash == there] = '\0';
+    }
+    return strcmp(there, path) ? about(path, err) : err;
+}
+
+int
+kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path)
+{
+    char mount[KVT__HF3FS_MAX_MOUNT];
+    int err = mount_of(path, mount);
+
+    if (!err && strcmp(mount, mount_point))
+        return kvt__fail(EINVAL, "%s: %s lies in the 3FS mount %s, not in %s: all "
+                         "directories of a store lie in one mount, that of "
+                         "hf3fs_mount_point if it is set.", name, path, mount,
+                         mount_point);
+    return about(name, err);
+}
+
+int
+kvt__hf3fs_mount(const struct kvt_config *config, const char *name, const char *list,
+                 char mount_point[KVT__HF3FS_MAX_MOUNT])
+{
+    const char *set = config->hf3fs_mount_point, *path;
+    char first[PATH_MAX], resolved[PATH_MAX];
+    size_t n;
+
+    if (set) {
+        int err = kvt__usrbio_mount_of(set, mount_point);
+
+        if (err || (realpath(set, resolved) && !strcmp(resolved, mount_point)))
+            return about("hf3fs_mount_point", err);
+        return kvt__fail(EINVAL, "hf3fs_mount_point: %s is no mount point; 3FS is mounted "
+                         "at %s.", set, mount_point);
+    }
+    if (!kvt__next_path(&list, &path, &n) || *path != '/')
+        return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, path);
+    snprintf(first, sizeof first, "%.*s", (int)n, path);
+    return about(name, mount_of(first, mount_point));
+}

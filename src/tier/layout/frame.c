@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The layouts of LMCache's fs connector and of its local disk back end: a payload,
+ * LMCache's header in front of it where the layout has one, and kvtier's trailer behind
+ * it. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "tier/layout/layout.h"
+
+#define MAX_CODE 63u /* LMCache's formats and dtypes are numbered from 0 on */
+
+void
+kvt__fs_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
+                   unsigned char out[KVT__FS_HEADER_BYTES])
+{
+    kvt__put_le32(out, (uint32_t)payload_bytes);
+    kvt__put_le32(out + 4, shape->format);
+    kvt__put_le32(out + 8, shape->dtype);
+    for (int i = 0; i < 4; i++)
+        kvt__put_le32(out + 12 + 4 * i, shape->dims[i]);
+}
+
+bool
+kvt__fs_header_agrees(const unsigned char in[KVT__FS_HEADER_BYTES])
+{
+    uint64_t bytes = kvt__get_le32(in), product = 1;
+
+    if (kvt__get_le32(in + 4) > MAX_CODE || kvt__get_le32(in + 8) > MAX_CODE)
+        return false;
+    for (int i = 0; i < 4; i++) {
+        uint32_t dim = kvt__get_le32(in + 12 + 4 * i);
+
+        if (dim > INT32_MAX || (dim && product > bytes / dim))
+            return false;
+        product *= dim ? dim : 1;
+    }
+    return product > 1 && (bytes == product || bytes == 2 * product ||
+                           bytes == 4 * product || bytes == 8 * product);
+}
+
+int64_t
+kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
+{
+    uint32_t bytes = kvt__get_le32(in);
+
+    return bytes > INT32_MAX ? -1 : (int64_t)bytes;
+}
+
+/* What stands in it beside the length. */
+static void
+take_shape(const unsigned char in[KVT__FS_HEADER_BYTES], struct kvt__found *found)
+{
+    uint32_t dtype = kvt__get_le32(in + 8);
+
+    found->has_shape = true;
+    found->shape = (struct kvt__shape){ .format = kvt__get_le32(in + 4),
+                                        .dtype = dtype == 1 ? 2 : dtype }; /* both half */
+    for (int i = 0; i < 4; i++)
+        found->shape.dims[i] = kvt__get_le32(in + 12 + 4 * i);
+}
+
+/* ----------------------------------------------------------------- writing */
+
+static struct kvt__form
+fs_form(const struct kvt__object *o, bool header)
+{
+    /* A partial chunk without header: its file's size is its length, nothing may follow
+     * it. */
+    bool trailer = header || o->whole || o->opaque;
+
+    return (struct kvt__form){ header ? KVT__FS_HEADER_BYTES : 0,
+                               trailer ? KVT__TRAILER_BYTES : 0, trailer };
+}
+
+static struct kvt__form
+local_disk_form(const struct kvt__object *o, bool header)
+{
+    (void)header;
+    return fs_form(o, false);
+}
+
+static int
+fs_frame(const struct kvt__form *form, const struct kvt__object *o,
+         const struct kvt__slot *slot, uint32_t crc)
+{
+    struct kvt__trailer trailer = {
+        .payload_bytes = slot->bytes, .crc = crc, .tokens = o->tokens, .id = o->id,
+        .id_of_key = o->id_of_key, .payload_at = (uint32_t)form->header_bytes };
+
+    if (form->header_bytes && slot->bytes > INT32_MAX)
+        return kvt__fail(ENOTSUP, "%s: a chunk of %zu bytes does not fit LMCache's "
+                         "header; set save_chunk_meta: false or a smaller "
+                         "chunk_size.", o->key, slot->bytes);
+    if (form->header_bytes)
+        kvt__fs_header_put(&o->shape, slot->bytes, slot->payload - form->header_bytes);
+    if (form->trailer_bytes)
+        kvt__trailer_put(&trailer, slot->payload + slot->bytes);
+    return 0;
+}
+
+/* ----------------------------------------------------------------- reading */
+
+static int
+check_trailer(const struct kvt__form *form, const struct kvt__object *o,
+              const struct kvt__slot *slot, struct kvt__found *found)
+{
+    struct kvt__trailer trailer;
+
+    if (!form->trailer_bytes)
+        return o->opaque ? -EBADMSG : 0; /* only kvtier writes these, never without */
+    if (!kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
+        trailer.payload_bytes != slot->bytes || trailer.payload_at != form->header_bytes)
+        return -EBADMSG;
+    kvt__found_from_trailer(&trailer, found);
+    return 0;
+}
+
+/* Return true if a file without a valid frame begins with a header, so that the file is a
+ * truncated chunk and not a payload without header.  n: bytes at start; file_bytes: the
+ * length of the file, which a truncated file's header can name as its payload's. */
+static bool
+begins_with_header(const unsigned char *start, size_t n, uint64_t file_bytes)
+{
+    return n >= KVT__FS_HEADER_BYTES &&
+           (kvt__fs_header_get(start) == (int64_t)file_bytes ||
+            kvt__fs_header_agrees(start));
+}
+
+static int
+fs_unframe(const struct kvt__form *form, const struct kvt__object *o,
+           const struct kvt__slot *slot, struct kvt__found *found)
+{
+    const unsigned char *start = slot->payload - form->header_bytes;
+
+    if (form->header_bytes && kvt__fs_header_get(start) != (int64_t)slot->bytes)
+        return -EBADMSG;
+    if (!form->header_bytes && !form->trailer_bytes &&
+        begins_with_header(start, slot->bytes, slot->bytes))
+        return -EBADMSG;
+    if (form->header_bytes)
+        take_shape(start, found);
+    return check_trailer(form, o, slot, found);
+}
+
+/* What LMCache wrote. */
+static int
+fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
+        struct kvt__found *found)
+{
+    found->payload_bytes = file_bytes;
+    if (n >= KVT__FS_HEADER_BYTES && file_bytes > KVT__FS_HEADER_BYTES &&
+        kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES)) {
+        found->payload_bytes -= KVT__FS_HEADER_BYTES;
+        take_shape(start, found);
+        return 0;
+    }
+    return begins_with_header(start, n, file_bytes) ? -EBADMSG : 0;
+}
+
+static int
+local_disk_look(const unsigned char *start, size_t n, uint64_t file_bytes,
+                struct kvt__found *found)
+{
+    (void)start;
+    (void)n;
+    found->payload_bytes = file_bytes;
+    return 0;
+}
+
+/* ----------------------------------------------------------------- layouts */
+
+static const struct kvt__form forms[] = {
+    { 0, KVT__TRAILER_BYTES, true },
+    { 0, 0, false },
+    { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES, true },
+    { KVT__FS_HEADER_BYTES, 0, false },
+};
+
+const struct kvt__layout kvt__layout_fs = {
+    .suffix = ".data",
+    .names = KVT__KEY_FS,
+    .place = kvt__place_by_hash,
+    .form = fs_form,
+    .forms = forms,
+    .n_forms = 4,
+    .frame = fs_frame,
+    .unframe = fs_unframe,
+    .look = fs_look,
+    .look_bytes = KVT__FS_HEADER_BYTES,
+    .trailers = true,
+};
+
+const struct kvt__layout kvt__layout_local_disk = {
+    .suffix = ".pt",
+    .names = KVT__KEY_DISK,
+    .place = kvt__place_by_rank,
+    .form = local_disk_form,
+    .forms = forms,
+    .n_forms = 2, /* those without header */
+    .frame = fs_frame,
+    .unframe = check_trailer,
+    .look = local_disk_look,
+    .trailers = true,
+};

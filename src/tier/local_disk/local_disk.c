@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * local_disk://DIRECTORY,DIRECTORY...: the files of LMCache's local disk back end. */
+#include <errno.h>
+#include <string.h>
+
+#include "conf/conf.h"
+#include "tier/files/files.h"
+
+extern const struct kvt__tier_ops kvt__tier_local_disk;
+
+static const struct kvt__files_kind local_disk_kind = {
+    .layout = &kvt__layout_local_disk,
+    .relative = true,
+};
+
+static int
+local_disk_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+{
+    struct kvt__files *t = kvt__files_new(sizeof *t, &kvt__tier_local_disk,
+                                          &local_disk_kind, params);
+
+    if (!t)
+        return -ENOMEM;
+    kvt__files_set_sharding(t, "local_disk_path_sharding",
+                            params->config->local_disk_path_sharding);
+    return kvt__files_opened(t, kvt__files_open(t, params, params->rest), out);
+}
+
+/* File names store a key without its slashes. */
+static void
+local_disk_listed_key(const struct kvt__tier *tier, char *key)
+{
+    (void)tier;
+    for (char *slash = key; (slash = strchr(slash, '/'));)
+        *slash = '-';
+}
+
+const struct kvt__tier_ops kvt__tier_local_disk = {
+    .name = "local_disk",
+    .open = local_disk_open,
+    .close = kvt__files_close,
+    KVT__FILES_OPS,
+    KVT__FILES_BLOCKING_OPS,
+    .listed_key = local_disk_listed_key,
+};
