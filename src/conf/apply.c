@@ -236,43 +236,7 @@ warn_of_no_effect(struct kvt__reading *r)
     }
 }
 
-static void
-normalise(struct kvt__reading *r)
-{
-    struct kvt_config *c = r->config;
-
-    /* LMCache's form of a URL: what follows the slashes is the path. */
-    if (c->local_disk && !strncmp(c->local_disk, "file://", 7) &&
-        strchr(c->local_disk + 7, '/'))
-        c->local_disk += 7;
-
-    if (c->s3_file_prefix) {
-        const char *prefix = c->s3_file_prefix + strspn(c->s3_file_prefix, "/");
-        size_t len = strlen(prefix);
-
-        while (len && prefix[len - 1] == '/')
-            len--;
-        c->s3_file_prefix = len ? kvt__memory_text(&c->memory, prefix, len) : NULL;
-    }
-}
-
-/* A path that stays inside the directory it is taken from. */
-static bool
-stays_inside(const char *path)
-{
-    if (*path == '/')
-        return false;
-    for (const char *part = path; *part; part += strspn(part, "/")) {
-        size_t len = strcspn(part, "/");
-
-        if (len == 2 && !strncmp(part, "..", 2))
-            return false;
-        part += len;
-    }
-    return true;
-}
-
-/* LMCache's own kinds; of others nobody knows what they want. */
+/* A plug-in of a kind with a setting KIND_base_path needs a directory. */
 static void
 check_plugins(struct kvt__reading *r)
 {
@@ -283,9 +247,7 @@ check_plugins(struct kvt__reading *r)
         const char *plugin = c->remote_storage_plugins.items[i];
         int kind = (int)strcspn(plugin, ".");
 
-        if (((kind == 2 && !strncmp(plugin, "fs", 2)) ||
-             (kind == 5 && !strncmp(plugin, "hf3fs", 5))) &&
-            !kvt__config_base_path(c, plugin))
+        if (kvt__base_path_of(plugin) && !kvt__config_base_path(c, plugin))
             kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
                       "remote_storage_plugins (%s): '%s' has no directory; set "
                       "extra_config remote_storage_plugin.%s.base_path or "
@@ -304,18 +266,6 @@ check_together(struct kvt__reading *r)
         kvt__note(r, KVT__ERROR, "remote_url", origin,
                   "remote_url (%s) is no URL: write fs:///directory, s3://bucket or "
                   "hf3fs:///directory.", origin);
-    if (c->remote_url && !strncmp(c->remote_url, "hf3fs:", strlen("hf3fs:")))
-        kvt__note(r, KVT__WARNING, "remote_url", origin,
-                  "remote_url (%s): a URL for 3FS is deprecated; write "
-                  "remote_storage_plugins: [\"hf3fs.primary\"] and in extra_config "
-                  "remote_storage_plugin.hf3fs.primary.base_path.", origin);
-    if (c->fs_connector_relative_tmp_dir &&
-        !stays_inside(c->fs_connector_relative_tmp_dir)) {
-        origin = kvt__config_origin(c, fs_connector_relative_tmp_dir);
-        kvt__note(r, KVT__ERROR, "fs_connector_relative_tmp_dir", origin,
-                  "fs_connector_relative_tmp_dir (%s): use a relative path without '..'.",
-                  origin);
-    }
     if (strcmp(c->remote_serde, "naive") &&
         (c->remote_url || c->remote_storage_plugins.n)) {
         origin = kvt__config_origin(c, remote_serde);
@@ -323,16 +273,11 @@ check_together(struct kvt__reading *r)
                   "remote_serde is %s (%s): kvtier stores naive chunks, which LMCache "
                   "reads with remote_serde: naive.", c->remote_serde, origin);
     }
-    if (c->local_disk && c->max_local_disk_size <= 0) {
-        origin = kvt__config_origin(c, local_disk);
-        kvt__note(r, KVT__WARNING, "local_disk", origin,
-                  "local_disk (%s) has no effect: max_local_disk_size is 0.", origin);
-    }
     check_plugins(r);
     kvt__check_locations(r);
     kvt__check_numa(r);
-    kvt__check_gds(r);
-    kvt__check_s3(r);
+#define KVT_CHECK(kind) kvt__check_##kind(r);
+#include "conf/params.def"
 }
 
 void
@@ -352,7 +297,6 @@ kvt__apply(struct kvt__reading *r)
         if (level == extra_level)
             set_source(r, level, extra, true);
     }
-    normalise(r);
     warn_of_no_effect(r);
     check_together(r);
 }

@@ -71,9 +71,19 @@ const char *kvt__variable(const char *const *environment, const char *name);
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin);
 
-/* Requests to S3 that may be on their way at the same time in a process: the least of
- * the settings that limit them. */
-int64_t kvt__config_s3_requests(const struct kvt_config *config);
+/* The storage that a setting of a backend names (KVT_STORAGE). */
+struct kvt__storage_setting {
+    const char *scheme;   /* "gds://" */
+    const char *setting;  /* "gds_path" */
+    const char *location; /* LMCache's name */
+    const char *value;    /* behind the scheme; NULL: not configured */
+    double limit_gib;     /* 0: not set */
+    bool of_each;         /* the limit is each worker's */
+};
+
+/* The i-th of them; false: there are no more. */
+bool kvt__config_storage(const struct kvt_config *config, size_t i,
+                         struct kvt__storage_setting *out);
 
 /* The memory node of an accelerator by gpu_to_numa_mapping, which is set.  0 or
  * -EINVAL: it names no such device. */

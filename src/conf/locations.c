@@ -11,6 +11,24 @@
 static const char *const others[] = { "PDBackend", "P2PBackend", "NixlStorageBackend",
                                       "MaruBackend" };
 
+bool
+kvt__config_storage(const struct kvt_config *config, size_t i,
+                    struct kvt__storage_setting *out)
+{
+    const struct kvt__storage_setting all[] = {
+#define KVT_STORAGE(kind, setting, location, limit, of_each)               \
+        { #kind "://", #setting, location,                                 \
+          of_each && config->limit <= 0 ? NULL : config->setting,          \
+          config->limit, of_each },
+#include "conf/params.def"
+    };
+
+    if (i >= sizeof all / sizeof *all)
+        return false;
+    *out = all[i];
+    return true;
+}
+
 static bool
 is_among(const char *word, const struct kvt__strs *words)
 {
@@ -31,14 +49,16 @@ location_of(const struct kvt_config *c, const char *name)
         bool present;
     } ours[] = {
         { "LocalCPUBackend", c->local_cpu },
-        { "LocalDiskBackend", c->local_disk && c->max_local_disk_size > 0 },
-        { "GdsBackend", c->gds_path != NULL },
         { "RemoteBackend", c->remote_url != NULL },
     };
 
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         if (!strcmp(name, ours[i].name))
             return ours[i].present ? PRESENT : ABSENT;
+    struct kvt__storage_setting s;
+    for (size_t i = 0; kvt__config_storage(c, i, &s); i++)
+        if (!strcmp(name, s.location))
+            return s.value ? PRESENT : ABSENT;
     if (!strncmp(name, plugin, sizeof plugin - 1) &&
         is_among(name + sizeof plugin - 1, &c->remote_storage_plugins))
         return PRESENT;
@@ -48,13 +68,17 @@ location_of(const struct kvt_config *c, const char *name)
     return is_among(name, &c->storage_plugins) ? ABSENT : UNKNOWN;
 }
 
-/* "", or ", RemoteBackend-NAME" for each plugin. */
+/* All names: "LocalCPUBackend, ..., RemoteBackend-NAME". */
 static void
-plugin_locations(const struct kvt_config *c, char *out, size_t size)
+all_locations(const struct kvt_config *c, char *out, size_t size)
 {
-    size_t used = 0;
+    struct kvt__storage_setting s;
+    size_t used = (size_t)snprintf(out, size, "LocalCPUBackend");
 
-    *out = '\0';
+    for (size_t i = 0; kvt__config_storage(c, i, &s) && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, ", %s", s.location);
+    if (used < size)
+        used += (size_t)snprintf(out + used, size - used, ", RemoteBackend");
     for (size_t i = 0; i < c->remote_storage_plugins.n && used < size; i++)
         used += (size_t)snprintf(out + used, size - used, ", RemoteBackend-%s",
                                  c->remote_storage_plugins.items[i]);
@@ -65,14 +89,13 @@ check_location(struct kvt__reading *r, const char *key, const char *origin,
                const char *name)
 {
     enum location where = location_of(r->config, name);
-    char plugins[512];
+    char names[640];
 
     if (where == UNKNOWN) {
-        plugin_locations(r->config, plugins, sizeof plugins);
+        all_locations(r->config, names, sizeof names);
         kvt__note(r, KVT__ERROR, key, origin,
-                  "%s (%s): there is no '%s'. The names are LocalCPUBackend, "
-                  "LocalDiskBackend, GdsBackend, RemoteBackend%s.", key, origin, name,
-                  plugins);
+                  "%s (%s): there is no '%s'. The names are %s.", key, origin, name,
+                  names);
     } else if (where == ABSENT) {
         kvt__note(r, KVT__WARNING, key, origin,
                   "%s (%s): %s is not configured; nothing %s there.", key, origin, name,

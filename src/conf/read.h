@@ -185,11 +185,13 @@ void kvt__check_locations(struct kvt__reading *r);
 /* Note a gpu_to_numa_mapping that is none, or is missing. */
 void kvt__check_numa(struct kvt__reading *r);
 
-/* Note settings for GDS that contradict each other. */
-void kvt__check_gds(struct kvt__reading *r);
+/* The setting KIND_base_path of a plug-in of this kind; NULL: the kind has none. */
+const struct kvt__param *kvt__base_path_of(const char *plugin);
 
-/* Note settings for S3 that contradict each other or do no longer what they did. */
-void kvt__check_s3(struct kvt__reading *r);
+/* Of each backend, in its folder: note settings that contradict each other or have no
+ * effect, and normalise their values. */
+#define KVT_CHECK(kind) void kvt__check_##kind(struct kvt__reading *r);
+#include "conf/params.def"
 
 /* Rewrite the nested form storage_backend: {...} into flat keys. */
 void kvt__flatten_nested(struct kvt__reading *r, struct kvt__node *map);

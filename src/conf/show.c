@@ -170,12 +170,14 @@ kvt_param(size_t i, struct kvt_param_info *out)
 
 /* ------------------------------------------------------------- for tiers */
 
-static bool
-is_kind(const char *plugin, const char *kind)
+const struct kvt__param *
+kvt__base_path_of(const char *plugin)
 {
-    size_t n = strlen(kind);
+    char name[64];
+    int kind = (int)strcspn(plugin, ".");
 
-    return !strncmp(plugin, kind, n) && (!plugin[n] || plugin[n] == '.');
+    return snprintf(name, sizeof name, "%.*s_base_path", kind, plugin) < (int)sizeof name
+        ? kvt__find_param(name) : NULL;
 }
 
 const char *
@@ -191,6 +193,6 @@ kvt__config_base_path(const struct kvt_config *config, const char *plugin)
             !strncmp(name, plugin, n) && !strcmp(name + n, after))
             return named->value;
     }
-    return is_kind(plugin, "fs")      ? config->fs_base_path
-           : is_kind(plugin, "hf3fs") ? config->hf3fs_base_path : NULL;
+    const struct kvt__param *of_kind = kvt__base_path_of(plugin);
+    return of_kind ? *(const char *const *)((const char *)config + of_kind->offset) : NULL;
 }

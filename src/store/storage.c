@@ -18,31 +18,19 @@ tell(const struct kvt__storage *storage, const char *url, kvt__storage_fn fn, vo
     return fn(ctx, storage);
 }
 
+/* Storage that a setting of a backend names.  Its directories may be this host's or many
+ * hosts': the tier sees that at open. */
 static int
-local_disk(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
+of_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, void *ctx)
 {
     struct kvt__storage storage = {
-        .name = "local_disk", .location = "LocalDiskBackend", .of_host = true,
-        .of_each = true,
-        .limit_bytes = (uint64_t)(config->max_local_disk_size * GIB) };
+        .name = setting->setting, .of_host = true, .of_each = setting->of_each,
+        .limit_bytes = (uint64_t)(setting->limit_gib * GIB) };
 
-    if (!config->local_disk || config->max_local_disk_size <= 0)
-        return 0; /* the configuration has told it */
-    snprintf(storage.url, sizeof storage.url, "local_disk://%s", config->local_disk);
-    return tell(&storage, storage.url, fn, ctx);
-}
-
-/* Its directories may be of this host, or of many: who opens them sees that. */
-static int
-gds(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
-{
-    struct kvt__storage storage = {
-        .name = "gds_path", .location = "GdsBackend", .of_host = true,
-        .limit_bytes = (uint64_t)(config->max_gds_size * GIB) };
-
-    if (!config->gds_path)
+    if (!setting->value)
         return 0;
-    snprintf(storage.url, sizeof storage.url, "gds://%s", config->gds_path);
+    snprintf(storage.url, sizeof storage.url, "%s%s", setting->scheme, setting->value);
+    snprintf(storage.location, sizeof storage.location, "%s", setting->location);
     return tell(&storage, storage.url, fn, ctx);
 }
 
@@ -80,10 +68,11 @@ remote(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
 int
 kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
 {
-    int err = local_disk(config, fn, ctx);
+    struct kvt__storage_setting setting;
+    int err = 0;
 
-    if (!err)
-        err = gds(config, fn, ctx);
+    for (size_t i = 0; !err && kvt__config_storage(config, i, &setting); i++)
+        err = of_setting(&setting, fn, ctx);
     for (size_t i = 0; !err && i < config->remote_storage_plugins.n; i++)
         err = plugin(config, config->remote_storage_plugins.items[i], fn, ctx);
     return err ? err : remote(config, fn, ctx);

@@ -68,7 +68,7 @@ open_http(struct s3_tier *t, const struct kvt_config *c)
     int n = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus) / 4;
     struct kvt__http_params params = {
         .n_threads = (unsigned)(n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n),
-        .max_requests = (unsigned)kvt__config_s3_requests(c),
+        .max_requests = (unsigned)kvt__s3_max_requests(c),
         .no_verify = !c->s3_verify_tls, .ca_file = c->s3_ca_file,
         .cert_file = c->s3_client_cert, .key_file = c->s3_client_key,
         .stall_ns = c->s3_stall_timeout_ms * KVT__NS_PER_MS,
@@ -164,7 +164,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->careful = true;
     pthread_mutex_init(&t->where_lock, NULL);
     pthread_mutex_init(&t->damaged.lock, NULL);
-    kvt__s3_pace_init(&t->pace, (unsigned)kvt__config_s3_requests(params->config));
+    kvt__s3_pace_init(&t->pace, (unsigned)kvt__s3_max_requests(params->config));
     take_settings(t, params->config);
     t->tells = params->tells;
     err = kvt__s3_headers_open(t, params->config);

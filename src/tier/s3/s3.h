@@ -80,6 +80,11 @@ int kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config);
 void kvt__s3_keyring_stop(struct s3_tier *t);
 void kvt__s3_keyring_close(struct s3_tier *t);
 
+/* ----------------------------------------------------------------- settings.c */
+
+/* Maximum requests in flight of a process: the least of the settings that limit them. */
+int64_t kvt__s3_max_requests(const struct kvt_config *config);
+
 /* --------------------------------------------------------------------- pace.c */
 
 /* The rate of requests.  A budget of retries, so that an outage does not multiply the load;

@@ -3,6 +3,7 @@
  * The configurations that LMCache's documentation and a porting guide for it
  * publish load as they stand. */
 #include "conf-test.h"
+#include "tier/s3/s3.h"
 #include "unit/conf/documented-dir.h"
 
 struct documented {
@@ -24,7 +25,7 @@ is_first_s3(const struct kvt_config *c)
     assert_string_equal(c->s3_region, "us-east-1");
     assert_int_equal(c->s3_max_io_concurrency, 64);
     assert_int_equal(c->s3_max_inflight_reqs, 64);
-    assert_int_equal(kvt__config_s3_requests(c), 64);
+    assert_int_equal(kvt__s3_max_requests(c), 64);
     assert_false(kvt__config_is_set(c, disable_tls));
 }
 
@@ -37,7 +38,7 @@ is_express(const struct kvt_config *c)
     assert_true(c->s3_prefer_http2);
     assert_true(c->s3_enable_s3express);
     assert_string_equal(c->s3_addressing, "auto");
-    assert_int_equal(kvt__config_s3_requests(c), 64);
+    assert_int_equal(kvt__s3_max_requests(c), 64);
 }
 
 static void
@@ -64,7 +65,7 @@ is_first_coreweave(const struct kvt_config *c)
 {
     is_coreweave(c);
     assert_int_equal(c->s3_max_inflight_reqs, 320);
-    assert_int_equal(kvt__config_s3_requests(c), 320);
+    assert_int_equal(kvt__s3_max_requests(c), 320);
     assert_int_equal(c->blocking_timeout_secs, 100);
     assert_false(kvt__config_is_set(c, disable_tls));
     assert_string_equal(c->s3_file_prefix, "test-2");
@@ -75,7 +76,7 @@ is_second_coreweave(const struct kvt_config *c)
 {
     is_coreweave(c);
     assert_int_equal(c->s3_num_io_threads, 320);
-    assert_int_equal(kvt__config_s3_requests(c), 320);
+    assert_int_equal(kvt__s3_max_requests(c), 320);
     assert_true(kvt__config_is_set(c, disable_tls));
     assert_true(c->disable_tls);
     assert_null(c->s3_file_prefix);
@@ -89,7 +90,7 @@ is_second_s3(const struct kvt_config *c)
     assert_string_equal(c->remote_url, "s3://your-bucket-name");
     assert_string_equal(c->s3_region, "us-east-1");
     assert_int_equal(c->s3_num_io_threads, 64);
-    assert_int_equal(kvt__config_s3_requests(c), 64);
+    assert_int_equal(kvt__s3_max_requests(c), 64);
     assert_int_equal(c->blocking_timeout_secs, 10);
     assert_false(c->save_chunk_meta);
 }

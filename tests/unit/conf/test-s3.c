@@ -3,6 +3,7 @@
  * The settings for S3: what is said of them, what counts where several speak, and which
  * variables of AWS they default to. */
 #include "conf-test.h"
+#include "tier/s3/s3.h"
 
 #define URL "remote_url: s3://bucket\n"
 #define EXPRESS                              \
@@ -41,7 +42,7 @@ the_least_of_three_limits_counts(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct kvt_config *c = conf_open(cases[i].yaml, NOTHING);
 
-        assert_int_equal(kvt__config_s3_requests(c), cases[i].requests);
+        assert_int_equal(kvt__s3_max_requests(c), cases[i].requests);
         kvt_config_free(c);
     }
 }

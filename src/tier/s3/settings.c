@@ -6,13 +6,14 @@
 #include <strings.h>
 
 #include "conf/read.h"
+#include "tier/s3/s3.h"
 
 enum { USUAL_REQUESTS = 64 };
 
 static const char scheme[] = "s3://";
 
 int64_t
-kvt__config_s3_requests(const struct kvt_config *config)
+kvt__s3_max_requests(const struct kvt_config *config)
 {
     const int64_t given[] = { config->s3_num_io_threads, config->s3_max_io_concurrency,
                               config->s3_max_inflight_reqs };
@@ -120,6 +121,18 @@ check_places(struct kvt__reading *r, bool express, bool lota)
                   "cwlota.com. Set it to true to say so, to false for TLS.");
 }
 
+/* Cut the slashes at the ends of the prefix. */
+static void
+trim_prefix(struct kvt_config *c)
+{
+    const char *prefix = c->s3_file_prefix + strspn(c->s3_file_prefix, "/");
+    size_t len = strlen(prefix);
+
+    while (len && prefix[len - 1] == '/')
+        len--;
+    c->s3_file_prefix = len ? kvt__memory_text(&c->memory, prefix, len) : NULL;
+}
+
 void
 kvt__check_s3(struct kvt__reading *r)
 {
@@ -127,6 +140,8 @@ kvt__check_s3(struct kvt__reading *r)
     bool any = false, express = c->s3_enable_s3express, lota = false;
     const char *here;
 
+    if (c->s3_file_prefix)
+        trim_prefix(r->config);
     for (size_t i = 0; (here = place(c, i)); i++) {
         if (!*here)
             continue;

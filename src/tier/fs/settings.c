@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The settings of fs together. */
+#include <string.h>
+
+#include "conf/read.h"
+
+/* A path that stays inside the directory it is taken from. */
+static bool
+stays_inside(const char *path)
+{
+    if (*path == '/')
+        return false;
+    for (const char *part = path; *part; part += strspn(part, "/")) {
+        size_t len = strcspn(part, "/");
+
+        if (len == 2 && !strncmp(part, "..", 2))
+            return false;
+        part += len;
+    }
+    return true;
+}
+
+void
+kvt__check_fs(struct kvt__reading *r)
+{
+    const struct kvt_config *c = r->config;
+    const char *origin = kvt__config_origin(c, fs_connector_relative_tmp_dir);
+
+    if (c->fs_connector_relative_tmp_dir && !stays_inside(c->fs_connector_relative_tmp_dir))
+        kvt__note(r, KVT__ERROR, "fs_connector_relative_tmp_dir", origin,
+                  "fs_connector_relative_tmp_dir (%s): use a relative path without '..'.",
+                  origin);
+}
