@@ -62,7 +62,7 @@ has_name(const struct kvt__table *t, uint32_t entry, const struct kvt__name *nam
 }
 
 uint32_t
-kvt__tb_locate(const struct kvt__table *t, const struct kvt__name *name)
+kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name)
 {
     uint32_t head = tb_bucket(kvt__tb_hash(t, name), TB_LOAD(&t->header->n_heads));
     uint32_t at = TB_LOAD(&t->heads[head]);
@@ -72,6 +72,8 @@ kvt__tb_locate(const struct kvt__table *t, const struct kvt__name *name)
             return at;
         at = TB_LOAD(&t->hot[at].next);
     }
+    if (at != (TB_END | head))
+        kvt__tb_garbage(t, "a chain");
     return TB_NONE;
 }
 

@@ -50,23 +50,31 @@ struct plan {
     uint32_t hint;
 };
 
-/* Add to a change: take an entry from the free list.  TB_NONE: the table is full. */
-static uint32_t
-take_free(struct tb_change *c)
+/* Add to a change: take an entry from the free list, or the first entry that was never
+ * used.  0; -ENOMEM: the table is full; -ESTALE: the entry is in use. */
+static int
+take_free(struct tb_change *c, uint32_t *out)
 {
     struct kvt__table *t = c->table;
     struct tb_header *h = t->header;
+    uint32_t n_made = TB_LOAD(&h->n_made), n_fresh = TB_LOAD(&h->n_fresh);
     uint32_t entry = TB_LOAD(&h->free);
+    bool is_fresh = entry == TB_NONE;
 
-    if (entry < TB_LOAD(&h->n_made)) {
-        tb_set32(c, &h->free, TB_LOAD(&t->hot[entry].next));
-        return entry;
+    if (is_fresh)
+        entry = n_fresh;
+    if (is_fresh && entry >= n_made)
+        return -ENOMEM;
+    if (entry >= n_made || tb_state(TB_LOAD(&t->hot[entry].word)) != TB_FREE) {
+        kvt__tb_garbage(t, "the free list");
+        return -ESTALE;
     }
-    entry = TB_LOAD(&h->n_fresh);
-    if (entry >= TB_LOAD(&h->n_made))
-        return TB_NONE;
-    tb_set32(c, &h->n_fresh, entry + 1);
-    return entry;
+    if (is_fresh)
+        tb_set32(c, &h->n_fresh, entry + 1);
+    else
+        tb_set32(c, &h->free, TB_LOAD(&t->hot[entry].next));
+    *out = entry;
+    return 0;
 }
 
 static uint64_t
@@ -114,9 +122,10 @@ claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
 
     if (space < 0)
         return space;
-    uint32_t entry = take_free(c);
-    if (entry == TB_NONE)
-        return -ENOMEM;
+    uint32_t entry;
+    int err = take_free(c, &entry);
+    if (err)
+        return err;
     fill(t, entry, p);
     uint64_t word = TB_LOAD(&t->hot[entry].word);
     word = ((word >> 28) + 1) << 28 | (uint64_t)space << 12 | (uint64_t)t->owner << 4 |
@@ -212,7 +221,7 @@ claim_locked(struct tb_change *c, const struct plan *p, bool publishes,
                                 .path = p->record->path, .flags = p->record->flags };
     if (entry == TB_NONE) {
         kvt__tb_split(c);
-        return claim_new(c, p, out);
+        return tb_usable(t) ? claim_new(c, p, out) : -ESTALE;
     }
     return claim_ready(c, entry, TB_REPLACE, p->record->bytes, false, out);
 }

@@ -18,8 +18,12 @@ kvt__tb_count_space(struct tb_change *c, uint32_t space, int by)
 {
     struct tb_space *s = &c->table->spaces[space];
 
-    if (space < TB_N_SPACES)
-        tb_set32(c, &s->n_entries, TB_LOAD(&s->n_entries) + (uint32_t)by);
+    if (space >= TB_N_SPACES)
+        return;
+    uint32_t n = TB_LOAD(&s->n_entries);
+    if (!n && by < 0)
+        kvt__tb_garbage(c->table, "the count of a space");
+    tb_set32(c, &s->n_entries, n + (uint32_t)by);
 }
 
 bool

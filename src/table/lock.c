@@ -115,6 +115,17 @@ acquire(struct kvt__table *t, int64_t wait_ns)
     }
 }
 
+/* Return true if the numbers of entries and heads are possible. */
+static bool
+has_sizes(const struct kvt__table *t)
+{
+    const struct tb_header *h = t->header;
+    uint32_t n_made = TB_LOAD(&h->n_made), n_heads = TB_LOAD(&h->n_heads);
+
+    return n_made <= t->max_entries && TB_LOAD(&h->n_fresh) <= n_made &&
+           n_heads >= TB_MIN_HEADS && (n_heads == TB_MIN_HEADS || n_heads <= n_made);
+}
+
 int
 kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
 {
@@ -122,12 +133,12 @@ kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
 
     if (err)
         return err;
-    if (TB_LOAD(&t->header->n_redo) && !kvt__tb_redo(t)) {
-        kvt__tb_garbage(t, "the redo record");
-        kvt__tb_unlock(t);
-        return -ESTALE;
-    }
-    return 0;
+    bool has_redo = !TB_LOAD(&t->header->n_redo) || kvt__tb_redo(t);
+    if (has_redo && has_sizes(t))
+        return 0;
+    kvt__tb_garbage(t, has_redo ? "a size" : "the redo record");
+    kvt__tb_unlock(t);
+    return -ESTALE;
 }
 
 void

@@ -138,8 +138,8 @@ tb_bucket(uint64_t hash, uint32_t n)
 }
 
 /* Find the entry of a name in the state READY or CLAIMED.  The caller holds the lock.
- * Returns the entry, or TB_NONE. */
-uint32_t kvt__tb_locate(const struct kvt__table *t, const struct kvt__name *name);
+ * Returns the entry, or TB_NONE: no entry, or a garbage chain. */
+uint32_t kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name);
 
 /* Add to a change: link a free entry into the chain of a hash; unlink an entry. */
 void kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash);

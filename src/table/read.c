@@ -108,6 +108,8 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
         return false;
     uint64_t id[2] = { TB_LOAD(&e->id[0]), TB_LOAD(&e->id[1]) };
     uint64_t packed = TB_LOAD(&cold->packed), recency = TB_LOAD(&cold->recency);
+    if (packed >> 62 > KVT__HASH_WIDE)
+        return false;
     *out = (struct kvt__record){
         .hash = { .form = (enum kvt__hash_form)(packed >> 62) },
         .bytes = tb_bytes(packed), .space = tb_space(word),

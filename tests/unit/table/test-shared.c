@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Several handles of one table: the lock that another owner holds, ends of claims that wait
+ * for the lock, claims of dead owners. */
+#include "shared-table.h"
+
+#include <pthread.h>
+
+static struct shared shared;
+
+static int
+make(void **state)
+{
+    struct kvt__table_params params = { .max_entries = 4096 };
+
+    (void)state;
+    shared_make(&shared, &params);
+    return 0;
+}
+
+static int
+remove_all(void **state)
+{
+    (void)state;
+    shared_remove(&shared);
+    return 0;
+}
+
+/* The owner holds the lock from now on. */
+static void
+hold_lock(struct kvt__table *t, const struct kvt__table *owner)
+{
+    t->header->lock = (t->header->lock & ~UINT32_C(0x3ff)) + 0x400 + owner->owner + 1;
+}
+
+static void
+release_lock(struct kvt__table *t)
+{
+    t->header->lock &= ~UINT32_C(0x3ff);
+}
+
+/* The handle is gone like the handle of a killed process: no end of its claims. */
+static void
+die(struct kvt__table *t)
+{
+    kvt__lock_file_close(t->lock_fd);
+    munmap(t->header, t->map_bytes);
+    close(t->map_fd);
+    pthread_mutex_destroy(&t->mutex);
+    free(t);
+}
+
+static void
+handles_share_entries(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+
+    (void)state;
+    assert_true(kvt__table_is_shared(a));
+    assert_int_equal(a->owner, 0);
+    assert_int_equal(b->owner, 1);
+    assert_int_equal(store(a, 1, 10), 0);
+    assert_true(find(b, 1, NULL));
+    assert_int_equal(store(b, 1, 10), -EEXIST);
+    assert_int_equal(kvt__table_recover(b), 0);
+    recount(a);
+    kvt__table_close(a);
+    assert_true(find(b, 1, NULL));
+    kvt__table_close(b);
+}
+
+static void
+a_held_lock_times_out_and_readers_go_on(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+    struct kvt__name name = name_of(1);
+    struct kvt__id id = id_of(1);
+    struct kvt__claim c;
+
+    (void)state;
+    assert_int_equal(store(a, 1, 10), 0);
+    struct kvt__record r = seen(a, 1);
+    hold_lock(a, b);
+    assert_int_equal(store(a, 2, 10), -ETIMEDOUT);
+    assert_int_equal(kvt__table_evict(a, &r, true, &c), -ETIMEDOUT);
+    assert_null(c.table);
+    assert_int_equal(kvt__table_forget(a, &r, true), -ETIMEDOUT);
+    assert_true(find(a, 1, NULL));
+    assert_true(kvt__table_lease(a, &name, &id, kvt__now_ns() + KVT__NS_PER_S, NULL));
+    kvt__table_unlease(a, &name, &id);
+    release_lock(a);
+    assert_int_equal(store(a, 2, 10), 0);
+    recount(a);
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
+static void
+ends_wait_for_the_lock(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+    struct kvt__claim publish, abort_new, replace, evict, restore, undo;
+    struct kvt__record r;
+
+    (void)state;
+    for (uint64_t i = 3; i < 7; i++)
+        assert_int_equal(store(a, i, 10), 0);
+    assert_int_equal(claim_n(a, 1, 1, 10, &publish), 0);
+    assert_int_equal(claim_n(a, 2, 2, 20, &abort_new), 0);
+    assert_int_equal(claim_n(a, 3, 33, 30, &replace), 0);
+    r = seen(a, 4);
+    assert_int_equal(kvt__table_evict(a, &r, false, &evict), 0);
+    r = seen(a, 5);
+    assert_int_equal(kvt__table_evict(a, &r, false, &restore), 0);
+    assert_int_equal(claim_n(a, 6, 66, 60, &undo), 0);
+    hold_lock(a, b);
+    assert_true(kvt__table_publish(a, &publish));
+    kvt__table_abort(a, &abort_new);
+    assert_true(kvt__table_publish(a, &replace));
+    kvt__table_evicted(a, &evict);
+    kvt__table_restore(a, &restore);
+    kvt__table_abort(a, &undo);
+    assert_int_equal(a->n_late, 6);
+    assert_false(find(a, 1, NULL));
+    release_lock(a);
+    assert_int_equal(store(a, 7, 70), 0);
+    assert_int_equal(a->n_late, 0);
+    assert_int_equal(a->n_free_claims, TB_N_CLAIMS);
+    assert_true(find(b, 1, NULL));
+    assert_false(find(b, 2, NULL));
+    assert_false(find(b, 3, NULL));
+    assert_int_equal(seen(b, 3).bytes, 30);
+    assert_false(find(b, 4, NULL));
+    assert_true(find(b, 5, NULL));
+    assert_true(find(b, 6, NULL));
+    assert_int_equal(used(b), 10 + 30 + 10 + 10 + 70);
+    recount(b);
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
+static void *
+store_nine(void *t)
+{
+    return store(t, 9, 10) ? NULL : t;
+}
+
+/* A thread sleeps on the word; the release wakes the thread. */
+static void
+a_release_wakes_a_sleeper(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+    pthread_t thread;
+    void *result = NULL;
+
+    (void)state;
+    do {
+        while (kvt__tb_lock(b, TB_LOCK_WAIT_NS))
+            continue;
+        assert_int_equal(pthread_create(&thread, NULL, store_nine, a), 0);
+        while (!(__atomic_load_n(&b->header->lock, __ATOMIC_SEQ_CST) & 0x200))
+            sched_yield();
+        kvt__tb_unlock(b);
+        pthread_join(thread, &result);
+    } while (!result); /* the thread waited for 100 ms */
+    assert_int_equal(b->header->lock & 0x1ff, 0);
+    assert_true(find(b, 9, NULL));
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
+static void
+the_lock_of_a_dead_owner_is_taken_over(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+
+    (void)state;
+    hold_lock(a, b);
+    uint32_t held = a->header->lock;
+    die(b);
+    assert_int_equal(store(a, 1, 10), 0);
+    assert_true(a->header->lock >> 10 != held >> 10);
+    /* No record has the number. */
+    a->header->lock = 0x1ff;
+    assert_int_equal(store(a, 2, 10), 0);
+    a->header->lock = TB_N_OWNERS + 1;
+    assert_int_equal(store(a, 3, 10), 0);
+    /* This process itself: the number's last owner died. */
+    hold_lock(a, a);
+    assert_int_equal(store(a, 4, 10), 0);
+    recount(a);
+    kvt__table_close(a);
+}
+
+static void
+claims_of_a_dead_owner_become_unread(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+    struct kvt__claim c;
+    struct kvt__table_totals totals;
+
+    (void)state;
+    assert_int_equal(store(a, 2, 20), 0);
+    assert_int_equal(store(a, 3, 30), 0);
+    assert_int_equal(claim_n(b, 1, 1, 10, &c), 0);
+    assert_int_equal(claim_n(b, 2, 22, 200, &c), 0);
+    struct kvt__record r = seen(b, 3);
+    assert_int_equal(kvt__table_evict(b, &r, false, &c), 0);
+    assert_int_equal(kvt__table_recover(a), 0);
+    die(b);
+    assert_int_equal(kvt__table_recover(a), 3);
+    assert_int_equal(kvt__table_recover(a), 0);
+    for (uint64_t i = 1; i < 4; i++) {
+        assert_int_equal(seen(a, i).flags, KVT__TABLE_UNREAD);
+        assert_false(find(a, i, NULL));
+    }
+    assert_int_equal(seen(a, 2).bytes, 220); /* both objects, until a probe */
+    kvt__table_get_totals(a, &totals);
+    assert_int_equal(totals.n_unread, 3);
+    assert_int_equal(totals.used_bytes, 10 + 220 + 30);
+    recount(a);
+    struct kvt__name name = name_of(2);
+    struct kvt__record probed = record_of_n(22, 200);
+    assert_int_equal(kvt__table_enter(a, &name, &probed, TEXT), 0);
+    assert_int_equal(used(a), 10 + 200 + 30);
+    recount(a);
+    kvt__table_close(a);
+}
+
+static void
+claims_of_a_dead_owner_of_memory_are_free(void **state)
+{
+    struct kvt__table *a, *b;
+    struct kvt__claim c;
+
+    (void)state;
+    shared.params.of_memory = true;
+    a = shared_open(&shared);
+    b = shared_open(&shared);
+    shared.params.of_memory = false;
+    assert_int_equal(store(a, 2, 20), 0);
+    assert_int_equal(store(a, 3, 30), 0);
+    assert_int_equal(claim_n(b, 1, 1, 10, &c), 0);
+    assert_int_equal(claim_n(b, 2, 22, 200, &c), 0);
+    struct kvt__record r = seen(b, 3);
+    assert_int_equal(kvt__table_evict(b, &r, false, &c), 0);
+    die(b);
+    assert_int_equal(kvt__table_recover(a), 3);
+    assert_false(find(a, 1, NULL));
+    assert_false(find(a, 2, NULL));
+    assert_true(find(a, 3, NULL));
+    assert_int_equal(used(a), 30);
+    recount(a);
+    kvt__table_close(a);
+}
+
+static void
+a_new_owner_ends_the_claims_of_the_last_one(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+    struct kvt__claim c;
+
+    (void)state;
+    assert_int_equal(claim_n(b, 1, 1, 10, &c), 0);
+    hold_lock(b, b);
+    die(b);
+    b = shared_open(&shared);
+    assert_int_equal(b->owner, 1);
+    assert_int_equal(seen(b, 1).flags, KVT__TABLE_UNREAD);
+    assert_int_equal(claim_n(b, 2, 2, 10, &c), 0);
+    kvt__table_abort(b, &c);
+    recount(b);
+    kvt__table_close(a);
+    /* A handle that closes ends its claims. */
+    assert_int_equal(claim_n(b, 3, 3, 10, &c), 0);
+    a = shared_open(&shared);
+    kvt__table_close(b);
+    assert_int_equal(seen(a, 3).flags, KVT__TABLE_UNREAD);
+    recount(a);
+    kvt__table_close(a);
+}
+
+/* The writer died between the number of values and the last value. */
+static void
+a_redo_record_is_applied(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+    struct tb_change change = { .table = b };
+
+    (void)state;
+    hold_lock(a, b);
+    tb_set64(&change, &b->header->n_unread, 7);
+    tb_set32(&change, &b->heads[5], 77);
+    tb_set64(&change, &b->header->used_bytes, 9);
+    b->header->n_redo = 2;
+    die(b);
+    assert_int_equal(kvt__tb_lock(a, TB_LOCK_WAIT_NS), 0);
+    kvt__tb_unlock(a);
+    assert_int_equal(a->header->n_redo, 0);
+    assert_int_equal(a->header->n_unread, 7);
+    assert_int_equal(a->heads[5], 77);
+    assert_int_equal(a->heads[6], TB_END | 6);
+    assert_int_equal(a->header->used_bytes, 0);
+    a->header->n_unread = 0;
+    a->heads[5] = TB_END | 5;
+    kvt__table_close(a);
+}
+
+static void
+the_smallest_limit_holds(void **state)
+{
+    struct kvt__table *a, *b;
+
+    (void)state;
+    shared.params.limit_bytes = 100;
+    a = shared_open(&shared);
+    shared.params.limit_bytes = 50;
+    b = shared_open(&shared);
+    shared.params.limit_bytes = 0;
+    assert_int_equal(store(a, 1, 51), -ENOSPC);
+    assert_int_equal(store(b, 1, 50), 0);
+    kvt__table_close(b);
+    assert_int_equal(store(a, 2, 50), 0);
+    assert_int_equal(store(a, 3, 1), -ENOSPC);
+    kvt__table_close(a);
+}
+
+static void
+a_replaced_table_finds_nothing(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+    struct kvt__claim c;
+
+    (void)state;
+    assert_int_equal(store(a, 1, 10), 0);
+    assert_int_equal(claim_n(a, 2, 2, 10, &c), 0);
+    struct kvt__record r = seen(a, 1), out[8];
+    kvt__tb_garbage(b, "a test");
+    assert_false(find(a, 1, NULL));
+    assert_false(kvt__table_publish(a, &c));
+    assert_int_equal(store(a, 3, 10), -ESTALE);
+    assert_int_equal(kvt__table_forget(a, &r, true), -ESTALE);
+    assert_int_equal(kvt__table_victims(a, out, 8), 0);
+    assert_int_equal(kvt__table_recover(a), 0);
+    assert_int_equal(used(a), 0);
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
+#define SHARED_TEST(f) cmocka_unit_test_setup_teardown(f, make, remove_all)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SHARED_TEST(handles_share_entries),
+        SHARED_TEST(a_held_lock_times_out_and_readers_go_on),
+        SHARED_TEST(ends_wait_for_the_lock),
+        SHARED_TEST(a_release_wakes_a_sleeper),
+        SHARED_TEST(the_lock_of_a_dead_owner_is_taken_over),
+        SHARED_TEST(claims_of_a_dead_owner_become_unread),
+        SHARED_TEST(claims_of_a_dead_owner_of_memory_are_free),
+        SHARED_TEST(a_new_owner_ends_the_claims_of_the_last_one),
+        SHARED_TEST(a_redo_record_is_applied),
+        SHARED_TEST(the_smallest_limit_holds),
+        SHARED_TEST(a_replaced_table_finds_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
