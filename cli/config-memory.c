@@ -202,8 +202,10 @@ ring_bytes(const json_t *all)
     return 2 * pairs * (groups ? 2 : 1) * (16 + 32 + 96 * (entries + 1) + 4096);
 }
 
-uint64_t
-cli_shared_bytes(const json_t *config)
+/* Bytes of /dev/shm that a process shares with 3FS's daemon, by kvt_config_json(); 0: no
+ * 3FS is configured. */
+static uint64_t
+shared_bytes(const json_t *config)
 {
     if (!has(config, "hf3fs"))
         return 0;
@@ -211,8 +213,9 @@ cli_shared_bytes(const json_t *config)
            ring_bytes(config);
 }
 
-bool
-cli_shared_room(uint64_t *bytes)
+/* What is free there; UINT64_MAX: it has no limit.  False: it is not there. */
+static bool
+shared_room(uint64_t *bytes)
 {
     struct statvfs shm;
 
@@ -247,8 +250,8 @@ tell_shared(const struct needs *n, uint64_t need, bool there, uint64_t room)
 static void
 check_shared(const struct needs *n)
 {
-    uint64_t need = cli_shared_bytes(n->all) * n->ask->n_workers, room = 0;
-    bool there = cli_shared_room(&room);
+    uint64_t need = shared_bytes(n->all) * n->ask->n_workers, room = 0;
+    bool there = shared_room(&room);
 
     tell_shared(n, need, there, room);
     if (need > room)
@@ -285,7 +288,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
         check_worker(&n);
         check_machine(&n);
     }
-    if (cli_shared_bytes(all))
+    if (shared_bytes(all))
         check_shared(&n);
     json_decref(all);
     return 0;

@@ -26,11 +26,4 @@ struct cli_memory {
 int cli_config_memory(const struct kvt_config_sources *sources,
                       const struct cli_memory *memory);
 
-/* Bytes of /dev/shm that a process shares with 3FS's daemon, by kvt_config_json(); 0: no
- * 3FS is configured. */
-uint64_t cli_shared_bytes(const json_t *config);
-
-/* What is free there; UINT64_MAX: it has no limit.  False: it is not there. */
-bool cli_shared_room(uint64_t *bytes);
-
 #endif

@@ -271,7 +271,7 @@ doctor_run(int argc, char **argv)
     kvt_set_log(NULL, NULL, KVT_LOG_DEFAULT);
     if (!err) {
         look_at_memory(&f, config);
-        if (doctor_3fs(&f, config) && doctor_gds(&f, config))
+        if (doctor_storage(&f, config))
             look_at_tiers(&f, config);
         kvt_config_free(config);
     }

@@ -26,11 +26,8 @@ void say(struct findings *f, enum verdict verdict, const char *what, const char 
 void take_look(struct findings *f, const char *about, bool bad, const char *text);
 void say_gpus(struct findings *f);
 
-/* Look at what 3FS needs, where it is configured.  False: no tier can be opened. */
-bool doctor_3fs(struct findings *f, const struct kvt_config *config);
-
-/* Look at whether a GPU reaches gds_path directly, where it is configured and doctor_3fs()
- * has not done so.  False: an engine would not start. */
-bool doctor_gds(struct findings *f, const struct kvt_config *config);
+/* Look at the requirements of the storage that is configured.  False: an engine would not
+ * start. */
+bool doctor_storage(struct findings *f, const struct kvt_config *config);
 
 #endif

@@ -273,8 +273,9 @@ KVT_API KVT_MUST_CHECK int
 kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out);
 
 /* Receives one thing that storage needs of this machine.  about: what is meant, two words
- * as "3fs mount" or "GPU 3".  status: 0, or a negative errno: it is not as it must be.
- * text: a sentence, borrowed as all is.  Storage that has much in common may tell it
+ * as "3fs mount" or "GPU 3".  status: 0, or a negative errno: it is not as it must be; 1:
+ * what follows may block or end the process, and if nothing else is received, text is the
+ * remedy.  text: a sentence, borrowed as all is.  Storage that has much in common may tell it
  * twice. */
 typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char *text);
 

@@ -19,7 +19,8 @@
 struct kvt_config;
 struct kvt__gpu;
 
-/* Receive a requirement of a tier on this machine.  Arguments: as for kvt_look_fn. */
+/* Receive a requirement of a tier on this machine.  Arguments: as for kvt_look_fn, also the
+ * status 1 before a call that may block or end the process. */
 typedef void (*kvt__tier_look_fn)(void *ctx, const char *about, int status,
                                   const char *text);
 

@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the directories of a 3FS tier need of this machine, looked at one by one, also
- * where something is missing: opening the tier tells only the first thing. */
+ * where something is missing: opening the tier tells only the first thing.  A daemon that
+ * hangs blocks the look, and the site's library may end the process. */
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
 
 #include "conf/conf.h"
 #include "mem/numa.h"
 #include "tier/hf3fs/hf3fs.h"
+#include "usrbio/own.h"
 #include "usrbio/usrbio.h"
+
+#define GIB ((double)(UINT64_C(1) << 30))
+#define SHARES "a worker shares %.2f GiB of /dev/shm with the daemon"
 
 struct look {
     const struct kvt__tier_params *params;
@@ -34,9 +41,17 @@ tell(const struct look *look, const char *about, int status, const char *fmt, ..
     look->fn(look->ctx, about, status, text);
 }
 
+/* Before a call that blocks while the daemon of this path hangs. */
+static void
+announce(const struct look *look, const char *path)
+{
+    tell(look, "3fs daemon", 1, "%s: the daemon of this mount hangs; start it again", path);
+}
+
 static void
 look_at_daemon(const struct look *look, const char *mount_point)
 {
+    announce(look, mount_point);
     int err = kvt__usrbio_daemon(mount_point);
     if (err)
         tell(look, "3fs daemon", err, "%s", kvt__why());
@@ -52,6 +67,8 @@ look_at_directories(const struct look *look)
     char mount_point[KVT__HF3FS_MAX_MOUNT], dir[PATH_MAX];
     const char *path;
     size_t n;
+
+    announce(look, list);
     int err = kvt__hf3fs_mount(look->params->config, name, list, mount_point);
 
     if (err) {
@@ -60,6 +77,7 @@ look_at_directories(const struct look *look)
     }
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
+        announce(look, dir);
         err = kvt__hf3fs_lies_in(mount_point, name, dir);
         if (err)
             tell(look, "3fs mount", err, "%s", kvt__why());
@@ -104,12 +122,63 @@ look_at_node(const struct look *look)
              "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
 }
 
+/* Bytes of /dev/shm that a worker shares with the daemon: the region, and pairs of rings,
+ * twice where groups have rings of their own. */
+static uint64_t
+shared_bytes(const struct kvt_config *config)
+{
+    uint64_t rings = 2 * (uint64_t)config->hf3fs_io_thread_num *
+                     (config->hf3fs_io_depth > 0 ? 2 : 1);
+
+    return (uint64_t)config->hf3fs_iov_size +
+           rings * kvt__own_ior_size((int)config->hf3fs_ior_entries);
+}
+
+static void
+look_at_memory(const struct look *look)
+{
+    double need = (double)shared_bytes(look->params->config);
+    struct statvfs shm;
+
+    if (statvfs("/dev/shm", &shm)) {
+        tell(look, "3fs memory", -ENOENT, SHARES ", and there is no /dev/shm: mount it, the "
+             "daemon's in a container", need / GIB);
+        return;
+    }
+    double room = (double)shm.f_bavail * (double)shm.f_frsize;
+    if (!shm.f_blocks)
+        tell(look, "3fs memory", 0, SHARES ", which has no limit", need / GIB);
+    else if (need > room)
+        tell(look, "3fs memory", -ENOSPC, SHARES ", and %.2f GiB are free there: give it more "
+             "(docker: --shm-size), or lower hf3fs_iov_size", need / GIB, room / GIB);
+    else
+        tell(look, "3fs memory", 0, SHARES ", and %.2f GiB are free there ('kvtier config "
+             "check --tp N': for N workers)", need / GIB, room / GIB);
+}
+
+static void
+look_at_memlock(const struct look *look)
+{
+    struct rlimit limit;
+    char size[32] = "none";
+
+    if (getrlimit(RLIMIT_MEMLOCK, &limit))
+        return;
+    if (limit.rlim_cur != RLIM_INFINITY)
+        snprintf(size, sizeof size, "%.2f GiB", (double)limit.rlim_cur / GIB);
+    tell(look, "3fs memlock", 0, "limit: %s; it matters only where shared memory is pinned "
+         "for a GPU", size);
+}
+
 void
 kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
 {
     struct look look = { params, fn, ctx };
 
     look_at_directories(&look);
+    tell(&look, "3fs library", 1, "with the site's library in use, try HF3FS_CLIENT=own");
     look_at_library(&look);
+    look_at_memory(&look);
+    look_at_memlock(&look);
     look_at_node(&look);
 }

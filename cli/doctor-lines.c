@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier doctor: whether GPUs reach the directories of gds_path directly.  The library has
- * a program of its own to find that out, which it ends when that hangs, so it is asked
- * here; where 3FS is configured too, whose daemon may hang who asks, the child that looks
- * at it has told of both. */
+ * kvtier doctor: how findings of storage become lines. */
 #include <stdio.h>
 #include <string.h>
 
-#include "config-memory.h"
 #include "doctor.h"
 
-/* Directories of one mount of 3FS have a daemon and a library in common. */
+/* Storages may have a requirement in common, as directories of one mount a daemon. */
 static bool
 is_told(const struct findings *f, const char *text)
 {
@@ -98,29 +94,4 @@ say_gpus(struct findings *f)
         printf("%-5s %-14s GPU%s %s: %s\n", strcmp(verdict, "bad") ? "ok" : "BAD", "gds",
                n > 1 ? "s" : "", list, text);
     }
-}
-
-/* ---------------------------------------------------------------------- looking */
-
-static void
-take(void *ctx, const char *about, int status, const char *text)
-{
-    take_look(ctx, about, status != 0, text);
-}
-
-bool
-doctor_gds(struct findings *f, const struct kvt_config *config)
-{
-    char *text = kvt_config_json(config);
-    json_t *all = text ? json_loads(text, 0, NULL) : NULL;
-    json_t *path = json_object_get(json_object_get(all, "gds_path"), "value");
-    int n_bad = f->n_bad;
-
-    if (json_string_length(path) && !cli_shared_bytes(all) &&
-        kvt_store_look(config, take, f))
-        say(f, BAD, "gds", "%s", kvt_last_error());
-    say_gpus(f);
-    json_decref(all);
-    kvt_free(text);
-    return f->n_bad == n_bad;
 }

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier doctor: the requirements of storage.  A file system's daemon that hangs blocks each
+ * process that calls it, beyond every signal, and a vendor's library may end the process: so
+ * a child looks, and the doctor waits for the child no longer than the child reports. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "doctor.h"
+
+#define PATIENCE_MS 15000 /* a GPU's library is given 10 s to find what it is asked for */
+
+/* ------------------------------------------------------------------- the child */
+
+static void
+send_finding(void *ctx, const char *about, int status, const char *text)
+{
+    json_t *finding = json_pack("{s:s, s:i, s:s}", "about", about, "status", status,
+                                "text", text);
+
+    json_dumpf(finding, ctx, JSON_COMPACT);
+    fprintf(ctx, "\n");
+    fflush(ctx);
+    json_decref(finding);
+}
+
+static pid_t
+start_child(const struct kvt_config *config, int *from)
+{
+    int ends[2];
+
+    if (pipe(ends))
+        return -1;
+    pid_t pid = fork();
+    if (!pid) {
+        FILE *to = fdopen(ends[1], "w");
+
+        _exit(!to || kvt_store_look(config, send_finding, to));
+    }
+    close(ends[1]);
+    *from = ends[0];
+    if (pid < 0)
+        close(ends[0]);
+    return pid;
+}
+
+/* ------------------------------------------------------------ what it has found */
+
+static void
+take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
+{
+    json_t *finding = json_loadb(line, n, 0, NULL);
+    const char *about, *text;
+    int status;
+
+    json_decref(*pending);
+    *pending = NULL;
+    if (json_unpack(finding, "{s:s, s:i, s:s}", "about", &about, "status", &status, "text",
+                    &text)) {
+        json_decref(finding);
+    } else if (status > 0) {
+        *pending = finding;
+    } else {
+        take_look(f, about, status != 0, text);
+        json_decref(finding);
+    }
+}
+
+/* Take findings until their end, and return true, or until none has come for too long.
+ * pending: the last one, if it stands for a call that does not return. */
+static bool
+take_findings(struct findings *f, int from, json_t **pending)
+{
+    char buffer[8192];
+    size_t used = 0;
+
+    for (;;) {
+        struct pollfd p = { .fd = from, .events = POLLIN };
+        int ready = poll(&p, 1, PATIENCE_MS);
+
+        if (ready < 0 && errno == EINTR)
+            continue;
+        ssize_t n = ready > 0 ? read(from, buffer + used, sizeof buffer - used) : -1;
+        if (n <= 0)
+            return !n;
+        used += (size_t)n;
+        for (char *end; (end = memchr(buffer, '\n', used));) {
+            size_t line = (size_t)(end - buffer) + 1;
+
+            take_finding(f, pending, buffer, line);
+            used -= line;
+            memmove(buffer, end + 1, used);
+        }
+        if (used == sizeof buffer)
+            used = 0;
+    }
+}
+
+/* ----------------------------------------------------------------- all of them */
+
+static void
+say_pending(struct findings *f, json_t *pending, const char *what)
+{
+    const char *about = json_string_value(json_object_get(pending, "about"));
+    const char *text = json_string_value(json_object_get(pending, "text"));
+
+    if (pending)
+        say(f, BAD, about, "%s (%s)", text, what);
+    else
+        say(f, BAD, "storage", "%s", what);
+}
+
+bool
+doctor_storage(struct findings *f, const struct kvt_config *config)
+{
+    int from, status = 0, n_bad = f->n_bad;
+    json_t *pending = NULL;
+    pid_t pid = start_child(config, &from);
+    char what[96];
+
+    if (pid < 0) {
+        say(f, BAD, "storage", "no process to look at it: %s", strerror(errno));
+        return false;
+    }
+    bool ended = take_findings(f, from, &pending);
+    close(from);
+    say_gpus(f);
+    if (!ended) {
+        kill(pid, SIGKILL); /* the child may be beyond a signal: no wait */
+        snprintf(what, sizeof what, "no answer for %d seconds", PATIENCE_MS / 1000);
+        say_pending(f, pending, what);
+    } else {
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+            continue;
+        if (WIFSIGNALED(status)) {
+            snprintf(what, sizeof what, "looking at it ended the process (%s)",
+                     strsignal(WTERMSIG(status)));
+            say_pending(f, pending, what);
+        }
+    }
+    json_decref(pending);
+    if (f->n_bad > n_bad)
+        say(f, WARN, "tiers", "not opened: storage is not ready");
+    return f->n_bad == n_bad;
+}
