@@ -43,6 +43,34 @@ kvt__tb_entry_hash(const struct kvt__table *t, uint32_t entry)
                    TB_LOAD(&t->cold[entry].hash));
 }
 
+void
+kvt__tb_prefetch(const struct kvt__table *t, const uint64_t *hashes, size_t n)
+{
+    uint32_t n_heads = TB_LOAD(&t->header->n_heads), at[TB_PREFETCHED];
+
+    for (size_t i = 0; i < n; i++) {
+        at[i] = tb_bucket(hashes[i], n_heads);
+        at[i] = at[i] < t->max_entries ? at[i] : 0;
+        __builtin_prefetch(&t->heads[at[i]]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t link = TB_LOAD(&t->heads[at[i]]);
+
+        at[i] = tb_linked(t, link);
+        if (at[i] != TB_NONE)
+            __builtin_prefetch(&t->hot[at[i]]);
+        if ((link & ~TB_ENTRY) == tb_link_bits(hashes[i]))
+            at[i] = TB_NONE;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t next = at[i] == TB_NONE ? TB_NONE
+                                         : tb_linked(t, TB_LOAD(&t->hot[at[i]].next));
+
+        if (next != TB_NONE)
+            __builtin_prefetch(&t->hot[next]);
+    }
+}
+
 /* Return true if an entry that is not FREE has the name. */
 static bool
 has_name(const struct kvt__table *t, uint32_t entry, const struct kvt__name *name)
@@ -64,15 +92,16 @@ has_name(const struct kvt__table *t, uint32_t entry, const struct kvt__name *nam
 uint32_t
 kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name)
 {
-    uint32_t head = tb_bucket(kvt__tb_hash(t, name), TB_LOAD(&t->header->n_heads));
-    uint32_t at = TB_LOAD(&t->heads[head]);
+    uint64_t hash = kvt__tb_hash(t, name);
+    uint32_t head = tb_bucket(hash, TB_LOAD(&t->header->n_heads));
+    uint32_t link = TB_LOAD(&t->heads[head]), at;
 
-    for (unsigned n = 0; at < t->max_entries && n <= TB_MAX_CHAIN; n++) {
-        if (has_name(t, at, name))
+    for (unsigned n = 0; (at = tb_linked(t, link)) != TB_NONE && n <= TB_MAX_CHAIN; n++) {
+        if ((link & ~TB_ENTRY) == tb_link_bits(hash) && has_name(t, at, name))
             return at;
-        at = TB_LOAD(&t->hot[at].next);
+        link = TB_LOAD(&t->hot[at].next);
     }
-    if (at != (TB_END | head))
+    if (link != (TB_END | head))
         kvt__tb_garbage(t, "a chain");
     return TB_NONE;
 }
@@ -84,7 +113,7 @@ kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash)
     uint32_t head = tb_bucket(hash, TB_LOAD(&t->header->n_heads));
 
     tb_set32(c, &t->hot[entry].next, TB_LOAD(&t->heads[head]));
-    tb_set32(c, &t->heads[head], entry);
+    tb_set32(c, &t->heads[head], entry | tb_link_bits(hash));
 }
 
 bool
@@ -94,9 +123,9 @@ kvt__tb_unlink(struct tb_change *c, uint32_t entry, uint64_t hash)
     uint32_t *link = &t->heads[tb_bucket(hash, TB_LOAD(&t->header->n_heads))];
 
     for (unsigned n = 0; n <= TB_MAX_CHAIN; n++) {
-        uint32_t at = TB_LOAD(link);
+        uint32_t at = tb_linked(t, TB_LOAD(link));
 
-        if (at >= t->max_entries)
+        if (at == TB_NONE)
             return false;
         if (at == entry) {
             tb_set32(c, link, TB_LOAD(&t->hot[at].next));
@@ -113,20 +142,20 @@ divide(struct tb_change *c, uint32_t old, uint32_t new)
 {
     struct kvt__table *t = c->table;
     uint32_t *last[2] = { &t->heads[old], &t->heads[new] };
-    uint32_t at = TB_LOAD(&t->heads[old]);
+    uint32_t link = TB_LOAD(&t->heads[old]), at;
 
-    for (unsigned n = 0; at < t->max_entries; n++) {
+    for (unsigned n = 0; (at = tb_linked(t, link)) != TB_NONE; n++) {
         unsigned side = tb_bucket(kvt__tb_entry_hash(t, at), new + 1) == new;
 
         if (n == TB_MAX_CHAIN)
             return false;
-        tb_set32(c, last[side], at);
+        tb_set32(c, last[side], link);
         last[side] = &t->hot[at].next;
-        at = TB_LOAD(&t->hot[at].next);
+        link = TB_LOAD(last[side]);
     }
     tb_set32(c, last[0], TB_END | old);
     tb_set32(c, last[1], TB_END | new);
-    return at == (TB_END | old);
+    return link == (TB_END | old);
 }
 
 /* The number of heads is written first: a reader that misses an entry which the division

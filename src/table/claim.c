@@ -269,14 +269,26 @@ check(const struct kvt__table *t, const struct kvt__name *name,
     return name->hash.form == KVT__HASH_WIDE && !t->wide ? -ENOTSUP : 0;
 }
 
+/* Prefetch what a claim reads, so that the lock is held for a short time. */
+static void
+warm(const struct kvt__table *t, const struct plan *p, const struct kvt__record *victim)
+{
+    uint64_t hashes[2] = { kvt__tb_hash(t, p->name) };
+
+    if (victim && victim->entry < t->max_entries)
+        hashes[1] = kvt__tb_entry_hash(t, victim->entry);
+    kvt__tb_prefetch(t, hashes, victim ? 2 : 1);
+}
+
 /* Claim in a change; with `publishes`, publish in the same hold of the lock. */
 static int
 claim(struct kvt__table *t, const struct plan *p, const struct kvt__record *victim,
       bool publishes, struct kvt__claim *out)
 {
     struct tb_change c;
-    int err = kvt__tb_begin(t, &c);
 
+    warm(t, p, victim);
+    int err = kvt__tb_begin(t, &c);
     if (err)
         return err;
     if (victim)

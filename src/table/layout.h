@@ -96,7 +96,7 @@ struct tb_space {
 };
 
 /* word: bits 0-1 state, 2 unread, 3 foreign, 4-11 owner, 12-27 space, 28-63 version.
- * next: the following entry of the chain, or of the free list.
+ * next: link of the chain, or the next entry of the free list.
  * lease: bits 0-5 holders, 6-9 life, 10-31 end in seconds.  Each claim of the FREE entry
  * begins another life, so that the end of a lease never ends a lease of the next chunk. */
 struct tb_hot {
@@ -224,9 +224,18 @@ tb_pack(uint64_t bytes, uint32_t path, enum kvt__hash_form form)
     return bytes | (uint64_t)path << 40 | (uint64_t)form << 62;
 }
 
-/* A link to an entry, or the end of the chain of a head. */
+/* A link of a chain: bits 0-24 entry, 25-30 the first bits of the hash of the entry's name,
+ * 31: 0.  At the end of a chain: TB_END and the number of the head.  The bits of the hash
+ * spare a walk most reads of entries with other names. */
 #define TB_END UINT32_C(0x80000000)
 #define TB_NONE UINT32_C(0xffffffff) /* end of the free list */
+#define TB_ENTRY (UINT32_C(0x1ffffff))
+
+static inline uint32_t
+tb_link_bits(uint64_t hash)
+{
+    return (uint32_t)(hash >> 58) << 25;
+}
 
 /* ------------------------------------------------------------------ recency */
 

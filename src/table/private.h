@@ -137,6 +137,22 @@ tb_bucket(uint64_t hash, uint32_t n)
     return b < n ? b : b & mask >> 1;
 }
 
+/* The entry of a link; TB_NONE: the link ends the chain, or is garbage. */
+static inline uint32_t
+tb_linked(const struct kvt__table *t, uint32_t link)
+{
+    uint32_t entry = link & TB_ENTRY;
+
+    return !(link & TB_END) && entry < t->max_entries ? entry : TB_NONE;
+}
+
+#define TB_PREFETCHED 32
+
+/* Prefetch what a walk to at most TB_PREFETCHED hashes reads, in three rounds, each of cache
+ * lines whose addresses the round before fetched: the heads, the first entries, and the
+ * second entries where the first has another name.  Needs no lock. */
+void kvt__tb_prefetch(const struct kvt__table *t, const uint64_t *hashes, size_t n);
+
 /* Find the entry of a name in the state READY or CLAIMED.  The caller holds the lock.
  * Returns the entry, or TB_NONE: no entry, or a garbage chain. */
 uint32_t kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name);

@@ -66,17 +66,17 @@ walk(const struct kvt__table *t, uint64_t hash, const struct wanted *w, uint32_t
 {
     const struct tb_header *h = t->header;
     uint32_t head = tb_bucket(hash, TB_LOAD(&h->n_heads));
-    uint32_t at = head < t->max_entries ? TB_LOAD(&t->heads[head]) : TB_NONE;
+    uint32_t link = head < t->max_entries ? TB_LOAD(&t->heads[head]) : TB_NONE, at;
 
-    for (unsigned n = 0; at < t->max_entries && n <= TB_MAX_CHAIN; n++) {
+    for (unsigned n = 0; (at = tb_linked(t, link)) != TB_NONE && n <= TB_MAX_CHAIN; n++) {
         *word = TB_LOAD(&t->hot[at].word);
-        if (matches(t, at, *word, w)) {
+        if ((link & ~TB_ENTRY) == tb_link_bits(hash) && matches(t, at, *word, w)) {
             *entry = at;
             return TB_LOAD(&t->hot[at].word) == *word ? 1 : -1;
         }
-        at = TB_LOAD(&t->hot[at].next);
+        link = TB_LOAD(&t->hot[at].next);
     }
-    return at == (TB_END | head) && head == tb_bucket(hash, TB_LOAD(&h->n_heads)) ? 0 : -1;
+    return link == (TB_END | head) && head == tb_bucket(hash, TB_LOAD(&h->n_heads)) ? 0 : -1;
 }
 
 /* Find the READY entry.  Returns the entry and *word, or TB_NONE. */
@@ -129,23 +129,14 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
 void
 kvt__table_prefetch(const struct kvt__table *t, const struct kvt__name *names, size_t n)
 {
-    uint32_t heads[32];
+    uint64_t hashes[TB_PREFETCHED];
 
-    for (size_t first = 0; first < n && tb_usable(t); first += 32) {
-        uint32_t n_heads = TB_LOAD(&t->header->n_heads);
-        size_t end = n - first < 32 ? n - first : 32;
+    for (size_t first = 0; first < n && tb_usable(t); first += TB_PREFETCHED) {
+        size_t some = n - first < TB_PREFETCHED ? n - first : TB_PREFETCHED;
 
-        for (size_t i = 0; i < end; i++) {
-            heads[i] = tb_bucket(kvt__tb_hash(t, &names[first + i]), n_heads);
-            heads[i] = heads[i] < t->max_entries ? heads[i] : 0;
-            __builtin_prefetch(&t->heads[heads[i]]);
-        }
-        for (size_t i = 0; i < end; i++) {
-            uint32_t at = TB_LOAD(&t->heads[heads[i]]);
-
-            if (at < t->max_entries)
-                __builtin_prefetch(&t->hot[at]);
-        }
+        for (size_t i = 0; i < some; i++)
+            hashes[i] = kvt__tb_hash(t, &names[first + i]);
+        kvt__tb_prefetch(t, hashes, some);
     }
 }
 

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "table/private.h"
 
-#define SAMPLES 256u
+#define SAMPLES 128u
 
 struct sample {
     uint64_t key;

@@ -126,14 +126,15 @@ recount(const struct kvt__table *t)
         if ((t->claims[i].what & 0xff) == TB_REPLACE)
             used += t->claims[i].bytes;
     for (uint32_t head = 0; head < h->n_heads; head++) {
-        uint32_t at = t->heads[head];
+        uint32_t link = t->heads[head], at;
 
-        for (; at < t->max_entries; at = t->hot[at].next) {
+        for (; (at = tb_linked(t, link)) != TB_NONE; link = t->hot[at].next) {
+            assert_int_equal(link & ~TB_ENTRY, tb_link_bits(kvt__tb_entry_hash(t, at)));
             assert_int_equal(tb_bucket(kvt__tb_entry_hash(t, at), h->n_heads), head);
             assert_true(tb_state(t->hot[at].word) != TB_FREE);
             n_linked++;
         }
-        assert_int_equal(at, TB_END | head);
+        assert_int_equal(link, TB_END | head);
     }
     for (uint32_t at = h->free; at != TB_NONE; at = t->hot[at].next) {
         assert_true(at < h->n_fresh);

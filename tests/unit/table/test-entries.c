@@ -590,7 +590,8 @@ chains_are_short(void **state)
     for (uint32_t head = 0; head < t->header->n_heads; head++) {
         unsigned n = 0;
 
-        for (uint32_t at = t->heads[head]; at < t->max_entries; at = t->hot[at].next)
+        for (uint32_t at = tb_linked(t, t->heads[head]); at != TB_NONE;
+             at = tb_linked(t, t->hot[at].next))
             n++;
         longest = n > longest ? n : longest;
     }

@@ -300,7 +300,7 @@ samples_cover_a_large_table(void **state)
         bool found = false;
 
         *recency = 4096;
-        for (unsigned n = 0; n < 10; n++)
+        for (unsigned n = 0; n < 20; n++)
             found |= kvt__table_victims(t, out, 1) == 1 && out[0].recency_ns == 4096;
         assert_true(found);
         *recency = old;
