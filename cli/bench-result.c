@@ -47,6 +47,18 @@ bench_result_json(const char *name, const struct bench_result *r)
     return line;
 }
 
+/* The constant of a unit that helper programs report; NULL: none. */
+static const char *
+known_unit(const char *unit)
+{
+    static const char *const units[] = { "GB/s", "bytes", "ns" };
+
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (!strcmp(units[i], unit))
+            return units[i];
+    return NULL;
+}
+
 bool
 bench_result_take(json_t *line, struct bench_result *out)
 {
@@ -57,11 +69,11 @@ bench_result_take(json_t *line, struct bench_result *out)
 
     if (json_unpack(line, "{s:f, s:s, s:f, s:f, s:i}", "value", &out->value, "unit", &unit,
                     "limit", &out->limit, "ratio", &out->ratio, "threads", &threads) ||
-        strcmp(unit, "GB/s")) {
+        !known_unit(unit)) {
         json_decref(line);
         return false;
     }
-    out->unit = "GB/s";
+    out->unit = known_unit(unit);
     out->threads = (unsigned)threads;
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         json_object_del(line, own[i]);

@@ -67,6 +67,7 @@ int bench_hf3fs_cpu_read(const struct bench *bench, struct bench_result *out);
 int bench_hf3fs_rate(const struct bench *bench, struct bench_result *out);
 int bench_hf3fs_exists(const struct bench *bench, struct bench_result *out);
 int bench_gpu(const struct bench *bench, struct bench_result *out);
+int bench_index(const struct bench *bench, struct bench_result *out);
 
 /* ----------------------------------------------------------- bench-result.c */
 
@@ -139,9 +140,9 @@ void bench_program_no_more(struct bench_program *program);
 /* Likewise, and waits until it has ended.  Its status. */
 int bench_program_end(struct bench_program *program);
 
-/* --------------------------------------------------------------- bench-gpu.c */
+/* ------------------------------------------------------------ bench-inside.c */
 
-#define BENCH_GPU_LEFT_OUT 77 /* what kvtier-bench-gpu ends with for BENCH_LEFT_OUT */
+#define BENCH_GPU_LEFT_OUT 77 /* exit code of kvtier-bench-gpu for BENCH_LEFT_OUT */
 
 /* ----------------------------------------------------------- bench-engine.c */
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gpu family, and what goes between a GPU and files: measured by a program of its own,
- * kvtier-bench-gpu, which sees the copies from inside, loads a driver and makes a context.
- * It takes a case and a directory, and says what it has found in one line of JSON. */
+ * The families that helper programs measure, because the programs see src/ from inside:
+ * kvtier-bench-gpu also loads a driver and makes a context, kvtier-bench-index fills the
+ * memory with an index.  A helper program gets a case and a directory, and prints the result
+ * as one line of JSON. */
 #include <errno.h>
 #include <jansson.h>
 #include <signal.h>
@@ -13,16 +14,18 @@
 #include "bench.h"
 #include "cli.h"
 
-#define HELPER "kvtier-bench-gpu"
-
+/* Find the helper program of a family. */
 static int
-find(char *out, size_t size)
+find(const char *family, char *out, size_t size)
 {
-    if (bench_program_beside(HELPER, out, size) ||
-        bench_program_beside(CLI_HELPERS "/" HELPER, out, size))
+    char name[32], installed[4096];
+
+    snprintf(name, sizeof name, "kvtier-bench-%s", family);
+    snprintf(installed, sizeof installed, CLI_HELPERS "/%s", name);
+    if (bench_program_beside(name, out, size) || bench_program_beside(installed, out, size))
         return 0;
-    fprintf(stderr, "kvtier bench: the gpu cases need " HELPER ", which is neither beside "
-            "this program nor at %s: left out.\n", out);
+    fprintf(stderr, "kvtier bench: the %s cases need %s, which is neither beside "
+            "this program nor at %s: left out.\n", family, name, out);
     return BENCH_LEFT_OUT;
 }
 
@@ -37,8 +40,8 @@ ended(const char *name, int status)
     if (code && code != 127) /* it has said why */
         return code;
     if (!bench_interrupted())
-        fprintf(stderr, "kvtier bench: %s: " HELPER " ended without an answer (%s %d)\n",
-                name, WIFSIGNALED(status) ? "signal" : "exit code",
+        fprintf(stderr, "kvtier bench: %s: the helper program ended without a result "
+                "(%s %d)\n", name, WIFSIGNALED(status) ? "signal" : "exit code",
                 WIFSIGNALED(status) ? WTERMSIG(status) : code);
     return CLI_ENVIRONMENT;
 }
@@ -67,18 +70,34 @@ run(const struct bench *bench, char *path, struct bench_result *out)
     return ended(bench->name, status);
 }
 
-/* Where one is left out the others would be, for the same reason. */
+/* A case that is left out leaves out the family: the reason is the same. */
+static int
+measure(const char *family, bool *none, const struct bench *bench,
+        struct bench_result *out)
+{
+    char path[4200];
+
+    if (*none)
+        return BENCH_LEFT_OUT;
+    int code = find(family, path, sizeof path);
+    if (!code)
+        code = run(bench, path, out);
+    *none = code == BENCH_LEFT_OUT;
+    return code;
+}
+
 int
 bench_gpu(const struct bench *bench, struct bench_result *out)
 {
     static bool none;
-    char path[4200];
 
-    if (none)
-        return BENCH_LEFT_OUT;
-    int code = find(path, sizeof path);
-    if (!code)
-        code = run(bench, path, out);
-    none = code == BENCH_LEFT_OUT;
-    return code;
+    return measure("gpu", &none, bench, out);
+}
+
+int
+bench_index(const struct bench *bench, struct bench_result *out)
+{
+    static bool none;
+
+    return measure("index", &none, bench, out);
 }

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An index of one process: memory, finds, stores. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "index.h"
+
+#define MANY UINT64_C(10000000)
+#define FEW UINT64_C(20000)
+#define BATCH 32u
+
+struct kvt__name
+index_name(uint64_t digest, uint64_t i)
+{
+    return (struct kvt__name){ .digest = digest,
+                               .hash = { .bits = { index_random(2 * i) } } };
+}
+
+struct kvt__record
+index_record(uint64_t i)
+{
+    struct kvt__record record = { .bytes = INDEX_CHUNK_BYTES };
+    uint64_t id[2] = { index_random(2 * i + 1), i + 1 };
+
+    memcpy(record.id.b, id, sizeof id);
+    return record;
+}
+
+static uint64_t
+resident_bytes(void)
+{
+    unsigned long long size, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    if (f && fscanf(f, "%llu %llu", &size, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int
+fail(const char *what, int err)
+{
+    fprintf(stderr, "kvtier bench: the index refuses to %s: %s\n", what, strerror(-err));
+    return CLI_ENVIRONMENT;
+}
+
+/* Enter chunks first .. first + n - 1. */
+static int
+fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n)
+{
+    for (uint64_t i = first; i < first + n && !bench_interrupted(); i++) {
+        struct kvt__name name = index_name(digest, i);
+        struct kvt__record record = index_record(i);
+        int err = kvt__table_enter(table, &name, &record, INDEX_TEXT);
+
+        if (err)
+            return fail("enter a chunk", err);
+    }
+    return bench_interrupted() ? CLI_ENVIRONMENT : 0;
+}
+
+/* An index with n chunks.  limit: a budget for so many chunks; 0: none. */
+static int
+open_filled(uint64_t n, uint64_t limit, uint64_t *digest, struct kvt__table **out)
+{
+    struct kvt__table_params params = { .limit_bytes = limit * INDEX_CHUNK_BYTES,
+                                        .writer = true };
+    int err = kvt__table_open_private(&params, out);
+
+    if (err)
+        return fail("open", err);
+    *digest = kvt__table_digest(INDEX_TEXT);
+    err = fill(*out, *digest, 0, n);
+    if (err)
+        kvt__table_close(*out);
+    return err;
+}
+
+int
+case_bytes(const struct bench *bench, struct bench_result *out)
+{
+    uint64_t n = bench->quick ? FEW * 10 : MANY, before = resident_bytes(), digest;
+    struct kvt__table *table;
+    int code = open_filled(n, 0, &digest, &table);
+
+    if (code)
+        return code;
+    out->threads = 1;
+    out->value = (double)(resident_bytes() - before) / (double)n;
+    out->unit = "bytes";
+    out->limit = 64;
+    out->ratio = out->value / out->limit;
+    bench_more(out, "chunks", (double)n);
+    kvt__table_close(table);
+    return 0;
+}
+
+/* --------------------------------------------------------------------- finds */
+
+struct finds {
+    struct kvt__table *table;
+    struct bare bare;
+    uint64_t n, digest, seed, n_finds;
+};
+
+static void
+pick(struct finds *f, struct kvt__name *name, struct kvt__id *id)
+{
+    uint64_t i = index_random(f->seed++) % f->n;
+
+    *name = index_name(f->digest, i);
+    *id = index_record(i).id;
+}
+
+static int
+missed(void)
+{
+    fprintf(stderr, "kvtier bench: the index lost a chunk\n");
+    return CLI_ENVIRONMENT;
+}
+
+/* The names are made before the clock starts. */
+static int
+find_some(struct finds *f, bool bare, bool batched, double *ns)
+{
+    struct kvt__name names[BATCH];
+    struct kvt__id ids[BATCH];
+    double seconds = 0;
+    unsigned n_found = 0;
+
+    for (uint64_t done = 0; done < f->n_finds; done += BATCH) {
+        for (unsigned i = 0; i < BATCH; i++)
+            pick(f, &names[i], &ids[i]);
+        double began = bench_now();
+        if (batched && !bare)
+            kvt__table_prefetch(f->table, names, BATCH);
+        for (unsigned i = 0; batched && bare && i < BATCH; i++)
+            bare_prefetch(&f->bare, names[i].hash.bits[0]);
+        for (unsigned i = 0; i < BATCH; i++)
+            n_found += bare ? bare_find(&f->bare, names[i].hash.bits[0], &ids[i]) != NULL
+                            : kvt__table_find(f->table, &names[i], &ids[i], NULL);
+        seconds += bench_now() - began;
+    }
+    *ns = seconds * 1e9 / (double)f->n_finds;
+    return n_found == f->n_finds ? 0 : missed();
+}
+
+#define ROUNDS 5
+
+int
+case_find(const struct bench *bench, struct bench_result *out)
+{
+    struct finds f = { .n = bench->quick ? FEW : MANY,
+                       .n_finds = bench->quick ? 3200 : 320000 };
+    double ns[4][ROUNDS];
+    int code = open_filled(f.n, 0, &f.digest, &f.table);
+
+    if (code)
+        return code;
+    code = bare_open(&f.bare, f.n);
+    for (uint64_t i = 0; !code && i < f.n; i++) {
+        struct kvt__name name = index_name(f.digest, i);
+        struct kvt__record record = index_record(i);
+
+        bare_insert(&f.bare, &name, &record);
+    }
+    for (int round = 0; !code && round < ROUNDS; round++)
+        for (int way = 0; !code && way < 4; way++)
+            code = find_some(&f, way & 1, way & 2, &ns[way][round]);
+    if (!code) {
+        out->threads = 1;
+        out->value = bench_median(ns[2], ROUNDS);
+        out->limit = bench_median(ns[3], ROUNDS);
+        out->unit = "ns";
+        out->ratio = out->value / out->limit;
+        bench_more(out, "one_by_one_ns", bench_median(ns[0], ROUNDS));
+        bench_more(out, "bare_one_by_one_ns", bench_median(ns[1], ROUNDS));
+    }
+    if (f.bare.entries)
+        bare_close(&f.bare);
+    kvt__table_close(f.table);
+    return code;
+}
+
+/* -------------------------------------------------------------------- stores */
+
+/* Store one chunk into a full index: the victim leaves in the transaction of the claim. */
+static int
+store_one(struct kvt__table *table, uint64_t digest, uint64_t i,
+          struct kvt__record victims[KVT__TABLE_VICTIMS], size_t *n_victims)
+{
+    struct kvt__name name = index_name(digest, i);
+    struct kvt__record record = index_record(i);
+    struct kvt__claim claim;
+
+    if (!*n_victims)
+        *n_victims = kvt__table_victims(table, victims, KVT__TABLE_VICTIMS);
+    if (!*n_victims)
+        return -ENOSPC;
+    int err = kvt__table_claim(table, &name, &record, INDEX_TEXT, &victims[--*n_victims],
+                               &claim);
+    if (!err)
+        kvt__table_publish(table, &claim);
+    return err;
+}
+
+static int
+store_some(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n,
+           double *ns)
+{
+    struct kvt__record victims[KVT__TABLE_VICTIMS];
+    size_t n_victims = 0;
+    double began = bench_now();
+
+    for (uint64_t i = first; i < first + n; i++) {
+        int err = store_one(table, digest, i, victims, &n_victims);
+
+        if (err)
+            return fail("store a chunk", err);
+    }
+    *ns = (bench_now() - began) * 1e9 / (double)n;
+    return 0;
+}
+
+static void
+insert_some(struct bare *bare, uint64_t first, uint64_t n, double *ns)
+{
+    double began = bench_now();
+
+    for (uint64_t i = first; i < first + n; i++) {
+        struct kvt__name name = index_name(0, i);
+        struct kvt__record record = index_record(i);
+
+        bare_insert(bare, &name, &record);
+    }
+    *ns = (bench_now() - began) * 1e9 / (double)n;
+}
+
+int
+case_store(const struct bench *bench, struct bench_result *out)
+{
+    uint64_t n = bench->quick ? FEW : MANY, each = bench->quick ? 1000 : 200000, digest;
+    double ours[ROUNDS], bare_ns[ROUNDS], rest;
+    struct kvt__table *table;
+    struct bare bare = { 0 };
+    int code = open_filled(n, n, &digest, &table);
+
+    if (code)
+        return code;
+    code = bare_open(&bare, n + ROUNDS * each);
+    if (!code)
+        insert_some(&bare, 0, n, &rest);
+    for (uint64_t round = 0; !code && round < ROUNDS; round++) {
+        code = store_some(table, digest, n + round * each, each, &ours[round]);
+        insert_some(&bare, n + round * each, each, &bare_ns[round]);
+    }
+    if (!code) {
+        out->threads = 1;
+        out->value = bench_median(ours, ROUNDS);
+        out->limit = bench_median(bare_ns, ROUNDS);
+        out->unit = "ns";
+        out->ratio = out->value / out->limit;
+    }
+    if (bare.entries)
+        bare_close(&bare);
+    kvt__table_close(table);
+    return code;
+}
