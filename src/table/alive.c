@@ -1,47 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which owners live.  A living owner i holds an open-file-description lock of byte i of the
- * file `lock`. */
+ * Which owners live.  A living owner i locks byte TB_OWNER_BYTE + i of the file `lock`. */
 #include <fcntl.h>
-#include <unistd.h>
 
 #include "table/private.h"
-
-static struct flock
-range(short type, unsigned owner)
-{
-    return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = owner,
-                           .l_len = 1 };
-}
 
 #ifndef TB_OWNER_LIVES
 bool
 kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner)
 {
-    struct flock fl = range(F_WRLCK, owner);
-
     if (owner == t->owner)
         return true;
-    if (t->lock_fd < 0)
-        return false;
-    /* In doubt the owner lives: the claims of the owner then stay a little longer. */
-    return fcntl(t->lock_fd, F_OFD_GETLK, &fl) || fl.l_type != F_UNLCK;
+    return t->lock_fd >= 0 && kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE + owner, 1);
 }
 #endif
 
 bool
 kvt__tb_lock_owner(const struct kvt__table *t, unsigned owner)
 {
-    struct flock fl = range(F_WRLCK, owner);
-
-    return t->lock_fd < 0 || !fcntl(t->lock_fd, F_OFD_SETLK, &fl);
+    return t->lock_fd < 0 || !kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_OWNER_BYTE + owner);
 }
 
 void
 kvt__tb_unlock_owner(const struct kvt__table *t, unsigned owner)
 {
-    struct flock fl = range(F_UNLCK, owner);
-
     if (t->lock_fd >= 0)
-        (void)fcntl(t->lock_fd, F_OFD_SETLK, &fl);
+        kvt__tb_unlock_byte(t->lock_fd, TB_OWNER_BYTE + owner);
 }

@@ -16,6 +16,7 @@ kvt__tb_begin(struct kvt__table *t, struct tb_change *c)
     if (!tb_is_writer(t))
         return -EINVAL;
     pthread_mutex_lock(&t->mutex);
+    kvt__tb_populate(t); /* another process may have grown the table */
     int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
     if (err) {
         pthread_mutex_unlock(&t->mutex);

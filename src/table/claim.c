@@ -48,6 +48,7 @@ struct plan {
     const struct kvt__record *record;
     const char *text;
     uint32_t hint;
+    unsigned in_way; /* out: owner of a claim of the name; TB_N_OWNERS: none */
 };
 
 /* Add to a change: take an entry from the free list, or the first entry that was never
@@ -202,14 +203,16 @@ is_present(const struct kvt__table *t, uint32_t entry, const struct kvt__record 
 }
 
 static int
-claim_locked(struct tb_change *c, const struct plan *p, bool publishes,
-             struct kvt__claim *out)
+claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
     uint32_t entry = kvt__tb_locate(t, p->name);
 
-    if (entry != TB_NONE && tb_state(TB_LOAD(&t->hot[entry].word)) != TB_READY)
+    p->in_way = TB_N_OWNERS;
+    if (entry != TB_NONE && tb_state(TB_LOAD(&t->hot[entry].word)) != TB_READY) {
+        p->in_way = tb_owner(TB_LOAD(&t->hot[entry].word));
         return -EBUSY;
+    }
     if (entry != TB_NONE && is_present(t, entry, p->record))
         return -EEXIST;
     if (!t->n_free_claims)
@@ -282,7 +285,7 @@ warm(const struct kvt__table *t, const struct plan *p, const struct kvt__record 
 
 /* Claim in a change; with `publishes`, publish in the same hold of the lock. */
 static int
-claim(struct kvt__table *t, const struct plan *p, const struct kvt__record *victim,
+claim(struct kvt__table *t, struct plan *p, const struct kvt__record *victim,
       bool publishes, struct kvt__claim *out)
 {
     struct tb_change c;
@@ -305,14 +308,27 @@ claim(struct kvt__table *t, const struct plan *p, const struct kvt__record *vict
     return err;
 }
 
-#define TRIES 4 /* hints that were out of date, and growth */
+#define TRIES 4 /* hints that were out of date, growth, and dead owners */
+
+/* Return true if a dead owner's claims, or its limit, caused the error and ended now. */
+static bool
+recovers(struct kvt__table *t, const struct plan *p, int err)
+{
+    if (err == -EBUSY)
+        return kvt__tb_recover_owner(t, p->in_way);
+    if (err != -ENOSPC)
+        return false;
+    uint64_t limit = TB_LOAD(&t->header->limit_bytes);
+    return kvt__tb_recover_rarely(t) || TB_LOAD(&t->header->limit_bytes) != limit;
+}
 
 static int
 claim_name(struct kvt__table *t, const struct kvt__name *name,
            const struct kvt__record *record, const char *text,
            const struct kvt__record *victim, bool publishes, struct kvt__claim *out)
 {
-    struct plan p = { .name = name, .record = record, .text = text };
+    struct plan p = { .name = name, .record = record, .text = text,
+                      .in_way = TB_N_OWNERS };
     int err = tb_usable(t) ? check(t, name, record, text) : -ESTALE;
 
     *out = (struct kvt__claim){ .table = NULL };
@@ -321,7 +337,7 @@ claim_name(struct kvt__table *t, const struct kvt__name *name,
         err = claim(t, &p, victim, publishes, out);
         if (!err && !publishes)
             out->table = t;
-        if (err != -ERESTART)
+        if (err != -ERESTART && !recovers(t, &p, err))
             return err;
         err = 0;
         victim = NULL;

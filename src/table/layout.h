@@ -28,6 +28,7 @@
 #define TB_MAX_PATHS 128u
 #define TB_MAX_CHAIN 60u
 #define TB_REDO_MAX 64u
+#define TB_DIR_MAX 1024u
 
 enum tb_use { TB_MAKING, TB_IN_USE, TB_REPLACED };
 
@@ -44,18 +45,18 @@ struct tb_header {
     uint64_t max_entries;
     uint32_t wide_hashes;
     uint32_t of_memory;
-    uint8_t boot_id[16];
     uint64_t number[2];    /* equal to the number in the file `lock` */
     uint64_t hash_key;     /* random: clients cannot make long chains */
+    uint64_t rest0;
     uint64_t paused_until[2]; /* reads, writes: monotonic clock, ns */
     uint32_t listed;       /* 1: every object of the store was listed */
-    uint32_t rest0;
+    uint32_t rest1;
     uint32_t hand;         /* start of the next sample of victims */
-    uint32_t rest1[7];
+    uint32_t rest2[9];
 
     uint32_t lock;         /* tb_lock_*() */
     uint32_t n_redo;       /* values of the redo record to apply; 0: none */
-    uint8_t rest2[56];
+    uint8_t rest3[56];
 
     /* Written by transactions: */
     uint64_t limit_bytes;
@@ -66,10 +67,31 @@ struct tb_header {
     uint32_t n_heads;
     uint32_t free;         /* first entry of the free list, or TB_NONE */
     uint32_t n_fresh;      /* entries that were used before; the others are free too */
-    uint8_t rest3[16];
+    uint8_t rest4[16];
 
     struct tb_redo redo[TB_REDO_MAX];
-    uint8_t rest[TB_PAGE - 256 - TB_REDO_MAX * 16];
+    char dir[TB_DIR_MAX];  /* path of the directory of `lock`; "": unknown */
+    uint8_t rest[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX];
+};
+
+/* Bytes of the file `lock`.  Locks of open file descriptions: they end with the process,
+ * and two handles of one process are two owners.  A kvtier with index version 3 locks
+ * TB_V3_MAIN to make and to open an index and, as a writer, one of the first bytes. */
+#define TB_V3_OWNERS 64
+#define TB_V3_MAIN 4096    /* all handles hold a read lock */
+#define TB_OPEN_BYTE 4097  /* the opener: makes tables and takes owners' numbers */
+#define TB_PLACE_AT 8192   /* struct tb_place is stored here */
+#define TB_OWNER_BYTE 16384 /* the first owner's; held while the owner lives */
+
+enum tb_where { TB_SHM = 1, TB_DIR };
+
+/* The place of the table, stored in the file `lock`. */
+struct tb_place {
+    uint64_t number[2]; /* version 3 stores the number of an index here */
+    uint8_t boot_id[16];
+    uint64_t device;    /* of the tmpfs */
+    uint32_t where;     /* enum tb_where */
+    uint32_t crc;       /* of the bytes before */
 };
 
 struct tb_owner {
@@ -122,6 +144,7 @@ _Static_assert(offsetof(struct tb_header, lock) == 128, "header");
 _Static_assert(offsetof(struct tb_header, limit_bytes) == 192, "header");
 _Static_assert(offsetof(struct tb_header, redo) == 256, "header");
 _Static_assert(sizeof(struct tb_header) == TB_PAGE, "header");
+_Static_assert(sizeof(struct tb_place) == 48, "place");
 _Static_assert(sizeof(struct tb_owner) == 32, "owner");
 _Static_assert(sizeof(struct tb_space) == 512, "space");
 _Static_assert(sizeof(struct tb_hot) == 32, "hot");

@@ -5,12 +5,24 @@
  * full file system is an error and not a signal. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "table/private.h"
+
+uint64_t
+kvt__tb_max_entries(const struct kvt__table_params *params)
+{
+    uint64_t n = params->max_entries ? params->max_entries : TB_MAX_ENTRIES;
+
+    n = n > TB_MIN_HEADS ? n : TB_MIN_HEADS;
+    return n < TB_MAX_ENTRIES ? n : TB_MAX_ENTRIES;
+}
 
 void
 kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries, bool wide_hashes)
@@ -46,6 +58,26 @@ kvt__tb_fill_header(struct tb_header *h, const struct kvt__table_params *params,
     memcpy(h->magic, TB_MAGIC, sizeof h->magic);
 }
 
+void
+kvt__tb_init_heads(struct kvt__table *t)
+{
+    for (uint32_t i = 0; i < TB_MIN_HEADS; i++)
+        t->heads[i] = TB_END | i;
+}
+
+static int
+allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes)
+{
+    int err;
+
+    if (t->map_fd < 0 || !bytes)
+        return 0;
+    do
+        err = posix_fallocate(t->map_fd, at, bytes);
+    while (err == EINTR);
+    return -err;
+}
+
 /* Allocate the pages of entries [from, to) of one part. */
 static int
 allocate(const struct kvt__table *t, const void *part, size_t size, uint64_t from,
@@ -53,10 +85,7 @@ allocate(const struct kvt__table *t, const void *part, size_t size, uint64_t fro
 {
     off_t base = (off_t)((const char *)part - (const char *)t->header);
 
-    if (t->map_fd < 0)
-        return 0;
-    return fallocate(t->map_fd, 0, base + (off_t)(from * size), (off_t)((to - from) * size))
-        ? -errno : 0;
+    return allocate_bytes(t, base + (off_t)(from * size), (off_t)((to - from) * size));
 }
 
 /* Call fn for each part that has a record for each entry. */
@@ -106,17 +135,81 @@ kvt__tb_populate(struct kvt__table *t)
 }
 
 int
+kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes)
+{
+    size_t bytes = tb_parts(max_entries, wide_hashes).end;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (p == MAP_FAILED)
+        return kvt__fail(errno, "index: map %zu bytes", bytes);
+    madvise(p, bytes, MADV_DONTFORK);
+    kvt__tb_set_parts(t, p, max_entries, wide_hashes);
+    t->map_fd = fd;
+    return 0;
+}
+
+void
+kvt__tb_unmap(struct kvt__table *t)
+{
+    munmap(t->header, t->map_bytes);
+    kvt__lock_file_close(t->map_fd);
+    t->map_fd = -1;
+}
+
+/* PyTorch and NCCL need /dev/shm too: the table takes at most half of what would be free
+ * without the table.  The rule holds for a tmpfs only. */
+static bool
+has_room(const struct kvt__table *t, uint64_t bytes)
+{
+    struct statfs fs;
+    struct stat st;
+
+    if (t->map_fd < 0 || fstatfs(t->map_fd, &fs) || fstat(t->map_fd, &st) ||
+        fs.f_type != TMPFS_MAGIC || !fs.f_blocks)
+        return true;
+    uint64_t own = (uint64_t)st.st_blocks * 512;
+    uint64_t left = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+    return own + bytes <= (own + left) / 2;
+}
+
+static uint64_t
+entry_bytes(const struct kvt__table *t)
+{
+    return sizeof *t->heads + sizeof *t->hot + sizeof *t->cold +
+           (t->wide ? sizeof *t->wide : 0);
+}
+
+int
+kvt__tb_allocate(struct kvt__table *t, uint64_t n_made)
+{
+    size_t base = (size_t)((char *)t->heads - (char *)t->header) +
+                  TB_MIN_HEADS * sizeof *t->heads;
+    struct stat st;
+
+    if (fstat(t->map_fd, &st))
+        return kvt__fail(errno, "index: fstat");
+    if ((uint64_t)st.st_blocks * 512 < base && !has_room(t, base))
+        return kvt__fail(ENOSPC, "index: half of what is free is less than %zu bytes", base);
+    int err = allocate_bytes(t, 0, (off_t)base);
+    if (!err && n_made)
+        err = each_part(t, allocate, 0, n_made);
+    if (err)
+        return kvt__fail(-err, "index: allocate the table");
+    (void)populate(t, t->header, 1, 0, base);
+    return 0;
+}
+
+int
 kvt__tb_grow(struct kvt__table *t)
 {
     struct tb_change c = { .table = t };
     uint32_t n = TB_LOAD(&t->header->n_made);
     uint64_t more = n + TB_STEP_ENTRIES < t->max_entries ? n + TB_STEP_ENTRIES
                                                          : t->max_entries;
-    int err = n < more ? each_part(t, allocate, n, more) : -ENOSPC;
-
-    if (err)
+    if (n >= more || !has_room(t, (more - n) * entry_bytes(t)) ||
+        each_part(t, allocate, n, more))
         return -ENOSPC;
-    err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
+    int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
     if (err)
         return err;
     if (TB_LOAD(&t->header->n_made) < more) {

@@ -2,11 +2,14 @@
  *
  * Handles: open and close. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "table/private.h"
 
 struct kvt__table *
@@ -19,19 +22,10 @@ kvt__tb_new(const struct kvt__table_params *params)
     pthread_mutex_init(&t->mutex, NULL);
     t->generation = kvt__fork_watch();
     t->owner = TB_N_OWNERS;
-    t->map_fd = t->lock_fd = -1;
+    t->map_fd = t->lock_fd = t->v3_fd = -1;
     t->of_memory = params->of_memory;
     t->order = params->order;
     return t;
-}
-
-uint64_t
-kvt__tb_max_entries(const struct kvt__table_params *params)
-{
-    uint64_t n = params->max_entries ? params->max_entries : TB_MAX_ENTRIES;
-
-    n = n > TB_MIN_HEADS ? n : TB_MIN_HEADS;
-    return n < TB_MAX_ENTRIES ? n : TB_MAX_ENTRIES;
 }
 
 static void
@@ -39,13 +33,6 @@ free_handle(struct kvt__table *t)
 {
     pthread_mutex_destroy(&t->mutex);
     free(t);
-}
-
-void
-kvt__tb_init_heads(struct kvt__table *t)
-{
-    for (uint32_t i = 0; i < TB_MIN_HEADS; i++)
-        t->heads[i] = TB_END | i;
 }
 
 int
@@ -74,6 +61,101 @@ kvt__table_open_private(const struct kvt__table_params *params, struct kvt__tabl
     return 0;
 }
 
+/* ------------------------------------------------------------------- shared */
+
+/* Return true if a kvtier with index version 3 writes to the store.  While this handle holds
+ * the read lock, no such process becomes a writer. */
+static int
+check_v3(const struct kvt__table *t)
+{
+    int err = kvt__tb_wait_byte(t->lock_fd, F_RDLCK, TB_V3_MAIN);
+
+    if (!err && kvt__tb_is_locked(t->lock_fd, 0, TB_V3_OWNERS))
+        err = kvt__fail(EBUSY, "index: an older kvtier writes to it until its process ends");
+    return err;
+}
+
+#define TRIES 3 /* a table that turns out to be garbage is replaced */
+
+static int
+open_locked(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
+            const char *store)
+{
+    int err = -ESTALE;
+
+    for (int i = 0; i < TRIES && err == -ESTALE; i++) {
+        err = kvt__tb_open_place(t, params, dirfd, store);
+        if (err)
+            return err;
+        if (params->writer)
+            err = kvt__tb_take_owner(t, params->limit_bytes);
+        if (err)
+            kvt__tb_unmap(t);
+    }
+    return err;
+}
+
+static int
+open_shared(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
+            const char *store)
+{
+    t->lock_fd = kvt__lock_file_open(dirfd, "lock", O_RDWR | O_CREAT, 0600);
+    if (t->lock_fd < 0)
+        return kvt__fail(-t->lock_fd, "index: open its lock file");
+    int err = check_v3(t);
+    if (!err)
+        err = kvt__tb_wait_byte(t->lock_fd, F_WRLCK, TB_OPEN_BYTE);
+    if (!err) {
+        err = open_locked(t, params, dirfd, store);
+        kvt__tb_unlock_byte(t->lock_fd, TB_OPEN_BYTE);
+    }
+    return err;
+}
+
+static void
+path_of(int dirfd, char out[TB_DIR_MAX])
+{
+    char link[64];
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
+    ssize_t n = readlink(link, out, TB_DIR_MAX - 1);
+    out[n > 0 && n < TB_DIR_MAX - 1 ? n : 0] = '\0';
+}
+
+int
+kvt__table_open(const struct kvt__table_params *params, int dirfd, struct kvt__table **out)
+{
+    struct kvt__table *t = kvt__tb_new(params);
+    char store[TB_DIR_MAX];
+
+    *out = NULL;
+    if (!t)
+        return kvt__fail(ENOMEM, "index: open");
+    path_of(dirfd, store);
+    int err = open_shared(t, params, dirfd, store);
+    if (!err) {
+        kvt__tb_populate(t);
+        (void)kvt__table_recover(t);
+        *out = t;
+        return 0;
+    }
+    kvt__log(KVT_LOG_WARN, "%s: no shared index, other processes will not see what this one "
+             "stores (%s)", *store ? store : "the store's directory", kvt__why());
+    int lock_fd = t->lock_fd;
+    free_handle(t);
+    bool waits = err == -EBUSY;
+    if (!waits)
+        kvt__lock_file_close(lock_fd);
+    err = kvt__table_open_private(params, out);
+    if (waits && err)
+        kvt__lock_file_close(lock_fd);
+    else if (waits) {
+        kvt__tb_unlock_byte(lock_fd, TB_V3_MAIN);
+        (*out)->v3_fd = lock_fd;
+    }
+    return err;
+}
+
 void
 kvt__table_close(struct kvt__table *t)
 {
@@ -83,16 +165,31 @@ kvt__table_close(struct kvt__table *t)
     if (t->generation == kvt__fork_generation_now()) {
         if (tb_is_writer(t))
             kvt__tb_leave_owner(t);
-        munmap(t->header, t->map_bytes);
-        if (t->map_fd >= 0)
-            close(t->map_fd);
+        kvt__tb_unmap(t);
         kvt__lock_file_close(t->lock_fd);
+        kvt__lock_file_close(t->v3_fd);
     }
     free_handle(t);
+}
+
+void
+kvt__table_retire(struct kvt__table *t)
+{
+    if (t->lock_fd >= 0 && tb_is_writer(t) && t->generation == kvt__fork_generation_now())
+        kvt__tb_unlock_owner(t, t->owner);
 }
 
 bool
 kvt__table_is_shared(const struct kvt__table *t)
 {
     return t->lock_fd >= 0;
+}
+
+bool
+kvt__table_has_writer(const struct kvt__table *t)
+{
+    for (unsigned i = 0; i < TB_N_OWNERS && tb_usable(t); i++)
+        if (TB_LOAD(&t->owners[i].incarnation) && kvt__tb_owner_lives(t, i))
+            return true;
+    return false;
 }

@@ -20,36 +20,57 @@ new_incarnation(void)
     return v ? v : 1;
 }
 
-/* The claims of an owner end one by one; each end compares the incarnation, because the number can have a new owner. */
-size_t
-kvt__tb_end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation)
+static int
+lock(struct kvt__table *t, int64_t wait_ns)
+{
+    pthread_mutex_lock(&t->mutex);
+    int err = kvt__tb_lock(t, wait_ns);
+    if (err)
+        pthread_mutex_unlock(&t->mutex);
+    return err;
+}
+
+static void
+unlock(struct kvt__table *t)
+{
+    kvt__tb_unlock(t);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+/* End all claims of an owner that is dead, or this handle's.  The claims end one by one; each
+ * end compares the incarnation, because the number can have a new owner.  0, or an error of
+ * the lock. */
+static int
+end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation, int64_t wait_ns,
+           size_t *n_ended)
 {
     struct tb_change c = { .table = t };
-    size_t n = 0;
+    int err = 0;
 
-    for (uint32_t i = 0; i < TB_N_CLAIMS; i++) {
+    for (uint32_t i = 0; i < TB_N_CLAIMS && !err; i++) {
         const struct tb_claim *claim = &t->claims[(size_t)owner * TB_N_CLAIMS + i];
 
         if ((TB_LOAD(&claim->what) & 0xff) == TB_NO_CLAIM)
             continue;
-        pthread_mutex_lock(&t->mutex);
-        int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
-        if (!err) {
-            if (TB_LOAD(&t->owners[owner].incarnation) == incarnation)
-                n += kvt__tb_end_dead(&c, owner, i);
-            kvt__tb_unlock(t);
-        }
-        pthread_mutex_unlock(&t->mutex);
+        err = lock(t, wait_ns);
         if (err)
-            break;
+            return err;
+        if (TB_LOAD(&t->owners[owner].incarnation) != incarnation)
+            err = -ENOENT;
+        else if (!tb_usable(t))
+            err = -ESTALE;
+        else
+            *n_ended += kvt__tb_end_dead(&c, owner, i);
+        unlock(t);
     }
-    return n;
+    return err;
 }
 
-void
-kvt__tb_set_limit(struct kvt__table *t)
+/* The smallest limit of all owners becomes the table's limit.  The caller holds the lock. */
+static void
+set_limit(struct tb_change *c)
 {
-    struct tb_change c = { .table = t };
+    struct kvt__table *t = c->table;
     uint64_t least = 0;
 
     for (unsigned i = 0; i < TB_N_OWNERS; i++) {
@@ -59,51 +80,119 @@ kvt__tb_set_limit(struct kvt__table *t)
         if (limit && (!least || limit < least))
             least = limit;
     }
-    pthread_mutex_lock(&t->mutex);
-    if (!kvt__tb_lock(t, TB_LOCK_WAIT_NS)) {
-        tb_set64(&c, &t->header->limit_bytes, least);
-        kvt__tb_commit(&c);
-        kvt__tb_unlock(t);
-    }
-    pthread_mutex_unlock(&t->mutex);
+    tb_set64(c, &t->header->limit_bytes, least);
+    kvt__tb_commit(c);
 }
 
-/* The number of a dead owner is used again only after the lock, the redo record and the
- * claims of the dead owner are settled: the first lock under the number does the first
- * two. */
+/* Begin the life of an owner, whose number has no claims.  The caller holds the lock. */
+static void
+begin_life(struct tb_change *c, uint64_t limit_bytes)
+{
+    struct kvt__table *t = c->table;
+    struct tb_owner *o = &t->owners[t->owner];
+
+    TB_STORE(&o->limit_bytes, limit_bytes);
+    TB_STORE(&o->pid, (uint64_t)(uint32_t)getpid());
+    TB_STORE(&o->incarnation, new_incarnation());
+    for (uint32_t n = 0; n < TB_N_CLAIMS; n++)
+        t->free_claims[n] = (uint16_t)(TB_N_CLAIMS - 1 - n);
+    t->n_free_claims = TB_N_CLAIMS;
+    set_limit(c);
+}
+
+/* End the life of an owner without claims, unless the number has a new owner. */
+static void
+end_life(struct kvt__table *t, unsigned owner, uint64_t incarnation)
+{
+    struct tb_change c = { .table = t };
+
+    if (lock(t, TB_LOCK_WAIT_NS))
+        return;
+    if (TB_LOAD(&t->owners[owner].incarnation) == incarnation) {
+        TB_STORE(&t->owners[owner].incarnation, 0);
+        set_limit(&c);
+    }
+    unlock(t);
+}
+
+/* The first lock under the number takes over the lock of the dead owner and applies the redo
+ * record. */
+static int
+settle(struct kvt__table *t)
+{
+    size_t n = 0;
+    int err = lock(t, TB_OPEN_LOCK_WAIT_NS);
+
+    if (err)
+        return err;
+    unlock(t);
+    return end_claims(t, t->owner, TB_LOAD(&t->owners[t->owner].incarnation),
+                      TB_OPEN_LOCK_WAIT_NS, &n);
+}
+
+static int
+take(struct kvt__table *t, uint64_t limit_bytes)
+{
+    struct tb_change c = { .table = t };
+    int err = settle(t);
+
+    if (!err)
+        err = lock(t, TB_OPEN_LOCK_WAIT_NS);
+    if (err)
+        return err;
+    begin_life(&c, limit_bytes);
+    unlock(t);
+    return tb_usable(t) ? 0 : -ESTALE;
+}
+
 int
 kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes)
 {
     for (unsigned i = 0; i < TB_N_OWNERS; i++) {
-        struct tb_owner *o = &t->owners[i];
-
         if (!kvt__tb_lock_owner(t, i))
             continue;
         t->owner = i;
-        (void)kvt__tb_end_claims(t, i, TB_LOAD(&o->incarnation));
-        TB_STORE(&o->limit_bytes, limit_bytes);
-        TB_STORE(&o->pid, (uint64_t)(uint32_t)getpid());
-        TB_STORE(&o->incarnation, new_incarnation());
-        for (uint32_t n = 0; n < TB_N_CLAIMS; n++)
-            t->free_claims[n] = (uint16_t)(TB_N_CLAIMS - 1 - n);
-        t->n_free_claims = TB_N_CLAIMS;
-        kvt__tb_set_limit(t);
-        return 0;
+        int err = take(t, limit_bytes);
+        if (!err)
+            return 0;
+        t->owner = TB_N_OWNERS;
+        kvt__tb_unlock_owner(t, i);
+        return err == -ETIMEDOUT
+            ? kvt__fail(ETIMEDOUT, "index: another process holds its lock for long")
+            : kvt__fail(ESTALE, "index: it is corrupt");
     }
-    t->owner = TB_N_OWNERS;
     return kvt__fail(EUSERS, "index: %u processes write to it", TB_N_OWNERS);
 }
 
+/* If the lock cannot be had, the record stays: the next search finds the owner dead. */
 void
 kvt__tb_leave_owner(struct kvt__table *t)
 {
-    struct tb_owner *o = &t->owners[t->owner];
+    uint64_t incarnation = TB_LOAD(&t->owners[t->owner].incarnation);
+    struct tb_change c;
+    size_t n = 0;
 
-    (void)kvt__tb_end_claims(t, t->owner, TB_LOAD(&o->incarnation));
-    TB_STORE(&o->incarnation, 0);
-    kvt__tb_set_limit(t);
+    if (!kvt__tb_begin(t, &c)) { /* carries out late ends of claims */
+        kvt__tb_end(&c);
+        if (!end_claims(t, t->owner, incarnation, TB_LOCK_WAIT_NS, &n))
+            end_life(t, t->owner, incarnation);
+    }
     kvt__tb_unlock_owner(t, t->owner);
     t->owner = TB_N_OWNERS;
+}
+
+/* ------------------------------------------------------------- dead owners */
+
+size_t
+kvt__tb_recover_owner(struct kvt__table *t, unsigned owner)
+{
+    uint64_t incarnation = owner < TB_N_OWNERS ? TB_LOAD(&t->owners[owner].incarnation) : 0;
+    size_t n = 0;
+
+    if (incarnation && !kvt__tb_owner_lives(t, owner) &&
+        !end_claims(t, owner, incarnation, TB_LOCK_WAIT_NS, &n))
+        end_life(t, owner, incarnation);
+    return n;
 }
 
 size_t
@@ -111,14 +200,27 @@ kvt__table_recover(struct kvt__table *t)
 {
     size_t n = 0;
 
-    if (!tb_usable(t) || !tb_is_writer(t))
-        return 0;
-    for (unsigned i = 0; i < TB_N_OWNERS; i++) {
-        uint64_t incarnation = TB_LOAD(&t->owners[i].incarnation);
-
-        if (incarnation && !kvt__tb_owner_lives(t, i)) {
-            n += kvt__tb_end_claims(t, i, incarnation);
-        }
-    }
+    for (unsigned i = 0; i < TB_N_OWNERS && tb_usable(t) && tb_is_writer(t); i++)
+        n += kvt__tb_recover_owner(t, i);
     return n;
+}
+
+size_t
+kvt__table_recover_next(struct kvt__table *t)
+{
+    unsigned owner = __atomic_fetch_add(&t->turn, 1, __ATOMIC_RELAXED) % TB_N_OWNERS;
+
+    return tb_usable(t) && tb_is_writer(t) ? kvt__tb_recover_owner(t, owner) : 0;
+}
+
+size_t
+kvt__tb_recover_rarely(struct kvt__table *t)
+{
+    int64_t now = kvt__now_ns(), looked = __atomic_load_n(&t->looked_ns, __ATOMIC_RELAXED);
+
+    if (now - looked < KVT__NS_PER_S ||
+        !__atomic_compare_exchange_n(&t->looked_ns, &looked, now, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
+        return 0;
+    return kvt__table_recover(t);
 }

@@ -5,12 +5,14 @@
 #define KVT_TABLE_PRIVATE_H
 
 #include <pthread.h>
+#include <sys/stat.h>
 
 #include "base/fork.h"
 #include "table/layout.h"
 
 /* How long a transaction waits for the lock. */
 #define TB_LOCK_WAIT_NS (INT64_C(100) * 1000000)
+#define TB_OPEN_LOCK_WAIT_NS (INT64_C(5) * 1000000000) /* of an opener */
 
 enum tb_end { TB_PUBLISH, TB_ABORT, TB_EVICTED, TB_RESTORE };
 
@@ -37,12 +39,16 @@ struct kvt__table {
     unsigned owner;           /* number of this writer; TB_N_OWNERS: a reader */
     int map_fd;               /* of the file in /dev/shm; -1: private memory */
     int lock_fd;              /* of the file `lock`; -1: private memory */
+    int v3_fd;                /* of the file `lock`, while this private table waits for the
+                               * writers of index version 3 to end; else -1 */
 
     pthread_mutex_t mutex;    /* guards the rest, and is held by transactions */
     uint16_t free_claims[TB_N_CLAIMS]; /* stack of unused claim numbers */
     uint32_t n_free_claims;
     struct tb_late late[TB_N_CLAIMS]; /* ends of claims that found the lock held */
     uint32_t n_late;
+    int64_t looked_ns;        /* time of the last search for dead owners */
+    unsigned turn;            /* owner that recover_next looks at next */
 };
 
 /* Same process as at open, and the table was not replaced. */
@@ -65,6 +71,31 @@ tb_is_writer(const struct kvt__table *t)
  * a dead owner left; -ESTALE if the record is garbage. */
 int kvt__tb_lock(struct kvt__table *t, int64_t wait_ns);
 void kvt__tb_unlock(struct kvt__table *t);
+
+/* ------------------------------------------------------------------- bytes.c */
+
+/* How long an open waits for another process that opens. */
+#define TB_OPEN_WAIT_NS (INT64_C(60) * 1000000000)
+
+/* Lock a byte of the file `lock`; type: F_RDLCK or F_WRLCK.  0; -EAGAIN: another process
+ * holds the byte; -errno. */
+int kvt__tb_lock_byte(int lock_fd, short type, off_t byte);
+void kvt__tb_unlock_byte(int lock_fd, off_t byte);
+
+/* The same; wait up to TB_OPEN_WAIT_NS.  0, or -errno with a sentence. */
+int kvt__tb_wait_byte(int lock_fd, short type, off_t byte);
+
+/* Return true if another handle locks one of n bytes.  Makes a system call. */
+bool kvt__tb_is_locked(int lock_fd, off_t first, off_t n);
+
+/* Read the place of the table.  False: the file has no valid record. */
+bool kvt__tb_get_place(int lock_fd, struct tb_place *out);
+
+/* Write the place of the table; sets crc.  0, or -errno with a sentence. */
+int kvt__tb_set_place(int lock_fd, struct tb_place *place);
+
+/* This boot's id; zeros if the system does not report the id. */
+void kvt__tb_boot_id(uint8_t out[16]);
 
 /* ------------------------------------------------------------------- alive.c */
 
@@ -221,9 +252,25 @@ int kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, uint3
 void kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries,
                        bool wide_hashes);
 
-/* Fill in the header of new, zeroed memory. */
+/* Fill in the header of new, zeroed memory.  number: NULL in private memory. */
 void kvt__tb_fill_header(struct tb_header *h, const struct kvt__table_params *params,
                          uint64_t max_entries, const uint64_t number[2]);
+
+/* The number of entries that a new table can have. */
+uint64_t kvt__tb_max_entries(const struct kvt__table_params *params);
+
+/* Make the first heads of a new table empty. */
+void kvt__tb_init_heads(struct kvt__table *t);
+
+/* Map a file that has the size for max_entries.  0, or -errno with a sentence. */
+int kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes);
+
+/* Unmap the table and close its file, if any. */
+void kvt__tb_unmap(struct kvt__table *t);
+
+/* Allocate the memory of the mapped file that the header records: the parts before the
+ * entries and n_made entries.  0; -ENOSPC and other errors with a sentence. */
+int kvt__tb_allocate(struct kvt__table *t, uint64_t n_made);
 
 /* Give the table memory for more entries.  The caller holds t->mutex and not the lock.  0;
  * -ENOSPC. */
@@ -235,29 +282,49 @@ void kvt__tb_populate(struct kvt__table *t);
 
 /* ------------------------------------------------------------------- owner.c */
 
-/* Take a free owner's number.  In a shared table the caller holds byte 4096 of `lock`.
- * 0; -EUSERS with a sentence. */
+/* Take a free owner's number, after the lock, the redo record and the claims of the last
+ * owner of the number are settled.  In a shared table the caller holds TB_OPEN_BYTE.
+ * 0; -EUSERS, -ETIMEDOUT, -ESTALE with a sentence. */
 int kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes);
 
 /* Give the number back: end the claims of this handle. */
 void kvt__tb_leave_owner(struct kvt__table *t);
 
-/* End all claims of an owner that is dead, or this handle's.  The caller holds no lock.
- * Returns the number of ended claims. */
-size_t kvt__tb_end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation);
+/* If an owner is dead, end the claims of the owner.  Returns their number. */
+size_t kvt__tb_recover_owner(struct kvt__table *t, unsigned owner);
 
-/* The smallest limit of all owners becomes the table's limit. */
-void kvt__tb_set_limit(struct kvt__table *t);
+/* Recover all owners, unless this handle did so less than a second ago. */
+size_t kvt__tb_recover_rarely(struct kvt__table *t);
+
+/* ------------------------------------------------------------------- make.c */
+
+/* Make a table for `lock`, with a new number, in the directory dir under a name that
+ * kvt__tb_shm_name() or TB_DIR_NEW gives; map the table and lock its file shared.
+ * store: path of the store's directory.  0, or -errno with a sentence. */
+int kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int dir,
+                 const char *name, const uint64_t number[2], const char *store);
+
+/* Delete tables of the tmpfs that no process uses and that no `lock` names.  lock and place:
+ * of the table just made. */
+void kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_place *place);
+
+#define TB_SHM_NAME_MAX 96
+#define TB_DIR_NAME "table"
+#define TB_DIR_NEW "table.new"
+
+void kvt__tb_shm_name(const struct stat *lock, const uint64_t number[2],
+                      char out[TB_SHM_NAME_MAX]);
+
+/* ------------------------------------------------------------------- place.c */
+
+/* Map the table that `lock` names, or a new table.  The caller holds TB_OPEN_BYTE.  0, or
+ * -errno with a sentence. */
+int kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params,
+                       int dirfd, const char *store);
 
 /* ------------------------------------------------------------------- open.c */
 
 /* Allocate a handle without a mapping; NULL: no memory. */
 struct kvt__table *kvt__tb_new(const struct kvt__table_params *params);
-
-/* The number of entries that a new table can have. */
-uint64_t kvt__tb_max_entries(const struct kvt__table_params *params);
-
-/* Make the first heads of a new table empty. */
-void kvt__tb_init_heads(struct kvt__table *t);
 
 #endif

@@ -39,7 +39,19 @@ struct kvt__table_params {
     bool of_memory;        /* the table describes memory: a claim of a dead owner is free;
                             * in a table of objects the object of such a claim may exist */
     enum kvt__order order; /* of this handle's evictions and uses */
+    bool keep_version;     /* fail on a table of another version instead of replacing it */
+    const char *shm;       /* directory on a tmpfs; NULL: /dev/shm */
 };
+
+/* Open or make the table of a store.  dirfd: the store's private directory, which contains
+ * the file `lock`.  The table is a file of the tmpfs; without a tmpfs, or without room, a
+ * file of the directory, and a message says so.  A table of another version, with a corrupt
+ * header or without room for the wanted hashes is replaced.  If the files cannot be made,
+ * for the 257th writer, and while an older kvtier writes to the store, the table is private
+ * and a message says why.  Waits at most 60 s for another process that makes the table.
+ * 0; -ENOMEM with a sentence. */
+int kvt__table_open(const struct kvt__table_params *params, int dirfd,
+                    struct kvt__table **out);
 
 /* Open a table in private memory.  0; -ENOMEM with a sentence. */
 int kvt__table_open_private(const struct kvt__table_params *params,
@@ -51,6 +63,19 @@ void kvt__table_close(struct kvt__table *table);
 
 /* Return true if other processes can share the table. */
 bool kvt__table_is_shared(const struct kvt__table *table);
+
+/* Return true if the directory still names the table of this handle; false after another
+ * process replaced the table or deleted `lock`, and for a private table that waited for an
+ * older kvtier to end.  After false the caller opens another handle.  Makes two system
+ * calls. */
+bool kvt__table_is_current(struct kvt__table *table);
+
+/* Free the owner's number of a handle that is not current.  The handle stays open for other
+ * threads. */
+void kvt__table_retire(struct kvt__table *table);
+
+/* Return true if a writer of the table lives.  Makes a system call for each owner. */
+bool kvt__table_has_writer(const struct kvt__table *table);
 
 /* ------------------------------------------------------------------- spaces */
 
@@ -191,6 +216,9 @@ void kvt__table_each(const struct kvt__table *table,
 /* End the claims of owners that died.  Returns the number of ended claims.  Makes a system
  * call for each owner. */
 size_t kvt__table_recover(struct kvt__table *table);
+
+/* The same for one owner: the next in turn.  Call once a second. */
+size_t kvt__table_recover_next(struct kvt__table *table);
 
 struct kvt__table_totals {
     uint64_t n_entries;   /* READY and CLAIMED */

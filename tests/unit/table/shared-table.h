@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A table in a memfd that several handles and processes share, with a file for the locks of
+ * A table in a file that several handles and processes share, with a file for the locks of
  * owners. */
 #ifndef KVT_SHARED_TABLE_H
 #define KVT_SHARED_TABLE_H
@@ -28,7 +28,7 @@ shared_make(struct shared *s, const struct kvt__table_params *params)
     s->dir_fd = open(s->dir.path, O_RDONLY | O_DIRECTORY);
     assert_true(s->dir_fd >= 0);
     uint64_t max = kvt__tb_max_entries(params);
-    s->map_fd = memfd_create("table", 0);
+    s->map_fd = openat(s->dir_fd, "table", O_RDWR | O_CREAT | O_EXCL, 0600);
     assert_true(s->map_fd >= 0);
     assert_int_equal(ftruncate(s->map_fd, (off_t)tb_parts(max, params->wide_hashes).end), 0);
 }
@@ -59,7 +59,7 @@ shared_open(const struct shared *s)
     struct kvt__table *t = kvt__tb_new(&s->params);
 
     t->lock_fd = kvt__lock_file_open(s->dir_fd, "lock", O_RDWR | O_CREAT, 0600);
-    t->map_fd = dup(s->map_fd);
+    t->map_fd = kvt__lock_file_open(s->dir_fd, "table", O_RDWR, 0);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->map_fd, 0);
     if (t->lock_fd < 0 || p == MAP_FAILED)
         abort();

@@ -344,7 +344,7 @@ use(struct kvt__table *t, uint64_t random)
             (void)kvt__table_space_text(t, r.space, text, sizeof text);
         break;
     case 11:
-        kvt__tb_set_limit(t);
+        (void)kvt__table_recover_next(t);
         t->header->limit_bytes = 0;
         break;
     case 12:

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The file `lock`: its bytes are locks of processes, and a record in it names the table. */
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "table/private.h"
+
+static int
+set_lock(int lock_fd, short type, off_t byte)
+{
+    struct flock fl = { .l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1 };
+
+    return fcntl(lock_fd, F_OFD_SETLK, &fl) ? -errno : 0;
+}
+
+int
+kvt__tb_lock_byte(int lock_fd, short type, off_t byte)
+{
+    int err = set_lock(lock_fd, type, byte);
+
+    return err == -EACCES || err == -EINTR ? -EAGAIN : err;
+}
+
+void
+kvt__tb_unlock_byte(int lock_fd, off_t byte)
+{
+    (void)set_lock(lock_fd, F_UNLCK, byte);
+}
+
+int
+kvt__tb_wait_byte(int lock_fd, short type, off_t byte)
+{
+    static const struct timespec pause = { 0, 2 * KVT__NS_PER_MS };
+    int64_t end = kvt__now_ns() + TB_OPEN_WAIT_NS;
+    int err;
+
+    while ((err = kvt__tb_lock_byte(lock_fd, type, byte)) == -EAGAIN && kvt__now_ns() < end)
+        nanosleep(&pause, NULL);
+    if (err == -EAGAIN)
+        return kvt__fail(ETIMEDOUT, "index: another process holds its lock for long");
+    return err ? kvt__fail(-err, "index: lock") : 0;
+}
+
+bool
+kvt__tb_is_locked(int lock_fd, off_t first, off_t n)
+{
+    struct flock fl = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = first,
+                        .l_len = n };
+
+    /* In doubt another handle locks the byte: what a dead owner left stays a little
+     * longer. */
+    return fcntl(lock_fd, F_OFD_GETLK, &fl) || fl.l_type != F_UNLCK;
+}
+
+static uint32_t
+crc_of(const struct tb_place *place)
+{
+    return kvt__crc32c(TB_VERSION, place, offsetof(struct tb_place, crc));
+}
+
+bool
+kvt__tb_get_place(int lock_fd, struct tb_place *out)
+{
+    return pread(lock_fd, out, sizeof *out, TB_PLACE_AT) == sizeof *out &&
+           out->crc == crc_of(out);
+}
+
+int
+kvt__tb_set_place(int lock_fd, struct tb_place *place)
+{
+    place->crc = crc_of(place);
+    ssize_t n = pwrite(lock_fd, place, sizeof *place, TB_PLACE_AT);
+    return n == sizeof *place ? 0
+         : kvt__fail(n < 0 ? errno : EIO, "index: write to its lock file");
+}
+
+static int
+hex_digit(int c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+void
+kvt__tb_boot_id(uint8_t out[16])
+{
+    char text[64];
+    unsigned n = 0;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
+
+    if (fd >= 0)
+        close(fd);
+    memset(out, 0, 16);
+    for (ssize_t i = 0; i < got && n < 32; i++) {
+        int digit = hex_digit(text[i]);
+
+        if (digit >= 0) {
+            out[n / 2] = (uint8_t)(out[n / 2] << 4 | digit);
+            n++;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * New tables, and the deletion of tables that nothing names.  A maker killed at any step
+ * leaves a file that no `lock` names; the next maker deletes the file. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "table/private.h"
+
+void
+kvt__tb_shm_name(const struct stat *lock, const uint64_t number[2],
+                 char out[TB_SHM_NAME_MAX])
+{
+    snprintf(out, TB_SHM_NAME_MAX, "kvtier-%016llx%016llx-%llx-%llx",
+             (unsigned long long)number[0], (unsigned long long)number[1],
+             (unsigned long long)lock->st_dev, (unsigned long long)lock->st_ino);
+}
+
+/* ftruncate() and fallocate() beyond the limit kill the process. */
+static int
+check_file_limit(size_t bytes)
+{
+    struct rlimit limit;
+
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < bytes)
+        return kvt__fail(EFBIG, "index: RLIMIT_FSIZE is below %zu bytes", bytes);
+    return 0;
+}
+
+/* Create a file and hold its shared flock.  A maker of another table that finds the file
+ * between the two calls deletes the file. */
+static int
+create(int dir, const char *name)
+{
+    int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    struct stat st;
+
+    if (fd < 0)
+        return kvt__fail(errno, "index: make a file");
+    close(fd);
+    fd = kvt__lock_file_open(dir, name, O_RDWR, 0);
+    if (fd < 0)
+        return kvt__fail(-fd, "index: make a file");
+    if (flock(fd, LOCK_SH) || fstat(fd, &st) || !st.st_nlink) {
+        kvt__lock_file_close(fd);
+        return kvt__fail(ESTALE, "index: another process deleted the new file");
+    }
+    return fd;
+}
+
+static int
+fill(struct kvt__table *t, const struct kvt__table_params *params, uint64_t max,
+     const uint64_t number[2], const char *store)
+{
+    int err = kvt__tb_allocate(t, 0);
+
+    if (err)
+        return err;
+    kvt__tb_init_heads(t);
+    kvt__tb_fill_header(t->header, params, max, number);
+    if (strlen(store) < sizeof t->header->dir)
+        strcpy(t->header->dir, store);
+    return 0;
+}
+
+int
+kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int dir,
+             const char *name, const uint64_t number[2], const char *store)
+{
+    uint64_t max = kvt__tb_max_entries(params);
+    size_t bytes = tb_parts(max, params->wide_hashes).end;
+    int err = check_file_limit(bytes);
+
+    if (err)
+        return err;
+    int fd = create(dir, name);
+    if (fd < 0)
+        return fd;
+    if (ftruncate(fd, (off_t)bytes))
+        err = kvt__fail(errno, "index: make a file of %zu bytes", bytes);
+    if (!err)
+        err = kvt__tb_map(t, fd, max, params->wide_hashes);
+    if (!err) {
+        err = fill(t, params, max, number, store);
+        if (err)
+            kvt__tb_unmap(t);
+    } else {
+        kvt__lock_file_close(fd);
+    }
+    if (err)
+        unlinkat(dir, name, 0);
+    return err;
+}
+
+/* ------------------------------------------------------------ stale tables */
+
+/* Return true if the `lock` of the directory is this file and names the number.  In doubt
+ * true. */
+static bool
+is_named(const char *dir, uint64_t dev, uint64_t ino, const uint64_t number[2])
+{
+    char path[TB_DIR_MAX + 8];
+    struct tb_place place;
+    struct stat st;
+
+    snprintf(path, sizeof path, "%s/lock", dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return errno != ENOENT && errno != ENOTDIR;
+    bool same = !fstat(fd, &st) && st.st_dev == dev && st.st_ino == ino &&
+                kvt__tb_get_place(fd, &place) &&
+                !memcmp(place.number, number, sizeof place.number);
+    close(fd);
+    return same;
+}
+
+/* The caller holds the flock of a file without users. */
+static bool
+is_stale(int fd, const struct stat *lock, const uint64_t number[2], uint64_t dev,
+         uint64_t ino)
+{
+    struct tb_header h;
+
+    if (dev == lock->st_dev && ino == lock->st_ino)
+        return true;
+    if (pread(fd, &h, sizeof h, 0) != sizeof h ||
+        memcmp(h.magic, TB_MAGIC, sizeof h.magic) || !memchr(h.dir, 0, sizeof h.dir))
+        return true; /* the maker died */
+    return h.dir[0] && !is_named(h.dir, dev, ino, number);
+}
+
+static void
+consider(int shm, const char *name, const struct stat *lock, const struct tb_place *place)
+{
+    unsigned long long n[2], dev, ino;
+    struct stat st;
+
+    if (sscanf(name, "kvtier-%16llx%16llx-%llx-%llx", &n[0], &n[1], &dev, &ino) != 4 ||
+        (n[0] == place->number[0] && n[1] == place->number[1]))
+        return;
+    int fd = openat(shm, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return;
+    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        !flock(fd, LOCK_EX | LOCK_NB) &&
+        is_stale(fd, lock, (const uint64_t[2]){ n[0], n[1] }, dev, ino))
+        unlinkat(shm, name, 0);
+    close(fd);
+}
+
+void
+kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_place *place)
+{
+    int fd = openat(shm, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *entry;
+
+    if (!dir && fd >= 0)
+        close(fd);
+    if (!dir)
+        return;
+    while ((entry = readdir(dir)))
+        consider(shm, entry->d_name, lock, place);
+    closedir(dir);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The place of the table: a file of the tmpfs /dev/shm, or of the store's directory.  The
+ * file `lock` names the table by a random number.  The caller of these functions holds
+ * TB_OPEN_BYTE of `lock`. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "table/private.h"
+
+/* What an opener finds. */
+struct finding {
+    int dirfd;
+    int shm;            /* descriptor of the tmpfs; -1: none */
+    uint64_t device;    /* of the tmpfs */
+    struct stat lock;
+    bool known;         /* place is valid and of this boot */
+    struct tb_place place;
+    uint8_t boot_id[16];
+    const char *store;
+};
+
+static void
+look_at_shm(struct finding *f, const char *path)
+{
+    struct statfs fs;
+    struct stat st;
+
+    f->shm = open(path ? path : "/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->shm >= 0 && (fstatfs(f->shm, &fs) || fs.f_type != TMPFS_MAGIC ||
+                        fstat(f->shm, &st))) {
+        close(f->shm);
+        f->shm = -1;
+    }
+    f->device = f->shm >= 0 ? st.st_dev : 0;
+}
+
+static int
+look(struct finding *f, const struct kvt__table *t, const struct kvt__table_params *params)
+{
+    if (fstat(t->lock_fd, &f->lock))
+        return kvt__fail(errno, "index: its lock file");
+    kvt__tb_boot_id(f->boot_id);
+    f->known = kvt__tb_get_place(t->lock_fd, &f->place) &&
+               !memcmp(f->place.boot_id, f->boot_id, sizeof f->boot_id);
+    look_at_shm(f, params->shm);
+    return 0;
+}
+
+/* ---------------------------------------------------------- an existing table */
+
+static bool
+is_ok(const struct tb_header *h, off_t bytes, const struct kvt__table_params *params,
+      const uint64_t number[2])
+{
+    uint64_t max = h->max_entries;
+
+    return !memcmp(h->magic, TB_MAGIC, sizeof h->magic) && h->version == TB_VERSION &&
+           h->use == TB_IN_USE && !memcmp(h->number, number, sizeof h->number) &&
+           h->wide_hashes <= 1 && h->wide_hashes >= params->wide_hashes &&
+           h->of_memory == params->of_memory && max >= TB_MIN_HEADS &&
+           max <= TB_MAX_ENTRIES && h->n_made <= max && h->n_fresh <= h->n_made &&
+           h->n_heads >= TB_MIN_HEADS && h->n_heads <= max &&
+           (uint64_t)bytes == tb_parts(max, h->wide_hashes).end;
+}
+
+/* Users of a rejected table learn that the table is replaced. */
+static void
+mark_replaced(int fd)
+{
+    static const uint32_t replaced = TB_REPLACED;
+    char magic[8];
+    ssize_t n = pread(fd, magic, sizeof magic, 0);
+
+    if (n == sizeof magic && !memcmp(magic, TB_MAGIC, sizeof magic))
+        n = pwrite(fd, &replaced, sizeof replaced, offsetof(struct tb_header, use));
+    (void)n;
+}
+
+/* Open the file of a table.  -ENOENT: no such file of this user. */
+static int
+open_file(const struct finding *f, int dir, const char *name)
+{
+    int fd = kvt__lock_file_open(dir, name, O_RDWR | O_NONBLOCK, 0);
+    struct stat st;
+
+    if (fd == -ENOENT || fd == -ELOOP)
+        return -ENOENT;
+    if (fd < 0)
+        return kvt__fail(-fd, "index: open its file");
+    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && !(st.st_mode & 0077) &&
+        (st.st_uid == geteuid() || st.st_uid == f->lock.st_uid) && !flock(fd, LOCK_SH) &&
+        !fstat(fd, &st) && st.st_nlink)
+        return fd;
+    kvt__lock_file_close(fd);
+    return -ENOENT;
+}
+
+/* Map the file if the file is the table.  -ENOENT: it is not; -ESTALE: another version, to
+ * be kept. */
+static int
+map_file(struct kvt__table *t, const struct kvt__table_params *params,
+         const struct finding *f, int fd)
+{
+    struct tb_header h;
+    struct stat st;
+
+    if (fstat(fd, &st) || pread(fd, &h, sizeof h, 0) != sizeof h)
+        return -ENOENT;
+    if (params->keep_version && !memcmp(h.magic, TB_MAGIC, sizeof h.magic) &&
+        h.version != TB_VERSION && h.use == TB_IN_USE)
+        return kvt__fail(ESTALE, "index: another version of kvtier has replaced it");
+    if (!is_ok(&h, st.st_size, params, f->place.number)) {
+        mark_replaced(fd);
+        return -ENOENT;
+    }
+    int err = kvt__tb_map(t, fd, h.max_entries, h.wide_hashes);
+    if (err)
+        return err;
+    err = kvt__tb_allocate(t, h.n_made);
+    if (err) {
+        munmap(t->header, t->map_bytes);
+        t->map_fd = -1;
+    }
+    return err;
+}
+
+/* Map the table that `lock` names.  -ENOENT: there is no such table. */
+static int
+find(struct kvt__table *t, const struct kvt__table_params *params, const struct finding *f)
+{
+    bool in_shm = f->place.where == TB_SHM;
+    char name[TB_SHM_NAME_MAX] = TB_DIR_NAME;
+
+    if (!f->known || (in_shm && (f->shm < 0 || f->place.device != f->device)))
+        return -ENOENT;
+    if (in_shm)
+        kvt__tb_shm_name(&f->lock, f->place.number, name);
+    int fd = open_file(f, in_shm ? f->shm : f->dirfd, name);
+    if (fd < 0)
+        return fd;
+    int err = map_file(t, params, f, fd);
+    if (err)
+        kvt__lock_file_close(fd);
+    if (err == -ENOENT && in_shm)
+        unlinkat(f->shm, name, 0);
+    return err;
+}
+
+/* ---------------------------------------------------------------- a new table */
+
+static int
+make_in_shm(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
+{
+    char name[TB_SHM_NAME_MAX];
+
+    f->place.where = TB_SHM;
+    kvt__tb_shm_name(&f->lock, f->place.number, name);
+    int err = kvt__tb_make(t, params, f->shm, name, f->place.number, f->store);
+    if (err)
+        return err;
+    err = kvt__tb_set_place(t->lock_fd, &f->place);
+    if (err) {
+        kvt__tb_unmap(t);
+        unlinkat(f->shm, name, 0);
+        return err;
+    }
+    unlinkat(f->dirfd, TB_DIR_NAME, 0); /* of an earlier place */
+    kvt__tb_remove_stale(f->shm, &f->lock, &f->place);
+    return 0;
+}
+
+/* The number is written before the rename: a process killed between the two leaves the
+ * older file, whose number is another one. */
+static int
+make_in_dir(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
+{
+    f->place.where = TB_DIR;
+    unlinkat(f->dirfd, TB_DIR_NEW, 0);
+    int err = kvt__tb_make(t, params, f->dirfd, TB_DIR_NEW, f->place.number, f->store);
+    if (err)
+        return err;
+    err = kvt__tb_set_place(t->lock_fd, &f->place);
+    if (!err && renameat(f->dirfd, TB_DIR_NEW, f->dirfd, TB_DIR_NAME))
+        err = kvt__fail(errno, "index: rename a file");
+    if (err) {
+        kvt__tb_unmap(t);
+        unlinkat(f->dirfd, TB_DIR_NEW, 0);
+    }
+    return err;
+}
+
+/* Containers that share a store but no tmpfs share a table in the directory. */
+static bool
+has_other_tmpfs(const struct kvt__table *t, const struct finding *f)
+{
+    return f->known && (f->place.where == TB_DIR || f->place.device != f->device) &&
+           kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE, TB_N_OWNERS);
+}
+
+static void
+say_in_dir(const struct finding *f, const char *why)
+{
+    kvt__log(KVT_LOG_WARN, "%s: the index is a file of this directory, lookups may wait for "
+             "its disk (%s)", *f->store ? f->store : "the store's directory", why);
+}
+
+static int
+make(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
+{
+    bool other = has_other_tmpfs(t, f);
+    int err = -1;
+
+    if (getrandom(f->place.number, sizeof f->place.number, 0) != sizeof f->place.number)
+        return kvt__fail(errno, "index: a random number");
+    memcpy(f->place.boot_id, f->boot_id, sizeof f->boot_id);
+    f->place.device = f->device;
+    if (!other && f->shm >= 0)
+        err = make_in_shm(t, params, f);
+    if (!err)
+        return 0;
+    const char *why = other ? "processes with another /dev/shm use it"
+                    : f->shm < 0 ? "/dev/shm is no tmpfs" : kvt__why();
+    say_in_dir(f, why);
+    return make_in_dir(t, params, f);
+}
+
+int
+kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
+                   const char *store)
+{
+    struct finding f = { .dirfd = dirfd, .shm = -1, .store = store };
+    int err = look(&f, t, params);
+
+    if (!err)
+        err = find(t, params, &f);
+    if (err == -ENOENT)
+        err = make(t, params, &f);
+    if (f.shm >= 0)
+        close(f.shm);
+    return err;
+}
+
+bool
+kvt__table_is_current(struct kvt__table *t)
+{
+    struct tb_place place;
+    struct stat st;
+
+    if (!tb_usable(t))
+        return false;
+    if (t->lock_fd < 0)
+        return t->v3_fd < 0 || kvt__tb_is_locked(t->v3_fd, 0, TB_V3_OWNERS);
+    if (!fstat(t->lock_fd, &st) && st.st_nlink && kvt__tb_get_place(t->lock_fd, &place) &&
+        !memcmp(place.number, t->header->number, sizeof place.number))
+        return true;
+    TB_STORE(&t->header->use, TB_REPLACED); /* for all that have this file mapped */
+    return false;
+}

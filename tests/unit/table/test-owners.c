@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Owners: deaths, reuse of numbers, limits, forks. */
+#include "place-test.h"
+
+static int
+claim_of(struct kvt__table *t, uint64_t n, struct kvt__claim *out)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__record record = record_of_n(n, 10);
+
+    return kvt__table_claim(t, &name, &record, TEXT, NULL, out);
+}
+
+static bool
+is_unread(struct kvt__table *t, uint64_t n)
+{
+    struct kvt__name name = name_of(n);
+    struct kvt__record r;
+
+    return kvt__table_find(t, &name, NULL, &r) && r.flags & KVT__TABLE_UNREAD;
+}
+
+static void
+die_with_claims(const struct dir *d)
+{
+    struct kvt__table *t = open_writer(d);
+    struct kvt__record seen;
+    struct kvt__claim claim;
+
+    store(t, 1, 10);
+    find(t, 1, &seen);
+    kvt__table_evict(t, &seen, false, &claim);
+    claim_of(t, 2, &claim);
+}
+
+static void
+claims_of_a_dead_owner_end_at_an_open(void **state)
+{
+    in_child(*state, die_with_claims);
+    struct kvt__table *t = open_writer(*state);
+    assert_true(is_unread(t, 1) && is_unread(t, 2));
+    recount(t);
+    kvt__table_close(t);
+}
+
+static void
+claims_of_a_dead_owner_end_when_they_stand_in_the_way(void **state)
+{
+    struct kvt__table *t = open_writer(*state);
+    struct kvt__claim claim;
+
+    in_child(*state, die_with_claims);
+    assert_false(is_unread(t, 2));
+    assert_int_equal(claim_of(t, 2, &claim), 0); /* identifies the object */
+    assert_true(is_unread(t, 1));
+    assert_true(kvt__table_publish(t, &claim));
+    assert_true(find(t, 2, NULL));
+    recount(t);
+    kvt__table_close(t);
+}
+
+/* The limit of the dead owner ends with the owner. */
+static void
+die_with_a_small_limit(const struct dir *d)
+{
+    struct kvt__table_params params = params_of(d);
+
+    params.limit_bytes = 15;
+    struct kvt__table *t = open_with(d, &params);
+    store(t, 1, 10);
+}
+
+static void
+dead_owners_are_looked_for_in_a_full_budget(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+    struct kvt__table_totals totals;
+
+    params.limit_bytes = 100;
+    struct kvt__table *t = open_with(d, &params);
+    in_child(d, die_with_a_small_limit);
+    kvt__table_get_totals(t, &totals);
+    assert_int_equal(totals.limit_bytes, 15);
+    t->looked_ns = 0;
+    assert_int_equal(store(t, 2, 10), 0);
+    kvt__table_get_totals(t, &totals);
+    assert_int_equal(totals.limit_bytes, 100);
+    kvt__table_close(t);
+}
+
+static void
+owners_are_looked_at_in_turn(void **state)
+{
+    struct kvt__table *t = open_writer(*state);
+    size_t n = 0;
+
+    in_child(*state, die_with_claims);
+    for (unsigned i = 0; i < TB_N_OWNERS; i++)
+        n += kvt__table_recover_next(t);
+    assert_int_equal(n, 2);
+    assert_int_equal(kvt__table_recover(t), 0);
+    assert_true(is_unread(t, 2));
+    recount(t);
+    kvt__table_close(t);
+}
+
+static void
+die_in_a_transaction(const struct dir *d)
+{
+    struct kvt__table *t = open_writer(d);
+    struct tb_change c;
+
+    store(t, 1, 10);
+    if (kvt__tb_begin(t, &c))
+        _exit(1);
+    tb_set64(&c, &t->header->n_unread, 7);
+    TB_STORE(&t->header->n_redo, c.n);
+}
+
+/* The number is used again only after the lock, the redo record and the claims are settled. */
+static void
+the_next_owner_of_a_number_settles_its_transaction(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table *r;
+
+    in_child(d, die_in_a_transaction);
+    r = open_reader(d);
+    uint64_t dead = r->owners[0].incarnation;
+    assert_true(r->header->n_redo && r->header->lock & 0x1ff);
+    struct kvt__table *t = open_writer(d);
+    assert_int_equal(t->owner, 0);
+    assert_int_equal(t->header->n_redo, 0);
+    assert_int_equal(t->header->n_unread, 7);
+    assert_int_equal(t->header->lock & 0x1ff, 0);
+    assert_true(t->owners[0].incarnation && t->owners[0].incarnation != dead);
+    t->header->n_unread = 0;
+    assert_int_equal(store(t, 2, 10), 0);
+    recount(t);
+    kvt__table_close(t);
+    kvt__table_close(r);
+}
+
+static void
+die_with_a_garbage_redo_record(const struct dir *d)
+{
+    struct kvt__table *t = open_writer(d);
+    struct tb_change c;
+
+    if (kvt__tb_begin(t, &c))
+        _exit(1);
+    t->header->redo[0].place = 3;
+    TB_STORE(&t->header->n_redo, 1);
+}
+
+static void
+a_garbage_redo_record_replaces_the_table(void **state)
+{
+    in_child(*state, die_with_a_garbage_redo_record);
+    expect_new(*state);
+    assert_true(*shm_file(*state));
+}
+
+static void
+limits_come_and_go_with_owners(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+    struct kvt__table_totals totals;
+    struct kvt__table *t = open_writer(d);
+
+    params.limit_bytes = 1000;
+    struct kvt__table *a = open_with(d, &params);
+    params.limit_bytes = 500;
+    struct kvt__table *b = open_with(d, &params);
+    kvt__table_get_totals(t, &totals);
+    assert_int_equal(totals.limit_bytes, 500);
+    kvt__table_close(b);
+    kvt__table_get_totals(t, &totals);
+    assert_int_equal(totals.limit_bytes, 1000);
+    kvt__table_close(a);
+    kvt__table_get_totals(t, &totals);
+    assert_int_equal(totals.limit_bytes, 0);
+    kvt__table_close(t);
+}
+
+static void
+writers_and_retired_handles(void **state)
+{
+    struct kvt__table *r = open_reader(*state);
+
+    assert_false(kvt__table_has_writer(r));
+    struct kvt__table *t = open_writer(*state);
+    assert_true(kvt__table_has_writer(r) && kvt__table_has_writer(t));
+    kvt__table_retire(t);
+    assert_false(kvt__table_has_writer(r));
+    struct kvt__table *next = open_writer(*state);
+    assert_true(kvt__table_has_writer(r));
+    kvt__table_close(next);
+    kvt__table_close(r);
+    kvt__table_close(t);
+}
+
+static int
+use_in_child(struct kvt__table *t)
+{
+    struct kvt__name name = name_of(1);
+    struct kvt__table_totals totals;
+    struct kvt__record seen = { .entry = 0 };
+    struct kvt__claim c;
+    bool ok = claim_of(t, 3, &c) == -ESTALE && !find(t, 1, NULL) &&
+              kvt__table_evict(t, &seen, true, &c) == -ESTALE &&
+              !kvt__table_lease(t, &name, NULL, INT64_MAX, NULL) &&
+              !kvt__table_is_current(t) && !kvt__table_has_writer(t) &&
+              !kvt__table_recover(t) && !kvt__table_recover_next(t);
+
+    kvt__table_touch(t, &name, NULL);
+    kvt__table_unlease(t, &name, NULL);
+    kvt__table_retire(t);
+    kvt__table_get_totals(t, &totals);
+    kvt__table_close(t);
+    return ok ? 0 : 1;
+}
+
+static void
+a_handle_is_dead_in_a_forked_child(void **state)
+{
+    struct kvt__table *shared = open_writer(*state), *own = open_table(0, 0);
+    int status;
+
+    store(shared, 1, 10);
+    store(own, 1, 10);
+    pid_t pid = fork();
+    if (!pid)
+        _exit(use_in_child(shared) | use_in_child(own));
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+    assert_true(find(shared, 1, NULL) && find(own, 1, NULL));
+    assert_int_equal(store(shared, 2, 10), 0);
+    kvt__table_close(shared);
+    kvt__table_close(own);
+}
+
+static void
+a_child_of_a_dead_owner_does_not_keep_it_alive(void **state)
+{
+    int ready[2], hold[2];
+    char b;
+
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(hold, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (!pid) {
+        struct kvt__table *t = open_writer(*state);
+        struct kvt__claim c;
+
+        close(hold[1]);
+        claim_of(t, 1, &c);
+        if (!fork()) {
+            ssize_t n = write(ready[1], "x", 1) + read(hold[0], &b, 1);
+            _exit((int)n);
+        }
+        pause();
+    }
+    close(hold[0]);
+    assert_int_equal(read(ready[0], &b, 1), 1);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    struct kvt__table *t = open_writer(*state);
+    assert_int_equal(store(t, 1, 10), 0);
+    recount(t);
+    kvt__table_close(t);
+    close(hold[1]);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PLACE_TEST(claims_of_a_dead_owner_end_at_an_open),
+        PLACE_TEST(claims_of_a_dead_owner_end_when_they_stand_in_the_way),
+        PLACE_TEST(dead_owners_are_looked_for_in_a_full_budget),
+        PLACE_TEST(owners_are_looked_at_in_turn),
+        PLACE_TEST(the_next_owner_of_a_number_settles_its_transaction),
+        PLACE_TEST(a_garbage_redo_record_replaces_the_table),
+        PLACE_TEST(limits_come_and_go_with_owners),
+        PLACE_TEST(writers_and_retired_handles),
+        PLACE_TEST(a_handle_is_dead_in_a_forked_child),
+        PLACE_TEST(a_child_of_a_dead_owner_does_not_keep_it_alive),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The place of the table after another boot, with another tmpfs, without a tmpfs; tables
+ * without users; processes with index version 3; makers and growers that are killed. */
+#include "place-test.h"
+
+#include <sys/ptrace.h>
+
+static void
+another_boot(struct tb_place *place)
+{
+    place->boot_id[0] ^= 1;
+}
+
+static void
+another_tmpfs(struct tb_place *place)
+{
+    place->device ^= 1;
+}
+
+static bool
+has_file(const struct dir *d, const char *name)
+{
+    return !faccessat(d->fd, name, F_OK, AT_SYMLINK_NOFOLLOW);
+}
+
+/* The tmpfs is empty after a boot. */
+static void
+another_boot_makes_a_new_table(void **state)
+{
+    store_one_and_close(*state);
+    edit_place(*state, another_boot);
+    empty(((struct dir *)*state)->shm);
+    expect_new(*state);
+    assert_int_equal(n_warnings, 0);
+}
+
+/* The host stopped without a writeback of the file. */
+static void
+a_file_of_the_directory_is_not_used_after_a_boot(void **state)
+{
+    struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+
+    params.shm = d->path;
+    struct kvt__table *t = open_with(d, &params);
+    assert_int_equal(store(t, 1, 10), 0);
+    kvt__table_close(t);
+    assert_true(has_file(d, "table"));
+    edit_place(d, another_boot);
+    expect_new(d);
+    assert_true(*shm_file(d));
+    assert_false(has_file(d, "table"));
+}
+
+static void
+another_tmpfs_without_owners_makes_a_new_table(void **state)
+{
+    const struct dir *d = *state;
+
+    store_one_and_close(d);
+    edit_place(d, another_tmpfs);
+    expect_new(d);
+    assert_true(*shm_file(d)); /* and the stale table is deleted: only one file */
+    assert_int_equal(n_warnings, 0);
+}
+
+/* Containers share the store and not the tmpfs. */
+static void
+another_tmpfs_with_owners_shares_a_table_in_the_directory(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table *a = open_writer(d);
+
+    assert_int_equal(store(a, 1, 10), 0);
+    edit_place(d, another_tmpfs);
+    struct kvt__table *b = open_writer(d);
+    assert_int_equal(n_warnings, 1);
+    assert_true(kvt__table_is_shared(b));
+    assert_true(has_file(d, "table"));
+    assert_false(has_file(d, "table.new"));
+    assert_int_equal(store(b, 2, 10), 0);
+    assert_false(kvt__table_is_current(a));
+    struct kvt__table *again = open_writer(d);
+    assert_true(find(again, 2, NULL));
+    assert_true(kvt__table_is_current(b));
+    recount(again);
+    kvt__table_retire(a);
+    kvt__table_close(a);
+    kvt__table_close(again);
+    kvt__table_close(b);
+    /* The table stays until the next boot. */
+    struct kvt__table *c = open_writer(d);
+    assert_true(find(c, 2, NULL));
+    kvt__table_close(c);
+}
+
+static void
+without_a_tmpfs_the_table_is_in_the_directory(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+
+    params.shm = "/proc";
+    struct kvt__table *a = open_with(d, &params);
+    assert_int_equal(n_warnings, 1);
+    assert_true(kvt__table_is_shared(a));
+    assert_int_equal(store(a, 1, 10), 0);
+    struct kvt__table *b = open_with(d, &params);
+    assert_true(find(b, 1, NULL));
+    assert_int_equal(n_warnings, 1); /* only the maker reports */
+    kvt__table_close(a);
+    kvt__table_close(b);
+    params.shm = "/nonexistent";
+    a = open_with(d, &params);
+    assert_true(find(a, 1, NULL));
+    kvt__table_close(a);
+}
+
+static void
+a_deleted_file_of_the_directory_is_made_again(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+
+    params.shm = "/proc";
+    struct kvt__table *a = open_with(d, &params);
+    unlinkat(d->fd, "table", 0);
+    struct kvt__table *b = open_with(d, &params);
+    assert_true(kvt__table_is_current(b));
+    assert_false(kvt__table_is_current(a));
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
+static void
+tables_without_users_are_deleted(void **state)
+{
+    const struct dir *d = *state;
+    struct dir *other;
+    void *made = NULL;
+    char kept[256], gone[256];
+
+    assert_int_equal(make_dirs(&made), 0);
+    other = made;
+    struct dir beside = { .fd = other->fd, .shm_fd = d->shm_fd };
+    memcpy(beside.shm, d->shm, sizeof beside.shm);
+
+    /* Another store's table stays as long as the store names the table. */
+    store_one_and_close(&beside);
+    snprintf(kept, sizeof kept, "%s", shm_file(d));
+    struct kvt__table *a = open_writer(d);
+    assert_int_equal(faccessat(d->shm_fd, kept, F_OK, 0), 0);
+    kvt__table_close(a);
+    /* The store is deleted: the next maker deletes the table, unless a process uses it. */
+    struct kvt__table *user = open_writer(&beside);
+    remove_dirs(&made);
+    unlinkat(d->fd, "lock", 0);
+    kvt__table_close(open_writer(d));
+    assert_int_equal(faccessat(d->shm_fd, kept, F_OK, 0), 0);
+    kvt__table_close(user);
+    unlinkat(d->fd, "lock", 0);
+    kvt__table_close(open_writer(d));
+    assert_int_equal(faccessat(d->shm_fd, kept, F_OK, 0), -1);
+    /* So the store's own earlier tables are deleted. */
+    snprintf(gone, sizeof gone, "%s", shm_file(d));
+    assert_true(*gone);
+}
+
+static struct tb_place of_original;
+
+static void
+as_original(struct tb_place *place)
+{
+    *place = of_original;
+}
+
+/* A copy of a store's directory has the number of the original in `lock`. */
+static void
+a_copied_directory_has_its_own_table(void **state)
+{
+    const struct dir *d = *state;
+    void *made = NULL;
+
+    assert_int_equal(make_dirs(&made), 0);
+    struct dir copy = *(struct dir *)made;
+    memcpy(copy.shm, d->shm, sizeof copy.shm);
+    copy.shm_fd = d->shm_fd;
+    kvt__table_close(open_writer(&copy));
+    struct kvt__table *a = open_writer(d);
+    assert_int_equal(store(a, 1, 10), 0);
+    assert_true(kvt__tb_get_place(a->lock_fd, &of_original));
+    edit_place(&copy, as_original);
+    struct kvt__table *b = open_writer(&copy);
+    assert_false(find(b, 1, NULL));
+    assert_true(kvt__table_is_current(a));
+    assert_true(kvt__table_is_current(b));
+    kvt__table_close(a);
+    kvt__table_close(b);
+    remove_dirs(&made);
+}
+
+/* ---------------------------------------------------------------- version 3 */
+
+static void
+hold(int fd, short type, off_t byte)
+{
+    struct flock fl = { .l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1 };
+
+    assert_int_equal(fcntl(fd, F_OFD_SETLK, &fl), 0);
+}
+
+static void
+a_version_3_writer_makes_the_table_private_until_its_end(void **state)
+{
+    const struct dir *d = *state;
+    int v3 = openat(d->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    hold(v3, F_WRLCK, 7);
+    struct kvt__table *t = open_writer(d);
+    assert_false(kvt__table_is_shared(t));
+    assert_int_equal(n_warnings, 1);
+    assert_true(kvt__table_is_current(t));
+    assert_false(*shm_file(d));
+    hold(v3, F_WRLCK, 4096); /* the waiting process does not keep version 3 out */
+    close(v3);
+    assert_false(kvt__table_is_current(t));
+    struct kvt__table *shared = open_writer(d);
+    assert_true(kvt__table_is_shared(shared));
+    kvt__table_close(t);
+    kvt__table_close(shared);
+}
+
+/* A process with version 3 makes or opens an index only with a write lock of byte 4096. */
+static void
+handles_keep_version_3_out(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table *a = open_writer(d), *b = open_reader(d);
+    int v3 = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
+    struct flock fl = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 4096,
+                        .l_len = 1 };
+
+    kvt__table_close(a);
+    assert_int_equal(fcntl(v3, F_OFD_SETLK, &fl), -1);
+    kvt__table_close(b);
+    assert_int_equal(fcntl(v3, F_OFD_SETLK, &fl), 0);
+    close(v3);
+}
+
+/* Version 3 writes the number of its index to the same place. */
+static void
+a_number_of_version_3_names_no_table(void **state)
+{
+    static const uint64_t number[2] = { 1, 2 };
+    const struct dir *d = *state;
+
+    store_one_and_close(d);
+    int fd = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, number, sizeof number, 8192), sizeof number);
+    close(fd);
+    expect_new(d);
+}
+
+/* ------------------------------------------------------------------- kills */
+
+/* Run fn in a child and kill the child at the entry of its n-th system call.  Returns false
+ * if the child ended before. */
+static bool
+kill_at(const struct dir *d, void (*fn)(const struct dir *d), int n)
+{
+    int status, stops = 0;
+    pid_t pid = fork();
+
+    if (!pid) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
+            _exit(77);
+        raise(SIGSTOP);
+        fn(d);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status))
+        skip(); /* no ptrace here */
+    for (;;) {
+        assert_int_equal(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (!WIFSTOPPED(status))
+            return false;
+        if (++stops == 2 * n - 1) {
+            kill(pid, SIGKILL);
+            assert_int_equal(waitpid(pid, &status, 0), pid);
+            return true;
+        }
+    }
+}
+
+static void
+open_and_store(const struct dir *d)
+{
+    struct kvt__table *t = open_writer(d);
+
+    (void)store(t, 1, 10);
+    kvt__table_close(t);
+}
+
+/* After each kill the next opener has a table that works, and at the end one file. */
+static void
+a_killed_maker_leaves_a_store_that_opens(void **state)
+{
+    const struct dir *d = *state;
+    int n = 1;
+
+    for (; kill_at(d, open_and_store, n); n++) {
+        struct kvt__table *t = open_writer(d);
+        assert_true(kvt__table_is_shared(t));
+        int err = store(t, 2, 10);
+        assert_true(err == 0);
+        recount(t);
+        kvt__table_close(t);
+        unlinkat(d->fd, "lock", 0); /* the next child makes a table again */
+    }
+    assert_true(n > 20);
+    kvt__table_close(open_writer(d));
+    assert_true(*shm_file(d)); /* also fails if there are several */
+    assert_int_equal(n_warnings, 0);
+}
+
+static const char *no_tmpfs = "/proc";
+
+static void
+open_in_dir_and_store(const struct dir *d)
+{
+    struct kvt__table_params params = params_of(d);
+
+    params.shm = no_tmpfs;
+    struct kvt__table *t = open_with(d, &params);
+    (void)store(t, 1, 10);
+    kvt__table_close(t);
+}
+
+static void
+a_killed_maker_in_the_directory_leaves_a_store_that_opens(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+
+    params.shm = no_tmpfs;
+    for (int n = 1; kill_at(d, open_in_dir_and_store, n); n++) {
+        struct kvt__table *t = open_with(d, &params);
+        assert_true(kvt__table_is_shared(t));
+        assert_int_equal(store(t, 2, 10), 0);
+        recount(t);
+        kvt__table_close(t);
+        unlinkat(d->fd, "lock", 0);
+    }
+    assert_false(has_file(d, "table.new"));
+}
+
+static uint64_t n_stored;
+
+static void
+fill_a_step(const struct dir *d)
+{
+    struct kvt__table *t = open_writer(d);
+
+    for (uint64_t i = 0; i <= n_stored; i++)
+        (void)store(t, i, 1);
+    kvt__table_close(t);
+}
+
+/* A grower killed at any system call of the growth leaves memory beyond the recorded size at
+ * most. */
+static void
+a_killed_grower_leaves_a_table_that_grows(void **state)
+{
+    const struct dir *d = *state;
+
+    n_stored = 0;
+    for (int n = 1; kill_at(d, fill_a_step, n); n++) {
+        struct kvt__table *t = open_writer(d);
+        uint64_t made = t->header->n_made;
+
+        assert_true(kvt__table_is_shared(t));
+        assert_true(made == 0 || made == TB_STEP_ENTRIES);
+        recount(t);
+        assert_int_equal(store(t, 77, 1), 0);
+        assert_int_equal(t->header->n_made, TB_STEP_ENTRIES);
+        recount(t);
+        kvt__table_close(t);
+        empty(d->shm);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PLACE_TEST(another_boot_makes_a_new_table),
+        PLACE_TEST(a_file_of_the_directory_is_not_used_after_a_boot),
+        PLACE_TEST(another_tmpfs_without_owners_makes_a_new_table),
+        PLACE_TEST(another_tmpfs_with_owners_shares_a_table_in_the_directory),
+        PLACE_TEST(without_a_tmpfs_the_table_is_in_the_directory),
+        PLACE_TEST(a_deleted_file_of_the_directory_is_made_again),
+        PLACE_TEST(tables_without_users_are_deleted),
+        PLACE_TEST(a_copied_directory_has_its_own_table),
+        PLACE_TEST(a_version_3_writer_makes_the_table_private_until_its_end),
+        PLACE_TEST(handles_keep_version_3_out),
+        PLACE_TEST(a_number_of_version_3_names_no_table),
+        PLACE_TEST(a_killed_maker_leaves_a_store_that_opens),
+        PLACE_TEST(a_killed_maker_in_the_directory_leaves_a_store_that_opens),
+        PLACE_TEST(a_killed_grower_leaves_a_table_that_grows),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

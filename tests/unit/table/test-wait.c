@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The time limit of an open while another process makes a table.  The test
+ * replaces the clock and the pauses. */
+#include "place-test.h"
+
+/* Locked by an opener of this version, and by an opener with index version 3. */
+static const off_t bytes[] = { TB_OPEN_BYTE, 4096 };
+static off_t byte_held;
+
+static int holder = -1;   /* descriptor of the other process: has the lock */
+static int64_t held_ns;   /* duration of the holder's work */
+static int64_t passed_ns; /* total duration of the pauses */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+
+int
+__wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int err = __real_clock_gettime(clock, out);
+
+    out->tv_sec += passed_ns / KVT__NS_PER_S;
+    return err;
+}
+
+/* Each pause adds ten seconds to the clock.  The holder ends the work during the pause that
+ * reaches held_ns. */
+int
+__wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    (void)time;
+    (void)left;
+    passed_ns += 10 * KVT__NS_PER_S;
+    if (holder >= 0 && passed_ns >= held_ns) {
+        close(holder);
+        holder = -1;
+    }
+    return 0;
+}
+
+static void
+hold(const struct dir *d, int64_t ns)
+{
+    struct flock byte = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte_held,
+                          .l_len = 1 };
+
+    kvt__table_close(open_writer(d)); /* the open makes the files */
+    holder = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
+    assert_int_equal(fcntl(holder, F_OFD_SETLK, &byte), 0);
+    passed_ns = 0;
+    held_ns = ns;
+}
+
+/* A maker allocates memory, and a maker with index version 3 reads a busy disk.  A waiting
+ * process must not give up early: without the shared index the process stores nothing until
+ * the process ends. */
+static void
+an_open_waits_for_a_slow_maker(void **state)
+{
+    const struct dir *d = *state;
+
+    for (int i = 0; i < 2; i++) {
+        byte_held = bytes[i];
+        hold(d, 40 * KVT__NS_PER_S);
+        struct kvt__table *t = open_writer(d);
+        assert_int_equal(holder, -1);
+        assert_true(kvt__table_is_shared(t));
+        kvt__table_close(t);
+    }
+}
+
+static void
+an_open_does_not_wait_for_ever(void **state)
+{
+    const struct dir *d = *state;
+
+    for (int i = 0; i < 2; i++) {
+        byte_held = bytes[i];
+        hold(d, INT64_MAX);
+        struct kvt__table *t = open_writer(d);
+        assert_false(kvt__table_is_shared(t));
+        kvt__table_close(t);
+        close(holder);
+        holder = -1;
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PLACE_TEST(an_open_waits_for_a_slow_maker),
+        PLACE_TEST(an_open_does_not_wait_for_ever),
+    };
+
+    return cmocka_run_group_tests_name("table wait", tests, NULL, NULL);
+}
