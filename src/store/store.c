@@ -272,12 +272,12 @@ kvt__store_reads_first(const struct kvt__store *store, const struct kvt__space *
     return false;
 }
 
-/* The ith level to look at: host memory again at the end, since a chunk moves there from an
- * expected chunk of storage. */
+/* The number of looks at levels: one at each, and another one at host memory, level 0, since a
+ * chunk moves there from an expected chunk of storage. */
 static size_t
-nth_level(const struct kvt__store *store, size_t i)
+n_looks(const struct kvt__store *store)
 {
-    return i < store->n_levels ? i : 0;
+    return store->n_levels + (kvt__store_has_memory(store) ? 1 : 0);
 }
 
 bool
@@ -286,8 +286,8 @@ kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
 {
     struct kvt__index_entry entry;
 
-    for (size_t i = 0; i <= store->n_levels; i++) {
-        size_t level = nth_level(store, i);
+    for (size_t i = 0; i < n_looks(store); i++) {
+        size_t level = i % store->n_levels;
 
         if (kvt__store_covers(store, where, (int)level, space) &&
             level_has(store, level, space, id, own_only, &entry))
@@ -357,8 +357,8 @@ kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
                  const struct kvt__id *id, bool own_only, enum kvt__where where,
                  int64_t until_ns)
 {
-    for (size_t i = 0; i <= store->n_levels; i++) {
-        size_t level = nth_level(store, i);
+    for (size_t i = 0; i < n_looks(store); i++) {
+        size_t level = i % store->n_levels;
         struct kvt__index *index = kvt__store_covers(store, where, (int)level, space)
             ? kvt__level_index(&store->levels[level], space) : NULL;
         struct kvt__index_entry entry;
