@@ -259,12 +259,34 @@ kvt__load_consume(struct kvt__store_req *req, uint32_t want)
     return item->copied ? 0 : -EBADMSG;
 }
 
+/* The bytes in host memory were damaged: read the chunk from storage, as the next item. */
+static void
+retry_from_storage(struct kvt__load_item *item)
+{
+    struct kvt_engine *e = item->load->engine;
+
+    item->from_storage = true;
+    item->req.borrowed = false;
+    kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
+    pthread_mutex_lock(&e->loads.lock);
+    item->next_waiting = e->loads.first_waiting;
+    e->loads.first_waiting = item;
+    if (!item->next_waiting)
+        e->loads.last_waiting = &item->next_waiting;
+    pthread_mutex_unlock(&e->loads.lock);
+    kvt__loads_pump(e);
+}
+
 void
 kvt__load_was_read(struct kvt__store_req *req)
 {
     struct kvt__load_item *item = (struct kvt__load_item *)req;
     int status = load_status(req->status);
 
+    if (req->borrowed && !req->slot.payload) {
+        retry_from_storage(item);
+        return;
+    }
     assert(!item->copied || !status);
     if (item->copied) {
         let_go(item, status);
@@ -295,7 +317,7 @@ kvt__load_wants(const struct kvt__store_req *req)
 static bool
 find_slot_locked(struct kvt_engine *e, struct kvt__load_item *item)
 {
-    if (kvt__store_borrow(e->store, &item->req))
+    if (!item->from_storage && kvt__store_borrow(e->store, &item->req))
         return true;
     if (kvt__store_lend(e->store, KVT__PRIO_LOAD, item->req.bytes, &item->req.slot))
         e->loads.n_lent++;

@@ -35,6 +35,7 @@ struct kvt__load_item {
     uint32_t io;
     uint32_t chunk;
     bool copied; /* to its blocks, and verified */
+    bool from_storage; /* host memory had damaged bytes of the chunk */
     int status; /* KVT__PENDING until it has ended */
 };
 

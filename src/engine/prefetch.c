@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Bringing chunks to host memory before a load asks for them: each is read into a slot
- * and verified by the store, which keeps that slot.  One that finds no slot waits for
+ * by the store, which keeps that slot.  The store verifies chunks from shared storage at once;
+ * the first load verifies all others.  One that finds no slot waits for
  * it, in the order in which they were asked for, for as long as a load could take: then
  * nobody waits for it any more.
  *

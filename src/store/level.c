@@ -266,25 +266,36 @@ has_right_shape(const struct kvt__store_req *req, const struct kvt__found *found
     return false;
 }
 
-/* Compare the payload's checksum with the stored one; the request's owner may copy the
- * payload in the same pass.  0 or -EBADMSG. */
-static int
-check_sum(struct kvt__store_req *req, const struct kvt__found *found)
+int
+kvt__level_check_crc(struct kvt__store_req *req, uint32_t crc)
 {
-    int err = -EAGAIN;
+    int err = req->consume ? req->consume(req, crc) : -EAGAIN;
 
-    if (req->consume && !found->has_read_crc)
-        err = req->consume(req, found->crc);
     if (err == -EAGAIN)
-        err = kvt__payload_crc(&req->slot, found) == found->crc ? 0 : -EBADMSG;
+        err = kvt__crc32c_cold(0, req->slot.payload, req->slot.bytes) == crc ? 0 : -EBADMSG;
     return err ? kvt__fail(EBADMSG, "the checksum is wrong.") : 0;
+}
+
+/* Compare the payload's checksum with the stored one, or leave that to the first load.
+ * 0 or -EBADMSG with a sentence. */
+static int
+check_sum(const struct kvt__level *level, struct kvt__store_req *req,
+          const struct kvt__found *found)
+{
+    if (found->has_read_crc)
+        return found->read_crc == found->crc ? 0
+                                             : kvt__fail(EBADMSG, "the checksum is wrong.");
+    req->unsummed = !req->consume && kvt__level_sums_later(level, req);
+    req->crc = found->crc;
+    return req->unsummed ? 0 : kvt__level_check_crc(req, found->crc);
 }
 
 /* Is what was read the chunk that was asked for?  0, or why not. */
 static int
-check(const struct kvt__store *store, struct kvt__store_req *req,
-      const struct kvt__found *found)
+check(const struct kvt__store *store, const struct kvt__level *level,
+      struct kvt__store_req *req, const struct kvt__found *found)
 {
+    req->unsummed = false;
     if ((req->foreign || !found->has_id) &&
         !kvt__store_takes_foreign(store, req->space, req->own_only))
         return kvt__fail(ESTALE, "%s: what has its name carries no identity.",
@@ -295,7 +306,7 @@ check(const struct kvt__store *store, struct kvt__store_req *req,
                       req->space->text);
     if (!kvt__id_equal(&found->id, &req->id))
         return kvt__fail(ESTALE, "another chunk lies under the same name.");
-    return check_sum(req, found);
+    return check_sum(level, req, found);
 }
 
 /* A chunk keeps the name that it was stored under, by another chunk hash than today's
@@ -352,11 +363,11 @@ get_end(struct kvt__store *store, struct kvt__level *level,
 {
     kvt__level_end(store, level, KVT__READS, err);
     if (!err)
-        err = check(store, req, found);
+        err = check(store, level, req, found);
     if (!err) {
-        req->verified = found->has_id && !req->foreign;
+        req->verified = found->has_id && !req->foreign && !req->unsummed;
         if (!level->in_memory)
-            (void)kvt__memory_keep(store, req, req->verified); /* no room: as well */
+            (void)kvt__memory_keep(store, req, req->verified || req->unsummed); /* or no room */
         /* After host memory has the chunk: a lookup always finds one of the two. */
         if (req->seen.flags & KVT__INDEX_EXPECTED)
             (void)enter_found(store, level, object, req, found);

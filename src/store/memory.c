@@ -144,7 +144,8 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
                  bool verified)
 {
     struct kvt__level *level = memory_of(store);
-    struct kvt__object object = { .key = "", .tokens = req->tokens, .id = req->id };
+    struct kvt__object object = { .key = "", .tokens = req->tokens, .id = req->id,
+                                  .unsummed = req->unsummed };
 
     if (!level)
         return -ENODEV;
@@ -218,9 +219,32 @@ kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
         return false;
     }
     kvt__index_touch(level->index, &req->id);
-    req->verified = !(entry.flags & KVT__INDEX_FOREIGN);
+    req->unsummed = !found.has_read_crc;
+    req->crc = found.crc;
+    req->seen = entry;
+    req->verified = !(entry.flags & KVT__INDEX_FOREIGN) && !req->unsummed;
     req->borrowed = true;
     return true;
+}
+
+int
+kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
+{
+    struct kvt__level *level = memory_of(store);
+    int err = kvt__level_check_crc(req, req->crc);
+
+    if (!err) {
+        req->verified = true;
+        kvt__cpu_set_summed(level->tier, &req->id, req->slot.payload);
+        return 0;
+    }
+    kvt__log(KVT_LOG_WARN, "a chunk that was read ahead into host memory is damaged, was "
+             "removed from there, and is read again from storage.");
+    kvt__level_drop_seen(level, &req->seen, false);
+    kvt__cpu_drop(level->tier, &req->id, req->slot.payload);
+    kvt__pool_release(store->pool, &req->slot);
+    req->slot = (struct kvt__slot){ 0 };
+    return err;
 }
 
 bool

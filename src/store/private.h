@@ -149,6 +149,21 @@ struct kvt__index *kvt__level_index(const struct kvt__level *level,
 int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
                      bool verified);
 
+/* Verify the payload of a borrowed request.  0; -EBADMSG with a sentence: the chunk has left
+ * host memory, and the request has no slot any more. */
+int kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req);
+
+/* Return true if the level's tier need not compute the CRC32C of the payload of a GET. */
+static inline bool
+kvt__level_sums_later(const struct kvt__level *level, const struct kvt__store_req *req)
+{
+    return req->consume || (req->early && !level->in_memory && !level->tier->shared);
+}
+
+/* Compare the payload with a CRC32C, in the copy of the request's owner if there is one.
+ * 0 or -EBADMSG with a sentence. */
+int kvt__level_check_crc(struct kvt__store_req *req, uint32_t crc);
+
 void kvt__memory_close(struct kvt__level *level);
 
 /* Open the index of storage.  0 or -errno with a sentence. */

@@ -19,8 +19,7 @@ describe(const struct kvt__store_req *req, char *key, size_t size,
     *object = (struct kvt__object){
         .key = key, .hash = req->hash, .opaque = req->space->opaque,
         .whole = req->whole, .tokens = req->tokens, .rank = req->space->rank,
-        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape,
-        .unsummed = req->consume };
+        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
     int err = kvt__space_text(req->space, req->tags, text);
     return err ? err : kvt__space_key(text, &req->hash, key, size);
 }
@@ -136,6 +135,8 @@ go_on(struct kvt__store_req *req, struct kvt__object *object, bool waits)
     for (; req->level < req->store->n_levels; req->level++) {
         struct kvt__level *level = &req->store->levels[req->level];
         struct kvt__object stored = *object;
+
+        stored.unsummed = kvt__level_sums_later(level, req);
         int err = kvt__level_ask(req, level, &stored, stored_key, sizeof stored_key);
 
         if (!err && level->tier->ops->start && !waits) {
@@ -168,8 +169,10 @@ begin_run(struct kvt__store_req *req, bool waits)
         snprintf(req->why, sizeof req->why, "%s", kvt__why());
         return true;
     }
-    if (req->borrowed)
+    if (req->borrowed) {
+        req->status = req->unsummed ? kvt__memory_verify(req->store, req) : 0;
         return true;
+    }
     req->status = req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
     return go_on(req, &object, waits);
 }

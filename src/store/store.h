@@ -196,7 +196,9 @@ struct kvt__store_req {
      * bytes, or cannot be verified.  NULL: as -EAGAIN. */
     int (*consume)(struct kvt__store_req *req, uint32_t crc);
     bool borrowed;         /* by kvt__store_borrow(); else false */
-    bool early;            /* GET: nobody waits for it yet */
+    bool early;            /* GET: nobody waits for it yet; the payload of a chunk that stays
+                            * in host memory is verified by its first load, unless the chunk
+                            * is in storage that other hosts share */
     bool overwrite;        /* PUT: in place of whatever is there under the key */
 
     /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
@@ -213,6 +215,7 @@ struct kvt__store_req {
     char tier_why[320];
     int failed;    /* the first failure, told in why */
     struct kvt__put put;
+    bool unsummed; /* GET: the payload was not compared with crc */
     bool foreign;  /* GET: what host memory has carried no identity */
     struct kvt__index_entry seen; /* GET, PROBE: the level's entry at the lookup */
     struct kvt__tier_op tier_op;
@@ -233,7 +236,9 @@ void kvt__store_look_for_hangs(struct kvt__store *store, int64_t patience_ns);
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
 
 /* Fill in slot, a share of that in host memory, if it is there; then the request, a
- * GET, ends without being read.  The slot is given back with kvt__pool_release(). */
+ * GET, ends without being read.  The slot is given back with kvt__pool_release().  If the
+ * payload is not verified yet, the request verifies it; a damaged chunk leaves host memory,
+ * and the request ends with -EBADMSG and without a slot: read the chunk from storage. */
 bool kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req);
 
 /* Make some bytes of the pool free that chunks of no use now stay in.  False: none. */

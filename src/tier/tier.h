@@ -45,7 +45,8 @@ struct kvt__object {
     bool id_of_key;      /* id was made from the key text, not from tokens */
     struct kvt__shape shape;
     bool unsummed;       /* GET: the caller computes the payload's CRC32C, so that the tier
-                          * need not */
+                          * need not.  PUT to host memory: the payload was not compared with
+                          * the CRC32C */
 };
 
 /* A chunk found in storage. */

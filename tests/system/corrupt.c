@@ -6,6 +6,8 @@
 #include "files.h"
 #include "system/system-test.h"
 
+#include <stdatomic.h>
+
 #include "gpu/copy.h"
 
 #define HEADER 28u
@@ -305,6 +307,9 @@ the_next_tier_serves_a_damaged_chunk(void **state)
 /* If not NULL, canceled at the end of the next copy into blocks of host memory. */
 static struct kvt_load *to_cancel;
 
+/* Copies into blocks of host memory that computed a checksum. */
+static atomic_uint n_summed;
+
 void __real_kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
                          uint32_t n_tokens, const unsigned char *chunk, uint32_t *crc);
 void __wrap_kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
@@ -314,6 +319,7 @@ void
 __wrap_kvt__scatter(const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
                     const unsigned char *chunk, uint32_t *crc)
 {
+    n_summed += crc != NULL;
     __real_kvt__scatter(view, blocks, n_tokens, chunk, crc);
     if (to_cancel)
         kvt_load_cancel(to_cancel);
@@ -354,6 +360,73 @@ a_load_canceled_in_the_copy_of_a_damaged_chunk_fails(void **state)
     to_cancel = NULL;
 }
 
+/* Open an engine with empty host memory, and read the fixture's first chunk ahead. */
+static void
+read_ahead(struct fixture *f)
+{
+    static const char *const settings[] = { "local_cpu=true", NULL };
+
+    reopen(f, settings);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    make_io(&io, seq, 0, 0, 1, 1);
+    assert_int_equal(kvt_engine_prefetch(f->engine, &io.io, 1), 0);
+    assert_comes_to(f, "prefetch_chunks", 1);
+    kvt_seq_free(seq);
+}
+
+static void
+the_first_copy_verifies_what_was_read_ahead(void **state)
+{
+    struct store *s = *state;
+
+    store_one(&s->f);
+    read_ahead(&s->f);
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned before = n_summed;
+
+        assert_int_equal(load_prompt(&s->f).loaded, 1);
+        if (device_memory() == KVT_MEMORY_HOST)
+            assert_int_equal(n_summed - before, i == 0);
+        assert_int_equal(counter(&s->f, "memory_hits"), i + 1);
+    }
+    assert_int_equal(counter(&s->f, "load_bytes"), PAYLOAD); /* read once */
+}
+
+static void
+damage_that_was_read_ahead_is_found(void **state)
+{
+    struct store *s = *state;
+    const uint32_t places[] = { 0, PAYLOAD / 2, PAYLOAD - 1 };
+
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct usage usage = store_one(&s->f);
+
+        flip_byte(usage.last, s->header + places[i]);
+        read_ahead(&s->f);
+        expect_refused(&s->f, usage.last);
+        assert_int_equal(counter(&s->f, "memory_hits"), 0);
+        assert_int_equal(counter(&s->f, "pool_used"), 0);
+    }
+}
+
+/* The file was repaired after the chunk was read ahead. */
+static void
+what_was_read_ahead_damaged_is_read_again(void **state)
+{
+    struct store *s = *state;
+    struct usage usage = store_one(&s->f);
+
+    flip_byte(usage.last, s->header + 5);
+    read_ahead(&s->f);
+    flip_byte(usage.last, s->header + 5);
+    assert_int_equal(load_prompt(&s->f).loaded, 1);
+    assert_int_equal(counter(&s->f, "load_corrupt"), 0);
+    assert_int_equal(counter(&s->f, "load_bytes"), 2 * PAYLOAD);
+    assert_int_equal(access(usage.last, F_OK), 0);
+}
+
 int
 main(void)
 {
@@ -375,6 +448,9 @@ main(void)
         T(a_damaged_byte_of_a_skipped_block_is_found),
         T_BARE(a_damaged_byte_of_a_skipped_block_is_found),
         T(a_load_canceled_in_the_copy_of_a_damaged_chunk_fails),
+        T(the_first_copy_verifies_what_was_read_ahead),
+        T(damage_that_was_read_ahead_is_found),
+        T(what_was_read_ahead_damaged_is_read_again),
         T(the_next_tier_serves_a_damaged_chunk),
     };
 

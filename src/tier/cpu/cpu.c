@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/crc32c.h"
 
 #define NONE UINT32_MAX
 
@@ -21,6 +22,7 @@ struct chunk {
     struct kvt__id id;
     struct kvt__slot slot;
     uint32_t crc;
+    bool unsummed; /* the payload was not compared with crc */
     uint32_t tokens;
     uint32_t next; /* in its bucket, or among the free ones */
 };
@@ -89,6 +91,7 @@ cpu_put(struct kvt__tier *tier, const struct kvt__object *object,
         c->id = object->id;
         c->slot = *slot;
         c->crc = crc;
+        c->unsummed = object->unsummed;
         c->tokens = object->tokens;
     }
     pthread_mutex_unlock(&t->lock);
@@ -100,11 +103,10 @@ cpu_put(struct kvt__tier *tier, const struct kvt__object *object,
 static void
 tell(const struct chunk *c, struct kvt__found *found)
 {
-    /* What is in the pool was verified on its way there. */
     *found = (struct kvt__found){
         .payload_bytes = c->slot.bytes, .stored_bytes = c->slot.bytes,
         .has_id = true, .id = c->id, .crc = c->crc, .tokens = c->tokens,
-        .has_read_crc = true, .read_crc = c->crc };
+        .has_read_crc = !c->unsummed, .read_crc = c->crc };
 }
 
 static int
@@ -140,6 +142,14 @@ cpu_get(struct kvt__tier *tier, const struct kvt__object *object,
     else
         err = kvt__fail(EBADMSG, "cpu: chunk %s has %zu bytes, not %zu.", object->key,
                         have.bytes, slot->bytes);
+    if (!err && !found->has_read_crc) {
+        found->read_crc = kvt__crc32c_cold(0, slot->payload, slot->bytes);
+        found->has_read_crc = true;
+        if (found->read_crc == found->crc)
+            kvt__cpu_set_summed(tier, &object->id, have.payload);
+        else
+            kvt__cpu_drop(tier, &object->id, have.payload);
+    }
     kvt__pool_release(t->pool, &have);
     return err;
 }
@@ -158,6 +168,43 @@ cpu_probe(struct kvt__tier *tier, const struct kvt__object *object,
     return at == NONE ? missing(object) : 0;
 }
 
+/* Remove chunk *at; t->lock is held. */
+static void
+remove_locked(struct cpu_tier *t, uint32_t *at)
+{
+    uint32_t i = *at;
+
+    kvt__pool_release(t->pool, &t->chunks[i].slot);
+    *at = t->chunks[i].next;
+    t->chunks[i].next = t->first_free;
+    t->first_free = i;
+}
+
+void
+kvt__cpu_set_summed(struct kvt__tier *tier, const struct kvt__id *id,
+                    const unsigned char *payload)
+{
+    struct cpu_tier *t = from(tier);
+
+    pthread_mutex_lock(&t->lock);
+    uint32_t at = *find(t, id);
+    if (at != NONE && t->chunks[at].slot.payload == payload)
+        t->chunks[at].unsummed = false;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void
+kvt__cpu_drop(struct kvt__tier *tier, const struct kvt__id *id, const unsigned char *payload)
+{
+    struct cpu_tier *t = from(tier);
+
+    pthread_mutex_lock(&t->lock);
+    uint32_t *at = find(t, id);
+    if (*at != NONE && t->chunks[*at].slot.payload == payload)
+        remove_locked(t, at);
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* A chunk that is being written elsewhere or copied would free no memory now. */
 static int
 cpu_remove(struct kvt__tier *tier, const struct kvt__object *object)
@@ -172,10 +219,7 @@ cpu_remove(struct kvt__tier *tier, const struct kvt__object *object)
     } else if (kvt__pool_is_shared(t->pool, &t->chunks[i].slot)) {
         err = -EBUSY;
     } else {
-        kvt__pool_release(t->pool, &t->chunks[i].slot);
-        *at = t->chunks[i].next;
-        t->chunks[i].next = t->first_free;
-        t->first_free = i;
+        remove_locked(t, at);
     }
     pthread_mutex_unlock(&t->lock);
     return err;

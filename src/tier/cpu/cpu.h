@@ -14,6 +14,15 @@ struct kvt__cpu_params {
     int dirfd;              /* of its index, borrowed until close; -1: none */
 };
 
+/* The payload of the chunk has the chunk's CRC32C.  No effect if the chunk has another payload
+ * now; here and below. */
+void kvt__cpu_set_summed(struct kvt__tier *tier, const struct kvt__id *id,
+                         const unsigned char *payload);
+
+/* Remove the chunk even if others share its slot: the payload is damaged. */
+void kvt__cpu_drop(struct kvt__tier *tier, const struct kvt__id *id,
+                   const unsigned char *payload);
+
 /* 0, or -ENOMEM. */
 int kvt__cpu_open(const struct kvt__cpu_params *params, struct kvt__tier **out);
 
