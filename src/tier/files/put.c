@@ -74,28 +74,34 @@ struct framed {
     uint32_t crc;
 };
 
+/* The header alone, for the second file too. */
+static int
+write_header(int fd, const struct framed *f)
+{
+    return kvt__posix_write(fd, f->slot->payload - f->form.header_bytes,
+                            f->form.header_bytes, 0);
+}
+
 /* Header, payload and trailer. */
 static int
 write_extent(const struct kvt__files *t, int fd, bool direct, const struct framed *f)
 {
-    unsigned char *start = f->slot->payload - f->form.header_bytes;
-
     if (f->on_device) {
         kvt__set_why("");
-        int err = kvt__posix_write(fd, start, f->form.header_bytes, 0);
+        int err = write_header(fd, f);
 
         return err ? err : t->kind->move_device(t, fd, f->on_device,
                                                 (off_t)f->form.header_bytes, true);
     }
     const struct kvt__file_extent extent = {
-        .fd = fd, .at = start,
+        .fd = fd, .at = f->slot->payload - f->form.header_bytes,
         .bytes = f->form.header_bytes + f->slot->bytes + f->form.trailer_bytes,
         .direct = direct };
     return t->kind->own_mover ? t->kind->write(t, &extent) : kvt__extent_write(&extent);
 }
 
 static int
-write_temp(const struct kvt__files *t, int fd, bool direct, const struct framed *f)
+write_chunk(const struct kvt__files *t, int fd, bool direct, const struct framed *f)
 {
     int err = write_extent(t, fd, direct, f);
 
@@ -103,8 +109,6 @@ write_temp(const struct kvt__files *t, int fd, bool direct, const struct framed 
         err = put_xattr(fd, f->object, f->slot->bytes, f->crc);
     else if (!err && f->form.trailer_bytes)
         err = mark_trailer(fd);
-    if (!err && t->fsync && fsync(fd) < 0)
-        err = -errno;
     return err;
 }
 
@@ -148,20 +152,24 @@ rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *n
     return err;
 }
 
-/* Write the chunk's file under a temporary name and give it its own. */
+/* Write a file under a temporary name and give it its own.  beside: the second file, which
+ * only says that the first exists. */
 static int
 publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f,
-        const char *name)
+        const char *name, bool beside)
 {
+    bool on_device = f->on_device && !beside;
+    bool direct = on_device ||
+                  (!beside && kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
+                                               f->slot->bytes));
     char temp[NAME_MAX + 1];
-    bool direct = f->on_device ||
-                  kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
-                                   f->slot->bytes);
     int fd = kvt__temp_create(t, dir, direct, temp, sizeof temp);
 
     if (fd < 0)
         return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
-    int err = write_temp(t, fd, direct, f);
+    int err = beside ? write_header(fd, f) : write_chunk(t, fd, direct, f);
+    if (!err && t->fsync && fsync(fd) < 0)
+        err = -errno;
     if (!err)
         err = close_copy(fd);
     if (!err)
@@ -169,32 +177,7 @@ publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f
     if (err)
         unlinkat(dir->temp_fd, temp, 0);
     close(fd);
-    return err ? kvt__file_failed(err, "write", name, dir,
-                                  f->on_device ? kvt__why() : "") : 0;
-}
-
-/* The same of the second file, which only says that the first is there. */
-static int
-publish_beside(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f,
-               const char *beside)
-{
-    char temp[NAME_MAX + 1];
-    int fd = kvt__temp_create(t, dir, false, temp, sizeof temp);
-
-    if (fd < 0)
-        return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
-    int err = kvt__posix_write(fd, f->slot->payload - f->form.header_bytes,
-                               f->form.header_bytes, 0);
-    if (!err && t->fsync && fsync(fd) < 0)
-        err = -errno;
-    if (!err)
-        err = close_copy(fd);
-    if (!err && renameat(dir->temp_fd, temp, kvt__fd_of(dir, f->object), beside) < 0)
-        err = -errno;
-    if (err)
-        unlinkat(dir->temp_fd, temp, 0);
-    close(fd);
-    return err ? kvt__fail(-err, "write %s in %s", beside, dir->path) : 0;
+    return err ? kvt__file_failed(err, "write", name, dir, on_device ? kvt__why() : "") : 0;
 }
 
 /* ------------------------------------------------------------------ removing */
@@ -250,9 +233,9 @@ kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
     if (!err)
         err = t->layout->frame(&f.form, o, &seen, crc);
     if (!err)
-        err = publish(t, dir, &f, name);
+        err = publish(t, dir, &f, name, false);
     if (!err && kvt__beside(t->layout, name, beside)) {
-        err = publish_beside(t, dir, &f, beside);
+        err = publish(t, dir, &f, beside, true);
         if (err) /* a chunk is stored with all that belongs to it, or not */
             (void)remove_here(t, kvt__fd_of(dir, o), name);
     }
