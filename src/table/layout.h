@@ -50,13 +50,14 @@ struct tb_header {
     uint64_t rest0;
     uint64_t paused_until[2]; /* reads, writes: monotonic clock, ns */
     uint32_t listed;       /* 1: every object of the store was listed */
-    uint32_t rest1;
+    uint32_t touched;      /* 1: the recency of an entry changed since the last snapshot */
     uint32_t hand;         /* start of the next sample of victims */
-    uint32_t rest2[9];
+    uint32_t n_saved;      /* number of the acquisition of the lock at the last snapshot */
+    uint32_t rest1[8];
 
     uint32_t lock;         /* tb_lock_*() */
     uint32_t n_redo;       /* values of the redo record to apply; 0: none */
-    uint8_t rest3[56];
+    uint8_t rest2[56];
 
     /* Written by transactions: */
     uint64_t limit_bytes;
@@ -67,7 +68,7 @@ struct tb_header {
     uint32_t n_heads;
     uint32_t free;         /* first entry of the free list, or TB_NONE */
     uint32_t n_fresh;      /* entries that were used before; the others are free too */
-    uint8_t rest4[16];
+    uint8_t rest3[16];
 
     struct tb_redo redo[TB_REDO_MAX];
     char dir[TB_DIR_MAX];  /* path of the directory of `lock`; "": unknown */
@@ -80,6 +81,8 @@ struct tb_header {
 #define TB_V3_OWNERS 64
 #define TB_V3_MAIN 4096    /* all handles hold a read lock */
 #define TB_OPEN_BYTE 4097  /* the opener: makes tables and takes owners' numbers */
+#define TB_LIST_BYTE 4098  /* the lister's */
+#define TB_SNAPSHOT_BYTE 4099 /* of the process that writes a snapshot */
 #define TB_PLACE_AT 8192   /* struct tb_place is stored here */
 #define TB_OWNER_BYTE 16384 /* the first owner's; held while the owner lives */
 

@@ -58,4 +58,6 @@ kvt__tb_used(const struct kvt__table *t, uint32_t entry)
     uint64_t time = orders[t->order].keeps_time ? old : (uint64_t)kvt__wall_ns();
 
     TB_STORE(at, (time & ~TB_USES) | (uses < TB_USES ? uses + 1 : uses));
+    if (!TB_LOAD(&t->header->touched)) /* the readers share the cache line */
+        TB_STORE(&t->header->touched, 1);
 }

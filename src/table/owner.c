@@ -37,33 +37,37 @@ unlock(struct kvt__table *t)
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* End all claims of an owner that is dead, or this handle's.  The claims end one by one; each
- * end compares the incarnation, because the number can have a new owner.  0, or an error of
- * the lock. */
-static int
-end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation, int64_t wait_ns,
-           size_t *n_ended)
+/* The claims of an owner end one by one; each end compares the incarnation, because the number
+ * can have a new owner. */
+size_t
+kvt__tb_end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation)
 {
     struct tb_change c = { .table = t };
-    int err = 0;
+    size_t n = 0;
 
-    for (uint32_t i = 0; i < TB_N_CLAIMS && !err; i++) {
+    for (uint32_t i = 0; i < TB_N_CLAIMS; i++) {
         const struct tb_claim *claim = &t->claims[(size_t)owner * TB_N_CLAIMS + i];
 
         if ((TB_LOAD(&claim->what) & 0xff) == TB_NO_CLAIM)
             continue;
-        err = lock(t, wait_ns);
-        if (err)
-            return err;
-        if (TB_LOAD(&t->owners[owner].incarnation) != incarnation)
-            err = -ENOENT;
-        else if (!tb_usable(t))
-            err = -ESTALE;
-        else
-            *n_ended += kvt__tb_end_dead(&c, owner, i);
+        if (lock(t, TB_LOCK_WAIT_NS))
+            break;
+        bool is_same = TB_LOAD(&t->owners[owner].incarnation) == incarnation;
+        n += is_same && tb_usable(t) && kvt__tb_end_dead(&c, owner, i);
         unlock(t);
+        if (!is_same)
+            break;
     }
-    return err;
+    return n;
+}
+
+static bool
+has_claims(const struct kvt__table *t, unsigned owner)
+{
+    for (uint32_t i = 0; i < TB_N_CLAIMS; i++)
+        if ((TB_LOAD(&t->claims[(size_t)owner * TB_N_CLAIMS + i].what) & 0xff) != TB_NO_CLAIM)
+            return true;
+    return false;
 }
 
 /* The smallest limit of all owners becomes the table's limit.  The caller holds the lock. */
@@ -108,7 +112,7 @@ end_life(struct kvt__table *t, unsigned owner, uint64_t incarnation)
 
     if (lock(t, TB_LOCK_WAIT_NS))
         return;
-    if (TB_LOAD(&t->owners[owner].incarnation) == incarnation) {
+    if (TB_LOAD(&t->owners[owner].incarnation) == incarnation && !has_claims(t, owner)) {
         TB_STORE(&t->owners[owner].incarnation, 0);
         set_limit(&c);
     }
@@ -118,31 +122,26 @@ end_life(struct kvt__table *t, unsigned owner, uint64_t incarnation)
 /* The first lock under the number takes over the lock of the dead owner and applies the redo
  * record. */
 static int
-settle(struct kvt__table *t)
+take(struct kvt__table *t, uint64_t limit_bytes)
 {
-    size_t n = 0;
+    struct tb_change c = { .table = t };
     int err = lock(t, TB_OPEN_LOCK_WAIT_NS);
 
     if (err)
         return err;
     unlock(t);
-    return end_claims(t, t->owner, TB_LOAD(&t->owners[t->owner].incarnation),
-                      TB_OPEN_LOCK_WAIT_NS, &n);
-}
-
-static int
-take(struct kvt__table *t, uint64_t limit_bytes)
-{
-    struct tb_change c = { .table = t };
-    int err = settle(t);
-
-    if (!err)
-        err = lock(t, TB_OPEN_LOCK_WAIT_NS);
+    (void)kvt__tb_end_claims(t, t->owner, TB_LOAD(&t->owners[t->owner].incarnation));
+    err = lock(t, TB_OPEN_LOCK_WAIT_NS);
     if (err)
         return err;
-    begin_life(&c, limit_bytes);
+    if (!tb_usable(t))
+        err = -ESTALE;
+    else if (has_claims(t, t->owner))
+        err = -ETIMEDOUT;
+    else
+        begin_life(&c, limit_bytes);
     unlock(t);
-    return tb_usable(t) ? 0 : -ESTALE;
+    return err;
 }
 
 int
@@ -170,12 +169,11 @@ kvt__tb_leave_owner(struct kvt__table *t)
 {
     uint64_t incarnation = TB_LOAD(&t->owners[t->owner].incarnation);
     struct tb_change c;
-    size_t n = 0;
 
     if (!kvt__tb_begin(t, &c)) { /* carries out late ends of claims */
         kvt__tb_end(&c);
-        if (!end_claims(t, t->owner, incarnation, TB_LOCK_WAIT_NS, &n))
-            end_life(t, t->owner, incarnation);
+        (void)kvt__tb_end_claims(t, t->owner, incarnation);
+        end_life(t, t->owner, incarnation);
     }
     kvt__tb_unlock_owner(t, t->owner);
     t->owner = TB_N_OWNERS;
@@ -187,11 +185,10 @@ size_t
 kvt__tb_recover_owner(struct kvt__table *t, unsigned owner)
 {
     uint64_t incarnation = owner < TB_N_OWNERS ? TB_LOAD(&t->owners[owner].incarnation) : 0;
-    size_t n = 0;
-
-    if (incarnation && !kvt__tb_owner_lives(t, owner) &&
-        !end_claims(t, owner, incarnation, TB_LOCK_WAIT_NS, &n))
-        end_life(t, owner, incarnation);
+    if (!incarnation || kvt__tb_owner_lives(t, owner))
+        return 0;
+    size_t n = kvt__tb_end_claims(t, owner, incarnation);
+    end_life(t, owner, incarnation);
     return n;
 }
 

@@ -48,6 +48,8 @@ struct kvt__table {
     struct tb_late late[TB_N_CLAIMS]; /* ends of claims that found the lock held */
     uint32_t n_late;
     int64_t looked_ns;        /* time of the last search for dead owners */
+    bool is_listing;          /* this handle holds the byte of the lister */
+    bool is_saving;           /* a thread of this handle writes a snapshot; atomic */
     unsigned turn;            /* owner that recover_next looks at next */
 };
 
@@ -66,6 +68,9 @@ tb_is_writer(const struct kvt__table *t)
 }
 
 /* ------------------------------------------------------------------- lock.c */
+
+/* The lock word from this bit on: number of the acquisition. */
+#define TB_LOCK_NUMBER_SHIFT 10
 
 /* Lock the table.  The caller holds t->mutex.  0; -ETIMEDOUT.  Applies a redo record that
  * a dead owner left; -ESTALE if the record is garbage. */
@@ -290,7 +295,12 @@ int kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes);
 /* Give the number back: end the claims of this handle. */
 void kvt__tb_leave_owner(struct kvt__table *t);
 
-/* If an owner is dead, end the claims of the owner.  Returns their number. */
+/* End all claims of an owner that is dead, or this handle's.  The caller holds no lock.
+ * Returns the number of ended claims. */
+size_t kvt__tb_end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation);
+
+/* If an owner is dead, end the claims and the limit of the owner.  Returns the number of
+ * claims. */
 size_t kvt__tb_recover_owner(struct kvt__table *t, unsigned owner);
 
 /* Recover all owners, unless this handle did so less than a second ago. */

@@ -229,6 +229,29 @@ struct kvt__table_totals {
 
 void kvt__table_get_totals(const struct kvt__table *table, struct kvt__table_totals *out);
 
+/* -------------------------------------------------------- listing, snapshot */
+
+/* Return true if a process has listed every object of the store. */
+bool kvt__table_is_listed(const struct kvt__table *table);
+
+/* Begin to list the store.  0: the caller enters the snapshot and then each listed name, and
+ * calls end_list.  -EALREADY: the store is listed; -EBUSY: another process or thread lists.
+ * If the lister dies, another process can begin. */
+int kvt__table_begin_list(struct kvt__table *table);
+
+/* End the listing.  whole: every name was entered. */
+void kvt__table_end_list(struct kvt__table *table, bool whole);
+
+/* Write the READY entries to the file `snapshot` of the store's directory.  Call every five
+ * minutes.  0, or an error with a sentence; -EALREADY: nothing changed since the last
+ * snapshot; -EBUSY: another process writes, or a process lists.  Waits for the disk. */
+int kvt__table_write_snapshot(struct kvt__table *table, int dirfd);
+
+/* Enter the entries of the file `snapshot` whose names have no entry.  Returns the number of
+ * entered entries; -ENOENT: there is no snapshot; -EBADMSG: the snapshot is corrupt, and
+ * nothing was entered; or another error. */
+int64_t kvt__table_read_snapshot(struct kvt__table *table, int dirfd);
+
 /* ------------------------------------------------------------------- pauses */
 
 enum kvt__table_pause { KVT__PAUSE_READS, KVT__PAUSE_WRITES };

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Listing: one process enters the names that the store's directory lists; the others wait
+ * for nothing.  The lister locks TB_LIST_BYTE of `lock`; if the process dies, another one
+ * lists. */
+#include <errno.h>
+#include <fcntl.h>
+
+#include "table/private.h"
+
+bool
+kvt__table_is_listed(const struct kvt__table *t)
+{
+    return tb_usable(t) && TB_LOAD(&t->header->listed) == 1;
+}
+
+/* The word is read again under the byte: another process may have ended its listing. */
+static int
+begin(struct kvt__table *t)
+{
+    if (t->is_listing ||
+        (t->lock_fd >= 0 && kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_LIST_BYTE)))
+        return -EBUSY;
+    t->is_listing = true;
+    return 0;
+}
+
+static void
+end(struct kvt__table *t)
+{
+    if (t->is_listing && t->lock_fd >= 0)
+        kvt__tb_unlock_byte(t->lock_fd, TB_LIST_BYTE);
+    t->is_listing = false;
+}
+
+int
+kvt__table_begin_list(struct kvt__table *t)
+{
+    if (!tb_usable(t))
+        return -ESTALE;
+    if (!tb_is_writer(t))
+        return -EINVAL;
+    pthread_mutex_lock(&t->mutex);
+    int err = begin(t);
+    if (!err && kvt__table_is_listed(t)) {
+        end(t);
+        err = -EALREADY;
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return err;
+}
+
+void
+kvt__table_end_list(struct kvt__table *t, bool whole)
+{
+    if (kvt__fork_generation_now() != t->generation)
+        return;
+    pthread_mutex_lock(&t->mutex);
+    if (t->is_listing && whole && tb_usable(t))
+        TB_STORE(&t->header->listed, 1);
+    end(t);
+    pthread_mutex_unlock(&t->mutex);
+}
