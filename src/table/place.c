@@ -220,6 +220,7 @@ make(struct kvt__table *t, const struct kvt__table_params *params, struct findin
     bool other = has_other_tmpfs(t, f);
     int err = -1;
 
+    kvt__tb_keep_v3(f->dirfd, t->lock_fd);
     if (getrandom(f->place.number, sizeof f->place.number, 0) != sizeof f->place.number)
         return kvt__fail(errno, "index: a random number");
     memcpy(f->place.boot_id, f->boot_id, sizeof f->boot_id);

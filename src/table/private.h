@@ -325,6 +325,12 @@ void kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_plac
 void kvt__tb_shm_name(const struct stat *lock, const uint64_t number[2],
                       char out[TB_SHM_NAME_MAX]);
 
+/* ------------------------------------------------------------------- v3.c */
+
+/* Rename an index of version 3 that `lock` names, for kvt__table_read_v3(); delete another
+ * one.  The caller has not written a new place yet. */
+void kvt__tb_keep_v3(int dirfd, int lock_fd);
+
 /* ------------------------------------------------------------------- place.c */
 
 /* Map the table that `lock` names, or a new table.  The caller holds TB_OPEN_BYTE.  0, or

@@ -234,8 +234,8 @@ void kvt__table_get_totals(const struct kvt__table *table, struct kvt__table_tot
 /* Return true if a process has listed every object of the store. */
 bool kvt__table_is_listed(const struct kvt__table *table);
 
-/* Begin to list the store.  0: the caller enters the snapshot and then each listed name, and
- * calls end_list.  -EALREADY: the store is listed; -EBUSY: another process or thread lists.
+/* Begin to list the store.  0: the caller enters an index of version 3, the snapshot and then
+ * each listed name, and calls end_list.  -EALREADY: the store is listed; -EBUSY: another process or thread lists.
  * If the lister dies, another process can begin. */
 int kvt__table_begin_list(struct kvt__table *table);
 
@@ -251,6 +251,11 @@ int kvt__table_write_snapshot(struct kvt__table *table, int dirfd);
  * entered entries; -ENOENT: there is no snapshot; -EBADMSG: the snapshot is corrupt, and
  * nothing was entered; or another error. */
 int64_t kvt__table_read_snapshot(struct kvt__table *table, int dirfd);
+
+/* Enter the entries of the index of version 3 that the table replaced, whose names have no
+ * entry, and delete the index.  Returns the number of entered entries; -ENOENT: there is no
+ * such index; or another error. */
+int64_t kvt__table_read_v3(struct kvt__table *table, int dirfd);
 
 /* ------------------------------------------------------------------- pauses */
 
