@@ -158,8 +158,9 @@ divide(struct tb_change *c, uint32_t old, uint32_t new)
     return link == (TB_END | old);
 }
 
-/* The number of heads is written first: a reader that misses an entry which the division
- * moved then finds another number of heads. */
+/* The new head first leads to the whole chain, so that a reader finds every entry at any
+ * step, also if the writer dies.  A reader that was on the chain meanwhile, and may have
+ * missed an entry, finds another number of splits and walks again. */
 void
 kvt__tb_split(struct tb_change *c)
 {
@@ -168,8 +169,13 @@ kvt__tb_split(struct tb_change *c)
 
     if (TB_LOAD(&h->n_entries) < n || n >= TB_LOAD(&h->n_made))
         return;
+    uint32_t old = n & (UINT32_MAX >> __builtin_clz(n)) >> 1;
+    uint32_t split = TB_LOAD(&h->split) & ~UINT32_C(1);
+    tb_set32(c, &h->split, split + 1);
+    tb_set32(c, &c->table->heads[n], TB_LOAD(&c->table->heads[old]));
     tb_set32(c, &h->n_heads, n + 1);
-    if (divide(c, n & (UINT32_MAX >> __builtin_clz(n)) >> 1, n)) {
+    if (divide(c, old, n)) {
+        tb_set32(c, &h->split, split + 2);
         kvt__tb_commit(c);
         return;
     }

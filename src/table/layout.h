@@ -26,7 +26,7 @@
 #define TB_MIN_HEADS 1024u
 #define TB_MAX_BYTES (UINT64_C(1) << 40)
 #define TB_MAX_PATHS 128u
-#define TB_MAX_CHAIN 60u
+#define TB_MAX_CHAIN 58u /* a split fits the redo record */
 #define TB_REDO_MAX 64u
 #define TB_DIR_MAX 1024u
 
@@ -68,7 +68,8 @@ struct tb_header {
     uint32_t n_heads;
     uint32_t free;         /* first entry of the free list, or TB_NONE */
     uint32_t n_fresh;      /* entries that were used before; the others are free too */
-    uint8_t rest3[16];
+    uint32_t split;        /* odd: a chain is being divided */
+    uint32_t rest3[3];
 
     struct tb_redo redo[TB_REDO_MAX];
     char dir[TB_DIR_MAX];  /* path of the directory of `lock`; "": unknown */

@@ -18,7 +18,9 @@
 #define SLEEPER 0x200u
 #define ACQUISITION 0x400u
 
-#define SPINS 200
+#ifndef TB_SPINS
+#define TB_SPINS 200
+#endif
 #define NAP_NS KVT__NS_PER_MS
 
 #ifndef TB_FUTEX_WAIT
@@ -63,7 +65,7 @@ take(struct kvt__table *t, uint32_t seen, bool sleeper)
 static uint32_t
 spin(const uint32_t *word, uint32_t seen)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < TB_SPINS; i++) {
         uint32_t now = TB_LOAD(word);
 
         if (now != seen)

@@ -59,12 +59,13 @@ matches(const struct kvt__table *t, uint32_t entry, uint64_t word, const struct 
 }
 
 /* Walk a chain.  Returns 1: found, *entry and *word; 0: the chain has no such entry; -1:
- * the walk ended in another chain. */
+ * the walk ended in another chain, or beside a split. */
 static int
 walk(const struct kvt__table *t, uint64_t hash, const struct wanted *w, uint32_t *entry,
      uint64_t *word)
 {
     const struct tb_header *h = t->header;
+    uint32_t split = TB_LOAD(&h->split);
     uint32_t head = tb_bucket(hash, TB_LOAD(&h->n_heads));
     uint32_t link = head < t->max_entries ? TB_LOAD(&t->heads[head]) : TB_NONE, at;
 
@@ -76,7 +77,7 @@ walk(const struct kvt__table *t, uint64_t hash, const struct wanted *w, uint32_t
         }
         link = TB_LOAD(&t->hot[at].next);
     }
-    return link == (TB_END | head) && head == tb_bucket(hash, TB_LOAD(&h->n_heads)) ? 0 : -1;
+    return link == (TB_END | head) && !(split & 1) && TB_LOAD(&h->split) == split ? 0 : -1;
 }
 
 /* Find the READY entry.  Returns the entry and *word, or TB_NONE. */

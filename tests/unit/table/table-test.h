@@ -122,9 +122,12 @@ recount(const struct kvt__table *t)
         if (tb_space(word) < TB_N_SPACES)
             in_space[tb_space(word)]++;
     }
-    for (uint32_t i = 0; i < TB_N_OWNERS * TB_N_CLAIMS; i++)
-        if ((t->claims[i].what & 0xff) == TB_REPLACE)
-            used += t->claims[i].bytes;
+    for (uint32_t owner = 0; owner < TB_N_OWNERS; owner++)
+        for (uint32_t i = 0; t->owners[owner].incarnation && i < TB_N_CLAIMS; i++) {
+            const struct tb_claim *claim = &t->claims[owner * TB_N_CLAIMS + i];
+
+            used += (claim->what & 0xff) == TB_REPLACE ? claim->bytes : 0;
+        }
     for (uint32_t head = 0; head < h->n_heads; head++) {
         uint32_t link = t->heads[head], at;
 

@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Model check of src/table: a few processes store, replace, evict, lease and find in all
+ * orders of their steps with a bounded number of preemptions, and a process may die before
+ * any step.  Each process is a coroutine with a handle of its own on one mapping, and runs
+ * the real code (steps.h).  Left out: memory orders (each step is visible to all processes
+ * at once) and the clock. */
+#include "table-test.h"
+
+#include <linux/futex.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+enum { MAX_PROCS = 3, MAX_CHOICES = 8192, STACK_BYTES = 256 << 10, N_NAMES = 4 };
+enum { JUDGE = 9 }; /* owner number of the handle that checks */
+
+enum deed { NOTHING, STORE, REPLACE, UNDO, EVICT, RESTORE, FORGET, SWAP, LEASE, FIND, RECOVER };
+
+struct scenario {
+    struct {
+        enum deed deed;
+        unsigned n; /* name */
+    } proc[MAX_PROCS];
+    unsigned ready;  /* names below this are stored before */
+    unsigned max_preemptions, max_deaths;
+    bool of_memory;
+    bool splits;     /* the next claim splits the chain of the names */
+};
+
+static struct proc {
+    struct kvt__table *t;
+    ucontext_t context;
+    char *stack;
+    bool begun, ended, dead;
+    bool sleeps;      /* until the word of the lock changes */
+    uint32_t asleep;  /* the word that the process saw */
+    int result;
+    uint64_t leased;  /* the word of the leased entry; 0: no lease */
+    uint32_t entry;
+    struct kvt__record seen; /* of the name, before the execution */
+} procs[MAX_PROCS];
+
+static const struct scenario *scenario;
+static struct kvt__table *judge;
+static uint64_t names[N_NAMES];
+static ucontext_t explorer;
+static int running = -1;
+
+static struct {
+    uint16_t taken, n;
+} choices[MAX_CHOICES];
+static size_t n_choices, at_choice;
+static unsigned n_preemptions, n_deaths;
+
+static unsigned
+choose(unsigned n)
+{
+    if (at_choice == n_choices) {
+        assert_true(n_choices < MAX_CHOICES);
+        choices[n_choices].taken = 0;
+        choices[n_choices++].n = (uint16_t)n;
+    }
+    assert_int_equal(choices[at_choice].n, n);
+    return choices[at_choice++].taken;
+}
+
+/* The next execution in order; false: there is none. */
+static bool
+advance(void)
+{
+    while (n_choices && choices[n_choices - 1].taken + 1 == choices[n_choices - 1].n)
+        n_choices--;
+    if (!n_choices)
+        return false;
+    choices[n_choices - 1].taken++;
+    return true;
+}
+
+static void
+pause_proc(void)
+{
+    swapcontext(&procs[running].context, &explorer);
+}
+
+void table_step(const void *at);
+
+/* No process changes another's incarnation or claims here, and the redo record is read by
+ * the process that wrote it, or by all after a death: no step. */
+static bool
+matters(const struct kvt__table *t, const char *p)
+{
+    const struct tb_header *h = t->header;
+
+    return p < (const char *)h->redo || p >= (const char *)t->spaces ||
+           (p >= (const char *)t->claims &&
+            ((size_t)(p - (const char *)t->claims) / sizeof *t->claims) % TB_N_CLAIMS < 2);
+}
+
+void
+table_step(const void *at)
+{
+    if (running >= 0 && at != &procs[running].t->header->use &&
+        matters(procs[running].t, at))
+        pause_proc();
+}
+
+static bool
+is_dead(uint32_t owner)
+{
+    for (int i = 0; i < MAX_PROCS; i++)
+        if (procs[i].t->owner == owner)
+            return procs[i].dead;
+    return owner != JUDGE;
+}
+
+bool __wrap_kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner);
+long __wrap_syscall(long number, ...);
+
+bool
+__wrap_kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner)
+{
+    return owner == t->owner || !is_dead(owner);
+}
+
+static bool
+wakes(const struct proc *p)
+{
+    uint32_t word = judge->header->lock;
+
+    return word != p->asleep || is_dead((word & 0x1ff) - 1);
+}
+
+/* The only system calls of the table are sleeps on the lock. */
+long
+__wrap_syscall(long number, ...)
+{
+    assert_int_equal(number, SYS_futex);
+    if (running < 0)
+        return 0;
+    struct proc *p = &procs[running];
+    va_list args;
+    va_start(args, number);
+    (void)va_arg(args, uint32_t *);
+    p->sleeps = va_arg(args, int) == FUTEX_WAIT;
+    p->asleep = va_arg(args, uint32_t);
+    va_end(args);
+    pause_proc();
+    p->sleeps = false;
+    return 0;
+}
+
+/* ------------------------------------------------------------------- processes */
+
+/* The identity of a replaced chunk. */
+#define SECOND UINT64_C(1000000)
+
+static int
+claim_of(struct proc *p, unsigned n, uint64_t second, const struct kvt__record *victim,
+         struct kvt__claim *c)
+{
+    struct kvt__name name = name_of(names[n]);
+    struct kvt__record record = record_of_n(names[n] + second, 10 + n);
+
+    record.path = n;
+    return kvt__table_claim(p->t, &name, &record, TEXT, victim, c);
+}
+
+static void
+check_record(unsigned n, const struct kvt__record *r)
+{
+    struct kvt__name name = name_of(names[n]);
+    struct kvt__id first = id_of(names[n]), second = id_of(names[n] + SECOND);
+
+    if (r->hash.bits[0] != name.hash.bits[0] || r->bytes != 10 + n || r->path != n ||
+        (!kvt__id_equal(&r->id, &first) && !kvt__id_equal(&r->id, &second)))
+        fail_msg("a reader found another chunk or a torn entry");
+}
+
+static void
+store_one(struct proc *p, unsigned n, uint64_t second, bool undo,
+          const struct kvt__record *victim)
+{
+    struct kvt__claim c;
+
+    p->result = claim_of(p, n, second, victim, &c);
+    if (p->result)
+        return;
+    if (undo)
+        kvt__table_abort(p->t, &c);
+    else if (!kvt__table_publish(p->t, &c))
+        fail_msg("a claim was lost");
+}
+
+static void
+check_no_lease(uint32_t entry)
+{
+    for (int i = 0; i < MAX_PROCS; i++)
+        if (procs[i].leased && !procs[i].dead && procs[i].entry == entry)
+            fail_msg("a leased entry was evicted");
+}
+
+static void
+evict_one(struct proc *p, bool restore)
+{
+    struct kvt__claim c;
+
+    p->result = kvt__table_evict(p->t, &p->seen, false, &c);
+    if (p->result)
+        return;
+    check_no_lease(c.entry);
+    if (restore)
+        kvt__table_restore(p->t, &c);
+    else
+        kvt__table_evicted(p->t, &c);
+}
+
+/* Both identities may be leased, one after the other. */
+static void
+lease_one(struct proc *p, unsigned n)
+{
+    struct kvt__name name = name_of(names[n]);
+    struct kvt__record r;
+
+    if (!kvt__table_lease(p->t, &name, NULL, kvt__now_ns() + 3600 * KVT__NS_PER_S, &r))
+        return;
+    p->entry = r.entry;
+    p->leased = r.word;
+    if (!(r.flags & KVT__TABLE_UNREAD))
+        check_record(n, &r);
+    pause_proc();
+    const struct tb_hot *e = &judge->hot[r.entry];
+    uint64_t id[2];
+    memcpy(id, r.id.b, sizeof id);
+    if (!n_deaths && !tb_lease_holds(e->lease, kvt__now_ns()))
+        fail_msg("a lease was ended by another");
+    if (!n_deaths && (tb_state(e->word) == TB_FREE || e->id[1] != id[1]))
+        fail_msg("a leased entry was evicted");
+    p->leased = 0;
+    kvt__table_unlease(p->t, &name, &r.id);
+}
+
+static void
+proc_main(void)
+{
+    struct proc *p = &procs[running];
+    unsigned n = scenario->proc[running].n;
+    struct kvt__name name = name_of(names[n]);
+    struct kvt__record r;
+
+    switch (scenario->proc[running].deed) {
+    case STORE:
+        store_one(p, n, 0, false, NULL);
+        break;
+    case REPLACE:
+        store_one(p, n, SECOND, false, NULL);
+        break;
+    case UNDO:
+        store_one(p, n, SECOND, true, NULL);
+        break;
+    case SWAP: /* the victim is chunk 0 */
+        store_one(p, n, 0, false, &procs[0].seen);
+        break;
+    case EVICT:
+        evict_one(p, false);
+        break;
+    case RESTORE:
+        evict_one(p, true);
+        break;
+    case FORGET:
+        p->result = kvt__table_forget(p->t, &p->seen, false);
+        break;
+    case LEASE:
+        lease_one(p, n);
+        break;
+    case RECOVER:
+        (void)kvt__table_recover(p->t);
+        break;
+    default:
+        if (kvt__table_find(p->t, &name, NULL, &r)) {
+            if (!(r.flags & KVT__TABLE_UNREAD))
+                check_record(n, &r);
+        } else {
+            p->result = -ENOENT;
+        }
+    }
+    p->ended = true;
+    swapcontext(&p->context, &explorer);
+}
+
+/* ------------------------------------------------------------------ executions */
+
+static struct {
+    size_t at, bytes;
+    char *copy;
+} saved[12];
+static size_t n_saved;
+
+static void
+save(const void *at, size_t bytes)
+{
+    saved[n_saved].at = (size_t)((const char *)at - (const char *)judge->header);
+    saved[n_saved].bytes = bytes;
+    saved[n_saved].copy = malloc(bytes);
+    memcpy(saved[n_saved++].copy, at, bytes);
+}
+
+static void
+restore_all(void)
+{
+    for (size_t i = 0; i < n_saved; i++)
+        memcpy((char *)judge->header + saved[i].at, saved[i].copy, saved[i].bytes);
+}
+
+static void
+fresh_handle(struct kvt__table *t, unsigned owner)
+{
+    pthread_mutex_init(&t->mutex, NULL);
+    t->owner = owner;
+    t->n_late = 0;
+    t->n_free_claims = TB_N_CLAIMS;
+    for (uint32_t n = 0; n < 8; n++)
+        t->free_claims[TB_N_CLAIMS - 1 - n] = (uint16_t)n;
+}
+
+static void
+reset(void)
+{
+    restore_all();
+    for (int i = 0; i < MAX_PROCS; i++) {
+        struct proc *p = &procs[i];
+
+        fresh_handle(p->t, (unsigned)i);
+        p->begun = p->dead = p->sleeps = false;
+        p->ended = !scenario->proc[i].deed;
+        p->result = 0;
+        p->leased = 0;
+    }
+    fresh_handle(judge, JUDGE);
+    at_choice = 0;
+    n_preemptions = n_deaths = 0;
+}
+
+static bool
+can_run(int i)
+{
+    return !procs[i].ended && !procs[i].dead && !(procs[i].sleeps && !wakes(&procs[i]));
+}
+
+/* Choose the process of the next step: the last process, or another process if preemptions
+ * are left or the last process cannot step.  -1: no process can step. */
+static int
+next_proc(int last)
+{
+    int ready[MAX_PROCS];
+    unsigned n = 0;
+
+    if (last >= 0 && can_run(last))
+        ready[n++] = last;
+    for (int i = 0; i < MAX_PROCS; i++)
+        if (i != last && can_run(i) && (!n || ready[0] != last ||
+                                        n_preemptions < scenario->max_preemptions))
+            ready[n++] = i;
+    if (!n)
+        return -1;
+    int next = ready[n > 1 ? choose(n) : 0];
+    n_preemptions += last >= 0 && can_run(last) && next != last;
+    return next;
+}
+
+static void
+run_step(int i)
+{
+    struct proc *p = &procs[i];
+
+    if (!p->begun) {
+        p->begun = true;
+        getcontext(&p->context);
+        p->context.uc_stack.ss_sp = p->stack;
+        p->context.uc_stack.ss_size = STACK_BYTES;
+        p->context.uc_link = &explorer;
+        makecontext(&p->context, proc_main, 0);
+    }
+    running = i;
+    swapcontext(&explorer, &p->context);
+    running = -1;
+}
+
+/* No name has two entries. */
+static void
+check_names(void)
+{
+    for (unsigned n = 0; n < N_NAMES; n++) {
+        struct kvt__name name = name_of(names[n]);
+        unsigned there = 0;
+
+        for (uint32_t i = 0; i < judge->header->n_fresh; i++)
+            there += tb_state(judge->hot[i].word) != TB_FREE &&
+                     judge->cold[i].hash == name.hash.bits[0];
+        if (there > 1)
+            fail_msg("name %u has %u entries", n, there);
+    }
+}
+
+static void
+check_end(void)
+{
+    struct tb_change c;
+
+    for (int i = 0; i < MAX_PROCS; i++)
+        if (!procs[i].dead && !procs[i].ended)
+            fail_msg("process %d waits for ever", i);
+    assert_int_equal(kvt__tb_begin(judge, &c), 0);
+    kvt__tb_end(&c);
+    recount(judge);
+    check_names();
+    (void)kvt__table_recover(judge);
+    recount(judge);
+    check_names();
+    for (uint32_t i = 0; i < judge->header->n_fresh; i++)
+        if (tb_state(judge->hot[i].word) == TB_CLAIMED)
+            fail_msg("an entry stays claimed");
+    for (unsigned n = 0; n < N_NAMES; n++) {
+        bool is_untouched = n < scenario->ready;
+        struct kvt__name name = name_of(names[n]);
+
+        for (int i = 0; i < MAX_PROCS; i++)
+            is_untouched &= (scenario->proc[i].n != n &&
+                             (n || scenario->proc[i].deed != SWAP)) || scenario->proc[i].deed == FIND ||
+                            scenario->proc[i].deed == LEASE || !scenario->proc[i].deed;
+        if (!is_untouched)
+            continue;
+        if (!kvt__table_find(judge, &name, NULL, NULL))
+            fail_msg("an untouched entry is lost");
+        for (int i = 0; i < MAX_PROCS; i++)
+            if (scenario->proc[i].n == n && scenario->proc[i].deed == FIND &&
+                !procs[i].dead && procs[i].result)
+                fail_msg("a find missed an untouched entry");
+    }
+    if (tb_usable(judge))
+        return;
+    fail_msg("the table was marked replaced");
+}
+
+static void
+execute(void)
+{
+    int last = -1, i;
+
+    reset();
+    while ((i = next_proc(last)) >= 0) {
+        if (procs[i].begun && n_deaths < scenario->max_deaths && choose(2)) {
+            procs[i].dead = true;
+            n_deaths++;
+        } else {
+            run_step(i);
+        }
+        last = i;
+    }
+    check_end();
+}
+
+static struct kvt__table *
+handle_on(const struct kvt__table_params *params, void *map, uint64_t max)
+{
+    struct kvt__table *t = kvt__tb_new(params);
+
+    assert_non_null(t);
+    kvt__tb_set_parts(t, map, max, false);
+    t->n_mapped = (uint32_t)max;
+    return t;
+}
+
+/* Names of one chain; if the chain splits, the odd ones go to the new head. */
+static void
+choose_names(void)
+{
+    uint64_t n = 1;
+
+    for (unsigned i = 0; i < N_NAMES; n++) {
+        struct kvt__name name = name_of(n);
+        uint64_t hash = kvt__tb_hash(judge, &name);
+
+        if (!(hash & (TB_MIN_HEADS - 1)) && !(hash & TB_MIN_HEADS) == !(i & 1))
+            names[i++] = n;
+    }
+}
+
+static void
+explore(const struct scenario *s)
+{
+    const uint64_t max = 2 * TB_MIN_HEADS;
+    struct kvt__table_params params = { .max_entries = max, .of_memory = s->of_memory };
+    size_t bytes = tb_parts(max, false).end, n = 0;
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    assert_true(map != MAP_FAILED);
+    scenario = s;
+    running = -1;
+    n_saved = 0;
+    judge = handle_on(&params, map, max);
+    kvt__tb_fill_header(judge->header, &params, max, NULL);
+    judge->header->hash_key = 12345;
+    kvt__tb_init_heads(judge);
+    fresh_handle(judge, JUDGE);
+    judge->owners[JUDGE].incarnation = JUDGE + 1;
+    for (int i = 0; i < MAX_PROCS; i++) {
+        procs[i].t = handle_on(&params, map, max);
+        procs[i].stack = malloc(STACK_BYTES);
+        judge->owners[i].incarnation = (uint64_t)i + 1;
+    }
+    choose_names();
+    for (unsigned i = 0; i < s->ready; i++) {
+        struct kvt__claim c;
+        struct proc p = { .t = judge };
+        assert_int_equal(claim_of(&p, i, 0, NULL, &c), 0);
+        assert_true(kvt__table_publish(judge, &c));
+    }
+    for (uint64_t i = 10000; judge->header->n_entries < (s->splits ? TB_MIN_HEADS : 4); i++)
+        assert_int_equal(store(judge, i, 10), 0);
+    struct kvt__record r = seen(judge, 10000);
+    assert_int_equal(kvt__table_forget(judge, &r, false), 0);
+    assert_int_equal(store(judge, 9999, 10), 0);
+    for (int i = 0; i < MAX_PROCS; i++) {
+        struct kvt__name name = name_of(names[s->proc[i].n]);
+        if (s->proc[i].n < s->ready)
+            assert_true(kvt__table_find(judge, &name, NULL, &procs[i].seen));
+    }
+    uint32_t n_fresh = judge->header->n_fresh + 8, space = r.space;
+    save(judge->header, sizeof *judge->header);
+    save(judge->owners, (JUDGE + 1) * sizeof *judge->owners);
+    for (unsigned i = 0; i < MAX_PROCS; i++)
+        save(&judge->claims[i * TB_N_CLAIMS], 8 * sizeof *judge->claims);
+    save(&judge->spaces[space], sizeof *judge->spaces);
+    save(judge->heads, (TB_MIN_HEADS + 4) * sizeof *judge->heads);
+    save(judge->hot, n_fresh * sizeof *judge->hot);
+    save(judge->cold, n_fresh * sizeof *judge->cold);
+    n_choices = 0;
+    do {
+        execute();
+        n++;
+    } while (advance());
+    printf("%zu executions\n", n);
+    restore_all();
+    while (n_saved)
+        free(saved[--n_saved].copy);
+    for (int i = 0; i < MAX_PROCS; i++) {
+        free(procs[i].stack);
+        free(procs[i].t);
+    }
+    free(judge);
+    munmap(map, bytes);
+}
+
+static void
+two_writers_of_one_name(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { STORE, 0 }, { STORE, 0 } },
+                                .max_preemptions = 2 });
+}
+
+static void
+a_writer_that_may_die_beside_another(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { STORE, 0 }, { STORE, 0 } },
+                                .max_preemptions = 1, .max_deaths = 1 });
+    explore(&(struct scenario){ .proc = { { STORE, 0 }, { STORE, 1 } }, .ready = 1,
+                                .max_deaths = 2, .of_memory = true });
+}
+
+static void
+a_replacement_that_may_die_beside_a_writer(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { REPLACE, 0 }, { STORE, 1 } }, .ready = 1,
+                                .max_preemptions = 1, .max_deaths = 1 });
+    explore(&(struct scenario){ .proc = { { UNDO, 0 }, { STORE, 0 } }, .ready = 1,
+                                .max_deaths = 2, .of_memory = true });
+}
+
+static void
+a_split_that_may_die_beside_a_find(void **state)
+{
+    (void)state;
+    for (unsigned n = 0; n < 3; n++)
+        explore(&(struct scenario){ .proc = { { STORE, 3 }, { FIND, n } }, .ready = 3,
+                                    .max_preemptions = n == 1 ? 1 : 2,
+                                    .max_deaths = n == 1, .splits = true });
+}
+
+static void
+an_evicter_that_may_die_beside_a_writer(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { EVICT, 0 }, { STORE, 1 } }, .ready = 1,
+                                .max_preemptions = 1, .max_deaths = 1 });
+    explore(&(struct scenario){ .proc = { { RESTORE, 0 }, { FORGET, 0 } }, .ready = 1,
+                                .max_preemptions = 1, .max_deaths = 1 });
+    explore(&(struct scenario){ .proc = { { FORGET, 0 }, { STORE, 0 } }, .ready = 1,
+                                .max_deaths = 2, .of_memory = true });
+}
+
+static void
+a_lease_beside_an_eviction(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { LEASE, 0 }, { EVICT, 0 } }, .ready = 1,
+                                .max_preemptions = 3 });
+    explore(&(struct scenario){ .proc = { { LEASE, 0 }, { REPLACE, 0 } }, .ready = 1,
+                                .max_preemptions = 2 });
+    explore(&(struct scenario){ .proc = { { LEASE, 0 }, { FORGET, 0 }, { LEASE, 0 } },
+                                .ready = 1, .max_preemptions = 2 });
+}
+
+/* The entry of chunk 0 gets another chunk, whose lease must stay. */
+static void
+a_lease_while_the_entry_gets_another_chunk(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { LEASE, 0 }, { SWAP, 1 }, { LEASE, 1 } },
+                                .ready = 1, .max_preemptions = 2 });
+}
+
+static void
+a_find_beside_changes_of_its_chain(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { FIND, 0 }, { FORGET, 1 }, { STORE, 3 } },
+                                .ready = 3, .max_preemptions = 1 });
+    explore(&(struct scenario){ .proc = { { FIND, 0 }, { FORGET, 1 } },
+                                .ready = 3, .max_preemptions = 2 });
+    explore(&(struct scenario){ .proc = { { FIND, 0 }, { REPLACE, 0 } }, .ready = 1,
+                                .max_preemptions = 3 });
+}
+
+static void
+a_recovery_beside_writers(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { REPLACE, 0 }, { RECOVER, 0 } },
+                                .ready = 1, .max_preemptions = 1, .max_deaths = 1 });
+    explore(&(struct scenario){ .proc = { { EVICT, 0 }, { RECOVER, 0 } },
+                                .ready = 1, .max_preemptions = 1, .max_deaths = 1,
+                                .of_memory = true });
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_writers_of_one_name),
+        cmocka_unit_test(a_writer_that_may_die_beside_another),
+        cmocka_unit_test(a_replacement_that_may_die_beside_a_writer),
+        cmocka_unit_test(a_split_that_may_die_beside_a_find),
+        cmocka_unit_test(an_evicter_that_may_die_beside_a_writer),
+        cmocka_unit_test(a_lease_beside_an_eviction),
+        cmocka_unit_test(a_lease_while_the_entry_gets_another_chunk),
+        cmocka_unit_test(a_find_beside_changes_of_its_chain),
+        cmocka_unit_test(a_recovery_beside_writers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

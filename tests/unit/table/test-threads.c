@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Threads that share a handle, and handles that share a mapping: all calls at once. */
+#include "shared-table.h"
+
+#include <pthread.h>
+
+enum { N_THREADS = 6, N_CHUNKS = 64, N_OPS = 4000 };
+
+struct worker {
+    struct kvt__table *t;
+    uint64_t random;
+    uint64_t n_bad;
+};
+
+static uint64_t
+next_random(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return *state >> 24;
+}
+
+static bool
+is_whole(const struct kvt__record *r, uint64_t n)
+{
+    struct kvt__name name = name_of(n);
+    uint64_t id;
+
+    memcpy(&id, r->id.b + 8, sizeof id);
+    return r->hash.bits[0] == name.hash.bits[0] && id % N_CHUNKS == n && r->bytes == id + 1 &&
+           r->path == id % 100;
+}
+
+static void
+work_once(struct worker *w, uint64_t n, uint64_t random)
+{
+    struct kvt__name name = name_of(n);
+    uint64_t id = n + (random >> 10 & 1) * N_CHUNKS;
+    struct kvt__id want = id_of(id);
+    struct kvt__record r = record_of_n(id, id + 1), out[KVT__TABLE_VICTIMS];
+    struct kvt__claim c;
+
+    r.path = (uint32_t)(id % 100);
+    switch (random & 7) {
+    case 0:
+    case 1:
+    case 2:
+        if (kvt__table_claim(w->t, &name, &r, TEXT, NULL, &c))
+            return;
+        if (random >> 4 & 3)
+            w->n_bad += !kvt__table_publish(w->t, &c);
+        else
+            kvt__table_abort(w->t, &c);
+        return;
+    case 3:
+        if (kvt__table_victims(w->t, out, 2) && !kvt__table_evict(w->t, out, false, &c)) {
+            if (random >> 4 & 1)
+                kvt__table_evicted(w->t, &c);
+            else
+                kvt__table_restore(w->t, &c);
+        }
+        return;
+    case 4:
+        if (kvt__table_find(w->t, &name, NULL, &r)) {
+            w->n_bad += !is_whole(&r, n);
+            (void)kvt__table_forget(w->t, &r, false);
+        }
+        return;
+    case 5:
+        if (!kvt__table_lease(w->t, &name, &want, INT64_MAX, &r))
+            return;
+        w->n_bad += !is_whole(&r, n) || !kvt__id_equal(&r.id, &want);
+        w->n_bad += tb_state(TB_LOAD(&w->t->hot[r.entry].word)) == TB_FREE;
+        kvt__table_unlease(w->t, &name, &want);
+        return;
+    case 6:
+        kvt__table_prefetch(w->t, &name, 1);
+        kvt__table_touch(w->t, &name, &want);
+        return;
+    default:
+        if (kvt__table_find(w->t, &name, &want, &r))
+            w->n_bad += !is_whole(&r, n);
+    }
+}
+
+static void *
+work(void *arg)
+{
+    struct worker *w = arg;
+
+    for (unsigned i = 0; i < N_OPS; i++) {
+        uint64_t random = next_random(&w->random);
+
+        work_once(w, random >> 20 & (N_CHUNKS - 1), random);
+    }
+    return NULL;
+}
+
+static void
+run(struct kvt__table *tables[N_THREADS])
+{
+    struct worker workers[N_THREADS] = { 0 };
+    pthread_t threads[N_THREADS];
+
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        workers[i] = (struct worker){ .t = tables[i], .random = i + 1 };
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].n_bad, 0);
+    }
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        struct tb_change c;
+        assert_int_equal(kvt__tb_begin(tables[i], &c), 0);
+        kvt__tb_end(&c);
+    }
+    recount(tables[0]);
+    for (uint32_t i = 0; i < tables[0]->header->n_fresh; i++)
+        assert_true(tb_state(tables[0]->hot[i].word) != TB_CLAIMED);
+}
+
+static void
+threads_share_a_handle(void **state)
+{
+    struct kvt__table *t = open_table(6000, 0), *tables[N_THREADS];
+
+    (void)state;
+    for (unsigned i = 0; i < N_THREADS; i++)
+        tables[i] = t;
+    run(tables);
+    kvt__table_close(t);
+}
+
+static void
+handles_share_a_mapping(void **state)
+{
+    struct kvt__table_params params = { .limit_bytes = 6000, .max_entries = 4096 };
+    struct kvt__table *tables[N_THREADS];
+    struct shared s;
+
+    (void)state;
+    shared_make(&s, &params);
+    for (unsigned i = 0; i < N_THREADS; i++)
+        tables[i] = shared_open(&s);
+    run(tables);
+    for (unsigned i = 0; i < N_THREADS; i++)
+        kvt__table_close(tables[i]);
+    shared_remove(&s);
+}
+
+/* The heads grow while a thread looks for entries that nobody changes. */
+static void *
+store_many(void *t)
+{
+    for (uint64_t i = 1000; i < 21000; i++)
+        assert_int_equal(store(t, i, 1), 0);
+    return NULL;
+}
+
+static void
+finds_beside_splits_hit(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    uint64_t n_missed = 0;
+    pthread_t thread;
+
+    (void)state;
+    for (uint64_t i = 0; i < 1000; i++)
+        assert_int_equal(store(t, i, 1), 0);
+    assert_int_equal(pthread_create(&thread, NULL, store_many, t), 0);
+    while (TB_LOAD(&t->header->n_entries) < 20000)
+        for (uint64_t i = 0; i < 1000; i++)
+            n_missed += !find(t, i, NULL);
+    pthread_join(thread, NULL);
+    assert_int_equal(n_missed, 0);
+    recount(t);
+    kvt__table_close(t);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_share_a_handle),
+        cmocka_unit_test(handles_share_a_mapping),
+        cmocka_unit_test(finds_beside_splits_hit),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
