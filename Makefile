@@ -49,6 +49,10 @@ s3: all
 mutants:
 	scripts/mutants
 
+# 100,000 deaths of processes that share an index.
+crash: all
+	$(BUILD)/tests/test-table-death 100000
+
 soak: all
 	python3 tests/soak/run.py
 
@@ -58,5 +62,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-vllm demo programs test test-all test-aarch64 vllm-versions e2e \
+.PHONY: all bench bench-vllm crash demo programs test test-all test-aarch64 vllm-versions e2e \
     lmcache s3 mutants soak install clean

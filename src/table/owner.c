@@ -185,8 +185,10 @@ size_t
 kvt__tb_recover_owner(struct kvt__table *t, unsigned owner)
 {
     uint64_t incarnation = owner < TB_N_OWNERS ? TB_LOAD(&t->owners[owner].incarnation) : 0;
-    if (!incarnation || kvt__tb_owner_lives(t, owner))
+
+    if (!incarnation || kvt__tb_owner_lives(t, owner) || lock(t, TB_LOCK_WAIT_NS))
         return 0;
+    unlock(t); /* the redo record, which may begin a claim of the owner, is applied */
     size_t n = kvt__tb_end_claims(t, owner, incarnation);
     end_life(t, owner, incarnation);
     return n;
