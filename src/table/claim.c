@@ -164,8 +164,10 @@ claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t byt
     out->entry = entry;
     out->replaces = kind == TB_REPLACE;
     kvt__tb_commit(c);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (force || !tb_lease_holds(TB_LOAD_SEQ(&t->hot[entry].lease), kvt__now_ns()))
+    /* Written unchanged: a lease that comes later sees the word. */
+    TB_STEP(&t->hot[entry].lease);
+    uint32_t lease = __atomic_fetch_add(&t->hot[entry].lease, 0, __ATOMIC_SEQ_CST);
+    if (force || !tb_lease_holds(lease, kvt__now_ns()))
         return 0;
     word = TB_LOAD(&t->hot[entry].word);
     tb_set64(c, &t->hot[entry].word, tb_next_word(word, TB_READY, 0));
