@@ -35,7 +35,7 @@ ended(const char *name, int status)
 {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 
-    if (code == BENCH_GPU_LEFT_OUT)
+    if (code == BENCH_INSIDE_LEFT_OUT)
         return BENCH_LEFT_OUT;
     if (code && code != 127) /* it has said why */
         return code;

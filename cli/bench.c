@@ -49,6 +49,8 @@ static const struct bench_case cases[] = {
     { "index.find", "find a chunk of 10^7, 32 at a time; limit: a bare table", bench_index },
     { "index.store", "enter a chunk into a full index, evicting; limit: a bare insert",
       bench_index },
+    { "index.processes", "stores a second of 64 processes into an index; limit: of one",
+      bench_index },
     { "open.index", "open 100,000 chunks with their index; limit: mapping it",
       bench_open_index },
     { "scan.warm", "the same without it; limit: bare getdents and statx",

@@ -142,7 +142,7 @@ int bench_program_end(struct bench_program *program);
 
 /* ------------------------------------------------------------ bench-inside.c */
 
-#define BENCH_GPU_LEFT_OUT 77 /* exit code of kvtier-bench-gpu for BENCH_LEFT_OUT */
+#define BENCH_INSIDE_LEFT_OUT 77 /* a helper program's exit code for BENCH_LEFT_OUT */
 
 /* ----------------------------------------------------------- bench-engine.c */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvtier-bench-gpu CASE DIR [--quick]: one case of `kvtier bench` on a GPU.  Prints the
- * result as a line of JSON; ends with an exit code of kvtier's or BENCH_GPU_LEFT_OUT. */
+ * result as a line of JSON; ends with an exit code of kvtier's or BENCH_INSIDE_LEFT_OUT. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,5 +80,5 @@ main(int argc, char **argv)
     if (!code)
         code = answer_with(c, &result, answer);
     bench_result_free(&result);
-    return code == BENCH_LEFT_OUT ? BENCH_GPU_LEFT_OUT : code;
+    return code == BENCH_LEFT_OUT ? BENCH_INSIDE_LEFT_OUT : code;
 }

@@ -29,6 +29,12 @@ index_record(uint64_t i)
     return record;
 }
 
+uint64_t
+index_many(const struct bench *bench)
+{
+    return bench->quick ? FEW : MANY;
+}
+
 static uint64_t
 resident_bytes(void)
 {
@@ -49,9 +55,8 @@ fail(const char *what, int err)
     return CLI_ENVIRONMENT;
 }
 
-/* Enter chunks first .. first + n - 1. */
-static int
-fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n)
+int
+index_fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n)
 {
     for (uint64_t i = first; i < first + n && !bench_interrupted(); i++) {
         struct kvt__name name = index_name(digest, i);
@@ -75,7 +80,7 @@ open_filled(uint64_t n, uint64_t limit, uint64_t *digest, struct kvt__table **ou
     if (err)
         return fail("open", err);
     *digest = kvt__table_digest(INDEX_TEXT);
-    err = fill(*out, *digest, 0, n);
+    err = index_fill(*out, *digest, 0, n);
     if (err)
         kvt__table_close(*out);
     return err;
@@ -155,7 +160,7 @@ find_some(struct finds *f, bool bare, bool batched, double *ns)
 int
 case_find(const struct bench *bench, struct bench_result *out)
 {
-    struct finds f = { .n = bench->quick ? FEW : MANY,
+    struct finds f = { .n = index_many(bench),
                        .n_finds = bench->quick ? 3200 : 320000 };
     double ns[4][ROUNDS];
     int code = open_filled(f.n, 0, &f.digest, &f.table);
@@ -189,9 +194,8 @@ case_find(const struct bench *bench, struct bench_result *out)
 
 /* -------------------------------------------------------------------- stores */
 
-/* Store one chunk into a full index: the victim leaves in the transaction of the claim. */
-static int
-store_one(struct kvt__table *table, uint64_t digest, uint64_t i,
+int
+index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
           struct kvt__record victims[KVT__TABLE_VICTIMS], size_t *n_victims)
 {
     struct kvt__name name = index_name(digest, i);
@@ -218,7 +222,7 @@ store_some(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n
     double began = bench_now();
 
     for (uint64_t i = first; i < first + n; i++) {
-        int err = store_one(table, digest, i, victims, &n_victims);
+        int err = index_store(table, digest, i, victims, &n_victims);
 
         if (err)
             return fail("store a chunk", err);
@@ -244,7 +248,7 @@ insert_some(struct bare *bare, uint64_t first, uint64_t n, double *ns)
 int
 case_store(const struct bench *bench, struct bench_result *out)
 {
-    uint64_t n = bench->quick ? FEW : MANY, each = bench->quick ? 1000 : 200000, digest;
+    uint64_t n = index_many(bench), each = bench->quick ? 1000 : 200000, digest;
     double ours[ROUNDS], bare_ns[ROUNDS], rest;
     struct kvt__table *table;
     struct bare bare = { 0 };

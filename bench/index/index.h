@@ -15,6 +15,7 @@
 int case_bytes(const struct bench *bench, struct bench_result *out);
 int case_find(const struct bench *bench, struct bench_result *out);
 int case_store(const struct bench *bench, struct bench_result *out);
+int case_processes(const struct bench *bench, struct bench_result *out);
 
 /* Number i of a fixed random sequence. */
 static inline uint64_t
@@ -30,6 +31,17 @@ index_random(uint64_t i)
 /* The name and the record of chunk i. */
 struct kvt__name index_name(uint64_t digest, uint64_t i);
 struct kvt__record index_record(uint64_t i);
+
+/* The number of chunks of a case. */
+uint64_t index_many(const struct bench *bench);
+
+/* Enter chunks first .. first + n - 1.  0 or an exit code. */
+int index_fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n);
+
+/* Store chunk i into a full index: the victim is freed in the transaction of the claim.
+ * victims, n_victims: kept between calls, none at first.  0 or -errno. */
+int index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
+                struct kvt__record victims[KVT__TABLE_VICTIMS], size_t *n_victims);
 
 /* ------------------------------------------------------------------- bare.c */
 

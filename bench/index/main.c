@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvtier-bench-index CASE DIR [--quick]: one index case of `kvtier bench`.  Prints the result
- * as a line of JSON; ends with an exit code of kvtier's. */
+ * as a line of JSON; ends with an exit code of kvtier's, or BENCH_INSIDE_LEFT_OUT. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +15,7 @@ static const struct {
     { "index.bytes", case_bytes },
     { "index.find", case_find },
     { "index.store", case_store },
+    { "index.processes", case_processes },
 };
 
 static int

@@ -10,7 +10,8 @@ command=bench
 cases='file.write file.read file.read.threads file.cpu file.retrieve
     engine.store_file
     cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
-    lookup.builtin lookup.sha256_cbor index.bytes index.find index.store open.index scan.warm scan.cold
+    lookup.builtin lookup.sha256_cbor index.bytes index.find index.store index.processes
+    open.index scan.warm scan.cold
     gds.write gds.read gds.scan gds.scan.cold'
 s3_cases='s3.get s3.put s3.get.tls s3.put.tls s3.get.rate s3.head s3.memory'
 gpu_cases='gds.gpu.write gds.gpu.read gpu.gather.nhd gpu.gather.hnd gpu.scatter.nhd
