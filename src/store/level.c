@@ -197,6 +197,19 @@ kvt__level_put(struct kvt__store *store, struct kvt__level *level,
     return put_end(store, level, object, req, &put, &nothing, err);
 }
 
+/* Return true if a found object still exists.  An eviction can delete the object after the
+ * probe and before the claim; while the caller holds the claim, no process of this host
+ * does.  Other hosts delete objects of shared storage at any time, and promises there need
+ * a read. */
+static bool
+still_exists(const struct kvt__level *level, const struct kvt__object *object)
+{
+    struct kvt__found found;
+
+    return level->tier->shared || level->tier->ops->start ||
+           !level->tier->ops->probe(level->tier, object, &found);
+}
+
 /* Enter a chunk that the tier holds in place of the entry of an expected chunk. */
 static int
 enter_found(struct kvt__store *store, struct kvt__level *level,
@@ -206,11 +219,18 @@ enter_found(struct kvt__store *store, struct kvt__level *level,
     if (req->seen.flags & KVT__INDEX_EXPECTED)
         kvt__level_drop_seen(level, &req->seen, false);
     kvt__level_forget_name(level, object->key);
-    int err = enter(store, level, req, found->stored_bytes,
-                    found->has_id ? 0 : KVT__INDEX_FOREIGN);
-    if (!err)
-        kvt__level_forget_name(level, object->key);
-    return err;
+    struct kvt__index_claim place;
+    int err = claim(store, level, req, found->stored_bytes,
+                    found->has_id ? 0 : KVT__INDEX_FOREIGN, &place);
+    if (err)
+        return err;
+    if (!still_exists(level, object)) {
+        kvt__index_abort(level->index, &place);
+        return -ENOENT;
+    }
+    kvt__index_publish(level->index, &place);
+    kvt__level_forget_name(level, object->key);
+    return 0;
 }
 
 void

@@ -336,6 +336,44 @@ without_any_tier_the_open_fails(void **state)
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup, teardown)
 
+static const struct kvt__tier_ops *usual_ops;
+static const struct env *evicting;
+
+/* An eviction of another process deletes the file after the first probe. */
+static int
+probe_and_evict(struct kvt__tier *tier, const struct kvt__object *object,
+                struct kvt__found *found)
+{
+    int err = usual_ops->probe(tier, object, found);
+    char path[600];
+
+    path_of(evicting, 5, path, sizeof path);
+    (void)unlink(path);
+    return err;
+}
+
+static void
+a_file_evicted_after_its_probe_enters_no_index(void **state)
+{
+    struct env *e = *state;
+    struct kvt__id id = id_of(5);
+
+    assert_int_equal(put(e, 5), 0);
+    close_and_lose_index(e);
+    e->store = open_over(e, "", NULL);
+    struct kvt__tier *tier = e->store->levels[0].tier;
+    struct kvt__tier_ops ops = *tier->ops;
+    usual_ops = tier->ops;
+    evicting = e;
+    ops.probe = probe_and_evict;
+    tier->ops = &ops;
+    assert_int_equal(probe(e, 5), -ENOENT);
+    tier->ops = usual_ops;
+    assert_false(kvt__store_find(e->store, &e->space, &id, false, KVT__ANYWHERE));
+    assert_int_equal(put(e, 5), 0);
+    assert_int_equal(get(e, 5), 0);
+}
+
 int
 main(void)
 {
@@ -357,6 +395,8 @@ main(void)
         TEST(what_null_forgot_is_a_miss),
         TEST(requests_on_many_threads_end_once_each),
         cmocka_unit_test(without_any_tier_the_open_fails),
+        cmocka_unit_test_setup_teardown(a_file_evicted_after_its_probe_enters_no_index,
+                                        env_setup, teardown),
     };
 
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
