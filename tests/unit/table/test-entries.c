@@ -261,6 +261,10 @@ forget_frees_the_entry(void **state)
         r = seen(t, i);
         assert_int_equal(kvt__table_forget(t, &r, false), 0);
     }
+    struct kvt__name many[100];
+    for (uint64_t i = 0; i < 100; i++)
+        many[i] = name_of(i);
+    kvt__table_prefetch(t, many, 100);
     for (uint64_t i = 0; i < 3000; i++)
         assert_true(find(t, i, NULL) == (i & 1));
     recount(t);
@@ -432,6 +436,7 @@ wide_hashes_need_room_and_all_bits(void **state)
         other = name;
         other.hash.bits[i] ^= UINT64_C(1) << 63;
         assert_int_equal(kvt__table_enter(t, &other, &record, TEXT), 0);
+        assert_int_equal(kvt__table_enter(t, &other, &record, TEXT), -EEXIST);
         assert_false(kvt__table_find(t, &name, NULL, NULL));
         assert_true(kvt__table_find(t, &other, NULL, &r));
         assert_memory_equal(r.hash.bits, other.hash.bits, sizeof r.hash.bits);

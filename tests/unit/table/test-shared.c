@@ -99,7 +99,7 @@ static void
 ends_wait_for_the_lock(void **state)
 {
     struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
-    struct kvt__claim publish, abort_new, replace, evict, restore, undo;
+    struct kvt__claim publish, abort_new, replace, evict, restore, undo, another;
     struct kvt__record r;
 
     (void)state;
@@ -113,6 +113,7 @@ ends_wait_for_the_lock(void **state)
     r = seen(a, 5);
     assert_int_equal(kvt__table_evict(a, &r, false, &restore), 0);
     assert_int_equal(claim_n(a, 6, 66, 60, &undo), 0);
+    assert_int_equal(claim_n(a, 8, 8, 80, &another), 0);
     hold_lock(a, b);
     assert_true(kvt__table_publish(a, &publish));
     kvt__table_abort(a, &abort_new);
@@ -123,6 +124,9 @@ ends_wait_for_the_lock(void **state)
     assert_int_equal(a->n_late, 6);
     assert_false(find(a, 1, NULL));
     release_lock(a);
+    /* The end of another claim carries out the late ends. */
+    kvt__table_abort(a, &another);
+    assert_int_equal(a->n_late, 0);
     assert_int_equal(store(a, 7, 70), 0);
     assert_int_equal(a->n_late, 0);
     assert_int_equal(a->n_free_claims, TB_N_CLAIMS);
