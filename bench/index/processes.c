@@ -25,6 +25,7 @@ struct race {
 };
 
 struct field {
+    char shm[32]; /* our directory in /dev/shm */
     struct race *race;
     struct kvt__table_params params;
     int dirfd;
@@ -147,13 +148,20 @@ case_processes(const struct bench *bench, struct bench_result *out)
     struct kvt__table *table;
     int code;
 
+    snprintf(f.shm, sizeof f.shm, "/dev/shm/kvtier-bench-XXXXXX");
+    if (!mkdtemp(f.shm)) {
+        fprintf(stderr, "kvtier bench: index.processes needs a directory in /dev/shm (%s): "
+                "left out.\n", strerror(errno));
+        return BENCH_INSIDE_LEFT_OUT;
+    }
     f.params = (struct kvt__table_params){ .limit_bytes = f.n * INDEX_CHUNK_BYTES,
-                                           .writer = true };
+                                           .writer = true, .shm = f.shm };
     f.race = mmap(NULL, sizeof *f.race, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                   -1, 0);
     f.dirfd = open(bench->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f.race == MAP_FAILED || f.dirfd < 0) {
         fprintf(stderr, "kvtier bench: open %s: %s\n", bench->dir, strerror(errno));
+        rmdir(f.shm);
         return CLI_ENVIRONMENT;
     }
     code = kvt__table_open(&f.params, f.dirfd, &table) ? CLI_ENVIRONMENT : 0;
@@ -165,6 +173,7 @@ case_processes(const struct bench *bench, struct bench_result *out)
         kvt__table_close(table);
     }
     unlinkat(f.dirfd, "lock", 0);
+    bench_remove_tree(f.shm);
     close(f.dirfd);
     munmap(f.race, sizeof *f.race);
     return code;
