@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier doctor: the requirements of storage.  A file system's daemon that hangs blocks each
- * process that calls it, beyond every signal, and a vendor's library may end the process: so
- * a child looks, and the doctor waits for the child no longer than the child reports. */
+ * kvtier doctor: the requirements of storage.  A hung daemon of a file system blocks each
+ * process that calls the file system, and no signal ends that process; a vendor's library may
+ * end the process.  So a child process checks, and the doctor stops waiting if the child
+ * reports nothing for PATIENCE_MS. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,7 +16,7 @@
 #include "common.h"
 #include "doctor.h"
 
-#define PATIENCE_MS 15000 /* a GPU's library is given 10 s to find what it is asked for */
+#define PATIENCE_MS 15000 /* longer than the 10 s of kvtier-gds-probe */
 
 /* ------------------------------------------------------------------- the child */
 
@@ -51,7 +52,7 @@ start_child(const struct kvt_config *config, int *from)
     return pid;
 }
 
-/* ------------------------------------------------------------ what it has found */
+/* ------------------------------------------------------------ findings */
 
 static void
 take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
@@ -73,8 +74,9 @@ take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
     }
 }
 
-/* Take findings until their end, and return true, or until none has come for too long.
- * pending: the last one, if it stands for a call that does not return. */
+/* Read findings until the child closes the pipe: return true; or until the child reports
+ * nothing for PATIENCE_MS: return false.  pending: the last finding if its status is 1: the
+ * check after that finding did not return. */
 static bool
 take_findings(struct findings *f, int from, json_t **pending)
 {

@@ -273,9 +273,9 @@ KVT_API KVT_MUST_CHECK int
 kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out);
 
 /* Receives one thing that storage needs of this machine.  about: what is meant, two words
- * as "3fs mount" or "GPU 3".  status: 0, or a negative errno: it is not as it must be; 1:
- * what follows may block or end the process, and if nothing else is received, text is the
- * remedy.  text: a sentence, borrowed as all is.  Storage that has much in common may tell it
+ * as "3fs mount" or "GPU 3".  status: 0: the requirement is met; a negative errno: it is not met;
+ * 1: the next check may block or end the process, and text is the remedy if no further call
+ * follows.  text: a sentence, borrowed as all is.  Storage that has much in common may tell it
  * twice. */
 typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char *text);
 
@@ -581,9 +581,10 @@ KVT_API KVT_MUST_CHECK int
 kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios,
                     size_t n_ios);
 
-/* Start to load chunks into blocks; at most blocking_timeout_secs.  The bytes of a chunk
- * are verified while they are copied: until the load is done, and of a chunk whose
- * kvt_load_status() is not 0 also then, a block may hold any bytes, damaged ones too.
+/* Start to load chunks into blocks; at most blocking_timeout_secs.  The copy into
+ * blocks verifies the bytes of a chunk.  Until the load is done, a block may hold any bytes,
+ * also damaged bytes.  After the load is done, this is still true for the blocks of a chunk
+ * whose kvt_load_status() is not 0.
  * cookie comes back in kvt_load_cookie().  When the load is done kvt_engine_poll() returns it. */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,

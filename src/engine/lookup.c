@@ -69,7 +69,7 @@ have_full_groups(struct kvt_seq *seq, size_t chunk, enum kvt__where where, bool 
 
 /* ------------------------------------------------------------ sliding windows */
 
-/* Where a hit of n chunks ends. */
+/* Return the token at which a hit of n chunks ends. */
 static uint64_t
 hit_end(const struct kvt_engine *e, uint64_t max_hit, size_t n)
 {
@@ -117,7 +117,7 @@ have_windows(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where,
 
 /* ------------------------------------------------------------------ the prefix */
 
-/* The number of chunks, counted from the start, that all full groups have; at most
+/* Return the number of leading chunks that all full-attention groups have; at most
  * limit. */
 static size_t
 longest(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where,
@@ -130,7 +130,7 @@ longest(struct kvt_seq *seq, size_t first, size_t limit, enum kvt__where where,
     return n;
 }
 
-/* The longest hit of at most n chunks whose windows are there. */
+/* Return the longest hit of at most n chunks whose sliding windows the store has. */
 static size_t
 fit_windows(struct kvt_seq *seq, size_t first, size_t n, enum kvt__where where)
 {
@@ -240,7 +240,7 @@ count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
     kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
 }
 
-/* Whether the tiers are asked, and there is time for their answer. */
+/* Return true if a search of the tiers goes on and has time left. */
 static bool
 is_searching(struct kvt_seq *seq, bool *gallops)
 {
@@ -248,8 +248,8 @@ is_searching(struct kvt_seq *seq, bool *gallops)
            kvt__now_ns() < seq->probe_until_ns;
 }
 
-/* Ask the tiers for what the indexes lack.  -EAGAIN: they are asked; 0: no more than the
- * indexes have can be found. */
+/* Search the tiers for chunks that the indexes lack.  -EAGAIN: the search goes on; 0: the
+ * tiers have no further chunk. */
 static int
 search(struct kvt_seq *seq, const struct kvt__search *search)
 {

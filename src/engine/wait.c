@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "engine/private.h"
 
-/* The first chunk of a group that a hit of n chunks needs; n: none.  While the hit grows, no
- * window of it is known. */
+/* Return the first chunk of a group that a hit of n chunks needs; n: the hit needs no chunk
+ * of the group.  While a gallop extends the hit, its sliding windows are not known. */
 static size_t
 needs_from(const struct kvt_seq *seq, uint32_t group, size_t first, size_t n)
 {
@@ -107,8 +107,8 @@ kvt__wait_room(struct kvt_seq *seq, size_t first, size_t n)
 
 /* ------------------------------------------------------------------ reading ahead */
 
-/* The chunks of a group from the first to the last that is waited for, of those from number
- * `from` on. */
+/* Fill in the range of a group's chunks that the hit waits for, from chunk `from` on.
+ * False: the hit waits for none. */
 static bool
 wanted(struct kvt_seq *seq, uint32_t group, size_t from, int64_t now_ns,
        struct kvt_chunk_range *out)
@@ -140,7 +140,7 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
         now < seq->wait.tell_ns)
         return 0;
     for (uint32_t g = 0; g < engine->n_groups; g++) {
-        /* A hit that has grown: workers know of the chunks below. */
+        /* The gallop has extended the hit: workers already know the earlier chunks. */
         bool known = !seq->wait.tell_ns && engine->groups[g].kind == KVT_GROUP_FULL;
 
         n += wanted(seq, g, known ? seq->wait.told : 0, now, &out[n]);
@@ -234,13 +234,14 @@ advance(struct kvt_seq *seq, int64_t now_ns)
     return at == end;
 }
 
-/* A chunk of the hit is gone: the hit ends before, unless the tiers were not asked yet. */
+/* A chunk of the hit is missing: the hit ends before the chunk, unless the tiers were not
+ * searched yet. */
 static void
 note_missing(struct kvt_seq *seq, size_t chunk, uint32_t group)
 {
     if (!(seq->probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
         seq->engine->groups[group].kind == KVT_GROUP_FULL)
-        seq->wait.told = chunk; /* to be named again, if a tier has the chunk */
+        seq->wait.told = chunk; /* named again if a tier has the chunk */
     else
         seq->wait.missing = chunk;
 }

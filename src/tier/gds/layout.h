@@ -6,20 +6,22 @@
 
 #include "tier/layout/layout.h"
 
-/* What stands in front of a payload of the GDS back end: a header of safetensors. */
+/* Size of the safetensors header before a payload of the GDS back end. */
 #define KVT__GDS_HEADER_BYTES 4096
 
-/* With what kvtier adds of the trailer; NULL: as LMCache writes it. */
+/* Write the header of a payload.  trailer: fields that kvtier adds to the header; NULL: the
+ * header has the bytes that LMCache writes. */
 void kvt__gds_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
                          const struct kvt__trailer *trailer,
                          unsigned char out[KVT__GDS_HEADER_BYTES]);
 
-/* What a header tells: payload_bytes, and if kvtier wrote it what has_id says.  0;
- * -EBADMSG: it is damaged, or none; -ENOENT: of another version of LMCache. */
+/* Read a header: payload_bytes, and the fields of has_id if kvtier wrote the header.  0;
+ * -EBADMSG: the bytes are corrupt or no header; -ENOENT: another version of LMCache wrote the
+ * header. */
 int kvt__gds_header_get(const unsigned char in[KVT__GDS_HEADER_BYTES],
                         struct kvt__found *found);
 
-/* The layouts are equal but for the suffix, which differs on wekafs. */
+/* The layouts differ only in the file suffix; wekafs has its own. */
 extern const struct kvt__layout kvt__layout_gds, kvt__layout_gds_weka;
 
 #endif
