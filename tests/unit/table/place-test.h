@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -198,6 +199,37 @@ in_child(const struct dir *d, void (*fn)(const struct dir *d))
         kill(getpid(), SIGKILL);
     }
     assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+/* Run fn in a child and kill the child at the entry of its n-th system call.  Returns false
+ * if the child ended before. */
+static inline bool
+kill_at(const struct dir *d, void (*fn)(const struct dir *d), int n)
+{
+    int status, stops = 0;
+    pid_t pid = fork();
+
+    if (!pid) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
+            _exit(77);
+        raise(SIGSTOP);
+        fn(d);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status))
+        skip(); /* no ptrace here */
+    for (;;) {
+        assert_int_equal(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (!WIFSTOPPED(status))
+            return false;
+        if (++stops == 2 * n - 1) {
+            kill(pid, SIGKILL);
+            assert_int_equal(waitpid(pid, &status, 0), pid);
+            return true;
+        }
+    }
 }
 
 #endif

@@ -264,37 +264,6 @@ a_number_of_version_3_names_no_table(void **state)
 
 /* ------------------------------------------------------------------- kills */
 
-/* Run fn in a child and kill the child at the entry of its n-th system call.  Returns false
- * if the child ended before. */
-static bool
-kill_at(const struct dir *d, void (*fn)(const struct dir *d), int n)
-{
-    int status, stops = 0;
-    pid_t pid = fork();
-
-    if (!pid) {
-        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-            _exit(77);
-        raise(SIGSTOP);
-        fn(d);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    if (WIFEXITED(status))
-        skip(); /* no ptrace here */
-    for (;;) {
-        assert_int_equal(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (!WIFSTOPPED(status))
-            return false;
-        if (++stops == 2 * n - 1) {
-            kill(pid, SIGKILL);
-            assert_int_equal(waitpid(pid, &status, 0), pid);
-            return true;
-        }
-    }
-}
-
 static void
 open_and_store(const struct dir *d)
 {

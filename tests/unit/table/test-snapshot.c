@@ -363,36 +363,6 @@ a_file_limit_is_an_error(void **state)
 
 /* -------------------------------------------------------------------- kills */
 
-/* Kill a child at the entry of its n-th system call.  False: the child ended before. */
-static bool
-kill_at(const struct dir *d, void (*fn)(const struct dir *d), int n)
-{
-    int status, stops = 0;
-    pid_t pid = fork();
-
-    if (!pid) {
-        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-            _exit(77);
-        raise(SIGSTOP);
-        fn(d);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    if (WIFEXITED(status))
-        skip(); /* no ptrace here */
-    for (;;) {
-        assert_int_equal(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (!WIFSTOPPED(status))
-            return false;
-        if (++stops == 2 * n - 1) {
-            kill(pid, SIGKILL);
-            assert_int_equal(waitpid(pid, &status, 0), pid);
-            return true;
-        }
-    }
-}
-
 static void
 save_another(const struct dir *d)
 {
