@@ -133,25 +133,31 @@ remove_below(const char *path)
     assert_int_equal(status, 0);
 }
 
+/* Rename a chunk's file to a name of no chunk, or back. */
+static void
+move_aside(const char *path, bool back)
+{
+    char aside[520];
+
+    assert_in_range(snprintf(aside, sizeof aside, "%s.aside", path), 1, sizeof aside - 1);
+    assert_int_equal(back ? rename(aside, path) : rename(path, aside), 0);
+}
+
 /* Store the chunks one by one, and note the file of each. */
 static void
-write_and_name(const struct shared *s, char paths[N_CHUNKS][300])
+write_and_name(const struct shared *s, char paths[N_CHUNKS][512])
 {
     struct fixture below = { .dir = s->below };
-    char aside[320];
 
     for (uint32_t c = 0; c < N_CHUNKS; c++) {
         write_chunks(&s->f, c, 1);
         struct usage usage = usage_of(&below);
         assert_int_equal(usage.n_files, 1);
-        snprintf(paths[c], sizeof paths[c], "%s", usage.last);
-        snprintf(aside, sizeof aside, "%s.aside", paths[c]);
-        assert_int_equal(rename(paths[c], aside), 0);
+        strcpy(paths[c], usage.last);
+        move_aside(paths[c], false);
     }
-    for (uint32_t c = 0; c < N_CHUNKS; c++) {
-        snprintf(aside, sizeof aside, "%s.aside", paths[c]);
-        assert_int_equal(rename(aside, paths[c]), 0);
-    }
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        move_aside(paths[c], true);
 }
 
 /* The chunks before a chunk without file are promised and loaded. */
@@ -160,7 +166,7 @@ what_another_program_deletes_is_not_promised(void **state)
 {
     static const char *const memory[] = { "local_cpu=true", "lookup_timeout_ms=60000",
                                           "blocking_timeout_secs=60", NULL };
-    static char paths[N_CHUNKS][300];
+    static char paths[N_CHUNKS][512];
     struct shared *s = *state;
 
     fixture_open(&s->f, NULL);

@@ -236,8 +236,9 @@ walk_level(struct walk *w, const char *above, int level)
         end = i + 1;
         while (end < names->n && !strcmp(name_of(names, i), name_of(names, end)))
             end++;
-        if (level < LEVELS - 1 && is_spread(name_of(names, i))) {
-            snprintf(below, sizeof below, "%s%.2s/", above, name_of(names, i));
+        if (level < LEVELS - 1 && is_spread(name_of(names, i)) &&
+            snprintf(below, sizeof below, "%s%s/", above, name_of(names, i)) <
+                (int)sizeof below) {
             err = walk_level(w, below, level + 1);
         } else {
             tell_file(w, names, i, end, above);
