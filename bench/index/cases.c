@@ -203,7 +203,7 @@ index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
     struct kvt__claim claim;
 
     if (!*n_victims)
-        *n_victims = kvt__table_victims(table, victims, KVT__TABLE_VICTIMS);
+        *n_victims = kvt__table_victims(table, NULL, NULL, victims, KVT__TABLE_VICTIMS);
     if (!*n_victims)
         return -ENOSPC;
     int err = kvt__table_claim(table, &name, &record, INDEX_TEXT, &victims[--*n_victims],

@@ -215,7 +215,8 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
         p->in_way = tb_owner(TB_LOAD(&t->hot[entry].word));
         return -EBUSY;
     }
-    if (entry != TB_NONE && is_present(t, entry, p->record))
+    bool overwrites = p->record->flags & KVT__TABLE_OVERWRITE;
+    if (entry != TB_NONE && !overwrites && is_present(t, entry, p->record))
         return -EEXIST;
     if (!t->n_free_claims)
         return -EAGAIN;
@@ -228,7 +229,7 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
         kvt__tb_split(c);
         return tb_usable(t) ? claim_new(c, p, out) : -ESTALE;
     }
-    return claim_ready(c, entry, TB_REPLACE, p->record->bytes, false, out);
+    return claim_ready(c, entry, TB_REPLACE, p->record->bytes, overwrites, out);
 }
 
 /* Claim the READY entry that the caller has seen for an eviction. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The place of the table: a file of the tmpfs /dev/shm, or of the store's directory.  The
- * file `lock` names the table by a random number.  The caller of these functions holds
+ * The place of the table: a file of the tmpfs /dev/shm, or of the store's directory.  A table
+ * of memory is a file of its directory, which lies on a tmpfs and is removed with the memory.
+ * The file `lock` names the table by a random number.  The caller of these functions holds
  * TB_OPEN_BYTE of `lock`. */
 #include <errno.h>
 #include <fcntl.h>
@@ -52,7 +53,8 @@ look(struct finding *f, const struct kvt__table *t, const struct kvt__table_para
     kvt__tb_boot_id(f->boot_id);
     f->known = kvt__tb_get_place(t->lock_fd, &f->place) &&
                !memcmp(f->place.boot_id, f->boot_id, sizeof f->boot_id);
-    look_at_shm(f, params->shm);
+    if (!params->of_memory)
+        look_at_shm(f, params->shm);
     return 0;
 }
 
@@ -229,6 +231,8 @@ make(struct kvt__table *t, const struct kvt__table_params *params, struct findin
         err = make_in_shm(t, params, f);
     if (!err)
         return 0;
+    if (params->of_memory)
+        return make_in_dir(t, params, f);
     const char *why = other ? "processes with another /dev/shm use it"
                     : f->shm < 0 ? "/dev/shm is no tmpfs" : kvt__why();
     say_in_dir(f, why);

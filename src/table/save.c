@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "table/private.h"
@@ -160,12 +162,23 @@ has_changed(struct kvt__table *t, uint32_t *n_changes)
     return touched || *n_changes != TB_LOAD(&h->n_saved);
 }
 
+/* Return true if the file is younger.  A file of the future is not. */
+static bool
+is_younger(int dirfd, int64_t age_s)
+{
+    int64_t now_s = kvt__wall_ns() / KVT__NS_PER_S;
+    struct stat st;
+
+    return age_s > 0 && !fstatat(dirfd, SN_NAME, &st, AT_SYMLINK_NOFOLLOW) &&
+           st.st_mtim.tv_sec <= now_s && now_s - st.st_mtim.tv_sec < age_s;
+}
+
 static int
-save(struct kvt__table *t, int dirfd)
+save(struct kvt__table *t, int dirfd, int64_t min_age_s)
 {
     uint32_t n_changes;
 
-    if (!has_changed(t, &n_changes))
+    if (is_younger(dirfd, min_age_s) || !has_changed(t, &n_changes))
         return -EALREADY;
     int err = write_file(t, dirfd);
     if (err)
@@ -176,7 +189,7 @@ save(struct kvt__table *t, int dirfd)
 }
 
 int
-kvt__table_write_snapshot(struct kvt__table *t, int dirfd)
+kvt__table_write_snapshot(struct kvt__table *t, int dirfd, int64_t min_age_s)
 {
     if (!tb_usable(t))
         return -ESTALE;
@@ -187,7 +200,7 @@ kvt__table_write_snapshot(struct kvt__table *t, int dirfd)
         return -EBUSY;
     int err = -EBUSY;
     if (!kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_SNAPSHOT_BYTE)) {
-        err = save(t, dirfd);
+        err = save(t, dirfd, min_age_s);
         kvt__tb_unlock_byte(t->lock_fd, TB_SNAPSHOT_BYTE);
     }
     __atomic_store_n(&t->is_saving, false, __ATOMIC_RELEASE);

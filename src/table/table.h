@@ -36,8 +36,9 @@ struct kvt__table_params {
     uint64_t max_entries;  /* 0: the most that a table can have */
     bool writer;           /* claims and evicts; a reader finds and leases */
     bool wide_hashes;      /* entries have room for hashes of 256 bits */
-    bool of_memory;        /* the table describes memory: a claim of a dead owner is free;
-                            * in a table of objects the object of such a claim may exist */
+    bool of_memory;        /* the table describes memory, and its directory lies on a tmpfs:
+                            * a claim of a dead owner is free; in a table of objects the
+                            * object of such a claim may exist */
     enum kvt__order order; /* of this handle's evictions and uses */
     bool keep_version;     /* fail on a table of another version instead of replacing it */
     const char *shm;       /* directory on a tmpfs; NULL: /dev/shm */
@@ -102,6 +103,8 @@ struct kvt__name {
 
 #define KVT__TABLE_UNREAD 1u  /* an object of this name may exist; its identity is unknown */
 #define KVT__TABLE_FOREIGN 2u /* the object carries no identity */
+#define KVT__TABLE_OVERWRITE 4u /* of a claim: the new object replaces the object of any READY
+                                 * entry of the name, with an equal identity or a lease too */
 
 /* A copy of a READY entry. */
 struct kvt__record {
@@ -205,9 +208,14 @@ int kvt__table_enter(struct kvt__table *table, const struct kvt__name *name,
 
 #define KVT__TABLE_VICTIMS 8
 
+/* Return true if an entry may be a victim. */
+typedef bool (*kvt__table_suits_fn)(void *ctx, const struct kvt__record *record);
+
 /* Choose up to n (at most KVT__TABLE_VICTIMS) READY entries without a lease that the policy
- * evicts first, from a sample of the table, best first.  Returns their number.  No lock. */
-size_t kvt__table_victims(struct kvt__table *table, struct kvt__record *out, size_t n);
+ * evicts first, from a sample of the table, best first.  suits: only entries for which the
+ * function returns true; NULL: any entry.  Returns their number.  No lock. */
+size_t kvt__table_victims(struct kvt__table *table, kvt__table_suits_fn suits, void *ctx,
+                          struct kvt__record *out, size_t n);
 
 /* Call fn for each READY entry until fn returns false.  May miss entries that change. */
 void kvt__table_each(const struct kvt__table *table,
@@ -242,10 +250,11 @@ int kvt__table_begin_list(struct kvt__table *table);
 /* End the listing.  whole: every name was entered. */
 void kvt__table_end_list(struct kvt__table *table, bool whole);
 
-/* Write the READY entries to the file `snapshot` of the store's directory.  Call every five
- * minutes.  0, or an error with a sentence; -EALREADY: nothing changed since the last
- * snapshot; -EBUSY: another process writes, or a process lists.  Waits for the disk. */
-int kvt__table_write_snapshot(struct kvt__table *table, int dirfd);
+/* Write the READY entries to the file `snapshot` of the store's directory, unless the file
+ * is younger than min_age_s seconds.  0, or an error with a sentence; -EALREADY: the file is
+ * younger, or nothing changed since the last snapshot; -EBUSY: another process writes, or a
+ * process lists.  Waits for the disk. */
+int kvt__table_write_snapshot(struct kvt__table *table, int dirfd, int64_t min_age_s);
 
 /* Enter the entries of the file `snapshot` whose names have no entry.  Returns the number of
  * entered entries; -ENOENT: there is no snapshot; -EBADMSG: the snapshot is corrupt, and

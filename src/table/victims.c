@@ -30,9 +30,11 @@ insert(struct sample *best, size_t n, size_t max, struct sample s)
 
 /* Neighbours are of equal age, so the samples lie a stride apart. */
 size_t
-kvt__table_victims(struct kvt__table *t, struct kvt__record *out, size_t n)
+kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
+                   struct kvt__record *out, size_t n)
 {
     struct sample best[KVT__TABLE_VICTIMS];
+    struct kvt__record record;
     uint32_t at[SAMPLES];
     int64_t now = kvt__now_ns();
 
@@ -55,7 +57,8 @@ kvt__table_victims(struct kvt__table *t, struct kvt__record *out, size_t n)
         const struct tb_hot *e = &t->hot[at[i]];
 
         if (tb_state(TB_LOAD(&e->word)) == TB_READY &&
-            !tb_lease_holds(TB_LOAD(&e->lease), now))
+            !tb_lease_holds(TB_LOAD(&e->lease), now) &&
+            (!suits || (kvt__tb_read(t, at[i], &record) && suits(ctx, &record))))
             n_best = insert(best, n_best, max, (struct sample){
                 kvt__tb_key(t->order, TB_LOAD(&t->cold[at[i]].recency)), at[i] });
     }

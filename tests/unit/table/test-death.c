@@ -70,7 +70,7 @@ work_once(struct kvt__table *t, uint64_t random, struct progress *p)
         break;
     case 2:
     case 3:
-        if (kvt__table_victims(t, out, 2))
+        if (kvt__table_victims(t, NULL, NULL, out, 2))
             (void)kvt__table_claim(t, &name, &r, TEXT, out, &c), kvt__table_publish(t, &c);
         break;
     case 4:

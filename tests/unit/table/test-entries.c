@@ -301,6 +301,57 @@ a_claim_frees_its_victim(void **state)
     kvt__table_close(t);
 }
 
+/* A put by key replaces a chunk that is READY under the same identity, leased or not. */
+static void
+an_overwriting_claim_replaces_any_entry(void **state)
+{
+    struct kvt__table *t = open_table(1000, 0);
+    struct kvt__name name = name_of(1);
+    struct kvt__record record = record_of_n(1, 70);
+    struct kvt__claim c;
+
+    (void)state;
+    assert_int_equal(store(t, 1, 100), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), -EEXIST);
+    record.flags = KVT__TABLE_OVERWRITE;
+    assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + 60 * KVT__NS_PER_S, NULL));
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_false(find(t, 1, NULL));
+    assert_int_equal(used(t), 170);
+    kvt__table_abort(t, &c);
+    assert_int_equal(used(t), 100);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_true(kvt__table_publish(t, &c));
+    assert_int_equal(used(t), 70);
+    assert_int_equal(seen(t, 1).flags, 0);
+    recount(t);
+    kvt__table_close(t);
+}
+
+static bool
+is_odd(void *ctx, const struct kvt__record *record)
+{
+    (*(unsigned *)ctx)++;
+    return record->hash.bits[0] & 1;
+}
+
+static void
+victims_can_be_chosen(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__record out[KVT__TABLE_VICTIMS];
+    unsigned n_asked = 0;
+
+    (void)state;
+    for (uint64_t i = 0; i < 20; i++)
+        assert_int_equal(store(t, i, 10), 0);
+    assert_int_equal(kvt__table_victims(t, is_odd, &n_asked, out, 8), 8);
+    assert_int_equal(n_asked, 20);
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(out[i].hash.bits[0] & 1, 1);
+    kvt__table_close(t);
+}
+
 static void
 a_full_budget_evicts_the_oldest(void **state)
 {
@@ -312,7 +363,7 @@ a_full_budget_evicts_the_oldest(void **state)
     for (uint64_t i = 0; i < 100; i++)
         assert_int_equal(store(t, i, 10), 0);
     assert_int_equal(store(t, 100, 10), -ENOSPC);
-    assert_int_equal(kvt__table_victims(t, victims, 8), 8);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, victims, 8), 8);
     assert_int_equal(kvt__table_evict(t, &victims[0], false, &claim), 0);
     kvt__table_restore(t, &claim);
     assert_int_equal(kvt__table_evict(t, &victims[0], false, &claim), -ENOENT);
@@ -536,7 +587,7 @@ a_forked_child_finds_nothing(void **state)
 
         kvt__table_prefetch(t, &name, 1);
         bool bad = find(t, 1, NULL) || kvt__table_lease(t, &name, &id, INT64_MAX, NULL) ||
-                   store(t, 3, 10) != -ESTALE || kvt__table_victims(t, out, 8) ||
+                   store(t, 3, 10) != -ESTALE || kvt__table_victims(t, NULL, NULL, out, 8) ||
                    kvt__table_evict(t, &r, true, &d) != -ESTALE ||
                    kvt__table_forget(t, &r, true) != -ESTALE || kvt__table_publish(t, &c) ||
                    kvt__table_recover(t) || kvt__table_pause(t, KVT__PAUSE_READS, 1) ||
@@ -620,6 +671,8 @@ main(void)
         cmocka_unit_test(eviction_is_for_the_version_that_was_seen),
         cmocka_unit_test(forget_frees_the_entry),
         cmocka_unit_test(a_claim_frees_its_victim),
+        cmocka_unit_test(an_overwriting_claim_replaces_any_entry),
+        cmocka_unit_test(victims_can_be_chosen),
         cmocka_unit_test(a_full_budget_evicts_the_oldest),
         cmocka_unit_test(budget_is_exact),
         cmocka_unit_test(an_unread_entry_is_identified_in_a_full_budget),

@@ -329,7 +329,7 @@ use(struct kvt__table *t, uint64_t random)
         kvt__table_unlease(t, &name, &id);
         break;
     case 7:
-        for (size_t i = kvt__table_victims(t, out, KVT__TABLE_VICTIMS); i-- > 0;)
+        for (size_t i = kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS); i-- > 0;)
             if (!kvt__table_evict(t, &out[i], true, &c))
                 kvt__table_evicted(t, &c);
         break;

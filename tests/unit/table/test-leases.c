@@ -95,9 +95,9 @@ a_lease_stops_eviction_replacement_and_victims(void **state)
 
     (void)state;
     assert_int_equal(store(t, 1, 10), 0);
-    assert_int_equal(kvt__table_victims(t, out, 8), 1);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, out, 8), 1);
     assert_true(lease(t, 1, HOUR_NS));
-    assert_int_equal(kvt__table_victims(t, out, 8), 0);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, out, 8), 0);
     r = seen(t, 1);
     assert_int_equal(kvt__table_forget(t, &r, false), -EBUSY);
     assert_int_equal(claim_n(t, 1, 2, 10, &c), -EBUSY);
@@ -218,7 +218,7 @@ best_victim(struct kvt__table *t)
     struct kvt__record out[KVT__TABLE_VICTIMS];
     uint64_t n;
 
-    assert_int_equal(kvt__table_victims(t, out, KVT__TABLE_VICTIMS), 8);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS), 8);
     for (unsigned i = 1; i < 8; i++) {
         uint64_t a = (uint64_t)out[i - 1].recency_ns | out[i - 1].n_uses;
         uint64_t b = (uint64_t)out[i].recency_ns | out[i].n_uses;
@@ -301,12 +301,12 @@ samples_cover_a_large_table(void **state)
 
         *recency = 4096;
         for (unsigned n = 0; n < 20; n++)
-            found |= kvt__table_victims(t, out, 1) == 1 && out[0].recency_ns == 4096;
+            found |= kvt__table_victims(t, NULL, NULL, out, 1) == 1 && out[0].recency_ns == 4096;
         assert_true(found);
         *recency = old;
     }
-    assert_int_equal(kvt__table_victims(t, out, 100), KVT__TABLE_VICTIMS);
-    assert_int_equal(kvt__table_victims(t, out, 0), 0);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, out, 100), KVT__TABLE_VICTIMS);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, out, 0), 0);
     kvt__table_close(t);
 }
 

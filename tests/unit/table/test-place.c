@@ -95,6 +95,27 @@ another_tmpfs_with_owners_shares_a_table_in_the_directory(void **state)
     kvt__table_close(c);
 }
 
+/* Who removes the memory's directory removes the table too. */
+static void
+a_table_of_memory_is_in_its_directory(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+
+    params.of_memory = true;
+    struct kvt__table *a = open_with(d, &params);
+    assert_int_equal(n_warnings, 0);
+    assert_true(kvt__table_is_shared(a));
+    assert_true(has_file(d, "table"));
+    assert_string_equal(shm_file(d), "");
+    assert_int_equal(store(a, 1, 10), 0);
+    struct kvt__table *b = open_with(d, &params);
+    assert_true(find(b, 1, NULL));
+    assert_int_equal(n_warnings, 0);
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
 static void
 without_a_tmpfs_the_table_is_in_the_directory(void **state)
 {
@@ -369,6 +390,7 @@ main(void)
         PLACE_TEST(a_file_of_the_directory_is_not_used_after_a_boot),
         PLACE_TEST(another_tmpfs_without_owners_makes_a_new_table),
         PLACE_TEST(another_tmpfs_with_owners_shares_a_table_in_the_directory),
+        PLACE_TEST(a_table_of_memory_is_in_its_directory),
         PLACE_TEST(without_a_tmpfs_the_table_is_in_the_directory),
         PLACE_TEST(a_deleted_file_of_the_directory_is_made_again),
         PLACE_TEST(tables_without_users_are_deleted),

@@ -82,7 +82,7 @@ forget_table(const struct dir *d)
 static void
 save_and_close(const struct dir *d, struct kvt__table *t)
 {
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), 0);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), 0);
     kvt__table_close(t);
     forget_table(d);
 }
@@ -215,21 +215,23 @@ nothing_is_written_without_a_change(void **state)
     struct kvt__name name = name_of(1);
 
     assert_int_equal(store(t, 1, 10), 0);
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), 0);
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), -EALREADY);
-    assert_int_equal(kvt__table_write_snapshot(other, d->fd), -EALREADY);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), 0);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), -EALREADY);
+    assert_int_equal(kvt__table_write_snapshot(other, d->fd, 0), -EALREADY);
     assert_true(find(other, 1, NULL));
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), -EALREADY);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), -EALREADY);
     kvt__table_touch(other, &name, NULL);
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), 0);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), 0);
     assert_int_equal(store(t, 2, 10), 0);
-    assert_int_equal(kvt__table_write_snapshot(other, d->fd), 0);
+    assert_int_equal(kvt__table_write_snapshot(other, d->fd, 0), 0);
     /* A failed snapshot is written again. */
     kvt__table_touch(other, &name, NULL);
     assert_int_equal(mkdirat(d->fd, "snapshot.new", 0700), 0);
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), -EISDIR);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), -EISDIR);
     assert_int_equal(unlinkat(d->fd, "snapshot.new", AT_REMOVEDIR), 0);
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), 0);
+    /* The last snapshot is young. */
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 300), -EALREADY);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), 0);
     kvt__table_close(t);
     kvt__table_close(other);
 }
@@ -242,14 +244,14 @@ one_process_writes_and_not_while_another_lists(void **state)
     struct kvt__table *own = open_table(0, 0);
 
     assert_int_equal(kvt__tb_lock_byte(b->lock_fd, F_WRLCK, TB_SNAPSHOT_BYTE), 0);
-    assert_int_equal(kvt__table_write_snapshot(a, d->fd), -EBUSY);
+    assert_int_equal(kvt__table_write_snapshot(a, d->fd, 0), -EBUSY);
     kvt__tb_unlock_byte(b->lock_fd, TB_SNAPSHOT_BYTE);
     assert_int_equal(kvt__table_begin_list(b), 0);
-    assert_int_equal(kvt__table_write_snapshot(a, d->fd), -EBUSY);
+    assert_int_equal(kvt__table_write_snapshot(a, d->fd, 0), -EBUSY);
     kvt__table_end_list(b, false);
-    assert_int_equal(kvt__table_write_snapshot(a, d->fd), 0);
-    assert_int_equal(kvt__table_write_snapshot(r, d->fd), -EINVAL);
-    assert_int_equal(kvt__table_write_snapshot(own, d->fd), -EINVAL);
+    assert_int_equal(kvt__table_write_snapshot(a, d->fd, 0), 0);
+    assert_int_equal(kvt__table_write_snapshot(r, d->fd, 0), -EINVAL);
+    assert_int_equal(kvt__table_write_snapshot(own, d->fd, 0), -EINVAL);
     assert_int_equal(kvt__table_read_snapshot(r, d->fd), -EINVAL);
     assert_int_equal(kvt__table_read_snapshot(own, d->fd), 0);
     kvt__table_close(a);
@@ -344,7 +346,7 @@ save_with_a_file_limit(const struct dir *d, struct kvt__table_params params)
         if (store(t, i, 10))
             return 1;
     setrlimit(RLIMIT_FSIZE, &limit);
-    return kvt__table_write_snapshot(t, d->fd) != -EFBIG ||
+    return kvt__table_write_snapshot(t, d->fd, 0) != -EFBIG ||
            !faccessat(d->fd, "snapshot.new", F_OK, 0);
 }
 
@@ -369,7 +371,7 @@ save_another(const struct dir *d)
     struct kvt__table *t = open_writer(d);
 
     (void)store(t, 2, 10);
-    (void)kvt__table_write_snapshot(t, d->fd);
+    (void)kvt__table_write_snapshot(t, d->fd, 0);
 }
 
 /* The older or the new snapshot is left, never a part. */
@@ -382,7 +384,7 @@ a_killed_writer_leaves_a_whole_snapshot(void **state)
     bool has_new = false;
 
     assert_int_equal(store(t, 1, 10), 0);
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), 0);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), 0);
     for (int n = 1; kill_at(d, save_another, n); n++) {
         struct kvt__table *p;
 
@@ -396,7 +398,7 @@ a_killed_writer_leaves_a_whole_snapshot(void **state)
     assert_true(has_new);
     kvt__table_touch(t, &(struct kvt__name){ .digest = name_of(1).digest,
                                              .hash = name_of(1).hash }, NULL);
-    assert_int_equal(kvt__table_write_snapshot(t, d->fd), 0);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), 0);
     kvt__table_close(t);
 }
 

@@ -53,7 +53,8 @@ work_once(struct worker *w, uint64_t n, uint64_t random)
             kvt__table_abort(w->t, &c);
         return;
     case 3:
-        if (kvt__table_victims(w->t, out, 2) && !kvt__table_evict(w->t, out, false, &c)) {
+        if (kvt__table_victims(w->t, NULL, NULL, out, 2) &&
+            !kvt__table_evict(w->t, out, false, &c)) {
             if (random >> 4 & 1)
                 kvt__table_evicted(w->t, &c);
             else
