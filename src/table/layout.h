@@ -16,7 +16,7 @@
 #define TB_MAGIC "KVTTABLE"
 #define TB_VERSION 4u
 #define TB_PAGE 4096u
-#define TB_N_OWNERS 256u
+#define TB_N_OWNERS ((unsigned)KVT__TABLE_OWNERS)
 #define TB_N_CLAIMS 1024u /* of an owner */
 #define TB_N_SPACES 4096u
 #define TB_N_UNTAGGED 1024u /* the first spaces: only for texts without tags */

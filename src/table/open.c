@@ -185,6 +185,27 @@ kvt__table_is_shared(const struct kvt__table *t)
     return t->lock_fd >= 0;
 }
 
+void
+kvt__table_number(const struct kvt__table *t, uint64_t out[2])
+{
+    bool is_usable = t->generation == kvt__fork_generation_now();
+
+    out[0] = is_usable ? t->header->number[0] : 0;
+    out[1] = is_usable ? t->header->number[1] : 0;
+}
+
+unsigned
+kvt__table_owner(const struct kvt__table *t)
+{
+    return t->owner;
+}
+
+bool
+kvt__table_owner_lives(const struct kvt__table *t, unsigned owner)
+{
+    return owner < TB_N_OWNERS && kvt__tb_owner_lives(t, owner);
+}
+
 bool
 kvt__table_has_writer(const struct kvt__table *t)
 {

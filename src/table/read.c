@@ -127,6 +127,27 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
     return TB_LOAD(&e->word) == word;
 }
 
+bool
+kvt__table_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out)
+{
+    return tb_usable(t) && entry < t->max_entries && kvt__tb_read(t, entry, out);
+}
+
+bool
+kvt__table_is_used(const struct kvt__table *t, uint32_t entry)
+{
+    return !tb_usable(t) || (entry < t->max_entries &&
+                             tb_state(TB_LOAD(&t->hot[entry].word)) != TB_FREE);
+}
+
+bool
+kvt__table_is_same(const struct kvt__table *t, uint32_t entry, uint64_t word)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return tb_usable(t) && entry < t->max_entries && tb_state(word) == TB_READY &&
+           TB_LOAD_SEQ(&t->hot[entry].word) == word;
+}
+
 void
 kvt__table_prefetch(const struct kvt__table *t, const struct kvt__name *names, size_t n)
 {

@@ -78,6 +78,18 @@ void kvt__table_retire(struct kvt__table *table);
 /* Return true if a writer of the table lives.  Makes a system call for each owner. */
 bool kvt__table_has_writer(const struct kvt__table *table);
 
+/* The number of the table, equal in all handles; zeros for a private table. */
+void kvt__table_number(const struct kvt__table *table, uint64_t out[2]);
+
+#define KVT__TABLE_OWNERS 256
+
+/* Return the number of this writer, below KVT__TABLE_OWNERS; for a reader
+ * KVT__TABLE_OWNERS.  The number has no other owner until the handle closes. */
+unsigned kvt__table_owner(const struct kvt__table *table);
+
+/* Return true if the process of the owner lives.  Makes a system call. */
+bool kvt__table_owner_lives(const struct kvt__table *table, unsigned owner);
+
 /* ------------------------------------------------------------------- spaces */
 
 #define KVT__TABLE_TEXT_MAX 479
@@ -216,6 +228,23 @@ typedef bool (*kvt__table_suits_fn)(void *ctx, const struct kvt__record *record)
  * function returns true; NULL: any entry.  Returns their number.  No lock. */
 size_t kvt__table_victims(struct kvt__table *table, kvt__table_suits_fn suits, void *ctx,
                           struct kvt__record *out, size_t n);
+
+/* The same among n_entries entries (at most KVT__TABLE_SAMPLES) that the caller names. */
+#define KVT__TABLE_SAMPLES 128
+size_t kvt__table_victims_of(const struct kvt__table *table, const uint32_t *entries,
+                             size_t n_entries, struct kvt__record *out, size_t n);
+
+/* Copy the READY entry of a number.  False: the entry is FREE, CLAIMED or changes. */
+bool kvt__table_read(const struct kvt__table *table, uint32_t entry,
+                     struct kvt__record *out);
+
+/* Return true unless the entry of a number is FREE.  Also true after the table was
+ * replaced. */
+bool kvt__table_is_used(const struct kvt__table *table, uint32_t entry);
+
+/* Return true if the entry is READY and unchanged since the caller read the word.  The
+ * caller's earlier writes are visible to an eviction that this call does not see. */
+bool kvt__table_is_same(const struct kvt__table *table, uint32_t entry, uint64_t word);
 
 /* Call fn for each READY entry until fn returns false.  May miss entries that change. */
 void kvt__table_each(const struct kvt__table *table,

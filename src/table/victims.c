@@ -4,8 +4,6 @@
 #include "base/clock.h"
 #include "table/private.h"
 
-#define SAMPLES 128u
-
 struct sample {
     uint64_t key;
     uint32_t entry;
@@ -28,32 +26,21 @@ insert(struct sample *best, size_t n, size_t max, struct sample s)
     return n < max ? n + 1 : n;
 }
 
-/* Neighbours are of equal age, so the samples lie a stride apart. */
-size_t
-kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
-                   struct kvt__record *out, size_t n)
+/* Choose among these entries. */
+static size_t
+choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
+       kvt__table_suits_fn suits, void *ctx, struct kvt__record *out, size_t n)
 {
     struct sample best[KVT__TABLE_VICTIMS];
     struct kvt__record record;
-    uint32_t at[SAMPLES];
+    size_t n_best = 0, n_out = 0, max = n < KVT__TABLE_VICTIMS ? n : KVT__TABLE_VICTIMS;
     int64_t now = kvt__now_ns();
 
-    if (!tb_usable(t))
-        return 0;
-    uint32_t n_fresh = TB_LOAD(&t->header->n_fresh);
-    n_fresh = n_fresh < t->max_entries ? n_fresh : (uint32_t)t->max_entries;
-    uint32_t n_samples = n_fresh < SAMPLES ? n_fresh : SAMPLES;
-    if (!n_samples)
-        return 0;
-    uint32_t stride = n_fresh / n_samples;
-    uint32_t hand = __atomic_fetch_add(&t->header->hand, 1, __ATOMIC_RELAXED);
-    for (uint32_t i = 0; i < n_samples; i++) {
-        at[i] = (uint32_t)(((uint64_t)hand + (uint64_t)i * stride) % n_fresh);
+    for (size_t i = 0; i < n_at; i++) {
         __builtin_prefetch(&t->hot[at[i]]);
         __builtin_prefetch(&t->cold[at[i]].recency);
     }
-    size_t n_best = 0, max = n < KVT__TABLE_VICTIMS ? n : KVT__TABLE_VICTIMS;
-    for (uint32_t i = 0; max && i < n_samples; i++) {
+    for (size_t i = 0; max && i < n_at; i++) {
         const struct tb_hot *e = &t->hot[at[i]];
 
         if (tb_state(TB_LOAD(&e->word)) == TB_READY &&
@@ -62,8 +49,43 @@ kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
             n_best = insert(best, n_best, max, (struct sample){
                 kvt__tb_key(t->order, TB_LOAD(&t->cold[at[i]].recency)), at[i] });
     }
-    size_t n_out = 0;
     for (size_t i = 0; i < n_best; i++)
         n_out += kvt__tb_read(t, best[i].entry, &out[n_out]);
     return n_out;
+}
+
+size_t
+kvt__table_victims_of(const struct kvt__table *t, const uint32_t *entries,
+                      size_t n_entries, struct kvt__record *out, size_t n)
+{
+    uint32_t at[KVT__TABLE_SAMPLES];
+    size_t n_at = 0;
+
+    if (!tb_usable(t))
+        return 0;
+    for (size_t i = 0; i < n_entries && n_at < KVT__TABLE_SAMPLES; i++)
+        if (entries[i] < t->max_entries)
+            at[n_at++] = entries[i];
+    return choose(t, at, n_at, NULL, NULL, out, n);
+}
+
+/* Neighbours are of equal age, so the samples lie a stride apart. */
+size_t
+kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
+                   struct kvt__record *out, size_t n)
+{
+    uint32_t at[KVT__TABLE_SAMPLES];
+
+    if (!tb_usable(t))
+        return 0;
+    uint32_t n_fresh = TB_LOAD(&t->header->n_fresh);
+    n_fresh = n_fresh < t->max_entries ? n_fresh : (uint32_t)t->max_entries;
+    uint32_t n_samples = n_fresh < KVT__TABLE_SAMPLES ? n_fresh : KVT__TABLE_SAMPLES;
+    if (!n_samples)
+        return 0;
+    uint32_t stride = n_fresh / n_samples;
+    uint32_t hand = __atomic_fetch_add(&t->header->hand, 1, __ATOMIC_RELAXED);
+    for (uint32_t i = 0; i < n_samples; i++)
+        at[i] = (uint32_t)(((uint64_t)hand + (uint64_t)i * stride) % n_fresh);
+    return choose(t, at, n_samples, suits, ctx, out, n);
 }

@@ -375,6 +375,64 @@ a_full_budget_evicts_the_oldest(void **state)
     kvt__table_close(t);
 }
 
+/* A user of the table that keeps memory for entries chooses among entries of one size. */
+static void
+victims_among_named_entries(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__record out[KVT__TABLE_VICTIMS];
+    uint32_t entries[4];
+
+    (void)state;
+    for (uint64_t i = 0; i < 40; i++) {
+        struct kvt__name name = name_of(i);
+        struct kvt__record record = record_of_n(i, 10);
+
+        record.recency_ns = (int64_t)(100 - i) << 20;
+        assert_int_equal(kvt__table_enter(t, &name, &record, TEXT), 0);
+    }
+    for (uint64_t i = 0; i < 3; i++)
+        entries[i] = seen(t, 10 * i).entry;
+    entries[3] = UINT32_MAX;
+    assert_int_equal(kvt__table_victims_of(t, entries, 4, out, 8), 3);
+    for (uint64_t i = 0; i < 3; i++)
+        assert_int_equal(out[i].entry, entries[2 - i]);
+    assert_int_equal(kvt__table_victims_of(t, entries, 4, out, 1), 1);
+    assert_int_equal(out[0].entry, entries[2]);
+    assert_int_equal(kvt__table_victims_of(t, entries, 0, out, 8), 0);
+    struct kvt__name name = name_of(20);
+    assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + KVT__NS_PER_S, NULL));
+    assert_int_equal(kvt__table_victims_of(t, entries, 4, out, 8), 2);
+    assert_int_equal(out[0].entry, entries[1]);
+    kvt__table_close(t);
+}
+
+static void
+an_entry_is_read_by_number(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__record r, again;
+    struct kvt__claim claim;
+
+    (void)state;
+    assert_int_equal(store(t, 1, 10), 0);
+    r = seen(t, 1);
+    assert_true(kvt__table_read(t, r.entry, &again) && again.word == r.word);
+    assert_true(kvt__table_is_used(t, r.entry) && kvt__table_is_same(t, r.entry, r.word));
+    assert_int_equal(kvt__table_evict(t, &r, false, &claim), 0);
+    assert_false(kvt__table_read(t, r.entry, &again));
+    assert_true(kvt__table_is_used(t, r.entry));
+    assert_false(kvt__table_is_same(t, r.entry, r.word));
+    kvt__table_restore(t, &claim);
+    assert_true(kvt__table_read(t, r.entry, &again));
+    assert_false(kvt__table_is_same(t, r.entry, r.word));
+    assert_int_equal(kvt__table_forget(t, &again, false), 0);
+    assert_false(kvt__table_is_used(t, r.entry));
+    assert_false(kvt__table_is_used(t, UINT32_MAX) || kvt__table_read(t, UINT32_MAX, &again) ||
+                 kvt__table_is_same(t, UINT32_MAX, r.word));
+    kvt__table_close(t);
+}
+
 static void
 budget_is_exact(void **state)
 {
@@ -674,6 +732,8 @@ main(void)
         cmocka_unit_test(an_overwriting_claim_replaces_any_entry),
         cmocka_unit_test(victims_can_be_chosen),
         cmocka_unit_test(a_full_budget_evicts_the_oldest),
+        cmocka_unit_test(victims_among_named_entries),
+        cmocka_unit_test(an_entry_is_read_by_number),
         cmocka_unit_test(budget_is_exact),
         cmocka_unit_test(an_unread_entry_is_identified_in_a_full_budget),
         cmocka_unit_test(a_full_table_is_no_space),

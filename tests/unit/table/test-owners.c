@@ -107,6 +107,26 @@ owners_are_looked_at_in_turn(void **state)
 }
 
 static void
+handles_share_a_number_and_owners_have_their_own(void **state)
+{
+    struct kvt__table *a = open_writer(*state), *b = open_writer(*state);
+    uint64_t number[2][2];
+    unsigned owner = kvt__table_owner(b);
+
+    kvt__table_number(a, number[0]);
+    kvt__table_number(b, number[1]);
+    assert_memory_equal(number[0], number[1], sizeof number[0]);
+    assert_true(number[0][0] || number[0][1]);
+    assert_true(owner < KVT__TABLE_OWNERS && owner != kvt__table_owner(a));
+    assert_true(kvt__table_owner_lives(a, owner) &&
+                kvt__table_owner_lives(a, kvt__table_owner(a)));
+    kvt__table_close(b);
+    assert_false(kvt__table_owner_lives(a, owner));
+    assert_false(kvt__table_owner_lives(a, KVT__TABLE_OWNERS));
+    kvt__table_close(a);
+}
+
+static void
 die_in_a_transaction(const struct dir *d)
 {
     struct kvt__table *t = open_writer(d);
@@ -285,6 +305,7 @@ main(void)
         PLACE_TEST(claims_of_a_dead_owner_end_when_they_stand_in_the_way),
         PLACE_TEST(dead_owners_are_looked_for_in_a_full_budget),
         PLACE_TEST(owners_are_looked_at_in_turn),
+        PLACE_TEST(handles_share_a_number_and_owners_have_their_own),
         PLACE_TEST(the_next_owner_of_a_number_settles_its_transaction),
         PLACE_TEST(a_garbage_redo_record_replaces_the_table),
         PLACE_TEST(limits_come_and_go_with_owners),
