@@ -5,7 +5,6 @@
 #include "http/private.h"
 
 #include <errno.h>
-#include <string.h>
 
 /* So little of the body comes with the head, and is copied. */
 #define FIRST_READ 1024
@@ -14,14 +13,6 @@ static int
 no_http(struct kvt__http_conn *conn, const char *wrong)
 {
     return kvt__fail(EPROTO, "%s: %s.", conn->origin->label, wrong);
-}
-
-/* The head's end is at bytes of the buffer; what is behind it is the body's beginning. */
-static void
-drop_head(struct kvt__http_conn *conn, size_t bytes)
-{
-    conn->in_bytes -= bytes;
-    memmove(conn->in, conn->in + bytes, conn->in_bytes);
 }
 
 int
@@ -47,7 +38,7 @@ kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *a)
     req->sent_ns = conn->sent_ns;
     req->first_byte_ns = conn->first_byte_ns;
     int err = req->answer(req, &a->head);
-    drop_head(conn, a->bytes);
+    kvt__http_drop_head(conn, a->bytes);
     return err;
 }
 
@@ -58,8 +49,7 @@ interim(struct kvt__http_conn *conn, int status, size_t bytes)
     if (status == 101)
         return no_http(conn, "it wants another protocol");
     conn->hold_body = conn->hold_body && status != 100;
-    drop_head(conn, bytes);
-    conn->turn_bytes += conn->in_bytes; /* were moved */
+    kvt__http_drop_head(conn, bytes);
     conn->first_byte_ns = conn->progress_ns;
     return KVT__HTTP_GOES_ON;
 }

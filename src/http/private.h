@@ -184,6 +184,8 @@ bool kvt__http_sending(const struct kvt__http_conn *conn);
 ssize_t kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n);
 /* The same, at most n behind what is in its own buffer. */
 ssize_t kvt__http_recv_in(struct kvt__http_conn *conn, size_t n);
+/* Remove the first n bytes, a head, from the buffer. */
+void kvt__http_drop_head(struct kvt__http_conn *conn, size_t n);
 void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
 /* Whether it has to wait until the others had their turn. */
 bool kvt__http_turn_is_over(struct kvt__http_conn *conn);

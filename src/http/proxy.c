@@ -259,6 +259,7 @@ kvt__http_tunnel_begin(struct kvt__http_conn *conn)
     return 0;
 }
 
+/* The proxy's response in the buffer.  GOES_ON: it was interim. */
 static int
 read_tunnel(struct kvt__http_conn *conn)
 {
@@ -270,12 +271,11 @@ read_tunnel(struct kvt__http_conn *conn)
         return kvt__fail(EPROTO, "the proxy for %s: %s.", who, wrong);
     if (!n)
         return conn->in_bytes < sizeof conn->in
-                   ? 0
+                   ? KVT__HTTP_WAITS
                    : kvt__fail(EPROTO, "the proxy for %s: its answer is too long.", who);
     if (answer.head.status / 100 == 1) {
-        conn->in_bytes -= (size_t)n;
-        memmove(conn->in, conn->in + n, conn->in_bytes);
-        return conn->in_bytes ? read_tunnel(conn) : 0;
+        kvt__http_drop_head(conn, (size_t)n);
+        return KVT__HTTP_GOES_ON;
     }
     if (answer.head.status / 100 != 2)
         return kvt__fail(answer.head.status == 407 ? EACCES : EHOSTUNREACH,
@@ -284,18 +284,18 @@ read_tunnel(struct kvt__http_conn *conn)
     if (conn->in_bytes != (size_t)n)
         return kvt__fail(EPROTO, "the proxy for %s: bytes before the server can have sent "
                          "any.", who);
-    return 1;
+    explicit_bzero(conn->out, conn->out_bytes); /* the proxy's password */
+    return KVT__HTTP_DONE;
 }
 
-int
-kvt__http_tunnel(struct kvt__http_conn *conn)
+/* Send the rest of the request.  WAITS: the socket is full; DONE. */
+static int
+send_tunnel(struct kvt__http_conn *conn)
 {
-    ssize_t n;
-    int err = 0;
-
     while (conn->out_sent < conn->out_bytes) {
-        n = send(conn->fd, conn->out + conn->out_sent, conn->out_bytes - conn->out_sent,
-                 MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = send(conn->fd, conn->out + conn->out_sent,
+                         conn->out_bytes - conn->out_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+
         if (n < 0 && errno == EAGAIN)
             return KVT__HTTP_WAITS;
         if (n < 0)
@@ -303,12 +303,20 @@ kvt__http_tunnel(struct kvt__http_conn *conn)
         conn->out_sent += (size_t)n;
         conn->progress_ns = kvt__now_ns();
     }
-    while (!err) {
-        n = kvt__http_recv_in(conn, SIZE_MAX);
-        if (n <= 0)
-            return (int)n;
-        err = read_tunnel(conn);
-    }
-    explicit_bzero(conn->out, conn->out_bytes); /* the proxy's password */
-    return err < 0 ? err : KVT__HTTP_DONE;
+    return KVT__HTTP_DONE;
+}
+
+int
+kvt__http_tunnel(struct kvt__http_conn *conn)
+{
+    int outcome = send_tunnel(conn);
+
+    if (outcome != KVT__HTTP_DONE)
+        return outcome;
+    if (kvt__http_turn_is_over(conn))
+        return KVT__HTTP_WAITS;
+    if (conn->in_bytes && (outcome = read_tunnel(conn)) != KVT__HTTP_WAITS)
+        return outcome;
+    ssize_t n = kvt__http_recv_in(conn, SIZE_MAX);
+    return n > 0 ? KVT__HTTP_GOES_ON : (int)n;
 }

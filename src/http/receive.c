@@ -4,6 +4,7 @@
 #include "http/private.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* One connection's turn, before the others have theirs. */
 #define TURN ((size_t)4 << 20)
@@ -46,6 +47,15 @@ kvt__http_recv_in(struct kvt__http_conn *conn, size_t n)
     if (conn->in_used < conn->in_bytes)
         conn->in_used = conn->in_bytes;
     return got;
+}
+
+/* Moved bytes count for the turn: a server may send any number of short interim responses. */
+void
+kvt__http_drop_head(struct kvt__http_conn *conn, size_t n)
+{
+    conn->in_bytes -= n;
+    memmove(conn->in, conn->in + n, conn->in_bytes);
+    conn->turn_bytes += conn->in_bytes;
 }
 
 bool

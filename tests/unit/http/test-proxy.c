@@ -202,6 +202,43 @@ a_refusal_is_an_error(void **state)
     }
 }
 
+/* Shorter than any other head, and as many as the client takes. */
+static void
+play_endless(struct peer *p)
+{
+    static char interim[1 << 16];
+    static const char head[] = "HTTP/1.1 100\r\n\r\n";
+
+    if (!peer_head(p))
+        return;
+    for (size_t at = 0; at < sizeof interim; at++)
+        interim[at] = head[at % (sizeof head - 1)];
+    for (int i = 0; i < 16; i++)
+        peer_send_bytes(p, interim, sizeof interim);
+    sem_post(&proxy.came);
+    for (int i = 0; i < 1 << 20; i++)
+        peer_send_bytes(p, interim, sizeof interim);
+}
+
+/* A thread with a small stack reads interim responses without end, and still ends its
+ * requests. */
+static void
+interim_responses_without_end_leave_the_thread_free(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    for (int tls = 0; tls < 2; tls++) {
+        begin(play_endless, "", tls);
+        ask_init(&ask, origin, "GET", "/x", into, sizeof into);
+        kvt__http_submit(http, &ask.req);
+        sem_wait(&proxy.came);
+        kvt__http_stop(http);
+        assert_int_equal(ask_wait(&ask), -ECANCELED);
+        end();
+    }
+}
+
 static void
 excepted_hosts_are_connected_to(void **state)
 {
@@ -380,6 +417,7 @@ main(void)
         cmocka_unit_test(a_user_needs_no_password),
         cmocka_unit_test(the_server_is_verified_not_the_proxy),
         cmocka_unit_test(a_refusal_is_an_error),
+        cmocka_unit_test(interim_responses_without_end_leave_the_thread_free),
         cmocka_unit_test(excepted_hosts_are_connected_to),
         cmocka_unit_test(an_address_that_was_asked_for_goes_before_a_proxy),
         cmocka_unit_test(exceptions_are_those_of_curl),
@@ -389,7 +427,12 @@ main(void)
         cmocka_unit_test(a_long_list_of_exceptions_is_whole),
     };
     struct temp_dir dir;
+    pthread_attr_t attr;
 
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 1 << 20);
+    pthread_setattr_default_np(&attr);
+    pthread_attr_destroy(&attr);
     temp_dir_make(&dir);
     authority_init(&authority);
     authority_write(&authority, dir.path, "ca.pem", ca_file);
