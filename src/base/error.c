@@ -9,7 +9,7 @@
 
 #include "kvtier.h"
 
-static _Thread_local char why[512];
+static _Thread_local char why[KVT__WHY_BYTES];
 
 int
 kvt__fail(int err, const char *fmt, ...)
@@ -40,6 +40,22 @@ void
 kvt__set_why(const char *text)
 {
     snprintf(why, sizeof why, "%s", text);
+}
+
+void
+kvt__error_set(struct kvt__error *error, int err)
+{
+    error->code = err;
+    if (err)
+        memcpy(error->why, why, strlen(why) + 1);
+}
+
+int
+kvt__error_raise(const struct kvt__error *error)
+{
+    if (error->code)
+        memcpy(why, error->why, strlen(error->why) + 1);
+    return error->code;
 }
 
 const char *

@@ -16,4 +16,18 @@ const char *kvt__why(void);
 /* Set the sentence as it stands (one that an asynchronous request carried). */
 void kvt__set_why(const char *why);
 
+#define KVT__WHY_BYTES 512 /* of a sentence, with its end */
+
+/* An error that goes from thread to thread. */
+struct kvt__error {
+    int code; /* 0 or -errno */
+    char why[KVT__WHY_BYTES]; /* the sentence, if code is not 0 */
+};
+
+/* Set *error to err.  If err is not 0, copy the calling thread's sentence. */
+void kvt__error_set(struct kvt__error *error, int err);
+
+/* Return the code.  If the code is not 0, the sentence becomes the calling thread's. */
+int kvt__error_raise(const struct kvt__error *error);
+
 #endif

@@ -12,7 +12,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -74,15 +73,20 @@ run_part_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__split *
     pthread_mutex_unlock(&exec->lock);
     int err = split->run(split, i);
     pthread_mutex_lock(&exec->lock);
-    if (err && !split->err) {
-        split->err = err;
-        snprintf(split->why, sizeof split->why, "%s", kvt__why());
+    if (err && !split->error.code) {
+        kvt__error_set(&split->error, err);
         if (split->n_begun < split->n)
             end_sharing_locked(exec, prio, split);
         split->n_begun = split->n;
     }
     if (!--split->n_running && split->n_begun == split->n)
         pthread_cond_broadcast(&exec->shared_end); /* after which it is gone */
+}
+
+bool
+kvt__exec_is_here(const struct kvt__exec *exec)
+{
+    return here.exec == exec;
 }
 
 size_t
@@ -123,9 +127,7 @@ kvt__exec_run_split(struct kvt__split *split)
     while (split->n_running)
         pthread_cond_wait(&exec->shared_end, &exec->lock);
     pthread_mutex_unlock(&exec->lock);
-    if (split->err)
-        kvt__set_why(split->why);
-    return split->err;
+    return kvt__error_raise(&split->error);
 }
 
 /* -------------------------------------------------------------------------- jobs */

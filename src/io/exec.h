@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/error.h"
+
 struct kvt__exec;
 
 /* Served in this order; in one class first come, first served. */
@@ -45,8 +47,7 @@ struct kvt__split {
     /* The executor's; zeroed. */
     struct kvt__split *next;
     size_t n_begun, n_running;
-    int err;
-    char why[512];
+    struct kvt__error error;
 };
 
 /* n_threads >= 1. */
@@ -64,6 +65,9 @@ void kvt__exec_submit(struct kvt__exec *exec, enum kvt__prio prio,
 void kvt__exec_expect(struct kvt__exec *exec);
 void kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
                                struct kvt__job *job);
+
+/* Return true if the calling thread is a thread of the executor. */
+bool kvt__exec_is_here(const struct kvt__exec *exec);
 
 /* How many threads the executor has that the calling thread is one of; 1: it is of none. */
 size_t kvt__exec_width(void);
