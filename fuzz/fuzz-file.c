@@ -179,7 +179,7 @@ get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *ob
     expect(base != NULL);
     struct kvt__slot slot = { .payload = base + KVT__SLOT_ROOM + phase,
                               .bytes = in->asked };
-    if (!tier->ops->get(tier, object, &slot, &found)) {
+    if (!kvt__tier_get(tier, object, &slot, &found)) {
         const uint8_t *at = in->file;
 
         expect(in->n_file >= slot.bytes && found.payload_bytes == slot.bytes);
@@ -209,7 +209,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kvt__tier *tier = tiers[(in.flags & HEADER) + (in.flags & LOCAL_DISK ? 2 : 0)];
     object.opaque = (in.flags & OPAQUE) != 0;
     make_file(&in);
-    if (!tier->ops->probe(tier, &object, &found))
+    if (!kvt__tier_probe(tier, &object, &found))
         expect(found.payload_bytes <= in.n_file);
     get(&in, tier, &object);
     free(in.file);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests by key text over tiers that let nobody wait: bytes go from and to the caller's
- * memory, and no thread waits.  A request asks level after level; each answer comes on a
- * thread of the tier. */
+ * Requests by key text that need no memory beside the caller's: bytes go from and to the
+ * caller's memory, and no thread waits for another.  A request asks level after level. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,17 +10,11 @@
 
 #define STRAIGHT_BYTES ((uint64_t)64 << 20)
 
-static bool
-is_direct(const struct kvt__level *level)
-{
-    return level->tier->takes_any && level->tier->ops->start;
-}
-
 bool
 kvt__store_is_direct(const struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!is_direct(&store->levels[i]))
+        if (!store->levels[i].tier->takes_any)
             return false;
     return store->n_levels > 0;
 }
@@ -30,12 +23,8 @@ kvt__store_is_direct(const struct kvt__store *store)
 bool
 kvt__op_is_direct(const struct kvt__store *store, const struct kvt_op *op)
 {
-    if (op->kind != KVT_OP_STAT)
-        return op->kind != KVT_OP_VERIFY && kvt__store_is_direct(store);
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].tier->ops->start)
-            return false;
-    return store->n_levels > 0;
+    return op->kind == KVT_OP_STAT ||
+           (op->kind != KVT_OP_VERIFY && kvt__store_is_direct(store));
 }
 
 /* ----------------------------------------------------------------------------- put */
@@ -108,14 +97,13 @@ take(struct kvt_op *op, const struct kvt__level *level, const struct kvt__object
 }
 
 static void
-was_answered(struct kvt__tier_op *tier_op, int err)
+was_answered(struct kvt__tier_op *tier_op)
 {
     struct kvt__task *task = (struct kvt__task *)
         ((char *)tier_op - offsetof(struct kvt__task, tier_op));
     struct kvt_op *op = task->op;
-
-    err = take(op, &task->store->store->levels[task->level], &task->object,
-               &tier_op->found, err);
+    int err = take(op, &task->store->store->levels[task->level], &task->object,
+                   &tier_op->found, kvt__error_raise(&tier_op->error));
     if (err && err != -ENOENT) {
         task->failed = err;
         snprintf(task->why, sizeof task->why, "%s", kvt__why());
@@ -133,7 +121,7 @@ was_answered(struct kvt__tier_op *tier_op, int err)
 bool
 kvt__gets_straight(const struct kvt__level *level, const struct kvt_op *op)
 {
-    return op->kind == KVT_OP_GET && op->bytes <= STRAIGHT_BYTES && is_direct(level);
+    return op->kind == KVT_OP_GET && op->bytes <= STRAIGHT_BYTES && level->tier->takes_any;
 }
 
 int
@@ -176,7 +164,7 @@ ask(struct kvt__task *task)
         task->tier_op.prio = KVT__PRIO_STORE;
         task->tier_op.crc = kvt__crc32c_cold(0, op->buf, op->bytes);
     }
-    level->tier->ops->start(level->tier, &task->tier_op);
+    level->tier->ops->submit(level->tier, &task->tier_op);
 }
 
 void

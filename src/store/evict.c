@@ -40,7 +40,7 @@ object_of(const struct kvt__level *level, const struct kvt__index_entry *entry,
 static bool
 remove_object(struct kvt__level *level, const struct kvt__object *object)
 {
-    int err = level->tier->ops->remove(level->tier, object);
+    int err = kvt__tier_remove(level->tier, object);
 
     return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
 }
@@ -68,7 +68,7 @@ has_user(struct kvt__level *level, const struct kvt__index_entry *entry,
 
     if (!(entry->flags & KVT__INDEX_UNREAD) || !object_of(level, entry, key, &object))
         return false;
-    int err = level->tier->ops->probe(level->tier, &object, &found);
+    int err = kvt__tier_probe(level->tier, &object, &found);
     /* A put may make the missing file before a removal, which would then be of the new file.
      * A file that exists and that no version of kvtier reads is -ENOENT too, with bytes. */
     if (err == -ENOENT && !found.stored_bytes)
@@ -90,7 +90,7 @@ is_anothers_file(struct kvt__level *level, const struct kvt__index_entry *entry)
     return !level->in_memory &&
            !(entry->flags & KVT__INDEX_UNREAD) &&
            object_of(level, entry, key, &object) &&
-           !level->tier->ops->probe(level->tier, &object, &found) && found.has_id &&
+           !kvt__tier_probe(level->tier, &object, &found) && found.has_id &&
            !kvt__id_equal(&found.id, &entry->id);
 }
 

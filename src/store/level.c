@@ -40,19 +40,18 @@ claim(struct kvt__store *store, struct kvt__level *level, const struct kvt__stor
 
 /* Take the entry of the chunk whose file is about to be replaced out of the way: equal
  * tokens of another adapter have the same file name, and an eviction of the old chunk would
- * remove the new file.  A tier with start() reports the replaced chunk after the put.  0;
+ * remove the new file.  A tier with `replaces` reports the replaced chunk after the put.  0;
  * -EBUSY with a sentence: another thread or process evicts or stores the old chunk now, and
  * can remove the file under this name at any moment. */
 static int
 begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
                  struct kvt__put *put)
 {
-    const struct kvt__tier_ops *ops = level->tier->ops;
     struct kvt__found found;
 
     put->replaces = false;
-    if (ops->start || ops->probe(level->tier, object, &found) || !found.has_id ||
-        kvt__id_equal(&found.id, &object->id))
+    if (level->tier->replaces || kvt__tier_probe(level->tier, object, &found) ||
+        !found.has_id || kvt__id_equal(&found.id, &object->id))
         return 0;
     int err = kvt__index_evict(level->index, &found.id, true, NULL, &put->replaced);
     put->replaces = !err;
@@ -193,7 +192,7 @@ kvt__level_put(struct kvt__store *store, struct kvt__level *level,
 
     if (err)
         return err;
-    err = level->tier->ops->put(level->tier, object, &req->slot, req->crc);
+    err = kvt__tier_put(level->tier, object, &req->slot, req->crc);
     return put_end(store, level, object, req, &put, &nothing, err);
 }
 
@@ -206,8 +205,7 @@ still_exists(const struct kvt__level *level, const struct kvt__object *object)
 {
     struct kvt__found found;
 
-    return level->tier->shared || level->tier->ops->start ||
-           !level->tier->ops->probe(level->tier, object, &found);
+    return level->tier->shared || !kvt__tier_probe(level->tier, object, &found);
 }
 
 /* Enter a chunk that the tier holds in place of the entry of an expected chunk. */

@@ -24,7 +24,7 @@ memory_init(struct memory *m, struct kvt__tier *tier, enum kvt__prio prio, uint6
     size_t phase = tier->ops->phase(tier);
 
     *m = (struct memory){ 0 };
-    if (tier->ops->lend && tier->ops->lend(tier, prio, bytes, &m->slot))
+    if (tier->ops->lend(tier, prio, bytes, &m->slot))
         return 0;
     if (bytes > SIZE_MAX / 2)
         return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
@@ -62,8 +62,7 @@ find_level(struct kvt__store *store, const struct kvt__object *object,
            struct kvt__found *found, struct kvt__level **level)
 {
     for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__tier *tier = store->levels[i].tier;
-        int err = tier->ops->probe(tier, object, found);
+        int err = kvt__tier_probe(store->levels[i].tier, object, found);
 
         if (!err) {
             *level = &store->levels[i];
@@ -79,10 +78,9 @@ find_level(struct kvt__store *store, const struct kvt__object *object,
 static int
 get_from(struct kvt__level *level, const struct kvt__object *object, struct kvt_op *op)
 {
-    const struct kvt__tier_ops *ops = level->tier->ops;
     struct kvt__found found;
     struct memory memory;
-    int err = ops->probe(level->tier, object, &found);
+    int err = kvt__tier_probe(level->tier, object, &found);
 
     if (err)
         return err;
@@ -94,7 +92,7 @@ get_from(struct kvt__level *level, const struct kvt__object *object, struct kvt_
     err = memory_init(&memory, level->tier, KVT__PRIO_LOAD, found.payload_bytes);
     if (err)
         return err;
-    err = ops->get(level->tier, object, &memory.slot, &found);
+    err = kvt__tier_get(level->tier, object, &memory.slot, &found);
     if (!err && found.has_id && kvt__payload_crc(&memory.slot, &found) != found.crc)
         err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", object->key);
     if (!err)
@@ -134,7 +132,7 @@ static int
 delete_from(struct kvt__level *level, const struct kvt__object *object)
 {
     struct kvt__found found = { 0 };
-    int err = level->tier->ops->probe(level->tier, object, &found);
+    int err = kvt__tier_probe(level->tier, object, &found);
 
     if (err == -ENOENT && !found.stored_bytes) { /* the index may not know that yet */
         kvt__level_drop(level, &object->id, NULL);
@@ -145,7 +143,7 @@ delete_from(struct kvt__level *level, const struct kvt__object *object)
     else /* a damaged file tells no identity, the index may know the key's */
         kvt__level_drop(level, &object->id, NULL);
     kvt__level_forget_name(level, object->key);
-    err = level->tier->ops->remove(level->tier, object);
+    err = kvt__tier_remove(level->tier, object);
     return err == -ENOENT ? 0 : err;
 }
 
@@ -174,7 +172,7 @@ make_way(struct kvt__store *store, const struct kvt__object *object)
         struct kvt__level *level = &store->levels[i];
         int err = 0;
 
-        if (level->tier->ops->start)
+        if (level->tier->replaces)
             kvt__level_forget(level, object);
         else
             err = delete_from(level, object);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The store of kvtier.h: open and close, requests on their way, what it holds.  A request
- * runs on one executor thread and has its own memory (op.c), so no pool is reserved; or,
- * where the tiers let nobody wait, as direct.c has it. */
+ * runs on one executor thread and has its own memory (op.c), so no pool is reserved; or
+ * needs no own memory (direct.c). */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

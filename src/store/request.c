@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Put, get and probe of one chunk: level after level is asked.  A request runs on an
- * executor thread.  Where a tier lets nobody wait it leaves the thread and goes on, on
- * one of them, when the tier has answered. */
+ * Put, get and probe of one chunk.  A request walks the levels on an executor thread, and a
+ * tier that blocks runs its operation there.  At a tier that does not block the request leaves
+ * the thread; the end of the operation queues the rest of the walk. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,18 +10,18 @@
 #include "base/log.h"
 #include "store/private.h"
 
+/* Fill in the object and its key. */
 static int
-describe(const struct kvt__store_req *req, char *key, size_t size,
-         struct kvt__object *object)
+describe(struct kvt__store_req *req)
 {
     char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
 
-    *object = (struct kvt__object){
-        .key = key, .hash = req->hash, .opaque = req->space->opaque,
+    req->object = (struct kvt__object){
+        .key = req->key, .hash = req->hash, .opaque = req->space->opaque,
         .whole = req->whole, .tokens = req->tokens, .rank = req->space->rank,
         .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
     int err = kvt__space_text(req->space, req->tags, text);
-    return err ? err : kvt__space_key(text, &req->hash, key, size);
+    return err ? err : kvt__space_key(text, &req->hash, req->key, sizeof req->key);
 }
 
 /* ---------------------------------------------------------------- level after level */
@@ -38,10 +38,28 @@ prio_of(const struct kvt__store_req *req)
     return req->early ? KVT__PRIO_PREFETCH : prios[req->op];
 }
 
-static void was_answered(struct kvt__tier_op *op, int err);
+static void run_rest(struct kvt__job *job);
+
+/* The walk leaves the thread, and the tier ends the operation: the second of both queues the
+ * rest of the walk. */
+static void
+meet(struct kvt__store_req *req)
+{
+    if (!atomic_exchange(&req->met, true))
+        return;
+    req->job.run = run_rest;
+    kvt__exec_submit_expected(req->store->exec, prio_of(req), &req->job);
+}
 
 static void
-prepare(struct kvt__store_req *req, const struct kvt__object *object)
+on_end(struct kvt__tier_op *op)
+{
+    meet((struct kvt__store_req *)((char *)op - offsetof(struct kvt__store_req, tier_op)));
+}
+
+/* Submit the operation to the level's tier.  Return true if the operation has ended. */
+static bool
+submit(struct kvt__store_req *req, struct kvt__level *level, bool waits)
 {
     static const enum kvt__tier_what whats[] = {
         [KVT__STORE_PUT] = KVT__TIER_PUT,
@@ -50,39 +68,27 @@ prepare(struct kvt__store_req *req, const struct kvt__object *object)
     };
 
     req->tier_op = (struct kvt__tier_op){
-        .what = whats[req->op], .prio = prio_of(req), .object = object,
-        .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc,
-        .done = was_answered };
-}
-
-/* Ask the level's tier, and wait. */
-static int
-ask(struct kvt__store_req *req, struct kvt__level *level,
-    const struct kvt__object *object)
-{
-    const struct kvt__tier_ops *ops = level->tier->ops;
-
-    prepare(req, object);
-    if (ops->start)
-        return kvt__tier_wait(level->tier, &req->tier_op);
-    switch (req->op) {
-    case KVT__STORE_PUT:
-        return ops->put(level->tier, object, &req->slot, req->crc);
-    case KVT__STORE_GET:
-        return ops->get(level->tier, object, &req->slot, &req->tier_op.found);
-    default:
-        return ops->probe(level->tier, object, &req->tier_op.found);
+        .what = whats[req->op], .prio = prio_of(req), .object = &req->object,
+        .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
+    if (waits || level->in_memory) {
+        (void)kvt__tier_wait(level->tier, &req->tier_op);
+        return true;
     }
+    atomic_store(&req->met, false);
+    level->tier->ops->submit(level->tier, &req->tier_op);
+    if (atomic_load(&req->met))
+        return true;
+    kvt__exec_expect(req->store->exec);
+    meet(req);
+    return false;
 }
 
-/* Ask it; was_answered() goes on. */
-static void
-start(struct kvt__store_req *req, struct kvt__level *level,
-      const struct kvt__object *object)
+/* Evaluate the end of the tier's operation. */
+static int
+answer(struct kvt__store_req *req)
 {
-    prepare(req, object);
-    kvt__exec_expect(req->store->exec);
-    level->tier->ops->start(level->tier, &req->tier_op);
+    return kvt__level_answer(req, &req->store->levels[req->level], &req->object,
+                             kvt__error_raise(&req->tier_op.error));
 }
 
 /* Whether it is worse than that there is nothing, or nothing to do: worth telling. */
@@ -114,41 +120,43 @@ settle(struct kvt__store_req *req, int err)
 
 /* A put is as good as its worst level, all else as its best. */
 static void
-conclude(struct kvt__store_req *req, const struct kvt__object *object)
+conclude(struct kvt__store_req *req)
 {
     if (req->failed && (req->status || req->op == KVT__STORE_PUT))
         req->status = req->failed;
     else if (req->status == -ENOENT) {
-        (void)kvt__fail(ENOENT, "chunk %s", object->key);
+        (void)kvt__fail(ENOENT, "chunk %s", req->key);
         snprintf(req->why, sizeof req->why, "%s", kvt__why());
     } else
         req->why[0] = '\0';
 }
 
-/* Ask the levels from req->level on.  A put goes to all of them, one that fails does not
- * keep it from the others.  False: a tier was started that lets nobody wait. */
-static bool
-go_on(struct kvt__store_req *req, struct kvt__object *object, bool waits)
+static void
+next_level(struct kvt__store_req *req)
 {
-    char stored_key[KVT__KEY_TEXT_MAX + 1];
+    req->level++;
+    (void)describe(req); /* succeeds as before; a level may know the chunk by another name */
+}
 
-    for (; req->level < req->store->n_levels; req->level++) {
+/* Ask the levels from req->level on.  A put goes to all of them, one that fails does not
+ * keep it from the others.  Return false if the walk has left the thread. */
+static bool
+go_on(struct kvt__store_req *req, bool waits)
+{
+    for (; req->level < req->store->n_levels; next_level(req)) {
         struct kvt__level *level = &req->store->levels[req->level];
-        struct kvt__object stored = *object;
 
-        stored.unsummed = kvt__level_sums_later(level, req);
-        int err = kvt__level_ask(req, level, &stored, stored_key, sizeof stored_key);
+        req->object.unsummed = kvt__level_sums_later(level, req);
+        int err = kvt__level_ask(req, level, &req->object, req->key, sizeof req->key);
 
-        if (!err && level->tier->ops->start && !waits) {
-            start(req, level, &stored);
+        if (!err && !submit(req, level, waits))
             return false;
-        }
         if (!err)
-            err = kvt__level_answer(req, level, &stored, ask(req, level, &stored));
+            err = answer(req);
         if (settle(req, err))
             break;
     }
-    conclude(req, object);
+    conclude(req);
     return true;
 }
 
@@ -158,13 +166,10 @@ go_on(struct kvt__store_req *req, struct kvt__object *object, bool waits)
 static bool
 begin_run(struct kvt__store_req *req, bool waits)
 {
-    char key[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__object object;
-
     req->level = 0;
     req->failed = 0;
     req->why[0] = '\0';
-    req->status = req->borrowed ? 0 : describe(req, key, sizeof key, &object);
+    req->status = req->borrowed ? 0 : describe(req);
     if (req->status) {
         snprintf(req->why, sizeof req->why, "%s", kvt__why());
         return true;
@@ -174,7 +179,7 @@ begin_run(struct kvt__store_req *req, bool waits)
         return true;
     }
     req->status = req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
-    return go_on(req, &object, waits);
+    return go_on(req, waits);
 }
 
 void
@@ -184,41 +189,20 @@ kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
     (void)begin_run(req, true);
 }
 
-/* After the answer of a tier that was started. */
 static void
 run_rest(struct kvt__job *job)
 {
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)job - offsetof(struct kvt__store_req, job));
-    char key[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__object object;
 
-    if (req->answer)
-        kvt__set_why(req->tier_why);
-    (void)describe(req, key, sizeof key, &object); /* as it was before */
-    int err = kvt__level_answer(req, &req->store->levels[req->level], &object,
-                                req->answer);
-    if (settle(req, err)) {
-        conclude(req, &object);
+    if (settle(req, answer(req))) {
+        conclude(req);
     } else {
-        req->level++;
-        if (!go_on(req, &object, false))
+        next_level(req);
+        if (!go_on(req, false))
             return;
     }
     req->done(req);
-}
-
-static void
-was_answered(struct kvt__tier_op *op, int err)
-{
-    struct kvt__store_req *req = (struct kvt__store_req *)
-        ((char *)op - offsetof(struct kvt__store_req, tier_op));
-
-    req->answer = err;
-    if (err)
-        snprintf(req->tier_why, sizeof req->tier_why, "%s", kvt__why());
-    req->job.run = run_rest;
-    kvt__exec_submit_expected(req->store->exec, prio_of(req), &req->job);
 }
 
 static void

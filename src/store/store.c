@@ -61,7 +61,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     struct kvt__tier_params tier = { .config = params->config, .name = storage->name,
                                      .url = storage->url,
                                      .local_ranks = params->local_ranks,
-                                     .counters = params->counters,
+                                     .counters = params->counters, .exec = params->exec,
                                      .transfers = params->transfers,
                                      .tells = params->tells };
     err = kvt__tier_open(&tier, &level->tier);

@@ -211,14 +211,15 @@ struct kvt__store_req {
     struct kvt__store *store;
     struct kvt__job job;
     size_t level;  /* that is asked now */
-    int answer;    /* of its tier, and why */
-    char tier_why[320];
+    char key[KVT__KEY_TEXT_MAX + 1]; /* the level's name of the chunk */
+    struct kvt__object object;
+    struct kvt__tier_op tier_op;
+    atomic_bool met; /* either the walk has left the thread or the tier has ended tier_op */
     int failed;    /* the first failure, told in why */
     struct kvt__put put;
     bool unsummed; /* GET: the payload was not compared with crc */
     bool foreign;  /* GET: what host memory has carried no identity */
     struct kvt__index_entry seen; /* GET, PROBE: the level's entry at the lookup */
-    struct kvt__tier_op tier_op;
 };
 
 void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);

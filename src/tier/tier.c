@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of tiers, made from the one in meson.build, and waiting for those that let
- * nobody wait. */
+ * The list of tiers, made from the list in meson.build; defaults of operations; transfers of
+ * tiers that block; waiting for transfers. */
 #include "tier/tier.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "tier-list.h"
@@ -41,6 +40,135 @@ find(struct kvt__tier_params *params, int *err)
     return NULL;
 }
 
+/* ------------------------------------------------------------------ defaults */
+
+static void
+run_job(struct kvt__job *job)
+{
+    struct kvt__tier_op *op = (struct kvt__tier_op *)
+        ((char *)job - offsetof(struct kvt__tier_op, job));
+
+    kvt__tier_end(op, op->tier->ops->run(op->tier, op));
+}
+
+/* A thread of the executor never waits for another job, because all threads might wait. */
+static void
+default_submit(struct kvt__tier *tier, struct kvt__tier_op *op)
+{
+    op->tier = tier;
+    op->job.run = run_job;
+    if (op->waits || !tier->exec || kvt__exec_is_here(tier->exec))
+        run_job(&op->job);
+    else
+        kvt__exec_submit(tier->exec, op->prio, &op->job);
+}
+
+static void
+default_stop(struct kvt__tier *tier)
+{
+    (void)tier;
+}
+
+static size_t
+default_phase(const struct kvt__tier *tier)
+{
+    (void)tier;
+    return 0;
+}
+
+static int
+default_private_dir(const struct kvt__tier *tier)
+{
+    (void)tier;
+    return -1;
+}
+
+static uint64_t
+default_default_limit(const struct kvt__tier *tier)
+{
+    (void)tier;
+    return 0;
+}
+
+static uint64_t
+default_shortage(const struct kvt__tier *tier, const struct kvt__object *object,
+                 uint64_t bytes)
+{
+    (void)tier, (void)object, (void)bytes;
+    return 0;
+}
+
+static bool
+default_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
+                   const struct kvt__object *object)
+{
+    (void)tier, (void)gone, (void)object;
+    return true;
+}
+
+static uint64_t
+default_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *object,
+                     uint64_t payload)
+{
+    (void)tier, (void)object;
+    return payload;
+}
+
+static int
+default_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
+{
+    (void)tier, (void)gpu, (void)most;
+    return 0;
+}
+
+static bool
+default_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+             struct kvt__slot *out)
+{
+    (void)tier, (void)prio, (void)bytes, (void)out;
+    return false;
+}
+
+static int
+default_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
+{
+    (void)tier, (void)prefix, (void)fn, (void)ctx;
+    return 0;
+}
+
+static void
+default_listed_key(const struct kvt__tier *tier, char *key)
+{
+    (void)tier, (void)key;
+}
+
+static void
+fill(struct kvt__tier *tier, struct kvt__exec *exec)
+{
+#define FILL(row) \
+    if (!tier->filled.row) \
+        tier->filled.row = default_##row
+    tier->filled = *tier->ops;
+    FILL(stop);
+    FILL(phase);
+    FILL(private_dir);
+    FILL(default_limit);
+    FILL(shortage);
+    FILL(makes_room);
+    FILL(stored_bytes);
+    FILL(use_gpu);
+    FILL(lend);
+    FILL(submit);
+    FILL(list);
+    FILL(listed_key);
+#undef FILL
+    tier->ops = &tier->filled;
+    if (!tier->exec)
+        tier->exec = exec;
+}
+
+/* ------------------------------------------------------------------- opening */
+
 int
 kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
@@ -48,7 +176,11 @@ kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     int err = 0;
     const struct kvt__tier_ops *ops = find(&with_rest, &err);
 
-    return ops ? ops->open(&with_rest, out) : err;
+    if (ops)
+        err = ops->open(&with_rest, out);
+    if (!err)
+        fill(*out, params->exec);
+    return err;
 }
 
 void
@@ -62,28 +194,49 @@ kvt__tier_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void
         ops->look(&with_rest, fn, ctx);
 }
 
-/* ------------------------------------------------------------------- waiting */
+/* ------------------------------------------------------------------ transfers */
+
+void
+kvt__tier_end(struct kvt__tier_op *op, int err)
+{
+    kvt__error_set(&op->error, err);
+    op->done(op);
+}
 
 struct waiter {
     struct kvt__tier_op op;
     pthread_mutex_t lock;
     pthread_cond_t ended;
     bool done;
-    int err;
-    char why[512];
 };
 
 static void
-wake(struct kvt__tier_op *op, int err)
+wake(struct kvt__tier_op *op)
 {
     struct waiter *w = (struct waiter *)op;
 
     pthread_mutex_lock(&w->lock);
     w->done = true;
-    w->err = err;
-    snprintf(w->why, sizeof w->why, "%s", err ? kvt__why() : "");
     pthread_cond_signal(&w->ended);
     pthread_mutex_unlock(&w->lock);
+}
+
+/* The operations of host memory, which has no submit(). */
+static int
+run_in_memory(struct kvt__tier *tier, struct kvt__tier_op *op)
+{
+    const struct kvt__tier_ops *ops = tier->ops;
+
+    switch (op->what) {
+    case KVT__TIER_PUT:
+        return ops->put(tier, op->object, &op->slot, op->crc);
+    case KVT__TIER_GET:
+        return ops->get(tier, op->object, &op->slot, &op->found);
+    case KVT__TIER_PROBE:
+        return ops->probe(tier, op->object, &op->found);
+    default:
+        return ops->remove(tier, op->object);
+    }
 }
 
 int
@@ -92,8 +245,13 @@ kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op)
     struct waiter w = { .op = *op, .lock = PTHREAD_MUTEX_INITIALIZER,
                         .ended = PTHREAD_COND_INITIALIZER };
 
+    if (!tier->ops->submit) {
+        kvt__error_set(&op->error, run_in_memory(tier, op));
+        return op->error.code;
+    }
     w.op.done = wake;
-    tier->ops->start(tier, &w.op);
+    w.op.waits = true;
+    tier->ops->submit(tier, &w.op);
     pthread_mutex_lock(&w.lock);
     while (!w.done)
         pthread_cond_wait(&w.ended, &w.lock);
@@ -101,14 +259,13 @@ kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op)
     pthread_cond_destroy(&w.ended);
     pthread_mutex_destroy(&w.lock);
     op->found = w.op.found;
-    if (w.err)
-        kvt__set_why(w.why);
-    return w.err;
+    op->error = w.op.error;
+    return kvt__error_raise(&op->error);
 }
 
 int
-kvt__tier_wait_put(struct kvt__tier *tier, const struct kvt__object *object,
-                   const struct kvt__slot *slot, uint32_t crc)
+kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,
+              const struct kvt__slot *slot, uint32_t crc)
 {
     struct kvt__tier_op op = { .what = KVT__TIER_PUT, .prio = KVT__PRIO_STORE,
                                .object = object, .slot = *slot, .crc = crc };
@@ -117,8 +274,8 @@ kvt__tier_wait_put(struct kvt__tier *tier, const struct kvt__object *object,
 }
 
 int
-kvt__tier_wait_get(struct kvt__tier *tier, const struct kvt__object *object,
-                   const struct kvt__slot *slot, struct kvt__found *found)
+kvt__tier_get(struct kvt__tier *tier, const struct kvt__object *object,
+              const struct kvt__slot *slot, struct kvt__found *found)
 {
     struct kvt__tier_op op = { .what = KVT__TIER_GET, .prio = KVT__PRIO_LOAD,
                                .object = object, .slot = *slot };
@@ -129,8 +286,8 @@ kvt__tier_wait_get(struct kvt__tier *tier, const struct kvt__object *object,
 }
 
 int
-kvt__tier_wait_probe(struct kvt__tier *tier, const struct kvt__object *object,
-                     struct kvt__found *found)
+kvt__tier_probe(struct kvt__tier *tier, const struct kvt__object *object,
+                struct kvt__found *found)
 {
     struct kvt__tier_op op = { .what = KVT__TIER_PROBE, .prio = KVT__PRIO_LOOKUP,
                                .object = object };
@@ -141,7 +298,7 @@ kvt__tier_wait_probe(struct kvt__tier *tier, const struct kvt__object *object,
 }
 
 int
-kvt__tier_wait_remove(struct kvt__tier *tier, const struct kvt__object *object)
+kvt__tier_remove(struct kvt__tier *tier, const struct kvt__object *object)
 {
     struct kvt__tier_op op = { .what = KVT__TIER_REMOVE, .prio = KVT__PRIO_STORE,
                                .object = object };

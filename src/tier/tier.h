@@ -66,35 +66,38 @@ struct kvt__found {
     struct kvt__shape shape;
 };
 
-struct kvt__tier {
-    const struct kvt__tier_ops *ops;
-    /* Set by open(). */
-    bool shared;        /* other hosts may delete chunks that this host's index has */
-    bool several_disks; /* the directories are on several file systems: a file system may
-                         * be full while another has room */
-    bool keeps_damaged; /* a damaged chunk is not removed: the next put replaces the
-                         * chunk */
-    bool takes_any;     /* a slot may be any memory, without rooms, and a name any text */
-    bool unlisted;      /* the storage may have chunks without an entry in the index: a
-                         * lookup makes the entry.  The tier enforces max_remote_size. */
-};
-
-/* An asynchronous operation: a tier can have many operations in flight without a thread
- * for each.  Owner: the caller until start(), then the tier until the call of done. */
+/* One transfer.  Owner: the caller until submit(), then the tier until the call of done. */
 enum kvt__tier_what { KVT__TIER_PUT, KVT__TIER_GET, KVT__TIER_PROBE, KVT__TIER_REMOVE };
 
 struct kvt__tier_op {
     enum kvt__tier_what what;
     enum kvt__prio prio;
-    const struct kvt__object *object; /* until start() returns */
-    struct kvt__slot slot;   /* PUT, GET */
+    const struct kvt__object *object; /* and its key: unchanged until done */
+    /* PUT: the payload; the rooms may be overwritten.  GET: a slot of the payload's size. */
+    struct kvt__slot slot;
     bool shorter;            /* GET: the chunk may be shorter than the slot */
     bool overwrite;          /* PUT: replace an existing chunk */
-    uint32_t crc;            /* PUT */
-    struct kvt__found found; /* GET, PROBE; PUT: the replaced chunk if has_id */
-    /* Called once, on a thread of the tier, perhaps before start() has returned.  done must
-     * not block.  err: as of the blocking call; kvt__why() has the sentence. */
-    void (*done)(struct kvt__tier_op *op, int err);
+    bool waits;              /* the calling thread waits for the end: a tier that blocks runs
+                              * the operation inside submit() */
+    uint32_t crc;            /* PUT: CRC32C of the payload */
+    /* GET, PROBE: the stored chunk.  After a GET the payload is not yet compared with
+     * found.crc.  A failed PROBE with -ENOENT and found.stored_bytes: the object exists and
+     * is no chunk known here.  PUT: the replaced chunk if the tier has `replaces` and
+     * found.has_id. */
+    struct kvt__found found;
+    /* The end:
+     *   -ENOENT   the chunk does not exist
+     *   -EBUSY    REMOVE: the chunk is in use, retry later
+     *   -EBADMSG  the chunk exists but is damaged, or has another length or form
+     *   -ENOSPC, -EROFS, -EACCES, -EIO ... the error of the storage */
+    struct kvt__error error;
+    /* Called once, on a thread of the tier, of the executor, or inside submit().  done must
+     * not block.  The operation may be freed in done. */
+    void (*done)(struct kvt__tier_op *op);
+
+    /* Of submit()'s default. */
+    struct kvt__job job;
+    struct kvt__tier *tier;
 };
 
 /* Parameters of kvt__tier_open(). */
@@ -105,6 +108,8 @@ struct kvt__tier_params {
     const char *rest;     /* filled in by kvt__tier_open() */
     uint32_t local_ranks; /* workers on this host that share the store; 0: not known */
     struct kvt__counters *counters; /* NULL: nothing is counted */
+    struct kvt__exec *exec; /* runs the operations of a tier that blocks, open until the last
+                             * operation has ended; NULL: the calling threads do */
     bool transfers;       /* this process stores and loads chunks: the tier prepares the
                            * first transfer now, in the background */
     bool tells;           /* the caller reports the results of operations: the tier does
@@ -116,43 +121,40 @@ typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
                                   uint32_t path, uint64_t stored_bytes,
                                   int64_t mtime_ns);
 
-/* All calls may block and run on executor threads, several at once, also for
- * equal keys; a key's file changes only as a whole.  Calls return 0 or -errno with a
- * sentence:
- *   -ENOENT   the chunk does not exist
- *   -EBUSY    remove: the chunk is in use, retry later
- *   -EBADMSG  the chunk exists but is damaged, or has another length or form
- *   -ENOSPC, -EROFS, -EACCES, -EIO ... the error of the storage */
+/* Calls run on any thread, several at once, also for equal keys; a key's file changes only
+ * as a whole.  Calls may block unless the text says otherwise, and return 0 or -errno with a
+ * sentence.  A tier may leave out a row with a default: kvt__tier_open() fills in the
+ * default, so callers call every row. */
 struct kvt__tier_ops {
     const char *name; /* the word in messages and statistics, and the scheme of URLs */
 
     /* Open the tier and make missing directories.  NULL: not opened by URL. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
     /* Check each requirement of open() on this machine, without opening, and report each
-     * requirement to fn.  NULL: open() reports the first failure. */
+     * requirement to fn.  Default: open() reports the first failure. */
     void (*look)(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx);
     /* Make operations in flight end soon and later operations end at once, with
-     * -ECANCELED.  NULL: operations always end soon. */
+     * -ECANCELED.  Default: nothing, operations always end soon. */
     void (*stop)(struct kvt__tier *tier);
     /* Close the tier.  The caller has no operation in flight. */
     void (*close)(struct kvt__tier *tier);
 
-    /* Return the best address of a payload, modulo 4096. */
+    /* Return the best address of a payload, modulo 4096.  Default: 0. */
     size_t (*phase)(const struct kvt__tier *tier);
-    /* Return the descriptor of the directory for the index, borrowed; -1: none. */
+    /* Return the descriptor of the directory for the index, borrowed.  Default: -1, none. */
     int (*private_dir)(const struct kvt__tier *tier);
-    /* Return the limit in bytes if no limit is configured; 0: no limit. */
+    /* Return the limit in bytes if no limit is configured.  Default: 0, no limit. */
     uint64_t (*default_limit)(const struct kvt__tier *tier);
     /* Return the bytes to delete before a store of an object of `bytes`, so that a tenth of
-     * the object's file system stays free, files of other programs included.  Quick.  NULL:
-     * always 0. */
+     * the object's file system stays free, files of other programs included.  Quick.
+     * Default: 0. */
     uint64_t (*shortage)(const struct kvt__tier *tier, const struct kvt__object *object,
                          uint64_t bytes);
     /* Return true if removing gone makes room for object: false if the two are on different
-     * file systems.  Quick.  NULL: always. */
+     * file systems.  Quick.  Default: true. */
     bool (*makes_room)(const struct kvt__tier *tier, const struct kvt__object *gone,
                        const struct kvt__object *object);
-    /* Return the bytes on disk of a payload of this size. */
+    /* Return the bytes on disk of a payload of this size.  Default: the payload's. */
     uint64_t (*stored_bytes)(const struct kvt__tier *tier,
                              const struct kvt__object *object, uint64_t payload);
 
@@ -160,44 +162,63 @@ struct kvt__tier_ops {
      * closed.  If bytes can move between the GPU's memory and the storage without host
      * memory, lend slots of GPU memory from now on, at most `most` bytes at a time (0: no
      * caller will borrow a slot).  The tier logs the data path.  0; -errno with a sentence:
-     * the configuration requires a data path that this host lacks.  NULL: bytes always move
-     * through host memory. */
+     * the configuration requires a data path that this host lacks.  Default: 0, bytes
+     * always move through host memory. */
     int (*use_gpu)(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
 
     /* Lend a slot of the tier's own memory: bytes move between this memory and the storage
      * without a copy.  The caller releases the slot as a slot of the pool.  Stores leave
-     * half of the memory to loads.  Never blocks; false: no slot is free.  NULL: the tier
-     * has no own memory. */
+     * half of the memory to loads.  Never blocks; false: no slot is free.  Default:
+     * false, the tier has no own memory. */
     bool (*lend)(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                  struct kvt__slot *out);
 
-    /* Start a put, get, probe or remove, without waiting for the end.  NULL: only the
-     * blocking calls below exist. */
-    void (*start)(struct kvt__tier *tier, struct kvt__tier_op *op);
-    /* Publish the slot's payload, whole or not at all.  crc: CRC32C of the payload.  The
-     * slot's rooms may be overwritten. */
-    int (*put)(struct kvt__tier *tier, const struct kvt__object *object,
-               const struct kvt__slot *slot, uint32_t crc);
-    /* Read into the slot.  The slot's size must be the payload's.  The payload is
-     * not yet checked against found->crc. */
-    int (*get)(struct kvt__tier *tier, const struct kvt__object *object,
-               const struct kvt__slot *slot, struct kvt__found *found);
+    /* Begin an operation, without waiting for the end; kvt__tier_end() ends it.  Must not
+     * block.  A PUT is published whole or not at all.  Default: run() on the executor, or on
+     * the calling thread if the thread waits or is the executor's. */
+    void (*submit)(struct kvt__tier *tier, struct kvt__tier_op *op);
+    /* In place of submit(), for a tier whose transfers block: run the operation to its end.
+     * 0; -errno with a sentence, as op->error. */
+    int (*run)(struct kvt__tier *tier, struct kvt__tier_op *op);
+
     /* Share the pool's slot with the payload, for a tier that keeps chunks in the pool.
      * The caller ends the share with kvt__pool_release().  NULL: the tier has no slots. */
     int (*borrow)(struct kvt__tier *tier, const struct kvt__object *object,
                   struct kvt__slot *slot, struct kvt__found *found);
-    /* Describe the stored chunk, without the payload.  -ENOENT: there is none; with
-     * found->stored_bytes there is an object that is no chunk known here. */
+    /* List each chunk in the store with a listed key beginning with prefix.  The tier may
+     * list other chunks too.  Default: no chunks. */
+    int (*list)(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx);
+    /* Change a key text, with or without the hash, to list()'s text for the key.  The new
+     * text is not longer, and the tier treats both texts alike.  Default: list()
+     * returns key texts unchanged. */
+    void (*listed_key)(const struct kvt__tier *tier, char *key);
+
+    /* Of host memory alone. */
+    int (*put)(struct kvt__tier *tier, const struct kvt__object *object,
+               const struct kvt__slot *slot, uint32_t crc);
+    int (*get)(struct kvt__tier *tier, const struct kvt__object *object,
+               const struct kvt__slot *slot, struct kvt__found *found);
     int (*probe)(struct kvt__tier *tier, const struct kvt__object *object,
                  struct kvt__found *found);
     int (*remove)(struct kvt__tier *tier, const struct kvt__object *object);
-    /* List each chunk in the store with a listed key beginning with prefix.  The tier may
-     * list other chunks too. */
-    int (*list)(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx);
-    /* Change a key text, with or without the hash, to list()'s text for the key.  The new
-     * text is not longer, and the tier treats both texts alike.  NULL: list() returns key
-     * texts unchanged. */
-    void (*listed_key)(const struct kvt__tier *tier, char *key);
+};
+
+/* An open tier. */
+struct kvt__tier {
+    const struct kvt__tier_ops *ops;
+    struct kvt__tier_ops filled; /* ops with defaults, by kvt__tier_open() */
+    struct kvt__exec *exec;      /* params->exec, unless open() has set another executor */
+    /* Set by open(). */
+    bool shared;        /* other hosts may delete chunks that this host's index has */
+    bool several_disks; /* the directories are on several file systems: a file system may
+                         * be full while another has room */
+    bool keeps_damaged; /* a damaged chunk is not removed: the next put replaces the
+                         * chunk */
+    bool replaces;      /* a PUT reports the replaced chunk: the caller does not look for the
+                         * chunk before the PUT */
+    bool takes_any;     /* a slot may be any memory, without rooms, and a name any text */
+    bool unlisted;      /* the storage may have chunks without an entry in the index: a
+                         * lookup makes the entry.  The tier enforces max_remote_size. */
 };
 
 /* Open the tier for a URL.  -ENODEV: no kind serves the URL's scheme. */
@@ -207,15 +228,17 @@ int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out
 void kvt__tier_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn,
                     void *ctx);
 
-/* Start an operation and wait for the end.  A tier with start() has the wait functions in
- * the table as put, get, probe and remove. */
+/* End an operation.  err: 0, or -errno with its sentence in kvt__why(). */
+void kvt__tier_end(struct kvt__tier_op *op, int err);
+
+/* Submit an operation and wait for the end: 0, or -errno with a sentence. */
 int kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op);
-int kvt__tier_wait_put(struct kvt__tier *tier, const struct kvt__object *object,
-                       const struct kvt__slot *slot, uint32_t crc);
-int kvt__tier_wait_get(struct kvt__tier *tier, const struct kvt__object *object,
-                       const struct kvt__slot *slot, struct kvt__found *found);
-int kvt__tier_wait_probe(struct kvt__tier *tier, const struct kvt__object *object,
-                         struct kvt__found *found);
-int kvt__tier_wait_remove(struct kvt__tier *tier, const struct kvt__object *object);
+int kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,
+                  const struct kvt__slot *slot, uint32_t crc);
+int kvt__tier_get(struct kvt__tier *tier, const struct kvt__object *object,
+                  const struct kvt__slot *slot, struct kvt__found *found);
+int kvt__tier_probe(struct kvt__tier *tier, const struct kvt__object *object,
+                    struct kvt__found *found);
+int kvt__tier_remove(struct kvt__tier *tier, const struct kvt__object *object);
 
 #endif

@@ -24,7 +24,7 @@ remove_chunk(int64_t hash)
     struct chunk c;
 
     chunk_init(&c, "model", hash);
-    return tier->ops->remove(tier, &c.object);
+    return kvt__tier_remove(tier, &c.object);
 }
 
 static void
@@ -78,7 +78,7 @@ write_at_once(bool same)
             fail_msg("writer %u: %s", i, strerror(-writers[i].err));
     }
     pthread_barrier_destroy(&together);
-    assert_good(tier->ops->probe(tier, &writers[0].chunk.object, &found));
+    assert_good(kvt__tier_probe(tier, &writers[0].chunk.object, &found));
     assert_true(found.has_id);
     assert_good(get(7, MIB, found.id.b[0]));
 }

@@ -99,87 +99,65 @@ flip_bit(const struct kvt__slot *slot, uint64_t random)
 
 /* -------------------------------------------------------------- operations */
 
+/* The caller's payload goes to other tiers too: the payload gets its bit back. */
 static int
-fault_put(struct kvt__tier *tier, const struct kvt__object *object,
-          const struct kvt__slot *slot, uint32_t crc)
+put_corrupt(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
 {
-    struct fault_tier *t = from(tier);
-    uint64_t op = begin(t);
-    bool corrupt = happens(t, op, KVT__FAULT_write_corrupt);
-    int err;
-
-    linger(t, op);
-    if (happens(t, op, KVT__FAULT_write_error))
-        return kvt__fail(EIO, "%s: write error made by fault://.", object->key);
-    if (happens(t, op, KVT__FAULT_enospc))
-        return kvt__fail(ENOSPC, "%s: disk full made by fault://.", object->key);
-    /* The caller's payload goes to other tiers too: it gets its bit back. */
-    if (corrupt)
-        flip_bit(slot, op);
-    err = t->next->ops->put(t->next, object, slot, crc);
-    if (corrupt)
-        flip_bit(slot, op);
+    flip_bit(&op->slot, random);
+    int err = kvt__tier_wait(t->next, op);
+    flip_bit(&op->slot, random);
     return err;
 }
 
 /* Keep the first random bytes of what was read. */
 static int
-cut_short(const struct kvt__object *object, const struct kvt__slot *slot,
-          uint64_t random)
+cut_short(const struct kvt__tier_op *op, uint64_t random)
 {
+    const struct kvt__slot *slot = &op->slot;
     size_t keep = slot->bytes ? random % slot->bytes : 0;
 
     memset(slot->payload + keep, 0xee, slot->bytes - keep);
     return kvt__fail(EIO, "%s: read of %zu bytes in place of %zu made by fault://.",
-                     object->key, keep, slot->bytes);
+                     op->object->key, keep, slot->bytes);
 }
 
 static int
-fault_get(struct kvt__tier *tier, const struct kvt__object *object,
-          const struct kvt__slot *slot, struct kvt__found *found)
+get(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
 {
-    struct fault_tier *t = from(tier);
-    uint64_t op = begin(t);
-    int err;
+    int err = kvt__tier_wait(t->next, op);
 
-    linger(t, op);
-    if (happens(t, op, KVT__FAULT_read_error))
-        return kvt__fail(EIO, "%s: read error made by fault://.", object->key);
-    err = t->next->ops->get(t->next, object, slot, found);
     if (err)
         return err;
-    if (happens(t, op, KVT__FAULT_short_read))
-        return cut_short(object, slot, op);
-    if (happens(t, op, KVT__FAULT_bit_flip)) {
-        flip_bit(slot, op);
-        found->has_read_crc = false;
+    if (happens(t, random, KVT__FAULT_short_read))
+        return cut_short(op, random);
+    if (happens(t, random, KVT__FAULT_bit_flip)) {
+        flip_bit(&op->slot, random);
+        op->found.has_read_crc = false;
     }
     return 0;
 }
 
 static int
-fault_probe(struct kvt__tier *tier, const struct kvt__object *object,
-            struct kvt__found *found)
+fault_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
+    static const struct { enum kvt__fault which; const char *word; } errors[] = {
+        [KVT__TIER_PUT] = { KVT__FAULT_write_error, "write" },
+        [KVT__TIER_GET] = { KVT__FAULT_read_error, "read" },
+        [KVT__TIER_PROBE] = { KVT__FAULT_probe_error, "probe" },
+        [KVT__TIER_REMOVE] = { KVT__FAULT_remove_error, "remove" },
+    };
     struct fault_tier *t = from(tier);
-    uint64_t op = begin(t);
+    const char *key = op->object->key;
+    uint64_t random = begin(t);
 
-    linger(t, op);
-    if (happens(t, op, KVT__FAULT_probe_error))
-        return kvt__fail(EIO, "%s: probe error made by fault://.", object->key);
-    return t->next->ops->probe(t->next, object, found);
-}
-
-static int
-fault_remove(struct kvt__tier *tier, const struct kvt__object *object)
-{
-    struct fault_tier *t = from(tier);
-    uint64_t op = begin(t);
-
-    linger(t, op);
-    if (happens(t, op, KVT__FAULT_remove_error))
-        return kvt__fail(EIO, "%s: remove error made by fault://.", object->key);
-    return t->next->ops->remove(t->next, object);
+    linger(t, random);
+    if (happens(t, random, errors[op->what].which))
+        return kvt__fail(EIO, "%s: %s error made by fault://.", key, errors[op->what].word);
+    if (op->what == KVT__TIER_PUT && happens(t, random, KVT__FAULT_enospc))
+        return kvt__fail(ENOSPC, "%s: disk full made by fault://.", key);
+    if (op->what == KVT__TIER_PUT && happens(t, random, KVT__FAULT_write_corrupt))
+        return put_corrupt(t, op, random);
+    return op->what == KVT__TIER_GET ? get(t, op, random) : kvt__tier_wait(t->next, op);
 }
 
 static int
@@ -193,10 +171,7 @@ fault_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, voi
 static void
 fault_listed_key(const struct kvt__tier *tier, char *key)
 {
-    const struct kvt__tier *next = next_of(tier);
-
-    if (next->ops->listed_key)
-        next->ops->listed_key(next, key);
+    next_of(tier)->ops->listed_key(next_of(tier), key);
 }
 
 /* ----------------------------------------------------------------- opening */
@@ -223,18 +198,14 @@ static uint64_t
 fault_shortage(const struct kvt__tier *tier, const struct kvt__object *object,
                uint64_t bytes)
 {
-    const struct kvt__tier *next = next_of(tier);
-
-    return next->ops->shortage ? next->ops->shortage(next, object, bytes) : 0;
+    return next_of(tier)->ops->shortage(next_of(tier), object, bytes);
 }
 
 static bool
 fault_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
                  const struct kvt__object *object)
 {
-    const struct kvt__tier *next = next_of(tier);
-
-    return !next->ops->makes_room || next->ops->makes_room(next, gone, object);
+    return next_of(tier)->ops->makes_room(next_of(tier), gone, object);
 }
 
 static uint64_t
@@ -294,10 +265,7 @@ const struct kvt__tier_ops kvt__tier_fault = {
     .shortage = fault_shortage,
     .makes_room = fault_makes_room,
     .stored_bytes = fault_stored_bytes,
-    .put = fault_put,
-    .get = fault_get,
-    .probe = fault_probe,
-    .remove = fault_remove,
+    .run = fault_run,
     .list = fault_list,
     .listed_key = fault_listed_key,
 };

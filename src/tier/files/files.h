@@ -152,14 +152,10 @@ uint64_t kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt_
     .stored_bytes = kvt__files_stored_bytes,    \
     .list = kvt__file_list
 
-/* Operations of backends whose calls block. */
-#define KVT__FILES_BLOCKING_OPS                 \
-    .put = kvt__file_put,                       \
-    .get = kvt__file_get,                       \
-    .probe = kvt__file_probe,                   \
-    .remove = kvt__file_remove
+/* ------------------------------------------------------ run.c, put.c and get.c */
 
-/* ----------------------------------------------------------- put.c and get.c */
+/* As ops->run. */
+int kvt__files_run(struct kvt__tier *tier, struct kvt__tier_op *op);
 
 int kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
                   const struct kvt__slot *slot, uint32_t crc);

@@ -27,5 +27,5 @@ const struct kvt__tier_ops kvt__tier_fs = {
     .open = fs_open,
     .close = kvt__files_close,
     KVT__FILES_OPS,
-    KVT__FILES_BLOCKING_OPS,
+    .run = kvt__files_run,
 };

@@ -77,5 +77,5 @@ const struct kvt__tier_ops kvt__tier_gds = {
     KVT__FILES_OPS,
     .use_gpu = kvt__gds_use_gpu,
     .lend = kvt__gds_lend,
-    KVT__FILES_BLOCKING_OPS,
+    .run = kvt__files_run,
 };

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,7 +31,6 @@ extern const struct kvt__tier_ops kvt__tier_hf3fs;
 
 struct hf3fs_tier {
     struct kvt__files files; /* first */
-    struct kvt__exec *exec;
     struct kvt__job first; /* makes the rings */
     struct kvt__usrbio_params params;
     char mount_point[KVT__HF3FS_MAX_MOUNT];
@@ -149,14 +147,14 @@ open_client(struct hf3fs_tier *h, const struct kvt__tier_params *params)
     if (!err && !params->tells) /* a command may only look, and reports the failure then */
         err = kvt__usrbio_room(h->params.iov_bytes);
     if (!err)
-        err = kvt__exec_open(N_THREADS, &h->exec);
+        err = kvt__exec_open(N_THREADS, &h->files.tier.exec);
     if (!err)
         kvt__log(KVT_LOG_INFO, "%s: 3FS at %s by %s", params->name, h->mount_point,
                  h->params.api == &kvt__usrbio_own ? "kvtier's own client"
                                                    : "the site's library");
     /* Populating the region takes longer than a lookup waits on a busy machine. */
     if (!err && params->transfers)
-        kvt__exec_submit(h->exec, KVT__PRIO_LOAD, &h->first);
+        kvt__exec_submit(h->files.tier.exec, KVT__PRIO_LOAD, &h->first);
     return err;
 }
 
@@ -167,6 +165,7 @@ hf3fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!h)
         return -ENOMEM;
+    h->files.tier.replaces = true;
     h->first.run = make_rings;
     pthread_mutex_init(&h->lock, NULL);
     kvt__cond_init(&h->stop);
@@ -195,8 +194,8 @@ hf3fs_close(struct kvt__tier *tier)
 {
     struct hf3fs_tier *h = (struct hf3fs_tier *)tier;
 
-    if (h->exec) {
-        kvt__exec_close(h->exec);
+    if (h->files.tier.exec) {
+        kvt__exec_close(h->files.tier.exec);
         hf3fs_stop(tier);
     }
     if (h->client)
@@ -265,40 +264,16 @@ hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes, struct kvt
 }
 
 static int
-put(struct hf3fs_tier *h, struct kvt__tier_op *op, const struct kvt__object *o)
+run_once(struct hf3fs_tier *h, struct kvt__tier_op *op)
 {
-    int err = need_rings(h);
+    struct kvt__tier *tier = &h->files.tier;
+    bool moves = op->what == KVT__TIER_PUT || op->what == KVT__TIER_GET;
+    int err = moves ? need_rings(h) : 0;
 
-    if (!err && kvt__file_probe(&h->files.tier, o, &op->found)) /* what it takes the place of */
-        op->found = (struct kvt__found){ 0 };
-    return err ? err : kvt__file_put(&h->files.tier, o, &op->slot, op->crc);
+    if (!err && op->what == KVT__TIER_PUT && kvt__file_probe(tier, op->object, &op->found))
+        op->found = (struct kvt__found){ 0 }; /* the file replaces no other */
+    return err ? err : kvt__files_run(tier, op);
 }
-
-static int
-run_once(struct hf3fs_tier *h, struct kvt__tier_op *op, const struct kvt__object *o)
-{
-    int err;
-
-    switch (op->what) {
-    case KVT__TIER_PUT:
-        return put(h, op, o);
-    case KVT__TIER_GET:
-        err = need_rings(h);
-        return err ? err : kvt__file_get(&h->files.tier, o, &op->slot, &op->found);
-    case KVT__TIER_PROBE:
-        return kvt__file_probe(&h->files.tier, o, &op->found);
-    default:
-        return kvt__file_remove(&h->files.tier, o);
-    }
-}
-
-struct operation {
-    struct kvt__job job;
-    struct hf3fs_tier *h;
-    struct kvt__tier_op *op;
-    struct kvt__object object;
-    char key[KVT__KEY_TEXT_MAX + 1];
-};
 
 static uint64_t
 n_opened(struct hf3fs_tier *h)
@@ -320,47 +295,24 @@ is_worth_another(const struct kvt__tier_op *op, int err)
     return err == -ENOTCONN || err == -ECONNABORTED || err == -EBADF;
 }
 
-static void
-run(struct kvt__job *job)
+static int
+hf3fs_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    struct operation *x = (struct operation *)job;
-    struct kvt__tier_op *op = x->op;
+    struct hf3fs_tier *h = (struct hf3fs_tier *)tier;
     int64_t until_ns = 0;
     int err;
 
     for (int tries = 0;; tries++) {
-        uint64_t n = n_opened(x->h);
+        uint64_t n = n_opened(h);
 
-        err = run_once(x->h, op, &x->object);
+        err = run_once(h, op);
         if (!tries) /* what it lost by then is not the next daemon's time */
             until_ns = kvt__now_ns() + kvt__hf3fs_patience_ns;
-        if (!is_worth_another(op, err) || !rest(x->h) ||
-            kvt__now_ns() > until_ns || !is_back(x->h, n, until_ns))
+        if (!is_worth_another(op, err) || !rest(h) ||
+            kvt__now_ns() > until_ns || !is_back(h, n, until_ns))
             break;
     }
-    if (err == -ESTALE) /* the daemon was, and not the chunk */
-        err = -ECONNABORTED;
-    op->done(op, err);
-    free(x);
-}
-
-static void
-hf3fs_start(struct kvt__tier *tier, struct kvt__tier_op *op)
-{
-    struct hf3fs_tier *h = (struct hf3fs_tier *)tier;
-    struct operation *x = malloc(sizeof *x);
-
-    if (!x) {
-        op->done(op, kvt__fail(ENOMEM, "%s", op->object->key));
-        return;
-    }
-    x->job.run = run;
-    x->h = h;
-    x->op = op;
-    x->object = *op->object;
-    snprintf(x->key, sizeof x->key, "%s", op->object->key);
-    x->object.key = x->key;
-    kvt__exec_submit(h->exec, op->prio, &x->job);
+    return err == -ESTALE ? -ECONNABORTED : err; /* the daemon was, and not the chunk */
 }
 
 const struct kvt__tier_ops kvt__tier_hf3fs = {
@@ -371,9 +323,5 @@ const struct kvt__tier_ops kvt__tier_hf3fs = {
     .close = hf3fs_close,
     KVT__FILES_OPS,
     .lend = hf3fs_lend,
-    .start = hf3fs_start,
-    .put = kvt__tier_wait_put,
-    .get = kvt__tier_wait_get,
-    .probe = kvt__tier_wait_probe,
-    .remove = kvt__tier_wait_remove,
+    .run = hf3fs_run,
 };

@@ -41,6 +41,6 @@ const struct kvt__tier_ops kvt__tier_local_disk = {
     .open = local_disk_open,
     .close = kvt__files_close,
     KVT__FILES_OPS,
-    KVT__FILES_BLOCKING_OPS,
+    .run = kvt__files_run,
     .listed_key = local_disk_listed_key,
 };

@@ -30,7 +30,7 @@ kvt__s3_end(struct s3_op *o, int err)
     struct kvt__tier_op *op = o->op;
 
     free(o);
-    op->done(op, err);
+    kvt__tier_end(op, err);
 }
 
 /* ------------------------------------------------------------------ what is told */

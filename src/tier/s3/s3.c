@@ -157,8 +157,8 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     if (!t)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->tier = (struct kvt__tier){ .ops = &kvt__tier_s3, .shared = true,
-                                  .keeps_damaged = true, .takes_any = true,
-                                  .unlisted = true };
+                                  .keeps_damaged = true, .replaces = true,
+                                  .takes_any = true, .unlisted = true };
     t->counters = params->counters;
     t->index_fd = -1;
     t->careful = true;
@@ -188,33 +188,10 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
 /* ------------------------------------------------------------------------ the table */
 
-static size_t
-s3_phase(const struct kvt__tier *tier)
-{
-    (void)tier;
-    return 0;
-}
-
 static int
 s3_private_dir(const struct kvt__tier *tier)
 {
     return ((const struct s3_tier *)tier)->index_fd;
-}
-
-static uint64_t
-s3_default_limit(const struct kvt__tier *tier)
-{
-    (void)tier;
-    return 0;
-}
-
-static uint64_t
-s3_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *object,
-                uint64_t payload)
-{
-    (void)tier;
-    (void)object;
-    return payload;
 }
 
 const struct kvt__tier_ops kvt__tier_s3 = {
@@ -222,15 +199,8 @@ const struct kvt__tier_ops kvt__tier_s3 = {
     .open = s3_open,
     .stop = s3_stop,
     .close = s3_close,
-    .phase = s3_phase,
     .private_dir = s3_private_dir,
-    .default_limit = s3_default_limit,
-    .stored_bytes = s3_stored_bytes,
-    .start = kvt__s3_start,
-    .put = kvt__tier_wait_put,
-    .get = kvt__tier_wait_get,
-    .probe = kvt__tier_wait_probe,
-    .remove = kvt__tier_wait_remove,
+    .submit = kvt__s3_submit,
     .list = kvt__s3_list,
     .listed_key = kvt__s3_listed_key,
 };

@@ -274,7 +274,7 @@ struct s3_op {
     char name[];             /* encoded */
 };
 
-void kvt__s3_start(struct kvt__tier *tier, struct kvt__tier_op *op);
+void kvt__s3_submit(struct kvt__tier *tier, struct kvt__tier_op *op);
 
 /* The operation is over; err with its sentence in kvt__why(). */
 void kvt__s3_end(struct s3_op *o, int err);

@@ -75,7 +75,7 @@ get(struct s3_op *o)
 }
 
 void
-kvt__s3_start(struct kvt__tier *tier, struct kvt__tier_op *op)
+kvt__s3_submit(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
     struct s3_tier *t = (struct s3_tier *)tier;
     int err;
@@ -83,7 +83,7 @@ kvt__s3_start(struct kvt__tier *tier, struct kvt__tier_op *op)
 
     op->found = (struct kvt__found){ 0 };
     if (!o) {
-        op->done(op, err);
+        kvt__tier_end(op, err);
         return;
     }
     switch (op->what) {

@@ -70,7 +70,7 @@ a_put_that_began_under_the_old_index_counts_in_the_new_one(void **state)
     assert_int_equal(unlinkat(private_dir(e), "lock", 0), 0);
     kvt__store_look_after_indexes(e->store);
     assert_true(kvt__index_scanned(index_of(e)));
-    assert_int_equal(level->tier->ops->put(level->tier, &object, &r.req.slot, r.req.crc), 0);
+    assert_int_equal(kvt__tier_put(level->tier, &object, &r.req.slot, r.req.crc), 0);
     assert_int_equal(kvt__level_answer(&r.req, level, &object, 0), 0);
     assert_true(find(e, 1));
     assert_int_equal(used(e), TAKEN);

@@ -341,14 +341,14 @@ static const struct env *evicting;
 
 /* An eviction of another process deletes the file after the first probe. */
 static int
-probe_and_evict(struct kvt__tier *tier, const struct kvt__object *object,
-                struct kvt__found *found)
+run_and_evict(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    int err = usual_ops->probe(tier, object, found);
+    int err = usual_ops->run(tier, op);
     char path[600];
 
     path_of(evicting, 5, path, sizeof path);
-    (void)unlink(path);
+    if (op->what == KVT__TIER_PROBE)
+        (void)unlink(path);
     return err;
 }
 
@@ -365,7 +365,7 @@ a_file_evicted_after_its_probe_enters_no_index(void **state)
     struct kvt__tier_ops ops = *tier->ops;
     usual_ops = tier->ops;
     evicting = e;
-    ops.probe = probe_and_evict;
+    ops.run = run_and_evict;
     tier->ops = &ops;
     assert_int_equal(probe(e, 5), -ENOENT);
     tier->ops = usual_ops;

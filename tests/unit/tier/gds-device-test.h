@@ -50,8 +50,8 @@ lent_by(struct kvt__tier *tier, size_t bytes)
 static inline int
 put_slot(struct kvt__tier *tier, const struct chunk *c, const struct kvt__slot *slot)
 {
-    return tier->ops->put(tier, &c->object, slot,
-                          kvt__crc32c(0, slot->payload, slot->bytes));
+    return kvt__tier_put(tier, &c->object, slot,
+                         kvt__crc32c(0, slot->payload, slot->bytes));
 }
 
 #endif

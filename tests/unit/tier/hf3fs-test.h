@@ -108,11 +108,11 @@ struct many {
 };
 
 static inline void
-answered(struct kvt__tier_op *op, int err)
+answered(struct kvt__tier_op *op)
 {
     struct many *m = (struct many *)op;
 
-    m->err = err;
+    m->err = op->error.code;
     m->answered = 1;
 }
 
@@ -132,7 +132,7 @@ start_all(struct kvt__tier *tier, struct many *m, size_t n, enum kvt__tier_what 
             .crc = what == KVT__TIER_PUT
                 ? kvt__crc32c(0, m[i].slot.payload, bytes) : 0 };
         m[i].answered = 0;
-        tier->ops->start(tier, &m[i].op);
+        tier->ops->submit(tier, &m[i].op);
     }
 }
 

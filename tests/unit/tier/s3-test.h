@@ -181,7 +181,7 @@ get(int64_t hash, size_t bytes, uint64_t seed)
     struct chunk c;
 
     chunk_init(&c, "model", hash);
-    int err = tier->ops->get(tier, &c.object, &slot, &found);
+    int err = kvt__tier_get(tier, &c.object, &slot, &found);
     assert_true(guards_are_whole(&slot));
     if (!err) {
         assert_true(slot_holds(&slot, seed));
@@ -199,7 +199,7 @@ probe(int64_t hash)
     struct chunk c;
 
     chunk_init(&c, "model", hash);
-    return tier->ops->probe(tier, &c.object, &found);
+    return kvt__tier_probe(tier, &c.object, &found);
 }
 
 static inline uint64_t
@@ -242,11 +242,11 @@ struct async {
 };
 
 static inline void
-async_done(struct kvt__tier_op *op, int err)
+async_done(struct kvt__tier_op *op)
 {
     struct async *a = (struct async *)op;
 
-    a->err = err;
+    a->err = op->error.code;
     sem_post(a->over);
 }
 
@@ -268,7 +268,7 @@ async_start(struct async *a, enum kvt__tier_what what, int64_t hash, size_t byte
         slot_fill(&a->op.slot, a->seed);
         a->op.crc = kvt__crc32c(0, a->op.slot.payload, bytes);
     }
-    tier->ops->start(tier, &a->op);
+    tier->ops->submit(tier, &a->op);
 }
 
 /* Wait for n; how many ended with err. */

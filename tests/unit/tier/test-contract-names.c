@@ -41,8 +41,8 @@ a_name_too_long_is_refused_by_every_call(void **state)
     assert_int_equal(put_bytes(f->tier, &c.object, 100, 1), -ENAMETOOLONG);
     assert_int_equal(get_bytes(f->tier, &c.object, 100, 1, &found, &same),
                      -ENAMETOOLONG);
-    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENAMETOOLONG);
-    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENAMETOOLONG);
+    assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), -ENAMETOOLONG);
+    assert_int_equal(kvt__tier_remove(f->tier, &c.object), -ENAMETOOLONG);
 }
 
 /* ----------------------------------------------------------------- listing */
@@ -105,14 +105,14 @@ list_names_everything_and_nothing_else(void **state)
         chunks[i].object.opaque = i % 3 == 0;
         assert_int_equal(put_bytes(f->tier, &chunks[i].object, i * 5000 + 1, i), 0);
     }
-    assert_int_equal(f->ops->remove(f->tier, &chunks[7].object), 0);
+    assert_int_equal(kvt__tier_remove(f->tier, &chunks[7].object), 0);
     l->n = 0;
     assert_int_equal(f->ops->list(f->tier, "", take_name, l), 0);
     assert_int_equal(l->n, 11);
     for (size_t i = 0; i < 12; i++) {
         struct kvt__found found = { 0 };
 
-        (void)f->ops->probe(f->tier, &chunks[i].object, &found);
+        (void)kvt__tier_probe(f->tier, &chunks[i].object, &found);
         assert_int_equal(listed(f, l, &chunks[i], found.stored_bytes), i != 7);
     }
     free(l);
@@ -183,8 +183,8 @@ the_key_that_list_tells_means_the_same_chunk(void **state)
     c.object.key = l->names[0].key;
     assert_int_equal(get_bytes(f->tier, &c.object, 5000, 1, &found, &same), 0);
     assert_true(same);
-    assert_int_equal(f->ops->remove(f->tier, &c.object), 0);
-    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENOENT);
+    assert_int_equal(kvt__tier_remove(f->tier, &c.object), 0);
+    assert_int_equal(kvt__tier_remove(f->tier, &c.object), -ENOENT);
     free(l);
 }
 
@@ -203,8 +203,8 @@ null_forgets_what_it_is_given(void **state)
     chunk_init(&c, "model", 1);
     assert_int_equal(put_bytes(null, &c.object, 5000, 1), 0);
     assert_int_equal(get_bytes(null, &c.object, 5000, 1, &found, &same), -ENOENT);
-    assert_int_equal(null->ops->probe(null, &c.object, &found), -ENOENT);
-    assert_int_equal(null->ops->remove(null, &c.object), -ENOENT);
+    assert_int_equal(kvt__tier_probe(null, &c.object, &found), -ENOENT);
+    assert_int_equal(kvt__tier_remove(null, &c.object), -ENOENT);
     assert_int_equal(null->ops->list(null, "", take_name, &l), 0);
     assert_int_equal(l.n, 0);
     assert_int_equal(null->ops->private_dir(null), -1);

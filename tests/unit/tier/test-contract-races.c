@@ -34,8 +34,8 @@ race_put(struct racer *r, const struct chunk *c, unsigned round)
     memset(&object.id, 0, sizeof object.id);
     kvt__put_le32(object.id.b, seed);
     slot_fill(&r->slot, seed);
-    if (f->ops->put(f->tier, &object, &r->slot,
-                    kvt__crc32c(0, r->slot.payload, RACE_BYTES)))
+    if (kvt__tier_put(f->tier, &object, &r->slot,
+                      kvt__crc32c(0, r->slot.payload, RACE_BYTES)))
         r->race->n_bad++;
 }
 
@@ -44,7 +44,7 @@ race_get(struct racer *r, const struct chunk *c)
 {
     struct fixture *f = r->race->f;
     struct kvt__found found;
-    int err = f->ops->get(f->tier, &c->object, &r->slot, &found);
+    int err = kvt__tier_get(f->tier, &c->object, &r->slot, &found);
 
     if (err == -ENOENT)
         return;
@@ -67,13 +67,13 @@ racer_main(void *arg)
     for (unsigned round = 0; round < N_ROUNDS; round++) {
         if (r->number % 2) {
             race_get(r, &c);
-            int err = f->ops->probe(f->tier, &c.object, &found);
+            int err = kvt__tier_probe(f->tier, &c.object, &found);
             if (err ? err != -ENOENT : found.payload_bytes != RACE_BYTES)
                 r->race->n_bad++;
         } else {
             race_put(r, &c, round);
             if (round % 8 == 7) {
-                int err = f->ops->remove(f->tier, &c.object);
+                int err = kvt__tier_remove(f->tier, &c.object);
                 if (err && err != -ENOENT)
                     r->race->n_bad++;
             }

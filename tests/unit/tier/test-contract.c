@@ -13,8 +13,8 @@ get_of_an_absent_chunk_is_enoent(void **state)
 
     chunk_init(&c, "model", 1);
     assert_int_equal(get_bytes(f->tier, &c.object, 100, 0, &found, &same), -ENOENT);
-    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENOENT);
-    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENOENT);
+    assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), -ENOENT);
+    assert_int_equal(kvt__tier_remove(f->tier, &c.object), -ENOENT);
 }
 
 static void
@@ -72,9 +72,9 @@ any_phase_of_a_slot_will_do(void **state)
 
             chunk_init(&c, "model", (int64_t)(i * 8 + j));
             slot_fill(&put, i);
-            assert_int_equal(f->ops->put(f->tier, &c.object, &put,
-                                         crc_of(bytes, i)), 0);
-            assert_int_equal(f->ops->get(f->tier, &c.object, &get, &found), 0);
+            assert_int_equal(kvt__tier_put(f->tier, &c.object, &put,
+                                           crc_of(bytes, i)), 0);
+            assert_int_equal(kvt__tier_get(f->tier, &c.object, &get, &found), 0);
             assert_true(slot_holds(&get, i));
             check_found(&c, bytes, i, &found);
             slot_free(&put, phases[i]);
@@ -94,7 +94,7 @@ put_leaves_the_payload_as_it_was(void **state)
     assert_true(phase < 4096);
     chunk_init(&c, "model", 1);
     slot_fill(&slot, 4);
-    assert_int_equal(f->ops->put(f->tier, &c.object, &slot, crc_of(9000, 4)), 0);
+    assert_int_equal(kvt__tier_put(f->tier, &c.object, &slot, crc_of(9000, 4)), 0);
     assert_true(slot_holds(&slot, 4));
     slot_free(&slot, phase);
 }
@@ -151,7 +151,7 @@ probe_tells_size_and_identity(void **state)
         c.object.opaque = part == 2;
         assert_int_equal(put_bytes(f->tier, &c.object, 70000, 3), 0);
         memset(&found, 0xff, sizeof found);
-        assert_int_equal(f->ops->probe(f->tier, &c.object, &found), 0);
+        assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), 0);
         check_found(&c, 70000, 3, &found);
         assert_true(found.stored_bytes >= 70000);
     }
@@ -173,7 +173,7 @@ no_chunk_takes_more_than_stored_bytes_foretold(void **state)
             c.object.whole = part == 0;
             c.object.opaque = part == 2;
             assert_int_equal(put_bytes(f->tier, &c.object, sizes[i], i), 0);
-            assert_int_equal(f->ops->probe(f->tier, &c.object, &found), 0);
+            assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), 0);
             assert_in_range(found.stored_bytes, 1,
                             f->ops->stored_bytes(f->tier, &c.object, sizes[i]));
         }
@@ -192,10 +192,10 @@ what_is_removed_is_absent(void **state)
     chunk_init(&other, "model", 2);
     assert_int_equal(put_bytes(f->tier, &c.object, 100, 1), 0);
     assert_int_equal(put_bytes(f->tier, &other.object, 100, 2), 0);
-    assert_int_equal(f->ops->remove(f->tier, &c.object), 0);
-    assert_int_equal(f->ops->remove(f->tier, &c.object), -ENOENT);
+    assert_int_equal(kvt__tier_remove(f->tier, &c.object), 0);
+    assert_int_equal(kvt__tier_remove(f->tier, &c.object), -ENOENT);
     assert_int_equal(get_bytes(f->tier, &c.object, 100, 1, &found, &same), -ENOENT);
-    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENOENT);
+    assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), -ENOENT);
     assert_int_equal(get_bytes(f->tier, &other.object, 100, 2, &found, &same), 0);
     assert_true(same);
 }
@@ -212,7 +212,7 @@ opaque_chunks_lie_apart_from_others_of_the_same_key(void **state)
     c.object.opaque = true;
     assert_int_equal(put_bytes(f->tier, &c.object, 100, 1), 0);
     c.object.opaque = false;
-    assert_int_equal(f->ops->probe(f->tier, &c.object, &found), -ENOENT);
+    assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), -ENOENT);
     assert_int_equal(put_bytes(f->tier, &c.object, 100, 2), 0);
     c.object.opaque = true;
     assert_int_equal(get_bytes(f->tier, &c.object, 100, 1, &found, &same), 0);

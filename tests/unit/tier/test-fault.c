@@ -91,7 +91,7 @@ record(const char *url, int outcomes[N_OPS])
 
     chunk_init(&c, "model", 1);
     for (int i = 0; i < N_OPS; i++)
-        outcomes[i] = tier->ops->get(tier, &c.object, &slot, &found);
+        outcomes[i] = kvt__tier_get(tier, &c.object, &slot, &found);
     slot_free(&slot, 0);
     tier->ops->close(tier);
 }
@@ -169,10 +169,10 @@ each_rate_concerns_its_own_operation(void **state)
         snprintf(url, sizeof url, "fault://%s/null://", cases[i].fault);
         struct kvt__tier *tier = open_tier(url, true);
         assert_int_equal(put_bytes(tier, &c.object, 64, 1), -cases[i].put);
-        assert_int_equal(tier->ops->probe(tier, &c.object, &found), -cases[i].probe);
+        assert_int_equal(kvt__tier_probe(tier, &c.object, &found), -cases[i].probe);
         assert_int_equal(get_bytes(tier, &c.object, 64, 1, &found, &same),
                          -cases[i].get);
-        assert_int_equal(tier->ops->remove(tier, &c.object), -cases[i].remove);
+        assert_int_equal(kvt__tier_remove(tier, &c.object), -cases[i].remove);
         tier->ops->close(tier);
     }
 }
@@ -232,12 +232,12 @@ bit_flip_changes_one_bit_that_the_checksum_tells(void **state)
     open_pair(&f, "bit_flip=1");
     assert_int_equal(put_bytes(f.faulty, &f.chunk.object, BYTES, 1), 0);
     for (int i = 0; i < 20; i++) {
-        assert_int_equal(f.faulty->ops->get(f.faulty, &f.chunk.object, &f.slot,
-                                            &found), 0);
+        assert_int_equal(kvt__tier_get(f.faulty, &f.chunk.object, &f.slot,
+                                       &found), 0);
         assert_int_equal(wrong_bits(&f.slot, 1), 1);
         assert_int_not_equal(kvt__crc32c(0, f.slot.payload, BYTES), found.crc);
     }
-    assert_int_equal(f.plain->ops->get(f.plain, &f.chunk.object, &f.slot, &found), 0);
+    assert_int_equal(kvt__tier_get(f.plain, &f.chunk.object, &f.slot, &found), 0);
     assert_int_equal(wrong_bits(&f.slot, 1), 0);
     close_pair(&f);
 }
@@ -252,9 +252,9 @@ write_corrupt_stores_one_wrong_bit_and_spares_the_slot(void **state)
     open_pair(&f, "write_corrupt=1");
     slot_fill(&f.slot, 1);
     uint32_t crc = kvt__crc32c(0, f.slot.payload, BYTES);
-    assert_int_equal(f.faulty->ops->put(f.faulty, &f.chunk.object, &f.slot, crc), 0);
+    assert_int_equal(kvt__tier_put(f.faulty, &f.chunk.object, &f.slot, crc), 0);
     assert_int_equal(wrong_bits(&f.slot, 1), 0);
-    assert_int_equal(f.plain->ops->get(f.plain, &f.chunk.object, &f.slot, &found), 0);
+    assert_int_equal(kvt__tier_get(f.plain, &f.chunk.object, &f.slot, &found), 0);
     assert_int_equal(wrong_bits(&f.slot, 1), 1);
     assert_int_equal(found.crc, crc);
     close_pair(&f);
@@ -269,7 +269,7 @@ short_read_is_eio_and_only_the_beginning_is_there(void **state)
     (void)state;
     open_pair(&f, "short_read=1");
     assert_int_equal(put_bytes(f.faulty, &f.chunk.object, BYTES, 1), 0);
-    assert_int_equal(f.faulty->ops->get(f.faulty, &f.chunk.object, &f.slot, &found),
+    assert_int_equal(kvt__tier_get(f.faulty, &f.chunk.object, &f.slot, &found),
                      -EIO);
     assert_non_null(strstr(kvt__why(), "made by fault://"));
     size_t good = 0;
@@ -295,7 +295,7 @@ delay_and_hang_hold_an_operation_up(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct kvt__tier *tier = open_tier(urls[i], true);
         int64_t before = kvt__now_ns();
-        assert_int_equal(tier->ops->probe(tier, &c.object, &found), -ENOENT);
+        assert_int_equal(kvt__tier_probe(tier, &c.object, &found), -ENOENT);
         assert_true(kvt__now_ns() - before >= 3 * KVT__NS_PER_MS);
         tier->ops->close(tier);
     }

@@ -163,7 +163,7 @@ a_symbolic_link_is_not_followed(void **state)
     bool same;
 
     assert_int_equal(symlink("/etc/passwd", f->path), 0);
-    assert_true(f->tier->ops->probe(f->tier, &f->c.object, &found) < 0);
+    assert_true(kvt__tier_probe(f->tier, &f->c.object, &found) < 0);
     assert_true(get_bytes(f->tier, &f->c.object, 10, 1, &found, &same) < 0);
 }
 

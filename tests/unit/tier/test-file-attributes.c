@@ -44,7 +44,7 @@ a_partial_file_that_another_program_wrote_since_is_foreign(void **state)
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 2, &found, &same), 0);
     assert_true(same);
     assert_false(found.has_id);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
     assert_false(found.has_id);
     assert_int_equal(found.payload_bytes, 5000);
 }
@@ -70,7 +70,7 @@ a_damaged_attribute_makes_a_file_foreign(void **state)
         value[at] ^= 1;
     }
     assert_int_equal(setxattr(f->path, "user.kvtier", value, 79, 0), 0);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
     assert_false(found.has_id);
 }
 
@@ -88,7 +88,7 @@ an_attribute_that_tells_another_length_makes_a_file_foreign(void **state)
         skip();
     kvt__trailer_put(&wrong, value);
     assert_int_equal(setxattr(f->path, "user.kvtier", value, 80, 0), 0);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
     assert_false(found.has_id);
     assert_int_equal(found.payload_bytes, 5000);
 }

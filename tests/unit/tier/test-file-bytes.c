@@ -120,7 +120,7 @@ files_of_lmcache_are_read_with_and_without_header(void **state)
         assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 9, &found, &same), 0);
         assert_true(same);
         assert_false(found.has_id);
-        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
         assert_false(found.has_id);
         assert_int_equal(found.payload_bytes, 5000);
         assert_int_equal(unlink(f->path), 0);

@@ -37,7 +37,7 @@ a_damaged_payload_differs_from_its_checksum(void **state)
 
     assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
     flip_byte(f->path, 500);
-    assert_int_equal(f->tier->ops->get(f->tier, &f->c.object, &slot, &found), 0);
+    assert_int_equal(kvt__tier_get(f->tier, &f->c.object, &slot, &found), 0);
     assert_int_not_equal(kvt__crc32c(0, slot.payload, 1000), found.crc);
     slot_free(&slot, phase);
 }
@@ -58,7 +58,7 @@ truncated_files_are_ebadmsg(void **state)
     assert_int_equal(truncate(f->path, 0), 0);
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same),
                      -EBADMSG);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found),
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found),
                      temp_dir_has_attributes(&f->dir) ? -ENOENT : 0);
 }
 
@@ -78,7 +78,7 @@ a_trailer_with_lengths_of_another_file_is_none(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         kvt__trailer_put(&wrong[i], bytes + 1000);
         write_file(f->path, bytes, sizeof bytes);
-        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
         assert_false(found.has_id);
         assert_int_equal(found.payload_bytes, sizeof bytes);
         assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),

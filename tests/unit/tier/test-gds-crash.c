@@ -152,7 +152,7 @@ seed_of_what_is_there(struct kvt__tier *tier)
     struct chunk c;
 
     describe(&c, NEW);
-    int err = tier->ops->get(tier, &c.object, &slot, &found);
+    int err = kvt__tier_get(tier, &c.object, &slot, &found);
     if (!err) {
         seed = found.id.b[0];
         assert_true(found.has_id && found.has_read_crc);

@@ -69,13 +69,13 @@ chunks_pass_between_gpu_and_files(void **state)
     slot_fill(&from, 7);
     int before = gds->n_moves;
     assert_int_equal(put(&c, &from), 0);
-    assert_int_equal(tier->ops->get(tier, &c.object, &to, &found), 0);
+    assert_int_equal(kvt__tier_get(tier, &c.object, &to, &found), 0);
     assert_true(gds->n_moves >= before + 2);
     assert_true(slot_holds(&to, 7));
     assert_true(found.has_id && found.has_read_crc);
     assert_int_equal(found.read_crc, found.crc);
     /* The same file as any other. */
-    assert_int_equal(tier->ops->get(tier, &c.object, &host, &found), 0);
+    assert_int_equal(kvt__tier_get(tier, &c.object, &host, &found), 0);
     assert_true(slot_holds(&host, 7));
     slot_free(&host, 0);
     kvt__pool_release(NULL, &from);
@@ -149,16 +149,16 @@ a_transfer_that_fails_leaves_nothing(void **state)
     slot_fill(&slot, 9);
     gds_set("write=5");
     assert_int_equal(put(&c, &slot), -EIO);
-    assert_int_equal(tier->ops->probe(tier, &c.object, &found), -ENOENT);
+    assert_int_equal(kvt__tier_probe(tier, &c.object, &found), -ENOENT);
     gds_set("");
     assert_int_equal(put(&c, &slot), 0);
     gds_set("short=1");
-    assert_int_equal(tier->ops->get(tier, &c.object, &slot, &found), -EIO);
+    assert_int_equal(kvt__tier_get(tier, &c.object, &slot, &found), -EIO);
     gds_set("read=5");
-    assert_int_equal(tier->ops->get(tier, &c.object, &slot, &found), -EIO);
+    assert_int_equal(kvt__tier_get(tier, &c.object, &slot, &found), -EIO);
     gds_set("damage=1");
     assert_int_equal(put(&c, &slot), 0);
-    assert_int_equal(tier->ops->get(tier, &c.object, &slot, &found), 0);
+    assert_int_equal(kvt__tier_get(tier, &c.object, &slot, &found), 0);
     assert_int_not_equal(found.read_crc, found.crc); /* which the store then sees */
     kvt__pool_release(NULL, &slot);
 }

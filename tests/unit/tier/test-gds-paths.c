@@ -20,7 +20,7 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
 
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_int_equal(unlink(beside(f)), 0);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
     assert_true(same && found.has_id);
     assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
@@ -28,7 +28,7 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_true(exists(beside(f)));
     assert_int_equal(unlink(beside(f)), 0);
-    assert_int_equal(f->tier->ops->remove(f->tier, &f->c.object), 0);
+    assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_false(exists(f->path));
 }
 
@@ -42,10 +42,10 @@ the_second_file_goes_first(void **state)
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_int_equal(unlink(beside(f)), 0);
     assert_int_equal(mkdir(beside(f), 0755), 0);
-    assert_int_not_equal(f->tier->ops->remove(f->tier, &f->c.object), 0);
+    assert_int_not_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_true(exists(f->path));
     assert_int_equal(rmdir(beside(f)), 0);
-    assert_int_equal(f->tier->ops->remove(f->tier, &f->c.object), 0);
+    assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_false(exists(f->path));
 }
 
@@ -57,7 +57,7 @@ without_its_second_file_nothing_is_stored(void **state)
     char path[1200];
 
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
-    assert_int_equal(f->tier->ops->remove(f->tier, &f->c.object), 0);
+    assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_int_equal(mkdir(beside(f), 0755), 0);
     snprintf(path, sizeof path, "%s/x", beside(f));
     write_file(path, "", 0);
@@ -65,8 +65,8 @@ without_its_second_file_nothing_is_stored(void **state)
     assert_non_null(strstr(kvt__why(), ".metadata"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(beside(f)), 0);
-    (void)f->tier->ops->remove(f->tier, &f->c.object);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), -ENOENT);
+    (void)kvt__tier_remove(f->tier, &f->c.object);
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -ENOENT);
 }
 
 /* What a crash, or an LMCache, left that belongs to no chunk goes when it is old enough

@@ -90,7 +90,7 @@ run_move(struct kvt__job *job)
     struct move *m = (struct move *)job;
     struct kvt__found found;
 
-    m->err = m->get ? tier->ops->get(tier, &m->c.object, &m->slot, &found)
+    m->err = m->get ? kvt__tier_get(tier, &m->c.object, &m->slot, &found)
                     : put_slot(tier, &m->c, &m->slot);
     snprintf(m->why, sizeof m->why, "%s", m->err ? kvt__why() : "");
     sem_post(&m->done);
@@ -330,7 +330,7 @@ a_request_that_fails_fails_the_chunk_with_its_sentence(void **state)
         if (strncmp(m.why, get ? "read " : "write ", get ? 5 : 6) ||
             !strstr(m.why, start) || !strstr(m.why, failures[i].said))
             fail_msg("'%s' in '%s'", failures[i].said, m.why);
-        assert_int_equal(tier->ops->probe(tier, &m.c.object, &found), get ? 0 : -ENOENT);
+        assert_int_equal(kvt__tier_probe(tier, &m.c.object, &found), get ? 0 : -ENOENT);
         assert_int_equal(gds->n_moves, n_moves);
         gds_set("");
         slot_fill(&m.slot, i);

@@ -152,7 +152,7 @@ lmcaches_files_are_served_without_identity(void **state)
 
     for (int with_metadata = 0; with_metadata < 2; with_metadata++) {
         write_lmcaches(f, &bytes_5000, 5000, 3, with_metadata);
-        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
         assert_int_equal(found.payload_bytes, 5000);
         assert_int_equal(found.stored_bytes, (with_metadata ? 4 : 3) * 4096);
         assert_false(found.has_id);
@@ -230,7 +230,7 @@ headers_are_read_as_lmcache_reads_them(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_text(f, cases[i].json, cases[i].length);
         int err = get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same);
-        int looked = f->tier->ops->probe(f->tier, &f->c.object, &found);
+        int looked = kvt__tier_probe(f->tier, &f->c.object, &found);
         if (err != cases[i].err || looked != cases[i].err)
             fail_msg("case %zu: %d, %d", i, err, looked);
     }
@@ -326,7 +326,7 @@ files_cut_off_are_damaged(void **state)
         assert_int_equal(truncate(f->path, sizes[i]), 0);
         assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same),
                          -EBADMSG);
-        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), -EBADMSG);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -EBADMSG);
     }
 }
 

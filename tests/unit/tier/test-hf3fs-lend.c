@@ -117,8 +117,8 @@ put(struct kvt__slot *slot, uint64_t seed)
 
     chunk_init(&c, "model", (int64_t)seed);
     slot_fill(slot, seed);
-    assert_int_equal(tier->ops->put(tier, &c.object, slot,
-                                    kvt__crc32c(0, slot->payload, slot->bytes)), 0);
+    assert_int_equal(kvt__tier_put(tier, &c.object, slot,
+                                   kvt__crc32c(0, slot->payload, slot->bytes)), 0);
 }
 
 static void
@@ -129,7 +129,7 @@ get(struct kvt__slot *slot, uint64_t seed)
 
     chunk_init(&c, "model", (int64_t)seed);
     memset(slot->payload, 0x11, slot->bytes);
-    assert_int_equal(tier->ops->get(tier, &c.object, slot, &found), 0);
+    assert_int_equal(kvt__tier_get(tier, &c.object, slot, &found), 0);
     assert_true(found.has_read_crc && found.read_crc == found.crc);
     assert_true(slot_holds(slot, seed));
 }
@@ -143,11 +143,11 @@ struct stuck {
 };
 
 static void
-answered(struct kvt__tier_op *op, int err)
+answered(struct kvt__tier_op *op)
 {
     struct stuck *s = (struct stuck *)op;
 
-    s->err = err;
+    s->err = op->error.code;
     s->answered = 1;
 }
 
@@ -164,7 +164,7 @@ start(struct stuck *s, enum kvt__tier_what what, const struct kvt__slot *slot,
         slot_fill(slot, seed);
         s->op.crc = kvt__crc32c(0, slot->payload, slot->bytes);
     }
-    tier->ops->start(tier, &s->op);
+    tier->ops->submit(tier, &s->op);
 }
 
 static void

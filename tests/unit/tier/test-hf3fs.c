@@ -108,7 +108,7 @@ a_write_that_fails_leaves_nothing(void **state)
     chunk_init(&c, "model", 1);
     usrbiod_tell(&usrbiod, "fault write result=-ENOSPC");
     assert_int_equal(put_bytes(f->tier, &c.object, 9 * MIB, 1), -ENOSPC);
-    assert_int_equal(f->tier->ops->probe(f->tier, &c.object, &found), -ENOENT);
+    assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), -ENOENT);
 }
 
 /* Never zeros for bytes: the end of the file is not there. */

@@ -80,9 +80,9 @@ any_bytes_of_lmcache_are_a_payload(void **state)
         memset(bytes, 7, sizeof bytes);
         kvt__put_le32(bytes, says);
         write_file(f->path, bytes, sizeof bytes);
-        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
         assert_int_equal(found.payload_bytes, 5000);
-        assert_int_equal(f->tier->ops->get(f->tier, &f->c.object, &slot, &found), 0);
+        assert_int_equal(kvt__tier_get(f->tier, &f->c.object, &slot, &found), 0);
         assert_memory_equal(slot.payload, bytes, sizeof bytes);
         assert_false(found.has_id);
     }
@@ -255,10 +255,10 @@ a_chunk_is_found_and_removed_wherever_it_lies(void **state)
     assert_true(!lies_in(&p, 'a') && lies_in(&p, 'b'));
     assert_int_equal(get_bytes(p.tier, &p.c.object, 300 << 10, 1, &found, &same), 0);
     assert_true(same && found.has_id);
-    assert_int_equal(p.tier->ops->probe(p.tier, &p.c.object, &found), 0);
+    assert_int_equal(kvt__tier_probe(p.tier, &p.c.object, &found), 0);
     assert_int_equal(p.tier->ops->list(p.tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
-    assert_int_equal(p.tier->ops->remove(p.tier, &p.c.object), 0);
+    assert_int_equal(kvt__tier_remove(p.tier, &p.c.object), 0);
     assert_false(lies_in(&p, 'b'));
     close_pair(&p);
 }
@@ -298,9 +298,9 @@ a_chunk_that_lies_twice_is_listed_once_with_the_bytes_of_both(void **state)
     assert_int_equal(p.tier->ops->list(p.tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_int_equal(names.bytes, 8192);
-    assert_int_equal(p.tier->ops->probe(p.tier, &p.c.object, &found), 0);
+    assert_int_equal(kvt__tier_probe(p.tier, &p.c.object, &found), 0);
     assert_int_equal(found.stored_bytes, 8192);
-    assert_int_equal(p.tier->ops->remove(p.tier, &p.c.object), 0);
+    assert_int_equal(kvt__tier_remove(p.tier, &p.c.object), 0);
     assert_true(!lies_in(&p, 'a') && !lies_in(&p, 'b'));
     close_pair(&p);
 }

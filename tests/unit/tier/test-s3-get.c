@@ -114,7 +114,7 @@ an_object_with_an_unreadable_identity_is_damaged(void **state)
                  "{\"x-amz-meta-kvtier\": \"%s\"}}}", texts[i]);
         s3_fault(&server, fault);
         assert_fails(get_nothing(BYTES, false), EBADMSG, "x-amz-meta-kvtier");
-        assert_good(tier->ops->probe(tier, &c.object, &found));
+        assert_good(kvt__tier_probe(tier, &c.object, &found));
         assert_false(found.has_id);
         assert_good(get(1, BYTES, 1));
     }
@@ -139,7 +139,7 @@ an_object_of_another_length_is_refused_before_its_first_byte(void **state)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         struct kvt__slot slot = slot_new(others[i], 0);
 
-        assert_int_equal(tier->ops->get(tier, &c.object, &slot, &found), -EBADMSG);
+        assert_int_equal(kvt__tier_get(tier, &c.object, &slot, &found), -EBADMSG);
         assert_int_equal(found.payload_bytes, BYTES);
         assert_true(guards_are_whole(&slot));
         for (size_t b = 0; b < others[i]; b++)

@@ -156,7 +156,7 @@ an_archived_object_is_overwritten(void **state)
     s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, "
              "\"do\": {\"headers\": {\"x-amz-storage-class\": null}}}");
     chunk_init(&c, "model", 1);
-    assert_good(tier->ops->probe(tier, &c.object, &found));
+    assert_good(kvt__tier_probe(tier, &c.object, &found));
     assert_int_equal(found.crc, crc_of(BYTES, 2));
 }
 
@@ -425,7 +425,7 @@ an_empty_object_is_one(void **state)
     chunk_init(&c, "model", 1);
     struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c.object };
     assert_good(kvt__tier_wait(tier, &op));
-    assert_good(tier->ops->probe(tier, &c.object, &found));
+    assert_good(kvt__tier_probe(tier, &c.object, &found));
     assert_int_equal(found.payload_bytes, 0);
     op = (struct kvt__tier_op){ .what = KVT__TIER_GET, .object = &c.object };
     assert_good(kvt__tier_wait(tier, &op));

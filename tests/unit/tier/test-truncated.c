@@ -47,7 +47,7 @@ expect_miss(struct damage *d, size_t length)
     struct kvt__found found;
     bool same;
 
-    int err = d->f.tier->ops->probe(d->f.tier, &d->f.c.object, &found);
+    int err = kvt__tier_probe(d->f.tier, &d->f.c.object, &found);
     if (!err && found.payload_bytes == d->payload)
         fail_msg("%s %d: a probe takes %zu bytes for a chunk of %zu", d->layout->kind,
                  d->layout->header, length, d->payload);

@@ -192,8 +192,8 @@ put_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes
     struct kvt__slot slot = slot_new(bytes, phase);
 
     slot_fill(&slot, seed);
-    int err = tier->ops->put(tier, object, &slot,
-                             kvt__crc32c(0, slot.payload, bytes));
+    int err = kvt__tier_put(tier, object, &slot,
+                            kvt__crc32c(0, slot.payload, bytes));
     slot_free(&slot, phase);
     return err;
 }
@@ -206,7 +206,7 @@ get_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes
     size_t phase = tier->ops->phase(tier);
     struct kvt__slot slot = slot_new(bytes, phase);
 
-    int err = tier->ops->get(tier, object, &slot, found);
+    int err = kvt__tier_get(tier, object, &slot, found);
     *same = !err && slot_holds(&slot, seed);
     slot_free(&slot, phase);
     return err;
