@@ -16,18 +16,41 @@ claim_at(const struct kvt__table *t, unsigned owner, uint32_t number)
     return &t->claims[(size_t)owner * TB_N_CLAIMS + number];
 }
 
-/* Add to a change: a claim of this handle begins.  The caller has seen that a number is
- * unused. */
+/* Return an unused number; TB_N_CLAIMS: all are used.  The number stays unused until
+ * begin_claim, because the caller holds the mutex. */
 static uint32_t
-begin_claim(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes)
+unused_number(const struct kvt__table *t)
+{
+    for (uint32_t i = 0; i < TB_N_CLAIMS / 64; i++) {
+        uint64_t bits = __atomic_load_n(&t->unused_claims[i], __ATOMIC_ACQUIRE);
+
+        if (bits)
+            return i * 64 + (uint32_t)__builtin_ctzll(bits);
+    }
+    return TB_N_CLAIMS;
+}
+
+/* Add to a change: a claim of this handle begins, and the entry gets the word.  The caller
+ * has seen that a number is unused. */
+static void
+begin_claim(struct tb_change *c, uint32_t entry, uint64_t word, enum tb_kind kind,
+            uint64_t bytes, struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
-    uint32_t number = t->free_claims[--t->n_free_claims];
+    uint32_t number = unused_number(t);
     struct tb_claim *claim = claim_at(t, t->owner, number);
 
-    tb_set64(c, &claim->what, (uint64_t)entry << 32 | (uint64_t)kind);
-    tb_set64(c, &claim->bytes, bytes);
-    return number;
+    assert(number < TB_N_CLAIMS);
+    __atomic_fetch_and(&t->unused_claims[number / 64], ~(UINT64_C(1) << number % 64),
+                       __ATOMIC_RELAXED);
+    tb_set64(c, &t->hot[entry].word, word);
+    tb_set64(c, &claim->what, tb_what(kind, entry, word));
+    if (kind == TB_REPLACE)
+        tb_set64(c, &claim->bytes, bytes);
+    out->entry = entry;
+    out->word = word;
+    out->number = number;
+    out->replaces = kind == TB_REPLACE;
 }
 
 static void
@@ -36,8 +59,7 @@ end_claim(struct tb_change *c, uint32_t number)
     struct kvt__table *t = c->table;
 
     tb_set64(c, &claim_at(t, t->owner, number)->what, TB_NO_CLAIM);
-    assert(t->n_free_claims < TB_N_CLAIMS);
-    t->free_claims[t->n_free_claims++] = (uint16_t)number;
+    kvt__tb_give_number(t, number);
 }
 
 /* ------------------------------------------------------------------- claims */
@@ -131,16 +153,13 @@ claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
     uint64_t word = TB_LOAD(&t->hot[entry].word);
     word = ((word >> 28) + 1) << 28 | (uint64_t)space << 12 | (uint64_t)t->owner << 4 |
            flags_of(p->record) | TB_CLAIMED;
-    tb_set64(c, &t->hot[entry].word, word);
+    begin_claim(c, entry, word, TB_NEW, 0, out);
     kvt__tb_link(c, entry, kvt__tb_hash(t, p->name));
     tb_set64(c, &h->n_entries, TB_LOAD(&h->n_entries) + 1);
     tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + p->record->bytes);
     if (word & TB_UNREAD)
         tb_set64(c, &h->n_unread, TB_LOAD(&h->n_unread) + 1);
     kvt__tb_count_space(c, (uint32_t)space, 1);
-    out->number = begin_claim(c, entry, TB_NEW, p->record->bytes);
-    out->entry = entry;
-    out->replaces = false;
     kvt__tb_commit(c);
     return 0;
 }
@@ -157,19 +176,16 @@ claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t byt
 
     if (!force && tb_lease_holds(TB_LOAD(&t->hot[entry].lease), kvt__now_ns()))
         return -EBUSY;
-    tb_set64(c, &t->hot[entry].word, tb_next_word(word, TB_CLAIMED, t->owner));
+    word = tb_next_word(word, TB_CLAIMED, t->owner);
+    begin_claim(c, entry, word, kind, bytes, out);
     if (bytes)
         tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + bytes);
-    out->number = begin_claim(c, entry, kind, bytes);
-    out->entry = entry;
-    out->replaces = kind == TB_REPLACE;
     kvt__tb_commit(c);
     /* Written unchanged: a lease that comes later sees the word. */
     TB_STEP(&t->hot[entry].lease);
     uint32_t lease = __atomic_fetch_add(&t->hot[entry].lease, 0, __ATOMIC_SEQ_CST);
     if (force || !tb_lease_holds(lease, kvt__now_ns()))
         return 0;
-    word = TB_LOAD(&t->hot[entry].word);
     tb_set64(c, &t->hot[entry].word, tb_next_word(word, TB_READY, 0));
     if (bytes)
         kvt__tb_lower(c, &h->used_bytes, bytes);
@@ -218,7 +234,7 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
     bool overwrites = p->record->flags & KVT__TABLE_OVERWRITE;
     if (entry != TB_NONE && !overwrites && is_present(t, entry, p->record))
         return -EEXIST;
-    if (!t->n_free_claims)
+    if (unused_number(t) == TB_N_CLAIMS)
         return -EAGAIN;
     if (!has_room(t, p->record->bytes, publishes && entry != TB_NONE
             ? tb_bytes(TB_LOAD(&t->cold[entry].packed)) : 0))
@@ -242,7 +258,7 @@ evict_locked(struct tb_change *c, const struct kvt__record *seen, bool force,
     if (seen->entry >= t->max_entries || tb_state(seen->word) != TB_READY ||
         TB_LOAD(&t->hot[seen->entry].word) != seen->word)
         return -ENOENT;
-    if (!t->n_free_claims)
+    if (unused_number(t) == TB_N_CLAIMS)
         return -EAGAIN;
     return claim_ready(c, seen->entry, TB_EVICT, 0, force, out);
 }

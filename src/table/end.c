@@ -7,6 +7,13 @@
 #include "base/clock.h"
 #include "table/private.h"
 
+/* The word of an entry that becomes READY with these flags. */
+static uint64_t
+ready_word(uint64_t word, uint64_t flags)
+{
+    return (tb_next_word(word, TB_READY, 0) & ~(TB_UNREAD | TB_FOREIGN)) | flags;
+}
+
 /* Add to a change: the entry is READY, with these flags and the space of the present word. */
 static void
 make_ready(struct tb_change *c, uint32_t entry, uint64_t flags)
@@ -14,11 +21,10 @@ make_ready(struct tb_change *c, uint32_t entry, uint64_t flags)
     struct kvt__table *t = c->table;
     struct tb_header *h = t->header;
     uint64_t word = TB_LOAD(&t->hot[entry].word), n = TB_LOAD(&h->n_unread);
-    uint64_t next = tb_next_word(word, TB_READY, 0) & ~(TB_UNREAD | TB_FOREIGN);
 
     if ((word ^ flags) & TB_UNREAD)
         tb_set64(c, &h->n_unread, flags & TB_UNREAD ? n + 1 : n ? n - 1 : 0);
-    tb_set64(c, &t->hot[entry].word, next | flags);
+    tb_set64(c, &t->hot[entry].word, ready_word(word, flags));
 }
 
 static inline uint64_t
@@ -44,13 +50,19 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     kvt__tb_lower(c, &t->header->used_bytes, tb_bytes(packed));
 }
 
+static uint64_t
+published_flags(const struct kvt__claim *claim)
+{
+    return (claim->flags & KVT__TABLE_UNREAD ? TB_UNREAD : 0) |
+           (claim->flags & KVT__TABLE_FOREIGN ? TB_FOREIGN : 0);
+}
+
 static void
 publish(struct tb_change *c, const struct kvt__claim *claim)
 {
     if (claim->replaces)
         replace(c, claim);
-    make_ready(c, claim->entry, (claim->flags & KVT__TABLE_UNREAD ? TB_UNREAD : 0) |
-                                (claim->flags & KVT__TABLE_FOREIGN ? TB_FOREIGN : 0));
+    make_ready(c, claim->entry, published_flags(claim));
 }
 
 static uint64_t
@@ -90,9 +102,18 @@ record_of(const struct kvt__table *t, unsigned owner, uint32_t number, uint32_t 
     struct tb_claim *record = &t->claims[(size_t)owner * TB_N_CLAIMS + number];
     uint64_t what = TB_LOAD(&record->what);
 
-    return (what & 0xff) != TB_NO_CLAIM && what >> 32 == entry && entry < t->max_entries &&
-           tb_state(TB_LOAD(&t->hot[entry].word)) == TB_CLAIMED &&
-           tb_owner(TB_LOAD(&t->hot[entry].word)) == owner ? record : NULL;
+    if ((what & 0xff) == TB_NO_CLAIM || what >> 32 != entry || entry >= t->max_entries)
+        return NULL;
+    uint64_t word = TB_LOAD(&t->hot[entry].word);
+    return tb_state(word) == TB_CLAIMED && tb_owner(word) == owner &&
+           what == tb_what((enum tb_kind)(what & 0xff), entry, word) ? record : NULL;
+}
+
+void
+kvt__tb_give_number(struct kvt__table *t, uint32_t number)
+{
+    __atomic_fetch_or(&t->unused_claims[number / 64], UINT64_C(1) << number % 64,
+                      __ATOMIC_RELEASE);
 }
 
 void
@@ -110,7 +131,7 @@ kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end
     else
         c->n = 0;
     kvt__tb_commit(c);
-    t->free_claims[t->n_free_claims++] = (uint16_t)claim->number;
+    kvt__tb_give_number(t, claim->number);
 }
 
 void
@@ -125,18 +146,52 @@ kvt__tb_end_late(struct tb_change *c)
     }
 }
 
+/* Return true if the end of the claim changes only the word of the entry, and the word. */
+static bool
+changes_word_only(const struct kvt__claim *claim, enum tb_end how, uint64_t *word)
+{
+    uint64_t flags = how == TB_PUBLISH ? published_flags(claim)
+                                       : claim->word & (TB_UNREAD | TB_FOREIGN);
+
+    *word = ready_word(claim->word, flags);
+    return how == TB_RESTORE ||
+           (how == TB_PUBLISH && !claim->replaces && !((claim->word ^ flags) & TB_UNREAD));
+}
+
+/* End a claim without the lock.  Only the owner of a claim writes the word of a CLAIMED
+ * entry, and no redo record names the word: the change that made the claim is complete.  A
+ * process killed between the two writes leaves the record of a claim that has ended. */
+static bool
+end_alone(struct kvt__table *t, const struct kvt__claim *claim, uint64_t word)
+{
+    struct tb_claim *record = record_of(t, t->owner, claim->number, claim->entry);
+
+    if (!record || !tb_swap64(&t->hot[claim->entry].word, claim->word, word)) {
+        kvt__tb_garbage(t, "a claim");
+        return false;
+    }
+    TB_STORE(&record->what, TB_NO_CLAIM);
+    kvt__tb_give_number(t, claim->number);
+    if (!TB_LOAD(&t->header->touched)) /* of the snapshot */
+        TB_STORE(&t->header->touched, 1);
+    return true;
+}
+
 /* End a claim now, or queue the end.  False: the claim is not this handle's, or the table
  * was replaced. */
 static bool
 end(struct kvt__table *t, struct kvt__claim *claim, enum tb_end how)
 {
     struct tb_change c = { .table = t };
+    uint64_t word;
 
     if (claim->table != t)
         return false;
     claim->table = NULL;
     if (!tb_usable(t))
         return false;
+    if (changes_word_only(claim, how, &word))
+        return end_alone(t, claim, word);
     pthread_mutex_lock(&t->mutex);
     int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
     if (err == -ETIMEDOUT)
@@ -221,7 +276,9 @@ kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number)
     if (kind == TB_NO_CLAIM)
         return false;
     if (!record_of(t, owner, number, entry) || kind > TB_EVICT) {
-        kvt__tb_garbage(t, "a claim");
+        if (kind != TB_NEW && kind != TB_EVICT)
+            kvt__tb_garbage(t, "a claim");
+        TB_STORE(&record->what, TB_NO_CLAIM); /* the owner ended the claim and died */
         return false;
     }
     if (t->of_memory ? end_memory(c, entry, kind, bytes)

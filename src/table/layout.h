@@ -107,10 +107,12 @@ struct tb_owner {
 
 enum tb_kind { TB_NO_CLAIM, TB_NEW, TB_REPLACE, TB_EVICT };
 
-/* A claim of an owner.  what: the kind in bits 0-7, the entry from bit 32 on. */
+/* A claim of an owner.  what: the kind in bits 0-7, the lowest bits of the entry's version in
+ * bits 8-31, the entry from bit 32 on.  The record describes the entry as long as the entry
+ * is CLAIMED by the owner in this version. */
 struct tb_claim {
     uint64_t what;
-    uint64_t bytes; /* that the claim added to used_bytes */
+    uint64_t bytes; /* of TB_REPLACE: that the claim added to used_bytes */
 };
 
 struct tb_space {
@@ -202,6 +204,14 @@ tb_swap(uint32_t *at, uint32_t *old, uint32_t v)
                                        __ATOMIC_SEQ_CST);
 }
 
+static inline bool
+tb_swap64(uint64_t *at, uint64_t old, uint64_t v)
+{
+    TB_STEP(at);
+    return __atomic_compare_exchange_n(at, &old, v, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+}
+
 /* --------------------------------------------------------------------- word */
 
 enum tb_state { TB_FREE, TB_CLAIMED, TB_READY };
@@ -233,6 +243,12 @@ tb_next_word(uint64_t word, enum tb_state state, unsigned owner)
 {
     return ((word >> 28) + 1) << 28 | (word & UINT64_C(0xffff00c)) |
            (uint64_t)owner << 4 | (uint64_t)state;
+}
+
+static inline uint64_t
+tb_what(enum tb_kind kind, uint32_t entry, uint64_t word)
+{
+    return (uint64_t)entry << 32 | (word >> 28 & 0xffffff) << 8 | (uint64_t)kind;
 }
 
 /* ------------------------------------------------------------------- fields */

@@ -98,9 +98,7 @@ begin_life(struct tb_change *c, uint64_t limit_bytes)
     TB_STORE(&o->limit_bytes, limit_bytes);
     TB_STORE(&o->pid, (uint64_t)(uint32_t)getpid());
     TB_STORE(&o->incarnation, new_incarnation());
-    for (uint32_t n = 0; n < TB_N_CLAIMS; n++)
-        t->free_claims[n] = (uint16_t)(TB_N_CLAIMS - 1 - n);
-    t->n_free_claims = TB_N_CLAIMS;
+    memset(t->unused_claims, 0xff, sizeof t->unused_claims);
     set_limit(c);
 }
 

@@ -42,9 +42,9 @@ struct kvt__table {
     int v3_fd;                /* of the file `lock`, while this private table waits for the
                                * writers of index version 3 to end; else -1 */
 
+    uint64_t unused_claims[TB_N_CLAIMS / 64]; /* a bit for each number of a claim; atomic */
+
     pthread_mutex_t mutex;    /* guards the rest, and is held by transactions */
-    uint16_t free_claims[TB_N_CLAIMS]; /* stack of unused claim numbers */
-    uint32_t n_free_claims;
     struct tb_late late[TB_N_CLAIMS]; /* ends of claims that found the lock held */
     uint32_t n_late;
     int64_t looked_ns;        /* time of the last search for dead owners */
@@ -225,6 +225,9 @@ bool kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes);
 /* End the claims of this handle whose end found the lock held.  The caller has begun a
  * change. */
 void kvt__tb_end_late(struct tb_change *c);
+
+/* The claim with this number ended: another claim can have the number. */
+void kvt__tb_give_number(struct kvt__table *t, uint32_t number);
 
 /* End one claim of this handle in a change of its own. */
 void kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how);

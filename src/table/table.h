@@ -165,6 +165,7 @@ void kvt__table_touch(struct kvt__table *table, const struct kvt__name *name,
 struct kvt__claim {
     uint32_t entry;
     uint32_t number;      /* in the owner's list of claims */
+    uint64_t word;        /* of the claimed entry */
     uint64_t bytes;       /* that the claim added to used_bytes */
     bool replaces;        /* the name had an entry; publish replaces that entry */
     struct kvt__id id;

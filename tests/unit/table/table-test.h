@@ -92,6 +92,17 @@ claim_n(struct kvt__table *t, uint64_t n, uint64_t id, uint64_t bytes,
     return kvt__table_claim(t, &name, &record, TEXT, NULL, out);
 }
 
+/* The number of claims that the handle can make now. */
+static inline uint32_t
+n_unused_claims(const struct kvt__table *t)
+{
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < TB_N_CLAIMS / 64; i++)
+        n += (uint32_t)__builtin_popcountll(t->unused_claims[i]);
+    return n;
+}
+
 static inline uint64_t
 used(const struct kvt__table *t)
 {

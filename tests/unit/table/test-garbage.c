@@ -372,9 +372,8 @@ random_garbage_makes_no_call_crash_or_loop(void **state)
     for (uint64_t i = 0; i < rounds; i++) {
         memcpy(t->header, pristine, claims + 4096);
         memcpy(t->spaces, pristine + spaces, n_bytes - spaces);
-        t->n_free_claims = t->n_late = 0;
-        for (uint32_t n = 0; n < TB_N_CLAIMS; n++)
-            t->free_claims[t->n_free_claims++] = (uint16_t)(TB_N_CLAIMS - 1 - n);
+        t->n_late = 0;
+        memset(t->unused_claims, 0xff, sizeof t->unused_claims);
         scribble(t, mix(i));
         for (uint64_t n = 0; n < 24; n++)
             use(t, mix(i * 100 + n));

@@ -319,9 +319,7 @@ fresh_handle(struct kvt__table *t, unsigned owner)
     pthread_mutex_init(&t->mutex, NULL);
     t->owner = owner;
     t->n_late = 0;
-    t->n_free_claims = TB_N_CLAIMS;
-    for (uint32_t n = 0; n < 8; n++)
-        t->free_claims[TB_N_CLAIMS - 1 - n] = (uint16_t)n;
+    memset(t->unused_claims, 0xff, sizeof t->unused_claims);
 }
 
 static void
