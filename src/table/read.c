@@ -143,7 +143,6 @@ kvt__table_is_used(const struct kvt__table *t, uint32_t entry)
 bool
 kvt__table_is_same(const struct kvt__table *t, uint32_t entry, uint64_t word)
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
     return tb_usable(t) && entry < t->max_entries && tb_state(word) == TB_READY &&
            TB_LOAD_SEQ(&t->hot[entry].word) == word;
 }

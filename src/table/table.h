@@ -243,8 +243,9 @@ bool kvt__table_read(const struct kvt__table *table, uint32_t entry,
  * replaced. */
 bool kvt__table_is_used(const struct kvt__table *table, uint32_t entry);
 
-/* Return true if the entry is READY and unchanged since the caller read the word.  The
- * caller's earlier writes are visible to an eviction that this call does not see. */
+/* Return true if the entry is READY and unchanged since the caller read the word.  An
+ * eviction that this call does not see sees the caller's earlier writes, if they are
+ * sequentially consistent. */
 bool kvt__table_is_same(const struct kvt__table *table, uint32_t entry, uint64_t word);
 
 /* Call fn for each READY entry until fn returns false.  May miss entries that change. */
