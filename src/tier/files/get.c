@@ -12,9 +12,17 @@
 #include "base/bytes.h"
 #include "tier/files/files.h"
 
-/* Read what the attribute of a file without trailer says.  0; -ENOENT with a sentence:
- * kvtier wrote the file with a trailer, so the file lost its end or LMCache wrote over
- * it. */
+/* Return true if an errno of fgetxattr() says that the file has no attribute of kvtier, or
+ * that this process may not read attributes. */
+static bool
+has_none(int err)
+{
+    return err == ENODATA || err == ENOTSUP || err == EPERM || err == EACCES ||
+           err == ENOSYS || err == ERANGE;
+}
+
+/* Read what the attribute of a file without trailer says.  0; -errno with a sentence, -ENOENT
+ * if kvtier wrote the file with a trailer: the file lost its end or LMCache wrote over it. */
 static int
 read_xattr(int fd, const struct stat *st, const struct kvt__object *o,
            struct kvt__found *found)
@@ -25,6 +33,8 @@ read_xattr(int fd, const struct stat *st, const struct kvt__object *o,
                      (uint64_t)st->st_mtim.tv_nsec;
     ssize_t n = fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value);
 
+    if (n < 0 && !has_none(errno))
+        return kvt__fail(errno, "%s: read the attribute %s", o->key, KVT__XATTR_NAME);
     if (n == KVT__XATTR_MARK_BYTES)
         return kvt__fail(ENOENT, "%s: the file was stored with a trailer and has none.",
                          o->key);
@@ -177,16 +187,19 @@ out:
     return err;
 }
 
-/* The trailer at the end of a file; false: there is none. */
-static bool
+/* Read the trailer at the end of a file.  1; 0: the file has none; -errno. */
+static int
 read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
 {
     unsigned char bytes[KVT__TRAILER_BYTES];
 
-    return st->st_size >= KVT__TRAILER_BYTES &&
-           pread(fd, bytes, sizeof bytes, st->st_size - KVT__TRAILER_BYTES) ==
-               (ssize_t)sizeof bytes &&
-           kvt__trailer_get(bytes, trailer) &&
+    if (st->st_size < KVT__TRAILER_BYTES)
+        return 0;
+    int err = kvt__posix_read(fd, bytes, sizeof bytes, sizeof bytes,
+                              st->st_size - KVT__TRAILER_BYTES);
+    if (err)
+        return err;
+    return kvt__trailer_get(bytes, trailer) &&
            trailer->payload_bytes <= (uint64_t)st->st_size && /* no overflow below */
            trailer->payload_at + trailer->payload_bytes + KVT__TRAILER_BYTES ==
                (uint64_t)st->st_size;
@@ -195,21 +208,27 @@ read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
 /* What a file tells of its chunk without its payload. */
 static int
 look(const struct kvt__files *t, const struct kvt__object *o, int fd,
-     const struct stat *st, struct kvt__found *found)
+     const struct opened *f, struct kvt__found *found)
 {
+    uint64_t size = (uint64_t)f->st.st_size;
+    size_t n = size < t->layout->look_bytes ? (size_t)size : t->layout->look_bytes;
     unsigned char start[KVT__LOOK_BYTES];
     struct kvt__trailer trailer;
 
-    if (t->layout->trailers && read_trailer(fd, st, &trailer)) {
+    int err = t->layout->trailers ? read_trailer(fd, &f->st, &trailer) : 0;
+    if (err > 0) {
         kvt__found_from_trailer(&trailer, found);
         return 0;
     }
-    ssize_t n = t->layout->look_bytes ? pread(fd, start, t->layout->look_bytes, 0) : 0;
-    int err = t->layout->look(start, n < 0 ? 0 : (size_t)n, (uint64_t)st->st_size, found);
+    if (!err)
+        err = kvt__posix_read(fd, start, n, n, 0);
+    if (err)
+        return kvt__file_failed(err, "read", o->key, f->dir, "");
+    err = t->layout->look(start, n, size, found);
     if (err)
         return bad_frame(err, o);
     return !found->has_id && t->layout->trailers
-        ? read_xattr(fd, st, o, found) : 0;
+        ? read_xattr(fd, &f->st, o, found) : 0;
 }
 
 int
@@ -227,7 +246,7 @@ kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
     if ((t->n_dirs > 1 || t->layout->beside) &&
         !kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name))
         found->stored_bytes = kvt__bytes_on_disk(t, o, name);
-    int err = look(t, o, fd, &f.st, found);
+    int err = look(t, o, fd, &f, found);
     close(fd);
     return err;
 }

@@ -112,9 +112,11 @@ read_in(const struct walk *w, uint32_t path, const char *above, struct names *na
             close(fd);
         return err;
     }
-    while (!err && (e = readdir(d)))
+    for (errno = 0; !err && (e = readdir(d)); errno = 0)
         if (e->d_name[0] != '.')
             err = add_name(names, e->d_name, path);
+    if (!err)
+        err = -errno;
     closedir(d);
     return err;
 }

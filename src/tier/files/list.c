@@ -108,10 +108,11 @@ list_in(const struct walk *w, int dirfd)
             close(fd);
         return err;
     }
-    while ((e = readdir(d)))
+    for (errno = 0; (e = readdir(d)); errno = 0)
         list_file(w, dirfd, e->d_name);
+    int err = -errno;
     closedir(d);
-    return 0;
+    return err;
 }
 
 int

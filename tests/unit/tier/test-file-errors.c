@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors of the file system while a chunk is looked at or listed: an error is neither a
+ * missing chunk, nor a chunk of LMCache, nor the end of a directory. */
+#include <dirent.h>
+#include <sys/xattr.h>
+
+#include "fs-test.h"
+#include "gds-test.h"
+#include "tier/layout/layout.h"
+
+/* The errno of the call number `calls_left`; 0: none fails. */
+static int failing;
+static unsigned calls_left;
+
+static bool
+fails(void)
+{
+    if (!failing || calls_left--)
+        return false;
+    errno = failing;
+    failing = 0;
+    return true;
+}
+
+static void
+fail_call(unsigned number, int err)
+{
+    calls_left = number;
+    failing = err;
+}
+
+ssize_t __real_pread64(int fd, void *to, size_t n, off_t at);
+ssize_t __wrap_pread64(int fd, void *to, size_t n, off_t at);
+
+ssize_t
+__wrap_pread64(int fd, void *to, size_t n, off_t at)
+{
+    return fails() ? -1 : __real_pread64(fd, to, n, at);
+}
+
+ssize_t __real_fgetxattr(int fd, const char *name, void *value, size_t n);
+ssize_t __wrap_fgetxattr(int fd, const char *name, void *value, size_t n);
+
+ssize_t
+__wrap_fgetxattr(int fd, const char *name, void *value, size_t n)
+{
+    return fails() ? -1 : __real_fgetxattr(fd, name, value, n);
+}
+
+struct dirent *__real_readdir64(DIR *dir);
+struct dirent *__wrap_readdir64(DIR *dir);
+
+struct dirent *
+__wrap_readdir64(DIR *dir)
+{
+    return fails() ? NULL : __real_readdir64(dir);
+}
+
+static void
+a_probe_that_cannot_read_fails(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__found found;
+
+    for (int whole = 0; whole < 2; whole++) {
+        f->c.object.whole = whole;
+        assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+        fail_call(0, EIO);
+        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), -EIO);
+        assert_non_null(strstr(kvt__why(), f->dir.path));
+        fail_call(0, EINTR);
+        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_true(found.has_id);
+    }
+}
+
+/* A file that LMCache wrote has no trailer. */
+static void
+a_probe_that_cannot_read_the_header_fails(void **state)
+{
+    struct fixture *f = *state;
+    unsigned char file[1028];
+    struct kvt__found found;
+
+    kvt__fs_header_put(&f->c.object.shape, 1000, file);
+    fill(file + 28, 1000, 1);
+    write_file(f->path, (char *)file, sizeof file);
+    fail_call(1, EIO);
+    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), -EIO);
+    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_int_equal(found.payload_bytes, 1000);
+}
+
+/* A partial chunk without header has its identity in the attribute. */
+static void
+a_chunk_whose_identity_cannot_be_read_is_not_foreign(void **state)
+{
+    static const int none[] = { ENODATA, ENOTSUP, EPERM, EACCES, ENOSYS };
+    struct fixture *f = *state;
+    struct kvt__found found;
+    bool same;
+
+    f->c.object.whole = false;
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        fail_call(1, EIO); /* after the payload, or the end of the file */
+        assert_int_equal(i ? f->tier->ops->probe(f->tier, &f->c.object, &found)
+                           : get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),
+                         -EIO);
+    }
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        fail_call(1, none[i]);
+        assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same), 0);
+        assert_false(found.has_id);
+    }
+    assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same), 0);
+    assert_true(found.has_id);
+}
+
+static void
+a_directory_that_cannot_be_read_to_its_end_is_not_listed(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n_failed = 0;
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
+    for (;; n_failed++) {
+        struct names names = { 0 };
+
+        fail_call(n_failed, EIO);
+        if (!f->tier->ops->list(f->tier, "", take_name, &names)) {
+            assert_int_equal(names.n, 1);
+            break;
+        }
+    }
+    fail_call(0, 0);
+    assert_true(n_failed > 4);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        HEADER(a_probe_that_cannot_read_fails),
+        HEADER(a_probe_that_cannot_read_the_header_fails),
+        BARE(a_chunk_whose_identity_cannot_be_read_is_not_foreign),
+        HEADER(a_directory_that_cannot_be_read_to_its_end_is_not_listed),
+        cmocka_unit_test_setup_teardown(
+            a_directory_that_cannot_be_read_to_its_end_is_not_listed, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
