@@ -119,7 +119,7 @@ fill(struct kvt__table *t, uint32_t entry, const struct plan *p)
     memcpy(id, p->record->id.b, sizeof id);
     TB_STORE(&t->hot[entry].id[0], id[0]);
     TB_STORE(&t->hot[entry].id[1], id[1]);
-    TB_STORE(&t->hot[entry].lease, (TB_LOAD(&t->hot[entry].lease) + TB_LIFE_1) & TB_LIFE);
+    TB_STORE(&t->hot[entry].lease, tb_next_life(TB_LOAD(&t->hot[entry].lease)));
     TB_STORE(&t->cold[entry].hash, hash->bits[0]);
     TB_STORE(&t->cold[entry].packed,
              tb_pack(p->record->bytes, p->record->path, hash->form));
@@ -164,8 +164,22 @@ claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
     return 0;
 }
 
-/* Make a READY entry CLAIMED.  A lease is read after the word is written; a lease writes
- * first and then reads the word.  0; -EBUSY: a lease holds. */
+/* Begin another life of an entry that is CLAIMED, unless a lease holds.  Returns true if a
+ * lease holds. */
+static bool
+end_life(struct tb_hot *e)
+{
+    uint32_t old = TB_LOAD(&e->lease);
+
+    do
+        if (tb_lease_holds(old, kvt__now_ns()))
+            return true;
+    while (!tb_swap(&e->lease, &old, tb_next_life(old)));
+    return false;
+}
+
+/* Make a READY entry CLAIMED.  The lease is read after the word is written; a reader writes
+ * the lease first and then reads the word.  0; -EBUSY: a lease holds. */
 static int
 claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes,
             bool force, struct kvt__claim *out)
@@ -181,10 +195,7 @@ claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t byt
     if (bytes)
         tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + bytes);
     kvt__tb_commit(c);
-    /* Written unchanged: a lease that comes later sees the word. */
-    TB_STEP(&t->hot[entry].lease);
-    uint32_t lease = __atomic_fetch_add(&t->hot[entry].lease, 0, __ATOMIC_SEQ_CST);
-    if (force || !tb_lease_holds(lease, kvt__now_ns()))
+    if (!end_life(&t->hot[entry]) || force)
         return 0;
     tb_set64(c, &t->hot[entry].word, tb_next_word(word, TB_READY, 0));
     if (bytes)

@@ -125,8 +125,9 @@ struct tb_space {
 
 /* word: bits 0-1 state, 2 unread, 3 foreign, 4-11 owner, 12-27 space, 28-63 version.
  * next: link of the chain, or the next entry of the free list.
- * lease: bits 0-5 holders, 6-9 life, 10-31 end in seconds.  Each claim of the FREE entry
- * begins another life, so that the end of a lease never ends a lease of the next chunk. */
+ * lease: bits 0-5 holders, 6-9 life, 10-31 end in seconds.  Each claim of an entry without a
+ * lease begins another life, so that a late reader neither ends nor extends a lease of the
+ * next chunk. */
 struct tb_hot {
     uint64_t word;
     uint64_t id[2];
@@ -292,6 +293,13 @@ tb_link_bits(uint64_t hash)
 #define TB_LEASE_END 10
 #define TB_LEASE_S 0x3fffffu /* mask of an end */
 #define TB_LEASE_MAX_S (24u * 3600u + 1)
+
+/* The lease of an entry that begins another life. */
+static inline uint32_t
+tb_next_life(uint32_t lease)
+{
+    return (lease + TB_LIFE_1) & TB_LIFE;
+}
 
 /* Seconds are compared modulo 2^22: an old end is not taken for a new one within 47
  * days. */

@@ -181,13 +181,15 @@ kvt__table_find(const struct kvt__table *t, const struct kvt__name *name,
 
 /* ------------------------------------------------------------------- leases */
 
-/* Store a longer lease, or one more holder.  Returns the life of the entry. */
-static uint32_t
-add_lease(struct tb_hot *e, uint32_t end, uint32_t holder)
+/* Store a longer lease, or one more holder.  False: the entry has another life. */
+static bool
+add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder)
 {
     uint32_t old = TB_LOAD(&e->lease), new;
 
     do {
+        if ((old & TB_LIFE) != life)
+            return false;
         int64_t now = kvt__now_ns();
         bool holds = tb_lease_holds(old, now);
         uint32_t holders = holds ? old & TB_HOLDERS : 0;
@@ -200,7 +202,7 @@ add_lease(struct tb_hot *e, uint32_t end, uint32_t holder)
         new = (longer ? end << TB_LEASE_END : old & ~(TB_HOLDERS | TB_LIFE)) |
               (old & TB_LIFE) | holders;
     } while (!tb_swap(&e->lease, &old, new));
-    return old & TB_LIFE;
+    return true;
 }
 
 static void
@@ -228,15 +230,18 @@ lease_end(int64_t until_ns)
     return (uint32_t)((until_ns + KVT__NS_PER_S - 1) / KVT__NS_PER_S) & TB_LEASE_S;
 }
 
-/* Lease the entry if it still is READY with the word afterwards: an eviction changes the
- * word and then reads the lease. */
+/* Lease the entry if the entry still is READY with the word afterwards: an eviction changes
+ * the word and then reads the lease.  The life belongs to the word, and a claim without a
+ * lease begins another life, so that a late reader leases no other chunk. */
 static bool
 lease_entry(struct kvt__table *t, uint32_t entry, uint64_t word, int64_t until_ns,
             uint32_t holder, struct kvt__record *out)
 {
     struct tb_hot *e = &t->hot[entry];
-    uint32_t life = add_lease(e, lease_end(until_ns), holder);
+    uint32_t life = TB_LOAD(&e->lease) & TB_LIFE;
 
+    if (TB_LOAD(&e->word) != word || !add_lease(e, life, lease_end(until_ns), holder))
+        return false;
     if (TB_LOAD_SEQ(&e->word) == word && kvt__tb_read(t, entry, out) && out->word == word)
         return true;
     if (holder)

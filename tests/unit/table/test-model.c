@@ -16,7 +16,7 @@
 enum { MAX_PROCS = 3, MAX_CHOICES = 8192, STACK_BYTES = 256 << 10, N_NAMES = 4 };
 enum { JUDGE = 9 }; /* owner number of the handle that checks */
 
-enum deed { NOTHING, STORE, REPLACE, UNDO, EVICT, RESTORE, FORGET, SWAP, LEASE, FIND, RECOVER };
+enum deed { NOTHING, STORE, REPLACE, UNDO, EVICT, RESTORE, FORGET, SWAP, LEASE, HOLD, FIND, RECOVER };
 
 struct scenario {
     struct {
@@ -241,6 +241,39 @@ lease_one(struct proc *p, unsigned n)
     kvt__table_unlease(p->t, &name, &r.id);
 }
 
+/* Hold the first chunk of the name. */
+static void
+hold_one(struct proc *p, unsigned n)
+{
+    struct kvt__name name = name_of(names[n]);
+    struct kvt__id id = id_of(names[n]);
+
+    kvt__table_hold(p->t, &name, &id, kvt__now_ns() + 3600 * KVT__NS_PER_S);
+}
+
+/* No process leased a chunk: only the first chunk of a name that a process holds may have a
+ * lease. */
+static void
+check_holds(void)
+{
+    for (unsigned n = 0; n < N_NAMES; n++) {
+        struct kvt__name name = name_of(names[n]);
+        struct kvt__id id = id_of(names[n]);
+        struct kvt__record r;
+        bool held = false;
+
+        for (int i = 0; i < MAX_PROCS; i++) {
+            if (scenario->proc[i].deed == LEASE)
+                return;
+            held |= scenario->proc[i].deed == HOLD && scenario->proc[i].n == n;
+        }
+        if (kvt__table_find(judge, &name, NULL, &r) &&
+            !(held && kvt__id_equal(&r.id, &id)) &&
+            tb_lease_holds(judge->hot[r.entry].lease, kvt__now_ns()))
+            fail_msg("a late hold extended the lease of another chunk");
+    }
+}
+
 static void
 proc_main(void)
 {
@@ -273,6 +306,9 @@ proc_main(void)
         break;
     case LEASE:
         lease_one(p, n);
+        break;
+    case HOLD:
+        hold_one(p, n);
         break;
     case RECOVER:
         (void)kvt__table_recover(p->t);
@@ -426,7 +462,8 @@ check_end(void)
         for (int i = 0; i < MAX_PROCS; i++)
             is_untouched &= (scenario->proc[i].n != n &&
                              (n || scenario->proc[i].deed != SWAP)) || scenario->proc[i].deed == FIND ||
-                            scenario->proc[i].deed == LEASE || !scenario->proc[i].deed;
+                            scenario->proc[i].deed == LEASE ||
+                            scenario->proc[i].deed == HOLD || !scenario->proc[i].deed;
         if (!is_untouched)
             continue;
         if (!kvt__table_find(judge, &name, NULL, NULL))
@@ -436,6 +473,7 @@ check_end(void)
                 !procs[i].dead && procs[i].result)
                 fail_msg("a find missed an untouched entry");
     }
+    check_holds();
     if (tb_usable(judge))
         return;
     fail_msg("the table was marked replaced");
@@ -623,6 +661,17 @@ a_lease_while_the_entry_gets_another_chunk(void **state)
                                 .ready = 1, .max_preemptions = 2 });
 }
 
+/* A reader holds chunk 0 after the entry got another chunk or another identity. */
+static void
+a_hold_while_the_entry_gets_another_chunk(void **state)
+{
+    (void)state;
+    explore(&(struct scenario){ .proc = { { HOLD, 0 }, { SWAP, 1 } }, .ready = 1,
+                                .max_preemptions = 2 });
+    explore(&(struct scenario){ .proc = { { HOLD, 0 }, { REPLACE, 0 } }, .ready = 1,
+                                .max_preemptions = 2 });
+}
+
 static void
 a_find_beside_changes_of_its_chain(void **state)
 {
@@ -662,6 +711,7 @@ main(void)
         cmocka_unit_test(an_evicter_that_may_die_beside_a_writer),
         cmocka_unit_test(a_lease_beside_an_eviction),
         cmocka_unit_test(a_lease_while_the_entry_gets_another_chunk),
+        cmocka_unit_test(a_hold_while_the_entry_gets_another_chunk),
         cmocka_unit_test(a_find_beside_changes_of_its_chain),
         cmocka_unit_test(a_recovery_beside_writers),
     };
