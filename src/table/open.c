@@ -175,7 +175,8 @@ kvt__table_close(struct kvt__table *t)
 void
 kvt__table_retire(struct kvt__table *t)
 {
-    if (t->lock_fd >= 0 && tb_is_writer(t) && t->generation == kvt__fork_generation_now())
+    if (t->lock_fd >= 0 && tb_is_writer(t) && t->generation == kvt__fork_generation_now() &&
+        TB_LOAD(&t->header->use) != TB_IN_USE)
         kvt__tb_unlock_owner(t, t->owner);
 }
 

@@ -71,8 +71,8 @@ bool kvt__table_is_shared(const struct kvt__table *table);
  * calls. */
 bool kvt__table_is_current(struct kvt__table *table);
 
-/* Free the owner's number of a handle that is not current.  The handle stays open for other
- * threads. */
+/* Free the owner's number of a handle whose table was replaced.  The handle stays open for
+ * other threads.  Does nothing while the table is in use. */
 void kvt__table_retire(struct kvt__table *table);
 
 /* Return true if a writer of the table lives.  Makes a system call for each owner. */

@@ -207,19 +207,41 @@ limits_come_and_go_with_owners(void **state)
 }
 
 static void
-writers_and_retired_handles(void **state)
+writers_come_and_go(void **state)
 {
     struct kvt__table *r = open_reader(*state);
 
     assert_false(kvt__table_has_writer(r));
     struct kvt__table *t = open_writer(*state);
     assert_true(kvt__table_has_writer(r) && kvt__table_has_writer(t));
-    kvt__table_retire(t);
+    kvt__table_close(t);
     assert_false(kvt__table_has_writer(r));
-    struct kvt__table *next = open_writer(*state);
-    assert_true(kvt__table_has_writer(r));
-    kvt__table_close(next);
     kvt__table_close(r);
+}
+
+static bool
+has_byte(const struct kvt__table *t, unsigned owner)
+{
+    return kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE + owner, 1);
+}
+
+/* The owner of a table in use has claims, which must not end as claims of a dead owner. */
+static void
+only_a_replaced_table_is_retired(void **state)
+{
+    struct kvt__table *t = open_writer(*state), *other = open_writer(*state);
+    struct kvt__claim claim;
+
+    assert_int_equal(claim_of(t, 1, &claim), 0);
+    kvt__table_retire(t);
+    assert_int_equal(kvt__table_recover(other), 0);
+    assert_true(kvt__table_publish(t, &claim));
+    assert_true(find(other, 1, NULL));
+    kvt__tb_garbage(other, "a test");
+    assert_true(has_byte(other, t->owner));
+    kvt__table_retire(t);
+    assert_false(has_byte(other, t->owner));
+    kvt__table_close(other);
     kvt__table_close(t);
 }
 
@@ -309,7 +331,8 @@ main(void)
         PLACE_TEST(the_next_owner_of_a_number_settles_its_transaction),
         PLACE_TEST(a_garbage_redo_record_replaces_the_table),
         PLACE_TEST(limits_come_and_go_with_owners),
-        PLACE_TEST(writers_and_retired_handles),
+        PLACE_TEST(writers_come_and_go),
+        PLACE_TEST(only_a_replaced_table_is_retired),
         PLACE_TEST(a_handle_is_dead_in_a_forked_child),
         PLACE_TEST(a_child_of_a_dead_owner_does_not_keep_it_alive),
     };
