@@ -510,6 +510,8 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  * The promised chunks are leased: no eviction on this host takes them for
  * pin_timeout_sec, or until kvt_engine_release(), which the caller owes the lookup,
  * also one that was not answered yet, when the request has loaded, or will not.
+ * Until the release, and for at most half of pin_timeout_sec, a lookup with the same
+ * max_tokens and have_tokens that are not lower returns the same hit.
  * Takes no lock and does no I/O; tiers are asked for what the index lacks in
  * the background.
  *   -EAGAIN  not known yet, ask again.  What the tiers have is known

@@ -199,6 +199,7 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
         if (copy_group(&params->groups[g], &e->groups[g]))
             return kvt__fail(ENOMEM, "kvt_engine_open");
         set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
+        e->has_windows = e->has_windows || e->groups[g].kind == KVT_GROUP_SLIDING;
     }
     int err = kvt__keyspaces_make(e);
     return err ? err : start_hashes(e, config);
@@ -232,4 +233,25 @@ kvt__group_shape(const struct kvt_engine *engine, uint32_t group, uint32_t n_tok
     shape.dims[2] = n_tokens;
     shape.dims[3] = view->n_heads * view->head_bytes / item;
     return shape;
+}
+
+void
+kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
+                  const char *tags, const struct kvt_chunk *chunk,
+                  struct kvt__store_req *req)
+{
+    const struct kvt__keyspace *k = kvt__keyspace(engine, rank, group);
+    struct kvt__prefix prefix;
+
+    req->op = KVT__STORE_GET;
+    req->space = &k->space;
+    req->tags = tags;
+    req->hash = kvt__chunk_hash(engine, chunk);
+    req->tokens = chunk->n_tokens;
+    req->own_only = chunk->flags & KVT_CHUNK_OWN;
+    req->whole = chunk->n_tokens == engine->chunk_tokens;
+    req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
+    req->shape = kvt__group_shape(engine, group, chunk->n_tokens);
+    memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
+    kvt__id_make(k->digest, &prefix, &req->id);
 }

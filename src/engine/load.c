@@ -21,27 +21,6 @@ total_blocks(const struct kvt_group_io *ios, size_t n_ios)
     return n;
 }
 
-void
-kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
-                  const char *tags, const struct kvt_chunk *chunk,
-                  struct kvt__store_req *req)
-{
-    const struct kvt__keyspace *k = kvt__keyspace(engine, rank, group);
-    struct kvt__prefix prefix;
-
-    req->op = KVT__STORE_GET;
-    req->space = &k->space;
-    req->tags = tags;
-    req->hash = kvt__chunk_hash(engine, chunk);
-    req->tokens = chunk->n_tokens;
-    req->own_only = chunk->flags & KVT_CHUNK_OWN;
-    req->whole = chunk->n_tokens == engine->chunk_tokens;
-    req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
-    req->shape = kvt__group_shape(engine, group, chunk->n_tokens);
-    memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
-    kvt__id_make(k->digest, &prefix, &req->id);
-}
-
 /* Return true if the copy of an item computes the checksum.  A kernel's copy ends on another
  * thread, and without a copy the tier computes the checksum while other bytes arrive. */
 static bool

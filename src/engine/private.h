@@ -57,6 +57,7 @@ struct kvt_engine {
     uint32_t world_size, rank, local_ranks;
     uint32_t n_groups;
     struct kvt__group *groups;
+    bool has_windows; /* of a sliding-window group */
 
     struct kvt__counters counters;
     struct kvt__exec *exec;
@@ -132,6 +133,11 @@ uint64_t kvt__engine_largest_chunk(const struct kvt_engine *engine);
 struct kvt__shape kvt__group_shape(const struct kvt_engine *engine,
                                    uint32_t group, uint32_t n_tokens);
 
+/* Fill in the chunk of a GET for a rank.  The caller keeps tags as long as req. */
+void kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
+                       const char *tags, const struct kvt_chunk *chunk,
+                       struct kvt__store_req *req);
+
 /* ------------------------------------------------------------------------------- */
 
 /* 0, or -EINVAL, -ESTALE with a sentence.  call: the public function's name. */
@@ -178,11 +184,6 @@ int kvt__check_ios(const struct kvt_engine *engine, const char *call,
 int kvt__check_chunks(const struct kvt_engine *engine, const char *call,
                       const struct kvt_group_io *ios, size_t n_ios);
 
-/* Fill in the chunk of a GET for a rank.  The caller keeps tags as long as req. */
-void kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
-                       const char *tags, const struct kvt_chunk *chunk,
-                       struct kvt__store_req *req);
-
 /* Long enough for a chunk to come that is waited for, if it does at all, and for the
  * scheduler to see it. */
 static inline int64_t
@@ -209,138 +210,5 @@ void kvt__saves_settle(struct kvt_engine *engine);
 /* End the requests of saves, of prefetches; none is being read or written. */
 void kvt__saves_free(struct kvt_engine *engine);
 void kvt__prefetches_free(struct kvt_engine *engine);
-
-/* The identities of a sequence's first n chunks in one keyspace. */
-struct kvt__seq_ids {
-    struct kvt__id *ids;
-    size_t n, max;
-};
-
-/* A request's tokens. */
-struct kvt_seq {
-    struct kvt_engine *engine;
-    char tags[KVT__KEY_TAGS_MAX + 1];
-    struct kvt_mm_item *mm; /* our copy */
-    size_t n_mm;
-    struct kvt__hash_chain hash;
-    struct kvt__prefix prefix;
-    struct kvt_chunk *chunks; /* the whole ones; behind them, if tail_known, the
-                               * partial one */
-    size_t n_chunks, max_chunks;
-    struct kvt__seq_ids *ids; /* [rank * n_groups + group] */
-    size_t n_ids;
-    int32_t *tail; /* tokens of the chunk that is not whole yet */
-    size_t n_tail;
-    bool tail_known;
-    bool lost_tokens; /* an append failed: no more tokens */
-    uint32_t flags; /* of its chunks */
-
-    struct kvt__probe *probe; /* NULL: the tiers were not asked yet */
-    uint32_t probes;          /* bits of enum kvt__probe_kind, made or under way */
-    uint32_t n_windows;       /* hits whose windows were expected */
-    int64_t probe_until_ns;   /* 0: the tiers were not asked yet */
-    bool counted;
-    uint64_t max_hit; /* of the lookup under way */
-    /* [chunk][rank * n_groups + group]: 1 + the level where it is leased, 0 none */
-    uint8_t *leases;
-    size_t n_leased_chunks; /* that leases has room for */
-    int64_t lease_until_ns;
-
-    /* The hit that a lookup waits for: chunks first .. n - 1, all leased where they
-     * were. */
-    struct {
-        bool on;
-        bool grows;       /* a gallop goes on: n may become larger, windows are not known */
-        size_t known;     /* chunks that the gallop had found when the hit was */
-        size_t told;      /* chunks below were named to the workers, of full groups */
-        size_t missing;   /* a chunk that is gone: the hit ends before; else SIZE_MAX */
-        size_t first, n;
-        uint64_t max_hit;
-        size_t at;        /* chunk * n_groups + group: what is before may be promised */
-        int64_t since_ns; /* it was found */
-        int64_t until_ns; /* it is waited for; 0: nothing was asked yet */
-        int64_t tell_ns;  /* from then kvt_engine_wanted() names what it lacks */
-    } wait;
-};
-
-/* Searches of the tiers; a sequence makes them in this order, the last for a few hits, each
- * other at most once. */
-enum kvt__probe_kind {
-    KVT__PROBE_ALL = 1,     /* every object, in prefix order */
-    KVT__PROBE_CERTAIN = 2, /* the same, in storage whose chunks are promised unread */
-    KVT__PROBE_GALLOP = 4,  /* few objects of the first rank, in all storage */
-    KVT__PROBE_WINDOWS = 8, /* none: the windows of one hit are expected */
-};
-
-/* A chunk range of a search: the sequence's chunks first .. end - 1. */
-struct kvt__search {
-    size_t first;
-    size_t n;    /* the indexes have a hit of n chunks */
-    size_t full; /* the indexes have full chunks of the full-attention groups */
-    size_t end;  /* chunks of the longest possible hit */
-};
-
-/* Start the next search of the tiers that the sequence needs; the probe is the sequence's
- * until kvt__probe_leave().  0; -ENOENT: all searches were made; -ENOMEM with a sentence. */
-int kvt__probe_start(struct kvt_seq *seq, const struct kvt__search *search);
-
-/* Return true if the search goes on.  gallops: the search is a gallop; known: the number of
- * chunks that the gallop found so far. */
-bool kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known);
-
-void kvt__probe_leave(struct kvt__probe *probe);
-
-/* Whether all ranks have a chunk of a group there; with a lease if that is asked. */
-bool kvt__seq_have(struct kvt_seq *seq, size_t chunk, uint32_t group,
-                   enum kvt__where where, bool lease);
-
-/* The number of the lease of a rank's part of a chunk. */
-static inline size_t
-kvt__seq_part(const struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group)
-{
-    const struct kvt_engine *e = seq->engine;
-
-    return (chunk * e->world_size + rank) * e->n_groups + group;
-}
-
-/* Return the first chunk that a hit of the chunks first .. n - 1, which ends at most at token
- * max_hit, needs of a group. */
-size_t kvt__needs_from(const struct kvt_engine *engine, uint64_t max_hit, uint32_t group,
-                       size_t first, size_t n);
-
-/* Return true if the sequence's search of the tiers has found more since the hit that is
- * waited for. */
-bool kvt__wait_has_grown(struct kvt_seq *seq);
-
-/* How many chunks of a hit of n have room in host memory together, where they must
- * lie there to be promised. */
-size_t kvt__wait_room(struct kvt_seq *seq, size_t first, size_t n);
-
-/* Wait for a hit that was just found. */
-void kvt__wait_begin(struct kvt_seq *seq, size_t first, size_t n);
-
-void kvt__wait_end(struct kvt_seq *seq);
-
-enum kvt__wait {
-    KVT__WAIT_OVER,  /* it may be promised */
-    KVT__WAIT_ON,
-    KVT__WAIT_LATE,  /* only what is certain may be promised */
-    KVT__WAIT_STALE, /* a chunk has gone, or the leases soon end: look again */
-};
-
-/* What has become of it. */
-enum kvt__wait kvt__wait_look(struct kvt_seq *seq);
-
-/* Describe the partial chunk, if there is one, behind the whole ones.  0 or -ENOMEM
- * with a sentence. */
-int kvt__seq_describe_tail(struct kvt_seq *seq);
-
-/* Give back the leases of chunk number first and those behind it. */
-void kvt__seq_unlease(struct kvt_seq *seq, size_t first);
-
-/* Return the cached identity of a chunk for a rank and group, and the space; NULL: no
- * memory. */
-const struct kvt__id *kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank,
-                                  uint32_t group, const struct kvt__space **space);
 
 #endif

@@ -14,11 +14,13 @@
  * the search goes on, and a read of a missing chunk deletes the entry.
  *
  * probe->lock guards all that changes; it is a leaf. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/clock.h"
-#include "engine/private.h"
+#include "engine/seq.h"
 
 #define FIRST_WINDOW 2
 #define MAX_WINDOW 64
@@ -35,9 +37,10 @@ struct asked {
 /* Shared by the sequence and the requests under way. */
 struct kvt__probe {
     struct kvt_engine *engine;
+    pid_t pid; /* the engine's, which may be closed before the sequence ends */
     char tags[KVT__KEY_TAGS_MAX + 1];
     enum kvt__probe_kind kind;
-    uint64_t max_hit;   /* WINDOWS: as in struct kvt_seq */
+    uint64_t max_hit;   /* WINDOWS: as in struct kvt__promise */
     size_t first;       /* the number of chunks[0] in the sequence */
     struct kvt__job job; /* WINDOWS */
     pthread_mutex_t lock;
@@ -53,12 +56,6 @@ struct kvt__probe {
     struct asked *free;
     struct kvt_chunk chunks[];
 };
-
-static size_t
-parts_of_chunk(const struct kvt_engine *e)
-{
-    return (size_t)e->world_size * e->n_groups;
-}
 
 static bool
 is_done_locked(const struct kvt__probe *p)
@@ -99,7 +96,10 @@ unref_locked(struct kvt__probe *probe)
 void
 kvt__probe_leave(struct kvt__probe *probe)
 {
+    if (!probe || probe->pid != getpid())
+        return;
     pthread_mutex_lock(&probe->lock);
+    assert(!probe->alone && probe->refs);
     probe->alone = true;
     unref_locked(probe);
 }
@@ -110,7 +110,7 @@ static bool
 find_part(const struct kvt__probe *p, size_t part, uint32_t *rank, uint32_t *group)
 {
     const struct kvt_engine *e = p->engine;
-    uint32_t i = (uint32_t)(part % parts_of_chunk(e));
+    uint32_t i = (uint32_t)(part % kvt__n_parts(e));
 
     *rank = i / e->n_groups;
     *group = i % e->n_groups;
@@ -187,7 +187,7 @@ expect_windows(struct kvt__job *job)
 static void
 end_at_locked(struct kvt__probe *p, size_t part)
 {
-    size_t end = part - part % parts_of_chunk(p->engine);
+    size_t end = part - part % kvt__n_parts(p->engine);
 
     if (end < p->end)
         p->end = end;
@@ -214,7 +214,7 @@ next_part_locked(struct kvt__probe *p, size_t *part)
 
         n = n < p->end ? n : p->end;
         *part = p->next < p->end
-            ? (n - 1) * parts_of_chunk(p->engine) + first_full_group(p->engine) : 0;
+            ? (n - 1) * kvt__n_parts(p->engine) + first_full_group(p->engine) : 0;
         return p->next < p->end && !p->n_asked;
     }
     while (p->next < p->end && !find_part(p, p->next, &rank, &group))
@@ -243,7 +243,7 @@ next_locked(struct kvt__probe *p)
     }
     *a = (struct asked){ .probe = p, .part = part, .req.done = was_asked };
     (void)find_part(p, part, &rank, &group);
-    describe(p, part / parts_of_chunk(p->engine), rank, group, &a->req);
+    describe(p, part / kvt__n_parts(p->engine), rank, group, &a->req);
     if (p->kind != KVT__PROBE_GALLOP)
         p->next++;
     p->n_asked++;
@@ -284,7 +284,7 @@ was_asked(struct kvt__store_req *req)
 {
     struct asked *a = (struct asked *)req;
     struct kvt__probe *p = a->probe;
-    size_t chunk = a->part / parts_of_chunk(p->engine);
+    size_t chunk = a->part / kvt__n_parts(p->engine);
     bool gallops = p->kind == KVT__PROBE_GALLOP, there = !req->status;
 
     if (gallops && there) /* one request is under way, so p->next is this one's */
@@ -314,6 +314,7 @@ static int
 begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
 {
     struct kvt_engine *e = seq->engine;
+    struct kvt__promise *promise = &seq->promise;
     size_t n = end - first;
     struct kvt__probe *probe = calloc(1, sizeof *probe + n * sizeof *probe->chunks);
 
@@ -321,22 +322,20 @@ begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
         return kvt__fail(ENOMEM, "kvt_engine_lookup");
     pthread_mutex_init(&probe->lock, NULL);
     probe->engine = e;
+    probe->pid = e->pid;
     memcpy(probe->tags, seq->tags, sizeof probe->tags);
     probe->kind = kind;
-    probe->max_hit = seq->max_hit;
+    probe->max_hit = promise->max_hit;
     probe->first = first;
     probe->refs = 1;
     probe->end = kind == KVT__PROBE_ALL || kind == KVT__PROBE_CERTAIN
-        ? n * parts_of_chunk(e) : n;
+        ? n * kvt__n_parts(e) : n;
     probe->window = FIRST_WINDOW;
     memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);
-    if (seq->probe)
-        kvt__probe_leave(seq->probe);
-    seq->probe = probe;
-    seq->probes |= kind;
-    seq->n_windows += kind == KVT__PROBE_WINDOWS;
-    if (!seq->probe_until_ns)
-        seq->probe_until_ns = kvt__now_ns() + e->lookup_timeout_ns;
+    kvt__probe_leave(promise->probe);
+    promise->probe = probe;
+    promise->probes |= kind;
+    promise->n_windows += kind == KVT__PROBE_WINDOWS;
     if (kind != KVT__PROBE_WINDOWS) {
         pump(probe);
         return 0;
@@ -363,21 +362,22 @@ can_gallop(const struct kvt_engine *e)
 }
 
 int
-kvt__probe_start(struct kvt_seq *seq, const struct kvt__search *search)
+kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end)
 {
     const struct kvt_engine *e = seq->engine;
     const struct kvt__space *space = &kvt__keyspace(e, 0, 0)->space;
-    uint32_t made = seq->probes;
+    const struct kvt__promise *p = &seq->promise;
+    uint32_t made = p->probes;
 
     if (made & KVT__PROBE_ALL || !kvt__store_can_ask(e->store, KVT__ANYWHERE, space))
         return -ENOENT;
     if (!made && !can_gallop(e))
-        return begin(seq, KVT__PROBE_ALL, search->n, search->end);
+        return begin(seq, KVT__PROBE_ALL, p->n, end);
     if (!made && kvt__store_can_ask(e->store, KVT__CERTAIN, space))
-        return begin(seq, KVT__PROBE_CERTAIN, search->n, search->end);
-    if (made < KVT__PROBE_GALLOP && search->full < search->end)
-        return begin(seq, KVT__PROBE_GALLOP, search->full, search->end);
-    if (seq->n_windows < MAX_WINDOWS && search->n < search->full)
-        return begin(seq, KVT__PROBE_WINDOWS, search->first, search->full);
+        return begin(seq, KVT__PROBE_CERTAIN, p->n, end);
+    if (made < KVT__PROBE_GALLOP && full < end)
+        return begin(seq, KVT__PROBE_GALLOP, full, end);
+    if (p->n_windows < MAX_WINDOWS && p->n < full)
+        return begin(seq, KVT__PROBE_WINDOWS, p->first, full);
     return -ENOENT;
 }

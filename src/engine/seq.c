@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/sized.h"
-#include "engine/private.h"
+#include "engine/seq.h"
 
 /* ------------------------------------------------------------ making and ending */
 
@@ -69,10 +69,9 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     if (!seq)
         return kvt__fail(ENOMEM, "kvt_seq_new");
     seq->engine = engine;
-    seq->wait.missing = SIZE_MAX;
     start(seq, extra);
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
-    seq->n_ids = (size_t)engine->world_size * engine->n_groups;
+    seq->n_ids = kvt__n_parts(engine);
     seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
     if (!seq->tail || !seq->ids || (extra->n_mm && copy_items(seq, extra)))
         err = kvt__fail(ENOMEM, "kvt_seq_new");
@@ -91,15 +90,14 @@ kvt_seq_free(struct kvt_seq *seq)
 {
     if (!seq)
         return;
-    if (seq->probe)
-        kvt__probe_leave(seq->probe);
+    kvt__probe_leave(seq->promise.probe);
     for (size_t i = 0; i < seq->n_mm; i++)
         free((char *)seq->mm[i].id);
     free(seq->mm);
     for (size_t i = 0; seq->ids && i < seq->n_ids; i++)
         free(seq->ids[i].ids);
     free(seq->ids);
-    free(seq->leases);
+    free(seq->promise.leases);
     free(seq->chunks);
     free(seq->tail);
     free(seq);
@@ -252,10 +250,8 @@ static void
 forget_tail(struct kvt_seq *seq)
 {
     if (!kvt__engine_check(seq->engine, "kvt_seq_append"))
-        kvt__seq_unlease(seq, seq->n_chunks);
-    seq->wait.on = false;
-    seq->wait.told = 0;
-    seq->wait.missing = SIZE_MAX;
+        kvt__hit_unlease(seq, seq->n_chunks);
+    seq->promise.state = KVT__PROMISE_NONE;
     for (size_t i = 0; i < seq->n_ids; i++)
         if (seq->ids[i].n > seq->n_chunks)
             seq->ids[i].n = seq->n_chunks;
@@ -344,56 +340,4 @@ kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
     if (n_whole)
         memcpy(out, seq->chunks + first, n_whole * sizeof *out);
     return n_whole < n ? describe_tail(seq, out + n_whole) : 0;
-}
-
-/* ---------------------------------------------------------------- identities */
-
-/* An index is larger than the caches: while one chunk is looked for, the memory of
- * the one that comes so many later is fetched. */
-#define AHEAD 12
-
-/* Make those up to chunk, and some more: they are cheaper by the dozen. */
-static int
-make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
-         struct kvt__seq_ids *ids, size_t chunk)
-{
-    enum { BATCH = 64 };
-    struct kvt__prefix prefixes[BATCH];
-    size_t n_known = seq->n_chunks + (seq->tail_known ? 1 : 0);
-
-    if (ids->max < n_known) {
-        struct kvt__id *grown = realloc(ids->ids, n_known * sizeof *grown);
-
-        if (!grown)
-            return -ENOMEM;
-        ids->ids = grown;
-        ids->max = n_known;
-    }
-    while (ids->n <= chunk && ids->n < n_known) {
-        size_t left = n_known - ids->n, n = left < BATCH ? left : BATCH;
-
-        for (size_t i = 0; i < n; i++)
-            memcpy(prefixes[i].b, seq->chunks[ids->n + i].prefix, sizeof prefixes[i].b);
-        kvt__id_make_n(k->digest, prefixes, n, ids->ids + ids->n);
-        ids->n += n;
-    }
-    return 0;
-}
-
-const struct kvt__id *
-kvt__seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
-            const struct kvt__space **space)
-{
-    const struct kvt_engine *e = seq->engine;
-    const struct kvt__keyspace *k = kvt__keyspace(e, rank, group);
-    /* The ranks of a replicated group have the same identities. */
-    uint32_t first = e->groups[group].replicated ? 0 : rank;
-    struct kvt__seq_ids *ids = &seq->ids[(size_t)first * e->n_groups + group];
-
-    *space = &k->space;
-    if (make_ids(seq, k, ids, chunk + AHEAD))
-        return NULL;
-    if (chunk + AHEAD < ids->n)
-        kvt__store_prefetch(e->store, *space, &ids->ids[chunk + AHEAD]);
-    return &ids->ids[chunk];
 }

@@ -6,7 +6,7 @@
 #include "system/system-test.h"
 
 #include "base/clock.h"
-#include "engine/private.h"
+#include "engine/seq.h"
 
 #define MAX_CHUNKS 1000u
 #define MAX_RANKS 8u
@@ -171,13 +171,13 @@ gallop(struct world *w, uint32_t n)
     int err;
 
     while ((err = kvt_engine_lookup(w->f.engine, seq, 0, n * CHUNK, &hit)) == -EAGAIN &&
-           (!seq->wait.on || seq->wait.grows))
+           seq->promise.searches)
         usleep(200);
     if (err)
         assert_int_equal(err, -EAGAIN);
     else
         assert_int_equal(hit, 0); /* nothing was read */
-    found = err ? seq->wait.n : 0;
+    found = err ? seq->promise.n : 0;
     kvt_engine_release(w->f.engine, seq);
     kvt_seq_free(seq);
     return found;

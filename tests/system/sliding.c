@@ -5,7 +5,7 @@
  * every length and every token. */
 #include "system/system-test.h"
 
-#include "engine/private.h"
+#include "engine/seq.h"
 
 static const char *const small[] = { "max_local_cpu_size=0.002", NULL };
 
@@ -209,8 +209,8 @@ what_a_hit_needs_is_leased_and_no_more(void **state)
         assert_int_equal(leased[c], c < N_CHUNKS - 3);
     /* The window's 99 tokens before the hit's end, 448, are in chunks 5 and 6. */
     for (uint32_t c = 0; c < N_CHUNKS; c++) {
-        assert_int_equal(!!seq->leases[kvt__seq_part(seq, c, 0, 0)], c < 7);
-        assert_int_equal(!!seq->leases[kvt__seq_part(seq, c, 0, 1)], c == 5 || c == 6);
+        assert_int_equal(!!seq->promise.leases[kvt__hit_part(seq->engine, c, 0, 0)], c < 7);
+        assert_int_equal(!!seq->promise.leases[kvt__hit_part(seq->engine, c, 0, 1)], c == 5 || c == 6);
     }
     kvt_engine_release(m.f.engine, seq);
     kvt_seq_free(seq);

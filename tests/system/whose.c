@@ -80,6 +80,7 @@ check_partial_chunks(struct fixture *f, const char *fingerprint)
 
     store_seeded(f, before, NULL, 0, 2, 1);
     assert_int_equal(lookup(f, before, 0, N_TOKENS), 2 * CHUNK);
+    kvt_engine_release(f->engine, before);
     assert_int_equal(kvt_engine_reset(f->engine, fingerprint), 0);
     store_seeded(f, before, NULL, 2, 1, 1);
     after = new_seq(f, 2 * CHUNK + TAIL);

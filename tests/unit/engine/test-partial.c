@@ -261,11 +261,13 @@ what_a_growing_sequence_promises_is_of_its_present_end(void **state)
     assert_int_equal(lookup(f, seq, 0, PROMPT), PROMPT);
     assert_int_equal(kvt_seq_append(seq, f->tokens + PROMPT, 1), 0);
     assert_int_equal(lookup(f, seq, 0, PROMPT + 1), 2 * CHUNK);
+    kvt_engine_release(f->engine, seq);
     store_chunks(f, PROMPT + 1, 2, 1);
     assert_int_equal(lookup(f, seq, 0, PROMPT + 1), PROMPT + 1);
     assert_int_equal(kvt_seq_append(seq, f->tokens + PROMPT + 1,
                                     3 * CHUNK - PROMPT - 1), 0);
     assert_int_equal(lookup(f, seq, 0, 3 * CHUNK), 2 * CHUNK);
+    kvt_engine_release(f->engine, seq);
     store_chunks(f, 3 * CHUNK, 2, 1);
     assert_int_equal(lookup(f, seq, 0, 3 * CHUNK), 3 * CHUNK);
     kvt_engine_release(f->engine, seq);

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The chunks of a hit: their identities, which of them the indexes have, and their leases. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/seq.h"
+
+/* ---------------------------------------------------------------- identities */
+
+/* An index is larger than the caches: while one chunk is looked for, the memory of
+ * the one that comes so many later is fetched. */
+#define AHEAD 12
+
+/* Make those up to chunk, and some more: they are cheaper by the dozen. */
+static int
+make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
+         struct kvt__seq_ids *ids, size_t chunk)
+{
+    enum { BATCH = 64 };
+    struct kvt__prefix prefixes[BATCH];
+    size_t n_known = seq->n_chunks + (seq->tail_known ? 1 : 0);
+
+    if (ids->max < n_known) {
+        struct kvt__id *grown = realloc(ids->ids, n_known * sizeof *grown);
+
+        if (!grown)
+            return -ENOMEM;
+        ids->ids = grown;
+        ids->max = n_known;
+    }
+    while (ids->n <= chunk && ids->n < n_known) {
+        size_t left = n_known - ids->n, n = left < BATCH ? left : BATCH;
+
+        for (size_t i = 0; i < n; i++)
+            memcpy(prefixes[i].b, seq->chunks[ids->n + i].prefix, sizeof prefixes[i].b);
+        kvt__id_make_n(k->digest, prefixes, n, ids->ids + ids->n);
+        ids->n += n;
+    }
+    return 0;
+}
+
+static const struct kvt__id *
+seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
+            const struct kvt__space **space)
+{
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__keyspace *k = kvt__keyspace(e, rank, group);
+    /* The ranks of a replicated group have the same identities. */
+    uint32_t first = e->groups[group].replicated ? 0 : rank;
+    struct kvt__seq_ids *ids = &seq->ids[(size_t)first * e->n_groups + group];
+
+    *space = &k->space;
+    if (make_ids(seq, k, ids, chunk + AHEAD))
+        return NULL;
+    if (chunk + AHEAD < ids->n)
+        kvt__store_prefetch(e->store, *space, &ids->ids[chunk + AHEAD]);
+    return &ids->ids[chunk];
+}
+
+/* ------------------------------------------------------------------ one chunk */
+
+/* Lease a rank's part of a chunk there, in place of a lease elsewhere. */
+static bool
+lease_part(struct kvt_seq *seq, uint8_t *held, const struct kvt__space *space,
+           const struct kvt__id *id, enum kvt__where where)
+{
+    struct kvt__store *store = seq->engine->store;
+    const struct kvt__promise *p = &seq->promise;
+
+    assert(p->state == KVT__PROMISE_FETCHING && p->lease_until_ns);
+    if (*held && kvt__store_covers(store, where, *held - 1, space))
+        return true;
+    int level = kvt__store_lease(store, space, id, seq->flags & KVT_CHUNK_OWN, where,
+                                 p->lease_until_ns);
+    if (level < 0)
+        return false;
+    if (*held && kvt__now_ns() < p->lease_until_ns)
+        kvt__store_unlease(store, *held - 1, space, id);
+    *held = (uint8_t)(level + 1);
+    return true;
+}
+
+/* Return true if one rank has the chunk there. */
+static bool
+rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
+         enum kvt__where where, bool lease)
+{
+    struct kvt_engine *e = seq->engine;
+    const struct kvt__space *space;
+    const struct kvt__id *id = seq_id(seq, chunk, rank, group, &space);
+
+    if (!id || !lease)
+        return id && kvt__store_find(e->store, space, id, seq->flags & KVT_CHUNK_OWN, where);
+    return lease_part(seq, &seq->promise.leases[kvt__hit_part(e, chunk, rank, group)], space,
+                      id, where);
+}
+
+bool
+kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where where,
+             bool lease)
+{
+    /* Storage has a chunk once that all ranks have in common. */
+    if (seq->engine->groups[group].replicated && where == KVT__ANYWHERE) {
+        if (rank_has(seq, chunk, 0, group, KVT__IN_STORAGE, lease))
+            return true;
+        where = KVT__IN_MEMORY;
+    }
+    for (uint32_t rank = 0; rank < seq->engine->world_size; rank++)
+        if (!rank_has(seq, chunk, rank, group, where, lease))
+            return false;
+    return true;
+}
+
+static bool
+has_full_groups(struct kvt_seq *seq, size_t chunk, enum kvt__where where, bool lease)
+{
+    const struct kvt_engine *e = seq->engine;
+
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        if (e->groups[g].kind == KVT_GROUP_FULL && !kvt__hit_has(seq, chunk, g, where, lease))
+            return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------ the prefix */
+
+uint64_t
+kvt__hit_end(const struct kvt_engine *e, uint64_t max_hit, size_t n)
+{
+    uint64_t end = (uint64_t)n * e->chunk_tokens;
+
+    return end < max_hit ? end : max_hit;
+}
+
+size_t
+kvt__needs_from(const struct kvt_engine *e, uint64_t max_hit, uint32_t g, size_t first,
+                size_t n)
+{
+    const struct kvt__group *group = &e->groups[g];
+
+    if (group->kind != KVT_GROUP_SLIDING)
+        return first;
+    uint64_t end = kvt__hit_end(e, max_hit, n), reach = group->window_tokens - 1;
+    size_t start = end > reach ? (size_t)((end - reach) / e->chunk_tokens) : 0;
+
+    return start > first ? start : first;
+}
+
+size_t
+kvt__hit_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where, bool lease)
+{
+    size_t n = seq->promise.first;
+
+    while (n < limit && has_full_groups(seq, n, where, lease))
+        n++;
+    return n;
+}
+
+/* Return true if every sliding group can continue after chunk n.  missing: the last chunk
+ * that a group lacks. */
+static bool
+has_windows(struct kvt_seq *seq, size_t n, enum kvt__where where, bool lease, size_t *missing)
+{
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__promise *p = &seq->promise;
+
+    for (uint32_t g = 0; g < e->n_groups; g++) {
+        if (e->groups[g].kind != KVT_GROUP_SLIDING)
+            continue;
+        size_t start = kvt__needs_from(e, p->max_hit, g, p->first, n);
+        for (size_t c = n; c > start; c--) {
+            if (!kvt__hit_has(seq, c - 1, g, where, lease)) {
+                *missing = c - 1;
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+size_t
+kvt__hit_fit_windows(struct kvt_seq *seq, size_t n, enum kvt__where where)
+{
+    size_t missing;
+
+    while (n > seq->promise.first && !has_windows(seq, n, where, false, &missing))
+        n = missing < n ? missing : n - 1; /* no hit between needs less */
+    return n;
+}
+
+/* ---------------------------------------------------------------------- leases */
+
+bool
+kvt__hit_lease(struct kvt_seq *seq, enum kvt__where where)
+{
+    size_t missing, n = seq->promise.n;
+
+    if (kvt__hit_longest(seq, n, where, true) == n &&
+        has_windows(seq, n, where, true, &missing))
+        return true;
+    kvt__hit_unlease(seq, 0);
+    return false;
+}
+
+int
+kvt__hit_begin_leases(struct kvt_seq *seq, size_t n)
+{
+    struct kvt_engine *e = seq->engine;
+    struct kvt__promise *p = &seq->promise;
+
+    kvt__hit_unlease(seq, 0);
+    if (n > p->n_leased_chunks) {
+        free(p->leases);
+        p->leases = calloc(n, kvt__n_parts(e));
+        p->n_leased_chunks = p->leases ? n : 0;
+        if (!p->leases)
+            return kvt__fail(ENOMEM, "kvt_engine_lookup");
+    }
+    p->lease_until_ns = kvt__now_ns() + e->lease_ns;
+    return 0;
+}
+
+void
+kvt__hit_unlease(struct kvt_seq *seq, size_t first)
+{
+    struct kvt_engine *e = seq->engine;
+    struct kvt__promise *p = &seq->promise;
+    bool expired = kvt__now_ns() >= p->lease_until_ns;
+
+    for (size_t i = first * kvt__n_parts(e); i < p->n_leased_chunks * kvt__n_parts(e); i++) {
+        uint32_t part = (uint32_t)(i % kvt__n_parts(e));
+        const struct kvt__space *space;
+
+        if (!p->leases[i])
+            continue;
+        const struct kvt__id *id = expired ? NULL :
+            seq_id(seq, i / kvt__n_parts(e), part / e->n_groups, part % e->n_groups,
+                        &space);
+        if (id)
+            kvt__store_unlease(e->store, p->leases[i] - 1, space, id);
+        p->leases[i] = 0;
+    }
+}

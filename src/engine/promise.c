@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lookups: the promise of a request's prefix.  A lookup reads the indexes only.  Chunks that
+ * the indexes lack are searched in the tiers in the background, and chunks that may not be
+ * promised yet are read into host memory by the workers; meanwhile the caller repeats the
+ * lookup.
+ *
+ *      NONE ──► FETCHING ──► HELD ──► NONE
+ *
+ * Chunks in storage that other hosts delete from are promised only when they are verified in
+ * host memory.  With enable_async_loading chunks in storage of this host are read too, for at
+ * most lookup_timeout_ms after the first lookup.  The leases move to host memory as the
+ * chunks arrive. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/seq.h"
+
+/* ---------------------------------------------------------------- finding a hit */
+
+static bool
+may_search(const struct kvt_seq *seq)
+{
+    return kvt__now_ns() < seq->promise.begun_ns + seq->engine->lookup_timeout_ns;
+}
+
+static bool
+is_searching(const struct kvt_seq *seq, bool *gallops, size_t *known)
+{
+    *gallops = false;
+    return seq->promise.probe && kvt__probe_runs(seq->promise.probe, gallops, known) &&
+           may_search(seq);
+}
+
+/* Return true if the search has found more, or has ended, since the hit was found. */
+static bool
+has_progressed(const struct kvt_seq *seq)
+{
+    const struct kvt__promise *p = &seq->promise;
+    bool gallops;
+    size_t known;
+
+    return p->searches &&
+           (!is_searching(seq, &gallops, &known) || (gallops && known != p->known));
+}
+
+/* Search the tiers for chunks that the indexes lack.  -EAGAIN: the search goes on; 0: the
+ * tiers have no further chunk. */
+static int
+search(struct kvt_seq *seq, size_t full, size_t limit)
+{
+    int err = may_search(seq) ? kvt__probe_start(seq, full, limit) : -ENOENT;
+
+    seq->promise.known = SIZE_MAX;
+    return err == -ENOENT ? 0 : err ? err : -EAGAIN;
+}
+
+/* Find and lease the longest hit of at most limit chunks.  Where the hit may be anywhere,
+ * search the tiers for a longer hit.  -EAGAIN: the hit is known after the search. */
+static int
+find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
+{
+    struct kvt__promise *p = &seq->promise;
+    bool asks = where == KVT__ANYWHERE;
+
+    for (;;) {
+        /* The search's state is read before the indexes: a search that ends now is noticed by
+         * the next lookup. */
+        bool gallops = false, searching = asks && is_searching(seq, &gallops, &p->known);
+        /* Without windows a hit needs all chunks that are found: each is leased at once. */
+        bool at_once = !seq->engine->has_windows && (gallops || !searching);
+        int err = kvt__hit_begin_leases(seq, limit);
+
+        if (err)
+            return err;
+        size_t full = kvt__hit_longest(seq, limit, where, at_once || (searching && gallops));
+        p->n = full;
+        p->searches = p->grows = searching && gallops && full < limit;
+        if (p->grows)
+            return 0;
+        p->n = kvt__hit_fit_windows(seq, full, where);
+        if (p->n < limit && searching && !gallops)
+            err = -EAGAIN;
+        else if (p->n < limit && asks)
+            err = search(seq, full, limit);
+        p->searches = err == -EAGAIN;
+        if (err || p->n < full)
+            kvt__hit_unlease(seq, err ? 0 : p->n);
+        if (err || at_once || kvt__hit_lease(seq, where))
+            return err;
+    }
+}
+
+/* --------------------------------------------------------------------- fetching */
+
+/* Return the first chunk of a group that the hit needs; p->n: none.  While a gallop extends
+ * the hit, the sliding windows are not known. */
+static size_t
+needs_from(const struct kvt_seq *seq, uint32_t group)
+{
+    const struct kvt__promise *p = &seq->promise;
+
+    if (p->grows && seq->engine->groups[group].kind != KVT_GROUP_FULL)
+        return p->n;
+    return kvt__needs_from(seq->engine, p->max_hit, group, p->first, p->n);
+}
+
+/* Return where a chunk must be for the promise. */
+static enum kvt__where
+guaranteed_where(const struct kvt_seq *seq)
+{
+    return seq->engine->reads_ahead && may_search(seq) ? KVT__IN_MEMORY : KVT__CERTAIN;
+}
+
+/* Return how many chunks of the hit have room in host memory together, if the promise needs
+ * them there: storage does not hold them, or not safely. */
+static size_t
+n_with_room(struct kvt_seq *seq)
+{
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__promise *p = &seq->promise;
+    size_t phase = kvt__store_phase(e->store), left = e->memory_bytes;
+
+    for (size_t c = p->first; c < p->n; c++) {
+        for (uint32_t g = 0; g < e->n_groups; g++) {
+            const struct kvt__space *space = &kvt__keyspace(e, 0, g)->space;
+            int level = p->leases[kvt__hit_part(e, c, 0, g)] - 1;
+
+            if (c < needs_from(seq, g) || level < 0 ||
+                (kvt__store_covers(e->store, KVT__CERTAIN, level, space) &&
+                 !kvt__store_covers(e->store, KVT__IN_MEMORY, level, space)))
+                continue;
+            size_t bytes = kvt__slot_footprint(
+                phase, kvt__chunk_bytes(&e->groups[g].view, seq->chunks[c].n_tokens));
+            if (bytes > left)
+                return c;
+            left -= bytes;
+        }
+    }
+    return p->n;
+}
+
+/* Find the hit to fetch.  -EAGAIN, as find(). */
+static int
+begin(struct kvt_seq *seq)
+{
+    const struct kvt_engine *e = seq->engine;
+    struct kvt__promise *p = &seq->promise;
+    size_t room = p->limit;
+
+    p->state = KVT__PROMISE_FETCHING;
+    do {
+        int err = find(seq, room, KVT__ANYWHERE);
+        if (err)
+            return err;
+        room = e->waits ? n_with_room(seq) : p->n;
+    } while (room < p->n);
+    p->at = p->first * e->n_groups;
+    p->n_named = 0;
+    p->deadline_ns = kvt__now_ns() + e->lookup_timeout_ns;
+    return 0;
+}
+
+/* Lease the next chunks of the hit where they are guaranteed.  False: a chunk is not. */
+static bool
+advance(struct kvt_seq *seq, int64_t now_ns)
+{
+    struct kvt_engine *e = seq->engine;
+    struct kvt__promise *p = &seq->promise;
+    enum kvt__where where = guaranteed_where(seq);
+    size_t at = p->at, end = p->n * e->n_groups;
+
+    for (; at < end; at++) {
+        size_t chunk = at / e->n_groups;
+        uint32_t group = (uint32_t)(at % e->n_groups);
+
+        if (chunk >= needs_from(seq, group) && !kvt__hit_has(seq, chunk, group, where, true))
+            break;
+    }
+    if (at != p->at && p->n_named) { /* the workers have read them */
+        atomic_store(&e->arrived_ns, now_ns);
+        p->deadline_ns = now_ns + e->lookup_timeout_ns;
+        p->n_named = 1;
+    }
+    p->at = at;
+    return at == end;
+}
+
+/* Return true if the chunk that the hit waits for is missing: the hit ends before the chunk,
+ * unless no search of the tiers has been made. */
+static bool
+cut_at_missing(struct kvt_seq *seq)
+{
+    struct kvt__promise *p = &seq->promise;
+    size_t chunk = p->at / seq->engine->n_groups;
+    uint32_t group = (uint32_t)(p->at % seq->engine->n_groups);
+
+    if (kvt__hit_has(seq, chunk, group, KVT__ANYWHERE, false))
+        return false;
+    if (!(p->probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
+        seq->engine->groups[group].kind == KVT_GROUP_FULL)
+        p->n_told = chunk; /* the workers are told again if a tier has the chunk */
+    else
+        p->limit = chunk;
+    return true;
+}
+
+/* Return true if the time of FETCHING is over.  Chunks that arrive for other requests show
+ * that storage responds and host memory has room. */
+static bool
+is_late(const struct kvt_seq *seq, int64_t now_ns)
+{
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__promise *p = &seq->promise;
+
+    return now_ns >= p->begun_ns + e->load_timeout_ns ||
+           (now_ns >= p->deadline_ns &&
+            now_ns - atomic_load(&e->arrived_ns) >= e->lookup_timeout_ns);
+}
+
+/* Fill in the range of a group's chunks, from chunk `from` on, that the hit lacks.  False: the
+ * hit lacks none. */
+static bool
+find_wanted(struct kvt_seq *seq, uint32_t group, size_t from, struct kvt_chunk_range *out)
+{
+    size_t first = SIZE_MAX, end = 0, at = seq->promise.at / seq->engine->n_groups;
+    enum kvt__where where = guaranteed_where(seq);
+
+    for (size_t c = at > from ? at : from; c < seq->promise.n; c++) {
+        if (c < needs_from(seq, group) || kvt__hit_has(seq, c, group, where, false))
+            continue;
+        first = first < c ? first : c;
+        end = c + 1;
+    }
+    if (first >= end)
+        return false;
+    *out = (struct kvt_chunk_range){ .group = group, .first_chunk = first,
+                                     .n_chunks = (uint32_t)(end - first) };
+    return true;
+}
+
+size_t
+kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
+                  struct kvt_chunk_range *out)
+{
+    struct kvt__promise *p = &seq->promise;
+    size_t n = 0;
+
+    if (kvt__engine_check(engine, "kvt_engine_wanted") ||
+        p->state != KVT__PROMISE_FETCHING || (p->searches && !p->grows) ||
+        kvt__now_ns() < p->deadline_ns - engine->lookup_timeout_ns +
+                            p->n_named * kvt__patience_ns(engine))
+        return 0;
+    for (uint32_t g = 0; g < engine->n_groups; g++) {
+        /* The gallop has extended the hit: workers already know the earlier chunks. */
+        bool known = !p->n_named && engine->groups[g].kind == KVT_GROUP_FULL;
+
+        n += find_wanted(seq, g, known ? p->n_told : 0, &out[n]);
+    }
+    if (p->n_told < p->n)
+        p->n_told = p->n;
+    p->n_named++;
+    return n;
+}
+
+/* Prefetch what the hit lacks, if the engine is its own worker. */
+static void
+read_ahead(struct kvt_seq *seq)
+{
+    struct kvt_engine *e = seq->engine;
+    struct kvt_chunk_range ranges[KVT__MAX_GROUPS];
+    size_t n = e->pool ? kvt_engine_wanted(e, seq, ranges) : 0;
+
+    for (size_t i = 0; i < n; i++)
+        kvt__prefetch(e, seq->tags, ranges[i].group,
+                      seq->chunks + ranges[i].first_chunk, ranges[i].n_chunks);
+}
+
+/* Return the time at which a hit with the leases of now is looked up again. */
+static int64_t
+lease_half_ns(const struct kvt_seq *seq)
+{
+    return seq->promise.lease_until_ns - seq->engine->lease_ns / 2;
+}
+
+/* Return true if the first rank's part of all chunks that the hit needs is leased. */
+static bool
+is_leased(const struct kvt_seq *seq)
+{
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__promise *p = &seq->promise;
+
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        for (size_t c = needs_from(seq, g); c < p->n; c++)
+            if (!p->leases[kvt__hit_part(e, c, 0, g)])
+                return false;
+    return true;
+}
+
+/* Hold the hit.  Without chunks the next lookup searches again, but never waits again for
+ * chunks that were late. */
+static int
+hold(struct kvt_seq *seq, bool late)
+{
+    struct kvt__promise *p = &seq->promise;
+
+    assert(is_leased(seq));
+    p->state = late || p->n > p->first ? KVT__PROMISE_HELD : KVT__PROMISE_NONE;
+    p->deadline_ns = lease_half_ns(seq);
+    return 0;
+}
+
+/* Go on until the promise's hit is final and leased where it is guaranteed.  -EAGAIN: the
+ * tiers or the workers have to go on first. */
+static int
+fetch(struct kvt_seq *seq)
+{
+    struct kvt__promise *p = &seq->promise;
+    bool stale = p->state == KVT__PROMISE_NONE || has_progressed(seq);
+
+    for (;; stale = true) {
+        int err = stale ? begin(seq) : 0;
+        if (err)
+            return err;
+        assert(p->state == KVT__PROMISE_FETCHING && p->begun_ns);
+        if (p->searches && !p->grows)
+            return -EAGAIN;
+        int64_t now = kvt__now_ns();
+        bool all = !seq->engine->waits || advance(seq, now);
+        if (all && now < lease_half_ns(seq))
+            return p->grows ? -EAGAIN : hold(seq, false);
+        if (all || cut_at_missing(seq))
+            continue;
+        if (is_late(seq, now)) {
+            err = find(seq, p->n, KVT__CERTAIN);
+            return err ? err : hold(seq, true);
+        }
+        read_ahead(seq);
+        return -EAGAIN;
+    }
+}
+
+/* ------------------------------------------------------------------- the promise */
+
+/* Return true if the promise, or the hit that is fetched, is of this lookup. */
+static bool
+is_of(const struct kvt__promise *p, size_t first, uint64_t max_hit)
+{
+    if (p->state == KVT__PROMISE_HELD)
+        return max_hit == p->max_hit && first >= p->first && kvt__now_ns() < p->deadline_ns;
+    return p->state == KVT__PROMISE_FETCHING && max_hit == p->max_hit && first == p->first;
+}
+
+/* Begin another promise.  The time of the first lookup stays until a hit is held. */
+static void
+restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hit)
+{
+    const struct kvt_engine *e = seq->engine;
+    struct kvt__promise *p = &seq->promise;
+    /* The last chunk may be the sequence's partial one, or reach beyond the hit's end. */
+    uint64_t last = e->partial_chunks ? e->chunk_tokens - 1 : 0;
+
+    if (p->state == KVT__PROMISE_HELD || !p->begun_ns)
+        p->begun_ns = kvt__now_ns();
+    p->state = KVT__PROMISE_NONE;
+    p->first = first;
+    p->max_hit = max_hit;
+    p->limit = max_hit > have_tokens ? (max_hit + last) / e->chunk_tokens : first;
+    p->n_told = 0;
+}
+
+/* Count once a request what the lookup found in the end. */
+static void
+count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
+{
+    if (seq->promise.counted)
+        return;
+    seq->promise.counted = true;
+    kvt__count(&seq->engine->counters, KVT__N_lookup_tokens, asked);
+    kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
+}
+
+/* Make the promise.  -EAGAIN: not yet. */
+static int
+make_promise(struct kvt_seq *seq)
+{
+    struct kvt__promise *p = &seq->promise;
+    int err = p->limit > seq->n_chunks ? kvt__seq_describe_tail(seq) : 0;
+
+    if (err)
+        return err;
+    kvt__store_look_who_lives(seq->engine->store);
+    kvt__store_look_after_indexes(seq->engine->store);
+    err = fetch(seq);
+    if (err && err != -EAGAIN)
+        p->state = KVT__PROMISE_NONE;
+    return err;
+}
+
+int
+kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
+                  uint64_t have_tokens, uint64_t max_tokens, uint64_t *hit_tokens)
+{
+    struct kvt__promise *p = &seq->promise;
+    int err = kvt__engine_check(engine, "kvt_engine_lookup");
+
+    *hit_tokens = 0;
+    if (err)
+        return err;
+    uint64_t max_hit = kvt_seq_tokens(seq);
+    if (max_hit > max_tokens)
+        max_hit = max_tokens;
+    size_t first = (size_t)(have_tokens / engine->chunk_tokens);
+    if (!is_of(p, first, max_hit))
+        restart(seq, first, have_tokens, max_hit);
+    err = p->state == KVT__PROMISE_HELD ? 0 : make_promise(seq);
+    if (err)
+        return err;
+    uint64_t hit = kvt__hit_end(engine, max_hit, p->n);
+    if (hit <= have_tokens)
+        hit = 0;
+    count(seq, max_hit > have_tokens ? max_hit - have_tokens : 0,
+          hit ? hit - have_tokens : 0);
+    *hit_tokens = hit;
+    return 0;
+}
+
+void
+kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
+{
+    if (kvt__engine_check(engine, "kvt_engine_release"))
+        return;
+    kvt__hit_unlease(seq, 0);
+    seq->promise.state = KVT__PROMISE_NONE;
+    seq->promise.begun_ns = 0;
+}
+
+/* Return true if the hit's chunk is leased, and in host memory only. */
+static bool
+is_in_memory(const struct kvt_seq *seq, size_t chunk)
+{
+    const struct kvt_engine *e = seq->engine;
+    const struct kvt__promise *p = &seq->promise;
+    bool leased = false;
+
+    if (chunk >= p->n_leased_chunks || !kvt__store_has_memory(e->store))
+        return false;
+    for (size_t i = kvt__hit_part(e, chunk, 0, 0); i < kvt__hit_part(e, chunk + 1, 0, 0); i++) {
+        if (p->leases[i] > 1) /* host memory is level 0 */
+            return false;
+        leased = leased || p->leases[i];
+    }
+    return leased;
+}
+
+void
+kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = is_in_memory(seq, first + i);
+}
