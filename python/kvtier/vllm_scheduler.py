@@ -21,9 +21,8 @@ class _Request:
     """One request between its first lookup and its end."""
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
-                 "hit", "hit_above", "hit_until", "computed", "loading", "limit",
-                 "saved", "stored", "tail", "tail_saved", "blocks", "read",
-                 "in_memory")
+                 "computed", "loading", "limit", "saved", "stored", "tail",
+                 "tail_saved", "blocks", "read")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -32,12 +31,7 @@ class _Request:
         self.tags = tags
         self.chunks = b""  # kvt_chunk structs of whole ones, filled on first use
         self.may_load = True
-        # The remembered lookup: promised tokens (None: ask), what the engine
-        # had then, and how long to believe it.
-        self.hit = None
-        self.hit_above = 0
-        self.hit_until = 0.0
-        self.computed = 0  # local hit of the last question
+        self.computed = 0  # vLLM's own hit at the last lookup
         self.loading = None  # block ids of the load in flight
         self.limit = 0  # tokens that may be saved
         self.saved = 0  # whole chunks handed to the workers so far
@@ -45,7 +39,6 @@ class _Request:
         self.tail = b""  # the prompt's partial chunk, where it is to be saved
         self.tail_saved = False
         self.read = set()  # chunks read into host memory for this request
-        self.in_memory = set()  # chunks of the hit in host memory before the lookup
         self.blocks = None  # block lists, only where vLLM does not tell them
 
 
@@ -61,8 +54,6 @@ class Scheduler:
         self._partial = bool(settings.get("save_unfull_chunk"))
         self._early = bool(settings.get("enable_async_loading")
                            and settings.get("local_cpu"))
-        # A promise is leased for pin_timeout_sec; ask again well before.
-        self._believe_s = float(settings.get("pin_timeout_sec") or 300) / 2
         self._requests = {}
         self._saving = {}  # those of _requests with chunks left to save
         self._loads = []
@@ -94,22 +85,15 @@ class Scheduler:
             state = self._admit(request)
         if not state.may_load:
             return 0, False
-        now = time.monotonic()
-        if (state.hit is None or computed < state.hit_above
-                or now >= state.hit_until):
-            hit = self._lookup(state, computed)
-            if hit is None:
-                self._read_ahead(state)
-                return None, False
-            state.hit = hit
-            state.hit_above = computed
-            state.hit_until = now + self._believe_s
-            state.stored = range(computed // self._chunk, hit // self._chunk)
-            self._note_memory(state, computed, hit)
-        external = state.hit - computed
+        hit = self._lookup(state, computed)
+        if hit is None:
+            self._read_ahead(state)
+            return None, False
+        state.computed = computed
+        state.stored = range(computed // self._chunk, hit // self._chunk)
+        external = hit - computed
         if external <= 0 or external < self._min_retrieve:
             return 0, False
-        state.computed = computed
         return external, True
 
     def _read_ahead(self, state):
@@ -119,19 +103,15 @@ class Scheduler:
             self._prefetches.append((group, self._chunks(state, first, first + n), b"",
                                      state.tags.tags))
 
-    def _note_memory(self, state, computed, hit):
-        first, end = computed // self._chunk, -(-hit // self._chunk)
-        there = state.seq.in_memory(first, end - first) if hit > computed else b""
-        state.in_memory = {first + i for i, yes in enumerate(there) if yes} - state.read
-
     def memory_tokens(self, request, external):
         """Return how many of the promised tokens were in host memory when the lookup
         found them."""
         state = self._requests[request.request_id]
         first, end = state.computed, state.computed + external
+        at = first // self._chunk
+        there = state.seq.in_memory(at, -(-end // self._chunk) - at)
         return sum(min(end, (i + 1) * self._chunk) - max(first, i * self._chunk)
-                   for i in state.in_memory
-                   if i * self._chunk < end and (i + 1) * self._chunk > first)
+                   for i, yes in enumerate(there, at) if yes and i not in state.read)
 
     def _knows_adapter(self, request):
         """Return True if the digest of the request's adapter is known or takes too long;
@@ -223,8 +203,6 @@ class Scheduler:
             _, digest = state.tags.adapter
             self._load_adapters[request.request_id] = request.lora_request, digest
         state.loading = ids
-        # After a preemption, ask again.
-        state.hit = None
 
     def received(self, output):
         """What the workers report of their loads."""
@@ -415,7 +393,6 @@ class Scheduler:
             self._saving.pop(request.request_id, None)
             return
         state.limit = state.tokens = request.num_tokens
-        state.hit = None  # its partial chunk is another one now
 
     def _chunks(self, state, first, end):
         """kvt_chunk structs first .. end - 1 of the request's sequence."""
