@@ -159,9 +159,17 @@ run_scan(struct kvt__job *job)
 }
 
 static void
+start_waiting(struct kvt_engine *e)
+{
+    kvt__loads_pump(e);
+    kvt__prefetches_pump(e);
+}
+
+static void
 init_shared(struct kvt_engine *e)
 {
     e->magic = KVT__ENGINE_MAGIC;
+    e->on_slot_free = start_waiting;
     e->pid = getpid();
     pthread_mutex_init(&e->whose_lock, NULL);
     pthread_mutex_init(&e->saves.lock, NULL);

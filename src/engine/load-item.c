@@ -199,7 +199,7 @@ let_go(struct kvt__load_item *item, int status)
         pthread_mutex_unlock(&e->loads.lock);
     }
     end_item(item, status);
-    kvt__loads_pump(e);
+    e->on_slot_free(e);
 }
 
 /* The device has copied it to its blocks, or has failed. */
@@ -274,7 +274,7 @@ retry_from_storage(struct kvt__load_item *item)
     if (!item->next_waiting)
         e->loads.last_waiting = &item->next_waiting;
     pthread_mutex_unlock(&e->loads.lock);
-    kvt__loads_pump(e);
+    e->on_slot_free(e);
 }
 
 void
@@ -368,5 +368,4 @@ kvt__loads_pump(struct kvt_engine *engine)
             end_item(item, -ECANCELED);
         }
     }
-    kvt__prefetches_pump(engine);
 }

@@ -139,7 +139,7 @@ kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
     load->deadline.at_ns = kvt__now_ns() + engine->load_timeout_ns;
     kvt__timer_set(engine->exec, &load->deadline);
     queue_items(load);
-    kvt__loads_pump(engine);
+    engine->on_slot_free(engine);
     return 0;
 }
 
@@ -221,7 +221,7 @@ kvt__loads_stop(struct kvt_engine *engine)
     if (!engine->pool)
         return;
     atomic_store(&engine->loads.stopping, true);
-    kvt__loads_pump(engine);
+    engine->on_slot_free(engine);
     pthread_mutex_lock(&engine->loads.lock);
     while (engine->loads.n_items)
         pthread_cond_wait(&engine->loads.idle, &engine->loads.lock);

@@ -90,7 +90,7 @@ was_read(struct kvt__store_req *req)
     }
     kvt__pool_release(e->pool, &req->slot);
     stop_reading(p);
-    kvt__loads_pump(e);
+    e->on_slot_free(e);
 }
 
 /* Requests that wait for the same prefix ask for the same chunks. */

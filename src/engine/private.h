@@ -60,6 +60,9 @@ struct kvt_engine {
     bool has_windows; /* of a sliding-window group */
 
     struct kvt__counters counters;
+    /* Start what waits for a slot: the loads, then the prefetches.  Called by each thread that
+     * gives a slot back; set at open. */
+    void (*on_slot_free)(struct kvt_engine *engine);
     struct kvt__exec *exec;
     size_t n_io_threads; /* it has */
     struct kvt__pool *pool; /* WORKER only */
@@ -192,8 +195,9 @@ kvt__patience_ns(const struct kvt_engine *engine)
     return engine->lookup_timeout_ns / 4;
 }
 
-/* Start loads that wait for a slot, then prefetches, now that one may be free. */
+/* Start the loads, the prefetches that wait for a slot, if a slot is free. */
 void kvt__loads_pump(struct kvt_engine *engine);
+void kvt__prefetches_pump(struct kvt_engine *engine);
 
 /* Cancel all loads and wait for those in flight. */
 void kvt__loads_stop(struct kvt_engine *engine);
@@ -201,8 +205,6 @@ void kvt__loads_stop(struct kvt_engine *engine);
 /* Prefetch a group's chunks, as kvt_engine_prefetch().  The tags have been checked. */
 void kvt__prefetch(struct kvt_engine *engine, const char *tags, uint32_t group,
                    const struct kvt_chunk *chunks, size_t n);
-
-void kvt__prefetches_pump(struct kvt_engine *engine);
 
 /* Wait until no device gathers for a save. */
 void kvt__saves_settle(struct kvt_engine *engine);

@@ -64,7 +64,7 @@ end_save(struct kvt__save *save)
 
     kvt__pool_release(e->pool, &save->req.slot);
     kvt__count_down(&e->counters, KVT__N_stores_pending, 1);
-    kvt__loads_pump(e);
+    e->on_slot_free(e);
     give_save(e, save);
 }
 
