@@ -56,20 +56,30 @@ struct opened {
 };
 
 static int
+no_file(const struct kvt__dir *dir, const char *name)
+{
+    return kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
+}
+
+static int
 open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *name,
         struct opened *f)
 {
-    int fd = openat(kvt__fd_of(dir, o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
-                    O_NONBLOCK | (f->direct ? O_DIRECT : 0)); /* no wait for a pipe */
+    int dirfd = kvt__fd_of(dir, o), err = 0;
+    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK |
+                    (f->direct ? O_DIRECT : 0)); /* no wait for a pipe */
 
-    if (fd < 0)
-        return kvt__fail(errno, "open %s in %s", name, dir->path);
-    int err = 0;
+    f->dir = dir;
+    if (fd < 0) { /* a link is ELOOP; a directory or pipe with O_DIRECT is EINVAL */
+        err = errno;
+        return err != ENOENT && !fstatat(dirfd, name, &f->st, AT_SYMLINK_NOFOLLOW) &&
+               !S_ISREG(f->st.st_mode) ? no_file(dir, name)
+                                       : kvt__fail(err, "open %s in %s", name, dir->path);
+    }
     if (fstat(fd, &f->st) < 0)
         err = kvt__fail(errno, "look at %s in %s", name, dir->path);
     else if (!S_ISREG(f->st.st_mode))
-        err = kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
-    f->dir = dir;
+        err = no_file(dir, name);
     if (err)
         close(fd);
     return err ? err : fd;

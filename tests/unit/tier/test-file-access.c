@@ -155,16 +155,27 @@ a_private_directory_of_others_is_refused(void **state)
     assert_true(try_open(url, true, &tier) < 0);
 }
 
+/* Neither a large read, which is direct, nor a small one: the next put replaces a link. */
 static void
-a_symbolic_link_is_not_followed(void **state)
+what_is_no_file_is_no_chunk(void **state)
 {
+    static const size_t sizes[] = { 10, 300 << 10 };
     struct fixture *f = *state;
     struct kvt__found found;
     bool same;
 
-    assert_int_equal(symlink("/etc/passwd", f->path), 0);
-    assert_true(kvt__tier_probe(f->tier, &f->c.object, &found) < 0);
-    assert_true(get_bytes(f->tier, &f->c.object, 10, 1, &found, &same) < 0);
+    for (int kind = 0; kind < 3; kind++) {
+        assert_int_equal(kind == 0   ? symlink("/etc/passwd", f->path)
+                         : kind == 1 ? mkfifo(f->path, 0600)
+                                     : mkdir(f->path, 0700), 0);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -ENOENT);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(get_bytes(f->tier, &f->c.object, sizes[i], 1, &found, &same),
+                             -ENOENT);
+        if (kind < 2)
+            assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
+        assert_int_equal(kind < 2 ? unlink(f->path) : rmdir(f->path), 0);
+    }
 }
 
 int
@@ -177,7 +188,7 @@ main(void)
         HEADER(a_link_in_place_of_a_new_directory_is_not_followed),
         HEADER(a_private_directory_that_the_group_may_write_to_is_taken_back),
         HEADER(a_private_directory_of_others_is_refused),
-        HEADER(a_symbolic_link_is_not_followed),
+        HEADER(what_is_no_file_is_no_chunk),
     };
 
     return cmocka_run_group_tests_name("tier file access", tests, NULL, NULL);
