@@ -3,6 +3,9 @@
  * Chunks of one and two handles: puts, budgets, sizes, evictions, status. */
 #include "share-test.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 enum { CHUNK = 100000 };
 
 static void
@@ -245,6 +248,25 @@ clear_gives_memory_back_without_other_handles(void **state)
     kvt__share_close(b);
 }
 
+/* A process that opens may be about to map the memory. */
+static void
+clear_beside_an_open_keeps_the_memory(void **state)
+{
+    struct kvt__share *s = share_open(*state, 8 * MIB), opener = *s;
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", s->lock_fd);
+    opener.lock_fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(kvt__sh_lock(&opener, F_WRLCK, SH_OPEN_BYTE), 0);
+    assert_int_equal(put(s, 1, CHUNK), 0);
+    assert_int_equal(kvt__share_clear(s), 0);
+    assert_int_equal(memory(s), MIB);
+    close(opener.lock_fd);
+    assert_int_equal(kvt__share_clear(s), 0);
+    assert_int_equal(memory(s), 0);
+    kvt__share_close(s);
+}
+
 struct ranges {
     unsigned n;
     uint64_t bytes;
@@ -321,6 +343,7 @@ main(void)
         SHARE_TEST(a_corrupt_chunk_is_deleted),
         SHARE_TEST(each_and_totals_show_the_chunks),
         SHARE_TEST(clear_gives_memory_back_without_other_handles),
+        SHARE_TEST(clear_beside_an_open_keeps_the_memory),
         SHARE_TEST(segments_are_reported_once),
         SHARE_TEST(garbage_records_are_misses),
     };

@@ -125,6 +125,23 @@ delete_files(const struct temp_dir *dir, const char *which)
     assert_int_equal(system(command), 0);
 }
 
+/* The last owner of the number was killed while it drained a segment. */
+static void
+an_open_ends_the_drain_of_a_dead_owner(void **state)
+{
+    struct kvt__share *s = share_open(*state, 8 * MIB);
+    unsigned owner = s->owner;
+
+    assert_int_equal(put(s, 1, CHUNK), 0);
+    s->segments[0].word |= SH_DRAINING | (uint64_t)owner << 25;
+    kvt__share_close(s);
+    s = share_open(*state, 8 * MIB);
+    assert_int_equal(s->owner, owner);
+    assert_int_equal(look(s, 1, CHUNK), 1);
+    assert_int_equal(recount(s), 1);
+    kvt__share_close(s);
+}
+
 /* A process that uses deleted files and a new process never share a table. */
 static void
 deleted_files_separate_old_and_new_handles(void **state)
@@ -350,6 +367,7 @@ main(void)
         SHARE_TEST(the_time_to_live_ends_an_unused_memory),
         SHARE_TEST(another_limit_replaces_an_unused_memory),
         SHARE_TEST(unusable_records_are_made_again),
+        SHARE_TEST(an_open_ends_the_drain_of_a_dead_owner),
         SHARE_TEST(deleted_files_separate_old_and_new_handles),
         SHARE_TEST(a_reader_makes_nothing_and_looks),
         SHARE_TEST(impossible_sizes_are_refused),

@@ -230,6 +230,53 @@ pins_of_a_killed_reader_end(void **state)
     kvt__share_close(s);
 }
 
+/* Claim entries and take slots for half of the memory. */
+static void
+die_while_storing(const struct temp_dir *dir)
+{
+    struct kvt__share *s = open_small(dir);
+
+    for (uint64_t i = 0; i < N / 2; i++) {
+        struct kvt__record record = { .id = id_of(500 + i), .bytes = CHUNK };
+        struct kvt__name name = { .hash = { .bits = { i } } };
+        struct kvt__claim claim;
+        uint32_t slot;
+
+        if (kvt__table_claim(s->table, &name, &record, NULL, NULL, &claim) ||
+            kvt__sh_alloc(s, claim.entry, CHUNK / SH_PAGE, &slot))
+            _exit(1);
+    }
+    kill(getpid(), SIGKILL);
+}
+
+/* No process opens: stores in full memory look for the dead. */
+static void
+slots_of_a_killed_writer_are_found(void **state)
+{
+    struct kvt__share *s = open_small(*state);
+    struct kvt__share_totals totals;
+    int status;
+
+    assert_int_equal(put(s, 1, CHUNK), 0);
+    pid_t pid = fork();
+    if (!pid)
+        die_while_storing(*state);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    for (uint64_t i = 0; i < N / 2; i++)
+        assert_int_equal(put(s, 100 + i, CHUNK), 0);
+    kvt__share_get_totals(s, &totals);
+    assert_int_equal(totals.n_chunks, N);
+    for (uint64_t i = 0; i < 2 * KVT__TABLE_OWNERS; i++)
+        assert_int_equal(put(s, 200 + i, CHUNK), 0);
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < 2 * KVT__TABLE_OWNERS; i++)
+        n += has(s, 200 + i);
+    assert_int_equal(n, N);
+    assert_int_equal(recount(s), N);
+    kvt__share_close(s);
+}
+
 /* The child of a reader has no mapping and does not keep the reader's pins. */
 static void
 a_forked_child_finds_nothing(void **state)
@@ -273,6 +320,7 @@ main(void)
         SHARE_TEST(clear_leaves_what_is_read),
         SHARE_TEST(a_stopped_reader_keeps_the_slot),
         SHARE_TEST(pins_of_a_killed_reader_end),
+        SHARE_TEST(slots_of_a_killed_writer_are_found),
         SHARE_TEST(a_forked_child_finds_nothing),
     };
 
