@@ -247,11 +247,9 @@ kvt__share_segments(struct kvt__share *s, bool (*fn)(void *ctx, void *at, uint64
     s->has_reported = true;
     pthread_mutex_unlock(&s->growth);
     for (uint32_t i = 0; i < s->n_segments; i++) {
-        uint64_t made = SH_LOAD(&s->segments[i].made_bytes), from = s->reported[i];
-
-        made = made < s->segment_bytes ? made : s->segment_bytes;
-        populate(s, i, from, made);
-        if (from < made && fn(ctx, s->payload + i * s->segment_bytes + from, made - from))
-            s->reported[i] = made;
+        if (s->reported[i] || SH_LOAD(&s->segments[i].made_bytes) != s->segment_bytes)
+            continue;
+        populate(s, i, 0, s->segment_bytes);
+        s->reported[i] = fn(ctx, s->payload + i * s->segment_bytes, s->segment_bytes);
     }
 }

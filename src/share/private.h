@@ -103,7 +103,7 @@ struct kvt__share {
 
     pthread_mutex_t growth;      /* held while memory is allocated or given back */
     int64_t retry_ns;            /* no growth before; guarded by growth */
-    uint64_t reported[SH_N_SEGMENTS]; /* bytes that kvt__share_segments() has reported */
+    bool reported[SH_N_SEGMENTS]; /* by kvt__share_segments() */
     bool has_reported;
 };
 

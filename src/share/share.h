@@ -134,9 +134,10 @@ struct kvt__share_totals {
 
 void kvt__share_get_totals(struct kvt__share *share, struct kvt__share_totals *out);
 
-/* Populate the page tables of this process and call fn for each range of memory that earlier
- * calls did not report, for registration with a GPU's driver.  No range spans two segments.
- * fn returns false: the range is reported again by the next call.  One thread at a time. */
+/* Populate the page tables of this process and call fn for each segment that has all its
+ * memory and that earlier calls did not report, for registration with a GPU's driver: no
+ * chunk spans two segments.  fn returns false: the next call reports the segment again.  One
+ * thread at a time. */
 void kvt__share_segments(struct kvt__share *share,
                          bool (*fn)(void *ctx, void *at, uint64_t bytes), void *ctx);
 

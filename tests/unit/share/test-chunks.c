@@ -294,6 +294,10 @@ segments_are_reported_once(void **state)
         assert_int_equal(put(s, i, 128 << 10), 0);
     kvt__share_segments(s, on_range, &r);
     assert_true(r.n == 2 && r.bytes == 2 * MIB);
+    s->segments[1].made_bytes -= MIB / 2; /* later chunks would span two ranges */
+    kvt__share_segments(s, on_range, &r);
+    assert_int_equal(r.n, 3);
+    s->segments[1].made_bytes = MIB;
     r = (struct ranges){ .accepts = true };
     kvt__share_segments(s, on_range, &r);
     assert_true(r.n == 2 && r.bytes == 2 * MIB);
