@@ -292,7 +292,18 @@ tb_link_bits(uint64_t hash)
 #define TB_LIFE_1 0x40u
 #define TB_LEASE_END 10
 #define TB_LEASE_S 0x3fffffu /* mask of an end */
-#define TB_LEASE_MAX_S (24u * 3600u + 1)
+#define TB_LEASE_MAX_S (24u * 3600u + 2)
+
+/* Seconds that are left of a lease that ends at `end`; 0: the end has passed, or is 0, which
+ * means no lease.  Seconds are compared modulo 2^22: an old end is not taken for a new one
+ * within 47 days. */
+static inline uint32_t
+tb_lease_left(uint32_t end, int64_t now_ns)
+{
+    uint32_t left = (end - (uint32_t)(now_ns / 1000000000)) & TB_LEASE_S;
+
+    return end && left <= TB_LEASE_MAX_S ? left : 0;
+}
 
 /* The lease of an entry that begins another life. */
 static inline uint32_t
@@ -301,14 +312,10 @@ tb_next_life(uint32_t lease)
     return (lease + TB_LIFE_1) & TB_LIFE;
 }
 
-/* Seconds are compared modulo 2^22: an old end is not taken for a new one within 47
- * days. */
 static inline bool
 tb_lease_holds(uint32_t lease, int64_t now_ns)
 {
-    uint32_t left = ((lease >> TB_LEASE_END) - (uint32_t)(now_ns / 1000000000)) & TB_LEASE_S;
-
-    return left > 0 && left <= TB_LEASE_MAX_S;
+    return tb_lease_left(lease >> TB_LEASE_END, now_ns);
 }
 
 #endif

@@ -191,11 +191,10 @@ add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder)
         if ((old & TB_LIFE) != life)
             return false;
         int64_t now = kvt__now_ns();
-        bool holds = tb_lease_holds(old, now);
-        uint32_t holders = holds ? old & TB_HOLDERS : 0;
-        uint32_t now_s = (uint32_t)(now / KVT__NS_PER_S);
-        uint32_t left = ((old >> TB_LEASE_END) - now_s) & TB_LEASE_S;
-        bool longer = !holds || ((end - now_s) & TB_LEASE_S) > left;
+        uint32_t left = tb_lease_left(old >> TB_LEASE_END, now);
+        uint32_t holders = left ? old & TB_HOLDERS : 0;
+        /* False also if the end has passed since the caller computed the end. */
+        bool longer = tb_lease_left(end, now) > left;
 
         /* At the most holders the lease ends by time alone. */
         holders = holders + holder < TB_HOLDERS ? holders + holder : TB_HOLDERS;
@@ -223,11 +222,12 @@ end_lease(struct tb_hot *e, uint32_t life)
 static uint32_t
 lease_end(int64_t until_ns)
 {
-    int64_t most = kvt__now_ns() + (int64_t)(TB_LEASE_MAX_S - 1) * KVT__NS_PER_S;
+    int64_t most = kvt__now_ns() + (int64_t)(TB_LEASE_MAX_S - 2) * KVT__NS_PER_S;
 
     if (until_ns > most)
         until_ns = most;
-    return (uint32_t)((until_ns + KVT__NS_PER_S - 1) / KVT__NS_PER_S) & TB_LEASE_S;
+    uint32_t end = (uint32_t)((until_ns + KVT__NS_PER_S - 1) / KVT__NS_PER_S) & TB_LEASE_S;
+    return end ? end : 1;
 }
 
 /* Lease the entry if the entry still is READY with the word afterwards: an eviction changes

@@ -5,6 +5,30 @@
 
 #define HOUR_NS (INT64_C(3600) * KVT__NS_PER_S)
 
+/* The test moves the monotonic clock: by moved_s, from n_calls calls on. */
+static int64_t moved_s;
+static int n_calls;
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+
+int
+__wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int err = __real_clock_gettime(clock, out);
+
+    if (clock == CLOCK_MONOTONIC && n_calls-- <= 0)
+        out->tv_sec += moved_s;
+    return err;
+}
+
+static void
+move_clock(int64_t seconds, int after_calls)
+{
+    moved_s = seconds;
+    n_calls = after_calls;
+}
+
 static bool
 lease(struct kvt__table *t, uint64_t n, int64_t ns)
 {
@@ -192,6 +216,70 @@ a_lease_with_too_many_holders_stays(void **state)
     kvt__table_close(t);
 }
 
+#define WRAP_S (TB_LEASE_S + INT64_C(1)) /* the seconds of a lease begin at 0 again */
+
+static int64_t
+now_s(void)
+{
+    return kvt__now_ns() / KVT__NS_PER_S;
+}
+
+/* A host is up for 48 days. */
+static void
+leases_are_right_where_their_seconds_wrap(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    for (uint64_t i = 0; i < 3; i++)
+        assert_int_equal(store(t, i, 10), 0);
+    int64_t to_wrap = WRAP_S - now_s() % WRAP_S;
+    static const int64_t before_s[] = { 25 * 3600, 24 * 3600, 3600, 2, 1, 0, -1, -3600 };
+    for (size_t i = 0; i < sizeof before_s / sizeof *before_s; i++) {
+        move_clock(to_wrap - before_s[i], 0);
+        assert_true(is_evictable(t, 1));
+        assert_true(lease(t, 1, HOUR_NS));
+        assert_true(lease(t, 2, 24 * HOUR_NS));
+        assert_false(is_evictable(t, 1));
+        assert_false(is_evictable(t, 2));
+        unlease(t, 1);
+        unlease(t, 2);
+        assert_true(is_evictable(t, 1));
+        assert_true(is_evictable(t, 2));
+    }
+    /* An end at each second around the wrap. */
+    for (int64_t s = -3; s < 3; s++) {
+        move_clock(to_wrap - 3600 + s, 0);
+        assert_true(lease(t, 0, HOUR_NS));
+        move_clock(to_wrap - 1 + s, 0);
+        assert_false(is_evictable(t, 0));
+        move_clock(to_wrap + 2 + s, 0);
+        assert_true(is_evictable(t, 0));
+    }
+    move_clock(0, 0);
+    kvt__table_close(t);
+}
+
+/* A process that was stopped in a lease goes on after the end of the lease: the lease of
+ * another holder stays. */
+static void
+a_late_lease_does_not_end_another(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    assert_int_equal(store(t, 1, 10), 0);
+    for (int calls = 1; calls < 5; calls++) {
+        move_clock(0, 0);
+        assert_true(lease(t, 1, HOUR_NS));
+        move_clock(10, calls);
+        (void)lease(t, 1, 5 * KVT__NS_PER_S);
+        assert_false(is_evictable(t, 1));
+    }
+    move_clock(0, 0);
+    kvt__table_close(t);
+}
+
 /* A table whose entries have ages and uses: chunk i is used at second (i + 1) * 4096,
  * 10 - i times. */
 static struct kvt__table *
@@ -340,6 +428,8 @@ main(void)
         cmocka_unit_test(a_lease_ends_by_time),
         cmocka_unit_test(a_lease_is_never_shortened),
         cmocka_unit_test(a_lease_with_too_many_holders_stays),
+        cmocka_unit_test(leases_are_right_where_their_seconds_wrap),
+        cmocka_unit_test(a_late_lease_does_not_end_another),
         cmocka_unit_test(each_order_has_its_victim),
         cmocka_unit_test(uses_are_counted_to_4095),
         cmocka_unit_test(samples_cover_a_large_table),
