@@ -22,10 +22,22 @@ hash_of(const struct kvt__table *t, uint64_t digest, uint64_t bits)
     return fold(x ^ key, UINT64_C(0xd6e8feb86659fd93));
 }
 
+/* All bits of a wide hash count: a client can choose names whose first 64 bits are equal. */
+static uint64_t
+hash_of_wide(const struct kvt__table *t, uint64_t digest,
+             const uint64_t bits[KVT__HASH_WORDS])
+{
+    for (int i = 0; i < KVT__HASH_WORDS; i++)
+        digest = hash_of(t, digest, bits[i]);
+    return digest;
+}
+
 uint64_t
 kvt__tb_hash(const struct kvt__table *t, const struct kvt__name *name)
 {
-    return hash_of(t, name->digest, name->hash.bits[0]);
+    return name->hash.form == KVT__HASH_WIDE
+        ? hash_of_wide(t, name->digest, name->hash.bits)
+        : hash_of(t, name->digest, name->hash.bits[0]);
 }
 
 static uint64_t
@@ -39,8 +51,14 @@ space_digest(const struct kvt__table *t, uint64_t word)
 uint64_t
 kvt__tb_entry_hash(const struct kvt__table *t, uint32_t entry)
 {
-    return hash_of(t, space_digest(t, TB_LOAD(&t->hot[entry].word)),
-                   TB_LOAD(&t->cold[entry].hash));
+    uint64_t digest = space_digest(t, TB_LOAD(&t->hot[entry].word));
+    uint64_t bits[KVT__HASH_WORDS] = { TB_LOAD(&t->cold[entry].hash) };
+
+    if (!t->wide || TB_LOAD(&t->cold[entry].packed) >> 62 != KVT__HASH_WIDE)
+        return hash_of(t, digest, bits[0]);
+    for (int i = 1; i < KVT__HASH_WORDS; i++)
+        bits[i] = TB_LOAD(&t->wide[entry].bits[i - 1]);
+    return hash_of_wide(t, digest, bits);
 }
 
 void

@@ -713,6 +713,25 @@ chains_are_short(void **state)
     kvt__table_close(t);
 }
 
+/* Wide hashes whose first 64 bits are equal, as a client can choose them. */
+static void
+chains_of_chosen_wide_hashes_are_short(void **state)
+{
+    struct kvt__table_params params = { .writer = true, .wide_hashes = true };
+    struct kvt__record record = record_of_n(1, 1);
+    struct kvt__name name = name_of(1);
+    struct kvt__table *t;
+
+    (void)state;
+    name.hash.form = KVT__HASH_WIDE;
+    assert_int_equal(kvt__table_open_private(&params, &t), 0);
+    for (unsigned word = 1; word < KVT__HASH_WORDS; word++)
+        for (name.hash.bits[word] = 1; name.hash.bits[word] < 500; name.hash.bits[word]++)
+            assert_int_equal(kvt__table_enter(t, &name, &record, TEXT), 0);
+    recount(t);
+    kvt__table_close(t);
+}
+
 int
 main(void)
 {
@@ -744,6 +763,7 @@ main(void)
         cmocka_unit_test(a_forked_child_finds_nothing),
         cmocka_unit_test(a_reader_changes_nothing),
         cmocka_unit_test(chains_are_short),
+        cmocka_unit_test(chains_of_chosen_wide_hashes_are_short),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
