@@ -93,7 +93,7 @@ enum tb_where { TB_SHM = 1, TB_DIR };
 struct tb_place {
     uint64_t number[2]; /* version 3 stores the number of an index here */
     uint8_t boot_id[16];
-    uint64_t device;    /* of the tmpfs */
+    uint64_t device;    /* of the directory on the tmpfs */
     uint32_t where;     /* enum tb_where */
     uint32_t crc;       /* of the bytes before */
 };

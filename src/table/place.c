@@ -22,7 +22,7 @@
 struct finding {
     int dirfd;
     int shm;            /* descriptor of the tmpfs; -1: none */
-    uint64_t device;    /* of the tmpfs */
+    uint64_t device;    /* of the directory on the tmpfs, see look_at_shm() */
     struct stat lock;
     bool known;         /* place is valid and of this boot */
     struct tb_place place;
@@ -30,6 +30,8 @@ struct finding {
     const char *store;
 };
 
+/* Two containers can have two directories of one tmpfs as /dev/shm, so the inode counts
+ * too. */
 static void
 look_at_shm(struct finding *f, const char *path)
 {
@@ -42,7 +44,7 @@ look_at_shm(struct finding *f, const char *path)
         close(f->shm);
         f->shm = -1;
     }
-    f->device = f->shm >= 0 ? st.st_dev : 0;
+    f->device = f->shm >= 0 ? st.st_dev ^ (uint64_t)st.st_ino << 32 : 0;
 }
 
 static int

@@ -116,6 +116,29 @@ a_table_of_memory_is_in_its_directory(void **state)
     kvt__table_close(b);
 }
 
+/* Containers whose /dev/shm are two directories of one tmpfs. */
+static void
+another_directory_of_the_tmpfs_is_another_tmpfs(void **state)
+{
+    const struct dir *d = *state;
+    struct dir other = *d;
+    void *made = NULL;
+
+    assert_int_equal(make_dirs(&made), 0);
+    memcpy(other.shm, ((struct dir *)made)->shm, sizeof other.shm);
+    struct kvt__table *a = open_writer(d), *b = open_writer(&other);
+    assert_false(kvt__table_is_current(a));
+    assert_true(kvt__table_is_current(b));
+    struct kvt__table *again = open_writer(d);
+    assert_true(kvt__table_is_current(b));
+    assert_int_equal(store(b, 1, 10), 0);
+    assert_true(find(again, 1, NULL));
+    kvt__table_close(a);
+    kvt__table_close(b);
+    kvt__table_close(again);
+    remove_dirs(&made);
+}
+
 static void
 without_a_tmpfs_the_table_is_in_the_directory(void **state)
 {
@@ -391,6 +414,7 @@ main(void)
         PLACE_TEST(another_tmpfs_without_owners_makes_a_new_table),
         PLACE_TEST(another_tmpfs_with_owners_shares_a_table_in_the_directory),
         PLACE_TEST(a_table_of_memory_is_in_its_directory),
+        PLACE_TEST(another_directory_of_the_tmpfs_is_another_tmpfs),
         PLACE_TEST(without_a_tmpfs_the_table_is_in_the_directory),
         PLACE_TEST(a_deleted_file_of_the_directory_is_made_again),
         PLACE_TEST(tables_without_users_are_deleted),
