@@ -3,6 +3,7 @@
  * The file `lock`: its bytes are locks of processes, and a record in it names the table. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "table/private.h"
+
+static const struct timespec pause_of_wait = { 0, 2 * KVT__NS_PER_MS };
 
 static int
 set_lock(int lock_fd, short type, off_t byte)
@@ -33,15 +36,26 @@ kvt__tb_unlock_byte(int lock_fd, off_t byte)
     (void)set_lock(lock_fd, F_UNLCK, byte);
 }
 
+bool
+kvt__tb_share_file(int fd)
+{
+    int64_t end = kvt__now_ns() + TB_OPEN_WAIT_NS;
+    int err;
+
+    while ((err = flock(fd, LOCK_SH | LOCK_NB)) && (errno == EWOULDBLOCK || errno == EINTR) &&
+           kvt__now_ns() < end)
+        nanosleep(&pause_of_wait, NULL);
+    return !err;
+}
+
 int
 kvt__tb_wait_byte(int lock_fd, short type, off_t byte)
 {
-    static const struct timespec pause = { 0, 2 * KVT__NS_PER_MS };
     int64_t end = kvt__now_ns() + TB_OPEN_WAIT_NS;
     int err;
 
     while ((err = kvt__tb_lock_byte(lock_fd, type, byte)) == -EAGAIN && kvt__now_ns() < end)
-        nanosleep(&pause, NULL);
+        nanosleep(&pause_of_wait, NULL);
     if (err == -EAGAIN)
         return kvt__fail(ETIMEDOUT, "index: another process holds its lock for long");
     return err ? kvt__fail(-err, "index: lock") : 0;
@@ -58,10 +72,11 @@ kvt__tb_is_locked(int lock_fd, off_t first, off_t n)
     return fcntl(lock_fd, F_OFD_GETLK, &fl) || fl.l_type != F_UNLCK;
 }
 
+/* Equal in all versions, so that an opener finds the table of another version. */
 static uint32_t
 crc_of(const struct tb_place *place)
 {
-    return kvt__crc32c(TB_VERSION, place, offsetof(struct tb_place, crc));
+    return kvt__crc32c(0, place, offsetof(struct tb_place, crc));
 }
 
 bool
@@ -88,17 +103,18 @@ hex_digit(int c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-void
+int
 kvt__tb_boot_id(uint8_t out[16])
 {
     char text[64];
     unsigned n = 0;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
 
-    if (fd >= 0)
-        close(fd);
     memset(out, 0, 16);
+    if (fd < 0)
+        return tb_is_shortage(errno) ? kvt__fail(errno, "index: the id of this boot") : 0;
+    ssize_t got = read(fd, text, sizeof text);
+    close(fd);
     for (ssize_t i = 0; i < got && n < 32; i++) {
         int digit = hex_digit(text[i]);
 
@@ -107,4 +123,5 @@ kvt__tb_boot_id(uint8_t out[16])
             n++;
         }
     }
+    return 0;
 }

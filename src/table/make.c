@@ -23,6 +23,8 @@ kvt__tb_shm_name(const struct stat *lock, const uint64_t number[2],
              (unsigned long long)lock->st_dev, (unsigned long long)lock->st_ino);
 }
 
+#define TRIES 8
+
 /* ftruncate() and fallocate() beyond the limit kill the process. */
 static int
 check_file_limit(size_t bytes)
@@ -38,22 +40,28 @@ check_file_limit(size_t bytes)
 /* Create a file and hold its shared flock.  A maker of another table that finds the file
  * between the two calls deletes the file. */
 static int
-create(int dir, const char *name)
+create(const struct kvt__table *t, int dir, const char *name)
 {
-    int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    struct stat st;
+    struct stat st, lock;
 
-    if (fd < 0)
-        return kvt__fail(errno, "index: make a file");
-    close(fd);
-    fd = kvt__lock_file_open(dir, name, O_RDWR, 0);
-    if (fd < 0)
-        return kvt__fail(-fd, "index: make a file");
-    if (flock(fd, LOCK_SH) || fstat(fd, &st) || !st.st_nlink) {
+    for (int i = 0; i < TRIES; i++) {
+        int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+        if (fd < 0)
+            return kvt__fail(errno, "index: make a file");
+        close(fd);
+        fd = kvt__lock_file_open(dir, name, O_RDWR, 0);
+        if (fd >= 0 && kvt__tb_share_file(fd) && !fstat(fd, &st) && st.st_nlink) {
+            /* The owner of the store opens the table that root made. */
+            if (!fstat(t->lock_fd, &lock) && lock.st_uid != st.st_uid)
+                (void)!fchown(fd, lock.st_uid, lock.st_gid);
+            return fd;
+        }
+        if (fd < 0 && fd != -ENOENT)
+            return kvt__fail(-fd, "index: make a file");
         kvt__lock_file_close(fd);
-        return kvt__fail(ESTALE, "index: another process deleted the new file");
     }
-    return fd;
+    return kvt__fail(ESTALE, "index: another process deleted the new file");
 }
 
 static int
@@ -81,7 +89,7 @@ kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int d
 
     if (err)
         return err;
-    int fd = create(dir, name);
+    int fd = create(t, dir, name);
     if (fd < 0)
         return fd;
     if (ftruncate(fd, (off_t)bytes))

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/vfs.h>
@@ -32,19 +31,22 @@ struct finding {
 
 /* Two containers can have two directories of one tmpfs as /dev/shm, so the inode counts
  * too. */
-static void
+static int
 look_at_shm(struct finding *f, const char *path)
 {
     struct statfs fs;
     struct stat st;
 
     f->shm = open(path ? path : "/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->shm < 0 && tb_is_shortage(errno))
+        return kvt__fail(errno, "index: open /dev/shm");
     if (f->shm >= 0 && (fstatfs(f->shm, &fs) || fs.f_type != TMPFS_MAGIC ||
                         fstat(f->shm, &st))) {
         close(f->shm);
         f->shm = -1;
     }
     f->device = f->shm >= 0 ? st.st_dev ^ (uint64_t)st.st_ino << 32 : 0;
+    return 0;
 }
 
 static int
@@ -52,12 +54,12 @@ look(struct finding *f, const struct kvt__table *t, const struct kvt__table_para
 {
     if (fstat(t->lock_fd, &f->lock))
         return kvt__fail(errno, "index: its lock file");
-    kvt__tb_boot_id(f->boot_id);
+    int err = kvt__tb_boot_id(f->boot_id);
+    if (err)
+        return err;
     f->known = kvt__tb_get_place(t->lock_fd, &f->place) &&
                !memcmp(f->place.boot_id, f->boot_id, sizeof f->boot_id);
-    if (!params->of_memory)
-        look_at_shm(f, params->shm);
-    return 0;
+    return params->of_memory ? 0 : look_at_shm(f, params->shm);
 }
 
 /* ---------------------------------------------------------- an existing table */
@@ -102,7 +104,7 @@ open_file(const struct finding *f, int dir, const char *name)
     if (fd < 0)
         return kvt__fail(-fd, "index: open its file");
     if (!fstat(fd, &st) && S_ISREG(st.st_mode) && !(st.st_mode & 0077) &&
-        (st.st_uid == geteuid() || st.st_uid == f->lock.st_uid) && !flock(fd, LOCK_SH) &&
+        (st.st_uid == geteuid() || st.st_uid == f->lock.st_uid) && kvt__tb_share_file(fd) &&
         !fstat(fd, &st) && st.st_nlink)
         return fd;
     kvt__lock_file_close(fd);

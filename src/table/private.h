@@ -4,6 +4,7 @@
 #ifndef KVT_TABLE_PRIVATE_H
 #define KVT_TABLE_PRIVATE_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
 
@@ -99,8 +100,20 @@ bool kvt__tb_get_place(int lock_fd, struct tb_place *out);
 /* Write the place of the table; sets crc.  0, or -errno with a sentence. */
 int kvt__tb_set_place(int lock_fd, struct tb_place *place);
 
-/* This boot's id; zeros if the system does not report the id. */
-void kvt__tb_boot_id(uint8_t out[16]);
+/* Take the shared flock of a table's file; wait up to TB_OPEN_WAIT_NS for a maker that looks
+ * whether the file is stale. */
+bool kvt__tb_share_file(int fd);
+
+/* This boot's id; zeros if the system does not report the id.  0; an error that tells nothing
+ * about the system, with a sentence. */
+int kvt__tb_boot_id(uint8_t out[16]);
+
+/* Return true if an open failed because of the process and not of the file. */
+static inline bool
+tb_is_shortage(int err)
+{
+    return err == EMFILE || err == ENFILE || err == ENOMEM;
+}
 
 /* ------------------------------------------------------------------- alive.c */
 

@@ -5,6 +5,8 @@
 
 #include <sys/resource.h>
 
+#include "base/crc32c.h"
+
 static void
 entries_survive_close(void **state)
 {
@@ -260,6 +262,10 @@ another_versions_table_can_be_kept(void **state)
     poke(d, offsetof(struct tb_header, version), &(uint32_t){ TB_VERSION }, 4);
     t = open_with(d, &params);
     assert_true(kvt__table_is_shared(t));
+    /* The record in `lock`, which names the table, is valid in every version. */
+    struct tb_place place;
+    assert_true(kvt__tb_get_place(t->lock_fd, &place));
+    assert_int_equal(place.crc, kvt__crc32c(0, &place, offsetof(struct tb_place, crc)));
     assert_true(find(t, 1, NULL));
     kvt__table_close(t);
 }

@@ -4,7 +4,41 @@
  * without users; processes with index version 3; makers and growers that are killed. */
 #include "place-test.h"
 
+#include <stdarg.h>
+#include <sys/file.h>
 #include <sys/ptrace.h>
+
+static const struct dir *deleting; /* the next flock finds the file deleted */
+static const char *shortage_at;    /* an open of this path has no descriptor left */
+
+int __real_flock(int fd, int how);
+int __wrap_flock(int fd, int how);
+int __real_open64(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...);
+
+int
+__wrap_flock(int fd, int how)
+{
+    if (deleting)
+        empty(deleting->shm);
+    deleting = NULL;
+    return __real_flock(fd, how);
+}
+
+int
+__wrap_open64(const char *path, int flags, ...)
+{
+    va_list args;
+
+    if (shortage_at && !strcmp(path, shortage_at)) {
+        errno = EMFILE;
+        return -1;
+    }
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    return __real_open64(path, flags, mode);
+}
 
 static void
 another_boot(struct tb_place *place)
@@ -244,6 +278,59 @@ a_copied_directory_has_its_own_table(void **state)
     remove_dirs(&made);
 }
 
+/* A maker of another table finds the new file before the maker's flock. */
+static void
+a_new_file_that_another_maker_deletes_is_made_again(void **state)
+{
+    const struct dir *d = *state;
+
+    deleting = d;
+    store_one_and_close(d);
+    assert_true(*shm_file(d));
+    assert_int_equal(n_warnings, 0);
+}
+
+/* A process without descriptors does not take the boot for another boot, or the tmpfs for
+ * missing, and so does not replace the table. */
+static void
+without_descriptors_the_table_stays(void **state)
+{
+    const struct dir *d = *state;
+    const char *paths[] = { "/proc/sys/kernel/random/boot_id", d->shm };
+
+    store_one_and_close(d);
+    for (int i = 0; i < 2; i++) {
+        shortage_at = paths[i];
+        struct kvt__table *t = open_writer(d);
+        shortage_at = NULL;
+        assert_false(kvt__table_is_shared(t));
+        kvt__table_close(t);
+        t = open_writer(d);
+        assert_true(find(t, 1, NULL));
+        kvt__table_close(t);
+    }
+}
+
+/* An administrator runs a command as root before the engines start. */
+static void
+the_owner_of_the_store_owns_the_table_of_root(void **state)
+{
+    const struct dir *d = *state;
+    struct stat st;
+
+    if (geteuid())
+        skip();
+    store_one_and_close(d);
+    empty(d->shm);
+    assert_int_equal(fchownat(d->fd, "lock", 12345, 12345, 0), 0);
+    store_one_and_close(d);
+    assert_int_equal(fstatat(d->shm_fd, shm_file(d), &st, AT_SYMLINK_NOFOLLOW), 0);
+    assert_int_equal(st.st_uid, 12345);
+    struct kvt__table *t = open_writer(d);
+    assert_true(find(t, 1, NULL));
+    kvt__table_close(t);
+}
+
 /* ---------------------------------------------------------------- version 3 */
 
 static void
@@ -419,6 +506,9 @@ main(void)
         PLACE_TEST(a_deleted_file_of_the_directory_is_made_again),
         PLACE_TEST(tables_without_users_are_deleted),
         PLACE_TEST(a_copied_directory_has_its_own_table),
+        PLACE_TEST(a_new_file_that_another_maker_deletes_is_made_again),
+        PLACE_TEST(without_descriptors_the_table_stays),
+        PLACE_TEST(the_owner_of_the_store_owns_the_table_of_root),
         PLACE_TEST(a_version_3_writer_makes_the_table_private_until_its_end),
         PLACE_TEST(handles_keep_version_3_out),
         PLACE_TEST(a_number_of_version_3_names_no_table),

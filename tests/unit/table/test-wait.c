@@ -4,6 +4,8 @@
  * replaces the clock and the pauses. */
 #include "place-test.h"
 
+#include <sys/file.h>
+
 /* Locked by an opener of this version, and by an opener with index version 3. */
 static const off_t bytes[] = { TB_OPEN_BYTE, 4096 };
 static off_t byte_held;
@@ -71,6 +73,28 @@ an_open_waits_for_a_slow_maker(void **state)
     }
 }
 
+/* A maker of another store looks whether the table is stale, and is stopped. */
+static void
+an_open_waits_for_the_flock_of_the_table(void **state)
+{
+    const struct dir *d = *state;
+
+    store_one_and_close(d);
+    for (int i = 0; i < 2; i++) {
+        holder = openat(d->shm_fd, shm_file(d), O_RDWR | O_CLOEXEC);
+        assert_int_equal(flock(holder, LOCK_EX), 0);
+        passed_ns = 0;
+        held_ns = i ? INT64_MAX : 40 * KVT__NS_PER_S;
+        struct kvt__table *t = open_writer(d);
+        assert_int_equal(holder == -1, i == 0);
+        assert_true(kvt__table_is_shared(t));
+        assert_int_equal(find(t, 1, NULL), i == 0);
+        kvt__table_close(t);
+    }
+    close(holder);
+    holder = -1;
+}
+
 static void
 an_open_does_not_wait_for_ever(void **state)
 {
@@ -92,6 +116,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         PLACE_TEST(an_open_waits_for_a_slow_maker),
+        PLACE_TEST(an_open_waits_for_the_flock_of_the_table),
         PLACE_TEST(an_open_does_not_wait_for_ever),
     };
 
