@@ -243,7 +243,8 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
         return -EBUSY;
     }
     bool overwrites = p->record->flags & KVT__TABLE_OVERWRITE;
-    if (entry != TB_NONE && !overwrites && is_present(t, entry, p->record))
+    if (entry != TB_NONE && !overwrites && (p->record->flags & TB_ONLY_NEW ||
+                                            is_present(t, entry, p->record)))
         return -EEXIST;
     if (unused_number(t) == TB_N_CLAIMS)
         return -EAGAIN;

@@ -49,11 +49,13 @@ struct tb_header {
     uint64_t hash_key;     /* random: clients cannot make long chains */
     uint64_t rest0;
     uint64_t paused_until[2]; /* reads, writes: monotonic clock, ns */
-    uint32_t listed;       /* 1: every object of the store was listed */
+    uint32_t listed;       /* n_relists + 1: every object of the store was listed */
     uint32_t touched;      /* 1: the recency of an entry changed since the last snapshot */
     uint32_t hand;         /* start of the next sample of victims */
     uint32_t n_saved;      /* number of the acquisition of the lock at the last snapshot */
-    uint32_t rest1[8];
+    uint32_t n_relists;    /* calls of kvt__table_relist() */
+    uint32_t restored;     /* 1: the file `snapshot` is this table's, or was read */
+    uint32_t rest1[6];
 
     uint32_t lock;         /* tb_lock_*() */
     uint32_t n_redo;       /* values of the redo record to apply; 0: none */

@@ -11,7 +11,14 @@
 bool
 kvt__table_is_listed(const struct kvt__table *t)
 {
-    return tb_usable(t) && TB_LOAD(&t->header->listed) == 1;
+    return tb_usable(t) && TB_LOAD(&t->header->listed) == TB_LOAD(&t->header->n_relists) + 1;
+}
+
+void
+kvt__table_relist(struct kvt__table *t)
+{
+    if (tb_usable(t))
+        __atomic_fetch_add(&t->header->n_relists, 1, __ATOMIC_SEQ_CST);
 }
 
 /* The word is read again under the byte: another process may have ended its listing. */
@@ -22,6 +29,7 @@ begin(struct kvt__table *t)
         (t->lock_fd >= 0 && kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_LIST_BYTE)))
         return -EBUSY;
     t->is_listing = true;
+    t->lists = TB_LOAD(&t->header->n_relists);
     return 0;
 }
 
@@ -57,7 +65,7 @@ kvt__table_end_list(struct kvt__table *t, bool whole)
         return;
     pthread_mutex_lock(&t->mutex);
     if (t->is_listing && whole && tb_usable(t))
-        TB_STORE(&t->header->listed, 1);
+        TB_STORE(&t->header->listed, t->lists + 1);
     end(t);
     pthread_mutex_unlock(&t->mutex);
 }

@@ -50,6 +50,7 @@ struct kvt__table {
     uint32_t n_late;
     int64_t looked_ns;        /* time of the last search for dead owners */
     bool is_listing;          /* this handle holds the byte of the lister */
+    uint32_t lists;           /* header->n_relists at the begin of the listing */
     bool is_saving;           /* a thread of this handle writes a snapshot; atomic */
     unsigned turn;            /* owner that recover_next looks at next */
 };
@@ -232,6 +233,11 @@ void kvt__tb_count_space(struct tb_change *c, uint32_t space, int by);
 /* Add to a change: take an entry out of its chain and free the entry.  bytes: of the entry
  * in used_bytes.  False: the table is garbage, and marked replaced. */
 bool kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes);
+
+/* ------------------------------------------------------------------- claim.c */
+
+/* In the flags of a record: -EEXIST if the name has any READY entry. */
+#define TB_ONLY_NEW 0x80000000u
 
 /* ------------------------------------------------------------------- end.c */
 

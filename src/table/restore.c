@@ -78,9 +78,9 @@ static int
 enter(struct reader *r, const struct kvt__name *name, struct kvt__record *record,
       const char *text)
 {
-    if (!r->enters || kvt__table_find(r->table, name, NULL, NULL))
+    if (!r->enters)
         return 0;
-    if (record->recency_ns > kvt__wall_ns())
+    if (record->recency_ns < 0 || record->recency_ns > kvt__wall_ns())
         record->recency_ns = 0; /* now */
     int err = kvt__table_enter(r->table, name, record, text);
     r->n_entered += !err;
@@ -108,7 +108,7 @@ take_entry(struct reader *r, uint64_t head)
     name.digest = space < TB_N_SPACES ? r->digests[space] : 0;
     struct kvt__record record = { .bytes = tb_bytes(e.packed),
                                   .path = (uint32_t)(e.packed >> 40) & (TB_MAX_PATHS - 1),
-                                  .flags = flags,
+                                  .flags = flags | TB_ONLY_NEW,
                                   .recency_ns = (int64_t)(e.recency & ~TB_USES),
                                   .n_uses = (uint32_t)(e.recency & TB_USES) };
     memcpy(record.id.b, e.id, sizeof e.id);
@@ -198,6 +198,8 @@ kvt__table_read_snapshot(struct kvt__table *t, int dirfd)
     r->table = t;
     int err = read_file(r, dirfd);
     int64_t n = r->n_entered;
+    if (err != -ESTALE && err != -ETIMEDOUT)
+        TB_STORE(&t->header->restored, 1);
     free(r);
     return err ? err : n;
 }

@@ -162,6 +162,13 @@ has_changed(struct kvt__table *t, uint32_t *n_changes)
     return touched || *n_changes != TB_LOAD(&h->n_saved);
 }
 
+/* Return true if the file is an earlier table's, and the entries are not in this table yet. */
+static bool
+is_unread(const struct kvt__table *t, int dirfd)
+{
+    return TB_LOAD(&t->header->restored) != 1 && !faccessat(dirfd, SN_NAME, F_OK, 0);
+}
+
 /* Return true if the file is younger.  A file of the future is not. */
 static bool
 is_younger(int dirfd, int64_t age_s)
@@ -178,13 +185,17 @@ save(struct kvt__table *t, int dirfd, int64_t min_age_s)
 {
     uint32_t n_changes;
 
+    if (is_unread(t, dirfd))
+        return -EBUSY;
     if (is_younger(dirfd, min_age_s) || !has_changed(t, &n_changes))
         return -EALREADY;
     int err = write_file(t, dirfd);
     if (err)
         TB_STORE(&t->header->touched, 1);
-    else
+    if (!err) {
         TB_STORE(&t->header->n_saved, n_changes);
+        TB_STORE(&t->header->restored, 1);
+    }
     return err;
 }
 

@@ -273,6 +273,10 @@ void kvt__table_get_totals(const struct kvt__table *table, struct kvt__table_tot
 /* Return true if a process has listed every object of the store. */
 bool kvt__table_is_listed(const struct kvt__table *table);
 
+/* The store may have objects without an entry, which this process stored while it used a table
+ * that was replaced: the store is not listed until a listing that begins later ends. */
+void kvt__table_relist(struct kvt__table *table);
+
 /* Begin to list the store.  0: the caller enters an index of version 3, the snapshot and then
  * each listed name, and calls end_list.  -EALREADY: the store is listed; -EBUSY: another process or thread lists.
  * If the lister dies, another process can begin. */
@@ -283,8 +287,8 @@ void kvt__table_end_list(struct kvt__table *table, bool whole);
 
 /* Write the READY entries to the file `snapshot` of the store's directory, unless the file
  * is younger than min_age_s seconds.  0, or an error with a sentence; -EALREADY: the file is
- * younger, or nothing changed since the last snapshot; -EBUSY: another process writes, or a
- * process lists.  Waits for the disk. */
+ * younger, or nothing changed since the last snapshot; -EBUSY: another process writes, a
+ * process lists, or no process has read the file of an earlier table yet.  Waits for the disk. */
 int kvt__table_write_snapshot(struct kvt__table *table, int dirfd, int64_t min_age_s);
 
 /* Enter the entries of the file `snapshot` whose names have no entry.  Returns the number of

@@ -126,15 +126,14 @@ enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
         memcpy(&name.hash.bits[1], wide->bits, sizeof wide->bits);
     struct kvt__record record = { .bytes = e->packed & (TB_MAX_BYTES - 1),
                                   .path = (uint32_t)(e->packed >> 56) & (TB_MAX_PATHS - 1),
-                                  .flags = (uint32_t)flags & (KVT__TABLE_UNREAD |
-                                                              KVT__TABLE_FOREIGN),
+                                  .flags = TB_ONLY_NEW |
+                                           ((uint32_t)flags & (KVT__TABLE_UNREAD |
+                                                               KVT__TABLE_FOREIGN)),
                                   .recency_ns = (int64_t)(e->recency & ~TB_USES),
                                   .n_uses = (uint32_t)(e->recency & TB_USES) };
     if (record.recency_ns < 0 || record.recency_ns > kvt__wall_ns())
         record.recency_ns = 0; /* now */
     memcpy(record.id.b, e->id, sizeof e->id);
-    if (kvt__table_find(r->table, &name, NULL, NULL))
-        return 0;
     int err = kvt__table_enter(r->table, &name, &record, r->spaces[space].text);
     r->n_entered += !err;
     return err == -ESTALE || err == -EINVAL || err == -ETIMEDOUT ? err : 0;

@@ -363,6 +363,52 @@ a_file_limit_is_an_error(void **state)
     assert_int_equal(status, 0);
 }
 
+/* The first lister was killed, or has not begun yet. */
+static void
+a_snapshot_that_was_not_read_stays(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table *t = open_writer(d);
+
+    for (uint64_t i = 0; i < 3; i++)
+        assert_int_equal(store(t, i, 10), 0);
+    save_and_close(d, t);
+    t = open_writer(d);
+    assert_int_equal(store(t, 7, 10), 0);
+    assert_int_equal(kvt__table_write_snapshot(t, d->fd, 0), -EBUSY);
+    assert_int_equal(kvt__table_read_snapshot(t, d->fd), 3);
+    save_and_close(d, t);
+    t = open_writer(d);
+    assert_int_equal(kvt__table_read_snapshot(t, d->fd), 4);
+    kvt__table_close(t);
+}
+
+/* A process lists again what it stored in a table that was replaced. */
+static void
+a_relist_is_for_listings_that_begin_later(void **state)
+{
+    struct kvt__table *a = open_writer(*state), *b = open_writer(*state);
+
+    assert_int_equal(kvt__table_begin_list(a), 0);
+    kvt__table_end_list(a, true);
+    assert_true(kvt__table_is_listed(b));
+    kvt__table_relist(b);
+    assert_false(kvt__table_is_listed(a));
+    assert_int_equal(kvt__table_begin_list(a), 0);
+    kvt__table_relist(b);
+    kvt__table_end_list(a, true);
+    assert_false(kvt__table_is_listed(b));
+    assert_int_equal(kvt__table_begin_list(b), 0);
+    kvt__table_end_list(b, false);
+    assert_false(kvt__table_is_listed(b));
+    assert_int_equal(kvt__table_begin_list(b), 0);
+    kvt__table_end_list(b, true);
+    assert_true(kvt__table_is_listed(a));
+    assert_int_equal(kvt__table_begin_list(a), -EALREADY);
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
 /* -------------------------------------------------------------------- kills */
 
 static void
@@ -459,6 +505,8 @@ main(void)
         PLACE_TEST(garbage_is_refused),
         PLACE_TEST(only_a_regular_file_is_a_snapshot),
         PLACE_TEST(a_file_limit_is_an_error),
+        PLACE_TEST(a_snapshot_that_was_not_read_stays),
+        PLACE_TEST(a_relist_is_for_listings_that_begin_later),
         PLACE_TEST(a_killed_writer_leaves_a_whole_snapshot),
         PLACE_TEST(a_killed_lister_leaves_the_listing_to_another),
     };
