@@ -50,6 +50,18 @@ kvt__tb_key(enum kvt__order order, uint64_t recency)
     return orders[order].key(recency);
 }
 
+uint64_t
+kvt__tb_recency(const struct kvt__table *t, uint32_t entry, int64_t wall_ns)
+{
+    uint64_t *at = &t->cold[entry].recency, recency = TB_LOAD(at);
+
+    if (recency <= (uint64_t)(wall_ns + KVT__NS_PER_S))
+        return recency;
+    recency = ((uint64_t)wall_ns & ~TB_USES) | (recency & TB_USES);
+    TB_STORE(at, recency);
+    return recency;
+}
+
 void
 kvt__tb_used(const struct kvt__table *t, uint32_t entry)
 {

@@ -260,6 +260,11 @@ bool kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number);
 /* The key of a policy: the entry with the smallest key is evicted first. */
 uint64_t kvt__tb_key(enum kvt__order order, uint64_t recency);
 
+/* Return the recency of an entry.  A time in the future becomes wall_ns, the time now: after
+ * the clock is set back, an entry with such a time would stay until the time has come, and all
+ * younger entries would be evicted first. */
+uint64_t kvt__tb_recency(const struct kvt__table *t, uint32_t entry, int64_t wall_ns);
+
 /* Mark an entry used now. */
 void kvt__tb_used(const struct kvt__table *t, uint32_t entry);
 

@@ -398,6 +398,59 @@ samples_cover_a_large_table(void **state)
     kvt__table_close(t);
 }
 
+/* Small chunks made many entries, of which one is not FREE any more. */
+static void
+the_only_chunk_of_many_entries_is_a_victim(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__record r, out[KVT__TABLE_VICTIMS];
+
+    (void)state;
+    for (uint64_t i = 0; i < 20000; i++)
+        assert_int_equal(store(t, i, 10), 0);
+    for (uint64_t i = 0; i < 20000; i++) {
+        r = seen(t, i);
+        assert_true(i == 12345 || !kvt__table_forget(t, &r, false));
+    }
+    r = seen(t, 12345);
+    for (uint32_t hand = r.entry - 200; hand < r.entry + 200; hand++) {
+        t->header->hand = hand;
+        assert_int_equal(kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS), 1);
+        assert_int_equal(out[0].entry, r.entry);
+    }
+    assert_int_equal(kvt__table_forget(t, &r, false), 0);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS), 0);
+    kvt__table_close(t);
+}
+
+/* The clock was set back by a year: chunks used before are not younger than all others for a
+ * year. */
+static void
+times_of_the_future_become_now(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__record out[KVT__TABLE_VICTIMS];
+
+    (void)state;
+    for (uint64_t i = 0; i < 8; i++) {
+        struct kvt__name name = name_of(i);
+        struct kvt__record r = record_of_n(i, 10);
+
+        r.recency_ns = kvt__wall_ns() + 365 * 24 * HOUR_NS;
+        r.n_uses = 7;
+        assert_int_equal(kvt__table_enter(t, &name, &r, TEXT), 0);
+    }
+    (void)kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS);
+    assert_true(seen(t, 0).recency_ns <= kvt__wall_ns());
+    assert_int_equal(seen(t, 0).n_uses, 7);
+    wait_for_tick();
+    assert_int_equal(store(t, 100, 10), 0);
+    assert_int_equal(kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS), 8);
+    for (unsigned i = 0; i < 8; i++)
+        assert_true(out[i].entry != seen(t, 100).entry);
+    kvt__table_close(t);
+}
+
 static void
 a_pause_ends(void **state)
 {
@@ -433,6 +486,8 @@ main(void)
         cmocka_unit_test(each_order_has_its_victim),
         cmocka_unit_test(uses_are_counted_to_4095),
         cmocka_unit_test(samples_cover_a_large_table),
+        cmocka_unit_test(the_only_chunk_of_many_entries_is_a_victim),
+        cmocka_unit_test(times_of_the_future_become_now),
         cmocka_unit_test(a_pause_ends),
     };
 
