@@ -65,17 +65,24 @@ kvt__tb_init_heads(struct kvt__table *t)
         t->heads[i] = TB_END | i;
 }
 
+#define PIECE_BYTES ((off_t)1 << 20) /* a tmpfs gives up a whole call at a signal */
+
+/* posix_fallocate() is no choice: without support by the file system, the C library writes
+ * zeros, over what other processes write into the mapping meanwhile. */
 static int
 allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes)
 {
-    int err;
+    off_t end = at + bytes;
 
-    if (t->map_fd < 0 || !bytes)
-        return 0;
-    do
-        err = posix_fallocate(t->map_fd, at, bytes);
-    while (err == EINTR);
-    return -err;
+    while (t->map_fd >= 0 && at < end) {
+        off_t piece = end - at < PIECE_BYTES ? end - at : PIECE_BYTES;
+
+        if (!fallocate(t->map_fd, 0, at, piece))
+            at += piece;
+        else if (errno != EINTR)
+            return -errno;
+    }
+    return 0;
 }
 
 /* Allocate the pages of entries [from, to) of one part. */

@@ -9,12 +9,25 @@
 #include <sys/ptrace.h>
 
 static const struct dir *deleting; /* the next flock finds the file deleted */
+static int allocate_err;           /* of a file system without fallocate() */
+static off_t allocate_max;         /* larger calls are interrupted by a signal; 0: none */
 static const char *shortage_at;    /* an open of this path has no descriptor left */
 
 int __real_flock(int fd, int how);
 int __wrap_flock(int fd, int how);
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
+
+int __real_fallocate64(int fd, int mode, off_t at, off_t bytes);
+int __wrap_fallocate64(int fd, int mode, off_t at, off_t bytes);
+
+int
+__wrap_fallocate64(int fd, int mode, off_t at, off_t bytes)
+{
+    errno = allocate_err ? allocate_err : EINTR;
+    return allocate_err || (allocate_max && bytes > allocate_max)
+        ? -1 : __real_fallocate64(fd, mode, at, bytes);
+}
 
 int
 __wrap_flock(int fd, int how)
@@ -311,6 +324,30 @@ without_descriptors_the_table_stays(void **state)
     }
 }
 
+/* Writes of zeros instead would race with other processes. */
+static void
+a_file_system_without_fallocate_has_no_table(void **state)
+{
+    const struct dir *d = *state;
+
+    allocate_err = EOPNOTSUPP;
+    struct kvt__table *t = open_writer(d);
+    allocate_err = 0;
+    assert_false(kvt__table_is_shared(t));
+    assert_string_equal(shm_file(d), "");
+    kvt__table_close(t);
+}
+
+/* A profiler sends a signal every millisecond. */
+static void
+an_allocation_ends_in_spite_of_signals(void **state)
+{
+    allocate_max = (off_t)2 << 20;
+    expect_new(*state);
+    allocate_max = 0;
+    assert_int_equal(n_warnings, 0);
+}
+
 /* An administrator runs a command as root before the engines start. */
 static void
 the_owner_of_the_store_owns_the_table_of_root(void **state)
@@ -508,6 +545,8 @@ main(void)
         PLACE_TEST(a_copied_directory_has_its_own_table),
         PLACE_TEST(a_new_file_that_another_maker_deletes_is_made_again),
         PLACE_TEST(without_descriptors_the_table_stays),
+        PLACE_TEST(a_file_system_without_fallocate_has_no_table),
+        PLACE_TEST(an_allocation_ends_in_spite_of_signals),
         PLACE_TEST(the_owner_of_the_store_owns_the_table_of_root),
         PLACE_TEST(a_version_3_writer_makes_the_table_private_until_its_end),
         PLACE_TEST(handles_keep_version_3_out),
