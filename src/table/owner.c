@@ -70,20 +70,23 @@ has_claims(const struct kvt__table *t, unsigned owner)
     return false;
 }
 
-/* The smallest limit of all owners becomes the table's limit.  The caller holds the lock. */
+/* Write an owner's record (incarnation 0: the owner ends), and the smallest limit of all owners
+ * as the table's limit.  The caller holds the lock. */
 static void
-set_limit(struct tb_change *c)
+set_owner(struct tb_change *c, unsigned owner, uint64_t incarnation, uint64_t limit_bytes)
 {
     struct kvt__table *t = c->table;
-    uint64_t least = 0;
+    uint64_t least = incarnation ? limit_bytes : 0;
 
     for (unsigned i = 0; i < TB_N_OWNERS; i++) {
-        uint64_t limit = TB_LOAD(&t->owners[i].incarnation)
+        uint64_t limit = i != owner && TB_LOAD(&t->owners[i].incarnation)
             ? TB_LOAD(&t->owners[i].limit_bytes) : 0;
 
         if (limit && (!least || limit < least))
             least = limit;
     }
+    tb_set64(c, &t->owners[owner].incarnation, incarnation);
+    tb_set64(c, &t->owners[owner].limit_bytes, limit_bytes);
     tb_set64(c, &t->header->limit_bytes, least);
     kvt__tb_commit(c);
 }
@@ -93,13 +96,10 @@ static void
 begin_life(struct tb_change *c, uint64_t limit_bytes)
 {
     struct kvt__table *t = c->table;
-    struct tb_owner *o = &t->owners[t->owner];
 
-    TB_STORE(&o->limit_bytes, limit_bytes);
-    TB_STORE(&o->pid, (uint64_t)(uint32_t)getpid());
-    TB_STORE(&o->incarnation, new_incarnation());
+    TB_STORE(&t->owners[t->owner].pid, (uint64_t)(uint32_t)getpid());
     memset(t->unused_claims, 0xff, sizeof t->unused_claims);
-    set_limit(c);
+    set_owner(c, t->owner, new_incarnation(), limit_bytes);
 }
 
 /* End the life of an owner without claims, unless the number has a new owner. */
@@ -110,10 +110,8 @@ end_life(struct kvt__table *t, unsigned owner, uint64_t incarnation)
 
     if (lock(t, TB_LOCK_WAIT_NS))
         return;
-    if (TB_LOAD(&t->owners[owner].incarnation) == incarnation && !has_claims(t, owner)) {
-        TB_STORE(&t->owners[owner].incarnation, 0);
-        set_limit(&c);
-    }
+    if (TB_LOAD(&t->owners[owner].incarnation) == incarnation && !has_claims(t, owner))
+        set_owner(&c, owner, 0, 0);
     unlock(t);
 }
 

@@ -204,10 +204,41 @@ killed_before_any_access(void **state)
     deaths(true, true);
 }
 
+/* The limit of the table is the smallest limit of the living owners, also if an owner dies
+ * before any access of its close. */
+static void
+a_limit_ends_with_its_owner(void **state)
+{
+    struct kvt__table_params params = { .limit_bytes = LIMIT, .max_entries = 2048 };
+    struct shared s;
+    int status = 1;
+
+    (void)state;
+    shared_make(&s, &params);
+    struct kvt__table *t = shared_open(&s);
+    for (uint64_t n = 1; status; n++) {
+        pid_t pid = fork();
+
+        if (!pid) {
+            s.params.limit_bytes = LIMIT / 2;
+            struct kvt__table *own = shared_open(&s);
+            steps_left = n;
+            kvt__table_close(own);
+            _exit(0);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        check(t, true);
+        assert_int_equal(t->header->limit_bytes, LIMIT);
+    }
+    kvt__table_close(t);
+    shared_remove(&s);
+}
+
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_limit_ends_with_its_owner),
         cmocka_unit_test(killed_before_any_access),
         cmocka_unit_test(killed_at_random_instants),
     };
