@@ -60,6 +60,30 @@ claims_of_a_dead_owner_end_when_they_stand_in_the_way(void **state)
     kvt__table_close(t);
 }
 
+/* A stopped process holds the lock: the claims stay, and end later. */
+static void
+claims_of_a_dead_owner_wait_for_the_lock(void **state)
+{
+    struct kvt__table *t = open_writer(*state), *other = open_writer(*state);
+    unsigned dead = 2;
+
+    in_child(*state, die_with_claims);
+    uint64_t incarnation = t->owners[dead].incarnation;
+    assert_int_equal(kvt__tb_lock(other, TB_LOCK_WAIT_NS), 0);
+    assert_int_equal(kvt__tb_end_claims(t, dead, incarnation), 0);
+    assert_int_equal(kvt__table_recover(t), 0);
+    assert_int_equal(t->owners[dead].incarnation, incarnation);
+    assert_false(is_unread(t, 2));
+    kvt__tb_unlock(other);
+    assert_int_equal(kvt__tb_end_claims(t, dead, incarnation + 1), 0);
+    assert_int_equal(kvt__table_recover(t), 2);
+    assert_true(is_unread(t, 1) && is_unread(t, 2));
+    assert_int_equal(t->owners[dead].incarnation, 0);
+    recount(t);
+    kvt__table_close(t);
+    kvt__table_close(other);
+}
+
 /* The limit of the dead owner ends with the owner. */
 static void
 die_with_a_small_limit(const struct dir *d)
@@ -325,6 +349,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         PLACE_TEST(claims_of_a_dead_owner_end_at_an_open),
         PLACE_TEST(claims_of_a_dead_owner_end_when_they_stand_in_the_way),
+        PLACE_TEST(claims_of_a_dead_owner_wait_for_the_lock),
         PLACE_TEST(dead_owners_are_looked_for_in_a_full_budget),
         PLACE_TEST(owners_are_looked_at_in_turn),
         PLACE_TEST(handles_share_a_number_and_owners_have_their_own),

@@ -7,10 +7,12 @@
 #include <stdarg.h>
 #include <sys/file.h>
 #include <sys/ptrace.h>
+#include <sys/vfs.h>
 
 static const struct dir *deleting; /* the next flock finds the file deleted */
 static int allocate_err;           /* of a file system without fallocate() */
 static off_t allocate_max;         /* larger calls are interrupted by a signal; 0: none */
+static uint64_t free_bytes = UINT64_MAX; /* of the tmpfs; UINT64_MAX: as it is */
 static const char *shortage_at;    /* an open of this path has no descriptor left */
 
 int __real_flock(int fd, int how);
@@ -27,6 +29,21 @@ __wrap_fallocate64(int fd, int mode, off_t at, off_t bytes)
     errno = allocate_err ? allocate_err : EINTR;
     return allocate_err || (allocate_max && bytes > allocate_max)
         ? -1 : __real_fallocate64(fd, mode, at, bytes);
+}
+
+int __real_fstatfs64(int fd, struct statfs64 *out);
+int __wrap_fstatfs64(int fd, struct statfs64 *out);
+
+int
+__wrap_fstatfs64(int fd, struct statfs64 *out)
+{
+    int err = __real_fstatfs64(fd, out);
+
+    if (free_bytes != UINT64_MAX) {
+        out->f_blocks = UINT64_C(1) << 40;
+        out->f_bavail = free_bytes / (uint64_t)out->f_bsize;
+    }
+    return err;
 }
 
 int
@@ -324,6 +341,35 @@ without_descriptors_the_table_stays(void **state)
     }
 }
 
+/* PyTorch and NCCL need the other half. */
+static void
+a_table_takes_at_most_half_of_the_free_memory(void **state)
+{
+    const struct dir *d = *state;
+    struct stat st;
+    struct kvt__table *t = open_writer(d);
+    uint64_t base = (uint64_t)((char *)t->heads - (char *)t->header) + TB_MIN_HEADS * 4;
+    uint64_t step = TB_STEP_ENTRIES * (sizeof *t->heads + sizeof *t->hot + sizeof *t->cold);
+
+    assert_int_equal(fstat(t->map_fd, &st), 0);
+    uint64_t own = (uint64_t)st.st_blocks * 512;
+    free_bytes = own + 2 * step - TB_PAGE;
+    assert_int_equal(store(t, 1, 10), -ENOSPC);
+    free_bytes += TB_PAGE;
+    assert_int_equal(store(t, 1, 10), 0);
+    kvt__table_close(t);
+    assert_int_equal(n_warnings, 0);
+    for (int i = 0; i < 2; i++) {
+        empty(d->shm);
+        free_bytes = 2 * base - (i ? 0 : TB_PAGE);
+        kvt__table_close(open_writer(d));
+        assert_int_equal(*shm_file(d) != 0, i);
+        assert_int_equal(n_warnings, 1);
+        unlinkat(d->fd, "lock", 0);
+    }
+    free_bytes = UINT64_MAX;
+}
+
 /* Writes of zeros instead would race with other processes. */
 static void
 a_file_system_without_fallocate_has_no_table(void **state)
@@ -545,6 +591,7 @@ main(void)
         PLACE_TEST(a_copied_directory_has_its_own_table),
         PLACE_TEST(a_new_file_that_another_maker_deletes_is_made_again),
         PLACE_TEST(without_descriptors_the_table_stays),
+        PLACE_TEST(a_table_takes_at_most_half_of_the_free_memory),
         PLACE_TEST(a_file_system_without_fallocate_has_no_table),
         PLACE_TEST(an_allocation_ends_in_spite_of_signals),
         PLACE_TEST(the_owner_of_the_store_owns_the_table_of_root),
