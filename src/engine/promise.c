@@ -13,13 +13,13 @@
  * chunks arrive. */
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "engine/seq.h"
 
 /* ---------------------------------------------------------------- finding a hit */
 
+/* Return true before the time at which the search of the tiers ends. */
 static bool
 may_search(const struct kvt_seq *seq)
 {
@@ -29,7 +29,6 @@ may_search(const struct kvt_seq *seq)
 static bool
 is_searching(const struct kvt_seq *seq, bool *gallops, size_t *known)
 {
-    *gallops = false;
     return seq->promise.probe && kvt__probe_runs(seq->promise.probe, gallops, known) &&
            may_search(seq);
 }
@@ -38,12 +37,11 @@ is_searching(const struct kvt_seq *seq, bool *gallops, size_t *known)
 static bool
 has_progressed(const struct kvt_seq *seq)
 {
-    const struct kvt__promise *p = &seq->promise;
     bool gallops;
     size_t known;
 
-    return p->searches &&
-           (!is_searching(seq, &gallops, &known) || (gallops && known != p->known));
+    return seq->promise.searches && (!is_searching(seq, &gallops, &known) ||
+                                     (gallops && known != seq->promise.known));
 }
 
 /* Search the tiers for chunks that the indexes lack.  -EAGAIN: the search goes on; 0: the
@@ -371,23 +369,22 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     p->n_told = 0;
 }
 
-/* Count once a request what the lookup found in the end. */
+/* Count once a request what the lookups found in the end. */
 static void
 count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
 {
-    if (seq->promise.counted)
-        return;
+    if (!seq->promise.counted) {
+        kvt__count(&seq->engine->counters, KVT__N_lookup_tokens, asked);
+        kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
+    }
     seq->promise.counted = true;
-    kvt__count(&seq->engine->counters, KVT__N_lookup_tokens, asked);
-    kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
 }
 
 /* Make the promise.  -EAGAIN: not yet. */
 static int
 make_promise(struct kvt_seq *seq)
 {
-    struct kvt__promise *p = &seq->promise;
-    int err = p->limit > seq->n_chunks ? kvt__seq_describe_tail(seq) : 0;
+    int err = seq->promise.limit > seq->n_chunks ? kvt__seq_describe_tail(seq) : 0;
 
     if (err)
         return err;
@@ -395,7 +392,7 @@ make_promise(struct kvt_seq *seq)
     kvt__store_look_after_indexes(seq->engine->store);
     err = fetch(seq);
     if (err && err != -EAGAIN)
-        p->state = KVT__PROMISE_NONE;
+        seq->promise.state = KVT__PROMISE_NONE;
     return err;
 }
 
@@ -409,21 +406,19 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     *hit_tokens = 0;
     if (err)
         return err;
-    uint64_t max_hit = kvt_seq_tokens(seq);
-    if (max_hit > max_tokens)
-        max_hit = max_tokens;
+    uint64_t tokens = kvt_seq_tokens(seq), max_hit = tokens < max_tokens ? tokens : max_tokens;
     size_t first = (size_t)(have_tokens / engine->chunk_tokens);
     if (!is_of(p, first, max_hit))
         restart(seq, first, have_tokens, max_hit);
-    err = p->state == KVT__PROMISE_HELD ? 0 : make_promise(seq);
+    if (p->state != KVT__PROMISE_HELD)
+        err = make_promise(seq);
     if (err)
         return err;
     uint64_t hit = kvt__hit_end(engine, max_hit, p->n);
-    if (hit <= have_tokens)
-        hit = 0;
+    if (hit > have_tokens)
+        *hit_tokens = hit;
     count(seq, max_hit > have_tokens ? max_hit - have_tokens : 0,
-          hit ? hit - have_tokens : 0);
-    *hit_tokens = hit;
+          hit > have_tokens ? hit - have_tokens : 0);
     return 0;
 }
 
