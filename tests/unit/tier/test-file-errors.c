@@ -67,10 +67,10 @@ a_probe_that_cannot_read_fails(void **state)
         f->c.object.whole = whole;
         assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
         fail_call(0, EIO);
-        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), -EIO);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -EIO);
         assert_non_null(strstr(kvt__why(), f->dir.path));
         fail_call(0, EINTR);
-        assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+        assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
         assert_true(found.has_id);
     }
 }
@@ -87,8 +87,8 @@ a_probe_that_cannot_read_the_header_fails(void **state)
     fill(file + 28, 1000, 1);
     write_file(f->path, (char *)file, sizeof file);
     fail_call(1, EIO);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), -EIO);
-    assert_int_equal(f->tier->ops->probe(f->tier, &f->c.object, &found), 0);
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -EIO);
+    assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
     assert_int_equal(found.payload_bytes, 1000);
 }
 
@@ -105,7 +105,7 @@ a_chunk_whose_identity_cannot_be_read_is_not_foreign(void **state)
     assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
     for (unsigned i = 0; i < 2; i++) {
         fail_call(1, EIO); /* after the payload, or the end of the file */
-        assert_int_equal(i ? f->tier->ops->probe(f->tier, &f->c.object, &found)
+        assert_int_equal(i ? kvt__tier_probe(f->tier, &f->c.object, &found)
                            : get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),
                          -EIO);
     }
