@@ -17,7 +17,7 @@ kvt__tb_begin(struct kvt__table *t, struct tb_change *c)
         return -EINVAL;
     pthread_mutex_lock(&t->mutex);
     kvt__tb_populate(t); /* another process may have grown the table */
-    int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
+    int err = kvt__tb_lock(t, t->lock_wait_ns);
     if (err) {
         pthread_mutex_unlock(&t->mutex);
         return err == -ETIMEDOUT

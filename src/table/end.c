@@ -193,7 +193,7 @@ end(struct kvt__table *t, struct kvt__claim *claim, enum tb_end how)
     if (changes_word_only(claim, how, &word))
         return end_alone(t, claim, word);
     pthread_mutex_lock(&t->mutex);
-    int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
+    int err = kvt__tb_lock(t, t->lock_wait_ns);
     if (err == -ETIMEDOUT)
         t->late[t->n_late++] = (struct tb_late){ *claim, how };
     if (!err) {

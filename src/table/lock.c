@@ -25,9 +25,9 @@
 
 #ifndef TB_FUTEX_WAIT
 static void
-futex_wait(uint32_t *word, uint32_t seen)
+futex_wait(uint32_t *word, uint32_t seen, int64_t ns)
 {
-    const struct timespec nap = { 0, NAP_NS };
+    const struct timespec nap = { 0, ns };
 
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &nap, NULL, 0);
 }
@@ -84,6 +84,8 @@ is_stale(const struct kvt__table *t, uint32_t word)
     return owner == t->owner || owner >= TB_N_OWNERS || !kvt__tb_owner_lives(t, owner);
 }
 
+/* The time is also read while the word changes: other processes may take the lock in turn
+ * for long. */
 static int
 acquire(struct kvt__table *t, int64_t wait_ns)
 {
@@ -97,22 +99,19 @@ acquire(struct kvt__table *t, int64_t wait_ns)
 
         if (is_free && take(t, seen, slept))
             return 0;
+        int64_t now = kvt__now_ns();
+        end = end ? end : now + wait_ns;
+        if (now >= end)
+            return -ETIMEDOUT;
         seen = spin(word, seen);
-        if (!(seen & OWNER))
-            continue;
-        if (!end)
-            end = kvt__now_ns() + wait_ns;
-        if (!(seen & SLEEPER) && !tb_swap(word, &seen, seen | SLEEPER))
+        if (!(seen & OWNER) ||
+            (!(seen & SLEEPER) && !tb_swap(word, &seen, seen | SLEEPER)))
             continue;
         seen |= SLEEPER;
-        TB_FUTEX_WAIT(word, seen);
+        TB_FUTEX_WAIT(word, seen, end - now < NAP_NS ? end - now : NAP_NS);
         slept = true;
-        if (TB_LOAD(word) == seen) {
-            if (is_stale(t, seen) && take(t, seen, true))
-                return 0;
-            if (kvt__now_ns() >= end)
-                return -ETIMEDOUT;
-        }
+        if (TB_LOAD(word) == seen && is_stale(t, seen) && take(t, seen, true))
+            return 0;
         seen = TB_LOAD(word);
     }
 }

@@ -216,7 +216,7 @@ kvt__tb_grow(struct kvt__table *t)
     if (n >= more || !has_room(t, (more - n) * entry_bytes(t)) ||
         each_part(t, allocate, n, more))
         return -ENOSPC;
-    int err = kvt__tb_lock(t, TB_LOCK_WAIT_NS);
+    int err = kvt__tb_lock(t, t->lock_wait_ns);
     if (err)
         return err;
     if (TB_LOAD(&t->header->n_made) < more) {

@@ -166,6 +166,7 @@ kvt__tb_leave_owner(struct kvt__table *t)
     uint64_t incarnation = TB_LOAD(&t->owners[t->owner].incarnation);
     struct tb_change c;
 
+    t->lock_wait_ns = TB_LOCK_WAIT_NS; /* no thread of an engine waits for a close */
     if (!kvt__tb_begin(t, &c)) { /* carries out late ends of claims */
         kvt__tb_end(&c);
         (void)kvt__tb_end_claims(t, t->owner, incarnation);

@@ -11,8 +11,10 @@
 #include "base/fork.h"
 #include "table/layout.h"
 
-/* How long a transaction waits for the lock. */
+/* How long a transaction waits for the lock: in a table of memory the thread of an engine
+ * waits. */
 #define TB_LOCK_WAIT_NS (INT64_C(100) * 1000000)
+#define TB_MEMORY_LOCK_WAIT_NS INT64_C(1000000)
 #define TB_OPEN_LOCK_WAIT_NS (INT64_C(5) * 1000000000) /* of an opener */
 
 enum tb_end { TB_PUBLISH, TB_ABORT, TB_EVICTED, TB_RESTORE };
@@ -36,6 +38,7 @@ struct kvt__table {
     uint32_t n_mapped;        /* entries whose pages this process has prepared */
     bool of_memory;
     enum kvt__order order;
+    int64_t lock_wait_ns;     /* of claims and their ends */
     unsigned generation;      /* of the process, see base/fork.h */
     unsigned owner;           /* number of this writer; TB_N_OWNERS: a reader */
     int map_fd;               /* of the file in /dev/shm; -1: private memory */

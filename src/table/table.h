@@ -184,7 +184,8 @@ struct kvt__claim {
  *   -ENOSPC    the budget or the table is full: evict, then claim again
  *   -ENFILE    all spaces for this kind of text have entries
  *   -EAGAIN    this process has too many claims
- *   -ETIMEDOUT another process held the lock for 100 ms
+ *   -ETIMEDOUT other processes held the lock for 100 ms; in a table of memory for 1 ms,
+ *              because the thread of an engine waits
  *   -ENOTSUP   the table has no room for a wide hash */
 int kvt__table_claim(struct kvt__table *table, const struct kvt__name *name,
                      const struct kvt__record *record, const char *text,

@@ -354,6 +354,7 @@ fresh_handle(struct kvt__table *t, unsigned owner)
 {
     pthread_mutex_init(&t->mutex, NULL);
     t->owner = owner;
+    t->lock_wait_ns = INT64_MAX / 2;
     t->n_late = 0;
     memset(t->unused_claims, 0xff, sizeof t->unused_claims);
 }

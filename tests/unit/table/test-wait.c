@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The time limit of an open while another process makes a table.  The test
- * replaces the clock and the pauses. */
+ * The time limit of an open while another process makes a table, and of a claim while
+ * other processes hold the lock.  The test replaces the clock and the pauses. */
 #include "place-test.h"
 
 #include <sys/file.h>
@@ -39,6 +39,25 @@ __wrap_nanosleep(const struct timespec *time, struct timespec *left)
         close(holder);
         holder = -1;
     }
+    return 0;
+}
+
+static struct kvt__table *contended; /* whose lock changes hands during each sleep */
+static unsigned n_sleeps;
+
+long __wrap_syscall(long number, ...);
+
+/* The only system calls of a claim are sleeps on the lock, and wakes. */
+long
+__wrap_syscall(long number, ...)
+{
+    (void)number;
+    if (!contended)
+        return 0;
+    passed_ns += 10 * KVT__NS_PER_S;
+    contended->header->lock += 0x400;
+    if (++n_sleeps == 100)
+        contended->header->lock &= ~UINT32_C(0x3ff);
     return 0;
 }
 
@@ -111,6 +130,23 @@ an_open_does_not_wait_for_ever(void **state)
     }
 }
 
+/* Other processes take the lock in turn: the word is another one after each sleep. */
+static void
+a_claim_does_not_wait_for_ever(void **state)
+{
+    struct kvt__table *t = open_writer(*state), *other = open_writer(*state);
+
+    t->header->lock += 0x400 + other->owner + 1;
+    contended = t;
+    assert_int_equal(store(t, 1, 10), -ETIMEDOUT);
+    contended = NULL;
+    assert_true(n_sleeps < 3);
+    t->header->lock &= ~UINT32_C(0x3ff);
+    assert_int_equal(store(t, 1, 10), 0);
+    kvt__table_close(other);
+    kvt__table_close(t);
+}
+
 int
 main(void)
 {
@@ -118,6 +154,7 @@ main(void)
         PLACE_TEST(an_open_waits_for_a_slow_maker),
         PLACE_TEST(an_open_waits_for_the_flock_of_the_table),
         PLACE_TEST(an_open_does_not_wait_for_ever),
+        PLACE_TEST(a_claim_does_not_wait_for_ever),
     };
 
     return cmocka_run_group_tests_name("table wait", tests, NULL, NULL);
