@@ -11,6 +11,7 @@
 
 static const struct dir *deleting; /* the next flock finds the file deleted */
 static int allocate_err;           /* of a file system without fallocate() */
+static off_t allocated;            /* bytes since the test set it to 0 */
 static off_t allocate_max;         /* larger calls are interrupted by a signal; 0: none */
 static uint64_t free_bytes = UINT64_MAX; /* of the tmpfs; UINT64_MAX: as it is */
 static const char *shortage_at;    /* an open of this path has no descriptor left */
@@ -26,6 +27,7 @@ int __wrap_fallocate64(int fd, int mode, off_t at, off_t bytes);
 int
 __wrap_fallocate64(int fd, int mode, off_t at, off_t bytes)
 {
+    allocated += bytes;
     errno = allocate_err ? allocate_err : EINTR;
     return allocate_err || (allocate_max && bytes > allocate_max)
         ? -1 : __real_fallocate64(fd, mode, at, bytes);
@@ -370,6 +372,22 @@ a_table_takes_at_most_half_of_the_free_memory(void **state)
     free_bytes = UINT64_MAX;
 }
 
+/* A page without memory is a SIGBUS in a full tmpfs. */
+static void
+a_step_has_memory_for_all_parts(void **state)
+{
+    const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
+
+    params.wide_hashes = true;
+    struct kvt__table *t = open_with(d, &params);
+    allocated = 0;
+    assert_int_equal(store(t, 1, 10), 0);
+    assert_int_equal(allocated, TB_STEP_ENTRIES * (sizeof *t->heads + sizeof *t->hot +
+                                                   sizeof *t->cold + sizeof *t->wide));
+    kvt__table_close(t);
+}
+
 /* Writes of zeros instead would race with other processes. */
 static void
 a_file_system_without_fallocate_has_no_table(void **state)
@@ -592,6 +610,7 @@ main(void)
         PLACE_TEST(a_new_file_that_another_maker_deletes_is_made_again),
         PLACE_TEST(without_descriptors_the_table_stays),
         PLACE_TEST(a_table_takes_at_most_half_of_the_free_memory),
+        PLACE_TEST(a_step_has_memory_for_all_parts),
         PLACE_TEST(a_file_system_without_fallocate_has_no_table),
         PLACE_TEST(an_allocation_ends_in_spite_of_signals),
         PLACE_TEST(the_owner_of_the_store_owns_the_table_of_root),
