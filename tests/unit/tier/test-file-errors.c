@@ -57,6 +57,41 @@ __wrap_readdir64(DIR *dir)
     return fails() ? NULL : __real_readdir64(dir);
 }
 
+static unsigned n_synced;
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+
+int
+__wrap_fsync(int fd)
+{
+    n_synced++;
+    return fails() ? -1 : __real_fsync(fd);
+}
+
+/* fsync: true: a chunk that may not be on the disk is not stored. */
+static void
+a_put_that_cannot_be_synced_fails(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__tier *tier = NULL;
+    struct kvt__found found;
+    char url[512];
+
+    snprintf(url, sizeof url, "fs://%s", f->dir.path);
+    n_synced = 0;
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
+    assert_int_equal(n_synced, 0);
+    assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
+    assert_int_equal(try_open_for(url, true, "fsync=true", 1, &tier), 0);
+    fail_call(0, EIO);
+    assert_int_equal(put_bytes(tier, &f->c.object, 1000, 1), -EIO);
+    assert_int_equal(kvt__tier_probe(tier, &f->c.object, &found), -ENOENT);
+    assert_int_equal(put_bytes(tier, &f->c.object, 1000, 1), 0);
+    assert_int_equal(n_synced, 2);
+    tier->ops->close(tier);
+}
+
 static void
 a_probe_that_cannot_read_fails(void **state)
 {
@@ -142,6 +177,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        HEADER(a_put_that_cannot_be_synced_fails),
         HEADER(a_probe_that_cannot_read_fails),
         HEADER(a_probe_that_cannot_read_the_header_fails),
         BARE(a_chunk_whose_identity_cannot_be_read_is_not_foreign),
