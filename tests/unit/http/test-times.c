@@ -316,6 +316,60 @@ unused_connections_are_closed_after_a_while(void **state)
     end();
 }
 
+/* The client's thread stands in this callback while the other response arrives. */
+static sem_t stands, goes_on;
+
+static void
+stand(struct kvt__http_request *req, size_t at, size_t n)
+{
+    ((struct ask *)req->user)->next_at = at + n;
+    sem_post(&stands);
+    sem_wait(&goes_on);
+}
+
+static void
+play_later(struct peer *p)
+{
+    if (!peer_head(p))
+        return;
+    sem_post(&p->script->came);
+    sem_wait(&p->script->go);
+    peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    sem_post(&p->script->came);
+    peer_gone(p);
+}
+
+/* A head that has arrived counts, although the thread sees the timeout first. */
+static void
+a_head_that_waits_for_the_thread_is_not_late(void **state)
+{
+    struct ask asks[2];
+
+    (void)state;
+    sem_init(&stands, 0, 0);
+    sem_init(&goes_on, 0, 0);
+    begin(PLAYS(play_later), 1, 2);
+    for (int i = 0; i < 2; i++) {
+        ask_init(&asks[i], origin, "GET", "/x", into + 16 * i, 16);
+        asks[i].req.received = stand;
+        kvt__http_submit(http, &asks[i].req);
+    }
+    for (int i = 0; i < 2; i++)
+        sem_wait(&server.came);
+    for (int i = 0; i < 2; i++) {
+        sem_post(&server.go);
+        sem_wait(&server.came);
+        if (!i)
+            sem_wait(&stands);
+    }
+    clock_ahead_s += 30;
+    sem_post(&goes_on);
+    sem_post(&goes_on);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ask_wait(&asks[i]), 0);
+    end();
+}
+
 int
 main(void)
 {
@@ -329,6 +383,7 @@ main(void)
         cmocka_unit_test(silence_ends_a_request),
         cmocka_unit_test(a_slow_sender_is_not_waited_for),
         cmocka_unit_test(what_came_while_the_client_could_not_run_counts),
+        cmocka_unit_test(a_head_that_waits_for_the_thread_is_not_late),
         cmocka_unit_test(unused_connections_are_closed_after_a_while),
     };
 
