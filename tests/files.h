@@ -5,6 +5,7 @@
 #define KVT_FILES_H
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "kvt-test.h"
@@ -17,6 +18,18 @@ write_file(const char *path, const void *bytes, size_t n)
     assert_true(fd >= 0);
     assert_int_equal(write(fd, bytes, n), n);
     close(fd);
+}
+
+/* Make the next opener of a closed store know none of the objects. */
+static inline void
+lose_index(const char *store)
+{
+    char path[600];
+
+    snprintf(path, sizeof path, "%s/.kvtier/snapshot", store);
+    (void)unlink(path);
+    snprintf(path, sizeof path, "%s/.kvtier/lock", store);
+    assert_int_equal(unlink(path), 0);
 }
 
 static inline void

@@ -19,8 +19,8 @@ index_dir_remove(int fd)
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     if (readlink(link, path, sizeof path - 1) < 0)
         return;
-    unlinkat(fd, "index", 0);
     unlinkat(fd, "lock", 0);
+    unlinkat(fd, "snapshot", 0);
     rmdir(path);
 }
 

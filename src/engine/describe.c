@@ -201,8 +201,7 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
         set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
         e->has_windows = e->has_windows || e->groups[g].kind == KVT_GROUP_SLIDING;
     }
-    int err = kvt__keyspaces_make(e);
-    return err ? err : start_hashes(e, config);
+    return start_hashes(e, config);
 }
 
 struct kvt__shape
@@ -237,15 +236,14 @@ kvt__group_shape(const struct kvt_engine *engine, uint32_t group, uint32_t n_tok
 
 void
 kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
-                  const char *tags, const struct kvt_chunk *chunk,
+                  const struct kvt__space *space, const struct kvt_chunk *chunk,
                   struct kvt__store_req *req)
 {
     const struct kvt__keyspace *k = kvt__keyspace(engine, rank, group);
     struct kvt__prefix prefix;
 
     req->op = KVT__STORE_GET;
-    req->space = &k->space;
-    req->tags = tags;
+    req->space = space;
     req->hash = kvt__chunk_hash(engine, chunk);
     req->tokens = chunk->n_tokens;
     req->own_only = chunk->flags & KVT_CHUNK_OWN;

@@ -134,7 +134,6 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
         return err;
     struct kvt__store_params store = { .config = config, .exec = e->exec,
                                        .counters = &e->counters,
-                                       .object_bytes = kvt__engine_largest_chunk(e),
                                        .local_ranks = e->local_ranks,
                                        .transfers = e->role & KVT_ROLE_WORKER };
     err = kvt__store_open(&store, &e->store);
@@ -147,15 +146,6 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
                         "(for example fs:///var/cache/kvtier), remote_storage_plugins, "
                         "local_disk or gds_path.");
     return err;
-}
-
-static void
-run_scan(struct kvt__job *job)
-{
-    struct kvt_engine *e = (struct kvt_engine *)
-        ((char *)job - offsetof(struct kvt_engine, scan));
-
-    kvt__store_scan(e->store);
 }
 
 static void
@@ -236,14 +226,14 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
         err = kvt__engine_describe(e, params);
     if (!err)
         err = open_parts(e, params);
+    if (!err)
+        err = kvt__keyspaces_make(e);
     if (err) {
         free_engine(e);
         return err;
     }
-    if (e->role & KVT_ROLE_WORKER) {
-        e->scan.run = run_scan;
-        kvt__exec_submit(e->exec, KVT__PRIO_PREFETCH, &e->scan);
-    }
+    if (e->role & KVT_ROLE_WORKER)
+        kvt__store_keep(e->store);
     *out = e;
     return 0;
 }

@@ -11,10 +11,6 @@
 
 /* ---------------------------------------------------------------- identities */
 
-/* An index is larger than the caches: while one chunk is looked for, the memory of
- * the one that comes so many later is fetched. */
-#define AHEAD 12
-
 /* Make those up to chunk, and some more: they are cheaper by the dozen. */
 static int
 make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
@@ -43,43 +39,68 @@ make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
     return 0;
 }
 
-static const struct kvt__id *
-seq_id(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
-            const struct kvt__space **space)
+static struct kvt__chunk_key
+key_of(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
+       const struct kvt__space *space, size_t chunk)
+{
+    return (struct kvt__chunk_key){
+        .space = space, .hash = kvt__chunk_hash(seq->engine, &seq->chunks[chunk]),
+        .id = ids->ids[chunk], .own_only = seq->flags & KVT_CHUNK_OWN };
+}
+
+/* An index is larger than the caches: what lookups of the next chunks read is fetched at
+ * once. */
+static void
+prefetch(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
+         const struct kvt__space *space, size_t chunk)
+{
+    struct kvt__chunk_key keys[KVT__STORE_PREFETCHED];
+    size_t n = ids->n - chunk < KVT__STORE_PREFETCHED ? ids->n - chunk
+                                                      : KVT__STORE_PREFETCHED;
+
+    for (size_t i = 0; i < n; i++)
+        keys[i] = key_of(seq, ids, space, chunk + i);
+    kvt__store_prefetch(seq->engine->store, keys, n);
+}
+
+/* Fill in the key of a chunk for a rank and group.  False: no memory. */
+static bool
+seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
+        struct kvt__chunk_key *key)
 {
     const struct kvt_engine *e = seq->engine;
     const struct kvt__keyspace *k = kvt__keyspace(e, rank, group);
+    const struct kvt__space *space = kvt__seq_space(seq, rank, group);
     /* The ranks of a replicated group have the same identities. */
     uint32_t first = e->groups[group].replicated ? 0 : rank;
     struct kvt__seq_ids *ids = &seq->ids[(size_t)first * e->n_groups + group];
 
-    *space = &k->space;
-    if (make_ids(seq, k, ids, chunk + AHEAD))
-        return NULL;
-    if (chunk + AHEAD < ids->n)
-        kvt__store_prefetch(e->store, *space, &ids->ids[chunk + AHEAD]);
-    return &ids->ids[chunk];
+    if (make_ids(seq, k, ids, chunk))
+        return false;
+    if (chunk % KVT__STORE_PREFETCHED == 0)
+        prefetch(seq, ids, space, chunk);
+    *key = key_of(seq, ids, space, chunk);
+    return true;
 }
 
 /* ------------------------------------------------------------------ one chunk */
 
 /* Lease a rank's part of a chunk there, in place of a lease elsewhere. */
 static bool
-lease_part(struct kvt_seq *seq, uint8_t *held, const struct kvt__space *space,
-           const struct kvt__id *id, enum kvt__where where)
+lease_part(struct kvt_seq *seq, uint8_t *held, const struct kvt__chunk_key *key,
+           enum kvt__where where)
 {
     struct kvt__store *store = seq->engine->store;
     const struct kvt__promise *p = &seq->promise;
 
     assert(p->state == KVT__PROMISE_FETCHING && p->lease_until_ns);
-    if (*held && kvt__store_covers(store, where, *held - 1, space))
+    if (*held && kvt__store_covers(store, where, *held - 1, key->space))
         return true;
-    int level = kvt__store_lease(store, space, id, seq->flags & KVT_CHUNK_OWN, where,
-                                 p->lease_until_ns);
+    int level = kvt__store_lease(store, key, where, p->lease_until_ns);
     if (level < 0)
         return false;
     if (*held && kvt__now_ns() < p->lease_until_ns)
-        kvt__store_unlease(store, *held - 1, space, id);
+        kvt__store_unlease(store, *held - 1, key);
     *held = (uint8_t)(level + 1);
     return true;
 }
@@ -90,13 +111,14 @@ rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
          enum kvt__where where, bool lease)
 {
     struct kvt_engine *e = seq->engine;
-    const struct kvt__space *space;
-    const struct kvt__id *id = seq_id(seq, chunk, rank, group, &space);
+    struct kvt__chunk_key key;
 
-    if (!id || !lease)
-        return id && kvt__store_find(e->store, space, id, seq->flags & KVT_CHUNK_OWN, where);
-    return lease_part(seq, &seq->promise.leases[kvt__hit_part(e, chunk, rank, group)], space,
-                      id, where);
+    if (!seq_key(seq, chunk, rank, group, &key))
+        return false;
+    if (!lease)
+        return kvt__store_find(e->store, &key, where);
+    return lease_part(seq, &seq->promise.leases[kvt__hit_part(e, chunk, rank, group)], &key,
+                      where);
 }
 
 bool
@@ -233,15 +255,13 @@ kvt__hit_unlease(struct kvt_seq *seq, size_t first)
 
     for (size_t i = first * kvt__n_parts(e); i < p->n_leased_chunks * kvt__n_parts(e); i++) {
         uint32_t part = (uint32_t)(i % kvt__n_parts(e));
-        const struct kvt__space *space;
+        struct kvt__chunk_key key;
 
         if (!p->leases[i])
             continue;
-        const struct kvt__id *id = expired ? NULL :
-            seq_id(seq, i / kvt__n_parts(e), part / e->n_groups, part % e->n_groups,
-                        &space);
-        if (id)
-            kvt__store_unlease(e->store, p->leases[i] - 1, space, id);
+        if (!expired && seq_key(seq, i / kvt__n_parts(e), part / e->n_groups,
+                                part % e->n_groups, &key))
+            kvt__store_unlease(e->store, p->leases[i] - 1, &key);
         p->leases[i] = 0;
     }
 }

@@ -54,7 +54,7 @@ static size_t
 room_for_tags(const struct kvt__space *space)
 {
     size_t n = strlen(space->text), own = n - space->own_tag;
-    size_t in_tags = KVT__KEY_TAGS_MAX - own, in_text = KVT__INDEX_SPACE_TEXT_MAX - n - 1;
+    size_t in_tags = KVT__KEY_TAGS_MAX - own, in_text = KVT__TABLE_TEXT_MAX - n - 1;
 
     return in_tags < in_text ? in_tags : in_text;
 }
@@ -81,7 +81,7 @@ make(struct kvt_engine *e, uint32_t rank, uint32_t group, struct kvt__keyspace *
     int err = space_text(&desc, k->space.opaque, &k->space);
     if (!err && room_for_tags(&k->space) < e->max_tag_bytes)
         e->max_tag_bytes = room_for_tags(&k->space);
-    return err;
+    return err ? err : kvt__store_set_tags(e->store, &k->space, "");
 }
 
 int
@@ -104,4 +104,17 @@ int
 kvt__check_tags(const struct kvt_engine *engine, const char *tags)
 {
     return kvt__key_check_tags(tags ? tags : "", engine->max_tag_bytes);
+}
+
+const struct kvt__space *
+kvt__engine_space(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
+                  const char *tags, struct kvt__space *own)
+{
+    const struct kvt__space *space = &kvt__keyspace(engine, rank, group)->space;
+
+    if (!tags || !*tags)
+        return space;
+    *own = *space;
+    (void)kvt__store_set_tags(engine->store, own, tags); /* their length was checked */
+    return own;
 }

@@ -45,7 +45,9 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
     for (size_t i = 0; i < load->n_parts; i++) {
         const struct kvt_group_io *io = &ios[i];
 
-        strcpy(load->parts[i].tags, io->tags ? io->tags : "");
+        const struct kvt__space *space =
+            kvt__engine_space(e, e->rank, io->group, io->tags, &load->parts[i].space);
+
         load->parts[i].group = io->group;
         load->parts[i].n_chunks = io->n_chunks;
         load->parts[i].broken_at = UINT32_MAX;
@@ -56,8 +58,7 @@ describe(struct kvt_load *load, const struct kvt_group_io *ios)
             item->status = KVT__PENDING;
             item->req = (struct kvt__store_req){ .wanted = kvt__load_wants,
                                                 .done = kvt__load_was_read };
-            kvt__load_request(e, e->rank, io->group, load->parts[i].tags, &io->chunks[c],
-                              &item->req);
+            kvt__load_request(e, e->rank, io->group, space, &io->chunks[c], &item->req);
             item->load = load;
             item->io = (uint32_t)i;
             item->chunk = c;

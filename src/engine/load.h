@@ -43,7 +43,7 @@ struct kvt__load_item {
 struct kvt__load_part {
     uint32_t group;
     uint32_t n_chunks;
-    char tags[KVT__KEY_TAGS_MAX + 1];
+    struct kvt__space space; /* with the tags of the request, if it has tags */
     _Atomic uint32_t broken_at; /* the first chunk that failed */
     size_t first_item;
 };

@@ -20,7 +20,7 @@
 struct kvt__prefetch {
     struct kvt__store_req req;
     struct kvt_engine *engine;
-    char tags[KVT__KEY_TAGS_MAX + 1];
+    struct kvt__space space; /* with the tags of the request, if it has tags */
     int64_t until_ns;
     struct kvt__prefetch *next; /* in the list that it is in */
 };
@@ -81,8 +81,9 @@ was_read(struct kvt__store_req *req)
     struct kvt_engine *e = p->engine;
 
     if (!req->status) {
-        kvt__store_hold(e->store, req->space, &req->id,
-                        kvt__now_ns() + kvt__patience_ns(e));
+        struct kvt__chunk_key key = kvt__request_key(req);
+
+        kvt__store_hold(e->store, &key, kvt__now_ns() + kvt__patience_ns(e));
         kvt__count(&e->counters, KVT__N_prefetch_chunks, 1);
         kvt__count(&e->counters, KVT__N_load_bytes, req->slot.bytes);
     } else if (req->status == -EBADMSG) {
@@ -98,13 +99,13 @@ static bool
 is_needless_locked(const struct kvt__prefetch *p)
 {
     struct kvt_engine *e = p->engine;
+    struct kvt__chunk_key key = kvt__request_key(&p->req);
 
     for (const struct kvt__prefetch *r = e->prefetches.reading; r; r = r->next)
         if (kvt__id_equal(&r->req.id, &p->req.id))
             return true;
     return kvt__now_ns() >= p->until_ns || !wanted(&p->req) ||
-           kvt__store_find(e->store, p->req.space, &p->req.id, p->req.own_only,
-                           KVT__IN_MEMORY);
+           kvt__store_find(e->store, &key, KVT__IN_MEMORY);
 }
 
 /* The next one to read, with its slot; NULL: none, or no slot. */
@@ -157,8 +158,9 @@ kvt__prefetch(struct kvt_engine *engine, const char *tags, uint32_t group,
         p->req.wanted = wanted;
         p->req.done = was_read;
         p->req.early = true;
-        strcpy(p->tags, tags);
-        kvt__load_request(engine, engine->rank, group, p->tags, &chunks[c], &p->req);
+        kvt__load_request(engine, engine->rank, group,
+                          kvt__engine_space(engine, engine->rank, group, tags, &p->space),
+                          &chunks[c], &p->req);
         pthread_mutex_lock(&engine->prefetches.lock);
         *engine->prefetches.last_waiting = p;
         engine->prefetches.last_waiting = &p->next;

@@ -78,7 +78,6 @@ struct kvt_engine {
     struct kvt__pin pin;  /* of the pool */
     _Atomic(void *) stream; /* the caller's */
     struct kvt__store *store;
-    struct kvt__job scan; /* of the tiers, once, by a worker */
 
     struct kvt__keyspace *keyspaces; /* [rank * n_groups + group] */
     size_t max_tag_bytes; /* a request's tags must fit every key text */
@@ -136,9 +135,15 @@ uint64_t kvt__engine_largest_chunk(const struct kvt_engine *engine);
 struct kvt__shape kvt__group_shape(const struct kvt_engine *engine,
                                    uint32_t group, uint32_t n_tokens);
 
-/* Fill in the chunk of a GET for a rank.  The caller keeps tags as long as req. */
+/* Return the space of a (rank, group) with a request's tags; without tags the keyspace's, else
+ * `own`, filled in.  The tags have been checked. */
+const struct kvt__space *kvt__engine_space(const struct kvt_engine *engine, uint32_t rank,
+                                           uint32_t group, const char *tags,
+                                           struct kvt__space *own);
+
+/* Fill in the chunk of a GET for a rank.  space: of kvt__engine_space(), as long as req. */
 void kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
-                       const char *tags, const struct kvt_chunk *chunk,
+                       const struct kvt__space *space, const struct kvt_chunk *chunk,
                        struct kvt__store_req *req);
 
 /* ------------------------------------------------------------------------------- */
@@ -156,7 +161,7 @@ kvt__chunk_hash(const struct kvt_engine *engine, const struct kvt_chunk *chunk)
     return hash;
 }
 
-/* Make the keyspaces of all ranks and groups, for as long as the engine.  0; -ENOMEM,
+/* Make the keyspaces of all ranks and groups, for as long as the engine; e->store is open.  0; -ENOMEM,
  * -ENAMETOOLONG with a sentence. */
 int kvt__keyspaces_make(struct kvt_engine *engine);
 

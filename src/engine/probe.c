@@ -30,6 +30,7 @@
 struct asked {
     struct kvt__store_req req;
     struct kvt__probe *probe;
+    struct kvt__space space; /* with the tags of the request, if it has tags */
     size_t part;
     struct asked *next_free;
 };
@@ -117,12 +118,15 @@ find_part(const struct kvt__probe *p, size_t part, uint32_t *rank, uint32_t *gro
     return !*rank || !e->groups[*group].replicated;
 }
 
-/* Fill in a request for the object of a chunk, by its number in p->chunks. */
+/* Fill in a request for the object of a chunk, by its number in p->chunks.  own: memory for
+ * the space, as long as req. */
 static void
 describe(struct kvt__probe *p, size_t chunk, uint32_t rank, uint32_t group,
-         struct kvt__store_req *req)
+         struct kvt__space *own, struct kvt__store_req *req)
 {
-    kvt__load_request(p->engine, rank, group, p->tags, &p->chunks[chunk], req);
+    const struct kvt__space *space = kvt__engine_space(p->engine, rank, group, p->tags, own);
+
+    kvt__load_request(p->engine, rank, group, space, &p->chunks[chunk], req);
     req->op = KVT__STORE_PROBE;
     req->where = p->kind == KVT__PROBE_CERTAIN ? KVT__CERTAIN : KVT__ANYWHERE;
 }
@@ -148,8 +152,9 @@ expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
     for (size_t c = from; c < end && !is_alone(p); c++) {
         for (uint32_t rank = 0; rank < n_ranks; rank++) {
             struct kvt__store_req req = { 0 };
+            struct kvt__space own;
 
-            describe(p, c, rank, group, &req);
+            describe(p, c, rank, group, &own, &req);
             kvt__store_expect(e->store, &req);
         }
     }
@@ -243,7 +248,7 @@ next_locked(struct kvt__probe *p)
     }
     *a = (struct asked){ .probe = p, .part = part, .req.done = was_asked };
     (void)find_part(p, part, &rank, &group);
-    describe(p, part / kvt__n_parts(p->engine), rank, group, &a->req);
+    describe(p, part / kvt__n_parts(p->engine), rank, group, &a->space, &a->req);
     if (p->kind != KVT__PROBE_GALLOP)
         p->next++;
     p->n_asked++;

@@ -443,7 +443,7 @@ is_in_memory(const struct kvt_seq *seq, size_t chunk)
     if (chunk >= p->n_leased_chunks || !kvt__store_has_memory(e->store))
         return false;
     for (size_t i = kvt__hit_part(e, chunk, 0, 0); i < kvt__hit_part(e, chunk + 1, 0, 0); i++) {
-        if (p->leases[i] > 1) /* host memory is level 0 */
+        if (p->leases[i] > 1 + KVT__LEVEL_MEMORY)
             return false;
         leased = leased || p->leases[i];
     }

@@ -16,7 +16,7 @@ struct kvt__save {
     struct kvt__store_req req;
     struct kvt__gpu_copy copy; /* of blocks on a device */
     struct kvt_engine *engine;
-    char tags[KVT__KEY_TAGS_MAX + 1];
+    struct kvt__space space; /* with the tags of the request, if it has tags */
     struct kvt__save *next_free;
 };
 
@@ -229,14 +229,16 @@ save_chunk(struct kvt_engine *e, const struct kvt_group_io *io,
 {
     const struct kvt__keyspace *k = kvt__keyspace(e, e->rank, io->group);
     const struct kvt__view *view = &e->groups[io->group].view;
+    struct kvt__chunk_key key = { .hash = kvt__chunk_hash(e, chunk),
+                                  .own_only = chunk->flags & KVT_CHUNK_OWN };
     struct kvt__prefix prefix;
+    struct kvt__space tagged;
     struct kvt__slot slot;
-    struct kvt__id id;
-    bool own = chunk->flags & KVT_CHUNK_OWN;
 
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
-    kvt__id_make(k->digest, &prefix, &id);
-    if (kvt__store_touch(e->store, &k->space, &id, own)) {
+    kvt__id_make(k->digest, &prefix, &key.id);
+    key.space = kvt__engine_space(e, e->rank, io->group, io->tags, &tagged);
+    if (kvt__store_touch(e->store, &key)) {
         kvt__count(&e->counters, KVT__N_store_known, 1);
         return true;
     }
@@ -249,11 +251,14 @@ save_chunk(struct kvt_engine *e, const struct kvt_group_io *io,
         return false;
     }
     save->engine = e;
-    strcpy(save->tags, io->tags ? io->tags : "");
+    if (key.space == &tagged) {
+        save->space = tagged;
+        key.space = &save->space;
+    }
     save->req = (struct kvt__store_req){
-        .op = KVT__STORE_PUT, .space = &k->space, .tags = save->tags, .id = id,
-        .hash = kvt__chunk_hash(e, chunk), .tokens = chunk->n_tokens,
-        .whole = chunk->n_tokens == e->chunk_tokens, .own_only = own,
+        .op = KVT__STORE_PUT, .space = key.space, .id = key.id, .hash = key.hash,
+        .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
+        .own_only = key.own_only,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,
         .done = saved };
     gather(save, view, blocks, batch);

@@ -52,6 +52,21 @@ start(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
     kvt__prefix_start(&seq->prefix, &whose.weights, seq->tags, lora, salt);
 }
 
+/* Give the keyspaces the sequence's tags.  False: no memory. */
+static bool
+make_spaces(struct kvt_seq *seq)
+{
+    uint32_t n_groups = seq->engine->n_groups;
+
+    if (!*seq->tags)
+        return true;
+    seq->spaces = calloc(seq->n_ids, sizeof *seq->spaces);
+    for (uint32_t i = 0; seq->spaces && i < seq->n_ids; i++)
+        (void)kvt__engine_space(seq->engine, i / n_groups, i % n_groups, seq->tags,
+                                &seq->spaces[i]);
+    return seq->spaces;
+}
+
 int
 kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
             const struct kvt_seq_extra *theirs, struct kvt_seq **out)
@@ -73,7 +88,7 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
     seq->n_ids = kvt__n_parts(engine);
     seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
-    if (!seq->tail || !seq->ids || (extra->n_mm && copy_items(seq, extra)))
+    if (!seq->tail || !seq->ids || !make_spaces(seq) || (extra->n_mm && copy_items(seq, extra)))
         err = kvt__fail(ENOMEM, "kvt_seq_new");
     if (!err)
         err = kvt_seq_append(seq, tokens, n_tokens);
@@ -97,6 +112,7 @@ kvt_seq_free(struct kvt_seq *seq)
     for (size_t i = 0; seq->ids && i < seq->n_ids; i++)
         free(seq->ids[i].ids);
     free(seq->ids);
+    free(seq->spaces);
     free(seq->promise.leases);
     free(seq->chunks);
     free(seq->tail);

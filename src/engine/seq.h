@@ -71,6 +71,7 @@ struct kvt_seq {
     size_t n_chunks, max_chunks;
     struct kvt__seq_ids *ids; /* [rank * n_groups + group] */
     size_t n_ids;
+    struct kvt__space *spaces; /* as ids, with the tags; NULL: no tags */
     int32_t *tail; /* tokens of the chunk that is not whole yet */
     size_t n_tail;
     bool tail_known;
@@ -151,5 +152,13 @@ bool kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known);
 /* Leave the search (NULL: none), which then starts no request.  In a forked child the search
  * stays: a thread of the parent may have held its lock. */
 void kvt__probe_leave(struct kvt__probe *probe);
+
+/* Return the space of a rank and group with the sequence's tags. */
+static inline const struct kvt__space *
+kvt__seq_space(const struct kvt_seq *seq, uint32_t rank, uint32_t group)
+{
+    return seq->spaces ? &seq->spaces[(size_t)rank * seq->engine->n_groups + group]
+                       : &kvt__keyspace(seq->engine, rank, group)->space;
+}
 
 #endif

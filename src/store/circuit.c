@@ -16,9 +16,9 @@
 #define HANG_PAUSE_NS (INT64_C(60) * KVT__NS_PER_S)
 
 static const char *
-name_of(enum kvt__index_pause what)
+name_of(enum kvt__table_pause what)
 {
-    return what == KVT__READS ? "read" : "written";
+    return what == KVT__PAUSE_READS ? "read" : "written";
 }
 
 /* Return true if an outcome is a failure of the storage, not only a missing or corrupt
@@ -45,24 +45,24 @@ is_failure(int err)
 }
 
 bool
-kvt__level_is_paused(const struct kvt__level *level, enum kvt__index_pause what)
+kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause what)
 {
-    return !level->in_memory && level->index && kvt__index_is_paused(level->index, what);
+    return kvt__table_is_paused(level->index, what);
 }
 
 static void
-pause_level(struct kvt__store *store, struct kvt__level *level,
-            enum kvt__index_pause what, int64_t ns, const char *why)
+pause_level(struct kvt__level *level, enum kvt__table_pause what, int64_t ns,
+            const char *why)
 {
-    if (!kvt__index_pause(level->index, what, ns))
+    if (!kvt__table_pause(level->index, what, ns))
         return;
-    kvt__count(store->counters, KVT__N_tier_pauses, 1);
+    kvt__count(level->store->counters, KVT__N_tier_pauses, 1);
     kvt__log(KVT_LOG_WARN, "%s: %s is not %s for %lld s: %s", level->tier->ops->name,
              level->url, name_of(what), (long long)(ns / KVT__NS_PER_S), why);
 }
 
 int
-kvt__level_refuses(const struct kvt__level *level, enum kvt__index_pause what)
+kvt__level_refuses(const struct kvt__level *level, enum kvt__table_pause what)
 {
     return kvt__level_is_paused(level, what)
         ? kvt__fail(EIO, "%s: is not %s for a while, after failures",
@@ -70,11 +70,11 @@ kvt__level_refuses(const struct kvt__level *level, enum kvt__index_pause what)
 }
 
 int
-kvt__level_begin(struct kvt__level *level, enum kvt__index_pause what)
+kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what)
 {
     int err = kvt__level_refuses(level, what);
 
-    if (err || level->in_memory)
+    if (err)
         return err;
     /* First the time: a thread that sees the operation under way must not take the time
        since an answer of hours ago for a hang. */
@@ -85,22 +85,19 @@ kvt__level_begin(struct kvt__level *level, enum kvt__index_pause what)
 }
 
 void
-kvt__level_end(struct kvt__store *store, struct kvt__level *level,
-               enum kvt__index_pause what, int err)
+kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err)
 {
-    if (level->in_memory)
-        return;
     atomic_store(&level->answered_ns[what], kvt__now_ns());
     atomic_fetch_sub(&level->under_way[what], 1);
     if (level->tier->several_disks && (err == -ENOSPC || err == -EDQUOT))
         return; /* this disk is full; of the others it says nothing */
     if (!is_failure(err)) {
         atomic_store(&level->failures[what], 0);
-        if (kvt__index_resume(level->index, what))
+        if (kvt__table_resume(level->index, what))
             kvt__log(KVT_LOG_INFO, "%s: %s is %s again", level->tier->ops->name,
                      level->url, name_of(what));
     } else if (atomic_fetch_add(&level->failures[what], 1) + 1 >= FAILURES) {
-        pause_level(store, level, what, PAUSE_NS, kvt__why());
+        pause_level(level, what, PAUSE_NS, kvt__why());
     }
 }
 
@@ -112,8 +109,8 @@ kvt__store_look_for_hangs(struct kvt__store *store, int64_t patience_ns)
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
 
-        if (!level->in_memory && atomic_load(&level->under_way[KVT__READS]) &&
-            now - atomic_load(&level->answered_ns[KVT__READS]) >= patience_ns)
-            pause_level(store, level, KVT__READS, HANG_PAUSE_NS, "it does not answer");
+        if (atomic_load(&level->under_way[KVT__PAUSE_READS]) &&
+            now - atomic_load(&level->answered_ns[KVT__PAUSE_READS]) >= patience_ns)
+            pause_level(level, KVT__PAUSE_READS, HANG_PAUSE_NS, "it does not answer");
     }
 }

@@ -40,7 +40,6 @@ was_put(struct kvt__store_req *req)
     kvt__task_end(task, req->status);
 }
 
-/* In place of what is there, in every index too. */
 static void
 put(struct kvt__task *task)
 {
@@ -52,8 +51,6 @@ put(struct kvt__task *task)
         kvt__task_end(task, err);
         return;
     }
-    for (size_t i = 0; i < store->n_levels; i++)
-        kvt__level_forget(&store->levels[i], &task->object);
     task->req = (struct kvt__store_req){
         .op = KVT__STORE_PUT, .space = &task->space, .id = task->object.id,
         .id_of_key = true, .hash = task->object.hash, .whole = true, .overwrite = true,
@@ -136,6 +133,16 @@ kvt__get_straight(struct kvt__level *level, const struct kvt__object *object,
     return take(op, level, object, &tier_op.found, err);
 }
 
+/* Delete the entry of a key; a name that is no key text has none. */
+static void
+forget(const struct kvt__task *task, struct kvt__level *level)
+{
+    if (task->object.is_name)
+        return;
+    struct kvt__name name = kvt__level_name(level, &task->space, &task->object.hash);
+    kvt__level_forget(level, &name);
+}
+
 /* Ask the level whose turn it is. */
 static void
 ask(struct kvt__task *task)
@@ -156,7 +163,7 @@ ask(struct kvt__task *task)
         task->tier_op.prio = KVT__PRIO_LOOKUP;
         break;
     case KVT_OP_DELETE:
-        kvt__level_drop(level, &task->object.id, NULL);
+        forget(task, level);
         task->tier_op.what = KVT__TIER_REMOVE;
         break;
     default:

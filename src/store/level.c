@@ -10,243 +10,139 @@
 #include "base/log.h"
 #include "store/private.h"
 
-/* Claim a place in the index for a request's chunk.  As kvt__level_claim(). */
+/* Claim the name of a request's chunk in the index.  As kvt__level_claim(). */
 static int
-claim(struct kvt__store *store, struct kvt__level *level, const struct kvt__store_req *req,
-      uint64_t stored_bytes, uint32_t flags, struct kvt__index_claim *out)
+claim(struct kvt__level *level, const struct kvt__store_req *req,
+      const struct kvt__record *record, struct kvt__claim *out)
 {
-    char text[KVT__INDEX_SPACE_TEXT_MAX + 1], listed[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__index_entry entry = {
-        .id = req->id, .hash = req->hash, .bytes = stored_bytes,
-        .space = KVT__INDEX_NO_SPACE, .tokens = req->tokens,
-        .flags = flags };
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    char text[KVT__KEY_TEXT_MAX + 1];
 
-    if (!kvt__level_needs_names(level))
-        return kvt__level_claim(store, level, &entry, NULL, out);
-    int err = kvt__space_text(req->space, req->tags, text);
-    if (err)
-        return err;
-    kvt__level_listed_key(level, text, listed);
-    err = kvt__level_claim(store, level, &entry, listed, out);
+    kvt__level_spell(level, req->space->text, text);
+    int err = kvt__level_claim(level, &name, record, text, out);
     if (err != -ENFILE)
         return err;
-    /* Chunks of new tags are stored once the index has searched for unused spaces again. */
-    if (req->tags && *req->tags)
-        kvt__level_evict_tags(store, level);
-    return -ENOSPC;
+    /* Chunks of new tags get entries once there are unused spaces again. */
+    if (kvt__key_has_tags(text))
+        kvt__level_evict_tags(level);
+    return kvt__fail(ENOSPC, "%s: the index has no space for more kinds of keys",
+                     level->tier->ops->name);
 }
 
 /* --------------------------------------------------------------------- put */
 
-/* Take the entry of the chunk whose file is about to be replaced out of the way: equal
- * tokens of another adapter have the same file name, and an eviction of the old chunk would
- * remove the new file.  A tier with `replaces` reports the replaced chunk after the put.  0;
- * -EBUSY with a sentence: another thread or process evicts or stores the old chunk now, and
- * can remove the file under this name at any moment. */
-static int
-begin_to_replace(struct kvt__level *level, const struct kvt__object *object,
-                 struct kvt__put *put)
-{
-    struct kvt__found found;
-
-    put->replaces = false;
-    if (level->tier->replaces || kvt__tier_probe(level->tier, object, &found) ||
-        !found.has_id || kvt__id_equal(&found.id, &object->id))
-        return 0;
-    int err = kvt__index_evict(level->index, &found.id, true, NULL, &put->replaced);
-    put->replaces = !err;
-    return err == -EBUSY ? kvt__fail(EBUSY, "%s: another chunk of this name is being "
-                                     "stored or evicted", object->key) : 0;
-}
-
-/* A place in the index.  What is to be overwritten can be another process's that puts
- * it at this moment: the last of them counts, under the place of the first. */
-static int
-claim_place(struct kvt__store *store, struct kvt__level *level,
-            const struct kvt__store_req *req, uint64_t stored_bytes, bool foreign,
-            struct kvt__index_claim *out)
-{
-    int err = claim(store, level, req, stored_bytes, foreign ? KVT__INDEX_FOREIGN : 0,
-                    out);
-
-    if (err == -EEXIST && req->overwrite) {
-        *out = (struct kvt__index_claim){ .slot = UINT64_MAX };
-        return 0;
-    }
-    return err;
-}
-
-/* Delete the entry of an expected chunk, or of a chunk without identity that the request may
- * not load, so that the request's own chunk takes its place.  Return false if there is no such
- * entry, or if another engine has a lease of a chunk without identity. */
+/* Return true if the index has the chunk of a put.  A chunk without identity that the
+ * request may not load is replaced, unless another engine has a lease of the chunk.
+ * replaces: the name has the object of another chunk. */
 static bool
-forget_other(struct kvt__store *store, struct kvt__level *level,
-             const struct kvt__store_req *req)
+has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *replaces)
 {
-    struct kvt__index_entry entry;
-    struct kvt__index_claim claim;
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    struct kvt__record record;
 
-    if (!kvt__index_find(level->index, &req->id, &entry))
+    *replaces = false;
+    if (!kvt__table_find(level->index, &name, NULL, &record) ||
+        record.flags & KVT__TABLE_UNREAD)
         return false;
-    bool expected = entry.flags & KVT__INDEX_EXPECTED;
-    if (!expected && (!(entry.flags & KVT__INDEX_FOREIGN) ||
-                      kvt__store_takes_foreign(store, req->space, req->own_only)))
+    *replaces = !kvt__id_equal(&record.id, &req->id);
+    if (*replaces)
         return false;
-    if (kvt__index_evict(level->index, &req->id, expected, NULL, &claim))
-        return false;
-    kvt__index_removed(level->index, &claim);
-    return true;
+    return !(record.flags & KVT__TABLE_FOREIGN) ||
+           kvt__store_takes_foreign(level->store, req->space, req->own_only) ||
+           kvt__table_forget(level->index, &record, false);
 }
 
-/* Reserve room and a place.  0: the tier is to be asked, then put_end() is owed;
- * -EEXIST it is there; -errno with a sentence.  verified: its checksum was checked, or
- * made. */
+/* Claim the name for a put.  A put in place of an object that another process puts at this
+ * moment goes without a claim: the last of them counts, under the entry of the first.
+ * Storage that keeps its own limit takes objects that the index has no room for. */
 static int
-put_begin(struct kvt__store *store, struct kvt__level *level,
-          const struct kvt__object *object, const struct kvt__store_req *req,
-          bool verified, struct kvt__put *put)
+claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
+              uint64_t stored_bytes, bool replaces, struct kvt__claim *out)
 {
-    if (!req->overwrite && kvt__index_find(level->index, &req->id, NULL) &&
-        !forget_other(store, level, req))
+    struct kvt__record record = {
+        .id = req->id, .bytes = stored_bytes,
+        .flags = req->overwrite || replaces ? KVT__TABLE_OVERWRITE : 0 };
+    int err = claim(level, req, &record, out);
+
+    return (err == -EEXIST && req->overwrite) || (err == -ENOSPC && level->tier->unlisted)
+        ? 0 : err;
+}
+
+/* Reserve room and the name.  0: the tier is to be asked, then put_end() is owed;
+ * -EEXIST it is there; -errno with a sentence. */
+static int
+put_begin(struct kvt__level *level, const struct kvt__object *object,
+          struct kvt__store_req *req)
+{
+    bool replaces;
+
+    req->claim = (struct kvt__claim){ .table = NULL };
+    if (has_chunk(level, req, &replaces) && !req->overwrite)
         return -EEXIST;
+    kvt__level_look_after_index(level);
     if (atomic_load(&level->reads_only))
         return kvt__fail(EROFS, "%s: nothing is stored there, because the index is not "
                          "shared and the limit could not be held.",
                          level->tier->ops->name);
-    kvt__level_look_after_index(store, level);
-    uint64_t stored_bytes = level->tier->ops->stored_bytes(level->tier, object,
-                                                           req->slot.bytes);
-    kvt__level_forget_name(level, object->key);
-    int err = kvt__level_refuses(level, KVT__WRITES);
+    uint64_t bytes = level->tier->ops->stored_bytes(level->tier, object, req->slot.bytes);
+    int err = kvt__level_refuses(level, KVT__PAUSE_WRITES);
     if (!err)
-        err = kvt__level_keep_free(store, level, object, stored_bytes);
+        err = kvt__level_keep_free(level, object, bytes);
     if (!err)
-        err = claim_place(store, level, req, stored_bytes, !verified, &put->claim);
+        err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
         return err;
-    err = kvt__level_begin(level, KVT__WRITES);
+    err = kvt__level_begin(level, KVT__PAUSE_WRITES);
+    if (err)
+        kvt__table_abort(level->index, &req->claim);
+    return err;
+}
+
+/* Enter an object that exists.  The claim fails with -EEXIST if another process entered
+ * the object. */
+static int
+enter(struct kvt__level *level, const struct kvt__store_req *req,
+      const struct kvt__record *record)
+{
+    struct kvt__claim place;
+    int err = claim(level, req, record, &place);
+
+    if (!err)
+        (void)kvt__table_publish(level->index, &place);
+    return err;
+}
+
+/* After full storage refused a put: evict, and keep the sentence. */
+static void
+make_space(struct kvt__level *level, const struct kvt__object *object, uint64_t bytes)
+{
+    char why[sizeof ((struct kvt__store_req *)0)->why];
+
+    snprintf(why, sizeof why, "%s", kvt__why());
+    kvt__level_make_space(level, object, bytes ? 2 * bytes : 1);
+    kvt__set_why(why);
+}
+
+/* err: the tier's answer.  Returns it. */
+static int
+put_end(struct kvt__level *level, const struct kvt__object *object,
+        struct kvt__store_req *req, int err)
+{
+    struct kvt__record record = { .id = req->id, .bytes = req->claim.bytes };
+    bool claimed = req->claim.table;
+
+    kvt__level_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
-        kvt__index_abort(level->index, &put->claim);
-        return err;
-    }
-    err = begin_to_replace(level, object, put);
-    if (err) {
-        kvt__level_end(store, level, KVT__WRITES, err);
-        kvt__index_abort(level->index, &put->claim);
+        kvt__table_abort(level->index, &req->claim);
+        if (err == -ENOSPC || err == -EDQUOT)
+            make_space(level, object, record.bytes);
+    } else if (claimed && !kvt__table_publish(level->index, &req->claim)) {
+        (void)enter(level, req, &record); /* the claim is of an index that was replaced */
     }
     return err;
 }
 
-/* Enter a stored chunk into the index. */
-static int
-enter(struct kvt__store *store, struct kvt__level *level, const struct kvt__store_req *req,
-      uint64_t stored_bytes, uint32_t flags)
-{
-    struct kvt__index_claim place;
-    int err = claim(store, level, req, stored_bytes, flags, &place);
-
-    if (!err)
-        kvt__index_publish(level->index, &place);
-    return err;
-}
-
-/* err: the tier's answer; replaced: what it says it took the place of.  Returns it. */
-static int
-put_end(struct kvt__store *store, struct kvt__level *level,
-        const struct kvt__object *object, const struct kvt__store_req *req,
-        struct kvt__put *put, const struct kvt__found *replaced, int err)
-{
-    kvt__level_end(store, level, KVT__WRITES, err);
-    if (err) {
-        if (put->replaces)
-            kvt__index_restore(level->index, &put->replaced);
-        uint64_t bytes = put->claim.bytes;
-        kvt__index_abort(level->index, &put->claim);
-        if (err == -ENOSPC || err == -EDQUOT) { /* an overwritten entry tells no bytes */
-            char why[sizeof ((struct kvt__store_req *)0)->why];
-
-            snprintf(why, sizeof why, "%s", kvt__why());
-            kvt__level_make_space(store, level, object, bytes ? 2 * bytes : 1);
-            kvt__set_why(why);
-        }
-        return err;
-    }
-    if (put->replaces)
-        kvt__index_removed(level->index, &put->replaced);
-    if (replaced->has_id && !kvt__id_equal(&replaced->id, &object->id))
-        kvt__level_drop(level, &replaced->id, NULL);
-    if (!kvt__index_publish(level->index, &put->claim)) /* of an index that was replaced */
-        (void)enter(store, level, req, put->claim.bytes, 0);
-    kvt__level_forget_name(level, object->key); /* a scan may have met the file */
-    return 0;
-}
-
-int
-kvt__level_put(struct kvt__store *store, struct kvt__level *level,
-               const struct kvt__object *object, const struct kvt__store_req *req,
-               bool verified)
-{
-    const struct kvt__found nothing = { 0 };
-    struct kvt__put put = { 0 };
-    int err = put_begin(store, level, object, req, verified, &put);
-
-    if (err)
-        return err;
-    err = kvt__tier_put(level->tier, object, &req->slot, req->crc);
-    return put_end(store, level, object, req, &put, &nothing, err);
-}
-
-/* Return true if a found object still exists.  An eviction can delete the object after the
- * probe and before the claim; while the caller holds the claim, no process of this host
- * does.  Other hosts delete objects of shared storage at any time, and promises there need
- * a read. */
-static bool
-still_exists(const struct kvt__level *level, const struct kvt__object *object)
-{
-    struct kvt__found found;
-
-    return level->tier->shared || !kvt__tier_probe(level->tier, object, &found);
-}
-
-/* Enter a chunk that the tier holds in place of the entry of an expected chunk. */
-static int
-enter_found(struct kvt__store *store, struct kvt__level *level,
-            const struct kvt__object *object, const struct kvt__store_req *req,
-            const struct kvt__found *found)
-{
-    if (req->seen.flags & KVT__INDEX_EXPECTED)
-        kvt__level_drop_seen(level, &req->seen, false);
-    kvt__level_forget_name(level, object->key);
-    struct kvt__index_claim place;
-    int err = claim(store, level, req, found->stored_bytes,
-                    found->has_id ? 0 : KVT__INDEX_FOREIGN, &place);
-    if (err)
-        return err;
-    if (!still_exists(level, object)) {
-        kvt__index_abort(level->index, &place);
-        return -ENOENT;
-    }
-    kvt__index_publish(level->index, &place);
-    kvt__level_forget_name(level, object->key);
-    return 0;
-}
-
-void
-kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
-{
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (kvt__level_is_read_first(store, i, req->space))
-            (void)enter(store, &store->levels[i], req, 0, KVT__INDEX_EXPECTED);
-}
-
-/* Not of host memory, which has it since it was submitted. */
-static bool
-is_put_there(const struct kvt__level *level, const struct kvt__store_req *req)
-{
-    return !level->in_memory && kvt__level_may_put(level, req->space);
-}
-
-/* --------------------------------------------------------------------- get */
+/* ------------------------------------------------------------------- found objects */
 
 /* An LMCache beside kvtier may replace a chunk's file.  Files of LMCache are served if the
  * file name determines the chunk completely. */
@@ -284,8 +180,85 @@ has_right_shape(const struct kvt__store_req *req, const struct kvt__found *found
     return false;
 }
 
+/* Whether a file of found's description can be the chunk asked for. */
+static bool
+may_be(const struct kvt__level *level, const struct kvt__store_req *req,
+       const struct kvt__found *found)
+{
+    return found->payload_bytes == req->bytes &&
+           (found->has_id ? kvt__id_equal(&found->id, &req->id)
+                          : kvt__store_takes_foreign(level->store, req->space,
+                                                     req->own_only) &&
+                            has_right_shape(req, found));
+}
+
+/* Return true if a found object still exists.  An eviction can delete the object after the
+ * probe and before the claim; while the caller holds the claim, no process of this host
+ * does.  Other hosts delete objects of shared storage at any time, and promises there need
+ * a read. */
+static bool
+still_exists(const struct kvt__level *level, const struct kvt__object *object)
+{
+    struct kvt__found found;
+
+    return level->tier->shared || !kvt__tier_probe(level->tier, object, &found);
+}
+
+/* Enter an object that the tier has, in place of an entry that tells something else.  An
+ * object without identity that is not the request's chunk stays unread.  0; -ENOENT: the
+ * object is gone; or an error of kvt__level_claim(). */
+static int
+enter_found(struct kvt__level *level, const struct kvt__object *object,
+            const struct kvt__store_req *req, const struct kvt__found *found)
+{
+    uint32_t flags = found->has_id ? 0
+                   : may_be(level, req, found) ? KVT__TABLE_FOREIGN : KVT__TABLE_UNREAD;
+    struct kvt__record record = {
+        .bytes = found->stored_bytes, .path = req->was_seen ? req->seen.path : 0,
+        .flags = flags | KVT__TABLE_FOUND | (req->was_seen ? KVT__TABLE_OVERWRITE : 0) };
+    struct kvt__claim place;
+
+    if (!(flags & KVT__TABLE_UNREAD)) /* a put replaces an object without identity */
+        record.id = found->has_id ? found->id : req->id;
+    int err = claim(level, req, &record, &place);
+
+    if (err)
+        return err;
+    if (!still_exists(level, object)) {
+        kvt__table_abort(level->index, &place);
+        return -ENOENT;
+    }
+    (void)kvt__table_publish(level->index, &place);
+    return 0;
+}
+
+/* The tier has another object than the index tells: correct the index.  An unread entry of
+ * shared storage would be promised again: the entry goes. */
+static int
+correct(struct kvt__level *level, const struct kvt__object *object,
+        const struct kvt__store_req *req, const struct kvt__found *found)
+{
+    if (found->has_id || may_be(level, req, found) || !level->tier->shared)
+        return enter_found(level, object, req, found);
+    if (req->was_seen)
+        (void)kvt__table_forget(level->index, &req->seen, true);
+    return -ENOENT;
+}
+
+void
+kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
+{
+    struct kvt__record record = { .flags = KVT__TABLE_UNREAD };
+
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (kvt__level_is_read_first(&store->levels[i], req->space))
+            (void)enter(&store->levels[i], req, &record);
+}
+
+/* --------------------------------------------------------------------- get */
+
 int
-kvt__level_check_crc(struct kvt__store_req *req, uint32_t crc)
+kvt__store_check_crc(struct kvt__store_req *req, uint32_t crc)
 {
     int err = req->consume ? req->consume(req, crc) : -EAGAIN;
 
@@ -305,20 +278,19 @@ check_sum(const struct kvt__level *level, struct kvt__store_req *req,
                                              : kvt__fail(EBADMSG, "the checksum is wrong.");
     req->unsummed = !req->consume && kvt__level_sums_later(level, req);
     req->crc = found->crc;
-    return req->unsummed ? 0 : kvt__level_check_crc(req, found->crc);
+    return req->unsummed ? 0 : kvt__store_check_crc(req, found->crc);
 }
 
 /* Is what was read the chunk that was asked for?  0, or why not. */
 static int
-check(const struct kvt__store *store, const struct kvt__level *level,
-      struct kvt__store_req *req, const struct kvt__found *found)
+check(const struct kvt__level *level, struct kvt__store_req *req,
+      const struct kvt__found *found)
 {
     req->unsummed = false;
-    if ((req->foreign || !found->has_id) &&
-        !kvt__store_takes_foreign(store, req->space, req->own_only))
+    if (!found->has_id && !kvt__store_takes_foreign(level->store, req->space, req->own_only))
         return kvt__fail(ESTALE, "%s: what has its name carries no identity.",
                          req->space->text);
-    if (req->foreign || !found->has_id)
+    if (!found->has_id)
         return has_right_shape(req, found) ? 0 :
             kvt__fail(ESTALE, "%s: what has its name is of another geometry.",
                       req->space->text);
@@ -327,33 +299,14 @@ check(const struct kvt__store *store, const struct kvt__level *level,
     return check_sum(level, req, found);
 }
 
-/* A chunk keeps the name that it was stored under, by another chunk hash than today's
- * perhaps: what it is its identity says. */
+/* Whether the level may have it, by its index: 0, then get_end() is owed. */
 static int
-name_as_stored(const struct kvt__store_req *req, const struct kvt__index_entry *entry,
-               struct kvt__object *object, char *key, size_t size)
+get_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
-    char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
+    struct kvt__chunk_key key = kvt__request_key(req);
 
-    if (!memcmp(entry->hash.bits, object->hash.bits, sizeof object->hash.bits))
-        return 0;
-    object->hash = entry->hash;
-    object->key = key;
-    int err = kvt__space_text(req->space, req->tags, text);
-    return err ? err : kvt__space_key(text, &entry->hash, key, size);
-}
-
-/* Whether the level may have it, by its index: 0, then object is what it is called there
- * and get_end() is owed. */
-static int
-get_begin(struct kvt__level *level, struct kvt__store_req *req,
-          struct kvt__object *object, char *key, size_t size)
-{
-    if (level->no_get || !kvt__index_find(level->index, &req->id, &req->seen))
-        return -ENOENT;
-    req->foreign = level->in_memory && req->seen.flags & KVT__INDEX_FOREIGN;
-    int err = name_as_stored(req, &req->seen, object, key, size);
-    return err ? err : kvt__level_begin(level, KVT__READS);
+    req->was_seen = !level->no_get && kvt__level_find(level, &key, &req->seen);
+    return req->was_seen ? kvt__level_begin(level, KVT__PAUSE_READS) : -ENOENT;
 }
 
 /* Take a damaged chunk out of the index, and out of storage too. */
@@ -361,13 +314,13 @@ static void
 drop_damaged(struct kvt__level *level, const struct kvt__object *object,
              const struct kvt__store_req *req)
 {
-    bool remove = !level->tier->keeps_damaged;
+    bool keeps = level->tier->keeps_damaged;
     char why[sizeof req->why];
 
     snprintf(why, sizeof why, "%s", kvt__why());
-    bool gone = kvt__level_drop_seen(level, &req->seen, remove);
+    bool gone = kvt__level_drop(level, &req->seen, object, keeps);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
-             object->key, !remove ? "" : gone ? " and was removed" :
+             object->key, keeps ? "" : gone ? " and was removed" :
              " and cannot be removed, so it is read in vain by each request; remove it",
              why);
     kvt__set_why(why);
@@ -375,93 +328,80 @@ drop_damaged(struct kvt__level *level, const struct kvt__object *object,
 
 /* err: the tier's answer.  0: it is the chunk that was asked for. */
 static int
-get_end(struct kvt__store *store, struct kvt__level *level,
-        const struct kvt__object *object, struct kvt__store_req *req,
-        const struct kvt__found *found, int err)
+get_end(struct kvt__level *level, const struct kvt__object *object,
+        struct kvt__store_req *req, const struct kvt__found *found, int err)
 {
-    kvt__level_end(store, level, KVT__READS, err);
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+
+    kvt__level_end(level, KVT__PAUSE_READS, err);
     if (!err)
-        err = check(store, level, req, found);
-    if (!err) {
-        req->verified = found->has_id && !req->foreign && !req->unsummed;
-        if (!level->in_memory)
-            (void)kvt__memory_keep(store, req, req->verified || req->unsummed); /* or no room */
-        /* After host memory has the chunk: a lookup always finds one of the two. */
-        if (req->seen.flags & KVT__INDEX_EXPECTED)
-            (void)enter_found(store, level, object, req, found);
-        else
-            kvt__index_touch(level->index, &req->id);
-        return 0;
-    }
-    if (err == -ENOENT || err == -ESTALE) {
-        kvt__level_drop_seen(level, &req->seen, level->in_memory); /* a file is another's */
+        err = check(level, req, found);
+    if (err == -ENOENT)
+        (void)kvt__table_forget(level->index, &req->seen, true);
+    if (err == -ESTALE) {
+        (void)correct(level, object, req, found);
         return -ENOENT;
     }
     if (err == -EBADMSG)
         drop_damaged(level, object, req);
-    return err;
+    if (err)
+        return err;
+    req->verified = found->has_id && !req->unsummed;
+    (void)kvt__memory_keep(level->store, req, req->verified || req->unsummed); /* or no room */
+    /* After host memory has the chunk: a lookup always finds one of the two. */
+    if (req->seen.flags & KVT__TABLE_UNREAD)
+        (void)enter_found(level, object, req, found);
+    else
+        kvt__table_touch(level->index, &name, &req->id);
+    return 0;
 }
 
 /* ------------------------------------------------------------------- probe */
 
-/* Whether a file of found's description can be the chunk asked for. */
-static bool
-may_be(const struct kvt__store *store, const struct kvt__store_req *req,
-       const struct kvt__found *found)
-{
-    return found->payload_bytes == req->bytes &&
-           (found->has_id ? kvt__id_equal(&found->id, &req->id)
-                          : kvt__store_takes_foreign(store, req->space, req->own_only) &&
-                            has_right_shape(req, found));
-}
-
-/* 0: the tier is to be asked, then probe_end() is owed; -EEXIST: the index has it.  Of
- * host memory it knows everything. */
+/* 0: the tier is to be asked, then probe_end() is owed; -EEXIST: the index has it. */
 static int
 probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
-    int number = (int)(level - req->store->levels);
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    int number = (int)(level - level->store->levels) + 1;
 
-    req->seen.flags = 0;
-    if (level->in_memory || level->no_get ||
-        (req->where != KVT__ANYWHERE &&
-         !kvt__store_covers(req->store, req->where, number, req->space)))
+    if (level->no_get || (req->where != KVT__ANYWHERE &&
+                          !kvt__store_covers(level->store, req->where, number, req->space)))
         return -ENOENT;
-    if (kvt__index_find(level->index, &req->id, &req->seen) &&
-        !(req->seen.flags & KVT__INDEX_EXPECTED))
+    req->was_seen = kvt__table_find(level->index, &name, NULL, &req->seen);
+    if (req->was_seen && !(req->seen.flags & KVT__TABLE_UNREAD) &&
+        kvt__id_equal(&req->seen.id, &req->id))
         return -EEXIST;
-    return kvt__level_begin(level, KVT__READS);
+    return kvt__level_begin(level, KVT__PAUSE_READS);
 }
 
-/* Enter it into the index.  err: the tier's answer. */
+/* Enter what the tier has into the index.  err: the tier's answer. */
 static int
-probe_end(struct kvt__store *store, struct kvt__level *level,
-          const struct kvt__object *object, const struct kvt__store_req *req,
-          const struct kvt__found *found, int err)
+probe_end(struct kvt__level *level, const struct kvt__object *object,
+          const struct kvt__store_req *req, const struct kvt__found *found, int err)
 {
-    kvt__level_end(store, level, KVT__READS, err);
-    if (!err && !may_be(store, req, found))
-        err = -ENOENT;
-    if (err == -ENOENT && req->seen.flags & KVT__INDEX_EXPECTED)
-        kvt__level_drop_seen(level, &req->seen, false);
+    kvt__level_end(level, KVT__PAUSE_READS, err);
+    if (err == -ENOENT && !found->stored_bytes && req->was_seen)
+        (void)kvt__table_forget(level->index, &req->seen, true);
     if (err)
         return err;
+    err = correct(level, object, req, found);
     /* -EEXIST: another thread entered the chunk; the request then succeeds. */
-    return enter_found(store, level, object, req, found);
+    return may_be(level, req, found) ? err : -ENOENT;
 }
 
 /* ------------------------------------------------------------------ each of them */
 
 int
 kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
-               struct kvt__object *object, char *stored_key, size_t size)
+               const struct kvt__object *object)
 {
     switch (req->op) {
     case KVT__STORE_PUT:
-        return is_put_there(level, req)
-            ? put_begin(req->store, level, object, req, true, &req->put) : -EEXIST;
+        return kvt__level_may_put(level, req->space) ? put_begin(level, object, req)
+                                                     : -EEXIST;
     case KVT__STORE_GET:
-        return get_begin(level, req, object, stored_key, size);
+        return get_begin(level, req);
     default:
         return probe_begin(level, req);
     }
@@ -475,10 +415,10 @@ kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
 
     switch (req->op) {
     case KVT__STORE_PUT:
-        return put_end(req->store, level, object, req, &req->put, found, err);
+        return put_end(level, object, req, err);
     case KVT__STORE_GET:
-        return get_end(req->store, level, object, req, found, err);
+        return get_end(level, object, req, found, err);
     default:
-        return probe_end(req->store, level, object, req, found, err);
+        return probe_end(level, object, req, found, err);
     }
 }

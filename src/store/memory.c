@@ -1,58 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The level of host memory: chunks that stay in the pool of the worker that made or
- * read them.  Each worker has an index of its own, which its scheduler reads. */
+ * Host memory: chunks that stay in the pool of the worker that made or read the chunks.  Each
+ * worker has an index of its own, which its scheduler reads.  The number of an entry is also
+ * the number of the chunk's slot. */
+#include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
+#include "store/instance.h"
 #include "store/private.h"
 
 #define MIN_ENTRIES (UINT64_C(1) << 10)
+#define MAX_ENTRIES (UINT64_C(1) << 22)
+#define ROUNDS 16 /* of victims, for one chunk */
 
-/* One rank's memory, as a lookup sees it. */
-struct kvt__rank_memory {
-    struct kvt__instance instance;
-    struct kvt__index *index;
-    atomic_bool gone; /* with the process that had it */
+/* A READY entry's slot. */
+struct chunk {
+    struct kvt__slot slot; /* payload NULL: none */
+    uint32_t crc;
+    bool unsummed; /* the payload was not compared with crc */
 };
 
-void
-kvt__memory_close(struct kvt__level *level)
+/* The index of one rank's memory. */
+struct rank {
+    struct kvt__instance instance;
+    struct kvt__table *index; /* NULL: not looked up by this process */
+    atomic_bool gone;         /* with the process that had the memory */
+};
+
+struct kvt__host_memory {
+    bool no_get, no_put;
+    bool passing; /* keeps only what was read ahead */
+    struct kvt__counters *counters;
+    struct rank *ranks;
+    uint32_t n_ranks;
+
+    struct kvt__pool *pool;   /* NULL: this process has none */
+    struct kvt__table *index; /* of this process's rank */
+    pthread_mutex_t lock;     /* guards the rest, and is held while entries are made and
+                               * freed: a READY entry has its slot */
+    struct chunk *chunks;     /* [entry] */
+    uint64_t n_chunks;
+    uint64_t n_used;          /* chunks from here on never had a slot */
+};
+
+/* The identity is the name; its first 64 bits stand for the hash. */
+static struct kvt__name
+name_of(const struct kvt__id *id)
 {
-    for (uint32_t r = 0; level->ranks && r < level->n_ranks; r++) {
-        kvt__index_close(level->ranks[r].index);
-        kvt__instance_close(&level->ranks[r].instance);
-    }
-    free(level->ranks);
+    return (struct kvt__name){ .hash.bits = { kvt__get_le64(id->b) } };
 }
 
-struct kvt__index *
-kvt__level_index(const struct kvt__level *level, const struct kvt__space *space)
-{
-    if (!level->ranks)
-        return level->index;
-    if (space->memory_rank >= level->n_ranks ||
-        atomic_load(&level->ranks[space->memory_rank].gone))
-        return NULL;
-    return level->ranks[space->memory_rank].index;
-}
-
-void
-kvt__store_look_who_lives(struct kvt__store *store)
-{
-    struct kvt__level *level = &store->levels[0];
-
-    if (!level->in_memory)
-        return;
-    for (uint32_t r = 0; r < level->n_ranks; r++) {
-        struct kvt__rank_memory *rank = &level->ranks[r];
-
-        if (rank->index && rank->index != level->index)
-            atomic_store(&rank->gone, !kvt__index_has_writer(rank->index));
-    }
-}
+/* ------------------------------------------------------------------- opening */
 
 /* Where the index lies; one that no other process could see is as good as any. */
 static void
@@ -65,24 +68,11 @@ open_instance(const struct kvt__memory_params *params, uint32_t rank, bool worke
                  "rank %u: %s", rank, kvt__why());
 }
 
-static int
-open_rank(const struct kvt__memory_params *params, uint32_t rank, uint64_t n_entries,
-          struct kvt__rank_memory *out)
+static bool
+forget_entry(void *ctx, const struct kvt__record *record)
 {
-    bool worker = params->pool && rank == params->rank;
-    enum kvt__policy policy = kvt__policy_named(params->config->cache_policy);
-
-    open_instance(params, rank, worker, &out->instance);
-    struct kvt__index_params index = {
-        .dirfd = out->instance.dirfd, .n_entries = n_entries, .writer = worker,
-        .limit_bytes = worker ? params->limit_bytes : 0, .policy = policy,
-        .wide_hashes = kvt__wide_hashes(params->config) };
-    int err = kvt__index_open(&index, &out->index);
-    if (!err && worker) {
-        kvt__index_clear(out->index); /* of a worker before this one */
-        kvt__index_set_scanned(out->index, true);
-    }
-    return err;
+    (void)kvt__table_forget(ctx, record, true);
+    return true;
 }
 
 static uint64_t
@@ -90,139 +80,418 @@ n_entries_for(const struct kvt__memory_params *params)
 {
     uint64_t n = params->limit_bytes / (params->object_bytes ? params->object_bytes : 1);
 
-    n = n < KVT__MAX_ENTRIES / 2 ? n * 2 : KVT__MAX_ENTRIES;
+    n = n < MAX_ENTRIES / 2 ? n * 2 : MAX_ENTRIES;
     return n > MIN_ENTRIES ? n : MIN_ENTRIES;
+}
+
+static int
+open_rank(const struct kvt__memory_params *params, uint32_t rank, struct rank *out)
+{
+    bool worker = params->pool && rank == params->rank;
+    struct kvt__table_params index = {
+        .limit_bytes = worker ? params->limit_bytes : 0,
+        .max_entries = n_entries_for(params), .writer = worker, .of_memory = true,
+        .order = kvt__order_named(params->config->cache_policy) };
+
+    open_instance(params, rank, worker, &out->instance);
+    int err = out->instance.dirfd < 0
+        ? kvt__table_open_private(&index, &out->index)
+        : kvt__table_open(&index, out->instance.dirfd, &out->index);
+    if (!err && worker) /* chunks of a worker before this one */
+        kvt__table_each(out->index, forget_entry, out->index);
+    return err;
+}
+
+static int
+open_chunks(struct kvt__host_memory *m, const struct kvt__memory_params *params)
+{
+    struct kvt__table_totals totals;
+
+    m->pool = params->pool;
+    m->index = m->ranks[params->rank].index;
+    kvt__table_get_totals(m->index, &totals);
+    m->n_chunks = totals.max_entries;
+    m->chunks = calloc(m->n_chunks, sizeof *m->chunks);
+    return m->chunks ? 0 : kvt__fail(ENOMEM, "local_cpu: a table of %llu chunks",
+                                     (unsigned long long)m->n_chunks);
 }
 
 int
 kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params *params)
 {
-    struct kvt__level level = { .n_ranks = params->n_ranks, .in_memory = true,
-                                .passing = params->passing };
-    uint64_t n_entries = n_entries_for(params);
+    struct kvt__host_memory *m = calloc(1, sizeof *m);
     int err = 0;
 
-    if (store->n_levels == KVT__MAX_LEVELS)
-        return kvt__fail(EINVAL, "local_cpu: more than %d tiers.", KVT__MAX_LEVELS);
-    level.ranks = calloc(params->n_ranks, sizeof *level.ranks);
-    level.url = strdup("");
-    if (!level.ranks || !level.url)
+    if (!m)
+        return kvt__fail(ENOMEM, "local_cpu: open");
+    pthread_mutex_init(&m->lock, NULL);
+    m->passing = params->passing;
+    m->counters = store->counters;
+    m->n_ranks = params->n_ranks;
+    m->ranks = calloc(params->n_ranks, sizeof *m->ranks);
+    if (!m->ranks)
         err = kvt__fail(ENOMEM, "local_cpu: open");
+    for (uint32_t r = 0; m->ranks && r < m->n_ranks; r++)
+        m->ranks[r].instance = (struct kvt__instance){ .dirfd = -1, .worker_fd = -1 };
     for (uint32_t r = 0; !err && r < params->n_ranks; r++)
         if (params->looks_up || r == params->rank)
-            err = open_rank(params, r, n_entries, &level.ranks[r]);
-    if (!err) {
-        level.index = params->pool ? level.ranks[params->rank].index : NULL;
-        struct kvt__cpu_params cpu = {
-            .pool = params->pool, .limit_bytes = params->limit_bytes,
-            .n_chunks = params->pool ? (uint32_t)n_entries : 0,
-            .dirfd = level.ranks[params->rank].instance.dirfd };
-        err = kvt__cpu_open(&cpu, &level.tier);
-    }
+            err = open_rank(params, r, &m->ranks[r]);
+    if (!err && params->pool)
+        err = open_chunks(m, params);
     if (err) {
-        kvt__memory_close(&level);
-        free(level.url);
+        kvt__memory_close(m);
         return err;
     }
-    memmove(store->levels + 1, store->levels, store->n_levels * sizeof level);
-    if (!params->passing) /* else it is nobody's back end */
-        kvt__level_set_location(&level, params->config, "LocalCPUBackend");
-    store->levels[0] = level;
-    store->pool = params->pool;
-    store->n_levels++;
+    if (!params->passing) /* else the memory is no back end */
+        kvt__use_location(params->config, "LocalCPUBackend", &m->no_get, &m->no_put);
+    store->memory = m;
     return 0;
 }
 
-static struct kvt__level *
-memory_of(struct kvt__store *store)
+/* Release all slots; the index has no entries any more. */
+static void
+release_all(struct kvt__host_memory *m)
 {
-    return store->n_levels && store->levels[0].in_memory ? &store->levels[0] : NULL;
-}
-
-int
-kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
-                 bool verified)
-{
-    struct kvt__level *level = memory_of(store);
-    struct kvt__object object = { .key = "", .tokens = req->tokens, .id = req->id,
-                                  .unsummed = req->unsummed };
-
-    if (!level)
-        return -ENODEV;
-    if (level->passing && !req->early)
-        return -EEXIST;
-    return kvt__level_put(store, level, &object, req, verified);
-}
-
-/* With several tiers a slow one would keep the memory of a quick one. */
-/* The only storage, if chunks do not stay in host memory besides; NULL. */
-static struct kvt__tier *
-lends(struct kvt__store *store)
-{
-    const struct kvt__level *memory = memory_of(store);
-    size_t first = memory ? 1 : 0;
-
-    if ((memory && !memory->passing) || store->n_levels != first + 1)
-        return NULL;
-    return store->levels[first].tier;
-}
-
-bool
-kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
-                struct kvt__slot *out)
-{
-    struct kvt__tier *tier = lends(store);
-
-    return tier && tier->ops->lend && tier->ops->lend(tier, prio, bytes, out);
-}
-
-int
-kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most)
-{
-    int err = 0;
-
-    for (size_t i = 0; !err && i < store->n_levels; i++) {
-        struct kvt__tier *tier = store->levels[i].tier;
-
-        if (tier->ops->use_gpu)
-            err = tier->ops->use_gpu(tier, gpu, tier == lends(store) ? most : 0);
-    }
-    return err;
+    for (uint64_t i = 0; i < m->n_used; i++)
+        if (m->chunks[i].slot.payload)
+            kvt__pool_release(m->pool, &m->chunks[i].slot);
+    m->n_used = 0;
 }
 
 void
-kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
-                const struct kvt__id *id, int64_t until_ns)
+kvt__memory_close(struct kvt__host_memory *m)
 {
-    struct kvt__level *level = memory_of(store);
-    struct kvt__index *index = level ? kvt__level_index(level, space) : NULL;
+    if (!m)
+        return;
+    release_all(m);
+    for (uint32_t r = 0; m->ranks && r < m->n_ranks; r++) {
+        kvt__table_close(m->ranks[r].index);
+        kvt__instance_close(&m->ranks[r].instance);
+    }
+    pthread_mutex_destroy(&m->lock);
+    free(m->chunks);
+    free(m->ranks);
+    free(m);
+}
+
+/* ------------------------------------------------------------------- lookups */
+
+/* The index of the memory of a space's rank; NULL: not known here. */
+static struct kvt__table *
+index_of(const struct kvt__store *store, const struct kvt__space *space)
+{
+    const struct kvt__host_memory *m = store->memory;
+
+    if (!m || space->memory_rank >= m->n_ranks ||
+        atomic_load(&m->ranks[space->memory_rank].gone))
+        return NULL;
+    return m->ranks[space->memory_rank].index;
+}
+
+bool
+kvt__memory_knows(const struct kvt__store *store, const struct kvt__space *space)
+{
+    return index_of(store, space);
+}
+
+bool
+kvt__memory_covers(const struct kvt__store *store, const struct kvt__space *space)
+{
+    return store->memory && !store->memory->no_get && index_of(store, space);
+}
+
+bool
+kvt__memory_keeps(const struct kvt__store *store)
+{
+    return store->memory && !store->memory->passing;
+}
+
+bool
+kvt__memory_may_put(const struct kvt__store *store)
+{
+    return store->memory && !store->memory->no_put;
+}
+
+bool
+kvt__store_has_memory(const struct kvt__store *store)
+{
+    return store->memory && !store->memory->no_get;
+}
+
+void
+kvt__store_look_who_lives(struct kvt__store *store)
+{
+    struct kvt__host_memory *m = store->memory;
+
+    for (uint32_t r = 0; m && r < m->n_ranks; r++) {
+        struct rank *rank = &m->ranks[r];
+
+        if (rank->index && rank->index != m->index)
+            atomic_store(&rank->gone, !kvt__table_has_writer(rank->index));
+    }
+}
+
+void
+kvt__memory_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
+                     size_t n)
+{
+    struct kvt__table *index = n ? index_of(store, keys->space) : NULL;
+    struct kvt__name names[KVT__STORE_PREFETCHED];
+
+    assert(n <= KVT__STORE_PREFETCHED);
+    if (!index)
+        return;
+    for (size_t i = 0; i < n; i++)
+        names[i] = name_of(&keys[i].id);
+    kvt__table_prefetch(index, names, n);
+}
+
+static bool
+takes(const struct kvt__store *store, const struct kvt__chunk_key *key,
+      const struct kvt__record *record)
+{
+    return !(record->flags & KVT__TABLE_FOREIGN) ||
+           kvt__store_takes_foreign(store, key->space, key->own_only);
+}
+
+bool
+kvt__memory_find(const struct kvt__store *store, const struct kvt__chunk_key *key)
+{
+    struct kvt__name name = name_of(&key->id);
+    struct kvt__record record;
+
+    return kvt__table_find(index_of(store, key->space), &name, &key->id, &record) &&
+           takes(store, key, &record);
+}
+
+bool
+kvt__memory_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
+{
+    struct kvt__name name = name_of(&key->id);
+
+    if (!kvt__memory_find(store, key))
+        return false;
+    kvt__table_touch(index_of(store, key->space), &name, &key->id);
+    return true;
+}
+
+bool
+kvt__memory_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
+                  int64_t until_ns)
+{
+    struct kvt__table *index = index_of(store, key->space);
+    struct kvt__name name = name_of(&key->id);
+    struct kvt__record record;
+
+    if (!kvt__table_lease(index, &name, &key->id, until_ns, &record))
+        return false;
+    if (takes(store, key, &record))
+        return true;
+    kvt__table_unlease(index, &name, &key->id);
+    return false;
+}
+
+void
+kvt__memory_unlease(struct kvt__store *store, const struct kvt__chunk_key *key)
+{
+    struct kvt__table *index = index_of(store, key->space);
+    struct kvt__name name = name_of(&key->id);
 
     if (index)
-        kvt__index_hold(index, id, until_ns);
+        kvt__table_unlease(index, &name, &key->id);
+}
+
+void
+kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
+                int64_t until_ns)
+{
+    struct kvt__table *index = index_of(store, key->space);
+    struct kvt__name name = name_of(&key->id);
+
+    if (index)
+        kvt__table_hold(index, &name, &key->id, until_ns);
+}
+
+/* ------------------------------------------------------------------- chunks */
+
+/* Forget an entry and release its slot; m->lock is held.  False: the entry has changed, or
+ * has a lease. */
+static bool
+remove_locked(struct kvt__host_memory *m, const struct kvt__record *seen, bool force)
+{
+    assert(seen->entry < m->n_chunks);
+    if (kvt__table_forget(m->index, seen, force))
+        return false;
+    if (m->chunks[seen->entry].slot.payload) /* always, but for a garbage index */
+        kvt__pool_release(m->pool, &m->chunks[seen->entry].slot);
+    return true;
+}
+
+/* A chunk that is being written to storage or copied would free no memory now. */
+static bool
+is_idle(void *ctx, const struct kvt__record *record)
+{
+    struct kvt__host_memory *m = ctx;
+    const struct chunk *c = &m->chunks[record->entry];
+
+    return c->slot.payload && !kvt__pool_is_shared(m->pool, &c->slot);
+}
+
+/* Evict until `bytes` are free; m->lock is held.  Returns the evicted bytes. */
+static uint64_t
+evict_locked(struct kvt__host_memory *m, uint64_t bytes)
+{
+    struct kvt__record victims[KVT__TABLE_VICTIMS];
+    uint64_t gone = 0;
+
+    for (int round = 0; round < ROUNDS && gone < bytes; round++) {
+        size_t n = kvt__table_victims(m->index, is_idle, m, victims, KVT__TABLE_VICTIMS);
+
+        for (size_t i = 0; i < n && gone < bytes; i++) {
+            if (!remove_locked(m, &victims[i], false))
+                continue;
+            gone += victims[i].bytes;
+            kvt__count(m->counters, KVT__N_evicted_chunks, 1);
+            kvt__count(m->counters, KVT__N_evicted_bytes, victims[i].bytes);
+        }
+    }
+    return gone;
+}
+
+static int
+claim_locked(struct kvt__host_memory *m, const struct kvt__name *name,
+             const struct kvt__record *record, struct kvt__claim *claim)
+{
+    struct kvt__table_totals totals;
+    int err;
+
+    kvt__table_get_totals(m->index, &totals);
+    if (record->bytes > totals.limit_bytes)
+        return kvt__fail(ENOSPC, "local_cpu: a chunk of %llu bytes does not fit the limit of "
+                         "%llu.", (unsigned long long)record->bytes,
+                         (unsigned long long)totals.limit_bytes);
+    while ((err = kvt__table_claim(m->index, name, record, NULL, NULL, claim)) == -ENOSPC &&
+           evict_locked(m, record->bytes))
+        continue;
+    return err == -ENOSPC ? kvt__fail(ENOSPC, "local_cpu: no room for %llu bytes and nothing "
+                                      "to evict", (unsigned long long)record->bytes) : err;
+}
+
+/* Give a claimed entry its slot and make the entry READY. */
+static int
+fill_locked(struct kvt__host_memory *m, const struct kvt__store_req *req,
+            struct kvt__claim *claim)
+{
+    struct chunk *c = &m->chunks[claim->entry];
+
+    assert(claim->entry < m->n_chunks);
+    if (c->slot.payload) /* of another identity with an equal name */
+        kvt__pool_release(m->pool, &c->slot);
+    kvt__pool_share(m->pool, &req->slot);
+    *c = (struct chunk){ .slot = req->slot, .crc = req->crc, .unsummed = req->unsummed };
+    if (claim->entry >= m->n_used)
+        m->n_used = claim->entry + 1;
+    return kvt__table_publish(m->index, claim) ? 0 : -ESTALE;
+}
+
+/* Remove a chunk without identity that the request may not load, unless another request has
+ * a lease of the chunk. */
+static void
+forget_foreign_locked(struct kvt__store *store, const struct kvt__store_req *req,
+                      const struct kvt__name *name)
+{
+    struct kvt__host_memory *m = store->memory;
+    struct kvt__record record;
+
+    if (kvt__table_find(m->index, name, &req->id, &record) &&
+        record.flags & KVT__TABLE_FOREIGN &&
+        !kvt__store_takes_foreign(store, req->space, req->own_only))
+        (void)remove_locked(m, &record, false);
+}
+
+int
+kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, bool verified)
+{
+    struct kvt__host_memory *m = store->memory;
+    struct kvt__name name = name_of(&req->id);
+    struct kvt__claim claim;
+
+    if (!m)
+        return -ENODEV;
+    if (!m->pool || (m->passing && !req->early))
+        return -EEXIST;
+    struct kvt__record record = {
+        .id = req->id, .bytes = kvt__pool_footprint(m->pool, req->slot.bytes),
+        .flags = verified ? 0 : KVT__TABLE_FOREIGN };
+    pthread_mutex_lock(&m->lock);
+    forget_foreign_locked(store, req, &name);
+    int err = claim_locked(m, &name, &record, &claim);
+    if (!err)
+        err = fill_locked(m, req, &claim);
+    if (err == -ESTALE) /* a garbage index was given up */
+        release_all(m);
+    pthread_mutex_unlock(&m->lock);
+    return err;
+}
+
+/* Share the slot of a chunk.  False: the chunk is not there. */
+static bool
+share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *out,
+      struct kvt__record *seen)
+{
+    struct kvt__host_memory *m = store->memory;
+    struct kvt__chunk_key key = kvt__request_key(req);
+    struct kvt__name name = name_of(&req->id);
+
+    if (!m || !m->pool || m->no_get)
+        return false;
+    pthread_mutex_lock(&m->lock);
+    bool ok = kvt__table_find(m->index, &name, &req->id, seen) && takes(store, &key, seen);
+    if (ok) {
+        *out = m->chunks[seen->entry];
+        ok = out->slot.bytes == req->bytes;
+    }
+    if (ok)
+        kvt__pool_share(m->pool, &out->slot);
+    pthread_mutex_unlock(&m->lock);
+    if (ok)
+        kvt__table_touch(m->index, &name, &req->id);
+    return ok;
+}
+
+/* The payload has its checksum: no later load compares the payload. */
+static void
+set_summed(struct kvt__host_memory *m, const struct kvt__record *seen,
+           const unsigned char *payload)
+{
+    pthread_mutex_lock(&m->lock);
+    if (m->chunks[seen->entry].slot.payload == payload)
+        m->chunks[seen->entry].unsummed = false;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* Remove a damaged chunk, leased or not. */
+static void
+drop(struct kvt__host_memory *m, const struct kvt__record *seen)
+{
+    kvt__log(KVT_LOG_WARN, "a chunk that was read ahead into host memory is damaged, was "
+             "removed from there, and is read again from storage.");
+    pthread_mutex_lock(&m->lock);
+    (void)remove_locked(m, seen, true);
+    pthread_mutex_unlock(&m->lock);
 }
 
 bool
 kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
 {
-    struct kvt__level *level = memory_of(store);
-    struct kvt__object object = { .key = "", .id = req->id };
-    struct kvt__index_entry entry;
-    struct kvt__found found;
+    struct chunk c;
 
-    if (!level || level->no_get || !kvt__index_find(level->index, &req->id, &entry) ||
-        (entry.flags & KVT__INDEX_FOREIGN &&
-         !kvt__store_takes_foreign(store, req->space, req->own_only)) ||
-        level->tier->ops->borrow(level->tier, &object, &req->slot, &found))
+    if (!share(store, req, &c, &req->seen))
         return false;
-    if (req->slot.bytes != req->bytes) {
-        kvt__pool_release(store->pool, &req->slot);
-        return false;
-    }
-    kvt__index_touch(level->index, &req->id);
-    req->unsummed = !found.has_read_crc;
-    req->crc = found.crc;
-    req->seen = entry;
-    req->verified = !(entry.flags & KVT__INDEX_FOREIGN) && !req->unsummed;
+    req->slot = c.slot;
+    req->crc = c.crc;
+    req->unsummed = c.unsummed;
+    req->verified = !(req->seen.flags & KVT__TABLE_FOREIGN) && !c.unsummed;
     req->borrowed = true;
     return true;
 }
@@ -230,27 +499,51 @@ kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
 int
 kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
 {
-    struct kvt__level *level = memory_of(store);
-    int err = kvt__level_check_crc(req, req->crc);
+    struct kvt__host_memory *m = store->memory;
+    int err = kvt__store_check_crc(req, req->crc);
 
     if (!err) {
         req->verified = true;
-        kvt__cpu_set_summed(level->tier, &req->id, req->slot.payload);
+        set_summed(m, &req->seen, req->slot.payload);
         return 0;
     }
-    kvt__log(KVT_LOG_WARN, "a chunk that was read ahead into host memory is damaged, was "
-             "removed from there, and is read again from storage.");
-    kvt__level_drop_seen(level, &req->seen, false);
-    kvt__cpu_drop(level->tier, &req->id, req->slot.payload);
-    kvt__pool_release(store->pool, &req->slot);
+    drop(m, &req->seen);
+    kvt__pool_release(m->pool, &req->slot);
     req->slot = (struct kvt__slot){ 0 };
     return err;
+}
+
+int
+kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
+{
+    struct kvt__record seen;
+    struct chunk c;
+    int err = 0;
+
+    if (kvt__slot_on_device(&req->slot) || !share(store, req, &c, &seen))
+        return -ENOENT;
+    memcpy(req->slot.payload, c.slot.payload, c.slot.bytes);
+    if (c.unsummed)
+        err = kvt__store_check_crc(req, c.crc);
+    if (err)
+        drop(store->memory, &seen);
+    else if (c.unsummed)
+        set_summed(store->memory, &seen, c.slot.payload);
+    kvt__pool_release(store->memory->pool, &c.slot);
+    req->unsummed = false;
+    req->verified = !(seen.flags & KVT__TABLE_FOREIGN);
+    return err ? -ENOENT : 0;
 }
 
 bool
 kvt__store_reclaim(struct kvt__store *store, uint64_t bytes)
 {
-    struct kvt__level *level = memory_of(store);
+    struct kvt__host_memory *m = store->memory;
 
-    return level && kvt__level_evict(store, level, NULL, bytes) > 0;
+    if (!m || !m->pool)
+        return false;
+    pthread_mutex_lock(&m->lock);
+    bool any = evict_locked(m, bytes) > 0;
+    pthread_mutex_unlock(&m->lock);
+    return any;
 }

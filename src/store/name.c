@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of keys in a space, the entries of chunks that are known by their name alone,
- * and keys that are known by a listing. */
+ * Texts of spaces and keys, their names in an index, and keys that are known by a listing. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,40 +8,57 @@
 #include "base/sha256.h"
 #include "store/public.h"
 
-static void
-tagged_id(const char *tag, const char *key, struct kvt__id *out)
+void
+kvt__key_id(const char *key, struct kvt__id *out)
 {
     struct kvt__sha256 sha;
     uint8_t digest[KVT__SHA256_BYTES];
 
     kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, tag, 1);
+    kvt__sha256_add(&sha, "K", 1);
     kvt__sha256_add(&sha, key, strlen(key));
     kvt__sha256_end(&sha, digest);
     memcpy(out->b, digest, sizeof out->b);
 }
 
 void
-kvt__name_id(const char *key, struct kvt__id *out)
-{
-    tagged_id("N", key, out);
-}
-
-void
-kvt__key_id(const char *key, struct kvt__id *out)
-{
-    tagged_id("K", key, out);
-}
-
-void
-kvt__level_listed_key(const struct kvt__level *level, const char *key,
-                      char out[KVT__KEY_TEXT_MAX + 1])
+kvt__level_spell(const struct kvt__level *level, const char *text,
+                 char out[KVT__KEY_TEXT_MAX + 1])
 {
     const struct kvt__tier_ops *ops = level->tier->ops;
 
-    snprintf(out, KVT__KEY_TEXT_MAX + 1, "%s", key);
-    if (ops->listed_key)
-        ops->listed_key(level->tier, out);
+    snprintf(out, KVT__KEY_TEXT_MAX + 1, "%s", text);
+    ops->listed_key(level->tier, out);
+}
+
+static int
+insert_tags(struct kvt__space *space, const char *tags)
+{
+    size_t n = strlen(tags), rest = strlen(space->text + space->own_tag) + 1;
+
+    if (!n)
+        return 0;
+    if (space->own_tag + 1 + n + rest > sizeof space->text)
+        return kvt__fail(ENAMETOOLONG, "the key of '%s' with tags '%s'", space->text, tags);
+    memmove(space->text + space->own_tag + 1 + n, space->text + space->own_tag, rest);
+    space->text[space->own_tag] = '@';
+    memcpy(space->text + space->own_tag + 1, tags, n);
+    space->own_tag += 1 + n;
+    return 0;
+}
+
+int
+kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
+                    const char *tags)
+{
+    char text[KVT__KEY_TEXT_MAX + 1];
+    int err = insert_tags(space, tags);
+
+    for (size_t i = 0; !err && i < store->n_levels; i++) {
+        kvt__level_spell(&store->levels[i], space->text, text);
+        space->digests[i] = kvt__table_digest(text);
+    }
+    return err;
 }
 
 /* Whether a listing of the level may tell a key so that is another: with what stands for
@@ -52,8 +68,7 @@ may_be_listed(const struct kvt__level *level, const char *key)
 {
     char slash[] = "/";
 
-    if (level->tier->ops->listed_key)
-        level->tier->ops->listed_key(level->tier, slash);
+    level->tier->ops->listed_key(level->tier, slash);
     return *slash != '/' && !strchr(key, '/') && strchr(key, *slash);
 }
 
@@ -67,35 +82,6 @@ kvt__op_check(const struct kvt_op *op, const struct kvt__level *level,
         (listed && may_be_listed(level, object->key)))
         return 0;
     return kvt__fail(EBADMSG, "%s: was stored under another key.", object->key);
-}
-
-void
-kvt__level_forget_name(struct kvt__level *level, const char *key)
-{
-    char listed[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__index_totals totals;
-    struct kvt__id id;
-
-    kvt__index_get_totals(level->index, &totals);
-    if (!totals.n_unread)
-        return;
-    kvt__level_listed_key(level, key, listed);
-    kvt__name_id(listed, &id);
-    kvt__level_drop(level, &id, NULL);
-}
-
-int
-kvt__space_text(const struct kvt__space *space, const char *tags,
-                char out[KVT__INDEX_SPACE_TEXT_MAX + 1])
-{
-    size_t size = sizeof space->text;
-    bool any = tags && *tags;
-    int n = snprintf(out, size, "%.*s%s%s%s", (int)space->own_tag, space->text,
-                     any ? "@" : "", any ? tags : "", space->text + space->own_tag);
-
-    if (n < 0 || (size_t)n >= size)
-        return kvt__fail(ENAMETOOLONG, "the key of '%s' with tags '%s'", space->text, tags);
-    return 0;
 }
 
 int

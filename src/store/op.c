@@ -120,66 +120,22 @@ run_get(struct kvt__store *store, const struct kvt__object *object, struct kvt_o
     return kvt__fail(ENOENT, "%s", object->key);
 }
 
-void
-kvt__level_forget(struct kvt__level *level, const struct kvt__object *object)
-{
-    kvt__level_drop(level, &object->id, NULL);
-    kvt__level_forget_name(level, object->key);
-}
-
-/* 0, -ENOENT or another -errno with a sentence. */
+/* Delete the object from every level.  0: one had it. */
 static int
-delete_from(struct kvt__level *level, const struct kvt__object *object)
-{
-    struct kvt__found found = { 0 };
-    int err = kvt__tier_probe(level->tier, object, &found);
-
-    if (err == -ENOENT && !found.stored_bytes) { /* the index may not know that yet */
-        kvt__level_drop(level, &object->id, NULL);
-        return err;
-    }
-    if (!err && found.has_id)
-        kvt__level_drop(level, &found.id, object);
-    else /* a damaged file tells no identity, the index may know the key's */
-        kvt__level_drop(level, &object->id, NULL);
-    kvt__level_forget_name(level, object->key);
-    err = kvt__tier_remove(level->tier, object);
-    return err == -ENOENT ? 0 : err;
-}
-
-/* Forget what every level knows of the object and remove it.  0: one had it. */
-static int
-run_delete(struct kvt__store *store, const struct kvt__object *object)
+run_delete(struct kvt__store *store, const struct kvt__space *space,
+           const struct kvt__object *object)
 {
     int result = -ENOENT;
 
     for (size_t i = 0; i < store->n_levels; i++) {
-        int err = delete_from(&store->levels[i], object);
+        struct kvt__name name = kvt__level_name(&store->levels[i], space, &object->hash);
+        int err = kvt__level_delete(&store->levels[i], &name, object);
 
         if (err && err != -ENOENT)
             return err;
         result = err ? result : 0;
     }
     return result ? kvt__fail(ENOENT, "%s", object->key) : 0;
-}
-
-/* Before a put: what is there goes, but where the put itself takes its place, which
- * needs no right to delete. */
-static int
-make_way(struct kvt__store *store, const struct kvt__object *object)
-{
-    for (size_t i = 0; i < store->n_levels; i++) {
-        struct kvt__level *level = &store->levels[i];
-        int err = 0;
-
-        if (level->tier->replaces)
-            kvt__level_forget(level, object);
-        else
-            err = delete_from(level, object);
-        if (err && err != -ENOENT)
-            return err;
-    }
-    return 0;
 }
 
 static int
@@ -193,9 +149,6 @@ run_put(struct kvt__store *store, struct kvt__space *space,
     struct memory memory;
     int err = kvt__store_check_puts(store, space);
 
-    if (err)
-        return err;
-    err = make_way(store, object);
     if (err)
         return err;
     err = memory_init(&memory, store->levels[0].tier, KVT__PRIO_STORE, op->bytes);
@@ -225,6 +178,8 @@ kvt__op_object(const struct kvt__store *store, const struct kvt_op *op,
             ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
                             "s3:// alone.", op->key);
     err = kvt__space_of(op->key, space, &object->hash);
+    if (!err)
+        err = kvt__store_set_tags(store, space, "");
     object->opaque = space->opaque;
     object->rank = space->rank;
     return err;
@@ -253,7 +208,7 @@ kvt__op_run(struct kvt__store *store, struct kvt_op *op)
             kvt__op_tell(op, &found);
         return err;
     case KVT_OP_DELETE:
-        return run_delete(store, &object);
+        return run_delete(store, &space, &object);
     default:
         return kvt__fail(EINVAL, "kvt_op: no kind %u.", op->kind);
     }

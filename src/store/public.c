@@ -236,7 +236,6 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
     if (!err) {
         struct kvt__store_params params = { .config = config, .exec = s->exec,
                                             .counters = &s->counters,
-                                            .object_bytes = 1 << 20,
                                             .local_ranks = 0, .tells = true };
         err = kvt__store_open(&params, &s->store);
     }
@@ -298,20 +297,20 @@ int
 kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out)
 {
     struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
-    struct kvt__index_totals totals;
+    struct kvt__table_totals totals;
     size_t size = out->struct_size;
 
     if (i >= store->store->n_levels)
         return kvt__fail(ENOENT, "tier %zu", i);
     const struct kvt__level *level = &store->store->levels[i];
-    kvt__index_get_totals(level->index, &totals);
+    kvt__table_get_totals(level->index, &totals);
     snprintf(info.tier, sizeof info.tier, "%s", level->tier->ops->name);
     snprintf(info.url, sizeof info.url, "%s", level->url);
-    info.n_chunks = totals.n_ready;
+    info.n_chunks = totals.n_entries;
     info.used_bytes = totals.used_bytes;
     info.limit_bytes = totals.limit_bytes;
-    info.n_entries = totals.n_entries;
-    info.index_shared = kvt__index_is_shared(level->index);
+    info.n_entries = totals.max_entries;
+    info.index_shared = kvt__table_is_shared(level->index);
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     out->struct_size = size;
     return 0;

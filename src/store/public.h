@@ -54,9 +54,6 @@ int kvt__op_object(const struct kvt__store *store, const struct kvt_op *op,
 /* Run it on the calling thread.  Blocks.  0 or -errno with a sentence. */
 int kvt__op_run(struct kvt__store *store, struct kvt_op *op);
 
-/* Take what stands under a key out of a level's index. */
-void kvt__level_forget(struct kvt__level *level, const struct kvt__object *object);
-
 /* Is what was read what the key says?  0 or -EBADMSG with a sentence. */
 int kvt__op_check(const struct kvt_op *op, const struct kvt__level *level,
                   const struct kvt__object *object, const struct kvt__found *found);

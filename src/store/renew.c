@@ -13,11 +13,11 @@
 /* A process without the shared index only reads: every process with a private table would
  * store up to the whole limit. */
 static void
-set_index(struct kvt__level *level, struct kvt__index *index)
+set_index(struct kvt__level *level, struct kvt__table *index)
 {
-    bool has_dir = level->index_params.dirfd >= 0 || level->tier->shared;
+    bool has_dir = level->dirfd >= 0 || level->tier->shared;
     bool reads_only = has_dir && level->index_params.limit_bytes &&
-                      !kvt__index_is_shared(index);
+                      !kvt__table_is_shared(index);
 
     if (reads_only)
         kvt__log(KVT_LOG_WARN, "%s: without a shared index the limit cannot be held: this "
@@ -26,12 +26,22 @@ set_index(struct kvt__level *level, struct kvt__index *index)
     atomic_store(&level->index, index);
 }
 
-int
-kvt__level_open_index(struct kvt__level *level, const struct kvt__index_params *params)
+static int
+open_index(const struct kvt__level *level, const struct kvt__table_params *params,
+           struct kvt__table **out)
 {
-    struct kvt__index *index;
-    int err = kvt__index_open(params, &index);
+    return level->dirfd < 0 ? kvt__table_open_private(params, out)
+                            : kvt__table_open(params, level->dirfd, out);
+}
 
+int
+kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *params,
+                      int dirfd)
+{
+    struct kvt__table *index;
+
+    level->dirfd = dirfd;
+    int err = open_index(level, params, &index);
     if (err)
         return err;
     level->index_params = *params;
@@ -46,9 +56,9 @@ renew(struct kvt__job *job)
     struct kvt__level *level = (struct kvt__level *)
         ((char *)job - offsetof(struct kvt__level, renewal));
     struct kvt__retired *retired = malloc(sizeof *retired);
-    struct kvt__index *index;
+    struct kvt__table *index;
 
-    if (!retired || kvt__index_open(&level->index_params, &index)) {
+    if (!retired || open_index(level, &level->index_params, &index)) {
         kvt__log(KVT_LOG_WARN, "%s: the index was replaced and cannot be opened again: %s",
                  level->tier->ops->name, retired ? kvt__why() : "no memory");
         free(retired);
@@ -59,24 +69,21 @@ renew(struct kvt__job *job)
     *retired = (struct kvt__retired){ level->index, level->retired };
     level->retired = retired;
     set_index(level, index);
-    kvt__index_retire(retired->index);
-    /* Files stored by this process meanwhile have no entry. */
-    kvt__index_set_scanned(index, false);
+    kvt__table_retire(retired->index);
+    /* This process may have stored objects under the old index after another process had
+     * listed the store for the new index.  The next upkeep lists. */
+    kvt__table_relist(index);
     atomic_store(&level->is_renewing, false);
-    if (atomic_load(&level->store->scans))
-        kvt__level_scan(level->store, level);
 }
 
 void
-kvt__level_look_after_index(struct kvt__store *store, struct kvt__level *level)
+kvt__level_look_after_index(struct kvt__level *level)
 {
-    if (level->in_memory || kvt__index_is_current(level->index) ||
-        atomic_exchange(&level->is_renewing, true))
+    if (kvt__table_is_current(level->index) || atomic_exchange(&level->is_renewing, true))
         return;
-    level->store = store;
     level->renewal.run = renew;
-    if (store->exec)
-        kvt__exec_submit(store->exec, KVT__PRIO_STORE, &level->renewal);
+    if (level->store->exec)
+        kvt__exec_submit(level->store->exec, KVT__PRIO_STORE, &level->renewal);
     else
         renew(&level->renewal);
 }
@@ -85,18 +92,16 @@ void
 kvt__store_look_after_indexes(struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        kvt__level_look_after_index(store, &store->levels[i]);
+        kvt__level_look_after_index(&store->levels[i]);
 }
 
 void
 kvt__level_close_index(struct kvt__level *level)
 {
-    if (level->in_memory)
-        return;
-    kvt__index_close(level->index);
+    kvt__table_close(level->index);
     for (struct kvt__retired *next, *it = level->retired; it; it = next) {
         next = it->next;
-        kvt__index_close(it->index);
+        kvt__table_close(it->index);
         free(it);
     }
 }

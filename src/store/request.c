@@ -14,14 +14,11 @@
 static int
 describe(struct kvt__store_req *req)
 {
-    char text[KVT__INDEX_SPACE_TEXT_MAX + 1];
-
     req->object = (struct kvt__object){
         .key = req->key, .hash = req->hash, .opaque = req->space->opaque,
         .whole = req->whole, .tokens = req->tokens, .rank = req->space->rank,
         .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
-    int err = kvt__space_text(req->space, req->tags, text);
-    return err ? err : kvt__space_key(text, &req->hash, req->key, sizeof req->key);
+    return kvt__space_key(req->space->text, &req->hash, req->key, sizeof req->key);
 }
 
 /* ---------------------------------------------------------------- level after level */
@@ -70,7 +67,7 @@ submit(struct kvt__store_req *req, struct kvt__level *level, bool waits)
     req->tier_op = (struct kvt__tier_op){
         .what = whats[req->op], .prio = prio_of(req), .object = &req->object,
         .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
-    if (waits || level->in_memory) {
+    if (waits) {
         (void)kvt__tier_wait(level->tier, &req->tier_op);
         return true;
     }
@@ -131,23 +128,16 @@ conclude(struct kvt__store_req *req)
         req->why[0] = '\0';
 }
 
-static void
-next_level(struct kvt__store_req *req)
-{
-    req->level++;
-    (void)describe(req); /* succeeds as before; a level may know the chunk by another name */
-}
-
 /* Ask the levels from req->level on.  A put goes to all of them, one that fails does not
  * keep it from the others.  Return false if the walk has left the thread. */
 static bool
 go_on(struct kvt__store_req *req, bool waits)
 {
-    for (; req->level < req->store->n_levels; next_level(req)) {
+    for (; req->level < req->store->n_levels; req->level++) {
         struct kvt__level *level = &req->store->levels[req->level];
 
         req->object.unsummed = kvt__level_sums_later(level, req);
-        int err = kvt__level_ask(req, level, &req->object, req->key, sizeof req->key);
+        int err = kvt__level_ask(req, level, &req->object);
 
         if (!err && !submit(req, level, waits))
             return false;
@@ -179,6 +169,10 @@ begin_run(struct kvt__store_req *req, bool waits)
         return true;
     }
     req->status = req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
+    if (req->op == KVT__STORE_GET && !kvt__memory_get(req->store, req)) {
+        req->status = 0;
+        return true;
+    }
     return go_on(req, waits);
 }
 
@@ -198,7 +192,7 @@ run_rest(struct kvt__job *job)
     if (settle(req, answer(req))) {
         conclude(req);
     } else {
-        next_level(req);
+        req->level++;
         if (!go_on(req, false))
             return;
     }
@@ -225,8 +219,8 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
     req->job.run = run_job;
     if (req->op == KVT__STORE_PUT) {
         req->why[0] = '\0';
-        req->status = store->levels[0].no_put ? -EEXIST
-                                              : kvt__memory_keep(store, req, true);
+        req->status = kvt__memory_may_put(store) ? kvt__memory_keep(store, req, true)
+                                                 : store->memory ? -EEXIST : -ENODEV;
         if (req->status != -ENODEV && !kvt__store_puts_in_storage(store, req->space)) {
             if (req->status)
                 snprintf(req->why, sizeof req->why, "%s", kvt__why());

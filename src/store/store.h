@@ -10,8 +10,8 @@
 #define KVT_STORE_STORE_H
 
 #include "base/counters.h"
-#include "index/index.h"
 #include "io/exec.h"
+#include "table/table.h"
 #include "tier/tier.h"
 
 #define KVT__MAX_LEVELS 8
@@ -23,7 +23,6 @@ struct kvt__store_params {
     const struct kvt_config *config; /* borrowed until return */
     struct kvt__exec *exec;
     struct kvt__counters *counters;
-    uint64_t object_bytes; /* a typical payload: sizes a new index */
     uint32_t local_ranks;  /* workers on this host that share the store; 0: not known */
     bool transfers, tells; /* as in struct kvt__tier_params */
 };
@@ -65,15 +64,29 @@ enum kvt__puts {
     KVT__PUTS_MEMORY, /* none but host memory */
 };
 
-/* All keys of a rank that differ only in the hash and a request's tags. */
+/* All keys of a rank that differ only in the hash. */
 struct kvt__space {
-    char text[KVT__INDEX_SPACE_TEXT_MAX + 1]; /* key text with an empty hash */
+    char text[KVT__TABLE_TEXT_MAX + 1]; /* key text with an empty hash */
     size_t own_tag; /* where kvtier's own tag begins in text, or where text ends: tags of
                      * requests go there */
     bool opaque;
     uint32_t rank;        /* in the text: whose chunks they are */
     uint32_t memory_rank; /* whose host memory is meant */
     enum kvt__puts puts;
+    uint64_t digests[KVT__MAX_LEVELS]; /* of the text as each storage spells it */
+};
+
+/* Insert tags ("" for none) into the space's text and set the digests.  Requests and lookups
+ * take only such spaces.  0; -ENAMETOOLONG with a sentence. */
+int kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
+                        const char *tags);
+
+/* A chunk as lookups ask for it: storage knows the name, host memory the identity. */
+struct kvt__chunk_key {
+    const struct kvt__space *space;
+    struct kvt__hash hash;
+    struct kvt__id id;
+    bool own_only; /* no chunk without identity */
 };
 
 /* Before a lookup: memory whose process has died is gone. */
@@ -83,9 +96,12 @@ void kvt__store_look_who_lives(struct kvt__store *store);
  * for each storage; never blocks if the store has an executor. */
 void kvt__store_look_after_indexes(struct kvt__store *store);
 
-/* It will be looked for soon. */
-void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__space *space,
-                         const struct kvt__id *id);
+#define KVT__STORE_PREFETCHED 32u
+
+/* Prefetch what lookups of these chunks of one space, at most KVT__STORE_PREFETCHED, read
+ * first. */
+void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
+                         size_t n);
 
 /* Where to look for a chunk. */
 enum kvt__where {
@@ -96,6 +112,9 @@ enum kvt__where {
      * used, anywhere: its chunks are verified nowhere before a load. */
     KVT__CERTAIN,
 };
+
+/* Levels have numbers: KVT__LEVEL_MEMORY, then storage in the order in which it is asked. */
+#define KVT__LEVEL_MEMORY 0
 
 /* Whether that means a level, for the space's chunks, and the level may be read. */
 bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int level,
@@ -115,29 +134,28 @@ bool kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
  * are promised only after a read into host memory. */
 bool kvt__store_reads_first(const struct kvt__store *store, const struct kvt__space *space);
 
-/* Return true if the index of a tier there that may be read has the chunk, and a load takes
- * it.  An expected chunk counts only in storage that is read before a promise.  own_only: a chunk without identity is none, here and below. */
-bool kvt__store_find(const struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id, bool own_only, enum kvt__where where);
+/* Return true if the index of a level there that may be read has the chunk, and a load takes
+ * the chunk.  A chunk whose identity is not read yet counts only in storage that is read
+ * before a promise. */
+bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
+                     enum kvt__where where);
 
 /* Mark used now wherever it is.  Whether there is nothing to put: every tier that the
  * space is put in has it; host memory need not, where there are others. */
-bool kvt__store_touch(struct kvt__store *store, const struct kvt__space *space,
-                      const struct kvt__id *id, bool own_only);
+bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
 
 /* The number of the first level there that may be read whose index has it, where it is
  * leased now; -1: none has.  Each is ended once, before until_ns, by
  * kvt__store_unlease(). */
-int kvt__store_lease(struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id, bool own_only, enum kvt__where where,
-                     int64_t until_ns);
+int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
+                     enum kvt__where where, int64_t until_ns);
 void kvt__store_unlease(struct kvt__store *store, int level,
-                        const struct kvt__space *space, const struct kvt__id *id);
+                        const struct kvt__chunk_key *key);
 
 /* Let a chunk that was just read stay in host memory until somebody has had the time to
  * lease it. */
-void kvt__store_hold(struct kvt__store *store, const struct kvt__space *space,
-                     const struct kvt__id *id, int64_t until_ns);
+void kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
+                     int64_t until_ns);
 
 /* A slot in the memory of the only tier there is, which moves its bytes without a copy, for
  * a chunk that is not to stay in host memory.  Never blocks; false: there is none now. */
@@ -159,20 +177,12 @@ enum kvt__store_op {
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
 };
 
-/* What a level's index has to know of a put that is under way. */
-struct kvt__put {
-    struct kvt__index_claim claim;
-    struct kvt__index_claim replaced;
-    bool replaces;
-};
-
 /* A request.  The caller fills in the first part and keeps it and what it points
  * to until done is called, once, on an executor thread; that of a PUT to nothing but
  * host memory, before kvt__store_submit() returns. */
 struct kvt__store_req {
     enum kvt__store_op op;
     const struct kvt__space *space;
-    const char *tags;      /* of the request, for the key text; NULL: none */
     struct kvt__id id;
     bool id_of_key;        /* id was made from the key text, not from tokens */
     struct kvt__hash hash;
@@ -216,17 +226,24 @@ struct kvt__store_req {
     struct kvt__tier_op tier_op;
     atomic_bool met; /* either the walk has left the thread or the tier has ended tier_op */
     int failed;    /* the first failure, told in why */
-    struct kvt__put put;
+    struct kvt__claim claim; /* PUT: of the name, in the level's index */
     bool unsummed; /* GET: the payload was not compared with crc */
-    bool foreign;  /* GET: what host memory has carried no identity */
-    struct kvt__index_entry seen; /* GET, PROBE: the level's entry at the lookup */
+    struct kvt__record seen; /* GET, PROBE: the level's entry at the lookup */
+    bool was_seen;           /* the lookup found an entry of the name */
 };
+
+static inline struct kvt__chunk_key
+kvt__request_key(const struct kvt__store_req *req)
+{
+    return (struct kvt__chunk_key){ .space = req->space, .hash = req->hash, .id = req->id,
+                                    .own_only = req->own_only };
+}
 
 void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 
-/* Enter the chunk of a request as an expected chunk, without a request to a tier, into the
- * index of all storage that is read before a promise.  A GET finds the chunk there, or deletes
- * the entry.  A PUT and a PROBE replace the entry.  May block. */
+/* Enter the chunk of a request as unread, without a request to a tier, into the index of all
+ * storage that is read before a promise.  A GET finds the chunk there, or deletes the entry.
+ * A PUT and a PROBE replace the entry.  May block. */
 void kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req);
 
 /* After a load that took too long: storage that has answered nothing for that time is
@@ -245,11 +262,16 @@ bool kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req);
 /* Make some bytes of the pool free that chunks of no use now stay in.  False: none. */
 bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
 
-/* Enter every chunk that the tiers list and the indexes lack, by name and size,
- * where an index may not know its whole directory.  Blocks for long. */
-void kvt__store_scan(struct kvt__store *store);
+/* Enter the chunks of each storage that no process has listed yet: of the last snapshot, and
+ * the chunks that the tier lists, by name and size, if a limit needs them.  Blocks for
+ * long. */
+void kvt__store_list(struct kvt__store *store);
 
-/* Let a scan that is running give up soon, and requests that tiers still answer. */
+/* From now on, on the store's executor: list, and every second end the claims of dead
+ * processes, and every five minutes save the indexes for a restart of the host. */
+void kvt__store_keep(struct kvt__store *store);
+
+/* Let a listing give up soon, and requests that tiers still answer. */
 void kvt__store_stop(struct kvt__store *store);
 
 #endif

@@ -205,7 +205,7 @@ claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t byt
     return -EBUSY;
 }
 
-/* freed: bytes that the same hold of the lock frees. */
+/* freed: bytes that the claim's entry counts now and frees. */
 static bool
 has_room(const struct kvt__table *t, uint64_t bytes, uint64_t freed)
 {
@@ -248,8 +248,9 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
         return -EEXIST;
     if (unused_number(t) == TB_N_CLAIMS)
         return -EAGAIN;
-    if (!has_room(t, p->record->bytes, publishes && entry != TB_NONE
-            ? tb_bytes(TB_LOAD(&t->cold[entry].packed)) : 0))
+    bool frees = entry != TB_NONE && (publishes || p->record->flags & KVT__TABLE_FOUND);
+    if (!has_room(t, p->record->bytes,
+                  frees ? tb_bytes(TB_LOAD(&t->cold[entry].packed)) : 0))
         return -ENOSPC;
     *out = (struct kvt__claim){ .bytes = p->record->bytes, .id = p->record->id,
                                 .path = p->record->path, .flags = p->record->flags };

@@ -33,6 +33,18 @@ packed_of(const struct kvt__table *t, uint32_t entry)
     return TB_LOAD(&t->cold[entry].packed);
 }
 
+/* Return true if the entry had another identity than the claim's: leases of the entry do not
+ * hold for the new chunk. */
+static bool
+ends_leases(const struct kvt__table *t, const struct kvt__claim *claim, const uint64_t id[2])
+{
+    const struct tb_hot *e = &t->hot[claim->entry];
+
+    return !(TB_LOAD(&e->word) & TB_UNREAD) &&
+           (TB_LOAD(&e->id[0]) != id[0] || TB_LOAD(&e->id[1]) != id[1] ||
+            claim->flags & KVT__TABLE_UNREAD);
+}
+
 /* Add to a change: a replaced entry has the claim's identity, bytes and path.  The entry is
  * CLAIMED, so no reader uses the identity before the word changes. */
 static void
@@ -43,6 +55,8 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     uint64_t packed = packed_of(t, claim->entry), id[2];
 
     memcpy(id, claim->id.b, sizeof id);
+    if (ends_leases(t, claim, id)) /* a late reader sees another life */
+        TB_STORE(&e->lease, (TB_LOAD(&e->lease) + TB_LIFE_1) & TB_LIFE);
     tb_set64(c, &e->id[0], id[0]);
     tb_set64(c, &e->id[1], id[1]);
     tb_set64(c, &t->cold[claim->entry].packed,

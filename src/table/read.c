@@ -337,6 +337,7 @@ kvt__table_get_totals(const struct kvt__table *t, struct kvt__table_totals *out)
         return;
     out->n_entries = TB_LOAD(&h->n_entries);
     out->n_unread = TB_LOAD(&h->n_unread);
+    out->max_entries = t->max_entries;
     out->used_bytes = TB_LOAD(&h->used_bytes);
     out->limit_bytes = TB_LOAD(&h->limit_bytes);
 }

@@ -117,6 +117,8 @@ struct kvt__name {
 #define KVT__TABLE_FOREIGN 2u /* the object carries no identity */
 #define KVT__TABLE_OVERWRITE 4u /* of a claim: the new object replaces the object of any READY
                                  * entry of the name, with an equal identity or a lease too */
+#define KVT__TABLE_FOUND 8u /* of a claim: the object exists, so it needs room only for the bytes
+                             * that the entry of the name does not count */
 
 /* A copy of a READY entry. */
 struct kvt__record {
@@ -263,6 +265,7 @@ size_t kvt__table_recover_next(struct kvt__table *table);
 struct kvt__table_totals {
     uint64_t n_entries;   /* READY and CLAIMED */
     uint64_t n_unread;
+    uint64_t max_entries;
     uint64_t used_bytes;
     uint64_t limit_bytes; /* 0: none */
 };

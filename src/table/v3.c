@@ -22,6 +22,7 @@
 #define V3_MAX_ENTRIES (UINT64_C(1) << 26)
 #define V3_READY 2u
 #define V3_WIDE 4u
+#define V3_EXPECTED 8u /* no process has seen the object */
 #define V3_N_READ 4096u /* entries at a time */
 
 struct v3_header {
@@ -107,6 +108,16 @@ read_spaces(struct v3_reader *r)
     return true;
 }
 
+/* Key text has one spelling for both forms of a hash below 2^63, and names have the form
+ * SIGNED for it. */
+static enum kvt__hash_form
+form_of(const struct v3_entry *e, uint64_t flags)
+{
+    if (flags & V3_WIDE)
+        return KVT__HASH_WIDE;
+    return e->packed >> 63 && e->hash >> 63 ? KVT__HASH_UNSIGNED : KVT__HASH_SIGNED;
+}
+
 /* 0, or an error that ends the reading. */
 static int
 enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
@@ -115,13 +126,10 @@ enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
     uint64_t flags = e->tokens_flags >> 32;
 
     if ((e->word & 15) != V3_READY || space >= V3_N_SPACES || !r->digests[space] ||
-        (flags & V3_WIDE && !r->header.wide_hashes))
+        flags & V3_EXPECTED || (flags & V3_WIDE && !r->header.wide_hashes))
         return 0;
     struct kvt__name name = { .digest = r->digests[space],
-                              .hash = { .bits = { e->hash },
-                                        .form = flags & V3_WIDE ? KVT__HASH_WIDE
-                                              : e->packed >> 63 ? KVT__HASH_UNSIGNED
-                                                                : KVT__HASH_SIGNED } };
+                              .hash = { .bits = { e->hash }, .form = form_of(e, flags) } };
     if (flags & V3_WIDE)
         memcpy(&name.hash.bits[1], wide->bits, sizeof wide->bits);
     struct kvt__record record = { .bytes = e->packed & (TB_MAX_BYTES - 1),
@@ -133,7 +141,8 @@ enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
                                   .n_uses = (uint32_t)(e->recency & TB_USES) };
     if (record.recency_ns < 0 || record.recency_ns > kvt__wall_ns())
         record.recency_ns = 0; /* now */
-    memcpy(record.id.b, e->id, sizeof e->id);
+    if (!(record.flags & KVT__TABLE_UNREAD)) /* else the identity is made of the name */
+        memcpy(record.id.b, e->id, sizeof e->id);
     int err = kvt__table_enter(r->table, &name, &record, r->spaces[space].text);
     r->n_entered += !err;
     return err == -ESTALE || err == -EINVAL || err == -ETIMEDOUT ? err : 0;

@@ -221,34 +221,12 @@ wake(struct kvt__tier_op *op)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* The operations of host memory, which has no submit(). */
-static int
-run_in_memory(struct kvt__tier *tier, struct kvt__tier_op *op)
-{
-    const struct kvt__tier_ops *ops = tier->ops;
-
-    switch (op->what) {
-    case KVT__TIER_PUT:
-        return ops->put(tier, op->object, &op->slot, op->crc);
-    case KVT__TIER_GET:
-        return ops->get(tier, op->object, &op->slot, &op->found);
-    case KVT__TIER_PROBE:
-        return ops->probe(tier, op->object, &op->found);
-    default:
-        return ops->remove(tier, op->object);
-    }
-}
-
 int
 kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
     struct waiter w = { .op = *op, .lock = PTHREAD_MUTEX_INITIALIZER,
                         .ended = PTHREAD_COND_INITIALIZER };
 
-    if (!tier->ops->submit) {
-        kvt__error_set(&op->error, run_in_memory(tier, op));
-        return op->error.code;
-    }
     w.op.done = wake;
     w.op.waits = true;
     tier->ops->submit(tier, &w.op);

@@ -82,8 +82,7 @@ struct kvt__tier_op {
     uint32_t crc;            /* PUT: CRC32C of the payload */
     /* GET, PROBE: the stored chunk.  After a GET the payload is not yet compared with
      * found.crc.  A failed PROBE with -ENOENT and found.stored_bytes: the object exists and
-     * is no chunk known here.  PUT: the replaced chunk if the tier has `replaces` and
-     * found.has_id. */
+     * is no chunk known here. */
     struct kvt__found found;
     /* The end:
      *   -ENOENT   the chunk does not exist
@@ -181,10 +180,6 @@ struct kvt__tier_ops {
      * 0; -errno with a sentence, as op->error. */
     int (*run)(struct kvt__tier *tier, struct kvt__tier_op *op);
 
-    /* Share the pool's slot with the payload, for a tier that keeps chunks in the pool.
-     * The caller ends the share with kvt__pool_release().  NULL: the tier has no slots. */
-    int (*borrow)(struct kvt__tier *tier, const struct kvt__object *object,
-                  struct kvt__slot *slot, struct kvt__found *found);
     /* List each chunk in the store with a listed key beginning with prefix.  The tier may
      * list other chunks too.  Default: no chunks. */
     int (*list)(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx);
@@ -192,15 +187,6 @@ struct kvt__tier_ops {
      * text is not longer, and the tier treats both texts alike.  Default: list()
      * returns key texts unchanged. */
     void (*listed_key)(const struct kvt__tier *tier, char *key);
-
-    /* Of host memory alone. */
-    int (*put)(struct kvt__tier *tier, const struct kvt__object *object,
-               const struct kvt__slot *slot, uint32_t crc);
-    int (*get)(struct kvt__tier *tier, const struct kvt__object *object,
-               const struct kvt__slot *slot, struct kvt__found *found);
-    int (*probe)(struct kvt__tier *tier, const struct kvt__object *object,
-                 struct kvt__found *found);
-    int (*remove)(struct kvt__tier *tier, const struct kvt__object *object);
 };
 
 /* An open tier. */
@@ -214,8 +200,6 @@ struct kvt__tier {
                          * be full while another has room */
     bool keeps_damaged; /* a damaged chunk is not removed: the next put replaces the
                          * chunk */
-    bool replaces;      /* a PUT reports the replaced chunk: the caller does not look for the
-                         * chunk before the PUT */
     bool takes_any;     /* a slot may be any memory, without rooms, and a name any text */
     bool unlisted;      /* the storage may have chunks without an entry in the index: a
                          * lookup makes the entry.  The tier enforces max_remote_size. */

@@ -95,7 +95,7 @@ class Case(unittest.TestCase):
             if 0 <= length < size:
                 shutil.copy2(saved, path)
                 os.truncate(path, length)
-                os.unlink(glob.glob(self.folder + "/.kvtier/index")[0])
+                os.unlink(glob.glob(self.folder + "/.kvtier/lock")[0])
                 reader = self.kvtier(CUT, **more)
                 with self.subTest(length=length, of=size):
                     self.assertEqual([one for one in reader.get(tokens)

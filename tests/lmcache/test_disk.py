@@ -107,7 +107,7 @@ class WhatKvtierWrites(OnDisk):
         writer.engine.close()
         for index in (True, False):
             if not index:
-                os.unlink(self.folder + "/.kvtier/index")
+                os.unlink(self.folder + "/.kvtier/lock")
             reader = self.kvtier()
             with self.subTest(index=index):
                 self.assertEqual(reader.get(tokens), chunks)

@@ -324,7 +324,7 @@ class PartialChunks(OnGds):
             lmcache = self.lmcache(geometry)
             self.assertLessEqual(set(keys), lmcache.scanned())
             self.assertEqual(lmcache.get(keys), chunks)
-            os.unlink(self.folder + "/.kvtier/index")
+            os.unlink(self.folder + "/.kvtier/lock")
             again = self.kvtier(geometry)
             self.assertEqual(again.get(tokens), chunks)
             self.assertEqual(again.counters()["unverified_chunks"], 0)

@@ -65,15 +65,15 @@ verify(struct fixture *f)
 static void
 compare_with_directory(const struct fixture *f, unsigned n_loaded)
 {
-    struct kvt__index_totals totals = read_index(f, true);
+    struct kvt__table_totals totals = read_index(f, true);
     struct usage usage = usage_of(f);
 
     print_message("%u chunks loaded; directory: %zu files, %llu bytes; index: %llu "
                   "entries, %llu bytes\n", n_loaded, usage.n_files,
-                  (unsigned long long)usage.bytes, (unsigned long long)totals.n_ready,
+                  (unsigned long long)usage.bytes, (unsigned long long)totals.n_entries,
                   (unsigned long long)totals.used_bytes);
     assert_int_equal(totals.used_bytes, usage.bytes);
-    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_int_equal(totals.n_entries, usage.n_files);
     assert_true(usage.bytes <= BUDGET);
     assert_int_equal(usage.n_damaged, 0);
     assert_int_equal(n_temporary_files(f), 0);

@@ -99,9 +99,9 @@ what_failed_writes_leave_is_never_loaded(void **state)
         fixture_open(f, NULL);
         n_loaded += load_all(f);
         struct usage usage = usage_of(f);
-        struct kvt__index_totals totals = index_totals(f);
+        struct kvt__table_totals totals = index_totals(f);
         assert_int_equal(totals.used_bytes, usage.bytes);
-        assert_int_equal(totals.n_ready, usage.n_files);
+        assert_int_equal(totals.n_entries, usage.n_files);
         close_engine(f);
     }
     assert_true(n_loaded > 0);

@@ -402,20 +402,18 @@ an_expected_chunk_is_not_promised_unread(void **state)
     set_prompt(0);
     open_world(w, "127.0.0.1", 1);
     struct kvt_seq *seq = seq_of(w->f.engine, 1);
-    kvt__load_request(w->f.engine, 0, 0, "", &seq->chunks[0], &req);
+    kvt__load_request(w->f.engine, 0, 0, kvt__seq_space(seq, 0, 0), &seq->chunks[0], &req);
+    struct kvt__chunk_key key = kvt__request_key(&req);
     kvt__store_expect(w->f.engine->store, &req);
-    assert_true(kvt__store_find(w->f.engine->store, req.space, &req.id, false,
-                                KVT__ANYWHERE));
-    assert_false(kvt__store_find(w->f.engine->store, req.space, &req.id, false,
-                                 KVT__CERTAIN));
-    assert_false(kvt__store_touch(w->f.engine->store, req.space, &req.id, false));
+    assert_true(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
+    assert_false(kvt__store_find(w->f.engine->store, &key, KVT__CERTAIN));
+    assert_false(kvt__store_touch(w->f.engine->store, &key));
     kvt_engine_close(w->workers[0]); /* the rank's memory is gone */
     w->workers[0] = NULL;
     kvt__store_look_who_lives(w->f.engine->store);
-    assert_false(kvt__store_find(w->f.engine->store, req.space, &req.id, false,
-                                 KVT__ANYWHERE));
-    assert_int_equal(kvt__store_lease(w->f.engine->store, req.space, &req.id, false,
-                                      KVT__CERTAIN, kvt__now_ns() + KVT__NS_PER_S), -1);
+    assert_false(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
+    assert_int_equal(kvt__store_lease(w->f.engine->store, &key, KVT__CERTAIN,
+                                      kvt__now_ns() + KVT__NS_PER_S), -1);
     kvt_seq_free(seq);
     close_world(w);
 }

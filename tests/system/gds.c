@@ -78,7 +78,7 @@ count_files(const struct world *w)
 }
 
 /* The index is in the first directory. */
-static struct kvt__index_totals
+static struct kvt__table_totals
 totals_of(const struct world *w, bool scanned)
 {
     struct fixture first = w->f;
@@ -88,13 +88,22 @@ totals_of(const struct world *w, bool scanned)
 }
 
 static void
+lose_index_of(const struct world *w)
+{
+    char store[400];
+
+    snprintf(store, sizeof store, "%s/a", w->f.dir.path);
+    lose_index(store);
+}
+
+static void
 expect_tidy(const struct world *w)
 {
-    struct kvt__index_totals totals = totals_of(w, true);
+    struct kvt__table_totals totals = totals_of(w, true);
     struct gds_usage found = count_files(w);
 
     assert_int_equal(totals.used_bytes, found.bytes);
-    assert_int_equal(totals.n_ready, found.n_files);
+    assert_int_equal(totals.n_entries, found.n_files);
     assert_int_equal(found.n_files, found.n_beside);
 }
 
@@ -123,15 +132,13 @@ static void
 a_lost_index_is_made_from_all_directories(void **state)
 {
     struct world w;
-    char index[400];
 
     (void)state;
     world_init(&w, 4, NULL, "gds_path_sharding=by_local_rank");
     fixture_open(&w.f, w.settings);
     write_chunks(&w.f, 0, N_CHUNKS);
     kvt_engine_close(w.f.engine);
-    snprintf(index, sizeof index, "%s/a/.kvtier/index", w.f.dir.path);
-    assert_int_equal(unlink(index), 0);
+    lose_index_of(&w);
     fixture_open(&w.f, w.settings);
     expect_tidy(&w);
     assert_int_equal(load_prompt(&w.f).loaded, N_CHUNKS);
@@ -261,12 +268,12 @@ what_a_killed_process_stored_is_whole_or_not_there(void **state)
         n += got.loaded;
     }
     assert_true(n > 0);
-    struct kvt__index_totals totals = totals_of(&w, true);
+    struct kvt__table_totals totals = totals_of(&w, true);
     struct gds_usage found = count_files(&w);
     print_message("%u chunks loaded; %zu files, %zu beside them, %llu bytes; index: %llu "
                   "bytes\n", n, found.n_files, found.n_beside,
                   (unsigned long long)found.bytes, (unsigned long long)totals.used_bytes);
-    assert_int_equal(totals.n_ready, found.n_files);
+    assert_int_equal(totals.n_entries, found.n_files);
     assert_true(found.bytes <= totals.used_bytes && totals.used_bytes <= BUDGET);
     assert_true(found.n_beside <= found.n_files);
     assert_int_equal(counter(&w.f, "load_corrupt"), 0);
@@ -300,7 +307,7 @@ a_damaged_file_is_never_handed_out_and_goes_with_the_one_beside_it(void **state)
         } else {
             assert_int_equal(load_prompt(&w.f).promised, 0);
         }
-        assert_int_equal(totals_of(&w, false).n_ready, count_files(&w).n_files);
+        assert_int_equal(totals_of(&w, false).n_entries, count_files(&w).n_files);
         assert_int_equal(count_files(&w).n_beside, count_files(&w).n_files);
     }
     fixture_fini(&w.f);
@@ -331,7 +338,6 @@ take_identity(const char *path, const struct stat *st, int type, struct FTW *ftw
 static void
 lmcaches_chunks_are_served_and_counted_unless_refused(void **state)
 {
-    char index[400];
     struct world w;
 
     (void)state;
@@ -340,8 +346,7 @@ lmcaches_chunks_are_served_and_counted_unless_refused(void **state)
     write_chunks(&w.f, 0, N_CHUNKS);
     kvt_engine_close(w.f.engine);
     assert_int_equal(nftw(w.f.dir.path, take_identity, 16, FTW_PHYS), 0);
-    snprintf(index, sizeof index, "%s/a/.kvtier/index", w.f.dir.path);
-    assert_int_equal(unlink(index), 0);
+    lose_index_of(&w);
     fixture_open_plain(&w.f, w.settings);
     assert_int_equal(load_prompt(&w.f).loaded, N_CHUNKS);
     assert_int_equal(counter(&w.f, "unverified_chunks"), N_CHUNKS);
@@ -371,10 +376,9 @@ what_came_since_is_asked_for_in_all_directories(void **state)
         snprintf(to, sizeof to, "%s/away-%s", w.f.dir.path, digits);
         (void)!rename(from, to);
     }
-    snprintf(from, sizeof from, "%s/a/.kvtier/index", w.f.dir.path);
-    assert_int_equal(unlink(from), 0);
+    lose_index_of(&w);
     fixture_open_plain(&w.f, w.settings);
-    assert_int_equal(totals_of(&w, true).n_ready, 0);
+    assert_int_equal(totals_of(&w, true).n_entries, 0);
     for (int first = -9; first < 100; first++) {
         snprintf(digits, sizeof digits, "%d", first);
         snprintf(from, sizeof from, "%s/away-%s", w.f.dir.path, digits);

@@ -19,10 +19,10 @@ setup(void **state)
 static void
 expect_the_index_to_be_true(const struct fixture *f)
 {
-    struct kvt__index_totals totals = index_totals(f);
+    struct kvt__table_totals totals = index_totals(f);
     struct usage usage = usage_of(f);
 
-    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_int_equal(totals.n_entries, usage.n_files);
     assert_int_equal(totals.used_bytes, usage.bytes);
 }
 

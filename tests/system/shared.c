@@ -75,7 +75,7 @@ has_index(const char *dir)
 {
     char path[300];
 
-    snprintf(path, sizeof path, "%s/.kvtier/index", dir);
+    snprintf(path, sizeof path, "%s/.kvtier/lock", dir);
     return !access(path, F_OK);
 }
 

@@ -113,7 +113,6 @@ static void
 random_stores_and_lookups(uint32_t window, uint64_t random, bool forget_index)
 {
     struct model m = { .window = window };
-    char index[300];
 
     fixture_init(&m.f);
     open_model(&m, small);
@@ -130,8 +129,7 @@ random_stores_and_lookups(uint32_t window, uint64_t random, bool forget_index)
         store_one(&m, r >> 8 & 7 ? 1 : 0, (uint32_t)(r >> 16) % N_CHUNKS);
         if (forget_index) {
             kvt_engine_close(m.f.engine);
-            snprintf(index, sizeof index, "%s/.kvtier/index", m.f.dir.path);
-            assert_int_equal(unlink(index), 0);
+            lose_index(m.f.dir.path);
             open_model(&m, small);
         }
         for (unsigned i = 0; i < 4; i++) {

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 
 #include "base/crc32c.h"
-#include "index/index.h"
+#include "table/table.h"
 #include "tier/layout/layout.h"
 #include "unit/engine/engine-test.h"
 
@@ -360,30 +360,30 @@ n_temporary_files(const struct fixture *f)
     return n;
 }
 
-/* What the shared index says, read as another process would; scanned: wait until
+/* What the shared index says, read as another process would; listed: wait until
  * the directory was looked through. */
-static inline struct kvt__index_totals
-read_index(const struct fixture *f, bool scanned)
+static inline struct kvt__table_totals
+read_index(const struct fixture *f, bool listed)
 {
-    struct kvt__index_totals totals = { 0 };
-    struct kvt__index *index = NULL;
+    struct kvt__table_params params = { .writer = false };
+    struct kvt__table_totals totals = { 0 };
+    struct kvt__table *index = NULL;
     char path[300];
 
     snprintf(path, sizeof path, "%s/.kvtier", f->dir.path);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0);
-    struct kvt__index_params params = { .dirfd = fd, .n_entries = 1 };
-    assert_int_equal(kvt__index_open(&params, &index), 0);
-    assert_true(kvt__index_is_shared(index));
-    while (scanned && !kvt__index_scanned(index))
+    assert_int_equal(kvt__table_open(&params, fd, &index), 0);
+    assert_true(kvt__table_is_shared(index));
+    while (listed && !kvt__table_is_listed(index))
         usleep(1000);
-    kvt__index_get_totals(index, &totals);
-    kvt__index_close(index);
+    kvt__table_get_totals(index, &totals);
+    kvt__table_close(index);
     close(fd);
     return totals;
 }
 
-static inline struct kvt__index_totals
+static inline struct kvt__table_totals
 index_totals(const struct fixture *f)
 {
     return read_index(f, false);

@@ -4,7 +4,7 @@
  * other models and tenants. */
 #include <malloc.h>
 
-#include "index/table.h"
+#include "table/layout.h"
 #include "system/system-test.h"
 
 #define MANY 5000u
@@ -25,14 +25,15 @@ static unsigned
 n_spaces(const struct fixture *f)
 {
     int fd = open_private_dir(f);
-    struct kvt__index_params params = { .dirfd = fd, .n_entries = 1 };
-    struct kvt__index *index;
+    struct kvt__table_params params = { .writer = false };
+    char text[KVT__TABLE_TEXT_MAX + 1];
+    struct kvt__table *index;
     unsigned n = 0;
 
-    assert_int_equal(kvt__index_open(&params, &index), 0);
-    for (unsigned i = 0; i < IX_N_SPACES; i++)
-        n += kvt__index_space_digest(index, i) != 0;
-    kvt__index_close(index);
+    assert_int_equal(kvt__table_open(&params, fd, &index), 0);
+    for (unsigned i = 0; i < TB_N_SPACES; i++)
+        n += !kvt__table_space_text(index, i, text, sizeof text);
+    kvt__table_close(index);
     close(fd);
     return n;
 }
@@ -68,13 +69,13 @@ lookups_of_many_tags_leave_nothing_behind(void **state)
     assert_int_equal(n_spaces(f), spaces);
 }
 
-/* Another process holds the index's lock, for instance stopped amid a recount. */
+/* Another process holds the lock of openers, for instance stopped amid an open. */
 static void
 a_lookup_of_new_tags_takes_no_lock(void **state)
 {
     struct fixture *f = *state;
-    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 4096,
-                          .l_len = 1 };
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET,
+                          .l_start = TB_OPEN_BYTE, .l_len = 1 };
 
     fixture_open(f, NULL);
     store_tagged(f, "user%a", 2, 1);
@@ -124,9 +125,9 @@ new_tags_are_stored_soon_after_the_table_is_full(void **state)
         n_found += load_tagged(f, tags, 2);
     }
     assert_in_range(n_found, n / 2, n - 1);
-    struct kvt__index_totals totals = index_totals(f);
+    struct kvt__table_totals totals = index_totals(f);
     struct usage usage = usage_of(f);
-    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_int_equal(totals.n_entries, usage.n_files);
     assert_int_equal(totals.used_bytes, usage.bytes);
 }
 
@@ -165,9 +166,9 @@ many_tags_take_turns_in_a_small_store(void **state)
         assert_int_equal(load_tagged(f, tags, i), 1);
     }
     assert_int_equal(counter(f, "store_chunks"), n);
-    struct kvt__index_totals totals = index_totals(f);
+    struct kvt__table_totals totals = index_totals(f);
     struct usage usage = usage_of(f);
-    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_int_equal(totals.n_entries, usage.n_files);
     assert_int_equal(totals.used_bytes, usage.bytes);
 }
 

@@ -57,10 +57,10 @@ two_processes_share_a_directory_and_its_budget(void **state)
         assert_int_equal(end_child(children[i]), 0);
     struct fixture *f = &tasks[0].fixture;
     fixture_open(f, settings);
-    struct kvt__index_totals totals = read_index(f, true);
+    struct kvt__table_totals totals = read_index(f, true);
     struct usage usage = usage_of(f);
     assert_int_equal(totals.used_bytes, usage.bytes);
-    assert_int_equal(totals.n_ready, usage.n_files);
+    assert_int_equal(totals.n_entries, usage.n_files);
     assert_true(usage.bytes <= BUDGET);
     assert_int_equal(usage.n_damaged, 0);
     assert_int_equal(n_temporary_files(f), 0);

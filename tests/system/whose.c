@@ -266,14 +266,12 @@ static void
 a_chunk_of_lmcache_is_not_promised_after_a_reset(void **state)
 {
     struct fixture *f = *state, other = *f;
-    char index[300];
 
     open_plain(f, "one");
     store_weights(f, 3, 1);
     kvt_engine_close(f->engine);
     assert_int_equal(nftw(f->dir.path, take_identity, 16, FTW_PHYS), 0);
-    snprintf(index, sizeof index, "%s/.kvtier/index", f->dir.path);
-    assert_int_equal(unlink(index), 0);
+    lose_index(f->dir.path);
     open_plain(f, "one");
     expect(f, 3, 1);
     assert_int_equal(counter(f, "unverified_chunks"), 3);

@@ -165,7 +165,6 @@ hf3fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!h)
         return -ENOMEM;
-    h->files.tier.replaces = true;
     h->first.run = make_rings;
     pthread_mutex_init(&h->lock, NULL);
     kvt__cond_init(&h->stop);
@@ -266,13 +265,10 @@ hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes, struct kvt
 static int
 run_once(struct hf3fs_tier *h, struct kvt__tier_op *op)
 {
-    struct kvt__tier *tier = &h->files.tier;
     bool moves = op->what == KVT__TIER_PUT || op->what == KVT__TIER_GET;
     int err = moves ? need_rings(h) : 0;
 
-    if (!err && op->what == KVT__TIER_PUT && kvt__file_probe(tier, op->object, &op->found))
-        op->found = (struct kvt__found){ 0 }; /* the file replaces no other */
-    return err ? err : kvt__files_run(tier, op);
+    return err ? err : kvt__files_run(&h->files.tier, op);
 }
 
 static uint64_t

@@ -157,7 +157,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     if (!t)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->tier = (struct kvt__tier){ .ops = &kvt__tier_s3, .shared = true,
-                                  .keeps_damaged = true, .replaces = true,
+                                  .keeps_damaged = true,
                                   .takes_any = true, .unlisted = true };
     t->counters = params->counters;
     t->index_fd = -1;

@@ -19,28 +19,32 @@
 #include "temp-dir.h"
 
 #include "base/fork.h"
-#include "index/index.h"
+#include "table/table.h"
 
 /* The first test, because no lock file was opened before. */
 static void
 a_private_table_is_dead_in_a_forked_child(void **state)
 {
-    struct kvt__index_params params = { .dirfd = -1, .n_entries = 1024, .writer = true };
-    struct kvt__id id = { { 0 } };
-    struct kvt__index *ix;
+    struct kvt__table_params params = { .max_entries = 1024, .writer = true };
+    struct kvt__record record = { .bytes = 1 };
+    struct kvt__name name = { .hash.bits = { 1 } };
+    struct kvt__table *table;
     int status;
 
     (void)state;
-    assert_int_equal(kvt__index_open(&params, &ix), 0);
+    assert_int_equal(kvt__table_open_private(&params, &table), 0);
+    assert_int_equal(kvt__table_enter(table, &name, &record, NULL), 0);
+    assert_true(kvt__table_find(table, &name, NULL, NULL));
     pid_t pid = fork();
     if (!pid) {
-        int rc = kvt__index_reserve(ix, 1) != -ESTALE || kvt__index_find(ix, &id, NULL);
-        kvt__index_close(ix);
+        int rc = kvt__table_enter(table, &name, &record, NULL) != -ESTALE ||
+                 kvt__table_find(table, &name, NULL, NULL);
+        kvt__table_close(table);
         _exit(rc);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    kvt__index_close(ix);
+    kvt__table_close(table);
 }
 
 struct opener {

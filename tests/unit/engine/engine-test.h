@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "files.h"
 #include "device.h"
 #include "kvt-test.h"
 #include "kvtier.h"

@@ -176,14 +176,12 @@ the_tiers_are_asked_for_it_where_the_index_lacks_it(void **state)
     static const char *const headers[] = { "save_unfull_chunk=true",
                                            "save_chunk_meta=true", NULL };
     struct fixture *f = *state;
-    char index[300];
 
     for (int i = 0; i < 2; i++) {
         reopen(f, i ? headers : partial);
         store_chunks(f, PROMPT, 0, 3);
         kvt_engine_close(f->engine);
-        snprintf(index, sizeof index, "%s/.kvtier/index", f->dir.path);
-        assert_int_equal(unlink(index), 0);
+        lose_index(f->dir.path);
         fixture_open(f, partial);
         load_all_and_check(f);
         assert_int_equal(counter(f, "unverified_chunks"), 0);

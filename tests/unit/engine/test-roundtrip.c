@@ -314,12 +314,10 @@ static void
 files_without_an_index_are_found_by_asking_for_them(void **state)
 {
     struct fixture *f = *state;
-    char path[512];
 
     store_prefix(f, 4);
     kvt_engine_close(f->engine);
-    snprintf(path, sizeof path, "%s/.kvtier/index", f->dir.path);
-    assert_int_equal(unlink(path), 0);
+    lose_index(f->dir.path);
     fixture_open(f, NULL);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 4 * CHUNK);

@@ -63,11 +63,11 @@ open_store(struct env *e, const char *url, struct kvt__exec *exec,
     struct kvt_config *config = config_with(settings);
     struct kvt__store_params params = { .config = config, .exec = exec,
                                         .counters = &e->counters,
-                                        .object_bytes = BYTES,
                                         .local_ranks = e->local_ranks };
     if (kvt__store_open(&params, &store))
         fail_msg("%s", kvt__why());
     kvt_config_free(config);
+    assert_int_equal(kvt__store_set_tags(store, &e->space, ""), 0);
     return store;
 }
 
@@ -97,7 +97,7 @@ close_and_lose_index(struct env *e)
     char path[300];
 
     kvt__store_close(e->store);
-    snprintf(path, sizeof path, "%s/.kvtier/index", e->dir.path);
+    snprintf(path, sizeof path, "%s/.kvtier/lock", e->dir.path);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -328,30 +328,42 @@ run_at_once(struct env *e, const char *const *settings, size_t n_threads,
     sem_destroy(&done);
 }
 
+static inline struct kvt__chunk_key
+key_of(const struct env *e, unsigned i)
+{
+    return (struct kvt__chunk_key){ .space = &e->space, .hash.bits = { i }, .id = id_of(i) };
+}
+
 static inline bool
 find(const struct env *e, unsigned i)
 {
-    struct kvt__id id = id_of(i);
+    struct kvt__chunk_key key = key_of(e, i);
 
-    return kvt__store_find(e->store, &e->space, &id, false, KVT__ANYWHERE);
+    return kvt__store_find(e->store, &key, KVT__ANYWHERE);
 }
 
 static inline bool
 lease(const struct env *e, unsigned i)
 {
-    struct kvt__id id = id_of(i);
+    struct kvt__chunk_key key = key_of(e, i);
 
-    return kvt__store_lease(e->store, &e->space, &id, false, KVT__ANYWHERE,
-                            kvt__now_ns() + 600 * KVT__NS_PER_S) == 0;
+    return kvt__store_lease(e->store, &key, KVT__ANYWHERE,
+                            kvt__now_ns() + 600 * KVT__NS_PER_S) == 1;
+}
+
+static inline struct kvt__table_totals
+totals_of(const struct env *e)
+{
+    struct kvt__table_totals totals;
+
+    kvt__table_get_totals(e->store->levels[0].index, &totals);
+    return totals;
 }
 
 static inline uint64_t
 used(const struct env *e)
 {
-    struct kvt__index_totals totals;
-
-    kvt__index_get_totals(e->store->levels[0].index, &totals);
-    return totals.used_bytes;
+    return totals_of(e).used_bytes;
 }
 
 /* Bytes on disk of the files in one directory. */

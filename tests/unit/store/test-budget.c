@@ -3,6 +3,8 @@
  * Budgets: what is evicted, what is not, and that the disk never holds more. */
 #include "store-test.h"
 
+#include "table/private.h"
+
 /* Room for 13 chunks of TAKEN bytes. */
 #define LIMIT ((uint64_t)(0.0001 * (1 << 30)))
 #define N_FIT ((unsigned)(LIMIT / TAKEN))
@@ -99,7 +101,7 @@ static void
 full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks(void **state)
 {
     struct env *e = *state;
-    struct kvt__id id = id_of(3);
+    struct kvt__chunk_key key = key_of(e, 3);
 
     for (unsigned i = 0; i < N_FIT; i++) {
         assert_int_equal(put(e, i), 0);
@@ -114,7 +116,7 @@ full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks(void **state)
     assert_int_equal(used(e), before);
     for (unsigned i = 0; i < N_FIT; i++)
         assert_int_equal(get(e, i), 0);
-    kvt__store_unlease(e->store, 0, &e->space, &id);
+    kvt__store_unlease(e->store, 1, &key);
     assert_int_equal(put(e, 100), 0);
     assert_false(find(e, 3));
     check_disk(e);
@@ -211,13 +213,12 @@ a_limit_that_was_lowered_holds_after_one_put(void **state)
     assert_int_equal(get(e, 1000), 0);
 }
 
-/* ------------------------------------------------------------------ scanning */
+/* ------------------------------------------------------------------ listing */
 
 static void
-a_scan_counts_what_the_index_lost(void **state)
+a_listing_counts_the_chunks_that_the_index_lost(void **state)
 {
     struct env *e = *state;
-    struct kvt__index_totals totals;
 
     for (unsigned i = 0; i < N_FIT; i++)
         assert_int_equal(put(e, i), 0);
@@ -225,20 +226,19 @@ a_scan_counts_what_the_index_lost(void **state)
     close_and_lose_index(e);
     e->store = open_over(e, "", small);
     assert_int_equal(used(e), 0);
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     assert_int_equal(used(e), before);
     for (unsigned i = 0; i < N_FIT; i++) {
-        assert_int_equal(probe(e, i), 0); /* its identity takes its name's place */
+        assert_int_equal(probe(e, i), 0); /* reads the identity */
         assert_int_equal(get(e, i), 0);
     }
-    kvt__index_get_totals(e->store->levels[0].index, &totals);
-    assert_int_equal(totals.used_bytes, before);
-    assert_int_equal(totals.n_ready, N_FIT);
-    assert_int_equal(totals.n_unread, 0);
+    assert_int_equal(used(e), before);
+    assert_int_equal(totals_of(e).n_entries, N_FIT);
+    assert_int_equal(totals_of(e).n_unread, 0);
 }
 
 static void
-a_scan_of_more_than_the_limit_makes_room(void **state)
+a_listing_of_more_than_the_limit_makes_room(void **state)
 {
     struct env *e = *state;
     char path[300];
@@ -250,86 +250,37 @@ a_scan_of_more_than_the_limit_makes_room(void **state)
     write_file(path, "", 0);
     close_and_lose_index(e);
     e->store = open_over(e, "", small);
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     check_disk(e);
     assert_int_equal(disk_bytes(e), N_FIT * TAKEN);
     assert_int_equal(access(path, F_OK), 0);
 }
 
-/* As a scan does that meets a file whose store is about to end. */
-static void
-enter_by_name(struct env *e, unsigned i)
-{
-    struct kvt__index *index = e->store->levels[0].index;
-    struct kvt__index_entry entry = { .hash.bits = { i }, .bytes = TAKEN,
-                                      .flags = KVT__INDEX_UNREAD, .recency_ns = 4096 };
-    struct kvt__index_claim claim;
-    char key[KVT__KEY_TEXT_MAX + 1];
+#define N_EMPTY 300u
 
-    assert_int_equal(kvt__space_key(e->space.text, &entry.hash, key, sizeof key), 0);
-    kvt__name_id(key, &entry.id);
-    assert_int_equal(kvt__index_reserve(index, entry.bytes), 0);
-    assert_int_equal(kvt__index_claim(index, &entry, e->space.text, &claim), 0);
-    kvt__index_publish(index, &claim);
-}
-
+/* A crash of the host can leave many files without bytes, older than all chunks. */
 static void
-a_leased_chunk_that_stands_twice_keeps_its_file(void **state)
+empty_files_do_not_keep_a_put_from_room(void **state)
 {
+    static const struct timespec old[2] = { { .tv_sec = 1000 }, { .tv_sec = 1000 } };
     struct env *e = *state;
-    struct kvt__id id = id_of(1);
-    int64_t until_ns = kvt__now_ns() + KVT__NS_PER_S * 100;
+    char path[600];
 
-    assert_int_equal(put(e, 1), 0);
-    enter_by_name(e, 1);
-    assert_int_equal(kvt__store_lease(e->store, &e->space, &id, false, KVT__ANYWHERE, until_ns),
-                     0);
-    for (unsigned i = 0; i < 2 * N_FIT; i++)
-        assert_int_equal(put(e, 100 + i), 0);
-    assert_int_equal(get(e, 1), 0);
-    check_disk(e);
-}
-
-static void
-a_chunk_that_stands_twice_is_evicted_once(void **state)
-{
-    struct env *e = *state;
-
-    assert_int_equal(put(e, 1), 0);
-    enter_by_name(e, 1);
-    for (unsigned i = 0; i < 2 * N_FIT; i++)
-        assert_int_equal(put(e, 100 + i), 0);
-    assert_false(file_there(e, 1));
-    assert_int_equal(used(e), disk_bytes(e));
-}
-
-/* More than the index of that limit has places for. */
-#define N_TOO_MANY 17000u
-
-static void
-a_scan_of_more_files_than_places_leaves_none_uncounted(void **state)
-{
-    static const char *const few_places[] = { "max_remote_size=0.025", NULL };
-    struct env *e = *state;
-    struct kvt__index_totals totals;
-    uint64_t n_files = 0;
-    char path[300];
-
-    close_and_lose_index(e);
-    for (unsigned i = 0; i < N_TOO_MANY; i++) {
-        path_of(e, i, path, sizeof path);
-        int fd = open(path, O_WRONLY | O_CREAT, 0600);
-
-        assert_true(fd >= 0);
-        close(fd);
+    for (unsigned i = 0; i < N_EMPTY; i++) {
+        path_of(e, 1000 + i, path, sizeof path);
+        write_file(path, "", 0);
+        assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
     }
-    e->store = open_over(e, "", few_places);
-    kvt__store_scan(e->store);
-    kvt__index_get_totals(e->store->levels[0].index, &totals);
-    assert_in_range(totals.n_entries, 1, N_TOO_MANY - 1);
-    for (unsigned i = 0; i < N_TOO_MANY; i++)
-        n_files += file_there(e, i);
-    assert_int_equal(totals.n_ready, n_files);
+    kvt__store_list(e->store);
+    assert_int_equal(totals_of(e).n_unread, N_EMPTY);
+    for (unsigned i = 0; i < 2 * N_FIT; i++) {
+        assert_int_equal(put(e, i), 0);
+        check_disk(e);
+    }
+    uint64_t n_files = 0;
+    for (unsigned i = 0; i < N_EMPTY; i++)
+        n_files += file_there(e, 1000 + i);
+    assert_int_equal(totals_of(e).n_unread, n_files); /* an entry goes with its file */
 }
 
 /* As of a bucket: only its tier keeps the limit there. */
@@ -353,7 +304,25 @@ what_is_unlisted_is_forgotten_and_not_removed(void **state)
 static int
 private_dir(const struct env *e)
 {
-    return e->store->levels[0].index_params.dirfd;
+    return e->store->levels[0].dirfd;
+}
+
+/* Delete the table's file; `lock` still names the table. */
+static void
+delete_table(const struct env *e)
+{
+    char path[TB_SHM_NAME_MAX + 16] = "/dev/shm/";
+    struct tb_place place;
+    struct stat st;
+    int fd = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
+
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_true(kvt__tb_get_place(fd, &place));
+    close(fd);
+    if (place.where != TB_SHM)
+        skip(); /* /dev/shm is no tmpfs */
+    kvt__tb_shm_name(&st, place.number, path + strlen(path));
+    assert_int_equal(unlink(path), 0);
 }
 
 /* The index of a running engine is deleted, or replaced by another version of kvtier. */
@@ -365,7 +334,7 @@ an_index_that_was_replaced_is_opened_again(void **state)
 
     for (unsigned round = 0; round < 3; round++) {
         assert_int_equal(put(e, 10 * round), 0);
-        unlinkat(private_dir(e), "index", 0);
+        delete_table(e);
         if (round)
             unlinkat(private_dir(e), "lock", 0);
         if (round == 2) /* no other process has made the files anew */
@@ -373,7 +342,7 @@ an_index_that_was_replaced_is_opened_again(void **state)
         else
             other.store = open_over(e, "", small);
         assert_int_equal(put(e, 10 * round + 1), 0);
-        assert_true(kvt__index_is_current(e->store->levels[0].index));
+        assert_true(kvt__table_is_current(e->store->levels[0].index));
         assert_int_equal(get(e, 10 * round + 1), 0);
         if (other.store) {
             assert_int_equal(get(&other, 10 * round + 1), 0);
@@ -381,7 +350,7 @@ an_index_that_was_replaced_is_opened_again(void **state)
             assert_int_equal(get(e, 10 * round + 2), 0);
         }
         kvt__store_close(other.store);
-        kvt__store_scan(e->store); /* finds the chunks of the old index */
+        kvt__store_list(e->store); /* finds the chunks of the old index */
         check_disk(e);
         assert_int_equal(probe(e, 10 * round), 0);
         assert_int_equal(get(e, 10 * round), 0);
@@ -393,21 +362,17 @@ an_index_that_was_replaced_is_opened_again(void **state)
 
 /* A second process without the shared index would double the limit. */
 static void
-who_has_no_shared_index_reads_only(void **state)
+a_process_without_shared_index_reads_only(void **state)
 {
-    struct kvt__index_params params = { .dirfd = -1, .n_entries = 1024, .writer = true };
-    struct kvt__index *others[64];
     struct env *e = *state;
     struct env other = *e;
+    int lock = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
 
     assert_int_equal(put(e, 1), 0);
-    params.dirfd = private_dir(e);
-    for (unsigned i = 0; i < 63; i++) {
-        assert_int_equal(kvt__index_open(&params, &others[i]), 0);
-        assert_true(kvt__index_is_shared(others[i]));
-    }
-    other.store = open_over(e, "", small); /* the 65th writer */
-    assert_false(kvt__index_is_shared(other.store->levels[0].index));
+    for (off_t i = 0; i < TB_N_OWNERS; i++) /* 255 other writers */
+        (void)kvt__tb_lock_byte(lock, F_WRLCK, TB_OWNER_BYTE + i);
+    other.store = open_over(e, "", small);
+    assert_false(kvt__table_is_shared(other.store->levels[0].index));
     assert_int_equal(put(&other, 2), -EROFS);
     assert_false(file_there(e, 2));
     assert_int_equal(probe(&other, 1), 0);
@@ -427,8 +392,7 @@ who_has_no_shared_index_reads_only(void **state)
     assert_true(file_there(e, 1));
     check_disk(e);
     kvt__store_close(other.store);
-    for (unsigned i = 0; i < 63; i++)
-        kvt__index_close(others[i]);
+    close(lock);
 }
 
 static void
@@ -492,14 +456,12 @@ main(void)
         TEST(a_put_that_lost_every_race_still_finds_room),
         TEST(a_limit_that_was_lowered_holds_after_one_put),
         TEST(what_is_unlisted_is_forgotten_and_not_removed),
-        TEST(a_scan_counts_what_the_index_lost),
-        TEST(a_scan_of_more_than_the_limit_makes_room),
-        TEST(a_leased_chunk_that_stands_twice_keeps_its_file),
-        TEST(a_chunk_that_stands_twice_is_evicted_once),
-        TEST(a_scan_of_more_files_than_places_leaves_none_uncounted),
+        TEST(a_listing_counts_the_chunks_that_the_index_lost),
+        TEST(a_listing_of_more_than_the_limit_makes_room),
+        TEST(empty_files_do_not_keep_a_put_from_room),
         TEST(two_handles_on_one_directory_share_what_they_store),
         TEST(an_index_that_was_replaced_is_opened_again),
-        TEST(who_has_no_shared_index_reads_only),
+        TEST(a_process_without_shared_index_reads_only),
         TEST(of_two_limits_the_smaller_holds_while_both_are_open),
     };
 

@@ -38,14 +38,6 @@ open_failing(struct env *bad, const struct env *e, const char *kind)
     bad->store = open_over(bad, prefix, NULL);
 }
 
-static bool
-is_promised(const struct env *e, unsigned i)
-{
-    struct kvt__id id = id_of(i);
-
-    return kvt__store_find(e->store, &e->space, &id, false, KVT__ANYWHERE);
-}
-
 static void
 nothing_is_promised_or_read_while_reads_fail(void **state)
 {
@@ -54,13 +46,13 @@ nothing_is_promised_or_read_while_reads_fail(void **state)
     assert_int_equal(put(e, 1), 0);
     open_failing(&bad, e, "read_error");
     for (unsigned i = 0; i < FAILURES; i++) {
-        assert_true(is_promised(&bad, 1));
-        assert_true(is_promised(e, 1));
+        assert_true(find(&bad, 1));
+        assert_true(find(e, 1));
         assert_int_equal(get(&bad, 1), -EIO);
     }
     assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
-    assert_false(is_promised(&bad, 1));
-    assert_false(is_promised(e, 1)); /* through the index they share */
+    assert_false(find(&bad, 1));
+    assert_false(find(e, 1)); /* through the index they share */
     assert_int_equal(get(e, 1), -EIO);
     assert_int_equal(probe(e, 2), -ENOENT);
     assert_int_equal(put(e, 2), 0); /* writes go on */
@@ -74,21 +66,21 @@ after_the_pause_an_answer_ends_it(void **state)
 
     assert_int_equal(put(e, 1), 0);
     open_failing(&bad, e, "read_error");
-    struct kvt__index *index = e->store->levels[0].index;
+    struct kvt__table *index = e->store->levels[0].index;
     for (unsigned i = 0; i < FAILURES; i++)
         assert_int_equal(get(&bad, 1), -EIO);
     now_s += PAUSE_S - 1;
-    assert_false(is_promised(e, 1));
+    assert_false(find(e, 1));
     now_s++;
-    assert_true(is_promised(e, 1));
+    assert_true(find(e, 1));
     assert_int_equal(get(&bad, 1), -EIO);
-    assert_false(is_promised(e, 1)); /* one failure is enough now */
+    assert_false(find(e, 1)); /* one failure is enough now */
     assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
     kvt__store_close(bad.store);
     now_s += PAUSE_S;
-    assert_true(is_promised(e, 1));
+    assert_true(find(e, 1));
     assert_int_equal(get(e, 1), 0);
-    assert_false(kvt__index_resume(index, KVT__READS));
+    assert_false(kvt__table_resume(index, KVT__PAUSE_READS));
 }
 
 static void
@@ -104,7 +96,7 @@ misses_and_damage_are_no_failures(void **state)
     for (unsigned i = 0; i < 2 * FAILURES; i++)
         assert_int_equal(get(&bad, i), -EBADMSG);
     assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 0);
-    assert_true(is_promised(e, 2 * FAILURES));
+    assert_true(find(e, 2 * FAILURES));
     kvt__store_close(bad.store);
 }
 
@@ -128,13 +120,13 @@ static void
 a_pause_of_garbage_is_none(void **state)
 {
     struct env *e = *state;
-    struct kvt__index *index = e->store->levels[0].index;
+    struct kvt__table *index = e->store->levels[0].index;
 
     assert_int_equal(put(e, 1), 0);
-    kvt__index_pause(index, KVT__READS, 2 * KVT__INDEX_PAUSE_MAX_NS);
-    assert_true(is_promised(e, 1));
-    kvt__index_pause(index, KVT__READS, KVT__INDEX_PAUSE_MAX_NS / 2);
-    assert_false(is_promised(e, 1));
+    kvt__table_pause(index, KVT__PAUSE_READS, 2 * KVT__TABLE_PAUSE_MAX_NS);
+    assert_true(find(e, 1));
+    kvt__table_pause(index, KVT__PAUSE_READS, KVT__TABLE_PAUSE_MAX_NS / 2);
+    assert_false(find(e, 1));
 }
 
 /* Another thread searches for hangs at any moment of a read. */
@@ -154,12 +146,12 @@ a_read_after_a_long_rest_is_no_hang(void **state)
 
 /* Begin and end an operation of the first level with this outcome. */
 static void
-operate(struct env *e, enum kvt__index_pause what, int outcome)
+operate(struct env *e, enum kvt__table_pause what, int outcome)
 {
     struct kvt__level *level = &e->store->levels[0];
 
     assert_int_equal(kvt__level_begin(level, what), 0);
-    kvt__level_end(e->store, level, what, outcome);
+    kvt__level_end(level, what, outcome);
 }
 
 static void
@@ -168,15 +160,15 @@ a_response_to_one_read_is_no_hang_of_the_others(void **state)
     struct env *e = *state;
     struct kvt__level *level = &e->store->levels[0];
 
-    assert_int_equal(kvt__level_begin(level, KVT__READS), 0);
+    assert_int_equal(kvt__level_begin(level, KVT__PAUSE_READS), 0);
     now_s += 100;
-    operate(e, KVT__READS, 0);
+    operate(e, KVT__PAUSE_READS, 0);
     kvt__store_look_for_hangs(e->store, KVT__NS_PER_S);
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
     now_s++;
     kvt__store_look_for_hangs(e->store, KVT__NS_PER_S);
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
-    kvt__level_end(e->store, level, KVT__READS, 0);
+    kvt__level_end(level, KVT__PAUSE_READS, 0);
 }
 
 static void
@@ -185,7 +177,7 @@ a_success_ends_a_row_of_failures(void **state)
     struct env *e = *state;
 
     for (unsigned i = 0; i < 3 * FAILURES; i++)
-        operate(e, KVT__READS, i % FAILURES ? -EIO : 0);
+        operate(e, KVT__PAUSE_READS, i % FAILURES ? -EIO : 0);
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
 }
 
@@ -197,11 +189,11 @@ a_full_disk_of_several_is_no_failure(void **state)
 
     tier->several_disks = true;
     for (unsigned i = 0; i < 2 * FAILURES; i++)
-        operate(e, KVT__WRITES, i % 2 ? -ENOSPC : -EDQUOT);
+        operate(e, KVT__PAUSE_WRITES, i % 2 ? -ENOSPC : -EDQUOT);
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
     tier->several_disks = false;
     for (unsigned i = 0; i < FAILURES; i++)
-        operate(e, KVT__WRITES, -EDQUOT);
+        operate(e, KVT__PAUSE_WRITES, -EDQUOT);
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
 }
 

@@ -32,6 +32,28 @@ get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
 
 static const struct kvt__slot none;
 
+/* Put a chunk for requests that take no chunk without identity. */
+static int
+put_own_only(const struct env *e, unsigned i)
+{
+    struct request r;
+
+    request_init(&r, e, KVT__STORE_PUT, i);
+    r.req.own_only = true;
+    kvt__store_run(e->store, &r.req);
+    free(r.memory);
+    return r.req.status;
+}
+
+/* The index counts each file once. */
+static void
+check_counted(const struct env *e, uint64_t n_files, uint64_t n_unread)
+{
+    assert_int_equal(totals_of(e).n_entries, n_files);
+    assert_int_equal(totals_of(e).n_unread, n_unread);
+    assert_int_equal(used(e), disk_bytes(e));
+}
+
 static void
 a_file_that_was_written_over_is_a_miss_and_stays(void **state)
 {
@@ -43,22 +65,44 @@ a_file_that_was_written_over_is_a_miss_and_stays(void **state)
     assert_int_equal(get_into(e, 1, true, none, &verified), -ENOENT);
     assert_false(find(e, 1));
     assert_true(file_there(e, 1));
-    assert_int_equal(used(e), 0);
+    check_counted(e, 1, 1);
     assert_int_equal(n_warnings, 0);
-    assert_int_equal(probe(e, 1), 0); /* as one of those that may be taken */
+    assert_int_equal(probe(e, 1), 0); /* other requests take the file */
+    check_counted(e, 1, 0);
     assert_int_equal(get_into(e, 1, false, none, &verified), 0);
     assert_false(verified);
     assert_int_equal(get_into(e, 1, true, none, &verified), -ENOENT);
-    assert_int_equal(put(e, 1), 0);
+    assert_int_equal(put(e, 1), -EEXIST);
+    assert_int_equal(put_own_only(e, 1), 0);
     assert_int_equal(get_into(e, 1, true, none, &verified), 0);
     assert_true(verified);
+    check_counted(e, 1, 0);
 }
 
-/* A chunk of other weights has taken the name since the file was found. */
 static void
-an_evicted_foreign_entry_leaves_another_chunks_file(void **state)
+a_leased_file_without_identity_is_not_replaced(void **state)
+{
+    struct kvt__chunk_key key = key_of(*state, 1);
+    struct env *e = *state;
+    bool verified;
+
+    write_right(e, 1);
+    assert_int_equal(probe(e, 1), 0);
+    assert_true(lease(e, 1));
+    assert_int_equal(put_own_only(e, 1), -EEXIST);
+    assert_int_equal(get_into(e, 1, false, none, &verified), 0);
+    assert_false(verified);
+    kvt__store_unlease(e->store, 1, &key);
+    assert_int_equal(put_own_only(e, 1), 0);
+    check_counted(e, 1, 0);
+}
+
+/* A chunk of other weights takes the name of a file of LMCache. */
+static void
+a_put_replaces_a_file_without_identity(void **state)
 {
     struct env *e = *state;
+    struct kvt__chunk_key key = key_of(e, 500);
     struct request other;
 
     write_right(e, 1);
@@ -68,10 +112,13 @@ an_evicted_foreign_entry_leaves_another_chunks_file(void **state)
     kvt__store_run(e->store, &other.req);
     assert_int_equal(other.req.status, 0);
     free(other.memory);
-    assert_true(kvt__level_evict(e->store, &e->store->levels[0], NULL, 1) > 0);
+    key.hash.bits[0] = 1;
     assert_false(find(e, 1));
-    assert_true(find(e, 500));
-    assert_true(file_there(e, 1));
+    assert_true(kvt__store_find(e->store, &key, KVT__ANYWHERE));
+    check_counted(e, 1, 0);
+    assert_int_equal(kvt__level_evict(&e->store->levels[0], NULL, 1), TAKEN);
+    assert_false(kvt__store_find(e->store, &key, KVT__ANYWHERE));
+    assert_false(file_there(e, 1));
 }
 
 /* ------------------------------------------------------------------------- shapes */
@@ -106,6 +153,7 @@ what_tells_another_geometry_is_not_found_and_stays(void **state)
         assert_true(file_there(e, i));
     }
     assert_int_equal(n_warnings, 1); /* for all of them */
+    check_counted(e, N_OTHERS, N_OTHERS);
     write_right(e, 0);
     assert_int_equal(probe(e, 0), 0);
     assert_int_equal(get_into(e, 0, false, none, &verified), 0);
@@ -125,6 +173,7 @@ what_tells_another_geometry_is_not_read_and_stays(void **state)
         assert_int_equal(get_into(e, i, false, none, &verified), -ENOENT);
         assert_false(find(e, i));
         assert_true(file_there(e, i));
+        check_counted(e, i + 1, 1);
         assert_int_equal(put(e, i), 0);
         assert_int_equal(get_into(e, i, false, none, &verified), 0);
         assert_true(verified);
@@ -172,12 +221,12 @@ memory_setup(void **state)
     struct kvt__pool_params pool = { .bytes = 1 << 20, .key = "test" };
     assert_int_equal(kvt__pool_open(&pool, &m.pool), 0);
     kvt__pool_wait_populated(m.pool, pool.bytes);
-    struct kvt__store_params params = { .config = config, .counters = &e->counters,
-                                        .object_bytes = BYTES };
+    struct kvt__store_params params = { .config = config, .counters = &e->counters };
     assert_int_equal(kvt__store_open(&params, &e->store), 0);
     struct kvt__memory_params memory = { .config = config, .pool = m.pool, .n_ranks = 1,
                                          .limit_bytes = 1 << 19, .object_bytes = BYTES };
     assert_int_equal(kvt__store_add_memory(e->store, &memory), 0);
+    assert_int_equal(kvt__store_set_tags(e->store, &e->space, ""), 0);
     kvt_config_free(config);
     *state = &m;
     return 0;
@@ -223,6 +272,7 @@ what_lies_in_memory_without_identity_is_a_miss(void **state)
 {
     struct memory *m = *state;
     struct env *e = &m->e;
+    struct kvt__chunk_key key = key_of(e, 1);
     bool verified;
 
     write_right(e, 1);
@@ -233,10 +283,11 @@ what_lies_in_memory_without_identity_is_a_miss(void **state)
     assert_int_equal(get_by_pool(m, 1, false, &verified), 0);
     assert_false(verified);
     assert_int_equal(borrow(m, 1, true, &verified), -ENOENT);
-    assert_true(find(e, 1));
     assert_int_equal(get_by_pool(m, 1, true, &verified), -ENOENT);
-    assert_false(find(e, 1));
-    assert_int_equal(kvt__pool_used(m->pool), 0);
+    key.own_only = true;
+    assert_false(kvt__store_find(e->store, &key, KVT__ANYWHERE));
+    assert_true(find(e, 1)); /* other requests still take the chunk */
+    assert_int_equal(borrow(m, 1, false, &verified), 0);
     assert_true(file_there(e, 1));
 }
 
@@ -278,7 +329,8 @@ main(void)
         TEST(what_tells_another_geometry_is_not_found_and_stays),
         TEST(what_tells_another_geometry_is_not_read_and_stays),
         TEST(half_has_two_numbers),
-        TEST(an_evicted_foreign_entry_leaves_another_chunks_file),
+        TEST(a_leased_file_without_identity_is_not_replaced),
+        TEST(a_put_replaces_a_file_without_identity),
         MEMORY(what_lies_in_memory_without_identity_is_a_miss),
         MEMORY(what_storage_has_takes_its_place),
     };

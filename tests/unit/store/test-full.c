@@ -17,44 +17,37 @@ level_of(const struct env *e)
 static uint64_t
 open_unlimited(struct env *e)
 {
-    const struct kvt__index_params params = { .dirfd = -1, .n_entries = 1, .writer = true };
-    struct kvt__index_totals totals;
-    struct kvt__index *index = NULL;
+    const struct kvt__table_params params = { .max_entries = 1, .writer = true };
+    struct kvt__table *index = NULL;
 
     reopen_over(e, "fault://shared=1/", small);
-    kvt__index_close(level_of(e)->index);
-    assert_int_equal(kvt__index_open(&params, &index), 0);
+    kvt__table_close(level_of(e)->index);
+    assert_int_equal(kvt__table_open_private(&params, &index), 0);
     level_of(e)->index = index;
-    kvt__index_get_totals(level_of(e)->index, &totals);
-    assert_int_equal(totals.limit_bytes, 0);
-    return totals.n_entries;
+    assert_int_equal(totals_of(e).limit_bytes, 0);
+    return totals_of(e).max_entries;
 }
 
 static void
 a_full_index_without_limit_removes_no_file(void **state)
 {
     struct env *e = *state;
-    struct kvt__index_totals totals;
     unsigned n = (unsigned)open_unlimited(e) + 100;
 
-    kvt__index_set_scanned(level_of(e)->index, true);
     for (unsigned i = 0; i < n; i++)
         assert_int_equal(put(e, i), 0);
-    assert_false(kvt__index_scanned(level_of(e)->index)); /* files lost their entry */
     for (unsigned i = 0; i < n; i++)
         if (!file_there(e, i))
             fail_msg("the file of chunk %u of %u is gone", i, n);
-    kvt__index_get_totals(level_of(e)->index, &totals);
-    assert_true(totals.n_ready < n); /* so entries went */
+    assert_true(totals_of(e).n_entries < n); /* so entries went */
     assert_int_equal(e->counters.value[KVT__N_evicted_chunks], 0);
     assert_int_equal(get(e, n - 1), 0);
 }
 
 static void
-a_scan_without_limit_changes_nothing(void **state)
+a_listing_without_limit_changes_nothing(void **state)
 {
     struct env *e = *state;
-    struct kvt__index_totals totals;
     unsigned n = (unsigned)open_unlimited(e) + 100;
     char path[600];
 
@@ -63,11 +56,10 @@ a_scan_without_limit_changes_nothing(void **state)
         path_of(e, i, path, sizeof path);
         write_file(path, "", 0);
     }
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     for (unsigned i = 0; i < n; i++)
         assert_true(file_there(e, i));
-    kvt__index_get_totals(level_of(e)->index, &totals);
-    assert_int_equal(totals.n_ready, 1);
+    assert_int_equal(totals_of(e).n_entries, 1);
     assert_int_equal(get(e, 0), 0);
 }
 
@@ -146,7 +138,7 @@ enospc_evicts_and_pauses_only_when_nothing_can_go(void **state)
     assert_int_equal(put(e, 101), 0); /* resets this process's count of failures */
     for (unsigned i = 0; i < 7; i++)
         (void)put(&full, 200 + i);
-    assert_true(kvt__level_is_paused(level_of(&full), KVT__WRITES));
+    assert_true(kvt__level_is_paused(level_of(&full), KVT__PAUSE_WRITES));
     assert_int_equal(put(&full, 300), -EIO);
     kvt__store_close(full.store);
 }
@@ -166,19 +158,30 @@ put_under_name(const struct env *e, unsigned id, unsigned name)
     return r.req.status;
 }
 
+/* The entry of a chunk, which the index has. */
+static struct kvt__record
+entry_of(const struct env *e, unsigned i)
+{
+    struct kvt__chunk_key key = key_of(e, i);
+    struct kvt__record record;
+
+    assert_true(kvt__level_find(level_of(e), &key, &record));
+    return record;
+}
+
 static void
 a_chunk_that_is_being_evicted_is_not_replaced(void **state)
 {
     struct env *e = *state;
-    struct kvt__id id = id_of(1);
-    struct kvt__index_claim claim;
+    struct kvt__claim claim;
 
     assert_int_equal(put(e, 1), 0);
-    assert_int_equal(kvt__index_evict(level_of(e)->index, &id, false, NULL, &claim), 0);
+    struct kvt__record seen = entry_of(e, 1);
+    assert_int_equal(kvt__table_evict(level_of(e)->index, &seen, false, &claim), 0);
     for (unsigned i = 0; i < 20; i++)
-        assert_int_equal(put_under_name(e, 2, 1), -EBUSY);
-    assert_false(kvt__level_is_paused(level_of(e), KVT__WRITES));
-    kvt__index_restore(level_of(e)->index, &claim);
+        assert_int_equal(put_under_name(e, 2, 1), -EEXIST);
+    assert_false(kvt__level_is_paused(level_of(e), KVT__PAUSE_WRITES));
+    kvt__table_restore(level_of(e)->index, &claim);
     assert_int_equal(get(e, 1), 0); /* the file was not touched */
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(put_under_name(e, 2, 1), 0);
@@ -186,28 +189,42 @@ a_chunk_that_is_being_evicted_is_not_replaced(void **state)
     assert_int_equal(used(e), TAKEN);
 }
 
-/* Two processes storing both chunks at once leave both entries and one file. */
+/* A promise of the first chunk relies on the file. */
 static void
-an_eviction_leaves_the_file_of_the_other_chunk(void **state)
+a_leased_chunk_is_not_replaced(void **state)
 {
     struct env *e = *state;
-    struct kvt__index *index = level_of(e)->index;
-    struct kvt__index_entry old = { .id = id_of(1), .hash.bits = { 2 }, .bytes = TAKEN,
-                                    .recency_ns = 4096 };
-    struct kvt__index_claim claim;
+    struct kvt__chunk_key key = key_of(e, 1);
 
-    assert_int_equal(put(e, 2), 0);
-    assert_true(lease(e, 2));
-    assert_int_equal(kvt__index_reserve(index, old.bytes), 0);
-    assert_int_equal(kvt__index_claim(index, &old, e->space.text, &claim), 0);
-    kvt__index_publish(index, &claim);
-    for (unsigned i = 0; i < 15; i++)
-        assert_int_equal(put(e, 100 + i), 0);
-    assert_false(find(e, 1));
-    assert_int_equal(get(e, 2), 0);
+    assert_int_equal(put(e, 1), 0);
+    assert_true(lease(e, 1));
+    assert_int_equal(put_under_name(e, 2, 1), -EEXIST);
+    assert_int_equal(get(e, 1), 0);
+    kvt__store_unlease(e->store, 1, &key);
+    assert_int_equal(put_under_name(e, 2, 1), 0);
+    assert_int_equal(get(e, 1), -ENOENT);
+    assert_int_equal(used(e), TAKEN);
+    assert_int_equal(totals_of(e).n_entries, 1);
 }
 
-/* LMCache wrote over files of kvtier in place: their names are in the index after a scan, but
+/* The bytes of a chunk that another chunk replaces again and again. */
+static void
+chunks_of_one_name_count_once(void **state)
+{
+    struct env *e = *state;
+
+    for (unsigned i = 0; i < 40; i++) {
+        assert_int_equal(put_under_name(e, 2 + i % 2, 1), 0);
+        assert_int_equal(used(e), TAKEN);
+        assert_int_equal(disk_bytes(e), TAKEN);
+    }
+    for (unsigned i = 0; i < 30; i++)
+        assert_int_equal(put(e, 100 + i), 0);
+    assert_false(file_there(e, 1));
+    assert_int_equal(used(e), disk_bytes(e));
+}
+
+/* LMCache wrote over files of kvtier in place: their names are in the index after a listing, but
  * no chunk is read from there. */
 static void
 files_that_nobody_can_read_are_evicted_too(void **state)
@@ -227,7 +244,7 @@ files_that_nobody_can_read_are_evicted_too(void **state)
     e->store = open_over(e, "", small);
     for (unsigned i = 0; i < 12; i++)
         assert_int_equal(probe(e, i), -ENOENT);
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     assert_int_equal(used(e), 12 * TAKEN);
     for (unsigned i = 100; i < 120; i++)
         assert_int_equal(put(e, i), 0);
@@ -241,16 +258,19 @@ static void
 a_probe_beside_a_store_of_the_same_chunk_finds_it(void **state)
 {
     struct env *e = *state;
-    struct kvt__index *index = level_of(e)->index;
-    struct kvt__index_entry entry = { .id = id_of(1), .hash.bits = { 1 }, .bytes = TAKEN };
-    struct kvt__index_claim claim;
+    struct kvt__table *index = level_of(e)->index;
+    struct kvt__record record = { .id = id_of(1), .bytes = TAKEN };
+    char text[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__claim claim;
 
     assert_int_equal(put(e, 1), 0);
-    assert_true(kvt__level_drop(level_of(e), &entry.id, NULL));
-    assert_int_equal(kvt__index_reserve(index, entry.bytes), 0);
-    assert_int_equal(kvt__index_claim(index, &entry, e->space.text, &claim), 0);
+    struct kvt__record seen = entry_of(e, 1);
+    struct kvt__name name = kvt__level_name(level_of(e), &e->space, &seen.hash);
+    assert_int_equal(kvt__table_forget(index, &seen, false), 0);
+    kvt__level_spell(level_of(e), e->space.text, text);
+    assert_int_equal(kvt__table_claim(index, &name, &record, text, NULL, &claim), 0);
     assert_int_equal(probe(e, 1), 0);
-    kvt__index_abort(index, &claim);
+    kvt__table_abort(index, &claim);
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup_small, teardown)
@@ -260,13 +280,14 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_full_index_without_limit_removes_no_file),
-        TEST(a_scan_without_limit_changes_nothing),
+        TEST(a_listing_without_limit_changes_nothing),
         TEST(the_store_shrinks_when_others_fill_the_disk),
         TEST(a_part_of_the_file_system_stays_free_without_limit_only),
         TEST(enospc_evicts_and_pauses_only_when_nothing_can_go),
         TEST(a_chunk_that_is_being_evicted_is_not_replaced),
         TEST(a_probe_beside_a_store_of_the_same_chunk_finds_it),
-        TEST(an_eviction_leaves_the_file_of_the_other_chunk),
+        TEST(a_leased_chunk_is_not_replaced),
+        TEST(chunks_of_one_name_count_once),
         TEST(files_that_nobody_can_read_are_evicted_too),
     };
 

@@ -85,15 +85,6 @@ set_age(const struct env *e, unsigned i, time_t seconds)
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
-static struct kvt__index_totals
-totals_of(const struct env *e)
-{
-    struct kvt__index_totals totals;
-
-    kvt__index_get_totals(e->store->levels[0].index, &totals);
-    return totals;
-}
-
 /* ----------------------------------------------------------------- put and get */
 
 static void
@@ -138,15 +129,15 @@ orphans_of_lmcache_are_found_and_counted(void **state)
 
     for (unsigned i = 0; i < 10; i++)
         write_orphan(e, i, BYTES);
-    kvt__store_scan(e->store);
-    assert_int_equal(totals_of(e).n_ready, 10);
+    kvt__store_list(e->store);
+    assert_int_equal(totals_of(e).n_entries, 10);
     assert_int_equal(used(e), disk_bytes(e));
     for (unsigned i = 0; i < 10; i++) { /* its identity takes its name's place */
         assert_int_equal(probe(e, i), 0);
         assert_int_equal(get_verified(e, i, &verified), 0);
         assert_false(verified);
     }
-    assert_int_equal(totals_of(e).n_ready, 10);
+    assert_int_equal(totals_of(e).n_entries, 10);
     assert_int_equal(totals_of(e).n_unread, 0);
     assert_int_equal(used(e), disk_bytes(e));
 }
@@ -166,7 +157,7 @@ orphans_are_evicted_oldest_first_and_nothing_else(void **state)
         snprintf(path, sizeof path, "%s/%s", e->dir.path, others[i]);
         write_file(path, "", 0);
     }
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     for (unsigned i = 0; i < 4; i++) {
         assert_int_equal(put(e, 100 + i), 0);
         assert_in_range(disk_bytes(e), 0, LIMIT);
@@ -187,11 +178,11 @@ a_start_over_more_files_than_fit_counts_all_and_makes_room(void **state)
     for (unsigned i = 0; i < 2000; i++)
         write_orphan(e, i, 1);
     reopen(e, large, false);
-    kvt__store_scan(e->store);
-    assert_int_equal(totals_of(e).n_ready, 2000);
+    kvt__store_list(e->store);
+    assert_int_equal(totals_of(e).n_entries, 2000);
     assert_int_equal(used(e), disk_bytes(e));
     reopen(e, small_disk, false);
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     assert_in_range(disk_bytes(e), 1, LIMIT);
     assert_int_equal(used(e), disk_bytes(e));
 }
@@ -202,9 +193,9 @@ a_put_over_an_orphan_counts_once(void **state)
     struct env *e = *state;
 
     write_orphan(e, 1, BYTES);
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     assert_int_equal(put(e, 1), 0);
-    assert_int_equal(totals_of(e).n_ready, 1);
+    assert_int_equal(totals_of(e).n_entries, 1);
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(get(e, 1), 0);
 }
@@ -218,17 +209,16 @@ a_scan_meets_what_the_index_knows_and_enters_nothing_twice(void **state)
     for (unsigned i = 0; i < 5; i++)
         assert_int_equal(put(e, i), 0);
     write_orphan(e, 7, BYTES);
-    kvt__index_set_scanned(e->store->levels[0].index, false);
-    kvt__store_scan(e->store);
-    assert_int_equal(totals_of(e).n_ready, 6);
+    kvt__store_list(e->store);
+    assert_int_equal(totals_of(e).n_entries, 6);
     assert_int_equal(totals_of(e).n_unread, 1);
     reopen(e, small_disk, false);
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(probe(e, i), 0);
         assert_int_equal(get(e, i), 0);
     }
-    assert_int_equal(totals_of(e).n_ready, 6);
+    assert_int_equal(totals_of(e).n_entries, 6);
     assert_int_equal(totals_of(e).n_unread, 1);
     assert_int_equal(used(e), disk_bytes(e));
 }
@@ -387,16 +377,18 @@ static void
 store_location_is_the_only_one_that_is_written(void **state)
 {
     struct env *e = *state;
-    struct kvt__id id = id_of(1);
+    struct kvt__chunk_key key;
 
     open_both(e, "store_location=RemoteBackend", NULL);
     assert_int_equal(put(e, 1), 0);
     assert_true(!lies(e, IN_DISK) && lies(e, IN_FS));
     assert_int_equal(get(e, 1), 0);
-    assert_true(kvt__store_touch(e->store, &e->space, &id, false));
+    key = key_of(e, 1);
+    assert_true(kvt__store_touch(e->store, &key));
     open_both(e, "store_location=LocalDiskBackend", NULL);
     /* It is not where it would go. */
-    assert_false(kvt__store_touch(e->store, &e->space, &id, false));
+    key = key_of(e, 1);
+    assert_false(kvt__store_touch(e->store, &key));
     assert_int_equal(put(e, 1), 0);
     assert_true(lies(e, IN_DISK));
     open_both(e, "store_location=LocalCPUBackend", NULL);

@@ -4,9 +4,9 @@
  * and the files kept. */
 #include "store-test.h"
 
-#include "index/layout.h"
+#include "table/private.h"
 
-static struct kvt__index *
+static struct kvt__table *
 index_of(const struct env *e)
 {
     return e->store->levels[0].index;
@@ -15,66 +15,163 @@ index_of(const struct env *e)
 static int
 private_dir(const struct env *e)
 {
-    return e->store->levels[0].index_params.dirfd;
+    return e->store->levels[0].dirfd;
+}
+
+/* The path of the table's file. */
+static void
+table_path(const struct env *e, char out[TB_SHM_NAME_MAX + 16])
+{
+    char name[TB_SHM_NAME_MAX];
+    struct tb_place place;
+    struct stat st;
+    int fd = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
+
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_true(kvt__tb_get_place(fd, &place));
+    close(fd);
+    if (place.where != TB_SHM)
+        skip(); /* /dev/shm is no tmpfs */
+    kvt__tb_shm_name(&st, place.number, name);
+    snprintf(out, TB_SHM_NAME_MAX + 16, "/dev/shm/%s", name);
+}
+
+static void
+delete_table(const struct env *e)
+{
+    char path[TB_SHM_NAME_MAX + 16];
+
+    table_path(e, path);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void
+delete_lock(const struct env *e)
+{
+    assert_int_equal(unlinkat(private_dir(e), "lock", 0), 0);
+}
+
+/* Another process opens the store after the deletion and lists the files. */
+static void
+replace_and_list(const struct env *e, struct env *other)
+{
+    *other = *e;
+    other->store = open_over(other, "", small);
+    kvt__store_list(other->store);
+    assert_true(kvt__table_is_listed(index_of(other)));
 }
 
 /* A file written during the replacement of the index has no entry. */
 static void
-an_index_that_others_have_scanned_is_scanned_again(void **state)
+an_index_that_others_have_listed_is_listed_again(void **state)
 {
-    struct env *e = *state, other = *e;
+    struct env *e = *state, other;
 
-    assert_int_equal(unlinkat(private_dir(e), "index", 0), 0);
-    other.store = open_over(&other, "", small);
-    kvt__store_scan(other.store);
-    assert_true(kvt__index_scanned(index_of(&other)));
+    delete_table(e);
+    replace_and_list(e, &other);
     kvt__store_look_after_indexes(e->store);
-    assert_true(kvt__index_is_current(index_of(e)));
-    assert_false(kvt__index_scanned(index_of(&other)));
+    assert_true(kvt__table_is_current(index_of(e)));
+    assert_false(kvt__table_is_listed(index_of(&other)));
     kvt__store_close(other.store);
 }
 
 static void
-a_store_that_scans_scans_a_new_index_by_itself(void **state)
+a_listing_during_a_renewal_is_not_the_last(void **state)
+{
+    struct env *e = *state, other = *e;
+
+    delete_table(e);
+    other.store = open_over(&other, "", small);
+    assert_int_equal(kvt__table_begin_list(index_of(&other)), 0);
+    kvt__store_look_after_indexes(e->store);
+    kvt__table_end_list(index_of(&other), true);
+    assert_false(kvt__table_is_listed(index_of(&other)));
+    kvt__store_list(e->store);
+    assert_true(kvt__table_is_listed(index_of(&other)));
+    kvt__store_close(other.store);
+}
+
+static void
+a_new_index_gets_the_chunks_of_the_old_one(void **state)
 {
     struct env *e = *state;
 
-    kvt__store_scan(e->store);
+    kvt__store_list(e->store);
     assert_int_equal(put(e, 1), 0);
-    assert_int_equal(unlinkat(private_dir(e), "index", 0), 0);
-    assert_int_equal(unlinkat(private_dir(e), "lock", 0), 0);
+    delete_table(e);
+    delete_lock(e);
     kvt__store_look_after_indexes(e->store);
-    assert_true(kvt__index_scanned(index_of(e)));
+    assert_int_equal(used(e), 0);
+    kvt__store_list(e->store);
+    assert_true(kvt__table_is_listed(index_of(e)));
     assert_int_equal(used(e), TAKEN);
 }
 
-/* The file appears after the new index was scanned. */
+struct put {
+    struct request r;
+    struct kvt__object object;
+    char key[KVT__KEY_TEXT_MAX + 1];
+};
+
+/* Begin a put: the index has a claim and the tier has no file. */
+static void
+begin_put(struct env *e, struct put *p, unsigned i)
+{
+    request_init(&p->r, e, KVT__STORE_PUT, i);
+    assert_int_equal(kvt__space_key(e->space.text, &p->r.req.hash, p->key, sizeof p->key), 0);
+    p->object = (struct kvt__object){ .key = p->key, .hash = p->r.req.hash, .whole = true,
+                                      .tokens = p->r.req.tokens, .id = p->r.req.id,
+                                      .shape = p->r.req.shape };
+    p->r.req.store = e->store;
+    assert_int_equal(kvt__level_ask(&p->r.req, &e->store->levels[0], &p->object), 0);
+}
+
+static void
+end_put(struct env *e, struct put *p)
+{
+    struct kvt__level *level = &e->store->levels[0];
+
+    assert_int_equal(kvt__tier_put(level->tier, &p->object, &p->r.req.slot, p->r.req.crc),
+                     0);
+    assert_int_equal(kvt__level_answer(&p->r.req, level, &p->object, 0), 0);
+    free(p->r.memory);
+}
+
+/* The file appears after the new index was listed. */
 static void
 a_put_that_began_under_the_old_index_counts_in_the_new_one(void **state)
 {
-    char key[KVT__KEY_TEXT_MAX + 1], stored_key[KVT__KEY_TEXT_MAX + 1];
     struct env *e = *state;
-    struct kvt__level *level = &e->store->levels[0];
-    struct request r;
+    struct put p;
 
-    request_init(&r, e, KVT__STORE_PUT, 1);
-    assert_int_equal(kvt__space_key(e->space.text, &r.req.hash, key, sizeof key), 0);
-    struct kvt__object object = { .key = key, .hash = r.req.hash, .whole = true,
-                                  .tokens = r.req.tokens, .id = r.req.id,
-                                  .shape = r.req.shape };
-    kvt__store_scan(e->store);
-    r.req.store = e->store;
-    assert_int_equal(kvt__level_ask(&r.req, level, &object, stored_key, sizeof stored_key),
-                     0);
-    assert_int_equal(unlinkat(private_dir(e), "index", 0), 0);
-    assert_int_equal(unlinkat(private_dir(e), "lock", 0), 0);
+    kvt__store_list(e->store);
+    begin_put(e, &p, 1);
+    delete_table(e);
+    delete_lock(e);
     kvt__store_look_after_indexes(e->store);
-    assert_true(kvt__index_scanned(index_of(e)));
-    assert_int_equal(kvt__tier_put(level->tier, &object, &r.req.slot, r.req.crc), 0);
-    assert_int_equal(kvt__level_answer(&r.req, level, &object, 0), 0);
+    kvt__store_list(e->store);
+    assert_true(kvt__table_is_listed(index_of(e)));
+    end_put(e, &p);
     assert_true(find(e, 1));
     assert_int_equal(used(e), TAKEN);
-    free(r.memory);
+}
+
+/* No thread of the store sees the replacement before the end of the put. */
+static void
+a_put_beside_a_replacement_counts_after_the_next_listing(void **state)
+{
+    struct env *e = *state, other;
+    struct put p;
+
+    begin_put(e, &p, 1);
+    delete_table(e);
+    replace_and_list(e, &other);
+    end_put(e, &p);
+    kvt__store_look_after_indexes(e->store);
+    kvt__store_list(e->store);
+    assert_int_equal(used(e), TAKEN);
+    assert_int_equal(used(&other), TAKEN);
+    kvt__store_close(other.store);
 }
 
 /* A program that cleans up old files may delete the index every night. */
@@ -83,29 +180,35 @@ an_index_may_be_deleted_again_and_again(void **state)
 {
     struct env *e = *state;
 
-    for (int i = 0; i < 40; i++) {
-        assert_int_equal(unlinkat(private_dir(e), "index", 0), 0);
-        assert_int_equal(unlinkat(private_dir(e), "lock", 0), 0);
+    for (int i = 0; i < 10; i++) {
+        delete_table(e);
+        delete_lock(e);
         kvt__store_look_after_indexes(e->store);
-        assert_true(kvt__index_is_current(index_of(e)));
+        assert_true(kvt__table_is_current(index_of(e)));
         assert_int_equal(put(e, 1), 0);
         assert_int_equal(probe(e, 1), 0);
     }
 }
 
-/* More often than an index has places for writers: the lock file stays. */
+#define N_FREE 8 /* numbers of writers */
+
+/* More often than an index has free numbers for writers: the lock file stays. */
 static void
-a_replaced_index_keeps_no_place_of_a_writer(void **state)
+a_replaced_index_keeps_no_number_of_a_writer(void **state)
 {
     struct env *e = *state, other = *e;
+    int lock = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
 
-    for (unsigned i = 0; i < IX_N_OWNERS + 2; i++) {
-        assert_int_equal(unlinkat(private_dir(e), "index", 0), 0);
+    for (off_t i = N_FREE; i < TB_N_OWNERS; i++) /* other writers */
+        assert_int_equal(kvt__tb_lock_byte(lock, F_WRLCK, TB_OWNER_BYTE + i), 0);
+    for (unsigned i = 0; i < 2 * N_FREE; i++) {
+        delete_table(e);
         other.store = open_over(&other, "", small);
         kvt__store_look_after_indexes(e->store);
         assert_int_equal(put(e, i), 0);
         kvt__store_close(other.store);
     }
+    close(lock);
 }
 
 /* Replace the index by the first page of another version's index, as the other version
@@ -113,40 +216,48 @@ a_replaced_index_keeps_no_place_of_a_writer(void **state)
 static void
 replace_by_version(const struct env *e, uint32_t version)
 {
-    static const uint32_t replaced = IX_REPLACED;
-    struct ix_header header;
-    int dir = private_dir(e), old = openat(dir, "index", O_RDWR | O_CLOEXEC);
+    char path[TB_SHM_NAME_MAX + 16];
+    struct tb_header header;
+    struct tb_place place;
+    int lock = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
 
-    assert_true(old >= 0);
-    assert_int_equal(pread(old, &header, sizeof header, 0), sizeof header);
-    header.version = version;
-    assert_int_equal(unlinkat(dir, "index", 0), 0);
-    int fd = openat(dir, "index", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_int_equal(write(fd, &header, sizeof header), sizeof header);
-    assert_int_equal(pwrite(old, &replaced, sizeof replaced,
-                            offsetof(struct ix_header, state)), sizeof replaced);
+    table_path(e, path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(pread(fd, &header, sizeof header, 0), sizeof header);
     close(fd);
-    close(old);
+    delete_table(e);
+    assert_true(kvt__tb_get_place(lock, &place));
+    place.number[0]++;
+    assert_int_equal(kvt__tb_set_place(lock, &place), 0);
+    close(lock);
+    header.version = version;
+    header.number[0]++;
+    table_path(e, path);
+    write_file(path, &header, sizeof header);
+    assert_int_equal(chmod(path, 0600), 0);
 }
 
 /* Two versions side by side would replace each other's index forever. */
 static void
 another_versions_index_stays(void **state)
 {
-    struct ix_header header;
+    char path[TB_SHM_NAME_MAX + 16];
+    struct tb_header header;
     struct env *e = *state;
 
     assert_int_equal(put(e, 1), 0);
-    replace_by_version(e, IX_VERSION + 1);
+    replace_by_version(e, TB_VERSION + 1);
     kvt__store_look_after_indexes(e->store);
-    int fd = openat(private_dir(e), "index", O_RDONLY | O_CLOEXEC);
+    table_path(e, path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     assert_int_equal(read(fd, &header, sizeof header), sizeof header);
     close(fd);
-    assert_int_equal(header.version, IX_VERSION + 1);
-    assert_int_equal(header.state, IX_IN_USE);
+    assert_int_equal(header.version, TB_VERSION + 1);
+    assert_int_equal(header.use, TB_IN_USE);
     assert_int_equal(put(e, 2), -EROFS);
     assert_int_equal(probe(e, 1), 0);
     assert_int_equal(get(e, 1), 0);
+    assert_int_equal(unlink(path), 0);
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup_small, teardown)
@@ -155,11 +266,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(an_index_that_others_have_scanned_is_scanned_again),
-        TEST(a_store_that_scans_scans_a_new_index_by_itself),
+        TEST(an_index_that_others_have_listed_is_listed_again),
+        TEST(a_listing_during_a_renewal_is_not_the_last),
+        TEST(a_new_index_gets_the_chunks_of_the_old_one),
         TEST(a_put_that_began_under_the_old_index_counts_in_the_new_one),
+        TEST(a_put_beside_a_replacement_counts_after_the_next_listing),
         TEST(an_index_may_be_deleted_again_and_again),
-        TEST(a_replaced_index_keeps_no_place_of_a_writer),
+        TEST(a_replaced_index_keeps_no_number_of_a_writer),
         TEST(another_versions_index_stays),
     };
 

@@ -57,6 +57,7 @@ spaces_with_a_layout_tag_lie_in_kvtier(void **state)
 
     strcpy(e->space.text, "m@1@0@@uint8@kvt%0123456789abcdef");
     e->space.opaque = true;
+    assert_int_equal(kvt__store_set_tags(e->store, &e->space, ""), 0);
     assert_int_equal(put(e, 0xab), 0);
     snprintf(path, sizeof path, "%s/kvtier/m@1@0@ab@uint8@kvt%%0123456789abcdef.data",
              e->dir.path);
@@ -139,11 +140,13 @@ a_deleted_file_is_a_miss_and_forgotten(void **state)
 
 /* Chunks 1 and 2 share a hash, and so a file. */
 static void
-another_chunk_under_the_same_name_is_a_miss_and_stays(void **state)
+a_later_chunk_replaces_the_chunk_of_equal_name(void **state)
 {
     struct env *e = *state;
+    struct kvt__chunk_key second = key_of(e, 2);
     struct request r;
 
+    second.hash.bits[0] = 1;
     assert_int_equal(put(e, 1), 0);
     request_init(&r, e, KVT__STORE_PUT, 2);
     r.req.hash.bits[0] = 1;
@@ -153,35 +156,39 @@ another_chunk_under_the_same_name_is_a_miss_and_stays(void **state)
     assert_false(find(e, 1));
     assert_true(file_there(e, 1));
     assert_int_equal(probe(e, 1), -ENOENT);
-    assert_true(find(e, 2));
+    assert_true(kvt__store_find(e->store, &second, KVT__ANYWHERE));
     memset(r.req.slot.payload, 0, BYTES);
     r.req.op = KVT__STORE_GET;
     kvt__store_run(e->store, &r.req);
     assert_int_equal(r.req.status, 0);
     assert_true(request_holds(&r, 2));
+    assert_int_equal(used(e), TAKEN);
+    assert_int_equal(totals_of(e).n_entries, 1);
     assert_int_equal(n_warnings, 0);
     free(r.memory);
 }
 
-/* An engine with another hash of chunks asks for a chunk that has tags. */
+/* Chunks of equal hashes and different tags are two chunks. */
 static void
-a_chunk_with_tags_is_read_by_the_name_that_it_was_stored_under(void **state)
+tags_are_a_part_of_the_name(void **state)
 {
-    struct env *e = *state;
-    struct request r;
+    struct env *e = *state, tagged = *e;
+    char path[600];
 
-    e->space.own_tag = strlen(e->space.text);
-    request_init(&r, e, KVT__STORE_PUT, 1);
-    r.req.tags = "user%a";
-    kvt__store_run(e->store, &r.req);
-    assert_int_equal(r.req.status, 0);
-    memset(r.req.slot.payload, 0, BYTES);
-    r.req.op = KVT__STORE_GET;
-    r.req.hash.bits[0] = 2;
-    kvt__store_run(e->store, &r.req);
-    assert_int_equal(r.req.status, 0);
-    assert_true(request_holds(&r, 1));
-    free(r.memory);
+    tagged.space.own_tag = strlen(tagged.space.text);
+    assert_int_equal(kvt__store_set_tags(e->store, &tagged.space, "user%a"), 0);
+    assert_int_equal(put(&tagged, 1), 0);
+    snprintf(path, sizeof path, "%s/test-SEP-model@1@0@1@bfloat16@user%%a.data",
+             e->dir.path);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_false(find(e, 1));
+    assert_int_equal(probe(e, 1), -ENOENT);
+    assert_true(find(&tagged, 1));
+    assert_int_equal(get(&tagged, 1), 0);
+    assert_int_equal(put(e, 1), 0);
+    assert_int_equal(get(e, 1), 0);
+    assert_int_equal(get(&tagged, 1), 0);
+    assert_int_equal(used(e), 2 * TAKEN);
 }
 
 /* ------------------------------------------------------------- other programs */
@@ -356,7 +363,6 @@ static void
 a_file_evicted_after_its_probe_enters_no_index(void **state)
 {
     struct env *e = *state;
-    struct kvt__id id = id_of(5);
 
     assert_int_equal(put(e, 5), 0);
     close_and_lose_index(e);
@@ -369,7 +375,7 @@ a_file_evicted_after_its_probe_enters_no_index(void **state)
     tier->ops = &ops;
     assert_int_equal(probe(e, 5), -ENOENT);
     tier->ops = usual_ops;
-    assert_false(kvt__store_find(e->store, &e->space, &id, false, KVT__ANYWHERE));
+    assert_false(find(e, 5));
     assert_int_equal(put(e, 5), 0);
     assert_int_equal(get(e, 5), 0);
 }
@@ -385,8 +391,8 @@ main(void)
         TEST(a_damaged_file_is_told_once_and_removed),
         TEST(a_truncated_file_is_told_once_and_removed),
         TEST(a_deleted_file_is_a_miss_and_forgotten),
-        TEST(another_chunk_under_the_same_name_is_a_miss_and_stays),
-        TEST(a_chunk_with_tags_is_read_by_the_name_that_it_was_stored_under),
+        TEST(a_later_chunk_replaces_the_chunk_of_equal_name),
+        TEST(tags_are_a_part_of_the_name),
         TEST(files_of_lmcache_are_served_unverified),
         TEST(refuse_unverified_takes_only_what_carries_a_checksum),
         TEST(a_failed_write_leaves_nothing_and_costs_nothing),
@@ -395,8 +401,7 @@ main(void)
         TEST(what_null_forgot_is_a_miss),
         TEST(requests_on_many_threads_end_once_each),
         cmocka_unit_test(without_any_tier_the_open_fails),
-        cmocka_unit_test_setup_teardown(a_file_evicted_after_its_probe_enters_no_index,
-                                        env_setup, teardown),
+        TEST(a_file_evicted_after_its_probe_enters_no_index),
     };
 
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);

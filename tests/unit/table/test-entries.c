@@ -328,6 +328,41 @@ an_overwriting_claim_replaces_any_entry(void **state)
     kvt__table_close(t);
 }
 
+/* A chunk whose name another chunk has taken is not promised any more. */
+static void
+leases_end_with_the_identity(void **state)
+{
+    struct kvt__table *t = open_table(1000, 0);
+    struct kvt__name name = name_of(1);
+    struct kvt__record record = record_of_n(2, 70);
+    struct kvt__claim c;
+
+    (void)state;
+    assert_int_equal(store(t, 1, 100), 0);
+    assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + 60 * KVT__NS_PER_S, NULL));
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), -EBUSY);
+    record.flags = KVT__TABLE_OVERWRITE;
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_true(kvt__table_publish(t, &c));
+    record.id = record_of_n(3, 70).id;
+    record.flags = 0;
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    kvt__table_abort(t, &c);
+    /* A promise of an unread chunk holds for the chunk that is found. */
+    record.flags = KVT__TABLE_OVERWRITE | KVT__TABLE_UNREAD;
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_true(kvt__table_publish(t, &c));
+    assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + 60 * KVT__NS_PER_S, NULL));
+    record.flags = KVT__TABLE_OVERWRITE;
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_true(kvt__table_publish(t, &c));
+    record.id = record_of_n(4, 70).id;
+    record.flags = 0;
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), -EBUSY);
+    recount(t);
+    kvt__table_close(t);
+}
+
 static bool
 is_odd(void *ctx, const struct kvt__record *record)
 {
@@ -749,6 +784,7 @@ main(void)
         cmocka_unit_test(forget_frees_the_entry),
         cmocka_unit_test(a_claim_frees_its_victim),
         cmocka_unit_test(an_overwriting_claim_replaces_any_entry),
+        cmocka_unit_test(leases_end_with_the_identity),
         cmocka_unit_test(victims_can_be_chosen),
         cmocka_unit_test(a_full_budget_evicts_the_oldest),
         cmocka_unit_test(victims_among_named_entries),

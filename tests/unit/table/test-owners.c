@@ -3,6 +3,10 @@
  * Owners: deaths, reuse of numbers, limits, forks. */
 #include "place-test.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
 static int
 claim_of(struct kvt__table *t, uint64_t n, struct kvt__claim *out)
 {
@@ -82,6 +86,23 @@ claims_of_a_dead_owner_wait_for_the_lock(void **state)
     recount(t);
     kvt__table_close(t);
     kvt__table_close(other);
+}
+
+static void
+claims_of_a_living_owner_stay(void **state)
+{
+    struct kvt__table *a = open_writer(*state), *b = open_writer(*state);
+    struct kvt__claim claim, other;
+
+    assert_int_equal(claim_of(a, 2, &claim), 0);
+    assert_int_equal(claim_of(b, 2, &other), -EBUSY);
+    assert_int_equal(kvt__table_recover(b), 0);
+    assert_int_equal(store(b, 3, 10), 0); /* only the claimed name is blocked */
+    assert_true(kvt__table_publish(a, &claim));
+    assert_true(find(b, 2, NULL));
+    recount(b);
+    kvt__table_close(a);
+    kvt__table_close(b);
 }
 
 /* The limit of the dead owner ends with the owner. */
@@ -343,6 +364,74 @@ a_child_of_a_dead_owner_does_not_keep_it_alive(void **state)
     close(ready[1]);
 }
 
+/* Count this process's descriptors of `lock`. */
+static int
+n_open_locks(const struct dir *d)
+{
+    struct stat lock, st;
+    int n = 0;
+
+    if (fstatat(d->fd, "lock", &lock, 0))
+        return 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += !fstat(fd, &st) && st.st_ino == lock.st_ino && st.st_dev == lock.st_dev;
+    return n;
+}
+
+static bool
+has_owner(const struct dir *d)
+{
+    int fd = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
+    bool locked = kvt__tb_is_locked(fd, TB_OWNER_BYTE, TB_N_OWNERS);
+
+    close(fd);
+    return locked;
+}
+
+static void *
+open_main(void *dir)
+{
+    return open_writer(dir);
+}
+
+/* A fork between the open of `lock` and the lock of the owner's byte. */
+static void
+a_child_of_a_fork_amid_an_open_is_no_owner(void **state)
+{
+    const struct dir *d = *state;
+    int ready[2];
+    pthread_t thread;
+    void *t;
+    char b;
+
+    kvt__table_close(open_writer(d)); /* makes the file */
+    int fd = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
+    assert_int_equal(kvt__tb_lock_byte(fd, F_WRLCK, TB_OPEN_BYTE), 0);
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pthread_create(&thread, NULL, open_main, *state), 0);
+    while (n_open_locks(d) < 2) /* until the opening thread waits for the byte */
+        sched_yield();
+    pid_t child = fork();
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(fd);
+        if (write(ready[1], "x", 1) == 1)
+            pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &b, 1), 1);
+    close(fd);
+    pthread_join(thread, &t);
+    assert_true(kvt__table_is_shared(t));
+    assert_true(has_owner(d));
+    kvt__table_close(t);
+    assert_false(has_owner(d));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+}
+
 int
 main(void)
 {
@@ -350,6 +439,7 @@ main(void)
         PLACE_TEST(claims_of_a_dead_owner_end_at_an_open),
         PLACE_TEST(claims_of_a_dead_owner_end_when_they_stand_in_the_way),
         PLACE_TEST(claims_of_a_dead_owner_wait_for_the_lock),
+        PLACE_TEST(claims_of_a_living_owner_stay),
         PLACE_TEST(dead_owners_are_looked_for_in_a_full_budget),
         PLACE_TEST(owners_are_looked_at_in_turn),
         PLACE_TEST(handles_share_a_number_and_owners_have_their_own),
@@ -360,6 +450,7 @@ main(void)
         PLACE_TEST(only_a_replaced_table_is_retired),
         PLACE_TEST(a_handle_is_dead_in_a_forked_child),
         PLACE_TEST(a_child_of_a_dead_owner_does_not_keep_it_alive),
+        PLACE_TEST(a_child_of_a_fork_amid_an_open_is_no_owner),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Threads that share a handle, and handles that share a mapping: all calls at once. */
+#include "place-test.h"
 #include "shared-table.h"
 
 #include <pthread.h>
@@ -179,6 +180,112 @@ finds_beside_splits_hit(void **state)
     kvt__table_close(t);
 }
 
+/* ------------------------------------------------------------------- spaces */
+
+enum { N_TAGGED = TB_N_SPACES - TB_N_UNTAGGED, N_TEXTS = 1000 };
+
+static struct kvt__name
+name_of_text(const char *text)
+{
+    return (struct kvt__name){ .digest = kvt__table_digest(text), .hash.bits = { 1 } };
+}
+
+/* Enter a chunk of the space of user number n. */
+static int
+enter_text(struct kvt__table *t, uint64_t n, char text[64])
+{
+    struct kvt__record record = record_of_n(n, 1);
+
+    snprintf(text, 64, "m@1@0@@half@user%%%llu", (unsigned long long)n);
+    struct kvt__name name = name_of_text(text);
+    return kvt__table_enter(t, &name, &record, text);
+}
+
+/* Evict the entry.  False: the claimed entry's space has another text. */
+static bool
+evict_text(struct kvt__table *t, const char *want)
+{
+    char text[KVT__TABLE_TEXT_MAX + 1];
+    struct kvt__name name = name_of_text(want);
+    struct kvt__record seen;
+    struct kvt__claim c;
+
+    if (!kvt__table_find(t, &name, NULL, &seen) || kvt__table_evict(t, &seen, true, &c))
+        return false;
+    bool ok = !kvt__table_space_text(t, seen.space, text, sizeof text) && !strcmp(text, want);
+    kvt__table_evicted(t, &c);
+    return ok;
+}
+
+static void *
+use_new_texts(void *arg)
+{
+    struct worker *w = arg;
+    char text[64];
+
+    for (unsigned i = 0; i < N_TEXTS; i++)
+        if (!enter_text(w->t, w->random * 100000 + i, text))
+            w->n_bad += !evict_text(w->t, text);
+    return NULL;
+}
+
+/* Fewer spaces are unused than threads take new texts. */
+static void
+a_claimed_entrys_space_keeps_its_text(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct worker workers[N_THREADS];
+    pthread_t threads[N_THREADS];
+    char text[64];
+
+    (void)state;
+    for (uint64_t i = 0; i < N_TAGGED - 3; i++)
+        assert_int_equal(enter_text(t, i, text), 0);
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        workers[i] = (struct worker){ .t = t, .random = i + 1 };
+        assert_int_equal(pthread_create(&threads[i], NULL, use_new_texts, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].n_bad, 0);
+    }
+    recount(t);
+    kvt__table_close(t);
+}
+
+/* -------------------------------------------------------------------- opens */
+
+static void *
+open_and_close(void *dir)
+{
+    for (uint64_t i = 0; i < 20; i++) {
+        struct kvt__table *t = open_writer(dir);
+        struct kvt__claim c;
+
+        assert_true(kvt__table_is_shared(t));
+        (void)store(t, i, 1);
+        (void)claim_n(t, i, i + 100, 1, &c); /* ends with the handle */
+        kvt__table_close(t);
+    }
+    return NULL;
+}
+
+static void
+handles_come_and_go(void **state)
+{
+    pthread_t threads[N_THREADS];
+
+    for (unsigned i = 0; i < N_THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, open_and_close, *state), 0);
+    for (unsigned i = 0; i < N_THREADS; i++)
+        pthread_join(threads[i], NULL);
+    struct kvt__table *t = open_writer(*state);
+    for (uint64_t i = 0; i < 20; i++)
+        assert_true(find(t, i, NULL) || seen(t, i).flags & KVT__TABLE_UNREAD);
+    recount(t);
+    kvt__table_close(t);
+}
+
 int
 main(void)
 {
@@ -186,6 +293,8 @@ main(void)
         cmocka_unit_test(threads_share_a_handle),
         cmocka_unit_test(handles_share_a_mapping),
         cmocka_unit_test(finds_beside_splits_hit),
+        cmocka_unit_test(a_claimed_entrys_space_keeps_its_text),
+        PLACE_TEST(handles_come_and_go),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

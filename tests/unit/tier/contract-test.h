@@ -10,13 +10,12 @@
 #include "hf3fs-client.h"
 #include "s3-test.h"
 #include "servers/usrbiod-server.h"
-#include "tier/cpu/cpu.h"
 
 /* Where it is: on this file system, there with slots in the memory of a GPU, on a mount of
  * 3FS, in a bucket that is reached so. */
 enum place { HERE, BY_CUDA, BY_HIP, ON_3FS, BY_PATH, BY_HOST, BY_TLS, BY_SESSION };
 
-/* A kind under test; %1$s in the URL is a fresh directory.  Without URL: cpu. */
+/* A kind under test; %1$s in the URL is a fresh directory. */
 struct kind {
     const char *name;
     const char *url;
@@ -46,7 +45,6 @@ static const struct kind kinds[] = {
     { "fs", "fs://%1$s", true, NULL, 1, HERE },
     { "fs, no header", "fs://%1$s", false, NULL, 1, HERE },
     { "fs, three directories", "fs://%1$s/a, %1$s/b,%1$s/c", true, NULL, 1, HERE },
-    { "cpu", NULL, false, NULL, 1, HERE },
     { "fault over fs", "fault://seed=1/fs://%1$s", true, NULL, 1, HERE },
     { "local_disk", "local_disk://%1$s", true, NULL, 1, HERE },
     { "local_disk, one of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
@@ -173,17 +171,12 @@ setup(void **state)
     f->n_fds = count_fds();
     if (is_bucket(f->kind)) {
         open_bucket(f);
-    } else if (f->kind->url) {
+    } else {
         snprintf(url, sizeof url, f->kind->url,
                  f->kind->place == ON_3FS ? new_dir_on_3fs() : f->dir.path);
         if (try_open_for(url, f->kind->header, f->kind->setting, f->kind->local_ranks,
                          &f->tier))
             fail_msg("%s: %s", url, kvt__why());
-    } else {
-        open_slot_pool();
-        struct kvt__cpu_params params = { .pool = slot_pool, .n_chunks = 100,
-                                          .limit_bytes = 64 << 20, .dirfd = -1 };
-        assert_int_equal(kvt__cpu_open(&params, &f->tier), 0);
     }
     f->ops = f->tier->ops;
     if (has_gpu(f->kind))

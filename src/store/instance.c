@@ -4,6 +4,8 @@
  * below kvtier-<uid> in the system's memory file system.  Who uses one holds a
  * shared flock of it: one that nobody holds is what an engine left that was killed,
  * and the next worker to start removes it. */
+#include "store/instance.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/fork.h"
 #include "base/private-dir.h"
 #include "base/sha256.h"
-#include "tier/cpu/cpu.h"
 
 #define MEMORY_DIR "/dev/shm"
 #define TRIES 16

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Upkeep of the indexes of storage.  A new index learns the chunks of the last snapshot and,
+ * if a limit needs them, the names that the tier lists; every five minutes a snapshot is
+ * saved for a restart of the host. */
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "store/private.h"
+
+#define UPKEEP_NS KVT__NS_PER_S
+#define SNAPSHOT_S INT64_C(300)
+
+struct listing {
+    struct kvt__level *level;
+    struct kvt__table *index;
+    struct kvt__space space; /* of the last key, and the digest of its text */
+    uint64_t digest;
+    size_t n_entered;
+    bool whole;
+};
+
+/* Split a listed key into the name of its entry and the text of its space.  Neighbours
+ * mostly share a space, so the last digest is kept. */
+static bool
+name_of(struct listing *l, const char *key, bool opaque, struct kvt__name *name)
+{
+    struct kvt__space space;
+    struct kvt__hash hash;
+
+    if (kvt__space_of(key, &space, &hash) || space.opaque != opaque)
+        return false;
+    if (strcmp(space.text, l->space.text)) {
+        l->space = space;
+        l->digest = kvt__table_digest(space.text);
+    }
+    *name = kvt__name_of(l->digest, &hash);
+    return true;
+}
+
+static void
+enter_object(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+             int64_t mtime_ns)
+{
+    struct listing *l = ctx;
+    struct kvt__record record = { .bytes = stored_bytes, .path = path,
+                                  .flags = KVT__TABLE_UNREAD, .recency_ns = mtime_ns };
+    struct kvt__claim claim;
+    struct kvt__name name;
+
+    if (atomic_load(&l->level->store->stopping) || !name_of(l, key, opaque, &name))
+        return;
+    int err = kvt__table_enter(l->index, &name, &record, l->space.text);
+    if (err == -ENOSPC) {
+        err = kvt__level_claim(l->level, &name, &record, l->space.text, &claim);
+        if (!err)
+            (void)kvt__table_publish(l->index, &claim);
+    }
+    l->n_entered += !err;
+    l->whole = l->whole && (!err || err == -EEXIST || err == -EBUSY);
+}
+
+/* A listing makes objects count for the limit and evictable.  Without a limit nothing is
+ * evicted, and lookups find objects by asking. */
+static bool
+wants_names(const struct kvt__level *level, const struct kvt__table *index)
+{
+    struct kvt__table_totals totals;
+
+    kvt__table_get_totals(index, &totals);
+    return !level->tier->unlisted && totals.limit_bytes > 0;
+}
+
+/* Enter what the last index knew.  A missing or corrupt file means only that lookups probe
+ * the objects. */
+static void
+enter_saved(struct listing *l)
+{
+    int64_t n = l->level->dirfd < 0 ? 0 : kvt__table_read_v3(l->index, l->level->dirfd);
+    int64_t m = l->level->dirfd < 0 ? 0 : kvt__table_read_snapshot(l->index, l->level->dirfd);
+
+    if (n > 0 || m > 0)
+        kvt__log(KVT_LOG_INFO, "%s: %lld chunks in %s are known from before the restart",
+                 l->level->tier->ops->name,
+                 (long long)((n > 0 ? n : 0) + (m > 0 ? m : 0)), l->level->url);
+}
+
+void
+kvt__level_list(struct kvt__level *level)
+{
+    const struct kvt__tier_ops *ops = level->tier->ops;
+    struct listing l = { .level = level, .index = level->index, .whole = true };
+
+    if (kvt__table_is_listed(l.index) || kvt__table_begin_list(l.index))
+        return;
+    enter_saved(&l);
+    if (wants_names(level, l.index) && ops->list(level->tier, "", enter_object, &l))
+        l.whole = false;
+    kvt__table_end_list(l.index, l.whole && !atomic_load(&level->store->stopping));
+    if (l.n_entered)
+        kvt__log(KVT_LOG_INFO, "%s: %zu chunks in %s were not in the index and are "
+                 "now", ops->name, l.n_entered, level->url);
+}
+
+void
+kvt__store_list(struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        kvt__level_list(&store->levels[i]);
+}
+
+/* ------------------------------------------------------------------- upkeep */
+
+static struct kvt__store *
+store_of_timer(struct kvt__timer *timer)
+{
+    return (struct kvt__store *)((char *)timer - offsetof(struct kvt__store, upkeep_timer));
+}
+
+static void
+upkeep_is_due(struct kvt__timer *timer)
+{
+    struct kvt__store *store = store_of_timer(timer);
+
+    kvt__exec_submit(store->exec, KVT__PRIO_STORE, &store->upkeep);
+}
+
+static void
+save(struct kvt__level *level)
+{
+    int err = level->dirfd < 0 || atomic_load(&level->reads_only)
+        ? 0 : kvt__table_write_snapshot(level->index, level->dirfd, SNAPSHOT_S);
+
+    if (err && err != -EALREADY && err != -EBUSY && err != -ESTALE && err != -EINVAL)
+        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the order of eviction will not survive a restart "
+                      "of this host: %s", level->tier->ops->name, kvt__why());
+}
+
+static void
+keep_up(struct kvt__job *job)
+{
+    struct kvt__store *store = (struct kvt__store *)
+        ((char *)job - offsetof(struct kvt__store, upkeep));
+
+    for (size_t i = 0; i < store->n_levels && !atomic_load(&store->stopping); i++) {
+        struct kvt__level *level = &store->levels[i];
+
+        kvt__level_look_after_index(level);
+        (void)kvt__table_recover_next(level->index);
+        kvt__level_list(level);
+        save(level);
+    }
+    if (atomic_load(&store->stopping))
+        return;
+    store->upkeep_timer.at_ns = kvt__now_ns() + UPKEEP_NS;
+    kvt__timer_set(store->exec, &store->upkeep_timer);
+}
+
+void
+kvt__store_keep(struct kvt__store *store)
+{
+    store->upkeep.run = keep_up;
+    store->upkeep_timer.run = upkeep_is_due;
+    kvt__exec_submit(store->exec, KVT__PRIO_PREFETCH, &store->upkeep);
+}
