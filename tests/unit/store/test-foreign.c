@@ -2,9 +2,7 @@
  *
  * Chunks without identity, as LMCache writes them, and requests that may not take them:
  * in a file, and in host memory. */
-#include "store-test.h"
-
-#include "mem/pool.h"
+#include "memory-test.h"
 
 static void
 write_right(const struct env *e, unsigned i)
@@ -202,46 +200,6 @@ half_has_two_numbers(void **state)
 
 /* ------------------------------------------------------------------- host memory */
 
-struct memory {
-    struct env e;
-    struct kvt__pool *pool;
-};
-
-static int
-memory_setup(void **state)
-{
-    static struct memory m;
-    struct env *e = &m.e;
-    char url[600];
-
-    env_init(e);
-    snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
-    const char *settings[] = { url, NULL };
-    struct kvt_config *config = config_with(settings);
-    struct kvt__pool_params pool = { .bytes = 1 << 20, .key = "test" };
-    assert_int_equal(kvt__pool_open(&pool, &m.pool), 0);
-    kvt__pool_wait_populated(m.pool, pool.bytes);
-    struct kvt__store_params params = { .config = config, .counters = &e->counters };
-    assert_int_equal(kvt__store_open(&params, &e->store), 0);
-    struct kvt__memory_params memory = { .config = config, .pool = m.pool, .n_ranks = 1,
-                                         .limit_bytes = 1 << 19, .object_bytes = BYTES };
-    assert_int_equal(kvt__store_add_memory(e->store, &memory), 0);
-    assert_int_equal(kvt__store_set_tags(e->store, &e->space, ""), 0);
-    kvt_config_free(config);
-    *state = &m;
-    return 0;
-}
-
-static int
-memory_teardown(void **state)
-{
-    struct memory *m = *state;
-
-    env_fini(&m->e);
-    kvt__pool_close(m->pool);
-    return 0;
-}
-
 static int
 borrow(struct memory *m, unsigned i, bool own_only, bool *verified)
 {
@@ -319,7 +277,6 @@ what_storage_has_takes_its_place(void **state)
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup, teardown)
-#define MEMORY(fn) cmocka_unit_test_setup_teardown(fn, memory_setup, memory_teardown)
 
 int
 main(void)
@@ -331,8 +288,8 @@ main(void)
         TEST(half_has_two_numbers),
         TEST(a_leased_file_without_identity_is_not_replaced),
         TEST(a_put_replaces_a_file_without_identity),
-        MEMORY(what_lies_in_memory_without_identity_is_a_miss),
-        MEMORY(what_storage_has_takes_its_place),
+        MEMORY_TEST(what_lies_in_memory_without_identity_is_a_miss),
+        MEMORY_TEST(what_storage_has_takes_its_place),
     };
 
     return cmocka_run_group_tests_name("chunks without identity", tests, NULL, NULL);
