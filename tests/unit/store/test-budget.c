@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Budgets: what is evicted, what is not, and that the disk never holds more. */
-#include "store-test.h"
-
-#include "table/private.h"
+#include "table-file.h"
 
 /* Room for 13 chunks of TAKEN bytes. */
 #define LIMIT ((uint64_t)(0.0001 * (1 << 30)))
@@ -299,31 +297,6 @@ what_is_unlisted_is_forgotten_and_not_removed(void **state)
 }
 
 /* -------------------------------------------------------------- two processes */
-
-/* The store's private directory. */
-static int
-private_dir(const struct env *e)
-{
-    return e->store->levels[0].dirfd;
-}
-
-/* Delete the table's file; `lock` still names the table. */
-static void
-delete_table(const struct env *e)
-{
-    char path[TB_SHM_NAME_MAX + 16] = "/dev/shm/";
-    struct tb_place place;
-    struct stat st;
-    int fd = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
-
-    assert_int_equal(fstat(fd, &st), 0);
-    assert_true(kvt__tb_get_place(fd, &place));
-    close(fd);
-    if (place.where != TB_SHM)
-        skip(); /* /dev/shm is no tmpfs */
-    kvt__tb_shm_name(&st, place.number, path + strlen(path));
-    assert_int_equal(unlink(path), 0);
-}
 
 /* The index of a running engine is deleted, or replaced by another version of kvtier. */
 static void

@@ -2,53 +2,12 @@
  *
  * Another process replaces the index of an open store: the files counted by the new index,
  * and the files kept. */
-#include "store-test.h"
-
-#include "table/private.h"
+#include "table-file.h"
 
 static struct kvt__table *
 index_of(const struct env *e)
 {
     return e->store->levels[0].index;
-}
-
-static int
-private_dir(const struct env *e)
-{
-    return e->store->levels[0].dirfd;
-}
-
-/* The path of the table's file. */
-static void
-table_path(const struct env *e, char out[TB_SHM_NAME_MAX + 16])
-{
-    char name[TB_SHM_NAME_MAX];
-    struct tb_place place;
-    struct stat st;
-    int fd = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
-
-    assert_int_equal(fstat(fd, &st), 0);
-    assert_true(kvt__tb_get_place(fd, &place));
-    close(fd);
-    if (place.where != TB_SHM)
-        skip(); /* /dev/shm is no tmpfs */
-    kvt__tb_shm_name(&st, place.number, name);
-    snprintf(out, TB_SHM_NAME_MAX + 16, "/dev/shm/%s", name);
-}
-
-static void
-delete_table(const struct env *e)
-{
-    char path[TB_SHM_NAME_MAX + 16];
-
-    table_path(e, path);
-    assert_int_equal(unlink(path), 0);
-}
-
-static void
-delete_lock(const struct env *e)
-{
-    assert_int_equal(unlinkat(private_dir(e), "lock", 0), 0);
 }
 
 /* Another process opens the store after the deletion and lists the files. */
@@ -216,7 +175,7 @@ a_replaced_index_keeps_no_number_of_a_writer(void **state)
 static void
 replace_by_version(const struct env *e, uint32_t version)
 {
-    char path[TB_SHM_NAME_MAX + 16];
+    char path[TABLE_PATH_MAX];
     struct tb_header header;
     struct tb_place place;
     int lock = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
@@ -241,7 +200,7 @@ replace_by_version(const struct env *e, uint32_t version)
 static void
 another_versions_index_stays(void **state)
 {
-    char path[TB_SHM_NAME_MAX + 16];
+    char path[TABLE_PATH_MAX];
     struct tb_header header;
     struct env *e = *state;
 
