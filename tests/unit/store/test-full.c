@@ -189,22 +189,28 @@ a_chunk_that_is_being_evicted_is_not_replaced(void **state)
     assert_int_equal(used(e), TAKEN);
 }
 
-/* A promise of the first chunk relies on the file. */
+/* The lease was of the first chunk, which no request can read any more. */
 static void
-a_leased_chunk_is_not_replaced(void **state)
+a_put_replaces_a_leased_chunk_and_ends_the_lease(void **state)
 {
     struct env *e = *state;
-    struct kvt__chunk_key key = key_of(e, 1);
+    struct kvt__chunk_key first = key_of(e, 1), second = key_of(e, 2);
 
+    second.hash.bits[0] = 1;
     assert_int_equal(put(e, 1), 0);
     assert_true(lease(e, 1));
-    assert_int_equal(put_under_name(e, 2, 1), -EEXIST);
-    assert_int_equal(get(e, 1), 0);
-    kvt__store_unlease(e->store, 1, &key);
     assert_int_equal(put_under_name(e, 2, 1), 0);
+    assert_false(find(e, 1));
     assert_int_equal(get(e, 1), -ENOENT);
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(totals_of(e).n_entries, 1);
+    assert_int_equal(kvt__store_lease(e->store, &second, KVT__ANYWHERE,
+                                      kvt__now_ns() + 600 * KVT__NS_PER_S), 1);
+    kvt__store_unlease(e->store, 1, &first); /* ends no lease of the second chunk */
+    assert_int_equal(kvt__level_evict(level_of(e), NULL, 1), 0);
+    kvt__store_unlease(e->store, 1, &second);
+    assert_int_equal(kvt__level_evict(level_of(e), NULL, 1), TAKEN);
+    assert_int_equal(disk_bytes(e), 0);
 }
 
 /* The bytes of a chunk that another chunk replaces again and again. */
@@ -218,9 +224,30 @@ chunks_of_one_name_count_once(void **state)
         assert_int_equal(used(e), TAKEN);
         assert_int_equal(disk_bytes(e), TAKEN);
     }
-    for (unsigned i = 0; i < 30; i++)
+    for (unsigned i = 0; i < 30; i++) {
+        wait_for_tick();
         assert_int_equal(put(e, 100 + i), 0);
+    }
     assert_false(file_there(e, 1));
+    assert_int_equal(used(e), disk_bytes(e));
+}
+
+/* The entry is the oldest one, the chunk is the newest one. */
+static void
+a_chunk_that_replaces_an_old_one_is_not_evicted_first(void **state)
+{
+    struct env *e = *state;
+
+    for (unsigned i = 1; i < 11; i++) {
+        assert_int_equal(put(e, i), 0);
+        wait_for_tick();
+    }
+    assert_int_equal(put_under_name(e, 500, 1), 0);
+    wait_for_tick();
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(put(e, 100 + i), 0);
+    assert_true(file_there(e, 1));
+    assert_false(file_there(e, 2));
     assert_int_equal(used(e), disk_bytes(e));
 }
 
@@ -286,8 +313,9 @@ main(void)
         TEST(enospc_evicts_and_pauses_only_when_nothing_can_go),
         TEST(a_chunk_that_is_being_evicted_is_not_replaced),
         TEST(a_probe_beside_a_store_of_the_same_chunk_finds_it),
-        TEST(a_leased_chunk_is_not_replaced),
+        TEST(a_put_replaces_a_leased_chunk_and_ends_the_lease),
         TEST(chunks_of_one_name_count_once),
+        TEST(a_chunk_that_replaces_an_old_one_is_not_evicted_first),
         TEST(files_that_nobody_can_read_are_evicted_too),
     };
 
