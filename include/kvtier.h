@@ -264,7 +264,7 @@ struct kvt_tier_info {
     uint64_t n_chunks;
     uint64_t used_bytes;
     uint64_t limit_bytes; /* 0: none */
-    uint64_t n_entries;   /* places in the index */
+    uint64_t n_entries;   /* the most chunks that the index can have */
     int index_shared;     /* 0: the index is this process's alone */
 };
 
@@ -364,7 +364,7 @@ struct kvt_engine_params {
 };
 
 /* Open the tiers the configuration names.  Blocks (directories are made and
- * indexes mapped, but never scanned, before it returns).  WORKER starts threads
+ * indexes mapped, but no directory listed, before it returns).  WORKER starts threads
  * and begins to pre-fault the pool.
  *   -EINVAL  chunk_size is no multiple of a block size, or another setting or
  *            description is out of range

@@ -2,7 +2,7 @@
  *
  * Claims: a writer takes a name, writes or deletes the object without a lock, and ends the
  * claim.  Fields of a FREE entry are written in place, because no reader uses them; all
- * other changes are transactions.  Each step of an entry: docs/core-design.md, States. */
+ * other changes are transactions.  Each step of an entry: ARCHITECTURE.md, Index. */
 #include <assert.h>
 #include <errno.h>
 

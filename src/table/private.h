@@ -255,7 +255,7 @@ void kvt__tb_give_number(struct kvt__table *t, uint32_t number);
 void kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how);
 
 /* End a claim of a dead owner in a change of its own; the entry becomes what
- * docs/core-design.md, States, says.  False: there is no such claim. */
+ * ARCHITECTURE.md, Index, says.  False: there is no such claim. */
 bool kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number);
 
 /* ------------------------------------------------------------------- order.c */

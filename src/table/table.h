@@ -2,7 +2,7 @@
  *
  * The table: which chunks a store holds, by name.  All processes of a host share one table
  * through a file mapping; a process can also have a table in private memory.  Design:
- * docs/core-design.md, Index.
+ * ARCHITECTURE.md, Index.
  *
  * Readers find and lease without a lock and without a system call but the clock.  A change
  * is a transaction under one lock, which a writer holds for about a microsecond and never
