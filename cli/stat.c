@@ -57,8 +57,8 @@ print_tier(const struct kvt_tier_info *t)
 {
     char used[24], limit[24];
 
-    printf("%s  %s\n  chunks  %" PRIu64 "\n  used    %s of %s\n  index   %s, %" PRIu64
-           " places\n", t->tier, t->url, t->n_chunks, cli_size_text(t->used_bytes, used),
+    printf("%s  %s\n  chunks  %" PRIu64 "\n  used    %s of %s\n  index   %s, at most %" PRIu64
+           " chunks\n", t->tier, t->url, t->n_chunks, cli_size_text(t->used_bytes, used),
            t->limit_bytes ? cli_size_text(t->limit_bytes, limit) : "no limit",
            t->index_shared ? "shared" : "private to this process", t->n_entries);
 }

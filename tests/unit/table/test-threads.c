@@ -182,7 +182,7 @@ finds_beside_splits_hit(void **state)
 
 /* ------------------------------------------------------------------- spaces */
 
-enum { N_TAGGED = TB_N_SPACES - TB_N_UNTAGGED, N_TEXTS = 1000 };
+enum { N_TAGGED = TB_N_SPACES - TB_N_UNTAGGED, N_TEXTS = 300 };
 
 static struct kvt__name
 name_of_text(const char *text)
