@@ -351,6 +351,27 @@ a_get_reads_storage_instead_of_a_damaged_copy(void **state)
     assert_true(has(m, 1)); /* the chunk that storage has */
 }
 
+static void
+passing_memory_keeps_only_chunks_that_were_read_ahead(void **state)
+{
+    struct memory *m = *state;
+    struct kvt__memory_params params = worker_memory(m, NULL);
+    struct kvt__slot slot = acquire(m);
+    bool verified;
+
+    kvt__store_close(m->e.store);
+    m->e.store = open_over(&m->e, "", NULL);
+    params.passing = true;
+    add_memory(&m->e, params);
+    assert_int_equal(put_in_memory(m, 1), -EEXIST);
+    assert_int_equal(put(&m->e, 1), 0);
+    assert_int_equal(get_into(m, 1, false, slot, &verified), 0);
+    kvt__pool_release(m->pool, &slot);
+    assert_false(is_in_memory(&m->e, 1));
+    read_ahead(m, 2);
+    assert_true(has(m, 2));
+}
+
 /* ------------------------------------------------------------------- processes */
 
 static struct memory worker;
@@ -442,6 +463,7 @@ main(void)
         MEMORY_TEST(a_damaged_chunk_leaves_memory_with_its_entry),
         MEMORY_TEST(a_get_copies_a_chunk_of_memory_into_its_slot),
         MEMORY_TEST(a_get_reads_storage_instead_of_a_damaged_copy),
+        MEMORY_TEST(passing_memory_keeps_only_chunks_that_were_read_ahead),
         WORKER(a_scheduler_finds_and_leases_the_chunks_of_a_worker),
         WORKER(the_memory_of_a_worker_that_ended_is_gone),
     };
