@@ -13,6 +13,7 @@
 
 #define UPKEEP_NS KVT__NS_PER_S
 #define SNAPSHOT_S INT64_C(300)
+#define LIST_AGAIN_NS (60 * KVT__NS_PER_S) /* after a listing that failed */
 
 struct listing {
     struct kvt__level *level;
@@ -60,7 +61,8 @@ enter_object(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t st
             (void)kvt__table_publish(l->index, &claim);
     }
     l->n_entered += !err;
-    l->whole = l->whole && (!err || err == -EEXIST || err == -EBUSY);
+    /* An object that the index has no room for has none in a second listing either. */
+    l->whole = l->whole && err != -ETIMEDOUT && err != -EAGAIN;
 }
 
 /* A listing makes objects count for the limit and evictable.  Without a limit nothing is
@@ -94,11 +96,14 @@ kvt__level_list(struct kvt__level *level)
     const struct kvt__tier_ops *ops = level->tier->ops;
     struct listing l = { .level = level, .index = level->index, .whole = true };
 
-    if (kvt__table_is_listed(l.index) || kvt__table_begin_list(l.index))
+    if (kvt__table_is_listed(l.index) || kvt__now_ns() < atomic_load(&level->list_from_ns) ||
+        kvt__table_begin_list(l.index))
         return;
     enter_saved(&l);
     if (wants_names(level, l.index) && ops->list(level->tier, "", enter_object, &l))
         l.whole = false;
+    if (!l.whole)
+        atomic_store(&level->list_from_ns, kvt__now_ns() + LIST_AGAIN_NS);
     kvt__table_end_list(l.index, l.whole && !atomic_load(&level->store->stopping));
     if (l.n_entered)
         kvt__log(KVT_LOG_INFO, "%s: %zu chunks in %s were not in the index and are "

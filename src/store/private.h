@@ -42,6 +42,7 @@ struct kvt__level {
     _Atomic int64_t answered_ns[2];
 
     _Atomic int64_t tags_evicted_ns; /* kvt__level_evict_tags() */
+    _Atomic int64_t list_from_ns;    /* kvt__level_list(): no listing before */
 };
 
 struct kvt__store {

@@ -254,6 +254,21 @@ a_listing_of_more_than_the_limit_makes_room(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
+/* The index has no room for wide hashes. */
+static void
+a_file_that_the_index_cannot_have_is_listed_once(void **state)
+{
+    struct env *e = *state;
+    char path[600];
+
+    snprintf(path, sizeof path, "%s/test-SEP-model@1@0@%064d@bfloat16.data", e->dir.path, 1);
+    write_file(path, "x", 1);
+    assert_int_equal(put(e, 1), 0);
+    kvt__store_list(e->store);
+    assert_int_equal(totals_of(e).n_entries, 1);
+    assert_true(kvt__table_is_listed(e->store->levels[0].index));
+}
+
 #define N_EMPTY 300u
 
 /* A crash of the host can leave many files without bytes, older than all chunks. */
@@ -431,6 +446,7 @@ main(void)
         TEST(what_is_unlisted_is_forgotten_and_not_removed),
         TEST(a_listing_counts_the_chunks_that_the_index_lost),
         TEST(a_listing_of_more_than_the_limit_makes_room),
+        TEST(a_file_that_the_index_cannot_have_is_listed_once),
         TEST(empty_files_do_not_keep_a_put_from_room),
         TEST(two_handles_on_one_directory_share_what_they_store),
         TEST(an_index_that_was_replaced_is_opened_again),
