@@ -61,7 +61,9 @@ verify(struct fixture *f)
     return n;
 }
 
-/* The directory is what the index says, and nothing else is in it. */
+/* The index knows all files of the directory, and nothing else is in the directory.  A claim
+ * of a killed process leaves an unread entry, perhaps without a file, until a probe of the
+ * name. */
 static void
 compare_with_directory(const struct fixture *f, unsigned n_loaded)
 {
@@ -72,9 +74,10 @@ compare_with_directory(const struct fixture *f, unsigned n_loaded)
                   "entries, %llu bytes\n", n_loaded, usage.n_files,
                   (unsigned long long)usage.bytes, (unsigned long long)totals.n_entries,
                   (unsigned long long)totals.used_bytes);
-    assert_int_equal(totals.used_bytes, usage.bytes);
-    assert_int_equal(totals.n_entries, usage.n_files);
-    assert_true(usage.bytes <= BUDGET);
+    assert_in_range(usage.n_files, totals.n_entries - totals.n_unread, totals.n_entries);
+    assert_in_range(totals.used_bytes, usage.bytes, BUDGET);
+    if (!totals.n_unread)
+        assert_int_equal(totals.used_bytes, usage.bytes);
     assert_int_equal(usage.n_damaged, 0);
     assert_int_equal(n_temporary_files(f), 0);
 }
