@@ -7,7 +7,7 @@ import unittest
 
 import ours
 import theirs
-from case import OnDisk
+from case import OnDisk, lose_index
 from geometry import LARGE, MLA, PAIR, SMALL
 
 class WhatLMCacheLeaves(OnDisk):
@@ -107,7 +107,7 @@ class WhatKvtierWrites(OnDisk):
         writer.engine.close()
         for index in (True, False):
             if not index:
-                os.unlink(self.folder + "/.kvtier/lock")
+                lose_index(self.folder)
             reader = self.kvtier()
             with self.subTest(index=index):
                 self.assertEqual(reader.get(tokens), chunks)

@@ -8,7 +8,7 @@ import threading
 import unittest
 
 import theirs
-from case import OnFs
+from case import OnFs, lose_index
 from geometry import LARGE, MLA, OTHERS, SMALL
 
 TRAILER_BYTES = 64
@@ -193,7 +193,7 @@ class PartialChunks(OnFs):
             self.assertEqual(lmcache.contains(keys), [True] * 4)
             self.assertEqual(lmcache.get(keys), chunks)
             self.assertEqual(lmcache.get_each(keys), chunks)
-            os.unlink(self.folder + "/.kvtier/lock")
+            lose_index(self.folder)
             again = self.kvtier(geometry, header)
             self.assertEqual(again.get(tokens), chunks)
             self.assertEqual(again.counters()["unverified_chunks"], 0)
@@ -407,7 +407,7 @@ class Damaged(OnFs):
                 lmcache = self.lmcache(header=header, directory=directory)
                 path = self.file(lmcache, theirs.keys(SMALL, tokens)[1])
                 self.cut(path, os.path.getsize(path) - cut)
-                os.unlink(directory + "/.kvtier/lock")
+                lose_index(directory)
                 with self.subTest(header=header, cut=cut):
                     reader = self.kvtier(header=header, directory=directory)
                     self.assertEqual(reader.get(tokens), chunks[:1])

@@ -13,7 +13,7 @@ import unittest
 import test_disk
 import test_files
 import theirs
-from case import OnGds
+from case import OnGds, lose_index
 from geometry import DTYPES, LARGE, MLA, PAIR, SMALL, Geometry
 
 HEADER_BYTES, DATA, METADATA = OnGds.header_bytes, OnGds.DATA, OnGds.METADATA
@@ -324,7 +324,7 @@ class PartialChunks(OnGds):
             lmcache = self.lmcache(geometry)
             self.assertLessEqual(set(keys), lmcache.scanned())
             self.assertEqual(lmcache.get(keys), chunks)
-            os.unlink(self.folder + "/.kvtier/lock")
+            lose_index(self.folder)
             again = self.kvtier(geometry)
             self.assertEqual(again.get(tokens), chunks)
             self.assertEqual(again.counters()["unverified_chunks"], 0)

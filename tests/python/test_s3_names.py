@@ -3,6 +3,7 @@
 with LMCache's import paths.  Skipped without the library."""
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -58,9 +59,11 @@ def environment(facts):
 
 def remove_indexes():
     """Those of stores that this process has open: no other run has their ports."""
-    with open("/proc/self/maps") as maps:
-        for path in set(re.findall(r"(/\S*/kvtier-\d+/[0-9a-f]+)/index", maps.read())):
-            shutil.rmtree(path, ignore_errors=True)
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            path = os.readlink("/proc/self/fd/" + fd)
+            if re.fullmatch(r"/\S*/kvtier-\d+/[0-9a-f]+/lock", path):
+                shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
 
 class Case(unittest.TestCase):
