@@ -358,23 +358,27 @@ evict_locked(struct kvt__host_memory *m, uint64_t bytes)
     return gone;
 }
 
+static bool
+make_room_locked(struct kvt__host_memory *m, uint64_t bytes)
+{
+    struct kvt__table_totals totals;
+
+    kvt__table_get_totals(m->index, &totals);
+    return bytes <= totals.limit_bytes && evict_locked(m, bytes);
+}
+
 static int
 claim_locked(struct kvt__host_memory *m, const struct kvt__name *name,
              const struct kvt__record *record, struct kvt__claim *claim)
 {
-    struct kvt__table_totals totals;
     int err;
 
-    kvt__table_get_totals(m->index, &totals);
-    if (record->bytes > totals.limit_bytes)
-        return kvt__fail(ENOSPC, "local_cpu: a chunk of %llu bytes does not fit the limit of "
-                         "%llu.", (unsigned long long)record->bytes,
-                         (unsigned long long)totals.limit_bytes);
-    while ((err = kvt__table_claim(m->index, name, record, NULL, NULL, claim)) == -ENOSPC &&
-           evict_locked(m, record->bytes))
-        continue;
-    return err == -ENOSPC ? kvt__fail(ENOSPC, "local_cpu: no room for %llu bytes and nothing "
-                                      "to evict", (unsigned long long)record->bytes) : err;
+    do
+        err = kvt__table_claim(m->index, name, record, NULL, NULL, claim);
+    while (err == -ENOSPC && make_room_locked(m, record->bytes));
+    return !err || err == -EEXIST || err == -ESTALE
+        ? err : kvt__fail(ENOSPC, "local_cpu: no room for %llu bytes and nothing to evict",
+                          (unsigned long long)record->bytes);
 }
 
 /* Give a claimed entry its slot and make the entry READY. */
@@ -428,8 +432,11 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     int err = claim_locked(m, &name, &record, &claim);
     if (!err)
         err = fill_locked(m, req, &claim);
-    if (err == -ESTALE) /* a garbage index was given up */
+    if (err == -ESTALE) { /* a garbage index was given up */
         release_all(m);
+        err = kvt__fail(EIO, "local_cpu: the index was corrupt, and no chunk stays in host "
+                        "memory from now on");
+    }
     pthread_mutex_unlock(&m->lock);
     return err;
 }

@@ -2,10 +2,12 @@
  *
  * Host memory: chunks are shared and not copied, chunks in use and leased chunks stay, and no
  * damaged chunk is handed out. */
+#include <glob.h>
 #include <pthread.h>
 
 #include "memory-test.h"
 #include "own-shm.h"
+#include "table/layout.h"
 
 static struct kvt__slot
 acquire(const struct memory *m)
@@ -447,6 +449,30 @@ the_memory_of_a_worker_that_ended_is_gone(void **state)
     kvt__store_close(scheduler.store);
 }
 
+/* Another program overwrote the index: the pool gets its memory back. */
+static void
+slots_of_a_garbage_index_are_released(void **state)
+{
+    static const uint32_t replaced = TB_REPLACED;
+    struct memory *m = *state;
+    char pattern[80];
+    glob_t found;
+
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(put_in_memory(m, i), 0);
+    snprintf(pattern, sizeof pattern, "/dev/shm/kvtier-%u/*/table", (unsigned)geteuid());
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    int fd = open(found.gl_pathv[0], O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, &replaced, sizeof replaced,
+                            offsetof(struct tb_header, use)), sizeof replaced);
+    close(fd);
+    globfree(&found);
+    assert_int_equal(put_in_memory(m, 4), -EIO);
+    assert_int_equal(kvt__pool_used(m->pool), 0);
+    assert_false(is_in_memory(&m->e, 1));
+}
+
 #define WORKER(fn) cmocka_unit_test_setup_teardown(fn, worker_setup, memory_teardown)
 
 int
@@ -466,6 +492,7 @@ main(void)
         MEMORY_TEST(passing_memory_keeps_only_chunks_that_were_read_ahead),
         WORKER(a_scheduler_finds_and_leases_the_chunks_of_a_worker),
         WORKER(the_memory_of_a_worker_that_ended_is_gone),
+        WORKER(slots_of_a_garbage_index_are_released),
     };
 
     (void)own_shm(NULL); /* workers of other programs would remove the directories */
