@@ -295,8 +295,8 @@ void kvt__table_end_list(struct kvt__table *table, bool whole);
  * process lists, or no process has read the file of an earlier table yet.  Waits for the disk. */
 int kvt__table_write_snapshot(struct kvt__table *table, int dirfd, int64_t min_age_s);
 
-/* Enter the entries of the file `snapshot` whose names have no entry.  Returns the number of
- * entered entries; -ENOENT: there is no snapshot; -EBADMSG: the snapshot is corrupt, and
+/* Enter the entries of the file `snapshot` whose names have no entry, once for each table: a
+ * file that the table has saved or read holds no news.  Returns the number of entered entries; -ENOENT: there is no snapshot; -EBADMSG: the snapshot is corrupt, and
  * nothing was entered; or another error. */
 int64_t kvt__table_read_snapshot(struct kvt__table *table, int dirfd);
 
