@@ -106,11 +106,12 @@ makes_room(void *ctx, const struct kvt__record *record)
            w->level->tier->ops->makes_room(w->level->tier, &gone, w->object);
 }
 
-uint64_t
-kvt__level_evict(struct kvt__level *level, const struct kvt__object *object, uint64_t bytes)
+/* As kvt__level_evict().  An entry of 0 bytes counts as 1 byte: a place in the index. */
+static uint64_t
+evict_from(struct kvt__level *level, struct kvt__table *index,
+           const struct kvt__object *object, uint64_t bytes)
 {
     struct kvt__record victims[KVT__TABLE_VICTIMS];
-    struct kvt__table *index = level->index; /* may be replaced at any time */
     struct wanted wanted = { level, index, object };
     bool chooses = object && level->tier->several_disks;
     uint64_t gone = 0;
@@ -119,31 +120,41 @@ kvt__level_evict(struct kvt__level *level, const struct kvt__object *object, uin
         size_t n = kvt__table_victims(index, chooses ? makes_room : NULL, &wanted, victims,
                                       KVT__TABLE_VICTIMS);
 
+        if (!n) /* the search has been long */
+            break;
         for (size_t i = 0; i < n && gone < bytes; i++) {
             if (evict(level, index, &victims[i]))
                 continue;
-            gone += victims[i].bytes;
+            gone += victims[i].bytes ? victims[i].bytes : 1;
             in_vain = -1;
         }
     }
     return gone;
 }
 
+uint64_t
+kvt__level_evict(struct kvt__level *level, const struct kvt__object *object, uint64_t bytes)
+{
+    return evict_from(level, level->index, object, bytes);
+}
+
 /* Evict for a claim that found no room. */
 static int
-make_room(struct kvt__level *level, const struct kvt__table *index, uint64_t bytes)
+make_room(struct kvt__level *level, struct kvt__table *index, uint64_t bytes)
 {
     struct kvt__table_totals totals;
-    uint64_t short_of = bytes ? bytes : 1; /* 0 bytes need an entry */
+    uint64_t short_of = 1; /* a place for the entry */
 
     kvt__table_get_totals(index, &totals);
     if (totals.limit_bytes && bytes > totals.limit_bytes)
         return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes does not fit the limit of "
                          "%llu.", level->tier->ops->name, (unsigned long long)bytes,
                          (unsigned long long)totals.limit_bytes);
+    if (totals.limit_bytes && bytes > totals.limit_bytes - totals.used_bytes)
+        short_of = bytes;
     if (totals.limit_bytes && totals.used_bytes > totals.limit_bytes) /* it was lowered */
-        short_of += totals.used_bytes - totals.limit_bytes;
-    if (!kvt__level_evict(level, NULL, short_of))
+        short_of = bytes + totals.used_bytes - totals.limit_bytes;
+    if (!evict_from(level, index, NULL, short_of))
         return kvt__fail(ENOSPC, "%s: no room for %llu bytes and nothing to evict",
                          level->tier->ops->name, (unsigned long long)bytes);
     return 0;
@@ -167,12 +178,28 @@ kvt__level_claim(struct kvt__level *level, const struct kvt__name *name,
     case -EAGAIN:
     case -ETIMEDOUT:
         return kvt__fail(ENOSPC, "%s: too many stores at once", level->tier->ops->name);
+    case -ESTALE:
+        return kvt__fail(ESTALE, "%s: the index was replaced a moment ago, and is opened again",
+                         level->tier->ops->name);
     case -ENOTSUP:
         return kvt__fail(ENOTSUP, "%s: the index has no room for hashes of 256 bits",
                          level->tier->ops->name);
     default:
         return err;
     }
+}
+
+int
+kvt__level_enter(struct kvt__level *level, struct kvt__table *index,
+                 const struct kvt__name *name, const struct kvt__record *record,
+                 const char *text)
+{
+    int err;
+
+    do
+        err = kvt__table_enter(index, name, record, text);
+    while (err == -ENOSPC && !(err = make_room(level, index, record->bytes)));
+    return err;
 }
 
 int
@@ -235,14 +262,15 @@ kvt__level_evict_tags(struct kvt__level *level)
 /* ------------------------------------------------------------------- one object */
 
 bool
-kvt__level_drop(struct kvt__level *level, const struct kvt__record *seen,
-                const struct kvt__object *object, bool keep_object)
+kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
+                const struct kvt__record *seen, const struct kvt__object *object,
+                bool keep_object)
 {
-    struct kvt__table *index = level->index;
     struct kvt__claim claim;
+    int err = kvt__table_evict(index, seen, true, &claim);
 
-    if (kvt__table_evict(index, seen, true, &claim))
-        return true; /* another thread's, or stored anew */
+    if (err)
+        return err == -ENOENT; /* another thread's, or stored anew */
     bool gone = keep_object || remove_object(level, object);
     kvt__table_evicted(index, &claim);
     return gone;

@@ -21,12 +21,12 @@ matches(const struct kvt__level *level, const struct kvt__chunk_key *key,
 }
 
 bool
-kvt__level_find(const struct kvt__level *level, const struct kvt__chunk_key *key,
-                struct kvt__record *out)
+kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
+                const struct kvt__chunk_key *key, struct kvt__record *out)
 {
     struct kvt__name name = kvt__level_name(level, key->space, &key->hash);
 
-    return kvt__table_find(level->index, &name, NULL, out) && matches(level, key, out);
+    return kvt__table_find(index, &name, NULL, out) && matches(level, key, out);
 }
 
 static bool
@@ -62,11 +62,12 @@ static bool
 touch(struct kvt__level *level, const struct kvt__chunk_key *key)
 {
     struct kvt__name name = kvt__level_name(level, key->space, &key->hash);
+    struct kvt__table *index = level->index;
     struct kvt__record record;
 
-    if (!kvt__level_find(level, key, &record) || record.flags & KVT__TABLE_UNREAD)
+    if (!kvt__level_find(level, index, key, &record) || record.flags & KVT__TABLE_UNREAD)
         return false;
-    kvt__table_touch(level->index, &name, &key->id);
+    kvt__table_touch(index, &name, &key->id);
     return true;
 }
 
@@ -104,18 +105,26 @@ kvt__store_prefetch(const struct kvt__store *store, const struct kvt__chunk_key 
 }
 
 bool
-kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
-                enum kvt__where where)
+kvt__store_find_at(const struct kvt__store *store, int level,
+                   const struct kvt__chunk_key *key)
 {
     struct kvt__record record;
 
+    if (level == KVT__LEVEL_MEMORY)
+        return kvt__memory_find(store, key);
+    return kvt__level_find(&store->levels[level - 1], store->levels[level - 1].index, key,
+                           &record);
+}
+
+bool
+kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
+                enum kvt__where where)
+{
     for (size_t i = 0; i < n_looks(store); i++) {
         int level = level_of_look(store, i);
 
         if (kvt__store_covers(store, where, level, key->space) &&
-            (level == KVT__LEVEL_MEMORY
-                ? kvt__memory_find(store, key)
-                : kvt__level_find(&store->levels[level - 1], key, &record)))
+            kvt__store_find_at(store, level, key))
             return true;
     }
     return false;

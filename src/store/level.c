@@ -98,18 +98,16 @@ put_begin(struct kvt__level *level, const struct kvt__object *object,
     return err;
 }
 
-/* Enter an object that exists.  The claim fails with -EEXIST if another process entered
- * the object. */
-static int
+/* Enter an object that exists, unless another process entered the object. */
+static void
 enter(struct kvt__level *level, const struct kvt__store_req *req,
       const struct kvt__record *record)
 {
-    struct kvt__claim place;
-    int err = claim(level, req, record, &place);
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    char text[KVT__KEY_TEXT_MAX + 1];
 
-    if (!err)
-        (void)kvt__table_publish(level->index, &place);
-    return err;
+    kvt__level_spell(level, req->space->text, text);
+    (void)kvt__level_enter(level, level->index, &name, record, text);
 }
 
 /* After full storage refused a put: evict, and keep the sentence. */
@@ -128,16 +126,17 @@ static int
 put_end(struct kvt__level *level, const struct kvt__object *object,
         struct kvt__store_req *req, int err)
 {
-    struct kvt__record record = { .id = req->id, .bytes = req->claim.bytes };
-    bool claimed = req->claim.table;
+    struct kvt__record record = {
+        .id = req->id,
+        .bytes = level->tier->ops->stored_bytes(level->tier, object, req->slot.bytes) };
 
     kvt__level_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
         kvt__table_abort(level->index, &req->claim);
         if (err == -ENOSPC || err == -EDQUOT)
             make_space(level, object, record.bytes);
-    } else if (claimed && !kvt__table_publish(level->index, &req->claim)) {
-        (void)enter(level, req, &record); /* the claim is of an index that was replaced */
+    } else if (!kvt__table_publish(level->index, &req->claim)) {
+        enter(level, req, &record); /* no claim, or of an index that was replaced */
     }
     return err;
 }
@@ -192,16 +191,19 @@ may_be(const struct kvt__level *level, const struct kvt__store_req *req,
                             has_right_shape(req, found));
 }
 
-/* Return true if a found object still exists.  An eviction can delete the object after the
+/* Return true if an object still is as it was found.  An eviction can delete the object after the
  * probe and before the claim; while the caller holds the claim, no process of this host
  * does.  Other hosts delete objects of shared storage at any time, and promises there need
  * a read. */
 static bool
-still_exists(const struct kvt__level *level, const struct kvt__object *object)
+is_unchanged(const struct kvt__level *level, const struct kvt__object *object,
+             const struct kvt__found *found)
 {
-    struct kvt__found found;
+    struct kvt__found now;
 
-    return level->tier->shared || !kvt__tier_probe(level->tier, object, &found);
+    return level->tier->shared ||
+           (!kvt__tier_probe(level->tier, object, &now) && now.has_id == found->has_id &&
+            (!now.has_id || kvt__id_equal(&now.id, &found->id)));
 }
 
 /* Enter an object that the tier has, in place of an entry that tells something else.  An
@@ -224,7 +226,7 @@ enter_found(struct kvt__level *level, const struct kvt__object *object,
 
     if (err)
         return err;
-    if (!still_exists(level, object)) {
+    if (!is_unchanged(level, object, found)) {
         kvt__table_abort(level->index, &place);
         return -ENOENT;
     }
@@ -241,7 +243,7 @@ correct(struct kvt__level *level, const struct kvt__object *object,
     if (found->has_id || may_be(level, req, found) || !level->tier->shared)
         return enter_found(level, object, req, found);
     if (req->was_seen)
-        (void)kvt__table_forget(level->index, &req->seen, true);
+        (void)kvt__table_forget(req->index, &req->seen, true);
     return -ENOENT;
 }
 
@@ -252,7 +254,7 @@ kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
 
     for (size_t i = 0; i < store->n_levels; i++)
         if (kvt__level_is_read_first(&store->levels[i], req->space))
-            (void)enter(&store->levels[i], req, &record);
+            enter(&store->levels[i], req, &record);
 }
 
 /* --------------------------------------------------------------------- get */
@@ -305,7 +307,8 @@ get_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
     struct kvt__chunk_key key = kvt__request_key(req);
 
-    req->was_seen = !level->no_get && kvt__level_find(level, &key, &req->seen);
+    req->index = level->index; /* may be replaced before the end */
+    req->was_seen = !level->no_get && kvt__level_find(level, req->index, &key, &req->seen);
     return req->was_seen ? kvt__level_begin(level, KVT__PAUSE_READS) : -ENOENT;
 }
 
@@ -314,11 +317,12 @@ static void
 drop_damaged(struct kvt__level *level, const struct kvt__object *object,
              const struct kvt__store_req *req)
 {
-    bool keeps = level->tier->keeps_damaged;
+    /* An unread entry can stand for another program's object. */
+    bool keeps = level->tier->keeps_damaged || req->seen.flags & KVT__TABLE_UNREAD;
     char why[sizeof req->why];
 
     snprintf(why, sizeof why, "%s", kvt__why());
-    bool gone = kvt__level_drop(level, &req->seen, object, keeps);
+    bool gone = kvt__level_drop(level, req->index, &req->seen, object, keeps);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
              object->key, keeps ? "" : gone ? " and was removed" :
              " and cannot be removed, so it is read in vain by each request; remove it",
@@ -337,7 +341,7 @@ get_end(struct kvt__level *level, const struct kvt__object *object,
     if (!err)
         err = check(level, req, found);
     if (err == -ENOENT)
-        (void)kvt__table_forget(level->index, &req->seen, true);
+        (void)kvt__table_forget(req->index, &req->seen, true);
     if (err == -ESTALE) {
         (void)correct(level, object, req, found);
         return -ENOENT;
@@ -368,7 +372,8 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
     if (level->no_get || (req->where != KVT__ANYWHERE &&
                           !kvt__store_covers(level->store, req->where, number, req->space)))
         return -ENOENT;
-    req->was_seen = kvt__table_find(level->index, &name, NULL, &req->seen);
+    req->index = level->index; /* may be replaced before the end */
+    req->was_seen = kvt__table_find(req->index, &name, NULL, &req->seen);
     if (req->was_seen && !(req->seen.flags & KVT__TABLE_UNREAD) &&
         kvt__id_equal(&req->seen.id, &req->id))
         return -EEXIST;
@@ -382,7 +387,7 @@ probe_end(struct kvt__level *level, const struct kvt__object *object,
 {
     kvt__level_end(level, KVT__PAUSE_READS, err);
     if (err == -ENOENT && !found->stored_bytes && req->was_seen)
-        (void)kvt__table_forget(level->index, &req->seen, true);
+        (void)kvt__table_forget(req->index, &req->seen, true);
     if (err)
         return err;
     err = correct(level, object, req, found);

@@ -49,17 +49,11 @@ enter_object(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t st
     struct listing *l = ctx;
     struct kvt__record record = { .bytes = stored_bytes, .path = path,
                                   .flags = KVT__TABLE_UNREAD, .recency_ns = mtime_ns };
-    struct kvt__claim claim;
     struct kvt__name name;
 
     if (atomic_load(&l->level->store->stopping) || !name_of(l, key, opaque, &name))
         return;
-    int err = kvt__table_enter(l->index, &name, &record, l->space.text);
-    if (err == -ENOSPC) {
-        err = kvt__level_claim(l->level, &name, &record, l->space.text, &claim);
-        if (!err)
-            (void)kvt__table_publish(l->index, &claim);
-    }
+    int err = kvt__level_enter(l->level, l->index, &name, &record, l->space.text);
     l->n_entered += !err;
     /* An object that the index has no room for has none in a second listing either. */
     l->whole = l->whole && err != -ETIMEDOUT && err != -EAGAIN;

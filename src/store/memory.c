@@ -148,7 +148,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
     return 0;
 }
 
-/* Release all slots; the index has no entries any more. */
+/* Release all slots; no lookup uses the index any more. */
 static void
 release_all(struct kvt__host_memory *m)
 {
@@ -163,11 +163,11 @@ kvt__memory_close(struct kvt__host_memory *m)
 {
     if (!m)
         return;
-    release_all(m);
     for (uint32_t r = 0; m->ranks && r < m->n_ranks; r++) {
         kvt__table_close(m->ranks[r].index);
         kvt__instance_close(&m->ranks[r].instance);
     }
+    release_all(m); /* the scheduler has seen the end of the index */
     pthread_mutex_destroy(&m->lock);
     free(m->chunks);
     free(m->ranks);
@@ -257,21 +257,23 @@ takes(const struct kvt__store *store, const struct kvt__chunk_key *key,
 bool
 kvt__memory_find(const struct kvt__store *store, const struct kvt__chunk_key *key)
 {
+    struct kvt__table *index = index_of(store, key->space); /* a worker may end any time */
     struct kvt__name name = name_of(&key->id);
     struct kvt__record record;
 
-    return kvt__table_find(index_of(store, key->space), &name, &key->id, &record) &&
+    return index && kvt__table_find(index, &name, &key->id, &record) &&
            takes(store, key, &record);
 }
 
 bool
 kvt__memory_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
 {
+    struct kvt__table *index = index_of(store, key->space);
     struct kvt__name name = name_of(&key->id);
 
-    if (!kvt__memory_find(store, key))
+    if (!index || !kvt__memory_find(store, key))
         return false;
-    kvt__table_touch(index_of(store, key->space), &name, &key->id);
+    kvt__table_touch(index, &name, &key->id);
     return true;
 }
 
@@ -283,7 +285,7 @@ kvt__memory_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
     struct kvt__name name = name_of(&key->id);
     struct kvt__record record;
 
-    if (!kvt__table_lease(index, &name, &key->id, until_ns, &record))
+    if (!index || !kvt__table_lease(index, &name, &key->id, until_ns, &record))
         return false;
     if (takes(store, key, &record))
         return true;
@@ -347,6 +349,8 @@ evict_locked(struct kvt__host_memory *m, uint64_t bytes)
     for (int round = 0; round < ROUNDS && gone < bytes; round++) {
         size_t n = kvt__table_victims(m->index, is_idle, m, victims, KVT__TABLE_VICTIMS);
 
+        if (!n) /* the search has been long */
+            break;
         for (size_t i = 0; i < n && gone < bytes; i++) {
             if (!remove_locked(m, &victims[i], false))
                 continue;
@@ -422,7 +426,7 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
 
     if (!m)
         return -ENODEV;
-    if (!m->pool || (m->passing && !req->early))
+    if (!m->pool || (m->passing && !req->early) || (m->no_get && req->op == KVT__STORE_GET))
         return -EEXIST;
     struct kvt__record record = {
         .id = req->id, .bytes = kvt__pool_footprint(m->pool, req->slot.bytes),

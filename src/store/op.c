@@ -172,6 +172,7 @@ kvt__op_object(const struct kvt__store *store, const struct kvt_op *op,
 
     *object = (struct kvt__object){ .key = op->key, .whole = true, .id_of_key = true,
                                     .is_name = op->flags & KVT_OP_NAME };
+    *space = (struct kvt__space){ 0 };
     kvt__key_id(op->key, &object->id);
     if (object->is_name)
         return kvt__store_is_direct(store)

@@ -157,9 +157,9 @@ int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
 bool kvt__store_takes_foreign(const struct kvt__store *store,
                               const struct kvt__space *space, bool own_only);
 
-/* Find the entry of a chunk that a load takes, as kvt__store_find(). */
-bool kvt__level_find(const struct kvt__level *level, const struct kvt__chunk_key *key,
-                     struct kvt__record *out);
+/* Find the entry of a chunk that a load takes, in the level's index, as kvt__store_find(). */
+bool kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
+                     const struct kvt__chunk_key *key, struct kvt__record *out);
 
 /* Return true if the level may be read now, and its chunks of a space are promised only
  * after a read into host memory. */
@@ -256,6 +256,13 @@ int kvt__level_claim(struct kvt__level *level, const struct kvt__name *name,
                      const struct kvt__record *record, const char *text,
                      struct kvt__claim *claim);
 
+/* Enter an object that exists, evicting as kvt__level_claim().  index: the level's, or an index
+ * that the caller fills and that may be replaced by now.  0; an error of
+ * kvt__table_enter(). */
+int kvt__level_enter(struct kvt__level *level, struct kvt__table *index,
+                     const struct kvt__name *name, const struct kvt__record *record,
+                     const char *text);
+
 /* Evict the chunks of a 32nd of the spaces for texts with tags, so that the spaces become
  * free for new tags.  At most once a second.  Walks the index. */
 void kvt__level_evict_tags(struct kvt__level *level);
@@ -277,11 +284,12 @@ int kvt__level_keep_free(struct kvt__level *level, const struct kvt__object *obj
 void kvt__level_make_space(struct kvt__level *level, const struct kvt__object *object,
                            uint64_t bytes);
 
-/* Delete a damaged object and its entry `seen`; keep_object: only the entry.  An entry that
+/* Delete a damaged object and its entry `seen` of an index; keep_object: only the entry.  An entry that
  * has changed since the caller read `seen` stays, with its object.  Return false if the
  * object cannot be deleted. */
-bool kvt__level_drop(struct kvt__level *level, const struct kvt__record *seen,
-                     const struct kvt__object *object, bool keep_object);
+bool kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
+                     const struct kvt__record *seen, const struct kvt__object *object,
+                     bool keep_object);
 
 /* Delete the object and the entry of a name, leased or not.  0; -ENOENT: there was no
  * object; or the tier's error with a sentence. */

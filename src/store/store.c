@@ -57,7 +57,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     if (err)
         return err;
     level->store = store;
-    level->keeps_free = !limit && !level->tier->shared;
+    level->keeps_free = !storage->limit_bytes && !level->tier->shared;
     limit = level->tier->unlisted ? 0
           : limit ? limit : level->tier->ops->default_limit(level->tier);
     struct kvt__table_params index = {
@@ -169,12 +169,14 @@ kvt__store_has_shared(const struct kvt__store *store)
     return false;
 }
 
-/* Return true if a promise of the space's chunks may rely on the level: other hosts delete
- * none there, or no host memory could have them. */
+/* Return true if a promise of the space's chunks may rely on the level: neither other hosts
+ * nor processes that do not see the leases delete chunks there, or no host memory could have
+ * the chunks. */
 static bool
 is_certain(const struct kvt__level *level, const struct kvt__space *space)
 {
-    return !level->tier->shared || !kvt__memory_covers(level->store, space);
+    return (!level->tier->shared && !atomic_load(&level->reads_only)) ||
+           !kvt__memory_covers(level->store, space);
 }
 
 static bool

@@ -140,6 +140,10 @@ bool kvt__store_reads_first(const struct kvt__store *store, const struct kvt__sp
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
+/* The same, in one level. */
+bool kvt__store_find_at(const struct kvt__store *store, int level,
+                        const struct kvt__chunk_key *key);
+
 /* Mark used now wherever it is.  Whether there is nothing to put: every tier that the
  * space is put in has it; host memory need not, where there are others. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
@@ -230,6 +234,7 @@ struct kvt__store_req {
     bool unsummed; /* GET: the payload was not compared with crc */
     struct kvt__record seen; /* GET, PROBE: the level's entry at the lookup */
     bool was_seen;           /* the lookup found an entry of the name */
+    struct kvt__table *index; /* GET, PROBE: of the lookup */
 };
 
 static inline struct kvt__chunk_key

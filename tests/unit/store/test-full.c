@@ -63,6 +63,25 @@ a_listing_without_limit_changes_nothing(void **state)
     assert_int_equal(get(e, 0), 0);
 }
 
+/* A search that no load has followed leaves unread entries of 0 bytes. */
+static void
+a_chunk_takes_one_place_of_a_full_index(void **state)
+{
+    struct env *e = *state;
+    uint64_t n = open_unlimited(e);
+
+    for (unsigned i = 0; i < n; i++) {
+        struct kvt__name name = kvt__name_of(e->space.digests[0],
+                                             &(struct kvt__hash){ .bits = { i } });
+        const struct kvt__record record = { .flags = KVT__TABLE_UNREAD };
+        assert_int_equal(kvt__table_enter(level_of(e)->index, &name, &record,
+                                          e->space.text), 0);
+    }
+    assert_int_equal(put(e, (unsigned)n), 0);
+    assert_int_equal(totals_of(e).n_entries, n);
+    assert_true(find(e, (unsigned)n));
+}
+
 /* ------------------------------------------------------------- others fill the disk */
 
 static uint64_t shortage;
@@ -165,7 +184,7 @@ entry_of(const struct env *e, unsigned i)
     struct kvt__chunk_key key = key_of(e, i);
     struct kvt__record record;
 
-    assert_true(kvt__level_find(level_of(e), &key, &record));
+    assert_true(kvt__level_find(level_of(e), level_of(e)->index, &key, &record));
     return record;
 }
 
@@ -308,6 +327,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_full_index_without_limit_removes_no_file),
         TEST(a_listing_without_limit_changes_nothing),
+        TEST(a_chunk_takes_one_place_of_a_full_index),
         TEST(the_store_shrinks_when_others_fill_the_disk),
         TEST(a_part_of_the_file_system_stays_free_without_limit_only),
         TEST(enospc_evicts_and_pauses_only_when_nothing_can_go),

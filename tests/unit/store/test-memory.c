@@ -374,6 +374,51 @@ passing_memory_keeps_only_chunks_that_were_read_ahead(void **state)
     assert_true(has(m, 2));
 }
 
+/* ------------------------------------------------------------------- read before a promise */
+
+/* Other hosts store there, and chunks are promised from host memory only. */
+static void
+open_shared(struct memory *m)
+{
+    kvt__store_close(m->e.store);
+    m->e.store = open_over(&m->e, "fault://shared=1/", NULL);
+    add_memory(&m->e, worker_memory(m, NULL));
+}
+
+/* The name of an expected chunk can be an object of another program. */
+static void
+a_search_deletes_no_other_programs_object(void **state)
+{
+    struct memory *m = *state;
+    struct request r;
+
+    open_shared(m);
+    write_foreign(&m->e, 1, NULL, BYTES - 100);
+    request_init(&r, &m->e, KVT__STORE_GET, 1);
+    kvt__store_expect(m->e.store, &r.req);
+    assert_true(find(&m->e, 1));
+    kvt__store_run(m->e.store, &r.req);
+    assert_true(r.req.status < 0);
+    assert_true(file_there(&m->e, 1));
+    assert_false(find(&m->e, 1));
+    free(r.memory);
+}
+
+/* No other process sees the leases in a private index. */
+static void
+a_private_index_guarantees_nothing(void **state)
+{
+    struct memory *m = *state;
+    struct kvt__chunk_key key = key_of(&m->e, 1);
+
+    assert_int_equal(put(&m->e, 1), 0);
+    assert_true(kvt__store_find(m->e.store, &key, KVT__CERTAIN));
+    atomic_store(&m->e.store->levels[0].reads_only, true);
+    assert_false(kvt__store_find(m->e.store, &key, KVT__CERTAIN));
+    assert_true(kvt__store_find(m->e.store, &key, KVT__ANYWHERE));
+    assert_true(kvt__store_reads_first(m->e.store, &m->e.space));
+}
+
 /* ------------------------------------------------------------------- processes */
 
 static struct memory worker;
@@ -490,6 +535,8 @@ main(void)
         MEMORY_TEST(a_get_copies_a_chunk_of_memory_into_its_slot),
         MEMORY_TEST(a_get_reads_storage_instead_of_a_damaged_copy),
         MEMORY_TEST(passing_memory_keeps_only_chunks_that_were_read_ahead),
+        MEMORY_TEST(a_search_deletes_no_other_programs_object),
+        MEMORY_TEST(a_private_index_guarantees_nothing),
         WORKER(a_scheduler_finds_and_leases_the_chunks_of_a_worker),
         WORKER(the_memory_of_a_worker_that_ended_is_gone),
         WORKER(slots_of_a_garbage_index_are_released),
