@@ -85,7 +85,8 @@ seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
 
 /* ------------------------------------------------------------------ one chunk */
 
-/* Lease a rank's part of a chunk there, in place of a lease elsewhere. */
+/* Lease a rank's part of a chunk there, in place of a lease elsewhere, or of an entry that is
+ * gone: a corrupt chunk goes although it is leased. */
 static bool
 lease_part(struct kvt_seq *seq, uint8_t *held, const struct kvt__chunk_key *key,
            enum kvt__where where)
@@ -94,12 +95,13 @@ lease_part(struct kvt_seq *seq, uint8_t *held, const struct kvt__chunk_key *key,
     const struct kvt__promise *p = &seq->promise;
 
     assert(p->state == KVT__PROMISE_FETCHING && p->lease_until_ns);
-    if (*held && kvt__store_covers(store, where, *held - 1, key->space))
+    if (*held && kvt__store_covers(store, where, *held - 1, key->space) &&
+        kvt__store_find_at(store, *held - 1, key))
         return true;
     int level = kvt__store_lease(store, key, where, p->lease_until_ns);
     if (level < 0)
         return false;
-    if (*held && kvt__now_ns() < p->lease_until_ns)
+    if (*held && *held - 1 != level && kvt__now_ns() < p->lease_until_ns)
         kvt__store_unlease(store, *held - 1, key);
     *held = (uint8_t)(level + 1);
     return true;
