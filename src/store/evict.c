@@ -150,10 +150,10 @@ make_room(struct kvt__level *level, struct kvt__table *index, uint64_t bytes)
         return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes does not fit the limit of "
                          "%llu.", level->tier->ops->name, (unsigned long long)bytes,
                          (unsigned long long)totals.limit_bytes);
-    if (totals.limit_bytes && bytes > totals.limit_bytes - totals.used_bytes)
+    /* No more than the chunk needs, although the limit may have been lowered: several threads
+     * make room at once, and the claim fails until there is room. */
+    if (totals.limit_bytes && totals.used_bytes + bytes > totals.limit_bytes && bytes)
         short_of = bytes;
-    if (totals.limit_bytes && totals.used_bytes > totals.limit_bytes) /* it was lowered */
-        short_of = bytes + totals.used_bytes - totals.limit_bytes;
     if (!evict_from(level, index, NULL, short_of))
         return kvt__fail(ENOSPC, "%s: no room for %llu bytes and nothing to evict",
                          level->tier->ops->name, (unsigned long long)bytes);

@@ -271,6 +271,30 @@ a_file_that_the_index_cannot_have_is_listed_once(void **state)
 
 #define N_EMPTY 300u
 
+/* Each of several threads would make room for the whole excess, and evict what the others
+ * have just stored. */
+static void
+a_lowered_limit_evicts_no_new_chunks(void **state)
+{
+    static const char *const smaller[] = { "max_remote_size=0.0002", NULL }; /* 26 chunks */
+    struct env *e = *state;
+    struct request requests[16];
+
+    reopen_over(e, "", NULL);
+    for (unsigned i = 0; i < 120; i++)
+        assert_int_equal(put(e, i), 0);
+    for (unsigned i = 0; i < 16; i++)
+        request_init(&requests[i], e, KVT__STORE_PUT, 1000 + i);
+    run_at_once(e, smaller, 8, requests, 16);
+    for (unsigned i = 0; i < 16; i++) {
+        assert_int_equal(requests[i].req.status, 0);
+        assert_true(find(e, 1000 + i));
+        free(requests[i].memory);
+    }
+    assert_in_range(used(e), 16 * TAKEN, 26 * TAKEN);
+    assert_int_equal(disk_bytes(e), used(e));
+}
+
 /* A crash of the host can leave many files without bytes, older than all chunks. */
 static void
 empty_files_do_not_keep_a_put_from_room(void **state)
@@ -447,6 +471,7 @@ main(void)
         TEST(a_listing_counts_the_chunks_that_the_index_lost),
         TEST(a_listing_of_more_than_the_limit_makes_room),
         TEST(a_file_that_the_index_cannot_have_is_listed_once),
+        TEST(a_lowered_limit_evicts_no_new_chunks),
         TEST(empty_files_do_not_keep_a_put_from_room),
         TEST(two_handles_on_one_directory_share_what_they_store),
         TEST(an_index_that_was_replaced_is_opened_again),
