@@ -7,8 +7,8 @@
 
 /* ------------------------------------------------------------------- one level */
 
-/* Return true if the entry is of the chunk.  An entry that is not read yet tells no
- * identity: a promise may rely on it only where a read comes first. */
+/* Return true if the entry describes the chunk.  An unread entry has no identity: a promise
+ * may rely on the entry only in storage that is read before a promise. */
 static bool
 matches(const struct kvt__level *level, const struct kvt__chunk_key *key,
         const struct kvt__record *record)
@@ -44,7 +44,7 @@ lease(struct kvt__level *level, const struct kvt__chunk_key *key, int64_t until_
     return false;
 }
 
-/* Of another chunk that took the name meanwhile no lease ends. */
+/* End the lease of the chunk.  If another chunk has the name by now, its leases stay. */
 static void
 unlease(struct kvt__level *level, const struct kvt__chunk_key *key)
 {
@@ -73,8 +73,9 @@ touch(struct kvt__level *level, const struct kvt__chunk_key *key)
 
 /* ------------------------------------------------------------------- all levels */
 
-/* The number of looks at levels: one at each, and another one at host memory, since a chunk
- * moves there from storage that is read before a promise. */
+/* The number of looks at levels: a look at each level, and a second look at host memory,
+ * because a chunk can move there from storage between the first look and the look at the
+ * storage. */
 static size_t
 n_looks(const struct kvt__store *store)
 {

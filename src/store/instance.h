@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directories of host memory: where the index of a worker's memory lies, so that the
- * scheduler of the worker's engine finds the index. */
+ * Directories for the indexes of host memory: a directory of each worker, in which the
+ * scheduler of the worker's engine finds the index.  Any thread. */
 #ifndef KVT_STORE_INSTANCE_H
 #define KVT_STORE_INSTANCE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A directory of one worker in memory, private to the user. */
+/* An open directory of a worker, on a tmpfs and private to the user. */
 struct kvt__instance {
-    int dirfd;
-    int worker_fd; /* held by the one worker; -1 */
-    char name[32];
+    int dirfd;     /* with a shared flock; -1: none */
+    int worker_fd; /* file `worker` with an exclusive flock; -1 in other processes */
+    char name[32]; /* of the directory; "": not open */
 };
 
-/* Open or make the directory of a rank of the engine that instance names, after
- * removing those of engines that are gone.  worker: whether it is that rank's
- * worker.  0; -EBUSY another process is; -errno with a sentence. */
+/* Open or make the directory of a rank of an engine.  instance: the engine's name.  worker:
+ * this process is the rank's worker; directories without users, which ended engines left, are
+ * removed first.  0; -EBUSY: another process is the rank's worker; -errno with a sentence. */
 int kvt__instance_open(const char *instance, uint32_t rank, bool worker,
                        struct kvt__instance *out);
 
-/* The last one removes the directory.  Nothing when it was never opened. */
+/* Close the directory; the last user removes the directory.  No effect if the directory is
+ * not open. */
 void kvt__instance_close(struct kvt__instance *instance);
 
 #endif

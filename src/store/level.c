@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a put, a get, a probe asks of one level, and what the answer of its tier means
- * there: for the index, the budget, the circuit. */
+ * The part of one level in a PUT, GET or PROBE, before and after the tier's operation: the
+ * index, the budget, the circuit. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,8 +68,8 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
         ? 0 : err;
 }
 
-/* Reserve room and the name.  0: the tier is to be asked, then put_end() is owed;
- * -EEXIST it is there; -errno with a sentence. */
+/* Claim the name and the bytes.  0: the caller calls put_end() after the tier's operation;
+ * -EEXIST: the index has the chunk; -errno with a sentence. */
 static int
 put_begin(struct kvt__level *level, const struct kvt__object *object,
           struct kvt__store_req *req)
@@ -121,7 +121,7 @@ make_space(struct kvt__level *level, const struct kvt__object *object, uint64_t 
     kvt__set_why(why);
 }
 
-/* err: the tier's answer.  Returns it. */
+/* End the claim.  err: the result of the tier's operation.  Returns err. */
 static int
 put_end(struct kvt__level *level, const struct kvt__object *object,
         struct kvt__store_req *req, int err)
@@ -179,7 +179,7 @@ has_right_shape(const struct kvt__store_req *req, const struct kvt__found *found
     return false;
 }
 
-/* Whether a file of found's description can be the chunk asked for. */
+/* Return true if the description allows that the object is the request's chunk. */
 static bool
 may_be(const struct kvt__level *level, const struct kvt__store_req *req,
        const struct kvt__found *found)
@@ -283,7 +283,8 @@ check_sum(const struct kvt__level *level, struct kvt__store_req *req,
     return req->unsummed ? 0 : kvt__store_check_crc(req, found->crc);
 }
 
-/* Is what was read the chunk that was asked for?  0, or why not. */
+/* Compare the object that was read with the request.  0; -ESTALE: another chunk; -EBADMSG:
+ * corrupt; with a sentence. */
 static int
 check(const struct kvt__level *level, struct kvt__store_req *req,
       const struct kvt__found *found)
@@ -301,7 +302,8 @@ check(const struct kvt__level *level, struct kvt__store_req *req,
     return check_sum(level, req, found);
 }
 
-/* Whether the level may have it, by its index: 0, then get_end() is owed. */
+/* Look the chunk up in the index.  0: the index has an entry, and the caller calls get_end()
+ * after the tier's operation. */
 static int
 get_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -362,7 +364,8 @@ get_end(struct kvt__level *level, const struct kvt__object *object,
 
 /* ------------------------------------------------------------------- probe */
 
-/* 0: the tier is to be asked, then probe_end() is owed; -EEXIST: the index has it. */
+/* 0: the caller calls probe_end() after the tier's operation; -EEXIST: the index has the
+ * chunk. */
 static int
 probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 {

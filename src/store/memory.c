@@ -57,7 +57,7 @@ name_of(const struct kvt__id *id)
 
 /* ------------------------------------------------------------------- opening */
 
-/* Where the index lies; one that no other process could see is as good as any. */
+/* Open the directory of a rank's index.  Without a directory the index is private. */
 static void
 open_instance(const struct kvt__memory_params *params, uint32_t rank, bool worker,
               struct kvt__instance *out)
@@ -329,7 +329,7 @@ remove_locked(struct kvt__host_memory *m, const struct kvt__record *seen, bool f
     return true;
 }
 
-/* A chunk that is being written to storage or copied would free no memory now. */
+/* Return true if an eviction frees memory now: no PUT and no copy shares the slot. */
 static bool
 is_idle(void *ctx, const struct kvt__record *record)
 {

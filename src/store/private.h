@@ -142,18 +142,20 @@ void kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int er
 
 /* ------------------------------------------------------------------- level.c */
 
-/* What a request has to ask of a level.  0: the tier is to be asked for object, then
- * kvt__level_answer() is owed.  -ENOENT, -EEXIST: it need not; -errno with a sentence. */
+/* Begin a level's part of a request.  0: the caller submits the operation to the level's tier
+ * and calls kvt__level_answer() at its end.  -ENOENT, -EEXIST: the level has no part in the
+ * request; -errno with a sentence. */
 int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
                    const struct kvt__object *object);
 
-/* err: the tier's answer, its sentence not yet overwritten; what it found is in
- * req->tier_op.found.  What that means for the request: 0 or -errno with a sentence. */
+/* End a level's part of a request.  err: the result of the tier's operation, with its sentence
+ * in kvt__why(); req->tier_op.found describes the object.  Returns the level's result: 0 or
+ * -errno with a sentence. */
 int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
                       const struct kvt__object *object, int err);
 
-/* Whether a chunk that carries no identity, so that its name alone tells what it is, will
- * do. */
+/* Return true if a request may use a chunk without identity, of which only the name tells
+ * the content. */
 bool kvt__store_takes_foreign(const struct kvt__store *store,
                               const struct kvt__space *space, bool own_only);
 
@@ -166,7 +168,7 @@ bool kvt__level_find(const struct kvt__level *level, const struct kvt__table *in
 bool kvt__level_is_read_first(const struct kvt__level *level,
                               const struct kvt__space *space);
 
-/* Whether this process puts the space's chunks there. */
+/* Return true if PUTs of this process store the space's chunks in the level. */
 static inline bool
 kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *space)
 {
@@ -174,7 +176,7 @@ kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *spac
                               (space->puts == KVT__PUTS_HOST && level->of_host));
 }
 
-/* Whether it puts them anywhere but in host memory. */
+/* Return true if PUTs of this process store the space's chunks in any storage. */
 bool kvt__store_puts_in_storage(const struct kvt__store *store,
                                 const struct kvt__space *space);
 
@@ -284,8 +286,8 @@ int kvt__level_keep_free(struct kvt__level *level, const struct kvt__object *obj
 void kvt__level_make_space(struct kvt__level *level, const struct kvt__object *object,
                            uint64_t bytes);
 
-/* Delete a damaged object and its entry `seen` of an index; keep_object: only the entry.  An entry that
- * has changed since the caller read `seen` stays, with its object.  Return false if the
+/* Delete a damaged object and its entry `seen` of an index; keep_object: only the entry.  An
+ * entry that has changed since the caller read `seen` stays, with its object.  Return false if the
  * object cannot be deleted. */
 bool kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
                      const struct kvt__record *seen, const struct kvt__object *object,

@@ -88,7 +88,8 @@ answer(struct kvt__store_req *req)
                              kvt__error_raise(&req->tier_op.error));
 }
 
-/* Whether it is worse than that there is nothing, or nothing to do: worth telling. */
+/* Return true if the result of a level is a failure; a missing chunk, and a PUT of a chunk that
+ * the level has, are none. */
 static bool
 is_failure(const struct kvt__store_req *req, int err)
 {
@@ -128,8 +129,8 @@ conclude(struct kvt__store_req *req)
         req->why[0] = '\0';
 }
 
-/* Ask the levels from req->level on.  A put goes to all of them, one that fails does not
- * keep it from the others.  Return false if the walk has left the thread. */
+/* Walk the levels from req->level on.  A PUT visits all levels, also after a level that failed.
+ * Return false if the walk has left the thread. */
 static bool
 go_on(struct kvt__store_req *req, bool waits)
 {

@@ -81,7 +81,8 @@ struct kvt__space {
 int kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
                         const char *tags);
 
-/* A chunk as lookups ask for it: storage knows the name, host memory the identity. */
+/* What lookups know of a chunk.  An index of storage finds the chunk by space and hash, the
+ * index of host memory by identity. */
 struct kvt__chunk_key {
     const struct kvt__space *space;
     struct kvt__hash hash;
@@ -140,7 +141,7 @@ bool kvt__store_reads_first(const struct kvt__store *store, const struct kvt__sp
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
-/* The same, in one level. */
+/* Find the chunk in one level, whether or not the level may be read. */
 bool kvt__store_find_at(const struct kvt__store *store, int level,
                         const struct kvt__chunk_key *key);
 
