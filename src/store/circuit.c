@@ -33,7 +33,6 @@ is_failure(int err)
     case EEXIST:
     case EBADMSG:
     case EBUSY:
-    case ENOMEM:
     case EINVAL:
     case ENAMETOOLONG:
     case ENOTSUP:
@@ -42,6 +41,14 @@ is_failure(int err)
     default:
         return true;
     }
+}
+
+/* Return true if an outcome is a failure of this process or host, for want of memory or
+ * descriptors.  The outcome tells nothing about the storage. */
+static bool
+is_of_process(int err)
+{
+    return err == -EMFILE || err == -ENFILE || err == -ENOMEM;
 }
 
 bool
@@ -91,6 +98,8 @@ kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err)
     atomic_fetch_sub(&level->under_way[what], 1);
     if (level->tier->several_disks && (err == -ENOSPC || err == -EDQUOT))
         return; /* this disk is full; of the others it says nothing */
+    if (is_of_process(err))
+        return;
     if (!is_failure(err)) {
         atomic_store(&level->failures[what], 0);
         if (kvt__table_resume(level->index, what))

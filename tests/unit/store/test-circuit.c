@@ -197,6 +197,28 @@ a_full_disk_of_several_is_no_failure(void **state)
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
 }
 
+/* The index, and so the pause, is shared with processes that have descriptors and memory. */
+static void
+a_shortage_of_the_process_neither_pauses_nor_resumes(void **state)
+{
+    static const int shortages[] = { -EMFILE, -ENFILE, -ENOMEM };
+    struct env *e = *state;
+    struct kvt__table *index = e->store->levels[0].index;
+
+    for (unsigned i = 0; i < 6 * FAILURES; i++)
+        operate(e, KVT__PAUSE_READS, shortages[i % 3]);
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
+    for (unsigned i = 0; i < FAILURES; i++) {
+        operate(e, KVT__PAUSE_READS, -EIO);
+        if (i < FAILURES - 1) /* the failures stay in a row */
+            operate(e, KVT__PAUSE_READS, -EMFILE);
+    }
+    assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
+    now_s += PAUSE_S;
+    operate(e, KVT__PAUSE_READS, -EMFILE);
+    assert_true(kvt__table_resume(index, KVT__PAUSE_READS));
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, env_setup, teardown)
 
 int
@@ -212,6 +234,7 @@ main(void)
         TEST(a_response_to_one_read_is_no_hang_of_the_others),
         TEST(a_success_ends_a_row_of_failures),
         TEST(a_full_disk_of_several_is_no_failure),
+        TEST(a_shortage_of_the_process_neither_pauses_nor_resumes),
     };
 
     return cmocka_run_group_tests_name("store circuit", tests, NULL, NULL);
