@@ -48,6 +48,16 @@ kvt__tb_share_file(int fd)
     return !err;
 }
 
+/* The kernel releases the shared flock even if it does not grant the exclusive flock. */
+bool
+kvt__tb_is_alone(int fd)
+{
+    if (!flock(fd, LOCK_EX | LOCK_NB))
+        return true;
+    (void)kvt__tb_share_file(fd);
+    return false;
+}
+
 int
 kvt__tb_wait_byte(int lock_fd, short type, off_t byte)
 {

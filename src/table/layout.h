@@ -29,6 +29,8 @@
 #define TB_MAX_CHAIN 58u /* a split fits the redo record */
 #define TB_REDO_MAX 64u
 #define TB_DIR_MAX 1024u
+#define TB_AREA_ALIGN (UINT64_C(2) << 20) /* a huge page */
+#define TB_MAX_AREA (UINT64_C(1) << 46)
 
 enum tb_use { TB_MAKING, TB_IN_USE, TB_REPLACED };
 
@@ -47,7 +49,7 @@ struct tb_header {
     uint32_t of_memory;
     uint64_t number[2];    /* equal to the number in the file `lock` */
     uint64_t hash_key;     /* random: clients cannot make long chains */
-    uint64_t rest0;
+    uint64_t area_bytes;   /* 0: the file has no area */
     uint64_t paused_until[2]; /* reads, writes: monotonic clock, ns */
     uint32_t listed;       /* n_relists + 1: every object of the store was listed */
     uint32_t touched;      /* 1: the recency of an entry changed since the last snapshot */
@@ -55,7 +57,8 @@ struct tb_header {
     uint32_t n_saved;      /* number of the acquisition of the lock at the last snapshot */
     uint32_t n_relists;    /* calls of kvt__table_relist() */
     uint32_t restored;     /* 1: the file `snapshot` is this table's, or was read */
-    uint32_t rest1[6];
+    uint32_t area_version; /* of the caller; 0: the file has no area */
+    uint32_t rest1[5];
 
     uint32_t lock;         /* tb_lock_*() */
     uint32_t n_redo;       /* values of the redo record to apply; 0: none */
@@ -184,6 +187,20 @@ tb_parts(uint64_t max_entries, bool wide_hashes)
     p.wide = p.cold + tb_page_up(n * sizeof(struct tb_cold));
     p.end = p.wide + (wide_hashes ? tb_page_up(n * sizeof(struct tb_wide)) : 0);
     return p;
+}
+
+/* Where the area begins in a file whose parts end at `end`. */
+static inline uint64_t
+tb_area_at(size_t end)
+{
+    return (end + TB_AREA_ALIGN - 1) & ~(TB_AREA_ALIGN - 1);
+}
+
+/* Bytes of the file. */
+static inline size_t
+tb_file_bytes(size_t end, uint64_t area_bytes)
+{
+    return area_bytes ? (size_t)(tb_area_at(end) + area_bytes) : end;
 }
 
 /* ------------------------------------------------------------------ atomics */

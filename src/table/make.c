@@ -70,6 +70,8 @@ fill(struct kvt__table *t, const struct kvt__table_params *params, uint64_t max,
 {
     int err = kvt__tb_allocate(t, 0);
 
+    if (!err)
+        err = kvt__tb_make_area(t, params);
     if (err)
         return err;
     kvt__tb_init_heads(t);
@@ -84,7 +86,7 @@ kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int d
              const char *name, const uint64_t number[2], const char *store)
 {
     uint64_t max = kvt__tb_max_entries(params);
-    size_t bytes = tb_parts(max, params->wide_hashes).end;
+    size_t bytes = tb_file_bytes(tb_parts(max, params->wide_hashes).end, params->area_bytes);
     int err = check_file_limit(bytes);
 
     if (err)
@@ -95,7 +97,7 @@ kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int d
     if (ftruncate(fd, (off_t)bytes))
         err = kvt__fail(errno, "index: make a file of %zu bytes", bytes);
     if (!err)
-        err = kvt__tb_map(t, fd, max, params->wide_hashes);
+        err = kvt__tb_map(t, fd, max, params->wide_hashes, params->area_bytes);
     if (!err) {
         err = fill(t, params, max, number, store);
         if (err)

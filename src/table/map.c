@@ -50,6 +50,8 @@ kvt__tb_fill_header(struct tb_header *h, const struct kvt__table_params *params,
                              .max_entries = max_entries,
                              .wide_hashes = params->wide_hashes,
                              .of_memory = params->of_memory,
+                             .area_bytes = params->area_bytes,
+                             .area_version = params->area_version,
                              .free = TB_NONE, .n_heads = TB_MIN_HEADS };
     if (getrandom(&h->hash_key, sizeof h->hash_key, GRND_NONBLOCK) != sizeof h->hash_key)
         h->hash_key = (uint64_t)kvt__wall_ns();
@@ -69,8 +71,8 @@ kvt__tb_init_heads(struct kvt__table *t)
 
 /* posix_fallocate() is no choice: without support by the file system, the C library writes
  * zeros, over what other processes write into the mapping meanwhile. */
-static int
-allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes)
+int
+kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes)
 {
     off_t end = at + bytes;
 
@@ -92,7 +94,8 @@ allocate(const struct kvt__table *t, const void *part, size_t size, uint64_t fro
 {
     off_t base = (off_t)((const char *)part - (const char *)t->header);
 
-    return allocate_bytes(t, base + (off_t)(from * size), (off_t)((to - from) * size));
+    return kvt__tb_allocate_bytes(t, base + (off_t)(from * size),
+                                  (off_t)((to - from) * size));
 }
 
 /* Call fn for each part that has a record for each entry. */
@@ -141,16 +144,27 @@ kvt__tb_populate(struct kvt__table *t)
     t->n_mapped = n;
 }
 
-int
-kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes)
+void
+kvt__tb_set_area(struct kvt__table *t, uint64_t bytes)
 {
-    size_t bytes = tb_parts(max_entries, wide_hashes).end;
+    t->area_bytes = bytes;
+    t->area = bytes ? (char *)t->header + tb_area_at(t->map_bytes) : NULL;
+    if (bytes)
+        madvise(t->area, bytes, MADV_HUGEPAGE); /* a hint only */
+}
+
+int
+kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes,
+            uint64_t area_bytes)
+{
+    size_t bytes = tb_file_bytes(tb_parts(max_entries, wide_hashes).end, area_bytes);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
     if (p == MAP_FAILED)
         return kvt__fail(errno, "index: map %zu bytes", bytes);
     madvise(p, bytes, MADV_DONTFORK);
     kvt__tb_set_parts(t, p, max_entries, wide_hashes);
+    kvt__tb_set_area(t, area_bytes);
     t->map_fd = fd;
     return 0;
 }
@@ -158,15 +172,16 @@ kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes
 void
 kvt__tb_unmap(struct kvt__table *t)
 {
-    munmap(t->header, t->map_bytes);
+    munmap(t->header, tb_file_bytes(t->map_bytes, t->area_bytes));
     kvt__lock_file_close(t->map_fd);
     t->map_fd = -1;
 }
 
-/* PyTorch and NCCL need /dev/shm too: the table takes at most half of what would be free
- * without the table.  The rule holds for a tmpfs only. */
+/* PyTorch and NCCL need /dev/shm too: the entries take at most half of the memory that would
+ * be free without the file.  The rule holds for a tmpfs only, and not for the area.  own:
+ * bytes of the file without the area. */
 static bool
-has_room(const struct kvt__table *t, uint64_t bytes)
+has_room(const struct kvt__table *t, uint64_t own, uint64_t bytes)
 {
     struct statfs fs;
     struct stat st;
@@ -174,9 +189,9 @@ has_room(const struct kvt__table *t, uint64_t bytes)
     if (t->map_fd < 0 || fstatfs(t->map_fd, &fs) || fstat(t->map_fd, &st) ||
         fs.f_type != TMPFS_MAGIC || !fs.f_blocks)
         return true;
-    uint64_t own = (uint64_t)st.st_blocks * 512;
+    uint64_t all = (uint64_t)st.st_blocks * 512;
     uint64_t left = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-    return own + bytes <= (own + left) / 2;
+    return own + bytes <= (all + left) / 2;
 }
 
 static uint64_t
@@ -186,18 +201,25 @@ entry_bytes(const struct kvt__table *t)
            (t->wide ? sizeof *t->wide : 0);
 }
 
+/* Bytes of a table without entries. */
+static size_t
+base_bytes(const struct kvt__table *t)
+{
+    return (size_t)((char *)t->heads - (char *)t->header) + TB_MIN_HEADS * sizeof *t->heads;
+}
+
 int
 kvt__tb_allocate(struct kvt__table *t, uint64_t n_made)
 {
-    size_t base = (size_t)((char *)t->heads - (char *)t->header) +
-                  TB_MIN_HEADS * sizeof *t->heads;
+    size_t base = base_bytes(t);
     struct stat st;
 
     if (fstat(t->map_fd, &st))
         return kvt__fail(errno, "index: fstat");
-    if ((uint64_t)st.st_blocks * 512 < base && !has_room(t, base))
+    uint64_t own = (uint64_t)st.st_blocks * 512;
+    if (own < base && !has_room(t, own, base))
         return kvt__fail(ENOSPC, "index: half of what is free is less than %zu bytes", base);
-    int err = allocate_bytes(t, 0, (off_t)base);
+    int err = kvt__tb_allocate_bytes(t, 0, (off_t)base);
     if (!err && n_made)
         err = each_part(t, allocate, 0, n_made);
     if (err)
@@ -213,7 +235,8 @@ kvt__tb_grow(struct kvt__table *t)
     uint32_t n = TB_LOAD(&t->header->n_made);
     uint64_t more = n + TB_STEP_ENTRIES < t->max_entries ? n + TB_STEP_ENTRIES
                                                          : t->max_entries;
-    if (n >= more || !has_room(t, (more - n) * entry_bytes(t)) ||
+    if (n >= more ||
+        !has_room(t, base_bytes(t) + n * entry_bytes(t), (more - n) * entry_bytes(t)) ||
         each_part(t, allocate, n, more))
         return -ENOSPC;
     int err = kvt__tb_lock(t, t->lock_wait_ns);

@@ -40,10 +40,13 @@ int
 kvt__table_open_private(const struct kvt__table_params *params, struct kvt__table **out)
 {
     uint64_t max = kvt__tb_max_entries(params);
-    size_t bytes = tb_parts(max, params->wide_hashes).end;
-    struct kvt__table *t = kvt__tb_new(params);
+    size_t bytes = tb_file_bytes(tb_parts(max, params->wide_hashes).end, params->area_bytes);
+    int err = kvt__tb_check_area(params);
 
     *out = NULL;
+    if (err)
+        return err;
+    struct kvt__table *t = kvt__tb_new(params);
     if (!t)
         return kvt__fail(ENOMEM, "index: open");
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -54,6 +57,13 @@ kvt__table_open_private(const struct kvt__table_params *params, struct kvt__tabl
     }
     madvise(p, bytes, MADV_DONTFORK);
     kvt__tb_set_parts(t, p, max, params->wide_hashes);
+    kvt__tb_set_area(t, params->area_bytes);
+    err = kvt__tb_make_area(t, params);
+    if (err) {
+        kvt__tb_unmap(t);
+        free_handle(t);
+        return err;
+    }
     kvt__tb_fill_header(t->header, params, max, NULL);
     kvt__tb_init_heads(t);
     if (params->writer)
@@ -100,10 +110,15 @@ static int
 open_shared(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
             const char *store)
 {
-    t->lock_fd = kvt__lock_file_open(dirfd, "lock", O_RDWR | O_CREAT, 0600);
+    int create = tb_only_existing(params) ? 0 : O_CREAT;
+    int err = kvt__tb_check_area(params);
+
+    if (err)
+        return err;
+    t->lock_fd = kvt__lock_file_open(dirfd, "lock", O_RDWR | create, 0600);
     if (t->lock_fd < 0)
         return kvt__fail(-t->lock_fd, "index: open its lock file");
-    int err = check_v3(t);
+    err = check_v3(t);
     if (!err)
         err = kvt__tb_wait_byte(t->lock_fd, F_WRLCK, TB_OPEN_BYTE);
     if (!err) {
@@ -139,6 +154,11 @@ kvt__table_open(const struct kvt__table_params *params, int dirfd, struct kvt__t
         (void)kvt__table_recover(t);
         *out = t;
         return 0;
+    }
+    if (params->area_version) {
+        kvt__lock_file_close(t->lock_fd);
+        free_handle(t);
+        return err;
     }
     kvt__log(KVT_LOG_WARN, "%s: no shared index, other processes will not see what this one "
              "stores (%s)", *store ? store : "the store's directory", kvt__why());

@@ -64,6 +64,17 @@ look(struct finding *f, const struct kvt__table *t, const struct kvt__table_para
 
 /* ---------------------------------------------------------- an existing table */
 
+/* Compare the size with the header, every byte of which may be garbage. */
+static bool
+has_size(const struct tb_header *h, uint64_t bytes)
+{
+    size_t end = tb_parts(h->max_entries, h->wide_hashes).end;
+
+    if (!h->area_bytes || !h->area_version)
+        return !h->area_bytes && !h->area_version && bytes == end;
+    return bytes > tb_area_at(end) && bytes - tb_area_at(end) == h->area_bytes;
+}
+
 static bool
 is_ok(const struct tb_header *h, off_t bytes, const struct kvt__table_params *params,
       const uint64_t number[2])
@@ -76,7 +87,7 @@ is_ok(const struct tb_header *h, off_t bytes, const struct kvt__table_params *pa
            h->of_memory == params->of_memory && max >= TB_MIN_HEADS &&
            max <= TB_MAX_ENTRIES && h->n_made <= max && h->n_fresh <= h->n_made &&
            h->n_heads >= TB_MIN_HEADS && h->n_heads <= max &&
-           (uint64_t)bytes == tb_parts(max, h->wide_hashes).end;
+           has_size(h, (uint64_t)bytes) && (params->area_version || !h->area_version);
 }
 
 /* Users of a rejected table learn that the table is replaced. */
@@ -111,8 +122,31 @@ open_file(const struct finding *f, int dir, const char *name)
     return -ENOENT;
 }
 
-/* Map the file if the file is the table.  -ENOENT: it is not; -ESTALE: another version, to
- * be kept. */
+/* Return 0 if the handle can use the table.  -ENOENT: the file is no such table, or is to be
+ * replaced; -ESTALE, -EBUSY with a sentence: the file is to be kept. */
+static int
+judge(const struct tb_header *h, off_t bytes, const struct kvt__table_params *params,
+      const uint64_t number[2], int fd)
+{
+    bool other = !memcmp(h->magic, TB_MAGIC, sizeof h->magic) && h->version != TB_VERSION &&
+                 h->use == TB_IN_USE;
+
+    if (other && params->keep_version)
+        return kvt__fail(ESTALE, "index: another version of kvtier has replaced it");
+    if (!other && !is_ok(h, bytes, params, number))
+        return -ENOENT;
+    if (!params->area_version)
+        return other ? -ENOENT : 0;
+    bool same = !other && h->area_version == params->area_version;
+    if (same && (h->area_bytes == params->area_bytes || tb_only_existing(params)))
+        return 0;
+    if (tb_only_existing(params) || kvt__tb_is_alone(fd))
+        return -ENOENT;
+    return same ? 0 : kvt__fail(EBUSY, "index: processes with another version of the shared "
+                                "memory use it");
+}
+
+/* Map the file if the handle can use the table; the errors of judge(). */
 static int
 map_file(struct kvt__table *t, const struct kvt__table_params *params,
          const struct finding *f, int fd)
@@ -122,19 +156,16 @@ map_file(struct kvt__table *t, const struct kvt__table_params *params,
 
     if (fstat(fd, &st) || pread(fd, &h, sizeof h, 0) != sizeof h)
         return -ENOENT;
-    if (params->keep_version && !memcmp(h.magic, TB_MAGIC, sizeof h.magic) &&
-        h.version != TB_VERSION && h.use == TB_IN_USE)
-        return kvt__fail(ESTALE, "index: another version of kvtier has replaced it");
-    if (!is_ok(&h, st.st_size, params, f->place.number)) {
+    int err = judge(&h, st.st_size, params, f->place.number, fd);
+    if (err == -ENOENT && !tb_only_existing(params))
         mark_replaced(fd);
-        return -ENOENT;
-    }
-    int err = kvt__tb_map(t, fd, h.max_entries, h.wide_hashes);
+    if (!err)
+        err = kvt__tb_map(t, fd, h.max_entries, h.wide_hashes, h.area_bytes);
     if (err)
         return err;
     err = kvt__tb_allocate(t, h.n_made);
     if (err) {
-        munmap(t->header, t->map_bytes);
+        munmap(t->header, tb_file_bytes(t->map_bytes, t->area_bytes));
         t->map_fd = -1;
     }
     return err;
@@ -185,12 +216,13 @@ make_in_shm(struct kvt__table *t, const struct kvt__table_params *params, struct
     return 0;
 }
 
-/* The number is written before the rename: a process killed between the two leaves the
- * older file, whose number is another one. */
+/* An older table, which find() rejected, is deleted first: its memory may be needed.  The
+ * number is written before the rename: a process killed between the two leaves no table. */
 static int
 make_in_dir(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
 {
     f->place.where = TB_DIR;
+    unlinkat(f->dirfd, TB_DIR_NAME, 0);
     unlinkat(f->dirfd, TB_DIR_NEW, 0);
     int err = kvt__tb_make(t, params, f->dirfd, TB_DIR_NEW, f->place.number, f->store);
     if (err)
@@ -252,7 +284,9 @@ kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params,
 
     if (!err)
         err = find(t, params, &f);
-    if (err == -ENOENT)
+    if (err == -ENOENT && tb_only_existing(params))
+        err = kvt__fail(ENOENT, "index: there is no shared memory of this version");
+    else if (err == -ENOENT)
         err = make(t, params, &f);
     if (f.shm >= 0)
         close(f.shm);

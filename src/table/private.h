@@ -33,7 +33,9 @@ struct kvt__table {
     struct tb_hot *hot;
     struct tb_cold *cold;
     struct tb_wide *wide;     /* NULL: no room for wide hashes */
-    size_t map_bytes;
+    size_t map_bytes;         /* of the parts, without the area */
+    char *area;               /* NULL: none */
+    uint64_t area_bytes;
     uint64_t max_entries;
     uint32_t n_mapped;        /* entries whose pages this process has prepared */
     bool of_memory;
@@ -64,6 +66,13 @@ tb_usable(const struct kvt__table *t)
 {
     return kvt__fork_generation_now() == t->generation &&
            TB_LOAD(&t->header->use) == TB_IN_USE;
+}
+
+/* The handle opens only a table that exists, and does not replace a table. */
+static inline bool
+tb_only_existing(const struct kvt__table_params *params)
+{
+    return params->area_version && (!params->writer || !params->area_bytes);
 }
 
 static inline bool
@@ -107,6 +116,10 @@ int kvt__tb_set_place(int lock_fd, struct tb_place *place);
 /* Take the shared flock of a table's file; wait up to TB_OPEN_WAIT_NS for a maker that looks
  * whether the file is stale. */
 bool kvt__tb_share_file(int fd);
+
+/* Return true if no other handle has the table's file open; the caller then holds the
+ * exclusive flock.  The caller has the shared flock and TB_OPEN_BYTE. */
+bool kvt__tb_is_alone(int fd);
 
 /* This boot's id; zeros if the system does not report the id.  0; an error that tells nothing
  * about the system, with a sentence. */
@@ -297,11 +310,19 @@ uint64_t kvt__tb_max_entries(const struct kvt__table_params *params);
 /* Make the first heads of a new table empty. */
 void kvt__tb_init_heads(struct kvt__table *t);
 
-/* Map a file that has the size for max_entries.  0, or -errno with a sentence. */
-int kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes);
+/* Set the area of the handle, behind the parts of the mapping.  bytes: 0: no area. */
+void kvt__tb_set_area(struct kvt__table *t, uint64_t bytes);
+
+/* Map a file that has the size for max_entries and the area.  0, or -errno with a
+ * sentence. */
+int kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes,
+                uint64_t area_bytes);
 
 /* Unmap the table and close its file, if any. */
 void kvt__tb_unmap(struct kvt__table *t);
+
+/* Allocate pages of the mapped file; does nothing in private memory.  0; -errno. */
+int kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes);
 
 /* Allocate the memory of the mapped file that the header records: the parts before the
  * entries and n_made entries.  0; -ENOSPC and other errors with a sentence. */
@@ -314,6 +335,14 @@ int kvt__tb_grow(struct kvt__table *t);
 /* Prepare the page tables of this process for all entries that have memory.  The caller
  * holds t->mutex. */
 void kvt__tb_populate(struct kvt__table *t);
+
+/* ------------------------------------------------------------------- area.c */
+
+/* Return 0 if an area of this size can be made; -EINVAL with a sentence. */
+int kvt__tb_check_area(const struct kvt__table_params *params);
+
+/* Call make_area() of a new table with an area.  0, or -errno with a sentence. */
+int kvt__tb_make_area(struct kvt__table *t, const struct kvt__table_params *params);
 
 /* ------------------------------------------------------------------- owner.c */
 

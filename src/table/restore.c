@@ -192,6 +192,8 @@ kvt__table_read_snapshot(struct kvt__table *t, int dirfd)
         return -ESTALE;
     if (!tb_is_writer(t))
         return -EINVAL;
+    if (t->area)
+        return -ENOENT; /* the objects of other tables are not in the area */
     if (TB_LOAD(&t->header->restored) == 1)
         return 0;
     r = calloc(1, sizeof *r);

@@ -204,7 +204,7 @@ kvt__table_write_snapshot(struct kvt__table *t, int dirfd, int64_t min_age_s)
 {
     if (!tb_usable(t))
         return -ESTALE;
-    if (!tb_is_writer(t) || t->lock_fd < 0)
+    if (!tb_is_writer(t) || t->lock_fd < 0 || t->area)
         return -EINVAL;
     if (kvt__tb_is_locked(t->lock_fd, TB_LIST_BYTE, 1) ||
         __atomic_exchange_n(&t->is_saving, true, __ATOMIC_ACQUIRE))

@@ -42,6 +42,15 @@ struct kvt__table_params {
     enum kvt__order order; /* of this handle's evictions and uses */
     bool keep_version;     /* fail on a table of another version instead of replacing it */
     const char *shm;       /* directory on a tmpfs; NULL: /dev/shm */
+
+    /* The area: memory for the caller in the file of a table of memory.  New memory is zeros. */
+    uint64_t area_bytes;   /* 0: none, or see kvt__table_open() */
+    uint32_t area_version; /* layout of the area, chosen by the caller; 0: no area */
+    int (*make_area)(void *ctx, struct kvt__table *table); /* initializes the area of a new
+                            * table before another process can open the table; calls only
+                            * the functions of the area.  0, or -errno with a sentence: the
+                            * open fails.  NULL: the area stays zeros */
+    void *area_ctx;
 };
 
 /* Open or make the table of a store.  dirfd: the store's private directory, which contains
@@ -50,11 +59,21 @@ struct kvt__table_params {
  * header or without room for the wanted hashes is replaced.  If the files cannot be made,
  * for the 257th writer, and while an older kvtier writes to the store, the table is private
  * and a message says why.  Waits at most 60 s for another process that makes the table.
- * 0; -ENOMEM with a sentence. */
+ * 0; -ENOMEM with a sentence.
+ *
+ * With an area the table is shared, or the open fails with an error and a sentence.  Only a
+ * writer with area_bytes makes or replaces such a table.  A reader, or a writer whose
+ * area_bytes is 0, opens an existing table with an area of this version and of any size;
+ * -ENOENT: there is no such table.  A writer with area_bytes replaces a table without an
+ * area, or with an area of another size or version, if no other handle has the table open.
+ * If another handle has the table open, the writer uses an area of another size as the area
+ * is, and the open fails with -EBUSY for another version.  -EUSERS: 256 writers have the
+ * table open. */
 int kvt__table_open(const struct kvt__table_params *params, int dirfd,
                     struct kvt__table **out);
 
-/* Open a table in private memory.  0; -ENOMEM with a sentence. */
+/* Open a table in private memory.  0; -ENOMEM, or the error of make_area(), with a
+ * sentence. */
 int kvt__table_open_private(const struct kvt__table_params *params,
                             struct kvt__table **out);
 
@@ -75,6 +94,12 @@ bool kvt__table_is_current(struct kvt__table *table);
  * other threads.  Does nothing while the table is in use. */
 void kvt__table_retire(struct kvt__table *table);
 
+/* Delete the file of a table of memory if no other handle has the table open.  The memory
+ * returns to the host when this handle closes; kvt__table_is_current() is false from now on.
+ * dirfd: the store's directory.  0; -EBUSY with a sentence: another handle has the table
+ * open; -ESTALE; -EINVAL: a private table, or not of memory; other errors with a sentence. */
+int kvt__table_delete(struct kvt__table *table, int dirfd);
+
 /* Return true if a writer of the table lives.  Makes a system call for each owner. */
 bool kvt__table_has_writer(const struct kvt__table *table);
 
@@ -89,6 +114,18 @@ unsigned kvt__table_owner(const struct kvt__table *table);
 
 /* Return true if the process of the owner lives.  Makes a system call. */
 bool kvt__table_owner_lives(const struct kvt__table *table, unsigned owner);
+
+/* --------------------------------------------------------------------- area */
+
+/* Return the area, mapped until the handle closes, at a multiple of 2 MiB of the file.  NULL:
+ * the table has no area, or the process is a forked child. */
+void *kvt__table_area(const struct kvt__table *table, uint64_t *bytes);
+
+/* Allocate memory of the file system for a part of the area: an access to a page without
+ * memory is a SIGBUS if the file system is full.  Keeps the bytes of allocated pages.  Does
+ * nothing in a private table.  0; -EINVAL: the part is outside the area; -ESTALE: a forked
+ * child; -ENOSPC and other errors with a sentence. */
+int kvt__table_allocate_area(struct kvt__table *table, uint64_t offset, uint64_t bytes);
 
 /* ------------------------------------------------------------------- spaces */
 
@@ -292,17 +329,20 @@ void kvt__table_end_list(struct kvt__table *table, bool whole);
 /* Write the READY entries to the file `snapshot` of the store's directory, unless the file
  * is younger than min_age_s seconds.  0, or an error with a sentence; -EALREADY: the file is
  * younger, or nothing changed since the last snapshot; -EBUSY: another process writes, a
- * process lists, or no process has read the file of an earlier table yet.  Waits for the disk. */
+ * process lists, or no process has read the file of an earlier table yet; -EINVAL: a reader,
+ * a private table, or a table with an area, whose chunks are in the area.  Waits for the
+ * disk. */
 int kvt__table_write_snapshot(struct kvt__table *table, int dirfd, int64_t min_age_s);
 
 /* Enter the entries of the file `snapshot` whose names have no entry, once for each table: a
- * file that the table has saved or read holds no news.  Returns the number of entered entries; -ENOENT: there is no snapshot; -EBADMSG: the snapshot is corrupt, and
- * nothing was entered; or another error. */
+ * file that the table has saved or read holds no news.  Returns the number of entered
+ * entries; -ENOENT: there is no snapshot, or the table has an area; -EBADMSG: the snapshot is
+ * corrupt, and nothing was entered; or another error. */
 int64_t kvt__table_read_snapshot(struct kvt__table *table, int dirfd);
 
 /* Enter the entries of the index of version 3 that the table replaced, whose names have no
  * entry, and delete the index.  Returns the number of entered entries; -ENOENT: there is no
- * such index; or another error. */
+ * such index, or the table has an area; or another error. */
 int64_t kvt__table_read_v3(struct kvt__table *table, int dirfd);
 
 /* ------------------------------------------------------------------- pauses */

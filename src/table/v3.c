@@ -179,6 +179,8 @@ kvt__table_read_v3(struct kvt__table *t, int dirfd)
         return -ESTALE;
     if (!tb_is_writer(t))
         return -EINVAL;
+    if (t->area)
+        return -ENOENT; /* the objects of other tables are not in the area */
     int fd = openat(dirfd, V3_KEPT_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return errno == ENOENT ? -ENOENT : kvt__fail(errno, "index: open version 3");
