@@ -297,8 +297,8 @@ is_leased(const struct kvt_seq *seq)
     return true;
 }
 
-/* Hold the hit.  Without chunks the next lookup searches again, but never waits again for
- * chunks that were late. */
+/* Hold the hit.  Without chunks the next lookup is a first lookup again.  An answer without
+ * chunks because chunks were late is held: the next lookups do not wait again. */
 static int
 hold(struct kvt_seq *seq, bool late)
 {
@@ -307,6 +307,8 @@ hold(struct kvt_seq *seq, bool late)
     assert(is_leased(seq));
     p->state = late || p->n > p->first ? KVT__PROMISE_HELD : KVT__PROMISE_NONE;
     p->deadline_ns = lease_half_ns(seq);
+    if (p->state == KVT__PROMISE_NONE)
+        p->begun_ns = 0;
     return 0;
 }
 
@@ -351,7 +353,7 @@ is_of(const struct kvt__promise *p, size_t first, uint64_t max_hit)
     return p->state == KVT__PROMISE_FETCHING && max_hit == p->max_hit && first == p->first;
 }
 
-/* Begin another promise.  The time of the first lookup stays until a hit is held. */
+/* Begin another promise.  The time of the first lookup stays until an answer is known. */
 static void
 restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hit)
 {
@@ -407,6 +409,8 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     if (err)
         return err;
     uint64_t tokens = kvt_seq_tokens(seq), max_hit = tokens < max_tokens ? tokens : max_tokens;
+    if (have_tokens > max_hit)
+        have_tokens = max_hit;
     size_t first = (size_t)(have_tokens / engine->chunk_tokens);
     if (!is_of(p, first, max_hit))
         restart(seq, first, have_tokens, max_hit);
@@ -417,8 +421,7 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     uint64_t hit = kvt__hit_end(engine, max_hit, p->n);
     if (hit > have_tokens)
         *hit_tokens = hit;
-    count(seq, max_hit > have_tokens ? max_hit - have_tokens : 0,
-          hit > have_tokens ? hit - have_tokens : 0);
+    count(seq, max_hit - have_tokens, hit > have_tokens ? hit - have_tokens : 0);
     return 0;
 }
 

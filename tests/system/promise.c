@@ -186,6 +186,24 @@ an_answer_without_a_hit_is_not_held(void **state)
     end(f, seq);
 }
 
+/* The engine asks for no chunk: its tokens reach the caller's maximum. */
+static void
+a_lookup_of_nothing_has_no_leases(void **state)
+{
+    static const uint64_t have[] = { N_TOKENS, N_TOKENS + 1, UINT64_C(1) << 40, UINT64_MAX };
+    struct fixture *f = *state;
+
+    open_stored(f);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    for (size_t i = 0; i < sizeof have / sizeof *have; i++) {
+        assert_int_equal(lookup(f, seq, have[i], N_TOKENS), 0);
+        assert_true(seq->promise.n_leased_chunks <= N_CHUNKS);
+        assert_int_equal(lookup(f, seq, have[i], 0), 0);
+    }
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_STORED * CHUNK);
+    end(f, seq);
+}
+
 /* The path of the only chunk file. */
 static void
 only_file(const struct fixture *f, char path[800])
@@ -280,6 +298,25 @@ an_abort_while_chunks_are_read(void **state)
     check_abort(f, seq);
 }
 
+/* The times of a promise count from the first lookup that has not been answered. */
+static void
+a_lookup_after_an_answer_without_a_hit_waits_for_chunks(void **state)
+{
+    struct fixture *f = *state;
+
+    open_hanging(f, "enable_async_loading=true");
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    uint64_t hit;
+    assert_int_equal(lookup(f, seq, 0, CHUNK - 1), 0);
+    assert_int_equal(seq->promise.state, KVT__PROMISE_NONE);
+    if (seq->promise.begun_ns) /* the answer is an hour old */
+        seq->promise.begun_ns -= 3600 * KVT__NS_PER_S;
+    assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_STORED * CHUNK, &hit), -EAGAIN);
+    assert_int_equal(seq->promise.state, KVT__PROMISE_FETCHING);
+    wait_until_held();
+    check_abort(f, seq);
+}
+
 static void
 a_chunk_appended_while_chunks_are_read(void **state)
 {
@@ -350,9 +387,11 @@ main(void)
         TEST(a_lookup_of_another_hit_ends_the_promise),
         TEST(half_of_the_lease_ends_the_promise),
         TEST(an_answer_without_a_hit_is_not_held),
+        TEST(a_lookup_of_nothing_has_no_leases),
         TEST(a_load_that_fails_in_the_middle_ends_with_the_release),
         TEST(an_abort_while_the_tiers_are_searched),
         TEST(an_abort_while_chunks_are_read),
+        TEST(a_lookup_after_an_answer_without_a_hit_waits_for_chunks),
         TEST(a_chunk_appended_while_chunks_are_read),
         TEST(a_sequence_freed_while_the_tiers_are_searched),
         TEST(a_forked_child_ends_nothing_of_its_parents),
