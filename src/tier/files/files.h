@@ -12,6 +12,7 @@
 #define KVT_TIER_FILES_FILES_H
 
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 #include "tier/layout/layout.h"
 #include "tier/mover/mover.h"
@@ -208,12 +209,17 @@ int kvt__shared_index_dir(int fd, const char *path);
 
 /* ------------------------------------------------------------------ list.c */
 
+/* Read the attributes of a file.  0; -ENOENT: there is no regular file of the name; or another
+ * -errno. */
+int kvt__stat_file(int dirfd, const char *name, struct stat *out);
+
 /* What all files of a chunk take on disk; name: of each, below its directory. */
 uint64_t kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
                             const char *name);
 
 /* List the chunks in the directory with this number, for layouts without spread files.  Only
- * chunks with a key beginning with prefix are listed. */
+ * chunks with a key beginning with prefix are listed.  A file whose attributes cannot be read
+ * is left out and is an error; the listing goes on. */
 int kvt__list_dir(const struct kvt__files *t, uint32_t path, const char *prefix,
                   kvt__tier_list_fn fn, void *ctx);
 
@@ -231,8 +237,7 @@ struct kvt__parts {
 };
 int kvt__spread_parts(const struct kvt__files *t, struct kvt__parts *out);
 
-/* List the chunks in a part, in all directories of the store.  Only chunks with a key
- * beginning with prefix are listed. */
+/* List the chunks in a part, in all directories of the store, as kvt__list_dir(). */
 int kvt__list_spread(const struct kvt__files *t, const struct kvt__part *part,
                      const char *prefix, kvt__tier_list_fn fn, void *ctx);
 

@@ -97,7 +97,7 @@ static size_t
 next_of(struct listing *l)
 {
     pthread_mutex_lock(&l->lock);
-    size_t i = l->err ? l->n_parts : l->next++;
+    size_t i = l->next++;
     pthread_mutex_unlock(&l->lock);
     return i;
 }
@@ -113,19 +113,27 @@ failed(struct listing *l, int err)
     pthread_mutex_unlock(&l->lock);
 }
 
+/* A part that fails does not end the listing of the others. */
+static void
+list_parts(struct listing *l, kvt__tier_list_fn fn, void *ctx)
+{
+    size_t i;
+
+    while ((i = next_of(l)) < l->n_parts) {
+        int err = list_part(l, i, fn, ctx);
+
+        if (err)
+            failed(l, err);
+    }
+}
+
 static void *
 reader_main(void *arg)
 {
     struct reader *r = arg;
     struct listing *l = r->l;
-    size_t i;
 
-    while ((i = next_of(l)) < l->n_parts) {
-        int err = list_part(l, i, add, r);
-
-        if (err)
-            failed(l, err);
-    }
+    list_parts(l, add, r);
     hand_over(r);
     pthread_mutex_lock(&l->lock);
     l->n_done++;
@@ -201,7 +209,6 @@ start_readers(struct listing *l)
 static int
 list_by_threads(struct listing *l, kvt__tier_list_fn fn, void *ctx)
 {
-    pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->change, NULL);
     int err = start_readers(l);
     take_batches(l, fn, ctx);
@@ -210,11 +217,6 @@ list_by_threads(struct listing *l, kvt__tier_list_fn fn, void *ctx)
         free(l->readers[i]);
     }
     pthread_cond_destroy(&l->change);
-    pthread_mutex_destroy(&l->lock);
-    if (!err && l->err) {
-        kvt__set_why(l->why);
-        err = l->err;
-    }
     return err;
 }
 
@@ -222,17 +224,24 @@ int
 kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
     const struct kvt__files *t = (const struct kvt__files *)tier;
-    struct listing l = { .t = t, .prefix = prefix, .n_parts = t->n_dirs };
+    struct listing l = { .t = t, .prefix = prefix, .n_parts = t->n_dirs,
+                         .lock = PTHREAD_MUTEX_INITIALIZER };
     struct kvt__parts spread;
     int err = t->layout->spread ? kvt__spread_parts(t, &spread) : 0;
 
-    if (!err && t->layout->spread) {
+    if (err)
+        return err;
+    if (t->layout->spread) {
         l.spread = &spread;
         l.n_parts = spread.n;
     }
-    if (!err && t->n_dirs > 1)
-        return list_by_threads(&l, fn, ctx);
-    for (size_t i = 0; !err && i < l.n_parts; i++)
-        err = list_part(&l, i, fn, ctx);
+    if (t->n_dirs > 1)
+        err = list_by_threads(&l, fn, ctx);
+    else
+        list_parts(&l, fn, ctx);
+    if (!err && l.err) {
+        kvt__set_why(l.why);
+        err = l.err;
+    }
     return err;
 }

@@ -37,6 +37,7 @@ struct walk {
     const char *prefix; /* of the keys to list */
     kvt__tier_list_fn fn;
     void *ctx;
+    int err; /* the last file whose attributes cannot be read; 0: none */
     struct names levels[LEVELS]; /* used again for the next directory of that level */
 };
 
@@ -163,7 +164,7 @@ has_name(const struct names *names, const char *name, uint32_t path)
 /* The chunk of names first ... end - 1, which are the same; name: below the store's
  * directories.  The second files' sizes are known: nobody looks at them. */
 static void
-tell_chunk(const struct walk *w, const struct names *names, size_t first, size_t end,
+tell_chunk(struct walk *w, const struct names *names, size_t first, size_t end,
            const char *name, const char *key, const struct kvt__key_parts *parts)
 {
     struct kvt__object o = { .hash = parts->hash, .rank = parts->worker_id,
@@ -180,7 +181,10 @@ tell_chunk(const struct walk *w, const struct names *names, size_t first, size_t
         uint32_t p = names->at[i].path;
         size_t order = (p + w->t->n_dirs - place) % w->t->n_dirs;
 
-        if (fstatat(root_of(w, p), name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+        int err = kvt__stat_file(root_of(w, p), name, &st);
+        if (err && err != -ENOENT)
+            w->err = err;
+        if (err)
             continue;
         bytes += (uint64_t)st.st_blocks * 512;
         if (has_name(names, beside, p))
@@ -197,7 +201,7 @@ tell_chunk(const struct walk *w, const struct names *names, size_t first, size_t
 
 /* The names first ... end - 1, which are the same. */
 static void
-tell_file(const struct walk *w, const struct names *names, size_t first, size_t end,
+tell_file(struct walk *w, const struct names *names, size_t first, size_t end,
           const char *above)
 {
     char key[KVT__KEY_TEXT_MAX + 1], name[KVT__SPREAD_BYTES + NAME_MAX];
@@ -295,5 +299,7 @@ kvt__list_spread(const struct kvt__files *t, const struct kvt__part *part,
     int err = walk_level(&w, part->above, 1);
 
     free_names(&w);
+    if (!err && w.err)
+        err = kvt__fail(-w.err, "list %s/%s: a file", t->dirs[0].path, part->above);
     return err;
 }

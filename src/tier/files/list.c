@@ -17,19 +17,31 @@ struct on_disk {
     uint64_t bytes; /* of both */
 };
 
-static bool
+int
+kvt__stat_file(int dirfd, const char *name, struct stat *out)
+{
+    if (!fstatat(dirfd, name, out, AT_SYMLINK_NOFOLLOW))
+        return S_ISREG(out->st_mode) ? 0 : -ENOENT;
+    return -errno;
+}
+
+/* Read the bytes on disk of a chunk's files.  As kvt__stat_file(). */
+static int
 look_at(const struct kvt__files *t, int dirfd, const char *name, struct on_disk *f)
 {
     char beside[KVT__BESIDE_BYTES];
     struct stat second;
+    int err = kvt__stat_file(dirfd, name, &f->st);
 
-    if (fstatat(dirfd, name, &f->st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(f->st.st_mode))
-        return false;
+    if (err)
+        return err;
     f->bytes = (uint64_t)f->st.st_blocks * 512;
-    if (kvt__beside(t->layout, name, beside) &&
-        !fstatat(dirfd, beside, &second, AT_SYMLINK_NOFOLLOW))
+    if (!kvt__beside(t->layout, name, beside))
+        return 0;
+    err = kvt__stat_file(dirfd, beside, &second);
+    if (!err)
         f->bytes += (uint64_t)second.st_blocks * 512;
-    return true;
+    return err == -ENOENT ? 0 : err;
 }
 
 uint64_t
@@ -40,7 +52,7 @@ kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
     uint64_t sum = 0;
 
     for (size_t i = 0; i < t->n_dirs; i++)
-        if (look_at(t, kvt__fd_of(&t->dirs[i], o), name, &f))
+        if (!look_at(t, kvt__fd_of(&t->dirs[i], o), name, &f))
             sum += f.bytes;
     return sum;
 }
@@ -52,11 +64,12 @@ struct walk {
     const char *prefix; /* of the keys to list */
     kvt__tier_list_fn fn;
     void *ctx;
+    int err; /* the last file whose attributes cannot be read; 0: none */
 };
 
-/* Add what other directories have of a chunk.  False: it is in one where it is looked for
- * sooner, and is told from there. */
-static bool
+/* Add the bytes of the chunk's files in other directories.  0; -EEXIST: a directory that is
+ * searched sooner has the chunk, and lists the chunk; or an error of look_at(). */
+static int
 add_others(const struct walk *w, const struct kvt__key_parts *parts, const char *name,
            uint64_t *bytes)
 {
@@ -70,33 +83,41 @@ add_others(const struct walk *w, const struct kvt__key_parts *parts, const char 
 
         if (dir == &w->t->dirs[w->path]) {
             sooner = false;
-        } else if (look_at(w->t, kvt__fd_of(dir, &o), name, &f)) {
-            if (sooner)
-                return false;
-            *bytes += f.bytes;
+            continue;
         }
+        int err = look_at(w->t, kvt__fd_of(dir, &o), name, &f);
+        if (!err && sooner)
+            return -EEXIST;
+        if (!err)
+            *bytes += f.bytes;
+        else if (err != -ENOENT)
+            return err;
     }
-    return true;
+    return 0;
 }
 
 static void
-list_file(const struct walk *w, int dirfd, const char *name)
+list_file(struct walk *w, int dirfd, const char *name)
 {
     char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__key_parts parts;
     struct on_disk f;
 
     if (kvt__layout_key(w->t->layout, name, key, sizeof key, &parts) ||
-        strncmp(key, w->prefix, strlen(w->prefix)) ||
-        !look_at(w->t, dirfd, name, &f))
+        strncmp(key, w->prefix, strlen(w->prefix)))
         return;
-    if (w->t->n_dirs == 1 || add_others(w, &parts, name, &f.bytes))
+    int err = look_at(w->t, dirfd, name, &f);
+    if (!err && w->t->n_dirs > 1)
+        err = add_others(w, &parts, name, &f.bytes);
+    if (!err)
         w->fn(w->ctx, key, w->opaque, w->path, f.bytes,
               (int64_t)f.st.st_mtim.tv_sec * 1000000000 + f.st.st_mtim.tv_nsec);
+    else if (err != -ENOENT && err != -EEXIST)
+        w->err = err;
 }
 
 static int
-list_in(const struct walk *w, int dirfd)
+list_in(struct walk *w, int dirfd)
 {
     int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -125,5 +146,7 @@ kvt__list_dir(const struct kvt__files *t, uint32_t path, const char *prefix,
     w.opaque = true;
     if (!err)
         err = list_in(&w, t->dirs[path].opaque_fd);
-    return err ? kvt__fail(-err, "list %s", t->dirs[path].path) : 0;
+    if (err)
+        return kvt__fail(-err, "list %s", t->dirs[path].path);
+    return w.err ? kvt__fail(-w.err, "list %s: a file", t->dirs[path].path) : 0;
 }
