@@ -14,12 +14,15 @@
 #define UPKEEP_NS KVT__NS_PER_S
 #define SNAPSHOT_S INT64_C(300)
 #define LIST_AGAIN_NS (60 * KVT__NS_PER_S) /* after a listing that failed */
+/* A file system may allocate the bytes of a file, and count them, some time after the write. */
+#define SETTLED_NS (60 * KVT__NS_PER_S)
 
 struct listing {
     struct kvt__level *level;
     struct kvt__table *index;
     struct kvt__space space; /* of the last key, and the digest of its text */
     uint64_t digest;
+    int64_t settled_ns; /* wall clock: files written before have all their bytes */
     size_t n_entered;
     bool whole;
 };
@@ -53,6 +56,8 @@ enter_object(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t st
 
     if (atomic_load(&l->level->store->stopping) || !name_of(l, key, opaque, &name))
         return;
+    if (mtime_ns < l->settled_ns) /* the index may know the object by another size */
+        record.flags |= KVT__TABLE_FOUND;
     int err = kvt__level_enter(l->level, l->index, &name, &record, l->space.text);
     l->n_entered += !err;
     /* An object that the index has no room for has none in a second listing either. */
@@ -88,7 +93,8 @@ void
 kvt__level_list(struct kvt__level *level)
 {
     const struct kvt__tier_ops *ops = level->tier->ops;
-    struct listing l = { .level = level, .index = level->index, .whole = true };
+    struct listing l = { .level = level, .index = level->index, .whole = true,
+                         .settled_ns = kvt__wall_ns() - SETTLED_NS };
 
     if (kvt__table_is_listed(l.index) || kvt__now_ns() < atomic_load(&level->list_from_ns) ||
         kvt__table_begin_list(l.index))

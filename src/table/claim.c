@@ -231,6 +231,24 @@ is_present(const struct kvt__table *t, uint32_t entry, const struct kvt__record 
             TB_LOAD(&e->id[1]) == id[1]);
 }
 
+/* The object that the entry describes takes these bytes. */
+static void
+correct_bytes(struct tb_change *c, uint32_t entry, uint64_t bytes)
+{
+    struct kvt__table *t = c->table;
+    uint64_t *used = &t->header->used_bytes;
+    uint64_t packed = TB_LOAD(&t->cold[entry].packed), old = tb_bytes(packed);
+
+    if (bytes == old)
+        return;
+    tb_set64(c, &t->cold[entry].packed, packed - old + bytes);
+    if (bytes < old)
+        kvt__tb_lower(c, used, old - bytes);
+    else
+        tb_set64(c, used, TB_LOAD(used) + (bytes - old));
+    kvt__tb_commit(c);
+}
+
 static int
 claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__claim *out)
 {
@@ -244,8 +262,11 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
     }
     bool overwrites = p->record->flags & KVT__TABLE_OVERWRITE;
     if (entry != TB_NONE && !overwrites && (p->record->flags & TB_ONLY_NEW ||
-                                            is_present(t, entry, p->record)))
+                                            is_present(t, entry, p->record))) {
+        if (publishes && p->record->flags & KVT__TABLE_FOUND)
+            correct_bytes(c, entry, p->record->bytes);
         return -EEXIST;
+    }
     if (unused_number(t) == TB_N_CLAIMS)
         return -EAGAIN;
     bool frees = entry != TB_NONE && (publishes || p->record->flags & KVT__TABLE_FOUND);

@@ -255,7 +255,8 @@ void kvt__table_restore(struct kvt__table *table, struct kvt__claim *claim);
 int kvt__table_forget(struct kvt__table *table, const struct kvt__record *seen, bool force);
 
 /* Enter an object that a listing or a probe found: claim and publish.  Returns an error of
- * claim; -EEXIST also for an UNREAD record if the name has any entry. */
+ * claim; -EEXIST also for an UNREAD record if the name has any entry.  With KVT__TABLE_FOUND,
+ * the entry then counts the bytes of the record. */
 int kvt__table_enter(struct kvt__table *table, const struct kvt__name *name,
                      const struct kvt__record *record, const char *text);
 

@@ -111,6 +111,39 @@ a_chunk_deleted_after_the_snapshot_is_a_miss(void **state)
     assert_int_equal(get(e, 1), 0);
 }
 
+/* Let the chunk have a file of another size, written an hour ago. */
+static void
+replace_file(const struct env *e, unsigned i, size_t bytes)
+{
+    struct timespec times[2] = { { time(NULL) - 3600, 0 }, { time(NULL) - 3600, 0 } };
+    char *file = calloc(1, bytes);
+    char path[600];
+
+    assert_non_null(file);
+    path_of(e, i, path, sizeof path);
+    assert_int_equal(unlink(path), 0);
+    write_file(path, file, bytes);
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    free(file);
+}
+
+/* Another program replaced files after the snapshot. */
+static void
+a_listing_corrects_the_bytes_of_the_snapshot(void **state)
+{
+    struct env *e = *state;
+
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(put(e, i), 0);
+    save(e);
+    replace_file(e, 0, 3 * TAKEN);
+    replace_file(e, 1, 100);
+    close_and_restart_host(e);
+    e->store = open_over(e, "", small);
+    kvt__store_list(e->store);
+    check_counted(e, 3, 0);
+}
+
 static void
 a_corrupt_snapshot_leaves_a_listing_by_name(void **state)
 {
@@ -326,6 +359,7 @@ main(void)
         TEST(a_snapshot_survives_the_deletion_of_the_lock_file),
         TEST(chunks_after_the_snapshot_are_listed_by_name),
         TEST(a_chunk_deleted_after_the_snapshot_is_a_miss),
+        TEST(a_listing_corrects_the_bytes_of_the_snapshot),
         TEST(a_corrupt_snapshot_leaves_a_listing_by_name),
         TEST(without_limit_only_the_snapshot_is_read),
         TEST(a_probe_finds_an_unread_chunk),

@@ -118,6 +118,44 @@ a_claim_is_a_miss_and_blocks_the_name(void **state)
     kvt__table_close(t);
 }
 
+/* Return the bytes that the entry counts after a listing found so many bytes. */
+static uint64_t
+list_bytes(struct kvt__table *t, uint32_t flags, uint64_t bytes)
+{
+    struct kvt__name name = name_of(1);
+    struct kvt__record record = { .flags = KVT__TABLE_UNREAD | flags, .bytes = bytes };
+
+    assert_int_equal(kvt__table_enter(t, &name, &record, TEXT), -EEXIST);
+    recount(t);
+    return seen(t, 1).bytes;
+}
+
+static void
+a_listed_object_corrects_the_bytes_of_its_entry(void **state)
+{
+    struct kvt__table *t = open_table(250, 0);
+    struct kvt__record r;
+
+    (void)state;
+    assert_int_equal(store(t, 1, 100), 0);
+    assert_int_equal(store(t, 2, 100), 0);
+    uint64_t word = seen(t, 1).word;
+    assert_int_equal(list_bytes(t, 0, 30), 100);
+    assert_int_equal(list_bytes(t, KVT__TABLE_FOUND, 30), 30);
+    assert_int_equal(used(t), 130);
+    assert_int_equal(list_bytes(t, KVT__TABLE_FOUND, 500), 500); /* beyond the limit */
+    assert_int_equal(used(t), 600);
+    assert_int_equal(store(t, 3, 10), -ENOSPC);
+    assert_int_equal(list_bytes(t, KVT__TABLE_FOUND, 0), 0);
+    assert_int_equal(used(t), 100);
+    r = seen(t, 1);
+    assert_true(r.word == word && !(r.flags & KVT__TABLE_UNREAD));
+    assert_int_equal(kvt__table_forget(t, &r, false), 0);
+    assert_int_equal(used(t), 100);
+    recount(t);
+    kvt__table_close(t);
+}
+
 static void
 a_claim_ends_once_and_at_its_own_handle(void **state)
 {
@@ -776,6 +814,7 @@ main(void)
         cmocka_unit_test(values_out_of_range_are_refused),
         cmocka_unit_test(many_chunks_grow_the_table),
         cmocka_unit_test(a_claim_is_a_miss_and_blocks_the_name),
+        cmocka_unit_test(a_listed_object_corrects_the_bytes_of_its_entry),
         cmocka_unit_test(a_claim_ends_once_and_at_its_own_handle),
         cmocka_unit_test(replacement_counts_both_objects_until_its_end),
         cmocka_unit_test(replacement_is_a_use),
