@@ -563,6 +563,19 @@ garbage_of_the_area_in_the_header_is_replaced(void **state)
             kvt__table_close(t);
             empty(d->shm);
         }
+    /* The header of a file without an area. */
+    struct kvt__table_params params = area_params(0);
+    const size_t end = tb_parts(params.max_entries, false).end;
+    const uint64_t wrapped = end - tb_area_at(end);
+    struct kvt__table *without;
+    params.area_version = 0;
+    assert_int_equal(kvt__table_open(&params, d->shm_fd, &without), 0);
+    kvt__table_close(without);
+    write_file(d, at, &wrapped, 8);
+    write_file(d, offsetof(struct tb_header, area_version), &(uint32_t){ VERSION }, 4);
+    params.area_version = VERSION;
+    assert_int_equal(open_err(d, &params), -ENOENT);
+
     kvt__table_close(open_area(d, AREA));
     write_file(d, offsetof(struct tb_header, area_version), &(uint32_t){ 0 }, 4);
     struct kvt__table *t = open_area(d, AREA);
