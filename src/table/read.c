@@ -183,14 +183,13 @@ kvt__table_find(const struct kvt__table *t, const struct kvt__name *name,
 
 /* Store a longer lease, or one more holder.  False: the entry has another life. */
 static bool
-add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder)
+add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder, int64_t now)
 {
     uint32_t old = TB_LOAD(&e->lease), new;
 
     do {
         if ((old & TB_LIFE) != life)
             return false;
-        int64_t now = kvt__now_ns();
         uint32_t left = tb_lease_left(old >> TB_LEASE_END, now);
         uint32_t holders = left ? old & TB_HOLDERS : 0;
         /* False also if the end has passed since the caller computed the end. */
@@ -220,9 +219,9 @@ end_lease(struct tb_hot *e, uint32_t life)
 }
 
 static uint32_t
-lease_end(int64_t until_ns)
+lease_end(int64_t until_ns, int64_t now)
 {
-    int64_t most = kvt__now_ns() + (int64_t)(TB_LEASE_MAX_S - 2) * KVT__NS_PER_S;
+    int64_t most = now + (int64_t)(TB_LEASE_MAX_S - 2) * KVT__NS_PER_S;
 
     if (until_ns > most)
         until_ns = most;
@@ -235,12 +234,13 @@ lease_end(int64_t until_ns)
  * lease begins another life, so that a late reader leases no other chunk. */
 static bool
 lease_entry(struct kvt__table *t, uint32_t entry, uint64_t word, int64_t until_ns,
-            uint32_t holder, struct kvt__record *out)
+            int64_t now, uint32_t holder, struct kvt__record *out)
 {
     struct tb_hot *e = &t->hot[entry];
     uint32_t life = TB_LOAD(&e->lease) & TB_LIFE;
 
-    if (TB_LOAD(&e->word) != word || !add_lease(e, life, lease_end(until_ns), holder))
+    if (TB_LOAD(&e->word) != word ||
+        !add_lease(e, life, lease_end(until_ns, now), holder, now))
         return false;
     if (TB_LOAD_SEQ(&e->word) == word && kvt__tb_read(t, entry, out) && out->word == word)
         return true;
@@ -255,16 +255,17 @@ lease(struct kvt__table *t, const struct kvt__name *name, const struct kvt__id *
 {
     struct wanted w = wanted_of(name, id);
     struct kvt__record record;
+    int64_t now = kvt__now_ns();
     uint64_t word;
 
-    if (until_ns <= kvt__now_ns())
+    if (until_ns <= now)
         return kvt__table_find(t, name, id, out);
     for (int i = 0; i < TRIES; i++) {
         uint32_t entry = find(t, &w, &word);
 
         if (entry == TB_NONE)
             return false;
-        if (!lease_entry(t, entry, word, until_ns, holder, out ? out : &record))
+        if (!lease_entry(t, entry, word, until_ns, now, holder, out ? out : &record))
             continue;
         kvt__tb_used(t, entry);
         return true;
