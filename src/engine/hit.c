@@ -39,13 +39,14 @@ make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
     return 0;
 }
 
-static struct kvt__chunk_key
-key_of(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
-       const struct kvt__space *space, size_t chunk)
+static void
+fill_key(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
+         const struct kvt__space *space, size_t chunk, struct kvt__chunk_key *key)
 {
-    return (struct kvt__chunk_key){
-        .space = space, .hash = kvt__chunk_hash(seq->engine, &seq->chunks[chunk]),
-        .id = ids->ids[chunk], .own_only = seq->flags & KVT_CHUNK_OWN };
+    key->space = space;
+    key->hash = kvt__chunk_hash(seq->engine, &seq->chunks[chunk]);
+    key->id = ids->ids[chunk];
+    key->own_only = seq->flags & KVT_CHUNK_OWN;
 }
 
 /* An index is larger than the caches: what lookups of the next chunks read is fetched at
@@ -59,7 +60,7 @@ prefetch(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
                                                       : KVT__STORE_PREFETCHED;
 
     for (size_t i = 0; i < n; i++)
-        keys[i] = key_of(seq, ids, space, chunk + i);
+        fill_key(seq, ids, space, chunk + i, &keys[i]);
     kvt__store_prefetch(seq->engine->store, keys, n);
 }
 
@@ -79,7 +80,7 @@ seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
         return false;
     if (chunk % KVT__STORE_PREFETCHED == 0)
         prefetch(seq, ids, space, chunk);
-    *key = key_of(seq, ids, space, chunk);
+    fill_key(seq, ids, space, chunk, key);
     return true;
 }
 

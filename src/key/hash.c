@@ -329,13 +329,6 @@ kvt__hash_kind_named(const char *algorithm, const char *release)
                                         : KVT__HASH_SHA256_CBOR_WIDE;
 }
 
-enum kvt__hash_form
-kvt__hash_form(enum kvt__hash_kind kind)
-{
-    return kind == KVT__HASH_BUILTIN ? KVT__HASH_SIGNED
-         : kind == KVT__HASH_SHA256_CBOR ? KVT__HASH_UNSIGNED : KVT__HASH_WIDE;
-}
-
 static bool
 parse_seed(const char *text, uint32_t *seed)
 {

@@ -144,7 +144,12 @@ void kvt__hash_chunks(struct kvt__hash_chain *chain, const int32_t *tokens,
  * name. */
 enum kvt__hash_kind kvt__hash_kind_named(const char *algorithm, const char *release);
 
-enum kvt__hash_form kvt__hash_form(enum kvt__hash_kind kind);
+static inline enum kvt__hash_form
+kvt__hash_form(enum kvt__hash_kind kind)
+{
+    return kind == KVT__HASH_BUILTIN ? KVT__HASH_SIGNED
+         : kind == KVT__HASH_SHA256_CBOR ? KVT__HASH_UNSIGNED : KVT__HASH_WIDE;
+}
 
 /* Replace the placeholder tokens of one multimodal item, before hashing, by the
  * ids LMCache derives from its identifier; first is the position within the item
