@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "store/private.h"
 
 #define UPKEEP_NS KVT__NS_PER_S
@@ -123,20 +124,6 @@ kvt__store_list(struct kvt__store *store)
 
 /* ------------------------------------------------------------------- upkeep */
 
-static struct kvt__store *
-store_of_timer(struct kvt__timer *timer)
-{
-    return (struct kvt__store *)((char *)timer - offsetof(struct kvt__store, upkeep_timer));
-}
-
-static void
-upkeep_is_due(struct kvt__timer *timer)
-{
-    struct kvt__store *store = store_of_timer(timer);
-
-    kvt__exec_submit(store->exec, KVT__PRIO_STORE, &store->upkeep);
-}
-
 static void
 save(struct kvt__level *level)
 {
@@ -149,11 +136,8 @@ save(struct kvt__level *level)
 }
 
 static void
-keep_up(struct kvt__job *job)
+keep_up(struct kvt__store *store)
 {
-    struct kvt__store *store = (struct kvt__store *)
-        ((char *)job - offsetof(struct kvt__store, upkeep));
-
     for (size_t i = 0; i < store->n_levels && !atomic_load(&store->stopping); i++) {
         struct kvt__level *level = &store->levels[i];
 
@@ -162,16 +146,53 @@ keep_up(struct kvt__job *job)
         kvt__level_list(level);
         save(level);
     }
-    if (atomic_load(&store->stopping))
-        return;
-    store->upkeep_timer.at_ns = kvt__now_ns() + UPKEEP_NS;
-    kvt__timer_set(store->exec, &store->upkeep_timer);
+}
+
+/* Wait for the time of the next upkeep.  Return false if the store stops. */
+static bool
+wait_for_upkeep(struct kvt__store *store)
+{
+    struct timespec at = kvt__timespec(kvt__now_ns() + UPKEEP_NS);
+    int err = 0;
+
+    pthread_mutex_lock(&store->upkeep_lock);
+    while (!atomic_load(&store->stopping) && !err)
+        err = pthread_cond_timedwait(&store->upkeep_stop, &store->upkeep_lock, &at);
+    pthread_mutex_unlock(&store->upkeep_lock);
+    return !atomic_load(&store->stopping);
+}
+
+/* A listing takes minutes, so the upkeep takes no thread of the executor from requests. */
+static void *
+upkeep_main(void *arg)
+{
+    struct kvt__store *store = arg;
+
+    do
+        keep_up(store);
+    while (wait_for_upkeep(store));
+    return NULL;
 }
 
 void
 kvt__store_keep(struct kvt__store *store)
 {
-    store->upkeep.run = keep_up;
-    store->upkeep_timer.run = upkeep_is_due;
-    kvt__exec_submit(store->exec, KVT__PRIO_PREFETCH, &store->upkeep);
+    store->is_kept = !kvt__thread_start(&store->upkeep, "kvt-upkeep", upkeep_main, store);
+    if (!store->is_kept)
+        kvt__log(KVT_LOG_WARN, "a restart of the host, or of another process, can lose "
+                 "chunks in storage: %s", kvt__why());
+}
+
+void
+kvt__store_stop(struct kvt__store *store)
+{
+    pthread_mutex_lock(&store->upkeep_lock);
+    atomic_store(&store->stopping, true);
+    pthread_cond_signal(&store->upkeep_stop);
+    pthread_mutex_unlock(&store->upkeep_lock);
+    for (size_t i = 0; i < store->n_levels; i++)
+        store->levels[i].tier->ops->stop(store->levels[i].tier);
+    if (store->is_kept)
+        pthread_join(store->upkeep, NULL);
+    store->is_kept = false;
 }

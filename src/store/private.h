@@ -4,6 +4,8 @@
 #ifndef KVT_STORE_PRIVATE_H
 #define KVT_STORE_PRIVATE_H
 
+#include <pthread.h>
+
 #include "base/crc32c.h"
 #include "conf/conf.h"
 #include "store/store.h"
@@ -55,9 +57,11 @@ struct kvt__store {
     size_t n_levels;
     struct kvt__level levels[KVT__MAX_LEVELS];
 
-    /* list.c: kvt__store_keep() */
-    struct kvt__job upkeep;
-    struct kvt__timer upkeep_timer;
+    /* list.c: the thread of kvt__store_keep() */
+    pthread_t upkeep;
+    bool is_kept;
+    pthread_mutex_t upkeep_lock; /* held while `stopping` is set */
+    pthread_cond_t upkeep_stop;
 };
 
 /* One storage that a configuration names. */

@@ -3,12 +3,14 @@
  * Opening the tiers and their indexes, and where chunks may lie. */
 #include "store/store.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "conf/conf.h"
 #include "store/private.h"
 
@@ -109,6 +111,8 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
 
     if (!store)
         return kvt__fail(ENOMEM, "store: open");
+    pthread_mutex_init(&store->upkeep_lock, NULL);
+    kvt__cond_init(&store->upkeep_stop);
     store->exec = params->exec;
     store->counters = params->counters;
     store->refuse_unverified = params->config->refuse_unverified;
@@ -133,6 +137,7 @@ kvt__store_close(struct kvt__store *store)
 {
     if (!store)
         return;
+    assert(!store->is_kept);
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
 
@@ -142,6 +147,8 @@ kvt__store_close(struct kvt__store *store)
         free(level->location);
     }
     kvt__memory_close(store->memory);
+    pthread_cond_destroy(&store->upkeep_stop);
+    pthread_mutex_destroy(&store->upkeep_lock);
     free(store->store_location);
     free(store);
 }
@@ -291,12 +298,4 @@ kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most)
         err = tier->ops->use_gpu(tier, gpu, tier == lends(store) ? most : 0);
     }
     return err;
-}
-
-void
-kvt__store_stop(struct kvt__store *store)
-{
-    atomic_store(&store->stopping, true);
-    for (size_t i = 0; i < store->n_levels; i++)
-        store->levels[i].tier->ops->stop(store->levels[i].tier);
 }

@@ -273,11 +273,12 @@ bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
  * long. */
 void kvt__store_list(struct kvt__store *store);
 
-/* From now on, on the store's executor: list, and every second end the claims of dead
- * processes, and every five minutes save the indexes for a restart of the host. */
+/* Start a thread that lists at once, and every second ends the claims of dead processes, and
+ * every five minutes saves the indexes for a restart of the host. */
 void kvt__store_keep(struct kvt__store *store);
 
-/* Let a listing give up soon, and requests that tiers still answer. */
+/* End the thread of kvt__store_keep().  A listing gives up soon, and so do requests that tiers
+ * still answer.  Call before the executor closes.  Blocks. */
 void kvt__store_stop(struct kvt__store *store);
 
 #endif

@@ -286,17 +286,26 @@ a_listing_that_gave_up_is_done_again(void **state)
 
 /* ---------------------------------------------------------------------- upkeep */
 
-/* Reopen the store with an executor and begin the upkeep. */
+/* Reopen the store with an executor of one thread. */
 static struct kvt__exec *
-keep(struct env *e)
+open_with_executor(struct env *e)
 {
     struct kvt__exec *exec = NULL;
     char url[600];
 
     kvt__store_close(e->store);
-    assert_int_equal(kvt__exec_open(2, &exec), 0);
+    assert_int_equal(kvt__exec_open(1, &exec), 0);
     snprintf(url, sizeof url, "remote_url=fs://%s", e->dir.path);
     e->store = open_store(e, url, exec, small);
+    return exec;
+}
+
+/* The same, and begin the upkeep. */
+static struct kvt__exec *
+keep(struct env *e)
+{
+    struct kvt__exec *exec = open_with_executor(e);
+
     kvt__store_keep(e->store);
     return exec;
 }
@@ -349,6 +358,53 @@ upkeep_opens_and_lists_an_index_that_was_deleted(void **state)
     end_upkeep(e, exec);
 }
 
+static sem_t list_begun, list_may_end;
+
+static int
+list_slowly(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
+{
+    (void)tier, (void)prefix, (void)fn, (void)ctx;
+    sem_post(&list_begun);
+    sem_wait(&list_may_end);
+    return 0;
+}
+
+/* A listing of a million files takes a minute, and longer on a network. */
+static void
+requests_do_not_wait_for_a_listing(void **state)
+{
+    static struct kvt__tier_ops ops;
+    struct timespec limit = { .tv_sec = time(NULL) + 60 };
+    struct env *e = *state;
+    struct request r;
+    sem_t done;
+
+    assert_int_equal(put(e, 1), 0);
+    close_and_lose_index(e);
+    e->store = open_over(e, "", small);
+    struct kvt__exec *exec = open_with_executor(e);
+    struct kvt__tier *tier = e->store->levels[0].tier;
+    ops = *tier->ops;
+    ops.list = list_slowly;
+    tier->ops = &ops;
+    sem_init(&list_begun, 0, 0);
+    sem_init(&list_may_end, 0, 0);
+    sem_init(&done, 0, 0);
+    kvt__store_keep(e->store);
+    sem_wait(&list_begun);
+    request_init(&r, e, KVT__STORE_PROBE, 1);
+    r.done = &done;
+    r.req.done = post_done;
+    kvt__store_submit(e->store, &r.req);
+    bool ended = !sem_timedwait(&done, &limit);
+    sem_post(&list_may_end);
+    end_upkeep(e, exec);
+    assert_true(ended);
+    assert_int_equal(r.req.status, 0);
+    free(r.memory);
+    sem_destroy(&done);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup_small, teardown)
 
 int
@@ -369,6 +425,7 @@ main(void)
         TEST(a_listing_that_gave_up_is_done_again),
         TEST(upkeep_lists_and_saves),
         TEST(upkeep_opens_and_lists_an_index_that_was_deleted),
+        TEST(requests_do_not_wait_for_a_listing),
     };
 
     return cmocka_run_group_tests_name("store, listing", tests, NULL, NULL);
