@@ -12,7 +12,6 @@
 #define KVT_TIER_FILES_FILES_H
 
 #include <stdatomic.h>
-#include <sys/stat.h>
 
 #include "tier/layout/layout.h"
 #include "tier/mover/mover.h"
@@ -209,47 +208,12 @@ int kvt__shared_index_dir(int fd, const char *path);
 
 /* ------------------------------------------------------------------ list.c */
 
-/* Read the attributes of a file.  0; -ENOENT: there is no regular file of the name; or another
- * -errno. */
-int kvt__stat_file(int dirfd, const char *name, struct stat *out);
-
-/* What all files of a chunk take on disk; name: of each, below its directory. */
+/* Return the bytes on disk of all files of a chunk; name: of the chunk's file, below its
+ * directory. */
 uint64_t kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
                             const char *name);
 
-/* List the chunks in the directory with this number, for layouts without spread files.  Only
- * chunks with a key beginning with prefix are listed.  A file whose attributes cannot be read
- * is left out and is an error; the listing goes on. */
-int kvt__list_dir(const struct kvt__files *t, uint32_t path, const char *prefix,
-                  kvt__tier_list_fn fn, void *ctx);
-
-/* ----------------------------------------------------------- list-spread.c */
-
-/* What can be listed by itself where files are spread: the directories of the first level,
- * of which the digits of a hash make no more than this. */
-#define KVT__MAX_PARTS (2 * (11 * 11 + 11))
-struct kvt__parts {
-    size_t n;
-    struct kvt__part {
-        bool opaque;
-        char above[KVT__SPREAD_BYTES];
-    } at[KVT__MAX_PARTS];
-};
-int kvt__spread_parts(const struct kvt__files *t, struct kvt__parts *out);
-
-/* List the chunks in a part, in all directories of the store, as kvt__list_dir(). */
-int kvt__list_spread(const struct kvt__files *t, const struct kvt__part *part,
-                     const char *prefix, kvt__tier_list_fn fn, void *ctx);
-
-/* ----------------------------------------------------------------- stale.c */
-
-/* Remove a file that belongs to no chunk, if it is old enough that none is about to come.
- * chunk: whose file a second one is beside. */
-void kvt__remove_other(int dirfd, const char *name, enum kvt__other other,
-                       const char *chunk);
-
-/* -------------------------------------------------------------- list-all.c */
-
+/* As ops->list. */
 int kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
                    void *ctx);
 

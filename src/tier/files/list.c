@@ -1,152 +1,212 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is in one directory of a file store that is flat, by names and sizes alone.  Runs
- * on any thread beside everything else: files come and go meanwhile. */
+ * Listing the chunks of a file store, by file names and file sizes alone.  A listing also
+ * deletes files that belong to no chunk: a copy of a header without the chunk's file, and
+ * files that LMCache did not finish.  Any thread; files come and go meanwhile. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tier/files/files.h"
 
-/* A chunk's file in one directory, with the one beside it. */
-struct on_disk {
-    struct stat st;
-    uint64_t bytes; /* of both */
+#define SPREAD_LEVELS 2
+#define BESIDE_AGE_S 60 /* a shared mount may show the chunk's file later */
+#define UNFINISHED_AGE_S 3600
+
+struct walk {
+    const struct kvt__files *t;
+    const struct kvt__dir *dir;
+    bool opaque;
+    const char *prefix; /* of the keys to list */
+    kvt__tier_list_fn fn;
+    void *ctx;
+    struct kvt__error error; /* the first one; the listing goes on */
 };
 
-int
-kvt__stat_file(int dirfd, const char *name, struct stat *out)
+static void
+keep_error(struct walk *w, int err, const char *name)
 {
-    if (!fstatat(dirfd, name, out, AT_SYMLINK_NOFOLLOW))
-        return S_ISREG(out->st_mode) ? 0 : -ENOENT;
-    return -errno;
+    if (!w->error.code)
+        kvt__error_set(&w->error, kvt__fail(-err, "list %s/%s", w->dir->path, name));
 }
 
-/* Read the bytes on disk of a chunk's files.  As kvt__stat_file(). */
+/* -------------------------------------------------------------------- chunks */
+
+/* Get the status of a regular file.  1; 0: there is no such file; -errno. */
 static int
-look_at(const struct kvt__files *t, int dirfd, const char *name, struct on_disk *f)
+look_at(int dirfd, const char *name, struct stat *st)
+{
+    if (fstatat(dirfd, name, st, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
+    return S_ISREG(st->st_mode);
+}
+
+/* Look at a chunk's file in one directory.  If the file exists, add the bytes on disk of the
+ * file and of the file beside it.  1; 0: there is no such file; -errno. */
+static int
+add_bytes(const struct kvt__files *t, int dirfd, const char *name, struct stat *st,
+          uint64_t *bytes)
 {
     char beside[KVT__BESIDE_BYTES];
     struct stat second;
-    int err = kvt__stat_file(dirfd, name, &f->st);
+    int found = look_at(dirfd, name, st), also;
 
-    if (err)
-        return err;
-    f->bytes = (uint64_t)f->st.st_blocks * 512;
+    if (found <= 0)
+        return found;
+    *bytes += (uint64_t)st->st_blocks * 512;
     if (!kvt__beside(t->layout, name, beside))
-        return 0;
-    err = kvt__stat_file(dirfd, beside, &second);
-    if (!err)
-        f->bytes += (uint64_t)second.st_blocks * 512;
-    return err == -ENOENT ? 0 : err;
+        return 1;
+    also = look_at(dirfd, beside, &second);
+    if (also > 0)
+        *bytes += (uint64_t)second.st_blocks * 512;
+    return also < 0 ? also : 1;
 }
 
 uint64_t
 kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
                    const char *name)
 {
-    struct on_disk f;
-    uint64_t sum = 0;
+    uint64_t bytes = 0;
+    struct stat st;
 
     for (size_t i = 0; i < t->n_dirs; i++)
-        if (!look_at(t, kvt__fd_of(&t->dirs[i], o), name, &f))
-            sum += f.bytes;
-    return sum;
+        (void)add_bytes(t, kvt__fd_of(&t->dirs[i], o), name, &st, &bytes);
+    return bytes;
 }
 
-struct walk {
-    const struct kvt__files *t;
-    bool opaque;
-    uint32_t path; /* the directory's number */
-    const char *prefix; /* of the keys to list */
-    kvt__tier_list_fn fn;
-    void *ctx;
-    int err; /* the last file whose attributes cannot be read; 0: none */
-};
-
-/* Add the bytes of the chunk's files in other directories.  0; -EEXIST: a directory that is
- * searched sooner has the chunk, and lists the chunk; or an error of look_at(). */
+/* List a chunk with the bytes of all directories.  If several directories have the chunk,
+ * only the walk through the first one in the order of lookups lists the chunk. */
 static int
-add_others(const struct walk *w, const struct kvt__key_parts *parts, const char *name,
-           uint64_t *bytes)
+list_chunk(const struct walk *w, const char *name, const char *key,
+           const struct kvt__key_parts *parts)
 {
     struct kvt__object o = { .hash = parts->hash, .rank = parts->worker_id,
                              .opaque = w->opaque };
-    bool sooner = true;
-    struct on_disk f;
+    const struct kvt__dir *first = NULL;
+    uint64_t bytes = 0;
+    int64_t mtime_ns = 0;
+    struct stat st;
 
     for (size_t i = 0; i < w->t->n_dirs; i++) {
         const struct kvt__dir *dir = kvt__nth_dir(w->t, &o, i);
+        int found = add_bytes(w->t, kvt__fd_of(dir, &o), name, &st, &bytes);
 
-        if (dir == &w->t->dirs[w->path]) {
-            sooner = false;
+        if (found < 0)
+            return found;
+        if (!found || first)
             continue;
-        }
-        int err = look_at(w->t, kvt__fd_of(dir, &o), name, &f);
-        if (!err && sooner)
-            return -EEXIST;
-        if (!err)
-            *bytes += f.bytes;
-        else if (err != -ENOENT)
-            return err;
+        if (dir != w->dir)
+            return 0;
+        first = dir;
+        mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     }
+    if (first)
+        w->fn(w->ctx, key, w->opaque, (uint32_t)(first - w->t->dirs), bytes, mtime_ns);
     return 0;
 }
 
+/* ------------------------------------------------------ files without a chunk */
+
+static bool
+is_older(const struct stat *st, time_t seconds)
+{
+    return time(NULL) - st->st_mtime > seconds;
+}
+
+/* Delete a file that belongs to no chunk.  A process may be about to write the chunk: the
+ * file must be old. */
 static void
-list_file(struct walk *w, int dirfd, const char *name)
+remove_orphan(const struct walk *w, const char *name)
+{
+    int dirfd = w->opaque ? w->dir->opaque_fd : w->dir->fd;
+    char chunk[KVT__FILE_NAME_BYTES];
+    struct stat st, of_chunk;
+    enum kvt__other other = kvt__layout_other(w->t->layout, name, chunk);
+
+    if (other == KVT__NEITHER || look_at(dirfd, name, &st) <= 0 ||
+        !is_older(&st, other == KVT__UNFINISHED ? UNFINISHED_AGE_S : BESIDE_AGE_S))
+        return;
+    if (other == KVT__UNFINISHED || (fstatat(dirfd, chunk, &of_chunk, AT_SYMLINK_NOFOLLOW) &&
+                                     errno == ENOENT))
+        (void)unlinkat(dirfd, name, 0);
+}
+
+/* -------------------------------------------------------------------- walking */
+
+/* name: below the store's directory. */
+static void
+list_file(struct walk *w, const char *name)
 {
     char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__key_parts parts;
-    struct on_disk f;
+    int err;
 
-    if (kvt__layout_key(w->t->layout, name, key, sizeof key, &parts) ||
-        strncmp(key, w->prefix, strlen(w->prefix)))
+    if (kvt__layout_key(w->t->layout, name, key, sizeof key, &parts)) {
+        remove_orphan(w, name);
         return;
-    int err = look_at(w->t, dirfd, name, &f);
-    if (!err && w->t->n_dirs > 1)
-        err = add_others(w, &parts, name, &f.bytes);
-    if (!err)
-        w->fn(w->ctx, key, w->opaque, w->path, f.bytes,
-              (int64_t)f.st.st_mtim.tv_sec * 1000000000 + f.st.st_mtim.tv_nsec);
-    else if (err != -ENOENT && err != -EEXIST)
-        w->err = err;
+    }
+    if (strncmp(key, w->prefix, strlen(w->prefix)))
+        return;
+    err = list_chunk(w, name, key, &parts);
+    if (err)
+        keep_error(w, err, name);
 }
 
-static int
-list_in(struct walk *w, int dirfd)
+/* Return true if a hash may name a directory like this: "-", "7", "18". */
+static bool
+is_spread(const char *name)
 {
-    int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    size_t n = strspn(name, "-0123456789");
+
+    return n && n <= 2 && !name[n];
+}
+
+/* List a directory and, in a layout that spreads files, the directories below. */
+static void
+walk_dir(struct walk *w, const char *above, int levels)
+{
+    int fd = openat(w->opaque ? w->dir->opaque_fd : w->dir->fd, *above ? above : ".",
+                    O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    char name[KVT__SPREAD_BYTES + NAME_MAX + 1];
     struct dirent *e;
 
     if (!d) {
-        int err = -errno;
+        if (!*above || (errno != ENOENT && errno != ENOTDIR))
+            keep_error(w, -errno, above);
         if (fd >= 0)
             close(fd);
-        return err;
+        return;
     }
-    for (errno = 0; (e = readdir(d)); errno = 0)
-        list_file(w, dirfd, e->d_name);
-    int err = -errno;
+    for (errno = 0; (e = readdir(d)); errno = 0) {
+        bool spread = levels && is_spread(e->d_name);
+
+        snprintf(name, sizeof name, "%s%s%s", above, e->d_name, spread ? "/" : "");
+        if (spread)
+            walk_dir(w, name, levels - 1);
+        else
+            list_file(w, name);
+    }
+    if (errno)
+        keep_error(w, -errno, above);
     closedir(d);
-    return err;
 }
 
 int
-kvt__list_dir(const struct kvt__files *t, uint32_t path, const char *prefix,
-              kvt__tier_list_fn fn, void *ctx)
+kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
-    struct walk w = { .t = t, .path = path, .prefix = prefix, .fn = fn, .ctx = ctx };
-    int err = list_in(&w, t->dirs[path].fd);
+    const struct kvt__files *t = (const struct kvt__files *)tier;
+    struct walk w = { .t = t, .prefix = prefix, .fn = fn, .ctx = ctx };
 
-    w.opaque = true;
-    if (!err)
-        err = list_in(&w, t->dirs[path].opaque_fd);
-    if (err)
-        return kvt__fail(-err, "list %s", t->dirs[path].path);
-    return w.err ? kvt__fail(-w.err, "list %s: a file", t->dirs[path].path) : 0;
+    for (size_t i = 0; i < 2 * t->n_dirs; i++) {
+        w.dir = &t->dirs[i / 2];
+        w.opaque = i % 2;
+        walk_dir(&w, "", t->layout->spread ? SPREAD_LEVELS : 0);
+    }
+    return kvt__error_raise(&w.error);
 }
