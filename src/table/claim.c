@@ -355,8 +355,11 @@ claim(struct kvt__table *t, struct plan *p, const struct kvt__record *victim,
     kvt__tb_end(&c);
     if (err == -ENOMEM) {
         pthread_mutex_lock(&t->mutex);
-        err = kvt__tb_grow(t) ? -ENOSPC : -ERESTART;
+        int grown = kvt__tb_grow(t);
         pthread_mutex_unlock(&t->mutex);
+        if (grown == -ENOSPC)
+            kvt__tb_warn_full(t);
+        err = grown ? -ENOSPC : -ERESTART;
     }
     return err;
 }

@@ -6,13 +6,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "table/private.h"
 
 uint64_t
@@ -235,8 +238,9 @@ kvt__tb_grow(struct kvt__table *t)
     uint32_t n = TB_LOAD(&t->header->n_made);
     uint64_t more = n + TB_STEP_ENTRIES < t->max_entries ? n + TB_STEP_ENTRIES
                                                          : t->max_entries;
-    if (n >= more ||
-        !has_room(t, base_bytes(t) + n * entry_bytes(t), (more - n) * entry_bytes(t)) ||
+    if (n >= more)
+        return -EFBIG;
+    if (!has_room(t, base_bytes(t) + n * entry_bytes(t), (more - n) * entry_bytes(t)) ||
         each_part(t, allocate, n, more))
         return -ENOSPC;
     int err = kvt__tb_lock(t, t->lock_wait_ns);
@@ -249,4 +253,24 @@ kvt__tb_grow(struct kvt__table *t)
     kvt__tb_unlock(t);
     kvt__tb_populate(t);
     return 0;
+}
+
+void
+kvt__tb_warn_full(struct kvt__table *t)
+{
+    char link[64], file[TB_DIR_MAX] = "";
+    struct statfs fs;
+
+    if (__atomic_exchange_n(&t->warned_full, true, __ATOMIC_RELAXED))
+        return;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", t->map_fd);
+    if (readlink(link, file, sizeof file - 1) < 0)
+        file[0] = '\0';
+    bool in_tmpfs = !fstatfs(t->map_fd, &fs) && fs.f_type == TMPFS_MAGIC;
+    kvt__log(KVT_LOG_WARN, "the index %s has room for %u chunks, and further chunks take the "
+             "place of older ones before the limit is reached: %s.", file,
+             TB_LOAD(&t->header->n_made),
+             in_tmpfs ? "an index takes at most half of what is free in a tmpfs. Enlarge the "
+                        "tmpfs (mount -o remount,size=SIZE /dev/shm; docker run --shm-size)"
+                      : "its file system is full");
 }

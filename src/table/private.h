@@ -41,6 +41,7 @@ struct kvt__table {
     bool of_memory;
     enum kvt__order order;
     int64_t lock_wait_ns;     /* of claims and their ends */
+    bool warned_full;         /* kvt__tb_warn_full(); atomic */
     unsigned generation;      /* of the process, see base/fork.h */
     unsigned owner;           /* number of this writer; TB_N_OWNERS: a reader */
     int map_fd;               /* of the file in /dev/shm; -1: private memory */
@@ -329,8 +330,12 @@ int kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes);
 int kvt__tb_allocate(struct kvt__table *t, uint64_t n_made);
 
 /* Give the table memory for more entries.  The caller holds t->mutex and not the lock.  0;
- * -ENOSPC. */
+ * -EFBIG: the table has max_entries; -ENOSPC: its file cannot grow; -ESTALE, -ETIMEDOUT. */
 int kvt__tb_grow(struct kvt__table *t);
+
+/* Warn, once for each handle, that the file of the table cannot grow.  The caller holds no
+ * lock. */
+void kvt__tb_warn_full(struct kvt__table *t);
 
 /* Prepare the page tables of this process for all entries that have memory.  The caller
  * holds t->mutex. */

@@ -24,14 +24,16 @@ struct dir {
 };
 
 static int n_warnings;
+static char last_warning[2048];
 
 static inline void
 count_warning(void *ctx, enum kvt_log_level level, const char *line)
 {
     (void)ctx;
-    (void)line;
-    if (level <= KVT_LOG_WARN)
-        n_warnings++;
+    if (level > KVT_LOG_WARN)
+        return;
+    n_warnings++;
+    snprintf(last_warning, sizeof last_warning, "%s", line);
 }
 
 static inline int
