@@ -49,10 +49,9 @@ s3: all
 mutants:
 	scripts/mutants
 
-# 100,000 deaths of processes that share an index, 10,000 of processes that share host memory.
+# 100,000 deaths of processes that share an index.
 crash: all
 	$(BUILD)/tests/test-table-death 100000
-	$(BUILD)/tests/test-share-death 10000
 
 soak: all
 	python3 tests/soak/run.py

@@ -274,11 +274,10 @@ check_together(struct kvt__reading *r)
                   "reads with remote_serde: naive.", c->remote_serde, origin);
     }
     check_plugins(r);
-    kvt__check_shared_cpu(r);
-    kvt__check_locations(r);
-    kvt__check_numa(r);
 #define KVT_CHECK(kind) kvt__check_##kind(r);
 #include "conf/params.def"
+    kvt__check_locations(r);
+    kvt__check_numa(r);
 }
 
 void

@@ -179,10 +179,6 @@ void kvt__read_environment(struct kvt__reading *r);
 /* Keep a copy of an environment that is not the process's own. */
 void kvt__keep_environment(struct kvt__reading *r);
 
-/* Derive shared_cpu and max_shared_cpu_size from each other, and note a size below 64 MiB
- * and settings without effect. */
-void kvt__check_shared_cpu(struct kvt__reading *r);
-
 /* Note names of tiers in retrieve_locations and store_location that are none. */
 void kvt__check_locations(struct kvt__reading *r);
 

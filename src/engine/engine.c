@@ -98,7 +98,9 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
     size_t pool_bytes = (size_t)(params->config->max_local_cpu_size * GIB);
     bool worker = e->role & KVT_ROLE_WORKER;
 
-    bool keeps = params->config->local_cpu || kvt__store_has_shared(e->store);
+    /* With shared host memory, the pool's chunks only pass through. */
+    bool local = params->config->local_cpu && !params->config->shared_cpu;
+    bool keeps = local || kvt__store_has_shared(e->store);
 
     e->transfer_bytes = keeps ? transfer_bytes(e, pool_bytes) : pool_bytes / 2;
     if (!keeps || (!worker && !params->instance))
@@ -106,7 +108,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
     struct kvt__memory_params memory = {
         .config = params->config, .pool = e->pool, .instance = params->instance,
         .rank = e->rank, .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
-        .passing = !params->config->local_cpu,
+        .passing = !local,
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
         .object_bytes = smallest_chunk(e) };
     if (!memory.limit_bytes && !kvt__store_n_tiers(e->store))

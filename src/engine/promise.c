@@ -127,8 +127,8 @@ n_with_room(struct kvt_seq *seq)
             int level = p->leases[kvt__hit_part(e, c, 0, g)] - 1;
 
             if (c < needs_from(seq, g) || level < 0 ||
-                (kvt__store_covers(e->store, KVT__CERTAIN, level, space) &&
-                 !kvt__store_covers(e->store, KVT__IN_MEMORY, level, space)))
+                (level != KVT__LEVEL_MEMORY &&
+                 kvt__store_covers(e->store, KVT__CERTAIN, level, space)))
                 continue;
             size_t bytes = kvt__slot_footprint(
                 phase, kvt__chunk_bytes(&e->groups[g].view, seq->chunks[c].n_tokens));
@@ -443,10 +443,10 @@ is_in_memory(const struct kvt_seq *seq, size_t chunk)
     const struct kvt__promise *p = &seq->promise;
     bool leased = false;
 
-    if (chunk >= p->n_leased_chunks || !kvt__store_has_memory(e->store))
+    if (chunk >= p->n_leased_chunks)
         return false;
     for (size_t i = kvt__hit_part(e, chunk, 0, 0); i < kvt__hit_part(e, chunk + 1, 0, 0); i++) {
-        if (p->leases[i] > 1 + KVT__LEVEL_MEMORY)
+        if (p->leases[i] && !kvt__store_is_memory(e->store, p->leases[i] - 1))
             return false;
         leased = leased || p->leases[i];
     }

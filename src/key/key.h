@@ -60,6 +60,14 @@ int kvt__key_parse(const char *text, struct kvt__key_parts *out);
  * of kvtier's own tag. */
 int kvt__key_check_tags(const char *tags, size_t max_bytes);
 
+/* Write the key text of a hash and of a key text with an empty hash.  0 or -ENAMETOOLONG,
+ * -EINVAL with a sentence. */
+int kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
+                   size_t size);
+
+/* Return true if a key text, with or without hash, is of an opaque chunk. */
+bool kvt__key_is_opaque(const char *key);
+
 /* Return true if a key text with an empty hash has tags other than kvtier's own. */
 bool kvt__key_has_tags(const char *text);
 

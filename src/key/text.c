@@ -285,3 +285,29 @@ kvt__hash_text(const struct kvt__hash *hash, char out[KVT__HASH_DIGITS + 1])
         snprintf(out, KVT__HASH_DIGITS + 1, "%s%" PRIx64, negative ? "-" : "",
                  negative ? 0 - bits[0] : bits[0]);
 }
+
+int
+kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
+               size_t size)
+{
+    char digits[KVT__HASH_DIGITS + 1];
+    const char *gap = strstr(space_text, "@@");
+
+    if (!gap)
+        return kvt__fail(EINVAL, "space '%s' has no place for a hash.", space_text);
+    kvt__hash_text(hash, digits);
+    size_t head = (size_t)(gap + 1 - space_text);
+    size_t n = strlen(space_text) + strlen(digits);
+    if (n >= size)
+        return kvt__fail(ENAMETOOLONG, "key in space '%s'", space_text);
+    memcpy(out, space_text, head);
+    strcpy(out + head, digits);
+    strcat(out, space_text + head);
+    return 0;
+}
+
+bool
+kvt__key_is_opaque(const char *key)
+{
+    return strstr(key, "@kvt%");
+}

@@ -79,9 +79,9 @@ kvt__level_refuses(const struct kvt__level *level, enum kvt__table_pause what)
 int
 kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what)
 {
-    int err = kvt__level_refuses(level, what);
+    int err = level->tier->in_memory ? 0 : kvt__level_refuses(level, what);
 
-    if (err)
+    if (err || level->tier->in_memory)
         return err;
     /* First the time: a thread that sees the operation under way must not take the time
        since an answer of hours ago for a hang. */
@@ -94,6 +94,8 @@ kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what)
 void
 kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err)
 {
+    if (level->tier->in_memory) /* a full memory is no fault */
+        return;
     atomic_store(&level->answered_ns[what], kvt__now_ns());
     atomic_fetch_sub(&level->under_way[what], 1);
     if (level->tier->several_disks && (err == -ENOSPC || err == -EDQUOT))

@@ -51,6 +51,13 @@ remove_dir(int dirfd, const char *name, int fd)
     unlinkat(dirfd, name, AT_REMOVEDIR);
 }
 
+/* Return true if a directory has a name of name_of(); other directories have other owners. */
+static bool
+is_instance(const char *name)
+{
+    return strspn(name, "0123456789abcdef") == 16 && name[16] == '-';
+}
+
 /* Remove what nobody holds. */
 static void
 clean(int base)
@@ -63,7 +70,7 @@ clean(int base)
         return;
     rewinddir(d);
     while ((e = readdir(d))) {
-        int fd = e->d_name[0] == '.' ? -1 : open_dir(base, e->d_name);
+        int fd = is_instance(e->d_name) ? open_dir(base, e->d_name) : -1;
 
         if (fd < 0)
             continue;

@@ -52,6 +52,27 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
            kvt__table_forget(level->index, &record, false);
 }
 
+/* Claim the name for a put into the memory of the index.  An entry never replaces an entry
+ * there: after the death of this process the old chunk would be READY in the place of the new
+ * chunk.  So the old chunk goes first. */
+static int
+claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
+             struct kvt__record *record, struct kvt__claim *out)
+{
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    struct kvt__record old;
+
+    if (record->flags && kvt__table_find(level->index, &name, NULL, &old))
+        (void)kvt__table_forget(level->index, &old, false);
+    record->flags = 0;
+    int err = claim(level, req, record, out);
+    if (!err && out->replaces) {
+        kvt__table_abort(level->index, out);
+        return -EEXIST;
+    }
+    return err;
+}
+
 /* Claim the name for a put.  A put in place of an object that another process puts at this
  * moment goes without a claim: the last of them counts, under the entry of the first.
  * Storage that keeps its own limit takes objects that the index has no room for. */
@@ -62,6 +83,9 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
     struct kvt__record record = {
         .id = req->id, .bytes = stored_bytes,
         .flags = req->overwrite || replaces ? KVT__TABLE_OVERWRITE : 0 };
+
+    if (level->tier->in_memory)
+        return claim_memory(level, req, &record, out);
     int err = claim(level, req, &record, out);
 
     return (err == -EEXIST && req->overwrite) || (err == -ENOSPC && level->tier->unlisted)
@@ -71,8 +95,7 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
 /* Claim the name and the bytes.  0: the caller calls put_end() after the tier's operation;
  * -EEXIST: the index has the chunk; -errno with a sentence. */
 static int
-put_begin(struct kvt__level *level, const struct kvt__object *object,
-          struct kvt__store_req *req)
+put_begin(struct kvt__level *level, struct kvt__object *object, struct kvt__store_req *req)
 {
     bool replaces;
 
@@ -95,6 +118,8 @@ put_begin(struct kvt__level *level, const struct kvt__object *object,
     err = kvt__level_begin(level, KVT__PAUSE_WRITES);
     if (err)
         kvt__table_abort(level->index, &req->claim);
+    object->index = req->claim.table;
+    object->entry = req->claim.entry;
     return err;
 }
 
@@ -133,12 +158,49 @@ put_end(struct kvt__level *level, const struct kvt__object *object,
     kvt__level_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
         kvt__table_abort(level->index, &req->claim);
-        if (err == -ENOSPC || err == -EDQUOT)
+        if ((err == -ENOSPC || err == -EDQUOT) && !level->tier->in_memory)
             make_space(level, object, record.bytes);
-    } else if (!kvt__table_publish(level->index, &req->claim)) {
+    } else if (!kvt__table_publish(level->index, &req->claim) && !level->tier->in_memory) {
         enter(level, req, &record); /* no claim, or of an index that was replaced */
     }
     return err;
+}
+
+/* ------------------------------------------------------------------- shared memory */
+
+void
+kvt__level_share(struct kvt__store_req *req)
+{
+    struct kvt__store *store = req->store;
+
+    for (size_t i = 0; i < store->n_levels; i++) {
+        struct kvt__level *level = &store->levels[i];
+        struct kvt__object object = { .key = "", .id = req->id };
+
+        if (!level->tier->in_memory || !kvt__level_may_put(level, req->space) ||
+            kvt__slot_on_device(&req->slot) || put_begin(level, &object, req))
+            continue;
+        (void)put_end(level, &object, req,
+                      kvt__tier_put(level->tier, &object, &req->slot, req->crc));
+    }
+}
+
+bool
+kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req)
+{
+    struct kvt__chunk_key key = kvt__request_key(req);
+    struct kvt__table *index = level->index; /* may be replaced at any time */
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    struct kvt__object object = { .key = "" };
+
+    if (!level->tier->in_memory || level->no_get ||
+        !kvt__level_find(level, index, &key, &req->seen) || req->seen.bytes != req->bytes)
+        return false;
+    kvt__object_locate(&object, index, &req->seen);
+    if (!level->tier->ops->borrow(level->tier, &object, req->bytes, &req->slot))
+        return false;
+    kvt__table_touch(index, &name, &req->id);
+    return true;
 }
 
 /* ------------------------------------------------------------------- found objects */
@@ -311,6 +373,7 @@ get_begin(struct kvt__level *level, struct kvt__store_req *req)
 
     req->index = level->index; /* may be replaced before the end */
     req->was_seen = !level->no_get && kvt__level_find(level, req->index, &key, &req->seen);
+    kvt__object_locate(&req->object, req->index, &req->seen);
     return req->was_seen ? kvt__level_begin(level, KVT__PAUSE_READS) : -ENOENT;
 }
 
@@ -354,6 +417,8 @@ get_end(struct kvt__level *level, const struct kvt__object *object,
         return err;
     req->verified = found->has_id && !req->unsummed;
     (void)kvt__memory_keep(level->store, req, req->verified || req->unsummed); /* or no room */
+    if (req->verified && !level->tier->in_memory)
+        kvt__level_share(req);
     /* After host memory has the chunk: a lookup always finds one of the two. */
     if (req->seen.flags & KVT__TABLE_UNREAD)
         (void)enter_found(level, object, req, found);
@@ -372,7 +437,7 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
     int number = (int)(level - level->store->levels) + 1;
 
-    if (level->no_get || (req->where != KVT__ANYWHERE &&
+    if (level->no_get || level->tier->in_memory || (req->where != KVT__ANYWHERE &&
                           !kvt__store_covers(level->store, req->where, number, req->space)))
         return -ENOENT;
     req->index = level->index; /* may be replaced before the end */
@@ -402,7 +467,7 @@ probe_end(struct kvt__level *level, const struct kvt__object *object,
 
 int
 kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
-               const struct kvt__object *object)
+               struct kvt__object *object)
 {
     switch (req->op) {
     case KVT__STORE_PUT:

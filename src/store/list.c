@@ -97,7 +97,7 @@ kvt__level_list(struct kvt__level *level)
     struct listing l = { .level = level, .index = level->index, .whole = true,
                          .settled_ns = kvt__wall_ns() - SETTLED_NS };
 
-    if (kvt__table_is_listed(l.index) || kvt__now_ns() < atomic_load(&level->list_from_ns) ||
+    if (level->tier->in_memory || kvt__table_is_listed(l.index) || kvt__now_ns() < atomic_load(&level->list_from_ns) ||
         kvt__table_begin_list(l.index))
         return;
     enter_saved(&l);
@@ -127,7 +127,7 @@ kvt__store_list(struct kvt__store *store)
 static void
 save(struct kvt__level *level)
 {
-    int err = level->dirfd < 0 || atomic_load(&level->reads_only)
+    int err = level->dirfd < 0 || level->tier->in_memory || atomic_load(&level->reads_only)
         ? 0 : kvt__table_write_snapshot(level->index, level->dirfd, SNAPSHOT_S);
 
     if (err && err != -EALREADY && err != -EBUSY && err != -ESTALE && err != -EINVAL)

@@ -85,26 +85,6 @@ kvt__op_check(const struct kvt_op *op, const struct kvt__level *level,
 }
 
 int
-kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
-               size_t size)
-{
-    char digits[KVT__HASH_DIGITS + 1];
-    const char *gap = strstr(space_text, "@@");
-
-    if (!gap)
-        return kvt__fail(EINVAL, "space '%s' has no place for a hash.", space_text);
-    kvt__hash_text(hash, digits);
-    size_t head = (size_t)(gap + 1 - space_text);
-    size_t n = strlen(space_text) + strlen(digits);
-    if (n >= size)
-        return kvt__fail(ENAMETOOLONG, "key in space '%s'", space_text);
-    memcpy(out, space_text, head);
-    strcpy(out + head, digits);
-    strcat(out, space_text + head);
-    return 0;
-}
-
-int
 kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash)
 {
     struct kvt__key_parts parts;
@@ -118,7 +98,7 @@ kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash)
     const char *rest = strchr(at, '@');
     if ((size_t)(at - key) + strlen(rest) >= sizeof space->text)
         return kvt__fail(ENAMETOOLONG, "key '%s'", key);
-    *space = (struct kvt__space){ .opaque = strstr(rest, "@kvt%") != NULL,
+    *space = (struct kvt__space){ .opaque = kvt__key_is_opaque(rest),
                                   .rank = (uint32_t)parts.worker_id };
     memcpy(space->text, key, (size_t)(at - key));
     strcpy(space->text + (at - key), rest);

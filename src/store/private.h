@@ -95,10 +95,6 @@ void kvt__use_location(const struct kvt_config *config, const char *location,
 
 /* ------------------------------------------------------------------- name.c */
 
-/* Write the key text of a hash and a space's text.  0 or -ENAMETOOLONG. */
-int kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
-                   size_t size);
-
 /* The space of a key text: the text without its hash, and the hash; without digests.  0 or
  * -EINVAL. */
 int kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash);
@@ -150,13 +146,30 @@ void kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int er
  * and calls kvt__level_answer() at its end.  -ENOENT, -EEXIST: the level has no part in the
  * request; -errno with a sentence. */
 int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
-                   const struct kvt__object *object);
+                   struct kvt__object *object);
 
 /* End a level's part of a request.  err: the result of the tier's operation, with its sentence
  * in kvt__why(); req->tier_op.found describes the object.  Returns the level's result: 0 or
  * -errno with a sentence. */
 int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
                       const struct kvt__object *object, int err);
+
+/* Copy the verified payload of a GET from storage into shared host memory too, if there is
+ * such memory and room. */
+void kvt__level_share(struct kvt__store_req *req);
+
+/* As kvt__store_borrow(), of shared host memory. */
+bool kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req);
+
+/* Tell the tier of shared host memory which entry the object has. */
+static inline void
+kvt__object_locate(struct kvt__object *object, const struct kvt__table *index,
+                   const struct kvt__record *seen)
+{
+    object->index = index;
+    object->entry = seen->entry;
+    object->word = seen->word;
+}
 
 /* Return true if a request may use a chunk without identity, of which only the name tells
  * the content. */

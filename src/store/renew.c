@@ -30,8 +30,22 @@ static int
 open_index(const struct kvt__level *level, const struct kvt__table_params *params,
            struct kvt__table **out)
 {
-    return level->dirfd < 0 ? kvt__table_open_private(params, out)
-                            : kvt__table_open(params, level->dirfd, out);
+    int err = level->dirfd < 0 ? kvt__table_open_private(params, out)
+                               : kvt__table_open(params, level->dirfd, out);
+
+    if (!err) {
+        err = level->tier->ops->use_index(level->tier, *out);
+        if (err)
+            kvt__table_close(*out);
+    }
+    return err;
+}
+
+static void
+close_index(const struct kvt__level *level, struct kvt__table *index)
+{
+    level->tier->ops->leave_index(level->tier, index);
+    kvt__table_close(index);
 }
 
 int
@@ -98,10 +112,10 @@ kvt__store_look_after_indexes(struct kvt__store *store)
 void
 kvt__level_close_index(struct kvt__level *level)
 {
-    kvt__table_close(level->index);
+    close_index(level, level->index);
     for (struct kvt__retired *next, *it = level->retired; it; it = next) {
         next = it->next;
-        kvt__table_close(it->index);
+        close_index(level, it->index);
         free(it);
     }
 }

@@ -66,6 +66,7 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         .limit_bytes = limit, .max_entries = limit ? 0 : UNLIMITED_ENTRIES, .writer = true,
         .wide_hashes = kvt__wide_hashes(params->config),
         .order = kvt__order_named(params->config->cache_policy) };
+    level->tier->ops->set_index(level->tier, &index);
     err = kvt__level_open_index(level, &index, level->tier->ops->private_dir(level->tier));
     if (err) {
         level->tier->ops->close(level->tier);
@@ -162,7 +163,10 @@ kvt__store_n_tiers(const struct kvt__store *store)
 size_t
 kvt__store_phase(const struct kvt__store *store)
 {
-    return store->n_levels ? store->levels[0].tier->ops->phase(store->levels[0].tier) : 0;
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].tier->in_memory)
+            return store->levels[i].tier->ops->phase(store->levels[i].tier);
+    return 0;
 }
 
 /* ------------------------------------------------------------------- places */
@@ -202,8 +206,9 @@ static bool
 level_covers(const struct kvt__level *level, enum kvt__where where,
              const struct kvt__space *space)
 {
-    return where != KVT__IN_MEMORY && may_read(level) &&
-           (where != KVT__CERTAIN || is_certain(level, space));
+    if (where == KVT__IN_MEMORY || where == KVT__IN_STORAGE)
+        return level->tier->in_memory == (where == KVT__IN_MEMORY) && may_read(level);
+    return may_read(level) && (where != KVT__CERTAIN || is_certain(level, space));
 }
 
 bool
@@ -213,6 +218,12 @@ kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int lev
     return level == KVT__LEVEL_MEMORY
         ? where != KVT__IN_STORAGE && kvt__memory_covers(store, space)
         : level_covers(&store->levels[level - 1], where, space);
+}
+
+bool
+kvt__store_is_memory(const struct kvt__store *store, int level)
+{
+    return level == KVT__LEVEL_MEMORY || store->levels[level - 1].tier->in_memory;
 }
 
 bool
@@ -265,7 +276,7 @@ bool
 kvt__store_wants_crc(const struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].no_put)
+        if (!store->levels[i].no_put && !store->levels[i].tier->in_memory)
             return true;
     return false;
 }

@@ -121,6 +121,9 @@ enum kvt__where {
 bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int level,
                        const struct kvt__space *space);
 
+/* Return true if the level is host memory, shared or not. */
+bool kvt__store_is_memory(const struct kvt__store *store, int level);
+
 /* Whether chunks stay in host memory that this process knows of; whether there is
  * storage that other hosts delete from. */
 bool kvt__store_has_memory(const struct kvt__store *store);

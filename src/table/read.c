@@ -137,7 +137,7 @@ bool
 kvt__table_is_used(const struct kvt__table *t, uint32_t entry)
 {
     return !tb_usable(t) || (entry < t->max_entries &&
-                             tb_state(TB_LOAD(&t->hot[entry].word)) != TB_FREE);
+                             tb_state(TB_LOAD_SEQ(&t->hot[entry].word)) != TB_FREE);
 }
 
 bool

@@ -83,6 +83,25 @@ default_private_dir(const struct kvt__tier *tier)
     return -1;
 }
 
+static void
+default_set_index(const struct kvt__tier *tier, struct kvt__table_params *params)
+{
+    (void)tier, (void)params;
+}
+
+static int
+default_use_index(struct kvt__tier *tier, struct kvt__table *index)
+{
+    (void)tier, (void)index;
+    return 0;
+}
+
+static void
+default_leave_index(struct kvt__tier *tier, struct kvt__table *index)
+{
+    (void)tier, (void)index;
+}
+
 static uint64_t
 default_default_limit(const struct kvt__tier *tier)
 {
@@ -129,6 +148,14 @@ default_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
     return false;
 }
 
+static bool
+default_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+               struct kvt__slot *out)
+{
+    (void)tier, (void)object, (void)bytes, (void)out;
+    return false;
+}
+
 static int
 default_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
@@ -152,12 +179,16 @@ fill(struct kvt__tier *tier, struct kvt__exec *exec)
     FILL(stop);
     FILL(phase);
     FILL(private_dir);
+    FILL(set_index);
+    FILL(use_index);
+    FILL(leave_index);
     FILL(default_limit);
     FILL(shortage);
     FILL(makes_room);
     FILL(stored_bytes);
     FILL(use_gpu);
     FILL(lend);
+    FILL(borrow);
     FILL(submit);
     FILL(list);
     FILL(listed_key);

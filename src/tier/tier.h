@@ -18,6 +18,8 @@
 
 struct kvt_config;
 struct kvt__gpu;
+struct kvt__table;
+struct kvt__table_params;
 
 /* Receive a requirement of a tier on this machine.  Arguments: as for kvt_look_fn, also the
  * status 1 before a call that may block or end the process. */
@@ -44,6 +46,11 @@ struct kvt__object {
     struct kvt__id id;
     bool id_of_key;      /* id was made from the key text, not from tokens */
     struct kvt__shape shape;
+    /* For a tier with in_memory: the index, and the entry of the chunk, which a PUT has
+     * claimed; GET: also the word of the entry.  index NULL: there is no entry. */
+    const struct kvt__table *index;
+    uint32_t entry;
+    uint64_t word;
     bool unsummed;       /* GET: the caller computes the payload's CRC32C, so that the tier
                           * need not.  PUT to host memory: the payload was not compared with
                           * the CRC32C */
@@ -142,6 +149,14 @@ struct kvt__tier_ops {
     size_t (*phase)(const struct kvt__tier *tier);
     /* Return the descriptor of the directory for the index, borrowed.  Default: -1, none. */
     int (*private_dir)(const struct kvt__tier *tier);
+    /* Change the parameters of the tier's index before the index is opened.  Default:
+     * nothing. */
+    void (*set_index)(const struct kvt__tier *tier, struct kvt__table_params *params);
+    /* The index was opened; the store uses the index after this call, and before
+     * leave_index().  Called again after another process has replaced the index.  Defaults:
+     * nothing. */
+    int (*use_index)(struct kvt__tier *tier, struct kvt__table *index);
+    void (*leave_index)(struct kvt__tier *tier, struct kvt__table *index);
     /* Return the limit in bytes if no limit is configured.  Default: 0, no limit. */
     uint64_t (*default_limit)(const struct kvt__tier *tier);
     /* Return the bytes to delete before a store of an object of `bytes`, so that a tenth of
@@ -172,6 +187,13 @@ struct kvt__tier_ops {
     bool (*lend)(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                  struct kvt__slot *out);
 
+    /* Fill in a slot that is the chunk itself, of exactly these bytes, in memory that the
+     * tier keeps unchanged until the slot is released as a slot of the pool.  The caller only
+     * reads the slot, which has no rooms.  Never blocks; false: the entry has changed, or the
+     * tier cannot keep more chunks unchanged.  Default: false. */
+    bool (*borrow)(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+                   struct kvt__slot *out);
+
     /* Begin an operation, without waiting for the end; kvt__tier_end() ends it.  Must not
      * block.  A PUT is published whole or not at all.  Default: run() on the executor, or on
      * the calling thread if the thread waits or is the executor's. */
@@ -195,6 +217,8 @@ struct kvt__tier {
     struct kvt__tier_ops filled; /* ops with defaults, by kvt__tier_open() */
     struct kvt__exec *exec;      /* params->exec, unless open() has set another executor */
     /* Set by open(). */
+    bool in_memory;     /* the chunks lie in host memory, in the area of the index: all are
+                         * listed, and none outlives a restart of the host */
     bool shared;        /* other hosts may delete chunks that this host's index has */
     bool several_disks; /* the directories are on several file systems: a file system may
                          * be full while another has room */

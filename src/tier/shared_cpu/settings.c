@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The settings of shared host memory together.  After the check, shared_cpu is true if and
- * only if shared memory is on, and max_shared_cpu_size is then its size. */
+ * only if shared memory is on, max_shared_cpu_size is then the size,
+ * and shared_cpu_path is not NULL. */
 #include <stdio.h>
 
 #include "conf/read.h"
@@ -42,6 +43,7 @@ kvt__check_shared_cpu(struct kvt__reading *r)
         c->origin[KVT__AT_shared_cpu] = kvt__config_origin(c, max_shared_cpu_size);
     }
     if (!c->shared_cpu) {
+        c->shared_cpu_path = NULL;
         if (has_size)
             warn_without_effect(r, KVT__AT_max_shared_cpu_size);
         if (c->shared_cpu_ttl)

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory for the payload.  The file system allocates each piece before a process touches
+ * the piece, so a full file system is an error and not a signal.  One process allocates; if
+ * the process dies, another goes on. */
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "kvtier.h"
+#include "tier/shared_cpu/memory.h"
+
+#define STEP (UINT64_C(32) << 20) /* allocated at a time */
+#define WAIT_NS (200 * KVT__NS_PER_MS)
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static uint64_t
+n_next(const struct sc_growth *g, uint64_t at)
+{
+    uint64_t left = kvt__sc_payload_bytes(&g->memory) - at;
+
+    return left < STEP ? left : STEP;
+}
+
+/* Allocate the rest; the caller holds the lock of the growth. */
+static void
+allocate(struct sc_growth *g)
+{
+    const struct sc_memory *m = &g->memory;
+    uint64_t total = kvt__sc_payload_bytes(m), at = SC_LOAD(&m->header->populated_bytes);
+
+    while (at < total && !atomic_load(&g->stop)) {
+        uint64_t n = n_next(g, at);
+
+        if (kvt__table_allocate_area(m->table, m->payload_at + at, n)) {
+            kvt__log(KVT_LOG_ERROR, "shared_cpu: only %llu of %llu MiB have memory (%s); the "
+                     "shared memory has that size until an engine starts.",
+                     (unsigned long long)(at >> 20), (unsigned long long)(total >> 20),
+                     kvt__why());
+            return;
+        }
+        at += n;
+        SC_STORE(&m->header->populated_bytes, at);
+        kvt__mem_claim_set(&g->claim, total - at);
+    }
+}
+
+/* Map the memory in this process, so that no copy has page faults. */
+static void
+populate(const struct sc_growth *g)
+{
+    const struct sc_memory *m = &g->memory;
+    uint64_t end = SC_LOAD(&m->header->populated_bytes);
+
+    for (uint64_t at = 0; at < end && end <= kvt__sc_payload_bytes(m);) {
+        uint64_t n = n_next(g, at);
+
+        if (atomic_load(&g->stop) || madvise(m->payload + at, n, MADV_POPULATE_WRITE))
+            return; /* a copy maps the pages too */
+        at += n;
+    }
+}
+
+static void *
+growth_main(void *arg)
+{
+    struct sc_growth *g = arg;
+    bool locked = false;
+
+    while (!atomic_load(&g->stop) && !locked)
+        locked = kvt__sc_lock(&g->memory.header->growth, WAIT_NS);
+    if (locked) {
+        allocate(g);
+        pthread_mutex_unlock(&g->memory.header->growth);
+    }
+    kvt__mem_claim_end(&g->claim);
+    populate(g);
+    atomic_store(&g->ended, true);
+    return NULL;
+}
+
+int
+kvt__sc_grow(struct sc_growth *g, const struct sc_memory *memory,
+             const struct kvt__mem_claim *claim)
+{
+    g->memory = *memory;
+    g->claim = *claim;
+    atomic_init(&g->stop, false);
+    atomic_init(&g->ended, false);
+    int err = kvt__thread_start(&g->thread, "kvt-populate", growth_main, g);
+    if (err)
+        kvt__mem_claim_end(&g->claim);
+    return err;
+}
+
+void
+kvt__sc_stop_growing(struct sc_growth *g)
+{
+    atomic_store(&g->stop, true);
+    pthread_join(g->thread, NULL);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared host memory: chunks in the area of an index (table/table.h), which all processes
+ * of the user on this host share.  Design: ARCHITECTURE.md, Host memory between processes.
+ *
+ * The payload is divided into units.  An entry of the index has a place: consecutive units.
+ * A unit is used if an entry that is not FREE has the unit in its place, or if a living
+ * process pins the unit; all other units are free.  So an eviction frees the entry and
+ * nothing else, and a killed process leaves no unit used.
+ *
+ * Any thread.  The number of an entry comes from a claim or a record of the same table.
+ * Every byte of the area may be garbage: no call loops, crashes or touches other memory. */
+#ifndef KVT_TIER_SHARED_CPU_MEMORY_H
+#define KVT_TIER_SHARED_CPU_MEMORY_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "mem/claim.h"
+#include "table/table.h"
+
+#define SC_VERSION 1u
+#define SC_UNIT (UINT64_C(64) << 10)
+#define SC_N_PINS 256u                  /* of an owner */
+#define SC_ALIGN (UINT64_C(2) << 20)    /* of the payload: a huge page */
+
+#ifndef SC_STEP
+#define SC_STEP(p) ((void)0) /* tests compile with another */
+#endif
+#define SC_LOAD(p) (SC_STEP(p), __atomic_load_n((p), __ATOMIC_SEQ_CST))
+#define SC_STORE(p, v) (SC_STEP(p), __atomic_store_n((p), (v), __ATOMIC_SEQ_CST))
+
+/* A place: the first unit in bits 0-31, the number of units in bits 32-63; 0: none. */
+static inline uint64_t
+sc_place(uint32_t first, uint32_t n)
+{
+    return first | (uint64_t)n << 32;
+}
+
+static inline uint32_t
+sc_first(uint64_t place)
+{
+    return (uint32_t)place;
+}
+
+static inline uint32_t
+sc_n(uint64_t place)
+{
+    return (uint32_t)(place >> 32);
+}
+
+/* The pins of an owner of the table: places whose bytes the owner's process reads.  A set
+ * bit of `used` makes a pin valid. */
+struct sc_pins {
+    uint64_t used[SC_N_PINS / 64];
+    uint64_t place[SC_N_PINS];
+};
+
+struct sc_header {
+    pthread_mutex_t lock;      /* held while a place is chosen */
+    pthread_mutex_t growth;    /* held while memory is allocated */
+    uint64_t payload_bytes;
+    uint64_t populated_bytes;  /* of the payload, from its begin: they have memory */
+    uint32_t hand;             /* unit at which the next search begins; guarded by lock */
+};
+
+/* A view of an index's area. */
+struct sc_memory {
+    struct kvt__table *table;
+    struct sc_header *header;
+    struct sc_pins *pins;      /* [owner] */
+    uint32_t *units;           /* [unit]: a hint: entry + 1 that has the unit in its place */
+    uint64_t *places;          /* [entry] */
+    unsigned char *payload;
+    uint64_t payload_at;       /* in the area */
+    uint64_t n_entries;
+    uint32_t n_units;
+};
+
+/* Set max_entries, area_bytes and area_version for a payload of this size, at most 2^44
+ * bytes. */
+void kvt__sc_set_params(struct kvt__table_params *params, uint64_t payload_bytes);
+
+/* Allocate and fill the part before the payload of a new area.  0; -errno with a
+ * sentence. */
+int kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes);
+
+/* Fill in the view.  0; -EINVAL: the table has no area, or an area that is too small. */
+int kvt__sc_view(struct kvt__table *table, struct sc_memory *out);
+
+static inline uint64_t
+kvt__sc_payload_bytes(const struct sc_memory *m)
+{
+    return m->n_units * SC_UNIT;
+}
+
+/* Lock a mutex of the area that may have a dead owner, within wait_ns.  False: the wait
+ * ended. */
+bool kvt__sc_lock(pthread_mutex_t *mutex, int64_t wait_ns);
+
+/* ------------------------------------------------------------------- place.c */
+
+/* Give an entry that the caller has claimed a place for bytes > 0, evicting entries if no
+ * place is free.  The place holds until the entry is FREE.  evicted: the number and bytes of
+ * evicted chunks.  0; -ENOSPC: no place is free and none becomes free by an eviction now;
+ * -EFBIG: the memory is smaller; -ETIMEDOUT: other processes held the lock for 100 ms. */
+struct sc_evicted {
+    uint64_t n, bytes;
+};
+int kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
+                 struct sc_evicted *evicted);
+
+/* Return the payload of an entry that the caller has claimed or pinned; NULL: the place has
+ * less than bytes. */
+unsigned char *kvt__sc_payload(const struct sc_memory *m, uint32_t entry, uint64_t bytes);
+
+/* ------------------------------------------------------------------- grow.c */
+
+/* A thread that gives the payload memory of the host, piece by piece, unless another process
+ * does so, and maps the memory in this process. */
+struct sc_growth {
+    struct sc_memory memory;
+    struct kvt__mem_claim claim; /* of the bytes without memory; fd -1: none */
+    pthread_t thread;
+    atomic_bool stop, ended;
+};
+
+/* Begin.  Owner of claim: the growth.  0; -errno with a sentence. */
+int kvt__sc_grow(struct sc_growth *growth, const struct sc_memory *memory,
+                 const struct kvt__mem_claim *claim);
+
+/* Stop and join the thread. */
+void kvt__sc_stop_growing(struct sc_growth *growth);
+
+/* ------------------------------------------------------------------- pins.c */
+
+/* Pin the place of an entry: until the unpin, or the end of the process, no process changes
+ * its bytes.  Returns the number of the pin; -ENOENT: the entry has changed since the caller
+ * read word; -EAGAIN: this process has SC_N_PINS pins; -EINVAL: a handle without number. */
+int kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word);
+void kvt__sc_unpin(const struct sc_memory *m, unsigned pin);
+
+/* Return a unit behind the last pin of a living process in the place, or 0: there is none. */
+uint32_t kvt__sc_pinned_end(const struct sc_memory *m, uint32_t first, uint32_t n);
+
+#endif

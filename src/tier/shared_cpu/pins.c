@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pins: the places that a process reads.  A reader writes the pin and then reads the entry's
+ * word again; a process that takes a place finds the entry FREE and then reads the pins.  All
+ * four accesses are sequentially consistent, so one side sees the other.  Pins end with the
+ * process; pins of a stopped process hold. */
+#include <errno.h>
+
+#include "tier/shared_cpu/memory.h"
+
+static int
+take_pin(struct sc_pins *p, uint64_t place)
+{
+    for (unsigned i = 0; i < SC_N_PINS / 64; i++) {
+        uint64_t used = SC_LOAD(&p->used[i]);
+
+        while (~used) {
+            unsigned bit = (unsigned)__builtin_ctzll(~used);
+
+            if (!__atomic_compare_exchange_n(&p->used[i], &used, used | UINT64_C(1) << bit,
+                                             false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+                continue;
+            SC_STORE(&p->place[64 * i + bit], place);
+            return (int)(64 * i + bit);
+        }
+    }
+    return -EAGAIN;
+}
+
+void
+kvt__sc_unpin(const struct sc_memory *m, unsigned pin)
+{
+    struct sc_pins *p = &m->pins[kvt__table_owner(m->table)];
+
+    SC_STEP(&p->used[pin / 64]);
+    __atomic_fetch_and(&p->used[pin / 64], ~(UINT64_C(1) << pin % 64), __ATOMIC_SEQ_CST);
+}
+
+int
+kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
+{
+    unsigned owner = kvt__table_owner(m->table);
+
+    if (owner >= KVT__TABLE_OWNERS)
+        return -EINVAL;
+    int pin = take_pin(&m->pins[owner], SC_LOAD(&m->places[entry]));
+    if (pin >= 0 && !kvt__table_is_same(m->table, entry, word)) {
+        kvt__sc_unpin(m, (unsigned)pin);
+        return -ENOENT;
+    }
+    return pin;
+}
+
+/* As kvt__sc_pinned_end(), of one owner. */
+static uint32_t
+end_of(const struct sc_pins *p, uint32_t first, uint32_t n)
+{
+    uint32_t end = 0;
+
+    for (unsigned i = 0; i < SC_N_PINS / 64; i++)
+        for (uint64_t used = SC_LOAD(&p->used[i]); used; used &= used - 1) {
+            uint64_t place = SC_LOAD(&p->place[64 * i + (unsigned)__builtin_ctzll(used)]);
+            uint64_t last = (uint64_t)sc_first(place) + sc_n(place);
+
+            if (sc_first(place) < (uint64_t)first + n && first < last && end < last)
+                end = (uint32_t)last;
+        }
+    return end;
+}
+
+uint32_t
+kvt__sc_pinned_end(const struct sc_memory *m, uint32_t first, uint32_t n)
+{
+    uint32_t end = 0;
+
+    for (unsigned owner = 0; owner < KVT__TABLE_OWNERS; owner++) {
+        uint32_t last = end_of(&m->pins[owner], first, n);
+
+        if (last > end && kvt__table_owner_lives(m->table, owner))
+            end = last;
+    }
+    return end;
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shared_cpu://TMPFS: chunks in host memory that all processes of the user on this host
+ * share.  The chunks lie in the store's index itself, so that a process that can find a chunk
+ * can also read the chunk. */
+#include "tier/shared_cpu/shared_cpu.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/private-dir.h"
+#include "conf/conf.h"
+
+#define GIB ((double)(UINT64_C(1) << 30))
+
+extern const struct kvt__tier_ops kvt__tier_shared_cpu;
+
+static struct sc_tier *
+of(const struct kvt__tier *tier)
+{
+    return (struct sc_tier *)tier;
+}
+
+/* ------------------------------------------------------------------- opening */
+
+/* The flock keeps the directory from a kvtier that removes directories without users. */
+static int
+open_dir(struct sc_tier *t)
+{
+    int base = kvt__private_dir_open(t->path);
+
+    if (base < 0)
+        return base;
+    if (mkdirat(base, "shared", 0700) && errno != EEXIST) {
+        int err = kvt__fail(errno, "shared_cpu_path: make a directory in %s", t->path);
+        close(base);
+        return err;
+    }
+    t->dir = kvt__lock_file_open(base, "shared", O_RDONLY | O_DIRECTORY, 0);
+    close(base);
+    if (t->dir < 0)
+        return kvt__fail(-t->dir, "shared_cpu_path: open the directory in %s", t->path);
+    (void)flock(t->dir, LOCK_SH | LOCK_NB);
+    return kvt__sc_check_dir(t->dir, t->path);
+}
+
+static void
+shared_cpu_close(struct kvt__tier *tier)
+{
+    struct sc_tier *t = of(tier);
+
+    for (struct sc_opened *next, *o = atomic_load(&t->opened); o; o = next) {
+        next = o->next;
+        free(o);
+    }
+    kvt__mem_claim_end(&t->claim);
+    kvt__lock_file_close(t->dir);
+    free(t->path);
+    free(t);
+}
+
+static int
+shared_cpu_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+{
+    const struct kvt_config *config = params->config;
+    struct sc_tier *t = calloc(1, sizeof *t);
+
+    if (!t)
+        return kvt__fail(ENOMEM, "shared_cpu: open");
+    t->tier = (struct kvt__tier){ .ops = &kvt__tier_shared_cpu, .in_memory = true };
+    t->dir = t->claim.fd = -1;
+    t->payload_bytes = (uint64_t)(config->max_shared_cpu_size * GIB) / SC_UNIT * SC_UNIT;
+    t->ttl_ns = config->shared_cpu_ttl * KVT__NS_PER_S;
+    t->transfers = params->transfers;
+    t->counters = params->counters;
+    t->path = strdup(params->rest);
+    int err = !t->path ? kvt__fail(ENOMEM, "shared_cpu: open") : open_dir(t);
+    if (err) {
+        shared_cpu_close(&t->tier);
+        return err;
+    }
+    *out = &t->tier;
+    return 0;
+}
+
+/* ------------------------------------------------------------------- the index */
+
+/* Make the memory of a new index, if the host has room for the whole memory. */
+static int
+make(void *ctx, struct kvt__table *index)
+{
+    struct sc_tier *t = ctx;
+    int err = kvt__sc_check_room(t->dir, t->path, t->payload_bytes);
+
+    kvt__mem_claim_end(&t->claim);
+    if (!err)
+        err = kvt__mem_claim(t->path, "max_shared_cpu_size", t->payload_bytes, &t->claim);
+    if (!err)
+        err = kvt__sc_make(index, t->payload_bytes);
+    if (err)
+        kvt__mem_claim_end(&t->claim);
+    return err;
+}
+
+static void
+shared_cpu_set_index(const struct kvt__tier *tier, struct kvt__table_params *params)
+{
+    struct sc_tier *t = of(tier);
+
+    params->limit_bytes = 0; /* the memory itself is the limit */
+    params->of_memory = true;
+    params->shm = t->path;
+    params->make_area = make;
+    params->area_ctx = t;
+    kvt__sc_set_params(params, t->payload_bytes);
+}
+
+struct old {
+    struct kvt__table *index;
+    int64_t before_ns;
+};
+
+static bool
+forget_old(void *ctx, const struct kvt__record *record)
+{
+    const struct old *old = ctx;
+
+    if (record->recency_ns < old->before_ns)
+        (void)kvt__table_forget(old->index, record, false);
+    return true;
+}
+
+static int
+open_memory(struct sc_tier *t, struct kvt__table *index, struct sc_opened *o)
+{
+    int err = kvt__sc_view(index, &o->memory);
+
+    if (err)
+        return err;
+    if (kvt__sc_payload_bytes(&o->memory) != t->payload_bytes)
+        kvt__log(KVT_LOG_WARN, "max_shared_cpu_size: the shared memory has %llu MiB and not "
+                 "%llu until no process uses the memory.",
+                 (unsigned long long)(kvt__sc_payload_bytes(&o->memory) >> 20),
+                 (unsigned long long)(t->payload_bytes >> 20));
+    if (t->ttl_ns)
+        kvt__table_each(index, forget_old,
+                        &(struct old){ index, kvt__wall_ns() - t->ttl_ns });
+    if (!t->transfers)
+        return 0;
+    err = kvt__sc_grow(&o->growth, &o->memory, &t->claim);
+    t->claim.fd = -1;
+    o->grows = !err;
+    return err;
+}
+
+static void
+stop_growing(struct sc_opened *o)
+{
+    if (o->grows)
+        kvt__sc_stop_growing(&o->growth);
+    o->grows = false;
+}
+
+static int
+shared_cpu_use_index(struct kvt__tier *tier, struct kvt__table *index)
+{
+    struct sc_tier *t = of(tier);
+    struct sc_opened *o = calloc(1, sizeof *o);
+    int err = o ? open_memory(t, index, o) : kvt__fail(ENOMEM, "shared_cpu: open");
+
+    kvt__mem_claim_end(&t->claim); /* a process without transfers allocates nothing */
+    if (err) {
+        free(o);
+        return err;
+    }
+    o->next = atomic_load(&t->opened);
+    if (o->next)
+        stop_growing(o->next); /* the replaced memory */
+    atomic_store(&t->opened, o);
+    return 0;
+}
+
+static void
+shared_cpu_leave_index(struct kvt__tier *tier, struct kvt__table *index)
+{
+    struct sc_opened *o = kvt__sc_opened(tier, index);
+
+    if (!o)
+        return;
+    stop_growing(o);
+    kvt__unpin(&o->pin);
+}
+
+static int
+shared_cpu_private_dir(const struct kvt__tier *tier)
+{
+    return of(tier)->dir;
+}
+
+/* ------------------------------------------------------------------- GPU */
+
+static int
+shared_cpu_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
+{
+    struct sc_opened *o = atomic_load(&of(tier)->opened);
+    static const struct timespec pause = { 0, 20 * KVT__NS_PER_MS };
+
+    (void)most;
+    if (!gpu || !o->grows)
+        return 0;
+    while (!atomic_load(&o->growth.ended))
+        nanosleep(&pause, NULL);
+    uint64_t bytes = kvt__sc_payload_bytes(&o->memory);
+    if (SC_LOAD(&o->memory.header->populated_bytes) == bytes &&
+        kvt__pin(&o->pin, o->memory.payload, bytes))
+        kvt__log(KVT_LOG_INFO, "max_shared_cpu_size: %llu MiB are pinned for the GPU",
+                 (unsigned long long)(bytes >> 20));
+    return 0;
+}
+
+/* ------------------------------------------------------------------- listing */
+
+struct listing {
+    const struct kvt__table *index;
+    const char *prefix;
+    kvt__tier_list_fn fn;
+    void *ctx;
+};
+
+static bool
+list_one(void *ctx, const struct kvt__record *record)
+{
+    const struct listing *l = ctx;
+    char text[KVT__TABLE_TEXT_MAX + 1], key[KVT__KEY_TEXT_MAX + 1];
+
+    /* The text is the space's as long as the entry is the same. */
+    if (!kvt__table_space_text(l->index, record->space, text, sizeof text) &&
+        kvt__table_is_same(l->index, record->entry, record->word) &&
+        !kvt__space_key(text, &record->hash, key, sizeof key) &&
+        !strncmp(key, l->prefix, strlen(l->prefix)))
+        l->fn(l->ctx, key, kvt__key_is_opaque(text), 0, record->bytes, record->recency_ns);
+    return true;
+}
+
+static int
+shared_cpu_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
+{
+    const struct sc_opened *o = atomic_load(&of(tier)->opened);
+    struct listing l = { o->memory.table, prefix, fn, ctx };
+
+    kvt__table_each(l.index, list_one, &l);
+    return 0;
+}
+
+const struct kvt__tier_ops kvt__tier_shared_cpu = {
+    .name = "shared_cpu",
+    .open = shared_cpu_open,
+    .close = shared_cpu_close,
+    .private_dir = shared_cpu_private_dir,
+    .set_index = shared_cpu_set_index,
+    .use_index = shared_cpu_use_index,
+    .leave_index = shared_cpu_leave_index,
+    .use_gpu = shared_cpu_use_gpu,
+    .borrow = kvt__sc_borrow,
+    .run = kvt__sc_run,
+    .list = shared_cpu_list,
+};

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies to and from the shared memory, and slots that lie in it.  The store has claimed the
+ * entry of a PUT; a GET and a slot that is lent pin the chunk. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tier/shared_cpu/shared_cpu.h"
+
+static struct sc_tier *
+of(const struct kvt__tier *tier)
+{
+    return (struct sc_tier *)tier;
+}
+
+struct sc_opened *
+kvt__sc_opened(const struct kvt__tier *tier, const struct kvt__table *index)
+{
+    struct sc_opened *o = atomic_load(&of(tier)->opened);
+
+    while (o && o->memory.table != index)
+        o = o->next;
+    return o;
+}
+
+/* ------------------------------------------------------------------- operations */
+
+static int
+put(struct sc_tier *t, const struct sc_memory *m, const struct kvt__tier_op *op)
+{
+    struct sc_evicted evicted;
+    int err = kvt__sc_take(m, op->object->entry, op->slot.bytes, &evicted);
+
+    if (t->counters) {
+        kvt__count(t->counters, KVT__N_evicted_chunks, evicted.n);
+        kvt__count(t->counters, KVT__N_evicted_bytes, evicted.bytes);
+    }
+    if (err)
+        return err;
+    unsigned char *payload = kvt__sc_payload(m, op->object->entry, op->slot.bytes);
+    if (!payload)
+        return kvt__fail(EIO, "shared_cpu: the memory is corrupt");
+    memcpy(payload, op->slot.payload, op->slot.bytes);
+    return 0;
+}
+
+/* The bytes are right if the entry was READY: a process that is killed while it copies leaves
+ * no READY entry.  So the payload needs no checksum. */
+static int
+get(const struct sc_memory *m, struct kvt__tier_op *op)
+{
+    const struct kvt__object *object = op->object;
+    int pin = kvt__sc_pin(m, object->entry, object->word);
+
+    if (pin < 0)
+        return kvt__fail(ENOENT, "shared_cpu: chunk %s", object->key);
+    const unsigned char *payload = kvt__sc_payload(m, object->entry, op->slot.bytes);
+    if (payload) {
+        memcpy(op->slot.payload, payload, op->slot.bytes);
+        op->found = (struct kvt__found){ .payload_bytes = op->slot.bytes,
+                                         .stored_bytes = op->slot.bytes, .has_id = true,
+                                         .id = object->id, .has_read_crc = true };
+    }
+    kvt__sc_unpin(m, (unsigned)pin);
+    return payload ? 0 : kvt__fail(EBADMSG, "shared_cpu: chunk %s has another size",
+                                   object->key);
+}
+
+int
+kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op)
+{
+    const struct sc_opened *o = kvt__sc_opened(tier, op->object->index);
+
+    if (op->what == KVT__TIER_REMOVE) /* the end of the entry is the end of the chunk */
+        return 0;
+    if (!o || kvt__slot_on_device(&op->slot))
+        return kvt__fail(ENOENT, "shared_cpu: chunk %s", op->object->key);
+    if (op->what == KVT__TIER_PUT)
+        return put(of(tier), &o->memory, op);
+    if (op->what == KVT__TIER_GET)
+        return get(&o->memory, op);
+    return kvt__fail(ENOENT, "shared_cpu: chunk %s", op->object->key);
+}
+
+/* ------------------------------------------------------------------- lent slots */
+
+struct lent {
+    struct kvt__lender lender;
+    const struct sc_memory *memory;
+    unsigned pin;
+};
+
+static void
+release(struct kvt__lender *lender, struct kvt__slot *slot)
+{
+    struct lent *lent = (struct lent *)lender;
+
+    (void)slot;
+    kvt__sc_unpin(lent->memory, lent->pin);
+    free(lent);
+}
+
+bool
+kvt__sc_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+               struct kvt__slot *out)
+{
+    const struct sc_opened *o = kvt__sc_opened(tier, object->index);
+    struct lent *lent = o ? malloc(sizeof *lent) : NULL;
+
+    if (!lent)
+        return false;
+    int pin = kvt__sc_pin(&o->memory, object->entry, object->word);
+    unsigned char *payload = pin < 0
+        ? NULL : kvt__sc_payload(&o->memory, object->entry, bytes);
+    if (!payload) {
+        if (pin >= 0)
+            kvt__sc_unpin(&o->memory, (unsigned)pin);
+        free(lent);
+        return false;
+    }
+    *lent = (struct lent){ { .release = release }, &o->memory, (unsigned)pin };
+    *out = (struct kvt__slot){ .payload = payload, .bytes = bytes,
+                               .lender = &lent->lender };
+    return true;
+}
