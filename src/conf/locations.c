@@ -48,7 +48,7 @@ location_of(const struct kvt_config *c, const char *name)
         const char *name;
         bool present;
     } ours[] = {
-        { "LocalCPUBackend", c->local_cpu },
+        { "LocalCPUBackend", c->local_cpu || c->shared_cpu },
         { "RemoteBackend", c->remote_url != NULL },
     };
 
@@ -73,10 +73,10 @@ static void
 all_locations(const struct kvt_config *c, char *out, size_t size)
 {
     struct kvt__storage_setting s;
-    size_t used = (size_t)snprintf(out, size, "LocalCPUBackend");
+    size_t used = 0;
 
     for (size_t i = 0; kvt__config_storage(c, i, &s) && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, ", %s", s.location);
+        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? ", " : "", s.location);
     if (used < size)
         used += (size_t)snprintf(out + used, size - used, ", RemoteBackend");
     for (size_t i = 0; i < c->remote_storage_plugins.n && used < size; i++)
