@@ -286,6 +286,8 @@ kvt__level_delete(struct kvt__level *level, const struct kvt__name *name,
 
     if (kvt__table_find(index, name, NULL, &seen))
         (void)kvt__table_evict(index, &seen, true, &claim);
+    if (level->tier->in_memory && !claim.table)
+        return -ENOENT;
     int err = kvt__tier_remove(level->tier, object);
     if (!err || err == -ENOENT)
         kvt__table_evicted(index, &claim);

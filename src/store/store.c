@@ -231,7 +231,8 @@ kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
                    const struct kvt__space *space)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        if (level_covers(&store->levels[i], where, space))
+        if (!store->levels[i].tier->in_memory &&
+            level_covers(&store->levels[i], where, space))
             return true;
     return false;
 }
