@@ -281,7 +281,7 @@ void
 kvt__load_was_read(struct kvt__store_req *req)
 {
     struct kvt__load_item *item = (struct kvt__load_item *)req;
-    int status = load_status(req->status);
+    int status = load_status(req->error.code);
 
     if (req->borrowed && !req->slot.payload) {
         retry_from_storage(item);

@@ -80,13 +80,13 @@ was_read(struct kvt__store_req *req)
     struct kvt__prefetch *p = (struct kvt__prefetch *)req;
     struct kvt_engine *e = p->engine;
 
-    if (!req->status) {
+    if (!req->error.code) {
         struct kvt__chunk_key key = kvt__request_key(req);
 
         kvt__store_hold(e->store, &key, kvt__now_ns() + kvt__patience_ns(e));
         kvt__count(&e->counters, KVT__N_prefetch_chunks, 1);
         kvt__count(&e->counters, KVT__N_load_bytes, req->slot.bytes);
-    } else if (req->status == -EBADMSG) {
+    } else if (req->error.code == -EBADMSG) {
         kvt__count(&e->counters, KVT__N_load_corrupt, 1);
     }
     kvt__pool_release(e->pool, &req->slot);

@@ -290,7 +290,7 @@ was_asked(struct kvt__store_req *req)
     struct asked *a = (struct asked *)req;
     struct kvt__probe *p = a->probe;
     size_t chunk = a->part / kvt__n_parts(p->engine);
-    bool gallops = p->kind == KVT__PROBE_GALLOP, there = !req->status;
+    bool gallops = p->kind == KVT__PROBE_GALLOP, there = !req->error.code;
 
     if (gallops && there) /* one request is under way, so p->next is this one's */
         expect_full_groups(p, p->next, chunk + 1);

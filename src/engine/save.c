@@ -74,7 +74,7 @@ saved(struct kvt__store_req *req)
     struct kvt__save *save = (struct kvt__save *)req;
     struct kvt_engine *e = save->engine;
 
-    switch (req->status) {
+    switch (req->error.code) {
     case 0:
         kvt__count(&e->counters, KVT__N_store_chunks, 1);
         kvt__count(&e->counters, KVT__N_store_bytes, req->slot.bytes);
@@ -84,11 +84,11 @@ saved(struct kvt__store_req *req)
         break;
     case -ENOSPC:
         kvt__count(&e->counters, KVT__N_store_dropped, 1);
-        KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not stored: %s", req->why);
+        KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not stored: %s", req->error.why);
         break;
     default:
         kvt__count(&e->counters, KVT__N_store_failed, 1);
-        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", req->why);
+        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", req->error.why);
         break;
     }
     end_save(save);

@@ -275,33 +275,3 @@ kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
     kvt__table_evicted(index, &claim);
     return gone;
 }
-
-int
-kvt__level_delete(struct kvt__level *level, const struct kvt__name *name,
-                  const struct kvt__object *object)
-{
-    struct kvt__table *index = level->index;
-    struct kvt__claim claim = { .table = NULL };
-    struct kvt__record seen;
-
-    if (kvt__table_find(index, name, NULL, &seen))
-        (void)kvt__table_evict(index, &seen, true, &claim);
-    if (level->tier->in_memory && !claim.table)
-        return -ENOENT;
-    int err = kvt__tier_remove(level->tier, object);
-    if (!err || err == -ENOENT)
-        kvt__table_evicted(index, &claim);
-    else
-        kvt__table_restore(index, &claim);
-    return err;
-}
-
-void
-kvt__level_forget(struct kvt__level *level, const struct kvt__name *name)
-{
-    struct kvt__table *index = level->index;
-    struct kvt__record seen;
-
-    if (kvt__table_find(index, name, NULL, &seen))
-        (void)kvt__table_forget(index, &seen, true);
-}

@@ -139,7 +139,7 @@ enter(struct kvt__level *level, const struct kvt__store_req *req,
 static void
 make_space(struct kvt__level *level, const struct kvt__object *object, uint64_t bytes)
 {
-    char why[sizeof ((struct kvt__store_req *)0)->why];
+    char why[KVT__WHY_BYTES];
 
     snprintf(why, sizeof why, "%s", kvt__why());
     kvt__level_make_space(level, object, bytes ? 2 * bytes : 1);
@@ -384,7 +384,7 @@ drop_damaged(struct kvt__level *level, const struct kvt__object *object,
 {
     /* An unread entry can stand for another program's object. */
     bool keeps = level->tier->keeps_damaged || req->seen.flags & KVT__TABLE_UNREAD;
-    char why[sizeof req->why];
+    char why[KVT__WHY_BYTES];
 
     snprintf(why, sizeof why, "%s", kvt__why());
     bool gone = kvt__level_drop(level, req->index, &req->seen, object, keeps);
@@ -465,10 +465,21 @@ probe_end(struct kvt__level *level, const struct kvt__object *object,
 
 /* ------------------------------------------------------------------ each of them */
 
+/* Return true if the level's part of a request is the tier's operation and no more. */
+static bool
+is_of_key(const struct kvt__store_req *req)
+{
+    return req->by_key && (req->op != KVT__STORE_PUT || req->is_name);
+}
+
 int
 kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
                struct kvt__object *object)
 {
+    int err = req->by_key ? kvt__key_begin(req, level) : 0;
+
+    if (err || is_of_key(req))
+        return err;
     switch (req->op) {
     case KVT__STORE_PUT:
         return kvt__level_may_put(level, req->space) ? put_begin(level, object, req)
@@ -486,6 +497,8 @@ kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
 {
     const struct kvt__found *found = &req->tier_op.found;
 
+    if (is_of_key(req))
+        return kvt__key_end(req, level, err);
     switch (req->op) {
     case KVT__STORE_PUT:
         return put_end(level, object, req, err);

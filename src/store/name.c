@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/sha256.h"
-#include "store/public.h"
+#include "store/private.h"
 
 void
 kvt__key_id(const char *key, struct kvt__id *out)
@@ -61,27 +61,13 @@ kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
     return err;
 }
 
-/* Whether a listing of the level may tell a key so that is another: with what stands for
- * its slashes. */
-static bool
-may_be_listed(const struct kvt__level *level, const char *key)
+bool
+kvt__level_may_list(const struct kvt__level *level, const char *key)
 {
     char slash[] = "/";
 
     level->tier->ops->listed_key(level->tier, slash);
     return *slash != '/' && !strchr(key, '/') && strchr(key, *slash);
-}
-
-int
-kvt__op_check(const struct kvt_op *op, const struct kvt__level *level,
-              const struct kvt__object *object, const struct kvt__found *found)
-{
-    bool listed = op->kind == KVT_OP_VERIFY || op->flags & KVT_OP_LISTED;
-
-    if (!found->has_id || !found->id_of_key || kvt__id_equal(&found->id, &object->id) ||
-        (listed && may_be_listed(level, object->key)))
-        return 0;
-    return kvt__fail(EBADMSG, "%s: was stored under another key.", object->key);
 }
 
 int

@@ -127,6 +127,10 @@ kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
 /* The identity of a chunk that was stored by its key. */
 void kvt__key_id(const char *key, struct kvt__id *out);
 
+/* Return true if a listing of the level may report a key with substitutes for the slashes of
+ * the object's key. */
+bool kvt__level_may_list(const struct kvt__level *level, const char *key);
+
 /* ------------------------------------------------------------------- circuit.c */
 
 /* Whether no process on this host reads the level now, or writes it: it failed. */
@@ -140,17 +144,29 @@ int kvt__level_refuses(const struct kvt__level *level, enum kvt__table_pause wha
 int kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what);
 void kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err);
 
+/* ------------------------------------------------------------------- key.c */
+
+/* A level's part of a request by key, as kvt__level_ask() and kvt__level_answer().  For a PUT
+ * of a key, kvt__key_begin() only sets the slot of req->tier_op. */
+int kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level);
+int kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err);
+
+/* Release the memory of a request by key. */
+void kvt__key_release(struct kvt__store_req *req);
+
 /* ------------------------------------------------------------------- level.c */
 
-/* Begin a level's part of a request.  0: the caller submits the operation to the level's tier
+/* Begin a level's part of a request.  0: the caller submits req->tier_op to the level's tier
  * and calls kvt__level_answer() at its end.  -ENOENT, -EEXIST: the level has no part in the
  * request; -errno with a sentence. */
 int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
                    struct kvt__object *object);
 
 /* End a level's part of a request.  err: the result of the tier's operation, with its sentence
- * in kvt__why(); req->tier_op.found describes the object.  Returns the level's result: 0 or
- * -errno with a sentence. */
+ * in kvt__why(); req->tier_op.found describes the object.  Returns the level's result: 0;
+ * KVT__LEVEL_AGAIN: the level's part has another operation and begins again; or -errno with a
+ * sentence. */
+#define KVT__LEVEL_AGAIN 1
 int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
                       const struct kvt__object *object, int err);
 
@@ -309,14 +325,6 @@ void kvt__level_make_space(struct kvt__level *level, const struct kvt__object *o
 bool kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
                      const struct kvt__record *seen, const struct kvt__object *object,
                      bool keep_object);
-
-/* Delete the object and the entry of a name, leased or not.  0; -ENOENT: there was no
- * object; or the tier's error with a sentence. */
-int kvt__level_delete(struct kvt__level *level, const struct kvt__name *name,
-                      const struct kvt__object *object);
-
-/* Delete the entry of a name, leased or not; not the object. */
-void kvt__level_forget(struct kvt__level *level, const struct kvt__name *name);
 
 /* ------------------------------------------------------------------- list.c */
 

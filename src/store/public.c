@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The store of kvtier.h: open and close, requests on their way, what it holds.  A request
- * runs on one executor thread and has its own memory (op.c), so no pool is reserved; or
- * needs no own memory (direct.c). */
+ * The store of kvtier.h: open and close, operations and their requests, contents. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,11 +12,33 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "conf/conf.h"
 #include "kvtier.h"
-#include "store/public.h"
+#include "store/private.h"
 
-/* ------------------------------------------------------------------ requests */
+struct kvt_store {
+    pid_t pid;
+    struct kvt__counters counters;
+    struct kvt__exec *exec;
+    struct kvt__store *store;
+    int64_t patience_ns;  /* of kvt_store_close() */
+
+    pthread_mutex_t lock; /* guards the fields below */
+    pthread_cond_t idle;  /* on the monotonic clock */
+    size_t n_under_way;
+    struct task *first_done, **last_done;
+    int eventfd;
+};
+
+/* An operation and its request. */
+struct task {
+    struct kvt__store_req req; /* first */
+    struct kvt__space space;
+    struct kvt_store *store;
+    struct kvt_op *op;
+    struct task *next;
+};
+
+/* ------------------------------------------------------------------ operations */
 
 static int
 check_process(const struct kvt_store *store, const char *call)
@@ -38,42 +58,94 @@ check_op(const struct kvt_op *op)
     return 0;
 }
 
-static void
-clear_answer(struct kvt_op *op)
+static void on_done(struct kvt__store_req *req);
+
+/* Fill in the space and the hash of a key.  A name has none. */
+static int
+describe_key(struct task *task)
 {
-    op->found = op->tokens = 0;
-    op->found_bytes = 0;
+    struct kvt__store *store = task->store->store;
+    struct kvt__store_req *req = &task->req;
+
+    kvt__key_id(req->by_key, &req->id);
+    if (req->is_name)
+        return kvt__store_takes_any(store)
+            ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
+                            "s3:// alone.", req->by_key);
+    int err = kvt__space_of(req->by_key, &task->space, &req->hash);
+    return err ? err : kvt__store_set_tags(store, &task->space, "");
+}
+
+/* Fill in the request of the operation.  0; -EINVAL, ... with a sentence. */
+static int
+describe(struct task *task)
+{
+    static const enum kvt__store_op ops[] = {
+        [KVT_OP_PUT] = KVT__STORE_PUT, [KVT_OP_GET] = KVT__STORE_GET,
+        [KVT_OP_STAT] = KVT__STORE_PROBE, [KVT_OP_DELETE] = KVT__STORE_DELETE,
+        [KVT_OP_VERIFY] = KVT__STORE_GET };
+    const struct kvt_op *op = task->op;
+
+    if (op->kind < KVT_OP_PUT || op->kind > KVT_OP_VERIFY)
+        return kvt__fail(EINVAL, "kvt_op: no kind %u.", op->kind);
+    task->req = (struct kvt__store_req){
+        .op = ops[op->kind], .by_key = op->key, .is_name = op->flags & KVT_OP_NAME,
+        .listed = op->flags & KVT_OP_LISTED || op->kind == KVT_OP_VERIFY,
+        .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .id_of_key = true,
+        .whole = true, .overwrite = true, .done = on_done,
+        .slot = { .payload = op->buf, .bytes = op->bytes },
+        .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
+    int err = describe_key(task);
+    return !err && op->kind == KVT_OP_PUT
+        ? kvt__store_check_puts(task->store->store, &task->space) : err;
+}
+
+/* Write the result of the request to the operation. */
+static void
+report(struct task *task)
+{
+    const struct kvt__store_req *req = &task->req;
+    struct kvt_op *op = task->op;
+
+    op->status = req->error.code;
+    op->found = (req->verified ? KVT_FOUND_CHECKED : 0) |
+                (req->found.has_id ? KVT_FOUND_ID : 0);
+    op->found_bytes = req->found.payload_bytes;
+    op->tokens = req->found.tokens;
+    if (req->found.has_id)
+        memcpy(op->id, req->found.id.b, sizeof op->id);
     op->why[0] = '\0';
+    if (op->status)
+        snprintf(op->why, sizeof op->why, "%.*s", (int)sizeof op->why - 1, req->error.why);
 }
 
 int
 kvt_store_run(struct kvt_store *store, struct kvt_op *op)
 {
+    struct task task = { .store = store, .op = op };
     int err = check_process(store, "kvt_store_run");
 
     if (!err)
         err = check_op(op);
     if (err)
         return err;
-    clear_answer(op);
-    op->status = kvt__op_run(store->store, op);
-    if (op->status)
-        snprintf(op->why, sizeof op->why, "%s", kvt__why());
-    return op->status;
+    kvt__error_set(&task.req.error, describe(&task));
+    if (!task.req.error.code)
+        kvt__store_run(store->store, &task.req);
+    report(&task);
+    return kvt__error_raise(&task.req.error);
 }
 
 /* ------------------------------------------------------------------ asynchronous */
 
-void
-kvt__task_end(struct kvt__task *task, int status)
+static void
+on_done(struct kvt__store_req *req)
 {
+    struct task *task = (struct task *)req;
     struct kvt_store *s = task->store;
-    struct kvt_op *op = task->op;
     uint64_t one = 1;
 
-    op->status = status;
-    if (status)
-        snprintf(op->why, sizeof op->why, "%s", kvt__why());
+    report(task);
     task->next = NULL;
     pthread_mutex_lock(&s->lock);
     *s->last_done = task;
@@ -86,38 +158,32 @@ kvt__task_end(struct kvt__task *task, int status)
 }
 
 static void
-run_task(struct kvt__job *job)
+start(struct task *task)
 {
-    struct kvt__task *task = (struct kvt__task *)((char *)job -
-                                                  offsetof(struct kvt__task, job));
-    struct kvt_op *op = task->op;
+    int err = describe(task);
 
-    clear_answer(op);
-    if (atomic_load(&task->store->stopping))
-        kvt__task_end(task, kvt__fail(ECANCELED, "%s: the store is being closed.",
-                                      op->key));
-    else if (kvt__op_is_direct(task->store->store, op))
-        kvt__direct(task);
+    kvt__error_set(&task->req.error, err);
+    if (err)
+        on_done(&task->req);
     else
-        kvt__task_end(task, kvt__op_run(task->store->store, op));
+        kvt__store_submit(task->store->store, &task->req);
 }
 
 int
 kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
 {
-    struct kvt__task *tasks = NULL;
+    struct task *tasks = NULL;
     int err = check_process(store, "kvt_store_submit");
 
     for (size_t i = 0; !err && i < n; i++)
         err = check_op(ops[i]);
     for (size_t i = 0; !err && i < n; i++) {
-        struct kvt__task *task = calloc(1, sizeof *task);
+        struct task *task = malloc(sizeof *task);
 
         if (!task)
             err = kvt__fail(ENOMEM, "kvt_store_submit");
         else
-            *task = (struct kvt__task){ .job.run = run_task, .store = store,
-                                   .op = ops[n - 1 - i], .next = tasks };
+            *task = (struct task){ .store = store, .op = ops[n - 1 - i], .next = tasks };
         tasks = task ? task : tasks;
     }
     if (!err) { /* nor is a lock taken in a forked child */
@@ -126,14 +192,13 @@ kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
         pthread_mutex_unlock(&store->lock);
     }
     while (tasks) { /* all of them or none */
-        struct kvt__task *task = tasks;
+        struct task *task = tasks;
 
         tasks = task->next;
         if (err)
             free(task);
         else
-            kvt__exec_submit(store->exec, task->op->kind == KVT_OP_PUT ? KVT__PRIO_STORE
-                             : KVT__PRIO_LOAD, &task->job);
+            start(task);
     }
     return err;
 }
@@ -146,7 +211,7 @@ kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max)
 
     pthread_mutex_lock(&store->lock);
     while (n < max && store->first_done) {
-        struct kvt__task *task = store->first_done;
+        struct task *task = store->first_done;
 
         store->first_done = task->next;
         done[n++] = task->op;
@@ -190,7 +255,6 @@ end_requests(struct kvt_store *store)
 {
     if (wait_until_idle(store, kvt__now_ns() + store->patience_ns))
         return;
-    atomic_store(&store->stopping, true);
     kvt__store_stop(store->store);
     (void)wait_until_idle(store, INT64_MAX);
 }

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Put, get and probe of one chunk.  A request walks the levels on an executor thread, and a
- * tier that blocks runs its operation there.  At a tier that does not block the request leaves
- * the thread; the end of the operation queues the rest of the walk. */
+ * Requests of one chunk.  A request walks the levels on an executor thread, and a tier that
+ * blocks runs its operation there.  At a tier that does not block the request leaves the
+ * thread; the end of the operation queues the rest of the walk. */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "store/private.h"
 
 /* Fill in the object and its key. */
@@ -15,10 +13,15 @@ static int
 describe(struct kvt__store_req *req)
 {
     req->object = (struct kvt__object){
-        .key = req->key, .hash = req->hash, .opaque = req->space->opaque,
-        .whole = req->whole, .tokens = req->tokens, .rank = req->space->rank,
-        .id = req->id, .id_of_key = req->id_of_key, .shape = req->shape };
-    return kvt__space_key(req->space->text, &req->hash, req->key, sizeof req->key);
+        .key = req->by_key ? req->by_key : req->key, .hash = req->hash,
+        .opaque = req->space->opaque, .is_name = req->is_name, .whole = req->whole,
+        .tokens = req->tokens, .rank = req->space->rank, .id = req->id,
+        .id_of_key = req->id_of_key, .shape = req->shape };
+    if (!req->by_key)
+        return kvt__space_key(req->space->text, &req->hash, req->key, sizeof req->key);
+    if (req->op == KVT__STORE_PUT)
+        req->crc = kvt__crc32c_cold(0, req->slot.payload, req->slot.bytes);
+    return 0;
 }
 
 /* ---------------------------------------------------------------- level after level */
@@ -30,6 +33,7 @@ prio_of(const struct kvt__store_req *req)
         [KVT__STORE_PUT] = KVT__PRIO_STORE,
         [KVT__STORE_GET] = KVT__PRIO_LOAD,
         [KVT__STORE_PROBE] = KVT__PRIO_LOOKUP,
+        [KVT__STORE_DELETE] = KVT__PRIO_LOAD,
     };
 
     return req->early ? KVT__PRIO_PREFETCH : prios[req->op];
@@ -37,37 +41,46 @@ prio_of(const struct kvt__store_req *req)
 
 static void run_rest(struct kvt__job *job);
 
-/* The walk leaves the thread, and the tier ends the operation: the second of both queues the
- * rest of the walk. */
 static void
-meet(struct kvt__store_req *req)
+queue_rest(struct kvt__store_req *req)
 {
-    if (!atomic_exchange(&req->met, true))
-        return;
     req->job.run = run_rest;
     kvt__exec_submit_expected(req->store->exec, prio_of(req), &req->job);
 }
 
+/* Return true if any thread may run the walk, because no step of the walk blocks or copies: the
+ * thread of the tier that has ended the operation goes on. */
+static bool
+is_light(const struct kvt__store_req *req)
+{
+    return req->by_key && !req->verifies && (req->op != KVT__STORE_PUT || req->is_name) &&
+           kvt__store_takes_any(req->store);
+}
+
+/* The walk leaves the thread, and the tier ends the operation: the second of both goes on with
+ * the walk. */
 static void
 on_end(struct kvt__tier_op *op)
 {
-    meet((struct kvt__store_req *)((char *)op - offsetof(struct kvt__store_req, tier_op)));
+    struct kvt__store_req *req = (struct kvt__store_req *)
+        ((char *)op - offsetof(struct kvt__store_req, tier_op));
+
+    if (!atomic_exchange(&req->met, true))
+        return;
+    if (is_light(req))
+        run_rest(&req->job);
+    else
+        queue_rest(req);
 }
 
 /* Submit the operation to the level's tier.  Return true if the operation has ended. */
 static bool
-submit(struct kvt__store_req *req, struct kvt__level *level, bool waits)
+submit(struct kvt__store_req *req, struct kvt__level *level)
 {
-    static const enum kvt__tier_what whats[] = {
-        [KVT__STORE_PUT] = KVT__TIER_PUT,
-        [KVT__STORE_GET] = KVT__TIER_GET,
-        [KVT__STORE_PROBE] = KVT__TIER_PROBE,
-    };
+    bool light = is_light(req);
 
-    req->tier_op = (struct kvt__tier_op){
-        .what = whats[req->op], .prio = prio_of(req), .object = &req->object,
-        .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
-    if (waits) {
+    /* The number of threads limits the memory of requests by key. */
+    if (req->waits || req->own.payload) {
         (void)kvt__tier_wait(level->tier, &req->tier_op);
         return true;
     }
@@ -75,9 +88,31 @@ submit(struct kvt__store_req *req, struct kvt__level *level, bool waits)
     level->tier->ops->submit(level->tier, &req->tier_op);
     if (atomic_load(&req->met))
         return true;
-    kvt__exec_expect(req->store->exec);
-    meet(req);
-    return false;
+    if (!light)
+        kvt__exec_expect(req->store->exec);
+    if (!atomic_exchange(&req->met, true))
+        return false;
+    if (!light)
+        queue_rest(req);
+    return light;
+}
+
+/* Begin the part of the level at which the walk is. */
+static int
+ask(struct kvt__store_req *req, struct kvt__level *level)
+{
+    static const enum kvt__tier_what whats[] = {
+        [KVT__STORE_PUT] = KVT__TIER_PUT,
+        [KVT__STORE_GET] = KVT__TIER_GET,
+        [KVT__STORE_PROBE] = KVT__TIER_PROBE,
+        [KVT__STORE_DELETE] = KVT__TIER_REMOVE,
+    };
+
+    req->object.unsummed = kvt__level_sums_later(level, req);
+    req->tier_op = (struct kvt__tier_op){
+        .what = whats[req->op], .prio = prio_of(req), .object = &req->object,
+        .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
+    return kvt__level_ask(req, level, &req->object);
 }
 
 /* Evaluate the end of the tier's operation. */
@@ -96,51 +131,55 @@ is_failure(const struct kvt__store_req *req, int err)
     switch (req->op) {
     case KVT__STORE_PUT:
         return err && err != -EEXIST;
-    case KVT__STORE_GET:
-        return err && err != -ENOENT;
+    case KVT__STORE_PROBE:
+        return err && err != -ENOENT && req->by_key;
     default:
-        return false;
+        return err && err != -ENOENT;
     }
 }
 
-/* Note how a level has answered.  True: the others need not be asked. */
+/* Note the result of a level and go to the next level.  True: the walk ends here. */
 static bool
 settle(struct kvt__store_req *req, int err)
 {
+    bool failed = is_failure(req, err);
+
+    if (err == KVT__LEVEL_AGAIN)
+        return false;
+    req->level++;
     if (!err || (err == -EEXIST && req->op == KVT__STORE_PROBE))
-        req->status = 0;
-    if (is_failure(req, err) && !req->failed) {
-        req->failed = err;
-        snprintf(req->why, sizeof req->why, "%s", kvt__why());
-    }
-    return !err && req->op == KVT__STORE_GET;
+        req->any = true;
+    if (failed && !req->error.code)
+        kvt__error_set(&req->error, err);
+    if (req->op == KVT__STORE_PUT)
+        return false;
+    return req->by_key ? failed || (!err && req->op != KVT__STORE_DELETE)
+                       : !err && req->op == KVT__STORE_GET;
 }
 
-/* A put is as good as its worst level, all else as its best. */
+/* A PUT and a DELETE are as good as the worst level, other requests as the best level. */
 static void
 conclude(struct kvt__store_req *req)
 {
-    if (req->failed && (req->status || req->op == KVT__STORE_PUT))
-        req->status = req->failed;
-    else if (req->status == -ENOENT) {
-        (void)kvt__fail(ENOENT, "chunk %s", req->key);
-        snprintf(req->why, sizeof req->why, "%s", kvt__why());
-    } else
-        req->why[0] = '\0';
+    if (req->any && (req->op == KVT__STORE_GET || req->op == KVT__STORE_PROBE))
+        req->error.code = 0;
+    if (!req->any && !req->error.code)
+        kvt__error_set(&req->error, req->op == KVT__STORE_PUT
+                       ? -EEXIST : kvt__fail(ENOENT, "%s", req->object.key));
+    if (req->by_key)
+        kvt__key_release(req);
 }
 
 /* Walk the levels from req->level on.  A PUT visits all levels, also after a level that failed.
  * Return false if the walk has left the thread. */
 static bool
-go_on(struct kvt__store_req *req, bool waits)
+go_on(struct kvt__store_req *req)
 {
-    for (; req->level < req->store->n_levels; req->level++) {
+    while (req->level < req->store->n_levels) {
         struct kvt__level *level = &req->store->levels[req->level];
+        int err = ask(req, level);
 
-        req->object.unsummed = kvt__level_sums_later(level, req);
-        int err = kvt__level_ask(req, level, &req->object);
-
-        if (!err && !submit(req, level, waits))
+        if (!err && !submit(req, level))
             return false;
         if (!err)
             err = answer(req);
@@ -155,33 +194,26 @@ go_on(struct kvt__store_req *req, bool waits)
 
 /* True: the request has ended. */
 static bool
-begin_run(struct kvt__store_req *req, bool waits)
+begin_run(struct kvt__store_req *req)
 {
+    int err = req->borrowed ? 0 : describe(req);
+
     req->level = 0;
-    req->failed = 0;
-    req->why[0] = '\0';
-    req->status = req->borrowed ? 0 : describe(req);
-    if (req->status) {
-        snprintf(req->why, sizeof req->why, "%s", kvt__why());
-        return true;
-    }
-    if (req->borrowed) {
-        req->status = req->unsummed ? kvt__memory_verify(req->store, req) : 0;
-        return true;
-    }
-    req->status = req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
-    if (req->op == KVT__STORE_GET && !kvt__memory_get(req->store, req)) {
-        req->status = 0;
-        return true;
-    }
-    return go_on(req, waits);
+    req->any = req->looked = false;
+    if (req->borrowed && req->unsummed)
+        err = kvt__memory_verify(req->store, req);
+    kvt__error_set(&req->error, err);
+    return err || req->borrowed ||
+           (req->op == KVT__STORE_GET && !req->by_key && !kvt__memory_get(req->store, req)) ||
+           go_on(req);
 }
 
 void
 kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
 {
     req->store = store;
-    (void)begin_run(req, true);
+    req->waits = true;
+    (void)begin_run(req);
 }
 
 static void
@@ -190,13 +222,10 @@ run_rest(struct kvt__job *job)
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)job - offsetof(struct kvt__store_req, job));
 
-    if (settle(req, answer(req))) {
+    if (settle(req, answer(req)))
         conclude(req);
-    } else {
-        req->level++;
-        if (!go_on(req, false))
-            return;
-    }
+    else if (!go_on(req))
+        return;
     req->done(req);
 }
 
@@ -207,8 +236,11 @@ run_job(struct kvt__job *job)
         ((char *)job - offsetof(struct kvt__store_req, job));
 
     if (req->wanted && !req->wanted(req))
-        req->status = -ECANCELED;
-    else if (!begin_run(req, false))
+        kvt__error_set(&req->error, kvt__fail(ECANCELED, "%s", req->space->text));
+    else if (req->by_key && atomic_load(&req->store->stopping))
+        kvt__error_set(&req->error, kvt__fail(ECANCELED, "%s: the store is being closed.",
+                                              req->by_key));
+    else if (!begin_run(req))
         return;
     req->done(req);
 }
@@ -217,14 +249,14 @@ void
 kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 {
     req->store = store;
+    req->waits = false;
     req->job.run = run_job;
-    if (req->op == KVT__STORE_PUT) {
-        req->why[0] = '\0';
-        req->status = kvt__memory_may_put(store) ? kvt__memory_keep(store, req, true)
-                                                 : store->memory ? -EEXIST : -ENODEV;
-        if (req->status != -ENODEV && !kvt__store_puts_in_storage(store, req->space)) {
-            if (req->status)
-                snprintf(req->why, sizeof req->why, "%s", kvt__why());
+    if (req->op == KVT__STORE_PUT && !req->by_key) {
+        int err = kvt__memory_may_put(store) ? kvt__memory_keep(store, req, true)
+                : store->memory ? -EEXIST : -ENODEV;
+
+        if (err != -ENODEV && !kvt__store_puts_in_storage(store, req->space)) {
+            kvt__error_set(&req->error, err);
             req->done(req);
             return;
         }

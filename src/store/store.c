@@ -274,6 +274,15 @@ kvt__store_check_puts(const struct kvt__store *store, const struct kvt__space *s
 }
 
 bool
+kvt__store_takes_any(const struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        if (!store->levels[i].tier->takes_any)
+            return false;
+    return true;
+}
+
+bool
 kvt__store_wants_crc(const struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)

@@ -174,6 +174,9 @@ bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes
  * ops->use_gpu of its tiers. */
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
 
+/* Return true if every tier moves bytes from and to any memory, and a name may be any text. */
+bool kvt__store_takes_any(const struct kvt__store *store);
+
 /* Whether a PUT needs the payload's CRC32C: host memory does not. */
 bool kvt__store_wants_crc(const struct kvt__store *store);
 
@@ -183,6 +186,7 @@ enum kvt__store_op {
     KVT__STORE_GET,   /* into slot, from the first tier that has it, verified, by consume
                        * or by the store */
     KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
+    KVT__STORE_DELETE, /* by key only: delete object and entry, leased or not, in all tiers */
 };
 
 /* A request.  The caller fills in the first part and keeps it and what it points
@@ -219,11 +223,24 @@ struct kvt__store_req {
                             * is in storage that other hosts share */
     bool overwrite;        /* PUT: in place of whatever is there under the key */
 
+    /* The key text of a request of kvtier.h; NULL: a request of an engine.  Requests by key
+     * use neither host memory nor retrieve_locations, and, but for a PUT, neither index nor
+     * circuit: the tiers know their objects.  A request by key accepts every identity that
+     * fits the key, does not remove a corrupt object, and ends at the first error but
+     * -ENOENT; a PUT visits all levels.
+     * slot: any memory.  A tier with takes_any moves the bytes from or to this memory; for
+     * another tier the store copies.  GET: room; -EMSGSIZE: found has the size. */
+    const char *by_key;
+    bool is_name;  /* by_key is the unchanged name of an object (kvt__store_takes_any()) */
+    bool listed;   /* by_key is a key of a listing, which may be another key of the object */
+    bool verifies; /* GET: read and verify without a copy to the slot */
+
     /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
-     * -ENOSPC, ... with a sentence in why. */
-    int status;
-    bool verified; /* GET: by checksum and identity, not only by length */
-    char why[320];
+     * -ENOSPC, ... with a sentence. */
+    struct kvt__error error;
+    bool verified; /* GET: by checksum and identity, not only by length; by key: by
+                    * checksum */
+    struct kvt__found found; /* GET, PROBE by key */
 
     /* The store's, while it is under way. */
     struct kvt__store *store;
@@ -233,7 +250,11 @@ struct kvt__store_req {
     struct kvt__object object;
     struct kvt__tier_op tier_op;
     atomic_bool met; /* either the walk has left the thread or the tier has ended tier_op */
-    int failed;    /* the first failure, told in why */
+    bool any;      /* a level has, or had, the chunk */
+    bool waits;    /* the walk stays on the thread of kvt__store_run() */
+    bool looked;   /* GET by key: found is the level's; the payload is to be read */
+    struct kvt__slot own; /* by key: memory for a tier without takes_any; payload NULL: none */
+    void *heap;    /* by key: allocated memory of own */
     struct kvt__claim claim; /* PUT: of the name, in the level's index */
     bool unsummed; /* GET: the payload was not compared with crc */
     struct kvt__record seen; /* GET, PROBE: the level's entry at the lookup */

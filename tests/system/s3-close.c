@@ -77,16 +77,18 @@ open_s3(const char *patience)
     return open_with(no_environment, settings);
 }
 
-/* All are put, but for the last one, which is asked for. */
+/* Submit an operation of each kind, and another PUT, each with a key of its own. */
 static void
 submit_all(struct transfers *t, struct kvt_store *store)
 {
+    static const uint32_t kinds[N_OPS] = { KVT_OP_PUT, KVT_OP_GET, KVT_OP_VERIFY,
+                                           KVT_OP_DELETE, KVT_OP_PUT, KVT_OP_STAT };
     struct kvt_op *ops[N_OPS];
 
     for (unsigned i = 0; i < N_OPS; i++) {
         snprintf(t->keys[i], sizeof t->keys[i], "m@1@0@%x@bfloat16", i + 1);
         t->ops[i] = (struct kvt_op)KVT_INIT(struct kvt_op);
-        t->ops[i].kind = i < N_OPS - 1 ? KVT_OP_PUT : KVT_OP_STAT;
+        t->ops[i].kind = kinds[i];
         t->ops[i].key = t->keys[i];
         t->ops[i].buf = t->bytes;
         t->ops[i].bytes = sizeof t->bytes;
@@ -118,7 +120,7 @@ what_is_not_answered_in_time_is_canceled(void **state)
     s3_fault(&server, "{\"count\": null, \"do\": {\"delay_ms\": 600000}}");
     submit_all(t, store);
     kvt_store_close(store);
-    assert_true(n_ended(t, -ECANCELED) >= N_OPS - 1);
+    assert_true(n_ended(t, -ECANCELED) > 0);
     /* A read has no longer than that itself, a write ten times as long. */
     assert_int_equal(n_ended(t, -ECANCELED) + n_ended(t, -ETIMEDOUT), N_OPS);
 }
@@ -132,8 +134,8 @@ what_is_answered_in_time_is_done(void **state)
     s3_fault(&server, "{\"count\": null, \"do\": {\"delay_ms\": 300}}");
     submit_all(t, store);
     kvt_store_close(store);
-    assert_true(n_ended(t, 0) >= N_OPS - 1);
-    assert_int_equal(n_ended(t, -ECANCELED), 0);
+    assert_true(n_ended(t, 0) >= 2);
+    assert_int_equal(n_ended(t, 0) + n_ended(t, -ENOENT), N_OPS);
 }
 
 void __real_kvt__store_stop(struct kvt__store *store);

@@ -253,7 +253,7 @@ put(const struct env *e, unsigned i)
     request_init(&r, e, KVT__STORE_PUT, i);
     kvt__store_run(e->store, &r.req);
     free(r.memory);
-    return r.req.status;
+    return r.req.error.code;
 }
 
 /* 0 only with the right bytes. */
@@ -264,13 +264,13 @@ get_verified(const struct env *e, unsigned i, bool *verified)
 
     request_init(&r, e, KVT__STORE_GET, i);
     kvt__store_run(e->store, &r.req);
-    if (!r.req.status && !request_holds(&r, i))
+    if (!r.req.error.code && !request_holds(&r, i))
         fail_msg("chunk %u: wrong bytes", i);
-    if (r.req.status && !r.req.why[0])
-        fail_msg("chunk %u: no sentence for %d", i, r.req.status);
+    if (r.req.error.code && !r.req.error.why[0])
+        fail_msg("chunk %u: no sentence for %d", i, r.req.error.code);
     *verified = r.req.verified;
     free(r.memory);
-    return r.req.status;
+    return r.req.error.code;
 }
 
 static inline int
@@ -292,7 +292,7 @@ probe(const struct env *e, unsigned i)
     request_init(&r, e, KVT__STORE_PROBE, i);
     kvt__store_run(e->store, &r.req);
     free(r.memory);
-    return r.req.status;
+    return r.req.error.code;
 }
 
 static inline void

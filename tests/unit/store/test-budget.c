@@ -66,11 +66,11 @@ partial_chunks_without_header_keep_the_limit_too(void **state)
         r.req.whole = false;
         r.req.tokens = 17;
         kvt__store_run(e->store, &r.req);
-        assert_int_equal(r.req.status, 0);
+        assert_int_equal(r.req.error.code, 0);
         check_disk(e);
         r.req.op = KVT__STORE_GET;
         kvt__store_run(e->store, &r.req);
-        assert_int_equal(r.req.status, 0);
+        assert_int_equal(r.req.error.code, 0);
         assert_int_equal(r.req.verified, temp_dir_has_attributes(&e->dir));
         free(r.memory);
     }
@@ -136,7 +136,7 @@ a_chunk_larger_than_the_limit_evicts_nothing(void **state)
     r.req.slot = (struct kvt__slot){ .payload = r.memory + KVT__SLOT_ROOM, .bytes = bytes };
     r.req.bytes = bytes;
     kvt__store_run(e->store, &r.req);
-    assert_int_equal(r.req.status, -ENOSPC);
+    assert_int_equal(r.req.error.code, -ENOSPC);
     free(r.memory);
     for (unsigned i = 0; i < N_FIT; i++)
         assert_int_equal(get(e, i), 0);
@@ -162,10 +162,10 @@ writers_and_readers_at_once_keep_the_limit(void **state)
         const struct kvt__store_req *req = &requests[i].req;
 
         if (req->op == KVT__STORE_PUT)
-            assert_true(!req->status || req->status == -EEXIST);
+            assert_true(!req->error.code || req->error.code == -EEXIST);
         else
-            assert_true(req->status == -ENOENT ||
-                        (!req->status &&
+            assert_true(req->error.code == -ENOENT ||
+                        (!req->error.code &&
                          request_holds(&requests[i], (unsigned)req->hash.bits[0])));
         free(requests[i].memory);
     }
@@ -186,8 +186,8 @@ a_put_that_lost_every_race_still_finds_room(void **state)
     run_at_once(e, settings, 8, requests, N_JOBS * 4);
     assert_in_range(used(e), disk_bytes(e), 5 * LIMIT);
     for (unsigned i = 0; i < N_JOBS * 4; i++) {
-        if (requests[i].req.status)
-            fail_msg("put %u: %s", i, requests[i].req.why);
+        if (requests[i].req.error.code)
+            fail_msg("put %u: %s", i, requests[i].req.error.why);
         free(requests[i].memory);
     }
     free(requests);
@@ -287,7 +287,7 @@ a_lowered_limit_evicts_no_new_chunks(void **state)
         request_init(&requests[i], e, KVT__STORE_PUT, 1000 + i);
     run_at_once(e, smaller, 8, requests, 16);
     for (unsigned i = 0; i < 16; i++) {
-        assert_int_equal(requests[i].req.status, 0);
+        assert_int_equal(requests[i].req.error.code, 0);
         assert_true(find(e, 1000 + i));
         free(requests[i].memory);
     }

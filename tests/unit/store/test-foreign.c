@@ -21,11 +21,11 @@ get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
     r.req.slot = slot.payload ? slot : r.req.slot;
     r.req.own_only = own_only;
     kvt__store_run(e->store, &r.req);
-    if (!r.req.status && !request_holds(&r, i))
+    if (!r.req.error.code && !request_holds(&r, i))
         fail_msg("chunk %u: wrong bytes", i);
     *verified = r.req.verified;
     free(r.memory);
-    return r.req.status;
+    return r.req.error.code;
 }
 
 static const struct kvt__slot none;
@@ -40,7 +40,7 @@ put_own_only(const struct env *e, unsigned i)
     r.req.own_only = true;
     kvt__store_run(e->store, &r.req);
     free(r.memory);
-    return r.req.status;
+    return r.req.error.code;
 }
 
 /* The index counts each file once. */
@@ -108,7 +108,7 @@ a_put_replaces_a_file_without_identity(void **state)
     request_init(&other, e, KVT__STORE_PUT, 1);
     other.req.id = id_of(500);
     kvt__store_run(e->store, &other.req);
-    assert_int_equal(other.req.status, 0);
+    assert_int_equal(other.req.error.code, 0);
     free(other.memory);
     key.hash.bits[0] = 1;
     assert_false(find(e, 1));
@@ -193,7 +193,7 @@ half_has_two_numbers(void **state)
         request_init(&r, e, KVT__STORE_PROBE, dtype);
         r.req.shape = wanted;
         kvt__store_run(e->store, &r.req);
-        assert_int_equal(r.req.status, dtype == 1 || dtype == 2 ? 0 : -ENOENT);
+        assert_int_equal(r.req.error.code, dtype == 1 || dtype == 2 ? 0 : -ENOENT);
         free(r.memory);
     }
 }
@@ -267,7 +267,7 @@ what_storage_has_takes_its_place(void **state)
     request_init(&r, &other, KVT__STORE_PUT, 1);
     r.req.overwrite = true;
     kvt__store_run(other.store, &r.req);
-    assert_int_equal(r.req.status, 0);
+    assert_int_equal(r.req.error.code, 0);
     free(r.memory);
     kvt__store_close(other.store);
     assert_int_equal(get_by_pool(m, 1, true, &verified), 0);

@@ -174,7 +174,7 @@ put_under_name(const struct env *e, unsigned id, unsigned name)
     r.req.hash.bits[0] = name;
     kvt__store_run(e->store, &r.req);
     free(r.memory);
-    return r.req.status;
+    return r.req.error.code;
 }
 
 /* The entry of a chunk, which the index has. */

@@ -400,7 +400,7 @@ requests_do_not_wait_for_a_listing(void **state)
     sem_post(&list_may_end);
     end_upkeep(e, exec);
     assert_true(ended);
-    assert_int_equal(r.req.status, 0);
+    assert_int_equal(r.req.error.code, 0);
     free(r.memory);
     sem_destroy(&done);
 }

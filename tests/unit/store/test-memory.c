@@ -36,9 +36,9 @@ put_slot(const struct memory *m, unsigned i, struct kvt__slot slot)
 
     space.puts = KVT__PUTS_MEMORY;
     kvt__store_submit(m->e.store, &req);
-    if (req.status == -ENOSPC && !req.why[0])
+    if (req.error.code == -ENOSPC && !req.error.why[0])
         fail_msg("no sentence");
-    return req.status;
+    return req.error.code;
 }
 
 static int
@@ -115,7 +115,7 @@ get_into(const struct memory *m, unsigned i, bool early, struct kvt__slot slot,
     memset(slot.payload, 0, BYTES);
     kvt__store_run(m->e.store, &req);
     *verified = req.verified;
-    return req.status;
+    return req.error.code;
 }
 
 /* ------------------------------------------------------------------- slots */
@@ -135,7 +135,7 @@ a_borrowed_slot_is_the_slot_that_was_put(void **state)
     assert_int_equal(req.slot.bytes, BYTES);
     assert_true(req.verified);
     kvt__store_run(m->e.store, &req); /* ends without a read */
-    assert_int_equal(req.status, 0);
+    assert_int_equal(req.error.code, 0);
     kvt__pool_release(m->pool, &req.slot);
     kvt__pool_release(m->pool, &slot);
     assert_int_equal(kvt__pool_used(m->pool), kvt__pool_footprint(m->pool, BYTES));
@@ -282,7 +282,7 @@ the_first_load_verifies_a_chunk_that_was_read_ahead(void **state)
     assert_true(borrow(m, 1, &req));
     assert_false(req.verified);
     kvt__store_run(m->e.store, &req);
-    assert_int_equal(req.status, 0);
+    assert_int_equal(req.error.code, 0);
     assert_true(req.verified);
     assert_true(holds(&req.slot, 1));
     kvt__pool_release(m->pool, &req.slot);
@@ -304,12 +304,12 @@ a_damaged_chunk_leaves_memory_with_its_entry(void **state)
     assert_true(borrow(m, 1, &req) && borrow(m, 1, &other));
     req.slot.payload[BYTES / 2] ^= 1;
     kvt__store_run(m->e.store, &req);
-    assert_int_equal(req.status, -EBADMSG);
+    assert_int_equal(req.error.code, -EBADMSG);
     assert_null(req.slot.payload);
     assert_int_equal(n_warnings, 1);
     assert_false(is_in_memory(&m->e, 1));
     kvt__store_run(m->e.store, &other);
-    assert_int_equal(other.status, -EBADMSG);
+    assert_int_equal(other.error.code, -EBADMSG);
     assert_null(other.slot.payload);
     assert_int_equal(kvt__pool_used(m->pool), 0);
     struct kvt__slot slot = acquire(m);
@@ -398,7 +398,7 @@ a_search_deletes_no_other_programs_object(void **state)
     kvt__store_expect(m->e.store, &r.req);
     assert_true(find(&m->e, 1));
     kvt__store_run(m->e.store, &r.req);
-    assert_true(r.req.status < 0);
+    assert_true(r.req.error.code < 0);
     assert_true(file_there(&m->e, 1));
     assert_false(find(&m->e, 1));
     free(r.memory);

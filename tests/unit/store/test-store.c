@@ -151,7 +151,7 @@ a_later_chunk_replaces_the_chunk_of_equal_name(void **state)
     request_init(&r, e, KVT__STORE_PUT, 2);
     r.req.hash.bits[0] = 1;
     kvt__store_run(e->store, &r.req);
-    assert_int_equal(r.req.status, 0);
+    assert_int_equal(r.req.error.code, 0);
     assert_int_equal(get(e, 1), -ENOENT);
     assert_false(find(e, 1));
     assert_true(file_there(e, 1));
@@ -160,7 +160,7 @@ a_later_chunk_replaces_the_chunk_of_equal_name(void **state)
     memset(r.req.slot.payload, 0, BYTES);
     r.req.op = KVT__STORE_GET;
     kvt__store_run(e->store, &r.req);
-    assert_int_equal(r.req.status, 0);
+    assert_int_equal(r.req.error.code, 0);
     assert_true(request_holds(&r, 2));
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(totals_of(e).n_entries, 1);
@@ -314,11 +314,11 @@ requests_on_many_threads_end_once_each(void **state)
         const struct kvt__store_req *req = &requests[i].req;
 
         if (req->op == KVT__STORE_PUT)
-            assert_true(!req->status || req->status == -EEXIST);
-        else if (req->op == KVT__STORE_GET && !req->status)
+            assert_true(!req->error.code || req->error.code == -EEXIST);
+        else if (req->op == KVT__STORE_GET && !req->error.code)
             assert_true(request_holds(&requests[i], i / 3 % 20));
         else
-            assert_true(!req->status || req->status == -ENOENT);
+            assert_true(!req->error.code || req->error.code == -ENOENT);
         free(requests[i].memory);
     }
     free(requests);
@@ -380,6 +380,62 @@ a_file_evicted_after_its_probe_enters_no_index(void **state)
     assert_int_equal(get(e, 5), 0);
 }
 
+/* ---------------------------------------------------------------- by key */
+
+static int
+run_by_key(struct env *e, struct request *r, enum kvt__store_op op)
+{
+    r->req.op = op;
+    r->req.by_key = "test/model@1@0@5@bfloat16";
+    kvt__store_run(e->store, &r->req);
+    return r->req.error.code;
+}
+
+/* The store of this test has no executor. */
+static void
+a_request_by_key_takes_any_memory(void **state)
+{
+    struct env *e = *state;
+    struct request r;
+
+    assert_int_equal(put(e, 5), 0);
+    request_init(&r, e, KVT__STORE_GET, 5);
+    r.req.slot.payload++; /* the rooms of the memory are behind the payload */
+    r.req.slot.bytes += 7;
+    assert_int_equal(run_by_key(e, &r, KVT__STORE_GET), 0);
+    assert_true(request_holds(&r, 5));
+    assert_true(r.req.verified);
+    assert_int_equal(r.req.found.payload_bytes, BYTES);
+    assert_int_equal(r.req.found.tokens, 256);
+    assert_int_equal(run_by_key(e, &r, KVT__STORE_PROBE), 0);
+    assert_int_equal(run_by_key(e, &r, KVT__STORE_DELETE), 0);
+    assert_false(file_there(e, 5));
+    assert_int_equal(totals_of(e).n_entries, 0);
+    assert_int_equal(run_by_key(e, &r, KVT__STORE_DELETE), -ENOENT);
+    free(r.memory);
+}
+
+static void
+an_object_deleted_between_look_and_read_is_missing(void **state)
+{
+    struct env *e = *state;
+    struct kvt__tier *tier = e->store->levels[0].tier;
+    struct kvt__tier_ops ops = *tier->ops;
+    struct request r;
+
+    assert_int_equal(put(e, 5), 0);
+    request_init(&r, e, KVT__STORE_GET, 5);
+    usual_ops = tier->ops;
+    evicting = e;
+    ops.run = run_and_evict;
+    tier->ops = &ops;
+    assert_int_equal(run_by_key(e, &r, KVT__STORE_GET), -ENOENT);
+    tier->ops = usual_ops;
+    assert_int_equal(r.req.found.payload_bytes, 0);
+    assert_string_not_equal(r.req.error.why, "");
+    free(r.memory);
+}
+
 int
 main(void)
 {
@@ -396,6 +452,8 @@ main(void)
         TEST(files_of_lmcache_are_served_unverified),
         TEST(refuse_unverified_takes_only_what_carries_a_checksum),
         TEST(a_failed_write_leaves_nothing_and_costs_nothing),
+        TEST(a_request_by_key_takes_any_memory),
+        TEST(an_object_deleted_between_look_and_read_is_missing),
         TEST(a_failed_read_forgets_nothing),
         TEST(flipped_bits_are_caught_on_both_ways),
         TEST(what_null_forgot_is_a_miss),

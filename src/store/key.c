@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part of one level in a request by key text, before and after the tier's operation.  The
+ * tier knows its objects, so only PUT and DELETE use the index. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "store/private.h"
+
+#define STRAIGHT_BYTES ((uint64_t)64 << 20)
+
+/* ------------------------------------------------------------------- memory */
+
+/* Take memory of the tier for a payload, or allocate memory. */
+static int
+take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
+{
+    size_t phase = tier->ops->phase(tier);
+
+    kvt__key_release(req);
+    if (tier->ops->lend(tier, req->tier_op.prio, bytes, &req->own))
+        return 0;
+    if (bytes <= SIZE_MAX / 2)
+        req->heap = aligned_alloc(4096, kvt__round_up(bytes + phase + 2 * KVT__SLOT_ROOM,
+                                                      4096));
+    if (!req->heap)
+        return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
+    req->own = (struct kvt__slot){
+        .payload = (unsigned char *)req->heap + KVT__SLOT_ROOM + phase, .bytes = bytes };
+    return 0;
+}
+
+void
+kvt__key_release(struct kvt__store_req *req)
+{
+    if (req->own.lender)
+        kvt__pool_release(NULL, &req->own);
+    free(req->heap);
+    req->heap = NULL;
+    req->own = (struct kvt__slot){ 0 };
+}
+
+static void
+copy(unsigned char *to, const unsigned char *from, size_t bytes)
+{
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
+/* --------------------------------------------------------------------- put */
+
+static int
+put_begin(struct kvt__store_req *req, struct kvt__level *level)
+{
+    if (!kvt__level_may_put(level, req->space))
+        return -EEXIST;
+    if (level->tier->takes_any)
+        return 0;
+    int err = req->own.payload ? 0 : take_memory(req, level->tier, req->slot.bytes);
+    if (!err)
+        copy(req->own.payload, req->slot.payload, req->slot.bytes);
+    req->tier_op.slot = req->own;
+    return err;
+}
+
+/* --------------------------------------------------------------------- get */
+
+/* Return true if the tier reads into the caller's memory although the size is not known.  A
+ * thread that waits for a large object looks first, so that the tier reads parts at once. */
+static bool
+reads_straight(const struct kvt__store_req *req, const struct kvt__tier *tier)
+{
+    return tier->takes_any && !req->verifies &&
+           !(req->waits && req->slot.bytes > STRAIGHT_BYTES);
+}
+
+static int
+get_begin(struct kvt__store_req *req, struct kvt__level *level)
+{
+    struct kvt__tier_op *op = &req->tier_op;
+    int err = 0;
+
+    if (reads_straight(req, level->tier)) {
+        op->shorter = true;
+    } else if (!req->looked) {
+        op->what = KVT__TIER_PROBE;
+    } else if (level->tier->takes_any && !req->verifies) {
+        op->slot.bytes = req->found.payload_bytes;
+    } else {
+        err = take_memory(req, level->tier, req->found.payload_bytes);
+        op->slot = req->own;
+    }
+    return err;
+}
+
+/* The tier has the object.  Begin the read if the object fits the caller's memory. */
+static int
+look_end(struct kvt__store_req *req)
+{
+    if (!req->verifies && req->found.payload_bytes > req->slot.bytes)
+        return kvt__fail(EMSGSIZE, "%s has %llu bytes, there is room for %zu.", req->by_key,
+                         (unsigned long long)req->found.payload_bytes, req->slot.bytes);
+    req->looked = true;
+    return KVT__LEVEL_AGAIN;
+}
+
+/* Compare the object that was read with its checksum and with the key.  0 or -EBADMSG with a
+ * sentence. */
+static int
+check(const struct kvt__store_req *req, const struct kvt__level *level)
+{
+    const struct kvt__found *found = &req->found;
+    struct kvt__slot slot = req->tier_op.slot;
+
+    slot.bytes = found->payload_bytes;
+    if (found->has_id && kvt__payload_crc(&slot, found) != found->crc)
+        return kvt__fail(EBADMSG, "%s: the checksum is wrong.", req->by_key);
+    if (found->has_id && found->id_of_key && !kvt__id_equal(&found->id, &req->id) &&
+        !(req->listed && kvt__level_may_list(level, req->by_key)))
+        return kvt__fail(EBADMSG, "%s: was stored under another key.", req->by_key);
+    return 0;
+}
+
+static int
+get_end(struct kvt__store_req *req, struct kvt__level *level)
+{
+    if (req->tier_op.what == KVT__TIER_PROBE)
+        return look_end(req);
+    int err = check(req, level);
+    if (err)
+        return err;
+    req->verified = req->found.has_id || req->found.checked;
+    if (req->own.payload && !req->verifies)
+        copy(req->slot.payload, req->own.payload, req->own.bytes);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ delete */
+
+/* Claim the entry until the object is deleted.  Where the index has no say over objects, the
+ * entry goes before the object, so that deletes need no claims.  In memory the end of the entry
+ * is the end of the object: -ENOENT without a claim. */
+static int
+delete_begin(struct kvt__store_req *req, struct kvt__level *level)
+{
+    req->claim = (struct kvt__claim){ .table = NULL };
+    if (req->was_seen && level->tier->unlisted)
+        (void)kvt__table_forget(req->index, &req->seen, true);
+    else if (req->was_seen)
+        (void)kvt__table_evict(req->index, &req->seen, true, &req->claim);
+    return level->tier->in_memory && !req->claim.table ? -ENOENT : 0;
+}
+
+static void
+delete_end(struct kvt__store_req *req, int err)
+{
+    if (!err || err == -ENOENT)
+        kvt__table_evicted(req->index, &req->claim);
+    else
+        kvt__table_restore(req->index, &req->claim);
+}
+
+/* ------------------------------------------------------------------ each of them */
+
+/* Look for the entry of the key, and complete the object from the entry.  0; -ENOENT: the
+ * tier has no object without an entry. */
+static int
+look_up(struct kvt__store_req *req, struct kvt__level *level)
+{
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+
+    req->index = level->index; /* may be replaced before the end */
+    req->was_seen = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
+    if (req->was_seen)
+        kvt__object_locate(&req->object, req->index, &req->seen);
+    return req->was_seen || !level->tier->in_memory ? 0 : -ENOENT;
+}
+
+int
+kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level)
+{
+    if (req->op == KVT__STORE_PUT)
+        return put_begin(req, level);
+    int err = level->tier->in_memory || req->op == KVT__STORE_DELETE
+        ? look_up(req, level) : 0;
+    if (!err && req->op == KVT__STORE_GET)
+        err = get_begin(req, level);
+    if (!err && req->op == KVT__STORE_DELETE)
+        err = delete_begin(req, level);
+    return err;
+}
+
+int
+kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err)
+{
+    req->looked = false;
+    if (!err || err == -EMSGSIZE)
+        req->found = req->tier_op.found;
+    else if (err == -ENOENT)
+        req->found = (struct kvt__found){ 0 }; /* deleted after the look */
+    if (req->op == KVT__STORE_DELETE)
+        delete_end(req, err);
+    return !err && req->op == KVT__STORE_GET ? get_end(req, level) : err;
+}
