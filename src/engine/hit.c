@@ -89,22 +89,21 @@ seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
 /* Lease a rank's part of a chunk there, in place of a lease elsewhere, or of an entry that is
  * gone: a corrupt chunk goes although it is leased. */
 static bool
-lease_part(struct kvt_seq *seq, uint8_t *held, const struct kvt__chunk_key *key,
+lease_part(struct kvt_seq *seq, struct kvt__lease *held, const struct kvt__chunk_key *key,
            enum kvt__where where)
 {
     struct kvt__store *store = seq->engine->store;
     const struct kvt__promise *p = &seq->promise;
 
     assert(p->state == KVT__PROMISE_FETCHING && p->lease_until_ns);
-    if (*held && kvt__store_covers(store, where, *held - 1, key->space) &&
-        kvt__store_find_at(store, *held - 1, key))
+    if (held->level && kvt__store_covers(store, where, held->level - 1, key->space) &&
+        kvt__store_has_lease(store, key, held))
         return true;
-    int level = kvt__store_lease(store, key, where, p->lease_until_ns);
-    if (level < 0)
+    struct kvt__lease old = *held;
+    if (kvt__store_lease(store, key, where, p->lease_until_ns, held) < 0)
         return false;
-    if (*held && *held - 1 != level && kvt__now_ns() < p->lease_until_ns)
-        kvt__store_unlease(store, *held - 1, key);
-    *held = (uint8_t)(level + 1);
+    if (old.level && kvt__now_ns() < p->lease_until_ns)
+        kvt__store_unlease(store, key->space, &old);
     return true;
 }
 
@@ -240,7 +239,7 @@ kvt__hit_begin_leases(struct kvt_seq *seq, size_t n)
     kvt__hit_unlease(seq, 0);
     if (n > p->n_leased_chunks) {
         free(p->leases);
-        p->leases = calloc(n, kvt__n_parts(e));
+        p->leases = calloc(n, kvt__n_parts(e) * sizeof *p->leases);
         p->n_leased_chunks = p->leases ? n : 0;
         if (!p->leases)
             return kvt__fail(ENOMEM, "kvt_engine_lookup");
@@ -258,13 +257,11 @@ kvt__hit_unlease(struct kvt_seq *seq, size_t first)
 
     for (size_t i = first * kvt__n_parts(e); i < p->n_leased_chunks * kvt__n_parts(e); i++) {
         uint32_t part = (uint32_t)(i % kvt__n_parts(e));
-        struct kvt__chunk_key key;
 
-        if (!p->leases[i])
-            continue;
-        if (!expired && seq_key(seq, i / kvt__n_parts(e), part / e->n_groups,
-                                part % e->n_groups, &key))
-            kvt__store_unlease(e->store, p->leases[i] - 1, &key);
-        p->leases[i] = 0;
+        if (p->leases[i].level && !expired)
+            kvt__store_unlease(e->store,
+                               kvt__seq_space(seq, part / e->n_groups, part % e->n_groups),
+                               &p->leases[i]);
+        p->leases[i] = (struct kvt__lease){ 0 };
     }
 }

@@ -124,7 +124,7 @@ n_with_room(struct kvt_seq *seq)
     for (size_t c = p->first; c < p->n; c++) {
         for (uint32_t g = 0; g < e->n_groups; g++) {
             const struct kvt__space *space = &kvt__keyspace(e, 0, g)->space;
-            int level = p->leases[kvt__hit_part(e, c, 0, g)] - 1;
+            int level = p->leases[kvt__hit_part(e, c, 0, g)].level - 1;
 
             if (c < needs_from(seq, g) || level < 0 ||
                 (level != KVT__LEVEL_MEMORY &&
@@ -292,7 +292,7 @@ is_leased(const struct kvt_seq *seq)
 
     for (uint32_t g = 0; g < e->n_groups; g++)
         for (size_t c = needs_from(seq, g); c < p->n; c++)
-            if (!p->leases[kvt__hit_part(e, c, 0, g)])
+            if (!p->leases[kvt__hit_part(e, c, 0, g)].level)
                 return false;
     return true;
 }
@@ -446,9 +446,9 @@ is_in_memory(const struct kvt_seq *seq, size_t chunk)
     if (chunk >= p->n_leased_chunks)
         return false;
     for (size_t i = kvt__hit_part(e, chunk, 0, 0); i < kvt__hit_part(e, chunk + 1, 0, 0); i++) {
-        if (p->leases[i] && !kvt__store_is_memory(e->store, p->leases[i] - 1))
+        if (p->leases[i].level && !kvt__store_is_memory(e->store, p->leases[i].level - 1))
             return false;
-        leased = leased || p->leases[i];
+        leased = leased || p->leases[i].level;
     }
     return leased;
 }

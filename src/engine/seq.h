@@ -37,8 +37,8 @@ struct kvt__promise {
     int64_t deadline_ns; /* FETCHING: lookup_timeout_ns after the last chunk that arrived;
                           * HELD: half of the lease */
 
-    /* [chunk][rank * n_groups + group]: 1 + the level of the lease, 0: no lease */
-    uint8_t *leases;
+    /* [chunk][rank * n_groups + group]; level: 1 + the level, 0: no lease */
+    struct kvt__lease *leases;
     size_t n_leased_chunks; /* that leases has room for */
     int64_t lease_until_ns;
 

@@ -30,7 +30,8 @@ kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
 }
 
 static bool
-lease(struct kvt__level *level, const struct kvt__chunk_key *key, int64_t until_ns)
+lease(struct kvt__level *level, const struct kvt__chunk_key *key, int64_t until_ns,
+      struct kvt__lease *out)
 {
     struct kvt__name name = kvt__level_name(level, key->space, &key->hash);
     struct kvt__table *index = level->index; /* may be replaced at any time */
@@ -38,24 +39,12 @@ lease(struct kvt__level *level, const struct kvt__chunk_key *key, int64_t until_
 
     if (!kvt__table_lease(index, &name, NULL, until_ns, &record))
         return false;
-    if (matches(level, key, &record))
-        return true;
-    kvt__table_unlease(index, &name, NULL);
-    return false;
-}
-
-/* End the lease of the chunk.  If another chunk has the name by now, its leases stay. */
-static void
-unlease(struct kvt__level *level, const struct kvt__chunk_key *key)
-{
-    struct kvt__name name = kvt__level_name(level, key->space, &key->hash);
-    struct kvt__record record;
-
-    if (!kvt__table_find(level->index, &name, NULL, &record))
-        return;
-    bool unread = record.flags & KVT__TABLE_UNREAD;
-    if (unread || kvt__id_equal(&record.id, &key->id))
-        kvt__table_unlease(level->index, &name, unread ? NULL : &key->id);
+    if (!matches(level, key, &record)) {
+        kvt__table_unlease(index, &record.lease);
+        return false;
+    }
+    *out = record.lease;
+    return true;
 }
 
 static bool
@@ -148,25 +137,49 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
 
 int
 kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                 enum kvt__where where, int64_t until_ns)
+                 enum kvt__where where, int64_t until_ns, struct kvt__lease *out)
 {
     for (size_t i = 0; i < n_looks(store); i++) {
         int level = level_of_look(store, i);
 
         if (kvt__store_covers(store, where, level, key->space) &&
             (level == KVT__LEVEL_MEMORY
-                ? kvt__memory_lease(store, key, until_ns)
-                : lease(&store->levels[level - 1], key, until_ns)))
+                ? kvt__memory_lease(store, key, until_ns, out)
+                : lease(&store->levels[level - 1], key, until_ns, out))) {
+            out->level = (uint8_t)(level + 1);
             return level;
+        }
     }
     return -1;
 }
 
-void
-kvt__store_unlease(struct kvt__store *store, int level, const struct kvt__chunk_key *key)
+/* The index in which the lease was made, or its successor.  NULL: the memory is gone. */
+static struct kvt__table *
+index_of(struct kvt__store *store, const struct kvt__space *space,
+         const struct kvt__lease *lease)
 {
-    if (level == KVT__LEVEL_MEMORY)
-        kvt__memory_unlease(store, key);
-    else
-        unlease(&store->levels[level - 1], key);
+    int level = lease->level - 1;
+
+    return level == KVT__LEVEL_MEMORY ? kvt__memory_index(store, space)
+                                      : store->levels[level - 1].index;
+}
+
+bool
+kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
+                     const struct kvt__lease *lease)
+{
+    struct kvt__table *index = index_of(store, key->space, lease);
+
+    return index && kvt__table_has_lease(index, lease) &&
+           kvt__store_find_at(store, lease->level - 1, key);
+}
+
+void
+kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
+                   const struct kvt__lease *lease)
+{
+    struct kvt__table *index = index_of(store, space, lease);
+
+    if (index)
+        kvt__table_unlease(index, lease);
 }

@@ -176,9 +176,8 @@ kvt__memory_close(struct kvt__host_memory *m)
 
 /* ------------------------------------------------------------------- lookups */
 
-/* The index of the memory of a space's rank; NULL: not known here. */
-static struct kvt__table *
-index_of(const struct kvt__store *store, const struct kvt__space *space)
+struct kvt__table *
+kvt__memory_index(const struct kvt__store *store, const struct kvt__space *space)
 {
     const struct kvt__host_memory *m = store->memory;
 
@@ -191,13 +190,13 @@ index_of(const struct kvt__store *store, const struct kvt__space *space)
 bool
 kvt__memory_knows(const struct kvt__store *store, const struct kvt__space *space)
 {
-    return index_of(store, space);
+    return kvt__memory_index(store, space);
 }
 
 bool
 kvt__memory_covers(const struct kvt__store *store, const struct kvt__space *space)
 {
-    return store->memory && !store->memory->no_get && index_of(store, space);
+    return store->memory && !store->memory->no_get && kvt__memory_index(store, space);
 }
 
 bool
@@ -235,7 +234,7 @@ void
 kvt__memory_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
                      size_t n)
 {
-    struct kvt__table *index = n ? index_of(store, keys->space) : NULL;
+    struct kvt__table *index = n ? kvt__memory_index(store, keys->space) : NULL;
     struct kvt__name names[KVT__STORE_PREFETCHED];
 
     assert(n <= KVT__STORE_PREFETCHED);
@@ -257,7 +256,7 @@ takes(const struct kvt__store *store, const struct kvt__chunk_key *key,
 bool
 kvt__memory_find(const struct kvt__store *store, const struct kvt__chunk_key *key)
 {
-    struct kvt__table *index = index_of(store, key->space); /* a worker may end any time */
+    struct kvt__table *index = kvt__memory_index(store, key->space); /* a worker may end any time */
     struct kvt__name name = name_of(&key->id);
     struct kvt__record record;
 
@@ -268,7 +267,7 @@ kvt__memory_find(const struct kvt__store *store, const struct kvt__chunk_key *ke
 bool
 kvt__memory_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
 {
-    struct kvt__table *index = index_of(store, key->space);
+    struct kvt__table *index = kvt__memory_index(store, key->space);
     struct kvt__name name = name_of(&key->id);
 
     if (!index || !kvt__memory_find(store, key))
@@ -279,35 +278,27 @@ kvt__memory_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
 
 bool
 kvt__memory_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                  int64_t until_ns)
+                  int64_t until_ns, struct kvt__lease *out)
 {
-    struct kvt__table *index = index_of(store, key->space);
+    struct kvt__table *index = kvt__memory_index(store, key->space);
     struct kvt__name name = name_of(&key->id);
     struct kvt__record record;
 
     if (!index || !kvt__table_lease(index, &name, &key->id, until_ns, &record))
         return false;
-    if (takes(store, key, &record))
-        return true;
-    kvt__table_unlease(index, &name, &key->id);
-    return false;
-}
-
-void
-kvt__memory_unlease(struct kvt__store *store, const struct kvt__chunk_key *key)
-{
-    struct kvt__table *index = index_of(store, key->space);
-    struct kvt__name name = name_of(&key->id);
-
-    if (index)
-        kvt__table_unlease(index, &name, &key->id);
+    if (!takes(store, key, &record)) {
+        kvt__table_unlease(index, &record.lease);
+        return false;
+    }
+    *out = record.lease;
+    return true;
 }
 
 void
 kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
                 int64_t until_ns)
 {
-    struct kvt__table *index = index_of(store, key->space);
+    struct kvt__table *index = kvt__memory_index(store, key->space);
     struct kvt__name name = name_of(&key->id);
 
     if (index)

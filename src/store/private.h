@@ -238,13 +238,16 @@ bool kvt__memory_covers(const struct kvt__store *store, const struct kvt__space 
 /* The same, whatever retrieve_locations says. */
 bool kvt__memory_knows(const struct kvt__store *store, const struct kvt__space *space);
 
+/* Return the index of the memory of a space's rank; NULL: not known to this process. */
+struct kvt__table *kvt__memory_index(const struct kvt__store *store,
+                                     const struct kvt__space *space);
+
 /* As the calls of the store, in host memory alone.  The caller has seen that it covers the
  * space. */
 bool kvt__memory_find(const struct kvt__store *store, const struct kvt__chunk_key *key);
 bool kvt__memory_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
 bool kvt__memory_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                       int64_t until_ns);
-void kvt__memory_unlease(struct kvt__store *store, const struct kvt__chunk_key *key);
+                       int64_t until_ns, struct kvt__lease *out);
 void kvt__memory_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
                           size_t n);
 

@@ -152,13 +152,19 @@ bool kvt__store_find_at(const struct kvt__store *store, int level,
  * space is put in has it; host memory need not, where there are others. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
 
-/* The number of the first level there that may be read whose index has it, where it is
- * leased now; -1: none has.  Each is ended once, before until_ns, by
- * kvt__store_unlease(). */
+/* Lease the chunk in the first level there that may be read and whose index has the chunk.
+ * Return the number of the level; -1: no index has the chunk.  out: the lease, whose field
+ * `level` is 1 + the level.  Each lease is ended once, before until_ns. */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                     enum kvt__where where, int64_t until_ns);
-void kvt__store_unlease(struct kvt__store *store, int level,
-                        const struct kvt__chunk_key *key);
+                     enum kvt__where where, int64_t until_ns, struct kvt__lease *out);
+
+/* End a lease of a chunk of this space. */
+void kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
+                        const struct kvt__lease *lease);
+
+/* Return true if the index of the lease's level has the chunk, and the lease is not void. */
+bool kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
+                          const struct kvt__lease *lease);
 
 /* Let a chunk that was just read stay in host memory until somebody has had the time to
  * lease it. */

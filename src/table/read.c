@@ -229,6 +229,13 @@ lease_end(int64_t until_ns, int64_t now)
     return end ? end : 1;
 }
 
+/* Bits of the table's number, which is 0 for a private table. */
+static uint16_t
+number_bits(const struct kvt__table *t)
+{
+    return (uint16_t)TB_LOAD(&t->header->number[0]);
+}
+
 /* Lease the entry if the entry still is READY with the word afterwards: an eviction changes
  * the word and then reads the lease.  The life belongs to the word, and a claim without a
  * lease begins another life, so that a late reader leases no other chunk. */
@@ -242,8 +249,12 @@ lease_entry(struct kvt__table *t, uint32_t entry, uint64_t word, int64_t until_n
     if (TB_LOAD(&e->word) != word ||
         !add_lease(e, life, lease_end(until_ns, now), holder, now))
         return false;
-    if (TB_LOAD_SEQ(&e->word) == word && kvt__tb_read(t, entry, out) && out->word == word)
+    if (TB_LOAD_SEQ(&e->word) == word && kvt__tb_read(t, entry, out) && out->word == word) {
+        if (holder)
+            out->lease = (struct kvt__lease){ .entry = entry, .table = number_bits(t),
+                                              .life = (uint8_t)(life / TB_LIFE_1 + 1) };
         return true;
+    }
     if (holder)
         end_lease(e, life);
     return false;
@@ -287,19 +298,25 @@ kvt__table_hold(struct kvt__table *t, const struct kvt__name *name,
     lease(t, name, id, until_ns, 0, NULL);
 }
 
-void
-kvt__table_unlease(struct kvt__table *t, const struct kvt__name *name,
-                   const struct kvt__id *id)
+static uint32_t
+life_of(const struct kvt__lease *lease)
 {
-    struct wanted w = wanted_of(name, id);
-    uint64_t word;
-    uint32_t entry = find(t, &w, &word);
+    return (lease->life - 1u) * TB_LIFE_1;
+}
 
-    if (entry == TB_NONE)
-        return;
-    uint32_t life = TB_LOAD(&t->hot[entry].lease) & TB_LIFE;
-    if (TB_LOAD(&t->hot[entry].word) == word)
-        end_lease(&t->hot[entry], life);
+bool
+kvt__table_has_lease(const struct kvt__table *t, const struct kvt__lease *lease)
+{
+    return tb_usable(t) && lease->life && lease->entry < t->max_entries &&
+           lease->table == number_bits(t) &&
+           (TB_LOAD(&t->hot[lease->entry].lease) & TB_LIFE) == life_of(lease);
+}
+
+void
+kvt__table_unlease(struct kvt__table *t, const struct kvt__lease *lease)
+{
+    if (kvt__table_has_lease(t, lease))
+        end_lease(&t->hot[lease->entry], life_of(lease));
 }
 
 void

@@ -157,6 +157,15 @@ struct kvt__name {
 #define KVT__TABLE_FOUND 8u /* of a claim: the object exists, so it needs room only for the bytes
                              * that the entry of the name does not count */
 
+/* A lease of one holder.  Identifies the chunk of the entry: after the chunk left the entry, or
+ * the table was replaced, the lease is void. */
+struct kvt__lease {
+    uint32_t entry;
+    uint16_t table; /* bits of the table's number */
+    uint8_t life;   /* of the entry; 0: no lease */
+    uint8_t level;  /* the caller's; the table does not use the field */
+};
+
 /* A copy of a READY entry. */
 struct kvt__record {
     struct kvt__id id;  /* zeros if UNREAD */
@@ -169,6 +178,7 @@ struct kvt__record {
     uint32_t n_uses;    /* at most 4095 */
     uint32_t entry;     /* entry and word identify this version of the entry */
     uint64_t word;
+    struct kvt__lease lease; /* kvt__table_lease(): the new lease; else no lease */
 };
 
 /* Prefetch the cache lines that a find of these names reads first.  A lookup of many names
@@ -183,14 +193,18 @@ bool kvt__table_find(const struct kvt__table *table, const struct kvt__name *nam
 
 /* Find and lease: no eviction without force takes the entry before until_ns (monotonic
  * clock, rounded up to a second, at most 24 hours ahead; a lease is never shortened), or
- * before all holders have ended the lease.  Mark the entry used.  out: may be NULL. */
+ * before all holders have ended the lease.  Mark the entry used.  out: may be NULL if the lease
+ * ends by time. */
 bool kvt__table_lease(struct kvt__table *table, const struct kvt__name *name,
                       const struct kvt__id *id, int64_t until_ns,
                       struct kvt__record *out);
 
-/* End one holder's lease.  Call once for each successful lease, before its until_ns. */
-void kvt__table_unlease(struct kvt__table *table, const struct kvt__name *name,
-                        const struct kvt__id *id);
+/* End one holder's lease.  Call once for each successful lease, before its until_ns.  A lease
+ * that is void ends no other lease. */
+void kvt__table_unlease(struct kvt__table *table, const struct kvt__lease *lease);
+
+/* Return true unless the lease is void. */
+bool kvt__table_has_lease(const struct kvt__table *table, const struct kvt__lease *lease);
 
 /* Extend the lease without becoming a holder: the last holder's end also ends this. */
 void kvt__table_hold(struct kvt__table *table, const struct kvt__name *name,

@@ -413,7 +413,8 @@ an_expected_chunk_is_not_promised_unread(void **state)
     kvt__store_look_who_lives(w->f.engine->store);
     assert_false(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
     assert_int_equal(kvt__store_lease(w->f.engine->store, &key, KVT__CERTAIN,
-                                      kvt__now_ns() + KVT__NS_PER_S), -1);
+                                      kvt__now_ns() + KVT__NS_PER_S,
+                                      &(struct kvt__lease){ 0 }), -1);
     kvt_seq_free(seq);
     close_world(w);
 }

@@ -83,7 +83,7 @@ n_leases(const struct kvt_seq *seq)
     size_t n = 0;
 
     for (size_t i = 0; i < seq->promise.n_leased_chunks; i++)
-        n += seq->promise.leases[i] != 0;
+        n += seq->promise.leases[i].level != 0;
     return n;
 }
 
@@ -248,6 +248,36 @@ a_load_that_fails_in_the_middle_ends_with_the_release(void **state)
     assert_int_equal(n_left(f), 0);
 }
 
+/* A load finds a chunk missing, so the index forgets the leased chunk. */
+static void
+a_release_ends_no_lease_of_a_chunk_that_was_stored_again(void **state)
+{
+    static const char *const settings[] = { LIMIT, NULL };
+    struct fixture *f = *state;
+    char path[800];
+    struct io io;
+
+    fixture_open(f, settings);
+    write_chunks(f, 2, 1);
+    only_file(f, path);
+    write_chunks(f, 0, N_STORED);
+    struct kvt_seq *a = new_seq(f, N_TOKENS), *b = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, a, 0, N_TOKENS), N_STORED * CHUNK);
+    assert_int_equal(unlink(path), 0);
+    make_io(&io, a, 0, 0, N_STORED, 1);
+    struct kvt_load *load = load_and_wait(f, &io.io, 1);
+    assert_int_equal(kvt_load_status(load, 0, 2), -ENOENT);
+    kvt_load_free(load);
+    write_chunks(f, 2, 1);
+    assert_int_equal(lookup(f, b, 0, N_TOKENS), N_STORED * CHUNK);
+    end(f, a);
+    evict(f);
+    assert_int_equal(n_left(f), N_STORED);
+    end(f, b);
+    evict(f);
+    assert_int_equal(n_left(f), 0);
+}
+
 /* --------------------------------------------------------------------- FETCHING */
 
 /* Begin a lookup whose requests hang. */
@@ -389,6 +419,7 @@ main(void)
         TEST(an_answer_without_a_hit_is_not_held),
         TEST(a_lookup_of_nothing_has_no_leases),
         TEST(a_load_that_fails_in_the_middle_ends_with_the_release),
+        TEST(a_release_ends_no_lease_of_a_chunk_that_was_stored_again),
         TEST(an_abort_while_the_tiers_are_searched),
         TEST(an_abort_while_chunks_are_read),
         TEST(a_lookup_after_an_answer_without_a_hit_waits_for_chunks),

@@ -342,13 +342,15 @@ find(const struct env *e, unsigned i)
     return kvt__store_find(e->store, &key, KVT__ANYWHERE);
 }
 
+static struct kvt__lease last_lease;
+
 static inline bool
 lease(const struct env *e, unsigned i)
 {
     struct kvt__chunk_key key = key_of(e, i);
 
     return kvt__store_lease(e->store, &key, KVT__ANYWHERE,
-                            kvt__now_ns() + 600 * KVT__NS_PER_S) == 1;
+                            kvt__now_ns() + 600 * KVT__NS_PER_S, &last_lease) == 1;
 }
 
 static inline struct kvt__table_totals

@@ -99,11 +99,13 @@ static void
 full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks(void **state)
 {
     struct env *e = *state;
-    struct kvt__chunk_key key = key_of(e, 3);
+    struct kvt__lease of_3 = { 0 };
 
     for (unsigned i = 0; i < N_FIT; i++) {
         assert_int_equal(put(e, i), 0);
         assert_true(lease(e, i));
+        if (i == 3)
+            of_3 = last_lease;
     }
     uint64_t before = used(e);
     for (unsigned i = 100; i < 110; i++) {
@@ -114,7 +116,7 @@ full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks(void **state)
     assert_int_equal(used(e), before);
     for (unsigned i = 0; i < N_FIT; i++)
         assert_int_equal(get(e, i), 0);
-    kvt__store_unlease(e->store, 1, &key);
+    kvt__store_unlease(e->store, &e->space, &of_3);
     assert_int_equal(put(e, 100), 0);
     assert_false(find(e, 3));
     check_disk(e);

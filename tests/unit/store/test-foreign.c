@@ -80,7 +80,6 @@ a_file_that_was_written_over_is_a_miss_and_stays(void **state)
 static void
 a_leased_file_without_identity_is_not_replaced(void **state)
 {
-    struct kvt__chunk_key key = key_of(*state, 1);
     struct env *e = *state;
     bool verified;
 
@@ -90,7 +89,7 @@ a_leased_file_without_identity_is_not_replaced(void **state)
     assert_int_equal(put_own_only(e, 1), -EEXIST);
     assert_int_equal(get_into(e, 1, false, none, &verified), 0);
     assert_false(verified);
-    kvt__store_unlease(e->store, 1, &key);
+    kvt__store_unlease(e->store, &e->space, &last_lease);
     assert_int_equal(put_own_only(e, 1), 0);
     check_counted(e, 1, 0);
 }

@@ -213,7 +213,8 @@ static void
 a_put_replaces_a_leased_chunk_and_ends_the_lease(void **state)
 {
     struct env *e = *state;
-    struct kvt__chunk_key first = key_of(e, 1), second = key_of(e, 2);
+    struct kvt__chunk_key second = key_of(e, 2);
+    struct kvt__lease of_second;
 
     second.hash.bits[0] = 1;
     assert_int_equal(put(e, 1), 0);
@@ -224,10 +225,10 @@ a_put_replaces_a_leased_chunk_and_ends_the_lease(void **state)
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(totals_of(e).n_entries, 1);
     assert_int_equal(kvt__store_lease(e->store, &second, KVT__ANYWHERE,
-                                      kvt__now_ns() + 600 * KVT__NS_PER_S), 1);
-    kvt__store_unlease(e->store, 1, &first); /* ends no lease of the second chunk */
+                                      kvt__now_ns() + 600 * KVT__NS_PER_S, &of_second), 1);
+    kvt__store_unlease(e->store, &e->space, &last_lease); /* not of the second chunk */
     assert_int_equal(kvt__level_evict(level_of(e), NULL, 1), 0);
-    kvt__store_unlease(e->store, 1, &second);
+    kvt__store_unlease(e->store, &e->space, &of_second);
     assert_int_equal(kvt__level_evict(level_of(e), NULL, 1), TAKEN);
     assert_int_equal(disk_bytes(e), 0);
 }

@@ -99,7 +99,8 @@ lease_in_memory(const struct env *e, unsigned i)
     struct kvt__chunk_key key = key_of(e, i);
 
     return kvt__store_lease(e->store, &key, KVT__IN_MEMORY,
-                            kvt__now_ns() + 600 * KVT__NS_PER_S) == KVT__LEVEL_MEMORY;
+                            kvt__now_ns() + 600 * KVT__NS_PER_S, &last_lease) ==
+           KVT__LEVEL_MEMORY;
 }
 
 /* GET into a slot of the pool; early: ahead of any load. */
@@ -188,17 +189,18 @@ static void
 a_leased_chunk_stays_until_the_lease_ends(void **state)
 {
     struct memory *m = *state;
-    struct kvt__chunk_key key = key_of(&m->e, 3);
+    struct kvt__lease leases[N_CHUNKS];
 
     for (unsigned i = 0; i < N_CHUNKS; i++) {
         assert_int_equal(put_in_memory(m, i), 0);
         assert_true(lease_in_memory(&m->e, i));
+        leases[i] = last_lease;
     }
     assert_false(kvt__store_reclaim(m->e.store, 1));
     assert_int_equal(put_in_memory(m, 100), -ENOSPC);
     for (unsigned i = 0; i < N_CHUNKS; i++)
         assert_true(has(m, i));
-    kvt__store_unlease(m->e.store, KVT__LEVEL_MEMORY, &key);
+    kvt__store_unlease(m->e.store, &m->e.space, &leases[3]);
     assert_int_equal(put_in_memory(m, 100), 0);
     assert_false(has(m, 3));
 }
@@ -458,16 +460,17 @@ a_scheduler_finds_and_leases_the_chunks_of_a_worker(void **state)
 {
     struct memory *m = *state;
     struct env scheduler = open_scheduler(m);
-    struct kvt__chunk_key key = key_of(&scheduler, 0);
+    struct kvt__lease leases[N_CHUNKS];
 
     for (unsigned i = 0; i < N_CHUNKS; i++) {
         assert_false(is_in_memory(&scheduler, i));
         assert_int_equal(put_in_memory(m, i), 0);
         assert_true(is_in_memory(&scheduler, i));
         assert_true(lease_in_memory(&scheduler, i));
+        leases[i] = last_lease;
     }
     assert_int_equal(put_in_memory(m, 100), -ENOSPC);
-    kvt__store_unlease(scheduler.store, KVT__LEVEL_MEMORY, &key);
+    kvt__store_unlease(scheduler.store, &scheduler.space, &leases[0]);
     assert_int_equal(put_in_memory(m, 100), 0);
     assert_false(is_in_memory(&scheduler, 0));
     kvt__store_close(scheduler.store);

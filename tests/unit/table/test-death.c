@@ -84,7 +84,7 @@ work_once(struct kvt__table *t, uint64_t random, struct progress *p)
     case 5:
         if (kvt__table_lease(t, &name, NULL, kvt__now_ns() + KVT__NS_PER_S, &r)) {
             p->n_bad += !is_whole(&r, n);
-            kvt__table_unlease(t, &name, &r.id);
+            kvt__table_unlease(t, &r.lease);
         }
         break;
     case 6:

@@ -324,9 +324,11 @@ use(struct kvt__table *t, uint64_t random)
         break;
     case 6:
         if (kvt__table_lease(t, &name, &id, INT64_MAX, &r))
-            kvt__table_unlease(t, &name, &id);
+            kvt__table_unlease(t, &r.lease);
         kvt__table_hold(t, &name, &id, INT64_MAX);
-        kvt__table_unlease(t, &name, &id);
+        r.lease = (struct kvt__lease){ .entry = (uint32_t)random,
+                                       .life = (uint8_t)(random >> 32) };
+        kvt__table_unlease(t, &r.lease);
         break;
     case 7:
         for (size_t i = kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS); i-- > 0;)

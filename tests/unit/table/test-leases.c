@@ -29,6 +29,8 @@ move_clock(int64_t seconds, int after_calls)
     n_calls = after_calls;
 }
 
+static struct kvt__lease leases[8]; /* the last lease of each chunk */
+
 static bool
 lease(struct kvt__table *t, uint64_t n, int64_t ns)
 {
@@ -39,16 +41,14 @@ lease(struct kvt__table *t, uint64_t n, int64_t ns)
     if (!kvt__table_lease(t, &name, &id, kvt__now_ns() + ns, &r))
         return false;
     assert_true(kvt__id_equal(&r.id, &id));
+    leases[n] = r.lease;
     return true;
 }
 
 static void
 unlease(struct kvt__table *t, uint64_t n)
 {
-    struct kvt__name name = name_of(n);
-    struct kvt__id id = id_of(n);
-
-    kvt__table_unlease(t, &name, &id);
+    kvt__table_unlease(t, &leases[n]);
 }
 
 static void
@@ -140,6 +140,64 @@ a_lease_stops_eviction_replacement_and_victims(void **state)
     assert_int_equal(store(t, 3, 10), 0);
     assert_int_equal(seen(t, 3).entry, r.entry);
     assert_true(is_evictable(t, 3));
+    kvt__table_close(t);
+}
+
+static void
+forget(struct kvt__table *t, uint64_t n, bool force)
+{
+    struct kvt__record r = seen(t, n);
+
+    assert_int_equal(kvt__table_forget(t, &r, force), 0);
+}
+
+/* A corrupt chunk leaves the table although the chunk is leased, and is stored again. */
+static void
+the_end_of_a_void_lease_ends_no_other(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(store(t, 1, 10), 0);
+        assert_true(lease(t, 1, HOUR_NS));
+        struct kvt__lease old = leases[1];
+        assert_true(kvt__table_has_lease(t, &old));
+        forget(t, 1, true);
+        assert_int_equal(store(t, 1, 10), 0);
+        assert_int_equal(seen(t, 1).entry, old.entry);
+        assert_false(kvt__table_has_lease(t, &old));
+        assert_true(lease(t, 1, HOUR_NS));
+        kvt__table_unlease(t, &old);
+        assert_false(is_evictable(t, 1));
+        unlease(t, 1);
+        assert_true(is_evictable(t, 1));
+        kvt__table_unlease(t, &old);
+        forget(t, 1, false);
+    }
+    kvt__table_close(t);
+}
+
+/* The index was deleted, and another one has the chunk in an entry of equal number. */
+static void
+a_lease_of_a_replaced_table_is_void(void **state)
+{
+    struct kvt__table *old = open_table(0, 0), *t = open_table(0, 0);
+
+    (void)state;
+    t->header->number[0] = 7;
+    assert_int_equal(store(old, 1, 10), 0);
+    assert_int_equal(store(t, 1, 10), 0);
+    assert_true(lease(old, 1, HOUR_NS));
+    struct kvt__lease lease_of_old = leases[1];
+    assert_true(lease(t, 1, HOUR_NS));
+    assert_int_equal(leases[1].entry, lease_of_old.entry);
+    assert_false(kvt__table_has_lease(t, &lease_of_old));
+    kvt__table_unlease(t, &lease_of_old);
+    assert_false(is_evictable(t, 1));
+    unlease(t, 1);
+    assert_true(is_evictable(t, 1));
+    kvt__table_close(old);
     kvt__table_close(t);
 }
 
@@ -478,6 +536,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_holder_ends_a_lease),
         cmocka_unit_test(a_lease_stops_eviction_replacement_and_victims),
+        cmocka_unit_test(the_end_of_a_void_lease_ends_no_other),
+        cmocka_unit_test(a_lease_of_a_replaced_table_is_void),
         cmocka_unit_test(a_lease_ends_by_time),
         cmocka_unit_test(a_lease_is_never_shortened),
         cmocka_unit_test(a_lease_with_too_many_holders_stays),

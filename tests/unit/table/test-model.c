@@ -238,7 +238,7 @@ lease_one(struct proc *p, unsigned n)
     if (!n_deaths && (tb_state(e->word) == TB_FREE || e->id[1] != id[1]))
         fail_msg("a leased entry was evicted");
     p->leased = 0;
-    kvt__table_unlease(p->t, &name, &r.id);
+    kvt__table_unlease(p->t, &r.lease);
 }
 
 /* Hold the first chunk of the name. */

@@ -304,7 +304,7 @@ use_in_child(struct kvt__table *t)
               !kvt__table_recover(t) && !kvt__table_recover_next(t);
 
     kvt__table_touch(t, &name, NULL);
-    kvt__table_unlease(t, &name, NULL);
+    kvt__table_unlease(t, &(struct kvt__lease){ .life = 1 });
     kvt__table_retire(t);
     kvt__table_get_totals(t, &totals);
     kvt__table_close(t);

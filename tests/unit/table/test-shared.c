@@ -86,8 +86,8 @@ a_held_lock_times_out_and_readers_go_on(void **state)
     assert_null(c.table);
     assert_int_equal(kvt__table_forget(a, &r, true), -ETIMEDOUT);
     assert_true(find(a, 1, NULL));
-    assert_true(kvt__table_lease(a, &name, &id, kvt__now_ns() + KVT__NS_PER_S, NULL));
-    kvt__table_unlease(a, &name, &id);
+    assert_true(kvt__table_lease(a, &name, &id, kvt__now_ns() + KVT__NS_PER_S, &r));
+    kvt__table_unlease(b, &r.lease);
     release_lock(a);
     assert_int_equal(store(a, 2, 10), 0);
     recount(a);

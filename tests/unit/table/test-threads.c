@@ -73,7 +73,7 @@ work_once(struct worker *w, uint64_t n, uint64_t random)
             return;
         w->n_bad += !is_whole(&r, n) || !kvt__id_equal(&r.id, &want);
         w->n_bad += tb_state(TB_LOAD(&w->t->hot[r.entry].word)) == TB_FREE;
-        kvt__table_unlease(w->t, &name, &want);
+        kvt__table_unlease(w->t, &r.lease);
         return;
     case 6:
         kvt__table_prefetch(w->t, &name, 1);
