@@ -103,9 +103,11 @@ kvt__level_list(struct kvt__level *level)
     enter_saved(&l);
     if (wants_names(level, l.index) && ops->list(level->tier, "", enter_object, &l)) {
         l.whole = false;
-        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: a part of %s is not listed, so the limit does not "
-                      "count all chunks; the next listing follows in %lld s: %s", ops->name,
-                      level->url, (long long)(LIST_AGAIN_NS / KVT__NS_PER_S), kvt__why());
+        if (!atomic_load(&level->store->stopping))
+            KVT__LOG_ONCE(KVT_LOG_WARN, "%s: a part of %s is not listed, so the limit does not "
+                          "count all chunks; the next listing follows in %lld s: %s",
+                          ops->name, level->url,
+                          (long long)(LIST_AGAIN_NS / KVT__NS_PER_S), kvt__why());
     }
     if (!l.whole)
         atomic_store(&level->list_from_ns, kvt__now_ns() + LIST_AGAIN_NS);

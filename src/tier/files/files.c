@@ -129,6 +129,12 @@ kvt__files_opened(struct kvt__files *t, int err, struct kvt__tier **out)
 }
 
 void
+kvt__files_stop(struct kvt__tier *tier)
+{
+    atomic_store(&((struct kvt__files *)tier)->stopped, true);
+}
+
+void
 kvt__files_close(struct kvt__tier *tier)
 {
     kvt__dirs_close((struct kvt__files *)tier);

@@ -2,7 +2,7 @@
  *
  * Storage of one file a chunk, shared by the backends whose storage is directories.  A
  * backend embeds struct kvt__files and says in struct kvt__files_kind what differs.  After
- * open all fields are read-only but the counter: any thread.  The functions run on executor
+ * open all fields are read-only but the atomic ones: any thread.  The functions run on executor
  * threads, several at once, without a lock: the file system is the arbiter.
  *
  * A chunk is written to the directory that the layout says, and looked for there first.  A
@@ -73,6 +73,7 @@ struct kvt__files {
     bool fsync;
     char temp_prefix[64];
     _Atomic uint64_t temp_count;
+    atomic_bool stopped; /* a listing ends with -ECANCELED */
 };
 
 /* The i-th directory in the order in which a chunk is looked for. */
@@ -130,6 +131,9 @@ int kvt__files_open(struct kvt__files *files, const struct kvt__tier_params *par
 
 /* The end of a backend's open(): close the tier after an error, else return it. */
 int kvt__files_opened(struct kvt__files *files, int err, struct kvt__tier **out);
+
+/* As ops->stop. */
+void kvt__files_stop(struct kvt__tier *tier);
 
 /* Close the directories and free the backend's tier: ops->close, or its end. */
 void kvt__files_close(struct kvt__tier *tier);

@@ -183,7 +183,7 @@ walk_dir(struct walk *w, const char *above, int levels)
             close(fd);
         return;
     }
-    for (errno = 0; (e = readdir(d)); errno = 0) {
+    for (errno = 0; !atomic_load(&w->t->stopped) && (e = readdir(d)); errno = 0) {
         bool spread = levels && is_spread(e->d_name);
 
         snprintf(name, sizeof name, "%s%s%s", above, e->d_name, spread ? "/" : "");
@@ -208,5 +208,7 @@ kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
         w.opaque = i % 2;
         walk_dir(&w, "", t->layout->spread ? SPREAD_LEVELS : 0);
     }
+    if (atomic_load(&t->stopped))
+        return kvt__fail(ECANCELED, "list %s", t->dirs[0].path);
     return kvt__error_raise(&w.error);
 }

@@ -25,6 +25,7 @@ fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 const struct kvt__tier_ops kvt__tier_fs = {
     .name = "fs",
     .open = fs_open,
+    .stop = kvt__files_stop,
     .close = kvt__files_close,
     KVT__FILES_OPS,
     .run = kvt__files_run,

@@ -73,6 +73,7 @@ const struct kvt__tier_ops kvt__tier_gds = {
     .name = "gds",
     .open = gds_open,
     .look = gds_look,
+    .stop = kvt__files_stop,
     .close = gds_close,
     KVT__FILES_OPS,
     .use_gpu = kvt__gds_use_gpu,

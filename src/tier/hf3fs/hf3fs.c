@@ -179,6 +179,7 @@ hf3fs_stop(struct kvt__tier *tier)
 {
     struct hf3fs_tier *h = (struct hf3fs_tier *)tier;
 
+    kvt__files_stop(tier);
     pthread_mutex_lock(&h->lock);
     struct kvt__usrbio_client *client = h->stopping ? NULL : h->client;
     h->stopping = true;

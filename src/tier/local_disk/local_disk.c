@@ -39,6 +39,7 @@ local_disk_listed_key(const struct kvt__tier *tier, char *key)
 const struct kvt__tier_ops kvt__tier_local_disk = {
     .name = "local_disk",
     .open = local_disk_open,
+    .stop = kvt__files_stop,
     .close = kvt__files_close,
     KVT__FILES_OPS,
     .run = kvt__files_run,

@@ -221,6 +221,34 @@ a_file_whose_attributes_cannot_be_read_is_not_passed_over(void **state)
     assert_int_equal(names.n, 4);
 }
 
+/* The receiver of names stops the tier. */
+static unsigned n_until_stop;
+
+static void
+stop_tier(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+          int64_t mtime_ns)
+{
+    struct fixture *f = ctx;
+
+    (void)key, (void)opaque, (void)path, (void)stored_bytes, (void)mtime_ns;
+    n_until_stop++;
+    f->tier->ops->stop(f->tier);
+}
+
+static void
+a_stop_ends_a_listing(void **state)
+{
+    struct fixture *f = *state;
+    struct chunk other;
+
+    chunk_init(&other, "org/model", 0x77);
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
+    assert_int_equal(put_bytes(f->tier, &other.object, 10, 1), 0);
+    n_until_stop = 0;
+    assert_int_equal(f->tier->ops->list(f->tier, "", stop_tier, f), -ECANCELED);
+    assert_int_equal(n_until_stop, 1);
+}
+
 int
 main(void)
 {
@@ -235,6 +263,8 @@ main(void)
         HEADER(a_file_whose_attributes_cannot_be_read_is_not_passed_over),
         cmocka_unit_test_setup_teardown(
             a_file_whose_attributes_cannot_be_read_is_not_passed_over, setup, teardown),
+        HEADER(a_stop_ends_a_listing),
+        cmocka_unit_test_setup_teardown(a_stop_ends_a_listing, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
