@@ -169,7 +169,7 @@ open_dir(struct kvt__files *t, struct kvt__dir *dir, const char *name)
     if (fstatvfs(dir->fd, &fs) < 0)
         return kvt__fail(errno, "%s: ask for the size of %s", name, dir->path);
     dir->unit = fs.f_frsize ? fs.f_frsize : 4096;
-    dir->direct = !t->kind->own_mover && kvt__posix_direct_works(dir->temp_fd);
+    dir->direct = !t->kind->read && kvt__posix_direct_works(dir->temp_fd);
     kvt__temp_clean(dir);
     return 0;
 }
@@ -260,8 +260,9 @@ kvt__dirs_close(struct kvt__files *t)
 }
 
 uint64_t
-kvt__dirs_default_limit(const struct kvt__files *t)
+kvt__files_default_limit(const struct kvt__tier *tier)
 {
+    const struct kvt__files *t = (const struct kvt__files *)tier;
     struct statvfs fs;
     uint64_t all = 0;
 
@@ -272,11 +273,14 @@ kvt__dirs_default_limit(const struct kvt__files *t)
 }
 
 uint64_t
-kvt__dir_shortage(const struct kvt__dir *dir, uint64_t bytes)
+kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,
+                    uint64_t bytes)
 {
+    const struct kvt__files *t = (const struct kvt__files *)tier;
     struct statvfs fs;
 
-    if (fstatvfs(dir->fd, &fs) < 0 || !fs.f_blocks) /* ramfs and others tell no size */
+    /* ramfs and others report no size. */
+    if (fstatvfs(kvt__nth_dir(t, o, 0)->fd, &fs) < 0 || !fs.f_blocks)
         return 0;
     uint64_t needed = (uint64_t)fs.f_blocks * fs.f_frsize / 10 + bytes;
     uint64_t unused = (uint64_t)fs.f_bfree * fs.f_frsize;

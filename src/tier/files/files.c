@@ -53,21 +53,6 @@ kvt__files_private_dir(const struct kvt__tier *tier)
     return t->tier.shared ? t->index_fd : t->dirs[0].private_fd;
 }
 
-uint64_t
-kvt__files_default_limit(const struct kvt__tier *tier)
-{
-    return kvt__dirs_default_limit((const struct kvt__files *)tier);
-}
-
-uint64_t
-kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,
-                    uint64_t bytes)
-{
-    const struct kvt__files *t = (const struct kvt__files *)tier;
-
-    return kvt__dir_shortage(kvt__nth_dir(t, o, 0), bytes);
-}
-
 /* ----------------------------------------------------------------- opening */
 
 static mode_t

@@ -37,14 +37,13 @@ struct kvt__files;
 struct kvt__files_kind {
     const struct kvt__layout *layout;
     bool relative;  /* paths of directories may be relative */
-    bool own_mover; /* write and read below move all bytes, without the mount's page cache
-                     * and without O_DIRECT */
 
     /* Return 0, or -errno with a sentence: the storage cannot lie in this directory, which
      * may not exist yet.  name: for messages.  NULL: any directory will do. */
     int (*check_path)(const struct kvt__files *files, const char *name, const char *path);
 
-    /* With own_mover: as kvt__extent_write() and kvt__extent_read(). */
+    /* Write and read an extent in place of kvt__extent_write() and kvt__extent_read(), without
+     * the mount's page cache and without O_DIRECT.  Both or neither is NULL. */
     int (*write)(const struct kvt__files *files, const struct kvt__file_extent *e);
     int (*read)(const struct kvt__files *files, const struct kvt__file_extent *e,
                 struct kvt__sum *sum);
@@ -140,9 +139,6 @@ void kvt__files_close(struct kvt__tier *tier);
 
 size_t kvt__files_phase(const struct kvt__tier *tier);
 int kvt__files_private_dir(const struct kvt__tier *tier);
-uint64_t kvt__files_default_limit(const struct kvt__tier *tier);
-uint64_t kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,
-                             uint64_t bytes);
 uint64_t kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *o,
                                  uint64_t payload);
 
@@ -181,6 +177,13 @@ int kvt__make_dir(int dirfd, const char *path, mode_t mode);
 int kvt__dirs_open(struct kvt__files *t, const char *name, const char *list);
 void kvt__dirs_close(struct kvt__files *t);
 
+/* As ops->default_limit: 90 % of the file systems of all directories; 0 if shared. */
+uint64_t kvt__files_default_limit(const struct kvt__tier *tier);
+
+/* As ops->shortage, for the file system of the chunk's directory. */
+uint64_t kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,
+                             uint64_t bytes);
+
 /* The next path of such a list, without the blanks around it; list goes on behind it.
  * False: there are no more. */
 bool kvt__next_path(const char **list, const char **path, size_t *n);
@@ -188,12 +191,6 @@ bool kvt__next_path(const char **list, const char **path, size_t *n);
 /* Open one again in place of what is open: its descriptors stay the same numbers, and what
  * was half written is removed.  0, or -errno with a sentence. */
 int kvt__dir_reopen(struct kvt__dir *dir);
-
-/* Return 90 % of the file systems of all directories; 0 for a shared file system. */
-uint64_t kvt__dirs_default_limit(const struct kvt__files *t);
-
-/* As ops->shortage, for a directory's file system. */
-uint64_t kvt__dir_shortage(const struct kvt__dir *dir, uint64_t bytes);
 
 /* ---------------------------------------------------------------- shared.c */
 

@@ -103,7 +103,7 @@ open_chunk(const struct kvt__files *t, const struct kvt__object *o,
                            kvt__file_direct(dir, slot->payload -
                                             kvt__form_of(t, o).header_bytes,
                                             slot->bytes)
-                         : t->kind->own_mover; /* the page cache misses its writes */
+                         : t->kind->read != NULL; /* the page cache misses its writes */
         fd = open_in(dir, o, name, f);
         if (fd != -ENOENT)
             break;
@@ -138,8 +138,8 @@ read_extent(const struct kvt__files *t, int fd, const struct opened *f,
         extent.direct = false;
     }
     struct kvt__sum *wanted = crc ? &sum : NULL;
-    int err = t->kind->own_mover ? t->kind->read(t, &extent, wanted)
-                                 : kvt__extent_read(&extent, wanted);
+    int err = t->kind->read ? t->kind->read(t, &extent, wanted)
+                            : kvt__extent_read(&extent, wanted);
     if (crc)
         *crc = sum.crc;
     return err;

@@ -97,7 +97,7 @@ write_extent(const struct kvt__files *t, int fd, bool direct, const struct frame
         .fd = fd, .at = f->slot->payload - f->form.header_bytes,
         .bytes = f->form.header_bytes + f->slot->bytes + f->form.trailer_bytes,
         .direct = direct };
-    return t->kind->own_mover ? t->kind->write(t, &extent) : kvt__extent_write(&extent);
+    return t->kind->write ? t->kind->write(t, &extent) : kvt__extent_write(&extent);
 }
 
 static int

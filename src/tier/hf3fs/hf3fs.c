@@ -86,7 +86,6 @@ hf3fs_check_path(const struct kvt__files *files, const char *name, const char *p
 
 static const struct kvt__files_kind hf3fs_kind = {
     .layout = &kvt__layout_fs,
-    .own_mover = true,
     .check_path = hf3fs_check_path,
     .write = hf3fs_write,
     .read = hf3fs_read,

@@ -8,14 +8,17 @@
 
 #include "tier/layout/layout.h"
 
-/* The digits of 256 bits, the last one first. */
-static size_t
-wide_digits(const struct kvt__hash *hash, char out[80])
+#define DIGITS 78 /* of 2^256 - 1 */
+
+/* Write the decimal digits of 256 bits. */
+static void
+wide_decimal(const struct kvt__hash *hash, char out[DIGITS + 1])
 {
     uint64_t left[KVT__HASH_WORDS], any;
-    size_t n = 0;
+    char *at = out + DIGITS;
 
     memcpy(left, hash->bits, sizeof left);
+    *at = '\0';
     do {
         unsigned __int128 rest = 0;
 
@@ -26,37 +29,24 @@ wide_digits(const struct kvt__hash *hash, char out[80])
             rest %= 10;
             any |= left[i];
         }
-        out[n++] = (char)('0' + (int)rest);
+        *--at = (char)('0' + (int)rest);
     } while (any);
-    return n;
+    memmove(out, at, strlen(at) + 1);
 }
 
-static void
-decimal(const struct kvt__hash *hash, char out[81])
-{
-    char digits[80];
-
-    if (hash->form == KVT__HASH_WIDE) {
-        size_t n = wide_digits(hash, digits);
-
-        for (size_t i = 0; i < n; i++)
-            out[i] = digits[n - 1 - i];
-        out[n] = '\0';
-    } else if (hash->form == KVT__HASH_UNSIGNED) {
-        snprintf(out, 81, "%" PRIu64, hash->bits[0]);
-    } else {
-        snprintf(out, 81, "%" PRId64, (int64_t)hash->bits[0]);
-    }
-}
-
-/* The first two characters of the decimal hash, and the two after them: where there are
- * none, no directory. */
+/* Write the first two characters of the decimal hash and the next two as directories; a hash
+ * of one or two characters has one directory. */
 void
 kvt__layout_spread(const struct kvt__hash *hash, char out[KVT__SPREAD_BYTES])
 {
-    char text[81];
+    char text[DIGITS + 1];
 
-    decimal(hash, text);
+    if (hash->form == KVT__HASH_WIDE)
+        wide_decimal(hash, text);
+    else if (hash->form == KVT__HASH_UNSIGNED)
+        snprintf(text, sizeof text, "%" PRIu64, hash->bits[0]);
+    else
+        snprintf(text, sizeof text, "%" PRId64, (int64_t)hash->bits[0]);
     if (strlen(text) > 2)
         snprintf(out, KVT__SPREAD_BYTES, "%.2s/%.2s/", text, text + 2);
     else
