@@ -190,7 +190,32 @@ expect_new(const struct dir *d)
     kvt__table_close(t);
 }
 
-/* Run fn in a child, which ends by SIGKILL unless fn returns. */
+/* A table of these parameters opens, is shared, and takes chunk n. */
+static inline void
+expect_usable(const struct dir *d, const struct kvt__table_params *params, uint64_t n)
+{
+    struct kvt__table *t = open_with(d, params);
+
+    assert_true(kvt__table_is_shared(t));
+    assert_int_equal(store(t, n, 10), 0);
+    recount(t);
+    kvt__table_close(t);
+}
+
+/* Run fn in a child; fn must return 0. */
+static inline void
+succeed_in_child(const struct dir *d, int (*fn)(const struct dir *d))
+{
+    int status;
+    pid_t pid = fork();
+
+    if (!pid)
+        _exit(fn(d));
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+/* Run fn in a child, which then kills itself. */
 static inline void
 in_child(const struct dir *d, void (*fn)(const struct dir *d))
 {

@@ -331,13 +331,7 @@ open_with_a_file_limit(const struct dir *d)
 static void
 a_file_limit_leaves_no_file_and_a_private_table(void **state)
 {
-    int status;
-    pid_t pid = fork();
-
-    if (!pid)
-        _exit(open_with_a_file_limit(*state));
-    waitpid(pid, &status, 0);
-    assert_int_equal(status, 0);
+    succeed_in_child(*state, open_with_a_file_limit);
 }
 
 static void

@@ -516,15 +516,11 @@ static void
 a_killed_maker_leaves_a_store_that_opens(void **state)
 {
     const struct dir *d = *state;
+    struct kvt__table_params params = params_of(d);
     int n = 1;
 
     for (; kill_at(d, open_and_store, n); n++) {
-        struct kvt__table *t = open_writer(d);
-        assert_true(kvt__table_is_shared(t));
-        int err = store(t, 2, 10);
-        assert_true(err == 0);
-        recount(t);
-        kvt__table_close(t);
+        expect_usable(d, &params, 2);
         unlinkat(d->fd, "lock", 0); /* the next child makes a table again */
     }
     assert_true(n > 20);
@@ -554,11 +550,7 @@ a_killed_maker_in_the_directory_leaves_a_store_that_opens(void **state)
 
     params.shm = no_tmpfs;
     for (int n = 1; kill_at(d, open_in_dir_and_store, n); n++) {
-        struct kvt__table *t = open_with(d, &params);
-        assert_true(kvt__table_is_shared(t));
-        assert_int_equal(store(t, 2, 10), 0);
-        recount(t);
-        kvt__table_close(t);
+        expect_usable(d, &params, 2);
         unlinkat(d->fd, "lock", 0);
     }
     assert_false(has_file(d, "table.new"));

@@ -362,9 +362,9 @@ a_snapshot_is_read_once_for_each_table(void **state)
 }
 
 static int
-save_with_a_file_limit(const struct dir *d, struct kvt__table_params params)
+save_with_a_file_limit(const struct dir *d)
 {
-    struct kvt__table *t = open_with(d, &params);
+    struct kvt__table *t = open_writer(d);
     struct rlimit limit = { 100, 100 };
 
     for (uint64_t i = 0; i < 10; i++)
@@ -379,13 +379,7 @@ save_with_a_file_limit(const struct dir *d, struct kvt__table_params params)
 static void
 a_file_limit_is_an_error(void **state)
 {
-    int status;
-    pid_t pid = fork();
-
-    if (!pid)
-        _exit(save_with_a_file_limit(*state, params_of(*state)));
-    waitpid(pid, &status, 0);
-    assert_int_equal(status, 0);
+    succeed_in_child(*state, save_with_a_file_limit);
 }
 
 /* The first lister was killed, or has not begun yet. */
