@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directories of a file store: made, opened, and looked at. */
+ * The directories of a file store: making, opening, file systems and free space. */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening the directories of a backend, and the answers that need no file of a chunk. */
+ * Opening and closing a backend, and the operations that need no file of a chunk. */
 #include "tier/files/files.h"
 
 #include <errno.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Storage of one file a chunk, shared by the backends whose storage is directories.  A
- * backend embeds struct kvt__files and says in struct kvt__files_kind what differs.  After
- * open all fields are read-only but the atomic ones: any thread.  The functions run on executor
- * threads, several at once, without a lock: the file system is the arbiter.
+ * backend embeds struct kvt__files; struct kvt__files_kind has the differences.  After
+ * open only the atomic fields change: any thread.  The functions run on executor threads,
+ * several at once, without a lock: the file system is the arbiter.
  *
- * A chunk is written to the directory that the layout says, and looked for there first.  A
- * chunk is looked for in the other directories too, and removed from all: the list of
- * directories or the number of workers may have changed since the write. */
+ * The layout chooses the directory of a chunk.  A read tries this directory first, then the
+ * other directories; a removal deletes the chunk from all directories.  The list of directories
+ * or the number of workers may have changed since the write. */
 #ifndef KVT_TIER_FILES_FILES_H
 #define KVT_TIER_FILES_FILES_H
 
@@ -23,12 +23,12 @@
 struct kvt__dir {
     char *path;
     mode_t mode; /* of directories made here: 0700, 0770 or 0777 */
-    int fd;        /* where LMCache's files are */
+    int fd;        /* the directory, with LMCache's files */
     int opaque_fd; /* kvtier/ in it */
     int private_fd; /* .kvtier/ in it */
     int temp_fd;   /* .kvtier/tmp/ in it */
     bool direct;   /* O_DIRECT works */
-    uint64_t unit; /* files take multiples of this on disk */
+    uint64_t unit; /* bytes of a block on disk */
 };
 
 struct kvt__files;
@@ -38,8 +38,8 @@ struct kvt__files_kind {
     const struct kvt__layout *layout;
     bool relative;  /* paths of directories may be relative */
 
-    /* Return 0, or -errno with a sentence: the storage cannot lie in this directory, which
-     * may not exist yet.  name: for messages.  NULL: any directory will do. */
+    /* Check a directory, which may not exist yet.  name: for messages.  0; -errno with a
+     * sentence: the storage must not be in this directory.  NULL: any directory is valid. */
     int (*check_path)(const struct kvt__files *files, const char *name, const char *path);
 
     /* Write and read an extent in place of kvt__extent_write() and kvt__extent_read(), without
@@ -65,7 +65,7 @@ struct kvt__files {
     struct kvt__places places;
     struct kvt__dir dirs[KVT__FILE_MAX_PATHS];
     size_t n_dirs;
-    int index_fd; /* directory of the index if the storage is shared; -1: none */
+    int index_fd; /* directory of the index for shared storage; -1: none */
     bool header; /* save_chunk_meta */
     mode_t mode; /* of directories */
     struct kvt__counters *counters; /* NULL: nothing is counted */
@@ -75,7 +75,7 @@ struct kvt__files {
     atomic_bool stopped; /* a listing ends with -ECANCELED */
 };
 
-/* The i-th directory in the order in which a chunk is looked for. */
+/* Return the i-th directory in the lookup order of a chunk. */
 static inline const struct kvt__dir *
 kvt__nth_dir(const struct kvt__files *t, const struct kvt__object *o, size_t i)
 {
@@ -88,7 +88,7 @@ kvt__fd_of(const struct kvt__dir *dir, const struct kvt__object *o)
     return o->opaque ? dir->opaque_fd : dir->fd;
 }
 
-/* How a chunk is written. */
+/* Return the form in which a chunk is written. */
 static inline struct kvt__form
 kvt__form_of(const struct kvt__files *t, const struct kvt__object *o)
 {
@@ -98,7 +98,7 @@ kvt__form_of(const struct kvt__files *t, const struct kvt__object *o)
 /* Below this the page cache is cheaper than a direct transfer. */
 #define KVT__FILE_DIRECT_MIN ((size_t)256 << 10)
 
-/* Whether a direct transfer may start at this address. */
+/* Return true if a transfer of n bytes from this address bypasses the page cache. */
 static inline bool
 kvt__file_direct(const struct kvt__dir *dir, const void *start, size_t n)
 {
@@ -106,8 +106,7 @@ kvt__file_direct(const struct kvt__dir *dir, const void *start, size_t n)
            (uintptr_t)start % KVT__DIRECT_ALIGN == 0;
 }
 
-/* Return err with a sentence that names the file, and behind that what the mover said, if
- * it said more than an errno ("" otherwise). */
+/* Return err with a sentence that names the file.  said: the mover's sentence, or "". */
 int kvt__file_failed(int err, const char *what, const char *name,
                      const struct kvt__dir *dir, const char *said);
 
@@ -119,8 +118,8 @@ void *kvt__files_new(size_t size, const struct kvt__tier_ops *ops,
                      const struct kvt__files_kind *kind,
                      const struct kvt__tier_params *params);
 
-/* Share the directories out as a setting says ("by_gpu" or "by_local_rank").  Before
- * kvt__files_open(). */
+/* Set how workers share the directories: "by_gpu" or "by_local_rank"; setting: the name of the
+ * setting.  Before kvt__files_open(). */
 void kvt__files_set_sharding(struct kvt__files *files, const char *setting,
                              const char *sharding);
 
@@ -184,23 +183,23 @@ uint64_t kvt__files_default_limit(const struct kvt__tier *tier);
 uint64_t kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,
                              uint64_t bytes);
 
-/* The next path of such a list, without the blanks around it; list goes on behind it.
- * False: there are no more. */
+/* Get the next path of a comma list, without the blanks around the path, and advance the list.
+ * False: the list has no more paths. */
 bool kvt__next_path(const char **list, const char **path, size_t *n);
 
-/* Open one again in place of what is open: its descriptors stay the same numbers, and what
- * was half written is removed.  0, or -errno with a sentence. */
+/* Open a directory again under the same descriptor numbers and delete leftover temporary
+ * files.  0, or -errno with a sentence. */
 int kvt__dir_reopen(struct kvt__dir *dir);
 
 /* ---------------------------------------------------------------- shared.c */
 
-/* Whether it lies on a file system that other hosts have too. */
+/* Return true if several hosts may share the file system of fd. */
 bool kvt__fs_is_shared(int fd);
 
-/* Whether what is mounted there is of that type, as the table of mounts calls it. */
+/* Return true if the mount of fd has this type in the mount table. */
 bool kvt__fs_is(int fd, const char *type);
 
-/* That table; tests have their own. */
+/* The path of the mount table.  For tests. */
 extern const char *kvt__mounts;
 
 /* Make and open a local directory for the index of the store in path, where fd is.  The
@@ -220,14 +219,15 @@ int kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn
 
 /* ------------------------------------------------------------------ temp.c */
 
-/* The prefix of this process's temporary names. */
+/* Set the prefix of this process's temporary names. */
 int kvt__temp_init(struct kvt__files *t);
 
-/* Create, lock and open one for writing.  The fd, or -errno. */
+/* Create, lock and open a temporary file for writing.  The fd, or -errno. */
 int kvt__temp_create(struct kvt__files *t, const struct kvt__dir *dir, bool direct,
                      char *name, size_t size);
 
-/* Remove what dead processes of this host left, and what any left an hour ago. */
+/* Delete temporary files of dead processes of this host, and files of other hosts that are
+ * older than an hour. */
 void kvt__temp_clean(const struct kvt__dir *dir);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a chunk's file, in one extent, and looking at it. */
+ * Reading a chunk's file in one extent, and probing a chunk without reading the payload. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,8 +21,9 @@ has_none(int err)
            err == ENOSYS || err == ERANGE;
 }
 
-/* Read what the attribute of a file without trailer says.  0; -errno with a sentence, -ENOENT
- * if kvtier wrote the file with a trailer: the file lost its end or LMCache wrote over it. */
+/* Read the identity from the attribute of a file without trailer.  0; -errno with a sentence,
+ * -ENOENT if kvtier wrote the file with a trailer: the file lost its end or LMCache wrote over
+ * it. */
 static int
 read_xattr(int fd, const struct stat *st, const struct kvt__object *o,
            struct kvt__found *found)
@@ -111,7 +112,7 @@ open_chunk(const struct kvt__files *t, const struct kvt__object *o,
     return fd;
 }
 
-/* The sentence for what a layout says of a file. */
+/* Return err of a layout with a sentence. */
 static int
 bad_frame(int err, const struct kvt__object *o)
 {
@@ -121,8 +122,8 @@ bad_frame(int err, const struct kvt__object *o)
         : kvt__fail(-err, "%s: header or trailer is damaged.", o->key);
 }
 
-/* Read a file of this form into a slot of host memory, with what is around the payload.
- * crc: NULL if no checksum is wanted. */
+/* Read header, payload and trailer of a file of this form into a slot of host memory.  crc:
+ * NULL if no checksum is wanted. */
 static int
 read_extent(const struct kvt__files *t, int fd, const struct opened *f,
             const struct kvt__form *form, const struct kvt__slot *slot, uint32_t *crc)
@@ -133,7 +134,7 @@ read_extent(const struct kvt__files *t, int fd, const struct opened *f,
                                        .direct = f->direct };
 
     if (f->direct && (uintptr_t)extent.at % KVT__DIRECT_ALIGN) {
-        /* Written under another save_chunk_meta: off this slot's grid. */
+        /* Written under another save_chunk_meta: the slot is not aligned for this header. */
         (void)fcntl(fd, F_SETFL, 0);
         extent.direct = false;
     }
@@ -145,7 +146,7 @@ read_extent(const struct kvt__files *t, int fd, const struct opened *f,
     return err;
 }
 
-/* Into a device's memory; the header, which host memory is for. */
+/* Read the payload into a device's memory and the header into host memory. */
 static int
 read_to_device(const struct kvt__files *t, int fd, const struct kvt__form *form,
                const struct kvt__slot *slot, unsigned char *header, uint32_t *crc)
@@ -165,7 +166,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
     struct kvt__files *t = (struct kvt__files *)tier;
     bool on_device = kvt__slot_on_device(slot);
-    /* What stands around the payload, seen by the host. */
+    /* The slot with the header in host memory. */
     struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
                               slot->bytes, slot->lender };
     struct kvt__form form;
@@ -215,7 +216,7 @@ read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
                (uint64_t)st->st_size;
 }
 
-/* What a file tells of its chunk without its payload. */
+/* Read the length and the identity of a chunk from header, trailer or attribute. */
 static int
 look(const struct kvt__files *t, const struct kvt__object *o, int fd,
      const struct opened *f, struct kvt__found *found)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing a chunk's file, and removing it.  It is written under a temporary name and
- * published by rename; where a layout has a second file beside it, that one follows, and
- * goes first when both are removed.  The first alone tells whether a chunk is there. */
+ * Writing and deleting a chunk's file.  The file is written under a temporary name and
+ * published by rename.  If the layout has a second file beside the chunk's file, the second
+ * file is written last and deleted first: the chunk exists if the chunk's file exists. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -33,8 +33,8 @@ set_attribute(int fd, const void *value, size_t n)
     return 0;
 }
 
-/* Where nothing may stand around a payload, the identity stands beside the file, valid
- * only for this size and time of change. */
+/* Store the identity in the attribute of a file without trailer.  The attribute is valid only
+ * for this size and modification time. */
 static int
 put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
 {
@@ -64,17 +64,17 @@ mark_trailer(int fd)
     return set_attribute(fd, mark, sizeof mark);
 }
 
-/* What stands around a chunk's payload is written already. */
+/* A chunk whose header and trailer are in memory around the payload. */
 struct framed {
     const struct kvt__object *object;
-    const struct kvt__slot *slot;
-    const struct kvt__slot *on_device; /* where the payload is; NULL: in slot, which else
-                                        * has only what is in front of it */
+    const struct kvt__slot *slot;      /* header, payload, trailer */
+    const struct kvt__slot *on_device; /* the payload in a device's memory, then slot has only
+                                        * the header; NULL: the payload is in slot */
     struct kvt__form form;
     uint32_t crc;
 };
 
-/* The header alone, for the second file too. */
+/* Write the header: the whole second file, or the start of a chunk's file. */
 static int
 write_header(int fd, const struct framed *f)
 {
@@ -82,7 +82,7 @@ write_header(int fd, const struct framed *f)
                             f->form.header_bytes, 0);
 }
 
-/* Header, payload and trailer. */
+/* Write header, payload and trailer. */
 static int
 write_extent(const struct kvt__files *t, int fd, bool direct, const struct framed *f)
 {
@@ -114,8 +114,8 @@ write_chunk(const struct kvt__files *t, int fd, bool direct, const struct framed
 
 /* ---------------------------------------------------------------- publishing */
 
-/* Network mounts tell ENOSPC when any descriptor is closed; the file's lock goes
- * with the last one, which must not be before the rename. */
+/* Close a copy of the descriptor: network mounts report ENOSPC at the close of any descriptor.
+ * The file's lock ends with the last descriptor, so fd stays open until the rename. */
 static int
 close_copy(int fd)
 {
@@ -124,7 +124,7 @@ close_copy(int fd)
     return copy < 0 || close(copy) < 0 ? -errno : 0;
 }
 
-/* The directories above a file. */
+/* Make the directories above a file. */
 static int
 make_above(int dirfd, const char *name, mode_t mode)
 {
@@ -152,8 +152,7 @@ rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *n
     return err;
 }
 
-/* Write a file under a temporary name and give it its own.  beside: the second file, which
- * only says that the first exists. */
+/* Write a file under a temporary name and rename the file.  beside: write the second file. */
 static int
 publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f,
         const char *name, bool beside)
@@ -182,8 +181,8 @@ publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f
 
 /* ------------------------------------------------------------------ removing */
 
-/* Remove a chunk's files from a directory, the second one first: nobody is to be told of
- * a file that is gone.  0 or -errno, -ENOENT if there is no first one. */
+/* Delete a chunk's files from a directory, the second file first: LMCache expects the chunk's
+ * file if the second file exists.  0; -ENOENT: the chunk's file does not exist; -errno. */
 static int
 remove_here(const struct kvt__files *t, int dirfd, const char *name)
 {
@@ -195,7 +194,8 @@ remove_here(const struct kvt__files *t, int dirfd, const char *name)
     return unlinkat(dirfd, name, 0) < 0 ? -errno : 0;
 }
 
-/* Remove all files of this name but those of the first directories of the order. */
+/* Delete the files of this name, except in the first `first` directories of the lookup order.
+ * 0; -ENOENT: no directory has the chunk's file; -errno with a sentence. */
 static int
 remove_from(const struct kvt__files *t, const struct kvt__object *o, const char *name,
             size_t first)
@@ -236,11 +236,11 @@ kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
         err = publish(t, dir, &f, name, false);
     if (!err && kvt__beside(t->layout, name, beside)) {
         err = publish(t, dir, &f, beside, true);
-        if (err) /* a chunk is stored with all that belongs to it, or not */
+        if (err) /* a chunk is stored with both files or not at all */
             (void)remove_here(t, kvt__fd_of(dir, o), name);
     }
     if (!err)
-        (void)remove_from(t, o, name, 1); /* what it takes the place of */
+        (void)remove_from(t, o, name, 1); /* older files of the chunk */
     return err;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * File systems of other hosts.  Mappings of their files are not shared between hosts,
- * so the index lies in local storage, one for each mount and directory; and other hosts
- * write there too, so nothing is evicted unless a limit is set. */
+ * File systems that several hosts share.  Hosts do not share mappings of the files, so each
+ * host has an index in local storage for each mount and directory.  Other hosts write files
+ * too, so nothing is evicted unless a limit is set. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 /* f_type of statfs(2); the kernel's headers do not have all of them. */
 static const unsigned long shared_types[] = {
     0x6969,     /* NFS */
-    0x65735546, /* FUSE: 3FS, and whatever else: not known to be local */
+    0x65735546, /* FUSE: 3FS, and file systems that may be shared */
     0x517b,     /* SMB */
     0xfe534d42, /* SMB2 */
     0xff534d42, /* CIFS */
@@ -36,7 +36,7 @@ static const unsigned long shared_types[] = {
 
 const char *kvt__mounts = "/proc/self/mountinfo";
 
-/* What is mounted where fd lies, as the table has it: " - nfs4 server:/export ...". */
+/* Copy the end of the mount table's line for fd: " - nfs4 server:/export ...". */
 static void
 mount_source(int fd, char *out, size_t size)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Temporary files: their names tell host, process and number, and a flock held while a file
- * is written tells that its writer lives. */
+ * Temporary files.  A name has the host, the process and a number.  The writer holds a flock
+ * of the file: a file of this host without a flock has no living writer. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 #define FOREIGN_AGE_S 3600
 
-/* 8 hex digits that tell this host from others that use the same directory. */
+/* Return a number that distinguishes this host from other hosts with the same directory. */
 static uint32_t
 host_tag(void)
 {
@@ -49,14 +49,14 @@ kvt__temp_init(struct kvt__files *t)
     return 0;
 }
 
-/* Whether it is ours: locked, and not removed by one that found it unlocked. */
+/* Lock a new file.  Return false if another process locked or deleted the file meanwhile. */
 static bool
 hold(int fd)
 {
     struct stat st;
 
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-        return errno != EWOULDBLOCK; /* no flock here: age alone decides later */
+        return errno != EWOULDBLOCK; /* no flock: the age decides later */
     return fstat(fd, &st) < 0 || st.st_nlink;
 }
 
@@ -105,7 +105,8 @@ is_left_over(int fd, const char *name)
     return time(NULL) - st.st_mtime > FOREIGN_AGE_S;
 }
 
-/* It stays locked until it is removed: who creates it then sees that. */
+/* Delete a file if no process writes the file.  The lock is held until the deletion, so
+ * kvt__temp_create() of another process notices the deletion. */
 static void
 remove_left_over(int dirfd, const char *name)
 {
