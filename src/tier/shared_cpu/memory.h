@@ -134,6 +134,10 @@ void kvt__sc_stop_growing(struct sc_growth *growth);
 
 /* ------------------------------------------------------------------- pins.c */
 
+/* Delete the pins of the process that had this handle's owner number before and died with
+ * pins.  Call this function before the handle pins. */
+void kvt__sc_clear_pins(const struct sc_memory *m);
+
 /* Pin the place of an entry: until the unpin, or the end of the process, no process changes
  * its bytes.  Returns the number of the pin; -ENOENT: the entry has changed since the caller
  * read word; -EAGAIN: this process has SC_N_PINS pins; -EINVAL: a handle without number. */

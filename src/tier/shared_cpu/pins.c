@@ -51,6 +51,15 @@ kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
     return pin;
 }
 
+void
+kvt__sc_clear_pins(const struct sc_memory *m)
+{
+    unsigned owner = kvt__table_owner(m->table);
+
+    for (unsigned i = 0; owner < KVT__TABLE_OWNERS && i < SC_N_PINS / 64; i++)
+        SC_STORE(&m->pins[owner].used[i], 0);
+}
+
 /* As kvt__sc_pinned_end(), of one owner. */
 static uint32_t
 end_of(const struct sc_pins *p, uint32_t first, uint32_t n)
