@@ -42,42 +42,47 @@ is_taken(const struct sc_memory *m, uint32_t unit, uint32_t *entry, uint32_t *en
 
 /* ------------------------------------------------------------------- free places */
 
-/* Search from `unit` to `limit` for n free units in a row.  looks: of the search, counted
- * down.  Returns the first unit, or limit. */
-static uint32_t
-find_between(const struct sc_memory *m, uint32_t unit, uint32_t limit, uint32_t n,
+/* Search from `at` to `limit` for n free units in a row.  looks: of the search, counted
+ * down.  Sets `at` to the first unit, or to the end of the search. */
+static bool
+find_between(const struct sc_memory *m, uint32_t *at, uint32_t limit, uint32_t n,
              uint32_t *looks)
 {
-    uint32_t first = unit, entry, end;
+    uint32_t unit = *at, entry, end;
 
     while (unit < limit && *looks) {
         if (is_taken(m, unit, &entry, &end)) {
-            first = unit = end;
+            *at = unit = end;
             --*looks;
-        } else if (++unit - first == n) {
-            uint32_t pinned = kvt__sc_pinned_end(m, first, n);
+        } else if (++unit - *at == n) {
+            uint32_t pinned = kvt__sc_pinned_end(m, *at, n);
 
             if (!pinned)
-                return first;
-            first = unit = pinned;
+                return true;
+            *at = unit = pinned;
             --*looks;
         }
     }
-    return limit;
+    return false;
 }
 
+/* The next search continues at the end of a search without result.  So later searches find
+ * free units behind many leased chunks, which nothing else makes reachable. */
 static bool
 find_free(const struct sc_memory *m, uint32_t n, uint32_t *first)
 {
     uint32_t limit = n_populated(m), looks = LOOKS;
     uint32_t hand = SC_LOAD(&m->header->hand);
 
-    hand = hand < limit ? hand : 0;
-    *first = find_between(m, hand, limit, n, &looks);
-    if (*first < limit)
+    *first = hand < limit ? hand : 0;
+    if (find_between(m, first, limit, n, &looks))
         return true;
-    *first = find_between(m, 0, limit, n, &looks);
-    return *first < limit;
+    if (looks)
+        *first = 0;
+    if (find_between(m, first, limit, n, &looks))
+        return true;
+    SC_STORE(&m->header->hand, *first);
+    return false;
 }
 
 /* ------------------------------------------------------------------- windows */
