@@ -49,9 +49,12 @@ s3: all
 mutants:
 	scripts/mutants
 
-# 100,000 deaths of processes that share an index.
+# 100,000 deaths of processes that share an index; 10,000 deaths and 10,000 stops of engines
+# that share host memory, whose calls may last 1 s.
 crash: all
 	$(BUILD)/tests/test-table-death 100000
+	KVTIER_TEST_ROUNDS=10000 KVTIER_TEST_CALL_MS=1000 \
+	    $(BUILD)/tests/test-system-shared-cpu-death
 
 soak: all
 	python3 tests/soak/run.py

@@ -19,7 +19,9 @@
 #define CHUNK 64u        /* tokens */
 #define BLOCK 32u        /* tokens */
 #define N_LAYERS 3u
+#ifndef BLOCK_BYTES
 #define BLOCK_BYTES 4096u /* of one layer */
+#endif
 #ifndef N_BLOCKS
 #define N_BLOCKS 64u
 #endif
