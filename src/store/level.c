@@ -200,19 +200,11 @@ kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req)
     if (!level->tier->ops->borrow(level->tier, &object, req->bytes, &req->slot))
         return false;
     kvt__table_touch(index, &name, &req->id);
-    return true;
+    req->unsummed = false;
+    return req->verified = true;
 }
 
 /* ------------------------------------------------------------------- found objects */
-
-/* An LMCache beside kvtier may replace a chunk's file.  Files of LMCache are served if the
- * file name determines the chunk completely. */
-bool
-kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__space *space,
-                         bool own_only)
-{
-    return !store->refuse_unverified && !own_only && !space->opaque;
-}
 
 static const char *
 shape_text(const struct kvt__shape *shape, char out[96])
@@ -320,16 +312,6 @@ kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
 }
 
 /* --------------------------------------------------------------------- get */
-
-int
-kvt__store_check_crc(struct kvt__store_req *req, uint32_t crc)
-{
-    int err = req->consume ? req->consume(req, crc) : -EAGAIN;
-
-    if (err == -EAGAIN)
-        err = kvt__crc32c_cold(0, req->slot.payload, req->slot.bytes) == crc ? 0 : -EBADMSG;
-    return err ? kvt__fail(EBADMSG, "the checksum is wrong.") : 0;
-}
 
 /* Compare the payload's checksum with the stored one, or leave that to the first load.
  * 0 or -EBADMSG with a sentence. */

@@ -484,24 +484,17 @@ drop(struct kvt__host_memory *m, const struct kvt__record *seen)
 }
 
 bool
-kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
+kvt__memory_borrow(struct kvt__store *store, struct kvt__store_req *req)
 {
     struct chunk c;
 
-    if (share(store, req, &c, &req->seen)) {
-        req->slot = c.slot;
-        req->crc = c.crc;
-        req->unsummed = c.unsummed;
-        req->verified = !(req->seen.flags & KVT__TABLE_FOREIGN) && !c.unsummed;
-        return req->borrowed = true;
-    }
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (kvt__level_borrow(&store->levels[i], req)) {
-            req->unsummed = false;
-            req->verified = true;
-            return req->borrowed = true;
-        }
-    return false;
+    if (!share(store, req, &c, &req->seen))
+        return false;
+    req->slot = c.slot;
+    req->crc = c.crc;
+    req->unsummed = c.unsummed;
+    req->verified = !(req->seen.flags & KVT__TABLE_FOREIGN) && !c.unsummed;
+    return true;
 }
 
 int
@@ -513,7 +506,6 @@ kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
     if (!err) {
         req->verified = true;
         set_summed(m, &req->seen, req->slot.payload);
-        kvt__level_share(req);
         return 0;
     }
     drop(m, &req->seen);

@@ -4,6 +4,7 @@
 #ifndef KVT_STORE_PRIVATE_H
 #define KVT_STORE_PRIVATE_H
 
+#include <errno.h>
 #include <pthread.h>
 
 #include "base/crc32c.h"
@@ -174,7 +175,7 @@ int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
  * such memory and room. */
 void kvt__level_share(struct kvt__store_req *req);
 
-/* As kvt__store_borrow(), of shared host memory. */
+/* As kvt__memory_borrow(), of shared host memory. */
 bool kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req);
 
 /* Tell the tier of shared host memory which entry the object has. */
@@ -188,9 +189,14 @@ kvt__object_locate(struct kvt__object *object, const struct kvt__table *index,
 }
 
 /* Return true if a request may use a chunk without identity, of which only the name tells
- * the content. */
-bool kvt__store_takes_foreign(const struct kvt__store *store,
-                              const struct kvt__space *space, bool own_only);
+ * the content.  An LMCache beside kvtier may replace a chunk's file.  Files of LMCache are
+ * served if the file name determines the chunk completely. */
+static inline bool
+kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__space *space,
+                         bool own_only)
+{
+    return !store->refuse_unverified && !own_only && !space->opaque;
+}
 
 /* Find the entry of a chunk that a load takes, in the level's index, as kvt__store_find(). */
 bool kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
@@ -225,7 +231,15 @@ kvt__level_sums_later(const struct kvt__level *level, const struct kvt__store_re
 
 /* Compare the payload with a CRC32C, in the copy of the request's owner if there is one.
  * 0 or -EBADMSG with a sentence. */
-int kvt__store_check_crc(struct kvt__store_req *req, uint32_t crc);
+static inline int
+kvt__store_check_crc(struct kvt__store_req *req, uint32_t crc)
+{
+    int err = req->consume ? req->consume(req, crc) : -EAGAIN;
+
+    if (err == -EAGAIN)
+        err = kvt__crc32c_cold(0, req->slot.payload, req->slot.bytes) == crc ? 0 : -EBADMSG;
+    return err ? kvt__fail(EBADMSG, "the checksum is wrong.") : 0;
+}
 
 /* ------------------------------------------------------------------- memory.c */
 
@@ -266,6 +280,9 @@ int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
 /* Copy a chunk that came to host memory after the request of a GET was made into the
  * request's slot.  0; -ENOENT: host memory does not have the chunk. */
 int kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req);
+
+/* As kvt__store_borrow(), of the host memory of this process. */
+bool kvt__memory_borrow(struct kvt__store *store, struct kvt__store_req *req);
 
 /* Verify the payload of a borrowed request.  0; -EBADMSG with a sentence: the chunk has left
  * host memory, and the request has no slot any more. */

@@ -200,8 +200,11 @@ begin_run(struct kvt__store_req *req)
 
     req->level = 0;
     req->any = req->looked = false;
-    if (req->borrowed && req->unsummed)
+    if (req->borrowed && req->unsummed) {
         err = kvt__memory_verify(req->store, req);
+        if (!err)
+            kvt__level_share(req);
+    }
     kvt__error_set(&req->error, err);
     return err || req->borrowed ||
            (req->op == KVT__STORE_GET && !req->by_key && !kvt__memory_get(req->store, req)) ||
@@ -262,4 +265,13 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
         }
     }
     kvt__exec_submit(store->exec, prio_of(req), &req->job);
+}
+
+bool
+kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
+{
+    req->borrowed = kvt__memory_borrow(store, req);
+    for (size_t i = 0; !req->borrowed && i < store->n_levels; i++)
+        req->borrowed = kvt__level_borrow(&store->levels[i], req);
+    return req->borrowed;
 }

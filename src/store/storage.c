@@ -78,6 +78,19 @@ kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx
     return err ? err : remote(config, fn, ctx);
 }
 
+void
+kvt__use_location(const struct kvt_config *config, const char *location, bool *no_get,
+                  bool *no_put)
+{
+    const struct kvt__strs *from = &config->retrieve_locations;
+
+    *no_get = from->n > 0;
+    for (size_t i = 0; i < from->n; i++)
+        if (!strcmp(from->items[i], location))
+            *no_get = false;
+    *no_put = config->store_location && strcmp(config->store_location, location);
+}
+
 /* ------------------------------------------------------------------------- looking */
 
 struct looking {

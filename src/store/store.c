@@ -18,19 +18,6 @@
 /* Of an index without a limit of bytes.  A forgotten chunk is asked for again. */
 #define UNLIMITED_ENTRIES (UINT64_C(1) << 22)
 
-void
-kvt__use_location(const struct kvt_config *config, const char *location, bool *no_get,
-                  bool *no_put)
-{
-    const struct kvt__strs *from = &config->retrieve_locations;
-
-    *no_get = from->n > 0;
-    for (size_t i = 0; i < from->n; i++)
-        if (!strcmp(from->items[i], location))
-            *no_get = false;
-    *no_put = config->store_location && strcmp(config->store_location, location);
-}
-
 static int
 open_tier(struct kvt__level *level, const struct kvt__store_params *params,
           const struct kvt__storage *storage)
