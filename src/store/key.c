@@ -19,7 +19,6 @@ take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
 {
     size_t phase = tier->ops->phase(tier);
 
-    kvt__key_release(req);
     if (tier->ops->lend(tier, req->tier_op.prio, bytes, &req->own))
         return 0;
     if (bytes <= SIZE_MAX / 2)
@@ -82,6 +81,7 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
     struct kvt__tier_op *op = &req->tier_op;
     int err = 0;
 
+    kvt__key_release(req); /* of a level that lost the object after the look */
     if (reads_straight(req, level->tier)) {
         op->shorter = true;
     } else if (!req->looked) {

@@ -5,6 +5,7 @@
 #include "files.h" /* before a global that its parameters would shadow */
 
 #include "by-key-test.h"
+#include "tier/tier.h"
 
 #define KEY "model@1@0@5@bfloat16"
 #define OTHER "model@1@0@6@bfloat16"
@@ -42,6 +43,20 @@ disk_path(void)
 
     snprintf(path, sizeof path, "%s/" KEY ".pt", dir.path);
     return path;
+}
+
+static bool deletes_before_read;
+
+int __real_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op);
+int __wrap_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op);
+
+/* Delete the file between the look and the read. */
+int
+__wrap_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op)
+{
+    if (deletes_before_read && tier_op->what == KVT__TIER_GET)
+        (void)unlink(disk_path());
+    return __real_kvt__tier_wait(tier, tier_op);
 }
 
 static uint64_t
@@ -97,6 +112,20 @@ an_operation_visits_the_tiers_in_order(void **state)
             expect_refused(ways[i](kind, 0, KEY), ENOENT, KEY);
             assert_int_equal(op.found_bytes, 0);
         }
+    }
+}
+
+static void
+an_object_deleted_after_the_look_is_read_from_the_next_tier(void **state)
+{
+    (void)state;
+    open_both("disk_io_threads=1");
+    for (size_t i = 0; i < N_WAYS; i++) {
+        assert_int_equal(run(KVT_OP_PUT, 0, KEY), 0);
+        deletes_before_read = true;
+        expect_bytes(ways[i](KVT_OP_GET, 0, KEY));
+        deletes_before_read = false;
+        assert_int_equal(access(disk_path(), F_OK), -1);
     }
 }
 
@@ -393,6 +422,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(an_operation_visits_the_tiers_in_order),
+        TEST(an_object_deleted_after_the_look_is_read_from_the_next_tier),
         TEST(a_corrupt_object_ends_a_get_and_stays),
         TEST(an_operation_asks_a_tier_that_fails),
         TEST(an_operation_reads_locations_that_engines_do_not_read),
