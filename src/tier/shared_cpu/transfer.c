@@ -8,6 +8,8 @@
 
 #include "tier/shared_cpu/shared_cpu.h"
 
+#define MAX_LENT ((int)SC_N_PINS - 64) /* the other pins are for copies */
+
 static struct sc_tier *
 of(const struct kvt__tier *tier)
 {
@@ -53,8 +55,11 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
     const struct kvt__object *object = op->object;
     int pin = kvt__sc_pin(m, object->entry, object->word);
 
-    if (pin < 0)
+    if (pin == -ENOENT)
         return kvt__fail(ENOENT, "shared_cpu: chunk %s", object->key);
+    if (pin < 0) /* not -ENOENT, because the store would delete the entry */
+        return kvt__fail(EAGAIN, "shared_cpu: chunk %s: too many chunks are read at once",
+                         object->key);
     const unsigned char *payload = kvt__sc_payload(m, object->entry, op->slot.bytes);
     if (payload) {
         memcpy(op->slot.payload, payload, op->slot.bytes);
@@ -111,7 +116,7 @@ kvt__sc_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t 
     if (!lent)
         return false;
     int pin = kvt__sc_pin(&o->memory, object->entry, object->word);
-    unsigned char *payload = pin < 0
+    unsigned char *payload = pin < 0 || pin >= MAX_LENT
         ? NULL : kvt__sc_payload(&o->memory, object->entry, bytes);
     if (!payload) {
         if (pin >= 0)
