@@ -26,16 +26,11 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "demo"))
 
+import mp_server  # noqa: E402
 import workplace  # noqa: E402
-from server import (  # noqa: E402
-    Server,
-    ServerError,
-    free_port,
-    install_signal_handlers,
-)
+from server import Server, ServerError, install_signal_handlers  # noqa: E402
 
 TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
-REQUIREMENTS = os.path.join(HERE, "lmcache-mp.txt")
 CASES = ("cold", "disk", "memory")
 
 
@@ -129,62 +124,31 @@ class Kvtier(System):
                 self.pair(server, "memory", prompt)
 
 
-class MPServer(Server):
-    """`lmcache server`; it has no model, and its port is that of its HTTP side."""
-    name = "LMCache's MP server"
-    health = "/healthcheck"
-
-    def __init__(self, system, env):
-        super().__init__(system.bench.python, None, system.log, env=env)
-        self.store = system.store
-        self.memory_gb = system.bench.args.memory_gb
-        self.queue_port = free_port()
-
-    def command(self):
-        # Without a name for shared memory the KV goes through pickle, which is
-        # slower.
-        adapter = {"type": "fs", "base_path": self.store}
-        return [self.python, "-m", "lmcache.cli.main", "server",
-                "--host", "127.0.0.1", "--port", str(self.queue_port),
-                "--http-host", "127.0.0.1", "--http-port", str(self.port),
-                "--chunk-size", str(workplace.CHUNK_TOKENS),
-                "--l1-size-gb", str(self.memory_gb), "--eviction-policy", "LRU",
-                "--supported-transfer-mode", "auto",
-                "--shm-name", f"kvtier-bench-{self.queue_port}",
-                "--l2-adapter", json.dumps(adapter)]
-
-
 class LMCache(System):
     name = "LMCache MP"
 
     def __init__(self, bench, directory):
         super().__init__(bench, directory)
-        self.env = {"PYTHONPATH": bench.lmcache, "LMCACHE_TRACK_USAGE": "false"}
+        self.env = mp_server.environment(bench.lmcache)
 
     def mp_server(self):
         say(f"{self.name}: its server")
-        return MPServer(self, self.env)
+        return mp_server.MPServer(self.bench.python, self.log, self.env,
+                                  self.bench.args.memory_gb, self.store)
 
-    def server(self, what, mp_server):
-        module = "lmcache.integration.vllm.lmcache_mp_connector"
-        transfer = {"kv_connector": "LMCacheMPConnector",
-                    "kv_connector_module_path": module,
-                    "kv_role": "kv_both",
-                    "kv_connector_extra_config": {
-                        "lmcache.mp.host": "tcp://127.0.0.1",
-                        "lmcache.mp.port": mp_server.queue_port}}
-        return self.vllm(what, transfer, self.env)
+    def server(self, what, lmcache):
+        return self.vllm(what, lmcache.transfer_config(), self.env)
 
     def round(self):
-        with self.mp_server() as mp_server:
-            with self.server("empty store", mp_server) as server:
+        with self.mp_server() as lmcache:
+            with self.server("empty store", lmcache) as server:
                 prompts = self.cold(server)
-            with self.server("restarted, MP server kept", mp_server) as server:
+            with self.server("restarted, MP server kept", lmcache) as server:
                 for prompt in prompts:
                     self.pair(server, "memory", prompt)
         workplace.drop_page_cache(self.store)
-        with self.mp_server() as mp_server, \
-                self.server("restarted", mp_server) as server:
+        with self.mp_server() as lmcache, \
+                self.server("restarted", lmcache) as server:
             for prompt in prompts:
                 self.pair(server, "disk", prompt)
 
@@ -197,12 +161,7 @@ class Bench:
         self.args = args
         self.python = workplace.vllm_python()
         self.model = workplace.small_model(self.python)
-        vllm = os.path.basename(os.path.dirname(os.path.dirname(self.python)))
-        self.lmcache = workplace.make_once(
-            f"lmcache-mp-{vllm}",
-            lambda directory: [self.python, "-m", "pip", "install", "--no-deps",
-                               "--target", directory, "-r", REQUIREMENTS],
-            [REQUIREMENTS])
+        self.lmcache = mp_server.install(self.python)
         self.texts = None
         self.pairs = {(system.name, case): []
                       for case in CASES for system in SYSTEMS}
