@@ -50,10 +50,24 @@ copy(unsigned char *to, const unsigned char *from, size_t bytes)
 
 /* --------------------------------------------------------------------- put */
 
+/* Return true if a PUT stores the chunk in storage. */
+static bool
+puts_in_storage(const struct kvt__store_req *req)
+{
+    for (size_t i = 0; i < req->store->n_levels; i++)
+        if (!req->store->levels[i].tier->in_memory &&
+            kvt__level_may_put(&req->store->levels[i], req->space))
+            return true;
+    return false;
+}
+
+/* A chunk in shared host memory would have no reader: engines do not load chunks that were
+ * stored by key, and a GET by key reads storage.  Without storage the memory takes the chunk. */
 static int
 put_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
-    if (!kvt__level_may_put(level, req->space))
+    if (!kvt__level_may_put(level, req->space) ||
+        (level->tier->in_memory && puts_in_storage(req)))
         return -EEXIST;
     if (level->tier->takes_any)
         return 0;

@@ -191,6 +191,34 @@ an_object_that_cannot_be_deleted_keeps_its_entry(void **state)
     }
 }
 
+/* No process has populated the memory, and no read by key would use a chunk there. */
+static void
+a_put_needs_no_shared_memory(void **state)
+{
+    char disk[300], tmpfs[] = "/dev/shm/kvtier-test-XXXXXX", path[64];
+    const char *settings[] = { disk, "max_local_disk_size=1", path,
+                               "max_shared_cpu_size=0.0625", NULL };
+    struct temp_dir shared;
+
+    (void)state;
+    assert_non_null(mkdtemp(tmpfs));
+    snprintf(disk, sizeof disk, "local_disk=%s", dir.path);
+    snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
+    snprintf(shared.path, sizeof shared.path, "%s", tmpfs);
+    open_with(settings);
+    for (size_t i = 0; i < N_WAYS; i++) {
+        int status = ways[i](KVT_OP_PUT, 0, KEY);
+        if (status)
+            fail_msg("%s", op.why);
+        expect_bytes(ways[i](KVT_OP_GET, 0, KEY));
+        assert_int_equal(ways[i](KVT_OP_DELETE, 0, KEY), 0);
+        assert_int_equal(n_listed(), 0);
+    }
+    kvt_store_close(store);
+    store = NULL;
+    temp_dir_remove(&shared);
+}
+
 /* ------------------------------------------------------------------------ sizes */
 
 static void
@@ -427,6 +455,7 @@ main(void)
         TEST(an_operation_asks_a_tier_that_fails),
         TEST(an_operation_reads_locations_that_engines_do_not_read),
         TEST(an_object_that_cannot_be_deleted_keeps_its_entry),
+        TEST(a_put_needs_no_shared_memory),
         TEST(a_get_into_too_few_bytes_returns_the_size),
         TEST(a_get_into_much_memory_reads_the_object),
         TEST(a_chunk_can_have_no_bytes),
