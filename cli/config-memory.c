@@ -2,8 +2,9 @@
  *
  * The sum that LMCache's documentation asks for, as it is in kvtier: requests to S3 use
  * the memory of max_local_cpu_size, nothing in /dev/shm.  So each worker's memory must
- * hold the chunks on their way, and the machine all workers' memory.  What is shared with
- * 3FS's daemon lies in /dev/shm, and must fit there. */
+ * hold the chunks on their way, and the machine all workers' memory and the shared host
+ * memory, which counts once.  The shared host memory and the memory shared with 3FS's daemon
+ * must fit on their tmpfs. */
 #include "config-memory.h"
 
 #include <errno.h>
@@ -24,6 +25,8 @@ struct needs {
     uint64_t requests;      /* to S3; 0: there is none */
     const char *limit;      /* the setting that says so */
     uint64_t worker_bytes, all_bytes;
+    uint64_t host_bytes;    /* of shared host memory, once for all workers; 0: off */
+    uint64_t host_missing;  /* the part of host_bytes that is not allocated yet */
     uint64_t available;     /* UINT64_MAX: not told */
 };
 
@@ -73,6 +76,15 @@ find_requests(struct needs *n)
         n->requests = 64;
         n->limit = limits[0];
     }
+}
+
+static void
+find_host_bytes(struct needs *n)
+{
+    double gib = json_number_value(value_of(n->all, "max_shared_cpu_size"));
+
+    if (json_is_true(value_of(n->all, "shared_cpu")))
+        n->host_bytes = n->host_missing = (uint64_t)(gib * GIB);
 }
 
 static void
@@ -154,6 +166,11 @@ check_machine(const struct needs *n)
                  "%.2f GiB for all workers, and %.2f GiB of memory are available: lower "
                  "it to %.2f.", (double)n->all_bytes / GIB, available,
                  round_down(available / (double)n->ask->n_workers));
+    else if (n->available != UINT64_MAX && n->host_missing > n->available - n->all_bytes)
+        too_much(n, "max_shared_cpu_size", n->host_bytes,
+                 "%.2f GiB of it must be allocated beside %.2f GiB for all workers, and "
+                 "%.2f GiB of memory are available: lower it or max_local_cpu_size.",
+                 (double)n->host_missing / GIB, (double)n->all_bytes / GIB, available);
 }
 
 static void
@@ -168,6 +185,8 @@ print_needs(const struct needs *n)
                (double)n->requests * (double)n->chunk_bytes / GIB,
                (double)n->worker_bytes / GIB, n->limit);
     printf("memory: all workers take %.2f GiB", (double)n->all_bytes / GIB);
+    if (n->host_bytes)
+        printf(" and share %.2f GiB (max_shared_cpu_size)", (double)n->host_bytes / GIB);
     if (n->available == UINT64_MAX)
         printf(", the system does not tell how much is available\n");
     else
@@ -213,32 +232,31 @@ shared_bytes(const json_t *config)
            ring_bytes(config);
 }
 
-/* What is free there; UINT64_MAX: it has no limit.  False: it is not there. */
+/* Set *bytes to the free bytes of a tmpfs; UINT64_MAX: the tmpfs has no limit.  False: the
+ * directory does not exist. */
 static bool
-shared_room(uint64_t *bytes)
+find_room(const char *path, uint64_t *bytes)
 {
     struct statvfs shm;
 
-    if (statvfs("/dev/shm", &shm))
+    if (statvfs(path, &shm))
         return false;
     *bytes = shm.f_blocks ? (uint64_t)shm.f_bavail * shm.f_frsize : UINT64_MAX;
     return true;
 }
 
 static void
-tell_shared(const struct needs *n, uint64_t need, bool there, uint64_t room)
+add_room(json_t *into, const char *need_key, uint64_t need, const char *room_key,
+         uint64_t room)
 {
-    bool one = n->ask->n_workers == 1;
+    json_object_set_new(into, need_key, json_integer((json_int_t)need));
+    json_object_set_new(into, room_key, room == UINT64_MAX
+                            ? json_null() : json_integer((json_int_t)room));
+}
 
-    if (n->ask->into) {
-        json_object_set_new(n->ask->into, "shared_bytes", json_integer((json_int_t)need));
-        json_object_set_new(n->ask->into, "shared_available_bytes",
-                            room == UINT64_MAX ? json_null()
-                                               : json_integer((json_int_t)room));
-        return;
-    }
-    printf("memory: %" PRIu64 " worker%s share%s %.2f GiB of /dev/shm with 3FS's daemon, ",
-           n->ask->n_workers, one ? "" : "s", one ? "s" : "", (double)need / GIB);
+static void
+print_room(bool there, uint64_t room)
+{
     if (!there)
         printf("which is not there\n");
     else if (room == UINT64_MAX)
@@ -248,18 +266,49 @@ tell_shared(const struct needs *n, uint64_t need, bool there, uint64_t room)
 }
 
 static void
-check_shared(const struct needs *n)
+check_3fs(const struct needs *n)
 {
     uint64_t need = shared_bytes(n->all) * n->ask->n_workers, room = 0;
-    bool there = shared_room(&room);
+    bool there = find_room("/dev/shm", &room), one = n->ask->n_workers == 1;
 
-    tell_shared(n, need, there, room);
+    if (n->ask->into) {
+        add_room(n->ask->into, "shared_bytes", need, "shared_available_bytes", room);
+    } else {
+        printf("memory: %" PRIu64 " worker%s share%s %.2f GiB of /dev/shm with 3FS's "
+               "daemon, ", n->ask->n_workers, one ? "" : "s", one ? "s" : "",
+               (double)need / GIB);
+        print_room(there, room);
+    }
     if (need > room)
         too_much(n, "hf3fs_iov_size",
                  (uint64_t)json_integer_value(value_of(n->all, "hf3fs_iov_size")),
                  "%.2f GiB of /dev/shm for all workers, which has %.2f GiB free: give it "
                  "more (docker: --shm-size), or lower it.",
                  (double)need / GIB, (double)room / GIB);
+}
+
+static void
+check_shared_cpu(const struct needs *n)
+{
+    const char *path = json_string_value(value_of(n->all, "shared_cpu_path"));
+    uint64_t room = 0;
+
+    if (!path)
+        path = "/dev/shm";
+    bool there = find_room(path, &room);
+    if (n->ask->into) {
+        add_room(n->ask->into, "shared_cpu_bytes", n->host_bytes,
+                 "shared_cpu_available_bytes", room);
+    } else {
+        printf("memory: shared host memory takes %.2f GiB of %s, ",
+               (double)n->host_bytes / GIB, path);
+        print_room(there, room);
+    }
+    if (n->host_missing > room)
+        too_much(n, "max_shared_cpu_size", n->host_bytes,
+                 "and %.2f GiB of it must be allocated in %s, which has %.2f GiB free: give "
+                 "%s more (docker: --shm-size), or lower max_shared_cpu_size.",
+                 (double)n->host_missing / GIB, path, (double)room / GIB, path);
 }
 
 int
@@ -279,6 +328,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
     if (!all)
         return -ENOMEM;
     n.all = all;
+    find_host_bytes(&n);
     if (memory->bytes_per_token) {
         find_needs(&n);
         if (memory->into)
@@ -289,7 +339,9 @@ cli_config_memory(const struct kvt_config_sources *sources,
         check_machine(&n);
     }
     if (shared_bytes(all))
-        check_shared(&n);
+        check_3fs(&n);
+    if (n.host_bytes)
+        check_shared_cpu(&n);
     json_decref(all);
     return 0;
 }

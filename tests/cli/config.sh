@@ -141,6 +141,31 @@ if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     has out 'which has 0.06 GiB free: give it more (docker: --shm-size), or lower it.'
 fi
 
+# shared host memory counts once, however many workers there are
+printf 'max_shared_cpu_size: 0.125\nmax_local_cpu_size: 0.0625\n' >shared.yaml
+if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
+    unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" config check \
+        shared.yaml" >out && fail 'shared host memory above the limit of /dev/shm'
+    has out 'max_shared_cpu_size is 0.12 GiB (file shared.yaml:1)'
+    has out 'which has 0.06 GiB free: give /dev/shm more (docker: --shm-size), or lower'
+    unshare -m sh -c "mount -t tmpfs -o size=256m none /dev/shm && \"$kvtier\" config check \
+        --bytes-per-token 2 --tp 2 shared.yaml" >out || fail 'shared host memory that fits'
+    has out 'all workers take 0.12 GiB and share 0.12 GiB (max_shared_cpu_size)'
+    has out 'shared host memory takes 0.12 GiB of /dev/shm, 0.25 GiB are free there'
+    unshare -m sh -c "mount -t tmpfs -o size=256m none /dev/shm && \"$kvtier\" config check \
+        --json --tp 2 shared.yaml" >out || fail 'shared host memory in JSON'
+    json
+    has out '"shared_cpu_bytes": 134217728'
+fi
+printf 'max_shared_cpu_size: 1e6\n' >large-shared.yaml
+expect 1 config check --bytes-per-token 1 large-shared.yaml
+has out 'beside 5.00 GiB for all workers'
+expect 0 config show shared.yaml
+has out 'shared_cpu: true'
+expect 0 config show --set shared_cpu=true --set max_local_cpu_size=3
+has out 'max_shared_cpu_size: 3.0'
+has out '# max_local_cpu_size, argument'
+
 expect 0 config show good.yaml
 has out 'chunk_size: 128'
 has out '# file good.yaml:1'
