@@ -11,6 +11,7 @@
 #include "base/error.h"
 
 #define MIN_ENTRIES UINT64_C(1024) /* of a table */
+#define FIRST_BYTES (UINT64_C(64) << 20) /* with memory from the start: for first chunks */
 
 /* Where the parts begin. */
 struct parts {
@@ -90,8 +91,14 @@ kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes)
     err = init_mutex(&m.header->lock);
     if (!err)
         err = init_mutex(&m.header->growth);
+    if (err)
+        return kvt__fail(err, "shared_cpu: make a lock");
     m.header->payload_bytes = n_units * SC_UNIT;
-    return err ? kvt__fail(err, "shared_cpu: make a lock") : 0;
+    uint64_t all = m.header->payload_bytes, first = all < FIRST_BYTES ? all : FIRST_BYTES;
+    err = kvt__table_allocate_area(table, m.payload_at, first);
+    if (!err)
+        m.header->populated_bytes = first;
+    return err;
 }
 
 int

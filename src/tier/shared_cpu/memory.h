@@ -81,8 +81,8 @@ struct sc_memory {
  * bytes. */
 void kvt__sc_set_params(struct kvt__table_params *params, uint64_t payload_bytes);
 
-/* Allocate and fill the part before the payload of a new area.  0; -errno with a
- * sentence. */
+/* Allocate and fill the part before the payload of a new area, and allocate the begin of the
+ * payload.  0; -errno with a sentence. */
 int kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes);
 
 /* Fill in the view.  0; -EINVAL: the table has no area, or an area that is too small. */
