@@ -47,6 +47,21 @@ put(struct sc_tier *t, const struct sc_memory *m, const struct kvt__tier_op *op)
     return 0;
 }
 
+/* Describe a chunk from its entry. */
+static int
+probe(const struct sc_memory *m, struct kvt__tier_op *op)
+{
+    const struct kvt__object *object = op->object;
+    struct kvt__record record;
+
+    if (!kvt__table_read(m->table, object->entry, &record) || record.word != object->word)
+        return kvt__fail(ENOENT, "shared_cpu: chunk %s", object->key);
+    op->found = (struct kvt__found){ .payload_bytes = record.bytes,
+                                     .stored_bytes = record.bytes, .has_id = true,
+                                     .id = record.id, .has_read_crc = true };
+    return 0;
+}
+
 /* The bytes are right if the entry was READY: a process that is killed while it copies leaves
  * no READY entry.  So the payload needs no checksum. */
 static int
@@ -61,15 +76,13 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
         return kvt__fail(EAGAIN, "shared_cpu: chunk %s: too many chunks are read at once",
                          object->key);
     const unsigned char *payload = kvt__sc_payload(m, object->entry, op->slot.bytes);
-    if (payload) {
+    int err = probe(m, op);
+    if (!err && (!payload || op->found.payload_bytes != op->slot.bytes))
+        err = kvt__fail(EBADMSG, "shared_cpu: chunk %s has another size", object->key);
+    if (!err)
         memcpy(op->slot.payload, payload, op->slot.bytes);
-        op->found = (struct kvt__found){ .payload_bytes = op->slot.bytes,
-                                         .stored_bytes = op->slot.bytes, .has_id = true,
-                                         .id = object->id, .has_read_crc = true };
-    }
     kvt__sc_unpin(m, (unsigned)pin);
-    return payload ? 0 : kvt__fail(EBADMSG, "shared_cpu: chunk %s has another size",
-                                   object->key);
+    return err;
 }
 
 int
@@ -85,7 +98,7 @@ kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op)
         return put(of(tier), &o->memory, op);
     if (op->what == KVT__TIER_GET)
         return get(&o->memory, op);
-    return kvt__fail(ENOENT, "shared_cpu: chunk %s", op->object->key);
+    return probe(&o->memory, op);
 }
 
 /* ------------------------------------------------------------------- lent slots */
