@@ -14,6 +14,8 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include "shared.h"
+
 #define GIB ((double)(1 << 30))
 
 /* What the sum needs of the settings. */
@@ -78,13 +80,23 @@ find_requests(struct needs *n)
     }
 }
 
+/* An existing memory of another size is replaced, or used as it is. */
 static void
-find_host_bytes(struct needs *n)
+find_host_bytes(struct needs *n, const struct kvt_config_sources *sources)
 {
     double gib = json_number_value(value_of(n->all, "max_shared_cpu_size"));
+    struct kvt_tier_info info;
+    struct kvt_store *store;
 
-    if (json_is_true(value_of(n->all, "shared_cpu")))
-        n->host_bytes = n->host_missing = (uint64_t)(gib * GIB);
+    if (!json_is_true(value_of(n->all, "shared_cpu")))
+        return;
+    n->host_bytes = n->host_missing = (uint64_t)(gib * GIB);
+    if (cli_shared_open(sources, &store))
+        return;
+    cli_shared_info(store, &info);
+    kvt_store_close(store);
+    n->host_missing -= info.allocated_bytes < n->host_bytes ? info.allocated_bytes
+                                                            : n->host_bytes;
 }
 
 static void
@@ -328,7 +340,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
     if (!all)
         return -ENOMEM;
     n.all = all;
-    find_host_bytes(&n);
+    find_host_bytes(&n, sources);
     if (memory->bytes_per_token) {
         find_needs(&n);
         if (memory->into)

@@ -5,6 +5,9 @@
 #include <inttypes.h>
 #include <jansson.h>
 
+#include <string.h>
+#include <time.h>
+
 #include "common.h"
 
 static json_t *
@@ -52,6 +55,26 @@ stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
     return CLI_DONE;
 }
 
+static bool
+is_memory(const struct kvt_tier_info *t)
+{
+    return !strcmp(t->tier, "shared_cpu");
+}
+
+static void
+print_memory(const struct kvt_tier_info *t)
+{
+    time_t used = (time_t)(t->last_use_ns / 1000000000);
+    char allocated[24], limit[24], when[32] = "never";
+    struct tm tm;
+
+    if (t->last_use_ns && localtime_r(&used, &tm))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
+    printf("  memory  %s of %s allocated, last use: %s\n",
+           cli_size_text(t->allocated_bytes, allocated),
+           cli_size_text(t->limit_bytes, limit), when);
+}
+
 static void
 print_tier(const struct kvt_tier_info *t)
 {
@@ -61,16 +84,26 @@ print_tier(const struct kvt_tier_info *t)
            " chunks\n", t->tier, t->url, t->n_chunks, cli_size_text(t->used_bytes, used),
            t->limit_bytes ? cli_size_text(t->limit_bytes, limit) : "no limit",
            t->index_shared ? "shared" : "private to this process", t->n_entries);
+    if (is_memory(t))
+        print_memory(t);
 }
 
 static json_t *
 tier_json(const struct kvt_tier_info *t)
 {
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b}", "tier", t->tier, "url", t->url,
+    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b}", "tier", t->tier, "url", t->url,
                      "chunks", (json_int_t)t->n_chunks, "used_bytes",
                      (json_int_t)t->used_bytes, "limit_bytes",
                      (json_int_t)t->limit_bytes, "index_places",
                      (json_int_t)t->n_entries, "index_shared", t->index_shared);
+
+    if (is_memory(t)) {
+        json_object_set_new(o, "allocated_bytes",
+                            json_integer((json_int_t)t->allocated_bytes));
+        json_object_set_new(o, "last_use", t->last_use_ns
+                            ? json_real((double)t->last_use_ns / 1e9) : json_null());
+    }
+    return o;
 }
 
 static int
@@ -114,6 +147,7 @@ const struct cli_command cli_stat = {
     .usage = "[OPTIONS] [KEY]",
     .summary = "describe the tiers, or one chunk",
     .help = "Without KEY: each tier's address, limit, and chunks and bytes in its index.\n"
+            "Shared host memory also has allocated bytes and the time of the last use.\n"
             "An engine that runs fills an index that is new; 'kvtier ls' looks at the\n"
             "files themselves. With KEY: the chunk's size, identity and tokens; exit\n"
             "code 1 when it is not there.\n\n"

@@ -171,7 +171,8 @@ KVT_API KVT_MUST_CHECK int kvt_param(size_t i, struct kvt_param_info *out);
 struct kvt_store; /* the configured tiers, keys to bytes */
 
 /* Open the tiers the configuration names, without an engine: what the command
- * line does.  Blocks.  Errors as kvt_engine_open(). */
+ * line does.  Blocks.  Errors as kvt_engine_open().  Shared host memory (shared_cpu) that no
+ * engine has made yet is left out; -ENOENT: no other tier is configured. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_open(const struct kvt_config *config, struct kvt_store **out);
 
@@ -266,11 +267,19 @@ struct kvt_tier_info {
     uint64_t limit_bytes; /* 0: none */
     uint64_t n_entries;   /* the most chunks that the index can have */
     int index_shared;     /* 0: the index is this process's alone */
+    uint64_t allocated_bytes; /* of shared host memory; 0: another tier */
+    int64_t last_use_ns;  /* of shared host memory: wall clock; 0: never, or another tier */
 };
 
 /* Tier number i, in the order they are asked.  -ENOENT: there are fewer. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out);
+
+/* Delete all chunks in shared host memory (shared_cpu), leased chunks too, and return the
+ * memory to the host.  Chunks in storage and in the private memory of engines stay.  -ENOENT:
+ * there is no shared host memory; -EBUSY: the chunks are deleted, but other processes have the
+ * memory open, so the memory stays.  After the call the store can only be closed.  Blocks. */
+KVT_API KVT_MUST_CHECK int kvt_store_clear(struct kvt_store *store);
 
 /* Receives one thing that storage needs of this machine.  about: what is meant, two words
  * as "3fs mount" or "GPU 3".  status: 0: the requirement is met; a negative errno: it is not met;
@@ -281,8 +290,9 @@ typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char
 
 /* Look at what the storage that a configuration names needs, one thing after the other,
  * without opening it: where several things are missing, opening tells the first only.
- * Today that is storage in 3FS, and whether GPUs reach the directories of gds_path: a
- * sentence for each of both, the same for GPUs that are alike.  Blocks: for as long as a
+ * Today that is storage in 3FS, whether GPUs reach the directories of gds_path: a
+ * sentence for each of both, the same for GPUs that are alike; and whether the host has room
+ * for the shared host memory.  Blocks: for as long as a
  * daemon of 3FS does not answer, and 20 s for each directory. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx);

@@ -300,11 +300,15 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
     if (!err) {
         struct kvt__store_params params = { .config = config, .exec = s->exec,
                                             .counters = &s->counters,
-                                            .local_ranks = 0, .tells = true };
+                                            .local_ranks = 0, .tells = true,
+                                            .only_existing = true };
         err = kvt__store_open(&params, &s->store);
     }
     if (!err && !kvt__store_n_tiers(s->store))
-        err = kvt__fail(EINVAL, "no tier with storage is configured; set remote_url (for "
+        err = config->shared_cpu
+            ? kvt__fail(ENOENT, "shared_cpu: there is no shared host memory in %s; an engine "
+                        "makes the memory at its start.", config->shared_cpu_path)
+            : kvt__fail(EINVAL, "no tier with storage is configured; set remote_url (for "
                         "example fs:///var/cache/kvtier), remote_storage_plugins, "
                         "local_disk or gds_path.");
     if (err) {
@@ -375,7 +379,23 @@ kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *ou
     info.limit_bytes = totals.limit_bytes;
     info.n_entries = totals.max_entries;
     info.index_shared = kvt__table_is_shared(level->index);
+    level->tier->ops->info(level->tier, &info);
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     out->struct_size = size;
     return 0;
+}
+
+int
+kvt_store_clear(struct kvt_store *store)
+{
+    int err = check_process(store, "kvt_store_clear");
+    int result = -ENOENT;
+
+    for (size_t i = 0; !err && i < store->store->n_levels; i++) {
+        struct kvt__tier *tier = store->store->levels[i].tier;
+
+        if (tier->in_memory)
+            err = result = tier->ops->clear(tier);
+    }
+    return err ? err : result ? kvt__fail(ENOENT, "there is no shared host memory") : 0;
 }

@@ -27,6 +27,7 @@ open_tier(struct kvt__level *level, const struct kvt__store_params *params,
                                      .local_ranks = params->local_ranks,
                                      .counters = params->counters, .exec = params->exec,
                                      .transfers = params->transfers,
+                                     .only_existing = params->only_existing,
                                      .tells = params->tells };
 
     return kvt__tier_open(&tier, &level->tier);
@@ -56,8 +57,10 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     level->tier->ops->set_index(level->tier, &index);
     err = kvt__level_open_index(level, &index, level->tier->ops->private_dir(level->tier));
     if (err) {
+        bool absent = level->tier->in_memory && params->only_existing && err == -ENOENT;
+
         level->tier->ops->close(level->tier);
-        return err;
+        return absent ? 0 : err;
     }
     store->n_levels++;
     level->of_host = storage->of_host && !level->tier->shared;

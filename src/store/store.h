@@ -24,7 +24,7 @@ struct kvt__store_params {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     uint32_t local_ranks;  /* workers on this host that share the store; 0: not known */
-    bool transfers, tells; /* as in struct kvt__tier_params */
+    bool transfers, tells, only_existing; /* as in struct kvt__tier_params */
 };
 
 /* Open every tier the configuration names and its index.  Blocks. */

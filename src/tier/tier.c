@@ -170,6 +170,12 @@ default_listed_key(const struct kvt__tier *tier, char *key)
 }
 
 static void
+default_info(const struct kvt__tier *tier, struct kvt_tier_info *info)
+{
+    (void)tier, (void)info;
+}
+
+static void
 fill(struct kvt__tier *tier, struct kvt__exec *exec)
 {
 #define FILL(row) \
@@ -192,6 +198,7 @@ fill(struct kvt__tier *tier, struct kvt__exec *exec)
     FILL(submit);
     FILL(list);
     FILL(listed_key);
+    FILL(info);
 #undef FILL
     tier->ops = &tier->filled;
     if (!tier->exec)

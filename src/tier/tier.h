@@ -18,6 +18,7 @@
 
 struct kvt_config;
 struct kvt__gpu;
+struct kvt_tier_info;
 struct kvt__table;
 struct kvt__table_params;
 
@@ -118,6 +119,7 @@ struct kvt__tier_params {
                              * operation has ended; NULL: the calling threads do */
     bool transfers;       /* this process stores and loads chunks: the tier prepares the
                            * first transfer now, in the background */
+    bool only_existing;   /* a tier with in_memory opens existing memory and makes none */
     bool tells;           /* the caller reports the results of operations: the tier does
                            * not log them */
 };
@@ -209,6 +211,11 @@ struct kvt__tier_ops {
      * text is not longer, and the tier treats both texts alike.  Default: list()
      * returns key texts unchanged. */
     void (*listed_key)(const struct kvt__tier *tier, char *key);
+
+    /* Change the description of the tier for kvt_store_tier().  Default: nothing. */
+    void (*info)(const struct kvt__tier *tier, struct kvt_tier_info *info);
+    /* Only for a tier with in_memory: as kvt_store_clear(). */
+    int (*clear)(struct kvt__tier *tier);
 };
 
 /* An open tier. */

@@ -21,8 +21,6 @@
 
 #define GIB ((double)(UINT64_C(1) << 30))
 
-extern const struct kvt__tier_ops kvt__tier_shared_cpu;
-
 static struct sc_tier *
 of(const struct kvt__tier *tier)
 {
@@ -80,6 +78,7 @@ shared_cpu_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->payload_bytes = (uint64_t)(config->max_shared_cpu_size * GIB) / SC_UNIT * SC_UNIT;
     t->ttl_ns = config->shared_cpu_ttl * KVT__NS_PER_S;
     t->transfers = params->transfers;
+    t->only_existing = params->only_existing;
     t->counters = params->counters;
     t->path = strdup(params->rest);
     int err = !t->path ? kvt__fail(ENOMEM, "shared_cpu: open") : open_dir(t);
@@ -121,6 +120,8 @@ shared_cpu_set_index(const struct kvt__tier *tier, struct kvt__table_params *par
     params->make_area = make;
     params->area_ctx = t;
     kvt__sc_set_params(params, t->payload_bytes);
+    if (t->only_existing)
+        params->area_bytes = 0;
 }
 
 struct old {
@@ -146,12 +147,12 @@ open_memory(struct sc_tier *t, struct kvt__table *index, struct sc_opened *o)
     if (err)
         return err;
     kvt__sc_clear_pins(&o->memory);
-    if (kvt__sc_payload_bytes(&o->memory) != t->payload_bytes)
+    if (kvt__sc_payload_bytes(&o->memory) != t->payload_bytes && !t->only_existing)
         kvt__log(KVT_LOG_WARN, "max_shared_cpu_size: the shared memory has %llu MiB and not "
                  "%llu until no process uses the memory.",
                  (unsigned long long)(kvt__sc_payload_bytes(&o->memory) >> 20),
                  (unsigned long long)(t->payload_bytes >> 20));
-    if (t->ttl_ns)
+    if (t->ttl_ns && !t->only_existing)
         kvt__table_each(index, forget_old,
                         &(struct old){ index, kvt__wall_ns() - t->ttl_ns });
     if (!t->transfers)
@@ -264,6 +265,7 @@ shared_cpu_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn
 const struct kvt__tier_ops kvt__tier_shared_cpu = {
     .name = "shared_cpu",
     .open = shared_cpu_open,
+    .look = kvt__sc_look,
     .close = shared_cpu_close,
     .private_dir = shared_cpu_private_dir,
     .set_index = shared_cpu_set_index,
@@ -273,4 +275,6 @@ const struct kvt__tier_ops kvt__tier_shared_cpu = {
     .borrow = kvt__sc_borrow,
     .run = kvt__sc_run,
     .list = shared_cpu_list,
+    .info = kvt__sc_info,
+    .clear = kvt__sc_clear,
 };

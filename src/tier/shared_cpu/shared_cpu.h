@@ -25,6 +25,7 @@ struct sc_tier {
     uint64_t payload_bytes;
     int64_t ttl_ns;
     bool transfers;
+    bool only_existing;   /* make no memory */
     struct kvt__counters *counters; /* NULL: nothing is counted */
     struct kvt__mem_claim claim;    /* of a memory that this process has just made */
     _Atomic(struct sc_opened *) opened; /* the last one first */
@@ -40,6 +41,14 @@ int kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op);
 /* transfer.c: as ops->borrow. */
 bool kvt__sc_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
                     struct kvt__slot *out);
+
+/* manage.c: the rows of the same names. */
+struct kvt_tier_info;
+void kvt__sc_info(const struct kvt__tier *tier, struct kvt_tier_info *info);
+int kvt__sc_clear(struct kvt__tier *tier);
+void kvt__sc_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx);
+
+extern const struct kvt__tier_ops kvt__tier_shared_cpu;
 
 /* Return the memory of an index. */
 struct sc_opened *kvt__sc_opened(const struct kvt__tier *tier,
