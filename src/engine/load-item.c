@@ -172,7 +172,7 @@ count_bytes(struct kvt__load_item *item, bool verified)
 
     if (!verified)
         kvt__count(counters, KVT__N_unverified_chunks, 1);
-    if (req->borrowed) {
+    if (req->borrowed || req->from_memory) {
         kvt__count(counters, KVT__N_memory_hits, 1);
         return;
     }

@@ -398,6 +398,7 @@ get_end(struct kvt__level *level, const struct kvt__object *object,
     if (err)
         return err;
     req->verified = found->has_id && !req->unsummed;
+    req->from_memory = level->tier->in_memory;
     (void)kvt__memory_keep(level->store, req, req->verified || req->unsummed); /* or no room */
     if (req->verified && !level->tier->in_memory)
         kvt__level_share(req);

@@ -246,6 +246,7 @@ struct kvt__store_req {
     struct kvt__error error;
     bool verified; /* GET: by checksum and identity, not only by length; by key: by
                     * checksum */
+    bool from_memory; /* GET: the payload is a copy from shared host memory */
     struct kvt__found found; /* GET, PROBE by key */
 
     /* The store's, while it is under way. */

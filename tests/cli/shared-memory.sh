@@ -65,6 +65,19 @@ grep -q '1 MiB was stored, read back and removed' out || fail 'doctor stores no 
 expect 0 config check $shared
 grep -q "shared host memory takes 0.06 GiB of $shm" out || fail 'config check has no line'
 
+# A load of more chunks than the process has pins finds all chunks, and each load again.
+awk 'BEGIN { printf "{\"input_length\": 768000, \"hash_ids\": [0"
+    for (i = 1; i < 1500; i++) printf ", %d", i
+    print "]}" }' >long
+mkdir "$shm/long"
+long="--scale 1024 --json $only --set max_shared_cpu_size=0.25 --set shared_cpu_path=$shm/long"
+expect 0 replay $long long
+for i in 1 2; do
+    expect 0 replay $long long
+    json 'o["passes"][0]["hit_tokens"] == 768000 - 256'
+    json 'o["passes"][0]["load_failed"] == 0 and o["passes"][0]["memory_hit_rate"] > 0.99'
+done
+
 # Requests by key.
 expect 0 stat $shared "$key"
 expect 0 get $shared "$key" chunk
