@@ -94,7 +94,6 @@ kvt__sc_clear(struct kvt__tier *tier)
 /* ------------------------------------------------------------------- a look at the host */
 
 struct look {
-    const struct kvt__tier_params *params;
     kvt__tier_look_fn fn;
     void *ctx;
 };
@@ -156,18 +155,14 @@ look_for_room(const struct look *look, const struct sc_tier *t)
 }
 
 void
-kvt__sc_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+kvt__sc_look(const struct kvt__tier *tier, kvt__tier_look_fn fn, void *ctx)
 {
-    struct look look = { params, fn, ctx };
-    struct kvt__tier *tier;
+    const struct sc_tier *t = (const struct sc_tier *)tier;
+    struct look look = { fn, ctx };
+    int err = look_at_memory(&look, t);
 
-    int err = kvt__tier_shared_cpu.open(params, &tier);
-    if (!err) {
-        err = look_at_memory(&look, (struct sc_tier *)tier);
-        if (err == -ENOENT)
-            err = look_for_room(&look, (struct sc_tier *)tier);
-        kvt__tier_shared_cpu.close(tier);
-    }
+    if (err == -ENOENT)
+        err = look_for_room(&look, t);
     if (err)
         report(&look, err, "%s", kvt__why());
 }

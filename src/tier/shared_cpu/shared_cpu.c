@@ -21,6 +21,8 @@
 
 #define GIB ((double)(UINT64_C(1) << 30))
 
+extern const struct kvt__tier_ops kvt__tier_shared_cpu;
+
 static struct sc_tier *
 of(const struct kvt__tier *tier)
 {
@@ -262,10 +264,24 @@ shared_cpu_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn
     return 0;
 }
 
+static void
+shared_cpu_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+{
+    struct kvt__tier *tier;
+    int err = shared_cpu_open(params, &tier);
+
+    if (err) {
+        fn(ctx, "shared memory", err, kvt__why());
+        return;
+    }
+    kvt__sc_look(tier, fn, ctx);
+    shared_cpu_close(tier);
+}
+
 const struct kvt__tier_ops kvt__tier_shared_cpu = {
     .name = "shared_cpu",
     .open = shared_cpu_open,
-    .look = kvt__sc_look,
+    .look = shared_cpu_look,
     .close = shared_cpu_close,
     .private_dir = shared_cpu_private_dir,
     .set_index = shared_cpu_set_index,

@@ -42,13 +42,11 @@ int kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op);
 bool kvt__sc_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
                     struct kvt__slot *out);
 
-/* manage.c: the rows of the same names. */
+/* manage.c: the rows of the same names; look of an open tier. */
 struct kvt_tier_info;
 void kvt__sc_info(const struct kvt__tier *tier, struct kvt_tier_info *info);
 int kvt__sc_clear(struct kvt__tier *tier);
-void kvt__sc_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx);
-
-extern const struct kvt__tier_ops kvt__tier_shared_cpu;
+void kvt__sc_look(const struct kvt__tier *tier, kvt__tier_look_fn fn, void *ctx);
 
 /* Return the memory of an index. */
 struct sc_opened *kvt__sc_opened(const struct kvt__tier *tier,
