@@ -50,9 +50,10 @@ mutants:
 	scripts/mutants
 
 # 100,000 deaths of processes that share an index; 10,000 deaths and 10,000 stops of engines
-# that share host memory, whose calls may last 1 s.
+# that share host memory, whose calls may last 1 s; 10,000 deaths at any access to the memory.
 crash: all
 	$(BUILD)/tests/test-table-death 100000
+	$(BUILD)/tests/test-tier-shared-cpu-death 10000
 	KVTIER_TEST_ROUNDS=10000 KVTIER_TEST_CALL_MS=1000 \
 	    $(BUILD)/tests/test-system-shared-cpu-death
 

@@ -92,16 +92,16 @@ struct window {
     int64_t recency_ns; /* of the entry that was used last; NEVER: cannot be evicted */
 };
 
-/* Consider n units from `first` on. */
+/* Consider n units from `first` on, or as near as the memory has n units. */
 static void
 consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *best)
 {
-    struct window w = { .first = (uint32_t)first };
+    int64_t last = (int64_t)n_populated(m) - n;
+    struct window w = { .first = (uint32_t)(first < 0 ? 0 : first < last ? first : last) };
     struct kvt__record record;
     uint32_t entry, end;
 
-    if (first < 0 || first + n > n_populated(m) ||
-        kvt__sc_pinned_end(m, w.first, n))
+    if (last < 0 || kvt__sc_pinned_end(m, w.first, n))
         return;
     for (uint32_t unit = w.first; unit < w.first + n;) {
         if (!is_taken(m, unit, &entry, &end)) {
@@ -190,6 +190,7 @@ kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
                          (unsigned long long)kvt__sc_payload_bytes(m));
     if (!kvt__sc_lock(&m->header->lock, LOCK_WAIT_NS))
         return kvt__fail(ETIMEDOUT, "shared_cpu: other processes stored for too long");
+    SC_STORE(&m->places[entry], 0); /* of the entry's last chunk: these units may be free */
     bool found = find_free(m, n, &first) || find_by_eviction(m, n, &first, evicted);
     if (found)
         take(m, entry, first, n);
