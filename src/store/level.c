@@ -463,6 +463,8 @@ kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
 
     if (err || is_of_key(req))
         return err;
+    if (level->tier->in_memory && kvt__slot_on_device(&req->slot)) /* no CPU copies there */
+        return req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
     switch (req->op) {
     case KVT__STORE_PUT:
         return kvt__level_may_put(level, req->space) ? put_begin(level, object, req)

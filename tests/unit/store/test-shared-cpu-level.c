@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared host memory as a level of the store: slots on a device, chunks of another identity,
+ * the age of chunks, other sizes, and paths and sizes that are refused. */
+#include "store-test.h"
+
+#include "mem/pool.h"
+
+struct shared {
+    struct env e; /* first */
+    char path[300];
+    const char *settings[8];
+};
+
+static int
+setup(void **state)
+{
+    static struct shared s;
+
+    s = (struct shared){ 0 };
+    env_init(&s.e);
+    temp_dir_remove(&s.e.dir);
+    strcpy(s.e.dir.path, "/dev/shm/kvtier-test-XXXXXX");
+    assert_non_null(mkdtemp(s.e.dir.path));
+    snprintf(s.path, sizeof s.path, "shared_cpu_path=%s", s.e.dir.path);
+    s.settings[0] = s.path;
+    s.settings[1] = "max_shared_cpu_size=0.0625";
+    *state = &s;
+    return 0;
+}
+
+static int
+remove_dir(void **state)
+{
+    struct shared *s = *state;
+
+    temp_dir_remove(&s->e.dir);
+    return 0;
+}
+
+#define SHARED_TEST(f) cmocka_unit_test_setup_teardown(f, setup, remove_dir)
+
+static struct kvt__store *
+open_shared(struct shared *s, const char *more, bool transfers)
+{
+    const char *settings[] = { more, s->settings[0], s->settings[1], NULL };
+    struct kvt_config *config = config_with(settings + !more);
+    struct kvt__store_params params = { .config = config, .counters = &s->e.counters,
+                                        .transfers = transfers };
+    struct kvt__store *store = NULL;
+
+    if (kvt__store_open(&params, &store))
+        store = NULL;
+    kvt_config_free(config);
+    if (store)
+        assert_int_equal(kvt__store_set_tags(store, &s->e.space, ""), 0);
+    return store;
+}
+
+/* Store a chunk when the memory has been allocated. */
+static void
+put_soon(struct shared *s, unsigned i)
+{
+    int err;
+
+    for (unsigned ms = 0; (err = put(&s->e, i)) == -ENOSPC && ms < 60 * 1000; ms++)
+        usleep(1000);
+    assert_int_equal(err, 0);
+}
+
+/* Run a request whose slot is in the memory of a device. */
+static int
+run_on_device(struct shared *s, enum kvt__store_op op, unsigned i)
+{
+    struct kvt__lender lender = { .on_device = true };
+    struct request r;
+
+    request_init(&r, &s->e, op, i);
+    r.req.slot.lender = &lender;
+    kvt__store_run(s->e.store, &r.req);
+    free(r.memory);
+    return r.req.error.code;
+}
+
+static void
+slots_on_a_device_pass_the_memory_by(void **state)
+{
+    struct shared *s = *state;
+
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    put_soon(s, 1);
+    assert_int_equal(run_on_device(s, KVT__STORE_GET, 1), -ENOENT);
+    assert_int_equal(get(&s->e, 1), 0); /* still there */
+    assert_int_equal(run_on_device(s, KVT__STORE_PUT, 2), -EEXIST);
+    assert_int_equal(get(&s->e, 2), -ENOENT);
+    kvt__store_close(s->e.store);
+}
+
+static void
+chunk_of_another_identity_is_a_miss(void **state)
+{
+    struct shared *s = *state;
+    struct request r;
+
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    put_soon(s, 1);
+    request_init(&r, &s->e, KVT__STORE_GET, 1);
+    r.req.id = id_of(2);
+    kvt__store_run(s->e.store, &r.req);
+    assert_int_equal(r.req.error.code, -ENOENT);
+    assert_int_equal(get(&s->e, 1), 0);
+    free(r.memory);
+    request_init(&r, &s->e, KVT__STORE_PUT, 1); /* the new chunk replaces the old one */
+    r.req.id = id_of(2);
+    kvt__store_run(s->e.store, &r.req);
+    assert_int_equal(r.req.error.code, 0);
+    free(r.memory);
+    assert_int_equal(get(&s->e, 1), -ENOENT);
+    kvt__store_close(s->e.store);
+}
+
+static void
+old_chunks_are_deleted_at_the_open(void **state)
+{
+    struct shared *s = *state;
+
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    put_soon(s, 1);
+    usleep(2200 * 1000);
+    put_soon(s, 2);
+    kvt__store_close(s->e.store);
+    s->e.store = open_shared(s, "shared_cpu_ttl=2", true);
+    assert_non_null(s->e.store);
+    assert_int_equal(get(&s->e, 1), -ENOENT);
+    assert_int_equal(get(&s->e, 2), 0);
+    kvt__store_close(s->e.store);
+}
+
+static void
+another_size_waits_for_users(void **state)
+{
+    struct shared *s = *state;
+
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    put_soon(s, 1);
+    s->settings[1] = "max_shared_cpu_size=0.125";
+    struct kvt__store *first = s->e.store;
+    assert_int_equal(n_warnings, 0);
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    assert_int_equal(n_warnings, 1);
+    assert_int_equal(get(&s->e, 1), 0);
+    kvt__store_close(first);
+    kvt__store_close(s->e.store);
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    assert_int_equal(n_warnings, 1);
+    assert_int_equal(get(&s->e, 1), -ENOENT); /* a new memory */
+    put_soon(s, 1);
+    kvt__store_close(s->e.store);
+}
+
+static void
+disk_is_refused(void **state)
+{
+    struct shared *s = *state;
+    struct temp_dir disk;
+
+    temp_dir_make(&disk);
+    if (temp_dir_has_attributes(&disk)) { /* no tmpfs has them */
+        snprintf(s->path, sizeof s->path, "shared_cpu_path=%s", disk.path);
+        assert_null(open_shared(s, NULL, true));
+        assert_non_null(strstr(kvt__why(), "is no tmpfs"));
+        assert_non_null(strstr(kvt__why(), "shared_cpu_path"));
+    }
+    temp_dir_remove(&disk);
+}
+
+static void
+memory_larger_than_the_host_is_refused(void **state)
+{
+    struct shared *s = *state;
+
+    s->settings[1] = "max_shared_cpu_size=16000";
+    assert_null(open_shared(s, NULL, true));
+    assert_non_null(strstr(kvt__why(), "max_shared_cpu_size"));
+    s->settings[1] = "max_shared_cpu_size=0.0625"; /* no file is left that hinders */
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    put_soon(s, 1);
+    kvt__store_close(s->e.store);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SHARED_TEST(slots_on_a_device_pass_the_memory_by),
+        SHARED_TEST(chunk_of_another_identity_is_a_miss),
+        SHARED_TEST(old_chunks_are_deleted_at_the_open),
+        SHARED_TEST(another_size_waits_for_users),
+        SHARED_TEST(disk_is_refused),
+        SHARED_TEST(memory_larger_than_the_host_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
