@@ -14,7 +14,7 @@
 #define UNIT_BYTES 65536u
 #define N_UNITS 1024u
 #define N_PROMPTS 40u /* 1,600 units: 400 chunks of a unit, 400 of three units */
-#define KILLS 300u
+#define KILLS 100u
 #define ALONE_EVERY 16u
 #define STOPS 100u
 #define LONG_STOPS 3u

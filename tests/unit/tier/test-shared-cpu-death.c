@@ -17,7 +17,7 @@ void shared_cpu_step(const void *at);
 enum { N = 64 /* units */, N_CHUNKS = 48, N_CHILDREN = 2 };
 
 static const uint32_t sizes[] = { 1, 4, 9 };
-static uint64_t n_deaths = 300;
+static uint64_t n_deaths = 100;
 static uint64_t steps_left; /* until the process kills itself; 0: never */
 static const struct sc_pins *pins, *own_pins; /* accesses to pins of others do not count */
 

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-enum { N = 1024 /* units: two pieces */ };
+enum { N = 2048 /* units: four pieces; a new memory has two pieces */ };
 
 static const struct kvt__mem_claim no_claim = { .fd = -1 };
 
@@ -75,19 +75,19 @@ full_tmpfs_leaves_a_smaller_memory(void **state)
     const struct temp_dir *dir = *state;
 
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-        mount("kvtier-test", dir->path, "tmpfs", 0, "size=56m"))
+        mount("kvtier-test", dir->path, "tmpfs", 0, "size=112m"))
         skip();
     struct handle h = open_populated(dir, N, 0);
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
     grow_to_the_end(&h);
-    assert_int_equal(n_populated(&h), N / 2);
+    assert_int_equal(n_populated(&h), N / 4 * 3);
     for (uint64_t i = 0; i < 2 * N; i++) {
         assert_int_equal(put(&h, i, 4), 0);
         assert_int_equal(look(&h, i, 4), 1);
     }
-    assert_int_equal(recount(&h), N / 2 / 4);
-    assert_int_equal(put(&h, 3 * N, N / 2 + 1), -ENOSPC);
-    assert_int_equal(put(&h, 3 * N, N / 2), 0);
+    assert_int_equal(recount(&h), N / 4 * 3 / 4);
+    assert_int_equal(put(&h, 3 * N, N / 4 * 3 + 1), -ENOSPC);
+    assert_int_equal(put(&h, 3 * N, N / 4 * 3), 0);
     kvt__table_close(h.table);
     assert_int_equal(umount2(dir->path, MNT_DETACH), 0);
 }
