@@ -110,9 +110,12 @@ struct sc_evicted {
 int kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
                  struct sc_evicted *evicted);
 
-/* Return the payload of an entry that the caller has claimed or pinned; NULL: the place has
- * less than bytes. */
+/* Return the payload of an entry that the caller has claimed; NULL: the place has less than
+ * bytes. */
 unsigned char *kvt__sc_payload(const struct sc_memory *m, uint32_t entry, uint64_t bytes);
+
+/* The same, of a pin.  The entry may have another chunk at another place by now. */
+unsigned char *kvt__sc_pinned(const struct sc_memory *m, unsigned pin, uint64_t bytes);
 
 /* ------------------------------------------------------------------- grow.c */
 

@@ -199,12 +199,23 @@ kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
                                  "evict", (unsigned long long)bytes);
 }
 
-unsigned char *
-kvt__sc_payload(const struct sc_memory *m, uint32_t entry, uint64_t bytes)
+static unsigned char *
+payload_of(const struct sc_memory *m, uint64_t place, uint64_t bytes)
 {
-    uint64_t place = SC_LOAD(&m->places[entry]);
     uint64_t end = (uint64_t)sc_first(place) + sc_n(place);
 
     return end <= n_populated(m) && bytes <= sc_n(place) * SC_UNIT
         ? m->payload + sc_first(place) * SC_UNIT : NULL;
+}
+
+unsigned char *
+kvt__sc_payload(const struct sc_memory *m, uint32_t entry, uint64_t bytes)
+{
+    return payload_of(m, SC_LOAD(&m->places[entry]), bytes);
+}
+
+unsigned char *
+kvt__sc_pinned(const struct sc_memory *m, unsigned pin, uint64_t bytes)
+{
+    return payload_of(m, SC_LOAD(&m->pins[kvt__table_owner(m->table)].place[pin]), bytes);
 }

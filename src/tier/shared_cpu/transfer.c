@@ -68,19 +68,21 @@ static int
 get(const struct sc_memory *m, struct kvt__tier_op *op)
 {
     const struct kvt__object *object = op->object;
-    int pin = kvt__sc_pin(m, object->entry, object->word);
+    int err = probe(m, op);
 
+    if (err)
+        return err;
+    int pin = kvt__sc_pin(m, object->entry, object->word);
     if (pin == -ENOENT)
         return kvt__fail(ENOENT, "shared_cpu: chunk %s", object->key);
     if (pin < 0) /* not -ENOENT, because the store would delete the entry */
         return kvt__fail(EAGAIN, "shared_cpu: chunk %s: too many chunks are read at once",
                          object->key);
-    const unsigned char *payload = kvt__sc_payload(m, object->entry, op->slot.bytes);
-    int err = probe(m, op);
-    if (!err && (!payload || op->found.payload_bytes != op->slot.bytes))
-        err = kvt__fail(EBADMSG, "shared_cpu: chunk %s has another size", object->key);
-    if (!err)
+    const unsigned char *payload = kvt__sc_pinned(m, (unsigned)pin, op->slot.bytes);
+    if (payload && op->found.payload_bytes == op->slot.bytes)
         memcpy(op->slot.payload, payload, op->slot.bytes);
+    else
+        err = kvt__fail(EBADMSG, "shared_cpu: chunk %s has another size", object->key);
     kvt__sc_unpin(m, (unsigned)pin);
     return err;
 }
@@ -130,7 +132,7 @@ kvt__sc_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t 
         return false;
     int pin = kvt__sc_pin(&o->memory, object->entry, object->word);
     unsigned char *payload = pin < 0 || pin >= MAX_LENT
-        ? NULL : kvt__sc_payload(&o->memory, object->entry, bytes);
+        ? NULL : kvt__sc_pinned(&o->memory, (unsigned)pin, bytes);
     if (!payload) {
         if (pin >= 0)
             kvt__sc_unpin(&o->memory, (unsigned)pin);

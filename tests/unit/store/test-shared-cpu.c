@@ -2,6 +2,7 @@
  *
  * A store over shared host memory alone. */
 #include "store-test.h"
+#include "tier/shared_cpu/memory.h"
 
 #define MANY 300u /* more slots than a process can borrow */
 
@@ -19,6 +20,29 @@ open_shared(struct env *e, const char *tmpfs)
         fail_msg("%s", kvt__why());
     kvt_config_free(config);
     assert_int_equal(kvt__store_set_tags(e->store, &e->space, ""), 0);
+}
+
+static struct env *replaces_in; /* the next pin is followed by an eviction and a PUT */
+
+int __real_kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word);
+int __wrap_kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word);
+
+/* After the pin, evict the chunk and store chunk 2, which gets the free entry. */
+int
+__wrap_kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
+{
+    int pin = __real_kvt__sc_pin(m, entry, word);
+    struct env *e = replaces_in;
+    struct kvt__record record;
+
+    replaces_in = NULL;
+    if (e && pin >= 0) {
+        assert_true(kvt__table_read(m->table, entry, &record));
+        assert_int_equal(kvt__table_forget(m->table, &record, true), 0);
+        assert_int_equal(put(e, 2), 0);
+        assert_true(kvt__table_read(m->table, entry, &record));
+    }
+    return pin;
 }
 
 /* Chunks of a load lie borrowed until the load has copied each of them. */
@@ -54,11 +78,39 @@ a_chunk_is_read_while_no_more_slots_can_be_borrowed(void **state)
     assert_int_equal(system(command), 0);
 }
 
+static void
+a_chunk_is_read_whose_entry_gets_another_chunk(void **state)
+{
+    static struct env e;
+    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX";
+    struct request r;
+
+    (void)state;
+    assert_non_null(mkdtemp(tmpfs));
+    strcpy(e.space.text, "test/model@1@0@@bfloat16");
+    open_shared(&e, tmpfs);
+    while (put(&e, 1))
+        usleep(10000);
+    replaces_in = &e;
+    assert_int_equal(get(&e, 1), 0); /* of the right bytes */
+    assert_false(find(&e, 1));
+    request_init(&r, &e, KVT__STORE_GET, 2);
+    replaces_in = NULL;
+    assert_true(kvt__store_borrow(e.store, &r.req));
+    assert_true(request_holds(&r, 2));
+    kvt__pool_release(NULL, &r.req.slot);
+    free(r.memory);
+    kvt__store_close(e.store);
+    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
+    temp_dir_remove(&e.dir);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chunk_is_read_while_no_more_slots_can_be_borrowed),
+        cmocka_unit_test(a_chunk_is_read_whose_entry_gets_another_chunk),
     };
 
     return cmocka_run_group_tests_name("store, shared memory", tests, NULL, NULL);
