@@ -48,6 +48,20 @@ copy(unsigned char *to, const unsigned char *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
+/* Look for the entry of the key, and complete the object from the entry.  0; -ENOENT: the
+ * tier has no object without an entry. */
+static int
+look_up(struct kvt__store_req *req, struct kvt__level *level)
+{
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+
+    req->index = level->index; /* may be replaced before the end */
+    req->was_seen = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
+    if (req->was_seen)
+        kvt__object_locate(&req->object, req->index, &req->seen);
+    return req->was_seen || !level->tier->in_memory ? 0 : -ENOENT;
+}
+
 /* --------------------------------------------------------------------- put */
 
 /* Return true if a PUT stores the chunk in storage. */
@@ -61,14 +75,19 @@ puts_in_storage(const struct kvt__store_req *req)
     return false;
 }
 
-/* A chunk in shared host memory would have no reader: engines do not load chunks that were
- * stored by key, and a GET by key reads storage.  Without storage the memory takes the chunk. */
+/* If storage takes the chunk, shared host memory does not: engines load no chunk that was stored
+ * by key.  The memory loses an older chunk of the key, leased or not, because a GET by key asks
+ * the memory first. */
 static int
 put_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
-    if (!kvt__level_may_put(level, req->space) ||
-        (level->tier->in_memory && puts_in_storage(req)))
+    if (!kvt__level_may_put(level, req->space))
         return -EEXIST;
+    if (level->tier->in_memory && puts_in_storage(req)) {
+        if (!look_up(req, level))
+            (void)kvt__table_forget(req->index, &req->seen, true);
+        return -EEXIST;
+    }
     if (level->tier->takes_any)
         return 0;
     int err = req->own.payload ? 0 : take_memory(req, level->tier, req->slot.bytes);
@@ -177,20 +196,6 @@ delete_end(struct kvt__store_req *req, int err)
 }
 
 /* ------------------------------------------------------------------ each of them */
-
-/* Look for the entry of the key, and complete the object from the entry.  0; -ENOENT: the
- * tier has no object without an entry. */
-static int
-look_up(struct kvt__store_req *req, struct kvt__level *level)
-{
-    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-
-    req->index = level->index; /* may be replaced before the end */
-    req->was_seen = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
-    if (req->was_seen)
-        kvt__object_locate(&req->object, req->index, &req->seen);
-    return req->was_seen || !level->tier->in_memory ? 0 : -ENOENT;
-}
 
 int
 kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level)

@@ -105,12 +105,80 @@ a_chunk_is_read_whose_entry_gets_another_chunk(void **state)
     temp_dir_remove(&e.dir);
 }
 
+static void
+a_chunk_is_borrowed_whose_entry_gets_another_chunk(void **state)
+{
+    static struct env e;
+    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX";
+    struct request r;
+
+    (void)state;
+    assert_non_null(mkdtemp(tmpfs));
+    strcpy(e.space.text, "test/model@1@0@@bfloat16");
+    open_shared(&e, tmpfs);
+    while (put(&e, 1))
+        usleep(10000);
+    request_init(&r, &e, KVT__STORE_GET, 1);
+    replaces_in = &e;
+    assert_true(kvt__store_borrow(e.store, &r.req));
+    assert_false(find(&e, 1));
+    assert_true(request_holds(&r, 1));
+    kvt__pool_release(NULL, &r.req.slot);
+    free(r.memory);
+    kvt__store_close(e.store);
+    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
+    temp_dir_remove(&e.dir);
+}
+
+/* The memory holds an engine's chunk of the same key. */
+static void
+a_put_by_key_replaces_the_chunk(void **state)
+{
+    static struct env e;
+    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX", path[64], disk[300], buf[BYTES];
+    const char *settings[] = { path, "max_shared_cpu_size=0.0625", disk,
+                               "max_local_disk_size=1", NULL };
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+    struct kvt_store *store;
+
+    (void)state;
+    assert_non_null(mkdtemp(tmpfs));
+    strcpy(e.space.text, "test/model@1@0@@bfloat16");
+    open_shared(&e, tmpfs);
+    while (put(&e, 1))
+        usleep(10000);
+    assert_true(lease(&e, 1));
+    temp_dir_make(&e.dir);
+    snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
+    snprintf(disk, sizeof disk, "local_disk=%s", e.dir.path);
+    struct kvt_config *config = config_with(settings);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    kvt_config_free(config);
+    op.kind = KVT_OP_PUT;
+    op.key = "test/model@1@0@1@bfloat16";
+    op.buf = memcpy(buf, "new", 3);
+    op.bytes = 3;
+    assert_int_equal(kvt_store_run(store, &op), 0);
+    op.kind = KVT_OP_GET;
+    op.bytes = sizeof buf;
+    assert_int_equal(kvt_store_run(store, &op), 0);
+    assert_int_equal(op.found_bytes, 3);
+    assert_memory_equal(buf, "new", 3);
+    kvt_store_close(store);
+    kvt__store_close(e.store);
+    temp_dir_remove(&e.dir);
+    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
+    temp_dir_remove(&e.dir);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chunk_is_read_while_no_more_slots_can_be_borrowed),
         cmocka_unit_test(a_chunk_is_read_whose_entry_gets_another_chunk),
+        cmocka_unit_test(a_chunk_is_borrowed_whose_entry_gets_another_chunk),
+        cmocka_unit_test(a_put_by_key_replaces_the_chunk),
     };
 
     return cmocka_run_group_tests_name("store, shared memory", tests, NULL, NULL);
