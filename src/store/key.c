@@ -174,16 +174,21 @@ get_end(struct kvt__store_req *req, struct kvt__level *level)
 
 /* Claim the entry until the object is deleted.  Where the index has no say over objects, the
  * entry goes before the object, so that deletes need no claims.  In memory the end of the entry
- * is the end of the object: -ENOENT without a claim. */
+ * is the end of the object, so the request fails without a claim. */
 static int
 delete_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
+    int err = 0;
+
     req->claim = (struct kvt__claim){ .table = NULL };
     if (req->was_seen && level->tier->unlisted)
         (void)kvt__table_forget(req->index, &req->seen, true);
     else if (req->was_seen)
-        (void)kvt__table_evict(req->index, &req->seen, true, &req->claim);
-    return level->tier->in_memory && !req->claim.table ? -ENOENT : 0;
+        err = kvt__table_evict(req->index, &req->seen, true, &req->claim);
+    if (!level->tier->in_memory || !err || err == -ENOENT)
+        return level->tier->in_memory ? err : 0;
+    return kvt__fail(-err, "%s: chunk %s is in use and was not deleted", level->tier->ops->name,
+                     req->by_key);
 }
 
 static void

@@ -147,6 +147,7 @@ settle(struct kvt__store_req *req, int err)
     if (err == KVT__LEVEL_AGAIN)
         return false;
     req->level++;
+    req->looked = false; /* at the next level */
     if (!err || (err == -EEXIST && req->op == KVT__STORE_PROBE))
         req->any = true;
     if (failed && !req->error.code)
