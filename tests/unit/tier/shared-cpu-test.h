@@ -206,7 +206,7 @@ pin(struct handle *h, uint64_t n, const unsigned char **payload)
         return -ENOENT;
     int number = kvt__sc_pin(&h->m, seen.entry, seen.word);
     if (number >= 0)
-        *payload = kvt__sc_payload(&h->m, seen.entry, seen.bytes);
+        *payload = kvt__sc_pinned(&h->m, (unsigned)number, seen.bytes);
     return number;
 }
 
