@@ -4,6 +4,7 @@
  * the piece, so a full file system is an error and not a signal.  One process allocates; if
  * the process dies, another goes on. */
 #include <sys/mman.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "base/clock.h"
@@ -69,11 +70,15 @@ populate(const struct sc_growth *g)
 static void *
 growth_main(void *arg)
 {
+    static const struct timespec pause = { 0, 10 * KVT__NS_PER_MS };
     struct sc_growth *g = arg;
     bool locked = false;
 
-    while (!atomic_load(&g->stop) && !locked)
+    while (!atomic_load(&g->stop) && !locked) {
         locked = kvt__sc_lock(&g->memory.header->growth, WAIT_NS);
+        if (!locked) /* a garbage mutex fails at once */
+            nanosleep(&pause, NULL);
+    }
     if (locked) {
         allocate(g);
         pthread_mutex_unlock(&g->memory.header->growth);

@@ -184,8 +184,11 @@ static void
 memory_larger_than_the_host_is_refused(void **state)
 {
     struct shared *s = *state;
+    char size[64];
 
-    s->settings[1] = "max_shared_cpu_size=16000";
+    snprintf(size, sizeof size, "max_shared_cpu_size=%llu",
+             (unsigned long long)(kvt_memory_available() >> 30) + 4);
+    s->settings[1] = size;
     assert_null(open_shared(s, NULL, true));
     assert_non_null(strstr(kvt__why(), "max_shared_cpu_size"));
     s->settings[1] = "max_shared_cpu_size=0.0625"; /* no file is left that hinders */
