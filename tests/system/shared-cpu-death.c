@@ -18,6 +18,7 @@
 #define ALONE_EVERY 16u
 #define STOPS 100u
 #define LONG_STOPS 3u
+#define START_NS INT64_C(60000000000) /* a process that starts makes a call */
 #define LONG_STOP_NS INT64_C(3000000000)
 #define LEASE_S 1
 #define LONGEST_NS 5000000u
@@ -190,10 +191,10 @@ work(void *arg)
     uint64_t random = (uint64_t)getpid() << 32 ^ (uint64_t)time(NULL);
     uint32_t n_layers = random >> 32 & 1 ? 1 : 3;
     struct progress *p = &task->progress[task->process];
-    struct call call = begin(p, "open");
+    struct call call;
 
+    /* An open populates the private pool meanwhile, which is no matter of the other process. */
     open_shared(task, n_layers, LEASE_S);
-    end_call(p, &call);
     for (;;) {
         uint64_t r = next_random(&random);
 
@@ -289,7 +290,7 @@ wait_for_calls(const struct task *task, pid_t pid, uint32_t process, uint64_t n)
 
     while (atomic_load(&p->n_calls) < before + n) {
         assert_int_equal(waitpid(pid, NULL, WNOHANG), 0);
-        if (now_ns() - began > 2 * max_call_ns())
+        if (now_ns() - began > START_NS)
             fail_msg("process %u makes no calls", process);
         usleep(100);
     }
