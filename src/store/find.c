@@ -7,54 +7,93 @@
 
 /* ------------------------------------------------------------------- one level */
 
+/* Return the index of a level for the space's chunks.  Another index may replace the index of
+ * storage at any time.  NULL: host memory that this process does not know, or whose process
+ * has ended. */
+static struct kvt__table *
+index_of(const struct kvt__store *store, int level, const struct kvt__space *space)
+{
+    assert(level >= KVT__LEVEL_MEMORY && (size_t)level <= store->n_levels);
+    return level == KVT__LEVEL_MEMORY ? kvt__memory_index(store, space)
+                                      : store->levels[level - 1].index;
+}
+
+static struct kvt__name
+name_of(const struct kvt__store *store, int level, const struct kvt__chunk_key *key)
+{
+    return level == KVT__LEVEL_MEMORY
+        ? kvt__memory_name(&key->id)
+        : kvt__level_name(&store->levels[level - 1], key->space, &key->hash);
+}
+
 /* Return true if the entry describes the chunk.  An unread entry has no identity: a promise
  * may rely on the entry only in storage that is read before a promise. */
 static bool
-matches(const struct kvt__level *level, const struct kvt__chunk_key *key,
+matches(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
         const struct kvt__record *record)
 {
+    assert(level != KVT__LEVEL_MEMORY || !(record->flags & KVT__TABLE_UNREAD));
     if (record->flags & KVT__TABLE_UNREAD)
-        return kvt__level_is_read_first(level, key->space);
+        return kvt__level_is_read_first(&store->levels[level - 1], key->space);
     return kvt__id_equal(&record->id, &key->id) &&
-           (!(record->flags & KVT__TABLE_FOREIGN) ||
-            kvt__store_takes_foreign(level->store, key->space, key->own_only));
+           kvt__store_takes(store, key->space, key->own_only, record);
+}
+
+/* Find the entry of the chunk in an index of the level. */
+static bool
+find_in(const struct kvt__store *store, int level, const struct kvt__table *index,
+        const struct kvt__chunk_key *key, struct kvt__record *out)
+{
+    struct kvt__name name = name_of(store, level, key);
+
+    return index && kvt__table_find(index, &name, NULL, out) &&
+           matches(store, level, key, out);
 }
 
 bool
 kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
                 const struct kvt__chunk_key *key, struct kvt__record *out)
 {
-    struct kvt__name name = kvt__level_name(level, key->space, &key->hash);
+    return find_in(level->store, (int)(level - level->store->levels) + 1, index, key, out);
+}
 
-    return kvt__table_find(index, &name, NULL, out) && matches(level, key, out);
+bool
+kvt__store_find_at(const struct kvt__store *store, int level,
+                   const struct kvt__chunk_key *key)
+{
+    struct kvt__record record;
+
+    return find_in(store, level, index_of(store, level, key->space), key, &record);
 }
 
 static bool
-lease(struct kvt__level *level, const struct kvt__chunk_key *key, int64_t until_ns,
-      struct kvt__lease *out)
+lease(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
+      int64_t until_ns, struct kvt__lease *out)
 {
-    struct kvt__name name = kvt__level_name(level, key->space, &key->hash);
-    struct kvt__table *index = level->index; /* may be replaced at any time */
+    struct kvt__table *index = index_of(store, level, key->space);
+    struct kvt__name name = name_of(store, level, key);
     struct kvt__record record;
 
-    if (!kvt__table_lease(index, &name, NULL, until_ns, &record))
+    if (!index || !kvt__table_lease(index, &name, NULL, until_ns, &record))
         return false;
-    if (!matches(level, key, &record)) {
+    if (!matches(store, level, key, &record)) {
         kvt__table_unlease(index, &record.lease);
         return false;
     }
     *out = record.lease;
+    out->level = (uint8_t)(level + 1);
     return true;
 }
 
+/* Mark the chunk used.  False: the level does not have the chunk. */
 static bool
-touch(struct kvt__level *level, const struct kvt__chunk_key *key)
+touch(const struct kvt__store *store, int level, const struct kvt__chunk_key *key)
 {
-    struct kvt__name name = kvt__level_name(level, key->space, &key->hash);
-    struct kvt__table *index = level->index;
+    struct kvt__table *index = index_of(store, level, key->space);
+    struct kvt__name name = name_of(store, level, key);
     struct kvt__record record;
 
-    if (!kvt__level_find(level, index, key, &record) || record.flags & KVT__TABLE_UNREAD)
+    if (!find_in(store, level, index, key, &record) || record.flags & KVT__TABLE_UNREAD)
         return false;
     kvt__table_touch(index, &name, &key->id);
     return true;
@@ -84,26 +123,14 @@ kvt__store_prefetch(const struct kvt__store *store, const struct kvt__chunk_key 
     struct kvt__name names[KVT__STORE_PREFETCHED];
 
     assert(n <= KVT__STORE_PREFETCHED);
-    kvt__memory_prefetch(store, keys, n);
-    for (size_t l = 0; l < store->n_levels; l++) {
-        const struct kvt__level *level = &store->levels[l];
+    for (int level = 0; n && (size_t)level <= store->n_levels; level++) {
+        const struct kvt__table *index = index_of(store, level, keys->space);
 
         for (size_t i = 0; i < n; i++)
-            names[i] = kvt__level_name(level, keys[i].space, &keys[i].hash);
-        kvt__table_prefetch(level->index, names, n);
+            names[i] = name_of(store, level, &keys[i]);
+        if (index)
+            kvt__table_prefetch(index, names, n);
     }
-}
-
-bool
-kvt__store_find_at(const struct kvt__store *store, int level,
-                   const struct kvt__chunk_key *key)
-{
-    struct kvt__record record;
-
-    if (level == KVT__LEVEL_MEMORY)
-        return kvt__memory_find(store, key);
-    return kvt__level_find(&store->levels[level - 1], store->levels[level - 1].index, key,
-                           &record);
 }
 
 bool
@@ -126,10 +153,10 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
     bool stored = kvt__store_puts_in_storage(store, key->space);
     bool everywhere = stored || !kvt__memory_may_put(store);
 
-    if (kvt__memory_knows(store, key->space) && kvt__memory_touch(store, key))
+    if (touch(store, KVT__LEVEL_MEMORY, key))
         everywhere = true;
     for (size_t i = 0; i < store->n_levels; i++)
-        if (!touch(&store->levels[i], key) &&
+        if (!touch(store, (int)i + 1, key) &&
             kvt__level_may_put(&store->levels[i], key->space))
             everywhere = false;
     return everywhere;
@@ -143,32 +170,17 @@ kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
         int level = level_of_look(store, i);
 
         if (kvt__store_covers(store, where, level, key->space) &&
-            (level == KVT__LEVEL_MEMORY
-                ? kvt__memory_lease(store, key, until_ns, out)
-                : lease(&store->levels[level - 1], key, until_ns, out))) {
-            out->level = (uint8_t)(level + 1);
+            lease(store, level, key, until_ns, out))
             return level;
-        }
     }
     return -1;
-}
-
-/* The index in which the lease was made, or its successor.  NULL: the memory is gone. */
-static struct kvt__table *
-index_of(struct kvt__store *store, const struct kvt__space *space,
-         const struct kvt__lease *lease)
-{
-    int level = lease->level - 1;
-
-    return level == KVT__LEVEL_MEMORY ? kvt__memory_index(store, space)
-                                      : store->levels[level - 1].index;
 }
 
 bool
 kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                      const struct kvt__lease *lease)
 {
-    struct kvt__table *index = index_of(store, key->space, lease);
+    struct kvt__table *index = index_of(store, lease->level - 1, key->space);
 
     return index && kvt__table_has_lease(index, lease) &&
            kvt__store_find_at(store, lease->level - 1, key);
@@ -178,8 +190,19 @@ void
 kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
                    const struct kvt__lease *lease)
 {
-    struct kvt__table *index = index_of(store, space, lease);
+    struct kvt__table *index = index_of(store, lease->level - 1, space);
+
+    if (index) /* the index of the lease or the index's successor, in which the lease is void */
+        kvt__table_unlease(index, lease);
+}
+
+void
+kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
+                int64_t until_ns)
+{
+    struct kvt__table *index = index_of(store, KVT__LEVEL_MEMORY, key->space);
+    struct kvt__name name = kvt__memory_name(&key->id);
 
     if (index)
-        kvt__table_unlease(index, lease);
+        kvt__table_hold(index, &name, &key->id, until_ns);
 }

@@ -47,8 +47,7 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
     *replaces = !kvt__id_equal(&record.id, &req->id);
     if (*replaces)
         return false;
-    return !(record.flags & KVT__TABLE_FOREIGN) ||
-           kvt__store_takes_foreign(level->store, req->space, req->own_only) ||
+    return kvt__store_takes(level->store, req->space, req->own_only, &record) ||
            kvt__table_forget(level->index, &record, false);
 }
 

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bytes.h"
 #include "base/log.h"
 #include "store/instance.h"
 #include "store/private.h"
@@ -47,13 +46,6 @@ struct kvt__host_memory {
     uint64_t n_chunks;
     uint64_t n_used;          /* chunks from here on never had a slot */
 };
-
-/* The identity is the name; its first 64 bits stand for the hash. */
-static struct kvt__name
-name_of(const struct kvt__id *id)
-{
-    return (struct kvt__name){ .hash.bits = { kvt__get_le64(id->b) } };
-}
 
 /* ------------------------------------------------------------------- opening */
 
@@ -188,12 +180,6 @@ kvt__memory_index(const struct kvt__store *store, const struct kvt__space *space
 }
 
 bool
-kvt__memory_knows(const struct kvt__store *store, const struct kvt__space *space)
-{
-    return kvt__memory_index(store, space);
-}
-
-bool
 kvt__memory_covers(const struct kvt__store *store, const struct kvt__space *space)
 {
     return store->memory && !store->memory->no_get && kvt__memory_index(store, space);
@@ -228,81 +214,6 @@ kvt__store_look_who_lives(struct kvt__store *store)
         if (rank->index && rank->index != m->index)
             atomic_store(&rank->gone, !kvt__table_has_writer(rank->index));
     }
-}
-
-void
-kvt__memory_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
-                     size_t n)
-{
-    struct kvt__table *index = n ? kvt__memory_index(store, keys->space) : NULL;
-    struct kvt__name names[KVT__STORE_PREFETCHED];
-
-    assert(n <= KVT__STORE_PREFETCHED);
-    if (!index)
-        return;
-    for (size_t i = 0; i < n; i++)
-        names[i] = name_of(&keys[i].id);
-    kvt__table_prefetch(index, names, n);
-}
-
-static bool
-takes(const struct kvt__store *store, const struct kvt__chunk_key *key,
-      const struct kvt__record *record)
-{
-    return !(record->flags & KVT__TABLE_FOREIGN) ||
-           kvt__store_takes_foreign(store, key->space, key->own_only);
-}
-
-bool
-kvt__memory_find(const struct kvt__store *store, const struct kvt__chunk_key *key)
-{
-    struct kvt__table *index = kvt__memory_index(store, key->space); /* a worker may end any time */
-    struct kvt__name name = name_of(&key->id);
-    struct kvt__record record;
-
-    return index && kvt__table_find(index, &name, &key->id, &record) &&
-           takes(store, key, &record);
-}
-
-bool
-kvt__memory_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
-{
-    struct kvt__table *index = kvt__memory_index(store, key->space);
-    struct kvt__name name = name_of(&key->id);
-
-    if (!index || !kvt__memory_find(store, key))
-        return false;
-    kvt__table_touch(index, &name, &key->id);
-    return true;
-}
-
-bool
-kvt__memory_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                  int64_t until_ns, struct kvt__lease *out)
-{
-    struct kvt__table *index = kvt__memory_index(store, key->space);
-    struct kvt__name name = name_of(&key->id);
-    struct kvt__record record;
-
-    if (!index || !kvt__table_lease(index, &name, &key->id, until_ns, &record))
-        return false;
-    if (!takes(store, key, &record)) {
-        kvt__table_unlease(index, &record.lease);
-        return false;
-    }
-    *out = record.lease;
-    return true;
-}
-
-void
-kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
-                int64_t until_ns)
-{
-    struct kvt__table *index = kvt__memory_index(store, key->space);
-    struct kvt__name name = name_of(&key->id);
-
-    if (index)
-        kvt__table_hold(index, &name, &key->id, until_ns);
 }
 
 /* ------------------------------------------------------------------- chunks */
@@ -403,8 +314,7 @@ forget_foreign_locked(struct kvt__store *store, const struct kvt__store_req *req
     struct kvt__record record;
 
     if (kvt__table_find(m->index, name, &req->id, &record) &&
-        record.flags & KVT__TABLE_FOREIGN &&
-        !kvt__store_takes_foreign(store, req->space, req->own_only))
+        !kvt__store_takes(store, req->space, req->own_only, &record))
         (void)remove_locked(m, &record, false);
 }
 
@@ -412,7 +322,7 @@ int
 kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, bool verified)
 {
     struct kvt__host_memory *m = store->memory;
-    struct kvt__name name = name_of(&req->id);
+    struct kvt__name name = kvt__memory_name(&req->id);
     struct kvt__claim claim;
 
     if (!m)
@@ -442,13 +352,13 @@ share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *
       struct kvt__record *seen)
 {
     struct kvt__host_memory *m = store->memory;
-    struct kvt__chunk_key key = kvt__request_key(req);
-    struct kvt__name name = name_of(&req->id);
+    struct kvt__name name = kvt__memory_name(&req->id);
 
     if (!m || !m->pool || m->no_get)
         return false;
     pthread_mutex_lock(&m->lock);
-    bool ok = kvt__table_find(m->index, &name, &req->id, seen) && takes(store, &key, seen);
+    bool ok = kvt__table_find(m->index, &name, &req->id, seen) &&
+              kvt__store_takes(store, req->space, req->own_only, seen);
     if (ok) {
         *out = m->chunks[seen->entry];
         ok = out->slot.bytes == req->bytes;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "base/bytes.h"
 #include "base/crc32c.h"
 #include "conf/conf.h"
 #include "store/store.h"
@@ -198,6 +199,15 @@ kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__space
     return !store->refuse_unverified && !own_only && !space->opaque;
 }
 
+/* Return true unless the entry is of a chunk without identity that a request may not use. */
+static inline bool
+kvt__store_takes(const struct kvt__store *store, const struct kvt__space *space, bool own_only,
+                 const struct kvt__record *record)
+{
+    return !(record->flags & KVT__TABLE_FOREIGN) ||
+           kvt__store_takes_foreign(store, space, own_only);
+}
+
 /* Find the entry of a chunk that a load takes, in the level's index, as kvt__store_find(). */
 bool kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
                      const struct kvt__chunk_key *key, struct kvt__record *out);
@@ -249,21 +259,18 @@ void kvt__memory_close(struct kvt__host_memory *memory);
  * knows of the memory of the space's rank. */
 bool kvt__memory_covers(const struct kvt__store *store, const struct kvt__space *space);
 
-/* The same, whatever retrieve_locations says. */
-bool kvt__memory_knows(const struct kvt__store *store, const struct kvt__space *space);
-
-/* Return the index of the memory of a space's rank; NULL: not known to this process. */
+/* Return the index of the memory of a space's rank, whatever retrieve_locations says; NULL: not
+ * known to this process, or the process with the memory has ended. */
 struct kvt__table *kvt__memory_index(const struct kvt__store *store,
                                      const struct kvt__space *space);
 
-/* As the calls of the store, in host memory alone.  The caller has seen that it covers the
- * space. */
-bool kvt__memory_find(const struct kvt__store *store, const struct kvt__chunk_key *key);
-bool kvt__memory_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
-bool kvt__memory_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                       int64_t until_ns, struct kvt__lease *out);
-void kvt__memory_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
-                          size_t n);
+/* The name of a chunk in the index of host memory: the identity's first 64 bits stand for the
+ * hash. */
+static inline struct kvt__name
+kvt__memory_name(const struct kvt__id *id)
+{
+    return (struct kvt__name){ .hash.bits = { kvt__get_le64(id->b) } };
+}
 
 /* Return true if chunks stay there although no lookup has read them ahead. */
 bool kvt__memory_keeps(const struct kvt__store *store);
