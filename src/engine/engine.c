@@ -60,7 +60,7 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
         return err;
     struct kvt__pool_params params = {
         .bytes = (size_t)(config->max_local_cpu_size * GIB),
-        .phase = kvt__store_phase(e->store),
+        .phase = kvt__store_traits(e->store)->phase,
         .huge_pages = config->local_cpu_use_hugepages,
         .node = node < 0 ? NULL : &node,
         .key = "max_local_cpu_size" };
@@ -100,7 +100,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
 
     /* With shared host memory, the pool's chunks only pass through. */
     bool local = params->config->local_cpu && !params->config->shared_cpu;
-    bool keeps = local || kvt__store_has_shared(e->store);
+    bool keeps = local || kvt__store_traits(e->store)->multi_host;
 
     e->transfer_bytes = keeps ? transfer_bytes(e, pool_bytes) : pool_bytes / 2;
     if (!keeps || (!worker && !params->instance))
@@ -111,7 +111,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         .passing = !local,
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
         .object_bytes = smallest_chunk(e) };
-    if (!memory.limit_bytes && !kvt__store_n_tiers(e->store))
+    if (!memory.limit_bytes && !kvt__store_traits(e->store)->n_tiers)
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB leave no room for a chunk to "
                          "stay in, and there is no storage; raise it.", pool_bytes >> 20);
     int err = memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
@@ -119,7 +119,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         return err;
     e->memory_bytes = memory.limit_bytes;
     e->reads_ahead = params->config->enable_async_loading;
-    e->waits = e->reads_ahead || kvt__store_has_shared(e->store);
+    e->waits = e->reads_ahead || kvt__store_traits(e->store)->multi_host;
     return 0;
 }
 
@@ -134,16 +134,16 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
 
     if (err)
         return err;
-    struct kvt__store_params store = { .config = config, .exec = e->exec,
-                                       .counters = &e->counters,
-                                       .local_ranks = e->local_ranks,
-                                       .transfers = e->role & KVT_ROLE_WORKER };
+    struct kvt__tier_params store = { .config = config, .exec = e->exec,
+                                      .counters = &e->counters,
+                                      .local_ranks = e->local_ranks,
+                                      .transfers = e->role & KVT_ROLE_WORKER };
     err = kvt__store_open(&store, &e->store);
     if (!err && e->role & KVT_ROLE_WORKER)
         err = open_pool(e, config);
     if (!err)
         err = open_memory(e, params);
-    if (!err && !kvt__store_n_tiers(e->store))
+    if (!err && !kvt__store_traits(e->store)->n_tiers)
         err = kvt__fail(EINVAL, "no tier is configured; set local_cpu: true, remote_url "
                         "(for example fs:///var/cache/kvtier), remote_storage_plugins, "
                         "local_disk or gds_path.");

@@ -119,7 +119,7 @@ n_with_room(struct kvt_seq *seq)
 {
     const struct kvt_engine *e = seq->engine;
     const struct kvt__promise *p = &seq->promise;
-    size_t phase = kvt__store_phase(e->store), left = e->memory_bytes;
+    size_t phase = kvt__store_traits(e->store)->phase, left = e->memory_bytes;
 
     for (size_t c = p->first; c < p->n; c++) {
         for (uint32_t g = 0; g < e->n_groups; g++) {

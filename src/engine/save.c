@@ -153,7 +153,7 @@ gather(struct kvt__save *save, const struct kvt__view *view, const int32_t *bloc
 {
     struct kvt_engine *e = save->engine;
     struct kvt__store_req *req = &save->req;
-    bool sums = kvt__store_wants_crc(e->store);
+    bool sums = kvt__store_traits(e->store)->wants_crc;
 
     kvt__count(&e->counters, KVT__N_stores_pending, 1);
     if (!e->gpu) {
@@ -217,7 +217,7 @@ take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 
     return kvt__store_lend(e->store, KVT__PRIO_STORE, bytes, out) ||
            kvt__pool_acquire(e->pool, bytes, keep, out) ||
-           ((kvt__store_wants_crc(e->store) || kvt__pool_is_populated(e->pool)) &&
+           ((kvt__store_traits(e->store)->wants_crc || kvt__pool_is_populated(e->pool)) &&
             kvt__store_reclaim(e->store, bytes) &&
             kvt__pool_acquire(e->pool, bytes, keep, out));
 }

@@ -73,7 +73,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
 
     /* In shared storage, an entry of 0 bytes stands for an object that no process of this
      * host has seen. */
-    if (keeps_objects(level, index) || (!seen->bytes && level->tier->shared))
+    if (keeps_objects(level, index) || (!seen->bytes && level->tier->multi_host))
         return kvt__table_forget(index, seen, false);
     int err = kvt__table_evict(index, seen, false, &claim);
     if (err)

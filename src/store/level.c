@@ -254,7 +254,7 @@ is_unchanged(const struct kvt__level *level, const struct kvt__object *object,
 {
     struct kvt__found now;
 
-    return level->tier->shared ||
+    return level->tier->multi_host ||
            (!kvt__tier_probe(level->tier, object, &now) && now.has_id == found->has_id &&
             (!now.has_id || kvt__id_equal(&now.id, &found->id)));
 }
@@ -293,7 +293,7 @@ static int
 correct(struct kvt__level *level, const struct kvt__object *object,
         const struct kvt__store_req *req, const struct kvt__found *found)
 {
-    if (found->has_id || may_be(level, req, found) || !level->tier->shared)
+    if (found->has_id || may_be(level, req, found) || !level->tier->multi_host)
         return enter_found(level, object, req, found);
     if (req->was_seen)
         (void)kvt__table_forget(req->index, &req->seen, true);

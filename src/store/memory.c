@@ -137,6 +137,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
     if (!params->passing) /* else the memory is no back end */
         kvt__use_location(params->config, "LocalCPUBackend", &m->no_get, &m->no_put);
     store->memory = m;
+    store->traits.n_tiers++;
     return 0;
 }
 

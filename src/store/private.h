@@ -56,6 +56,7 @@ struct kvt__store {
     char *store_location; /* as configured, or NULL */
     atomic_bool stopping; /* a listing gives up */
     struct kvt__host_memory *memory; /* NULL: chunks do not stay in host memory */
+    struct kvt__store_traits traits;
     size_t n_levels;
     struct kvt__level levels[KVT__MAX_LEVELS];
 
@@ -236,7 +237,7 @@ int kvt__store_check_puts(const struct kvt__store *store, const struct kvt__spac
 static inline bool
 kvt__level_sums_later(const struct kvt__level *level, const struct kvt__store_req *req)
 {
-    return req->consume || (req->early && !level->tier->shared);
+    return req->consume || (req->early && !level->tier->multi_host);
 }
 
 /* Compare the payload with a CRC32C, in the copy of the request's owner if there is one.

@@ -69,7 +69,7 @@ describe_key(struct task *task)
 
     kvt__key_id(req->by_key, &req->id);
     if (req->is_name)
-        return kvt__store_takes_any(store)
+        return store->traits.takes_any
             ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
                             "s3:// alone.", req->by_key);
     int err = kvt__space_of(req->by_key, &task->space, &req->hash);
@@ -298,13 +298,12 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
         err = kvt__exec_open((size_t)(config->disk_io_threads > 0
                                       ? config->disk_io_threads : 1), &s->exec);
     if (!err) {
-        struct kvt__store_params params = { .config = config, .exec = s->exec,
-                                            .counters = &s->counters,
-                                            .local_ranks = 0, .tells = true,
-                                            .only_existing = true };
+        struct kvt__tier_params params = { .config = config, .exec = s->exec,
+                                           .counters = &s->counters, .tells = true,
+                                           .only_existing = true };
         err = kvt__store_open(&params, &s->store);
     }
-    if (!err && !kvt__store_n_tiers(s->store))
+    if (!err && !s->store->traits.n_tiers)
         err = config->shared_cpu
             ? kvt__fail(ENOENT, "shared_cpu: there is no shared host memory in %s; an engine "
                         "makes the memory at its start.", config->shared_cpu_path)

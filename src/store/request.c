@@ -54,7 +54,7 @@ static bool
 is_light(const struct kvt__store_req *req)
 {
     return req->by_key && !req->verifies && (req->op != KVT__STORE_PUT || req->is_name) &&
-           kvt__store_takes_any(req->store);
+           req->store->traits.takes_any;
 }
 
 /* The walk leaves the thread, and the tier ends the operation: the second of both goes on with

@@ -18,24 +18,26 @@
 /* Of an index without a limit of bytes.  A forgotten chunk is asked for again. */
 #define UNLIMITED_ENTRIES (UINT64_C(1) << 22)
 
-static int
-open_tier(struct kvt__level *level, const struct kvt__store_params *params,
-          const struct kvt__storage *storage)
+/* Add what a new level changes in the traits of the store. */
+static void
+add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
 {
-    struct kvt__tier_params tier = { .config = params->config, .name = storage->name,
-                                     .url = storage->url,
-                                     .local_ranks = params->local_ranks,
-                                     .counters = params->counters, .exec = params->exec,
-                                     .transfers = params->transfers,
-                                     .only_existing = params->only_existing,
-                                     .tells = params->tells };
+    const struct kvt__tier *tier = level->tier;
 
-    return kvt__tier_open(&tier, &level->tier);
+    traits->n_tiers++;
+    traits->multi_host |= tier->multi_host && !level->no_get;
+    traits->takes_any &= tier->takes_any;
+    if (tier->in_memory)
+        return;
+    if (!traits->has_storage)
+        traits->phase = tier->ops->phase(tier);
+    traits->has_storage = true;
+    traits->wants_crc |= !level->no_put;
 }
 
 /* limit: 0: what the tier takes by default. */
 static int
-open_level(struct kvt__store *store, const struct kvt__store_params *params,
+open_level(struct kvt__store *store, const struct kvt__tier_params *params,
            const struct kvt__storage *storage, uint64_t limit)
 {
     struct kvt__level *level = &store->levels[store->n_levels];
@@ -43,11 +45,14 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
     if (store->n_levels == KVT__MAX_LEVELS)
         return kvt__fail(EINVAL, "%s: more than %d tiers.", storage->name,
                          KVT__MAX_LEVELS);
-    int err = open_tier(level, params, storage);
+    struct kvt__tier_params tier = *params;
+    tier.name = storage->name;
+    tier.url = storage->url;
+    int err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
     level->store = store;
-    level->keeps_free = !storage->limit_bytes && !level->tier->shared;
+    level->keeps_free = !storage->limit_bytes && !level->tier->multi_host;
     limit = level->tier->unlisted ? 0
           : limit ? limit : level->tier->ops->default_limit(level->tier);
     struct kvt__table_params index = {
@@ -63,18 +68,19 @@ open_level(struct kvt__store *store, const struct kvt__store_params *params,
         return absent ? 0 : err;
     }
     store->n_levels++;
-    level->of_host = storage->of_host && !level->tier->shared;
+    level->of_host = storage->of_host && !level->tier->multi_host;
     level->url = strdup(storage->url);
     level->location = strdup(storage->location);
     if (!level->url || !level->location)
         return kvt__fail(ENOMEM, "%s: open", storage->name);
     kvt__use_location(params->config, storage->location, &level->no_get, &level->no_put);
+    add_traits(&store->traits, level);
     return 0;
 }
 
 struct opening {
     struct kvt__store *store;
-    const struct kvt__store_params *params;
+    const struct kvt__tier_params *params;
 };
 
 /* local_disk: every worker of the host adds its part to one limit.  Where their number
@@ -95,7 +101,7 @@ open_storage(void *ctx, const struct kvt__storage *storage)
 }
 
 int
-kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
+kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **out)
 {
     struct kvt__store *store = calloc(1, sizeof *store);
     int err = 0;
@@ -106,6 +112,7 @@ kvt__store_open(const struct kvt__store_params *params, struct kvt__store **out)
     kvt__cond_init(&store->upkeep_stop);
     store->exec = params->exec;
     store->counters = params->counters;
+    store->traits.takes_any = true;
     store->refuse_unverified = params->config->refuse_unverified;
     if (params->config->store_location) {
         store->store_location = strdup(params->config->store_location);
@@ -144,31 +151,13 @@ kvt__store_close(struct kvt__store *store)
     free(store);
 }
 
-size_t
-kvt__store_n_tiers(const struct kvt__store *store)
+const struct kvt__store_traits *
+kvt__store_traits(const struct kvt__store *store)
 {
-    return store->n_levels + (store->memory ? 1 : 0);
-}
-
-size_t
-kvt__store_phase(const struct kvt__store *store)
-{
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].tier->in_memory)
-            return store->levels[i].tier->ops->phase(store->levels[i].tier);
-    return 0;
+    return &store->traits;
 }
 
 /* ------------------------------------------------------------------- places */
-
-bool
-kvt__store_has_shared(const struct kvt__store *store)
-{
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (store->levels[i].tier->shared && !store->levels[i].no_get)
-            return true;
-    return false;
-}
 
 /* Return true if a promise of the space's chunks may rely on the level: neither other hosts
  * nor processes that do not see the leases delete chunks there, or no host memory could have
@@ -176,7 +165,7 @@ kvt__store_has_shared(const struct kvt__store *store)
 static bool
 is_certain(const struct kvt__level *level, const struct kvt__space *space)
 {
-    return (!level->tier->shared && !atomic_load(&level->reads_only)) ||
+    return (!level->tier->multi_host && !atomic_load(&level->reads_only)) ||
            !kvt__memory_covers(level->store, space);
 }
 
@@ -261,24 +250,6 @@ kvt__store_check_puts(const struct kvt__store *store, const struct kvt__space *s
                      "with storage are %s. Name one of these in store_location, or leave "
                      "it out.",
                      store->store_location, tiers);
-}
-
-bool
-kvt__store_takes_any(const struct kvt__store *store)
-{
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].tier->takes_any)
-            return false;
-    return true;
-}
-
-bool
-kvt__store_wants_crc(const struct kvt__store *store)
-{
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (!store->levels[i].no_put && !store->levels[i].tier->in_memory)
-            return true;
-    return false;
 }
 
 /* The only storage, if chunks do not stay in host memory besides; NULL.  With several tiers

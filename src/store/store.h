@@ -19,26 +19,26 @@
 struct kvt_config;
 struct kvt__store;
 
-struct kvt__store_params {
-    const struct kvt_config *config; /* borrowed until return */
-    struct kvt__exec *exec;
-    struct kvt__counters *counters;
-    uint32_t local_ranks;  /* workers on this host that share the store; 0: not known */
-    bool transfers, tells, only_existing; /* as in struct kvt__tier_params */
-};
-
-/* Open every tier the configuration names and its index.  Blocks. */
-int kvt__store_open(const struct kvt__store_params *params,
-                    struct kvt__store **out);
+/* Open each tier that the configuration names, and the tier's index.  params: for all tiers,
+ * without name and url.  Blocks. */
+int kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **out);
 
 /* No request may be in flight. */
 void kvt__store_close(struct kvt__store *store);
 
-/* How many tiers there are. */
-size_t kvt__store_n_tiers(const struct kvt__store *store);
+/* What the configured tiers have in common.  Only kvt__store_add_memory() changes n_tiers
+ * later. */
+struct kvt__store_traits {
+    size_t n_tiers;  /* storage, shared host memory and host memory */
+    size_t phase;    /* address modulo 4096 that payloads should have */
+    bool multi_host; /* there is storage that is read and that other hosts delete from */
+    bool has_storage; /* not only host memory, shared or not */
+    bool takes_any;  /* every tier moves bytes from and to any memory, and a name may be any
+                      * text */
+    bool wants_crc;  /* a PUT needs the payload's CRC32C: host memory does not */
+};
 
-/* Address modulo 4096 that payloads should have. */
-size_t kvt__store_phase(const struct kvt__store *store);
+const struct kvt__store_traits *kvt__store_traits(const struct kvt__store *store);
 
 struct kvt__memory_params {
     const struct kvt_config *config; /* borrowed until return */
@@ -124,10 +124,8 @@ bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, in
 /* Return true if the level is host memory, shared or not. */
 bool kvt__store_is_memory(const struct kvt__store *store, int level);
 
-/* Whether chunks stay in host memory that this process knows of; whether there is
- * storage that other hosts delete from. */
+/* Return true if chunks stay in host memory that this process knows of. */
 bool kvt__store_has_memory(const struct kvt__store *store);
-bool kvt__store_has_shared(const struct kvt__store *store);
 
 /* Return true if the store has storage there that may be read now, for the space's
  * chunks. */
@@ -180,12 +178,6 @@ bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes
  * ops->use_gpu of its tiers. */
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
 
-/* Return true if every tier moves bytes from and to any memory, and a name may be any text. */
-bool kvt__store_takes_any(const struct kvt__store *store);
-
-/* Whether a PUT needs the payload's CRC32C: host memory does not. */
-bool kvt__store_wants_crc(const struct kvt__store *store);
-
 enum kvt__store_op {
     KVT__STORE_PUT,   /* slot and crc to every tier that the space is put in and that
                        * lacks it; host memory has it when it is submitted */
@@ -237,7 +229,7 @@ struct kvt__store_req {
      * slot: any memory.  A tier with takes_any moves the bytes from or to this memory; for
      * another tier the store copies.  GET: room; -EMSGSIZE: found has the size. */
     const char *by_key;
-    bool is_name;  /* by_key is the unchanged name of an object (kvt__store_takes_any()) */
+    bool is_name;  /* by_key is the unchanged name of an object (only with takes_any) */
     bool listed;   /* by_key is a key of a listing, which may be another key of the object */
     bool verifies; /* GET: read and verify without a copy to the slot */
 

@@ -226,7 +226,7 @@ struct kvt__tier {
     /* Set by open(). */
     bool in_memory;     /* the chunks lie in host memory, in the area of the index: all are
                          * listed, and none outlives a restart of the host */
-    bool shared;        /* other hosts may delete chunks that this host's index has */
+    bool multi_host;    /* other hosts may delete chunks that this host's index has */
     bool several_disks; /* the directories are on several file systems: a file system may
                          * be full while another has room */
     bool keeps_damaged; /* a damaged chunk is not removed: the next put replaces the

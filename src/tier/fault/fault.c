@@ -191,7 +191,7 @@ fault_private_dir(const struct kvt__tier *tier)
 static uint64_t
 fault_default_limit(const struct kvt__tier *tier)
 {
-    return tier->shared ? 0 : next_of(tier)->ops->default_limit(next_of(tier));
+    return tier->multi_host ? 0 : next_of(tier)->ops->default_limit(next_of(tier));
 }
 
 static uint64_t
@@ -249,7 +249,7 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         free(t);
         return err;
     }
-    t->tier.shared = t->next->shared || t->value[KVT__FAULT_shared] > 0;
+    t->tier.multi_host = t->next->multi_host || t->value[KVT__FAULT_shared] > 0;
     t->tier.several_disks = t->next->several_disks;
     *out = &t->tier;
     return 0;

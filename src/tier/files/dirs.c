@@ -236,10 +236,10 @@ kvt__dirs_open(struct kvt__files *t, const char *name, const char *list)
         err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
                         t->kind->relative ? "directory" : "absolute path");
     for (size_t i = 0; !err && i < t->n_dirs; i++) {
-        t->tier.shared = t->tier.shared || kvt__fs_is_shared(t->dirs[i].fd);
+        t->tier.multi_host = t->tier.multi_host || kvt__fs_is_shared(t->dirs[i].fd);
         t->tier.several_disks = t->tier.several_disks || (i && !same_file_system(t, i));
     }
-    if (err || !t->tier.shared)
+    if (err || !t->tier.multi_host)
         return err;
     t->index_fd = kvt__shared_index_dir(t->dirs[0].fd, t->dirs[0].path);
     if (t->index_fd < 0)
@@ -266,7 +266,7 @@ kvt__files_default_limit(const struct kvt__tier *tier)
     struct statvfs fs;
     uint64_t all = 0;
 
-    for (size_t i = 0; i < t->n_dirs && !t->tier.shared; i++)
+    for (size_t i = 0; i < t->n_dirs && !t->tier.multi_host; i++)
         if (!same_file_system(t, i) && !fstatvfs(t->dirs[i].fd, &fs))
             all += (uint64_t)fs.f_blocks * fs.f_frsize;
     return all / 10 * 9;

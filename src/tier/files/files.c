@@ -50,7 +50,7 @@ kvt__files_private_dir(const struct kvt__tier *tier)
 {
     const struct kvt__files *t = (const struct kvt__files *)tier;
 
-    return t->tier.shared ? t->index_fd : t->dirs[0].private_fd;
+    return t->tier.multi_host ? t->index_fd : t->dirs[0].private_fd;
 }
 
 /* ----------------------------------------------------------------- opening */

@@ -156,7 +156,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     struct s3_tier *t = calloc(1, sizeof *t);
     if (!t)
         return kvt__fail(ENOMEM, "%s: open", params->name);
-    t->tier = (struct kvt__tier){ .ops = &kvt__tier_s3, .shared = true,
+    t->tier = (struct kvt__tier){ .ops = &kvt__tier_s3, .multi_host = true,
                                   .keeps_damaged = true,
                                   .takes_any = true, .unlisted = true };
     t->counters = params->counters;

@@ -61,9 +61,9 @@ open_store(struct env *e, const char *url, struct kvt__exec *exec,
     while (more && *more)
         settings[n++] = *more++;
     struct kvt_config *config = config_with(settings);
-    struct kvt__store_params params = { .config = config, .exec = exec,
-                                        .counters = &e->counters,
-                                        .local_ranks = e->local_ranks };
+    struct kvt__tier_params params = { .config = config, .exec = exec,
+                                       .counters = &e->counters,
+                                       .local_ranks = e->local_ranks };
     if (kvt__store_open(&params, &store))
         fail_msg("%s", kvt__why());
     kvt_config_free(config);
@@ -222,7 +222,7 @@ static inline void
 request_init(struct request *r, const struct env *e, enum kvt__store_op op,
              unsigned i)
 {
-    size_t phase = kvt__store_phase(e->store);
+    size_t phase = kvt__store_traits(e->store)->phase;
 
     r->memory = aligned_alloc(4096, kvt__round_up(2 * KVT__SLOT_ROOM + phase + BYTES,
                                                   4096));

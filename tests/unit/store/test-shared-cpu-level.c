@@ -45,8 +45,8 @@ open_shared(struct shared *s, const char *more, bool transfers)
 {
     const char *settings[] = { more, s->settings[0], s->settings[1], NULL };
     struct kvt_config *config = config_with(settings + !more);
-    struct kvt__store_params params = { .config = config, .counters = &s->e.counters,
-                                        .transfers = transfers };
+    struct kvt__tier_params params = { .config = config, .counters = &s->e.counters,
+                                       .transfers = transfers };
     struct kvt__store *store = NULL;
 
     if (kvt__store_open(&params, &store))

@@ -14,8 +14,8 @@ open_shared(struct env *e, const char *tmpfs)
 
     snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
     struct kvt_config *config = config_with(settings);
-    struct kvt__store_params params = { .config = config, .counters = &e->counters,
-                                        .transfers = true };
+    struct kvt__tier_params params = { .config = config, .counters = &e->counters,
+                                       .transfers = true };
     if (kvt__store_open(&params, &e->store))
         fail_msg("%s", kvt__why());
     kvt_config_free(config);

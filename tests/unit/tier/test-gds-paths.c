@@ -324,7 +324,7 @@ on_wekafs_files_end_with_weka1(void **state)
     kvt__mounts = mounts;
     snprintf(url, sizeof url, "gds://%s/kv", dir.path);
     struct kvt__tier *tier = open_tier(url, true);
-    assert_true(tier->shared);
+    assert_true(tier->multi_host);
     chunk_init(&c, "m", 1897141500678847486);
     assert_int_equal(put_bytes(tier, &c.object, 5000, 1), 0);
     snprintf(path, sizeof path, "%s/kv/18/97/m%%401%%400%%401a540024b49d3bfe%%40bfloat16"
