@@ -361,7 +361,8 @@ can_gallop(const struct kvt_engine *e)
     if (!e->waits || group == e->n_groups)
         return false;
     for (uint32_t rank = 0; rank < e->world_size; rank++)
-        if (!kvt__store_reads_first(e->store, &kvt__keyspace(e, rank, group)->space))
+        if (!kvt__store_can_ask(e->store, KVT__READ_FIRST,
+                                &kvt__keyspace(e, rank, group)->space))
             return false;
     return true;
 }

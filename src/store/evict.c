@@ -3,6 +3,7 @@
  * Making room, and deleting objects with their entries.  Runs on executor threads, several
  * at once: the thread whose claim of an entry succeeds evicts the entry. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -35,8 +36,11 @@ static bool
 remove_object(struct kvt__level *level, const struct kvt__object *object)
 {
     int err = kvt__tier_remove(level->tier, object);
+    bool gone = !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
 
-    return !err || err == -ENOENT || err == -EINVAL || err == -ENAMETOOLONG;
+    if (!gone)
+        kvt__count(level->store->counters, KVT__N_remove_failed, 1);
+    return gone;
 }
 
 /* Remove the object of an entry that is being evicted.  True: the object is gone. */
@@ -83,14 +87,13 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
         return -EIO;
     }
     kvt__table_evicted(index, &claim);
-    kvt__count(level->store->counters, KVT__N_evicted_chunks, 1);
-    kvt__count(level->store->counters, KVT__N_evicted_bytes, seen->bytes);
+    kvt__count_evicted(level->store, seen->bytes);
     return 0;
 }
 
 struct wanted {
-    const struct kvt__level *level;
-    const struct kvt__table *index;
+    struct kvt__level *level;
+    struct kvt__table *index;
     const struct kvt__object *object;
 };
 
@@ -106,30 +109,45 @@ makes_room(void *ctx, const struct kvt__record *record)
            w->level->tier->ops->makes_room(w->level->tier, &gone, w->object);
 }
 
-/* As kvt__level_evict().  An entry of 0 bytes counts as 1 byte: a place in the index. */
-static uint64_t
-evict_from(struct kvt__level *level, struct kvt__table *index,
-           const struct kvt__object *object, uint64_t bytes)
+uint64_t
+kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits, kvt__evict_fn evicts,
+                   void *ctx, uint64_t bytes)
 {
     struct kvt__record victims[KVT__TABLE_VICTIMS];
-    struct wanted wanted = { level, index, object };
-    bool chooses = object && level->tier->several_disks;
     uint64_t gone = 0;
 
     for (int in_vain = 0; in_vain < ROUNDS && gone < bytes; in_vain++) {
-        size_t n = kvt__table_victims(index, chooses ? makes_room : NULL, &wanted, victims,
-                                      KVT__TABLE_VICTIMS);
+        size_t n = kvt__table_victims(index, suits, ctx, victims, KVT__TABLE_VICTIMS);
 
         if (!n) /* the search has been long */
             break;
         for (size_t i = 0; i < n && gone < bytes; i++) {
-            if (evict(level, index, &victims[i]))
+            if (!evicts(ctx, &victims[i]))
                 continue;
             gone += victims[i].bytes ? victims[i].bytes : 1;
             in_vain = -1;
         }
     }
     return gone;
+}
+
+static bool
+evict_victim(void *ctx, const struct kvt__record *record)
+{
+    const struct wanted *w = ctx;
+
+    return !evict(w->level, w->index, record);
+}
+
+/* As kvt__level_evict(). */
+static uint64_t
+evict_from(struct kvt__level *level, struct kvt__table *index,
+           const struct kvt__object *object, uint64_t bytes)
+{
+    struct wanted wanted = { level, index, object };
+    bool chooses = object && level->tier->several_disks;
+
+    return kvt__evict_victims(index, chooses ? makes_room : NULL, evict_victim, &wanted, bytes);
 }
 
 uint64_t
@@ -221,8 +239,12 @@ void
 kvt__level_make_space(struct kvt__level *level, const struct kvt__object *object,
                       uint64_t bytes)
 {
+    char why[KVT__WHY_BYTES];
+
+    snprintf(why, sizeof why, "%s", kvt__why());
     if (!keeps_objects(level, level->index))
         (void)kvt__level_evict(level, object, bytes);
+    kvt__set_why(why);
 }
 
 /* ------------------------------------------------------------------- tags */

@@ -32,9 +32,8 @@ static bool
 matches(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
         const struct kvt__record *record)
 {
-    assert(level != KVT__LEVEL_MEMORY || !(record->flags & KVT__TABLE_UNREAD));
     if (record->flags & KVT__TABLE_UNREAD)
-        return kvt__level_is_read_first(&store->levels[level - 1], key->space);
+        return kvt__store_covers(store, KVT__READ_FIRST, level, key->space);
     return kvt__id_equal(&record->id, &key->id) &&
            kvt__store_takes(store, key->space, key->own_only, record);
 }

@@ -38,17 +38,18 @@ static bool
 has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *replaces)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    struct kvt__table *index = level->index; /* may be replaced at any time */
     struct kvt__record record;
 
     *replaces = false;
-    if (!kvt__table_find(level->index, &name, NULL, &record) ||
+    if (!kvt__table_find(index, &name, NULL, &record) ||
         record.flags & KVT__TABLE_UNREAD)
         return false;
     *replaces = !kvt__id_equal(&record.id, &req->id);
     if (*replaces)
         return false;
     return kvt__store_takes(level->store, req->space, req->own_only, &record) ||
-           kvt__table_forget(level->index, &record, false);
+           kvt__table_forget(index, &record, false);
 }
 
 /* Claim the name for a put into the memory of the index.  An entry never replaces an entry
@@ -59,10 +60,11 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
              struct kvt__record *record, struct kvt__claim *out)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    struct kvt__table *index = level->index;
     struct kvt__record old;
 
-    if (record->flags && kvt__table_find(level->index, &name, NULL, &old))
-        (void)kvt__table_forget(level->index, &old, false);
+    if (record->flags && kvt__table_find(index, &name, NULL, &old))
+        (void)kvt__table_forget(index, &old, false);
     record->flags = 0;
     int err = claim(level, req, record, out);
     if (!err && out->replaces) {
@@ -94,7 +96,7 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
 /* Claim the name and the bytes.  0: the caller calls put_end() after the tier's operation;
  * -EEXIST: the index has the chunk; -errno with a sentence. */
 static int
-put_begin(struct kvt__level *level, struct kvt__object *object, struct kvt__store_req *req)
+put_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
     bool replaces;
 
@@ -106,10 +108,10 @@ put_begin(struct kvt__level *level, struct kvt__object *object, struct kvt__stor
         return kvt__fail(EROFS, "%s: nothing is stored there, because the index is not "
                          "shared and the limit could not be held.",
                          level->tier->ops->name);
-    uint64_t bytes = level->tier->ops->stored_bytes(level->tier, object, req->slot.bytes);
+    uint64_t bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes);
     int err = kvt__level_refuses(level, KVT__PAUSE_WRITES);
     if (!err)
-        err = kvt__level_keep_free(level, object, bytes);
+        err = kvt__level_keep_free(level, &req->object, bytes);
     if (!err)
         err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
@@ -117,8 +119,8 @@ put_begin(struct kvt__level *level, struct kvt__object *object, struct kvt__stor
     err = kvt__level_begin(level, KVT__PAUSE_WRITES);
     if (err)
         kvt__table_abort(level->index, &req->claim);
-    object->index = req->claim.table;
-    object->entry = req->claim.entry;
+    req->object.index = req->claim.table;
+    req->object.entry = req->claim.entry;
     return err;
 }
 
@@ -134,31 +136,19 @@ enter(struct kvt__level *level, const struct kvt__store_req *req,
     (void)kvt__level_enter(level, level->index, &name, record, text);
 }
 
-/* After full storage refused a put: evict, and keep the sentence. */
-static void
-make_space(struct kvt__level *level, const struct kvt__object *object, uint64_t bytes)
-{
-    char why[KVT__WHY_BYTES];
-
-    snprintf(why, sizeof why, "%s", kvt__why());
-    kvt__level_make_space(level, object, bytes ? 2 * bytes : 1);
-    kvt__set_why(why);
-}
-
 /* End the claim.  err: the result of the tier's operation.  Returns err. */
 static int
-put_end(struct kvt__level *level, const struct kvt__object *object,
-        struct kvt__store_req *req, int err)
+put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
     struct kvt__record record = {
         .id = req->id,
-        .bytes = level->tier->ops->stored_bytes(level->tier, object, req->slot.bytes) };
+        .bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes) };
 
     kvt__level_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
         kvt__table_abort(level->index, &req->claim);
         if ((err == -ENOSPC || err == -EDQUOT) && !level->tier->in_memory)
-            make_space(level, object, record.bytes);
+            kvt__level_make_space(level, &req->object, record.bytes ? 2 * record.bytes : 1);
     } else if (!kvt__table_publish(level->index, &req->claim) && !level->tier->in_memory) {
         enter(level, req, &record); /* no claim, or of an index that was replaced */
     }
@@ -174,13 +164,11 @@ kvt__level_share(struct kvt__store_req *req)
 
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
-        struct kvt__object object = { .key = "", .id = req->id };
 
-        if (!level->tier->in_memory || !kvt__level_may_put(level, req->space) ||
-            kvt__slot_on_device(&req->slot) || put_begin(level, &object, req))
-            continue;
-        (void)put_end(level, &object, req,
-                      kvt__tier_put(level->tier, &object, &req->slot, req->crc));
+        if (level->tier->in_memory && kvt__level_may_put(level, req->space) &&
+            !kvt__slot_on_device(&req->slot) && !put_begin(level, req))
+            (void)put_end(level, req, kvt__tier_put(level->tier, &req->object, &req->slot,
+                                                    req->crc));
     }
 }
 
@@ -190,13 +178,12 @@ kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req)
     struct kvt__chunk_key key = kvt__request_key(req);
     struct kvt__table *index = level->index; /* may be replaced at any time */
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    struct kvt__object object = { .key = "" };
 
     if (!level->tier->in_memory || level->no_get ||
         !kvt__level_find(level, index, &key, &req->seen) || req->seen.bytes != req->bytes)
         return false;
-    kvt__object_locate(&object, index, &req->seen);
-    if (!level->tier->ops->borrow(level->tier, &object, req->bytes, &req->slot))
+    kvt__object_locate(&req->object, index, &req->seen);
+    if (!level->tier->ops->borrow(level->tier, &req->object, req->bytes, &req->slot))
         return false;
     kvt__table_touch(index, &name, &req->id);
     req->unsummed = false;
@@ -219,8 +206,9 @@ shape_text(const struct kvt__shape *shape, char out[96])
 /* Whether what carries no identity has the geometry that was asked for, as far as it says:
  * its name does not tell that, and its length may be the same. */
 static bool
-has_right_shape(const struct kvt__store_req *req, const struct kvt__found *found)
+has_right_shape(const struct kvt__store_req *req)
 {
+    const struct kvt__found *found = &req->tier_op.found;
     char told[96], asked[96];
 
     if (!found->has_shape || !memcmp(&found->shape, &req->shape, sizeof req->shape))
@@ -234,14 +222,15 @@ has_right_shape(const struct kvt__store_req *req, const struct kvt__found *found
 
 /* Return true if the description allows that the object is the request's chunk. */
 static bool
-may_be(const struct kvt__level *level, const struct kvt__store_req *req,
-       const struct kvt__found *found)
+may_be(const struct kvt__level *level, const struct kvt__store_req *req)
 {
+    const struct kvt__found *found = &req->tier_op.found;
+
     return found->payload_bytes == req->bytes &&
            (found->has_id ? kvt__id_equal(&found->id, &req->id)
                           : kvt__store_takes_foreign(level->store, req->space,
                                                      req->own_only) &&
-                            has_right_shape(req, found));
+                            has_right_shape(req));
 }
 
 /* Return true if an object still is as it was found.  An eviction can delete the object after the
@@ -249,13 +238,13 @@ may_be(const struct kvt__level *level, const struct kvt__store_req *req,
  * does.  Other hosts delete objects of shared storage at any time, and promises there need
  * a read. */
 static bool
-is_unchanged(const struct kvt__level *level, const struct kvt__object *object,
-             const struct kvt__found *found)
+is_unchanged(const struct kvt__level *level, const struct kvt__store_req *req)
 {
+    const struct kvt__found *found = &req->tier_op.found;
     struct kvt__found now;
 
     return level->tier->multi_host ||
-           (!kvt__tier_probe(level->tier, object, &now) && now.has_id == found->has_id &&
+           (!kvt__tier_probe(level->tier, &req->object, &now) && now.has_id == found->has_id &&
             (!now.has_id || kvt__id_equal(&now.id, &found->id)));
 }
 
@@ -263,11 +252,11 @@ is_unchanged(const struct kvt__level *level, const struct kvt__object *object,
  * object without identity that is not the request's chunk stays unread.  0; -ENOENT: the
  * object is gone; or an error of kvt__level_claim(). */
 static int
-enter_found(struct kvt__level *level, const struct kvt__object *object,
-            const struct kvt__store_req *req, const struct kvt__found *found)
+enter_found(struct kvt__level *level, const struct kvt__store_req *req)
 {
+    const struct kvt__found *found = &req->tier_op.found;
     uint32_t flags = found->has_id ? 0
-                   : may_be(level, req, found) ? KVT__TABLE_FOREIGN : KVT__TABLE_UNREAD;
+                   : may_be(level, req) ? KVT__TABLE_FOREIGN : KVT__TABLE_UNREAD;
     struct kvt__record record = {
         .bytes = found->stored_bytes, .path = req->was_seen ? req->seen.path : 0,
         .flags = flags | KVT__TABLE_FOUND | (req->was_seen ? KVT__TABLE_OVERWRITE : 0) };
@@ -279,7 +268,7 @@ enter_found(struct kvt__level *level, const struct kvt__object *object,
 
     if (err)
         return err;
-    if (!is_unchanged(level, object, found)) {
+    if (!is_unchanged(level, req)) {
         kvt__table_abort(level->index, &place);
         return -ENOENT;
     }
@@ -290,11 +279,10 @@ enter_found(struct kvt__level *level, const struct kvt__object *object,
 /* The tier has another object than the index tells: correct the index.  An unread entry of
  * shared storage would be promised again: the entry goes. */
 static int
-correct(struct kvt__level *level, const struct kvt__object *object,
-        const struct kvt__store_req *req, const struct kvt__found *found)
+correct(struct kvt__level *level, const struct kvt__store_req *req)
 {
-    if (found->has_id || may_be(level, req, found) || !level->tier->multi_host)
-        return enter_found(level, object, req, found);
+    if (req->tier_op.found.has_id || may_be(level, req) || !level->tier->multi_host)
+        return enter_found(level, req);
     if (req->was_seen)
         (void)kvt__table_forget(req->index, &req->seen, true);
     return -ENOENT;
@@ -306,7 +294,7 @@ kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
     struct kvt__record record = { .flags = KVT__TABLE_UNREAD };
 
     for (size_t i = 0; i < store->n_levels; i++)
-        if (kvt__level_is_read_first(&store->levels[i], req->space))
+        if (kvt__level_covers(&store->levels[i], KVT__READ_FIRST, req->space))
             enter(&store->levels[i], req, &record);
 }
 
@@ -315,9 +303,10 @@ kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
 /* Compare the payload's checksum with the stored one, or leave that to the first load.
  * 0 or -EBADMSG with a sentence. */
 static int
-check_sum(const struct kvt__level *level, struct kvt__store_req *req,
-          const struct kvt__found *found)
+check_sum(const struct kvt__level *level, struct kvt__store_req *req)
 {
+    const struct kvt__found *found = &req->tier_op.found;
+
     if (found->has_read_crc)
         return found->read_crc == found->crc ? 0
                                              : kvt__fail(EBADMSG, "the checksum is wrong.");
@@ -329,20 +318,21 @@ check_sum(const struct kvt__level *level, struct kvt__store_req *req,
 /* Compare the object that was read with the request.  0; -ESTALE: another chunk; -EBADMSG:
  * corrupt; with a sentence. */
 static int
-check(const struct kvt__level *level, struct kvt__store_req *req,
-      const struct kvt__found *found)
+check(const struct kvt__level *level, struct kvt__store_req *req)
 {
+    const struct kvt__found *found = &req->tier_op.found;
+
     req->unsummed = false;
     if (!found->has_id && !kvt__store_takes_foreign(level->store, req->space, req->own_only))
         return kvt__fail(ESTALE, "%s: what has its name carries no identity.",
                          req->space->text);
     if (!found->has_id)
-        return has_right_shape(req, found) ? 0 :
+        return has_right_shape(req) ? 0 :
             kvt__fail(ESTALE, "%s: what has its name is of another geometry.",
                       req->space->text);
     if (!kvt__id_equal(&found->id, &req->id))
         return kvt__fail(ESTALE, "another chunk lies under the same name.");
-    return check_sum(level, req, found);
+    return check_sum(level, req);
 }
 
 /* Look the chunk up in the index.  0: the index has an entry, and the caller calls get_end()
@@ -360,17 +350,16 @@ get_begin(struct kvt__level *level, struct kvt__store_req *req)
 
 /* Take a damaged chunk out of the index, and out of storage too. */
 static void
-drop_damaged(struct kvt__level *level, const struct kvt__object *object,
-             const struct kvt__store_req *req)
+drop_damaged(struct kvt__level *level, const struct kvt__store_req *req)
 {
     /* An unread entry can stand for another program's object. */
     bool keeps = level->tier->keeps_damaged || req->seen.flags & KVT__TABLE_UNREAD;
     char why[KVT__WHY_BYTES];
 
     snprintf(why, sizeof why, "%s", kvt__why());
-    bool gone = kvt__level_drop(level, req->index, &req->seen, object, keeps);
+    bool gone = kvt__level_drop(level, req->index, &req->seen, &req->object, keeps);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
-             object->key, keeps ? "" : gone ? " and was removed" :
+             req->object.key, keeps ? "" : gone ? " and was removed" :
              " and cannot be removed, so it is read in vain by each request; remove it",
              why);
     kvt__set_why(why);
@@ -378,32 +367,31 @@ drop_damaged(struct kvt__level *level, const struct kvt__object *object,
 
 /* err: the tier's answer.  0: it is the chunk that was asked for. */
 static int
-get_end(struct kvt__level *level, const struct kvt__object *object,
-        struct kvt__store_req *req, const struct kvt__found *found, int err)
+get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
     kvt__level_end(level, KVT__PAUSE_READS, err);
     if (!err)
-        err = check(level, req, found);
+        err = check(level, req);
     if (err == -ENOENT)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err == -ESTALE) {
-        (void)correct(level, object, req, found);
+        (void)correct(level, req);
         return -ENOENT;
     }
     if (err == -EBADMSG)
-        drop_damaged(level, object, req);
+        drop_damaged(level, req);
     if (err)
         return err;
-    req->verified = found->has_id && !req->unsummed;
+    req->verified = req->tier_op.found.has_id && !req->unsummed;
     req->from_memory = level->tier->in_memory;
     (void)kvt__memory_keep(level->store, req, req->verified || req->unsummed); /* or no room */
     if (req->verified && !level->tier->in_memory)
         kvt__level_share(req);
     /* After host memory has the chunk: a lookup always finds one of the two. */
     if (req->seen.flags & KVT__TABLE_UNREAD)
-        (void)enter_found(level, object, req, found);
+        (void)enter_found(level, req);
     else
         kvt__table_touch(level->index, &name, &req->id);
     return 0;
@@ -417,10 +405,9 @@ static int
 probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    int number = (int)(level - level->store->levels) + 1;
 
-    if (level->no_get || level->tier->in_memory || (req->where != KVT__ANYWHERE &&
-                          !kvt__store_covers(level->store, req->where, number, req->space)))
+    if (level->no_get || level->tier->in_memory ||
+        (req->where != KVT__ANYWHERE && !kvt__level_covers(level, req->where, req->space)))
         return -ENOENT;
     req->index = level->index; /* may be replaced before the end */
     req->was_seen = kvt__table_find(req->index, &name, NULL, &req->seen);
@@ -432,17 +419,16 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 
 /* Enter what the tier has into the index.  err: the tier's answer. */
 static int
-probe_end(struct kvt__level *level, const struct kvt__object *object,
-          const struct kvt__store_req *req, const struct kvt__found *found, int err)
+probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 {
     kvt__level_end(level, KVT__PAUSE_READS, err);
-    if (err == -ENOENT && !found->stored_bytes && req->was_seen)
+    if (err == -ENOENT && !req->tier_op.found.stored_bytes && req->was_seen)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err)
         return err;
-    err = correct(level, object, req, found);
+    err = correct(level, req);
     /* -EEXIST: another thread entered the chunk; the request then succeeds. */
-    return may_be(level, req, found) ? err : -ENOENT;
+    return may_be(level, req) ? err : -ENOENT;
 }
 
 /* ------------------------------------------------------------------ each of them */
@@ -455,8 +441,7 @@ is_of_key(const struct kvt__store_req *req)
 }
 
 int
-kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
-               struct kvt__object *object)
+kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level)
 {
     int err = req->by_key ? kvt__key_begin(req, level) : 0;
 
@@ -466,7 +451,7 @@ kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
         return req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
     switch (req->op) {
     case KVT__STORE_PUT:
-        return kvt__level_may_put(level, req->space) ? put_begin(level, object, req)
+        return kvt__level_may_put(level, req->space) ? put_begin(level, req)
                                                      : -EEXIST;
     case KVT__STORE_GET:
         return get_begin(level, req);
@@ -476,19 +461,16 @@ kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
 }
 
 int
-kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
-                  const struct kvt__object *object, int err)
+kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level, int err)
 {
-    const struct kvt__found *found = &req->tier_op.found;
-
     if (is_of_key(req))
         return kvt__key_end(req, level, err);
     switch (req->op) {
     case KVT__STORE_PUT:
-        return put_end(level, object, req, err);
+        return put_end(level, req, err);
     case KVT__STORE_GET:
-        return get_end(level, object, req, found, err);
+        return get_end(level, req, err);
     default:
-        return probe_end(level, object, req, found, err);
+        return probe_end(level, req, err);
     }
 }

@@ -117,13 +117,6 @@ kvt__level_list(struct kvt__level *level)
                  "now", ops->name, l.n_entered, level->url);
 }
 
-void
-kvt__store_list(struct kvt__store *store)
-{
-    for (size_t i = 0; i < store->n_levels; i++)
-        kvt__level_list(&store->levels[i]);
-}
-
 /* ------------------------------------------------------------------- upkeep */
 
 static void

@@ -15,7 +15,6 @@
 
 #define MIN_ENTRIES (UINT64_C(1) << 10)
 #define MAX_ENTRIES (UINT64_C(1) << 22)
-#define ROUNDS 16 /* of victims, for one chunk */
 
 /* A READY entry's slot. */
 struct chunk {
@@ -34,7 +33,7 @@ struct rank {
 struct kvt__host_memory {
     bool no_get, no_put;
     bool passing; /* keeps only what was read ahead */
-    struct kvt__counters *counters;
+    struct kvt__store *store;
     struct rank *ranks;
     uint32_t n_ranks;
 
@@ -118,7 +117,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
         return kvt__fail(ENOMEM, "local_cpu: open");
     pthread_mutex_init(&m->lock, NULL);
     m->passing = params->passing;
-    m->counters = store->counters;
+    m->store = store;
     m->n_ranks = params->n_ranks;
     m->ranks = calloc(params->n_ranks, sizeof *m->ranks);
     if (!m->ranks)
@@ -242,27 +241,22 @@ is_idle(void *ctx, const struct kvt__record *record)
     return c->slot.payload && !kvt__pool_is_shared(m->pool, &c->slot);
 }
 
+static bool
+evict_victim(void *ctx, const struct kvt__record *record)
+{
+    struct kvt__host_memory *m = ctx;
+    bool gone = remove_locked(m, record, false);
+
+    if (gone)
+        kvt__count_evicted(m->store, record->bytes);
+    return gone;
+}
+
 /* Evict until `bytes` are free; m->lock is held.  Returns the evicted bytes. */
 static uint64_t
 evict_locked(struct kvt__host_memory *m, uint64_t bytes)
 {
-    struct kvt__record victims[KVT__TABLE_VICTIMS];
-    uint64_t gone = 0;
-
-    for (int round = 0; round < ROUNDS && gone < bytes; round++) {
-        size_t n = kvt__table_victims(m->index, is_idle, m, victims, KVT__TABLE_VICTIMS);
-
-        if (!n) /* the search has been long */
-            break;
-        for (size_t i = 0; i < n && gone < bytes; i++) {
-            if (!remove_locked(m, &victims[i], false))
-                continue;
-            gone += victims[i].bytes;
-            kvt__count(m->counters, KVT__N_evicted_chunks, 1);
-            kvt__count(m->counters, KVT__N_evicted_bytes, victims[i].bytes);
-        }
-    }
-    return gone;
+    return kvt__evict_victims(m->index, is_idle, evict_victim, m, bytes);
 }
 
 static bool

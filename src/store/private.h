@@ -162,16 +162,14 @@ void kvt__key_release(struct kvt__store_req *req);
 /* Begin a level's part of a request.  0: the caller submits req->tier_op to the level's tier
  * and calls kvt__level_answer() at its end.  -ENOENT, -EEXIST: the level has no part in the
  * request; -errno with a sentence. */
-int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level,
-                   struct kvt__object *object);
+int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level);
 
 /* End a level's part of a request.  err: the result of the tier's operation, with its sentence
  * in kvt__why(); req->tier_op.found describes the object.  Returns the level's result: 0;
  * KVT__LEVEL_AGAIN: the level's part has another operation and begins again; or -errno with a
  * sentence. */
 #define KVT__LEVEL_AGAIN 1
-int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level,
-                      const struct kvt__object *object, int err);
+int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level, int err);
 
 /* Copy the verified payload of a GET from storage into shared host memory too, if there is
  * such memory and room. */
@@ -213,10 +211,9 @@ kvt__store_takes(const struct kvt__store *store, const struct kvt__space *space,
 bool kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
                      const struct kvt__chunk_key *key, struct kvt__record *out);
 
-/* Return true if the level may be read now, and its chunks of a space are promised only
- * after a read into host memory. */
-bool kvt__level_is_read_first(const struct kvt__level *level,
-                              const struct kvt__space *space);
+/* As kvt__store_covers(). */
+bool kvt__level_covers(const struct kvt__level *level, enum kvt__where where,
+                       const struct kvt__space *space);
 
 /* Return true if PUTs of this process store the space's chunks in the level. */
 static inline bool
@@ -311,6 +308,22 @@ void kvt__level_close_index(struct kvt__level *level);
 
 /* ------------------------------------------------------------------- evict.c */
 
+/* Evict an entry.  False: the entry has changed, has a lease, or cannot be evicted. */
+typedef bool (*kvt__evict_fn)(void *ctx, const struct kvt__record *record);
+
+/* Evict entries of an index in the policy's order until `bytes` are free, or no more entries
+ * are found at once.  suits: as for kvt__table_victims().  An entry of 0 bytes counts as 1
+ * byte: a place in the index.  Return the evicted bytes. */
+uint64_t kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits,
+                            kvt__evict_fn evicts, void *ctx, uint64_t bytes);
+
+static inline void
+kvt__count_evicted(const struct kvt__store *store, uint64_t bytes)
+{
+    kvt__count(store->counters, KVT__N_evicted_chunks, 1);
+    kvt__count(store->counters, KVT__N_evicted_bytes, bytes);
+}
+
 /* Claim a name for a new object, evicting entries in the policy's order if there is no
  * room.  text: the space's text as the tier spells it.  Blocks.  0; -EEXIST: the chunk is
  * stored, or is being stored; -ENFILE: the index has no space for the text; -ENOSPC ...
@@ -343,7 +356,8 @@ int kvt__level_keep_free(struct kvt__level *level, const struct kvt__object *obj
                          uint64_t bytes);
 
 /* After full storage refused a put: evict as many bytes in the object's directory for the
- * next put.  Does nothing if this host must not delete objects.  Blocks. */
+ * next put.  Keeps the sentence of the refusal.  Does nothing if this host must not delete
+ * objects.  Blocks. */
 void kvt__level_make_space(struct kvt__level *level, const struct kvt__object *object,
                            uint64_t bytes);
 
@@ -356,7 +370,8 @@ bool kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
 
 /* ------------------------------------------------------------------- list.c */
 
-/* Enter the chunks of a level that no process has listed yet, as kvt__store_list(). */
+/* Enter the chunks of a level that no process has listed yet: of the last snapshot, and the
+ * chunks that the tier lists, by name and size, if a limit needs them.  Blocks for long. */
 void kvt__level_list(struct kvt__level *level);
 
 /* CRC32C of what a tier's get() left in the slot. */

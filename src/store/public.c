@@ -91,8 +91,8 @@ describe(struct task *task)
     task->req = (struct kvt__store_req){
         .op = ops[op->kind], .by_key = op->key, .is_name = op->flags & KVT_OP_NAME,
         .listed = op->flags & KVT_OP_LISTED || op->kind == KVT_OP_VERIFY,
-        .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .id_of_key = true,
-        .whole = true, .overwrite = true, .done = on_done,
+        .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .whole = true,
+        .overwrite = true, .done = on_done,
         .slot = { .payload = op->buf, .bytes = op->bytes },
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     int err = describe_key(task);

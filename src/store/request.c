@@ -16,7 +16,7 @@ describe(struct kvt__store_req *req)
         .key = req->by_key ? req->by_key : req->key, .hash = req->hash,
         .opaque = req->space->opaque, .is_name = req->is_name, .whole = req->whole,
         .tokens = req->tokens, .rank = req->space->rank, .id = req->id,
-        .id_of_key = req->id_of_key, .shape = req->shape };
+        .id_of_key = req->by_key, .shape = req->shape };
     if (!req->by_key)
         return kvt__space_key(req->space->text, &req->hash, req->key, sizeof req->key);
     if (req->op == KVT__STORE_PUT)
@@ -112,14 +112,14 @@ ask(struct kvt__store_req *req, struct kvt__level *level)
     req->tier_op = (struct kvt__tier_op){
         .what = whats[req->op], .prio = prio_of(req), .object = &req->object,
         .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
-    return kvt__level_ask(req, level, &req->object);
+    return kvt__level_ask(req, level);
 }
 
 /* Evaluate the end of the tier's operation. */
 static int
 answer(struct kvt__store_req *req)
 {
-    return kvt__level_answer(req, &req->store->levels[req->level], &req->object,
+    return kvt__level_answer(req, &req->store->levels[req->level],
                              kvt__error_raise(&req->tier_op.error));
 }
 
@@ -197,11 +197,12 @@ go_on(struct kvt__store_req *req)
 static bool
 begin_run(struct kvt__store_req *req)
 {
-    int err = req->borrowed ? 0 : describe(req);
+    bool verifies = req->borrowed && req->unsummed;
+    int err = req->borrowed && !verifies ? 0 : describe(req);
 
     req->level = 0;
     req->any = req->looked = false;
-    if (req->borrowed && req->unsummed) {
+    if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);
         if (!err)
             kvt__level_share(req);

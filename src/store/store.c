@@ -169,25 +169,24 @@ is_certain(const struct kvt__level *level, const struct kvt__space *space)
            !kvt__memory_covers(level->store, space);
 }
 
-static bool
-may_read(const struct kvt__level *level)
-{
-    return !level->no_get && !kvt__level_is_paused(level, KVT__PAUSE_READS);
-}
-
 bool
-kvt__level_is_read_first(const struct kvt__level *level, const struct kvt__space *space)
+kvt__level_covers(const struct kvt__level *level, enum kvt__where where,
+                  const struct kvt__space *space)
 {
-    return may_read(level) && !is_certain(level, space);
-}
-
-static bool
-level_covers(const struct kvt__level *level, enum kvt__where where,
-             const struct kvt__space *space)
-{
-    if (where == KVT__IN_MEMORY || where == KVT__IN_STORAGE)
-        return level->tier->in_memory == (where == KVT__IN_MEMORY) && may_read(level);
-    return may_read(level) && (where != KVT__CERTAIN || is_certain(level, space));
+    if (level->no_get || kvt__level_is_paused(level, KVT__PAUSE_READS))
+        return false;
+    switch (where) {
+    case KVT__IN_MEMORY:
+        return level->tier->in_memory;
+    case KVT__IN_STORAGE:
+        return !level->tier->in_memory;
+    case KVT__CERTAIN:
+        return is_certain(level, space);
+    case KVT__READ_FIRST:
+        return !is_certain(level, space);
+    default:
+        return true;
+    }
 }
 
 bool
@@ -195,8 +194,9 @@ kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int lev
                   const struct kvt__space *space)
 {
     return level == KVT__LEVEL_MEMORY
-        ? where != KVT__IN_STORAGE && kvt__memory_covers(store, space)
-        : level_covers(&store->levels[level - 1], where, space);
+        ? where != KVT__IN_STORAGE && where != KVT__READ_FIRST &&
+          kvt__memory_covers(store, space)
+        : kvt__level_covers(&store->levels[level - 1], where, space);
 }
 
 bool
@@ -211,16 +211,7 @@ kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
 {
     for (size_t i = 0; i < store->n_levels; i++)
         if (!store->levels[i].tier->in_memory &&
-            level_covers(&store->levels[i], where, space))
-            return true;
-    return false;
-}
-
-bool
-kvt__store_reads_first(const struct kvt__store *store, const struct kvt__space *space)
-{
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (kvt__level_is_read_first(&store->levels[i], space))
+            kvt__level_covers(&store->levels[i], where, space))
             return true;
     return false;
 }

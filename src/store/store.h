@@ -112,12 +112,16 @@ enum kvt__where {
     /* Where nobody but this host deletes.  Of a rank whose memory is not seen, or not
      * used, anywhere: its chunks are verified nowhere before a load. */
     KVT__CERTAIN,
+    /* In all other storage: the space's chunks are promised only after a read into host
+     * memory. */
+    KVT__READ_FIRST,
 };
 
 /* Levels have numbers: KVT__LEVEL_MEMORY, then storage in the order in which it is asked. */
 #define KVT__LEVEL_MEMORY 0
 
-/* Whether that means a level, for the space's chunks, and the level may be read. */
+/* Return true if `where` means the level, for the space's chunks, and the level may be read
+ * now. */
 bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int level,
                        const struct kvt__space *space);
 
@@ -131,10 +135,6 @@ bool kvt__store_has_memory(const struct kvt__store *store);
  * chunks. */
 bool kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
                         const struct kvt__space *space);
-
-/* Return true if the store has storage that may be read now, and whose chunks of the space
- * are promised only after a read into host memory. */
-bool kvt__store_reads_first(const struct kvt__store *store, const struct kvt__space *space);
 
 /* Return true if the index of a level there that may be read has the chunk, and a load takes
  * the chunk.  A chunk whose identity is not read yet counts only in storage that is read
@@ -194,7 +194,6 @@ struct kvt__store_req {
     enum kvt__store_op op;
     const struct kvt__space *space;
     struct kvt__id id;
-    bool id_of_key;        /* id was made from the key text, not from tokens */
     struct kvt__hash hash;
     uint32_t tokens;
     bool whole;
@@ -290,11 +289,6 @@ bool kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req);
 
 /* Make some bytes of the pool free that chunks of no use now stay in.  False: none. */
 bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
-
-/* Enter the chunks of each storage that no process has listed yet: of the last snapshot, and
- * the chunks that the tier lists, by name and size, if a limit needs them.  Blocks for
- * long. */
-void kvt__store_list(struct kvt__store *store);
 
 /* Start a thread that lists at once, and every second ends the claims of dead processes, and
  * every five minutes saves the indexes for a restart of the host. */

@@ -84,6 +84,14 @@ open_over(struct env *e, const char *prefix, const char *const *more)
     return open_store(e, url, NULL, more ? more : roomy);
 }
 
+/* As the upkeep of an engine does. */
+static inline void
+list_all(struct kvt__store *store)
+{
+    for (size_t i = 0; i < store->n_levels; i++)
+        kvt__level_list(&store->levels[i]);
+}
+
 static inline void
 reopen_over(struct env *e, const char *prefix, const char *const *more)
 {

@@ -226,7 +226,7 @@ a_listing_counts_the_chunks_that_the_index_lost(void **state)
     close_and_lose_index(e);
     e->store = open_over(e, "", small);
     assert_int_equal(used(e), 0);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(used(e), before);
     for (unsigned i = 0; i < N_FIT; i++) {
         assert_int_equal(probe(e, i), 0); /* reads the identity */
@@ -250,7 +250,7 @@ a_listing_of_more_than_the_limit_makes_room(void **state)
     write_file(path, "", 0);
     close_and_lose_index(e);
     e->store = open_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     check_disk(e);
     assert_int_equal(disk_bytes(e), N_FIT * TAKEN);
     assert_int_equal(access(path, F_OK), 0);
@@ -266,7 +266,7 @@ a_file_that_the_index_cannot_have_is_listed_once(void **state)
     snprintf(path, sizeof path, "%s/test-SEP-model@1@0@%064d@bfloat16.data", e->dir.path, 1);
     write_file(path, "x", 1);
     assert_int_equal(put(e, 1), 0);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(totals_of(e).n_entries, 1);
     assert_true(kvt__table_is_listed(e->store->levels[0].index));
 }
@@ -310,7 +310,7 @@ empty_files_do_not_keep_a_put_from_room(void **state)
         write_file(path, "", 0);
         assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
     }
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(totals_of(e).n_unread, N_EMPTY);
     for (unsigned i = 0; i < 2 * N_FIT; i++) {
         assert_int_equal(put(e, i), 0);
@@ -364,7 +364,7 @@ an_index_that_was_replaced_is_opened_again(void **state)
             assert_int_equal(get(e, 10 * round + 2), 0);
         }
         kvt__store_close(other.store);
-        kvt__store_list(e->store); /* finds the chunks of the old index */
+        list_all(e->store); /* finds the chunks of the old index */
         check_disk(e);
         assert_int_equal(probe(e, 10 * round), 0);
         assert_int_equal(get(e, 10 * round), 0);

@@ -56,7 +56,7 @@ a_listing_without_limit_changes_nothing(void **state)
         path_of(e, i, path, sizeof path);
         write_file(path, "", 0);
     }
-    kvt__store_list(e->store);
+    list_all(e->store);
     for (unsigned i = 0; i < n; i++)
         assert_true(file_there(e, i));
     assert_int_equal(totals_of(e).n_entries, 1);
@@ -291,7 +291,7 @@ files_that_nobody_can_read_are_evicted_too(void **state)
     e->store = open_over(e, "", small);
     for (unsigned i = 0; i < 12; i++)
         assert_int_equal(probe(e, i), -ENOENT);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(used(e), 12 * TAKEN);
     for (unsigned i = 100; i < 120; i++)
         assert_int_equal(put(e, i), 0);

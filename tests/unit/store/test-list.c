@@ -44,7 +44,7 @@ check_order_survives(struct env *e, void (*lose)(struct env *e))
     lose(e);
     e->store = open_over(e, "", small);
     assert_int_equal(used(e), 0);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
     check_counted(e, N_FIT, 0);
     for (unsigned i = 0; i < N_FIT; i++)
@@ -82,7 +82,7 @@ chunks_after_the_snapshot_are_listed_by_name(void **state)
     }
     close_and_restart_host(e);
     e->store = open_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     check_counted(e, 8, 3);
     for (unsigned i = 0; i < 8; i++) {
         assert_int_equal(find(e, i), i < 5);
@@ -104,7 +104,7 @@ a_chunk_deleted_after_the_snapshot_is_a_miss(void **state)
     assert_int_equal(unlink(path), 0);
     close_and_restart_host(e);
     e->store = open_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(get(e, 1), -ENOENT);
     check_counted(e, 0, 0);
     assert_int_equal(put(e, 1), 0);
@@ -140,7 +140,7 @@ a_listing_corrects_the_bytes_of_the_snapshot(void **state)
     replace_file(e, 1, 100);
     close_and_restart_host(e);
     e->store = open_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     check_counted(e, 3, 0);
 }
 
@@ -156,7 +156,7 @@ a_corrupt_snapshot_leaves_a_listing_by_name(void **state)
     snprintf(path, sizeof path, "%s/.kvtier/snapshot", e->dir.path);
     flip_byte(path, 100);
     e->store = open_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
     assert_false(find(e, 1));
     check_counted(e, 1, 1);
@@ -178,7 +178,7 @@ without_limit_only_the_snapshot_is_read(void **state)
     assert_int_equal(put(e, 2), 0);
     close_and_restart_host(e);
     e->store = open_over(e, "fault://shared=1/", none);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
     assert_true(find(e, 1));
     assert_false(find(e, 2));
@@ -201,7 +201,7 @@ put_and_list(struct env *e, unsigned n)
     }
     close_and_restart_host(e);
     e->store = open_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     check_counted(e, n, n);
 }
 
@@ -253,7 +253,7 @@ a_file_of_another_geometry_stays_counted_until_its_eviction(void **state)
     struct env *e = *state;
 
     write_foreign(e, 1, &other, BYTES);
-    kvt__store_list(e->store);
+    list_all(e->store);
     check_counted(e, 1, 1);
     assert_int_equal(probe(e, 1), -ENOENT);
     assert_false(find(e, 1));
@@ -276,10 +276,10 @@ a_listing_that_gave_up_is_done_again(void **state)
     close_and_restart_host(e);
     e->store = open_over(e, "", small);
     kvt__store_stop(e->store);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_false(kvt__table_is_listed(index_of(e)));
     reopen_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
     check_counted(e, 3, 3);
 }
@@ -335,7 +335,7 @@ upkeep_lists_and_saves(void **state)
     end_upkeep(e, exec);
     close_and_restart_host(e);
     e->store = open_over(e, "", small);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(find(e, 1));
     check_counted(e, 1, 0);
 }

@@ -129,7 +129,7 @@ orphans_of_lmcache_are_found_and_counted(void **state)
 
     for (unsigned i = 0; i < 10; i++)
         write_orphan(e, i, BYTES);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(totals_of(e).n_entries, 10);
     assert_int_equal(used(e), disk_bytes(e));
     for (unsigned i = 0; i < 10; i++) { /* its identity takes its name's place */
@@ -157,7 +157,7 @@ orphans_are_evicted_oldest_first_and_nothing_else(void **state)
         snprintf(path, sizeof path, "%s/%s", e->dir.path, others[i]);
         write_file(path, "", 0);
     }
-    kvt__store_list(e->store);
+    list_all(e->store);
     for (unsigned i = 0; i < 4; i++) {
         assert_int_equal(put(e, 100 + i), 0);
         assert_in_range(disk_bytes(e), 0, LIMIT);
@@ -178,11 +178,11 @@ a_start_over_more_files_than_fit_counts_all_and_makes_room(void **state)
     for (unsigned i = 0; i < 2000; i++)
         write_orphan(e, i, 1);
     reopen(e, large, false);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(totals_of(e).n_entries, 2000);
     assert_int_equal(used(e), disk_bytes(e));
     reopen(e, small_disk, false);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_in_range(disk_bytes(e), 1, LIMIT);
     assert_int_equal(used(e), disk_bytes(e));
 }
@@ -193,7 +193,7 @@ a_put_over_an_orphan_counts_once(void **state)
     struct env *e = *state;
 
     write_orphan(e, 1, BYTES);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(put(e, 1), 0);
     assert_int_equal(totals_of(e).n_entries, 1);
     assert_int_equal(used(e), TAKEN);
@@ -209,11 +209,11 @@ a_scan_meets_what_the_index_knows_and_enters_nothing_twice(void **state)
     for (unsigned i = 0; i < 5; i++)
         assert_int_equal(put(e, i), 0);
     write_orphan(e, 7, BYTES);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(totals_of(e).n_entries, 6);
     assert_int_equal(totals_of(e).n_unread, 1);
     reopen(e, small_disk, false);
-    kvt__store_list(e->store);
+    list_all(e->store);
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(probe(e, i), 0);
         assert_int_equal(get(e, i), 0);

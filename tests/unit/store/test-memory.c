@@ -418,7 +418,7 @@ a_private_index_guarantees_nothing(void **state)
     atomic_store(&m->e.store->levels[0].reads_only, true);
     assert_false(kvt__store_find(m->e.store, &key, KVT__CERTAIN));
     assert_true(kvt__store_find(m->e.store, &key, KVT__ANYWHERE));
-    assert_true(kvt__store_reads_first(m->e.store, &m->e.space));
+    assert_true(kvt__store_can_ask(m->e.store, KVT__READ_FIRST, &m->e.space));
 }
 
 /* ------------------------------------------------------------------- processes */

@@ -16,7 +16,7 @@ replace_and_list(const struct env *e, struct env *other)
 {
     *other = *e;
     other->store = open_over(other, "", small);
-    kvt__store_list(other->store);
+    list_all(other->store);
     assert_true(kvt__table_is_listed(index_of(other)));
 }
 
@@ -45,7 +45,7 @@ a_listing_during_a_renewal_is_not_the_last(void **state)
     kvt__store_look_after_indexes(e->store);
     kvt__table_end_list(index_of(&other), true);
     assert_false(kvt__table_is_listed(index_of(&other)));
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(&other)));
     kvt__store_close(other.store);
 }
@@ -55,20 +55,19 @@ a_new_index_gets_the_chunks_of_the_old_one(void **state)
 {
     struct env *e = *state;
 
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(put(e, 1), 0);
     delete_table(e);
     delete_lock(e);
     kvt__store_look_after_indexes(e->store);
     assert_int_equal(used(e), 0);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
     assert_int_equal(used(e), TAKEN);
 }
 
 struct put {
     struct request r;
-    struct kvt__object object;
     char key[KVT__KEY_TEXT_MAX + 1];
 };
 
@@ -78,11 +77,11 @@ begin_put(struct env *e, struct put *p, unsigned i)
 {
     request_init(&p->r, e, KVT__STORE_PUT, i);
     assert_int_equal(kvt__space_key(e->space.text, &p->r.req.hash, p->key, sizeof p->key), 0);
-    p->object = (struct kvt__object){ .key = p->key, .hash = p->r.req.hash, .whole = true,
+    p->r.req.object = (struct kvt__object){ .key = p->key, .hash = p->r.req.hash, .whole = true,
                                       .tokens = p->r.req.tokens, .id = p->r.req.id,
                                       .shape = p->r.req.shape };
     p->r.req.store = e->store;
-    assert_int_equal(kvt__level_ask(&p->r.req, &e->store->levels[0], &p->object), 0);
+    assert_int_equal(kvt__level_ask(&p->r.req, &e->store->levels[0]), 0);
 }
 
 static void
@@ -90,9 +89,9 @@ end_put(struct env *e, struct put *p)
 {
     struct kvt__level *level = &e->store->levels[0];
 
-    assert_int_equal(kvt__tier_put(level->tier, &p->object, &p->r.req.slot, p->r.req.crc),
+    assert_int_equal(kvt__tier_put(level->tier, &p->r.req.object, &p->r.req.slot, p->r.req.crc),
                      0);
-    assert_int_equal(kvt__level_answer(&p->r.req, level, &p->object, 0), 0);
+    assert_int_equal(kvt__level_answer(&p->r.req, level, 0), 0);
     free(p->r.memory);
 }
 
@@ -103,12 +102,12 @@ a_put_that_began_under_the_old_index_counts_in_the_new_one(void **state)
     struct env *e = *state;
     struct put p;
 
-    kvt__store_list(e->store);
+    list_all(e->store);
     begin_put(e, &p, 1);
     delete_table(e);
     delete_lock(e);
     kvt__store_look_after_indexes(e->store);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
     end_put(e, &p);
     assert_true(find(e, 1));
@@ -127,7 +126,7 @@ a_put_beside_a_replacement_counts_after_the_next_listing(void **state)
     replace_and_list(e, &other);
     end_put(e, &p);
     kvt__store_look_after_indexes(e->store);
-    kvt__store_list(e->store);
+    list_all(e->store);
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(used(&other), TAKEN);
     kvt__store_close(other.store);
