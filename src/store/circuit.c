@@ -21,11 +21,11 @@ name_of(enum kvt__table_pause what)
     return what == KVT__PAUSE_READS ? "read" : "written";
 }
 
-/* Return true if an outcome is a failure of the storage, not only a missing or corrupt
- * chunk.  Full storage counts: each refused put evicts chunks for the next puts; without
- * success, each put would write a chunk in vain. */
-static bool
-is_failure(int err)
+/* What the outcome of an operation tells about the storage. */
+enum response { RESPONDED, FAILED, NOTHING };
+
+static enum response
+response_of(const struct kvt__level *level, int err)
 {
     switch (-err) {
     case 0:
@@ -33,22 +33,23 @@ is_failure(int err)
     case EEXIST:
     case EBADMSG:
     case EBUSY:
-    case EINVAL:
+        return RESPONDED;
+    case ECANCELED: /* the store closes */
+    case EINVAL:    /* the tier refused the key or the operation */
     case ENAMETOOLONG:
     case ENOTSUP:
-    case ECANCELED:
-        return false;
+    case EMFILE: /* this process or host lacks descriptors or memory */
+    case ENFILE:
+    case ENOMEM:
+        return NOTHING;
+    /* Full storage is a failure: each refused put evicts chunks for the next puts; without
+     * success, each put would write a chunk in vain. */
+    case ENOSPC:
+    case EDQUOT:
+        return level->tier->several_disks ? NOTHING /* of the other disks */ : FAILED;
     default:
-        return true;
+        return FAILED;
     }
-}
-
-/* Return true if an outcome is a failure of this process or host, for want of memory or
- * descriptors.  The outcome tells nothing about the storage. */
-static bool
-is_of_process(int err)
-{
-    return err == -EMFILE || err == -ENFILE || err == -ENOMEM;
 }
 
 bool
@@ -69,20 +70,13 @@ pause_level(struct kvt__level *level, enum kvt__table_pause what, int64_t ns,
 }
 
 int
-kvt__level_refuses(const struct kvt__level *level, enum kvt__table_pause what)
-{
-    return kvt__level_is_paused(level, what)
-        ? kvt__fail(EIO, "%s: is not %s for a while, after failures",
-                    level->tier->ops->name, name_of(what)) : 0;
-}
-
-int
 kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what)
 {
-    int err = level->tier->in_memory ? 0 : kvt__level_refuses(level, what);
-
-    if (err || level->tier->in_memory)
-        return err;
+    if (level->tier->in_memory)
+        return 0;
+    if (kvt__level_is_paused(level, what))
+        return kvt__fail(EIO, "%s: is not %s for a while, after failures",
+                         level->tier->ops->name, name_of(what));
     /* First the time: a thread that sees the operation under way must not take the time
        since an answer of hours ago for a hang. */
     if (!atomic_load(&level->under_way[what]))
@@ -98,16 +92,14 @@ kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err)
         return;
     atomic_store(&level->answered_ns[what], kvt__now_ns());
     atomic_fetch_sub(&level->under_way[what], 1);
-    if (level->tier->several_disks && (err == -ENOSPC || err == -EDQUOT))
-        return; /* this disk is full; of the others it says nothing */
-    if (is_of_process(err))
-        return;
-    if (!is_failure(err)) {
+    enum response response = response_of(level, err);
+    if (response == RESPONDED) {
         atomic_store(&level->failures[what], 0);
         if (kvt__table_resume(level->index, what))
             kvt__log(KVT_LOG_INFO, "%s: %s is %s again", level->tier->ops->name,
                      level->url, name_of(what));
-    } else if (atomic_fetch_add(&level->failures[what], 1) + 1 >= FAILURES) {
+    } else if (response == FAILED &&
+               atomic_fetch_add(&level->failures[what], 1) + 1 >= FAILURES) {
         pause_level(level, what, PAUSE_NS, kvt__why());
     }
 }

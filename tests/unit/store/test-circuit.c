@@ -219,6 +219,29 @@ a_shortage_of_the_process_neither_pauses_nor_resumes(void **state)
     assert_true(kvt__table_resume(index, KVT__PAUSE_READS));
 }
 
+/* A store that closes cancels its operations; other outcomes end before the storage answers. */
+static void
+an_operation_without_a_response_neither_pauses_nor_resumes(void **state)
+{
+    static const int outcomes[] = { -ECANCELED, -EINVAL, -ENAMETOOLONG, -ENOTSUP };
+    struct env *e = *state;
+    struct kvt__level *level = &e->store->levels[0];
+
+    for (unsigned i = 0; i < sizeof outcomes / sizeof *outcomes; i++) {
+        for (unsigned n = 0; n < 2; n++) /* begun before the pause */
+            assert_int_equal(kvt__level_begin(level, KVT__PAUSE_READS), 0);
+        for (unsigned n = 0; n < FAILURES - 1; n++)
+            operate(e, KVT__PAUSE_READS, -EIO);
+        kvt__level_end(level, KVT__PAUSE_READS, outcomes[i]); /* the failures stay in a row */
+        operate(e, KVT__PAUSE_READS, -EIO);
+        assert_int_equal(e->counters.value[KVT__N_tier_pauses], i + 1);
+        kvt__level_end(level, KVT__PAUSE_READS, outcomes[i]);
+        assert_true(kvt__level_is_paused(level, KVT__PAUSE_READS));
+        now_s += PAUSE_S;
+        operate(e, KVT__PAUSE_READS, 0);
+    }
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, env_setup, teardown)
 
 int
@@ -235,6 +258,7 @@ main(void)
         TEST(a_success_ends_a_row_of_failures),
         TEST(a_full_disk_of_several_is_no_failure),
         TEST(a_shortage_of_the_process_neither_pauses_nor_resumes),
+        TEST(an_operation_without_a_response_neither_pauses_nor_resumes),
     };
 
     return cmocka_run_group_tests_name("store circuit", tests, NULL, NULL);
