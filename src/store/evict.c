@@ -178,21 +178,66 @@ make_room(struct kvt__level *level, struct kvt__table *index, uint64_t bytes)
     return 0;
 }
 
-int
-kvt__level_claim(struct kvt__level *level, const struct kvt__name *name,
-                 const struct kvt__record *record, const char *text,
-                 struct kvt__claim *claim)
+/* ------------------------------------------------------------------- tags */
+
+struct tags {
+    struct kvt__level *level;
+    struct kvt__table *index;
+    uint32_t part;
+};
+
+static bool
+evict_tagged(void *ctx, const struct kvt__record *record)
 {
+    const struct tags *t = ctx;
+    char text[KVT__TABLE_TEXT_MAX + 1];
+
+    if (record->space % TAG_PARTS == t->part &&
+        !kvt__table_space_text(t->index, record->space, text, sizeof text) &&
+        kvt__key_has_tags(text))
+        (void)evict(t->level, t->index, record);
+    return !atomic_load(&t->level->store->stopping);
+}
+
+/* Evict the chunks of a 32nd of the spaces for texts with tags, so that the spaces become
+ * free for new tags.  At most once a second.  Walks the index. */
+static void
+evict_tags(struct kvt__level *level)
+{
+    int64_t now = kvt__now_ns(), last = atomic_load(&level->tags_evicted_ns);
+
+    if (now - last < KVT__NS_PER_S ||
+        !atomic_compare_exchange_strong(&level->tags_evicted_ns, &last, now))
+        return;
+    /* The nanoseconds of the time make each part equally likely. */
+    struct tags tags = { level, level->index, (uint32_t)(now >> 4) % TAG_PARTS };
+    kvt__table_each(tags.index, evict_tagged, &tags);
+}
+
+/* ------------------------------------------------------------------- claims */
+
+int
+kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
+                 const struct kvt__record *record, struct kvt__claim *claim)
+{
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    char text[KVT__KEY_TEXT_MAX + 1];
+
+    kvt__level_spell(level, req->space->text, text);
     kvt__level_look_after_index(level);
     struct kvt__table *index = level->index; /* may be replaced at any time */
     int err;
-
     do
-        err = kvt__table_claim(index, name, record, text, NULL, claim);
+        err = kvt__table_claim(index, &name, record, text, NULL, claim);
     while (err == -ENOSPC && !(err = make_room(level, index, record->bytes)));
     switch (err) {
     case -EBUSY: /* another thread or process stores or evicts the chunk now */
         return -EEXIST;
+    case -ENFILE: /* chunks of new tags get entries once there are unused spaces again */
+        if (kvt__key_has_tags(text))
+            evict_tags(level);
+        return kvt__fail(ENOSPC, "%s: the index has no space for more kinds of keys",
+                         level->tier->ops->name);
     case -EAGAIN:
     case -ETIMEDOUT:
         return kvt__fail(ENOSPC, "%s: too many stores at once", level->tier->ops->name);
@@ -245,40 +290,6 @@ kvt__level_make_space(struct kvt__level *level, const struct kvt__object *object
     if (!keeps_objects(level, level->index))
         (void)kvt__level_evict(level, object, bytes);
     kvt__set_why(why);
-}
-
-/* ------------------------------------------------------------------- tags */
-
-struct tags {
-    struct kvt__level *level;
-    struct kvt__table *index;
-    uint32_t part;
-};
-
-static bool
-evict_tagged(void *ctx, const struct kvt__record *record)
-{
-    const struct tags *t = ctx;
-    char text[KVT__TABLE_TEXT_MAX + 1];
-
-    if (record->space % TAG_PARTS == t->part &&
-        !kvt__table_space_text(t->index, record->space, text, sizeof text) &&
-        kvt__key_has_tags(text))
-        (void)evict(t->level, t->index, record);
-    return !atomic_load(&t->level->store->stopping);
-}
-
-void
-kvt__level_evict_tags(struct kvt__level *level)
-{
-    int64_t now = kvt__now_ns(), last = atomic_load(&level->tags_evicted_ns);
-
-    if (now - last < KVT__NS_PER_S ||
-        !atomic_compare_exchange_strong(&level->tags_evicted_ns, &last, now))
-        return;
-    /* The nanoseconds of the time make each part equally likely. */
-    struct tags tags = { level, level->index, (uint32_t)(now >> 4) % TAG_PARTS };
-    kvt__table_each(tags.index, evict_tagged, &tags);
 }
 
 /* ------------------------------------------------------------------- one object */

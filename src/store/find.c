@@ -56,9 +56,8 @@ kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
     return find_in(level->store, (int)(level - level->store->levels) + 1, index, key, out);
 }
 
-bool
-kvt__store_find_at(const struct kvt__store *store, int level,
-                   const struct kvt__chunk_key *key)
+static bool
+find_at(const struct kvt__store *store, int level, const struct kvt__chunk_key *key)
 {
     struct kvt__record record;
 
@@ -140,7 +139,7 @@ kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key
         int level = level_of_look(store, i);
 
         if (kvt__store_covers(store, where, level, key->space) &&
-            kvt__store_find_at(store, level, key))
+            find_at(store, level, key))
             return true;
     }
     return false;
@@ -182,7 +181,7 @@ kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
     struct kvt__table *index = index_of(store, lease->level - 1, key->space);
 
     return index && kvt__table_has_lease(index, lease) &&
-           kvt__store_find_at(store, lease->level - 1, key);
+           find_at(store, lease->level - 1, key);
 }
 
 void

@@ -139,19 +139,33 @@ look_end(struct kvt__store_req *req)
     return KVT__LEVEL_AGAIN;
 }
 
+/* Return true if a listing of the level may report a key with substitutes for the slashes of
+ * the object's key. */
+static bool
+may_list(const struct kvt__level *level, const char *key)
+{
+    char slash[] = "/";
+
+    level->tier->ops->listed_key(level->tier, slash);
+    return *slash != '/' && !strchr(key, '/') && strchr(key, *slash);
+}
+
 /* Compare the object that was read with its checksum and with the key.  0 or -EBADMSG with a
  * sentence. */
 static int
 check(const struct kvt__store_req *req, const struct kvt__level *level)
 {
     const struct kvt__found *found = &req->found;
-    struct kvt__slot slot = req->tier_op.slot;
 
-    slot.bytes = found->payload_bytes;
-    if (found->has_id && kvt__payload_crc(&slot, found) != found->crc)
+    if (!found->has_id)
+        return 0;
+    uint32_t crc = found->has_read_crc
+        ? found->read_crc
+        : kvt__crc32c_cold(0, req->tier_op.slot.payload, found->payload_bytes);
+    if (crc != found->crc)
         return kvt__fail(EBADMSG, "%s: the checksum is wrong.", req->by_key);
-    if (found->has_id && found->id_of_key && !kvt__id_equal(&found->id, &req->id) &&
-        !(req->listed && kvt__level_may_list(level, req->by_key)))
+    if (found->id_of_key && !kvt__id_equal(&found->id, &req->id) &&
+        !(req->listed && may_list(level, req->by_key)))
         return kvt__fail(EBADMSG, "%s: was stored under another key.", req->by_key);
     return 0;
 }

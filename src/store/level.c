@@ -10,25 +10,6 @@
 #include "base/log.h"
 #include "store/private.h"
 
-/* Claim the name of a request's chunk in the index.  As kvt__level_claim(). */
-static int
-claim(struct kvt__level *level, const struct kvt__store_req *req,
-      const struct kvt__record *record, struct kvt__claim *out)
-{
-    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    char text[KVT__KEY_TEXT_MAX + 1];
-
-    kvt__level_spell(level, req->space->text, text);
-    int err = kvt__level_claim(level, &name, record, text, out);
-    if (err != -ENFILE)
-        return err;
-    /* Chunks of new tags get entries once there are unused spaces again. */
-    if (kvt__key_has_tags(text))
-        kvt__level_evict_tags(level);
-    return kvt__fail(ENOSPC, "%s: the index has no space for more kinds of keys",
-                     level->tier->ops->name);
-}
-
 /* --------------------------------------------------------------------- put */
 
 /* Return true if the index has the chunk of a put.  A chunk without identity that the
@@ -66,7 +47,7 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
     if (record->flags && kvt__table_find(index, &name, NULL, &old))
         (void)kvt__table_forget(index, &old, false);
     record->flags = 0;
-    int err = claim(level, req, record, out);
+    int err = kvt__level_claim(level, req, record, out);
     if (!err && out->replaces) {
         kvt__table_abort(level->index, out);
         return -EEXIST;
@@ -87,7 +68,7 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
 
     if (level->tier->in_memory)
         return claim_memory(level, req, &record, out);
-    int err = claim(level, req, &record, out);
+    int err = kvt__level_claim(level, req, &record, out);
 
     return (err == -EEXIST && req->overwrite) || (err == -ENOSPC && level->tier->unlisted)
         ? 0 : err;
@@ -103,22 +84,19 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
     req->claim = (struct kvt__claim){ .table = NULL };
     if (has_chunk(level, req, &replaces) && !req->overwrite)
         return -EEXIST;
-    kvt__level_look_after_index(level);
     if (atomic_load(&level->reads_only))
         return kvt__fail(EROFS, "%s: nothing is stored there, because the index is not "
                          "shared and the limit could not be held.",
                          level->tier->ops->name);
     uint64_t bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes);
-    int err = kvt__level_refuses(level, KVT__PAUSE_WRITES);
-    if (!err)
-        err = kvt__level_keep_free(level, &req->object, bytes);
+    int err = kvt__level_begin(level, KVT__PAUSE_WRITES);
+    if (err)
+        return err;
+    err = kvt__level_keep_free(level, &req->object, bytes);
     if (!err)
         err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
-        return err;
-    err = kvt__level_begin(level, KVT__PAUSE_WRITES);
-    if (err)
-        kvt__table_abort(level->index, &req->claim);
+        kvt__level_end(level, KVT__PAUSE_WRITES, -ECANCELED);
     req->object.index = req->claim.table;
     req->object.entry = req->claim.entry;
     return err;
@@ -264,7 +242,7 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
 
     if (!(flags & KVT__TABLE_UNREAD)) /* a put replaces an object without identity */
         record.id = found->has_id ? found->id : req->id;
-    int err = claim(level, req, &record, &place);
+    int err = kvt__level_claim(level, req, &record, &place);
 
     if (err)
         return err;

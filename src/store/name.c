@@ -5,21 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/sha256.h"
 #include "store/private.h"
-
-void
-kvt__key_id(const char *key, struct kvt__id *out)
-{
-    struct kvt__sha256 sha;
-    uint8_t digest[KVT__SHA256_BYTES];
-
-    kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, "K", 1);
-    kvt__sha256_add(&sha, key, strlen(key));
-    kvt__sha256_end(&sha, digest);
-    memcpy(out->b, digest, sizeof out->b);
-}
 
 void
 kvt__level_spell(const struct kvt__level *level, const char *text,
@@ -59,15 +45,6 @@ kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
         space->digests[i] = kvt__table_digest(text);
     }
     return err;
-}
-
-bool
-kvt__level_may_list(const struct kvt__level *level, const char *key)
-{
-    char slash[] = "/";
-
-    level->tier->ops->listed_key(level->tier, slash);
-    return *slash != '/' && !strchr(key, '/') && strchr(key, *slash);
 }
 
 int

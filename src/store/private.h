@@ -82,15 +82,6 @@ struct kvt__storage {
 typedef int (*kvt__storage_fn)(void *ctx, const struct kvt__storage *storage);
 int kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx);
 
-/* Whether chunks have wide hashes. */
-static inline bool
-kvt__wide_hashes(const struct kvt_config *config)
-{
-    return kvt__hash_form(kvt__hash_kind_named(config->pre_caching_hash_algorithm,
-                                               config->lmcache_release)) ==
-           KVT__HASH_WIDE;
-}
-
 /* Set which of LMCache's back ends `location` is: return in *no_get and *no_put if the
  * configuration leaves the back end out. */
 void kvt__use_location(const struct kvt_config *config, const char *location,
@@ -127,23 +118,14 @@ kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
     return kvt__name_of(space->digests[level - level->store->levels], hash);
 }
 
-/* The identity of a chunk that was stored by its key. */
-void kvt__key_id(const char *key, struct kvt__id *out);
-
-/* Return true if a listing of the level may report a key with substitutes for the slashes of
- * the object's key. */
-bool kvt__level_may_list(const struct kvt__level *level, const char *key);
-
 /* ------------------------------------------------------------------- circuit.c */
 
 /* Whether no process on this host reads the level now, or writes it: it failed. */
 bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause what);
 
-/* 0, or -EIO with a sentence: it is paused. */
-int kvt__level_refuses(const struct kvt__level *level, enum kvt__table_pause what);
-
-/* Around each operation on a tier.  As kvt__level_refuses(); then there is nothing to
- * end.  err: the operation's outcome, its sentence not yet overwritten. */
+/* Around each operation on a tier.  0, or -EIO with a sentence: the level is paused, and there
+ * is nothing to end.  err: the operation's outcome, its sentence not yet overwritten;
+ * -ECANCELED: the tier was not asked. */
 int kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what);
 void kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err);
 
@@ -226,9 +208,6 @@ kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *spac
 /* Return true if PUTs of this process store the space's chunks in any storage. */
 bool kvt__store_puts_in_storage(const struct kvt__store *store,
                                 const struct kvt__space *space);
-
-/* The same, or -EINVAL with a sentence that says why nothing is put. */
-int kvt__store_check_puts(const struct kvt__store *store, const struct kvt__space *space);
 
 /* Return true if the level's tier need not compute the CRC32C of the payload of a GET. */
 static inline bool
@@ -324,13 +303,11 @@ kvt__count_evicted(const struct kvt__store *store, uint64_t bytes)
     kvt__count(store->counters, KVT__N_evicted_bytes, bytes);
 }
 
-/* Claim a name for a new object, evicting entries in the policy's order if there is no
- * room.  text: the space's text as the tier spells it.  Blocks.  0; -EEXIST: the chunk is
- * stored, or is being stored; -ENFILE: the index has no space for the text; -ENOSPC ...
+/* Claim the name of a request's chunk for an object, evicting entries in the policy's order if
+ * there is no room.  Blocks.  0; -EEXIST: the chunk is stored, or is being stored; -ENOSPC ...
  * with a sentence. */
-int kvt__level_claim(struct kvt__level *level, const struct kvt__name *name,
-                     const struct kvt__record *record, const char *text,
-                     struct kvt__claim *claim);
+int kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
+                     const struct kvt__record *record, struct kvt__claim *claim);
 
 /* Enter an object that exists, evicting as kvt__level_claim().  index: the level's, or an index
  * that the caller fills and that may be replaced by now.  0; an error of
@@ -338,10 +315,6 @@ int kvt__level_claim(struct kvt__level *level, const struct kvt__name *name,
 int kvt__level_enter(struct kvt__level *level, struct kvt__table *index,
                      const struct kvt__name *name, const struct kvt__record *record,
                      const char *text);
-
-/* Evict the chunks of a 32nd of the spaces for texts with tags, so that the spaces become
- * free for new tags.  At most once a second.  Walks the index. */
-void kvt__level_evict_tags(struct kvt__level *level);
 
 /* Evict entries in the policy's order until `bytes` are free, or no more entries are
  * found at once.  object: evict only in the directory that stores this object; NULL: evict
@@ -373,13 +346,5 @@ bool kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
 /* Enter the chunks of a level that no process has listed yet: of the last snapshot, and the
  * chunks that the tier lists, by name and size, if a limit needs them.  Blocks for long. */
 void kvt__level_list(struct kvt__level *level);
-
-/* CRC32C of what a tier's get() left in the slot. */
-static inline uint32_t
-kvt__payload_crc(const struct kvt__slot *slot, const struct kvt__found *found)
-{
-    return found->has_read_crc ? found->read_crc
-                               : kvt__crc32c_cold(0, slot->payload, slot->bytes);
-}
 
 #endif

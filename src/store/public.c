@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/sha256.h"
 #include "base/thread.h"
 #include "kvtier.h"
 #include "store/private.h"
@@ -60,6 +61,39 @@ check_op(const struct kvt_op *op)
 
 static void on_done(struct kvt__store_req *req);
 
+/* The identity of a chunk that was stored by its key. */
+static void
+fill_id(const char *key, struct kvt__id *out)
+{
+    struct kvt__sha256 sha;
+    uint8_t digest[KVT__SHA256_BYTES];
+
+    kvt__sha256_init(&sha);
+    kvt__sha256_add(&sha, "K", 1);
+    kvt__sha256_add(&sha, key, strlen(key));
+    kvt__sha256_end(&sha, digest);
+    memcpy(out->b, digest, sizeof out->b);
+}
+
+/* Return 0 if a PUT stores the space's chunks in any storage; -EINVAL with a sentence. */
+static int
+check_puts(const struct kvt__store *store, const struct kvt__space *space)
+{
+    char tiers[256] = "";
+    size_t used = 0;
+
+    if (kvt__store_puts_in_storage(store, space))
+        return 0;
+    for (size_t i = 0; i < store->n_levels && used < sizeof tiers; i++)
+        used += (size_t)snprintf(tiers + used, sizeof tiers - used, "%s%s (%s)",
+                                 i ? ", " : "", store->levels[i].location,
+                                 store->levels[i].tier->ops->name);
+    return kvt__fail(EINVAL, "nothing is stored: store_location is %s, and the tiers "
+                     "with storage are %s. Name one of these in store_location, or leave "
+                     "it out.",
+                     store->store_location, tiers);
+}
+
 /* Fill in the space and the hash of a key.  A name has none. */
 static int
 describe_key(struct task *task)
@@ -67,7 +101,7 @@ describe_key(struct task *task)
     struct kvt__store *store = task->store->store;
     struct kvt__store_req *req = &task->req;
 
-    kvt__key_id(req->by_key, &req->id);
+    fill_id(req->by_key, &req->id);
     if (req->is_name)
         return store->traits.takes_any
             ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
@@ -97,7 +131,7 @@ describe(struct task *task)
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     int err = describe_key(task);
     return !err && op->kind == KVT_OP_PUT
-        ? kvt__store_check_puts(task->store->store, &task->space) : err;
+        ? check_puts(task->store->store, &task->space) : err;
 }
 
 /* Write the result of the request to the operation. */

@@ -51,13 +51,15 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
     int err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
+    enum kvt__hash_kind hash = kvt__hash_kind_named(
+        params->config->pre_caching_hash_algorithm, params->config->lmcache_release);
     level->store = store;
     level->keeps_free = !storage->limit_bytes && !level->tier->multi_host;
     limit = level->tier->unlisted ? 0
           : limit ? limit : level->tier->ops->default_limit(level->tier);
     struct kvt__table_params index = {
         .limit_bytes = limit, .max_entries = limit ? 0 : UNLIMITED_ENTRIES, .writer = true,
-        .wide_hashes = kvt__wide_hashes(params->config),
+        .wide_hashes = kvt__hash_form(hash) == KVT__HASH_WIDE,
         .order = kvt__order_named(params->config->cache_policy) };
     level->tier->ops->set_index(level->tier, &index);
     err = kvt__level_open_index(level, &index, level->tier->ops->private_dir(level->tier));
@@ -223,24 +225,6 @@ kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__spa
         if (kvt__level_may_put(&store->levels[i], space))
             return true;
     return false;
-}
-
-int
-kvt__store_check_puts(const struct kvt__store *store, const struct kvt__space *space)
-{
-    char tiers[256] = "";
-    size_t used = 0;
-
-    if (kvt__store_puts_in_storage(store, space))
-        return 0;
-    for (size_t i = 0; i < store->n_levels && used < sizeof tiers; i++)
-        used += (size_t)snprintf(tiers + used, sizeof tiers - used, "%s%s (%s)",
-                                 i ? ", " : "", store->levels[i].location,
-                                 store->levels[i].tier->ops->name);
-    return kvt__fail(EINVAL, "nothing is stored: store_location is %s, and the tiers "
-                     "with storage are %s. Name one of these in store_location, or leave "
-                     "it out.",
-                     store->store_location, tiers);
 }
 
 /* The only storage, if chunks do not stay in host memory besides; NULL.  With several tiers

@@ -142,10 +142,6 @@ bool kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
-/* Find the chunk in one level, whether or not the level may be read. */
-bool kvt__store_find_at(const struct kvt__store *store, int level,
-                        const struct kvt__chunk_key *key);
-
 /* Mark used now wherever it is.  Whether there is nothing to put: every tier that the
  * space is put in has it; host memory need not, where there are others. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
