@@ -2,9 +2,10 @@
  *
  * The nested form of a porting guide for LMCache, as flat keys:
  *   storage_backend: { type: remote,
- *                      connector: { type: s3, bucket: B, prefix: P, region: R } }
- * is remote_url: s3://B, s3_file_prefix: P, s3_region: R;
- * local_device: cpu is local_cpu: true. */
+ *                      connector: { type: KIND, MEMBER: TEXT, ... } }
+ * sets the settings that rows KVT_NESTED name for the members; local_device: cpu is
+ * local_cpu: true. */
+#include <stdio.h>
 #include <string.h>
 
 #include "conf/read.h"
@@ -15,22 +16,44 @@ is_text(const struct kvt__node *node)
     return node && node->kind == KVT__SCALAR && *node->text;
 }
 
-/* The member is exactly this word, or a problem is noted. */
+/* Members of a connector, by its type. */
+static const struct member {
+    const char *kind, *name, *setting;
+} members[] = {
+#define KVT_NESTED(kind, member, setting) { #kind, #member, #setting },
+#include "conf/params.def"
+    { NULL, NULL, NULL }
+};
+
+/* Return true if the member names the storage: the text stands behind KIND:// in a URL. */
 static bool
+is_place(const struct member *member)
+{
+    return !strcmp(member->setting, "remote_url");
+}
+
+/* Return the member's text if the text is one of the words; else note a problem. */
+static const char *
 must_be(struct kvt__reading *r, const struct kvt__node *map, const char *path,
-        const char *key, const char *word)
+        const char *key, const char *const *words)
 {
     const struct kvt__node *node = kvt__node_member(map, key);
+    char all[256] = "";
+    size_t used = 0;
 
-    if (is_text(node) && !strcmp(node->text, word))
-        return true;
+    for (const char *const *word = words; *word && used < sizeof all; word++) {
+        if (is_text(node) && !strcmp(node->text, *word))
+            return *word;
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? " or " : "",
+                                 *word);
+    }
     if (is_text(node))
         kvt__note(r, KVT__ERROR, path, node->origin, "%s.%s is '%.60s' (%s): use %s.",
-                  path, key, node->text, node->origin, word);
+                  path, key, node->text, node->origin, all);
     else
         kvt__note(r, KVT__ERROR, path, map->origin, "%s (%s) needs %s: %s.", path,
-                  map->origin, key, word);
-    return false;
+                  map->origin, key, all);
+    return NULL;
 }
 
 static void
@@ -43,18 +66,38 @@ add_flat(struct kvt__reading *r, struct kvt__node *map, const char *key,
         kvt__node_add(r, map, key, node);
 }
 
+/* Note members that are neither `type` nor known.  kind: of a connector. */
 static void
-note_strangers(struct kvt__reading *r, const struct kvt__node *map,
-               const char *path, const char *const *known)
+note_strangers(struct kvt__reading *r, const struct kvt__node *map, const char *path,
+               const char *kind, const char *known)
 {
     for (const struct kvt__node *node = map->first; node; node = node->next) {
-        const char *const *word = known;
+        const struct member *m = members;
 
-        while (*word && strcmp(*word, node->key))
-            word++;
-        if (!*word)
+        while (m->kind && (!kind || strcmp(m->kind, kind) || strcmp(m->name, node->key)))
+            m++;
+        if (!m->kind && strcmp(node->key, "type") && strcmp(node->key, known))
             kvt__note(r, KVT__UNKNOWN, node->key, node->origin,
                       "unknown key '%s.%s' (%s).", path, node->key, node->origin);
+    }
+}
+
+static void
+flatten_connector(struct kvt__reading *r, struct kvt__node *map,
+                  const struct kvt__node *connector, const char *path, const char *kind)
+{
+    for (const struct member *m = members; m->kind; m++) {
+        const struct kvt__node *node = kvt__node_member(connector, m->name);
+
+        if (strcmp(m->kind, kind))
+            continue;
+        if (is_text(node))
+            add_flat(r, map, m->setting,
+                     is_place(m) ? kvt__memory_printf(&r->memory, "%s://%s", kind, node->text)
+                                 : node->text, node->origin);
+        else if (is_place(m))
+            kvt__note(r, KVT__ERROR, path, connector->origin, "%s (%s) needs %s.", path,
+                      connector->origin, m->name);
     }
 }
 
@@ -62,36 +105,28 @@ static void
 flatten_backend(struct kvt__reading *r, struct kvt__node *map,
                 const struct kvt__node *backend)
 {
-    static const char *const outer[] = { "type", "connector", NULL };
-    static const char *const inner[] = { "type", "bucket", "prefix", "region", NULL };
     static const char path[] = "storage_backend", deep[] = "storage_backend.connector";
-    const struct kvt__node *connector, *bucket, *prefix, *region;
+    static const char *const remote[] = { "remote", NULL };
+    const char *kinds[sizeof members / sizeof *members] = { NULL };
+    const struct kvt__node *connector = kvt__node_member(backend, "connector");
+    size_t n = 0;
 
-    connector = kvt__node_member(backend, "connector");
     if (!connector || connector->kind != KVT__MAP) {
         kvt__note(r, KVT__ERROR, path, backend->origin,
                   "%s (%s): use a map with type and connector.", path, backend->origin);
         return;
     }
-    note_strangers(r, backend, path, outer);
-    note_strangers(r, connector, deep, inner);
-    if (!must_be(r, backend, path, "type", "remote") ||
-        !must_be(r, connector, deep, "type", "s3"))
+    for (const struct member *m = members; m->kind; m++)
+        if (is_place(m))
+            kinds[n++] = m->kind;
+    note_strangers(r, backend, path, NULL, "connector");
+    if (!must_be(r, backend, path, "type", remote))
         return;
-
-    bucket = kvt__node_member(connector, "bucket");
-    prefix = kvt__node_member(connector, "prefix");
-    region = kvt__node_member(connector, "region");
-    if (is_text(bucket))
-        add_flat(r, map, "remote_url",
-                 kvt__memory_printf(&r->memory, "s3://%s", bucket->text), bucket->origin);
-    else
-        kvt__note(r, KVT__ERROR, deep, connector->origin, "%s (%s) needs bucket.", deep,
-                  connector->origin);
-    if (is_text(prefix))
-        add_flat(r, map, "s3_file_prefix", prefix->text, prefix->origin);
-    if (is_text(region))
-        add_flat(r, map, "s3_region", region->text, region->origin);
+    const char *kind = must_be(r, connector, deep, "type", kinds);
+    if (!kind)
+        return;
+    note_strangers(r, connector, deep, kind, "type");
+    flatten_connector(r, map, connector, deep, kind);
 }
 
 void
