@@ -8,7 +8,12 @@
 
 #include "kvtier.h"
 
+/* A user-mode emulator of another processor allocates memory for each page of a mapping. */
+#ifdef __x86_64__
 #define GUARD_BYTES (UINT64_C(32) << 30)
+#else
+#define GUARD_BYTES (UINT64_C(1) << 30)
+#endif
 #define N_CHUNKS 40
 
 static char *area; /* the mapping between two parts without access */
