@@ -15,7 +15,7 @@ def hybrid_attention(place):
     except workplace.Unavailable as e:
         raise Skipped(str(e).splitlines()[0]) from e
     with place.server() as server:
-        prompts, oracles = ask_twice(place, server, (400, 2400, 5000))
+        prompts, oracles = ask_twice(place, server, (400, 1300, 2400))
         place.stored()
     place.tolerance = own_difference(place, prompts)
     worst = 0.0
