@@ -213,7 +213,8 @@ int kvt__shared_index_dir(int fd, const char *path);
 uint64_t kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
                             const char *name);
 
-/* As ops->list. */
+/* As ops->list.  The names of a directory are in memory meanwhile if the store has several
+ * directories or second files. */
 int kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
                    void *ctx);
 

@@ -2,11 +2,17 @@
  *
  * Listing the chunks of a file store, by file names and file sizes alone.  A listing also
  * deletes files that belong to no chunk: a copy of a header without the chunk's file, and
- * files that LMCache did not finish.  Any thread; files come and go meanwhile. */
+ * files that LMCache did not finish.  Any thread; files come and go meanwhile.
+ *
+ * A directory is read in all directories of the store at a time, and the names are sorted, so
+ * no file is looked for where the file does not exist.  The names of one directory are in
+ * memory meanwhile, unless each name is a chunk of its own. */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -18,9 +24,8 @@
 #define BESIDE_AGE_S 60 /* a shared mount may show the chunk's file later */
 #define UNFINISHED_AGE_S 3600
 
-struct walk {
+struct listing {
     const struct kvt__files *t;
-    const struct kvt__dir *dir;
     bool opaque;
     const char *prefix; /* of the keys to list */
     kvt__tier_list_fn fn;
@@ -28,11 +33,31 @@ struct walk {
     struct kvt__error error; /* the first one; the listing goes on */
 };
 
+/* A name in a directory of the store. */
+struct entry {
+    uint32_t dir;
+    const char *name;
+};
+
+/* A directory of this path in each directory of the store. */
+struct place {
+    struct listing *listing;
+    int n_levels;                   /* of directories below */
+    DIR *dirs[KVT__FILE_MAX_PATHS]; /* NULL: this directory of the store has none */
+    char path[KVT__SPREAD_BYTES + NAME_MAX + 1]; /* "18/97/", then the name of a file */
+    size_t above;                   /* length of the path without the name */
+    size_t n;                       /* of entries */
+    const char *chunk;              /* name of the last chunk; NULL: none */
+    uint64_t has_chunk;             /* bit i: directory i of the store has this chunk */
+};
+
+_Static_assert(KVT__FILE_MAX_PATHS <= 64, "the bits of has_chunk");
+
 static void
-keep_error(struct walk *w, int err, const char *name)
+keep_error(struct listing *l, int err, const struct kvt__dir *dir, const char *name)
 {
-    if (!w->error.code)
-        kvt__error_set(&w->error, kvt__fail(-err, "list %s/%s", w->dir->path, name));
+    if (!l->error.code)
+        kvt__error_set(&l->error, kvt__fail(-err, "list %s/%s", dir->path, name));
 }
 
 /* -------------------------------------------------------------------- chunks */
@@ -79,35 +104,33 @@ kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
     return bytes;
 }
 
-/* List a chunk with the bytes of all directories.  If several directories have the chunk,
- * only the walk through the first one in the order of lookups lists the chunk. */
-static int
-list_chunk(const struct walk *w, const char *name, const char *key,
-           const struct kvt__key_parts *parts)
+/* List a chunk with the bytes of all directories that have the name. */
+static void
+list_chunk(struct place *p, const struct entry *entries, size_t n, const char *key)
 {
-    struct kvt__object o = { .hash = parts->hash, .rank = parts->worker_id,
-                             .opaque = w->opaque };
-    const struct kvt__dir *first = NULL;
+    const struct listing *l = p->listing;
+    const struct entry *first = NULL;
     uint64_t bytes = 0;
     int64_t mtime_ns = 0;
     struct stat st;
 
-    for (size_t i = 0; i < w->t->n_dirs; i++) {
-        const struct kvt__dir *dir = kvt__nth_dir(w->t, &o, i);
-        int found = add_bytes(w->t, kvt__fd_of(dir, &o), name, &st, &bytes);
+    p->chunk = entries->name;
+    p->has_chunk = 0;
+    for (const struct entry *e = entries; e < entries + n; e++) {
+        int found = add_bytes(l->t, dirfd(p->dirs[e->dir]), e->name, &st, &bytes);
 
-        if (found < 0)
-            return found;
+        if (found < 0) {
+            keep_error(p->listing, found, &l->t->dirs[e->dir], p->path);
+            return;
+        }
+        p->has_chunk |= (uint64_t)found << e->dir;
         if (!found || first)
             continue;
-        if (dir != w->dir)
-            return 0;
-        first = dir;
+        first = e;
         mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     }
     if (first)
-        w->fn(w->ctx, key, w->opaque, (uint32_t)(first - w->t->dirs), bytes, mtime_ns);
-    return 0;
+        l->fn(l->ctx, key, l->opaque, first->dir, bytes, mtime_ns);
 }
 
 /* ------------------------------------------------------ files without a chunk */
@@ -118,44 +141,36 @@ is_older(const struct stat *st, time_t seconds)
     return time(NULL) - st->st_mtime > seconds;
 }
 
+/* Return true if the entry is the second file of the last chunk, which the directory has. */
+static bool
+belongs_to_chunk(const struct place *p, const struct entry *e)
+{
+    char beside[KVT__BESIDE_BYTES];
+
+    return p->chunk && p->has_chunk >> e->dir & 1 &&
+           kvt__beside(p->listing->t->layout, p->chunk, beside) && !strcmp(e->name, beside);
+}
+
 /* Delete a file that belongs to no chunk.  A process may be about to write the chunk: the
  * file must be old. */
 static void
-remove_orphan(const struct walk *w, const char *name)
+remove_orphan(const struct place *p, const struct entry *e)
 {
-    int dirfd = w->opaque ? w->dir->opaque_fd : w->dir->fd;
+    const struct kvt__dir *dir = &p->listing->t->dirs[e->dir];
+    int fd = p->listing->opaque ? dir->opaque_fd : dir->fd;
     char chunk[KVT__FILE_NAME_BYTES];
     struct stat st, of_chunk;
-    enum kvt__other other = kvt__layout_other(w->t->layout, name, chunk);
+    enum kvt__other other = kvt__layout_other(p->listing->t->layout, p->path, chunk);
 
-    if (other == KVT__NEITHER || look_at(dirfd, name, &st) <= 0 ||
+    if (other == KVT__NEITHER || look_at(fd, p->path, &st) <= 0 ||
         !is_older(&st, other == KVT__UNFINISHED ? UNFINISHED_AGE_S : BESIDE_AGE_S))
         return;
-    if (other == KVT__UNFINISHED || (fstatat(dirfd, chunk, &of_chunk, AT_SYMLINK_NOFOLLOW) &&
+    if (other == KVT__UNFINISHED || (fstatat(fd, chunk, &of_chunk, AT_SYMLINK_NOFOLLOW) &&
                                      errno == ENOENT))
-        (void)unlinkat(dirfd, name, 0);
+        (void)unlinkat(fd, p->path, 0);
 }
 
 /* -------------------------------------------------------------------- walking */
-
-/* name: below the store's directory. */
-static void
-list_file(struct walk *w, const char *name)
-{
-    char key[KVT__KEY_TEXT_MAX + 1];
-    struct kvt__key_parts parts;
-    int err;
-
-    if (kvt__layout_key(w->t->layout, name, key, sizeof key, &parts)) {
-        remove_orphan(w, name);
-        return;
-    }
-    if (strncmp(key, w->prefix, strlen(w->prefix)))
-        return;
-    err = list_chunk(w, name, key, &parts);
-    if (err)
-        keep_error(w, err, name);
-}
 
 /* Return true if a hash may name a directory like this: "-", "7", "18". */
 static bool
@@ -166,49 +181,135 @@ is_spread(const char *name)
     return n && n <= 2 && !name[n];
 }
 
-/* List a directory and, in a layout that spreads files, the directories below. */
+static void walk(struct listing *l, const char *path, int n_levels);
+
+/* List a name that n directories of the store have here. */
 static void
-walk_dir(struct walk *w, const char *above, int levels)
+list_name(struct place *p, const struct entry *entries, size_t n)
 {
-    int fd = openat(w->opaque ? w->dir->opaque_fd : w->dir->fd, *above ? above : ".",
-                    O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    char name[KVT__SPREAD_BYTES + NAME_MAX + 1];
+    const struct listing *l = p->listing;
+    char key[KVT__KEY_TEXT_MAX + 1];
+    struct kvt__key_parts parts;
+
+    snprintf(p->path + p->above, sizeof p->path - p->above, "%s", entries->name);
+    if (p->n_levels && is_spread(entries->name)) {
+        strcat(p->path, "/");
+        walk(p->listing, p->path, p->n_levels - 1);
+    } else if (!kvt__layout_key(l->t->layout, p->path, key, sizeof key, &parts)) {
+        if (!strncmp(key, l->prefix, strlen(l->prefix)))
+            list_chunk(p, entries, n, key);
+    } else {
+        for (const struct entry *e = entries; e < entries + n; e++)
+            if (!belongs_to_chunk(p, e))
+                remove_orphan(p, e);
+    }
+}
+
+static int
+by_name(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    int order = strcmp(x->name, y->name);
+
+    return order ? order : (int)x->dir - (int)y->dir;
+}
+
+/* List the entries that read_dir() wrote. */
+static int
+list_entries(struct place *p, const char *text)
+{
+    struct entry *entries = calloc(p->n, sizeof *entries);
+
+    if (!entries)
+        return p->n ? -ENOMEM : 0;
+    for (size_t i = 0; i < p->n; i++) {
+        entries[i] = (struct entry){ (unsigned char)*text, text + 1 };
+        text += 1 + strlen(text + 1) + 1;
+    }
+    qsort(entries, p->n, sizeof *entries, by_name);
+    for (size_t i = 0, end; i < p->n && !atomic_load(&p->listing->t->stopped); i = end) {
+        for (end = i + 1; end < p->n && !strcmp(entries[end].name, entries[i].name);)
+            end++;
+        list_name(p, entries + i, end - i);
+    }
+    free(entries);
+    return 0;
+}
+
+/* Write the names of a directory to a stream, each after a byte with the number of the
+ * directory; NULL: list each name now. */
+static void
+read_dir(struct place *p, uint32_t dir, FILE *to)
+{
+    const struct kvt__files *t = p->listing->t;
     struct dirent *e;
 
-    if (!d) {
-        if (!*above || (errno != ENOENT && errno != ENOTDIR))
-            keep_error(w, -errno, above);
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    for (errno = 0; !atomic_load(&w->t->stopped) && (e = readdir(d)); errno = 0) {
-        bool spread = levels && is_spread(e->d_name);
-
-        snprintf(name, sizeof name, "%s%s%s", above, e->d_name, spread ? "/" : "");
-        if (spread)
-            walk_dir(w, name, levels - 1);
+    for (errno = 0; !atomic_load(&t->stopped) && (e = readdir(p->dirs[dir])); errno = 0)
+        if (to)
+            p->n += fputc((int)dir, to) >= 0 &&
+                    fwrite(e->d_name, strlen(e->d_name) + 1, 1, to) == 1;
         else
-            list_file(w, name);
-    }
+            list_name(p, &(struct entry){ dir, e->d_name }, 1);
     if (errno)
-        keep_error(w, -errno, above);
-    closedir(d);
+        keep_error(p->listing, -errno, &t->dirs[dir], p->path);
+}
+
+static DIR *
+open_dir(int dirfd, const char *path)
+{
+    int fd = openat(dirfd, *path ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+    if (!d && fd >= 0)
+        close(fd);
+    return d;
+}
+
+/* List the directory of this path and n_levels of directories below. */
+static void
+walk(struct listing *l, const char *path, int n_levels)
+{
+    struct place p = { .listing = l, .n_levels = n_levels, .above = strlen(path) };
+    bool waits = l->t->n_dirs > 1 || l->t->layout->beside;
+    char *text = NULL;
+    size_t n_bytes;
+    FILE *names = waits ? open_memstream(&text, &n_bytes) : NULL;
+    int err = waits && !names ? -ENOMEM : 0;
+
+    assert(p.above < KVT__SPREAD_BYTES);
+    strcpy(p.path, path);
+    for (uint32_t i = 0; !err && i < l->t->n_dirs; i++) {
+        const struct kvt__dir *dir = &l->t->dirs[i];
+
+        p.dirs[i] = open_dir(l->opaque ? dir->opaque_fd : dir->fd, path);
+        if (p.dirs[i])
+            read_dir(&p, i, names);
+        else if (!*path || (errno != ENOENT && errno != ENOTDIR))
+            keep_error(l, -errno, dir, path);
+    }
+    if (names && (ferror(names) | fclose(names)))
+        err = -ENOMEM;
+    if (names && !err)
+        err = list_entries(&p, text);
+    if (err)
+        keep_error(l, err, &l->t->dirs[0], path);
+    free(text);
+    for (size_t i = 0; i < l->t->n_dirs; i++)
+        if (p.dirs[i])
+            closedir(p.dirs[i]);
 }
 
 int
 kvt__file_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
     const struct kvt__files *t = (const struct kvt__files *)tier;
-    struct walk w = { .t = t, .prefix = prefix, .fn = fn, .ctx = ctx };
+    struct listing l = { .t = t, .prefix = prefix, .fn = fn, .ctx = ctx };
 
-    for (size_t i = 0; i < 2 * t->n_dirs; i++) {
-        w.dir = &t->dirs[i / 2];
-        w.opaque = i % 2;
-        walk_dir(&w, "", t->layout->spread ? SPREAD_LEVELS : 0);
+    for (int i = 0; i < 2; i++) {
+        l.opaque = i;
+        walk(&l, "", t->layout->spread ? SPREAD_LEVELS : 0);
     }
     if (atomic_load(&t->stopped))
         return kvt__fail(ECANCELED, "list %s", t->dirs[0].path);
-    return kvt__error_raise(&w.error);
+    return kvt__error_raise(&l.error);
 }

@@ -61,6 +61,8 @@ __wrap_readdir64(DIR *dir)
 static const char *unreadable;
 static int unreadable_errno;
 
+static unsigned n_looks;
+
 int __wrap_fstatat64(int fd, const char *name, struct stat64 *out, int flags);
 
 #if __GLIBC_PREREQ(2, 33) /* an older C library has no fstatat() to wrap */
@@ -70,6 +72,7 @@ int __real_fstatat64(int fd, const char *name, struct stat64 *out, int flags);
 int
 __wrap_fstatat64(int fd, const char *name, struct stat64 *out, int flags)
 {
+    n_looks++;
     if (!unreadable || !strstr(name, unreadable))
         return __real_fstatat64(fd, name, out, flags);
     errno = unreadable_errno;
@@ -249,6 +252,35 @@ a_stop_ends_a_listing(void **state)
     assert_int_equal(n_until_stop, 1);
 }
 
+/* A listing looks once at each file of a chunk, and at no file that does not exist. */
+static void
+a_listing_looks_at_each_file_once(void **state)
+{
+    struct names names = { 0 };
+    struct temp_dir dir;
+    char url[1024];
+
+    (void)state;
+    if (!HAS_FSTATAT)
+        skip();
+    temp_dir_make(&dir);
+    snprintf(url, sizeof url, "gds://%1$s/a,%1$s/b,%1$s/c", dir.path);
+    struct kvt__tier *tier = open_tier(url, true);
+    for (int64_t i = 0; i < 9; i++) {
+        struct chunk c;
+
+        chunk_init(&c, "m", i % 2 ? 123400 + i : i);
+        c.object.rank = (uint32_t)i;
+        assert_int_equal(put_bytes(tier, &c.object, 10, 1), 0);
+    }
+    n_looks = 0;
+    assert_int_equal(tier->ops->list(tier, "", take_name, &names), 0);
+    assert_int_equal(names.n, 9);
+    assert_int_equal(n_looks, 2 * 9);
+    tier->ops->close(tier);
+    temp_dir_remove(&dir);
+}
+
 int
 main(void)
 {
@@ -263,6 +295,7 @@ main(void)
         HEADER(a_file_whose_attributes_cannot_be_read_is_not_passed_over),
         cmocka_unit_test_setup_teardown(
             a_file_whose_attributes_cannot_be_read_is_not_passed_over, setup, teardown),
+        cmocka_unit_test(a_listing_looks_at_each_file_once),
         HEADER(a_stop_ends_a_listing),
         cmocka_unit_test_setup_teardown(a_stop_ends_a_listing, setup, teardown),
     };

@@ -291,6 +291,41 @@ chunks_of_four_directories_are_listed_once_each(void **state)
     close_several(&s);
 }
 
+/* A second file belongs to the chunk of its own directory. */
+static void
+a_second_file_in_another_directory_belongs_to_no_chunk(void **state)
+{
+    struct names names = { 0 };
+    struct several s;
+    struct chunk c;
+    char path[1024];
+
+    (void)state;
+    open_several(&s, 3, NULL, 3);
+    chunk_init(&c, "m", 5);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        c.object.rank = rank;
+        snprintf(path, sizeof path, "%s/%u/5", s.dir.path, rank);
+        assert_int_equal(mkdir(path, 0755), 0);
+        snprintf(path, sizeof path, "%s/%u/%s", s.dir.path, rank,
+                 NAME_OF_5 ".metadata");
+        write_file(path, "", 0);
+        make_old(path, 100);
+    }
+    c.object.rank = 1;
+    assert_int_equal(put_bytes(s.tier, &c.object, 10, 1), 0);
+    snprintf(path, sizeof path, "%s/2/%s", s.dir.path, NAME_OF_5);
+    assert_int_equal(mkdir(path, 0755), 0); /* no chunk either */
+    snprintf(path, sizeof path, "%s/2/%s", s.dir.path, NAME_OF_5 ".metadata");
+    write_file(path, "", 0);
+    make_old(path, 100);
+    assert_int_equal(s.tier->ops->list(s.tier, "", take_name, &names), 0);
+    assert_int_equal(names.n, 1);
+    assert_false(lies_in(&s, 0, NAME_OF_5 ".metadata"));
+    assert_true(lies_in(&s, 1, NAME_OF_5 ".metadata"));
+    close_several(&s);
+}
+
 /* ----------------------------------------------------------------- opening */
 
 /* A table of mounts that calls the file system of a directory wekafs. */
@@ -371,6 +406,7 @@ main(void)
         cmocka_unit_test(by_local_rank_one_worker_spreads_keys_by_lmcaches_mix),
         cmocka_unit_test(directories_that_cannot_be_shared_evenly_are_refused),
         cmocka_unit_test(chunks_of_four_directories_are_listed_once_each),
+        cmocka_unit_test(a_second_file_in_another_directory_belongs_to_no_chunk),
         cmocka_unit_test(on_wekafs_files_end_with_weka1),
         cmocka_unit_test(use_direct_io_false_goes_through_the_page_cache),
     };
