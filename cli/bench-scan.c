@@ -344,6 +344,16 @@ run(struct scan *scan, const bench_step_fn *steps, struct bench_result *out)
     return 0;
 }
 
+/* KVTIER_BENCH_FILES=1000000 measures a larger directory. */
+static size_t
+n_files(const struct bench *bench)
+{
+    const char *wanted = getenv("KVTIER_BENCH_FILES");
+    size_t n = wanted ? strtoul(wanted, NULL, 10) : 0;
+
+    return bench->quick ? QUICK_FILES : n ? n : N_FILES;
+}
+
 /* One directory of fs, or four of gds_path. */
 static void
 scan_init(struct scan *scan, const struct bench *bench, size_t n_paths)
@@ -352,7 +362,7 @@ scan_init(struct scan *scan, const struct bench *bench, size_t n_paths)
     size_t room = sizeof scan->storage;
 
     *scan = (struct scan){ .role = KVT_ROLE_BOTH, .n_paths = n_paths,
-                           .n_files = bench->quick ? QUICK_FILES : N_FILES,
+                           .n_files = n_files(bench),
                            .n_rounds = bench->quick ? QUICK_ROUNDS : N_ROUNDS };
     int n = snprintf(to, room, "%s", n_paths == 1 ? "remote_url=fs://" : "gds_path=");
     for (size_t i = 0; i < n_paths; i++) {
