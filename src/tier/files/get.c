@@ -189,7 +189,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
                                   found->has_read_crc ? &found->read_crc : NULL);
     if (err)
         err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
-    else if ((err = t->layout->unframe(&form, o, &seen, found)))
+    else if ((err = kvt__layout_unframe(t->layout, &form, o, &seen, found)))
         err = bad_frame(err, o);
     else if (!form.has_id)
         err = read_xattr(fd, &f.st, o, found);

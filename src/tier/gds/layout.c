@@ -253,22 +253,6 @@ gds_frame(const struct kvt__form *form, const struct kvt__object *o,
 }
 
 static int
-gds_unframe(const struct kvt__form *form, const struct kvt__object *o,
-            const struct kvt__slot *slot, struct kvt__found *found)
-{
-    struct kvt__found told = *found;
-    int err = kvt__gds_header_get(slot->payload - form->header_bytes, &told);
-
-    if (err)
-        return err;
-    if (told.payload_bytes != slot->bytes ||
-        (o->opaque && !told.has_id)) /* only kvtier writes these, and never without */
-        return -EBADMSG;
-    *found = told;
-    return 0;
-}
-
-static int
 gds_look(const unsigned char *start, size_t n, uint64_t file_bytes,
          struct kvt__found *found)
 {
@@ -294,7 +278,6 @@ static const struct kvt__form gds_forms[] = { { KVT__GDS_HEADER_BYTES, 0, true }
     .forms = gds_forms,                   \
     .n_forms = 1,                         \
     .frame = gds_frame,                   \
-    .unframe = gds_unframe,               \
     .look = gds_look,                     \
     .look_bytes = KVT__GDS_HEADER_BYTES
 

@@ -102,21 +102,6 @@ fs_frame(const struct kvt__form *form, const struct kvt__object *o,
 
 /* ----------------------------------------------------------------- reading */
 
-static int
-check_trailer(const struct kvt__form *form, const struct kvt__object *o,
-              const struct kvt__slot *slot, struct kvt__found *found)
-{
-    struct kvt__trailer trailer;
-
-    if (!form->trailer_bytes)
-        return o->opaque ? -EBADMSG : 0; /* only kvtier writes these, never without */
-    if (!kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
-        trailer.payload_bytes != slot->bytes || trailer.payload_at != form->header_bytes)
-        return -EBADMSG;
-    kvt__found_from_trailer(&trailer, found);
-    return 0;
-}
-
 /* Return true if a file without a valid frame begins with a header, so that the file is a
  * truncated chunk and not a payload without header.  n: bytes at start; file_bytes: the
  * length of the file, which a truncated file's header can name as its payload's. */
@@ -126,22 +111,6 @@ begins_with_header(const unsigned char *start, size_t n, uint64_t file_bytes)
     return n >= KVT__FS_HEADER_BYTES &&
            (kvt__fs_header_get(start) == (int64_t)file_bytes ||
             kvt__fs_header_agrees(start));
-}
-
-static int
-fs_unframe(const struct kvt__form *form, const struct kvt__object *o,
-           const struct kvt__slot *slot, struct kvt__found *found)
-{
-    const unsigned char *start = slot->payload - form->header_bytes;
-
-    if (form->header_bytes && kvt__fs_header_get(start) != (int64_t)slot->bytes)
-        return -EBADMSG;
-    if (!form->header_bytes && !form->trailer_bytes &&
-        begins_with_header(start, slot->bytes, slot->bytes))
-        return -EBADMSG;
-    if (form->header_bytes)
-        take_shape(start, found);
-    return check_trailer(form, o, slot, found);
 }
 
 /* What LMCache wrote. */
@@ -169,6 +138,42 @@ local_disk_look(const unsigned char *start, size_t n, uint64_t file_bytes,
     return 0;
 }
 
+static int
+take_trailer(const struct kvt__form *form, const struct kvt__slot *slot,
+             struct kvt__found *found)
+{
+    const unsigned char *start = slot->payload - form->header_bytes;
+    struct kvt__trailer trailer;
+
+    if ((form->header_bytes && kvt__fs_header_get(start) != (int64_t)slot->bytes) ||
+        !kvt__trailer_get(slot->payload + slot->bytes, &trailer) ||
+        trailer.payload_bytes != slot->bytes || trailer.payload_at != form->header_bytes)
+        return -EBADMSG;
+    kvt__found_from_trailer(&trailer, found);
+    return 0;
+}
+
+int
+kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form *form,
+                    const struct kvt__object *o, const struct kvt__slot *slot,
+                    struct kvt__found *found)
+{
+    size_t file_bytes = form->header_bytes + slot->bytes;
+    size_t n = layout->look_bytes < file_bytes ? layout->look_bytes : file_bytes;
+    struct kvt__found seen = *found;
+
+    if (form->trailer_bytes)
+        return take_trailer(form, slot, found);
+    int err = layout->look(slot->payload - form->header_bytes, n, file_bytes, &seen);
+    if (err)
+        return err;
+    if (seen.payload_bytes != slot->bytes ||
+        (o->opaque && !seen.has_id)) /* only kvtier writes these, and never without */
+        return -EBADMSG;
+    *found = seen;
+    return 0;
+}
+
 /* ----------------------------------------------------------------- layouts */
 
 static const struct kvt__form forms[] = {
@@ -186,7 +191,6 @@ const struct kvt__layout kvt__layout_fs = {
     .forms = forms,
     .n_forms = 4,
     .frame = fs_frame,
-    .unframe = fs_unframe,
     .look = fs_look,
     .look_bytes = KVT__FS_HEADER_BYTES,
     .trailers = true,
@@ -200,7 +204,6 @@ const struct kvt__layout kvt__layout_local_disk = {
     .forms = forms,
     .n_forms = 2, /* those without header */
     .frame = fs_frame,
-    .unframe = check_trailer,
     .look = local_disk_look,
     .trailers = true,
 };

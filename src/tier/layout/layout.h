@@ -67,12 +67,9 @@ struct kvt__layout {
     /* Write header and trailer around the slot's payload.  0 or -errno with a sentence. */
     int (*frame)(const struct kvt__form *form, const struct kvt__object *object,
                  const struct kvt__slot *slot, uint32_t crc);
-    /* Check header and trailer and fill in found.  0; -EBADMSG: corrupt; -ENOENT: the file
-     * has another version. */
-    int (*unframe)(const struct kvt__form *form, const struct kvt__object *object,
-                   const struct kvt__slot *slot, struct kvt__found *found);
-    /* As unframe, from the file's size and its first look_bytes.  trailers: a file may have
-     * a trailer at the end. */
+    /* Fill in found from the first n bytes of a file, at least look_bytes or the whole file,
+     * that has no trailer.  trailers: a file may have a trailer at the end.  0; -EBADMSG:
+     * corrupt; -ENOENT: the file has another version. */
     int (*look)(const unsigned char *start, size_t n, uint64_t file_bytes,
                 struct kvt__found *found);
     size_t look_bytes;
@@ -116,6 +113,12 @@ void kvt__layout_spread(const struct kvt__hash *hash, char out[KVT__SPREAD_BYTES
  * these sizes. */
 bool kvt__layout_form_of(const struct kvt__layout *layout, uint64_t file_bytes,
                          uint64_t payload_bytes, struct kvt__form *form);
+
+/* Fill in found from header and trailer around a slot's payload, of a file of this form.  0, or
+ * an error of the layout's look. */
+int kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form *form,
+                        const struct kvt__object *object, const struct kvt__slot *slot,
+                        struct kvt__found *found);
 
 /* The directories a worker has for itself: n of them from first on, as LMCache's path
  * sharder shares them out.  rank: of all workers.  When more workers share each
