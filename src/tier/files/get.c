@@ -112,6 +112,18 @@ open_chunk(const struct kvt__files *t, const struct kvt__object *o,
     return fd;
 }
 
+/* Return the bytes on disk of all files of an open chunk. */
+static uint64_t
+bytes_of(const struct kvt__files *t, const struct kvt__object *o, const struct opened *f)
+{
+    char name[KVT__FILE_NAME_BYTES];
+
+    if ((t->n_dirs > 1 || t->layout->beside) &&
+        !kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name))
+        return kvt__bytes_on_disk(t, o, name);
+    return (uint64_t)f->st.st_blocks * 512;
+}
+
 /* Return err of a layout with a sentence. */
 static int
 bad_frame(int err, const struct kvt__object *o)
@@ -177,7 +189,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     if (fd < 0)
         return fd;
     *found = (struct kvt__found){ .payload_bytes = slot->bytes,
-                                  .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
+                                  .stored_bytes = bytes_of(t, o, &f) };
     if (!kvt__layout_form_of(t->layout, (uint64_t)f.st.st_size, slot->bytes, &form)) {
         err = kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.",
                         o->key, (long long)f.st.st_size, slot->bytes);
@@ -247,16 +259,12 @@ kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
            struct kvt__found *found)
 {
     struct kvt__files *t = (struct kvt__files *)tier;
-    char name[KVT__FILE_NAME_BYTES];
     struct opened f;
 
     int fd = open_chunk(t, o, NULL, &f);
     if (fd < 0)
         return fd;
-    *found = (struct kvt__found){ .stored_bytes = (uint64_t)f.st.st_blocks * 512 };
-    if ((t->n_dirs > 1 || t->layout->beside) &&
-        !kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name))
-        found->stored_bytes = kvt__bytes_on_disk(t, o, name);
+    *found = (struct kvt__found){ .stored_bytes = bytes_of(t, o, &f) };
     int err = look(t, o, fd, &f, found);
     close(fd);
     return err;

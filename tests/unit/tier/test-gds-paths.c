@@ -22,10 +22,13 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
     assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
     assert_true(same && found.has_id);
+    assert_int_equal(found.stored_bytes, 3 * 4096);
     assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_true(exists(beside(f)));
+    assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
+    assert_int_equal(found.stored_bytes, 4 * 4096);
     assert_int_equal(unlink(beside(f)), 0);
     assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_false(exists(f->path));
