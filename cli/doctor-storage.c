@@ -16,6 +16,7 @@
 #include "common.h"
 #include "doctor.h"
 
+#define NO_STORAGE 2 /* exit code of the child */
 #define PATIENCE_MS 15000 /* longer than the 10 s of kvtier-gds-probe */
 
 /* ------------------------------------------------------------------- the child */
@@ -43,7 +44,8 @@ start_child(const struct kvt_config *config, int *from)
     if (!pid) {
         FILE *to = fdopen(ends[1], "w");
 
-        _exit(!to || kvt_store_look(config, send_finding, to));
+        int err = to ? kvt_store_look(config, send_finding, to) : -errno;
+        _exit(err == -ENOENT ? NO_STORAGE : err != 0);
     }
     close(ends[1]);
     *from = ends[0];
@@ -146,6 +148,7 @@ doctor_storage(struct findings *f, const struct kvt_config *config)
                      strsignal(WTERMSIG(status)));
             say_pending(f, pending, what);
         }
+        f->no_storage = WIFEXITED(status) && WEXITSTATUS(status) == NO_STORAGE;
     }
     json_decref(pending);
     if (f->n_bad > n_bad)

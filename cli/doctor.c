@@ -84,26 +84,18 @@ number(const struct kvt_config *config, const char *name)
     return n;
 }
 
-/* Whether it is true, or says something. */
+/* Return true if a setting is true. */
 static bool
 is_set(const struct kvt_config *config, const char *name)
 {
     json_t *value = setting(config, name);
-    bool set = json_is_true(value) || json_string_length(value) || json_array_size(value);
+    bool set = json_is_true(value);
 
     json_decref(value);
     return set;
 }
 
 /* -------------------------------------------------------------------- tiers */
-
-static bool
-wants_storage(const struct kvt_config *config)
-{
-    return is_set(config, "shared_cpu") || is_set(config, "remote_url") || is_set(config, "remote_storage_plugins") ||
-           is_set(config, "gds_path") ||
-           (is_set(config, "local_disk") && number(config, "max_local_disk_size") > 0);
-}
 
 /* Look up an absent chunk, as an engine does: the result must be a miss.  A bucket policy
  * without the right to list, for example, causes an error.  Return 0 or an errno. */
@@ -171,7 +163,7 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
     enum verdict verdict;
     const char *done;
 
-    if (is_set(config, "local_cpu") && !wants_storage(config)) {
+    if (is_set(config, "local_cpu") && f->no_storage) {
         say(f, OK, "tiers", "host memory only (local_cpu): what is there ends with the "
             "engine");
         return;
@@ -289,11 +281,10 @@ const struct cli_command cli_doctor = {
     .usage = "[OPTIONS]",
     .summary = "look at what an engine would meet on this machine",
     .help =
-        "Checks the configuration, opens its tiers, looks up, stores, reads and removes a\n"
-        "chunk of 1 MiB, and looks at memory and limits. Where 3FS is configured, it looks first\n"
-        "at what that needs: mount, daemon, library, shared memory; and with gds_path at\n"
-        "whether each GPU reaches its directories directly, by a small write and read; and\n"
-        "with shared_cpu at the room for the shared host memory.\n"
+        "Checks the configuration and what its storage needs of this machine (3FS: mount, daemon,\n"
+        "library, shared memory; gds_path: whether each GPU reaches the directories directly, by\n"
+        "a small write and read; shared_cpu: room for the memory), opens the tiers, looks up,\n"
+        "stores, reads and removes a chunk of 1 MiB, and looks at memory and limits.\n"
         "One line a finding; exit code 1 when something is bad.\n\n"
         CLI_COMMON_HELP,
     .run = doctor_run,

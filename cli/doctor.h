@@ -15,6 +15,7 @@ struct findings {
     json_t *all;
     bool json;
     int n_bad;
+    bool no_storage; /* the configuration names none */
 };
 
 /* One finding: a line, and an object of all. */

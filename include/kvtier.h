@@ -292,8 +292,8 @@ typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char
  * without opening it: where several things are missing, opening tells the first only.
  * Today that is storage in 3FS, whether GPUs reach the directories of gds_path: a
  * sentence for each of both, the same for GPUs that are alike; and whether the host has room
- * for the shared host memory.  Blocks: for as long as a
- * daemon of 3FS does not answer, and 20 s for each directory. */
+ * for the shared host memory.  -ENOENT: the configuration names no storage.  Blocks: for as
+ * long as a daemon of 3FS does not answer, and 20 s for each directory. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx);
 

@@ -97,23 +97,26 @@ struct looking {
     const struct kvt_config *config;
     kvt_look_fn fn;
     void *ctx;
+    size_t n;
 };
 
 static int
 look(void *ctx, const struct kvt__storage *storage)
 {
-    const struct looking *l = ctx;
+    struct looking *l = ctx;
     struct kvt__tier_params params = { .config = l->config, .name = storage->name,
                                        .url = storage->url };
 
     kvt__tier_look(&params, l->fn, l->ctx);
+    l->n++;
     return 0;
 }
 
 int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx)
 {
-    struct looking looking = { config, fn, ctx };
+    struct looking looking = { config, fn, ctx, 0 };
+    int err = kvt__each_storage(config, look, &looking);
 
-    return kvt__each_storage(config, look, &looking);
+    return err || looking.n ? err : kvt__fail(ENOENT, "no storage is configured");
 }
