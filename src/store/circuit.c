@@ -5,6 +5,7 @@
  * through the tier's index the scheduler knows it too, and promises nothing that lies
  * only there.  After the pause the next operation shows how it is now: a failure
  * pauses it again, an answer ends it.  Any thread. */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/clock.h"
@@ -91,7 +92,8 @@ kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err)
     if (level->tier->in_memory) /* a full memory is no fault */
         return;
     atomic_store(&level->answered_ns[what], kvt__now_ns());
-    atomic_fetch_sub(&level->under_way[what], 1);
+    unsigned before = atomic_fetch_sub(&level->under_way[what], 1);
+    assert(before);
     enum response response = response_of(level, err);
     if (response == RESPONDED) {
         atomic_store(&level->failures[what], 0);

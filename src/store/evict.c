@@ -2,6 +2,7 @@
  *
  * Making room, and deleting objects with their entries.  Runs on executor threads, several
  * at once: the thread whose claim of an entry succeeds evicts the entry. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -119,6 +120,7 @@ kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits, kvt__evi
     for (int in_vain = 0; in_vain < ROUNDS && gone < bytes; in_vain++) {
         size_t n = kvt__table_victims(index, suits, ctx, victims, KVT__TABLE_VICTIMS);
 
+        assert(n <= KVT__TABLE_VICTIMS);
         if (!n) /* the search has been long */
             break;
         for (size_t i = 0; i < n && gone < bytes; i++) {
@@ -300,6 +302,8 @@ kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
                 bool keep_object)
 {
     struct kvt__claim claim;
+
+    assert(object->key && level->store);
     int err = kvt__table_evict(index, seen, true, &claim);
 
     if (err)

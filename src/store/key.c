@@ -2,6 +2,7 @@
  *
  * The part of one level in a request by key text, before and after the tier's operation.  The
  * tier knows its objects, so only PUT and DELETE use the index. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
 {
     size_t phase = tier->ops->phase(tier);
 
+    assert(!req->own.payload && !req->heap);
     if (tier->ops->lend(tier, req->tier_op.prio, bytes, &req->own))
         return 0;
     if (bytes <= SIZE_MAX / 2)
@@ -114,6 +116,7 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
     struct kvt__tier_op *op = &req->tier_op;
     int err = 0;
 
+    assert(req->op == KVT__STORE_GET);
     kvt__key_release(req); /* of a level that lost the object after the look */
     if (reads_straight(req, level->tier)) {
         op->shorter = true;
@@ -135,6 +138,7 @@ look_end(struct kvt__store_req *req)
     if (!req->verifies && req->found.payload_bytes > req->slot.bytes)
         return kvt__fail(EMSGSIZE, "%s has %llu bytes, there is room for %zu.", req->by_key,
                          (unsigned long long)req->found.payload_bytes, req->slot.bytes);
+    assert(!req->looked);
     req->looked = true;
     return KVT__LEVEL_AGAIN;
 }
@@ -179,6 +183,7 @@ get_end(struct kvt__store_req *req, struct kvt__level *level)
     if (err)
         return err;
     req->verified = req->found.has_id || req->found.checked;
+    assert(!req->own.payload || req->own.payload == req->tier_op.slot.payload);
     if (req->own.payload && !req->verifies)
         copy(req->slot.payload, req->own.payload, req->own.bytes);
     return 0;
@@ -219,6 +224,7 @@ delete_end(struct kvt__store_req *req, int err)
 int
 kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
+    assert(req->by_key && !req->borrowed);
     if (req->op == KVT__STORE_PUT)
         return put_begin(req, level);
     int err = level->tier->in_memory || req->op == KVT__STORE_DELETE

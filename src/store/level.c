@@ -2,6 +2,7 @@
  *
  * The part of one level in a PUT, GET or PROBE, before and after the tier's operation: the
  * index, the budget, the circuit. */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,6 +82,7 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
     bool replaces;
 
+    assert(level->store == req->store && kvt__level_may_put(level, req->space));
     req->claim = (struct kvt__claim){ .table = NULL };
     if (has_chunk(level, req, &replaces) && !req->overwrite)
         return -EEXIST;
@@ -97,6 +99,7 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
         err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
         kvt__level_end(level, KVT__PAUSE_WRITES, -ECANCELED);
+    assert(!err || !req->claim.table);
     req->object.index = req->claim.table;
     req->object.entry = req->claim.entry;
     return err;
@@ -140,6 +143,7 @@ kvt__level_share(struct kvt__store_req *req)
 {
     struct kvt__store *store = req->store;
 
+    assert(req->op == KVT__STORE_GET && req->verified);
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
 
@@ -157,6 +161,7 @@ kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req)
     struct kvt__table *index = level->index; /* may be replaced at any time */
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
+    assert(req->op == KVT__STORE_GET);
     if (!level->tier->in_memory || level->no_get ||
         !kvt__level_find(level, index, &key, &req->seen) || req->seen.bytes != req->bytes)
         return false;
@@ -335,6 +340,7 @@ drop_damaged(struct kvt__level *level, const struct kvt__store_req *req)
     char why[KVT__WHY_BYTES];
 
     snprintf(why, sizeof why, "%s", kvt__why());
+    assert(req->was_seen);
     bool gone = kvt__level_drop(level, req->index, &req->seen, &req->object, keeps);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
              req->object.key, keeps ? "" : gone ? " and was removed" :
@@ -349,6 +355,7 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
+    assert(req->was_seen && !level->no_get);
     kvt__level_end(level, KVT__PAUSE_READS, err);
     if (!err)
         err = check(level, req);
@@ -399,6 +406,7 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 static int
 probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 {
+    assert(req->op == KVT__STORE_PROBE && !level->tier->in_memory);
     kvt__level_end(level, KVT__PAUSE_READS, err);
     if (err == -ENOENT && !req->tier_op.found.stored_bytes && req->was_seen)
         (void)kvt__table_forget(req->index, &req->seen, true);
@@ -421,6 +429,7 @@ is_of_key(const struct kvt__store_req *req)
 int
 kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level)
 {
+    assert(level == &req->store->levels[req->level]);
     int err = req->by_key ? kvt__key_begin(req, level) : 0;
 
     if (err || is_of_key(req))

@@ -3,6 +3,7 @@
  * Upkeep of the indexes of storage.  A new index learns the chunks of the last snapshot and,
  * if a limit needs them, the names that the tier lists; every five minutes a snapshot is
  * saved for a restart of the host. */
+#include <assert.h>
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
@@ -172,6 +173,7 @@ upkeep_main(void *arg)
 void
 kvt__store_keep(struct kvt__store *store)
 {
+    assert(!store->is_kept && !atomic_load(&store->stopping));
     store->is_kept = !kvt__thread_start(&store->upkeep, "kvt-upkeep", upkeep_main, store);
     if (!store->is_kept)
         kvt__log(KVT_LOG_WARN, "a restart of the host, or of another process, can lose "

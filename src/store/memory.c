@@ -98,6 +98,7 @@ open_chunks(struct kvt__host_memory *m, const struct kvt__memory_params *params)
 {
     struct kvt__table_totals totals;
 
+    assert(params->rank < m->n_ranks);
     m->pool = params->pool;
     m->index = m->ranks[params->rank].index;
     kvt__table_get_totals(m->index, &totals);
@@ -113,6 +114,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
     struct kvt__host_memory *m = calloc(1, sizeof *m);
     int err = 0;
 
+    assert(!store->memory && (params->pool || params->looks_up));
     if (!m)
         return kvt__fail(ENOMEM, "local_cpu: open");
     pthread_mutex_init(&m->lock, NULL);
@@ -320,6 +322,7 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     struct kvt__name name = kvt__memory_name(&req->id);
     struct kvt__claim claim;
 
+    assert(req->slot.payload && !req->by_key);
     if (!m)
         return -ENODEV;
     if (!m->pool || (m->passing && !req->early) || (m->no_get && req->op == KVT__STORE_GET))
@@ -406,6 +409,8 @@ int
 kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
 {
     struct kvt__host_memory *m = store->memory;
+
+    assert(m && req->borrowed && req->unsummed && !req->verified);
     int err = kvt__store_check_crc(req, req->crc);
 
     if (!err) {
@@ -426,6 +431,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     struct chunk c;
     int err = 0;
 
+    assert(req->op == KVT__STORE_GET && !req->borrowed);
     if (kvt__slot_on_device(&req->slot) || !share(store, req, &c, &seen))
         return -ENOENT;
     memcpy(req->slot.payload, c.slot.payload, c.slot.bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Texts of spaces and keys, their names in an index, and keys that are known by a listing. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +23,7 @@ insert_tags(struct kvt__space *space, const char *tags)
 {
     size_t n = strlen(tags), rest = strlen(space->text + space->own_tag) + 1;
 
+    assert(space->own_tag + rest <= sizeof space->text);
     if (!n)
         return 0;
     if (space->own_tag + 1 + n + rest > sizeof space->text)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The store of kvtier.h: open and close, operations and their requests, contents. */
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -182,6 +183,7 @@ on_done(struct kvt__store_req *req)
     report(task);
     task->next = NULL;
     pthread_mutex_lock(&s->lock);
+    assert(s->n_under_way);
     *s->last_done = task;
     s->last_done = &task->next;
     if (write(s->eventfd, &one, sizeof one) < 0)
@@ -301,6 +303,7 @@ kvt_store_close(struct kvt_store *store)
     if (!store || store->pid != getpid())
         return;
     end_requests(store);
+    assert(!store->n_under_way);
     kvt__exec_close(store->exec);
     while (store->eventfd >= 0 && kvt_store_poll(store, &dropped, 1))
         continue;

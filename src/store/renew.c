@@ -5,6 +5,7 @@
  * old handle or hold a claim of it, so an old handle is closed with the store.  The file
  * keeps its blocks until then: a thread that writes to a file without blocks gets SIGBUS if
  * the disk is full. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -54,6 +55,7 @@ kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *
 {
     struct kvt__table *index;
 
+    assert(!level->index);
     level->dirfd = dirfd;
     int err = open_index(level, params, &index);
     if (err)
@@ -72,6 +74,7 @@ renew(struct kvt__job *job)
     struct kvt__retired *retired = malloc(sizeof *retired);
     struct kvt__table *index;
 
+    assert(atomic_load(&level->is_renewing));
     if (!retired || open_index(level, &level->index_params, &index)) {
         kvt__log(KVT_LOG_WARN, "%s: the index was replaced and cannot be opened again: %s",
                  level->tier->ops->name, retired ? kvt__why() : "no memory");
@@ -112,6 +115,7 @@ kvt__store_look_after_indexes(struct kvt__store *store)
 void
 kvt__level_close_index(struct kvt__level *level)
 {
+    assert(level->index);
     close_index(level, level->index);
     for (struct kvt__retired *next, *it = level->retired; it; it = next) {
         next = it->next;

@@ -3,6 +3,7 @@
  * Requests of one chunk.  A request walks the levels on an executor thread, and a tier that
  * blocks runs its operation there.  At a tier that does not block the request leaves the
  * thread; the end of the operation queues the rest of the walk. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -65,6 +66,7 @@ on_end(struct kvt__tier_op *op)
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)op - offsetof(struct kvt__store_req, tier_op));
 
+    assert(!req->waits);
     if (!atomic_exchange(&req->met, true))
         return;
     if (is_light(req))
@@ -144,6 +146,8 @@ settle(struct kvt__store_req *req, int err)
 {
     bool failed = is_failure(req, err);
 
+    assert(req->level < req->store->n_levels);
+    assert(err <= 0 || (err == KVT__LEVEL_AGAIN && req->looked));
     if (err == KVT__LEVEL_AGAIN)
         return false;
     req->level++;
@@ -162,6 +166,7 @@ settle(struct kvt__store_req *req, int err)
 static void
 conclude(struct kvt__store_req *req)
 {
+    assert(!req->looked && req->error.code <= 0);
     if (req->any && (req->op == KVT__STORE_GET || req->op == KVT__STORE_PROBE))
         req->error.code = 0;
     if (!req->any && !req->error.code)
@@ -198,6 +203,10 @@ static bool
 begin_run(struct kvt__store_req *req)
 {
     bool verifies = req->borrowed && req->unsummed;
+
+    assert(!req->borrowed || (req->op == KVT__STORE_GET && req->slot.payload));
+    assert(!req->by_key || !req->borrowed);
+    assert(!req->own.payload && !req->heap);
     int err = req->borrowed && !verifies ? 0 : describe(req);
 
     req->level = 0;
@@ -253,6 +262,7 @@ run_job(struct kvt__job *job)
 void
 kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 {
+    assert(req->done);
     req->store = store;
     req->waits = false;
     req->job.run = run_job;
@@ -266,6 +276,7 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
             return;
         }
     }
+    assert(store->exec);
     kvt__exec_submit(store->exec, prio_of(req), &req->job);
 }
 

@@ -69,6 +69,7 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
         level->tier->ops->close(level->tier);
         return absent ? 0 : err;
     }
+    assert(level->index && level->tier);
     store->n_levels++;
     level->of_host = storage->of_host && !level->tier->multi_host;
     level->url = strdup(storage->url);
