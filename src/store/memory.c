@@ -435,8 +435,10 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     if (kvt__slot_on_device(&req->slot) || !share(store, req, &c, &seen))
         return -ENOENT;
     memcpy(req->slot.payload, c.slot.payload, c.slot.bytes);
+    req->from_memory = true; /* consume() asks */
     if (c.unsummed)
         err = kvt__store_check_crc(req, c.crc);
+    req->from_memory = !err;
     if (err)
         drop(store->memory, &seen);
     else if (c.unsummed)

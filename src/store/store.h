@@ -233,7 +233,7 @@ struct kvt__store_req {
     struct kvt__error error;
     bool verified; /* GET: by checksum and identity, not only by length; by key: by
                     * checksum */
-    bool from_memory; /* GET: the payload is a copy from shared host memory */
+    bool from_memory; /* GET: the payload is a copy from host memory, shared or not */
     struct kvt__found found; /* GET, PROBE by key */
 
     /* The store's, while it is under way. */

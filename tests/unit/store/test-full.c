@@ -82,6 +82,50 @@ a_chunk_takes_one_place_of_a_full_index(void **state)
     assert_true(find(e, (unsigned)n));
 }
 
+/* ------------------------------------------------------- files that cannot be removed */
+
+static void
+a_file_that_cannot_be_removed_counts_for_the_limit(void **state)
+{
+    struct env *e = *state;
+    unsigned n = 0;
+
+    reopen_over(e, "fault://remove_error=1/", small);
+    while (!put(e, n))
+        n++;
+    assert_true(n > 8);
+    assert_int_equal(put(e, n), -ENOSPC);
+    assert_int_equal(used(e), n * TAKEN);
+    assert_int_equal(disk_bytes(e), n * TAKEN);
+    assert_true(e->counters.value[KVT__N_remove_failed] > 0);
+    assert_int_equal(e->counters.value[KVT__N_evicted_chunks], 0);
+    for (unsigned i = 0; i < n; i++)
+        assert_int_equal(get(e, i), 0);
+    reopen_over(e, "", small);
+    assert_int_equal(put(e, n), 0);
+}
+
+static void
+a_corrupt_file_that_cannot_be_removed_is_counted(void **state)
+{
+    struct env *e = *state;
+    unsigned char byte = 0xff;
+    char path[600];
+
+    reopen_over(e, "fault://remove_error=1/", small);
+    assert_int_equal(put(e, 1), 0);
+    path_of(e, 1, path, sizeof path);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(pwrite(fd, &byte, 1, 1000), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, 1001), 1);
+    close(fd);
+    assert_int_equal(get(e, 1), -EBADMSG);
+    assert_true(file_there(e, 1));
+    assert_int_equal(e->counters.value[KVT__N_remove_failed], 1);
+    assert_false(find(e, 1));
+}
+
 /* ------------------------------------------------------------- others fill the disk */
 
 static uint64_t shortage;
@@ -327,6 +371,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_full_index_without_limit_removes_no_file),
+        TEST(a_file_that_cannot_be_removed_counts_for_the_limit),
+        TEST(a_corrupt_file_that_cannot_be_removed_is_counted),
         TEST(a_listing_without_limit_changes_nothing),
         TEST(a_chunk_takes_one_place_of_a_full_index),
         TEST(the_store_shrinks_when_others_fill_the_disk),

@@ -103,6 +103,8 @@ lease_in_memory(const struct env *e, unsigned i)
            KVT__LEVEL_MEMORY;
 }
 
+static bool from_memory; /* of the last get_into() */
+
 /* GET into a slot of the pool; early: ahead of any load. */
 static int
 get_into(const struct memory *m, unsigned i, bool early, struct kvt__slot slot,
@@ -116,6 +118,7 @@ get_into(const struct memory *m, unsigned i, bool early, struct kvt__slot slot,
     memset(slot.payload, 0, BYTES);
     kvt__store_run(m->e.store, &req);
     *verified = req.verified;
+    from_memory = req.from_memory;
     return req.error.code;
 }
 
@@ -330,7 +333,7 @@ a_get_copies_a_chunk_of_memory_into_its_slot(void **state)
 
     assert_int_equal(put_in_memory(m, 1), 0);
     assert_int_equal(get_into(m, 1, false, slot, &verified), 0);
-    assert_true(verified && holds(&slot, 1));
+    assert_true(verified && from_memory && holds(&slot, 1));
     assert_false(kvt__pool_is_shared(m->pool, &slot));
     assert_int_equal(get_into(m, 2, false, slot, &verified), -ENOENT);
     kvt__pool_release(m->pool, &slot);
