@@ -171,7 +171,7 @@ make_file(struct input *in)
 static void
 get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *object)
 {
-    size_t phase = tier->ops->phase(tier);
+    size_t phase = tier->phase;
     size_t room = (2 * KVT__SLOT_ROOM + phase + in->asked + 4095) / 4096 * 4096;
     unsigned char *base = aligned_alloc(4096, room);
     struct kvt__found found = { 0 };

@@ -18,18 +18,16 @@
 static int
 take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
 {
-    size_t phase = tier->ops->phase(tier);
-
     assert(!req->own.payload && !req->heap);
     if (tier->ops->lend(tier, req->tier_op.prio, bytes, &req->own))
         return 0;
     if (bytes <= SIZE_MAX / 2)
-        req->heap = aligned_alloc(4096, kvt__round_up(bytes + phase + 2 * KVT__SLOT_ROOM,
+        req->heap = aligned_alloc(4096, kvt__round_up(bytes + tier->phase + 2 * KVT__SLOT_ROOM,
                                                       4096));
     if (!req->heap)
         return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
     req->own = (struct kvt__slot){
-        .payload = (unsigned char *)req->heap + KVT__SLOT_ROOM + phase, .bytes = bytes };
+        .payload = (unsigned char *)req->heap + KVT__SLOT_ROOM + tier->phase, .bytes = bytes };
     return 0;
 }
 

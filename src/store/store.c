@@ -30,7 +30,7 @@ add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
     if (tier->in_memory)
         return;
     if (!traits->has_storage)
-        traits->phase = tier->ops->phase(tier);
+        traits->phase = tier->phase;
     traits->has_storage = true;
     traits->wants_crc |= !level->no_put;
 }

@@ -69,13 +69,6 @@ default_stop(struct kvt__tier *tier)
     (void)tier;
 }
 
-static size_t
-default_phase(const struct kvt__tier *tier)
-{
-    (void)tier;
-    return 0;
-}
-
 static int
 default_private_dir(const struct kvt__tier *tier)
 {
@@ -183,7 +176,6 @@ fill(struct kvt__tier *tier, struct kvt__exec *exec)
         tier->filled.row = default_##row
     tier->filled = *tier->ops;
     FILL(stop);
-    FILL(phase);
     FILL(private_dir);
     FILL(set_index);
     FILL(use_index);

@@ -147,8 +147,6 @@ struct kvt__tier_ops {
     /* Close the tier.  The caller has no operation in flight. */
     void (*close)(struct kvt__tier *tier);
 
-    /* Return the best address of a payload, modulo 4096.  Default: 0. */
-    size_t (*phase)(const struct kvt__tier *tier);
     /* Return the descriptor of the directory for the index, borrowed.  Default: -1, none. */
     int (*private_dir)(const struct kvt__tier *tier);
     /* Change the parameters of the tier's index before the index is opened.  Default:
@@ -224,6 +222,7 @@ struct kvt__tier {
     struct kvt__tier_ops filled; /* ops with defaults, by kvt__tier_open() */
     struct kvt__exec *exec;      /* params->exec, unless open() has set another executor */
     /* Set by open(). */
+    size_t phase;       /* best address of a payload, modulo 4096 */
     bool in_memory;     /* the chunks lie in host memory, in the area of the index: all are
                          * listed, and none outlives a restart of the host */
     bool multi_host;    /* other hosts may delete chunks that this host's index has */

@@ -176,12 +176,6 @@ fault_listed_key(const struct kvt__tier *tier, char *key)
 
 /* ----------------------------------------------------------------- opening */
 
-static size_t
-fault_phase(const struct kvt__tier *tier)
-{
-    return next_of(tier)->ops->phase(next_of(tier));
-}
-
 static int
 fault_private_dir(const struct kvt__tier *tier)
 {
@@ -251,6 +245,7 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     }
     t->tier.multi_host = t->next->multi_host || t->value[KVT__FAULT_shared] > 0;
     t->tier.several_disks = t->next->several_disks;
+    t->tier.phase = t->next->phase;
     *out = &t->tier;
     return 0;
 }
@@ -259,7 +254,6 @@ const struct kvt__tier_ops kvt__tier_fault = {
     .name = "fault",
     .open = fault_open,
     .close = fault_close,
-    .phase = fault_phase,
     .private_dir = fault_private_dir,
     .default_limit = fault_default_limit,
     .shortage = fault_shortage,

@@ -36,15 +36,6 @@ kvt__file_failed(int err, const char *what, const char *name,
              : kvt__fail(-err, "%s %s in %s", what, name, dir->path);
 }
 
-size_t
-kvt__files_phase(const struct kvt__tier *tier)
-{
-    const struct kvt__object chunk = { .whole = true };
-
-    return kvt__form_of((const struct kvt__files *)tier, &chunk).header_bytes %
-           KVT__DIRECT_ALIGN;
-}
-
 int
 kvt__files_private_dir(const struct kvt__tier *tier)
 {
@@ -93,9 +84,11 @@ int
 kvt__files_open(struct kvt__files *t, const struct kvt__tier_params *params,
                 const char *list)
 {
+    const struct kvt__object chunk = { .whole = true };
     struct kvt__share share;
     int err = kvt__temp_init(t);
 
+    t->tier.phase = kvt__form_of(t, &chunk).header_bytes % KVT__DIRECT_ALIGN;
     if (!err)
         err = kvt__dirs_open(t, params->name, list);
     t->places.n = t->n_dirs;

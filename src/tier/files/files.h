@@ -136,14 +136,12 @@ void kvt__files_stop(struct kvt__tier *tier);
 /* Close the directories and free the backend's tier: ops->close, or its end. */
 void kvt__files_close(struct kvt__tier *tier);
 
-size_t kvt__files_phase(const struct kvt__tier *tier);
 int kvt__files_private_dir(const struct kvt__tier *tier);
 uint64_t kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *o,
                                  uint64_t payload);
 
 /* Operations of all backends: rows of struct kvt__tier_ops. */
 #define KVT__FILES_OPS                          \
-    .phase = kvt__files_phase,                  \
     .private_dir = kvt__files_private_dir,      \
     .default_limit = kvt__files_default_limit,  \
     .shortage = kvt__files_shortage,            \

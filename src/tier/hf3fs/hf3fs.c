@@ -258,7 +258,7 @@ hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes, struct kvt
 {
     struct kvt__usrbio_client *client = ((struct hf3fs_tier *)tier)->client;
 
-    return client && kvt__usrbio_client_lend(client, prio, tier->ops->phase(tier), bytes,
+    return client && kvt__usrbio_client_lend(client, prio, tier->phase, bytes,
                                              out);
 }
 

@@ -86,7 +86,7 @@ static void
 racing_calls_for_one_key_never_yield_a_torn_chunk(void **state)
 {
     struct fixture *f = *state;
-    size_t phase = f->ops->phase(f->tier);
+    size_t phase = f->tier->phase;
     struct race race = { .f = f };
     struct racer racers[N_THREADS];
     pthread_t threads[N_THREADS];

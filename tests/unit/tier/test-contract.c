@@ -87,7 +87,7 @@ static void
 put_leaves_the_payload_as_it_was(void **state)
 {
     struct fixture *f = *state;
-    size_t phase = f->ops->phase(f->tier);
+    size_t phase = f->tier->phase;
     struct kvt__slot slot = slot_new(9000, phase);
     struct chunk c;
 

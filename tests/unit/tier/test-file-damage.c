@@ -8,7 +8,7 @@ static void
 damaged_frames_are_ebadmsg(void **state)
 {
     struct fixture *f = *state;
-    bool header = f->tier->ops->phase(f->tier) == 28;
+    bool header = f->tier->phase == 28;
     off_t first = header ? 28 : 0;
     struct kvt__found found;
     bool same;
@@ -31,7 +31,7 @@ static void
 a_damaged_payload_differs_from_its_checksum(void **state)
 {
     struct fixture *f = *state;
-    size_t phase = f->tier->ops->phase(f->tier);
+    size_t phase = f->tier->phase;
     struct kvt__slot slot = slot_new(1000, phase);
     struct kvt__found found;
 

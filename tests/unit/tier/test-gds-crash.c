@@ -146,7 +146,7 @@ store_and_die(unsigned seed, int kill_at)
 static unsigned
 seed_of_what_is_there(struct kvt__tier *tier)
 {
-    struct kvt__slot slot = slot_new(BYTES, tier->ops->phase(tier));
+    struct kvt__slot slot = slot_new(BYTES, tier->phase);
     struct kvt__found found;
     unsigned seed = 0;
     struct chunk c;
@@ -161,7 +161,7 @@ seed_of_what_is_there(struct kvt__tier *tier)
     } else {
         assert_int_equal(err, -ENOENT);
     }
-    slot_free(&slot, tier->ops->phase(tier));
+    slot_free(&slot, tier->phase);
     return seed;
 }
 

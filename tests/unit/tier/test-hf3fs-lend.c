@@ -95,7 +95,7 @@ lent(size_t bytes)
     struct kvt__slot slot = { 0 };
 
     assert_true(tier->ops->lend(tier, KVT__PRIO_STORE, bytes, &slot));
-    assert_int_equal((uintptr_t)slot.payload % 4096, tier->ops->phase(tier));
+    assert_int_equal((uintptr_t)slot.payload % 4096, tier->phase);
     return slot;
 }
 
@@ -236,12 +236,12 @@ static void
 bytes_of_other_memory_are_copied_once(void **state)
 {
     (void)state;
-    struct kvt__slot slot = slot_new(CHUNK, tier->ops->phase(tier));
+    struct kvt__slot slot = slot_new(CHUNK, tier->phase);
     put(&slot, 1);
     get(&slot, 1);
     assert_true(counted(KVT__N_hf3fs_bytes) > 2 * CHUNK);
     assert_int_equal(counted(KVT__N_hf3fs_copied_bytes), counted(KVT__N_hf3fs_bytes));
-    slot_free(&slot, tier->ops->phase(tier));
+    slot_free(&slot, tier->phase);
 }
 
 /* Take slots until the tier has no more for this priority.  Return the number. */
@@ -276,10 +276,10 @@ stores_leave_half_of_the_region(void **state)
     assert_int_equal(n, 5);
     for (size_t i = 0; i < n; i++)
         put(&slots[i], i);
-    other = slot_new(REGION + CHUNK, tier->ops->phase(tier));
+    other = slot_new(REGION + CHUNK, tier->phase);
     put(&other, 9);
     get(&other, 9);
-    slot_free(&other, tier->ops->phase(tier));
+    slot_free(&other, tier->phase);
     for (size_t i = 0; i < n; i++)
         assert_true(slot_holds(&slots[i], i));
     release(slots, n);
@@ -299,14 +299,14 @@ loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
     size_t n = lend_all(KVT__PRIO_LOAD, slots);
     assert_int_equal(n, 11);
     put(&slots[0], 7);
-    other = slot_new(3 * CHUNK, tier->ops->phase(tier));
+    other = slot_new(3 * CHUNK, tier->phase);
     start(&s, KVT__TIER_PUT, &other, 8);
     usleep(50000); /* the transfer waits; without this wait the test is weaker */
     kvt__pool_release(NULL, &slots[--n]);
     wait_for(&s);
     assert_int_equal(s.err, 0);
     get(&other, 8);
-    slot_free(&other, tier->ops->phase(tier));
+    slot_free(&other, tier->phase);
     release(slots, n);
 }
 
@@ -324,7 +324,7 @@ a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
         put(&slots[i], i);
     }
     for (size_t i = 0; i < 12; i++) { /* more than fit into the region */
-        other[i] = slot_new(CHUNK, tier->ops->phase(tier));
+        other[i] = slot_new(CHUNK, tier->phase);
         get_stuck(&reads[i], &other[i], i % 3);
     }
     wait_until_full();
@@ -335,7 +335,7 @@ a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
     for (size_t i = 0; i < 12; i++) {
         wait_for(&reads[i]);
         assert_true(slot_holds(&other[i], i % 3));
-        slot_free(&other[i], tier->ops->phase(tier));
+        slot_free(&other[i], tier->phase);
     }
     for (size_t i = 0; i < 3; i++)
         kvt__pool_release(NULL, &slots[i]);
@@ -345,7 +345,7 @@ a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
 static void
 a_read_that_failed_leaves_room_to_others(void **state)
 {
-    size_t phase = tier->ops->phase(tier);
+    size_t phase = tier->phase;
     struct kvt__slot large = slot_new(REGION + 20 * MIB, phase);
     struct kvt__slot other = slot_new(CHUNK, phase);
     struct stuck read;
@@ -385,9 +385,9 @@ what_a_restart_interrupts_is_not_read_into_the_same_slot_again(void **state)
     wait_for(&s);
     assert_int_equal(s.err, -ECONNABORTED);
     kvt__pool_release(NULL, &slot);
-    slot = slot_new(CHUNK, tier->ops->phase(tier));
+    slot = slot_new(CHUNK, tier->phase);
     get(&slot, 1);
-    slot_free(&slot, tier->ops->phase(tier));
+    slot_free(&slot, tier->phase);
 }
 
 /* A slot filled before the restart is stored after the restart. */

@@ -188,7 +188,7 @@ static inline int
 put_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
           uint64_t seed)
 {
-    size_t phase = tier->ops->phase(tier);
+    size_t phase = tier->phase;
     struct kvt__slot slot = slot_new(bytes, phase);
 
     slot_fill(&slot, seed);
@@ -203,7 +203,7 @@ static inline int
 get_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
           uint64_t seed, struct kvt__found *found, bool *same)
 {
-    size_t phase = tier->ops->phase(tier);
+    size_t phase = tier->phase;
     struct kvt__slot slot = slot_new(bytes, phase);
 
     int err = kvt__tier_get(tier, object, &slot, found);
