@@ -242,7 +242,7 @@ kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group
     const struct kvt__keyspace *k = kvt__keyspace(engine, rank, group);
     struct kvt__prefix prefix;
 
-    req->op = KVT__STORE_GET;
+    req->op = KVT__TIER_GET;
     req->space = space;
     req->hash = kvt__chunk_hash(engine, chunk);
     req->tokens = chunk->n_tokens;

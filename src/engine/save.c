@@ -256,7 +256,7 @@ save_chunk(struct kvt_engine *e, const struct kvt_group_io *io,
         key.space = &save->space;
     }
     save->req = (struct kvt__store_req){
-        .op = KVT__STORE_PUT, .space = key.space, .id = key.id, .hash = key.hash,
+        .op = KVT__TIER_PUT, .space = key.space, .id = key.id, .hash = key.hash,
         .tokens = chunk->n_tokens, .whole = chunk->n_tokens == e->chunk_tokens,
         .own_only = key.own_only,
         .shape = kvt__group_shape(e, io->group, chunk->n_tokens), .slot = slot,

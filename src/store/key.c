@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The part of one level in a request by key text, before and after the tier's operation.  The
- * tier knows its objects, so only PUT and DELETE use the index. */
+ * tier knows its objects, so only PUT and REMOVE use the index. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -114,7 +114,7 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
     struct kvt__tier_op *op = &req->tier_op;
     int err = 0;
 
-    assert(req->op == KVT__STORE_GET);
+    assert(req->op == KVT__TIER_GET);
     kvt__key_release(req); /* of a level that lost the object after the look */
     if (reads_straight(req, level->tier)) {
         op->shorter = true;
@@ -223,13 +223,13 @@ int
 kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
     assert(req->by_key && !req->borrowed);
-    if (req->op == KVT__STORE_PUT)
+    if (req->op == KVT__TIER_PUT)
         return put_begin(req, level);
-    int err = level->tier->in_memory || req->op == KVT__STORE_DELETE
+    int err = level->tier->in_memory || req->op == KVT__TIER_REMOVE
         ? look_up(req, level) : 0;
-    if (!err && req->op == KVT__STORE_GET)
+    if (!err && req->op == KVT__TIER_GET)
         err = get_begin(req, level);
-    if (!err && req->op == KVT__STORE_DELETE)
+    if (!err && req->op == KVT__TIER_REMOVE)
         err = delete_begin(req, level);
     return err;
 }
@@ -242,7 +242,7 @@ kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err)
         req->found = req->tier_op.found;
     else if (err == -ENOENT)
         req->found = (struct kvt__found){ 0 }; /* deleted after the look */
-    if (req->op == KVT__STORE_DELETE)
+    if (req->op == KVT__TIER_REMOVE)
         delete_end(req, err);
-    return !err && req->op == KVT__STORE_GET ? get_end(req, level) : err;
+    return !err && req->op == KVT__TIER_GET ? get_end(req, level) : err;
 }

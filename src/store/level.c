@@ -143,7 +143,7 @@ kvt__level_share(struct kvt__store_req *req)
 {
     struct kvt__store *store = req->store;
 
-    assert(req->op == KVT__STORE_GET && req->verified);
+    assert(req->op == KVT__TIER_GET && req->verified);
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
 
@@ -161,7 +161,7 @@ kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req)
     struct kvt__table *index = level->index; /* may be replaced at any time */
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
-    assert(req->op == KVT__STORE_GET);
+    assert(req->op == KVT__TIER_GET);
     if (!level->tier->in_memory || level->no_get ||
         !kvt__level_find(level, index, &key, &req->seen) || req->seen.bytes != req->bytes)
         return false;
@@ -406,7 +406,7 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 static int
 probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 {
-    assert(req->op == KVT__STORE_PROBE && !level->tier->in_memory);
+    assert(req->op == KVT__TIER_PROBE && !level->tier->in_memory);
     kvt__level_end(level, KVT__PAUSE_READS, err);
     if (err == -ENOENT && !req->tier_op.found.stored_bytes && req->was_seen)
         (void)kvt__table_forget(req->index, &req->seen, true);
@@ -423,7 +423,7 @@ probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 static bool
 is_of_key(const struct kvt__store_req *req)
 {
-    return req->by_key && (req->op != KVT__STORE_PUT || req->is_name);
+    return req->by_key && (req->op != KVT__TIER_PUT || req->is_name);
 }
 
 int
@@ -435,12 +435,12 @@ kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level)
     if (err || is_of_key(req))
         return err;
     if (level->tier->in_memory && kvt__slot_on_device(&req->slot)) /* no CPU copies there */
-        return req->op == KVT__STORE_PUT ? -EEXIST : -ENOENT;
+        return req->op == KVT__TIER_PUT ? -EEXIST : -ENOENT;
     switch (req->op) {
-    case KVT__STORE_PUT:
+    case KVT__TIER_PUT:
         return kvt__level_may_put(level, req->space) ? put_begin(level, req)
                                                      : -EEXIST;
-    case KVT__STORE_GET:
+    case KVT__TIER_GET:
         return get_begin(level, req);
     default:
         return probe_begin(level, req);
@@ -453,9 +453,9 @@ kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level, int err)
     if (is_of_key(req))
         return kvt__key_end(req, level, err);
     switch (req->op) {
-    case KVT__STORE_PUT:
+    case KVT__TIER_PUT:
         return put_end(level, req, err);
-    case KVT__STORE_GET:
+    case KVT__TIER_GET:
         return get_end(level, req, err);
     default:
         return probe_end(level, req, err);

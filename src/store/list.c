@@ -98,8 +98,8 @@ kvt__level_list(struct kvt__level *level)
     struct listing l = { .level = level, .index = level->index, .whole = true,
                          .settled_ns = kvt__wall_ns() - SETTLED_NS };
 
-    if (level->tier->in_memory || kvt__table_is_listed(l.index) || kvt__now_ns() < atomic_load(&level->list_from_ns) ||
-        kvt__table_begin_list(l.index))
+    if (level->tier->in_memory || kvt__table_is_listed(l.index) ||
+        kvt__now_ns() < atomic_load(&level->list_from_ns) || kvt__table_begin_list(l.index))
         return;
     enter_saved(&l);
     if (wants_names(level, l.index) && ops->list(level->tier, "", enter_object, &l)) {

@@ -325,7 +325,7 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     assert(req->slot.payload && !req->by_key);
     if (!m)
         return -ENODEV;
-    if (!m->pool || (m->passing && !req->early) || (m->no_get && req->op == KVT__STORE_GET))
+    if (!m->pool || (m->passing && !req->early) || (m->no_get && req->op == KVT__TIER_GET))
         return -EEXIST;
     struct kvt__record record = {
         .id = req->id, .bytes = kvt__pool_footprint(m->pool, req->slot.bytes),
@@ -431,7 +431,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     struct chunk c;
     int err = 0;
 
-    assert(req->op == KVT__STORE_GET && !req->borrowed);
+    assert(req->op == KVT__TIER_GET && !req->borrowed);
     if (kvt__slot_on_device(&req->slot) || !share(store, req, &c, &seen))
         return -ENOENT;
     memcpy(req->slot.payload, c.slot.payload, c.slot.bytes);

@@ -115,10 +115,10 @@ describe_key(struct task *task)
 static int
 describe(struct task *task)
 {
-    static const enum kvt__store_op ops[] = {
-        [KVT_OP_PUT] = KVT__STORE_PUT, [KVT_OP_GET] = KVT__STORE_GET,
-        [KVT_OP_STAT] = KVT__STORE_PROBE, [KVT_OP_DELETE] = KVT__STORE_DELETE,
-        [KVT_OP_VERIFY] = KVT__STORE_GET };
+    static const enum kvt__tier_what ops[] = {
+        [KVT_OP_PUT] = KVT__TIER_PUT, [KVT_OP_GET] = KVT__TIER_GET,
+        [KVT_OP_STAT] = KVT__TIER_PROBE, [KVT_OP_DELETE] = KVT__TIER_REMOVE,
+        [KVT_OP_VERIFY] = KVT__TIER_GET };
     const struct kvt_op *op = task->op;
 
     if (op->kind < KVT_OP_PUT || op->kind > KVT_OP_VERIFY)

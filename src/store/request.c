@@ -20,7 +20,7 @@ describe(struct kvt__store_req *req)
         .id_of_key = req->by_key, .shape = req->shape };
     if (!req->by_key)
         return kvt__space_key(req->space->text, &req->hash, req->key, sizeof req->key);
-    if (req->op == KVT__STORE_PUT)
+    if (req->op == KVT__TIER_PUT)
         req->crc = kvt__crc32c_cold(0, req->slot.payload, req->slot.bytes);
     return 0;
 }
@@ -31,10 +31,10 @@ static enum kvt__prio
 prio_of(const struct kvt__store_req *req)
 {
     static const enum kvt__prio prios[] = {
-        [KVT__STORE_PUT] = KVT__PRIO_STORE,
-        [KVT__STORE_GET] = KVT__PRIO_LOAD,
-        [KVT__STORE_PROBE] = KVT__PRIO_LOOKUP,
-        [KVT__STORE_DELETE] = KVT__PRIO_LOAD,
+        [KVT__TIER_PUT] = KVT__PRIO_STORE,
+        [KVT__TIER_GET] = KVT__PRIO_LOAD,
+        [KVT__TIER_PROBE] = KVT__PRIO_LOOKUP,
+        [KVT__TIER_REMOVE] = KVT__PRIO_LOAD,
     };
 
     return req->early ? KVT__PRIO_PREFETCH : prios[req->op];
@@ -54,7 +54,7 @@ queue_rest(struct kvt__store_req *req)
 static bool
 is_light(const struct kvt__store_req *req)
 {
-    return req->by_key && !req->verifies && (req->op != KVT__STORE_PUT || req->is_name) &&
+    return req->by_key && !req->verifies && (req->op != KVT__TIER_PUT || req->is_name) &&
            req->store->traits.takes_any;
 }
 
@@ -103,16 +103,9 @@ submit(struct kvt__store_req *req, struct kvt__level *level)
 static int
 ask(struct kvt__store_req *req, struct kvt__level *level)
 {
-    static const enum kvt__tier_what whats[] = {
-        [KVT__STORE_PUT] = KVT__TIER_PUT,
-        [KVT__STORE_GET] = KVT__TIER_GET,
-        [KVT__STORE_PROBE] = KVT__TIER_PROBE,
-        [KVT__STORE_DELETE] = KVT__TIER_REMOVE,
-    };
-
     req->object.unsummed = kvt__level_sums_later(level, req);
     req->tier_op = (struct kvt__tier_op){
-        .what = whats[req->op], .prio = prio_of(req), .object = &req->object,
+        .what = req->op, .prio = prio_of(req), .object = &req->object,
         .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
     return kvt__level_ask(req, level);
 }
@@ -131,9 +124,9 @@ static bool
 is_failure(const struct kvt__store_req *req, int err)
 {
     switch (req->op) {
-    case KVT__STORE_PUT:
+    case KVT__TIER_PUT:
         return err && err != -EEXIST;
-    case KVT__STORE_PROBE:
+    case KVT__TIER_PROBE:
         return err && err != -ENOENT && req->by_key;
     default:
         return err && err != -ENOENT;
@@ -152,25 +145,25 @@ settle(struct kvt__store_req *req, int err)
         return false;
     req->level++;
     req->looked = false; /* at the next level */
-    if (!err || (err == -EEXIST && req->op == KVT__STORE_PROBE))
+    if (!err || (err == -EEXIST && req->op == KVT__TIER_PROBE))
         req->any = true;
     if (failed && !req->error.code)
         kvt__error_set(&req->error, err);
-    if (req->op == KVT__STORE_PUT)
+    if (req->op == KVT__TIER_PUT)
         return false;
-    return req->by_key ? failed || (!err && req->op != KVT__STORE_DELETE)
-                       : !err && req->op == KVT__STORE_GET;
+    return req->by_key ? failed || (!err && req->op != KVT__TIER_REMOVE)
+                       : !err && req->op == KVT__TIER_GET;
 }
 
-/* A PUT and a DELETE are as good as the worst level, other requests as the best level. */
+/* A PUT and a REMOVE are as good as the worst level, other requests as the best level. */
 static void
 conclude(struct kvt__store_req *req)
 {
     assert(!req->looked && req->error.code <= 0);
-    if (req->any && (req->op == KVT__STORE_GET || req->op == KVT__STORE_PROBE))
+    if (req->any && (req->op == KVT__TIER_GET || req->op == KVT__TIER_PROBE))
         req->error.code = 0;
     if (!req->any && !req->error.code)
-        kvt__error_set(&req->error, req->op == KVT__STORE_PUT
+        kvt__error_set(&req->error, req->op == KVT__TIER_PUT
                        ? -EEXIST : kvt__fail(ENOENT, "%s", req->object.key));
     if (req->by_key)
         kvt__key_release(req);
@@ -204,7 +197,7 @@ begin_run(struct kvt__store_req *req)
 {
     bool verifies = req->borrowed && req->unsummed;
 
-    assert(!req->borrowed || (req->op == KVT__STORE_GET && req->slot.payload));
+    assert(!req->borrowed || (req->op == KVT__TIER_GET && req->slot.payload));
     assert(!req->by_key || !req->borrowed);
     assert(!req->own.payload && !req->heap);
     int err = req->borrowed && !verifies ? 0 : describe(req);
@@ -218,7 +211,7 @@ begin_run(struct kvt__store_req *req)
     }
     kvt__error_set(&req->error, err);
     return err || req->borrowed ||
-           (req->op == KVT__STORE_GET && !req->by_key && !kvt__memory_get(req->store, req)) ||
+           (req->op == KVT__TIER_GET && !req->by_key && !kvt__memory_get(req->store, req)) ||
            go_on(req);
 }
 
@@ -266,7 +259,7 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
     req->store = store;
     req->waits = false;
     req->job.run = run_job;
-    if (req->op == KVT__STORE_PUT && !req->by_key) {
+    if (req->op == KVT__TIER_PUT && !req->by_key) {
         int err = kvt__memory_may_put(store) ? kvt__memory_keep(store, req, true)
                 : store->memory ? -EEXIST : -ENODEV;
 

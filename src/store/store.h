@@ -174,20 +174,17 @@ bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes
  * ops->use_gpu of its tiers. */
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
 
-enum kvt__store_op {
-    KVT__STORE_PUT,   /* slot and crc to every tier that the space is put in and that
-                       * lacks it; host memory has it when it is submitted */
-    KVT__STORE_GET,   /* into slot, from the first tier that has it, verified, by consume
-                       * or by the store */
-    KVT__STORE_PROBE, /* ask the tiers, enter what they have into the index */
-    KVT__STORE_DELETE, /* by key only: delete object and entry, leased or not, in all tiers */
-};
-
 /* A request.  The caller fills in the first part and keeps it and what it points
  * to until done is called, once, on an executor thread; that of a PUT to nothing but
  * host memory, before kvt__store_submit() returns. */
 struct kvt__store_req {
-    enum kvt__store_op op;
+    /* PUT: slot and crc to every tier that the space is put in and that lacks the chunk; host
+     * memory has the chunk when the request is submitted.
+     * GET: into slot, from the first tier that has the chunk, verified, by consume or by the
+     * store.
+     * PROBE: ask the tiers, enter the objects that they have into the index.
+     * REMOVE: by key only: delete object and entry, leased or not, in all tiers. */
+    enum kvt__tier_what op;
     const struct kvt__space *space;
     struct kvt__id id;
     struct kvt__hash hash;

@@ -227,7 +227,7 @@ struct request {
 };
 
 static inline void
-request_init(struct request *r, const struct env *e, enum kvt__store_op op,
+request_init(struct request *r, const struct env *e, enum kvt__tier_what op,
              unsigned i)
 {
     size_t phase = kvt__store_traits(e->store)->phase;
@@ -240,7 +240,7 @@ request_init(struct request *r, const struct env *e, enum kvt__store_op op,
         .op = op, .space = &e->space, .id = id_of(i), .hash.bits = { i }, .tokens = 256,
         .whole = true, .shape = shape_of_all, .bytes = BYTES,
         .slot = { r->memory + KVT__SLOT_ROOM + phase, BYTES } };
-    fill(r->req.slot.payload, op == KVT__STORE_PUT ? i : i + 1);
+    fill(r->req.slot.payload, op == KVT__TIER_PUT ? i : i + 1);
     r->req.crc = kvt__crc32c(0, r->req.slot.payload, BYTES);
 }
 
@@ -258,7 +258,7 @@ put(const struct env *e, unsigned i)
 {
     struct request r;
 
-    request_init(&r, e, KVT__STORE_PUT, i);
+    request_init(&r, e, KVT__TIER_PUT, i);
     kvt__store_run(e->store, &r.req);
     free(r.memory);
     return r.req.error.code;
@@ -270,7 +270,7 @@ get_verified(const struct env *e, unsigned i, bool *verified)
 {
     struct request r;
 
-    request_init(&r, e, KVT__STORE_GET, i);
+    request_init(&r, e, KVT__TIER_GET, i);
     kvt__store_run(e->store, &r.req);
     if (!r.req.error.code && !request_holds(&r, i))
         fail_msg("chunk %u: wrong bytes", i);
@@ -297,7 +297,7 @@ probe(const struct env *e, unsigned i)
 {
     struct request r;
 
-    request_init(&r, e, KVT__STORE_PROBE, i);
+    request_init(&r, e, KVT__TIER_PROBE, i);
     kvt__store_run(e->store, &r.req);
     free(r.memory);
     return r.req.error.code;

@@ -62,13 +62,13 @@ partial_chunks_without_header_keep_the_limit_too(void **state)
     for (unsigned i = 0; i < 3 * N_FIT; i++) {
         struct request r;
 
-        request_init(&r, e, KVT__STORE_PUT, i);
+        request_init(&r, e, KVT__TIER_PUT, i);
         r.req.whole = false;
         r.req.tokens = 17;
         kvt__store_run(e->store, &r.req);
         assert_int_equal(r.req.error.code, 0);
         check_disk(e);
-        r.req.op = KVT__STORE_GET;
+        r.req.op = KVT__TIER_GET;
         kvt__store_run(e->store, &r.req);
         assert_int_equal(r.req.error.code, 0);
         assert_int_equal(r.req.verified, temp_dir_has_attributes(&e->dir));
@@ -131,7 +131,7 @@ a_chunk_larger_than_the_limit_evicts_nothing(void **state)
 
     for (unsigned i = 0; i < N_FIT; i++)
         assert_int_equal(put(e, i), 0);
-    request_init(&r, e, KVT__STORE_PUT, 100);
+    request_init(&r, e, KVT__TIER_PUT, 100);
     free(r.memory);
     r.memory = calloc(1, bytes + 2 * KVT__SLOT_ROOM + 64);
     assert_non_null(r.memory);
@@ -156,14 +156,14 @@ writers_and_readers_at_once_keep_the_limit(void **state)
 
     assert_non_null(requests);
     for (unsigned i = 0; i < N_JOBS; i++)
-        request_init(&requests[i], e, i % 2 ? KVT__STORE_GET : KVT__STORE_PUT,
+        request_init(&requests[i], e, i % 2 ? KVT__TIER_GET : KVT__TIER_PUT,
                      i / 2 % (2 * N_FIT));
     run_at_once(e, small, 4, requests, N_JOBS);
     check_disk(e);
     for (unsigned i = 0; i < N_JOBS; i++) {
         const struct kvt__store_req *req = &requests[i].req;
 
-        if (req->op == KVT__STORE_PUT)
+        if (req->op == KVT__TIER_PUT)
             assert_true(!req->error.code || req->error.code == -EEXIST);
         else
             assert_true(req->error.code == -ENOENT ||
@@ -184,7 +184,7 @@ a_put_that_lost_every_race_still_finds_room(void **state)
 
     assert_non_null(requests);
     for (unsigned i = 0; i < N_JOBS * 4; i++)
-        request_init(&requests[i], e, KVT__STORE_PUT, i);
+        request_init(&requests[i], e, KVT__TIER_PUT, i);
     run_at_once(e, settings, 8, requests, N_JOBS * 4);
     assert_in_range(used(e), disk_bytes(e), 5 * LIMIT);
     for (unsigned i = 0; i < N_JOBS * 4; i++) {
@@ -286,7 +286,7 @@ a_lowered_limit_evicts_no_new_chunks(void **state)
     for (unsigned i = 0; i < 120; i++)
         assert_int_equal(put(e, i), 0);
     for (unsigned i = 0; i < 16; i++)
-        request_init(&requests[i], e, KVT__STORE_PUT, 1000 + i);
+        request_init(&requests[i], e, KVT__TIER_PUT, 1000 + i);
     run_at_once(e, smaller, 8, requests, 16);
     for (unsigned i = 0; i < 16; i++) {
         assert_int_equal(requests[i].req.error.code, 0);

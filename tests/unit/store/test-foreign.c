@@ -17,7 +17,7 @@ get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
 {
     struct request r;
 
-    request_init(&r, e, KVT__STORE_GET, i);
+    request_init(&r, e, KVT__TIER_GET, i);
     r.req.slot = slot.payload ? slot : r.req.slot;
     r.req.own_only = own_only;
     kvt__store_run(e->store, &r.req);
@@ -36,7 +36,7 @@ put_own_only(const struct env *e, unsigned i)
 {
     struct request r;
 
-    request_init(&r, e, KVT__STORE_PUT, i);
+    request_init(&r, e, KVT__TIER_PUT, i);
     r.req.own_only = true;
     kvt__store_run(e->store, &r.req);
     free(r.memory);
@@ -104,7 +104,7 @@ a_put_replaces_a_file_without_identity(void **state)
 
     write_right(e, 1);
     assert_int_equal(probe(e, 1), 0);
-    request_init(&other, e, KVT__STORE_PUT, 1);
+    request_init(&other, e, KVT__TIER_PUT, 1);
     other.req.id = id_of(500);
     kvt__store_run(e->store, &other.req);
     assert_int_equal(other.req.error.code, 0);
@@ -189,7 +189,7 @@ half_has_two_numbers(void **state)
 
         told.dtype = dtype;
         write_foreign(e, dtype, &told, BYTES);
-        request_init(&r, e, KVT__STORE_PROBE, dtype);
+        request_init(&r, e, KVT__TIER_PROBE, dtype);
         r.req.shape = wanted;
         kvt__store_run(e->store, &r.req);
         assert_int_equal(r.req.error.code, dtype == 1 || dtype == 2 ? 0 : -ENOENT);
@@ -202,7 +202,7 @@ half_has_two_numbers(void **state)
 static int
 borrow(struct memory *m, unsigned i, bool own_only, bool *verified)
 {
-    struct kvt__store_req req = { .op = KVT__STORE_GET, .space = &m->e.space,
+    struct kvt__store_req req = { .op = KVT__TIER_GET, .space = &m->e.space,
                                   .id = id_of(i), .bytes = BYTES, .own_only = own_only };
 
     if (!kvt__store_borrow(m->e.store, &req))
@@ -263,7 +263,7 @@ what_storage_has_takes_its_place(void **state)
     memcpy(&other, e, sizeof other);
     other.store = open_over(&other, "", NULL);
     struct request r;
-    request_init(&r, &other, KVT__STORE_PUT, 1);
+    request_init(&r, &other, KVT__TIER_PUT, 1);
     r.req.overwrite = true;
     kvt__store_run(other.store, &r.req);
     assert_int_equal(r.req.error.code, 0);

@@ -214,7 +214,7 @@ put_under_name(const struct env *e, unsigned id, unsigned name)
 {
     struct request r;
 
-    request_init(&r, e, KVT__STORE_PUT, id);
+    request_init(&r, e, KVT__TIER_PUT, id);
     r.req.hash.bits[0] = name;
     kvt__store_run(e->store, &r.req);
     free(r.memory);

@@ -392,7 +392,7 @@ requests_do_not_wait_for_a_listing(void **state)
     sem_init(&done, 0, 0);
     kvt__store_keep(e->store);
     sem_wait(&list_begun);
-    request_init(&r, e, KVT__STORE_PROBE, 1);
+    request_init(&r, e, KVT__TIER_PROBE, 1);
     r.done = &done;
     r.req.done = post_done;
     kvt__store_submit(e->store, &r.req);

@@ -30,7 +30,7 @@ put_slot(const struct memory *m, unsigned i, struct kvt__slot slot)
 {
     struct kvt__space space = m->e.space;
     struct kvt__store_req req = {
-        .op = KVT__STORE_PUT, .space = &space, .id = id_of(i), .hash.bits = { i },
+        .op = KVT__TIER_PUT, .space = &space, .id = id_of(i), .hash.bits = { i },
         .tokens = 256, .whole = true, .shape = shape_of_all, .slot = slot,
         .bytes = slot.bytes, .done = request_ended };
 
@@ -58,7 +58,7 @@ put_in_memory(const struct memory *m, unsigned i)
 static bool
 borrow(const struct memory *m, unsigned i, struct kvt__store_req *req)
 {
-    *req = (struct kvt__store_req){ .op = KVT__STORE_GET, .space = &m->e.space,
+    *req = (struct kvt__store_req){ .op = KVT__TIER_GET, .space = &m->e.space,
                                     .id = id_of(i), .hash.bits = { i }, .bytes = BYTES };
     return kvt__store_borrow(m->e.store, req);
 }
@@ -111,7 +111,7 @@ get_into(const struct memory *m, unsigned i, bool early, struct kvt__slot slot,
          bool *verified)
 {
     struct kvt__store_req req = {
-        .op = KVT__STORE_GET, .space = &m->e.space, .id = id_of(i), .hash.bits = { i },
+        .op = KVT__TIER_GET, .space = &m->e.space, .id = id_of(i), .hash.bits = { i },
         .tokens = 256, .whole = true, .shape = shape_of_all, .slot = slot, .bytes = BYTES,
         .early = early };
 
@@ -399,7 +399,7 @@ a_search_deletes_no_other_programs_object(void **state)
 
     open_shared(m);
     write_foreign(&m->e, 1, NULL, BYTES - 100);
-    request_init(&r, &m->e, KVT__STORE_GET, 1);
+    request_init(&r, &m->e, KVT__TIER_GET, 1);
     kvt__store_expect(m->e.store, &r.req);
     assert_true(find(&m->e, 1));
     kvt__store_run(m->e.store, &r.req);

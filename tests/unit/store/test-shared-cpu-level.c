@@ -70,7 +70,7 @@ put_soon(struct shared *s, unsigned i)
 
 /* Run a request whose slot is in the memory of a device. */
 static int
-run_on_device(struct shared *s, enum kvt__store_op op, unsigned i)
+run_on_device(struct shared *s, enum kvt__tier_what op, unsigned i)
 {
     struct kvt__lender lender = { .on_device = true };
     struct request r;
@@ -90,9 +90,9 @@ slots_on_a_device_pass_the_memory_by(void **state)
     s->e.store = open_shared(s, NULL, true);
     assert_non_null(s->e.store);
     put_soon(s, 1);
-    assert_int_equal(run_on_device(s, KVT__STORE_GET, 1), -ENOENT);
+    assert_int_equal(run_on_device(s, KVT__TIER_GET, 1), -ENOENT);
     assert_int_equal(get(&s->e, 1), 0); /* still there */
-    assert_int_equal(run_on_device(s, KVT__STORE_PUT, 2), -EEXIST);
+    assert_int_equal(run_on_device(s, KVT__TIER_PUT, 2), -EEXIST);
     assert_int_equal(get(&s->e, 2), -ENOENT);
     kvt__store_close(s->e.store);
 }
@@ -106,13 +106,13 @@ chunk_of_another_identity_is_a_miss(void **state)
     s->e.store = open_shared(s, NULL, true);
     assert_non_null(s->e.store);
     put_soon(s, 1);
-    request_init(&r, &s->e, KVT__STORE_GET, 1);
+    request_init(&r, &s->e, KVT__TIER_GET, 1);
     r.req.id = id_of(2);
     kvt__store_run(s->e.store, &r.req);
     assert_int_equal(r.req.error.code, -ENOENT);
     assert_int_equal(get(&s->e, 1), 0);
     free(r.memory);
-    request_init(&r, &s->e, KVT__STORE_PUT, 1); /* the new chunk replaces the old one */
+    request_init(&r, &s->e, KVT__TIER_PUT, 1); /* the new chunk replaces the old one */
     r.req.id = id_of(2);
     kvt__store_run(s->e.store, &r.req);
     assert_int_equal(r.req.error.code, 0);

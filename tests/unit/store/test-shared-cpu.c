@@ -61,7 +61,7 @@ a_chunk_is_read_while_no_more_slots_can_be_borrowed(void **state)
     while (put(&e, 1)) /* until the memory is populated */
         usleep(10000);
     for (bool more = true; more && n < MANY; n += more) {
-        request_init(&borrowed[n], &e, KVT__STORE_GET, 1);
+        request_init(&borrowed[n], &e, KVT__TIER_GET, 1);
         more = kvt__store_borrow(e.store, &borrowed[n].req);
         if (!more)
             free(borrowed[n].memory);
@@ -94,7 +94,7 @@ a_chunk_is_read_whose_entry_gets_another_chunk(void **state)
     replaces_in = &e;
     assert_int_equal(get(&e, 1), 0); /* of the right bytes */
     assert_false(find(&e, 1));
-    request_init(&r, &e, KVT__STORE_GET, 2);
+    request_init(&r, &e, KVT__TIER_GET, 2);
     replaces_in = NULL;
     assert_true(kvt__store_borrow(e.store, &r.req));
     assert_true(request_holds(&r, 2));
@@ -118,7 +118,7 @@ a_chunk_is_borrowed_whose_entry_gets_another_chunk(void **state)
     open_shared(&e, tmpfs);
     while (put(&e, 1))
         usleep(10000);
-    request_init(&r, &e, KVT__STORE_GET, 1);
+    request_init(&r, &e, KVT__TIER_GET, 1);
     replaces_in = &e;
     assert_true(kvt__store_borrow(e.store, &r.req));
     assert_false(find(&e, 1));

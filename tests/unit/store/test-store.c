@@ -148,7 +148,7 @@ a_later_chunk_replaces_the_chunk_of_equal_name(void **state)
 
     second.hash.bits[0] = 1;
     assert_int_equal(put(e, 1), 0);
-    request_init(&r, e, KVT__STORE_PUT, 2);
+    request_init(&r, e, KVT__TIER_PUT, 2);
     r.req.hash.bits[0] = 1;
     kvt__store_run(e->store, &r.req);
     assert_int_equal(r.req.error.code, 0);
@@ -158,7 +158,7 @@ a_later_chunk_replaces_the_chunk_of_equal_name(void **state)
     assert_int_equal(probe(e, 1), -ENOENT);
     assert_true(kvt__store_find(e->store, &second, KVT__ANYWHERE));
     memset(r.req.slot.payload, 0, BYTES);
-    r.req.op = KVT__STORE_GET;
+    r.req.op = KVT__TIER_GET;
     kvt__store_run(e->store, &r.req);
     assert_int_equal(r.req.error.code, 0);
     assert_true(request_holds(&r, 2));
@@ -308,14 +308,14 @@ requests_on_many_threads_end_once_each(void **state)
 
     assert_non_null(requests);
     for (unsigned i = 0; i < N_JOBS * 3; i++)
-        request_init(&requests[i], e, (enum kvt__store_op)(i % 3), i / 3 % 20);
+        request_init(&requests[i], e, (enum kvt__tier_what)(i % 3), i / 3 % 20);
     run_at_once(e, NULL, 4, requests, N_JOBS * 3);
     for (unsigned i = 0; i < N_JOBS * 3; i++) {
         const struct kvt__store_req *req = &requests[i].req;
 
-        if (req->op == KVT__STORE_PUT)
+        if (req->op == KVT__TIER_PUT)
             assert_true(!req->error.code || req->error.code == -EEXIST);
-        else if (req->op == KVT__STORE_GET && !req->error.code)
+        else if (req->op == KVT__TIER_GET && !req->error.code)
             assert_true(request_holds(&requests[i], i / 3 % 20));
         else
             assert_true(!req->error.code || req->error.code == -ENOENT);
@@ -383,7 +383,7 @@ a_file_evicted_after_its_probe_enters_no_index(void **state)
 /* ---------------------------------------------------------------- by key */
 
 static int
-run_by_key(struct env *e, struct request *r, enum kvt__store_op op)
+run_by_key(struct env *e, struct request *r, enum kvt__tier_what op)
 {
     r->req.op = op;
     r->req.by_key = "test/model@1@0@5@bfloat16";
@@ -399,19 +399,19 @@ a_request_by_key_takes_any_memory(void **state)
     struct request r;
 
     assert_int_equal(put(e, 5), 0);
-    request_init(&r, e, KVT__STORE_GET, 5);
+    request_init(&r, e, KVT__TIER_GET, 5);
     r.req.slot.payload++; /* the rooms of the memory are behind the payload */
     r.req.slot.bytes += 7;
-    assert_int_equal(run_by_key(e, &r, KVT__STORE_GET), 0);
+    assert_int_equal(run_by_key(e, &r, KVT__TIER_GET), 0);
     assert_true(request_holds(&r, 5));
     assert_true(r.req.verified);
     assert_int_equal(r.req.found.payload_bytes, BYTES);
     assert_int_equal(r.req.found.tokens, 256);
-    assert_int_equal(run_by_key(e, &r, KVT__STORE_PROBE), 0);
-    assert_int_equal(run_by_key(e, &r, KVT__STORE_DELETE), 0);
+    assert_int_equal(run_by_key(e, &r, KVT__TIER_PROBE), 0);
+    assert_int_equal(run_by_key(e, &r, KVT__TIER_REMOVE), 0);
     assert_false(file_there(e, 5));
     assert_int_equal(totals_of(e).n_entries, 0);
-    assert_int_equal(run_by_key(e, &r, KVT__STORE_DELETE), -ENOENT);
+    assert_int_equal(run_by_key(e, &r, KVT__TIER_REMOVE), -ENOENT);
     free(r.memory);
 }
 
@@ -424,12 +424,12 @@ an_object_deleted_between_look_and_read_is_missing(void **state)
     struct request r;
 
     assert_int_equal(put(e, 5), 0);
-    request_init(&r, e, KVT__STORE_GET, 5);
+    request_init(&r, e, KVT__TIER_GET, 5);
     usual_ops = tier->ops;
     evicting = e;
     ops.run = run_and_evict;
     tier->ops = &ops;
-    assert_int_equal(run_by_key(e, &r, KVT__STORE_GET), -ENOENT);
+    assert_int_equal(run_by_key(e, &r, KVT__TIER_GET), -ENOENT);
     tier->ops = usual_ops;
     assert_int_equal(r.req.found.payload_bytes, 0);
     assert_string_not_equal(r.req.error.why, "");
