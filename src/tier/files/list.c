@@ -114,9 +114,13 @@ list_chunk(struct place *p, const struct entry *entries, size_t n, const char *k
     int64_t mtime_ns = 0;
     struct stat st;
 
+    assert(n);
     p->chunk = entries->name;
     p->has_chunk = 0;
     for (const struct entry *e = entries; e < entries + n; e++) {
+        if (p->has_chunk >> e->dir & 1)
+            continue; /* readdir() may return a name twice while the directory changes */
+        assert(p->dirs[e->dir]);
         int found = add_bytes(l->t, dirfd(p->dirs[e->dir]), e->name, &st, &bytes);
 
         if (found < 0) {
@@ -250,8 +254,11 @@ read_dir(struct place *p, uint32_t dir, FILE *to)
                     fwrite(e->d_name, strlen(e->d_name) + 1, 1, to) == 1;
         else
             list_name(p, &(struct entry){ dir, e->d_name }, 1);
-    if (errno)
-        keep_error(p->listing, -errno, &t->dirs[dir], p->path);
+    int err = -errno;
+    if (err) {
+        p->path[p->above] = '\0'; /* without the last name */
+        keep_error(p->listing, err, &t->dirs[dir], p->path);
+    }
 }
 
 static DIR *

@@ -51,10 +51,21 @@ __wrap_fgetxattr(int fd, const char *name, void *value, size_t n)
 struct dirent *__real_readdir64(DIR *dir);
 struct dirent *__wrap_readdir64(DIR *dir);
 
+/* Return each name twice. */
+static bool repeats;
+
 struct dirent *
 __wrap_readdir64(DIR *dir)
 {
-    return fails() ? NULL : __real_readdir64(dir);
+    static struct dirent *last;
+    struct dirent *e = last;
+
+    last = NULL;
+    if (e || fails())
+        return e;
+    e = __real_readdir64(dir);
+    last = repeats ? e : NULL;
+    return e;
 }
 
 /* Errno of the attributes of the file whose name contains `unreadable`. */
@@ -252,6 +263,29 @@ a_stop_ends_a_listing(void **state)
     assert_int_equal(n_until_stop, 1);
 }
 
+static void
+take_twice(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+           int64_t mtime_ns)
+{
+    (void)key, (void)opaque, (void)path, (void)mtime_ns;
+    assert_int_equal(stored_bytes, 3 * 4096);
+    ++*(unsigned *)ctx;
+}
+
+/* A file system may return the name of a file that is replaced meanwhile a second time. */
+static void
+a_name_that_is_read_twice_counts_once(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n = 0;
+
+    assert_int_equal(put_bytes(f->tier, &f->c.object, 10, 1), 0);
+    repeats = true;
+    assert_int_equal(f->tier->ops->list(f->tier, "", take_twice, &n), 0);
+    repeats = false;
+    assert_int_equal(n, 1);
+}
+
 /* A listing looks once at each file of a chunk, and at no file that does not exist. */
 static void
 a_listing_looks_at_each_file_once(void **state)
@@ -295,6 +329,7 @@ main(void)
         HEADER(a_file_whose_attributes_cannot_be_read_is_not_passed_over),
         cmocka_unit_test_setup_teardown(
             a_file_whose_attributes_cannot_be_read_is_not_passed_over, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_name_that_is_read_twice_counts_once, setup, teardown),
         cmocka_unit_test(a_listing_looks_at_each_file_once),
         HEADER(a_stop_ends_a_listing),
         cmocka_unit_test_setup_teardown(a_stop_ends_a_listing, setup, teardown),
