@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The directories of a file store: making, opening, file systems and free space. */
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -230,6 +231,7 @@ kvt__dirs_open(struct kvt__files *t, const char *name, const char *list)
     size_t n;
     int err = 0;
 
+    assert(!t->n_dirs);
     while (!err && kvt__next_path(&at, &path, &n))
         err = add_path(t, name, path, n);
     if (!err && !t->n_dirs)

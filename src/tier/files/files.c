@@ -3,6 +3,7 @@
  * Opening and closing a backend, and the operations that need no file of a chunk. */
 #include "tier/files/files.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,8 @@ kvt__files_new(size_t size, const struct kvt__tier_ops *ops,
 {
     struct kvt__files *t = calloc(1, size);
 
+    assert(size >= sizeof *t && !kind->write == !kind->read);
+    assert(!kind->move_device == !kind->sum_device);
     if (!t) {
         kvt__fail(ENOMEM, "%s: open", params->name);
         return NULL;
@@ -76,6 +79,7 @@ kvt__files_new(size_t size, const struct kvt__tier_ops *ops,
 void
 kvt__files_set_sharding(struct kvt__files *t, const char *setting, const char *sharding)
 {
+    assert(!t->n_dirs);
     t->places.setting = setting;
     t->places.by_local_rank = !strcmp(sharding, "by_local_rank");
 }

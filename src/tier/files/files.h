@@ -11,6 +11,7 @@
 #ifndef KVT_TIER_FILES_FILES_H
 #define KVT_TIER_FILES_FILES_H
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include "tier/layout/layout.h"
@@ -79,6 +80,7 @@ struct kvt__files {
 static inline const struct kvt__dir *
 kvt__nth_dir(const struct kvt__files *t, const struct kvt__object *o, size_t i)
 {
+    assert(i < t->n_dirs);
     return &t->dirs[(t->layout->place(&t->places, o) + i) % t->n_dirs];
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reading a chunk's file in one extent, and probing a chunk without reading the payload. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -145,6 +146,7 @@ read_extent(const struct kvt__files *t, int fd, const struct opened *f,
                                        .bytes = (size_t)f->st.st_size,
                                        .direct = f->direct };
 
+    assert(f->st.st_size == (off_t)(form->header_bytes + slot->bytes + form->trailer_bytes));
     if (f->direct && (uintptr_t)extent.at % KVT__DIRECT_ALIGN) {
         /* Written under another save_chunk_meta: the slot is not aligned for this header. */
         (void)fcntl(fd, F_SETFL, 0);
@@ -163,6 +165,7 @@ static int
 read_to_device(const struct kvt__files *t, int fd, const struct kvt__form *form,
                const struct kvt__slot *slot, unsigned char *header, uint32_t *crc)
 {
+    assert(form->header_bytes <= KVT__DIRECT_ALIGN && !form->trailer_bytes);
     kvt__set_why("");
     int err = kvt__posix_read(fd, header, form->header_bytes, form->header_bytes, 0);
 
@@ -238,6 +241,7 @@ look(const struct kvt__files *t, const struct kvt__object *o, int fd,
     unsigned char start[KVT__LOOK_BYTES];
     struct kvt__trailer trailer;
 
+    assert(n <= sizeof start);
     int err = t->layout->trailers ? read_trailer(fd, &f->st, &trailer) : 0;
     if (err > 0) {
         kvt__found_from_trailer(&trailer, found);

@@ -3,6 +3,7 @@
  * Writing and deleting a chunk's file.  The file is written under a temporary name and
  * published by rename.  If the layout has a second file beside the chunk's file, the second
  * file is written last and deleted first: the chunk exists if the chunk's file exists. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -87,6 +88,7 @@ static int
 write_extent(const struct kvt__files *t, int fd, bool direct, const struct framed *f)
 {
     if (f->on_device) {
+        assert(direct && !f->form.trailer_bytes && f->form.header_bytes <= KVT__DIRECT_ALIGN);
         kvt__set_why("");
         int err = write_header(fd, f);
 
@@ -230,6 +232,7 @@ kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
     char name[KVT__FILE_NAME_BYTES], beside[KVT__BESIDE_BYTES];
     int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
+    assert(f.form.header_bytes <= KVT__SLOT_ROOM && f.form.trailer_bytes <= KVT__SLOT_ROOM);
     if (!err)
         err = t->layout->frame(&f.form, o, &seen, crc);
     if (!err)

@@ -2,6 +2,7 @@
  *
  * Temporary files.  A name has the host, the process and a number.  The writer holds a flock
  * of the file: a file of this host without a flock has no living writer. */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -64,6 +65,7 @@ int
 kvt__temp_create(struct kvt__files *t, const struct kvt__dir *dir, bool direct,
                  char *name, size_t size)
 {
+    assert(*t->temp_prefix && dir->temp_fd >= 0);
     for (int i = 0; i < 8; i++) {
         uint64_t n = atomic_fetch_add(&t->temp_count, 1);
 

@@ -5,6 +5,7 @@
  *
  * It is had only if that works in all directories: a chunk is looked for in each.  The lock
  * guards what is free and is held for a few instructions. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -56,6 +57,7 @@ take_back(struct kvt__lender *lender, struct kvt__slot *slot)
     size_t n = units_of(slot->bytes);
 
     pthread_mutex_lock(&d->lock);
+    assert(d->n_lent >= n);
     kvt__extents_give(&d->free, (size_t)(slot->payload - d->memory) / UNIT, n);
     d->n_lent -= n;
     pthread_mutex_unlock(&d->lock);
@@ -84,6 +86,7 @@ kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                 kvt__extents_take(&d->free, n, &at);
     if (lent)
         d->n_lent += n;
+    assert(d->n_lent <= d->n_units);
     pthread_mutex_unlock(&d->lock);
     if (lent)
         *out = (struct kvt__slot){ d->memory + at * UNIT, bytes, &d->lender };
@@ -108,6 +111,7 @@ move_part(struct kvt__split *split, size_t i)
 {
     struct transfer *x = (struct transfer *)split;
     size_t from = i * x->piece;
+    assert(from < x->bytes);
     size_t n = x->bytes - from < x->piece ? x->bytes - from : x->piece;
     struct kvt__gpu_entered entered;
     int err = kvt__gpu_enter(x->device->gpu, &entered);
@@ -134,6 +138,7 @@ cut(struct transfer *x)
     size_t n = x->bytes / MIB < width ? x->bytes / MIB : width;
     size_t piece = n > 1 ? kvt__round_up((x->bytes + n - 1) / n, GPU_PAGE) : x->bytes;
 
+    assert(x->bytes && limit);
     x->piece = piece < limit ? piece : limit;
     x->split.n = (x->bytes + x->piece - 1) / x->piece;
 }
@@ -165,6 +170,7 @@ move_registered(struct transfer *x, int fd)
     err = kvt__gds_file_open(x->device->gds, fd, &x->file);
     if (!err) {
         err = kvt__exec_run_split(&x->split);
+        assert(!x->split.n_running);
         kvt__gds_file_close(&x->file);
     }
     kvt__gpu_leave(x->device->gpu, &entered);
@@ -180,6 +186,8 @@ kvt__gds_move_device(const struct kvt__files *files, int fd, const struct kvt__s
                           .at = (size_t)(slot->payload - d->memory),
                           .bytes = slot->bytes, .offset = offset, .to_file = to_file };
 
+    assert(slot->lender == &d->lender && slot->payload >= d->memory &&
+           x.at + x.bytes <= d->n_units * UNIT);
     cut(&x);
     int err = to_file ? reserve(fd, &x) : 0;
     if (!err)
@@ -266,6 +274,7 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
 {
     struct kvt__gds_device *d = calloc(1, sizeof *d);
 
+    assert(!t->device && bytes);
     if (!d)
         return kvt__fail(ENOMEM, "gds_path");
     d->gpu = gpu;

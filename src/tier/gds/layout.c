@@ -3,6 +3,7 @@
  * The layout of LMCache's GDS back end: a header of 4096 bytes as safetensors has it, and
  * the payload.  Where LMCache keeps what it does not know of, kvtier keeps what its
  * trailer is elsewhere, in hex. */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -105,6 +106,7 @@ kvt__gds_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
                      "\"data_offsets\": [0, %" PRIu64 "], \"fmt\": %" PRIu32 ", "
                      "\"__metadata__\": {\"lmcache_version\": \"1\"%s}}}",
                      dtypes[dtype].name, dims, payload_bytes, shape->format, ours);
+    assert(n > 0 && n < (int)sizeof text && n <= TEXT_BYTES);
     kvt__put_le64(out, TEXT_BYTES);
     memset(out + 8, ' ', TEXT_BYTES);
     memcpy(out + 8, text, (size_t)n);

@@ -5,6 +5,7 @@
  *
  * Each operation blocks in look-ups of the mount and waits for its pieces, so the tier
  * has threads of its own: enough that the rings are full while some of them copy. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -58,6 +59,7 @@ move_by_rings(const struct kvt__files *files, const struct kvt__file_extent *e, 
 {
     const struct hf3fs_tier *h = (const struct hf3fs_tier *)files;
 
+    assert(h->client); /* run_once() made the rings */
     return kvt__usrbio_move(h->client, &(struct kvt__usrbio_extent){
         .fd = e->fd, .reads = reads, .at = e->at, .bytes = e->bytes,
         .counters = files->counters, .came = on_piece, .ctx = sum });

@@ -3,6 +3,7 @@
  * The layouts of LMCache's fs connector and of its local disk back end: a payload,
  * LMCache's header in front of it where the layout has one, and kvtier's trailer behind
  * it. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -89,6 +90,8 @@ fs_frame(const struct kvt__form *form, const struct kvt__object *o,
         .payload_bytes = slot->bytes, .crc = crc, .tokens = o->tokens, .id = o->id,
         .id_of_key = o->id_of_key, .payload_at = (uint32_t)form->header_bytes };
 
+    assert(!form->header_bytes || form->header_bytes == KVT__FS_HEADER_BYTES);
+    assert(form->has_id == (form->trailer_bytes > 0));
     if (form->header_bytes && slot->bytes > INT32_MAX)
         return kvt__fail(ENOTSUP, "%s: a chunk of %zu bytes does not fit LMCache's "
                          "header; set save_chunk_meta: false or a smaller "
@@ -162,6 +165,7 @@ kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form *fo
     size_t n = layout->look_bytes < file_bytes ? layout->look_bytes : file_bytes;
     struct kvt__found seen = *found;
 
+    assert(layout->trailers || !form->trailer_bytes);
     if (form->trailer_bytes)
         return take_trailer(form, slot, found);
     int err = layout->look(slot->payload - form->header_bytes, n, file_bytes, &seen);

@@ -4,6 +4,7 @@
  * shared out. */
 #include "tier/layout/layout.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -146,6 +147,7 @@ kvt__share_of(const struct kvt__places *places, uint32_t rank, struct kvt__share
     size_t local_rank = workers ? rank % workers : rank;
     size_t device = atomic_load(&places->device);
 
+    assert(n);
     if (!places->by_local_rank && device) {
         *out = (struct kvt__share){ (device - 1) % n, 1 };
         return 0;
@@ -175,5 +177,6 @@ kvt__place_by_rank(const struct kvt__places *places, const struct kvt__object *o
     struct kvt__share share;
 
     (void)kvt__share_of(places, object->rank, &share); /* was tried at open */
+    assert(share.n && share.first + share.n <= places->n);
     return share.first + kvt__key_sharder_path(&object->hash, share.n);
 }

@@ -8,6 +8,7 @@
  * grow: there one large call keeps the storage as busy, at less cost. */
 #include "tier/mover/mover.h"
 
+#include <assert.h>
 #include <fcntl.h>
 
 /* Whole units go without the page cache and the rest through it: to write a padded
@@ -17,6 +18,7 @@ kvt__extent_write(const struct kvt__file_extent *e)
 {
     size_t rest = e->direct ? e->bytes % KVT__DIRECT_ALIGN : 0;
     size_t whole = e->bytes - rest;
+    assert(!e->direct || (uintptr_t)e->at % KVT__DIRECT_ALIGN == 0);
     int err = kvt__posix_write(e->fd, e->at, whole, 0);
 
     if (!err && rest && fcntl(e->fd, F_SETFL, 0) < 0)
@@ -27,6 +29,7 @@ kvt__extent_write(const struct kvt__file_extent *e)
 int
 kvt__extent_read(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
+    assert(!e->direct || (uintptr_t)e->at % KVT__DIRECT_ALIGN == 0);
     if (sum)
         sum->crc = 0;
     int err = e->direct ? kvt__uring_read_extent(e, sum) : -ENOSYS;

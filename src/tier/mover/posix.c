@@ -4,6 +4,7 @@
  * kernel moves less than 2 GiB at a time and may stop early. */
 #include "tier/mover/mover.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -48,6 +49,7 @@ kvt__posix_read(int fd, void *at, size_t need, size_t room, off_t from)
     char *p = at;
     size_t done = 0;
 
+    assert(need <= room);
     while (done < need) {
         size_t ask = room - done < MOST ? room - done : MOST;
         ssize_t got = pread(fd, p + done, ask, from + (off_t)done);

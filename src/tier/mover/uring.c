@@ -144,6 +144,7 @@ ask(struct stream *s)
                              .bytes = kvt__piece(e->bytes - s->asked_bytes, PIECE) };
         io_uring_prep_read(sqe, e->fd, e->at + p->from, (unsigned)room(p), p->from);
         io_uring_sqe_set_data(sqe, p);
+        assert(p->bytes);
         s->asked_bytes += p->bytes;
         s->n_asked++;
     }
@@ -160,6 +161,7 @@ note(struct stream *s)
     while (!io_uring_peek_cqe(s->uring, &cqe)) {
         struct piece *p = io_uring_cqe_get_data(cqe);
 
+        assert(!p->back && s->n_back < s->n_asked);
         p->got = cqe->res < 0 ? 0 : (size_t)cqe->res;
         p->back = true;
         s->n_back++;
@@ -218,6 +220,7 @@ kvt__uring_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
             return -ENOSYS;
         }
         struct piece p = s.pieces[s.n_taken++ % DEPTH];
+        assert(p.back && p.from + p.bytes <= e->bytes);
         if (err)
             continue;
         ask(&s);
