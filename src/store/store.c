@@ -55,8 +55,7 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
         params->config->pre_caching_hash_algorithm, params->config->lmcache_release);
     level->store = store;
     level->keeps_free = !storage->limit_bytes && !level->tier->multi_host;
-    limit = level->tier->unlisted ? 0
-          : limit ? limit : level->tier->ops->default_limit(level->tier);
+    limit = level->tier->unlisted ? 0 : limit ? limit : level->tier->default_limit;
     struct kvt__table_params index = {
         .limit_bytes = limit, .max_entries = limit ? 0 : UNLIMITED_ENTRIES, .writer = true,
         .wide_hashes = kvt__hash_form(hash) == KVT__HASH_WIDE,

@@ -96,13 +96,6 @@ default_leave_index(struct kvt__tier *tier, struct kvt__table *index)
 }
 
 static uint64_t
-default_default_limit(const struct kvt__tier *tier)
-{
-    (void)tier;
-    return 0;
-}
-
-static uint64_t
 default_shortage(const struct kvt__tier *tier, const struct kvt__object *object,
                  uint64_t bytes)
 {
@@ -180,7 +173,6 @@ fill(struct kvt__tier *tier, struct kvt__exec *exec)
     FILL(set_index);
     FILL(use_index);
     FILL(leave_index);
-    FILL(default_limit);
     FILL(shortage);
     FILL(makes_room);
     FILL(stored_bytes);

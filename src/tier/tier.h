@@ -157,8 +157,6 @@ struct kvt__tier_ops {
      * nothing. */
     int (*use_index)(struct kvt__tier *tier, struct kvt__table *index);
     void (*leave_index)(struct kvt__tier *tier, struct kvt__table *index);
-    /* Return the limit in bytes if no limit is configured.  Default: 0, no limit. */
-    uint64_t (*default_limit)(const struct kvt__tier *tier);
     /* Return the bytes to delete before a store of an object of `bytes`, so that a tenth of
      * the object's file system stays free, files of other programs included.  Quick.
      * Default: 0. */
@@ -223,6 +221,7 @@ struct kvt__tier {
     struct kvt__exec *exec;      /* params->exec, unless open() has set another executor */
     /* Set by open(). */
     size_t phase;       /* best address of a payload, modulo 4096 */
+    uint64_t default_limit; /* in bytes, if no limit is configured; 0: no limit */
     bool in_memory;     /* the chunks lie in host memory, in the area of the index: all are
                          * listed, and none outlives a restart of the host */
     bool multi_host;    /* other hosts may delete chunks that this host's index has */

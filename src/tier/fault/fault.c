@@ -183,12 +183,6 @@ fault_private_dir(const struct kvt__tier *tier)
 }
 
 static uint64_t
-fault_default_limit(const struct kvt__tier *tier)
-{
-    return tier->multi_host ? 0 : next_of(tier)->ops->default_limit(next_of(tier));
-}
-
-static uint64_t
 fault_shortage(const struct kvt__tier *tier, const struct kvt__object *object,
                uint64_t bytes)
 {
@@ -246,6 +240,7 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->tier.multi_host = t->next->multi_host || t->value[KVT__FAULT_shared] > 0;
     t->tier.several_disks = t->next->several_disks;
     t->tier.phase = t->next->phase;
+    t->tier.default_limit = t->tier.multi_host ? 0 : t->next->default_limit;
     *out = &t->tier;
     return 0;
 }
@@ -255,7 +250,6 @@ const struct kvt__tier_ops kvt__tier_fault = {
     .open = fault_open,
     .close = fault_close,
     .private_dir = fault_private_dir,
-    .default_limit = fault_default_limit,
     .shortage = fault_shortage,
     .makes_room = fault_makes_room,
     .stored_bytes = fault_stored_bytes,

@@ -224,6 +224,26 @@ same_file_system(const struct kvt__files *t, size_t i)
     return false;
 }
 
+/* Set what a tier says of its directories.  The default limit is 90 % of their file systems. */
+static void
+set_traits(struct kvt__files *t)
+{
+    uint64_t all = 0;
+    size_t n_disks = 0;
+    struct statvfs fs;
+
+    for (size_t i = 0; i < t->n_dirs; i++) {
+        t->tier.multi_host |= kvt__fs_is_shared(t->dirs[i].fd);
+        if (same_file_system(t, i))
+            continue;
+        n_disks++;
+        if (!fstatvfs(t->dirs[i].fd, &fs))
+            all += (uint64_t)fs.f_blocks * fs.f_frsize;
+    }
+    t->tier.several_disks = n_disks > 1;
+    t->tier.default_limit = t->tier.multi_host ? 0 : all / 10 * 9;
+}
+
 int
 kvt__dirs_open(struct kvt__files *t, const char *name, const char *list)
 {
@@ -237,10 +257,8 @@ kvt__dirs_open(struct kvt__files *t, const char *name, const char *list)
     if (!err && !t->n_dirs)
         err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
                         t->kind->relative ? "directory" : "absolute path");
-    for (size_t i = 0; !err && i < t->n_dirs; i++) {
-        t->tier.multi_host = t->tier.multi_host || kvt__fs_is_shared(t->dirs[i].fd);
-        t->tier.several_disks = t->tier.several_disks || (i && !same_file_system(t, i));
-    }
+    if (!err)
+        set_traits(t);
     if (err || !t->tier.multi_host)
         return err;
     t->index_fd = kvt__shared_index_dir(t->dirs[0].fd, t->dirs[0].path);
@@ -259,19 +277,6 @@ kvt__dirs_close(struct kvt__files *t)
     }
     t->n_dirs = 0;
     close_fd(t->index_fd);
-}
-
-uint64_t
-kvt__files_default_limit(const struct kvt__tier *tier)
-{
-    const struct kvt__files *t = (const struct kvt__files *)tier;
-    struct statvfs fs;
-    uint64_t all = 0;
-
-    for (size_t i = 0; i < t->n_dirs && !t->tier.multi_host; i++)
-        if (!same_file_system(t, i) && !fstatvfs(t->dirs[i].fd, &fs))
-            all += (uint64_t)fs.f_blocks * fs.f_frsize;
-    return all / 10 * 9;
 }
 
 uint64_t

@@ -145,7 +145,6 @@ uint64_t kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt_
 /* Operations of all backends: rows of struct kvt__tier_ops. */
 #define KVT__FILES_OPS                          \
     .private_dir = kvt__files_private_dir,      \
-    .default_limit = kvt__files_default_limit,  \
     .shortage = kvt__files_shortage,            \
     .makes_room = kvt__file_makes_room,         \
     .stored_bytes = kvt__files_stored_bytes,    \
@@ -175,9 +174,6 @@ int kvt__make_dir(int dirfd, const char *path, mode_t mode);
 /* Make and open the directories of a comma list; name: for messages. */
 int kvt__dirs_open(struct kvt__files *t, const char *name, const char *list);
 void kvt__dirs_close(struct kvt__files *t);
-
-/* As ops->default_limit: 90 % of the file systems of all directories; 0 if shared. */
-uint64_t kvt__files_default_limit(const struct kvt__tier *tier);
 
 /* As ops->shortage, for the file system of the chunk's directory. */
 uint64_t kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__object *o,

@@ -21,6 +21,7 @@ null_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     if (!tier)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     tier->ops = &kvt__tier_null;
+    tier->default_limit = INT64_MAX; /* sums of it and of chunks do not wrap */
     *out = tier;
     return 0;
 }
@@ -29,13 +30,6 @@ static void
 null_close(struct kvt__tier *tier)
 {
     free(tier);
-}
-
-static uint64_t
-null_default_limit(const struct kvt__tier *tier)
-{
-    (void)tier;
-    return INT64_MAX; /* sums of it and of chunks do not wrap */
 }
 
 static int
@@ -50,6 +44,5 @@ const struct kvt__tier_ops kvt__tier_null = {
     .name = "null",
     .open = null_open,
     .close = null_close,
-    .default_limit = null_default_limit,
     .run = null_run,
 };

@@ -179,7 +179,7 @@ a_part_of_the_file_system_stays_free_without_limit_only(void **state)
     assert_false(level_of(e)->keeps_free); /* other hosts' files are theirs */
     reopen_over(e, "", unlimited);
     const struct kvt__tier *tier = level_of(e)->tier;
-    uint64_t limit = tier->ops->default_limit(tier);
+    uint64_t limit = tier->default_limit;
     const struct kvt__object object = { .key = "" };
     assert_true(level_of(e)->keeps_free);
     /* All file system bytes are never free; none ask for more than is used. */

@@ -66,8 +66,7 @@ it_forwards_what_the_wrapped_tier_says(void **state)
         wrapped = open_tier(url, header);
         assert_int_equal(wrapped->phase, plain->phase);
         assert_true(wrapped->ops->private_dir(wrapped) >= 0);
-        assert_int_equal(wrapped->ops->default_limit(wrapped),
-                         plain->ops->default_limit(plain));
+        assert_int_equal(wrapped->default_limit, plain->default_limit);
         assert_int_equal(wrapped->ops->stored_bytes(wrapped, &c.object, 5000),
                          plain->ops->stored_bytes(plain, &c.object, 5000));
         wrapped->ops->close(wrapped);

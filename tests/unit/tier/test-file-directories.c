@@ -85,7 +85,7 @@ missing_directories_are_made(void **state)
     snprintf(path, sizeof path, "%s/a/b/c/.kvtier/tmp", dir.path);
     assert_int_equal(stat(path, &st), 0);
     assert_true(tier->ops->private_dir(tier) >= 0);
-    assert_true(tier->ops->default_limit(tier) > 0);
+    assert_true(tier->default_limit > 0);
     tier->ops->close(tier);
     temp_dir_remove(&dir);
 }
