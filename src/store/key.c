@@ -146,10 +146,9 @@ look_end(struct kvt__store_req *req)
 static bool
 may_list(const struct kvt__level *level, const char *key)
 {
-    char slash[] = "/";
+    char slash = level->tier->slash;
 
-    level->tier->ops->listed_key(level->tier, slash);
-    return *slash != '/' && !strchr(key, '/') && strchr(key, *slash);
+    return slash != '/' && !strchr(key, '/') && strchr(key, slash);
 }
 
 /* Compare the object that was read with its checksum and with the key.  0 or -EBADMSG with a

@@ -12,10 +12,9 @@ void
 kvt__level_spell(const struct kvt__level *level, const char *text,
                  char out[KVT__KEY_TEXT_MAX + 1])
 {
-    const struct kvt__tier_ops *ops = level->tier->ops;
-
     snprintf(out, KVT__KEY_TEXT_MAX + 1, "%s", text);
-    ops->listed_key(level->tier, out);
+    for (char *at = out; (at = strchr(at, '/')); at++)
+        *at = level->tier->slash;
 }
 
 static int

@@ -150,12 +150,6 @@ default_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, v
 }
 
 static void
-default_listed_key(const struct kvt__tier *tier, char *key)
-{
-    (void)tier, (void)key;
-}
-
-static void
 default_info(const struct kvt__tier *tier, struct kvt_tier_info *info)
 {
     (void)tier, (void)info;
@@ -181,12 +175,13 @@ fill(struct kvt__tier *tier, struct kvt__exec *exec)
     FILL(borrow);
     FILL(submit);
     FILL(list);
-    FILL(listed_key);
     FILL(info);
 #undef FILL
     tier->ops = &tier->filled;
     if (!tier->exec)
         tier->exec = exec;
+    if (!tier->slash)
+        tier->slash = '/';
 }
 
 /* ------------------------------------------------------------------- opening */

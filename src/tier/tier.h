@@ -203,10 +203,6 @@ struct kvt__tier_ops {
     /* List each chunk in the store with a listed key beginning with prefix.  The tier may
      * list other chunks too.  Default: no chunks. */
     int (*list)(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx);
-    /* Change a key text, with or without the hash, to list()'s text for the key.  The new
-     * text is not longer, and the tier treats both texts alike.  Default: list()
-     * returns key texts unchanged. */
-    void (*listed_key)(const struct kvt__tier *tier, char *key);
 
     /* Change the description of the tier for kvt_store_tier().  Default: nothing. */
     void (*info)(const struct kvt__tier *tier, struct kvt_tier_info *info);
@@ -221,6 +217,8 @@ struct kvt__tier {
     struct kvt__exec *exec;      /* params->exec, unless open() has set another executor */
     /* Set by open(). */
     size_t phase;       /* best address of a payload, modulo 4096 */
+    char slash;         /* what keys of list() have in place of '/'; the tier treats both texts
+                         * alike; 0: '/' */
     uint64_t default_limit; /* in bytes, if no limit is configured; 0: no limit */
     bool in_memory;     /* the chunks lie in host memory, in the area of the index: all are
                          * listed, and none outlives a restart of the host */

@@ -168,12 +168,6 @@ fault_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, voi
     return t->next->ops->list(t->next, prefix, fn, ctx);
 }
 
-static void
-fault_listed_key(const struct kvt__tier *tier, char *key)
-{
-    next_of(tier)->ops->listed_key(next_of(tier), key);
-}
-
 /* ----------------------------------------------------------------- opening */
 
 static int
@@ -240,6 +234,7 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->tier.multi_host = t->next->multi_host || t->value[KVT__FAULT_shared] > 0;
     t->tier.several_disks = t->next->several_disks;
     t->tier.phase = t->next->phase;
+    t->tier.slash = t->next->slash;
     t->tier.default_limit = t->tier.multi_host ? 0 : t->next->default_limit;
     *out = &t->tier;
     return 0;
@@ -255,5 +250,4 @@ const struct kvt__tier_ops kvt__tier_fault = {
     .stored_bytes = fault_stored_bytes,
     .run = fault_run,
     .list = fault_list,
-    .listed_key = fault_listed_key,
 };

@@ -22,18 +22,10 @@ local_disk_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!t)
         return -ENOMEM;
+    t->tier.slash = '-'; /* file names store a key without its slashes */
     kvt__files_set_sharding(t, "local_disk_path_sharding",
                             params->config->local_disk_path_sharding);
     return kvt__files_opened(t, kvt__files_open(t, params, params->rest), out);
-}
-
-/* File names store a key without its slashes. */
-static void
-local_disk_listed_key(const struct kvt__tier *tier, char *key)
-{
-    (void)tier;
-    for (char *slash = key; (slash = strchr(slash, '/'));)
-        *slash = '-';
 }
 
 const struct kvt__tier_ops kvt__tier_local_disk = {
@@ -43,5 +35,4 @@ const struct kvt__tier_ops kvt__tier_local_disk = {
     .close = kvt__files_close,
     KVT__FILES_OPS,
     .run = kvt__files_run,
-    .listed_key = local_disk_listed_key,
 };

@@ -74,13 +74,3 @@ kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque)
     strcpy(out, name);
     return kvt__key_parse(out, &parts) ? -EINVAL : 0;
 }
-
-/* A key text without its hash may come too: all it lacks is told by its slashes. */
-void
-kvt__s3_listed_key(const struct kvt__tier *tier, char *key)
-{
-    (void)tier;
-    for (; *key; key++)
-        if (*key == '/')
-            *key = '_';
-}

@@ -158,7 +158,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->tier = (struct kvt__tier){ .ops = &kvt__tier_s3, .multi_host = true,
                                   .keeps_damaged = true,
-                                  .takes_any = true, .unlisted = true };
+                                  .takes_any = true, .unlisted = true, .slash = '_' };
     t->counters = params->counters;
     t->index_fd = -1;
     t->careful = true;
@@ -202,5 +202,4 @@ const struct kvt__tier_ops kvt__tier_s3 = {
     .private_dir = s3_private_dir,
     .submit = kvt__s3_submit,
     .list = kvt__s3_list,
-    .listed_key = kvt__s3_listed_key,
 };

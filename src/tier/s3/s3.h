@@ -353,6 +353,5 @@ void kvt__s3_walk_end(struct s3_walk *walk);
 
 int kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
                  void *ctx);
-void kvt__s3_listed_key(const struct kvt__tier *tier, char *key);
 
 #endif

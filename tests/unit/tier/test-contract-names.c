@@ -81,8 +81,8 @@ listed(const struct fixture *f, const struct listing *l, const struct chunk *c,
     char key[KVT__KEY_TEXT_MAX + 1];
 
     strcpy(key, c->key);
-    if (f->ops->listed_key)
-        f->ops->listed_key(f->tier, key);
+    for (char *at = key; (at = strchr(at, '/')); at++)
+        *at = f->tier->slash ? f->tier->slash : '/';
     for (size_t i = 0; i < l->n; i++)
         if (!strcmp(l->names[i].key, key) &&
             l->names[i].opaque == c->object.opaque && l->names[i].bytes == bytes)
