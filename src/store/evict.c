@@ -84,7 +84,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
     if (err)
         return err;
     if (!remove_object_of(level, index, seen)) {
-        kvt__table_restore(index, &claim);
+        kvt__table_abort(index, &claim);
         return -EIO;
     }
     kvt__table_evicted(index, &claim);

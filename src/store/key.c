@@ -213,7 +213,7 @@ delete_end(struct kvt__store_req *req, int err)
     if (!err || err == -ENOENT)
         kvt__table_evicted(req->index, &req->claim);
     else
-        kvt__table_restore(req->index, &req->claim);
+        kvt__table_abort(req->index, &req->claim);
 }
 
 /* ------------------------------------------------------------------ each of them */

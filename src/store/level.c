@@ -49,7 +49,7 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
         (void)kvt__table_forget(index, &old, false);
     record->flags = 0;
     int err = kvt__level_claim(level, req, record, out);
-    if (!err && out->replaces) {
+    if (!err && out->kind == KVT__CLAIM_REPLACE) {
         kvt__table_abort(level->index, out);
         return -EEXIST;
     }

@@ -138,7 +138,7 @@ keep_up(struct kvt__store *store)
         struct kvt__level *level = &store->levels[i];
 
         kvt__level_look_after_index(level);
-        (void)kvt__table_recover_next(level->index);
+        (void)kvt__table_recover(level->index);
         kvt__level_list(level);
         save(level);
     }

@@ -18,12 +18,6 @@ kvt__tb_check_area(const struct kvt__table_params *params)
     return 0;
 }
 
-int
-kvt__tb_make_area(struct kvt__table *t, const struct kvt__table_params *params)
-{
-    return t->area && params->make_area ? params->make_area(params->area_ctx, t) : 0;
-}
-
 void *
 kvt__table_area(const struct kvt__table *t, uint64_t *bytes)
 {

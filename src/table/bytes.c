@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The file `lock`: its bytes are locks of processes, and a record in it names the table. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -82,6 +83,30 @@ kvt__tb_is_locked(int lock_fd, off_t first, off_t n)
     return fcntl(lock_fd, F_OFD_GETLK, &fl) || fl.l_type != F_UNLCK;
 }
 
+/* A living owner i locks byte TB_OWNER_BYTE + i. */
+bool
+kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner)
+{
+    assert(owner < TB_N_OWNERS);
+    if (owner == t->owner)
+        return true;
+    return t->lock_fd >= 0 && kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE + owner, 1);
+}
+
+bool
+kvt__tb_lock_owner(const struct kvt__table *t, unsigned owner)
+{
+    assert(!tb_is_writer(t)); /* a handle is one owner */
+    return t->lock_fd < 0 || !kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_OWNER_BYTE + owner);
+}
+
+void
+kvt__tb_unlock_owner(const struct kvt__table *t, unsigned owner)
+{
+    if (t->lock_fd >= 0)
+        kvt__tb_unlock_byte(t->lock_fd, TB_OWNER_BYTE + owner);
+}
+
 /* Equal in all versions, so that an opener finds the table of another version. */
 static uint32_t
 crc_of(const struct tb_place *place)
@@ -99,6 +124,7 @@ kvt__tb_get_place(int lock_fd, struct tb_place *out)
 int
 kvt__tb_set_place(int lock_fd, struct tb_place *place)
 {
+    assert(place->where == TB_SHM || place->where == TB_DIR);
     place->crc = crc_of(place);
     ssize_t n = pwrite(lock_fd, place, sizeof *place, TB_PLACE_AT);
     return n == sizeof *place ? 0

@@ -40,7 +40,7 @@ kvt__tb_hash(const struct kvt__table *t, const struct kvt__name *name)
         : hash_of(t, name->digest, name->hash.bits[0]);
 }
 
-static uint64_t
+static inline uint64_t
 space_digest(const struct kvt__table *t, uint64_t word)
 {
     uint32_t space = tb_space(word);
@@ -89,40 +89,96 @@ kvt__tb_prefetch(const struct kvt__table *t, const uint64_t *hashes, size_t n)
     }
 }
 
-/* Return true if an entry that is not FREE has the name. */
-static bool
-has_name(const struct kvt__table *t, uint32_t entry, const struct kvt__name *name)
-{
-    uint64_t word = TB_LOAD(&t->hot[entry].word);
+/* ------------------------------------------------------------------- finds */
 
-    if (tb_state(word) == TB_FREE || space_digest(t, word) != name->digest ||
-        TB_LOAD(&t->cold[entry].hash) != name->hash.bits[0] ||
-        TB_LOAD(&t->cold[entry].packed) >> 62 != (uint64_t)name->hash.form)
+static bool
+has_hash(const struct kvt__table *t, uint32_t entry, const struct kvt__hash *hash)
+{
+    if (TB_LOAD(&t->cold[entry].hash) != hash->bits[0] ||
+        TB_LOAD(&t->cold[entry].packed) >> 62 != (uint64_t)hash->form)
         return false;
-    if (name->hash.form != KVT__HASH_WIDE)
-        return true;
-    for (int i = 0; t->wide && i < KVT__HASH_WORDS - 1; i++)
-        if (TB_LOAD(&t->wide[entry].bits[i]) != name->hash.bits[i + 1])
+    for (int i = 0; hash->form == KVT__HASH_WIDE && i < KVT__HASH_WORDS - 1; i++)
+        if (!t->wide || TB_LOAD(&t->wide[entry].bits[i]) != hash->bits[i + 1])
             return false;
-    return t->wide != NULL;
+    return true;
+}
+
+static inline bool
+matches(const struct kvt__table *t, uint32_t entry, uint64_t word,
+        const struct kvt__name *name, const struct kvt__id *id)
+{
+    const struct tb_hot *e = &t->hot[entry];
+    uint64_t bits[2];
+
+    if (id)
+        memcpy(bits, id->b, sizeof bits);
+    return (id ? TB_LOAD(&e->id[0]) == bits[0] && TB_LOAD(&e->id[1]) == bits[1]
+               : has_hash(t, entry, &name->hash)) &&
+           space_digest(t, word) == name->digest;
+}
+
+/* Walk a chain to an entry in the state READY or, if `claimed`, CLAIMED.  Returns 1: found,
+ * *entry and *word; 0: the chain has no such entry; -1: the walk ended in another chain, or
+ * beside a split. */
+static inline int
+walk(const struct kvt__table *t, const struct kvt__name *name, uint64_t hash,
+     const struct kvt__id *id, bool claimed, uint32_t *entry, uint64_t *word)
+{
+    const struct tb_header *h = t->header;
+    uint32_t split = TB_LOAD(&h->split);
+    uint32_t head = tb_bucket(hash, TB_LOAD(&h->n_heads));
+    uint32_t link = head < t->max_entries ? TB_LOAD(&t->heads[head]) : TB_NONE, at;
+
+    for (unsigned n = 0; (at = tb_linked(t, link)) != TB_NONE && n <= TB_MAX_CHAIN; n++) {
+        *word = TB_LOAD(&t->hot[at].word);
+        enum tb_state state = tb_state(*word);
+        if ((link & ~TB_ENTRY) == tb_link_bits(hash) &&
+            (state == TB_READY || (claimed && state == TB_CLAIMED)) &&
+            matches(t, at, *word, name, id)) {
+            *entry = at;
+            return 1;
+        }
+        link = TB_LOAD(&t->hot[at].next);
+    }
+    return link == (TB_END | head) && !(split & 1) && TB_LOAD(&h->split) == split ? 0 : -1;
+}
+
+#define TRIES 8 /* walks of a chain that changes */
+
+uint32_t
+kvt__tb_find(const struct kvt__table *t, const struct kvt__name *name,
+             const struct kvt__id *id, uint64_t *word)
+{
+    uint32_t entry;
+
+    if (!tb_usable(t))
+        return TB_NONE;
+    uint64_t hash = kvt__tb_hash(t, name);
+
+    for (int i = 0; i < TRIES; i++) {
+        int found = walk(t, name, hash, id, false, &entry, word);
+
+        if (!found)
+            return TB_NONE;
+        if (found > 0 && TB_LOAD(&t->hot[entry].word) == *word)
+            return entry;
+    }
+    return TB_NONE;
 }
 
 uint32_t
 kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name)
 {
-    uint64_t hash = kvt__tb_hash(t, name);
-    uint32_t head = tb_bucket(hash, TB_LOAD(&t->header->n_heads));
-    uint32_t link = TB_LOAD(&t->heads[head]), at;
+    uint32_t entry;
+    uint64_t word;
+    int found = walk(t, name, kvt__tb_hash(t, name), NULL, true, &entry, &word);
 
-    for (unsigned n = 0; (at = tb_linked(t, link)) != TB_NONE && n <= TB_MAX_CHAIN; n++) {
-        if ((link & ~TB_ENTRY) == tb_link_bits(hash) && has_name(t, at, name))
-            return at;
-        link = TB_LOAD(&t->hot[at].next);
-    }
-    if (link != (TB_END | head))
+    if (found < 0)
         kvt__tb_garbage(t, "a chain");
-    return TB_NONE;
+    return found > 0 ? entry : TB_NONE;
 }
+
+/* ----------------------------------------------------------------- changes */
 
 void
 kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash)
@@ -134,8 +190,8 @@ kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash)
     tb_set32(c, &t->heads[head], entry | tb_link_bits(hash));
 }
 
-bool
-kvt__tb_unlink(struct tb_change *c, uint32_t entry, uint64_t hash)
+static bool
+unlink_entry(struct tb_change *c, uint32_t entry, uint64_t hash)
 {
     struct kvt__table *t = c->table;
     uint32_t *link = &t->heads[tb_bucket(hash, TB_LOAD(&t->header->n_heads))];
@@ -152,6 +208,29 @@ kvt__tb_unlink(struct tb_change *c, uint32_t entry, uint64_t hash)
         link = &t->hot[at].next;
     }
     return false;
+}
+
+bool
+kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes)
+{
+    struct kvt__table *t = c->table;
+    struct tb_header *h = t->header;
+    struct tb_hot *e = &t->hot[entry];
+    uint64_t word = TB_LOAD(&e->word);
+
+    if (!unlink_entry(c, entry, kvt__tb_entry_hash(t, entry))) {
+        kvt__tb_garbage(t, "a chain");
+        return false;
+    }
+    tb_set64(c, &e->word, tb_next_word(word, TB_FREE, 0));
+    tb_set32(c, &e->next, TB_LOAD(&h->free));
+    tb_set32(c, &h->free, entry);
+    kvt__tb_lower(c, &h->n_entries, 1);
+    kvt__tb_lower(c, &h->used_bytes, bytes);
+    if (word & TB_UNREAD)
+        kvt__tb_lower(c, &h->n_unread, 1);
+    kvt__tb_count_space(c, tb_space(word), -1);
+    return true;
 }
 
 /* Add to a change: the chain of head `old` divided between `old` and the new head. */

@@ -10,56 +10,37 @@
 #include "base/error.h"
 #include "table/private.h"
 
-static struct tb_claim *
-claim_at(const struct kvt__table *t, unsigned owner, uint32_t number)
-{
-    return &t->claims[(size_t)owner * TB_N_CLAIMS + number];
-}
+/* In the flags of a record: -EEXIST if the name has any READY entry. */
+#define TB_ONLY_NEW 0x80000000u
 
-/* Return an unused number; TB_N_CLAIMS: all are used.  The number stays unused until
- * begin_claim, because the caller holds the mutex. */
+/* Return the number of an unused record of this handle's claims; TB_N_CLAIMS: all are used. */
 static uint32_t
 unused_number(const struct kvt__table *t)
 {
-    for (uint32_t i = 0; i < TB_N_CLAIMS / 64; i++) {
-        uint64_t bits = __atomic_load_n(&t->unused_claims[i], __ATOMIC_ACQUIRE);
+    const struct tb_claim *mine = tb_claim_at(t, t->owner, 0);
+    uint32_t i = 0;
 
-        if (bits)
-            return i * 64 + (uint32_t)__builtin_ctzll(bits);
-    }
-    return TB_N_CLAIMS;
+    while (i < TB_N_CLAIMS && (TB_LOAD(&mine[i].what) & 0xff) != TB_NO_CLAIM)
+        i++;
+    return i;
 }
 
-/* Add to a change: a claim of this handle begins, and the entry gets the word.  The caller
- * has seen that a number is unused. */
+/* Add to a change: a claim of this handle begins, and the entry gets the word. */
 static void
-begin_claim(struct tb_change *c, uint32_t entry, uint64_t word, enum tb_kind kind,
-            uint64_t bytes, struct kvt__claim *out)
+begin_claim(struct tb_change *c, uint32_t entry, uint64_t word, enum kvt__claim_kind kind,
+            struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
-    uint32_t number = unused_number(t);
-    struct tb_claim *claim = claim_at(t, t->owner, number);
+    struct tb_claim *claim = tb_claim_at(t, t->owner, out->number);
 
-    assert(number < TB_N_CLAIMS);
-    __atomic_fetch_and(&t->unused_claims[number / 64], ~(UINT64_C(1) << number % 64),
-                       __ATOMIC_RELAXED);
+    assert(out->number < TB_N_CLAIMS);
     tb_set64(c, &t->hot[entry].word, word);
     tb_set64(c, &claim->what, tb_what(kind, entry, word));
-    if (kind == TB_REPLACE)
-        tb_set64(c, &claim->bytes, bytes);
+    if (kind == KVT__CLAIM_REPLACE)
+        tb_set64(c, &claim->bytes, out->bytes);
     out->entry = entry;
     out->word = word;
-    out->number = number;
-    out->replaces = kind == TB_REPLACE;
-}
-
-static void
-end_claim(struct tb_change *c, uint32_t number)
-{
-    struct kvt__table *t = c->table;
-
-    tb_set64(c, &claim_at(t, t->owner, number)->what, TB_NO_CLAIM);
-    kvt__tb_give_number(t, number);
+    out->kind = kind;
 }
 
 /* ------------------------------------------------------------------- claims */
@@ -69,7 +50,7 @@ struct plan {
     const struct kvt__name *name;
     const struct kvt__record *record;
     const char *text;
-    uint32_t hint;
+    bool has_tags;   /* of the text */
     unsigned in_way; /* out: owner of a claim of the name; TB_N_OWNERS: none */
 };
 
@@ -128,20 +109,13 @@ fill(struct kvt__table *t, uint32_t entry, const struct plan *p)
         TB_STORE(&t->wide[entry].bits[i], hash->bits[i + 1]);
 }
 
-static uint64_t
-flags_of(const struct kvt__record *record)
-{
-    return (record->flags & KVT__TABLE_UNREAD ? TB_UNREAD : 0) |
-           (record->flags & KVT__TABLE_FOREIGN ? TB_FOREIGN : 0);
-}
-
 /* The name has no entry: claim a FREE entry. */
 static int
 claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
     struct tb_header *h = t->header;
-    int space = kvt__tb_space(t, p->text, p->name->digest, p->hint);
+    int space = kvt__tb_space(t, p->text, p->name->digest, p->has_tags);
 
     if (space < 0)
         return space;
@@ -152,8 +126,8 @@ claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
     fill(t, entry, p);
     uint64_t word = TB_LOAD(&t->hot[entry].word);
     word = ((word >> 28) + 1) << 28 | (uint64_t)space << 12 | (uint64_t)t->owner << 4 |
-           flags_of(p->record) | TB_CLAIMED;
-    begin_claim(c, entry, word, TB_NEW, 0, out);
+           tb_flags(p->record->flags) | TB_CLAIMED;
+    begin_claim(c, entry, word, KVT__CLAIM_NEW, out);
     kvt__tb_link(c, entry, kvt__tb_hash(t, p->name));
     tb_set64(c, &h->n_entries, TB_LOAD(&h->n_entries) + 1);
     tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + p->record->bytes);
@@ -181,8 +155,8 @@ end_life(struct tb_hot *e)
 /* Make a READY entry CLAIMED.  The lease is read after the word is written; a reader writes
  * the lease first and then reads the word.  0; -EBUSY: a lease holds. */
 static int
-claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes,
-            bool force, struct kvt__claim *out)
+claim_ready(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, bool force,
+            struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
     struct tb_header *h = t->header;
@@ -191,17 +165,13 @@ claim_ready(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t byt
     if (!force && tb_lease_holds(TB_LOAD(&t->hot[entry].lease), kvt__now_ns()))
         return -EBUSY;
     word = tb_next_word(word, TB_CLAIMED, t->owner);
-    begin_claim(c, entry, word, kind, bytes, out);
-    if (bytes)
-        tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + bytes);
+    begin_claim(c, entry, word, kind, out);
+    if (kind == KVT__CLAIM_REPLACE)
+        tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + out->bytes);
     kvt__tb_commit(c);
     if (!end_life(&t->hot[entry]) || force)
         return 0;
-    tb_set64(c, &t->hot[entry].word, tb_next_word(word, TB_READY, 0));
-    if (bytes)
-        kvt__tb_lower(c, &h->used_bytes, bytes);
-    end_claim(c, out->number);
-    kvt__tb_commit(c);
+    kvt__tb_end_one(c, out, false);
     return -EBUSY;
 }
 
@@ -267,19 +237,21 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
             correct_bytes(c, entry, p->record->bytes);
         return -EEXIST;
     }
-    if (unused_number(t) == TB_N_CLAIMS)
+    uint32_t number = unused_number(t);
+    if (number == TB_N_CLAIMS)
         return -EAGAIN;
     bool frees = entry != TB_NONE && (publishes || p->record->flags & KVT__TABLE_FOUND);
     if (!has_room(t, p->record->bytes,
                   frees ? tb_bytes(TB_LOAD(&t->cold[entry].packed)) : 0))
         return -ENOSPC;
-    *out = (struct kvt__claim){ .bytes = p->record->bytes, .id = p->record->id,
-                                .path = p->record->path, .flags = p->record->flags };
+    *out = (struct kvt__claim){ .number = number, .bytes = p->record->bytes,
+                                .id = p->record->id, .path = p->record->path,
+                                .flags = p->record->flags };
     if (entry == TB_NONE) {
         kvt__tb_split(c);
         return tb_usable(t) ? claim_new(c, p, out) : -ESTALE;
     }
-    return claim_ready(c, entry, TB_REPLACE, p->record->bytes, overwrites, out);
+    return claim_ready(c, entry, KVT__CLAIM_REPLACE, overwrites, out);
 }
 
 /* Claim the READY entry that the caller has seen for an eviction. */
@@ -292,27 +264,22 @@ evict_locked(struct tb_change *c, const struct kvt__record *seen, bool force,
     if (seen->entry >= t->max_entries || tb_state(seen->word) != TB_READY ||
         TB_LOAD(&t->hot[seen->entry].word) != seen->word)
         return -ENOENT;
-    if (unused_number(t) == TB_N_CLAIMS)
+    out->number = unused_number(t);
+    if (out->number == TB_N_CLAIMS)
         return -EAGAIN;
-    return claim_ready(c, seen->entry, TB_EVICT, 0, force, out);
+    return claim_ready(c, seen->entry, KVT__CLAIM_EVICT, force, out);
 }
 
 /* Free a READY entry in a change of its own. */
 static int
 forget_locked(struct tb_change *c, const struct kvt__record *seen, bool force)
 {
-    struct kvt__table *t = c->table;
-    struct kvt__claim claim;
+    struct kvt__claim claim = { .number = 0 };
     int err = evict_locked(c, seen, force, &claim);
 
-    if (err)
-        return err;
-    if (kvt__tb_free(c, seen->entry, tb_bytes(TB_LOAD(&t->cold[seen->entry].packed))))
-        end_claim(c, claim.number);
-    else
-        c->n = 0;
-    kvt__tb_commit(c);
-    return 0;
+    if (!err)
+        kvt__tb_end_one(c, &claim, true);
+    return err;
 }
 
 static int
@@ -351,7 +318,7 @@ claim(struct kvt__table *t, struct plan *p, const struct kvt__record *victim,
         (void)forget_locked(&c, victim, false);
     err = claim_locked(&c, p, publishes, out);
     if (!err && publishes)
-        kvt__tb_end_one(&c, out, TB_PUBLISH);
+        kvt__tb_end_one(&c, out, true);
     kvt__tb_end(&c);
     if (err == -ENOMEM) {
         pthread_mutex_lock(&t->mutex);
@@ -364,7 +331,7 @@ claim(struct kvt__table *t, struct plan *p, const struct kvt__record *victim,
     return err;
 }
 
-#define TRIES 4 /* hints that were out of date, growth, and dead owners */
+#define TRIES 4 /* after growth, and after dead owners ended */
 
 /* Return true if a dead owner's claims, or its limit, caused the error and ended now. */
 static bool
@@ -384,12 +351,12 @@ claim_name(struct kvt__table *t, const struct kvt__name *name,
            const struct kvt__record *victim, bool publishes, struct kvt__claim *out)
 {
     struct plan p = { .name = name, .record = record, .text = text,
-                      .in_way = TB_N_OWNERS };
+                      .has_tags = text && kvt__key_has_tags(text), .in_way = TB_N_OWNERS };
     int err = tb_usable(t) ? check(t, name, record, text) : -ESTALE;
 
+    assert(!text == !name->digest);
     *out = (struct kvt__claim){ .table = NULL };
     for (int i = 0; !err && i < TRIES; i++) {
-        p.hint = kvt__tb_space_hint(t, text, name->digest);
         err = claim(t, &p, victim, publishes, out);
         if (!err && !publishes)
             out->table = t;
@@ -446,4 +413,31 @@ kvt__table_forget(struct kvt__table *t, const struct kvt__record *seen, bool for
     err = forget_locked(&c, seen, force);
     kvt__tb_end(&c);
     return err;
+}
+
+/* ----------------------------------------------------------- entries of a file */
+
+int
+kvt__tb_takes_saved(const struct kvt__table *t)
+{
+    if (!tb_usable(t))
+        return -ESTALE;
+    if (!tb_is_writer(t))
+        return -EINVAL;
+    return t->area ? -ENOENT : 0;
+}
+
+int
+kvt__tb_enter_saved(struct kvt__table *t, const struct kvt__name *name,
+                    struct kvt__record *record, uint64_t recency, const char *text,
+                    int64_t *n_entered)
+{
+    record->flags |= TB_ONLY_NEW;
+    record->n_uses = (uint32_t)(recency & TB_USES);
+    record->recency_ns = (int64_t)(recency & ~TB_USES);
+    if (record->recency_ns < 0 || record->recency_ns > kvt__wall_ns())
+        record->recency_ns = 0; /* now */
+    int err = kvt__table_enter(t, name, record, text);
+    *n_entered += !err;
+    return err == -ESTALE || err == -EINVAL || err == -ETIMEDOUT ? err : 0;
 }

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ends of claims.  An end must not fail: if another process holds the lock for too long,
- * the handle queues the end, and its next transaction carries the end out. */
+ * Ends of claims, and begin and end of transactions.  The end of a claim must not fail: if
+ * another process holds the lock for too long, the handle queues the end, and its next
+ * transaction carries the end out. */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "table/private.h"
 
 /* The word of an entry that becomes READY with these flags. */
 static uint64_t
 ready_word(uint64_t word, uint64_t flags)
 {
-    return (tb_next_word(word, TB_READY, 0) & ~(TB_UNREAD | TB_FOREIGN)) | flags;
+    return (tb_next_word(word, TB_READY, 0) & ~TB_FLAGS) | flags;
 }
 
 /* Add to a change: the entry is READY, with these flags and the space of the present word. */
@@ -56,7 +59,7 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
 
     memcpy(id, claim->id.b, sizeof id);
     if (ends_leases(t, claim, id)) /* a late reader sees another life */
-        TB_STORE(&e->lease, (TB_LOAD(&e->lease) + TB_LIFE_1) & TB_LIFE);
+        TB_STORE(&e->lease, tb_next_life(TB_LOAD(&e->lease)));
     tb_set64(c, &e->id[0], id[0]);
     tb_set64(c, &e->id[1], id[1]);
     tb_set64(c, &t->cold[claim->entry].packed,
@@ -64,74 +67,52 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     kvt__tb_lower(c, &t->header->used_bytes, tb_bytes(packed));
 }
 
+/* The flags of the entry's word after the end of the claim. */
 static uint64_t
-published_flags(const struct kvt__claim *claim)
+flags_after(const struct kvt__claim *claim, bool done)
 {
-    return (claim->flags & KVT__TABLE_UNREAD ? TB_UNREAD : 0) |
-           (claim->flags & KVT__TABLE_FOREIGN ? TB_FOREIGN : 0);
+    return done ? tb_flags(claim->flags) : claim->word & TB_FLAGS;
 }
 
-static void
-publish(struct tb_change *c, const struct kvt__claim *claim)
+/* Return true if the end of the claim frees the entry. */
+static bool
+frees(const struct kvt__claim *claim, bool done)
 {
-    if (claim->replaces)
-        replace(c, claim);
-    make_ready(c, claim->entry, published_flags(claim));
-}
-
-static uint64_t
-flags_of(const struct kvt__table *t, uint32_t entry)
-{
-    return TB_LOAD(&t->hot[entry].word) & (TB_UNREAD | TB_FOREIGN);
+    return claim->kind == (done ? KVT__CLAIM_EVICT : KVT__CLAIM_NEW);
 }
 
 /* Add to a change: what the end of a claim makes of the entry. */
 static bool
-end_entry(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how)
+end_entry(struct tb_change *c, const struct kvt__claim *claim, bool done)
 {
     struct kvt__table *t = c->table;
 
-    switch (how) {
-    case TB_PUBLISH:
-        publish(c, claim);
-        return true;
-    case TB_ABORT:
-        if (!claim->replaces)
-            return kvt__tb_free(c, claim->entry, claim->bytes);
-        kvt__tb_lower(c, &t->header->used_bytes, claim->bytes);
-        make_ready(c, claim->entry, flags_of(t, claim->entry));
-        return true;
-    case TB_EVICTED:
+    if (frees(claim, done))
         return kvt__tb_free(c, claim->entry, tb_bytes(packed_of(t, claim->entry)));
-    default:
-        make_ready(c, claim->entry, flags_of(t, claim->entry));
-        return true;
-    }
+    if (claim->kind == KVT__CLAIM_REPLACE && done)
+        replace(c, claim);
+    else if (claim->kind == KVT__CLAIM_REPLACE)
+        kvt__tb_lower(c, &t->header->used_bytes, claim->bytes);
+    make_ready(c, claim->entry, flags_after(claim, done));
+    return true;
 }
 
 /* The record of the claim, if the record still describes this entry. */
 static struct tb_claim *
 record_of(const struct kvt__table *t, unsigned owner, uint32_t number, uint32_t entry)
 {
-    struct tb_claim *record = &t->claims[(size_t)owner * TB_N_CLAIMS + number];
+    struct tb_claim *record = tb_claim_at(t, owner, number);
     uint64_t what = TB_LOAD(&record->what);
 
     if ((what & 0xff) == TB_NO_CLAIM || what >> 32 != entry || entry >= t->max_entries)
         return NULL;
     uint64_t word = TB_LOAD(&t->hot[entry].word);
     return tb_state(word) == TB_CLAIMED && tb_owner(word) == owner &&
-           what == tb_what((enum tb_kind)(what & 0xff), entry, word) ? record : NULL;
+           what == tb_what((enum kvt__claim_kind)(what & 0xff), entry, word) ? record : NULL;
 }
 
 void
-kvt__tb_give_number(struct kvt__table *t, uint32_t number)
-{
-    __atomic_fetch_or(&t->unused_claims[number / 64], UINT64_C(1) << number % 64,
-                      __ATOMIC_RELEASE);
-}
-
-void
-kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how)
+kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, bool done)
 {
     struct kvt__table *t = c->table;
     struct tb_claim *record = record_of(t, t->owner, claim->number, claim->entry);
@@ -140,36 +121,66 @@ kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end
         kvt__tb_garbage(t, "a claim");
         return;
     }
-    if (end_entry(c, claim, how))
+    if (end_entry(c, claim, done))
         tb_set64(c, &record->what, TB_NO_CLAIM);
     else
         c->n = 0;
     kvt__tb_commit(c);
-    kvt__tb_give_number(t, claim->number);
 }
 
-void
-kvt__tb_end_late(struct tb_change *c)
+static void
+end_late(struct tb_change *c)
 {
     struct kvt__table *t = c->table;
 
     while (t->n_late) {
         uint32_t i = --t->n_late;
 
-        kvt__tb_end_one(c, &t->late[i].claim, t->late[i].how);
+        kvt__tb_end_one(c, &t->late[i].claim, t->late[i].done);
     }
 }
 
+/* ------------------------------------------------------------- transactions */
+
+int
+kvt__tb_begin(struct kvt__table *t, struct tb_change *c)
+{
+    *c = (struct tb_change){ .table = t };
+    if (!tb_usable(t))
+        return -ESTALE;
+    if (!tb_is_writer(t))
+        return -EINVAL;
+    pthread_mutex_lock(&t->mutex);
+    kvt__tb_populate(t); /* another process may have grown the table */
+    int err = kvt__tb_lock(t, t->lock_wait_ns);
+    if (err) {
+        pthread_mutex_unlock(&t->mutex);
+        return err == -ETIMEDOUT
+            ? kvt__fail(ETIMEDOUT, "index: another process holds its lock for long") : err;
+    }
+    end_late(c);
+    return 0;
+}
+
+void
+kvt__tb_end(struct tb_change *c)
+{
+    assert(!c->n);
+    kvt__tb_unlock(c->table);
+    pthread_mutex_unlock(&c->table->mutex);
+}
+
+/* ----------------------------------------------------------- ends by callers */
+
 /* Return true if the end of the claim changes only the word of the entry, and the word. */
 static bool
-changes_word_only(const struct kvt__claim *claim, enum tb_end how, uint64_t *word)
+changes_word_only(const struct kvt__claim *claim, bool done, uint64_t *word)
 {
-    uint64_t flags = how == TB_PUBLISH ? published_flags(claim)
-                                       : claim->word & (TB_UNREAD | TB_FOREIGN);
+    uint64_t flags = flags_after(claim, done);
 
     *word = ready_word(claim->word, flags);
-    return how == TB_RESTORE ||
-           (how == TB_PUBLISH && !claim->replaces && !((claim->word ^ flags) & TB_UNREAD));
+    return !frees(claim, done) && claim->kind != KVT__CLAIM_REPLACE &&
+           !((claim->word ^ flags) & TB_UNREAD);
 }
 
 /* End a claim without the lock.  Only the owner of a claim writes the word of a CLAIMED
@@ -185,16 +196,15 @@ end_alone(struct kvt__table *t, const struct kvt__claim *claim, uint64_t word)
         return false;
     }
     TB_STORE(&record->what, TB_NO_CLAIM);
-    kvt__tb_give_number(t, claim->number);
     if (!TB_LOAD(&t->header->touched)) /* of the snapshot */
         TB_STORE(&t->header->touched, 1);
     return true;
 }
 
-/* End a claim now, or queue the end.  False: the claim is not this handle's, or the table
- * was replaced. */
+/* End a claim now, or queue the end.  done: the object is stored, or deleted.  False: the claim
+ * is not this handle's, or the table was replaced. */
 static bool
-end(struct kvt__table *t, struct kvt__claim *claim, enum tb_end how)
+end(struct kvt__table *t, struct kvt__claim *claim, bool done)
 {
     struct tb_change c = { .table = t };
     uint64_t word;
@@ -204,15 +214,15 @@ end(struct kvt__table *t, struct kvt__claim *claim, enum tb_end how)
     claim->table = NULL;
     if (!tb_usable(t))
         return false;
-    if (changes_word_only(claim, how, &word))
+    if (changes_word_only(claim, done, &word))
         return end_alone(t, claim, word);
     pthread_mutex_lock(&t->mutex);
     int err = kvt__tb_lock(t, t->lock_wait_ns);
-    if (err == -ETIMEDOUT)
-        t->late[t->n_late++] = (struct tb_late){ *claim, how };
+    if (err == -ETIMEDOUT && t->n_late < TB_N_CLAIMS) /* more only if the records are garbage */
+        t->late[t->n_late++] = (struct tb_late){ *claim, done };
     if (!err) {
-        kvt__tb_end_late(&c);
-        kvt__tb_end_one(&c, claim, how);
+        end_late(&c);
+        kvt__tb_end_one(&c, claim, done);
         kvt__tb_unlock(t);
     }
     pthread_mutex_unlock(&t->mutex);
@@ -222,29 +232,25 @@ end(struct kvt__table *t, struct kvt__claim *claim, enum tb_end how)
 bool
 kvt__table_publish(struct kvt__table *t, struct kvt__claim *claim)
 {
-    if (!end(t, claim, TB_PUBLISH))
+    assert(!claim->table || claim->kind != KVT__CLAIM_EVICT);
+    if (!end(t, claim, true))
         return false;
-    if (claim->replaces) /* the object is new, the entry is not */
+    if (claim->kind == KVT__CLAIM_REPLACE) /* the object is new, the entry is not */
         kvt__tb_used(t, claim->entry);
     return true;
 }
 
 void
-kvt__table_abort(struct kvt__table *t, struct kvt__claim *claim)
-{
-    (void)end(t, claim, TB_ABORT);
-}
-
-void
 kvt__table_evicted(struct kvt__table *t, struct kvt__claim *claim)
 {
-    (void)end(t, claim, TB_EVICTED);
+    assert(!claim->table || claim->kind == KVT__CLAIM_EVICT);
+    (void)end(t, claim, true);
 }
 
 void
-kvt__table_restore(struct kvt__table *t, struct kvt__claim *claim)
+kvt__table_abort(struct kvt__table *t, struct kvt__claim *claim)
 {
-    (void)end(t, claim, TB_RESTORE);
+    (void)end(t, claim, false);
 }
 
 /* ------------------------------------------------------------- dead owners */
@@ -252,45 +258,45 @@ kvt__table_restore(struct kvt__table *t, struct kvt__claim *claim)
 /* An object of the name may exist: the entry is READY and unread, with the bytes of both
  * objects until a probe reads the object. */
 static bool
-end_object(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes)
+end_object(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, uint64_t bytes)
 {
     struct kvt__table *t = c->table;
     uint64_t packed = packed_of(t, entry), sum = tb_bytes(packed) + bytes;
 
     tb_set64(c, &t->hot[entry].id[0], 0);
     tb_set64(c, &t->hot[entry].id[1], 0);
-    if (kind == TB_REPLACE && sum < TB_MAX_BYTES)
+    if (kind == KVT__CLAIM_REPLACE && sum < TB_MAX_BYTES)
         tb_set64(c, &t->cold[entry].packed, (packed & ~(TB_MAX_BYTES - 1)) | sum);
     make_ready(c, entry, TB_UNREAD);
     return true;
 }
 
 static bool
-end_memory(struct tb_change *c, uint32_t entry, enum tb_kind kind, uint64_t bytes)
+end_memory(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, uint64_t bytes)
 {
     struct kvt__table *t = c->table;
 
-    if (kind == TB_EVICT) {
-        make_ready(c, entry, flags_of(t, entry));
+    if (kind == KVT__CLAIM_EVICT) {
+        make_ready(c, entry, TB_LOAD(&t->hot[entry].word) & TB_FLAGS);
         return true;
     }
     return kvt__tb_free(c, entry, tb_bytes(packed_of(t, entry)) +
-                                  (kind == TB_REPLACE ? bytes : 0));
+                                  (kind == KVT__CLAIM_REPLACE ? bytes : 0));
 }
 
 bool
 kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number)
 {
     struct kvt__table *t = c->table;
-    struct tb_claim *record = &t->claims[(size_t)owner * TB_N_CLAIMS + number];
+    struct tb_claim *record = tb_claim_at(t, owner, number);
     uint64_t what = TB_LOAD(&record->what), bytes = TB_LOAD(&record->bytes);
-    enum tb_kind kind = (enum tb_kind)(what & 0xff);
+    enum kvt__claim_kind kind = (enum kvt__claim_kind)(what & 0xff);
     uint32_t entry = (uint32_t)(what >> 32);
 
     if (kind == TB_NO_CLAIM)
         return false;
-    if (!record_of(t, owner, number, entry) || kind > TB_EVICT) {
-        if (kind != TB_NEW && kind != TB_EVICT)
+    if (!record_of(t, owner, number, entry) || kind > KVT__CLAIM_EVICT) {
+        if (kind != KVT__CLAIM_NEW && kind != KVT__CLAIM_EVICT)
             kvt__tb_garbage(t, "a claim");
         TB_STORE(&record->what, TB_NO_CLAIM); /* the owner ended the claim and died */
         return false;

@@ -110,14 +110,14 @@ struct tb_owner {
     uint64_t rest;
 };
 
-enum tb_kind { TB_NO_CLAIM, TB_NEW, TB_REPLACE, TB_EVICT };
+#define TB_NO_CLAIM 0u
 
 /* A claim of an owner.  what: the kind in bits 0-7, the lowest bits of the entry's version in
  * bits 8-31, the entry from bit 32 on.  The record describes the entry as long as the entry
  * is CLAIMED by the owner in this version. */
 struct tb_claim {
     uint64_t what;
-    uint64_t bytes; /* of TB_REPLACE: that the claim added to used_bytes */
+    uint64_t bytes; /* of KVT__CLAIM_REPLACE: that the claim added to used_bytes */
 };
 
 struct tb_space {
@@ -132,7 +132,10 @@ struct tb_space {
  * next: link of the chain, or the next entry of the free list.
  * lease: bits 0-5 holders, 6-9 life, 10-31 end in seconds.  Each claim of an entry without a
  * lease begins another life, so that a late reader neither ends nor extends a lease of the
- * next chunk. */
+ * next chunk.  The 16th chunk after a chunk has the life of that chunk again.  Only a thread that
+ * stops between two instructions, or that ends a lease after the end of its time, while the entry
+ * gets 16 other chunks, acts on a lease of another chunk.  Then that chunk may be evicted before
+ * its load, which is a miss, or stay until the end of the thread's lease. */
 struct tb_hot {
     uint64_t word;
     uint64_t id[2];
@@ -152,6 +155,7 @@ struct tb_wide {
     uint64_t bits[KVT__HASH_WORDS - 1];
 };
 
+_Static_assert(KVT__TABLE_UNREAD == 1 && KVT__TABLE_FOREIGN == 2, "flags");
 _Static_assert(offsetof(struct tb_header, lock) == 128, "header");
 _Static_assert(offsetof(struct tb_header, limit_bytes) == 192, "header");
 _Static_assert(offsetof(struct tb_header, redo) == 256, "header");
@@ -237,7 +241,8 @@ tb_swap64(uint64_t *at, uint64_t old, uint64_t v)
 enum tb_state { TB_FREE, TB_CLAIMED, TB_READY };
 
 #define TB_UNREAD UINT64_C(4)
-#define TB_FOREIGN UINT64_C(8)
+#define TB_FLAGS UINT64_C(12) /* unread and foreign, in a record from bit 0 on */
+#define TB_FLAGS_SHIFT 2
 
 static inline enum tb_state
 tb_state(uint64_t word)
@@ -257,6 +262,13 @@ tb_space(uint64_t word)
     return (uint32_t)(word >> 12 & 0xffff);
 }
 
+/* The bits of a word for the flags of a record or claim. */
+static inline uint64_t
+tb_flags(uint32_t flags)
+{
+    return (uint64_t)flags << TB_FLAGS_SHIFT & TB_FLAGS;
+}
+
 /* The word after `word`: another state and owner, equal flags and space. */
 static inline uint64_t
 tb_next_word(uint64_t word, enum tb_state state, unsigned owner)
@@ -266,7 +278,7 @@ tb_next_word(uint64_t word, enum tb_state state, unsigned owner)
 }
 
 static inline uint64_t
-tb_what(enum tb_kind kind, uint32_t entry, uint64_t word)
+tb_what(enum kvt__claim_kind kind, uint32_t entry, uint64_t word)
 {
     return (uint64_t)entry << 32 | (word >> 28 & 0xffffff) << 8 | (uint64_t)kind;
 }

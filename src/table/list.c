@@ -21,18 +21,6 @@ kvt__table_relist(struct kvt__table *t)
         __atomic_fetch_add(&t->header->n_relists, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The word is read again under the byte: another process may have ended its listing. */
-static int
-begin(struct kvt__table *t)
-{
-    if (t->is_listing ||
-        (t->lock_fd >= 0 && kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_LIST_BYTE)))
-        return -EBUSY;
-    t->is_listing = true;
-    t->lists = TB_LOAD(&t->header->n_relists);
-    return 0;
-}
-
 static void
 end(struct kvt__table *t)
 {
@@ -41,15 +29,24 @@ end(struct kvt__table *t)
     t->is_listing = false;
 }
 
+/* The word is read under the byte: another process may have ended its listing. */
 int
 kvt__table_begin_list(struct kvt__table *t)
 {
+    int err = 0;
+
     if (!tb_usable(t))
         return -ESTALE;
     if (!tb_is_writer(t))
         return -EINVAL;
     pthread_mutex_lock(&t->mutex);
-    int err = begin(t);
+    if (t->is_listing ||
+        (t->lock_fd >= 0 && kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_LIST_BYTE)))
+        err = -EBUSY;
+    if (!err) {
+        t->is_listing = true;
+        t->lists = TB_LOAD(&t->header->n_relists);
+    }
     if (!err && kvt__table_is_listed(t)) {
         end(t);
         err = -EALREADY;

@@ -45,40 +45,19 @@ create(const struct kvt__table *t, int dir, const char *name)
     struct stat st, lock;
 
     for (int i = 0; i < TRIES; i++) {
-        int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        int fd = kvt__lock_file_open(dir, name, O_RDWR | O_CREAT, 0600);
 
         if (fd < 0)
-            return kvt__fail(errno, "index: make a file");
-        close(fd);
-        fd = kvt__lock_file_open(dir, name, O_RDWR, 0);
-        if (fd >= 0 && kvt__tb_share_file(fd) && !fstat(fd, &st) && st.st_nlink) {
+            return kvt__fail(-fd, "index: make a file");
+        if (kvt__tb_share_file(fd) && !fstat(fd, &st) && st.st_nlink) {
             /* The owner of the store opens the table that root made. */
             if (!fstat(t->lock_fd, &lock) && lock.st_uid != st.st_uid)
                 (void)!fchown(fd, lock.st_uid, lock.st_gid);
             return fd;
         }
-        if (fd < 0 && fd != -ENOENT)
-            return kvt__fail(-fd, "index: make a file");
         kvt__lock_file_close(fd);
     }
     return kvt__fail(ESTALE, "index: another process deleted the new file");
-}
-
-static int
-fill(struct kvt__table *t, const struct kvt__table_params *params, uint64_t max,
-     const uint64_t number[2], const char *store)
-{
-    int err = kvt__tb_allocate(t, 0);
-
-    if (!err)
-        err = kvt__tb_make_area(t, params);
-    if (err)
-        return err;
-    kvt__tb_init_heads(t);
-    kvt__tb_fill_header(t->header, params, max, number);
-    if (strlen(store) < sizeof t->header->dir)
-        strcpy(t->header->dir, store);
-    return 0;
 }
 
 int
@@ -94,19 +73,19 @@ kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int d
     int fd = create(t, dir, name);
     if (fd < 0)
         return fd;
+    t->map_fd = fd;
     if (ftruncate(fd, (off_t)bytes))
         err = kvt__fail(errno, "index: make a file of %zu bytes", bytes);
     if (!err)
-        err = kvt__tb_map(t, fd, max, params->wide_hashes, params->area_bytes);
-    if (!err) {
-        err = fill(t, params, max, number, store);
-        if (err)
-            kvt__tb_unmap(t);
-    } else {
-        kvt__lock_file_close(fd);
-    }
-    if (err)
+        err = kvt__tb_map(t, max, params->wide_hashes, params->area_bytes);
+    if (!err)
+        err = kvt__tb_allocate(t, 0);
+    if (!err)
+        err = kvt__tb_init(t, params, number, store);
+    if (err) {
+        kvt__tb_unmap(t);
         unlinkat(dir, name, 0);
+    }
     return err;
 }
 

@@ -3,6 +3,7 @@
  * The mapping: its parts, its header, and memory for more entries.  The file is sparse and
  * has its final size from the start; a table grows by allocating pages of the file, so a
  * full file system is an error and not a signal. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -28,11 +29,13 @@ kvt__tb_max_entries(const struct kvt__table_params *params)
 }
 
 void
-kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries, bool wide_hashes)
+kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries, bool wide_hashes,
+                  uint64_t area_bytes)
 {
     struct tb_parts p = tb_parts(max_entries, wide_hashes);
     char *base = map;
 
+    assert(max_entries >= TB_MIN_HEADS && max_entries <= TB_MAX_ENTRIES);
     t->header = map;
     t->owners = (struct tb_owner *)(base + p.owners);
     t->claims = (struct tb_claim *)(base + p.claims);
@@ -43,31 +46,63 @@ kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries, bool wi
     t->wide = wide_hashes ? (struct tb_wide *)(base + p.wide) : NULL;
     t->map_bytes = p.end;
     t->max_entries = max_entries;
+    t->area_bytes = area_bytes;
+    t->area = area_bytes ? base + tb_area_at(p.end) : NULL;
+}
+
+int
+kvt__tb_map(struct kvt__table *t, uint64_t max_entries, bool wide_hashes, uint64_t area_bytes)
+{
+    size_t bytes = tb_file_bytes(tb_parts(max_entries, wide_hashes).end, area_bytes);
+    int flags = t->map_fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+    assert(!t->header);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, t->map_fd, 0);
+
+    if (p == MAP_FAILED)
+        return kvt__fail(errno, "index: map %zu bytes", bytes);
+    madvise(p, bytes, MADV_DONTFORK);
+    kvt__tb_set_parts(t, p, max_entries, wide_hashes, area_bytes);
+    if (t->area)
+        madvise(t->area, area_bytes, MADV_HUGEPAGE); /* a hint only */
+    return 0;
 }
 
 void
-kvt__tb_fill_header(struct tb_header *h, const struct kvt__table_params *params,
-                    uint64_t max_entries, const uint64_t number[2])
+kvt__tb_unmap(struct kvt__table *t)
 {
+    if (t->header)
+        munmap(t->header, tb_file_bytes(t->map_bytes, t->area_bytes));
+    kvt__lock_file_close(t->map_fd);
+    t->header = NULL;
+    t->map_fd = -1;
+}
+
+int
+kvt__tb_init(struct kvt__table *t, const struct kvt__table_params *params,
+             const uint64_t number[2], const char *store)
+{
+    struct tb_header *h = t->header;
+    int err = t->area && params->make_area ? params->make_area(params->area_ctx, t) : 0;
+
+    if (err)
+        return err;
+    for (uint32_t i = 0; i < TB_MIN_HEADS; i++)
+        t->heads[i] = TB_END | i;
     *h = (struct tb_header){ .version = TB_VERSION, .use = TB_IN_USE,
-                             .max_entries = max_entries,
+                             .max_entries = t->max_entries,
                              .wide_hashes = params->wide_hashes,
                              .of_memory = params->of_memory,
+                             .number = { number[0], number[1] },
                              .area_bytes = params->area_bytes,
                              .area_version = params->area_version,
                              .free = TB_NONE, .n_heads = TB_MIN_HEADS };
     if (getrandom(&h->hash_key, sizeof h->hash_key, GRND_NONBLOCK) != sizeof h->hash_key)
         h->hash_key = (uint64_t)kvt__wall_ns();
-    if (number)
-        memcpy(h->number, number, sizeof h->number);
+    if (strlen(store) < sizeof h->dir)
+        strcpy(h->dir, store);
     memcpy(h->magic, TB_MAGIC, sizeof h->magic);
-}
-
-void
-kvt__tb_init_heads(struct kvt__table *t)
-{
-    for (uint32_t i = 0; i < TB_MIN_HEADS; i++)
-        t->heads[i] = TB_END | i;
+    return 0;
 }
 
 #define PIECE_BYTES ((off_t)1 << 20) /* a tmpfs gives up a whole call at a signal */
@@ -90,49 +125,39 @@ kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes)
     return 0;
 }
 
-/* Allocate the pages of entries [from, to) of one part. */
+/* Map pages that have memory already, so that a transaction has no page fault.  Returns 0. */
 static int
-allocate(const struct kvt__table *t, const void *part, size_t size, uint64_t from,
-         uint64_t to)
-{
-    off_t base = (off_t)((const char *)part - (const char *)t->header);
-
-    return kvt__tb_allocate_bytes(t, base + (off_t)(from * size),
-                                  (off_t)((to - from) * size));
-}
-
-/* Call fn for each part that has a record for each entry. */
-static int
-each_part(const struct kvt__table *t,
-          int (*fn)(const struct kvt__table *t, const void *part, size_t size,
-                    uint64_t from, uint64_t to), uint64_t from, uint64_t to)
-{
-    int err = fn(t, t->heads, sizeof *t->heads, from, to);
-
-    if (!err)
-        err = fn(t, t->hot, sizeof *t->hot, from, to);
-    if (!err)
-        err = fn(t, t->cold, sizeof *t->cold, from, to);
-    if (!err && t->wide)
-        err = fn(t, t->wide, sizeof *t->wide, from, to);
-    return err;
-}
-
-/* Map pages that have memory already, so that a transaction has no page fault. */
-static int
-populate(const struct kvt__table *t, const void *part, size_t size, uint64_t from,
-         uint64_t to)
+populate(const struct kvt__table *t, off_t at, off_t bytes)
 {
 #ifdef MADV_POPULATE_WRITE
-    size_t base = (size_t)((const char *)part - (const char *)t->header);
-    size_t first = (base + (size_t)from * size) & ~(size_t)(TB_PAGE - 1);
-    size_t end = tb_page_up(base + (size_t)to * size);
+    size_t first = (size_t)at & ~(size_t)(TB_PAGE - 1);
 
-    (void)madvise((char *)t->header + first, end - first, MADV_POPULATE_WRITE);
+    (void)madvise((char *)t->header + first, tb_page_up((size_t)(at + bytes)) - first,
+                  MADV_POPULATE_WRITE);
 #else
-    (void)t, (void)part, (void)size, (void)from, (void)to;
+    (void)t, (void)at, (void)bytes;
 #endif
     return 0;
+}
+
+/* Call fn for the records of entries [from, to) in each part that has a record for each
+ * entry. */
+static int
+each_part(const struct kvt__table *t,
+          int (*fn)(const struct kvt__table *t, off_t at, off_t bytes), uint64_t from,
+          uint64_t to)
+{
+    const struct {
+        const void *at;
+        size_t size;
+    } parts[] = { { t->heads, sizeof *t->heads }, { t->hot, sizeof *t->hot },
+                  { t->cold, sizeof *t->cold }, { t->wide, sizeof *t->wide } };
+    int err = 0;
+
+    for (int i = 0; i < 4 && parts[i].at && !err; i++)
+        err = fn(t, (const char *)parts[i].at - (const char *)t->header +
+                    (off_t)(from * parts[i].size), (off_t)((to - from) * parts[i].size));
+    return err;
 }
 
 void
@@ -145,39 +170,6 @@ kvt__tb_populate(struct kvt__table *t)
         return;
     (void)each_part(t, populate, t->n_mapped, n);
     t->n_mapped = n;
-}
-
-void
-kvt__tb_set_area(struct kvt__table *t, uint64_t bytes)
-{
-    t->area_bytes = bytes;
-    t->area = bytes ? (char *)t->header + tb_area_at(t->map_bytes) : NULL;
-    if (bytes)
-        madvise(t->area, bytes, MADV_HUGEPAGE); /* a hint only */
-}
-
-int
-kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes,
-            uint64_t area_bytes)
-{
-    size_t bytes = tb_file_bytes(tb_parts(max_entries, wide_hashes).end, area_bytes);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-    if (p == MAP_FAILED)
-        return kvt__fail(errno, "index: map %zu bytes", bytes);
-    madvise(p, bytes, MADV_DONTFORK);
-    kvt__tb_set_parts(t, p, max_entries, wide_hashes);
-    kvt__tb_set_area(t, area_bytes);
-    t->map_fd = fd;
-    return 0;
-}
-
-void
-kvt__tb_unmap(struct kvt__table *t)
-{
-    munmap(t->header, tb_file_bytes(t->map_bytes, t->area_bytes));
-    kvt__lock_file_close(t->map_fd);
-    t->map_fd = -1;
 }
 
 /* PyTorch and NCCL need /dev/shm too: the entries take at most half of the memory that would
@@ -224,10 +216,10 @@ kvt__tb_allocate(struct kvt__table *t, uint64_t n_made)
         return kvt__fail(ENOSPC, "index: half of what is free is less than %zu bytes", base);
     int err = kvt__tb_allocate_bytes(t, 0, (off_t)base);
     if (!err && n_made)
-        err = each_part(t, allocate, 0, n_made);
+        err = each_part(t, kvt__tb_allocate_bytes, 0, n_made);
     if (err)
         return kvt__fail(-err, "index: allocate the table");
-    (void)populate(t, t->header, 1, 0, base);
+    (void)populate(t, 0, (off_t)base);
     return 0;
 }
 
@@ -238,10 +230,12 @@ kvt__tb_grow(struct kvt__table *t)
     uint32_t n = TB_LOAD(&t->header->n_made);
     uint64_t more = n + TB_STEP_ENTRIES < t->max_entries ? n + TB_STEP_ENTRIES
                                                          : t->max_entries;
+
+    assert(tb_is_writer(t) && pthread_mutex_trylock(&t->mutex) == EBUSY);
     if (n >= more)
         return -EFBIG;
     if (!has_room(t, base_bytes(t) + n * entry_bytes(t), (more - n) * entry_bytes(t)) ||
-        each_part(t, allocate, n, more))
+        each_part(t, kvt__tb_allocate_bytes, n, more))
         return -ENOSPC;
     int err = kvt__tb_lock(t, t->lock_wait_ns);
     if (err)

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -39,33 +38,22 @@ free_handle(struct kvt__table *t)
 int
 kvt__table_open_private(const struct kvt__table_params *params, struct kvt__table **out)
 {
-    uint64_t max = kvt__tb_max_entries(params);
-    size_t bytes = tb_file_bytes(tb_parts(max, params->wide_hashes).end, params->area_bytes);
-    int err = kvt__tb_check_area(params);
+    struct kvt__table *t = kvt__tb_new(params);
 
     *out = NULL;
-    if (err)
-        return err;
-    struct kvt__table *t = kvt__tb_new(params);
     if (!t)
         return kvt__fail(ENOMEM, "index: open");
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) {
-        free_handle(t);
-        return kvt__fail(ENOMEM, "index: map %zu bytes", bytes);
-    }
-    madvise(p, bytes, MADV_DONTFORK);
-    kvt__tb_set_parts(t, p, max, params->wide_hashes);
-    kvt__tb_set_area(t, params->area_bytes);
-    err = kvt__tb_make_area(t, params);
+    int err = kvt__tb_check_area(params);
+    if (!err)
+        err = kvt__tb_map(t, kvt__tb_max_entries(params), params->wide_hashes,
+                          params->area_bytes);
+    if (!err)
+        err = kvt__tb_init(t, params, (const uint64_t[2]){ 0, 0 }, "");
     if (err) {
         kvt__tb_unmap(t);
         free_handle(t);
         return err;
     }
-    kvt__tb_fill_header(t->header, params, max, NULL);
-    kvt__tb_init_heads(t);
     if (params->writer)
         (void)kvt__tb_take_owner(t, params->limit_bytes); /* the first is free */
     *out = t;
@@ -163,16 +151,14 @@ kvt__table_open(const struct kvt__table_params *params, int dirfd, struct kvt__t
     kvt__log(KVT_LOG_WARN, "%s: no shared index, other processes will not see what this one "
              "stores (%s)", *store ? store : "the store's directory", kvt__why());
     int lock_fd = t->lock_fd;
-    free_handle(t);
     bool waits = err == -EBUSY;
-    if (!waits)
-        kvt__lock_file_close(lock_fd);
+    free_handle(t);
     err = kvt__table_open_private(params, out);
-    if (waits && err)
-        kvt__lock_file_close(lock_fd);
-    else if (waits) {
+    if (waits && !err) {
         kvt__tb_unlock_byte(lock_fd, TB_V3_MAIN);
         (*out)->v3_fd = lock_fd;
+    } else {
+        kvt__lock_file_close(lock_fd);
     }
     return err;
 }
@@ -205,15 +191,6 @@ bool
 kvt__table_is_shared(const struct kvt__table *t)
 {
     return t->lock_fd >= 0;
-}
-
-void
-kvt__table_number(const struct kvt__table *t, uint64_t out[2])
-{
-    bool is_usable = t->generation == kvt__fork_generation_now();
-
-    out[0] = is_usable ? t->header->number[0] : 0;
-    out[1] = is_usable ? t->header->number[1] : 0;
 }
 
 unsigned

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Owners: the writers of a table.  A living owner i holds a lock of byte i of the file
- * `lock` (alive.c); the lock ends with the process. */
+ * `lock` (bytes.c); the lock ends with the process. */
+#include <assert.h>
 #include <errno.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -20,56 +21,6 @@ new_incarnation(void)
     return v ? v : 1;
 }
 
-static int
-lock(struct kvt__table *t, int64_t wait_ns)
-{
-    pthread_mutex_lock(&t->mutex);
-    int err = kvt__tb_lock(t, wait_ns);
-    if (err)
-        pthread_mutex_unlock(&t->mutex);
-    return err;
-}
-
-static void
-unlock(struct kvt__table *t)
-{
-    kvt__tb_unlock(t);
-    pthread_mutex_unlock(&t->mutex);
-}
-
-/* The claims of an owner end one by one; each end compares the incarnation, because the number
- * can have a new owner. */
-size_t
-kvt__tb_end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation)
-{
-    struct tb_change c = { .table = t };
-    size_t n = 0;
-
-    for (uint32_t i = 0; i < TB_N_CLAIMS; i++) {
-        const struct tb_claim *claim = &t->claims[(size_t)owner * TB_N_CLAIMS + i];
-
-        if ((TB_LOAD(&claim->what) & 0xff) == TB_NO_CLAIM)
-            continue;
-        if (lock(t, TB_LOCK_WAIT_NS))
-            break;
-        bool is_same = TB_LOAD(&t->owners[owner].incarnation) == incarnation;
-        n += is_same && tb_usable(t) && kvt__tb_end_dead(&c, owner, i);
-        unlock(t);
-        if (!is_same)
-            break;
-    }
-    return n;
-}
-
-static bool
-has_claims(const struct kvt__table *t, unsigned owner)
-{
-    for (uint32_t i = 0; i < TB_N_CLAIMS; i++)
-        if ((TB_LOAD(&t->claims[(size_t)owner * TB_N_CLAIMS + i].what) & 0xff) != TB_NO_CLAIM)
-            return true;
-    return false;
-}
-
 /* Write an owner's record (incarnation 0: the owner ends), and the smallest limit of all owners
  * as the table's limit.  The caller holds the lock. */
 static void
@@ -78,6 +29,7 @@ set_owner(struct tb_change *c, unsigned owner, uint64_t incarnation, uint64_t li
     struct kvt__table *t = c->table;
     uint64_t least = incarnation ? limit_bytes : 0;
 
+    assert(owner < TB_N_OWNERS && !c->n);
     for (unsigned i = 0; i < TB_N_OWNERS; i++) {
         uint64_t limit = i != owner && TB_LOAD(&t->owners[i].incarnation)
             ? TB_LOAD(&t->owners[i].limit_bytes) : 0;
@@ -91,52 +43,42 @@ set_owner(struct tb_change *c, unsigned owner, uint64_t incarnation, uint64_t li
     kvt__tb_commit(c);
 }
 
-/* Begin the life of an owner, whose number has no claims.  The caller holds the lock. */
-static void
-begin_life(struct tb_change *c, uint64_t limit_bytes)
+/* End the claims of an owner that is dead, or this handle's: all in one hold of the lock, so that
+ * the number cannot have a new owner meanwhile.  Returns the number of ended claims. */
+static size_t
+end_claims(struct tb_change *c, unsigned owner)
 {
-    struct kvt__table *t = c->table;
+    size_t n = 0;
 
-    TB_STORE(&t->owners[t->owner].pid, (uint64_t)(uint32_t)getpid());
-    memset(t->unused_claims, 0xff, sizeof t->unused_claims);
-    set_owner(c, t->owner, new_incarnation(), limit_bytes);
+    for (uint32_t i = 0; i < TB_N_CLAIMS && tb_usable(c->table); i++)
+        n += kvt__tb_end_dead(c, owner, i);
+    return n;
 }
 
-/* End the life of an owner without claims, unless the number has a new owner. */
-static void
-end_life(struct kvt__table *t, unsigned owner, uint64_t incarnation)
+/* The caller holds the lock, which settled the transaction of the last owner of the number. */
+static int
+begin_life(struct kvt__table *t, uint64_t limit_bytes)
 {
     struct tb_change c = { .table = t };
 
-    if (lock(t, TB_LOCK_WAIT_NS))
-        return;
-    if (TB_LOAD(&t->owners[owner].incarnation) == incarnation && !has_claims(t, owner))
-        set_owner(&c, owner, 0, 0);
-    unlock(t);
+    (void)end_claims(&c, t->owner);
+    if (!tb_usable(t))
+        return -ESTALE;
+    TB_STORE(&t->owners[t->owner].pid, (uint64_t)(uint32_t)getpid());
+    set_owner(&c, t->owner, new_incarnation(), limit_bytes);
+    return 0;
 }
 
-/* The first lock under the number takes over the lock of the dead owner and applies the redo
- * record. */
 static int
 take(struct kvt__table *t, uint64_t limit_bytes)
 {
-    struct tb_change c = { .table = t };
-    int err = lock(t, TB_OPEN_LOCK_WAIT_NS);
-
-    if (err)
-        return err;
-    unlock(t);
-    (void)kvt__tb_end_claims(t, t->owner, TB_LOAD(&t->owners[t->owner].incarnation));
-    err = lock(t, TB_OPEN_LOCK_WAIT_NS);
-    if (err)
-        return err;
-    if (!tb_usable(t))
-        err = -ESTALE;
-    else if (has_claims(t, t->owner))
-        err = -ETIMEDOUT;
-    else
-        begin_life(&c, limit_bytes);
-    unlock(t);
+    pthread_mutex_lock(&t->mutex);
+    int err = kvt__tb_lock(t, TB_OPEN_LOCK_WAIT_NS);
+    if (!err) {
+        err = begin_life(t, limit_bytes);
+        kvt__tb_unlock(t);
+    }
+    pthread_mutex_unlock(&t->mutex);
     return err;
 }
 
@@ -163,14 +105,14 @@ kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes)
 void
 kvt__tb_leave_owner(struct kvt__table *t)
 {
-    uint64_t incarnation = TB_LOAD(&t->owners[t->owner].incarnation);
     struct tb_change c;
 
+    assert(tb_is_writer(t));
     t->lock_wait_ns = TB_LOCK_WAIT_NS; /* no thread of an engine waits for a close */
     if (!kvt__tb_begin(t, &c)) { /* carries out late ends of claims */
+        (void)end_claims(&c, t->owner);
+        set_owner(&c, t->owner, 0, 0);
         kvt__tb_end(&c);
-        (void)kvt__tb_end_claims(t, t->owner, incarnation);
-        end_life(t, t->owner, incarnation);
     }
     kvt__tb_unlock_owner(t, t->owner);
     t->owner = TB_N_OWNERS;
@@ -178,16 +120,21 @@ kvt__tb_leave_owner(struct kvt__table *t)
 
 /* ------------------------------------------------------------- dead owners */
 
+/* The number may get a new owner until the lock is taken, with another incarnation. */
 size_t
 kvt__tb_recover_owner(struct kvt__table *t, unsigned owner)
 {
     uint64_t incarnation = owner < TB_N_OWNERS ? TB_LOAD(&t->owners[owner].incarnation) : 0;
+    struct tb_change c;
+    size_t n = 0;
 
-    if (!incarnation || kvt__tb_owner_lives(t, owner) || lock(t, TB_LOCK_WAIT_NS))
+    if (!incarnation || kvt__tb_owner_lives(t, owner) || kvt__tb_begin(t, &c))
         return 0;
-    unlock(t); /* the redo record, which may begin a claim of the owner, is applied */
-    size_t n = kvt__tb_end_claims(t, owner, incarnation);
-    end_life(t, owner, incarnation);
+    if (TB_LOAD(&t->owners[owner].incarnation) == incarnation) {
+        n = end_claims(&c, owner);
+        set_owner(&c, owner, 0, 0);
+    }
+    kvt__tb_end(&c);
     return n;
 }
 
@@ -199,14 +146,6 @@ kvt__table_recover(struct kvt__table *t)
     for (unsigned i = 0; i < TB_N_OWNERS && tb_usable(t) && tb_is_writer(t); i++)
         n += kvt__tb_recover_owner(t, i);
     return n;
-}
-
-size_t
-kvt__table_recover_next(struct kvt__table *t)
-{
-    unsigned owner = __atomic_fetch_add(&t->turn, 1, __ATOMIC_RELAXED) % TB_N_OWNERS;
-
-    return tb_usable(t) && tb_is_writer(t) ? kvt__tb_recover_owner(t, owner) : 0;
 }
 
 size_t

@@ -2,6 +2,8 @@
  *
  * Pauses of failing storage: one word for reads, one for writes, with the end of the pause
  * on the monotonic clock; 0: none. */
+#include <assert.h>
+
 #include "base/clock.h"
 #include "table/private.h"
 
@@ -20,6 +22,7 @@ kvt__table_is_paused(const struct kvt__table *t, enum kvt__table_pause what)
 bool
 kvt__table_pause(struct kvt__table *t, enum kvt__table_pause what, int64_t ns)
 {
+    assert(ns > 0);
     return tb_usable(t) &&
            !__atomic_exchange_n(&t->header->paused_until[what],
                                 (uint64_t)(kvt__now_ns() + ns), __ATOMIC_SEQ_CST);

@@ -4,11 +4,11 @@
  * of memory is a file of its directory, which lies on a tmpfs and is removed with the memory.
  * The file `lock` names the table by a random number.  The caller of these functions holds
  * TB_OPEN_BYTE of `lock`. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -149,26 +149,19 @@ judge(const struct tb_header *h, off_t bytes, const struct kvt__table_params *pa
 /* Map the file if the handle can use the table; the errors of judge(). */
 static int
 map_file(struct kvt__table *t, const struct kvt__table_params *params,
-         const struct finding *f, int fd)
+         const struct finding *f)
 {
     struct tb_header h;
     struct stat st;
 
-    if (fstat(fd, &st) || pread(fd, &h, sizeof h, 0) != sizeof h)
+    if (fstat(t->map_fd, &st) || pread(t->map_fd, &h, sizeof h, 0) != sizeof h)
         return -ENOENT;
-    int err = judge(&h, st.st_size, params, f->place.number, fd);
+    int err = judge(&h, st.st_size, params, f->place.number, t->map_fd);
     if (err == -ENOENT && !tb_only_existing(params))
-        mark_replaced(fd);
+        mark_replaced(t->map_fd);
     if (!err)
-        err = kvt__tb_map(t, fd, h.max_entries, h.wide_hashes, h.area_bytes);
-    if (err)
-        return err;
-    err = kvt__tb_allocate(t, h.n_made);
-    if (err) {
-        munmap(t->header, tb_file_bytes(t->map_bytes, t->area_bytes));
-        t->map_fd = -1;
-    }
-    return err;
+        err = kvt__tb_map(t, h.max_entries, h.wide_hashes, h.area_bytes);
+    return err ? err : kvt__tb_allocate(t, h.n_made);
 }
 
 /* Map the table that `lock` names.  -ENOENT: there is no such table. */
@@ -185,9 +178,10 @@ find(struct kvt__table *t, const struct kvt__table_params *params, const struct 
     int fd = open_file(f, in_shm ? f->shm : f->dirfd, name);
     if (fd < 0)
         return fd;
-    int err = map_file(t, params, f, fd);
+    t->map_fd = fd;
+    int err = map_file(t, params, f);
     if (err)
-        kvt__lock_file_close(fd);
+        kvt__tb_unmap(t);
     if (err == -ENOENT && in_shm)
         unlinkat(f->shm, name, 0);
     return err;
@@ -195,44 +189,33 @@ find(struct kvt__table *t, const struct kvt__table_params *params, const struct 
 
 /* ---------------------------------------------------------------- a new table */
 
+/* An older table of the directory, which find() rejected, is deleted first: its memory may be
+ * needed.  The number is written before the rename: a process killed between the two leaves no
+ * table. */
 static int
-make_in_shm(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
+make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_params *params,
+        struct finding *f)
 {
-    char name[TB_SHM_NAME_MAX];
+    char name[TB_SHM_NAME_MAX] = TB_DIR_NEW;
+    bool in_shm = where == TB_SHM;
+    int dir = in_shm ? f->shm : f->dirfd;
 
-    f->place.where = TB_SHM;
-    kvt__tb_shm_name(&f->lock, f->place.number, name);
-    int err = kvt__tb_make(t, params, f->shm, name, f->place.number, f->store);
-    if (err)
-        return err;
-    err = kvt__tb_set_place(t->lock_fd, &f->place);
-    if (err) {
-        kvt__tb_unmap(t);
-        unlinkat(f->shm, name, 0);
-        return err;
-    }
-    unlinkat(f->dirfd, TB_DIR_NAME, 0); /* of an earlier place */
-    kvt__tb_remove_stale(f->shm, &f->lock, &f->place);
-    return 0;
-}
-
-/* An older table, which find() rejected, is deleted first: its memory may be needed.  The
- * number is written before the rename: a process killed between the two leaves no table. */
-static int
-make_in_dir(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
-{
-    f->place.where = TB_DIR;
+    f->place.where = where;
+    if (in_shm)
+        kvt__tb_shm_name(&f->lock, f->place.number, name);
     unlinkat(f->dirfd, TB_DIR_NAME, 0);
     unlinkat(f->dirfd, TB_DIR_NEW, 0);
-    int err = kvt__tb_make(t, params, f->dirfd, TB_DIR_NEW, f->place.number, f->store);
+    int err = kvt__tb_make(t, params, dir, name, f->place.number, f->store);
     if (err)
         return err;
     err = kvt__tb_set_place(t->lock_fd, &f->place);
-    if (!err && renameat(f->dirfd, TB_DIR_NEW, f->dirfd, TB_DIR_NAME))
+    if (!err && !in_shm && renameat(dir, name, dir, TB_DIR_NAME))
         err = kvt__fail(errno, "index: rename a file");
     if (err) {
         kvt__tb_unmap(t);
-        unlinkat(f->dirfd, TB_DIR_NEW, 0);
+        unlinkat(dir, name, 0);
+    } else if (in_shm) {
+        kvt__tb_remove_stale(dir, &f->lock, &f->place);
     }
     return err;
 }
@@ -245,34 +228,24 @@ has_other_tmpfs(const struct kvt__table *t, const struct finding *f)
            kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE, TB_N_OWNERS);
 }
 
-static void
-say_in_dir(const struct finding *f, const char *why)
-{
-    kvt__log(KVT_LOG_WARN, "%s: the index is a file of this directory, lookups may wait for "
-             "its disk (%s)", *f->store ? f->store : "the store's directory", why);
-}
-
 static int
 make(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
 {
     bool other = has_other_tmpfs(t, f);
-    int err = -1;
 
     kvt__tb_keep_v3(f->dirfd, t->lock_fd);
     if (getrandom(f->place.number, sizeof f->place.number, 0) != sizeof f->place.number)
         return kvt__fail(errno, "index: a random number");
     memcpy(f->place.boot_id, f->boot_id, sizeof f->boot_id);
     f->place.device = f->device;
-    if (!other && f->shm >= 0)
-        err = make_in_shm(t, params, f);
-    if (!err)
+    if (!other && f->shm >= 0 && !make_in(TB_SHM, t, params, f))
         return 0;
-    if (params->of_memory)
-        return make_in_dir(t, params, f);
-    const char *why = other ? "processes with another /dev/shm use it"
-                    : f->shm < 0 ? "/dev/shm is no tmpfs" : kvt__why();
-    say_in_dir(f, why);
-    return make_in_dir(t, params, f);
+    if (!params->of_memory)
+        kvt__log(KVT_LOG_WARN, "%s: the index is a file of this directory, lookups may wait for "
+                 "its disk (%s)", *f->store ? f->store : "the store's directory",
+                 other ? "processes with another /dev/shm use it"
+                 : f->shm < 0 ? "/dev/shm is no tmpfs" : kvt__why());
+    return make_in(TB_DIR, t, params, f);
 }
 
 int
@@ -280,6 +253,8 @@ kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params,
                    const char *store)
 {
     struct finding f = { .dirfd = dirfd, .shm = -1, .store = store };
+
+    assert(t->lock_fd >= 0 && t->map_fd < 0);
     int err = look(&f, t, params);
 
     if (!err)

@@ -17,17 +17,15 @@
 #define TB_MEMORY_LOCK_WAIT_NS INT64_C(1000000)
 #define TB_OPEN_LOCK_WAIT_NS (INT64_C(5) * 1000000000) /* of an opener */
 
-enum tb_end { TB_PUBLISH, TB_ABORT, TB_EVICTED, TB_RESTORE };
-
 struct tb_late {
     struct kvt__claim claim;
-    enum tb_end how;
+    bool done; /* the object is stored, or deleted */
 };
 
 struct kvt__table {
     struct tb_header *header; /* start of the mapping */
     struct tb_owner *owners;
-    struct tb_claim *claims;  /* [owner * TB_N_CLAIMS + number] */
+    struct tb_claim *claims;  /* tb_claim_at() */
     struct tb_space *spaces;
     uint32_t *heads;
     struct tb_hot *hot;
@@ -49,16 +47,12 @@ struct kvt__table {
     int v3_fd;                /* of the file `lock`, while this private table waits for the
                                * writers of index version 3 to end; else -1 */
 
-    uint64_t unused_claims[TB_N_CLAIMS / 64]; /* a bit for each number of a claim; atomic */
-
     pthread_mutex_t mutex;    /* guards the rest, and is held by transactions */
     struct tb_late late[TB_N_CLAIMS]; /* ends of claims that found the lock held */
     uint32_t n_late;
     int64_t looked_ns;        /* time of the last search for dead owners */
     bool is_listing;          /* this handle holds the byte of the lister */
     uint32_t lists;           /* header->n_relists at the begin of the listing */
-    bool is_saving;           /* a thread of this handle writes a snapshot; atomic */
-    unsigned turn;            /* owner that recover_next looks at next */
 };
 
 /* Same process as at open, and the table was not replaced. */
@@ -80,6 +74,12 @@ static inline bool
 tb_is_writer(const struct kvt__table *t)
 {
     return t->owner < TB_N_OWNERS;
+}
+
+static inline struct tb_claim *
+tb_claim_at(const struct kvt__table *t, unsigned owner, uint32_t number)
+{
+    return &t->claims[(size_t)owner * TB_N_CLAIMS + number];
 }
 
 /* ------------------------------------------------------------------- lock.c */
@@ -126,15 +126,6 @@ bool kvt__tb_is_alone(int fd);
  * about the system, with a sentence. */
 int kvt__tb_boot_id(uint8_t out[16]);
 
-/* Return true if an open failed because of the process and not of the file. */
-static inline bool
-tb_is_shortage(int err)
-{
-    return err == EMFILE || err == ENFILE || err == ENOMEM;
-}
-
-/* ------------------------------------------------------------------- alive.c */
-
 /* Return true if the process of an owner lives.  Makes a system call. */
 bool kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner);
 
@@ -142,7 +133,14 @@ bool kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner);
 bool kvt__tb_lock_owner(const struct kvt__table *t, unsigned owner);
 void kvt__tb_unlock_owner(const struct kvt__table *t, unsigned owner);
 
-/* ------------------------------------------------------------------- change.c */
+/* Return true if an open failed because of the process and not of the file. */
+static inline bool
+tb_is_shortage(int err)
+{
+    return err == EMFILE || err == ENFILE || err == ENOMEM;
+}
+
+/* ------------------------------------------------------------------- redo.c */
 
 /* A transaction.  begin locks; commit writes the redo record and then the values; end
  * unlocks.  A transaction may commit several times. */
@@ -150,12 +148,6 @@ struct tb_change {
     struct kvt__table *table;
     uint32_t n;
 };
-
-/* Begin: lock the mutex and the table.  0; -ETIMEDOUT; -ESTALE. */
-int kvt__tb_begin(struct kvt__table *t, struct tb_change *c);
-void kvt__tb_end(struct tb_change *c);
-
-/* ------------------------------------------------------------------- redo.c */
 
 /* Apply the redo record.  The caller holds the lock of the table.  False: the record is
  * garbage. */
@@ -190,6 +182,9 @@ tb_set32(struct tb_change *c, uint32_t *at, uint32_t value)
     tb_set(c, at, value, false);
 }
 
+/* Add to a change: a counter is lower by n.  A counter below n is garbage. */
+void kvt__tb_lower(struct tb_change *c, uint64_t *counter, uint64_t n);
+
 /* ------------------------------------------------------------------- chain.c */
 
 uint64_t kvt__tb_hash(const struct kvt__table *t, const struct kvt__name *name);
@@ -220,13 +215,21 @@ tb_linked(const struct kvt__table *t, uint32_t link)
  * second entries where the first has another name.  Needs no lock. */
 void kvt__tb_prefetch(const struct kvt__table *t, const uint64_t *hashes, size_t n);
 
+/* Find the READY entry of a name; id: NULL: of any identity.  Returns the entry and its word,
+ * or TB_NONE.  Needs no lock. */
+uint32_t kvt__tb_find(const struct kvt__table *t, const struct kvt__name *name,
+                      const struct kvt__id *id, uint64_t *word);
+
 /* Find the entry of a name in the state READY or CLAIMED.  The caller holds the lock.
  * Returns the entry, or TB_NONE: no entry, or a garbage chain. */
 uint32_t kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name);
 
-/* Add to a change: link a free entry into the chain of a hash; unlink an entry. */
+/* Add to a change: link a free entry into the chain of a hash. */
 void kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash);
-bool kvt__tb_unlink(struct tb_change *c, uint32_t entry, uint64_t hash);
+
+/* Add to a change: take an entry out of its chain and free the entry.  bytes: of the entry
+ * in used_bytes.  False: the table is garbage, and marked replaced. */
+bool kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes);
 
 /* If the table has more entries than heads, split one chain; a change of its own. */
 void kvt__tb_split(struct tb_change *c);
@@ -239,88 +242,66 @@ uint64_t kvt__tb_entry_hash(const struct kvt__table *t, uint32_t entry);
 /* Copy a READY entry.  False: the entry is not READY or changes. */
 bool kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out);
 
-/* ------------------------------------------------------------------- free.c */
-
-/* Add to a change: a counter is lower by n.  A counter below n is garbage. */
-void kvt__tb_lower(struct tb_change *c, uint64_t *counter, uint64_t n);
-
-/* Add to a change: a space has one entry more (1) or less (-1). */
-void kvt__tb_count_space(struct tb_change *c, uint32_t space, int by);
-
-/* Add to a change: take an entry out of its chain and free the entry.  bytes: of the entry
- * in used_bytes.  False: the table is garbage, and marked replaced. */
-bool kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes);
+/* Mark an entry used now. */
+void kvt__tb_used(const struct kvt__table *t, uint32_t entry);
 
 /* ------------------------------------------------------------------- claim.c */
 
-/* In the flags of a record: -EEXIST if the name has any READY entry. */
-#define TB_ONLY_NEW 0x80000000u
+/* Return 0 if the table takes the entries of a file; -ESTALE; -EINVAL: a reader; -ENOENT: the
+ * table has an area, which has no objects of other tables. */
+int kvt__tb_takes_saved(const struct kvt__table *t);
+
+/* Enter an entry of a file unless the name has an entry, which is younger.  recency: as in
+ * struct tb_cold; a time in the future becomes now.  0, or an error that ends the reading. */
+int kvt__tb_enter_saved(struct kvt__table *t, const struct kvt__name *name,
+                        struct kvt__record *record, uint64_t recency, const char *text,
+                        int64_t *n_entered);
 
 /* ------------------------------------------------------------------- end.c */
 
-/* End the claims of this handle whose end found the lock held.  The caller has begun a
- * change. */
-void kvt__tb_end_late(struct tb_change *c);
+/* Begin: lock the mutex and the table, and end the claims of this handle whose end found the
+ * lock held.  0; -ETIMEDOUT; -ESTALE. */
+int kvt__tb_begin(struct kvt__table *t, struct tb_change *c);
+void kvt__tb_end(struct tb_change *c);
 
-/* The claim with this number ended: another claim can have the number. */
-void kvt__tb_give_number(struct kvt__table *t, uint32_t number);
-
-/* End one claim of this handle in a change of its own. */
-void kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, enum tb_end how);
+/* End one claim of this handle in a change of its own.  done: the object is stored, or
+ * deleted. */
+void kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, bool done);
 
 /* End a claim of a dead owner in a change of its own; the entry becomes what
  * ARCHITECTURE.md, Index, says.  False: there is no such claim. */
 bool kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number);
 
-/* ------------------------------------------------------------------- order.c */
-
-/* The key of a policy: the entry with the smallest key is evicted first. */
-uint64_t kvt__tb_key(enum kvt__order order, uint64_t recency);
-
-/* Return the recency of an entry.  A time in the future becomes wall_ns, the time now: after
- * the clock is set back, an entry with such a time would stay until the time has come, and all
- * younger entries would be evicted first. */
-uint64_t kvt__tb_recency(const struct kvt__table *t, uint32_t entry, int64_t wall_ns);
-
-/* Mark an entry used now. */
-void kvt__tb_used(const struct kvt__table *t, uint32_t entry);
-
 /* ------------------------------------------------------------------- space.c */
 
-/* Find the space of a text or an unused space, without the lock.  NULL: no space.  Returns a
- * hint for kvt__tb_space(); TB_NO_SPACE: all spaces for this kind of text have entries. */
-uint32_t kvt__tb_space_hint(const struct kvt__table *t, const char *text, uint64_t digest);
+/* Return the number of the text's space, which may get the text now; TB_NO_SPACE for NULL.
+ * The caller holds the lock.  -ENFILE: all spaces for this kind of text have entries. */
+int kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, bool has_tags);
 
-/* Return the number of the text's space, which may get the text now.  The caller holds the
- * lock.  -ENFILE; -ERESTART: the hint is out of date. */
-int kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, uint32_t hint);
+/* Add to a change: a space has one entry more (1) or less (-1). */
+void kvt__tb_count_space(struct tb_change *c, uint32_t space, int by);
 
 /* ------------------------------------------------------------------- map.c */
-
-/* Set the pointers of the handle to the parts of a mapping. */
-void kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries,
-                       bool wide_hashes);
-
-/* Fill in the header of new, zeroed memory.  number: NULL in private memory. */
-void kvt__tb_fill_header(struct tb_header *h, const struct kvt__table_params *params,
-                         uint64_t max_entries, const uint64_t number[2]);
 
 /* The number of entries that a new table can have. */
 uint64_t kvt__tb_max_entries(const struct kvt__table_params *params);
 
-/* Make the first heads of a new table empty. */
-void kvt__tb_init_heads(struct kvt__table *t);
+/* Set the pointers of the handle to the parts of a mapping.  area_bytes: 0: no area. */
+void kvt__tb_set_parts(struct kvt__table *t, void *map, uint64_t max_entries,
+                       bool wide_hashes, uint64_t area_bytes);
 
-/* Set the area of the handle, behind the parts of the mapping.  bytes: 0: no area. */
-void kvt__tb_set_area(struct kvt__table *t, uint64_t bytes);
-
-/* Map a file that has the size for max_entries and the area.  0, or -errno with a
- * sentence. */
-int kvt__tb_map(struct kvt__table *t, int fd, uint64_t max_entries, bool wide_hashes,
+/* Map t->map_fd, a file that has the size for max_entries and the area, or, if negative,
+ * private memory.  0, or -errno with a sentence. */
+int kvt__tb_map(struct kvt__table *t, uint64_t max_entries, bool wide_hashes,
                 uint64_t area_bytes);
 
-/* Unmap the table and close its file, if any. */
+/* Unmap the table, if it is mapped, and close its file, if any. */
 void kvt__tb_unmap(struct kvt__table *t);
+
+/* Make an empty table of new, zeroed memory: the area, the heads and the header.  number: zeros
+ * in private memory.  store: path of the store's directory.  0, or the error of make_area(). */
+int kvt__tb_init(struct kvt__table *t, const struct kvt__table_params *params,
+                 const uint64_t number[2], const char *store);
 
 /* Allocate pages of the mapped file; does nothing in private memory.  0; -errno. */
 int kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes);
@@ -346,9 +327,6 @@ void kvt__tb_populate(struct kvt__table *t);
 /* Return 0 if an area of this size can be made; -EINVAL with a sentence. */
 int kvt__tb_check_area(const struct kvt__table_params *params);
 
-/* Call make_area() of a new table with an area.  0, or -errno with a sentence. */
-int kvt__tb_make_area(struct kvt__table *t, const struct kvt__table_params *params);
-
 /* ------------------------------------------------------------------- owner.c */
 
 /* Take a free owner's number, after the lock, the redo record and the claims of the last
@@ -358,10 +336,6 @@ int kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes);
 
 /* Give the number back: end the claims of this handle. */
 void kvt__tb_leave_owner(struct kvt__table *t);
-
-/* End all claims of an owner that is dead, or this handle's.  The caller holds no lock.
- * Returns the number of ended claims. */
-size_t kvt__tb_end_claims(struct kvt__table *t, unsigned owner, uint64_t incarnation);
 
 /* If an owner is dead, end the claims and the limit of the owner.  Returns the number of
  * claims. */

@@ -1,102 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What readers do: find, lease, touch, list.  No lock. */
+#include <assert.h>
+
 #include "base/clock.h"
 #include "table/private.h"
 
-#define TRIES 8 /* walks of a chain that changes */
-
-static bool
-has_id(const struct tb_hot *e, const uint64_t id[2])
-{
-    return TB_LOAD(&e->id[0]) == id[0] && TB_LOAD(&e->id[1]) == id[1];
-}
-
-static bool
-has_space(const struct kvt__table *t, uint64_t word, uint64_t digest)
-{
-    uint32_t space = tb_space(word);
-
-    return space < TB_N_SPACES ? TB_LOAD(&t->spaces[space].digest) == digest : !digest;
-}
-
-static bool
-has_hash(const struct kvt__table *t, uint32_t entry, const struct kvt__hash *hash)
-{
-    if (TB_LOAD(&t->cold[entry].hash) != hash->bits[0] ||
-        TB_LOAD(&t->cold[entry].packed) >> 62 != (uint64_t)hash->form)
-        return false;
-    for (int i = 0; hash->form == KVT__HASH_WIDE && i < KVT__HASH_WORDS - 1; i++)
-        if (!t->wide || TB_LOAD(&t->wide[entry].bits[i]) != hash->bits[i + 1])
-            return false;
-    return true;
-}
-
-/* What a find looks for. */
-struct wanted {
-    const struct kvt__name *name;
-    uint64_t id[2];
-    bool by_id;
-};
-
-static struct wanted
-wanted_of(const struct kvt__name *name, const struct kvt__id *id)
-{
-    struct wanted w = { .name = name, .by_id = id };
-
-    if (id)
-        memcpy(w.id, id->b, sizeof w.id);
-    return w;
-}
-
-static bool
-matches(const struct kvt__table *t, uint32_t entry, uint64_t word, const struct wanted *w)
-{
-    return tb_state(word) == TB_READY &&
-           (w->by_id ? has_id(&t->hot[entry], w->id)
-                     : has_hash(t, entry, &w->name->hash)) &&
-           has_space(t, word, w->name->digest);
-}
-
-/* Walk a chain.  Returns 1: found, *entry and *word; 0: the chain has no such entry; -1:
- * the walk ended in another chain, or beside a split. */
-static int
-walk(const struct kvt__table *t, uint64_t hash, const struct wanted *w, uint32_t *entry,
-     uint64_t *word)
-{
-    const struct tb_header *h = t->header;
-    uint32_t split = TB_LOAD(&h->split);
-    uint32_t head = tb_bucket(hash, TB_LOAD(&h->n_heads));
-    uint32_t link = head < t->max_entries ? TB_LOAD(&t->heads[head]) : TB_NONE, at;
-
-    for (unsigned n = 0; (at = tb_linked(t, link)) != TB_NONE && n <= TB_MAX_CHAIN; n++) {
-        *word = TB_LOAD(&t->hot[at].word);
-        if ((link & ~TB_ENTRY) == tb_link_bits(hash) && matches(t, at, *word, w)) {
-            *entry = at;
-            return TB_LOAD(&t->hot[at].word) == *word ? 1 : -1;
-        }
-        link = TB_LOAD(&t->hot[at].next);
-    }
-    return link == (TB_END | head) && !(split & 1) && TB_LOAD(&h->split) == split ? 0 : -1;
-}
-
-/* Find the READY entry.  Returns the entry and *word, or TB_NONE. */
-static uint32_t
-find(const struct kvt__table *t, const struct wanted *w, uint64_t *word)
-{
-    uint32_t entry;
-
-    if (!tb_usable(t))
-        return TB_NONE;
-    uint64_t hash = kvt__tb_hash(t, w->name);
-    for (int i = 0; i < TRIES; i++) {
-        int found = walk(t, hash, w, &entry, word);
-
-        if (found >= 0)
-            return found ? entry : TB_NONE;
-    }
-    return TB_NONE;
-}
+#define TRIES 8 /* copies of an entry that changes */
 
 bool
 kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out)
@@ -115,8 +25,7 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
         .hash = { .form = (enum kvt__hash_form)(packed >> 62) },
         .bytes = tb_bytes(packed), .space = tb_space(word),
         .path = (uint32_t)(packed >> 40) & (TB_MAX_PATHS - 1),
-        .flags = (word & TB_UNREAD ? KVT__TABLE_UNREAD : 0) |
-                 (word & TB_FOREIGN ? KVT__TABLE_FOREIGN : 0),
+        .flags = (uint32_t)((word & TB_FLAGS) >> TB_FLAGS_SHIFT),
         .recency_ns = (int64_t)(recency & ~TB_USES),
         .n_uses = (uint32_t)(recency & TB_USES), .entry = entry, .word = word };
     memcpy(out->id.b, id, sizeof id);
@@ -165,11 +74,10 @@ bool
 kvt__table_find(const struct kvt__table *t, const struct kvt__name *name,
                 const struct kvt__id *id, struct kvt__record *out)
 {
-    struct wanted w = wanted_of(name, id);
     uint64_t word;
 
     for (int i = 0; i < TRIES; i++) {
-        uint32_t entry = find(t, &w, &word);
+        uint32_t entry = kvt__tb_find(t, name, id, &word);
 
         if (entry == TB_NONE)
             return false;
@@ -187,6 +95,7 @@ add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder, int64_
 {
     uint32_t old = TB_LOAD(&e->lease), new;
 
+    assert(holder <= 1 && !(life & ~TB_LIFE) && end && end <= TB_LEASE_S);
     do {
         if ((old & TB_LIFE) != life)
             return false;
@@ -264,7 +173,6 @@ static bool
 lease(struct kvt__table *t, const struct kvt__name *name, const struct kvt__id *id,
       int64_t until_ns, uint32_t holder, struct kvt__record *out)
 {
-    struct wanted w = wanted_of(name, id);
     struct kvt__record record;
     int64_t now = kvt__now_ns();
     uint64_t word;
@@ -272,7 +180,7 @@ lease(struct kvt__table *t, const struct kvt__name *name, const struct kvt__id *
     if (until_ns <= now)
         return kvt__table_find(t, name, id, out);
     for (int i = 0; i < TRIES; i++) {
-        uint32_t entry = find(t, &w, &word);
+        uint32_t entry = kvt__tb_find(t, name, id, &word);
 
         if (entry == TB_NONE)
             return false;
@@ -320,12 +228,23 @@ kvt__table_unlease(struct kvt__table *t, const struct kvt__lease *lease)
 }
 
 void
+kvt__tb_used(const struct kvt__table *t, uint32_t entry)
+{
+    uint64_t *at = &t->cold[entry].recency;
+    uint64_t old = TB_LOAD(at), uses = old & TB_USES;
+    uint64_t time = t->order == KVT__EVICT_FIFO ? old : (uint64_t)kvt__wall_ns();
+
+    TB_STORE(at, (time & ~TB_USES) | (uses < TB_USES ? uses + 1 : uses));
+    if (!TB_LOAD(&t->header->touched)) /* the readers share the cache line */
+        TB_STORE(&t->header->touched, 1);
+}
+
+void
 kvt__table_touch(struct kvt__table *t, const struct kvt__name *name,
                  const struct kvt__id *id)
 {
-    struct wanted w = wanted_of(name, id);
     uint64_t word;
-    uint32_t entry = find(t, &w, &word);
+    uint32_t entry = kvt__tb_find(t, name, id, &word);
 
     if (entry != TB_NONE)
         kvt__tb_used(t, entry);

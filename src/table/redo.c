@@ -55,3 +55,13 @@ kvt__tb_commit(struct tb_change *c)
         kvt__tb_garbage(t, "the redo record");
     c->n = 0;
 }
+
+void
+kvt__tb_lower(struct tb_change *c, uint64_t *at, uint64_t n)
+{
+    uint64_t old = TB_LOAD(at);
+
+    if (old < n)
+        kvt__tb_garbage(c->table, "a count");
+    tb_set64(c, at, old < n ? 0 : old - n);
+}

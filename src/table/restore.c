@@ -2,13 +2,13 @@
  *
  * Read the file `snapshot`.  The file may be garbage: it is read twice, first to check all
  * records and the checksum, then to enter the entries. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "table/private.h"
@@ -49,6 +49,7 @@ fill(struct reader *r)
 static bool
 take(struct reader *r, void *out, size_t n)
 {
+    assert(n < BUFFER_BYTES && r->at <= r->n);
     while (r->n - r->at < n)
         if (!fill(r))
             return false;
@@ -72,21 +73,6 @@ take_space(struct reader *r, uint64_t head)
     return true;
 }
 
-/* Enter an entry unless the name has an entry, which is younger.  0, or an error that ends
- * the reading. */
-static int
-enter(struct reader *r, const struct kvt__name *name, struct kvt__record *record,
-      const char *text)
-{
-    if (!r->enters)
-        return 0;
-    if (record->recency_ns < 0 || record->recency_ns > kvt__wall_ns())
-        record->recency_ns = 0; /* now */
-    int err = kvt__table_enter(r->table, name, record, text);
-    r->n_entered += !err;
-    return err == -ESTALE || err == -EINVAL || err == -ETIMEDOUT ? err : 0;
-}
-
 /* 0; -EBADMSG; an error of enter. */
 static int
 take_entry(struct reader *r, uint64_t head)
@@ -108,12 +94,12 @@ take_entry(struct reader *r, uint64_t head)
     name.digest = space < TB_N_SPACES ? r->digests[space] : 0;
     struct kvt__record record = { .bytes = tb_bytes(e.packed),
                                   .path = (uint32_t)(e.packed >> 40) & (TB_MAX_PATHS - 1),
-                                  .flags = flags | TB_ONLY_NEW,
-                                  .recency_ns = (int64_t)(e.recency & ~TB_USES),
-                                  .n_uses = (uint32_t)(e.recency & TB_USES) };
+                                  .flags = flags };
     memcpy(record.id.b, e.id, sizeof e.id);
     r->n_entries++;
-    return enter(r, &name, &record, space < TB_N_SPACES ? r->texts[space] : NULL);
+    return !r->enters ? 0
+         : kvt__tb_enter_saved(r->table, &name, &record, e.recency,
+                               space < TB_N_SPACES ? r->texts[space] : NULL, &r->n_entered);
 }
 
 /* Nothing follows the end. */
@@ -188,19 +174,17 @@ kvt__table_read_snapshot(struct kvt__table *t, int dirfd)
 {
     struct reader *r;
 
-    if (!tb_usable(t))
-        return -ESTALE;
-    if (!tb_is_writer(t))
-        return -EINVAL;
-    if (t->area)
-        return -ENOENT; /* the objects of other tables are not in the area */
+    int err = kvt__tb_takes_saved(t);
+
+    if (err)
+        return err;
     if (TB_LOAD(&t->header->restored) == 1)
         return 0;
     r = calloc(1, sizeof *r);
     if (!r)
         return kvt__fail(ENOMEM, "index: snapshot");
     r->table = t;
-    int err = read_file(r, dirfd);
+    err = read_file(r, dirfd);
     int64_t n = r->n_entered;
     if (err != -ESTALE && err != -ETIMEDOUT)
         TB_STORE(&t->header->restored, 1);

@@ -2,6 +2,7 @@
  *
  * Write the file `snapshot`: the READY entries with their recency.  Other threads and
  * processes change the table meanwhile; each entry is written as of one instant. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -50,6 +51,7 @@ flush(struct writer *w)
 static void
 put(struct writer *w, const void *bytes, size_t n)
 {
+    assert(n <= BUFFER_BYTES);
     if (w->n + n > BUFFER_BYTES)
         flush(w);
     memcpy(w->buffer + w->n, bytes, n);
@@ -207,13 +209,9 @@ kvt__table_write_snapshot(struct kvt__table *t, int dirfd, int64_t min_age_s)
     if (!tb_is_writer(t) || t->lock_fd < 0 || t->area)
         return -EINVAL;
     if (kvt__tb_is_locked(t->lock_fd, TB_LIST_BYTE, 1) ||
-        __atomic_exchange_n(&t->is_saving, true, __ATOMIC_ACQUIRE))
+        kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_SNAPSHOT_BYTE))
         return -EBUSY;
-    int err = -EBUSY;
-    if (!kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_SNAPSHOT_BYTE)) {
-        err = save(t, dirfd, min_age_s);
-        kvt__tb_unlock_byte(t->lock_fd, TB_SNAPSHOT_BYTE);
-    }
-    __atomic_store_n(&t->is_saving, false, __ATOMIC_RELEASE);
+    int err = save(t, dirfd, min_age_s);
+    kvt__tb_unlock_byte(t->lock_fd, TB_SNAPSHOT_BYTE);
     return err;
 }

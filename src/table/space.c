@@ -54,12 +54,11 @@ set_text(struct tb_space *s, const char *text, uint64_t digest)
 }
 
 static bool
-has_text(const struct tb_space *s, const char *text, uint64_t digest)
+has_text(const struct tb_space *s, const char *text)
 {
     char present[TB_TEXT_WORDS * 8];
 
-    return TB_LOAD(&s->digest) == digest && get_text(s, present) &&
-           !strcmp(present, text);
+    return get_text(s, present) && !strcmp(present, text);
 }
 
 int
@@ -74,48 +73,41 @@ kvt__table_space_text(const struct kvt__table *t, uint32_t space, char *out, siz
     return 0;
 }
 
-/* Find the space of a text, or an unused space.  Needs no lock: the result is a hint. */
-static uint32_t
-search(const struct kvt__table *t, const char *text, uint64_t digest)
+int
+kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, bool has_tags)
 {
-    uint32_t first = kvt__key_has_tags(text) ? TB_N_UNTAGGED : 0;
-    uint32_t n = first ? TB_N_SPACES - first : TB_N_UNTAGGED;
-    uint32_t unused = TB_NO_SPACE;
+    uint32_t first = has_tags ? TB_N_UNTAGGED : 0, unused = TB_NO_SPACE;
+    uint32_t n = has_tags ? TB_N_SPACES - first : TB_N_UNTAGGED;
 
+    if (!text)
+        return TB_NO_SPACE;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = first + (uint32_t)((digest + i) % n);
         const struct tb_space *s = &t->spaces[at];
         uint64_t present = TB_LOAD(&s->digest);
 
-        if (present == digest && has_text(s, text, digest))
-            return at;
+        if (present == digest && has_text(s, text))
+            return (int)at;
         if (unused == TB_NO_SPACE && !TB_LOAD(&s->n_entries))
             unused = at;
         if (!present)
             break;
     }
-    return unused;
-}
-
-/* Two spaces can get one text if a text was searched while another process stored it.  That
- * is harmless: names are compared by digest. */
-uint32_t
-kvt__tb_space_hint(const struct kvt__table *t, const char *text, uint64_t digest)
-{
-    return text ? search(t, text, digest) : TB_NO_SPACE;
-}
-
-int
-kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, uint32_t hint)
-{
-    if (!text)
-        return TB_NO_SPACE;
-    if (hint == TB_NO_SPACE)
+    if (unused == TB_NO_SPACE)
         return -ENFILE;
-    if (has_text(&t->spaces[hint], text, digest))
-        return (int)hint;
-    if (TB_LOAD(&t->spaces[hint].n_entries))
-        return -ERESTART;
-    set_text(&t->spaces[hint], text, digest);
-    return (int)hint;
+    set_text(&t->spaces[unused], text, digest);
+    return (int)unused;
+}
+
+void
+kvt__tb_count_space(struct tb_change *c, uint32_t space, int by)
+{
+    struct tb_space *s = &c->table->spaces[space];
+
+    if (space >= TB_N_SPACES)
+        return;
+    uint32_t n = TB_LOAD(&s->n_entries);
+    if (!n && by < 0)
+        kvt__tb_garbage(c->table, "the count of a space");
+    tb_set32(c, &s->n_entries, n + (uint32_t)by);
 }

@@ -103,9 +103,6 @@ int kvt__table_delete(struct kvt__table *table, int dirfd);
 /* Return true if a writer of the table lives.  Makes a system call for each owner. */
 bool kvt__table_has_writer(const struct kvt__table *table);
 
-/* The number of the table, equal in all handles; zeros for a private table. */
-void kvt__table_number(const struct kvt__table *table, uint64_t out[2]);
-
 #define KVT__TABLE_OWNERS 256
 
 /* Return the number of this writer, below KVT__TABLE_OWNERS; for a reader
@@ -214,13 +211,15 @@ void kvt__table_hold(struct kvt__table *table, const struct kvt__name *name,
 void kvt__table_touch(struct kvt__table *table, const struct kvt__name *name,
                       const struct kvt__id *id);
 
-/* A claimed entry.  Owner: the claiming handle, until publish, abort, evicted or restore. */
+enum kvt__claim_kind { KVT__CLAIM_NEW = 1, KVT__CLAIM_REPLACE, KVT__CLAIM_EVICT };
+
+/* A claimed entry.  Owner: the claiming handle, until publish, evicted or abort. */
 struct kvt__claim {
     uint32_t entry;
     uint32_t number;      /* in the owner's list of claims */
     uint64_t word;        /* of the claimed entry */
     uint64_t bytes;       /* that the claim added to used_bytes */
-    bool replaces;        /* the name had an entry; publish replaces that entry */
+    enum kvt__claim_kind kind;
     struct kvt__id id;
     uint32_t path;
     uint32_t flags;
@@ -248,10 +247,6 @@ int kvt__table_claim(struct kvt__table *table, const struct kvt__name *name,
  * or the claim belongs to another handle. */
 bool kvt__table_publish(struct kvt__table *table, struct kvt__claim *claim);
 
-/* The object was not made: undo the claim.  An entry that was to be replaced is READY and
- * unchanged again. */
-void kvt__table_abort(struct kvt__table *table, struct kvt__claim *claim);
-
 /* Claim the entry `seen` for the deletion of its object: lookups miss.  force: also a
  * leased entry.  0; -ENOENT: the entry has changed since the caller read `seen`; -EBUSY: a
  * lease holds; -EAGAIN, -ETIMEDOUT as above. */
@@ -261,8 +256,9 @@ int kvt__table_evict(struct kvt__table *table, const struct kvt__record *seen, b
 /* The object is deleted: free the entry. */
 void kvt__table_evicted(struct kvt__table *table, struct kvt__claim *claim);
 
-/* The object could not be deleted: make the entry READY again. */
-void kvt__table_restore(struct kvt__table *table, struct kvt__claim *claim);
+/* The object was not made, or not deleted: undo the claim.  An entry that was to be replaced or
+ * deleted is READY and unchanged again. */
+void kvt__table_abort(struct kvt__table *table, struct kvt__claim *claim);
 
 /* Free a READY entry whose object does not exist or does not matter, in one transaction.
  * 0, or an error of evict. */
@@ -285,10 +281,9 @@ typedef bool (*kvt__table_suits_fn)(void *ctx, const struct kvt__record *record)
 size_t kvt__table_victims(struct kvt__table *table, kvt__table_suits_fn suits, void *ctx,
                           struct kvt__record *out, size_t n);
 
-/* The same among n_entries entries (at most KVT__TABLE_SAMPLES) that the caller names. */
-#define KVT__TABLE_SAMPLES 128
-size_t kvt__table_victims_of(const struct kvt__table *table, const uint32_t *entries,
-                             size_t n_entries, struct kvt__record *out, size_t n);
+/* Copy the entry of a number if the entry is READY without a lease. */
+bool kvt__table_is_victim(const struct kvt__table *table, uint32_t entry,
+                          struct kvt__record *out);
 
 /* Copy the READY entry of a number.  False: the entry is FREE, CLAIMED or changes. */
 bool kvt__table_read(const struct kvt__table *table, uint32_t entry,
@@ -307,12 +302,9 @@ bool kvt__table_is_same(const struct kvt__table *table, uint32_t entry, uint64_t
 void kvt__table_each(const struct kvt__table *table,
                      bool (*fn)(void *ctx, const struct kvt__record *record), void *ctx);
 
-/* End the claims of owners that died.  Returns the number of ended claims.  Makes a system
- * call for each owner. */
+/* End the claims and limits of owners that died.  Returns the number of ended claims.  Makes a
+ * system call for each other owner.  Call once a second. */
 size_t kvt__table_recover(struct kvt__table *table);
-
-/* The same for one owner: the next in turn.  Call once a second. */
-size_t kvt__table_recover_next(struct kvt__table *table);
 
 struct kvt__table_totals {
     uint64_t n_entries;   /* READY and CLAIMED */
@@ -346,7 +338,7 @@ void kvt__table_end_list(struct kvt__table *table, bool whole);
  * younger, or nothing changed since the last snapshot; -EBUSY: another process writes, a
  * process lists, or no process has read the file of an earlier table yet; -EINVAL: a reader,
  * a private table, or a table with an area, whose chunks are in the area.  Waits for the
- * disk. */
+ * disk.  One thread of a handle at a time. */
 int kvt__table_write_snapshot(struct kvt__table *table, int dirfd, int64_t min_age_s);
 
 /* Enter the entries of the file `snapshot` whose names have no entry, once for each table: a

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "table/private.h"
 
@@ -134,18 +133,12 @@ enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
         memcpy(&name.hash.bits[1], wide->bits, sizeof wide->bits);
     struct kvt__record record = { .bytes = e->packed & (TB_MAX_BYTES - 1),
                                   .path = (uint32_t)(e->packed >> 56) & (TB_MAX_PATHS - 1),
-                                  .flags = TB_ONLY_NEW |
-                                           ((uint32_t)flags & (KVT__TABLE_UNREAD |
-                                                               KVT__TABLE_FOREIGN)),
-                                  .recency_ns = (int64_t)(e->recency & ~TB_USES),
-                                  .n_uses = (uint32_t)(e->recency & TB_USES) };
-    if (record.recency_ns < 0 || record.recency_ns > kvt__wall_ns())
-        record.recency_ns = 0; /* now */
+                                  .flags = (uint32_t)flags & (KVT__TABLE_UNREAD |
+                                                              KVT__TABLE_FOREIGN) };
     if (!(record.flags & KVT__TABLE_UNREAD)) /* else the identity is made of the name */
         memcpy(record.id.b, e->id, sizeof e->id);
-    int err = kvt__table_enter(r->table, &name, &record, r->spaces[space].text);
-    r->n_entered += !err;
-    return err == -ESTALE || err == -EINVAL || err == -ETIMEDOUT ? err : 0;
+    return kvt__tb_enter_saved(r->table, &name, &record, e->recency, r->spaces[space].text,
+                               &r->n_entered);
 }
 
 /* A short file ends the reading without an error. */
@@ -175,29 +168,26 @@ read_entries(struct v3_reader *r)
 int64_t
 kvt__table_read_v3(struct kvt__table *t, int dirfd)
 {
-    if (!tb_usable(t))
-        return -ESTALE;
-    if (!tb_is_writer(t))
-        return -EINVAL;
-    if (t->area)
-        return -ENOENT; /* the objects of other tables are not in the area */
+    int err = kvt__tb_takes_saved(t);
+
+    if (err)
+        return err;
     int fd = openat(dirfd, V3_KEPT_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return errno == ENOENT ? -ENOENT : kvt__fail(errno, "index: open version 3");
     struct v3_reader *r = calloc(1, sizeof *r);
-    int err = r ? 0 : kvt__fail(ENOMEM, "index: version 3");
-    int64_t n = 0;
-
-    if (r) {
-        r->table = t;
-        r->fd = fd;
-        if (read_header(fd, &r->header) && read_spaces(r))
-            err = read_entries(r);
-        n = r->n_entered;
+    if (!r) {
+        close(fd);
+        return kvt__fail(ENOMEM, "index: version 3");
     }
+    r->table = t;
+    r->fd = fd;
+    if (read_header(fd, &r->header) && read_spaces(r))
+        err = read_entries(r);
+    int64_t n = err ? err : r->n_entered;
     free(r);
     close(fd);
     if (!err)
         unlinkat(dirfd, V3_KEPT_NAME, 0);
-    return err ? err : n;
+    return n;
 }

@@ -1,13 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Victims: the entries of a sample that the policy evicts first. */
+ * Which entries are evicted first.  The recency of an entry holds the time of the last use
+ * (FIFO: of the claim) and, in the low bits, the number of uses.  So processes with different
+ * policies can share a table: each process evicts by its own policy. */
+#include <assert.h>
+
 #include "base/clock.h"
 #include "table/private.h"
 
+enum kvt__order
+kvt__order_named(const char *name)
+{
+    static const char *const names[] = { [KVT__EVICT_LRU] = "LRU", [KVT__EVICT_LFU] = "LFU",
+                                         [KVT__EVICT_FIFO] = "FIFO",
+                                         [KVT__EVICT_MRU] = "MRU" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], name))
+            return (enum kvt__order)i;
+    return KVT__EVICT_LRU;
+}
+
 struct sample {
-    uint64_t key;
+    uint64_t key; /* the entry with the smallest key is evicted first */
     uint32_t entry;
 };
+
+static uint64_t
+key_of(enum kvt__order order, uint64_t recency)
+{
+    switch (order) {
+    case KVT__EVICT_LFU:
+        return (recency & TB_USES) << 52 | recency >> 12;
+    case KVT__EVICT_MRU:
+        return ~recency;
+    default:
+        return recency;
+    }
+}
+
+/* Return the recency of an entry.  A time in the future becomes wall_ns, the time now: after
+ * the clock is set back, an entry with such a time would stay until the time has come, and all
+ * younger entries would be evicted first. */
+static uint64_t
+recency_of(const struct kvt__table *t, uint32_t entry, int64_t wall_ns)
+{
+    uint64_t *at = &t->cold[entry].recency, recency = TB_LOAD(at);
+
+    if (recency <= (uint64_t)(wall_ns + KVT__NS_PER_S))
+        return recency;
+    recency = ((uint64_t)wall_ns & ~TB_USES) | (recency & TB_USES);
+    TB_STORE(at, recency);
+    return recency;
+}
 
 /* Insert into the best `max` samples, which are sorted.  Returns their new number. */
 static size_t
@@ -15,6 +60,7 @@ insert(struct sample *best, size_t n, size_t max, struct sample s)
 {
     size_t i = n;
 
+    assert(n <= max && max);
     if (n == max) {
         if (s.key >= best[n - 1].key)
             return n;
@@ -26,48 +72,48 @@ insert(struct sample *best, size_t n, size_t max, struct sample s)
     return n < max ? n + 1 : n;
 }
 
-/* Choose among these entries. */
+static bool
+is_evictable(const struct kvt__table *t, uint32_t entry, int64_t now)
+{
+    const struct tb_hot *e = &t->hot[entry];
+
+    return tb_state(TB_LOAD(&e->word)) == TB_READY &&
+           !tb_lease_holds(TB_LOAD(&e->lease), now);
+}
+
+bool
+kvt__table_is_victim(const struct kvt__table *t, uint32_t entry, struct kvt__record *out)
+{
+    return tb_usable(t) && entry < t->max_entries &&
+           is_evictable(t, entry, kvt__now_ns()) && kvt__tb_read(t, entry, out);
+}
+
+/* Choose among a sample of entries. */
 static size_t
 choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
-       kvt__table_suits_fn suits, void *ctx, struct kvt__record *out, size_t n)
+       kvt__table_suits_fn suits, void *ctx, struct kvt__record *out, size_t max)
 {
     struct sample best[KVT__TABLE_VICTIMS];
     struct kvt__record record;
-    size_t n_best = 0, n_out = 0, max = n < KVT__TABLE_VICTIMS ? n : KVT__TABLE_VICTIMS;
+    size_t n_best = 0, n_out = 0;
     int64_t now = kvt__now_ns(), wall = kvt__wall_ns();
 
     for (size_t i = 0; i < n_at; i++) {
         __builtin_prefetch(&t->hot[at[i]]);
         __builtin_prefetch(&t->cold[at[i]].recency);
     }
-    for (size_t i = 0; max && i < n_at; i++) {
-        const struct tb_hot *e = &t->hot[at[i]];
-
-        if (tb_state(TB_LOAD(&e->word)) == TB_READY &&
-            !tb_lease_holds(TB_LOAD(&e->lease), now) &&
+    for (size_t i = 0; i < n_at; i++)
+        if (is_evictable(t, at[i], now) &&
             (!suits || (kvt__tb_read(t, at[i], &record) && suits(ctx, &record))))
             n_best = insert(best, n_best, max, (struct sample){
-                kvt__tb_key(t->order, kvt__tb_recency(t, at[i], wall)), at[i] });
-    }
+                key_of(t->order, recency_of(t, at[i], wall)), at[i] });
     for (size_t i = 0; i < n_best; i++)
         n_out += kvt__tb_read(t, best[i].entry, &out[n_out]);
     return n_out;
 }
 
-size_t
-kvt__table_victims_of(const struct kvt__table *t, const uint32_t *entries,
-                      size_t n_entries, struct kvt__record *out, size_t n)
-{
-    uint32_t at[KVT__TABLE_SAMPLES];
-    size_t n_at = 0;
-
-    if (!tb_usable(t))
-        return 0;
-    for (size_t i = 0; i < n_entries && n_at < KVT__TABLE_SAMPLES; i++)
-        if (entries[i] < t->max_entries)
-            at[n_at++] = entries[i];
-    return choose(t, at, n_at, NULL, NULL, out, n);
-}
+#define N_SAMPLES 128u     /* entries of a sample */
+#define MAX_SAMPLES 256u
 
 /* Fill a sample of n entries below n_fresh.  Neighbours are of equal age, so the samples lie
  * a stride apart. */
@@ -80,24 +126,23 @@ fill_sample(struct kvt__table *t, uint32_t n_fresh, uint32_t *at, uint32_t n)
         at[i] = (uint32_t)(((uint64_t)hand + (uint64_t)i * (n_fresh / n)) % n_fresh);
 }
 
-#define MAX_SAMPLES 256u
-
 /* Most samples have victims.  After large chunks replaced many small chunks, most entries are
  * FREE. */
 size_t
 kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
                    struct kvt__record *out, size_t n)
 {
-    uint32_t at[KVT__TABLE_SAMPLES];
+    uint32_t at[N_SAMPLES];
     size_t n_out = 0;
 
     if (!tb_usable(t))
         return 0;
     uint32_t n_fresh = TB_LOAD(&t->header->n_fresh);
     n_fresh = n_fresh < t->max_entries ? n_fresh : (uint32_t)t->max_entries;
-    uint32_t n_at = n_fresh < KVT__TABLE_SAMPLES ? n_fresh : KVT__TABLE_SAMPLES;
+    uint32_t n_at = n_fresh < N_SAMPLES ? n_fresh : N_SAMPLES;
     if (!n_at)
         return 0;
+    n = n < KVT__TABLE_VICTIMS ? n : KVT__TABLE_VICTIMS;
     uint32_t n_samples = n_fresh / n_at + n_fresh % n_at; /* contain every entry */
     for (uint32_t i = 0; n && !n_out && i < n_samples && i < MAX_SAMPLES; i++) {
         fill_sample(t, n_fresh, at, n_at);

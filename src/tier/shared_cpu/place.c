@@ -108,7 +108,7 @@ consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *be
             unit++;
             continue;
         }
-        if (!kvt__table_victims_of(m->table, &entry, 1, &record, 1))
+        if (!kvt__table_is_victim(m->table, entry, &record))
             return; /* has a lease, or is being stored */
         w.recency_ns = record.recency_ns > w.recency_ns ? record.recency_ns : w.recency_ns;
         unit = end;
@@ -129,7 +129,7 @@ evict(const struct sc_memory *m, uint32_t first, uint32_t n, struct sc_evicted *
             unit++;
             continue;
         }
-        if (!kvt__table_victims_of(m->table, &entry, 1, &record, 1) ||
+        if (!kvt__table_is_victim(m->table, entry, &record) ||
             kvt__table_forget(m->table, &record, false))
             return false;
         evicted->n++;

@@ -244,7 +244,7 @@ a_chunk_that_is_being_evicted_is_not_replaced(void **state)
     for (unsigned i = 0; i < 20; i++)
         assert_int_equal(put_under_name(e, 2, 1), -EEXIST);
     assert_false(kvt__level_is_paused(level_of(e), KVT__PAUSE_WRITES));
-    kvt__table_restore(level_of(e)->index, &claim);
+    kvt__table_abort(level_of(e)->index, &claim);
     assert_int_equal(get(e, 1), 0); /* the file was not touched */
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(put_under_name(e, 2, 1), 0);

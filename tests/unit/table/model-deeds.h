@@ -65,7 +65,7 @@ evict_one(struct proc *p, bool restore)
         return;
     check_no_lease(c.entry);
     if (restore)
-        kvt__table_restore(p->t, &c);
+        kvt__table_abort(p->t, &c);
     else
         kvt__table_evicted(p->t, &c);
 }

@@ -54,22 +54,17 @@ lock_byte_4096(int fd, short type)
 static inline struct kvt__table *
 shared_open(const struct shared *s)
 {
-    uint64_t max = kvt__tb_max_entries(&s->params);
-    size_t bytes = tb_parts(max, s->params.wide_hashes).end;
     struct kvt__table *t = kvt__tb_new(&s->params);
 
     t->lock_fd = kvt__lock_file_open(s->dir_fd, "lock", O_RDWR | O_CREAT, 0600);
     t->map_fd = kvt__lock_file_open(s->dir_fd, "table", O_RDWR, 0);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->map_fd, 0);
-    if (t->lock_fd < 0 || p == MAP_FAILED)
+    if (t->lock_fd < 0 || t->map_fd < 0 ||
+        kvt__tb_map(t, kvt__tb_max_entries(&s->params), s->params.wide_hashes, 0))
         abort();
-    madvise(p, bytes, MADV_DONTFORK);
-    kvt__tb_set_parts(t, p, max, s->params.wide_hashes);
     lock_byte_4096(t->lock_fd, F_WRLCK);
-    if (memcmp(t->header->magic, TB_MAGIC, sizeof t->header->magic)) {
-        kvt__tb_fill_header(t->header, &s->params, max, NULL);
-        kvt__tb_init_heads(t);
-    }
+    if (memcmp(t->header->magic, TB_MAGIC, sizeof t->header->magic) &&
+        kvt__tb_init(t, &s->params, (const uint64_t[2]){ 0, 0 }, ""))
+        abort();
     if (kvt__tb_take_owner(t, s->params.limit_bytes))
         abort();
     lock_byte_4096(t->lock_fd, F_UNLCK);

@@ -98,8 +98,8 @@ n_unused_claims(const struct kvt__table *t)
 {
     uint32_t n = 0;
 
-    for (size_t i = 0; i < TB_N_CLAIMS / 64; i++)
-        n += (uint32_t)__builtin_popcountll(t->unused_claims[i]);
+    for (uint32_t i = 0; i < TB_N_CLAIMS; i++)
+        n += tb_claim_at(t, t->owner, i)->what == TB_NO_CLAIM;
     return n;
 }
 
@@ -137,7 +137,7 @@ recount(const struct kvt__table *t)
         for (uint32_t i = 0; t->owners[owner].incarnation && i < TB_N_CLAIMS; i++) {
             const struct tb_claim *claim = &t->claims[owner * TB_N_CLAIMS + i];
 
-            used += (claim->what & 0xff) == TB_REPLACE ? claim->bytes : 0;
+            used += (claim->what & 0xff) == KVT__CLAIM_REPLACE ? claim->bytes : 0;
         }
     for (uint32_t head = 0; head < h->n_heads; head++) {
         uint32_t link = t->heads[head], at;

@@ -60,7 +60,7 @@ eviction_is_for_the_version_that_was_seen(void **state)
     assert_false(find(t, 1, NULL));
     assert_int_equal(kvt__table_evict(t, &r, false, &d), -ENOENT);
     assert_int_equal(used(t), 100);
-    kvt__table_restore(t, &c);
+    kvt__table_abort(t, &c);
     assert_true(find(t, 1, NULL));
     assert_int_equal(kvt__table_evict(t, &r, false, &c), -ENOENT);
     assert_int_equal(kvt__table_forget(t, &r, true), -ENOENT);
@@ -167,7 +167,7 @@ a_full_budget_evicts_the_oldest(void **state)
     assert_int_equal(store(t, 100, 10), -ENOSPC);
     assert_int_equal(kvt__table_victims(t, NULL, NULL, victims, 8), 8);
     assert_int_equal(kvt__table_evict(t, &victims[0], false, &claim), 0);
-    kvt__table_restore(t, &claim);
+    kvt__table_abort(t, &claim);
     assert_int_equal(kvt__table_evict(t, &victims[0], false, &claim), -ENOENT);
     assert_int_equal(kvt__table_evict(t, &victims[1], false, &claim), 0);
     assert_int_equal(store(t, 100, 10), -ENOSPC);
@@ -179,33 +179,26 @@ a_full_budget_evicts_the_oldest(void **state)
 
 /* A user of the table that keeps memory for entries chooses among entries of one size. */
 static void
-victims_among_named_entries(void **state)
+an_entry_is_a_victim_unless_claimed_or_leased(void **state)
 {
     struct kvt__table *t = open_table(0, 0);
-    struct kvt__record out[KVT__TABLE_VICTIMS];
-    uint32_t entries[4];
+    struct kvt__name name = name_of(1);
+    struct kvt__record r, out;
+    struct kvt__claim claim;
 
     (void)state;
-    for (uint64_t i = 0; i < 40; i++) {
-        struct kvt__name name = name_of(i);
-        struct kvt__record record = record_of_n(i, 10);
-
-        record.recency_ns = (int64_t)(100 - i) << 20;
-        assert_int_equal(kvt__table_enter(t, &name, &record, TEXT), 0);
-    }
-    for (uint64_t i = 0; i < 3; i++)
-        entries[i] = seen(t, 10 * i).entry;
-    entries[3] = UINT32_MAX;
-    assert_int_equal(kvt__table_victims_of(t, entries, 4, out, 8), 3);
-    for (uint64_t i = 0; i < 3; i++)
-        assert_int_equal(out[i].entry, entries[2 - i]);
-    assert_int_equal(kvt__table_victims_of(t, entries, 4, out, 1), 1);
-    assert_int_equal(out[0].entry, entries[2]);
-    assert_int_equal(kvt__table_victims_of(t, entries, 0, out, 8), 0);
-    struct kvt__name name = name_of(20);
+    assert_int_equal(store(t, 1, 10), 0);
+    r = seen(t, 1);
+    assert_true(kvt__table_is_victim(t, r.entry, &out));
+    assert_true(out.entry == r.entry && out.word == r.word && out.recency_ns == r.recency_ns);
+    assert_false(kvt__table_is_victim(t, r.entry + 1, &out));
+    assert_false(kvt__table_is_victim(t, UINT32_MAX, &out));
+    assert_int_equal(kvt__table_evict(t, &r, false, &claim), 0);
+    assert_false(kvt__table_is_victim(t, r.entry, &out));
+    kvt__table_abort(t, &claim);
+    assert_true(kvt__table_is_victim(t, r.entry, &out));
     assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + KVT__NS_PER_S, NULL));
-    assert_int_equal(kvt__table_victims_of(t, entries, 4, out, 8), 2);
-    assert_int_equal(out[0].entry, entries[1]);
+    assert_false(kvt__table_is_victim(t, r.entry, &out));
     kvt__table_close(t);
 }
 
@@ -284,7 +277,7 @@ main(void)
         cmocka_unit_test(a_claim_frees_its_victim),
         cmocka_unit_test(victims_can_be_chosen),
         cmocka_unit_test(a_full_budget_evicts_the_oldest),
-        cmocka_unit_test(victims_among_named_entries),
+        cmocka_unit_test(an_entry_is_a_victim_unless_claimed_or_leased),
         cmocka_unit_test(budget_is_exact),
         cmocka_unit_test(an_unread_entry_is_identified_in_a_full_budget),
         cmocka_unit_test(a_full_table_is_no_space),

@@ -13,7 +13,7 @@ a_claim_is_a_miss_and_blocks_the_name(void **state)
 
     (void)state;
     assert_int_equal(claim_n(t, 1, 1, 100, &c), 0);
-    assert_false(c.replaces);
+    assert_int_equal(c.kind, KVT__CLAIM_NEW);
     assert_false(find(t, 1, NULL));
     assert_int_equal(claim_n(t, 1, 1, 100, &d), -EBUSY);
     assert_null(d.table);
@@ -61,7 +61,7 @@ replacement_counts_both_objects_until_its_end(void **state)
     (void)state;
     assert_int_equal(store(t, 1, 100), 0);
     assert_int_equal(claim_n(t, 1, 2, 70, &c), 0);
-    assert_true(c.replaces);
+    assert_int_equal(c.kind, KVT__CLAIM_REPLACE);
     assert_false(find(t, 1, NULL));
     assert_int_equal(used(t), 170);
     recount(t);
@@ -116,7 +116,7 @@ an_abort_keeps_an_unread_entry_unread(void **state)
     assert_int_equal(seen(t, 1).flags, KVT__TABLE_UNREAD);
     struct kvt__record r = seen(t, 1);
     assert_int_equal(kvt__table_evict(t, &r, false, &c), 0);
-    kvt__table_restore(t, &c);
+    kvt__table_abort(t, &c);
     assert_int_equal(seen(t, 1).flags, KVT__TABLE_UNREAD);
     kvt__table_get_totals(t, &totals);
     assert_int_equal(totals.n_unread, 1);

@@ -78,7 +78,7 @@ work_once(struct kvt__table *t, uint64_t random, struct progress *p)
             if (random >> 4 & 1)
                 kvt__table_evicted(t, &c);
             else
-                kvt__table_restore(t, &c);
+                kvt__table_abort(t, &c);
         }
         break;
     case 5:

@@ -39,7 +39,6 @@ fresh_handle(struct kvt__table *t, unsigned owner)
     t->owner = owner;
     t->lock_wait_ns = INT64_MAX / 2;
     t->n_late = 0;
-    memset(t->unused_claims, 0xff, sizeof t->unused_claims);
 }
 
 static void
@@ -187,7 +186,7 @@ handle_on(const struct kvt__table_params *params, void *map, uint64_t max)
     struct kvt__table *t = kvt__tb_new(params);
 
     assert_non_null(t);
-    kvt__tb_set_parts(t, map, max, false);
+    kvt__tb_set_parts(t, map, max, false, 0);
     t->n_mapped = (uint32_t)max;
     return t;
 }
@@ -221,9 +220,8 @@ explore(const struct scenario *s)
     running = -1;
     n_saved = 0;
     judge = handle_on(&params, map, max);
-    kvt__tb_fill_header(judge->header, &params, max, NULL);
+    assert_int_equal(kvt__tb_init(judge, &params, (const uint64_t[2]){ 0, 0 }, ""), 0);
     judge->header->hash_key = 12345;
-    kvt__tb_init_heads(judge);
     fresh_handle(judge, JUDGE);
     judge->owners[JUDGE].incarnation = JUDGE + 1;
     for (int i = 0; i < MAX_PROCS; i++) {

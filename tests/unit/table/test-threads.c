@@ -59,7 +59,7 @@ work_once(struct worker *w, uint64_t n, uint64_t random)
             if (random >> 4 & 1)
                 kvt__table_evicted(w->t, &c);
             else
-                kvt__table_restore(w->t, &c);
+                kvt__table_abort(w->t, &c);
         }
         return;
     case 4:
