@@ -131,7 +131,8 @@ kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
     if (!is_name(name))
         return kvt__fail(EINVAL, "'%s' is no name of a chunk.", name);
     while (*at && !s.full) {
-        if (how == KVT__KEY_FS && !strncmp(at, separator, sizeof separator - 1)) {
+        if (how == KVT__KEY_FS && *at == *separator &&
+            !strncmp(at, separator, sizeof separator - 1)) {
             put_byte(&s, '/');
             at += sizeof separator - 1;
         } else if (how == KVT__KEY_FS ? *at != '/' : is_safe(*at)) {

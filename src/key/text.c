@@ -111,9 +111,12 @@ parse_u32(struct span part, uint32_t *out)
 static bool
 all_hex(struct span part)
 {
-    for (size_t i = 0; i < part.n; i++)
-        if (!memchr("0123456789abcdef", part.at[i], 16))
+    for (size_t i = 0; i < part.n; i++) {
+        char c = part.at[i];
+
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
             return false;
+    }
     return part.n > 0;
 }
 
