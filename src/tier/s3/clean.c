@@ -87,6 +87,8 @@ delete_some(struct round *r, struct s3_old *olds, size_t n)
     int tried = kvt__s3_delete(r->t, olds, n, why);
     for (size_t i = 0; i < (tried < 0 ? n : (size_t)tried); i++) {
         r->n_kept += olds[i].kept;
+        if (olds[i].kept && counters)
+            kvt__count(counters, KVT__N_remove_failed, 1);
         if (olds[i].kept)
             continue;
         r->n_gone++;

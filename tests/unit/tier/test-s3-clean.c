@@ -162,6 +162,7 @@ another_goes_for_one_that_the_store_keeps(void **state)
     assert_false(has_chunk(8));  /* the two */
     assert_true(has_chunk(7));
     assert_int_equal(counted(KVT__N_evicted_chunks), 4);
+    assert_int_equal(counted(KVT__N_remove_failed), 2);
     expect_warning("2 of 6 chunks could not be removed: AccessDenied");
     expect_warning("s3:DeleteObject");
     seed_chunks(8, 2);
