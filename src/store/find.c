@@ -26,11 +26,11 @@ name_of(const struct kvt__store *store, int level, const struct kvt__chunk_key *
         : kvt__level_name(&store->levels[level - 1], key->space, &key->hash);
 }
 
-/* Return true if the entry describes the chunk.  An unread entry has no identity: a promise
- * may rely on the entry only in storage that is read before a promise. */
-static bool
-matches(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
-        const struct kvt__record *record)
+/* An unread entry has no identity: a promise may rely on the entry only in storage that is read
+ * before a promise. */
+bool
+kvt__store_matches(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
+                   const struct kvt__record *record)
 {
     if (record->flags & KVT__TABLE_UNREAD)
         return kvt__store_covers(store, KVT__READ_FIRST, level, key->space);
@@ -46,14 +46,7 @@ find_in(const struct kvt__store *store, int level, const struct kvt__table *inde
     struct kvt__name name = name_of(store, level, key);
 
     return index && kvt__table_find(index, &name, NULL, out) &&
-           matches(store, level, key, out);
-}
-
-bool
-kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
-                const struct kvt__chunk_key *key, struct kvt__record *out)
-{
-    return find_in(level->store, (int)(level - level->store->levels) + 1, index, key, out);
+           kvt__store_matches(store, level, key, out);
 }
 
 static bool
@@ -74,7 +67,7 @@ lease(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
 
     if (!index || !kvt__table_lease(index, &name, NULL, until_ns, &record))
         return false;
-    if (!matches(store, level, key, &record)) {
+    if (!kvt__store_matches(store, level, key, &record)) {
         kvt__table_unlease(index, &record.lease);
         return false;
     }
@@ -95,6 +88,18 @@ touch(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
         return false;
     kvt__table_touch(index, &name, &key->id);
     return true;
+}
+
+void
+kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req)
+{
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+
+    req->index = level->index; /* may be replaced before the end */
+    req->was_seen = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
+    req->object.index = req->was_seen ? req->index : NULL;
+    req->object.entry = req->seen.entry;
+    req->object.word = req->seen.word;
 }
 
 /* ------------------------------------------------------------------- all levels */

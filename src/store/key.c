@@ -48,17 +48,11 @@ copy(unsigned char *to, const unsigned char *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Look for the entry of the key, and complete the object from the entry.  0; -ENOENT: the
- * tier has no object without an entry. */
+/* Look up the entry of the key.  0; -ENOENT: the tier has no object without an entry. */
 static int
 look_up(struct kvt__store_req *req, struct kvt__level *level)
 {
-    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-
-    req->index = level->index; /* may be replaced before the end */
-    req->was_seen = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
-    if (req->was_seen)
-        kvt__object_locate(&req->object, req->index, &req->seen);
+    kvt__level_look_up(level, req);
     return req->was_seen || !level->tier->in_memory ? 0 : -ENOENT;
 }
 

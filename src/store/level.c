@@ -11,6 +11,19 @@
 #include "base/log.h"
 #include "store/private.h"
 
+/* Look the chunk of a GET up.  False: the index has no entry that the request takes. */
+static bool
+look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
+{
+    struct kvt__chunk_key key = kvt__request_key(req);
+
+    kvt__level_look_up(level, req);
+    req->was_seen = req->was_seen && !level->no_get &&
+                    kvt__store_matches(level->store, (int)(level - level->store->levels) + 1,
+                                       &key, &req->seen);
+    return req->was_seen;
+}
+
 /* --------------------------------------------------------------------- put */
 
 /* Return true if the index has the chunk of a put.  A chunk without identity that the
@@ -157,18 +170,14 @@ kvt__level_share(struct kvt__store_req *req)
 bool
 kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req)
 {
-    struct kvt__chunk_key key = kvt__request_key(req);
-    struct kvt__table *index = level->index; /* may be replaced at any time */
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
     assert(req->op == KVT__TIER_GET);
-    if (!level->tier->in_memory || level->no_get ||
-        !kvt__level_find(level, index, &key, &req->seen) || req->seen.bytes != req->bytes)
+    if (!level->tier->in_memory || !look_up_chunk(level, req) ||
+        req->seen.bytes != req->bytes ||
+        !level->tier->ops->borrow(level->tier, &req->object, req->bytes, &req->slot))
         return false;
-    kvt__object_locate(&req->object, index, &req->seen);
-    if (!level->tier->ops->borrow(level->tier, &req->object, req->bytes, &req->slot))
-        return false;
-    kvt__table_touch(index, &name, &req->id);
+    kvt__table_touch(req->index, &name, &req->id);
     req->unsummed = false;
     return req->verified = true;
 }
@@ -318,19 +327,6 @@ check(const struct kvt__level *level, struct kvt__store_req *req)
     return check_sum(level, req);
 }
 
-/* Look the chunk up in the index.  0: the index has an entry, and the caller calls get_end()
- * after the tier's operation. */
-static int
-get_begin(struct kvt__level *level, struct kvt__store_req *req)
-{
-    struct kvt__chunk_key key = kvt__request_key(req);
-
-    req->index = level->index; /* may be replaced before the end */
-    req->was_seen = !level->no_get && kvt__level_find(level, req->index, &key, &req->seen);
-    kvt__object_locate(&req->object, req->index, &req->seen);
-    return req->was_seen ? kvt__level_begin(level, KVT__PAUSE_READS) : -ENOENT;
-}
-
 /* Take a damaged chunk out of the index, and out of storage too. */
 static void
 drop_damaged(struct kvt__level *level, const struct kvt__store_req *req)
@@ -389,13 +385,10 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 static int
 probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
-    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-
     if (level->no_get || level->tier->in_memory ||
         (req->where != KVT__ANYWHERE && !kvt__level_covers(level, req->where, req->space)))
         return -ENOENT;
-    req->index = level->index; /* may be replaced before the end */
-    req->was_seen = kvt__table_find(req->index, &name, NULL, &req->seen);
+    kvt__level_look_up(level, req);
     if (req->was_seen && !(req->seen.flags & KVT__TABLE_UNREAD) &&
         kvt__id_equal(&req->seen.id, &req->id))
         return -EEXIST;
@@ -441,7 +434,7 @@ kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level)
         return kvt__level_may_put(level, req->space) ? put_begin(level, req)
                                                      : -EEXIST;
     case KVT__TIER_GET:
-        return get_begin(level, req);
+        return look_up_chunk(level, req) ? kvt__level_begin(level, KVT__PAUSE_READS) : -ENOENT;
     default:
         return probe_begin(level, req);
     }

@@ -160,15 +160,9 @@ void kvt__level_share(struct kvt__store_req *req);
 /* As kvt__memory_borrow(), of shared host memory. */
 bool kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req);
 
-/* Tell the tier of shared host memory which entry the object has. */
-static inline void
-kvt__object_locate(struct kvt__object *object, const struct kvt__table *index,
-                   const struct kvt__record *seen)
-{
-    object->index = index;
-    object->entry = seen->entry;
-    object->word = seen->word;
-}
+/* Look up the entry of a request's name in the level's index: fill in index, was_seen and seen,
+ * and the entry of the object, which the tier of shared host memory needs. */
+void kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req);
 
 /* Return true if a request may use a chunk without identity, of which only the name tells
  * the content.  An LMCache beside kvtier may replace a chunk's file.  Files of LMCache are
@@ -189,9 +183,9 @@ kvt__store_takes(const struct kvt__store *store, const struct kvt__space *space,
            kvt__store_takes_foreign(store, space, own_only);
 }
 
-/* Find the entry of a chunk that a load takes, in the level's index, as kvt__store_find(). */
-bool kvt__level_find(const struct kvt__level *level, const struct kvt__table *index,
-                     const struct kvt__chunk_key *key, struct kvt__record *out);
+/* Return true if a load takes the chunk that an entry of the level's index describes. */
+bool kvt__store_matches(const struct kvt__store *store, int level,
+                        const struct kvt__chunk_key *key, const struct kvt__record *record);
 
 /* As kvt__store_covers(). */
 bool kvt__level_covers(const struct kvt__level *level, enum kvt__where where,

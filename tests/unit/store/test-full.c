@@ -226,9 +226,10 @@ static struct kvt__record
 entry_of(const struct env *e, unsigned i)
 {
     struct kvt__chunk_key key = key_of(e, i);
+    struct kvt__name name = kvt__level_name(level_of(e), key.space, &key.hash);
     struct kvt__record record;
 
-    assert_true(kvt__level_find(level_of(e), level_of(e)->index, &key, &record));
+    assert_true(kvt__table_find(level_of(e)->index, &name, NULL, &record));
     return record;
 }
 
