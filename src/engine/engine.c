@@ -115,7 +115,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB leave no room for a chunk to "
                          "stay in, and there is no storage; raise it.", pool_bytes >> 20);
     int err = memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
-    if (err || !kvt__store_has_memory(e->store))
+    if (err || !kvt__store_traits(e->store)->has_memory)
         return err;
     e->memory_bytes = memory.limit_bytes;
     e->reads_ahead = params->config->enable_async_loading;

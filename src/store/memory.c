@@ -139,6 +139,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
         kvt__use_location(params->config, "LocalCPUBackend", &m->no_get, &m->no_put);
     store->memory = m;
     store->traits.n_tiers++;
+    store->traits.has_memory = !m->no_get;
     return 0;
 }
 
@@ -184,7 +185,7 @@ kvt__memory_index(const struct kvt__store *store, const struct kvt__space *space
 bool
 kvt__memory_covers(const struct kvt__store *store, const struct kvt__space *space)
 {
-    return store->memory && !store->memory->no_get && kvt__memory_index(store, space);
+    return store->traits.has_memory && kvt__memory_index(store, space);
 }
 
 bool
@@ -197,12 +198,6 @@ bool
 kvt__memory_may_put(const struct kvt__store *store)
 {
     return store->memory && !store->memory->no_put;
-}
-
-bool
-kvt__store_has_memory(const struct kvt__store *store)
-{
-    return store->memory && !store->memory->no_get;
 }
 
 void

@@ -26,13 +26,14 @@ int kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **o
 /* No request may be in flight. */
 void kvt__store_close(struct kvt__store *store);
 
-/* What the configured tiers have in common.  Only kvt__store_add_memory() changes n_tiers
- * later. */
+/* What the configured tiers have in common.  kvt__store_add_memory() changes n_tiers and
+ * has_memory later. */
 struct kvt__store_traits {
     size_t n_tiers;  /* storage, shared host memory and host memory */
     size_t phase;    /* address modulo 4096 that payloads should have */
     bool multi_host; /* there is storage that is read and that other hosts delete from */
     bool has_storage; /* not only host memory, shared or not */
+    bool has_memory; /* chunks stay in host memory of this host's workers, and are read there */
     bool takes_any;  /* every tier moves bytes from and to any memory, and a name may be any
                       * text */
     bool wants_crc;  /* a PUT needs the payload's CRC32C: host memory does not */
@@ -127,9 +128,6 @@ bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, in
 
 /* Return true if the level is host memory, shared or not. */
 bool kvt__store_is_memory(const struct kvt__store *store, int level);
-
-/* Return true if chunks stay in host memory that this process knows of. */
-bool kvt__store_has_memory(const struct kvt__store *store);
 
 /* Return true if the store has storage there that may be read now, for the space's
  * chunks. */
