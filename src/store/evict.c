@@ -218,40 +218,47 @@ evict_tags(struct kvt__level *level)
 
 /* ------------------------------------------------------------------- claims */
 
-int
-kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
-                 const struct kvt__record *record, struct kvt__claim *claim)
+/* Return the result of a claim for the error of the table. */
+static int
+result_of(struct kvt__level *level, const char *text, int err)
 {
-    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    char text[KVT__KEY_TEXT_MAX + 1];
+    const char *name = level->tier->ops->name;
 
-    kvt__level_spell(level, req->space->text, text);
-    kvt__level_look_after_index(level);
-    struct kvt__table *index = level->index; /* may be replaced at any time */
-    int err;
-    do
-        err = kvt__table_claim(index, &name, record, text, NULL, claim);
-    while (err == -ENOSPC && !(err = make_room(level, index, record->bytes)));
     switch (err) {
     case -EBUSY: /* another thread or process stores or evicts the chunk now */
         return -EEXIST;
     case -ENFILE: /* chunks of new tags get entries once there are unused spaces again */
         if (kvt__key_has_tags(text))
             evict_tags(level);
-        return kvt__fail(ENOSPC, "%s: the index has no space for more kinds of keys",
-                         level->tier->ops->name);
+        return kvt__fail(ENOSPC, "%s: the index has no space for more kinds of keys", name);
     case -EAGAIN:
     case -ETIMEDOUT:
-        return kvt__fail(ENOSPC, "%s: too many stores at once", level->tier->ops->name);
+        return kvt__fail(ENOSPC, "%s: too many stores at once", name);
     case -ESTALE:
         return kvt__fail(ESTALE, "%s: the index was replaced a moment ago, and is opened again",
-                         level->tier->ops->name);
+                         name);
     case -ENOTSUP:
-        return kvt__fail(ENOTSUP, "%s: the index has no room for hashes of 256 bits",
-                         level->tier->ops->name);
+        return kvt__fail(ENOTSUP, "%s: the index has no room for hashes of 256 bits", name);
     default:
         return err;
     }
+}
+
+int
+kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
+                 const struct kvt__record *record, struct kvt__claim *claim)
+{
+    struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
+    char text[KVT__KEY_TEXT_MAX + 1];
+    int err;
+
+    kvt__level_spell(level, req->space->text, text);
+    kvt__level_look_after_index(level);
+    struct kvt__table *index = level->index; /* may be replaced at any time */
+    do
+        err = kvt__table_claim(index, &name, record, text, NULL, claim);
+    while (err == -ENOSPC && !(err = make_room(level, index, record->bytes)));
+    return result_of(level, text, err);
 }
 
 int
