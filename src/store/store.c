@@ -35,33 +35,42 @@ add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
     traits->wants_crc |= !level->no_put;
 }
 
-/* limit: 0: what the tier takes by default. */
+/* limit: 0: the tier's default. */
+static int
+open_index(struct kvt__level *level, const struct kvt_config *config, uint64_t limit)
+{
+    const struct kvt__tier *tier = level->tier;
+    enum kvt__hash_kind hash = kvt__hash_kind_named(config->pre_caching_hash_algorithm,
+                                                    config->lmcache_release);
+
+    limit = tier->unlisted ? 0 : limit ? limit : tier->default_limit;
+    struct kvt__table_params index = {
+        .limit_bytes = limit, .max_entries = limit ? 0 : UNLIMITED_ENTRIES, .writer = true,
+        .wide_hashes = kvt__hash_form(hash) == KVT__HASH_WIDE,
+        .order = kvt__order_named(config->cache_policy) };
+    tier->ops->set_index(tier, &index);
+    return kvt__level_open_index(level, &index, tier->ops->private_dir(tier));
+}
+
+/* limit: as of open_index(). */
 static int
 open_level(struct kvt__store *store, const struct kvt__tier_params *params,
            const struct kvt__storage *storage, uint64_t limit)
 {
     struct kvt__level *level = &store->levels[store->n_levels];
+    struct kvt__tier_params tier = *params;
 
     if (store->n_levels == KVT__MAX_LEVELS)
         return kvt__fail(EINVAL, "%s: more than %d tiers.", storage->name,
                          KVT__MAX_LEVELS);
-    struct kvt__tier_params tier = *params;
     tier.name = storage->name;
     tier.url = storage->url;
     int err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
-    enum kvt__hash_kind hash = kvt__hash_kind_named(
-        params->config->pre_caching_hash_algorithm, params->config->lmcache_release);
     level->store = store;
     level->keeps_free = !storage->limit_bytes && !level->tier->multi_host;
-    limit = level->tier->unlisted ? 0 : limit ? limit : level->tier->default_limit;
-    struct kvt__table_params index = {
-        .limit_bytes = limit, .max_entries = limit ? 0 : UNLIMITED_ENTRIES, .writer = true,
-        .wide_hashes = kvt__hash_form(hash) == KVT__HASH_WIDE,
-        .order = kvt__order_named(params->config->cache_policy) };
-    level->tier->ops->set_index(level->tier, &index);
-    err = kvt__level_open_index(level, &index, level->tier->ops->private_dir(level->tier));
+    err = open_index(level, params->config, limit);
     if (err) {
         bool absent = level->tier->in_memory && params->only_existing && err == -ENOENT;
 
