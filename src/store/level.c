@@ -112,7 +112,6 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
         err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
         kvt__level_end(level, KVT__PAUSE_WRITES, -ECANCELED);
-    assert(!err || !req->claim.table);
     req->object.index = req->claim.table;
     req->object.entry = req->claim.entry;
     return err;
