@@ -83,6 +83,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
     int err = kvt__table_evict(index, seen, false, &claim);
     if (err)
         return err;
+    assert(claim.table == index && claim.entry == seen->entry);
     if (!remove_object_of(level, index, seen)) {
         kvt__table_abort(index, &claim);
         return -EIO;
@@ -315,6 +316,7 @@ kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
 
     if (err)
         return err == -ENOENT; /* another thread's, or stored anew */
+    assert(claim.table == index && claim.entry == seen->entry);
     bool gone = keep_object || remove_object(level, object);
     kvt__table_evicted(index, &claim);
     return gone;

@@ -116,6 +116,7 @@ n_looks(const struct kvt__store *store)
 static int
 level_of_look(const struct kvt__store *store, size_t look)
 {
+    assert(look < n_looks(store));
     return look > store->n_levels ? KVT__LEVEL_MEMORY : (int)look;
 }
 

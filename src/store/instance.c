@@ -6,6 +6,7 @@
  * and the next worker to start removes it. */
 #include "store/instance.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -136,6 +137,7 @@ kvt__instance_close(struct kvt__instance *instance)
 
     if (!instance->name[0])
         return;
+    assert(instance->dirfd >= 0 || instance->worker_fd < 0);
     kvt__lock_file_close(instance->worker_fd);
     if (instance->dirfd >= 0) {
         base = flock(instance->dirfd, LOCK_EX | LOCK_NB)

@@ -190,6 +190,7 @@ delete_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
     int err = 0;
 
+    assert(req->op == KVT__TIER_REMOVE && req->index);
     req->claim = (struct kvt__claim){ .table = NULL };
     if (req->was_seen && level->tier->unlisted)
         (void)kvt__table_forget(req->index, &req->seen, true);
@@ -204,6 +205,7 @@ delete_begin(struct kvt__store_req *req, struct kvt__level *level)
 static void
 delete_end(struct kvt__store_req *req, int err)
 {
+    assert(!req->claim.table || req->claim.table == req->index);
     if (!err || err == -ENOENT)
         kvt__table_evicted(req->index, &req->claim);
     else

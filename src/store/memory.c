@@ -147,6 +147,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
 static void
 release_all(struct kvt__host_memory *m)
 {
+    assert(m->n_used <= m->n_chunks && (m->pool || !m->n_used));
     for (uint64_t i = 0; i < m->n_used; i++)
         if (m->chunks[i].slot.payload)
             kvt__pool_release(m->pool, &m->chunks[i].slot);
@@ -235,6 +236,7 @@ is_idle(void *ctx, const struct kvt__record *record)
     struct kvt__host_memory *m = ctx;
     const struct chunk *c = &m->chunks[record->entry];
 
+    assert(record->entry < m->n_chunks);
     return c->slot.payload && !kvt__pool_is_shared(m->pool, &c->slot);
 }
 
@@ -253,6 +255,7 @@ evict_victim(void *ctx, const struct kvt__record *record)
 static uint64_t
 evict_locked(struct kvt__host_memory *m, uint64_t bytes)
 {
+    assert(m->pool && m->index);
     return kvt__evict_victims(m->index, is_idle, evict_victim, m, bytes);
 }
 
@@ -352,6 +355,7 @@ share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *
     pthread_mutex_lock(&m->lock);
     bool ok = kvt__table_find(m->index, &name, &req->id, seen) &&
               kvt__store_takes(store, req->space, req->own_only, seen);
+    assert(!ok || seen->entry < m->n_chunks);
     if (ok) {
         *out = m->chunks[seen->entry];
         ok = out->slot.bytes == req->bytes;
@@ -369,6 +373,7 @@ static void
 set_summed(struct kvt__host_memory *m, const struct kvt__record *seen,
            const unsigned char *payload)
 {
+    assert(seen->entry < m->n_chunks);
     pthread_mutex_lock(&m->lock);
     if (m->chunks[seen->entry].slot.payload == payload)
         m->chunks[seen->entry].unsummed = false;

@@ -142,6 +142,7 @@ report(struct task *task)
     const struct kvt__store_req *req = &task->req;
     struct kvt_op *op = task->op;
 
+    assert(req->error.code <= 0);
     op->status = req->error.code;
     op->found = (req->verified ? KVT_FOUND_CHECKED : 0) |
                 (req->found.has_id ? KVT_FOUND_ID : 0);

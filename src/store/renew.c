@@ -16,6 +16,7 @@
 static void
 set_index(struct kvt__level *level, struct kvt__table *index)
 {
+    assert(index && index != level->index);
     bool has_dir = level->dirfd >= 0 || level->tier->multi_host;
     bool reads_only = has_dir && level->index_params.limit_bytes &&
                       !kvt__table_is_shared(index);

@@ -45,6 +45,7 @@ static void run_rest(struct kvt__job *job);
 static void
 queue_rest(struct kvt__store_req *req)
 {
+    assert(req->store->exec && !req->waits);
     req->job.run = run_rest;
     kvt__exec_submit_expected(req->store->exec, prio_of(req), &req->job);
 }
@@ -174,6 +175,7 @@ conclude(struct kvt__store_req *req)
 static bool
 go_on(struct kvt__store_req *req)
 {
+    assert(req->level <= req->store->n_levels);
     while (req->level < req->store->n_levels) {
         struct kvt__level *level = &req->store->levels[req->level];
         int err = ask(req, level);
@@ -229,6 +231,7 @@ run_rest(struct kvt__job *job)
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)job - offsetof(struct kvt__store_req, job));
 
+    assert(!req->waits && atomic_load(&req->met));
     if (settle(req, answer(req)))
         conclude(req);
     else if (!go_on(req))
@@ -276,6 +279,7 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 bool
 kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
 {
+    assert(req->op == KVT__TIER_GET && !req->by_key && !req->borrowed);
     req->borrowed = kvt__memory_borrow(store, req);
     for (size_t i = 0; !req->borrowed && i < store->n_levels; i++)
         req->borrowed = kvt__level_borrow(&store->levels[i], req);

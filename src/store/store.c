@@ -24,6 +24,7 @@ add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
 {
     const struct kvt__tier *tier = level->tier;
 
+    assert(traits->n_tiers < KVT__MAX_LEVELS);
     traits->n_tiers++;
     traits->multi_host |= tier->multi_host && !level->no_get;
     traits->takes_any &= tier->takes_any;
