@@ -576,7 +576,8 @@ struct kvt_group_io {
  * afterwards; writing goes on in the background.  A chunk that is stored
  * already, for which the pool or the store has no room, or that was refused, is
  * dropped and counted: storing never waits for storage.
- *   -EINVAL  a group, a block id or a count is out of range; nothing was stored */
+ *   -EINVAL  a group, a block id or a count is out of range; nothing was stored
+ *   -ENOMEM  nothing was stored */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
                  size_t n_ios);

@@ -200,56 +200,51 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
             return kvt__fail(ENOMEM, "kvt_engine_open");
         set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
         e->has_windows = e->has_windows || e->groups[g].kind == KVT_GROUP_SLIDING;
+        uint64_t bytes = kvt__chunk_bytes(&e->groups[g].view, e->chunk_tokens);
+        e->largest_chunk = bytes > e->largest_chunk ? bytes : e->largest_chunk;
+        e->smallest_chunk = g && e->smallest_chunk < bytes ? e->smallest_chunk : bytes;
     }
     return start_hashes(e, config);
 }
 
-struct kvt__shape
-kvt__group_shape(const struct kvt_engine *engine, uint32_t group, uint32_t n_tokens)
+/* Return how headers describe a chunk of a group. */
+static struct kvt__shape
+shape_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
 {
-    static const struct { const char *name; uint32_t code; } dtypes[] = {
-        { "half", 2 }, { "bfloat16", 3 }, { "float", 4 }, { "double", 5 },
-        { "uint8", 6 }, { "fp8_e4m3fn", 7 }, { "fp8_e5m2", 8 },
+    static const struct { const char *name; uint32_t code, bytes; } dtypes[] = {
+        { "half", 2, 2 }, { "bfloat16", 3, 2 }, { "float", 4, 4 }, { "double", 5, 8 },
+        { "uint8", 6, 1 }, { "fp8_e4m3fn", 7, 1 }, { "fp8_e5m2", 8, 1 },
     };
-    const struct kvt__view *view = &engine->groups[group].view;
-    struct kvt__shape shape = { .format = 4, .dtype = 6 };
+    const struct kvt__view *view = &e->groups[group].view;
 
-    if (view->opaque) {
-        shape.dims[0] = (uint32_t)kvt__chunk_bytes(view, n_tokens);
-        return shape;
-    }
-    uint32_t item = 1;
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(engine->kv_dtype, dtypes[i].name))
-            shape.dtype = dtypes[i].code;
-    if (shape.dtype == 2 || shape.dtype == 3)
-        item = 2;
-    else if (shape.dtype == 4 || shape.dtype == 5)
-        item = shape.dtype == 4 ? 4 : 8;
-    shape.format = engine->groups[group].format == KVT_FORMAT_2LTD ? 1 : 6;
-    shape.dims[0] = view->n_kv;
-    shape.dims[1] = view->n_layers;
-    shape.dims[2] = n_tokens;
-    shape.dims[3] = view->n_heads * view->head_bytes / item;
-    return shape;
+    if (view->opaque)
+        return (struct kvt__shape){ .format = 4, .dtype = 6,
+                                    .dims = { (uint32_t)kvt__chunk_bytes(view, n_tokens) } };
+    size_t i = 4; /* of a name that is not in the table */
+    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
+        i = strcmp(e->kv_dtype, dtypes[k].name) ? i : k;
+    return (struct kvt__shape){
+        .format = e->groups[group].format == KVT_FORMAT_2LTD ? 1 : 6,
+        .dtype = dtypes[i].code,
+        .dims = { view->n_kv, view->n_layers, n_tokens,
+                  view->n_heads * view->head_bytes / dtypes[i].bytes } };
 }
 
 void
-kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
+kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
                   const struct kvt__space *space, const struct kvt_chunk *chunk,
                   struct kvt__store_req *req)
 {
     const struct kvt__keyspace *k = kvt__keyspace(engine, rank, group);
     struct kvt__prefix prefix;
 
-    req->op = KVT__TIER_GET;
     req->space = space;
     req->hash = kvt__chunk_hash(engine, chunk);
     req->tokens = chunk->n_tokens;
     req->own_only = chunk->flags & KVT_CHUNK_OWN;
     req->whole = chunk->n_tokens == engine->chunk_tokens;
     req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
-    req->shape = kvt__group_shape(engine, group, chunk->n_tokens);
+    req->shape = shape_of(engine, group, chunk->n_tokens);
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &req->id);
 }

@@ -23,19 +23,6 @@
 
 /* ------------------------------------------------------------ open and close */
 
-static uint64_t
-smallest_chunk(const struct kvt_engine *e)
-{
-    uint64_t least = UINT64_MAX;
-
-    for (uint32_t g = 0; g < e->n_groups; g++) {
-        uint64_t bytes = kvt__chunk_bytes(&e->groups[g].view, e->chunk_tokens);
-        if (bytes < least)
-            least = bytes;
-    }
-    return least;
-}
-
 /* The memory node that numa_mode names; -1: it names none, or the machine tells none. */
 static int
 memory_node(const struct kvt_engine *e, const struct kvt_config *config, int *node)
@@ -69,13 +56,13 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
         return err;
     /* Half of the memory for transfers is kept for loads: two slots is the least that
      * can work. */
-    if (!kvt__pool_fits(e->pool, 2 * kvt__engine_largest_chunk(e)))
+    if (!kvt__pool_fits(e->pool, 2 * e->largest_chunk))
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB cannot hold two chunks of "
                          "%llu bytes; raise it or lower chunk_size.",
                          kvt__pool_bytes(e->pool) >> 20,
-                         (unsigned long long)kvt__engine_largest_chunk(e));
+                         (unsigned long long)e->largest_chunk);
     /* A load that is alone always finds its slot. */
-    size_t least = (size_t)kvt__engine_largest_chunk(e) + ROOM_FOR_ONE;
+    size_t least = e->largest_chunk + ROOM_FOR_ONE;
     kvt__pool_wait_populated(e->pool, least > FIRST_POPULATED ? least : FIRST_POPULATED);
     return 0;
 }
@@ -84,7 +71,7 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
 static size_t
 transfer_bytes(const struct kvt_engine *e, size_t pool_bytes)
 {
-    size_t least = 2 * ((size_t)kvt__engine_largest_chunk(e) + ROOM_FOR_ONE);
+    size_t least = 2 * (e->largest_chunk + ROOM_FOR_ONE);
     size_t bytes = pool_bytes / 4 < MAX_TRANSFER ? pool_bytes / 4 : MAX_TRANSFER;
 
     bytes = bytes > least ? bytes : least;
@@ -110,7 +97,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         .rank = e->rank, .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
         .passing = !local,
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
-        .object_bytes = smallest_chunk(e) };
+        .object_bytes = e->smallest_chunk };
     if (!memory.limit_bytes && !kvt__store_traits(e->store)->n_tiers)
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB leave no room for a chunk to "
                          "stay in, and there is no storage; raise it.", pool_bytes >> 20);
@@ -164,30 +151,25 @@ init_shared(struct kvt_engine *e)
     e->on_slot_free = start_waiting;
     e->pid = getpid();
     pthread_mutex_init(&e->whose_lock, NULL);
-    pthread_mutex_init(&e->saves.lock, NULL);
-    pthread_mutex_init(&e->prefetches.lock, NULL);
-    pthread_mutex_init(&e->loads.lock, NULL);
-    kvt__cond_init(&e->saves.idle);
-    kvt__cond_init(&e->loads.idle);
-    e->prefetches.last_waiting = &e->prefetches.first_waiting;
-    e->loads.last_waiting = &e->loads.first_waiting;
-    e->loads.last_done = &e->loads.first_done;
+    pthread_mutex_init(&e->calls.lock, NULL);
+    kvt__cond_init(&e->calls.idle);
+    e->calls.loads.last = &e->calls.loads.first;
+    e->calls.prefetches.last = &e->calls.prefetches.first;
+    e->calls.last_done = &e->calls.first_done;
 }
 
 static void
 free_engine(struct kvt_engine *e)
 {
-    kvt__saves_settle(e);     /* what is gathered goes to the store */
+    assert(!e->calls.n_stores && !e->calls.n_loads);
     kvt__exec_close(e->exec); /* runs what is queued */
-    kvt__saves_free(e);
-    kvt__prefetches_free(e);
     kvt__store_close(e->store);
     if (e->gpu)
         kvt__gpu_close(e->gpu);
     kvt__unpin(&e->pin);
     kvt__pool_close(e->pool);
-    if (e->loads.eventfd >= 0)
-        close(e->loads.eventfd);
+    if (e->calls.eventfd >= 0)
+        close(e->calls.eventfd);
     for (uint32_t g = 0; g < e->n_groups; g++) {
         free(e->groups[g].layout);
         free(e->groups[g].layers);
@@ -197,11 +179,8 @@ free_engine(struct kvt_engine *e)
     free(e->keyspaces);
     free(e->model);
     free(e->kv_dtype);
-    pthread_cond_destroy(&e->saves.idle);
-    pthread_cond_destroy(&e->loads.idle);
-    pthread_mutex_destroy(&e->loads.lock);
-    pthread_mutex_destroy(&e->prefetches.lock);
-    pthread_mutex_destroy(&e->saves.lock);
+    pthread_cond_destroy(&e->calls.idle);
+    pthread_mutex_destroy(&e->calls.lock);
     pthread_mutex_destroy(&e->whose_lock);
     e->magic = 0;
     free(e);
@@ -221,8 +200,8 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
     if (!e)
         return kvt__fail(ENOMEM, "kvt_engine_open");
     init_shared(e);
-    e->loads.eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (e->loads.eventfd < 0)
+    e->calls.eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (e->calls.eventfd < 0)
         err = kvt__fail(errno, "kvt_engine_open: eventfd");
     if (!err)
         err = kvt__engine_describe(e, params);
@@ -240,6 +219,23 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
     return 0;
 }
 
+/* Cancel all loads and prefetches, and wait until no item of a call is left: neither a
+ * device nor storage uses a slot then. */
+static void
+stop_calls(struct kvt_engine *e)
+{
+    struct kvt_load *load;
+
+    atomic_store(&e->calls.stopping, true);
+    start_waiting(e);
+    pthread_mutex_lock(&e->calls.lock);
+    while (e->calls.n_stores || e->calls.n_loads)
+        pthread_cond_wait(&e->calls.idle, &e->calls.lock);
+    pthread_mutex_unlock(&e->calls.lock);
+    while (kvt_engine_poll(e, &load, 1))
+        kvt_load_free(load);
+}
+
 void
 kvt_engine_close(struct kvt_engine *engine)
 {
@@ -250,7 +246,7 @@ kvt_engine_close(struct kvt_engine *engine)
         kvt__log(KVT_LOG_INFO, "not everything was stored before the end: %s",
                  kvt__why());
     kvt__store_stop(engine->store);
-    kvt__loads_stop(engine);
+    stop_calls(engine);
     free_engine(engine);
 }
 

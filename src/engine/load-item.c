@@ -3,61 +3,49 @@
  * The items of loads, from waiting to their end, and with it the end of a load. */
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/load.h"
 
-void
-kvt__load_unref(struct kvt_load *load)
+static struct kvt_load *
+load_of(const struct kvt__item *item)
 {
-    if (atomic_fetch_sub(&load->refs, 1) != 1)
-        return;
-    pthread_mutex_destroy(&load->lock);
-    free(load->parts);
-    free(load->blocks);
-    free(load);
+    return (struct kvt_load *)item->call;
 }
 
 /* ---------------------------------------------------------------------- ending */
 
-/* Hand the load to kvt_engine_poll(); load->lock is held. */
-static void
-finish_locked(struct kvt_load *load)
-{
-    struct kvt_engine *e = load->engine;
-    uint64_t one = 1;
-
-    load->done = true;
-    load->next_done = NULL;
-    pthread_mutex_lock(&e->loads.lock);
-    *e->loads.last_done = load;
-    e->loads.last_done = &load->next_done;
-    pthread_mutex_unlock(&e->loads.lock);
-    if (write(e->loads.eventfd, &one, sizeof one) < 0)
-        return; /* full: it is readable all the same */
-}
-
+/* Hand the load to kvt_engine_poll() if no thread can write to its blocks any more. */
 static void
 finish_if_due_locked(struct kvt_load *load)
 {
-    if (!load->done && !load->n_copying && (load->closed || !load->n_left))
-        finish_locked(load);
+    struct kvt_engine *e = load->call.engine;
+    uint64_t one = 1;
+
+    if (load->done || load->n_copying || (!load->closed && load->n_left))
+        return;
+    load->done = true;
+    load->next_done = NULL;
+    *e->calls.last_done = load;
+    e->calls.last_done = &load->next_done;
+    if (write(e->calls.eventfd, &one, sizeof one) < 0)
+        return; /* full: it is readable all the same */
 }
 
 void
 kvt__load_close(struct kvt_load *load, int status)
 {
-    pthread_mutex_lock(&load->lock);
+    struct kvt_engine *e = load->call.engine;
+
+    pthread_mutex_lock(&e->calls.lock);
     if (!load->closed && !load->done) {
         load->closed = true;
         load->closed_status = status;
     }
     finish_if_due_locked(load);
-    pthread_mutex_unlock(&load->lock);
+    pthread_mutex_unlock(&e->calls.lock);
 }
 
 void
@@ -66,9 +54,10 @@ kvt__load_deadline(struct kvt__timer *timer)
     struct kvt_load *load = (struct kvt_load *)
         ((char *)timer - offsetof(struct kvt_load, deadline));
 
-    kvt__store_look_for_hangs(load->engine->store, load->engine->load_timeout_ns / 2);
+    kvt__store_look_for_hangs(load->call.engine->store,
+                              load->call.engine->load_timeout_ns / 2);
     kvt__load_close(load, -ETIMEDOUT);
-    kvt__load_unref(load);
+    kvt__call_unref(&load->call);
 }
 
 static void
@@ -94,31 +83,26 @@ count(struct kvt_engine *e, int status)
     }
 }
 
-/* The item needs nothing any more. */
+/* Note the end of an item, which has no slot any more. */
 static void
-end_item(struct kvt__load_item *item, int status)
+note_end(struct kvt__item *item, int status)
 {
-    struct kvt_load *load = item->load;
-    struct kvt_engine *e = load->engine;
-    struct kvt__load_part *part = &load->parts[item->io];
+    struct kvt_load *load = load_of(item);
+    struct kvt_engine *e = load->call.engine;
 
     count(e, status);
-    pthread_mutex_lock(&load->lock);
+    pthread_mutex_lock(&e->calls.lock);
+    assert(load->n_left && (!load->done || load->closed));
     if (!load->closed)
         item->status = status;
-    if (status && item->chunk < part->broken_at)
-        part->broken_at = item->chunk;
+    if (status && item->chunk < item->part->broken_at)
+        item->part->broken_at = item->chunk;
     load->n_left--;
     finish_if_due_locked(load);
     bool last = !load->n_left;
-    pthread_mutex_unlock(&load->lock);
+    pthread_mutex_unlock(&e->calls.lock);
     if (last && kvt__timer_clear(e->exec, &load->deadline))
-        kvt__load_unref(load);
-    kvt__load_unref(load);
-    pthread_mutex_lock(&e->loads.lock);
-    if (!--e->loads.n_items)
-        pthread_cond_broadcast(&e->loads.idle);
-    pthread_mutex_unlock(&e->loads.lock);
+        kvt__call_unref(&load->call);
 }
 
 /* --------------------------------------------------------------------- reading */
@@ -141,34 +125,41 @@ load_status(int status)
 /* Return true if this item's bytes may be copied.  Then the load is not done before
  * end_copy(). */
 static bool
-begin_copy(struct kvt_load *load)
+begin_copy(struct kvt__item *item)
 {
-    pthread_mutex_lock(&load->lock);
+    struct kvt_load *load = load_of(item);
+    struct kvt_engine *e = load->call.engine;
+
+    pthread_mutex_lock(&e->calls.lock);
     bool open = !load->closed;
+    assert(!open || !load->done);
     if (open)
         load->n_copying++;
-    pthread_mutex_unlock(&load->lock);
+    pthread_mutex_unlock(&e->calls.lock);
     return open;
 }
 
 /* status: KVT__PENDING if the blocks hold wrong bytes, which another tier may replace. */
 static void
-end_copy(struct kvt_load *load, struct kvt__load_item *item, int status)
+end_copy(struct kvt__item *item, int status)
 {
-    pthread_mutex_lock(&load->lock);
+    struct kvt_load *load = load_of(item);
+    struct kvt_engine *e = load->call.engine;
+
+    pthread_mutex_lock(&e->calls.lock);
+    assert(load->n_copying && !load->done);
     load->n_copying--;
     item->status = status; /* also when it was closed during the copy */
     finish_if_due_locked(load);
-    pthread_mutex_unlock(&load->lock);
+    pthread_mutex_unlock(&e->calls.lock);
 }
 
 /* Where the chunk came from. */
 static void
-count_bytes(struct kvt__load_item *item, bool verified)
+count_bytes(struct kvt__item *item, bool verified)
 {
     const struct kvt__store_req *req = &item->req;
-    struct kvt_load *load = item->load;
-    struct kvt__counters *counters = &load->engine->counters;
+    struct kvt__counters *counters = &item->call->engine->counters;
 
     if (!verified)
         kvt__count(counters, KVT__N_unverified_chunks, 1);
@@ -177,110 +168,105 @@ count_bytes(struct kvt__load_item *item, bool verified)
         return;
     }
     kvt__count(counters, KVT__N_load_bytes, req->slot.bytes);
-    pthread_mutex_lock(&load->lock);
-    load->bytes += req->slot.bytes;
-    pthread_mutex_unlock(&load->lock);
+    atomic_fetch_add(&load_of(item)->bytes, req->slot.bytes);
 }
 
-/* What the item had is given back. */
+/* Give back what the item has, and end the item. */
 static void
-let_go(struct kvt__load_item *item, int status)
+end_item(struct kvt__item *item, int status)
 {
     struct kvt__store_req *req = &item->req;
-    struct kvt_engine *e = item->load->engine;
+    struct kvt_engine *e = item->call->engine;
     bool borrowed = req->borrowed, lent = req->slot.lender;
 
     kvt__pool_release(e->pool, &req->slot);
     kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
     if (!borrowed) {
-        pthread_mutex_lock(&e->loads.lock);
-        e->loads.n_reading--;
-        e->loads.n_lent -= lent;
-        pthread_mutex_unlock(&e->loads.lock);
+        pthread_mutex_lock(&e->calls.lock);
+        assert(e->calls.n_reading && e->calls.n_lent >= lent);
+        e->calls.n_reading--;
+        e->calls.n_lent -= lent;
+        pthread_mutex_unlock(&e->calls.lock);
     }
-    end_item(item, status);
+    note_end(item, status);
     e->on_slot_free(e);
+    kvt__item_end(item);
 }
 
 /* The device has copied it to its blocks, or has failed. */
 static void
-scattered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+on_scattered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 {
-    struct kvt__load_item *item = (struct kvt__load_item *)
-        ((char *)copy - offsetof(struct kvt__load_item, copy));
+    struct kvt__item *item = (struct kvt__item *)
+        ((char *)copy - offsetof(struct kvt__item, copy));
     int status = err ? -EIO : 0;
 
     (void)crc; /* it was checked in the slot */
     if (err)
         KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be loaded: %s", kvt__why());
-    end_copy(item->load, item, status);
-    let_go(item, status);
+    end_copy(item, status);
+    end_item(item, status);
 }
 
 /* Copy the slot to the item's blocks; begin_copy() was said. */
 static void
-scatter(struct kvt__load_item *item)
+scatter(struct kvt__item *item)
 {
-    struct kvt_load *load = item->load;
-    struct kvt_engine *e = load->engine;
-    const struct kvt__view *view = &e->groups[load->parts[item->io].group].view;
+    struct kvt_engine *e = item->call->engine;
     struct kvt__gpu_copy *copy = &item->copy;
 
     if (!e->gpu) {
-        kvt__scatter(view, item->blocks, item->req.tokens, item->req.slot.payload, NULL);
-        end_copy(load, item, 0);
-        let_go(item, 0);
+        kvt__scatter(kvt__item_view(item), item->blocks, item->req.tokens,
+                     item->req.slot.payload, NULL);
+        end_copy(item, 0);
+        end_item(item, 0);
         return;
     }
-    *copy = (struct kvt__gpu_copy){ .view = view, .blocks = item->blocks,
+    *copy = (struct kvt__gpu_copy){ .view = kvt__item_view(item), .blocks = item->blocks,
                                     .n_tokens = item->req.tokens,
                                     .on_device = kvt__slot_on_device(&item->req.slot),
-                                    .chunk = item->req.slot.payload, .done = scattered };
+                                    .chunk = item->req.slot.payload, .done = on_scattered };
     if (kvt__gpu_scatter(e->gpu, &copy, 1))
-        scattered(copy, -EIO, 0);
+        on_scattered(copy, -EIO, 0);
 }
 
 int
 kvt__load_consume(struct kvt__store_req *req, uint32_t want)
 {
-    struct kvt__load_item *item = (struct kvt__load_item *)req;
-    struct kvt_load *load = item->load;
-    const struct kvt__view *view = &load->engine->groups[load->parts[item->io].group].view;
+    struct kvt__item *item = (struct kvt__item *)req;
     uint32_t crc;
 
-    assert(!load->engine->gpu);
-    if (!begin_copy(load))
+    assert(!item->call->engine->gpu && !item->copied);
+    if (!begin_copy(item))
         return -EAGAIN;
-    kvt__scatter(view, item->blocks, req->tokens, req->slot.payload, &crc);
+    kvt__scatter(kvt__item_view(item), item->blocks, req->tokens, req->slot.payload, &crc);
     item->copied = crc == want;
     if (item->copied)
         count_bytes(item, true);
-    end_copy(load, item, item->copied ? 0 : KVT__PENDING);
+    end_copy(item, item->copied ? 0 : KVT__PENDING);
     return item->copied ? 0 : -EBADMSG;
 }
 
 /* The bytes in host memory were damaged: read the chunk from storage, as the next item. */
 static void
-retry_from_storage(struct kvt__load_item *item)
+retry_from_storage(struct kvt__item *item)
 {
-    struct kvt_engine *e = item->load->engine;
+    struct kvt_engine *e = item->call->engine;
 
+    assert(!item->from_storage);
     item->from_storage = true;
     item->req.borrowed = false;
     kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
-    pthread_mutex_lock(&e->loads.lock);
-    item->next_waiting = e->loads.first_waiting;
-    e->loads.first_waiting = item;
-    if (!item->next_waiting)
-        e->loads.last_waiting = &item->next_waiting;
-    pthread_mutex_unlock(&e->loads.lock);
+    pthread_mutex_lock(&e->calls.lock);
+    kvt__queue_push_front(&e->calls.loads, item);
+    pthread_mutex_unlock(&e->calls.lock);
     e->on_slot_free(e);
 }
 
 void
-kvt__load_was_read(struct kvt__store_req *req)
+kvt__load_on_read(struct kvt__store_req *req)
 {
-    struct kvt__load_item *item = (struct kvt__load_item *)req;
+    struct kvt__item *item = (struct kvt__item *)req;
     int status = load_status(req->error.code);
 
     if (req->borrowed && !req->slot.payload) {
@@ -289,70 +275,65 @@ kvt__load_was_read(struct kvt__store_req *req)
     }
     assert(!item->copied || !status);
     if (item->copied) {
-        let_go(item, status);
+        end_item(item, status);
         return;
     }
     if (!status)
         count_bytes(item, req->verified);
-    if (!status && begin_copy(item->load))
+    if (!status && begin_copy(item))
         scatter(item);
     else
-        let_go(item, status ? status : -ECANCELED);
+        end_item(item, status ? status : -ECANCELED);
 }
 
-/* Whether an item that is not being read yet is still to be read. */
+/* Return true if an item that is not being read yet is still to be read. */
 bool
 kvt__load_wants(const struct kvt__store_req *req)
 {
-    const struct kvt__load_item *item = (const struct kvt__load_item *)req;
-    const struct kvt_load *load = item->load;
+    const struct kvt__item *item = (const struct kvt__item *)req;
 
-    return !atomic_load(&load->engine->loads.stopping) &&
-           !atomic_load(&load->closed) &&
-           item->chunk <= atomic_load(&load->parts[item->io].broken_at);
+    return !atomic_load(&item->call->engine->calls.stopping) &&
+           !atomic_load(&load_of(item)->closed) &&
+           item->chunk <= atomic_load(&item->part->broken_at);
 }
 
-/* Find memory for an item: what holds its chunk already, or a slot to read it into;
- * loads.lock is held. */
+/* Find memory for an item: what holds its chunk already, or a slot to read it into. */
 static bool
-find_slot_locked(struct kvt_engine *e, struct kvt__load_item *item)
+find_slot_locked(struct kvt_engine *e, struct kvt__item *item)
 {
     if (!item->from_storage && kvt__store_borrow(e->store, &item->req))
         return true;
     if (kvt__store_lend(e->store, KVT__PRIO_LOAD, item->req.bytes, &item->req.slot))
-        e->loads.n_lent++;
-    else if (e->loads.n_lent || /* it moves no more at a time than it can lend */
+        e->calls.n_lent++;
+    else if (e->calls.n_lent || /* it moves no more at a time than it can lend */
              !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
         return false;
-    e->loads.n_reading++;
+    e->calls.n_reading++;
     return true;
 }
 
-/* Take the first waiting item, if it has a slot or needs none.  short_of: bytes that it
- * lacks and no read under way will give back; 0: none. */
-static struct kvt__load_item *
+/* Take the first waiting item: with its slot, or without a slot if the item is not wanted.
+ * short_of: bytes that the item lacks and no read under way will give back; 0: none. */
+static struct kvt__item *
 take_waiting(struct kvt_engine *e, uint64_t *short_of)
 {
     *short_of = 0;
-    pthread_mutex_lock(&e->loads.lock);
-    struct kvt__load_item *item = e->loads.first_waiting;
+    pthread_mutex_lock(&e->calls.lock);
+    struct kvt__item *item = e->calls.loads.first;
     if (item && kvt__load_wants(&item->req) && !find_slot_locked(e, item)) {
-        *short_of = e->loads.n_reading ? 0 : item->req.bytes;
+        *short_of = e->calls.n_reading ? 0 : item->req.bytes;
         item = NULL;
     }
-    if (item) {
-        e->loads.first_waiting = item->next_waiting;
-        if (!e->loads.first_waiting)
-            e->loads.last_waiting = &e->loads.first_waiting;
-    }
-    pthread_mutex_unlock(&e->loads.lock);
+    if (item)
+        kvt__queue_pop(&e->calls.loads);
+    pthread_mutex_unlock(&e->calls.lock);
     return item;
 }
 
 void
 kvt__loads_pump(struct kvt_engine *engine)
 {
-    struct kvt__load_item *item;
+    struct kvt__item *item;
     uint64_t short_of;
 
     for (;;) {
@@ -365,7 +346,8 @@ kvt__loads_pump(struct kvt_engine *engine)
             kvt__count(&engine->counters, KVT__N_loads_pending, 1);
             kvt__store_submit(engine->store, &item->req);
         } else {
-            end_item(item, -ECANCELED);
+            note_end(item, -ECANCELED);
+            kvt__item_end(item);
         }
     }
 }

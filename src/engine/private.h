@@ -43,6 +43,10 @@ struct kvt__whose {
     uint32_t flags; /* of chunks: KVT_CHUNK_OWN after a reset */
 };
 
+struct kvt__queue {
+    struct kvt__item *first, **last;
+};
+
 struct kvt_engine {
     uint32_t magic;
     pid_t pid; /* of the process that opened it */
@@ -58,6 +62,7 @@ struct kvt_engine {
     uint32_t n_groups;
     struct kvt__group *groups;
     bool has_windows; /* of a sliding-window group */
+    uint64_t smallest_chunk, largest_chunk; /* bytes of a whole one, over the groups */
 
     struct kvt__counters counters;
     /* Start what waits for a slot: the loads, then the prefetches.  Called by each thread that
@@ -86,31 +91,18 @@ struct kvt_engine {
     struct kvt__whose whose; /* of new sequences */
 
     struct {
-        pthread_mutex_t lock;
-        pthread_cond_t idle;
-        size_t pending;
-        size_t gathering; /* by a device */
-        struct kvt__save *free; /* requests for reuse */
-    } saves;
-
-    struct {
-        pthread_mutex_t lock;
-        struct kvt__prefetch *free; /* requests for reuse */
-        struct kvt__prefetch *reading;
-        struct kvt__prefetch *first_waiting, **last_waiting; /* for a slot */
-    } prefetches;
-
-    struct {
-        pthread_mutex_t lock;
-        struct kvt__load_item *first_waiting, **last_waiting; /* for a slot */
-        size_t n_reading; /* that have a slot of their own */
+        pthread_mutex_t lock; /* guards the rest, and what changes in a load */
+        pthread_cond_t idle;  /* n_stores or n_loads has become 0 */
+        size_t n_stores;      /* items of stores that have not ended */
+        size_t n_loads;       /* items of loads and prefetches that have not ended */
+        struct kvt__queue loads, prefetches; /* items that wait for a slot */
+        struct kvt__item *reading_ahead;     /* items of prefetches */
+        size_t n_reading; /* items of loads that have a slot of their own */
         size_t n_lent;    /* of them, those in memory of the tier's */
         struct kvt_load *first_done, **last_done;
-        size_t n_items; /* of loads, not ended yet */
-        pthread_cond_t idle;
         atomic_bool stopping;
-        int eventfd;
-    } loads;
+        int eventfd; /* readable while a load is done */
+    } calls;
 };
 
 /* ------------------------------------------------------------------- describe.c */
@@ -128,21 +120,14 @@ int kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *f
 /* Keep what was taken, until the engine is closed, also when this failed. */
 int kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *params);
 
-/* In bytes. */
-uint64_t kvt__engine_largest_chunk(const struct kvt_engine *engine);
-
-/* How a chunk of a group is described in headers. */
-struct kvt__shape kvt__group_shape(const struct kvt_engine *engine,
-                                   uint32_t group, uint32_t n_tokens);
-
 /* Return the space of a (rank, group) with a request's tags; without tags the keyspace's, else
  * `own`, filled in.  The tags have been checked. */
 const struct kvt__space *kvt__engine_space(const struct kvt_engine *engine, uint32_t rank,
                                            uint32_t group, const char *tags,
                                            struct kvt__space *own);
 
-/* Fill in the chunk of a GET for a rank.  space: of kvt__engine_space(), as long as req. */
-void kvt__load_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
+/* Fill in the chunk of a request for a rank.  space: of kvt__engine_space(), as long as req. */
+void kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
                        const struct kvt__space *space, const struct kvt_chunk *chunk,
                        struct kvt__store_req *req);
 
@@ -176,21 +161,12 @@ int kvt__check_tags(const struct kvt_engine *engine, const char *tags);
 
 struct kvt__whose kvt__whose_now(struct kvt_engine *engine);
 
-/* Blocks of a group that n_tokens take. */
+/* Return the number of blocks that n_tokens take. */
 static inline uint32_t
-kvt__group_blocks(const struct kvt__group *group, uint32_t n_tokens)
+kvt__view_blocks(const struct kvt__view *view, uint32_t n_tokens)
 {
-    return (n_tokens + group->view.block_tokens - 1) / group->view.block_tokens;
+    return (n_tokens + view->block_tokens - 1) / view->block_tokens;
 }
-
-/* Are all groups, chunks and block ids of ios in range?  strict: blocks must be
- * real or skippable; 0 or -EINVAL with a sentence. */
-int kvt__check_ios(const struct kvt_engine *engine, const char *call,
-                   const struct kvt_group_io *ios, size_t n_ios);
-
-/* The same without the blocks. */
-int kvt__check_chunks(const struct kvt_engine *engine, const char *call,
-                      const struct kvt_group_io *ios, size_t n_ios);
 
 /* Long enough for a chunk to come that is waited for, if it does at all, and for the
  * scheduler to see it. */
@@ -204,18 +180,7 @@ kvt__patience_ns(const struct kvt_engine *engine)
 void kvt__loads_pump(struct kvt_engine *engine);
 void kvt__prefetches_pump(struct kvt_engine *engine);
 
-/* Cancel all loads and wait for those in flight. */
-void kvt__loads_stop(struct kvt_engine *engine);
-
-/* Prefetch a group's chunks, as kvt_engine_prefetch().  The tags have been checked. */
-void kvt__prefetch(struct kvt_engine *engine, const char *tags, uint32_t group,
-                   const struct kvt_chunk *chunks, size_t n);
-
-/* Wait until no device gathers for a save. */
-void kvt__saves_settle(struct kvt_engine *engine);
-
-/* End the requests of saves, of prefetches; none is being read or written. */
-void kvt__saves_free(struct kvt_engine *engine);
-void kvt__prefetches_free(struct kvt_engine *engine);
+/* As kvt_engine_prefetch(), for arguments that are right; a view is not needed. */
+int kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n_ios);
 
 #endif

@@ -126,7 +126,7 @@ describe(struct kvt__probe *p, size_t chunk, uint32_t rank, uint32_t group,
 {
     const struct kvt__space *space = kvt__engine_space(p->engine, rank, group, p->tags, own);
 
-    kvt__load_request(p->engine, rank, group, space, &p->chunks[chunk], req);
+    kvt__fill_request(p->engine, rank, group, space, &p->chunks[chunk], req);
     req->op = KVT__TIER_PROBE;
     req->where = p->kind == KVT__PROBE_CERTAIN ? KVT__CERTAIN : KVT__ANYWHERE;
 }

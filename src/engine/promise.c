@@ -15,6 +15,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/seq.h"
 
 /* ---------------------------------------------------------------- finding a hit */
@@ -269,11 +270,15 @@ read_ahead(struct kvt_seq *seq)
 {
     struct kvt_engine *e = seq->engine;
     struct kvt_chunk_range ranges[KVT__MAX_GROUPS];
+    struct kvt_group_io ios[KVT__MAX_GROUPS];
     size_t n = e->pool ? kvt_engine_wanted(e, seq, ranges) : 0;
 
     for (size_t i = 0; i < n; i++)
-        kvt__prefetch(e, seq->tags, ranges[i].group,
-                      seq->chunks + ranges[i].first_chunk, ranges[i].n_chunks);
+        ios[i] = (struct kvt_group_io){ .group = ranges[i].group, .tags = seq->tags,
+                                        .chunks = seq->chunks + ranges[i].first_chunk,
+                                        .n_chunks = ranges[i].n_chunks };
+    if (n && kvt__prefetch(e, ios, n))
+        KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not read ahead: %s", kvt__why());
 }
 
 /* Return the time at which a hit with the leases of now is looked up again. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where an engine's KV lies, and whether what is asked of it lies there. */
+ * Where an engine's KV lies. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,6 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "engine/private.h"
-
-/* ------------------------------------------------------------------------- views */
 
 /* A GPU copies from and to pinned memory at the full speed of its bus, and beside its
  * other work. */
@@ -32,7 +30,7 @@ pin_pool(struct kvt_engine *e)
 static size_t
 transfer_bytes(const struct kvt_engine *e)
 {
-    return 2 * e->n_io_threads * (size_t)kvt__engine_largest_chunk(e);
+    return 2 * e->n_io_threads * e->largest_chunk;
 }
 
 static int
@@ -133,53 +131,5 @@ kvt_engine_set_stream(struct kvt_engine *engine, void *stream)
 
     if (!err)
         atomic_store(&engine->stream, stream);
-    return err;
-}
-
-/* ------------------------------------------------------------------------ checks */
-
-int
-kvt__check_chunks(const struct kvt_engine *engine, const char *call,
-                  const struct kvt_group_io *ios, size_t n_ios)
-{
-    for (size_t i = 0; i < n_ios; i++) {
-        int err = kvt__check_tags(engine, ios[i].tags);
-
-        if (err)
-            return err;
-        if (ios[i].group >= engine->n_groups || !engine->groups[ios[i].group].view.base)
-            return kvt__fail(EINVAL, "%s: ios[%zu]: group %u is unknown or has no view.",
-                             call, i, ios[i].group);
-        for (uint32_t c = 0; c < ios[i].n_chunks; c++) {
-            uint32_t n = ios[i].chunks[c].n_tokens;
-            if (!n || n > engine->chunk_tokens)
-                return kvt__fail(EINVAL, "%s: ios[%zu]: chunk %u has %u tokens, 1 to %u "
-                                 "are possible.", call, i, c, n, engine->chunk_tokens);
-        }
-    }
-    return 0;
-}
-
-int
-kvt__check_ios(const struct kvt_engine *engine, const char *call,
-               const struct kvt_group_io *ios, size_t n_ios)
-{
-    int err = kvt__check_chunks(engine, call, ios, n_ios);
-
-    for (size_t i = 0; !err && i < n_ios; i++) {
-        const struct kvt_group_io *io = &ios[i];
-        const struct kvt__group *group = &engine->groups[io->group];
-        size_t need = 0;
-
-        for (uint32_t c = 0; c < io->n_chunks; c++)
-            need += kvt__group_blocks(group, io->chunks[c].n_tokens);
-        if (need != io->n_blocks)
-            return kvt__fail(EINVAL, "%s: ios[%zu]: %zu block ids, its chunks need %zu.",
-                             call, i, io->n_blocks, need);
-        for (size_t b = 0; b < need; b++)
-            if (io->blocks[b] >= (int64_t)group->view.n_blocks)
-                return kvt__fail(EINVAL, "%s: ios[%zu]: block id %d, the view has %u.",
-                                 call, i, io->blocks[b], group->view.n_blocks);
-    }
     return err;
 }

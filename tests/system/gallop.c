@@ -402,7 +402,7 @@ an_expected_chunk_is_not_promised_unread(void **state)
     set_prompt(0);
     open_world(w, "127.0.0.1", 1);
     struct kvt_seq *seq = seq_of(w->f.engine, 1);
-    kvt__load_request(w->f.engine, 0, 0, kvt__seq_space(seq, 0, 0), &seq->chunks[0], &req);
+    kvt__fill_request(w->f.engine, 0, 0, kvt__seq_space(seq, 0, 0), &seq->chunks[0], &req);
     struct kvt__chunk_key key = kvt__request_key(&req);
     kvt__store_expect(w->f.engine->store, &req);
     assert_true(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
