@@ -309,11 +309,11 @@ hold(struct kvt_seq *seq, bool late)
 {
     struct kvt__promise *p = &seq->promise;
 
-    assert(is_leased(seq));
+    assert(p->state == KVT__PROMISE_FETCHING && !p->grows);
+    assert(p->first <= p->n && p->n <= p->limit && is_leased(seq));
     p->state = late || p->n > p->first ? KVT__PROMISE_HELD : KVT__PROMISE_NONE;
     p->deadline_ns = lease_half_ns(seq);
-    if (p->state == KVT__PROMISE_NONE)
-        p->begun_ns = 0;
+    p->begun_ns = 0;
     return 0;
 }
 
@@ -367,7 +367,7 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     /* The last chunk may be the sequence's partial one, or reach beyond the hit's end. */
     uint64_t last = e->partial_chunks ? e->chunk_tokens - 1 : 0;
 
-    if (p->state == KVT__PROMISE_HELD || !p->begun_ns)
+    if (!p->begun_ns)
         p->begun_ns = kvt__now_ns();
     p->state = KVT__PROMISE_NONE;
     p->first = first;

@@ -32,8 +32,9 @@ struct kvt__promise {
     size_t first, n;     /* the chunks first .. n - 1 */
     uint64_t max_hit;    /* in tokens */
     size_t limit;        /* chunks of the longest possible hit: a missing chunk lowers it */
-    int64_t begun_ns;    /* time of the first lookup: the search of the tiers ends
-                          * lookup_timeout_ns later, FETCHING load_timeout_ns later; 0: none */
+    int64_t begun_ns;    /* time of the first lookup without an answer: the search of the
+                          * tiers ends lookup_timeout_ns later, FETCHING load_timeout_ns
+                          * later; 0: all lookups have their answer */
     int64_t deadline_ns; /* FETCHING: lookup_timeout_ns after the last chunk that arrived;
                           * HELD: half of the lease */
 

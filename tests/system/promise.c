@@ -35,20 +35,26 @@ open_stored(struct fixture *f)
     write_chunks(f, 0, N_STORED);
 }
 
-/* The same, but the storage hangs until let_go(). */
+/* The same, but the storage hangs until let_go().  more: another setting, or NULL. */
 static void
-open_hanging(struct fixture *f, const char *async)
+open_hanging_with(struct fixture *f, const char *async, const char *more)
 {
     char url[512];
     const char *const settings[] = { url, LIMIT, async, "local_cpu=true",
                                      "lookup_timeout_ms=600000",
-                                     "blocking_timeout_secs=600", NULL };
+                                     "blocking_timeout_secs=600", more, NULL };
 
     open_stored(f);
     kvt_engine_close(f->engine);
     snprintf(url, sizeof url, "remote_url=fault://hang=1/fs://%s", f->dir.path);
     hold();
     fixture_open(f, settings);
+}
+
+static void
+open_hanging(struct fixture *f, const char *async)
+{
+    open_hanging_with(f, async, NULL);
 }
 
 /* Store so many other chunks that storage evicts every chunk without a lease. */
@@ -347,6 +353,30 @@ a_lookup_after_an_answer_without_a_hit_waits_for_chunks(void **state)
     check_abort(f, seq);
 }
 
+/* The append ends the answer, because the partial chunk has become another chunk. */
+static void
+a_lookup_after_an_append_waits_for_chunks(void **state)
+{
+    struct fixture *f = *state;
+    size_t n = CHUNK + 8;
+    uint64_t hit;
+
+    open_hanging_with(f, "enable_async_loading=true", "save_unfull_chunk=true");
+    let_go();
+    struct kvt_seq *seq = new_seq(f, n);
+    assert_int_equal(lookup(f, seq, 0, n), CHUNK);
+    assert_int_equal(seq->promise.state, KVT__PROMISE_HELD);
+    if (seq->promise.begun_ns) /* the answer is an hour old */
+        seq->promise.begun_ns -= 3600 * KVT__NS_PER_S;
+    hold();
+    assert_int_equal(kvt_seq_append(seq, f->tokens + n, N_STORED * CHUNK - n), 0);
+    assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_STORED * CHUNK, &hit), -EAGAIN);
+    assert_int_equal(seq->promise.state, KVT__PROMISE_FETCHING);
+    let_go();
+    assert_int_equal(lookup(f, seq, 0, N_STORED * CHUNK), N_STORED * CHUNK);
+    end(f, seq);
+}
+
 static void
 a_chunk_appended_while_chunks_are_read(void **state)
 {
@@ -423,6 +453,7 @@ main(void)
         TEST(an_abort_while_the_tiers_are_searched),
         TEST(an_abort_while_chunks_are_read),
         TEST(a_lookup_after_an_answer_without_a_hit_waits_for_chunks),
+        TEST(a_lookup_after_an_append_waits_for_chunks),
         TEST(a_chunk_appended_while_chunks_are_read),
         TEST(a_sequence_freed_while_the_tiers_are_searched),
         TEST(a_forked_child_ends_nothing_of_its_parents),
