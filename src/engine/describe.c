@@ -120,20 +120,14 @@ kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *from)
 
 /* --------------------------------------------------------------------- keeping */
 
-static const char *
-or_empty(const char *text)
-{
-    return text ? text : "";
-}
-
 static int
 copy_group(const struct kvt_group *from, struct kvt__group *to)
 {
     to->kind = from->kind;
     to->window_tokens = from->kind == KVT_GROUP_SLIDING ? from->window_tokens : 0;
     to->format = from->format;
-    to->layout = strdup(or_empty(from->layout));
-    to->layers = strdup(or_empty(from->layers));
+    to->layout = strdup(kvt__or_empty(from->layout));
+    to->layers = strdup(kvt__or_empty(from->layers));
     to->view = (struct kvt__view){
         .n_kv = from->format == KVT_FORMAT_2LTD ? 2 : 1, .n_layers = from->n_layers,
         .n_heads = from->n_heads, .head_bytes = from->head_bytes,
@@ -190,7 +184,7 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     e->model = strdup(params->model->name);
     e->kv_dtype = strdup(params->model->kv_dtype);
     kvt__weights_named(&e->whose.weights, config->model_fingerprint
-                       ? config->model_fingerprint : or_empty(params->model->fingerprint));
+                       ? config->model_fingerprint : kvt__or_empty(params->model->fingerprint));
     e->groups = calloc(params->n_groups, sizeof *e->groups);
     if (!e->model || !e->kv_dtype || !e->groups)
         return kvt__fail(ENOMEM, "kvt_engine_open");

@@ -139,13 +139,14 @@ kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where 
     return true;
 }
 
+/* Lease the chunk of all full-attention groups. */
 static bool
-has_full_groups(struct kvt_seq *seq, size_t chunk, enum kvt__where where, bool lease)
+lease_full_groups(struct kvt_seq *seq, size_t chunk, enum kvt__where where)
 {
     const struct kvt_engine *e = seq->engine;
 
     for (uint32_t g = 0; g < e->n_groups; g++)
-        if (e->groups[g].kind == KVT_GROUP_FULL && !kvt__hit_has(seq, chunk, g, where, lease))
+        if (e->groups[g].kind == KVT_GROUP_FULL && !kvt__hit_has(seq, chunk, g, where, true))
             return false;
     return true;
 }
@@ -175,11 +176,11 @@ kvt__needs_from(const struct kvt_engine *e, uint64_t max_hit, uint32_t g, size_t
 }
 
 size_t
-kvt__hit_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where, bool lease)
+kvt__hit_lease_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where)
 {
     size_t n = seq->promise.first;
 
-    while (n < limit && has_full_groups(seq, n, where, lease))
+    while (n < limit && lease_full_groups(seq, n, where))
         n++;
     return n;
 }
@@ -219,15 +220,11 @@ kvt__hit_fit_windows(struct kvt_seq *seq, size_t n, enum kvt__where where)
 /* ---------------------------------------------------------------------- leases */
 
 bool
-kvt__hit_lease(struct kvt_seq *seq, enum kvt__where where)
+kvt__hit_lease_windows(struct kvt_seq *seq, enum kvt__where where)
 {
-    size_t missing, n = seq->promise.n;
+    size_t missing;
 
-    if (kvt__hit_longest(seq, n, where, true) == n &&
-        has_windows(seq, n, where, true, &missing))
-        return true;
-    kvt__hit_unlease(seq, 0);
-    return false;
+    return has_windows(seq, seq->promise.n, where, true, &missing);
 }
 
 int

@@ -103,7 +103,7 @@ kvt__keyspaces_make(struct kvt_engine *engine)
 int
 kvt__check_tags(const struct kvt_engine *engine, const char *tags)
 {
-    return kvt__key_check_tags(tags ? tags : "", engine->max_tag_bytes);
+    return kvt__key_check_tags(kvt__or_empty(tags), engine->max_tag_bytes);
 }
 
 const struct kvt__space *

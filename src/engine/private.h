@@ -156,6 +156,12 @@ kvt__keyspace(const struct kvt_engine *engine, uint32_t rank, uint32_t group)
     return &engine->keyspaces[(size_t)rank * engine->n_groups + group];
 }
 
+static inline const char *
+kvt__or_empty(const char *text)
+{
+    return text ? text : "";
+}
+
 /* 0, or -EINVAL with a sentence: key text cannot have these tags (NULL: none). */
 int kvt__check_tags(const struct kvt_engine *engine, const char *tags);
 

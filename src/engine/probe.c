@@ -32,7 +32,6 @@ struct asked {
     struct kvt__probe *probe;
     struct kvt__space space; /* with the tags of the request, if it has tags */
     size_t part;
-    struct asked *next_free;
 };
 
 /* Shared by the sequence and the requests under way. */
@@ -46,7 +45,7 @@ struct kvt__probe {
     struct kvt__job job; /* WINDOWS */
     pthread_mutex_t lock;
     unsigned refs;    /* the sequence's, and one for each request */
-    bool alone;       /* its sequence is no more: nobody waits for the answer */
+    atomic_bool alone; /* its sequence is no more: nobody waits for the answer */
     size_t next;      /* part to ask for: chunk after chunk, each of all ranks and groups.
                        * GALLOP: so many chunks exist */
     size_t end;       /* from here on nothing is asked for: a chunk is missing.
@@ -54,7 +53,6 @@ struct kvt__probe {
     bool has_miss;    /* GALLOP: the chunk at end is missing */
     size_t n_asked;   /* under way */
     size_t window;
-    struct asked *free;
     struct kvt_chunk chunks[];
 };
 
@@ -84,12 +82,6 @@ unref_locked(struct kvt__probe *probe)
     pthread_mutex_unlock(&probe->lock);
     if (!last)
         return;
-    while (probe->free) {
-        struct asked *a = probe->free;
-
-        probe->free = a->next_free;
-        free(a);
-    }
     pthread_mutex_destroy(&probe->lock);
     free(probe);
 }
@@ -133,15 +125,6 @@ describe(struct kvt__probe *p, size_t chunk, uint32_t rank, uint32_t group,
 
 /* -------------------------------------------------------------- expected chunks */
 
-static bool
-is_alone(struct kvt__probe *p)
-{
-    pthread_mutex_lock(&p->lock);
-    bool alone = p->alone;
-    pthread_mutex_unlock(&p->lock);
-    return alone;
-}
-
 /* Expect a group's chunks from .. end - 1 of p->chunks, of all ranks. */
 static void
 expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
@@ -149,7 +132,7 @@ expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
     const struct kvt_engine *e = p->engine;
     uint32_t n_ranks = e->groups[group].replicated ? 1 : e->world_size;
 
-    for (size_t c = from; c < end && !is_alone(p); c++) {
+    for (size_t c = from; c < end && !atomic_load(&p->alone); c++) {
         for (uint32_t rank = 0; rank < n_ranks; rank++) {
             struct kvt__store_req req = { 0 };
             struct kvt__space own;
@@ -228,7 +211,7 @@ next_part_locked(struct kvt__probe *p, size_t *part)
     return p->next < p->end && p->n_asked < p->window;
 }
 
-static void was_asked(struct kvt__store_req *req);
+static void on_answered(struct kvt__store_req *req);
 
 /* The next request, described; NULL: none now. */
 static struct asked *
@@ -239,14 +222,12 @@ next_locked(struct kvt__probe *p)
 
     if (p->alone || !next_part_locked(p, &part))
         return NULL;
-    struct asked *a = p->free ? p->free : malloc(sizeof *a);
-    if (a == p->free && a)
-        p->free = a->next_free;
+    struct asked *a = malloc(sizeof *a);
     if (!a) { /* what is not known is a miss */
         p->end = p->next;
         return NULL;
     }
-    *a = (struct asked){ .probe = p, .part = part, .req.done = was_asked };
+    *a = (struct asked){ .probe = p, .part = part, .req.done = on_answered };
     (void)find_part(p, part, &rank, &group);
     describe(p, part / kvt__n_parts(p->engine), rank, group, &a->space, &a->req);
     if (p->kind != KVT__PROBE_GALLOP)
@@ -285,7 +266,7 @@ note_locked(struct kvt__probe *p, size_t part, bool there)
 }
 
 static void
-was_asked(struct kvt__store_req *req)
+on_answered(struct kvt__store_req *req)
 {
     struct asked *a = (struct asked *)req;
     struct kvt__probe *p = a->probe;
@@ -304,9 +285,8 @@ was_asked(struct kvt__store_req *req)
         p->end = chunk;
         p->has_miss = true;
     }
-    a->next_free = p->free;
-    p->free = a;
     pthread_mutex_unlock(&p->lock);
+    free(a);
     pump(p);
     pthread_mutex_lock(&p->lock);
     unref_locked(p);

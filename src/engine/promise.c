@@ -68,26 +68,22 @@ find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
         /* The search's state is read before the indexes: a search that ends now is noticed by
          * the next lookup. */
         bool gallops = false, searching = asks && is_searching(seq, &gallops, &p->known);
-        /* Without windows a hit needs all chunks that are found: each is leased at once. */
-        bool at_once = !seq->engine->has_windows && (gallops || !searching);
         int err = kvt__hit_begin_leases(seq, limit);
 
         if (err)
             return err;
-        size_t full = kvt__hit_longest(seq, limit, where, at_once || (searching && gallops));
+        size_t full = kvt__hit_lease_longest(seq, limit, where);
         p->n = full;
         p->searches = p->grows = searching && gallops && full < limit;
         if (p->grows)
             return 0;
         p->n = kvt__hit_fit_windows(seq, full, where);
-        if (p->n < limit && searching && !gallops)
-            err = -EAGAIN;
-        else if (p->n < limit && asks)
-            err = search(seq, full, limit);
+        if (p->n < limit && asks)
+            err = searching && !gallops ? -EAGAIN : search(seq, full, limit);
         p->searches = err == -EAGAIN;
         if (err || p->n < full)
             kvt__hit_unlease(seq, err ? 0 : p->n);
-        if (err || at_once || kvt__hit_lease(seq, where))
+        if (err || kvt__hit_lease_windows(seq, where))
             return err;
     }
 }

@@ -28,23 +28,17 @@ copy_items(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
     return 0;
 }
 
-static const char *
-or_empty(const char *text)
-{
-    return text ? text : "";
-}
-
 /* Start the chains with what holds for the whole request. */
 static void
 start(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
 {
-    const char *lora = or_empty(extra->lora), *salt = or_empty(extra->cache_salt);
+    const char *lora = kvt__or_empty(extra->lora), *salt = kvt__or_empty(extra->cache_salt);
     struct kvt__whose whose = kvt__whose_now(seq->engine);
 
     seq->flags = whose.flags;
     if (*lora || *salt)
         seq->flags |= KVT_CHUNK_OWN;
-    strcpy(seq->tags, or_empty(extra->tags)); /* their length was checked */
+    strcpy(seq->tags, kvt__or_empty(extra->tags)); /* their length was checked */
     seq->hash = seq->engine->hash_root;
     kvt__hash_salt(&seq->hash, salt);
     if (whose.random)

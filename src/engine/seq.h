@@ -100,15 +100,15 @@ size_t kvt__needs_from(const struct kvt_engine *engine, uint64_t max_hit, uint32
 bool kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where where,
                   bool lease);
 
-/* Find the promise's longest hit of at most limit chunks of all full-attention groups.  lease:
- * the chunks are leased as they are found.  Return the number of chunks. */
-size_t kvt__hit_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where, bool lease);
+/* Find the promise's longest hit of at most limit chunks of all full-attention groups, and
+ * lease the chunks.  Return the number of chunks. */
+size_t kvt__hit_lease_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where);
 
 /* Return the longest hit of at most n chunks whose sliding windows the store has. */
 size_t kvt__hit_fit_windows(struct kvt_seq *seq, size_t n, enum kvt__where where);
 
-/* Lease all chunks that the promise's hit needs, or none.  False: a chunk is missing. */
-bool kvt__hit_lease(struct kvt_seq *seq, enum kvt__where where);
+/* Lease the sliding windows of the promise's hit.  False: a chunk is missing. */
+bool kvt__hit_lease_windows(struct kvt_seq *seq, enum kvt__where where);
 
 /* End all leases, and make room for leases of n chunks.  0 or -ENOMEM with a sentence. */
 int kvt__hit_begin_leases(struct kvt_seq *seq, size_t n);
