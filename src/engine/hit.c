@@ -213,7 +213,7 @@ kvt__hit_fit_windows(struct kvt_seq *seq, size_t n, enum kvt__where where)
     size_t missing;
 
     while (n > seq->promise.first && !has_windows(seq, n, where, false, &missing))
-        n = missing < n ? missing : n - 1; /* no hit between needs less */
+        n = missing; /* each hit between needs the missing chunk */
     return n;
 }
 

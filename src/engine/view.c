@@ -107,12 +107,14 @@ kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
         from->n_kv != view->n_kv)
         return kvt__fail(EINVAL, "kvt_engine_set_view: group %u needs base, n_blocks and "
                          "n_kv %u.", group, view->n_kv);
-    err = check_memory(engine, from);
-    if (err)
-        return err;
     void **base = calloc(n, sizeof *base);
     if (!base)
         return kvt__fail(ENOMEM, "kvt_engine_set_view");
+    err = check_memory(engine, from); /* the first view opens the device once */
+    if (err) {
+        free(base);
+        return err;
+    }
     memcpy(base, from->base, n * sizeof *base);
     free((void *)view->base);
     view->base = base;
