@@ -8,6 +8,8 @@
 #ifndef KVT_ENGINE_CALL_H
 #define KVT_ENGINE_CALL_H
 
+#include <assert.h>
+
 #include "engine/private.h"
 
 /* One kvt_group_io. */
@@ -96,6 +98,7 @@ kvt__queue_push_front(struct kvt__queue *queue, struct kvt__item *item)
 static inline void
 kvt__queue_pop(struct kvt__queue *queue)
 {
+    assert(queue->first);
     queue->first = queue->first->next;
     if (!queue->first)
         queue->last = &queue->first;

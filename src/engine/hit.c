@@ -28,7 +28,8 @@ make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
         ids->ids = grown;
         ids->max = n_known;
     }
-    while (ids->n <= chunk && ids->n < n_known) {
+    while (ids->n <= chunk) {
+        assert(chunk < n_known);
         size_t left = n_known - ids->n, n = left < BATCH ? left : BATCH;
 
         for (size_t i = 0; i < n; i++)
@@ -180,6 +181,7 @@ kvt__hit_lease_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where)
 {
     size_t n = seq->promise.first;
 
+    assert(n <= limit && limit <= seq->promise.n_leased_chunks);
     while (n < limit && lease_full_groups(seq, n, where))
         n++;
     return n;
@@ -210,10 +212,12 @@ has_windows(struct kvt_seq *seq, size_t n, enum kvt__where where, bool lease, si
 size_t
 kvt__hit_fit_windows(struct kvt_seq *seq, size_t n, enum kvt__where where)
 {
-    size_t missing;
+    size_t missing = n;
 
-    while (n > seq->promise.first && !has_windows(seq, n, where, false, &missing))
+    while (n > seq->promise.first && !has_windows(seq, n, where, false, &missing)) {
+        assert(missing >= seq->promise.first && missing < n);
         n = missing; /* each hit between needs the missing chunk */
+    }
     return n;
 }
 

@@ -3,6 +3,7 @@
  * The common part of the keys of a (rank, group), and the digest: made at the engine's
  * open and never changed.  Weights and tags belong to a request and are therefore part of
  * the chunks' prefixes. */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -78,6 +79,7 @@ make(struct kvt_engine *e, uint32_t rank, uint32_t group, struct kvt__keyspace *
     k->space.memory_rank = rank;
     k->space.puts = puts_of(e, group);
     kvt__space_digest(&desc, k->digest);
+    assert(rank < e->world_size && group < e->n_groups && desc.rank < desc.world_size);
     int err = space_text(&desc, k->space.opaque, &k->space);
     if (!err && room_for_tags(&k->space) < e->max_tag_bytes)
         e->max_tag_bytes = room_for_tags(&k->space);

@@ -324,6 +324,7 @@ take_waiting(struct kvt_engine *e, uint64_t *short_of)
         *short_of = e->calls.n_reading ? 0 : item->req.bytes;
         item = NULL;
     }
+    assert(!item || item->status == KVT__PENDING);
     if (item)
         kvt__queue_pop(&e->calls.loads);
     pthread_mutex_unlock(&e->calls.lock);

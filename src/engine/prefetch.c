@@ -7,6 +7,7 @@
  *
  *      waiting ──slot──► reading ──► ended
  *         └── there, or too late ─────┘ */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/clock.h"
@@ -47,6 +48,7 @@ on_read(struct kvt__store_req *req)
     } else if (req->error.code == -EBADMSG) {
         kvt__count(&e->counters, KVT__N_load_corrupt, 1);
     }
+    assert(req->early && req->slot.payload);
     kvt__pool_release(e->pool, &req->slot);
     end_reading(e, item);
     e->on_slot_free(e);
@@ -80,6 +82,7 @@ take_waiting(struct kvt_engine *e)
         item = NULL;
     if (item)
         kvt__queue_pop(&e->calls.prefetches);
+    assert(!item || needless == !item->req.slot.payload);
     if (item && !needless) {
         item->next = e->calls.reading_ahead;
         e->calls.reading_ahead = item;

@@ -77,8 +77,10 @@ kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known)
 static void
 unref_locked(struct kvt__probe *probe)
 {
+    assert(probe->refs);
     bool last = !--probe->refs;
 
+    assert(!last || (probe->alone && !probe->n_asked));
     pthread_mutex_unlock(&probe->lock);
     if (!last)
         return;
@@ -92,7 +94,7 @@ kvt__probe_leave(struct kvt__probe *probe)
     if (!probe || probe->pid != getpid())
         return;
     pthread_mutex_lock(&probe->lock);
-    assert(!probe->alone && probe->refs);
+    assert(!probe->alone);
     probe->alone = true;
     unref_locked(probe);
 }
@@ -164,22 +166,13 @@ expect_windows(struct kvt__job *job)
         if (e->groups[g].kind != KVT_GROUP_FULL)
             expect(p, g, kvt__needs_from(e, p->max_hit, g, p->first, n) - p->first, p->end);
     pthread_mutex_lock(&p->lock);
+    assert(p->n_asked == 1 && !p->next);
     p->next = p->end;
     p->n_asked--;
     unref_locked(p);
 }
 
 /* -------------------------------------------------------------------- requests */
-
-/* From the chunk of a part on there is no hit. */
-static void
-end_at_locked(struct kvt__probe *p, size_t part)
-{
-    size_t end = part - part % kvt__n_parts(p->engine);
-
-    if (end < p->end)
-        p->end = end;
-}
 
 static uint32_t
 first_full_group(const struct kvt_engine *e)
@@ -252,17 +245,32 @@ pump(struct kvt__probe *p)
     } while (a);
 }
 
-/* A part of a search in prefix order.  Sliding groups have gaps: a miss there does not end
- * the prefix. */
+/* Note the answer of a search in prefix order.  A missing chunk ends the prefix, but not in
+ * sliding groups, which have gaps. */
 static void
-note_locked(struct kvt__probe *p, size_t part, bool there)
+note_part_locked(struct kvt__probe *p, size_t part, bool there)
 {
     const struct kvt_engine *e = p->engine;
+    size_t chunk_begin = part - part % kvt__n_parts(e);
 
+    assert(part < p->next);
     if (there)
         p->window = p->window * 2 < MAX_WINDOW ? p->window * 2 : MAX_WINDOW;
-    else if (e->groups[part % e->n_groups].kind == KVT_GROUP_FULL)
-        end_at_locked(p, part);
+    else if (e->groups[part % e->n_groups].kind == KVT_GROUP_FULL && chunk_begin < p->end)
+        p->end = chunk_begin;
+}
+
+/* Note the answer of a gallop. */
+static void
+note_chunk_locked(struct kvt__probe *p, size_t chunk, bool there)
+{
+    assert(!p->n_asked && p->next <= chunk && chunk < p->end);
+    if (there) {
+        p->next = chunk + 1;
+    } else {
+        p->end = chunk;
+        p->has_miss = true;
+    }
 }
 
 static void
@@ -276,15 +284,12 @@ on_answered(struct kvt__store_req *req)
     if (gallops && there) /* one request is under way, so p->next is this one's */
         expect_full_groups(p, p->next, chunk + 1);
     pthread_mutex_lock(&p->lock);
+    assert(p->n_asked);
     p->n_asked--;
-    if (!gallops) {
-        note_locked(p, a->part, there);
-    } else if (there) {
-        p->next = chunk + 1;
-    } else {
-        p->end = chunk;
-        p->has_miss = true;
-    }
+    if (gallops)
+        note_chunk_locked(p, chunk, there);
+    else
+        note_part_locked(p, a->part, there);
     pthread_mutex_unlock(&p->lock);
     free(a);
     pump(p);
@@ -301,6 +306,8 @@ begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
     struct kvt_engine *e = seq->engine;
     struct kvt__promise *promise = &seq->promise;
     size_t n = end - first;
+
+    assert(first < end && end <= seq->n_chunks + seq->tail_known);
     struct kvt__probe *probe = calloc(1, sizeof *probe + n * sizeof *probe->chunks);
 
     if (!probe)
@@ -355,6 +362,7 @@ kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end)
     const struct kvt__promise *p = &seq->promise;
     uint32_t made = p->probes;
 
+    assert(p->first <= p->n && p->n <= full && full <= end && p->n < end);
     if (made & KVT__PROBE_ALL || !kvt__store_can_ask(e->store, KVT__ANYWHERE, space))
         return -ENOENT;
     if (!made && !can_gallop(e))

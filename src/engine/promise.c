@@ -167,6 +167,7 @@ advance(struct kvt_seq *seq, int64_t now_ns)
     enum kvt__where where = guaranteed_where(seq);
     size_t at = p->at, end = p->n * e->n_groups;
 
+    assert(p->first * e->n_groups <= at && at <= end && p->n_leased_chunks >= p->n);
     for (; at < end; at++) {
         size_t chunk = at / e->n_groups;
         uint32_t group = (uint32_t)(at % e->n_groups);
@@ -192,6 +193,7 @@ cut_at_missing(struct kvt_seq *seq)
     size_t chunk = p->at / seq->engine->n_groups;
     uint32_t group = (uint32_t)(p->at % seq->engine->n_groups);
 
+    assert(chunk >= needs_from(seq, group) && chunk < p->n);
     if (kvt__hit_has(seq, chunk, group, KVT__ANYWHERE, false))
         return false;
     if (!(p->probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
@@ -326,6 +328,7 @@ fetch(struct kvt_seq *seq)
         if (err)
             return err;
         assert(p->state == KVT__PROMISE_FETCHING && p->begun_ns);
+        assert(!p->grows || p->searches);
         if (p->searches && !p->grows)
             return -EAGAIN;
         int64_t now = kvt__now_ns();
@@ -365,6 +368,7 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
 
     if (!p->begun_ns)
         p->begun_ns = kvt__now_ns();
+    assert(first * (uint64_t)e->chunk_tokens <= have_tokens && have_tokens <= max_hit);
     p->state = KVT__PROMISE_NONE;
     p->first = first;
     p->max_hit = max_hit;
@@ -391,6 +395,7 @@ make_promise(struct kvt_seq *seq)
 
     if (err)
         return err;
+    assert(seq->promise.limit <= seq->n_chunks + seq->tail_known);
     kvt__store_look_who_lives(seq->engine->store);
     kvt__store_look_after_indexes(seq->engine->store);
     err = fetch(seq);

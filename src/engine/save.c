@@ -3,6 +3,7 @@
  * Storing chunks: their blocks are copied into slots of the pool, by the caller's thread
  * or by the device on which they lie; the executor writes those.  Nothing waits: without a
  * slot a chunk is dropped. */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/clock.h"
@@ -90,6 +91,7 @@ gather(struct kvt__item *item, struct batch *batch)
     struct kvt__store_req *req = &item->req;
     bool sums = kvt__store_traits(e->store)->wants_crc;
 
+    assert(req->slot.payload && req->slot.bytes == req->bytes);
     kvt__count(&e->counters, KVT__N_stores_pending, 1);
     if (!e->gpu) {
         kvt__gather(kvt__item_view(item), item->blocks, req->tokens, req->slot.payload,
@@ -101,6 +103,7 @@ gather(struct kvt__item *item, struct batch *batch)
                                          .n_tokens = req->tokens, .sums = sums,
                                          .on_device = kvt__slot_on_device(&req->slot),
                                          .chunk = req->slot.payload, .done = on_gathered };
+    assert(batch->n < MAX_BATCH);
     batch->copies[batch->n++] = &item->copy;
     if (batch->n == MAX_BATCH)
         gather_batch(e, batch);

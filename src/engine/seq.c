@@ -2,6 +2,7 @@
  *
  * A request's tokens: cut into chunks and hashed twice, once as LMCache names
  * chunks and once for their identity.  One thread at a time. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,7 @@ add_plain(struct kvt_seq *seq, const int32_t *tokens, size_t n)
         for (size_t i = 0; i < step; i++) {
             struct kvt_chunk *c = &seq->chunks[seq->n_chunks++];
 
+            assert(seq->n_chunks <= seq->max_chunks);
             *c = (struct kvt_chunk){ .n_tokens = (uint32_t)chunk, .flags = seq->flags };
             memcpy(c->name_hash, names[i], sizeof c->name_hash);
             memcpy(c->prefix, prefixes[i].b, sizeof c->prefix);
@@ -203,6 +205,8 @@ describe_next(const struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens,
               struct kvt_chunk *out)
 {
     uint64_t start = (uint64_t)seq->n_chunks * seq->engine->chunk_tokens;
+
+    assert(n_tokens && n_tokens <= seq->engine->chunk_tokens);
     int32_t *named = malloc(n_tokens * sizeof *named);
     unsigned char *extra = NULL;
     size_t n_extra = 0;
@@ -274,6 +278,7 @@ append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
     size_t chunk = seq->engine->chunk_tokens;
     int err = 0;
 
+    assert(seq->n_tail < chunk && (!seq->tail_known || seq->n_tail));
     if (seq->tail_known && n_tokens)
         forget_tail(seq);
     if (seq->n_tail) { /* complete the chunk that was begun */
