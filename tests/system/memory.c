@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include "engine/call.h"
 #include "system/held.h"
 #include "system/system-test.h"
 
@@ -145,6 +146,104 @@ a_prefetch_of_what_is_nowhere_does_nothing(void **state)
     kvt_seq_free(seq);
     kvt_engine_close(f->engine); /* ends them */
     f->engine = NULL;
+}
+
+/* ------------------------------------------------ prefetches that wait for a slot */
+
+static void
+prefetch_all(const struct fixture *f)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    assert_int_equal(kvt_engine_prefetch(f->engine, &io.io, 1), 0);
+    kvt_seq_free(seq);
+}
+
+/* Prefetch three stored prompts, the fixture's last.  All reads hang, so the chunks of the last
+ * prompt wait. */
+static void
+begin_to_wait(struct fixture *f)
+{
+    char url[512];
+    const char *const settings[] = { url, "local_cpu=true", SMALL, NULL };
+
+    fixture_open(f, both);
+    for (uint32_t prompt = 3; prompt--; ) {
+        set_tokens(f, prompt);
+        store_all(f);
+    }
+    snprintf(url, sizeof url, "remote_url=fault://hang=1/fs://%s", f->dir.path);
+    reopen(f, settings);
+    hold();
+    for (uint32_t prompt = 3; prompt--; ) {
+        set_tokens(f, prompt);
+        prefetch_all(f);
+    }
+    wait_until_held();
+}
+
+/* Return how many items have not ended, and the first waiting one. */
+static size_t
+n_prefetches(struct kvt_engine *e, struct kvt__item **first_waiting)
+{
+    pthread_mutex_lock(&e->calls.lock);
+    size_t n = e->calls.n_loads;
+    *first_waiting = e->calls.prefetches.first;
+    pthread_mutex_unlock(&e->calls.lock);
+    return n;
+}
+
+static void
+a_prefetch_that_waited_too_long_reads_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__item *waiting;
+
+    begin_to_wait(f);
+    assert_int_equal(n_prefetches(f->engine, &waiting), 3 * N_CHUNKS);
+    assert_non_null(waiting);
+    pthread_mutex_lock(&f->engine->calls.lock);
+    while (waiting->next)
+        waiting = waiting->next;
+    assert_ptr_equal(waiting, &waiting->call->items[N_CHUNKS - 1]);
+    waiting->call->until_ns = 0;
+    pthread_mutex_unlock(&f->engine->calls.lock);
+    let_go();
+    while (n_prefetches(f->engine, &waiting))
+        usleep(200);
+    assert_null(waiting);
+    assert_int_equal(counter(f, "prefetch_chunks"), 2 * N_CHUNKS);
+    assert_int_equal(load_all(f), N_CHUNKS);
+}
+
+static void *
+close_engine(void *engine)
+{
+    kvt_engine_close(engine);
+    return NULL;
+}
+
+static void
+a_close_waits_for_prefetches_that_are_read_and_for_no_others(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__item *waiting;
+    pthread_t closer;
+    size_t n;
+
+    begin_to_wait(f);
+    assert_int_equal(pthread_create(&closer, NULL, close_engine, f->engine), 0);
+    do
+        n = n_prefetches(f->engine, &waiting);
+    while (waiting);
+    assert_in_range(n, 1, 2 * N_CHUNKS);
+    let_go();
+    assert_int_equal(pthread_join(closer, NULL), 0);
+    f->engine = NULL;
+    fixture_open(f, both);
+    assert_int_equal(load_all(f), N_CHUNKS);
 }
 
 static void
@@ -405,6 +504,8 @@ main(void)
         TEST(what_was_read_stays_in_memory),
         TEST(what_is_prefetched_needs_no_read_later),
         TEST(a_prefetch_of_what_is_nowhere_does_nothing),
+        TEST(a_prefetch_that_waited_too_long_reads_nothing),
+        TEST(a_close_waits_for_prefetches_that_are_read_and_for_no_others),
         TEST(the_longest_unused_goes_first_and_the_rest_stays_right),
         TEST(a_promised_chunk_stays_however_much_is_stored),
         TEST(with_all_memory_promised_loads_and_stores_go_on),
