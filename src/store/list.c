@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "store/private.h"
 
+#define N_BATCH 32 /* objects whose places in the index are prefetched together */
 #define UPKEEP_NS KVT__NS_PER_S
 #define SNAPSHOT_S INT64_C(300)
 #define LIST_AGAIN_NS (60 * KVT__NS_PER_S) /* after a listing that failed */
@@ -25,9 +26,27 @@ struct listing {
     struct kvt__space space; /* of the last key, and the digest of its text */
     uint64_t digest;
     int64_t settled_ns; /* wall clock: files written before have all their bytes */
+    /* Objects of this space that the index does not have yet. */
+    struct kvt__name names[N_BATCH];
+    struct kvt__record records[N_BATCH];
+    size_t n;
     size_t n_entered;
     bool whole;
 };
+
+static void
+enter_batch(struct listing *l)
+{
+    kvt__table_prefetch(l->index, l->names, l->n);
+    for (size_t i = 0; i < l->n && !atomic_load(&l->level->store->stopping); i++) {
+        int err = kvt__level_enter(l->level, l->index, &l->names[i], &l->records[i],
+                                   l->space.text);
+        l->n_entered += !err;
+        /* An object that the index has no room for has none in a second listing either. */
+        l->whole = l->whole && err != -ETIMEDOUT && err != -EAGAIN;
+    }
+    l->n = 0;
+}
 
 /* Split a listed key into the name of its entry and the text of its space.  Neighbours
  * mostly share a space, so the last digest is kept. */
@@ -40,6 +59,7 @@ name_of(struct listing *l, const char *key, bool opaque, struct kvt__name *name)
     if (kvt__space_of(key, &space, &hash) || space.opaque != opaque)
         return false;
     if (strcmp(space.text, l->space.text)) {
+        enter_batch(l);
         l->space = space;
         l->digest = kvt__table_digest(space.text);
     }
@@ -60,10 +80,10 @@ enter_object(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t st
         return;
     if (mtime_ns < l->settled_ns) /* the index may know the object by another size */
         record.flags |= KVT__TABLE_FOUND;
-    int err = kvt__level_enter(l->level, l->index, &name, &record, l->space.text);
-    l->n_entered += !err;
-    /* An object that the index has no room for has none in a second listing either. */
-    l->whole = l->whole && err != -ETIMEDOUT && err != -EAGAIN;
+    l->names[l->n] = name;
+    l->records[l->n++] = record;
+    if (l->n == N_BATCH)
+        enter_batch(l);
 }
 
 /* A listing makes objects count for the limit and evictable.  Without a limit nothing is
@@ -110,6 +130,7 @@ kvt__level_list(struct kvt__level *level)
                           ops->name, level->url,
                           (long long)(LIST_AGAIN_NS / KVT__NS_PER_S), kvt__why());
     }
+    enter_batch(&l);
     if (!l.whole)
         atomic_store(&level->list_from_ns, kvt__now_ns() + LIST_AGAIN_NS);
     kvt__table_end_list(l.index, l.whole && !atomic_load(&level->store->stopping));
