@@ -82,10 +82,10 @@ take_free(struct tb_change *c, uint32_t *out)
 }
 
 static uint64_t
-now_recency(const struct kvt__record *record)
+now_recency(const struct kvt__table *t, const struct kvt__record *record)
 {
     uint64_t time = record->recency_ns ? (uint64_t)record->recency_ns
-                                       : (uint64_t)kvt__wall_ns();
+                                       : (uint64_t)tb_wall_ns(t);
 
     return (time & ~TB_USES) | record->n_uses;
 }
@@ -104,7 +104,7 @@ fill(struct kvt__table *t, uint32_t entry, const struct plan *p)
     TB_STORE(&t->cold[entry].hash, hash->bits[0]);
     TB_STORE(&t->cold[entry].packed,
              tb_pack(p->record->bytes, p->record->path, hash->form));
-    TB_STORE(&t->cold[entry].recency, now_recency(p->record));
+    TB_STORE(&t->cold[entry].recency, now_recency(t, p->record));
     for (int i = 0; t->wide && i < KVT__HASH_WORDS - 1; i++)
         TB_STORE(&t->wide[entry].bits[i], hash->bits[i + 1]);
 }

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/fork.h"
 #include "table/layout.h"
 
@@ -68,6 +69,14 @@ static inline bool
 tb_only_existing(const struct kvt__table_params *params)
 {
     return params->area_version && (!params->writer || !params->area_bytes);
+}
+
+/* The time of a use.  In an area, chunks are few and large, so the precise clock costs little,
+ * and also chunks of one tick of the coarse clock have an order. */
+static inline int64_t
+tb_wall_ns(const struct kvt__table *t)
+{
+    return t->area ? kvt__clock_ns(CLOCK_REALTIME) : kvt__wall_ns();
 }
 
 static inline bool

@@ -232,7 +232,7 @@ kvt__tb_used(const struct kvt__table *t, uint32_t entry)
 {
     uint64_t *at = &t->cold[entry].recency;
     uint64_t old = TB_LOAD(at), uses = old & TB_USES;
-    uint64_t time = t->order == KVT__EVICT_FIFO ? old : (uint64_t)kvt__wall_ns();
+    uint64_t time = t->order == KVT__EVICT_FIFO ? old : (uint64_t)tb_wall_ns(t);
 
     TB_STORE(at, (time & ~TB_USES) | (uses < TB_USES ? uses + 1 : uses));
     if (!TB_LOAD(&t->header->touched)) /* the readers share the cache line */

@@ -23,6 +23,24 @@ equal_chunks_take_the_place_of_the_oldest(void **state)
     kvt__table_close(h.table);
 }
 
+/* Chunks that are stored within one tick of the coarse clock have an order too. */
+static void
+the_chunk_before_stays_while_older_chunks_can_be_evicted(void **state)
+{
+    struct handle h = open_memory(*state, N);
+
+    for (uint64_t i = 0; i < 200; i++) {
+        forget_all(&h);
+        for (uint64_t n = 0; n < N / 4; n++)
+            assert_int_equal(put(&h, 1000 * i + n, 4), 0);
+        assert_int_equal(put(&h, 1000 * i + 100, 1), 0);
+        assert_int_equal(put(&h, 1000 * i + 101, 4), 0);
+        assert_int_equal(put(&h, 1000 * i + 102, 9), 0);
+        assert_int_equal(look(&h, 1000 * i + 101, 4), 1);
+    }
+    kvt__table_close(h.table);
+}
+
 static void
 mixed_chunks_never_overlap(void **state)
 {
@@ -260,6 +278,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         SHM_TEST(equal_chunks_take_the_place_of_the_oldest),
+        SHM_TEST(the_chunk_before_stays_while_older_chunks_can_be_evicted),
         SHM_TEST(mixed_chunks_never_overlap),
         SHM_TEST(leased_chunks_stay),
         SHM_TEST(claimed_chunks_stay),
