@@ -15,13 +15,18 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "mem/claim.h"
 #include "table/table.h"
 
-#define SC_VERSION 1u
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define SC_VERSION 2u
 #define SC_UNIT (UINT64_C(64) << 10)
-#define SC_N_PINS 256u                  /* of an owner */
+#define SC_N_PINS 1024u                 /* of an owner */
 #define SC_ALIGN (UINT64_C(2) << 20)    /* of the payload: a huge page */
 
 #ifndef SC_STEP
@@ -62,6 +67,7 @@ struct sc_header {
     uint64_t payload_bytes;
     uint64_t populated_bytes;  /* of the payload, from its begin: they have memory */
     uint32_t hand;             /* unit at which the next search begins; guarded by lock */
+    uint32_t n_pins[KVT__TABLE_OWNERS]; /* at least the number of set bits in `used` */
 };
 
 /* A view of an index's area. */

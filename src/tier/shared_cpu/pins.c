@@ -3,10 +3,20 @@
  * Pins: the places that a process reads.  A reader writes the pin and then reads the entry's
  * word again; a process that takes a place finds the entry FREE and then reads the pins.  All
  * four accesses are sequentially consistent, so one side sees the other.  Pins end with the
- * process; pins of a stopped process hold. */
+ * process; pins of a stopped process hold.
+ *
+ * A search for pins reads one number of each owner, and the bits of the few owners that read
+ * chunks now. */
 #include <errno.h>
 
 #include "tier/shared_cpu/memory.h"
+
+static void
+count(const struct sc_memory *m, unsigned owner, uint32_t by)
+{
+    SC_STEP(&m->header->n_pins[owner]);
+    __atomic_fetch_add(&m->header->n_pins[owner], by, __ATOMIC_SEQ_CST);
+}
 
 static int
 take_pin(struct sc_pins *p, uint64_t place)
@@ -30,10 +40,12 @@ take_pin(struct sc_pins *p, uint64_t place)
 void
 kvt__sc_unpin(const struct sc_memory *m, unsigned pin)
 {
-    struct sc_pins *p = &m->pins[kvt__table_owner(m->table)];
+    unsigned owner = kvt__table_owner(m->table);
+    uint64_t *used = &m->pins[owner].used[pin / 64];
 
-    SC_STEP(&p->used[pin / 64]);
-    __atomic_fetch_and(&p->used[pin / 64], ~(UINT64_C(1) << pin % 64), __ATOMIC_SEQ_CST);
+    SC_STEP(used);
+    __atomic_fetch_and(used, ~(UINT64_C(1) << pin % 64), __ATOMIC_SEQ_CST);
+    count(m, owner, UINT32_MAX);
 }
 
 int
@@ -43,7 +55,10 @@ kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
 
     if (owner >= KVT__TABLE_OWNERS)
         return -EINVAL;
+    count(m, owner, 1); /* before the bit is set */
     int pin = take_pin(&m->pins[owner], SC_LOAD(&m->places[entry]));
+    if (pin < 0)
+        count(m, owner, UINT32_MAX);
     if (pin >= 0 && !kvt__table_is_same(m->table, entry, word)) {
         kvt__sc_unpin(m, (unsigned)pin);
         return -ENOENT;
@@ -56,8 +71,11 @@ kvt__sc_clear_pins(const struct sc_memory *m)
 {
     unsigned owner = kvt__table_owner(m->table);
 
-    for (unsigned i = 0; owner < KVT__TABLE_OWNERS && i < SC_N_PINS / 64; i++)
+    if (owner >= KVT__TABLE_OWNERS)
+        return;
+    for (unsigned i = 0; i < SC_N_PINS / 64; i++)
         SC_STORE(&m->pins[owner].used[i], 0);
+    SC_STORE(&m->header->n_pins[owner], 0);
 }
 
 /* As kvt__sc_pinned_end(), of one owner. */
@@ -83,7 +101,8 @@ kvt__sc_pinned_end(const struct sc_memory *m, uint32_t first, uint32_t n)
     uint32_t end = 0;
 
     for (unsigned owner = 0; owner < KVT__TABLE_OWNERS; owner++) {
-        uint32_t last = end_of(&m->pins[owner], first, n);
+        uint32_t last = SC_LOAD(&m->header->n_pins[owner]) ? end_of(&m->pins[owner], first, n)
+                                                           : 0;
 
         if (last > end && kvt__table_owner_lives(m->table, owner))
             end = last;

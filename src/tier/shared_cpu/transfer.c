@@ -2,13 +2,14 @@
  *
  * Copies to and from the shared memory, and slots that lie in it.  The store has claimed the
  * entry of a PUT; a GET and a slot that is lent pin the chunk. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tier/shared_cpu/shared_cpu.h"
 
-#define MAX_LENT ((int)SC_N_PINS - 64) /* the other pins are for copies */
+#define MAX_LENT ((int)SC_N_PINS - 256) /* one for each thread that copies at the same time */
 
 static struct sc_tier *
 of(const struct kvt__tier *tier)

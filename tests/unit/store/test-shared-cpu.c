@@ -4,7 +4,7 @@
 #include "store-test.h"
 #include "tier/shared_cpu/memory.h"
 
-#define MANY 300u /* more slots than a process can borrow */
+#define MANY 1100u /* more slots than a process can borrow */
 
 static void
 open_shared(struct env *e, const char *tmpfs)
