@@ -202,7 +202,8 @@ kvt__table_owner(const struct kvt__table *t)
 bool
 kvt__table_owner_lives(const struct kvt__table *t, unsigned owner)
 {
-    return owner < TB_N_OWNERS && kvt__tb_owner_lives(t, owner);
+    /* A living process gives its number back only after the table was replaced. */
+    return owner < TB_N_OWNERS && (kvt__tb_owner_lives(t, owner) || !tb_usable(t));
 }
 
 bool

@@ -109,7 +109,8 @@ bool kvt__table_has_writer(const struct kvt__table *table);
  * KVT__TABLE_OWNERS.  The number has no other owner until the handle closes. */
 unsigned kvt__table_owner(const struct kvt__table *table);
 
-/* Return true if the process of the owner lives.  Makes a system call. */
+/* Return true if the process of the owner lives, or if the table was replaced.  Makes a system
+ * call. */
 bool kvt__table_owner_lives(const struct kvt__table *table, unsigned owner);
 
 /* --------------------------------------------------------------------- area */
