@@ -157,7 +157,7 @@ if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     json
     has out '"shared_cpu_bytes": 134217728'
 fi
-printf 'max_shared_cpu_size: 1e6\n' >large-shared.yaml
+printf 'max_shared_cpu_size: 16384\n' >large-shared.yaml
 expect 1 config check --bytes-per-token 1 large-shared.yaml
 has out 'beside 5.00 GiB for all workers'
 expect 0 config show shared.yaml

@@ -84,7 +84,7 @@ struct sc_memory {
 };
 
 /* Set max_entries, area_bytes and area_version for a payload of this size, at most 2^44
- * bytes. */
+ * bytes, the maximum of the setting. */
 void kvt__sc_set_params(struct kvt__table_params *params, uint64_t payload_bytes);
 
 /* Allocate and fill the part before the payload of a new area, and allocate the begin of the

@@ -8,6 +8,7 @@
 #include "conf/read.h"
 
 #define MIN_GIB 0.0625 /* 64 MiB */
+#define MAX_GIB 16384 /* as in settings.def */
 
 static void
 warn_without_effect(struct kvt__reading *r, enum kvt__param_at at)
@@ -25,11 +26,14 @@ warn_without_effect(struct kvt__reading *r, enum kvt__param_at at)
 static void
 check_size(struct kvt__reading *r, const char *key, double gib, const char *origin)
 {
-    if (gib >= MIN_GIB)
-        return;
-    kvt__note(r, KVT__ERROR, key, origin,
-              "%s is %.4g GiB (%s), and shared host memory needs at least 0.0625 GiB "
-              "(64 MiB): set max_shared_cpu_size to at least 0.0625.", key, gib, origin);
+    if (gib < MIN_GIB)
+        kvt__note(r, KVT__ERROR, key, origin,
+                  "%s is %.4g GiB (%s), and shared host memory needs at least 0.0625 GiB "
+                  "(64 MiB): set max_shared_cpu_size to at least 0.0625.", key, gib, origin);
+    if (gib > MAX_GIB)
+        kvt__note(r, KVT__ERROR, key, origin,
+                  "%s is %.15g GiB (%s), and shared host memory has at most 16384 GiB: set "
+                  "max_shared_cpu_size to at most 16384.", key, gib, origin);
 }
 
 void

@@ -88,7 +88,13 @@ wrong_sizes_are_refused(void **state)
     (void)state;
     conf_refuses("max_shared_cpu_size: -1\n", NOTHING,
                  "max_shared_cpu_size is '-1' (file lmcache.yaml:1): use a number from 0 to "
-                 "1048576 GiB.");
+                 "16384 GiB.");
+    conf_refuses("max_shared_cpu_size: 16385\n", NOTHING,
+                 "max_shared_cpu_size is '16385' (file lmcache.yaml:1): use a number from 0 to "
+                 "16384 GiB.");
+    conf_refuses("shared_cpu: true\nmax_local_cpu_size: 100000\n", NOTHING,
+                 "max_local_cpu_size is 100000 GiB (file lmcache.yaml:2), and shared host "
+                 "memory has at most 16384 GiB: set max_shared_cpu_size to at most 16384.");
     conf_refuses("shared_cpu_ttl: -1\n", NOTHING,
                  "shared_cpu_ttl is '-1' (file lmcache.yaml:1): use a whole number from 0 to "
                  "1000000000 s.");
