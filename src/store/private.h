@@ -38,6 +38,7 @@ struct kvt__level {
     struct kvt__retired *retired;
     atomic_bool reads_only; /* the index is not shared, so no limit could be held */
     atomic_bool is_renewing;
+    _Atomic int64_t renew_from_ns; /* after a renewal that failed: no renewal before */
     struct kvt__job renewal;
 
     /* circuit.c: operations under way, when the last one was answered or the first of
@@ -268,10 +269,9 @@ int kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req);
 
 /* ------------------------------------------------------------------- renew.c */
 
-/* Open the index of storage.  dirfd: the directory; -1: a private index.  0 or -errno with
- * a sentence. */
-int kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *params,
-                          int dirfd);
+/* Open the index of storage in the tier's directory; without a directory a private index.  0 or
+ * -errno with a sentence. */
+int kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *params);
 
 /* If another process has replaced or deleted the index, open the index again on a thread
  * of the executor. */

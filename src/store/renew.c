@@ -8,8 +8,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "store/private.h"
+
+#define RENEW_AGAIN_NS (60 * KVT__NS_PER_S)
 
 /* A process without the shared index only reads: every process with a private table would
  * store up to the whole limit. */
@@ -32,8 +35,9 @@ static int
 open_index(const struct kvt__level *level, const struct kvt__table_params *params,
            struct kvt__table **out)
 {
-    int err = level->dirfd < 0 ? kvt__table_open_private(params, out)
-                               : kvt__table_open(params, level->dirfd, out);
+    int dirfd = level->tier->ops->private_dir(level->tier);
+    int err = dirfd < 0 ? kvt__table_open_private(params, out)
+                        : kvt__table_open(params, dirfd, out);
 
     if (!err) {
         err = level->tier->ops->use_index(level->tier, *out);
@@ -51,13 +55,12 @@ close_index(const struct kvt__level *level, struct kvt__table *index)
 }
 
 int
-kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *params,
-                      int dirfd)
+kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *params)
 {
     struct kvt__table *index;
 
     assert(!level->index);
-    level->dirfd = dirfd;
+    level->dirfd = level->tier->ops->private_dir(level->tier);
     int err = open_index(level, params, &index);
     if (err)
         return err;
@@ -72,15 +75,24 @@ renew(struct kvt__job *job)
 {
     struct kvt__level *level = (struct kvt__level *)
         ((char *)job - offsetof(struct kvt__level, renewal));
-    struct kvt__retired *retired = malloc(sizeof *retired);
+    struct kvt__retired *retired;
     struct kvt__table *index;
 
     assert(atomic_load(&level->is_renewing));
+    if (kvt__table_is_current(level->index)) { /* another thread has opened the index again */
+        atomic_store(&level->is_renewing, false);
+        return;
+    }
+    retired = malloc(sizeof *retired);
     if (!retired || open_index(level, &level->index_params, &index)) {
-        kvt__log(KVT_LOG_WARN, "%s: the index was replaced and cannot be opened again: %s",
-                 level->tier->ops->name, retired ? kvt__why() : "no memory");
+        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the index was replaced or deleted and cannot be opened "
+                      "again; the next try is in %lld s, or restart this process (%s)",
+                      level->tier->ops->name, (long long)(RENEW_AGAIN_NS / KVT__NS_PER_S),
+                      retired ? kvt__why() : "no memory");
         free(retired);
-        return; /* is_renewing stays: no second try */
+        atomic_store(&level->renew_from_ns, kvt__now_ns() + RENEW_AGAIN_NS);
+        atomic_store(&level->is_renewing, false);
+        return;
     }
     kvt__log(KVT_LOG_WARN, "%s: the index was replaced or deleted by another process; it "
              "is opened again", level->tier->ops->name);
@@ -97,7 +109,9 @@ renew(struct kvt__job *job)
 void
 kvt__level_look_after_index(struct kvt__level *level)
 {
-    if (kvt__table_is_current(level->index) || atomic_exchange(&level->is_renewing, true))
+    if (kvt__table_is_current(level->index) ||
+        kvt__now_ns() < atomic_load(&level->renew_from_ns) ||
+        atomic_exchange(&level->is_renewing, true))
         return;
     level->renewal.run = renew;
     if (level->store->exec)

@@ -50,7 +50,7 @@ open_index(struct kvt__level *level, const struct kvt_config *config, uint64_t l
         .wide_hashes = kvt__hash_form(hash) == KVT__HASH_WIDE,
         .order = kvt__order_named(config->cache_policy) };
     tier->ops->set_index(tier, &index);
-    return kvt__level_open_index(level, &index, tier->ops->private_dir(tier));
+    return kvt__level_open_index(level, &index);
 }
 
 /* limit: as of open_index(). */

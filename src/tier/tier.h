@@ -147,7 +147,9 @@ struct kvt__tier_ops {
     /* Close the tier.  The caller has no operation in flight. */
     void (*close)(struct kvt__tier *tier);
 
-    /* Return the descriptor of the directory for the index, borrowed.  Default: -1, none. */
+    /* Return the descriptor of the directory for the index, borrowed.  The store calls this
+     * before each open of the index: a tier whose directory was deleted makes the directory
+     * again, under the same descriptor.  Default: -1, none. */
     int (*private_dir)(const struct kvt__tier *tier);
     /* Change the parameters of the tier's index before the index is opened.  Default:
      * nothing. */

@@ -9,12 +9,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/fork.h"
 #include "base/log.h"
 #include "base/private-dir.h"
 #include "conf/conf.h"
@@ -31,25 +29,39 @@ of(const struct kvt__tier *tier)
 
 /* ------------------------------------------------------------------- opening */
 
-/* The flock keeps the directory from a kvtier that removes directories without users. */
+/* Make and open the directory of the index.  Returns a descriptor, or -errno with a
+ * sentence. */
 static int
-open_dir(struct sc_tier *t)
+open_dir(const char *path)
 {
-    int base = kvt__private_dir_open(t->path);
+    int base = kvt__private_dir_open(path), dir = -1;
 
     if (base < 0)
         return base;
-    if (mkdirat(base, "shared", 0700) && errno != EEXIST) {
-        int err = kvt__fail(errno, "shared_cpu_path: make a directory in %s", t->path);
-        close(base);
-        return err;
-    }
-    t->dir = kvt__lock_file_open(base, "shared", O_RDONLY | O_DIRECTORY, 0);
+    if (!mkdirat(base, "shared", 0700) || errno == EEXIST)
+        dir = openat(base, "shared", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int err = dir < 0 ? kvt__fail(errno, "shared_cpu_path: make a directory in %s", path)
+                      : kvt__sc_check_dir(dir, path);
     close(base);
-    if (t->dir < 0)
-        return kvt__fail(-t->dir, "shared_cpu_path: open the directory in %s", t->path);
-    (void)flock(t->dir, LOCK_SH | LOCK_NB);
-    return kvt__sc_check_dir(t->dir, t->path);
+    if (err && dir >= 0)
+        close(dir);
+    return err ? err : dir;
+}
+
+/* A user may have deleted the directory.  The new directory gets the descriptor of the old
+ * directory, which other threads may use. */
+static int
+shared_cpu_private_dir(const struct kvt__tier *tier)
+{
+    const struct sc_tier *t = (const struct sc_tier *)tier;
+    struct stat st;
+    int dir = !fstat(t->dir, &st) && !st.st_nlink ? open_dir(t->path) : -1;
+
+    if (dir >= 0) {
+        (void)dup3(dir, t->dir, O_CLOEXEC);
+        close(dir);
+    }
+    return t->dir;
 }
 
 static void
@@ -62,7 +74,9 @@ shared_cpu_close(struct kvt__tier *tier)
         free(o);
     }
     kvt__mem_claim_end(&t->claim);
-    kvt__lock_file_close(t->dir);
+    if (t->dir >= 0)
+        close(t->dir);
+    pthread_mutex_destroy(&t->pin_lock);
     free(t->path);
     free(t);
 }
@@ -83,8 +97,11 @@ shared_cpu_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->only_existing = params->only_existing;
     t->counters = params->counters;
     t->path = strdup(params->rest);
-    int err = !t->path ? kvt__fail(ENOMEM, "shared_cpu: open") : open_dir(t);
-    if (err) {
+    pthread_mutex_init(&t->pin_lock, NULL);
+    t->dir = t->path ? open_dir(t->path) : kvt__fail(ENOMEM, "shared_cpu: open");
+    if (t->dir < 0) {
+        int err = t->dir;
+
         shared_cpu_close(&t->tier);
         return err;
     }

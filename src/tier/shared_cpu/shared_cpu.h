@@ -29,6 +29,9 @@ struct sc_tier {
     struct kvt__counters *counters; /* NULL: nothing is counted */
     struct kvt__mem_claim claim;    /* of a memory that this process has just made */
     _Atomic(struct sc_opened *) opened; /* the last one first */
+
+    pthread_mutex_t pin_lock; /* held while the driver pins the memory */
+    bool has_gpu;             /* the engine's KV is on a GPU */
 };
 
 /* room.c: 0; -ENOTSUP: no tmpfs; -ENOSPC: the tmpfs is too small; with a sentence. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared host memory as a level of the store: slots on a device, chunks of another identity,
- * the age of chunks, other sizes, and paths and sizes that are refused. */
+ * the age of chunks, other sizes, paths and sizes that are refused, and a deleted directory. */
 #include "store-test.h"
+
+#include <sys/stat.h>
 
 #include "mem/pool.h"
 
@@ -200,6 +202,70 @@ memory_larger_than_the_host_is_refused(void **state)
     kvt__store_close(s->e.store);
 }
 
+/* ------------------------------------------------------------------- deleted directories */
+
+static void
+remove_shared(const struct shared *s)
+{
+    char command[400];
+
+    snprintf(command, sizeof command, "rm -r %s/kvtier-%u/shared", s->e.dir.path,
+             (unsigned)geteuid());
+    assert_int_equal(system(command), 0);
+}
+
+/* Two processes share chunks again after a user has deleted the directory. */
+static void
+deleted_directory_is_made_again(void **state)
+{
+    struct shared *s = *state, other;
+
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    other = *s;
+    other.e.store = open_shared(s, NULL, true);
+    assert_non_null(other.e.store);
+    put_soon(s, 1);
+    for (int i = 0; i < 3; i++) {
+        remove_shared(s);
+        kvt__store_look_after_indexes(s->e.store);
+        assert_int_equal(get(&s->e, 1), -ENOENT);
+        put_soon(s, 1);
+        kvt__store_look_after_indexes(other.e.store);
+        assert_int_equal(get(&other.e, 1), 0);
+    }
+    kvt__store_close(other.e.store);
+    kvt__store_close(s->e.store);
+}
+
+static void
+failed_renewal_is_tried_again(void **state)
+{
+    struct shared *s = *state;
+    char away[400];
+
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    struct kvt__level *level = &s->e.store->levels[0];
+    put_soon(s, 1);
+    remove_shared(s);
+    snprintf(away, sizeof away, "%s-away", s->e.dir.path);
+    assert_int_equal(rename(s->e.dir.path, away), 0); /* no new directory can be made */
+    n_warnings = 0;
+    kvt__store_look_after_indexes(s->e.store);
+    assert_int_equal(n_warnings, 1);
+    assert_true(put(&s->e, 1) != 0);
+    assert_int_equal(rename(away, s->e.dir.path), 0);
+    kvt__store_look_after_indexes(s->e.store); /* too early */
+    assert_false(kvt__table_is_current(level->index));
+    atomic_store(&level->renew_from_ns, 0); /* the minute is over */
+    kvt__store_look_after_indexes(s->e.store);
+    assert_true(kvt__table_is_current(level->index));
+    put_soon(s, 1);
+    assert_int_equal(get(&s->e, 1), 0);
+    kvt__store_close(s->e.store);
+}
+
 int
 main(void)
 {
@@ -210,6 +276,8 @@ main(void)
         SHARED_TEST(another_size_waits_for_users),
         SHARED_TEST(disk_is_refused),
         SHARED_TEST(memory_larger_than_the_host_is_refused),
+        SHARED_TEST(deleted_directory_is_made_again),
+        SHARED_TEST(failed_renewal_is_tried_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
