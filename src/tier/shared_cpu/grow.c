@@ -3,7 +3,6 @@
  * Memory for the payload.  The file system allocates each piece before a process touches
  * the piece, so a full file system is an error and not a signal.  One process allocates; if
  * the process dies, another goes on. */
-#include <sys/mman.h>
 #include <time.h>
 
 #include "base/error.h"
@@ -16,9 +15,11 @@
 #define STEP (UINT64_C(32) << 20) /* allocated at a time */
 #define WAIT_NS (200 * KVT__NS_PER_MS)
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+int
+kvt__sc_claim(uint64_t bytes, struct kvt__mem_claim *out)
+{
+    return kvt__mem_claim("/dev/shm", "max_shared_cpu_size", bytes, out);
+}
 
 static uint64_t
 n_next(const struct sc_growth *g, uint64_t at)
@@ -28,17 +29,21 @@ n_next(const struct sc_growth *g, uint64_t at)
     return left < STEP ? left : STEP;
 }
 
-/* Allocate the rest; the caller holds the lock of the growth. */
+/* Allocate the rest; the caller holds the lock of the growth.  Only the process that allocates
+ * claims the rest: the maker may be a scheduler, which allocates nothing, or dead. */
 static void
 allocate(struct sc_growth *g)
 {
     const struct sc_memory *m = &g->memory;
     uint64_t total = kvt__sc_payload_bytes(m), at = SC_LOAD(&m->header->populated_bytes);
+    int err = at < total && g->claim.fd < 0 ? kvt__sc_claim(total - at, &g->claim) : 0;
 
     while (at < total && !atomic_load(&g->stop)) {
         uint64_t n = n_next(g, at);
 
-        if (kvt__table_allocate_area(m->table, m->payload_at + at, n)) {
+        if (!err)
+            err = kvt__sc_allocate(m, at, n);
+        if (err) {
             kvt__log(KVT_LOG_ERROR, "shared_cpu: only %llu of %llu MiB have memory (%s); the "
                      "shared memory has that size until an engine starts.",
                      (unsigned long long)(at >> 20), (unsigned long long)(total >> 20),
@@ -85,18 +90,18 @@ growth_main(void *arg)
     }
     kvt__mem_claim_end(&g->claim);
     populate(g);
-    atomic_store(&g->ended, true);
+    g->ended(g);
     return NULL;
 }
 
 int
 kvt__sc_grow(struct sc_growth *g, const struct sc_memory *memory,
-             const struct kvt__mem_claim *claim)
+             const struct kvt__mem_claim *claim, void (*ended)(struct sc_growth *growth))
 {
     g->memory = *memory;
     g->claim = *claim;
+    g->ended = ended;
     atomic_init(&g->stop, false);
-    atomic_init(&g->ended, false);
     int err = kvt__thread_start(&g->thread, "kvt-populate", growth_main, g);
     if (err)
         kvt__mem_claim_end(&g->claim);

@@ -146,7 +146,7 @@ look_for_room(const struct look *look, const struct sc_tier *t)
     int err = kvt__sc_check_room(t->dir, t->path, t->payload_bytes);
 
     if (!err)
-        err = kvt__mem_claim(t->path, "max_shared_cpu_size", t->payload_bytes, &claim);
+        err = kvt__sc_claim(t->payload_bytes, &claim);
     kvt__mem_claim_end(&claim);
     if (!err)
         report(look, 0, "the host and %s have room for %.2f GiB, which the first engine "

@@ -78,6 +78,18 @@ init_mutex(pthread_mutex_t *mutex)
 }
 
 int
+kvt__sc_allocate(const struct sc_memory *m, uint64_t at, uint64_t bytes)
+{
+    /* Page faults of the mapping can have huge pages where fallocate() has none.  An error is
+     * also an error of the allocation. */
+    (void)madvise(m->payload + at, bytes, MADV_POPULATE_WRITE);
+    int err = kvt__table_allocate_area(m->table, m->payload_at + at, bytes);
+    if (err) /* the file system gets back what it has allocated */
+        (void)madvise(m->payload + at, bytes, MADV_REMOVE);
+    return err;
+}
+
+int
 kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes)
 {
     uint64_t bytes, n_units = payload_bytes / SC_UNIT;
@@ -95,7 +107,7 @@ kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes)
         return kvt__fail(err, "shared_cpu: make a lock");
     m.header->payload_bytes = n_units * SC_UNIT;
     uint64_t all = m.header->payload_bytes, first = all < FIRST_BYTES ? all : FIRST_BYTES;
-    err = kvt__table_allocate_area(table, m.payload_at, first);
+    err = kvt__sc_allocate(&m, 0, first);
     if (!err)
         m.header->populated_bytes = first;
     return err;
@@ -123,8 +135,7 @@ kvt__sc_view(struct kvt__table *table, struct sc_memory *out)
 bool
 kvt__sc_lock(pthread_mutex_t *mutex, int64_t wait_ns)
 {
-    int64_t end = kvt__wall_ns() + wait_ns;
-    struct timespec until = { end / KVT__NS_PER_S, end % KVT__NS_PER_S };
+    struct timespec until = kvt__timespec(kvt__wall_ns() + wait_ns);
     int err = pthread_mutex_timedlock(mutex, &until);
 
     if (err == EOWNERDEAD) /* each step leaves the guarded values right */

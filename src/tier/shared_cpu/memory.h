@@ -94,6 +94,10 @@ int kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes);
 /* Fill in the view.  0; -EINVAL: the table has no area, or an area that is too small. */
 int kvt__sc_view(struct kvt__table *table, struct sc_memory *out);
 
+/* Allocate a part of the payload, all or nothing, with huge pages if the tmpfs has the option
+ * huge=advise.  No process uses the part.  0; -errno with a sentence. */
+int kvt__sc_allocate(const struct sc_memory *m, uint64_t at, uint64_t bytes);
+
 static inline uint64_t
 kvt__sc_payload_bytes(const struct sc_memory *m)
 {
@@ -125,18 +129,23 @@ unsigned char *kvt__sc_pinned(const struct sc_memory *m, unsigned pin, uint64_t 
 
 /* ------------------------------------------------------------------- grow.c */
 
+/* Claim bytes of the host's memory for the payload.  0; -ENOMEM with a sentence. */
+int kvt__sc_claim(uint64_t bytes, struct kvt__mem_claim *out);
+
 /* A thread that gives the payload memory of the host, piece by piece, unless another process
  * does so, and maps the memory in this process. */
 struct sc_growth {
     struct sc_memory memory;
     struct kvt__mem_claim claim; /* of the bytes without memory; fd -1: none */
+    void (*ended)(struct sc_growth *growth); /* called by the thread at its end */
     pthread_t thread;
-    atomic_bool stop, ended;
+    atomic_bool stop;
 };
 
 /* Begin.  Owner of claim: the growth.  0; -errno with a sentence. */
 int kvt__sc_grow(struct sc_growth *growth, const struct sc_memory *memory,
-                 const struct kvt__mem_claim *claim);
+                 const struct kvt__mem_claim *claim,
+                 void (*ended)(struct sc_growth *growth));
 
 /* Stop and join the thread. */
 void kvt__sc_stop_growing(struct sc_growth *growth);

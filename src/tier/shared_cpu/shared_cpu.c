@@ -120,7 +120,7 @@ make(void *ctx, struct kvt__table *index)
 
     kvt__mem_claim_end(&t->claim);
     if (!err)
-        err = kvt__mem_claim(t->path, "max_shared_cpu_size", t->payload_bytes, &t->claim);
+        err = kvt__sc_claim(t->payload_bytes, &t->claim);
     if (!err)
         err = kvt__sc_make(index, t->payload_bytes);
     if (err)
@@ -174,9 +174,42 @@ open_memory(struct sc_tier *t, struct kvt__table *index, struct sc_opened *o)
     if (t->ttl_ns && !t->only_existing)
         kvt__table_each(index, forget_old,
                         &(struct old){ index, kvt__wall_ns() - t->ttl_ns });
-    if (!t->transfers)
+    return 0;
+}
+
+/* If the engine's KV is on a GPU and all memory is allocated, pin the memory for the GPU.  The
+ * caller holds pin_lock. */
+static void
+pin(struct sc_tier *t, struct sc_opened *o)
+{
+    uint64_t bytes = kvt__sc_payload_bytes(&o->memory);
+
+    if (!t->has_gpu || o->was_pinned ||
+        SC_LOAD(&o->memory.header->populated_bytes) != bytes)
+        return;
+    o->was_pinned = true;
+    if (kvt__pin(&o->pin, o->memory.payload, bytes))
+        kvt__log(KVT_LOG_INFO, "max_shared_cpu_size: %llu MiB are pinned for the GPU",
+                 (unsigned long long)(bytes >> 20));
+}
+
+static void
+on_growth_ended(struct sc_growth *growth)
+{
+    struct sc_opened *o = (struct sc_opened *)((char *)growth -
+                                               offsetof(struct sc_opened, growth));
+
+    pthread_mutex_lock(&o->tier->pin_lock);
+    pin(o->tier, o);
+    pthread_mutex_unlock(&o->tier->pin_lock);
+}
+
+static int
+grow(struct sc_tier *t, struct sc_opened *o)
+{
+    if (!t->transfers) /* a worker allocates the memory and claims the rest */
         return 0;
-    err = kvt__sc_grow(&o->growth, &o->memory, &t->claim);
+    int err = kvt__sc_grow(&o->growth, &o->memory, &t->claim, on_growth_ended);
     t->claim.fd = -1;
     o->grows = !err;
     return err;
@@ -197,16 +230,20 @@ shared_cpu_use_index(struct kvt__tier *tier, struct kvt__table *index)
     struct sc_opened *o = calloc(1, sizeof *o);
     int err = o ? open_memory(t, index, o) : kvt__fail(ENOMEM, "shared_cpu: open");
 
-    kvt__mem_claim_end(&t->claim); /* a process without transfers allocates nothing */
-    if (err) {
-        free(o);
-        return err;
+    if (!err) {
+        o->tier = t;
+        o->next = atomic_load(&t->opened);
+        if (o->next)
+            stop_growing(o->next); /* the replaced memory */
+        atomic_store(&t->opened, o);
+        err = grow(t, o);
+        if (err)
+            atomic_store(&t->opened, o->next);
     }
-    o->next = atomic_load(&t->opened);
-    if (o->next)
-        stop_growing(o->next); /* the replaced memory */
-    atomic_store(&t->opened, o);
-    return 0;
+    kvt__mem_claim_end(&t->claim);
+    if (err)
+        free(o);
+    return err;
 }
 
 static void
@@ -220,30 +257,20 @@ shared_cpu_leave_index(struct kvt__tier *tier, struct kvt__table *index)
     kvt__unpin(&o->pin);
 }
 
-static int
-shared_cpu_private_dir(const struct kvt__tier *tier)
-{
-    return of(tier)->dir;
-}
-
 /* ------------------------------------------------------------------- GPU */
 
 static int
 shared_cpu_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
 {
-    struct sc_opened *o = atomic_load(&of(tier)->opened);
-    static const struct timespec pause = { 0, 20 * KVT__NS_PER_MS };
+    struct sc_tier *t = of(tier);
 
     (void)most;
-    if (!gpu || !o->grows)
+    if (!gpu || !t->transfers)
         return 0;
-    while (!atomic_load(&o->growth.ended))
-        nanosleep(&pause, NULL);
-    uint64_t bytes = kvt__sc_payload_bytes(&o->memory);
-    if (SC_LOAD(&o->memory.header->populated_bytes) == bytes &&
-        kvt__pin(&o->pin, o->memory.payload, bytes))
-        kvt__log(KVT_LOG_INFO, "max_shared_cpu_size: %llu MiB are pinned for the GPU",
-                 (unsigned long long)(bytes >> 20));
+    pthread_mutex_lock(&t->pin_lock);
+    t->has_gpu = true;
+    pin(t, atomic_load(&t->opened));
+    pthread_mutex_unlock(&t->pin_lock);
     return 0;
 }
 

@@ -11,17 +11,19 @@
 /* The memory of an index that the store has opened.  A replaced index keeps its memory until
  * the tier is closed, because slots may still be lent. */
 struct sc_opened {
+    struct sc_tier *tier;
     struct sc_memory memory;
     struct sc_growth growth;
     bool grows;           /* growth was begun */
-    struct kvt__pin pin;
+    bool was_pinned;      /* or could not be; guarded by pin_lock */
+    struct kvt__pin pin;  /* for the GPU; guarded by pin_lock */
     struct sc_opened *next;
 };
 
 struct sc_tier {
     struct kvt__tier tier;
     char *path;           /* of the tmpfs */
-    int dir;              /* directory of the index; its shared flock is held */
+    int dir;              /* directory of the index */
     uint64_t payload_bytes;
     int64_t ttl_ns;
     bool transfers;

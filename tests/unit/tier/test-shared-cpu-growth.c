@@ -13,27 +13,64 @@ enum { N = 2048 /* units: four pieces; a new memory has two pieces */ };
 
 static const struct kvt__mem_claim no_claim = { .fd = -1 };
 
+static _Atomic uint64_t claimed_bytes; /* by the last claim */
+static atomic_uint n_claims;
+static int claim_error;        /* result of claims */
+
+int __wrap_kvt__mem_claim(const char *parent, const char *key, uint64_t bytes,
+                          struct kvt__mem_claim *out);
+
+int
+__wrap_kvt__mem_claim(const char *parent, const char *key, uint64_t bytes,
+                      struct kvt__mem_claim *out)
+{
+    assert_string_equal(parent, "/dev/shm");
+    assert_string_equal(key, "max_shared_cpu_size");
+    claimed_bytes = bytes;
+    n_claims++;
+    *out = no_claim;
+    return claim_error ? kvt__fail(-claim_error, "too little memory") : 0;
+}
+
 static uint64_t
 n_populated(const struct handle *h)
 {
     return __atomic_load_n(&h->m.header->populated_bytes, __ATOMIC_SEQ_CST) / SC_UNIT;
 }
 
+struct growing {
+    struct sc_growth growth; /* first */
+    atomic_bool ended;
+};
+
 static void
-grow(struct handle *h, struct sc_growth *g)
+on_end(struct sc_growth *growth)
 {
-    assert_int_equal(kvt__sc_grow(g, &h->m, &no_claim), 0);
+    atomic_store(&((struct growing *)growth)->ended, true);
+}
+
+static void
+grow(struct handle *h, struct growing *g)
+{
+    atomic_init(&g->ended, false);
+    assert_int_equal(kvt__sc_grow(&g->growth, &h->m, &no_claim, on_end), 0);
+}
+
+static void
+end(struct growing *g)
+{
+    while (!atomic_load(&g->ended))
+        usleep(1000);
+    kvt__sc_stop_growing(&g->growth);
 }
 
 static void
 grow_to_the_end(struct handle *h)
 {
-    struct sc_growth g;
+    struct growing g;
 
     grow(h, &g);
-    while (!atomic_load(&g.ended))
-        usleep(1000);
-    kvt__sc_stop_growing(&g);
+    end(&g);
 }
 
 static void
@@ -52,21 +89,89 @@ static void
 another_handle_continues(void **state)
 {
     struct handle h[3];
-    struct sc_growth g[3];
+    struct growing g[3];
 
     for (unsigned i = 0; i < 3; i++)
         h[i] = open_populated(*state, N, 0);
     for (unsigned i = 0; i < 3; i++)
         grow(&h[i], &g[i]);
-    kvt__sc_stop_growing(&g[0]);
-    kvt__sc_stop_growing(&g[1]);
-    while (!atomic_load(&g[2].ended))
-        usleep(1000);
-    kvt__sc_stop_growing(&g[2]);
+    kvt__sc_stop_growing(&g[0].growth);
+    kvt__sc_stop_growing(&g[1].growth);
+    end(&g[2]);
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(n_populated(&h[i]), N);
         kvt__table_close(h[i].table);
     }
+}
+
+/* The maker may be a scheduler, which allocates nothing and ends its claim, or dead. */
+static void
+the_process_that_allocates_claims_the_rest(void **state)
+{
+    struct handle h = open_populated(*state, N, N / 4);
+
+    n_claims = 0;
+    claim_error = -ENOMEM;
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    grow_to_the_end(&h);
+    assert_int_equal(n_populated(&h), N / 4);
+    assert_int_equal(n_claims, 1);
+    assert_int_equal(claimed_bytes, N / 4 * 3 * SC_UNIT);
+    assert_int_equal(put(&h, 1, N / 4), 0); /* the smaller memory is usable */
+    claim_error = 0;
+    grow_to_the_end(&h);
+    assert_int_equal(n_populated(&h), N);
+    assert_int_equal(n_claims, 2);
+    grow_to_the_end(&h);
+    assert_int_equal(n_claims, 2);
+    kvt__table_close(h.table);
+}
+
+/* Return the bytes of a mapping that huge pages map. */
+static uint64_t
+huge_bytes(const void *at)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    unsigned long long first, end, kib, all = 0;
+    bool is_it = false;
+    char line[512];
+
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%llx-%llx ", &first, &end) == 2)
+            is_it = (uintptr_t)at >= first && (uintptr_t)at < end;
+        else if (is_it && sscanf(line, "ShmemPmdMapped: %llu kB", &kib) == 1)
+            all += kib << 10;
+    }
+    fclose(f);
+    return all;
+}
+
+static void
+mount_tmpfs(const struct temp_dir *dir, const char *options)
+{
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("kvtier-test", dir->path, "tmpfs", 0, options))
+        skip();
+}
+
+static void
+memory_has_huge_pages_where_the_tmpfs_advises(void **state)
+{
+    const struct temp_dir *dir = *state;
+
+    if (access("/sys/kernel/mm/transparent_hugepage/shmem_enabled", F_OK))
+        skip();
+    mount_tmpfs(dir, "size=192m,huge=advise");
+    struct handle h = open_populated(dir, N, 0);
+    grow_to_the_end(&h);
+    assert_int_equal(n_populated(&h), N);
+    if (madvise(h.m.payload, SC_UNIT, MADV_POPULATE_WRITE)) /* an old kernel */
+        print_message("huge pages: only with huge=always\n");
+    else
+        assert_true(huge_bytes(h.m.payload) >= N * SC_UNIT / 2);
+    kvt__table_close(h.table);
+    assert_int_equal(umount2(dir->path, MNT_DETACH), 0);
 }
 
 static void
@@ -74,9 +179,7 @@ full_tmpfs_leaves_a_smaller_memory(void **state)
 {
     const struct temp_dir *dir = *state;
 
-    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-        mount("kvtier-test", dir->path, "tmpfs", 0, "size=112m"))
-        skip();
+    mount_tmpfs(dir, "size=112m");
     struct handle h = open_populated(dir, N, 0);
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
     grow_to_the_end(&h);
@@ -98,6 +201,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         SHM_TEST(all_memory_is_allocated_in_the_end),
         SHM_TEST(another_handle_continues),
+        SHM_TEST(the_process_that_allocates_claims_the_rest),
+        SHM_TEST(memory_has_huge_pages_where_the_tmpfs_advises),
         SHM_TEST(full_tmpfs_leaves_a_smaller_memory),
     };
 
