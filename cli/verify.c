@@ -153,8 +153,8 @@ const struct cli_command cli_verify = {
     .summary = "read chunks and check every byte",
     .help = "Reads each KEY (without any: all chunks in the store) and compares it with\n"
             "its checksum and identity. Prints what is bad, changes nothing, and ends\n"
-            "with exit code 1 if anything was. Chunks that LMCache wrote carry no\n"
-            "checksum; they are counted apart.\n\n"
+            "with exit code 1 if anything was. Chunks that LMCache wrote, and\n"
+            "chunks in shared host memory, carry no checksum; they are counted apart.\n\n"
             CLI_COMMON_HELP,
     .run = verify_run,
 };

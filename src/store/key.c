@@ -173,7 +173,7 @@ get_end(struct kvt__store_req *req, struct kvt__level *level)
     int err = check(req, level);
     if (err)
         return err;
-    req->verified = req->found.has_id || req->found.checked;
+    req->verified = (req->found.has_id && !level->tier->in_memory) || req->found.checked;
     assert(!req->own.payload || req->own.payload == req->tier_op.slot.payload);
     if (req->own.payload && !req->verifies)
         copy(req->slot.payload, req->own.payload, req->own.bytes);

@@ -49,7 +49,7 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
 
 /* Claim the name for a put into the memory of the index.  An entry never replaces an entry
  * there: after the death of this process the old chunk would be READY in the place of the new
- * chunk.  So the old chunk goes first. */
+ * chunk.  So the old chunk goes first; if the request overwrites, leased or not, as in storage. */
 static int
 claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
              struct kvt__record *record, struct kvt__claim *out)
@@ -59,14 +59,16 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
     struct kvt__record old;
 
     if (record->flags && kvt__table_find(index, &name, NULL, &old))
-        (void)kvt__table_forget(index, &old, false);
+        (void)kvt__table_forget(index, &old, req->overwrite);
     record->flags = 0;
     int err = kvt__level_claim(level, req, record, out);
     if (!err && out->kind == KVT__CLAIM_REPLACE) {
         kvt__table_abort(level->index, out);
-        return -EEXIST;
+        err = -EEXIST;
     }
-    return err;
+    return err == -EEXIST && req->overwrite
+        ? kvt__fail(EBUSY, "%s: another process stores the chunk of this key now; store again.",
+                    level->tier->ops->name) : err;
 }
 
 /* Claim the name for a put.  A put in place of an object that another process puts at this

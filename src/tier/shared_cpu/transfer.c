@@ -91,12 +91,11 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
 int
 kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    const struct sc_opened *o = kvt__sc_opened(tier, op->object->index);
-
     if (op->what == KVT__TIER_REMOVE) /* the end of the entry is the end of the chunk */
         return 0;
-    if (!o || kvt__slot_on_device(&op->slot))
-        return kvt__fail(ENOENT, "shared_cpu: chunk %s", op->object->key);
+    const struct sc_opened *o = kvt__sc_opened(tier, op->object->index);
+    /* The object's index is an index that use_index() got. */
+    assert(o && !kvt__slot_on_device(&op->slot));
     if (op->what == KVT__TIER_PUT)
         return put(of(tier), &o->memory, op);
     if (op->what == KVT__TIER_GET)

@@ -171,6 +171,69 @@ a_put_by_key_replaces_the_chunk(void **state)
     temp_dir_remove(&e.dir);
 }
 
+static struct kvt_store *
+open_by_key(const char *tmpfs)
+{
+    char path[64];
+    const char *settings[] = { path, "max_shared_cpu_size=0.0625", NULL };
+    struct kvt_store *store;
+
+    snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
+    struct kvt_config *config = config_with(settings);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    kvt_config_free(config);
+    return store;
+}
+
+/* Without storage: an engine's leased chunk of the key goes, and a PUT that meets another PUT
+ * says so. */
+static void
+a_put_by_key_into_memory_alone_replaces_the_chunk(void **state)
+{
+    static struct env e;
+    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX", buf[BYTES];
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+    struct kvt__claim claim;
+
+    (void)state;
+    assert_non_null(mkdtemp(tmpfs));
+    strcpy(e.space.text, "test/model@1@0@@bfloat16");
+    open_shared(&e, tmpfs);
+    while (put(&e, 1))
+        usleep(10000);
+    assert_true(lease(&e, 1));
+    struct kvt_store *store = open_by_key(tmpfs);
+    op.kind = KVT_OP_PUT;
+    op.key = "test/model@1@0@1@bfloat16";
+    op.buf = memcpy(buf, "new", 3);
+    op.bytes = 3;
+    assert_int_equal(kvt_store_run(store, &op), 0);
+    assert_int_equal(kvt_store_run(store, &op), 0); /* also a chunk of the same key */
+    op.kind = KVT_OP_GET;
+    op.bytes = sizeof buf;
+    assert_int_equal(kvt_store_run(store, &op), 0);
+    assert_memory_equal(buf, "new", 3);
+    assert_int_equal(op.found & KVT_FOUND_CHECKED, 0); /* memory has no checksums */
+    assert_int_equal(op.found & KVT_FOUND_ID, KVT_FOUND_ID);
+    op.kind = KVT_OP_DELETE;
+    assert_int_equal(kvt_store_run(store, &op), 0);
+    struct kvt__name name = { .digest = kvt__table_digest(e.space.text),
+                              .hash = { .bits = { 1 } } };
+    struct kvt__record record = { .bytes = 3 };
+    assert_int_equal(kvt__table_claim(e.store->levels[0].index, &name, &record, e.space.text,
+                                      NULL, &claim), 0);
+    op.kind = KVT_OP_PUT;
+    op.bytes = 3;
+    assert_int_equal(kvt_store_run(store, &op), -EBUSY);
+    assert_non_null(strstr(op.why, "another process stores the chunk of this key now"));
+    kvt__table_abort(e.store->levels[0].index, &claim);
+    assert_int_equal(kvt_store_run(store, &op), 0);
+    kvt_store_close(store);
+    kvt__store_close(e.store);
+    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
+    temp_dir_remove(&e.dir);
+}
+
 int
 main(void)
 {
@@ -179,6 +242,7 @@ main(void)
         cmocka_unit_test(a_chunk_is_read_whose_entry_gets_another_chunk),
         cmocka_unit_test(a_chunk_is_borrowed_whose_entry_gets_another_chunk),
         cmocka_unit_test(a_put_by_key_replaces_the_chunk),
+        cmocka_unit_test(a_put_by_key_into_memory_alone_replaces_the_chunk),
     };
 
     return cmocka_run_group_tests_name("store, shared memory", tests, NULL, NULL);
