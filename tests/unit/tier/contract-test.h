@@ -8,12 +8,14 @@
 
 #include "gds-device-test.h"
 #include "hf3fs-client.h"
+#include "memory-level.h"
 #include "s3-test.h"
 #include "servers/usrbiod-server.h"
 
-/* Where it is: on this file system, there with slots in the memory of a GPU, on a mount of
- * 3FS, in a bucket that is reached so. */
-enum place { HERE, BY_CUDA, BY_HIP, ON_3FS, BY_PATH, BY_HOST, BY_TLS, BY_SESSION };
+/* The place of the chunks: a directory of this file system, shared host memory, a directory
+ * with slots in the memory of a GPU, a mount of 3FS, or a bucket by four ways to reach a
+ * bucket. */
+enum place { HERE, IN_MEMORY, BY_CUDA, BY_HIP, ON_3FS, BY_PATH, BY_HOST, BY_TLS, BY_SESSION };
 
 /* A kind under test; %1$s in the URL is a fresh directory. */
 struct kind {
@@ -51,6 +53,7 @@ static const struct kind kinds[] = {
       true, NULL, 3, HERE },
     { "local_disk, all of three directories", "local_disk://%1$s/a,%1$s/b, %1$s/c",
       true, BY_RANK, 1, HERE },
+    { "shared_cpu", "shared_cpu://%1$s", true, "max_shared_cpu_size=0.0625", 1, IN_MEMORY },
     { "fault over local_disk", "fault://seed=1/local_disk://%1$s", true, NULL, 1, HERE },
     { "gds", "gds://%1$s", true, NULL, 1, HERE },
     { "gds, one of three directories", "gds://%1$s/a,%1$s/b, %1$s/c", true, NULL, 3, HERE },
@@ -167,7 +170,10 @@ setup(void **state)
 
     assert_non_null(f);
     f->kind = *state;
-    temp_dir_make(&f->dir);
+    if (f->kind->place == IN_MEMORY)
+        make_dir_in_memory(&f->dir);
+    else
+        temp_dir_make(&f->dir);
     f->n_fds = count_fds();
     if (is_bucket(f->kind)) {
         open_bucket(f);
@@ -181,6 +187,8 @@ setup(void **state)
     f->ops = f->tier->ops;
     if (has_gpu(f->kind))
         open_with_gpu(f);
+    if (f->kind->place == IN_MEMORY)
+        memory_level_open(f->tier);
     *state = f;
     return 0;
 }
@@ -193,6 +201,8 @@ teardown(void **state)
     if (f->kind->place >= ON_3FS)
         index_dir_remove(f->ops->private_dir(f->tier));
     slot_tier = NULL;
+    if (f->kind->place == IN_MEMORY)
+        memory_level_close(f->tier);
     f->ops->close(f->tier);
     if (f->gpu)
         close_gpu(f->gpu);
@@ -213,7 +223,7 @@ struct promise {
     bool of_files;
 };
 
-/* FILE_CONTRACT: of tiers that copy, and find chunks by their names again. */
+/* FILE_CONTRACT: of tiers that find chunks by their names; in shared memory the index does. */
 #define CONTRACT(fn) { #fn, fn, false }
 #define FILE_CONTRACT(fn) { #fn, fn, true }
 
@@ -244,7 +254,7 @@ add_promises(const struct promise *promises, size_t n)
         const struct promise *p = &promises[i % n];
         size_t at = contract.n;
 
-        if ((p->of_files && !kind->url) || !can_be_had(kind))
+        if ((p->of_files && kind->place == IN_MEMORY) || !can_be_had(kind))
             continue;
         if (at == MAX_TESTS)
             fail_msg("more than %d tests", MAX_TESTS);
