@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lock of transactions: one word that processes share.  Word: bits 0-8 owner + 1 (0:
+ * The lock of transactions, and locks of the area: a word that processes share.  Word: bits 0-8 owner + 1 (0:
  * unlocked), bit 9: a thread may sleep on the word, bits 10-31 number of the acquisition.
  * The number makes a late take-over of a dead owner's lock fail. */
 #include <errno.h>
@@ -53,12 +53,12 @@ relax(void)
 
 /* Try to take the lock that was seen as `seen`. */
 static bool
-take(struct kvt__table *t, uint32_t seen, bool sleeper)
+take(const struct kvt__table *t, uint32_t *word, uint32_t seen, bool sleeper)
 {
     uint32_t mine = (seen & ~(OWNER | SLEEPER)) + ACQUISITION;
 
     mine |= (t->owner + 1) | (sleeper ? SLEEPER : 0);
-    return tb_swap(&t->header->lock, &seen, mine);
+    return tb_swap(word, &seen, mine);
 }
 
 /* Wait a moment for the word to change.  Returns the word. */
@@ -75,29 +75,30 @@ spin(const uint32_t *word, uint32_t seen)
     return seen;
 }
 
-/* A thread of this process cannot hold the lock, because the caller holds the mutex. */
+/* alone: no other thread of this process locks the word. */
 static bool
-is_stale(const struct kvt__table *t, uint32_t word)
+is_stale(const struct kvt__table *t, uint32_t word, bool alone)
 {
     unsigned owner = (word & OWNER) - 1;
 
-    return owner == t->owner || owner >= TB_N_OWNERS || !kvt__tb_owner_lives(t, owner);
+    if (owner == t->owner)
+        return alone;
+    return owner >= TB_N_OWNERS || !kvt__tb_owner_lives(t, owner);
 }
 
 /* The time is also read while the word changes: other processes may take the lock in turn
  * for long. */
 static int
-acquire(struct kvt__table *t, int64_t wait_ns)
+acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns)
 {
-    uint32_t *word = &t->header->lock;
     uint32_t seen = TB_LOAD(word);
     bool slept = false;
     int64_t end = 0;
 
     for (;;) {
-        bool is_free = !(seen & OWNER) || (seen & OWNER) - 1 == t->owner;
+        bool is_free = !(seen & OWNER) || (alone && (seen & OWNER) - 1 == t->owner);
 
-        if (is_free && take(t, seen, slept))
+        if (is_free && take(t, word, seen, slept))
             return 0;
         int64_t now = kvt__now_ns();
         end = end ? end : now + wait_ns;
@@ -110,7 +111,7 @@ acquire(struct kvt__table *t, int64_t wait_ns)
         seen |= SLEEPER;
         TB_FUTEX_WAIT(word, seen, end - now < NAP_NS ? end - now : NAP_NS);
         slept = true;
-        if (TB_LOAD(word) == seen && is_stale(t, seen) && take(t, seen, true))
+        if (TB_LOAD(word) == seen && is_stale(t, seen, alone) && take(t, word, seen, true))
             return 0;
         seen = TB_LOAD(word);
     }
@@ -130,7 +131,7 @@ has_sizes(const struct kvt__table *t)
 int
 kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
 {
-    int err = acquire(t, wait_ns);
+    int err = acquire(t, &t->header->lock, true, wait_ns); /* the caller holds the mutex */
 
     if (err)
         return err;
@@ -142,14 +143,40 @@ kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
     return -ESTALE;
 }
 
-void
-kvt__tb_unlock(struct kvt__table *t)
+static void
+release(uint32_t *word)
 {
-    uint32_t *word = &t->header->lock;
     uint32_t seen = TB_LOAD(word);
 
     while (!tb_swap(word, &seen, seen & ~(OWNER | SLEEPER)))
         ;
     if (seen & SLEEPER)
         TB_FUTEX_WAKE(word);
+}
+
+void
+kvt__tb_unlock(struct kvt__table *t)
+{
+    release(&t->header->lock);
+}
+
+/* ------------------------------------------------------------ locks of the area */
+
+int
+kvt__table_lock_word(const struct kvt__table *t, uint32_t *word, int64_t wait_ns)
+{
+    return acquire(t, word, false, wait_ns);
+}
+
+void
+kvt__table_unlock_word(uint32_t *word)
+{
+    release(word);
+}
+
+void
+kvt__table_free_word(const struct kvt__table *t, uint32_t *word)
+{
+    if ((TB_LOAD(word) & OWNER) == t->owner + 1)
+        release(word);
 }

@@ -125,6 +125,16 @@ void *kvt__table_area(const struct kvt__table *table, uint64_t *bytes);
  * child; -ENOSPC and other errors with a sentence. */
 int kvt__table_allocate_area(struct kvt__table *table, uint64_t offset, uint64_t bytes);
 
+/* Lock a word of the area, which is 0 at first: one thread of all processes has the lock, and
+ * the lock of a dead process is free.  For writers.  0; -ETIMEDOUT: another thread held the lock
+ * for wait_ns, or the word is garbage. */
+int kvt__table_lock_word(const struct kvt__table *table, uint32_t *word, int64_t wait_ns);
+void kvt__table_unlock_word(uint32_t *word);
+
+/* Unlock the word if a process that had this handle's owner number before died with the lock.
+ * Call this function before the handle locks the word. */
+void kvt__table_free_word(const struct kvt__table *table, uint32_t *word);
+
 /* ------------------------------------------------------------------- spaces */
 
 #define KVT__TABLE_TEXT_MAX 479

@@ -3,7 +3,6 @@
  * Memory for the payload.  The file system allocates each piece before a process touches
  * the piece, so a full file system is an error and not a signal.  One process allocates; if
  * the process dies, another goes on. */
-#include <time.h>
 
 #include "base/error.h"
 #include "base/clock.h"
@@ -75,18 +74,15 @@ populate(const struct sc_growth *g)
 static void *
 growth_main(void *arg)
 {
-    static const struct timespec pause = { 0, 10 * KVT__NS_PER_MS };
     struct sc_growth *g = arg;
+    uint32_t *lock = &g->memory.header->growth;
     bool locked = false;
 
-    while (!atomic_load(&g->stop) && !locked) {
-        locked = kvt__sc_lock(&g->memory.header->growth, WAIT_NS);
-        if (!locked) /* a garbage mutex fails at once */
-            nanosleep(&pause, NULL);
-    }
+    while (!atomic_load(&g->stop) && !locked)
+        locked = !kvt__table_lock_word(g->memory.table, lock, WAIT_NS);
     if (locked) {
         allocate(g);
-        pthread_mutex_unlock(&g->memory.header->growth);
+        kvt__table_unlock_word(lock);
     }
     kvt__mem_claim_end(&g->claim);
     populate(g);

@@ -4,10 +4,8 @@
 #include "tier/shared_cpu/memory.h"
 
 #include <errno.h>
-#include <time.h>
 
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/error.h"
 
 #define MIN_ENTRIES UINT64_C(1024) /* of a table */
@@ -60,23 +58,6 @@ set_parts(struct sc_memory *m, unsigned char *area, uint64_t n_units)
     m->n_units = (uint32_t)n_units;
 }
 
-static int
-init_mutex(pthread_mutex_t *mutex)
-{
-    pthread_mutexattr_t attr;
-    int err = pthread_mutexattr_init(&attr);
-
-    if (err)
-        return err;
-    err = pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-    if (!err)
-        err = pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-    if (!err)
-        err = pthread_mutex_init(mutex, &attr);
-    pthread_mutexattr_destroy(&attr);
-    return err;
-}
-
 int
 kvt__sc_allocate(const struct sc_memory *m, uint64_t at, uint64_t bytes)
 {
@@ -100,11 +81,6 @@ kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes)
     if (err)
         return err;
     set_parts(&m, area, n_units);
-    err = init_mutex(&m.header->lock);
-    if (!err)
-        err = init_mutex(&m.header->growth);
-    if (err)
-        return kvt__fail(err, "shared_cpu: make a lock");
     m.header->payload_bytes = n_units * SC_UNIT;
     uint64_t all = m.header->payload_bytes, first = all < FIRST_BYTES ? all : FIRST_BYTES;
     err = kvt__sc_allocate(&m, 0, first);
@@ -130,15 +106,4 @@ kvt__sc_view(struct kvt__table *table, struct sc_memory *out)
         return kvt__fail(EINVAL, "shared_cpu: the memory is corrupt");
     set_parts(out, area, n_units);
     return 0;
-}
-
-bool
-kvt__sc_lock(pthread_mutex_t *mutex, int64_t wait_ns)
-{
-    struct timespec until = kvt__timespec(kvt__wall_ns() + wait_ns);
-    int err = pthread_mutex_timedlock(mutex, &until);
-
-    if (err == EOWNERDEAD) /* each step leaves the guarded values right */
-        err = pthread_mutex_consistent(mutex);
-    return !err;
 }

@@ -62,12 +62,12 @@ struct sc_pins {
 };
 
 struct sc_header {
-    pthread_mutex_t lock;      /* held while a place is chosen */
-    pthread_mutex_t growth;    /* held while memory is allocated */
     uint64_t payload_bytes;
-    uint64_t populated_bytes;  /* of the payload, from its begin: they have memory */
+    uint64_t populated_bytes;  /* bytes from the begin of the payload that have memory */
+    uint32_t growth;           /* lock word, held while memory is allocated */
+    _Alignas(64) uint32_t lock; /* lock word, held while a place is chosen */
     uint32_t hand;             /* unit at which the next search begins; guarded by lock */
-    uint32_t n_pins[KVT__TABLE_OWNERS]; /* at least the number of set bits in `used` */
+    _Alignas(64) uint32_t n_pins[KVT__TABLE_OWNERS]; /* at least the set bits of `used` */
 };
 
 /* A view of an index's area. */
@@ -103,10 +103,6 @@ kvt__sc_payload_bytes(const struct sc_memory *m)
 {
     return m->n_units * SC_UNIT;
 }
-
-/* Lock a mutex of the area that may have a dead owner, within wait_ns.  False: the wait
- * ended. */
-bool kvt__sc_lock(pthread_mutex_t *mutex, int64_t wait_ns);
 
 /* ------------------------------------------------------------------- place.c */
 
@@ -152,9 +148,9 @@ void kvt__sc_stop_growing(struct sc_growth *growth);
 
 /* ------------------------------------------------------------------- pins.c */
 
-/* Delete the pins of the process that had this handle's owner number before and died with
- * pins.  Call this function before the handle pins. */
-void kvt__sc_clear_pins(const struct sc_memory *m);
+/* Delete the pins and locks of the process that had this handle's owner number before and
+ * died.  Call this function before the handle pins and stores. */
+void kvt__sc_clear_owner(const struct sc_memory *m);
 
 /* Pin the place of an entry: until the unpin, or the end of the process, no process changes
  * its bytes.  Returns the number of the pin; -ENOENT: the entry has changed since the caller

@@ -67,7 +67,7 @@ kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
 }
 
 void
-kvt__sc_clear_pins(const struct sc_memory *m)
+kvt__sc_clear_owner(const struct sc_memory *m)
 {
     unsigned owner = kvt__table_owner(m->table);
 
@@ -76,6 +76,8 @@ kvt__sc_clear_pins(const struct sc_memory *m)
     for (unsigned i = 0; i < SC_N_PINS / 64; i++)
         SC_STORE(&m->pins[owner].used[i], 0);
     SC_STORE(&m->header->n_pins[owner], 0);
+    kvt__table_free_word(m->table, &m->header->lock);
+    kvt__table_free_word(m->table, &m->header->growth);
 }
 
 /* As kvt__sc_pinned_end(), of one owner. */

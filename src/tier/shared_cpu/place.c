@@ -188,13 +188,13 @@ kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
         return kvt__fail(EFBIG, "shared_cpu: a chunk of %llu bytes does not fit %llu bytes",
                          (unsigned long long)bytes,
                          (unsigned long long)kvt__sc_payload_bytes(m));
-    if (!kvt__sc_lock(&m->header->lock, LOCK_WAIT_NS))
+    if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS))
         return kvt__fail(ETIMEDOUT, "shared_cpu: other processes stored for too long");
     SC_STORE(&m->places[entry], 0); /* of the entry's last chunk: these units may be free */
     bool found = find_free(m, n, &first) || find_by_eviction(m, n, &first, evicted);
     if (found)
         take(m, entry, first, n);
-    pthread_mutex_unlock(&m->header->lock);
+    kvt__table_unlock_word(&m->header->lock);
     return found ? 0 : kvt__fail(ENOSPC, "shared_cpu: no room for %llu bytes and nothing to "
                                  "evict", (unsigned long long)bytes);
 }

@@ -165,7 +165,7 @@ open_memory(struct sc_tier *t, struct kvt__table *index, struct sc_opened *o)
 
     if (err)
         return err;
-    kvt__sc_clear_pins(&o->memory);
+    kvt__sc_clear_owner(&o->memory);
     if (kvt__sc_payload_bytes(&o->memory) != t->payload_bytes && !t->only_existing)
         kvt__log(KVT_LOG_WARN, "max_shared_cpu_size: the shared memory has %llu MiB and not "
                  "%llu until no process uses the memory.",

@@ -64,7 +64,7 @@ open_populated(const struct temp_dir *dir, uint32_t n_units, uint32_t populated_
         abort();
     }
     close(fd);
-    kvt__sc_clear_pins(&h.m);
+    kvt__sc_clear_owner(&h.m);
     __atomic_store_n(&h.m.header->populated_bytes, populated_units * SC_UNIT,
                      __ATOMIC_SEQ_CST);
     return h;

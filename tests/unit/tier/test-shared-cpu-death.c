@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 
 void table_step(const void *at);
 void shared_cpu_step(const void *at);
@@ -223,17 +222,6 @@ killed_before_a_random_access(void **state)
     deaths(*state, true);
 }
 
-/* Return true if the kernel tells waiters that the owner of a mutex died.  User-mode emulators
- * do not. */
-static bool
-has_robust_mutexes(void)
-{
-    void *head;
-    size_t n;
-
-    return !syscall(SYS_get_robust_list, 0, &head, &n);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -243,10 +231,6 @@ main(int argc, char **argv)
         SHM_TEST(killed_at_random_instants),
     };
 
-    if (!has_robust_mutexes()) {
-        printf("skipped: no robust mutexes here\n");
-        return 77;
-    }
     if (argc > 1)
         n_deaths = strtoull(argv[1], NULL, 10);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ open_index(struct memory *s)
     ops->set_index(s->tier, &params);
     assert_int_equal(kvt__table_open(&params, ops->private_dir(s->tier), &s->index), 0);
     assert_int_equal(kvt__sc_view(s->index, &s->m), 0);
-    assert_true(kvt__sc_lock(&s->m.header->growth, KVT__NS_PER_S));
+    assert_int_equal(kvt__table_lock_word(s->index, &s->m.header->growth, KVT__NS_PER_S), 0);
     assert_int_equal(ops->use_index(s->tier, s->index), 0);
 }
 
@@ -104,7 +104,7 @@ memory_is_pinned_when_the_growth_ends(void **state)
     open_index(s);
     use_gpu(s); /* does not wait */
     assert_int_equal(fake->n_registered, 0);
-    pthread_mutex_unlock(&s->m.header->growth);
+    kvt__table_unlock_word(&s->m.header->growth);
     wait_for_pin(s);
     close_tier_of_memory(s);
 }
@@ -116,7 +116,7 @@ allocated_memory_is_pinned_at_once(void **state)
 
     open_tier_of_memory(s, true);
     open_index(s);
-    pthread_mutex_unlock(&s->m.header->growth);
+    kvt__table_unlock_word(&s->m.header->growth);
     while (SC_LOAD(&s->m.header->populated_bytes) != BYTES)
         usleep(1000);
     assert_int_equal(fake->n_registered, 0);
@@ -134,13 +134,13 @@ memory_of_a_new_index_is_pinned_too(void **state)
     open_tier_of_memory(s, true);
     open_index(s);
     use_gpu(s);
-    pthread_mutex_unlock(&s->m.header->growth);
+    kvt__table_unlock_word(&s->m.header->growth);
     wait_for_pin(s);
     old = *s;
     assert_int_equal(kvt__table_delete(s->index, s->tier->ops->private_dir(s->tier)), 0);
     open_index(s);
     assert_int_equal(fake->n_registered, 1);
-    pthread_mutex_unlock(&s->m.header->growth);
+    kvt__table_unlock_word(&s->m.header->growth);
     while (__atomic_load_n(&fake->n_registered, __ATOMIC_ACQUIRE) != 2)
         usleep(1000);
     assert_ptr_equal(fake->at, s->m.payload);
@@ -156,7 +156,7 @@ process_without_transfers_pins_nothing(void **state)
 
     open_tier_of_memory(s, false);
     open_index(s);
-    pthread_mutex_unlock(&s->m.header->growth);
+    kvt__table_unlock_word(&s->m.header->growth);
     use_gpu(s);
     assert_int_equal(fake->n_registered, 0);
     close_tier_of_memory(s);

@@ -251,9 +251,24 @@ garbage_in_any_word(void **state)
             forget_all(&h);
     }
     forget_all(&h);
-    kvt__sc_clear_pins(&h.m);
+    kvt__sc_clear_owner(&h.m);
     h.m.header->populated_bytes = N * SC_UNIT;
     fill_completely(&h, 1 << 20);
+    kvt__table_close(h.table);
+}
+
+/* A lock word that names no living owner is free. */
+static void
+garbage_in_a_lock_word(void **state)
+{
+    static const uint32_t words[] = { UINT32_MAX, 0x1ff, 200, 1 << 9, 1 << 31 | 77 };
+    struct handle h = open_memory(*state, N);
+
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
+        h.m.header->lock = words[i];
+        assert_int_equal(put(&h, i, 1), 0);
+        assert_int_equal(look(&h, i, 1), 1);
+    }
     kvt__table_close(h.table);
 }
 
@@ -287,6 +302,7 @@ main(void)
         SHM_TEST(evicted_chunks_are_counted),
         SHM_TEST(only_populated_units_are_used),
         SHM_TEST(garbage_in_any_word),
+        SHM_TEST(garbage_in_a_lock_word),
         SHM_TEST(garbage_size_is_einval),
     };
 
