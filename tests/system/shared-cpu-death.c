@@ -2,8 +2,8 @@
  *
  * Two processes store and load chunks of two sizes in one full shared host memory, and no
  * other storage.  Processes are killed or stopped at random instants.  No load returns a
- * wrong byte, the other process goes on, and afterwards leased chunks fill the memory as they
- * fill a new memory. */
+ * wrong byte, the surviving process makes further calls, and afterwards the memory has room for as
+ * many leased chunks as a new memory. */
 #include <sys/mman.h>
 #include <time.h>
 
@@ -18,12 +18,12 @@
 #define ALONE_EVERY 16u
 #define STOPS 100u
 #define LONG_STOPS 3u
-#define START_NS INT64_C(60000000000) /* a process that starts makes a call */
+#define START_NS INT64_C(60000000000) /* limit from the start of a process to its first call */
 #define LONG_STOP_NS INT64_C(3000000000)
 #define LEASE_S 1
 #define LONGEST_NS 5000000u
 
-/* Of one process; the parent reads the counts. */
+/* Counts of one process, which the parent reads. */
 struct progress {
     _Atomic uint64_t n_calls, n_loaded;
     _Atomic uint64_t n_filled;    /* result of fill() */
@@ -153,7 +153,7 @@ store_some(struct task *task, struct kvt_seq *seq, uint64_t random, uint32_t n_l
     }
 }
 
-/* Load what is promised.  A chunk may be missing only after the lease. */
+/* Load the chunks of a promise.  A chunk may be missing only after the end of the lease. */
 static void
 load_some(struct task *task, struct kvt_seq *seq, uint64_t random, uint32_t n_layers)
 {
@@ -193,7 +193,7 @@ work(void *arg)
     struct progress *p = &task->progress[task->process];
     struct call call;
 
-    /* An open populates the private pool meanwhile, which is no matter of the other process. */
+    /* The limit of a call does not hold for an open, which populates the private pool. */
     open_shared(task, n_layers, LEASE_S);
     for (;;) {
         uint64_t r = next_random(&random);
@@ -223,7 +223,7 @@ store_leased(struct task *task, struct kvt_seq *seq, uint32_t c, uint32_t n_laye
     layer_bytes(&task->f, &io, 0, n_layers, false);
     for (int i = 0; i < 100; i++) {
         store_and_flush(&task->f, &io.io, 1);
-        kvt_engine_release(task->f.engine, seq); /* else a lookup repeats its answer */
+        kvt_engine_release(task->f.engine, seq); /* else the next lookup returns the old promise */
         if (lookup(&task->f, seq, 0, (c + 1) * CHUNK) == (c + 1) * CHUNK)
             return true;
         usleep(20 * 1000);
@@ -231,7 +231,7 @@ store_leased(struct task *task, struct kvt_seq *seq, uint32_t c, uint32_t n_laye
     return false;
 }
 
-/* Fill the memory with leased chunks of a unit, of prompts that work() does not have. */
+/* Fill the memory with leased chunks of one unit each, from prompts that work() does not use. */
 static void
 fill(void *arg)
 {
@@ -255,7 +255,7 @@ fill(void *arg)
     kvt_engine_close(task->f.engine);
 }
 
-/* Return the number of chunks that fill the memory when no other process uses it. */
+/* Return the number of chunks that fill the memory while no other process uses the memory. */
 static uint64_t
 fill_in_a_process(struct task *task)
 {

@@ -39,7 +39,7 @@ teardown(void **state)
 
 #define SHARED_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
-/* Open another engine over the fixture's directory, with blocks of its own. */
+/* Open another engine over the fixture's directory, with its own blocks. */
 static struct fixture
 another(const struct fixture *f, const char *const *settings)
 {
@@ -172,7 +172,7 @@ scheduler_promises_chunks_of_a_worker(void **state)
     kvt_engine_close(f->engine);
 }
 
-/* The second engine does not see the first one's chunks in memory, but reads the storage. */
+/* A chunk that one engine reads from storage becomes a memory hit of the other engine. */
 static void
 chunks_that_are_read_from_storage_are_shared(void **state)
 {
@@ -201,7 +201,7 @@ chunks_that_are_read_from_storage_are_shared(void **state)
     kvt_engine_close(f->engine);
 }
 
-/* Engines open the index again and share again. */
+/* After the deletion of `lock`, both engines open a new index and share chunks again. */
 static void
 deleted_index_is_opened_again(void **state)
 {
@@ -239,7 +239,7 @@ use_in_child(void *arg)
 
     assert_int_equal(kvt_seq_new(f->engine, f->tokens, 10, NULL, &seq), -ESTALE);
     kvt_engine_close(f->engine);
-    use_as_worker(f); /* the child opens an engine of its own */
+    use_as_worker(f); /* the child opens another engine */
 }
 
 static void

@@ -173,7 +173,7 @@ disk_is_refused(void **state)
     struct temp_dir disk;
 
     temp_dir_make(&disk);
-    if (temp_dir_has_attributes(&disk)) { /* no tmpfs has them */
+    if (temp_dir_has_attributes(&disk)) { /* a tmpfs has no attributes */
         snprintf(s->path, sizeof s->path, "shared_cpu_path=%s", disk.path);
         assert_null(open_shared(s, NULL, true));
         assert_non_null(strstr(kvt__why(), "is no tmpfs"));
@@ -195,7 +195,7 @@ memory_larger_than_the_host_is_refused(void **state)
     assert_null(open_shared(s, NULL, true));
     if (!strstr(kvt__why(), "index: map")) /* an emulator has few addresses */
         assert_non_null(strstr(kvt__why(), "max_shared_cpu_size"));
-    s->settings[1] = "max_shared_cpu_size=0.0625"; /* no file is left that hinders */
+    s->settings[1] = "max_shared_cpu_size=0.0625"; /* the refused open left no file */
     s->e.store = open_shared(s, NULL, true);
     assert_non_null(s->e.store);
     put_soon(s, 1);

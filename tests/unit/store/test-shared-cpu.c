@@ -45,7 +45,7 @@ __wrap_kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
     return pin;
 }
 
-/* Chunks of a load lie borrowed until the load has copied each of them. */
+/* A load borrows all its chunks, and releases each chunk after the copy. */
 static void
 a_chunk_is_read_while_no_more_slots_can_be_borrowed(void **state)
 {
@@ -185,8 +185,8 @@ open_by_key(const char *tmpfs)
     return store;
 }
 
-/* Without storage: an engine's leased chunk of the key goes, and a PUT that meets another PUT
- * says so. */
+/* Without storage, a PUT by key replaces an engine's leased chunk, and the error of a PUT
+ * during another PUT names the other PUT. */
 static void
 a_put_by_key_into_memory_alone_replaces_the_chunk(void **state)
 {

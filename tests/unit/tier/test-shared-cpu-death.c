@@ -63,9 +63,9 @@ was_killed(pid_t pid)
     return true;
 }
 
-/* Another process goes on: it stores one chunk and reads all. */
+/* After a death, the surviving process stores a chunk and reads all chunks. */
 static void
-go_on(struct handle *h, uint64_t n)
+survive(struct handle *h, uint64_t n)
 {
     int err = put(h, n, sizes[n % 3]);
 
@@ -77,7 +77,7 @@ go_on(struct handle *h, uint64_t n)
         assert_true(look(h, i, sizes[i % 3]) >= 0);
 }
 
-/* All owners but this one are dead. */
+/* Recount the memory, and use each unit.  All other owners are dead. */
 static void
 check(struct handle *h)
 {
@@ -118,7 +118,7 @@ killed_before_each_access(void **state)
             _exit(0);
         }
         bool killed = was_killed(pid);
-        go_on(&h, 2000);
+        survive(&h, 2000);
         check(&h);
         if (!killed) {
             assert_true(at > 100);
@@ -191,7 +191,7 @@ deaths(const struct temp_dir *dir, bool of_themselves)
             assert_true(was_killed(pids[k]));
         }
         (void)kvt__table_recover(h.table);
-        go_on(&h, 1000 + i);
+        survive(&h, 1000 + i);
         if (i % 32 == 30) {
             check(&h);
             kvt__table_close(h.table); /* the next to open is alone */

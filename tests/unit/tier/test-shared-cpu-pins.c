@@ -6,7 +6,7 @@
 
 enum { N = 32 /* units */ };
 
-/* Store three times what fits. */
+/* Store three times the capacity of the memory. */
 static void
 overfill(struct handle *h, uint64_t first)
 {
@@ -118,7 +118,7 @@ pins_of_a_dead_process_do_not_count(void **state)
         pid_t pid;
         int status;
 
-        if (keeps) /* another owner sees the death, else a new owner has the number */
+        if (keeps) /* another owner notices the death; else the next owner gets the number */
             a = open_memory(*state, N);
         pid = fork();
         if (!pid)
