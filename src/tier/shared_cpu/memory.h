@@ -62,7 +62,6 @@ struct sc_pins {
 };
 
 struct sc_header {
-    uint64_t payload_bytes;
     uint64_t populated_bytes;  /* bytes from the begin of the payload that have memory */
     uint32_t growth;           /* lock word, held while memory is allocated */
     _Alignas(64) uint32_t lock; /* lock word, held while a place is chosen */
@@ -87,12 +86,13 @@ struct sc_memory {
  * bytes, the maximum of the setting. */
 void kvt__sc_set_params(struct kvt__table_params *params, uint64_t payload_bytes);
 
-/* Allocate and fill the part before the payload of a new area, and allocate the begin of the
- * payload.  0; -errno with a sentence. */
-int kvt__sc_make(struct kvt__table *table, uint64_t payload_bytes);
-
-/* Fill in the view.  0; -EINVAL: the table has no area, or an area that is too small. */
+/* Fill in the view.  0; -EINVAL with a sentence: the table has no area, or the area of another
+ * number of entries. */
 int kvt__sc_view(struct kvt__table *table, struct sc_memory *out);
+
+/* Allocate the part before the payload of a new area, and the begin of the payload.  0; -errno
+ * with a sentence. */
+int kvt__sc_make(struct kvt__table *table);
 
 /* Allocate a part of the payload, all or nothing, with huge pages if the tmpfs has the option
  * huge=advise.  No process uses the part.  0; -errno with a sentence. */

@@ -122,7 +122,7 @@ make(void *ctx, struct kvt__table *index)
     if (!err)
         err = kvt__sc_claim(t->payload_bytes, &t->claim);
     if (!err)
-        err = kvt__sc_make(index, t->payload_bytes);
+        err = kvt__sc_make(index);
     if (err)
         kvt__mem_claim_end(&t->claim);
     return err;

@@ -43,7 +43,8 @@ shm_setup(void **state)
 static inline int
 make_memory(void *ctx, struct kvt__table *table)
 {
-    return kvt__sc_make(table, *(const uint64_t *)ctx);
+    (void)ctx;
+    return kvt__sc_make(table);
 }
 
 /* Open a memory of n_units whose first populated_units have memory of the host, and count
@@ -53,7 +54,7 @@ open_populated(const struct temp_dir *dir, uint32_t n_units, uint32_t populated_
 {
     uint64_t bytes = n_units * SC_UNIT;
     struct kvt__table_params params = { .writer = true, .of_memory = true, .shm = dir->path,
-                                        .make_area = make_memory, .area_ctx = &bytes };
+                                        .make_area = make_memory };
     int fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct handle h;
 

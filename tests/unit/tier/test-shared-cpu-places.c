@@ -17,7 +17,7 @@ equal_chunks_take_the_place_of_the_oldest(void **state)
         assert_int_equal(look(&h, i, 4), 1);
         uint32_t n = recount(&h);
         assert_int_equal(n, i < N / 4 ? i + 1 : N / 4);
-        assert_int_equal(has(&h, 0), i < N / 4); /* the oldest goes first */
+        assert_int_equal(has(&h, 0), i < N / 4); /* the oldest chunk is evicted first */
     }
     fill_completely(&h, 1 << 20);
     kvt__table_close(h.table);
@@ -111,7 +111,7 @@ claimed_chunks_stay(void **state)
     kvt__table_close(h.table);
 }
 
-/* The claim of a put gets the entry that was just freed, and its place is free. */
+/* A put claims the entry freed last; the place of the freed entry is usable. */
 static void
 freed_place_is_usable_at_once(void **state)
 {
@@ -131,7 +131,7 @@ freed_place_is_usable_at_once(void **state)
     kvt__table_close(h.table);
 }
 
-/* A search that fails goes on behind the chunks that it has passed. */
+/* A search without result moves the start of the next search behind the leased chunks. */
 static void
 few_free_units_among_many_leased_chunks_are_found(void **state)
 {
@@ -272,20 +272,22 @@ garbage_in_a_lock_word(void **state)
     kvt__table_close(h.table);
 }
 
+/* A view finds the number of units in the size of the area. */
 static void
-garbage_size_is_einval(void **state)
+each_size_has_its_units(void **state)
 {
-    static const uint64_t sizes[] = { 0, SC_UNIT, (N - 1) * SC_UNIT, (N + 1) * SC_UNIT,
-                                      UINT64_C(1) << 62, UINT64_MAX };
-    struct handle h = open_memory(*state, N);
-    struct sc_memory view;
+    static const uint32_t sizes[] = { 1, 2, 1023, 1024, 1025, 5000, 65536 };
 
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        h.m.header->payload_bytes = sizes[i];
-        assert_int_equal(kvt__sc_view(h.table, &view), -EINVAL);
-        assert_string_equal(kvt__why(), "shared_cpu: the memory is corrupt: Invalid argument");
+        struct handle h = open_populated(*state, sizes[i], 0);
+        struct kvt__table_params params = { .writer = true };
+
+        kvt__sc_set_params(&params, sizes[i] * SC_UNIT);
+        assert_int_equal(h.m.n_units, sizes[i]);
+        assert_int_equal(h.m.payload_at + sizes[i] * SC_UNIT, params.area_bytes);
+        assert_true(h.m.n_entries >= sizes[i]);
+        kvt__table_close(h.table);
     }
-    kvt__table_close(h.table);
 }
 
 int
@@ -303,7 +305,7 @@ main(void)
         SHM_TEST(only_populated_units_are_used),
         SHM_TEST(garbage_in_any_word),
         SHM_TEST(garbage_in_a_lock_word),
-        SHM_TEST(garbage_size_is_einval),
+        SHM_TEST(each_size_has_its_units),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
