@@ -589,7 +589,7 @@ kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms);
 
 /* Start to bring chunks to host memory, where a load will find them; ios need no
  * blocks.  A chunk for which there is no room now waits for it, at most
- * blocking_timeout_secs. */
+ * blocking_timeout_secs.  -ENOMEM: nothing was started. */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios,
                     size_t n_ios);

@@ -161,10 +161,9 @@ prefetch_all(const struct fixture *f)
     kvt_seq_free(seq);
 }
 
-/* Prefetch three stored prompts, the fixture's last.  All reads hang, so the chunks of the last
- * prompt wait. */
+/* Store three prompts, the fixture's last, and open an engine whose reads hang. */
 static void
-begin_to_wait(struct fixture *f)
+open_hanging(struct fixture *f)
 {
     char url[512];
     const char *const settings[] = { url, "local_cpu=true", SMALL, NULL };
@@ -177,6 +176,14 @@ begin_to_wait(struct fixture *f)
     snprintf(url, sizeof url, "remote_url=fault://hang=1/fs://%s", f->dir.path);
     reopen(f, settings);
     hold();
+}
+
+/* Prefetch all prompts.  The chunks of the fixture's prompt wait, because the reads of the
+ * others hang. */
+static void
+begin_to_wait(struct fixture *f)
+{
+    open_hanging(f);
     for (uint32_t prompt = 3; prompt--; ) {
         set_tokens(f, prompt);
         prefetch_all(f);
@@ -193,6 +200,23 @@ n_prefetches(struct kvt_engine *e, struct kvt__item **first_waiting)
     *first_waiting = e->calls.prefetches.first;
     pthread_mutex_unlock(&e->calls.lock);
     return n;
+}
+
+static void
+chunks_that_are_being_read_are_not_prefetched_again(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt__item *waiting;
+
+    open_hanging(f);
+    prefetch_all(f);
+    prefetch_all(f);
+    assert_int_equal(n_prefetches(f->engine, &waiting), N_CHUNKS);
+    assert_null(waiting);
+    let_go();
+    while (n_prefetches(f->engine, &waiting))
+        usleep(200);
+    assert_int_equal(counter(f, "prefetch_chunks"), N_CHUNKS);
 }
 
 static void
@@ -504,6 +528,7 @@ main(void)
         TEST(what_was_read_stays_in_memory),
         TEST(what_is_prefetched_needs_no_read_later),
         TEST(a_prefetch_of_what_is_nowhere_does_nothing),
+        TEST(chunks_that_are_being_read_are_not_prefetched_again),
         TEST(a_prefetch_that_waited_too_long_reads_nothing),
         TEST(a_close_waits_for_prefetches_that_are_read_and_for_no_others),
         TEST(the_longest_unused_goes_first_and_the_rest_stays_right),
