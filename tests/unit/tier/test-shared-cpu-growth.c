@@ -5,6 +5,7 @@
 #include "shared-cpu-test.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 
 #include "base/log.h"
@@ -82,6 +83,55 @@ all_memory_is_allocated_in_the_end(void **state)
     grow_to_the_end(&h);
     assert_int_equal(n_populated(&h), N);
     fill_completely(&h, 1 << 20);
+    kvt__table_close(h.table);
+}
+
+/* Return the number of pages that this process has mapped, or -1. */
+static int64_t
+n_mapped(const void *at, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = bytes / page;
+    uint64_t *pages = calloc(n, sizeof *pages);
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    int64_t mapped = 0;
+
+    assert_non_null(pages);
+    if (pread(fd, pages, n * sizeof *pages, (off_t)((uintptr_t)at / page * sizeof *pages)) !=
+        (ssize_t)(n * sizeof *pages))
+        mapped = -1;
+    for (size_t i = 0; mapped >= 0 && i < n; i++)
+        mapped += pages[i] >> 63 & 1;
+    close(fd);
+    free(pages);
+    return mapped;
+}
+
+/* Linux 5.14 and later map memory on request. */
+static bool
+can_map(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *at = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_ptr_not_equal(at, MAP_FAILED);
+    bool can = !madvise(at, page, 23 /* MADV_POPULATE_WRITE */) && n_mapped(at, page) == 1;
+    munmap(at, page);
+    return can;
+}
+
+static void
+all_memory_is_mapped_in_the_end(void **state)
+{
+    struct handle h = open_populated(*state, N, 0);
+    int64_t n_pages = (int64_t)(N * SC_UNIT) / sysconf(_SC_PAGESIZE);
+
+    if (!can_map()) {
+        kvt__table_close(h.table);
+        skip();
+    }
+    assert_true(n_mapped(h.m.payload, N * SC_UNIT) < n_pages);
+    grow_to_the_end(&h);
+    assert_int_equal(n_mapped(h.m.payload, N * SC_UNIT), n_pages);
     kvt__table_close(h.table);
 }
 
@@ -200,6 +250,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         SHM_TEST(all_memory_is_allocated_in_the_end),
+        SHM_TEST(all_memory_is_mapped_in_the_end),
         SHM_TEST(another_handle_continues),
         SHM_TEST(the_process_that_allocates_claims_the_rest),
         SHM_TEST(memory_has_huge_pages_where_the_tmpfs_advises),

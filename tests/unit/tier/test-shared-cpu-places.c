@@ -171,6 +171,21 @@ evicted_chunks_are_counted(void **state)
     kvt__table_close(h.table);
 }
 
+static void
+a_chunk_of_whole_units_takes_no_other_unit(void **state)
+{
+    struct handle h = open_memory(*state, N);
+    struct sc_evicted evicted;
+    struct kvt__claim claim;
+
+    assert_int_equal(claim_n(&h, 1, N, &claim), 0);
+    assert_int_equal(kvt__sc_take(&h.m, claim.entry, N * SC_UNIT, &evicted), 0);
+    assert_non_null(kvt__sc_payload(&h.m, claim.entry, N * SC_UNIT));
+    assert_null(kvt__sc_payload(&h.m, claim.entry, N * SC_UNIT + 1));
+    kvt__table_abort(h.table, &claim);
+    kvt__table_close(h.table);
+}
+
 /* Windows end where the memory of the host ends. */
 static void
 only_populated_units_are_used(void **state)
@@ -302,6 +317,7 @@ main(void)
         SHM_TEST(freed_place_is_usable_at_once),
         SHM_TEST(few_free_units_among_many_leased_chunks_are_found),
         SHM_TEST(evicted_chunks_are_counted),
+        SHM_TEST(a_chunk_of_whole_units_takes_no_other_unit),
         SHM_TEST(only_populated_units_are_used),
         SHM_TEST(garbage_in_any_word),
         SHM_TEST(garbage_in_a_lock_word),
