@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared host memory as a level of the store: slots on a device, chunks of another identity,
- * the age of chunks, other sizes, paths and sizes that are refused, and a deleted directory. */
+ * the age of chunks, other sizes, paths and sizes that are refused, a deleted directory, and
+ * looks at the host. */
 #include "store-test.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 
 #include "mem/pool.h"
+#include "tier/tier.h"
 
 struct shared {
     struct env e; /* first */
@@ -266,6 +269,102 @@ failed_renewal_is_tried_again(void **state)
     kvt__store_close(s->e.store);
 }
 
+static unsigned
+n_descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    unsigned n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+static void
+a_close_leaves_no_descriptor(void **state)
+{
+    struct shared *s = *state;
+    unsigned n[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        s->e.store = open_shared(s, NULL, true);
+        assert_non_null(s->e.store);
+        kvt__store_close(s->e.store);
+        n[i] = n_descriptors();
+    }
+    assert_int_equal(n[0], n[1]);
+}
+
+/* ------------------------------------------------------------------- a look */
+
+struct reports {
+    unsigned n;
+    int status;
+    char text[600]; /* of the last one */
+};
+
+static void
+on_report(void *ctx, const char *about, int status, const char *text)
+{
+    struct reports *r = ctx;
+
+    assert_string_equal(about, "shared memory");
+    r->n++;
+    r->status = status;
+    snprintf(r->text, sizeof r->text, "%s", text);
+}
+
+static struct reports
+look(const struct shared *s)
+{
+    const char *settings[] = { s->settings[0], s->settings[1], NULL };
+    struct kvt_config *config = config_with(settings);
+    struct reports r = { 0 };
+    char url[300];
+
+    snprintf(url, sizeof url, "shared_cpu://%s", s->e.dir.path);
+    kvt__tier_look(&(struct kvt__tier_params){ .config = config, .name = "shared_cpu",
+                                               .url = url }, on_report, &r);
+    kvt_config_free(config);
+    assert_int_equal(r.n, 1);
+    return r;
+}
+
+static void
+a_look_reports_the_memory_or_the_room(void **state)
+{
+    struct shared *s = *state;
+    struct reports r = look(s);
+
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.text, "have room for 0.06 GiB"));
+    s->e.store = open_shared(s, NULL, true);
+    assert_non_null(s->e.store);
+    r = look(s);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.text, "0.06 GiB in "));
+    assert_null(strstr(r.text, "max_shared_cpu_size"));
+    s->settings[1] = "max_shared_cpu_size=0.125";
+    r = look(s);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.text, "an engine makes a memory of the size max_shared_cpu_size"));
+    kvt__store_close(s->e.store);
+}
+
+static void
+a_look_reports_missing_room(void **state)
+{
+    struct shared *s = *state;
+
+    s->settings[1] = "max_shared_cpu_size=16000";
+    struct reports r = look(s);
+    assert_true(r.status < 0);
+    assert_non_null(strstr(r.text, "max_shared_cpu_size"));
+    assert_null(open_shared(s, NULL, true));
+}
+
 int
 main(void)
 {
@@ -278,6 +377,9 @@ main(void)
         SHARED_TEST(memory_larger_than_the_host_is_refused),
         SHARED_TEST(deleted_directory_is_made_again),
         SHARED_TEST(failed_renewal_is_tried_again),
+        SHARED_TEST(a_close_leaves_no_descriptor),
+        SHARED_TEST(a_look_reports_the_memory_or_the_room),
+        SHARED_TEST(a_look_reports_missing_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
