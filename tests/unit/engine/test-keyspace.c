@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the digest of each rank and group describes (docs/formats.md): chunks that another
- * version has stored stay found. */
+ * version has stored stay found.  And the shape that a chunk's header describes. */
 #include "engine-test.h"
 
 #include "engine/private.h"
@@ -82,12 +82,71 @@ the_digest_of_groups_in_the_form_of_lmcache(void **state)
     check(&group, &heads, 1);
 }
 
+/* The shape in LMCache's header: format, dtype and number of heads times their size. */
+static struct kvt__shape
+shape_of(const struct kvt_engine *engine, uint32_t n_tokens)
+{
+    struct kvt_chunk chunk = { .n_tokens = n_tokens };
+    struct kvt__store_req req = { 0 };
+
+    kvt__fill_request(engine, 0, 0, &kvt__keyspace(engine, 0, 0)->space, &chunk, &req);
+    return req.shape;
+}
+
+static void
+the_shape_of_each_dtype(void **state)
+{
+    static const struct { char *name; uint32_t dtype, bytes; } dtypes[] = {
+        { "half", 2, 2 }, { "bfloat16", 3, 2 }, { "float", 4, 4 }, { "double", 5, 8 },
+        { "uint8", 6, 1 }, { "fp8_e4m3fn", 7, 1 }, { "fp8_e5m2", 8, 1 }, { "int4", 6, 1 },
+    };
+    struct kvt_group group = plain_group();
+    struct opening opening = { .groups = &group, .n_groups = 1 };
+    struct fixture f;
+
+    (void)state;
+    group.format = KVT_FORMAT_2LTD;
+    group.n_heads = 4;
+    group.head_bytes = 64;
+    fixture_init(&f);
+    f.engine = must_open(&f, &opening);
+    char *own = f.engine->kv_dtype;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        const struct kvt__shape wanted = { .format = 1, .dtype = dtypes[i].dtype, .dims = {
+            2, N_LAYERS, 48, 4 * 64 / dtypes[i].bytes } };
+
+        f.engine->kv_dtype = dtypes[i].name;
+        struct kvt__shape shape = shape_of(f.engine, 48);
+        assert_memory_equal(&shape, &wanted, sizeof shape);
+    }
+    f.engine->kv_dtype = own;
+    fixture_fini(&f);
+}
+
+static void
+the_shape_of_opaque_chunks(void **state)
+{
+    const struct kvt__shape wanted = { .format = 4, .dtype = 6, .dims = {
+        2 * N_LAYERS * BLOCK_BYTES } };
+    struct opening opening = { 0 };
+    struct fixture f;
+
+    (void)state;
+    fixture_init(&f);
+    f.engine = must_open(&f, &opening);
+    struct kvt__shape shape = shape_of(f.engine, 2 * BLOCK);
+    assert_memory_equal(&shape, &wanted, sizeof shape);
+    fixture_fini(&f);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_digest_of_opaque_groups),
         cmocka_unit_test(the_digest_of_groups_in_the_form_of_lmcache),
+        cmocka_unit_test(the_shape_of_each_dtype),
+        cmocka_unit_test(the_shape_of_opaque_chunks),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -325,6 +325,24 @@ files_without_an_index_are_found_by_asking_for_them(void **state)
 }
 
 static void
+chunks_beyond_the_lookup_are_not_in_memory(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    uint8_t in_memory[11];
+
+    store_prefix(f, 4);
+    for (int i = 0; i < 2; i++) {
+        memset(in_memory, 1, sizeof in_memory);
+        kvt_seq_in_memory(seq, 0, sizeof in_memory, in_memory);
+        for (size_t c = 0; c < sizeof in_memory; c++)
+            assert_int_equal(in_memory[c], 0); /* the chunks are in storage */
+        assert_int_equal(lookup(f, seq, 0, N_TOKENS), 4 * CHUNK);
+    }
+    kvt_seq_free(seq);
+}
+
+static void
 a_worker_and_a_scheduler_share_the_index(void **state)
 {
     struct fixture *f = *state;
@@ -382,6 +400,7 @@ main(void)
         T(tags_that_key_text_cannot_have_are_refused),
         T(a_sequence_hashes_alike_however_its_tokens_arrive),
         T(files_without_an_index_are_found_by_asking_for_them),
+        T(chunks_beyond_the_lookup_are_not_in_memory),
         T(a_worker_and_a_scheduler_share_the_index),
         T(arguments_out_of_range_change_nothing),
     };
