@@ -324,6 +324,25 @@ files_without_an_index_are_found_by_asking_for_them(void **state)
     kvt_seq_free(seq);
 }
 
+/* Each rank has a part of the KV. */
+static void
+a_chunk_that_one_rank_lacks_is_no_hit(void **state)
+{
+    struct fixture *f = *state;
+
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        const struct opening opening = { .world_size = 2, .rank = rank };
+
+        kvt_engine_close(f->engine);
+        f->engine = must_open(f, &opening);
+        set_view(f->engine, 0, f->memory);
+        store_prefix(f, 3 - rank);
+        struct kvt_seq *seq = new_seq(f, N_TOKENS);
+        assert_int_equal(lookup(f, seq, 0, N_TOKENS), rank * 2 * CHUNK);
+        kvt_seq_free(seq);
+    }
+}
+
 static void
 chunks_beyond_the_lookup_are_not_in_memory(void **state)
 {
@@ -400,6 +419,7 @@ main(void)
         T(tags_that_key_text_cannot_have_are_refused),
         T(a_sequence_hashes_alike_however_its_tokens_arrive),
         T(files_without_an_index_are_found_by_asking_for_them),
+        T(a_chunk_that_one_rank_lacks_is_no_hit),
         T(chunks_beyond_the_lookup_are_not_in_memory),
         T(a_worker_and_a_scheduler_share_the_index),
         T(arguments_out_of_range_change_nothing),
