@@ -248,6 +248,24 @@ an_unread_entry_is_identified_in_a_full_budget(void **state)
     kvt__table_close(t);
 }
 
+/* The limit may be lower than before: a change that takes no further bytes has room. */
+static void
+an_entry_beyond_the_limit_is_replaced_by_equal_bytes(void **state)
+{
+    struct kvt__table *t = open_table(250, 0);
+    struct kvt__name name = name_of(1);
+    struct kvt__record other = record_of_n(2, 500), larger = record_of_n(3, 501);
+
+    (void)state;
+    assert_int_equal(store(t, 1, 100), 0);
+    assert_int_equal(list_bytes(t, KVT__TABLE_FOUND, 500), 500);
+    assert_int_equal(kvt__table_enter(t, &name, &larger, TEXT), -ENOSPC);
+    assert_int_equal(kvt__table_enter(t, &name, &other, TEXT), 0);
+    assert_int_equal(used(t), 500);
+    recount(t);
+    kvt__table_close(t);
+}
+
 static void
 a_full_table_is_no_space(void **state)
 {
@@ -280,6 +298,7 @@ main(void)
         cmocka_unit_test(an_entry_is_a_victim_unless_claimed_or_leased),
         cmocka_unit_test(budget_is_exact),
         cmocka_unit_test(an_unread_entry_is_identified_in_a_full_budget),
+        cmocka_unit_test(an_entry_beyond_the_limit_is_replaced_by_equal_bytes),
         cmocka_unit_test(a_full_table_is_no_space),
     };
 
