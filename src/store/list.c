@@ -144,9 +144,9 @@ kvt__level_list(struct kvt__level *level)
 static void
 save(struct kvt__level *level)
 {
-    int err = level->dirfd < 0 || level->tier->in_memory || atomic_load(&level->reads_only)
-        ? 0 : kvt__table_write_snapshot(level->index, level->dirfd, SNAPSHOT_S);
+    int err = kvt__table_write_snapshot(level->index, level->dirfd, SNAPSHOT_S);
 
+    /* -EINVAL: the table is private, or is memory. */
     if (err && err != -EALREADY && err != -EBUSY && err != -ESTALE && err != -EINVAL)
         KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the order of eviction will not survive a restart "
                       "of this host: %s", level->tier->ops->name, kvt__why());
