@@ -206,8 +206,8 @@ index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
         *n_victims = kvt__table_victims(table, NULL, NULL, victims, KVT__TABLE_VICTIMS);
     if (!*n_victims)
         return -ENOSPC;
-    int err = kvt__table_claim(table, &name, &record, INDEX_TEXT, &victims[--*n_victims],
-                               &claim);
+    (void)kvt__table_forget(table, &victims[--*n_victims], false);
+    int err = kvt__table_claim(table, &name, &record, INDEX_TEXT, &claim);
     if (!err)
         kvt__table_publish(table, &claim);
     return err;

@@ -38,7 +38,7 @@ uint64_t index_many(const struct bench *bench);
 /* Enter chunks first .. first + n - 1.  0 or an exit code. */
 int index_fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n);
 
-/* Store chunk i into a full index: the victim is freed in the transaction of the claim.
+/* Store chunk i into a full index after a victim was freed.
  * victims, n_victims: kept between calls, none at first.  0 or -errno. */
 int index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
                 struct kvt__record victims[KVT__TABLE_VICTIMS], size_t *n_victims);

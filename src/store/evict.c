@@ -257,7 +257,7 @@ kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
     kvt__level_look_after_index(level);
     struct kvt__table *index = level->index; /* may be replaced at any time */
     do
-        err = kvt__table_claim(index, &name, record, text, NULL, claim);
+        err = kvt__table_claim(index, &name, record, text, claim);
     while (err == -ENOSPC && !(err = make_room(level, index, record->bytes)));
     return result_of(level, text, err);
 }

@@ -275,7 +275,7 @@ claim_locked(struct kvt__host_memory *m, const struct kvt__name *name,
     int err;
 
     do
-        err = kvt__table_claim(m->index, name, record, NULL, NULL, claim);
+        err = kvt__table_claim(m->index, name, record, NULL, claim);
     while (err == -ENOSPC && make_room_locked(m, record->bytes));
     return !err || err == -EEXIST || err == -ESTALE
         ? err : kvt__fail(ENOSPC, "local_cpu: no room for %llu bytes and nothing to evict",

@@ -270,18 +270,6 @@ evict_locked(struct tb_change *c, const struct kvt__record *seen, bool force,
     return claim_ready(c, seen->entry, KVT__CLAIM_EVICT, force, out);
 }
 
-/* Free a READY entry in a change of its own. */
-static int
-forget_locked(struct tb_change *c, const struct kvt__record *seen, bool force)
-{
-    struct kvt__claim claim = { .number = 0 };
-    int err = evict_locked(c, seen, force, &claim);
-
-    if (!err)
-        kvt__tb_end_one(c, &claim, true);
-    return err;
-}
-
 static int
 check(const struct kvt__table *t, const struct kvt__name *name,
       const struct kvt__record *record, const char *text)
@@ -292,30 +280,17 @@ check(const struct kvt__table *t, const struct kvt__name *name,
     return name->hash.form == KVT__HASH_WIDE && !t->wide ? -ENOTSUP : 0;
 }
 
-/* Prefetch what a claim reads, so that the lock is held for a short time. */
-static void
-warm(const struct kvt__table *t, const struct plan *p, const struct kvt__record *victim)
-{
-    uint64_t hashes[2] = { kvt__tb_hash(t, p->name) };
-
-    if (victim && victim->entry < t->max_entries)
-        hashes[1] = kvt__tb_entry_hash(t, victim->entry);
-    kvt__tb_prefetch(t, hashes, victim ? 2 : 1);
-}
-
 /* Claim in a change; with `publishes`, publish in the same hold of the lock. */
 static int
-claim(struct kvt__table *t, struct plan *p, const struct kvt__record *victim,
-      bool publishes, struct kvt__claim *out)
+claim(struct kvt__table *t, struct plan *p, bool publishes, struct kvt__claim *out)
 {
+    uint64_t hash = kvt__tb_hash(t, p->name);
     struct tb_change c;
 
-    warm(t, p, victim);
+    kvt__tb_prefetch(t, &hash, 1); /* so that the lock is held for a short time */
     int err = kvt__tb_begin(t, &c);
     if (err)
         return err;
-    if (victim)
-        (void)forget_locked(&c, victim, false);
     err = claim_locked(&c, p, publishes, out);
     if (!err && publishes)
         kvt__tb_end_one(&c, out, true);
@@ -347,8 +322,8 @@ recovers(struct kvt__table *t, const struct plan *p, int err)
 
 static int
 claim_name(struct kvt__table *t, const struct kvt__name *name,
-           const struct kvt__record *record, const char *text,
-           const struct kvt__record *victim, bool publishes, struct kvt__claim *out)
+           const struct kvt__record *record, const char *text, bool publishes,
+           struct kvt__claim *out)
 {
     struct plan p = { .name = name, .record = record, .text = text,
                       .has_tags = text && kvt__key_has_tags(text), .in_way = TB_N_OWNERS };
@@ -357,13 +332,12 @@ claim_name(struct kvt__table *t, const struct kvt__name *name,
     assert(!text == !name->digest);
     *out = (struct kvt__claim){ .table = NULL };
     for (int i = 0; !err && i < TRIES; i++) {
-        err = claim(t, &p, victim, publishes, out);
+        err = claim(t, &p, publishes, out);
         if (!err && !publishes)
             out->table = t;
         if (err != -ERESTART && !recovers(t, &p, err))
             return err;
         err = 0;
-        victim = NULL;
     }
     return err ? err : -EBUSY;
 }
@@ -371,9 +345,9 @@ claim_name(struct kvt__table *t, const struct kvt__name *name,
 int
 kvt__table_claim(struct kvt__table *t, const struct kvt__name *name,
                  const struct kvt__record *record, const char *text,
-                 const struct kvt__record *victim, struct kvt__claim *out)
+                 struct kvt__claim *out)
 {
-    return claim_name(t, name, record, text, victim, false, out);
+    return claim_name(t, name, record, text, false, out);
 }
 
 int
@@ -382,7 +356,7 @@ kvt__table_enter(struct kvt__table *t, const struct kvt__name *name,
 {
     struct kvt__claim claim;
 
-    return claim_name(t, name, record, text, NULL, true, &claim);
+    return claim_name(t, name, record, text, true, &claim);
 }
 
 int
@@ -405,12 +379,20 @@ kvt__table_evict(struct kvt__table *t, const struct kvt__record *seen, bool forc
 int
 kvt__table_forget(struct kvt__table *t, const struct kvt__record *seen, bool force)
 {
+    struct kvt__claim claim = { .number = 0 };
     struct tb_change c;
-    int err = kvt__tb_begin(t, &c);
 
+    if (tb_usable(t) && seen->entry < t->max_entries) {
+        uint64_t hash = kvt__tb_entry_hash(t, seen->entry);
+
+        kvt__tb_prefetch(t, &hash, 1); /* so that the lock is held for a short time */
+    }
+    int err = kvt__tb_begin(t, &c);
     if (err)
         return err;
-    err = forget_locked(&c, seen, force);
+    err = evict_locked(&c, seen, force, &claim);
+    if (!err)
+        kvt__tb_end_one(&c, &claim, true);
     kvt__tb_end(&c);
     return err;
 }

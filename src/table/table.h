@@ -239,8 +239,6 @@ struct kvt__claim {
 
 /* Claim a name for a new object.  record: id, bytes, path, flags; recency_ns 0: now.
  * text: the space's text, whose digest is name->digest; NULL: digest is 0.
- * victim: an entry without an object to delete (host memory, S3), or whose object is
- * deleted already, that is freed in the same transaction; NULL: none.
  *   -EEXIST    the name has a READY entry with this identity and without UNREAD
  *   -EBUSY     another claim of the name is in progress, or the entry has a lease and
  *              another identity
@@ -252,7 +250,7 @@ struct kvt__claim {
  *   -ENOTSUP   the table has no room for a wide hash */
 int kvt__table_claim(struct kvt__table *table, const struct kvt__name *name,
                      const struct kvt__record *record, const char *text,
-                     const struct kvt__record *victim, struct kvt__claim *out);
+                     struct kvt__claim *out);
 
 /* The claimed object exists: make the entry READY.  False: the handle's table was replaced
  * or the claim belongs to another handle. */

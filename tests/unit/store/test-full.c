@@ -360,7 +360,7 @@ a_probe_beside_a_store_of_the_same_chunk_finds_it(void **state)
     struct kvt__name name = kvt__level_name(level_of(e), &e->space, &seen.hash);
     assert_int_equal(kvt__table_forget(index, &seen, false), 0);
     kvt__level_spell(level_of(e), e->space.text, text);
-    assert_int_equal(kvt__table_claim(index, &name, &record, text, NULL, &claim), 0);
+    assert_int_equal(kvt__table_claim(index, &name, &record, text, &claim), 0);
     assert_int_equal(probe(e, 1), 0);
     kvt__table_abort(index, &claim);
 }

@@ -221,7 +221,7 @@ a_put_by_key_into_memory_alone_replaces_the_chunk(void **state)
                               .hash = { .bits = { 1 } } };
     struct kvt__record record = { .bytes = 3 };
     assert_int_equal(kvt__table_claim(e.store->levels[0].index, &name, &record, e.space.text,
-                                      NULL, &claim), 0);
+                                      &claim), 0);
     op.kind = KVT_OP_PUT;
     op.bytes = 3;
     assert_int_equal(kvt_store_run(store, &op), -EBUSY);

@@ -11,14 +11,13 @@
 #define SECOND UINT64_C(1000000)
 
 static int
-claim_of(struct proc *p, unsigned n, uint64_t second, const struct kvt__record *victim,
-         struct kvt__claim *c)
+claim_of(struct proc *p, unsigned n, uint64_t second, struct kvt__claim *c)
 {
     struct kvt__name name = name_of(names[n]);
     struct kvt__record record = record_of_n(names[n] + second, 10 + n);
 
     record.path = n;
-    return kvt__table_claim(p->t, &name, &record, TEXT, victim, c);
+    return kvt__table_claim(p->t, &name, &record, TEXT, c);
 }
 
 static void
@@ -33,12 +32,11 @@ check_record(unsigned n, const struct kvt__record *r)
 }
 
 static void
-store_one(struct proc *p, unsigned n, uint64_t second, bool undo,
-          const struct kvt__record *victim)
+store_one(struct proc *p, unsigned n, uint64_t second, bool undo)
 {
     struct kvt__claim c;
 
-    p->result = claim_of(p, n, second, victim, &c);
+    p->result = claim_of(p, n, second, &c);
     if (p->result)
         return;
     if (undo)
@@ -138,16 +136,17 @@ proc_main(void)
 
     switch (scenario->proc[running].deed) {
     case STORE:
-        store_one(p, n, 0, false, NULL);
+        store_one(p, n, 0, false);
         break;
     case REPLACE:
-        store_one(p, n, SECOND, false, NULL);
+        store_one(p, n, SECOND, false);
         break;
     case UNDO:
-        store_one(p, n, SECOND, true, NULL);
+        store_one(p, n, SECOND, true);
         break;
     case SWAP: /* the victim is chunk 0 */
-        store_one(p, n, 0, false, &procs[0].seen);
+        (void)kvt__table_forget(p->t, &procs[0].seen, false);
+        store_one(p, n, 0, false);
         break;
     case EVICT:
         evict_one(p, false);

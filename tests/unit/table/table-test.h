@@ -54,7 +54,7 @@ store(struct kvt__table *t, uint64_t n, uint64_t bytes)
     struct kvt__name name = name_of(n);
     struct kvt__record record = record_of_n(n, bytes);
     struct kvt__claim claim;
-    int err = kvt__table_claim(t, &name, &record, TEXT, NULL, &claim);
+    int err = kvt__table_claim(t, &name, &record, TEXT, &claim);
 
     if (!err)
         assert_true(kvt__table_publish(t, &claim));
@@ -89,7 +89,7 @@ claim_n(struct kvt__table *t, uint64_t n, uint64_t id, uint64_t bytes,
     struct kvt__name name = name_of(n);
     struct kvt__record record = record_of_n(id, bytes);
 
-    return kvt__table_claim(t, &name, &record, TEXT, NULL, out);
+    return kvt__table_claim(t, &name, &record, TEXT, out);
 }
 
 /* The number of claims that the handle can make now. */

@@ -106,7 +106,7 @@ forget_frees_the_entry(void **state)
 }
 
 static void
-a_claim_frees_its_victim(void **state)
+a_forgotten_entry_makes_room(void **state)
 {
     struct kvt__table *t = open_table(100, 0);
     struct kvt__name name = name_of(2);
@@ -116,16 +116,16 @@ a_claim_frees_its_victim(void **state)
     (void)state;
     assert_int_equal(store(t, 1, 100), 0);
     victim = seen(t, 1);
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), -ENOSPC);
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &victim, &c), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), -ENOSPC);
+    assert_int_equal(kvt__table_forget(t, &victim, false), 0);
     assert_false(find(t, 1, NULL));
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     recount(t);
     assert_true(kvt__table_publish(t, &c));
     assert_int_equal(used(t), 100);
     recount(t);
     /* A victim that has changed stays. */
-    name = name_of(3);
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &victim, &c), -ENOSPC);
+    assert_int_equal(kvt__table_forget(t, &victim, false), -ENOENT);
     assert_true(find(t, 2, NULL));
     kvt__table_close(t);
 }
@@ -292,7 +292,7 @@ main(void)
         cmocka_unit_test(a_listed_object_corrects_the_bytes_of_its_entry),
         cmocka_unit_test(eviction_is_for_the_version_that_was_seen),
         cmocka_unit_test(forget_frees_the_entry),
-        cmocka_unit_test(a_claim_frees_its_victim),
+        cmocka_unit_test(a_forgotten_entry_makes_room),
         cmocka_unit_test(victims_can_be_chosen),
         cmocka_unit_test(a_full_budget_evicts_the_oldest),
         cmocka_unit_test(an_entry_is_a_victim_unless_claimed_or_leased),

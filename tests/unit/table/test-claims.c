@@ -135,15 +135,15 @@ an_overwriting_claim_replaces_any_entry(void **state)
 
     (void)state;
     assert_int_equal(store(t, 1, 100), 0);
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), -EEXIST);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), -EEXIST);
     record.flags = KVT__TABLE_OVERWRITE;
     assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + 60 * KVT__NS_PER_S, NULL));
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     assert_false(find(t, 1, NULL));
     assert_int_equal(used(t), 170);
     kvt__table_abort(t, &c);
     assert_int_equal(used(t), 100);
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     assert_true(kvt__table_publish(t, &c));
     assert_int_equal(used(t), 70);
     assert_int_equal(seen(t, 1).flags, 0);
@@ -163,25 +163,25 @@ leases_end_with_the_identity(void **state)
     (void)state;
     assert_int_equal(store(t, 1, 100), 0);
     assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + 60 * KVT__NS_PER_S, NULL));
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), -EBUSY);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), -EBUSY);
     record.flags = KVT__TABLE_OVERWRITE;
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     assert_true(kvt__table_publish(t, &c));
     record.id = record_of_n(3, 70).id;
     record.flags = 0;
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     kvt__table_abort(t, &c);
     /* A promise of an unread chunk holds for the chunk that is found. */
     record.flags = KVT__TABLE_OVERWRITE | KVT__TABLE_UNREAD;
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     assert_true(kvt__table_publish(t, &c));
     assert_true(kvt__table_lease(t, &name, NULL, kvt__now_ns() + 60 * KVT__NS_PER_S, NULL));
     record.flags = KVT__TABLE_OVERWRITE;
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), 0);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     assert_true(kvt__table_publish(t, &c));
     record.id = record_of_n(4, 70).id;
     record.flags = 0;
-    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, NULL, &c), -EBUSY);
+    assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), -EBUSY);
     recount(t);
     kvt__table_close(t);
 }

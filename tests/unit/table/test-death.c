@@ -61,7 +61,7 @@ work_once(struct kvt__table *t, uint64_t random, struct progress *p)
     switch (random & 7) {
     case 0:
     case 1:
-        if (kvt__table_claim(t, &name, &r, TEXT, NULL, &c))
+        if (kvt__table_claim(t, &name, &r, TEXT, &c))
             break;
         if (random >> 4 & 3)
             kvt__table_publish(t, &c);
@@ -71,7 +71,9 @@ work_once(struct kvt__table *t, uint64_t random, struct progress *p)
     case 2:
     case 3:
         if (kvt__table_victims(t, NULL, NULL, out, 2))
-            (void)kvt__table_claim(t, &name, &r, TEXT, out, &c), kvt__table_publish(t, &c);
+            (void)kvt__table_forget(t, out, false);
+        if (!kvt__table_claim(t, &name, &r, TEXT, &c))
+            kvt__table_publish(t, &c);
         break;
     case 4:
         if (kvt__table_find(t, &name, NULL, &r) && !kvt__table_evict(t, &r, true, &c)) {

@@ -233,7 +233,7 @@ explore(const struct scenario *s)
     for (unsigned i = 0; i < s->ready; i++) {
         struct kvt__claim c;
         struct proc p = { .t = judge };
-        assert_int_equal(claim_of(&p, i, 0, NULL, &c), 0);
+        assert_int_equal(claim_of(&p, i, 0, &c), 0);
         assert_true(kvt__table_publish(judge, &c));
     }
     for (uint64_t i = 10000; judge->header->n_entries < (s->splits ? TB_MIN_HEADS : 4); i++)

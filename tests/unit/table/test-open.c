@@ -204,7 +204,7 @@ claim_of(struct kvt__table *t, uint64_t n, struct kvt__claim *out)
     struct kvt__name name = name_of(n);
     struct kvt__record record = record_of_n(n, 10);
 
-    return kvt__table_claim(t, &name, &record, TEXT, NULL, out);
+    return kvt__table_claim(t, &name, &record, TEXT, out);
 }
 
 /* Cleaners of temporary directories delete the old file `lock`; logind and administrators

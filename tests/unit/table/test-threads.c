@@ -46,7 +46,7 @@ work_once(struct worker *w, uint64_t n, uint64_t random)
     case 0:
     case 1:
     case 2:
-        if (kvt__table_claim(w->t, &name, &r, TEXT, NULL, &c))
+        if (kvt__table_claim(w->t, &name, &r, TEXT, &c))
             return;
         if (random >> 4 & 3)
             w->n_bad += !kvt__table_publish(w->t, &c);

@@ -43,7 +43,7 @@ put_with_claim(struct kvt__tier *tier, struct kvt__tier_op *op, const struct kvt
     do {
         if (kvt__table_find(memory_index, name, NULL, &old))
             (void)kvt__table_forget(memory_index, &old, true);
-        err = kvt__table_claim(memory_index, name, &record, text, NULL, &claim);
+        err = kvt__table_claim(memory_index, name, &record, text, &claim);
         if (!err && claim.kind == KVT__CLAIM_REPLACE) {
             kvt__table_abort(memory_index, &claim);
             err = -EBUSY;

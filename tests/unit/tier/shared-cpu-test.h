@@ -135,7 +135,7 @@ claim_n(struct handle *h, uint64_t n, uint32_t n_units, struct kvt__claim *claim
     struct kvt__name name = name_of(n);
     struct kvt__record record = { .id = id_of(n), .bytes = bytes_of(n_units) };
 
-    return kvt__table_claim(h->table, &name, &record, TEXT, NULL, claim);
+    return kvt__table_claim(h->table, &name, &record, TEXT, claim);
 }
 
 /* Store a chunk. */
