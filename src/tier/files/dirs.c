@@ -140,11 +140,11 @@ close_fds(const struct kvt__dir *dir)
 }
 
 int
-kvt__dir_reopen(struct kvt__dir *dir)
+kvt__dir_reopen(const struct kvt__dir *dir, const char *name)
 {
     struct kvt__dir new = { .path = dir->path, .mode = dir->mode, .fd = -1, .opaque_fd = -1,
                             .private_fd = -1, .temp_fd = -1 };
-    int err = open_fds(&new, "3FS");
+    int err = open_fds(&new, name);
 
     if (!err && (dup3(new.fd, dir->fd, O_CLOEXEC) < 0 ||
                  dup3(new.opaque_fd, dir->opaque_fd, O_CLOEXEC) < 0 ||

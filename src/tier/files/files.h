@@ -184,8 +184,8 @@ uint64_t kvt__files_shortage(const struct kvt__tier *tier, const struct kvt__obj
 bool kvt__next_path(const char **list, const char **path, size_t *n);
 
 /* Open a directory again under the same descriptor numbers and delete leftover temporary
- * files.  0, or -errno with a sentence. */
-int kvt__dir_reopen(struct kvt__dir *dir);
+ * files.  name: for messages.  0, or -errno with a sentence. */
+int kvt__dir_reopen(const struct kvt__dir *dir, const char *name);
 
 /* ---------------------------------------------------------------- shared.c */
 

@@ -220,7 +220,7 @@ reopen(struct hf3fs_tier *h, uint64_t n_opened)
     for (size_t i = 0; !err && h->n_opened == n_opened && i < t->n_dirs; i++) {
         err = hf3fs_check_path(t, "3FS", t->dirs[i].path);
         if (!err)
-            err = kvt__dir_reopen(&t->dirs[i]);
+            err = kvt__dir_reopen(&t->dirs[i], "3FS");
     }
     if (!err && h->n_opened == n_opened)
         h->n_opened++;

@@ -148,6 +148,22 @@ an_index_may_be_deleted_again_and_again(void **state)
     }
 }
 
+/* A user empties the directory to clear the cache. */
+static void
+a_directory_may_be_emptied(void **state)
+{
+    struct env *e = *state;
+    char command[1200];
+
+    assert_int_equal(put(e, 1), 0);
+    snprintf(command, sizeof command, "rm -rf '%s' && mkdir '%s'", e->dir.path, e->dir.path);
+    assert_int_equal(system(command), 0);
+    kvt__store_look_after_indexes(e->store);
+    assert_int_equal(probe(e, 1), -ENOENT);
+    assert_int_equal(put(e, 1), 0);
+    assert_int_equal(probe(e, 1), 0);
+}
+
 #define N_FREE 8 /* numbers of writers */
 
 /* More often than an index has free numbers for writers: the lock file stays. */
@@ -230,6 +246,7 @@ main(void)
         TEST(a_put_that_began_under_the_old_index_counts_in_the_new_one),
         TEST(a_put_beside_a_replacement_counts_after_the_next_listing),
         TEST(an_index_may_be_deleted_again_and_again),
+        TEST(a_directory_may_be_emptied),
         TEST(a_replaced_index_keeps_no_number_of_a_writer),
         TEST(another_versions_index_stays),
     };
