@@ -93,6 +93,31 @@ many_loads_over_a_small_pool_all_end(void **state)
     assert_int_equal(counter(&l->f, "pool_used"), 0);
 }
 
+/* The engine computes all tokens from the first missing chunk on. */
+static void
+chunks_that_wait_behind_a_missing_chunk_are_not_read(void **state)
+{
+    struct loads *l = *state;
+    struct io io;
+    struct kvt_load *load;
+    unsigned n_skipped = 0;
+
+    set_tokens(&l->f, 99); /* no chunk of this prompt was stored */
+    struct kvt_seq *seq = new_seq(&l->f, N_TOKENS);
+    set_tokens(&l->f, 0);
+    make_io(&io, seq, 0, 0, N_CHUNKS, 1);
+    assert_int_equal(kvt_engine_load(l->f.engine, &io.io, 1, 0, &load), 0);
+    assert_ptr_equal(next_done(l), load);
+    assert_int_equal(kvt_load_status(load, 0, 0), -ENOENT);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        n_skipped += kvt_load_status(load, 0, c) == -ECANCELED;
+    kvt_load_free(load);
+    kvt_seq_free(seq);
+    /* A slot may take other chunks before the end of the first chunk is noted. */
+    assert_in_range(n_skipped, 1, N_CHUNKS - 1);
+    assert_int_equal(counter(&l->f, "load_missing"), N_CHUNKS - n_skipped);
+}
+
 /* ------------------------------------------------------------------ cancelling */
 
 /* The bytes that a load's blocks have from the moment it is returned. */
@@ -226,6 +251,7 @@ main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(many_loads_over_a_small_pool_all_end),
+        T(chunks_that_wait_behind_a_missing_chunk_are_not_read),
         T(no_block_is_written_after_its_load_was_returned),
         T(a_load_may_be_freed_while_its_reads_are_still_under_way),
         T(an_engine_closes_with_loads_and_stores_under_way),
