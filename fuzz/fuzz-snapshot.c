@@ -62,8 +62,7 @@ add(void *ctx, const struct kvt__record *r)
     struct sums *s = ctx;
     char text[KVT__TABLE_TEXT_MAX + 1];
 
-    expect(r->bytes < TB_MAX_BYTES && r->path < TB_MAX_PATHS &&
-           r->hash.form <= KVT__HASH_WIDE);
+    expect(r->bytes < TB_MAX_BYTES && r->hash.form <= KVT__HASH_WIDE);
     expect(r->space == TB_NO_SPACE ||
            !kvt__table_space_text(s->table, r->space, text, sizeof text));
     s->n++;

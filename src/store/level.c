@@ -251,7 +251,7 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
     uint32_t flags = found->has_id ? 0
                    : may_be(level, req) ? KVT__TABLE_FOREIGN : KVT__TABLE_UNREAD;
     struct kvt__record record = {
-        .bytes = found->stored_bytes, .path = req->was_seen ? req->seen.path : 0,
+        .bytes = found->stored_bytes,
         .flags = flags | KVT__TABLE_FOUND | (req->was_seen ? KVT__TABLE_OVERWRITE : 0) };
     struct kvt__claim place;
 

@@ -68,12 +68,12 @@ name_of(struct listing *l, const char *key, bool opaque, struct kvt__name *name)
 }
 
 static void
-enter_object(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+enter_object(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
              int64_t mtime_ns)
 {
     struct listing *l = ctx;
-    struct kvt__record record = { .bytes = stored_bytes, .path = path,
-                                  .flags = KVT__TABLE_UNREAD, .recency_ns = mtime_ns };
+    struct kvt__record record = { .bytes = stored_bytes, .flags = KVT__TABLE_UNREAD,
+                                  .recency_ns = mtime_ns };
     struct kvt__name name;
 
     if (atomic_load(&l->level->store->stopping) || !name_of(l, key, opaque, &name))

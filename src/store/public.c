@@ -365,14 +365,12 @@ struct listing {
 };
 
 static void
-list_one(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
-         int64_t mtime_ns)
+list_one(void *ctx, const char *key, bool opaque, uint64_t stored_bytes, int64_t mtime_ns)
 {
     struct listing *l = ctx;
     struct kvt_listed listed = KVT_INIT(struct kvt_listed);
 
     (void)opaque;
-    (void)path;
     if (l->stop || strncmp(key, l->prefix, strlen(l->prefix)))
         return;
     listed.key = key;

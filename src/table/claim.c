@@ -103,7 +103,7 @@ fill(struct kvt__table *t, uint32_t entry, const struct plan *p)
     TB_STORE(&t->hot[entry].lease, tb_next_life(TB_LOAD(&t->hot[entry].lease)));
     TB_STORE(&t->cold[entry].hash, hash->bits[0]);
     TB_STORE(&t->cold[entry].packed,
-             tb_pack(p->record->bytes, p->record->path, hash->form));
+             tb_pack(p->record->bytes, hash->form));
     TB_STORE(&t->cold[entry].recency, now_recency(t, p->record));
     for (int i = 0; t->wide && i < KVT__HASH_WORDS - 1; i++)
         TB_STORE(&t->wide[entry].bits[i], hash->bits[i + 1]);
@@ -245,8 +245,7 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
                   frees ? tb_bytes(TB_LOAD(&t->cold[entry].packed)) : 0))
         return -ENOSPC;
     *out = (struct kvt__claim){ .number = number, .bytes = p->record->bytes,
-                                .id = p->record->id, .path = p->record->path,
-                                .flags = p->record->flags };
+                                .id = p->record->id, .flags = p->record->flags };
     if (entry == TB_NONE) {
         kvt__tb_split(c);
         return tb_usable(t) ? claim_new(c, p, out) : -ESTALE;
@@ -274,7 +273,7 @@ static int
 check(const struct kvt__table *t, const struct kvt__name *name,
       const struct kvt__record *record, const char *text)
 {
-    if (record->bytes >= TB_MAX_BYTES || record->path >= TB_MAX_PATHS ||
+    if (record->bytes >= TB_MAX_BYTES ||
         (text && (!*text || strlen(text) > KVT__TABLE_TEXT_MAX)))
         return kvt__fail(EINVAL, "index: an entry is out of range");
     return name->hash.form == KVT__HASH_WIDE && !t->wide ? -ENOTSUP : 0;

@@ -48,7 +48,7 @@ ends_leases(const struct kvt__table *t, const struct kvt__claim *claim, const ui
             claim->flags & KVT__TABLE_UNREAD);
 }
 
-/* Add to a change: a replaced entry has the claim's identity, bytes and path.  The entry is
+/* Add to a change: a replaced entry has the claim's identity and bytes.  The entry is
  * CLAIMED, so no reader uses the identity before the word changes. */
 static void
 replace(struct tb_change *c, const struct kvt__claim *claim)
@@ -63,7 +63,7 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     tb_set64(c, &e->id[0], id[0]);
     tb_set64(c, &e->id[1], id[1]);
     tb_set64(c, &t->cold[claim->entry].packed,
-             tb_pack(claim->bytes, claim->path, (enum kvt__hash_form)(packed >> 62)));
+             tb_pack(claim->bytes, (enum kvt__hash_form)(packed >> 62)));
     kvt__tb_lower(c, &t->header->used_bytes, tb_bytes(packed));
 }
 

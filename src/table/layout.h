@@ -25,7 +25,6 @@
 #define TB_STEP_ENTRIES (UINT64_C(1) << 16) /* a table grows by this many */
 #define TB_MIN_HEADS 1024u
 #define TB_MAX_BYTES (UINT64_C(1) << 40)
-#define TB_MAX_PATHS 128u
 #define TB_MAX_CHAIN 58u /* a split fits the redo record */
 #define TB_REDO_MAX 64u
 #define TB_DIR_MAX 1024u
@@ -143,7 +142,7 @@ struct tb_hot {
     uint32_t lease;
 };
 
-/* packed: bits 0-39 bytes, 40-46 path, 62-63 form of the hash.
+/* packed: bits 0-39 bytes, 62-63 form of the hash.
  * recency: wall clock, ns; bits 0-11: uses. */
 struct tb_cold {
     uint64_t hash;
@@ -294,9 +293,9 @@ tb_bytes(uint64_t packed)
 }
 
 static inline uint64_t
-tb_pack(uint64_t bytes, uint32_t path, enum kvt__hash_form form)
+tb_pack(uint64_t bytes, enum kvt__hash_form form)
 {
-    return bytes | (uint64_t)path << 40 | (uint64_t)form << 62;
+    return bytes | (uint64_t)form << 62;
 }
 
 /* A link of a chain: bits 0-24 entry, 25-30 the first bits of the hash of the entry's name,

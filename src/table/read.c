@@ -24,7 +24,6 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
     *out = (struct kvt__record){
         .hash = { .form = (enum kvt__hash_form)(packed >> 62) },
         .bytes = tb_bytes(packed), .space = tb_space(word),
-        .path = (uint32_t)(packed >> 40) & (TB_MAX_PATHS - 1),
         .flags = (uint32_t)((word & TB_FLAGS) >> TB_FLAGS_SHIFT),
         .recency_ns = (int64_t)(recency & ~TB_USES),
         .n_uses = (uint32_t)(recency & TB_USES), .entry = entry, .word = word };

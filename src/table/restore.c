@@ -92,9 +92,7 @@ take_entry(struct reader *r, uint64_t head)
          !take(r, &name.hash.bits[1], sizeof name.hash.bits - sizeof name.hash.bits[0])))
         return -EBADMSG;
     name.digest = space < TB_N_SPACES ? r->digests[space] : 0;
-    struct kvt__record record = { .bytes = tb_bytes(e.packed),
-                                  .path = (uint32_t)(e.packed >> 40) & (TB_MAX_PATHS - 1),
-                                  .flags = flags };
+    struct kvt__record record = { .bytes = tb_bytes(e.packed), .flags = flags };
     memcpy(record.id.b, e.id, sizeof e.id);
     r->n_entries++;
     return !r->enters ? 0

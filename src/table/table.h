@@ -180,7 +180,6 @@ struct kvt__record {
     struct kvt__hash hash;
     uint64_t bytes;     /* on disk, below 2^40 */
     uint32_t space;
-    uint32_t path;      /* number of the directory, below 128 */
     uint32_t flags;     /* KVT__TABLE_* */
     int64_t recency_ns; /* wall clock, a multiple of 4096 */
     uint32_t n_uses;    /* at most 4095 */
@@ -232,12 +231,11 @@ struct kvt__claim {
     uint64_t bytes;       /* that the claim added to used_bytes */
     enum kvt__claim_kind kind;
     struct kvt__id id;
-    uint32_t path;
     uint32_t flags;
     const struct kvt__table *table; /* NULL: the claim ended */
 };
 
-/* Claim a name for a new object.  record: id, bytes, path, flags; recency_ns 0: now.
+/* Claim a name for a new object.  record: id, bytes, flags; recency_ns 0: now.
  * text: the space's text, whose digest is name->digest; NULL: digest is 0.
  *   -EEXIST    the name has a READY entry with this identity and without UNREAD
  *   -EBUSY     another claim of the name is in progress, or the entry has a lease and

@@ -132,7 +132,6 @@ enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
     if (flags & V3_WIDE)
         memcpy(&name.hash.bits[1], wide->bits, sizeof wide->bits);
     struct kvt__record record = { .bytes = e->packed & (TB_MAX_BYTES - 1),
-                                  .path = (uint32_t)(e->packed >> 56) & (TB_MAX_PATHS - 1),
                                   .flags = (uint32_t)flags & (KVT__TABLE_UNREAD |
                                                               KVT__TABLE_FOREIGN) };
     if (!(record.flags & KVT__TABLE_UNREAD)) /* else the identity is made of the name */

@@ -124,10 +124,9 @@ struct kvt__tier_params {
                            * not log them */
 };
 
-/* Receive a name found by list().  path: number of the directory. */
+/* Receive a name found by list(). */
 typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
-                                  uint32_t path, uint64_t stored_bytes,
-                                  int64_t mtime_ns);
+                                  uint64_t stored_bytes, int64_t mtime_ns);
 
 /* Calls run on any thread, several at once, also for equal keys; a key's file changes only
  * as a whole.  Calls may block unless the text says otherwise, and return 0 or -errno with a

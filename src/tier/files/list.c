@@ -134,7 +134,7 @@ list_chunk(struct place *p, const struct entry *entries, size_t n, const char *k
         mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     }
     if (first)
-        l->fn(l->ctx, key, l->opaque, first->dir, bytes, mtime_ns);
+        l->fn(l->ctx, key, l->opaque, bytes, mtime_ns);
 }
 
 /* ------------------------------------------------------ files without a chunk */

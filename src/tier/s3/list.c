@@ -122,7 +122,7 @@ tell_name(void *ctx, const struct kvt__s3_listed *listed)
     bool opaque;
 
     if (!kvt__s3_key_of(listed->key, key, sizeof key, &opaque))
-        names->fn(names->ctx, key, opaque, 0, listed->bytes, listed->modified_ns);
+        names->fn(names->ctx, key, opaque, listed->bytes, listed->modified_ns);
 }
 
 static int

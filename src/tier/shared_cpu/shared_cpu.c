@@ -294,7 +294,7 @@ list_one(void *ctx, const struct kvt__record *record)
         kvt__table_is_same(l->index, record->entry, record->word) &&
         !kvt__space_key(text, &record->hash, key, sizeof key) &&
         !strncmp(key, l->prefix, strlen(l->prefix)))
-        l->fn(l->ctx, key, kvt__key_is_opaque(text), 0, record->bytes, record->recency_ns);
+        l->fn(l->ctx, key, kvt__key_is_opaque(text), record->bytes, record->recency_ns);
     return true;
 }
 

@@ -16,7 +16,6 @@ claim_of(struct proc *p, unsigned n, uint64_t second, struct kvt__claim *c)
     struct kvt__name name = name_of(names[n]);
     struct kvt__record record = record_of_n(names[n] + second, 10 + n);
 
-    record.path = n;
     return kvt__table_claim(p->t, &name, &record, TEXT, c);
 }
 
@@ -26,7 +25,7 @@ check_record(unsigned n, const struct kvt__record *r)
     struct kvt__name name = name_of(names[n]);
     struct kvt__id first = id_of(names[n]), second = id_of(names[n] + SECOND);
 
-    if (r->hash.bits[0] != name.hash.bits[0] || r->bytes != 10 + n || r->path != n ||
+    if (r->hash.bits[0] != name.hash.bits[0] || r->bytes != 10 + n ||
         (!kvt__id_equal(&r->id, &first) && !kvt__id_equal(&r->id, &second)))
         fail_msg("a reader found another chunk or a torn entry");
 }

@@ -33,7 +33,7 @@ a_record_has_every_field_of_the_claim(void **state)
 {
     struct kvt__table *t = open_table(0, 0);
     struct kvt__name name = name_of(1);
-    struct kvt__record r = { .id = id_of(1), .bytes = TB_MAX_BYTES - 1, .path = 127,
+    struct kvt__record r = { .id = id_of(1), .bytes = TB_MAX_BYTES - 1,
                              .flags = KVT__TABLE_FOREIGN, .recency_ns = 4096 * 77,
                              .n_uses = 5 }, out;
 
@@ -41,7 +41,6 @@ a_record_has_every_field_of_the_claim(void **state)
     assert_int_equal(kvt__table_enter(t, &name, &r, TEXT), 0);
     assert_true(find(t, 1, &out));
     assert_int_equal(out.bytes, TB_MAX_BYTES - 1);
-    assert_int_equal(out.path, 127);
     assert_int_equal(out.flags, KVT__TABLE_FOREIGN);
     assert_int_equal(out.recency_ns, 4096 * 77);
     assert_int_equal(out.n_uses, 5);
@@ -57,14 +56,13 @@ values_out_of_range_are_refused(void **state)
     struct kvt__table *t = open_table(0, 0);
     struct kvt__name name = name_of(1);
     struct kvt__record big = { .id = id_of(1), .bytes = TB_MAX_BYTES };
-    struct kvt__record far = { .id = id_of(1), .path = 128 }, good = { .id = id_of(1) };
+    struct kvt__record good = { .id = id_of(1) };
     char text[KVT__TABLE_TEXT_MAX + 2];
 
     (void)state;
     memset(text, 'x', sizeof text);
     text[KVT__TABLE_TEXT_MAX + 1] = '\0';
     assert_int_equal(kvt__table_enter(t, &name, &big, TEXT), -EINVAL);
-    assert_int_equal(kvt__table_enter(t, &name, &far, TEXT), -EINVAL);
     assert_int_equal(kvt__table_enter(t, &name, &good, ""), -EINVAL);
     assert_int_equal(kvt__table_enter(t, &name, &good, text), -EINVAL);
     text[KVT__TABLE_TEXT_MAX] = '\0';

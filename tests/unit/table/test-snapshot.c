@@ -94,7 +94,6 @@ expect_equal(const struct kvt__record *a, const struct kvt__record *b)
     assert_memory_equal(a->hash.bits, b->hash.bits, sizeof a->hash.bits);
     assert_int_equal(a->hash.form, b->hash.form);
     assert_int_equal(a->bytes, b->bytes);
-    assert_int_equal(a->path, b->path);
     assert_int_equal(a->flags, b->flags);
     assert_int_equal(a->recency_ns, b->recency_ns);
     assert_int_equal(a->n_uses, b->n_uses);
@@ -121,7 +120,6 @@ entries_are_as_before(void **state)
                                        .hash = { { i + 1 }, (enum kvt__hash_form)(i % 3) } };
         if (i % 3 == KVT__HASH_WIDE)
             names[i].hash.bits[1] = names[i].hash.bits[3] = 7 + i;
-        record.path = (uint32_t)i * 20;
         record.flags = i == 4 ? KVT__TABLE_FOREIGN : 0;
         record.recency_ns = (int64_t)(1 + i) << 40;
         assert_int_equal(kvt__table_enter(t, &names[i], &record, texts[i % 3]), 0);

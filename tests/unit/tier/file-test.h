@@ -53,13 +53,12 @@ struct names {
 };
 
 static inline void
-take_name(void *ctx, const char *key, bool opaque, uint32_t path,
-          uint64_t stored_bytes, int64_t mtime_ns)
+take_name(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
+          int64_t mtime_ns)
 {
     struct names *names = ctx;
 
     (void)opaque;
-    (void)path;
     (void)mtime_ns;
     names->n++;
     names->bytes = stored_bytes;

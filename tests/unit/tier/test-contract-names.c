@@ -52,22 +52,20 @@ struct listing {
     struct {
         char key[KVT__KEY_TEXT_MAX + 1];
         bool opaque;
-        uint32_t path;
         uint64_t bytes;
         int64_t mtime_ns;
     } names[64];
 };
 
 static void
-take_name(void *ctx, const char *key, bool opaque, uint32_t path,
-          uint64_t stored_bytes, int64_t mtime_ns)
+take_name(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
+          int64_t mtime_ns)
 {
     struct listing *l = ctx;
 
     if (l->n < 64) {
         snprintf(l->names[l->n].key, sizeof l->names[0].key, "%s", key);
         l->names[l->n].opaque = opaque;
-        l->names[l->n].path = path;
         l->names[l->n].bytes = stored_bytes;
         l->names[l->n].mtime_ns = mtime_ns;
     }

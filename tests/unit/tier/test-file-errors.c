@@ -239,12 +239,12 @@ a_file_whose_attributes_cannot_be_read_is_not_passed_over(void **state)
 static unsigned n_until_stop;
 
 static void
-stop_tier(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+stop_tier(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
           int64_t mtime_ns)
 {
     struct fixture *f = ctx;
 
-    (void)key, (void)opaque, (void)path, (void)stored_bytes, (void)mtime_ns;
+    (void)key, (void)opaque, (void)stored_bytes, (void)mtime_ns;
     n_until_stop++;
     f->tier->ops->stop(f->tier);
 }
@@ -264,10 +264,10 @@ a_stop_ends_a_listing(void **state)
 }
 
 static void
-take_twice(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t stored_bytes,
+take_twice(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
            int64_t mtime_ns)
 {
-    (void)key, (void)opaque, (void)path, (void)mtime_ns;
+    (void)key, (void)opaque, (void)mtime_ns;
     assert_int_equal(stored_bytes, 3 * 4096);
     ++*(unsigned *)ctx;
 }

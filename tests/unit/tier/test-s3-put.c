@@ -13,13 +13,12 @@ n_puts(void)
 }
 
 static void
-count_name(void *ctx, const char *key, bool opaque, uint32_t path, uint64_t bytes,
+count_name(void *ctx, const char *key, bool opaque, uint64_t bytes,
            int64_t modified_ns)
 {
     (void)ctx;
     (void)key;
     (void)opaque;
-    (void)path;
     (void)bytes;
     (void)modified_ns;
 }
