@@ -213,7 +213,7 @@ memory_has_huge_pages_where_the_tmpfs_advises(void **state)
 {
     const struct temp_dir *dir = *state;
 
-    if (access("/sys/kernel/mm/transparent_hugepage/shmem_enabled", F_OK))
+    if (!can_map() || access("/sys/kernel/mm/transparent_hugepage/shmem_enabled", F_OK))
         skip();
     mount_tmpfs(dir, "size=192m,huge=advise");
     struct handle h = open_populated(dir, N, 0);
