@@ -380,13 +380,8 @@ kvt__table_forget(struct kvt__table *t, const struct kvt__record *seen, bool for
 {
     struct kvt__claim claim = { .number = 0 };
     struct tb_change c;
-
-    if (tb_usable(t) && seen->entry < t->max_entries) {
-        uint64_t hash = kvt__tb_entry_hash(t, seen->entry);
-
-        kvt__tb_prefetch(t, &hash, 1); /* so that the lock is held for a short time */
-    }
     int err = kvt__tb_begin(t, &c);
+
     if (err)
         return err;
     err = evict_locked(&c, seen, force, &claim);

@@ -88,6 +88,19 @@ kvt__table_is_victim(const struct kvt__table *t, uint32_t entry, struct kvt__rec
            is_evictable(t, entry, kvt__now_ns()) && kvt__tb_read(t, entry, out);
 }
 
+/* The caller frees the victims: prefetch their chains together, so that the lock is held for a
+ * short time. */
+static void
+prefetch_chains(const struct kvt__table *t, const struct kvt__record *victims, size_t n)
+{
+    uint64_t hashes[KVT__TABLE_VICTIMS];
+
+    assert(n <= KVT__TABLE_VICTIMS);
+    for (size_t i = 0; i < n; i++)
+        hashes[i] = kvt__tb_entry_hash(t, victims[i].entry);
+    kvt__tb_prefetch(t, hashes, n);
+}
+
 /* Choose among a sample of entries. */
 static size_t
 choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
@@ -109,6 +122,7 @@ choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
                 key_of(t->order, recency_of(t, at[i], wall)), at[i] });
     for (size_t i = 0; i < n_best; i++)
         n_out += kvt__tb_read(t, best[i].entry, &out[n_out]);
+    prefetch_chains(t, out, n_out);
     return n_out;
 }
 
