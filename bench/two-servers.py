@@ -20,8 +20,9 @@ both      both servers were killed, and server 1 was restarted.
 Each request is repeated at once: the repetition is a hit of vLLM's own prefix cache, the
 floor.  limit is 0.3 of the floor, and the time in which memcpy moves the KV.  The speed of
 memcpy is measured before each pair, with one thread and with one thread for each core; the
-faster counts.  Both servers are warmed up with another prompt, which server 2 gets from
-server 1.  As root the program has an empty /dev/shm of its own.
+faster counts.  Servers are warmed up with another prompt, which server 2 gets from
+server 1; server 2 also right before `other`, because a server that was idle for a minute
+answers its first requests later.  As root the program has an empty /dev/shm of its own.
 """
 import argparse
 import concurrent.futures
@@ -249,6 +250,8 @@ class Bench:
         case(one, "cold")
         one.reset_prefix_cache()
         case(one, "own")
+        two.reset_prefix_cache()
+        warm(two)
         case(two, "other")
         kill_while_storing(one, self.prompt())
         one = system.server("server 1 again")
