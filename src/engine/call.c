@@ -96,7 +96,7 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
     }
 }
 
-/* The engine's items that have not ended: those that are stored, or all others. */
+/* Return the count of the engine's unfinished items: of stores, or of loads and prefetches. */
 static size_t *
 n_items_locked(struct kvt_engine *e, const struct kvt__call_kind *kind)
 {

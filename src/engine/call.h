@@ -2,9 +2,9 @@
  *
  * The chunks of one call of kvt_engine_store(), kvt_engine_load() or kvt_engine_prefetch().
  *
- * A call allocates its memory at once, one item a chunk.  Each item ends once, by
- * kvt__item_end(); the last reference frees the call.  engine->calls.lock guards the lists of
- * items and what changes in a load. */
+ * kvt__call_new() allocates all memory of a call, with one item for each chunk.
+ * kvt__item_end() ends an item, exactly once.  The last reference frees the call.
+ * engine->calls.lock guards the lists of items and the fields of a load that change. */
 #ifndef KVT_ENGINE_CALL_H
 #define KVT_ENGINE_CALL_H
 
@@ -17,8 +17,8 @@ struct kvt__part {
     uint32_t group;
     uint32_t n_chunks;
     size_t first_item;
-    struct kvt__space space;    /* with the tags of the request, if it has tags */
-    _Atomic uint32_t broken_at; /* load: the first chunk that failed */
+    struct kvt__space space;    /* with the request's tags; unused without tags */
+    _Atomic uint32_t broken_at; /* load: the first failed chunk */
 };
 
 /* One chunk. */
@@ -27,48 +27,49 @@ struct kvt__item {
     struct kvt__gpu_copy copy; /* from or to blocks on a device */
     struct kvt__call *call;
     struct kvt__part *part;
-    struct kvt__item *next;    /* in the list that contains the item */
+    struct kvt__item *next;    /* in a list of the engine */
     const int32_t *blocks;
     uint32_t chunk;            /* number in the part */
 
     /* Of a load. */
-    bool copied;       /* to its blocks, and verified */
-    bool from_storage; /* host memory had damaged bytes of the chunk */
-    int status;        /* KVT__PENDING until the item has ended */
+    bool copied;       /* the blocks hold the verified chunk */
+    bool from_storage; /* host memory held corrupt bytes of the chunk */
+    int status;        /* KVT__PENDING until the end of the item */
 };
 
-/* What distinguishes the calls of one public function. */
+/* The properties of all calls of one public function. */
 struct kvt__call_kind {
     const char *name;      /* of the function */
-    size_t size;           /* of the struct that begins with the call */
+    size_t size;           /* bytes of the struct whose first member is the call */
     bool has_blocks;
-    struct kvt__store_req like; /* op, early, wanted and done of the requests */
+    struct kvt__store_req like; /* each request copies op, early, wanted and done */
 };
 
 struct kvt__call {
     struct kvt_engine *engine;
     const struct kvt__call_kind *kind;
-    atomic_int refs;  /* the caller's, and one for each item that has not ended */
-    int64_t until_ns; /* loads and prefetches end at this time */
+    atomic_int refs;  /* one of the caller, one of each item before its end */
+    int64_t until_ns; /* deadline of loads and prefetches */
     size_t n_parts, n_items;
     struct kvt__part *parts;
     struct kvt__item *items;
-    int32_t *blocks; /* our copy */
+    int32_t *blocks;  /* copy of the caller's block ids */
 };
 
 /* Check the arguments of a call.  0; -EINVAL, -ESTALE with a sentence. */
 int kvt__call_check(const struct kvt_engine *engine, const struct kvt__call_kind *kind,
                     const struct kvt_group_io *ios, size_t n_ios);
 
-/* Make a call, whose arguments were checked.  0; -ENOMEM with a sentence. */
+/* Allocate and fill a call.  kvt__call_check() has accepted the arguments.  The caller owns one
+ * reference of *out.  0; -ENOMEM with a sentence. */
 int kvt__call_new(struct kvt_engine *engine, const struct kvt__call_kind *kind,
                   const struct kvt_group_io *ios, size_t n_ios, struct kvt__call **out);
 
 /* Drop a reference. */
 void kvt__call_unref(struct kvt__call *call);
 
-/* End an item, which no list contains and whose slot was released.  The engine may be closed
- * as soon as its last item has ended. */
+/* End an item.  No list contains the item, and its slot is released.  After the end of the
+ * engine's last item the engine may be closed. */
 void kvt__item_end(struct kvt__item *item);
 
 static inline const struct kvt__view *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The items of loads, from waiting to their end, and with it the end of a load. */
+ * The items of loads, from the queue to the end of the item, and the end of a load. */
 #include <assert.h>
 #include <errno.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ finish_if_due_locked(struct kvt_load *load)
     *e->calls.last_done = load;
     e->calls.last_done = &load->next_done;
     if (write(e->calls.eventfd, &one, sizeof one) < 0)
-        return; /* full: it is readable all the same */
+        return; /* the counter is full, so the eventfd is readable */
 }
 
 void
@@ -83,7 +83,7 @@ count(struct kvt_engine *e, int status)
     }
 }
 
-/* Note the end of an item, which has no slot any more. */
+/* Note the end of an item without a slot. */
 static void
 note_end(struct kvt__item *item, int status)
 {
@@ -107,7 +107,7 @@ note_end(struct kvt__item *item, int status)
 
 /* --------------------------------------------------------------------- reading */
 
-/* What kvt_load_status() may say: all else that storage answers is -EIO. */
+/* Convert an error of the store for kvt_load_status(): undocumented errors become -EIO. */
 static int
 load_status(int status)
 {
@@ -122,8 +122,7 @@ load_status(int status)
     }
 }
 
-/* Return true if this item's bytes may be copied.  Then the load is not done before
- * end_copy(). */
+/* Return true if the item's bytes may be copied: the load is not done before end_copy(). */
 static bool
 begin_copy(struct kvt__item *item)
 {
@@ -149,12 +148,12 @@ end_copy(struct kvt__item *item, int status)
     pthread_mutex_lock(&e->calls.lock);
     assert(load->n_copying && !load->done);
     load->n_copying--;
-    item->status = status; /* also when it was closed during the copy */
+    item->status = status; /* also if the load was closed during the copy */
     finish_if_due_locked(load);
     pthread_mutex_unlock(&e->calls.lock);
 }
 
-/* Where the chunk came from. */
+/* Count a hit in host memory, or the bytes that a tier read. */
 static void
 count_bytes(struct kvt__item *item, bool verified)
 {
@@ -171,7 +170,7 @@ count_bytes(struct kvt__item *item, bool verified)
     atomic_fetch_add(&load_of(item)->bytes, req->slot.bytes);
 }
 
-/* Give back what the item has, and end the item. */
+/* Release the slot of an item, and end the item. */
 static void
 end_item(struct kvt__item *item, int status)
 {
@@ -193,7 +192,7 @@ end_item(struct kvt__item *item, int status)
     kvt__item_end(item);
 }
 
-/* The device has copied it to its blocks, or has failed. */
+/* Callback: the device has copied the chunk to the blocks, or has failed. */
 static void
 on_scattered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 {
@@ -201,14 +200,14 @@ on_scattered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
         ((char *)copy - offsetof(struct kvt__item, copy));
     int status = err ? -EIO : 0;
 
-    (void)crc; /* it was checked in the slot */
+    (void)crc; /* the store verified the slot */
     if (err)
         KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be loaded: %s", kvt__why());
     end_copy(item, status);
     end_item(item, status);
 }
 
-/* Copy the slot to the item's blocks; begin_copy() was said. */
+/* Copy the slot to the item's blocks.  begin_copy() has returned true. */
 static void
 scatter(struct kvt__item *item)
 {
@@ -247,7 +246,7 @@ kvt__load_consume(struct kvt__store_req *req, uint32_t want)
     return item->copied ? 0 : -EBADMSG;
 }
 
-/* The bytes in host memory were damaged: read the chunk from storage, as the next item. */
+/* Host memory held corrupt bytes: read the chunk from storage, before all waiting items. */
 static void
 retry_from_storage(struct kvt__item *item)
 {
@@ -286,7 +285,7 @@ kvt__load_on_read(struct kvt__store_req *req)
         end_item(item, status ? status : -ECANCELED);
 }
 
-/* Return true if an item that is not being read yet is still to be read. */
+/* Return true if a waiting item must still be read. */
 bool
 kvt__load_wants(const struct kvt__store_req *req)
 {
@@ -297,7 +296,7 @@ kvt__load_wants(const struct kvt__store_req *req)
            item->chunk <= atomic_load(&item->part->broken_at);
 }
 
-/* Find memory for an item: what holds its chunk already, or a slot to read it into. */
+/* Find memory for an item: the slot in host memory that holds the chunk, or an empty slot. */
 static bool
 find_slot_locked(struct kvt_engine *e, struct kvt__item *item)
 {
@@ -305,15 +304,15 @@ find_slot_locked(struct kvt_engine *e, struct kvt__item *item)
         return true;
     if (kvt__store_lend(e->store, KVT__PRIO_LOAD, item->req.bytes, &item->req.slot))
         e->calls.n_lent++;
-    else if (e->calls.n_lent || /* it moves no more at a time than it can lend */
+    else if (e->calls.n_lent || /* the tier moves at most as many chunks as it lends slots */
              !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
         return false;
     e->calls.n_reading++;
     return true;
 }
 
-/* Take the first waiting item: with its slot, or without a slot if the item is not wanted.
- * short_of: bytes that the item lacks and no read under way will give back; 0: none. */
+/* Take the first waiting item: with a slot, or without a slot if the item is not wanted.
+ * short_of: missing bytes of the item if no read under way will release a slot; else 0. */
 static struct kvt__item *
 take_waiting(struct kvt_engine *e, uint64_t *short_of)
 {

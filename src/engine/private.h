@@ -65,19 +65,19 @@ struct kvt_engine {
     uint64_t smallest_chunk, largest_chunk; /* bytes of a whole one, over the groups */
 
     struct kvt__counters counters;
-    /* Start what waits for a slot: the loads, then the prefetches.  Called by each thread that
-     * gives a slot back; set at open. */
+    /* Start the waiting loads, then the waiting prefetches.  Each thread that releases a slot
+     * calls this function.  The open sets the pointer. */
     void (*on_slot_free)(struct kvt_engine *engine);
     struct kvt__exec *exec;
-    size_t n_io_threads; /* it has */
+    size_t n_io_threads; /* of exec */
     struct kvt__pool *pool; /* WORKER only */
-    size_t transfer_bytes;  /* of it, that chunks do not stay in */
-    size_t memory_bytes;    /* of each worker, that they stay in; 0: in none */
-    bool reads_ahead;       /* enable_async_loading, where there is such memory */
-    bool waits;             /* lookups may have to, until chunks are in memory */
-    _Atomic int64_t arrived_ns; /* when one was waited for no longer */
+    size_t transfer_bytes;  /* of the pool, reserved for transfers */
+    size_t memory_bytes;    /* of each worker's pool, for chunks of host memory; 0: none */
+    bool reads_ahead;       /* enable_async_loading is set and memory_bytes > 0 */
+    bool waits;             /* lookups may wait until chunks are in host memory */
+    _Atomic int64_t arrived_ns; /* time of the last arrival of a chunk for a lookup */
     const char *gpu_copies; /* gpu_copies, a constant; NULL: auto */
-    struct kvt__gpu *gpu; /* that views lie on; NULL: they lie in host memory */
+    struct kvt__gpu *gpu; /* whose memory the views use; NULL: host memory */
     uint32_t memory;      /* enum kvt_memory of the views */
     int32_t device;
     struct kvt__pin pin;  /* of the pool */
@@ -91,14 +91,14 @@ struct kvt_engine {
     struct kvt__whose whose; /* of new sequences */
 
     struct {
-        pthread_mutex_t lock; /* guards the rest, and what changes in a load */
+        pthread_mutex_t lock; /* guards the rest, and the changing fields of loads */
         pthread_cond_t idle;  /* n_stores or n_loads has become 0 */
-        size_t n_stores;      /* items of stores that have not ended */
-        size_t n_loads;       /* items of loads and prefetches that have not ended */
-        struct kvt__queue loads, prefetches; /* items that wait for a slot */
-        struct kvt__item *reading_ahead;     /* items of prefetches */
-        size_t n_reading; /* items of loads that have a slot of their own */
-        size_t n_lent;    /* of them, those in memory of the tier's */
+        size_t n_stores;      /* unfinished items of stores */
+        size_t n_loads;       /* unfinished items of loads and prefetches */
+        struct kvt__queue loads, prefetches; /* items without a slot */
+        struct kvt__item *reading_ahead;     /* items of prefetches with a slot */
+        size_t n_reading; /* items of loads with a slot that is not borrowed */
+        size_t n_lent;    /* n_reading's items with a slot in the memory of a tier */
         struct kvt_load *first_done, **last_done;
         atomic_bool stopping;
         int eventfd; /* readable while a load is done */
@@ -126,7 +126,8 @@ const struct kvt__space *kvt__engine_space(const struct kvt_engine *engine, uint
                                            uint32_t group, const char *tags,
                                            struct kvt__space *own);
 
-/* Fill in the chunk of a request for a rank.  space: of kvt__engine_space(), as long as req. */
+/* Fill in the chunk of a request for a rank.  space: from kvt__engine_space(); the space must
+ * outlive req. */
 void kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
                        const struct kvt__space *space, const struct kvt_chunk *chunk,
                        struct kvt__store_req *req);
@@ -146,8 +147,8 @@ kvt__chunk_hash(const struct kvt_engine *engine, const struct kvt_chunk *chunk)
     return hash;
 }
 
-/* Make the keyspaces of all ranks and groups, for as long as the engine; e->store is open.  0; -ENOMEM,
- * -ENAMETOOLONG with a sentence. */
+/* Make the keyspaces of all ranks and groups.  The engine owns them; e->store is open.  0;
+ * -ENOMEM, -ENAMETOOLONG with a sentence. */
 int kvt__keyspaces_make(struct kvt_engine *engine);
 
 static inline const struct kvt__keyspace *
@@ -186,7 +187,7 @@ kvt__patience_ns(const struct kvt_engine *engine)
 void kvt__loads_pump(struct kvt_engine *engine);
 void kvt__prefetches_pump(struct kvt_engine *engine);
 
-/* As kvt_engine_prefetch(), for arguments that are right; a view is not needed. */
+/* As kvt_engine_prefetch(), without a check of the arguments and without a view. */
 int kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n_ios);
 
 #endif

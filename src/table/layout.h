@@ -116,7 +116,7 @@ struct tb_owner {
  * is CLAIMED by the owner in this version. */
 struct tb_claim {
     uint64_t what;
-    uint64_t bytes; /* of KVT__CLAIM_REPLACE: that the claim added to used_bytes */
+    uint64_t bytes; /* KVT__CLAIM_REPLACE: bytes added to used_bytes by the claim */
 };
 
 struct tb_space {
@@ -131,10 +131,10 @@ struct tb_space {
  * next: link of the chain, or the next entry of the free list.
  * lease: bits 0-5 holders, 6-9 life, 10-31 end in seconds.  Each claim of an entry without a
  * lease begins another life, so that a late reader neither ends nor extends a lease of the
- * next chunk.  The 16th chunk after a chunk has the life of that chunk again.  Only a thread that
- * stops between two instructions, or that ends a lease after the end of its time, while the entry
- * gets 16 other chunks, acts on a lease of another chunk.  Then that chunk may be evicted before
- * its load, which is a miss, or stay until the end of the thread's lease. */
+ * next chunk.  Lives repeat after 16 chunks.  If an entry gets 16 other chunks while a thread
+ * stands between two instructions of a lease, or before the thread ends an expired lease, the
+ * thread ends or extends the lease of another chunk.  A chunk whose lease ended early may be
+ * evicted before the load, which is a miss; a chunk whose lease was extended stays longer. */
 struct tb_hot {
     uint64_t word;
     uint64_t id[2];

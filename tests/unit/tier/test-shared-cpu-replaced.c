@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A memory that is replaced while processes use the memory: a writer that began under the old
- * memory never overwrites a chunk that another process reads. */
+ * Replacement of a shared memory in use: a writer of the replaced memory never overwrites a chunk
+ * that another process reads. */
 #include "shared-cpu-test.h"
 
 void table_step(const void *at);
@@ -10,10 +10,11 @@ void shared_cpu_step(const void *at);
 enum { N = 4 /* units */ };
 
 static const struct temp_dir *dir;
-static const uint32_t *n_pins; /* of the reader, in the writer's mapping */
-static struct handle *reader;  /* loses the memory when the writer reads n_pins */
+static const uint32_t *n_pins; /* the reader's count of pins, in the writer's mapping */
+static struct handle *reader;  /* retires the table before the writer reads n_pins */
 
-/* The index is deleted, and the reader, whose process lives, gives its owner's number back. */
+/* Before the writer reads the reader's pins: delete the index; the reader retires the table, which
+ * frees the reader's owner number.  The reader's process lives and keeps its pin. */
 void
 shared_cpu_step(const void *at)
 {
