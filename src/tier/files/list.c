@@ -4,9 +4,10 @@
  * deletes files that belong to no chunk: a copy of a header without the chunk's file, and
  * files that LMCache did not finish.  Any thread; files come and go meanwhile.
  *
- * A directory is read in all directories of the store at a time, and the names are sorted, so
- * no file is looked for where the file does not exist.  The names of one directory are in
- * memory meanwhile, unless each name is a chunk of its own. */
+ * A subdirectory is read in all directories of the store before its names are listed.  The names
+ * are sorted, so the files of one chunk are neighbours, and the listing calls fstatat() only for
+ * names that readdir() returned.  If the store has one directory and chunks have one file, each
+ * name is listed at once, and no names are kept in memory. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -39,7 +40,7 @@ struct entry {
     const char *name;
 };
 
-/* A directory of this path in each directory of the store. */
+/* The subdirectory with this path in each directory of the store. */
 struct place {
     struct listing *listing;
     int n_levels;                   /* of directories below */
@@ -176,7 +177,7 @@ remove_orphan(const struct place *p, const struct entry *e)
 
 /* -------------------------------------------------------------------- walking */
 
-/* Return true if a hash may name a directory like this: "-", "7", "18". */
+/* Return true if a subdirectory for hashes may have this name: "-", "7", "18". */
 static bool
 is_spread(const char *name)
 {
@@ -187,7 +188,7 @@ is_spread(const char *name)
 
 static void walk(struct listing *l, const char *path, int n_levels);
 
-/* List a name that n directories of the store have here. */
+/* List a name that the subdirectory has in n directories of the store. */
 static void
 list_name(struct place *p, const struct entry *entries, size_t n)
 {
@@ -294,7 +295,8 @@ walk(struct listing *l, const char *path, int n_levels)
         else if (!*path || (errno != ENOENT && errno != ENOTDIR))
             keep_error(l, -errno, dir, path);
     }
-    if (names && (ferror(names) | fclose(names)))
+    bool lacks_names = names && ferror(names);
+    if ((names && fclose(names)) || lacks_names)
         err = -ENOMEM;
     if (names && !err)
         err = list_entries(&p, text);
