@@ -81,7 +81,8 @@ frees(const struct kvt__claim *claim, bool done)
     return claim->kind == (done ? KVT__CLAIM_EVICT : KVT__CLAIM_NEW);
 }
 
-/* Add to a change: what the end of a claim makes of the entry. */
+/* Add to a change: free the entry of an ended claim, or make the entry READY.  False: the table is
+ * garbage. */
 static bool
 end_entry(struct tb_change *c, const struct kvt__claim *claim, bool done)
 {

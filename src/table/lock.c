@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lock of transactions, and locks of the area: a word that processes share.  Word: bits 0-8 owner + 1 (0:
- * unlocked), bit 9: a thread may sleep on the word, bits 10-31 number of the acquisition.
- * The number makes a late take-over of a dead owner's lock fail. */
+ * The lock of transactions, and locks of the area: a word that processes share.  Word: bits 0-8
+ * owner + 1 (0: unlocked), bit 9: a thread may sleep on the word, bits 10-31 number of the
+ * acquisition.  The number makes a late take-over of a dead owner's lock fail. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -75,7 +75,8 @@ spin(const uint32_t *word, uint32_t seen)
     return seen;
 }
 
-/* alone: no other thread of this process locks the word. */
+/* Return true if the owner in the word is dead.  alone: no other thread of this process locks the
+ * word, so this process's own number is stale too. */
 static bool
 is_stale(const struct kvt__table *t, uint32_t word, bool alone)
 {

@@ -333,8 +333,8 @@ bool kvt__table_is_listed(const struct kvt__table *table);
 void kvt__table_relist(struct kvt__table *table);
 
 /* Begin to list the store.  0: the caller enters an index of version 3, the snapshot and then
- * each listed name, and calls end_list.  -EALREADY: the store is listed; -EBUSY: another process or thread lists.
- * If the lister dies, another process can begin. */
+ * each listed name, and calls end_list.  -EALREADY: the store is listed; -EBUSY: another process
+ * or thread lists.  After the death of the lister another process can begin. */
 int kvt__table_begin_list(struct kvt__table *table);
 
 /* End the listing.  whole: every name was entered. */

@@ -201,7 +201,8 @@ int
 kvt__gds_sum_device(const struct kvt__files *files, const struct kvt__slot *slot,
                     uint32_t *crc)
 {
-    return kvt__gpu_sum(((const struct gds_tier *)files)->device->gpu, slot->payload, slot->bytes, crc);
+    return kvt__gpu_sum(((const struct gds_tier *)files)->device->gpu, slot->payload,
+                        slot->bytes, crc);
 }
 
 /* ----------------------------------------------------------------------- opening */

@@ -87,7 +87,8 @@ kvt__sc_clear(struct kvt__tier *tier)
                          "stays. Clear again after the end of the processes.", n,
                          n == 1 ? " has" : "es have");
     if (err == -ESTALE)
-        return kvt__fail(ESTALE, "shared_cpu: another process has replaced the memory; clear again.");
+        return kvt__fail(ESTALE, "shared_cpu: another process has replaced the memory; clear "
+                         "again.");
     return err;
 }
 

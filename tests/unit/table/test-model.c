@@ -144,7 +144,8 @@ check_end(void)
 
         for (int i = 0; i < MAX_PROCS; i++)
             is_untouched &= (scenario->proc[i].n != n &&
-                             (n || scenario->proc[i].deed != SWAP)) || scenario->proc[i].deed == FIND ||
+                             (n || scenario->proc[i].deed != SWAP)) ||
+                            scenario->proc[i].deed == FIND ||
                             scenario->proc[i].deed == LEASE ||
                             scenario->proc[i].deed == HOLD || !scenario->proc[i].deed;
         if (!is_untouched)
