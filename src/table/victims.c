@@ -101,14 +101,13 @@ prefetch_chains(const struct kvt__table *t, const struct kvt__record *victims, s
     kvt__tb_prefetch(t, hashes, n);
 }
 
-/* Choose among a sample of entries. */
+/* Choose among a sample of entries.  Returns the number of the best. */
 static size_t
-choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
-       kvt__table_suits_fn suits, void *ctx, struct kvt__record *out, size_t max)
+best_of(const struct kvt__table *t, const uint32_t *at, size_t n_at,
+        kvt__table_suits_fn suits, void *ctx, struct sample *best, size_t max)
 {
-    struct sample best[KVT__TABLE_VICTIMS];
     struct kvt__record record;
-    size_t n_best = 0, n_out = 0;
+    size_t n_best = 0;
     int64_t now = kvt__now_ns(), wall = kvt__wall_ns();
 
     for (size_t i = 0; i < n_at; i++) {
@@ -120,10 +119,38 @@ choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
             (!suits || (kvt__tb_read(t, at[i], &record) && suits(ctx, &record))))
             n_best = insert(best, n_best, max, (struct sample){
                 key_of(t->order, recency_of(t, at[i], wall)), at[i] });
+    return n_best;
+}
+
+/* Copy the entries of the samples, except those of which the recency has changed since the
+ * choice: they have been used, or hold a chunk that was stored a moment ago. */
+static size_t
+copy_unchanged(const struct kvt__table *t, const struct sample *best, size_t n_best,
+               struct kvt__record *out)
+{
+    size_t n = 0;
+
     for (size_t i = 0; i < n_best; i++)
-        n_out += kvt__tb_read(t, best[i].entry, &out[n_out]);
-    prefetch_chains(t, out, n_out);
-    return n_out;
+        n += kvt__tb_read(t, best[i].entry, &out[n]) &&
+             key_of(t->order, (uint64_t)out[n].recency_ns | out[n].n_uses) == best[i].key;
+    return n;
+}
+
+#define TRIES 16 /* choices of which every entry has changed */
+
+static size_t
+choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
+       kvt__table_suits_fn suits, void *ctx, struct kvt__record *out, size_t max)
+{
+    struct sample best[KVT__TABLE_VICTIMS];
+    size_t n_best = 1, n = 0;
+
+    for (int i = 0; n_best && !n && i < TRIES; i++) {
+        n_best = best_of(t, at, n_at, suits, ctx, best, max);
+        n = copy_unchanged(t, best, n_best, out);
+    }
+    prefetch_chains(t, out, n);
+    return n;
 }
 
 #define N_SAMPLES 128u     /* entries of a sample */

@@ -432,6 +432,54 @@ uses_are_counted_to_4095(void **state)
     kvt__table_close(t);
 }
 
+/* What another thread does while a search for a victim has chosen chunk 0, the oldest. */
+struct meanwhile {
+    struct kvt__table *t;
+    enum { IS_CLAIMED, IS_USED, IS_REPLACED } what;
+    unsigned n_asked;
+    struct kvt__claim claim;
+};
+
+static bool
+suits_and_changes(void *ctx, const struct kvt__record *record)
+{
+    struct meanwhile *m = ctx;
+
+    (void)record;
+    if (++m->n_asked != 10)
+        return true;
+    struct kvt__record oldest = seen(m->t, 0);
+
+    if (m->what == IS_CLAIMED) {
+        assert_int_equal(kvt__table_evict(m->t, &oldest, false, &m->claim), 0);
+    } else if (m->what == IS_USED) {
+        touch(m->t, 0);
+    } else {
+        assert_int_equal(kvt__table_forget(m->t, &oldest, false), 0);
+        assert_int_equal(store(m->t, 100, 10), 0);
+        assert_int_equal(seen(m->t, 100).entry, oldest.entry);
+    }
+    return true;
+}
+
+/* A thread that was slow to read what it chose found no victim, so that a put failed, or
+ * evicted the chunk that another thread had just stored. */
+static void
+a_search_chooses_again_if_its_choice_has_changed(void **state)
+{
+    (void)state;
+    for (int what = IS_CLAIMED; what <= IS_REPLACED; what++) {
+        struct meanwhile m = { .t = aged(KVT__EVICT_LRU), .what = what };
+        struct kvt__record out;
+
+        assert_int_equal(kvt__table_victims(m.t, suits_and_changes, &m, &out, 1), 1);
+        assert_int_equal(out.entry, seen(m.t, 1).entry);
+        if (what == IS_CLAIMED)
+            kvt__table_abort(m.t, &m.claim);
+        kvt__table_close(m.t);
+    }
+}
+
 /* Every entry is in some sample: after as many calls as the stride all were seen. */
 static void
 samples_cover_a_large_table(void **state)
@@ -547,6 +595,7 @@ main(void)
         cmocka_unit_test(a_late_lease_does_not_end_another),
         cmocka_unit_test(each_order_has_its_victim),
         cmocka_unit_test(uses_are_counted_to_4095),
+        cmocka_unit_test(a_search_chooses_again_if_its_choice_has_changed),
         cmocka_unit_test(samples_cover_a_large_table),
         cmocka_unit_test(the_only_chunk_of_many_entries_is_a_victim),
         cmocka_unit_test(times_of_the_future_become_now),
