@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Little-endian numbers in bytes (disk and wire), and rounding. */
+ * Little-endian numbers in bytes (disk and wire), rounding, and hexadecimal digits. */
 #ifndef KVT_BASE_BYTES_H
 #define KVT_BASE_BYTES_H
 
@@ -45,6 +45,16 @@ static inline uint64_t
 kvt__round_up(uint64_t v, uint64_t align)
 {
     return (v + align - 1) & ~(align - 1);
+}
+
+/* Return the value of a hexadecimal digit of either case, in any locale; -1: c is no digit. */
+static inline int
+kvt__hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "conf/read.h"
 
 const char *
@@ -20,15 +21,6 @@ kvt__variable(const char *const *environment, const char *name)
     return NULL;
 }
 
-static int
-hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* The character behind a backslash; *n is how much of s it takes.  -1: none. */
 static int
 escaped(const char *s, size_t *n)
@@ -39,10 +31,10 @@ escaped(const char *s, size_t *n)
     *n = 1;
     if (known)
         return (unsigned char)to[known - from];
-    if (*s != 'x' || hex_digit(s[1]) < 0 || hex_digit(s[2]) < 0)
+    if (*s != 'x' || kvt__hex_digit(s[1]) < 0 || kvt__hex_digit(s[2]) < 0)
         return -1;
     *n = 3;
-    int c = hex_digit(s[1]) * 16 + hex_digit(s[2]);
+    int c = kvt__hex_digit(s[1]) * 16 + kvt__hex_digit(s[2]);
     return c > 0 && c < 0x80 ? c : -1;
 }
 

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/bytes.h"
+
 /* Extensions and trailers mean nothing to us; more than this is no server's. */
 #define MAX_SKIPPED 16384
 
@@ -227,19 +229,10 @@ enum {
     LAST_LF
 };
 
-static int
-hex(char c)
-{
-    if (is_digit(c))
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool
 read_size(struct kvt__http_chunks *c, char byte)
 {
-    int digit = hex(byte);
+    int digit = kvt__hex_digit(byte);
 
     if (digit >= 0) {
         if (c->size >> 59) /* nobody has so much */

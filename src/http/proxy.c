@@ -11,15 +11,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/bytes.h"
 #include "http/private.h"
 
 /* -------------------------------------------------------------------- settings */
-
-static int
-hex(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
-}
 
 /* USER:PASSWORD, percent-encoded, in place. */
 static size_t
@@ -28,9 +23,11 @@ decode(char *text)
     char *to = text;
 
     for (const char *at = text; *at; at++) {
-        if (*at == '%' && isxdigit((unsigned char)at[1]) &&
-            isxdigit((unsigned char)at[2])) {
-            *to++ = (char)(hex(at[1]) << 4 | hex(at[2]));
+        int high = *at == '%' ? kvt__hex_digit(at[1]) : -1;
+        int low = high >= 0 ? kvt__hex_digit(at[2]) : -1;
+
+        if (low >= 0) {
+            *to++ = (char)(high << 4 | low);
             at += 2;
         } else {
             *to++ = *at;

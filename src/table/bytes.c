@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
@@ -131,14 +132,6 @@ kvt__tb_set_place(int lock_fd, struct tb_place *place)
          : kvt__fail(n < 0 ? errno : EIO, "index: write to its lock file");
 }
 
-static int
-hex_digit(int c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 int
 kvt__tb_boot_id(uint8_t out[16])
 {
@@ -152,7 +145,7 @@ kvt__tb_boot_id(uint8_t out[16])
     ssize_t got = read(fd, text, sizeof text);
     close(fd);
     for (ssize_t i = 0; i < got && n < 32; i++) {
-        int digit = hex_digit(text[i]);
+        int digit = kvt__hex_digit(text[i]);
 
         if (digit >= 0) {
             out[n / 2] = (uint8_t)(out[n / 2] << 4 | digit);

@@ -65,17 +65,11 @@ hex(const unsigned char *in, size_t n, char *out)
     out[2 * n] = '\0';
 }
 
-static int
-unhex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool
 unhex(const char *in, unsigned char *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        int high = unhex_digit(in[2 * i]), low = unhex_digit(in[2 * i + 1]);
+        int high = kvt__hex_digit(in[2 * i]), low = kvt__hex_digit(in[2 * i + 1]);
 
         if (high < 0 || low < 0)
             return false;

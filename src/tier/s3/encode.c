@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/bytes.h"
+
 static const char upper_digits[] = "0123456789ABCDEF";
 static const char lower_digits[] = "0123456789abcdef";
 static const char base64_digits[] =
@@ -45,19 +47,6 @@ kvt__s3_encode(const char *in, size_t n, bool keep_slash, char *out, size_t room
     return (int)at;
 }
 
-/* -1: none. */
-static int
-hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
 int
 kvt__s3_decode(char *text, size_t n)
 {
@@ -67,8 +56,8 @@ kvt__s3_decode(char *text, size_t n)
         char c = text[i];
 
         if (c == '%') {
-            int high = n - i > 2 ? hex_digit(text[i + 1]) : -1;
-            int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
+            int high = n - i > 2 ? kvt__hex_digit(text[i + 1]) : -1;
+            int low = high >= 0 ? kvt__hex_digit(text[i + 2]) : -1;
             if (low < 0)
                 return -EINVAL;
             c = (char)(high << 4 | low);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 void
@@ -84,7 +85,7 @@ put_character(struct kvt__xml *xml, uint32_t c)
 static uint32_t
 number(const char *at, const char *end)
 {
-    unsigned base = 10;
+    int base = 10;
     uint32_t value = 0;
 
     if (at < end && *at == 'x') {
@@ -92,13 +93,11 @@ number(const char *at, const char *end)
         at++;
     }
     for (; at < end; at++) {
-        char c = (char)(*at | 0x20); /* digits have that bit, too */
-        unsigned digit = *at >= '0' && *at <= '9' ? (unsigned)(*at - '0')
-                         : c >= 'a' && c <= 'f'   ? (unsigned)(c - 'a') + 10
-                                                  : 16;
-        if (digit >= base || value > 0x10ffff)
+        int digit = kvt__hex_digit(*at);
+
+        if (digit < 0 || digit >= base || value > 0x10ffff)
             return 0;
-        value = value * base + digit;
+        value = value * (uint32_t)base + (uint32_t)digit;
     }
     return value;
 }
