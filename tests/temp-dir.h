@@ -15,16 +15,28 @@ struct temp_dir {
 };
 
 static inline void
-temp_dir_make(struct temp_dir *dir)
+temp_dir_make_in(struct temp_dir *dir, const char *base)
 {
-    const char *base = getenv("TMPDIR");
-
-    snprintf(dir->path, sizeof dir->path, "%s/kvtier-test-XXXXXX",
-             base && *base ? base : "/var/tmp");
+    snprintf(dir->path, sizeof dir->path, "%s/kvtier-test-XXXXXX", base);
     if (!mkdtemp(dir->path)) {
         perror(dir->path);
         exit(1);
     }
+}
+
+static inline void
+temp_dir_make(struct temp_dir *dir)
+{
+    const char *base = getenv("TMPDIR");
+
+    temp_dir_make_in(dir, base && *base ? base : "/var/tmp");
+}
+
+/* Make a directory on a tmpfs. */
+static inline void
+temp_dir_make_in_memory(struct temp_dir *dir)
+{
+    temp_dir_make_in(dir, "/dev/shm");
 }
 
 static inline int

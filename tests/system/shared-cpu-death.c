@@ -299,12 +299,9 @@ wait_for_calls(const struct task *task, pid_t pid, uint32_t process, uint64_t n)
 static void
 setup_task(struct task *task)
 {
-    struct temp_dir shm = { "/dev/shm/kvtier-test-XXXXXX" };
-
     memset(task, 0, sizeof *task);
     fixture_init(&task->f);
-    assert_non_null(mkdtemp(shm.path));
-    task->shm = shm;
+    temp_dir_make_in_memory(&task->shm);
     task->progress = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                           -1, 0);
     assert_true(task->progress != MAP_FAILED);

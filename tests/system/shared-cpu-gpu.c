@@ -20,13 +20,13 @@ wait_for_pins(int n)
 static void
 a_hit_goes_to_the_device_right_from_the_mapping(void **state)
 {
-    struct temp_dir shm = { "/dev/shm/kvtier-test-XXXXXX" };
+    struct temp_dir shm;
     char path[300];
     const char *const settings[] = { "max_shared_cpu_size=0.125", "max_local_cpu_size=0.0625",
                                      path, "remote_url=", NULL };
     struct fixture *f = *state, other = *f;
 
-    assert_non_null(mkdtemp(shm.path));
+    temp_dir_make_in_memory(&shm);
     snprintf(path, sizeof path, "shared_cpu_path=%s", shm.path);
     fixture_open(f, settings);
     other.memory = device_alloc((size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);

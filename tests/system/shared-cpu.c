@@ -16,8 +16,7 @@ static struct shm shm;
 static int
 setup(void **state)
 {
-    strcpy(shm.dir.path, "/dev/shm/kvtier-test-XXXXXX");
-    assert_non_null(mkdtemp(shm.dir.path));
+    temp_dir_make_in_memory(&shm.dir);
     snprintf(shm.path, sizeof shm.path, "shared_cpu_path=%s", shm.dir.path);
     const char *const settings[] = { "shared_cpu=true", "max_shared_cpu_size=0.0625",
                                      shm.path, "remote_url=" };

@@ -195,16 +195,15 @@ an_object_that_cannot_be_deleted_keeps_its_entry(void **state)
 static void
 a_put_needs_no_shared_memory(void **state)
 {
-    char disk[300], tmpfs[] = "/dev/shm/kvtier-test-XXXXXX", path[64];
+    char disk[300], path[300];
     const char *settings[] = { disk, "max_local_disk_size=1", path,
                                "max_shared_cpu_size=0.0625", NULL };
     struct temp_dir shared;
 
     (void)state;
-    assert_non_null(mkdtemp(tmpfs));
+    temp_dir_make_in_memory(&shared);
     snprintf(disk, sizeof disk, "local_disk=%s", dir.path);
-    snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
-    snprintf(shared.path, sizeof shared.path, "%s", tmpfs);
+    snprintf(path, sizeof path, "shared_cpu_path=%s", shared.path);
     open_with(settings);
     for (size_t i = 0; i < N_WAYS; i++) {
         int status = ways[i](KVT_OP_PUT, 0, KEY);

@@ -3,75 +3,10 @@
  * Shared host memory as a level of the store: slots on a device, chunks of another identity,
  * the age of chunks, other sizes, paths and sizes that are refused, a deleted directory, and
  * looks at the host. */
-#include "store-test.h"
-
-#include <dirent.h>
-#include <sys/stat.h>
+#include "shared-test.h"
 
 #include "mem/pool.h"
 #include "tier/tier.h"
-
-struct shared {
-    struct env e; /* first */
-    char path[300];
-    const char *settings[8];
-};
-
-static int
-setup(void **state)
-{
-    static struct shared s;
-
-    s = (struct shared){ 0 };
-    env_init(&s.e);
-    temp_dir_remove(&s.e.dir);
-    strcpy(s.e.dir.path, "/dev/shm/kvtier-test-XXXXXX");
-    assert_non_null(mkdtemp(s.e.dir.path));
-    snprintf(s.path, sizeof s.path, "shared_cpu_path=%s", s.e.dir.path);
-    s.settings[0] = s.path;
-    s.settings[1] = "max_shared_cpu_size=0.0625";
-    *state = &s;
-    return 0;
-}
-
-static int
-remove_dir(void **state)
-{
-    struct shared *s = *state;
-
-    temp_dir_remove(&s->e.dir);
-    return 0;
-}
-
-#define SHARED_TEST(f) cmocka_unit_test_setup_teardown(f, setup, remove_dir)
-
-static struct kvt__store *
-open_shared(struct shared *s, const char *more, bool transfers)
-{
-    const char *settings[] = { more, s->settings[0], s->settings[1], NULL };
-    struct kvt_config *config = config_with(settings + !more);
-    struct kvt__tier_params params = { .config = config, .counters = &s->e.counters,
-                                       .transfers = transfers };
-    struct kvt__store *store = NULL;
-
-    if (kvt__store_open(&params, &store))
-        store = NULL;
-    kvt_config_free(config);
-    if (store)
-        assert_int_equal(kvt__store_set_tags(store, &s->e.space, ""), 0);
-    return store;
-}
-
-/* Store a chunk when the memory has been allocated. */
-static void
-put_soon(struct shared *s, unsigned i)
-{
-    int err;
-
-    for (unsigned ms = 0; (err = put(&s->e, i)) == -ENOSPC && ms < 60 * 1000; ms++)
-        usleep(1000);
-    assert_int_equal(err, 0);
-}
 
 /* Run a request whose slot is in the memory of a device. */
 static int
@@ -92,9 +27,7 @@ slots_on_a_device_pass_the_memory_by(void **state)
 {
     struct shared *s = *state;
 
-    s->e.store = open_shared(s, NULL, true);
-    assert_non_null(s->e.store);
-    put_soon(s, 1);
+    open_with_chunk_1(s);
     assert_int_equal(run_on_device(s, KVT__TIER_GET, 1), -ENOENT);
     assert_int_equal(get(&s->e, 1), 0); /* still there */
     assert_int_equal(run_on_device(s, KVT__TIER_PUT, 2), -EEXIST);
@@ -108,9 +41,7 @@ chunk_of_another_identity_is_a_miss(void **state)
     struct shared *s = *state;
     struct request r;
 
-    s->e.store = open_shared(s, NULL, true);
-    assert_non_null(s->e.store);
-    put_soon(s, 1);
+    open_with_chunk_1(s);
     request_init(&r, &s->e, KVT__TIER_GET, 1);
     r.req.id = id_of(2);
     kvt__store_run(s->e.store, &r.req);
@@ -131,13 +62,11 @@ old_chunks_are_deleted_at_the_open(void **state)
 {
     struct shared *s = *state;
 
-    s->e.store = open_shared(s, NULL, true);
-    assert_non_null(s->e.store);
-    put_soon(s, 1);
+    open_with_chunk_1(s);
     usleep(2200 * 1000);
     put_soon(s, 2);
     kvt__store_close(s->e.store);
-    s->e.store = open_shared(s, "shared_cpu_ttl=2", true);
+    s->e.store = open_shared(s, "shared_cpu_ttl=2");
     assert_non_null(s->e.store);
     assert_int_equal(get(&s->e, 1), -ENOENT);
     assert_int_equal(get(&s->e, 2), 0);
@@ -149,19 +78,17 @@ another_size_waits_for_users(void **state)
 {
     struct shared *s = *state;
 
-    s->e.store = open_shared(s, NULL, true);
-    assert_non_null(s->e.store);
-    put_soon(s, 1);
+    open_with_chunk_1(s);
     s->settings[1] = "max_shared_cpu_size=0.125";
     struct kvt__store *first = s->e.store;
     assert_int_equal(n_warnings, 0);
-    s->e.store = open_shared(s, NULL, true);
+    s->e.store = open_shared(s, NULL);
     assert_non_null(s->e.store);
     assert_int_equal(n_warnings, 1);
     assert_int_equal(get(&s->e, 1), 0);
     kvt__store_close(first);
     kvt__store_close(s->e.store);
-    s->e.store = open_shared(s, NULL, true);
+    s->e.store = open_shared(s, NULL);
     assert_non_null(s->e.store);
     assert_int_equal(n_warnings, 1);
     assert_int_equal(get(&s->e, 1), -ENOENT); /* a new memory */
@@ -178,7 +105,7 @@ disk_is_refused(void **state)
     temp_dir_make(&disk);
     if (temp_dir_has_attributes(&disk)) { /* a tmpfs has no attributes */
         snprintf(s->path, sizeof s->path, "shared_cpu_path=%s", disk.path);
-        assert_null(open_shared(s, NULL, true));
+        assert_null(open_shared(s, NULL));
         assert_non_null(strstr(kvt__why(), "is no tmpfs"));
         assert_non_null(strstr(kvt__why(), "shared_cpu_path"));
     }
@@ -195,13 +122,11 @@ memory_larger_than_the_host_is_refused(void **state)
     snprintf(size, sizeof size, "max_shared_cpu_size=%llu",
              (unsigned long long)(host >> 30) + 1);
     s->settings[1] = size;
-    assert_null(open_shared(s, NULL, true));
+    assert_null(open_shared(s, NULL));
     if (!strstr(kvt__why(), "index: map")) /* an emulator has few addresses */
         assert_non_null(strstr(kvt__why(), "max_shared_cpu_size"));
     s->settings[1] = "max_shared_cpu_size=0.0625"; /* the refused open left no file */
-    s->e.store = open_shared(s, NULL, true);
-    assert_non_null(s->e.store);
-    put_soon(s, 1);
+    open_with_chunk_1(s);
     kvt__store_close(s->e.store);
 }
 
@@ -223,10 +148,10 @@ deleted_directory_is_made_again(void **state)
 {
     struct shared *s = *state, other;
 
-    s->e.store = open_shared(s, NULL, true);
+    s->e.store = open_shared(s, NULL);
     assert_non_null(s->e.store);
     other = *s;
-    other.e.store = open_shared(s, NULL, true);
+    other.e.store = open_shared(s, NULL);
     assert_non_null(other.e.store);
     put_soon(s, 1);
     for (int i = 0; i < 3; i++) {
@@ -247,7 +172,7 @@ failed_renewal_is_tried_again(void **state)
     struct shared *s = *state;
     char away[400];
 
-    s->e.store = open_shared(s, NULL, true);
+    s->e.store = open_shared(s, NULL);
     assert_non_null(s->e.store);
     struct kvt__level *level = &s->e.store->levels[0];
     put_soon(s, 1);
@@ -289,7 +214,7 @@ a_close_leaves_no_descriptor(void **state)
     unsigned n[2];
 
     for (unsigned i = 0; i < 2; i++) {
-        s->e.store = open_shared(s, NULL, true);
+        s->e.store = open_shared(s, NULL);
         assert_non_null(s->e.store);
         kvt__store_close(s->e.store);
         n[i] = n_descriptors();
@@ -340,7 +265,7 @@ a_look_reports_the_memory_or_the_room(void **state)
 
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.text, "have room for 0.06 GiB"));
-    s->e.store = open_shared(s, NULL, true);
+    s->e.store = open_shared(s, NULL);
     assert_non_null(s->e.store);
     r = look(s);
     assert_int_equal(r.status, 0);
@@ -362,7 +287,7 @@ a_look_reports_missing_room(void **state)
     struct reports r = look(s);
     assert_true(r.status < 0);
     assert_non_null(strstr(r.text, "max_shared_cpu_size"));
-    assert_null(open_shared(s, NULL, true));
+    assert_null(open_shared(s, NULL));
 }
 
 int

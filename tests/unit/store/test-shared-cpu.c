@@ -1,26 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A store over shared host memory alone. */
-#include "store-test.h"
+#include "shared-test.h"
 #include "tier/shared_cpu/memory.h"
 
 #define MANY 1100u /* more slots than a process can borrow */
-
-static void
-open_shared(struct env *e, const char *tmpfs)
-{
-    char path[300];
-    const char *settings[] = { path, "max_shared_cpu_size=0.0625", NULL };
-
-    snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
-    struct kvt_config *config = config_with(settings);
-    struct kvt__tier_params params = { .config = config, .counters = &e->counters,
-                                       .transfers = true };
-    if (kvt__store_open(&params, &e->store))
-        fail_msg("%s", kvt__why());
-    kvt_config_free(config);
-    assert_int_equal(kvt__store_set_tags(e->store, &e->space, ""), 0);
-}
 
 static struct env *replaces_in; /* the next pin is followed by an eviction and a PUT */
 
@@ -50,107 +34,78 @@ static void
 a_chunk_is_read_while_no_more_slots_can_be_borrowed(void **state)
 {
     static struct request borrowed[MANY];
-    static struct env e;
-    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX", command[64];
+    struct shared *s = *state;
     unsigned n = 0;
 
-    (void)state;
-    assert_non_null(mkdtemp(tmpfs));
-    strcpy(e.space.text, "test/model@1@0@@bfloat16");
-    open_shared(&e, tmpfs);
-    while (put(&e, 1)) /* until the memory is populated */
-        usleep(10000);
+    open_with_chunk_1(s);
     for (bool more = true; more && n < MANY; n += more) {
-        request_init(&borrowed[n], &e, KVT__TIER_GET, 1);
-        more = kvt__store_borrow(e.store, &borrowed[n].req);
+        request_init(&borrowed[n], &s->e, KVT__TIER_GET, 1);
+        more = kvt__store_borrow(s->e.store, &borrowed[n].req);
         if (!more)
             free(borrowed[n].memory);
     }
     assert_in_range(n, 1, MANY - 1);
-    assert_int_equal(get(&e, 1), 0);
-    assert_true(find(&e, 1));
+    assert_int_equal(get(&s->e, 1), 0);
+    assert_true(find(&s->e, 1));
     while (n--) {
         kvt__pool_release(NULL, &borrowed[n].req.slot);
         free(borrowed[n].memory);
     }
-    kvt__store_close(e.store);
-    snprintf(command, sizeof command, "rm -r %s", tmpfs);
-    assert_int_equal(system(command), 0);
+    kvt__store_close(s->e.store);
 }
 
 static void
 a_chunk_is_read_whose_entry_gets_another_chunk(void **state)
 {
-    static struct env e;
-    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX";
+    struct shared *s = *state;
     struct request r;
 
-    (void)state;
-    assert_non_null(mkdtemp(tmpfs));
-    strcpy(e.space.text, "test/model@1@0@@bfloat16");
-    open_shared(&e, tmpfs);
-    while (put(&e, 1))
-        usleep(10000);
-    replaces_in = &e;
-    assert_int_equal(get(&e, 1), 0); /* of the right bytes */
-    assert_false(find(&e, 1));
-    request_init(&r, &e, KVT__TIER_GET, 2);
+    open_with_chunk_1(s);
+    replaces_in = &s->e;
+    assert_int_equal(get(&s->e, 1), 0); /* of the right bytes */
+    assert_false(find(&s->e, 1));
+    request_init(&r, &s->e, KVT__TIER_GET, 2);
     replaces_in = NULL;
-    assert_true(kvt__store_borrow(e.store, &r.req));
+    assert_true(kvt__store_borrow(s->e.store, &r.req));
     assert_true(request_holds(&r, 2));
     kvt__pool_release(NULL, &r.req.slot);
     free(r.memory);
-    kvt__store_close(e.store);
-    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
-    temp_dir_remove(&e.dir);
+    kvt__store_close(s->e.store);
 }
 
 static void
 a_chunk_is_borrowed_whose_entry_gets_another_chunk(void **state)
 {
-    static struct env e;
-    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX";
+    struct shared *s = *state;
     struct request r;
 
-    (void)state;
-    assert_non_null(mkdtemp(tmpfs));
-    strcpy(e.space.text, "test/model@1@0@@bfloat16");
-    open_shared(&e, tmpfs);
-    while (put(&e, 1))
-        usleep(10000);
-    request_init(&r, &e, KVT__TIER_GET, 1);
-    replaces_in = &e;
-    assert_true(kvt__store_borrow(e.store, &r.req));
-    assert_false(find(&e, 1));
+    open_with_chunk_1(s);
+    request_init(&r, &s->e, KVT__TIER_GET, 1);
+    replaces_in = &s->e;
+    assert_true(kvt__store_borrow(s->e.store, &r.req));
+    assert_false(find(&s->e, 1));
     assert_true(request_holds(&r, 1));
     kvt__pool_release(NULL, &r.req.slot);
     free(r.memory);
-    kvt__store_close(e.store);
-    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
-    temp_dir_remove(&e.dir);
+    kvt__store_close(s->e.store);
 }
 
 /* The memory holds an engine's chunk of the same key. */
 static void
 a_put_by_key_replaces_the_chunk(void **state)
 {
-    static struct env e;
-    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX", path[64], disk[300], buf[BYTES];
-    const char *settings[] = { path, "max_shared_cpu_size=0.0625", disk,
-                               "max_local_disk_size=1", NULL };
+    struct shared *s = *state;
+    char path[300], buf[BYTES];
+    const char *settings[] = { s->settings[0], s->settings[1], path, "max_local_disk_size=1",
+                               NULL };
     struct kvt_op op = KVT_INIT(struct kvt_op);
     struct kvt_store *store;
+    struct temp_dir disk;
 
-    (void)state;
-    assert_non_null(mkdtemp(tmpfs));
-    strcpy(e.space.text, "test/model@1@0@@bfloat16");
-    open_shared(&e, tmpfs);
-    while (put(&e, 1))
-        usleep(10000);
-    assert_true(lease(&e, 1));
-    temp_dir_make(&e.dir);
-    snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
-    snprintf(disk, sizeof disk, "local_disk=%s", e.dir.path);
+    open_with_chunk_1(s);
+    assert_true(lease(&s->e, 1));
+    temp_dir_make(&disk);
+    snprintf(path, sizeof path, "local_disk=%s", disk.path);
     struct kvt_config *config = config_with(settings);
     assert_int_equal(kvt_store_open(config, &store), 0);
     kvt_config_free(config);
@@ -165,21 +120,16 @@ a_put_by_key_replaces_the_chunk(void **state)
     assert_int_equal(op.found_bytes, 3);
     assert_memory_equal(buf, "new", 3);
     kvt_store_close(store);
-    kvt__store_close(e.store);
-    temp_dir_remove(&e.dir);
-    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
-    temp_dir_remove(&e.dir);
+    kvt__store_close(s->e.store);
+    temp_dir_remove(&disk);
 }
 
 static struct kvt_store *
-open_by_key(const char *tmpfs)
+open_by_key(const struct shared *s)
 {
-    char path[64];
-    const char *settings[] = { path, "max_shared_cpu_size=0.0625", NULL };
+    struct kvt_config *config = config_with(s->settings);
     struct kvt_store *store;
 
-    snprintf(path, sizeof path, "shared_cpu_path=%s", tmpfs);
-    struct kvt_config *config = config_with(settings);
     assert_int_equal(kvt_store_open(config, &store), 0);
     kvt_config_free(config);
     return store;
@@ -190,19 +140,14 @@ open_by_key(const char *tmpfs)
 static void
 a_put_by_key_into_memory_alone_replaces_the_chunk(void **state)
 {
-    static struct env e;
-    char tmpfs[] = "/dev/shm/kvtier-test-XXXXXX", buf[BYTES];
+    struct shared *s = *state;
+    char buf[BYTES];
     struct kvt_op op = KVT_INIT(struct kvt_op);
     struct kvt__claim claim;
 
-    (void)state;
-    assert_non_null(mkdtemp(tmpfs));
-    strcpy(e.space.text, "test/model@1@0@@bfloat16");
-    open_shared(&e, tmpfs);
-    while (put(&e, 1))
-        usleep(10000);
-    assert_true(lease(&e, 1));
-    struct kvt_store *store = open_by_key(tmpfs);
+    open_with_chunk_1(s);
+    assert_true(lease(&s->e, 1));
+    struct kvt_store *store = open_by_key(s);
     op.kind = KVT_OP_PUT;
     op.key = "test/model@1@0@1@bfloat16";
     op.buf = memcpy(buf, "new", 3);
@@ -217,32 +162,30 @@ a_put_by_key_into_memory_alone_replaces_the_chunk(void **state)
     assert_int_equal(op.found & KVT_FOUND_ID, KVT_FOUND_ID);
     op.kind = KVT_OP_DELETE;
     assert_int_equal(kvt_store_run(store, &op), 0);
-    struct kvt__name name = { .digest = kvt__table_digest(e.space.text),
+    struct kvt__name name = { .digest = kvt__table_digest(s->e.space.text),
                               .hash = { .bits = { 1 } } };
     struct kvt__record record = { .bytes = 3 };
-    assert_int_equal(kvt__table_claim(e.store->levels[0].index, &name, &record, e.space.text,
-                                      &claim), 0);
+    struct kvt__table *index = s->e.store->levels[0].index;
+    assert_int_equal(kvt__table_claim(index, &name, &record, s->e.space.text, &claim), 0);
     op.kind = KVT_OP_PUT;
     op.bytes = 3;
     assert_int_equal(kvt_store_run(store, &op), -EBUSY);
     assert_non_null(strstr(op.why, "another process stores the chunk of this key now"));
-    kvt__table_abort(e.store->levels[0].index, &claim);
+    kvt__table_abort(index, &claim);
     assert_int_equal(kvt_store_run(store, &op), 0);
     kvt_store_close(store);
-    kvt__store_close(e.store);
-    snprintf(e.dir.path, sizeof e.dir.path, "%s", tmpfs);
-    temp_dir_remove(&e.dir);
+    kvt__store_close(s->e.store);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_chunk_is_read_while_no_more_slots_can_be_borrowed),
-        cmocka_unit_test(a_chunk_is_read_whose_entry_gets_another_chunk),
-        cmocka_unit_test(a_chunk_is_borrowed_whose_entry_gets_another_chunk),
-        cmocka_unit_test(a_put_by_key_replaces_the_chunk),
-        cmocka_unit_test(a_put_by_key_into_memory_alone_replaces_the_chunk),
+        SHARED_TEST(a_chunk_is_read_while_no_more_slots_can_be_borrowed),
+        SHARED_TEST(a_chunk_is_read_whose_entry_gets_another_chunk),
+        SHARED_TEST(a_chunk_is_borrowed_whose_entry_gets_another_chunk),
+        SHARED_TEST(a_put_by_key_replaces_the_chunk),
+        SHARED_TEST(a_put_by_key_into_memory_alone_replaces_the_chunk),
     };
 
     return cmocka_run_group_tests_name("store, shared memory", tests, NULL, NULL);

@@ -177,7 +177,7 @@ setup(void **state)
     assert_non_null(f);
     f->kind = *state;
     if (f->kind->place == IN_MEMORY)
-        make_dir_in_memory(&f->dir);
+        temp_dir_make_in_memory(&f->dir);
     else
         temp_dir_make(&f->dir);
     f->n_fds = count_fds();

@@ -80,13 +80,6 @@ memory_level_run(struct kvt__tier *tier, struct kvt__tier_op *op)
     return err;
 }
 
-static inline void
-make_dir_in_memory(struct temp_dir *dir)
-{
-    strcpy(dir->path, "/dev/shm/kvtier-test-XXXXXX");
-    assert_non_null(mkdtemp(dir->path));
-}
-
 /* Open the index, and run the tier's operations behind the index from now on. */
 static inline void
 memory_level_open(struct kvt__tier *tier)

@@ -32,8 +32,7 @@ shm_setup(void **state)
 {
     static struct temp_dir dir;
 
-    strcpy(dir.path, "/dev/shm/kvtier-test-XXXXXX");
-    assert_non_null(mkdtemp(dir.path));
+    temp_dir_make_in_memory(&dir);
     *state = &dir;
     return 0;
 }

@@ -62,8 +62,7 @@ setup(void **state)
 {
     static struct memory s;
 
-    strcpy(s.dir.path, "/dev/shm/kvtier-test-XXXXXX");
-    assert_non_null(mkdtemp(s.dir.path));
+    temp_dir_make_in_memory(&s.dir);
     *state = &s;
     return 0;
 }
