@@ -29,6 +29,7 @@ struct needs {
     uint64_t worker_bytes, all_bytes;
     uint64_t host_bytes;    /* of shared host memory, once for all workers; 0: off */
     uint64_t host_missing;  /* the part of host_bytes that is not allocated yet */
+    uint64_t hf3fs_bytes;   /* of /dev/shm, shared by one worker with 3FS's daemon; 0: no 3FS */
     uint64_t available;     /* UINT64_MAX: not told */
 };
 
@@ -221,29 +222,6 @@ add_needs(const struct needs *n)
 
 /* ------------------------------------------------------------- shared memory */
 
-/* hf3fs_io_thread_num pairs of rings, twice where groups have some of their own; what one
- * takes is the protocol's. */
-static uint64_t
-ring_bytes(const json_t *all)
-{
-    uint64_t entries = (uint64_t)json_integer_value(value_of(all, "hf3fs_ior_entries"));
-    uint64_t pairs = (uint64_t)json_integer_value(value_of(all, "hf3fs_io_thread_num"));
-    bool groups = json_integer_value(value_of(all, "hf3fs_io_depth")) > 0;
-
-    return 2 * pairs * (groups ? 2 : 1) * (16 + 32 + 96 * (entries + 1) + 4096);
-}
-
-/* Bytes of /dev/shm that a process shares with 3FS's daemon, by kvt_config_json(); 0: no
- * 3FS is configured. */
-static uint64_t
-shared_bytes(const json_t *config)
-{
-    if (!has(config, "hf3fs"))
-        return 0;
-    return (uint64_t)json_integer_value(value_of(config, "hf3fs_iov_size")) +
-           ring_bytes(config);
-}
-
 /* Set *bytes to the free bytes of a tmpfs; UINT64_MAX: the tmpfs has no limit.  False: the
  * directory does not exist. */
 static bool
@@ -280,7 +258,7 @@ print_room(bool there, uint64_t room)
 static void
 check_3fs(const struct needs *n)
 {
-    uint64_t need = shared_bytes(n->all) * n->ask->n_workers, room = 0;
+    uint64_t need = n->hf3fs_bytes * n->ask->n_workers, room = 0;
     bool there = find_room("/dev/shm", &room), one = n->ask->n_workers == 1;
 
     if (n->ask->into) {
@@ -334,9 +312,11 @@ cli_config_memory(const struct kvt_config_sources *sources,
     if (err)
         return err;
     char *text = kvt_config_json(config);
-    kvt_config_free(config);
     json_t *all = text ? json_loads(text, 0, NULL) : NULL;
     kvt_free(text);
+    if (all && has(all, "hf3fs"))
+        n.hf3fs_bytes = kvt_hf3fs_shared_bytes(config);
+    kvt_config_free(config);
     if (!all)
         return -ENOMEM;
     n.all = all;
@@ -350,7 +330,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
         check_worker(&n);
         check_machine(&n);
     }
-    if (shared_bytes(all))
+    if (n.hf3fs_bytes)
         check_3fs(&n);
     if (n.host_bytes)
         check_shared_cpu(&n);

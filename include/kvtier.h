@@ -127,6 +127,10 @@ KVT_API void kvt_config_free(struct kvt_config *config);
  * Secrets are shown as "***".  malloc'ed, ended with kvt_free(); NULL: no memory. */
 KVT_API char *kvt_config_json(const struct kvt_config *config);
 
+/* Bytes of /dev/shm that a worker shares with 3FS's daemon, if the configuration names storage
+ * in 3FS. */
+KVT_API uint64_t kvt_hf3fs_shared_bytes(const struct kvt_config *config);
+
 KVT_API void kvt_free(void *p);
 
 /* Something wrong or doubtful in the sources. */

@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 
 #include "conf/conf.h"
+#include "kvtier.h"
 #include "mem/numa.h"
 #include "tier/hf3fs/hf3fs.h"
 #include "usrbio/own.h"
@@ -122,10 +123,9 @@ look_at_node(const struct look *look)
              "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
 }
 
-/* Bytes of /dev/shm that a worker shares with the daemon: the region, and pairs of rings,
- * twice where groups have rings of their own. */
-static uint64_t
-shared_bytes(const struct kvt_config *config)
+/* The region, and pairs of rings, twice if groups have rings of their own. */
+uint64_t
+kvt_hf3fs_shared_bytes(const struct kvt_config *config)
 {
     uint64_t rings = 2 * (uint64_t)config->hf3fs_io_thread_num *
                      (config->hf3fs_io_depth > 0 ? 2 : 1);
@@ -137,7 +137,7 @@ shared_bytes(const struct kvt_config *config)
 static void
 look_at_memory(const struct look *look)
 {
-    double need = (double)shared_bytes(look->params->config);
+    double need = (double)kvt_hf3fs_shared_bytes(look->params->config);
     struct statvfs shm;
 
     if (statvfs("/dev/shm", &shm)) {
