@@ -317,11 +317,15 @@ s3_server_reset(struct s3_server *s)
     snprintf(s->prefix, sizeof s->prefix, "t%ld-%u", (long)getpid(), ++s->n_prefixes);
 }
 
-/* Remove the directory of an index, which the tier makes for good, of s3://thing. */
+/* Remove the directory of the index of a bucket, which the tier makes for good.  Hosts have an
+ * index each, by the spelling of the server's name. */
 static inline void
-s3_remove_index_of(const char *thing)
+s3_remove_index_of(const struct s3_server *s, const char *host, uint16_t port,
+                   const char *bucket)
 {
-    int fd = kvt__private_dir_of(KVT__LOCAL_DIR, thing, strlen(thing));
+    char thing[256];
+    int n = snprintf(thing, sizeof thing, "s3://%s:%u/%s/%s/", host, port, bucket, s->prefix);
+    int fd = kvt__private_dir_of(KVT__LOCAL_DIR, thing, (size_t)n);
 
     assert_true(fd >= 0);
     index_dir_remove(fd);

@@ -38,17 +38,6 @@ setup(void **state)
     return 0;
 }
 
-/* The hosts have an index each, by the spelling of the server's name. */
-static void
-forget_index(const char *host)
-{
-    char thing[256];
-
-    snprintf(thing, sizeof thing, "s3://%s:%u/" S3_BUCKET "/%s/", host, server.port,
-             server.prefix);
-    s3_remove_index_of(thing);
-}
-
 static void
 close_workers(struct world *w)
 {
@@ -67,8 +56,8 @@ teardown(void **state)
 
     close_workers(w);
     fixture_fini(&w->f);
-    forget_index("127.0.0.1");
-    forget_index("localhost");
+    s3_remove_index_of(&server, "127.0.0.1", server.port, S3_BUCKET);
+    s3_remove_index_of(&server, "localhost", server.port, S3_BUCKET);
     free(w);
     return 0;
 }
@@ -209,7 +198,7 @@ count_calls(struct world *w, uint32_t n, uint32_t n_ranks)
         kvt_engine_close(w->f.engine);
         w->f.engine = NULL;
         close_workers(w);
-        forget_index("127.0.0.1");
+        s3_remove_index_of(&server, "127.0.0.1", server.port, S3_BUCKET);
     }
 }
 

@@ -40,12 +40,9 @@ static int
 teardown(void **state)
 {
     struct transfers *t = *state;
-    char thing[256];
 
     temp_dir_remove(&t->dir);
-    snprintf(thing, sizeof thing, "s3://127.0.0.1:%u/" S3_BUCKET "/%s/", server.port,
-             server.prefix);
-    s3_remove_index_of(thing);
+    s3_remove_index_of(&server, "127.0.0.1", server.port, S3_BUCKET);
     return 0;
 }
 

@@ -58,16 +58,6 @@ close_engine(struct fixture *f)
 }
 
 static void
-forget_index(const char *host)
-{
-    char thing[256];
-
-    snprintf(thing, sizeof thing, "s3://%s:%u/" S3_BUCKET "/%s/", host, server.port,
-             server.prefix);
-    s3_remove_index_of(thing);
-}
-
-static void
 be_silent(void *ctx, enum kvt_log_level level, const char *line)
 {
     (void)ctx;
@@ -91,8 +81,8 @@ static int
 teardown(void **state)
 {
     fixture_fini(*state);
-    forget_index("127.0.0.1");
-    forget_index("localhost");
+    s3_remove_index_of(&server, "127.0.0.1", server.port, S3_BUCKET);
+    s3_remove_index_of(&server, "localhost", server.port, S3_BUCKET);
     return 0;
 }
 
@@ -352,7 +342,7 @@ what_stays_damaged_is_not_promised_but_stored_again(void **state)
         open_at(f, "127.0.0.1", "true");
         assert_int_equal(load_prompt(f).loaded, N_CHUNKS);
         close_engine(f);
-        forget_index("127.0.0.1");
+        s3_remove_index_of(&server, "127.0.0.1", server.port, S3_BUCKET);
     }
 }
 

@@ -231,12 +231,8 @@ open_store(bool tls)
 static void
 close_store(struct kvt_store *store, bool tls)
 {
-    char thing[256];
-
     kvt_store_close(store);
-    snprintf(thing, sizeof thing, "s3://127.0.0.1:%u/" S3_BUCKET "/%s/",
-             tls ? server.tls_port : server.port, server.prefix);
-    s3_remove_index_of(thing);
+    s3_remove_index_of(&server, "127.0.0.1", tls ? server.tls_port : server.port, S3_BUCKET);
 }
 
 static void

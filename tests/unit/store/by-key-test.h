@@ -66,16 +66,12 @@ static inline int
 teardown(void **state)
 {
     static const char *const buckets[] = { S3_BUCKET, "nowhere" };
-    char thing[256];
 
     (void)state;
     kvt_store_close(store);
     store = NULL;
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(thing, sizeof thing, "s3://127.0.0.1:%u/%s/%s/", server.port, buckets[i],
-                 server.prefix);
-        s3_remove_index_of(thing);
-    }
+    for (size_t i = 0; i < 2; i++)
+        s3_remove_index_of(&server, "127.0.0.1", server.port, buckets[i]);
     temp_dir_remove(&dir);
     return 0;
 }

@@ -406,4 +406,13 @@ disk_bytes(const struct env *e)
     return disk_bytes_in(e->dir.path) + disk_bytes_in(opaque) + disk_bytes_in(temp);
 }
 
+/* The index counts each file once. */
+static inline void
+check_counted(const struct env *e, uint64_t n_files, uint64_t n_unread)
+{
+    assert_int_equal(totals_of(e).n_entries, n_files);
+    assert_int_equal(totals_of(e).n_unread, n_unread);
+    assert_int_equal(used(e), disk_bytes(e));
+}
+
 #endif

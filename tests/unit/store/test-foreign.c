@@ -43,15 +43,6 @@ put_own_only(const struct env *e, unsigned i)
     return r.req.error.code;
 }
 
-/* The index counts each file once. */
-static void
-check_counted(const struct env *e, uint64_t n_files, uint64_t n_unread)
-{
-    assert_int_equal(totals_of(e).n_entries, n_files);
-    assert_int_equal(totals_of(e).n_unread, n_unread);
-    assert_int_equal(used(e), disk_bytes(e));
-}
-
 static void
 a_file_that_was_written_over_is_a_miss_and_stays(void **state)
 {

@@ -21,15 +21,6 @@ save(const struct env *e)
     assert_int_equal(kvt__table_write_snapshot(index_of(e), private_dir(e), 0), 0);
 }
 
-/* The index counts each file once. */
-static void
-check_counted(const struct env *e, uint64_t n_files, uint64_t n_unread)
-{
-    assert_int_equal(totals_of(e).n_entries, n_files);
-    assert_int_equal(totals_of(e).n_unread, n_unread);
-    assert_int_equal(used(e), disk_bytes(e));
-}
-
 /* ------------------------------------------------------------------- snapshots */
 
 static void

@@ -14,6 +14,15 @@
 
 #define TEXT "m/l@1@0@@bfloat16"
 
+/* A number that looks random, for each number another. */
+static inline uint64_t
+mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
 static inline struct kvt__name
 name_of(uint64_t n)
 {

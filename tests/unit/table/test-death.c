@@ -26,14 +26,6 @@ table_step(const void *at)
         kill(getpid(), SIGKILL);
 }
 
-static uint64_t
-mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
 struct progress {
     uint64_t n_ops, n_bad;
 };

@@ -244,14 +244,6 @@ a_form_of_no_hash_is_a_miss(void **state)
 /* ------------------------------------------------------------ random garbage */
 
 static uint64_t
-mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
-static uint64_t
 bad_value(const struct kvt__table *t, uint64_t random)
 {
     const uint64_t values[] = { 0, 1, 2, 3, UINT64_MAX, TB_END, TB_NONE, TB_MIN_HEADS,

@@ -198,15 +198,6 @@ replaced_table_finds_nothing_and_is_estale(void **state)
     kvt__table_close(t);
 }
 
-static int
-claim_of(struct kvt__table *t, uint64_t n, struct kvt__claim *out)
-{
-    struct kvt__name name = name_of(n);
-    struct kvt__record record = record_of_n(n, 10);
-
-    return kvt__table_claim(t, &name, &record, TEXT, out);
-}
-
 /* Cleaners of temporary directories delete the old file `lock`; logind and administrators
  * delete files in /dev/shm. */
 static void
@@ -219,7 +210,7 @@ a_deleted_file_is_noticed(void **state)
         struct kvt__claim of_a, of_b;
 
         assert_int_equal(store(a, 1, 10), 0);
-        assert_int_equal(claim_of(a, 2, &of_a), 0);
+        assert_int_equal(claim_n(a, 2, 2, 10, &of_a), 0);
         if (deleted & 1)
             unlinkat(d->fd, "lock", 0);
         if (deleted & 2)
@@ -228,7 +219,7 @@ a_deleted_file_is_noticed(void **state)
         assert_true(kvt__table_is_shared(b));
         assert_true(kvt__table_is_current(b));
         assert_false(find(b, 1, NULL));
-        assert_int_equal(claim_of(b, 2, &of_b), 0);
+        assert_int_equal(claim_n(b, 2, 2, 10, &of_b), 0);
         assert_false(kvt__table_is_current(a));
         assert_false(find(a, 1, NULL));
         assert_int_equal(store(a, 3, 10), -ESTALE);

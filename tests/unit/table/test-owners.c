@@ -7,15 +7,6 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
-static int
-claim_of(struct kvt__table *t, uint64_t n, struct kvt__claim *out)
-{
-    struct kvt__name name = name_of(n);
-    struct kvt__record record = record_of_n(n, 10);
-
-    return kvt__table_claim(t, &name, &record, TEXT, out);
-}
-
 static bool
 is_unread(struct kvt__table *t, uint64_t n)
 {
@@ -35,7 +26,7 @@ die_with_claims(const struct dir *d)
     store(t, 1, 10);
     find(t, 1, &seen);
     kvt__table_evict(t, &seen, false, &claim);
-    claim_of(t, 2, &claim);
+    claim_n(t, 2, 2, 10, &claim);
 }
 
 static void
@@ -56,7 +47,7 @@ claims_of_a_dead_owner_end_when_they_stand_in_the_way(void **state)
 
     in_child(*state, die_with_claims);
     assert_false(is_unread(t, 2));
-    assert_int_equal(claim_of(t, 2, &claim), 0); /* identifies the object */
+    assert_int_equal(claim_n(t, 2, 2, 10, &claim), 0); /* identifies the object */
     assert_true(is_unread(t, 1));
     assert_true(kvt__table_publish(t, &claim));
     assert_true(find(t, 2, NULL));
@@ -103,7 +94,7 @@ __wrap_kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner)
         succeeds_in = NULL;
         successor = open_writer(d);
         assert_int_equal(successor->owner, owner);
-        assert_int_equal(claim_of(successor, 3, &claim), 0);
+        assert_int_equal(claim_n(successor, 3, 3, 10, &claim), 0);
     }
     return lives;
 }
@@ -120,7 +111,7 @@ claims_of_the_next_owner_of_a_number_stay(void **state)
     assert_int_equal(kvt__table_recover(t), 0);
     assert_non_null(successor);
     assert_true(is_unread(t, 1) && is_unread(t, 2));
-    assert_int_equal(claim_of(t, 3, &claim), -EBUSY);
+    assert_int_equal(claim_n(t, 3, 3, 10, &claim), -EBUSY);
     assert_true(successor->owners[successor->owner].incarnation);
     kvt__table_close(successor);
     recount(t);
@@ -133,8 +124,8 @@ claims_of_a_living_owner_stay(void **state)
     struct kvt__table *a = open_writer(*state), *b = open_writer(*state);
     struct kvt__claim claim, other;
 
-    assert_int_equal(claim_of(a, 2, &claim), 0);
-    assert_int_equal(claim_of(b, 2, &other), -EBUSY);
+    assert_int_equal(claim_n(a, 2, 2, 10, &claim), 0);
+    assert_int_equal(claim_n(b, 2, 2, 10, &other), -EBUSY);
     assert_int_equal(kvt__table_recover(b), 0);
     assert_int_equal(store(b, 3, 10), 0); /* only the claimed name is blocked */
     assert_true(kvt__table_publish(a, &claim));
@@ -295,7 +286,7 @@ only_a_replaced_table_is_retired(void **state)
     struct kvt__table *t = open_writer(*state), *other = open_writer(*state);
     struct kvt__claim claim;
 
-    assert_int_equal(claim_of(t, 1, &claim), 0);
+    assert_int_equal(claim_n(t, 1, 1, 10, &claim), 0);
     kvt__table_retire(t);
     assert_int_equal(kvt__table_recover(other), 0);
     assert_true(kvt__table_publish(t, &claim));
@@ -315,7 +306,7 @@ use_in_child(struct kvt__table *t)
     struct kvt__table_totals totals;
     struct kvt__record seen = { .entry = 0 };
     struct kvt__claim c;
-    bool ok = claim_of(t, 3, &c) == -ESTALE && !find(t, 1, NULL) &&
+    bool ok = claim_n(t, 3, 3, 10, &c) == -ESTALE && !find(t, 1, NULL) &&
               kvt__table_evict(t, &seen, true, &c) == -ESTALE &&
               !kvt__table_lease(t, &name, NULL, INT64_MAX, NULL) &&
               !kvt__table_is_current(t) && !kvt__table_has_writer(t) &&
@@ -362,7 +353,7 @@ a_child_of_a_dead_owner_does_not_keep_it_alive(void **state)
         struct kvt__claim c;
 
         close(hold[1]);
-        claim_of(t, 1, &c);
+        claim_n(t, 1, 1, 10, &c);
         if (!fork()) {
             ssize_t n = write(ready[1], "x", 1) + read(hold[0], &b, 1);
             _exit((int)n);
