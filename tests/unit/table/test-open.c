@@ -75,7 +75,11 @@ table_grows_for_all_processes(void **state)
         assert_true(find(i & 1 ? b : a, i, NULL));
     assert_int_equal(a->header->n_made, 3 * TB_STEP_ENTRIES);
     recount(a);
-    for (uint64_t i = 150000; i < 200000; i++)
+    pthread_mutex_lock(&a->mutex);
+    assert_int_equal(kvt__tb_grow(a), 0);
+    pthread_mutex_unlock(&a->mutex);
+    assert_int_equal(store(b, 150000, 1), 0); /* a has unlocked the table */
+    for (uint64_t i = 150001; i < 200000; i++)
         assert_int_equal(store(a, i, 1), 0);
     assert_int_equal(store(a, 200000, 1), -ENOSPC);
     recount(b);
