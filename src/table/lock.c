@@ -97,7 +97,8 @@ acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns)
     int64_t end = 0;
 
     for (;;) {
-        bool is_free = !(seen & OWNER) || (alone && (seen & OWNER) - 1 == t->owner);
+        bool is_free = !(seen & OWNER) || (alone && (seen & OWNER) - 1 == t->owner) ||
+                       (slept && is_stale(t, seen, alone));
 
         if (is_free && take(t, word, seen, slept))
             return 0;
@@ -112,8 +113,6 @@ acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns)
         seen |= SLEEPER;
         TB_FUTEX_WAIT(word, seen, end - now < NAP_NS ? end - now : NAP_NS);
         slept = true;
-        if (TB_LOAD(word) == seen && is_stale(t, seen, alone) && take(t, word, seen, true))
-            return 0;
         seen = TB_LOAD(word);
     }
 }

@@ -119,8 +119,7 @@ end_lease(struct tb_hot *e, uint32_t life)
     do {
         uint32_t holders = old & TB_HOLDERS;
 
-        if ((old & TB_LIFE) != life || !tb_lease_holds(old, kvt__now_ns()) ||
-            holders == TB_HOLDERS)
+        if ((old & TB_LIFE) != life || holders == TB_HOLDERS)
             return;
         new = holders > 1 ? old - 1 : life;
     } while (!tb_swap(&e->lease, &old, new));
