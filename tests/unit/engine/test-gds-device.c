@@ -111,6 +111,30 @@ what_stays_in_host_memory_goes_through_it(void **state)
     kvt_load_free(done);
 }
 
+/* The driver fails every call for a while, as after an error of a kernel. */
+static void
+chunks_that_the_device_cannot_copy_are_counted(void **state)
+{
+    struct fixture *f = *state;
+    const char *stay[] = { "remote_url=", gds_path, "local_cpu=true", NULL };
+
+    kvt_engine_close(f->engine);
+    fixture_open_plain(f, stay);
+    gpu_fake->lose(719);
+    store_prefix(f, 2);
+    gpu_fake->lose(0);
+    assert_int_equal(counter(f, "store_failed"), 2);
+    assert_int_equal(counter(f, "store_chunks"), 0);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
+    kvt_seq_free(seq);
+    store_prefix(f, 2);
+    assert_int_equal(counter(f, "store_failed"), 2);
+    struct kvt_load *done = load(f, 2);
+    assert_true(block_holds(f, 33, 1, 0));
+    kvt_load_free(done);
+}
+
 /* It is known when the engine says where its KV is. */
 static void
 what_is_demanded_is_not_to_be_had_for_host_memory(void **state)
@@ -140,6 +164,7 @@ main(int argc, char **argv)
         TEST(what_is_damaged_on_the_way_is_not_loaded),
         TEST(a_library_that_fails_is_a_miss),
         TEST(what_stays_in_host_memory_goes_through_it),
+        TEST(chunks_that_the_device_cannot_copy_are_counted),
         TEST(what_is_demanded_is_not_to_be_had_for_host_memory),
     };
 
