@@ -59,12 +59,12 @@ kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
         kvt__load_close(load, 0);
         return 0;
     }
-    set_deadline(load);
     for (size_t i = 0; i < call->n_items; i++) {
         call->items[i].status = KVT__PENDING;
         if (consumes(&call->items[i]))
             call->items[i].req.consume = kvt__load_consume;
     }
+    set_deadline(load); /* from here on kvt_engine_poll() may return the load */
     pthread_mutex_lock(&engine->calls.lock);
     for (size_t i = 0; i < call->n_items; i++)
         kvt__queue_push(&engine->calls.loads, &call->items[i]);

@@ -118,6 +118,44 @@ chunks_that_wait_behind_a_missing_chunk_are_not_read(void **state)
     assert_int_equal(counter(&l->f, "load_missing"), N_CHUNKS - n_skipped);
 }
 
+/* --------------------------------------------------------------------- deadline */
+
+void __real_kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer);
+void __wrap_kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer);
+
+/* Engine whose deadlines pass, and whose loads are polled, before kvt_engine_load() goes on. */
+static struct kvt_engine *hasty;
+static int statuses[N_CHUNKS]; /* of the polled load */
+
+void
+__wrap_kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer)
+{
+    struct kvt_load *load;
+
+    if (!hasty) {
+        __real_kvt__timer_set(exec, timer);
+        return;
+    }
+    timer->run(timer);
+    assert_int_equal(kvt_engine_poll(hasty, &load, 1), 1);
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        statuses[c] = kvt_load_status(load, 0, c);
+    kvt_load_free(load);
+}
+
+static void
+a_load_whose_deadline_passes_at_once_has_no_chunk(void **state)
+{
+    struct loads *l = *state;
+
+    hasty = l->f.engine;
+    start(l, 0);
+    hasty = NULL;
+    for (uint32_t c = 0; c < N_CHUNKS; c++)
+        assert_int_equal(statuses[c], -ETIMEDOUT);
+    assert_int_equal(counter(&l->f, "load_late"), N_CHUNKS);
+}
+
 /* ------------------------------------------------------------------ cancelling */
 
 /* The bytes that a load's blocks have from the moment it is returned. */
@@ -252,6 +290,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         T(many_loads_over_a_small_pool_all_end),
         T(chunks_that_wait_behind_a_missing_chunk_are_not_read),
+        T(a_load_whose_deadline_passes_at_once_has_no_chunk),
         T(no_block_is_written_after_its_load_was_returned),
         T(a_load_may_be_freed_while_its_reads_are_still_under_way),
         T(an_engine_closes_with_loads_and_stores_under_way),
