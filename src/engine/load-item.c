@@ -46,6 +46,7 @@ kvt__load_close(struct kvt_load *load, int status)
     }
     finish_if_due_locked(load);
     pthread_mutex_unlock(&e->calls.lock);
+    e->on_slot_free(e); /* the closed load's waiting items stop no other items */
 }
 
 void

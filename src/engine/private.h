@@ -66,7 +66,7 @@ struct kvt_engine {
 
     struct kvt__counters counters;
     /* Start the waiting loads, then the waiting prefetches.  Each thread that releases a slot
-     * calls this function.  The open sets the pointer. */
+     * or closes a load calls this function.  The open sets the pointer. */
     void (*on_slot_free)(struct kvt_engine *engine);
     struct kvt__exec *exec;
     size_t n_io_threads; /* of exec */

@@ -140,6 +140,17 @@ teardown(void **state)
     return fixture_teardown(state);
 }
 
+static void
+wait_until_done(const struct fixture *f, const struct kvt_load *load)
+{
+    struct pollfd fd = { .fd = kvt_engine_eventfd(f->engine), .events = POLLIN };
+    struct kvt_load *done;
+
+    while (!kvt_engine_poll(f->engine, &done, 1))
+        poll(&fd, 1, -1);
+    assert_ptr_equal(done, load);
+}
+
 /* Start a probe that hangs.  The caller frees the sequence. */
 static struct kvt_seq *
 start_probe(struct fixture *f)
@@ -262,6 +273,43 @@ a_cancelled_load_does_not_wait_for_hanging_storage(void **state)
     kvt_seq_free(seq);
 }
 
+/* Reads hold all slots, and chunks of the cancelled load wait in front of a chunk in memory. */
+static void
+a_cancelled_load_stops_no_load_behind_it(void **state)
+{
+    const char *const more[] = { "local_cpu=true", "disk_io_threads=32", NULL };
+    struct fixture *f = *state;
+    struct kvt_load *first, *second;
+    struct io all, one;
+
+    set_tokens(f, 0);
+    fixture_open(f, NULL);
+    write_chunks(f, 0, N_CHUNKS);
+    close_engine(f);
+    hold();
+    open_with_pool(f, "hang=1", "max_local_cpu_size=0.00016", more);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    set_tokens(f, 1);
+    store_chunks(f, 0, 1); /* stays in host memory, and the write hangs */
+    struct kvt_seq *stored = new_seq(f, N_TOKENS);
+    make_io(&all, seq, 0, 0, N_CHUNKS, 1);
+    make_io(&one, stored, 0, 0, 1, 40);
+    wipe(f);
+    assert_int_equal(kvt_engine_load(f->engine, &all.io, 1, 0, &first), 0);
+    assert_int_equal(kvt_engine_load(f->engine, &one.io, 1, 0, &second), 0);
+    wait_until_n_held(1 + (unsigned)counter(f, "loads_pending"));
+    kvt_load_cancel(first);
+    wait_until_done(f, first);
+    wait_until_done(f, second);
+    assert_int_equal(kvt_load_status(second, 0, 0), 0);
+    assert_true(chunk_is_right(f, &one, 0));
+    assert_int_equal(counter(f, "memory_hits"), 1);
+    kvt_load_free(first);
+    kvt_load_free(second);
+    kvt_seq_free(seq);
+    kvt_seq_free(stored);
+}
+
 static void
 a_lookup_over_hanging_storage_answers_what_is_known(void **state)
 {
@@ -290,6 +338,7 @@ main(void)
         T(a_load_over_hanging_storage_ends_at_its_deadline),
         T(a_pool_held_by_hanging_reads_gives_partial_results),
         T(a_cancelled_load_does_not_wait_for_hanging_storage),
+        T(a_cancelled_load_stops_no_load_behind_it),
         T(a_lookup_over_hanging_storage_answers_what_is_known),
     };
 

@@ -61,14 +61,20 @@ hold(void)
     set_held(HELD);
 }
 
-/* Wait until an operation is held. */
+/* Wait until n operations are held. */
+static inline void
+wait_until_n_held(unsigned n)
+{
+    pthread_mutex_lock(&held.lock);
+    while (held.n < n)
+        pthread_cond_wait(&held.changed, &held.lock);
+    pthread_mutex_unlock(&held.lock);
+}
+
 static inline void
 wait_until_held(void)
 {
-    pthread_mutex_lock(&held.lock);
-    while (!held.n)
-        pthread_cond_wait(&held.changed, &held.lock);
-    pthread_mutex_unlock(&held.lock);
+    wait_until_n_held(1);
 }
 
 static inline void
