@@ -77,6 +77,10 @@ find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
         p->searches = p->grows = searching && gallops && full < limit;
         if (p->grows)
             return 0;
+        if (searching && gallops) { /* no chunk that the gallop finds extends the hit */
+            kvt__probe_leave(p->probe);
+            p->probe = NULL;
+        }
         p->n = kvt__hit_fit_windows(seq, full, where);
         if (p->n < limit && asks)
             err = searching && !gallops ? -EAGAIN : search(seq, full, limit);
