@@ -245,7 +245,8 @@ kvt__hit_begin_leases(struct kvt_seq *seq, size_t n)
         if (!p->leases)
             return kvt__fail(ENOMEM, "kvt_engine_lookup");
     }
-    p->lease_until_ns = kvt__now_ns() + e->lease_ns;
+    /* The caller gets the hit at most load_timeout_ns later, if chunks are read first. */
+    p->lease_until_ns = kvt__now_ns() + e->lease_ns + (e->waits ? e->load_timeout_ns : 0);
     return 0;
 }
 

@@ -283,13 +283,6 @@ read_ahead(struct kvt_seq *seq)
         KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not read ahead: %s", kvt__why());
 }
 
-/* Return the time at which a hit with the leases of now is looked up again. */
-static int64_t
-lease_half_ns(const struct kvt_seq *seq)
-{
-    return seq->promise.lease_until_ns - seq->engine->lease_ns / 2;
-}
-
 /* Return true if the first rank's part of all chunks that the hit needs is leased. */
 static bool
 is_leased(const struct kvt_seq *seq)
@@ -314,7 +307,7 @@ hold(struct kvt_seq *seq, bool late)
     assert(p->state == KVT__PROMISE_FETCHING && !p->grows);
     assert(p->first <= p->n && p->n <= p->limit && is_leased(seq));
     p->state = late || p->n > p->first ? KVT__PROMISE_HELD : KVT__PROMISE_NONE;
-    p->deadline_ns = lease_half_ns(seq);
+    p->deadline_ns = kvt__now_ns() + seq->engine->lease_ns / 2;
     p->begun_ns = 0;
     return 0;
 }
@@ -337,7 +330,8 @@ fetch(struct kvt_seq *seq)
             return -EAGAIN;
         int64_t now = kvt__now_ns();
         bool all = !seq->engine->waits || advance(seq, now);
-        if (all && now < lease_half_ns(seq))
+        /* The leases are too short if the caller repeated the lookup late. */
+        if (all && (stale || now <= p->lease_until_ns - seq->engine->lease_ns))
             return p->grows ? -EAGAIN : hold(seq, false);
         if (all || cut_at_missing(seq))
             continue;
