@@ -140,11 +140,14 @@ close_fds(const struct kvt__dir *dir)
 }
 
 int
-kvt__dir_reopen(const struct kvt__dir *dir, const char *name)
+kvt__dir_reopen(const struct kvt__files *t, const struct kvt__dir *dir, const char *name)
 {
     struct kvt__dir new = { .path = dir->path, .mode = dir->mode, .fd = -1, .opaque_fd = -1,
                             .private_fd = -1, .temp_fd = -1 };
-    int err = open_fds(&new, name);
+    int err = t->kind->check_path ? t->kind->check_path(t, name, dir->path) : 0;
+
+    if (!err)
+        err = open_fds(&new, name);
 
     if (!err && (dup3(new.fd, dir->fd, O_CLOEXEC) < 0 ||
                  dup3(new.opaque_fd, dir->opaque_fd, O_CLOEXEC) < 0 ||
@@ -155,6 +158,23 @@ kvt__dir_reopen(const struct kvt__dir *dir, const char *name)
     if (!err)
         kvt__temp_clean(dir);
     return err;
+}
+
+static bool
+is_deleted(int fd)
+{
+    struct stat st;
+
+    return !fstat(fd, &st) && !st.st_nlink;
+}
+
+bool
+kvt__dir_renew(const struct kvt__files *t, const struct kvt__dir *dir)
+{
+    /* The directories above are deleted after these two.  A relative path may mean another
+     * directory by now. */
+    return (is_deleted(dir->opaque_fd) || is_deleted(dir->temp_fd)) && *dir->path == '/' &&
+           !kvt__dir_reopen(t, dir, t->tier.ops->name);
 }
 
 static int

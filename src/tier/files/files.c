@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "conf/conf.h"
 
@@ -42,12 +41,9 @@ int
 kvt__files_private_dir(const struct kvt__tier *tier)
 {
     const struct kvt__files *t = (const struct kvt__files *)tier;
-    struct stat st;
 
-    /* A user may have deleted the directories.  A relative path may mean another one by now. */
     for (size_t i = 0; i < t->n_dirs; i++)
-        if (*t->dirs[i].path == '/' && !fstat(t->dirs[i].private_fd, &st) && !st.st_nlink)
-            (void)kvt__dir_reopen(&t->dirs[i], tier->ops->name);
+        (void)kvt__dir_renew(t, &t->dirs[i]);
     return t->tier.multi_host ? t->index_fd : t->dirs[0].private_fd;
 }
 

@@ -185,7 +185,11 @@ bool kvt__next_path(const char **list, const char **path, size_t *n);
 
 /* Open a directory again under the same descriptor numbers and delete leftover temporary
  * files.  name: for messages.  0, or -errno with a sentence. */
-int kvt__dir_reopen(const struct kvt__dir *dir, const char *name);
+int kvt__dir_reopen(const struct kvt__files *t, const struct kvt__dir *dir, const char *name);
+
+/* If a user has deleted the directory, or a directory of the store in it, make and open them
+ * again.  Return true if they were opened again. */
+bool kvt__dir_renew(const struct kvt__files *t, const struct kvt__dir *dir);
 
 /* ---------------------------------------------------------------- shared.c */
 

@@ -218,12 +218,11 @@ remove_from(const struct kvt__files *t, const struct kvt__object *o, const char 
 
 /* ---------------------------------------------------------------- operations */
 
-int
-kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
-         const struct kvt__slot *slot, uint32_t crc)
+/* Write the files of a chunk into a directory. */
+static int
+put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__object *o,
+       const struct kvt__slot *slot, uint32_t crc)
 {
-    struct kvt__files *t = (struct kvt__files *)tier;
-    const struct kvt__dir *dir = kvt__nth_dir(t, o, 0);
     unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
     bool on_device = kvt__slot_on_device(slot);
     struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
@@ -245,6 +244,17 @@ kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
     if (!err)
         (void)remove_from(t, o, name, 1); /* older files of the chunk */
     return err;
+}
+
+int
+kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
+              const struct kvt__slot *slot, uint32_t crc)
+{
+    struct kvt__files *t = (struct kvt__files *)tier;
+    const struct kvt__dir *dir = kvt__nth_dir(t, o, 0);
+    int err = put_in(t, dir, o, slot, crc);
+
+    return err == -ENOENT && kvt__dir_renew(t, dir) ? put_in(t, dir, o, slot, crc) : err;
 }
 
 int

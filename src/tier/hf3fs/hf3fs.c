@@ -217,11 +217,8 @@ reopen(struct hf3fs_tier *h, uint64_t n_opened)
     int err = 0;
 
     pthread_mutex_lock(&h->lock);
-    for (size_t i = 0; !err && h->n_opened == n_opened && i < t->n_dirs; i++) {
-        err = hf3fs_check_path(t, "3FS", t->dirs[i].path);
-        if (!err)
-            err = kvt__dir_reopen(&t->dirs[i], "3FS");
-    }
+    for (size_t i = 0; !err && h->n_opened == n_opened && i < t->n_dirs; i++)
+        err = kvt__dir_reopen(t, &t->dirs[i], "3FS");
     if (!err && h->n_opened == n_opened)
         h->n_opened++;
     pthread_mutex_unlock(&h->lock);

@@ -90,6 +90,49 @@ missing_directories_are_made(void **state)
     temp_dir_remove(&dir);
 }
 
+/* Put a chunk of each of three directories, and read the chunk. */
+static void
+expect_all_usable(struct kvt__tier *tier, bool opaque)
+{
+    struct kvt__found found;
+
+    for (uint32_t i = 0; i < 3; i++) {
+        struct chunk c;
+
+        chunk_init(&c, "m", i);
+        c.object.rank = i;
+        c.object.opaque = opaque;
+        assert_int_equal(put_bytes(tier, &c.object, 100, i), 0);
+        assert_int_equal(kvt__tier_probe(tier, &c.object, &found), 0);
+    }
+}
+
+/* A user deletes a directory, or the files in a directory without the hidden ones. */
+static void
+a_deleted_directory_is_made_again(void **state)
+{
+    static const char *const schemes[] = { "fs", "local_disk", "gds" };
+    static const char *const deleted[] = { "a", "b", "c", "b/kvtier", "c/.kvtier/tmp" };
+    struct kvt__tier *tier = NULL;
+    char url[1024], command[600];
+    struct temp_dir dir;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        temp_dir_make(&dir);
+        snprintf(url, sizeof url, "%1$s://%2$s/a,%2$s/b,%2$s/c", schemes[i], dir.path);
+        assert_int_equal(try_open_for(url, true, NULL, 3, &tier), 0);
+        for (size_t j = 0; j < sizeof deleted / sizeof *deleted; j++) {
+            snprintf(command, sizeof command, "rm -r '%s/%s'", dir.path, deleted[j]);
+            assert_int_equal(system(command), 0);
+            expect_all_usable(tier, j % 2);
+            expect_all_usable(tier, !(j % 2));
+        }
+        tier->ops->close(tier);
+        temp_dir_remove(&dir);
+    }
+}
+
 static void
 a_failed_open_says_which_setting_and_which_path(void **state)
 {
@@ -135,6 +178,7 @@ main(void)
         HEADER(list_passes_over_what_is_no_chunk),
         cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
         cmocka_unit_test(missing_directories_are_made),
+        cmocka_unit_test(a_deleted_directory_is_made_again),
         cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
     };
 
