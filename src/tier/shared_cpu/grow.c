@@ -98,10 +98,7 @@ kvt__sc_grow(struct sc_growth *g, const struct sc_memory *memory,
     g->claim = *claim;
     g->ended = ended;
     atomic_init(&g->stop, false);
-    int err = kvt__thread_start(&g->thread, "kvt-populate", growth_main, g);
-    if (err)
-        kvt__mem_claim_end(&g->claim);
-    return err;
+    return kvt__thread_start(&g->thread, "kvt-populate", growth_main, g);
 }
 
 void

@@ -138,7 +138,8 @@ struct sc_growth {
     atomic_bool stop;
 };
 
-/* Begin.  Owner of claim: the growth.  0; -errno with a sentence. */
+/* Begin.  Owner of claim: the growth.  0; -errno with a sentence: no thread, and the caller owns
+ * the claim. */
 int kvt__sc_grow(struct sc_growth *growth, const struct sc_memory *memory,
                  const struct kvt__mem_claim *claim,
                  void (*ended)(struct sc_growth *growth));

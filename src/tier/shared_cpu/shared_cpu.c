@@ -204,15 +204,17 @@ on_growth_ended(struct sc_growth *growth)
     pthread_mutex_unlock(&o->tier->pin_lock);
 }
 
-static int
+static void
 grow(struct sc_tier *t, struct sc_opened *o)
 {
     if (!t->transfers) /* a worker allocates the memory and claims the rest */
-        return 0;
-    int err = kvt__sc_grow(&o->growth, &o->memory, &t->claim, on_growth_ended);
-    t->claim.fd = -1;
-    o->grows = !err;
-    return err;
+        return;
+    o->grows = !kvt__sc_grow(&o->growth, &o->memory, &t->claim, on_growth_ended);
+    if (o->grows)
+        t->claim.fd = -1;
+    else
+        kvt__log(KVT_LOG_WARN, "shared_cpu: this engine allocates no more of the shared memory: %s",
+                 kvt__why());
 }
 
 static void
@@ -236,13 +238,11 @@ shared_cpu_use_index(struct kvt__tier *tier, struct kvt__table *index)
         if (o->next)
             stop_growing(o->next); /* the replaced memory */
         atomic_store(&t->opened, o);
-        err = grow(t, o);
-        if (err)
-            atomic_store(&t->opened, o->next);
+        grow(t, o);
+    } else {
+        free(o);
     }
     kvt__mem_claim_end(&t->claim);
-    if (err)
-        free(o);
     return err;
 }
 

@@ -148,6 +148,58 @@ memory_of_a_new_index_is_pinned_too(void **state)
     close_tier_of_memory(s);
 }
 
+/* ------------------------------------------------------------------- no thread */
+
+static int thread_error; /* result of each start of a thread; 0: threads start */
+
+int __real_kvt__thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
+                             void *arg);
+int __wrap_kvt__thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
+                             void *arg);
+
+int
+__wrap_kvt__thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
+                         void *arg)
+{
+    return thread_error ? kvt__fail(-thread_error, "no thread")
+                        : __real_kvt__thread_start(thread, name, main, arg);
+}
+
+/* Return the number of claims on the host's memory. */
+static unsigned
+n_claims(void)
+{
+    char link[64], target[512];
+    unsigned n = 0;
+
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, target, sizeof target - 1);
+
+        target[length > 0 ? length : 0] = '\0';
+        n += strstr(target, "/pools") != NULL;
+    }
+    return n;
+}
+
+/* The engine uses the memory that the maker has allocated, or that another process allocates. */
+static void
+memory_is_usable_without_a_thread_that_allocates(void **state)
+{
+    struct memory *s = *state;
+
+    open_tier_of_memory(s, true);
+    thread_error = -EAGAIN;
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    open_index(s);
+    thread_error = 0;
+    kvt__table_unlock_word(&s->m.header->growth);
+    assert_int_equal(n_claims(), 0);
+    assert_in_range(SC_LOAD(&s->m.header->populated_bytes), 1, BYTES - 1);
+    assert_ptr_equal(kvt__sc_opened(s->tier, s->index)->memory.payload, s->m.payload);
+    close_tier_of_memory(s);
+}
+
 static void
 process_without_transfers_pins_nothing(void **state)
 {
@@ -168,6 +220,8 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(memory_is_pinned_when_the_growth_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(allocated_memory_is_pinned_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(memory_of_a_new_index_is_pinned_too, setup, teardown),
+        cmocka_unit_test_setup_teardown(memory_is_usable_without_a_thread_that_allocates, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(process_without_transfers_pins_nothing, setup,
                                         teardown),
     };

@@ -53,7 +53,7 @@ on_end(struct sc_growth *growth)
 static void
 grow(struct handle *h, struct growing *g)
 {
-    atomic_init(&g->ended, false);
+    *g = (struct growing){ .growth.stop = true };
     assert_int_equal(kvt__sc_grow(&g->growth, &h->m, &no_claim, on_end), 0);
 }
 
