@@ -117,6 +117,32 @@ consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *be
         *best = w;
 }
 
+/* Consider the windows that begin and end where the place of an entry does. */
+static void
+consider_at(const struct sc_memory *m, uint32_t entry, uint32_t n, struct window *best)
+{
+    uint64_t place = SC_LOAD(&m->places[entry]);
+
+    consider(m, sc_first(place), n, best);
+    if (n > sc_n(place))
+        consider(m, (int64_t)sc_first(place) + sc_n(place) - n, n, best);
+}
+
+struct search {
+    const struct sc_memory *m;
+    uint32_t n;
+};
+
+static bool
+has_window(void *ctx, const struct kvt__record *record)
+{
+    const struct search *s = ctx;
+    struct window w = { .recency_ns = NEVER };
+
+    consider_at(s->m, record->entry, s->n, &w);
+    return w.recency_ns != NEVER;
+}
+
 /* Evict the entries of a window.  Return true if the window is free. */
 static bool
 evict(const struct sc_memory *m, uint32_t first, uint32_t n, struct sc_evicted *evicted)
@@ -139,26 +165,24 @@ evict(const struct sc_memory *m, uint32_t first, uint32_t n, struct sc_evicted *
     return !kvt__sc_pinned_end(m, first, n);
 }
 
+/* Pins and neighbours can make the windows of all chunks that the policy evicts first unusable.
+ * The second round samples only chunks with a usable window, which takes longer. */
 static bool
 find_by_eviction(const struct sc_memory *m, uint32_t n, uint32_t *first,
                  struct sc_evicted *evicted)
 {
     struct kvt__record victims[KVT__TABLE_VICTIMS];
+    struct search search = { m, n };
 
     for (int round = 0; round < ROUNDS; round++) {
-        size_t n_victims = kvt__table_victims(m->table, NULL, NULL, victims,
-                                              KVT__TABLE_VICTIMS);
+        size_t n_victims = kvt__table_victims(m->table, round ? has_window : NULL, &search,
+                                              victims, KVT__TABLE_VICTIMS);
         struct window best = { .recency_ns = NEVER };
 
         if (!n_victims) /* the search has been long */
             return false;
-        for (size_t i = 0; i < n_victims; i++) {
-            uint64_t place = SC_LOAD(&m->places[victims[i].entry]);
-
-            consider(m, sc_first(place), n, &best);
-            if (n > sc_n(place))
-                consider(m, (int64_t)sc_first(place) + sc_n(place) - n, n, &best);
-        }
+        for (size_t i = 0; i < n_victims; i++)
+            consider_at(m, victims[i].entry, n, &best);
         *first = best.first;
         if (best.recency_ns != NEVER && evict(m, best.first, n, evicted))
             return true;

@@ -111,6 +111,26 @@ claimed_chunks_stay(void **state)
     kvt__table_close(h.table);
 }
 
+/* The policy evicts first the chunks that a stopped process has pinned. */
+static void
+pinned_chunks_without_use_do_not_end_the_eviction(void **state)
+{
+    struct handle h = open_memory(*state, N);
+    const unsigned char *payload;
+
+    for (uint64_t i = 0; i < N / 4; i++) {
+        assert_int_equal(put(&h, i, 4), 0);
+        wait_for_tick();
+    }
+    for (uint64_t i = 0; i < N / 4 - 2; i++)
+        assert_true(pin(&h, i, &payload) >= 0);
+    for (uint64_t i = 100; i < 110; i++)
+        assert_int_equal(put(&h, i, 4), 0);
+    for (uint64_t i = 0; i < N / 4 - 2; i++)
+        assert_int_equal(look(&h, i, 4), 1);
+    kvt__table_close(h.table);
+}
+
 /* A put claims the entry freed last; the place of the freed entry is usable. */
 static void
 freed_place_is_usable_at_once(void **state)
@@ -326,3 +346,4 @@ main(void)
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        SHM_TEST(pinned_chunks_without_use_do_not_end_the_eviction),
