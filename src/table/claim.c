@@ -283,6 +283,7 @@ check(const struct kvt__table *t, const struct kvt__name *name,
 static int
 claim(struct kvt__table *t, struct plan *p, bool publishes, struct kvt__claim *out)
 {
+    uint32_t n_made = TB_LOAD(&t->header->n_made);
     uint64_t hash = kvt__tb_hash(t, p->name);
     struct tb_change c;
 
@@ -296,11 +297,11 @@ claim(struct kvt__table *t, struct plan *p, bool publishes, struct kvt__claim *o
     kvt__tb_end(&c);
     if (err == -ENOMEM) {
         pthread_mutex_lock(&t->mutex);
-        int grown = kvt__tb_grow(t);
+        int grown = kvt__tb_grow(t, n_made);
         pthread_mutex_unlock(&t->mutex);
         if (grown == -ENOSPC)
             kvt__tb_warn_full(t);
-        err = grown ? -ENOSPC : -ERESTART;
+        err = !grown ? -ERESTART : grown == -EFBIG ? -ENOSPC : grown;
     }
     return err;
 }

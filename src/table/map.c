@@ -224,14 +224,15 @@ kvt__tb_allocate(struct kvt__table *t, uint64_t n_made)
 }
 
 int
-kvt__tb_grow(struct kvt__table *t)
+kvt__tb_grow(struct kvt__table *t, uint32_t n)
 {
     struct tb_change c = { .table = t };
-    uint32_t n = TB_LOAD(&t->header->n_made);
     uint64_t more = n + TB_STEP_ENTRIES < t->max_entries ? n + TB_STEP_ENTRIES
                                                          : t->max_entries;
 
     assert(tb_is_writer(t) && pthread_mutex_trylock(&t->mutex) == EBUSY);
+    if (TB_LOAD(&t->header->n_made) != n) /* another thread has grown the table */
+        return 0;
     if (n >= more)
         return -EFBIG;
     if (!has_room(t, base_bytes(t) + n * entry_bytes(t), (more - n) * entry_bytes(t)) ||

@@ -319,9 +319,10 @@ int kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes);
  * entries and n_made entries.  0; -ENOSPC and other errors with a sentence. */
 int kvt__tb_allocate(struct kvt__table *t, uint64_t n_made);
 
-/* Give the table memory for more entries.  The caller holds t->mutex and not the lock.  0;
- * -EFBIG: the table has max_entries; -ENOSPC: its file cannot grow; -ESTALE, -ETIMEDOUT. */
-int kvt__tb_grow(struct kvt__table *t);
+/* Give the table memory for more entries than n_made, which the caller has found used.  The
+ * caller holds t->mutex and not the lock.  0, also if another thread has done that; -EFBIG: the
+ * table has max_entries; -ENOSPC: its file cannot grow; -ESTALE, -ETIMEDOUT. */
+int kvt__tb_grow(struct kvt__table *t, uint32_t n_made);
 
 /* Warn, once for each handle, that the file of the table cannot grow.  The caller holds no
  * lock. */

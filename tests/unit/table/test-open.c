@@ -76,7 +76,7 @@ table_grows_for_all_processes(void **state)
     assert_int_equal(a->header->n_made, 3 * TB_STEP_ENTRIES);
     recount(a);
     pthread_mutex_lock(&a->mutex);
-    assert_int_equal(kvt__tb_grow(a), 0);
+    assert_int_equal(kvt__tb_grow(a, a->header->n_made), 0);
     pthread_mutex_unlock(&a->mutex);
     assert_int_equal(store(b, 150000, 1), 0); /* a has unlocked the table */
     for (uint64_t i = 150001; i < 200000; i++)

@@ -50,6 +50,42 @@ die(struct kvt__table *t)
     free(t);
 }
 
+static struct kvt__table *grows_first; /* stores chunk 2 before another handle grows the table */
+static int grow_error;                 /* result of a growth; 0: the table grows */
+
+int __real_kvt__tb_grow(struct kvt__table *t, uint32_t n_made);
+int __wrap_kvt__tb_grow(struct kvt__table *t, uint32_t n_made);
+
+int
+__wrap_kvt__tb_grow(struct kvt__table *t, uint32_t n_made)
+{
+    struct kvt__table *first = grows_first;
+
+    grows_first = NULL;
+    if (first)
+        assert_int_equal(store(first, 2, 10), 0);
+    return grow_error ? grow_error : __real_kvt__tb_grow(t, n_made);
+}
+
+/* A handle that found the table full was slow to grow it. */
+static void
+a_table_that_another_handle_has_grown_is_not_full(void **state)
+{
+    struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
+
+    (void)state;
+    assert_int_equal(a->header->n_made, 0);
+    grow_error = -ETIMEDOUT; /* the lock is held: no reason to evict */
+    assert_int_equal(store(a, 1, 10), -ETIMEDOUT);
+    grow_error = 0;
+    grows_first = b;
+    assert_int_equal(store(a, 1, 10), 0);
+    assert_int_equal(a->header->n_made, a->max_entries);
+    assert_true(find(b, 1, NULL) && find(a, 2, NULL));
+    kvt__table_close(a);
+    kvt__table_close(b);
+}
+
 static void
 handles_share_entries(void **state)
 {
@@ -393,6 +429,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        SHARED_TEST(a_table_that_another_handle_has_grown_is_not_full),
         SHARED_TEST(handles_share_entries),
         SHARED_TEST(a_held_lock_times_out_and_readers_go_on),
         SHARED_TEST(ends_wait_for_the_lock),
