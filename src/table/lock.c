@@ -88,13 +88,19 @@ is_stale(const struct kvt__table *t, uint32_t word, bool alone)
 }
 
 /* The time is also read while the word changes: other processes may take the lock in turn
- * for long. */
+ * for long.  stuck: the acquisition that an earlier call has waited for in vain, of a stopped
+ * process, or a garbage word that names a living process; a call only asks whether the owner of
+ * this acquisition is dead. */
 static int
-acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns)
+acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns,
+        uint32_t *stuck)
 {
-    uint32_t seen = TB_LOAD(word);
+    uint32_t seen = TB_LOAD(word), first = seen | SLEEPER;
     bool slept = false;
     int64_t end = 0;
+
+    if (first == __atomic_load_n(stuck, __ATOMIC_RELAXED))
+        wait_ns = 1;
 
     for (;;) {
         bool is_free = !(seen & OWNER) || (alone && (seen & OWNER) - 1 == t->owner) ||
@@ -104,8 +110,11 @@ acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns)
             return 0;
         int64_t now = kvt__now_ns();
         end = end ? end : now + wait_ns;
-        if (now >= end)
+        if (now >= end) {
+            if ((seen | SLEEPER) == first)
+                __atomic_store_n(stuck, first, __ATOMIC_RELAXED);
             return -ETIMEDOUT;
+        }
         seen = spin(word, seen);
         if (!(seen & OWNER) ||
             (!(seen & SLEEPER) && !tb_swap(word, &seen, seen | SLEEPER)))
@@ -131,7 +140,8 @@ has_sizes(const struct kvt__table *t)
 int
 kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
 {
-    int err = acquire(t, &t->header->lock, true, wait_ns); /* the caller holds the mutex */
+    /* The caller holds the mutex. */
+    int err = acquire(t, &t->header->lock, true, wait_ns, &t->stuck);
 
     if (err)
         return err;
@@ -163,9 +173,10 @@ kvt__tb_unlock(struct kvt__table *t)
 /* ------------------------------------------------------------ locks of the area */
 
 int
-kvt__table_lock_word(const struct kvt__table *t, uint32_t *word, int64_t wait_ns)
+kvt__table_lock_word(const struct kvt__table *t, uint32_t *word, int64_t wait_ns,
+                     uint32_t *stuck)
 {
-    return acquire(t, word, false, wait_ns);
+    return acquire(t, word, false, wait_ns, stuck);
 }
 
 void

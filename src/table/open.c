@@ -23,7 +23,8 @@ kvt__tb_new(const struct kvt__table_params *params)
     t->owner = TB_N_OWNERS;
     t->map_fd = t->lock_fd = t->v3_fd = -1;
     t->of_memory = params->of_memory;
-    t->lock_wait_ns = params->of_memory ? TB_MEMORY_LOCK_WAIT_NS : TB_LOCK_WAIT_NS;
+    t->lock_wait_ns = params->of_memory && !params->area_version ? TB_MEMORY_LOCK_WAIT_NS
+                                                                  : TB_LOCK_WAIT_NS;
     t->order = params->order;
     return t;
 }

@@ -12,8 +12,8 @@
 #include "base/fork.h"
 #include "table/layout.h"
 
-/* How long a transaction waits for the lock: in a table of memory the thread of an engine
- * waits. */
+/* How long a transaction waits for the lock: in a table of memory without an area the thread of
+ * an engine waits. */
 #define TB_LOCK_WAIT_NS (INT64_C(100) * 1000000)
 #define TB_MEMORY_LOCK_WAIT_NS INT64_C(1000000)
 #define TB_OPEN_LOCK_WAIT_NS (INT64_C(5) * 1000000000) /* of an opener */
@@ -52,6 +52,7 @@ struct kvt__table {
     struct tb_late late[TB_N_CLAIMS]; /* ends of claims that found the lock held */
     uint32_t n_late;
     int64_t looked_ns;        /* time of the last search for dead owners */
+    uint32_t stuck;           /* acquisition of the lock that a transaction waited for in vain */
     bool is_listing;          /* this handle holds the byte of the lister */
     uint32_t lists;           /* header->n_relists at the begin of the listing */
 };

@@ -126,9 +126,11 @@ void *kvt__table_area(const struct kvt__table *table, uint64_t *bytes);
 int kvt__table_allocate_area(struct kvt__table *table, uint64_t offset, uint64_t bytes);
 
 /* Lock a word of the area, which is 0 at first: one thread of all processes has the lock, and
- * the lock of a dead process is free.  For writers.  0; -ETIMEDOUT: another thread held the lock
- * for wait_ns, or the word is garbage. */
-int kvt__table_lock_word(const struct kvt__table *table, uint32_t *word, int64_t wait_ns);
+ * the lock of a dead process is free.  For writers.  stuck: 0 at first, of this process; a call
+ * does not wait again for an acquisition that an earlier call waited for in vain.  0; -ETIMEDOUT:
+ * another thread held the lock for wait_ns, or the word is garbage. */
+int kvt__table_lock_word(const struct kvt__table *table, uint32_t *word, int64_t wait_ns,
+                         uint32_t *stuck);
 void kvt__table_unlock_word(uint32_t *word);
 
 /* Unlock the word if a process that had this handle's owner number before died with the lock.
@@ -243,8 +245,8 @@ struct kvt__claim {
  *   -ENOSPC    the budget or the table is full: evict, then claim again
  *   -ENFILE    all spaces for this kind of text have entries
  *   -EAGAIN    this process has too many claims
- *   -ETIMEDOUT other processes held the lock for 100 ms; in a table of memory for 1 ms,
- *              because the thread of an engine waits
+ *   -ETIMEDOUT other processes held the lock for 100 ms; in a table of memory without an area
+ *              for 1 ms, because the thread of an engine waits
  *   -ENOTSUP   the table has no room for a wide hash */
 int kvt__table_claim(struct kvt__table *table, const struct kvt__name *name,
                      const struct kvt__record *record, const char *text,

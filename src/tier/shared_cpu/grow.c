@@ -79,7 +79,7 @@ growth_main(void *arg)
     bool locked = false;
 
     while (!atomic_load(&g->stop) && !locked)
-        locked = !kvt__table_lock_word(g->memory.table, lock, WAIT_NS);
+        locked = !kvt__table_lock_word(g->memory.table, lock, WAIT_NS, &(uint32_t){ 0 });
     if (locked) {
         allocate(g);
         kvt__table_unlock_word(lock);

@@ -80,6 +80,7 @@ struct sc_memory {
     uint64_t payload_at;       /* in the area */
     uint64_t n_entries;
     uint32_t n_units;
+    uint32_t stuck;            /* acquisition of header->lock that a put waited for in vain */
 };
 
 /* Set max_entries, area_bytes and area_version for a payload of this size, at most 2^44
@@ -109,11 +110,12 @@ kvt__sc_payload_bytes(const struct sc_memory *m)
 /* Give an entry that the caller has claimed a place for bytes > 0, evicting entries if no
  * place is free.  The place holds until the entry is FREE.  evicted: the number and bytes of
  * evicted chunks.  0; -ENOSPC: no place is free and none becomes free by an eviction now;
- * -EFBIG: the memory is smaller; -ETIMEDOUT: other processes held the lock for 100 ms. */
+ * -EFBIG: the memory is smaller; -ETIMEDOUT: other processes held the lock for 1 s, or one
+ * process still holds the lock that an earlier call waited for. */
 struct sc_evicted {
     uint64_t n, bytes;
 };
-int kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
+int kvt__sc_take(struct sc_memory *m, uint32_t entry, uint64_t bytes,
                  struct sc_evicted *evicted);
 
 /* Return the payload of an entry that the caller has claimed; NULL: the place has less than

@@ -15,7 +15,7 @@
 
 #define LOOKS 128u      /* chunks that a search passes */
 #define ROUNDS 8        /* of victims for a place */
-#define LOCK_WAIT_NS (100 * KVT__NS_PER_MS)
+#define LOCK_WAIT_NS KVT__NS_PER_S /* a busy host may suspend the owner of the lock */
 #define NEVER INT64_MAX /* no eviction makes the window free */
 
 /* Units that have memory. */
@@ -202,8 +202,7 @@ take(const struct sc_memory *m, uint32_t entry, uint32_t first, uint32_t n)
 }
 
 int
-kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
-             struct sc_evicted *evicted)
+kvt__sc_take(struct sc_memory *m, uint32_t entry, uint64_t bytes, struct sc_evicted *evicted)
 {
     uint32_t n = (uint32_t)((bytes + SC_UNIT - 1) / SC_UNIT), first;
 
@@ -212,7 +211,7 @@ kvt__sc_take(const struct sc_memory *m, uint32_t entry, uint64_t bytes,
         return kvt__fail(EFBIG, "shared_cpu: a chunk of %llu bytes does not fit %llu bytes",
                          (unsigned long long)bytes,
                          (unsigned long long)kvt__sc_payload_bytes(m));
-    if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS))
+    if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS, &m->stuck))
         return kvt__fail(ETIMEDOUT, "shared_cpu: other processes stored for too long");
     SC_STORE(&m->places[entry], 0); /* of the entry's last chunk: these units may be free */
     bool found = find_free(m, n, &first) || find_by_eviction(m, n, &first, evicted);

@@ -30,7 +30,7 @@ kvt__sc_opened(const struct kvt__tier *tier, const struct kvt__table *index)
 /* ------------------------------------------------------------------- operations */
 
 static int
-put(struct sc_tier *t, const struct sc_memory *m, const struct kvt__tier_op *op)
+put(struct sc_tier *t, struct sc_memory *m, const struct kvt__tier_op *op)
 {
     struct sc_evicted evicted;
     int err = kvt__sc_take(m, op->object->entry, op->slot.bytes, &evicted);
@@ -93,7 +93,7 @@ kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
     if (op->what == KVT__TIER_REMOVE) /* the end of the entry is the end of the chunk */
         return 0;
-    const struct sc_opened *o = kvt__sc_opened(tier, op->object->index);
+    struct sc_opened *o = kvt__sc_opened(tier, op->object->index);
     /* The object's index is an index that use_index() got. */
     assert(o && !kvt__slot_on_device(&op->slot));
     if (op->what == KVT__TIER_PUT)

@@ -105,6 +105,7 @@ processes_share_the_bytes(void **state)
     int status;
 
     assert_int_equal((area - (char *)t->header) % (2 << 20), 0);
+    assert_int_equal(t->lock_wait_ns, TB_LOCK_WAIT_NS); /* no thread of an engine waits */
     assert_int_equal(kvt__table_allocate_area(t, 0, AREA), 0);
     for (int i = 0; i < AREA; i++)
         assert_int_equal(area[i], 0);

@@ -44,6 +44,8 @@ __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 
 static struct kvt__table *contended; /* whose lock changes hands during each sleep */
 static unsigned n_sleeps;
+static bool lock_stays;
+static int64_t asked_ns; /* duration of the last sleep, as asked for */
 
 long __wrap_syscall(long number, ...);
 
@@ -51,10 +53,20 @@ long __wrap_syscall(long number, ...);
 long
 __wrap_syscall(long number, ...)
 {
-    (void)number;
-    if (!contended)
+    va_list ap;
+
+    va_start(ap, number);
+    (void)va_arg(ap, uint32_t *);
+    (void)va_arg(ap, int);
+    (void)va_arg(ap, uint32_t);
+    const struct timespec *time = va_arg(ap, const struct timespec *);
+    va_end(ap);
+    if (!contended && !lock_stays)
         return 0;
     passed_ns += 10 * KVT__NS_PER_S;
+    asked_ns = time->tv_nsec;
+    if (lock_stays)
+        return 0;
     contended->header->lock += 0x400;
     if (++n_sleeps == 100)
         contended->header->lock &= ~UINT32_C(0x3ff);
@@ -147,6 +159,27 @@ a_claim_does_not_wait_for_ever(void **state)
     kvt__table_close(t);
 }
 
+/* The lock of a stopped process, or a garbage word that names a living process. */
+static void
+a_claim_waits_once_for_a_lock_that_stays(void **state)
+{
+    struct kvt__table *t = open_writer(*state), *other = open_writer(*state);
+
+    for (uint64_t i = 0; i < 2; i++) {
+        t->header->lock = (t->header->lock & ~UINT32_C(0x3ff)) + 0x400 + other->owner + 1;
+        lock_stays = true;
+        assert_int_equal(store(t, i, 10), -ETIMEDOUT);
+        assert_int_equal(asked_ns, KVT__NS_PER_MS);
+        assert_int_equal(store(t, i, 10), -ETIMEDOUT);
+        assert_int_equal(asked_ns, 1);
+        lock_stays = false;
+        t->header->lock &= ~UINT32_C(0x3ff);
+        assert_int_equal(store(t, i, 10), 0);
+    }
+    kvt__table_close(other);
+    kvt__table_close(t);
+}
+
 int
 main(void)
 {
@@ -155,6 +188,7 @@ main(void)
         PLACE_TEST(an_open_waits_for_the_flock_of_the_table),
         PLACE_TEST(an_open_does_not_wait_for_ever),
         PLACE_TEST(a_claim_does_not_wait_for_ever),
+        PLACE_TEST(a_claim_waits_once_for_a_lock_that_stays),
     };
 
     return cmocka_run_group_tests_name("table wait", tests, NULL, NULL);

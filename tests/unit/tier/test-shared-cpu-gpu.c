@@ -45,7 +45,8 @@ open_index(struct memory *s)
     ops->set_index(s->tier, &params);
     assert_int_equal(kvt__table_open(&params, ops->private_dir(s->tier), &s->index), 0);
     assert_int_equal(kvt__sc_view(s->index, &s->m), 0);
-    assert_int_equal(kvt__table_lock_word(s->index, &s->m.header->growth, KVT__NS_PER_S), 0);
+    assert_int_equal(kvt__table_lock_word(s->index, &s->m.header->growth, KVT__NS_PER_S,
+                                          &(uint32_t){ 0 }), 0);
     assert_int_equal(ops->use_index(s->tier, s->index), 0);
 }
 

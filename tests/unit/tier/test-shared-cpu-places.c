@@ -307,6 +307,66 @@ garbage_in_a_lock_word(void **state)
     kvt__table_close(h.table);
 }
 
+static int64_t waited_ns; /* all times of waits for a lock, as asked for */
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+
+/* The only system calls are waits for a lock word, and wakes. */
+long
+__wrap_syscall(long number, ...)
+{
+    va_list ap;
+
+    va_start(ap, number);
+    uint32_t *word = va_arg(ap, uint32_t *);
+    int op = va_arg(ap, int);
+    uint32_t value = va_arg(ap, uint32_t);
+    const struct timespec *time = va_arg(ap, const struct timespec *);
+    va_end(ap);
+    waited_ns += time ? time->tv_nsec : 0;
+    return __real_syscall(number, word, op, value, time, NULL, 0);
+}
+
+/* A stopped process holds the lock, or the lock word is garbage and names a living process. */
+static void
+a_lock_that_stays_is_waited_for_once(void **state)
+{
+    struct handle h = open_memory(*state, N), other = open_memory(*state, N);
+
+    h.m.header->lock = kvt__table_owner(other.table) + 1;
+    waited_ns = 0;
+    assert_int_equal(put(&h, 0, 1), -ETIMEDOUT);
+    assert_true(waited_ns >= KVT__NS_PER_MS);
+    waited_ns = 0;
+    for (uint64_t i = 0; i < 10; i++)
+        assert_int_equal(put(&h, i, 1), -ETIMEDOUT);
+    assert_in_range(waited_ns, 0, 10);
+    h.m.header->lock += 1 << 10; /* another acquisition */
+    assert_int_equal(put(&h, 0, 1), -ETIMEDOUT);
+    assert_true(waited_ns >= KVT__NS_PER_MS);
+    kvt__table_unlock_word(&h.m.header->lock);
+    for (uint64_t i = 0; i < 10; i++)
+        assert_int_equal(put(&h, i, 1), 0);
+    kvt__table_close(other.table);
+    kvt__table_close(h.table);
+}
+
+/* The death of the process ends the lock that puts do not wait for. */
+static void
+a_lock_that_stayed_ends_with_its_process(void **state)
+{
+    struct handle h = open_memory(*state, N), other = open_memory(*state, N);
+
+    assert_int_equal(kvt__table_lock_word(other.table, &h.m.header->lock, 1, &h.m.stuck), 0);
+    for (uint64_t i = 0; i < 3; i++)
+        assert_int_equal(put(&h, i, 1), -ETIMEDOUT);
+    kvt__table_close(other.table);
+    assert_int_equal(put(&h, 0, 1), 0);
+    assert_int_equal(look(&h, 0, 1), 1);
+    kvt__table_close(h.table);
+}
+
 /* A view finds the number of units in the size of the area. */
 static void
 each_size_has_its_units(void **state)
@@ -334,6 +394,7 @@ main(void)
         SHM_TEST(mixed_chunks_never_overlap),
         SHM_TEST(leased_chunks_stay),
         SHM_TEST(claimed_chunks_stay),
+        SHM_TEST(pinned_chunks_without_use_do_not_end_the_eviction),
         SHM_TEST(freed_place_is_usable_at_once),
         SHM_TEST(few_free_units_among_many_leased_chunks_are_found),
         SHM_TEST(evicted_chunks_are_counted),
@@ -341,9 +402,10 @@ main(void)
         SHM_TEST(only_populated_units_are_used),
         SHM_TEST(garbage_in_any_word),
         SHM_TEST(garbage_in_a_lock_word),
+        SHM_TEST(a_lock_that_stays_is_waited_for_once),
+        SHM_TEST(a_lock_that_stayed_ends_with_its_process),
         SHM_TEST(each_size_has_its_units),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        SHM_TEST(pinned_chunks_without_use_do_not_end_the_eviction),
