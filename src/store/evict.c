@@ -69,6 +69,19 @@ keeps_objects(const struct kvt__level *level, const struct kvt__table *index)
     return !totals.limit_bytes;
 }
 
+/* Mark an entry used whose object cannot be removed: otherwise each search would choose the entry
+ * again, and not find the entries whose objects can be removed. */
+static void
+evict_later(struct kvt__table *index, const struct kvt__record *record)
+{
+    char text[KVT__TABLE_TEXT_MAX + 1];
+
+    if (kvt__table_space_text(index, record->space, text, sizeof text))
+        return;
+    struct kvt__name name = kvt__name_of(kvt__table_digest(text), &record->hash);
+    kvt__table_touch(index, &name, NULL);
+}
+
 /* 0: the entry is gone, with the object if the index has a say over the object; or the
  * entry has changed since the caller read `seen`, has a lease, or cannot be removed. */
 static int
@@ -86,6 +99,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
     assert(claim.table == index && claim.entry == seen->entry);
     if (!remove_object_of(level, index, seen)) {
         kvt__table_abort(index, &claim);
+        evict_later(index, seen);
         return -EIO;
     }
     kvt__table_evicted(index, &claim);

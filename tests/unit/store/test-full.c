@@ -105,6 +105,39 @@ a_file_that_cannot_be_removed_counts_for_the_limit(void **state)
     assert_int_equal(put(e, n), 0);
 }
 
+static const struct kvt__tier_ops *usual_ops;
+
+/* The files of chunks 0 to 8 cannot be removed. */
+static int
+run_or_refuse(struct kvt__tier *tier, struct kvt__tier_op *op)
+{
+    if (op->what == KVT__TIER_REMOVE && op->object->hash.bits[0] < 9)
+        return kvt__fail(EROFS, "remove");
+    return usual_ops->run(tier, op);
+}
+
+/* More files than a search chooses, all older than the files that can be removed. */
+static void
+files_that_cannot_be_removed_do_not_end_the_eviction(void **state)
+{
+    struct env *e = *state;
+    struct kvt__tier_ops ops = *level_of(e)->tier->ops;
+
+    for (unsigned i = 0; i < 13; i++) {
+        assert_int_equal(put(e, i), 0);
+        wait_for_tick();
+    }
+    usual_ops = level_of(e)->tier->ops;
+    ops.run = run_or_refuse;
+    level_of(e)->tier->ops = &ops;
+    for (unsigned i = 0; i < 13; i++)
+        assert_int_equal(put(e, 100 + i), 0);
+    for (unsigned i = 0; i < 9; i++)
+        assert_int_equal(get(e, i), 0);
+    assert_int_equal(disk_bytes(e), 13 * TAKEN);
+    level_of(e)->tier->ops = usual_ops;
+}
+
 static void
 a_corrupt_file_that_cannot_be_removed_is_counted(void **state)
 {
@@ -373,6 +406,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_full_index_without_limit_removes_no_file),
         TEST(a_file_that_cannot_be_removed_counts_for_the_limit),
+        TEST(files_that_cannot_be_removed_do_not_end_the_eviction),
         TEST(a_corrupt_file_that_cannot_be_removed_is_counted),
         TEST(a_listing_without_limit_changes_nothing),
         TEST(a_chunk_takes_one_place_of_a_full_index),
