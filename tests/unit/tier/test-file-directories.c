@@ -133,6 +133,31 @@ a_deleted_directory_is_made_again(void **state)
     }
 }
 
+/* The process may have another working directory by now. */
+static void
+a_deleted_directory_with_a_relative_path_stays_deleted(void **state)
+{
+    struct kvt__tier *tier = NULL;
+    char here[512], command[600];
+    struct temp_dir dir;
+    struct chunk c;
+
+    (void)state;
+    temp_dir_make(&dir);
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(dir.path), 0);
+    assert_int_equal(try_open("local_disk://a", true, &tier), 0);
+    snprintf(command, sizeof command, "rm -r '%s/a' && mkdir '%s/b'", dir.path, dir.path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(chdir("b"), 0);
+    chunk_init(&c, "m", 1);
+    assert_int_equal(put_bytes(tier, &c.object, 100, 1), -ENOENT);
+    assert_int_equal(access("a", F_OK), -1);
+    assert_int_equal(chdir(here), 0);
+    tier->ops->close(tier);
+    temp_dir_remove(&dir);
+}
+
 static void
 a_failed_open_says_which_setting_and_which_path(void **state)
 {
@@ -179,6 +204,7 @@ main(void)
         cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
         cmocka_unit_test(missing_directories_are_made),
         cmocka_unit_test(a_deleted_directory_is_made_again),
+        cmocka_unit_test(a_deleted_directory_with_a_relative_path_stays_deleted),
         cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
     };
 
