@@ -111,8 +111,7 @@ acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns,
         int64_t now = kvt__now_ns();
         end = end ? end : now + wait_ns;
         if (now >= end) {
-            if ((seen | SLEEPER) == first)
-                __atomic_store_n(stuck, first, __ATOMIC_RELAXED);
+            __atomic_store_n(stuck, first, __ATOMIC_RELAXED); /* or an acquisition that has ended */
             return -ETIMEDOUT;
         }
         seen = spin(word, seen);
