@@ -11,7 +11,7 @@ $(BUILD)/build.ninja:
 	meson setup $(BUILD) $(MESONFLAGS)
 
 bench: all
-	$(BUILD)/kvtier bench
+	$(BUILD)/kvtier-bench
 
 bench-vllm: all
 	python3 bench/vllm.py

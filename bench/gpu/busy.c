@@ -150,7 +150,7 @@ busy_begin(const struct machine *m, bool quick, struct busy **out)
     struct busy *b = calloc(1, sizeof *b);
 
     if (!b) {
-        fprintf(stderr, "kvtier bench: not enough memory\n");
+        fprintf(stderr, "kvtier-bench: not enough memory\n");
         return CLI_ENVIRONMENT;
     }
     *out = b;
@@ -161,7 +161,7 @@ busy_begin(const struct machine *m, bool quick, struct busy **out)
     b->runs = !pthread_create(&b->thread, NULL, keep_busy, b);
     if (b->runs)
         return 0;
-    fprintf(stderr, "kvtier bench: no thread can be started\n");
+    fprintf(stderr, "kvtier-bench: no thread can be started\n");
     return CLI_ENVIRONMENT;
 }
 

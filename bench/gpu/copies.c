@@ -83,7 +83,7 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
     r->list = calloc(n, sizeof *r->list);
     if (r->asked && r->list)
         return 0;
-    fprintf(stderr, "kvtier bench: not enough memory\n");
+    fprintf(stderr, "kvtier-bench: not enough memory\n");
     return CLI_ENVIRONMENT;
 }
 
@@ -142,7 +142,7 @@ copy_all(struct rig *r, bool gather, struct bench_cost *out)
     bench_stop(out);
     if (!err)
         return 0;
-    fprintf(stderr, "kvtier bench: copies failed on the GPU\n");
+    fprintf(stderr, "kvtier-bench: copies failed on the GPU\n");
     return CLI_ENVIRONMENT;
 }
 
@@ -179,7 +179,7 @@ check_chunk(struct rig *r, size_t i, uint64_t number)
     uint32_t wanted = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
     if (came == wanted && r->asked[i].crc == wanted)
         return 0;
-    fprintf(stderr, "kvtier bench: WRONG BYTES: a chunk of CRC32C %08x should have been "
+    fprintf(stderr, "kvtier-bench: WRONG BYTES: a chunk of CRC32C %08x should have been "
             "gathered, it has %08x, and the GPU says %08x. No figure of this run counts.\n",
             wanted, came, r->asked[i].crc);
     return CLI_NO;

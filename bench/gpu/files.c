@@ -6,7 +6,7 @@
  * host memory where no GPU reaches the directory; the result says which. */
 #include <stdio.h>
 
-#include "bench-through.h"
+#include "through.h"
 #include "gpu.h"
 
 #define N_THREADS 4 /* what disk_io_threads is by default */

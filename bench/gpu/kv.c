@@ -193,7 +193,7 @@ kv_check(const struct kv *kv, const int32_t *blocks, uint64_t number)
     int code = move_image(kv, blocks, false);
     if (code || visit_all(kv, number, false))
         return code;
-    fprintf(stderr, "kvtier bench: WRONG BYTES: what came back into the GPU's blocks is "
+    fprintf(stderr, "kvtier-bench: WRONG BYTES: what came back into the GPU's blocks is "
             "not what was taken from them. No figure of this run counts.\n");
     return CLI_NO;
 }

@@ -47,7 +47,7 @@ begin(enum kvt__gpu_kind kind, struct machine *m, char *why, size_t size)
 int
 machine_fail(const struct machine *m, int error, const char *what)
 {
-    fprintf(stderr, "kvtier bench: %s: %s\n", what,
+    fprintf(stderr, "kvtier-bench: %s: %s\n", what,
             error < 0 ? kvt__why() : kvt__driver_error(&m->d, error));
     return CLI_ENVIRONMENT;
 }
@@ -60,7 +60,7 @@ machine_open(struct machine *m)
     *m = (struct machine){ .stream = NULL };
     if (!begin(KVT__GPU_CUDA, m, why[0], sizeof why[0]) &&
         !begin(KVT__GPU_HIP, m, why[1], sizeof why[1])) {
-        fprintf(stderr, "kvtier bench: the gpu cases need a GPU, and there is none (%s; "
+        fprintf(stderr, "kvtier-bench: the gpu cases need a GPU, and there is none (%s; "
                 "%s): left out.\n", why[0], why[1]);
         return BENCH_LEFT_OUT;
     }
@@ -133,7 +133,7 @@ machine_fit(const struct machine *m, size_t wanted, size_t each, size_t rest)
         m->d.mem_free(at);
         return n;
     }
-    fprintf(stderr, "kvtier bench: the GPU has no %zu MiB of memory free: left out.\n",
+    fprintf(stderr, "kvtier-bench: the GPU has no %zu MiB of memory free: left out.\n",
             (each + rest) >> 20);
     return 0;
 }

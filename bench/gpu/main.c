@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier-bench-gpu CASE DIR [--quick]: one case of `kvtier bench` on a GPU.  Prints the
+ * kvtier-bench-gpu CASE DIR [--quick]: one case of `kvtier-bench` on a GPU.  Prints the
  * result as a line of JSON; ends with an exit code of kvtier's or BENCH_INSIDE_LEFT_OUT. */
 #include <jansson.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ main(int argc, char **argv)
 
     if (!c || (argc > 3 && strcmp(argv[3], "--quick")) || argc > 4) {
         fprintf(stderr, "Usage: kvtier-bench-gpu CASE DIR [--quick]\n"
-                "kvtier bench starts it.\n");
+                "kvtier-bench starts it.\n");
         return CLI_USAGE;
     }
     int answer = take_output();

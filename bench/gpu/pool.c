@@ -97,7 +97,7 @@ step_store(void *ctx, struct bench_cost *out)
     uint64_t n = cli_counter(r->engine, "store_chunks") - before;
     if (n == r->b.n)
         return 0;
-    fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu chunks were stored\n", n, r->b.n);
+    fprintf(stderr, "kvtier-bench: %" PRIu64 " of %zu chunks were stored\n", n, r->b.n);
     return CLI_ENVIRONMENT;
 }
 

@@ -18,7 +18,7 @@ bare_open(struct bare *bare, uint64_t n)
     void *p = mmap(NULL, size * sizeof *bare->entries, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (p == MAP_FAILED) {
-        fprintf(stderr, "kvtier bench: no memory for a table of %llu entries\n",
+        fprintf(stderr, "kvtier-bench: no memory for a table of %llu entries\n",
                 (unsigned long long)size);
         return CLI_ENVIRONMENT;
     }

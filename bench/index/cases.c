@@ -51,7 +51,7 @@ resident_bytes(void)
 static int
 fail(const char *what, int err)
 {
-    fprintf(stderr, "kvtier bench: the index refuses to %s: %s\n", what, strerror(-err));
+    fprintf(stderr, "kvtier-bench: the index refuses to %s: %s\n", what, strerror(-err));
     return CLI_ENVIRONMENT;
 }
 
@@ -125,7 +125,7 @@ pick(struct finds *f, struct kvt__name *name, struct kvt__id *id)
 static int
 missed(void)
 {
-    fprintf(stderr, "kvtier bench: the index lost a chunk\n");
+    fprintf(stderr, "kvtier-bench: the index lost a chunk\n");
     return CLI_ENVIRONMENT;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The index family of `kvtier bench`: an index of many chunks beside a bare table. */
+ * The index family of `kvtier-bench`: an index of many chunks beside a bare table. */
 #ifndef KVT_BENCH_INDEX_H
 #define KVT_BENCH_INDEX_H
 

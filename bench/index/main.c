@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier-bench-index CASE DIR [--quick]: one index case of `kvtier bench`.  Prints the result
+ * kvtier-bench-index CASE DIR [--quick]: one index case of `kvtier-bench`.  Prints the result
  * as a line of JSON; ends with an exit code of kvtier's, or BENCH_INSIDE_LEFT_OUT. */
 #include <jansson.h>
 #include <stdio.h>
@@ -47,6 +47,6 @@ main(int argc, char **argv)
                 return code;
             }
     fprintf(stderr, "Usage: kvtier-bench-index CASE DIR [--quick]\n"
-            "kvtier bench starts it.\n");
+            "kvtier-bench starts it.\n");
     return CLI_USAGE;
 }

@@ -103,7 +103,7 @@ race(struct field *f, unsigned n, uint64_t first, double seconds, double *rate)
     *rate = (double)atomic_load(&f->race->n_stores) / took;
     if (started == n && !atomic_load(&f->race->n_failed) && !bench_interrupted())
         return 0;
-    fprintf(stderr, "kvtier bench: %u of %u processes could not write to the index\n",
+    fprintf(stderr, "kvtier-bench: %u of %u processes could not write to the index\n",
             n - started + atomic_load(&f->race->n_failed), n);
     return CLI_ENVIRONMENT;
 }
@@ -136,7 +136,7 @@ measure(struct field *f, double seconds, struct bench_result *out)
 static int
 not_shared(void)
 {
-    fprintf(stderr, "kvtier bench: index.processes needs an index in shared memory: left "
+    fprintf(stderr, "kvtier-bench: index.processes needs an index in shared memory: left "
             "out.\n");
     return BENCH_INSIDE_LEFT_OUT;
 }
@@ -150,7 +150,7 @@ case_processes(const struct bench *bench, struct bench_result *out)
 
     snprintf(f.shm, sizeof f.shm, "/dev/shm/kvtier-bench-XXXXXX");
     if (!mkdtemp(f.shm)) {
-        fprintf(stderr, "kvtier bench: index.processes needs a directory in /dev/shm (%s): "
+        fprintf(stderr, "kvtier-bench: index.processes needs a directory in /dev/shm (%s): "
                 "left out.\n", strerror(errno));
         return BENCH_INSIDE_LEFT_OUT;
     }
@@ -160,7 +160,7 @@ case_processes(const struct bench *bench, struct bench_result *out)
                   -1, 0);
     f.dirfd = open(bench->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f.race == MAP_FAILED || f.dirfd < 0) {
-        fprintf(stderr, "kvtier bench: open %s: %s\n", bench->dir, strerror(errno));
+        fprintf(stderr, "kvtier-bench: open %s: %s\n", bench->dir, strerror(errno));
         rmdir(f.shm);
         return CLI_ENVIRONMENT;
     }

@@ -43,7 +43,7 @@ bench_chunks_open_without(struct bench_chunks *b, bool quick, size_t n_chunks)
     b->blocks = calloc(n_blocks, sizeof *b->blocks);
     b->no_blocks = calloc(n_blocks, sizeof *b->no_blocks);
     if (!b->tokens || !b->chunks || !b->blocks || !b->no_blocks) {
-        fprintf(stderr, "kvtier bench: not enough memory\n");
+        fprintf(stderr, "kvtier-bench: not enough memory\n");
         return CLI_ENVIRONMENT;
     }
     for (size_t i = 0; i < n_blocks; i++) {
@@ -63,7 +63,7 @@ bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks)
     b->kv = map(b->bytes);
     b->copy = map(b->bytes);
     if (!b->kv || !b->copy) {
-        fprintf(stderr, "kvtier bench: twice %zu MiB do not fit into memory\n",
+        fprintf(stderr, "kvtier-bench: twice %zu MiB do not fit into memory\n",
                 b->bytes >> 20);
         return CLI_ENVIRONMENT;
     }
@@ -138,9 +138,9 @@ bench_chunks_load(const struct bench_chunks *b, struct kvt_engine *engine,
     uint64_t read = kvt_load_bytes(done);
     kvt_load_free(done);
     if (!good)
-        fprintf(stderr, "kvtier bench: chunks could not be loaded\n");
+        fprintf(stderr, "kvtier-bench: chunks could not be loaded\n");
     else if (read != storage_bytes)
-        fprintf(stderr, "kvtier bench: %" PRIu64 " bytes were read from storage, not %"
+        fprintf(stderr, "kvtier-bench: %" PRIu64 " bytes were read from storage, not %"
                 PRIu64 "\n", read, storage_bytes);
     else
         return 0;

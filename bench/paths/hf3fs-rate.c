@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bench-hf3fs.h"
-#include "bench-through.h"
+#include "hf3fs.h"
+#include "through.h"
 #include "cli.h"
 
 #define RATE 104857600u
@@ -128,7 +128,7 @@ step_pattern(void *ctx, struct bench_cost *out)
         err = atomic_load(&r->err);
     if (!err)
         return 0;
-    fprintf(stderr, "kvtier bench: LMCache's pattern: %s\n", strerror(err));
+    fprintf(stderr, "kvtier-bench: LMCache's pattern: %s\n", strerror(err));
     return CLI_ENVIRONMENT;
 }
 
@@ -145,7 +145,7 @@ open_workers(struct rig *r)
         code = bench_library_memory(&r->mount, r->t.b.chunk_bytes + AROUND, &w->iov);
         if (!code && r->mount.api->iorcreate4(&w->ring, r->mount.point, ENTRIES, true, 0, 0,
                                               -1, 0)) {
-            fprintf(stderr, "kvtier bench: LMCache's pattern: make a ring\n");
+            fprintf(stderr, "kvtier-bench: LMCache's pattern: make a ring\n");
             code = CLI_ENVIRONMENT;
         }
     }
@@ -188,7 +188,7 @@ find_files(struct rig *r)
         closedir(dir);
     if (r->dirfd >= 0 && n == r->t.b.n)
         return 0;
-    fprintf(stderr, "kvtier bench: %s has %zu of %zu files\n", r->mount.dir, n, r->t.b.n);
+    fprintf(stderr, "kvtier-bench: %s has %zu of %zu files\n", r->mount.dir, n, r->t.b.n);
     return CLI_ENVIRONMENT;
 }
 

@@ -26,7 +26,7 @@ void
 bench_remove_tree(const char *path)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
-        fprintf(stderr, "kvtier bench: remove %s: %s\n", path, strerror(errno));
+        fprintf(stderr, "kvtier-bench: remove %s: %s\n", path, strerror(errno));
 }
 
 /* Nothing of the user's configuration counts, but for which client speaks to 3FS.  Ours
@@ -155,7 +155,7 @@ bench_store_clear(struct kvt_store *store)
     }
     free(k.keys);
     if (k.no_memory) {
-        fprintf(stderr, "kvtier bench: not enough memory\n");
+        fprintf(stderr, "kvtier-bench: not enough memory\n");
         return CLI_ENVIRONMENT;
     }
     return err ? cli_fail(err) : 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the families of `kvtier bench` share: the cases, measuring, an engine over
+ * What the families of `kvtier-bench` share: the cases, measuring, an engine over
  * a directory, the bare loop. */
-#ifndef KVT_CLI_BENCH_H
-#define KVT_CLI_BENCH_H
+#ifndef KVT_BENCH_H
+#define KVT_BENCH_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,7 +69,7 @@ int bench_hf3fs_exists(const struct bench *bench, struct bench_result *out);
 int bench_gpu(const struct bench *bench, struct bench_result *out);
 int bench_index(const struct bench *bench, struct bench_result *out);
 
-/* ----------------------------------------------------------- bench-result.c */
+/* ----------------------------------------------------------------- result.c */
 
 void bench_more(struct bench_result *result, const char *name, double value);
 void bench_more_text(struct bench_result *result, const char *name, const char *text);
@@ -82,7 +82,7 @@ bool bench_result_take(struct json_t *line, struct bench_result *out);
 
 void bench_result_free(struct bench_result *result);
 
-/* ---------------------------------------------------------- bench-measure.c */
+/* ---------------------------------------------------------------- measure.c */
 
 /* Wall clock, and CPU of all threads of this process, in seconds. */
 struct bench_cost {
@@ -112,7 +112,7 @@ int bench_alternate(const char *what, size_t n, const bench_step_fn *steps,
 bool bench_interrupted(void);
 void bench_catch_interrupts(void);
 
-/* ---------------------------------------------------------- bench-program.c */
+/* ---------------------------------------------------------------- program.c */
 
 /* A program that this one has started, with pipes to and from it. */
 struct bench_program {
@@ -140,11 +140,11 @@ void bench_program_no_more(struct bench_program *program);
 /* Likewise, and waits until it has ended.  Its status. */
 int bench_program_end(struct bench_program *program);
 
-/* ------------------------------------------------------------ bench-inside.c */
+/* ------------------------------------------------------------------ inside.c */
 
 #define BENCH_INSIDE_LEFT_OUT 77 /* a helper program's exit code for BENCH_LEFT_OUT */
 
-/* ----------------------------------------------------------- bench-engine.c */
+/* ----------------------------------------------------------------- engine.c */
 
 #define BENCH_CHUNK_TOKENS 256u
 #define BENCH_CHUNK_BLOCKS (BENCH_CHUNK_TOKENS / CLI_BLOCK_TOKENS)
@@ -181,7 +181,7 @@ void bench_remove_index(struct bench_index_dir *dir);
 /* Ids of a made-up prompt; another number, another prompt. */
 void bench_tokens(int32_t *tokens, size_t n, uint64_t number);
 
-/* ----------------------------------------------------------- bench-chunks.c */
+/* ----------------------------------------------------------------- chunks.c */
 
 #define BENCH_ROUNDS 15
 
@@ -222,7 +222,7 @@ int bench_chunks_load(const struct bench_chunks *b, struct kvt_engine *engine,
 void bench_chunks_speeds(const struct bench_chunks *b, const struct bench_cost *ours,
                          const struct bench_cost *bare, struct bench_result *out);
 
-/* ------------------------------------------------------------- bench-bare.c */
+/* ------------------------------------------------------------------- bare.c */
 
 /* Files written and read by nothing but system calls: without the page cache
  * where that works, each under another name first and then renamed. */
@@ -248,7 +248,7 @@ int bench_bare_write(struct bench_bare *bare, struct bench_cost *out);
 int bench_bare_read(struct bench_bare *bare, struct bench_cost *out);
 void bench_bare_clear(struct bench_bare *bare);
 
-/* ------------------------------------------------------------ bench-uring.c */
+/* ------------------------------------------------------------------ uring.c */
 
 /* A thread's ring, or NULL where there is none. */
 struct bench_ring;

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench-hf3fs.h"
-#include "bench-through.h"
+#include "hf3fs.h"
+#include "through.h"
 #include "cli.h"
 
 #define LEAST_IOV 104857600u /* of what hf3fs_iov_size may be */

@@ -40,7 +40,7 @@ struct found {
 static int
 out_of_memory(void)
 {
-    fprintf(stderr, "kvtier bench: not enough memory\n");
+    fprintf(stderr, "kvtier-bench: not enough memory\n");
     return CLI_ENVIRONMENT;
 }
 
@@ -214,7 +214,7 @@ in_child(const struct prompt *p, bool worker, struct child *child, struct found 
         err = -ECHILD;
     if (!err)
         return found->code;
-    fprintf(stderr, "kvtier bench: a process of its own: %s\n", strerror(-err));
+    fprintf(stderr, "kvtier-bench: a process of its own: %s\n", strerror(-err));
     return CLI_ENVIRONMENT;
 }
 
@@ -232,7 +232,7 @@ measure(const struct prompt *p, struct found *found)
     if (worker.pid > 0)
         end_child(&worker);
     if (!code && found->hit_tokens != p->n_chunks * BENCH_CHUNK_TOKENS) {
-        fprintf(stderr, "kvtier bench: %llu of %zu tokens were found\n",
+        fprintf(stderr, "kvtier-bench: %llu of %zu tokens were found\n",
                 (unsigned long long)found->hit_tokens, p->n_tokens);
         code = CLI_ENVIRONMENT;
     }

@@ -15,7 +15,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "bench-hf3fs.h"
+#include "hf3fs.h"
 #include "cli.h"
 
 struct bench_cores {
@@ -58,7 +58,7 @@ find_cores(struct bench_mount *m)
 
 /* ------------------------------------------------------------------- the daemon */
 
-#define LEFT_OUT "kvtier bench: the hf3fs cases need a mount of 3FS, "
+#define LEFT_OUT "kvtier-bench: the hf3fs cases need a mount of 3FS, "
 
 static int
 check_named(const struct bench *bench)
@@ -105,14 +105,14 @@ make_dirs(const struct bench *bench, char *backing, size_t size, struct bench_mo
     snprintf(backing, size, "%s/backing", bench->dir);
     if (snprintf(m->point, sizeof m->point, "%s/mount", bench->dir) >=
         (int)sizeof m->point) {
-        fprintf(stderr, "kvtier bench: --dir: too long for a mount point of 3FS: %s\n",
+        fprintf(stderr, "kvtier-bench: --dir: too long for a mount point of 3FS: %s\n",
                 bench->dir);
         return CLI_USAGE;
     }
     snprintf(m->dir, sizeof m->dir, "%s/chunks", m->point);
     if (!mkdir(backing, 0700) && !mkdir(m->point, 0700))
         return 0;
-    fprintf(stderr, "kvtier bench: make directories in %s: %s\n", bench->dir,
+    fprintf(stderr, "kvtier-bench: make directories in %s: %s\n", bench->dir,
             strerror(errno));
     return CLI_ENVIRONMENT;
 }
@@ -153,7 +153,7 @@ check_room(uint64_t bytes)
     if (!statvfs("/dev/shm", &fs) &&
         (!fs.f_blocks || fs.f_bavail > bytes / fs.f_frsize))
         return 0;
-    fprintf(stderr, "kvtier bench: the hf3fs cases need room in /dev/shm, this one %" PRIu64
+    fprintf(stderr, "kvtier-bench: the hf3fs cases need room in /dev/shm, this one %" PRIu64
             " MiB: left out (docker run --shm-size).\n", bytes >> 20);
     return BENCH_LEFT_OUT;
 }
@@ -172,7 +172,7 @@ take_mount(const struct bench *bench, const struct bench_mount_params *params,
     snprintf(m->dir, sizeof m->dir, "%s", bench->dir);
     if (m->api->extract_mount_point(m->point, sizeof m->point, bench->dir) > 0)
         return 0;
-    fprintf(stderr, "kvtier bench: %s: its mount point cannot be found\n", bench->dir);
+    fprintf(stderr, "kvtier-bench: %s: its mount point cannot be found\n", bench->dir);
     return CLI_ENVIRONMENT;
 }
 
@@ -239,7 +239,7 @@ answered(json_t *answer, bool good)
     json_decref(answer);
     if (good)
         return 0;
-    fprintf(stderr, "kvtier bench: the daemon does not say what it did\n");
+    fprintf(stderr, "kvtier-bench: the daemon does not say what it did\n");
     return CLI_ENVIRONMENT;
 }
 

@@ -110,7 +110,7 @@ store_all(struct rig *r, struct kvt_engine *engine, struct bench_cost *out)
     int code = store_chunks(r, engine, out, &n_stored);
 
     if (!code && n_stored != r->b.n) {
-        fprintf(stderr, "kvtier bench: %llu of %zu chunks were stored\n",
+        fprintf(stderr, "kvtier-bench: %llu of %zu chunks were stored\n",
                 (unsigned long long)n_stored, r->b.n);
         code = CLI_ENVIRONMENT;
     }

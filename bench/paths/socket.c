@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bench-s3.h"
+#include "s3.h"
 #include "cli.h"
 
 #define TIMEOUT_MS 30000
@@ -35,7 +35,7 @@ struct bench_socket_conn {
 static int
 fail(const char *what, int err)
 {
-    fprintf(stderr, "kvtier bench: bare loop: %s%s%s\n", what, err ? ": " : "",
+    fprintf(stderr, "kvtier-bench: bare loop: %s%s%s\n", what, err ? ": " : "",
             err ? strerror(err) : "");
     return CLI_ENVIRONMENT;
 }

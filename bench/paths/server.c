@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench-s3.h"
+#include "s3.h"
 #include "cli.h"
 
 struct bench_cores {
@@ -45,7 +45,7 @@ pin(struct bench_server *s)
 /* ---------------------------------------------------------------------- program */
 
 static const char missing[] =
-    "kvtier bench: the s3 cases need a server to measure against, and there is none at "
+    "kvtier-bench: the s3 cases need a server to measure against, and there is none at "
     "%s.\nBuild it (ninja -C build tests/servers/http-sink) or say where it is "
     "(--server).\n";
 
@@ -113,7 +113,7 @@ start_program(const struct bench *bench, const struct bench_server_params *param
     if (!err)
         err = hear_ports(s);
     if (err) {
-        fprintf(stderr, "kvtier bench: start %s: %s\n", program, strerror(err));
+        fprintf(stderr, "kvtier-bench: start %s: %s\n", program, strerror(err));
         return CLI_ENVIRONMENT;
     }
     return 0;
@@ -128,12 +128,12 @@ take_running(const struct bench *bench, const struct bench_server_params *params
 {
     if (sscanf(bench->server, "http://%63[0-9.]:%d/%63[^/]", s->host, &s->port,
                s->bucket) != 3) {
-        fprintf(stderr, "kvtier bench: --server %s: write http://ADDRESS:PORT/BUCKET or "
+        fprintf(stderr, "kvtier-bench: --server %s: write http://ADDRESS:PORT/BUCKET or "
                 "the path of a program\n", bench->server);
         return CLI_USAGE;
     }
     if (params->tls || params->head_delay_ms) {
-        fprintf(stderr, "kvtier bench: a server that runs already has no TLS here and "
+        fprintf(stderr, "kvtier-bench: a server that runs already has no TLS here and "
                 "does not answer late: case left out\n");
         return BENCH_LEFT_OUT;
     }
@@ -149,7 +149,7 @@ bench_server_open(const struct bench *bench, const struct bench_server_params *p
     *s = (struct bench_server){ .program = BENCH_NO_PROGRAM, .host = "127.0.0.1",
                                 .bucket = "bench", .cores = calloc(1, sizeof *s->cores) };
     if (!s->cores || sched_getaffinity(0, sizeof s->cores->set, &s->cores->set)) {
-        fprintf(stderr, "kvtier bench: which cores may be used: %s\n", strerror(errno));
+        fprintf(stderr, "kvtier-bench: which cores may be used: %s\n", strerror(errno));
         return CLI_ENVIRONMENT;
     }
     if (bench->server && !strncmp(bench->server, "http://", 7))
@@ -181,6 +181,6 @@ bench_server_close(struct bench_server *s, uint64_t *n_connections)
     bench_program_end(&s->program);
     if (!n_connections || n >= 0)
         return 0;
-    fprintf(stderr, "kvtier bench: the server does not tell its connections\n");
+    fprintf(stderr, "kvtier-bench: the server does not tell its connections\n");
     return CLI_ENVIRONMENT;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Chunks through an engine to storage and back: what the families that move files share. */
-#ifndef KVT_CLI_BENCH_THROUGH_H
-#define KVT_CLI_BENCH_THROUGH_H
+#ifndef KVT_BENCH_THROUGH_H
+#define KVT_BENCH_THROUGH_H
 
 #include "bench.h"
 

@@ -35,7 +35,7 @@ struct worker {
 static int
 fail(const char *what, int err)
 {
-    fprintf(stderr, "kvtier bench: bare loop: %s: %s\n", what, strerror(err));
+    fprintf(stderr, "kvtier-bench: bare loop: %s: %s\n", what, strerror(err));
     return CLI_ENVIRONMENT;
 }
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench-s3.h"
+#include "s3.h"
 #include "cli.h"
 
 #define N_SLOTS 8
@@ -91,7 +91,7 @@ compare(struct pair *p)
         code = step_ours(p, &cost);
     for (size_t i = 0; !code && i < N_SLOTS; i++) {
         if (sum(p, i) != bare[i]) {
-            fprintf(stderr, "kvtier bench: the bare loop got other bytes\n");
+            fprintf(stderr, "kvtier-bench: the bare loop got other bytes\n");
             code = CLI_ENVIRONMENT;
         }
     }

@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The gpu cases of kvtier bench: over machines that are fakes, what they print and what they
+# The gpu cases of kvtier-bench: over machines that are fakes, what they print and what they
 # say where something is missing or wrong.  Says nothing about speed.
-#   KVTIER=build/kvtier sh tests/cli/bench-gpu.sh
-command=bench
-. "$(dirname "$0")/lib"
+#   KVTIER=build/kvtier sh tests/bench/gpu.sh
+command=
+. "$(dirname "$0")/../cli/lib"
+kvtier=$(dirname "$kvtier")/kvtier-bench
 tests=$(dirname "$kvtier")/tests
 cuda=$tests/fakes/cufile:$tests/fakes/nvrtc hip=$tests/fakes/hipfile:$tests/fakes/hiprtc
 unset GDS_FAKE GPU_FAKE GPU_FAKE_FAIL GPU_FAKE_IDLE FAKE_GPU_GUARD CUFILE_ENV_PATH_JSON
@@ -32,8 +33,8 @@ if [ ! -s out ]; then # else it has a GPU
         fail 'the sentence does not say what is missing'
 fi
 if [ ! -e "$tests/fakes/hipfile/libamdhip64.so.7" ] || [ ! -e "$tests/faulty/libcuda.so.1" ]; then
-    echo 'cli/bench-gpu: only without a GPU: the fakes were not built'
-    finish cli/bench-gpu
+    echo 'bench/gpu: only without a GPU: the fakes were not built'
+    finish bench/gpu
 fi
 LD_LIBRARY_PATH=$cuda
 export GPU_FAKE=0
@@ -99,4 +100,4 @@ for name in gpu.gather.nhd gpu.scatter.hnd gpu.store.hnd gpu.load.nhd; do
     grep -q 'WRONG BYTES' err || fail "$name: wrong bytes are not noticed"
     [ ! -s out ] || fail "$name: figures of wrong bytes"
 done
-finish cli/bench-gpu
+finish bench/gpu

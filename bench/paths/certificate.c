@@ -6,7 +6,7 @@
 #include <openssl/x509v3.h>
 #include <stdio.h>
 
-#include "bench-s3.h"
+#include "s3.h"
 #include "cli.h"
 
 static bool
@@ -28,7 +28,7 @@ fill_in(X509 *cert, EVP_PKEY *key)
            X509_gmtime_adj(X509_getm_notBefore(cert), -86400) &&
            X509_gmtime_adj(X509_getm_notAfter(cert), 86400) &&
            X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
-                                      (const unsigned char *)"kvtier bench", -1, -1, 0) &&
+                                      (const unsigned char *)"kvtier-bench", -1, -1, 0) &&
            X509_set_issuer_name(cert, name) && X509_set_pubkey(cert, key) &&
            add_extension(cert, NID_basic_constraints, "critical,CA:TRUE") &&
            add_extension(cert, NID_subject_alt_name, "IP:127.0.0.1") &&
@@ -65,6 +65,6 @@ bench_certificate(const char *cert_file, const char *key_file)
     EVP_PKEY_free(key);
     if (good)
         return 0;
-    fprintf(stderr, "kvtier bench: make a certificate in %s\n", cert_file);
+    fprintf(stderr, "kvtier-bench: make a certificate in %s\n", cert_file);
     return CLI_ENVIRONMENT;
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the hf3fs family of `kvtier bench` is made of: a mount of 3FS, the library that its
+ * What the hf3fs family of `kvtier-bench` is made of: a mount of 3FS, the library that its
  * users link with, and bare loops over that.
  *
  * The library may be the site's or the tests'; its ABI is that of usrbio/abi.h, which has
  * no code. */
-#ifndef KVT_CLI_BENCH_HF3FS_H
-#define KVT_CLI_BENCH_HF3FS_H
+#ifndef KVT_BENCH_HF3FS_H
+#define KVT_BENCH_HF3FS_H
 
 #include "bench.h"
 #include "usrbio/abi.h"
 
-/* ----------------------------------------------------------- bench-mount.c */
+/* ----------------------------------------------------------------- mount.c */
 
 /* A directory on a mount of 3FS. */
 struct bench_mount {
@@ -50,7 +50,7 @@ int bench_mount_reset(const struct bench_mount *mount);
 int bench_mount_counts(const struct bench_mount *mount, double *mean_in_flight,
                        double *mean_bytes_in_flight);
 
-/* --------------------------------------------------------- bench-library.c */
+/* --------------------------------------------------------------- library.c */
 
 /* libhf3fs_api_shared.so, as far as it is used here.  0 or BENCH_LEFT_OUT, after saying
  * why; what was loaded stays. */
@@ -65,7 +65,7 @@ int bench_library_memory(const struct bench_mount *mount, size_t bytes,
 int bench_library_wait(const struct kvt__usrbio_api *api, const struct kvt__hf3fs_ior *ring,
                        struct kvt__hf3fs_cqe *answers, int n);
 
-/* ----------------------------------------------------------- bench-rings.c */
+/* ----------------------------------------------------------------- rings.c */
 
 /* Files written and read by one thread through one ring, with all I/Os of all files under
  * way: each file made under another name, closed and then renamed, or opened and closed. */

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bench-s3.h"
+#include "s3.h"
 #include "cli.h"
 
 static size_t
@@ -31,7 +31,7 @@ map_buffers(struct bench_s3 *r)
     r->ops = calloc(r->n_slots, sizeof *r->ops);
     r->keys = calloc(r->n_slots, sizeof *r->keys);
     if (memory == MAP_FAILED || !r->ops || !r->keys) {
-        fprintf(stderr, "kvtier bench: buffers of %zu MiB: %s\n", memory_bytes(r) >> 20,
+        fprintf(stderr, "kvtier-bench: buffers of %zu MiB: %s\n", memory_bytes(r) >> 20,
                 strerror(errno));
         return CLI_ENVIRONMENT;
     }
@@ -106,7 +106,7 @@ check(const struct bench_s3 *r, const struct kvt_op *op)
 {
     if (is_good(r, op))
         return 0;
-    fprintf(stderr, "kvtier bench: %s: %s\n", op->key,
+    fprintf(stderr, "kvtier-bench: %s: %s\n", op->key,
             *op->why ? op->why
                      : "what came was not verified: the server tells no "
                        "x-amz-checksum-crc32c, or its length is another");

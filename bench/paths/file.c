@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench-through.h"
+#include "through.h"
 #include "cli.h"
 
 #define N_THREADS 4 /* what disk_io_threads is by default */
@@ -125,7 +125,7 @@ threads_only_main(void *arg)
     int err = bench_forbid_uring();
 
     if (err)
-        fprintf(stderr, "kvtier bench: forbid io_uring: %s\n", strerror(err));
+        fprintf(stderr, "kvtier-bench: forbid io_uring: %s\n", strerror(err));
     t->code = err ? CLI_ENVIRONMENT
                   : run(t->bench, "file.read.threads", false, false, t->out);
     return NULL;
@@ -140,7 +140,7 @@ bench_file_read_threads(const struct bench *bench, struct bench_result *out)
     int err = pthread_create(&thread, NULL, threads_only_main, &t);
 
     if (err) {
-        fprintf(stderr, "kvtier bench: start a thread: %s\n", strerror(err));
+        fprintf(stderr, "kvtier-bench: start a thread: %s\n", strerror(err));
         return CLI_ENVIRONMENT;
     }
     pthread_join(thread, NULL);

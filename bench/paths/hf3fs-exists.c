@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bench-hf3fs.h"
+#include "hf3fs.h"
 #include "cli.h"
 
 #define DELAY_US 200
@@ -38,7 +38,7 @@ check(const struct kvt_op *op)
 {
     if (!op->status && (op->kind == KVT_OP_PUT || op->found_bytes == CHUNK_BYTES))
         return 0;
-    fprintf(stderr, "kvtier bench: %s: %s\n", op->key,
+    fprintf(stderr, "kvtier-bench: %s: %s\n", op->key,
             *op->why ? op->why : "another length was found");
     return CLI_ENVIRONMENT;
 }
@@ -168,7 +168,7 @@ bench_hf3fs_exists(const struct bench *bench, struct bench_result *out)
     size_t n = bench->quick ? 2 : 5;
 
     if (!r) {
-        fprintf(stderr, "kvtier bench: not enough memory\n");
+        fprintf(stderr, "kvtier-bench: not enough memory\n");
         return CLI_ENVIRONMENT;
     }
     r->mount.daemon = BENCH_NO_PROGRAM;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier bench: figures of this machine, each beside a bare loop of system calls
- * measured in the same run. */
+ * kvtier-bench: benchmarks each data path of kvtier against a baseline loop of system calls in
+ * the same run. */
 #include <errno.h>
 #include <fnmatch.h>
 #include <getopt.h>
@@ -118,7 +118,7 @@ make_dir(const char *dir, char *out, size_t size)
     free(real);
     if (n >= 0 && (size_t)n < size && mkdtemp(out))
         return 0;
-    fprintf(stderr, "kvtier bench: make a directory in %s: %s\n", dir, strerror(errno));
+    fprintf(stderr, "kvtier-bench: make a directory in %s: %s\n", dir, strerror(errno));
     return CLI_ENVIRONMENT;
 }
 
@@ -158,7 +158,7 @@ print_row(const struct bench_case *c, const struct bench_result *r)
     printf("\n");
 }
 
-static int
+static void
 list_cases(bool json)
 {
     for (size_t i = 0; i < N_CASES; i++) {
@@ -172,7 +172,6 @@ list_cases(bool json)
             printf("%-20s %s\n", cases[i].name, cases[i].text);
         }
     }
-    return CLI_DONE;
 }
 
 /* ------------------------------------------------------------------ the command */
@@ -193,7 +192,7 @@ run_case(const struct bench_case *c, const struct bench *where, bool json)
     code = c->run(&bench, &result);
     bench_remove_tree(path);
     if (bench_interrupted())
-        fprintf(stderr, "kvtier bench: interrupted\n");
+        fprintf(stderr, "kvtier-bench: interrupted\n");
     else if (!code && json)
         print_json(c, &result);
     else if (!code)
@@ -218,116 +217,123 @@ run_cases(const bool *wanted, const struct bench *where, bool json)
     return code;
 }
 
-/* Those that the shell pattern means: a name means itself. */
+/* ------------------------------------------------------------------ command line */
+
+static const char usage[] =
+    "Usage: kvtier-bench [--case PATTERN]... [--dir DIR] [--server SERVER]\n"
+    "                    [--daemon PROGRAM] [--quick] [--json]\n"
+    "       kvtier-bench --list [--json]\n";
+
+static const char help[] =
+    "\n"
+    "Measures each data path of kvtier against a baseline: a minimal loop of system calls (or\n"
+    "the named limit) in the same process with as many threads. Prints value, unit, limit and\n"
+    "ratio of each case; at ratio 1 kvtier costs nothing.\n"
+    "\n"
+    "The files of a case and of its baseline (up to 2 GiB) are in a new directory, which the\n"
+    "program deletes at the end. Because the speed of a disk varies, kvtier and the baseline\n"
+    "take turns, and ratio is the median over the pairs. The user's configuration has no effect.\n"
+    "KVTIER_BENCH_FILES sets the number of files of the cases that open 100,000 chunks.\n"
+    "\n"
+    "The gpu cases use the first GPU of CUDA's driver, or else of HIP's (select with\n"
+    "CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES), with 1 GiB of chunks or as many as fit in\n"
+    "the GPU's memory. Without a GPU the cases are left out.\n"
+    "\n"
+    "  --case PATTERN  run only the cases that match a shell pattern, such as 's3.*' (in\n"
+    "                  quotes); may be repeated\n"
+    "  --list          list the cases\n"
+    "  --dir DIR       measure in DIR (default: $TMPDIR, or /var/tmp)\n"
+    "  --server SERVER server of the s3 cases: a program to start (default: http-sink of the\n"
+    "                  tests in the build directory), or the URL of a running server,\n"
+    "                  http://ADDRESS:PORT/BUCKET, with objects object-0 to object-7 of 32 MiB\n"
+    "                  (s3.get, s3.put, s3.get.rate)\n"
+    "  --daemon PROGRAM  daemon of the hf3fs cases: usrbiod of the tests, which serves a\n"
+    "                  directory below --dir as a mount of 3FS. Default: if --dir is on a mount\n"
+    "                  of 3FS, no daemon, without hf3fs.rate and hf3fs.exists; else usrbiod of\n"
+    "                  the build directory. The baseline uses libhf3fs_api_shared.so of the\n"
+    "                  dynamic loader (LD_LIBRARY_PATH), else of the tests. kvtier uses its own\n"
+    "                  client, or the client in HF3FS_CLIENT. Takes up to 1 GiB of /dev/shm.\n"
+    "  --quick         use tiny sizes: shows that the cases run; the figures mean nothing\n"
+    "  --json          print one JSON object a line for each case\n"
+    "  --help          print this text\n"
+    "\n"
+    "Exit codes: 0 done, 1 wrong bytes, 2 usage, 3 the environment.\n";
+
 static int
-choose(const char *pattern, bool *wanted)
+fail_usage(const char *what, const char *argument)
+{
+    fprintf(stderr, "kvtier-bench: %s '%s'.\n%sSee 'kvtier-bench --help'.\n", what, argument,
+            usage);
+    return CLI_USAGE;
+}
+
+struct arguments {
+    struct bench where;
+    bool wanted[N_CASES], list, json, help;
+};
+
+/* Choose the cases that match a shell pattern. */
+static int
+choose(const char *pattern, struct arguments *a)
 {
     bool any = false;
 
-    for (size_t i = 0; i < N_CASES; i++) {
+    for (size_t i = 0; i < N_CASES; i++)
         if (!fnmatch(pattern, cases[i].name, 0))
-            any = wanted[i] = true;
-    }
-    return any ? 0 : cli_usage(&cli_bench, "there is no case '%s'; --list names them",
-                               pattern);
+            any = a->wanted[i] = true;
+    return any ? 0 : fail_usage("--list has no case", pattern);
 }
 
 static int
-bench_run(int argc, char **argv)
+parse(int argc, char **argv, struct arguments *a)
 {
     static const struct option options[] = {
-        { "list", no_argument, NULL, 'l' },
-        { "case", required_argument, NULL, 'c' },
-        { "dir", required_argument, NULL, 'd' },
-        { "server", required_argument, NULL, 's' },
-        { "daemon", required_argument, NULL, 'm' },
-        { "quick", no_argument, NULL, 'q' },
-        { "json", no_argument, NULL, 'j' },
+        { "list", no_argument, NULL, 'l' },        { "case", required_argument, NULL, 'c' },
+        { "dir", required_argument, NULL, 'd' },   { "server", required_argument, NULL, 's' },
+        { "daemon", required_argument, NULL, 'm' }, { "quick", no_argument, NULL, 'q' },
+        { "json", no_argument, NULL, 'j' },        { "help", no_argument, NULL, 'h' },
         { 0 },
     };
-    bool wanted[N_CASES] = { false }, any = false, list = false, json = false;
-    struct bench where = { 0 };
+    bool any = false;
     int c;
 
     opterr = 0;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (c) {
-        case 'l':
-            list = true;
-            break;
-        case 'c':
-            if (choose(optarg, wanted))
-                return CLI_USAGE;
-            any = true;
-            break;
-        case 'd':
-            where.dir = optarg;
-            break;
-        case 's':
-            where.server = optarg;
-            break;
-        case 'm':
-            where.daemon = optarg;
-            break;
-        case 'q':
-            where.quick = true;
-            break;
-        case 'j':
-            json = true;
-            break;
-        default:
-            return cli_usage(&cli_bench, "unknown option or missing value: %s",
-                             argv[optind - 1]);
-        }
+    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (c == 'c' && choose(optarg, a))
+            return CLI_USAGE;
+        any |= c == 'c';
+        a->list |= c == 'l';
+        a->json |= c == 'j';
+        a->help |= c == 'h';
+        a->where.quick |= c == 'q';
+        a->where.dir = c == 'd' ? optarg : a->where.dir;
+        a->where.server = c == 's' ? optarg : a->where.server;
+        a->where.daemon = c == 'm' ? optarg : a->where.daemon;
+        if (c == '?')
+            return fail_usage("unknown option or missing value", argv[optind - 1]);
     }
-    if (argc > optind)
-        return cli_usage(&cli_bench, "too many arguments: '%s'", argv[optind]);
-    if (list)
-        return list_cases(json);
     for (size_t i = 0; !any && i < N_CASES; i++)
-        wanted[i] = true;
-    return run_cases(wanted, &where, json);
+        a->wanted[i] = true;
+    return argc > optind ? fail_usage("too many arguments", argv[optind]) : 0;
 }
 
-const struct cli_command cli_bench = {
-    .name = "bench",
-    .usage = "[--case PATTERN]... [--dir DIR] [--server WHAT] [--daemon PROGRAM]"
-             " [--quick] [--json]\n"
-             "--list [--json]",
-    .summary = "measure this machine, beside what bare system calls reach",
-    .help =
-        "Runs the cases and prints for each value, unit, limit and ratio: limit is\n"
-        "the bare loop, measured in the same run by the same program with the same\n"
-        "number of threads; at ratio 1 kvtier costs nothing.\n"
-        "\n"
-        "The files of a case and of its bare loop (up to 2 GiB) lie in a new\n"
-        "directory that is removed at the end. A disk changes its speed all the time:\n"
-        "kvtier and the bare loop take turns, ratio is the median of those of the\n"
-        "pairs. The user's configuration does not count. KVTIER_BENCH_FILES is the\n"
-        "number of files of the cases that open 100,000 chunks.\n"
-        "\n"
-        "The gpu cases are measured on the first GPU that CUDA's driver shows, or else\n"
-        "HIP's (choose by CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES), and left out\n"
-        "where there is none: 1 GiB of chunks a turn, or what finds room in its memory.\n"
-        "\n"
-        "  --case PATTERN  only the cases that a shell pattern means, as 's3.*' (in\n"
-        "               quotes) or a name; may be given several times\n"
-        "  --list       name the cases\n"
-        "  --dir DIR    where to measure (default: $TMPDIR, or /var/tmp)\n"
-        "  --server WHAT  for the s3 cases: the program to start, http-sink of the\n"
-        "               tests (default: where this program was built), or one that runs\n"
-        "               already, http://ADDRESS:PORT/BUCKET, with objects of 32 MiB\n"
-        "               named object-0 to object-7 (s3.get, s3.put, s3.get.rate)\n"
-        "  --daemon PROGRAM  for the hf3fs cases: usrbiod of the tests, which shows a\n"
-        "               directory below --dir as a mount of 3FS (default: no program if\n"
-        "               --dir lies on such a mount, without hf3fs.rate and hf3fs.exists;\n"
-        "               else where this program was built).  They measure beside\n"
-        "               libhf3fs_api_shared.so: the one that the loader finds\n"
-        "               (LD_LIBRARY_PATH), else the tests'.  kvtier itself uses its own\n"
-        "               client, or what HF3FS_CLIENT says.  They take up to 1 GiB of\n"
-        "               /dev/shm\n"
-        "  --quick      tiny sizes: shows that it runs, the figures mean nothing\n"
-        "  --json       one JSON object a line and case\n",
-    .run = bench_run,
-};
+int
+main(int argc, char **argv)
+{
+    struct arguments a = { .list = false };
+    int code = parse(argc, argv, &a);
+
+    if (code)
+        return code;
+    if (a.help)
+        printf("%s%s", usage, help);
+    else if (a.list)
+        list_cases(a.json);
+    else
+        code = run_cases(a.wanted, &a.where, a.json);
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "kvtier-bench: standard output: %s\n", strerror(errno));
+        return CLI_ENVIRONMENT;
+    }
+    return code;
+}

@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# kvtier bench: names, exit codes, JSON, and that it cleans up.  Says nothing about
-# speed.
-#   KVTIER=build/kvtier sh tests/cli/bench.sh
-command=bench
-. "$(dirname "$0")/lib"
+# kvtier-bench: names of cases, exit codes, JSON, and that a case deletes its files.  Asserts
+# nothing about speed.
+#   KVTIER=build/kvtier sh tests/bench/paths.sh
+command=
+. "$(dirname "$0")/../cli/lib"
+kvtier=$(dirname "$kvtier")/kvtier-bench
 
 cases='file.write file.read file.read.threads file.cpu file.retrieve
     engine.store_file
@@ -34,8 +35,8 @@ expect 2 nonsense
 expect 3 --quick --case lookup.builtin --dir "$dir/absent"
 expect 0 --help
 
-# Those of a GPU where there is one; bench-gpu.sh has them over fakes.
-"$kvtier" bench --quick --case gpu.gather.nhd >out 2>err
+# Those of a GPU where there is one; gpu.sh has them over fakes.
+"$kvtier" --quick --case gpu.gather.nhd >out 2>err
 [ "$(wc -l <out)" -gt 1 ] && cases="$cases $gpu_cases"
 
 # Those of s3 are left out where their server was not built.
@@ -47,12 +48,12 @@ grep -q 'ninja -C build tests/servers/http-sink' err || fail 'what to build is n
 expect 3 --quick --case hf3fs.read --daemon "$dir/absent"
 grep -q "hf3fs cases need a mount of 3FS.*$dir/absent" err || fail 'no daemon is not said'
 if [ -x "${kvtier%/*}/tests/servers/usrbiod" ] && [ -w /dev/fuse ] && mkdir mounts &&
-   "$kvtier" bench --quick --case hf3fs.rate --dir mounts >out 2>err && [ -s out ]; then
+   "$kvtier" --quick --case hf3fs.rate --dir mounts >out 2>err && [ -s out ]; then
     cases="$cases $hf3fs_cases"
 else
     expect 0 --quick --case hf3fs.rate
     grep -q 'hf3fs cases .* left out' err || fail 'hf3fs.rate does not say why it is left out'
-    echo 'cli/bench: without the hf3fs cases:' "$(head -n 1 err)"
+    echo 'bench/paths: without the hf3fs cases:' "$(head -n 1 err)"
 fi
 
 mkdir work
@@ -84,4 +85,4 @@ fi
 expect 0 --quick --case 'lookup.*' --case '*.builti[n]' --dir work
 [ "$(grep -c '^lookup' out)" -eq 2 ] || fail 'a pattern does not mean its two cases once'
 [ "$(grep -c '^[a-z]*\.' out)" -eq 2 ] || fail 'a pattern means other cases too'
-finish cli/bench
+finish bench/paths

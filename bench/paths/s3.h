@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the s3 family of `kvtier bench` is made of: a server on a core of its own, and
+ * What the s3 family of `kvtier-bench` is made of: a server on a core of its own, and
  * bare loops over sockets. */
-#ifndef KVT_CLI_BENCH_S3_H
-#define KVT_CLI_BENCH_S3_H
+#ifndef KVT_BENCH_S3_H
+#define KVT_BENCH_S3_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include "bench.h"
 
-/* ----------------------------------------------------------- bench-server.c */
+/* ----------------------------------------------------------------- server.c */
 
 /* Where objects are, and the core that this process was pinned to meanwhile. */
 struct bench_server {
@@ -42,7 +42,7 @@ int bench_server_close(struct bench_server *server, uint64_t *n_connections);
 /* Make a certificate for 127.0.0.1 and its key, PEM.  0 or an exit code. */
 int bench_certificate(const char *cert_file, const char *key_file);
 
-/* ----------------------------------------------------------- bench-socket.c */
+/* ----------------------------------------------------------------- socket.c */
 
 enum bench_socket_kind { BENCH_GET, BENCH_PUT, BENCH_HEAD };
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bench-hf3fs.h"
+#include "hf3fs.h"
 #include "cli.h"
 
 #define ENTRIES 1024
@@ -29,7 +29,7 @@ struct run {
 static int
 fail(const char *what, int err)
 {
-    fprintf(stderr, "kvtier bench: bare loop over rings: %s: %s\n", what, strerror(err));
+    fprintf(stderr, "kvtier-bench: bare loop over rings: %s: %s\n", what, strerror(err));
     return CLI_ENVIRONMENT;
 }
 

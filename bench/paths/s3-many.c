@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "bench-s3.h"
+#include "s3.h"
 #include "cli.h"
 
 #define N_SLOTS 64 /* as many connections as there are by default */

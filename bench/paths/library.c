@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "bench-hf3fs.h"
+#include "hf3fs.h"
 #include "cli.h"
 
 #define FILE_NAME "libhf3fs_api_shared.so"
@@ -20,7 +20,7 @@ static struct kvt__usrbio_api library;
 static int
 left_out(const char *why)
 {
-    fprintf(stderr, "kvtier bench: the hf3fs cases measure beside " FILE_NAME " (%s): "
+    fprintf(stderr, "kvtier-bench: the hf3fs cases measure beside " FILE_NAME " (%s): "
             "left out.\nPut its directory into LD_LIBRARY_PATH, or build the one of the "
             "tests (ninja -C build tests/fakes/hf3fs/" FILE_NAME ").\n", why);
     return BENCH_LEFT_OUT;
@@ -89,7 +89,7 @@ bench_library_memory(const struct bench_mount *mount, size_t bytes,
     *out = (struct kvt__hf3fs_iov){ 0 };
     int err = mount->api->iovcreate(out, mount->point, bytes, 0, -1);
     if (err) {
-        fprintf(stderr, "kvtier bench: %zu MiB of shared memory in /dev/shm: %s\n",
+        fprintf(stderr, "kvtier-bench: %zu MiB of shared memory in /dev/shm: %s\n",
                 bytes >> 20, strerror(-err));
         return CLI_ENVIRONMENT;
     }

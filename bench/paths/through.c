@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench-through.h"
+#include "through.h"
 #include "cli.h"
 
 /* ----------------------------------------------------------------------- set-up */
@@ -107,7 +107,7 @@ step_store(void *ctx, struct bench_cost *out)
         code = bench_store_bytes(t->store, &n_files, &t->storage_bytes);
     if (!code && (n_stored != t->b.n || n_files != t->b.n ||
                   t->storage_bytes < t->b.bytes)) {
-        fprintf(stderr, "kvtier bench: of %zu chunks %" PRIu64 " were stored, in %zu "
+        fprintf(stderr, "kvtier-bench: of %zu chunks %" PRIu64 " were stored, in %zu "
                 "files of %" PRIu64 " bytes\n", t->b.n, n_stored, n_files,
                 t->storage_bytes);
         code = CLI_ENVIRONMENT;

@@ -46,7 +46,7 @@ struct scan {
 static int
 fail(const char *what)
 {
-    fprintf(stderr, "kvtier bench: %s: %s\n", what, strerror(errno));
+    fprintf(stderr, "kvtier-bench: %s: %s\n", what, strerror(errno));
     return CLI_ENVIRONMENT;
 }
 
@@ -146,7 +146,7 @@ list_bare(void *ctx, struct bench_cost *out)
     bench_stop(out);
     if (bare.n == scan->n_files && bare.bytes)
         return 0;
-    fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu files are in %s\n", bare.n,
+    fprintf(stderr, "kvtier-bench: %" PRIu64 " of %zu files are in %s\n", bare.n,
             scan->n_files, scan->paths[0]);
     return CLI_ENVIRONMENT;
 }
@@ -246,7 +246,7 @@ wait_known(struct scan *scan, struct kvt_engine *engine)
         code = look_up(scan, engine);
         usleep(500);
         if (!code && (bench_interrupted() || bench_now() > give_up)) {
-            fprintf(stderr, "kvtier bench: %" PRIu64 " of %zu chunks are known\n", n,
+            fprintf(stderr, "kvtier-bench: %" PRIu64 " of %zu chunks are known\n", n,
                     scan->n_files);
             code = CLI_ENVIRONMENT;
         }
@@ -395,7 +395,7 @@ run_scan(const struct bench *bench, const char *name, size_t n_paths, bool cold,
     scan_init(&scan, bench, n_paths);
     scan.cold = cold && !bench->quick; /* who only tries it out keeps the machine's cache */
     if (scan.cold && drop_caches()) {
-        fprintf(stderr, "kvtier bench: %s is left out: the page cache cannot be dropped "
+        fprintf(stderr, "kvtier-bench: %s is left out: the page cache cannot be dropped "
                 "here (%s)\n", name, strerror(errno));
         return BENCH_LEFT_OUT;
     }

@@ -18,14 +18,12 @@
 static int
 find(const char *family, char *out, size_t size)
 {
-    char name[32], installed[4096];
+    char name[32];
 
     snprintf(name, sizeof name, "kvtier-bench-%s", family);
-    snprintf(installed, sizeof installed, CLI_HELPERS "/%s", name);
-    if (bench_program_beside(name, out, size) || bench_program_beside(installed, out, size))
+    if (bench_program_beside(name, out, size))
         return 0;
-    fprintf(stderr, "kvtier bench: the %s cases need %s, which is neither beside "
-            "this program nor at %s: left out.\n", family, name, out);
+    fprintf(stderr, "kvtier-bench: the %s cases need %s: left out.\n", family, out);
     return BENCH_LEFT_OUT;
 }
 
@@ -40,7 +38,7 @@ ended(const char *name, int status)
     if (code && code != 127) /* it has said why */
         return code;
     if (!bench_interrupted())
-        fprintf(stderr, "kvtier bench: %s: the helper program ended without a result "
+        fprintf(stderr, "kvtier-bench: %s: the helper program ended without a result "
                 "(%s %d)\n", name, WIFSIGNALED(status) ? "signal" : "exit code",
                 WIFSIGNALED(status) ? WTERMSIG(status) : code);
     return CLI_ENVIRONMENT;
@@ -57,7 +55,7 @@ run(const struct bench *bench, char *path, struct bench_result *out)
     snprintf(dir, sizeof dir, "%s", bench->dir);
     int err = bench_program_start(&program, args);
     if (err) {
-        fprintf(stderr, "kvtier bench: start %s: %s\n", path, strerror(err));
+        fprintf(stderr, "kvtier-bench: start %s: %s\n", path, strerror(err));
         return CLI_ENVIRONMENT;
     }
     json_t *line = bench_program_hear(&program);
