@@ -231,6 +231,7 @@ struct kvt_op {
     uint32_t tokens;   /* out: tokens in the chunk; 0: unknown */
     uint8_t id[16];    /* out, with KVT_FOUND_ID: identity of the chunk */
     char why[320];     /* out: a sentence if status is not 0 */
+    uint32_t tier;     /* 0: all tiers; i + 1: only tier i of kvt_store_tier() */
 };
 
 /* Start n requests, all or none.

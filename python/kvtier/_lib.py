@@ -186,6 +186,7 @@ class Op(_Sized):
         ("tokens", c_uint32),
         ("id", c_uint8 * 16),
         ("why", c_char * 320),
+        ("tier", c_uint32),
     ]
 
 

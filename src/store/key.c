@@ -77,7 +77,7 @@ put_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
     if (!kvt__level_may_put(level, req->space))
         return -EEXIST;
-    if (level->tier->in_memory && puts_in_storage(req)) {
+    if (level->tier->in_memory && !req->only_level && puts_in_storage(req)) {
         if (!look_up(req, level))
             (void)kvt__table_forget(req->index, &req->seen, true);
         return -EEXIST;

@@ -54,7 +54,7 @@ check_process(const struct kvt_store *store, const char *call)
 static int
 check_op(const struct kvt_op *op)
 {
-    if (!op || op->struct_size < sizeof *op || !op->key ||
+    if (!op || op->struct_size < offsetof(struct kvt_op, tier) || !op->key ||
         ((op->kind == KVT_OP_PUT || op->kind == KVT_OP_GET) && !op->buf && op->bytes))
         return kvt__fail(EINVAL, "kvt_op: struct_size, key and buf must be set.");
     return 0;
@@ -76,14 +76,16 @@ fill_id(const char *key, struct kvt__id *out)
     memcpy(out->b, digest, sizeof out->b);
 }
 
-/* Return 0 if a PUT stores the space's chunks in any storage; -EINVAL with a sentence. */
+/* Return 0 if a PUT stores the chunk in any of the request's tiers; -EINVAL with a sentence. */
 static int
-check_puts(const struct kvt__store *store, const struct kvt__space *space)
+check_puts(const struct kvt__store *store, const struct kvt__store_req *req)
 {
     char tiers[256] = "";
     size_t used = 0;
 
-    if (kvt__store_puts_in_storage(store, space))
+    if (req->only_level
+        ? kvt__level_may_put(&store->levels[req->only_level - 1], req->space)
+        : kvt__store_puts_in_storage(store, req->space))
         return 0;
     for (size_t i = 0; i < store->n_levels && used < sizeof tiers; i++)
         used += (size_t)snprintf(tiers + used, sizeof tiers - used, "%s%s (%s)",
@@ -111,6 +113,13 @@ describe_key(struct task *task)
     return err ? err : kvt__store_set_tags(store, &task->space, "");
 }
 
+/* Return the field of an operation; 0 if the caller's header lacks the field. */
+static uint32_t
+tier_of(const struct kvt_op *op)
+{
+    return op->struct_size >= sizeof *op ? op->tier : 0;
+}
+
 /* Fill in the request of the operation.  0; -EINVAL, ... with a sentence. */
 static int
 describe(struct task *task)
@@ -123,16 +132,18 @@ describe(struct task *task)
 
     if (op->kind < KVT_OP_PUT || op->kind > KVT_OP_VERIFY)
         return kvt__fail(EINVAL, "kvt_op: no kind %u.", op->kind);
+    if (tier_of(op) > task->store->store->n_levels)
+        return kvt__fail(EINVAL, "kvt_op: the store has no tier %u.", tier_of(op) - 1);
     task->req = (struct kvt__store_req){
         .op = ops[op->kind], .by_key = op->key, .is_name = op->flags & KVT_OP_NAME,
         .listed = op->flags & KVT_OP_LISTED || op->kind == KVT_OP_VERIFY,
         .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .whole = true,
-        .overwrite = true, .done = on_done,
+        .only_level = tier_of(op), .overwrite = true, .done = on_done,
         .slot = { .payload = op->buf, .bytes = op->bytes },
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     int err = describe_key(task);
     return !err && op->kind == KVT_OP_PUT
-        ? check_puts(task->store->store, &task->space) : err;
+        ? check_puts(task->store->store, &task->req) : err;
 }
 
 /* Write the result of the request to the operation. */

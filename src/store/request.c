@@ -134,13 +134,20 @@ is_failure(const struct kvt__store_req *req, int err)
     }
 }
 
+/* Return the number after the last level of the walk. */
+static size_t
+end_level(const struct kvt__store_req *req)
+{
+    return req->only_level ? req->only_level : req->store->n_levels;
+}
+
 /* Note the result of a level and go to the next level.  True: the walk ends here. */
 static bool
 settle(struct kvt__store_req *req, int err)
 {
     bool failed = is_failure(req, err);
 
-    assert(req->level < req->store->n_levels);
+    assert(req->level < end_level(req));
     assert(err <= 0 || (err == KVT__LEVEL_AGAIN && req->looked));
     if (err == KVT__LEVEL_AGAIN)
         return false;
@@ -175,8 +182,8 @@ conclude(struct kvt__store_req *req)
 static bool
 go_on(struct kvt__store_req *req)
 {
-    assert(req->level <= req->store->n_levels);
-    while (req->level < req->store->n_levels) {
+    assert(req->level <= end_level(req));
+    while (req->level < end_level(req)) {
         struct kvt__level *level = &req->store->levels[req->level];
         int err = ask(req, level);
 
@@ -201,10 +208,11 @@ begin_run(struct kvt__store_req *req)
 
     assert(!req->borrowed || (req->op == KVT__TIER_GET && req->slot.payload));
     assert(!req->by_key || !req->borrowed);
+    assert(!req->only_level || (req->by_key && req->only_level <= req->store->n_levels));
     assert(!req->own.payload && !req->heap);
     int err = req->borrowed && !verifies ? 0 : describe(req);
 
-    req->level = 0;
+    req->level = req->only_level ? req->only_level - 1 : 0;
     req->any = req->looked = false;
     if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);

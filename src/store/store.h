@@ -219,6 +219,7 @@ struct kvt__store_req {
      * slot: any memory.  A tier with takes_any moves the bytes from or to this memory; for
      * another tier the store copies.  GET: room; -EMSGSIZE: found has the size. */
     const char *by_key;
+    size_t only_level; /* by key: 0: all levels; i + 1: only level i */
     bool is_name;  /* by_key is the unchanged name of an object (only with takes_any) */
     bool listed;   /* by_key is a key of a listing, which may be another key of the object */
     bool verifies; /* GET: read and verify without a copy to the slot */

@@ -115,6 +115,61 @@ an_operation_visits_the_tiers_in_order(void **state)
     }
 }
 
+static int
+run_in(uint32_t tier, uint32_t kind, const char *key)
+{
+    about(kind, 0, key)->tier = tier;
+    (void)!kvt_store_run(store, &op);
+    return op.status;
+}
+
+static void
+an_operation_visits_only_the_chosen_tier(void **state)
+{
+    (void)state;
+    open_both(NULL);
+    for (uint32_t tier = 1; tier <= 2; tier++) {
+        uint32_t other = 3 - tier;
+
+        assert_int_equal(run_in(tier, KVT_OP_PUT, KEY), 0);
+        assert_int_equal(n_listed(), 1);
+        for (uint32_t kind = KVT_OP_GET; kind <= KVT_OP_VERIFY; kind++)
+            assert_int_equal(run_in(other, kind, KEY), -ENOENT);
+        expect_bytes(run_in(tier, KVT_OP_GET, KEY));
+        assert_int_equal(run_in(tier, KVT_OP_STAT, KEY), 0);
+        assert_int_equal(run_in(tier, KVT_OP_VERIFY, KEY), 0);
+        assert_int_equal(run_in(0, KVT_OP_PUT, KEY), 0);
+        assert_int_equal(run_in(other, KVT_OP_DELETE, KEY), 0);
+        assert_int_equal(run_in(other, KVT_OP_GET, KEY), -ENOENT);
+        expect_bytes(run_in(tier, KVT_OP_GET, KEY));
+        assert_int_equal(run_in(tier, KVT_OP_DELETE, KEY), 0);
+        assert_int_equal(n_listed(), 0);
+    }
+    assert_int_equal(run_in(3, KVT_OP_STAT, KEY), -EINVAL);
+}
+
+/* Programs that were compiled with an older header have no field for the tier. */
+static void
+an_operation_without_the_field_of_the_tier_visits_all_tiers(void **state)
+{
+    (void)state;
+    open_both(NULL);
+    about(KVT_OP_PUT, 0, KEY)->tier = 3;
+    op.struct_size = offsetof(struct kvt_op, tier);
+    assert_int_equal(kvt_store_run(store, &op), 0);
+    assert_int_equal(n_listed(), 2);
+}
+
+static void
+a_put_into_a_tier_that_stores_nothing_is_refused(void **state)
+{
+    (void)state;
+    open_both("store_location=LocalDiskBackend");
+    assert_int_equal(run_in(1, KVT_OP_PUT, KEY), 0);
+    expect_refused(run_in(2, KVT_OP_PUT, KEY), EINVAL, "store_location");
+    assert_int_equal(n_listed(), 1);
+}
+
 static void
 an_object_deleted_after_the_look_is_read_from_the_next_tier(void **state)
 {
@@ -449,6 +504,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(an_operation_visits_the_tiers_in_order),
+        TEST(an_operation_visits_only_the_chosen_tier),
+        TEST(an_operation_without_the_field_of_the_tier_visits_all_tiers),
+        TEST(a_put_into_a_tier_that_stores_nothing_is_refused),
         TEST(an_object_deleted_after_the_look_is_read_from_the_next_tier),
         TEST(a_corrupt_object_ends_a_get_and_stays),
         TEST(an_operation_asks_a_tier_that_fails),
