@@ -20,6 +20,10 @@ take_own(const struct cli_command *command, const struct cli_option *own, const 
         *own->flag = true;
         return 0;
     }
+    if (own->text) {
+        *own->text = text;
+        return 0;
+    }
     errno = 0;
     *own->number = strtoull(text, &end, 10);
     if (*text >= '0' && *text <= '9' && !*end && !errno && *own->number &&
@@ -37,7 +41,7 @@ list_options(const struct cli_option *own, struct option *out)
     *out++ = (struct option){ "json", no_argument, NULL, 'j' };
     for (int i = 0; own && own[i].name; i++)
         *out++ = (struct option){
-            own[i].name, own[i].number ? required_argument : no_argument, NULL, OWN + i };
+            own[i].name, own[i].flag ? no_argument : required_argument, NULL, OWN + i };
     *out = (struct option){ 0 };
 }
 

@@ -29,12 +29,13 @@ struct cli_common {
     "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/cache/kv\n" \
     "  --json           print JSON\n"
 
-/* An option of a command: a flag, or a whole number from 1 to most. */
+/* An option of a command: a flag, a whole number from 1 to most, or a text. */
 struct cli_option {
     const char *name; /* without the dashes; NULL ends a list */
     bool *flag;
     uint64_t *number;
     uint64_t most;
+    const char **text;
 };
 
 #define CLI_MAX_OPTIONS 8 /* of a command, without the common options */

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page of kvtier bench --html: plots as inline SVG and a table, without script, style sheet
+ * or image of another file, so that the page works without a network. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "bench.h"
+#include "kvtier.h"
+
+/* The plot area of a chart in SVG units. */
+#define LEFT 62.0
+#define TOP 14.0
+#define WIDTH 400.0
+#define HEIGHT 190.0
+#define N_TICKS 4
+#define N_POINTS 48 /* of a latency curve */
+
+static const char *const colours[BENCH_N_STEPS] = { "#c2410c", "#6d28d9", "#0369a1", "#4d7c0f" };
+
+/* Write text with the special characters of HTML escaped. */
+static void
+put_text(FILE *out, const char *text)
+{
+    for (; *text; text++)
+        switch (*text) {
+        case '&':
+            fputs("&amp;", out);
+            break;
+        case '<':
+            fputs("&lt;", out);
+            break;
+        case '>':
+            fputs("&gt;", out);
+            break;
+        case '"':
+            fputs("&quot;", out);
+            break;
+        default:
+            putc(*text, out);
+        }
+}
+
+/* ------------------------------------------------------------------ charts */
+
+struct chart {
+    FILE *out;
+    double low_x, high_x, high_y; /* ranges; x is logarithmic, y begins at 0 */
+};
+
+static double
+x_of(const struct chart *c, double x)
+{
+    double range = log(c->high_x / c->low_x);
+
+    return LEFT + (range > 0 ? log(x / c->low_x) / range : 0.5) * WIDTH;
+}
+
+static double
+y_of(const struct chart *c, double y)
+{
+    return TOP + HEIGHT - (c->high_y > 0 ? y / c->high_y : 0) * HEIGHT;
+}
+
+static void
+begin_chart(struct chart *c, const char *title, const char *x_name, const char *y_name)
+{
+    fprintf(c->out, "<figure><figcaption>%s</figcaption>\n"
+            "<svg viewBox=\"0 0 %g %g\" role=\"img\" aria-label=\"%s\">\n", title,
+            LEFT + WIDTH + 20, TOP + HEIGHT + 46, title);
+    for (int i = 0; i <= N_TICKS; i++) {
+        double value = c->high_y * i / N_TICKS, y = y_of(c, value);
+
+        fprintf(c->out, "<line class=\"grid\" x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\"/>"
+                "<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", LEFT,
+                LEFT + WIDTH, y, y, LEFT - 6, y + 4, value);
+    }
+    fprintf(c->out, "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">%s</text>"
+            "<text transform=\"translate(12 %g) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+            LEFT + WIDTH / 2, TOP + HEIGHT + 38, x_name, TOP + HEIGHT / 2, y_name);
+}
+
+static void
+put_x_tick(const struct chart *c, double x)
+{
+    fprintf(c->out, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%.3g</text>\n",
+            x_of(c, x), TOP + HEIGHT + 18, x);
+}
+
+static void
+end_chart(const struct chart *c, const bool *shown)
+{
+    fputs("</svg><p class=\"legend\">", c->out);
+    for (int step = 0; step < BENCH_N_STEPS; step++)
+        if (shown[step])
+            fprintf(c->out, "<span style=\"color:%s\">&#9632;</span> %s ", colours[step],
+                    bench_step_name((enum bench_step)step));
+    fputs("</p></figure>\n", c->out);
+}
+
+static double
+value_of(const struct bench_row *row, bool bytes)
+{
+    if (bytes)
+        return bench_rate(row) / 1e6;
+    return row->seconds > 0 ? (double)row->n_done / row->seconds : 0;
+}
+
+/* Return true if a chart of rates shows the step: a chart of bytes shows reads and writes, a
+ * chart of operations shows the other steps. */
+static bool
+is_shown(const struct bench_row *row, bool bytes)
+{
+    return bytes == (row->step == BENCH_WRITE || row->step == BENCH_READ);
+}
+
+/* Plot the rate of a tier's rows over the concurrency. */
+static void
+plot_rates(FILE *out, const struct bench_row *rows, size_t n, bool bytes)
+{
+    struct chart c = { .out = out, .low_x = BENCH_MAX_CONCURRENCY, .high_x = 1 };
+    bool shown[BENCH_N_STEPS] = { false };
+
+    for (size_t i = 0; i < n; i++) {
+        c.low_x = fmin(c.low_x, rows[i].concurrency);
+        c.high_x = fmax(c.high_x, rows[i].concurrency);
+        if (is_shown(&rows[i], bytes))
+            c.high_y = fmax(c.high_y, value_of(&rows[i], bytes));
+    }
+    begin_chart(&c, bytes ? "Throughput" : "Lookups and deletes", "concurrency",
+                bytes ? "MB/s" : "operations/s");
+    for (size_t i = 0; i < n; i += BENCH_N_STEPS)
+        put_x_tick(&c, rows[i].concurrency);
+    for (int step = 0; step < BENCH_N_STEPS; step++) {
+        shown[step] = is_shown(&rows[step], bytes);
+        if (!shown[step])
+            continue;
+        fprintf(out, "<polyline stroke=\"%s\" points=\"", colours[step]);
+        for (size_t i = (size_t)step; i < n; i += BENCH_N_STEPS)
+            fprintf(out, "%.1f,%.1f ", x_of(&c, rows[i].concurrency),
+                    y_of(&c, value_of(&rows[i], bytes)));
+        fputs("\"/>\n", out);
+        for (size_t i = (size_t)step; i < n; i += BENCH_N_STEPS)
+            fprintf(out, "<circle fill=\"%s\" r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
+                    colours[step], x_of(&c, rows[i].concurrency),
+                    y_of(&c, value_of(&rows[i], bytes)));
+    }
+    end_chart(&c, shown);
+}
+
+/* Plot the distribution of latencies of the steps at one concurrency. */
+static void
+plot_latency(FILE *out, const struct bench_row *rows)
+{
+    struct chart c = { .out = out, .low_x = HUGE_VAL, .high_x = 0, .high_y = 100 };
+    bool shown[BENCH_N_STEPS] = { false };
+    char title[64];
+
+    for (int i = 0; i < BENCH_N_STEPS; i++)
+        if (rows[i].n_done) {
+            shown[i] = true;
+            c.low_x = fmin(c.low_x, fmax(bench_percentile(&rows[i], 0), 1e-3));
+            c.high_x = fmax(c.high_x, fmax(bench_percentile(&rows[i], 1), 2e-3));
+        }
+    if (c.high_x < c.low_x)
+        return;
+    snprintf(title, sizeof title, "Latency at concurrency %u", rows[0].concurrency);
+    begin_chart(&c, title, "milliseconds", "% of operations");
+    for (double x = pow(10, ceil(log10(c.low_x))); x <= c.high_x; x *= 10)
+        put_x_tick(&c, x);
+    for (int i = 0; i < BENCH_N_STEPS; i++) {
+        if (!shown[i])
+            continue;
+        fprintf(out, "<polyline stroke=\"%s\" points=\"", colours[i]);
+        for (int k = 0; k <= N_POINTS; k++)
+            fprintf(out, "%.1f,%.1f ",
+                    x_of(&c, fmax(bench_percentile(&rows[i], (double)k / N_POINTS), c.low_x)),
+                    y_of(&c, 100.0 * k / N_POINTS));
+        fputs("\"/>\n", out);
+    }
+    end_chart(&c, shown);
+}
+
+/* ------------------------------------------------------------------ table */
+
+static void
+put_row(FILE *out, const struct bench_row *r)
+{
+    bool bytes = is_shown(r, true);
+
+    fprintf(out, "<tr><td>%s<td>%u<td>%" PRIu64 "<td>%" PRIu64, bench_step_name(r->step),
+            r->concurrency, r->n_done, r->n_failed);
+    if (bytes)
+        fprintf(out, "<td>%.1f", value_of(r, true));
+    else
+        fputs("<td>-", out);
+    fprintf(out, "<td>%.1f<td>%.2f<td>%.2f<td>%.2f<td>%.2f", value_of(r, false),
+            bench_percentile(r, 0.5), bench_percentile(r, 0.9), bench_percentile(r, 0.99),
+            bench_percentile(r, 1));
+    if (bytes && r->n_done)
+        fprintf(out, "<td>%.3f\n", r->cpu_seconds * 1e9 /
+                                   ((double)r->n_done * (double)r->chunk_bytes));
+    else
+        fputs("<td>-\n", out);
+}
+
+static void
+put_table(FILE *out, const struct bench_row *rows, size_t n)
+{
+    fputs("<table><tr><th>step<th>concurrency<th>done<th>failed<th>MB/s<th>operations/s"
+          "<th>p50 ms<th>p90 ms<th>p99 ms<th>max ms<th>CPU s/GB\n", out);
+    for (size_t i = 0; i < n; i++)
+        put_row(out, &rows[i]);
+    fputs("</table>\n", out);
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].n_failed) {
+            fprintf(out, "<p class=\"failed\">%s at concurrency %u: ",
+                    bench_step_name(rows[i].step), rows[i].concurrency);
+            put_text(out, rows[i].why);
+            fputs("</p>\n", out);
+        }
+}
+
+/* ------------------------------------------------------------------ page */
+
+static const char head[] =
+    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width\"><title>kvtier bench</title>\n"
+    "<style>\n"
+    ":root{color-scheme:light dark;--line:#8886}\n"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}\n"
+    "figure{display:inline-block;margin:0 1em 1em 0;width:500px;max-width:100%}\n"
+    "figcaption{font-weight:600}svg{width:100%}svg text{font-size:12px;fill:currentColor}\n"
+    "polyline{fill:none;stroke-width:2}.grid{stroke:var(--line)}\n"
+    ".legend{margin:0}.failed{color:#c2410c}\n"
+    "table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right;"
+    "border-bottom:1px solid var(--line)}\n"
+    "td:first-child,th:first-child{text-align:left}\n"
+    "</style>\n<h1>kvtier bench</h1>\n";
+
+/* The rows of one tier follow each other. */
+static size_t
+n_rows_of_tier(const struct bench_row *rows, size_t n)
+{
+    size_t same = 1;
+
+    while (same < n && !strcmp(rows[same].tier.url, rows[0].tier.url))
+        same++;
+    return same;
+}
+
+void
+bench_write_html(FILE *out, const struct bench_row *rows, size_t n)
+{
+    time_t t = time(NULL);
+    char when[32] = "";
+    struct tm tm;
+
+    if (gmtime_r(&t, &tm))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", &tm);
+    fputs(head, out);
+    fprintf(out, "<p>kvtier %s, %s. Chunks of %.3g MB.</p>\n", kvt_version(), when,
+            n ? (double)rows[0].chunk_bytes / 1e6 : 0);
+    while (n) {
+        size_t same = n_rows_of_tier(rows, n);
+
+        fprintf(out, "<h2>%s: ", rows[0].tier.tier);
+        put_text(out, rows[0].tier.url);
+        fputs("</h2>\n", out);
+        plot_rates(out, rows, same, true);
+        plot_rates(out, rows, same, false);
+        for (size_t i = 0; i + BENCH_N_STEPS <= same; i += BENCH_N_STEPS)
+            plot_latency(out, rows + i);
+        put_table(out, rows, same);
+        rows += same;
+        n -= same;
+    }
+    fputs("</html>\n", out);
+}

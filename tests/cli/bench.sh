@@ -1,0 +1,103 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# kvtier bench: steps, tiers, JSON, the page, failures, and that no chunk stays.  Asserts nothing
+# about speed.
+#   KVTIER=build/kvtier sh tests/cli/bench.sh
+command=bench
+. "$(dirname "$0")/lib"
+fs="--set remote_url=fs://$dir/fs"
+small='--size 1 --count 3'
+
+# The storage has no chunk.
+expect_empty() {
+    left=$(find fs disk -type f ! -path '*/.kvtier/*' 2>/dev/null)
+    [ -z "$left" ] || fail "chunks stay: $left"
+}
+
+# --- two tiers, two concurrencies, four steps
+
+expect 0 $small --concurrency 1,2 --html page.html $fs --set local_disk="$dir/disk" \
+    --set max_local_disk_size=1
+[ "$(grep -c '^local_disk ' out)" -eq 8 ] || fail 'not 8 rows of local_disk'
+[ "$(grep -c '^fs ' out)" -eq 8 ] || fail 'not 8 rows of fs'
+! grep -q 'failed' out || fail 'operations failed'
+expect_empty
+expect 0 $small --concurrency 2 --tier fs --json $fs --set local_disk="$dir/disk" \
+    --set max_local_disk_size=1
+cp out rows
+expect_empty
+python3 - rows page.html <<'END' || fail 'the JSON or the page is wrong'
+import html.parser, json, sys
+
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert [r["operation"] for r in rows] == ["write", "exists", "read", "delete"], rows
+for r in rows:
+    assert r["tier"] == "fs" and r["url"].startswith("fs:///"), r
+    assert r["done"] == 3 and r["failed"] == 0 and "error" not in r, r
+    assert r["chunk_bytes"] == 1 << 20 and r["concurrency"] == 2, r
+    p = r["latency_ms"]
+    assert 0 < p["p50"] <= p["p90"] <= p["p99"] <= p["max"], r
+    assert r["seconds"] > 0 and r["cpu_seconds"] >= 0, r
+    assert ("bytes_per_s" in r) == (r["operation"] in ("write", "read")), r
+
+class Page(html.parser.HTMLParser):
+    found = {}
+
+    def handle_starttag(self, tag, attributes):
+        self.found[tag] = self.found.get(tag, 0) + 1
+        for name, value in attributes:
+            assert name not in ("src", "href", "onload"), (tag, name)
+            assert "nan" not in (value or "") and "inf" not in (value or ""), (tag, name, value)
+
+page = Page()
+page.feed(open(sys.argv[2]).read())
+# For each tier two charts of rates and a chart of latencies at each concurrency.
+assert page.found["h2"] == 2 and page.found["svg"] == 2 * 4, page.found
+assert page.found["polyline"] == 2 * (4 + 2 * 4) and page.found["table"] == 2, page.found
+assert "script" not in page.found, page.found
+END
+
+# --- wrong usage
+
+for list in '' 0 1,,2 1, 2000 x 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17; do
+    expect 2 $fs --concurrency "$list"
+    grep -q 'concurrency needs' err || fail "no reason for --concurrency '$list'"
+done
+expect 2 $fs --tier s3
+grep -q "no tier 's3'" err || fail 'the unknown tier is not named'
+[ ! -s out ] || fail 'a table of no tier'
+expect 2 $fs --size 0
+expect 2 $fs extra
+expect 2
+expect 3 $small $fs --html absent/page.html
+grep -q 'write absent/page.html' err || fail 'the page that cannot be written is not named'
+expect_empty
+
+# --- a tier without room for the chunks is left out
+
+expect 1 --size 1 --count 3 $fs --set max_remote_size=0.002
+grep -q 'would evict chunks' err || fail 'no reason why the tier is left out'
+[ -z "$(sed 1d out)" ] || fail 'a measurement that evicts'
+
+# --- storage that fails
+
+expect 3 $small --concurrency 2 --set "remote_url=fault://read_error=1/fs://$dir/fs"
+grep -q '3 of 3 operations failed; the first: ' out || fail 'the failed reads are not reported'
+expect_empty
+
+# --- an interrupt: the written chunks are deleted
+
+"$kvtier" bench --size 1 --count 100000 $fs >out 2>err &
+pid=$!
+n=0
+while [ $n -lt 600 ] && ! ls fs/*.data >/dev/null 2>&1; do
+    sleep 0.1
+    n=$((n + 1))
+done
+kill -TERM $pid
+wait $pid
+[ $? -eq 1 ] || fail 'the exit code after an interrupt is not 1'
+grep -q interrupted err || fail 'the interrupt is not reported'
+expect_empty
+finish cli/bench
