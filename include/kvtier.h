@@ -128,8 +128,8 @@ KVT_API void kvt_config_free(struct kvt_config *config);
  * failed. */
 KVT_API char *kvt_config_json(const struct kvt_config *config);
 
-/* Bytes of /dev/shm that a worker shares with 3FS's daemon, if the configuration names storage
- * in 3FS. */
+/* Return the bytes of /dev/shm that each worker shares with the daemon of 3FS if a tier of the
+ * configuration is in 3FS. */
 KVT_API uint64_t kvt_hf3fs_shared_bytes(const struct kvt_config *config);
 
 /* Free memory that kvtier allocated for the caller.  NULL is allowed. */
