@@ -183,17 +183,28 @@ publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f
 
 /* ------------------------------------------------------------------ removing */
 
+/* Delete a file.  0; -ENOENT: there is no such file; -errno.  A read-only file system refuses
+ * before it looks for the file. */
+static int
+remove_file(int dirfd, const char *name)
+{
+    struct stat st;
+
+    if (!unlinkat(dirfd, name, 0))
+        return 0;
+    int err = -errno;
+    return fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) && errno == ENOENT ? -ENOENT : err;
+}
+
 /* Delete a chunk's files from a directory, the second file first: LMCache expects the chunk's
  * file if the second file exists.  0; -ENOENT: the chunk's file does not exist; -errno. */
 static int
 remove_here(const struct kvt__files *t, int dirfd, const char *name)
 {
     char beside[KVT__BESIDE_BYTES];
+    int err = kvt__beside(t->layout, name, beside) ? remove_file(dirfd, beside) : 0;
 
-    if (kvt__beside(t->layout, name, beside) && unlinkat(dirfd, beside, 0) < 0 &&
-        errno != ENOENT)
-        return -errno;
-    return unlinkat(dirfd, name, 0) < 0 ? -errno : 0;
+    return err && err != -ENOENT ? err : remove_file(dirfd, name);
 }
 
 /* Delete the files of this name, except in the first `first` directories of the lookup order.

@@ -2,6 +2,8 @@
  *
  * The directories of a URL: which directory has a chunk, other files in it, a failed open. */
 #include <dirent.h>
+#include <sched.h>
+#include <sys/mount.h>
 
 #include "fs-test.h"
 #include "tier/layout/layout.h"
@@ -133,6 +135,43 @@ a_deleted_directory_is_made_again(void **state)
     }
 }
 
+/* The kernel makes a file system read-only after an error of the disk.  Chunks in the other
+ * directory can be removed, and evicted. */
+static void
+a_read_only_directory_keeps_only_its_own_chunks(void **state)
+{
+    static const char *const schemes[] = { "fs", "gds" };
+    struct temp_dir dir;
+    char url[1024], b[512];
+    struct chunk c[2];
+
+    (void)state;
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        skip();
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        struct kvt__tier *tier = NULL;
+
+        temp_dir_make(&dir);
+        snprintf(b, sizeof b, "%s/b", dir.path);
+        assert_int_equal(mkdir(b, 0700), 0);
+        assert_int_equal(mount("kvtier-test", b, "tmpfs", 0, "size=1m"), 0);
+        snprintf(url, sizeof url, "%1$s://%2$s/a,%2$s/b", schemes[i], dir.path);
+        assert_int_equal(try_open_for(url, true, NULL, 2, &tier), 0);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            chunk_init(&c[rank], "m", rank);
+            c[rank].object.rank = rank;
+            assert_int_equal(put_bytes(tier, &c[rank].object, 100, 1), 0);
+        }
+        assert_int_equal(mount(NULL, b, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+        assert_int_equal(kvt__tier_remove(tier, &c[0].object), 0);
+        assert_int_equal(kvt__tier_remove(tier, &c[0].object), -ENOENT);
+        assert_int_equal(kvt__tier_remove(tier, &c[1].object), -EROFS);
+        tier->ops->close(tier);
+        assert_int_equal(umount2(b, MNT_DETACH), 0);
+        temp_dir_remove(&dir);
+    }
+}
+
 /* The process may have another working directory by now. */
 static void
 a_deleted_directory_with_a_relative_path_stays_deleted(void **state)
@@ -204,6 +243,7 @@ main(void)
         cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
         cmocka_unit_test(missing_directories_are_made),
         cmocka_unit_test(a_deleted_directory_is_made_again),
+        cmocka_unit_test(a_read_only_directory_keeps_only_its_own_chunks),
         cmocka_unit_test(a_deleted_directory_with_a_relative_path_stays_deleted),
         cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
     };
