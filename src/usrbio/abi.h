@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The C ABI of libhf3fs_api_shared.so, as far as it is used here: 3FS's rings in shared
- * memory.  Whoever implements it - the site's library or own.c - is a table of functions
- * with exactly these signatures, rules and errors.
+ * The part of the C ABI of libhf3fs_api_shared.so that kvtier uses: 3FS's rings in shared memory.
+ * struct kvt__usrbio_api is a table of functions with these signatures, rules and errors.  The
+ * site's library (library.c) and kvtier's own implementation (own.c) each fill in such a table.
  *
- * Errors are negative errno, but for reg_fd(): there success is the negative of a
- * descriptor and an error is positive.  A ring has one direction.  prep_io() is for one
- * thread at a time on a ring, and what it took may run at once and cannot be taken back;
- * one thread may prepare and submit while any number wait; rings do not know of each
- * other. */
+ * Errors are negative errno.  Only reg_fd() differs: success is the negative of a descriptor, and
+ * an error is a positive errno.
+ *
+ * A ring has one direction.  Only one thread at a time may prepare I/Os of a ring; meanwhile any
+ * number of threads may submit, and wait for completions.  Rings are independent of each other.
+ * The daemon may start an I/O as soon as prep_io() returns; a prepared I/O cannot be withdrawn. */
 #ifndef KVT_USRBIO_ABI_H
 #define KVT_USRBIO_ABI_H
 
@@ -18,7 +19,7 @@
 #include <time.h>
 
 #define KVT__HF3FS_SUPER_MAGIC UINT32_C(0x8f3f5fff)
-#define KVT__HF3FS_GET_MAGIC 0x80046802UL /* ioctl, uint32_t out */
+#define KVT__HF3FS_GET_MAGIC 0x80046802UL /* ioctl; the argument is an uint32_t * */
 
 /* Flags of a ring. */
 #define KVT__HF3FS_ALLOW_READ_UNCOMMITTED UINT64_C(1)
@@ -26,19 +27,18 @@
 
 #define KVT__HF3FS_MAX_MOUNT 256 /* bytes of a mount point's path, with the NUL */
 
-/* Shared memory that data is read into and written from.  The struct belongs to the
- * caller, who zeroes it first. */
+/* Shared memory for data.  The caller owns the struct, and zeroes the struct before iovcreate(). */
 struct kvt__hf3fs_iov {
     uint8_t *base;
-    void *iovh; /* the implementation's own */
+    void *iovh; /* private data of the implementation */
     char id[16];
     char mount_point[KVT__HF3FS_MAX_MOUNT];
     size_t size;
-    size_t block_size; /* no I/O may cross one; 0: the whole is one */
+    size_t block_size; /* an I/O must not cross a block boundary; 0: a single block */
     int numa;
 };
 
-/* A ring.  Likewise. */
+/* A ring.  The caller owns the struct, and zeroes the struct before iorcreate4(). */
 struct kvt__hf3fs_ior {
     struct kvt__hf3fs_iov iov; /* the ring's own memory */
     void *iorh;
@@ -50,11 +50,11 @@ struct kvt__hf3fs_ior {
     uint64_t flags;
 };
 
-/* One I/O that is over. */
+/* A completion. */
 struct kvt__hf3fs_cqe {
     int32_t index;
     int32_t reserved; /* never written */
-    int64_t result;   /* bytes, fewer than asked for too, or -errno */
+    int64_t result;   /* bytes, possibly fewer than requested, or -errno */
     const void *userdata;
 };
 
@@ -94,12 +94,14 @@ struct kvt__usrbio_api {
 
     bool (*is_hf3fs)(int fd);
 
-    /* The length of the mount point that path lies in, with the NUL, or -1.  Copied only
-     * if it fits.  The library ends the process if there is no such path. */
+    /* Write the mount point of the 3FS that contains `path`, if `size` suffices.  Returns the
+     * length with the NUL, or -1.  The site's library ends the process if the path does not
+     * exist. */
     int (*extract_mount_point)(char *mount, int size, const char *path);
 
-    /* Make shared memory and tell the daemon of it.  Costly: few, large, once.  unlink
-     * takes the name from /dev/shm: what has none is gone when the last process is. */
+    /* Allocate shared memory, and announce the memory to the daemon.  Expensive: allocate few,
+     * large regions. iovunlink() unlinks the name in /dev/shm; the kernel then frees the memory
+     * when the last process unmaps the memory. */
     int (*iovcreate)(struct kvt__hf3fs_iov *iov, const char *mount, size_t size,
                      size_t block_size, int numa);
     void (*iovunlink)(struct kvt__hf3fs_iov *iov);
@@ -111,18 +113,20 @@ struct kvt__usrbio_api {
                       uint64_t flags);
     void (*iordestroy)(struct kvt__hf3fs_ior *ior);
 
-    /* dereg_fd() with the original number, before it is closed. */
+    /* Register a file for I/Os.  The caller calls dereg_fd() with the original descriptor before
+     * the descriptor is closed. */
     int (*reg_fd)(int fd, uint64_t flags);
     void (*dereg_fd)(int fd);
 
-    /* fd: the original or what reg_fd() returned.  The slot (>= 0), or -EAGAIN: full. */
+    /* Prepare an I/O. fd: the original descriptor or the result of reg_fd().  Returns the slot
+     * (>= 0), or -EAGAIN: the ring is full. */
     int (*prep_io)(const struct kvt__hf3fs_ior *ior, const struct kvt__hf3fs_iov *iov,
                    bool read, void *ptr, int fd, size_t off, uint64_t len,
                    const void *userdata);
     int (*submit_ios)(const struct kvt__hf3fs_ior *ior);
 
-    /* Until min_results are there or abs_timeout (CLOCK_REALTIME, NULL: for ever) has
-     * come.  The number of entries filled, 0 too. */
+    /* Wait until min_results completions have arrived or abs_timeout has passed (CLOCK_REALTIME;
+     * NULL: no timeout).  Returns the number of entries filled in, possibly 0. */
     int (*wait_for_ios)(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cqe *cqes,
                         int cqec, int min_results, const struct timespec *abs_timeout);
 };

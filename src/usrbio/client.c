@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The process's client of a mount.  Its thread makes the sessions and ends them, both,
- * because the daemon forgets what a thread announced when that thread is gone; and it
- * finds out when a daemon was restarted: then what is under way is never answered. */
+ * The process's client of a mount.  The client's thread opens and closes the sessions: the daemon
+ * forgets the memory that a thread announced when this thread ends.  The thread also detects a
+ * restart of the daemon, after which I/Os in flight never complete. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,23 +14,24 @@
 #include "base/thread.h"
 #include "usrbio/private.h"
 
-/* Nothing is answered for so long: ask whether the daemon is still the same one. */
+/* After this time without a completion, the client checks whether the same daemon serves the
+ * mount. */
 #define LATE_NS (KVT__NS_PER_S / 2)
-/* Without a daemon, try again. */
+/* Interval of retries while no daemon serves the mount. */
 #define AGAIN_NS (KVT__NS_PER_S / 2)
 
 struct kvt__usrbio_client {
     struct kvt__usrbio_params params;
     char mount_point[KVT__HF3FS_MAX_MOUNT];
-    struct kvt__usrbio_client *next; /* of the process's */
-    uint32_t refs, n_stopped;        /* under the list's lock */
+    struct kvt__usrbio_client *next; /* list of the process's clients */
+    uint32_t refs, n_stopped;        /* guarded by list_lock */
     pthread_t thread;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* to the thread, and from it */
-    struct kvt__usrbio_session *session; /* NULL: there is none */
-    struct kvt__usrbio_session *dead;    /* those that have users still */
-    int err;         /* why there is none; 0: it is being made */
+    pthread_cond_t changed; /* signals to the client's thread and from the client's thread */
+    struct kvt__usrbio_session *session; /* NULL: no session */
+    struct kvt__usrbio_session *dead;    /* list of dead sessions with users */
+    int err;         /* why no session exists; 0: the first session is being made */
     char why[256];
     bool stopping;
 };
@@ -39,9 +40,9 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvt__usrbio_client *list;
 
 /* A forked child has none of the clients' threads, so the child begins with an empty list.
- * Another thread of the parent may have held the lock: the child makes it anew.  The parent
- * does not hold the lock over a fork: a client that is opened holds it until the daemon has
- * answered. */
+ * Another thread of the parent may have held the lock, so the child initializes the lock again.
+ * The parent does not hold the lock during a fork: kvt__usrbio_client_open() holds the lock until
+ * the daemon has responded. */
 static void
 after_fork_in_child(void)
 {
@@ -66,9 +67,10 @@ lock_list(void)
 
 static void take_back(struct kvt__lender *lender, struct kvt__slot *slot);
 
-/* ------------------------------------------------------------------ its thread */
+/* ------------------------------------------------------------ the client's thread */
 
-/* Make a session in place of none.  The lock is held, and let go meanwhile. */
+/* Open a session; the client has none.  The caller holds client.lock; the function unlocks
+ * client.lock while the session is opened. */
 static void
 make_session(struct kvt__usrbio_client *c)
 {
@@ -83,8 +85,8 @@ make_session(struct kvt__usrbio_client *c)
         session->lender.release = take_back;
     }
     c->session = session;
-    /* While the next daemon is not mounted yet its directories are not there: what a
-     * chunk is told of that must not be that the chunk is not there. */
+    /* Until the next daemon has mounted, its directories are missing.  The error for a chunk must
+     * not be -ENOENT: -ENOENT means that the chunk does not exist. */
     c->err = err == -ENOENT || err == -ENOTDIR ? -ENOTCONN : err;
     snprintf(c->why, sizeof c->why, "%s", err ? kvt__why() : "");
     pthread_cond_broadcast(&c->changed);
@@ -92,7 +94,8 @@ make_session(struct kvt__usrbio_client *c)
         kvt__log(KVT_LOG_WARN, "%s (asked again twice a second)", c->why);
 }
 
-/* What is under way in it is given up. */
+/* Mark the session dead, which ends its transfers, and move the session to the list of dead
+ * sessions. */
 static void
 bury(struct kvt__usrbio_client *c)
 {
@@ -102,6 +105,8 @@ bury(struct kvt__usrbio_client *c)
     c->session = NULL;
 }
 
+/* Close dead sessions without users.  The caller holds client.lock; the function unlocks
+ * client.lock while a session is closed. */
 static void
 close_unused(struct kvt__usrbio_client *c)
 {
@@ -114,7 +119,7 @@ close_unused(struct kvt__usrbio_client *c)
         }
         *at = s->next_dead;
         if (c->err == -ENOSPC)
-            c->err = 0; /* its memory is what was missing, perhaps */
+            c->err = 0; /* the freed memory may suffice now */
         pthread_mutex_unlock(&c->lock);
         kvt__usrbio_session_close(s);
         pthread_mutex_lock(&c->lock);
@@ -122,7 +127,8 @@ close_unused(struct kvt__usrbio_client *c)
     }
 }
 
-/* Whether the session is of a run of the daemon that is over. */
+/* Return true if the run of the daemon of the session is over.  The caller holds client.lock; the
+ * function may unlock client.lock for a while. */
 static bool
 is_over(struct kvt__usrbio_client *c)
 {
@@ -134,7 +140,7 @@ is_over(struct kvt__usrbio_client *c)
     pthread_mutex_unlock(&s->lock);
     if (dead || !late)
         return dead;
-    s->users++; /* stays while the daemon is asked */
+    s->users++; /* keeps the session open without client.lock */
     pthread_mutex_unlock(&c->lock);
     bool served = kvt__usrbio_session_is_served(s, c->mount_point);
     pthread_mutex_lock(&c->lock);
@@ -142,7 +148,7 @@ is_over(struct kvt__usrbio_client *c)
     return !served;
 }
 
-/* Sleep until something changes; with work, no longer than to look after it. */
+/* Wait for a change of the client, at most ns nanoseconds; ns < 0: without a timeout. */
 static void
 rest(struct kvt__usrbio_client *c, int64_t ns)
 {
@@ -154,7 +160,8 @@ rest(struct kvt__usrbio_client *c, int64_t ns)
     pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 
-/* One look at everything.  How long it may rest then. */
+/* Do all pending work of the client's thread.  Return the timeout of the next wait: -1 none, 0 do
+ * not wait. */
 static int64_t
 look_after(struct kvt__usrbio_client *c)
 {
@@ -193,7 +200,8 @@ client_main(void *arg)
 
 /* ------------------------------------------------------------------- transfers */
 
-/* The session of now; one that is being made is waited for. */
+/* Return the current session in *out and count a user.  Wait while the first session is being
+ * made. */
 static int
 enter(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
 {
@@ -202,17 +210,17 @@ enter(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
         pthread_cond_wait(&c->changed, &c->lock);
     int err = c->stopping ? -ECANCELED : c->session ? 0 : c->err;
     if (err == -ENOSPC && c->dead)
-        err = -ESTALE; /* there is room when the last run's memory is given back */
+        err = -ESTALE; /* closing the dead session frees memory: the caller retries */
     if (!err) {
         *out = c->session;
         if (!c->session->users++)
-            pthread_cond_broadcast(&c->changed); /* its thread has to look after it */
+            pthread_cond_broadcast(&c->changed); /* the client's thread now checks the daemon */
     }
     pthread_mutex_unlock(&c->lock);
     return err;
 }
 
-/* True: the client is being stopped. */
+/* Give up a session.  Return true if the client is being stopped. */
 static bool
 leave(struct kvt__usrbio_client *c, struct kvt__usrbio_session *session)
 {
@@ -268,7 +276,7 @@ free_client(struct kvt__usrbio_client *c)
     free(c);
 }
 
-/* Start its thread and wait for the first session. */
+/* Start the client's thread and wait for the first session. */
 static int
 start(struct kvt__usrbio_client *c)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The site's libhf3fs_api_shared.so, found as the dynamic loader finds libraries.  It is
- * C++ that ends the process where others return an error: what it is given is checked
- * before.  Once loaded it stays: its threads and tables outlive a dlclose(). */
+ * The site's libhf3fs_api_shared.so, found by the dynamic loader.  The library is C++ and ends
+ * the process where other libraries return an error, so kvtier checks the arguments first.  A
+ * loaded library is never unloaded: its threads and tables outlive a dlclose(). */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 #include "usrbio/usrbio.h"
 
 #define FILE_NAME "libhf3fs_api_shared.so"
-#define MAX_FILES 4194304 /* its table of descriptors then takes 32 MiB */
-#define MAX_STALE 64      /* numbers of that table put in order for one file */
+#define MAX_FILES 4194304 /* the library's table of descriptors then takes 32 MiB */
+#define MAX_STALE 64      /* stale descriptors to deregister for one file, at most */
 
 static struct {
     pthread_mutex_t lock;
@@ -31,14 +31,14 @@ static struct {
 static int
 extract_mount_point(char *mount, int size, const char *path)
 {
-    if (!path || access(path, F_OK)) /* it would end the process */
+    if (!path || access(path, F_OK)) /* the library would end the process */
         return -1;
     return library.extract_mount_point(mount, size, path);
 }
 
-/* A file that was given back when its daemon was gone stays in the table, and the next one
- * with its number, or whose copy gets that number, is refused.  Any file of that number can
- * take it out. */
+/* If a file is deregistered after its daemon has ended, the library keeps the table's entry, and
+ * refuses a later file with this descriptor number or with a duplicate of this number.
+ * Deregistering any file with this number deletes the entry. */
 static int
 reg_fd(int fd, uint64_t flags)
 {
@@ -142,7 +142,7 @@ load(const struct kvt__usrbio_api **out)
     return err;
 }
 
-/* Nothing else will do. */
+/* Load the library for HF3FS_CLIENT=library: an error suggests a remedy. */
 static int
 load_wanted(const struct kvt__usrbio_api **out)
 {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared memory that is safe to touch, whoever makes it.  Pages of /dev/shm are not
- * reserved by who asks for them, and what is touched without room ends the process. */
+ * Allocation of shared memory that is safe to access, for each implementation.  An allocation in
+ * /dev/shm does not reserve pages: access to a page without room ends the process by a signal. */
 #include <errno.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
 #include "usrbio/usrbio.h"
 
-#define STEP ((size_t)32 << 20) /* populated at a time */
+#define STEP ((size_t)32 << 20) /* bytes populated at a time */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Without room this is an error, not a signal.  Before Linux 5.14 pages come when they are
- * touched. */
+/* Populate memory.  Without room this is an error instead of a signal.  Before Linux 5.14 the
+ * kernel populates each page on first access. */
 static int
 populate(unsigned char *at, size_t bytes)
 {
@@ -39,7 +39,7 @@ kvt__usrbio_memory(const struct kvt__usrbio_api *api, struct kvt__hf3fs_iov *iov
                    const char *mount, size_t bytes, size_t block_bytes, int numa)
 {
     *iov = (struct kvt__hf3fs_iov){ 0 };
-    if (block_bytes > bytes) /* ends the process in the library */
+    if (block_bytes > bytes) /* the site's library would end the process */
         return kvt__fail(EINVAL, "%zu bytes of shared memory in blocks of %zu", bytes,
                          block_bytes);
     int err = kvt__usrbio_room(bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which 3FS mount a path lies in, read from the kernel's table of mounts.  Rings need a
- * mount point with 3fs-virt in it; a part of a 3FS that is mounted elsewhere has it only
- * if it was mounted there too. */
+ * Find the 3FS mount of a path in the kernel's table of mounts.  Rings need a mount point with
+ * the directory 3fs-virt.  If only a part of a 3FS is mounted, 3fs-virt is present only if
+ * 3fs-virt was mounted there too. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@
 #define VIRT "/3fs-virt"
 #define TYPE "fuse.hf3fs"
 
-/* A word of a line, with \040 and the like resolved.  What follows it, or NULL: none, or
- * none that fits. */
+/* Copy a word of a line, with escapes such as \040 resolved.  Return the text after the word, or
+ * NULL: the line has no more word, or the word does not fit. */
 static const char *
 word(const char *at, char *out, size_t size)
 {
@@ -41,7 +41,7 @@ word(const char *at, char *out, size_t size)
     return n ? at : NULL;
 }
 
-/* "36 35 98:0 /root /mount/point rw,noatime master:1 - type source options" */
+/* Parse "36 35 98:0 /root /mount/point rw,noatime master:1 - type source options". */
 static bool
 parse_line(const char *at, char *point, size_t point_size, char *type, size_t type_size)
 {
@@ -56,6 +56,7 @@ parse_line(const char *at, char *point, size_t point_size, char *type, size_t ty
     return dash && word(dash + 3, type, type_size);
 }
 
+/* Return true if `path` is `dir` or below `dir`. */
 static bool
 lies_in(const char *path, const char *dir)
 {
@@ -66,7 +67,7 @@ lies_in(const char *path, const char *dir)
     return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
 }
 
-/* 0, or -errno of looking for 3fs-virt there. */
+/* Return 0 if the mount point has the directory 3fs-virt, or -errno. */
 static int
 has_rings(const char *point)
 {
@@ -79,6 +80,8 @@ has_rings(const char *point)
     return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 }
 
+/* Set out->rings if the mount at `point` is the innermost 3FS with rings so far that contains
+ * `path`. */
 static void
 consider(const char *point, const char *path, struct kvt__mount_place *out)
 {
@@ -112,7 +115,7 @@ kvt__mount_find(const char *mountinfo, const char *path, bool any_type,
     }
 }
 
-/* The kernel's table, to be freed; NULL: errno. */
+/* Return the kernel's table of mounts, which the caller frees; NULL: see errno. */
 static char *
 read_table(void)
 {
@@ -138,7 +141,7 @@ kvt__usrbio_any_type(void)
     return word && !strcmp(word, "yes");
 }
 
-/* 0 or -errno. */
+/* Find the location of a path, with symbolic links resolved.  Return 0 or -errno. */
 static int
 find(const char *path, struct kvt__mount_place *out)
 {
@@ -154,6 +157,7 @@ find(const char *path, struct kvt__mount_place *out)
     return 0;
 }
 
+/* Fail with -ENOTCONN: the daemon of this mount has ended. */
 static int
 gone(const char *path)
 {

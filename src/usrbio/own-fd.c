@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Registered files: a number of a descriptor to the inode that an I/O names.  A duplicate
- * is kept open, so that the daemon keeps the inode.  Any thread; the lock is held for a
- * few instructions. */
+ * Registered files: a table from a descriptor to the inode for I/Os.  A duplicate of the
+ * descriptor stays open, so the daemon keeps the inode.  Any thread; the lock is held for a few
+ * instructions. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -81,7 +81,8 @@ put_in(struct registered *r)
     *copy = r;
 }
 
-/* What an I/O needs of an open file, and what tells whether it is the same. */
+/* Fill in the properties of an open file for I/Os and for is_same().  Return 0 or a positive
+ * errno. */
 static int
 look_at(int fd, struct registered *r)
 {
@@ -97,6 +98,7 @@ look_at(int fd, struct registered *r)
     return 0;
 }
 
+/* Return true if both entries are the same file with the same access. */
 static bool
 is_same(const struct registered *a, const struct registered *b)
 {
@@ -104,8 +106,8 @@ is_same(const struct registered *a, const struct registered *b)
            a->dev_major == b->dev_major && a->dev_minor == b->dev_minor;
 }
 
-/* Those whose numbers r's descriptors have now were closed unasked.  Linked by
- * next_by_fd. */
+/* Remove the entries whose descriptors now belong to r: such descriptors were closed without
+ * deregistration.  Return the entries, linked by next_by_fd.  The caller holds files.lock. */
 static struct registered *
 take_out_stale(const struct registered *r)
 {
@@ -115,7 +117,7 @@ take_out_stale(const struct registered *r)
            (old = find_by_copy(r->copy)) || (old = find_by_copy(r->fd))) {
         take_out(old);
         if (old->copy == r->copy || old->copy == r->fd)
-            old->copy = -1; /* is not ours any more */
+            old->copy = -1; /* the number belongs to another file now */
         old->next_by_fd = stale;
         stale = old;
     }
@@ -143,7 +145,7 @@ kvt__own_reg_fd(int fd, uint64_t flags)
     if (!r)
         return ENOMEM;
     err = look_at(fd, r);
-    r->copy = err ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3); /* its negative must not be 0 */
+    r->copy = err ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3); /* the negative result must not be 0 */
     if (!err && r->copy < 0)
         err = errno;
     if (!err) {
@@ -206,8 +208,8 @@ kvt__own_files_unlock(void)
     pthread_mutex_unlock(&files.lock);
 }
 
-/* The copies stay open until the child ends or begins another program: to close one asks
- * the daemon, and a fork must not wait for it. */
+/* The duplicates stay open until the child ends or executes another program: a close() sends a
+ * request to the daemon, and a fork must not wait for the daemon. */
 void
 kvt__own_files_forget(void)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mounts in use, each thread's by itself.  One that is not needed any more is kept until
- * its thread has ended or the daemon has been replaced: the kernel tells the daemon of a
- * closed directory some time after close(), and what the same thread has announced by
- * then would be forgotten too. */
+ * Mounts in use, each of one thread.  A mount without references is kept until its thread has
+ * ended or another run of the daemon has taken over.  Reason: the kernel reports a closed
+ * directory to the daemon some time after close(), and the daemon then forgets all memory that
+ * the same thread has announced, new memory included. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -33,7 +33,8 @@ has_ended(pid_t thread)
     return syscall(SYS_tgkill, getpid(), thread, 0) && errno == ESRCH;
 }
 
-/* Take those out that nobody will use, linked. */
+/* Remove the mounts without further use.  Return the mounts, linked by next.  The caller holds
+ * mounts.lock. */
 static struct kvt__own_mount *
 take_unused_locked(void)
 {
@@ -51,6 +52,7 @@ take_unused_locked(void)
     return unused;
 }
 
+/* Close the directory and the semaphore. */
 static void
 close_both(struct kvt__own_mount *m)
 {
@@ -77,7 +79,7 @@ end_all(struct kvt__own_mount *m)
     }
 }
 
-/* Which daemon serves the mount now, by the device and the name of its semaphore. */
+/* Fill in the identity of the mount's current daemon: the device, and the name of the semaphore. */
 static int
 look_at(const char *path, struct kvt__own_mount *m)
 {
@@ -103,6 +105,7 @@ look_at(const char *path, struct kvt__own_mount *m)
     return 0;
 }
 
+/* Open the directory and the semaphore of a mount after look_at(). */
 static int
 open_mount(struct kvt__own_mount *m)
 {
@@ -137,8 +140,8 @@ kvt__usrbio_daemon(const char *mount)
     return err;
 }
 
-/* The one of this thread, referenced; others of the path, of an earlier daemon, are marked
- * as such. */
+/* Return the calling thread's mount for this path, with a new reference, or NULL.  Mark the
+ * path's mounts of an earlier run of the daemon as stale.  The caller holds mounts.lock. */
 static struct kvt__own_mount *
 find_locked(const struct kvt__own_mount *like)
 {
@@ -182,7 +185,7 @@ kvt__own_mount_acquire(const char *path, struct kvt__own_mount **out)
         end(m);
         return err;
     }
-    pthread_mutex_lock(&mounts.lock); /* no other thread adds one of this thread */
+    pthread_mutex_lock(&mounts.lock); /* no other thread adds a mount of this thread */
     m->next = mounts.first;
     mounts.first = *out = m;
     pthread_mutex_unlock(&mounts.lock);
@@ -211,8 +214,9 @@ kvt__own_mounts_unlock(void)
     pthread_mutex_unlock(&mounts.lock);
 }
 
-/* The parent's stay with the handles that the child may still end; the descriptors would
- * keep the daemon from seeing that the parent is gone. */
+/* The structs of the parent remain, because the child may still end the handles that refer to the
+ * structs.  The descriptors are closed: an open descriptor would hide the parent's end from the
+ * daemon. */
 void
 kvt__own_mounts_forget(void)
 {

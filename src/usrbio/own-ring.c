@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ring: what is to be done goes to the daemon in one queue (sqe), what is done comes back
- * in another (cqe); a slot of args belongs to an I/O from prep until wait has taken its
- * completion.  The memory is shared with the daemon, so what stands there is checked, and
- * what only this side changes is kept beside it.
+ * A ring.  A queue (sqe) takes I/Os to the daemon, and a second queue (cqe) returns completions.
+ * A slot of args belongs to an I/O from prep_io() until wait_for_ios() has returned the
+ * completion.  The daemon shares the memory, so all values read from the memory are checked, and
+ * values that only this side changes are kept outside the shared memory.
  *
- * One thread prepares.  Any number wait: they take completions under a lock, because
- * with compare-and-swap alone one that is held up while others go once round the queue
- * would take an entry that is not its own. */
+ * One thread prepares I/Os.  Any number of threads wait, and take completions under a lock.  With
+ * compare-and-swap alone, a thread that is delayed while other threads advance once around the
+ * queue would take an entry that belongs to another I/O. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -30,16 +30,17 @@ struct ring {
     struct kvt__ring_args *args;
     volatile struct kvt__ring_cqe *cqes;
     struct kvt__ring_sqe *sqes;
-    sem_t *done; /* the daemon posts it once a job; a job is one or more I/Os */
+    sem_t *done; /* the daemon posts once for each job; a job is one or more I/Os */
     int32_t n;
     bool for_read;
-    int32_t sqe_head; /* of the thread that prepares */
+    int32_t sqe_head; /* used only by the thread that prepares */
     pthread_mutex_t lock; /* guards cqe_tail */
     int32_t cqe_tail;
-    /* By slot.  What was written before an I/O was prepared is seen by who takes its
-     * completion: that the daemon stands between is nothing the compiler knows. */
+    /* User data of each slot.  The atomic access orders memory between the thread that prepares
+     * an I/O and the thread that takes the completion: the compiler does not know of the daemon
+     * between these threads. */
     _Atomic(const void *) *userdata;
-    _Atomic uint64_t used[]; /* a bit for each slot */
+    _Atomic uint64_t used[]; /* a bit for each slot: 1 in use */
 };
 
 size_t
@@ -80,7 +81,7 @@ new_ring(int entries, bool for_read)
     pthread_mutex_init(&ring->lock, NULL);
     ring->n = entries + 1;
     ring->for_read = for_read;
-    if ((size_t)entries % WORD_BITS) /* there are no slots behind the last */
+    if ((size_t)entries % WORD_BITS) /* the bits behind the last slot stay set */
         ring->used[n_words - 1] = UINT64_MAX << (size_t)entries % WORD_BITS;
     ring->userdata = calloc((size_t)entries, sizeof *ring->userdata);
     if (ring->userdata)
@@ -89,6 +90,7 @@ new_ring(int entries, bool for_read)
     return NULL;
 }
 
+/* Set the pointers into the ring's memory. */
 static void
 lay_out(struct ring *ring)
 {
@@ -145,7 +147,7 @@ kvt__own_iordestroy(struct kvt__hf3fs_ior *ior)
 
 /* --------------------------------------------------------------- preparing */
 
-/* The first slot that is free, taken; -EAGAIN: none. */
+/* Allocate the first free slot.  Return its number, or -EAGAIN: all slots are in use. */
 static int
 take_slot(struct ring *ring)
 {
@@ -156,7 +158,7 @@ take_slot(struct ring *ring)
 
         if (used == UINT64_MAX)
             continue;
-        int bit = __builtin_ctzll(~used); /* nobody else takes one */
+        int bit = __builtin_ctzll(~used); /* no other thread allocates slots */
         atomic_fetch_or_explicit(&ring->used[i], UINT64_C(1) << bit,
                                  memory_order_relaxed);
         return (int)(i * WORD_BITS) + bit;
@@ -164,7 +166,7 @@ take_slot(struct ring *ring)
     return -EAGAIN;
 }
 
-/* False: it was not taken. */
+/* Free a slot.  Return false if the slot was not in use. */
 static bool
 free_slot(struct ring *ring, int slot)
 {
@@ -174,6 +176,7 @@ free_slot(struct ring *ring, int slot)
                                      memory_order_acq_rel) & bit;
 }
 
+/* Check the arguments of prep_io() and look up the file.  Return 0 or a negative errno. */
 static int
 check_io(const struct ring *ring, const struct kvt__own_shm *shm, bool read,
          const void *ptr, int fd, uint64_t len, struct kvt__own_file *file)
@@ -220,7 +223,7 @@ kvt__own_prep_io(const struct kvt__hf3fs_ior *ior, const struct kvt__hf3fs_iov *
     ring->sqes[ring->sqe_head].index = slot;
     ring->sqes[ring->sqe_head].userdata = (uintptr_t)userdata;
     ring->sqe_head = next;
-    atomic_store(&ring->heads->sqe_head, next); /* from here on it may run */
+    atomic_store(&ring->heads->sqe_head, next); /* from now on the daemon may run the I/O */
     return slot;
 }
 
@@ -239,7 +242,8 @@ kvt__own_submit_ios(const struct kvt__hf3fs_ior *ior)
 
 /* ----------------------------------------------------------------- waiting */
 
-/* Fill in a completion and free its slot.  False: it is of no I/O in flight. */
+/* Fill in a completion and free its slot.  Return false if the completion belongs to no I/O in
+ * flight. */
 static bool
 take_one(struct ring *ring, const volatile struct kvt__ring_cqe *from,
          struct kvt__hf3fs_cqe *cqe)
@@ -254,7 +258,8 @@ take_one(struct ring *ring, const volatile struct kvt__ring_cqe *from,
     return free_slot(ring, slot);
 }
 
-/* What is there, at most max; -EIO: the queue is out of order.  left: there is more. */
+/* Take the completions that have arrived, at most `max`.  Return their number, or -EIO if the
+ * head of the queue is invalid.  left: more completions have arrived. */
 static int
 drain(struct ring *ring, struct kvt__hf3fs_cqe *cqes, int max, bool *left)
 {
@@ -278,12 +283,13 @@ drain(struct ring *ring, struct kvt__hf3fs_cqe *cqes, int max, bool *left)
     *left = n >= 0 && ring->cqe_tail != head;
     pthread_mutex_unlock(&ring->lock);
     if (taken)
-        sem_post(ring->shm.mount->submit); /* there is room for more */
+        sem_post(ring->shm.mount->submit); /* the queue has room again */
     return n;
 }
 
-/* Take posts that are there; their completions are looked at next.  No more than jobs can
- * be in flight, whatever the daemon does. */
+/* Consume the posts that have arrived; the caller then takes the completions.  The limit is the
+ * largest number of jobs in flight, so a faulty daemon cannot keep this loop running.  Return
+ * true if a post was consumed. */
 static bool
 take_posts(struct ring *ring)
 {
@@ -294,8 +300,8 @@ take_posts(struct ring *ring)
     return n > 0;
 }
 
-/* The deadline on the monotonic clock: a wait must not become longer when the wall clock is
- * set back.  At most a year: that is far enough, and nothing overflows. */
+/* Convert the deadline to the monotonic clock, so that a wait does not become longer when the
+ * wall clock is set back.  The limit of a year prevents an overflow. */
 static struct timespec
 monotonic(const struct timespec *abs_timeout)
 {
@@ -307,7 +313,8 @@ monotonic(const struct timespec *abs_timeout)
     return kvt__timespec(kvt__now_ns() + (left > 0 ? left : 0));
 }
 
-/* until: NULL: for ever. */
+/* Wait for a post of the daemon until the deadline; until == NULL: no deadline.  Return true if a
+ * post was consumed. */
 static bool
 sleep_until(struct ring *ring, const struct timespec *until)
 {
@@ -320,9 +327,9 @@ sleep_until(struct ring *ring, const struct timespec *until)
     return !err;
 }
 
-/* One post may stand for several completions.  Who has taken posts and leaves completions
- * behind posts again, so that no other sleeps beside them.  Completions without a post
- * are found at the deadline at the latest. */
+/* A post may stand for several completions.  A thread that has consumed posts and leaves
+ * completions in the queue posts again, so that another waiter wakes up.  Completions without a
+ * post are found at the deadline at the latest. */
 int
 kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cqe *cqes,
                       int cqec, int min_results, const struct timespec *abs_timeout)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared memory that the daemon is told of by a link in 3fs-virt/iovs.  The daemon maps it
+ * Shared memory, announced to the daemon by a link in 3fs-virt/iovs.  The daemon maps the memory
  * before symlink() returns.
  *
- * It is private to the user: a daemon of root may map it all the same, and one of another
- * user refuses links of ours anyway.  Its pages are reserved when it is made, so that to
- * touch it never ends in SIGBUS. */
+ * The file's mode permits access only to this user.  A daemon of root may map the memory all the
+ * same, and a daemon of another user refuses links of this user anyway.  The pages are reserved
+ * during allocation, so an access never raises SIGBUS. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 #include "usrbio/usrbio.h"
 
 #define SHM_DIR "/dev/shm"
-#define STEP ((size_t)2 << 20) /* reserved at a time: a signal undoes one step */
+#define STEP ((size_t)2 << 20) /* bytes reserved at a time: a signal undoes only one step */
 #define NUMA_KEY "hf3fs_numa_id"
 
 _Atomic unsigned kvt__own_generation;
@@ -81,7 +81,7 @@ kvt__own_key_text(const struct kvt__own_key *key, char out[KVT__OWN_KEY_BYTES])
     }
 }
 
-/* Take the pages from /dev/shm now, of the node that the mapping prefers. */
+/* Reserve the pages in /dev/shm now, on the node that the mapping prefers. */
 static int
 reserve(int fd, size_t size)
 {
@@ -98,7 +98,7 @@ reserve(int fd, size_t size)
     return 0;
 }
 
-/* Map the new file that fd is. */
+/* Map the new file fd and reserve its pages. */
 static int
 map(struct kvt__own_shm *shm, int fd, int numa)
 {
@@ -116,8 +116,8 @@ map(struct kvt__own_shm *shm, int fd, int numa)
     return reserve(fd, shm->size);
 }
 
-/* The daemon finds memory by a name.  It gets one when all else is done: a process that is
- * killed before leaves nothing. */
+/* Link the file into /dev/shm, where the daemon finds the memory by name.  The name comes last: a
+ * process killed before this call leaves nothing behind. */
 static int
 give_name(struct kvt__own_shm *shm, int fd)
 {
@@ -137,6 +137,7 @@ give_name(struct kvt__own_shm *shm, int fd)
     return err;
 }
 
+/* Create, map and name the file of the memory. */
 static int
 make_memory(struct kvt__own_shm *shm, int numa)
 {
@@ -154,6 +155,7 @@ make_memory(struct kvt__own_shm *shm, int numa)
     return err;
 }
 
+/* Create the link that announces the memory to the daemon. */
 static int
 announce(struct kvt__own_shm *shm)
 {
@@ -214,7 +216,7 @@ kvt__own_shm_unlink(struct kvt__own_shm *shm)
     shm->name[0] = '\0';
 }
 
-/* In a forked child the memory is not mapped, and the names are the parent's. */
+/* In a forked child the memory is not mapped, and the names belong to the parent. */
 void
 kvt__own_shm_end(struct kvt__own_shm *shm)
 {

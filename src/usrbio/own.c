@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our own implementation of the ring protocol as a whole.  A forked child gets neither
- * its memory nor its tables: what was made before answers -ESTALE there. */
+ * kvtier's own implementation of the ring protocol.  A forked child inherits neither shared
+ * memory nor tables: calls with handles of the parent return -ESTALE in the child. */
 #include "usrbio/own.h"
 
 #include <pthread.h>
@@ -37,7 +37,7 @@ watch(void)
     pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
-/* Before anything is made that a forked child must not use. */
+/* Install the handlers of forks, before the first handle that a forked child must not use. */
 static void
 watch_forks(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of our own implementation of the ring protocol. */
+ * Internal parts of kvtier's own implementation of the ring protocol. */
 #ifndef KVT_USRBIO_OWN_H
 #define KVT_USRBIO_OWN_H
 
@@ -12,36 +12,41 @@
 
 /* ------------------------------------------------------------- own-mount.c */
 
-/* What a thread needs of a mount to announce memory there: the directory for it, open, and
- * the daemon's semaphore.  The daemon forgets all that a thread announced when the
- * directory that this very thread opened is closed, by the end of the process if need be.
- * So each thread has its own, and it outlives what was announced. */
+/* A mount in which a thread announces memory: the open directory of announcements and the
+ * daemon's semaphore.  The daemon forgets all memory that a thread has announced when the
+ * directory that this thread opened is closed, at the latest at the end of the process.  So each
+ * thread has its own kvt__own_mount, which outlives the announced memory. */
 struct kvt__own_mount {
     struct kvt__own_mount *next;
     size_t refs;
     pid_t thread;
     int dir;        /* 3fs-virt/iovs */
     sem_t *submit;
-    dev_t dev;      /* with target: which daemon's */
-    bool stale;     /* another daemon has taken its place */
-    char target[256]; /* of the link submit-ios */
+    dev_t dev;      /* with target: identifies the run of the daemon */
+    bool stale;     /* another run of the daemon serves the mount now */
+    char target[256]; /* target of the link submit-ios */
     char path[KVT__HF3FS_MAX_MOUNT];
 };
 
+/* Acquire the calling thread's mount for `path` (the mount point), and open the mount if
+ * necessary.  Returns 0, or a negative errno with a sentence.  The caller releases the mount; any
+ * thread may release. */
 int kvt__own_mount_acquire(const char *path, struct kvt__own_mount **out);
 void kvt__own_mount_release(struct kvt__own_mount *mount);
 
+/* Lock the list of mounts before a fork; unlock after the fork; in the child, also forget the
+ * parent's mounts. */
 void kvt__own_mounts_lock(void);
 void kvt__own_mounts_unlock(void);
-void kvt__own_mounts_forget(void); /* locked, in a forked child */
+void kvt__own_mounts_forget(void); /* in a forked child, with the lock held */
 
 /* --------------------------------------------------------------- own-shm.c */
 
-/* The name under which memory is announced. */
+/* Parts of the name of a link that announces memory. */
 struct kvt__own_key {
-    const char *id; /* 16 bytes */
+    const char *id; /* 16 bytes, an UUID */
     size_t block_size;
-    char direction; /* 'r', 'w', '\0': no ring */
+    char direction; /* 'r' or 'w': a ring; '\0': no ring */
     int io_depth;
     int priority;
     int timeout;
@@ -50,26 +55,32 @@ struct kvt__own_key {
 
 #define KVT__OWN_KEY_BYTES 192
 
+/* Write the name of the link, terminated by NUL. */
 void kvt__own_key_text(const struct kvt__own_key *key, char out[KVT__OWN_KEY_BYTES]);
 
-/* Counts the forks that lie between this process and the one that loaded the library. */
+/* Number of forks between the process that loaded the library and this process. */
 extern _Atomic unsigned kvt__own_generation;
 
-/* Announced shared memory. */
+/* Shared memory that is announced to the daemon. */
 struct kvt__own_shm {
     struct kvt__own_mount *mount;
     unsigned generation;
     unsigned char *base;
     size_t size;
     char id[16];
-    char name[64]; /* in /dev/shm; "": unlinked */
+    char name[64]; /* name in /dev/shm; "": unlinked */
     char key[KVT__OWN_KEY_BYTES];
 };
 
-/* key->id is set by it. */
+/* Allocate `size` bytes of shared memory, reserve the pages, and announce the memory to the
+ * daemon of the mount.  The function sets key->id.  Returns 0, or a negative errno with a
+ * sentence. */
 int kvt__own_shm_make(struct kvt__own_shm *shm, const char *mount, size_t size, int numa,
                       struct kvt__own_key *key);
+/* Unlink the name in /dev/shm: the memory remains until kvt__own_shm_end() and the daemon's
+ * unmapping. */
 void kvt__own_shm_unlink(struct kvt__own_shm *shm);
+/* Withdraw the announcement and unmap the memory.  In a forked child, only release the mount. */
 void kvt__own_shm_end(struct kvt__own_shm *shm);
 
 int kvt__own_iovcreate(struct kvt__hf3fs_iov *iov, const char *mount, size_t size,
@@ -79,26 +90,29 @@ void kvt__own_iovdestroy(struct kvt__hf3fs_iov *iov);
 
 /* ---------------------------------------------------------------- own-fd.c */
 
+/* An open file that is registered for I/Os. */
 struct kvt__own_file {
     uint64_t inode;
     int access; /* O_RDONLY, O_WRONLY, O_RDWR */
 };
 
+/* The functions of struct kvt__usrbio_api.  Any thread. */
 bool kvt__own_is_hf3fs(int fd);
 int kvt__own_reg_fd(int fd, uint64_t flags);
 void kvt__own_dereg_fd(int fd);
 
-/* False: not registered. */
+/* Look up a registered file by its descriptor, or by the result of kvt__own_reg_fd(), negative or
+ * not.  False: the file is not registered. */
 bool kvt__own_file_of(int fd, struct kvt__own_file *out);
 
 void kvt__own_files_lock(void);
 void kvt__own_files_unlock(void);
-void kvt__own_files_forget(void); /* locked, in a forked child */
+void kvt__own_files_forget(void); /* in a forked child, with the lock held */
 
 /* -------------------------------------------------------------- own-ring.c */
 
-/* The ring's memory: little-endian, offsets from its start, n slots of which one stays
- * empty in each of the two queues. */
+/* Layout of a ring's memory: little-endian; offsets count from the start; n slots.  In each of
+ * the two queues, one slot stays empty. */
 struct kvt__ring_heads {
     _Atomic int32_t sqe_head, sqe_tail, cqe_head, cqe_tail; /* modulo n */
 };
@@ -127,7 +141,7 @@ _Static_assert(sizeof(sem_t) == 32, "sem_t of 64-bit glibc");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "byte order");
 
 #define KVT__RING_ARGS_AT sizeof(struct kvt__ring_heads)
-#define KVT__RING_SLACK 4096 /* behind the semaphore */
+#define KVT__RING_SLACK 4096 /* bytes behind the semaphore */
 
 static inline size_t
 kvt__ring_cqe_at(size_t n)
@@ -161,14 +175,15 @@ int kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cq
 
 /* ----------------------------------------------------------------- mount.c */
 
-/* What a table of mounts (/proc/self/mountinfo) says of a path without links. */
+/* Location of a path, without symbolic links, in a table of mounts (/proc/self/mountinfo). */
 struct kvt__mount_place {
-    char type[64];   /* of the file system it lies on; "": not found */
-    char over[4096]; /* where that is mounted */
-    char rings[4096]; /* the mount point of a 3FS with rings around it; "": none */
+    char type[64];   /* type of the file system with the path; "": not found */
+    char over[4096]; /* mount point of this file system */
+    char rings[4096]; /* mount point of the 3FS with rings that contains the path; "": none */
 };
 
-/* any_type: mounts of other types than fuse.hf3fs count too. */
+/* Find the location of a path. mountinfo: the text of the table. any_type: mounts of types other
+ * than fuse.hf3fs count as 3FS too.  May block in stat() of a mount. */
 void kvt__mount_find(const char *mountinfo, const char *path, bool any_type,
                      struct kvt__mount_place *out);
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The client's own parts.
+ * Internal parts of the client.
  *
- *      client ──► session (one generation) ──► rings ──► waiters
- *                     ▲
- *      transfers ─────┘  (one a call, on its caller's thread)
+ *     client ──► session ──► rings ──► waiters
+ *                    ▲
+ *     transfers ─────┘  (a transfer for each call, on the caller's thread)
  *
- * session.lock guards everything in a session that says so; it is held for a few
- * instructions.  ring.prep is held while I/Os are handed to that ring, and may be held
- * when session.lock is taken. */
+ * A session lasts for a single run of the daemon.  session.lock guards the marked fields of a
+ * session, and is held for a few instructions.  ring.prep serializes the I/Os to a ring; a thread
+ * with ring.prep may take session.lock, not the reverse. */
 #ifndef KVT_USRBIO_PRIVATE_H
 #define KVT_USRBIO_PRIVATE_H
 
@@ -22,21 +22,22 @@
 
 #define KVT__USRBIO_UNIT ((size_t)4096)
 #define KVT__USRBIO_MAX_PAIRS 16
-#define KVT__USRBIO_WINDOW 64 /* pieces of one transfer */
-#define KVT__USRBIO_RUN 4 /* pieces handed over at a time, where there are no groups */
+#define KVT__USRBIO_WINDOW 64 /* pieces in flight of one transfer, at most */
+#define KVT__USRBIO_RUN 4 /* pieces submitted at a time, on rings without groups */
 
 struct kvt__usrbio_session;
 struct kvt__usrbio_transfer;
 
-/* One I/O: a piece of a file and its place in the region. */
+/* One I/O: a part of a file and its memory in the region. */
 struct kvt__usrbio_piece {
     struct kvt__usrbio_transfer *transfer;
-    struct kvt__usrbio_ring *ring; /* that it was given to */
-    unsigned char *at;             /* in the region */
-    size_t n_units;                /* taken there; 0: they are the caller's */
-    uint64_t offset;               /* in the file */
-    size_t bytes, moved;           /* of it, and so far */
-    int64_t result;                /* under the session's lock, as ended */
+    struct kvt__usrbio_ring *ring; /* the ring of the I/O */
+    unsigned char *at;             /* address in the region */
+    size_t n_units;                /* units that the piece occupies in the region; 0: the memory
+                                    * is the caller's slot */
+    uint64_t offset;               /* offset in the file */
+    size_t bytes, moved;           /* length, and bytes moved so far */
+    int64_t result;                /* guarded by session.lock, as is ended: bytes, or -errno */
     bool ended;
 };
 
@@ -44,62 +45,65 @@ struct kvt__usrbio_ring {
     struct kvt__usrbio_session *session;
     struct kvt__hf3fs_ior ior;
     bool reads;
-    bool groups;         /* takes full ones only */
+    bool groups;         /* the daemon takes full groups only */
     pthread_mutex_t prep;
     pthread_t waiter;
-    pthread_cond_t work, answered; /* with the session's lock */
-    uint32_t under_way;  /* under the session's lock */
+    pthread_cond_t work, answered; /* used with session.lock */
+    uint32_t under_way;  /* guarded by session.lock: I/Os in flight */
 };
 
-/* Region and rings of one run of the daemon. */
+/* Region and rings for one run of the daemon. */
 struct kvt__usrbio_session {
-    struct kvt__lender lender; /* of slots in the region, each a user */
+    struct kvt__lender lender; /* lends slots in the region; each slot is a user */
     struct kvt__usrbio_client *client;
     const struct kvt__usrbio_api *api;
     struct kvt__hf3fs_iov iov;
-    struct kvt__pin pin; /* of the region */
+    struct kvt__pin pin; /* pins the region for the GPU */
     uint64_t region_bytes;
-    uint32_t entries;   /* of each ring */
-    uint32_t group;     /* pieces in a full group; 0: there are none */
+    uint32_t entries;   /* I/Os of each ring */
+    uint32_t group;     /* pieces in a full group; 0: rings have no groups */
     struct kvt__usrbio_ring rings[4 * KVT__USRBIO_MAX_PAIRS];
     uint32_t n_rings;
-    char semaphore[256]; /* what submit-ios led to */
+    char semaphore[256]; /* target of the link submit-ios when the session was opened */
 
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below, except users and next_dead */
     struct kvt__extents free;
-    size_t n_lent;        /* units */
-    struct kvt__usrbio_transfer *first; /* of all */
-    struct kvt__usrbio_transfer *first_wanting, *last_wanting; /* room */
-    uint32_t under_way;   /* I/Os */
-    int64_t answered_ns;  /* when the last one was, or the first began */
+    size_t n_lent;        /* units in slots */
+    struct kvt__usrbio_transfer *first; /* list of all transfers */
+    struct kvt__usrbio_transfer *first_wanting, *last_wanting; /* queue of the transfers that wait
+                                                                * for room */
+    uint32_t under_way;   /* I/Os in flight, in all rings */
+    int64_t answered_ns;  /* time of the last completion, or of the first I/O after an idle time */
     bool dead;
 
-    uint32_t users;       /* under the client's lock */
+    uint32_t users;       /* guarded by the client's lock, as is next_dead: transfers and slots in
+                           * use */
     struct kvt__usrbio_session *next_dead;
 };
 
-/* One call that moves an extent, on its caller's stack. */
+/* One call of kvt__usrbio_move(), on the caller's stack. */
 struct kvt__usrbio_transfer {
     struct kvt__usrbio_session *session;
     int fd;
     bool reads, in_region;
-    unsigned char *at; /* in the caller's memory */
+    unsigned char *at; /* the caller's memory */
     size_t bytes, piece_bytes;
     size_t n_pieces, n_issued, n_taken;
-    struct kvt__usrbio_piece pieces[KVT__USRBIO_WINDOW]; /* number i at i modulo the window */
+    struct kvt__usrbio_piece pieces[KVT__USRBIO_WINDOW]; /* piece i is element i modulo
+                                                          * KVT__USRBIO_WINDOW */
     int err;
     void (*came)(void *ctx, const unsigned char *piece, size_t n);
     void *ctx;
 
-    /* Under the session's lock. */
+    /* Guarded by session.lock. */
     pthread_cond_t wake;
-    bool awake; /* since it last found no room */
+    bool awake; /* the transfer was woken after the last failed reservation */
     bool wants_room;
     struct kvt__usrbio_transfer *prev_wanting, *next_wanting;
-    struct kvt__usrbio_transfer *prev, *next; /* of all */
+    struct kvt__usrbio_transfer *prev, *next; /* list of all transfers of the session */
 };
 
-/* Take units of the region, or give them back.  Under the session's lock. */
+/* Allocate, or free, units of the region.  The caller holds session.lock.  NULL: no room. */
 static inline unsigned char *
 kvt__usrbio_take(struct kvt__usrbio_session *session, size_t n_units)
 {
@@ -117,7 +121,7 @@ kvt__usrbio_give(struct kvt__usrbio_session *session, const unsigned char *at,
                       (size_t)(at - session->iov.base) / KVT__USRBIO_UNIT, n_units);
 }
 
-/* Whether memory lies in the region. */
+/* Return true if an address is in the region. */
 static inline bool
 kvt__usrbio_has(const struct kvt__usrbio_session *session, const unsigned char *at)
 {
@@ -126,53 +130,58 @@ kvt__usrbio_has(const struct kvt__usrbio_session *session, const unsigned char *
 
 /* ---------------------------------------------------------------- session.c */
 
-/* The thread that calls open must call close: what a process leaves behind is found by
- * the thread that made it. */
+/* Open a session: region, rings and a waiter thread for each ring.  Returns 0, or -errno with a
+ * sentence.  The thread that opens a session must close the session, and must live as long: the
+ * daemon associates shared memory with the thread that announced the memory.  Blocks. */
 int kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
                              struct kvt__usrbio_session **out);
 
-/* Dead, and without users. */
+/* Close and free a session that is dead and has no users.  Blocks until the waiters have ended. */
 void kvt__usrbio_session_close(struct kvt__usrbio_session *session);
 
-/* A slot in the region; the first bytes of what surrounds it are its. */
+/* Lend a slot in the region, as kvt__usrbio_client_lend().  The room before the payload and
+ * behind the payload belongs to the slot. */
 bool kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio prio,
                               size_t phase, size_t bytes, struct kvt__slot *out);
 void kvt__usrbio_session_take_back(struct kvt__usrbio_session *session,
                                    const struct kvt__slot *slot);
 
-/* Whether the daemon that it was made with still serves the mount. */
+/* Return true if the daemon of the session's opening still serves the mount. */
 bool kvt__usrbio_session_is_served(const struct kvt__usrbio_session *session,
                                    const char *mount_point);
 
 /* ------------------------------------------------------------------- ring.c */
 
-/* The ring with the least to do that has room for n more, which is taken; a full group's
- * if n makes one.  NULL: none.  Under the session's lock. */
+/* Reserve n I/Os of the ring with the fewest I/Os in flight; a ring with groups, if n is a full
+ * group and such a ring has room.  Return NULL if no ring has room.  The caller holds
+ * session.lock. */
 struct kvt__usrbio_ring *kvt__usrbio_ring_reserve(struct kvt__usrbio_session *session,
                                                   bool reads, uint32_t n);
 
-/* Hand pieces to the ring that was reserved for them.  fd is registered.  Each ends,
- * perhaps before this returns. */
+/* Submit pieces to the ring that has reserved the I/Os. fd: registered.  Each piece ends,
+ * possibly before the return.  May wait for room in the ring's queue; takes ring.prep and
+ * session.lock. */
 void kvt__usrbio_ring_hand_over(struct kvt__usrbio_ring *ring,
                                 struct kvt__usrbio_piece *const *pieces, size_t n, int fd);
 
-/* A thread for each ring takes what ended there.  arg: the ring. */
+/* Main function of a ring's waiter thread: process completions until the session is dead. arg:
+ * the ring. */
 void *kvt__usrbio_waiter_main(void *arg);
 
 /* --------------------------------------------------------------- transfer.c */
 
-/* Move an extent through a session.  As kvt__usrbio_move(). */
+/* Transfer an extent through a session, as kvt__usrbio_move(), but without -ECANCELED. */
 int kvt__usrbio_transfer(struct kvt__usrbio_session *session,
                          const struct kvt__usrbio_extent *e);
 
 /* ------------------------------------------------------------------- wake.c */
 
-/* Mark the session dead: its transfers end with -ESTALE, its waiters end.  Takes the
- * session's lock. */
+/* Mark the session dead: transfers end with -ESTALE, and waiter threads end.  Takes
+ * session.lock. */
 void kvt__usrbio_session_die(struct kvt__usrbio_session *session);
 
-/* Under the session's lock: a piece of it has ended; there may be room for the first
- * that wants it; all are to look. */
+/* Wake a transfer after the end of a piece; wake the first transfer that waits for room; wake all
+ * transfers of a session.  The caller holds session.lock. */
 void kvt__usrbio_wake(struct kvt__usrbio_transfer *transfer);
 void kvt__usrbio_wake_first(struct kvt__usrbio_session *session);
 void kvt__usrbio_wake_all(struct kvt__usrbio_session *session);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handing I/Os to rings, and taking their answers. */
+ * Submit I/Os to rings, and process completions. */
 #include <errno.h>
 #include <time.h>
 
@@ -8,10 +8,10 @@
 #include "usrbio/private.h"
 
 #define MAX_ANSWERS 64
-/* A waiter looks so often whether its session is dead. */
+/* A waiter checks at this interval whether its session is dead. */
 #define LOOK_NS (KVT__NS_PER_S / 4)
 
-/* For the library's functions, whose deadlines are of the wall clock. */
+/* Return a deadline on the wall clock, as the functions of struct kvt__usrbio_api need. */
 static struct timespec
 real_time(int64_t from_now_ns)
 {
@@ -20,7 +20,8 @@ real_time(int64_t from_now_ns)
 
 /* ------------------------------------------------------------------- choosing */
 
-/* The one of its kind that has the least to do. */
+/* Return the ring with the fewest I/Os in flight among the rings of this direction and kind that
+ * have room for n I/Os, or NULL. */
 static struct kvt__usrbio_ring *
 choose(struct kvt__usrbio_session *s, bool reads, bool groups, uint32_t n)
 {
@@ -56,9 +57,9 @@ kvt__usrbio_ring_reserve(struct kvt__usrbio_session *session, bool reads, uint32
     return ring;
 }
 
-/* ----------------------------------------------------------------- handing over */
+/* ------------------------------------------------------------------- submitting */
 
-/* Under the session's lock. */
+/* Record the end of a piece and wake the transfer.  The caller holds session.lock. */
 static void
 end(struct kvt__usrbio_piece *piece, int64_t result)
 {
@@ -71,8 +72,10 @@ end(struct kvt__usrbio_piece *piece, int64_t result)
     kvt__usrbio_wake(piece->transfer);
 }
 
-/* The daemon frees places of a ring in their order, so one slow I/O can keep all of
- * them.  Until there was an answer; false: the session is dead. */
+/* Wait for a completion of the ring, at most LOOK_NS.  Return false if the session is dead.
+ *
+ * The daemon frees the slots of a ring's queue in order, so a single slow I/O can block all
+ * slots. */
 static bool
 wait_for_place(struct kvt__usrbio_ring *ring)
 {
@@ -88,7 +91,8 @@ wait_for_place(struct kvt__usrbio_ring *ring)
     return !dead;
 }
 
-/* 0: it is the daemon's, which may have answered already. */
+/* Prepare the I/O of a piece; wait while the ring's queue is full.  Return 0 or -errno.  After 0
+ * the daemon may already have completed the I/O. */
 static int
 prepare(struct kvt__usrbio_ring *ring, struct kvt__usrbio_piece *piece, int fd)
 {
@@ -120,15 +124,15 @@ kvt__usrbio_ring_hand_over(struct kvt__usrbio_ring *ring,
         end(pieces[i], err);
         pthread_mutex_unlock(&s->lock);
         if (ring->groups)
-            kvt__usrbio_session_die(s); /* the rest of the group would wait for ever */
+            kvt__usrbio_session_die(s); /* the daemon would wait for a full group forever */
     }
     s->api->submit_ios(&ring->ior);
     pthread_mutex_unlock(&ring->prep);
 }
 
-/* --------------------------------------------------------------------- answers */
+/* ----------------------------------------------------------------- completions */
 
-/* Until something is under way.  False: the session is dead. */
+/* Wait until the ring has an I/O in flight.  Return false if the session is dead. */
 static bool
 wait_for_work(struct kvt__usrbio_ring *ring)
 {
@@ -142,7 +146,8 @@ wait_for_work(struct kvt__usrbio_ring *ring)
     return !dead;
 }
 
-/* Pieces of a dead session are their transfers' again, and gone perhaps. */
+/* Record completions.  In a dead session the pieces belong to their transfers again and may be
+ * freed, so the completions are ignored. */
 static void
 take(struct kvt__usrbio_ring *ring, const struct kvt__hf3fs_cqe *answers, int n)
 {
@@ -175,7 +180,7 @@ kvt__usrbio_waiter_main(void *arg)
             kvt__usrbio_session_die(s);
         else if (n)
             take(ring, answers, n);
-        else /* was the daemon asleep when it was told? */
+        else /* repeat the submission, in case the daemon missed the first */
             s->api->submit_ios(&ring->ior);
     }
     return NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Free space of /dev/shm. */
+ * Check of the free space of /dev/shm. */
 #include <errno.h>
 #include <sys/statvfs.h>
 
@@ -23,7 +23,7 @@ kvt__usrbio_room(size_t bytes)
 
     if (statvfs("/dev/shm", &fs))
         return kvt__fail(errno, "/dev/shm");
-    if (!fs.f_blocks || /* has no limit */
+    if (!fs.f_blocks || /* no limit */
         __builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &room) ||
         bytes <= room)
         return 0;

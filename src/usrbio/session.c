@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One run of the daemon: the region and rings that it knows, the threads that wait for
- * its answers. */
+ * A session: the region and rings for one run of the daemon, and the threads that wait for
+ * completions. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,14 +14,15 @@
 #include "base/thread.h"
 #include "usrbio/private.h"
 
-/* Of what a ring without full groups is to take at a time: its answer comes when all of
- * it is done, so it should not be much; and each costs the daemon a wake-up. */
+/* I/Os that the daemon takes at a time from a ring without groups.  The daemon reports the
+ * completions of these I/Os together, so the number must be small; each report costs the daemon a
+ * wake-up, so the number must not be 1. */
 #define DEPTH (-8)
 
 /* ---------------------------------------------------------------- the daemon */
 
-/* Where a mount's submit-ios leads to: each run of the daemon has a semaphore of its
- * own.  0 or -errno. */
+/* Read the target of a mount's link submit-ios: each run of the daemon has its own semaphore.
+ * Return 0 or -errno. */
 static int
 read_semaphore(const char *mount_point, char *out, size_t size)
 {
@@ -74,7 +75,7 @@ open_ring(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params
                                        .groups = depth > 0 };
     int err = s->api->iorcreate4(&ring->ior, params->mount_point, (int)params->entries,
                                  reads, depth, 0, params->node, 0);
-    if (err == -EINVAL && depth < 0) /* some daemons know none below 0 */
+    if (err == -EINVAL && depth < 0) /* some daemons support no negative depth */
         err = s->api->iorcreate4(&ring->ior, params->mount_point, (int)params->entries,
                                  reads, 0, 0, params->node, 0);
     if (err)
@@ -82,7 +83,7 @@ open_ring(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params
                          params->entries, params->mount_point);
     pthread_mutex_init(&ring->prep, NULL);
     pthread_cond_init(&ring->work, NULL);
-    kvt__cond_init(&ring->answered); /* has waits with a deadline */
+    kvt__cond_init(&ring->answered); /* waits with a timeout */
     err = kvt__thread_start(&ring->waiter, reads ? "kvt-3fs-read" : "kvt-3fs-write",
                             kvt__usrbio_waiter_main, ring);
     if (err) {
@@ -96,7 +97,8 @@ open_ring(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params
     return 0;
 }
 
-/* Where full groups are asked for, a second ring takes what is none. */
+/* Open all pairs of rings.  If the daemon takes full groups, open a second ring for each ring,
+ * for the pieces that fill no group. */
 static int
 open_rings(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params)
 {

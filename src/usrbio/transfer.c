@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Moving one extent: as many pieces of it are under way as region and rings have room
- * for, while the thread that called copies others; those of a slot in the region are
- * moved where they are.  A read's pieces are taken in the order in which they lie in the
- * file. */
+ * Transfer of one extent.  As many pieces of the extent are in flight as region and rings have
+ * room for, while the calling thread copies other pieces.  If the caller's memory is a slot of
+ * the region, pieces are transferred in place.  Pieces of a read are processed in the order of
+ * the file. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,14 +19,16 @@ min(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Return piece i of a transfer. */
 static struct kvt__usrbio_piece *
 nth(struct kvt__usrbio_transfer *t, size_t i)
 {
     return &t->pieces[i % KVT__USRBIO_WINDOW];
 }
 
-/* ------------------------------------------------------- room, under the lock */
+/* ------------------------------------------- waiting for room, with session.lock */
 
+/* Remove a transfer from the queue for room. */
 static void
 leave_queue(struct kvt__usrbio_transfer *t)
 {
@@ -39,8 +41,9 @@ leave_queue(struct kvt__usrbio_transfer *t)
         t->prev_wanting;
 }
 
-/* Queue a transfer for room.  Queue a transfer that needs only a ring slot (ring_only) first:
- * it may hold memory that the others wait for, and only the first is woken. */
+/* Queue a transfer for room.  A transfer that needs only room in a ring (ring_only) is queued
+ * first: the transfer may hold memory that other transfers wait for, and only the first transfer
+ * of the queue is woken. */
 static void
 want_room(struct kvt__usrbio_transfer *t, bool ring_only)
 {
@@ -58,7 +61,8 @@ want_room(struct kvt__usrbio_transfer *t, bool ring_only)
     *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) = t;
 }
 
-/* It has what it wanted: what is left is for the next. */
+/* Remove a transfer that found room from the queue, and wake the next transfer for the remaining
+ * room. */
 static void
 want_no_more(struct kvt__usrbio_transfer *t)
 {
@@ -68,6 +72,7 @@ want_no_more(struct kvt__usrbio_transfer *t)
     kvt__usrbio_wake_first(t->session);
 }
 
+/* Free the memory of a piece in the region. */
 static void
 give_back(struct kvt__usrbio_piece *piece)
 {
@@ -76,7 +81,8 @@ give_back(struct kvt__usrbio_piece *piece)
     piece->n_units = 0;
 }
 
-/* Places in the region for up to n pieces more.  How many. */
+/* Set up the next pieces, at most n, and allocate their memory in the region.  Return the number
+ * of pieces with memory. */
 static size_t
 take_places(struct kvt__usrbio_transfer *t, size_t n)
 {
@@ -99,15 +105,15 @@ take_places(struct kvt__usrbio_transfer *t, size_t n)
     return k;
 }
 
-/* A few of the next n pieces: their places and their ring.  0: no room for any, or others
- * come first. */
+/* Reserve memory and a ring for some of the next n pieces.  Return the number of pieces, 0: no
+ * room, or other transfers come first. */
 static size_t
 reserve(struct kvt__usrbio_transfer *t, size_t n, struct kvt__usrbio_ring **ring)
 {
     struct kvt__usrbio_session *s = t->session;
 
     if (s->first_wanting && s->first_wanting != t && !t->in_region)
-        return 0; /* or small pieces could take for ever what a large one waits for */
+        return 0; /* otherwise small pieces could starve a large piece */
     n = take_places(t, min(n, s->group ? s->group : KVT__USRBIO_RUN));
     *ring = n ? kvt__usrbio_ring_reserve(s, t->reads, (uint32_t)n) : NULL;
     for (size_t i = 0; i < n; i++) {
@@ -120,6 +126,7 @@ reserve(struct kvt__usrbio_transfer *t, size_t n, struct kvt__usrbio_ring **ring
 
 /* ---------------------------------------------------------------------- issuing */
 
+/* Copy the caller's bytes of n pieces into the region. */
 static void
 copy_in(struct kvt__usrbio_transfer *t, size_t n)
 {
@@ -130,7 +137,7 @@ copy_in(struct kvt__usrbio_transfer *t, size_t n)
     }
 }
 
-/* Hand over some of the next pieces.  False: none. */
+/* Submit some of the next pieces.  Return false if no piece was submitted. */
 static bool
 issue(struct kvt__usrbio_transfer *t)
 {
@@ -161,7 +168,8 @@ issue(struct kvt__usrbio_transfer *t)
     return true;
 }
 
-/* A part was moved: hand over the rest.  A file may be a hole there, or be full. */
+/* Submit the rest of a piece that was transferred partly, at a hole in the file or on a full file
+ * system.  Wait for room in a ring. */
 static void
 issue_rest(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
 {
@@ -182,9 +190,10 @@ issue_rest(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
         kvt__usrbio_ring_hand_over(p->ring, &p, 1, t->fd);
 }
 
-/* ----------------------------------------------------------------------- taking */
+/* ------------------------------------------------------------------- completing */
 
-/* Until the next piece in order has ended, or there may be room. */
+/* Wait until the next piece in order has ended, or there may be room for another piece.  Return
+ * the ended piece, or NULL. */
 static struct kvt__usrbio_piece *
 wait_for_next(struct kvt__usrbio_transfer *t)
 {
@@ -201,6 +210,7 @@ wait_for_next(struct kvt__usrbio_transfer *t)
     return ended ? p : NULL;
 }
 
+/* Process an ended piece: submit the rest, or copy the bytes and free the memory. */
 static void
 take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
 {
@@ -225,13 +235,13 @@ take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
     pthread_mutex_lock(&s->lock);
     give_back(p);
     if (t->err && t->wants_room)
-        leave_queue(t); /* it issues no more */
+        leave_queue(t); /* no more pieces are submitted */
     kvt__usrbio_wake_first(s);
     pthread_mutex_unlock(&s->lock);
 }
 
-/* All pieces, or after an error those that are under way: the region is the daemon's
- * until it has answered. */
+/* Transfer all pieces.  After an error, wait for the pieces in flight: the daemon owns their
+ * memory until their completion. */
 static void
 run(struct kvt__usrbio_transfer *t)
 {
@@ -245,7 +255,7 @@ run(struct kvt__usrbio_transfer *t)
     }
 }
 
-/* Enter it among all that the session has, or take it out. */
+/* Add the transfer to the session's list. */
 static void
 link_up(struct kvt__usrbio_transfer *t)
 {
@@ -260,6 +270,7 @@ link_up(struct kvt__usrbio_transfer *t)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Remove the transfer from the session's list. */
 static void
 unlink_from(struct kvt__usrbio_transfer *t)
 {
@@ -274,8 +285,8 @@ unlink_from(struct kvt__usrbio_transfer *t)
     pthread_cond_destroy(&t->wake);
 }
 
-/* Pieces are cut where the file's own chunks are, which the file system tells as its
- * block size. */
+/* Return the length of the pieces.  Pieces end at boundaries of the file's own chunks in 3FS; the
+ * file system reports the size of these chunks as st_blksize. */
 static size_t
 piece_bytes(const struct kvt__usrbio_session *s, int fd)
 {

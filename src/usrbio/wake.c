@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waking the transfers of a session. */
+ * Waking of a session's transfers. */
 #include "usrbio/private.h"
 
 void
