@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The trailer of a payload. */
+ * Encoding of the trailer of a payload. */
 #include "tier/trailer.h"
 
 #include <string.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fault tier, fault://KEY=VALUE,.../NEXT-URL: another tier that fails on
- * purpose, as often as its settings say.  What an operation meets follows from
- * the seed and the operation's number alone.  Any thread: only the number
- * changes. */
+ * The fault tier, fault://KEY=VALUE,.../NEXT-URL: wraps another tier, and fails operations at the
+ * rates of the settings.  The seed and the operation's number alone determine the faults of an
+ * operation.  Any thread: only the number changes. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -48,7 +47,7 @@ mix(uint64_t v)
     return v ^ (v >> 31);
 }
 
-/* The random bits of one operation. */
+/* Count an operation and return its random bits. */
 static uint64_t
 begin(struct fault_tier *t)
 {
@@ -57,7 +56,8 @@ begin(struct fault_tier *t)
     return mix(mix((uint64_t)t->value[KVT__FAULT_seed] + GOLDEN) + (n + 1) * GOLDEN);
 }
 
-/* Each fault draws for itself: the rate of one does not move the others. */
+/* Return the random bits of a fault.  Each fault has its own bits, so the rate of a fault does
+ * not affect other faults. */
 static uint64_t
 draw(uint64_t op, enum kvt__fault which)
 {
@@ -80,7 +80,7 @@ sleep_ms(double ms)
         continue;
 }
 
-/* What may happen to every operation before it begins. */
+/* Apply the delays that precede every operation. */
 static void
 linger(const struct fault_tier *t, uint64_t op)
 {
@@ -99,7 +99,8 @@ flip_bit(const struct kvt__slot *slot, uint64_t random)
 
 /* -------------------------------------------------------------- operations */
 
-/* The caller's payload goes to other tiers too: the payload gets its bit back. */
+/* Store a payload with a flipped bit, and restore the bit: other tiers receive the caller's
+ * payload too. */
 static int
 put_corrupt(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
 {
@@ -109,7 +110,7 @@ put_corrupt(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
     return err;
 }
 
-/* Keep the first random bytes of what was read. */
+/* Keep a random number of the first bytes of a read, and fail with -EIO. */
 static int
 cut_short(const struct kvt__tier_op *op, uint64_t random)
 {

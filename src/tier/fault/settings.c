@@ -43,7 +43,7 @@ number(const char *text, size_t n)
         return -1;
     memcpy(digits, text, n);
     digits[n] = '\0';
-    if (digits[strspn(digits, "0123456789.")]) /* no hex, no exponent */
+    if (digits[strspn(digits, "0123456789.")]) /* reject hexadecimal digits and exponents */
         return -1;
     double v = strtod(digits, &end);
     return *end ? -1 : v;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What goes wrong how often: KEY=VALUE,KEY=VALUE as a fault URL has it. */
+ * Settings of the fault tier: KEY=VALUE,KEY=VALUE in the URL, with the rate of each fault. */
 #ifndef KVT_TIER_FAULT_SETTINGS_H
 #define KVT_TIER_FAULT_SETTINGS_H
 
 #include <stddef.h>
 
-/* key, largest value, default.  Those up to 1 are rates of operations; but shared: 1 to
- * count as storage of other hosts. */
+/* Key, largest value, default.  Keys with the largest value 1 are rates of operations; only
+ * `shared` is a flag: 1 makes the tier count as storage of several hosts. */
 #define KVT__FAULTS(F)              \
     F(seed, 4294967295.0, 0)        \
     F(read_error, 1, 0)             \
@@ -31,8 +31,8 @@ enum kvt__fault {
     KVT__N_FAULTS
 };
 
-/* Read the n bytes at text into value[].  name: for messages.  -EINVAL: a key
- * that is none, or a value out of its range; the sentence lists all keys. */
+/* Parse the n bytes at text into value[].  name: the setting, for messages.  Returns 0, or
+ * -EINVAL with a sentence that lists all keys, for an unknown key or a value out of range. */
 int kvt__faults_parse(const char *name, const char *text, size_t n,
                       double value[KVT__N_FAULTS]);
 

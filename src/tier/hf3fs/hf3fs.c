@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hf3fs://DIRECTORY, DIRECTORY...: files on a mount of 3FS.  Files are named,
- * made and published through the mount, their bytes go through its daemon's rings.
+ * The tier hf3fs://DIRECTORY, DIRECTORY...: files on a mount of 3FS.  The tier names, creates and
+ * publishes files through the mount, and moves their bytes through the rings of the mount's
+ * daemon.
  *
- * Each operation blocks in look-ups of the mount and waits for its pieces, so the tier
- * has threads of its own: enough that the rings are full while some of them copy. */
+ * Each operation blocks in lookups of the mount and waits for its pieces, so the tier has its own
+ * threads: enough to keep the rings full while some threads copy. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@
 #include "usrbio/client.h"
 
 #define N_THREADS 32
-/* A daemon that is restarted is waited for so long. */
+/* Time that an operation waits for a restarted daemon. */
 int64_t kvt__hf3fs_patience_ns = 4 * KVT__NS_PER_S;
 
 extern const struct kvt__tier_ops kvt__tier_hf3fs;
@@ -31,18 +32,18 @@ extern const struct kvt__tier_ops kvt__tier_hf3fs;
 #define LOOK_NS (KVT__NS_PER_S / 5)
 
 struct hf3fs_tier {
-    struct kvt__files files; /* first */
-    struct kvt__job first; /* makes the rings */
+    struct kvt__files files; /* first member */
+    struct kvt__job first; /* makes the rings in the background */
     struct kvt__usrbio_params params;
     char mount_point[KVT__HF3FS_MAX_MOUNT];
 
-    _Atomic(struct kvt__usrbio_client *) client; /* NULL: there are no rings yet */
+    _Atomic(struct kvt__usrbio_client *) client; /* NULL: no rings yet */
 
-    pthread_mutex_t lock; /* guards what follows and who makes the client, and is held
-                           * while directories are opened again */
+    pthread_mutex_t lock; /* guards the fields below and the making of the client; held while
+                           * directories are opened again */
     pthread_cond_t stop;
     bool stopping;
-    uint64_t n_opened; /* how often the directories were */
+    uint64_t n_opened; /* number of times that the directories were opened again */
 };
 
 /* ------------------------------------------------------------------ moving bytes */
@@ -113,7 +114,8 @@ set_params(struct hf3fs_tier *h, const struct kvt_config *config)
     return err;
 }
 
-/* Make the rings, unless they are there.  A process that only looks needs none. */
+/* Make the rings if they do not exist.  A process that does not transfer chunks needs no rings.
+ * Return 0 or -errno with a sentence. */
 static int
 need_rings(struct hf3fs_tier *h)
 {
@@ -208,8 +210,9 @@ hf3fs_close(struct kvt__tier *tier)
 
 /* ------------------------------------------------------------- a daemon's restart */
 
-/* Its files and directories are unknown to the next one: open the directories again, in
- * place of those that are open.  0, or -errno with a sentence. */
+/* After a restart of the daemon, open the directories again under the same descriptors: the new
+ * daemon does not know the open files and directories.  Do nothing if another thread has done so
+ * since n_opened.  Return 0, or -errno with a sentence. */
 static int
 reopen(struct hf3fs_tier *h, uint64_t n_opened)
 {
@@ -225,7 +228,7 @@ reopen(struct hf3fs_tier *h, uint64_t n_opened)
     return err;
 }
 
-/* For a moment.  False: the tier is to stop. */
+/* Wait for LOOK_NS.  Return false if the tier is being stopped. */
 static bool
 rest(struct hf3fs_tier *h)
 {
@@ -239,7 +242,8 @@ rest(struct hf3fs_tier *h)
     return !stopping;
 }
 
-/* Wait for a daemon that answers.  False: there is none, or the tier is to stop. */
+/* Wait until a daemon responds and the directories are open again.  Return false at the deadline
+ * or if the tier is being stopped. */
 static bool
 is_back(struct hf3fs_tier *h, uint64_t n_opened, int64_t until_ns)
 {
@@ -251,7 +255,7 @@ is_back(struct hf3fs_tier *h, uint64_t n_opened, int64_t until_ns)
 
 /* -------------------------------------------------------------------- operations */
 
-/* Memory of rings that are there; chunks before that come from elsewhere. */
+/* Lend a slot of the region.  Before the rings exist, the store uses other memory. */
 static bool
 hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes, struct kvt__slot *out)
 {
@@ -279,9 +283,9 @@ n_opened(struct hf3fs_tier *h)
     return n;
 }
 
-/* Whether it may succeed with the next daemon.  The last one may still write into memory
- * that it was told to read to: no chunk is read again into the same.  To the next one a
- * file that was opened before is none (EBADF). */
+/* Return true if the operation may succeed with the next daemon.  The former daemon may still
+ * write to the memory of a read, so a chunk is not read again into the same slot of the region.
+ * The next daemon returns EBADF for a file that was opened before the restart. */
 static bool
 is_worth_another(const struct kvt__tier_op *op, int err)
 {
@@ -301,13 +305,13 @@ hf3fs_run(struct kvt__tier *tier, struct kvt__tier_op *op)
         uint64_t n = n_opened(h);
 
         err = run_once(h, op);
-        if (!tries) /* what it lost by then is not the next daemon's time */
+        if (!tries) /* the time of the first attempt does not count against the next daemon */
             until_ns = kvt__now_ns() + kvt__hf3fs_patience_ns;
         if (!is_worth_another(op, err) || !rest(h) ||
             kvt__now_ns() > until_ns || !is_back(h, n, until_ns))
             break;
     }
-    return err == -ESTALE ? -ECONNABORTED : err; /* the daemon was, and not the chunk */
+    return err == -ESTALE ? -ECONNABORTED : err; /* the daemon was replaced, not the chunk */
 }
 
 const struct kvt__tier_ops kvt__tier_hf3fs = {

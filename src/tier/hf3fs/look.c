@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the directories of a 3FS tier need of this machine, looked at one by one, also
- * where something is missing: opening the tier tells only the first thing.  A daemon that
- * hangs blocks the look, and the site's library may end the process. */
+ * Check the requirements of a 3FS tier on this machine one by one, and continue after a failed
+ * requirement; opening the tier reports only the first failure.  The check blocks while a daemon
+ * hangs, and the site's library may end the process. */
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -42,7 +42,8 @@ tell(const struct look *look, const char *about, int status, const char *fmt, ..
     look->fn(look->ctx, about, status, text);
 }
 
-/* Before a call that blocks while the daemon of this path hangs. */
+/* Report the cause of a hang in advance: the next call blocks while the daemon of this path
+ * hangs. */
 static void
 announce(const struct look *look, const char *path)
 {
@@ -123,7 +124,7 @@ look_at_node(const struct look *look)
              "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
 }
 
-/* The region, and pairs of rings, twice if groups have rings of their own. */
+/* The bytes are the region, and pairs of rings.  With groups, the number of rings doubles. */
 uint64_t
 kvt_hf3fs_shared_bytes(const struct kvt_config *config)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which mount of 3FS the directories of a tier lie in.  A directory that is not there yet
- * lies where the nearest one above it does. */
+ * Find the 3FS mount of a tier's directories.  A missing directory is in the mount of its nearest
+ * existing parent. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "tier/hf3fs/hf3fs.h"
 #include "usrbio/usrbio.h"
 
-/* A failure's sentence goes behind the setting or the path that it is about. */
+/* Put `name` in front of the sentence of an error. */
 static int
 about(const char *name, int err)
 {
@@ -24,6 +24,7 @@ about(const char *name, int err)
     return kvt__fail(-err, "%s: %s", name, why);
 }
 
+/* Write the mount of a path, or of the nearest existing parent of the path. */
 static int
 mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The settings of hf3fs together. */
+ * Checks across the settings of hf3fs. */
 #include <string.h>
 
 #include "conf/read.h"

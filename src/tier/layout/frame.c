@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layouts of LMCache's fs connector and of its local disk back end: a payload,
- * LMCache's header in front of it where the layout has one, and kvtier's trailer behind
- * it. */
+ * The layouts of LMCache's fs connector and of LMCache's local disk back end: LMCache's header if
+ * the layout has a header, the payload, and kvtier's trailer. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 #include "base/bytes.h"
 #include "tier/layout/layout.h"
 
-#define MAX_CODE 63u /* LMCache's formats and dtypes are numbered from 0 on */
+#define MAX_CODE 63u /* largest code: LMCache numbers formats and dtypes from 0 on */
 
 void
 kvt__fs_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
@@ -49,7 +48,7 @@ kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
     return bytes > INT32_MAX ? -1 : (int64_t)bytes;
 }
 
-/* What stands in it beside the length. */
+/* Copy the shape from a header to *found. */
 static void
 take_shape(const unsigned char in[KVT__FS_HEADER_BYTES], struct kvt__found *found)
 {
@@ -57,7 +56,7 @@ take_shape(const unsigned char in[KVT__FS_HEADER_BYTES], struct kvt__found *foun
 
     found->has_shape = true;
     found->shape = (struct kvt__shape){ .format = kvt__get_le32(in + 4),
-                                        .dtype = dtype == 1 ? 2 : dtype }; /* both half */
+                                        .dtype = dtype == 1 ? 2 : dtype }; /* 1 and 2: half */
     for (int i = 0; i < 4; i++)
         found->shape.dims[i] = kvt__get_le32(in + 12 + 4 * i);
 }
@@ -67,8 +66,8 @@ take_shape(const unsigned char in[KVT__FS_HEADER_BYTES], struct kvt__found *foun
 static struct kvt__form
 fs_form(const struct kvt__object *o, bool header)
 {
-    /* A partial chunk without header: its file's size is its length, nothing may follow
-     * it. */
+    /* LMCache derives the length of a partial chunk without header from the size of the file, so
+     * a trailer is impossible. */
     bool trailer = header || o->whole || o->opaque;
 
     return (struct kvt__form){ header ? KVT__FS_HEADER_BYTES : 0,
@@ -116,7 +115,7 @@ begins_with_header(const unsigned char *start, size_t n, uint64_t file_bytes)
             kvt__fs_header_agrees(start));
 }
 
-/* What LMCache wrote. */
+/* Fill in found for a file that LMCache wrote. */
 static int
 fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
         struct kvt__found *found)
@@ -141,6 +140,8 @@ local_disk_look(const unsigned char *start, size_t n, uint64_t file_bytes,
     return 0;
 }
 
+/* Fill in found from the trailer behind a slot's payload.  Return 0, or -EBADMSG if header or
+ * trailer is corrupt. */
 static int
 take_trailer(const struct kvt__form *form, const struct kvt__slot *slot,
              struct kvt__found *found)
@@ -172,7 +173,8 @@ kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form *fo
     if (err)
         return err;
     if (seen.payload_bytes != slot->bytes ||
-        (o->opaque && !seen.has_id)) /* only kvtier writes these, and never without */
+        (o->opaque && !seen.has_id)) /* only kvtier stores opaque objects, always with an
+                                      * identity */
         return -EBADMSG;
     *found = seen;
     return 0;
@@ -206,7 +208,7 @@ const struct kvt__layout kvt__layout_local_disk = {
     .place = kvt__place_by_rank,
     .form = local_disk_form,
     .forms = forms,
-    .n_forms = 2, /* those without header */
+    .n_forms = 2, /* the forms without header */
     .frame = fs_frame,
     .look = local_disk_look,
     .trailers = true,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What layouts have in common: names of files, their sizes, and how directories are
- * shared out. */
+ * Functions for all layouts: file names, file sizes, and the sharing of directories. */
 #include "tier/layout/layout.h"
 
 #include <assert.h>
@@ -45,8 +44,8 @@ kvt__beside(const struct kvt__layout *layout, const char *name,
                (int)KVT__BESIDE_BYTES;
 }
 
-/* local_disk's names lose the slashes of a model's name.  Without them they are a key
- * text that has the same name. */
+/* Write a key text for the name of a file.  local_disk's names have no slashes of a model's name:
+ * the result is a key text without these slashes, which has the same file name. */
 static int
 decode(const struct kvt__layout *layout, const char *stem, char *out, size_t size)
 {
@@ -73,13 +72,13 @@ kvt__layout_key(const struct kvt__layout *layout, const char *name, char *out,
     int err = n < 0 ? n : kvt__key_parse(out, parts);
     if (err || !layout->spread)
         return err;
-    /* In another directory nobody would look for it. */
+    /* The lookup of a key does not search other directories. */
     kvt__layout_spread(&parts->hash, above);
     size_t depth = (size_t)(file - name);
     return strlen(above) == depth && !memcmp(above, name, depth) ? 0 : -EINVAL;
 }
 
-/* Cut an ending off the text. */
+/* Remove an ending from the text.  Return false if the text has another ending. */
 static bool
 cut(char *text, const char *ending)
 {
@@ -91,7 +90,8 @@ cut(char *text, const char *ending)
     return true;
 }
 
-/* ".tmp" and 8 digits: LMCache's temporary names lie beside the final ones. */
+/* Remove ".tmp" and 8 hexadecimal digits: LMCache's temporary files are in the directory of the
+ * final files. */
 static bool
 cut_unfinished(char *text)
 {
@@ -117,7 +117,7 @@ kvt__layout_other(const struct kvt__layout *layout, const char *name,
     if ((!unfinished && !beside) || kvt__layout_key(layout, left, key, sizeof key, &parts))
         return KVT__NEITHER;
     if (chunk)
-        strcpy(chunk, left); /* a chunk's: not longer */
+        strcpy(chunk, left); /* fits: the name of a chunk's file is not longer */
     return unfinished ? KVT__UNFINISHED : KVT__BESIDE;
 }
 
@@ -176,7 +176,8 @@ kvt__place_by_rank(const struct kvt__places *places, const struct kvt__object *o
 {
     struct kvt__share share;
 
-    (void)kvt__share_of(places, object->rank, &share); /* was tried at open */
+    (void)kvt__share_of(places, object->rank, &share); /* cannot fail: open() has checked the
+                                                        * setting */
     assert(share.n && share.first + share.n <= places->n);
     return share.first + kvt__key_sharder_path(&object->hash, share.n);
 }

@@ -33,12 +33,12 @@ bool kvt__fs_header_agrees(const unsigned char in[KVT__FS_HEADER_BYTES]);
 
 /* ----------------------------------------------------------------- layouts */
 
-/* The directories among which a store's chunks are shared out. */
+/* The directories of a store, among which chunks are distributed. */
 struct kvt__places {
     size_t n;
     bool by_local_rank;
     uint32_t local_ranks; /* 0: not known */
-    atomic_uint device;   /* of this worker: 1 + its number; 0: it has none */
+    atomic_uint device;   /* GPU of this worker: 1 + its number; 0: no GPU */
     const char *setting;  /* the setting of the sharing, for messages */
 };
 
@@ -50,9 +50,9 @@ struct kvt__form {
 };
 
 struct kvt__layout {
-    const char *suffix;           /* of a chunk's file */
-    enum kvt__key_encoding names; /* what comes before */
-    bool spread;                  /* below directories that the hash names */
+    const char *suffix;           /* suffix of a chunk's file */
+    enum kvt__key_encoding names; /* encoding of the name before the suffix */
+    bool spread;                  /* files are in subdirectories named after the hash */
     const char *beside;           /* suffix of a second file, after the name of the chunk's
                                    * file: a copy of the header for LMCache; NULL: no
                                    * second file */
@@ -78,7 +78,7 @@ struct kvt__layout {
 
 extern const struct kvt__layout kvt__layout_fs, kvt__layout_local_disk;
 
-/* At least any layout's look_bytes. */
+/* Upper bound of look_bytes of all layouts. */
 #define KVT__LOOK_BYTES 4096
 
 /* Room for the name of a chunk's file, below its directory. */
@@ -120,15 +120,18 @@ int kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form
                         const struct kvt__object *object, const struct kvt__slot *slot,
                         struct kvt__found *found);
 
-/* The directories a worker has for itself: n of them from first on, as LMCache's path
- * sharder shares them out.  rank: of all workers.  When more workers share each
- * directory by_local_rank, as many must share every one: -EINVAL. */
+/* Write the directories of a worker: n directories, beginning with `first`, as LMCache's path
+ * sharder assigns them.  rank: of all workers.  With by_local_rank, if several workers share a
+ * directory, each directory must have the same number of workers; otherwise the function returns
+ * -EINVAL with a sentence. */
 struct kvt__share {
     size_t first, n;
 };
 int kvt__share_of(const struct kvt__places *places, uint32_t rank,
                   struct kvt__share *out);
 
+/* Functions for kvt__layout.place: return the number of the directory by the object's hash, or by
+ * rank and hash. */
 size_t kvt__place_by_hash(const struct kvt__places *places,
                           const struct kvt__object *object);
 size_t kvt__place_by_rank(const struct kvt__places *places,

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which mover moves an extent.
+ * Selection of the mover for an extent.
  *
- * io_uring reads what bypasses the page cache: pieces are under way while others'
- * checksums are made.  Reads through the page cache would be handed to threads of the
- * kernel, one more than are here already.  The same goes for writes, which make a file
- * grow: there one large call keeps the storage as busy, at less cost. */
+ * io_uring reads files with O_DIRECT: several pieces are in flight while the thread computes the
+ * checksum of another piece.  For reads through the page cache, the kernel would use an
+ * additional kernel thread, and the executor has enough threads.  The same is true of writes that
+ * extend a file; for such writes, a single large call keeps the storage as busy at a lower cost. */
 #include "tier/mover/mover.h"
 
 #include <assert.h>
 #include <fcntl.h>
 
-/* Whole units go without the page cache and the rest through it: to write a padded
- * unit and cut it off would wait until the file system has read that unit back. */
+/* Write whole units with O_DIRECT and the remaining bytes through the page cache.  A padded unit
+ * and a truncation would be slower: the file system would read the unit back before the
+ * truncation returns. */
 int
 kvt__extent_write(const struct kvt__file_extent *e)
 {

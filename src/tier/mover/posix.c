@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mover that every file system has: pread and pwrite, in loops, since the
- * kernel moves less than 2 GiB at a time and may stop early. */
+ * The mover for every file system: pread() and pwrite() in loops, because the kernel moves less
+ * than 2 GiB at a time and may move fewer bytes than requested. */
 #include "tier/mover/mover.h"
 
 #include <assert.h>
@@ -18,8 +18,8 @@
 
 #define MOST ((size_t)1 << 30)
 
-/* Read at a time: the checksum of one piece is made while other threads' pieces are
- * on their way. */
+/* Bytes of a read: the thread computes the checksum of a piece while other threads' pieces are in
+ * flight. */
 #define PIECE ((size_t)1 << 20)
 
 int
@@ -81,9 +81,9 @@ kvt__posix_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
     return 0;
 }
 
-/* Open an unnamed file with O_DIRECT; -1 if the file system has no O_DIRECT.  The name of
- * a file system without O_TMPFILE is this call's own: processes that start at the same time
- * on several hosts, and a file that a crash left, do not collide. */
+/* Open an unnamed file with O_DIRECT; -1: the file system does not support O_DIRECT.  On a file
+ * system without O_TMPFILE the file has a random name, so the name does not collide with names of
+ * other hosts' processes that start at the same time, nor with a file that a crash left. */
 static int
 open_probe(int dirfd)
 {

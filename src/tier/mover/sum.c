@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pieces of an extent, and their checksum: for all movers. */
+ * Pieces of an extent and their checksum, for all movers. */
 #include "base/crc32c.h"
 #include "tier/mover/mover.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mover over io_uring: several pieces of one file are under way while the checksum
- * of the one before them is made.  A thread that reads has a small ring, made at its
- * first read and ended with the thread; nobody else touches it.  What the ring does not
- * do, or not whole, blocking calls do: they also find out why. */
+ * The mover with io_uring: several pieces of a file are in flight while the thread computes the
+ * checksum of the preceding piece.  Each thread that reads has its own small ring, from its first
+ * read to the end of the thread.  Blocking calls read the bytes that the ring did not deliver,
+ * and then report the error. */
 #include <assert.h>
 #include <liburing.h>
 #include <poll.h>
@@ -17,13 +17,13 @@
 #include "tier/mover/mover.h"
 
 #define PIECE ((size_t)512 << 10)
-#define DEPTH 8u /* pieces under way */
+#define DEPTH 8u /* pieces in flight */
 
 /* ------------------------------------------------------------- a thread's ring */
 
 struct ring {
     struct io_uring uring;
-    pid_t pid; /* a child of fork must not use its parent's */
+    pid_t pid; /* a forked child must not use the parent's ring */
     bool works;
 };
 
@@ -52,7 +52,7 @@ make_key(void)
     have_key = !pthread_key_create(&key, end_ring);
 }
 
-/* Threads that outlive the library must not run its code when they end. */
+/* A thread that outlives the library must not call end_ring() at its end. */
 __attribute__((destructor)) static void
 drop_key(void)
 {
@@ -71,8 +71,9 @@ say(const char *why)
 static void
 start(struct ring *ring)
 {
-    /* The second for kernels before 6.0.  Without DEFER_TASKRUN, which makes completions
-     * appear in io_uring_enter() only: a filter of system calls may forbid that later. */
+    /* The second flags are for kernels before 6.0.  The flags do not include DEFER_TASKRUN, with
+     * which completions appear only in io_uring_enter(): a filter of system calls may forbid
+     * io_uring_enter() later. */
     static const unsigned flags[] = {
         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN, 0 };
     int err = -EINVAL;
@@ -85,7 +86,7 @@ start(struct ring *ring)
         say(strerror(-err));
 }
 
-/* This thread's ring, or NULL where there can be none. */
+/* Return this thread's ring, or NULL if io_uring is not available. */
 static struct ring *
 my_ring(void)
 {
@@ -99,7 +100,7 @@ my_ring(void)
             return NULL;
         }
     }
-    if (ring->pid != getpid()) { /* a new ring, or that of a parent */
+    if (ring->pid != getpid()) { /* a new ring, or the ring of the parent process */
         stop(ring);
         start(ring);
     }
@@ -111,25 +112,26 @@ my_ring(void)
 struct piece {
     size_t from, bytes;
     size_t got;
-    bool back; /* the kernel is done with it */
+    bool back; /* completed by the kernel */
 };
 
-/* Pieces are asked for, come back in any order, and are taken in order. */
+/* Pieces are requested in order, complete in any order, and are processed in order. */
 struct stream {
     const struct kvt__file_extent *e;
     struct io_uring *uring;
-    struct piece pieces[DEPTH]; /* by number, modulo DEPTH */
+    struct piece pieces[DEPTH]; /* piece i is element i modulo DEPTH */
     size_t asked_bytes;
     unsigned n_asked, n_back, n_taken;
 };
 
-/* What to ask for: direct I/O reads whole units. */
+/* Return the bytes to request for a piece: direct I/O reads whole units. */
 static size_t
 room(const struct piece *p)
 {
     return kvt__round_up(p->bytes, KVT__DIRECT_ALIGN);
 }
 
+/* Request the next pieces, at most DEPTH in flight. */
 static void
 ask(struct stream *s)
 {
@@ -148,11 +150,11 @@ ask(struct stream *s)
         s->asked_bytes += p->bytes;
         s->n_asked++;
     }
-    /* If that fails, await() tries again. */
+    /* After a failure await() submits again. */
     (void)io_uring_submit(s->uring);
 }
 
-/* Take note of what came back. */
+/* Record the completions that have arrived. */
 static void
 note(struct stream *s)
 {
@@ -169,8 +171,8 @@ note(struct stream *s)
     }
 }
 
-/* Wait for the next piece to be taken.  False: the kernel takes no requests, and has
- * none. */
+/* Wait for the completion of the next piece in order.  Return false if the kernel accepts no
+ * requests and has none in flight. */
 static bool
 await(struct stream *s)
 {
@@ -181,8 +183,9 @@ await(struct stream *s)
         (void)io_uring_submit(s->uring);
         if (s->n_asked - s->n_back == io_uring_sq_ready(s->uring))
             return false;
-        /* The kernel still writes to the memory, so no error allows to leave.  If waiting
-         * is forbidden by now, poll() waits: completions then appear without a call. */
+        /* The kernel may still write to the memory, so the function must not return after an
+         * error.  If a filter forbids io_uring_enter(), poll() waits: completions then appear
+         * without a system call. */
         int err = io_uring_wait_cqe(s->uring, &cqe);
         struct pollfd completion = { .fd = s->uring->ring_fd, .events = POLLIN };
         if (err && err != -EINTR)
@@ -191,7 +194,7 @@ await(struct stream *s)
     return true;
 }
 
-/* Read what the ring did not. */
+/* Read the bytes of a piece that the ring did not deliver. */
 static int
 complete(const struct kvt__file_extent *e, const struct piece *p)
 {
@@ -210,13 +213,13 @@ kvt__uring_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
     int err = 0;
 
     if (!ring)
-        return -ENOSYS; /* also for a single piece, which gains nothing */
+        return -ENOSYS; /* also for a single piece, for which io_uring has no advantage */
     struct stream s = { .e = e, .uring = &ring->uring };
     ask(&s);
     while (s.n_taken != s.n_asked) {
         if (!await(&s)) {
             say("it takes no requests");
-            stop(ring); /* with the requests that were never taken */
+            stop(ring); /* discards the requests that the kernel did not accept */
             return -ENOSYS;
         }
         struct piece p = s.pieces[s.n_taken++ % DEPTH];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The null tier, null://: forgets what it is given.  It shows what everything
- * but the storage costs.  Any thread, no lock: there is no state. */
+ * The null tier, null://: stores nothing.  A measurement with this tier shows the cost of
+ * everything but the storage.  The tier has no state, so any thread may call without a lock. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ null_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     if (!tier)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     tier->ops = &kvt__tier_null;
-    tier->default_limit = INT64_MAX; /* sums of it and of chunks do not wrap */
+    tier->default_limit = INT64_MAX; /* additions to the limit do not overflow */
     *out = tier;
     return 0;
 }
