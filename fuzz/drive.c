@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a fuzz target without libFuzzer, the same way every time:
+ * Driver that runs a fuzz target without libFuzzer and with reproducible inputs:
  *
  *   fuzz-NAME COUNT FILE...
  *
- * gives it each seed as it is and then COUNT mutations of them.  A file that ends in
- * .seeds has one seed a line, with \xNN for any byte, \n for a newline and # in
- * front of a remark; another file is one seed. */
+ * runs the target on each seed and then on COUNT mutations of the seeds.  In a file whose name
+ * ends in .seeds, each line is a seed, with \xNN for any byte and \n for a newline; lines that
+ * begin with # are comments.  Any other file is a single seed. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ add_seed(const uint8_t *data, size_t n)
     seeds[n_seeds++] = (struct seed){ copy, n };
 }
 
-/* Undo the escapes of a line, in place; the bytes it stands for. */
+/* Resolve the escapes of a line in place.  Return the number of bytes. */
 static size_t
 unescape(char *line)
 {
@@ -89,7 +89,7 @@ next(uint64_t *x)
     return *x;
 }
 
-/* A part of another seed in place of a part of this one. */
+/* Replace a part of the data by a part of another seed.  Return the new length. */
 static size_t
 splice(uint8_t *data, size_t n, uint64_t *x)
 {
@@ -137,7 +137,8 @@ mutate(uint8_t *data, uint64_t *x)
     return n;
 }
 
-/* In memory of just its size, so that a read behind it is seen. */
+/* Run the target on a copy of exactly this size, so that the sanitizer detects a read beyond the
+ * end. */
 static void
 run(const uint8_t *data, size_t n)
 {

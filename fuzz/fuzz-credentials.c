@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What gives keys, by the first byte: c and p, a profile file (config and credentials);
- * j and s, JSON of a program and of a service; w, a command line; u, a URL. */
+ * Fuzz target: sources of S3 keys.  The first byte selects the parser: c and p, a profile file
+ * (config and credentials); j and s, JSON of a program and of a service; w, a command line; u, a
+ * URL. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,8 @@ read_json(enum kvt__s3_json kind, const char *text, size_t n)
     if (!kvt__s3_read_json(text, n, kind, "fuzz", &keys)) {
         expect(*keys->access && *keys->secret && (!keys->token || *keys->token));
         kvt__s3_keys_unref(keys);
-    } else if (kind == KVT__S3_JSON_PROCESS) { /* of a service's the code is told */
+    } else if (kind == KVT__S3_JSON_PROCESS) { /* the error of a service contains the service's
+                                                * code */
         expect(!strstr(kvt__why(), "s3cr3t"));
     }
     kvt__s3_json_error(text, n, said, sizeof said);
@@ -49,7 +51,7 @@ read_json(enum kvt__s3_json kind, const char *text, size_t n)
         expect(*c >= ' ' && *c <= '~');
 }
 
-/* What is split has all bytes but blanks, quotes and backslashes. */
+/* Check that the words have all bytes but blanks, quotes and backslashes. */
 static void
 split(const char *line)
 {
@@ -64,7 +66,7 @@ split(const char *line)
     free(words);
 }
 
-/* What is read from it can be written and read again. */
+/* Check that a parsed URL can be written and parsed again. */
 static void
 read_url(const char *text)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzz target: a chunk's file and its attribute, any bytes, read by the file tier.
- * An input is { flags: 1 byte, payload asked for: 2, n: 1, attribute: n bytes, file }.
- * With flags the checksums that guard the other fields are made right, or the file
- * becomes large enough to be read without the page cache. */
+ * Fuzz target: the file tier reads a chunk's file and its attribute with arbitrary bytes.  An
+ * input is { flags: 1 byte, requested payload: 2, n: 1, attribute: n bytes, file }.  With flags,
+ * the target sets the correct checksums that guard the other fields, or enlarges the file so that
+ * the tier reads the file without the page cache. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +23,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum {
     HEADER = 1,       /* save_chunk_meta */
     OPAQUE = 2,
-    FIT = 4,          /* ask for what the trailer or the header tells */
-    GOOD_TRAILER = 8, /* magic and checksum */
-    GOOD_ATTR = 16,   /* magic and checksum, size and time */
+    FIT = 4,          /* request the length in the trailer or header */
+    GOOD_TRAILER = 8, /* correct magic and checksum */
+    GOOD_ATTR = 16,   /* correct magic, checksum, size and time */
     LARGE = 32,
-    LOCAL_DISK = 64,  /* its layout */
+    LOCAL_DISK = 64,  /* the layout of local_disk */
 };
 
 #define LARGE_BYTES ((size_t)256 << 10)
@@ -42,7 +42,7 @@ struct input {
 };
 
 static struct temp_dir dir;
-static struct kvt__tier *tiers[4]; /* by HEADER + 2 if LOCAL_DISK */
+static struct kvt__tier *tiers[4]; /* index: HEADER, plus 2 if LOCAL_DISK */
 static const char key[] = "model@1@0@1a540024b49d3bfe@bfloat16";
 
 static void
@@ -85,7 +85,7 @@ begin(void)
     atexit(clean_up);
 }
 
-/* Magic, length and checksum of a trailer whose other fields stay. */
+/* Set magic, length and checksum of a trailer, and keep the other fields. */
 static void
 mend(uint8_t *trailer)
 {
@@ -103,7 +103,7 @@ layout_of(const struct input *in)
     return in->flags & LOCAL_DISK ? &kvt__layout_local_disk : &kvt__layout_fs;
 }
 
-/* What a file would say it holds. */
+/* Return the payload length that the file states. */
 static size_t
 told(const struct input *in)
 {
@@ -186,7 +186,7 @@ get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *ob
         expect(!found.has_read_crc ||
                found.read_crc == kvt__crc32c(0, slot.payload, slot.bytes));
         expect(found.has_id || !object->opaque);
-        /* Behind the header, where there is one. */
+        /* A file with a header has the payload behind the header. */
         if (memcmp(at, slot.payload, slot.bytes))
             expect(in->n_file >= slot.bytes + KVT__FS_HEADER_BYTES &&
                    !memcmp(at + KVT__FS_HEADER_BYTES, slot.payload, slot.bytes));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzz target: the header of a file of gds_path, and names in its directories.  An input
- * is { 0, text of a header } or { another byte, a name, NUL, header bytes }: the text gets
- * the length and the blanks that it needs, so that mutations reach what it says. */
+ * Fuzz target: the header of a file of gds_path, and names in its directories.  An input is { 0,
+ * text of a header } or { another byte, a name, NUL, header bytes }.  The target adds length and
+ * padding to the text, so that mutations reach the text's fields. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,8 @@ expect(bool holds)
 static void
 read_header(const uint8_t *data, size_t size, bool text)
 {
-    unsigned char *header = malloc(KVT__GDS_HEADER_BYTES); /* its end is watched */
+    unsigned char *header = malloc(KVT__GDS_HEADER_BYTES); /* allocated, so that a sanitizer
+                                                            * checks the end */
     size_t room = KVT__GDS_HEADER_BYTES - (text ? 8 : 0);
     struct kvt__found found = { 0 };
 

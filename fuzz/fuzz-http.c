@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a server may say: a head, whose fields lie in it, then a chunked body, which is
- * the same in one piece and in small ones.  The first byte is the size of the pieces. */
+ * Fuzz target: a server's response.  The fields of the head are within the head.  A chunked body
+ * has equal results in one piece and in small pieces; the first byte of the input is the size of
+ * the pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +50,8 @@ parse(const char *bytes, size_t n)
     return head;
 }
 
-/* Into out, from pieces of n bytes.  How many; the rest's length in *rest, -1: it was
- * malformed. */
+/* Decode into out, from pieces of n bytes.  Return the length. *rest: the length after the body;
+ * -1: the body is malformed. */
 static size_t
 decode(const char *bytes, size_t size, size_t piece, char *out, ssize_t *rest)
 {

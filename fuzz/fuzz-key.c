@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key text from anywhere: what parses is made again, what is spelled as a name is
- * one name, what decodes encodes to the same. */
+ * Fuzz target: key text.  A parsed key prints as the parsed text; an encoded key is a single file
+ * name; an encoded name of a decoded name is the name again. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ expect(bool holds)
         abort();
 }
 
-/* A key is its space and its hash. */
+/* Check that space and hash make the key again. */
 static void
 parse(const char *text)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzz target: an answer of a store, any bytes, read as each kind of document. */
+ * Fuzz target: a storage's response with arbitrary bytes, parsed as each kind of document. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ expect(bool holds)
         abort();
 }
 
-/* A text of the document: no longer than what it was read from. */
+/* Check that a text of the document is shorter than the document. */
 static void
 see_text(size_t size, const char *text)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a configuration file, and as extra_config in a variable. */
+ * Fuzz target: arbitrary bytes as a configuration file, and as extra_config in a variable. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ open_and_show(const struct kvt_config_sources *sources)
     struct kvt_config *config;
 
     if (kvt_config_check(sources, ignore, NULL) == 0) {
-        /* What a check finds good must open. */
+        /* A configuration that passes the check must open. */
         if (kvt_config_open(sources, &config))
             abort();
         char *json = kvt_config_json(config);
