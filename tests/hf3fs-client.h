@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which client of 3FS a program's tests are about: $HF3FS_CLIENT tells it, as it does to
- * users, and config_with() hands it on.  Tiers log which one they have, and that is
- * compared: where one took the place of the other no test would tell. */
+ * The 3FS client of a test program: HF3FS_CLIENT selects the client, as for users, and
+ * config_with() passes the variable on.  The tier logs the selected client.  The program compares
+ * the log with the variable, because the tests also pass with the other client. */
 #ifndef KVT_HF3FS_CLIENT_H
 #define KVT_HF3FS_CLIENT_H
 
@@ -29,14 +29,14 @@ hf3fs_hear(void *ctx, enum kvt_log_level level, const char *line)
         fprintf(stderr, "%s\n", line);
 }
 
-/* From here on it is heard which client tiers have, and errors are told as ever. */
+/* Count the clients that tiers log, and print errors. */
 static inline void
 hf3fs_listen(void)
 {
     kvt_set_log(hf3fs_hear, NULL, KVT_LOG_INFO);
 }
 
-/* The last test. */
+/* The last test of a program. */
 static inline void
 all_was_done_by_the_client_asked_for(void **state)
 {

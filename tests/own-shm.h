@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A /dev/shm that no other program makes or removes files in. */
+ * A /dev/shm in which no other program creates or removes files. */
 #ifndef KVT_OWN_SHM_H
 #define KVT_OWN_SHM_H
 
@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <sys/mount.h>
 
-/* Mount an empty /dev/shm for this thread and all that it starts.  options: of tmpfs, or
- * NULL.  Return false without the right to mount. */
+/* Mount an empty /dev/shm for this thread and its new threads and processes.  options: options of
+ * tmpfs, or NULL.  Return false without the privilege to mount. */
 static inline bool
 own_shm(const char *options)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of 3FS's memory in /dev/shm, which other tests make too at the same time, for a
- * moment: what stays is left behind. */
+ * Names of 3FS's memory in /dev/shm.  Concurrent tests create and remove such names too.  A name
+ * without an end is a leak. */
 #ifndef KVT_SHM_NAMES_H
 #define KVT_SHM_NAMES_H
 
@@ -27,7 +27,7 @@ shm_names_have(const struct shm_names *names, const char *name)
     return false;
 }
 
-/* Those that are there and not in others (NULL: none). */
+/* Read the names in /dev/shm, except the names in `others` (NULL: no exceptions). */
 static inline void
 shm_names_take(struct shm_names *names, const struct shm_names *others)
 {
@@ -45,7 +45,8 @@ shm_names_take(struct shm_names *names, const struct shm_names *others)
         closedir(d);
 }
 
-/* How many that are new since before do not go away; they are removed. */
+/* Wait until all names that `before` lacks disappear.  After a minute, unlink a remaining name.
+ * Return the number of names unlinked. */
 static inline size_t
 shm_names_stay(const struct shm_names *before)
 {
@@ -64,6 +65,7 @@ shm_names_stay(const struct shm_names *before)
     return n;
 }
 
+/* Return true if all names that `before` lacks disappear. */
 static inline bool
 shm_names_go(const struct shm_names *before)
 {

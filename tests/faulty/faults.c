@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What fails, from the environment.  $GPU_FAKE_FAIL=NAME:N: that function has no memory
- * once, after N calls that are good.  $GPU_FAKE_IDLE=1: kernels and copies of small pieces
- * end well and did nothing. */
+ * Faults of a fake GPU driver, from the environment. $GPU_FAKE_FAIL=NAME:N: the function NAME
+ * fails once with "out of memory", after N successful calls. $GPU_FAKE_IDLE=1: kernels and small
+ * copies report success without any effect. */
 #include <stdio.h>
 #include <stdlib.h>
 

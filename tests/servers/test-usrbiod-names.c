@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * usrbiod's names: the mount, the directory of links and whom it refuses, faults of
- * requests, and that nothing is left of it. */
+ * Names of usrbiod: the mount, the directory of links and its access rights, faults of requests,
+ * and the cleanup at the end. */
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/fsuid.h>
@@ -121,7 +121,7 @@ files_pass_through(void **state)
 
 #define UUID "00112233-4455-6677-8899-aabbccddeeff"
 
-/* A file of 64 KiB: a ring of 638 entries. */
+/* Names for a file of 64 KiB, which holds a ring of 638 entries. */
 static const struct {
     const char *name;
     int err;
@@ -251,7 +251,7 @@ a_closed_directory_takes_its_threads_links_along(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(usrbiod_count(&u, "iovs"), 2);
     close(fd);
-    while (usrbiod_count(&u, "iovs") > 1) /* the kernel tells it a little later */
+    while (usrbiod_count(&u, "iovs") > 1) /* the kernel reports the close to usrbiod later */
         continue;
     assert_int_equal(access(path, F_OK), 0);
     assert_int_equal(unlink(mine.link), -1);
@@ -318,7 +318,7 @@ look_for(void *arg)
     return access(arg, F_OK) < 0 ? NULL : arg;
 }
 
-/* Each takes its time, and none waits for another: they are stuck together. */
+/* All lookups are stuck at the same time, so none waits for another lookup. */
 static void
 look_ups_run_side_by_side(void **state)
 {
@@ -327,7 +327,7 @@ look_ups_run_side_by_side(void **state)
     pthread_t threads[N];
 
     (void)state;
-    if (geteuid()) /* what mounts for others does not allow it */
+    if (geteuid()) /* a mount by fusermount3 does not allow parallel lookups */
         skip();
     usrbiod_tell(&u, "reset");
     usrbiod_tell(&u, "fault lookup stuck name=absent-");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * usrbiod's rings: bytes, refusals, how jobs are cut, and faults of I/Os. */
+ * Rings of usrbiod: bytes, refused I/Os, sizes of jobs, and faults of I/Os. */
 #include "usrbiod-client.h"
 
 enum { MIB = 1 << 20 };
@@ -120,7 +120,7 @@ a_closed_file_is_unknown(void **state)
 
 /* ------------------------------------------------------------------------------- jobs */
 
-/* Ten I/Os at once. */
+/* Submit ten I/Os. */
 static void
 ten(struct ring *r)
 {
@@ -153,9 +153,9 @@ jobs_are_cut_as_the_depth_says(void **state)
 {
     (void)state;
     expect_jobs(".r0.t0", 10, 1, 10);
-    expect_jobs(".r4.t0", 8, 2, 4); /* the last two wait for two more */
+    expect_jobs(".r4.t0", 8, 2, 4); /* the last two I/Os wait for two more */
     expect_jobs(".r-4.t0", 10, 3, 4);
-    expect_jobs(".r-4.t5", 8, 2, 4); /* as the real one: they wait for ever */
+    expect_jobs(".r-4.t5", 8, 2, 4); /* as with the real daemon, the last two I/Os wait forever */
 }
 
 static void
@@ -354,8 +354,8 @@ with(const char *const *arguments, void (*test)(struct usrbiod *d, struct shared
     assert_int_equal(usrbiod_end(&d), 0);
 }
 
-/* By a daemon that has nothing left to do of what came before: while it looks for that, it
- * would find this. */
+/* The daemon is new and has no earlier job: after a job, the daemon would look at the ring and
+ * find this I/O. */
 static void
 check_posts(struct usrbiod *d, struct shared *memory, struct open_file *f)
 {
@@ -401,7 +401,7 @@ check_rate(struct usrbiod *d, struct shared *memory, struct open_file *f)
     ring_submit(&r);
     for (int i = 0; i < 8; i++)
         assert_int_equal(ring_wait(&r).result, MIB);
-    assert_true(kvt__now_ns() - start >= 100000000); /* a late one proves nothing */
+    assert_true(kvt__now_ns() - start >= 100000000); /* a late completion proves nothing */
     assert_int_equal(usrbiod_count(d, "max_in_flight"), 8);
     assert_float_equal(usrbiod_count(d, "mean_bytes_in_flight") / MIB,
                        usrbiod_count(d, "mean_in_flight"), 0.01);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * USRBIO as it lies in memory, written down a second time and by hand, for the tests of
- * the daemon: they share nothing with it nor with our client.  One thread. */
+ * A client of USRBIO for the tests of the daemon, with the memory layout written down a second
+ * time: the tests share no code with the daemon nor with kvtier's client.  One thread. */
 #ifndef KVT_USRBIOD_CLIENT_H
 #define KVT_USRBIOD_CLIENT_H
 
@@ -21,7 +21,8 @@ struct shared {
     char target[128], link[700];
 };
 
-/* A file in /dev/shm, not registered.  False: no room. */
+/* Create a file in /dev/shm and map the file; do not register the memory.  words: the parts of
+ * the key after the UUID. */
 static inline void
 shared_make(struct usrbiod *u, struct shared *s, size_t bytes, const char *words)
 {
@@ -44,7 +45,8 @@ shared_make(struct usrbiod *u, struct shared *s, size_t bytes, const char *words
     close(fd);
 }
 
-/* Registered, and without a name in /dev/shm.  0, or symlink's errno. */
+/* Register the memory and unlink the file's name in /dev/shm.  Return 0, or the errno of
+ * symlink(). */
 static inline int
 shared_register(struct shared *s)
 {
@@ -69,7 +71,7 @@ shared_close(struct shared *s)
     munmap(s->base, s->bytes);
 }
 
-/* What tests that failed have left. */
+/* Remove the files of failed tests. */
 static inline void
 shared_clean(void)
 {
@@ -94,7 +96,7 @@ struct ring {
     sem_t *submit, *done;
 };
 
-/* Words of the key, such as ".r-4.t0". */
+/* Open a ring.  words: parts of the key, such as ".r-4.t0". */
 static inline void
 ring_open(struct usrbiod *u, struct ring *r, size_t entries, const char *words)
 {
@@ -113,7 +115,7 @@ ring_close(struct ring *r)
     shared_close(&r->memory);
 }
 
-/* 0: sqe head, 1: sqe tail, 2: cqe head, 3: cqe tail. */
+/* Return a counter of the ring.  which: 0 sqe head, 1 sqe tail, 2 cqe head, 3 cqe tail. */
 static inline _Atomic int32_t *
 ring_counter(struct ring *r, int which)
 {
@@ -126,7 +128,8 @@ put64(uint8_t *at, uint64_t value)
     memcpy(at, &value, 8);
 }
 
-/* Slots are used in turns: no more than the ring has may be under way. */
+/* Prepare an I/O.  Slots are used in order: at most as many I/Os as the ring has entries may be
+ * in flight. */
 static inline void
 ring_prepare(struct ring *r, const struct shared *iov, uint64_t buffer_at, uint64_t file,
              uint64_t file_at, uint64_t bytes, uint64_t userdata)
@@ -158,6 +161,7 @@ struct done {
     uint64_t userdata;
 };
 
+/* Take a completion.  Return false if none has arrived. */
 static inline bool
 ring_poll(struct ring *r, struct done *out)
 {
@@ -172,7 +176,7 @@ ring_poll(struct ring *r, struct done *out)
     return true;
 }
 
-/* The next result, after as many posts as it takes. */
+/* Wait for the next completion. */
 static inline struct done
 ring_wait(struct ring *r)
 {
@@ -184,7 +188,7 @@ ring_wait(struct ring *r)
     return done;
 }
 
-/* One I/O by itself: its result. */
+/* Run a single I/O and return its result. */
 static inline int64_t
 ring_do(struct ring *r, const struct shared *iov, uint64_t buffer_at, uint64_t file,
         uint64_t file_at, uint64_t bytes)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * usrbiod for tests in C: starts it over a directory of the test's, tells it what to do
- * wrong (usrbiod --help has the words), asks it what it did, kills it and starts it anew.
- * It ends with the test, whichever way that ends.  One thread. */
+ * usrbiod for tests in C: start usrbiod over a new directory, inject faults (usrbiod --help lists
+ * them), read counters, kill usrbiod and start it again.  usrbiod ends with the test program,
+ * also after a crash of the test program.  One thread. */
 #ifndef KVT_USRBIOD_SERVER_H
 #define KVT_USRBIOD_SERVER_H
 
@@ -23,12 +23,12 @@
 #include "temp-dir.h"
 
 struct usrbiod {
-    pid_t pid; /* 0: it does not run */
+    pid_t pid; /* 0: usrbiod does not run */
     int in;
     FILE *said;
     struct temp_dir dir;
     char backing[300], mount[300];
-    char submit[128]; /* the name for sem_open() of the normal priority */
+    char submit[128]; /* name of the semaphore of normal priority, for sem_open() */
 };
 
 static inline bool
@@ -51,6 +51,7 @@ usrbiod_spawn(struct usrbiod *u, char **argv)
     return !err;
 }
 
+/* Read a response.  NULL: usrbiod has ended, or the response is no JSON. */
 static inline json_t *
 usrbiod_hear(struct usrbiod *u)
 {
@@ -59,7 +60,7 @@ usrbiod_hear(struct usrbiod *u)
     return fgets(line, sizeof line, u->said) ? json_loads(line, 0, NULL) : NULL;
 }
 
-/* Waits until it has ended; its status. */
+/* Close the input and wait for the end of usrbiod.  Return the exit status. */
 static inline int
 usrbiod_wait(struct usrbiod *u)
 {
@@ -73,8 +74,9 @@ usrbiod_wait(struct usrbiod *u)
     return status;
 }
 
-/* arguments: options, NULL at the end, at most 16; or NULL.  False: it did not start, and
- * has said why; that FUSE cannot be mounted is the usual reason. */
+/* Run usrbiod.  arguments: at most 16 options, terminated by NULL; or NULL.  Return false if
+ * usrbiod did not start; usrbiod has then printed the reason, usually that FUSE cannot be
+ * mounted. */
 static inline bool
 usrbiod_run(struct usrbiod *u, const char *const *arguments)
 {
@@ -96,7 +98,8 @@ usrbiod_run(struct usrbiod *u, const char *const *arguments)
     return u->pid != 0;
 }
 
-/* In a new directory, which usrbiod_end() removes, also where this says false. */
+/* Run usrbiod in a new directory, which usrbiod_end() removes.  Call usrbiod_end() also after
+ * false. */
 static inline bool
 usrbiod_start(struct usrbiod *u, const char *const *arguments)
 {
@@ -109,7 +112,7 @@ usrbiod_start(struct usrbiod *u, const char *const *arguments)
     return usrbiod_run(u, arguments);
 }
 
-/* As a crash: the mount is left, and semaphores, until it is run again. */
+/* Kill usrbiod as a crash does.  Mount and semaphores remain until the next run. */
 static inline void
 usrbiod_kill(struct usrbiod *u)
 {
@@ -117,7 +120,7 @@ usrbiod_kill(struct usrbiod *u)
     usrbiod_wait(u);
 }
 
-/* Its status. */
+/* End usrbiod, if running; unmount and remove the directory.  Return the exit status. */
 static inline int
 usrbiod_end(struct usrbiod *u)
 {
@@ -129,7 +132,8 @@ usrbiod_end(struct usrbiod *u)
     return status;
 }
 
-/* NULL: it was started; else why it cannot be here, and nothing is left of it. */
+/* Start usrbiod.  Return NULL, or the reason why usrbiod cannot run on this machine; then all
+ * files are removed. */
 static inline const char *
 usrbiod_try(struct usrbiod *u)
 {
@@ -143,8 +147,8 @@ usrbiod_try(struct usrbiod *u)
     return "FUSE cannot be mounted here";
 }
 
-/* main() of a program whose tests have one daemon: where there can be none they are
- * skipped, and where a sanitizer found something in it, that is a failure. */
+/* The main() of a program whose tests share a daemon.  Without a daemon the tests are skipped.  A
+ * failure of the daemon, for example by a sanitizer, is a failure of the program. */
 static inline int
 usrbiod_run_tests(struct usrbiod *u, const char *name, const struct CMUnitTest *tests,
                   size_t n_tests, CMFixtureFunction setup, CMFixtureFunction teardown)
@@ -160,7 +164,7 @@ usrbiod_run_tests(struct usrbiod *u, const char *name, const struct CMUnitTest *
     return failed || status;
 }
 
-/* What it answers; the caller ends it with json_decref(). */
+/* Send a command and return the response, which the caller ends with json_decref(). */
 static inline json_t *
 usrbiod_ask(struct usrbiod *u, const char *line)
 {
@@ -172,6 +176,7 @@ usrbiod_ask(struct usrbiod *u, const char *line)
     return answer;
 }
 
+/* Send a command and require the response "ok". */
 static inline void
 usrbiod_tell(struct usrbiod *u, const char *line)
 {
@@ -182,7 +187,7 @@ usrbiod_tell(struct usrbiod *u, const char *line)
     json_decref(answer);
 }
 
-/* A number of its stats. */
+/* Return a number of the command "stats". */
 static inline double
 usrbiod_count(struct usrbiod *u, const char *name)
 {

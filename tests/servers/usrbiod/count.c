@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What was done, and how many I/Os were under way at a time. */
+ * Counters of operations, and of I/Os in flight over time. */
 #include <pthread.h>
 
 #include "usrbiod.h"
@@ -8,16 +8,17 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     unsigned long long jobs, largest_job, ios[2], bytes[2], errors, lookups, posts;
-    unsigned now_lookups, max_lookups; /* at a time */
-    int stuck; /* jobs and requests */
+    unsigned now_lookups, max_lookups; /* concurrent lookups */
+    int stuck; /* stuck jobs and requests */
     size_t in_flight, max_in_flight;
-    int64_t since_ns;         /* when in_flight became what it is */
-    int64_t busy_ns;          /* with any */
-    double in_flight_times_s; /* the integral */
+    int64_t since_ns;         /* time of the last change of in_flight */
+    int64_t busy_ns;          /* time with I/Os in flight */
+    double in_flight_times_s; /* integral of in_flight over time */
     uint64_t bytes_in_flight;
     double bytes_times_s;
 } c;
 
+/* Add the time since the last change to the integrals. */
 static void
 advance_locked(void)
 {
@@ -67,7 +68,7 @@ count_stuck(int more)
     pthread_mutex_unlock(&lock);
 }
 
-/* What is asked for, whatever comes of it. */
+/* Return the bytes that a job requests, independent of the result. */
 static uint64_t
 bytes_of(const struct job *job)
 {

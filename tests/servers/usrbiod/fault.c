@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faults that were asked for.  Without any, asking costs one atomic load. */
+ * Faults, added by commands.  Without a fault, the check costs a single atomic load. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -32,8 +32,8 @@ struct fault {
     unsigned ops;
     struct effect effect;
     double probability;
-    long left; /* -1: for ever */
-    uint64_t from; /* I/Os before this offset of a file are left alone */
+    long left; /* remaining uses; -1: no limit */
+    uint64_t from; /* I/Os before this offset of a file are not affected */
     char name[256];
     struct fault *next;
 };
@@ -76,7 +76,7 @@ whole_number(const char *text, long long least, long long *out)
     return *text && !*end && !errno && *out >= least;
 }
 
-/* A number, "EIO" or "-EIO". */
+/* Parse a result: a number, "EIO" or "-EIO". */
 static bool
 result_of(const char *text, int64_t *out)
 {
@@ -97,6 +97,7 @@ result_of(const char *text, int64_t *out)
     return false;
 }
 
+/* Set the flag that `word` names.  Return false if the word names no flag. */
 static bool
 flag(struct effect *e, const char *word)
 {
@@ -215,6 +216,7 @@ fault_clear(void)
 
 /* ------------------------------------------------------------------------- asking */
 
+/* Return true if the fault applies to the operation, and count the use. */
 static bool
 applies(struct fault *f, unsigned op, const char *name, uint64_t at)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * FUSE requests about directories that are open.  Those that are when the daemon ends were
- * never released. */
+ * FUSE requests for open directories.  dirs_fini() frees the directories for which the kernel has
+ * sent no release request. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,14 +11,14 @@
 
 #include "usrbiod.h"
 
-#define AT_END INT64_MAX /* behind the root's 3fs-virt, which comes last */
+#define AT_END INT64_MAX /* offset after the root's last entry, 3fs-virt */
 
 struct dir {
-    DIR *stream;            /* NULL: virtual */
+    DIR *stream;            /* NULL: a virtual directory */
     off_t at;
-    struct dirent *pending; /* read, and did not fit */
+    struct dirent *pending; /* entry that did not fit into the last response */
     pid_t opened_by;
-    struct dir *prev, *next; /* of all, under the lock */
+    struct dir *prev, *next; /* list of all directories, guarded by `lock` */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -54,7 +54,7 @@ end(struct dir *dir)
     free(dir);
 }
 
-/* No request comes any more. */
+/* The FUSE threads have ended. */
 void
 dirs_fini(void)
 {
@@ -62,7 +62,7 @@ dirs_fini(void)
         end(all);
 }
 
-/* 0 or an errno. */
+/* Open a stream of a backing directory.  Return 0 or an errno. */
 static int
 open_stream(fuse_ino_t ino, DIR **out)
 {
@@ -103,7 +103,7 @@ struct page {
     size_t used, size;
 };
 
-/* False: it does not fit. */
+/* Add an entry to a response.  Return false if the entry does not fit. */
 static bool
 add_name(struct page *p, const char *name, const struct stat *st, off_t next)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * FUSE requests about files that are open. */
+ * FUSE requests for open files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 /* -------------------------------------------------------------------------- files */
 
-/* A descriptor of the backing file serves all that opened it, and the rings: it reads
- * and writes, and what concerns only one opener is the kernel's. */
+/* All openers of a file, and the rings, share a descriptor of the backing file for reading and
+ * writing.  The kernel handles the state of each opener. */
 static void
 set_cached(struct fuse_file_info *fi)
 {
@@ -114,7 +114,7 @@ fs_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off
         fuse_reply_write(req, (size_t)n);
 }
 
-/* 0 or an errno. */
+/* Make the growth of a file visible, and sync the file if `to_disk`.  Return 0 or an errno. */
 static int
 synchronize(struct node *n, bool to_disk)
 {
@@ -197,7 +197,7 @@ reply_number(fuse_req_t req, uint32_t number)
     fuse_reply_ioctl(req, 0, &number, sizeof number);
 }
 
-/* Of those that clients of rings use; PUNCH_HOLE and those that remove are not. */
+/* The ioctls that clients of rings use.  PUNCH_HOLE and the removing ioctls are not implemented. */
 void
 fs_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
          struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_bytes,

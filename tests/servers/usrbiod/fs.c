@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * FUSE requests about names: those of the backing directory, passed through, and which
- * are for 3fs-virt. */
+ * FUSE requests for names: pass requests to the backing directory, and requests for 3fs-virt to
+ * virt.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -24,7 +24,7 @@ fill_entry(struct fuse_entry_param *e, struct node *n, const struct stat *st)
                                     .entry_timeout = entry_timeout() };
 }
 
-/* The metadata server is far away. */
+/* Simulate the distance to the metadata server. */
 void
 delay_request(void)
 {
@@ -40,7 +40,7 @@ become_owner(fuse_req_t req, int dir_fd, const char *name)
     if (geteuid() == 0 && (who->uid || who->gid) &&
         fchownat(dir_fd, name, who->uid, who->gid,
                  AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) < 0)
-        return; /* it stays ours */
+        return; /* the daemon's user stays the owner */
 }
 
 static void
@@ -58,7 +58,7 @@ reply_looked_up(fuse_req_t req, struct node *dir, const char *name)
         fuse_reply_err(req, err);
     } else {
         fill_entry(&e, n, &st);
-        if (fuse_reply_entry(req, &e) < 0) /* the caller is gone */
+        if (fuse_reply_entry(req, &e) < 0) /* the request was interrupted */
             node_forget(n->ino, 1);
     }
 }
@@ -135,7 +135,7 @@ set_times(const char *path, const struct stat *attr, int what)
     return utimensat(AT_FDCWD, path, times, 0);
 }
 
-/* 0 or an errno. */
+/* Apply the attributes of a request to a node.  Return 0 or an errno. */
 static int
 set_attr(struct node *n, const struct stat *attr, int what)
 {
@@ -283,7 +283,7 @@ rename_name(fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
     return 0;
 }
 
-/* A fault's name may be the old one's or the new one's. */
+/* A fault matches by the old name or by the new name. */
 static void
 fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
           const char *new_name, unsigned flags)
@@ -312,8 +312,8 @@ fs_statfs(fuse_req_t req, fuse_ino_t ino)
         fuse_reply_statfs(req, &s);
 }
 
-/* 3FS has one attribute, "hf3fs.lock" of directories, which nothing here wants: its
- * answers to all others. */
+/* 3FS has the attribute "hf3fs.lock" of directories, which kvtier does not use.  The responses
+ * are those of 3FS for other attributes. */
 static void
 fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
             size_t size, int flags)
@@ -353,7 +353,7 @@ fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     fuse_reply_err(req, EPERM);
 }
 
-/* No flock and no lk: the kernel has them to itself, as with the real daemon. */
+/* Without flock and lk, the kernel handles locks itself, as with the real daemon. */
 const struct fuse_lowlevel_ops fs_ops = {
     .lookup = fs_lookup,
     .forget = fs_forget,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of links in 3fs-virt/iovs: "<uuid>", then parts that begin with a dot. */
+ * Parser of the names of links in 3fs-virt/iovs: "<uuid>", then parts that begin with a dot. */
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -31,7 +31,7 @@ key_id(const char *text, uint8_t id[static 16])
     return true;
 }
 
-/* All of a part's text after its letter, up to the next dot. */
+/* Parse the text of a part after its letter, up to the next dot. */
 static bool
 number(const char *text, const char *end, int base, bool may_be_negative,
        long long max, long long *out)
@@ -58,7 +58,7 @@ priority(const char *text, const char *end, int *out)
     return !n || (n == 1 && strchr("hln", *text));
 }
 
-/* False: nothing that it can mean. */
+/* Parse a part.  Return false if the part is invalid. */
 static bool
 part(struct key *key, const char *text, const char *end, bool *has_ring_words)
 {
@@ -109,6 +109,6 @@ key_parse(const char *text, struct key *out)
             return EINVAL;
         at = end;
     }
-    /* A ring without any of t, f and p: the real daemon does what nobody can tell. */
+    /* The behaviour of the real daemon is undefined for a ring without any of t, f and p. */
     return out->is_ring == has_ring_words ? 0 : EINVAL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mount and the threads that answer its requests. */
+ * The mount, and the threads that process its requests. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,7 +20,7 @@
 static struct fuse_session *session;
 static pthread_t *threads;
 static unsigned n_threads;
-static bool mounted; /* by us */
+static bool mounted; /* mounted without libfuse */
 
 void
 sleep_ns(int64_t ns)
@@ -46,7 +46,7 @@ unmount_helper(const char *path)
         waitpid(pid, NULL, 0);
 }
 
-/* One whose daemon died is there, but nothing can be asked of it. */
+/* Detach the mount of a dead daemon, if any: stat() of such a mount fails with ENOTCONN. */
 int
 mount_point(const char *path)
 {
@@ -63,7 +63,7 @@ mount_point(const char *path)
     return ENOTCONN;
 }
 
-/* A signal has nothing to do but interrupt a read. */
+/* The signal only interrupts a read. */
 static void
 wake(int signal)
 {
@@ -88,7 +88,8 @@ answer(void *arg)
     return arg;
 }
 
-/* The kernel wakes no reader of its device when it is closed. */
+/* End the threads.  A close of the FUSE device does not wake a thread in read(), so the function
+ * interrupts each read with a signal. */
 void
 mount_stop(void)
 {
@@ -126,8 +127,8 @@ read_device(int fd, void *buf, size_t size, void *data)
     return read(fd, buf, size);
 }
 
-/* The first answer is about what the file system can.  Debian 12's libfuse leaves out
- * that it looks names of one directory up side by side, wanted or not. */
+/* The first response contains the daemon's capabilities.  Debian 12's libfuse always omits
+ * FUSE_PARALLEL_DIROPS, parallel lookups in a directory. */
 static ssize_t
 write_device(int fd, struct iovec *iov, int n, void *data)
 {
@@ -141,7 +142,7 @@ write_device(int fd, struct iovec *iov, int n, void *data)
     return writev(fd, iov, n);
 }
 
-/* Root mounts without libfuse, whose mounts have answers of their own. */
+/* Mount as root without libfuse: a mount by libfuse sends its own first response. */
 static int
 mount_as_root(void)
 {

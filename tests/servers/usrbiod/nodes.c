@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of nodes: what the kernel knows, and which files are open.  One lock. */
+ * The table of nodes: files that the kernel knows, and open files.  A single lock guards the
+ * table. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -32,7 +33,7 @@ set_name(struct node *n, const char *name)
     snprintf(n->name, sizeof n->name, "%s", name);
 }
 
-/* Takes the O_PATH descriptor over, or closes it where the node is there already. */
+/* Add a node, or return the existing node.  The function takes over the O_PATH descriptor. */
 static struct node *
 add_locked(int path_fd, fuse_ino_t ino, const struct stat *st)
 {
@@ -101,8 +102,8 @@ node_get(fuse_ino_t ino)
     return n;
 }
 
-/* A node that is there keeps its inode from being used again, so that the number tells
- * which it is.  False: it has to be opened. */
+/* Find a node by the inode's number and count a lookup.  The number identifies the file, because
+ * an existing node keeps its inode from being reused.  Return false if the node does not exist. */
 static bool
 look_up_known(const struct stat *st, const char *name, struct node **out)
 {
@@ -129,6 +130,7 @@ add_looked_up(int path_fd, const char *name, const struct stat *st, struct node 
     return *out ? 0 : ENOMEM;
 }
 
+/* Replace the length by the visible length of --lazy-length. */
 static void
 cut_length(struct node *n, struct stat *st)
 {
@@ -194,6 +196,8 @@ node_add_open(int data_fd, const char *name, struct stat *st, struct node **out)
     return 0;
 }
 
+/* Close the shared descriptor, and free the node, if neither lookups nor openers nor I/Os use
+ * them. */
 static void
 end_locked(struct node *n)
 {
@@ -238,7 +242,7 @@ node_rename(fuse_ino_t ino, const char *name)
     pthread_mutex_unlock(&lock);
 }
 
-/* What is open for writing by anybody is read and written through one descriptor. */
+/* Open the descriptor that all openers of a file share, for reading and writing if permitted. */
 static int
 open_data(struct node *n)
 {

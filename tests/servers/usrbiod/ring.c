@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ring: what the client wrote is taken in jobs, and their results go back.  Nothing in
- * the memory is trusted: what is taken is copied first. */
+ * A ring: take entries of the client in jobs, and return results.  The memory is not trusted:
+ * entries are copied before use. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -37,14 +37,14 @@ struct ring {
     struct cqe *cqes;
     const struct sqe *sqes;
     sem_t *sem;
-    int slots; /* one stays empty */
+    int slots; /* one slot stays empty */
 
     pthread_mutex_t lock;
     bool withdrawn;
-    int next_sqe;   /* to be taken */
-    int next_cqe;   /* to be written */
-    int processing; /* taken, without result */
-    struct job *first, *last; /* whose entries the client may not use again */
+    int next_sqe;   /* next entry to take */
+    int next_cqe;   /* next completion to write */
+    int processing; /* I/Os taken without a result */
+    struct job *first, *last; /* jobs whose entries the client may not reuse yet */
 };
 
 static void
@@ -137,7 +137,7 @@ distance(const struct ring *ring, int from, int to)
     return (to - from + ring->slots) % ring->slots;
 }
 
-/* How many entries make the next job; 0: none yet. */
+/* Return the number of entries of the next job; 0: no job yet. */
 static int
 next_job_locked(const struct ring *ring)
 {
@@ -153,7 +153,7 @@ next_job_locked(const struct ring *ring)
     int n = there < room ? there : room;
     if (depth == 0 || n < 0)
         return n < 0 ? 0 : n;
-    /* With a time-out the real daemon never issues a group that is not full. */
+    /* With a timeout, the real daemon executes full groups only. */
     if (n < -depth)
         return ring->reg->key.timeout_ms ? 0 : n;
     return -depth;
@@ -221,7 +221,8 @@ ring_take(struct ring *ring)
 
 /* --------------------------------------------------------------------- completing */
 
-/* In order: what is behind a job that is not done waits for it. */
+/* Return the entries of finished jobs in the order of the ring: a finished job waits for the jobs
+ * before it. */
 static void
 give_entries_back_locked(struct ring *ring)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a job's I/Os do: the checks, the faults, and the bytes, straight between a file
- * and an iov.  A job belongs to one thread at a time. */
+ * Execution of a job: checks, faults, and the transfer between a file and an iov.  A job belongs
+ * to one thread at a time. */
 #include <errno.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -23,7 +23,7 @@ crosses_block(const struct io *io, size_t block)
     return block && io->buffer_at / block != (io->buffer_at + io->bytes - 1) / block;
 }
 
-/* 0 or a negative errno. */
+/* Look up the file and the iov of an I/O, and check the range.  Return 0 or a negative errno. */
 static int
 check(struct io *io)
 {
@@ -42,6 +42,7 @@ check(struct io *io)
     return 0;
 }
 
+/* Check an I/O and apply its faults; add the job's effects to *sum. */
 static void
 prepare_io(struct job *job, struct io *io, struct effect *sum)
 {
@@ -73,8 +74,8 @@ prepare_io(struct job *job, struct io *io, struct effect *sum)
         sum->delay_ns = e.delay_ns;
 }
 
-/* False: it runs later.  The bytes of such a job are moved then and not before: a client
- * that does not wait for it finds its buffer overwritten. */
+/* Prepare a job.  Return false if a fault delays the job.  The bytes of a delayed job move after
+ * the delay: a client that reuses the memory too early finds the memory overwritten. */
 static bool
 prepare(struct job *job)
 {
@@ -94,8 +95,8 @@ prepare(struct job *job)
 
 /* -------------------------------------------------------------------------- bytes */
 
-/* How many of the bytes lie before a hole at the I/O's end, or a negative errno.  What a
- * file has is what its chunks have; its length does not count. */
+/* Return the number of bytes before a hole that extends to the end of the I/O, or a negative
+ * errno.  Holes are the holes of the backing file; the length of the file does not matter. */
 static int64_t
 without_holes(const struct io *io, uint64_t bytes, bool forbidden)
 {
@@ -116,8 +117,8 @@ without_holes(const struct io *io, uint64_t bytes, bool forbidden)
     return (at < end ? at : end) - start;
 }
 
-/* The memory is the client's, and so is the question who else writes to it: the thread
- * sanitizer is not told of these. */
+/* Move bytes by a direct system call, which the thread sanitizer does not observe: the client is
+ * responsible for other accesses to its memory. */
 static ssize_t
 move_some(int fd, uint8_t *memory, uint64_t bytes, uint64_t at, bool read)
 {
@@ -143,7 +144,7 @@ move(const struct io *io, uint64_t bytes, bool read)
     return (int64_t)done;
 }
 
-/* The one in the middle: of the memory, or of the file. */
+/* Flip a bit of the middle byte: in memory after a read, in the file after a write. */
 static int64_t
 flip_byte(const struct io *io, bool read)
 {
@@ -188,7 +189,7 @@ run_io(const struct job *job, struct io *io)
     io->iov = NULL;
 }
 
-/* When the slowest is there, each having had the rate for itself. */
+/* Return the time when the largest I/O of the job is due.  Each I/O has the full rate. */
 static int64_t
 due_ns(const struct job *job)
 {
@@ -214,7 +215,7 @@ job_run(struct job *job)
         job_finish(job);
 }
 
-/* A worker that has done a job looks once for the ring's next one. */
+/* After a job, a worker tries once to take the ring's next job. */
 void
 job_finish(struct job *job)
 {

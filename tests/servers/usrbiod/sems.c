@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The named semaphores that clients post.  A lock on each file says that its daemon
- * lives: those of daemons that were killed are removed by the next one. */
+ * The named semaphores that clients post.  A lock on each semaphore's file shows that the daemon
+ * is alive: the next daemon removes the semaphores of killed daemons. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,9 @@
 #include "usrbiod.h"
 
 #define PREFIX "hf3fs-submit-ios."
-#define OURS "75737262-" /* how our uuids begin, and no other's, by all chance */
+/* Beginning of the UUIDs of usrbiod; a UUID of another program has this beginning with negligible
+ * probability. */
+#define OURS "75737262-"
 
 static struct {
     char name[80];
@@ -53,7 +55,8 @@ remove_dead(void)
         closedir(dir);
 }
 
-/* It gets its name when it is locked. */
+/* Create a semaphore.  The file gets its final name after the lock, so that another daemon does
+ * not remove the file. */
 static int
 open_one(int priority, const uint64_t random[static 2])
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of iovs and rings.  One is in it once and is held by who uses it; its memory
- * is unmapped when the last lets go. */
+ * The table of iovs and rings.  Users of a registration hold a reference; the last reg_drop()
+ * unmaps the memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

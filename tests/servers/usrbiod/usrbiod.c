@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A daemon to test against, and to measure with: a directory seen through FUSE as 3FS
- * shows itself, with USRBIO's rings, and faults on demand.  It serves one mount, ends by
- * a signal or with its standard input, and leaves nothing behind; what one that was
- * killed left, the next one on the mount point clears away. */
+ * A daemon for tests and measurements: shows a directory through FUSE as 3FS does, serves
+ * USRBIO's rings, and injects faults on demand.  The daemon serves a single mount, ends on a
+ * signal or at the end of its standard input, and leaves no files and no mount behind.  After a
+ * killed daemon, the next daemon on the mount point cleans up. */
 #include "usrbiod.h"
 
 #include <errno.h>
@@ -174,7 +174,7 @@ run_command(const char *line)
     fflush(stdout);
 }
 
-/* False: there is no more to come. */
+/* Read and run commands.  Return false at the end of the input. */
 static bool
 read_commands(void)
 {
@@ -195,7 +195,7 @@ read_commands(void)
     return n < sizeof text - 1;
 }
 
-/* /dev/null, where a shell starts it in the background, is not the end. */
+/* The end of /dev/null is ignored: a shell gives /dev/null to a background process. */
 static bool
 input_is_watched(void)
 {
@@ -235,7 +235,7 @@ say_ready(void)
 
 /* ---------------------------------------------------------------------------- main */
 
-/* A descriptor for each file that the kernel knows. */
+/* Raise the limit of descriptors: each file that the kernel knows needs a descriptor. */
 static void
 raise_limits(void)
 {
@@ -258,11 +258,11 @@ take_signals(void)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
-    pthread_sigmask(SIG_SETMASK, &set, NULL); /* whatever who started it blocks */
+    pthread_sigmask(SIG_SETMASK, &set, NULL); /* independent of the mask of the parent process */
     return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
-/* What is delayed or stuck happens now. */
+/* Execute delayed and stuck jobs now, and end the threads. */
 static void
 end_rings(void)
 {

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of usrbiod.  Threads: one reads commands (main), some answer FUSE, one waits
- * for each submit semaphore, some move bytes, one runs the timers.  Order of the locks
- * where one is taken inside another: the table's, a ring's, then those of work, timers,
- * counts and faults; nodes' inside none of them but the table's. */
+ * Interfaces of the files of usrbiod.
+ *
+ * Threads: the main thread reads commands, FUSE threads process requests of the kernel, a watcher
+ * waits for each submit semaphore, workers move bytes, and a thread runs the timers.
+ *
+ * Order of locks: the table, a ring, then the locks of work, timers, counts and faults.  The lock
+ * of the nodes may only be taken inside the table's lock. */
 #ifndef USRBIOD_H
 #define USRBIOD_H
 
@@ -19,48 +22,51 @@
 
 extern struct options {
     const char *backing;
-    char mount[4096]; /* canonical */
+    char mount[4096]; /* canonical path */
     unsigned n_workers, n_threads;
-    uint64_t rate;     /* bytes a second of each I/O; 0: as they come */
-    uint64_t delay_us; /* of each look-up and open */
+    uint64_t rate;     /* bytes per second of each I/O; 0: no limit */
+    uint64_t delay_us; /* delay of each lookup and open */
     size_t max_iovs;
     bool cache, holes, lazy_length, serial_lookups;
 } opt;
 
 int64_t now_ns(void);
-void sleep_ns(int64_t ns);                 /* of a thread that answers FUSE */
-int failed(const char *what, int err);     /* says so; 1 */
+void sleep_ns(int64_t ns);                 /* for a FUSE thread; returns early when the session
+                                            * ends */
+int failed(const char *what, int err);     /* print the error; return 1 */
 
 /* ------------------------------------------------------------------------- mount */
 
-int mount_point(const char *path); /* sets opt.mount; 0 or an errno */
-int mount_start(void);             /* 0, or it has said what failed */
+int mount_point(const char *path); /* set opt.mount; return 0 or an errno */
+int mount_start(void);             /* return 0, or 1 after printing the error */
 void mount_stop(void);
 
 /* -------------------------------------------------------------------------- nodes
  *
- * A file or directory that the kernel knows.  Its number is the backing inode's, which
- * cannot be used again while path_fd is open; the root's is 1. */
+ * A file or directory that the kernel knows.  The node's number is the number of the backing
+ * inode, which the file system cannot reuse while path_fd is open.  The root's number is 1. */
 
 struct node {
     fuse_ino_t ino;
     int path_fd; /* O_PATH */
-    int data_fd; /* while it is open or I/Os use it; else -1 */
+    int data_fd; /* open while the file is open or I/Os use the file; otherwise -1 */
     bool regular;
     uint64_t n_lookups;
     unsigned n_opens, n_ios;
-    off_t visible_bytes; /* -1: all there are */
-    char name[256];      /* the last one it was found by */
+    off_t visible_bytes; /* length that requests see; -1: the real length */
+    char name[256];      /* name of the last lookup */
     struct node *next;
 };
 
 int nodes_init(const char *backing);
 void nodes_fini(void);
 
-/* The kernel asks about it, so it stays until the answer. */
+/* Return a node of a request.  The kernel's reference keeps the node until the response.  NULL:
+ * the number is unknown. */
 struct node *node_get(fuse_ino_t ino);
 
-/* Each counts as a look-up, which node_forget() takes back; 0 or an errno. */
+/* Look up a name in a directory; add a node for a new, open file.  Both count as a lookup, which
+ * node_forget() takes back.  Return 0 or an errno.  node_add_open() takes over data_fd. */
 int node_look_up(struct node *parent, const char *name, struct stat *st,
                  struct node **out);
 int node_add_open(int data_fd, const char *name, struct stat *st, struct node **out);
@@ -71,15 +77,17 @@ void node_rename(fuse_ino_t ino, const char *name);
 int node_open(struct node *n);
 void node_release(struct node *n);
 
-/* For an I/O: a regular file that is open.  NULL: there is none. */
+/* Return a regular file that is open, for an I/O, or NULL.  node_unuse() ends the use. */
 struct node *node_use(uint64_t ino);
 void node_unuse(struct node *n);
 void node_name(struct node *n, char name[static 256]);
 
-/* With lazy_length: what is written from here on is not seen in the length, and is. */
+/* For --lazy-length: from now on, exclude growth of the file from its visible length; include the
+ * growth again. */
 void node_hide_growth(struct node *n);
 void node_show_growth(struct node *n);
 
+/* Return the number of open nodes. */
 size_t nodes_open(void);
 
 /* --------------------------------------------------------------------------- keys */
@@ -88,7 +96,7 @@ enum { PRIO_HIGH, PRIO_NORMAL, PRIO_LOW, N_PRIOS };
 
 struct key {
     uint8_t id[16];
-    size_t block_bytes; /* 0: one block */
+    size_t block_bytes; /* 0: the memory is one block */
     bool is_ring, for_read;
     int depth, timeout_ms, priority;
     uint64_t flags;
@@ -96,15 +104,16 @@ struct key {
 
 enum { RING_FORBIDS_HOLES = 2 };
 
-/* 0 or an errno. */
+/* Parse the name of a link.  Return 0 or an errno. */
 int key_parse(const char *text, struct key *out);
-bool key_id(const char *text, uint8_t id[static 16]); /* of its first 36 characters */
+bool key_id(const char *text, uint8_t id[static 16]); /* parse the first 36 characters; false: no
+                                                       * UUID */
 
 /* ---------------------------------------------------------------------- the table */
 
 struct ring;
 
-/* What a link in 3fs-virt/iovs stands for. */
+/* A registration: the shared memory that a link in 3fs-virt/iovs announces. */
 struct reg {
     char name[256], target[512];
     struct key key;
@@ -113,24 +122,26 @@ struct reg {
     pid_t pid;
     uint8_t *base;
     size_t bytes;
-    struct ring *ring; /* NULL: an iov */
+    struct ring *ring; /* NULL: the memory is an iov */
 
     size_t slot;
-    uint64_t generation; /* of the slot */
-    struct reg *next;    /* of those with the same hash */
+    uint64_t generation; /* generation of the slot */
+    struct reg *next;    /* next registration with the same hash */
     atomic_uint refs;
 };
 
-/* 0 or an errno.  *out is held. */
+/* Register the link `name`.  Return 0 or an errno.  The caller drops *out. */
 int table_add(const char *name, const char *target, const struct fuse_ctx *who,
               struct reg **out);
 
-/* Held, or NULL. */
+/* Return a registration by name, by slot, the first at or after a slot, or the iov with an id;
+ * NULL: none.  The caller drops the registration. */
 struct reg *table_find(const char *name);
 struct reg *table_at(size_t slot);
-struct reg *table_next(size_t from); /* from that slot on */
+struct reg *table_next(size_t from); /* first at or after this slot */
 struct reg *table_iov(const uint8_t id[static 16]);
 
+/* Remove a registration; remove all registrations of a thread; remove all at the end. */
 void table_remove(struct reg *reg);
 void table_reap(pid_t pid);
 void table_fini(void);
@@ -138,8 +149,8 @@ void table_count(size_t *iovs, size_t *rings);
 void reg_hold(struct reg *reg);
 void reg_drop(struct reg *reg);
 
-/* Takes what is there from all rings of the priority, at most 32 jobs of each; how many
- * jobs that were. */
+/* Take the jobs from all rings of the priority, at most 32 jobs of each ring.  Return the number
+ * of jobs. */
 size_t table_scan(int priority);
 
 /* -------------------------------------------------------------------------- rings */
@@ -150,19 +161,19 @@ struct io {
     int32_t index;
     int64_t result;
 
-    struct node *node; /* while it runs */
+    struct node *node; /* set while the I/O runs, as iov */
     struct reg *iov;
-    bool corrupt, fixed; /* fixed: the result is a fault's */
-    uint64_t at_most;    /* bytes that are moved */
+    bool corrupt, fixed; /* fixed: a fault or a check has determined the result */
+    uint64_t at_most;    /* bytes to move, at most */
 };
 
-/* I/Os that are done together. */
+/* I/Os that are executed together. */
 struct job {
     struct ring *ring;
-    int end; /* of its entries in the ring */
+    int end; /* index after the job's last entry in the ring */
     bool done;
-    struct job *later; /* of the same ring */
-    struct job *next;  /* where it waits */
+    struct job *later; /* next job of the same ring */
+    struct job *next;  /* next job of the queue */
 
     int64_t taken_ns;
     bool prepared, moved, reverse, silent;
@@ -170,16 +181,16 @@ struct job {
     struct io io[];
 };
 
-int ring_open(struct reg *reg, struct ring **out); /* 0 or an errno */
+int ring_open(struct reg *reg, struct ring **out); /* return 0 or an errno */
 void ring_free(struct ring *ring);
 int ring_priority(const struct ring *ring);
 struct reg *ring_reg(struct ring *ring);
-void ring_withdraw(struct ring *ring); /* nothing more is taken from it */
+void ring_withdraw(struct ring *ring); /* stop taking jobs from the ring */
 
-/* NULL: there is nothing to take.  Holds the ring. */
+/* Take the next job of a ring, or return NULL.  The job holds the ring's registration. */
 struct job *ring_take(struct ring *ring);
 
-/* Writes the results and wakes the client; the job is gone. */
+/* Write the results, wake the client and free the job. */
 void ring_complete(struct job *job);
 
 /* --------------------------------------------------------------------------- work */
@@ -187,14 +198,14 @@ void ring_complete(struct job *job);
 int work_start(void);
 void work_stop(void);
 void work_push(struct job *job);
-size_t work_release(void); /* all that is stuck; how many jobs */
+size_t work_release(void); /* release all stuck jobs; return their number */
 
-void job_run(struct job *job);    /* a worker's */
-void job_finish(struct job *job); /* completes it and looks for the next */
-void job_park(struct job *job, unsigned generation); /* until the next one */
+void job_run(struct job *job);    /* on a worker thread */
+void job_finish(struct job *job); /* complete the job and take the ring's next job */
+void job_park(struct job *job, unsigned generation); /* until the next release */
 
 int timers_start(void);
-void timers_hurry(void); /* all are due */
+void timers_hurry(void); /* all timers are due now */
 void timers_stop(void);
 void timers_add(struct job *job, int64_t at_ns);
 
@@ -206,7 +217,7 @@ void watch_stop(void);
 int sems_open(void);
 void sems_close(void);
 sem_t *sems_get(int priority);
-const char *sems_name(int priority); /* without the slash */
+const char *sems_name(int priority); /* without the leading slash */
 
 /* ------------------------------------------------------------------------- faults */
 
@@ -221,29 +232,29 @@ enum {
     OP_FLUSH = 1 << 7,
     OP_SYMLINK = 1 << 8,
     OP_SUBMIT = 1 << 9,
-    OP_LINK = 1 << 10, /* who may see a link of 3fs-virt/iovs */
+    OP_LINK = 1 << 10, /* visibility of a link in 3fs-virt/iovs */
 };
 
-/* All that matches, together. */
+/* The combined effect of all matching faults. */
 struct effect {
     bool has_result, stuck, reorder, lost_wakeup, corrupt, refuse_uid;
     int64_t result;
-    uint64_t at_most; /* bytes; UINT64_MAX: all */
+    uint64_t at_most; /* bytes to move, at most; UINT64_MAX: no limit */
     int64_t delay_ns;
-    unsigned generation; /* of releases, when it was found */
+    unsigned generation; /* number of releases before the fault was found */
 };
 
-/* False: there is none for this one. */
+/* Find the faults of an operation.  False: no fault matches. */
 bool fault_find(unsigned op, const char *name, uint64_t at, struct effect *out);
 
-/* For a request about a name: waits where that is the fault; an errno it is to fail
- * with, or 0. */
+/* Apply the faults of a request about a name: wait, if a fault says so.  Return the errno of the
+ * response, or 0. */
 int fault_request(unsigned op, const char *name);
 
-/* "OP WHAT [WORD...]".  NULL, or what is wrong with it. */
+/* Add a fault "OP WHAT [WORD...]".  Return NULL, or the error in the text. */
 const char *fault_add(const char *line);
 void fault_clear(void);
-void fault_release(void); /* requests that are stuck, and jobs that will be */
+void fault_release(void); /* release stuck requests, and jobs that are about to park */
 unsigned fault_generation(void);
 extern const char fault_help[];
 
@@ -287,7 +298,7 @@ void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void dirs_fini(void);
 
-/* 3fs-virt and what is in it. */
+/* 3fs-virt and its contents. */
 #define VIRT_NAME "3fs-virt"
 bool is_virtual(fuse_ino_t ino);
 void virt_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
@@ -297,7 +308,7 @@ void virt_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,
                   const char *name);
 void virt_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
 
-/* The directory's entry at *at, which moves on.  False: no more. */
+/* Return the entry of a directory at *at and advance *at.  False: no more entries. */
 bool virt_list(fuse_ino_t dir, uid_t uid, off_t *at, struct stat *st,
                char name[static 256]);
 void virt_releasedir(fuse_ino_t ino, pid_t opened_by);

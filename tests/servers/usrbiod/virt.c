@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * 3fs-virt: links that are iovs and rings, those to the submit semaphores, and
- * directories of the real daemon that are empty here.  Numbers as in the real one. */
+ * 3fs-virt: links of iovs and rings, links of the submit semaphores, and directories of the real
+ * daemon, which are empty here.  Inode numbers are equal to the real daemon's. */
 #include <errno.h>
 #include <string.h>
 
@@ -76,7 +76,8 @@ may_see(const struct reg *reg, uid_t uid)
     return reg->uid == uid && !fault_find(OP_LINK, reg->name, 0, &e);
 }
 
-/* Held, or NULL and *err. */
+/* Return the registration if the user may see its link.  Otherwise drop the registration, set
+ * *err and return NULL. */
 static struct reg *
 visible(struct reg *reg, uid_t uid, int *err)
 {
@@ -92,7 +93,7 @@ reg_of(fuse_ino_t ino, uid_t uid, int *err)
     return visible(ino <= FIRST_REG ? table_at(FIRST_REG - ino) : NULL, uid, err);
 }
 
-/* Which one a link is; -1: none. */
+/* Return the priority of a semaphore's link; -1: the name is no semaphore's link. */
 static int
 sem_named(const char *name)
 {
@@ -285,8 +286,8 @@ virt_list(fuse_ino_t dir, uid_t uid, off_t *at, struct stat *st, char name[stati
     return false;
 }
 
-/* The request's pid is the number of the thread that opened it: what it has registered
- * goes, what other threads of its process have stays. */
+/* The request's pid is the number of the thread that opened the directory.  Remove the
+ * registrations of this thread; registrations of other threads of the process remain. */
 void
 virt_releasedir(fuse_ino_t ino, pid_t opened_by)
 {

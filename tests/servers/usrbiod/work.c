@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads: workers that move bytes, one that runs the timers, and one for each submit
- * semaphore.  None of them sleeps for an I/O. */
+ * Threads: workers move bytes, a thread runs the timers, and a watcher waits for each submit
+ * semaphore.  No thread sleeps during an I/O. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -29,7 +29,8 @@ work_push(struct job *job)
     pthread_mutex_unlock(&lock);
 }
 
-/* A release may be over before what it is about gets here. */
+/* Park a job until the next release.  If a release came after the fault was found, run the job at
+ * once. */
 void
 job_park(struct job *job, unsigned generation)
 {
@@ -124,8 +125,8 @@ struct timer {
 };
 
 static pthread_mutex_t timer_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t timer_changed; /* on the monotonic clock */
-static struct timer *heap;           /* the first is the earliest */
+static pthread_cond_t timer_changed; /* waits use the monotonic clock */
+static struct timer *heap;           /* the first timer is the earliest */
 static size_t n_heap, heap_room;
 static bool timer_stop, timer_hurry;
 static pthread_t timer_thread;
@@ -247,7 +248,7 @@ static pthread_t watchers[N_PRIOS];
 static unsigned n_watchers;
 static atomic_bool watch_end;
 
-/* Looks after a post and at no other time. */
+/* Take jobs after each post, and at no other time. */
 static void *
 watch(void *arg)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The counterpart: what section "ring memory" of the protocol says of the daemon. */
+ * The counterpart implements section "ring memory" of the protocol for the daemon. */
 #include "counterpart.h"
 
 #include "kvt-test.h"
@@ -77,7 +77,7 @@ put_cqe(struct served_ring *r, int32_t slot, int64_t result,
     atomic_store(head(r, CQE_HEAD), (at + 1) % r->n);
 }
 
-/* One I/O that was done. */
+/* Result of an I/O. */
 struct outcome {
     int32_t slot;
     int64_t result;
@@ -115,7 +115,8 @@ complete(struct counterpart *c, struct served_ring *r, int32_t n,
         sem_post((sem_t *)(r->base + 16 + 96 * r->n));
 }
 
-/* Jobs that are finished early are parked until the earlier ones are. */
+/* Run jobs.  The queue's tail moves past a finished job only after all earlier jobs have
+ * finished. */
 static void
 run_jobs(struct counterpart *c, struct served_ring *r, struct job *jobs, int32_t n,
          bool read, unsigned *seed)
@@ -142,7 +143,7 @@ run_jobs(struct counterpart *c, struct served_ring *r, struct job *jobs, int32_t
     }
 }
 
-/* Whether there was anything. */
+/* Take and run the I/Os of a ring.  Return true if there were I/Os. */
 static bool
 look(struct counterpart *c, struct served_ring *r, bool read, unsigned *seed)
 {
@@ -281,7 +282,7 @@ counterpart_restart(struct counterpart *c)
     start_thread(c);
 }
 
-/* The lock is held while the counterpart looks for I/Os: none is taken after this returns. */
+/* The thread holds the lock while it takes I/Os, so no I/O is taken after the return. */
 void
 counterpart_idle(struct counterpart *c, bool idle)
 {
@@ -310,7 +311,7 @@ counterpart_links(const struct counterpart *c, char *name)
     return n;
 }
 
-/* Rings for reading have the even places. */
+/* Rings for reads have even indexes. */
 void
 counterpart_serve(struct counterpart *c, const struct kvt__hf3fs_ior *ior)
 {

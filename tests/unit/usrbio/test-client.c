@@ -14,7 +14,7 @@
 #include "usrbio/client.h"
 
 static struct usrbiod usrbiod;
-static bool restart; /* before each session's first ring is made */
+static bool restart; /* before the first ring of each session */
 
 static int
 restart_and_make_ring(struct kvt__hf3fs_ior *ior, const char *mount, int entries,
@@ -28,8 +28,9 @@ restart_and_make_ring(struct kvt__hf3fs_ior *ior, const char *mount, int entries
                                       numa, flags);
 }
 
-/* The next daemon would know the rings and not the memory: it answers, and never well.  The
- * client tries again until the thread that opens it has seen the first error. */
+/* The daemon restarts between memory and rings: the new daemon knows the rings but not the
+ * memory, and fails each I/O.  The client retries until the thread that opens the client has read
+ * the first error. */
 static void
 memory_and_rings_are_of_one_daemon(void **state)
 {
@@ -69,7 +70,7 @@ move_main(void *arg)
     return NULL;
 }
 
-/* It is not answered, and its daemon and the mount go away. */
+/* Leave the I/O without a response, and end daemon and mount. */
 static void
 lose_the_mount(struct move *m)
 {
@@ -84,7 +85,8 @@ lose_the_mount(struct move *m)
     pthread_join(thread, NULL);
 }
 
-/* Between two daemons nothing is mounted: no chunk is missing because of that. */
+/* Between two daemons nothing is mounted, and the error must not be -ENOENT, which would mean a
+ * missing chunk. */
 static void
 without_a_mount_there_is_no_daemon(void **state)
 {
@@ -143,7 +145,7 @@ open_main(void *arg)
     return NULL;
 }
 
-/* The list of clients is locked while one is made. */
+/* The list of clients is locked while a client is opened. */
 static void
 a_child_opens_clients_that_was_forked_while_one_was_opened(void **state)
 {

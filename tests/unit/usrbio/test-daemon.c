@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Both clients over usrbiod: a real mount, real registration, and what only those show -
- * crashes, restarts, other users, threads. */
+ * Both clients over usrbiod: a real mount and real registration, with crashes, restarts, other
+ * users and threads. */
 #include "../../servers/usrbiod-server.h"
 #include "own-shm.h"
 #include "shm-names.h"
@@ -94,7 +94,7 @@ prep(struct fixture *f, struct kvt__hf3fs_ior *ior, uintptr_t piece)
                            piece * MIB, MIB, (const void *)piece);
 }
 
-/* All pieces in flight at once; the smallest result. */
+/* Transfer all pieces at once.  Return the smallest result. */
 static int64_t
 transfer(struct fixture *f, struct kvt__hf3fs_ior *ior)
 {
@@ -217,7 +217,7 @@ stuck_and_silent_ios_are_found_later(void **state)
     f->api->submit_ios(&f->r);
     assert_int_equal(f->api->wait_for_ios(&f->r, cqes, N_PIECES, 1, &until), 0);
     for (int n = 0; n < 4;) {
-        usrbiod_tell(&f->u, "release"); /* of what is stuck by now */
+        usrbiod_tell(&f->u, "release"); /* releases only the I/Os that are stuck by now */
         until = in_ms(50);
         n += f->api->wait_for_ios(&f->r, cqes, N_PIECES, 4 - n, &until);
     }
@@ -226,7 +226,7 @@ stuck_and_silent_ios_are_found_later(void **state)
     usrbiod_tell(&f->u, "fault read lost_wakeup");
     assert_true(prep(f, &f->r, 0) >= 0);
     f->api->submit_ios(&f->r);
-    for (int n = 0; !n;) { /* at the deadline after it is done */
+    for (int n = 0; !n;) { /* found at a deadline after the completion */
         until = in_ms(50);
         n = f->api->wait_for_ios(&f->r, cqes, N_PIECES, 1, &until);
     }
@@ -250,7 +250,7 @@ after_a_restart_everything_is_made_anew(void **state)
         assert_int_equal(f->api->wait_for_ios(&f->r, &cqe, 1, 1, &until), 0);
         assert_int_equal(f->api->iovcreate(&f->iov, f->u.mount, 4096, 0, -1), -ENOTCONN);
         assert_true(usrbiod_run(&f->u, NULL));
-        if (i % 2) /* either way round */
+        if (i % 2) /* close the old handles before or after opening the new handles */
             close_all(&old);
         open_all(f);
         if (!(i % 2))
@@ -286,7 +286,8 @@ transfer_in_thread(void *arg)
     return NULL;
 }
 
-/* The kernel tells of a closed directory late, and what was announced since must stay. */
+/* The kernel reports a closed directory to the daemon late: memory that was announced meanwhile
+ * must remain. */
 static void
 rings_come_and_go_in_many_threads(void **state)
 {
@@ -330,7 +331,7 @@ a_crash_leaves_nothing_whichever_thread_made_it(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     while (usrbiod_count(&f->u, "iovs") > 1 || usrbiod_count(&f->u, "rings") > 2)
-        continue; /* the daemon hears of it late; never is a time-out */
+        continue; /* the kernel reports the death to the daemon later */
     assert_true(shm_names_go(&before));
     assert_int_equal(transfer(f, &f->w), MIB);
 }
@@ -379,7 +380,7 @@ main(int argc, char **argv)
         OWN(another_user_has_rings_of_a_daemon_of_root),
     };
 
-    (void)own_shm(NULL); /* tests elsewhere leave names behind */
+    (void)own_shm(NULL); /* so that names of other tests do not matter */
     struct usrbiod u;
     const char *missing = argc < 2 ? "needs the path of libhf3fs_api_shared.so"
                                    : usrbiod_try(&u);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Registered files: errors, numbers that are used again, and what stays open. */
+ * Registered files: errors, reused descriptor numbers, and the duplicates' lifetime. */
 #include "usrbio-test.h"
 
 #include <sys/resource.h>
@@ -21,7 +21,7 @@ prep_on(const struct fixture *f, int fd)
     return f->api->prep_io(&f->w, &f->iov, false, f->iov.base, fd, 0, 1, NULL);
 }
 
-/* The result of writing a byte through fd when only the inode of served exists. */
+/* Write a byte through fd while only the inode of `served` exists.  Return the result. */
 static int64_t
 write_byte(struct fixture *f, int fd, int served)
 {
@@ -125,7 +125,8 @@ a_stale_number_is_registered_anew(void **state)
     assert_int_equal(write_byte(f, again, again), 1);
     f->api->dereg_fd(again);
     close(again);
-    assert_int_equal(open_descriptors(), before); /* the first one's copy too */
+    assert_int_equal(open_descriptors(), before); /* the duplicate of the first file is closed
+                                                   * too */
 }
 
 static void
@@ -138,7 +139,7 @@ open_and_register(struct fixture *f, int *fds, size_t n)
     }
 }
 
-/* The library itself refuses them, as numbers of files and of copies. */
+/* The library itself refuses numbers of stale files and of stale duplicates. */
 static void
 numbers_deregistered_too_late_are_registered_anew(void **state)
 {
@@ -158,7 +159,8 @@ numbers_deregistered_too_late_are_registered_anew(void **state)
         f->api->dereg_fd(fds[i]);
         close(fds[i]);
     }
-    assert_int_equal(open_descriptors(), before); /* copies of those too late, too */
+    assert_int_equal(open_descriptors(), before); /* duplicates of late deregistrations are closed
+                                                   * too */
 }
 
 static void
@@ -183,7 +185,7 @@ a_copy_that_gets_a_stale_number_takes_its_place(void **state)
 
     assert_true(f->api->reg_fd(stale, 0) < 0);
     close(stale);
-    assert_int_equal(f->api->reg_fd(fd, 0), -stale); /* the lowest that is free */
+    assert_int_equal(f->api->reg_fd(fd, 0), -stale); /* the lowest free descriptor */
     assert_int_equal(write_byte(f, stale, fd), 1);
     f->api->dereg_fd(fd);
     close(fd);
@@ -200,7 +202,7 @@ a_copy_that_somebody_closed_is_not_closed_again(void **state)
     close(copy);
     int fd = open_file(O_RDWR);
     assert_int_equal(fd, copy);
-    assert_true(f->api->reg_fd(fd, 0) < 0); /* the first one's registration goes */
+    assert_true(f->api->reg_fd(fd, 0) < 0); /* removes the registration of the first file */
     assert_int_equal(prep_on(f, first), -EBADF);
     assert_true(fcntl(fd, F_GETFD) >= 0);
     f->api->dereg_fd(fd);

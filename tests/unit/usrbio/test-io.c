@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * I/O through rings: what prep takes and refuses, what comes back and when a slot is free
- * again. */
+ * I/O through rings: accepted and refused I/Os, results, and the reuse of slots. */
 #include "usrbio-test.h"
 
 #define N_STEPS 4000
@@ -40,7 +39,7 @@ bytes_go_out_and_come_back(void **state)
     assert_int_equal(do_one(f, &f->w, 0, MEMORY / 2, 4096), MEMORY / 2);
     assert_int_equal(do_one(f, &f->r, MEMORY / 2, MEMORY / 2, 4096), MEMORY / 2);
     assert_memory_equal(f->iov.base, f->iov.base + MEMORY / 2, MEMORY / 2);
-    /* Across the end, and behind it. */
+    /* Read across the end of the file, and behind the end. */
     assert_int_equal(do_one(f, &f->r, 0, 1000, 4096 + MEMORY / 2 - 10), 10);
     assert_int_equal(do_one(f, &f->r, 0, 1000, 4096 + MEMORY), 0);
 }
@@ -115,7 +114,7 @@ a_full_ring_is_eagain_and_a_slot_is_free_when_waited_for(void **state)
     counterpart_idle(&f->c, false);
     assert_int_equal(f->api->submit_ios(&f->w), 0);
     while (f->c.rings[1].done < ENTRIES)
-        sched_yield(); /* done, and not waited for */
+        sched_yield(); /* completed, but not yet taken */
     assert_int_equal(prep(f, &f->w, 0, 1, 0, 0), -EAGAIN);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 3, 3, &until), 3);
     int freed[ENTRIES] = { 0 };
@@ -131,7 +130,7 @@ a_full_ring_is_eagain_and_a_slot_is_free_when_waited_for(void **state)
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, ENTRIES, ENTRIES, &until), ENTRIES);
 }
 
-/* The daemon gives the queue back in order, so one slow job can fill it. */
+/* The daemon frees the queue in order, so a single slow job can fill the queue. */
 static void
 a_full_queue_is_eagain_though_slots_are_free(void **state)
 {
@@ -255,7 +254,7 @@ a_queue_out_of_order_is_eio(void **state)
 
 struct model {
     bool in_flight[ENTRIES * 2];
-    uint32_t value[ENTRIES * 2]; /* what is being written or expected */
+    uint32_t value[ENTRIES * 2]; /* the value that is written or expected */
     uint32_t file[ENTRIES * 2];
     size_t n;
 };
@@ -282,8 +281,8 @@ take_all(struct fixture *f, struct kvt__hf3fs_ior *ior, struct model *m, int min
     }
 }
 
-/* Thousands of I/Os through small rings, in jobs of random sizes that are done in random
- * order: each comes back once, with its own bytes. */
+/* Run thousands of I/Os through small rings, in jobs of random sizes and in random order.  Each
+ * I/O completes once, with its own bytes. */
 static void
 no_io_is_lost_or_mixed_up(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the daemon reads: names of links, sizes and offsets of rings, what an I/O says.
- * The numbers are those of 3FS's own client. */
+ * Data for the daemon: names of links, sizes and offsets of rings, contents of an I/O.  The
+ * numbers are copies of the numbers of 3FS's own client. */
 #include "usrbio-test.h"
 
 #include <sys/mman.h>
@@ -55,7 +55,7 @@ rings_have_the_layout_of_3fs(void **state)
     assert_int_equal(kvt__ring_cqe_at(1025), 57416);
     assert_int_equal(kvt__ring_sqe_at(1025), 82016);
     assert_int_equal(kvt__ring_sem_at(1025), 98416);
-    for (int entries = 1; entries < 2000; entries++) /* what the daemon makes of it */
+    for (int entries = 1; entries < 2000; entries++) /* the daemon's calculation */
         assert_int_equal((kvt__usrbio_own.ior_size(entries) - 4096 - 16 - 32) / 96,
                          entries + 1);
 }
@@ -163,11 +163,11 @@ memory_is_a_private_file_that_a_link_names(void **state)
     assert_string_equal(name, id_text);
     assert_memory_equal(target, "/dev/shm/hf3fs-iov-", 19);
     assert_int_equal(strlen(target), 19 + 36);
-    assert_null(strstr(name, target + 19)); /* another name than the id */
+    assert_null(strstr(name, target + 19)); /* differs from the id */
     assert_int_equal(stat(target, &st), 0);
     assert_int_equal(st.st_size, 12345);
     assert_int_equal(st.st_mode & 0777, 0600);
-    assert_true(st.st_blocks * 512 >= 12345); /* its pages are there */
+    assert_true(st.st_blocks * 512 >= 12345); /* the pages are allocated */
     memset(iov.base, 1, iov.size);
 
     f->api->iovunlink(&iov);

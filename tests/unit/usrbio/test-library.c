@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which client is taken, and what stands between us and a library that ends the process
- * when it is held wrong.  Each test is a process of its own: what is loaded stays.
+ * Choice of the client, and protection against the library's aborts on wrong arguments.  Each
+ * test runs in its own process, because a loaded library stays.
  *
  * Linked with --wrap=getrlimit64: a hard limit cannot be raised. */
 #include "kvt-test.h"
@@ -32,7 +32,7 @@ __wrap_getrlimit64(int what, struct rlimit *limit)
     return 0;
 }
 
-/* The loader knows a library by its name once it was loaded from anywhere. */
+/* Load the library from its path, so that the loader finds the library by its name from now on. */
 static void
 let_it_be_found(const char *path)
 {
@@ -40,7 +40,7 @@ let_it_be_found(const char *path)
         abort();
 }
 
-/* Run it in a child; it ends well, or by abort(). */
+/* Run a function in a child process, which succeeds or ends by abort(). */
 static void
 run(void (*child)(void), bool aborts)
 {
@@ -165,7 +165,7 @@ with_a_high_limit(void)
     CHECK(!kvt__usrbio_choose(NULL, &api) && api == &kvt__usrbio_own);
     CHECK(strstr(kvt__why(), "prlimit"));
     hard_limit = 1048576;
-    CHECK(kvt__usrbio_choose("library", &api) == -ELIBACC); /* would load it */
+    CHECK(kvt__usrbio_choose("library", &api) == -ELIBACC); /* tries to load the library */
 }
 
 static void

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which mount a path lies in, by tables of mounts that the test writes, and by the
- * kernel's. */
+ * Find the mount of a path in tables of the test and in the kernel's table. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -15,7 +14,8 @@
 #include "usrbio/own.h"
 #include "usrbio/usrbio.h"
 
-/* Directories with 3fs-virt in them: a, a/b c, other. */
+/* Contains the directories a, "a/b c" and other, with 3fs-virt in each, and bare, without
+ * 3fs-virt. */
 static char root[64];
 static struct kvt__mount_place place;
 
@@ -52,7 +52,7 @@ teardown(void **state)
     return system(command);
 }
 
-/* $ stands for the root. */
+/* Find a path in a table, in which $ stands for the root. */
 static void
 find(const char *table, const char *path, bool any_type)
 {
@@ -123,12 +123,12 @@ a_part_of_a_3fs_has_no_rings_by_itself(void **state)
     (void)state;
     find(ROOT_FS BARE, "/bare/x", false);
     check(NULL, "fuse.hf3fs");
-    /* ... but with 3fs-virt mounted in it. */
+    /* With 3fs-virt mounted in the part, the part has rings. */
     make("bare/3fs-virt");
     find(ROOT_FS BARE "94 92 0:50 /3fs-virt $/bare/3fs-virt rw - fuse.hf3fs hf3fs.c rw\n",
          "/bare/x", false);
     check("/bare", "fuse.hf3fs");
-    /* Below another mount: the outer one's rings. */
+    /* Below another mount, the outer mount's rings count. */
     find(ROOT_FS A "95 90 0:52 / $/a/data rw - fuse.hf3fs hf3fs.c rw\n", "/a/data/x",
          false);
     check("/a", "fuse.hf3fs");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Transfers that wait for each other's memory and ring slots.  The daemon is the test: each
- * I/O ends when the test answers it. */
+ * Transfers that wait for each other's memory and ring slots.  The test plays the daemon: each
+ * I/O ends when the test completes the I/O. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "usrbio/private.h"
 
-#define ENTRIES 4u /* of each ring */
+#define ENTRIES 4u /* entries of each ring */
 #define UNITS ((size_t)32)
 #define REGION (UNITS * KVT__USRBIO_UNIT)
 #define PIECE (REGION / 8)
@@ -32,7 +32,7 @@
 struct io {
     int fd;
     bool reads;
-    size_t at, bytes; /* in the file */
+    size_t at, bytes; /* offset and length in the file */
     void *memory;
     const void *userdata;
     int64_t result;
@@ -124,7 +124,7 @@ submit(const struct kvt__hf3fs_ior *ior)
     return 0;
 }
 
-/* Take the answers for a ring.  The daemon's lock is held. */
+/* Take the completions of a ring.  The caller holds the daemon's lock. */
 static int
 take_answers(bool reads, struct kvt__hf3fs_cqe *cqes, int most)
 {
@@ -164,7 +164,7 @@ static const struct kvt__usrbio_api api = {
     .submit_ios = submit, .wait_for_ios = wait_for_answers,
 };
 
-/* Return true if an I/O at this place of a file waits for an answer. */
+/* Return true if an I/O at this offset of a file is in flight. */
 static bool
 is_begun(int fd, size_t at)
 {
@@ -180,14 +180,14 @@ is_begun(int fd, size_t at)
     return found;
 }
 
-/* The byte of a file at a place. */
+/* Return the byte of a file at an offset. */
 static unsigned char
 byte_at(size_t at)
 {
     return (unsigned char)(1 + at / 1024);
 }
 
-/* Answer the I/O at this place: with so many bytes, or -errno. */
+/* Complete the I/O at this offset.  result: bytes, or -errno. */
 static void
 answer(int fd, size_t at, int64_t result)
 {
@@ -213,7 +213,7 @@ struct move {
     struct kvt__usrbio_session *session;
     struct kvt__usrbio_extent extent;
     pthread_t thread;
-    sem_t came, may_go_on; /* of a held move's first piece */
+    sem_t came, may_go_on; /* for the first piece of a held transfer */
     bool held;
     size_t n_came; /* bytes */
     int err;
@@ -290,7 +290,7 @@ end_piece(struct move *m, size_t i)
     answer(m->extent.fd, i * PIECE, PIECE);
 }
 
-/* Wait until another transfer than these is first or last in the queue for room.  Return the
+/* Wait until a transfer other than a and b is first or last in the queue for room.  Return the
  * transfer. */
 static struct kvt__usrbio_transfer *
 wait_for_another(struct kvt__usrbio_session *s, const struct kvt__usrbio_transfer *a,
@@ -362,9 +362,8 @@ teardown(void **state)
     return 0;
 }
 
-/* The first transfer has the memory that the last transfer waits for, and needs a slot of the
- * ring: the first transfer gets the next free slot.  The early transfer takes the memory that
- * the first transfer frees before. */
+/* `first` has the memory that `last` waits for, and needs a slot of the ring: `first` gets the
+ * next free slot. `early` takes the memory that `first` has freed before. */
 static void
 the_rest_of_a_piece_comes_before_what_waits_for_memory(void **state)
 {
@@ -385,7 +384,7 @@ the_rest_of_a_piece_comes_before_what_waits_for_memory(void **state)
                                          &slot));
     while (kvt__usrbio_session_lend(f->session, KVT__PRIO_LOAD, 0, 1, &rest[n_rest]))
         n_rest++;
-    start(f, busy, true, ENTRIES, slot.payload); /* takes each slot of the ring */
+    start(f, busy, true, ENTRIES, slot.payload); /* uses all slots of the ring */
     wait_for_io(busy, (ENTRIES - 1) * PIECE);
     start(f, early, false, 1, NULL);
     const struct kvt__usrbio_transfer *t = wait_for_another(f->session, NULL, NULL);
@@ -414,8 +413,8 @@ the_rest_of_a_piece_comes_before_what_waits_for_memory(void **state)
         kvt__usrbio_session_take_back(f->session, &rest[--n_rest]);
 }
 
-/* A transfer that issues no more I/Os holds up no other, although some of its I/Os are still
- * the daemon's. */
+/* A failed transfer submits no more I/Os, and blocks no other transfer while its remaining I/Os
+ * are in flight. */
 static void
 what_failed_leaves_the_queue(void **state)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waiting: deadlines, posts that are late, lost or too many, several waiters, forks. */
+ * Waits for completions: deadlines; late, lost and surplus posts; several waiters; forks. */
 #include "usrbio-test.h"
 
 #include <semaphore.h>
 #include <sys/wait.h>
 
-/* The wall clock is set back again and again: a wait by that clock never ends. */
+/* Simulate a wall clock that is set back again and again: a wait by that clock never ends. */
 int
 sem_timedwait(sem_t *sem, const struct timespec *abs_timeout)
 {
@@ -50,13 +50,13 @@ a_deadline_that_comes_is_no_error(void **state)
     prep_n(f, 2);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 1, &until), 0);
     assert_true(is_past(&until));
-    until = in_ms(-1000); /* was long ago */
+    until = in_ms(-1000); /* in the past */
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 1, &until), 0);
     until = (struct timespec){ -5, 0 };
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 1, &until), 0);
-    assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 0, NULL), 0); /* asks only */
+    assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 0, NULL), 0); /* a poll */
 
-    counterpart_idle(&f->c, false); /* what was late is not lost */
+    counterpart_idle(&f->c, false); /* late completions are not lost */
     assert_int_equal(f->api->submit_ios(&f->w), 0);
     until = far();
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 2, &until), 2);
@@ -75,7 +75,7 @@ the_deadline_counts_what_is_there(void **state)
     until = in_ms(30);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 8, 5, &until), 3);
     assert_true(is_past(&until));
-    /* More than fit are never wanted. */
+    /* min_results is limited to the array's length. */
     prep_n(f, 4);
     until = far();
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 3, 100, &until), 3);
@@ -126,7 +126,8 @@ completions_without_a_post_are_found(void **state)
     wait_until_done(f, 4);
     assert_int_equal(f->api->wait_for_ios(&f->w, cqes, 4, 2, NULL), 2);
     prep_n(f, 2);
-    for (int n = 0; n < 2;) { /* those that come while it sleeps, at the deadline */
+    for (int n = 0; n < 2;) { /* completions that arrive during the wait are found at the
+                               * deadline */
         until = in_ms(30);
         n += f->api->wait_for_ios(&f->w, cqes, 4, 3, &until);
     }
@@ -146,7 +147,7 @@ posts_without_completions_end_no_wait(void **state)
     assert_true(is_past(&until));
 }
 
-/* There is room for more completions then. */
+/* The daemon then has room for more completions. */
 static void
 to_take_completions_wakes_the_daemon(void **state)
 {
@@ -178,7 +179,7 @@ waiter_main(void *arg)
     struct kvt__hf3fs_cqe cqes[4];
 
     while (crowd->taken < crowd->wanted) {
-        struct timespec until = in_ms(50); /* for the last, who get nothing more */
+        struct timespec until = in_ms(50); /* for the last waiters, which get no completion */
         int n = crowd->f->api->wait_for_ios(&crowd->f->w, cqes, crowd->at_once, 1, &until);
 
         for (int i = 0; i < n; i++) {
@@ -237,11 +238,12 @@ sleeper_main(void *arg)
     struct sleeper *s = arg;
     struct kvt__hf3fs_cqe cqe;
 
-    s->result = s->f->api->wait_for_ios(&s->f->w, &cqe, 1, 1, NULL); /* for ever */
+    s->result = s->f->api->wait_for_ios(&s->f->w, &cqe, 1, 1, NULL); /* no timeout */
     return NULL;
 }
 
-/* One job, one post: who takes it wakes the next, or this test never ends. */
+/* One job, one post: the waiter that takes the post wakes the next waiter, or this test never
+ * ends. */
 static void
 nobody_sleeps_beside_a_completion(void **state)
 {
@@ -282,7 +284,7 @@ in_a_child(struct fixture *f)
     f->api->iordestroy(&f->w);
     f->api->iordestroy(&f->r);
     f->api->iovdestroy(&f->iov);
-    if (f->api->reg_fd(f->fd, 0) >= 0) /* the child's own begins anew */
+    if (f->api->reg_fd(f->fd, 0) >= 0) /* the child has a new table */
         return 4;
     f->api->dereg_fd(f->fd);
     if (f->api->iovcreate(&f->iov, f->c.path, 4096, 0, -1))
@@ -382,7 +384,7 @@ threads_that_end_leave_no_descriptor(void **state)
         for (int i = 0; i < N_WAITERS; i++)
             pthread_join(threads[i], NULL);
     }
-    /* A thread that was joined can be there a moment longer, to the kernel. */
+    /* To the kernel, a joined thread may exist a little longer. */
     for (int i = 0; i < 60000; i++) {
         assert_int_equal(f->api->iovcreate(&iov, f->c.path, 4096, 0, -1), 0);
         f->api->iovdestroy(&iov);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A client of either kind and a counterpart for it.  The library is the fake one that the
- * program's first argument names. */
+ * A client of either kind, and a counterpart for the client.  The first argument of the program
+ * names the fake library. */
 #ifndef KVT_TEST_USRBIO_H
 #define KVT_TEST_USRBIO_H
 
@@ -29,8 +29,8 @@ struct fixture {
     struct counterpart c;
     struct kvt__hf3fs_iov iov;
     struct kvt__hf3fs_ior r, w;
-    int fd; /* registered */
-    void (*set_traps)(const char *switches); /* NULL: has none */
+    int fd; /* a registered file */
+    void (*set_traps)(const char *switches); /* NULL: the client has no traps */
 };
 
 static const char *fake_path;
@@ -42,7 +42,7 @@ open_client(struct fixture *f, const char *kind)
         assert_int_equal(kvt__usrbio_choose("own", &f->api), 0);
         return;
     }
-    /* From here on the loader knows a library of that name. */
+    /* From now on the loader knows a library of this name. */
     void *handle = dlopen(fake_path, RTLD_NOW | RTLD_LOCAL);
     assert_non_null(handle);
     void *set = dlsym(handle, "hf3fs_fake_set");
@@ -53,7 +53,7 @@ open_client(struct fixture *f, const char *kind)
     assert_string_equal(f->api->name, "library");
 }
 
-/* A new file that is gone when it is closed. */
+/* Open a new file without a name. */
 static inline int
 open_file(int flags)
 {
@@ -61,7 +61,7 @@ open_file(int flags)
     int fd = mkstemp(path);
 
     assert_true(fd >= 0);
-    close(fd); /* so that it is the lowest number once more */
+    close(fd); /* the next open() uses the lowest descriptor again */
     fd = open(path, flags | O_CLOEXEC);
     assert_true(fd >= 0);
     unlink(path);
@@ -138,7 +138,7 @@ teardown(void **state)
     return 0;
 }
 
-/* For wait: so many milliseconds from now. */
+/* Return a deadline for wait_for_ios(), ms milliseconds from now. */
 static inline struct timespec
 in_ms(int64_t ms)
 {
@@ -147,7 +147,7 @@ in_ms(int64_t ms)
     return (struct timespec){ at / KVT__NS_PER_S, at % KVT__NS_PER_S };
 }
 
-/* A deadline that only a failure lets come. */
+/* Return a deadline that passes only after a failure. */
 static inline struct timespec
 far(void)
 {
@@ -162,7 +162,7 @@ prep(const struct fixture *f, const struct kvt__hf3fs_ior *ior, size_t at, size_
                            (const void *)userdata);
 }
 
-/* The tests of a program whose first argument is the fake library. */
+/* Run the tests of a program whose first argument is the fake library. */
 #define RUN(name)                                                                      \
     (argc < 2 ? fprintf(stderr, "usage: %s LIBHF3FS_API_SHARED_SO\n", argv[0]), 77       \
               : (fake_path = argv[1],                                                    \
