@@ -100,7 +100,7 @@ struct kvt__usrbio_api {
     int (*extract_mount_point)(char *mount, int size, const char *path);
 
     /* Allocate shared memory, and announce the memory to the daemon.  Expensive: allocate few,
-     * large regions. iovunlink() unlinks the name in /dev/shm; the kernel then frees the memory
+     * large regions.  iovunlink() unlinks the name in /dev/shm; the kernel then frees the memory
      * when the last process unmaps the memory. */
     int (*iovcreate)(struct kvt__hf3fs_iov *iov, const char *mount, size_t size,
                      size_t block_size, int numa);

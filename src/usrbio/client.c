@@ -18,7 +18,7 @@
  * mount. */
 #define LATE_NS (KVT__NS_PER_S / 2)
 /* Interval of retries while no daemon serves the mount. */
-#define AGAIN_NS (KVT__NS_PER_S / 2)
+#define RETRY_NS (KVT__NS_PER_S / 2)
 
 struct kvt__usrbio_client {
     struct kvt__usrbio_params params;
@@ -65,14 +65,14 @@ lock_list(void)
     pthread_mutex_lock(&list_lock);
 }
 
-static void take_back(struct kvt__lender *lender, struct kvt__slot *slot);
+static void release_slot(struct kvt__lender *lender, struct kvt__slot *slot);
 
 /* ------------------------------------------------------------ the client's thread */
 
 /* Open a session; the client has none.  The caller holds client.lock; the function unlocks
  * client.lock while the session is opened. */
 static void
-make_session(struct kvt__usrbio_client *c)
+open_session(struct kvt__usrbio_client *c)
 {
     struct kvt__usrbio_session *session = NULL;
     bool first = !c->err;
@@ -82,7 +82,7 @@ make_session(struct kvt__usrbio_client *c)
     pthread_mutex_lock(&c->lock);
     if (session) {
         session->client = c;
-        session->lender.release = take_back;
+        session->lender.release = release_slot;
     }
     c->session = session;
     /* Until the next daemon has mounted, its directories are missing.  The error for a chunk must
@@ -97,9 +97,9 @@ make_session(struct kvt__usrbio_client *c)
 /* Mark the session dead, which ends its transfers, and move the session to the list of dead
  * sessions. */
 static void
-bury(struct kvt__usrbio_client *c)
+retire_session(struct kvt__usrbio_client *c)
 {
-    kvt__usrbio_session_die(c->session);
+    kvt__usrbio_session_mark_dead(c->session);
     c->session->next_dead = c->dead;
     c->dead = c->session;
     c->session = NULL;
@@ -108,12 +108,12 @@ bury(struct kvt__usrbio_client *c)
 /* Close dead sessions without users.  The caller holds client.lock; the function unlocks
  * client.lock while a session is closed. */
 static void
-close_unused(struct kvt__usrbio_client *c)
+close_unused_sessions(struct kvt__usrbio_client *c)
 {
     struct kvt__usrbio_session **at = &c->dead, *s;
 
     while ((s = *at)) {
-        if (s->users) {
+        if (s->n_users) {
             at = &s->next_dead;
             continue;
         }
@@ -130,27 +130,27 @@ close_unused(struct kvt__usrbio_client *c)
 /* Return true if the run of the daemon of the session is over.  The caller holds client.lock; the
  * function may unlock client.lock for a while. */
 static bool
-is_over(struct kvt__usrbio_client *c)
+is_session_over(struct kvt__usrbio_client *c)
 {
     struct kvt__usrbio_session *s = c->session;
 
     pthread_mutex_lock(&s->lock);
     bool dead = s->dead;
-    bool late = s->under_way && kvt__now_ns() - s->answered_ns > LATE_NS;
+    bool late = s->n_in_flight && kvt__now_ns() - s->last_completion_ns > LATE_NS;
     pthread_mutex_unlock(&s->lock);
     if (dead || !late)
         return dead;
-    s->users++; /* keeps the session open without client.lock */
+    s->n_users++; /* keeps the session open without client.lock */
     pthread_mutex_unlock(&c->lock);
     bool served = kvt__usrbio_session_is_served(s, c->mount_point);
     pthread_mutex_lock(&c->lock);
-    s->users--;
+    s->n_users--;
     return !served;
 }
 
 /* Wait for a change of the client, at most ns nanoseconds; ns < 0: without a timeout. */
 static void
-rest(struct kvt__usrbio_client *c, int64_t ns)
+wait_for_change(struct kvt__usrbio_client *c, int64_t ns)
 {
     if (ns < 0) {
         pthread_cond_wait(&c->changed, &c->lock);
@@ -163,23 +163,23 @@ rest(struct kvt__usrbio_client *c, int64_t ns)
 /* Do all pending work of the client's thread.  Return the timeout of the next wait: -1 none, 0 do
  * not wait. */
 static int64_t
-look_after(struct kvt__usrbio_client *c)
+run_once(struct kvt__usrbio_client *c)
 {
-    close_unused(c);
-    if (c->session && (c->stopping || is_over(c))) {
+    close_unused_sessions(c);
+    if (c->session && (c->stopping || is_session_over(c))) {
         if (!c->stopping)
             kvt__log(KVT_LOG_WARN, "3FS: the daemon of %s is another one now; what was "
                      "under way is given up.", c->mount_point);
-        bury(c);
+        retire_session(c);
         return 0;
     }
     if (c->stopping)
         return c->dead ? -1 : 0;
     if (!c->session) {
-        make_session(c);
-        return c->session ? 0 : AGAIN_NS;
+        open_session(c);
+        return c->session ? 0 : RETRY_NS;
     }
-    return c->session->users || c->dead ? LATE_NS / 2 : -1;
+    return c->session->n_users || c->dead ? LATE_NS / 2 : -1;
 }
 
 static void *
@@ -189,10 +189,10 @@ client_main(void *arg)
 
     pthread_mutex_lock(&c->lock);
     while (!c->stopping || c->session || c->dead) {
-        int64_t ns = look_after(c);
+        int64_t ns = run_once(c);
 
         if (ns)
-            rest(c, ns);
+            wait_for_change(c, ns);
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;
@@ -203,7 +203,7 @@ client_main(void *arg)
 /* Return the current session in *out and count a user.  Wait while the first session is being
  * made. */
 static int
-enter(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
+acquire_session(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
 {
     pthread_mutex_lock(&c->lock);
     while (!c->session && !c->err && !c->stopping)
@@ -213,7 +213,7 @@ enter(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
         err = -ESTALE; /* closing the dead session frees memory: the caller retries */
     if (!err) {
         *out = c->session;
-        if (!c->session->users++)
+        if (!c->session->n_users++)
             pthread_cond_broadcast(&c->changed); /* the client's thread now checks the daemon */
     }
     pthread_mutex_unlock(&c->lock);
@@ -222,10 +222,10 @@ enter(struct kvt__usrbio_client *c, struct kvt__usrbio_session **out)
 
 /* Give up a session.  Return true if the client is being stopped. */
 static bool
-leave(struct kvt__usrbio_client *c, struct kvt__usrbio_session *session)
+release_session(struct kvt__usrbio_client *c, struct kvt__usrbio_session *session)
 {
     pthread_mutex_lock(&c->lock);
-    if (!--session->users)
+    if (!--session->n_users)
         pthread_cond_broadcast(&c->changed);
     bool stopping = c->stopping;
     pthread_mutex_unlock(&c->lock);
@@ -233,12 +233,12 @@ leave(struct kvt__usrbio_client *c, struct kvt__usrbio_session *session)
 }
 
 static void
-take_back(struct kvt__lender *lender, struct kvt__slot *slot)
+release_slot(struct kvt__lender *lender, struct kvt__slot *slot)
 {
     struct kvt__usrbio_session *session = (struct kvt__usrbio_session *)lender;
 
-    kvt__usrbio_session_take_back(session, slot);
-    (void)leave(session->client, session);
+    kvt__usrbio_session_release_slot(session, slot);
+    (void)release_session(session->client, session);
 }
 
 bool
@@ -248,7 +248,7 @@ kvt__usrbio_client_lend(struct kvt__usrbio_client *client, enum kvt__prio prio,
     pthread_mutex_lock(&client->lock);
     struct kvt__usrbio_session *session = client->stopping ? NULL : client->session;
     bool lent = session && kvt__usrbio_session_lend(session, prio, phase, bytes, out);
-    if (lent && !session->users++)
+    if (lent && !session->n_users++)
         pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);
     return lent;
@@ -258,12 +258,12 @@ int
 kvt__usrbio_move(struct kvt__usrbio_client *client, const struct kvt__usrbio_extent *e)
 {
     struct kvt__usrbio_session *session;
-    int err = enter(client, &session);
+    int err = acquire_session(client, &session);
 
     if (err)
         return err;
     err = kvt__usrbio_transfer(session, e);
-    return leave(client, session) && err == -ESTALE ? -ECANCELED : err;
+    return release_session(client, session) && err == -ESTALE ? -ECANCELED : err;
 }
 
 /* ------------------------------------------------------- opening and closing */
@@ -300,7 +300,7 @@ start(struct kvt__usrbio_client *c)
 }
 
 static int
-make(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
+new_client(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
 {
     struct kvt__usrbio_client *c = calloc(1, sizeof *c);
 
@@ -321,7 +321,7 @@ make(const struct kvt__usrbio_params *params, struct kvt__usrbio_client **out)
 }
 
 static bool
-is_alike(const struct kvt__usrbio_params *a, const struct kvt__usrbio_params *b)
+has_equal_params(const struct kvt__usrbio_params *a, const struct kvt__usrbio_params *b)
 {
     return a->api == b->api && a->iov_bytes == b->iov_bytes && a->entries == b->entries &&
            a->io_depth == b->io_depth && a->node == b->node && a->n_pairs == b->n_pairs;
@@ -339,10 +339,10 @@ kvt__usrbio_client_open(const struct kvt__usrbio_params *params,
         c = c->next;
     if (c) {
         c->refs++;
-        if (!is_alike(&c->params, params))
+        if (!has_equal_params(&c->params, params))
             kvt__log(KVT_LOG_WARN, "3FS: %s is open in this process with other hf3fs_ "
                      "settings; those hold.", params->mount_point);
-    } else if (!(err = make(params, &c))) {
+    } else if (!(err = new_client(params, &c))) {
         c->next = list;
         list = c;
     }
@@ -353,7 +353,7 @@ kvt__usrbio_client_open(const struct kvt__usrbio_params *params,
 }
 
 static void
-take_from_list(struct kvt__usrbio_client *c)
+remove_from_list(struct kvt__usrbio_client *c)
 {
     struct kvt__usrbio_client **at = &list;
 
@@ -368,7 +368,7 @@ kvt__usrbio_client_stop(struct kvt__usrbio_client *client)
     lock_list();
     bool last = ++client->n_stopped == client->refs;
     if (last)
-        take_from_list(client);
+        remove_from_list(client);
     pthread_mutex_unlock(&list_lock);
     if (!last)
         return;

@@ -69,7 +69,7 @@ struct kvt__usrbio_extent {
     struct kvt__counters *counters; /* NULL: no counters */
     /* Reads: called on the calling thread for each piece that has arrived, in the order of the
      * file and without gaps.  Not called for writes. */
-    void (*came)(void *ctx, const unsigned char *piece, size_t n);
+    void (*on_piece)(void *ctx, const unsigned char *piece, size_t n);
     void *ctx;
 };
 

@@ -144,7 +144,7 @@ load(const struct kvt__usrbio_api **out)
 
 /* Load the library for HF3FS_CLIENT=library: an error suggests a remedy. */
 static int
-load_wanted(const struct kvt__usrbio_api **out)
+load_required(const struct kvt__usrbio_api **out)
 {
     char why[320];
     int err = load(out);
@@ -165,7 +165,7 @@ kvt__usrbio_choose(const char *wanted, const struct kvt__usrbio_api **out)
         return 0;
     }
     if (!strcmp(wanted, "library"))
-        return load_wanted(out);
+        return load_required(out);
     if (strcmp(wanted, "own"))
         return kvt__fail(EINVAL, "HF3FS_CLIENT is '%s': use library or own, or leave it "
                          "out.", wanted);

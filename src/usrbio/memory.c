@@ -27,7 +27,7 @@ populate(unsigned char *at, size_t bytes)
         else if (errno == EINVAL)
             return 0;
         else if (errno == EFAULT)
-            return kvt__usrbio_no_room(bytes);
+            return kvt__usrbio_fail_no_space(bytes);
         else if (errno != EINTR && errno != EAGAIN)
             return kvt__fail(errno, "populate %zu bytes of shared memory", bytes);
     }
@@ -35,14 +35,14 @@ populate(unsigned char *at, size_t bytes)
 }
 
 int
-kvt__usrbio_memory(const struct kvt__usrbio_api *api, struct kvt__hf3fs_iov *iov,
-                   const char *mount, size_t bytes, size_t block_bytes, int numa)
+kvt__usrbio_alloc_memory(const struct kvt__usrbio_api *api, struct kvt__hf3fs_iov *iov,
+                         const char *mount, size_t bytes, size_t block_bytes, int numa)
 {
     *iov = (struct kvt__hf3fs_iov){ 0 };
     if (block_bytes > bytes) /* the site's library would end the process */
         return kvt__fail(EINVAL, "%zu bytes of shared memory in blocks of %zu", bytes,
                          block_bytes);
-    int err = kvt__usrbio_room(bytes);
+    int err = kvt__usrbio_check_space(bytes);
     if (err)
         return err;
     err = api->iovcreate(iov, mount, bytes, block_bytes, numa);

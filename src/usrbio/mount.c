@@ -21,7 +21,7 @@
 /* Copy a word of a line, with escapes such as \040 resolved.  Return the text after the word, or
  * NULL: the line has no more word, or the word does not fit. */
 static const char *
-word(const char *at, char *out, size_t size)
+parse_word(const char *at, char *out, size_t size)
 {
     size_t n = 0;
 
@@ -48,17 +48,17 @@ parse_line(const char *at, char *point, size_t point_size, char *type, size_t ty
     char skipped[PATH_MAX];
 
     for (int i = 0; at && i < 4; i++)
-        at = word(at, skipped, sizeof skipped);
-    if (!at || !(at = word(at, point, point_size)))
+        at = parse_word(at, skipped, sizeof skipped);
+    if (!at || !(at = parse_word(at, point, point_size)))
         return false;
     const char *end = at + strcspn(at, "\n");
     const char *dash = memmem(at, (size_t)(end - at), " - ", 3);
-    return dash && word(dash + 3, type, type_size);
+    return dash && parse_word(dash + 3, type, type_size);
 }
 
 /* Return true if `path` is `dir` or below `dir`. */
 static bool
-lies_in(const char *path, const char *dir)
+is_inside(const char *path, const char *dir)
 {
     size_t n = strlen(dir);
 
@@ -69,7 +69,7 @@ lies_in(const char *path, const char *dir)
 
 /* Return 0 if the mount point has the directory 3fs-virt, or -errno. */
 static int
-has_rings(const char *point)
+check_rings(const char *point)
 {
     char virt[PATH_MAX + sizeof VIRT];
     struct stat st;
@@ -83,7 +83,7 @@ has_rings(const char *point)
 /* Set out->rings if the mount at `point` is the innermost 3FS with rings so far that contains
  * `path`. */
 static void
-consider(const char *point, const char *path, struct kvt__mount_place *out)
+consider_rings(const char *point, const char *path, struct kvt__mount_place *out)
 {
     char around[PATH_MAX];
     size_t n = strlen(point);
@@ -91,9 +91,9 @@ consider(const char *point, const char *path, struct kvt__mount_place *out)
     memcpy(around, point, n + 1);
     if (n > strlen(VIRT) && !strcmp(point + n - strlen(VIRT), VIRT))
         around[n - strlen(VIRT)] = '\0';
-    if (lies_in(path, around) && strlen(around) >= strlen(out->rings) &&
-        !has_rings(around))
-        memcpy(out->rings, around, strlen(around) + 1);
+    if (is_inside(path, around) && strlen(around) >= strlen(out->rings_mount_point) &&
+        !check_rings(around))
+        memcpy(out->rings_mount_point, around, strlen(around) + 1);
 }
 
 void
@@ -106,12 +106,12 @@ kvt__mount_find(const char *mountinfo, const char *path, bool any_type,
     for (const char *at = mountinfo; *at; at += strcspn(at, "\n"), at += *at == '\n') {
         if (!parse_line(at, point, sizeof point, type, sizeof type))
             continue;
-        if (lies_in(path, point) && strlen(point) >= strlen(out->over)) {
-            memcpy(out->over, point, strlen(point) + 1);
+        if (is_inside(path, point) && strlen(point) >= strlen(out->mount_point)) {
+            memcpy(out->mount_point, point, strlen(point) + 1);
             memcpy(out->type, type, sizeof type);
         }
         if (any_type || !strcmp(type, TYPE))
-            consider(point, path, out);
+            consider_rings(point, path, out);
     }
 }
 
@@ -143,7 +143,7 @@ kvt__usrbio_any_type(void)
 
 /* Find the location of a path, with symbolic links resolved.  Return 0 or -errno. */
 static int
-find(const char *path, struct kvt__mount_place *out)
+find_place(const char *path, struct kvt__mount_place *out)
 {
     char canonical[PATH_MAX];
 
@@ -159,7 +159,7 @@ find(const char *path, struct kvt__mount_place *out)
 
 /* Fail with -ENOTCONN: the daemon of this mount has ended. */
 static int
-gone(const char *path)
+fail_no_daemon(const char *path)
 {
     return kvt__fail(ENOTCONN, "%s: Transport endpoint is not connected: the daemon of "
                      "this mount is gone; start it again.", path);
@@ -169,10 +169,10 @@ int
 kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
 {
     struct kvt__mount_place place;
-    int err = find(path, &place);
+    int err = find_place(path, &place);
 
     if (err == -ENOTCONN)
-        return gone(path);
+        return fail_no_daemon(path);
     if (err == -ENOENT)
         return kvt__fail(ENOENT, "%s: no such directory.", path);
     if (err)
@@ -181,17 +181,17 @@ kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
         return kvt__fail(ENODEV, "%s lies on a file system of another type (%s), not on "
                          "3FS: name a directory of a mount of 3FS (%s), and see that it "
                          "is mounted.", path, *place.type ? place.type : "unknown", TYPE);
-    if (!*place.rings) {
-        if (has_rings(place.over) == -ENOTCONN)
-            return gone(path);
+    if (!*place.rings_mount_point) {
+        if (check_rings(place.mount_point) == -ENOTCONN)
+            return fail_no_daemon(path);
         return kvt__fail(ENOTSUP, "%s: the 3FS mounted at %s has no 3fs-virt: its daemon "
                          "serves no USRBIO, or only a part of it is mounted here; mount "
-                         "all of it.", path, place.over);
+                         "all of it.", path, place.mount_point);
     }
-    if (strlen(place.rings) >= KVT__HF3FS_MAX_MOUNT)
+    if (strlen(place.rings_mount_point) >= KVT__HF3FS_MAX_MOUNT)
         return kvt__fail(ENAMETOOLONG, "%s: the mount point %s has more than %d bytes.",
-                         path, place.rings, KVT__HF3FS_MAX_MOUNT - 1);
-    memcpy(mount, place.rings, strlen(place.rings) + 1);
+                         path, place.rings_mount_point, KVT__HF3FS_MAX_MOUNT - 1);
+    memcpy(mount, place.rings_mount_point, strlen(place.rings_mount_point) + 1);
     return 0;
 }
 
@@ -200,10 +200,10 @@ kvt__own_extract_mount_point(char *mount, int size, const char *path)
 {
     struct kvt__mount_place place;
 
-    if (!path || find(path, &place) || !*place.rings)
+    if (!path || find_place(path, &place) || !*place.rings_mount_point)
         return -1;
-    int n = (int)strlen(place.rings);
+    int n = (int)strlen(place.rings_mount_point);
     if (mount && n < size)
-        memcpy(mount, place.rings, (size_t)n + 1);
+        memcpy(mount, place.rings_mount_point, (size_t)n + 1);
     return n + 1;
 }

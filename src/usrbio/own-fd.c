@@ -56,7 +56,7 @@ find_by_copy(int copy)
 }
 
 static void
-take_out(struct registered *r)
+remove_entry(struct registered *r)
 {
     struct registered **at = &files.by_fd[(unsigned)r->fd % N_CHAINS];
 
@@ -70,7 +70,7 @@ take_out(struct registered *r)
 }
 
 static void
-put_in(struct registered *r)
+insert_entry(struct registered *r)
 {
     struct registered **fd = &files.by_fd[(unsigned)r->fd % N_CHAINS];
     struct registered **copy = &files.by_copy[(unsigned)r->copy % N_CHAINS];
@@ -81,10 +81,10 @@ put_in(struct registered *r)
     *copy = r;
 }
 
-/* Fill in the properties of an open file for I/Os and for is_same().  Return 0 or a positive
+/* Fill in the properties of an open file for I/Os and for is_same_file().  Return 0 or a positive
  * errno. */
 static int
-look_at(int fd, struct registered *r)
+fill_entry(int fd, struct registered *r)
 {
     struct statx stx;
     int flags = fcntl(fd, F_GETFL);
@@ -100,7 +100,7 @@ look_at(int fd, struct registered *r)
 
 /* Return true if both entries are the same file with the same access. */
 static bool
-is_same(const struct registered *a, const struct registered *b)
+is_same_file(const struct registered *a, const struct registered *b)
 {
     return a->file.inode == b->file.inode && a->file.access == b->file.access &&
            a->dev_major == b->dev_major && a->dev_minor == b->dev_minor;
@@ -109,13 +109,13 @@ is_same(const struct registered *a, const struct registered *b)
 /* Remove the entries whose descriptors now belong to r: such descriptors were closed without
  * deregistration.  Return the entries, linked by next_by_fd.  The caller holds files.lock. */
 static struct registered *
-take_out_stale(const struct registered *r)
+remove_stale(const struct registered *r)
 {
     struct registered *stale = NULL, *old;
 
     while ((old = find_by_fd(r->fd)) || (old = find_by_fd(r->copy)) ||
            (old = find_by_copy(r->copy)) || (old = find_by_copy(r->fd))) {
-        take_out(old);
+        remove_entry(old);
         if (old->copy == r->copy || old->copy == r->fd)
             old->copy = -1; /* the number belongs to another file now */
         old->next_by_fd = stale;
@@ -125,7 +125,7 @@ take_out_stale(const struct registered *r)
 }
 
 static void
-drop(struct registered *r)
+free_entry(struct registered *r)
 {
     if (r->copy >= 0)
         close(r->copy);
@@ -144,28 +144,28 @@ kvt__own_reg_fd(int fd, uint64_t flags)
     r = calloc(1, sizeof *r);
     if (!r)
         return ENOMEM;
-    err = look_at(fd, r);
+    err = fill_entry(fd, r);
     r->copy = err ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3); /* the negative result must not be 0 */
     if (!err && r->copy < 0)
         err = errno;
     if (!err) {
         pthread_mutex_lock(&files.lock);
         old = find_by_fd(fd);
-        if (old && is_same(old, r)) {
+        if (old && is_same_file(old, r)) {
             err = EINVAL;
         } else {
-            stale = take_out_stale(r);
-            put_in(r);
+            stale = remove_stale(r);
+            insert_entry(r);
         }
         pthread_mutex_unlock(&files.lock);
     }
     while ((old = stale)) {
         stale = old->next_by_fd;
-        drop(old);
+        free_entry(old);
     }
     if (!err)
         return -r->copy;
-    drop(r);
+    free_entry(r);
     return err;
 }
 
@@ -175,14 +175,14 @@ kvt__own_dereg_fd(int fd)
     pthread_mutex_lock(&files.lock);
     struct registered *r = find_by_fd(fd);
     if (r)
-        take_out(r);
+        remove_entry(r);
     pthread_mutex_unlock(&files.lock);
     if (r)
-        drop(r);
+        free_entry(r);
 }
 
 bool
-kvt__own_file_of(int fd, struct kvt__own_file *out)
+kvt__own_find_file(int fd, struct kvt__own_file *out)
 {
     if (fd < 0 && fd != INT32_MIN)
         fd = -fd;

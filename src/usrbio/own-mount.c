@@ -36,7 +36,7 @@ has_ended(pid_t thread)
 /* Remove the mounts without further use.  Return the mounts, linked by next.  The caller holds
  * mounts.lock. */
 static struct kvt__own_mount *
-take_unused_locked(void)
+remove_unused_locked(void)
 {
     struct kvt__own_mount *unused = NULL, **at = &mounts.first, *m;
 
@@ -54,7 +54,7 @@ take_unused_locked(void)
 
 /* Close the directory and the semaphore. */
 static void
-close_both(struct kvt__own_mount *m)
+close_handles(struct kvt__own_mount *m)
 {
     if (m->submit)
         sem_close(m->submit);
@@ -63,25 +63,25 @@ close_both(struct kvt__own_mount *m)
 }
 
 static void
-end(struct kvt__own_mount *m)
+free_mount(struct kvt__own_mount *m)
 {
-    close_both(m);
+    close_handles(m);
     free(m);
 }
 
 static void
-end_all(struct kvt__own_mount *m)
+free_mounts(struct kvt__own_mount *m)
 {
     while (m) {
         struct kvt__own_mount *next = m->next;
-        end(m);
+        free_mount(m);
         m = next;
     }
 }
 
 /* Fill in the identity of the mount's current daemon: the device, and the name of the semaphore. */
 static int
-look_at(const char *path, struct kvt__own_mount *m)
+identify_daemon(const char *path, struct kvt__own_mount *m)
 {
     char link[sizeof m->path + sizeof IOVS "/submit-ios"];
     struct stat st;
@@ -105,7 +105,7 @@ look_at(const char *path, struct kvt__own_mount *m)
     return 0;
 }
 
-/* Open the directory and the semaphore of a mount after look_at(). */
+/* Open the directory and the semaphore of a mount after identify_daemon(). */
 static int
 open_mount(struct kvt__own_mount *m)
 {
@@ -132,11 +132,11 @@ int
 kvt__usrbio_daemon(const char *mount)
 {
     struct kvt__own_mount m = { .dir = -1 };
-    int err = look_at(mount, &m);
+    int err = identify_daemon(mount, &m);
 
     if (!err)
         err = open_mount(&m);
-    close_both(&m);
+    close_handles(&m);
     return err;
 }
 
@@ -168,13 +168,13 @@ kvt__own_mount_acquire(const char *path, struct kvt__own_mount **out)
     if (!m)
         return kvt__fail(ENOMEM, "mount %s", path);
     *m = (struct kvt__own_mount){ .refs = 1, .dir = -1, .thread = gettid() };
-    int err = look_at(path, m);
+    int err = identify_daemon(path, m);
     if (!err) {
         pthread_mutex_lock(&mounts.lock);
         *out = find_locked(m);
-        struct kvt__own_mount *unused = take_unused_locked();
+        struct kvt__own_mount *unused = remove_unused_locked();
         pthread_mutex_unlock(&mounts.lock);
-        end_all(unused);
+        free_mounts(unused);
         if (*out) {
             free(m);
             return 0;
@@ -182,7 +182,7 @@ kvt__own_mount_acquire(const char *path, struct kvt__own_mount **out)
         err = open_mount(m);
     }
     if (err) {
-        end(m);
+        free_mount(m);
         return err;
     }
     pthread_mutex_lock(&mounts.lock); /* no other thread adds a mount of this thread */
@@ -197,9 +197,9 @@ kvt__own_mount_release(struct kvt__own_mount *mount)
 {
     pthread_mutex_lock(&mounts.lock);
     mount->refs--;
-    struct kvt__own_mount *unused = take_unused_locked();
+    struct kvt__own_mount *unused = remove_unused_locked();
     pthread_mutex_unlock(&mounts.lock);
-    end_all(unused);
+    free_mounts(unused);
 }
 
 void

@@ -92,7 +92,7 @@ new_ring(int entries, bool for_read)
 
 /* Set the pointers into the ring's memory. */
 static void
-lay_out(struct ring *ring)
+set_pointers(struct ring *ring)
 {
     unsigned char *base = ring->shm.base;
     size_t n = (size_t)ring->n;
@@ -116,13 +116,13 @@ kvt__own_iorcreate4(struct kvt__hf3fs_ior *ior, const char *mount, int entries,
     struct ring *ring = new_ring(entries, for_read);
     if (!ring)
         return kvt__fail(ENOMEM, "a ring of %d entries", entries);
-    int err = kvt__own_shm_make(&ring->shm, mount, kvt__own_ior_size(entries), numa, &key);
+    int err = kvt__own_shm_open(&ring->shm, mount, kvt__own_ior_size(entries), numa, &key);
     if (err) {
         free_ring(ring);
         return err;
     }
     kvt__own_shm_unlink(&ring->shm);
-    lay_out(ring);
+    set_pointers(ring);
     *ior = (struct kvt__hf3fs_ior){
         .iov = { .base = ring->shm.base, .size = ring->shm.size, .numa = numa },
         .iorh = ring, .for_read = for_read, .io_depth = io_depth, .timeout = timeout,
@@ -140,7 +140,7 @@ kvt__own_iordestroy(struct kvt__hf3fs_ior *ior)
 
     if (!ring)
         return;
-    kvt__own_shm_end(&ring->shm);
+    kvt__own_shm_close(&ring->shm);
     free_ring(ring);
     *ior = (struct kvt__hf3fs_ior){ 0 };
 }
@@ -149,7 +149,7 @@ kvt__own_iordestroy(struct kvt__hf3fs_ior *ior)
 
 /* Allocate the first free slot.  Return its number, or -EAGAIN: all slots are in use. */
 static int
-take_slot(struct ring *ring)
+alloc_slot(struct ring *ring)
 {
     size_t n_words = ((size_t)ring->n - 1 + WORD_BITS - 1) / WORD_BITS;
 
@@ -189,7 +189,7 @@ check_io(const struct ring *ring, const struct kvt__own_shm *shm, bool read,
         return -ESTALE;
     if (read != ring->for_read || !len || at >= shm->size || len > shm->size - at)
         return -EINVAL;
-    if (!kvt__own_file_of(fd, file))
+    if (!kvt__own_find_file(fd, file))
         return -EBADF;
     return file->access == (read ? O_WRONLY : O_RDONLY) ? -EACCES : 0;
 }
@@ -209,7 +209,7 @@ kvt__own_prep_io(const struct kvt__hf3fs_ior *ior, const struct kvt__hf3fs_iov *
     int32_t next = (ring->sqe_head + 1) % ring->n;
     if (next == atomic_load(&ring->heads->sqe_tail))
         return -EAGAIN;
-    int slot = take_slot(ring);
+    int slot = alloc_slot(ring);
     if (slot < 0)
         return slot;
     struct kvt__ring_args *args = &ring->args[slot];
@@ -245,8 +245,8 @@ kvt__own_submit_ios(const struct kvt__hf3fs_ior *ior)
 /* Fill in a completion and free its slot.  Return false if the completion belongs to no I/O in
  * flight. */
 static bool
-take_one(struct ring *ring, const volatile struct kvt__ring_cqe *from,
-         struct kvt__hf3fs_cqe *cqe)
+take_completion(struct ring *ring, const volatile struct kvt__ring_cqe *from,
+                struct kvt__hf3fs_cqe *cqe)
 {
     int32_t slot = from->index;
 
@@ -270,7 +270,7 @@ drain(struct ring *ring, struct kvt__hf3fs_cqe *cqes, int max, bool *left)
     if (head < 0 || head >= ring->n)
         n = -EIO;
     while (n >= 0 && n < max && ring->cqe_tail != head) {
-        if (take_one(ring, &ring->cqes[ring->cqe_tail], &cqes[n]))
+        if (take_completion(ring, &ring->cqes[ring->cqe_tail], &cqes[n]))
             n++;
         else
             KVT__LOG_ONCE(KVT_LOG_WARN, "3FS: a completion of no I/O in flight came from "
@@ -291,7 +291,7 @@ drain(struct ring *ring, struct kvt__hf3fs_cqe *cqes, int max, bool *left)
  * largest number of jobs in flight, so a faulty daemon cannot keep this loop running.  Return
  * true if a post was consumed. */
 static bool
-take_posts(struct ring *ring)
+consume_posts(struct ring *ring)
 {
     int32_t n = 0;
 
@@ -303,7 +303,7 @@ take_posts(struct ring *ring)
 /* Convert the deadline to the monotonic clock, so that a wait does not become longer when the
  * wall clock is set back.  The limit of a year prevents an overflow. */
 static struct timespec
-monotonic(const struct timespec *abs_timeout)
+monotonic_deadline(const struct timespec *abs_timeout)
 {
     int64_t now = kvt__clock_ns(CLOCK_REALTIME), left = YEAR_NS;
 
@@ -316,7 +316,7 @@ monotonic(const struct timespec *abs_timeout)
 /* Wait for a post of the daemon until the deadline; until == NULL: no deadline.  Return true if a
  * post was consumed. */
 static bool
-sleep_until(struct ring *ring, const struct timespec *until)
+wait_for_post(struct ring *ring, const struct timespec *until)
 {
     int err;
 
@@ -348,8 +348,8 @@ kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cqe *c
         min_results = cqec;
     struct timespec until = { 0 };
     if (abs_timeout)
-        until = monotonic(abs_timeout);
-    bool posts = take_posts(ring), in_time = true;
+        until = monotonic_deadline(abs_timeout);
+    bool posts = consume_posts(ring), in_time = true;
     for (;;) {
         n = drain(ring, cqes + filled, cqec - filled, &left);
         if (n < 0)
@@ -357,7 +357,7 @@ kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cqe *c
         filled += n;
         if (filled >= min_results || !in_time)
             break;
-        in_time = sleep_until(ring, abs_timeout ? &until : NULL);
+        in_time = wait_for_post(ring, abs_timeout ? &until : NULL);
         posts |= in_time;
     }
     if (posts && left)

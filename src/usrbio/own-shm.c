@@ -83,7 +83,7 @@ kvt__own_key_text(const struct kvt__own_key *key, char out[KVT__OWN_KEY_BYTES])
 
 /* Reserve the pages in /dev/shm now, on the node that the mapping prefers. */
 static int
-reserve(int fd, size_t size)
+reserve_pages(int fd, size_t size)
 {
     for (size_t at = 0; at < size;) {
         size_t n = size - at < STEP ? size - at : STEP;
@@ -100,7 +100,7 @@ reserve(int fd, size_t size)
 
 /* Map the new file fd and reserve its pages. */
 static int
-map(struct kvt__own_shm *shm, int fd, int numa)
+map_file(struct kvt__own_shm *shm, int fd, int numa)
 {
     if (ftruncate(fd, (off_t)shm->size))
         return kvt__fail(EIO, "a file of %zu bytes in " SHM_DIR " (%s).", shm->size,
@@ -113,13 +113,13 @@ map(struct kvt__own_shm *shm, int fd, int numa)
     madvise(at, shm->size, MADV_DONTFORK);
     if (numa >= 0)
         kvt__numa_prefer(at, shm->size, numa, NUMA_KEY);
-    return reserve(fd, shm->size);
+    return reserve_pages(fd, shm->size);
 }
 
 /* Link the file into /dev/shm, where the daemon finds the memory by name.  The name comes last: a
  * process killed before this call leaves nothing behind. */
 static int
-give_name(struct kvt__own_shm *shm, int fd)
+link_name(struct kvt__own_shm *shm, int fd)
 {
     char uuid[16], from[32], to[sizeof SHM_DIR + sizeof shm->name];
     int err = make_uuid(uuid);
@@ -141,16 +141,16 @@ give_name(struct kvt__own_shm *shm, int fd)
 static int
 make_memory(struct kvt__own_shm *shm, int numa)
 {
-    int err = kvt__usrbio_room(shm->size);
+    int err = kvt__usrbio_check_space(shm->size);
 
     if (err)
         return err;
     int fd = open(SHM_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0)
         return kvt__fail(EIO, "make a file in " SHM_DIR " (%s).", strerror(errno));
-    err = map(shm, fd, numa);
+    err = map_file(shm, fd, numa);
     if (!err)
-        err = give_name(shm, fd);
+        err = link_name(shm, fd);
     close(fd);
     return err;
 }
@@ -178,7 +178,7 @@ announce(struct kvt__own_shm *shm)
 }
 
 int
-kvt__own_shm_make(struct kvt__own_shm *shm, const char *mount, size_t size, int numa,
+kvt__own_shm_open(struct kvt__own_shm *shm, const char *mount, size_t size, int numa,
                   struct kvt__own_key *key)
 {
     memset(shm, 0, sizeof *shm);
@@ -204,7 +204,7 @@ kvt__own_shm_make(struct kvt__own_shm *shm, const char *mount, size_t size, int 
         err = announce(shm);
     }
     if (err)
-        kvt__own_shm_end(shm);
+        kvt__own_shm_close(shm);
     return err;
 }
 
@@ -218,7 +218,7 @@ kvt__own_shm_unlink(struct kvt__own_shm *shm)
 
 /* In a forked child the memory is not mapped, and the names belong to the parent. */
 void
-kvt__own_shm_end(struct kvt__own_shm *shm)
+kvt__own_shm_close(struct kvt__own_shm *shm)
 {
     if (shm->generation == atomic_load(&kvt__own_generation)) {
         if (shm->key[0])
@@ -244,7 +244,7 @@ kvt__own_iovcreate(struct kvt__hf3fs_iov *iov, const char *mount, size_t size,
     struct kvt__own_shm *shm = malloc(sizeof *shm);
     if (!shm)
         return kvt__fail(ENOMEM, "shared memory");
-    int err = kvt__own_shm_make(shm, mount, size, numa, &key);
+    int err = kvt__own_shm_open(shm, mount, size, numa, &key);
     if (err) {
         free(shm);
         return err;
@@ -268,7 +268,7 @@ kvt__own_iovdestroy(struct kvt__hf3fs_iov *iov)
 {
     if (!iov || !iov->iovh)
         return;
-    kvt__own_shm_end(iov->iovh);
+    kvt__own_shm_close(iov->iovh);
     free(iov->iovh);
     *iov = (struct kvt__hf3fs_iov){ 0 };
 }

@@ -75,13 +75,13 @@ struct kvt__own_shm {
 /* Allocate `size` bytes of shared memory, reserve the pages, and announce the memory to the
  * daemon of the mount.  The function sets key->id.  Returns 0, or a negative errno with a
  * sentence. */
-int kvt__own_shm_make(struct kvt__own_shm *shm, const char *mount, size_t size, int numa,
+int kvt__own_shm_open(struct kvt__own_shm *shm, const char *mount, size_t size, int numa,
                       struct kvt__own_key *key);
-/* Unlink the name in /dev/shm: the memory remains until kvt__own_shm_end() and the daemon's
+/* Unlink the name in /dev/shm: the memory remains until kvt__own_shm_close() and the daemon's
  * unmapping. */
 void kvt__own_shm_unlink(struct kvt__own_shm *shm);
 /* Withdraw the announcement and unmap the memory.  In a forked child, only release the mount. */
-void kvt__own_shm_end(struct kvt__own_shm *shm);
+void kvt__own_shm_close(struct kvt__own_shm *shm);
 
 int kvt__own_iovcreate(struct kvt__hf3fs_iov *iov, const char *mount, size_t size,
                        size_t block_size, int numa);
@@ -103,7 +103,7 @@ void kvt__own_dereg_fd(int fd);
 
 /* Look up a registered file by its descriptor, or by the result of kvt__own_reg_fd(), negative or
  * not.  False: the file is not registered. */
-bool kvt__own_file_of(int fd, struct kvt__own_file *out);
+bool kvt__own_find_file(int fd, struct kvt__own_file *out);
 
 void kvt__own_files_lock(void);
 void kvt__own_files_unlock(void);
@@ -177,12 +177,13 @@ int kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cq
 
 /* Location of a path, without symbolic links, in a table of mounts (/proc/self/mountinfo). */
 struct kvt__mount_place {
-    char type[64];   /* type of the file system with the path; "": not found */
-    char over[4096]; /* mount point of this file system */
-    char rings[4096]; /* mount point of the 3FS with rings that contains the path; "": none */
+    char type[64];          /* type of the file system with the path; "": not found */
+    char mount_point[4096]; /* mount point of this file system */
+    /* Mount point of the 3FS with rings that contains the path; "": none. */
+    char rings_mount_point[4096];
 };
 
-/* Find the location of a path. mountinfo: the text of the table. any_type: mounts of types other
+/* Find the location of a path.  mountinfo: the text of the table.  any_type: mounts of types other
  * than fuse.hf3fs count as 3FS too.  May block in stat() of a mount. */
 void kvt__mount_find(const char *mountinfo, const char *path, bool any_type,
                      struct kvt__mount_place *out);

@@ -45,11 +45,11 @@ struct kvt__usrbio_ring {
     struct kvt__usrbio_session *session;
     struct kvt__hf3fs_ior ior;
     bool reads;
-    bool groups;         /* the daemon takes full groups only */
+    bool has_groups;       /* the daemon takes full groups only */
     pthread_mutex_t prep;
     pthread_t waiter;
-    pthread_cond_t work, answered; /* used with session.lock */
-    uint32_t under_way;  /* guarded by session.lock: I/Os in flight */
+    pthread_cond_t work, completed; /* used with session.lock */
+    uint32_t n_in_flight;  /* I/Os; guarded by session.lock */
 };
 
 /* Region and rings for one run of the daemon. */
@@ -61,23 +61,23 @@ struct kvt__usrbio_session {
     struct kvt__pin pin; /* pins the region for the GPU */
     uint64_t region_bytes;
     uint32_t entries;   /* I/Os of each ring */
-    uint32_t group;     /* pieces in a full group; 0: rings have no groups */
+    uint32_t group_size; /* pieces in a full group; 0: rings have no groups */
     struct kvt__usrbio_ring rings[4 * KVT__USRBIO_MAX_PAIRS];
     uint32_t n_rings;
     char semaphore[256]; /* target of the link submit-ios when the session was opened */
 
-    pthread_mutex_t lock; /* guards the fields below, except users and next_dead */
+    pthread_mutex_t lock; /* guards the fields below, except n_users and next_dead */
     struct kvt__extents free;
-    size_t n_lent;        /* units in slots */
-    struct kvt__usrbio_transfer *first; /* list of all transfers */
-    struct kvt__usrbio_transfer *first_wanting, *last_wanting; /* queue of the transfers that wait
-                                                                * for room */
-    uint32_t under_way;   /* I/Os in flight, in all rings */
-    int64_t answered_ns;  /* time of the last completion, or of the first I/O after an idle time */
+    size_t n_lent_units;  /* in slots */
+    struct kvt__usrbio_transfer *transfers; /* list of all transfers */
+    /* Queue of the transfers that wait for room. */
+    struct kvt__usrbio_transfer *first_waiting, *last_waiting;
+    uint32_t n_in_flight; /* I/Os, in all rings */
+    int64_t last_completion_ns; /* or the time of the first I/O after an idle time */
     bool dead;
 
-    uint32_t users;       /* guarded by the client's lock, as is next_dead: transfers and slots in
-                           * use */
+    uint32_t n_users;     /* transfers and slots in use; guarded by the client's lock, as is
+                           * next_dead */
     struct kvt__usrbio_session *next_dead;
 };
 
@@ -88,24 +88,24 @@ struct kvt__usrbio_transfer {
     bool reads, in_region;
     unsigned char *at; /* the caller's memory */
     size_t bytes, piece_bytes;
-    size_t n_pieces, n_issued, n_taken;
+    size_t n_pieces, n_submitted, n_processed;
     struct kvt__usrbio_piece pieces[KVT__USRBIO_WINDOW]; /* piece i is element i modulo
                                                           * KVT__USRBIO_WINDOW */
     int err;
-    void (*came)(void *ctx, const unsigned char *piece, size_t n);
+    void (*on_piece)(void *ctx, const unsigned char *piece, size_t n);
     void *ctx;
 
     /* Guarded by session.lock. */
     pthread_cond_t wake;
-    bool awake; /* the transfer was woken after the last failed reservation */
-    bool wants_room;
-    struct kvt__usrbio_transfer *prev_wanting, *next_wanting;
+    bool is_woken; /* the transfer was woken after the last failed reservation */
+    bool is_queued;
+    struct kvt__usrbio_transfer *prev_waiting, *next_waiting;
     struct kvt__usrbio_transfer *prev, *next; /* list of all transfers of the session */
 };
 
 /* Allocate, or free, units of the region.  The caller holds session.lock.  NULL: no room. */
 static inline unsigned char *
-kvt__usrbio_take(struct kvt__usrbio_session *session, size_t n_units)
+kvt__usrbio_alloc_units(struct kvt__usrbio_session *session, size_t n_units)
 {
     size_t unit;
 
@@ -114,8 +114,8 @@ kvt__usrbio_take(struct kvt__usrbio_session *session, size_t n_units)
 }
 
 static inline void
-kvt__usrbio_give(struct kvt__usrbio_session *session, const unsigned char *at,
-                 size_t n_units)
+kvt__usrbio_free_units(struct kvt__usrbio_session *session, const unsigned char *at,
+                       size_t n_units)
 {
     kvt__extents_give(&session->free,
                       (size_t)(at - session->iov.base) / KVT__USRBIO_UNIT, n_units);
@@ -123,7 +123,7 @@ kvt__usrbio_give(struct kvt__usrbio_session *session, const unsigned char *at,
 
 /* Return true if an address is in the region. */
 static inline bool
-kvt__usrbio_has(const struct kvt__usrbio_session *session, const unsigned char *at)
+kvt__usrbio_is_in_region(const struct kvt__usrbio_session *session, const unsigned char *at)
 {
     return at >= session->iov.base && at < session->iov.base + session->region_bytes;
 }
@@ -143,8 +143,8 @@ void kvt__usrbio_session_close(struct kvt__usrbio_session *session);
  * behind the payload belongs to the slot. */
 bool kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio prio,
                               size_t phase, size_t bytes, struct kvt__slot *out);
-void kvt__usrbio_session_take_back(struct kvt__usrbio_session *session,
-                                   const struct kvt__slot *slot);
+void kvt__usrbio_session_release_slot(struct kvt__usrbio_session *session,
+                                      const struct kvt__slot *slot);
 
 /* Return true if the daemon of the session's opening still serves the mount. */
 bool kvt__usrbio_session_is_served(const struct kvt__usrbio_session *session,
@@ -158,13 +158,13 @@ bool kvt__usrbio_session_is_served(const struct kvt__usrbio_session *session,
 struct kvt__usrbio_ring *kvt__usrbio_ring_reserve(struct kvt__usrbio_session *session,
                                                   bool reads, uint32_t n);
 
-/* Submit pieces to the ring that has reserved the I/Os. fd: registered.  Each piece ends,
+/* Submit pieces to the ring that has reserved the I/Os.  fd: registered.  Each piece ends,
  * possibly before the return.  May wait for room in the ring's queue; takes ring.prep and
  * session.lock. */
-void kvt__usrbio_ring_hand_over(struct kvt__usrbio_ring *ring,
-                                struct kvt__usrbio_piece *const *pieces, size_t n, int fd);
+void kvt__usrbio_ring_submit(struct kvt__usrbio_ring *ring,
+                             struct kvt__usrbio_piece *const *pieces, size_t n, int fd);
 
-/* Main function of a ring's waiter thread: process completions until the session is dead. arg:
+/* Main function of a ring's waiter thread: process completions until the session is dead.  arg:
  * the ring. */
 void *kvt__usrbio_waiter_main(void *arg);
 
@@ -178,7 +178,7 @@ int kvt__usrbio_transfer(struct kvt__usrbio_session *session,
 
 /* Mark the session dead: transfers end with -ESTALE, and waiter threads end.  Takes
  * session.lock. */
-void kvt__usrbio_session_die(struct kvt__usrbio_session *session);
+void kvt__usrbio_session_mark_dead(struct kvt__usrbio_session *session);
 
 /* Wake a transfer after the end of a piece; wake the first transfer that waits for room; wake all
  * transfers of a session.  The caller holds session.lock. */

@@ -17,7 +17,7 @@
 /* I/Os that the daemon takes at a time from a ring without groups.  The daemon reports the
  * completions of these I/Os together, so the number must be small; each report costs the daemon a
  * wake-up, so the number must not be 1. */
-#define DEPTH (-8)
+#define DEFAULT_DEPTH (-8)
 
 /* ---------------------------------------------------------------- the daemon */
 
@@ -56,8 +56,8 @@ open_region(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *para
     if (err)
         return kvt__fail(-err, "%s/3fs-virt/iovs: the mount's daemon does not answer; is "
                          "3FS's FUSE client running there?", params->mount_point);
-    err = kvt__usrbio_memory(s->api, &s->iov, params->mount_point, params->iov_bytes, 0,
-                             params->node);
+    err = kvt__usrbio_alloc_memory(s->api, &s->iov, params->mount_point, params->iov_bytes, 0,
+                                   params->node);
     if (err)
         return err;
     s->region_bytes = params->iov_bytes;
@@ -72,7 +72,7 @@ open_ring(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params
     struct kvt__usrbio_ring *ring = &s->rings[s->n_rings];
 
     *ring = (struct kvt__usrbio_ring){ .session = s, .reads = reads,
-                                       .groups = depth > 0 };
+                                       .has_groups = depth > 0 };
     int err = s->api->iorcreate4(&ring->ior, params->mount_point, (int)params->entries,
                                  reads, depth, 0, params->node, 0);
     if (err == -EINVAL && depth < 0) /* some daemons support no negative depth */
@@ -83,12 +83,12 @@ open_ring(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *params
                          params->entries, params->mount_point);
     pthread_mutex_init(&ring->prep, NULL);
     pthread_cond_init(&ring->work, NULL);
-    kvt__cond_init(&ring->answered); /* waits with a timeout */
+    kvt__cond_init(&ring->completed); /* waits with a timeout */
     err = kvt__thread_start(&ring->waiter, reads ? "kvt-3fs-read" : "kvt-3fs-write",
                             kvt__usrbio_waiter_main, ring);
     if (err) {
         s->api->iordestroy(&ring->ior);
-        pthread_cond_destroy(&ring->answered);
+        pthread_cond_destroy(&ring->completed);
         pthread_cond_destroy(&ring->work);
         pthread_mutex_destroy(&ring->prep);
         return err;
@@ -109,7 +109,7 @@ open_rings(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *param
             err = open_ring(s, params, i % 2, params->io_depth);
         if (!err)
             err = open_ring(s, params, i % 2,
-                            params->io_depth < 0 ? params->io_depth : DEPTH);
+                            params->io_depth < 0 ? params->io_depth : DEFAULT_DEPTH);
     }
     return err;
 }
@@ -124,7 +124,7 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
         return kvt__fail(ENOMEM, "%s: rings", params->mount_point);
     s->api = params->api;
     s->entries = params->entries;
-    s->group = params->io_depth > 0 ? (uint32_t)params->io_depth : 0;
+    s->group_size = params->io_depth > 0 ? (uint32_t)params->io_depth : 0;
     pthread_mutex_init(&s->lock, NULL);
     int err = open_region(s, params);
     if (!err) {
@@ -135,7 +135,7 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
         err = kvt__fail(ESTALE, "%s: its daemon was restarted while it was told of shared "
                         "memory", params->mount_point);
     if (err) {
-        kvt__usrbio_session_die(s);
+        kvt__usrbio_session_mark_dead(s);
         kvt__usrbio_session_close(s);
         return err;
     }
@@ -158,10 +158,10 @@ kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio pri
         most /= 2;
     size_t n = kvt__slot_footprint(phase, bytes) / KVT__USRBIO_UNIT;
     pthread_mutex_lock(&session->lock);
-    if (!session->dead && !session->first_wanting && session->n_lent + n <= most)
-        at = kvt__usrbio_take(session, n);
+    if (!session->dead && !session->first_waiting && session->n_lent_units + n <= most)
+        at = kvt__usrbio_alloc_units(session, n);
     if (at)
-        session->n_lent += n;
+        session->n_lent_units += n;
     pthread_mutex_unlock(&session->lock);
     if (at)
         *out = (struct kvt__slot){ at + KVT__SLOT_ROOM + phase, bytes, &session->lender };
@@ -169,15 +169,15 @@ kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio pri
 }
 
 void
-kvt__usrbio_session_take_back(struct kvt__usrbio_session *session,
-                              const struct kvt__slot *slot)
+kvt__usrbio_session_release_slot(struct kvt__usrbio_session *session,
+                                 const struct kvt__slot *slot)
 {
     size_t phase = (size_t)(slot->payload - session->iov.base) % KVT__USRBIO_UNIT;
     size_t n = kvt__slot_footprint(phase, slot->bytes) / KVT__USRBIO_UNIT;
 
     pthread_mutex_lock(&session->lock);
-    kvt__usrbio_give(session, slot->payload - phase - KVT__SLOT_ROOM, n);
-    session->n_lent -= n;
+    kvt__usrbio_free_units(session, slot->payload - phase - KVT__SLOT_ROOM, n);
+    session->n_lent_units -= n;
     kvt__usrbio_wake_first(session);
     pthread_mutex_unlock(&session->lock);
 }
@@ -192,7 +192,7 @@ kvt__usrbio_session_close(struct kvt__usrbio_session *s)
 
         pthread_join(ring->waiter, NULL);
         s->api->iordestroy(&ring->ior);
-        pthread_cond_destroy(&ring->answered);
+        pthread_cond_destroy(&ring->completed);
         pthread_cond_destroy(&ring->work);
         pthread_mutex_destroy(&ring->prep);
     }

@@ -21,7 +21,7 @@ min(size_t a, size_t b)
 
 /* Return piece i of a transfer. */
 static struct kvt__usrbio_piece *
-nth(struct kvt__usrbio_transfer *t, size_t i)
+piece_at(struct kvt__usrbio_transfer *t, size_t i)
 {
     return &t->pieces[i % KVT__USRBIO_WINDOW];
 }
@@ -34,39 +34,39 @@ leave_queue(struct kvt__usrbio_transfer *t)
 {
     struct kvt__usrbio_session *s = t->session;
 
-    t->wants_room = false;
-    *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) =
-        t->next_wanting;
-    *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) =
-        t->prev_wanting;
+    t->is_queued = false;
+    *(t->prev_waiting ? &t->prev_waiting->next_waiting : &s->first_waiting) =
+        t->next_waiting;
+    *(t->next_waiting ? &t->next_waiting->prev_waiting : &s->last_waiting) =
+        t->prev_waiting;
 }
 
 /* Queue a transfer for room.  A transfer that needs only room in a ring (ring_only) is queued
  * first: the transfer may hold memory that other transfers wait for, and only the first transfer
  * of the queue is woken. */
 static void
-want_room(struct kvt__usrbio_transfer *t, bool ring_only)
+queue_for_room(struct kvt__usrbio_transfer *t, bool ring_only)
 {
     struct kvt__usrbio_session *s = t->session;
 
-    t->awake = false;
-    if (t->wants_room && !ring_only)
+    t->is_woken = false;
+    if (t->is_queued && !ring_only)
         return;
-    if (t->wants_room)
+    if (t->is_queued)
         leave_queue(t);
-    t->wants_room = true;
-    t->next_wanting = ring_only ? s->first_wanting : NULL;
-    t->prev_wanting = ring_only ? NULL : s->last_wanting;
-    *(t->prev_wanting ? &t->prev_wanting->next_wanting : &s->first_wanting) = t;
-    *(t->next_wanting ? &t->next_wanting->prev_wanting : &s->last_wanting) = t;
+    t->is_queued = true;
+    t->next_waiting = ring_only ? s->first_waiting : NULL;
+    t->prev_waiting = ring_only ? NULL : s->last_waiting;
+    *(t->prev_waiting ? &t->prev_waiting->next_waiting : &s->first_waiting) = t;
+    *(t->next_waiting ? &t->next_waiting->prev_waiting : &s->last_waiting) = t;
 }
 
 /* Remove a transfer that found room from the queue, and wake the next transfer for the remaining
  * room. */
 static void
-want_no_more(struct kvt__usrbio_transfer *t)
+end_wait(struct kvt__usrbio_transfer *t)
 {
-    if (!t->wants_room)
+    if (!t->is_queued)
         return;
     leave_queue(t);
     kvt__usrbio_wake_first(t->session);
@@ -74,23 +74,23 @@ want_no_more(struct kvt__usrbio_transfer *t)
 
 /* Free the memory of a piece in the region. */
 static void
-give_back(struct kvt__usrbio_piece *piece)
+free_piece(struct kvt__usrbio_piece *piece)
 {
     if (piece->n_units)
-        kvt__usrbio_give(piece->transfer->session, piece->at, piece->n_units);
+        kvt__usrbio_free_units(piece->transfer->session, piece->at, piece->n_units);
     piece->n_units = 0;
 }
 
 /* Set up the next pieces, at most n, and allocate their memory in the region.  Return the number
  * of pieces with memory. */
 static size_t
-take_places(struct kvt__usrbio_transfer *t, size_t n)
+set_up_pieces(struct kvt__usrbio_transfer *t, size_t n)
 {
     size_t k;
 
     for (k = 0; k < n; k++) {
-        struct kvt__usrbio_piece *p = nth(t, t->n_issued + k);
-        size_t offset = (t->n_issued + k) * t->piece_bytes;
+        struct kvt__usrbio_piece *p = piece_at(t, t->n_submitted + k);
+        size_t offset = (t->n_submitted + k) * t->piece_bytes;
 
         *p = (struct kvt__usrbio_piece){ .transfer = t, .offset = offset,
                                          .bytes = min(t->piece_bytes, t->bytes - offset) };
@@ -99,7 +99,7 @@ take_places(struct kvt__usrbio_transfer *t, size_t n)
             continue;
         }
         p->n_units = (p->bytes + KVT__USRBIO_UNIT - 1) / KVT__USRBIO_UNIT;
-        if (!(p->at = kvt__usrbio_take(t->session, p->n_units)))
+        if (!(p->at = kvt__usrbio_alloc_units(t->session, p->n_units)))
             break;
     }
     return k;
@@ -112,14 +112,14 @@ reserve(struct kvt__usrbio_transfer *t, size_t n, struct kvt__usrbio_ring **ring
 {
     struct kvt__usrbio_session *s = t->session;
 
-    if (s->first_wanting && s->first_wanting != t && !t->in_region)
+    if (s->first_waiting && s->first_waiting != t && !t->in_region)
         return 0; /* otherwise small pieces could starve a large piece */
-    n = take_places(t, min(n, s->group ? s->group : KVT__USRBIO_RUN));
+    n = set_up_pieces(t, min(n, s->group_size ? s->group_size : KVT__USRBIO_RUN));
     *ring = n ? kvt__usrbio_ring_reserve(s, t->reads, (uint32_t)n) : NULL;
     for (size_t i = 0; i < n; i++) {
-        nth(t, t->n_issued + i)->ring = *ring;
+        piece_at(t, t->n_submitted + i)->ring = *ring;
         if (!*ring)
-            give_back(nth(t, t->n_issued + i));
+            free_piece(piece_at(t, t->n_submitted + i));
     }
     return *ring ? n : 0;
 }
@@ -131,7 +131,7 @@ static void
 copy_in(struct kvt__usrbio_transfer *t, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        const struct kvt__usrbio_piece *p = nth(t, t->n_issued + i);
+        const struct kvt__usrbio_piece *p = piece_at(t, t->n_submitted + i);
 
         memcpy(p->at, t->at + p->offset, p->bytes);
     }
@@ -139,13 +139,13 @@ copy_in(struct kvt__usrbio_transfer *t, size_t n)
 
 /* Submit some of the next pieces.  Return false if no piece was submitted. */
 static bool
-issue(struct kvt__usrbio_transfer *t)
+submit_next(struct kvt__usrbio_transfer *t)
 {
     struct kvt__usrbio_session *s = t->session;
     struct kvt__usrbio_piece *pieces[KVT__USRBIO_WINDOW];
     struct kvt__usrbio_ring *ring;
-    size_t n = min(t->n_pieces - t->n_issued,
-                   KVT__USRBIO_WINDOW - (t->n_issued - t->n_taken));
+    size_t n = min(t->n_pieces - t->n_submitted,
+                   KVT__USRBIO_WINDOW - (t->n_submitted - t->n_processed));
 
     if (!n)
         return false;
@@ -153,41 +153,41 @@ issue(struct kvt__usrbio_transfer *t)
     if (s->dead)
         n = 0;
     else if ((n = reserve(t, n, &ring)))
-        want_no_more(t);
+        end_wait(t);
     else
-        want_room(t, t->in_region);
+        queue_for_room(t, t->in_region);
     pthread_mutex_unlock(&s->lock);
     if (!n)
         return false;
     if (!t->reads && !t->in_region)
         copy_in(t, n);
     for (size_t i = 0; i < n; i++)
-        pieces[i] = nth(t, t->n_issued + i);
-    t->n_issued += n;
-    kvt__usrbio_ring_hand_over(ring, pieces, n, t->fd);
+        pieces[i] = piece_at(t, t->n_submitted + i);
+    t->n_submitted += n;
+    kvt__usrbio_ring_submit(ring, pieces, n, t->fd);
     return true;
 }
 
 /* Submit the rest of a piece that was transferred partly, at a hole in the file or on a full file
  * system.  Wait for room in a ring. */
 static void
-issue_rest(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
+submit_rest(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
 {
     struct kvt__usrbio_session *s = t->session;
 
     pthread_mutex_lock(&s->lock);
     while (!s->dead && !(p->ring = kvt__usrbio_ring_reserve(s, t->reads, 1))) {
-        want_room(t, true);
+        queue_for_room(t, true);
         pthread_cond_wait(&t->wake, &s->lock);
     }
     bool dead = s->dead;
     if (!dead) {
         p->ended = false;
-        want_no_more(t);
+        end_wait(t);
     }
     pthread_mutex_unlock(&s->lock);
     if (!dead)
-        kvt__usrbio_ring_hand_over(p->ring, &p, 1, t->fd);
+        kvt__usrbio_ring_submit(p->ring, &p, 1, t->fd);
 }
 
 /* ------------------------------------------------------------------- completing */
@@ -198,10 +198,11 @@ static struct kvt__usrbio_piece *
 wait_for_next(struct kvt__usrbio_transfer *t)
 {
     struct kvt__usrbio_session *s = t->session;
-    struct kvt__usrbio_piece *p = t->n_taken < t->n_issued ? nth(t, t->n_taken) : NULL;
+    bool any = t->n_processed < t->n_submitted;
+    struct kvt__usrbio_piece *p = any ? piece_at(t, t->n_processed) : NULL;
 
     pthread_mutex_lock(&s->lock);
-    while (!s->dead && !(p && p->ended) && !(t->wants_room && t->awake))
+    while (!s->dead && !(p && p->ended) && !(t->is_queued && t->is_woken))
         pthread_cond_wait(&t->wake, &s->lock);
     if (s->dead)
         t->err = -ESTALE;
@@ -212,7 +213,7 @@ wait_for_next(struct kvt__usrbio_transfer *t)
 
 /* Process an ended piece: submit the rest, or copy the bytes and free the memory. */
 static void
-take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
+process_piece(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
 {
     struct kvt__usrbio_session *s = t->session;
 
@@ -221,7 +222,7 @@ take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
     else if (!t->err)
         t->err = p->result < 0 && p->result >= -4095 ? (int)p->result : -EIO;
     if (!t->err && p->moved < p->bytes) {
-        issue_rest(t, p);
+        submit_rest(t, p);
         return;
     }
     if (!t->err && t->reads) {
@@ -229,12 +230,12 @@ take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
 
         if (!t->in_region)
             memcpy(to, p->at, p->bytes);
-        t->came(t->ctx, to, p->bytes);
+        t->on_piece(t->ctx, to, p->bytes);
     }
-    t->n_taken++;
+    t->n_processed++;
     pthread_mutex_lock(&s->lock);
-    give_back(p);
-    if (t->err && t->wants_room)
+    free_piece(p);
+    if (t->err && t->is_queued)
         leave_queue(t); /* no more pieces are submitted */
     kvt__usrbio_wake_first(s);
     pthread_mutex_unlock(&s->lock);
@@ -243,42 +244,42 @@ take(struct kvt__usrbio_transfer *t, struct kvt__usrbio_piece *p)
 /* Transfer all pieces.  After an error, wait for the pieces in flight: the daemon owns their
  * memory until their completion. */
 static void
-run(struct kvt__usrbio_transfer *t)
+run_transfer(struct kvt__usrbio_transfer *t)
 {
     struct kvt__usrbio_piece *p;
 
-    while (t->err != -ESTALE && t->n_taken < (t->err ? t->n_issued : t->n_pieces)) {
-        while (!t->err && issue(t))
+    while (t->err != -ESTALE && t->n_processed < (t->err ? t->n_submitted : t->n_pieces)) {
+        while (!t->err && submit_next(t))
             ;
         if (t->err != -ESTALE && (p = wait_for_next(t)))
-            take(t, p);
+            process_piece(t, p);
     }
 }
 
 /* Add the transfer to the session's list. */
 static void
-link_up(struct kvt__usrbio_transfer *t)
+add_transfer(struct kvt__usrbio_transfer *t)
 {
     struct kvt__usrbio_session *s = t->session;
 
     pthread_cond_init(&t->wake, NULL);
     pthread_mutex_lock(&s->lock);
-    t->next = s->first;
+    t->next = s->transfers;
     if (t->next)
         t->next->prev = t;
-    s->first = t;
+    s->transfers = t;
     pthread_mutex_unlock(&s->lock);
 }
 
 /* Remove the transfer from the session's list. */
 static void
-unlink_from(struct kvt__usrbio_transfer *t)
+remove_transfer(struct kvt__usrbio_transfer *t)
 {
     struct kvt__usrbio_session *s = t->session;
 
     pthread_mutex_lock(&s->lock);
-    want_no_more(t);
-    *(t->prev ? &t->prev->next : &s->first) = t->next;
+    end_wait(t);
+    *(t->prev ? &t->prev->next : &s->transfers) = t->next;
     if (t->next)
         t->next->prev = t->prev;
     pthread_mutex_unlock(&s->lock);
@@ -307,17 +308,17 @@ kvt__usrbio_transfer(struct kvt__usrbio_session *session,
 {
     struct kvt__usrbio_transfer t = {
         .session = session, .fd = e->fd, .reads = e->reads, .at = e->at,
-        .in_region = kvt__usrbio_has(session, e->at), .bytes = e->bytes,
-        .came = e->came, .ctx = e->ctx };
+        .in_region = kvt__usrbio_is_in_region(session, e->at), .bytes = e->bytes,
+        .on_piece = e->on_piece, .ctx = e->ctx };
     int err = session->api->reg_fd(e->fd, 0);
 
     if (err > 0)
         return -err;
     t.piece_bytes = piece_bytes(session, e->fd);
     t.n_pieces = (e->bytes + t.piece_bytes - 1) / t.piece_bytes;
-    link_up(&t);
-    run(&t);
-    unlink_from(&t);
+    add_transfer(&t);
+    run_transfer(&t);
+    remove_transfer(&t);
     session->api->dereg_fd(e->fd);
     if (!t.err && e->counters) {
         kvt__count(e->counters, KVT__N_hf3fs_bytes, e->bytes);

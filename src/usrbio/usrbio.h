@@ -47,10 +47,10 @@ int kvt__usrbio_daemon(const char *mount);
 
 /* Check that /dev/shm has room for `bytes` more.  Returns 0, -ENOSPC with a sentence, or the
  * error of statvfs() with a sentence. */
-int kvt__usrbio_room(size_t bytes);
+int kvt__usrbio_check_space(size_t bytes);
 
 /* Return -ENOSPC with a sentence: /dev/shm has no room for `bytes`. */
-int kvt__usrbio_no_room(size_t bytes);
+int kvt__usrbio_fail_no_space(size_t bytes);
 
 /* Allocate shared memory with api->iovcreate(), so that access to the memory never raises a
  * signal: the function checks the free space and populates the pages (before Linux 5.14 the
@@ -59,7 +59,7 @@ int kvt__usrbio_no_room(size_t bytes);
  *
  * Returns 0, or a negative errno with a sentence.  The caller frees the memory with
  * api->iovdestroy().  Blocks while the kernel zeroes the pages. */
-int kvt__usrbio_memory(const struct kvt__usrbio_api *api, struct kvt__hf3fs_iov *iov,
-                       const char *mount, size_t bytes, size_t block_bytes, int numa);
+int kvt__usrbio_alloc_memory(const struct kvt__usrbio_api *api, struct kvt__hf3fs_iov *iov,
+                             const char *mount, size_t bytes, size_t block_bytes, int numa);
 
 #endif

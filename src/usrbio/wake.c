@@ -6,26 +6,26 @@
 void
 kvt__usrbio_wake(struct kvt__usrbio_transfer *transfer)
 {
-    transfer->awake = true;
+    transfer->is_woken = true;
     pthread_cond_signal(&transfer->wake);
 }
 
 void
 kvt__usrbio_wake_first(struct kvt__usrbio_session *session)
 {
-    if (session->first_wanting)
-        kvt__usrbio_wake(session->first_wanting);
+    if (session->first_waiting)
+        kvt__usrbio_wake(session->first_waiting);
 }
 
 void
 kvt__usrbio_wake_all(struct kvt__usrbio_session *session)
 {
-    for (struct kvt__usrbio_transfer *t = session->first; t; t = t->next)
+    for (struct kvt__usrbio_transfer *t = session->transfers; t; t = t->next)
         kvt__usrbio_wake(t);
 }
 
 void
-kvt__usrbio_session_die(struct kvt__usrbio_session *session)
+kvt__usrbio_session_mark_dead(struct kvt__usrbio_session *session)
 {
     pthread_mutex_lock(&session->lock);
     session->dead = true;

@@ -27,7 +27,7 @@ setup(void **state)
     *state = w;
     fixture_init(&w->f);
     /* Above what a test takes: also a daemon that starts slowly is waited for. */
-    kvt__hf3fs_patience_ns = 600 * KVT__NS_PER_S;
+    kvt__hf3fs_max_wait_ns = 600 * KVT__NS_PER_S;
     if (!usrbiod.pid)
         assert_true(usrbiod_run(&usrbiod, NULL));
     snprintf(w->dir, sizeof w->dir, "%s/%u", usrbiod.mount, n_dirs);

@@ -23,7 +23,7 @@ struct fault_tier {
 };
 
 static struct fault_tier *
-from(struct kvt__tier *tier)
+fault_of(struct kvt__tier *tier)
 {
     return (struct fault_tier *)tier;
 }
@@ -49,7 +49,7 @@ mix(uint64_t v)
 
 /* Count an operation and return its random bits. */
 static uint64_t
-begin(struct fault_tier *t)
+draw_operation(struct fault_tier *t)
 {
     uint64_t n = atomic_fetch_add_explicit(&t->n_ops, 1, memory_order_relaxed);
 
@@ -59,7 +59,7 @@ begin(struct fault_tier *t)
 /* Return the random bits of a fault.  Each fault has its own bits, so the rate of a fault does
  * not affect other faults. */
 static uint64_t
-draw(uint64_t op, enum kvt__fault which)
+draw_fault(uint64_t op, enum kvt__fault which)
 {
     return mix(op + ((uint64_t)which + 1) * GOLDEN);
 }
@@ -67,7 +67,7 @@ draw(uint64_t op, enum kvt__fault which)
 static bool
 happens(const struct fault_tier *t, uint64_t op, enum kvt__fault which)
 {
-    return (double)(draw(op, which) >> 11) * 0x1p-53 < t->value[which];
+    return (double)(draw_fault(op, which) >> 11) * 0x1p-53 < t->value[which];
 }
 
 static void
@@ -82,7 +82,7 @@ sleep_ms(double ms)
 
 /* Apply the delays that precede every operation. */
 static void
-linger(const struct fault_tier *t, uint64_t op)
+apply_delays(const struct fault_tier *t, uint64_t op)
 {
     if (t->value[KVT__FAULT_delay_ms] > 0 && happens(t, op, KVT__FAULT_delay))
         sleep_ms(t->value[KVT__FAULT_delay_ms]);
@@ -147,11 +147,11 @@ fault_run(struct kvt__tier *tier, struct kvt__tier_op *op)
         [KVT__TIER_PROBE] = { KVT__FAULT_probe_error, "probe" },
         [KVT__TIER_REMOVE] = { KVT__FAULT_remove_error, "remove" },
     };
-    struct fault_tier *t = from(tier);
+    struct fault_tier *t = fault_of(tier);
     const char *key = op->object->key;
-    uint64_t random = begin(t);
+    uint64_t random = draw_operation(t);
 
-    linger(t, random);
+    apply_delays(t, random);
     if (happens(t, random, errors[op->what].which))
         return kvt__fail(EIO, "%s: %s error made by fault://.", key, errors[op->what].word);
     if (op->what == KVT__TIER_PUT && happens(t, random, KVT__FAULT_enospc))
@@ -164,7 +164,7 @@ fault_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 static int
 fault_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx)
 {
-    struct fault_tier *t = from(tier);
+    struct fault_tier *t = fault_of(tier);
 
     return t->next->ops->list(t->next, prefix, fn, ctx);
 }
@@ -201,7 +201,7 @@ fault_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *objec
 static void
 fault_close(struct kvt__tier *tier)
 {
-    struct fault_tier *t = from(tier);
+    struct fault_tier *t = fault_of(tier);
 
     t->next->ops->close(t->next);
     free(t);

@@ -25,15 +25,15 @@
 
 #define N_THREADS 32
 /* Time that an operation waits for a restarted daemon. */
-int64_t kvt__hf3fs_patience_ns = 4 * KVT__NS_PER_S;
+int64_t kvt__hf3fs_max_wait_ns = 4 * KVT__NS_PER_S;
 
 extern const struct kvt__tier_ops kvt__tier_hf3fs;
 
-#define LOOK_NS (KVT__NS_PER_S / 5)
+#define RETRY_NS (KVT__NS_PER_S / 5)
 
 struct hf3fs_tier {
     struct kvt__files files; /* first member */
-    struct kvt__job first; /* makes the rings in the background */
+    struct kvt__job rings_job; /* makes the rings in the background */
     struct kvt__usrbio_params params;
     char mount_point[KVT__HF3FS_MAX_MOUNT];
 
@@ -63,7 +63,7 @@ move_by_rings(const struct kvt__files *files, const struct kvt__file_extent *e, 
     assert(h->client); /* run_once() made the rings */
     return kvt__usrbio_move(h->client, &(struct kvt__usrbio_extent){
         .fd = e->fd, .reads = reads, .at = e->at, .bytes = e->bytes,
-        .counters = files->counters, .came = on_piece, .ctx = sum });
+        .counters = files->counters, .on_piece = on_piece, .ctx = sum });
 }
 
 static int
@@ -117,7 +117,7 @@ set_params(struct hf3fs_tier *h, const struct kvt_config *config)
 /* Make the rings if they do not exist.  A process that does not transfer chunks needs no rings.
  * Return 0 or -errno with a sentence. */
 static int
-need_rings(struct hf3fs_tier *h)
+ensure_rings(struct hf3fs_tier *h)
 {
     struct kvt__usrbio_client *client;
     int err = 0;
@@ -132,12 +132,12 @@ need_rings(struct hf3fs_tier *h)
 }
 
 static void
-make_rings(struct kvt__job *job)
+on_rings_job(struct kvt__job *job)
 {
     struct hf3fs_tier *h = (struct hf3fs_tier *)
-        ((char *)job - offsetof(struct hf3fs_tier, first));
+        ((char *)job - offsetof(struct hf3fs_tier, rings_job));
 
-    need_rings(h); /* after an error the first transfer tries again, and reports the error */
+    ensure_rings(h); /* after an error the first transfer tries again, and reports the error */
 }
 
 static int
@@ -148,7 +148,7 @@ open_client(struct hf3fs_tier *h, const struct kvt__tier_params *params)
     if (!err)
         err = set_params(h, params->config);
     if (!err && !params->tells) /* a command may only look, and reports the failure then */
-        err = kvt__usrbio_room(h->params.iov_bytes);
+        err = kvt__usrbio_check_space(h->params.iov_bytes);
     if (!err)
         err = kvt__exec_open(N_THREADS, &h->files.tier.exec);
     if (!err)
@@ -157,7 +157,7 @@ open_client(struct hf3fs_tier *h, const struct kvt__tier_params *params)
                                                    : "the site's library");
     /* Populating the region takes longer than a lookup waits on a busy machine. */
     if (!err && params->transfers)
-        kvt__exec_submit(h->files.tier.exec, KVT__PRIO_LOAD, &h->first);
+        kvt__exec_submit(h->files.tier.exec, KVT__PRIO_LOAD, &h->rings_job);
     return err;
 }
 
@@ -168,7 +168,7 @@ hf3fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!h)
         return -ENOMEM;
-    h->first.run = make_rings;
+    h->rings_job.run = on_rings_job;
     pthread_mutex_init(&h->lock, NULL);
     kvt__cond_init(&h->stop);
     int err = open_client(h, params);
@@ -228,11 +228,11 @@ reopen(struct hf3fs_tier *h, uint64_t n_opened)
     return err;
 }
 
-/* Wait for LOOK_NS.  Return false if the tier is being stopped. */
+/* Wait for RETRY_NS.  Return false if the tier is being stopped. */
 static bool
-rest(struct hf3fs_tier *h)
+wait_for_retry(struct hf3fs_tier *h)
 {
-    struct timespec until = kvt__timespec(kvt__now_ns() + LOOK_NS);
+    struct timespec until = kvt__timespec(kvt__now_ns() + RETRY_NS);
 
     pthread_mutex_lock(&h->lock);
     if (!h->stopping)
@@ -245,10 +245,10 @@ rest(struct hf3fs_tier *h)
 /* Wait until a daemon responds and the directories are open again.  Return false at the deadline
  * or if the tier is being stopped. */
 static bool
-is_back(struct hf3fs_tier *h, uint64_t n_opened, int64_t until_ns)
+wait_for_daemon(struct hf3fs_tier *h, uint64_t n_opened, int64_t until_ns)
 {
     while (reopen(h, n_opened))
-        if (!rest(h) || kvt__now_ns() > until_ns)
+        if (!wait_for_retry(h) || kvt__now_ns() > until_ns)
             return false;
     return true;
 }
@@ -269,7 +269,7 @@ static int
 run_once(struct hf3fs_tier *h, struct kvt__tier_op *op)
 {
     bool moves = op->what == KVT__TIER_PUT || op->what == KVT__TIER_GET;
-    int err = moves ? need_rings(h) : 0;
+    int err = moves ? ensure_rings(h) : 0;
 
     return err ? err : kvt__files_run(&h->files.tier, op);
 }
@@ -287,7 +287,7 @@ n_opened(struct hf3fs_tier *h)
  * write to the memory of a read, so a chunk is not read again into the same slot of the region.
  * The next daemon returns EBADF for a file that was opened before the restart. */
 static bool
-is_worth_another(const struct kvt__tier_op *op, int err)
+can_retry(const struct kvt__tier_op *op, int err)
 {
     if (err == -ESTALE)
         return op->what != KVT__TIER_GET || !op->slot.lender;
@@ -306,9 +306,9 @@ hf3fs_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 
         err = run_once(h, op);
         if (!tries) /* the time of the first attempt does not count against the next daemon */
-            until_ns = kvt__now_ns() + kvt__hf3fs_patience_ns;
-        if (!is_worth_another(op, err) || !rest(h) ||
-            kvt__now_ns() > until_ns || !is_back(h, n, until_ns))
+            until_ns = kvt__now_ns() + kvt__hf3fs_max_wait_ns;
+        if (!can_retry(op, err) || !wait_for_retry(h) ||
+            kvt__now_ns() > until_ns || !wait_for_daemon(h, n, until_ns))
             break;
     }
     return err == -ESTALE ? -ECONNABORTED : err; /* the daemon was replaced, not the chunk */

@@ -8,7 +8,7 @@
 #include "usrbio/abi.h"
 
 /* Time that an operation waits for a daemon that is restarted.  For tests. */
-extern int64_t kvt__hf3fs_patience_ns;
+extern int64_t kvt__hf3fs_max_wait_ns;
 
 /* ------------------------------------------------------------------ mount.c */
 

@@ -14,7 +14,7 @@
 
 /* Put `name` in front of the sentence of an error. */
 static int
-about(const char *name, int err)
+prefix_error(const char *name, int err)
 {
     char why[400];
 
@@ -26,7 +26,7 @@ about(const char *name, int err)
 
 /* Write the mount of a path, or of the nearest existing parent of the path. */
 static int
-mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
+find_mount(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
 {
     char there[PATH_MAX];
     int err;
@@ -40,21 +40,21 @@ mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
             return err;
         slash[slash == there] = '\0';
     }
-    return strcmp(there, path) ? about(path, err) : err;
+    return strcmp(there, path) ? prefix_error(path, err) : err;
 }
 
 int
 kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path)
 {
     char mount[KVT__HF3FS_MAX_MOUNT];
-    int err = mount_of(path, mount);
+    int err = find_mount(path, mount);
 
     if (!err && strcmp(mount, mount_point))
         return kvt__fail(EINVAL, "%s: %s lies in the 3FS mount %s, not in %s: all "
                          "directories of a store lie in one mount, that of "
                          "hf3fs_mount_point if it is set.", name, path, mount,
                          mount_point);
-    return about(name, err);
+    return prefix_error(name, err);
 }
 
 int
@@ -69,12 +69,12 @@ kvt__hf3fs_mount(const struct kvt_config *config, const char *name, const char *
         int err = kvt__usrbio_mount_of(set, mount_point);
 
         if (err || (realpath(set, resolved) && !strcmp(resolved, mount_point)))
-            return about("hf3fs_mount_point", err);
+            return prefix_error("hf3fs_mount_point", err);
         return kvt__fail(EINVAL, "hf3fs_mount_point: %s is no mount point; 3FS is mounted "
                          "at %s.", set, mount_point);
     }
     if (!kvt__next_path(&list, &path, &n) || *path != '/')
         return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, path);
     snprintf(first, sizeof first, "%.*s", (int)n, path);
-    return about(name, mount_of(first, mount_point));
+    return prefix_error(name, find_mount(first, mount_point));
 }

@@ -50,7 +50,7 @@ kvt__fs_header_get(const unsigned char in[KVT__FS_HEADER_BYTES])
 
 /* Copy the shape from a header to *found. */
 static void
-take_shape(const unsigned char in[KVT__FS_HEADER_BYTES], struct kvt__found *found)
+copy_shape(const unsigned char in[KVT__FS_HEADER_BYTES], struct kvt__found *found)
 {
     uint32_t dtype = kvt__get_le32(in + 8);
 
@@ -124,7 +124,7 @@ fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
     if (n >= KVT__FS_HEADER_BYTES && file_bytes > KVT__FS_HEADER_BYTES &&
         kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES)) {
         found->payload_bytes -= KVT__FS_HEADER_BYTES;
-        take_shape(start, found);
+        copy_shape(start, found);
         return 0;
     }
     return begins_with_header(start, n, file_bytes) ? -EBADMSG : 0;
@@ -143,8 +143,8 @@ local_disk_look(const unsigned char *start, size_t n, uint64_t file_bytes,
 /* Fill in found from the trailer behind a slot's payload.  Return 0, or -EBADMSG if header or
  * trailer is corrupt. */
 static int
-take_trailer(const struct kvt__form *form, const struct kvt__slot *slot,
-             struct kvt__found *found)
+parse_trailer(const struct kvt__form *form, const struct kvt__slot *slot,
+              struct kvt__found *found)
 {
     const unsigned char *start = slot->payload - form->header_bytes;
     struct kvt__trailer trailer;
@@ -168,7 +168,7 @@ kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form *fo
 
     assert(layout->trailers || !form->trailer_bytes);
     if (form->trailer_bytes)
-        return take_trailer(form, slot, found);
+        return parse_trailer(form, slot, found);
     int err = layout->look(slot->payload - form->header_bytes, n, file_bytes, &seen);
     if (err)
         return err;

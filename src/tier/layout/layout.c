@@ -80,7 +80,7 @@ kvt__layout_key(const struct kvt__layout *layout, const char *name, char *out,
 
 /* Remove an ending from the text.  Return false if the text has another ending. */
 static bool
-cut(char *text, const char *ending)
+cut_ending(char *text, const char *ending)
 {
     size_t n = strlen(text), tail = strlen(ending);
 
@@ -100,7 +100,7 @@ cut_unfinished(char *text)
     if (n < 12 || strspn(text + n - 8, "0123456789abcdef") != 8)
         return false;
     text[n - 8] = '\0';
-    return cut(text, ".tmp");
+    return cut_ending(text, ".tmp");
 }
 
 enum kvt__other
@@ -113,7 +113,7 @@ kvt__layout_other(const struct kvt__layout *layout, const char *name,
     if (!layout->beside || strlen(name) >= sizeof left)
         return KVT__NEITHER;
     strcpy(left, name);
-    bool unfinished = cut_unfinished(left), beside = cut(left, layout->beside);
+    bool unfinished = cut_unfinished(left), beside = cut_ending(left, layout->beside);
     if ((!unfinished && !beside) || kvt__layout_key(layout, left, key, sizeof key, &parts))
         return KVT__NEITHER;
     if (chunk)

@@ -45,7 +45,7 @@ void kvt__sum_add(struct kvt__sum *sum, const unsigned char *piece, size_t n);
 
 /* Return the length of the next piece: `usual`, or all of `left` if the rest would be less than
  * half of `usual`. */
-size_t kvt__piece(size_t left, size_t usual);
+size_t kvt__piece_bytes(size_t left, size_t usual);
 
 /* ----------------------------------------------------------------- posix.c */
 

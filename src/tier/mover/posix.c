@@ -16,7 +16,7 @@
 
 #include "base/bytes.h"
 
-#define MOST ((size_t)1 << 30)
+#define MAX_CALL_BYTES ((size_t)1 << 30)
 
 /* Bytes of a read: the thread computes the checksum of a piece while other threads' pieces are in
  * flight. */
@@ -28,7 +28,7 @@ kvt__posix_write(int fd, const void *at, size_t n, off_t to)
     const char *p = at;
 
     while (n) {
-        ssize_t got = pwrite(fd, p, n < MOST ? n : MOST, to);
+        ssize_t got = pwrite(fd, p, n < MAX_CALL_BYTES ? n : MAX_CALL_BYTES, to);
 
         if (got < 0 && errno == EINTR)
             continue;
@@ -51,7 +51,7 @@ kvt__posix_read(int fd, void *at, size_t need, size_t room, off_t from)
 
     assert(need <= room);
     while (done < need) {
-        size_t ask = room - done < MOST ? room - done : MOST;
+        size_t ask = room - done < MAX_CALL_BYTES ? room - done : MAX_CALL_BYTES;
         ssize_t got = pread(fd, p + done, ask, from + (off_t)done);
 
         if (got < 0 && errno == EINTR)
@@ -69,7 +69,7 @@ int
 kvt__posix_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
     for (size_t at = 0; at < e->bytes;) {
-        size_t n = kvt__piece(e->bytes - at, PIECE);
+        size_t n = kvt__piece_bytes(e->bytes - at, PIECE);
         size_t room = e->direct ? kvt__round_up(n, KVT__DIRECT_ALIGN) : n;
         int err = kvt__posix_read(e->fd, e->at + at, n, room, (off_t)at);
 

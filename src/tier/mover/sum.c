@@ -17,7 +17,7 @@ kvt__sum_add(struct kvt__sum *sum, const unsigned char *piece, size_t n)
 }
 
 size_t
-kvt__piece(size_t left, size_t usual)
+kvt__piece_bytes(size_t left, size_t usual)
 {
     return left < usual + usual / 2 ? left : usual;
 }

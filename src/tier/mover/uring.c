@@ -32,7 +32,7 @@ static pthread_key_t key;
 static bool have_key;
 
 static void
-stop(struct ring *ring)
+close_ring(struct ring *ring)
 {
     if (ring->works)
         io_uring_queue_exit(&ring->uring);
@@ -40,19 +40,19 @@ stop(struct ring *ring)
 }
 
 static void
-end_ring(void *arg)
+free_ring(void *arg)
 {
-    stop(arg);
+    close_ring(arg);
     free(arg);
 }
 
 static void
 make_key(void)
 {
-    have_key = !pthread_key_create(&key, end_ring);
+    have_key = !pthread_key_create(&key, free_ring);
 }
 
-/* A thread that outlives the library must not call end_ring() at its end. */
+/* A thread that outlives the library must not call free_ring() at its end. */
 __attribute__((destructor)) static void
 drop_key(void)
 {
@@ -62,14 +62,14 @@ drop_key(void)
 }
 
 static void
-say(const char *why)
+log_fallback(const char *why)
 {
     KVT__LOG_ONCE(KVT_LOG_INFO, "No io_uring (%s): files are read with blocking calls.",
                   why);
 }
 
 static void
-start(struct ring *ring)
+open_ring(struct ring *ring)
 {
     /* The second flags are for kernels before 6.0.  The flags do not include DEFER_TASKRUN, with
      * which completions appear only in io_uring_enter(): a filter of system calls may forbid
@@ -83,12 +83,12 @@ start(struct ring *ring)
     ring->works = !err;
     ring->pid = getpid();
     if (err)
-        say(strerror(-err));
+        log_fallback(strerror(-err));
 }
 
 /* Return this thread's ring, or NULL if io_uring is not available. */
 static struct ring *
-my_ring(void)
+thread_ring(void)
 {
     pthread_once(&once, make_key);
     struct ring *ring = have_key ? pthread_getspecific(key) : NULL;
@@ -101,8 +101,8 @@ my_ring(void)
         }
     }
     if (ring->pid != getpid()) { /* a new ring, or the ring of the parent process */
-        stop(ring);
-        start(ring);
+        close_ring(ring);
+        open_ring(ring);
     }
     return ring->works ? ring : NULL;
 }
@@ -112,7 +112,7 @@ my_ring(void)
 struct piece {
     size_t from, bytes;
     size_t got;
-    bool back; /* completed by the kernel */
+    bool completed; /* completed by the kernel */
 };
 
 /* Pieces are requested in order, complete in any order, and are processed in order. */
@@ -120,53 +120,53 @@ struct stream {
     const struct kvt__file_extent *e;
     struct io_uring *uring;
     struct piece pieces[DEPTH]; /* piece i is element i modulo DEPTH */
-    size_t asked_bytes;
-    unsigned n_asked, n_back, n_taken;
+    size_t requested_bytes;
+    unsigned n_requested, n_completed, n_processed;
 };
 
 /* Return the bytes to request for a piece: direct I/O reads whole units. */
 static size_t
-room(const struct piece *p)
+request_bytes(const struct piece *p)
 {
     return kvt__round_up(p->bytes, KVT__DIRECT_ALIGN);
 }
 
 /* Request the next pieces, at most DEPTH in flight. */
 static void
-ask(struct stream *s)
+request_pieces(struct stream *s)
 {
     const struct kvt__file_extent *e = s->e;
 
-    while (s->n_asked - s->n_taken < DEPTH && s->asked_bytes < e->bytes) {
-        struct piece *p = &s->pieces[s->n_asked % DEPTH];
+    while (s->n_requested - s->n_processed < DEPTH && s->requested_bytes < e->bytes) {
+        struct piece *p = &s->pieces[s->n_requested % DEPTH];
         struct io_uring_sqe *sqe = io_uring_get_sqe(s->uring);
 
         assert(sqe); /* the queue is as long as DEPTH */
-        *p = (struct piece){ .from = s->asked_bytes,
-                             .bytes = kvt__piece(e->bytes - s->asked_bytes, PIECE) };
-        io_uring_prep_read(sqe, e->fd, e->at + p->from, (unsigned)room(p), p->from);
+        *p = (struct piece){ .from = s->requested_bytes,
+                             .bytes = kvt__piece_bytes(e->bytes - s->requested_bytes, PIECE) };
+        io_uring_prep_read(sqe, e->fd, e->at + p->from, (unsigned)request_bytes(p), p->from);
         io_uring_sqe_set_data(sqe, p);
         assert(p->bytes);
-        s->asked_bytes += p->bytes;
-        s->n_asked++;
+        s->requested_bytes += p->bytes;
+        s->n_requested++;
     }
-    /* After a failure await() submits again. */
+    /* After a failure wait_for_next() submits again. */
     (void)io_uring_submit(s->uring);
 }
 
 /* Record the completions that have arrived. */
 static void
-note(struct stream *s)
+record_completions(struct stream *s)
 {
     struct io_uring_cqe *cqe;
 
     while (!io_uring_peek_cqe(s->uring, &cqe)) {
         struct piece *p = io_uring_cqe_get_data(cqe);
 
-        assert(!p->back && s->n_back < s->n_asked);
+        assert(!p->completed && s->n_completed < s->n_requested);
         p->got = cqe->res < 0 ? 0 : (size_t)cqe->res;
-        p->back = true;
-        s->n_back++;
+        p->completed = true;
+        s->n_completed++;
         io_uring_cqe_seen(s->uring, cqe);
     }
 }
@@ -174,14 +174,14 @@ note(struct stream *s)
 /* Wait for the completion of the next piece in order.  Return false if the kernel accepts no
  * requests and has none in flight. */
 static bool
-await(struct stream *s)
+wait_for_next(struct stream *s)
 {
-    const struct piece *next = &s->pieces[s->n_taken % DEPTH];
+    const struct piece *next = &s->pieces[s->n_processed % DEPTH];
     struct io_uring_cqe *cqe;
 
-    while (note(s), !next->back) {
+    while (record_completions(s), !next->completed) {
         (void)io_uring_submit(s->uring);
-        if (s->n_asked - s->n_back == io_uring_sq_ready(s->uring))
+        if (s->n_requested - s->n_completed == io_uring_sq_ready(s->uring))
             return false;
         /* The kernel may still write to the memory, so the function must not return after an
          * error.  If a filter forbids io_uring_enter(), poll() waits: completions then appear
@@ -196,38 +196,38 @@ await(struct stream *s)
 
 /* Read the bytes of a piece that the ring did not deliver. */
 static int
-complete(const struct kvt__file_extent *e, const struct piece *p)
+read_rest(const struct kvt__file_extent *e, const struct piece *p)
 {
     size_t got = p->got & ~(KVT__DIRECT_ALIGN - 1);
 
     if (p->got >= p->bytes)
         return 0;
     return kvt__posix_read(e->fd, e->at + p->from + got, p->bytes - got,
-                           room(p) - got, (off_t)(p->from + got));
+                           request_bytes(p) - got, (off_t)(p->from + got));
 }
 
 int
 kvt__uring_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
 {
-    struct ring *ring = kvt__piece(e->bytes, PIECE) < e->bytes ? my_ring() : NULL;
+    struct ring *ring = kvt__piece_bytes(e->bytes, PIECE) < e->bytes ? thread_ring() : NULL;
     int err = 0;
 
     if (!ring)
         return -ENOSYS; /* also for a single piece, for which io_uring has no advantage */
     struct stream s = { .e = e, .uring = &ring->uring };
-    ask(&s);
-    while (s.n_taken != s.n_asked) {
-        if (!await(&s)) {
-            say("it takes no requests");
-            stop(ring); /* discards the requests that the kernel did not accept */
+    request_pieces(&s);
+    while (s.n_processed != s.n_requested) {
+        if (!wait_for_next(&s)) {
+            log_fallback("it takes no requests");
+            close_ring(ring); /* discards the requests that the kernel did not accept */
             return -ENOSYS;
         }
-        struct piece p = s.pieces[s.n_taken++ % DEPTH];
-        assert(p.back && p.from + p.bytes <= e->bytes);
+        struct piece p = s.pieces[s.n_processed++ % DEPTH];
+        assert(p.completed && p.from + p.bytes <= e->bytes);
         if (err)
             continue;
-        ask(&s);
-        err = complete(e, &p);
+        request_pieces(&s);
+        err = read_rest(e, &p);
         if (!err)
             kvt__sum_add(sum, e->at + p.from, p.bytes);
     }

@@ -94,7 +94,7 @@ teardown(void **state)
 static inline void
 be_patient(void)
 {
-    kvt__hf3fs_patience_ns = 60 * KVT__NS_PER_S;
+    kvt__hf3fs_max_wait_ns = 60 * KVT__NS_PER_S;
 }
 
 /* ---------------------------------------------------------------------- many at once */

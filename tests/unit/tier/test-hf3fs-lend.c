@@ -460,7 +460,7 @@ main(int argc, char **argv)
 
     cuda = argc > 1 ? argv[1] : "";
     hf3fs_listen();
-    kvt__hf3fs_patience_ns = 60 * KVT__NS_PER_S; /* long enough for a busy machine */
+    kvt__hf3fs_max_wait_ns = 60 * KVT__NS_PER_S; /* long enough for a busy machine */
     return usrbiod_run_tests(&usrbiod, "slots of 3FS", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ open_all(struct fixture *f)
 {
     char path[400];
 
-    assert_int_equal(kvt__usrbio_memory(f->api, &f->iov, f->u.mount, N_PIECES * MIB, 0, -1),
+    assert_int_equal(kvt__usrbio_alloc_memory(f->api, &f->iov, f->u.mount, N_PIECES * MIB, 0, -1),
                      0);
     assert_int_equal(f->api->iorcreate4(&f->r, f->u.mount, 64, true, -4, 0, -1, 0), 0);
     assert_int_equal(f->api->iorcreate4(&f->w, f->u.mount, 64, false, -4, 0, -1, 0), 0);

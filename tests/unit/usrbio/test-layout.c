@@ -240,7 +240,7 @@ arguments_that_make_no_sense_are_refused(void **state)
     assert_null(iov.iovh);
     assert_null(ior.iorh);
     assert_int_equal(f->api->submit_ios(&ior), -EINVAL);
-    assert_int_equal(kvt__usrbio_memory(f->api, &iov, f->c.path, 4096, 4097, -1), -EINVAL);
+    assert_int_equal(kvt__usrbio_alloc_memory(f->api, &iov, f->c.path, 4096, 4097, -1), -EINVAL);
 }
 
 static void
@@ -251,7 +251,7 @@ memory_without_room_is_refused_before_it_is_touched(void **state)
     char name[256];
     int before = counterpart_links(&f->c, name);
 
-    assert_int_equal(kvt__usrbio_memory(f->api, &iov, f->c.path, (size_t)1 << 46, 0, -1),
+    assert_int_equal(kvt__usrbio_alloc_memory(f->api, &iov, f->c.path, (size_t)1 << 46, 0, -1),
                      -ENOSPC);
     assert_non_null(strstr(kvt__why(), "/dev/shm has no room for 67108864 MiB"));
     assert_non_null(strstr(kvt__why(), "hf3fs_iov_size"));

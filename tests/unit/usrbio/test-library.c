@@ -191,7 +191,7 @@ calls_that_would_end_the_process(void)
     CHECK(api->extract_mount_point(mount, sizeof mount, "/none/at/all") == -1);
     CHECK(api->extract_mount_point(mount, sizeof mount, NULL) == -1);
     CHECK(api->extract_mount_point(mount, sizeof mount, "/proc") == -1);
-    CHECK(kvt__usrbio_memory(api, &iov, "/tmp", 4096, 8192, -1) == -EINVAL);
+    CHECK(kvt__usrbio_alloc_memory(api, &iov, "/tmp", 4096, 8192, -1) == -EINVAL);
 }
 
 static void *

@@ -83,7 +83,7 @@ check(const char *rings, const char *type)
 
     if (rings)
         snprintf(want, sizeof want, "%s%s", root, rings);
-    assert_string_equal(place.rings, want);
+    assert_string_equal(place.rings_mount_point, want);
     assert_string_equal(place.type, type);
 }
 

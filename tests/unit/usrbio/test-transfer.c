@@ -213,9 +213,9 @@ struct move {
     struct kvt__usrbio_session *session;
     struct kvt__usrbio_extent extent;
     pthread_t thread;
-    sem_t came, may_go_on; /* for the first piece of a held transfer */
+    sem_t arrived, may_go_on; /* for the first piece of a held transfer */
     bool held;
-    size_t n_came; /* bytes */
+    size_t arrived_bytes;
     int err;
     unsigned char memory[MAX_PIECES * PIECE];
 };
@@ -232,11 +232,11 @@ on_piece(void *ctx, const unsigned char *piece, size_t n)
     struct move *m = ctx;
 
     (void)piece;
-    m->n_came += n;
+    m->arrived_bytes += n;
     if (!m->held)
         return;
     m->held = false;
-    sem_post(&m->came);
+    sem_post(&m->arrived);
     sem_wait(&m->may_go_on);
 }
 
@@ -258,7 +258,7 @@ start(struct fixture *f, struct move *m, bool reads, size_t n, unsigned char *at
     assert_true(fd >= 0);
     m->session = f->session;
     m->extent = (struct kvt__usrbio_extent){ .fd = fd, .reads = reads, .bytes = n * PIECE,
-                                             .at = at ? at : m->memory, .came = on_piece,
+                                             .at = at ? at : m->memory, .on_piece = on_piece,
                                              .ctx = m };
     assert_int_equal(pthread_create(&m->thread, NULL, move_main, m), 0);
 }
@@ -301,8 +301,8 @@ wait_for_another(struct kvt__usrbio_session *s, const struct kvt__usrbio_transfe
     do {
         sched_yield();
         pthread_mutex_lock(&s->lock);
-        first = s->first_wanting;
-        last = s->last_wanting;
+        first = s->first_waiting;
+        last = s->last_waiting;
         pthread_mutex_unlock(&s->lock);
         if (first == a || first == b)
             first = last;
@@ -318,7 +318,7 @@ wait_until_idle(struct kvt__usrbio_session *s)
     do {
         sched_yield();
         pthread_mutex_lock(&s->lock);
-        n = s->under_way;
+        n = s->n_in_flight;
         pthread_mutex_unlock(&s->lock);
     } while (n);
 }
@@ -344,7 +344,7 @@ setup(void **state)
     if (kvt__usrbio_session_open(&params, &f.session))
         fail_msg("%s", kvt__why());
     for (size_t i = 0; i < N_MOVES; i++) {
-        sem_init(&f.moves[i].came, 0, 0);
+        sem_init(&f.moves[i].arrived, 0, 0);
         sem_init(&f.moves[i].may_go_on, 0, 0);
     }
     *state = &f;
@@ -356,7 +356,7 @@ teardown(void **state)
 {
     struct fixture *f = *state;
 
-    kvt__usrbio_session_die(f->session);
+    kvt__usrbio_session_mark_dead(f->session);
     kvt__usrbio_session_close(f->session);
     temp_dir_remove(&f->dir);
     return 0;
@@ -376,7 +376,7 @@ the_rest_of_a_piece_comes_before_what_waits_for_memory(void **state)
     first->held = true;
     start(f, first, true, 2, NULL);
     end_piece(first, 0);
-    sem_wait(&first->came);
+    sem_wait(&first->arrived);
     wait_for_io(first, PIECE);
     answer(first->extent.fd, PIECE, PIECE / 2);
     wait_until_idle(f->session);
@@ -404,13 +404,13 @@ the_rest_of_a_piece_comes_before_what_waits_for_memory(void **state)
 
         join(m);
         assert_int_equal(m->err, 0);
-        assert_int_equal(m->n_came, m->extent.reads ? m->extent.bytes : 0);
+        assert_int_equal(m->arrived_bytes, m->extent.reads ? m->extent.bytes : 0);
         for (size_t b = 0; m->extent.reads && b < m->extent.bytes; b++)
             assert_int_equal(m->extent.at[b], byte_at(b));
     }
-    kvt__usrbio_session_take_back(f->session, &slot);
+    kvt__usrbio_session_release_slot(f->session, &slot);
     while (n_rest)
-        kvt__usrbio_session_take_back(f->session, &rest[--n_rest]);
+        kvt__usrbio_session_release_slot(f->session, &rest[--n_rest]);
 }
 
 /* A failed transfer submits no more I/Os, and blocks no other transfer while its remaining I/Os
@@ -434,9 +434,9 @@ what_failed_leaves_the_queue(void **state)
         end_piece(failing, i);
     join(failing);
     assert_int_equal(failing->err, -EIO);
-    assert_int_equal(failing->n_came, 0);
-    assert_null(f->session->first_wanting);
-    assert_null(f->session->last_wanting);
+    assert_int_equal(failing->arrived_bytes, 0);
+    assert_null(f->session->first_waiting);
+    assert_null(f->session->last_waiting);
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)

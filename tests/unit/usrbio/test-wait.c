@@ -346,7 +346,7 @@ after_a_restart_new_rings_work_and_old_ones_go(void **state)
         close_ring(f, &f->r);
         open_ring(f, &f->r, ENTRIES, true);
         f->api->iovdestroy(&f->iov);
-        assert_int_equal(kvt__usrbio_memory(f->api, &f->iov, f->c.path, MEMORY, 0, -1), 0);
+        assert_int_equal(kvt__usrbio_alloc_memory(f->api, &f->iov, f->c.path, MEMORY, 0, -1), 0);
         prep_n(f, 1);
         until = far();
         assert_int_equal(f->api->wait_for_ios(&f->w, &cqe, 1, 1, &until), 1);

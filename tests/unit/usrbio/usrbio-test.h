@@ -109,7 +109,7 @@ setup(void **state)
     *state = f;
     open_client(f, kind);
     counterpart_start(&f->c);
-    assert_int_equal(kvt__usrbio_memory(f->api, &f->iov, f->c.path, MEMORY, 0, -1), 0);
+    assert_int_equal(kvt__usrbio_alloc_memory(f->api, &f->iov, f->c.path, MEMORY, 0, -1), 0);
     f->c.memory = &f->iov;
     open_ring(f, &f->r, ENTRIES, true);
     open_ring(f, &f->w, ENTRIES, false);

@@ -8,7 +8,7 @@
 #include "usrbio/usrbio.h"
 
 int
-kvt__usrbio_no_room(size_t bytes)
+kvt__usrbio_fail_no_space(size_t bytes)
 {
     return kvt__fail(ENOSPC, "/dev/shm has no room for %zu MiB of shared memory for 3FS; "
                      "make it larger (docker run --shm-size) or hf3fs_iov_size smaller.",
@@ -16,7 +16,7 @@ kvt__usrbio_no_room(size_t bytes)
 }
 
 int
-kvt__usrbio_room(size_t bytes)
+kvt__usrbio_check_space(size_t bytes)
 {
     struct statvfs fs;
     uint64_t room;
@@ -27,5 +27,5 @@ kvt__usrbio_room(size_t bytes)
         __builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &room) ||
         bytes <= room)
         return 0;
-    return kvt__usrbio_no_room(bytes);
+    return kvt__usrbio_fail_no_space(bytes);
 }
