@@ -91,7 +91,7 @@ open_session(struct kvt__usrbio_client *c)
     snprintf(c->why, sizeof c->why, "%s", err ? kvt__why() : "");
     pthread_cond_broadcast(&c->changed);
     if (err && first)
-        kvt__log(KVT_LOG_WARN, "%s (asked again twice a second)", c->why);
+        kvt__log(KVT_LOG_WARN, "%s (kvtier retries twice a second)", c->why);
 }
 
 /* Mark the session dead, which ends its transfers, and move the session to the list of dead
@@ -168,8 +168,8 @@ run_once(struct kvt__usrbio_client *c)
     close_unused_sessions(c);
     if (c->session && (c->stopping || is_session_over(c))) {
         if (!c->stopping)
-            kvt__log(KVT_LOG_WARN, "3FS: the daemon of %s is another one now; what was "
-                     "under way is given up.", c->mount_point);
+            kvt__log(KVT_LOG_WARN, "3FS: the daemon of %s was restarted; transfers in "
+                     "flight fail.", c->mount_point);
         retire_session(c);
         return 0;
     }
@@ -340,8 +340,8 @@ kvt__usrbio_client_open(const struct kvt__usrbio_params *params,
     if (c) {
         c->refs++;
         if (!has_equal_params(&c->params, params))
-            kvt__log(KVT_LOG_WARN, "3FS: %s is open in this process with other hf3fs_ "
-                     "settings; those hold.", params->mount_point);
+            kvt__log(KVT_LOG_WARN, "3FS: %s is already open in this process with other "
+                     "hf3fs_ settings; kvtier keeps the first settings.", params->mount_point);
     } else if (!(err = new_client(params, &c))) {
         c->next = list;
         list = c;

@@ -62,7 +62,7 @@ check_limit(void)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit))
-        return kvt__fail(errno, "the limit of open files");
+        return kvt__fail(errno, "read the limit of open files");
     if (limit.rlim_max == RLIM_INFINITY)
         return kvt__fail(EMFILE, FILE_NAME " cannot be loaded where the hard limit of open "
                          "files is infinite: set one (prlimit --nofile=65536:1048576, "
@@ -101,8 +101,8 @@ find_functions(void *handle, struct kvt__usrbio_api *api)
         void *function = dlsym(handle, functions[i].name);
 
         if (!function)
-            return kvt__fail(ENOSYS, FILE_NAME " has no function %s: it is another "
-                             "version than kvtier knows.", functions[i].name);
+            return kvt__fail(ENOSYS, FILE_NAME " has no function %s: kvtier does not "
+                             "support this version.", functions[i].name);
         memcpy(functions[i].to, &function, sizeof function);
     }
     return 0;

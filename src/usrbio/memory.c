@@ -40,7 +40,7 @@ kvt__usrbio_alloc_memory(const struct kvt__usrbio_api *api, struct kvt__hf3fs_io
 {
     *iov = (struct kvt__hf3fs_iov){ 0 };
     if (block_bytes > bytes) /* the site's library would end the process */
-        return kvt__fail(EINVAL, "%zu bytes of shared memory in blocks of %zu", bytes,
+        return kvt__fail(EINVAL, "allocate %zu bytes of shared memory in blocks of %zu", bytes,
                          block_bytes);
     int err = kvt__usrbio_check_space(bytes);
     if (err)
@@ -48,8 +48,8 @@ kvt__usrbio_alloc_memory(const struct kvt__usrbio_api *api, struct kvt__hf3fs_io
     err = api->iovcreate(iov, mount, bytes, block_bytes, numa);
     if (err)
         return api == &kvt__usrbio_own ? err :
-               kvt__fail(-err, "%zu bytes of shared memory for the 3FS at %s", bytes,
-                         mount);
+               kvt__fail(-err, "allocate %zu bytes of shared memory for the 3FS at %s",
+                         bytes, mount);
     api->iovunlink(iov);
     madvise(iov->base, bytes, MADV_DONTFORK);
     err = populate(iov->base, bytes);

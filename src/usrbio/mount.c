@@ -162,7 +162,7 @@ static int
 fail_no_daemon(const char *path)
 {
     return kvt__fail(ENOTCONN, "%s: Transport endpoint is not connected: the daemon of "
-                     "this mount is gone; start it again.", path);
+                     "this mount has ended; start the daemon again.", path);
 }
 
 int
@@ -179,14 +179,14 @@ kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
         return kvt__fail(-err, "%s", path);
     if (strcmp(place.type, TYPE) && !kvt__usrbio_any_type())
         return kvt__fail(ENODEV, "%s lies on a file system of another type (%s), not on "
-                         "3FS: name a directory of a mount of 3FS (%s), and see that it "
-                         "is mounted.", path, *place.type ? place.type : "unknown", TYPE);
+                         "3FS: name a directory in a mount of 3FS (%s), and check that "
+                         "3FS is mounted.", path, *place.type ? place.type : "unknown", TYPE);
     if (!*place.rings_mount_point) {
         if (check_rings(place.mount_point) == -ENOTCONN)
             return fail_no_daemon(path);
-        return kvt__fail(ENOTSUP, "%s: the 3FS mounted at %s has no 3fs-virt: its daemon "
-                         "serves no USRBIO, or only a part of it is mounted here; mount "
-                         "all of it.", path, place.mount_point);
+        return kvt__fail(ENOTSUP, "%s: the 3FS mounted at %s has no 3fs-virt: the daemon "
+                         "serves no USRBIO, or only a part of the 3FS is mounted here; "
+                         "mount the whole 3FS.", path, place.mount_point);
     }
     if (strlen(place.rings_mount_point) >= KVT__HF3FS_MAX_MOUNT)
         return kvt__fail(ENAMETOOLONG, "%s: the mount point %s has more than %d bytes.",

@@ -96,12 +96,12 @@ identify_daemon(const char *path, struct kvt__own_mount *m)
     if (n < 0)
         return kvt__fail(errno, "%s: is this a 3FS whose daemon serves USRBIO?", link);
     if ((size_t)n >= sizeof m->target)
-        return kvt__fail(EIO, "%s: leads to a name of 256 bytes or more.", link);
+        return kvt__fail(EIO, "%s: the target of the link has 256 bytes or more.", link);
     m->target[n] = '\0';
     if (strncmp(m->target, SEM_FILES, strlen(SEM_FILES)) ||
         strchr(m->target + strlen(SEM_FILES), '/'))
-        return kvt__fail(EIO, "%s: leads to %s, not to a semaphore in /dev/shm.", link,
-                         m->target);
+        return kvt__fail(EIO, "%s: the target of the link is %s, not a semaphore in "
+                         "/dev/shm.", link, m->target);
     return 0;
 }
 
@@ -123,7 +123,7 @@ open_mount(struct kvt__own_mount *m)
 
         m->submit = NULL;
         return kvt__fail(err, "open the semaphore %s of the daemon of %s; does this "
-                         "process share /dev/shm with it?", m->target, m->path);
+                         "process share /dev/shm with the daemon?", m->target, m->path);
     }
     return 0;
 }

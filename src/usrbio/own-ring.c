@@ -112,10 +112,10 @@ kvt__own_iorcreate4(struct kvt__hf3fs_ior *ior, const char *mount, int entries,
                                 .timeout = timeout, .flags = flags };
 
     if (!ior || entries <= 0 || entries == INT_MAX || timeout < 0)
-        return kvt__fail(EINVAL, "a ring of %d entries and timeout %d", entries, timeout);
+        return kvt__fail(EINVAL, "make a ring of %d entries with timeout %d", entries, timeout);
     struct ring *ring = new_ring(entries, for_read);
     if (!ring)
-        return kvt__fail(ENOMEM, "a ring of %d entries", entries);
+        return kvt__fail(ENOMEM, "make a ring of %d entries", entries);
     int err = kvt__own_shm_open(&ring->shm, mount, kvt__own_ior_size(entries), numa, &key);
     if (err) {
         free_ring(ring);
@@ -273,8 +273,8 @@ drain(struct ring *ring, struct kvt__hf3fs_cqe *cqes, int max, bool *left)
         if (take_completion(ring, &ring->cqes[ring->cqe_tail], &cqes[n]))
             n++;
         else
-            KVT__LOG_ONCE(KVT_LOG_WARN, "3FS: a completion of no I/O in flight came from "
-                          "the daemon and is left out");
+            KVT__LOG_ONCE(KVT_LOG_WARN, "3FS: the daemon sent a completion of no I/O in "
+                          "flight; kvtier ignores the completion");
         ring->cqe_tail = (ring->cqe_tail + 1) % ring->n;
         taken++;
     }

@@ -103,7 +103,7 @@ static int
 map_file(struct kvt__own_shm *shm, int fd, int numa)
 {
     if (ftruncate(fd, (off_t)shm->size))
-        return kvt__fail(EIO, "a file of %zu bytes in " SHM_DIR " (%s).", shm->size,
+        return kvt__fail(EIO, "make a file of %zu bytes in " SHM_DIR " (%s).", shm->size,
                          strerror(errno));
     void *at = mmap(NULL, shm->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
@@ -167,11 +167,11 @@ announce(struct kvt__own_shm *shm)
     int err = errno;
     shm->key[0] = '\0';
     if (err == EACCES)
-        return kvt__fail(err, "%s: its daemon cannot map memory of this process: do both "
-                         "have the same /dev/shm, and does it run as root or as this "
-                         "user? (%s).", shm->mount->path, strerror(err));
+        return kvt__fail(err, "%s: the daemon cannot map memory of this process: do both "
+                         "have the same /dev/shm, and does the daemon run as root or as "
+                         "this user? (%s).", shm->mount->path, strerror(err));
     if (err == EMFILE)
-        return kvt__fail(err, "%s: its daemon serves as many shared memories as it may "
+        return kvt__fail(err, "%s: the daemon has reached its limit of shared memories "
                          "(iov_limit).", shm->mount->path);
     return kvt__fail(err, "announce %zu bytes of shared memory to the daemon of %s",
                      shm->size, shm->mount->path);
@@ -184,7 +184,7 @@ kvt__own_shm_open(struct kvt__own_shm *shm, const char *mount, size_t size, int 
     memset(shm, 0, sizeof *shm);
     if (!mount || !*mount || strlen(mount) >= KVT__HF3FS_MAX_MOUNT || !size ||
         size > PTRDIFF_MAX)
-        return kvt__fail(EINVAL, "%zu bytes of shared memory for a 3FS at '%s'", size,
+        return kvt__fail(EINVAL, "allocate %zu bytes of shared memory for a 3FS at '%s'", size,
                          mount ? mount : "");
     if (numa >= KVT__MAX_NODES)
         return kvt__fail(EINVAL, NUMA_KEY ": there is no memory node %d.", numa);
@@ -239,11 +239,11 @@ kvt__own_iovcreate(struct kvt__hf3fs_iov *iov, const char *mount, size_t size,
     struct kvt__own_key key = { .block_size = block_size };
 
     if (!iov || block_size > size)
-        return kvt__fail(EINVAL, "%zu bytes of shared memory in blocks of %zu", size,
+        return kvt__fail(EINVAL, "allocate %zu bytes of shared memory in blocks of %zu", size,
                          block_size);
     struct kvt__own_shm *shm = malloc(sizeof *shm);
     if (!shm)
-        return kvt__fail(ENOMEM, "shared memory");
+        return kvt__fail(ENOMEM, "allocate shared memory");
     int err = kvt__own_shm_open(shm, mount, size, numa, &key);
     if (err) {
         free(shm);

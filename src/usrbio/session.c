@@ -54,8 +54,8 @@ open_region(struct kvt__usrbio_session *s, const struct kvt__usrbio_params *para
     int err = read_semaphore(params->mount_point, s->semaphore, sizeof s->semaphore);
 
     if (err)
-        return kvt__fail(-err, "%s/3fs-virt/iovs: the mount's daemon does not answer; is "
-                         "3FS's FUSE client running there?", params->mount_point);
+        return kvt__fail(-err, "%s/3fs-virt/iovs: the mount's daemon does not respond; "
+                         "is 3FS's FUSE client running there?", params->mount_point);
     err = kvt__usrbio_alloc_memory(s->api, &s->iov, params->mount_point, params->iov_bytes, 0,
                                    params->node);
     if (err)
@@ -121,7 +121,7 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
     struct kvt__usrbio_session *s = calloc(1, sizeof *s);
 
     if (!s)
-        return kvt__fail(ENOMEM, "%s: rings", params->mount_point);
+        return kvt__fail(ENOMEM, "%s: make rings", params->mount_point);
     s->api = params->api;
     s->entries = params->entries;
     s->group_size = params->io_depth > 0 ? (uint32_t)params->io_depth : 0;
@@ -132,8 +132,8 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
         err = open_rings(s, params);
     }
     if (!err && !kvt__usrbio_session_is_served(s, params->mount_point))
-        err = kvt__fail(ESTALE, "%s: its daemon was restarted while it was told of shared "
-                        "memory", params->mount_point);
+        err = kvt__fail(ESTALE, "%s: the daemon was restarted while kvtier announced "
+                        "shared memory", params->mount_point);
     if (err) {
         kvt__usrbio_session_mark_dead(s);
         kvt__usrbio_session_close(s);

@@ -11,7 +11,7 @@ int
 kvt__usrbio_fail_no_space(size_t bytes)
 {
     return kvt__fail(ENOSPC, "/dev/shm has no room for %zu MiB of shared memory for 3FS; "
-                     "make it larger (docker run --shm-size) or hf3fs_iov_size smaller.",
+                     "enlarge /dev/shm (docker run --shm-size) or reduce hf3fs_iov_size.",
                      (bytes + (1 << 20) - 1) >> 20);
 }
 

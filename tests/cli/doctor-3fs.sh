@@ -113,7 +113,7 @@ if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
         >out 2>err || fail 'ls wants memory'
     unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" put \
         model@1@0@1@bfloat16 facts $settings" >out 2>err && fail 'put wants no memory'
-    grep -q 'no room for 200 MiB .* hf3fs_iov_size smaller' err || fail 'why is not said'
+    grep -q 'no room for 200 MiB .* reduce hf3fs_iov_size' err || fail 'why is not said'
 fi
 
 mv "/dev/shm/sem.$semaphore" "/dev/shm/sem.$semaphore.away"
@@ -128,5 +128,5 @@ says BAD daemon "$mount/kv: the daemon of this mount hangs; .* (no answer for 15
 kill -KILL $pid
 wait $pid 2>/dev/null
 on "$mount/kv" 1
-says BAD mount "$mount/kv: .* the daemon of this mount is gone; start it again"
+says BAD mount "$mount/kv: .* the daemon of this mount has ended; start the daemon again"
 finish cli/doctor-3fs

@@ -124,7 +124,7 @@ ensure_rings(struct hf3fs_tier *h)
 
     pthread_mutex_lock(&h->lock);
     if (h->stopping)
-        err = kvt__fail(ECANCELED, "3FS");
+        err = kvt__fail(ECANCELED, "3FS: make rings");
     else if (!h->client && !(err = kvt__usrbio_client_open(&h->params, &client)))
         h->client = client;
     pthread_mutex_unlock(&h->lock);

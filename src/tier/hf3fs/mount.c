@@ -50,9 +50,9 @@ kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path)
     int err = find_mount(path, mount);
 
     if (!err && strcmp(mount, mount_point))
-        return kvt__fail(EINVAL, "%s: %s lies in the 3FS mount %s, not in %s: all "
-                         "directories of a store lie in one mount, that of "
-                         "hf3fs_mount_point if it is set.", name, path, mount,
+        return kvt__fail(EINVAL, "%s: %s is in the 3FS mount %s, not in %s: all "
+                         "directories of a store must be in one mount (in "
+                         "hf3fs_mount_point, if set).", name, path, mount,
                          mount_point);
     return prefix_error(name, err);
 }

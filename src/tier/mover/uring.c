@@ -218,7 +218,7 @@ kvt__uring_read_extent(const struct kvt__file_extent *e, struct kvt__sum *sum)
     request_pieces(&s);
     while (s.n_processed != s.n_requested) {
         if (!wait_for_next(&s)) {
-            log_fallback("it takes no requests");
+            log_fallback("the kernel accepts no requests");
             close_ring(ring); /* discards the requests that the kernel did not accept */
             return -ENOSYS;
         }

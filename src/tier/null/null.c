@@ -15,7 +15,7 @@ null_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     struct kvt__tier *tier;
 
     if (*params->rest)
-        return kvt__fail(EINVAL, "%s: null:// takes nothing behind it, found '%s'.",
+        return kvt__fail(EINVAL, "%s: null:// takes no further text, found '%s'.",
                          params->name, params->rest);
     tier = calloc(1, sizeof *tier);
     if (!tier)

@@ -154,7 +154,7 @@ the_mount_is_found_and_what_is_none_is_told(void **state)
     assert_non_null(strstr(kvt__why(), "not on 3FS"));
     usrbiod_kill(&f->u);
     assert_int_equal(kvt__usrbio_mount_of(path, mount), -ENOTCONN);
-    assert_non_null(strstr(kvt__why(), "daemon of this mount is gone"));
+    assert_non_null(strstr(kvt__why(), "daemon of this mount has ended"));
     assert_int_equal(kvt__usrbio_mount_of(f->u.mount, mount), -ENOTCONN);
 }
 

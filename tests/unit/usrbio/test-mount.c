@@ -177,8 +177,8 @@ each_reason_has_its_sentence(void **state)
     assert_int_equal(kvt__usrbio_mount_of("/proc/self", mount), -ENODEV);
     assert_string_equal(kvt__why(),
                         "/proc/self lies on a file system of another type (proc), not on "
-                        "3FS: name a directory of a mount of 3FS (fuse.hf3fs), and see "
-                        "that it is mounted.");
+                        "3FS: name a directory in a mount of 3FS (fuse.hf3fs), and "
+                        "check that 3FS is mounted.");
 }
 
 static void
