@@ -37,7 +37,7 @@ static void
 read_json(enum kvt__s3_json kind, const char *text, size_t n)
 {
     struct kvt__s3_keys *keys;
-    char said[80];
+    char text_of_error[80];
 
     if (!kvt__s3_read_json(text, n, kind, "fuzz", &keys)) {
         expect(*keys->access && *keys->secret && (!keys->token || *keys->token));
@@ -46,8 +46,8 @@ read_json(enum kvt__s3_json kind, const char *text, size_t n)
                                                 * code */
         expect(!strstr(kvt__why(), "s3cr3t"));
     }
-    kvt__s3_json_error(text, n, said, sizeof said);
-    for (const char *c = said; *c; c++)
+    kvt__s3_json_error(text, n, text_of_error, sizeof text_of_error);
+    for (const char *c = text_of_error; *c; c++)
         expect(*c >= ' ' && *c <= '~');
 }
 

@@ -34,7 +34,7 @@ enum {
 
 struct input {
     unsigned flags;
-    size_t asked;
+    size_t requested_bytes;
     uint8_t attr[255];
     size_t n_attr;
     uint8_t *file;
@@ -87,7 +87,7 @@ begin(void)
 
 /* Set magic, length and checksum of a trailer, and keep the other fields. */
 static void
-mend(uint8_t *trailer)
+set_trailer_sums(uint8_t *trailer)
 {
     struct kvt__trailer nothing = { 0 };
     unsigned char good[KVT__TRAILER_BYTES];
@@ -105,7 +105,7 @@ layout_of(const struct input *in)
 
 /* Return the payload length that the file states. */
 static size_t
-told(const struct input *in)
+stated_bytes(const struct input *in)
 {
     struct kvt__found found = { 0 };
     uint64_t n = in->n_file;
@@ -123,7 +123,7 @@ take_apart(const uint8_t *data, size_t size, struct input *in)
     if (size < 4 || (size_t)data[3] + 4 > size)
         return false;
     in->flags = data[0];
-    in->asked = data[1] | (size_t)data[2] << 8;
+    in->requested_bytes = data[1] | (size_t)data[2] << 8;
     in->n_attr = data[3];
     memcpy(in->attr, data + 4, in->n_attr);
     data += 4 + in->n_attr;
@@ -137,8 +137,8 @@ take_apart(const uint8_t *data, size_t size, struct input *in)
     memset(in->file + head, 0x5a, more);
     memcpy(in->file + head + more, data + head, size - head);
     if (in->flags & GOOD_TRAILER && in->n_file >= KVT__TRAILER_BYTES)
-        mend(in->file + in->n_file - KVT__TRAILER_BYTES);
-    in->asked = in->flags & FIT ? told(in) : in->asked + more;
+        set_trailer_sums(in->file + in->n_file - KVT__TRAILER_BYTES);
+    in->requested_bytes = in->flags & FIT ? stated_bytes(in) : in->requested_bytes + more;
     return true;
 }
 
@@ -157,7 +157,7 @@ make_file(struct input *in)
     expect(!fstat(fd, &st));
     if (in->flags & GOOD_ATTR && in->n_attr >= KVT__XATTR_BYTES) {
         in->n_attr = KVT__XATTR_BYTES;
-        mend(in->attr);
+        set_trailer_sums(in->attr);
         kvt__put_le64(in->attr + KVT__TRAILER_BYTES, in->n_file);
         kvt__put_le64(in->attr + KVT__TRAILER_BYTES + 8,
                       (uint64_t)st.st_mtim.tv_sec * 1000000000u +
@@ -172,13 +172,13 @@ static void
 get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *object)
 {
     size_t phase = tier->phase;
-    size_t room = (2 * KVT__SLOT_ROOM + phase + in->asked + 4095) / 4096 * 4096;
+    size_t room = (2 * KVT__SLOT_ROOM + phase + in->requested_bytes + 4095) / 4096 * 4096;
     unsigned char *base = aligned_alloc(4096, room);
     struct kvt__found found = { 0 };
 
     expect(base != NULL);
     struct kvt__slot slot = { .payload = base + KVT__SLOT_ROOM + phase,
-                              .bytes = in->asked };
+                              .bytes = in->requested_bytes };
     if (!kvt__tier_get(tier, object, &slot, &found)) {
         const uint8_t *at = in->file;
 

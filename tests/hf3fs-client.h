@@ -16,7 +16,7 @@
 static atomic_uint hf3fs_right_clients, hf3fs_wrong_clients;
 
 static inline void
-hf3fs_hear(void *ctx, enum kvt_log_level level, const char *line)
+on_hf3fs_log(void *ctx, enum kvt_log_level level, const char *line)
 {
     const char *wanted = !strcmp(hf3fs_client(), "library") ? " by the site's library"
                                                             : " by kvtier's own client";
@@ -31,14 +31,14 @@ hf3fs_hear(void *ctx, enum kvt_log_level level, const char *line)
 
 /* Count the clients that tiers log, and print errors. */
 static inline void
-hf3fs_listen(void)
+hf3fs_watch_log(void)
 {
-    kvt_set_log(hf3fs_hear, NULL, KVT_LOG_INFO);
+    kvt_set_log(on_hf3fs_log, NULL, KVT_LOG_INFO);
 }
 
 /* The last test of a program. */
 static inline void
-all_was_done_by_the_client_asked_for(void **state)
+only_the_selected_client_was_used(void **state)
 {
     (void)state;
     assert_true(hf3fs_right_clients > 0);

@@ -19,7 +19,7 @@ struct shm_names {
 };
 
 static inline bool
-shm_names_have(const struct shm_names *names, const char *name)
+shm_names_contain(const struct shm_names *names, const char *name)
 {
     for (size_t i = 0; i < names->n; i++)
         if (!strcmp(names->name[i], name))
@@ -29,7 +29,7 @@ shm_names_have(const struct shm_names *names, const char *name)
 
 /* Read the names in /dev/shm, except the names in `others` (NULL: no exceptions). */
 static inline void
-shm_names_take(struct shm_names *names, const struct shm_names *others)
+shm_names_read(struct shm_names *names, const struct shm_names *others)
 {
     char path[300];
     DIR *d = opendir("/dev/shm");
@@ -38,7 +38,7 @@ shm_names_take(struct shm_names *names, const struct shm_names *others)
     for (struct dirent *e; d && names->n < SHM_NAMES && (e = readdir(d));) {
         snprintf(path, sizeof path, "/dev/shm/%s", e->d_name);
         if (!strncmp(e->d_name, "hf3fs-iov-", 10) &&
-            !(others && shm_names_have(others, path)))
+            !(others && shm_names_contain(others, path)))
             memcpy(names->name[names->n++], path, sizeof path);
     }
     if (d)
@@ -48,12 +48,12 @@ shm_names_take(struct shm_names *names, const struct shm_names *others)
 /* Wait until all names that `before` lacks disappear.  After a minute, unlink a remaining name.
  * Return the number of names unlinked. */
 static inline size_t
-shm_names_stay(const struct shm_names *before)
+shm_names_left(const struct shm_names *before)
 {
     static struct shm_names now;
     size_t n = 0;
 
-    shm_names_take(&now, before);
+    shm_names_read(&now, before);
     for (size_t i = 0; i < now.n; i++) {
         int ms = 0;
 
@@ -67,9 +67,9 @@ shm_names_stay(const struct shm_names *before)
 
 /* Return true if all names that `before` lacks disappear. */
 static inline bool
-shm_names_go(const struct shm_names *before)
+shm_names_disappear(const struct shm_names *before)
 {
-    return !shm_names_stay(before);
+    return !shm_names_left(before);
 }
 
 #endif

@@ -212,9 +212,9 @@ links_are_their_makers_alone(void **state)
     shared_open(&u, &s, 4096, "");
     assert_int_equal(lstat(s.link, &st), 0);
     assert_int_equal(st.st_mode, S_IFLNK | 0400);
-    usrbiod_tell(&u, "fault lookup refuse_uid");
+    usrbiod_command(&u, "fault lookup refuse_uid");
     assert_true(lstat(s.link, &st) < 0 && errno == EPERM);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
     in_mount(path, "3fs-virt/iovs");
     setfsuid(12345);
     int err = lstat(s.link, &st) < 0 ? errno : 0;
@@ -271,25 +271,25 @@ requests_fail_as_told(void **state)
     (void)state;
     in_mount(path, "renamed");
     file_open(&u, &f, "plain");
-    usrbiod_tell(&u, "fault lookup result=-EIO name=plain");
+    usrbiod_command(&u, "fault lookup result=-EIO name=plain");
     assert_true(access(f.path, F_OK) < 0 && errno == EIO);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
     assert_int_equal(access(f.path, F_OK), 0);
-    usrbiod_tell(&u, "fault open result=EMFILE n=1");
+    usrbiod_command(&u, "fault open result=EMFILE n=1");
     assert_true(open(f.path, O_RDONLY) < 0 && errno == EMFILE);
-    usrbiod_tell(&u, "fault create result=-28 n=1");
+    usrbiod_command(&u, "fault create result=-28 n=1");
     assert_true(open(path, O_RDWR | O_CREAT, 0666) < 0 && errno == ENOSPC);
-    usrbiod_tell(&u, "fault rename result=-EREMOTEIO n=1 name=renamed");
+    usrbiod_command(&u, "fault rename result=-EREMOTEIO n=1 name=renamed");
     assert_true(rename(f.path, path) < 0 && errno == EREMOTEIO);
-    usrbiod_tell(&u, "fault unlink result=-EPERM n=1");
+    usrbiod_command(&u, "fault unlink result=-EPERM n=1");
     assert_true(unlink(f.path) < 0 && errno == EPERM);
-    usrbiod_tell(&u, "fault flush result=-EIO n=1");
+    usrbiod_command(&u, "fault flush result=-EIO n=1");
     assert_true(fsync(f.fd) < 0 && errno == EIO);
-    usrbiod_tell(&u, "fault flush result=-EDQUOT n=1");
+    usrbiod_command(&u, "fault flush result=-EDQUOT n=1");
     assert_true(close(f.fd) < 0 && errno == EDQUOT);
     assert_int_equal(rename(f.path, path), 0);
     assert_int_equal(unlink(path), 0);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
 }
 
 static void
@@ -302,7 +302,7 @@ a_fault_that_means_nothing_is_said(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        json_t *answer = usrbiod_ask(&u, wrong[i]);
+        json_t *answer = usrbiod_request(&u, wrong[i]);
 
         assert_true(json_is_false(json_object_get(answer, "ok")));
         assert_true(json_is_string(json_object_get(answer, "error")));
@@ -329,8 +329,8 @@ look_ups_run_side_by_side(void **state)
     (void)state;
     if (geteuid()) /* a mount by fusermount3 does not allow parallel lookups */
         skip();
-    usrbiod_tell(&u, "reset");
-    usrbiod_tell(&u, "fault lookup stuck name=absent-");
+    usrbiod_command(&u, "reset");
+    usrbiod_command(&u, "fault lookup stuck name=absent-");
     for (int i = 0; i < N; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/absent-%d", u.mount, i);
         assert_int_equal(pthread_create(&threads[i], NULL, look_for, paths[i]), 0);
@@ -338,8 +338,8 @@ look_ups_run_side_by_side(void **state)
     while (usrbiod_count(&u, "stuck") < N)
         continue;
     assert_int_equal(usrbiod_count(&u, "max_lookups"), N);
-    usrbiod_tell(&u, "clear");
-    json_decref(usrbiod_ask(&u, "release"));
+    usrbiod_command(&u, "clear");
+    json_decref(usrbiod_request(&u, "release"));
     for (int i = 0; i < N; i++) {
         void *found;
 

@@ -135,7 +135,7 @@ expect_jobs(const char *words, int results, int jobs, int largest)
     struct ring r;
     struct done done;
 
-    usrbiod_tell(&u, "reset");
+    usrbiod_command(&u, "reset");
     ring_open(&u, &r, 16, words);
     ten(&r);
     for (int i = 0; i < results; i++)
@@ -229,13 +229,13 @@ results_are_as_told(void **state)
 
     (void)state;
     ring_open(&u, &r, 4, ".r0.t0");
-    usrbiod_tell(&u, "fault read result=-EREMOTEIO n=1 name=data");
-    usrbiod_tell(&u, "fault read result=-EIO name=another");
+    usrbiod_command(&u, "fault read result=-EREMOTEIO n=1 name=data");
+    usrbiod_command(&u, "fault read result=-EIO name=another");
     assert_int_equal(ring_do(&r, &iov, 0, file.ino, 0, 100), -EREMOTEIO);
     assert_int_equal(ring_do(&r, &iov, 0, file.ino, 0, 100), 100);
-    usrbiod_tell(&u, "fault any short=10 n=1");
+    usrbiod_command(&u, "fault any short=10 n=1");
     assert_int_equal(ring_do(&r, &iov, 0, file.ino, 0, 100), 10);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
     ring_close(&r);
 }
 
@@ -250,15 +250,15 @@ bits_are_flipped(void **state)
     ring_open(&u, &out, 4, ".w0.t0");
     fill(iov.base, 104, 3);
     was = iov.base[52];
-    usrbiod_tell(&u, "fault write corrupt n=1");
+    usrbiod_command(&u, "fault write corrupt n=1");
     assert_int_equal(ring_do(&out, &iov, 0, file.ino, 0, 104), 104);
     assert_int_equal(iov.base[52], was);
     assert_int_equal(ring_do(&in, &iov, 0, file.ino, 0, 104), 104);
     assert_int_equal(iov.base[52], was ^ 0x10);
-    usrbiod_tell(&u, "fault read corrupt n=1");
+    usrbiod_command(&u, "fault read corrupt n=1");
     assert_int_equal(ring_do(&in, &iov, 0, file.ino, 0, 104), 104);
     assert_int_equal(iov.base[52], was);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
     ring_close(&in);
     ring_close(&out);
 }
@@ -271,7 +271,7 @@ what_is_stuck_comes_when_it_is_released(void **state)
 
     (void)state;
     ring_open(&u, &r, 16, ".r-1.t0");
-    usrbiod_tell(&u, "fault read stuck n=1");
+    usrbiod_command(&u, "fault read stuck n=1");
     memset(iov.base, 0xee, 10);
     for (uint64_t i = 0; i < 3; i++)
         ring_prepare(&r, &iov, 0, file.ino, 0, 10, i);
@@ -283,11 +283,11 @@ what_is_stuck_comes_when_it_is_released(void **state)
         continue;
     assert_int_equal(usrbiod_count(&u, "in_flight"), 1);
     memset(iov.base, 0xee, 10);
-    json_decref(usrbiod_ask(&u, "release"));
+    json_decref(usrbiod_request(&u, "release"));
     assert_int_equal(ring_wait(&r).result, 10);
     assert_int_not_equal(iov.base[3], 0xee);
     assert_int_equal(atomic_load(ring_counter(&r, 1)), 3);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
     ring_close(&r);
 }
 
@@ -298,13 +298,13 @@ others_pass_by(void **state)
 
     (void)state;
     ring_open(&u, &r, 16, ".r-2.t0");
-    usrbiod_tell(&u, "fault read reorder n=1");
+    usrbiod_command(&u, "fault read reorder n=1");
     for (uint64_t i = 0; i < 2; i++)
         ring_prepare(&r, &iov, 0, file.ino, 0, 10, i);
     ring_submit(&r);
     assert_int_equal(ring_wait(&r).userdata, 1);
     assert_int_equal(ring_wait(&r).userdata, 0);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
     ring_close(&r);
 }
 
@@ -316,13 +316,13 @@ posts_are_lost(void **state)
 
     (void)state;
     ring_open(&u, &r, 16, ".r0.t0");
-    usrbiod_tell(&u, "fault read lost_wakeup n=1");
+    usrbiod_command(&u, "fault read lost_wakeup n=1");
     ring_prepare(&r, &iov, 0, file.ino, 0, 10, 5);
     ring_submit(&r);
     while (!ring_poll(&r, &done))
         continue;
     assert_int_equal(done.userdata, 5);
-    usrbiod_tell(&u, "fault submit lost_wakeup n=1");
+    usrbiod_command(&u, "fault submit lost_wakeup n=1");
     double posts = usrbiod_count(&u, "posts");
     ring_prepare(&r, &iov, 0, file.ino, 0, 10, 6);
     ring_submit(&r);
@@ -331,7 +331,7 @@ posts_are_lost(void **state)
     assert_false(ring_poll(&r, &done));
     ring_submit(&r);
     assert_int_equal(ring_wait(&r).userdata, 6);
-    usrbiod_tell(&u, "clear");
+    usrbiod_command(&u, "clear");
     ring_close(&r);
 }
 
@@ -473,14 +473,14 @@ leave_io_under_way(struct usrbiod *d, struct shared *memory, struct open_file *f
     struct ring r;
 
     ring_open(d, &r, 16, ".w-1.t0");
-    usrbiod_tell(d, "fault write stuck n=2");
-    usrbiod_tell(d, "fault write delay_ms=100000");
+    usrbiod_command(d, "fault write stuck n=2");
+    usrbiod_command(d, "fault write delay_ms=100000");
     for (uint64_t i = 0; i < 8; i++)
         ring_prepare(&r, memory, 0, f->ino, i * MIB, MIB, i);
     ring_submit(&r);
     while (usrbiod_count(d, "in_flight") < 8)
         continue;
-    usrbiod_tell(d, "clear");
+    usrbiod_command(d, "clear");
     ring_close(&r);
 }
 

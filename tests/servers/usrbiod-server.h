@@ -25,7 +25,7 @@
 struct usrbiod {
     pid_t pid; /* 0: usrbiod does not run */
     int in;
-    FILE *said;
+    FILE *output;
     struct temp_dir dir;
     char backing[300], mount[300];
     char submit[128]; /* name of the semaphore of normal priority, for sem_open() */
@@ -47,17 +47,17 @@ usrbiod_spawn(struct usrbiod *u, char **argv)
     close(in[0]);
     close(out[1]);
     u->in = in[1];
-    u->said = fdopen(out[0], "r");
+    u->output = fdopen(out[0], "r");
     return !err;
 }
 
 /* Read a response.  NULL: usrbiod has ended, or the response is no JSON. */
 static inline json_t *
-usrbiod_hear(struct usrbiod *u)
+usrbiod_read_response(struct usrbiod *u)
 {
     char line[4096];
 
-    return fgets(line, sizeof line, u->said) ? json_loads(line, 0, NULL) : NULL;
+    return fgets(line, sizeof line, u->output) ? json_loads(line, 0, NULL) : NULL;
 }
 
 /* Close the input and wait for the end of usrbiod.  Return the exit status. */
@@ -69,7 +69,7 @@ usrbiod_wait(struct usrbiod *u)
     close(u->in);
     while (waitpid(u->pid, &status, 0) < 0 && errno == EINTR)
         continue;
-    fclose(u->said);
+    fclose(u->output);
     u->pid = 0;
     return status;
 }
@@ -88,7 +88,7 @@ usrbiod_run(struct usrbiod *u, const char *const *arguments)
     argv[n++] = u->backing;
     argv[n] = u->mount;
     assert_true(usrbiod_spawn(u, argv));
-    json_t *ready = usrbiod_hear(u);
+    json_t *ready = usrbiod_read_response(u);
     const char *name = json_string_value(json_object_get(ready, "submit_ios"));
     if (name)
         snprintf(u->submit, sizeof u->submit, "/%s", name);
@@ -166,21 +166,21 @@ usrbiod_run_tests(struct usrbiod *u, const char *name, const struct CMUnitTest *
 
 /* Send a command and return the response, which the caller ends with json_decref(). */
 static inline json_t *
-usrbiod_ask(struct usrbiod *u, const char *line)
+usrbiod_request(struct usrbiod *u, const char *line)
 {
     if (dprintf(u->in, "%s\n", line) < 0)
-        fail_msg("usrbiod is gone");
-    json_t *answer = usrbiod_hear(u);
+        fail_msg("usrbiod has ended");
+    json_t *answer = usrbiod_read_response(u);
     if (!answer)
-        fail_msg("usrbiod is gone");
+        fail_msg("usrbiod has ended");
     return answer;
 }
 
 /* Send a command and require the response "ok". */
 static inline void
-usrbiod_tell(struct usrbiod *u, const char *line)
+usrbiod_command(struct usrbiod *u, const char *line)
 {
-    json_t *answer = usrbiod_ask(u, line);
+    json_t *answer = usrbiod_request(u, line);
 
     if (!json_is_true(json_object_get(answer, "ok")))
         fail_msg("%s: %s", line, json_string_value(json_object_get(answer, "error")));
@@ -191,7 +191,7 @@ usrbiod_tell(struct usrbiod *u, const char *line)
 static inline double
 usrbiod_count(struct usrbiod *u, const char *name)
 {
-    json_t *stats = usrbiod_ask(u, "stats"), *value = json_object_get(stats, name);
+    json_t *stats = usrbiod_request(u, "stats"), *value = json_object_get(stats, name);
 
     if (!json_is_number(value))
         fail_msg("usrbiod does not count %s", name);

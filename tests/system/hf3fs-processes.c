@@ -96,7 +96,7 @@ killed_writers_leave_whole_chunks_and_nothing_else(void **state)
     struct world *w = *state;
     static struct shm_names before;
 
-    shm_names_take(&before, NULL);
+    shm_names_read(&before, NULL);
     for (unsigned round = 0; round < rounds(8); round++) {
         struct writer x = { .w = w, .first = round * 3 };
 
@@ -107,7 +107,7 @@ killed_writers_leave_whole_chunks_and_nothing_else(void **state)
     daemon_forgets_all();
     /* Who is killed when its memory has a name and the daemon was not yet told of it leaves
      * that behind: a moment, longer where the daemon is slow. */
-    assert_true(shm_names_stay(&before) <= 1);
+    assert_true(shm_names_left(&before) <= 1);
     assert_int_equal(n_damaged(w), 0);
     open_3fs(w, NULL);
     assert_int_equal(n_temporary(w), 0);
@@ -128,15 +128,15 @@ who_is_killed_in_the_middle_stops_no_other(void **state)
     write_chunks(&w->f, 0, N_CHUNKS);
     double iovs = usrbiod_count(&usrbiod, "iovs"), rings = usrbiod_count(&usrbiod, "rings");
     assert_int_equal((int)iovs, 2);
-    usrbiod_tell(&usrbiod, "fault write stuck");
+    usrbiod_command(&usrbiod, "fault write stuck");
     assert_int_equal(write(x.go[1], "", 1), 1);
     while (usrbiod_count(&usrbiod, "in_flight") < N_CHUNKS)
         usleep(1000);
     kill_writer(&x);
     daemon_comes_to("iovs", 1);
     daemon_comes_to("rings", (unsigned)rings / 2);
-    usrbiod_tell(&usrbiod, "clear");
-    usrbiod_tell(&usrbiod, "release");
+    usrbiod_command(&usrbiod, "clear");
+    usrbiod_command(&usrbiod, "release");
     daemon_comes_to("live_inodes", 0);
     assert_int_equal(n_temporary(w), N_CHUNKS);
     set_tokens(&w->f, 3);
@@ -177,7 +177,7 @@ two_engines_go_on_while_others_are_killed(void **state)
     unsigned n_ended = 0;
     int status;
 
-    usrbiod_tell(&usrbiod, "fault write delay_ms=5 p=0.3");
+    usrbiod_command(&usrbiod, "fault write delay_ms=5 p=0.3");
     for (uint32_t i = 0; i < 2; i++) {
         workers[i] = (struct writer){ .w = w, .first = i + 1 };
         workers[i].pid = start_child(work, &workers[i]);
@@ -207,11 +207,11 @@ main(void)
         TEST(killed_writers_leave_whole_chunks_and_nothing_else),
         TEST(who_is_killed_in_the_middle_stops_no_other),
         TEST(two_engines_go_on_while_others_are_killed),
-        cmocka_unit_test(all_was_done_by_the_client_asked_for),
+        cmocka_unit_test(only_the_selected_client_was_used),
     };
 
     (void)own_shm(NULL); /* tests elsewhere leave names behind */
-    hf3fs_listen();
+    hf3fs_watch_log();
     return usrbiod_run_tests(&usrbiod, "processes over 3FS", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);
 }

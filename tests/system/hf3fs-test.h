@@ -74,7 +74,7 @@ teardown(void **state)
 
     close_3fs(w);
     if (usrbiod.pid)
-        usrbiod_tell(&usrbiod, "clear");
+        usrbiod_command(&usrbiod, "clear");
     forget(w);
     fixture_fini(&w->f);
     free(w);

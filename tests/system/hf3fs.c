@@ -54,7 +54,7 @@ damaged_bytes_are_never_served(void **state)
     open_3fs(w, NULL);
     write_chunks(&w->f, 0, N_CHUNKS);
     close_3fs(w);
-    usrbiod_tell(&usrbiod, "fault read corrupt p=0.4");
+    usrbiod_command(&usrbiod, "fault read corrupt p=0.4");
     for (int i = 0; i < 5; i++) { /* load_prompt() fails the test on a wrong byte */
         open_3fs(w, NULL);
         struct outcome got = load_prompt(&w->f);
@@ -71,15 +71,15 @@ errors_shorten_hits_and_fail_no_load(void **state)
     open_3fs(w, NULL);
     write_chunks(&w->f, 0, N_CHUNKS);
     close_3fs(w);
-    usrbiod_tell(&usrbiod, "fault read result=-EIO p=0.2");
-    usrbiod_tell(&usrbiod, "fault read short=100 p=0.3");
+    usrbiod_command(&usrbiod, "fault read result=-EIO p=0.2");
+    usrbiod_command(&usrbiod, "fault read short=100 p=0.3");
     for (int i = 0; i < 5; i++) {
         open_3fs(w, "lookup_timeout_ms=300"); /* a failed read is waited for so long */
         struct outcome got = load_prompt(&w->f);
         assert_int_equal(got.loaded, got.promised);
         close_3fs(w);
     }
-    usrbiod_tell(&usrbiod, "clear");
+    usrbiod_command(&usrbiod, "clear");
     open_3fs(w, NULL);
     assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
 }
@@ -198,14 +198,14 @@ a_look_that_hangs_keeps_no_other_waiting(void **state)
     struct kvt_store *store;
 
     assert_int_equal(kvt_store_open(config, &store), 0);
-    usrbiod_tell(&usrbiod, "fault lookup stuck name=slow");
+    usrbiod_command(&usrbiod, "fault lookup stuck name=slow");
     assert_int_equal(kvt_store_submit(store, ops, 2), 0);
     while (!kvt_store_poll(store, &done, 1))
         usleep(1000);
     assert_ptr_equal(done, &quick);
     assert_int_equal(quick.status, -ENOENT);
-    usrbiod_tell(&usrbiod, "clear");
-    usrbiod_tell(&usrbiod, "release");
+    usrbiod_command(&usrbiod, "clear");
+    usrbiod_command(&usrbiod, "release");
     while (!kvt_store_poll(store, &done, 1))
         usleep(1000);
     assert_ptr_equal(done, &slow);
@@ -226,14 +226,14 @@ a_load_that_is_stuck_ends_at_its_deadline(void **state)
     open_3fs(w, "blocking_timeout_secs=1");
     struct kvt_seq *seq = new_seq(&w->f, N_TOKENS);
     make_io(&io, seq, 0, 0, N_CHUNKS, 1);
-    usrbiod_tell(&usrbiod, "fault read stuck");
+    usrbiod_command(&usrbiod, "fault read stuck");
     struct kvt_load *load = load_and_wait(&w->f, &io.io, 1);
     for (uint32_t c = 0; c < N_CHUNKS; c++)
         assert_int_equal(kvt_load_status(load, 0, c), -ETIMEDOUT);
     kvt_load_free(load);
     wipe(&w->f);
-    usrbiod_tell(&usrbiod, "clear");
-    usrbiod_tell(&usrbiod, "release");
+    usrbiod_command(&usrbiod, "clear");
+    usrbiod_command(&usrbiod, "release");
     while (counter(&w->f, "loads_pending"))
         usleep(1000);
     for (size_t i = 0; i < (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES; i++)
@@ -276,7 +276,7 @@ static void
 restart_under_way(struct world *w, uint32_t prompt)
 {
     set_tokens(&w->f, prompt);
-    usrbiod_tell(&usrbiod, "fault write stuck");
+    usrbiod_command(&usrbiod, "fault write stuck");
     store_chunks(&w->f, 0, N_CHUNKS);
     while (usrbiod_count(&usrbiod, "stuck") < 1)
         usleep(1000);
@@ -295,7 +295,7 @@ a_restart_under_way_leaves_nothing_of_the_old_run(void **state)
     static struct shm_names names;
     struct world *w = *state;
 
-    shm_names_take(&names, NULL);
+    shm_names_read(&names, NULL);
     open_3fs(w, "local_cpu=false");
     write_chunks(&w->f, 0, N_CHUNKS);
     size_t n_maps = n_shared_mappings(), n_fds = n_descriptors();
@@ -306,7 +306,7 @@ a_restart_under_way_leaves_nothing_of_the_old_run(void **state)
         usleep(1000); /* the client's thread ends what is of the last run */
     assert_int_equal(n_shared_mappings(), n_maps);
     assert_true(n_descriptors() <= n_fds + more);
-    assert_true(shm_names_go(&names));
+    assert_true(shm_names_disappear(&names));
     assert_int_equal(counter(&w->f, "store_failed"), 0);
     struct fixture below = behind(w);
     assert_int_equal(n_temporary_files(&below), 0);
@@ -329,11 +329,11 @@ main(void)
         TEST(a_look_that_hangs_keeps_no_other_waiting),
         TEST(a_load_that_is_stuck_ends_at_its_deadline),
         TEST(a_restart_under_way_leaves_nothing_of_the_old_run),
-        cmocka_unit_test(all_was_done_by_the_client_asked_for),
+        cmocka_unit_test(only_the_selected_client_was_used),
     };
 
     (void)own_shm(NULL); /* tests elsewhere leave names behind */
-    hf3fs_listen();
+    hf3fs_watch_log();
     return usrbiod_run_tests(&usrbiod, "engine over 3FS", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);
 }

@@ -12,21 +12,21 @@
 const char fault_help[] =
     "A fault is OP WHAT [n=COUNT] [p=PROBABILITY] [name=SUBSTRING] [from=BYTES]:\n"
     "  OP    read, write or any (both) of the rings; lookup, open, create, rename,\n"
-    "        unlink, flush (fsync too), symlink; submit\n"
-    "  WHAT  result=-EIO    a name or a number: the result, and no bytes are moved\n"
-    "        short=BYTES    no more than that are moved\n"
-    "        delay_ms=N     happens that much later\n"
-    "        stuck          happens when a line \"release\" comes, or at the end\n"
-    "        reorder        results in reverse, up to 20 ms late: others pass by\n"
-    "        lost_wakeup    results without a post; of submit: a post that nobody hears\n"
-    "        corrupt        one bit is flipped, in what is read or in the file\n"
-    "        refuse_uid     of lookup: links of 3fs-virt/iovs are somebody else's (EPERM)\n"
-    "  n=    how often (for ever); p= how probably (1); name= only of such files: of the\n"
-    "        last part of the path, or of a link's own name; from= only I/Os that begin at\n"
-    "        this offset or behind it\n"
-    "All that apply, apply.  I/Os of a job are late together.  A delayed or stuck job\n"
-    "moves its bytes when it happens, not before.  A name that the kernel knows is looked\n"
-    "up once more when a look-up fails: one failure (n=1) is not seen.\n";
+    "        unlink, flush (and fsync), symlink; submit\n"
+    "  WHAT  result=-EIO    the result, a name or a number; no bytes move\n"
+    "        short=BYTES    at most BYTES move\n"
+    "        delay_ms=N     execute N milliseconds later\n"
+    "        stuck          execute after the command \"release\", or at the end\n"
+    "        reorder        results in reverse order, up to 20 ms late: other jobs overtake\n"
+    "        lost_wakeup    results without a post; of submit: ignore a post\n"
+    "        corrupt        flip a bit, in the bytes read or in the file\n"
+    "        refuse_uid     of lookup: links of 3fs-virt/iovs belong to another user (EPERM)\n"
+    "  n=    number of uses (no limit); p= probability (1); name= only files whose last part\n"
+    "        of the path, or links whose name, contains this text; from= only I/Os that begin\n"
+    "        at this offset or behind it\n"
+    "All matching faults apply.  The I/Os of a job are late together.  A delayed or stuck job\n"
+    "moves its bytes at its execution, not before.  If a lookup fails, the kernel repeats the\n"
+    "lookup of a known name: a single failure (n=1) has no effect.\n";
 
 struct fault {
     unsigned ops;
@@ -126,18 +126,18 @@ parse_word(struct fault *f, const char *word)
     if (flag(&f->effect, word))
         return NULL;
     if (!value++)
-        return "no such word; see --help";
+        return "unknown word; see --help";
     if (!strncmp(word, "name=", 5)) {
         snprintf(f->name, sizeof f->name, "%s", value);
     } else if (!strncmp(word, "result=", 7)) {
         f->effect.has_result = result_of(value, &f->effect.result);
-        return f->effect.has_result ? NULL : "no such error";
+        return f->effect.has_result ? NULL : "unknown error name";
     } else if (!strncmp(word, "p=", 2)) {
         f->probability = strtod(value, &end);
         return *value && !*end && f->probability >= 0 && f->probability <= 1
-                   ? NULL : "p= is from 0 to 1";
+                   ? NULL : "p= must be from 0 to 1";
     } else if (!whole_number(value, 0, &n)) {
-        return "a whole number is wanted";
+        return "the value must be a whole number";
     } else if (!strncmp(word, "short=", 6)) {
         f->effect.at_most = (uint64_t)n;
     } else if (!strncmp(word, "delay_ms=", 9) && n <= 3600000) {
@@ -147,7 +147,7 @@ parse_word(struct fault *f, const char *word)
     } else if (!strncmp(word, "from=", 5)) {
         f->from = (uint64_t)n;
     } else {
-        return "no such word, or too large; see --help";
+        return "unknown word, or value too large; see --help";
     }
     return NULL;
 }
@@ -161,9 +161,9 @@ parse(struct fault *f, char *line)
         if (!strcmp(word, op_names[i].name))
             f->ops = op_names[i].ops;
     if (!f->ops)
-        return "no such operation; see --help";
+        return "unknown operation; see --help";
     if (!(word = strtok_r(NULL, " ", &rest)))
-        return "what is to go wrong?";
+        return "WHAT is missing; see --help";
     for (; word; word = strtok_r(NULL, " ", &rest)) {
         const char *wrong = parse_word(f, word);
         if (wrong)
@@ -179,7 +179,7 @@ fault_add(const char *line)
 {
     struct fault *f = calloc(1, sizeof *f);
     char *copy = strdup(line);
-    const char *wrong = "no memory";
+    const char *wrong = "out of memory";
 
     if (f && copy) {
         f->probability = 1;

@@ -151,19 +151,19 @@ mount_as_root(void)
     char options[128];
 
     if (fd < 0)
-        return failed("/dev/fuse", errno);
+        return report_failure("/dev/fuse", errno);
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,"
              "allow_other,default_permissions", fd);
     if (mount("hf3fs.test", opt.mount, "fuse.hf3fs", MS_NOSUID | MS_NODEV, options) < 0) {
         int err = errno;
         close(fd);
-        return failed("mount", err);
+        return report_failure("mount", err);
     }
     mounted = true;
     int err = fuse_session_custom_io(session, &io, fd);
     if (err)
         close(fd);
-    return err ? failed("take the device", -err) : 0;
+    return err ? report_failure("take the device", -err) : 0;
 }
 
 static int
@@ -177,10 +177,10 @@ open_session(void)
     session = fuse_session_new(&fuse_args, &fs_ops, sizeof fs_ops, NULL);
     fuse_opt_free_args(&fuse_args);
     if (!session)
-        return failed("libfuse", EINVAL);
+        return report_failure("libfuse", EINVAL);
     if (geteuid() == 0)
         return mount_as_root();
-    return fuse_session_mount(session, opt.mount) < 0 ? failed("mount, see above", EIO)
+    return fuse_session_mount(session, opt.mount) < 0 ? report_failure("mount, see above", EIO)
                                                       : 0;
 }
 
@@ -199,5 +199,5 @@ mount_start(void)
     if (!err && threads)
         return 0;
     mount_stop();
-    return failed("start", EIO);
+    return report_failure("start", EIO);
 }

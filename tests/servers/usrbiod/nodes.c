@@ -132,7 +132,7 @@ add_looked_up(int path_fd, const char *name, const struct stat *st, struct node 
 
 /* Replace the length by the visible length of --lazy-length. */
 static void
-cut_length(struct node *n, struct stat *st)
+apply_visible_length(struct node *n, struct stat *st)
 {
     pthread_mutex_lock(&lock);
     if (n->visible_bytes >= 0 && st->st_size > n->visible_bytes)
@@ -160,7 +160,7 @@ node_look_up(struct node *parent, const char *name, struct stat *st, struct node
         if (err)
             return err;
     }
-    cut_length(*out, st);
+    apply_visible_length(*out, st);
     return 0;
 }
 
@@ -228,7 +228,7 @@ node_stat(struct node *n, struct stat *st)
 {
     if (fstat(n->path_fd, st) < 0)
         return errno;
-    cut_length(n, st);
+    apply_visible_length(n, st);
     return 0;
 }
 

@@ -33,7 +33,7 @@ now_ns(void)
 }
 
 int
-failed(const char *what, int err)
+report_failure(const char *what, int err)
 {
     fprintf(stderr, "usrbiod: %s: %s\n", what, strerror(err));
     return 1;
@@ -43,27 +43,26 @@ failed(const char *what, int err)
 
 static const char usage[] =
     "usage: usrbiod [OPTION ...] BACKING MOUNT\n"
-    "Shows the directory BACKING at MOUNT (fuse.hf3fs) and serves USRBIO over it.\n"
+    "Shows the directory BACKING at MOUNT (fuse.hf3fs) and serves USRBIO for MOUNT.\n"
     "  --workers N          threads that move bytes (2)\n"
-    "  --threads N          threads that answer FUSE (16; 64 with --delay-us)\n"
-    "  --rate BYTES         a second, of each I/O by itself: it is done that late\n"
-    "  --delay-us N         before each look-up, open and create of a file\n"
+    "  --threads N          threads that process FUSE requests (16; 64 with --delay-us)\n"
+    "  --rate BYTES         bytes per second of each I/O: delays the completion\n"
+    "  --delay-us N         delay before each lookup, open and create of a file\n"
     "  --cache              the kernel caches as with the real daemon's defaults:\n"
     "                       entries and attributes 30 s, missing names 5 s, pages\n"
-    "  --holes              rings see holes: an I/O is short where its end is one\n"
-    "  --lazy-length        what rings write shows in the length after flush, fsync or\n"
-    "                       the last close, as on another node\n"
-    "  --serial-lookups     names of one directory are looked up one after the other\n"
-    "                       if the kernel does not know them yet: so does 3FS, which\n"
-    "                       does not say that they need not be\n"
-    "  --iov-limit N        links in 3fs-virt/iovs (1048576)\n"
-    "  --fault 'OP WHAT'    from the start; repeatable\n"
-    "Prints a line of JSON when it is ready, and one for each line it is given:\n"
-    "  fault OP WHAT        as well\n"
-    "  clear                no faults any more\n"
-    "  release              what is stuck happens\n"
-    "  stats                counts since the start or the last reset\n"
-    "  reset                of the counts, but for what is open or under way\n";
+    "  --holes              an I/O of a ring is short if the I/O ends in a hole of the file\n"
+    "  --lazy-length        bytes written through rings count in the length after flush, fsync\n"
+    "                       or the last close, as on another node\n"
+    "  --serial-lookups     the kernel looks up unknown names of a directory one after another,\n"
+    "                       as with 3FS, which does not declare parallel lookups\n"
+    "  --iov-limit N        links in 3fs-virt/iovs, at most (1048576)\n"
+    "  --fault 'OP WHAT'    add a fault at the start; repeatable\n"
+    "Prints a line of JSON when ready, and a line for each command on standard input:\n"
+    "  fault OP WHAT        add a fault\n"
+    "  clear                remove all faults\n"
+    "  release              execute stuck requests and jobs\n"
+    "  stats                print the counters since the start or the last reset\n"
+    "  reset                reset the counters, except open files and I/Os in flight\n";
 
 static bool
 number(const char *text, uint64_t most, uint64_t *out)
@@ -165,7 +164,7 @@ run_command(const char *line)
     } else if (!strcmp(line, "reset")) {
         count_reset();
     } else {
-        wrong = "no such command; see --help";
+        wrong = "unknown command; see --help";
     }
     if (wrong)
         printf("{\"ok\": false, \"error\": \"%s\"}\n", wrong);
@@ -220,7 +219,7 @@ serve(int signals)
 }
 
 static void
-say_ready(void)
+print_ready(void)
 {
     json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:s}", "pid", (int)getpid(), "mount",
                              opt.mount, "submit_ios", sems_name(PRIO_NORMAL),
@@ -303,21 +302,21 @@ main(int argc, char **argv)
     int signals = take_signals();
     err = nodes_init(opt.backing);
     if (err)
-        return failed(opt.backing, err);
+        return report_failure(opt.backing, err);
     err = mount_point(argv[optind + 1]);
     if (err)
-        return failed(argv[optind + 1], err);
+        return report_failure(argv[optind + 1], err);
     err = sems_open();
     if (err) {
         sems_close();
-        return failed("semaphores in /dev/shm", err);
+        return report_failure("semaphores in /dev/shm", err);
     }
     err = start_threads();
     if (err) /* the next daemon removes the semaphores */
-        return failed("start threads", err);
+        return report_failure("start threads", err);
     err = mount_start();
     if (!err) {
-        say_ready();
+        print_ready();
         serve(signals);
         mount_stop();
     }

@@ -33,7 +33,7 @@ extern struct options {
 int64_t now_ns(void);
 void sleep_ns(int64_t ns);                 /* for a FUSE thread; returns early when the session
                                             * ends */
-int failed(const char *what, int err);     /* print the error; return 1 */
+int report_failure(const char *what, int err);     /* print the error; return 1 */
 
 /* ------------------------------------------------------------------------- mount */
 

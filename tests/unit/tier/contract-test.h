@@ -300,7 +300,7 @@ contract_begin(int argc, char **argv)
                            s3_server_start(&express, express_arguments);
     if (!contract.has_servers && !contract.only_3fs)
         printf("no python3: s3 is left out\n");
-    hf3fs_listen();
+    hf3fs_watch_log();
     return contract.has_3fs || !contract.only_3fs;
 }
 
@@ -308,7 +308,7 @@ static int
 contract_run(const char *name)
 {
     if (contract.has_3fs)
-        add_test((struct CMUnitTest)cmocka_unit_test(all_was_done_by_the_client_asked_for));
+        add_test((struct CMUnitTest)cmocka_unit_test(only_the_selected_client_was_used));
     int failed = _cmocka_run_group_tests(name, contract.tests, contract.n, NULL, NULL);
     s3_server_stop(&server);
     s3_server_stop(&express);

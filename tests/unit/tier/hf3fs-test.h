@@ -81,8 +81,8 @@ teardown(void **state)
     struct fixture *f = *state;
 
     if (usrbiod.pid) {
-        usrbiod_tell(&usrbiod, "clear");
-        usrbiod_tell(&usrbiod, "release");
+        usrbiod_command(&usrbiod, "clear");
+        usrbiod_command(&usrbiod, "release");
     }
     if (f->tier)
         close_tier(f);

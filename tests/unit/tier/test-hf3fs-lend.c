@@ -81,8 +81,8 @@ teardown(void **state)
 {
     (void)state;
     if (usrbiod.pid) {
-        usrbiod_tell(&usrbiod, "clear");
-        usrbiod_tell(&usrbiod, "release");
+        usrbiod_command(&usrbiod, "clear");
+        usrbiod_command(&usrbiod, "release");
     }
     index_dir_remove(tier->ops->private_dir(tier));
     tier->ops->close(tier);
@@ -170,7 +170,7 @@ start(struct stuck *s, enum kvt__tier_what what, const struct kvt__slot *slot,
 static void
 get_stuck(struct stuck *s, const struct kvt__slot *slot, uint64_t seed)
 {
-    usrbiod_tell(&usrbiod, "fault read stuck");
+    usrbiod_command(&usrbiod, "fault read stuck");
     start(s, KVT__TIER_GET, slot, seed);
     while (!usrbiod_count(&usrbiod, "in_flight"))
         usleep(1000);
@@ -328,10 +328,10 @@ a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
         get_stuck(&reads[i], &other[i], i % 3);
     }
     wait_until_full();
-    usrbiod_tell(&usrbiod, "clear");
+    usrbiod_command(&usrbiod, "clear");
     for (size_t i = 0; i < 3; i++)
         get(&slots[i], i);
-    usrbiod_tell(&usrbiod, "release");
+    usrbiod_command(&usrbiod, "release");
     for (size_t i = 0; i < 12; i++) {
         wait_for(&reads[i]);
         assert_true(slot_holds(&other[i], i % 3));
@@ -354,15 +354,15 @@ a_read_that_failed_leaves_room_to_others(void **state)
     make_region();
     put(&other, 1);
     put(&large, 2);
-    usrbiod_tell(&usrbiod, "fault read result=-EREMOTEIO name=@2@");
-    usrbiod_tell(&usrbiod, "fault read stuck name=@2@ from=67108864"); /* not the first I/O */
+    usrbiod_command(&usrbiod, "fault read result=-EREMOTEIO name=@2@");
+    usrbiod_command(&usrbiod, "fault read stuck name=@2@ from=67108864"); /* not the first I/O */
     start(&read, KVT__TIER_GET, &large, 2);
     while (!usrbiod_count(&usrbiod, "stuck"))
         usleep(1000);
     get(&other, 1);
     assert_int_equal(read.answered, 0);
-    usrbiod_tell(&usrbiod, "clear"); /* an I/O that the daemon takes later is not stuck */
-    usrbiod_tell(&usrbiod, "release");
+    usrbiod_command(&usrbiod, "clear"); /* an I/O that the daemon takes later is not stuck */
+    usrbiod_command(&usrbiod, "release");
     wait_for(&read);
     assert_int_equal(read.err, -EREMOTEIO);
     slot_free(&other, phase);
@@ -455,11 +455,11 @@ main(int argc, char **argv)
         TEST(what_a_restart_interrupts_is_not_read_into_the_same_slot_again),
         TEST(a_slot_of_a_region_that_is_no_more_is_copied),
         TEST(the_region_is_pinned_where_a_gpu_is_used),
-        cmocka_unit_test(all_was_done_by_the_client_asked_for),
+        cmocka_unit_test(only_the_selected_client_was_used),
     };
 
     cuda = argc > 1 ? argv[1] : "";
-    hf3fs_listen();
+    hf3fs_watch_log();
     kvt__hf3fs_max_wait_ns = 60 * KVT__NS_PER_S; /* long enough for a busy machine */
     return usrbiod_run_tests(&usrbiod, "slots of 3FS", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);

@@ -39,14 +39,14 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_restart_waits_for_the_memory_of_the_last_run),
         TEST(what_has_no_room_is_said),
-        cmocka_unit_test(all_was_done_by_the_client_asked_for),
+        cmocka_unit_test(only_the_selected_client_was_used),
     };
 
     if (!own_shm("size=150m")) {
         printf("skipped: mounting needs root (%s)\n", strerror(errno));
         return 77;
     }
-    hf3fs_listen();
+    hf3fs_watch_log();
     be_patient();
     return usrbiod_run_tests(&usrbiod, "3FS with little shared memory", tests,
                              sizeof tests / sizeof *tests, NULL, NULL);

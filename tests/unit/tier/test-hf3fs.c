@@ -13,12 +13,12 @@ many_chunks_are_under_way_at_once(void **state)
     assert_non_null(m);
     open_with(f, NULL);
     put_all(f->tier, 20, MIB);
-    usrbiod_tell(&usrbiod, "fault read stuck");
+    usrbiod_command(&usrbiod, "fault read stuck");
     start_all(f->tier, m, 20, KVT__TIER_GET, MIB);
     while (usrbiod_count(&usrbiod, "in_flight") < 20)
         usleep(1000);
-    usrbiod_tell(&usrbiod, "clear");
-    usrbiod_tell(&usrbiod, "release");
+    usrbiod_command(&usrbiod, "clear");
+    usrbiod_command(&usrbiod, "release");
     wait_all(m, 20);
     for (size_t i = 0; i < 20; i++)
         assert_int_equal(m[i].err, 0);
@@ -57,7 +57,7 @@ a_job_has_no_more_than_was_allowed(void **state)
     struct fixture *f = *state;
 
     open_with(f, two);
-    json_decref(usrbiod_ask(&usrbiod, "reset"));
+    json_decref(usrbiod_request(&usrbiod, "reset"));
     put_all(f->tier, 3, 35 * MIB);
     assert_true(usrbiod_count(&usrbiod, "largest_job") <= 2);
 }
@@ -67,8 +67,8 @@ a_daemon_without_negative_depths_will_do(void **state)
 {
     struct fixture *f = *state;
 
-    usrbiod_tell(&usrbiod, "fault symlink result=-EINVAL name=.r-");
-    usrbiod_tell(&usrbiod, "fault symlink result=-EINVAL name=.w-");
+    usrbiod_command(&usrbiod, "fault symlink result=-EINVAL name=.r-");
+    usrbiod_command(&usrbiod, "fault symlink result=-EINVAL name=.w-");
     open_with(f, NULL);
     put_all(f->tier, 2, 9 * MIB);
     assert_int_equal(get_all(f->tier, 2, 9 * MIB), 2);
@@ -80,7 +80,7 @@ a_short_result_is_asked_for_the_rest(void **state)
     struct fixture *f = *state;
 
     open_with(f, NULL);
-    usrbiod_tell(&usrbiod, "fault any short=1000000 p=0.5");
+    usrbiod_command(&usrbiod, "fault any short=1000000 p=0.5");
     put_all(f->tier, 3, 9 * MIB + 5);
     assert_int_equal(get_all(f->tier, 3, 9 * MIB + 5), 3);
 }
@@ -92,7 +92,7 @@ an_error_result_fails_that_chunk_alone(void **state)
 
     open_with(f, NULL);
     put_all(f->tier, 4, 9 * MIB);
-    usrbiod_tell(&usrbiod, "fault read result=-EREMOTEIO n=1");
+    usrbiod_command(&usrbiod, "fault read result=-EREMOTEIO n=1");
     assert_int_equal(get_all(f->tier, 4, 9 * MIB), 3);
     assert_int_equal(get_all(f->tier, 4, 9 * MIB), 4);
 }
@@ -106,7 +106,7 @@ a_write_that_fails_leaves_nothing(void **state)
 
     open_with(f, NULL);
     chunk_init(&c, "model", 1);
-    usrbiod_tell(&usrbiod, "fault write result=-ENOSPC");
+    usrbiod_command(&usrbiod, "fault write result=-ENOSPC");
     assert_int_equal(put_bytes(f->tier, &c.object, 9 * MIB, 1), -ENOSPC);
     assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), -ENOENT);
 }
@@ -119,7 +119,7 @@ a_file_that_was_cut_is_an_error(void **state)
 
     open_with(f, NULL);
     put_all(f->tier, 1, 9 * MIB);
-    usrbiod_tell(&usrbiod, "fault read short=0 n=1");
+    usrbiod_command(&usrbiod, "fault read short=0 n=1");
     assert_int_equal(get_all(f->tier, 1, 9 * MIB), 0);
 }
 
@@ -130,11 +130,11 @@ a_wake_up_that_is_lost_stops_nothing(void **state)
     struct fixture *f = *state;
 
     open_with(f, NULL);
-    usrbiod_tell(&usrbiod, "fault submit lost_wakeup n=1");
+    usrbiod_command(&usrbiod, "fault submit lost_wakeup n=1");
     put_all(f->tier, 1, MIB);
-    usrbiod_tell(&usrbiod, "fault submit lost_wakeup n=1");
+    usrbiod_command(&usrbiod, "fault submit lost_wakeup n=1");
     assert_int_equal(get_all(f->tier, 1, MIB), 1);
-    usrbiod_tell(&usrbiod, "fault any lost_wakeup");
+    usrbiod_command(&usrbiod, "fault any lost_wakeup");
     put_all(f->tier, 2, MIB);
     assert_int_equal(get_all(f->tier, 2, MIB), 2);
 }
@@ -146,7 +146,7 @@ results_may_come_in_any_order(void **state)
 
     open_with(f, NULL);
     put_all(f->tier, 4, 30 * MIB);
-    usrbiod_tell(&usrbiod, "fault any reorder");
+    usrbiod_command(&usrbiod, "fault any reorder");
     assert_int_equal(get_all(f->tier, 4, 30 * MIB), 4);
     put_all(f->tier, 4, 30 * MIB);
 }
@@ -174,7 +174,7 @@ a_restart_under_way_is_got_over(void **state)
     assert_non_null(m);
     open_with(f, NULL);
     put_all(f->tier, 6, 20 * MIB);
-    usrbiod_tell(&usrbiod, "fault read stuck");
+    usrbiod_command(&usrbiod, "fault read stuck");
     start_all(f->tier, m, 6, KVT__TIER_GET, 20 * MIB);
     while (usrbiod_count(&usrbiod, "in_flight") < 6)
         usleep(1000);
@@ -214,7 +214,7 @@ stopping_ends_what_is_stuck(void **state)
 
     open_with(f, NULL);
     put_all(f->tier, 1, 9 * MIB);
-    usrbiod_tell(&usrbiod, "fault read stuck");
+    usrbiod_command(&usrbiod, "fault read stuck");
     start_all(f->tier, &m, 1, KVT__TIER_GET, 9 * MIB);
     while (usrbiod_count(&usrbiod, "in_flight") < 1)
         usleep(1000);
@@ -309,10 +309,10 @@ main(void)
         TEST(tiers_of_one_mount_share_a_region),
         TEST(what_is_no_3fs_is_said),
         TEST(a_client_that_cannot_be_had_is_said),
-        cmocka_unit_test(all_was_done_by_the_client_asked_for),
+        cmocka_unit_test(only_the_selected_client_was_used),
     };
 
-    hf3fs_listen();
+    hf3fs_watch_log();
     be_patient();
     return usrbiod_run_tests(&usrbiod, "3FS", tests, sizeof tests / sizeof *tests, NULL,
                              NULL);

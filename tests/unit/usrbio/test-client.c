@@ -76,7 +76,7 @@ lose_the_mount(struct move *m)
 {
     pthread_t thread;
 
-    usrbiod_tell(&usrbiod, "fault write stuck");
+    usrbiod_command(&usrbiod, "fault write stuck");
     assert_int_equal(pthread_create(&thread, NULL, move_main, m), 0);
     while (usrbiod_count(&usrbiod, "in_flight") < 1)
         usleep(1000);

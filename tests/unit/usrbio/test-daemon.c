@@ -181,9 +181,9 @@ what_the_daemon_refuses_is_told(void **state)
     struct kvt__hf3fs_iov iov = { 0 };
 
     assert_int_equal(f->api->iorcreate4(&ior, f->u.mount, 8, true, 9, 0, -1, 0), -EINVAL);
-    usrbiod_tell(&f->u, "fault symlink result=-EMFILE n=1");
+    usrbiod_command(&f->u, "fault symlink result=-EMFILE n=1");
     assert_int_equal(f->api->iovcreate(&iov, f->u.mount, 4096, 0, -1), -EMFILE);
-    usrbiod_tell(&f->u, "fault symlink result=-EACCES n=1");
+    usrbiod_command(&f->u, "fault symlink result=-EACCES n=1");
     assert_int_equal(f->api->iovcreate(&iov, f->u.mount, 4096, 0, -1), -EACCES);
     assert_int_equal(usrbiod_count(&f->u, "iovs"), 1);
     assert_int_equal(usrbiod_count(&f->u, "rings"), 2);
@@ -194,11 +194,11 @@ faults_of_ios_are_results(void **state)
 {
     struct fixture *f = *state;
 
-    usrbiod_tell(&f->u, "fault write result=-ENOSPC n=1");
+    usrbiod_command(&f->u, "fault write result=-ENOSPC n=1");
     assert_int_equal(transfer(f, &f->w), -ENOSPC);
-    usrbiod_tell(&f->u, "fault write short=1000 n=1");
+    usrbiod_command(&f->u, "fault write short=1000 n=1");
     assert_int_equal(transfer(f, &f->w), 1000);
-    usrbiod_tell(&f->u, "fault any reorder");
+    usrbiod_command(&f->u, "fault any reorder");
     assert_int_equal(transfer(f, &f->w), MIB);
     assert_int_equal(transfer(f, &f->r), MIB);
 }
@@ -211,19 +211,19 @@ stuck_and_silent_ios_are_found_later(void **state)
     struct timespec until = in_ms(50);
 
     assert_int_equal(transfer(f, &f->w), MIB);
-    usrbiod_tell(&f->u, "fault read stuck n=4");
+    usrbiod_command(&f->u, "fault read stuck n=4");
     for (uintptr_t i = 0; i < 4; i++)
         assert_true(prep(f, &f->r, i) >= 0);
     f->api->submit_ios(&f->r);
     assert_int_equal(f->api->wait_for_ios(&f->r, cqes, N_PIECES, 1, &until), 0);
     for (int n = 0; n < 4;) {
-        usrbiod_tell(&f->u, "release"); /* releases only the I/Os that are stuck by now */
+        usrbiod_command(&f->u, "release"); /* releases only the I/Os that are stuck by now */
         until = in_ms(50);
         n += f->api->wait_for_ios(&f->r, cqes, N_PIECES, 4 - n, &until);
     }
 
-    usrbiod_tell(&f->u, "clear");
-    usrbiod_tell(&f->u, "fault read lost_wakeup");
+    usrbiod_command(&f->u, "clear");
+    usrbiod_command(&f->u, "fault read lost_wakeup");
     assert_true(prep(f, &f->r, 0) >= 0);
     f->api->submit_ios(&f->r);
     for (int n = 0; !n;) { /* found at a deadline after the completion */
@@ -314,7 +314,7 @@ a_crash_leaves_nothing_whichever_thread_made_it(void **state)
     static struct shm_names before;
     int status;
 
-    shm_names_take(&before, NULL);
+    shm_names_read(&before, NULL);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid) {
@@ -332,7 +332,7 @@ a_crash_leaves_nothing_whichever_thread_made_it(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     while (usrbiod_count(&f->u, "iovs") > 1 || usrbiod_count(&f->u, "rings") > 2)
         continue; /* the kernel reports the death to the daemon later */
-    assert_true(shm_names_go(&before));
+    assert_true(shm_names_disappear(&before));
     assert_int_equal(transfer(f, &f->w), MIB);
 }
 
