@@ -96,7 +96,7 @@ semaphore=$(sed -n 's/.*"submit_ios": *"\([^"]*\)".*/\1/p' facts)
 
 on "$mount/kv" 0
 says ok mount "hf3fs.primary: $mount/kv lies in the 3FS at $mount (fuse.hf3fs)"
-says ok daemon "the one of $mount answers, serves rings, and lets this user open its"
+says ok daemon "the daemon of $mount responds, serves rings, and lets this user open its"
 grep -q '^ok *store *a chunk of 1 MiB was stored, read back and removed' out ||
     fail 'nothing was stored'
 on "$mount/kv,$dir/other" 1
@@ -119,7 +119,7 @@ fi
 mv "/dev/shm/sem.$semaphore" "/dev/shm/sem.$semaphore.away"
 on "$mount/kv" 1
 mv "/dev/shm/sem.$semaphore.away" "/dev/shm/sem.$semaphore"
-says BAD daemon 'open the semaphore .* does this process share /dev/shm with it'
+says BAD daemon 'open the semaphore .* does this process share /dev/shm with the daemon'
 
 kill -STOP $pid
 on "$mount/kv" 1

@@ -27,11 +27,11 @@ struct look {
     void *ctx;
 };
 
-static void tell(const struct look *look, const char *about, int status, const char *fmt,
-                 ...) __attribute__((format(printf, 4, 5)));
+static void report(const struct look *look, const char *about, int status, const char *fmt,
+                   ...) __attribute__((format(printf, 4, 5)));
 
 static void
-tell(const struct look *look, const char *about, int status, const char *fmt, ...)
+report(const struct look *look, const char *about, int status, const char *fmt, ...)
 {
     char text[1024];
     va_list ap;
@@ -45,83 +45,84 @@ tell(const struct look *look, const char *about, int status, const char *fmt, ..
 /* Report the cause of a hang in advance: the next call blocks while the daemon of this path
  * hangs. */
 static void
-announce(const struct look *look, const char *path)
+report_hang(const struct look *look, const char *path)
 {
-    tell(look, "3fs daemon", 1, "%s: the daemon of this mount hangs; start it again", path);
+    report(look, "3fs daemon", 1, "%s: the daemon of this mount hangs; start the "
+           "daemon again", path);
 }
 
 static void
-look_at_daemon(const struct look *look, const char *mount_point)
+check_daemon(const struct look *look, const char *mount_point)
 {
-    announce(look, mount_point);
+    report_hang(look, mount_point);
     int err = kvt__usrbio_daemon(mount_point);
     if (err)
-        tell(look, "3fs daemon", err, "%s", kvt__why());
+        report(look, "3fs daemon", err, "%s", kvt__why());
     else
-        tell(look, "3fs daemon", 0, "the one of %s answers, serves rings, and lets this "
-             "user open its semaphore", mount_point);
+        report(look, "3fs daemon", 0, "the daemon of %s responds, serves rings, and lets "
+               "this user open its semaphore", mount_point);
 }
 
 static void
-look_at_directories(const struct look *look)
+check_directories(const struct look *look)
 {
     const char *name = look->params->name, *list = look->params->rest;
     char mount_point[KVT__HF3FS_MAX_MOUNT], dir[PATH_MAX];
     const char *path;
     size_t n;
 
-    announce(look, list);
+    report_hang(look, list);
     int err = kvt__hf3fs_mount(look->params->config, name, list, mount_point);
 
     if (err) {
-        tell(look, "3fs mount", err, "%s", kvt__why());
+        report(look, "3fs mount", err, "%s", kvt__why());
         return;
     }
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
-        announce(look, dir);
+        report_hang(look, dir);
         err = kvt__hf3fs_lies_in(mount_point, name, dir);
         if (err)
-            tell(look, "3fs mount", err, "%s", kvt__why());
+            report(look, "3fs mount", err, "%s", kvt__why());
         else
-            tell(look, "3fs mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
-                 mount_point, kvt__usrbio_any_type()
-                     ? "of whatever type: HF3FS_USRBIO_DONT_CHECKFS_FOR_MP" : "fuse.hf3fs");
+            report(look, "3fs mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
+                   mount_point, kvt__usrbio_any_type()
+                       ? "of any type: HF3FS_USRBIO_DONT_CHECKFS_FOR_MP" : "fuse.hf3fs");
     }
-    look_at_daemon(look, mount_point);
+    check_daemon(look, mount_point);
 }
 
 static void
-look_at_library(const struct look *look)
+check_library(const struct look *look)
 {
     const char *wanted = kvt__variable(look->params->config->environment, "HF3FS_CLIENT");
     const struct kvt__usrbio_api *api;
     int err = kvt__usrbio_choose(wanted, &api);
 
     if (err)
-        tell(look, "3fs library", err, "%s", kvt__why());
+        report(look, "3fs library", err, "%s", kvt__why());
     else if (api != &kvt__usrbio_own)
-        tell(look, "3fs library", 0, "the site's libhf3fs_api_shared.so is used");
+        report(look, "3fs library", 0, "the site's libhf3fs_api_shared.so is used");
     else if (wanted && *wanted)
-        tell(look, "3fs library", 0, "kvtier's own client is used (HF3FS_CLIENT is %s)",
-             wanted);
+        report(look, "3fs library", 0, "kvtier's own client is used (HF3FS_CLIENT is %s)",
+               wanted);
     else
-        tell(look, "3fs library", 0, "kvtier's own client is used; %s", kvt__why());
+        report(look, "3fs library", 0, "kvtier's own client is used; %s", kvt__why());
 }
 
 static void
-look_at_node(const struct look *look)
+check_node(const struct look *look)
 {
     int node = (int)look->params->config->hf3fs_numa_id;
     int err = node < 0 ? 0 : kvt__numa_check(node, "hf3fs_numa_id");
 
     if (err)
-        tell(look, "3fs numa", err, "%s", kvt__why());
+        report(look, "3fs numa", err, "%s", kvt__why());
     else if (node >= 0)
-        tell(look, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
+        report(look, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
     else
-        tell(look, "3fs numa", 0, "shared memory comes from the node of the CPU on which "
-             "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
+        report(look, "3fs numa", 0, "shared memory comes from the node of the CPU on which "
+               "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
 }
 
 /* The bytes are the region, and pairs of rings.  With groups, the number of rings doubles. */
@@ -136,29 +137,29 @@ kvt_hf3fs_shared_bytes(const struct kvt_config *config)
 }
 
 static void
-look_at_memory(const struct look *look)
+check_memory(const struct look *look)
 {
     double need = (double)kvt_hf3fs_shared_bytes(look->params->config);
     struct statvfs shm;
 
     if (statvfs("/dev/shm", &shm)) {
-        tell(look, "3fs memory", -ENOENT, SHARES ", and there is no /dev/shm: mount it, the "
-             "daemon's in a container", need / GIB);
+        report(look, "3fs memory", -ENOENT, SHARES ", but there is no /dev/shm: mount /dev/shm; "
+               "in a container, the daemon's", need / GIB);
         return;
     }
     double room = (double)shm.f_bavail * (double)shm.f_frsize;
     if (!shm.f_blocks)
-        tell(look, "3fs memory", 0, SHARES ", which has no limit", need / GIB);
+        report(look, "3fs memory", 0, SHARES ", which has no limit", need / GIB);
     else if (need > room)
-        tell(look, "3fs memory", -ENOSPC, SHARES ", and %.2f GiB are free there: give it more "
-             "(docker: --shm-size), or lower hf3fs_iov_size", need / GIB, room / GIB);
+        report(look, "3fs memory", -ENOSPC, SHARES ", and %.2f GiB are free there: give it more "
+               "(docker: --shm-size), or lower hf3fs_iov_size", need / GIB, room / GIB);
     else
-        tell(look, "3fs memory", 0, SHARES ", and %.2f GiB are free there ('kvtier config "
-             "check --tp N': for N workers)", need / GIB, room / GIB);
+        report(look, "3fs memory", 0, SHARES ", and %.2f GiB are free there ('kvtier config "
+               "check --tp N': for N workers)", need / GIB, room / GIB);
 }
 
 static void
-look_at_memlock(const struct look *look)
+check_memlock(const struct look *look)
 {
     struct rlimit limit;
     char size[32] = "none";
@@ -167,8 +168,8 @@ look_at_memlock(const struct look *look)
         return;
     if (limit.rlim_cur != RLIM_INFINITY)
         snprintf(size, sizeof size, "%.2f GiB", (double)limit.rlim_cur / GIB);
-    tell(look, "3fs memlock", 0, "limit: %s; it matters only where shared memory is pinned "
-         "for a GPU", size);
+    report(look, "3fs memlock", 0, "limit: %s; it matters only where shared memory is pinned "
+           "for a GPU", size);
 }
 
 void
@@ -176,10 +177,10 @@ kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, voi
 {
     struct look look = { params, fn, ctx };
 
-    look_at_directories(&look);
-    tell(&look, "3fs library", 1, "with the site's library in use, try HF3FS_CLIENT=own");
-    look_at_library(&look);
-    look_at_memory(&look);
-    look_at_memlock(&look);
-    look_at_node(&look);
+    check_directories(&look);
+    report(&look, "3fs library", 1, "with the site's library in use, try HF3FS_CLIENT=own");
+    check_library(&look);
+    check_memory(&look);
+    check_memlock(&look);
+    check_node(&look);
 }
