@@ -124,7 +124,7 @@ reserve(struct kvt__usrbio_transfer *t, size_t n, struct kvt__usrbio_ring **ring
     return *ring ? n : 0;
 }
 
-/* ---------------------------------------------------------------------- issuing */
+/* ------------------------------------------------------------------- submitting */
 
 /* Copy the caller's bytes of n pieces into the region. */
 static void

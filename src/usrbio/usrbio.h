@@ -19,7 +19,7 @@ extern const struct kvt__usrbio_api kvt__usrbio_own;
  *
  * "library" requires the site's library, "own" is kvtier's own implementation.  For NULL and ""
  * the function takes the library if the library can be loaded, else kvtier's own implementation;
- * in the second case kvt__why() tells why the library could not be loaded.  A loaded library is
+ * in the second case kvt__why() reports why the library was not loaded.  A loaded library is
  * never unloaded.
  *
  * Returns 0, or a negative errno with a sentence: -EINVAL for another value, -ELIBACC if the
@@ -31,7 +31,7 @@ int kvt__usrbio_choose(const char *wanted, const struct kvt__usrbio_api **out);
  * variable.  Then mounts of types other than fuse.hf3fs count as mounts of 3FS. */
 bool kvt__usrbio_any_type(void);
 
-/* Write the mount point of the 3FS that contains the directory `path`. The path must exist;
+/* Write the mount point of the 3FS that contains the directory `path`.  The path must exist;
  * symbolic links are resolved.  Returns 0, or an error with a sentence that begins with the path:
  *   -ENOENT, -EACCES ... the directory is missing or not accessible
  *   -ENODEV       the directory is on a file system of another type
