@@ -35,6 +35,10 @@ header_has_the_bytes_of_lmcache(void **state)
     kvt__fs_header_put(&shape, 33554432, out);
     assert_memory_equal(out, golden, sizeof golden);
     assert_int_equal(kvt__fs_header_get(golden), 33554432);
+    /* The length is a signed number of 32 bits. */
+    assert_int_equal(kvt__fs_header_get((const unsigned char[28]){ 255, 255, 255, 127 }),
+                     INT32_MAX);
+    assert_int_equal(kvt__fs_header_get((const unsigned char[28]){ 0, 0, 0, 128 }), -1);
 }
 
 static void
