@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From settings to an address, in the order in which they depend on each other: which
- * part of the URL is a host and which the bucket; whose host, and whether the bucket
- * stands in its name; then TLS, port and region; then paths.  docs/s3.md has the table
- * of forms, which is also the test. */
+ * The steps from settings to an address, in the order of their dependencies: split the URL into
+ * host and bucket; find the host's owner, and decide whether the host's name contains the bucket;
+ * set TLS, port and region; set the paths.  docs/s3.md has a table of all forms, which is also a
+ * test. */
 #include "tier/s3/address.h"
 
 #include <errno.h>
@@ -19,17 +19,17 @@
 #define FORMS "s3://BUCKET[/PREFIX], s3://HOST[/PREFIX] with the bucket in the host's " \
               "name, or s3://HOST:PORT/BUCKET[/PREFIX]"
 
-#define EXPRESS "--x-s3" /* what the name of a bucket of S3 Express ends in */
+#define EXPRESS "--x-s3" /* end of the names of S3 Express buckets */
 
 struct work {
     const struct kvt__s3_place *place;
     struct kvt__s3_address *out;
-    struct kvt__s3_endpoint rest, endpoint; /* endpoint.host is "" where there is none */
-    bool at_endpoint;          /* its scheme, port and base are those of requests */
-    bool in_host;              /* the bucket is in the host's name */
-    uint16_t port;             /* 0: the scheme's own */
-    const char *prefix;        /* of rest */
-    struct kvt__s3_host look;  /* at out->name */
+    struct kvt__s3_endpoint rest, endpoint; /* endpoint.host "": no endpoint is set */
+    bool at_endpoint;          /* requests use scheme, port and base path of endpoint */
+    bool in_host;              /* the host's name contains the bucket */
+    uint16_t port;             /* 0: the scheme's default */
+    const char *prefix;        /* points into rest */
+    struct kvt__s3_host look;  /* meaning of out->name */
 };
 
 static bool
@@ -38,7 +38,7 @@ is_set(const char *text)
     return text && *text;
 }
 
-/* Copy text where it fits. */
+/* Copy text.  Return false if the text does not fit. */
 static bool
 copy(char *to, size_t room, const char *text)
 {
@@ -60,8 +60,9 @@ is_endpoint(const struct work *w)
            (!w->rest.port || w->rest.port == w->endpoint.port);
 }
 
-/* A name without dot and port is a bucket.  With an endpoint and path style any name is
- * that says no more than a bucket's could. */
+/* Return true if the first part of remote_url is a bucket, not a host.  A name without dot and port
+ * is a bucket.  With an endpoint and path style, a name with dots is also a bucket, unless the name
+ * is an IP address, a host of AWS or CoreWeave, or the endpoint. */
 static bool
 is_bucket(const struct work *w)
 {
@@ -77,7 +78,7 @@ is_bucket(const struct work *w)
            !look.aws && !look.coreweave && !kvt__s3_is_ip(name);
 }
 
-/* The first segment of the path; the prefix is what follows. */
+/* Set the bucket from the first segment of the path; the rest is the prefix. */
 static int
 take_bucket(struct work *w, const char *name)
 {
@@ -127,7 +128,7 @@ is_express_name(const char *bucket)
     return n > n_end && !strcmp(bucket + n - n_end, EXPRESS);
 }
 
-/* The host of AWS for a bucket that is known by its name alone. */
+/* Make the AWS host for a bucket without a configured host. */
 static int
 name_aws_host(struct work *w, const char *name)
 {
@@ -180,7 +181,8 @@ place_bucket(struct work *w, const char *name)
 
 /* ------------------------------------------------------------------ checks */
 
-/* A configured host is used unchanged, so the host must satisfy the FIPS setting. */
+/* Check the FIPS setting.  A configured host is used unchanged, so the host itself must be a FIPS
+ * endpoint. */
 static int
 check_fips(const struct work *w)
 {
@@ -191,8 +193,8 @@ check_fips(const struct work *w)
                      "or the bucket alone.", w->out->name);
 }
 
-/* AWS's rules at AWS.  Elsewhere only what can stand in a path as it is: RGW and others
- * allow upper case and underscores. */
+/* Check a bucket's name.  At AWS, AWS's rules apply.  Elsewhere the name must be usable unencoded
+ * in a path: RGW and other stores allow upper case and underscores. */
 static bool
 is_bucket_name(const char *bucket, bool aws)
 {
@@ -209,7 +211,7 @@ is_bucket_name(const char *bucket, bool aws)
     return n && strcmp(bucket, ".") && strcmp(bucket, "..");
 }
 
-/* Put the bucket in front of the host where it belongs there. */
+/* Put the bucket in front of the host's name, if the style is virtual. */
 static int
 apply_style(struct work *w, const char *name)
 {
@@ -265,7 +267,7 @@ set_tls(struct work *w, const char *name)
     else
         out->tls = !(out->plain_by_host = w->look.lota);
     out->aws = w->look.aws;
-    /* At AWS a bucket's name says what it is; of other stores only the setting does. */
+    /* At AWS the bucket's name decides; for other stores only the setting can. */
     out->express = w->look.aws ? w->look.express || is_express_name(out->bucket)
                                : w->place->express;
     if (out->express && out->aws && !out->tls)
@@ -285,7 +287,8 @@ set_region(struct work *w, const char *name)
     if (is_set(region)) {
         fits = copy(out->region, sizeof out->region, region);
     } else if (w->look.region) {
-        memcpy(out->region, w->look.region, w->look.n_region); /* a label: it fits */
+        /* A label is shorter than out->region. */
+        memcpy(out->region, w->look.region, w->look.n_region);
     } else if (w->look.aws) {
         return kvt__fail(EINVAL, "%s: %s does not tell the bucket's region. Set s3_region "
                          "or AWS_REGION.", name, out->name);
@@ -300,7 +303,7 @@ set_region(struct work *w, const char *name)
     return 0;
 }
 
-/* ---------------------------------------------------------------------- all */
+/* ---------------------------------------------------------- make an address */
 
 static int
 read_urls(struct work *w, const char *name)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Answers, by status and S3 code.  AWS documents the codes; other stores use the same
- * for most, and some of their own. */
+ * Judgement of responses, by S3 code and by status.  AWS documents the codes.  Other stores send
+ * most of these codes, and some additional codes. */
 #include "tier/s3/answer.h"
 
 #include <errno.h>
@@ -13,18 +13,18 @@
 #include "base/clock.h"
 #include "tier/s3/s3.h"
 
-#define SKEW_S 300 /* farther apart a refused signature is the clocks' fault */
+#define SKEW_S 300 /* a larger clock difference explains a rejected signature */
 
 /* ---------------------------------------------------------------------- by code */
 
-/* Where a code says more than its status, or another status comes with it. */
+/* Codes with more information than the status, or with different statuses. */
 static const struct {
     const char *code;
     enum s3_verdict verdict;
     int err;
 } codes[] = {
     { "NoSuchKey", S3_SETTLED, ENOENT },
-    { "InvalidObjectState", S3_SETTLED, ENOENT }, /* archived: hours to bring it back */
+    { "InvalidObjectState", S3_SETTLED, ENOENT }, /* archived: a restore takes hours */
     { "NoSuchBucket", S3_FAILED, ENXIO },
     { "PreconditionFailed", S3_SETTLED, EEXIST },
     { "ConditionalRequestConflict", S3_REPEAT, EBUSY },
@@ -39,7 +39,7 @@ static const struct {
     { "TooManyRequests", S3_SLOW_DOWN, EIO },
     { "InternalError", S3_REPEAT, EIO },
     { "RequestTimeout", S3_SLOW_DOWN, EIO },
-    { "BadDigest", S3_REPEAT, EIO }, /* bytes were changed on the way */
+    { "BadDigest", S3_REPEAT, EIO }, /* the body was corrupted in transit */
     { "XAmzContentSHA256Mismatch", S3_FAILED, EIO },
     { "RequestTimeTooSkewed", S3_OTHER_CLOCK, EACCES },
     { "ExpiredToken", S3_OTHER_KEYS, EACCES },
@@ -75,9 +75,9 @@ clocks_differ(const struct s3_call *call)
     return call->date_s && llabs((long long)(call->date_s - now)) > SKEW_S;
 }
 
-/* Return why a request was refused with 400, 401 or 403.  The store knows better when keys
- * expire: the time it reported is rounded.  A response to a HEAD has no document with a
- * code, so keys that were rotated look like a missing right. */
+/* Judge a response with status 400, 401 or 403.  Keys close to expiry count as expired, because the
+ * store reports a rounded time of expiry.  A response to a HEAD has no document with a code, so
+ * rotated keys look like a missing permission. */
 static enum s3_verdict
 why_refused(const struct s3_call *call)
 {
@@ -99,7 +99,7 @@ by_code(const struct s3_call *call, enum s3_verdict *verdict, int *err)
         *verdict = codes[i].verdict;
         *err = -codes[i].err;
         if (*verdict == S3_FAILED && codes[i].err == EACCES)
-            *verdict = why_refused(call); /* SeaweedFS says so of keys that expired */
+            *verdict = why_refused(call); /* SeaweedFS sends AccessDenied for expired keys */
         return true;
     }
     return false;
@@ -112,7 +112,7 @@ by_status(const struct s3_call *call, int *err)
 
     *err = -EIO;
     switch (status) {
-    case 304: /* older MinIO's answer to If-None-Match */
+    case 304: /* from older MinIO after If-None-Match */
     case 412:
         *err = -EEXIST;
         return S3_SETTLED;
@@ -155,8 +155,8 @@ by_status(const struct s3_call *call, int *err)
     }
 }
 
-/* Stores that do not know what we send beside the object.  Checksums that are wrong have
- * a code of their own. */
+/* Return true, and set the verdict, if the store does not implement an optional header of the
+ * request.  A wrong checksum has a separate code. */
 static bool
 is_too_new(const struct s3_call *call, enum s3_verdict *verdict)
 {
@@ -173,7 +173,7 @@ is_too_new(const struct s3_call *call, enum s3_verdict *verdict)
     return true;
 }
 
-/* ------------------------------------------------------------------- all together */
+/* -------------------------------------------------------------------------- judge */
 
 static enum s3_verdict
 judge_connection(const struct s3_call *call, int *err)
@@ -182,11 +182,11 @@ judge_connection(const struct s3_call *call, int *err)
     if (call->refused)
         return call->refused == -ENOENT ? S3_SETTLED : S3_FAILED;
     switch (call->http.status) {
-    case -ETIMEDOUT: /* the call's time is over, or nothing came for long */
+    case -ETIMEDOUT: /* the deadline has passed, or the connection has stalled */
         return kvt__now_ns() < call->deadline_ns ? S3_REPEAT : S3_FAILED;
     case -ECANCELED:
     case -EKEYREJECTED:
-    case -EACCES: /* a proxy wants a user and password */
+    case -EACCES: /* a proxy requires a user and password */
     case -EMSGSIZE:
     case -ENAMETOOLONG:
     case -EINVAL:
@@ -231,18 +231,19 @@ kvt__s3_judge(struct s3_call *call, int *err)
         return verdict;
     }
     verdict = by_status(call, err);
-    /* HEAD of a bucket in another region has no code, but the region. */
+    /* A HEAD of a bucket in another region returns the region, without a code. */
     if (status == 400 && *call->told_region &&
         strcmp(call->told_region, call->where->address.region))
         verdict = S3_OTHER_PLACE;
     return verdict;
 }
 
-/* -------------------------------------------------------------------- the sentence */
+/* ------------------------------------------------------------------------ sentence */
 
 #define ADVICE_BYTES 192
 
-/* At the host that is told in front of it, which may be all that is known of a bucket. */
+/* Write the advice for a missing bucket to room.  The bucket's name may be unknown; then only the
+ * host, earlier in the sentence, identifies the bucket. */
 static const char *
 no_bucket(const char *bucket, char room[ADVICE_BYTES])
 {
@@ -252,7 +253,7 @@ no_bucket(const char *bucket, char room[ADVICE_BYTES])
     return room;
 }
 
-/* What the user can do. */
+/* Return advice for the user, "" or with a leading blank. */
 static const char *
 advice(const struct s3_call *call, int err, char room[ADVICE_BYTES])
 {
@@ -272,7 +273,7 @@ advice(const struct s3_call *call, int err, char room[ADVICE_BYTES])
     return "";
 }
 
-/* The length of a sentence that is to go on. */
+/* Return the length of a sentence without the final dot. */
 static int
 without_stop(const char *why)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One attempt of a call: what is sent, and what is taken of the answer. */
+ * One attempt of a call: the request's head, and the fields of the response that the call keeps. */
 #include "tier/s3/call.h"
 
 #include <errno.h>
@@ -13,9 +13,9 @@
 #include "tier/s3/answer.h"
 #include "tier/s3/s3.h"
 
-/* ------------------------------------------------------------------ what is sent */
+/* ----------------------------------------------------------------------- request */
 
-/* The path of the bucket or of the object in it. */
+/* Write the path of the object or, without a name, of the bucket. */
 static int
 path_of(const struct s3_call *call, char *out, size_t room)
 {
@@ -26,7 +26,8 @@ path_of(const struct s3_call *call, char *out, size_t room)
     return n < (int)room ? 0 : kvt__fail(ENAMETOOLONG, "the path of %s", call->name);
 }
 
-/* The call's headers and those of s3_headers.  Return the number of signed ones. */
+/* Collect the call's headers and the headers of s3_headers.  headers: signed, plain: not signed.
+ * Return the number of signed headers. */
 static size_t
 add_extra(const struct s3_call *call, struct kvt__s3_pair *headers,
           struct kvt__s3_pair *plain, size_t *n_plain)
@@ -74,7 +75,7 @@ write_head(struct kvt__http_request *http, char *out, size_t room)
     return err ? err : kvt__s3_write_head(&head, out, room);
 }
 
-/* ----------------------------------------------------------------- what is answered */
+/* ------------------------------------------------------------------------- response */
 
 static void
 copy_field(const struct kvt__http_head *head, const char *name, char *out, size_t room)
@@ -83,12 +84,13 @@ copy_field(const struct kvt__http_head *head, const char *name, char *out, size_
     size_t n = f ? f->value_bytes : 0;
 
     if (n >= room)
-        n = 0; /* nothing of ours is that long */
+        n = 0; /* too long: no valid value has this length */
     memcpy(out, f ? f->value : "", n);
     out[n] = '\0';
 }
 
-/* The front of Location, whose path may be long and does not count. */
+/* Copy the start of Location.  The end of a long path may be lost, because only scheme, host and
+ * port are needed. */
 static void
 copy_host(const struct kvt__http_head *head, char *out, size_t room)
 {
@@ -97,8 +99,8 @@ copy_host(const struct kvt__http_head *head, char *out, size_t room)
     snprintf(out, room, "%.*s", f ? (int)f->value_bytes : 0, f ? f->value : "");
 }
 
-/* Seconds of "Sun, 22 Nov 2026 01:02:03 GMT"; 0: it is none.  strptime() would want the
- * month in the language of the program that we are in. */
+/* Parse "Sun, 22 Nov 2026 01:02:03 GMT".  Return seconds since 1970, or 0: not such a date.
+ * strptime() is unsuitable, because the names of months would depend on the process's locale. */
 static int64_t
 date_of(const char *text)
 {
@@ -134,7 +136,7 @@ note_fields(struct s3_call *call, const struct kvt__http_head *head)
     call->retry_after_ns = seconds > 0 && seconds < 3600 ? seconds * KVT__NS_PER_S : 0;
 }
 
-/* A good answer to a PUT has no body, but stores and proxies send some. */
+/* A successful PUT has no body by the standard, but some stores and proxies send a body. */
 static int
 answered(struct kvt__http_request *http, const struct kvt__http_head *head)
 {
@@ -150,7 +152,7 @@ answered(struct kvt__http_request *http, const struct kvt__http_head *head)
     }
     if (http->is_head || !head->content_length ||
         head->content_length > KVT__S3_BODY_MAX)
-        return 0; /* too long: the client ends it, the status is known */
+        return 0; /* the client ends the response; the status is enough */
     if (!call->error_body)
         call->error_body = malloc(KVT__S3_BODY_MAX);
     if (!call->error_body)
@@ -160,7 +162,7 @@ answered(struct kvt__http_request *http, const struct kvt__http_head *head)
     return 0;
 }
 
-/* A body that is not asked for is nobody's. */
+/* Pass on the bytes of a successful response's body; a body in error_body is not for the caller. */
 static void
 received(struct kvt__http_request *http, size_t at, size_t n)
 {
@@ -170,7 +172,7 @@ received(struct kvt__http_request *http, size_t at, size_t n)
         call->received(call, at, n);
 }
 
-/* ------------------------------------------------------------------------- sending */
+/* ---------------------------------------------------------------------------- send */
 
 static bool
 may_hedge(struct kvt__http_request *http)

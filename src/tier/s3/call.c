@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the first attempt of a call to its end. */
+ * The life of a call, from the first attempt to the end. */
 #include "tier/s3/call.h"
 
 #include <errno.h>
@@ -16,12 +16,13 @@
 #define MAX_ATTEMPTS 20
 #define UNREACHABLE_ATTEMPTS 4
 
-/* ----------------------------------------------------------------------- the end */
+/* --------------------------------------------------------------------------- end */
 
 static void attempt(struct s3_call *call);
 
-/* Calls whose turn has come, of this thread.  One that ends at once gives the next its
- * turn: in a loop, for they may be many. */
+/* Calls of this thread that have received a store slot and are ready to start.  A call that ends at
+ * once passes the slot to the next call.  The loop in give_turns() starts these calls without
+ * recursion, because the queue may be long. */
 static _Thread_local struct {
     struct s3_call *first;
     bool busy;
@@ -74,7 +75,7 @@ end(struct s3_call *call, int err)
 
 static void was_done(struct kvt__http_request *http);
 
-/* With keys that are usable now. */
+/* Get keys and send an attempt, or queue the call in the keyring. */
 static void
 attempt(struct s3_call *call)
 {
@@ -120,7 +121,7 @@ kvt__s3_call(struct s3_call *call)
     attempt(call);
 }
 
-/* -------------------------------------------------------------------- and again */
+/* ---------------------------------------------------------------------- retries */
 
 static void
 fail(struct s3_call *call, int err)
@@ -129,7 +130,8 @@ fail(struct s3_call *call, int err)
     end(call, err);
 }
 
-/* Who cannot even be connected to will hardly be there in a second. */
+/* Return true if the call has used all attempts.  After a failed connect fewer attempts are
+ * allowed: an unreachable host rarely recovers within seconds. */
 static bool
 had_enough(const struct s3_call *call)
 {
@@ -138,14 +140,14 @@ had_enough(const struct s3_call *call)
     case -EHOSTUNREACH:
     case -ENETUNREACH:
     case -EADDRNOTAVAIL:
-    case -ENOENT: /* no such name */
+    case -ENOENT: /* unknown host name */
         return call->n_attempts >= UNREACHABLE_ATTEMPTS;
     default:
         return call->n_attempts >= MAX_ATTEMPTS;
     }
 }
 
-/* Once more, after a while; or the end with err, if that is not to be. */
+/* Retry after a delay.  If no retry is allowed, end the call with err. */
 static void
 repeat(struct s3_call *call, int err)
 {
@@ -161,7 +163,7 @@ repeat(struct s3_call *call, int err)
         fail(call, err);
 }
 
-/* False: there is none. */
+/* Remove a header.  Return false if the call has no such header. */
 static bool
 drop_header(struct s3_call *call, const char *name)
 {
@@ -174,8 +176,8 @@ drop_header(struct s3_call *call, const char *name)
     return false;
 }
 
-/* Follow a redirect: a temporary redirect moves this call, any other redirect all calls.
- * Return false for a forbidden place and for a second redirect of a call. */
+/* Follow a redirect.  A temporary redirect moves only this call, a permanent redirect moves all
+ * calls.  Return false for a forbidden target, and for the second redirect of a call. */
 static bool
 move(struct s3_call *call)
 {
@@ -192,12 +194,13 @@ move(struct s3_call *call)
         : kvt__s3_move(call->tier, call->where, host, region);
     if (!err)
         return true;
-    snprintf(e->message, sizeof e->message, "%s", kvt__why()); /* says more than theirs */
+    /* More precise than the store's message. */
+    snprintf(e->message, sizeof e->message, "%s", kvt__why());
     return false;
 }
 
-/* Do what the answer asks for, and ask again at once.  False: that was done before, or
- * cannot be done. */
+/* Apply the remedy for a verdict.  Return true: the caller retries at once.  Return false: the
+ * remedy was already applied, or does not exist. */
 static bool
 mend(struct s3_call *call, enum s3_verdict verdict)
 {
@@ -207,7 +210,7 @@ mend(struct s3_call *call, enum s3_verdict verdict)
     case S3_OTHER_KEYS:
         if (call->asked_keys || t->is_unsigned)
             return false;
-        call->asked_keys = true; /* or who called does it */
+        call->asked_keys = true; /* with use_keys, the caller refreshes the keys */
         if (call->use_keys)
             return false;
         kvt__s3_keyring_reject(t, call->keys);
@@ -246,9 +249,10 @@ was_done(struct kvt__http_request *http)
 
     if (http->hedged)
         kvt__s3_count(t, KVT__N_s3_hedges);
-    if (call->body_bytes > KVT__S3_BODY_MAX) /* not all of it into a refusal again */
+    /* After a failure, send the next large body only when the store has accepted the head. */
+    if (call->body_bytes > KVT__S3_BODY_MAX)
         atomic_store(&t->careful, verdict != S3_GOOD);
-    /* A timeout lowers the limit on stores, as SlowDown does. */
+    /* A timeout also shows an overloaded server. */
     if (verdict == S3_SLOW_DOWN || http->status == -ETIMEDOUT)
         kvt__s3_slow_down(&t->pace);
     if (verdict == S3_GOOD || verdict == S3_SETTLED)
@@ -263,7 +267,7 @@ was_done(struct kvt__http_request *http)
         fail(call, err);
 }
 
-/* ------------------------------------------------------------------------ waiting */
+/* ------------------------------------------------------------ waiting for the end */
 
 struct s3_waiter {
     pthread_mutex_t lock;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One request to the S3 API, repeated until it is answered for good or its time is over:
- * what may be tried again, when, with which keys and at which host is decided here.
- * Nothing blocks; what a call is told happens on threads of the HTTP client or of the
- * keyring. */
+ * A call: one request to the S3 API, with all retries.  A call is retried until the response is
+ * final or the deadline has passed.  call.c decides on retries, delays, keys and redirects.
+ *
+ * Functions do not block, except kvt__s3_call_wait().  Callbacks run on threads of the HTTP client
+ * or of the keyring, or inside kvt__s3_call(); callbacks must not block. */
 #ifndef KVT_TIER_S3_CALL_H
 #define KVT_TIER_S3_CALL_H
 
@@ -18,13 +19,12 @@ struct s3_where;
 #define KVT__S3_CALL_QUERY 6
 
 struct s3_call {
-    struct kvt__http_request http; /* first: the client knows nothing else */
+    struct kvt__http_request http; /* first member: kvt__s3_call_of() casts */
     struct s3_tier *tier;
 
-    /* What the caller fills in and keeps until ended is called. */
+    /* Set by the caller.  Memory behind these fields must stay valid until `ended` is called. */
     const char *method;
-    const char *name;       /* of the object, encoded, behind all prefixes; NULL: the bucket
-                             * is meant */
+    const char *name;       /* object's key, encoded, without the prefix; NULL: the bucket */
     struct kvt__s3_pair query[KVT__S3_CALL_QUERY];
     size_t n_query;
     struct kvt__s3_pair headers[KVT__S3_CALL_HEADERS];
@@ -32,57 +32,63 @@ struct s3_call {
     const void *body;
     size_t body_bytes;
     enum kvt__prio prio;
-    int64_t within_ns;      /* it ends, from when its turn has come */
-    bool hedged;            /* may be sent twice when the answer is late */
-    bool stores;            /* waits its turn behind loads when the store is slow */
-    bool conditional;       /* is not sent without its If-None-Match */
-    struct kvt__s3_keys *use_keys; /* in place of the keyring's; NULL: those */
-    /* The head of a good answer (kvt__s3_is_good()).  Sets http.into and http.room, unless nothing of
-     * its body is wanted.  Not 0: it ends with that.  NULL: nothing of it is wanted. */
+    /* Maximum duration, from the first attempt.  The wait for a store slot or for keys before the
+     * first attempt does not count. */
+    int64_t within_ns;
+    bool hedged;            /* may be sent twice if the response is late */
+    bool stores;            /* needs a store slot of the pace */
+    bool conditional;       /* if the store rejects If-None-Match, fail, do not retry without */
+    struct kvt__s3_keys *use_keys; /* borrowed; NULL: the keyring's keys */
+    /* Called with the head of a successful response (kvt__s3_is_good()).  To receive the body, set
+     * http.into and http.room; otherwise the body is discarded.  Return 0, or -errno with a
+     * sentence, which ends the call.  NULL: discard the body. */
     int (*good)(struct s3_call *call, const struct kvt__http_head *head);
-    void (*received)(struct s3_call *call, size_t at, size_t n); /* or NULL */
-    /* Called once.  err: 0; -ENOENT: no such object; -EEXIST: If-None-Match found one;
-     * -EACCES, -EIO, ...; its sentence is kvt__why(). */
+    /* n bytes were written to http.into + at.  NULL: not needed. */
+    void (*received)(struct s3_call *call, size_t at, size_t n);
+    /* Called once, at the end of the call.  err: 0; -ENOENT: no such object; -EEXIST: If-None-Match
+     * found an object; -EACCES, -EIO ...; with the sentence in kvt__why(). */
     void (*ended)(struct s3_call *call, int err);
 
-    /* The last answer, for who wants to know more. */
+    /* Error document of the last response. */
     struct kvt__s3_error error;
 
-    /* The call's own. */
+    /* Internal to call.c and attempt.c. */
     struct s3_where *where;
-    struct s3_where *visited; /* where a temporary redirect sent this call; or NULL */
+    struct s3_where *visited; /* target of a temporary redirect; or NULL */
     struct kvt__s3_keys *keys;
-    struct s3_call *next;   /* in a list of those that wait */
+    struct s3_call *next;   /* next in a list of waiting calls */
     int64_t deadline_ns;
     unsigned n_attempts;
-    bool asked_keys, moved, set_clock; /* were tried, once each */
-    bool wants_new_keys;    /* the keyring's next keys, not those that it has now */
-    bool in_turn;           /* counted by the pace of stores */
-    int refused;            /* by good() */
+    bool asked_keys, moved, set_clock; /* remedies already applied; each is applied once */
+    bool wants_new_keys;    /* wait for refreshed keys; do not use the current keys */
+    bool in_turn;           /* has a store slot of the pace */
+    int refused;            /* error of good(); 0: none */
     int64_t retry_after_ns;
-    int64_t date_s;         /* of the server; 0: not told */
+    int64_t date_s;         /* Date of the last response; 0: no Date */
     char request_id[64];
-    char told_region[64];   /* x-amz-bucket-region */
-    char told_host[288];    /* of Location: scheme, host and port fit */
+    char told_region[64];   /* x-amz-bucket-region of a redirect */
+    char told_host[288];    /* Location of a redirect, cut after scheme, host and port */
     char *error_body;
     struct s3_waiter *waiter;
 };
 
-#define KVT__S3_BODY_MAX 16384 /* of an error; more is not read */
+/* Maximum bytes of an error document; a longer document is not read. */
+#define KVT__S3_BODY_MAX 16384
 
-/* Send it. */
+/* Start the call. */
 void kvt__s3_call(struct s3_call *call);
 
-/* Send it and wait; ended is not called.  Not on a thread of the client.  As ended's
- * err. */
+/* Start the call and wait for the end.  `ended` is overwritten.  Must not run on a thread of the
+ * HTTP client.  Return the err that `ended` would receive, with the sentence in kvt__why(). */
 int kvt__s3_call_wait(struct s3_call *call);
 
-/* One attempt, at a time from now, which ends with done: then what was answered stands in
- * the call, and nobody has judged it yet. */
+/* Send one attempt, in_ns from now.  done runs on a thread of the HTTP client; call then contains
+ * the response, not yet judged. */
 void kvt__s3_send(struct s3_call *call, int64_t in_ns,
                   void (*done)(struct kvt__http_request *http));
 
-/* Go on with what waited for keys.  err: there are none, its sentence is kvt__why(). */
+/* Resume a call that waited for keys.  keys: a reference, passed to the call.  err: 0, or -errno
+ * with the sentence in kvt__why(): the keyring has no keys, and the call ends. */
 void kvt__s3_call_has_keys(struct s3_call *call, struct kvt__s3_keys *keys, int err);
 
 static inline struct s3_call *

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keeping max_remote_size, of all processes that store under one prefix together.  The
- * thread "kvt-s3-clean" of one that has stored something asks for the lease, lists, and
- * deletes what was written longest ago. */
+ * The enforcement of max_remote_size for all processes that store under one prefix.  A process that
+ * has stored objects runs the thread "kvt-s3-clean".  The thread acquires the lease, lists all
+ * objects, and deletes the oldest objects. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +18,13 @@
 #define GIB 1073741824.0
 #define SOONEST_NS (10 * KVT__NS_PER_S)
 #define LATEST_NS (60 * KVT__NS_PER_S)
-#define FAILED_NS (300 * KVT__NS_PER_S) /* after a failure */
-#define SAY_NS (3600 * KVT__NS_PER_S)   /* failures are told, and rights looked for again */
-#define KEEP_NS (60 * KVT__NS_PER_S) /* how often the lease is looked at while listing */
+#define FAILED_NS (300 * KVT__NS_PER_S) /* delay after a failed round */
+#define SAY_NS (3600 * KVT__NS_PER_S)   /* minimum time between warnings, and delay after -EACCES */
+#define KEEP_NS (60 * KVT__NS_PER_S) /* time between checks of the lease during a listing */
 #define MUCH 20          /* a twentieth of the limit */
-#define MOST_OLD 131072  /* some 20 MiB of names */
-#define MOST_BYTES ((uint64_t)1 << 46) /* of an object; MOST_OLD of them make 2^63 */
+#define MOST_OLD 131072  /* names of these objects need about 20 MiB */
+/* Limit for the size of an object: the sum of MOST_OLD sizes is at most 2^63. */
+#define MOST_BYTES ((uint64_t)1 << 46)
 
 /* -------------------------------------------------------------------------- a round */
 
@@ -32,10 +33,10 @@ struct round {
     struct s3_lease lease;
     struct s3_oldest oldest;
     bool choosing;
-    int err; /* no memory for what was chosen */
+    int err; /* -ENOMEM from kvt__s3_oldest_add() */
     uint64_t total;
     uint64_t n_gone, bytes_gone, n_kept;
-    char why[256]; /* the first was kept */
+    char why[256]; /* reason for the first object that was not deleted */
 };
 
 static void
@@ -74,7 +75,8 @@ count_all(struct round *r)
     return rc;
 }
 
-/* With the lease, and only with it.  How many were tried, or -errno. */
+/* Delete the first of n objects, while the lease is held.  Return the number of tried objects, or
+ * -errno with a sentence. */
 static int
 delete_some(struct round *r, struct s3_old *olds, size_t n)
 {
@@ -103,7 +105,8 @@ delete_some(struct round *r, struct s3_old *olds, size_t n)
     return tried;
 }
 
-/* How many of the oldest make so many bytes, at most as one request can have. */
+/* Return the number of objects at the start of olds that add up to `bytes`, limited to the maximum
+ * of one request. */
 static size_t
 how_many(const struct s3_old *olds, size_t n, uint64_t bytes)
 {
@@ -115,8 +118,9 @@ how_many(const struct s3_old *olds, size_t n, uint64_t bytes)
     return i;
 }
 
-/* In place of those that the store keeps others go, unless it keeps many.  1: what was
- * chosen is not enough. */
+/* Delete the oldest objects until the sum is a twentieth below the limit.  If the store does not
+ * delete some objects, younger objects are deleted instead, until KVT__S3_DELETE_MOST objects have
+ * failed.  Return 0; 1: not enough objects were chosen; -errno with a sentence. */
 static int
 delete_oldest(struct round *r)
 {
@@ -140,8 +144,9 @@ delete_oldest(struct round *r)
     return r->bytes_gone < excess && at == o->most;
 }
 
-/* With the lease.  What may have to go is chosen while counting only when that is likely:
- * else the list is read once more when it is so. */
+/* Count all objects and delete the excess, with the lease held.  The listing chooses the oldest
+ * objects only if the last sum was above three quarters of the limit; otherwise a second listing
+ * chooses, if the limit is exceeded. */
 static int
 clean(struct round *r)
 {
@@ -158,7 +163,7 @@ clean(struct round *r)
     return rc;
 }
 
-/* Once an hour. */
+/* Log a warning, at most once an hour. */
 static void
 complain(struct s3_tier *t, const char *what, const char *why)
 {
@@ -200,7 +205,8 @@ kvt__s3_keep_limit(struct s3_tier *t)
     if (!rc) {
         rc = clean(&r);
         snprintf(why, sizeof why, "%s", kvt__why());
-        if (rc != -EBUSY && rc != -ECANCELED) /* else it is not ours, or ends by itself */
+        /* -EBUSY: the lease is lost.  -ECANCELED: the tier closes, and the lease expires. */
+        if (rc != -EBUSY && rc != -ECANCELED)
             kvt__s3_lease_give_back(&r.lease);
         report(&r, rc);
         kvt__s3_oldest_free(&r.oldest);
@@ -211,14 +217,15 @@ kvt__s3_keep_limit(struct s3_tier *t)
 
 /* ------------------------------------------------------------------------ the thread */
 
-/* A time from now: processes that began together do not stay together. */
+/* Return a time in ns to 1.25 * ns from now.  The random part separates processes that started
+ * together. */
 static int64_t
 after(int64_t ns)
 {
     uint32_t bits = (uint32_t)kvt__now_ns();
     ssize_t n = getrandom(&bits, sizeof bits, GRND_NONBLOCK);
 
-    (void)n; /* without random bits the time is good enough */
+    (void)n; /* without random bits, the time is random enough */
     return kvt__now_ns() + ns + ns / 4 * (int64_t)(bits % 1024) / 1024;
 }
 
@@ -229,7 +236,7 @@ plan(struct s3_cleaner *c, int64_t much_ns, int64_t little_ns)
     c->due_ns[1] = after(little_ns);
 }
 
-/* Until it is time; the lock is held.  False: it is over. */
+/* Wait until the next round is due; the caller holds the lock.  Return false if the tier closes. */
 static bool
 wait_locked(struct s3_cleaner *c)
 {
@@ -248,7 +255,8 @@ wait_locked(struct s3_cleaner *c)
     return false;
 }
 
-/* What a round came to.  False: there is no use in another one. */
+/* Plan the next round from the result of this round.  Return false if further rounds are
+ * useless. */
 static bool
 ended(struct s3_tier *t, int rc, uint64_t wrote)
 {
@@ -284,7 +292,7 @@ cleaner_main(void *arg)
     return NULL;
 }
 
-/* The thread is woken when it is to wait for another time than before. */
+/* Wake the thread only if the new bytes change the time of the next round. */
 void
 kvt__s3_wrote(struct s3_tier *t, uint64_t bytes)
 {

@@ -1,75 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keeping max_remote_size.  All of this waits: it runs on the cleaner's thread. */
+ * The enforcement of max_remote_size.  All functions block, and run on the cleaner's thread. */
 #ifndef KVT_TIER_S3_CLEAN_H
 #define KVT_TIER_S3_CLEAN_H
 
 #include "tier/s3/s3.h"
 
-/* A chunk's object that may go. */
+/* An object that may be deleted. */
 struct s3_old {
-    char *name; /* behind our prefix; on the heap */
+    char *name; /* key without the prefix; on the heap */
     uint64_t bytes;
     int64_t modified_ns;
-    bool kept;  /* the store did not delete it */
+    bool kept;  /* the store did not delete the object */
 };
 
 /* -------------------------------------------------------------------- oldest.c */
 
-/* The oldest of all that were added, at most so many. */
+/* The oldest of all added objects, at most `most`.  Zeroed memory with `most` set is a valid, empty
+ * list. */
 struct s3_oldest {
-    struct s3_old *olds; /* a heap, the youngest on top, until they are sorted */
+    struct s3_old *olds; /* a heap with the youngest object first; sorted later */
     size_t n, room, most;
 };
 
-/* 0 or -ENOMEM with a sentence. */
+/* Add an object, or drop the object if `most` older objects are known.  Copies the name.  0 or
+ * -ENOMEM with a sentence. */
 int kvt__s3_oldest_add(struct s3_oldest *o, const char *name, uint64_t bytes,
                        int64_t modified_ns);
-/* The oldest one first.  Nothing can be added any more. */
+/* Sort by age, the oldest first.  No object may be added later. */
 void kvt__s3_oldest_sort(struct s3_oldest *o);
 void kvt__s3_oldest_free(struct s3_oldest *o);
 
 /* --------------------------------------------------------------------- lease.c */
 
-/* The right to clean, which one process has at a time.  It is the object with the highest
- * number under .kvtier/cleaner/ and lasts KVT__S3_LEASE_S from when that was written, by
- * the store's clock.  Who finds it free makes the object with the next number, which only
- * one can (If-None-Match), and then looks whether that is the highest: it always exists,
- * so no number comes twice.  An empty object is a lease that was given back. */
+/* The cleaner's lease: the right to delete objects.  One process at a time has the lease.
+ *
+ * The lease is the object with the highest number under .kvtier/cleaner/.  The lease expires
+ * KVT__S3_LEASE_S after the object was written, by the store's clock.  A process that finds an
+ * expired lease creates the object with the next number, with If-None-Match, so only one process
+ * succeeds.  The process then checks that the new number is the highest.  The object with the
+ * highest number is never deleted, so no number is used twice.  An empty object is a released
+ * lease. */
 struct s3_lease {
     struct s3_tier *tier;
     uint64_t number;
-    int64_t looked_ns; /* when it was last seen to be ours, monotonic */
+    int64_t looked_ns; /* time of the last check that the lease is still held; monotonic */
 };
 
 #define KVT__S3_LEASE_S 300
-#define KVT__S3_LEASE_LAST_S 120 /* in its last seconds nothing is begun, and what was begun
-                                  * before has ended by then */
+/* Length of the lease's last part, in which no deletion starts.  Every deletion that started
+ * earlier ends in this part, so before another process can acquire the lease. */
+#define KVT__S3_LEASE_LAST_S 120
 
-/* 0; -EBUSY: another has it, or gave it back just now; -EOPNOTSUPP: the store cannot give
- * any, t->no_conditions is set; -EACCES, -EIO ... with a sentence. */
+/* Acquire the lease.  0; -EBUSY: another process has the lease or has just released the lease;
+ * -EOPNOTSUPP: the store ignores If-None-Match (sets t->no_conditions); -EACCES, -EIO ...; all with
+ * a sentence. */
 int kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease);
-/* Look at it, and renew it in time.  0; -EBUSY: it is lost; -EACCES, -EIO ...; with a
- * sentence. */
+/* Check that the lease is still held, and renew the lease if a third of the time has passed.  0;
+ * -EBUSY: the lease is lost; -EACCES, -EIO ...; all with a sentence. */
 int kvt__s3_lease_keep(struct s3_lease *lease);
+/* Release the lease.  If the request fails, the lease expires later. */
 void kvt__s3_lease_give_back(struct s3_lease *lease);
 
 /* -------------------------------------------------------------------- delete.c */
 
 #define KVT__S3_DELETE_MOST 1000
 
-/* Delete objects, at most KVT__S3_DELETE_MOST, within KVT__S3_LEASE_LAST_S.  Returns how
- * many of them, the first ones, were tried, and sets kept of those; why: the first reason
- * of the store to keep one, else "".  Or -errno with a sentence; kept is set of all. */
+/* Delete at most KVT__S3_DELETE_MOST objects, within KVT__S3_LEASE_LAST_S.  Return the number of
+ * objects that were tried, counted from olds[0]; `kept` of these objects is valid, and why has the
+ * store's first reason not to delete an object, or "".  On error return -errno with a sentence;
+ * `kept` of all objects is valid. */
 int kvt__s3_delete(struct s3_tier *t, struct s3_old *olds, size_t n, char why[256]);
 
-/* One object, by its encoded name. */
+/* Delete one object.  name: encoded, without the prefix.  0 or -errno with a sentence. */
 int kvt__s3_delete_one(struct s3_tier *t, const char *name);
 
 /* --------------------------------------------------------------------- clean.c */
 
-/* Count, and delete what is too much.  0; 1: more has to go; -EBUSY: another does it;
- * -errno with a sentence. */
+/* Run one round: list all objects and delete the oldest if their sum exceeds the limit.  0; 1: the
+ * limit is still exceeded, run again; -EBUSY: another process runs a round; -errno with a
+ * sentence. */
 int kvt__s3_keep_limit(struct s3_tier *t);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where keys come from: AWS's usual chain.  Each source answers once; a thread of the
- * tier's asks again before they expire (docs/s3.md, Credentials). */
+ * The sources of keys, in the order of AWS's usual chain.  A call returns keys once; the refresh
+ * thread of the tier calls again before the keys expire (docs/s3.md, Credentials). */
 #ifndef KVT_TIER_S3_CREDENTIALS_H
 #define KVT_TIER_S3_CREDENTIALS_H
 
@@ -11,49 +11,54 @@
 #include "tier/s3/sign.h"
 
 struct kvt__s3_chain_params {
-    const char *const *environment; /* NAME=VALUE, NULL at the end; NULL: the process's */
-    struct kvt__http *http;         /* for STS and the metadata services */
-    const char *access, *secret, *token; /* configured; NULL: not */
-    const char *profile;            /* s3_profile: then not the environment's keys; NULL:
-                                     * AWS_PROFILE or default */
-    const char *region;             /* for STS */
-    const atomic_bool *stop;        /* set: nobody wants keys any more; NULL: never.  Kept
-                                     * until the chain is closed */
+    const char *const *environment; /* NAME=VALUE texts, ended by NULL; NULL: the process's
+                                     * environment */
+    struct kvt__http *http;         /* client for STS and the metadata services */
+    const char *access, *secret, *token; /* from the configuration; NULL: unset */
+    /* s3_profile.  If set, keys in the environment are ignored.  NULL: AWS_PROFILE, else
+     * default. */
+    const char *profile;
+    const char *region;             /* region of STS */
+    /* The owner sets *stop to end kvt__s3_chain_ask() early.  NULL: never.  Must stay valid until
+     * the chain is closed. */
+    const atomic_bool *stop;
 };
 
 struct kvt__s3_chain;
 
-/* Open the client for chain_params.http.  The client always verifies certificates, by the
- * system's roots and AWS_CA_BUNDLE, and uses https_proxy for TLS only.  environment: as
- * above; connect_ns: as of kvt__http_params. */
+/* Open the HTTP client for chain_params.http.  The client always verifies certificates, against the
+ * system's roots and AWS_CA_BUNDLE, and uses https_proxy for TLS only.  environment: as in
+ * kvt__s3_chain_params; connect_ns: as in kvt__http_params.  0 or -errno with a sentence; the
+ * caller closes the client. */
 int kvt__s3_open_key_client(const char *const *environment, int64_t connect_ns,
                             struct kvt__http **out);
 
-/* Point http_proxy, https_proxy and no_proxy into the environment. */
+/* Set the proxies of *out from http_proxy, https_proxy and no_proxy.  The texts point into the
+ * environment. */
 void kvt__s3_read_proxies(const char *const *environment, struct kvt__http_params *out);
 
-/* Copies what it needs; asks nobody. */
+/* Copy the parameters, including the environment, without I/O.  0 or -ENOMEM with a sentence. */
 int kvt__s3_chain_open(const struct kvt__s3_chain_params *params,
                        struct kvt__s3_chain **out);
 void kvt__s3_chain_close(struct kvt__s3_chain *chain);
 
-/* Ask the sources in order; the first that has keys is asked alone from then on, the
- * others again only when it fails.  Blocks, for at most some seconds, runs
- * credential_process; one thread at a time.  The caller ends the keys with
- * kvt__s3_keys_unref().  -ENOKEY with a sentence that lists what was tried and why each
- * failed, and has no secret; -ECANCELED: stop was set, a process is no more. */
+/* Get keys from the first source that has keys.  Later calls try this source first, and the other
+ * sources only after a failure.  The caller releases *out with kvt__s3_keys_unref().
+ *
+ * Blocks for some seconds, or for up to 30 s if credential_process runs.  Only one thread at a
+ * time.  0; -ENOKEY with a sentence that lists each tried source and its error, without secrets;
+ * -ECANCELED: *stop was set, and a running credential_process has been killed. */
 int kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out);
 
-/* Of the profile that counts: region, endpoint_url.  Reads files.  -ENOENT: it has no
- * such text; all with a sentence. */
+/* Read a setting (region, endpoint_url) of the selected profile from the files.  0; -ENOENT: the
+ * profile has no such setting; -errno; all errors with a sentence. */
 int kvt__s3_profile_text(const struct kvt__s3_chain_params *params, const char *key,
                          char *out, size_t room);
 
-/* Whether endpoints of AWS with FIPS 140 cryptography, or with IPv6, are demanded: by
- * AWS_USE_FIPS_ENDPOINT and AWS_USE_DUALSTACK_ENDPOINT, else by use_fips_endpoint and
- * use_dualstack_endpoint of the chosen profile.  0, or -errno with a sentence: the
- * value is neither true nor false (-EINVAL), or a file of profiles is there and cannot be
- * read. */
+/* Set *out to true if AWS endpoints with FIPS 140 cryptography (dualstack: with IPv6) are required:
+ * by AWS_USE_FIPS_ENDPOINT (AWS_USE_DUALSTACK_ENDPOINT), else by use_fips_endpoint
+ * (use_dualstack_endpoint) of the selected profile.  0; -EINVAL: the value is neither true nor
+ * false; -errno: a profile file exists but cannot be read; errors with a sentence. */
 int kvt__s3_use_fips(const struct kvt__s3_chain_params *params, bool *out);
 int kvt__s3_use_dualstack(const struct kvt__s3_chain_params *params, bool *out);
 

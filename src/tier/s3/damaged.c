@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of damaged objects, by a hash: one that is taken for another is overwritten
- * without need, no more. */
+ * The names of corrupt objects, as hashes.  A hash collision only causes an unnecessary
+ * overwrite. */
 #include "tier/s3/s3.h"
 
-/* FNV-1a; never 0, which is an empty place. */
+/* Return the FNV-1a hash, but never 0, which marks a free element. */
 static uint64_t
 hash_of(const char *name)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Deleting many objects: with one request (DeleteObjects), or one by one at stores that
- * know no such request, or refuse one for what its keys have. */
+ * Deletion of many objects, with one request (DeleteObjects).  If the store does not implement
+ * DeleteObjects, or rejects the keys in a document, each object is deleted with an individual
+ * DELETE. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,15 +15,16 @@
 #include "tier/s3/clean.h"
 #include "tier/s3/encode.h"
 
-#define ANSWER_BYTES ((size_t)4 << 20) /* 1000 refusals, with keys of 1024 bytes */
+#define ANSWER_BYTES ((size_t)4 << 20) /* room for 1000 errors with keys of 1024 bytes */
 #define MD5_BYTES 16
 #define WHY_BYTES 256
 
-/* A request that was refused, others one by one for so long, and the last of them: less
- * than what a lease has left. */
+/* Time limit of a request, and of all individual deletions together.  The worst case is a rejected
+ * DeleteObjects, then individual deletions, and a late last deletion: in sum less than
+ * KVT__S3_LEASE_LAST_S. */
 #define WITHIN_NS (KVT__S3_LEASE_LAST_S * KVT__NS_PER_S / 4)
 
-/* --------------------------------------------------------------------- one by one */
+/* ------------------------------------------------------------ individual requests */
 
 int
 kvt__s3_delete_one(struct s3_tier *t, const char *name)
@@ -36,7 +38,8 @@ kvt__s3_delete_one(struct s3_tier *t, const char *name)
     return kvt__s3_call_wait(&call);
 }
 
-/* As kvt__s3_delete(). */
+/* Delete each object with an individual request.  Parameters and return value: as for
+ * kvt__s3_delete(). */
 static int
 delete_each(struct s3_tier *t, struct s3_old *olds, size_t n, char why[WHY_BYTES])
 {
@@ -58,7 +61,7 @@ delete_each(struct s3_tier *t, struct s3_old *olds, size_t n, char why[WHY_BYTES
     return (int)i;
 }
 
-/* -------------------------------------------------------------------------- at once */
+/* -------------------------------------------------------------------- DeleteObjects */
 
 struct batch {
     struct s3_call call;
@@ -72,7 +75,7 @@ struct batch {
     char answer[ANSWER_BYTES];
 };
 
-/* XML 1.0 has no control characters. */
+/* Return true if the document can contain all names: XML 1.0 has no control characters. */
 static bool
 can_be_written(const struct s3_old *olds, size_t n)
 {
@@ -109,7 +112,8 @@ put_escaped(FILE *out, const char *text)
     }
 }
 
-/* The document.  0 or -ENOMEM; it is to be freed all the same. */
+/* Write the document to b->xml, which the caller frees, also after an error.  0 or -ENOMEM with a
+ * sentence. */
 static int
 write_xml(struct batch *b, const char *prefix)
 {
@@ -131,8 +135,8 @@ write_xml(struct batch *b, const char *prefix)
     return fclose(out) || failed ? kvt__fail(ENOMEM, "S3: DeleteObjects") : 0;
 }
 
-/* Directory buckets know no MD5, nor does OpenSSL where only FIPS's algorithms are
- * allowed; elsewhere it is what all stores know. */
+/* Add a checksum of the document.  All stores implement MD5, except directory buckets; OpenSSL has
+ * no MD5 in FIPS mode.  Otherwise use CRC32C. */
 static void
 add_checksum(struct batch *b, bool express)
 {
@@ -183,7 +187,7 @@ was_kept(void *ctx, const char *key, const char *code, const char *message)
     for (size_t i = 0; i < b->n; i++)
         if (!strcmp(b->olds[i].name, name))
             known = b->olds[i].kept = true;
-    if (!known) /* it may be any of them */
+    if (!known) /* unknown key: any object may be meant */
         set_kept(b->olds, b->n, true);
     if (!*b->why)
         snprintf(b->why, WHY_BYTES, "%s: %s%s", code, message,
@@ -217,7 +221,7 @@ send_batch(struct s3_tier *t, struct batch *b)
     return err;
 }
 
-/* status: of an answer that was no good, else 0. */
+/* Send DeleteObjects.  status: HTTP status of a failed request; 0 after success. */
 static int
 delete_at_once(struct s3_tier *t, struct s3_old *olds, size_t n, char *why, int *status)
 {

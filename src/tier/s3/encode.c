@@ -13,7 +13,7 @@ static const char lower_digits[] = "0123456789abcdef";
 static const char base64_digits[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* Not isalnum(): that asks the locale. */
+/* isalnum() is unsuitable: the result depends on the locale. */
 static bool
 is_unreserved(unsigned char c)
 {
@@ -30,7 +30,7 @@ kvt__s3_encode(const char *in, size_t n, bool keep_slash, char *out, size_t room
         unsigned char c = (unsigned char)in[i];
         bool plain = is_unreserved(c) || (c == '/' && keep_slash);
 
-        /* And the NUL. */
+        /* Room for the NUL is included. */
         if (room - at < (plain ? 2 : 4))
             return -ENAMETOOLONG;
         if (plain) {
@@ -116,11 +116,11 @@ kvt__s3_unbase64(const char *in, size_t n, uint8_t *out, size_t room)
         if (!digit)
             return -EINVAL;
         bits = bits << 6 | (uint32_t)(digit - base64_digits);
-        /* The digits 1, 2 and 3 of four complete a byte. */
+        /* The second, third and fourth digit of a group each complete a byte. */
         if (i % 4)
             out[at++] = (uint8_t)(bits >> (6 - i % 4 * 2));
     }
-    /* What is left over of the last digit must be nothing: one text a value. */
+    /* The unused bits of the last digit must be 0, so that each value has only one text. */
     if (digits % 4 && bits & ((1u << (6 - (digits - 1) % 4 * 2)) - 1))
         return -EINVAL;
     return (int)at;

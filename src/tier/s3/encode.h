@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes in URLs and headers: percent-encoding as SigV4 wants it, base64, hex. */
+ * Encodings for URLs and headers: percent-encoding by the rules of SigV4, base64, hex. */
 #ifndef KVT_TIER_S3_ENCODE_H
 #define KVT_TIER_S3_ENCODE_H
 
@@ -8,21 +8,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Percent-encode all but A-Z a-z 0-9 - . _ ~ (and '/', if keep_slash).  The length, ended
- * by NUL, or -ENAMETOOLONG. */
+/* Percent-encode n bytes, except A-Z a-z 0-9 - . _ ~ (and '/', if keep_slash), and add a NUL.
+ * Return the length without the NUL, or -ENAMETOOLONG. */
 int kvt__s3_encode(const char *in, size_t n, bool keep_slash, char *out, size_t room);
 
-/* The reverse, in place, of n bytes.  The new length, or -EINVAL: a '%' without two hex
- * digits, or a NUL. */
+/* Decode n bytes of percent-encoded text in place, without adding a NUL.  Return the new length, or
+ * -EINVAL: a '%' without two hex digits, or a NUL. */
 int kvt__s3_decode(char *text, size_t n);
 
-/* out has room for 2 n + 1. */
+/* Write lower-case hex digits and a NUL; out has 2 * n + 1 bytes. */
 void kvt__s3_hex(const uint8_t *in, size_t n, char *out);
 
-/* out has room for 4 * ((n + 2) / 3) + 1. */
+/* Write base64 and a NUL; out has 4 * ((n + 2) / 3) + 1 bytes. */
 void kvt__s3_base64(const uint8_t *in, size_t n, char *out);
 
-/* The number of bytes, at most room, or -EINVAL. */
+/* Decode n bytes of base64.  Return the number of bytes, at most room, or -EINVAL. */
 int kvt__s3_unbase64(const char *in, size_t n, uint8_t *out, size_t room);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading objects, and looking at them. */
+ * GET, HEAD and DELETE of objects. */
 #include <errno.h>
 #include <string.h>
 
@@ -53,7 +53,7 @@ was_read(struct s3_call *call, int err)
     struct s3_op *o = op_of(call);
     struct kvt__found *found = &o->op->found;
 
-    if (!err) /* the bytes that are in the slot, whatever was announced */
+    if (!err) /* the number of bytes in the slot counts, not the announced number */
         err = kvt__s3_received(o, found->payload_bytes, call->http.received_bytes);
     found->has_read_crc = !err;
     found->read_crc = o->crc;
@@ -80,7 +80,7 @@ kvt__s3_get(struct s3_op *o)
 
 /* --------------------------------------------------------------------------- probe */
 
-/* Whether it would take hours to read it. */
+/* Return true if the object is archived, so that a read fails or takes hours. */
 static bool
 is_archived(const struct kvt__http_head *head)
 {
@@ -131,7 +131,8 @@ kvt__s3_probe(struct s3_op *o)
 
 /* -------------------------------------------------------------------------- remove */
 
-/* DELETE says the same whether there was one or not. */
+/* Delete the object after a successful HEAD: the response to a DELETE does not show whether the
+ * object existed. */
 static void
 then_delete(struct s3_call *call, int err)
 {

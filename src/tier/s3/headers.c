@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * s3_headers: request headers from the configuration.  Values may be secret: messages name
+ * The setting s3_headers: additional request headers.  Values may be secret, so messages identify
  * an entry by number. */
 #include <ctype.h>
 #include <errno.h>
@@ -22,7 +22,7 @@ static const char *const own[] = {
     "x-amz-server-side-encryption-customer-*", "x-amz-storage-class",
     "x-amz-request-payer", "x-amz-create-session-mode", "x-amz-copy-*" };
 
-/* Headers about an object: sent with a PUT only. */
+/* Headers that describe an object: sent with a PUT only. */
 static const char *const of_objects[] = {
     "x-amz-tagging", "x-amz-acl", "x-amz-grant-*", "x-amz-object-lock-*", "x-amz-meta-*",
     "x-amz-server-side-encryption-*", "x-amz-website-*", "cache-control", "content-*",
@@ -42,7 +42,8 @@ is_one_of(const char *name, const char *const *names, size_t n)
 
 #define IS_ONE_OF(name, names) is_one_of(name, names, sizeof names / sizeof *(names))
 
-/* Split text at the colon.  Return false for text without a valid header. */
+/* Split "Name: value" in place and convert the name to lower case.  Return false if the text is not
+ * a valid header. */
 static bool
 split(char *text, struct s3_header *out)
 {

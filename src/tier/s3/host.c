@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of hosts: their syntax, and the forms that AWS and CoreWeave give theirs. */
+ * Names of hosts: syntax, and the formats of AWS and CoreWeave. */
 #include "tier/s3/host.h"
 
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@ kvt__s3_split_host(const char *text, size_t n, char name[KVT__HTTP_HOST_ROOM],
     return !bad && name[strlen(name) - 1] == '.' ? "has a name that ends with a dot" : bad;
 }
 
-/* --------------------------------------------------------------------- forms */
+/* ------------------------------------------------------------------- formats */
 
 struct label {
     const char *text;
@@ -47,7 +47,7 @@ begins(const struct label *label, const char *text)
     return label->n > strlen(text) && !strncasecmp(label->text, text, strlen(text));
 }
 
-/* The last label of n bytes of a host, which become those in front of it. */
+/* Return the last label of the first n bytes of a host, and shorten n by this label and the dot. */
 static struct label
 take_label(const char *host, size_t *n)
 {
@@ -72,13 +72,12 @@ is_service(const struct label *label)
     return begins(label, "s3express-") && !is_label(label, "s3express-control");
 }
 
-/* The service is the last label, or stands before a region, with or without "dualstack"
- * between them:
+/* Parse the part of an AWS host's name before the partition's domain.  The service is the last
+ * label, or stands before the region, optionally with "dualstack" between service and region:
  *   [BUCKET.]s3[-fips|-accesspoint][.dualstack].REGION    [BUCKET.]s3
  *   [BUCKET.]s3-accelerate[.dualstack]                    [BUCKET.]s3-REGION
  *   [BUCKET.]s3express-ZONE[.dualstack].REGION
- *   [BUCKET.]bucket.vpce-ID.s3.REGION.vpce
- * each in front of a partition's domain. */
+ *   [BUCKET.]bucket.vpce-ID.s3.REGION.vpce */
 static void
 look_at_aws(const char *host, size_t n, struct kvt__s3_host *out)
 {
@@ -138,8 +137,8 @@ kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out)
 
 /* ---------------------------------------------------------------- redirects */
 
-/* In Kubernetes, NAMESPACE.svc.CLUSTER of SERVICE.NAMESPACE.svc.CLUSTER, whatever the
- * cluster's domain is: a namespace is what one owner has.  NULL: the host is no service. */
+/* Return NAMESPACE.svc.CLUSTER of a Kubernetes host SERVICE.NAMESPACE.svc.CLUSTER, for any CLUSTER
+ * domain: hosts of a namespace have the same owner.  NULL: not the name of a service. */
 static const char *
 namespace_of(const char *host)
 {
@@ -159,10 +158,10 @@ namespace_of(const char *host)
     return NULL;
 }
 
-/* The registrable domain: the last two labels, or three where the second one from the
- * end is short and the last has two letters, as in co.uk and com.cn.  It does not know
- * the list of public suffixes, so two owners below another kind of them (such as
- * k12.ca.us, or the customers of a hosting company) count as one. */
+/* Return the registrable domain: the last two labels, or the last three labels if the last label
+ * has two letters and the second last label at most three, as in co.uk and com.cn.  The list of
+ * public suffixes is not used.  So two owners below another public suffix (for example k12.ca.us,
+ * or a hosting company's domain) count as the same owner. */
 static const char *
 domain_of(const char *host)
 {
@@ -184,7 +183,8 @@ kvt__s3_same_owner(const char *host, const char *other)
         return true;
     if (kvt__s3_is_ip(host) || kvt__s3_is_ip(other))
         return false;
-    /* Everybody's machines have names below amazonaws.com. */
+    /* Below amazonaws.com are also machines of AWS's customers, so only S3 endpoints of the same
+     * partition count. */
     kvt__s3_look_at_host(host, &look);
     kvt__s3_look_at_host(other, &other_look);
     if (kvt__s3_partition_of_host(host) || kvt__s3_partition_of_host(other))

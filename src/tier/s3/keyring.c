@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The keys to sign with.  Calls take keys from here; a call that finds none waits for the
- * thread of refresh.c. */
+ * The keys for signatures.  A call gets the current keys here, or is queued until the thread of
+ * refresh.c has new keys. */
 #include <errno.h>
 
 #include "base/clock.h"
 #include "tier/s3/s3.h"
 
-#define DOUBT_NS (60 * KVT__NS_PER_S) /* between renewals for a doubt */
+#define DOUBT_NS (60 * KVT__NS_PER_S) /* minimum time between two refreshes because of a doubt */
 
 struct kvt__s3_keys *
 kvt__s3_keyring_usable(const struct s3_tier *t)

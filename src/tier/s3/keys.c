@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys, shared by reference, and the signing key that is derived from them.  Four HMACs
- * a request would cost as much as the signature itself, so the last signing key is kept;
- * it changes once a day. */
+ * Keys, shared by reference, and the signing key.  The derivation of a signing key needs four
+ * HMACs, as much time as a signature.  So each set of keys caches the last signing key, which
+ * changes once a day. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,8 +99,8 @@ derive(const char *secret, const char *const parts[4], uint8_t key[KVT__SHA256_B
     uint8_t first[BLOCK_BYTES] = "AWS4";
     size_t n = strlen(secret);
 
-    /* The first key is "AWS4" and the secret; one that is longer than a block of the
-     * hash stands for its hash. */
+    /* The first HMAC key is "AWS4" and the secret.  HMAC replaces a key longer than a block of the
+     * hash by the key's hash. */
     if (n <= sizeof first - 4) {
         memcpy(first + 4, secret, n);
         n += 4;

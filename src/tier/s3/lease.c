@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cleaner's lease.  A listing of its objects tells number, time of writing and the
- * store's clock together; nothing is decided by a clock of ours. */
+ * The cleaner's lease.  One listing of the lease's objects returns number, time of writing and the
+ * store's clock.  The host's own clock is never compared with these times. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,12 +15,12 @@
 #define DIGITS_MOST 15
 
 struct seen {
-    uint64_t number;  /* the highest; 0: there is none */
+    uint64_t number;  /* highest number; 0: no lease exists */
     bool given_back;
-    int64_t written_s, now_s; /* by the store's clock; 0: not told */
+    int64_t written_s, now_s; /* times of the store's clock; 0: unknown */
 };
 
-/* 0: it is none of ours. */
+/* Return the number of a lease's object, or 0: the object is not a lease. */
 static uint64_t
 number_of(const char *name)
 {
@@ -62,7 +62,7 @@ look(struct s3_tier *t, struct seen *out)
     return more;
 }
 
-/* How long ago it was written; a lease of an unknown age is a new one. */
+/* Return the seconds since the lease was written; 0 if the age is unknown. */
 static int64_t
 age_of(const struct seen *seen)
 {
@@ -70,9 +70,10 @@ age_of(const struct seen *seen)
         ? seen->now_s - seen->written_s : 0;
 }
 
-/* -------------------------------------------------------------------------- writing */
+/* ---------------------------------------------------------------------------- write */
 
-/* body: who we are, for who looks for the cleaner; "": the lease is given back. */
+/* Write the lease's object.  body: host and process id, for an operator who looks for the cleaner;
+ * "": release the lease.  is_new: fail with -EEXIST if the object exists. */
 static int
 put(struct s3_tier *t, uint64_t number, const char *body, bool is_new)
 {
@@ -111,7 +112,7 @@ remove_number(struct s3_tier *t, uint64_t number)
     return kvt__s3_delete_one(t, name);
 }
 
-/* --------------------------------------------------------------------------- taking */
+/* -------------------------------------------------------------------------- acquire */
 
 static int
 cannot(void)
@@ -126,7 +127,8 @@ lost(void)
     return kvt__fail(EBUSY, "the lease of the cleaner was lost.");
 }
 
-/* Make the next one.  A store that lets us do so twice takes no notice of the condition. */
+/* Create the object `number`.  To test the store, the first lease of the tier is created twice: a
+ * store that accepts the second request ignores If-None-Match. */
 static int
 make(struct s3_tier *t, uint64_t number)
 {
@@ -146,7 +148,7 @@ make(struct s3_tier *t, uint64_t number)
     return err == -EEXIST ? kvt__fail(EBUSY, "another process was faster.") : err;
 }
 
-/* Whether the lease seen can be followed by another one. */
+/* Return 0 if the lease `seen` is free or expired; -EBUSY or -EPROTO with a sentence. */
 static int
 judge(const struct s3_tier *t, const struct seen *seen)
 {
@@ -181,12 +183,13 @@ kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease)
         (void)!remove_number(t, lease->number);
         return lost();
     }
-    /* Without the right to delete that would be one object more each time. */
+    /* Without permission to delete, each lease would leave an object behind. */
     err = seen.number ? remove_number(t, seen.number) : 0;
     return err == -EACCES ? err : 0;
 }
 
-/* Whether it is ours, and how old. */
+/* Check that the lease is still held and not close to expiry.  *age_s: seconds since the last
+ * renewal.  0; -EBUSY: lost; -errno; errors with a sentence. */
 static int
 check(struct s3_lease *lease, int64_t *age_s)
 {
@@ -218,7 +221,6 @@ kvt__s3_lease_keep(struct s3_lease *lease)
     return err ? err : check(lease, &age_s);
 }
 
-/* If that fails it ends by itself. */
 void
 kvt__s3_lease_give_back(struct s3_lease *lease)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Naming what lies in the bucket under our prefix.  Runs on a thread that may wait. */
+ * Listings of the objects under the tier's prefix.  These functions block. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,18 +9,19 @@
 #include "base/clock.h"
 #include "tier/s3/s3.h"
 
-#define PAGE_BYTES ((size_t)4 << 20) /* 1000 keys of 1024 bytes, encoded */
+#define PAGE_BYTES ((size_t)4 << 20) /* room for 1000 encoded keys of 1024 bytes */
 #define TOKEN_BYTES 2048
-#define PREFIX_MAX 128 /* a token, our prefix and this prefix fit into an encoded query */
+/* With a prefix of this length, the encoded query has room for a token and the tier's prefix. */
+#define PREFIX_MAX 128
 
 struct s3_walk {
     struct s3_call call;
     struct s3_tier *tier;
     kvt__s3_walk_fn fn;
     void *ctx;
-    size_t prefix; /* bytes of ours */
+    size_t prefix; /* length of the tier's prefix */
     char under[KVT__S3_KEY_MAX + 1];
-    char token[TOKEN_BYTES]; /* where the next page begins */
+    char token[TOKEN_BYTES]; /* continuation token of the next page */
     char body[PAGE_BYTES];
 };
 
@@ -107,7 +108,7 @@ kvt__s3_walk_page(struct s3_walk *w)
     return *next != '\0';
 }
 
-/* ------------------------------------------------------------------- for the store */
+/* ------------------------------------------------------------------ list of chunks */
 
 struct names {
     kvt__tier_list_fn fn;
@@ -137,8 +138,8 @@ list_under(struct s3_tier *t, const char *under, struct names *names)
     return more;
 }
 
-/* Copy the start of the prefix that every store takes as a parameter.  A directory bucket
- * takes only prefixes that end with '/'. */
+/* Copy the start of the prefix that every store accepts as a parameter.  A directory bucket accepts
+ * only prefixes that end with '/', so copy nothing. */
 static void
 copy_usable(const struct s3_tier *t, const char *prefix, char out[PREFIX_MAX + 1])
 {
@@ -161,7 +162,8 @@ kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, v
 
     copy_usable(t, prefix, usable);
     int err = list_under(t, usable, &names);
-    /* Opaque chunks have a name of their own, which may begin with the prefix too. */
+    /* The keys of opaque chunks begin with KVT__S3_OPAQUE, so a second listing finds these chunks.
+     * If KVT__S3_OPAQUE begins with the prefix, the first listing has found the chunks. */
     if (!err && strncmp(KVT__S3_OPAQUE, usable, strlen(usable)))
         err = list_under(t, under, &names);
     return err;

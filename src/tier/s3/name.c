@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of objects: key text as LMCache's connector spells it, behind the prefix;
+ * Names of objects: key text in the spelling of LMCache's connector, after the prefix;
  * docs/formats.md, Objects. */
 #include <assert.h>
 #include <errno.h>
@@ -8,7 +8,8 @@
 
 #include "tier/s3/s3.h"
 
-/* Stores that keep objects as files cannot hold these. */
+/* Return true if a segment is empty, "." or "..": stores that keep objects as files cannot hold
+ * such names. */
 static bool
 has_odd_segment(const char *name)
 {
@@ -52,7 +53,8 @@ kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char *ou
     return n < 0 ? n : n + (int)opaque;
 }
 
-/* kvt__key_parse() passes over blanks there, but another name is another object. */
+/* Return true if the name begins or ends with white space.  kvt__key_parse() would skip the white
+ * space, but such an object is not a chunk. */
 static bool
 has_outer_blanks(const char *name)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The oldest of many objects, in memory that is bounded. */
+ * The oldest of many objects, in bounded memory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tier/s3/clean.h"
 
-/* Names decide between objects of one time, so that all cleaners choose the same. */
+/* Compare by time, then by name: all cleaners then choose equal sets of objects. */
 static int
 by_age(const void *a, const void *b)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all operations of the tier share: the call for an object, what a response says of
- * the object, the end. */
+ * Functions for all operations: the call for an object, the description in a response, the end. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +32,7 @@ kvt__s3_end(struct s3_op *o, int err)
     kvt__tier_end(op, err);
 }
 
-/* ------------------------------------------------------------------ what is told */
+/* ------------------------------------------------------------------- description */
 
 static bool
 read_meta(const struct kvt__http_field *f, struct kvt__trailer *out)

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast to go. */
+ * The rate of requests: retries, concurrent stores, hedges. */
 #include <stdlib.h>
 #include <sys/random.h>
 
 #include "base/clock.h"
 #include "tier/s3/s3.h"
 
-/* As many repetitions as these can be paid for, with what good answers bring. */
+/* The budget of retries: a retry costs COST, a successful response adds GAIN, up to TOKENS. */
 #define TOKENS 500.0
 #define COST 5.0
 #define GAIN 1.0
 
 #define FIRST_WAIT_NS (100 * KVT__NS_PER_MS)
 #define LONGEST_WAIT_NS (5 * KVT__NS_PER_S)
-#define SLOW_AGAIN_NS (500 * KVT__NS_PER_MS) /* answers of one moment slow down once */
+/* Minimum time between reductions, so that responses to simultaneous requests count once. */
+#define SLOW_AGAIN_NS (500 * KVT__NS_PER_MS)
 
 #define MIN_HEDGE_NS (50 * KVT__NS_PER_MS)
-#define HEDGE_SHARE 20     /* a hedge for so many successful reads */
-#define MAX_HEDGE_TOKENS 8 /* hedges in a row, for any number of earlier reads */
+#define HEDGE_SHARE 20     /* successful reads per hedge */
+/* Maximum number of hedges in a row, after any number of successful reads. */
+#define MAX_HEDGE_TOKENS 8
 
 void
 kvt__s3_pace_init(struct s3_pace *pace, unsigned max_requests)
@@ -36,7 +38,7 @@ kvt__s3_pace_fini(struct s3_pace *pace)
     pthread_mutex_destroy(&pace->lock);
 }
 
-/* ------------------------------------------------------------------- repetitions */
+/* ----------------------------------------------------------------------- retries */
 
 static double
 random_share(void)
@@ -48,8 +50,9 @@ random_share(void)
     return (double)bits / (double)UINT32_MAX;
 }
 
-/* Full jitter: any time up to one that doubles, so that clients who failed together do
- * not come back together.  Stores come back later than loads. */
+/* Return the delay before a retry.  Full jitter: a random time up to a limit that doubles with each
+ * attempt, so that clients that failed together do not retry together.  A store waits twice as long
+ * as a load.  The delay is at least the response's Retry-After. */
 static int64_t
 wait_of(const struct s3_call *call)
 {
@@ -122,7 +125,8 @@ kvt__s3_slow_down(struct s3_pace *pace)
 
     pthread_mutex_lock(&pace->lock);
     if (now - pace->slowed_ns >= SLOW_AGAIN_NS) {
-        bool is_idle = !pace->stores; /* idle time is no evidence of capacity */
+        /* Without stores in flight, the limit does not show the server's capacity. */
+        bool is_idle = !pace->stores;
         double at = !is_idle && pace->stores < pace->stores_limit ? pace->stores
                                                                   : pace->stores_limit;
 
@@ -132,9 +136,9 @@ kvt__s3_slow_down(struct s3_pace *pace)
     pthread_mutex_unlock(&pace->lock);
 }
 
-/* ------------------------------------------------------------------------- answers */
+/* ----------------------------------------------------------------------- responses */
 
-/* Smoothed as TCP does its round trips (RFC 6298, section 2). */
+/* Add a measured time to first byte; smoothed as TCP's round-trip time (RFC 6298, section 2). */
 static void
 note_first_byte(struct s3_pace *pace, double ns)
 {

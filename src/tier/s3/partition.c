@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* The last partition has all other regions, including us-gov- regions. */
+/* The last partition contains all other regions, including us-gov- regions. */
 static const struct kvt__s3_partition partitions[] = {
     { "cn-", "amazonaws.com.cn", "api.amazonwebservices.com.cn" },
     { "eusc-", "amazonaws.eu", "api.amazonwebservices.eu" },

@@ -8,9 +8,9 @@
 #include <stdbool.h>
 
 struct kvt__s3_partition {
-    const char *prefix;    /* of the partition's region names */
-    const char *domain;    /* of all hosts, and of S3's hosts with "dualstack" in the name */
-    const char *dualstack; /* of the other services' hosts with IPv6 and IPv4 */
+    const char *prefix;    /* start of the partition's region names */
+    const char *domain;    /* domain of all hosts, and of S3's hosts with "dualstack" in the name */
+    const char *dualstack; /* domain of other services' hosts with IPv6 and IPv4 */
 };
 
 /* Return true if the host is the domain or a name below the domain. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of an address, each by itself.  Any thread. */
+ * The steps that make an address; each step is independent.  Any thread. */
 #include "tier/s3/paths.h"
 
 #include <arpa/inet.h>
@@ -93,7 +93,8 @@ kvt__s3_set_paths(struct kvt__s3_address *out, const char *base, bool in_host)
 
 /* ------------------------------------------------------------------- resolve */
 
-/* ADDR, with or without brackets around an IPv6 address. */
+/* Copy an IPv4 or IPv6 address, without the brackets.  Return false if the text is not an
+ * address. */
 static bool
 read_address(const char *text, size_t n, char *out, size_t room)
 {
@@ -110,7 +111,8 @@ read_address(const char *text, size_t n, char *out, size_t room)
     return inet_pton(strchr(out, ':') ? AF_INET6 : AF_INET, out, binary) == 1;
 }
 
-/* One entry of n bytes.  False: it is malformed. */
+/* Apply an entry of n bytes, if the entry matches and no earlier entry did.  Return false if the
+ * entry is malformed. */
 static bool
 resolve_one(const char *text, size_t n, struct kvt__s3_address *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of an address, for address.c and redirect.c.  Any thread. */
+ * The steps that make an address, for address.c and redirect.c.  Any thread. */
 #ifndef KVT_TIER_S3_PATHS_H
 #define KVT_TIER_S3_PATHS_H
 
@@ -11,24 +11,29 @@ enum kvt__s3_scheme { KVT__S3_NO_SCHEME, KVT__S3_HTTP, KVT__S3_HTTPS };
 struct kvt__s3_endpoint {
     enum kvt__s3_scheme scheme;
     char host[256];
-    uint16_t port;    /* 0: none */
-    const char *path; /* within the text, behind slashes; "" where there is none */
+    uint16_t port;    /* 0: no port */
+    const char *path; /* points into the text, after the leading slashes; "": no path */
 };
 
-/* [http[s]://]HOST[:PORT][/PATH].  NULL, or what is wrong with it, which follows "it ". */
+/* Split [http[s]://]HOST[:PORT][/PATH].  Return NULL, or the error as the rest of a sentence that
+ * begins with "it". */
 const char *kvt__s3_split_endpoint(const char *text, struct kvt__s3_endpoint *out);
 
-/* And the Host header, when name and tls are known.  0: the scheme's own. */
+/* Set the port and the Host header of an address whose name and tls are set.  0: the scheme's
+ * default port. */
 void kvt__s3_set_port(struct kvt__s3_address *out, uint16_t port);
 
-/* Append a path to the prefix.  Slashes at its ends do not count.  name: the setting. */
+/* Append a path to the prefix, without slashes at both ends.  name: the setting's name for
+ * messages.  0 or -EINVAL with a sentence. */
 int kvt__s3_add_prefix(struct kvt__s3_address *out, const char *name, const char *text);
 
-/* The first entry that has the address's name and port. */
+/* Set the address from the first entry of s3_resolve (text) with the name and port of the address.
+ * 0 or -EINVAL with a sentence. */
 int kvt__s3_resolve(const char *text, struct kvt__s3_address *out);
 
-/* When bucket and prefix are known.  The base goes in front as it is.  in_host: the
- * bucket is not in the paths. */
+/* Set both paths of an address whose bucket and prefix are set.  base: the endpoint's path, copied
+ * unchanged to the front.  in_host: the host's name contains the bucket, so the paths do not.  0 or
+ * -EINVAL with a sentence. */
 int kvt__s3_set_paths(struct kvt__s3_address *out, const char *base, bool in_host);
 
 #endif

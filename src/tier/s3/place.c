@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The places of requests: the bucket's place and the targets of redirects.  A call may use a
- * place until the end of the call, so places are kept until the tier closes; there are few
- * places, because a place is never added twice. */
+ * The targets of requests: the bucket's target, and the targets of redirects.  A call may use a
+ * target until the end of the call, so all targets are kept until the tier closes.  There are few
+ * targets, because equal targets are stored once. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ add_place(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_wh
     return 0;
 }
 
-/* Find or add a place; the caller holds the lock. */
+/* Find or add a target; the caller holds the lock. */
 static int
 find_place(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_where **out)
 {
@@ -68,7 +68,7 @@ kvt__s3_place_set(struct s3_tier *t, const struct kvt__s3_address *address)
     return err;
 }
 
-/* Find the place named by a response from `was`. */
+/* Find or add the target of a redirect from `was`. */
 static int
 follow(struct s3_tier *t, const struct s3_where *was, const char *host, const char *region,
        struct s3_where **out)
@@ -89,7 +89,7 @@ kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
     int err = 0;
 
     pthread_mutex_lock(&t->where_lock);
-    if (atomic_load(&t->where) == was) { /* else another call has moved the bucket's place */
+    if (atomic_load(&t->where) == was) { /* otherwise another call has already moved the bucket */
         err = follow(t, was, host, region, &where);
         if (!err)
             atomic_store(&t->where, where);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storing objects.  One that is there already is not stored again: the request says so
- * (If-None-Match), and when there is one it is looked at.  If it is what was to be stored
- * all is done; if it is another chunk of the same name, or LMCache's, which tells nothing
- * of itself, or was found damaged, it is overwritten. */
+ * Storing objects.  A PUT has If-None-Match, so the store does not replace an existing object.  If
+ * an object exists, a HEAD reads the object's description.  If the object is the chunk, the
+ * operation ends.  The object is overwritten if the object is another chunk with the same name, an
+ * object of LMCache without a description, or a known corrupt object. */
 #include <errno.h>
 
 #include "tier/s3/s3.h"
 
 #define MAX_ROUNDS 3
-#define MAX_OBJECT ((size_t)5 << 30) /* bytes of a PUT, at AWS and most stores */
+#define MAX_OBJECT ((size_t)5 << 30) /* maximum size of a PUT at AWS and most stores */
 
 static struct s3_op *
 op_of(struct s3_call *call)
@@ -26,7 +26,7 @@ add_headers(struct s3_op *o, bool conditional)
     kvt__s3_add_header(call, "content-type", "application/octet-stream");
     kvt__s3_add_header(call, KVT__S3_META, o->meta);
     kvt__s3_add_header(call, KVT__S3_META_MODEL, o->model);
-    if (!kvt__s3_place_of(t)->express) /* there the session has the encryption */
+    if (!kvt__s3_place_of(t)->express) /* S3 Express: encryption is set in the session */
         kvt__s3_add_encryption(call);
     kvt__s3_add_header(call, "x-amz-storage-class", t->storage_class);
     if (conditional && !atomic_load(&t->no_conditions))
@@ -35,7 +35,7 @@ add_headers(struct s3_op *o, bool conditional)
 
 static void put(struct s3_op *o, bool overwrite);
 
-/* There is an object: which? */
+/* After a PUT found an existing object: compare the object with the chunk. */
 static void
 was_looked_at(struct s3_call *call, int err)
 {
@@ -47,7 +47,7 @@ was_looked_at(struct s3_call *call, int err)
         *found = (struct kvt__found){ 0 };
         kvt__s3_end(o, 0);
     } else if ((!err || err == -ENOENT) && o->n_rounds < MAX_ROUNDS) {
-        put(o, !err || call->refused); /* an archived object is there too */
+        put(o, !err || call->refused); /* refused: an archived object exists too */
     } else {
         kvt__s3_end(o, err && err != -ENOENT ? err :
                     kvt__fail(EBUSY, "%s: others store and remove it again and again.",
@@ -61,7 +61,7 @@ was_put(struct s3_call *call, int err)
     struct s3_op *o = op_of(call);
 
     if (err == -EEXIST) {
-        if (call->n_attempts > 1) /* an earlier attempt may have succeeded */
+        if (call->n_attempts > 1) /* an earlier attempt of this call may have stored the object */
             kvt__s3_wrote(o->tier, o->op->slot.bytes);
         kvt__s3_look(o, was_looked_at);
         return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Read a large object in concurrent ranges.  The read fails if the object changes between
- * ranges.  If the server does not support ranges, the whole object is read. */
+ * Reading a large object in concurrent ranges.  If the object changes between ranges, the read
+ * fails.  If the store does not support ranges, the whole object is read. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,17 +20,17 @@ struct s3_range {
     size_t at, bytes;
     uint64_t received;
     uint32_t crc;
-    char text[64];      /* of the header Range */
+    char text[64];      /* value of the Range header */
 };
 
-/* The ranges of an object; lock guards the fields up to etag. */
+/* The ranges of an object; lock guards left, err, why and etag. */
 struct s3_ranges {
     pthread_mutex_t lock;
-    size_t left;        /* not ended */
-    int err;            /* of the first failed range */
+    size_t left;        /* number of ranges that have not ended */
+    int err;            /* error of the first failed range */
     char why[512];
-    char etag[ETAG_ROOM]; /* of the first response; all others must be equal */
-    atomic_bool whole;  /* the store sent the whole object for a range */
+    char etag[ETAG_ROOM]; /* ETag of the first response; all ranges must have this ETag */
+    atomic_bool whole;  /* the store sent the whole object instead of a range */
     size_t n;
     struct s3_range range[];
 };
@@ -41,8 +41,8 @@ range_of(struct s3_call *call)
     return (struct s3_range *)call;
 }
 
-/* Divide the slot into ranges of equal size; the last range may be shorter.  NULL: no
- * memory, with a sentence. */
+/* Divide the slot into ranges of equal size; the last range may be shorter.  NULL: out of memory,
+ * with a sentence. */
 static struct s3_ranges *
 divide(struct s3_op *o)
 {
@@ -76,7 +76,7 @@ free_ranges(struct s3_op *o)
     o->ranges = NULL;
 }
 
-/* Note how a range ended.  Return true for the last range. */
+/* Note the end of a range.  Return true if this was the last range. */
 static bool
 note_end(struct s3_range *r, int err)
 {
@@ -94,7 +94,7 @@ note_end(struct s3_range *r, int err)
 
 /* ---------------------------------------------------------------------- responses */
 
-/* Whether the answer is just this range of an object of the slot's size. */
+/* Return true if the response is exactly this range of an object of the slot's size. */
 static bool
 is_range(const struct kvt__http_head *head, const struct s3_range *r)
 {
@@ -111,7 +111,7 @@ is_range(const struct kvt__http_head *head, const struct s3_range *r)
            total == r->o->op->slot.bytes;
 }
 
-/* Compare the object with the first response's object. */
+/* Return true if the response has the ETag of the first response. */
 static bool
 is_same_object(struct s3_range *r, const struct kvt__http_head *head)
 {
@@ -120,10 +120,10 @@ is_same_object(struct s3_range *r, const struct kvt__http_head *head)
     bool same = true;
 
     if (!f || f->value_bytes >= ETAG_ROOM)
-        return true; /* no store's ETag is longer */
+        return true; /* ETags of all known stores are shorter */
     pthread_mutex_lock(&all->lock);
     if (!*all->etag)
-        memcpy(all->etag, f->value, f->value_bytes); /* was all 0 */
+        memcpy(all->etag, f->value, f->value_bytes); /* etag is zeroed, so a NUL follows */
     else
         same = strlen(all->etag) == f->value_bytes &&
                !memcmp(all->etag, f->value, f->value_bytes);
@@ -160,7 +160,7 @@ add_to_crc(struct s3_call *call, size_t at, size_t n)
     r->crc = kvt__crc32c(r->crc, call->http.into + at, n);
 }
 
-/* Join the checksums of all ranges, or report the first error. */
+/* Join the checksums of all ranges, or return the first error. */
 static int
 join(struct s3_op *o)
 {
@@ -217,7 +217,7 @@ kvt__s3_get_ranges(struct s3_op *o)
         kvt__s3_end(o, -ENOMEM);
         return;
     }
-    for (size_t i = 0, n = all->n; i < n; i++) { /* the last to end frees them */
+    for (size_t i = 0, n = all->n; i < n; i++) { /* the end of the last range frees all ranges */
         struct s3_range *r = &all->range[i];
 
         kvt__s3_op_call(o, "GET");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The new address of a bucket after a redirect.  A response is not trusted: a forged
- * redirect could send our requests, with a session's token and the data, to any host. */
+ * The new address of a bucket after a redirect.  Responses are not trusted: a forged redirect could
+ * send requests, with a session's token and the data, to any host. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ move_host(struct kvt__s3_address *out, const char *region)
     uint16_t port;
 
     kvt__s3_look_at_host(out->name, &look);
-    if (!look.region) /* not a host of AWS, or a host without a region */
+    if (!look.region) /* a host of another store, or an AWS host without a region */
         return 0;
     int n = snprintf(host, sizeof host, "%.*s%s%s", (int)(look.region - out->name),
                      out->name, region, look.region + look.n_region);
@@ -57,10 +57,10 @@ move_host(struct kvt__s3_address *out, const char *region)
     return 0;
 }
 
-/* Set the host of the address to `host`, a host of the present owner.  AWS sends the host
- * with the bucket in front or without; this function adds the bucket if the present host
- * begins with the bucket.  Other stores' hosts are used unchanged: if the present host
- * begins with the bucket, the new host must begin with the bucket too. */
+/* Set the host of the address to `host`, which has the owner of the present host.  AWS sends the
+ * host with or without the bucket as the first label; this function adds the bucket if the present
+ * host begins with the bucket.  Hosts of other stores are used unchanged: if the present host
+ * begins with the bucket, the new host must too. */
 static int
 move_to(struct kvt__s3_address *out, const char *host)
 {
@@ -76,7 +76,8 @@ move_to(struct kvt__s3_address *out, const char *host)
                           add ? "." : "", host);
     if (length < 0 || (size_t)length >= sizeof out->name)
         return kvt__fail(EXDEV, "S3: an answer names a host that is too long.");
-    /* Without the bucket in front, the first part of a key would be the bucket. */
+    /* Without the bucket in the host's name, the store would take the start of a key as the
+     * bucket. */
     if (!begins && (look.aws ? look.n_bucket : n && was_in_host))
         return kvt__fail(EXDEV, "S3: an answer sends to %s, which is another bucket.",
                          host);

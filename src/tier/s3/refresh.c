@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Renewing the keys.  A thread asks the chain of credentials, and S3 Express for sessions,
- * before the present keys expire; the old keys go on being used meanwhile.  Calls that wait
- * for keys go on afterwards: many calls, one question. */
+ * The refresh of keys.  Before the present keys expire, a thread gets new keys from the chain, and
+ * new sessions for S3 Express; calls use the old keys meanwhile.  Calls that wait for keys resume
+ * after the refresh: one refresh serves many calls. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,15 +15,15 @@
 #include "conf/conf.h"
 #include "tier/s3/s3.h"
 
-#define BASE_EARLY_S 300   /* before keys expire, others are asked for */
+#define BASE_EARLY_S 300   /* start of a refresh before expiry, in seconds */
 #define SESSION_EARLY_S 60
-#define EXPIRED_S 60       /* use of keys received as expired */
+#define EXPIRED_S 60       /* use of keys that were already expired at receipt, in seconds */
 #define SESSION_BYTES 16384
 
-/* When keys are to be replaced, and until when they can be used: some time before they
- * expire, less where they do not live long.  Keys that were just given and have expired by
- * the server's clock are used for a while: the Date that set the clock may be wrong, and
- * only the answer to a request corrects it. */
+/* Set the time of the next refresh and the end of use of new keys.  Both times are before expiry;
+ * short-lived keys have shorter margins.  Keys that have already expired by the server's clock are
+ * used for EXPIRED_S: the server's Date may be wrong, and only the response to a request corrects
+ * the clock. */
 static void
 plan(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refresh,
      int64_t *usable)
@@ -61,7 +61,8 @@ take_session_body(struct s3_call *call, const struct kvt__http_head *head)
     return 0;
 }
 
-/* Read the session in the response.  A 200 without Credentials is an error. */
+/* Read the session from the response.  A response with status 200 but without Credentials is an
+ * error. */
 static int
 read_session(struct session_call *s, struct kvt__s3_keys **out)
 {
@@ -75,7 +76,7 @@ read_session(struct session_call *s, struct kvt__s3_keys **out)
     return *out ? 0 : kvt__fail(ENOMEM, "S3 Express session");
 }
 
-/* CreateSession with a mode.  stale: set if the keys caused the failure. */
+/* Send CreateSession with a mode.  *stale: set to true if the store rejected base. */
 static int
 make_session_of(struct s3_tier *t, const char *mode, struct kvt__s3_keys *base,
                 struct kvt__s3_keys **out, bool *stale)
@@ -99,7 +100,7 @@ make_session_of(struct s3_tier *t, const char *mode, struct kvt__s3_keys *base,
     return err;
 }
 
-/* Make a read-write session or, without write permission of the keys, a read-only
+/* Make a read-write session.  If the keys lack the permission to write, make a read-only
  * session. */
 static int
 make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out,
@@ -118,7 +119,7 @@ make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys *
     return err;
 }
 
-/* --------------------------------------------------------------------------- asking */
+/* -------------------------------------------------------------------------- refresh */
 
 static bool
 base_is_due(const struct s3_tier *t)
@@ -137,7 +138,8 @@ session_is_due(const struct s3_tier *t)
            (!k->session || kvt__s3_now_s(t) >= k->session_refresh_s || k->doubting);
 }
 
-/* Ask the chain for keys; the lock is not held.  0 or -errno with a sentence. */
+/* Replace base with keys from the chain; the caller does not hold the lock.  0 or -errno with a
+ * sentence. */
 static int
 ask_base(struct s3_tier *t)
 {
@@ -155,7 +157,8 @@ ask_base(struct s3_tier *t)
     return 0;
 }
 
-/* The same for a session, if one is due.  stale: that failed because of the keys. */
+/* Replace the session if the session is due; the caller does not hold the lock.  *stale: set to
+ * true if the store rejected base.  0 or -errno with a sentence. */
 static int
 ask_session(struct s3_tier *t, bool *stale)
 {
@@ -182,8 +185,8 @@ ask_session(struct s3_tier *t, bool *stale)
     return 0;
 }
 
-/* Ask for what is due.  Keys that are refused may have been replaced before they
- * expired. */
+/* Refresh all due keys.  If the store rejects base during CreateSession, refresh base too: keys may
+ * be replaced before they expire. */
 static int
 ask(struct s3_tier *t, bool base_due)
 {
@@ -198,7 +201,7 @@ ask(struct s3_tier *t, bool base_due)
     return err ? err : session_err;
 }
 
-/* Note how that went, and let all calls that wait go on, or end. */
+/* Note the result of a refresh, and resume all waiting calls, with keys or with the error. */
 static void
 serve(struct s3_tier *t, int err)
 {
@@ -209,7 +212,8 @@ serve(struct s3_tier *t, int err)
     struct kvt__s3_keys *keys = kvt__s3_keyring_usable(t);
     if (!keys && !err)
         err = kvt__fail(ENOKEY, "S3: the keys that were given have expired already.");
-    /* Without keys each call answers why; with those that are left none does. */
+    /* Log only if no operation reports the error: while old keys remain usable, or if the tier's
+     * opener does not report errors. */
     bool tell = err && !k->failed && !k->stop && (keys || !t->tells);
     k->failed = err;
     k->failed_ns = err ? kvt__now_ns() : 0;
@@ -234,7 +238,7 @@ serve(struct s3_tier *t, int err)
     kvt__s3_keys_unref(keys);
 }
 
-/* Until something is due, or wanted, or it is over; the lock is held. */
+/* Wait until a refresh is due or wanted, or the tier closes; the caller holds the lock. */
 static void
 wait_locked(struct s3_tier *t)
 {
@@ -248,7 +252,7 @@ wait_locked(struct s3_tier *t)
         left = due - kvt__s3_now_s(t);
         if (k->base && left <= 0 && kvt__now_ns() - k->failed_ns >= KVT__S3_KEYS_AGAIN_NS)
             return;
-        /* The clock may be set: look again now and then. */
+        /* The wall clock may be changed, so check the time again now and then. */
         int64_t until = kvt__now_ns() + (k->base && left <= 2 ? KVT__NS_PER_S / 2
                                                               : 30 * KVT__NS_PER_S);
         struct timespec at = kvt__timespec(until);
@@ -294,7 +298,7 @@ kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
     k->ready = true;
     if (t->is_unsigned)
         return 0;
-    k->wanted = true; /* whoever comes first need not wait */
+    k->wanted = true; /* the first operation finds keys ready */
     int err = kvt__s3_open_key_client(config->environment,
                                       config->s3_connect_timeout_ms * KVT__NS_PER_MS,
                                       &k->http);
@@ -331,7 +335,7 @@ kvt__s3_keyring_stop(struct s3_tier *t)
     pthread_mutex_unlock(&k->lock);
     if (k->http)
         kvt__http_stop(k->http);
-    while (waiting) { /* who gives the keys may take long */
+    while (waiting) { /* a source of keys may block for long, so do not wait for the thread */
         struct s3_call *call = waiting;
 
         waiting = call->next;

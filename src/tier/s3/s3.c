@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The S3 tier, s3://BUCKET or s3://HOST: one object a chunk, named and filled as
- * LMCache's connector does.  docs/s3.md. */
+ * The S3 tier, s3://BUCKET or s3://HOST.  Each chunk is an object with the name and content that
+ * LMCache's connector uses.  docs/s3.md. */
 #include "tier/s3/s3.h"
 
 #include <errno.h>
@@ -19,11 +19,12 @@ extern const struct kvt__tier_ops kvt__tier_s3;
 
 #define MAX_THREADS 8
 #define MIN_RANGE ((uint64_t)5 << 20)
-#define WRITE_TIMES 10 /* a store may take so much longer than a load */
+#define WRITE_TIMES 10 /* time limit of a store, as a multiple of a load's limit */
 
 /* -------------------------------------------------------------------------- opening */
 
-/* A setting, or what the profile of AWS's files says; NULL: nothing does. */
+/* Return the setting, or the value of key in AWS's profile, copied to out.  NULL: both are
+ * unset. */
 static const char *
 or_of_profile(const struct kvt_config *c, const char *setting, const char *key, char *out,
               size_t room)
@@ -98,7 +99,8 @@ take_settings(struct s3_tier *t, const struct kvt_config *c)
     t->storage_class = copy(c->s3_storage_class);
 }
 
-/* The index of a bucket's prefix, for all processes of this host. */
+/* Open the directory of the index.  All processes of this host share the index of a bucket and
+ * prefix. */
 static int
 open_index_dir(struct s3_tier *t)
 {
@@ -186,7 +188,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     return 0;
 }
 
-/* ------------------------------------------------------------------------ the table */
+/* ----------------------------------------------------------------- operations table */
 
 static int
 s3_private_dir(const struct kvt__tier *tier)

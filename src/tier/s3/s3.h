@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The S3 tier's own parts.  Threads: the HTTP client's, on which all operations run; one
- * for keys; one that cleans, where max_remote_size is set.  What changes after open says
- * what guards it; all locks are leaves. */
+ * Internal declarations of the S3 tier.
+ *
+ * Threads: operations run on the threads of the HTTP client.  One thread refreshes the keys.  If
+ * max_remote_size is set, one thread deletes old objects.  A field that changes after open is
+ * atomic, or a comment names the lock of the field.  No lock is held while another lock is
+ * acquired. */
 #ifndef KVT_TIER_S3_S3_H
 #define KVT_TIER_S3_S3_H
 
@@ -19,9 +22,9 @@
 #define KVT__S3_META_MODEL "x-amz-meta-kvtier-model"
 #define KVT__S3_KEY_MAX 1024 /* bytes of an object's key */
 #define KVT__S3_NAME_ROOM (3 * KVT__S3_KEY_MAX + 1)
-#define KVT__S3_RANGED ((uint64_t)64 << 20) /* larger ones are read in ranges */
+#define KVT__S3_RANGED ((uint64_t)64 << 20) /* a GET above this size uses ranges */
 
-/* Where requests go.  Never changed, and kept until the tier closes. */
+/* A target of requests.  Never changed after creation; freed when the tier closes. */
 struct s3_where {
     struct s3_where *next;
     struct kvt__s3_address address;
@@ -30,105 +33,124 @@ struct s3_where {
 
 /* ------------------------------------------------------------------ keyring.c */
 
-#define KVT__S3_LAST_S 5 /* before keys expire they are not used any more */
+#define KVT__S3_LAST_S 5 /* seconds before expiry, in which keys are no longer used */
 
-/* The keys to sign with, and who waits for some. */
+/* The keys for signatures, and the calls that wait for keys.  lock guards wanted, base and all
+ * fields after base, except said_read_only, which only the refresh thread uses.  Only the refresh
+ * thread replaces keys. */
 struct s3_keyring {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     bool ready, has_thread, wanted;
     atomic_bool stop;
-    struct kvt__http *http; /* for the chain's services; NULL: requests are unsigned */
+    struct kvt__http *http; /* client for the chain's services; NULL: requests are unsigned */
     struct kvt__s3_chain *chain;
-    struct kvt__s3_keys *base;    /* of the chain */
-    struct kvt__s3_keys *session; /* of S3 Express, made with them */
-    int64_t base_usable_s, session_usable_s; /* wall clock: until then */
-    int64_t base_refresh_s, session_refresh_s; /* from then on better ones are asked for */
-    int failed;                   /* the last time; 0: it did not */
-    int64_t failed_ns;            /* when, monotonic */
-    char why[1024];               /* and why */
-    bool doubting;                /* keys are renewed because of a doubt */
-    int64_t doubted_ns;           /* monotonic: the last doubt; 0: none so far */
+    struct kvt__s3_keys *base;    /* keys from the chain */
+    struct kvt__s3_keys *session; /* S3 Express session, made with base */
+    int64_t base_usable_s, session_usable_s; /* end of use; wall clock */
+    int64_t base_refresh_s, session_refresh_s; /* time of the next refresh; wall clock */
+    int failed;                   /* -errno of the last refresh; 0: success */
+    int64_t failed_ns;            /* time of that failure; monotonic */
+    char why[1024];               /* message of that failure */
+    bool doubting;                /* a refresh was requested by kvt__s3_keyring_doubt() */
+    int64_t doubted_ns;           /* time of the last doubt, monotonic; 0: none so far */
     bool said_read_only;
     struct s3_call *waiting;
 };
 
-/* Give a call a reference to the keys.  0; 1: no usable keys, kvt__s3_call_has_keys() follows
- * on the thread of refresh.c, perhaps before the return; -errno with a sentence. */
+/* Give the call a reference to the current keys in *out; the call releases the reference.  Return
+ * 0; 1: no usable keys: the call is queued, and kvt__s3_call_has_keys() follows on the thread of
+ * refresh.c, possibly before this function returns; -errno with a sentence. */
 int kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out);
 
-/* The store does not take these any more. */
+/* Stop use of keys that the store has rejected.  The next call that asks for keys starts a
+ * refresh. */
 void kvt__s3_keyring_reject(struct s3_tier *t, const struct kvt__s3_keys *keys);
 
-/* The store refused these without a reason.  Renew them, at most once a minute: other
- * calls use them meanwhile, and afterwards if no newer keys are available.  Return false if
- * they were renewed within the last minute. */
+/* Request a refresh of keys that the store has rejected without a reason, at most once a minute.
+ * Other calls use the old keys during the refresh, and after a failed refresh.  Return false if the
+ * last such refresh was requested less than a minute ago: the caller must not retry. */
 bool kvt__s3_keyring_doubt(struct s3_tier *t, const struct kvt__s3_keys *keys);
 
-/* Return the keys to sign with, or NULL if there are no usable keys.  Under the lock. */
+/* Return the keys for signatures (the session for S3 Express), or NULL if no keys are usable.  The
+ * caller holds the lock, and adds a reference to keep the keys. */
 struct kvt__s3_keys *kvt__s3_keyring_usable(const struct s3_tier *t);
 
-/* The error of calls that wait for keys while the tier closes: -ECANCELED with a sentence. */
+/* Return -ECANCELED, with the sentence for calls that wait for keys while the tier closes. */
 int kvt__s3_keyring_stopped(void);
 
 /* ------------------------------------------------------------------ refresh.c */
 
-#define KVT__S3_KEYS_AGAIN_NS (2 * KVT__NS_PER_S) /* after a failure */
+/* Minimum delay between a failed refresh and the next refresh. */
+#define KVT__S3_KEYS_AGAIN_NS (2 * KVT__NS_PER_S)
 
+/* Start the refresh thread, unless requests are unsigned.  0 or -errno with a sentence; after an
+ * error the caller still calls close. */
 int kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config);
+/* End all waiting calls with -ECANCELED and stop the refresh thread, without waiting for the
+ * thread. */
 void kvt__s3_keyring_stop(struct s3_tier *t);
+/* Stop, join the thread, and free the keys.  Allowed on a keyring that was never opened. */
 void kvt__s3_keyring_close(struct s3_tier *t);
 
 /* ----------------------------------------------------------------- settings.c */
 
-/* Maximum requests in flight of a process: the least of the settings that limit them. */
+/* Return the maximum number of requests in flight of a process: the smallest of the settings that
+ * limit this number, or 64 if all are unset. */
 int64_t kvt__s3_max_requests(const struct kvt_config *config);
 
 /* --------------------------------------------------------------------- pace.c */
 
-/* The rate of requests.  A budget of retries, so that an outage does not multiply the load;
- * a limit on concurrent stores, lowered when the server slows down, so that stores do not
- * delay loads; the delay before a hedge (a second GET of a late response), and a token
- * bucket for hedges, so that a slow server does not get every GET twice. */
+/* The rate of requests; lock guards all other fields.  Contents: a budget of retries, so that an
+ * outage does not multiply the load; a limit on concurrent stores, lowered when the server slows
+ * down, so that stores do not delay loads; the delay before a hedge (a second GET after a late
+ * response); and a token bucket for hedges, so that a slow server does not receive every GET
+ * twice. */
 struct s3_pace {
     pthread_mutex_t lock;
-    double tokens;        /* for repetitions */
-    double stores_limit;  /* at a time */
+    double tokens;        /* budget of retries */
+    double stores_limit;  /* limit on concurrent stores */
     double stores_most;
-    unsigned stores;      /* at a time now */
+    unsigned stores;      /* concurrent stores now */
     int64_t slowed_ns;
     struct s3_call *first_waiting, **last_waiting;
-    double first_byte_ns, deviation_ns; /* of answers to reads, smoothed */
-    bool has_read;        /* first_byte_ns is of an answer */
-    int hedge_tokens;     /* a successful read adds a token, a hedge takes many */
+    double first_byte_ns, deviation_ns; /* smoothed time to first byte of reads */
+    bool has_read;        /* first_byte_ns was measured; before: a default */
+    int hedge_tokens;     /* a successful read adds a token, a hedge takes HEDGE_SHARE */
 };
 
+/* max_requests: initial and maximum limit on concurrent stores. */
 void kvt__s3_pace_init(struct s3_pace *pace, unsigned max_requests);
 void kvt__s3_pace_fini(struct s3_pace *pace);
 
-/* Whether a repetition is within the budget, and when: a time from now. */
+/* Take a retry from the budget.  Return false if the budget is used up.  *in_ns: the delay before
+ * the retry. */
 bool kvt__s3_may_repeat(struct s3_pace *pace, const struct s3_call *call, int64_t *in_ns);
 
-/* Whether a call that stores may go now; else it waits for kvt__s3_stored(). */
+/* Acquire a store slot for the call.  Return false if all slots are in use: the call is queued, and
+ * a later kvt__s3_stored() returns the call. */
 bool kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call);
 
-/* A call that stores has ended.  Returns the list of those whose turn has come. */
+/* Release the slot of a store that has ended.  Return the queued calls that receive a slot, as a
+ * list linked by next; the caller starts each call. */
 struct s3_call *kvt__s3_stored(struct s3_pace *pace);
 
-/* What an answer says of the store: it is good, or asks to slow down. */
+/* Note a successful response: add to the budget of retries and to the limit on stores, and measure
+ * the time to first byte. */
 void kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call);
+/* Note an overloaded server: halve the limit on stores. */
 void kvt__s3_slow_down(struct s3_pace *pace);
 
-/* After how long without an answer a read is to be asked for on a second connection, and
- * whether this one may. */
+/* Return the delay without a response after which a read is sent on a second connection. */
 int64_t kvt__s3_hedge_ns(struct s3_pace *pace);
+/* Take a hedge from the token bucket.  Return false if the bucket has too few tokens. */
 bool kvt__s3_may_hedge(struct s3_pace *pace);
 
 /* ------------------------------------------------------------------ damaged.c */
 
-/* Names whose objects were found damaged: they are overwritten when they are next
- * stored.  The last ones are known. */
+/* Hashes of the names of corrupt objects.  The next PUT of a listed name overwrites the object.  A
+ * ring: a new name replaces the oldest name. */
 #define KVT__S3_DAMAGED 256
 struct s3_damaged {
     pthread_mutex_t lock;
@@ -136,84 +158,92 @@ struct s3_damaged {
     unsigned next;
 };
 
+/* Add the name of a corrupt object. */
 void kvt__s3_is_damaged(struct s3_damaged *d, const char *name);
-/* Whether it was; it is not any more. */
+/* Remove a name.  Return true if the name was listed. */
 bool kvt__s3_was_damaged(struct s3_damaged *d, const char *name);
 
 /* -------------------------------------------------------------------- clean.c */
 
-/* Keeps max_remote_size: a thread that counts what lies under our prefix, some time after
- * this process has stored something, and deletes the oldest when it is too much. */
+/* The enforcement of max_remote_size.  After this process has stored objects, a thread adds up the
+ * sizes of all objects under the prefix, and deletes the oldest objects if the sum exceeds the
+ * limit.  lock guards stop. */
 struct s3_cleaner {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     bool has_thread, stop;
-    uint64_t limit;           /* bytes; 0: none, nothing is ever counted */
-    _Atomic uint64_t wrote;   /* by this process, and not counted yet */
-    int64_t soonest_ns, latest_ns; /* from one count to the next, if something is stored */
-    size_t most_old;          /* names in memory; what is more goes the next time */
+    uint64_t limit;           /* max_remote_size in bytes; 0: no limit and no thread */
+    _Atomic uint64_t wrote;   /* bytes that this process has stored since the last round */
+    int64_t soonest_ns, latest_ns; /* time between rounds after many and after few stored bytes */
+    size_t most_old;          /* maximum number of objects chosen per round */
 
-    /* The thread's own. */
-    int64_t due_ns[2];        /* monotonic: when much was stored, and when little was */
-    uint64_t counted;         /* the last time */
-    bool knows_conditions;    /* the store does what If-None-Match asks for */
-    bool deletes_one_by_one;  /* it knows no DeleteObjects */
-    int64_t said_ns;          /* when a failure was last told; 0: never */
+    /* Only used by the thread. */
+    int64_t due_ns[2]; /* monotonic times of the next round: [0] many, [1] few bytes were stored */
+    uint64_t counted;         /* sum of all sizes in the last round */
+    bool knows_conditions;    /* a test has proved that the store obeys If-None-Match */
+    bool deletes_one_by_one;  /* the store does not implement DeleteObjects */
+    int64_t said_ns;          /* time of the last warning, monotonic; 0: none so far */
 };
 
+/* Start the thread if max_remote_size is set.  0 or -errno with a sentence. */
 int kvt__s3_cleaner_open(struct s3_tier *t, const struct kvt_config *config);
+/* Ask the thread to end, without waiting for the thread. */
 void kvt__s3_cleaner_stop(struct s3_tier *t);
+/* Stop and join the thread. */
 void kvt__s3_cleaner_close(struct s3_tier *t);
 
-/* An object was stored.  Any thread. */
+/* Note that this process has stored an object of `bytes` bytes.  Any thread. */
 void kvt__s3_wrote(struct s3_tier *t, uint64_t bytes);
 
 /* ------------------------------------------------------------------ headers.c */
 
 #define KVT__S3_EXTRA_HEADERS 8
 
-/* A header of s3_headers. */
+/* A header from the setting s3_headers.  only_put: sent with PUT requests only. */
 struct s3_header {
     struct kvt__s3_pair pair;
     bool is_signed, only_put;
 };
 
-/* Read the setting.  0 or -errno with a sentence, which has no value. */
+/* Read the setting s3_headers.  0 or -errno with a sentence, which never contains a header's
+ * value. */
 int kvt__s3_headers_open(struct s3_tier *t, const struct kvt_config *config);
+/* Free the texts of the headers. */
 void kvt__s3_headers_close(struct s3_tier *t);
 
 /* ----------------------------------------------------------------------- s3.c */
 
 struct s3_tier {
     struct kvt__tier tier;
-    struct kvt__counters *counters; /* or NULL */
+    struct kvt__counters *counters; /* NULL: nothing is counted */
     struct kvt__http *http;
-    struct s3_where *_Atomic where; /* the bucket's place, an element of places */
+    struct s3_where *_Atomic where; /* current target of the bucket's requests, an element of
+                                     * places */
     struct s3_where *places;
-    pthread_mutex_t where_lock;     /* of places, and for replacing where */
+    pthread_mutex_t where_lock;     /* for places, and for changes of where */
     struct s3_keyring keyring;
     struct s3_pace pace;
     struct s3_damaged damaged;
     struct s3_cleaner cleaner;
-    _Atomic int64_t clock_s;        /* the server's time less ours */
+    _Atomic int64_t clock_s;        /* the server's wall clock minus this host's */
     atomic_bool stopping;
-    atomic_bool no_conditions;      /* the store knows no If-None-Match */
-    atomic_bool no_checksums;       /* nor x-amz-checksum-* */
+    atomic_bool no_conditions;      /* the store does not implement If-None-Match */
+    atomic_bool no_checksums;       /* the store does not implement x-amz-checksum-* */
     atomic_bool no_ranges;
-    atomic_bool careful;            /* wait for 100 before the next large body */
+    atomic_bool careful;            /* the next large PUT waits for 100 Continue */
     atomic_bool said_collision;
     int index_fd;
 
     /* Settings. */
-    int64_t read_ns, write_ns;      /* how long an operation may take */
-    uint64_t range_bytes;           /* of the ranges of a large object */
+    int64_t read_ns, write_ns;      /* maximum duration of an operation */
+    uint64_t range_bytes;           /* size of the ranges of a large object */
     bool is_unsigned, request_payer;
-    bool tells;                     /* who opened it tells what operations answer */
-    char *sse, *sse_key, *storage_class; /* or NULL */
+    bool tells;                     /* the opener of the tier reports the results of operations */
+    char *sse, *sse_key, *storage_class; /* NULL: unset */
     struct s3_header headers[KVT__S3_EXTRA_HEADERS];
     size_t n_headers;
-    char *header_texts[KVT__S3_EXTRA_HEADERS]; /* headers point into these; or NULL */
+    char *header_texts[KVT__S3_EXTRA_HEADERS]; /* text of the pairs in headers; NULL: unused */
 };
 
 static inline void
@@ -229,7 +259,8 @@ kvt__s3_place_of(const struct s3_tier *t)
     return &atomic_load(&t->where)->address;
 }
 
-/* Return the server's wall clock in seconds, as far as the tier knows it. */
+/* Return the server's wall clock in seconds: this host's clock, corrected by the Date of a response
+ * that reported a large difference. */
 static inline int64_t
 kvt__s3_now_s(const struct s3_tier *t)
 {
@@ -238,49 +269,55 @@ kvt__s3_now_s(const struct s3_tier *t)
 
 /* -------------------------------------------------------------------- place.c */
 
-/* Set the bucket's place.  0 or -errno with a sentence. */
+/* Set the bucket's first target.  0 or -errno with a sentence.  Only before the first request. */
 int kvt__s3_place_set(struct s3_tier *t, const struct kvt__s3_address *address);
 
-/* Send all calls to a host or region named by a response from `was`; NULL or "": keep
- * was's host or region.  0 or -errno with a sentence. */
+/* Send all later calls to the host or region in a redirect from `was`.  NULL or "": keep the host
+ * or region of `was`.  If another call has already moved the bucket, do nothing.  0 or -errno with
+ * a sentence.  Any thread. */
 int kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
                  const char *region);
 
-/* Find such a place for a single call; all other calls keep their place. */
+/* Find or add the target of a redirect for a single call, in *out; other calls keep their target.
+ * Parameters, errors and threads: as for kvt__s3_move(). */
 int kvt__s3_visit(struct s3_tier *t, const struct s3_where *was, const char *host,
                   const char *region, struct s3_where **out);
 
+/* Free all targets.  The caller has closed the HTTP client. */
 void kvt__s3_places_free(struct s3_tier *t);
 
 /* -------------------------------------------------------------------- op.c ... */
 
-/* One operation of the tier: a call or several. */
+/* One operation of the tier, made of one or several calls.  On the heap; kvt__s3_end() frees the
+ * operation. */
 struct s3_op {
     struct s3_call call;
     struct s3_tier *tier;
     struct kvt__tier_op *op;
     struct kvt__id id;
     bool opaque;
-    bool by_key;             /* asked for by a key text, which a listing may have told:
-                              * then '_' may stand for '/' */
-    uint32_t crc;            /* GET: of what came so far */
+    /* true: the caller named the object by key text.  A listing writes '_' for '/' in key text, so
+     * the model in the text may differ from the stored model. */
+    bool by_key;
+    uint32_t crc;            /* GET: CRC32C of the bytes received so far */
     bool has_server_crc;
     uint32_t server_crc;
-    unsigned n_rounds;       /* PUT: how often it was decided anew */
-    struct s3_ranges *ranges; /* of a GET in ranges */
+    unsigned n_rounds;       /* number of PUT requests so far */
+    struct s3_ranges *ranges; /* state of a GET in ranges; else NULL */
     char meta[4 * ((KVT__TRAILER_BYTES + 2) / 3) + 1];
     char checksum[12];
-    char model[3 * KVT__KEY_MODEL_MAX + 1]; /* encoded */
-    char name[];             /* encoded */
+    char model[3 * KVT__KEY_MODEL_MAX + 1]; /* encoded; "": no model */
+    char name[];             /* encoded, without the prefix */
 };
 
+/* Implement kvt__tier_ops.submit. */
 void kvt__s3_submit(struct kvt__tier *tier, struct kvt__tier_op *op);
 
-/* The operation is over; err with its sentence in kvt__why(). */
+/* End and free the operation.  err: 0, or -errno with the sentence in kvt__why(). */
 void kvt__s3_end(struct s3_op *o, int err);
 
-/* Add the headers of s3_sse: to a PUT, or to CreateSession in S3 Express, because a PUT of
- * S3 Express must not have these headers. */
+/* Add the headers of s3_sse to a call: to a PUT, or in S3 Express to CreateSession, because a PUT
+ * to S3 Express must not have these headers. */
 static inline void
 kvt__s3_add_encryption(struct s3_call *call)
 {
@@ -290,67 +327,73 @@ kvt__s3_add_encryption(struct s3_call *call)
     kvt__s3_add_header(call, "x-amz-server-side-encryption-aws-kms-key-id", t->sse_key);
 }
 
-/* A new call for the operation's object. */
+/* Initialize o->call for a request of this method to the operation's object. */
 void kvt__s3_op_call(struct s3_op *o, const char *method);
 
+/* Start an operation.  Each operation ends with kvt__s3_end(), possibly before the return. */
 void kvt__s3_put(struct s3_op *o);
-/* Read an object with one call. */
+/* Read the whole object with one GET. */
 void kvt__s3_get(struct s3_op *o);
 void kvt__s3_probe(struct s3_op *o);
 void kvt__s3_remove(struct s3_op *o);
 
-/* Read a large object in ranges, several at once.  Ends with kvt__s3_end() or, if the store
- * supports no ranges, with kvt__s3_get(). */
+/* Read a large object with several concurrent GETs of ranges.  If the store supports no ranges,
+ * continue with kvt__s3_get(). */
 void kvt__s3_get_ranges(struct s3_op *o);
 
-/* Look at the object without its bytes, then call then(o, err). */
+/* Send a HEAD of the object; the description is in o->op->found when then(call, err) runs.  An
+ * archived object: -ENOENT. */
 void kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err));
 
-/* Read the object's description from the response's head.  -EBADMSG for a GET: the object is
- * corrupt, because the identity is unreadable, or missing although the chunk is opaque.
- * Objects of LMCache have no identity and are never opaque. */
+/* Read the object's description from the head of a response into *found, and the server's checksum
+ * into o.  Return 0, or -EBADMSG with a sentence, for a GET only: the stored identity is
+ * unreadable, or is missing from an opaque chunk.  An object of LMCache has no identity and is
+ * never opaque. */
 int kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head,
                   uint64_t payload_bytes, struct kvt__found *found);
 
-/* Note in o->op->found the number of bytes a GET wrote to the slot.  -EIO with a
- * sentence: the response announced another number. */
+/* Set the sizes in o->op->found to the number of bytes that a GET wrote to the slot.  0, or -EIO
+ * with a sentence: the response announced another number. */
 int kvt__s3_received(struct s3_op *o, uint64_t announced, uint64_t received);
 
-/* Whether what was found is of another model, whose name becomes the same; said and
- * counted. */
+/* Compare the model in the response with the operation's model.  If another model's chunk has the
+ * object's name, count the collision, and log the first collision of the tier. */
 void kvt__s3_look_for_collision(struct s3_op *o, const struct kvt__http_head *head);
 
 /* ---------------------------------------------------------------------- name.c */
 
-/* The key of an object in the bucket, behind all prefixes: "kvtier/" in front of opaque
- * ones.  The length or -errno with a sentence. */
+/* Write the object's key in the bucket, without the prefix, unencoded; the key of an opaque chunk
+ * begins with "kvtier/".  Return the length, or -errno with a sentence: the key is too long or not
+ * allowed. */
 int kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char *out,
                  size_t room);
 
-/* In front of opaque chunks: LMCache never lists there. */
+/* Start of the keys of opaque chunks; LMCache never lists here. */
 #define KVT__S3_OPAQUE "kvtier/"
 
-/* The key text that an object's key (behind all prefixes) tells.  0 or -errno: it is
- * none of ours. */
+/* Convert an object's key (without the prefix) to key text.  0, or -EINVAL: the object is not a
+ * chunk. */
 int kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque);
 
 /* ---------------------------------------------------------------------- list.c */
 
-/* All objects whose keys begin with our prefix and under, in pages; fn is told their keys
- * behind our prefix.  Threads that may wait. */
+/* A listing of all objects with keys that begin with the tier's prefix and `under`, page by page.
+ * fn receives each key without the tier's prefix.  The calls block. */
 struct s3_walk;
 typedef void (*kvt__s3_walk_fn)(void *ctx, const struct kvt__s3_listed *listed);
 
-/* NULL: no memory, with a sentence. */
+/* Allocate a listing, without a request.  NULL: out of memory, with a sentence. */
 struct s3_walk *kvt__s3_walk_begin(struct s3_tier *t, const char *under,
                                    kvt__s3_walk_fn fn, void *ctx);
-/* The next page.  1: there are more; 0: that was the last one; -errno with a sentence. */
+/* Request the next page and call fn for each object.  Return 1: more pages follow; 0: this was the
+ * last page; -errno with a sentence. */
 int kvt__s3_walk_page(struct s3_walk *walk);
-/* The store's clock at that page, in seconds; 0: not told. */
+/* Return the Date of the last page's response, in seconds of wall clock; 0: no Date. */
 int64_t kvt__s3_walk_date(const struct s3_walk *walk);
-/* NULL is allowed. */
+/* Free the listing.  NULL is allowed. */
 void kvt__s3_walk_end(struct s3_walk *walk);
 
+/* Implement kvt__tier_ops.list. */
 int kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn,
                  void *ctx);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What several settings for S3 mean together: how many requests, what cannot be, and what
- * an option does no longer. */
+ * The combined meaning of several S3 settings: the number of requests, contradictions, and settings
+ * without effect. */
 #include <string.h>
 #include <strings.h>
 
@@ -25,10 +25,10 @@ kvt__s3_max_requests(const struct kvt_config *config)
     return least ? least : USUAL_REQUESTS;
 }
 
-/* --------------------------------------------------------------- its stores */
+/* ------------------------------------------------------------ the S3 stores */
 
-/* What stands behind s3:// in remote_url (number 0) or is the base_path of a plug-in;
- * "": that store is not S3.  NULL: there are no more. */
+/* Return the location of store i: for i = 0 remote_url without "s3://", else the base_path of
+ * plug-in i - 1.  "": the store is not S3.  NULL: no more stores. */
 static const char *
 place(const struct kvt_config *c, size_t i)
 {
@@ -44,7 +44,7 @@ place(const struct kvt_config *c, size_t i)
     return path ? path : "";
 }
 
-/* Text begins with a host in this domain. */
+/* Return true if text begins with a host in this domain. */
 static bool
 is_under(const char *text, const char *domain)
 {
@@ -54,7 +54,8 @@ is_under(const char *text, const char *domain)
            (len == n || text[len - n - 1] == '.');
 }
 
-/* Text begins with the name of an Express bucket, which may be part of a host's. */
+/* Return true if text begins with the name of an S3 Express bucket, alone or as the first label of
+ * a host. */
 static bool
 is_express(const char *text)
 {
@@ -64,7 +65,7 @@ is_express(const char *text)
     return len > n && !strncmp(text + len - n, ending, n);
 }
 
-/* ----------------------------------------------------------- what is said */
+/* ---------------------------------------------------- warnings and errors */
 
 #define NOTE(r, gravity, name, fmt)                                            \
     kvt__note(r, gravity, #name, kvt__config_origin((r)->config, name), fmt,   \
@@ -121,7 +122,7 @@ check_places(struct kvt__reading *r, bool express, bool lota)
                   "cwlota.com. Set it to true to say so, to false for TLS.");
 }
 
-/* Cut the slashes at the ends of the prefix. */
+/* Remove the slashes at both ends of the prefix. */
 static void
 trim_prefix(struct kvt_config *c)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AWS Signature Version 4.  A request is prepared once - parameters encoded and sorted,
- * headers sorted - and from that its canonical form is hashed and the head is written.
+ * AWS Signature Version 4.  A request is prepared once: parameters are encoded and sorted, headers
+ * are sorted.  The canonical form is hashed, and the head is written, from the prepared request.
  * Any thread. */
 #include "tier/s3/sign.h"
 
@@ -17,27 +17,27 @@
 #include "tier/s3/signing-key.h"
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
-#define OWN_HEADERS 4       /* host, the hash, the date, a token */
-#define QUERY_ROOM 8192     /* a prefix and a token, each of 1024 bytes encoded, fit */
+#define OWN_HEADERS 4       /* host, x-amz-content-sha256, x-amz-date, a token */
+#define QUERY_ROOM 8192     /* room for a prefix and a token of 1024 bytes each, encoded */
 
 struct prepared {
     const struct kvt__s3_head *head;
     struct kvt__s3_pair headers[KVT__S3_MAX_HEADERS + OWN_HEADERS];
     size_t n_headers;
-    struct kvt__s3_pair query[KVT__S3_MAX_QUERY]; /* encoded */
+    struct kvt__s3_pair query[KVT__S3_MAX_QUERY]; /* encoded, points into `encoded` */
     size_t n_query;
-    char encoded[QUERY_ROOM]; /* what query points to */
+    char encoded[QUERY_ROOM];
     char time[17];            /* YYYYMMDDTHHMMSSZ */
     char day[9];
     char scope[KVT__S3_SCOPE_ROOM];
 };
 
-/* Where text goes: to memory, or through a hash. */
+/* An output: memory, or a hash. */
 struct sink {
     char *out;
     size_t room, n;
     bool full;
-    struct kvt__sha256 *hash; /* not NULL: in place of out */
+    struct kvt__sha256 *hash; /* if set, replaces out */
 };
 
 static void
@@ -59,7 +59,7 @@ put_text(struct sink *sink, const char *text)
     put(sink, text, strlen(text));
 }
 
-/* End memory by NUL, which put() left room for.  The length. */
+/* Add the NUL, for which put() left room.  Return the length, or -EMSGSIZE with a sentence. */
 static int
 finish(struct sink *sink)
 {
@@ -72,8 +72,8 @@ finish(struct sink *sink)
 
 /* ------------------------------------------------------------------- prepare */
 
-/* Whether it can stand in a head: control characters would end its line.  A target and
- * a host have only printable ASCII. */
+/* Return true if the text is allowed in a head: a control character could end the line.  ascii:
+ * only printable ASCII without blanks is allowed, for the request line and the host. */
 static bool
 is_clean(const char *text, bool ascii)
 {
@@ -123,8 +123,8 @@ add_header(struct prepared *p, const char *name, const char *value)
     if (!is_clean(value, false))
         return kvt__fail(EINVAL, "S3: the value of the header %s has control characters.",
                          name);
-    /* By name alone: in lines NAME:VALUE a name would stand behind one that goes on
-     * with '-'. */
+    /* Compare names only.  A comparison of NAME:VALUE lines would sort a name after a longer name
+     * that continues with '-'. */
     for (; at && strcmp(p->headers[at - 1].name, name) > 0; at--)
         p->headers[at] = p->headers[at - 1];
     p->headers[at] = (struct kvt__s3_pair){ name, value };
@@ -157,7 +157,7 @@ prepare_headers(struct prepared *p)
     return rc;
 }
 
-/* Encode into what is left of p->encoded. */
+/* Encode text into the free part of p->encoded.  NULL: no room. */
 static const char *
 encode(struct prepared *p, size_t *used, const char *text)
 {
@@ -249,7 +249,7 @@ put_names(struct sink *sink, const struct prepared *p)
     }
 }
 
-/* A value without blanks at its ends, inner runs of blanks as one. */
+/* Write a value without leading and trailing blanks; inner runs of blanks become one blank. */
 static void
 put_folded(struct sink *sink, const char *value)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Heads of requests, signed with AWS Signature Version 4 (docs/s3.md, Signing).  What is
- * signed is what is sent: one function writes both. */
+ * The head of a request, signed with AWS Signature Version 4 (docs/s3.md, Signing).  The canonical
+ * request and the head are written from the same prepared data, so the store receives exactly the
+ * signed headers. */
 #ifndef KVT_TIER_S3_SIGN_H
 #define KVT_TIER_S3_SIGN_H
 
@@ -11,70 +12,73 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The longest DATE/REGION/SERVICE/aws4_request, and its NUL. */
+/* longest DATE/REGION/SERVICE/aws4_request with NUL */
 #define KVT__S3_SCOPE_ROOM 128
 
-/* Keys to sign with, made by kvt__s3_keys_new().  Any thread: what a caller sees never
- * changes. */
+/* Keys for signatures, made by kvt__s3_keys_new() and shared by reference.  Any thread: the public
+ * fields do not change. */
 struct kvt__s3_keys {
     atomic_int refs;
-    void *memory;       /* of the texts and signing.key: kvt__secret_alloc() */
-    char *access;       /* text */
+    void *memory;       /* memory of the texts and of signing.key, from kvt__secret_alloc() */
+    char *access;       /* access key id */
     char *secret;
-    char *token;        /* NULL: none */
+    char *token;        /* session token; NULL: none */
     int64_t expires_s;  /* wall clock; INT64_MAX: never */
-    const char *source; /* where they come from, for messages; on the heap */
+    const char *source; /* origin of the keys for messages; on the heap */
 
     struct {
         pthread_mutex_t lock;
-        char scope[KVT__S3_SCOPE_ROOM]; /* what key is for; "": nothing */
+        char scope[KVT__S3_SCOPE_ROOM]; /* scope of key; "": no key yet */
         uint8_t *key; /* 32 bytes */
-    } signing; /* the key that was last derived from secret */
+    } signing; /* the last signing key derived from secret */
 };
 
-/* Copies of the texts; token may be NULL.  NULL: no memory. */
+/* Make keys with copies of the texts, and one reference.  token: may be NULL.  NULL: out of
+ * memory. */
 struct kvt__s3_keys *
 kvt__s3_keys_new(const char *access, const char *secret, const char *token,
                  int64_t expires_s, const char *source);
+/* Add a reference.  Returns keys. */
 struct kvt__s3_keys *kvt__s3_keys_ref(struct kvt__s3_keys *keys);
-/* The last one wipes them.  NULL is allowed. */
+/* Release a reference; the last release wipes and frees the keys.  NULL is allowed. */
 void kvt__s3_keys_unref(struct kvt__s3_keys *keys);
 
 struct kvt__s3_pair {
-    const char *name;  /* of a header: in lower case */
-    const char *value; /* unencoded; "" is sent as NAME=, NULL is left out */
+    const char *name;  /* header names: lower case */
+    const char *value; /* unencoded; "": sent as NAME=; NULL: not sent */
 };
 
 struct kvt__s3_head {
     const char *method;
-    const char *host;  /* as it is sent: with the port unless it is the scheme's own */
+    const char *host;  /* Host header: with the port, unless the port is the scheme's default */
     const char *path;  /* encoded, begins with '/' */
-    const struct kvt__s3_pair *query; /* in any order; encoded and sorted here */
+    const struct kvt__s3_pair *query; /* in any order; kvt__s3_write_head() encodes and sorts */
     size_t n_query;
-    const struct kvt__s3_pair *headers; /* in any order, all are signed; not host,
-                                         * x-amz-date, x-amz-content-sha256, tokens */
+    const struct kvt__s3_pair *headers; /* in any order, all signed; without host, x-amz-date,
+                                         * x-amz-content-sha256 and tokens */
     size_t n_headers;
-    const struct kvt__s3_pair *plain; /* sent after them, not signed */
+    const struct kvt__s3_pair *plain; /* headers after the signed headers, not signed */
     size_t n_plain;
-    int64_t content_length;   /* -1: no such header.  Not signed */
-    bool expect_continue;     /* the header Expect.  Not signed */
-    const char *payload_hash; /* NULL: UNSIGNED-PAYLOAD */
+    int64_t content_length;   /* not signed; -1: no such header */
+    bool expect_continue;     /* send Expect: 100-continue; not signed */
+    const char *payload_hash; /* SHA-256 of the body in hex; NULL: UNSIGNED-PAYLOAD */
 
-    struct kvt__s3_keys *keys; /* NULL: not signed, and no header x-amz- is added */
-    const char *region, *service;    /* s3, s3express, sts */
-    bool session;    /* the token is that of an S3 Express session */
-    int64_t time_s;  /* wall clock */
+    struct kvt__s3_keys *keys; /* NULL: no signature, and no x-amz- header is added */
+    const char *region, *service;    /* service: s3, s3express or sts */
+    bool session;    /* the keys' token is an S3 Express session token */
+    int64_t time_s;  /* wall clock of the signature */
 };
 
 #define KVT__S3_MAX_HEADERS 24
 #define KVT__S3_MAX_QUERY 16
 
-/* Write the whole head, to the empty line and a NUL.  Its length; -EMSGSIZE: no room, or
- * too many headers or parameters; -EINVAL: something has control characters (the values
- * of the query may); with a sentence, which has no secret. */
+/* Write the head, up to and including the empty line, and a NUL.  Return the length; -EMSGSIZE: out
+ * is too small, or too many headers or parameters; -EINVAL: a text other than a query value has
+ * control characters.  Errors have a sentence, which never contains a secret. */
 int kvt__s3_write_head(const struct kvt__s3_head *head, char *out, size_t room);
 
-/* The canonical request that kvt__s3_write_head() signs, for tests and messages. */
+/* Write the canonical request that kvt__s3_write_head() signs, for tests.  Return values: as for
+ * kvt__s3_write_head(). */
 int kvt__s3_canonical(const struct kvt__s3_head *head, char *out, size_t room);
 
 #endif

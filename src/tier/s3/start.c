@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Beginning an operation of the tier. */
+ * The start of an operation of the tier. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "tier/s3/encode.h"
 #include "tier/s3/s3.h"
 
-/* The model's name, as a header can have it. */
+/* Set the model's name, encoded for a header; "" if the key has no model. */
 static void
 find_model(const struct kvt__object *object, struct s3_op *o)
 {
@@ -19,7 +19,7 @@ find_model(const struct kvt__object *object, struct s3_op *o)
         o->model[0] = '\0';
 }
 
-/* NULL: no memory, or no such name; with a sentence. */
+/* Make the operation.  NULL: out of memory, or an invalid name; *err is set, with a sentence. */
 static struct s3_op *
 new_op(struct s3_tier *t, struct kvt__tier_op *op, int *err)
 {
@@ -41,13 +41,13 @@ new_op(struct s3_tier *t, struct kvt__tier_op *op, int *err)
     o->id = op->object->id;
     o->opaque = op->object->opaque;
     o->by_key = op->object->id_of_key || op->object->is_name ||
-                op->what == KVT__TIER_REMOVE; /* an index tells no more than a listing */
+                op->what == KVT__TIER_REMOVE; /* the names in an index also come from listings */
     memcpy(o->name, encoded, (size_t)n + 1);
     find_model(op->object, o);
     return o;
 }
 
-/* What the object's headers will say of it. */
+/* Prepare the headers that describe the object. */
 static void
 describe(struct s3_op *o)
 {

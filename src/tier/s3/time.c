@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Times as S3, STS and credential processes write them.  Any thread. */
+ * The format of times in S3, STS and credential_process.  Any thread. */
 #include <time.h>
 
 #include "tier/s3/xml.h"
 
-/* n digits at text; -1: they are not all digits. */
+/* Return the value of n digits, or -1 if a character is not a digit. */
 static int
 digits(const char *text, int n)
 {
@@ -19,7 +19,8 @@ digits(const char *text, int n)
     return value;
 }
 
-/* ".456" and the like, of any length; where it ends. */
+/* Parse an optional fraction such as ".456", of any length.  Return the position after the
+ * fraction. */
 static const char *
 fraction(const char *text, int64_t *ns)
 {
@@ -33,7 +34,7 @@ fraction(const char *text, int64_t *ns)
     return text;
 }
 
-/* Z, or +HH:MM with or without the colon.  Seconds east of UTC; INT64_MIN: none. */
+/* Parse Z, +HH:MM or +HHMM.  Return seconds east of UTC, or INT64_MIN: not such an offset. */
 static int64_t
 offset(const char *text)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scanner.  A document is refused when its elements do not nest, when it ends early
- * or has more than one root, and when it declares a type: that could define entities.
- * Names are not looked at, nor what attributes say. */
+ * The scanner.  A document is an error if elements are not nested, if the document ends early or
+ * has several roots, and if the document has a type declaration, which could define entities.
+ * Names and attributes are not checked. */
 #include "tier/s3/xml-scan.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* Go on behind the next such text; where that begins, or NULL: it does not come. */
+/* Find `what` and advance behind the match.  Return the start of the match, or NULL. */
 static char *
 pass(struct kvt__xml *xml, const char *what)
 {
@@ -56,7 +56,8 @@ pass(struct kvt__xml *xml, const char *what)
 
 /* ---------------------------------------------------------------------- text */
 
-/* What is written is never longer than what was read of it. */
+/* Append decoded bytes to the text.  Decoded text is never longer than the source text, so the text
+ * fits. */
 static void
 put(struct kvt__xml *xml, const char *text, size_t n)
 {
@@ -81,7 +82,7 @@ put_character(struct kvt__xml *xml, uint32_t c)
     return 0;
 }
 
-/* The digits of &#N; or &#xN;.  0: they are none, which is no character either. */
+/* Parse the digits of &#N; or &#xN;.  Return 0 for invalid digits; 0 is not a character either. */
 static uint32_t
 number(const char *at, const char *end)
 {
@@ -128,7 +129,7 @@ entity(struct kvt__xml *xml)
     return bad(xml, "an unknown entity");
 }
 
-/* Text up to the next '<' or the end of the document. */
+/* Take text up to the next '<' or the end of the document. */
 static int
 take_text(struct kvt__xml *xml)
 {
@@ -146,7 +147,8 @@ take_text(struct kvt__xml *xml)
     return 0;
 }
 
-/* A comment, an instruction or CDATA.  0: passed; 1: it is none of them. */
+/* Take a comment, an instruction or CDATA.  Return 0; 1: none of these; -EBADMSG with a
+ * sentence. */
 static int
 take_aside(struct kvt__xml *xml)
 {
@@ -168,7 +170,7 @@ take_aside(struct kvt__xml *xml)
 
 /* ------------------------------------------------------------------ elements */
 
-/* The name at xml->at, which it passes.  Its length; 0: there is none. */
+/* Advance over the name at xml->at.  Return the length; 0: no name. */
 static size_t
 take_name(struct kvt__xml *xml)
 {
@@ -246,7 +248,7 @@ kvt__xml_next(struct kvt__xml *xml)
     }
     if (xml->empty) {
         xml->empty = false;
-        /* The '>', which is behind the name and not looked at again. */
+        /* Overwrites the '>', which is not read again. */
         xml->text = xml->to = xml->at - 1;
         return close_element(xml, xml->text);
     }

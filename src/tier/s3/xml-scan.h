@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A scanner of small XML documents, for xml.c: elements and text, decoded in place. */
+ * A scanner of small XML documents, for xml.c: elements and text, decoded in place.  Call
+ * kvt__xml_begin(), then kvt__xml_next() until KVT__XML_END or an error. */
 #ifndef KVT_TIER_S3_XML_SCAN_H
 #define KVT_TIER_S3_XML_SCAN_H
 
@@ -10,38 +11,40 @@
 #define KVT__XML_MAX_DEPTH 16
 
 enum kvt__xml_event {
-    KVT__XML_END, /* of the document, which is whole */
+    KVT__XML_END, /* end of a complete document */
     KVT__XML_OPEN,
     KVT__XML_CLOSE,
 };
 
 struct kvt__xml {
     char *begin, *at, *end;
-    bool keep;     /* write nothing: texts are not decoded */
-    bool closing;  /* the last event closed the innermost element */
-    bool empty;    /* the next one does: <NAME/> */
-    bool leaf;     /* no element was inside the innermost one so far */
+    bool keep;     /* keep the document unchanged: do not decode texts */
+    bool closing;  /* the last event was CLOSE; the innermost element is still in open */
+    bool empty;    /* the last event was OPEN of <NAME/>; the next event is CLOSE */
+    bool leaf;     /* the innermost element has no child so far */
     bool had_root;
     unsigned depth;
     struct {
         const char *text;
         size_t n;
-    } open[KVT__XML_MAX_DEPTH]; /* names with their prefixes */
+    } open[KVT__XML_MAX_DEPTH]; /* names of open elements, with their namespace prefixes */
 
-    /* Of an element that was closed.  It is "" for one with others inside, and where
-     * nothing is kept not ended by NUL. */
+    /* After CLOSE: text of the closed element, "" if the element has children.  Ended by NUL,
+     * unless keep is set. */
     char *text;
     size_t n_text;
-    char *to; /* where its next byte goes */
+    char *to; /* position for the next decoded byte */
 };
 
+/* Start a scan of n bytes of text.  Unless keep is set, the scan overwrites text. */
 void kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool keep);
 
-/* The next event, or -EBADMSG with a sentence.  Its element is the innermost one. */
+/* Return the next event, or -EBADMSG with a sentence.  The event's element is the innermost open
+ * element. */
 int kvt__xml_next(struct kvt__xml *xml);
 
-/* Whether the element that is up levels above the innermost one has that name, whatever
- * its prefix. */
+/* Return true if the element `up` levels above the innermost element has this name; a namespace
+ * prefix is ignored. */
 bool kvt__xml_is(const struct kvt__xml *xml, unsigned up, const char *name);
 
 #endif

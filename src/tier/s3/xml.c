@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What S3 and STS answer with, element by element.  Stores add elements, name spaces and
- * an order of their own, so unknown elements are passed and order does not count.  Any
- * thread. */
+ * Readers of S3 and STS documents.  Stores add their own elements, namespaces and order, so unknown
+ * elements are skipped and the order is ignored.  Any thread. */
 #include "tier/s3/xml.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@
 #include "tier/s3/encode.h"
 #include "tier/s3/xml-scan.h"
 
-/* Up to the root, which has one of two names.  Else -EBADMSG. */
+/* Start the scan and check the root's name: name or other.  0 or -EBADMSG with a sentence. */
 static int
 open_root(struct kvt__xml *xml, char *text, size_t n, const char *name, const char *other)
 {
@@ -28,7 +27,7 @@ open_root(struct kvt__xml *xml, char *text, size_t n, const char *name, const ch
                      (int)(n_root < 64 ? n_root : 64), xml->open[0].text, name);
 }
 
-/* Whether text without decoding it is one word with blanks around it. */
+/* Return true if the undecoded text is this word, with optional white space around the word. */
 static bool
 is_word(const char *text, size_t n, const char *word)
 {
@@ -41,8 +40,8 @@ is_word(const char *text, size_t n, const char *word)
     return n == strlen(word) && !memcmp(text, word, n);
 }
 
-/* Read it all and change nothing: whether it is whole and nests, and whether it has an
- * element NAME with that word, wherever.  0, 1 or -EBADMSG. */
+/* Scan the whole document unchanged.  Return -EBADMSG with a sentence: incomplete or badly nested;
+ * 1: an element NAME at any depth contains this word; 0 otherwise. */
 static int
 look_through(char *text, size_t n, const char *name, const char *word)
 {
@@ -56,7 +55,7 @@ look_through(char *text, size_t n, const char *name, const char *word)
     return event < 0 ? event : found;
 }
 
-/* The text of the element that was closed, without blanks at its ends. */
+/* Return the text of the closed element without leading and trailing white space. */
 static char *
 trimmed(struct kvt__xml *xml)
 {
@@ -69,7 +68,7 @@ trimmed(struct kvt__xml *xml)
     return text;
 }
 
-/* For messages and the log, which a store must not put lines into. */
+/* Replace control characters by blanks, so that a store cannot add lines to messages and logs. */
 static char *
 printable(char *text)
 {
@@ -79,7 +78,7 @@ printable(char *text)
     return text;
 }
 
-/* The first one counts; cut off between characters. */
+/* Copy the text of the first such element, truncated between characters. */
 static void
 take(char *to, size_t room, struct kvt__xml *xml)
 {
@@ -134,14 +133,14 @@ kvt__s3_read_error(char *text, size_t n, struct kvt__s3_error *out)
 struct list {
     struct kvt__xml xml;
     bool encoded, truncated;
-    bool has_key, has_bytes; /* of the object that is being read */
+    bool has_key, has_bytes; /* of the present object */
     struct kvt__s3_listed object;
     void (*fn)(void *ctx, const struct kvt__s3_listed *listed);
     void *ctx;
     const char *token;
 };
 
-/* A number of bytes; false: it is none, or more than an off_t can hold. */
+/* Parse a number of bytes.  Return false if the text is not a number or exceeds off_t. */
 static bool
 read_bytes(const char *text, uint64_t *out)
 {
@@ -158,7 +157,7 @@ read_bytes(const char *text, uint64_t *out)
     return true;
 }
 
-/* Some stores write a blank as '+'; a plus always comes as %2B. */
+/* Set the object's key.  Some stores encode a blank as '+'; a plus sign is always %2B. */
 static int
 read_key(struct list *l)
 {
@@ -219,7 +218,7 @@ kvt__s3_read_list(char *text, size_t n,
                   void (*fn)(void *ctx, const struct kvt__s3_listed *listed), void *ctx,
                   char *token, size_t token_room)
 {
-    /* MinIO says behind the objects how they are encoded. */
+    /* MinIO sends EncodingType after the objects, so look for EncodingType first. */
     int event, rc = look_through(text, n, "EncodingType", "url");
     struct list l = { .encoded = rc > 0, .fn = fn, .ctx = ctx, .token = "" };
 
@@ -244,7 +243,7 @@ kvt__s3_read_list(char *text, size_t n,
     return 0;
 }
 
-/* -------------------------------------------------------------------- others */
+/* ----------------------------------------------------------- other documents */
 
 int
 kvt__s3_read_deleted(char *text, size_t n,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The XML that S3 and STS answer with.  A scanner of elements and text, no more: no
- * DTDs, no entities but the five and numbers; what it cannot read is an error.  Texts are
- * decoded in place, so the buffer is written to. */
+ * Readers of the XML documents that S3 and STS send.  Supported: elements, text, the five
+ * predefined entities and character references.  A DTD or any other entity is an error.  Readers
+ * decode texts in place, so a reader overwrites the document. */
 #ifndef KVT_TIER_S3_XML_H
 #define KVT_TIER_S3_XML_H
 
@@ -10,12 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* All functions: 0, or -EBADMSG with a sentence, which has nothing of the document but
- * the name of its root: it is not such a document, or not whole.  That it is whole is
- * known before fn is called. */
+/* Every reader returns 0, or -EBADMSG with a sentence: the document is incomplete or has an
+ * unexpected root element.  The sentence contains no text of the document except the root's name.
+ * A reader with a callback checks the whole document before the first call of fn. */
 
-/* <Error>, also within <ErrorResponse> (STS).  Texts are "" where they are missing, cut
- * off where they are too long, and have blanks for control characters. */
+/* <Error>, also inside <ErrorResponse> (STS).  A missing text is ""; a long text is truncated;
+ * blanks replace control characters. */
 struct kvt__s3_error {
     char code[64];
     char message[256];
@@ -25,8 +25,8 @@ struct kvt__s3_error {
 };
 int kvt__s3_read_error(char *xml, size_t n, struct kvt__s3_error *out);
 
-/* <ListBucketResult>: fn is called for each object, key decoded (encoding-type=url).
- * token is "" at the end of the list. */
+/* <ListBucketResult>: fn receives each object.  key is decoded if the document declares
+ * encoding-type url.  token: the continuation token; "" on the last page. */
 struct kvt__s3_listed {
     const char *key;
     uint64_t bytes;
@@ -36,24 +36,24 @@ int kvt__s3_read_list(char *xml, size_t n,
                       void (*fn)(void *ctx, const struct kvt__s3_listed *listed),
                       void *ctx, char *token, size_t token_room);
 
-/* <DeleteResult>: fn is called for each key that was not deleted; its texts are "" where
- * they are missing, and code and message have blanks for control characters. */
+/* <DeleteResult>: fn receives each key that was not deleted.  A missing text is ""; in code and
+ * message blanks replace control characters. */
 int kvt__s3_read_deleted(char *xml, size_t n,
                          void (*fn)(void *ctx, const char *key, const char *code,
                                     const char *message),
                          void *ctx);
 
-/* Credentials anywhere in the document (CreateSession, AssumeRole...): texts in the
- * buffer, all four required. */
+/* <Credentials> at any depth (CreateSession, AssumeRole ...).  The texts point into xml.  All four
+ * texts are required. */
 struct kvt__s3_xml_credentials {
     const char *access, *secret, *token;
     int64_t expires_s;
 };
 int kvt__s3_read_credentials(char *xml, size_t n, struct kvt__s3_xml_credentials *out);
 
-/* Seconds since 1970 of an ISO 8601 time with its offset from UTC, as in
- * "2026-11-22T01:02:03.456Z" and "2026-11-22T01:02:03+00:00"; fraction_ns may be NULL.
- * INT64_MIN: it is none. */
+/* Parse an ISO 8601 time with an offset from UTC, for example "2026-11-22T01:02:03.456Z" or
+ * "2026-11-22T01:02:03+00:00".  Return seconds since 1970, or INT64_MIN: not such a time.
+ * fraction_ns: the rest in nanoseconds; may be NULL. */
 int64_t kvt__s3_time(const char *text, int64_t *fraction_ns);
 
 #endif

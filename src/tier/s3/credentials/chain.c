@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The credential sources in their order.  Unlike in AWS's own chain, a configured source
- * that fails does not end the search: if no source has keys, the message lists all tried
- * sources.  A profile named by the user does end the search, because the machine's role is
- * another identity. */
+ * The sources of keys in order.  A source that fails does not end the search, unlike in AWS's own
+ * chain; if no source has keys, the message lists all tried sources.  A profile that the user has
+ * named does end the search, because the machine's role is another identity. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,14 +31,14 @@ static const struct {
 #define MAX_WHY 256
 
 struct kvt__s3_chain {
-    void *memory;                       /* of the texts in params */
+    void *memory;                       /* memory of the texts in params */
     struct kvt__s3_chain_params params;
-    size_t found;                       /* the source that had keys; N_SOURCES: none yet */
+    size_t found; /* index of the source that last had keys; N_SOURCES: none */
 };
 
-/* What each source said; "": it is not set. */
+/* The error of each source; "": the source is not set. */
 struct tried {
-    size_t n; /* the first n sources are tried */
+    size_t n; /* number of sources to try */
     char why[N_SOURCES][MAX_WHY];
 };
 
@@ -63,7 +62,7 @@ copy(const char *text, char **to)
     return at;
 }
 
-/* The environment as it is now: others may change the process's meanwhile. */
+/* Copy the parameters and the environment: the process may change its environment later. */
 static bool
 copy_params(struct kvt__s3_chain *chain, const struct kvt__s3_chain_params *from)
 {
@@ -117,16 +116,16 @@ kvt__s3_chain_close(struct kvt__s3_chain *chain)
     free(chain);
 }
 
-/* --------------------------------------------------------------------- asking */
+/* ------------------------------------------------------------------- get keys */
 
-/* Ask one.  True: keys that are still good. */
+/* Try a source.  Return true if the source has unexpired keys; else note the error. */
 static bool
 ask_source(const struct kvt__s3_chain *chain, size_t i, struct kvt__s3_keys **out,
            struct tried *tried)
 {
     bool named = chain->params.profile && *chain->params.profile;
     struct kvt__s3_keys *keys = NULL;
-    /* Who names a profile wants that one. */
+    /* If s3_profile names a profile, keys in the environment are ignored. */
     int err = named && sources[i].ask == kvt__s3_ask_environment
         ? KVT__S3_NOT_SET : sources[i].ask(&chain->params, &keys);
 
@@ -142,11 +141,11 @@ ask_source(const struct kvt__s3_chain *chain, size_t i, struct kvt__s3_keys **ou
 }
 
 struct text {
-    char at[480]; /* what a sentence of kvt__fail() has room for */
+    char at[480]; /* limit of a sentence of kvt__fail() */
     size_t n;
 };
 
-/* Append at most max bytes. */
+/* Append at most max bytes of a text. */
 static void
 append(struct text *text, size_t max, const char *what)
 {
@@ -158,7 +157,7 @@ append(struct text *text, size_t max, const char *what)
     text->n += (size_t)n < max ? (size_t)n : max;
 }
 
-/* Append what failed; each has its share of the room, and what the ones before left. */
+/* Append the errors.  Each source has an equal share of the remaining room. */
 static void
 append_failures(struct text *text, const struct tried *tried, size_t n_failed)
 {
@@ -202,7 +201,8 @@ fail(const struct tried *tried)
     return kvt__fail(ENOKEY, "%s%s", text.at, text.at[text.n - 1] == '.' ? "" : ".");
 }
 
-/* Return the number of sources to try: a named profile is the last source. */
+/* Return the number of sources to try: all, or up to the profile if the user has named a
+ * profile. */
 static size_t
 count_sources(const struct kvt__s3_chain *chain)
 {

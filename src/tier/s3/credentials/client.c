@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The HTTP client for services that give keys.  The settings of the store's client
- * (s3_verify_tls, s3_ca_file, s3_client_cert) do not count here: a store may be a test
- * server without a proper certificate, a service that gives keys may not. */
+ * The HTTP client for services that provide keys.  The store's settings (s3_verify_tls, s3_ca_file,
+ * s3_client_cert) are not used here: a store may be a test server without a valid certificate, a
+ * service that provides keys may not. */
 #include "conf/conf.h"
 #include "tier/s3/credentials/private.h"
 
@@ -33,6 +33,6 @@ kvt__s3_open_key_client(const char *const *environment, int64_t connect_ns,
         .more_ca_file = setting(environment, "AWS_CA_BUNDLE", NULL) };
 
     kvt__s3_read_proxies(environment, &params);
-    params.http_proxy = NULL; /* plain HTTP goes to this host and its links only */
+    params.http_proxy = NULL; /* plain HTTP is used only for this host and link-local addresses */
     return kvt__http_open(&params, out);
 }

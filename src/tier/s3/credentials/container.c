@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of a container (ECS, EKS Pod Identity): one question to an agent on this host. */
+ * Keys of a container (ECS, EKS Pod Identity), with one request to an agent on this host. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +33,8 @@ kvt__s3_container_url(const struct kvt__s3_chain_params *params, struct kvt__s3_
     return kvt__s3_read_url(full, full_name, out);
 }
 
-/* What the agent knows us by, on the heap; NULL: nothing. */
+/* Read the value of the Authorization header for the agent, to the heap.  *out NULL: no header.  0
+ * or -errno with a sentence. */
 static int
 read_authorization(const struct kvt__s3_chain_params *params, char **out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys that somebody wrote down: in the configuration, in the environment. */
+ * Keys from the configuration and from environment variables. */
 #include <errno.h>
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One question to a service that gives keys. */
+ * Requests to services for keys.  A request has at most one retry. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ hash_body(struct exchange *x)
     kvt__s3_hex(digest, sizeof digest, x->body_hash);
 }
 
-/* Whether a second try may end otherwise. */
+/* Return true if a retry may succeed. */
 static bool
 may_pass(int err, int http_status)
 {
@@ -141,7 +141,7 @@ kvt__s3_fetch_refused(struct kvt__s3_fetch *fetch, const char *secret)
     struct kvt__s3_error error;
     char said[160] = "", start[17];
 
-    /* Not even its beginning. */
+    /* If the response contains the start of the secret, the sentence leaves out the response. */
     snprintf(start, sizeof start, "%s", secret ? secret : "");
     if (!*start || !strstr(fetch->text, start)) {
         kvt__s3_json_error(fetch->text, fetch->n, said, sizeof said);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys as JSON: of containers, of the metadata service, of programs.  Jansson frees the
- * strings of a document; those of its values are wiped before.  (What its reader had in
- * hand in between is out of reach.) */
+ * Keys as JSON, from containers, the metadata service and programs.  Jansson frees the strings of a
+ * document without wiping, so wipe() wipes the values first.  Temporary buffers of Jansson's parser
+ * cannot be wiped. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "tier/s3/credentials/private.h"
 #include "tier/s3/xml.h"
 
-/* Of an object; NULL: there is none, or it is empty or no string. */
+/* Return a non-empty string of an object; NULL: missing, empty or not a string. */
 static const char *
 text_of(const json_t *json, const char *key)
 {
@@ -48,7 +48,7 @@ expiration(const json_t *json, int64_t *out)
     return 0;
 }
 
-/* The header of each kind. */
+/* Check the field that each kind of document must have: Version or Code. */
 static int
 check(const json_t *json, enum kvt__s3_json kind)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of an EC2 instance, from its metadata service, version 2: a token, the name of the
- * role, its keys.  Where there is no such service, nothing answers, so it has little
- * time. */
+ * Keys of an EC2 instance, from the metadata service, version 2: three requests, for a token, the
+ * role's name, and the role's keys.  On other machines nothing answers, so the timeout is short. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,11 +29,12 @@ kvt__s3_metadata_url(const struct kvt__s3_chain_params *params, struct kvt__s3_u
     int err = kvt__s3_read_url(text, name, out);
     size_t n = err ? 0 : strlen(out->path);
     if (n && out->path[n - 1] == '/')
-        out->path[n - 1] = '\0'; /* ours begin with one */
+        out->path[n - 1] = '\0'; /* requested paths begin with '/' */
     return err;
 }
 
-/* Ask for base + path.  0 if it answered 200. */
+/* Request the URL's path followed by `path`.  token NULL: request a token.  0: status 200; -errno
+ * with a sentence. */
 static int
 ask(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
     const char *path, const char *token)
@@ -75,7 +75,8 @@ ask_token(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch
     return *out ? 0 : kvt__fail(ENOMEM, "ask for keys");
 }
 
-/* path has room for ROLES and an encoded name behind it. */
+/* Request the role's name and write the path of the role's keys.  path has room for ROLES and an
+ * encoded name. */
 static int
 ask_role(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
          const char *token, char *path)

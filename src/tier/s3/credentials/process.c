@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * credential_process: a program that writes keys to its standard output.  It runs in a
- * process group of its own, so that all of it can be ended. */
+ * credential_process: a program that writes keys to standard output.  The program runs in a
+ * separate process group, so that a kill reaches the program's children too. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -18,21 +18,23 @@
 
 #define MAX_OUTPUT ((size_t)64 << 10)
 #define MAX_COMPLAINT 120
-#define LOOK_MS 20 /* at the program's end: some leave a child behind that keeps a pipe */
+/* Time between checks for the program's end: a child of the program may keep a pipe open. */
+#define LOOK_MS 20
 
 struct running {
     pid_t pid;
     int64_t deadline_ns;
-    struct pollfd pipe[2]; /* its standard output and error; fd -1: at its end */
+    struct pollfd pipe[2]; /* standard output and standard error; fd -1: at end of file */
     size_t n;
-    char *output;          /* MAX_OUTPUT + 1 */
+    char *output;          /* MAX_OUTPUT + 1 bytes */
     size_t n_complaint;
     char complaint[MAX_COMPLAINT + 1];
 };
 
-/* ------------------------------------------------------------------- starting */
+/* ---------------------------------------------------------------------- start */
 
-/* Only our end must not block: the flag is that of the pipe's end, not shared. */
+/* Make a pipe whose read end does not block.  O_NONBLOCK belongs to the open file of one end, so
+ * the program's end stays blocking. */
 static int
 open_pipe(int ends[2])
 {
@@ -63,10 +65,10 @@ start(struct running *run, char *const *words, const char *const *environment)
     return err ? kvt__fail(err, "credential_process: start %s", words[0]) : 0;
 }
 
-/* -------------------------------------------------------------------- running */
+/* ------------------------------------------------------------------------ run */
 
-/* What a pipe has, to at and no further than room.  False: there was more, and some of
- * that is thrown away. */
+/* Read a pipe to `at`, up to `room` bytes in total.  Return false if the pipe had more bytes; some
+ * of these bytes are lost. */
 static bool
 take(struct pollfd *from, char *at, size_t room, size_t *n)
 {
@@ -95,7 +97,7 @@ take(struct pollfd *from, char *at, size_t room, size_t *n)
     return true;
 }
 
-/* False: it wrote too much.  Of complaints only the beginning counts. */
+/* Read both pipes.  Return false if the output exceeds the limit; excess error text is ignored. */
 static bool
 take_all(struct running *run)
 {
@@ -103,7 +105,8 @@ take_all(struct running *run)
     return take(&run->pipe[0], run->output, MAX_OUTPUT, &run->n);
 }
 
-/* Its exit status; where somebody else reaps our children, it is taken for good. */
+/* Return true if the program has ended.  If another part of the process has reaped the program, the
+ * exit status is lost: assume success. */
 static bool
 has_ended(const struct running *run, int *status)
 {
@@ -138,7 +141,8 @@ judge(struct running *run, int status)
     return 0;
 }
 
-/* To its end, the limit of its output, or that of time, or until nobody wants it. */
+/* Wait for the program's end.  Kill the program at the limit of output or time, and when *stop is
+ * set. */
 static int
 follow(struct running *run, int64_t timeout_ms, const atomic_bool *stop)
 {

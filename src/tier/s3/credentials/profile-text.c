@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of AWS's profile files.  Forgiving, as everyone's reader of them is: a line
- * that is neither section nor setting is passed over, sections of one name are one, and
- * the last setting counts.  Indented lines are settings of a service or continue another
- * one; none of ours has any. */
+ * The text of AWS's profile files.  Errors are tolerated, as in all other readers of these files: a
+ * line that is neither a section nor a setting is skipped, sections with equal names are merged,
+ * and the last value of a setting counts.  Indented lines belong to nested settings, which kvtier
+ * does not use. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -74,7 +74,8 @@ kvt__s3_profile_key(const char *name)
     return find_key((struct span){ name, strlen(name) });
 }
 
-/* Cut off "profile" and the blanks behind it.  False: it does not begin so. */
+/* Remove "profile" and the white space after the word.  Return false if the text does not begin
+ * with "profile". */
 static bool
 cut_profile(struct span *s)
 {
@@ -87,7 +88,7 @@ cut_profile(struct span *s)
     return true;
 }
 
-/* Whether a line that begins with '[' begins the profile's section. */
+/* Return true if a line that begins with '[' starts the section of this profile. */
 static bool
 begins(struct span line, const char *name, bool config)
 {
@@ -103,7 +104,7 @@ begins(struct span line, const char *name, bool config)
     return is(s, name);
 }
 
-/* Without a remark, which begins with # or ; behind a blank. */
+/* Remove a comment, which begins with # or ; after white space. */
 static struct span
 cut_remark(struct span value)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AWS's profile files.  They are read again each time somebody asks: they are small, and
+ * AWS's profile files.  The files are read again for each request of keys: they are small, and
  * other programs write new keys into them. */
 #include "tier/s3/credentials/profile.h"
 
@@ -27,7 +27,8 @@ kvt__s3_profile_name(const struct kvt__s3_chain_params *params, bool *named)
     return name ? name : "default";
 }
 
-/* The path in the variable, else of the file in ~/.aws.  False: there is no home. */
+/* Write the path in the variable, or the path of the file in ~/.aws.  Return false if HOME is
+ * required and unset. */
 static bool
 path_of(const struct kvt__s3_chain_params *params, const char *variable, const char *file,
         char out[PATH_MAX])
@@ -56,11 +57,13 @@ add_file(const struct kvt__s3_chain_params *params, const char *name, bool confi
 
     if (!path_of(params, config ? "AWS_CONFIG_FILE" : "AWS_SHARED_CREDENTIALS_FILE",
                  config ? "config" : "credentials", path) ||
-        !strcmp(path, "/dev/null")) /* the usual way to have no file */
+        !strcmp(path, "/dev/null")) /* the usual setting for no file */
         return 0;
     int err = kvt__s3_read_file(path, MAX_FILE, &text, &n);
     if (err == -EACCES && stat(path, &st) < 0)
-        return 0; /* HOME is another user's, as in many containers: the SDKs see no file */
+        /* HOME belongs to another user, as in many containers: as in the SDKs, the file counts as
+         * missing. */
+        return 0;
     if (err)
         return err == -ENOENT || err == -ENOTDIR ? 0 : err;
     err = kvt__s3_profile_add(profile, name, config, text, n);

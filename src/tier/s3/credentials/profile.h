@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AWS's profiles: ~/.aws/credentials and ~/.aws/config. */
+ * AWS's profiles, from ~/.aws/credentials and ~/.aws/config. */
 #ifndef KVT_TIER_S3_PROFILE_H
 #define KVT_TIER_S3_PROFILE_H
 
@@ -9,7 +9,7 @@
 
 #include "tier/s3/credentials.h"
 
-/* The keys that count, in the order of the table in profile-text.c. */
+/* The settings that kvtier reads, in the order of the table in profile-text.c. */
 enum kvt__s3_profile_key {
     KVT__PROFILE_ACCESS,
     KVT__PROFILE_SECRET,
@@ -33,25 +33,27 @@ enum kvt__s3_profile_key {
 };
 
 struct kvt__s3_profile {
-    bool there;                       /* a section has its name */
-    char *value[KVT__N_PROFILE_KEYS]; /* NULL: not set */
+    bool there;                       /* a section with the profile's name exists */
+    char *value[KVT__N_PROFILE_KEYS]; /* on the heap; NULL: unset */
 };
 
-/* Add what text says of the profile to *profile; what it had already gives way.
- * config: sections are [profile NAME] and [default], else [NAME].  0 or -ENOMEM with a
- * sentence; lines that cannot be read are passed over. */
+/* Add the settings of the profile `name` from n bytes of text; a new value replaces an old value.
+ * config: sections are [profile NAME] and [default]; otherwise [NAME].  Unreadable lines are
+ * skipped.  0 or -ENOMEM with a sentence; the caller calls kvt__s3_profile_fini() in both cases. */
 int kvt__s3_profile_add(struct kvt__s3_profile *profile, const char *name, bool config,
                         const char *text, size_t n);
-void kvt__s3_profile_fini(struct kvt__s3_profile *profile); /* wipes */
+void kvt__s3_profile_fini(struct kvt__s3_profile *profile); /* wipe and free the values */
 
-/* The number of the key of that name, -1: none. */
+/* Return the index of a setting by name, or -1. */
 int kvt__s3_profile_key(const char *name);
 
-/* The name of the profile that counts; *named: somebody named it. */
+/* Return the name of the selected profile.  *named: the user has selected the profile; false: the
+ * name is "default" because no profile is selected. */
 const char *kvt__s3_profile_name(const struct kvt__s3_chain_params *params, bool *named);
 
-/* Read it from both files; the credentials' goes before the config's.  A file or profile
- * that is not there is no error. */
+/* Read a profile from both files; the credentials file has priority.  A missing file or profile is
+ * not an error.  0 or -errno with a sentence.  After success the caller calls
+ * kvt__s3_profile_fini(). */
 int kvt__s3_profile_load(const struct kvt__s3_chain_params *params, const char *name,
                          struct kvt__s3_profile *out);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys by a profile: those in it, a program's, or a role's, for which the keys of another
- * source are given to STS.  That source may be a profile with a role of its own. */
+ * Keys of a profile: keys in the profile, keys from a credential_process, or keys of a role.  A
+ * request to STS for a role needs keys of another source, which may be a profile with another
+ * role. */
 #include <errno.h>
 #include <string.h>
 
@@ -13,12 +14,12 @@
 #define PROCESS_MS 30000
 #define MAX_PROFILES 8
 
-/* The profiles on the way, from the one that was asked for. */
+/* The chain of profiles that refer to each other, from the selected profile. */
 struct way {
     const struct kvt__s3_chain_params *params;
     const char *name[MAX_PROFILES];
     unsigned n;
-    bool named; /* the first one, by somebody */
+    bool named; /* the user has named the first profile */
 };
 
 static int ask(struct way *way, const char *name, struct kvt__s3_keys **out);
@@ -84,7 +85,7 @@ ask_credential_source(const struct way *way, const char *word, struct kvt__s3_ke
                      "Ec2InstanceMetadata, EcsContainer.", name);
 }
 
-/* The keys that STS is asked with. */
+/* Get the keys for the request to STS. */
 static int
 ask_for_role(struct way *way, const struct kvt__s3_profile *profile,
              struct kvt__s3_keys **out)
@@ -140,7 +141,8 @@ ask_loaded(struct way *way, const struct kvt__s3_profile *profile,
     char *const *value = profile->value;
     bool has_keys = value[KVT__PROFILE_ACCESS] || value[KVT__PROFILE_SECRET];
 
-    /* What is a source for another's role gives its own keys first. */
+    /* If another profile's role needs the keys of this profile, keys in this profile have priority
+     * over a role of this profile. */
     if (value[KVT__PROFILE_ROLE] && !(has_keys && way->n > 1))
         return ask_role(way, profile, out);
     if (has_keys)

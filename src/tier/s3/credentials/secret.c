@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Texts that are secrets or may have some: the environment, files. */
+ * Texts that are or may contain secrets: environment variables and files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "conf/conf.h"
 #include "tier/s3/credentials/private.h"
 
-/* AWS's own are below 2 KiB, others' JWTs below 8. */
+/* AWS's tokens have at most 2 KiB, JWTs of other issuers at most 8 KiB. */
 #define MAX_TOKEN ((size_t)16 << 10)
 
 const char *
@@ -32,7 +32,7 @@ kvt__s3_wipe(char *text)
     free(text);
 }
 
-/* A FIFO in its place must not stop us. */
+/* Open a regular file.  O_NONBLOCK: a FIFO with this name must not block the open. */
 static int
 open_regular(const char *path)
 {
@@ -48,7 +48,7 @@ open_regular(const char *path)
     return fd;
 }
 
-/* The number of bytes read, at most max; -errno. */
+/* Read at most max bytes.  Return the number of bytes or -errno. */
 static ssize_t
 read_up_to(int fd, char *out, size_t max)
 {

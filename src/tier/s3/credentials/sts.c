@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of a role, from the Security Token Service. */
+ * Keys of a role, from the Security Token Service (STS). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +17,12 @@
 #define MAX_REGION 63
 #define FORM_ROOM ((size_t)64 << 10)
 
-/* ----------------------------------------------------------------- where it is */
+/* -------------------------------------------------------------- address of STS */
 
 #define URL_ROOM ((size_t)256)
 
-/* The region's own STS.  In us-gov- it has FIPS 140 cryptography without saying so. */
+/* Write the URL of the region's STS.  In us-gov- regions the usual host is a FIPS endpoint, so
+ * "-fips" is left out. */
 static int
 own_url(const struct kvt__s3_chain_params *params, const char *region, char out[URL_ROOM])
 {
@@ -70,7 +71,8 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
         name = "AWS_ENDPOINT_URL";
         endpoint = kvt__s3_variable(params, name);
     }
-    /* AWS_ENDPOINT_URL is meant for the store: without TLS it gets no token. */
+    /* AWS_ENDPOINT_URL is the store's address: STS is not used there without TLS, which would
+     * expose a token. */
     if (endpoint && !strcmp(name, "AWS_ENDPOINT_URL") &&
         !strncasecmp(endpoint, "http:", 5))
         return kvt__fail(EACCES, "AWS_ENDPOINT_URL is http://: STS is not asked there. Set "
@@ -85,7 +87,7 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
     return kvt__s3_read_url(endpoint, name, out);
 }
 
-/* --------------------------------------------------------------------- the form */
+/* ----------------------------------------------------------------- request form */
 
 struct form {
     char *text;
@@ -124,7 +126,7 @@ open_form(struct form *form, const char *action, const struct kvt__s3_role *role
     return 0;
 }
 
-/* ---------------------------------------------------------------------- asking */
+/* --------------------------------------------------------------------- request */
 
 static int
 read_answer(struct kvt__s3_fetch *fetch, const char *source, const char *secret,
@@ -142,7 +144,7 @@ read_answer(struct kvt__s3_fetch *fetch, const char *source, const char *secret,
     return *out ? 0 : kvt__fail(ENOMEM, "keys");
 }
 
-/* secret: in the form, NULL: none (an external id is not meant to be one). */
+/* Send the form to STS.  secret: a secret in the form, or NULL; an external id is not a secret. */
 static int
 ask(const struct kvt__s3_chain_params *params, const char *profile_region,
     const struct form *form, struct kvt__s3_keys *keys, const char *source,
@@ -178,7 +180,7 @@ ask(const struct kvt__s3_chain_params *params, const char *profile_region,
     return err;
 }
 
-/* AWS's own variable, else a name that tells who it was. */
+/* Return the role's session name: AWS's variable, or "kvtier". */
 static const char *
 session_name(const struct kvt__s3_chain_params *params)
 {

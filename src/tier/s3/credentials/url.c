@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * URLs of services that give keys: http[s]://HOST[:PORT][/PATH][?QUERY]. */
+ * URLs of services that provide keys: http[s]://HOST[:PORT][/PATH][?QUERY]. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "tier/s3/credentials/private.h"
 
-/* The scheme's length; 0: none that we speak. */
+/* Return the length of the scheme; 0: not http:// or https://. */
 static size_t
 read_scheme(const char *text, bool *tls)
 {
@@ -17,7 +17,7 @@ read_scheme(const char *text, bool *tls)
     return *tls ? 8 : strncasecmp(text, "http://", 7) ? 0 : 7;
 }
 
-/* HOST[:PORT], n bytes of it.  False: it is none. */
+/* Parse HOST[:PORT], n bytes.  Return false if the text is invalid. */
 static bool
 read_authority(const char *at, size_t n, struct kvt__s3_url *out)
 {
@@ -45,8 +45,8 @@ is_local_ipv4(const char *text)
     return address >> 24 == 127 || address >> 16 == 0xa9fe; /* 169.254.0.0/16 */
 }
 
-/* Return true for loopback, link-local, and AWS's two addresses of instance metadata and of
- * EKS's keys. */
+/* Return true for loopback and link-local addresses, and for AWS's two addresses of instance
+ * metadata and of EKS Pod Identity. */
 static bool
 is_local_ipv6(const char *text)
 {
@@ -64,7 +64,8 @@ is_local_ipv6(const char *text)
     return false;
 }
 
-/* Of all names only localhost is local: the resolver may be under foreign control. */
+/* Set the address of a local name.  Only "localhost" is a local name: a resolver under foreign
+ * control could return a local address for any other name. */
 static void
 set_address(struct kvt__s3_url *url)
 {

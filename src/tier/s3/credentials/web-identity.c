@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A role for a token in a file, as Kubernetes gives it to service accounts.  The file is
- * replaced from time to time, so it is read for each question. */
+ * Keys of a role for a token in a file, as Kubernetes provides for service accounts.  Kubernetes
+ * replaces the file from time to time, so the file is read for each request. */
 #include <errno.h>
 
 #include "base/error.h"

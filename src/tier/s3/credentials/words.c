@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A command line without a shell: quotes and backslashes mean what they mean to a POSIX
- * shell, nothing else means anything. */
+ * Splitting of a command line.  Quotes and backslashes have their meaning in a POSIX shell; all
+ * other characters are literal. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@ is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* Copy what stands between double quotes; in is behind the first.  NULL: no second. */
+/* Copy the text between double quotes; in points behind the first quote.  Return the position
+ * behind the second quote, or NULL: missing. */
 static const char *
 copy_quoted(const char *in, char **out)
 {
@@ -26,7 +27,8 @@ copy_quoted(const char *in, char **out)
     return *in ? in + 1 : NULL;
 }
 
-/* Copy a word, which is there.  What is behind it, NULL: a quote is open. */
+/* Copy a word, which must exist.  Return the position behind the word, or NULL: a quote is not
+ * closed. */
 static const char *
 copy_word(const char *in, char **out)
 {
@@ -53,7 +55,7 @@ copy_word(const char *in, char **out)
 int
 kvt__s3_split_words(const char *line, char ***out)
 {
-    /* A word takes a byte and a blank at least, but for the last. */
+    /* Each word except the last needs at least a byte and a blank. */
     size_t n = strlen(line), max = n / 2 + 2, n_words = 0;
     char **words = malloc(max * sizeof *words + n + 1);
 
