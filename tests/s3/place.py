@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests against real S3 servers stand on: a server, its bucket by several
-addresses, and kvtier's command line on it."""
+"""Shared parts of the tests against real S3 servers: a server, the addresses of a bucket,
+and kvtier's command line."""
 import atexit
 import ctypes
 import functools
@@ -29,7 +29,7 @@ TIMEOUT_S = 600
 
 
 class Server:
-    """A program of tests/servers, from here to stop().  SkipTest: not installed."""
+    """A running program of tests/servers.  Raises SkipTest if a program is not installed."""
 
     def __init__(self, program, *arguments):
         self.child = subprocess.Popen(
@@ -58,7 +58,7 @@ class Server:
 
 @dataclass
 class Address:
-    """A bucket as kvtier is told of it.  host and path: as in its requests."""
+    """A bucket: settings for kvtier, and the host and path of kvtier's requests."""
     settings: dict
     host: str
     path: str
@@ -85,14 +85,14 @@ def in_host(facts, bucket=BUCKET):
 
 
 def index_of(host, path):
-    """Where this host notes what it knows of a bucket."""
+    """Return the directory of the index of a bucket on this host."""
     digest = hashlib.sha256(f"s3://{host}{path}".encode()).digest()
     return "/var/tmp/kvtier-%d/%016x" % (os.geteuid(),
                                          int.from_bytes(digest[:8], "little"))
 
 
 def clean_environment(**more):
-    """Nothing of AWS's, of LMCache's and of kvtier's own but what is given."""
+    """Return an environment without settings of AWS, LMCache and kvtier, except `more`."""
     env = {name: value for name, value in os.environ.items()
            if not name.startswith(("AWS_", "LMCACHE_", "KVTIER_"))
            and not name.lower().endswith("_proxy")}
@@ -110,14 +110,15 @@ class Done:
 
 @functools.lru_cache(maxsize=None)
 def running(program, *arguments):
-    """A server that all tests share and that ends with them: some take long to start."""
+    """Return a server that all tests share, because some servers start slowly.  The server
+    ends with the tests."""
     server = Server(program, *arguments)
     atexit.register(server.stop)
     return server
 
 
 class Case(unittest.TestCase):
-    """A directory of its own."""
+    """A test with a temporary directory."""
 
     def setUp(self):
         self.addresses = []
@@ -142,7 +143,7 @@ class Case(unittest.TestCase):
             return f.read()
 
     def at(self, address):
-        """The address; what this host notes of it goes with the test."""
+        """Return the address, and remove the address's indexes after the test."""
         self.addresses.append(address)
         return address
 
@@ -157,7 +158,7 @@ class Case(unittest.TestCase):
         return Done(done.returncode, done.stdout, done.stderr)
 
     def kvtier(self, code, *arguments, address, env, **more):
-        """Run a command; it must end with that code."""
+        """Run a command and check the exit status."""
         done = self.run_kvtier(*arguments, *address.arguments(**more), env=env)
         self.assertEqual(done.code, code, f"kvtier {arguments[0]}: {done}")
         return done
@@ -168,7 +169,7 @@ class Case(unittest.TestCase):
 
 
 class Op(_lib._Sized):
-    """struct kvt_op."""
+    """The C structure kvt_op."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("kind", ctypes.c_uint32),
                 ("flags", ctypes.c_uint32), ("key", ctypes.c_char_p),
                 ("buf", ctypes.c_void_p), ("bytes", ctypes.c_uint64),
@@ -179,8 +180,8 @@ class Op(_lib._Sized):
 
 
 class Store:
-    """kvt_store of one process, which stays open.  The settings are all that it is
-    told: variables of the environment count as for the library."""
+    """An open kvt_store.  The configuration has only these settings, and the environment
+    variables that the library reads."""
     PUT, GET = 1, 2
 
     def __init__(self, address, **more):

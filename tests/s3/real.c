@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of the S3 tier no command shows, at a real server, whose port is the argument:
- * an object that is read in ranges, and several writers of one object at once. */
+ * Tests of the S3 tier against a real server, whose port is the argument, beyond the tests by
+ * commands: an object read in ranges, and several writers of one object at a time. */
 #include "unit/tier/s3-test.h"
 
 #define MIB ((size_t)1 << 20)
@@ -38,7 +38,7 @@ a_large_object_comes_in_ranges(void **state)
     assert_good(remove_chunk(1));
 }
 
-/* ----------------------------------------------------------------- several at once */
+/* -------------------------------------------------------------- concurrent writers */
 
 struct writer {
     pthread_t thread;
@@ -58,7 +58,8 @@ write_it(void *arg)
     return NULL;
 }
 
-/* Chunks of one name; all the same, or each another one (of another adapter). */
+/* Store chunks with equal names concurrently: either equal chunks, or all different (of different
+ * adapters). */
 static void
 write_at_once(bool same)
 {

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run kvtier against real S3 servers: SeaweedFS, Ceph's gateway, moto.
 
-Each starts on the loopback for the tests that need it; where it is not installed
-(scripts/s3-env; Debian: ceph-mon ceph-osd radosgw ceph-common) that is said, and its
-tests count as skipped.  Last line: N passed, N failed, N skipped.  Exit status: 0,
-1 when a test failed, 77 when no test ran.
+Each server starts on the loopback for its tests.  If a server is not installed
+(scripts/s3-env; Debian: ceph-mon ceph-osd radosgw ceph-common), the tests of the server
+are skipped with a message.  Last line: N passed, N failed, N skipped.  Exit status: 0;
+1 if a test failed; 77 if no test ran.
 """
 import argparse
 import os

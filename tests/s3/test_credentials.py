@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where keys come from: the environment, profiles, STS of SeaweedFS, the metadata of
-an instance of moto."""
+"""The sources of keys: the environment, profiles, STS of SeaweedFS, and the instance
+metadata of moto."""
 import os
 import time
 import unittest
@@ -8,7 +8,7 @@ from unittest import mock
 
 from place import KEY, Case, Store, clean_environment, in_path, running
 
-LIFE_S = 4  # of keys from STS
+LIFE_S = 4  # lifetime of keys from STS
 
 
 class Credentials(Case):
@@ -22,7 +22,7 @@ class Credentials(Case):
         self.bucket = self.at(in_path(self.facts["endpoint"]))
 
     def stores(self, env, **more):
-        """Under these variables a chunk is stored and read."""
+        """Store and read a chunk with these environment variables."""
         data = os.urandom(1000)
         self.kvtier(0, "put", KEY, self.path("given", data), address=self.bucket,
                     env=env, **more)
@@ -58,7 +58,7 @@ role_session_name = test
                 "AWS_WEB_IDENTITY_TOKEN_FILE": self.facts[token],
                 "AWS_ENDPOINT_URL_STS": self.facts["endpoint"]}
 
-    # -- keys that stay
+    # -- permanent keys
 
     def test_all_of_it_can_stand_in_awss_variables(self):
         self.bucket.settings = {"remote_url": "s3://test"}
@@ -80,7 +80,7 @@ role_session_name = test
         self.stores(self.profiles(f"[profile own]\ncredential_process = cat {answer}\n"),
                     s3_profile="own")
 
-    # -- keys of STS
+    # -- temporary keys from STS
 
     def test_a_role_is_taken_for_a_web_identity(self):
         self.stores(self.web_identity())
@@ -97,7 +97,7 @@ role_session_name = test
             self.assertNotIn(file.read().strip(), done.err)
 
     def goes_on(self, env, **more):
-        """A store that stays open reads all the time while its keys run out twice."""
+        """An open store reads continuously while the keys expire twice."""
         env["KVTIER_LIBRARY"] = os.environ["KVTIER_LIBRARY"]
         with mock.patch.dict(os.environ, clean_environment(**env), clear=True):
             store = Store(self.bucket, **more)
@@ -117,7 +117,7 @@ role_session_name = test
 
 
 class Instance(Case):
-    """moto has S3 and the metadata at one port."""
+    """moto serves S3 and the instance metadata on the same port."""
 
     @classmethod
     def setUpClass(cls):

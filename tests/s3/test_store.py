@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier's commands on buckets of SeaweedFS and of Ceph's gateway: what they print
-and how they end."""
+"""kvtier's commands on buckets of SeaweedFS and of Ceph's gateway: output and exit
+status."""
 import os
 import re
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""real.c at each server."""
+"""real.c against each server."""
 import os
 import subprocess
 import unittest

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What http-sink answers to which request. */
+ * The responses of http-sink. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #define ETAG "ETag: \"00000000000000000000000000000001\"\r\n"
 
-/* The value of a field of the head, its end at CR; NULL: there is none. */
+/* Return the value of a header, which ends at CR; NULL: no such header. */
 static const char *
 field(const struct conn *c, const char *name)
 {

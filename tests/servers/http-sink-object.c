@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The object that http-sink answers with. */
+ * The object of http-sink. */
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plain bodies are thrown away inside the kernel (MSG_TRUNC).  For TLS a BIO of our own
- * collects the records of many SSL_write()s, which OpenSSL would send one by one. */
+ * Plain bodies are discarded inside the kernel (MSG_TRUNC).  For TLS, a custom BIO collects the
+ * records of many SSL_write()s; OpenSSL would send each record separately. */
 #include "http-sink.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ outcome(ssize_t n)
     return n < 0 && (errno == EAGAIN || errno == EINTR) ? WIRE_AGAIN : WIRE_GONE;
 }
 
-/* --------------------------------------------------------- the BIO of a TLS wire */
+/* ------------------------------------------------------------- BIO of a TLS wire */
 
 static int
 collect(BIO *bio, const char *from, int n)
@@ -157,7 +157,7 @@ wire_read(struct wire *w, void *to, size_t n)
     if (!w->ssl)
         return outcome(recv(w->fd, to, n, 0));
     got = tls_outcome(w, SSL_read(w->ssl, to, (int)n));
-    if (wire_flush(w) == WIRE_GONE) /* what the handshake has to say */
+    if (wire_flush(w) == WIRE_GONE) /* send the remaining bytes of the handshake */
         return WIRE_GONE;
     return got;
 }
@@ -193,7 +193,7 @@ wire_write(struct wire *w, const void *from, size_t n)
         if (put == WIRE_GONE)
             return WIRE_GONE;
         if (put < 0)
-            break; /* the buffer is full, perhaps with a part of the last record */
+            break; /* the buffer is full, possibly with a partial last record */
         done += (size_t)put;
     }
     if (wire_flush(w) == WIRE_GONE)

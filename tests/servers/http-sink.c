@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A server for speed: it speaks as much of S3 as a client needs, checks nothing, throws
- * away what is PUT and answers every GET with the same object from memory.  Names that
- * end in ".miss" do not exist.  One thread, one epoll; listens on 127.0.0.1 only.  Ends
- * when its standard input closes, where that is a pipe, and says how many connections
- * there were; or by a signal. */
+ * A fast server for benchmarks: it implements as much of S3 as a client needs, checks nothing,
+ * discards PUT bodies and answers every GET with one object in memory.  Names that end with ".miss"
+ * do not exist.  One thread, one epoll; listens on 127.0.0.1 only.  A signal ends the server.  If
+ * standard input is a pipe, the end of the pipe ends the server too, and the server prints the
+ * number of connections. */
 #include "http-sink.h"
 
 #include <errno.h>
@@ -25,7 +25,8 @@
 
 static int epoll, timer;
 static unsigned long n_connections;
-static struct conn *first_due, **last_due = &first_due; /* by due_ns: one delay for all */
+/* Sorted by due_ns, because all delays are equal. */
+static struct conn *first_due, **last_due = &first_due;
 
 static void
 die(const char *what)
@@ -79,7 +80,7 @@ read_head(struct conn *c)
             size_t used = (size_t)(end + 4 - c->head), more = c->head_end - used;
             char first = c->head[used];
 
-            c->head[used] = '\0'; /* head has a byte more than is ever received */
+            c->head[used] = '\0'; /* head has one byte more than the maximum received */
             if (!sink_prepare(c))
                 return WIRE_GONE;
             if (c->head[0] == 'H' && sink.delay_ns > 0)
@@ -125,7 +126,8 @@ write_answer(struct conn *c)
     return wire_flush(&c->wire);
 }
 
-/* As far as it goes.  WIRE_AGAIN, with writing set, or WIRE_GONE. */
+/* Advance the connection until a call would block.  Return WIRE_AGAIN, with writing set, or
+ * WIRE_GONE. */
 static int
 advance(struct conn *c)
 {
@@ -284,7 +286,7 @@ serve(const int *listeners, SSL_CTX *const *contexts, int n_listeners)
             else
                 run(what);
         }
-        if (due) /* last: it may free connections */
+        if (due) /* last, because connections may be freed */
             run_due();
         if (end)
             return;
@@ -305,7 +307,7 @@ static const char usage[] =
 struct options {
     const char *cert, *key, *file;
     size_t bytes;
-    int port, tls_port, cpu; /* -1: none */
+    int port, tls_port, cpu; /* -1: unset */
 };
 
 static bool

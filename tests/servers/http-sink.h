@@ -12,73 +12,73 @@
 
 /* ------------------------------------------------------------------------- wires
  *
- * Plain, or TLS by OpenSSL with records collected so that the socket is written 256 KiB
- * at a time. */
+ * A plain or TLS connection.  OpenSSL's records are collected, so that each write to the socket
+ * has 256 KiB. */
 
 enum { WIRE_BUFFER = 256 * 1024, WIRE_AGAIN = -1, WIRE_GONE = -2 };
 
 struct wire {
     int fd;
     SSL *ssl;           /* NULL: plain */
-    unsigned char *out; /* records that the socket has not taken yet */
+    unsigned char *out; /* records not yet written to the socket */
     size_t out_start, out_end;
 };
 
-/* NULL: it cannot be read; OpenSSL's reasons are printed. */
+/* Load the certificate and the key.  NULL: unreadable; OpenSSL's reasons are printed. */
 SSL_CTX *wire_context(const char *cert, const char *key);
 
-/* Takes the socket over.  context NULL: plain. */
+/* Take ownership of the socket.  context NULL: plain.  Return false on failure. */
 bool wire_open(struct wire *w, int fd, SSL_CTX *context);
 void wire_close(struct wire *w);
 
-/* Each returns the bytes done, more than 0, or WIRE_AGAIN or WIRE_GONE. */
+/* Each function returns the number of bytes, more than 0, or WIRE_AGAIN or WIRE_GONE. */
 ssize_t wire_read(struct wire *w, void *to, size_t n);
 ssize_t wire_discard(struct wire *w, size_t n);
 ssize_t wire_write(struct wire *w, const void *from, size_t n);
 
-/* All that was written has gone to the socket: 0, or as above. */
+/* Write all collected records to the socket.  Return 0, WIRE_AGAIN or WIRE_GONE. */
 int wire_flush(struct wire *w);
 
-/* ----------------------------------------------------------------------- answers */
+/* --------------------------------------------------------------------- responses */
 
 enum { MAX_HEAD = 16 * 1024, MAX_FIELDS = 4096 };
 
 struct conn {
     struct wire wire;
-    bool writing; /* what epoll waits for */
+    bool writing; /* epoll waits for writability */
     bool close_after;
 
     char head[MAX_HEAD];
     size_t head_end;
-    size_t discard; /* bytes of the request's body that are to come */
+    size_t discard; /* bytes of the request's body not yet received */
 
-    int64_t due_ns; /* no answer before; 0: at once */
+    int64_t due_ns; /* no response before this time; 0: respond at once */
     struct conn *next_due;
 
     char reply[MAX_FIELDS + 1024];
     size_t reply_start, reply_end;
-    size_t body_at, body_left; /* of the object */
+    size_t body_at, body_left; /* position in the object */
 };
 
-/* The same for all connections. */
+/* Shared by all connections. */
 extern struct sink {
     int64_t delay_ns;
-    const unsigned char *block; /* the object is this over and over: a small one stays */
-    size_t block_bytes;         /* in the caches */
+    const unsigned char *block; /* the object is this block, repeated; a small block */
+    size_t block_bytes;         /* stays in the CPU's caches */
     size_t object_bytes;
-    char fields[MAX_FIELDS]; /* of the object, each with CR LF */
-    char checksum[64];       /* likewise, when all of it is sent */
+    char fields[MAX_FIELDS]; /* headers of the object, each with CR LF */
+    char checksum[64];       /* header for responses with the whole object */
 } sink;
 
-/* The object is a file's bytes; file NULL: so many of our own.  Ends the program when
- * that fails. */
+/* Make the object from a file's bytes; file NULL: generate `bytes` bytes.  Ends the program on
+ * failure. */
 void sink_make_object(const char *file, size_t bytes);
 
-/* "NAME: VALUE", for the object's answers. */
+/* Add a "NAME: VALUE" header to the object's responses. */
 void sink_add_field(const char *text);
 
-/* Reads the head, which is there up to its end and a '\0', and sets discard and the
- * answer.  False: it is no good. */
+/* Parse the complete head, ended by NUL, set discard and prepare the response.  Return false for a
+ * bad request. */
 bool sink_prepare(struct conn *c);
 
 #endif

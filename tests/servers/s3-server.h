@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * s3.py for tests in C: starts it, tells it what to do wrong (s3_faults.py has the words)
- * and asks it what it saw.  It ends with the test, whichever way that ends.  One thread. */
+ * s3.py for tests in C: start the server, configure faults (s3_faults.py lists the words), and read
+ * the requests that the server has received.  The server ends with the test, also after a crash of
+ * the test.  One thread. */
 #ifndef KVT_S3_SERVER_H
 #define KVT_S3_SERVER_H
 
@@ -26,7 +27,7 @@
 #include "base/private-dir.h"
 
 #ifndef KVT_TEST_SERVERS
-#define KVT_TEST_SERVERS "tests/servers" /* the build says where that is */
+#define KVT_TEST_SERVERS "tests/servers" /* the build sets the absolute path */
 #endif
 
 #define S3_BUCKET "test"
@@ -36,10 +37,10 @@
 
 struct s3_server {
     pid_t pid;
-    int in; /* the server ends when this is closed */
+    int in; /* the server ends when this descriptor is closed */
     uint16_t port, tls_port, control_port;
     char ca[PATH_MAX];
-    char prefix[64]; /* of the objects of this test alone */
+    char prefix[64]; /* prefix of the current test's objects */
     unsigned n_prefixes;
 };
 
@@ -51,8 +52,8 @@ s3_port_of(const json_t *facts, const char *name)
     return (uint16_t)json_integer_value(json_object_get(facts, name));
 }
 
-/* arguments: of the server, NULL at the end, at most 16; or NULL.  False: there is no
- * python3. */
+/* Start the server.  arguments: of the server, ended by NULL, at most 16; or NULL.  Return false if
+ * python3 is missing. */
 static inline bool
 s3_server_start(struct s3_server *s, const char *const *arguments)
 {
@@ -107,9 +108,9 @@ s3_server_stop(struct s3_server *s)
     s->pid = 0;
 }
 
-/* ------------------------------------------------------------------ the second port */
+/* --------------------------------------------------------------------- control port */
 
-/* Send a request, receive all of its answer.  The answer's body, on the heap. */
+/* Send a request and receive the whole response.  Return the response's body, on the heap. */
 static inline char *
 s3_exchange(const struct s3_server *s, const char *method, const char *path,
             const char *body)
@@ -144,7 +145,7 @@ s3_exchange(const struct s3_server *s, const char *method, const char *path,
     return found;
 }
 
-/* The caller ends it with json_decref(). */
+/* Return the response's JSON; the caller releases the JSON with json_decref(). */
 static inline json_t *
 s3_ask(const struct s3_server *s, const char *method, const char *path, const char *body)
 {
@@ -162,7 +163,7 @@ s3_tell(const struct s3_server *s, const char *method, const char *path, const c
     free(s3_exchange(s, method, path, body));
 }
 
-/* What the server is to do wrong: a fault of s3_faults.py, or a list of them. */
+/* Set the server's faults: a fault of s3_faults.py, or a list of faults. */
 static inline void
 s3_fault(const struct s3_server *s, const char *faults)
 {
@@ -181,7 +182,7 @@ s3_config(const struct s3_server *s, const char *words)
     s3_tell(s, "POST", "/config", words);
 }
 
-/* ------------------------------------------------------------------- what it saw */
+/* ------------------------------------------------------------- received requests */
 
 static inline void
 s3_forget(const struct s3_server *s)
@@ -205,7 +206,7 @@ s3_stats(const struct s3_server *s)
     return stats;
 }
 
-/* A number of /stats: statuses 503, operations GetObject, connections opened... */
+/* Return a number of /stats: group and name, for example statuses 503, operations GetObject. */
 static inline unsigned
 s3_count(const struct s3_server *s, const char *group, const char *name)
 {
@@ -227,7 +228,7 @@ s3_n_requests(const struct s3_server *s)
     return n;
 }
 
-/* The value of a header of the last request with that operation; "": it had none. */
+/* Return the value of a header of the last request with this operation; "": no such header. */
 static inline const char *
 s3_header(const struct s3_server *s, const char *operation, const char *name)
 {
@@ -248,7 +249,8 @@ s3_header(const struct s3_server *s, const char *operation, const char *name)
     return value;
 }
 
-/* How many objects an operation was about: reads that are late may be sent twice. */
+/* Return the number of distinct objects in requests with this operation: a late read may be sent
+ * twice. */
 static inline unsigned
 s3_n_objects(const struct s3_server *s, const char *operation)
 {
@@ -265,7 +267,7 @@ s3_n_objects(const struct s3_server *s, const char *operation)
     return n;
 }
 
-/* The key of the nth request with that operation, from 0. */
+/* Write the key of request number nth with this operation, from 0. */
 static inline void
 s3_key(const struct s3_server *s, const char *operation, unsigned nth, char *key,
        size_t room)
@@ -282,7 +284,7 @@ s3_key(const struct s3_server *s, const char *operation, unsigned nth, char *key
     assert_string_not_equal(key, "");
 }
 
-/* Whether the last request of that operation had the header among the signed ones. */
+/* Return true if the last request with this operation signed the header. */
 static inline bool
 s3_signed(const struct s3_server *s, const char *operation, const char *name)
 {
@@ -304,9 +306,9 @@ s3_signed(const struct s3_server *s, const char *operation, const char *name)
     return found;
 }
 
-/* ------------------------------------------------------------------- for each test */
+/* ------------------------------------------------------------------------ per test */
 
-/* As it was when it began, and with a prefix of objects that nobody had before. */
+/* Reset the server to the initial state, and choose an unused prefix for objects. */
 static inline void
 s3_server_reset(struct s3_server *s)
 {
@@ -317,8 +319,8 @@ s3_server_reset(struct s3_server *s)
     snprintf(s->prefix, sizeof s->prefix, "t%ld-%u", (long)getpid(), ++s->n_prefixes);
 }
 
-/* Remove the directory of the index of a bucket, which the tier makes for good.  Hosts have an
- * index each, by the spelling of the server's name. */
+/* Remove the index directory of a bucket, which a tier leaves behind.  A host has an index for each
+ * spelling of the server's name. */
 static inline void
 s3_remove_index_of(const struct s3_server *s, const char *host, uint16_t port,
                    const char *bucket)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of the cleaner share.  Objects are put into the server by its second port,
- * with the ages they need. */
+ * Shared parts of the cleaner's tests.  Objects are put into the server through its control port,
+ * with the required ages. */
 #ifndef KVT_S3_CLEAN_TEST_H
 #define KVT_S3_CLEAN_TEST_H
 
@@ -17,7 +17,7 @@
 
 static const char *bucket;
 
-/* Lines of the log at level WARN. */
+/* Log lines at level WARN or more severe. */
 static struct {
     unsigned n;
     char last[1024];
@@ -33,7 +33,7 @@ note_warning(void *ctx, enum kvt_log_level level, const char *line)
     snprintf(warned.last, sizeof warned.last, "%s", line);
 }
 
-/* The server's clock stands still, so that the ages of objects stay as they are. */
+/* The server's clock stands still, so that the ages of objects do not change. */
 static inline int
 setup(void **state)
 {
@@ -53,7 +53,7 @@ teardown(void **state)
     return 0;
 }
 
-/* Its thread counts nothing by itself: nothing is stored through it. */
+/* No object is stored through this tier, so the cleaner's thread starts no round. */
 static inline struct s3_tier *
 open_cleaner(void)
 {
@@ -106,7 +106,7 @@ seed(const char *name, long bytes, long age_s)
     seed_at(prefix, name, bytes, age_s);
 }
 
-/* Number i is i minutes old. */
+/* Chunk i is i minutes old. */
 static inline void
 seed_chunks(unsigned first, unsigned n)
 {
@@ -161,7 +161,7 @@ has_chunk(unsigned i)
     return is_there(name);
 }
 
-/* How many chunks, and whether they are the youngest. */
+/* Return the number of chunks, after a check that they are the youngest chunks. */
 static inline unsigned
 n_youngest(void)
 {
@@ -221,7 +221,7 @@ put_some(struct s3_tier *t, int64_t number)
 
 #define CLEAN(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
-/* With a directory bucket beside the other. */
+/* The server has a normal bucket and a directory bucket. */
 #define clean_test_main(name, tests) \
     s3_test_main(name, tests, "--bucket", S3_BUCKET, "--bucket", S3_EXPRESS_BUCKET)
 

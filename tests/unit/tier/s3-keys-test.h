@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tier over the S3 server for tests, with keys from a program that counts its runs. */
+ * A tier over the S3 test server.  A credential_process provides keys and counts the runs. */
 #ifndef KVT_S3_KEYS_TEST_H
 #define KVT_S3_KEYS_TEST_H
 
@@ -14,7 +14,7 @@
 
 static struct temp_dir home;
 
-/* A program that returns the keys AK1, AK2 ... and counts its runs. */
+/* A program that prints the keys AK1, AK2 ... and counts the runs. */
 static const char script[] =
     "#!/bin/sh\n"
     "n=$(($(cat \"$HOME/n\") + 1))\n"
@@ -98,8 +98,7 @@ be_silent(void *ctx, enum kvt_log_level level, const char *line)
     assert_null(strstr(line, S3_SECRET));
 }
 
-/* Start N_READS gets or probes of chunk 1 at the same time, and return the number of
- * successes. */
+/* Start N_READS concurrent gets or probes of chunk 1, and return the number of successes. */
 static inline unsigned
 many_at_once(enum kvt__tier_what what)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A service that gives keys, on a thread of the test: one request a connection, answered
- * by a function of the test; and the chain that asks it. */
+ * A service that provides keys, on a thread of the test: each connection serves one request,
+ * answered by a function of the test.  Also the chain that sends the requests. */
 #ifndef KVT_S3_SERVICE_H
 #define KVT_S3_SERVICE_H
 
@@ -27,8 +27,8 @@
 #include "base/error.h"
 #include "tier/s3/credentials/private.h"
 
-/* The monotonic clock of this program, in place of libc's, is slow: services get one to
- * five seconds, and the threads of a service on a busy machine may need more.  A test of a
+/* The monotonic clock of this program replaces libc's and is slow: requests have timeouts of one to
+ * five seconds, and the threads of a service on a busy machine may need more time.  A test of a
  * service that hangs sets clock_is_right. */
 #define CLOCK_IS_SLOWER 20
 
@@ -48,16 +48,16 @@ clock_gettime(clockid_t clock, struct timespec *t)
     return err;
 }
 
-/* In every secret of these tests, and in no message. */
+/* Part of every secret in these tests; no message may contain this text. */
 #define SECRET "s3cr3t"
 
-/* A time far ahead, as text and number. */
+/* A time in the far future, as text and as number. */
 #define LATER "2099-01-02T03:04:05Z"
 #define LATER_S INT64_C(4071006245)
 
 struct service;
 
-/* Answer a request, which is all of its text: a body in out, and the status. */
+/* Answer a request (the whole text): write the body to out and return the status. */
 typedef int service_fn(struct service *service, const char *request, char *out,
                        size_t room);
 
@@ -67,11 +67,11 @@ struct service {
     uint16_t port;
     pthread_t thread;
     pthread_mutex_t lock;
-    char log[32768]; /* all requests, one behind the other */
+    char log[32768]; /* all requests, concatenated */
     unsigned n;
 };
 
-/* To the end of its body; false: there is none. */
+/* Read a request up to the end of the body.  Return false if no complete request arrives. */
 static inline bool
 service_read(int fd, char *request, size_t room)
 {
@@ -158,7 +158,7 @@ service_stop(struct service *s)
     close(s->fd);
 }
 
-/* Whether a request so far had this text. */
+/* Return true if a request so far contained this text. */
 static inline bool
 service_saw(struct service *s, const char *text)
 {
@@ -177,7 +177,7 @@ service_count(struct service *s)
     return n;
 }
 
-/* An STS that gives the keys AK1, AK2 ... */
+/* An STS that returns the keys AK1, AK2 ... */
 static inline int
 sts(struct service *s, const char *request, char *out, size_t room)
 {
@@ -200,11 +200,11 @@ sts(struct service *s, const char *request, char *out, size_t room)
     return 200;
 }
 
-/* -------------------------------------------------------------------- asking */
+/* ------------------------------------------------------------------- sources */
 
 #define MAX_VARIABLES 16
 
-/* A home without anything, a client, and what is to be asked with them. */
+/* An empty home directory, an HTTP client, and the parameters of the sources under test. */
 struct asking {
     struct temp_dir dir;
     char variables[MAX_VARIABLES][512];
@@ -230,7 +230,7 @@ set(struct asking *a, const char *fmt, ...)
     a->environment[a->n_variables++] = text;
 }
 
-/* Nothing but the home; no metadata service, which this machine may have. */
+/* Keep only HOME and PATH. */
 static inline void
 unset_all(struct asking *a)
 {
@@ -276,7 +276,7 @@ put_file(const struct asking *a, const char *name, const char *text)
     write_file(path, text, strlen(text));
 }
 
-/* The last sentence has text, and no secret. */
+/* Check that the last sentence contains text, and no secret. */
 static inline void
 expect_why(const char *text)
 {
@@ -303,7 +303,7 @@ expect_not_set(const struct asking *a, kvt__s3_source_fn *ask)
     assert_int_equal(ask(&a->params, &keys), KVT__S3_NOT_SET);
 }
 
-/* Compare and let go. */
+/* Compare and release the keys. */
 static inline void
 expect_keys(struct kvt__s3_keys *keys, const char *access, const char *secret,
             const char *token, int64_t expires_s)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests with known signatures.  The first four are AWS's published examples, the
- * others were computed by two programs that are not ours.  All keys are fake. */
+ * Requests with known signatures.  The first four are AWS's published examples; two independent
+ * programs computed the others.  All keys are fake. */
 #ifndef S3_SIGN_TEST_H
 #define S3_SIGN_TEST_H
 
@@ -24,7 +24,7 @@ struct vector {
     struct kvt__s3_head head;
     struct kvt__s3_pair query[8], headers[8];
     const char *access, *secret, *token;
-    const char *canonical;  /* NULL: not known */
+    const char *canonical;  /* NULL: unknown */
     const char *signing_key;
     const char *names;      /* SignedHeaders */
     const char *signature;
@@ -148,7 +148,7 @@ static const struct vector vectors[] = {
       .signature = "8d500f25af9fc908f45aff49fc8d8662f5507c6633fc1ec4c06f20085bbfcb89" },
 };
 
-/* The vector's head with its parts joined; the caller ends the keys. */
+/* Return the vector's head with joined parts; the caller releases the keys. */
 static struct kvt__s3_head
 head_of(const struct vector *v)
 {

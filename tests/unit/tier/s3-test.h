@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiers over the S3 server for tests, each with a prefix of its own. */
+ * Tiers over the S3 test server, each with a separate prefix. */
 #ifndef KVT_S3_TEST_H
 #define KVT_S3_TEST_H
 
@@ -24,12 +24,12 @@ s3_is_set(const char *const *settings, const char *setting)
     return false;
 }
 
-/* The variables that count in a test; NULL: the process's. */
+/* The environment variables of a test; NULL: the process's. */
 static const char *const s3_no_environment[] = { NULL };
 static const char *const *s3_environment = s3_no_environment;
 
-/* Plain HTTP with the server's keys, and long timeouts, which a busy machine does not reach,
- * but for what more says.  Name for messages: remote_url. */
+/* Open a tier with plain HTTP, the server's keys, and timeouts that a busy machine does not reach.
+ * `more` replaces these settings.  Messages name the setting remote_url. */
 static inline int
 s3_try_open(const char *url, const char *const *more, struct kvt__counters *counters,
             struct kvt__tier **out)
@@ -45,7 +45,7 @@ s3_try_open(const char *url, const char *const *more, struct kvt__counters *coun
         if (!s3_is_set(more, ours[i]))
             settings[n++] = ours[i];
     for (; more && *more; more++)
-        if (!strchr(*more, '=') || strchr(*more, '=')[1]) /* "NAME=": not at all */
+        if (!strchr(*more, '=') || strchr(*more, '=')[1]) /* "NAME=": leave out the setting */
             settings[n++] = *more;
     struct kvt_config *config = config_from(s3_environment, settings);
     struct kvt__tier_params params = { .config = config, .url = url, .name = "remote_url",
@@ -55,7 +55,7 @@ s3_try_open(const char *url, const char *const *more, struct kvt__counters *coun
     return err;
 }
 
-/* In path style, below the test's prefix. */
+/* Write the URL of the test's prefix, in path style. */
 static inline void
 s3_url(const struct s3_server *s, char *url, size_t room)
 {
@@ -75,7 +75,7 @@ s3_open_with(const struct s3_server *s, const char *const *more,
     return tier;
 }
 
-/* With the directory of its index, which it would leave for good. */
+/* Close the tier and remove the directory of the index, which the tier alone would leave behind. */
 static inline void
 s3_close(struct kvt__tier *tier)
 {
@@ -89,7 +89,7 @@ static struct s3_server server;
 static struct kvt__counters counters;
 static struct kvt__tier *tier;
 
-/* settings: NULL at the end. */
+/* settings: ended by NULL */
 #define open_s3(...) \
     (tier = s3_open_with(&server, (const char *const[]){ __VA_ARGS__, NULL }, &counters))
 
@@ -99,7 +99,7 @@ s3_of(struct kvt__tier *t)
     return (struct s3_tier *)t;
 }
 
-/* A slow machine makes no second request of a read: for tests that count them. */
+/* For tests that count requests: a slow machine must not send a read twice. */
 static inline void
 never_hedge(void)
 {
@@ -128,8 +128,8 @@ s3_teardown(void **state)
 
 #define S3_TEST(fn) cmocka_unit_test_setup_teardown(fn, s3_setup, s3_teardown)
 
-/* Run a program's tests with a server, after setup if that is not NULL; what follows
- * are the server's arguments.  77: there is no python3. */
+/* Run a program's tests with a server, after setup (NULL: none).  The other arguments are the
+ * server's.  Return 77 if python3 is missing. */
 #define s3_test_main_with(setup, name, tests, ...) \
     s3_run_tests(setup, name, tests, sizeof (tests) / sizeof *(tests), \
                  (const char *const[]){ __VA_ARGS__, NULL })
@@ -159,7 +159,7 @@ put(int64_t hash, size_t bytes, uint64_t seed)
     return put_bytes(tier, &c.object, bytes, seed);
 }
 
-/* Whether nothing was written around the payload: this tier needs no room there. */
+/* Return true if no byte around the payload was written: the S3 tier needs no rooms. */
 static inline bool
 guards_are_whole(const struct kvt__slot *slot)
 {
@@ -172,7 +172,7 @@ guards_are_whole(const struct kvt__slot *slot)
     return true;
 }
 
-/* What get answers; bytes that are said to be right but are not fail the test. */
+/* Return the result of get; wrong bytes after success fail the test. */
 static inline int
 get(int64_t hash, size_t bytes, uint64_t seed)
 {
@@ -214,7 +214,7 @@ counted(enum kvt__counter which)
             fail_msg("%s: %s", #call, kvt__why()); \
     } while (0)
 
-/* It failed so, and the sentence has each of the texts. */
+/* Check that the call fails with this error, and that the sentence contains each text. */
 #define assert_fails(call, error, ...) \
     do { \
         assert_int_equal(call, -(error)); \
@@ -231,7 +231,7 @@ expect_why(const char *const *texts)
         fail_msg("a secret is in: %s", kvt__why());
 }
 
-/* ------------------------------------------------------------------- many at a time */
+/* ------------------------------------------------------------ concurrent operations */
 
 struct async {
     struct kvt__tier_op op;
@@ -250,7 +250,7 @@ async_done(struct kvt__tier_op *op)
     sem_post(a->over);
 }
 
-/* Start one on a chunk of its own, with bytes of its seed. */
+/* Start an operation on a separate chunk; hash is also the seed of the bytes. */
 static inline void
 async_start(struct async *a, enum kvt__tier_what what, int64_t hash, size_t bytes,
             sem_t *over)
@@ -271,7 +271,7 @@ async_start(struct async *a, enum kvt__tier_what what, int64_t hash, size_t byte
     tier->ops->submit(tier, &a->op);
 }
 
-/* Wait for n; how many ended with err. */
+/* Wait for n operations.  Return the number of operations that ended with err. */
 static inline unsigned
 async_wait(struct async *all, unsigned n, sem_t *over, int err)
 {

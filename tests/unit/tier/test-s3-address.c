@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where buckets are: the tables of docs/s3.md, whose path is the argument; then what they
- * do not show, and redirects. */
+ * Addresses of buckets: the tables of docs/s3.md, whose path is the argument; then cases outside
+ * the tables, and redirects. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static const char *page; /* docs/s3.md */
 
 /* ---------------------------------------------------------------- the tables */
 
-/* A cell without blanks and backticks around it. */
+/* Return a cell without blanks and backticks at both ends. */
 static char *
 bare(char *cell)
 {
@@ -43,7 +43,7 @@ split_row(char *line, char *cells[MAX_CELLS])
     return n;
 }
 
-/* "NAME=VALUE NAME=VALUE"; a word without '=' goes on with the value before it. */
+/* Parse "NAME=VALUE NAME=VALUE".  A word without '=' continues the value before the word. */
 static void
 read_settings(char *text, struct kvt__s3_place *place)
 {
@@ -83,7 +83,7 @@ read_settings(char *text, struct kvt__s3_place *place)
     }
 }
 
-/* What follows from the others. */
+/* Check the fields of an address that follow from other fields. */
 static void
 assert_consistent(const struct kvt__s3_address *a)
 {
@@ -159,7 +159,7 @@ the_page_says_what_the_code_does(void **state)
     assert_true(n_rows[0] >= 40 && n_rows[1] >= 25);
 }
 
-/* -------------------------------------------------------------------- others */
+/* --------------------------------------------------------------- other cases */
 
 static struct kvt__s3_address
 address(const char *rest, const char *endpoint, const char *region)
@@ -206,7 +206,7 @@ names_resolve_as_set(void **state)
 {
     (void)state;
     static const struct {
-        const char *resolve, *address; /* NULL: refused */
+        const char *resolve, *address; /* NULL: rejected */
     } rows[] = {
         { "s3.example.com:9000:10.0.0.1", "10.0.0.1" },
         { "S3.Example.com:9000:10.0.0.1", "10.0.0.1" },
@@ -246,7 +246,7 @@ names_resolve_as_set(void **state)
     }
 }
 
-/* Every length of each part: fits, or is refused. */
+/* Each length of each part either fits or is rejected. */
 static void
 long_parts_fit_or_are_refused(void **state)
 {
@@ -288,11 +288,12 @@ long_parts_fit_or_are_refused(void **state)
 /* ----------------------------------------------------------------- redirects */
 
 static const struct {
-    const char *rest, *endpoint; /* of the settings */
-    const char *to, *region;     /* what an answer tells */
-    const char *keys, *in;       /* URL and region then; NULL: refused */
+    const char *rest, *endpoint; /* settings */
+    const char *to, *region;     /* the redirect in the response */
+    const char *keys, *in;       /* expected URL and region; NULL: rejected */
 } redirects[] = {
-    /* Another region at AWS, told with and without the bucket, the region, both. */
+    /* Another region at AWS: the redirect has the host with or without the bucket, the region, or
+     * both. */
     { "kv-cache", NULL, "kv-cache.s3.eu-west-1.amazonaws.com", NULL,
       "https://kv-cache.s3.eu-west-1.amazonaws.com/p/", "eu-west-1" },
     { "kv-cache", NULL, "s3.eu-west-1.amazonaws.com", "",
@@ -316,7 +317,7 @@ static const struct {
       NULL, "https://kv-cache.s3.eusc-de-west-1.amazonaws.eu/p/", "eusc-de-west-1" },
     { "kv-cache.s3.eusc-de-east-1.amazonaws.eu", NULL, "vm.compute.amazonaws.eu", NULL,
       NULL, NULL },
-    /* FIPS endpoints lead to FIPS endpoints only. */
+    /* FIPS endpoints redirect to FIPS endpoints only. */
     { "kv-cache.s3-fips.us-east-1.amazonaws.com", NULL, NULL, "us-west-2",
       "https://kv-cache.s3-fips.us-west-2.amazonaws.com/p/", "us-west-2" },
     { "kv-cache.s3-fips.us-east-1.amazonaws.com", NULL,
@@ -324,7 +325,7 @@ static const struct {
       "https://kv-cache.s3-fips.us-west-2.amazonaws.com/p/", "us-west-2" },
     { "kv-cache.s3-fips.us-east-1.amazonaws.com", NULL,
       "kv-cache.s3.us-west-2.amazonaws.com", NULL, NULL, NULL },
-    /* Nobody else at AWS, and not another bucket. */
+    /* Another owner at AWS, or another bucket, is rejected. */
     { "kv-cache", NULL, "other.s3.eu-west-1.amazonaws.com", NULL, NULL, NULL },
     { "kv-cache", NULL, "ec2-1-2-3-4.compute.amazonaws.com", NULL, NULL, NULL },
     { "kv-cache", NULL, "kv-cache.s3.cn-north-1.amazonaws.com.cn", NULL, NULL, NULL },
@@ -344,7 +345,7 @@ static const struct {
     { "kv.s3.example.com", "https://s3.example.com", "b.example.com", NULL, NULL, NULL },
     { "kv.s3.example.com", "https://s3.example.com", "kv.b.example.com", NULL,
       "https://kv.b.example.com/p/", "us-east-1" },
-    /* Other stores: the same domain, as told. */
+    /* Other stores: the same domain, with the host unchanged. */
     { "kv.example.com", NULL, "node2.example.com:9000", NULL,
       "https://node2.example.com:9000/p/", "us-east-1" },
     { "kv.example.com", NULL, "example.com", "eu", "https://example.com/p/", "eu" },
@@ -367,7 +368,7 @@ static const struct {
     { "kv.example.co.uk", NULL, "b.example.co.uk", NULL, "https://b.example.co.uk/p/",
       "us-east-1" },
     { "kv.example.com", NULL, "user:pw@kv.example.com", NULL, NULL, NULL },
-    /* In Kubernetes each namespace is an owner. */
+    /* In Kubernetes each namespace is a separate owner. */
     { "minio.team-a.svc.cluster.local", NULL, "minio.team-b.svc.cluster.local", NULL, NULL,
       NULL },
     { "minio.team-a.svc.cluster.local", NULL, "team-b.svc.cluster.local", NULL, NULL,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * max_remote_size on S3: what goes, what stays, and how. */
+ * max_remote_size on S3: which objects are deleted, and with which requests. */
 #include "s3-clean-test.h"
 
 static void
@@ -35,7 +35,7 @@ above_it_the_oldest_go_with_one_request(void **state)
     assert_int_equal(warned.n, 0);
     seed_chunks(10, 5);
     plant();
-    expect_clean(t, 0); /* chooses while it counts */
+    expect_clean(t, 0); /* this listing also chooses */
     assert_int_equal(n_youngest(), 10);
     close_cleaner(t);
 }
@@ -104,7 +104,7 @@ more_than_memory_is_meant_for_goes_in_rounds(void **state)
     close_cleaner(t);
 }
 
-/* Its listings have no order, its requests no MD5. */
+/* The listings of a directory bucket have no order, and requests have no MD5. */
 static void
 in_a_directory_bucket_it_is_the_same(void **state)
 {
@@ -131,7 +131,7 @@ the_oldest_of_many_are_chosen(void **state)
     (void)state;
     kvt__s3_oldest_sort(&o);
     for (uint64_t i = 0; i < 5000; i++) {
-        uint64_t at = i * 2654435761u % 5000 / 2; /* two of each time */
+        uint64_t at = i * 2654435761u % 5000 / 2; /* two objects with each time */
 
         snprintf(name, sizeof name, "%05llu", (unsigned long long)i);
         assert_int_equal(kvt__s3_oldest_add(&o, name, 1, (int64_t)at), 0);
@@ -154,12 +154,12 @@ another_goes_for_one_that_the_store_keeps(void **state)
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
              "\"do\": {\"delete_errors\": {\"@[cd]@half\": \"AccessDenied\"}}}");
     expect_clean(t, 0);
-    assert_false(has_chunk(13)); /* @e@ */
+    assert_false(has_chunk(13)); /* key @e@ */
     assert_true(has_chunk(12));
     assert_true(has_chunk(11));
-    assert_false(has_chunk(10)); /* @b@ */
-    assert_false(has_chunk(9));  /* in place of */
-    assert_false(has_chunk(8));  /* the two */
+    assert_false(has_chunk(10)); /* key @b@ */
+    assert_false(has_chunk(9));  /* instead of c */
+    assert_false(has_chunk(8));  /* instead of d */
     assert_true(has_chunk(7));
     assert_int_equal(counted(KVT__N_evicted_chunks), 4);
     assert_int_equal(counted(KVT__N_remove_failed), 2);
@@ -173,7 +173,7 @@ another_goes_for_one_that_the_store_keeps(void **state)
     close_cleaner(t);
 }
 
-/* As some stores answer, whose errors have no key that could be found again. */
+/* Some stores send errors without a usable key. */
 static void
 a_refusal_that_names_no_object_counts_for_all(void **state)
 {
@@ -202,7 +202,7 @@ a_store_that_keeps_many_is_left_alone(void **state)
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
              "\"do\": {\"delete_errors\": {\".\": \"AccessDenied\"}}}");
     expect_clean(t, -EACCES);
-    assert_int_equal(n_done("DeleteObjects"), 1); /* of the 1000 oldest */
+    assert_int_equal(n_done("DeleteObjects"), 1); /* the 1000 oldest objects */
     assert_int_equal(n_youngest(), 1500);
     close_cleaner(t);
 }
@@ -259,11 +259,12 @@ a_store_without_DeleteObjects_is_asked_one_by_one(void **state)
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObject$\", \"key\": \"half\"}, "
              "\"count\": null, \"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
     expect_clean(t, -EACCES);
-    assert_int_equal(s3_count(&server, "statuses", "403"), 1); /* and no other */
+    /* The first failure ends the deletions. */
+    assert_int_equal(s3_count(&server, "statuses", "403"), 1);
     close_cleaner(t);
 }
 
-/* As a key that the store's XML cannot have makes it. */
+/* A store sends this response to a key that XML cannot contain. */
 static void
 a_request_that_is_refused_is_made_one_by_one(void **state)
 {
@@ -299,7 +300,7 @@ a_store_that_fails_for_a_moment_is_asked_again(void **state)
     close_cleaner(t);
 }
 
-/* ---------------------------------------------------------------------- its thread */
+/* ---------------------------------------------------------------------- the thread */
 
 static pthread_t cleaner;
 static unsigned n_started, n_joined;

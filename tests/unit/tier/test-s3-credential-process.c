@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * credential_process: a command line in words, and the program that it starts. */
+ * credential_process: the words of the command line, and the program. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@
 
 /* ---------------------------------------------------------------------- words */
 
-/* Words with | between them. */
+/* Check the words of a line; words: expected words, separated by |. */
 static void
 expect_words(const char *line, const char *joined)
 {
@@ -74,7 +74,7 @@ an_open_quote_or_no_word_is_an_error(void **state)
 
 struct fixture {
     struct temp_dir dir;
-    char path[512]; /* of the program */
+    char path[512]; /* path of the program */
 };
 
 static int
@@ -110,7 +110,7 @@ run(const struct fixture *f, const char *script, int64_t timeout_ms, char **out,
     return kvt__s3_run_process(command, NULL, timeout_ms, NULL, out, n);
 }
 
-/* It fails with err, and says so. */
+/* Check that the program fails with err, and that the sentence contains the text. */
 static void
 expect_failure(const struct fixture *f, const char *script, int64_t timeout_ms, int err,
                const char *why)
@@ -162,7 +162,7 @@ no_descriptor_of_this_process_is_open_there(void **state)
 {
     const struct fixture *f = *state;
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    int leaks = fcntl(fd, F_DUPFD, 200); /* not closed by exec */
+    int leaks = fcntl(fd, F_DUPFD, 200); /* exec does not close this descriptor */
     char script[128], *out;
     size_t n;
 
@@ -217,7 +217,8 @@ more_output_than_keys_have_is_an_error(void **state)
     expect_failure(f, "while :; do echo endless; done", LONG_MS, EMSGSIZE, "64 KiB");
 }
 
-/* Whoever takes an orphan in reaps it, or not. */
+/* Wait until the process has ended.  The process that adopts an orphan may reap the orphan or
+ * not. */
 static void
 wait_until_ended(int pid)
 {
@@ -244,7 +245,7 @@ one_that_hangs_is_ended_with_all_that_it_started(void **state)
     snprintf(script, sizeof script, "sleep 1000 & echo $! >'%s'; wait", path);
     expect_failure(f, script, 500, ETIMEDOUT, "longer than 0.5 s");
     FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%d", &pid) == 1) /* else it had not got so far */
+    if (file && fscanf(file, "%d", &pid) == 1) /* otherwise the script was killed before the echo */
         wait_until_ended(pid);
     if (file)
         fclose(file);
@@ -252,7 +253,7 @@ one_that_hangs_is_ended_with_all_that_it_started(void **state)
 }
 
 struct stopper {
-    char path[600]; /* of the file that says its process's number */
+    char path[600]; /* path of the file with the program's process id */
     atomic_bool stop;
     int pid;
 };
@@ -297,7 +298,7 @@ one_that_nobody_wants_any_more_is_ended(void **state)
     assert_int_equal(errno, ESRCH);
 }
 
-/* A program may start an agent that lives on with its standard error. */
+/* A program may start an agent that continues to run and keeps standard error open. */
 static void
 what_it_leaves_behind_is_not_waited_for(void **state)
 {
@@ -319,7 +320,7 @@ what_cannot_be_started_is_an_error(void **state)
 
     (void)state;
     int err = kvt__s3_run_process("/no/such/program x", NULL, LONG_MS, NULL, &out, &n);
-    if (err != -EIO) { /* an emulator knows only that it ended */
+    if (err != -EIO) { /* under an emulator, the start succeeds and the program fails */
         assert_int_equal(err, -ENOENT);
         assert_non_null(strstr(kvt__why(), "/no/such/program"));
     }
@@ -340,7 +341,7 @@ where_no_descriptor_is_left_none_of_others_is_closed(void **state)
         none.rlim_cur++;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     int err = kvt__s3_run_process("true", NULL, LONG_MS, NULL, &out, &n);
-    none.rlim_cur += 3; /* enough for one pipe */
+    none.rlim_cur += 3; /* enough for a single pipe */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     int err_of_second = kvt__s3_run_process("true", NULL, LONG_MS, NULL, &out, &n);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
@@ -350,7 +351,7 @@ where_no_descriptor_is_left_none_of_others_is_closed(void **state)
         assert_true(fcntl(fd, F_GETFD) >= 0);
 }
 
-/* Some programs let the kernel reap, or reap themselves whatever ends. */
+/* Some host programs let the kernel reap children, or reap all children themselves. */
 static void
 children_that_others_reap_are_no_problem(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of containers and of EC2 instances: where they are asked for, how, and what their
- * answers mean. */
+ * Keys of containers and EC2 instances: the services' addresses, the requests, and the meaning of
+ * responses. */
 #include "s3-service.h"
 
 #define ROLES "/latest/meta-data/iam/security-credentials/"
@@ -153,7 +153,7 @@ its_refusal_is_told_by_code_and_message(void **state)
     service_stop(&a->service);
 }
 
-/* The address of a container by a variable; its path, or NULL with the error. */
+/* Return the path of the container's URL, with only this variable set.  NULL: *err is the error. */
 static const char *
 container_path(struct asking *a, const char *variable, int *err)
 {
@@ -186,13 +186,13 @@ a_relative_uri_is_that_of_the_ecs_agent(void **state)
     expect_why("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
 }
 
-/* Each service refuses a plain URL by name or of another network before sending
- * anything; allowed hosts are connected by address. */
+/* Every service rejects a plain URL with a host name or another network before sending a request;
+ * allowed hosts are connected by address. */
 static void
 keys_are_asked_for_without_tls_on_this_host_only(void **state)
 {
     static const struct {
-        const char *url, *address; /* NULL: refused; "": by the name, with TLS */
+        const char *url, *address; /* NULL: rejected; "": connected by name, with TLS */
     } rows[] = {
         { "http://localhost/x", "127.0.0.1" },
         { "http://127.0.0.1/x", "127.0.0.1" },
@@ -250,7 +250,7 @@ keys_are_asked_for_without_tls_on_this_host_only(void **state)
     }
 }
 
-/* http_proxy must not see a container's token. */
+/* A container's token must not pass through http_proxy. */
 static void
 no_proxy_is_asked_for_what_is_on_this_host(void **state)
 {
@@ -283,7 +283,7 @@ no_proxy_is_asked_for_what_is_on_this_host(void **state)
 
 /* -------------------------------------------------------------------- metadata */
 
-/* As moto answers: without a Code. */
+/* A response without Code, as moto sends. */
 static int
 metadata(struct service *s, const char *request, char *out, size_t room)
 {
@@ -392,11 +392,11 @@ a_metadata_service_that_hangs_is_given_up(void **state)
     struct asking *a = *state;
 
     clock_is_right = true;
-    service_listen(&a->service); /* nobody accepts */
+    service_listen(&a->service); /* no thread accepts connections */
     set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
     expect_failure(a, kvt__s3_ask_metadata, "127.0.0.1:");
     service_stop(&a->service);
-    expect_failure(a, kvt__s3_ask_metadata, "127.0.0.1:"); /* refused now */
+    expect_failure(a, kvt__s3_ask_metadata, "127.0.0.1:"); /* connections are refused now */
     clock_is_right = false;
 }
 

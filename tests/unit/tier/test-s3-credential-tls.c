@@ -65,8 +65,8 @@ be_silent(void *ctx, enum kvt_log_level level, const char *line)
     (void)line;
 }
 
-/* Store a chunk with keys of this STS only, which never gives any.  How many requests
- * the STS read.  bundle: the file for AWS_CA_BUNDLE, or NULL. */
+/* Store a chunk with keys from this STS only, which never provides keys.  bundle: the file for
+ * AWS_CA_BUNDLE, or NULL.  Return the number of requests that the STS read. */
 static unsigned
 ask(const char *setting, const char *bundle, const char *why)
 {
@@ -115,7 +115,7 @@ awss_own_variable_adds_certificates(void **state)
     assert_true(ask("s3_verify_tls=false", "ca.pem", "answered 403") > 0);
 }
 
-/* SSL_CERT_FILE names the system's certificates for OpenSSL. */
+/* SSL_CERT_FILE: OpenSSL's file with the system's certificates. */
 static void
 the_systems_certificates_count_beside_those(void **state)
 {

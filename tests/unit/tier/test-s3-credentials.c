@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The chain of credentials: the keys of each source, the order, and the message without
+ * The sources of credentials: the keys of each source, the order, and the message if no source has
  * keys. */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ expect_asked(struct asking *a, const char *access)
     kvt__s3_keys_unref(keys);
 }
 
-/* --------------------------------------------------------------- written down */
+/* ---------------------------------------------- configuration and environment */
 
 static void
 configured_keys_are_given_as_they_are(void **state)
@@ -155,7 +155,7 @@ any(struct service *s, const char *request, char *out, size_t room)
     return 200;
 }
 
-/* Set all sources; then take away the one that has keys. */
+/* Configure the sources in reverse order: each new source has priority over all earlier sources. */
 static void
 the_first_source_that_has_keys_counts(void **state)
 {
@@ -228,7 +228,7 @@ a_named_profile_that_fails_ends_the_search(void **state)
     service_stop(&a->service);
 }
 
-/* Earlier keys of the profile make no difference. */
+/* Keys that the profile had earlier make no difference. */
 static void
 a_named_profile_that_fails_later_ends_the_search(void **state)
 {
@@ -290,7 +290,7 @@ the_source_that_had_keys_is_asked_alone_until_it_fails(void **state)
     kvt__s3_chain_close(chain);
 }
 
-/* What was given to open may go at once. */
+/* The caller may free the parameters after open. */
 static void
 a_chain_keeps_copies(void **state)
 {
@@ -313,7 +313,7 @@ a_chain_keeps_copies(void **state)
 
 /* ----------------------------------------------------------------- core dumps */
 
-/* Whether the mapping of this address has the flag dd: "do not dump". */
+/* Return true if the mapping of this address has the flag dd, "do not dump". */
 static bool
 is_left_out_of_dumps(const void *at)
 {
@@ -387,7 +387,7 @@ when_nothing_is_set_that_is_said(void **state)
                         "AWS_EC2_METADATA_DISABLED.");
 }
 
-/* Each with a sentence that is too long; all must fit. */
+/* Each source has a sentence that is too long; the message must contain all sources. */
 static void
 when_all_fail_all_are_told(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Percent-encoding as signatures want it, hex and base64 as headers have them. */
+ * Percent-encoding for signatures, and hex and base64 for headers. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -78,12 +78,12 @@ what_is_no_encoding_is_einval(void **state)
         assert_int_equal(kvt__s3_decode(text, strlen(text)), -EINVAL);
     }
     assert_int_equal(kvt__s3_decode((char[]){ 'a', '\0', 'b' }, 3), -EINVAL);
-    /* What stands behind its n bytes does not count. */
+    /* Text behind the n bytes is ignored. */
     strcpy(text, "%41");
     assert_int_equal(kvt__s3_decode(text, 2), -EINVAL);
 }
 
-/* In memory of just that size, so that a byte too many is seen. */
+/* The buffer has exactly this size, so that a sanitizer reports an access behind the end. */
 static void
 encoding_stays_in_its_room(void **state)
 {
@@ -116,8 +116,8 @@ hex_is_in_lower_case(void **state)
 #define BYTES(...) { __VA_ARGS__ }, sizeof((uint8_t[]){ __VA_ARGS__ })
 #define ROOM 16
 
-/* Values of x-amz-checksum-crc32c, x-amz-checksum-crc64nvme and Content-MD5, and those
- * of RFC 4648. */
+/* Values of x-amz-checksum-crc32c, x-amz-checksum-crc64nvme and Content-MD5, and the values of RFC
+ * 4648. */
 static const struct {
     uint8_t bytes[ROOM];
     size_t n;
@@ -176,7 +176,7 @@ static void
 what_is_no_base64_is_einval(void **state)
 {
     (void)state;
-    /* The last two have bits that stand for nothing. */
+    /* The last two have unused bits that are not 0. */
     static const char *const bad[] = { "Zg",       "Zg=",  "Z===", "====",    "=Zg=",
                                        "Zg==Zg==", "Zm9-", "Zm9 ", "Zm9v\n", "Zh==",
                                        "Zm9=" };

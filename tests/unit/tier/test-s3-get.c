@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading objects: one that is damaged, of another length or archived, and large ones in
- * ranges.  get() itself fails a test for wrong bytes, and for any byte outside the slot. */
+ * Reading objects: corrupt objects, objects of another length, archived objects, and large objects
+ * in ranges.  get() fails the test for wrong bytes, and for any written byte outside the slot. */
 #include "s3-test.h"
 
 #define BYTES ((size_t)50 << 10)
 
-/* Read into a slot of bytes; the operation's result.  No byte of the slot may change. */
+/* Read into a slot of this size and return the result; no byte of the slot may change. */
 static int
 get_nothing(size_t bytes, bool shorter)
 {
@@ -24,7 +24,7 @@ get_nothing(size_t bytes, bool shorter)
     return err;
 }
 
-/* ----------------------------------------------------------------- damaged ones */
+/* -------------------------------------------------------------- corrupt objects */
 
 static void
 damage_is_found_wherever_it_is(void **state)
@@ -47,7 +47,7 @@ damage_is_found_wherever_it_is(void **state)
     }
 }
 
-/* The store's own checksum is all that LMCache's objects have. */
+/* Objects of LMCache have no checksum except the store's own. */
 static void
 an_object_without_identity_is_checked_by_the_servers_checksum(void **state)
 {
@@ -69,7 +69,7 @@ an_object_without_identity_is_checked_by_the_servers_checksum(void **state)
     assert_false(found.has_id);
 }
 
-/* Where LMCache has none, it is nobody's. */
+/* An opaque object without an identity is not a chunk, because LMCache has no opaque objects. */
 static void
 an_opaque_object_without_identity_is_damaged(void **state)
 {
@@ -119,11 +119,11 @@ an_object_with_an_unreadable_identity_is_damaged(void **state)
         assert_good(get(1, BYTES, 1));
     }
     s3_forget(&server);
-    assert_good(put(1, BYTES, 1)); /* which takes the place of the damaged object */
+    assert_good(put(1, BYTES, 1)); /* replaces the corrupt object */
     assert_string_equal(s3_header(&server, "PutObject", "if-none-match"), "");
 }
 
-/* ------------------------------------------------------------------- their length */
+/* ------------------------------------------------------------------------- length */
 
 static void
 an_object_of_another_length_is_refused_before_its_first_byte(void **state)
@@ -163,7 +163,7 @@ more_bytes_than_were_said_do_no_harm(void **state)
     assert_int_equal(get(1, BYTES, 1), -EBADMSG);
 }
 
-/* As kvt_store asks, who has room for more. */
+/* As kvt_store does: the slot is larger than the chunk. */
 static void
 a_shorter_one_is_taken_where_that_is_allowed(void **state)
 {
@@ -188,7 +188,7 @@ a_shorter_one_is_taken_where_that_is_allowed(void **state)
     slot_free(&slot, 0);
 }
 
-/* ------------------------------------------------------------------- their status */
+/* ------------------------------------------------------------------------- status */
 
 /* A 204 has no body even with a Content-Length; an unrequested 206 is a part of an
  * object. */
@@ -233,7 +233,7 @@ an_archived_object_is_a_miss(void **state)
     s3_fault(&server, "{\"match\": {\"method\": \"HEAD\"}, \"do\": {\"headers\": "
              "{\"x-amz-restore\": \"ongoing-request=\\\"false\\\", "
              "expiry-date=\\\"x\\\"\"}}}");
-    assert_int_equal(probe(1), 0); /* it was brought back */
+    assert_int_equal(probe(1), 0); /* the archived object was restored */
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
 }
 

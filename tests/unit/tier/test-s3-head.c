@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Heads of requests: what is in them, what does not fit, what is refused. */
+ * Heads of requests: content, limits, and rejected texts. */
 #include "s3-sign-test.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "kvtier.h"
 
-/* The one with most of everything. */
+/* A request with the most headers and parameters. */
 static void
 what_is_sent_is_what_is_signed(void **state)
 {
@@ -70,7 +70,7 @@ without_keys_nothing_is_signed(void **state)
 
 /* -------------------------------------------------------------------- bounds */
 
-/* In memory of just that size, so that a byte too many is seen. */
+/* The buffer has exactly this size, so that a sanitizer reports an access behind the end. */
 static void
 a_head_stays_in_its_room(void **state)
 {
@@ -104,7 +104,7 @@ headers_and_parameters_are_counted(void **state)
     char names[KVT__S3_MAX_HEADERS + 1][16], out[4096];
     struct kvt__s3_head head = head_of(&vectors[5]);
 
-    /* In the reverse of their order. */
+    /* The names are in reverse order. */
     for (int i = 0; i <= KVT__S3_MAX_HEADERS; i++) {
         snprintf(names[i], sizeof names[i], "x-h%02d", KVT__S3_MAX_HEADERS - i);
         pairs[i] = (struct kvt__s3_pair){ names[i], "v" };
@@ -138,7 +138,7 @@ a_long_query_is_whole_or_refused(void **state)
     static char text[8193];
     static char out[16384];
     const struct kvt__s3_pair query[] = { { "prefix", text } };
-    const size_t most = (8192 - sizeof "prefix" - 1) / 3; /* with a NUL behind each */
+    const size_t most = (8192 - sizeof "prefix" - 1) / 3; /* with a NUL after each text */
     struct kvt__s3_head head = head_of(&vectors[4]);
 
     head.query = query;
@@ -167,7 +167,7 @@ static void
 parameters_are_sorted_by_encoded_name_and_value(void **state)
 {
     (void)state;
-    /* '-' and '.' stand before '=', '~' behind it and '%' before all. */
+    /* '-' and '.' sort before '=', '~' after '=', and '%' before all of these. */
     static const struct kvt__s3_pair query[] = {
         { "a~", "1" }, { "a", "b" },     { "a", "~" }, { "a-b", "1" }, { "A", "1" },
         { "a", "/" },  { "\xc3\xa9", "1" }, { "left-out", NULL }, { "a", "" },
@@ -184,7 +184,7 @@ parameters_are_sorted_by_encoded_name_and_value(void **state)
     kvt__s3_keys_unref(head.keys);
 }
 
-/* -------------------------------------------------------------------- refused */
+/* ------------------------------------------------------------- rejected texts */
 
 static void
 assert_refused(const struct kvt__s3_head *head, const char *what)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The environment that the keys come from, and keys that expire or are rotated while a tier
- * uses the keys. */
+ * The environment as source of keys, and keys that expire or are rotated while a tier uses the
+ * keys. */
 #include "s3-keys-test.h"
 
 /* A program like script, for keys that expire in four seconds. */
@@ -37,7 +37,7 @@ keys_come_from_the_environment_of_the_configuration(void **state)
     s3_close(tier);
     s3_environment = NULL;
     open_s3("aws_access_key_id=", "aws_secret_access_key=");
-    assert_int_equal(get(1, BYTES, 1), -EACCES); /* the process's are not known */
+    assert_int_equal(get(1, BYTES, 1), -EACCES); /* keys in the process's environment are ignored */
 }
 
 static void
@@ -109,7 +109,7 @@ keys_that_have_expired_are_asked_for_once_more(void **state)
     assert_string_not_equal(s3_header(&server, "GetObject", "x-amz-security-token"), "");
 }
 
-/* SeaweedFS says AccessDenied of a token that has expired. */
+/* SeaweedFS responds AccessDenied to an expired token. */
 static void
 keys_that_expire_soon_and_are_refused_are_asked_for_once_more(void **state)
 {

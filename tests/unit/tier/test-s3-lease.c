@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * max_remote_size on S3: who cleans, and when.  One process at a time; none without a
+ * max_remote_size on S3: one process at a time deletes objects, and no process does without a
  * lease. */
 #include "s3-clean-test.h"
 
@@ -17,11 +17,12 @@ the_lease_is_made_by_a_conditional_put_and_given_back(void **state)
     expect_clean(t, 0);
     assert_false(is_there(LEASE "1"));
     assert_true(is_there(LEASE "2"));
-    assert_int_equal(s3_count(&server, "statuses", "412"), 1); /* it was tried once */
+    /* The first lease tests If-None-Match with a second request. */
+    assert_int_equal(s3_count(&server, "statuses", "412"), 1);
     close_cleaner(t);
 }
 
-/* S3 Express takes encryption of a session, and of no PUT in it. */
+/* S3 Express accepts encryption headers for a session, not for a PUT in the session. */
 static void
 a_lease_is_encrypted_as_chunks_are(void **state)
 {
@@ -87,13 +88,13 @@ an_expired_lease_is_taken_over_by_the_stores_clock(void **state)
     struct s3_tier *t = open_cleaner();
 
     (void)state;
-    s3_config(&server, "{\"clock_offset_s\": 600}"); /* ours is ten minutes behind */
+    s3_config(&server, "{\"clock_offset_s\": 600}"); /* this host is ten minutes behind */
     seed_chunks(0, 20);
     seed(LEASE "41", 10, 299);
     plant();
     expect_clean(t, -EBUSY);
     seed(LEASE "41", 10, 301);
-    seed(LEASE "9", 10, 0); /* of one who has lost it */
+    seed(LEASE "9", 10, 0); /* a lost lease of another process */
     seed(LEASE "none", 10, 0);
     seed(LEASE "0042", 10, 0);
     seed(LEASE "99999999999999999999", 10, 0);
@@ -120,7 +121,7 @@ the_slower_one_of_two_does_not_clean(void **state)
     close_cleaner(t);
 }
 
-/* Else each count would leave another object. */
+/* Otherwise each round would leave an additional object behind. */
 static void
 without_the_right_to_delete_nothing_is_counted(void **state)
 {
@@ -134,7 +135,7 @@ without_the_right_to_delete_nothing_is_counted(void **state)
              "\"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
     expect_clean(t, -EACCES);
     assert_non_null(strstr(kvt__why(), "s3:DeleteObject"));
-    assert_int_equal(n_done("ListObjectsV2"), 2); /* of leases */
+    assert_int_equal(n_done("ListObjectsV2"), 2); /* listings of leases */
     assert_int_equal(n_youngest(), 20);
     close_cleaner(t);
 }
@@ -172,7 +173,7 @@ rival_main(void *arg)
     return NULL;
 }
 
-/* Whoever comes second finds the lease taken, or all of it done. */
+/* The second process finds the lease held, or all objects already deleted. */
 static void
 of_many_at_once_one_cleans(void **state)
 {
@@ -200,7 +201,7 @@ of_many_at_once_one_cleans(void **state)
         close_cleaner(rivals[i].t);
 }
 
-/* While the first batch is under way another one takes the lease. */
+/* During the first request of deletions another process acquires the lease. */
 static void
 who_loses_the_lease_deletes_no_more(void **state)
 {
@@ -298,7 +299,7 @@ a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost(void **state)
     close_cleaner(t);
 }
 
-/* --------------------------------------------------------------- stores without it */
+/* ---------------------------------------------------- stores without If-None-Match */
 
 static void
 a_store_without_conditions_evicts_nothing_and_says_so_once(void **state)
@@ -312,7 +313,7 @@ a_store_without_conditions_evicts_nothing_and_says_so_once(void **state)
              "\"count\": null, \"do\": {\"status\": 501, \"code\": \"NotImplemented\"}}");
     t = open_cleaner();
     put_some(t, 1);
-    pthread_join(t->cleaner.thread, NULL); /* there is no use in it any more */
+    pthread_join(t->cleaner.thread, NULL); /* the thread ends: further rounds are useless */
     t->cleaner.has_thread = false;
     expect_warning("If-None-Match");
     expect_warning("max_remote_size is not kept at 127.0.0.1");
@@ -321,7 +322,7 @@ a_store_without_conditions_evicts_nothing_and_says_so_once(void **state)
     close_cleaner(t);
 }
 
-/* It answers 200 to what should have been refused. */
+/* The store responds 200 where 412 is correct. */
 static void
 a_store_that_ignores_conditions_evicts_nothing(void **state)
 {

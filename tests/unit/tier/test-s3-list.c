@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Naming what lies in a bucket: pages, spellings, what is none of ours. */
+ * Listings of a bucket: pages, encodings, and foreign objects. */
 #include "s3-test.h"
 
-#define N_OBJECTS 2100u /* two full pages and one more */
+#define N_OBJECTS 2100u /* two full pages and part of a third page */
 #define BUCKET "list"
 
-/* What list() told. */
+/* The names received from list(). */
 static struct {
-    unsigned n, n_opaque, n_odd; /* odd: not "m@1@0@HASH@bfloat16", of 1 byte */
+    unsigned n, n_opaque, n_odd; /* odd: a name other than "m@1@0@HASH@bfloat16", or a size other
+                                  * than 1 byte */
     bool seen[N_OBJECTS];
 } told;
 
@@ -93,7 +94,7 @@ the_store_filters_by_the_prefix(void **state)
     c.object.opaque = true;
     assert_good(put_bytes(tier, &c.object, 1, 1));
     s3_forget(&server);
-    list_prefix("model@", 41); /* names that begin so, and those of opaque chunks */
+    list_prefix("model@", 41); /* names that begin with the prefix, and names of opaque chunks */
     assert_int_equal(s3_count(&server, "operations", "ListObjectsV2"), 2);
     list_prefix("kv", 1);
     assert_int_equal(s3_count(&server, "operations", "ListObjectsV2"), 3);
@@ -103,7 +104,7 @@ the_store_filters_by_the_prefix(void **state)
     list_prefix("other", 0);
 }
 
-/* Directory buckets list in no order, and only prefixes that end with '/'. */
+/* Directory buckets list in no order, and accept only prefixes that end with '/'. */
 static void
 an_unsorted_list_is_taken(void **state)
 {
@@ -155,7 +156,7 @@ what_is_none_of_ours_is_passed_over(void **state)
     assert_int_equal(told.n_opaque, 1);
 }
 
-/* The prefix of another store begins like ours. */
+/* Another store's prefix begins with this store's prefix. */
 static void
 another_prefix_is_not_listed(void **state)
 {
@@ -174,7 +175,7 @@ another_prefix_is_not_listed(void **state)
     list_all(2);
 }
 
-/* ------------------------------------------------------------------- what fails */
+/* --------------------------------------------------------------------- failures */
 
 #define PAGE "\"match\": {\"operation\": \"ListObjectsV2\"}"
 
@@ -208,7 +209,7 @@ a_page_that_cannot_be_read_fails(void **state)
     assert_fails(tier->ops->list(tier, "", tell, NULL), EACCES, "403 AccessDenied", "GET /");
 }
 
-/* Or it would never end. */
+/* Without the error, the listing would never end. */
 static void
 a_list_that_goes_round_in_a_circle_fails(void **state)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where requests go, and as of when they are signed: what an answer corrects once, and
- * what it may not. */
+ * The target and the time of requests: a response corrects each once, within limits. */
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,7 +23,7 @@ a_clock_that_is_wrong_is_corrected_once(void **state)
         open_s3(NULL);
         if (i < 2) {
             assert_good(put(1, BYTES, 1));
-        } else { /* which has no code that says why */
+        } else { /* the response to a HEAD has no code */
             assert_int_equal(probe(1), -ENOENT);
             assert_good(put(1, BYTES, 1));
         }
@@ -89,7 +88,7 @@ n_places(void)
     return n;
 }
 
-/* A store that says the same for ever does not make us remember ever more places. */
+/* A store that repeats a redirect must not add a target for each response. */
 static void
 a_place_that_is_not_told_is_not_gone_to(void **state)
 {
@@ -105,13 +104,13 @@ a_place_that_is_not_told_is_not_gone_to(void **state)
 
 /* --------------------------------------------------------------------------- hosts */
 
-/* A proxy for http://, one request a connection; every host is the server. */
+/* A proxy for http://; each connection serves one request; the server answers for every host. */
 static struct {
     int fd;
     uint16_t port;
     pthread_t thread;
     pthread_mutex_t lock;
-    char hosts[4096]; /* of the requests, each with a blank */
+    char hosts[4096]; /* hosts of all requests, separated by blanks */
     atomic_uint n;
 } proxy = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -265,7 +264,7 @@ a_permanent_redirect_within_the_domain_is_followed_for_good(void **state)
     assert_string_equal(s3_header(&server, "GetObject", "host"), "b.example.com");
 }
 
-/* The path of Location is as long as a key can be. */
+/* The path of Location has the maximum length of a key. */
 #define LOCATION \
     "\"location\": \"http://b.example.com/test/" TEXT64 TEXT64 TEXT64 TEXT64 TEXT64 "\""
 #define TEXT64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -278,7 +277,7 @@ a_temporary_redirect_counts_for_its_own_call(void **state)
     proxy.hosts[0] = '\0';
     s3_fault(&server, "[{\"do\": {\"status\": 307, \"code\": \"TemporaryRedirect\", " LOCATION
              "}}, {\"do\": {\"status\": 503, \"code\": \"SlowDown\"}}]");
-    assert_good(get(1, BYTES, 1)); /* with its repetition */
+    assert_good(get(1, BYTES, 1)); /* with one retry */
     assert_good(get(1, BYTES, 1));
     assert_string_equal(proxy.hosts, "a.example.com b.example.com b.example.com "
                                      "a.example.com ");
@@ -387,7 +386,7 @@ main(void)
         S3_TEST(unsigned_requests_have_nothing_of_a_signature),
     };
 
-    /* The environment of the configuration counts, and not the process's. */
+    /* The environment of the configuration counts, not the process's. */
     setenv("http_proxy", "http://127.0.0.1:1", 1);
     setenv("no_proxy", "a.example.com", 1);
     return s3_test_main("s3 places", tests, NULL);

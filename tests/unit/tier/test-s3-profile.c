@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AWS's profile files: what their text says, and which of them counts. */
+ * AWS's profile files: the meaning of their text, and the selected profile. */
 #include "s3-service.h"
 
 #include "tier/s3/credentials/profile.h"
 
-/* In memory of just its size, so that a read behind it is seen. */
+/* The text is in memory of exactly this size, so that a sanitizer reports a read behind the end. */
 static struct kvt__s3_profile
 read_text(const char *name, bool config, const char *text, size_t n)
 {
@@ -19,7 +19,7 @@ read_text(const char *name, bool config, const char *text, size_t n)
     return profile;
 }
 
-/* value: what the setting key of the profile is; NULL: it has none. */
+/* Check a setting of the profile; value NULL: unset. */
 static void
 expect(const char *name, bool config, const char *text, const char *key, const char *value)
 {
@@ -190,7 +190,7 @@ files_are_where_the_environment_says(void **state)
     assert_string_equal(region(a), "none");
 }
 
-/* A problem of a file is told by its name, nothing of its content. */
+/* A message about a file contains the file's name and no content. */
 static void
 what_is_no_profile_file_is_an_error(void **state)
 {

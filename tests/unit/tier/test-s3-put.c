@@ -23,7 +23,7 @@ count_name(void *ctx, const char *key, bool opaque, uint64_t bytes,
     (void)modified_ns;
 }
 
-/* ------------------------------------------------------------------ there already */
+/* --------------------------------------------------------------- existing objects */
 
 static void
 what_is_there_is_not_stored_again(void **state)
@@ -196,7 +196,7 @@ a_304_says_that_it_is_there(void **state)
     assert_int_equal(n_puts(), 2);
 }
 
-/* ------------------------------------------------------------- what stores lack */
+/* ----------------------------------------------------- stores without a feature */
 
 static void
 a_store_without_conditions_is_not_asked_for_them_again(void **state)
@@ -254,7 +254,7 @@ what_no_header_is_to_blame_for_fails(void **state)
     assert_int_equal(n_puts(), 3);
 }
 
-/* ------------------------------------------------------------------ damaged ones */
+/* --------------------------------------------------------------- corrupt objects */
 
 static void
 a_damaged_object_is_overwritten_by_the_next_put(void **state)
@@ -300,7 +300,7 @@ a_collision_of_names_is_counted_and_said_once(void **state)
     assert_good(put_bytes(tier, &a.object, BYTES, 1));
     assert_int_equal(counted(KVT__N_name_collisions), 0);
     assert_good(get_bytes(tier, &b.object, BYTES, 1, &found, &same));
-    assert_true(found.has_id && kvt__id_equal(&found.id, &a.object.id)); /* of a */
+    assert_true(found.has_id && kvt__id_equal(&found.id, &a.object.id)); /* the metadata of a */
     assert_int_equal(n_said, 1);
     assert_good(put_bytes(tier, &b.object, BYTES, 2));
     assert_good(get_bytes(tier, &b.object, BYTES, 2, &found, &same));
@@ -310,7 +310,7 @@ a_collision_of_names_is_counted_and_said_once(void **state)
     assert_int_equal(n_said, 1);
 }
 
-/* ---------------------------------------------------------------- what is sent */
+/* --------------------------------------------------------------------- headers */
 
 static void
 expect_header(const char *operation, const char *name, const char *value)
@@ -338,7 +338,8 @@ encryption_class_and_payer_are_sent_and_signed(void **state)
     expect_header("HeadObject", "x-amz-request-payer", "requester");
 }
 
-/* Headers of objects go with PUTs, others with every request; only x-amz-* is signed. */
+/* Headers of objects are sent with PUTs only, other headers with every request; only x-amz-* is
+ * signed. */
 static void
 headers_of_the_user_are_sent(void **state)
 {

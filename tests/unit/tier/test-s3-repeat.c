@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests that fail: which are sent again, how often, until when, and what is said of
- * those that are not. */
+ * Failed requests: which requests are retried, how often and until when, and the messages for
+ * failures without a retry. */
 #include "s3-test.h"
 
 #define BYTES ((size_t)100 << 10)
 
-/* ------------------------------------------------------------------ what passes by */
+/* -------------------------------------------------------------- temporary failures */
 
 static const char *const passing[] = {
     "{\"status\": 500}",
@@ -44,7 +44,7 @@ what_passes_by_is_tried_again(void **state)
     }
 }
 
-/* On its first connection: one that was kept is replaced without a word. */
+/* The first connection: the client replaces a kept connection without a retry. */
 static void
 a_reset_before_the_answer_is_tried_again(void **state)
 {
@@ -88,7 +88,7 @@ bytes_that_were_damaged_on_the_way_are_sent_again(void **state)
              "match the calculated checksum.\"}}");
     assert_good(put(1, BYTES, 1));
     assert_int_equal(counted(KVT__N_s3_repetitions), 1);
-    /* That is no store which knows no checksums. */
+    /* This status does not mean that the store lacks checksums. */
     assert_string_not_equal(s3_header(&server, "PutObject", "x-amz-checksum-crc32c"), "");
     assert_good(put(2, BYTES, 2));
     assert_string_not_equal(s3_header(&server, "PutObject", "x-amz-checksum-crc32c"), "");
@@ -106,7 +106,7 @@ an_early_answer_to_a_put_is_taken(void **state)
     assert_int_equal(counted(KVT__N_s3_repetitions), 1);
 }
 
-/* The time between the two is the server's: at least what it asked for. */
+/* Both times are the server's; the difference is at least the requested delay. */
 static void
 retry_after_is_waited_for(void **state)
 {
@@ -139,7 +139,7 @@ an_answer_with_a_body_to_a_put_is_good(void **state)
     assert_int_equal(s3_count(&server, "connections", "opened"), 1);
 }
 
-/* ------------------------------------------------------------------ what does not */
+/* ------------------------------------------------------------- permanent failures */
 
 static void
 what_would_fail_again_ends_at_once(void **state)
@@ -199,7 +199,7 @@ a_missing_bucket_is_told(void **state)
                  " at 127.0.0.1:", "There is no bucket 'nobucket' there: make it");
     assert_fails(get(1, BYTES, 1), ENXIO, "404 NoSuchBucket",
                  " at 127.0.0.1:", "There is no bucket 'nobucket' there: make it");
-    assert_int_equal(probe(1), -ENOENT); /* HEAD cannot tell */
+    assert_int_equal(probe(1), -ENOENT); /* a HEAD has no code for a missing bucket */
 }
 
 /* ---------------------------------------------------------------------- connections */
@@ -241,7 +241,7 @@ many_misses_open_no_more_connections_than_the_limit(void **state)
     sem_destroy(&over);
 }
 
-/* One that the server closed meanwhile costs no repetition. */
+/* A kept connection that the server has closed does not count as a retry. */
 static void
 a_connection_that_was_closed_is_replaced_without_a_word(void **state)
 {
@@ -300,14 +300,14 @@ a_late_answer_is_asked_for_on_a_second_connection(void **state)
     assert_good(put(1, BYTES, 1));
     for (int i = 0; i < 100; i++) /* teaches the usual response time */
         assert_good(get(1, BYTES, 1));
-    s3_of(tier)->pace.hedge_tokens = 20; /* for a single hedge */
+    s3_of(tier)->pace.hedge_tokens = 20; /* for one hedge */
     s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"hold\": true}}");
     assert_good(get(1, BYTES, 1));
     assert_int_equal(counted(KVT__N_s3_hedges), 1);
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
 }
 
-/* How many hedges may be made now, in a row. */
+/* Return the number of hedges that are allowed now, in a row. */
 static unsigned
 count_hedges(struct s3_pace *pace)
 {
@@ -318,7 +318,7 @@ count_hedges(struct s3_pace *pace)
     return n;
 }
 
-/* A store that becomes slow gets few requests twice, after any number of reads. */
+/* A store that becomes slow receives few requests twice, after any number of reads. */
 static void
 hedges_are_few_in_a_row_and_a_share_of_reads(void **state)
 {
@@ -364,13 +364,13 @@ stalls_lower_the_number_of_stores(void **state)
     }
     assert_good(get(1, BYTES, 1));
     s3_of(tier)->pace.stores_limit = 32;
-    s3_of(tier)->pace.slowed_ns -= KVT__NS_PER_S; /* or both would count as a single slowdown */
+    s3_of(tier)->pace.slowed_ns -= KVT__NS_PER_S; /* otherwise both would count as one slowdown */
     s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"stall_at\": 5000}}");
     assert_good(get(1, BYTES, 1));
     assert_true(s3_of(tier)->pace.stores_limit <= 16);
 }
 
-/* The limit falls by half at a time, also without stores, and rises to the maximum. */
+/* The limit falls by half each time, also without stores, and rises up to the maximum. */
 static void
 the_limit_on_stores_falls_and_rises(void **state)
 {
@@ -383,14 +383,14 @@ the_limit_on_stores_falls_and_rises(void **state)
         pace.slowed_ns -= KVT__NS_PER_S;
         kvt__s3_slow_down(&pace);
         assert_true(pace.stores_limit == limit);
-        kvt__s3_slow_down(&pace); /* of the same moment */
+        kvt__s3_slow_down(&pace); /* at the same moment, so ignored */
         assert_true(pace.stores_limit == limit);
     }
     pace.slowed_ns -= KVT__NS_PER_S;
     kvt__s3_slow_down(&pace);
     assert_true(pace.stores_limit == 1);
     pace.stores_limit = 32;
-    pace.stores = 8; /* so many are too many */
+    pace.stores = 8; /* the load that the server rejects */
     pace.slowed_ns -= KVT__NS_PER_S;
     kvt__s3_slow_down(&pace);
     assert_true(pace.stores_limit == 4);

@@ -40,8 +40,8 @@ one_session_serves_all_at_once(void **state)
     assert_int_equal(counted(KVT__N_s3_repetitions), 0);
 }
 
-/* The wall clock of this program, in place of libc's.  It stands still at wall_at_s if that
- * is not 0. */
+/* The wall clock of this program replaces libc's.  If wall_at_s is not 0, the clock stands still at
+ * wall_at_s. */
 static atomic_llong wall_ahead_s, wall_at_s;
 
 time_t
@@ -58,7 +58,7 @@ time(time_t *out)
     return now.tv_sec;
 }
 
-/* The keyring looks at the clock now. */
+/* Make the keyring check the clock now. */
 static void
 put_wall_forward(long long seconds)
 {
@@ -126,7 +126,7 @@ a_session_that_ends_early_is_replaced_once(void **state)
     assert_int_equal(n_sessions(), 2);
 }
 
-/* The keys that sessions are made with can expire, too. */
+/* The keys that make sessions can expire too. */
 static void
 a_session_that_is_refused_leads_to_newer_keys(void **state)
 {
@@ -163,7 +163,7 @@ n_read_only(void)
     return n;
 }
 
-/* The keyring tries again 2 s after a failure, and the server then gives a session. */
+/* The keyring retries 2 s after a failure; the server then returns a session. */
 static void
 a_session_that_cannot_be_had_is_told(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Signatures of known requests, and the keys they are made with. */
+ * Signatures of known requests, and the signing keys. */
 #include "s3-sign-test.h"
 
 #include <pthread.h>
@@ -82,7 +82,7 @@ a_key_for_another_scope_is_another(void **state)
     kvt__s3_keys_unref(keys);
 }
 
-/* RFC 4231, the cases whose keys are shorter and longer than a block. */
+/* The cases of RFC 4231 with keys shorter and longer than a block. */
 static void
 hmac_is_that_of_the_rfc(void **state)
 {
@@ -97,7 +97,7 @@ hmac_is_that_of_the_rfc(void **state)
     assert_hex(out, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-/* "AWS4" and a secret, by the way of any length, are one key. */
+/* The first HMAC key is "AWS4" and the secret, also if the secret is longer than a block. */
 static void
 secrets_of_any_length_sign(void **state)
 {

@@ -282,7 +282,7 @@ an_answer_of_sts_without_keys_is_an_error(void **state)
     service_stop(&a->service);
 }
 
-/* -------------------------------------------------------------- where STS is */
+/* ------------------------------------------------------------ address of STS */
 
 static void
 expect_sts(struct asking *a, const char *profile_region, const char *region,
@@ -416,7 +416,7 @@ a_profile_in_a_home_of_another_user_is_none(void **state)
     assert_false(demanded);
 }
 
-/* The token would be readable on the way. */
+/* A token would be sent unencrypted. */
 static void
 sts_is_never_asked_at_a_plain_endpoint_of_the_store(void **state)
 {

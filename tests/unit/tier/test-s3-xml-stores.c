@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Answers as SeaweedFS 4.48 and Ceph RGW 16.2 gave them; only times and checksums were
- * made alike.  The same objects are in both, one of them with every character that is
- * encoded. */
+ * Responses of SeaweedFS 4.48 and Ceph RGW 16.2; only times and checksums were replaced by equal
+ * values.  Both stores have equal objects; one key contains every character that is encoded. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -53,7 +52,7 @@ static const char *const last_pages[] = {
     "</ETag><Size>5</Size><StorageClass>STANDARD</StorageClass><Type>Normal</Type>"
     "</Contents><ContinuationToken>l/01 k+\xc3\xa9</ContinuationToken><KeyCount>1"
     "</KeyCount></ListBucketResult>",
-    /* Of RGW without encoding-type=url. */
+    /* RGW without encoding-type=url. */
     DECLARED "<ListBucketResult" S3 "><Name>kvx</Name><Prefix></Prefix><MaxKeys>1000"
     "</MaxKeys><IsTruncated>false</IsTruncated><Contents><Key>l/a@b=c+d/e f/\xc3\xa9~!"
     "&apos;()*&amp;$,;:#?%</Key><LastModified>2026-11-22T02:16:40.000Z</LastModified>"
@@ -97,7 +96,7 @@ lists_say_the_same(void **state)
         assert_page(last_pages[i], ODD "\n", "");
 }
 
-/* What RGW answers when it is asked for a session of S3 Express. */
+/* RGW's response to CreateSession of S3 Express. */
 static void
 a_list_is_no_session(void **state)
 {

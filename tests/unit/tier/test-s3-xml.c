@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XML as AWS documents it and as RGW, SeaweedFS, MinIO and moto write it, and what is no
- * such document. */
+ * XML as documented by AWS and as written by RGW, SeaweedFS, MinIO and moto; and malformed
+ * documents. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 #define S3 " xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\""
 #define MAX_KEYS 8
 
-/* A copy in memory of just its size, so that a byte too many is seen. */
+/* A copy in memory of exactly this size, so that a sanitizer reports an access behind the end. */
 static char *
 copy_of(const char *text, size_t n)
 {
@@ -141,7 +141,7 @@ lists_are_read(void **state)
     static const struct {
         const char *text;
         int n;
-        const char *key; /* the first, with its size and time */
+        const char *key; /* the first object, with size and time */
         uint64_t bytes;
         int64_t modified_ns;
         const char *token;
@@ -160,8 +160,8 @@ lists_are_read(void **state)
           "1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=" },
         { "<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%C3%A9</Key>"
           "<Size>0</Size></Contents></ListBucketResult>", 1, "\xc3\xa9", 0, 0, "" },
-        /* Entities come before percents.  RGW: &apos; and ~!'()* as they are.  The token
-         * of the last page does not count. */
+        /* Entities are decoded before percent-encoding.  RGW: &apos; and unencoded ~!'()*.  The
+         * token of the last page is ignored. */
         { "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult" S3 ">"
           "<Name>b</Name><Prefix>l/</Prefix><MaxKeys>1000</MaxKeys>"
           "<EncodingType> url </EncodingType><IsTruncated>false</IsTruncated>"
@@ -169,14 +169,14 @@ lists_are_read(void **state)
           "<LastModified>2026-11-22T01:02:03Z</LastModified><Size> 5 </Size></Contents>"
           "<NextContinuationToken>x</NextContinuationToken></ListBucketResult>",
           1, "l/a ~!'()*&", 5, 1795309323000000000, "" },
-        /* Keys that are not encoded stay as they are.  SeaweedFS: so is the token, which
-         * is the last key. */
+        /* Unencoded keys stay unchanged.  SeaweedFS: the token is unencoded too, and equals the
+         * last key. */
         { DECLARED "<ListBucketResult" S3 "><IsTruncated>true</IsTruncated><Contents>"
           "<Key> l/02 k+%41&amp;&#233; </Key><Size>1</Size></Contents>"
           "<NextContinuationToken>l/02 k+\xc3\xa9</NextContinuationToken>"
           "</ListBucketResult>", 1, " l/02 k+%41&\xc3\xa9 ", 1, 0, "l/02 k+\xc3\xa9" },
-        /* Odd but legal: prefixes, comments, CDATA, white space, attributes with '>';
-         * MinIO says last that keys are encoded. */
+        /* Unusual but legal: prefixes, comments, CDATA, white space, attributes with '>'.  MinIO:
+         * EncodingType is the last element. */
         { "\xef\xbb\xbf" DECLARED "<!-- a > b -->\n<?pi ?>"
           "<a:ListBucketResult xmlns:a='x>y'\n b = \"/\" >\n\t<!--<Contents>-->"
           "<a:Contents >\r\n<a:Key>a<!-- no -->b<![CDATA[%2B<&>]]>c</a:Key >"
@@ -229,7 +229,7 @@ a_list_that_cannot_be_trusted_is_refused(void **state)
     assert_non_null(strstr(kvt__why(), "<Error>"));
 }
 
-/* ------------------------------------------------------------- deletes, texts */
+/* -------------------------------------------------------- deletions and texts */
 
 static void
 see_failed(void *ctx, const char *key, const char *code, const char *message)
@@ -269,7 +269,7 @@ keys_that_were_not_deleted_are_told(void **state)
     assert_string_equal(all, "");
 }
 
-/* The text of the root element, if it has no elements inside. */
+/* Return the text of the root element, which has no children. */
 static int
 read_text(const char *text, size_t n, char *out, size_t room)
 {
@@ -394,7 +394,7 @@ numbered_characters_become_utf8(void **state)
                              "\xf4\x8f\xbf\xbf");
 }
 
-/* An answer that was cut off anywhere is no answer. */
+/* A truncated document is an error, at every length. */
 static void
 a_part_of_a_document_is_refused(void **state)
 {
