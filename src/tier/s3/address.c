@@ -22,14 +22,14 @@
 #define EXPRESS "--x-s3" /* end of the names of S3 Express buckets */
 
 struct work {
-    const struct kvt__s3_place *place;
+    const struct kvt__s3_address_params *params;
     struct kvt__s3_address *out;
     struct kvt__s3_endpoint rest, endpoint; /* endpoint.host "": no endpoint is set */
     bool at_endpoint;          /* requests use scheme, port and base path of endpoint */
     bool in_host;              /* the host's name contains the bucket */
     uint16_t port;             /* 0: the scheme's default */
     const char *prefix;        /* points into rest */
-    struct kvt__s3_host look;  /* meaning of out->name */
+    struct kvt__s3_host parsed; /* meaning of out->name */
 };
 
 static bool
@@ -67,15 +67,15 @@ static bool
 is_bucket(const struct work *w)
 {
     const char *name = w->rest.host;
-    struct kvt__s3_host look;
+    struct kvt__s3_host parsed;
 
     if (w->rest.port || *name == '[')
         return false;
     if (!strchr(name, '.'))
         return true;
-    kvt__s3_look_at_host(name, &look);
-    return *w->endpoint.host && w->place->style == KVT__S3_PATH && !is_endpoint(w) &&
-           !look.aws && !look.coreweave && !kvt__s3_is_ip(name);
+    kvt__s3_parse_host(name, &parsed);
+    return *w->endpoint.host && w->params->style == KVT__S3_PATH && !is_endpoint(w) &&
+           !parsed.aws && !parsed.coreweave && !kvt__s3_is_ip(name);
 }
 
 /* Set the bucket from the first segment of the path; the rest is the prefix. */
@@ -97,17 +97,17 @@ static int
 place_at_host(struct work *w, const char *name)
 {
     struct kvt__s3_address *out = w->out;
-    enum kvt__s3_style style = w->place->style;
+    enum kvt__s3_style style = w->params->style;
     const char *host = w->rest.host;
 
     memcpy(out->name, host, sizeof out->name);
-    kvt__s3_look_at_host(host, &w->look);
+    kvt__s3_parse_host(host, &w->parsed);
     w->at_endpoint = is_endpoint(w);
     w->port = w->rest.port ? w->rest.port : w->at_endpoint ? w->endpoint.port : 0;
-    size_t n_bucket = w->look.n_bucket, n_endpoint = strlen(w->endpoint.host);
+    size_t n_bucket = w->parsed.n_bucket, n_endpoint = strlen(w->endpoint.host);
     if (w->at_endpoint && strlen(host) > n_endpoint)
         n_bucket = strlen(host) - n_endpoint - 1;
-    bool service = !n_bucket && (w->look.aws || w->look.coreweave || w->at_endpoint);
+    bool service = !n_bucket && (w->parsed.aws || w->parsed.coreweave || w->at_endpoint);
     bool path = !n_bucket && (style == KVT__S3_PATH ||
                               (style == KVT__S3_AUTO && *w->rest.path &&
                                (w->rest.port || kvt__s3_is_ip(host))));
@@ -133,9 +133,9 @@ static int
 name_aws_host(struct work *w, const char *name)
 {
     struct kvt__s3_address *out = w->out;
-    const char *region = w->place->region;
+    const char *region = w->params->region;
     const struct kvt__s3_partition *partition;
-    bool fips = w->place->fips;
+    bool fips = w->params->fips;
     char service[80], again[256];
     uint16_t port;
 
@@ -155,9 +155,9 @@ name_aws_host(struct work *w, const char *name)
     }
     partition = kvt__s3_partition_of_region(region);
     int n = snprintf(out->name, sizeof out->name, "%s%s.%s.%s", service,
-                     w->place->dualstack ? ".dualstack" : "", region, partition->domain);
-    kvt__s3_look_at_host(out->name, &w->look);
-    if (n < 0 || (size_t)n >= sizeof out->name || !w->look.aws || w->look.n_bucket ||
+                     w->params->dualstack ? ".dualstack" : "", region, partition->domain);
+    kvt__s3_parse_host(out->name, &w->parsed);
+    if (n < 0 || (size_t)n >= sizeof out->name || !w->parsed.aws || w->parsed.n_bucket ||
         kvt__s3_split_host(out->name, (size_t)n, again, &port) || port)
         return kvt__fail(EINVAL, "s3_region: it is no region of AWS, where %s is. Set "
                          "s3_endpoint_url if it is elsewhere.", name);
@@ -175,7 +175,7 @@ place_bucket(struct work *w, const char *name)
     w->at_endpoint = true;
     w->port = w->endpoint.port;
     memcpy(w->out->name, w->endpoint.host, sizeof w->out->name);
-    kvt__s3_look_at_host(w->out->name, &w->look);
+    kvt__s3_parse_host(w->out->name, &w->parsed);
     return 0;
 }
 
@@ -186,7 +186,7 @@ place_bucket(struct work *w, const char *name)
 static int
 check_fips(const struct work *w)
 {
-    if (!w->place->fips || !w->look.aws || w->look.fips)
+    if (!w->params->fips || !w->parsed.aws || w->parsed.fips)
         return 0;
     return kvt__fail(EINVAL, "%s: AWS_USE_FIPS_ENDPOINT (or use_fips_endpoint of the "
                      "profile) is true, but this is no FIPS endpoint. Name one of s3-fips, "
@@ -216,27 +216,27 @@ static int
 apply_style(struct work *w, const char *name)
 {
     struct kvt__s3_address *out = w->out;
-    enum kvt__s3_style style = w->place->style;
+    enum kvt__s3_style style = w->params->style;
     char host[sizeof out->name + sizeof out->bucket];
 
     if (w->in_host && !*out->bucket)
         return 0;
-    if (!is_bucket_name(out->bucket, w->look.aws))
-        return refuse(name, w->look.aws
+    if (!is_bucket_name(out->bucket, w->parsed.aws))
+        return refuse(name, w->parsed.aws
                                 ? "has a bucket whose name is not 3 to 63 of a-z, 0-9, '-' "
                                   "and '.'"
                                 : "has a bucket whose name is not of letters, digits, '-', "
                                   "'_' and '.'");
     if (w->in_host)
         return 0;
-    if (style == KVT__S3_PATH && w->look.coreweave)
+    if (style == KVT__S3_PATH && w->parsed.coreweave)
         return kvt__fail(EINVAL, "%s: CoreWeave wants the bucket in the host's name. Set "
                          "s3_addressing to virtual or auto.", name);
-    if (style == KVT__S3_PATH && w->look.aws && is_express_name(out->bucket))
+    if (style == KVT__S3_PATH && w->parsed.aws && is_express_name(out->bucket))
         return kvt__fail(EINVAL, "%s: S3 Express wants the bucket in the host's name. Set "
                          "s3_addressing to virtual or auto.", name);
     if (style == KVT__S3_AUTO)
-        style = w->look.coreweave || (w->look.aws && !strchr(out->bucket, '.'))
+        style = w->parsed.coreweave || (w->parsed.aws && !strchr(out->bucket, '.'))
                     ? KVT__S3_VIRTUAL : KVT__S3_PATH;
     if (style == KVT__S3_PATH)
         return 0;
@@ -249,7 +249,7 @@ apply_style(struct work *w, const char *name)
     if (kvt__s3_split_host(host, strlen(host), again, &port))
         return refuse(name, "has a bucket whose name cannot stand in that of a host");
     memcpy(out->name, again, sizeof out->name);
-    kvt__s3_look_at_host(out->name, &w->look);
+    kvt__s3_parse_host(out->name, &w->parsed);
     w->in_host = true;
     return 0;
 }
@@ -260,16 +260,16 @@ set_tls(struct work *w, const char *name)
     struct kvt__s3_address *out = w->out;
     enum kvt__s3_scheme scheme = w->at_endpoint ? w->endpoint.scheme : KVT__S3_NO_SCHEME;
 
-    if (w->place->tls != KVT__S3_TLS_AUTO)
-        out->tls = w->place->tls == KVT__S3_TLS_ON;
+    if (w->params->tls != KVT__S3_TLS_AUTO)
+        out->tls = w->params->tls == KVT__S3_TLS_ON;
     else if (scheme != KVT__S3_NO_SCHEME)
         out->tls = scheme == KVT__S3_HTTPS;
     else
-        out->tls = !(out->plain_by_host = w->look.lota);
-    out->aws = w->look.aws;
+        out->tls = !(out->plain_by_host = w->parsed.lota);
+    out->aws = w->parsed.aws;
     /* At AWS the bucket's name decides; for other stores only the setting can. */
-    out->express = w->look.aws ? w->look.express || is_express_name(out->bucket)
-                               : w->place->express;
+    out->express = w->parsed.aws ? w->parsed.express || is_express_name(out->bucket)
+                               : w->params->express;
     if (out->express && out->aws && !out->tls)
         return kvt__fail(EINVAL, "%s: S3 Express is reached with TLS only. Take "
                          "disable_tls away, and http:// of s3_endpoint_url.", name);
@@ -281,15 +281,15 @@ static int
 set_region(struct work *w, const char *name)
 {
     struct kvt__s3_address *out = w->out;
-    const char *region = w->place->region;
+    const char *region = w->params->region;
     bool fits = true;
 
     if (is_set(region)) {
         fits = copy(out->region, sizeof out->region, region);
-    } else if (w->look.region) {
+    } else if (w->parsed.region) {
         /* A label is shorter than out->region. */
-        memcpy(out->region, w->look.region, w->look.n_region);
-    } else if (w->look.aws) {
+        memcpy(out->region, w->parsed.region, w->parsed.n_region);
+    } else if (w->parsed.aws) {
         return kvt__fail(EINVAL, "%s: %s does not tell the bucket's region. Set s3_region "
                          "or AWS_REGION.", name, out->name);
     } else {
@@ -308,7 +308,7 @@ set_region(struct work *w, const char *name)
 static int
 read_urls(struct work *w, const char *name)
 {
-    const char *rest = w->place->rest ? w->place->rest : "";
+    const char *rest = w->params->rest ? w->params->rest : "";
     const char *bad = kvt__s3_split_endpoint(rest, &w->rest);
 
     if (!bad && w->rest.scheme != KVT__S3_NO_SCHEME)
@@ -316,9 +316,9 @@ read_urls(struct work *w, const char *name)
     if (bad)
         return refuse(name, bad);
     w->prefix = w->rest.path;
-    if (!is_set(w->place->endpoint_url))
+    if (!is_set(w->params->endpoint_url))
         return 0;
-    bad = kvt__s3_split_endpoint(w->place->endpoint_url, &w->endpoint);
+    bad = kvt__s3_split_endpoint(w->params->endpoint_url, &w->endpoint);
     if (bad)
         return kvt__fail(EINVAL, "s3_endpoint_url: it %s. Its form is "
                          "[http[s]://]HOST[:PORT][/BASE].", bad);
@@ -326,10 +326,10 @@ read_urls(struct work *w, const char *name)
 }
 
 int
-kvt__s3_address(const char *name, const struct kvt__s3_place *place,
+kvt__s3_address(const char *name, const struct kvt__s3_address_params *params,
                 struct kvt__s3_address *out)
 {
-    struct work w = { .place = place, .out = out };
+    struct work w = { .params = params, .out = out };
 
     memset(out, 0, sizeof *out);
     int rc = read_urls(&w, name);
@@ -345,10 +345,10 @@ kvt__s3_address(const char *name, const struct kvt__s3_place *place,
         rc = set_region(&w, name);
     if (!rc)
         rc = kvt__s3_add_prefix(out, name, w.prefix);
-    if (!rc && is_set(place->file_prefix))
-        rc = kvt__s3_add_prefix(out, "s3_file_prefix", place->file_prefix);
-    if (!rc && is_set(place->resolve))
-        rc = kvt__s3_resolve(place->resolve, out);
+    if (!rc && is_set(params->file_prefix))
+        rc = kvt__s3_add_prefix(out, "s3_file_prefix", params->file_prefix);
+    if (!rc && is_set(params->resolve))
+        rc = kvt__s3_resolve(params->resolve, out);
     if (!rc)
         rc = kvt__s3_set_paths(out, w.at_endpoint ? w.endpoint.path : "", w.in_host);
     return rc;

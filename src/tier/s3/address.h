@@ -14,7 +14,7 @@ enum kvt__s3_style { KVT__S3_AUTO, KVT__S3_VIRTUAL, KVT__S3_PATH };
 enum kvt__s3_tls { KVT__S3_TLS_AUTO, KVT__S3_TLS_ON, KVT__S3_TLS_OFF };
 
 /* The settings that define an address.  NULL or "": unset. */
-struct kvt__s3_place {
+struct kvt__s3_address_params {
     const char *rest;         /* remote_url without "s3://" */
     const char *endpoint_url; /* [http[s]://]HOST[:PORT][/BASE] */
     const char *region;
@@ -44,7 +44,7 @@ struct kvt__s3_address {
 
 /* Make the address.  name: the setting's name for messages.  0, or -EINVAL with a sentence that
  * lists the allowed forms. */
-int kvt__s3_address(const char *name, const struct kvt__s3_place *place,
+int kvt__s3_address(const char *name, const struct kvt__s3_address_params *params,
                     struct kvt__s3_address *out);
 
 /* Make the address for a redirect of a bucket to another host or another region.  endpoint:

@@ -23,12 +23,12 @@ static const struct {
     enum s3_verdict verdict;
     int err;
 } codes[] = {
-    { "NoSuchKey", S3_SETTLED, ENOENT },
-    { "InvalidObjectState", S3_SETTLED, ENOENT }, /* archived: a restore takes hours */
+    { "NoSuchKey", S3_FINAL, ENOENT },
+    { "InvalidObjectState", S3_FINAL, ENOENT }, /* archived: a restore takes hours */
     { "NoSuchBucket", S3_FAILED, ENXIO },
-    { "PreconditionFailed", S3_SETTLED, EEXIST },
-    { "ConditionalRequestConflict", S3_REPEAT, EBUSY },
-    { "OperationAborted", S3_REPEAT, EBUSY },
+    { "PreconditionFailed", S3_FINAL, EEXIST },
+    { "ConditionalRequestConflict", S3_RETRY, EBUSY },
+    { "OperationAborted", S3_RETRY, EBUSY },
     { "SlowDown", S3_SLOW_DOWN, EIO },
     { "SlowDownRead", S3_SLOW_DOWN, EIO },
     { "SlowDownWrite", S3_SLOW_DOWN, EIO },
@@ -37,18 +37,18 @@ static const struct {
     { "ThrottlingException", S3_SLOW_DOWN, EIO },
     { "RequestLimitExceeded", S3_SLOW_DOWN, EIO },
     { "TooManyRequests", S3_SLOW_DOWN, EIO },
-    { "InternalError", S3_REPEAT, EIO },
+    { "InternalError", S3_RETRY, EIO },
     { "RequestTimeout", S3_SLOW_DOWN, EIO },
-    { "BadDigest", S3_REPEAT, EIO }, /* the body was corrupted in transit */
+    { "BadDigest", S3_RETRY, EIO }, /* the body was corrupted in transit */
     { "XAmzContentSHA256Mismatch", S3_FAILED, EIO },
-    { "RequestTimeTooSkewed", S3_OTHER_CLOCK, EACCES },
-    { "ExpiredToken", S3_OTHER_KEYS, EACCES },
-    { "InvalidToken", S3_OTHER_KEYS, EACCES },
-    { "TokenRefreshRequired", S3_OTHER_KEYS, EACCES },
-    { "InvalidAccessKeyId", S3_OTHER_KEYS, EACCES },
-    { "AuthorizationHeaderMalformed", S3_OTHER_PLACE, EACCES },
-    { "PermanentRedirect", S3_OTHER_PLACE, EIO },
-    { "TemporaryRedirect", S3_OTHER_PLACE, EIO },
+    { "RequestTimeTooSkewed", S3_SET_CLOCK, EACCES },
+    { "ExpiredToken", S3_NEW_KEYS, EACCES },
+    { "InvalidToken", S3_NEW_KEYS, EACCES },
+    { "TokenRefreshRequired", S3_NEW_KEYS, EACCES },
+    { "InvalidAccessKeyId", S3_NEW_KEYS, EACCES },
+    { "AuthorizationHeaderMalformed", S3_REDIRECT, EACCES },
+    { "PermanentRedirect", S3_REDIRECT, EIO },
+    { "TemporaryRedirect", S3_REDIRECT, EIO },
     { "QuotaExceeded", S3_FAILED, ENOSPC },
     { "XMinioStorageFull", S3_FAILED, ENOSPC },
     { "EntityTooLarge", S3_FAILED, EFBIG },
@@ -79,14 +79,14 @@ clocks_differ(const struct s3_call *call)
  * store reports a rounded time of expiry.  A response to a HEAD has no document with a code, so
  * rotated keys look like a missing permission. */
 static enum s3_verdict
-why_refused(const struct s3_call *call)
+judge_refusal(const struct s3_call *call)
 {
     int64_t now = (int64_t)time(NULL) + atomic_load(&call->tier->clock_s);
 
-    if (clocks_differ(call) && !call->set_clock)
-        return S3_OTHER_CLOCK;
+    if (clocks_differ(call) && !call->has_set_clock)
+        return S3_SET_CLOCK;
     if (call->keys && call->keys->expires_s - KVT__S3_LAST_S <= now)
-        return S3_OTHER_KEYS;
+        return S3_NEW_KEYS;
     return *call->error.code ? S3_FAILED : S3_DOUBTED_KEYS;
 }
 
@@ -99,7 +99,7 @@ by_code(const struct s3_call *call, enum s3_verdict *verdict, int *err)
         *verdict = codes[i].verdict;
         *err = -codes[i].err;
         if (*verdict == S3_FAILED && codes[i].err == EACCES)
-            *verdict = why_refused(call); /* SeaweedFS sends AccessDenied for expired keys */
+            *verdict = judge_refusal(call); /* SeaweedFS sends AccessDenied for expired keys */
         return true;
     }
     return false;
@@ -115,13 +115,13 @@ by_status(const struct s3_call *call, int *err)
     case 304: /* from older MinIO after If-None-Match */
     case 412:
         *err = -EEXIST;
-        return S3_SETTLED;
+        return S3_FINAL;
     case 404:
         *err = -ENOENT;
-        return call->name ? S3_SETTLED : S3_FAILED;
+        return call->name ? S3_FINAL : S3_FAILED;
     case 500:
     case 502:
-        return S3_REPEAT;
+        return S3_RETRY;
     case 408:
     case 429:
     case 503:
@@ -129,21 +129,21 @@ by_status(const struct s3_call *call, int *err)
         return S3_SLOW_DOWN;
     case 409:
         *err = -EBUSY;
-        return S3_REPEAT;
+        return S3_RETRY;
     case 400:
-        return call->http.is_head ? why_refused(call) : S3_FAILED;
+        return call->http.is_head ? judge_refusal(call) : S3_FAILED;
     case 401:
     case 403:
         *err = -EACCES;
-        return why_refused(call);
+        return judge_refusal(call);
     case 301:
     case 302:
     case 307:
     case 308:
-        return S3_OTHER_PLACE;
+        return S3_REDIRECT;
     case 416:
         *err = -EBADMSG;
-        return S3_SETTLED;
+        return S3_FINAL;
     case 413:
         *err = -EFBIG;
         return S3_FAILED;
@@ -158,7 +158,7 @@ by_status(const struct s3_call *call, int *err)
 /* Return true, and set the verdict, if the store does not implement an optional header of the
  * request.  A wrong checksum has a separate code. */
 static bool
-is_too_new(const struct s3_call *call, enum s3_verdict *verdict)
+judge_optional_headers(const struct s3_call *call, enum s3_verdict *verdict)
 {
     int status = call->http.http_status;
 
@@ -178,12 +178,12 @@ is_too_new(const struct s3_call *call, enum s3_verdict *verdict)
 static enum s3_verdict
 judge_connection(const struct s3_call *call, int *err)
 {
-    *err = call->refused ? call->refused : call->http.status;
-    if (call->refused)
-        return call->refused == -ENOENT ? S3_SETTLED : S3_FAILED;
+    *err = call->head_err ? call->head_err : call->http.status;
+    if (call->head_err)
+        return call->head_err == -ENOENT ? S3_FINAL : S3_FAILED;
     switch (call->http.status) {
     case -ETIMEDOUT: /* the deadline has passed, or the connection has stalled */
-        return kvt__now_ns() < call->deadline_ns ? S3_REPEAT : S3_FAILED;
+        return kvt__now_ns() < call->deadline_ns ? S3_RETRY : S3_FAILED;
     case -ECANCELED:
     case -EKEYREJECTED:
     case -EACCES: /* a proxy requires a user and password */
@@ -193,7 +193,7 @@ judge_connection(const struct s3_call *call, int *err)
     case -ENOMEM:
         return S3_FAILED;
     default:
-        return S3_REPEAT;
+        return S3_RETRY;
     }
 }
 
@@ -213,7 +213,7 @@ kvt__s3_judge(struct s3_call *call, int *err)
     int status = call->http.http_status;
     enum s3_verdict verdict;
 
-    if (call->http.status && (status < 300 || call->refused))
+    if (call->http.status && (status < 300 || call->head_err))
         return judge_connection(call, err);
     if (kvt__s3_is_good(call, status))
         return S3_GOOD;
@@ -224,17 +224,17 @@ kvt__s3_judge(struct s3_call *call, int *err)
         snprintf(call->request_id, sizeof call->request_id, "%s",
                  call->error.request_id);
     *err = -EIO;
-    if (by_code(call, &verdict, err) || is_too_new(call, &verdict)) {
+    if (by_code(call, &verdict, err) || judge_optional_headers(call, &verdict)) {
         if (verdict == S3_FAILED && *err == -EACCES && clocks_differ(call) &&
-            !call->set_clock)
-            verdict = S3_OTHER_CLOCK;
+            !call->has_set_clock)
+            verdict = S3_SET_CLOCK;
         return verdict;
     }
     verdict = by_status(call, err);
     /* A HEAD of a bucket in another region returns the region, without a code. */
-    if (status == 400 && *call->told_region &&
-        strcmp(call->told_region, call->where->address.region))
-        verdict = S3_OTHER_PLACE;
+    if (status == 400 && *call->redirect_region &&
+        strcmp(call->redirect_region, call->target->address.region))
+        verdict = S3_REDIRECT;
     return verdict;
 }
 
@@ -258,7 +258,7 @@ static const char *
 advice(const struct s3_call *call, int err, char room[ADVICE_BYTES])
 {
     if (err == -ENXIO)
-        return no_bucket(call->where->address.bucket, room);
+        return no_bucket(call->target->address.bucket, room);
     if (!strcmp(call->error.code, "SignatureDoesNotMatch"))
         return " The secret key is wrong.";
     if (err == -EACCES && call->tier->is_unsigned)
@@ -283,16 +283,16 @@ without_stop(const char *why)
 }
 
 void
-kvt__s3_tell(const struct s3_call *call, int err)
+kvt__s3_set_call_why(const struct s3_call *call, int err)
 {
-    const struct kvt__s3_address *a = &call->where->address;
+    const struct kvt__s3_address *a = &call->target->address;
     const struct kvt__s3_error *e = &call->error;
     int status = call->http.http_status;
     char tries[32] = "", room[ADVICE_BYTES];
 
     if (call->n_attempts > 1)
         snprintf(tries, sizeof tries, " (%u attempts)", call->n_attempts);
-    if (call->http.status && (status < 300 || call->refused))
+    if (call->http.status && (status < 300 || call->head_err))
         (void)kvt__fail(-err, "%s %s at %s%s: %.*s.", call->method,
                         call->name ? call->name : a->bucket_path, a->host, tries,
                         without_stop(call->http.why), call->http.why);

@@ -8,14 +8,14 @@
 
 enum s3_verdict {
     S3_GOOD,
-    S3_SETTLED,       /* final: the object does not exist, or If-None-Match found an object */
+    S3_FINAL,         /* final: the object does not exist, or If-None-Match found an object */
     S3_FAILED,        /* final: a retry would fail too */
-    S3_REPEAT,        /* retry after a delay */
+    S3_RETRY,         /* retry after a delay */
     S3_SLOW_DOWN,     /* retry after a delay, and lower the limit on stores */
-    S3_OTHER_KEYS,    /* retry with refreshed keys */
+    S3_NEW_KEYS,      /* retry with refreshed keys */
     S3_DOUBTED_KEYS,  /* retry with refreshed keys, if available: the response gives no reason */
-    S3_OTHER_CLOCK,   /* retry with the server's time */
-    S3_OTHER_PLACE,   /* retry in another region or at another host */
+    S3_SET_CLOCK,     /* retry with the server's time */
+    S3_REDIRECT,      /* retry in another region or at another host */
     S3_NO_CONDITIONS, /* retry without If-None-Match */
     S3_NO_CHECKSUMS,  /* retry without x-amz-checksum-* */
 };
@@ -30,6 +30,6 @@ enum s3_verdict kvt__s3_judge(struct s3_call *call, int *err);
 
 /* Write the sentence of a failed call to kvt__why(): status, S3 code, request id, object,
  * advice. */
-void kvt__s3_tell(const struct s3_call *call, int err);
+void kvt__s3_set_call_why(const struct s3_call *call, int err);
 
 #endif

@@ -19,7 +19,7 @@
 static int
 path_of(const struct s3_call *call, char *out, size_t room)
 {
-    const struct kvt__s3_address *a = &call->where->address;
+    const struct kvt__s3_address *a = &call->target->address;
     int n = call->name ? snprintf(out, room, "%s%s", a->object_path, call->name)
                        : snprintf(out, room, "%s", a->bucket_path);
 
@@ -54,7 +54,7 @@ static int
 write_head(struct kvt__http_request *http, char *out, size_t room)
 {
     struct s3_call *call = kvt__s3_call_of(http);
-    const struct kvt__s3_address *a = &call->where->address;
+    const struct kvt__s3_address *a = &call->target->address;
     char path[sizeof a->object_path + KVT__S3_NAME_ROOM];
     bool has_body = *call->method == 'P'; /* PUT, POST */
     struct kvt__s3_pair headers[KVT__S3_CALL_HEADERS + KVT__S3_EXTRA_HEADERS];
@@ -127,8 +127,8 @@ note_fields(struct s3_call *call, const struct kvt__http_head *head)
     char text[64];
 
     copy_field(head, "x-amz-request-id", call->request_id, sizeof call->request_id);
-    copy_field(head, "x-amz-bucket-region", call->told_region, sizeof call->told_region);
-    copy_host(head, call->told_host, sizeof call->told_host);
+    copy_field(head, "x-amz-bucket-region", call->redirect_region, sizeof call->redirect_region);
+    copy_host(head, call->redirect_host, sizeof call->redirect_host);
     copy_field(head, "date", text, sizeof text);
     call->date_s = date_of(text);
     copy_field(head, "retry-after", text, sizeof text);
@@ -138,7 +138,7 @@ note_fields(struct s3_call *call, const struct kvt__http_head *head)
 
 /* A successful PUT has no body by the standard, but some stores and proxies send a body. */
 static int
-answered(struct kvt__http_request *http, const struct kvt__http_head *head)
+on_http_head(struct kvt__http_request *http, const struct kvt__http_head *head)
 {
     struct s3_call *call = kvt__s3_call_of(http);
 
@@ -146,9 +146,9 @@ answered(struct kvt__http_request *http, const struct kvt__http_head *head)
     http->into = NULL;
     http->room = 0;
     if (kvt__s3_is_good(call, head->status)) {
-        call->refused = call->good ? call->good(call, head) : 0;
-        if (call->refused || http->into)
-            return call->refused;
+        call->head_err = call->on_head ? call->on_head(call, head) : 0;
+        if (call->head_err || http->into)
+            return call->head_err;
     }
     if (http->is_head || !head->content_length ||
         head->content_length > KVT__S3_BODY_MAX)
@@ -164,12 +164,12 @@ answered(struct kvt__http_request *http, const struct kvt__http_head *head)
 
 /* Pass on the bytes of a successful response's body; a body in error_body is not for the caller. */
 static void
-received(struct kvt__http_request *http, size_t at, size_t n)
+on_http_received(struct kvt__http_request *http, size_t at, size_t n)
 {
     struct s3_call *call = kvt__s3_call_of(http);
 
-    if (call->received && http->into != (unsigned char *)call->error_body)
-        call->received(call, at, n);
+    if (call->on_received && http->into != (unsigned char *)call->error_body)
+        call->on_received(call, at, n);
 }
 
 /* ---------------------------------------------------------------------------- send */
@@ -188,21 +188,21 @@ kvt__s3_send(struct s3_call *call, int64_t in_ns,
     struct kvt__http_request *http = &call->http;
 
     if (!call->n_attempts++)
-        call->deadline_ns = kvt__now_ns() + call->within_ns;
-    call->where = call->visited ? call->visited : atomic_load(&t->where);
-    call->refused = 0;
+        call->deadline_ns = kvt__now_ns() + call->timeout_ns;
+    call->target = call->redirect_target ? call->redirect_target : atomic_load(&t->target);
+    call->head_err = 0;
     call->error = (struct kvt__s3_error){ 0 };
     *http = (struct kvt__http_request){
-        .origin = call->where->origin, .prio = call->prio,
+        .origin = call->target->origin, .prio = call->prio,
         .not_before_ns = in_ns ? kvt__now_ns() + in_ns : 0,
         .deadline_ns = call->deadline_ns,
-        .hedge_ns = call->hedged ? kvt__s3_hedge_ns(&t->pace) : 0,
+        .hedge_ns = call->can_hedge ? kvt__s3_hedge_ns(&t->pace) : 0,
         .body = call->body, .body_bytes = call->body_bytes,
         .expect_continue = call->body_bytes > KVT__S3_BODY_MAX &&
                            atomic_load(&t->careful),
         .is_head = !strcmp(call->method, "HEAD"),
-        .write_head = write_head, .may_hedge = may_hedge, .answer = answered,
-        .received = received,
+        .write_head = write_head, .may_hedge = may_hedge, .answer = on_http_head,
+        .received = on_http_received,
         .done = done };
     kvt__s3_count(t, KVT__N_s3_requests);
     if (call->n_attempts > 1)

@@ -18,35 +18,35 @@
 
 /* --------------------------------------------------------------------------- end */
 
-static void attempt(struct s3_call *call);
+static void begin_attempt(struct s3_call *call);
 
 /* Calls of this thread that have received a store slot and are ready to start.  A call that ends at
- * once passes the slot to the next call.  The loop in give_turns() starts these calls without
+ * once passes the slot to the next call.  The loop in start_ready() starts these calls without
  * recursion, because the queue may be long. */
 static _Thread_local struct {
     struct s3_call *first;
     bool busy;
-} turns;
+} ready;
 
 static void
-give_turns(struct s3_call *call)
+start_ready(struct s3_call *call)
 {
     while (call) {
         struct s3_call *next = call->next;
 
-        call->next = turns.first;
-        turns.first = call;
+        call->next = ready.first;
+        ready.first = call;
         call = next;
     }
-    if (turns.busy)
+    if (ready.busy)
         return;
-    turns.busy = true;
-    while ((call = turns.first)) {
-        turns.first = call->next;
-        call->in_turn = true;
-        attempt(call);
+    ready.busy = true;
+    while ((call = ready.first)) {
+        ready.first = call->next;
+        call->has_store_slot = true;
+        begin_attempt(call);
     }
-    turns.busy = false;
+    ready.busy = false;
 }
 
 static void
@@ -62,26 +62,26 @@ end(struct s3_call *call, int err)
     if (!call->use_keys)
         kvt__s3_keys_unref(call->keys);
     call->keys = NULL;
-    if (call->in_turn)
+    if (call->has_store_slot)
         next = kvt__s3_stored(&t->pace);
-    call->in_turn = false;
-    give_turns(next);
+    call->has_store_slot = false;
+    start_ready(next);
     if (err)
         kvt__set_why(why);
-    call->ended(call, err);
+    call->on_end(call, err);
 }
 
 /* ---------------------------------------------------------------------- attempts */
 
-static void was_done(struct kvt__http_request *http);
+static void on_attempt_done(struct kvt__http_request *http);
 
 /* Get keys and send an attempt, or queue the call in the keyring. */
 static void
-attempt(struct s3_call *call)
+begin_attempt(struct s3_call *call)
 {
     if (call->tier->is_unsigned || call->use_keys) {
         call->keys = call->use_keys;
-        kvt__s3_send(call, 0, was_done);
+        kvt__s3_send(call, 0, on_attempt_done);
     } else {
         struct kvt__s3_keys *keys;
 
@@ -89,19 +89,19 @@ attempt(struct s3_call *call)
         call->keys = NULL;
         int err = kvt__s3_keyring_give(call->tier, call, &keys);
         if (err <= 0)
-            kvt__s3_call_has_keys(call, keys, err);
+            kvt__s3_call_resume(call, keys, err);
     }
 }
 
 void
-kvt__s3_call_has_keys(struct s3_call *call, struct kvt__s3_keys *keys, int err)
+kvt__s3_call_resume(struct s3_call *call, struct kvt__s3_keys *keys, int err)
 {
     if (err) {
         end(call, err);
         return;
     }
     call->keys = keys;
-    kvt__s3_send(call, 0, was_done);
+    kvt__s3_send(call, 0, on_attempt_done);
 }
 
 void
@@ -114,11 +114,11 @@ kvt__s3_call(struct s3_call *call)
         end(call, -ECANCELED);
         return;
     }
-    if (call->stores && !kvt__s3_may_store(&t->pace, call))
+    if (call->is_store && !kvt__s3_may_store(&t->pace, call))
         return;
-    if (call->stores)
-        call->in_turn = true;
-    attempt(call);
+    if (call->is_store)
+        call->has_store_slot = true;
+    begin_attempt(call);
 }
 
 /* ---------------------------------------------------------------------- retries */
@@ -126,14 +126,14 @@ kvt__s3_call(struct s3_call *call)
 static void
 fail(struct s3_call *call, int err)
 {
-    kvt__s3_tell(call, err);
+    kvt__s3_set_call_why(call, err);
     end(call, err);
 }
 
 /* Return true if the call has used all attempts.  After a failed connect fewer attempts are
  * allowed: an unreachable host rarely recovers within seconds. */
 static bool
-had_enough(const struct s3_call *call)
+has_used_attempts(const struct s3_call *call)
 {
     switch (call->http.status) {
     case -ECONNREFUSED:
@@ -149,16 +149,16 @@ had_enough(const struct s3_call *call)
 
 /* Retry after a delay.  If no retry is allowed, end the call with err. */
 static void
-repeat(struct s3_call *call, int err)
+retry(struct s3_call *call, int err)
 {
     struct s3_tier *t = call->tier;
     int64_t in_ns;
 
-    bool may = !atomic_load(&t->stopping) && !had_enough(call) &&
+    bool may = !atomic_load(&t->stopping) && !has_used_attempts(call) &&
                kvt__s3_may_repeat(&t->pace, call, &in_ns) &&
                kvt__now_ns() + in_ns < call->deadline_ns;
     if (may)
-        kvt__s3_send(call, in_ns, was_done);
+        kvt__s3_send(call, in_ns, on_attempt_done);
     else
         fail(call, err);
 }
@@ -179,19 +179,19 @@ drop_header(struct s3_call *call, const char *name)
 /* Follow a redirect.  A temporary redirect moves only this call, a permanent redirect moves all
  * calls.  Return false for a forbidden target, and for the second redirect of a call. */
 static bool
-move(struct s3_call *call)
+follow_redirect(struct s3_call *call)
 {
     struct kvt__s3_error *e = &call->error;
-    const char *host = *e->endpoint ? e->endpoint : call->told_host;
-    const char *region = *e->region ? e->region : call->told_region;
+    const char *host = *e->endpoint ? e->endpoint : call->redirect_host;
+    const char *region = *e->region ? e->region : call->redirect_region;
     int status = call->http.http_status;
 
-    if (call->moved)
+    if (call->has_moved)
         return false;
-    call->moved = true;
+    call->has_moved = true;
     int err = status == 302 || status == 307
-        ? kvt__s3_visit(call->tier, call->where, host, region, &call->visited)
-        : kvt__s3_move(call->tier, call->where, host, region);
+        ? kvt__s3_target_visit(call->tier, call->target, host, region, &call->redirect_target)
+        : kvt__s3_target_move(call->tier, call->target, host, region);
     if (!err)
         return true;
     /* More precise than the store's message. */
@@ -202,32 +202,32 @@ move(struct s3_call *call)
 /* Apply the remedy for a verdict.  Return true: the caller retries at once.  Return false: the
  * remedy was already applied, or does not exist. */
 static bool
-mend(struct s3_call *call, enum s3_verdict verdict)
+apply_remedy(struct s3_call *call, enum s3_verdict verdict)
 {
     struct s3_tier *t = call->tier;
 
     switch (verdict) {
-    case S3_OTHER_KEYS:
-        if (call->asked_keys || t->is_unsigned)
+    case S3_NEW_KEYS:
+        if (call->keys_rejected || t->is_unsigned)
             return false;
-        call->asked_keys = true; /* with use_keys, the caller refreshes the keys */
+        call->keys_rejected = true; /* with use_keys, the caller refreshes the keys */
         if (call->use_keys)
             return false;
         kvt__s3_keyring_reject(t, call->keys);
         return true;
     case S3_DOUBTED_KEYS:
-        if (call->asked_keys || t->is_unsigned)
+        if (call->keys_rejected || t->is_unsigned)
             return false;
-        call->asked_keys = call->wants_new_keys = true;
+        call->keys_rejected = call->wants_new_keys = true;
         return !call->use_keys && kvt__s3_keyring_doubt(t, call->keys);
-    case S3_OTHER_CLOCK:
-        if (call->set_clock || !call->date_s)
+    case S3_SET_CLOCK:
+        if (call->has_set_clock || !call->date_s)
             return false;
-        call->set_clock = true;
+        call->has_set_clock = true;
         atomic_store(&t->clock_s, call->date_s - (int64_t)time(NULL));
         return true;
-    case S3_OTHER_PLACE:
-        return move(call);
+    case S3_REDIRECT:
+        return follow_redirect(call);
     case S3_NO_CONDITIONS:
         atomic_store(&t->no_conditions, true);
         return !call->conditional && drop_header(call, "if-none-match");
@@ -240,7 +240,7 @@ mend(struct s3_call *call, enum s3_verdict verdict)
 }
 
 static void
-was_done(struct kvt__http_request *http)
+on_attempt_done(struct kvt__http_request *http)
 {
     struct s3_call *call = kvt__s3_call_of(http);
     struct s3_tier *t = call->tier;
@@ -255,14 +255,14 @@ was_done(struct kvt__http_request *http)
     /* A timeout also shows an overloaded server. */
     if (verdict == S3_SLOW_DOWN || http->status == -ETIMEDOUT)
         kvt__s3_slow_down(&t->pace);
-    if (verdict == S3_GOOD || verdict == S3_SETTLED)
+    if (verdict == S3_GOOD || verdict == S3_FINAL)
         kvt__s3_went_well(&t->pace, call);
     if (verdict == S3_GOOD)
         end(call, 0);
-    else if (verdict == S3_SLOW_DOWN || verdict == S3_REPEAT)
-        repeat(call, err);
-    else if (mend(call, verdict))
-        attempt(call);
+    else if (verdict == S3_SLOW_DOWN || verdict == S3_RETRY)
+        retry(call, err);
+    else if (apply_remedy(call, verdict))
+        begin_attempt(call);
     else
         fail(call, err);
 }
@@ -296,7 +296,7 @@ kvt__s3_call_wait(struct s3_call *call)
     struct s3_waiter w = { .lock = PTHREAD_MUTEX_INITIALIZER,
                         .over = PTHREAD_COND_INITIALIZER };
 
-    call->ended = wake;
+    call->on_end = wake;
     call->waiter = &w;
     kvt__s3_call(call);
     pthread_mutex_lock(&w.lock);

@@ -13,7 +13,7 @@
 #include "tier/s3/xml.h"
 
 struct s3_tier;
-struct s3_where;
+struct s3_target;
 
 #define KVT__S3_CALL_HEADERS 14
 #define KVT__S3_CALL_QUERY 6
@@ -22,7 +22,7 @@ struct s3_call {
     struct kvt__http_request http; /* first member: kvt__s3_call_of() casts */
     struct s3_tier *tier;
 
-    /* Set by the caller.  Memory behind these fields must stay valid until `ended` is called. */
+    /* Set by the caller.  Memory behind these fields must stay valid until `on_end` is called. */
     const char *method;
     const char *name;       /* object's key, encoded, without the prefix; NULL: the bucket */
     struct kvt__s3_pair query[KVT__S3_CALL_QUERY];
@@ -34,40 +34,41 @@ struct s3_call {
     enum kvt__prio prio;
     /* Maximum duration, from the first attempt.  The wait for a store slot or for keys before the
      * first attempt does not count. */
-    int64_t within_ns;
-    bool hedged;            /* may be sent twice if the response is late */
-    bool stores;            /* needs a store slot of the pace */
+    int64_t timeout_ns;
+    bool can_hedge;         /* may be sent twice if the response is late */
+    bool is_store;          /* needs a store slot of the pace */
     bool conditional;       /* if the store rejects If-None-Match, fail, do not retry without */
     struct kvt__s3_keys *use_keys; /* borrowed; NULL: the keyring's keys */
     /* Called with the head of a successful response (kvt__s3_is_good()).  To receive the body, set
      * http.into and http.room; otherwise the body is discarded.  Return 0, or -errno with a
      * sentence, which ends the call.  NULL: discard the body. */
-    int (*good)(struct s3_call *call, const struct kvt__http_head *head);
+    int (*on_head)(struct s3_call *call, const struct kvt__http_head *head);
     /* n bytes were written to http.into + at.  NULL: not needed. */
-    void (*received)(struct s3_call *call, size_t at, size_t n);
+    void (*on_received)(struct s3_call *call, size_t at, size_t n);
     /* Called once, at the end of the call.  err: 0; -ENOENT: no such object; -EEXIST: If-None-Match
      * found an object; -EACCES, -EIO ...; with the sentence in kvt__why(). */
-    void (*ended)(struct s3_call *call, int err);
+    void (*on_end)(struct s3_call *call, int err);
 
     /* Error document of the last response. */
     struct kvt__s3_error error;
 
     /* Internal to call.c and attempt.c. */
-    struct s3_where *where;
-    struct s3_where *visited; /* target of a temporary redirect; or NULL */
+    struct s3_target *target;
+    struct s3_target *redirect_target; /* target of a temporary redirect; or NULL */
     struct kvt__s3_keys *keys;
     struct s3_call *next;   /* next in a list of waiting calls */
     int64_t deadline_ns;
     unsigned n_attempts;
-    bool asked_keys, moved, set_clock; /* remedies already applied; each is applied once */
+    /* Remedies already applied; each is applied once. */
+    bool keys_rejected, has_moved, has_set_clock;
     bool wants_new_keys;    /* wait for refreshed keys; do not use the current keys */
-    bool in_turn;           /* has a store slot of the pace */
-    int refused;            /* error of good(); 0: none */
+    bool has_store_slot;    /* has a store slot of the pace */
+    int head_err;           /* error of on_head(); 0: none */
     int64_t retry_after_ns;
     int64_t date_s;         /* Date of the last response; 0: no Date */
     char request_id[64];
-    char told_region[64];   /* x-amz-bucket-region of a redirect */
-    char told_host[288];    /* Location of a redirect, cut after scheme, host and port */
+    char redirect_region[64]; /* x-amz-bucket-region of a redirect */
+    char redirect_host[288]; /* Location of a redirect, cut after scheme, host and port */
     char *error_body;
     struct s3_waiter *waiter;
 };
@@ -78,8 +79,8 @@ struct s3_call {
 /* Start the call. */
 void kvt__s3_call(struct s3_call *call);
 
-/* Start the call and wait for the end.  `ended` is overwritten.  Must not run on a thread of the
- * HTTP client.  Return the err that `ended` would receive, with the sentence in kvt__why(). */
+/* Start the call and wait for the end.  `on_end` is overwritten.  Must not run on a thread of the
+ * HTTP client.  Return the err that `on_end` would receive, with the sentence in kvt__why(). */
 int kvt__s3_call_wait(struct s3_call *call);
 
 /* Send one attempt, in_ns from now.  done runs on a thread of the HTTP client; call then contains
@@ -89,7 +90,7 @@ void kvt__s3_send(struct s3_call *call, int64_t in_ns,
 
 /* Resume a call that waited for keys.  keys: a reference, passed to the call.  err: 0, or -errno
  * with the sentence in kvt__why(): the keyring has no keys, and the call ends. */
-void kvt__s3_call_has_keys(struct s3_call *call, struct kvt__s3_keys *keys, int err);
+void kvt__s3_call_resume(struct s3_call *call, struct kvt__s3_keys *keys, int err);
 
 static inline struct s3_call *
 kvt__s3_call_of(struct kvt__http_request *http)

@@ -46,7 +46,7 @@ count(void *ctx, const struct kvt__s3_listed *listed)
     char key[KVT__KEY_TEXT_MAX + 1];
     bool opaque;
 
-    if (kvt__s3_key_of(listed->key, key, sizeof key, &opaque))
+    if (kvt__s3_key_from_name(listed->key, key, sizeof key, &opaque))
         return;
     uint64_t bytes = listed->bytes < MOST_BYTES ? listed->bytes : MOST_BYTES;
     if (__builtin_add_overflow(r->total, bytes, &r->total))
@@ -168,7 +168,7 @@ static void
 complain(struct s3_tier *t, const char *what, const char *why)
 {
     struct s3_cleaner *c = &t->cleaner;
-    const struct kvt__s3_address *a = kvt__s3_place_of(t);
+    const struct kvt__s3_address *a = kvt__s3_address_of(t);
     int64_t now = kvt__now_ns();
 
     if (c->said_ns && now - c->said_ns < SAY_NS)

@@ -15,7 +15,7 @@
 #include "tier/s3/clean.h"
 #include "tier/s3/encode.h"
 
-#define ANSWER_BYTES ((size_t)4 << 20) /* room for 1000 errors with keys of 1024 bytes */
+#define MAX_RESPONSE ((size_t)4 << 20) /* room for 1000 errors with keys of 1024 bytes */
 #define MD5_BYTES 16
 #define WHY_BYTES 256
 
@@ -31,7 +31,7 @@ kvt__s3_delete_one(struct s3_tier *t, const char *name)
 {
     struct s3_call call = {
         .tier = t, .method = "DELETE", .name = name, .prio = KVT__PRIO_STORE,
-        .within_ns = WITHIN_NS };
+        .timeout_ns = WITHIN_NS };
 
     if (t->request_payer)
         kvt__s3_add_header(&call, "x-amz-request-payer", "requester");
@@ -72,12 +72,12 @@ struct batch {
     char *xml;
     size_t xml_bytes;
     char md5[2 * MD5_BYTES], crc[12];
-    char answer[ANSWER_BYTES];
+    char response[MAX_RESPONSE];
 };
 
 /* Return true if the document can contain all names: XML 1.0 has no control characters. */
 static bool
-can_be_written(const struct s3_old *olds, size_t n)
+has_writable_names(const struct s3_old *olds, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         for (const char *c = olds[i].name; *c; c++)
@@ -158,13 +158,13 @@ add_checksum(struct batch *b, bool express)
 }
 
 static int
-take_answer(struct s3_call *call, const struct kvt__http_head *head)
+on_head(struct s3_call *call, const struct kvt__http_head *head)
 {
     struct batch *b = (struct batch *)call;
 
     (void)head;
-    call->http.into = (unsigned char *)b->answer;
-    call->http.room = sizeof b->answer;
+    call->http.into = (unsigned char *)b->response;
+    call->http.room = sizeof b->response;
     return 0;
 }
 
@@ -176,7 +176,7 @@ set_kept(struct s3_old *olds, size_t n, bool kept)
 }
 
 static void
-was_kept(void *ctx, const char *key, const char *code, const char *message)
+on_not_deleted(void *ctx, const char *key, const char *code, const char *message)
 {
     struct batch *b = ctx;
     const char *name = strlen(key) < b->prefix ? "" : key + b->prefix;
@@ -197,15 +197,15 @@ was_kept(void *ctx, const char *key, const char *code, const char *message)
 static int
 send_batch(struct s3_tier *t, struct batch *b)
 {
-    const struct kvt__s3_address *a = kvt__s3_place_of(t);
+    const struct kvt__s3_address *a = kvt__s3_address_of(t);
 
     b->prefix = strlen(a->prefix);
     int err = write_xml(b, a->prefix);
     if (err)
         return err;
     b->call = (struct s3_call){
-        .tier = t, .method = "POST", .prio = KVT__PRIO_STORE, .good = take_answer,
-        .within_ns = WITHIN_NS, .body = b->xml, .body_bytes = b->xml_bytes };
+        .tier = t, .method = "POST", .prio = KVT__PRIO_STORE, .on_head = on_head,
+        .timeout_ns = WITHIN_NS, .body = b->xml, .body_bytes = b->xml_bytes };
     kvt__s3_add_query(&b->call, "delete", "");
     kvt__s3_add_header(&b->call, "content-type", "application/xml");
     add_checksum(b, a->express);
@@ -215,7 +215,7 @@ send_batch(struct s3_tier *t, struct batch *b)
     if (err)
         return err;
     set_kept(b->olds, b->n, false);
-    err = kvt__s3_read_deleted(b->answer, b->call.http.received_bytes, was_kept, b);
+    err = kvt__s3_read_deleted(b->response, b->call.http.received_bytes, on_not_deleted, b);
     if (err)
         set_kept(b->olds, b->n, true);
     return err;
@@ -248,7 +248,7 @@ kvt__s3_delete(struct s3_tier *t, struct s3_old *olds, size_t n, char why[WHY_BY
 
     *why = '\0';
     set_kept(olds, n, true);
-    if (!t->cleaner.deletes_one_by_one && can_be_written(olds, n)) {
+    if (!t->cleaner.deletes_one_by_one && has_writable_names(olds, n)) {
         int err = delete_at_once(t, olds, n, why, &status);
 
         if (status == 405 || status == 501)

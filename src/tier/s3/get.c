@@ -16,7 +16,7 @@ op_of(struct s3_call *call)
 /* ----------------------------------------------------------------------------- get */
 
 static int
-take_object(struct s3_call *call, const struct kvt__http_head *head)
+on_object_head(struct s3_call *call, const struct kvt__http_head *head)
 {
     struct s3_op *o = op_of(call);
     struct kvt__tier_op *op = o->op;
@@ -36,7 +36,7 @@ take_object(struct s3_call *call, const struct kvt__http_head *head)
     o->crc = 0;
     call->http.into = op->slot.payload;
     call->http.room = bytes;
-    return kvt__s3_found(o, head, bytes, &op->found);
+    return kvt__s3_read_description(o, head, bytes, &op->found);
 }
 
 static void
@@ -48,13 +48,13 @@ add_to_crc(struct s3_call *call, size_t at, size_t n)
 }
 
 static void
-was_read(struct s3_call *call, int err)
+on_object_end(struct s3_call *call, int err)
 {
     struct s3_op *o = op_of(call);
     struct kvt__found *found = &o->op->found;
 
     if (!err) /* the number of bytes in the slot counts, not the announced number */
-        err = kvt__s3_received(o, found->payload_bytes, call->http.received_bytes);
+        err = kvt__s3_set_received(o, found->payload_bytes, call->http.received_bytes);
     found->has_read_crc = !err;
     found->read_crc = o->crc;
     if (!err && ((found->has_id && o->crc != found->crc) ||
@@ -63,7 +63,7 @@ was_read(struct s3_call *call, int err)
     found->checked = !err && (found->has_id || o->has_server_crc);
     if (err == -EBADMSG)
         kvt__s3_is_damaged(&o->tier->damaged, o->name);
-    kvt__s3_end(o, err);
+    kvt__s3_op_end(o, err);
 }
 
 void
@@ -71,10 +71,10 @@ kvt__s3_get(struct s3_op *o)
 {
     kvt__s3_op_call(o, "GET");
     kvt__s3_add_header(&o->call, "x-amz-checksum-mode", "ENABLED");
-    o->call.hedged = true;
-    o->call.good = take_object;
-    o->call.received = add_to_crc;
-    o->call.ended = was_read;
+    o->call.can_hedge = true;
+    o->call.on_head = on_object_head;
+    o->call.on_received = add_to_crc;
+    o->call.on_end = on_object_end;
     kvt__s3_call(&o->call);
 }
 
@@ -99,34 +99,34 @@ is_archived(const struct kvt__http_head *head)
 }
 
 static int
-take_head(struct s3_call *call, const struct kvt__http_head *head)
+on_head(struct s3_call *call, const struct kvt__http_head *head)
 {
     struct s3_op *o = op_of(call);
 
     if (head->content_length < 0 || is_archived(head))
         return kvt__fail(ENOENT, "%s: is archived, or of unknown length.", o->name);
-    return kvt__s3_found(o, head, (uint64_t)head->content_length, &o->op->found);
+    return kvt__s3_read_description(o, head, (uint64_t)head->content_length, &o->op->found);
 }
 
 void
-kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err))
+kvt__s3_head_object(struct s3_op *o, void (*then)(struct s3_call *call, int err))
 {
     kvt__s3_op_call(o, "HEAD");
-    o->call.good = take_head;
-    o->call.ended = then;
+    o->call.on_head = on_head;
+    o->call.on_end = then;
     kvt__s3_call(&o->call);
 }
 
 static void
-was_looked_at(struct s3_call *call, int err)
+end_op(struct s3_call *call, int err)
 {
-    kvt__s3_end(op_of(call), err);
+    kvt__s3_op_end(op_of(call), err);
 }
 
 void
 kvt__s3_probe(struct s3_op *o)
 {
-    kvt__s3_look(o, was_looked_at);
+    kvt__s3_head_object(o, end_op);
 }
 
 /* -------------------------------------------------------------------------- remove */
@@ -134,21 +134,21 @@ kvt__s3_probe(struct s3_op *o)
 /* Delete the object after a successful HEAD: the response to a DELETE does not show whether the
  * object existed. */
 static void
-then_delete(struct s3_call *call, int err)
+on_head_before_delete(struct s3_call *call, int err)
 {
     struct s3_op *o = op_of(call);
 
     if (err) {
-        kvt__s3_end(o, err);
+        kvt__s3_op_end(o, err);
         return;
     }
     kvt__s3_op_call(o, "DELETE");
-    o->call.ended = was_looked_at;
+    o->call.on_end = end_op;
     kvt__s3_call(&o->call);
 }
 
 void
 kvt__s3_remove(struct s3_op *o)
 {
-    kvt__s3_look(o, then_delete);
+    kvt__s3_head_object(o, on_head_before_delete);
 }

@@ -11,7 +11,7 @@
 #include "tier/s3/s3.h"
 
 /* Headers set by kvtier or the HTTP client; '*' matches any suffix. */
-static const char *const own[] = {
+static const char *const reserved[] = {
     "host", "content-length", "content-type", "content-md5", "content-encoding",
     "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect",
     "user-agent", "accept-encoding", "authorization",
@@ -23,7 +23,7 @@ static const char *const own[] = {
     "x-amz-request-payer", "x-amz-create-session-mode", "x-amz-copy-*" };
 
 /* Headers that describe an object: sent with a PUT only. */
-static const char *const of_objects[] = {
+static const char *const put_only[] = {
     "x-amz-tagging", "x-amz-acl", "x-amz-grant-*", "x-amz-object-lock-*", "x-amz-meta-*",
     "x-amz-server-side-encryption-*", "x-amz-website-*", "cache-control", "content-*",
     "expires" };
@@ -66,12 +66,12 @@ split(char *text, struct s3_header *out)
         value[n - 1] = '\0';
     *out = (struct s3_header){ .pair = { text, value },
                                .is_signed = !strncmp(text, "x-amz-", 6),
-                               .only_put = IS_ONE_OF(text, of_objects) };
+                               .only_put = IS_ONE_OF(text, put_only) };
     return *value;
 }
 
 static bool
-is_there(const struct s3_tier *t, const char *name)
+is_duplicate(const struct s3_tier *t, const char *name)
 {
     for (size_t i = 0; i < t->n_headers; i++)
         if (!strcmp(t->headers[i].pair.name, name))
@@ -95,9 +95,9 @@ kvt__s3_headers_open(struct s3_tier *t, const struct kvt_config *config)
         if (!split(text, &header))
             return kvt__fail(EINVAL, "s3_headers: entry %zu is not of the form 'Name: "
                              "value', or has control characters.", i + 1);
-        if (IS_ONE_OF(text, own) || is_there(t, text))
+        if (IS_ONE_OF(text, reserved) || is_duplicate(t, text))
             return kvt__fail(EINVAL, "s3_headers: entry %zu is the header %s, which %s.",
-                             i + 1, text, is_there(t, text) ? "is there already"
+                             i + 1, text, is_duplicate(t, text) ? "is there already"
                                                             : "kvtier sets itself");
         t->headers[t->n_headers++] = header;
     }

@@ -79,7 +79,7 @@ is_service(const struct label *label)
  *   [BUCKET.]s3express-ZONE[.dualstack].REGION
  *   [BUCKET.]bucket.vpce-ID.s3.REGION.vpce */
 static void
-look_at_aws(const char *host, size_t n, struct kvt__s3_host *out)
+parse_aws(const char *host, size_t n, struct kvt__s3_host *out)
 {
     struct label last = take_label(host, &n), service = last, region = { NULL, 0 };
     bool private = is_label(&last, "vpce");
@@ -113,7 +113,7 @@ look_at_aws(const char *host, size_t n, struct kvt__s3_host *out)
 }
 
 void
-kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out)
+kvt__s3_parse_host(const char *host, struct kvt__s3_host *out)
 {
     const struct kvt__s3_partition *partition = kvt__s3_partition_of_host(host);
     bool lota = kvt__s3_in_domain(host, "cwlota.com");
@@ -127,7 +127,7 @@ kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out)
     n -= strlen(domain);
     n -= n != 0; /* the dot */
     if (partition) {
-        look_at_aws(host, n, out);
+        parse_aws(host, n, out);
     } else {
         out->coreweave = true;
         out->lota = lota;
@@ -177,7 +177,7 @@ domain_of(const char *host)
 bool
 kvt__s3_same_owner(const char *host, const char *other)
 {
-    struct kvt__s3_host look, other_look;
+    struct kvt__s3_host parsed, other_parsed;
 
     if (!strcasecmp(host, other))
         return true;
@@ -185,10 +185,10 @@ kvt__s3_same_owner(const char *host, const char *other)
         return false;
     /* Below amazonaws.com are also machines of AWS's customers, so only S3 endpoints of the same
      * partition count. */
-    kvt__s3_look_at_host(host, &look);
-    kvt__s3_look_at_host(other, &other_look);
+    kvt__s3_parse_host(host, &parsed);
+    kvt__s3_parse_host(other, &other_parsed);
     if (kvt__s3_partition_of_host(host) || kvt__s3_partition_of_host(other))
-        return look.aws && other_look.aws &&
+        return parsed.aws && other_parsed.aws &&
                kvt__s3_partition_of_host(host) == kvt__s3_partition_of_host(other);
     return strchr(host, '.') && !strcasecmp(domain_of(host), domain_of(other));
 }

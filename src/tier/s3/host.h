@@ -32,7 +32,7 @@ struct kvt__s3_host {
 };
 
 /* Parse the name.  All fields are 0 for a host that belongs neither to AWS nor to CoreWeave. */
-void kvt__s3_look_at_host(const char *host, struct kvt__s3_host *out);
+void kvt__s3_parse_host(const char *host, struct kvt__s3_host *out);
 
 /* Return true if both hosts have the same owner: a response from one host may redirect requests to
  * the other. */

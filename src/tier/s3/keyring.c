@@ -14,7 +14,7 @@ kvt__s3_keyring_usable(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
-    if (kvt__s3_place_of(t)->express)
+    if (kvt__s3_address_of(t)->express)
         return k->session && kvt__s3_now_s(t) < k->session_usable_s ? k->session : NULL;
     return k->base && kvt__s3_now_s(t) < k->base_usable_s ? k->base : NULL;
 }

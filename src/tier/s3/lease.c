@@ -81,11 +81,11 @@ put(struct s3_tier *t, uint64_t number, const char *body, bool is_new)
     struct s3_call call = {
         .tier = t, .method = "PUT", .name = name, .prio = KVT__PRIO_STORE,
         .body = body, .body_bytes = strlen(body),
-        .within_ns = KVT__S3_LEASE_LAST_S * KVT__NS_PER_S / 4, .conditional = is_new };
+        .timeout_ns = KVT__S3_LEASE_LAST_S * KVT__NS_PER_S / 4, .conditional = is_new };
 
     snprintf(name, sizeof name, LEASES "%" PRIu64, number);
     kvt__s3_add_header(&call, "content-type", "text/plain");
-    if (!kvt__s3_place_of(t)->express)
+    if (!kvt__s3_address_of(t)->express)
         kvt__s3_add_encryption(&call);
     if (t->request_payer)
         kvt__s3_add_header(&call, "x-amz-request-payer", "requester");

@@ -28,7 +28,7 @@ struct s3_walk {
 struct s3_walk *
 kvt__s3_walk_begin(struct s3_tier *t, const char *under, kvt__s3_walk_fn fn, void *ctx)
 {
-    const char *prefix = kvt__s3_place_of(t)->prefix;
+    const char *prefix = kvt__s3_address_of(t)->prefix;
     struct s3_walk *w = malloc(sizeof *w);
 
     if (!w) {
@@ -57,7 +57,7 @@ kvt__s3_walk_date(const struct s3_walk *w)
 }
 
 static int
-take_body(struct s3_call *call, const struct kvt__http_head *head)
+on_head(struct s3_call *call, const struct kvt__http_head *head)
 {
     struct s3_walk *w = (struct s3_walk *)call;
 
@@ -68,7 +68,7 @@ take_body(struct s3_call *call, const struct kvt__http_head *head)
 }
 
 static void
-tell(void *ctx, const struct kvt__s3_listed *listed)
+on_listed(void *ctx, const struct kvt__s3_listed *listed)
 {
     struct s3_walk *w = ctx;
     struct kvt__s3_listed one = *listed;
@@ -86,8 +86,8 @@ kvt__s3_walk_page(struct s3_walk *w)
     char next[TOKEN_BYTES];
 
     w->call = (struct s3_call){
-        .tier = t, .method = "GET", .prio = KVT__PRIO_STORE, .good = take_body,
-        .within_ns = 3 * t->read_ns };
+        .tier = t, .method = "GET", .prio = KVT__PRIO_STORE, .on_head = on_head,
+        .timeout_ns = 3 * t->read_ns };
     kvt__s3_add_query(&w->call, "list-type", "2");
     kvt__s3_add_query(&w->call, "encoding-type", "url");
     if (*w->under)
@@ -98,7 +98,7 @@ kvt__s3_walk_page(struct s3_walk *w)
         kvt__s3_add_header(&w->call, "x-amz-request-payer", "requester");
     int err = kvt__s3_call_wait(&w->call);
     if (!err)
-        err = kvt__s3_read_list(w->body, w->call.http.received_bytes, tell, w, next,
+        err = kvt__s3_read_list(w->body, w->call.http.received_bytes, on_listed, w, next,
                                 sizeof next);
     if (err)
         return err;
@@ -116,20 +116,20 @@ struct names {
 };
 
 static void
-tell_name(void *ctx, const struct kvt__s3_listed *listed)
+on_listed_chunk(void *ctx, const struct kvt__s3_listed *listed)
 {
     const struct names *names = ctx;
     char key[KVT__KEY_TEXT_MAX + 1];
     bool opaque;
 
-    if (!kvt__s3_key_of(listed->key, key, sizeof key, &opaque))
+    if (!kvt__s3_key_from_name(listed->key, key, sizeof key, &opaque))
         names->fn(names->ctx, key, opaque, listed->bytes, listed->modified_ns);
 }
 
 static int
 list_under(struct s3_tier *t, const char *under, struct names *names)
 {
-    struct s3_walk *w = kvt__s3_walk_begin(t, under, tell_name, names);
+    struct s3_walk *w = kvt__s3_walk_begin(t, under, on_listed_chunk, names);
     int more = w ? 1 : -ENOMEM;
 
     while (more > 0)
@@ -145,7 +145,7 @@ copy_usable(const struct s3_tier *t, const char *prefix, char out[PREFIX_MAX + 1
 {
     size_t n = 0;
 
-    while (!kvt__s3_place_of(t)->express && n < PREFIX_MAX && prefix[n] > ' ' &&
+    while (!kvt__s3_address_of(t)->express && n < PREFIX_MAX && prefix[n] > ' ' &&
            prefix[n] < 0x7f)
         n++;
     memcpy(out, prefix, n);
@@ -157,14 +157,15 @@ kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, v
 {
     struct s3_tier *t = (struct s3_tier *)tier;
     struct names names = { fn, ctx };
-    char under[sizeof KVT__S3_OPAQUE + PREFIX_MAX] = KVT__S3_OPAQUE;
-    char *usable = under + sizeof KVT__S3_OPAQUE - 1;
+    char under[sizeof KVT__S3_OPAQUE_PREFIX + PREFIX_MAX] = KVT__S3_OPAQUE_PREFIX;
+    char *usable = under + sizeof KVT__S3_OPAQUE_PREFIX - 1;
 
     copy_usable(t, prefix, usable);
     int err = list_under(t, usable, &names);
-    /* The keys of opaque chunks begin with KVT__S3_OPAQUE, so a second listing finds these chunks.
-     * If KVT__S3_OPAQUE begins with the prefix, the first listing has found the chunks. */
-    if (!err && strncmp(KVT__S3_OPAQUE, usable, strlen(usable)))
+    /* The keys of opaque chunks begin with KVT__S3_OPAQUE_PREFIX, so a second listing finds these
+     * chunks.  If KVT__S3_OPAQUE_PREFIX begins with the prefix, the first listing has found the
+     * chunks. */
+    if (!err && strncmp(KVT__S3_OPAQUE_PREFIX, usable, strlen(usable)))
         err = list_under(t, under, &names);
     return err;
 }

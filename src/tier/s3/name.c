@@ -40,15 +40,15 @@ int
 kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char *out,
              size_t room)
 {
-    size_t prefix = strlen(kvt__s3_place_of(t)->prefix);
-    size_t opaque = object->opaque ? sizeof KVT__S3_OPAQUE - 1 : 0;
+    size_t prefix = strlen(kvt__s3_address_of(t)->prefix);
+    size_t opaque = object->opaque ? sizeof KVT__S3_OPAQUE_PREFIX - 1 : 0;
     size_t most = KVT__S3_KEY_MAX - prefix;
 
     assert(prefix + opaque < KVT__S3_KEY_MAX && opaque < room);
     room = room < most + 1 ? room : most + 1;
     if (object->is_name)
         return plain_name(object->key, out, room);
-    memcpy(out, KVT__S3_OPAQUE, opaque);
+    memcpy(out, KVT__S3_OPAQUE_PREFIX, opaque);
     int n = kvt__key_encode(object->key, KVT__KEY_S3, out + opaque, room - opaque);
     return n < 0 ? n : n + (int)opaque;
 }
@@ -64,13 +64,13 @@ has_outer_blanks(const char *name)
 }
 
 int
-kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque)
+kvt__s3_key_from_name(const char *name, char *out, size_t room, bool *opaque)
 {
     struct kvt__key_parts parts;
 
-    *opaque = !strncmp(name, KVT__S3_OPAQUE, sizeof KVT__S3_OPAQUE - 1);
+    *opaque = !strncmp(name, KVT__S3_OPAQUE_PREFIX, sizeof KVT__S3_OPAQUE_PREFIX - 1);
     if (*opaque)
-        name += sizeof KVT__S3_OPAQUE - 1;
+        name += sizeof KVT__S3_OPAQUE_PREFIX - 1;
     if (strlen(name) >= room || strchr(name, '/') || has_outer_blanks(name))
         return -EINVAL;
     strcpy(out, name);

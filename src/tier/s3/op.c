@@ -18,13 +18,13 @@ kvt__s3_op_call(struct s3_op *o, const char *method)
 
     o->call = (struct s3_call){
         .tier = t, .method = method, .name = o->name, .prio = o->op->prio,
-        .within_ns = puts ? t->write_ns : t->read_ns };
+        .timeout_ns = puts ? t->write_ns : t->read_ns };
     if (t->request_payer)
         kvt__s3_add_header(&o->call, "x-amz-request-payer", "requester");
 }
 
 void
-kvt__s3_end(struct s3_op *o, int err)
+kvt__s3_op_end(struct s3_op *o, int err)
 {
     struct kvt__tier_op *op = o->op;
 
@@ -56,8 +56,8 @@ read_checksum(struct s3_op *o, const struct kvt__http_head *head)
 }
 
 int
-kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head, uint64_t payload_bytes,
-              struct kvt__found *found)
+kvt__s3_read_description(struct s3_op *o, const struct kvt__http_head *head, uint64_t payload_bytes,
+                         struct kvt__found *found)
 {
     const struct kvt__http_field *meta = kvt__http_field(head, KVT__S3_META);
     struct kvt__trailer trailer;
@@ -67,7 +67,7 @@ kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head, uint64_t paylo
     if (meta && read_meta(meta, &trailer) && trailer.payload_bytes == payload_bytes)
         kvt__found_from_trailer(&trailer, found);
     read_checksum(o, head);
-    kvt__s3_look_for_collision(o, head);
+    kvt__s3_check_collision(o, head);
     if (found->has_id || o->op->what != KVT__TIER_GET || (!meta && !o->opaque))
         return 0;
     return meta ? kvt__fail(EBADMSG, "%s: its " KVT__S3_META " does not fit the object.",
@@ -76,7 +76,7 @@ kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head, uint64_t paylo
 }
 
 int
-kvt__s3_received(struct s3_op *o, uint64_t announced, uint64_t received)
+kvt__s3_set_received(struct s3_op *o, uint64_t announced, uint64_t received)
 {
     struct kvt__found *found = &o->op->found;
 
@@ -87,7 +87,7 @@ kvt__s3_received(struct s3_op *o, uint64_t announced, uint64_t received)
 }
 
 void
-kvt__s3_look_for_collision(struct s3_op *o, const struct kvt__http_head *head)
+kvt__s3_check_collision(struct s3_op *o, const struct kvt__http_head *head)
 {
     const struct kvt__http_field *f = kvt__http_field(head, KVT__S3_META_MODEL);
 

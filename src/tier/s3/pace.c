@@ -63,7 +63,7 @@ wait_of(const struct s3_call *call)
     if (most > LONGEST_WAIT_NS)
         most = LONGEST_WAIT_NS;
     int64_t wait = (int64_t)((double)most * random_share());
-    if (call->stores)
+    if (call->is_store)
         wait *= 2;
     return wait > call->retry_after_ns ? wait : call->retry_after_ns;
 }
@@ -162,11 +162,11 @@ kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call)
     pthread_mutex_lock(&pace->lock);
     if (pace->tokens + GAIN <= TOKENS)
         pace->tokens += GAIN;
-    if (call->stores && pace->stores_limit < pace->stores_most)
+    if (call->is_store && pace->stores_limit < pace->stores_most)
         pace->stores_limit += 1 / pace->stores_limit;
     if (pace->stores_limit > pace->stores_most)
         pace->stores_limit = pace->stores_most;
-    if (call->hedged)
+    if (call->can_hedge)
         note_first_byte(pace, (double)(call->http.first_byte_ns - call->http.sent_ns));
     pthread_mutex_unlock(&pace->lock);
 }

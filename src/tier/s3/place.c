@@ -9,109 +9,109 @@
 
 #include "tier/s3/s3.h"
 
-#define MAX_PLACES 64
+#define MAX_TARGETS 64
 
 static bool
-is_same_place(const struct kvt__s3_address *a, const struct kvt__s3_address *b)
+is_same_target(const struct kvt__s3_address *a, const struct kvt__s3_address *b)
 {
     return !strcmp(a->host, b->host) && !strcmp(a->region, b->region) &&
            !strcmp(a->object_path, b->object_path);
 }
 
 static int
-add_place(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_where **out)
+add_target(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_target **out)
 {
-    struct s3_where *where = malloc(sizeof *where);
+    struct s3_target *target = malloc(sizeof *target);
 
-    if (!where)
+    if (!target)
         return kvt__fail(ENOMEM, "S3: %s", address->host);
-    struct kvt__http_target target = {
+    struct kvt__http_target to = {
         .host = address->name, .port = address->port, .tls = address->tls,
         .address = *address->address ? address->address : NULL };
-    int err = kvt__http_origin(t->http, &target, &where->origin);
+    int err = kvt__http_origin(t->http, &to, &target->origin);
     if (err) {
-        free(where);
+        free(target);
         return err;
     }
-    where->address = *address;
-    where->next = t->places;
-    t->places = where;
-    *out = where;
+    target->address = *address;
+    target->next = t->targets;
+    t->targets = target;
+    *out = target;
     return 0;
 }
 
 /* Find or add a target; the caller holds the lock. */
 static int
-find_place(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_where **out)
+find_target(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_target **out)
 {
     unsigned n = 0;
 
-    for (struct s3_where *w = t->places; w; w = w->next, n++)
-        if (is_same_place(&w->address, address)) {
+    for (struct s3_target *w = t->targets; w; w = w->next, n++)
+        if (is_same_target(&w->address, address)) {
             *out = w;
             return 0;
         }
-    if (n == MAX_PLACES)
+    if (n == MAX_TARGETS)
         return kvt__fail(EXDEV, "S3: an answer sends to %s, after %d other places.",
-                         address->host, MAX_PLACES);
-    return add_place(t, address, out);
+                         address->host, MAX_TARGETS);
+    return add_target(t, address, out);
 }
 
 int
-kvt__s3_place_set(struct s3_tier *t, const struct kvt__s3_address *address)
+kvt__s3_target_set(struct s3_tier *t, const struct kvt__s3_address *address)
 {
-    struct s3_where *where;
-    int err = add_place(t, address, &where);
+    struct s3_target *target;
+    int err = add_target(t, address, &target);
 
     if (!err)
-        atomic_store(&t->where, where);
+        atomic_store(&t->target, target);
     return err;
 }
 
 /* Find or add the target of a redirect from `was`. */
 static int
-follow(struct s3_tier *t, const struct s3_where *was, const char *host, const char *region,
-       struct s3_where **out)
+follow(struct s3_tier *t, const struct s3_target *was, const char *host, const char *region,
+       struct s3_target **out)
 {
     struct kvt__s3_address address;
     int err = kvt__s3_readdress(&was->address, host, region, &address);
 
-    if (!err && is_same_place(&address, &was->address))
+    if (!err && is_same_target(&address, &was->address))
         err = kvt__fail(EXDEV, "S3: an answer sends elsewhere and does not say where.");
-    return err ? err : find_place(t, &address, out);
+    return err ? err : find_target(t, &address, out);
 }
 
 int
-kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
-             const char *region)
+kvt__s3_target_move(struct s3_tier *t, const struct s3_target *was, const char *host,
+                    const char *region)
 {
-    struct s3_where *where;
+    struct s3_target *target;
     int err = 0;
 
-    pthread_mutex_lock(&t->where_lock);
-    if (atomic_load(&t->where) == was) { /* otherwise another call has already moved the bucket */
-        err = follow(t, was, host, region, &where);
+    pthread_mutex_lock(&t->targets_lock);
+    if (atomic_load(&t->target) == was) { /* otherwise another call has already moved the bucket */
+        err = follow(t, was, host, region, &target);
         if (!err)
-            atomic_store(&t->where, where);
+            atomic_store(&t->target, target);
     }
-    pthread_mutex_unlock(&t->where_lock);
+    pthread_mutex_unlock(&t->targets_lock);
     return err;
 }
 
 int
-kvt__s3_visit(struct s3_tier *t, const struct s3_where *was, const char *host,
-              const char *region, struct s3_where **out)
+kvt__s3_target_visit(struct s3_tier *t, const struct s3_target *was, const char *host,
+                     const char *region, struct s3_target **out)
 {
-    pthread_mutex_lock(&t->where_lock);
+    pthread_mutex_lock(&t->targets_lock);
     int err = follow(t, was, host, region, out);
-    pthread_mutex_unlock(&t->where_lock);
+    pthread_mutex_unlock(&t->targets_lock);
     return err;
 }
 
 void
-kvt__s3_places_free(struct s3_tier *t)
+kvt__s3_targets_free(struct s3_tier *t)
 {
-    for (struct s3_where *w = t->places, *next; w; w = next) {
+    for (struct s3_target *w = t->targets, *next; w; w = next) {
         next = w->next;
         free(w);
     }

@@ -26,7 +26,7 @@ add_headers(struct s3_op *o, bool conditional)
     kvt__s3_add_header(call, "content-type", "application/octet-stream");
     kvt__s3_add_header(call, KVT__S3_META, o->meta);
     kvt__s3_add_header(call, KVT__S3_META_MODEL, o->model);
-    if (!kvt__s3_place_of(t)->express) /* S3 Express: encryption is set in the session */
+    if (!kvt__s3_address_of(t)->express) /* S3 Express: encryption is set in the session */
         kvt__s3_add_encryption(call);
     kvt__s3_add_header(call, "x-amz-storage-class", t->storage_class);
     if (conditional && !atomic_load(&t->no_conditions))
@@ -37,7 +37,7 @@ static void put(struct s3_op *o, bool overwrite);
 
 /* After a PUT found an existing object: compare the object with the chunk. */
 static void
-was_looked_at(struct s3_call *call, int err)
+on_existing_head(struct s3_call *call, int err)
 {
     struct s3_op *o = op_of(call);
     struct kvt__found *found = &o->op->found;
@@ -45,30 +45,30 @@ was_looked_at(struct s3_call *call, int err)
     if (!err && found->has_id && kvt__id_equal(&found->id, &o->id) &&
         found->crc == o->op->crc && found->payload_bytes == o->op->slot.bytes) {
         *found = (struct kvt__found){ 0 };
-        kvt__s3_end(o, 0);
+        kvt__s3_op_end(o, 0);
     } else if ((!err || err == -ENOENT) && o->n_rounds < MAX_ROUNDS) {
-        put(o, !err || call->refused); /* refused: an archived object exists too */
+        put(o, !err || call->head_err); /* head_err: an archived object exists too */
     } else {
-        kvt__s3_end(o, err && err != -ENOENT ? err :
-                    kvt__fail(EBUSY, "%s: others store and remove it again and again.",
-                              o->name));
+        kvt__s3_op_end(o, err && err != -ENOENT ? err :
+                       kvt__fail(EBUSY, "%s: others store and remove it again and again.",
+                                 o->name));
     }
 }
 
 static void
-was_put(struct s3_call *call, int err)
+on_put_end(struct s3_call *call, int err)
 {
     struct s3_op *o = op_of(call);
 
     if (err == -EEXIST) {
         if (call->n_attempts > 1) /* an earlier attempt of this call may have stored the object */
             kvt__s3_wrote(o->tier, o->op->slot.bytes);
-        kvt__s3_look(o, was_looked_at);
+        kvt__s3_head_object(o, on_existing_head);
         return;
     }
     if (!err)
         kvt__s3_wrote(o->tier, o->op->slot.bytes);
-    kvt__s3_end(o, err);
+    kvt__s3_op_end(o, err);
 }
 
 static void
@@ -83,8 +83,8 @@ put(struct s3_op *o, bool overwrite)
         kvt__s3_add_header(&o->call, "x-amz-checksum-crc32c", o->checksum);
     o->call.body = o->op->slot.payload;
     o->call.body_bytes = o->op->slot.bytes;
-    o->call.stores = true;
-    o->call.ended = was_put;
+    o->call.is_store = true;
+    o->call.on_end = on_put_end;
     kvt__s3_call(&o->call);
 }
 
@@ -92,8 +92,8 @@ void
 kvt__s3_put(struct s3_op *o)
 {
     if (o->op->slot.bytes > MAX_OBJECT)
-        kvt__s3_end(o, kvt__fail(EFBIG, "%s: %zu bytes are more than the 5 GiB that an "
-                                 "object can have.", o->name, o->op->slot.bytes));
+        kvt__s3_op_end(o, kvt__fail(EFBIG, "%s: %zu bytes are more than the 5 GiB that an "
+                                    "object can have.", o->name, o->op->slot.bytes));
     else
         put(o, o->op->overwrite || kvt__s3_was_damaged(&o->tier->damaged, o->name));
 }

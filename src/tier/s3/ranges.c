@@ -132,7 +132,7 @@ is_same_object(struct s3_range *r, const struct kvt__http_head *head)
 }
 
 static int
-take_range(struct s3_call *call, const struct kvt__http_head *head)
+on_range_head(struct s3_call *call, const struct kvt__http_head *head)
 {
     struct s3_range *r = range_of(call);
     struct s3_op *o = r->o;
@@ -149,7 +149,7 @@ take_range(struct s3_call *call, const struct kvt__http_head *head)
     r->crc = 0;
     call->http.into = o->op->slot.payload + r->at;
     call->http.room = r->bytes;
-    return r->at ? 0 : kvt__s3_found(o, head, o->op->slot.bytes, &o->op->found);
+    return r->at ? 0 : kvt__s3_read_description(o, head, o->op->slot.bytes, &o->op->found);
 }
 
 static void
@@ -177,7 +177,7 @@ join(struct s3_op *o)
                                            all->range[i].bytes);
         received += all->range[i].received;
     }
-    int err = kvt__s3_received(o, o->op->slot.bytes, received);
+    int err = kvt__s3_set_received(o, o->op->slot.bytes, received);
     if (err)
         return err;
     found->has_read_crc = true;
@@ -186,7 +186,7 @@ join(struct s3_op *o)
 }
 
 static void
-range_was_read(struct s3_call *call, int err)
+on_range_end(struct s3_call *call, int err)
 {
     struct s3_range *r = range_of(call);
     struct s3_op *o = r->o;
@@ -204,7 +204,7 @@ range_was_read(struct s3_call *call, int err)
         o->op->found = (struct kvt__found){ 0 };
         kvt__s3_get(o);
     } else {
-        kvt__s3_end(o, err);
+        kvt__s3_op_end(o, err);
     }
 }
 
@@ -214,7 +214,7 @@ kvt__s3_get_ranges(struct s3_op *o)
     struct s3_ranges *all = o->ranges = divide(o);
 
     if (!all) {
-        kvt__s3_end(o, -ENOMEM);
+        kvt__s3_op_end(o, -ENOMEM);
         return;
     }
     for (size_t i = 0, n = all->n; i < n; i++) { /* the end of the last range frees all ranges */
@@ -225,10 +225,10 @@ kvt__s3_get_ranges(struct s3_op *o)
         snprintf(r->text, sizeof r->text, "bytes=%zu-%zu", r->at,
                  r->at + r->bytes - 1);
         kvt__s3_add_header(&r->call, "range", r->text);
-        r->call.hedged = true;
-        r->call.good = take_range;
-        r->call.received = add_to_crc;
-        r->call.ended = range_was_read;
+        r->call.can_hedge = true;
+        r->call.on_head = on_range_head;
+        r->call.on_received = add_to_crc;
+        r->call.on_end = on_range_end;
         kvt__s3_call(&r->call);
     }
 }

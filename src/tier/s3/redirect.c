@@ -35,21 +35,21 @@ set_region(struct kvt__s3_address *out, const char *region, size_t n)
 static int
 move_host(struct kvt__s3_address *out, const char *region)
 {
-    struct kvt__s3_host look, now;
+    struct kvt__s3_host parsed, now;
     char host[sizeof out->name], again[256];
     uint16_t port;
 
-    kvt__s3_look_at_host(out->name, &look);
-    if (!look.region) /* a host of another store, or an AWS host without a region */
+    kvt__s3_parse_host(out->name, &parsed);
+    if (!parsed.region) /* a host of another store, or an AWS host without a region */
         return 0;
-    int n = snprintf(host, sizeof host, "%.*s%s%s", (int)(look.region - out->name),
-                     out->name, region, look.region + look.n_region);
+    int n = snprintf(host, sizeof host, "%.*s%s%s", (int)(parsed.region - out->name),
+                     out->name, region, parsed.region + parsed.n_region);
     if (n < 0 || (size_t)n >= sizeof host ||
         kvt__s3_split_host(host, (size_t)n, again, &port) || port ||
         !kvt__s3_same_owner(out->name, again))
         return kvt__fail(EXDEV, "S3: an answer names a region that is none of AWS.");
-    kvt__s3_look_at_host(again, &now);
-    if (now.n_bucket != look.n_bucket) /* the region contains a service's name */
+    kvt__s3_parse_host(again, &now);
+    if (now.n_bucket != parsed.n_bucket) /* the region contains a service's name */
         return kvt__fail(EXDEV, "S3: an answer names a region that makes %s another "
                          "bucket.", out->name);
     memcpy(out->name, again, sizeof out->name);
@@ -66,19 +66,19 @@ move_to(struct kvt__s3_address *out, const char *host)
 {
     bool was_in_host = is_in_host(out);
     size_t n = strlen(out->bucket);
-    struct kvt__s3_host look;
+    struct kvt__s3_host parsed;
 
-    kvt__s3_look_at_host(host, &look);
+    kvt__s3_parse_host(host, &parsed);
     bool begins = n && !strncasecmp(host, out->bucket, n) && host[n] == '.' &&
-                  (!look.aws || look.n_bucket == n);
-    bool add = look.aws && was_in_host && !begins;
+                  (!parsed.aws || parsed.n_bucket == n);
+    bool add = parsed.aws && was_in_host && !begins;
     int length = snprintf(out->name, sizeof out->name, "%s%s%s", add ? out->bucket : "",
                           add ? "." : "", host);
     if (length < 0 || (size_t)length >= sizeof out->name)
         return kvt__fail(EXDEV, "S3: an answer names a host that is too long.");
     /* Without the bucket in the host's name, the store would take the start of a key as the
      * bucket. */
-    if (!begins && (look.aws ? look.n_bucket : n && was_in_host))
+    if (!begins && (parsed.aws ? parsed.n_bucket : n && was_in_host))
         return kvt__fail(EXDEV, "S3: an answer sends to %s, which is another bucket.",
                          host);
     return begins && !was_in_host ? kvt__s3_set_paths(out, "", true) : 0;
@@ -88,7 +88,7 @@ static int
 follow(struct kvt__s3_address *out, const char *endpoint)
 {
     struct kvt__s3_endpoint url;
-    struct kvt__s3_host was, look;
+    struct kvt__s3_host was, parsed;
     const char *bad = kvt__s3_split_endpoint(endpoint, &url);
 
     if (bad)
@@ -99,9 +99,9 @@ follow(struct kvt__s3_address *out, const char *endpoint)
     if (!kvt__s3_same_owner(out->name, url.host))
         return kvt__fail(EXDEV, "S3: an answer sends from %s to %s, which is of another "
                          "domain.", out->name, url.host);
-    kvt__s3_look_at_host(out->name, &was);
-    kvt__s3_look_at_host(url.host, &look);
-    if (was.fips && !look.fips)
+    kvt__s3_parse_host(out->name, &was);
+    kvt__s3_parse_host(url.host, &parsed);
+    if (was.fips && !parsed.fips)
         return kvt__fail(EXDEV, "S3: an answer sends from %s to %s, which is no FIPS "
                          "endpoint.", out->name, url.host);
     int rc = move_to(out, url.host);
@@ -115,7 +115,7 @@ int
 kvt__s3_readdress(const struct kvt__s3_address *was, const char *endpoint,
                   const char *region, struct kvt__s3_address *out)
 {
-    struct kvt__s3_host look;
+    struct kvt__s3_host parsed;
     int rc = 0;
 
     *out = *was;
@@ -125,11 +125,11 @@ kvt__s3_readdress(const struct kvt__s3_address *was, const char *endpoint,
         rc = move_host(out, region);
     if (rc)
         return rc;
-    kvt__s3_look_at_host(out->name, &look);
+    kvt__s3_parse_host(out->name, &parsed);
     if (region && *region)
         rc = set_region(out, region, strlen(region));
-    else if (strcasecmp(out->name, was->name) && look.region)
-        rc = set_region(out, look.region, look.n_region);
+    else if (strcasecmp(out->name, was->name) && parsed.region)
+        rc = set_region(out, parsed.region, parsed.n_region);
     if (strcasecmp(out->name, was->name) || out->port != was->port)
         *out->address = '\0';
     return rc;

@@ -25,8 +25,8 @@
  * used for EXPIRED_S: the server's Date may be wrong, and only the response to a request corrects
  * the clock. */
 static void
-plan(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refresh,
-     int64_t *usable)
+plan_refresh(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_t *refresh,
+             int64_t *usable)
 {
     int64_t life = keys->expires_s - now;
 
@@ -51,7 +51,7 @@ struct session_call {
 };
 
 static int
-take_session_body(struct s3_call *call, const struct kvt__http_head *head)
+on_session_head(struct s3_call *call, const struct kvt__http_head *head)
 {
     struct session_call *s = (struct session_call *)call;
 
@@ -78,8 +78,8 @@ read_session(struct session_call *s, struct kvt__s3_keys **out)
 
 /* Send CreateSession with a mode.  *stale: set to true if the store rejected base. */
 static int
-make_session_of(struct s3_tier *t, const char *mode, struct kvt__s3_keys *base,
-                struct kvt__s3_keys **out, bool *stale)
+make_session_with_mode(struct s3_tier *t, const char *mode, struct kvt__s3_keys *base,
+                       struct kvt__s3_keys **out, bool *stale)
 {
     struct session_call *s = kvt__secret_alloc(sizeof *s);
 
@@ -88,12 +88,12 @@ make_session_of(struct s3_tier *t, const char *mode, struct kvt__s3_keys *base,
         return kvt__fail(ENOMEM, "S3 Express session");
     s->call = (struct s3_call){
         .tier = t, .method = "GET", .prio = KVT__PRIO_LOOKUP, .use_keys = base,
-        .within_ns = t->read_ns, .good = take_session_body };
+        .timeout_ns = t->read_ns, .on_head = on_session_head };
     kvt__s3_add_query(&s->call, "session", "");
     kvt__s3_add_header(&s->call, "x-amz-create-session-mode", mode);
     kvt__s3_add_encryption(&s->call);
     int err = kvt__s3_call_wait(&s->call);
-    *stale = s->call.asked_keys;
+    *stale = s->call.keys_rejected;
     if (!err)
         err = read_session(s, out);
     kvt__secret_free(s);
@@ -106,11 +106,11 @@ static int
 make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys **out,
              bool *stale)
 {
-    int err = make_session_of(t, "ReadWrite", base, out, stale);
+    int err = make_session_with_mode(t, "ReadWrite", base, out, stale);
 
     if (err != -EACCES || *stale)
         return err;
-    err = make_session_of(t, "ReadOnly", base, out, stale);
+    err = make_session_with_mode(t, "ReadOnly", base, out, stale);
     if (!err && !t->keyring.said_read_only) {
         t->keyring.said_read_only = true;
         kvt__log(KVT_LOG_WARN, "S3: the keys may not open sessions that write, so nothing "
@@ -126,7 +126,8 @@ base_is_due(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
-    return !k->base || kvt__s3_now_s(t) >= k->base_refresh_s || (k->doubting && !kvt__s3_place_of(t)->express);
+    return !k->base || kvt__s3_now_s(t) >= k->base_refresh_s ||
+           (k->doubting && !kvt__s3_address_of(t)->express);
 }
 
 static bool
@@ -134,14 +135,14 @@ session_is_due(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
-    return kvt__s3_place_of(t)->express &&
+    return kvt__s3_address_of(t)->express &&
            (!k->session || kvt__s3_now_s(t) >= k->session_refresh_s || k->doubting);
 }
 
 /* Replace base with keys from the chain; the caller does not hold the lock.  0 or -errno with a
  * sentence. */
 static int
-ask_base(struct s3_tier *t)
+refresh_base(struct s3_tier *t)
 {
     struct s3_keyring *k = &t->keyring;
     struct kvt__s3_keys *base = NULL;
@@ -152,7 +153,7 @@ ask_base(struct s3_tier *t)
     pthread_mutex_lock(&k->lock);
     kvt__s3_keys_unref(k->base);
     k->base = base;
-    plan(base, kvt__s3_now_s(t), BASE_EARLY_S, &k->base_refresh_s, &k->base_usable_s);
+    plan_refresh(base, kvt__s3_now_s(t), BASE_EARLY_S, &k->base_refresh_s, &k->base_usable_s);
     pthread_mutex_unlock(&k->lock);
     return 0;
 }
@@ -160,7 +161,7 @@ ask_base(struct s3_tier *t)
 /* Replace the session if the session is due; the caller does not hold the lock.  *stale: set to
  * true if the store rejected base.  0 or -errno with a sentence. */
 static int
-ask_session(struct s3_tier *t, bool *stale)
+refresh_session(struct s3_tier *t, bool *stale)
 {
     struct s3_keyring *k = &t->keyring;
     struct kvt__s3_keys *session = NULL, *base = NULL;
@@ -179,8 +180,8 @@ ask_session(struct s3_tier *t, bool *stale)
     pthread_mutex_lock(&k->lock);
     kvt__s3_keys_unref(k->session);
     k->session = session;
-    plan(session, kvt__s3_now_s(t), SESSION_EARLY_S, &k->session_refresh_s,
-         &k->session_usable_s);
+    plan_refresh(session, kvt__s3_now_s(t), SESSION_EARLY_S, &k->session_refresh_s,
+                 &k->session_usable_s);
     pthread_mutex_unlock(&k->lock);
     return 0;
 }
@@ -188,22 +189,22 @@ ask_session(struct s3_tier *t, bool *stale)
 /* Refresh all due keys.  If the store rejects base during CreateSession, refresh base too: keys may
  * be replaced before they expire. */
 static int
-ask(struct s3_tier *t, bool base_due)
+refresh_due(struct s3_tier *t, bool base_due)
 {
     bool stale;
-    int err = base_due ? ask_base(t) : 0;
-    int session_err = ask_session(t, &stale);
+    int err = base_due ? refresh_base(t) : 0;
+    int session_err = refresh_session(t, &stale);
 
     if (stale && !base_due) {
-        err = ask_base(t);
-        session_err = err ? 0 : ask_session(t, &stale);
+        err = refresh_base(t);
+        session_err = err ? 0 : refresh_session(t, &stale);
     }
     return err ? err : session_err;
 }
 
 /* Note the result of a refresh, and resume all waiting calls, with keys or with the error. */
 static void
-serve(struct s3_tier *t, int err)
+finish_refresh(struct s3_tier *t, int err)
 {
     struct s3_keyring *k = &t->keyring;
 
@@ -232,8 +233,8 @@ serve(struct s3_tier *t, int err)
         waiting = call->next;
         if (!keys)
             kvt__set_why(k->why);
-        kvt__s3_call_has_keys(call, keys ? kvt__s3_keys_ref(keys) : NULL,
-                              keys ? 0 : err);
+        kvt__s3_call_resume(call, keys ? kvt__s3_keys_ref(keys) : NULL,
+                            keys ? 0 : err);
     }
     kvt__s3_keys_unref(keys);
 }
@@ -247,7 +248,7 @@ wait_locked(struct s3_tier *t)
     while (!k->stop && !k->wanted) {
         int64_t due = k->base_refresh_s, left;
 
-        if (kvt__s3_place_of(t)->express && k->session_refresh_s < due)
+        if (kvt__s3_address_of(t)->express && k->session_refresh_s < due)
             due = k->session_refresh_s;
         left = due - kvt__s3_now_s(t);
         if (k->base && left <= 0 && kvt__now_ns() - k->failed_ns >= KVT__S3_KEYS_AGAIN_NS)
@@ -273,7 +274,7 @@ keyring_main(void *arg)
             break;
         bool base_due = base_is_due(t);
         pthread_mutex_unlock(&k->lock);
-        serve(t, ask(t, base_due));
+        finish_refresh(t, refresh_due(t, base_due));
         pthread_mutex_lock(&k->lock);
     }
     pthread_mutex_unlock(&k->lock);
@@ -312,7 +313,7 @@ kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
         .access = both ? config->aws_access_key_id : NULL,
         .secret = both ? config->aws_secret_access_key : NULL,
         .token = both ? or_null(config->aws_session_token) : NULL,
-        .region = kvt__s3_place_of(t)->region, .stop = &k->stop };
+        .region = kvt__s3_address_of(t)->region, .stop = &k->stop };
     err = kvt__s3_chain_open(&params, &k->chain);
     if (!err)
         err = kvt__thread_start(&k->thread, "kvt-s3-keys", keyring_main, t);
@@ -339,7 +340,7 @@ kvt__s3_keyring_stop(struct s3_tier *t)
         struct s3_call *call = waiting;
 
         waiting = call->next;
-        kvt__s3_call_has_keys(call, NULL, kvt__s3_keyring_stopped());
+        kvt__s3_call_resume(call, NULL, kvt__s3_keyring_stopped());
     }
 }
 

@@ -26,8 +26,8 @@ extern const struct kvt__tier_ops kvt__tier_s3;
 /* Return the setting, or the value of key in AWS's profile, copied to out.  NULL: both are
  * unset. */
 static const char *
-or_of_profile(const struct kvt_config *c, const char *setting, const char *key, char *out,
-              size_t room)
+setting_or_profile(const struct kvt_config *c, const char *setting, const char *key, char *out,
+                   size_t room)
 {
     struct kvt__s3_chain_params params = { .environment = c->environment,
                                            .profile = c->s3_profile };
@@ -42,11 +42,11 @@ find_address(const struct kvt__tier_params *params, struct kvt__s3_address *out)
 {
     const struct kvt_config *c = params->config;
     char region[64], endpoint[512];
-    struct kvt__s3_place place = {
+    struct kvt__s3_address_params settings = {
         .rest = params->rest,
-        .endpoint_url = or_of_profile(c, c->s3_endpoint_url, "endpoint_url", endpoint,
-                                      sizeof endpoint),
-        .region = or_of_profile(c, c->s3_region, "region", region, sizeof region),
+        .endpoint_url = setting_or_profile(c, c->s3_endpoint_url, "endpoint_url", endpoint,
+                                           sizeof endpoint),
+        .region = setting_or_profile(c, c->s3_region, "region", region, sizeof region),
         .file_prefix = c->s3_file_prefix,
         .resolve = c->s3_resolve, .express = c->s3_enable_s3express,
         .style = !strcmp(c->s3_addressing, "path") ? KVT__S3_PATH :
@@ -56,10 +56,10 @@ find_address(const struct kvt__tier_params *params, struct kvt__s3_address *out)
 
     struct kvt__s3_chain_params profile = { .environment = c->environment,
                                             .profile = c->s3_profile };
-    int err = kvt__s3_use_fips(&profile, &place.fips);
+    int err = kvt__s3_use_fips(&profile, &settings.fips);
     if (!err)
-        err = kvt__s3_use_dualstack(&profile, &place.dualstack);
-    return err ? err : kvt__s3_address(params->name, &place, out);
+        err = kvt__s3_use_dualstack(&profile, &settings.dualstack);
+    return err ? err : kvt__s3_address(params->name, &settings, out);
 }
 
 static int
@@ -86,7 +86,7 @@ copy(const char *text)
 }
 
 static void
-take_settings(struct s3_tier *t, const struct kvt_config *c)
+copy_settings(struct s3_tier *t, const struct kvt_config *c)
 {
     t->read_ns = c->blocking_timeout_secs * KVT__NS_PER_S;
     t->write_ns = WRITE_TIMES * t->read_ns;
@@ -104,7 +104,7 @@ take_settings(struct s3_tier *t, const struct kvt_config *c)
 static int
 open_index_dir(struct s3_tier *t)
 {
-    const struct kvt__s3_address *a = kvt__s3_place_of(t);
+    const struct kvt__s3_address *a = kvt__s3_address_of(t);
     char thing[sizeof a->host + sizeof a->object_path + 8];
     int n = snprintf(thing, sizeof thing, "s3://%s%s", a->host, a->object_path);
 
@@ -134,10 +134,10 @@ s3_close(struct kvt__tier *tier)
     kvt__s3_keyring_close(t);
     if (t->http)
         kvt__http_close(t->http);
-    kvt__s3_places_free(t);
+    kvt__s3_targets_free(t);
     kvt__s3_pace_fini(&t->pace);
     pthread_mutex_destroy(&t->damaged.lock);
-    pthread_mutex_destroy(&t->where_lock);
+    pthread_mutex_destroy(&t->targets_lock);
     if (t->index_fd >= 0)
         close(t->index_fd);
     free(t->sse);
@@ -164,16 +164,16 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     t->counters = params->counters;
     t->index_fd = -1;
     t->careful = true;
-    pthread_mutex_init(&t->where_lock, NULL);
+    pthread_mutex_init(&t->targets_lock, NULL);
     pthread_mutex_init(&t->damaged.lock, NULL);
     kvt__s3_pace_init(&t->pace, (unsigned)kvt__s3_max_requests(params->config));
-    take_settings(t, params->config);
+    copy_settings(t, params->config);
     t->tells = params->tells;
     err = kvt__s3_headers_open(t, params->config);
     if (!err)
         err = open_http(t, params->config);
     if (!err)
-        err = kvt__s3_place_set(t, &address);
+        err = kvt__s3_target_set(t, &address);
     if (!err)
         err = open_index_dir(t);
     if (!err)

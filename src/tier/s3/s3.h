@@ -22,11 +22,11 @@
 #define KVT__S3_META_MODEL "x-amz-meta-kvtier-model"
 #define KVT__S3_KEY_MAX 1024 /* bytes of an object's key */
 #define KVT__S3_NAME_ROOM (3 * KVT__S3_KEY_MAX + 1)
-#define KVT__S3_RANGED ((uint64_t)64 << 20) /* a GET above this size uses ranges */
+#define KVT__S3_RANGES_ABOVE ((uint64_t)64 << 20) /* a GET above this size uses ranges */
 
 /* A target of requests.  Never changed after creation; freed when the tier closes. */
-struct s3_where {
-    struct s3_where *next;
+struct s3_target {
+    struct s3_target *next;
     struct kvt__s3_address address;
     struct kvt__http_origin *origin;
 };
@@ -60,7 +60,7 @@ struct s3_keyring {
 };
 
 /* Give the call a reference to the current keys in *out; the call releases the reference.  Return
- * 0; 1: no usable keys: the call is queued, and kvt__s3_call_has_keys() follows on the thread of
+ * 0; 1: no usable keys: the call is queued, and kvt__s3_call_resume() follows on the thread of
  * refresh.c, possibly before this function returns; -errno with a sentence. */
 int kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out);
 
@@ -218,10 +218,9 @@ struct s3_tier {
     struct kvt__tier tier;
     struct kvt__counters *counters; /* NULL: nothing is counted */
     struct kvt__http *http;
-    struct s3_where *_Atomic where; /* current target of the bucket's requests, an element of
-                                     * places */
-    struct s3_where *places;
-    pthread_mutex_t where_lock;     /* for places, and for changes of where */
+    struct s3_target *_Atomic target; /* current target of requests, an element of targets */
+    struct s3_target *targets;
+    pthread_mutex_t targets_lock;   /* for targets, and for changes of target */
     struct s3_keyring keyring;
     struct s3_pace pace;
     struct s3_damaged damaged;
@@ -254,9 +253,9 @@ kvt__s3_count(const struct s3_tier *t, enum kvt__counter which)
 }
 
 static inline const struct kvt__s3_address *
-kvt__s3_place_of(const struct s3_tier *t)
+kvt__s3_address_of(const struct s3_tier *t)
 {
-    return &atomic_load(&t->where)->address;
+    return &atomic_load(&t->target)->address;
 }
 
 /* Return the server's wall clock in seconds: this host's clock, corrected by the Date of a response
@@ -270,25 +269,25 @@ kvt__s3_now_s(const struct s3_tier *t)
 /* -------------------------------------------------------------------- place.c */
 
 /* Set the bucket's first target.  0 or -errno with a sentence.  Only before the first request. */
-int kvt__s3_place_set(struct s3_tier *t, const struct kvt__s3_address *address);
+int kvt__s3_target_set(struct s3_tier *t, const struct kvt__s3_address *address);
 
 /* Send all later calls to the host or region in a redirect from `was`.  NULL or "": keep the host
  * or region of `was`.  If another call has already moved the bucket, do nothing.  0 or -errno with
  * a sentence.  Any thread. */
-int kvt__s3_move(struct s3_tier *t, const struct s3_where *was, const char *host,
-                 const char *region);
+int kvt__s3_target_move(struct s3_tier *t, const struct s3_target *was, const char *host,
+                        const char *region);
 
 /* Find or add the target of a redirect for a single call, in *out; other calls keep their target.
- * Parameters, errors and threads: as for kvt__s3_move(). */
-int kvt__s3_visit(struct s3_tier *t, const struct s3_where *was, const char *host,
-                  const char *region, struct s3_where **out);
+ * Parameters, errors and threads: as for kvt__s3_target_move(). */
+int kvt__s3_target_visit(struct s3_tier *t, const struct s3_target *was, const char *host,
+                         const char *region, struct s3_target **out);
 
 /* Free all targets.  The caller has closed the HTTP client. */
-void kvt__s3_places_free(struct s3_tier *t);
+void kvt__s3_targets_free(struct s3_tier *t);
 
 /* -------------------------------------------------------------------- op.c ... */
 
-/* One operation of the tier, made of one or several calls.  On the heap; kvt__s3_end() frees the
+/* One operation of the tier, made of one or several calls.  On the heap; kvt__s3_op_end() frees the
  * operation. */
 struct s3_op {
     struct s3_call call;
@@ -314,7 +313,7 @@ struct s3_op {
 void kvt__s3_submit(struct kvt__tier *tier, struct kvt__tier_op *op);
 
 /* End and free the operation.  err: 0, or -errno with the sentence in kvt__why(). */
-void kvt__s3_end(struct s3_op *o, int err);
+void kvt__s3_op_end(struct s3_op *o, int err);
 
 /* Add the headers of s3_sse to a call: to a PUT, or in S3 Express to CreateSession, because a PUT
  * to S3 Express must not have these headers. */
@@ -330,7 +329,7 @@ kvt__s3_add_encryption(struct s3_call *call)
 /* Initialize o->call for a request of this method to the operation's object. */
 void kvt__s3_op_call(struct s3_op *o, const char *method);
 
-/* Start an operation.  Each operation ends with kvt__s3_end(), possibly before the return. */
+/* Start an operation.  Each operation ends with kvt__s3_op_end(), possibly before the return. */
 void kvt__s3_put(struct s3_op *o);
 /* Read the whole object with one GET. */
 void kvt__s3_get(struct s3_op *o);
@@ -343,22 +342,22 @@ void kvt__s3_get_ranges(struct s3_op *o);
 
 /* Send a HEAD of the object; the description is in o->op->found when then(call, err) runs.  An
  * archived object: -ENOENT. */
-void kvt__s3_look(struct s3_op *o, void (*then)(struct s3_call *call, int err));
+void kvt__s3_head_object(struct s3_op *o, void (*then)(struct s3_call *call, int err));
 
 /* Read the object's description from the head of a response into *found, and the server's checksum
  * into o.  Return 0, or -EBADMSG with a sentence, for a GET only: the stored identity is
  * unreadable, or is missing from an opaque chunk.  An object of LMCache has no identity and is
  * never opaque. */
-int kvt__s3_found(struct s3_op *o, const struct kvt__http_head *head,
-                  uint64_t payload_bytes, struct kvt__found *found);
+int kvt__s3_read_description(struct s3_op *o, const struct kvt__http_head *head,
+                             uint64_t payload_bytes, struct kvt__found *found);
 
 /* Set the sizes in o->op->found to the number of bytes that a GET wrote to the slot.  0, or -EIO
  * with a sentence: the response announced another number. */
-int kvt__s3_received(struct s3_op *o, uint64_t announced, uint64_t received);
+int kvt__s3_set_received(struct s3_op *o, uint64_t announced, uint64_t received);
 
 /* Compare the model in the response with the operation's model.  If another model's chunk has the
  * object's name, count the collision, and log the first collision of the tier. */
-void kvt__s3_look_for_collision(struct s3_op *o, const struct kvt__http_head *head);
+void kvt__s3_check_collision(struct s3_op *o, const struct kvt__http_head *head);
 
 /* ---------------------------------------------------------------------- name.c */
 
@@ -369,11 +368,11 @@ int kvt__s3_name(const struct s3_tier *t, const struct kvt__object *object, char
                  size_t room);
 
 /* Start of the keys of opaque chunks; LMCache never lists here. */
-#define KVT__S3_OPAQUE "kvtier/"
+#define KVT__S3_OPAQUE_PREFIX "kvtier/"
 
 /* Convert an object's key (without the prefix) to key text.  0, or -EINVAL: the object is not a
  * chunk. */
-int kvt__s3_key_of(const char *name, char *out, size_t room, bool *opaque);
+int kvt__s3_key_from_name(const char *name, char *out, size_t room, bool *opaque);
 
 /* ---------------------------------------------------------------------- list.c */
 

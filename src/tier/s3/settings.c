@@ -30,7 +30,7 @@ kvt__s3_max_requests(const struct kvt_config *config)
 /* Return the location of store i: for i = 0 remote_url without "s3://", else the base_path of
  * plug-in i - 1.  "": the store is not S3.  NULL: no more stores. */
 static const char *
-place(const struct kvt_config *c, size_t i)
+store_location(const struct kvt_config *c, size_t i)
 {
     if (!i)
         return c->remote_url && !strncmp(c->remote_url, scheme, sizeof scheme - 1)
@@ -72,7 +72,7 @@ is_express(const char *text)
               kvt__config_origin((r)->config, name))
 
 static void
-note_past(struct kvt__reading *r)
+note_without_effect(struct kvt__reading *r)
 {
     const struct kvt_config *c = r->config;
 
@@ -109,7 +109,7 @@ check_keys(struct kvt__reading *r)
 }
 
 static void
-check_places(struct kvt__reading *r, bool express, bool lota)
+check_locations(struct kvt__reading *r, bool express, bool lota)
 {
     const struct kvt_config *c = r->config;
 
@@ -139,21 +139,21 @@ kvt__check_s3(struct kvt__reading *r)
 {
     const struct kvt_config *c = r->config;
     bool any = false, express = c->s3_enable_s3express, lota = false;
-    const char *here;
+    const char *location;
 
     if (c->s3_file_prefix)
         trim_prefix(r->config);
-    for (size_t i = 0; (here = place(c, i)); i++) {
-        if (!*here)
+    for (size_t i = 0; (location = store_location(c, i)); i++) {
+        if (!*location)
             continue;
         any = true;
-        express = express || is_express(here);
+        express = express || is_express(location);
         lota = lota ||
-               is_under(c->s3_endpoint_url ? c->s3_endpoint_url : here, "cwlota.com");
+               is_under(c->s3_endpoint_url ? c->s3_endpoint_url : location, "cwlota.com");
     }
     if (!any)
         return;
-    note_past(r);
+    note_without_effect(r);
     check_keys(r);
-    check_places(r, express, lota);
+    check_locations(r, express, lota);
 }

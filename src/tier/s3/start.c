@@ -67,7 +67,7 @@ describe(struct s3_op *o)
 static void
 get(struct s3_op *o)
 {
-    if (o->op->slot.bytes > KVT__S3_RANGED && !o->op->shorter &&
+    if (o->op->slot.bytes > KVT__S3_RANGES_ABOVE && !o->op->shorter &&
         !atomic_load(&o->tier->no_ranges))
         kvt__s3_get_ranges(o);
     else

@@ -13,9 +13,9 @@
 #include "base/error.h"
 
 void
-kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool keep)
+kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool read_only)
 {
-    *xml = (struct kvt__xml){ .begin = text, .at = text, .end = text + n, .keep = keep };
+    *xml = (struct kvt__xml){ .begin = text, .at = text, .end = text + n, .read_only = read_only };
     if (n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3))
         xml->at += 3;
 }
@@ -44,7 +44,7 @@ is_blank(char c)
 
 /* Find `what` and advance behind the match.  Return the start of the match, or NULL. */
 static char *
-pass(struct kvt__xml *xml, const char *what)
+skip_past(struct kvt__xml *xml, const char *what)
 {
     size_t n = strlen(what);
     char *found = memmem(xml->at, (size_t)(xml->end - xml->at), what, n);
@@ -61,7 +61,7 @@ pass(struct kvt__xml *xml, const char *what)
 static void
 put(struct kvt__xml *xml, const char *text, size_t n)
 {
-    if (xml->keep || !xml->leaf)
+    if (xml->read_only || !xml->leaf)
         return;
     memmove(xml->to, text, n);
     xml->to += n;
@@ -150,16 +150,16 @@ take_text(struct kvt__xml *xml)
 /* Take a comment, an instruction or CDATA.  Return 0; 1: none of these; -EBADMSG with a
  * sentence. */
 static int
-take_aside(struct kvt__xml *xml)
+skip_aside(struct kvt__xml *xml)
 {
     if (starts(xml, "<!--")) {
         xml->at += 4;
-        return pass(xml, "-->") ? 0 : bad(xml, "a comment without end");
+        return skip_past(xml, "-->") ? 0 : bad(xml, "a comment without end");
     }
     if (starts(xml, "<?"))
-        return pass(xml, "?>") ? 0 : bad(xml, "an instruction without end");
+        return skip_past(xml, "?>") ? 0 : bad(xml, "an instruction without end");
     if (starts(xml, "<![CDATA[") && xml->depth) {
-        char *from = xml->at += 9, *end = pass(xml, "]]>");
+        char *from = xml->at += 9, *end = skip_past(xml, "]]>");
         if (!end || memchr(from, '\0', (size_t)(end - from)))
             return bad(xml, "CDATA without end or with a NUL");
         put(xml, from, (size_t)(end - from));
@@ -187,8 +187,8 @@ close_element(struct kvt__xml *xml, char *text_end)
 {
     if (!xml->leaf)
         xml->text = xml->to = text_end;
-    xml->n_text = (size_t)((xml->keep ? text_end : xml->to) - xml->text);
-    if (!xml->keep)
+    xml->n_text = (size_t)((xml->read_only ? text_end : xml->to) - xml->text);
+    if (!xml->read_only)
         xml->text[xml->n_text] = '\0';
     xml->closing = true;
     return KVT__XML_CLOSE;
@@ -261,7 +261,7 @@ kvt__xml_next(struct kvt__xml *xml)
                                                 : KVT__XML_END;
         if (starts(xml, "</"))
             return take_close(xml);
-        rc = take_aside(xml);
+        rc = skip_aside(xml);
         if (rc)
             return rc < 0 ? rc : take_open(xml);
     }

@@ -18,7 +18,7 @@ enum kvt__xml_event {
 
 struct kvt__xml {
     char *begin, *at, *end;
-    bool keep;     /* keep the document unchanged: do not decode texts */
+    bool read_only; /* keep the document unchanged: do not decode texts */
     bool closing;  /* the last event was CLOSE; the innermost element is still in open */
     bool empty;    /* the last event was OPEN of <NAME/>; the next event is CLOSE */
     bool leaf;     /* the innermost element has no child so far */
@@ -30,14 +30,14 @@ struct kvt__xml {
     } open[KVT__XML_MAX_DEPTH]; /* names of open elements, with their namespace prefixes */
 
     /* After CLOSE: text of the closed element, "" if the element has children.  Ended by NUL,
-     * unless keep is set. */
+     * unless read_only is set. */
     char *text;
     size_t n_text;
     char *to; /* position for the next decoded byte */
 };
 
-/* Start a scan of n bytes of text.  Unless keep is set, the scan overwrites text. */
-void kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool keep);
+/* Start a scan of n bytes of text.  Unless read_only is set, the scan overwrites text. */
+void kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool read_only);
 
 /* Return the next event, or -EBADMSG with a sentence.  The event's element is the innermost open
  * element. */

@@ -43,7 +43,7 @@ is_word(const char *text, size_t n, const char *word)
 /* Scan the whole document unchanged.  Return -EBADMSG with a sentence: incomplete or badly nested;
  * 1: an element NAME at any depth contains this word; 0 otherwise. */
 static int
-look_through(char *text, size_t n, const char *name, const char *word)
+scan_whole(char *text, size_t n, const char *name, const char *word)
 {
     struct kvt__xml xml;
     int event, found = 0;
@@ -219,7 +219,7 @@ kvt__s3_read_list(char *text, size_t n,
                   char *token, size_t token_room)
 {
     /* MinIO sends EncodingType after the objects, so look for EncodingType first. */
-    int event, rc = look_through(text, n, "EncodingType", "url");
+    int event, rc = scan_whole(text, n, "EncodingType", "url");
     struct list l = { .encoded = rc > 0, .fn = fn, .ctx = ctx, .token = "" };
 
     if (rc >= 0)
@@ -253,7 +253,7 @@ kvt__s3_read_deleted(char *text, size_t n,
 {
     const char *key = "", *code = "", *message = "";
     struct kvt__xml xml;
-    int event, rc = look_through(text, n, "", "");
+    int event, rc = scan_whole(text, n, "", "");
 
     if (rc >= 0)
         rc = open_root(&xml, text, n, "DeleteResult", "DeleteResult");

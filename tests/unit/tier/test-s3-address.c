@@ -45,7 +45,7 @@ split_row(char *line, char *cells[MAX_CELLS])
 
 /* Parse "NAME=VALUE NAME=VALUE".  A word without '=' continues the value before the word. */
 static void
-read_settings(char *text, struct kvt__s3_place *place)
+read_settings(char *text, struct kvt__s3_address_params *place)
 {
     static const char *const styles[] = { "auto", "virtual", "path" };
 
@@ -106,7 +106,7 @@ assert_consistent(const struct kvt__s3_address *a)
 static void
 assert_row(char *cells[MAX_CELLS])
 {
-    struct kvt__s3_place place = { .rest = cells[0] + strlen("s3://") };
+    struct kvt__s3_address_params place = { .rest = cells[0] + strlen("s3://") };
     struct kvt__s3_address a;
     char url[4096];
 
@@ -124,7 +124,7 @@ assert_row(char *cells[MAX_CELLS])
 static void
 assert_row_refused(char *cells[MAX_CELLS])
 {
-    struct kvt__s3_place place = { .rest = cells[0] + strlen("s3://") };
+    struct kvt__s3_address_params place = { .rest = cells[0] + strlen("s3://") };
     struct kvt__s3_address a;
 
     read_settings(cells[1], &place);
@@ -164,7 +164,7 @@ the_page_says_what_the_code_does(void **state)
 static struct kvt__s3_address
 address(const char *rest, const char *endpoint, const char *region)
 {
-    const struct kvt__s3_place place = { .rest = rest, .endpoint_url = endpoint,
+    const struct kvt__s3_address_params place = { .rest = rest, .endpoint_url = endpoint,
                                          .region = region };
     struct kvt__s3_address a;
 
@@ -182,7 +182,7 @@ plain_http_by_domain_is_told(void **state)
     assert_true(address("kv", "cwlota.com", NULL).plain_by_host);
     assert_false(address("kv", "http://cwlota.com", NULL).plain_by_host);
     assert_false(address("kv.cwobject.com", NULL, NULL).plain_by_host);
-    struct kvt__s3_place place = { .rest = "kv.cwlota.com", .tls = KVT__S3_TLS_OFF };
+    struct kvt__s3_address_params place = { .rest = "kv.cwlota.com", .tls = KVT__S3_TLS_OFF };
     struct kvt__s3_address a;
     assert_int_equal(kvt__s3_address("remote_url", &place, &a), 0);
     assert_false(a.plain_by_host || a.tls);
@@ -232,7 +232,7 @@ names_resolve_as_set(void **state)
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct kvt__s3_place place = { .rest = "s3.example.com:9000/kv-cache",
+        struct kvt__s3_address_params place = { .rest = "s3.example.com:9000/kv-cache",
                                        .resolve = rows[i].resolve };
         struct kvt__s3_address a;
         int rc = kvt__s3_address("remote_url", &place, &a);
@@ -258,8 +258,9 @@ long_parts_fit_or_are_refused(void **state)
     memset(text, '@', sizeof text);
     for (size_t n = 1; n < 700; n++) {
         text[n] = '\0';
-        struct kvt__s3_place place = { .rest = rest, .region = "r", .file_prefix = text };
-        struct kvt__s3_place at = { .rest = "kv/@@@", .endpoint_url = rest, .region = "r" };
+        struct kvt__s3_address_params place = { .rest = rest, .region = "r", .file_prefix = text };
+        struct kvt__s3_address_params at = { .rest = "kv/@@@", .endpoint_url = rest,
+                                             .region = "r" };
         snprintf(rest, sizeof rest, "10.0.0.1/%063d", 0);
         if (!kvt__s3_address("remote_url", &place, &a))
             assert_consistent(&a);
@@ -390,7 +391,7 @@ redirects_stay_with_the_owner(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof redirects / sizeof *redirects; i++) {
-        struct kvt__s3_place place = { .rest = redirects[i].rest, .file_prefix = "p",
+        struct kvt__s3_address_params place = { .rest = redirects[i].rest, .file_prefix = "p",
                                        .endpoint_url = redirects[i].endpoint };
         struct kvt__s3_address was, now;
         char url[4096];

@@ -50,7 +50,7 @@ endpoints_of_aws_are_chosen_by_the_environment(void **state)
     (void)state;
     s3_environment = environment;
     assert_good(s3_try_open("s3://kv-cache", tls, &counters, &tier));
-    assert_string_equal(kvt__s3_place_of(s3_of(tier))->host,
+    assert_string_equal(kvt__s3_address_of(s3_of(tier))->host,
                         "kv-cache.s3-fips.dualstack.us-east-1.amazonaws.com");
     s3_close(tier);
     tier = NULL;

@@ -83,7 +83,7 @@ n_places(void)
 {
     unsigned n = 0;
 
-    for (struct s3_where *w = s3_of(tier)->places; w; w = w->next)
+    for (struct s3_target *w = s3_of(tier)->targets; w; w = w->next)
         n++;
     return n;
 }

@@ -322,7 +322,7 @@ count_hedges(struct s3_pace *pace)
 static void
 hedges_are_few_in_a_row_and_a_share_of_reads(void **state)
 {
-    struct s3_call call = { .hedged = true };
+    struct s3_call call = { .can_hedge = true };
     struct s3_pace pace;
 
     (void)state;
@@ -374,7 +374,7 @@ stalls_lower_the_number_of_stores(void **state)
 static void
 the_limit_on_stores_falls_and_rises(void **state)
 {
-    struct s3_call call = { .stores = true };
+    struct s3_call call = { .is_store = true };
     struct s3_pace pace;
 
     (void)state;
