@@ -269,7 +269,7 @@ set_tls(struct work *w, const char *name)
     out->aws = w->parsed.aws;
     /* At AWS the bucket's name decides; for other stores only the setting can. */
     out->express = w->parsed.aws ? w->parsed.express || is_express_name(out->bucket)
-                               : w->params->express;
+                                 : w->params->express;
     if (out->express && out->aws && !out->tls)
         return kvt__fail(EINVAL, "%s: S3 Express is reached with TLS only. Take "
                          "disable_tls away, and http:// of s3_endpoint_url.", name);

@@ -85,7 +85,7 @@ judge_refusal(const struct s3_call *call)
 
     if (clocks_differ(call) && !call->has_set_clock)
         return S3_SET_CLOCK;
-    if (call->keys && call->keys->expires_s - KVT__S3_LAST_S <= now)
+    if (call->keys && call->keys->expires_s - KVT__S3_EXPIRY_MARGIN_S <= now)
         return S3_NEW_KEYS;
     return *call->error.code ? S3_FAILED : S3_DOUBTED_KEYS;
 }

@@ -177,7 +177,7 @@ on_http_received(struct kvt__http_request *http, size_t at, size_t n)
 static bool
 may_hedge(struct kvt__http_request *http)
 {
-    return kvt__s3_may_hedge(&kvt__s3_call_of(http)->tier->pace);
+    return kvt__s3_acquire_hedge(&kvt__s3_call_of(http)->tier->pace);
 }
 
 void
@@ -199,7 +199,7 @@ kvt__s3_send(struct s3_call *call, int64_t in_ns,
         .hedge_ns = call->can_hedge ? kvt__s3_hedge_ns(&t->pace) : 0,
         .body = call->body, .body_bytes = call->body_bytes,
         .expect_continue = call->body_bytes > KVT__S3_BODY_MAX &&
-                           atomic_load(&t->careful),
+                           atomic_load(&t->expect_continue),
         .is_head = !strcmp(call->method, "HEAD"),
         .write_head = write_head, .may_hedge = may_hedge, .answer = on_http_head,
         .received = on_http_received,

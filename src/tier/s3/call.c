@@ -63,7 +63,7 @@ end(struct s3_call *call, int err)
         kvt__s3_keys_unref(call->keys);
     call->keys = NULL;
     if (call->has_store_slot)
-        next = kvt__s3_stored(&t->pace);
+        next = kvt__s3_release_store_slot(&t->pace);
     call->has_store_slot = false;
     start_ready(next);
     if (err)
@@ -87,7 +87,7 @@ begin_attempt(struct s3_call *call)
 
         kvt__s3_keys_unref(call->keys);
         call->keys = NULL;
-        int err = kvt__s3_keyring_give(call->tier, call, &keys);
+        int err = kvt__s3_keyring_acquire(call->tier, call, &keys);
         if (err <= 0)
             kvt__s3_call_resume(call, keys, err);
     }
@@ -114,7 +114,7 @@ kvt__s3_call(struct s3_call *call)
         end(call, -ECANCELED);
         return;
     }
-    if (call->is_store && !kvt__s3_may_store(&t->pace, call))
+    if (call->is_store && !kvt__s3_acquire_store_slot(&t->pace, call))
         return;
     if (call->is_store)
         call->has_store_slot = true;
@@ -155,7 +155,7 @@ retry(struct s3_call *call, int err)
     int64_t in_ns;
 
     bool may = !atomic_load(&t->stopping) && !has_used_attempts(call) &&
-               kvt__s3_may_repeat(&t->pace, call, &in_ns) &&
+               kvt__s3_acquire_retry(&t->pace, call, &in_ns) &&
                kvt__now_ns() + in_ns < call->deadline_ns;
     if (may)
         kvt__s3_send(call, in_ns, on_attempt_done);
@@ -251,12 +251,12 @@ on_attempt_done(struct kvt__http_request *http)
         kvt__s3_count(t, KVT__N_s3_hedges);
     /* After a failure, send the next large body only when the store has accepted the head. */
     if (call->body_bytes > KVT__S3_BODY_MAX)
-        atomic_store(&t->careful, verdict != S3_GOOD);
+        atomic_store(&t->expect_continue, verdict != S3_GOOD);
     /* A timeout also shows an overloaded server. */
     if (verdict == S3_SLOW_DOWN || http->status == -ETIMEDOUT)
-        kvt__s3_slow_down(&t->pace);
+        kvt__s3_note_overload(&t->pace);
     if (verdict == S3_GOOD || verdict == S3_FINAL)
-        kvt__s3_went_well(&t->pace, call);
+        kvt__s3_note_success(&t->pace, call);
     if (verdict == S3_GOOD)
         end(call, 0);
     else if (verdict == S3_SLOW_DOWN || verdict == S3_RETRY)

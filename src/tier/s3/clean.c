@@ -16,15 +16,16 @@
 #include "tier/s3/clean.h"
 
 #define GIB 1073741824.0
-#define SOONEST_NS (10 * KVT__NS_PER_S)
-#define LATEST_NS (60 * KVT__NS_PER_S)
-#define FAILED_NS (300 * KVT__NS_PER_S) /* delay after a failed round */
-#define SAY_NS (3600 * KVT__NS_PER_S)   /* minimum time between warnings, and delay after -EACCES */
-#define KEEP_NS (60 * KVT__NS_PER_S) /* time between checks of the lease during a listing */
-#define MUCH 20          /* a twentieth of the limit */
-#define MOST_OLD 131072  /* names of these objects need about 20 MiB */
-/* Limit for the size of an object: the sum of MOST_OLD sizes is at most 2^63. */
-#define MOST_BYTES ((uint64_t)1 << 46)
+#define SHORT_INTERVAL_NS (10 * KVT__NS_PER_S)
+#define LONG_INTERVAL_NS (60 * KVT__NS_PER_S)
+#define FAILURE_DELAY_NS (300 * KVT__NS_PER_S) /* delay after a failed round */
+/* Minimum time between warnings, and delay after -EACCES. */
+#define WARN_INTERVAL_NS (3600 * KVT__NS_PER_S)
+#define LEASE_CHECK_NS (60 * KVT__NS_PER_S) /* time between checks of the lease during a listing */
+#define LIMIT_SHARES 20  /* a twentieth of the limit */
+#define MAX_VICTIMS 131072 /* names of these objects need about 20 MiB */
+/* Limit for the size of an object: the sum of MAX_VICTIMS sizes is at most 2^63. */
+#define MAX_OBJECT_BYTES ((uint64_t)1 << 46)
 
 /* -------------------------------------------------------------------------- a round */
 
@@ -35,12 +36,12 @@ struct round {
     bool choosing;
     int err; /* -ENOMEM from kvt__s3_oldest_add() */
     uint64_t total;
-    uint64_t n_gone, bytes_gone, n_kept;
+    uint64_t n_deleted, deleted_bytes, n_failed;
     char why[256]; /* reason for the first object that was not deleted */
 };
 
 static void
-count(void *ctx, const struct kvt__s3_listed *listed)
+on_listed(void *ctx, const struct kvt__s3_listed *listed)
 {
     struct round *r = ctx;
     char key[KVT__KEY_TEXT_MAX + 1];
@@ -48,7 +49,7 @@ count(void *ctx, const struct kvt__s3_listed *listed)
 
     if (kvt__s3_key_from_name(listed->key, key, sizeof key, &opaque))
         return;
-    uint64_t bytes = listed->bytes < MOST_BYTES ? listed->bytes : MOST_BYTES;
+    uint64_t bytes = listed->bytes < MAX_OBJECT_BYTES ? listed->bytes : MAX_OBJECT_BYTES;
     if (__builtin_add_overflow(r->total, bytes, &r->total))
         r->total = UINT64_MAX;
     if (r->choosing && !r->err)
@@ -58,46 +59,46 @@ count(void *ctx, const struct kvt__s3_listed *listed)
 static int
 count_all(struct round *r)
 {
-    struct s3_walk *w = kvt__s3_walk_begin(r->t, "", count, r);
+    struct s3_walk *w = kvt__s3_walk_begin(r->t, "", on_listed, r);
     int rc = w ? 1 : -ENOMEM;
 
     r->total = 0;
     while (rc > 0) {
-        bool is_old = kvt__now_ns() - r->lease.looked_ns > KEEP_NS;
-        int err = is_old ? kvt__s3_lease_keep(&r->lease) : 0;
+        bool is_old = kvt__now_ns() - r->lease.checked_ns > LEASE_CHECK_NS;
+        int err = is_old ? kvt__s3_lease_renew(&r->lease) : 0;
 
         rc = err ? err : kvt__s3_walk_page(w);
         if (rc >= 0 && r->err)
             rc = r->err;
     }
     kvt__s3_walk_end(w);
-    r->t->cleaner.counted = r->total;
+    r->t->cleaner.last_total = r->total;
     return rc;
 }
 
 /* Delete the first of n objects, while the lease is held.  Return the number of tried objects, or
  * -errno with a sentence. */
 static int
-delete_some(struct round *r, struct s3_old *olds, size_t n)
+delete_some(struct round *r, struct s3_victim *victims, size_t n)
 {
     struct kvt__counters *counters = r->t->counters;
     char why[sizeof r->why];
-    int err = kvt__s3_lease_keep(&r->lease);
+    int err = kvt__s3_lease_renew(&r->lease);
 
     if (err)
         return err;
-    int tried = kvt__s3_delete(r->t, olds, n, why);
+    int tried = kvt__s3_delete(r->t, victims, n, why);
     for (size_t i = 0; i < (tried < 0 ? n : (size_t)tried); i++) {
-        r->n_kept += olds[i].kept;
-        if (olds[i].kept && counters)
+        r->n_failed += victims[i].failed;
+        if (victims[i].failed && counters)
             kvt__count(counters, KVT__N_remove_failed, 1);
-        if (olds[i].kept)
+        if (victims[i].failed)
             continue;
-        r->n_gone++;
-        r->bytes_gone += olds[i].bytes;
+        r->n_deleted++;
+        r->deleted_bytes += victims[i].bytes;
         if (counters) {
             kvt__count(counters, KVT__N_evicted_chunks, 1);
-            kvt__count(counters, KVT__N_evicted_bytes, olds[i].bytes);
+            kvt__count(counters, KVT__N_evicted_bytes, victims[i].bytes);
         }
     }
     if (!*r->why)
@@ -105,43 +106,43 @@ delete_some(struct round *r, struct s3_old *olds, size_t n)
     return tried;
 }
 
-/* Return the number of objects at the start of olds that add up to `bytes`, limited to the maximum
- * of one request. */
+/* Return the number of objects at the start of victims that add up to `bytes`, limited to the
+ * maximum of one request. */
 static size_t
-how_many(const struct s3_old *olds, size_t n, uint64_t bytes)
+count_victims(const struct s3_victim *victims, size_t n, uint64_t bytes)
 {
     uint64_t sum = 0;
     size_t i = 0;
 
-    while (i < n && i < KVT__S3_DELETE_MOST && sum < bytes)
-        sum += olds[i++].bytes;
+    while (i < n && i < KVT__S3_MAX_DELETES && sum < bytes)
+        sum += victims[i++].bytes;
     return i;
 }
 
 /* Delete the oldest objects until the sum is a twentieth below the limit.  If the store does not
- * delete some objects, younger objects are deleted instead, until KVT__S3_DELETE_MOST objects have
+ * delete some objects, younger objects are deleted instead, until KVT__S3_MAX_DELETES objects have
  * failed.  Return 0; 1: not enough objects were chosen; -errno with a sentence. */
 static int
 delete_oldest(struct round *r)
 {
-    uint64_t limit = r->t->cleaner.limit, excess = r->total - (limit - limit / MUCH);
+    uint64_t limit = r->t->cleaner.limit, excess = r->total - (limit - limit / LIMIT_SHARES);
     const struct s3_oldest *o = &r->oldest;
     size_t at = 0;
 
     kvt__s3_oldest_sort(&r->oldest);
-    while (at < o->n && r->bytes_gone < excess && r->n_kept < KVT__S3_DELETE_MOST) {
-        size_t n = how_many(o->olds + at, o->n - at, excess - r->bytes_gone);
-        int tried = delete_some(r, o->olds + at, n);
+    while (at < o->n && r->deleted_bytes < excess && r->n_failed < KVT__S3_MAX_DELETES) {
+        size_t n = count_victims(o->victims + at, o->n - at, excess - r->deleted_bytes);
+        int tried = delete_some(r, o->victims + at, n);
 
         if (tried < 0)
             return tried;
         at += (size_t)tried;
     }
-    if (r->n_kept && !r->n_gone)
+    if (r->n_failed && !r->n_deleted)
         return kvt__fail(strstr(r->why, "AccessDenied") ? EACCES : EIO,
                          "none of %llu chunks could be removed: %s.",
-                         (unsigned long long)r->n_kept, r->why);
-    return r->bytes_gone < excess && at == o->most;
+                         (unsigned long long)r->n_failed, r->why);
+    return r->deleted_bytes < excess && at == o->max;
 }
 
 /* Count all objects and delete the excess, with the lease held.  The listing chooses the oldest
@@ -152,7 +153,7 @@ clean(struct round *r)
 {
     uint64_t limit = r->t->cleaner.limit;
 
-    r->choosing = r->t->cleaner.counted > limit - limit / 4;
+    r->choosing = r->t->cleaner.last_total > limit - limit / 4;
     int rc = count_all(r);
     if (!rc && r->total > limit && !r->choosing) {
         r->choosing = true;
@@ -165,15 +166,15 @@ clean(struct round *r)
 
 /* Log a warning, at most once an hour. */
 static void
-complain(struct s3_tier *t, const char *what, const char *why)
+warn(struct s3_tier *t, const char *what, const char *why)
 {
     struct s3_cleaner *c = &t->cleaner;
     const struct kvt__s3_address *a = kvt__s3_address_of(t);
     int64_t now = kvt__now_ns();
 
-    if (c->said_ns && now - c->said_ns < SAY_NS)
+    if (c->warned_ns && now - c->warned_ns < WARN_INTERVAL_NS)
         return;
-    c->said_ns = now;
+    c->warned_ns = now;
     kvt__log(KVT_LOG_WARN, "S3: max_remote_size is not kept at %s%s: %s: %s", a->host,
              a->object_path, what, why);
 }
@@ -183,31 +184,31 @@ report(const struct round *r, int rc)
 {
     char what[96];
 
-    if (r->n_gone)
+    if (r->n_deleted)
         kvt__log(KVT_LOG_DEBUG, "S3: %.3f GiB are more than max_remote_size (%.3f): the "
                  "oldest %llu chunks (%.3f GiB) were removed.", (double)r->total / GIB,
-                 (double)r->t->cleaner.limit / GIB, (unsigned long long)r->n_gone,
-                 (double)r->bytes_gone / GIB);
-    if (rc < 0 || !r->n_kept)
+                 (double)r->t->cleaner.limit / GIB, (unsigned long long)r->n_deleted,
+                 (double)r->deleted_bytes / GIB);
+    if (rc < 0 || !r->n_failed)
         return;
     snprintf(what, sizeof what, "%llu of %llu chunks could not be removed",
-             (unsigned long long)r->n_kept, (unsigned long long)(r->n_kept + r->n_gone));
-    complain(r->t, what, r->why);
+             (unsigned long long)r->n_failed, (unsigned long long)(r->n_failed + r->n_deleted));
+    warn(r->t, what, r->why);
 }
 
 int
-kvt__s3_keep_limit(struct s3_tier *t)
+kvt__s3_enforce_limit(struct s3_tier *t)
 {
-    struct round r = { .t = t, .oldest = { .most = t->cleaner.most_old } };
+    struct round r = { .t = t, .oldest = { .max = t->cleaner.max_victims } };
     char why[512];
-    int rc = kvt__s3_lease_take(t, &r.lease);
+    int rc = kvt__s3_lease_acquire(t, &r.lease);
 
     if (!rc) {
         rc = clean(&r);
         snprintf(why, sizeof why, "%s", kvt__why());
         /* -EBUSY: the lease is lost.  -ECANCELED: the tier closes, and the lease expires. */
         if (rc != -EBUSY && rc != -ECANCELED)
-            kvt__s3_lease_give_back(&r.lease);
+            kvt__s3_lease_release(&r.lease);
         report(&r, rc);
         kvt__s3_oldest_free(&r.oldest);
         kvt__set_why(why);
@@ -220,7 +221,7 @@ kvt__s3_keep_limit(struct s3_tier *t)
 /* Return a time in ns to 1.25 * ns from now.  The random part separates processes that started
  * together. */
 static int64_t
-after(int64_t ns)
+with_jitter(int64_t ns)
 {
     uint32_t bits = (uint32_t)kvt__now_ns();
     ssize_t n = getrandom(&bits, sizeof bits, GRND_NONBLOCK);
@@ -232,8 +233,8 @@ after(int64_t ns)
 static void
 plan(struct s3_cleaner *c, int64_t much_ns, int64_t little_ns)
 {
-    c->due_ns[0] = after(much_ns);
-    c->due_ns[1] = after(little_ns);
+    c->due_ns[0] = with_jitter(much_ns);
+    c->due_ns[1] = with_jitter(little_ns);
 }
 
 /* Wait until the next round is due; the caller holds the lock.  Return false if the tier closes. */
@@ -241,8 +242,8 @@ static bool
 wait_locked(struct s3_cleaner *c)
 {
     while (!c->stop) {
-        uint64_t wrote = atomic_load(&c->wrote);
-        int64_t due = c->due_ns[wrote < c->limit / MUCH];
+        uint64_t wrote = atomic_load(&c->stored_bytes);
+        int64_t due = c->due_ns[wrote < c->limit / LIMIT_SHARES];
 
         if (wrote && kvt__now_ns() >= due)
             return true;
@@ -258,17 +259,17 @@ wait_locked(struct s3_cleaner *c)
 /* Plan the next round from the result of this round.  Return false if further rounds are
  * useless. */
 static bool
-ended(struct s3_tier *t, int rc, uint64_t wrote)
+note_round(struct s3_tier *t, int rc, uint64_t wrote)
 {
     struct s3_cleaner *c = &t->cleaner;
     bool failed = rc < 0 && rc != -EBUSY && rc != -ECANCELED;
-    int64_t later_ns = rc == -EACCES ? SAY_NS : FAILED_NS;
+    int64_t later_ns = rc == -EACCES ? WARN_INTERVAL_NS : FAILURE_DELAY_NS;
 
     if (failed)
-        complain(t, "nothing more is evicted", kvt__why());
+        warn(t, "nothing more is evicted", kvt__why());
     if (rc)
-        atomic_fetch_add(&c->wrote, rc > 0 ? c->limit : wrote);
-    plan(c, failed ? later_ns : c->soonest_ns, failed ? later_ns : c->latest_ns);
+        atomic_fetch_add(&c->stored_bytes, rc > 0 ? c->limit : wrote);
+    plan(c, failed ? later_ns : c->short_interval_ns, failed ? later_ns : c->long_interval_ns);
     return rc != -EOPNOTSUPP;
 }
 
@@ -280,12 +281,12 @@ cleaner_main(void *arg)
     bool useful = true;
 
     pthread_mutex_lock(&c->lock);
-    plan(c, c->soonest_ns, c->latest_ns);
+    plan(c, c->short_interval_ns, c->long_interval_ns);
     while (useful && wait_locked(c)) {
         pthread_mutex_unlock(&c->lock);
-        uint64_t wrote = atomic_exchange(&c->wrote, 0);
+        uint64_t wrote = atomic_exchange(&c->stored_bytes, 0);
 
-        useful = ended(t, kvt__s3_keep_limit(t), wrote);
+        useful = note_round(t, kvt__s3_enforce_limit(t), wrote);
         pthread_mutex_lock(&c->lock);
     }
     pthread_mutex_unlock(&c->lock);
@@ -294,14 +295,14 @@ cleaner_main(void *arg)
 
 /* Wake the thread only if the new bytes change the time of the next round. */
 void
-kvt__s3_wrote(struct s3_tier *t, uint64_t bytes)
+kvt__s3_note_stored(struct s3_tier *t, uint64_t bytes)
 {
     struct s3_cleaner *c = &t->cleaner;
-    uint64_t much = c->limit / MUCH;
+    uint64_t much = c->limit / LIMIT_SHARES;
 
     if (!c->limit)
         return;
-    uint64_t before = atomic_fetch_add(&c->wrote, bytes);
+    uint64_t before = atomic_fetch_add(&c->stored_bytes, bytes);
     if (before && (before >= much || bytes < much - before))
         return;
     pthread_mutex_lock(&c->lock);
@@ -319,9 +320,9 @@ kvt__s3_cleaner_open(struct s3_tier *t, const struct kvt_config *config)
     c->limit = (uint64_t)(config->max_remote_size * GIB);
     if (!c->limit)
         return 0;
-    c->soonest_ns = SOONEST_NS;
-    c->latest_ns = LATEST_NS;
-    c->most_old = MOST_OLD;
+    c->short_interval_ns = SHORT_INTERVAL_NS;
+    c->long_interval_ns = LONG_INTERVAL_NS;
+    c->max_victims = MAX_VICTIMS;
     pthread_mutex_init(&c->lock, NULL);
     kvt__cond_init(&c->changed);
     int err = kvt__thread_start(&c->thread, "kvt-s3-clean", cleaner_main, t);

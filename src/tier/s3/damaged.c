@@ -25,7 +25,7 @@ find_locked(struct s3_damaged *d, uint64_t h)
 }
 
 void
-kvt__s3_is_damaged(struct s3_damaged *d, const char *name)
+kvt__s3_damaged_add(struct s3_damaged *d, const char *name)
 {
     uint64_t h = hash_of(name);
 
@@ -36,7 +36,7 @@ kvt__s3_is_damaged(struct s3_damaged *d, const char *name)
 }
 
 bool
-kvt__s3_was_damaged(struct s3_damaged *d, const char *name)
+kvt__s3_damaged_remove(struct s3_damaged *d, const char *name)
 {
     pthread_mutex_lock(&d->lock);
     uint64_t *at = find_locked(d, hash_of(name));

@@ -21,8 +21,8 @@
 
 /* Time limit of a request, and of all individual deletions together.  The worst case is a rejected
  * DeleteObjects, then individual deletions, and a late last deletion: in sum less than
- * KVT__S3_LEASE_LAST_S. */
-#define WITHIN_NS (KVT__S3_LEASE_LAST_S * KVT__NS_PER_S / 4)
+ * KVT__S3_LEASE_MARGIN_S. */
+#define WITHIN_NS (KVT__S3_LEASE_MARGIN_S * KVT__NS_PER_S / 4)
 
 /* ------------------------------------------------------------ individual requests */
 
@@ -41,21 +41,21 @@ kvt__s3_delete_one(struct s3_tier *t, const char *name)
 /* Delete each object with an individual request.  Parameters and return value: as for
  * kvt__s3_delete(). */
 static int
-delete_each(struct s3_tier *t, struct s3_old *olds, size_t n, char why[WHY_BYTES])
+delete_each(struct s3_tier *t, struct s3_victim *victims, size_t n, char why[WHY_BYTES])
 {
     int64_t until = kvt__now_ns() + WITHIN_NS;
     char name[KVT__S3_NAME_ROOM];
     size_t i = 0;
 
     do {
-        int err = kvt__s3_encode(olds[i].name, strlen(olds[i].name), true, name,
+        int err = kvt__s3_encode(victims[i].name, strlen(victims[i].name), true, name,
                                  sizeof name);
         if (err >= 0)
             err = kvt__s3_delete_one(t, name);
         if (err == -ECANCELED || err == -ETIMEDOUT || err == -EACCES)
             return err;
-        olds[i].kept = err && err != -ENOENT;
-        if (olds[i].kept && !*why)
+        victims[i].failed = err && err != -ENOENT;
+        if (victims[i].failed && !*why)
             snprintf(why, WHY_BYTES, "%s", kvt__why());
     } while (++i < n && kvt__now_ns() < until);
     return (int)i;
@@ -65,7 +65,7 @@ delete_each(struct s3_tier *t, struct s3_old *olds, size_t n, char why[WHY_BYTES
 
 struct batch {
     struct s3_call call;
-    struct s3_old *olds;
+    struct s3_victim *victims;
     size_t n;
     char *why;
     size_t prefix;
@@ -77,10 +77,10 @@ struct batch {
 
 /* Return true if the document can contain all names: XML 1.0 has no control characters. */
 static bool
-has_writable_names(const struct s3_old *olds, size_t n)
+has_writable_names(const struct s3_victim *victims, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        for (const char *c = olds[i].name; *c; c++)
+        for (const char *c = victims[i].name; *c; c++)
             if ((unsigned char)*c < ' ')
                 return false;
     return true;
@@ -127,7 +127,7 @@ write_xml(struct batch *b, const char *prefix)
     for (size_t i = 0; i < b->n; i++) {
         fputs("<Object><Key>", out);
         put_escaped(out, prefix);
-        put_escaped(out, b->olds[i].name);
+        put_escaped(out, b->victims[i].name);
         fputs("</Key></Object>", out);
     }
     fputs("</Delete>", out);
@@ -169,10 +169,10 @@ on_head(struct s3_call *call, const struct kvt__http_head *head)
 }
 
 static void
-set_kept(struct s3_old *olds, size_t n, bool kept)
+set_failed(struct s3_victim *victims, size_t n, bool failed)
 {
     for (size_t i = 0; i < n; i++)
-        olds[i].kept = kept;
+        victims[i].failed = failed;
 }
 
 static void
@@ -185,10 +185,10 @@ on_not_deleted(void *ctx, const char *key, const char *code, const char *message
     if (!strcmp(code, "NoSuchKey"))
         return;
     for (size_t i = 0; i < b->n; i++)
-        if (!strcmp(b->olds[i].name, name))
-            known = b->olds[i].kept = true;
+        if (!strcmp(b->victims[i].name, name))
+            known = b->victims[i].failed = true;
     if (!known) /* unknown key: any object may be meant */
-        set_kept(b->olds, b->n, true);
+        set_failed(b->victims, b->n, true);
     if (!*b->why)
         snprintf(b->why, WHY_BYTES, "%s: %s%s", code, message,
                  strcmp(code, "AccessDenied") ? "" : ". The keys need s3:DeleteObject");
@@ -214,23 +214,23 @@ send_batch(struct s3_tier *t, struct batch *b)
     err = kvt__s3_call_wait(&b->call);
     if (err)
         return err;
-    set_kept(b->olds, b->n, false);
+    set_failed(b->victims, b->n, false);
     err = kvt__s3_read_deleted(b->response, b->call.http.received_bytes, on_not_deleted, b);
     if (err)
-        set_kept(b->olds, b->n, true);
+        set_failed(b->victims, b->n, true);
     return err;
 }
 
 /* Send DeleteObjects.  status: HTTP status of a failed request; 0 after success. */
 static int
-delete_at_once(struct s3_tier *t, struct s3_old *olds, size_t n, char *why, int *status)
+delete_at_once(struct s3_tier *t, struct s3_victim *victims, size_t n, char *why, int *status)
 {
     struct batch *b = malloc(sizeof *b);
 
     if (!b)
         return kvt__fail(ENOMEM, "S3: DeleteObjects");
     b->call.http.http_status = 0;
-    b->olds = olds;
+    b->victims = victims;
     b->n = n;
     b->why = why;
     b->xml = NULL;
@@ -242,19 +242,19 @@ delete_at_once(struct s3_tier *t, struct s3_old *olds, size_t n, char *why, int 
 }
 
 int
-kvt__s3_delete(struct s3_tier *t, struct s3_old *olds, size_t n, char why[WHY_BYTES])
+kvt__s3_delete(struct s3_tier *t, struct s3_victim *victims, size_t n, char why[WHY_BYTES])
 {
     int status = 0;
 
     *why = '\0';
-    set_kept(olds, n, true);
-    if (!t->cleaner.deletes_one_by_one && has_writable_names(olds, n)) {
-        int err = delete_at_once(t, olds, n, why, &status);
+    set_failed(victims, n, true);
+    if (!t->cleaner.no_delete_objects && has_writable_names(victims, n)) {
+        int err = delete_at_once(t, victims, n, why, &status);
 
         if (status == 405 || status == 501)
-            t->cleaner.deletes_one_by_one = true;
+            t->cleaner.no_delete_objects = true;
         else if (status != 400)
             return err ? err : (int)n;
     }
-    return delete_each(t, olds, n, why);
+    return delete_each(t, victims, n, why);
 }

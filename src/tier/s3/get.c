@@ -62,7 +62,7 @@ on_object_end(struct s3_call *call, int err)
         err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", o->name);
     found->checked = !err && (found->has_id || o->has_server_crc);
     if (err == -EBADMSG)
-        kvt__s3_is_damaged(&o->tier->damaged, o->name);
+        kvt__s3_damaged_add(&o->tier->damaged, o->name);
     kvt__s3_op_end(o, err);
 }
 

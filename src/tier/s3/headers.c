@@ -98,7 +98,7 @@ kvt__s3_headers_open(struct s3_tier *t, const struct kvt_config *config)
         if (IS_ONE_OF(text, reserved) || is_duplicate(t, text))
             return kvt__fail(EINVAL, "s3_headers: entry %zu is the header %s, which %s.",
                              i + 1, text, is_duplicate(t, text) ? "is there already"
-                                                            : "kvtier sets itself");
+                                                                : "kvtier sets itself");
         t->headers[t->n_headers++] = header;
     }
     return 0;

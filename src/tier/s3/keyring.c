@@ -26,25 +26,25 @@ kvt__s3_keyring_stopped(void)
 }
 
 int
-kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out)
+kvt__s3_keyring_acquire(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out)
 {
     struct s3_keyring *k = &t->keyring;
     int err = 0;
 
     pthread_mutex_lock(&k->lock);
     struct kvt__s3_keys *keys = kvt__s3_keyring_usable(t);
-    if (keys && !(call->wants_new_keys && k->doubting)) {
+    if (keys && !(call->wants_new_keys && k->is_doubted)) {
         keys = kvt__s3_keys_ref(keys);
     } else if (k->stop) {
         err = kvt__s3_keyring_stopped();
-    } else if (!keys && k->failed && kvt__now_ns() - k->failed_ns < KVT__S3_KEYS_AGAIN_NS) {
+    } else if (!keys && k->last_err && kvt__now_ns() - k->failed_ns < KVT__S3_REFRESH_DELAY_NS) {
         kvt__set_why(k->why);
-        err = k->failed;
+        err = k->last_err;
     } else {
         keys = NULL;
         call->next = k->waiting;
         k->waiting = call;
-        k->wanted = true;
+        k->refresh_wanted = true;
         pthread_cond_signal(&k->changed);
         err = 1;
     }
@@ -74,10 +74,10 @@ kvt__s3_keyring_doubt(struct s3_tier *t, const struct kvt__s3_keys *keys)
 
     pthread_mutex_lock(&k->lock);
     bool replaced = keys != k->base && keys != k->session;
-    bool may = replaced || k->doubting || !k->doubted_ns ||
+    bool may = replaced || k->is_doubted || !k->doubted_ns ||
                now - k->doubted_ns >= DOUBT_NS;
-    if (may && !replaced && !k->doubting) {
-        k->doubting = true;
+    if (may && !replaced && !k->is_doubted) {
+        k->is_doubted = true;
         k->doubted_ns = now;
     }
     pthread_mutex_unlock(&k->lock);

@@ -12,11 +12,11 @@
 #include "tier/s3/clean.h"
 
 #define LEASES ".kvtier/cleaner/"
-#define DIGITS_MOST 15
+#define MAX_DIGITS 15
 
-struct seen {
+struct lease_state {
     uint64_t number;  /* highest number; 0: no lease exists */
-    bool given_back;
+    bool is_released;
     int64_t written_s, now_s; /* times of the store's clock; 0: unknown */
 };
 
@@ -28,32 +28,32 @@ number_of(const char *name)
     size_t n = strspn(digits, "0123456789");
     uint64_t number;
 
-    if (!n || n > DIGITS_MOST || digits[n] || *digits == '0' ||
+    if (!n || n > MAX_DIGITS || digits[n] || *digits == '0' ||
         sscanf(digits, "%" SCNu64, &number) != 1)
         return 0;
     return number;
 }
 
 static void
-look_at(void *ctx, const struct kvt__s3_listed *listed)
+on_listed(void *ctx, const struct kvt__s3_listed *listed)
 {
-    struct seen *seen = ctx;
+    struct lease_state *state = ctx;
     uint64_t number = number_of(listed->key);
 
-    if (number <= seen->number)
+    if (number <= state->number)
         return;
-    seen->number = number;
-    seen->given_back = !listed->bytes;
-    seen->written_s = listed->modified_ns / KVT__NS_PER_S;
+    state->number = number;
+    state->is_released = !listed->bytes;
+    state->written_s = listed->modified_ns / KVT__NS_PER_S;
 }
 
 static int
-look(struct s3_tier *t, struct seen *out)
+read_state(struct s3_tier *t, struct lease_state *out)
 {
-    struct s3_walk *w = kvt__s3_walk_begin(t, LEASES, look_at, out);
+    struct s3_walk *w = kvt__s3_walk_begin(t, LEASES, on_listed, out);
     int more = w ? 1 : -ENOMEM;
 
-    *out = (struct seen){ 0 };
+    *out = (struct lease_state){ 0 };
     while (more > 0)
         more = kvt__s3_walk_page(w);
     if (!more)
@@ -64,10 +64,10 @@ look(struct s3_tier *t, struct seen *out)
 
 /* Return the seconds since the lease was written; 0 if the age is unknown. */
 static int64_t
-age_of(const struct seen *seen)
+age_of(const struct lease_state *state)
 {
-    return seen->now_s && seen->written_s && seen->now_s > seen->written_s
-        ? seen->now_s - seen->written_s : 0;
+    return state->now_s && state->written_s && state->now_s > state->written_s
+        ? state->now_s - state->written_s : 0;
 }
 
 /* ---------------------------------------------------------------------------- write */
@@ -77,11 +77,11 @@ age_of(const struct seen *seen)
 static int
 put(struct s3_tier *t, uint64_t number, const char *body, bool is_new)
 {
-    char name[sizeof LEASES + DIGITS_MOST + 8];
+    char name[sizeof LEASES + MAX_DIGITS + 8];
     struct s3_call call = {
         .tier = t, .method = "PUT", .name = name, .prio = KVT__PRIO_STORE,
         .body = body, .body_bytes = strlen(body),
-        .timeout_ns = KVT__S3_LEASE_LAST_S * KVT__NS_PER_S / 4, .conditional = is_new };
+        .timeout_ns = KVT__S3_LEASE_MARGIN_S * KVT__NS_PER_S / 4, .conditional = is_new };
 
     snprintf(name, sizeof name, LEASES "%" PRIu64, number);
     kvt__s3_add_header(&call, "content-type", "text/plain");
@@ -106,7 +106,7 @@ describe(char *out, size_t room)
 static int
 remove_number(struct s3_tier *t, uint64_t number)
 {
-    char name[sizeof LEASES + DIGITS_MOST + 8];
+    char name[sizeof LEASES + MAX_DIGITS + 8];
 
     snprintf(name, sizeof name, LEASES "%" PRIu64, number);
     return kvt__s3_delete_one(t, name);
@@ -115,14 +115,14 @@ remove_number(struct s3_tier *t, uint64_t number)
 /* -------------------------------------------------------------------------- acquire */
 
 static int
-cannot(void)
+fail_unsupported(void)
 {
     return kvt__fail(EOPNOTSUPP, "the store does not do what If-None-Match asks for, so "
                      "it cannot be made sure that only one process cleans.");
 }
 
 static int
-lost(void)
+fail_lost(void)
 {
     return kvt__fail(EBUSY, "the lease of the cleaner was lost.");
 }
@@ -130,99 +130,99 @@ lost(void)
 /* Create the object `number`.  To test the store, the first lease of the tier is created twice: a
  * store that accepts the second request ignores If-None-Match. */
 static int
-make(struct s3_tier *t, uint64_t number)
+create(struct s3_tier *t, uint64_t number)
 {
     char who[96];
 
     describe(who, sizeof who);
     int err = put(t, number, who, true);
-    if (!err && !t->cleaner.knows_conditions) {
+    if (!err && !t->cleaner.has_verified_conditions) {
         err = put(t, number, who, true);
         if (!err)
             atomic_store(&t->no_conditions, true);
-        t->cleaner.knows_conditions = err == -EEXIST;
+        t->cleaner.has_verified_conditions = err == -EEXIST;
         err = err == -EEXIST ? 0 : err;
     }
     if (atomic_load(&t->no_conditions))
-        return cannot();
+        return fail_unsupported();
     return err == -EEXIST ? kvt__fail(EBUSY, "another process was faster.") : err;
 }
 
-/* Return 0 if the lease `seen` is free or expired; -EBUSY or -EPROTO with a sentence. */
+/* Return 0 if the lease `state` is free or expired; -EBUSY or -EPROTO with a sentence. */
 static int
-judge(const struct s3_tier *t, const struct seen *seen)
+check_free(const struct s3_tier *t, const struct lease_state *state)
 {
-    int64_t free_s = seen->given_back ? t->cleaner.soonest_ns / KVT__NS_PER_S
-                                      : KVT__S3_LEASE_S;
+    int64_t free_s = state->is_released ? t->cleaner.short_interval_ns / KVT__NS_PER_S
+                                        : KVT__S3_LEASE_S;
 
-    if (!seen->now_s)
+    if (!state->now_s)
         return kvt__fail(EPROTO, "the store's answers have no Date, so it cannot be known "
                          "how old a lease is.");
-    return !seen->number || age_of(seen) >= free_s ? 0
+    return !state->number || age_of(state) >= free_s ? 0
         : kvt__fail(EBUSY, "another process cleans, or has just done so.");
 }
 
 int
-kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease)
+kvt__s3_lease_acquire(struct s3_tier *t, struct s3_lease *lease)
 {
-    struct seen seen, again;
-    int err = atomic_load(&t->no_conditions) ? cannot() : look(t, &seen);
+    struct lease_state state, now;
+    int err = atomic_load(&t->no_conditions) ? fail_unsupported() : read_state(t, &state);
 
     if (!err)
-        err = judge(t, &seen);
+        err = check_free(t, &state);
     if (err)
         return err;
-    *lease = (struct s3_lease){ .tier = t, .number = seen.number + 1,
-                                .looked_ns = kvt__now_ns() };
-    err = make(t, lease->number);
+    *lease = (struct s3_lease){ .tier = t, .number = state.number + 1,
+                                .checked_ns = kvt__now_ns() };
+    err = create(t, lease->number);
     if (!err)
-        err = look(t, &again);
+        err = read_state(t, &now);
     if (err)
         return err;
-    if (again.number != lease->number) {
+    if (now.number != lease->number) {
         (void)!remove_number(t, lease->number);
-        return lost();
+        return fail_lost();
     }
     /* Without permission to delete, each lease would leave an object behind. */
-    err = seen.number ? remove_number(t, seen.number) : 0;
+    err = state.number ? remove_number(t, state.number) : 0;
     return err == -EACCES ? err : 0;
 }
 
 /* Check that the lease is still held and not close to expiry.  *age_s: seconds since the last
  * renewal.  0; -EBUSY: lost; -errno; errors with a sentence. */
 static int
-check(struct s3_lease *lease, int64_t *age_s)
+check_held(struct s3_lease *lease, int64_t *age_s)
 {
     int64_t now = kvt__now_ns();
-    struct seen seen;
-    int err = look(lease->tier, &seen);
+    struct lease_state state;
+    int err = read_state(lease->tier, &state);
 
     if (err)
         return err;
-    *age_s = age_of(&seen);
-    if (seen.number != lease->number || seen.given_back || !seen.now_s ||
-        *age_s >= KVT__S3_LEASE_S - KVT__S3_LEASE_LAST_S)
-        return lost();
-    lease->looked_ns = now;
+    *age_s = age_of(&state);
+    if (state.number != lease->number || state.is_released || !state.now_s ||
+        *age_s >= KVT__S3_LEASE_S - KVT__S3_LEASE_MARGIN_S)
+        return fail_lost();
+    lease->checked_ns = now;
     return 0;
 }
 
 int
-kvt__s3_lease_keep(struct s3_lease *lease)
+kvt__s3_lease_renew(struct s3_lease *lease)
 {
     char who[96];
     int64_t age_s;
-    int err = check(lease, &age_s);
+    int err = check_held(lease, &age_s);
 
     if (err || age_s < KVT__S3_LEASE_S / 3)
         return err;
     describe(who, sizeof who);
     err = put(lease->tier, lease->number, who, false);
-    return err ? err : check(lease, &age_s);
+    return err ? err : check_held(lease, &age_s);
 }
 
 void
-kvt__s3_lease_give_back(struct s3_lease *lease)
+kvt__s3_lease_release(struct s3_lease *lease)
 {
     (void)!put(lease->tier, lease->number, "", false);
 }

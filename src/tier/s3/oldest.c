@@ -11,7 +11,7 @@
 static int
 by_age(const void *a, const void *b)
 {
-    const struct s3_old *x = a, *y = b;
+    const struct s3_victim *x = a, *y = b;
 
     if (x->modified_ns != y->modified_ns)
         return x->modified_ns < y->modified_ns ? -1 : 1;
@@ -19,9 +19,9 @@ by_age(const void *a, const void *b)
 }
 
 static void
-swap(struct s3_old *a, struct s3_old *b)
+swap(struct s3_victim *a, struct s3_victim *b)
 {
-    struct s3_old t = *a;
+    struct s3_victim t = *a;
 
     *a = *b;
     *b = t;
@@ -32,9 +32,9 @@ sift_up(struct s3_oldest *o, size_t i)
 {
     for (size_t parent; i; i = parent) {
         parent = (i - 1) / 2;
-        if (by_age(&o->olds[parent], &o->olds[i]) >= 0)
+        if (by_age(&o->victims[parent], &o->victims[i]) >= 0)
             return;
-        swap(&o->olds[parent], &o->olds[i]);
+        swap(&o->victims[parent], &o->victims[i]);
     }
 }
 
@@ -42,11 +42,11 @@ static void
 sift_down(struct s3_oldest *o)
 {
     for (size_t i = 0, child; (child = 2 * i + 1) < o->n; i = child) {
-        if (child + 1 < o->n && by_age(&o->olds[child + 1], &o->olds[child]) > 0)
+        if (child + 1 < o->n && by_age(&o->victims[child + 1], &o->victims[child]) > 0)
             child++;
-        if (by_age(&o->olds[i], &o->olds[child]) >= 0)
+        if (by_age(&o->victims[i], &o->victims[child]) >= 0)
             return;
-        swap(&o->olds[i], &o->olds[child]);
+        swap(&o->victims[i], &o->victims[child]);
     }
 }
 
@@ -55,12 +55,12 @@ grow(struct s3_oldest *o)
 {
     size_t room = o->room ? o->room * 2 : 1024;
 
-    if (room > o->most)
-        room = o->most;
-    struct s3_old *olds = realloc(o->olds, room * sizeof *olds);
-    if (!olds)
+    if (room > o->max)
+        room = o->max;
+    struct s3_victim *victims = realloc(o->victims, room * sizeof *victims);
+    if (!victims)
         return kvt__fail(ENOMEM, "S3: the list of old chunks");
-    o->olds = olds;
+    o->victims = victims;
     o->room = room;
     return 0;
 }
@@ -69,11 +69,11 @@ int
 kvt__s3_oldest_add(struct s3_oldest *o, const char *name, uint64_t bytes,
                    int64_t modified_ns)
 {
-    struct s3_old old = { .name = (char *)name, .bytes = bytes,
+    struct s3_victim old = { .name = (char *)name, .bytes = bytes,
                           .modified_ns = modified_ns };
-    bool is_full = o->n == o->most;
+    bool is_full = o->n == o->max;
 
-    if (is_full && by_age(&old, &o->olds[0]) >= 0)
+    if (is_full && by_age(&old, &o->victims[0]) >= 0)
         return 0;
     if (!is_full && o->n == o->room && grow(o))
         return -ENOMEM;
@@ -81,11 +81,11 @@ kvt__s3_oldest_add(struct s3_oldest *o, const char *name, uint64_t bytes,
     if (!old.name)
         return kvt__fail(ENOMEM, "S3: the list of old chunks");
     if (is_full) {
-        free(o->olds[0].name);
-        o->olds[0] = old;
+        free(o->victims[0].name);
+        o->victims[0] = old;
         sift_down(o);
     } else {
-        o->olds[o->n] = old;
+        o->victims[o->n] = old;
         sift_up(o, o->n++);
     }
     return 0;
@@ -95,14 +95,14 @@ void
 kvt__s3_oldest_sort(struct s3_oldest *o)
 {
     if (o->n)
-        qsort(o->olds, o->n, sizeof *o->olds, by_age);
+        qsort(o->victims, o->n, sizeof *o->victims, by_age);
 }
 
 void
 kvt__s3_oldest_free(struct s3_oldest *o)
 {
     for (size_t i = 0; i < o->n; i++)
-        free(o->olds[i].name);
-    free(o->olds);
-    *o = (struct s3_oldest){ .most = o->most };
+        free(o->victims[i].name);
+    free(o->victims);
+    *o = (struct s3_oldest){ .max = o->max };
 }

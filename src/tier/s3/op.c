@@ -95,7 +95,7 @@ kvt__s3_check_collision(struct s3_op *o, const struct kvt__http_head *head)
                              !memcmp(f->value, o->model, f->value_bytes)))
         return;
     kvt__s3_count(o->tier, KVT__N_name_collisions);
-    if (!atomic_exchange(&o->tier->said_collision, true))
+    if (!atomic_exchange(&o->tier->warned_collision, true))
         kvt__log(KVT_LOG_WARN, "S3: two models have the same names of objects: %s and "
                  "%.*s. Their chunks take each other's place; give one of them another "
                  "s3_file_prefix.", o->model, (int)f->value_bytes, f->value);

@@ -7,26 +7,27 @@
 #include "base/clock.h"
 #include "tier/s3/s3.h"
 
-/* The budget of retries: a retry costs COST, a successful response adds GAIN, up to TOKENS. */
-#define TOKENS 500.0
-#define COST 5.0
-#define GAIN 1.0
+/* The budget of retries: a retry costs RETRY_COST, a successful response adds SUCCESS_GAIN, up to
+ * MAX_RETRY_TOKENS. */
+#define MAX_RETRY_TOKENS 500.0
+#define RETRY_COST 5.0
+#define SUCCESS_GAIN 1.0
 
-#define FIRST_WAIT_NS (100 * KVT__NS_PER_MS)
-#define LONGEST_WAIT_NS (5 * KVT__NS_PER_S)
+#define FIRST_DELAY_NS (100 * KVT__NS_PER_MS)
+#define MAX_DELAY_NS (5 * KVT__NS_PER_S)
 /* Minimum time between reductions, so that responses to simultaneous requests count once. */
-#define SLOW_AGAIN_NS (500 * KVT__NS_PER_MS)
+#define MIN_REDUCTION_NS (500 * KVT__NS_PER_MS)
 
 #define MIN_HEDGE_NS (50 * KVT__NS_PER_MS)
-#define HEDGE_SHARE 20     /* successful reads per hedge */
+#define READS_PER_HEDGE 20 /* successful reads per hedge */
 /* Maximum number of hedges in a row, after any number of successful reads. */
-#define MAX_HEDGE_TOKENS 8
+#define MAX_HEDGES 8
 
 void
 kvt__s3_pace_init(struct s3_pace *pace, unsigned max_requests)
 {
-    *pace = (struct s3_pace){ .tokens = TOKENS, .stores_limit = max_requests,
-                              .stores_most = max_requests,
+    *pace = (struct s3_pace){ .retry_tokens = MAX_RETRY_TOKENS, .stores_limit = max_requests,
+                              .max_stores_limit = max_requests,
                               .first_byte_ns = (double)KVT__NS_PER_S };
     pthread_mutex_init(&pace->lock, NULL);
     pace->last_waiting = &pace->first_waiting;
@@ -54,41 +55,41 @@ random_share(void)
  * attempt, so that clients that failed together do not retry together.  A store waits twice as long
  * as a load.  The delay is at least the response's Retry-After. */
 static int64_t
-wait_of(const struct s3_call *call)
+retry_delay(const struct s3_call *call)
 {
-    int64_t most = FIRST_WAIT_NS;
+    int64_t limit = FIRST_DELAY_NS;
 
-    for (unsigned i = 1; i < call->n_attempts && most < LONGEST_WAIT_NS; i++)
-        most *= 2;
-    if (most > LONGEST_WAIT_NS)
-        most = LONGEST_WAIT_NS;
-    int64_t wait = (int64_t)((double)most * random_share());
+    for (unsigned i = 1; i < call->n_attempts && limit < MAX_DELAY_NS; i++)
+        limit *= 2;
+    if (limit > MAX_DELAY_NS)
+        limit = MAX_DELAY_NS;
+    int64_t delay = (int64_t)((double)limit * random_share());
     if (call->is_store)
-        wait *= 2;
-    return wait > call->retry_after_ns ? wait : call->retry_after_ns;
+        delay *= 2;
+    return delay > call->retry_after_ns ? delay : call->retry_after_ns;
 }
 
 bool
-kvt__s3_may_repeat(struct s3_pace *pace, const struct s3_call *call, int64_t *in_ns)
+kvt__s3_acquire_retry(struct s3_pace *pace, const struct s3_call *call, int64_t *in_ns)
 {
     pthread_mutex_lock(&pace->lock);
-    bool may = pace->tokens >= COST;
+    bool may = pace->retry_tokens >= RETRY_COST;
     if (may)
-        pace->tokens -= COST;
+        pace->retry_tokens -= RETRY_COST;
     pthread_mutex_unlock(&pace->lock);
-    *in_ns = wait_of(call);
+    *in_ns = retry_delay(call);
     return may;
 }
 
 /* ------------------------------------------------------------------------ stores */
 
 bool
-kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call)
+kvt__s3_acquire_store_slot(struct s3_pace *pace, struct s3_call *call)
 {
     pthread_mutex_lock(&pace->lock);
-    bool may = pace->stores < pace->stores_limit && !pace->first_waiting;
+    bool may = pace->n_stores < pace->stores_limit && !pace->first_waiting;
     if (may) {
-        pace->stores++;
+        pace->n_stores++;
     } else {
         call->next = NULL;
         *pace->last_waiting = call;
@@ -99,17 +100,17 @@ kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call)
 }
 
 struct s3_call *
-kvt__s3_stored(struct s3_pace *pace)
+kvt__s3_release_store_slot(struct s3_pace *pace)
 {
     struct s3_call *first, **last = &first;
 
     pthread_mutex_lock(&pace->lock);
-    pace->stores--;
-    while (pace->first_waiting && pace->stores < pace->stores_limit) {
+    pace->n_stores--;
+    while (pace->first_waiting && pace->n_stores < pace->stores_limit) {
         *last = pace->first_waiting;
         last = &(*last)->next;
         pace->first_waiting = *last;
-        pace->stores++;
+        pace->n_stores++;
     }
     if (!pace->first_waiting)
         pace->last_waiting = &pace->first_waiting;
@@ -119,18 +120,18 @@ kvt__s3_stored(struct s3_pace *pace)
 }
 
 void
-kvt__s3_slow_down(struct s3_pace *pace)
+kvt__s3_note_overload(struct s3_pace *pace)
 {
     int64_t now = kvt__now_ns();
 
     pthread_mutex_lock(&pace->lock);
-    if (now - pace->slowed_ns >= SLOW_AGAIN_NS) {
+    if (now - pace->reduced_ns >= MIN_REDUCTION_NS) {
         /* Without stores in flight, the limit does not show the server's capacity. */
-        bool is_idle = !pace->stores;
-        double at = !is_idle && pace->stores < pace->stores_limit ? pace->stores
-                                                                  : pace->stores_limit;
+        bool is_idle = !pace->n_stores;
+        double at = !is_idle && pace->n_stores < pace->stores_limit ? pace->n_stores
+                                                                    : pace->stores_limit;
 
-        pace->slowed_ns = now;
+        pace->reduced_ns = now;
         pace->stores_limit = at / 2 > 1 ? at / 2 : 1;
     }
     pthread_mutex_unlock(&pace->lock);
@@ -144,7 +145,7 @@ note_first_byte(struct s3_pace *pace, double ns)
 {
     double off = ns - pace->first_byte_ns;
 
-    if (pace->hedge_tokens < MAX_HEDGE_TOKENS * HEDGE_SHARE)
+    if (pace->hedge_tokens < MAX_HEDGES * READS_PER_HEDGE)
         pace->hedge_tokens++;
     if (!pace->has_read) {
         pace->has_read = true;
@@ -157,15 +158,15 @@ note_first_byte(struct s3_pace *pace, double ns)
 }
 
 void
-kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call)
+kvt__s3_note_success(struct s3_pace *pace, const struct s3_call *call)
 {
     pthread_mutex_lock(&pace->lock);
-    if (pace->tokens + GAIN <= TOKENS)
-        pace->tokens += GAIN;
-    if (call->is_store && pace->stores_limit < pace->stores_most)
+    if (pace->retry_tokens + SUCCESS_GAIN <= MAX_RETRY_TOKENS)
+        pace->retry_tokens += SUCCESS_GAIN;
+    if (call->is_store && pace->stores_limit < pace->max_stores_limit)
         pace->stores_limit += 1 / pace->stores_limit;
-    if (pace->stores_limit > pace->stores_most)
-        pace->stores_limit = pace->stores_most;
+    if (pace->stores_limit > pace->max_stores_limit)
+        pace->stores_limit = pace->max_stores_limit;
     if (call->can_hedge)
         note_first_byte(pace, (double)(call->http.first_byte_ns - call->http.sent_ns));
     pthread_mutex_unlock(&pace->lock);
@@ -181,12 +182,12 @@ kvt__s3_hedge_ns(struct s3_pace *pace)
 }
 
 bool
-kvt__s3_may_hedge(struct s3_pace *pace)
+kvt__s3_acquire_hedge(struct s3_pace *pace)
 {
     pthread_mutex_lock(&pace->lock);
-    bool may = pace->hedge_tokens >= HEDGE_SHARE;
+    bool may = pace->hedge_tokens >= READS_PER_HEDGE;
     if (may)
-        pace->hedge_tokens -= HEDGE_SHARE;
+        pace->hedge_tokens -= READS_PER_HEDGE;
     pthread_mutex_unlock(&pace->lock);
     return may;
 }

@@ -62,12 +62,12 @@ on_put_end(struct s3_call *call, int err)
 
     if (err == -EEXIST) {
         if (call->n_attempts > 1) /* an earlier attempt of this call may have stored the object */
-            kvt__s3_wrote(o->tier, o->op->slot.bytes);
+            kvt__s3_note_stored(o->tier, o->op->slot.bytes);
         kvt__s3_head_object(o, on_existing_head);
         return;
     }
     if (!err)
-        kvt__s3_wrote(o->tier, o->op->slot.bytes);
+        kvt__s3_note_stored(o->tier, o->op->slot.bytes);
     kvt__s3_op_end(o, err);
 }
 
@@ -95,5 +95,5 @@ kvt__s3_put(struct s3_op *o)
         kvt__s3_op_end(o, kvt__fail(EFBIG, "%s: %zu bytes are more than the 5 GiB that an "
                                     "object can have.", o->name, o->op->slot.bytes));
     else
-        put(o, o->op->overwrite || kvt__s3_was_damaged(&o->tier->damaged, o->name));
+        put(o, o->op->overwrite || kvt__s3_damaged_remove(&o->tier->damaged, o->name));
 }

@@ -39,8 +39,8 @@ plan_refresh(const struct kvt__s3_keys *keys, int64_t now, int64_t early, int64_
         return;
     }
     *refresh = keys->expires_s - (early < life / 3 ? early : life / 3);
-    *usable = keys->expires_s - (KVT__S3_LAST_S < life / 10 ? KVT__S3_LAST_S
-                                                              : life / 10);
+    *usable = keys->expires_s - (KVT__S3_EXPIRY_MARGIN_S < life / 10 ? KVT__S3_EXPIRY_MARGIN_S
+                                                                     : life / 10);
 }
 
 /* ------------------------------------------------------------------------ sessions */
@@ -111,8 +111,8 @@ make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys *
     if (err != -EACCES || *stale)
         return err;
     err = make_session_with_mode(t, "ReadOnly", base, out, stale);
-    if (!err && !t->keyring.said_read_only) {
-        t->keyring.said_read_only = true;
+    if (!err && !t->keyring.warned_read_only) {
+        t->keyring.warned_read_only = true;
         kvt__log(KVT_LOG_WARN, "S3: the keys may not open sessions that write, so nothing "
                  "is stored. They need s3express:CreateSession with ReadWrite.");
     }
@@ -127,7 +127,7 @@ base_is_due(const struct s3_tier *t)
     const struct s3_keyring *k = &t->keyring;
 
     return !k->base || kvt__s3_now_s(t) >= k->base_refresh_s ||
-           (k->doubting && !kvt__s3_address_of(t)->express);
+           (k->is_doubted && !kvt__s3_address_of(t)->express);
 }
 
 static bool
@@ -136,7 +136,7 @@ session_is_due(const struct s3_tier *t)
     const struct s3_keyring *k = &t->keyring;
 
     return kvt__s3_address_of(t)->express &&
-           (!k->session || kvt__s3_now_s(t) >= k->session_refresh_s || k->doubting);
+           (!k->session || kvt__s3_now_s(t) >= k->session_refresh_s || k->is_doubted);
 }
 
 /* Replace base with keys from the chain; the caller does not hold the lock.  0 or -errno with a
@@ -215,17 +215,17 @@ finish_refresh(struct s3_tier *t, int err)
         err = kvt__fail(ENOKEY, "S3: the keys that were given have expired already.");
     /* Log only if no operation reports the error: while old keys remain usable, or if the tier's
      * opener does not report errors. */
-    bool tell = err && !k->failed && !k->stop && (keys || !t->tells);
-    k->failed = err;
+    bool log = err && !k->last_err && !k->stop && (keys || !t->caller_reports);
+    k->last_err = err;
     k->failed_ns = err ? kvt__now_ns() : 0;
     snprintf(k->why, sizeof k->why, "%s", err ? kvt__why() : "");
     k->waiting = NULL;
-    k->wanted = k->doubting = false;
+    k->refresh_wanted = k->is_doubted = false;
     if (keys)
         keys = kvt__s3_keys_ref(keys);
     pthread_mutex_unlock(&k->lock);
 
-    if (tell)
+    if (log)
         kvt__log(KVT_LOG_ERROR, "S3: %s", k->why);
     while (waiting) {
         struct s3_call *call = waiting;
@@ -245,13 +245,13 @@ wait_locked(struct s3_tier *t)
 {
     struct s3_keyring *k = &t->keyring;
 
-    while (!k->stop && !k->wanted) {
+    while (!k->stop && !k->refresh_wanted) {
         int64_t due = k->base_refresh_s, left;
 
         if (kvt__s3_address_of(t)->express && k->session_refresh_s < due)
             due = k->session_refresh_s;
         left = due - kvt__s3_now_s(t);
-        if (k->base && left <= 0 && kvt__now_ns() - k->failed_ns >= KVT__S3_KEYS_AGAIN_NS)
+        if (k->base && left <= 0 && kvt__now_ns() - k->failed_ns >= KVT__S3_REFRESH_DELAY_NS)
             return;
         /* The wall clock may be changed, so check the time again now and then. */
         int64_t until = kvt__now_ns() + (k->base && left <= 2 ? KVT__NS_PER_S / 2
@@ -296,10 +296,10 @@ kvt__s3_keyring_open(struct s3_tier *t, const struct kvt_config *config)
 
     pthread_mutex_init(&k->lock, NULL);
     kvt__cond_init(&k->changed);
-    k->ready = true;
+    k->is_open = true;
     if (t->is_unsigned)
         return 0;
-    k->wanted = true; /* the first operation finds keys ready */
+    k->refresh_wanted = true; /* the first operation finds keys ready */
     int err = kvt__s3_open_key_client(config->environment,
                                       config->s3_connect_timeout_ms * KVT__NS_PER_MS,
                                       &k->http);
@@ -326,7 +326,7 @@ kvt__s3_keyring_stop(struct s3_tier *t)
 {
     struct s3_keyring *k = &t->keyring;
 
-    if (!k->ready)
+    if (!k->is_open)
         return;
     pthread_mutex_lock(&k->lock);
     struct s3_call *waiting = k->waiting;
@@ -349,7 +349,7 @@ kvt__s3_keyring_close(struct s3_tier *t)
 {
     struct s3_keyring *k = &t->keyring;
 
-    if (!k->ready)
+    if (!k->is_open)
         return;
     kvt__s3_keyring_stop(t);
     if (k->has_thread)

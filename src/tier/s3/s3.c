@@ -163,12 +163,12 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
                                   .takes_any = true, .unlisted = true, .slash = '_' };
     t->counters = params->counters;
     t->index_fd = -1;
-    t->careful = true;
+    t->expect_continue = true;
     pthread_mutex_init(&t->targets_lock, NULL);
     pthread_mutex_init(&t->damaged.lock, NULL);
     kvt__s3_pace_init(&t->pace, (unsigned)kvt__s3_max_requests(params->config));
     copy_settings(t, params->config);
-    t->tells = params->tells;
+    t->caller_reports = params->tells;
     err = kvt__s3_headers_open(t, params->config);
     if (!err)
         err = open_http(t, params->config);

@@ -33,16 +33,16 @@ struct s3_target {
 
 /* ------------------------------------------------------------------ keyring.c */
 
-#define KVT__S3_LAST_S 5 /* seconds before expiry, in which keys are no longer used */
+#define KVT__S3_EXPIRY_MARGIN_S 5 /* seconds before expiry, in which keys are no longer used */
 
-/* The keys for signatures, and the calls that wait for keys.  lock guards wanted, base and all
- * fields after base, except said_read_only, which only the refresh thread uses.  Only the refresh
- * thread replaces keys. */
+/* The keys for signatures, and the calls that wait for keys.  lock guards refresh_wanted, base and
+ * all fields after base, except warned_read_only, which only the refresh thread uses.  Only the
+ * refresh thread replaces keys. */
 struct s3_keyring {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    bool ready, has_thread, wanted;
+    bool is_open, has_thread, refresh_wanted;
     atomic_bool stop;
     struct kvt__http *http; /* client for the chain's services; NULL: requests are unsigned */
     struct kvt__s3_chain *chain;
@@ -50,19 +50,19 @@ struct s3_keyring {
     struct kvt__s3_keys *session; /* S3 Express session, made with base */
     int64_t base_usable_s, session_usable_s; /* end of use; wall clock */
     int64_t base_refresh_s, session_refresh_s; /* time of the next refresh; wall clock */
-    int failed;                   /* -errno of the last refresh; 0: success */
+    int last_err;                 /* -errno of the last refresh; 0: success */
     int64_t failed_ns;            /* time of that failure; monotonic */
     char why[1024];               /* message of that failure */
-    bool doubting;                /* a refresh was requested by kvt__s3_keyring_doubt() */
+    bool is_doubted;              /* a refresh was requested by kvt__s3_keyring_doubt() */
     int64_t doubted_ns;           /* time of the last doubt, monotonic; 0: none so far */
-    bool said_read_only;
+    bool warned_read_only;
     struct s3_call *waiting;
 };
 
 /* Give the call a reference to the current keys in *out; the call releases the reference.  Return
  * 0; 1: no usable keys: the call is queued, and kvt__s3_call_resume() follows on the thread of
  * refresh.c, possibly before this function returns; -errno with a sentence. */
-int kvt__s3_keyring_give(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out);
+int kvt__s3_keyring_acquire(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out);
 
 /* Stop use of keys that the store has rejected.  The next call that asks for keys starts a
  * refresh. */
@@ -83,7 +83,7 @@ int kvt__s3_keyring_stopped(void);
 /* ------------------------------------------------------------------ refresh.c */
 
 /* Minimum delay between a failed refresh and the next refresh. */
-#define KVT__S3_KEYS_AGAIN_NS (2 * KVT__NS_PER_S)
+#define KVT__S3_REFRESH_DELAY_NS (2 * KVT__NS_PER_S)
 
 /* Start the refresh thread, unless requests are unsigned.  0 or -errno with a sentence; after an
  * error the caller still calls close. */
@@ -109,15 +109,15 @@ int64_t kvt__s3_max_requests(const struct kvt_config *config);
  * twice. */
 struct s3_pace {
     pthread_mutex_t lock;
-    double tokens;        /* budget of retries */
+    double retry_tokens;  /* budget of retries */
     double stores_limit;  /* limit on concurrent stores */
-    double stores_most;
-    unsigned stores;      /* concurrent stores now */
-    int64_t slowed_ns;
+    double max_stores_limit;
+    unsigned n_stores;    /* concurrent stores now */
+    int64_t reduced_ns;
     struct s3_call *first_waiting, **last_waiting;
     double first_byte_ns, deviation_ns; /* smoothed time to first byte of reads */
     bool has_read;        /* first_byte_ns was measured; before: a default */
-    int hedge_tokens;     /* a successful read adds a token, a hedge takes HEDGE_SHARE */
+    int hedge_tokens;     /* a successful read adds a token, a hedge takes READS_PER_HEDGE */
 };
 
 /* max_requests: initial and maximum limit on concurrent stores. */
@@ -126,26 +126,26 @@ void kvt__s3_pace_fini(struct s3_pace *pace);
 
 /* Take a retry from the budget.  Return false if the budget is used up.  *in_ns: the delay before
  * the retry. */
-bool kvt__s3_may_repeat(struct s3_pace *pace, const struct s3_call *call, int64_t *in_ns);
+bool kvt__s3_acquire_retry(struct s3_pace *pace, const struct s3_call *call, int64_t *in_ns);
 
 /* Acquire a store slot for the call.  Return false if all slots are in use: the call is queued, and
- * a later kvt__s3_stored() returns the call. */
-bool kvt__s3_may_store(struct s3_pace *pace, struct s3_call *call);
+ * a later kvt__s3_release_store_slot() returns the call. */
+bool kvt__s3_acquire_store_slot(struct s3_pace *pace, struct s3_call *call);
 
 /* Release the slot of a store that has ended.  Return the queued calls that receive a slot, as a
  * list linked by next; the caller starts each call. */
-struct s3_call *kvt__s3_stored(struct s3_pace *pace);
+struct s3_call *kvt__s3_release_store_slot(struct s3_pace *pace);
 
 /* Note a successful response: add to the budget of retries and to the limit on stores, and measure
  * the time to first byte. */
-void kvt__s3_went_well(struct s3_pace *pace, const struct s3_call *call);
+void kvt__s3_note_success(struct s3_pace *pace, const struct s3_call *call);
 /* Note an overloaded server: halve the limit on stores. */
-void kvt__s3_slow_down(struct s3_pace *pace);
+void kvt__s3_note_overload(struct s3_pace *pace);
 
 /* Return the delay without a response after which a read is sent on a second connection. */
 int64_t kvt__s3_hedge_ns(struct s3_pace *pace);
 /* Take a hedge from the token bucket.  Return false if the bucket has too few tokens. */
-bool kvt__s3_may_hedge(struct s3_pace *pace);
+bool kvt__s3_acquire_hedge(struct s3_pace *pace);
 
 /* ------------------------------------------------------------------ damaged.c */
 
@@ -159,9 +159,9 @@ struct s3_damaged {
 };
 
 /* Add the name of a corrupt object. */
-void kvt__s3_is_damaged(struct s3_damaged *d, const char *name);
+void kvt__s3_damaged_add(struct s3_damaged *d, const char *name);
 /* Remove a name.  Return true if the name was listed. */
-bool kvt__s3_was_damaged(struct s3_damaged *d, const char *name);
+bool kvt__s3_damaged_remove(struct s3_damaged *d, const char *name);
 
 /* -------------------------------------------------------------------- clean.c */
 
@@ -174,16 +174,17 @@ struct s3_cleaner {
     pthread_t thread;
     bool has_thread, stop;
     uint64_t limit;           /* max_remote_size in bytes; 0: no limit and no thread */
-    _Atomic uint64_t wrote;   /* bytes that this process has stored since the last round */
-    int64_t soonest_ns, latest_ns; /* time between rounds after many and after few stored bytes */
-    size_t most_old;          /* maximum number of objects chosen per round */
+    _Atomic uint64_t stored_bytes; /* bytes that this process has stored since the last round */
+    /* Time between rounds, after many and after few stored bytes. */
+    int64_t short_interval_ns, long_interval_ns;
+    size_t max_victims;       /* maximum number of objects chosen per round */
 
     /* Only used by the thread. */
     int64_t due_ns[2]; /* monotonic times of the next round: [0] many, [1] few bytes were stored */
-    uint64_t counted;         /* sum of all sizes in the last round */
-    bool knows_conditions;    /* a test has proved that the store obeys If-None-Match */
-    bool deletes_one_by_one;  /* the store does not implement DeleteObjects */
-    int64_t said_ns;          /* time of the last warning, monotonic; 0: none so far */
+    uint64_t last_total;      /* sum of all sizes in the last round */
+    bool has_verified_conditions; /* a test has proved that the store obeys If-None-Match */
+    bool no_delete_objects;   /* the store does not implement DeleteObjects */
+    int64_t warned_ns;        /* time of the last warning, monotonic; 0: none so far */
 };
 
 /* Start the thread if max_remote_size is set.  0 or -errno with a sentence. */
@@ -194,7 +195,7 @@ void kvt__s3_cleaner_stop(struct s3_tier *t);
 void kvt__s3_cleaner_close(struct s3_tier *t);
 
 /* Note that this process has stored an object of `bytes` bytes.  Any thread. */
-void kvt__s3_wrote(struct s3_tier *t, uint64_t bytes);
+void kvt__s3_note_stored(struct s3_tier *t, uint64_t bytes);
 
 /* ------------------------------------------------------------------ headers.c */
 
@@ -230,15 +231,15 @@ struct s3_tier {
     atomic_bool no_conditions;      /* the store does not implement If-None-Match */
     atomic_bool no_checksums;       /* the store does not implement x-amz-checksum-* */
     atomic_bool no_ranges;
-    atomic_bool careful;            /* the next large PUT waits for 100 Continue */
-    atomic_bool said_collision;
+    atomic_bool expect_continue;    /* the next large PUT waits for 100 Continue */
+    atomic_bool warned_collision;
     int index_fd;
 
     /* Settings. */
     int64_t read_ns, write_ns;      /* maximum duration of an operation */
     uint64_t range_bytes;           /* size of the ranges of a large object */
     bool is_unsigned, request_payer;
-    bool tells;                     /* the opener of the tier reports the results of operations */
+    bool caller_reports;            /* the opener of the tier reports the results of operations */
     char *sse, *sse_key, *storage_class; /* NULL: unset */
     struct s3_header headers[KVT__S3_EXTRA_HEADERS];
     size_t n_headers;

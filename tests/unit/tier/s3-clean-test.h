@@ -69,7 +69,7 @@ open_cleaner(void)
         fail_msg("%s: %s", url, kvt__why());
     struct s3_tier *t = s3_of(one);
     pthread_mutex_lock(&t->cleaner.lock);
-    t->cleaner.soonest_ns = t->cleaner.latest_ns = 0;
+    t->cleaner.short_interval_ns = t->cleaner.long_interval_ns = 0;
     t->cleaner.due_ns[0] = t->cleaner.due_ns[1] = 0;
     pthread_mutex_unlock(&t->cleaner.lock);
     return t;
@@ -195,7 +195,7 @@ n_done(const char *operation)
 static inline void
 expect_clean(struct s3_tier *t, int rc)
 {
-    int got = kvt__s3_keep_limit(t);
+    int got = kvt__s3_enforce_limit(t);
 
     if (got != rc)
         fail_msg("%d: %s", got, got < 0 ? kvt__why() : "");

@@ -93,7 +93,7 @@ more_than_memory_is_meant_for_goes_in_rounds(void **state)
     struct s3_tier *t = open_cleaner();
 
     (void)state;
-    t->cleaner.most_old = 7;
+    t->cleaner.max_victims = 7;
     seed_chunks(0, 30);
     plant();
     expect_clean(t, 1);
@@ -125,7 +125,7 @@ in_a_directory_bucket_it_is_the_same(void **state)
 static void
 the_oldest_of_many_are_chosen(void **state)
 {
-    struct s3_oldest o = { .most = 100 };
+    struct s3_oldest o = { .max = 100 };
     char name[32];
 
     (void)state;
@@ -139,7 +139,7 @@ the_oldest_of_many_are_chosen(void **state)
     kvt__s3_oldest_sort(&o);
     assert_int_equal(o.n, 100);
     for (size_t i = 0; i < 100; i++)
-        assert_int_equal(o.olds[i].modified_ns, i / 2);
+        assert_int_equal(o.victims[i].modified_ns, i / 2);
     kvt__s3_oldest_free(&o);
 }
 

@@ -184,7 +184,7 @@ look_up(const char *cert, const char *key)
     snprintf(cert_is, sizeof cert_is, "s3_client_cert=%s", cert);
     snprintf(key_is, sizeof key_is, "s3_client_key=%s", key);
     assert_good(s3_try_open(url, settings, &counters, &tier));
-    s3_of(tier)->pace.tokens = 0; /* no retries */
+    s3_of(tier)->pace.retry_tokens = 0; /* no retries */
     assert_true(probe(1) < 0);
     s3_close(tier);
     return n_asked;

@@ -224,7 +224,7 @@ keys_that_cannot_be_renewed_are_used_on(void **state)
     assert_good(probe(1));
     assert_good(get(1, BYTES, 1));
     pthread_mutex_lock(&k->lock);
-    bool as_before = k->failed && k->base_refresh_s == refresh_s;
+    bool as_before = k->last_err && k->base_refresh_s == refresh_s;
     pthread_mutex_unlock(&k->lock);
     assert_true(as_before);
     kvt_set_log(NULL, NULL, KVT_LOG_INFO);

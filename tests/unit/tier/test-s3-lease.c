@@ -39,7 +39,7 @@ a_lease_is_encrypted_as_chunks_are(void **state)
         snprintf(url, sizeof url, "s3://127.0.0.1:%u/%s/%s", server.port, buckets[i],
                  server.prefix);
         assert_good(s3_try_open(url, i ? settings : settings + 2, &counters, &one));
-        assert_good(kvt__s3_lease_take(s3_of(one), &lease));
+        assert_good(kvt__s3_lease_acquire(s3_of(one), &lease));
         assert_string_equal(s3_header(&server, "PutObject", "x-amz-server-side-encryption"),
                             i ? "" : "aws:kms");
         s3_close(one);
@@ -71,11 +71,11 @@ one_that_was_given_back_just_now_means_that_all_was_counted(void **state)
     seed(LEASE "41", 0, 20);
     plant();
     pthread_mutex_lock(&t->cleaner.lock);
-    t->cleaner.soonest_ns = 30 * KVT__NS_PER_S;
+    t->cleaner.short_interval_ns = 30 * KVT__NS_PER_S;
     pthread_mutex_unlock(&t->cleaner.lock);
     expect_clean(t, -EBUSY);
     pthread_mutex_lock(&t->cleaner.lock);
-    t->cleaner.soonest_ns = 10 * KVT__NS_PER_S;
+    t->cleaner.short_interval_ns = 10 * KVT__NS_PER_S;
     pthread_mutex_unlock(&t->cleaner.lock);
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
@@ -152,7 +152,7 @@ another_number_that_came_meanwhile_wins(void **state)
              "\"status\": 200}}");
     seed(LEASE "2", 10, 0);
     plant();
-    assert_int_equal(kvt__s3_lease_take(t, &ours), -EBUSY);
+    assert_int_equal(kvt__s3_lease_acquire(t, &ours), -EBUSY);
     assert_false(is_there(LEASE "1"));
     assert_true(is_there(LEASE "2"));
     close_cleaner(t);
@@ -169,7 +169,7 @@ rival_main(void *arg)
 {
     struct rival *r = arg;
 
-    r->rc = kvt__s3_keep_limit(r->t);
+    r->rc = kvt__s3_enforce_limit(r->t);
     return NULL;
 }
 
@@ -225,21 +225,21 @@ who_loses_the_lease_deletes_no_more(void **state)
     close_cleaner(r.t);
 }
 
-/* Age of a lease after kvt__s3_lease_take().  Not 0: another process takes the lease before
+/* Age of a lease after kvt__s3_lease_acquire().  Not 0: another process takes the lease before
  * the list of chunks. */
 static int64_t lease_age_ns;
 
-int __real_kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease);
-int __wrap_kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease);
+int __real_kvt__s3_lease_acquire(struct s3_tier *t, struct s3_lease *lease);
+int __wrap_kvt__s3_lease_acquire(struct s3_tier *t, struct s3_lease *lease);
 
 int
-__wrap_kvt__s3_lease_take(struct s3_tier *t, struct s3_lease *lease)
+__wrap_kvt__s3_lease_acquire(struct s3_tier *t, struct s3_lease *lease)
 {
-    int rc = __real_kvt__s3_lease_take(t, lease);
+    int rc = __real_kvt__s3_lease_acquire(t, lease);
 
     if (rc || !lease_age_ns)
         return rc;
-    lease->looked_ns -= lease_age_ns;
+    lease->checked_ns -= lease_age_ns;
     seed(LEASE "2", 10, 0);
     plant();
     s3_forget(&server);
@@ -283,19 +283,19 @@ a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost(void **state)
     struct s3_lease lease;
 
     (void)state;
-    assert_int_equal(kvt__s3_lease_take(t, &lease), 0);
+    assert_int_equal(kvt__s3_lease_acquire(t, &lease), 0);
     s3_forget(&server);
-    assert_int_equal(kvt__s3_lease_keep(&lease), 0);
+    assert_int_equal(kvt__s3_lease_renew(&lease), 0);
     assert_int_equal(n_done("PutObject"), 0);
     seed(LEASE "1", 10, 150);
     plant();
-    assert_int_equal(kvt__s3_lease_keep(&lease), 0);
+    assert_int_equal(kvt__s3_lease_renew(&lease), 0);
     assert_int_equal(n_done("PutObject"), 1);
-    assert_int_equal(kvt__s3_lease_keep(&lease), 0);
+    assert_int_equal(kvt__s3_lease_renew(&lease), 0);
     assert_int_equal(n_done("PutObject"), 1);
     seed(LEASE "1", 10, 190);
     plant();
-    assert_int_equal(kvt__s3_lease_keep(&lease), -EBUSY);
+    assert_int_equal(kvt__s3_lease_renew(&lease), -EBUSY);
     close_cleaner(t);
 }
 

@@ -313,7 +313,7 @@ count_hedges(struct s3_pace *pace)
 {
     unsigned n = 0;
 
-    while (n < 1000 && kvt__s3_may_hedge(pace))
+    while (n < 1000 && kvt__s3_acquire_hedge(pace))
         n++;
     return n;
 }
@@ -329,12 +329,12 @@ hedges_are_few_in_a_row_and_a_share_of_reads(void **state)
     kvt__s3_pace_init(&pace, 64);
     assert_int_equal(count_hedges(&pace), 0);
     for (int i = 0; i < 100000; i++)
-        kvt__s3_went_well(&pace, &call);
+        kvt__s3_note_success(&pace, &call);
     assert_int_equal(count_hedges(&pace), 8);
     for (int i = 0; i < 59; i++)
-        kvt__s3_went_well(&pace, &call);
+        kvt__s3_note_success(&pace, &call);
     assert_int_equal(count_hedges(&pace), 2);
-    kvt__s3_went_well(&pace, &call);
+    kvt__s3_note_success(&pace, &call);
     assert_int_equal(count_hedges(&pace), 1);
     kvt__s3_pace_fini(&pace);
 }
@@ -364,7 +364,7 @@ stalls_lower_the_number_of_stores(void **state)
     }
     assert_good(get(1, BYTES, 1));
     s3_of(tier)->pace.stores_limit = 32;
-    s3_of(tier)->pace.slowed_ns -= KVT__NS_PER_S; /* otherwise both would count as one slowdown */
+    s3_of(tier)->pace.reduced_ns -= KVT__NS_PER_S; /* otherwise both would count as one slowdown */
     s3_fault(&server, "{\"match\": {\"method\": \"GET\"}, \"do\": {\"stall_at\": 5000}}");
     assert_good(get(1, BYTES, 1));
     assert_true(s3_of(tier)->pace.stores_limit <= 16);
@@ -380,22 +380,22 @@ the_limit_on_stores_falls_and_rises(void **state)
     (void)state;
     kvt__s3_pace_init(&pace, 64);
     for (double limit = 32; limit >= 1; limit /= 2) {
-        pace.slowed_ns -= KVT__NS_PER_S;
-        kvt__s3_slow_down(&pace);
+        pace.reduced_ns -= KVT__NS_PER_S;
+        kvt__s3_note_overload(&pace);
         assert_true(pace.stores_limit == limit);
-        kvt__s3_slow_down(&pace); /* at the same moment, so ignored */
+        kvt__s3_note_overload(&pace); /* at the same moment, so ignored */
         assert_true(pace.stores_limit == limit);
     }
-    pace.slowed_ns -= KVT__NS_PER_S;
-    kvt__s3_slow_down(&pace);
+    pace.reduced_ns -= KVT__NS_PER_S;
+    kvt__s3_note_overload(&pace);
     assert_true(pace.stores_limit == 1);
     pace.stores_limit = 32;
-    pace.stores = 8; /* the load that the server rejects */
-    pace.slowed_ns -= KVT__NS_PER_S;
-    kvt__s3_slow_down(&pace);
+    pace.n_stores = 8; /* the load that the server rejects */
+    pace.reduced_ns -= KVT__NS_PER_S;
+    kvt__s3_note_overload(&pace);
     assert_true(pace.stores_limit == 4);
     for (int i = 0; i < 10000; i++)
-        kvt__s3_went_well(&pace, &call);
+        kvt__s3_note_success(&pace, &call);
     assert_true(pace.stores_limit == 64);
     kvt__s3_pace_fini(&pace);
 }
@@ -421,7 +421,7 @@ loads_go_on_while_stores_wait(void **state)
         assert_good(get(1000, BYTES, 1000));
         assert_good(probe(1000));
     }
-    assert_int_equal(s3_of(tier)->pace.stores, 1);
+    assert_int_equal(s3_of(tier)->pace.n_stores, 1);
     assert_true(s3_count(&server, "operations", "PutObject") <= 1);
     tier->ops->stop(tier);
     assert_int_equal(async_wait(puts, 2, &over, -ECANCELED), 2);
@@ -470,7 +470,7 @@ stores_slow_down_before_loads_do(void **state)
     assert_int_equal(async_wait(puts, 64, &over, 0), 64);
     assert_int_equal(s3_count(&server, "operations", "GetObject"), 20);
     assert_true(s3_of(tier)->pace.stores_limit < before);
-    assert_int_equal(s3_of(tier)->pace.stores, 0);
+    assert_int_equal(s3_of(tier)->pace.n_stores, 0);
     sem_destroy(&over);
 }
 
