@@ -29,7 +29,7 @@ read_profile(bool config, const char *text, size_t n)
     kvt__s3_profile_add(&profile, "a", config, text, n);
     kvt__s3_profile_add(&profile, "default", config, text, n);
     for (int i = 0; i < KVT__N_PROFILE_KEYS; i++)
-        expect(!profile.value[i] || profile.there);
+        expect(!profile.value[i] || profile.exists);
     kvt__s3_profile_fini(&profile);
 }
 
@@ -39,14 +39,14 @@ read_json(enum kvt__s3_json kind, const char *text, size_t n)
     struct kvt__s3_keys *keys;
     char text_of_error[80];
 
-    if (!kvt__s3_read_json(text, n, kind, "fuzz", &keys)) {
+    if (!kvt__s3_keys_from_json(text, n, kind, "fuzz", &keys)) {
         expect(*keys->access && *keys->secret && (!keys->token || *keys->token));
         kvt__s3_keys_unref(keys);
     } else if (kind == KVT__S3_JSON_PROCESS) { /* the error of a service contains the service's
                                                 * code */
         expect(!strstr(kvt__why(), "s3cr3t"));
     }
-    kvt__s3_json_error(text, n, text_of_error, sizeof text_of_error);
+    kvt__s3_error_from_json(text, n, text_of_error, sizeof text_of_error);
     for (const char *c = text_of_error; *c; c++)
         expect(*c >= ' ' && *c <= '~');
 }

@@ -10,8 +10,8 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "tier/s3/answer.h"
 #include "tier/s3/s3.h"
+#include "tier/s3/verdict.h"
 
 /* ----------------------------------------------------------------------- request */
 

@@ -19,8 +19,8 @@ struct kvt__s3_chain_params {
      * default. */
     const char *profile;
     const char *region;             /* region of STS */
-    /* The owner sets *stop to end kvt__s3_chain_ask() early.  NULL: never.  Must stay valid until
-     * the chain is closed. */
+    /* The owner sets *stop to end kvt__s3_chain_get_keys() early.  NULL: never.  Must stay valid
+     * until the chain is closed. */
     const atomic_bool *stop;
 };
 
@@ -48,7 +48,7 @@ void kvt__s3_chain_close(struct kvt__s3_chain *chain);
  * Blocks for some seconds, or for up to 30 s if credential_process runs.  Only one thread at a
  * time.  0; -ENOKEY with a sentence that lists each tried source and its error, without secrets;
  * -ECANCELED: *stop was set, and a running credential_process has been killed. */
-int kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out);
+int kvt__s3_chain_get_keys(struct kvt__s3_chain *chain, struct kvt__s3_keys **out);
 
 /* Read a setting (region, endpoint_url) of the selected profile from the files.  0; -ENOENT: the
  * profile has no such setting; -errno; all errors with a sentence. */

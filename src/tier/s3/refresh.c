@@ -146,7 +146,7 @@ refresh_base(struct s3_tier *t)
 {
     struct s3_keyring *k = &t->keyring;
     struct kvt__s3_keys *base = NULL;
-    int err = kvt__s3_chain_ask(k->chain, &base);
+    int err = kvt__s3_chain_get_keys(k->chain, &base);
 
     if (err)
         return err;

@@ -267,7 +267,7 @@ kvt__s3_now_s(const struct s3_tier *t)
     return (int64_t)time(NULL) + atomic_load(&t->clock_s);
 }
 
-/* -------------------------------------------------------------------- place.c */
+/* ------------------------------------------------------------------ targets.c */
 
 /* Set the bucket's first target.  0 or -errno with a sentence.  Only before the first request. */
 int kvt__s3_target_set(struct s3_tier *t, const struct kvt__s3_address *address);

@@ -97,16 +97,16 @@ a_container_is_asked_by_its_full_uri(void **state)
     struct asking *a = *state;
 
     service_start(&a->service, container);
-    expect_not_set(a, kvt__s3_ask_container);
+    expect_not_set(a, kvt__s3_keys_from_container);
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/v1/keys?id=1",
         a->service.port);
-    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", SECRET "t", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_container, "AKC", SECRET "c", SECRET "t", LATER_S);
     assert_true(service_saw(&a->service, "\r\nhost: 127.0.0.1:") ||
                 service_saw(&a->service, "\r\nHost: 127.0.0.1:"));
     assert_false(service_saw(&a->service, "uthorization"));
     unset_all(a);
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://localhost:%u/", a->service.port);
-    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_container, "AKC", SECRET "c", NULL, INT64_MAX);
     service_stop(&a->service);
 }
 
@@ -118,14 +118,14 @@ its_authorization_is_read_again_each_time(void **state)
     service_start(&a->service, container);
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/", a->service.port);
     set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN=Basic " SECRET "-variable");
-    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_container, "AKC", SECRET "c", NULL, INT64_MAX);
     assert_true(service_saw(&a->service, "uthorization: Basic " SECRET "-variable\r\n"));
     set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=%s/token", a->dir.path);
     put_file(a, "token", SECRET "-1\n");
-    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_container, "AKC", SECRET "c", NULL, INT64_MAX);
     assert_true(service_saw(&a->service, "uthorization: " SECRET "-1\r\n"));
     put_file(a, "token", " " SECRET "-2");
-    expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_container, "AKC", SECRET "c", NULL, INT64_MAX);
     assert_true(service_saw(&a->service, "uthorization: " SECRET "-2\r\n"));
     service_stop(&a->service);
 }
@@ -139,17 +139,17 @@ its_refusal_is_told_by_code_and_message(void **state)
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/", a->service.port);
     set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=%s/token", a->dir.path);
     put_file(a, "token", SECRET "-wrong");
-    expect_failure(a, kvt__s3_ask_container, "403 AccessDenied: not");
+    expect_failure(a, kvt__s3_keys_from_container, "403 AccessDenied: not");
     put_file(a, "token", SECRET "-echo-long-token");
-    expect_failure(a, kvt__s3_ask_container, " answered 403.");
+    expect_failure(a, kvt__s3_keys_from_container, " answered 403.");
     put_file(a, "token", SECRET "\r\nX: y");
-    expect_failure(a, kvt__s3_ask_container, "/token has more than a token");
+    expect_failure(a, kvt__s3_keys_from_container, "/token has more than a token");
     put_file(a, "token", "\n");
-    expect_failure(a, kvt__s3_ask_container, "/token is empty");
+    expect_failure(a, kvt__s3_keys_from_container, "/token is empty");
     unset_all(a);
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/", a->service.port);
     set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=/no/such/file");
-    expect_failure(a, kvt__s3_ask_container, "/no/such/file");
+    expect_failure(a, kvt__s3_keys_from_container, "/no/such/file");
     service_stop(&a->service);
 }
 
@@ -225,9 +225,9 @@ keys_are_asked_for_without_tls_on_this_host_only(void **state)
         const char *variable;
         kvt__s3_source_fn *ask;
     } services[] = {
-        { "AWS_CONTAINER_CREDENTIALS_FULL_URI", kvt__s3_ask_container },
-        { "AWS_EC2_METADATA_SERVICE_ENDPOINT", kvt__s3_ask_metadata },
-        { "AWS_ENDPOINT_URL_STS", kvt__s3_ask_web_identity },
+        { "AWS_CONTAINER_CREDENTIALS_FULL_URI", kvt__s3_keys_from_container },
+        { "AWS_EC2_METADATA_SERVICE_ENDPOINT", kvt__s3_keys_from_metadata },
+        { "AWS_ENDPOINT_URL_STS", kvt__s3_keys_from_web_identity },
     };
     struct asking *a = *state;
     struct kvt__s3_url url;
@@ -270,12 +270,12 @@ no_proxy_is_asked_for_what_is_on_this_host(void **state)
         set(a, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=%s/token", a->dir.path);
         kvt__http_close(a->params.http);
         assert_int_equal(kvt__s3_open_key_client(a->environment, 0, &a->params.http), 0);
-        expect_answer(a, kvt__s3_ask_container, "AKC", SECRET "c", NULL, INT64_MAX);
+        expect_answer(a, kvt__s3_keys_from_container, "AKC", SECRET "c", NULL, INT64_MAX);
     }
     assert_int_equal(service_count(&a->service), 2);
     unset_all(a);
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=https://127.0.0.1:1/");
-    expect_failure(a, kvt__s3_ask_container, "connect to 127.0.0.1:1");
+    expect_failure(a, kvt__s3_keys_from_container, "connect to 127.0.0.1:1");
     assert_int_equal(service_count(&proxy), 0);
     service_stop(&a->service);
     service_stop(&proxy);
@@ -311,7 +311,7 @@ an_instance_is_asked_with_a_token(void **state)
 
     service_start(&a->service, metadata);
     set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u/", a->service.port);
-    expect_answer(a, kvt__s3_ask_metadata, "AKI", SECRET "i", SECRET "t", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_metadata, "AKI", SECRET "i", SECRET "t", LATER_S);
     assert_int_equal(service_count(&a->service), 3);
     service_stop(&a->service);
 }
@@ -358,7 +358,7 @@ expect_metadata_failure(struct asking *a, service_fn *answer, const char *why)
     service_start(&a->service, answer);
     unset_all(a);
     set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
-    expect_failure(a, kvt__s3_ask_metadata, why);
+    expect_failure(a, kvt__s3_keys_from_metadata, why);
     service_stop(&a->service);
 }
 
@@ -381,7 +381,7 @@ a_metadata_service_can_be_disabled(void **state)
     service_start(&a->service, metadata);
     set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
     set(a, "AWS_EC2_METADATA_DISABLED=TRUE");
-    expect_failure(a, kvt__s3_ask_metadata, "AWS_EC2_METADATA_DISABLED");
+    expect_failure(a, kvt__s3_keys_from_metadata, "AWS_EC2_METADATA_DISABLED");
     assert_int_equal(service_count(&a->service), 0);
     service_stop(&a->service);
 }
@@ -394,9 +394,9 @@ a_metadata_service_that_hangs_is_given_up(void **state)
     clock_is_right = true;
     service_listen(&a->service); /* no thread accepts connections */
     set(a, "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:%u", a->service.port);
-    expect_failure(a, kvt__s3_ask_metadata, "127.0.0.1:");
+    expect_failure(a, kvt__s3_keys_from_metadata, "127.0.0.1:");
     service_stop(&a->service);
-    expect_failure(a, kvt__s3_ask_metadata, "127.0.0.1:"); /* connections are refused now */
+    expect_failure(a, kvt__s3_keys_from_metadata, "127.0.0.1:"); /* connections are refused now */
     clock_is_right = false;
 }
 
@@ -423,7 +423,7 @@ the_metadata_service_is_at_amazons_address(void **state)
 static int
 read_json(const char *text, enum kvt__s3_json kind, struct kvt__s3_keys **keys)
 {
-    return kvt__s3_read_json(text, strlen(text), kind, "test", keys);
+    return kvt__s3_keys_from_json(text, strlen(text), kind, "test", keys);
 }
 
 #define PAIR "\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"" SECRET "\""

@@ -13,7 +13,7 @@ ask(struct asking *a, struct kvt__s3_keys **keys)
     struct kvt__s3_chain *chain;
 
     assert_int_equal(kvt__s3_chain_open(&a->params, &chain), 0);
-    int err = kvt__s3_chain_ask(chain, keys);
+    int err = kvt__s3_chain_get_keys(chain, keys);
     kvt__s3_chain_close(chain);
     return err;
 }
@@ -36,17 +36,17 @@ configured_keys_are_given_as_they_are(void **state)
 {
     struct asking *a = *state;
 
-    expect_not_set(a, kvt__s3_ask_configured);
+    expect_not_set(a, kvt__s3_keys_from_configuration);
     a->params.access = a->params.secret = a->params.token = "";
-    expect_not_set(a, kvt__s3_ask_configured);
+    expect_not_set(a, kvt__s3_keys_from_configuration);
     a->params.access = "AK";
-    expect_failure(a, kvt__s3_ask_configured, "the secret key is missing");
+    expect_failure(a, kvt__s3_keys_from_configuration, "the secret key is missing");
     a->params.secret = SECRET;
-    expect_answer(a, kvt__s3_ask_configured, "AK", SECRET, NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_configuration, "AK", SECRET, NULL, INT64_MAX);
     a->params.token = SECRET "t";
-    expect_answer(a, kvt__s3_ask_configured, "AK", SECRET, SECRET "t", INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_configuration, "AK", SECRET, SECRET "t", INT64_MAX);
     a->params.access = NULL;
-    expect_failure(a, kvt__s3_ask_configured, "the access key is missing");
+    expect_failure(a, kvt__s3_keys_from_configuration, "the access key is missing");
 }
 
 static void
@@ -54,22 +54,22 @@ the_environment_has_keys_a_token_and_a_time(void **state)
 {
     struct asking *a = *state;
 
-    expect_not_set(a, kvt__s3_ask_environment);
+    expect_not_set(a, kvt__s3_keys_from_environment);
     set(a, "AWS_ACCESS_KEY_ID=AKE");
-    expect_failure(a, kvt__s3_ask_environment, "AWS_SECRET_ACCESS_KEY is not set");
+    expect_failure(a, kvt__s3_keys_from_environment, "AWS_SECRET_ACCESS_KEY is not set");
     set(a, "AWS_SECRET_ACCESS_KEY=" SECRET "=e");
-    expect_answer(a, kvt__s3_ask_environment, "AKE", SECRET "=e", NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_environment, "AKE", SECRET "=e", NULL, INT64_MAX);
     set(a, "AWS_SESSION_TOKEN=" SECRET "t");
     set(a, "AWS_CREDENTIAL_EXPIRATION=" LATER);
-    expect_answer(a, kvt__s3_ask_environment, "AKE", SECRET "=e", SECRET "t", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_environment, "AKE", SECRET "=e", SECRET "t", LATER_S);
     unset_all(a);
     set(a, "AWS_ACCESS_KEY_ID=");
     set(a, "AWS_SECRET_ACCESS_KEY=" SECRET);
-    expect_failure(a, kvt__s3_ask_environment, "AWS_ACCESS_KEY_ID is not set");
+    expect_failure(a, kvt__s3_keys_from_environment, "AWS_ACCESS_KEY_ID is not set");
     set(a, "AWS_CREDENTIAL_EXPIRATION=" SECRET);
     a->variables[2][18] = 'A';
     a->variables[2][19] = '\0';
-    expect_failure(a, kvt__s3_ask_environment, "AWS_CREDENTIAL_EXPIRATION");
+    expect_failure(a, kvt__s3_keys_from_environment, "AWS_CREDENTIAL_EXPIRATION");
 }
 
 /* -------------------------------------------------------------------- profiles */
@@ -79,21 +79,21 @@ a_profile_has_keys(void **state)
 {
     struct asking *a = *state;
 
-    expect_not_set(a, kvt__s3_ask_profile);
+    expect_not_set(a, kvt__s3_keys_from_profile);
     put_file(a, ".aws/credentials", "[default]\naws_access_key_id = AKD\n"
              "aws_secret_access_key = " SECRET "d\n[p]\naws_access_key_id=AKP\n"
              "aws_secret_access_key=" SECRET "p\naws_session_token=" SECRET "t\n"
              "[half]\naws_secret_access_key=" SECRET "h\n[none]\nregion=x\n");
-    expect_answer(a, kvt__s3_ask_profile, "AKD", SECRET "d", NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_profile, "AKD", SECRET "d", NULL, INT64_MAX);
     a->params.profile = "p";
-    expect_answer(a, kvt__s3_ask_profile, "AKP", SECRET "p", SECRET "t", INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_profile, "AKP", SECRET "p", SECRET "t", INT64_MAX);
     a->params.profile = "half";
-    expect_failure(a, kvt__s3_ask_profile, "but not aws_access_key_id");
+    expect_failure(a, kvt__s3_keys_from_profile, "but not aws_access_key_id");
     a->params.profile = "none";
-    expect_failure(a, kvt__s3_ask_profile, "profile none has no keys");
+    expect_failure(a, kvt__s3_keys_from_profile, "profile none has no keys");
     a->params.profile = NULL;
     set(a, "AWS_PROFILE=gone");
-    expect_failure(a, kvt__s3_ask_profile, "there is no profile gone");
+    expect_failure(a, kvt__s3_keys_from_profile, "there is no profile gone");
 }
 
 static void
@@ -102,7 +102,7 @@ a_default_profile_without_keys_is_not_set(void **state)
     struct asking *a = *state;
 
     put_file(a, ".aws/config", "[default]\nregion = eu-west-1\n");
-    expect_not_set(a, kvt__s3_ask_profile);
+    expect_not_set(a, kvt__s3_keys_from_profile);
 }
 
 static void
@@ -117,11 +117,11 @@ a_profiles_program_gives_keys(void **state)
     put_file(a, ".aws/config", text);
     put_file(a, "out put", "{\"Version\":1,\"AccessKeyId\":\"AKX\",\"SecretAccessKey\":\""
              SECRET "x\",\"SessionToken\":\"" SECRET "t\",\"Expiration\":\"" LATER "\"}\n");
-    expect_answer(a, kvt__s3_ask_profile, "AKX", SECRET "x", SECRET "t", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AKX", SECRET "x", SECRET "t", LATER_S);
     put_file(a, "out put", SECRET);
-    expect_failure(a, kvt__s3_ask_profile, "no JSON object");
+    expect_failure(a, kvt__s3_keys_from_profile, "no JSON object");
     a->params.profile = "bad";
-    expect_failure(a, kvt__s3_ask_profile, "exited with 1: why");
+    expect_failure(a, kvt__s3_keys_from_profile, "exited with 1: why");
 }
 
 static void
@@ -133,10 +133,10 @@ a_profile_for_sso_says_what_to_do(void **state)
              "[profile t]\nsso_start_url = x\naws_access_key_id = AK\n"
              "aws_secret_access_key = " SECRET "\n");
     a->params.profile = "s";
-    expect_failure(a, kvt__s3_ask_profile, "credential_process = aws configure "
+    expect_failure(a, kvt__s3_keys_from_profile, "credential_process = aws configure "
                    "export-credentials --profile s --format process");
     a->params.profile = "t";
-    expect_answer(a, kvt__s3_ask_profile, "AK", SECRET, NULL, INT64_MAX);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK", SECRET, NULL, INT64_MAX);
 }
 
 /* ------------------------------------------------------------------- the order */
@@ -243,10 +243,10 @@ a_named_profile_that_fails_later_ends_the_search(void **state)
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/container",
         a->service.port);
     assert_int_equal(kvt__s3_chain_open(&a->params, &chain), 0);
-    assert_int_equal(kvt__s3_chain_ask(chain, &keys), 0);
+    assert_int_equal(kvt__s3_chain_get_keys(chain, &keys), 0);
     expect_keys(keys, "AKM", SECRET, NULL, INT64_MAX);
     put_file(a, ".aws/config", "");
-    assert_int_equal(kvt__s3_chain_ask(chain, &keys), -ENOKEY);
+    assert_int_equal(kvt__s3_chain_get_keys(chain, &keys), -ENOKEY);
     expect_why("there is no profile mine");
     assert_int_equal(service_count(&a->service), 0);
     kvt__s3_chain_close(chain);
@@ -279,13 +279,13 @@ the_source_that_had_keys_is_asked_alone_until_it_fails(void **state)
     set(a, "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:%u/container",
         a->service.port);
     assert_int_equal(kvt__s3_chain_open(&a->params, &chain), 0);
-    assert_int_equal(kvt__s3_chain_ask(chain, &got), 0);
+    assert_int_equal(kvt__s3_chain_get_keys(chain, &got), 0);
     expect_keys(got, "AKC", SECRET, NULL, INT64_MAX);
     put_file(a, ".aws/credentials", keys);
-    assert_int_equal(kvt__s3_chain_ask(chain, &got), 0);
+    assert_int_equal(kvt__s3_chain_get_keys(chain, &got), 0);
     expect_keys(got, "AKC", SECRET, NULL, INT64_MAX);
     service_stop(&a->service);
-    assert_int_equal(kvt__s3_chain_ask(chain, &got), 0);
+    assert_int_equal(kvt__s3_chain_get_keys(chain, &got), 0);
     expect_keys(got, "AKP", SECRET, NULL, INT64_MAX);
     kvt__s3_chain_close(chain);
 }
@@ -305,7 +305,7 @@ a_chain_keeps_copies(void **state)
     memset(access, 'x', sizeof access);
     memset(secret, 'x', sizeof secret);
     memset(a->variables, 'x', sizeof a->variables);
-    assert_int_equal(kvt__s3_chain_ask(chain, &got), 0);
+    assert_int_equal(kvt__s3_chain_get_keys(chain, &got), 0);
     kvt__s3_chain_close(chain);
     expect_keys(got, "AKG", SECRET, NULL, INT64_MAX);
     kvt__s3_chain_close(NULL);

@@ -46,7 +46,7 @@ a_role_is_asked_for_with_the_keys_of_its_source(void **state)
 
     start_sts(a, sts);
     put_file(a, ".aws/config", roles);
-    expect_answer(a, kvt__s3_ask_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
     assert_true(service_saw(&a->service, "Action=AssumeRole&Version=2011-06-15&"
                             "RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr&"
                             "RoleSessionName=me%40here&"
@@ -69,7 +69,7 @@ roles_stand_on_roles(void **state)
     put_file(a, ".aws/config", roles);
     a->params.profile = "two";
     a->params.region = "us-west-2";
-    expect_answer(a, kvt__s3_ask_profile, "AK2", SECRET "2", SECRET "t2", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK2", SECRET "2", SECRET "t2", LATER_S);
     assert_true(service_saw(&a->service, "Credential=AKB/"));
     assert_true(service_saw(&a->service, "Credential=AK1/"));
     assert_true(service_saw(&a->service, "/us-west-2/sts/aws4_request"));
@@ -86,11 +86,11 @@ a_profile_can_be_its_own_source_if_it_has_keys(void **state)
     start_sts(a, sts);
     put_file(a, ".aws/config", roles);
     a->params.profile = "self";
-    expect_answer(a, kvt__s3_ask_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
     assert_true(service_saw(&a->service, "Credential=AKS/"));
     assert_int_equal(service_count(&a->service), 1);
     a->params.profile = "both"; /* keys take precedence over a role of the same source */
-    expect_answer(a, kvt__s3_ask_profile, "AK2", SECRET "2", SECRET "t2", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK2", SECRET "2", SECRET "t2", LATER_S);
     assert_int_equal(service_count(&a->service), 2);
     service_stop(&a->service);
 }
@@ -119,14 +119,14 @@ a_role_without_a_source_says_so(void **state)
     set(a, "AWS_EC2_METADATA_DISABLED=true");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         a->params.profile = cases[i].profile;
-        expect_failure(a, kvt__s3_ask_profile, cases[i].why);
+        expect_failure(a, kvt__s3_keys_from_profile, cases[i].why);
     }
     for (int i = 0; i < 9; i++)
         snprintf(many + strlen(many), sizeof many - strlen(many),
                  "[profile %d]\nrole_arn=x\nsource_profile=%d\n", i, i + 1);
     put_file(a, ".aws/config", many);
     a->params.profile = "0";
-    expect_failure(a, kvt__s3_ask_profile, "more than 7 source_profiles");
+    expect_failure(a, kvt__s3_keys_from_profile, "more than 7 source_profiles");
 }
 
 static void
@@ -140,7 +140,7 @@ a_roles_source_can_be_the_environment(void **state)
     set(a, "AWS_SECRET_ACCESS_KEY=" SECRET "e");
     set(a, "AWS_ROLE_SESSION_NAME=session");
     a->params.profile = "env";
-    expect_answer(a, kvt__s3_ask_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
     assert_true(service_saw(&a->service, "Credential=AKE/"));
     assert_true(service_saw(&a->service, "RoleSessionName=session"));
     assert_true(service_saw(&a->service, "/us-east-1/sts/"));
@@ -155,20 +155,20 @@ a_token_is_read_again_for_each_question(void **state)
     struct asking *a = *state;
 
     start_sts(a, sts);
-    expect_not_set(a, kvt__s3_ask_web_identity);
+    expect_not_set(a, kvt__s3_keys_from_web_identity);
     set(a, "AWS_WEB_IDENTITY_TOKEN_FILE=%s/token", a->dir.path);
-    expect_failure(a, kvt__s3_ask_web_identity, "AWS_ROLE_ARN is not set");
+    expect_failure(a, kvt__s3_keys_from_web_identity, "AWS_ROLE_ARN is not set");
     set(a, "AWS_ROLE_ARN=arn:r");
-    expect_failure(a, kvt__s3_ask_web_identity, "/token: No such file");
+    expect_failure(a, kvt__s3_keys_from_web_identity, "/token: No such file");
     put_file(a, "token", SECRET ".a+b/c\n");
-    expect_answer(a, kvt__s3_ask_web_identity, "AK1", SECRET "1", SECRET "t1", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_web_identity, "AK1", SECRET "1", SECRET "t1", LATER_S);
     assert_true(service_saw(&a->service, "Action=AssumeRoleWithWebIdentity&"
                             "Version=2011-06-15&RoleArn=arn%3Ar&RoleSessionName=kvtier&"
                             "WebIdentityToken="
                             SECRET ".a%2Bb%2Fc\n"));
     assert_false(service_saw(&a->service, "uthorization:"));
     put_file(a, "token", SECRET ".other");
-    expect_answer(a, kvt__s3_ask_web_identity, "AK2", SECRET "2", SECRET "t2", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_web_identity, "AK2", SECRET "2", SECRET "t2", LATER_S);
     assert_true(service_saw(&a->service, "WebIdentityToken=" SECRET ".other\n"));
     service_stop(&a->service);
 }
@@ -184,7 +184,7 @@ a_profile_can_have_a_web_identity(void **state)
              "%s/token\nrole_session_name = me\n", a->dir.path);
     put_file(a, ".aws/config", text);
     put_file(a, "token", SECRET);
-    expect_answer(a, kvt__s3_ask_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK1", SECRET "1", SECRET "t1", LATER_S);
     assert_true(service_saw(&a->service, "RoleSessionName=me&WebIdentityToken=" SECRET));
     service_stop(&a->service);
 }
@@ -212,7 +212,7 @@ expect_refusal(struct asking *a, const char *session, const char *why)
     set(a, "AWS_ROLE_ARN=arn:r");
     set(a, "AWS_ENDPOINT_URL_STS=http://127.0.0.1:%u/", a->service.port);
     set(a, "AWS_ROLE_SESSION_NAME=%s", session);
-    expect_failure(a, kvt__s3_ask_web_identity, why);
+    expect_failure(a, kvt__s3_keys_from_web_identity, why);
 }
 
 static void
@@ -252,11 +252,11 @@ a_fault_of_sts_is_tried_again_once(void **state)
 
     put_file(a, ".aws/config", roles);
     start_sts(a, sts_that_stumbles);
-    expect_answer(a, kvt__s3_ask_profile, "AK2", SECRET "2", SECRET "t2", LATER_S);
+    expect_answer(a, kvt__s3_keys_from_profile, "AK2", SECRET "2", SECRET "t2", LATER_S);
     service_stop(&a->service);
     unset_all(a);
     start_sts(a, sts_that_is_down);
-    expect_failure(a, kvt__s3_ask_profile, " answered 500.");
+    expect_failure(a, kvt__s3_keys_from_profile, " answered 500.");
     assert_int_equal(service_count(&a->service), 2);
     service_stop(&a->service);
 }
@@ -278,7 +278,7 @@ an_answer_of_sts_without_keys_is_an_error(void **state)
 
     put_file(a, ".aws/config", roles);
     start_sts(a, sts_without_keys);
-    expect_failure(a, kvt__s3_ask_profile, "without credentials");
+    expect_failure(a, kvt__s3_keys_from_profile, "without credentials");
     service_stop(&a->service);
 }
 
@@ -427,7 +427,7 @@ sts_is_never_asked_at_a_plain_endpoint_of_the_store(void **state)
     set(a, "AWS_WEB_IDENTITY_TOKEN_FILE=%s/token", a->dir.path);
     set(a, "AWS_ROLE_ARN=arn:r");
     set(a, "AWS_ENDPOINT_URL=HTTP://127.0.0.1:%u/", a->service.port);
-    expect_failure(a, kvt__s3_ask_web_identity, "Set AWS_ENDPOINT_URL_STS");
+    expect_failure(a, kvt__s3_keys_from_web_identity, "Set AWS_ENDPOINT_URL_STS");
     assert_int_equal(service_count(&a->service), 0);
     service_stop(&a->service);
 }

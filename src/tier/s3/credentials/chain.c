@@ -17,14 +17,14 @@
 
 static const struct {
     const char *name;
-    kvt__s3_source_fn *ask;
+    kvt__s3_source_fn *get_keys;
 } sources[] = {
-    { "configuration", kvt__s3_ask_configured },
-    { "environment", kvt__s3_ask_environment },
-    { "profile", kvt__s3_ask_profile },
-    { "web identity", kvt__s3_ask_web_identity },
-    { "container", kvt__s3_ask_container },
-    { "EC2 metadata", kvt__s3_ask_metadata },
+    { "configuration", kvt__s3_keys_from_configuration },
+    { "environment", kvt__s3_keys_from_environment },
+    { "profile", kvt__s3_keys_from_profile },
+    { "web identity", kvt__s3_keys_from_web_identity },
+    { "container", kvt__s3_keys_from_container },
+    { "EC2 metadata", kvt__s3_keys_from_metadata },
 };
 
 #define N_SOURCES (sizeof sources / sizeof *sources)
@@ -33,11 +33,11 @@ static const struct {
 struct kvt__s3_chain {
     void *memory;                       /* memory of the texts in params */
     struct kvt__s3_chain_params params;
-    size_t found; /* index of the source that last had keys; N_SOURCES: none */
+    size_t last_source; /* index of the source that last had keys; N_SOURCES: none */
 };
 
 /* The error of each source; "": the source is not set. */
-struct tried {
+struct failures {
     size_t n; /* number of sources to try */
     char why[N_SOURCES][MAX_WHY];
 };
@@ -100,7 +100,7 @@ kvt__s3_chain_open(const struct kvt__s3_chain_params *params, struct kvt__s3_cha
         free(chain);
         return kvt__fail(ENOMEM, "open the chain of credentials");
     }
-    chain->found = N_SOURCES;
+    chain->last_source = N_SOURCES;
     chain->params.http = params->http;
     chain->params.stop = params->stop;
     *out = chain;
@@ -120,14 +120,14 @@ kvt__s3_chain_close(struct kvt__s3_chain *chain)
 
 /* Try a source.  Return true if the source has unexpired keys; else note the error. */
 static bool
-ask_source(const struct kvt__s3_chain *chain, size_t i, struct kvt__s3_keys **out,
-           struct tried *tried)
+try_source(const struct kvt__s3_chain *chain, size_t i, struct kvt__s3_keys **out,
+           struct failures *failures)
 {
     bool named = chain->params.profile && *chain->params.profile;
     struct kvt__s3_keys *keys = NULL;
     /* If s3_profile names a profile, keys in the environment are ignored. */
-    int err = named && sources[i].ask == kvt__s3_ask_environment
-        ? KVT__S3_NOT_SET : sources[i].ask(&chain->params, &keys);
+    int err = named && sources[i].get_keys == kvt__s3_keys_from_environment
+        ? KVT__S3_NOT_SET : sources[i].get_keys(&chain->params, &keys);
 
     if (!err && keys->expires_s <= time(NULL)) {
         err = kvt__fail(EKEYEXPIRED, "its keys have expired.");
@@ -136,7 +136,7 @@ ask_source(const struct kvt__s3_chain *chain, size_t i, struct kvt__s3_keys **ou
     if (!err)
         *out = keys;
     else if (err != KVT__S3_NOT_SET)
-        snprintf(tried->why[i], MAX_WHY, "%s", kvt__why());
+        snprintf(failures->why[i], MAX_WHY, "%s", kvt__why());
     return !err;
 }
 
@@ -159,45 +159,45 @@ append(struct text *text, size_t max, const char *what)
 
 /* Append the errors.  Each source has an equal share of the remaining room. */
 static void
-append_failures(struct text *text, const struct tried *tried, size_t n_failed)
+append_failures(struct text *text, const struct failures *failures, size_t n_failed)
 {
-    for (size_t i = 0; i < tried->n; i++) {
-        if (!*tried->why[i])
+    for (size_t i = 0; i < failures->n; i++) {
+        if (!*failures->why[i])
             continue;
         size_t share = (sizeof text->at - text->n) / n_failed--;
         size_t room = share - strlen(sources[i].name) - sizeof " : ...";
-        size_t n = strlen(tried->why[i]);
+        size_t n = strlen(failures->why[i]);
 
         append(text, SIZE_MAX, " ");
         append(text, SIZE_MAX, sources[i].name);
         append(text, SIZE_MAX, ": ");
-        append(text, room, tried->why[i]);
+        append(text, room, failures->why[i]);
         if (n > room)
             append(text, SIZE_MAX, "...");
-        else if (tried->why[i][n - 1] != '.')
+        else if (failures->why[i][n - 1] != '.')
             append(text, SIZE_MAX, ".");
     }
 }
 
 static int
-fail(const struct tried *tried)
+fail_all(const struct failures *failures)
 {
     struct text text = { .n = 0 };
     size_t n_failed = 0;
 
-    for (size_t i = 0; i < tried->n; i++)
-        n_failed += *tried->why[i] != '\0';
+    for (size_t i = 0; i < failures->n; i++)
+        n_failed += *failures->why[i] != '\0';
     append(&text, SIZE_MAX, "no keys for S3.");
-    if (n_failed < tried->n)
+    if (n_failed < failures->n)
         append(&text, SIZE_MAX, " Not set:");
-    for (size_t i = 0, n = n_failed; i < tried->n; i++) {
-        if (*tried->why[i])
+    for (size_t i = 0, n = n_failed; i < failures->n; i++) {
+        if (*failures->why[i])
             continue;
         append(&text, SIZE_MAX, " ");
         append(&text, SIZE_MAX, sources[i].name);
-        append(&text, SIZE_MAX, ++n < tried->n ? "," : ".");
+        append(&text, SIZE_MAX, ++n < failures->n ? "," : ".");
     }
-    append_failures(&text, tried, n_failed);
+    append_failures(&text, failures, n_failed);
     return kvt__fail(ENOKEY, "%s%s", text.at, text.at[text.n - 1] == '.' ? "" : ".");
 }
 
@@ -210,26 +210,26 @@ count_sources(const struct kvt__s3_chain *chain)
     size_t n = 0;
 
     kvt__s3_profile_name(&chain->params, &named);
-    while (named && sources[n].ask != kvt__s3_ask_profile)
+    while (named && sources[n].get_keys != kvt__s3_keys_from_profile)
         n++;
     return named ? n + 1 : N_SOURCES;
 }
 
 int
-kvt__s3_chain_ask(struct kvt__s3_chain *chain, struct kvt__s3_keys **out)
+kvt__s3_chain_get_keys(struct kvt__s3_chain *chain, struct kvt__s3_keys **out)
 {
-    struct tried tried = { .n = count_sources(chain) };
-    size_t before = chain->found;
+    struct failures failures = { .n = count_sources(chain) };
+    size_t before = chain->last_source;
 
-    if (before < N_SOURCES && ask_source(chain, before, out, &tried))
+    if (before < N_SOURCES && try_source(chain, before, out, &failures))
         return 0;
-    chain->found = N_SOURCES;
-    for (size_t i = 0; i < tried.n && !kvt__s3_is_stopped(chain->params.stop); i++) {
-        if (i == before || !ask_source(chain, i, out, &tried))
+    chain->last_source = N_SOURCES;
+    for (size_t i = 0; i < failures.n && !kvt__s3_is_stopped(chain->params.stop); i++) {
+        if (i == before || !try_source(chain, i, out, &failures))
             continue;
-        chain->found = i;
+        chain->last_source = i;
         return 0;
     }
     return kvt__s3_is_stopped(chain->params.stop)
-        ? kvt__fail(ECANCELED, "nobody wants keys any more.") : fail(&tried);
+        ? kvt__fail(ECANCELED, "nobody wants keys any more.") : fail_all(&failures);
 }

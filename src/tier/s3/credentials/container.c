@@ -16,8 +16,8 @@ kvt__s3_container_url(const struct kvt__s3_chain_params *params, struct kvt__s3_
 {
     static const char relative_name[] = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
     static const char full_name[] = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
-    const char *relative = kvt__s3_variable(params, relative_name);
-    const char *full = kvt__s3_variable(params, full_name);
+    const char *relative = kvt__s3_getenv(params, relative_name);
+    const char *full = kvt__s3_getenv(params, full_name);
     char text[sizeof out->path + 32];
 
     if (!relative && !full)
@@ -39,8 +39,8 @@ static int
 read_authorization(const struct kvt__s3_chain_params *params, char **out)
 {
     static const char name[] = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
-    const char *file = kvt__s3_variable(params, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-    const char *token = kvt__s3_variable(params, name);
+    const char *file = kvt__s3_getenv(params, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+    const char *token = kvt__s3_getenv(params, name);
 
     *out = NULL;
     if (file)
@@ -51,8 +51,8 @@ read_authorization(const struct kvt__s3_chain_params *params, char **out)
 }
 
 static int
-ask(const struct kvt__s3_chain_params *params, const struct kvt__s3_url *url,
-    const char *authorization, struct kvt__s3_keys **out)
+request_keys(const struct kvt__s3_chain_params *params, const struct kvt__s3_url *url,
+             const char *authorization, struct kvt__s3_keys **out)
 {
     const struct kvt__s3_pair headers[] = { { "accept", "application/json" },
                                             { "authorization", authorization } };
@@ -67,16 +67,16 @@ ask(const struct kvt__s3_chain_params *params, const struct kvt__s3_url *url,
     fetch->timeout_ms = TIMEOUT_MS;
     int err = kvt__s3_fetch(params->http, fetch);
     if (!err && fetch->http_status != 200)
-        err = kvt__s3_fetch_refused(fetch, authorization);
+        err = kvt__s3_fetch_fail(fetch, authorization);
     else if (!err)
-        err = kvt__s3_read_json(fetch->text, fetch->n, KVT__S3_JSON_SERVICE, "container",
-                                out);
+        err = kvt__s3_keys_from_json(fetch->text, fetch->n, KVT__S3_JSON_SERVICE, "container",
+                                     out);
     kvt__s3_fetch_free(fetch);
     return err;
 }
 
 int
-kvt__s3_ask_container(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
+kvt__s3_keys_from_container(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
 {
     struct kvt__s3_url url;
     char *authorization;
@@ -84,7 +84,7 @@ kvt__s3_ask_container(const struct kvt__s3_chain_params *params, struct kvt__s3_
 
     if (err || (err = read_authorization(params, &authorization)))
         return err;
-    err = ask(params, &url, authorization, out);
-    kvt__s3_wipe(authorization);
+    err = request_keys(params, &url, authorization, out);
+    kvt__s3_wipe_free(authorization);
     return err;
 }

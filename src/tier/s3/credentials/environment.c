@@ -22,8 +22,8 @@ empty(const char *text)
 }
 
 int
-kvt__s3_ask_configured(const struct kvt__s3_chain_params *params,
-                       struct kvt__s3_keys **out)
+kvt__s3_keys_from_configuration(const struct kvt__s3_chain_params *params,
+                                struct kvt__s3_keys **out)
 {
     if (empty(params->access) && empty(params->secret))
         return KVT__S3_NOT_SET;
@@ -36,12 +36,12 @@ kvt__s3_ask_configured(const struct kvt__s3_chain_params *params,
 }
 
 int
-kvt__s3_ask_environment(const struct kvt__s3_chain_params *params,
-                        struct kvt__s3_keys **out)
+kvt__s3_keys_from_environment(const struct kvt__s3_chain_params *params,
+                              struct kvt__s3_keys **out)
 {
-    const char *access = kvt__s3_variable(params, "AWS_ACCESS_KEY_ID");
-    const char *secret = kvt__s3_variable(params, "AWS_SECRET_ACCESS_KEY");
-    const char *expires = kvt__s3_variable(params, "AWS_CREDENTIAL_EXPIRATION");
+    const char *access = kvt__s3_getenv(params, "AWS_ACCESS_KEY_ID");
+    const char *secret = kvt__s3_getenv(params, "AWS_SECRET_ACCESS_KEY");
+    const char *expires = kvt__s3_getenv(params, "AWS_CREDENTIAL_EXPIRATION");
     int64_t expires_s = INT64_MAX;
 
     if (!access && !secret)
@@ -51,6 +51,6 @@ kvt__s3_ask_environment(const struct kvt__s3_chain_params *params,
                          access ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID");
     if (expires && (expires_s = kvt__s3_time(expires, NULL)) == INT64_MIN)
         return kvt__fail(ENOKEY, "AWS_CREDENTIAL_EXPIRATION is no ISO 8601 time in UTC.");
-    return make(access, secret, kvt__s3_variable(params, "AWS_SESSION_TOKEN"), expires_s,
+    return make(access, secret, kvt__s3_getenv(params, "AWS_SESSION_TOKEN"), expires_s,
                 "environment", out);
 }

@@ -15,7 +15,7 @@
 #include "tier/s3/encode.h"
 #include "tier/s3/xml.h"
 
-#define MAX_TRIES 2
+#define MAX_ATTEMPTS 2
 #define PAUSE_NS (100 * KVT__NS_PER_MS)
 
 struct exchange {
@@ -30,7 +30,7 @@ kvt__s3_fetch_new(void)
     struct kvt__s3_fetch *fetch = kvt__secret_alloc(sizeof *fetch);
 
     if (!fetch)
-        kvt__fail(ENOMEM, "ask for keys");
+        kvt__fail(ENOMEM, "request for keys");
     return fetch;
 }
 
@@ -57,7 +57,7 @@ write_head(struct kvt__http_request *req, char *out, size_t room)
 }
 
 static int
-answer(struct kvt__http_request *req, const struct kvt__http_head *head)
+on_head(struct kvt__http_request *req, const struct kvt__http_head *head)
 {
     (void)head;
     req->into = (unsigned char *)((struct exchange *)req)->fetch->text;
@@ -79,7 +79,7 @@ hash_body(struct exchange *x)
 
 /* Return true if a retry may succeed. */
 static bool
-may_pass(int err, int http_status)
+may_retry(int err, int http_status)
 {
     switch (err) {
     case 0:
@@ -95,15 +95,15 @@ may_pass(int err, int http_status)
 }
 
 static int
-try_once(struct kvt__http *http, struct kvt__http_origin *origin, int64_t begin_ns,
-         struct kvt__s3_fetch *fetch)
+send_once(struct kvt__http *http, struct kvt__http_origin *origin, int64_t begin_ns,
+          struct kvt__s3_fetch *fetch)
 {
     const char *body = fetch->body ? fetch->body : "";
     struct exchange x = {
         .req = { .origin = origin, .prio = KVT__PRIO_LOOKUP, .not_before_ns = begin_ns,
                  .deadline_ns = begin_ns + fetch->timeout_ms * KVT__NS_PER_MS,
                  .body = body, .body_bytes = strlen(body), .write_head = write_head,
-                 .answer = answer }, .fetch = fetch };
+                 .answer = on_head }, .fetch = fetch };
 
     hash_body(&x);
     int err = kvt__http_run(http, &x.req);
@@ -127,29 +127,29 @@ kvt__s3_fetch(struct kvt__http *http, struct kvt__s3_fetch *fetch)
 
     if (err)
         return err;
-    for (int i = 0; i < MAX_TRIES; i++) {
-        err = try_once(http, origin, kvt__now_ns() + i * PAUSE_NS, fetch);
-        if (!may_pass(err, fetch->http_status))
+    for (int i = 0; i < MAX_ATTEMPTS; i++) {
+        err = send_once(http, origin, kvt__now_ns() + i * PAUSE_NS, fetch);
+        if (!may_retry(err, fetch->http_status))
             break;
     }
     return err;
 }
 
 int
-kvt__s3_fetch_refused(struct kvt__s3_fetch *fetch, const char *secret)
+kvt__s3_fetch_fail(struct kvt__s3_fetch *fetch, const char *secret)
 {
     struct kvt__s3_error error;
-    char said[160] = "", start[17];
+    char reason[160] = "", start[17];
 
     /* If the response contains the start of the secret, the sentence leaves out the response. */
     snprintf(start, sizeof start, "%s", secret ? secret : "");
     if (!*start || !strstr(fetch->text, start)) {
-        kvt__s3_json_error(fetch->text, fetch->n, said, sizeof said);
-        if (!*said && !kvt__s3_read_error(fetch->text, fetch->n, &error))
-            snprintf(said, sizeof said, "%s%s%.*s", error.code,
+        kvt__s3_error_from_json(fetch->text, fetch->n, reason, sizeof reason);
+        if (!*reason && !kvt__s3_read_error(fetch->text, fetch->n, &error))
+            snprintf(reason, sizeof reason, "%s%s%.*s", error.code,
                      *error.message ? ": " : "", 90, error.message);
-        kvt__s3_clean(said);
+        kvt__s3_make_printable(reason);
     }
     return kvt__fail(EACCES, "%s answered %d%s%s.", fetch->url->host, fetch->http_status,
-                     *said ? " " : "", said);
+                     *reason ? " " : "", reason);
 }

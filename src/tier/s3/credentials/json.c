@@ -60,7 +60,7 @@ check(const json_t *json, enum kvt__s3_json kind)
             return kvt__fail(EBADMSG, "what it wrote has no \"Version\": 1.");
     } else if (code && strcmp(code, "Success")) {
         snprintf(clean, sizeof clean, "%s", code);
-        kvt__s3_clean(clean);
+        kvt__s3_make_printable(clean);
         return kvt__fail(EBADMSG, "it answered with Code %s.", clean);
     }
     return 0;
@@ -88,8 +88,8 @@ read_object(const json_t *json, enum kvt__s3_json kind, const char *source,
 }
 
 int
-kvt__s3_read_json(const char *text, size_t n, enum kvt__s3_json kind, const char *source,
-                  struct kvt__s3_keys **out)
+kvt__s3_keys_from_json(const char *text, size_t n, enum kvt__s3_json kind, const char *source,
+                       struct kvt__s3_keys **out)
 {
     json_t *json = json_loadb(text, n, 0, NULL);
 
@@ -103,7 +103,7 @@ kvt__s3_read_json(const char *text, size_t n, enum kvt__s3_json kind, const char
 }
 
 void
-kvt__s3_json_error(const char *text, size_t n, char *out, size_t room)
+kvt__s3_error_from_json(const char *text, size_t n, char *out, size_t room)
 {
     json_t *json = json_loadb(text, n, 0, NULL);
     const char *code = text_of(json, "code"), *message = text_of(json, "message");
@@ -114,6 +114,6 @@ kvt__s3_json_error(const char *text, size_t n, char *out, size_t room)
         message = text_of(json, "Message");
     snprintf(out, room, "%s%s%s", code ? code : "", code && message ? ": " : "",
              message ? message : "");
-    kvt__s3_clean(out);
+    kvt__s3_make_printable(out);
     json_decref(json);
 }

@@ -20,8 +20,8 @@ int
 kvt__s3_metadata_url(const struct kvt__s3_chain_params *params, struct kvt__s3_url *out)
 {
     static const char name[] = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
-    const char *text = kvt__s3_variable(params, name);
-    const char *mode = kvt__s3_variable(params, "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
+    const char *text = kvt__s3_getenv(params, name);
+    const char *mode = kvt__s3_getenv(params, "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
 
     if (!text)
         text = mode && !strcasecmp(mode, "IPv6") ? "http://[fd00:ec2::254]"
@@ -36,8 +36,8 @@ kvt__s3_metadata_url(const struct kvt__s3_chain_params *params, struct kvt__s3_u
 /* Request the URL's path followed by `path`.  token NULL: request a token.  0: status 200; -errno
  * with a sentence. */
 static int
-ask(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
-    const char *path, const char *token)
+request(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
+        const char *path, const char *token)
 {
     const struct kvt__s3_pair headers[] = {
         token ? (struct kvt__s3_pair){ "x-aws-ec2-metadata-token", token }
@@ -52,17 +52,17 @@ ask(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
     fetch->timeout_ms = TIMEOUT_MS;
     int err = kvt__s3_fetch(params->http, fetch);
     if (!err && fetch->http_status != 200)
-        err = kvt__s3_fetch_refused(fetch, token);
+        err = kvt__s3_fetch_fail(fetch, token);
     fetch->path = NULL;
     fetch->headers = NULL;
     return err;
 }
 
 static int
-ask_token(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
-          char **out)
+request_token(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
+              char **out)
 {
-    int err = ask(params, fetch, "/latest/api/token", NULL);
+    int err = request(params, fetch, "/latest/api/token", NULL);
 
     if (err)
         return err;
@@ -72,16 +72,16 @@ ask_token(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch
     if (!fetch->n)
         return kvt__fail(EBADMSG, "%s answered with an empty token.", fetch->url->host);
     *out = strdup(fetch->text);
-    return *out ? 0 : kvt__fail(ENOMEM, "ask for keys");
+    return *out ? 0 : kvt__fail(ENOMEM, "request for keys");
 }
 
 /* Request the role's name and write the path of the role's keys.  path has room for ROLES and an
  * encoded name. */
 static int
-ask_role(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
-         const char *token, char *path)
+request_role(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
+             const char *token, char *path)
 {
-    int err = ask(params, fetch, ROLES, token);
+    int err = request(params, fetch, ROLES, token);
 
     if (err && fetch->http_status == 404)
         return kvt__fail(ENOKEY, "this instance has no role.");
@@ -97,24 +97,24 @@ ask_role(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
 }
 
 static int
-ask_with_token(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
-               const char *token, struct kvt__s3_keys **out)
+request_keys(const struct kvt__s3_chain_params *params, struct kvt__s3_fetch *fetch,
+             const char *token, struct kvt__s3_keys **out)
 {
     char path[sizeof ROLES + 3 * MAX_NAME];
-    int err = ask_role(params, fetch, token, path);
+    int err = request_role(params, fetch, token, path);
 
     if (!err)
-        err = ask(params, fetch, path, token);
+        err = request(params, fetch, path, token);
     if (!err)
-        err = kvt__s3_read_json(fetch->text, fetch->n, KVT__S3_JSON_SERVICE,
-                                "EC2 metadata", out);
+        err = kvt__s3_keys_from_json(fetch->text, fetch->n, KVT__S3_JSON_SERVICE,
+                                     "EC2 metadata", out);
     return err;
 }
 
 int
-kvt__s3_ask_metadata(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
+kvt__s3_keys_from_metadata(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
 {
-    const char *disabled = kvt__s3_variable(params, "AWS_EC2_METADATA_DISABLED");
+    const char *disabled = kvt__s3_getenv(params, "AWS_EC2_METADATA_DISABLED");
     struct kvt__s3_fetch *fetch;
     struct kvt__s3_url url;
     char *token = NULL;
@@ -127,9 +127,9 @@ kvt__s3_ask_metadata(const struct kvt__s3_chain_params *params, struct kvt__s3_k
     if (!(fetch = kvt__s3_fetch_new()))
         return -ENOMEM;
     fetch->url = &url;
-    if (!(err = ask_token(params, fetch, &token)))
-        err = ask_with_token(params, fetch, token, out);
-    kvt__s3_wipe(token);
+    if (!(err = request_token(params, fetch, &token)))
+        err = request_keys(params, fetch, token, out);
+    kvt__s3_wipe_free(token);
     kvt__s3_fetch_free(fetch);
     return err;
 }

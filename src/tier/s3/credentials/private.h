@@ -26,34 +26,34 @@
 typedef int kvt__s3_source_fn(const struct kvt__s3_chain_params *params,
                               struct kvt__s3_keys **out);
 
-kvt__s3_source_fn kvt__s3_ask_configured;
-kvt__s3_source_fn kvt__s3_ask_environment;
-kvt__s3_source_fn kvt__s3_ask_profile;
-kvt__s3_source_fn kvt__s3_ask_web_identity;
-kvt__s3_source_fn kvt__s3_ask_container;
-kvt__s3_source_fn kvt__s3_ask_metadata;
+kvt__s3_source_fn kvt__s3_keys_from_configuration;
+kvt__s3_source_fn kvt__s3_keys_from_environment;
+kvt__s3_source_fn kvt__s3_keys_from_profile;
+kvt__s3_source_fn kvt__s3_keys_from_web_identity;
+kvt__s3_source_fn kvt__s3_keys_from_container;
+kvt__s3_source_fn kvt__s3_keys_from_metadata;
 
 /* ---------------------------------------------------------------- secret.c */
 
 /* Return the value of an environment variable; NULL: unset or empty. */
-const char *kvt__s3_variable(const struct kvt__s3_chain_params *params, const char *name);
+const char *kvt__s3_getenv(const struct kvt__s3_chain_params *params, const char *name);
 
 /* Wipe and free a text.  NULL is allowed. */
-void kvt__s3_wipe(char *text);
+void kvt__s3_wipe_free(char *text);
 
 /* Read a regular file of at most max bytes without NUL bytes, to the heap, with a NUL at the end.
  * n: the length; may be NULL.  0; -ENOENT: no such file; -errno; all errors with a sentence.  The
- * caller frees *out with kvt__s3_wipe(). */
+ * caller frees *out with kvt__s3_wipe_free(). */
 int kvt__s3_read_file(const char *path, size_t max, char **out, size_t *n);
 
 /* Read a token from a file, without leading and trailing white space, to the heap.  -EBADMSG: white
  * space or control characters inside the token, or no token.  The caller frees *out with
- * kvt__s3_wipe(). */
+ * kvt__s3_wipe_free(). */
 int kvt__s3_read_token(const char *path, char **out);
 
 /* Make a foreign text safe for a message, in place: keep the first line only, and replace all but
  * printable ASCII. */
-void kvt__s3_clean(char *text);
+void kvt__s3_make_printable(char *text);
 
 /* ------------------------------------------------------------------ json.c */
 
@@ -63,11 +63,11 @@ enum kvt__s3_json { KVT__S3_JSON_PROCESS, KVT__S3_JSON_SERVICE };
 
 /* Make keys from JSON.  0, or -errno with a sentence, which contains nothing of the text except a
  * service's Code. */
-int kvt__s3_read_json(const char *text, size_t n, enum kvt__s3_json kind,
-                      const char *source, struct kvt__s3_keys **out);
+int kvt__s3_keys_from_json(const char *text, size_t n, enum kvt__s3_json kind,
+                           const char *source, struct kvt__s3_keys **out);
 
 /* Write "CODE: MESSAGE" of a JSON error document, safe for a message; "": not such a document. */
-void kvt__s3_json_error(const char *text, size_t n, char *out, size_t room);
+void kvt__s3_error_from_json(const char *text, size_t n, char *out, size_t room);
 
 /* --------------------------------------------------------------- process.c */
 
@@ -137,7 +137,7 @@ int kvt__s3_fetch(struct kvt__http *http, struct kvt__s3_fetch *fetch);
 /* Return -EACCES with a sentence about an error response.  The sentence has the response's code and
  * message, unless the response contains the start of `secret` (NULL: none), which the request
  * contained. */
-int kvt__s3_fetch_refused(struct kvt__s3_fetch *fetch, const char *secret);
+int kvt__s3_fetch_fail(struct kvt__s3_fetch *fetch, const char *secret);
 
 /* ------------------------------------------------------------------- sts.c */
 

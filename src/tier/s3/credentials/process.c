@@ -17,9 +17,9 @@
 #include "tier/s3/credentials/private.h"
 
 #define MAX_OUTPUT ((size_t)64 << 10)
-#define MAX_COMPLAINT 120
+#define MAX_ERROR_TEXT 120
 /* Time between checks for the program's end: a child of the program may keep a pipe open. */
-#define LOOK_MS 20
+#define POLL_MS 20
 
 struct running {
     pid_t pid;
@@ -27,8 +27,8 @@ struct running {
     struct pollfd pipe[2]; /* standard output and standard error; fd -1: at end of file */
     size_t n;
     char *output;          /* MAX_OUTPUT + 1 bytes */
-    size_t n_complaint;
-    char complaint[MAX_COMPLAINT + 1];
+    size_t n_error_text;
+    char error_text[MAX_ERROR_TEXT + 1];
 };
 
 /* ---------------------------------------------------------------------- start */
@@ -47,21 +47,21 @@ open_pipe(int ends[2])
 static int
 start(struct running *run, char *const *words, const char *const *environment)
 {
-    int out[2], complaints[2];
+    int out[2], errors[2];
     int err = open_pipe(out);
 
     if (err)
         return kvt__fail(err, "credential_process: pipe");
-    if ((err = open_pipe(complaints))) {
+    if ((err = open_pipe(errors))) {
         close(out[0]);
         close(out[1]);
         return kvt__fail(err, "credential_process: pipe");
     }
-    err = kvt__spawn(words, environment, out[1], complaints[1], &run->pid);
+    err = kvt__spawn(words, environment, out[1], errors[1], &run->pid);
     close(out[1]);
-    close(complaints[1]);
+    close(errors[1]);
     run->pipe[0] = (struct pollfd){ out[0], POLLIN, 0 };
-    run->pipe[1] = (struct pollfd){ complaints[0], POLLIN, 0 };
+    run->pipe[1] = (struct pollfd){ errors[0], POLLIN, 0 };
     return err ? kvt__fail(err, "credential_process: start %s", words[0]) : 0;
 }
 
@@ -70,7 +70,7 @@ start(struct running *run, char *const *words, const char *const *environment)
 /* Read a pipe to `at`, up to `room` bytes in total.  Return false if the pipe had more bytes; some
  * of these bytes are lost. */
 static bool
-take(struct pollfd *from, char *at, size_t room, size_t *n)
+read_pipe(struct pollfd *from, char *at, size_t room, size_t *n)
 {
     char rest[4096];
 
@@ -99,16 +99,16 @@ take(struct pollfd *from, char *at, size_t room, size_t *n)
 
 /* Read both pipes.  Return false if the output exceeds the limit; excess error text is ignored. */
 static bool
-take_all(struct running *run)
+read_pipes(struct running *run)
 {
-    take(&run->pipe[1], run->complaint, MAX_COMPLAINT, &run->n_complaint);
-    return take(&run->pipe[0], run->output, MAX_OUTPUT, &run->n);
+    read_pipe(&run->pipe[1], run->error_text, MAX_ERROR_TEXT, &run->n_error_text);
+    return read_pipe(&run->pipe[0], run->output, MAX_OUTPUT, &run->n);
 }
 
 /* Return true if the program has ended.  If another part of the process has reaped the program, the
  * exit status is lost: assume success. */
 static bool
-has_ended(const struct running *run, int *status)
+is_reaped(const struct running *run, int *status)
 {
     pid_t got = waitpid(run->pid, status, WNOHANG);
 
@@ -118,7 +118,7 @@ has_ended(const struct running *run, int *status)
 }
 
 static void
-end(const struct running *run)
+kill_group(const struct running *run)
 {
     kill(-run->pid, SIGKILL);
     while (waitpid(run->pid, NULL, 0) < 0 && errno == EINTR)
@@ -126,47 +126,47 @@ end(const struct running *run)
 }
 
 static int
-judge(struct running *run, int status)
+check_status(struct running *run, int status)
 {
-    run->complaint[run->n_complaint] = '\0';
-    kvt__s3_clean(run->complaint);
-    const char *said = *run->complaint ? ": " : "";
+    run->error_text[run->n_error_text] = '\0';
+    kvt__s3_make_printable(run->error_text);
+    const char *colon = *run->error_text ? ": " : "";
 
     if (WIFSIGNALED(status))
         return kvt__fail(EIO, "credential_process was ended by signal %d%s%s.",
-                         WTERMSIG(status), said, run->complaint);
+                         WTERMSIG(status), colon, run->error_text);
     if (WEXITSTATUS(status))
         return kvt__fail(EIO, "credential_process exited with %d%s%s.",
-                         WEXITSTATUS(status), said, run->complaint);
+                         WEXITSTATUS(status), colon, run->error_text);
     return 0;
 }
 
 /* Wait for the program's end.  Kill the program at the limit of output or time, and when *stop is
  * set. */
 static int
-follow(struct running *run, int64_t timeout_ms, const atomic_bool *stop)
+wait_for_end(struct running *run, int64_t timeout_ms, const atomic_bool *stop)
 {
     int status;
 
     for (;;) {
-        poll(run->pipe, 2, LOOK_MS);
-        bool ended = has_ended(run, &status);
+        poll(run->pipe, 2, POLL_MS);
+        bool ended = is_reaped(run, &status);
 
-        if (!take_all(run)) {
+        if (!read_pipes(run)) {
             if (!ended)
-                end(run);
+                kill_group(run);
             return kvt__fail(EMSGSIZE, "credential_process wrote more than %zu KiB.",
                              MAX_OUTPUT >> 10);
         }
         if (ended)
-            return judge(run, status);
+            return check_status(run, status);
         if (kvt__s3_is_stopped(stop)) {
-            end(run);
+            kill_group(run);
             return kvt__fail(ECANCELED, "credential_process was ended: nobody wants its "
                              "keys any more.");
         }
         if (kvt__now_ns() >= run->deadline_ns) {
-            end(run);
+            kill_group(run);
             return kvt__fail(ETIMEDOUT, "credential_process took longer than %g s.",
                              (double)timeout_ms / 1000);
         }
@@ -192,7 +192,7 @@ kvt__s3_run_process(const char *command, const char *const *environment,
         return kvt__fail(ENOMEM, "credential_process");
     }
     if (!(err = start(&run, words, environment)))
-        err = follow(&run, timeout_ms, stop);
+        err = wait_for_end(&run, timeout_ms, stop);
     free(words);
     for (int i = 0; i < 2; i++)
         if (run.pipe[i].fd >= 0)

@@ -77,7 +77,7 @@ kvt__s3_profile_key(const char *name)
 /* Remove "profile" and the white space after the word.  Return false if the text does not begin
  * with "profile". */
 static bool
-cut_profile(struct span *s)
+strip_profile_word(struct span *s)
 {
     static const char word[] = "profile";
     size_t n = sizeof word - 1;
@@ -90,14 +90,14 @@ cut_profile(struct span *s)
 
 /* Return true if a line that begins with '[' starts the section of this profile. */
 static bool
-begins(struct span line, const char *name, bool config)
+is_section_of(struct span line, const char *name, bool config)
 {
     const char *end = memchr(line.at, ']', line.n);
 
     if (!end)
         return false;
     struct span s = trim((struct span){ line.at + 1, (size_t)(end - line.at) - 1 });
-    if (config && !cut_profile(&s) && !is(s, "default"))
+    if (config && !strip_profile_word(&s) && !is(s, "default"))
         return false;
     if (s.n >= 2 && (*s.at == '"' || *s.at == '\'') && s.at[s.n - 1] == *s.at)
         s = (struct span){ s.at + 1, s.n - 2 };
@@ -106,7 +106,7 @@ begins(struct span line, const char *name, bool config)
 
 /* Remove a comment, which begins with # or ; after white space. */
 static struct span
-cut_remark(struct span value)
+strip_comment(struct span value)
 {
     for (size_t i = 1; i < value.n; i++)
         if ((value.at[i] == '#' || value.at[i] == ';') &&
@@ -116,7 +116,7 @@ cut_remark(struct span value)
 }
 
 static int
-take_setting(struct kvt__s3_profile *profile, struct span line)
+add_setting(struct kvt__s3_profile *profile, struct span line)
 {
     const char *equals = memchr(line.at, '=', line.n);
 
@@ -126,8 +126,8 @@ take_setting(struct kvt__s3_profile *profile, struct span line)
     if (key < 0)
         return 0;
     size_t left = line.n - (size_t)(equals - line.at) - 1;
-    struct span value = cut_remark((struct span){ equals + 1, left });
-    kvt__s3_wipe(profile->value[key]);
+    struct span value = strip_comment((struct span){ equals + 1, left });
+    kvt__s3_wipe_free(profile->value[key]);
     profile->value[key] = NULL;
     if (value.n && !(profile->value[key] = strndup(value.at, value.n)))
         return kvt__fail(ENOMEM, "read a profile");
@@ -155,10 +155,10 @@ kvt__s3_profile_add(struct kvt__s3_profile *profile, const char *name, bool conf
         if (!line.n || strchr(" \t\r#;", *line.at))
             continue;
         if (*line.at == '[')
-            inside = begins(line, name, config);
+            inside = is_section_of(line, name, config);
         else if (inside)
-            err = take_setting(profile, line);
-        profile->there |= inside;
+            err = add_setting(profile, line);
+        profile->exists |= inside;
     }
     return err;
 }
@@ -167,6 +167,6 @@ void
 kvt__s3_profile_fini(struct kvt__s3_profile *profile)
 {
     for (int i = 0; i < KVT__N_PROFILE_KEYS; i++)
-        kvt__s3_wipe(profile->value[i]);
+        kvt__s3_wipe_free(profile->value[i]);
     *profile = (struct kvt__s3_profile){ 0 };
 }

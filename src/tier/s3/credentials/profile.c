@@ -22,7 +22,7 @@ kvt__s3_profile_name(const struct kvt__s3_chain_params *params, bool *named)
     const char *name = params->profile && *params->profile ? params->profile : NULL;
 
     if (!name)
-        name = kvt__s3_variable(params, "AWS_PROFILE");
+        name = kvt__s3_getenv(params, "AWS_PROFILE");
     *named = name != NULL;
     return name ? name : "default";
 }
@@ -33,8 +33,8 @@ static bool
 path_of(const struct kvt__s3_chain_params *params, const char *variable, const char *file,
         char out[PATH_MAX])
 {
-    const char *path = kvt__s3_variable(params, variable);
-    const char *home = kvt__s3_variable(params, "HOME");
+    const char *path = kvt__s3_getenv(params, variable);
+    const char *home = kvt__s3_getenv(params, "HOME");
     bool at_home = !path || !strncmp(path, "~/", 2);
     int n;
 
@@ -67,7 +67,7 @@ add_file(const struct kvt__s3_chain_params *params, const char *name, bool confi
     if (err)
         return err == -ENOENT || err == -ENOTDIR ? 0 : err;
     err = kvt__s3_profile_add(profile, name, config, text, n);
-    kvt__s3_wipe(text);
+    kvt__s3_wipe_free(text);
     return err;
 }
 
@@ -109,7 +109,7 @@ static int
 read_flag(const struct kvt__s3_chain_params *params, const char *variable,
           const char *key, bool *out)
 {
-    const char *text = kvt__s3_variable(params, variable);
+    const char *text = kvt__s3_getenv(params, variable);
     char value[64] = "", why[256];
 
     if (!text) {

@@ -33,7 +33,7 @@ enum kvt__s3_profile_key {
 };
 
 struct kvt__s3_profile {
-    bool there;                       /* a section with the profile's name exists */
+    bool exists;                      /* a section with the profile's name exists */
     char *value[KVT__N_PROFILE_KEYS]; /* on the heap; NULL: unset */
 };
 

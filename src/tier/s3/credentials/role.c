@@ -15,14 +15,14 @@
 #define MAX_PROFILES 8
 
 /* The chain of profiles that refer to each other, from the selected profile. */
-struct way {
+struct profile_path {
     const struct kvt__s3_chain_params *params;
     const char *name[MAX_PROFILES];
     unsigned n;
     bool named; /* the user has named the first profile */
 };
 
-static int ask(struct way *way, const char *name, struct kvt__s3_keys **out);
+static int get_profile_keys(struct profile_path *path, const char *name, struct kvt__s3_keys **out);
 
 static int
 run_process(const struct kvt__s3_chain_params *params, const char *command,
@@ -35,15 +35,15 @@ run_process(const struct kvt__s3_chain_params *params, const char *command,
 
     if (err)
         return err;
-    err = kvt__s3_read_json(text, n, KVT__S3_JSON_PROCESS, SOURCE, out);
+    err = kvt__s3_keys_from_json(text, n, KVT__S3_JSON_PROCESS, SOURCE, out);
     explicit_bzero(text, n);
-    kvt__s3_wipe(text);
+    kvt__s3_wipe_free(text);
     return err;
 }
 
 static int
-ask_static(const char *name, const struct kvt__s3_profile *profile,
-           struct kvt__s3_keys **out)
+get_static_keys(const char *name, const struct kvt__s3_profile *profile,
+                struct kvt__s3_keys **out)
 {
     char *const *value = profile->value;
     bool access = value[KVT__PROFILE_ACCESS] != NULL;
@@ -60,22 +60,22 @@ ask_static(const char *name, const struct kvt__s3_profile *profile,
 /* ------------------------------------------------------------------- a role */
 
 static int
-ask_credential_source(const struct way *way, const char *word, struct kvt__s3_keys **out)
+get_source_keys(const struct profile_path *path, const char *word, struct kvt__s3_keys **out)
 {
     static const struct {
         const char *word;
-        kvt__s3_source_fn *ask;
+        kvt__s3_source_fn *get_keys;
     } sources[] = {
-        { "Environment", kvt__s3_ask_environment },
-        { "Ec2InstanceMetadata", kvt__s3_ask_metadata },
-        { "EcsContainer", kvt__s3_ask_container },
+        { "Environment", kvt__s3_keys_from_environment },
+        { "Ec2InstanceMetadata", kvt__s3_keys_from_metadata },
+        { "EcsContainer", kvt__s3_keys_from_container },
     };
-    const char *name = way->name[way->n - 1];
+    const char *name = path->name[path->n - 1];
 
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         if (strcasecmp(sources[i].word, word))
             continue;
-        int err = sources[i].ask(way->params, out);
+        int err = sources[i].get_keys(path->params, out);
         if (err == KVT__S3_NOT_SET)
             return kvt__fail(ENOKEY, "profile %s: its credential_source %s is not set.",
                              name, sources[i].word);
@@ -87,10 +87,10 @@ ask_credential_source(const struct way *way, const char *word, struct kvt__s3_ke
 
 /* Get the keys for the request to STS. */
 static int
-ask_for_role(struct way *way, const struct kvt__s3_profile *profile,
+get_sts_keys(struct profile_path *path, const struct kvt__s3_profile *profile,
              struct kvt__s3_keys **out)
 {
-    const char *name = way->name[way->n - 1];
+    const char *name = path->name[path->n - 1];
     const char *from = profile->value[KVT__PROFILE_SOURCE_PROFILE];
     const char *word = profile->value[KVT__PROFILE_CREDENTIAL_SOURCE];
 
@@ -98,17 +98,18 @@ ask_for_role(struct way *way, const struct kvt__s3_profile *profile,
         return kvt__fail(ENOKEY, "profile %s has role_arn: it needs one of source_profile, "
                          "credential_source, web_identity_token_file.", name);
     if (word)
-        return ask_credential_source(way, word, out);
+        return get_source_keys(path, word, out);
     if (strcmp(from, name))
-        return ask(way, from, out);
+        return get_profile_keys(path, from, out);
     if (!profile->value[KVT__PROFILE_ACCESS] && !profile->value[KVT__PROFILE_SECRET])
         return kvt__fail(ENOKEY, "profile %s is its own source_profile but has no keys.",
                          name);
-    return ask_static(name, profile, out);
+    return get_static_keys(name, profile, out);
 }
 
 static int
-ask_role(struct way *way, const struct kvt__s3_profile *profile, struct kvt__s3_keys **out)
+get_role_keys(struct profile_path *path, const struct kvt__s3_profile *profile,
+              struct kvt__s3_keys **out)
 {
     char *const *value = profile->value;
     struct kvt__s3_role role = {
@@ -118,15 +119,15 @@ ask_role(struct way *way, const struct kvt__s3_profile *profile, struct kvt__s3_
     struct kvt__s3_keys *keys;
 
     if (value[KVT__PROFILE_TOKEN_FILE])
-        return kvt__s3_assume_role_by_token(way->params, &role,
+        return kvt__s3_assume_role_by_token(path->params, &role,
                                             value[KVT__PROFILE_TOKEN_FILE], SOURCE, out);
     if (value[KVT__PROFILE_MFA])
         return kvt__fail(ENOKEY, "profile %s wants a code from a person (mfa_serial): use "
-                         "credential_process.", way->name[way->n - 1]);
-    int err = ask_for_role(way, profile, &keys);
+                         "credential_process.", path->name[path->n - 1]);
+    int err = get_sts_keys(path, profile, &keys);
     if (err)
         return err;
-    err = kvt__s3_assume_role(way->params, &role, keys, out);
+    err = kvt__s3_assume_role(path->params, &role, keys, out);
     kvt__s3_keys_unref(keys);
     return err;
 }
@@ -134,21 +135,21 @@ ask_role(struct way *way, const struct kvt__s3_profile *profile, struct kvt__s3_
 /* ---------------------------------------------------------------- a profile */
 
 static int
-ask_loaded(struct way *way, const struct kvt__s3_profile *profile,
-           struct kvt__s3_keys **out)
+get_loaded_keys(struct profile_path *path, const struct kvt__s3_profile *profile,
+                struct kvt__s3_keys **out)
 {
-    const char *name = way->name[way->n - 1];
+    const char *name = path->name[path->n - 1];
     char *const *value = profile->value;
     bool has_keys = value[KVT__PROFILE_ACCESS] || value[KVT__PROFILE_SECRET];
 
     /* If another profile's role needs the keys of this profile, keys in this profile have priority
      * over a role of this profile. */
-    if (value[KVT__PROFILE_ROLE] && !(has_keys && way->n > 1))
-        return ask_role(way, profile, out);
+    if (value[KVT__PROFILE_ROLE] && !(has_keys && path->n > 1))
+        return get_role_keys(path, profile, out);
     if (has_keys)
-        return ask_static(name, profile, out);
+        return get_static_keys(name, profile, out);
     if (value[KVT__PROFILE_PROCESS])
-        return run_process(way->params, value[KVT__PROFILE_PROCESS], out);
+        return run_process(path->params, value[KVT__PROFILE_PROCESS], out);
     if (value[KVT__PROFILE_SSO_SESSION] || value[KVT__PROFILE_SSO_URL])
         return kvt__fail(ENOKEY, "profile %s is for SSO: make another with "
                          "\"credential_process = aws configure export-credentials "
@@ -157,34 +158,34 @@ ask_loaded(struct way *way, const struct kvt__s3_profile *profile,
 }
 
 static int
-ask(struct way *way, const char *name, struct kvt__s3_keys **out)
+get_profile_keys(struct profile_path *path, const char *name, struct kvt__s3_keys **out)
 {
     struct kvt__s3_profile profile;
 
-    for (unsigned i = 0; i < way->n; i++)
-        if (!strcmp(way->name[i], name))
+    for (unsigned i = 0; i < path->n; i++)
+        if (!strcmp(path->name[i], name))
             return kvt__fail(ENOKEY, "profile %s is its own source_profile by way of %s.",
-                             name, way->name[way->n - 1]);
-    if (way->n == MAX_PROFILES)
-        return kvt__fail(ENOKEY, "profile %s: more than %d source_profiles.", way->name[0],
+                             name, path->name[path->n - 1]);
+    if (path->n == MAX_PROFILES)
+        return kvt__fail(ENOKEY, "profile %s: more than %d source_profiles.", path->name[0],
                          MAX_PROFILES - 1);
-    int err = kvt__s3_profile_load(way->params, name, &profile);
+    int err = kvt__s3_profile_load(path->params, name, &profile);
     if (err)
         return err;
-    way->name[way->n++] = name;
-    err = profile.there ? ask_loaded(way, &profile, out) : KVT__S3_NOT_SET;
-    way->n--;
-    if (err == KVT__S3_NOT_SET && (way->named || way->n))
-        err = kvt__fail(ENOKEY, profile.there ? "profile %s has no keys."
-                                              : "there is no profile %s.", name);
+    path->name[path->n++] = name;
+    err = profile.exists ? get_loaded_keys(path, &profile, out) : KVT__S3_NOT_SET;
+    path->n--;
+    if (err == KVT__S3_NOT_SET && (path->named || path->n))
+        err = kvt__fail(ENOKEY, profile.exists ? "profile %s has no keys."
+                                               : "there is no profile %s.", name);
     kvt__s3_profile_fini(&profile);
     return err;
 }
 
 int
-kvt__s3_ask_profile(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
+kvt__s3_keys_from_profile(const struct kvt__s3_chain_params *params, struct kvt__s3_keys **out)
 {
-    struct way way = { .params = params };
+    struct profile_path path = { .params = params };
 
-    return ask(&way, kvt__s3_profile_name(params, &way.named), out);
+    return get_profile_keys(&path, kvt__s3_profile_name(params, &path.named), out);
 }

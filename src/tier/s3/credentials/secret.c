@@ -16,7 +16,7 @@
 #define MAX_TOKEN ((size_t)16 << 10)
 
 const char *
-kvt__s3_variable(const struct kvt__s3_chain_params *params, const char *name)
+kvt__s3_getenv(const struct kvt__s3_chain_params *params, const char *name)
 {
     const char *value = kvt__variable(params->environment, name);
 
@@ -24,7 +24,7 @@ kvt__s3_variable(const struct kvt__s3_chain_params *params, const char *name)
 }
 
 void
-kvt__s3_wipe(char *text)
+kvt__s3_wipe_free(char *text)
 {
     if (!text)
         return;
@@ -122,14 +122,14 @@ kvt__s3_read_token(const char *path, char **out)
     if (!*text)
         err = kvt__fail(EBADMSG, "%s is empty.", path);
     if (err)
-        kvt__s3_wipe(text);
+        kvt__s3_wipe_free(text);
     else
         *out = text;
     return err;
 }
 
 void
-kvt__s3_clean(char *text)
+kvt__s3_make_printable(char *text)
 {
     for (; *text && *text != '\r' && *text != '\n'; text++)
         if (*text < ' ' || *text > '~')

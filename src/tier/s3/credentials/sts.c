@@ -46,9 +46,9 @@ region_of(const struct kvt__s3_chain_params *params, const char *profile_region)
     const char *region = params->region && *params->region ? params->region : NULL;
 
     if (!region)
-        region = kvt__s3_variable(params, "AWS_REGION");
+        region = kvt__s3_getenv(params, "AWS_REGION");
     if (!region)
-        region = kvt__s3_variable(params, "AWS_DEFAULT_REGION");
+        region = kvt__s3_getenv(params, "AWS_DEFAULT_REGION");
     if (!region)
         region = profile_region;
     return region ? region : "us-east-1";
@@ -60,7 +60,7 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
 {
     const char *from = region_of(params, profile_region);
     const char *name = "AWS_ENDPOINT_URL_STS";
-    const char *endpoint = kvt__s3_variable(params, name);
+    const char *endpoint = kvt__s3_getenv(params, name);
     char text[URL_ROOM];
 
     if (strspn(from, "-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") !=
@@ -69,7 +69,7 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
     snprintf(region, MAX_REGION + 1, "%s", from);
     if (!endpoint) {
         name = "AWS_ENDPOINT_URL";
-        endpoint = kvt__s3_variable(params, name);
+        endpoint = kvt__s3_getenv(params, name);
     }
     /* AWS_ENDPOINT_URL is the store's address: STS is not used there without TLS, which would
      * expose a token. */
@@ -117,7 +117,7 @@ open_form(struct form *form, const char *action, const struct kvt__s3_role *role
 {
     *form = (struct form){ calloc(1, FORM_ROOM), 0, false };
     if (!form->text)
-        return kvt__fail(ENOMEM, "ask STS");
+        return kvt__fail(ENOMEM, "request to STS");
     add(form, "Action", action);
     add(form, "Version", "2011-06-15");
     add(form, "RoleArn", role->arn);
@@ -129,13 +129,13 @@ open_form(struct form *form, const char *action, const struct kvt__s3_role *role
 /* --------------------------------------------------------------------- request */
 
 static int
-read_answer(struct kvt__s3_fetch *fetch, const char *source, const char *secret,
-            struct kvt__s3_keys **out)
+read_response(struct kvt__s3_fetch *fetch, const char *source, const char *secret,
+              struct kvt__s3_keys **out)
 {
     struct kvt__s3_xml_credentials found;
 
     if (fetch->http_status != 200)
-        return kvt__s3_fetch_refused(fetch, secret);
+        return kvt__s3_fetch_fail(fetch, secret);
     int err = kvt__s3_read_credentials(fetch->text, fetch->n, &found);
     if (err)
         return kvt__fail(EBADMSG, "%s answered without credentials.", fetch->url->host);
@@ -146,9 +146,9 @@ read_answer(struct kvt__s3_fetch *fetch, const char *source, const char *secret,
 
 /* Send the form to STS.  secret: a secret in the form, or NULL; an external id is not a secret. */
 static int
-ask(const struct kvt__s3_chain_params *params, const char *profile_region,
-    const struct form *form, struct kvt__s3_keys *keys, const char *source,
-    const char *secret, struct kvt__s3_keys **out)
+request_keys(const struct kvt__s3_chain_params *params, const char *profile_region,
+             const struct form *form, struct kvt__s3_keys *keys, const char *source,
+             const char *secret, struct kvt__s3_keys **out)
 {
     static const struct kvt__s3_pair headers[] = {
         { "content-type", "application/x-www-form-urlencoded; charset=utf-8" },
@@ -175,7 +175,7 @@ ask(const struct kvt__s3_chain_params *params, const char *profile_region,
     fetch->timeout_ms = TIMEOUT_MS;
     err = kvt__s3_fetch(params->http, fetch);
     if (!err)
-        err = read_answer(fetch, source, secret, out);
+        err = read_response(fetch, source, secret, out);
     kvt__s3_fetch_free(fetch);
     return err;
 }
@@ -184,7 +184,7 @@ ask(const struct kvt__s3_chain_params *params, const char *profile_region,
 static const char *
 session_name(const struct kvt__s3_chain_params *params)
 {
-    const char *name = kvt__s3_variable(params, "AWS_ROLE_SESSION_NAME");
+    const char *name = kvt__s3_getenv(params, "AWS_ROLE_SESSION_NAME");
 
     return name ? name : "kvtier";
 }
@@ -200,8 +200,8 @@ kvt__s3_assume_role(const struct kvt__s3_chain_params *params,
     if (err)
         return err;
     add(&form, "ExternalId", role->external_id);
-    err = ask(params, role->region, &form, keys, keys->source, NULL, out);
-    kvt__s3_wipe(form.text);
+    err = request_keys(params, role->region, &form, keys, keys->source, NULL, out);
+    kvt__s3_wipe_free(form.text);
     return err;
 }
 
@@ -219,9 +219,9 @@ kvt__s3_assume_role_by_token(const struct kvt__s3_chain_params *params,
     if (!(err = open_form(&form, "AssumeRoleWithWebIdentity", role,
                           session_name(params)))) {
         add(&form, "WebIdentityToken", token);
-        err = ask(params, role->region, &form, NULL, source, token, out);
-        kvt__s3_wipe(form.text);
+        err = request_keys(params, role->region, &form, NULL, source, token, out);
+        kvt__s3_wipe_free(form.text);
     }
-    kvt__s3_wipe(token);
+    kvt__s3_wipe_free(token);
     return err;
 }

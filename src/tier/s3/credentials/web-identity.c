@@ -8,11 +8,11 @@
 #include "tier/s3/credentials/private.h"
 
 int
-kvt__s3_ask_web_identity(const struct kvt__s3_chain_params *params,
-                         struct kvt__s3_keys **out)
+kvt__s3_keys_from_web_identity(const struct kvt__s3_chain_params *params,
+                               struct kvt__s3_keys **out)
 {
-    const char *file = kvt__s3_variable(params, "AWS_WEB_IDENTITY_TOKEN_FILE");
-    struct kvt__s3_role role = { .arn = kvt__s3_variable(params, "AWS_ROLE_ARN") };
+    const char *file = kvt__s3_getenv(params, "AWS_WEB_IDENTITY_TOKEN_FILE");
+    struct kvt__s3_role role = { .arn = kvt__s3_getenv(params, "AWS_ROLE_ARN") };
 
     if (!file)
         return KVT__S3_NOT_SET;

@@ -2,7 +2,7 @@
  *
  * Judgement of responses, by S3 code and by status.  AWS documents the codes.  Other stores send
  * most of these codes, and some additional codes. */
-#include "tier/s3/answer.h"
+#include "tier/s3/verdict.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Judgement of responses of the S3 API. */
-#ifndef KVT_TIER_S3_ANSWER_H
-#define KVT_TIER_S3_ANSWER_H
+#ifndef KVT_TIER_S3_VERDICT_H
+#define KVT_TIER_S3_VERDICT_H
 
 #include "tier/s3/call.h"
 
