@@ -149,7 +149,7 @@ name_aws_host(struct work *w, const char *name)
             at--;
         if (at <= 2 || at == n_front)
             return refuse(name, "has a bucket whose name ends in " EXPRESS
-                                " but tells no zone");
+                                " but contains no zone");
         snprintf(service, sizeof service, "s3express-%s%.*s", fips ? "fips-" : "",
                  n_front - at, out->bucket + at);
     }
@@ -159,8 +159,8 @@ name_aws_host(struct work *w, const char *name)
     kvt__s3_parse_host(out->name, &w->parsed);
     if (n < 0 || (size_t)n >= sizeof out->name || !w->parsed.aws || w->parsed.n_bucket ||
         kvt__s3_split_host(out->name, (size_t)n, again, &port) || port)
-        return kvt__fail(EINVAL, "s3_region: it is no region of AWS, where %s is. Set "
-                         "s3_endpoint_url if it is elsewhere.", name);
+        return kvt__fail(EINVAL, "s3_region: it is not a region of AWS, but %s is at AWS. "
+                         "Set s3_endpoint_url if the bucket is elsewhere.", name);
     return 0;
 }
 
@@ -189,8 +189,8 @@ check_fips(const struct work *w)
     if (!w->params->fips || !w->parsed.aws || w->parsed.fips)
         return 0;
     return kvt__fail(EINVAL, "%s: AWS_USE_FIPS_ENDPOINT (or use_fips_endpoint of the "
-                     "profile) is true, but this is no FIPS endpoint. Name one of s3-fips, "
-                     "or the bucket alone.", w->out->name);
+                     "profile) is true, but this is not a FIPS endpoint. Set a host of "
+                     "s3-fips, or only the bucket.", w->out->name);
 }
 
 /* Check a bucket's name.  At AWS, AWS's rules apply.  Elsewhere the name must be usable unencoded
@@ -230,10 +230,10 @@ apply_style(struct work *w, const char *name)
     if (w->in_host)
         return 0;
     if (style == KVT__S3_PATH && w->parsed.coreweave)
-        return kvt__fail(EINVAL, "%s: CoreWeave wants the bucket in the host's name. Set "
+        return kvt__fail(EINVAL, "%s: CoreWeave requires the bucket in the host's name. Set "
                          "s3_addressing to virtual or auto.", name);
     if (style == KVT__S3_PATH && w->parsed.aws && is_express_name(out->bucket))
-        return kvt__fail(EINVAL, "%s: S3 Express wants the bucket in the host's name. Set "
+        return kvt__fail(EINVAL, "%s: S3 Express requires the bucket in the host's name. Set "
                          "s3_addressing to virtual or auto.", name);
     if (style == KVT__S3_AUTO)
         style = w->parsed.coreweave || (w->parsed.aws && !strchr(out->bucket, '.'))
@@ -241,13 +241,13 @@ apply_style(struct work *w, const char *name)
     if (style == KVT__S3_PATH)
         return 0;
     if (kvt__s3_is_ip(out->name))
-        return kvt__fail(EINVAL, "%s: a bucket cannot stand in front of the address %s. "
+        return kvt__fail(EINVAL, "%s: the bucket cannot be put in front of the address %s. "
                          "Set s3_addressing to path or auto.", name, out->name);
     snprintf(host, sizeof host, "%s.%s", out->bucket, out->name);
     char again[256];
     uint16_t port;
     if (kvt__s3_split_host(host, strlen(host), again, &port))
-        return refuse(name, "has a bucket whose name cannot stand in that of a host");
+        return refuse(name, "has a bucket whose name is not allowed in a host's name");
     memcpy(out->name, again, sizeof out->name);
     kvt__s3_parse_host(out->name, &w->parsed);
     w->in_host = true;
@@ -271,8 +271,8 @@ set_tls(struct work *w, const char *name)
     out->express = w->parsed.aws ? w->parsed.express || is_express_name(out->bucket)
                                  : w->params->express;
     if (out->express && out->aws && !out->tls)
-        return kvt__fail(EINVAL, "%s: S3 Express is reached with TLS only. Take "
-                         "disable_tls away, and http:// of s3_endpoint_url.", name);
+        return kvt__fail(EINVAL, "%s: S3 Express requires TLS. Remove disable_tls, "
+                         "and http:// from s3_endpoint_url.", name);
     kvt__s3_set_port(out, w->port);
     return 0;
 }
@@ -290,7 +290,7 @@ set_region(struct work *w, const char *name)
         /* A label is shorter than out->region. */
         memcpy(out->region, w->parsed.region, w->parsed.n_region);
     } else if (w->parsed.aws) {
-        return kvt__fail(EINVAL, "%s: %s does not tell the bucket's region. Set s3_region "
+        return kvt__fail(EINVAL, "%s: %s does not contain the bucket's region. Set s3_region "
                          "or AWS_REGION.", name, out->name);
     } else {
         fits = copy(out->region, sizeof out->region, "us-east-1");

@@ -156,7 +156,7 @@ on_http_head(struct kvt__http_request *http, const struct kvt__http_head *head)
     if (!call->error_body)
         call->error_body = malloc(KVT__S3_BODY_MAX);
     if (!call->error_body)
-        return kvt__fail(ENOMEM, "S3: an answer of status %d", head->status);
+        return kvt__fail(ENOMEM, "S3: a response with status %d", head->status);
     http->into = (unsigned char *)call->error_body;
     http->room = KVT__S3_BODY_MAX;
     return 0;

@@ -175,7 +175,7 @@ warn(struct s3_tier *t, const char *what, const char *why)
     if (c->warned_ns && now - c->warned_ns < WARN_INTERVAL_NS)
         return;
     c->warned_ns = now;
-    kvt__log(KVT_LOG_WARN, "S3: max_remote_size is not kept at %s%s: %s: %s", a->host,
+    kvt__log(KVT_LOG_WARN, "S3: max_remote_size is not enforced at %s%s: %s: %s", a->host,
              a->object_path, what, why);
 }
 
@@ -185,7 +185,7 @@ report(const struct round *r, int rc)
     char what[96];
 
     if (r->n_deleted)
-        kvt__log(KVT_LOG_DEBUG, "S3: %.3f GiB are more than max_remote_size (%.3f): the "
+        kvt__log(KVT_LOG_DEBUG, "S3: %.3f GiB exceed max_remote_size (%.3f): the "
                  "oldest %llu chunks (%.3f GiB) were removed.", (double)r->total / GIB,
                  (double)r->t->cleaner.limit / GIB, (unsigned long long)r->n_deleted,
                  (double)r->deleted_bytes / GIB);

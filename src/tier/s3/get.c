@@ -23,14 +23,13 @@ on_object_head(struct s3_call *call, const struct kvt__http_head *head)
     uint64_t bytes = (uint64_t)head->content_length;
 
     if (head->content_length < 0)
-        return kvt__fail(EBADMSG, "%s: the answer does not say how long the object is.",
-                         o->name);
+        return kvt__fail(EBADMSG, "%s: the response has no Content-Length.", o->name);
     if (bytes > op->slot.bytes || (bytes < op->slot.bytes && !op->shorter)) {
         op->found.payload_bytes = bytes;
         return op->shorter
-            ? kvt__fail(EMSGSIZE, "%s: an object of %llu bytes, there is room for %zu.",
+            ? kvt__fail(EMSGSIZE, "%s: the object has %llu bytes, the buffer only %zu.",
                         o->name, (unsigned long long)bytes, op->slot.bytes)
-            : kvt__fail(EBADMSG, "%s: an object of %llu bytes cannot hold %zu of payload.",
+            : kvt__fail(EBADMSG, "%s: the object has %llu bytes, the chunk %zu.",
                         o->name, (unsigned long long)bytes, op->slot.bytes);
     }
     o->crc = 0;
@@ -104,7 +103,7 @@ on_head(struct s3_call *call, const struct kvt__http_head *head)
     struct s3_op *o = op_of(call);
 
     if (head->content_length < 0 || is_archived(head))
-        return kvt__fail(ENOENT, "%s: is archived, or of unknown length.", o->name);
+        return kvt__fail(ENOENT, "%s: the object is archived, or its length is unknown.", o->name);
     return kvt__s3_read_description(o, head, (uint64_t)head->content_length, &o->op->found);
 }
 

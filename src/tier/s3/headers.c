@@ -97,7 +97,7 @@ kvt__s3_headers_open(struct s3_tier *t, const struct kvt_config *config)
                              "value', or has control characters.", i + 1);
         if (IS_ONE_OF(text, reserved) || is_duplicate(t, text))
             return kvt__fail(EINVAL, "s3_headers: entry %zu is the header %s, which %s.",
-                             i + 1, text, is_duplicate(t, text) ? "is there already"
+                             i + 1, text, is_duplicate(t, text) ? "is already in the list"
                                                                 : "kvtier sets itself");
         t->headers[t->n_headers++] = header;
     }

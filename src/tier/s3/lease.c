@@ -117,14 +117,14 @@ remove_number(struct s3_tier *t, uint64_t number)
 static int
 fail_unsupported(void)
 {
-    return kvt__fail(EOPNOTSUPP, "the store does not do what If-None-Match asks for, so "
-                     "it cannot be made sure that only one process cleans.");
+    return kvt__fail(EOPNOTSUPP, "the store ignores If-None-Match, so several processes "
+                     "could delete old chunks at the same time.");
 }
 
 static int
 fail_lost(void)
 {
-    return kvt__fail(EBUSY, "the lease of the cleaner was lost.");
+    return kvt__fail(EBUSY, "the cleaner's lease was lost.");
 }
 
 /* Create the object `number`.  To test the store, the first lease of the tier is created twice: a
@@ -145,7 +145,7 @@ create(struct s3_tier *t, uint64_t number)
     }
     if (atomic_load(&t->no_conditions))
         return fail_unsupported();
-    return err == -EEXIST ? kvt__fail(EBUSY, "another process was faster.") : err;
+    return err == -EEXIST ? kvt__fail(EBUSY, "another process has acquired the lease.") : err;
 }
 
 /* Return 0 if the lease `state` is free or expired; -EBUSY or -EPROTO with a sentence. */
@@ -156,10 +156,10 @@ check_free(const struct s3_tier *t, const struct lease_state *state)
                                         : KVT__S3_LEASE_S;
 
     if (!state->now_s)
-        return kvt__fail(EPROTO, "the store's answers have no Date, so it cannot be known "
-                         "how old a lease is.");
+        return kvt__fail(EPROTO, "the store's responses have no Date, so the age of the "
+                         "lease is unknown.");
     return !state->number || age_of(state) >= free_s ? 0
-        : kvt__fail(EBUSY, "another process cleans, or has just done so.");
+        : kvt__fail(EBUSY, "another process deletes old chunks, or has just finished.");
 }
 
 int

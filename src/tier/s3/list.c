@@ -103,7 +103,7 @@ kvt__s3_walk_page(struct s3_walk *w)
     if (err)
         return err;
     if (*next && !strcmp(next, w->token))
-        return kvt__fail(EBADMSG, "S3: the store's list goes round in a circle.");
+        return kvt__fail(EBADMSG, "S3: the store's list repeats a page.");
     memcpy(w->token, next, sizeof next);
     return *next != '\0';
 }

@@ -28,8 +28,8 @@ plain_name(const char *name, char *out, size_t room)
     size_t n = strlen(name);
 
     if (has_odd_segment(name))
-        return kvt__fail(EINVAL, "'%s' is no name of an object: an empty part, '.' or "
-                         "'..' between slashes.", name);
+        return kvt__fail(EINVAL, "'%s' is not a valid object name: a part between slashes "
+                         "is empty, '.' or '..'.", name);
     if (n >= room)
         return kvt__fail(ENAMETOOLONG, "object %.64s...", name);
     memcpy(out, name, n + 1);

@@ -70,9 +70,9 @@ kvt__s3_read_description(struct s3_op *o, const struct kvt__http_head *head, uin
     kvt__s3_check_collision(o, head);
     if (found->has_id || o->op->what != KVT__TIER_GET || (!meta && !o->opaque))
         return 0;
-    return meta ? kvt__fail(EBADMSG, "%s: its " KVT__S3_META " does not fit the object.",
+    return meta ? kvt__fail(EBADMSG, "%s: " KVT__S3_META " does not match the object.",
                             o->name)
-                : kvt__fail(EBADMSG, "%s: was written over by another program.", o->name);
+                : kvt__fail(EBADMSG, "%s: the object was overwritten by another program.", o->name);
 }
 
 int
@@ -82,7 +82,7 @@ kvt__s3_set_received(struct s3_op *o, uint64_t announced, uint64_t received)
 
     found->payload_bytes = found->stored_bytes = received;
     return received == announced ? 0 :
-        kvt__fail(EIO, "%s: the response announced %llu bytes, %llu came.", o->name,
+        kvt__fail(EIO, "%s: the response announced %llu bytes, %llu arrived.", o->name,
                   (unsigned long long)announced, (unsigned long long)received);
 }
 
@@ -96,7 +96,7 @@ kvt__s3_check_collision(struct s3_op *o, const struct kvt__http_head *head)
         return;
     kvt__s3_count(o->tier, KVT__N_name_collisions);
     if (!atomic_exchange(&o->tier->warned_collision, true))
-        kvt__log(KVT_LOG_WARN, "S3: two models have the same names of objects: %s and "
-                 "%.*s. Their chunks take each other's place; give one of them another "
-                 "s3_file_prefix.", o->model, (int)f->value_bytes, f->value);
+        kvt__log(KVT_LOG_WARN, "S3: the objects of two models have equal names: %s and "
+                 "%.*s. Each model overwrites the other's chunks. Set another "
+                 "s3_file_prefix for one of the models.", o->model, (int)f->value_bytes, f->value);
 }

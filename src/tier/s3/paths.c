@@ -52,7 +52,7 @@ kvt__s3_add_prefix(struct kvt__s3_address *out, const char *name, const char *te
             break;
         if (!n || (n <= 2 && !strncmp(text, "..", n)))
             return kvt__fail(EINVAL, "%s: the prefix has an empty segment, '.' or '..', "
-                             "which not all stores can keep. Take it away.", name);
+                             "which some stores cannot hold. Remove this segment.", name);
         for (size_t i = 0; i < n; i++)
             if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
                 return kvt__fail(EINVAL, "%s: the prefix has control characters.", name);
@@ -77,8 +77,8 @@ kvt__s3_set_paths(struct kvt__s3_address *out, const char *base, bool in_host)
     for (int i = 0; i < n_base; i++)
         if ((unsigned char)base[i] <= ' ' || (unsigned char)base[i] >= 0x7f ||
             strchr("?#\\\"<>", base[i]))
-            return kvt__fail(EINVAL, "s3_endpoint_url: its path has characters that are "
-                             "to be percent-encoded.");
+            return kvt__fail(EINVAL, "s3_endpoint_url: its path has characters that "
+                             "must be percent-encoded.");
     int n = snprintf(out->bucket_path, sizeof out->bucket_path, "%s%.*s/%s",
                      n_base ? "/" : "", n_base, base, in_host ? "" : out->bucket);
     if (n < 0 || (size_t)n >= sizeof out->bucket_path)

@@ -50,8 +50,8 @@ on_existing_head(struct s3_call *call, int err)
         put(o, !err || call->head_err); /* head_err: an archived object exists too */
     } else {
         kvt__s3_op_end(o, err && err != -ENOENT ? err :
-                       kvt__fail(EBUSY, "%s: others store and remove it again and again.",
-                                 o->name));
+                       kvt__fail(EBUSY, "%s: other processes repeatedly store and delete the "
+                                 "object.", o->name));
     }
 }
 
@@ -92,8 +92,8 @@ void
 kvt__s3_put(struct s3_op *o)
 {
     if (o->op->slot.bytes > MAX_OBJECT)
-        kvt__s3_op_end(o, kvt__fail(EFBIG, "%s: %zu bytes are more than the 5 GiB that an "
-                                    "object can have.", o->name, o->op->slot.bytes));
+        kvt__s3_op_end(o, kvt__fail(EFBIG, "%s: %zu bytes exceed the limit of 5 GiB for an "
+                                    "object.", o->name, o->op->slot.bytes));
     else
         put(o, o->op->overwrite || kvt__s3_damaged_remove(&o->tier->damaged, o->name));
 }

@@ -139,13 +139,13 @@ on_range_head(struct s3_call *call, const struct kvt__http_head *head)
 
     if (head->status == 200) {
         atomic_store(&o->ranges->whole, true);
-        return kvt__fail(EOPNOTSUPP, "%s: the store sends no ranges.", o->name);
+        return kvt__fail(EOPNOTSUPP, "%s: the store does not support ranges.", o->name);
     }
     if (!is_range(head, r))
-        return kvt__fail(EBADMSG, "%s: an object of another size than the %zu bytes of "
-                         "payload.", o->name, o->op->slot.bytes);
+        return kvt__fail(EBADMSG, "%s: the object does not have the chunk's %zu bytes.",
+                         o->name, o->op->slot.bytes);
     if (!is_same_object(r, head))
-        return kvt__fail(EIO, "%s: was replaced while it was read.", o->name);
+        return kvt__fail(EIO, "%s: the object was replaced during the read.", o->name);
     r->crc = 0;
     call->http.into = o->op->slot.payload + r->at;
     call->http.room = r->bytes;

@@ -21,10 +21,10 @@ static int
 set_region(struct kvt__s3_address *out, const char *region, size_t n)
 {
     if (n >= sizeof out->region)
-        return kvt__fail(EXDEV, "S3: the region that an answer names is too long.");
+        return kvt__fail(EXDEV, "S3: the region in a redirect is too long.");
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)region[i] <= ' ' || region[i] == 0x7f || region[i] == '/')
-            return kvt__fail(EXDEV, "S3: an answer names a region with blanks, control "
+            return kvt__fail(EXDEV, "S3: the region in a redirect has blanks, control "
                              "characters or '/'.");
     memmove(out->region, region, n);
     out->region[n] = '\0';
@@ -47,11 +47,11 @@ move_host(struct kvt__s3_address *out, const char *region)
     if (n < 0 || (size_t)n >= sizeof host ||
         kvt__s3_split_host(host, (size_t)n, again, &port) || port ||
         !kvt__s3_same_owner(out->name, again))
-        return kvt__fail(EXDEV, "S3: an answer names a region that is none of AWS.");
+        return kvt__fail(EXDEV, "S3: the region in a redirect is not a region of AWS.");
     kvt__s3_parse_host(again, &now);
     if (now.n_bucket != parsed.n_bucket) /* the region contains a service's name */
-        return kvt__fail(EXDEV, "S3: an answer names a region that makes %s another "
-                         "bucket.", out->name);
+        return kvt__fail(EXDEV, "S3: the region in a redirect would change the bucket "
+                         "of %s.", out->name);
     memcpy(out->name, again, sizeof out->name);
     kvt__s3_set_port(out, out->port);
     return 0;
@@ -75,11 +75,11 @@ move_to(struct kvt__s3_address *out, const char *host)
     int length = snprintf(out->name, sizeof out->name, "%s%s%s", add ? out->bucket : "",
                           add ? "." : "", host);
     if (length < 0 || (size_t)length >= sizeof out->name)
-        return kvt__fail(EXDEV, "S3: an answer names a host that is too long.");
+        return kvt__fail(EXDEV, "S3: the host in a redirect is too long.");
     /* Without the bucket in the host's name, the store would take the start of a key as the
      * bucket. */
     if (!begins && (parsed.aws ? parsed.n_bucket : n && was_in_host))
-        return kvt__fail(EXDEV, "S3: an answer sends to %s, which is another bucket.",
+        return kvt__fail(EXDEV, "S3: a redirect leads to another bucket, at %s.",
                          host);
     return begins && !was_in_host ? kvt__s3_set_paths(out, "", true) : 0;
 }
@@ -92,17 +92,17 @@ follow(struct kvt__s3_address *out, const char *endpoint)
     const char *bad = kvt__s3_split_endpoint(endpoint, &url);
 
     if (bad)
-        return kvt__fail(EXDEV, "S3: an answer names another endpoint, but it %s.", bad);
+        return kvt__fail(EXDEV, "S3: the endpoint in a redirect is invalid: it %s.", bad);
     if (url.scheme != KVT__S3_NO_SCHEME && out->tls != (url.scheme == KVT__S3_HTTPS))
-        return kvt__fail(EXDEV, "S3: an answer sends from %s to another scheme.",
+        return kvt__fail(EXDEV, "S3: a redirect leads from %s to another scheme.",
                          out->name);
     if (!kvt__s3_same_owner(out->name, url.host))
-        return kvt__fail(EXDEV, "S3: an answer sends from %s to %s, which is of another "
-                         "domain.", out->name, url.host);
+        return kvt__fail(EXDEV, "S3: a redirect leads from %s to %s, in another domain.",
+                         out->name, url.host);
     kvt__s3_parse_host(out->name, &was);
     kvt__s3_parse_host(url.host, &parsed);
     if (was.fips && !parsed.fips)
-        return kvt__fail(EXDEV, "S3: an answer sends from %s to %s, which is no FIPS "
+        return kvt__fail(EXDEV, "S3: a redirect leads from %s to %s, which is not a FIPS "
                          "endpoint.", out->name, url.host);
     int rc = move_to(out, url.host);
     if (!rc)

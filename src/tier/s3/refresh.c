@@ -113,7 +113,7 @@ make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys *
     err = make_session_with_mode(t, "ReadOnly", base, out, stale);
     if (!err && !t->keyring.warned_read_only) {
         t->keyring.warned_read_only = true;
-        kvt__log(KVT_LOG_WARN, "S3: the keys may not open sessions that write, so nothing "
+        kvt__log(KVT_LOG_WARN, "S3: the keys lack permission for write sessions, so nothing "
                  "is stored. They need s3express:CreateSession with ReadWrite.");
     }
     return err;
@@ -212,7 +212,7 @@ finish_refresh(struct s3_tier *t, int err)
     struct s3_call *waiting = k->waiting;
     struct kvt__s3_keys *keys = kvt__s3_keyring_usable(t);
     if (!keys && !err)
-        err = kvt__fail(ENOKEY, "S3: the keys that were given have expired already.");
+        err = kvt__fail(ENOKEY, "S3: the new keys have already expired.");
     /* Log only if no operation reports the error: while old keys remain usable, or if the tier's
      * opener does not report errors. */
     bool log = err && !k->last_err && !k->stop && (keys || !t->caller_reports);

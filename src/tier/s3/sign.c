@@ -214,7 +214,7 @@ prepare(struct prepared *p, const struct kvt__s3_head *head)
     if (head->keys) {
         if (head->time_s < 0 || !gmtime_r(&time_s, &tm) ||
             !strftime(p->time, sizeof p->time, "%Y%m%dT%H%M%SZ", &tm))
-            return kvt__fail(EINVAL, "S3: %lld s is no time that a request can have.",
+            return kvt__fail(EINVAL, "S3: %lld s is not a valid time for a request.",
                              (long long)head->time_s);
         memcpy(p->day, p->time, 8);
         p->day[8] = '\0';

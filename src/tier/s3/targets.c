@@ -52,7 +52,7 @@ find_target(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_
             return 0;
         }
     if (n == MAX_TARGETS)
-        return kvt__fail(EXDEV, "S3: an answer sends to %s, after %d other places.",
+        return kvt__fail(EXDEV, "S3: a redirect leads to %s, after %d other targets.",
                          address->host, MAX_TARGETS);
     return add_target(t, address, out);
 }
@@ -77,7 +77,7 @@ follow(struct s3_tier *t, const struct s3_target *was, const char *host, const c
     int err = kvt__s3_readdress(&was->address, host, region, &address);
 
     if (!err && is_same_target(&address, &was->address))
-        err = kvt__fail(EXDEV, "S3: an answer sends elsewhere and does not say where.");
+        err = kvt__fail(EXDEV, "S3: a redirect has no new host or region.");
     return err ? err : find_target(t, &address, out);
 }
 

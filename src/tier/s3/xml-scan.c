@@ -23,7 +23,7 @@ kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool read_only)
 static int
 bad(const struct kvt__xml *xml, const char *what)
 {
-    return kvt__fail(EBADMSG, "S3: an answer is no XML that can be read: %s at byte %zu of "
+    return kvt__fail(EBADMSG, "S3: a response is not valid XML: %s at byte %zu of "
                      "%zu.", what, (size_t)(xml->at - xml->begin),
                      (size_t)(xml->end - xml->begin));
 }
@@ -74,7 +74,7 @@ put_character(struct kvt__xml *xml, uint32_t c)
     size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
 
     if (!c || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return bad(xml, "a number that is no character");
+        return bad(xml, "a reference to an invalid character");
     for (size_t i = n - 1; i; i--, c >>= 6)
         utf8[i] = (char)(0x80 | (c & 0x3f));
     utf8[0] = (char)(n == 1 ? c : c | (0xf00u >> n & 0xf0u));
@@ -114,7 +114,7 @@ entity(struct kvt__xml *xml)
     char *end = memchr(xml->at, ';', left < 16 ? left : 16);
 
     if (!end)
-        return bad(xml, "an '&' that begins nothing");
+        return bad(xml, "an '&' without an entity");
     if (starts(xml, "&#")) {
         int rc = put_character(xml, number(xml->at + 2, end));
         xml->at = end + 1;
@@ -206,7 +206,7 @@ take_close(struct kvt__xml *xml)
         xml->at++;
     if (!xml->depth || n != xml->open[xml->depth - 1].n ||
         memcmp(name, xml->open[xml->depth - 1].text, n) || !starts(xml, ">"))
-        return bad(xml, "an end of an element that is not open");
+        return bad(xml, "an end tag without a start tag");
     xml->at++;
     return close_element(xml, begin);
 }
@@ -221,7 +221,7 @@ take_open(struct kvt__xml *xml)
     size_t n = take_name(xml);
     if (!n || xml->depth == KVT__XML_MAX_DEPTH || (!xml->depth && xml->had_root))
         return bad(xml, !n ? "an element without a name" : xml->depth
-                        ? "elements too deep" : "a second root");
+                        ? "too many nested elements" : "a second root");
     for (; xml->at < xml->end && (quote || *xml->at != '>'); xml->at++) {
         char c = *xml->at;
         if (!c || (c == '<' && !quote))
@@ -230,7 +230,7 @@ take_open(struct kvt__xml *xml)
             quote = quote ? '\0' : c;
     }
     if (quote || !starts(xml, ">"))
-        return bad(xml, "an element's beginning that does not end");
+        return bad(xml, "an unterminated start tag");
     xml->empty = xml->at[-1] == '/';
     xml->open[xml->depth].text = name;
     xml->open[xml->depth++].n = n;
@@ -257,7 +257,7 @@ kvt__xml_next(struct kvt__xml *xml)
         if (rc)
             return rc;
         if (xml->at == xml->end)
-            return xml->depth || !xml->had_root ? bad(xml, "the end, too early")
+            return xml->depth || !xml->had_root ? bad(xml, "an early end")
                                                 : KVT__XML_END;
         if (starts(xml, "</"))
             return take_close(xml);

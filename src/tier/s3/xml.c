@@ -23,7 +23,7 @@ open_root(struct kvt__xml *xml, char *text, size_t n, const char *name, const ch
     if (kvt__xml_is(xml, 0, name) || kvt__xml_is(xml, 0, other))
         return 0;
     size_t n_root = xml->open[0].n;
-    return kvt__fail(EBADMSG, "S3: an answer is <%.*s> where <%s> was expected.",
+    return kvt__fail(EBADMSG, "S3: a response is <%.*s>, but <%s> was expected.",
                      (int)(n_root < 64 ? n_root : 64), xml->open[0].text, name);
 }
 
@@ -124,7 +124,7 @@ kvt__s3_read_error(char *text, size_t n, struct kvt__s3_error *out)
             take(out->request_id, sizeof out->request_id, &xml);
     }
     if (!event && !found)
-        return kvt__fail(EBADMSG, "S3: an answer is <ErrorResponse> without <Error>.");
+        return kvt__fail(EBADMSG, "S3: a response is <ErrorResponse> without <Error>.");
     return event;
 }
 
@@ -168,8 +168,7 @@ read_key(struct list *l)
             *at = ' ';
         int n = kvt__s3_decode(key, strlen(key));
         if (n < 0)
-            return kvt__fail(EBADMSG, "S3: a list has a key that is not encoded as it "
-                             "says.");
+            return kvt__fail(EBADMSG, "S3: a key in a list has an invalid percent-encoding.");
         key[n] = '\0';
     }
     l->object.key = key;
@@ -237,8 +236,8 @@ kvt__s3_read_list(char *text, size_t n,
     if (!l.truncated)
         l.token = "";
     if ((l.truncated && !*l.token) || strlen(l.token) >= token_room)
-        return kvt__fail(EBADMSG, "S3: a list that goes on has no token, or one of more "
-                         "than %zu bytes.", token_room);
+        return kvt__fail(EBADMSG, "S3: a list with more pages has no token, or a token of "
+                         "more than %zu bytes.", token_room);
     strcpy(token, l.token);
     return 0;
 }
@@ -303,7 +302,6 @@ kvt__s3_read_credentials(char *text, size_t n, struct kvt__s3_xml_credentials *o
     if (*out->access && *out->secret && *out->token && out->expires_s != INT64_MIN)
         return 0;
     size_t n_root = xml.open[0].n;
-    return kvt__fail(EBADMSG, "S3: an answer is <%.*s> without whole <Credentials>, which "
-                     "were expected.",
+    return kvt__fail(EBADMSG, "S3: a response is <%.*s> without complete <Credentials>.",
                      (int)(n_root < 64 ? n_root : 64), xml.open[0].text);
 }

@@ -55,7 +55,7 @@ endpoints_of_aws_are_chosen_by_the_environment(void **state)
     s3_close(tier);
     tier = NULL;
     assert_fails(s3_try_open("s3://kv-cache.s3.us-east-1.amazonaws.com", tls, &counters,
-                             &tier), EINVAL, "no FIPS endpoint");
+                             &tier), EINVAL, "not a FIPS endpoint");
 }
 
 /* ------------------------------------------------------------------------ proxies */

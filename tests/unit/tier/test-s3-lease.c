@@ -316,7 +316,7 @@ a_store_without_conditions_evicts_nothing_and_says_so_once(void **state)
     pthread_join(t->cleaner.thread, NULL); /* the thread ends: further rounds are useless */
     t->cleaner.has_thread = false;
     expect_warning("If-None-Match");
-    expect_warning("max_remote_size is not kept at 127.0.0.1");
+    expect_warning("max_remote_size is not enforced at 127.0.0.1");
     assert_int_equal(n_youngest(), 20);
     assert_false(is_there(LEASE "1"));
     close_cleaner(t);

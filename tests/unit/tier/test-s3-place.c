@@ -305,7 +305,7 @@ places_are_remembered_once_and_are_few(void **state)
     assert_int_equal(n_places(), 64);
     s3_fault(&server, "{\"do\": {\"status\": 307, \"code\": \"TemporaryRedirect\", \"location\": "
              "\"http://h62.example.com/\"}}");
-    assert_fails(get(1, BYTES, 1), EIO, "307", "after 64 other places");
+    assert_fails(get(1, BYTES, 1), EIO, "307", "after 64 other targets");
     assert_good(get(1, BYTES, 1));
     assert_int_equal(n_places(), 64);
 }
@@ -328,7 +328,7 @@ a_redirect_to_another_domain_is_not_followed(void **state)
         snprintf(fault, sizeof fault, "{\"count\": 3, \"do\": {\"status\": 301, \"code\": "
                  "\"PermanentRedirect\", %s}}", places[i]);
         s3_fault(&server, fault);
-        assert_fails(get(1, BYTES, 1), EIO, "301 PermanentRedirect", "an answer");
+        assert_fails(get(1, BYTES, 1), EIO, "301 PermanentRedirect", "a redirect");
         assert_string_equal(proxy.hosts, "a.example.com ");
         s3_no_faults(&server);
     }

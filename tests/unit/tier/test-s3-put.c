@@ -280,7 +280,7 @@ static void
 count_collisions(void *ctx, enum kvt_log_level level, const char *line)
 {
     (void)ctx;
-    n_said += level == KVT_LOG_WARN && strstr(line, "two models have the same names");
+    n_said += level == KVT_LOG_WARN && strstr(line, "two models have equal names");
 }
 
 static void

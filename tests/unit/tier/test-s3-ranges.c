@@ -91,7 +91,7 @@ an_object_that_is_replaced_between_ranges_is_no_mixture(void **state)
     open_with_large();
     s3_fault(&server, "{" GETS ", \"skip\": 3, \"do\": {\"headers\": "
              "{\"ETag\": \"\\\"x\\\"\"}}}");
-    assert_fails(get(1, RANGED, 1), EIO, "was replaced while it was read");
+    assert_fails(get(1, RANGED, 1), EIO, "was replaced during the read");
     assert_good(get(1, RANGED, 1));
 }
 
@@ -111,7 +111,7 @@ a_range_of_another_size_is_refused(void **state)
         snprintf(fault, sizeof fault, "{\"match\": {\"range\": \"=0-\"}, \"do\": "
                  "{\"headers\": {\"Content-Range\": \"%s\"}}}", ranges[i]);
         s3_fault(&server, fault);
-        assert_fails(get(1, RANGED, 1), EBADMSG, "another size");
+        assert_fails(get(1, RANGED, 1), EBADMSG, "does not have the chunk's");
     }
     assert_int_equal(get(1, RANGED + 1, 1), -EBADMSG);
     assert_int_equal(get(1, RANGED - 1, 1), -EBADMSG);

@@ -231,5 +231,5 @@ kvt__s3_chain_get_keys(struct kvt__s3_chain *chain, struct kvt__s3_keys **out)
         return 0;
     }
     return kvt__s3_is_stopped(chain->params.stop)
-        ? kvt__fail(ECANCELED, "nobody wants keys any more.") : fail_all(&failures);
+        ? kvt__fail(ECANCELED, "the store is being closed.") : fail_all(&failures);
 }

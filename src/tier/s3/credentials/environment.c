@@ -50,7 +50,7 @@ kvt__s3_keys_from_environment(const struct kvt__s3_chain_params *params,
         return kvt__fail(ENOKEY, "%s is not set.",
                          access ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID");
     if (expires && (expires_s = kvt__s3_time(expires, NULL)) == INT64_MIN)
-        return kvt__fail(ENOKEY, "AWS_CREDENTIAL_EXPIRATION is no ISO 8601 time in UTC.");
+        return kvt__fail(ENOKEY, "AWS_CREDENTIAL_EXPIRATION is not an ISO 8601 time.");
     return make(access, secret, kvt__s3_getenv(params, "AWS_SESSION_TOKEN"), expires_s,
                 "environment", out);
 }

@@ -44,7 +44,7 @@ expiration(const json_t *json, int64_t *out)
     if (json_is_string(value))
         *out = kvt__s3_time(json_string_value(value), NULL);
     if (!json_is_string(value) || *out == INT64_MIN)
-        return kvt__fail(EBADMSG, "its Expiration is no ISO 8601 time in UTC.");
+        return kvt__fail(EBADMSG, "the Expiration is not an ISO 8601 time.");
     return 0;
 }
 
@@ -57,11 +57,11 @@ check(const json_t *json, enum kvt__s3_json kind)
 
     if (kind == KVT__S3_JSON_PROCESS) {
         if (json_integer_value(json_object_get(json, "Version")) != 1)
-            return kvt__fail(EBADMSG, "what it wrote has no \"Version\": 1.");
+            return kvt__fail(EBADMSG, "the output has no \"Version\": 1.");
     } else if (code && strcmp(code, "Success")) {
         snprintf(clean, sizeof clean, "%s", code);
         kvt__s3_make_printable(clean);
-        return kvt__fail(EBADMSG, "it answered with Code %s.", clean);
+        return kvt__fail(EBADMSG, "the response has Code %s.", clean);
     }
     return 0;
 }
@@ -79,7 +79,7 @@ read_object(const json_t *json, enum kvt__s3_json kind, const char *source,
     if (err)
         return err;
     if (!access || !secret)
-        return kvt__fail(EBADMSG, "its JSON has no %s.",
+        return kvt__fail(EBADMSG, "the JSON object has no %s.",
                          access ? "SecretAccessKey" : "AccessKeyId");
     if ((err = expiration(json, &expires_s)))
         return err;
@@ -95,7 +95,7 @@ kvt__s3_keys_from_json(const char *text, size_t n, enum kvt__s3_json kind, const
 
     if (!json_is_object(json)) {
         json_decref(json);
-        return kvt__fail(EBADMSG, "what it answered is no JSON object.");
+        return kvt__fail(EBADMSG, "the response is no JSON object.");
     }
     int err = read_object(json, kind, source, out);
     wipe(json);

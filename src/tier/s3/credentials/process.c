@@ -162,8 +162,8 @@ wait_for_end(struct running *run, int64_t timeout_ms, const atomic_bool *stop)
             return check_status(run, status);
         if (kvt__s3_is_stopped(stop)) {
             kill_group(run);
-            return kvt__fail(ECANCELED, "credential_process was ended: nobody wants its "
-                             "keys any more.");
+            return kvt__fail(ECANCELED, "credential_process was killed: the store is being "
+                             "closed.");
         }
         if (kvt__now_ns() >= run->deadline_ns) {
             kill_group(run);

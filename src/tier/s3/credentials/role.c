@@ -122,7 +122,7 @@ get_role_keys(struct profile_path *path, const struct kvt__s3_profile *profile,
         return kvt__s3_assume_role_by_token(path->params, &role,
                                             value[KVT__PROFILE_TOKEN_FILE], SOURCE, out);
     if (value[KVT__PROFILE_MFA])
-        return kvt__fail(ENOKEY, "profile %s wants a code from a person (mfa_serial): use "
+        return kvt__fail(ENOKEY, "profile %s requires an MFA code (mfa_serial): use "
                          "credential_process.", path->name[path->n - 1]);
     int err = get_sts_keys(path, profile, &keys);
     if (err)
@@ -151,7 +151,7 @@ get_loaded_keys(struct profile_path *path, const struct kvt__s3_profile *profile
     if (value[KVT__PROFILE_PROCESS])
         return run_process(path->params, value[KVT__PROFILE_PROCESS], out);
     if (value[KVT__PROFILE_SSO_SESSION] || value[KVT__PROFILE_SSO_URL])
-        return kvt__fail(ENOKEY, "profile %s is for SSO: make another with "
+        return kvt__fail(ENOKEY, "profile %s is for SSO: make another profile with "
                          "\"credential_process = aws configure export-credentials "
                          "--profile %s --format process\".", name, name);
     return KVT__S3_NOT_SET;

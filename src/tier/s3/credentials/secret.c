@@ -43,7 +43,7 @@ open_regular(const char *path)
         return kvt__fail(errno, "open %s", path);
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
         close(fd);
-        return kvt__fail(EINVAL, "%s is no regular file.", path);
+        return kvt__fail(EINVAL, "%s is not a regular file.", path);
     }
     return fd;
 }
@@ -90,7 +90,7 @@ kvt__s3_read_file(const char *path, size_t max, char **out, size_t *n)
     else if (bytes > max)
         err = kvt__fail(EFBIG, "%s is longer than %zu bytes.", path, max);
     else if (strlen(text) != bytes)
-        err = kvt__fail(EBADMSG, "%s is no text: it has zero bytes.", path);
+        err = kvt__fail(EBADMSG, "%s is not a text file: it contains NUL bytes.", path);
     if (err) {
         explicit_bzero(text, bytes);
         free(text);

@@ -65,7 +65,7 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
 
     if (strspn(from, "-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") !=
             strlen(from) || strlen(from) > MAX_REGION)
-        return kvt__fail(EINVAL, "the region for STS is no region's name.");
+        return kvt__fail(EINVAL, "the region for STS is not a valid name.");
     snprintf(region, MAX_REGION + 1, "%s", from);
     if (!endpoint) {
         name = "AWS_ENDPOINT_URL";
@@ -75,7 +75,7 @@ kvt__s3_sts_url(const struct kvt__s3_chain_params *params, const char *profile_r
      * expose a token. */
     if (endpoint && !strcmp(name, "AWS_ENDPOINT_URL") &&
         !strncasecmp(endpoint, "http:", 5))
-        return kvt__fail(EACCES, "AWS_ENDPOINT_URL is http://: STS is not asked there. Set "
+        return kvt__fail(EACCES, "AWS_ENDPOINT_URL is http://: STS is not used there. Set "
                          "AWS_ENDPOINT_URL_STS.");
     if (!endpoint) {
         int err = own_url(params, region, text);
@@ -158,7 +158,7 @@ request_keys(const struct kvt__s3_chain_params *params, const char *profile_regi
     char region[MAX_REGION + 1];
 
     if (form->full)
-        return kvt__fail(EMSGSIZE, "what is to be asked of STS is too long.");
+        return kvt__fail(EMSGSIZE, "the request to STS is too long.");
     int err = kvt__s3_sts_url(params, profile_region, region, &url);
     if (err)
         return err;

@@ -91,11 +91,11 @@ kvt__s3_read_url(const char *text, const char *what, struct kvt__s3_url *out)
     size_t n = strcspn(at, "/?#");
 
     if (!scheme || !read_authority(at, n, out))
-        return kvt__fail(EINVAL, "%s is none of http[s]://HOST[:PORT][/PATH].", what);
+        return kvt__fail(EINVAL, "%s is not of the form http[s]://HOST[:PORT][/PATH].", what);
     at += n;
     for (const char *p = at; *p; p++)
         if (*p <= ' ' || *p > '~' || *p == '#')
-            return kvt__fail(EINVAL, "%s has a character that is none of a URL's.", what);
+            return kvt__fail(EINVAL, "%s has a character that is not allowed in a URL.", what);
     if ((size_t)snprintf(out->path, sizeof out->path, "%s%s", *at == '/' ? "" : "/", at) >=
         sizeof out->path)
         return kvt__fail(EINVAL, "%s is too long.", what);
