@@ -85,7 +85,7 @@ write_at_once(bool same)
 }
 
 static void
-all_who_store_one_chunk_succeed(void **state)
+all_writers_of_a_chunk_succeed(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -96,7 +96,7 @@ all_who_store_one_chunk_succeed(void **state)
 }
 
 static void
-of_chunks_with_one_name_one_is_there(void **state)
+of_chunks_with_equal_names_one_remains(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -110,8 +110,8 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         REAL(a_large_object_comes_in_ranges),
-        REAL(all_who_store_one_chunk_succeed),
-        REAL(of_chunks_with_one_name_one_is_there),
+        REAL(all_writers_of_a_chunk_succeed),
+        REAL(of_chunks_with_equal_names_one_remains),
     };
 
     if (argc != 2) {

@@ -18,7 +18,7 @@ below_the_limit_nothing_goes(void **state)
 }
 
 static void
-above_it_the_oldest_go_with_one_request(void **state)
+above_the_limit_one_request_deletes_the_oldest(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -41,7 +41,7 @@ above_it_the_oldest_go_with_one_request(void **state)
 }
 
 static void
-what_is_not_ours_stays_and_does_not_count(void **state)
+foreign_objects_are_neither_counted_nor_deleted(void **state)
 {
     static const char *const foreign[] = {
         "notes.txt", "sub/org_m@1@0@7@half", "org_m@1@0@7@half.tmp", "x@1@0", "a<&>'\"",
@@ -106,7 +106,7 @@ more_than_memory_is_meant_for_goes_in_rounds(void **state)
 
 /* The listings of a directory bucket have no order, and requests have no MD5. */
 static void
-in_a_directory_bucket_it_is_the_same(void **state)
+a_directory_bucket_is_cleaned_too(void **state)
 {
     (void)state;
     bucket = S3_EXPRESS_BUCKET;
@@ -144,7 +144,7 @@ the_oldest_of_many_are_chosen(void **state)
 }
 
 static void
-another_goes_for_one_that_the_store_keeps(void **state)
+after_failed_deletions_younger_objects_are_deleted(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -175,7 +175,7 @@ another_goes_for_one_that_the_store_keeps(void **state)
 
 /* Some stores send errors without a usable key. */
 static void
-a_refusal_that_names_no_object_counts_for_all(void **state)
+an_error_without_a_key_counts_for_all_objects(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -192,7 +192,7 @@ a_refusal_that_names_no_object_counts_for_all(void **state)
 }
 
 static void
-a_store_that_keeps_many_is_left_alone(void **state)
+many_failed_deletions_end_the_round(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -208,7 +208,7 @@ a_store_that_keeps_many_is_left_alone(void **state)
 }
 
 static void
-without_the_right_to_delete_or_list_that_is_told(void **state)
+a_missing_permission_to_delete_or_list_is_reported(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -234,7 +234,7 @@ without_the_right_to_delete_or_list_that_is_told(void **state)
 }
 
 static void
-a_store_without_DeleteObjects_is_asked_one_by_one(void **state)
+without_DeleteObjects_objects_are_deleted_one_by_one(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -266,7 +266,7 @@ a_store_without_DeleteObjects_is_asked_one_by_one(void **state)
 
 /* A store sends this response to a key that XML cannot contain. */
 static void
-a_request_that_is_refused_is_made_one_by_one(void **state)
+after_a_rejected_DeleteObjects_each_object_has_a_request(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -285,7 +285,7 @@ a_request_that_is_refused_is_made_one_by_one(void **state)
 }
 
 static void
-a_store_that_fails_for_a_moment_is_asked_again(void **state)
+temporary_failures_of_a_round_are_retried(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -348,19 +348,19 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         CLEAN(below_the_limit_nothing_goes),
-        CLEAN(above_it_the_oldest_go_with_one_request),
-        CLEAN(what_is_not_ours_stays_and_does_not_count),
+        CLEAN(above_the_limit_one_request_deletes_the_oldest),
+        CLEAN(foreign_objects_are_neither_counted_nor_deleted),
         CLEAN(many_pages_go_in_batches),
         CLEAN(more_than_memory_is_meant_for_goes_in_rounds),
-        CLEAN(in_a_directory_bucket_it_is_the_same),
+        CLEAN(a_directory_bucket_is_cleaned_too),
         CLEAN(the_oldest_of_many_are_chosen),
-        CLEAN(another_goes_for_one_that_the_store_keeps),
-        CLEAN(a_refusal_that_names_no_object_counts_for_all),
-        CLEAN(a_store_that_keeps_many_is_left_alone),
-        CLEAN(without_the_right_to_delete_or_list_that_is_told),
-        CLEAN(a_store_without_DeleteObjects_is_asked_one_by_one),
-        CLEAN(a_request_that_is_refused_is_made_one_by_one),
-        CLEAN(a_store_that_fails_for_a_moment_is_asked_again),
+        CLEAN(after_failed_deletions_younger_objects_are_deleted),
+        CLEAN(an_error_without_a_key_counts_for_all_objects),
+        CLEAN(many_failed_deletions_end_the_round),
+        CLEAN(a_missing_permission_to_delete_or_list_is_reported),
+        CLEAN(without_DeleteObjects_objects_are_deleted_one_by_one),
+        CLEAN(after_a_rejected_DeleteObjects_each_object_has_a_request),
+        CLEAN(temporary_failures_of_a_round_are_retried),
         CLEAN(a_close_waits_for_the_thread),
     };
 

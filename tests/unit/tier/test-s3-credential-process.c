@@ -124,7 +124,7 @@ expect_failure(const struct fixture *f, const char *script, int64_t timeout_ms, 
 }
 
 static void
-its_output_is_read(void **state)
+the_output_of_a_program_is_read(void **state)
 {
     const struct fixture *f = *state;
     size_t n;
@@ -140,7 +140,7 @@ its_output_is_read(void **state)
 }
 
 static void
-the_environment_is_the_one_that_is_given(void **state)
+a_program_has_the_configured_environment(void **state)
 {
     const struct fixture *f = *state;
     static const char script[] = "#!/bin/sh\necho \"$WORD.$HOME\"\n";
@@ -192,7 +192,7 @@ signals_are_neither_blocked_nor_ignored_there(void **state)
 }
 
 static void
-of_its_complaint_only_the_first_line_is_told(void **state)
+the_first_line_of_standard_error_is_reported(void **state)
 {
     const struct fixture *f = *state;
 
@@ -235,7 +235,7 @@ wait_until_ended(int pid)
 }
 
 static void
-one_that_hangs_is_ended_with_all_that_it_started(void **state)
+a_program_that_hangs_is_killed_with_its_children(void **state)
 {
     const struct fixture *f = *state;
     char path[600], script[700];
@@ -276,7 +276,7 @@ stop_when_it_runs(void *arg)
 }
 
 static void
-one_that_nobody_wants_any_more_is_ended(void **state)
+a_program_is_killed_when_the_store_closes(void **state)
 {
     const struct fixture *f = *state;
     struct stopper s = { .pid = 0 };
@@ -300,7 +300,7 @@ one_that_nobody_wants_any_more_is_ended(void **state)
 
 /* A program may start an agent that continues to run and keeps standard error open. */
 static void
-what_it_leaves_behind_is_not_waited_for(void **state)
+children_left_behind_are_not_waited_for(void **state)
 {
     const struct fixture *f = *state;
     char *out;
@@ -313,7 +313,7 @@ what_it_leaves_behind_is_not_waited_for(void **state)
 }
 
 static void
-what_cannot_be_started_is_an_error(void **state)
+a_program_that_cannot_start_is_an_error(void **state)
 {
     size_t n;
     char *out;
@@ -328,7 +328,7 @@ what_cannot_be_started_is_an_error(void **state)
 }
 
 static void
-where_no_descriptor_is_left_none_of_others_is_closed(void **state)
+without_free_descriptors_no_other_descriptor_is_closed(void **state)
 {
     struct rlimit was, none;
     char *out;
@@ -353,7 +353,7 @@ where_no_descriptor_is_left_none_of_others_is_closed(void **state)
 
 /* Some host programs let the kernel reap children, or reap all children themselves. */
 static void
-children_that_others_reap_are_no_problem(void **state)
+a_program_that_was_reaped_counts_as_success(void **state)
 {
     const struct fixture *f = *state;
     void (*was)(int) = signal(SIGCHLD, SIG_IGN);
@@ -375,18 +375,18 @@ main(void)
         cmocka_unit_test(words_are_split_as_a_shell_does),
         cmocka_unit_test(nothing_is_expanded),
         cmocka_unit_test(an_open_quote_or_no_word_is_an_error),
-        PROGRAM(its_output_is_read),
-        PROGRAM(the_environment_is_the_one_that_is_given),
+        PROGRAM(the_output_of_a_program_is_read),
+        PROGRAM(a_program_has_the_configured_environment),
         PROGRAM(no_descriptor_of_this_process_is_open_there),
         PROGRAM(signals_are_neither_blocked_nor_ignored_there),
-        PROGRAM(of_its_complaint_only_the_first_line_is_told),
+        PROGRAM(the_first_line_of_standard_error_is_reported),
         PROGRAM(more_output_than_keys_have_is_an_error),
-        PROGRAM(one_that_hangs_is_ended_with_all_that_it_started),
-        PROGRAM(one_that_nobody_wants_any_more_is_ended),
-        PROGRAM(what_it_leaves_behind_is_not_waited_for),
-        PROGRAM(what_cannot_be_started_is_an_error),
-        cmocka_unit_test(where_no_descriptor_is_left_none_of_others_is_closed),
-        PROGRAM(children_that_others_reap_are_no_problem),
+        PROGRAM(a_program_that_hangs_is_killed_with_its_children),
+        PROGRAM(a_program_is_killed_when_the_store_closes),
+        PROGRAM(children_left_behind_are_not_waited_for),
+        PROGRAM(a_program_that_cannot_start_is_an_error),
+        cmocka_unit_test(without_free_descriptors_no_other_descriptor_is_closed),
+        PROGRAM(a_program_that_was_reaped_counts_as_success),
     };
 
     return cmocka_run_group_tests_name("s3, credential_process", tests, NULL, NULL);

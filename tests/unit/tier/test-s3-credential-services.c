@@ -111,7 +111,7 @@ a_container_is_asked_by_its_full_uri(void **state)
 }
 
 static void
-its_authorization_is_read_again_each_time(void **state)
+the_authorization_is_read_for_each_request(void **state)
 {
     struct asking *a = *state;
 
@@ -131,7 +131,7 @@ its_authorization_is_read_again_each_time(void **state)
 }
 
 static void
-its_refusal_is_told_by_code_and_message(void **state)
+an_error_of_a_container_is_reported_with_code_and_message(void **state)
 {
     struct asking *a = *state;
 
@@ -252,7 +252,7 @@ keys_are_asked_for_without_tls_on_this_host_only(void **state)
 
 /* A container's token must not pass through http_proxy. */
 static void
-no_proxy_is_asked_for_what_is_on_this_host(void **state)
+local_services_are_reached_without_proxy(void **state)
 {
     static const char *const names[] = { "127.0.0.1", "localhost" };
     struct asking *a = *state;
@@ -429,7 +429,7 @@ read_json(const char *text, enum kvt__s3_json kind, struct kvt__s3_keys **keys)
 #define PAIR "\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"" SECRET "\""
 
 static void
-what_programs_write_has_a_version(void **state)
+the_output_of_a_program_needs_a_version(void **state)
 {
     struct kvt__s3_keys *keys;
 
@@ -486,17 +486,17 @@ main(void)
         cmocka_unit_test(urls_are_read),
         cmocka_unit_test(what_is_no_url_is_an_error),
         ASKING(a_container_is_asked_by_its_full_uri),
-        ASKING(its_authorization_is_read_again_each_time),
-        ASKING(its_refusal_is_told_by_code_and_message),
+        ASKING(the_authorization_is_read_for_each_request),
+        ASKING(an_error_of_a_container_is_reported_with_code_and_message),
         ASKING(a_relative_uri_is_that_of_the_ecs_agent),
         ASKING(keys_are_asked_for_without_tls_on_this_host_only),
-        ASKING(no_proxy_is_asked_for_what_is_on_this_host),
+        ASKING(local_services_are_reached_without_proxy),
         ASKING(an_instance_is_asked_with_a_token),
         ASKING(an_instance_without_keys_says_why),
         ASKING(a_metadata_service_can_be_disabled),
         ASKING(a_metadata_service_that_hangs_is_given_up),
         ASKING(the_metadata_service_is_at_amazons_address),
-        cmocka_unit_test(what_programs_write_has_a_version),
+        cmocka_unit_test(the_output_of_a_program_needs_a_version),
         cmocka_unit_test(json_without_keys_is_an_error),
     };
 

@@ -375,7 +375,7 @@ keys_are_left_out_of_core_dumps(void **state)
 /* ------------------------------------------------------------------- no keys */
 
 static void
-when_nothing_is_set_that_is_said(void **state)
+without_any_source_the_message_says_so(void **state)
 {
     struct asking *a = *state;
     struct kvt__s3_keys *keys;
@@ -389,7 +389,7 @@ when_nothing_is_set_that_is_said(void **state)
 
 /* Each source has a sentence that is too long; the message must contain all sources. */
 static void
-when_all_fail_all_are_told(void **state)
+the_message_lists_all_failed_sources(void **state)
 {
     static const char *const names[] = { " configuration: the secret key is missing.",
                                          " environment: AWS_", " profile: ",
@@ -436,8 +436,8 @@ main(void)
         ASKING(the_source_that_had_keys_is_asked_alone_until_it_fails),
         ASKING(a_chain_keeps_copies),
         ASKING(keys_are_left_out_of_core_dumps),
-        ASKING(when_nothing_is_set_that_is_said),
-        ASKING(when_all_fail_all_are_told),
+        ASKING(without_any_source_the_message_says_so),
+        ASKING(the_message_lists_all_failed_sources),
     };
 
     return cmocka_run_group_tests_name("s3, credentials", tests, NULL, NULL);

@@ -149,7 +149,7 @@ an_object_of_another_length_is_refused_before_its_first_byte(void **state)
 }
 
 static void
-more_bytes_than_were_said_do_no_harm(void **state)
+more_bytes_than_announced_do_no_harm(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -165,7 +165,7 @@ more_bytes_than_were_said_do_no_harm(void **state)
 
 /* As kvt_store does: the slot is larger than the chunk. */
 static void
-a_shorter_one_is_taken_where_that_is_allowed(void **state)
+a_shorter_object_is_read_if_allowed(void **state)
 {
     struct kvt__slot slot = slot_new(2 * BYTES, 0);
     struct chunk c;
@@ -246,8 +246,8 @@ main(void)
         S3_TEST(an_opaque_object_without_identity_is_damaged),
         S3_TEST(an_object_with_an_unreadable_identity_is_damaged),
         S3_TEST(an_object_of_another_length_is_refused_before_its_first_byte),
-        S3_TEST(more_bytes_than_were_said_do_no_harm),
-        S3_TEST(a_shorter_one_is_taken_where_that_is_allowed),
+        S3_TEST(more_bytes_than_announced_do_no_harm),
+        S3_TEST(a_shorter_object_is_read_if_allowed),
         S3_TEST(only_status_200_brings_an_object),
         S3_TEST(an_archived_object_is_a_miss),
     };

@@ -75,7 +75,7 @@ put_with_proxy(const char *no_proxy)
 }
 
 static void
-exceptions_from_proxies_are_those_of_the_environment(void **state)
+no_proxy_of_the_environment_counts(void **state)
 {
     static char list[5000];
 
@@ -93,7 +93,7 @@ exceptions_from_proxies_are_those_of_the_environment(void **state)
 /* --------------------------------------------------------------------- long-term */
 
 static void
-keys_that_have_expired_are_asked_for_once_more(void **state)
+expired_keys_are_refreshed_once(void **state)
 {
     (void)state;
     add_key(1, 1000);
@@ -111,7 +111,7 @@ keys_that_have_expired_are_asked_for_once_more(void **state)
 
 /* SeaweedFS responds AccessDenied to an expired token. */
 static void
-keys_that_expire_soon_and_are_refused_are_asked_for_once_more(void **state)
+rejected_keys_close_to_expiry_are_refreshed_once(void **state)
 {
     (void)state;
     for (unsigned n = 1; n < 20; n++)
@@ -145,7 +145,7 @@ a_wrong_date_takes_no_keys_away(void **state)
 
 /* A response to a HEAD has no error code: rotated keys look like a missing permission. */
 static void
-keys_that_a_head_is_refused_with_are_asked_for_once_more(void **state)
+keys_rejected_by_a_head_are_refreshed_once(void **state)
 {
     static const int statuses[] = { 400, 401, 403 };
     char fault[128];
@@ -208,7 +208,7 @@ a_right_that_is_missing_renews_keys_once_a_minute(void **state)
 /* A doubt without newer keys keeps the old keys and does not change the time of the next
  * refresh. */
 static void
-keys_that_cannot_be_renewed_are_used_on(void **state)
+keys_without_replacement_stay_in_use(void **state)
 {
     struct s3_keyring *k;
 
@@ -231,7 +231,7 @@ keys_that_cannot_be_renewed_are_used_on(void **state)
 }
 
 static void
-keys_that_are_refused_again_are_told(void **state)
+keys_rejected_twice_are_reported(void **state)
 {
     (void)state;
     add_key(1, -1);
@@ -282,15 +282,15 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(keys_come_from_the_environment_of_the_configuration),
         TEST(endpoints_of_aws_are_chosen_by_the_environment),
-        TEST(exceptions_from_proxies_are_those_of_the_environment),
-        TEST(keys_that_have_expired_are_asked_for_once_more),
-        TEST(keys_that_expire_soon_and_are_refused_are_asked_for_once_more),
+        TEST(no_proxy_of_the_environment_counts),
+        TEST(expired_keys_are_refreshed_once),
+        TEST(rejected_keys_close_to_expiry_are_refreshed_once),
         TEST(a_wrong_date_takes_no_keys_away),
-        TEST(keys_that_a_head_is_refused_with_are_asked_for_once_more),
+        TEST(keys_rejected_by_a_head_are_refreshed_once),
         TEST(lookups_go_on_after_keys_were_rotated),
         TEST(a_right_that_is_missing_renews_keys_once_a_minute),
-        TEST(keys_that_cannot_be_renewed_are_used_on),
-        TEST(keys_that_are_refused_again_are_told),
+        TEST(keys_without_replacement_stay_in_use),
+        TEST(keys_rejected_twice_are_reported),
         TEST(a_source_that_fails_is_told_by_every_call),
         TEST(operations_that_wait_for_keys_end_when_the_tier_is_stopped),
     };

@@ -47,7 +47,7 @@ a_lease_is_encrypted_as_chunks_are(void **state)
 }
 
 static void
-who_finds_a_lease_does_not_clean(void **state)
+a_process_that_finds_a_lease_does_not_clean(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -62,7 +62,7 @@ who_finds_a_lease_does_not_clean(void **state)
 }
 
 static void
-one_that_was_given_back_just_now_means_that_all_was_counted(void **state)
+a_lease_released_just_now_is_not_acquired(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -107,7 +107,7 @@ an_expired_lease_is_taken_over_by_the_stores_clock(void **state)
 }
 
 static void
-the_slower_one_of_two_does_not_clean(void **state)
+a_process_that_loses_the_race_does_not_clean(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -141,7 +141,7 @@ without_the_right_to_delete_nothing_is_counted(void **state)
 }
 
 static void
-another_number_that_came_meanwhile_wins(void **state)
+a_higher_lease_number_wins(void **state)
 {
     struct s3_tier *t = open_cleaner();
     struct s3_lease ours;
@@ -175,7 +175,7 @@ rival_main(void *arg)
 
 /* The second process finds the lease held, or all objects already deleted. */
 static void
-of_many_at_once_one_cleans(void **state)
+one_of_many_processes_cleans(void **state)
 {
     struct rival rivals[6];
     unsigned n_cleaned = 0;
@@ -203,7 +203,7 @@ of_many_at_once_one_cleans(void **state)
 
 /* During the first request of deletions another process acquires the lease. */
 static void
-who_loses_the_lease_deletes_no_more(void **state)
+a_process_without_the_lease_stops_deleting(void **state)
 {
     struct rival r = { .t = open_cleaner() };
 
@@ -277,7 +277,7 @@ a_lease_is_not_checked_for_each_page_of_a_list(void **state)
 }
 
 static void
-a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost(void **state)
+a_lease_is_renewed_at_half_time_and_lost_near_expiry(void **state)
 {
     struct s3_tier *t = open_cleaner();
     struct s3_lease lease;
@@ -341,7 +341,7 @@ a_store_that_ignores_conditions_evicts_nothing(void **state)
 /* ---------------------------------------------------------------------- the thread */
 
 static void
-who_stores_keeps_the_limit(void **state)
+a_process_that_stores_enforces_the_limit(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -357,7 +357,7 @@ who_stores_keeps_the_limit(void **state)
 }
 
 static void
-who_only_reads_or_has_no_limit_never_lists(void **state)
+without_stores_or_limit_nothing_is_listed(void **state)
 {
     struct s3_tier *reader = open_cleaner();
     struct s3_tier *t = s3_of(s3_open_with(&server, NULL, NULL));
@@ -399,21 +399,21 @@ main(void)
     const struct CMUnitTest tests[] = {
         CLEAN(the_lease_is_made_by_a_conditional_put_and_given_back),
         CLEAN(a_lease_is_encrypted_as_chunks_are),
-        CLEAN(who_finds_a_lease_does_not_clean),
-        CLEAN(one_that_was_given_back_just_now_means_that_all_was_counted),
+        CLEAN(a_process_that_finds_a_lease_does_not_clean),
+        CLEAN(a_lease_released_just_now_is_not_acquired),
         CLEAN(an_expired_lease_is_taken_over_by_the_stores_clock),
-        CLEAN(the_slower_one_of_two_does_not_clean),
+        CLEAN(a_process_that_loses_the_race_does_not_clean),
         CLEAN(without_the_right_to_delete_nothing_is_counted),
-        CLEAN(another_number_that_came_meanwhile_wins),
-        CLEAN(of_many_at_once_one_cleans),
-        CLEAN(who_loses_the_lease_deletes_no_more),
+        CLEAN(a_higher_lease_number_wins),
+        CLEAN(one_of_many_processes_cleans),
+        CLEAN(a_process_without_the_lease_stops_deleting),
         CLEAN(a_lost_lease_ends_a_list_that_takes_longer_than_a_minute),
         CLEAN(a_lease_is_not_checked_for_each_page_of_a_list),
-        CLEAN(a_lease_that_is_half_over_is_renewed_and_one_at_its_end_is_lost),
+        CLEAN(a_lease_is_renewed_at_half_time_and_lost_near_expiry),
         CLEAN(a_store_without_conditions_evicts_nothing_and_says_so_once),
         CLEAN(a_store_that_ignores_conditions_evicts_nothing),
-        CLEAN(who_stores_keeps_the_limit),
-        CLEAN(who_only_reads_or_has_no_limit_never_lists),
+        CLEAN(a_process_that_stores_enforces_the_limit),
+        CLEAN(without_stores_or_limit_nothing_is_listed),
         CLEAN(closing_does_not_wait_for_the_store),
     };
 

@@ -121,7 +121,7 @@ an_unsorted_list_is_taken(void **state)
 }
 
 static void
-a_prefix_that_must_be_encoded_is_one(void **state)
+a_prefix_with_special_characters_works(void **state)
 {
     char prefix[128];
     const char *settings[] = { prefix, NULL };
@@ -135,7 +135,7 @@ a_prefix_that_must_be_encoded_is_one(void **state)
 }
 
 static void
-what_is_none_of_ours_is_passed_over(void **state)
+foreign_objects_are_skipped(void **state)
 {
     static const char *const names[] = {
         "readme.txt", "dir/m@1@0@5@bfloat16", "kvtier/x/y", "m@1@0@zz@bfloat16", "a b" };
@@ -211,7 +211,7 @@ a_page_that_cannot_be_read_fails(void **state)
 
 /* Without the error, the listing would never end. */
 static void
-a_list_that_goes_round_in_a_circle_fails(void **state)
+a_list_that_repeats_a_page_fails(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -229,12 +229,12 @@ main(void)
         S3_TEST(all_pages_are_listed_also_without_a_prefix),
         S3_TEST(the_store_filters_by_the_prefix),
         S3_TEST(an_unsorted_list_is_taken),
-        S3_TEST(a_prefix_that_must_be_encoded_is_one),
-        S3_TEST(what_is_none_of_ours_is_passed_over),
+        S3_TEST(a_prefix_with_special_characters_works),
+        S3_TEST(foreign_objects_are_skipped),
         S3_TEST(another_prefix_is_not_listed),
         S3_TEST(a_page_that_fails_is_asked_for_again),
         S3_TEST(a_page_that_cannot_be_read_fails),
-        S3_TEST(a_list_that_goes_round_in_a_circle_fails),
+        S3_TEST(a_list_that_repeats_a_page_fails),
     };
 
     return s3_test_main("s3 listings", tests, "--bucket", S3_BUCKET, "--bucket", BUCKET,

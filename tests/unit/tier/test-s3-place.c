@@ -35,7 +35,7 @@ a_clock_that_is_wrong_is_corrected_once(void **state)
 }
 
 static void
-a_clock_that_is_not_told_is_left_as_it_is(void **state)
+without_a_date_the_clock_stays(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -90,7 +90,7 @@ n_places(void)
 
 /* A store that repeats a redirect must not add a target for each response. */
 static void
-a_place_that_is_not_told_is_not_gone_to(void **state)
+a_redirect_without_a_target_fails(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -270,7 +270,7 @@ a_permanent_redirect_within_the_domain_is_followed_for_good(void **state)
 #define TEXT64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 static void
-a_temporary_redirect_counts_for_its_own_call(void **state)
+a_temporary_redirect_moves_one_call(void **state)
 {
     (void)state;
     assert_good(put(1, BYTES, 1));
@@ -335,7 +335,7 @@ a_redirect_to_another_domain_is_not_followed(void **state)
 }
 
 static void
-hosts_that_send_to_each_other_are_given_up(void **state)
+a_loop_of_redirects_fails(void **state)
 {
     (void)state;
     s3_fault(&server, "[{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
@@ -372,17 +372,17 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         S3_TEST(a_clock_that_is_wrong_is_corrected_once),
-        S3_TEST(a_clock_that_is_not_told_is_left_as_it_is),
+        S3_TEST(without_a_date_the_clock_stays),
         S3_TEST(a_wrong_region_is_corrected_once),
         S3_TEST(a_region_that_is_refused_again_is_given_up),
-        S3_TEST(a_place_that_is_not_told_is_not_gone_to),
+        S3_TEST(a_redirect_without_a_target_fails),
         PROXY_TEST(requests_go_through_a_proxy),
         PROXY_TEST(a_proxy_that_wants_a_password_is_asked_once),
         PROXY_TEST(a_permanent_redirect_within_the_domain_is_followed_for_good),
-        PROXY_TEST(a_temporary_redirect_counts_for_its_own_call),
+        PROXY_TEST(a_temporary_redirect_moves_one_call),
         PROXY_TEST(places_are_remembered_once_and_are_few),
         PROXY_TEST(a_redirect_to_another_domain_is_not_followed),
-        PROXY_TEST(hosts_that_send_to_each_other_are_given_up),
+        PROXY_TEST(a_loop_of_redirects_fails),
         S3_TEST(unsigned_requests_have_nothing_of_a_signature),
     };
 

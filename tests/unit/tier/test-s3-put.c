@@ -26,7 +26,7 @@ count_name(void *ctx, const char *key, bool opaque, uint64_t bytes,
 /* --------------------------------------------------------------- existing objects */
 
 static void
-what_is_there_is_not_stored_again(void **state)
+an_existing_chunk_is_not_stored_again(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -72,7 +72,7 @@ put_over(const struct chunk *c, size_t bytes, uint64_t seed, struct kvt__found *
 }
 
 static void
-another_chunk_of_that_name_is_overwritten_and_told(void **state)
+another_chunk_with_the_name_is_overwritten_and_reported(void **state)
 {
     struct kvt__found replaced;
     struct chunk c;
@@ -107,7 +107,7 @@ an_object_without_identity_is_overwritten(void **state)
 }
 
 static void
-a_replacement_is_not_looked_for_when_it_is_to_overwrite(void **state)
+an_overwrite_sends_no_head(void **state)
 {
     struct kvt__slot slot = slot_new(BYTES, 0);
     struct chunk c;
@@ -127,7 +127,7 @@ a_replacement_is_not_looked_for_when_it_is_to_overwrite(void **state)
 
 /* Another host deletes the object between the refused PUT and the HEAD. */
 static void
-one_that_has_just_gone_is_stored(void **state)
+a_chunk_deleted_meanwhile_is_stored(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -160,7 +160,7 @@ an_archived_object_is_overwritten(void **state)
 }
 
 static void
-what_others_store_again_and_again_is_left_to_them(void **state)
+a_put_gives_up_after_three_conflicts(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -186,7 +186,7 @@ a_race_of_writers_is_tried_again(void **state)
 
 /* MinIO before 2023 responds 304. */
 static void
-a_304_says_that_it_is_there(void **state)
+status_304_means_an_existing_object(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -244,7 +244,7 @@ a_store_without_checksums_gets_none(void **state)
 }
 
 static void
-what_no_header_is_to_blame_for_fails(void **state)
+an_error_without_a_header_to_blame_fails(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -365,7 +365,7 @@ headers_of_the_user_are_sent(void **state)
 }
 
 static void
-headers_that_cannot_be_are_refused_and_not_repeated(void **state)
+invalid_headers_are_rejected_without_their_values(void **state)
 {
     static const char *const bad[] = {
         "hidden", "[\": hidden\"]", "[\"a b: hidden\"]", "[\"a:\"]", "[\"a: \"]",
@@ -392,7 +392,7 @@ headers_that_cannot_be_are_refused_and_not_repeated(void **state)
 }
 
 static void
-an_object_tells_what_it_is(void **state)
+an_object_has_headers_that_describe_the_chunk(void **state)
 {
     char expected[64];
     unsigned char crc[4];
@@ -415,7 +415,7 @@ an_object_tells_what_it_is(void **state)
 }
 
 static void
-an_empty_object_is_one(void **state)
+an_empty_object_is_stored(void **state)
 {
     struct kvt__found found;
     struct chunk c;
@@ -436,26 +436,26 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        S3_TEST(what_is_there_is_not_stored_again),
+        S3_TEST(an_existing_chunk_is_not_stored_again),
         S3_TEST(a_response_that_is_lost_is_no_second_object),
-        S3_TEST(another_chunk_of_that_name_is_overwritten_and_told),
+        S3_TEST(another_chunk_with_the_name_is_overwritten_and_reported),
         S3_TEST(an_object_without_identity_is_overwritten),
-        S3_TEST(a_replacement_is_not_looked_for_when_it_is_to_overwrite),
-        S3_TEST(one_that_has_just_gone_is_stored),
+        S3_TEST(an_overwrite_sends_no_head),
+        S3_TEST(a_chunk_deleted_meanwhile_is_stored),
         S3_TEST(an_archived_object_is_overwritten),
-        S3_TEST(what_others_store_again_and_again_is_left_to_them),
+        S3_TEST(a_put_gives_up_after_three_conflicts),
         S3_TEST(a_race_of_writers_is_tried_again),
-        S3_TEST(a_304_says_that_it_is_there),
+        S3_TEST(status_304_means_an_existing_object),
         S3_TEST(a_store_without_conditions_is_not_asked_for_them_again),
         S3_TEST(a_store_without_checksums_gets_none),
-        S3_TEST(what_no_header_is_to_blame_for_fails),
+        S3_TEST(an_error_without_a_header_to_blame_fails),
         S3_TEST(a_damaged_object_is_overwritten_by_the_next_put),
         S3_TEST(a_collision_of_names_is_counted_and_said_once),
         S3_TEST(encryption_class_and_payer_are_sent_and_signed),
         S3_TEST(headers_of_the_user_are_sent),
-        S3_TEST(headers_that_cannot_be_are_refused_and_not_repeated),
-        S3_TEST(an_object_tells_what_it_is),
-        S3_TEST(an_empty_object_is_one),
+        S3_TEST(invalid_headers_are_rejected_without_their_values),
+        S3_TEST(an_object_has_headers_that_describe_the_chunk),
+        S3_TEST(an_empty_object_is_stored),
     };
 
     return s3_test_main("s3 stores", tests, NULL);

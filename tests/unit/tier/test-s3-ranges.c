@@ -85,7 +85,7 @@ a_store_without_ranges_is_asked_for_all_at_once(void **state)
 }
 
 static void
-an_object_that_is_replaced_between_ranges_is_no_mixture(void **state)
+an_object_replaced_between_ranges_is_an_error(void **state)
 {
     (void)state;
     open_with_large();
@@ -119,7 +119,7 @@ a_range_of_another_size_is_refused(void **state)
 }
 
 static void
-a_range_that_fails_for_good_fails_it_all(void **state)
+a_failed_range_fails_the_read(void **state)
 {
     (void)state;
     open_with_large();
@@ -156,9 +156,9 @@ main(void)
         S3_TEST(a_range_that_fails_is_asked_for_again_alone),
         S3_TEST(a_damaged_range_is_found),
         S3_TEST(a_store_without_ranges_is_asked_for_all_at_once),
-        S3_TEST(an_object_that_is_replaced_between_ranges_is_no_mixture),
+        S3_TEST(an_object_replaced_between_ranges_is_an_error),
         S3_TEST(a_range_of_another_size_is_refused),
-        S3_TEST(a_range_that_fails_for_good_fails_it_all),
+        S3_TEST(a_failed_range_fails_the_read),
         S3_TEST(an_object_that_no_put_can_have_is_refused),
     };
 

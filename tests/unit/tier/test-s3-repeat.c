@@ -24,7 +24,7 @@ static const char *const passing[] = {
 };
 
 static void
-what_passes_by_is_tried_again(void **state)
+temporary_failures_are_retried(void **state)
 {
     char fault[512];
 
@@ -142,7 +142,7 @@ an_answer_with_a_body_to_a_put_is_good(void **state)
 /* ------------------------------------------------------------- permanent failures */
 
 static void
-what_would_fail_again_ends_at_once(void **state)
+permanent_failures_are_not_retried(void **state)
 {
     static const struct {
         const char *status, *code;
@@ -292,7 +292,7 @@ a_slow_body_is_waited_for(void **state)
 }
 
 static void
-a_late_answer_is_asked_for_on_a_second_connection(void **state)
+a_late_read_is_sent_on_a_second_connection(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -500,7 +500,7 @@ stores_grow_faster_again_when_all_is_well(void **state)
 }
 
 static void
-what_is_under_way_ends_when_the_tier_is_stopped(void **state)
+operations_in_flight_end_when_the_tier_stops(void **state)
 {
     static struct async all[100];
     sem_t over;
@@ -521,14 +521,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        S3_TEST(what_passes_by_is_tried_again),
+        S3_TEST(temporary_failures_are_retried),
         S3_TEST(a_reset_before_the_answer_is_tried_again),
         S3_TEST(a_body_that_ends_early_is_tried_again),
         S3_TEST(bytes_that_were_damaged_on_the_way_are_sent_again),
         S3_TEST(an_early_answer_to_a_put_is_taken),
         S3_TEST(retry_after_is_waited_for),
         S3_TEST(an_answer_with_a_body_to_a_put_is_good),
-        S3_TEST(what_would_fail_again_ends_at_once),
+        S3_TEST(permanent_failures_are_not_retried),
         S3_TEST(a_wrong_secret_is_told),
         S3_TEST(a_missing_bucket_is_told),
         S3_TEST(a_miss_keeps_its_connection),
@@ -537,7 +537,7 @@ main(void)
         S3_TEST(a_store_that_does_not_answer_ends_at_the_deadline),
         S3_TEST(a_body_that_stalls_ends_at_the_deadline),
         S3_TEST(a_slow_body_is_waited_for),
-        S3_TEST(a_late_answer_is_asked_for_on_a_second_connection),
+        S3_TEST(a_late_read_is_sent_on_a_second_connection),
         S3_TEST(hedges_are_few_in_a_row_and_a_share_of_reads),
         S3_TEST(stalls_lower_the_number_of_stores),
         S3_TEST(the_limit_on_stores_falls_and_rises),
@@ -545,7 +545,7 @@ main(void)
         S3_TEST(an_outage_does_not_multiply_the_load),
         S3_TEST(stores_slow_down_before_loads_do),
         S3_TEST(stores_grow_faster_again_when_all_is_well),
-        S3_TEST(what_is_under_way_ends_when_the_tier_is_stopped),
+        S3_TEST(operations_in_flight_end_when_the_tier_stops),
     };
 
     return s3_test_main("s3 repetitions", tests, NULL);

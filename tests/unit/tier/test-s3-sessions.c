@@ -165,7 +165,7 @@ n_read_only(void)
 
 /* The keyring retries 2 s after a failure; the server then returns a session. */
 static void
-a_session_that_cannot_be_had_is_told(void **state)
+a_missing_session_is_reported(void **state)
 {
     static const char *const answers[] = {
         "{" CREATE ", \"count\": 2, \"do\": {\"status\": 403}}",
@@ -291,7 +291,7 @@ main(void)
         TEST(sessions_are_replaced_before_they_expire),
         TEST(a_session_that_ends_early_is_replaced_once),
         TEST(a_session_that_is_refused_leads_to_newer_keys),
-        TEST(a_session_that_cannot_be_had_is_told),
+        TEST(a_missing_session_is_reported),
         TEST(a_session_that_cannot_be_read_leaves_no_secret),
         TEST(a_session_is_asked_for_again_when_that_failed),
         TEST(keys_that_may_only_read_read),
