@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checksums that S3 knows, as values of their headers.  CRC32C comes from
-libisal where that is installed; else, and for CRC64NVME, two bytes at a time go
-through a table, about 20 MB/s."""
+"""S3's checksums, as values of headers.  libisal computes CRC32C if installed;
+otherwise, and for CRC64NVME, a table processes two bytes at a time, about 20 MB/s."""
 
 import array
 import base64
@@ -14,7 +13,7 @@ import zlib
 
 @functools.lru_cache(maxsize=None)
 def table(polynomial):
-    """What the two low bytes of a reflected CRC turn into."""
+    """Return the table for the two low bytes of a reflected CRC."""
     by_byte = []
     for value in range(256):
         for _ in range(8):
@@ -75,5 +74,5 @@ ALGORITHMS = {
 
 
 def checksum(name, data):
-    """The value of the header x-amz-checksum-NAME, or of Content-MD5 for md5."""
+    """Return the value of the header x-amz-checksum-NAME, or of Content-MD5 for md5."""
     return base64.b64encode(ALGORITHMS[name](data)).decode()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small S3 client on a raw socket, for the tests of the servers: it signs like
-anybody, and shows the bytes of an answer as they came."""
+"""A small S3 client on a raw socket, for the tests of the servers: the client signs
+requests, and returns the raw bytes of responses."""
 
 import socket
 import ssl
@@ -17,12 +17,12 @@ class Reply:
     status: int
     headers: dict = field(default_factory=dict)
     body: bytes = b""
-    interim: int = 0  # how many 1xx came before
-    complete: bool = True  # all that Content-Length promised came
+    interim: int = 0  # number of 1xx responses before
+    complete: bool = True  # the body has Content-Length bytes
 
 
 class Client:
-    """One connection, opened when first needed and again after it was closed."""
+    """A client with one connection, opened on demand, also after a close."""
 
     def __init__(self, endpoint, access, secret, token=None, ca=None, region="us-east-1",
                  service="s3", token_header="x-amz-security-token", clock_s=0):
@@ -50,7 +50,7 @@ class Client:
         self.sock = None
 
     def head(self, method, target, headers, body, host=None):
-        """The bytes of a request's head, signed."""
+        """Return the bytes of a signed request head."""
         when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + self.clock_s))
         pairs = {"host": host or self.url.netloc, "x-amz-date": when,
                  "x-amz-content-sha256": sigv4.UNSIGNED}
@@ -78,7 +78,7 @@ class Client:
         return data
 
     def reply(self, head_only=False):
-        """Raises OSError after a reset, EOFError when nothing came."""
+        """Read a response.  Raises OSError after a reset, EOFError if no byte arrived."""
         interim = 0
         while True:
             while b"\r\n\r\n" not in self.ahead:

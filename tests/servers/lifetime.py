@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the servers for tests have in common: they say in one line of JSON where they
-are, and live until a SIGTERM or until who started them has gone."""
+"""Shared parts of the servers for tests: a server prints its addresses in a line of
+JSON, and runs until a SIGTERM or until the starting process has ended."""
 
 import ctypes
 import json
@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def lowest_ephemeral_port():
-    """The kernel takes ports from here on for connections and for port 0."""
+    """Return the lowest port that the kernel chooses for connections and for port 0."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             return int(file.read().split()[0])
@@ -35,10 +35,10 @@ def is_free(port):
 
 
 def free_port(beside=()):
-    """Return a free port such that port + n is free too for each n of beside.  For programs
-    that cannot take port 0.  The ports are not ephemeral: no connection of another process
-    takes one of them before the program does.  If nearly all ports are ephemeral, the port
-    is ephemeral too."""
+    """Return a free port such that port + n is free too for each n of beside, for programs
+    without support for port 0.  The ports are not ephemeral, so connections of other
+    processes cannot take the ports before the program does.  If nearly all ports are
+    ephemeral, the port is ephemeral too."""
     lowest = lowest_ephemeral_port()
     end = (lowest if lowest > 2048 else 65536) - max(beside, default=0)
     start = 10000 if end > 12000 else 1024
@@ -49,8 +49,8 @@ def free_port(beside=()):
 
 
 def make_certificate(directory, domain="s3.localhost"):
-    """(certificate, key) for the loopback address and the domain; the first is its
-    own authority."""
+    """Return the files (certificate, key) for the loopback address and the domain; the
+    certificate is self-signed."""
     paths = os.path.join(directory, "cert.pem"), os.path.join(directory, "key.pem")
     names = f"DNS:localhost,DNS:{domain},DNS:*.{domain},IP:{LOOPBACK}"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
@@ -66,7 +66,7 @@ def say(**facts):
 
 
 class Ended(Exception):
-    """Raised by SIGTERM and SIGINT, once end_on_signals was called."""
+    """Raised by SIGTERM and SIGINT after a call of end_on_signals."""
 
 
 def on_signals(action):
@@ -76,14 +76,14 @@ def on_signals(action):
 
 def end_on_signals():
     def handler(_number, _frame):
-        on_signals(signal.SIG_IGN)  # what is ending is not disturbed
+        on_signals(signal.SIG_IGN)  # do not disturb the cleanup
         raise Ended
     on_signals(handler)
 
 
 def stay(children=()):
-    """Until standard input closes, where that is a pipe or a terminal, or a child has
-    ended, or Ended is raised."""
+    """Wait until standard input closes (a pipe or a terminal), a child ends, or Ended is
+    raised."""
     watched = select.poll()
     mode = os.fstat(0).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0):
@@ -98,7 +98,7 @@ def stay(children=()):
 
 
 def spawn(command, log, **options):
-    """A child in a process group of its own, which does not outlive this one."""
+    """Start a child in a separate process group; the child dies with this process."""
     libc = ctypes.CDLL(None)
 
     def die_with_parent():
@@ -111,7 +111,7 @@ def spawn(command, log, **options):
 
 
 def end(child, seconds=2):
-    """End a child and what it started."""
+    """Kill a child and the child's process group."""
     for number, patience in (signal.SIGTERM, seconds), (signal.SIGKILL, None):
         if child.poll() is None:
             os.killpg(child.pid, number)

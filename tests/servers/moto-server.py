@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Start moto, which imitates S3, STS and the metadata of an instance (IMDSv2) at one
-port of the loopback and checks next to nothing.  Prints one line of JSON when it
-serves; ends on SIGTERM or when standard input closes.  Exit status 77: not installed
-(scripts/s3-env)."""
+"""Start moto, which imitates S3, STS and instance metadata (IMDSv2) on the same loopback
+port, almost without checks.  Prints a line of JSON when ready; ends on SIGTERM or at the
+end of standard input.  Exit status 77: not installed (scripts/s3-env)."""
 
 import os
 import socket

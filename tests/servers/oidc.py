@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An issuer of web identity tokens for STS: it serves its key set and signs tokens.
+"""An issuer of web identity tokens for STS: serves the key set and signs tokens.
 RSA comes from the openssl program."""
 
 import base64
@@ -26,7 +26,7 @@ def openssl(*arguments, text=None):
 
 
 class Issuer:
-    """Serves URL/keys until stop()."""
+    """An issuer that serves URL/keys until stop()."""
 
     def __init__(self, directory):
         self.key = os.path.join(directory, "issuer.pem")
@@ -53,7 +53,7 @@ class Issuer:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def token(self, seconds=3600):
-        """A token that is good for so long, from now or, below 0, not any more."""
+        """Return a token that is valid for `seconds` from now; below 0: already expired."""
         now = int(time.time())
         parts = [{"alg": "RS256", "typ": "JWT", "kid": KEY_ID},
                  {"iss": self.url, "aud": AUDIENCE, "sub": "kvtier",

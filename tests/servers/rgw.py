@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Start a Ceph RADOS Gateway over one monitor and one OSD in memory, on loopback ports
-that are free and in a directory of its own.  Prints one line of JSON when it serves; on
-SIGTERM or when standard input closes everything ends and is removed.  Exit status 77:
-not installed (Debian: ceph-mon ceph-osd radosgw ceph-common)."""
+"""Start a Ceph RADOS Gateway with a monitor and an OSD in memory, on free loopback ports,
+in a temporary directory.  Prints a line of JSON when ready.  On SIGTERM or at the end of
+standard input, all processes end and the directory is removed.  Exit status 77: not
+installed (Debian: ceph-mon ceph-osd radosgw ceph-common)."""
 
 import argparse
 import os
@@ -24,8 +24,8 @@ KEYS = "AKTEST", "SKTEST"
 PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "monmaptool",
             "ceph-authtool")
 
-# Without cephx, which only guards the parts from each other.  Both addresses are
-# needed: an OSD with one of them binds the other everywhere.
+# Without cephx, which only protects the daemons from each other.  Both addresses are
+# needed: with only one address, an OSD binds all interfaces for the other.
 CONFIG = """[global]
 fsid = {fsid}
 mon initial members = a
@@ -101,8 +101,9 @@ class Rgw:
         return os.path.join(self.directory, name)
 
     def call(self, program, *arguments, seconds=300):
-        """Run to the end; all but the tools that make files read the configuration.
-        Without cephx a client's first words sometimes meet an EPERM: it asks again."""
+        """Run a program to the end.  All programs except the tools that make files read the
+        configuration.  Without cephx the first request of a client sometimes fails with
+        EPERM, so the call is retried."""
         config = [] if program in ("ceph-authtool", "monmaptool") else \
             ["-c", self.path("ceph.conf")]
         for _ in range(10):
@@ -160,7 +161,7 @@ class Rgw:
         self.spawn("ceph-osd", "-i", "0")
 
         def up():
-            # It can lose a race at its start ("wrong fsid") and is started again.
+            # A start can lose a race ("wrong fsid"), so retry the start.
             if self.children[-1].poll() is not None:
                 self.children.pop()
                 self.spawn("ceph-osd", "-i", "0")
@@ -178,7 +179,7 @@ class Rgw:
 
     def stop(self):
         for child in reversed(self.children):
-            lifetime.end(child, seconds=0.2)  # nothing here is to be kept
+            lifetime.end(child, seconds=0.2)  # no data to keep
 
 
 def main():

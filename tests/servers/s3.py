@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 server in memory for tests.  It judges every signature, answers as AWS does,
-and does wrong what it is told to at its second port (s3_control.py, s3_faults.py).
-Path style, and virtual-hosted style below --domain; buckets named *--x-s3 are
-directory buckets (S3 Express) with sessions.  Started as a program it prints one line
-of JSON and ends on SIGTERM or when its standard input closes; in Python:
+"""An S3 server in memory for tests.  The server verifies every signature and responds as
+AWS does, except for faults that a test configures at the control port (s3_control.py,
+s3_faults.py).  Path style, and virtual-hosted style below --domain; buckets named *--x-s3
+are directory buckets (S3 Express) with sessions.  As a program, the server prints a line
+of JSON and ends on SIGTERM or at the end of standard input.  In Python:
 
     with s3.Server(buckets=["kv"]) as server: ... server.endpoint, server.faults.add(...)
 
-One thread serves one connection.
+Each connection has a thread.
 """
 
 import argparse
@@ -100,7 +100,7 @@ class Server:
         return (self.stands_at or time.time()) + self.config["clock_offset_s"]
 
     def facts(self):
-        """What a test has to know to reach this server."""
+        """Return the ports, keys and names that a test needs to use this server."""
         port = self.listeners[0].getsockname()[1]
         control = self.control.server_address[1]
         keys = next(iter(self.keys.values()))
@@ -143,7 +143,7 @@ class Server:
             self.serve_all(Wire(sock), name)
         except (Gone, OSError):
             pass
-        except Exception:  # a mistake of this program
+        except Exception:  # a bug of this program
             self.stats.log(f"connection {name}: {traceback.format_exc()}")
             raise
         finally:
@@ -207,7 +207,7 @@ class Server:
             raise
 
     def locate(self, request):
-        """Fill in bucket, key and operation."""
+        """Set the bucket, key and operation of a request."""
         host = request.folded.get("host", "").rpartition(":")[0] or \
             request.folded.get("host", "")
         first = host.partition(".")[0]
@@ -225,7 +225,7 @@ class Server:
         request.operation = operation_of(request)
 
     def answer(self, wire, request, fault):
-        """(answer, whether the request's body was not read)"""
+        """Return (response, True if the request's body was not read)."""
         if fault.get("reset"):
             wire.reset()
         if fault.get("early"):
@@ -265,11 +265,11 @@ class Server:
     def run(self, request, fault):
         try:
             return self.objects.run(request, fault)
-        except ValueError as e:  # of int() or of base64
+        except ValueError as e:  # from int() or base64
             raise Refused(400, "InvalidArgument", str(e)) from None
 
     def judge(self, request):
-        """Raises Refused for a signature that is not right."""
+        """Raise Refused if the signature is wrong."""
         if request.folded.get("x-amz-content-sha256", "").startswith("STREAMING-"):
             raise Refused(501, "NotImplemented", "aws-chunked is not spoken here")
         express = request.bucket.endswith("--x-s3")
@@ -298,7 +298,7 @@ class Server:
             if not name.startswith("Token")).replace("\n", "\n  "))
 
     def faulty(self, fault):
-        """The answer that a fault wants in place of the operation's."""
+        """Return the response of a fault that replaces the operation."""
         fields = dict(fault.get("fields", {}))
         headers = {}
         for word, name, header in (("region", "Region", "x-amz-bucket-region"),
@@ -322,7 +322,7 @@ class Server:
         return answer
 
     def finish(self, answer, request, last):
-        """The headers that all answers have."""
+        """Add the headers of all responses."""
         answer.headers = {
             "x-amz-id-2": secrets.token_urlsafe(40), "x-amz-request-id": request.id,
             "Date": http_date(self.now()), "Server": "kvtier-test", **answer.headers}

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second port of s3.py, where a test says what shall go wrong and asks what was
-seen.  JSON over HTTP:
-  POST /faults       a fault, or a list of them (s3_faults.py): {"ids": [...]}
-  GET /faults        how often each was done; DELETE forgets them
-  GET /stats         requests, connections, counts; DELETE starts anew
-  GET /log           lines of text: refused signatures and broken requests
-  POST /config       any of clock_offset_s, clock_stands (true: as of now), delay_ms, chunked,
-                     idle_ms, region, session_seconds; answers with all of them
-  POST /credentials  {"access", "secret", "token", "expires_in"}: the last two or null
-  POST /sessions     {"expires_in"}: of the sessions of directory buckets that exist
-  POST /objects      {"bucket", "objects": [{"key", "size", "age_s"}]}: of zeros, put there
-                     without a request
+"""The control port of s3.py: a test configures faults and reads the received requests.
+JSON over HTTP:
+  POST /faults       add a fault or a list of faults (s3_faults.py); returns {"ids": [...]}
+  GET /faults        number of uses of each fault; DELETE removes all faults
+  GET /stats         requests, connections, counts; DELETE resets the counts
+  GET /log           lines of text: rejected signatures and malformed requests
+  POST /config       any of clock_offset_s, clock_stands (true: stop the clock now), delay_ms,
+                     chunked, idle_ms, region, session_seconds; returns all values
+  POST /credentials  {"access", "secret", "token", "expires_in"}: the last two may be null
+  POST /sessions     {"expires_in"}: new lifetime of existing sessions
+  POST /objects      {"bucket", "objects": [{"key", "size", "age_s"}]}: create objects of zero
+                     bytes, without requests
   GET /objects       {bucket: {key: {"size", "headers", "checksums"}}}, and uploads
 """
 
@@ -31,7 +31,7 @@ SECRET_HEADERS = ("x-amz-security-token", "x-amz-s3session-token", "authorizatio
 
 
 def describe(request, connection):
-    """A request as GET /stats shows it."""
+    """Return a request in the form of GET /stats."""
     headers = {name: "(left out)" if name in SECRET_HEADERS else value
                for name, value in request.folded.items()}
     record = {"connection": connection, "method": request.method,
@@ -48,7 +48,7 @@ def describe(request, connection):
 
 
 class Stats:
-    """All of it may be called from any thread."""
+    """Any thread may call any method."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -154,7 +154,7 @@ def show_objects(server):
 
 
 def act(server, method, path, body):
-    """The value to answer with.  KeyError: no such thing."""
+    """Return the value of the response.  Raises KeyError for an unknown path."""
     if method == "POST":
         words = json.loads(body)
         if path == "/faults":
@@ -197,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def start(server, address):
-    """A running control server; its server_address[1] is the port."""
+    """Start and return a control server; server_address[1] is the port."""
     control = ThreadingHTTPServer((address, 0), Handler)
     control.daemon_threads = True
     control.of = server

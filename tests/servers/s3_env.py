@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where scripts/s3-env has put its programs."""
+"""The programs that scripts/s3-env has installed."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)),
 
 
 def find(program):
-    """Its path, there or in $PATH; None: it is not installed."""
+    """Return the path of a program, installed by s3-env or in $PATH; None: not installed."""
     done = subprocess.run([SCRIPT, "--check"], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True)
     path = os.path.join(done.stdout.strip(), "bin", program)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What s3.py does wrong on purpose.  A fault is
+"""The faults of s3.py.  A fault is
     {"match": {...}, "skip": 0, "count": 1, "do": {...}}
-and stands until it was done count times (null: for ever), after the first skip
-requests that match; with a "rate" below 1 to so many of them, drawn from the server's
-seed.  The first fault of the list that matches a request is done.
+The server skips the first `skip` matching requests, then applies the fault `count` times
+(null: always).  With a "rate" below 1, the fault applies to this share of the matching
+requests, chosen at random from the server's seed.  A request gets the first matching fault
+of the list.
 
-match (regular expressions that must be found; what is left out matches all):
+match (regular expressions to search for; a missing entry matches every request):
   method, bucket, key, query, operation (PutObject, CreateSession, ...), range (of the
   header Range)
-do, instead of the operation:
+do, in place of the operation:
   status, code, message, fields {name: text}  an error, also with status 200
   body                   text in place of the XML
   retry_after            seconds, in Retry-After
@@ -18,20 +19,20 @@ do, instead of the operation:
   reset                  true: reset before anything is done
   listing                true: a listing in place of a session
   delete_errors          {regular expression: code} of keys of a DeleteObjects
-do, to the answer, whichever it is (N counts bytes of the body as sent):
-  delay_ms               wait before it
-  hold                   true: wait before it until the faults are cleared
-  early                  true: send it before the request's body is read, then close
-  continue               how many times 100 (Continue) is sent, asked for or not
-  headers                {name: value}, null leaves one out
-  content_length         this length in place of the true one
-  corrupt_at             turn the byte at N
-  extra                  N bytes more than Content-Length says
-  chunked                true or N: in chunks (of N bytes)
+do, to any response (N counts bytes of the sent body):
+  delay_ms               wait before the response
+  hold                   true: wait before the response until the faults are removed
+  early                  true: respond before the request's body is read, then close
+  continue               number of 100 (Continue) responses, also without Expect
+  headers                {name: value}, null removes a header
+  content_length         a wrong Content-Length
+  corrupt_at             invert the byte at N
+  extra                  send N bytes more than Content-Length
+  chunked                true or N: send chunks (of N bytes)
   reset_at, close_at     reset or close after N bytes
-  stall_at, stall_s      stop after N bytes, for ever or for so long
-  drip                   N bytes a second
-  close                  true: close the connection after it without having said so
+  stall_at, stall_s      stop after N bytes, for ever or for stall_s seconds
+  drip                   send N bytes per second
+  close                  true: close the connection after the response, unannounced
 """
 
 import random
@@ -46,7 +47,7 @@ DO = {"status", "code", "message", "fields", "body", "retry_after", "region", "e
 
 
 class Faults:
-    """All of it may be called from any thread."""
+    """Any thread may call any method."""
 
     def __init__(self, seed=1):
         self.random = random.Random(seed)
@@ -55,7 +56,7 @@ class Faults:
         self.next_id = 1
 
     def add(self, fault):
-        """Its id.  Raises ValueError for words that mean nothing here."""
+        """Add a fault and return the fault's id.  Raises ValueError for unknown words."""
         unknown = (set(fault) - {"match", "skip", "count", "rate", "do"} |
                    set(fault.get("match", {})) - MATCH | set(fault.get("do", {})) - DO)
         if unknown or not fault.get("do"):
@@ -79,7 +80,7 @@ class Faults:
             return any(fault["do"] is do for fault in self.faults)
 
     def take(self, request):
-        """What to do with this request, {} for nothing."""
+        """Return the actions for this request, {} for none."""
         with self.lock:
             for fault in self.faults:
                 if fault["left"] == 0 or not all(

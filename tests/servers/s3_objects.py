@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets in memory and the operations of S3 on them, for s3.py.  Requests come with
-their signature already judged.  One lock guards all; operations are quick."""
+"""Buckets in memory and S3's operations on buckets, for s3.py.  The caller has verified
+the signature of a request.  One lock guards all data; operations are quick."""
 
 import base64
 import hashlib
@@ -72,13 +72,13 @@ class Objects:
                           BucketName=name) from None
 
     def run(self, request, fault):
-        """The answer to a request with its operation, or Refused."""
+        """Run the request's operation and return the response, or raise Refused."""
         if not request.operation:
             raise Refused(501, "NotImplemented", "A header or a query you provided "
                           "implies functionality that is not implemented")
         if len(request.key.encode()) > 1024:
             raise Refused(400, "KeyTooLongError", "Your key is too long")
-        if request.operation in ("PutObject", "UploadPart"):  # not under the lock
+        if request.operation in ("PutObject", "UploadPart"):  # without the lock
             request.sums = check_digests(request, request.body)
             request.md5 = hashlib.md5(request.body).hexdigest()
         method = getattr(self, request.operation)
@@ -132,7 +132,7 @@ class Objects:
             raise Refused(400, "InvalidRequest", "A directory bucket lists prefixes that "
                           "end in / and knows no start-after.")
         limit = min(1000, int(params.get("max-keys", 1000)))
-        # The order of a directory bucket is not that of the keys.
+        # A directory bucket is not sorted by key.
         place = (lambda key: hashlib.sha1(key.encode()).hexdigest()) if bucket.express \
             else (lambda key: key.encode())
         after = params.get("start-after", "")
@@ -218,7 +218,7 @@ class Objects:
                    "Accept-Ranges": "bytes", **each.headers}
         span = parse_range(request.folded.get("range"), len(each.body))
         if request.folded.get("x-amz-checksum-mode") == "ENABLED" and span is None:
-            if not each.checksums:  # S3 makes one of its own
+            if not each.checksums:  # S3 then computes a checksum
                 each.checksums["crc64nvme"] = checksums.checksum("crc64nvme", each.body)
             headers.update((CHECKSUM + name, value)
                            for name, value in each.checksums.items())
@@ -299,7 +299,7 @@ class Objects:
 
 
 def token_of(key):
-    """Opaque, and with every character that a query must encode."""
+    """Return an opaque token with characters that a query must encode."""
     return "é /+" + base64.b64encode(key.encode()).decode() + "==&"
 
 

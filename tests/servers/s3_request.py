@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request to S3 asks for, read from its method, query and headers."""
+"""The meaning of a request to S3, from the method, query and headers."""
 
 import base64
 import re
@@ -8,14 +8,14 @@ import time
 import checksums
 from sigv4 import Refused
 
-# Headers of a PUT that a GET gives back.
+# Headers of a PUT that a GET returns.
 STORED = re.compile(r"x-amz-meta-.*|content-type|content-encoding|cache-control|"
                     r"x-amz-storage-class|x-amz-server-side-encryption(-aws-kms-key-id|"
                     r"-bucket-key-enabled|-customer-algorithm|-customer-key-md5)?")
 ENCRYPTION = "x-amz-server-side-encryption"
 CHECKSUM = "x-amz-checksum-"
 
-# (method, has a key, parameters that must be there): operation
+# (method, has a key, required parameters): operation
 OPERATIONS = [
     ("GET", False, {"session"}, "CreateSession"),
     ("GET", False, {"list-type"}, "ListObjectsV2"),
@@ -39,7 +39,7 @@ WRITES = {"PutObject", "DeleteObject", "DeleteObjects", "UploadPart",
 
 
 def operation_of(request):
-    """S3's name of what a request asks for, "" for what is not spoken here."""
+    """Return S3's name of the operation, "" for an unsupported operation."""
     params = set(request.params) - {"x-id"}
     for method, has_key, needed, name in OPERATIONS:
         extra = LIST_PARAMS if name == "ListObjectsV2" else set()
@@ -51,7 +51,7 @@ def operation_of(request):
 
 
 def check_digests(request, body):
-    """Returns the x-amz-checksum-* that came, after comparing all with the body."""
+    """Compare all checksums in the headers with the body; return the x-amz-checksum-*."""
     given = {}
     for header, value in request.folded.items():
         name = header.removeprefix(CHECKSUM)
@@ -92,7 +92,7 @@ def encryption_headers(headers):
 
 
 def parse_range(text, length):
-    """(start, end) of a body, None for all of it."""
+    """Return (start, end) of a range in a body, or None for the whole body."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", text or "")
     if not match or match.groups() == ("", ""):
         return None

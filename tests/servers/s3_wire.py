@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 on a blocking socket with control over every byte, for s3.py: reads
-requests strictly and writes answers, badly where a fault asks for it.  One thread
-owns a Wire."""
+requests strictly and writes responses, malformed if a fault requires malformed bytes.
+One thread owns a Wire."""
 
 import select
 import socket
@@ -15,25 +15,25 @@ MAX_BODY = 1 << 30
 
 
 class Gone(Exception):
-    """The connection is of no more use."""
+    """The connection is unusable."""
 
 
 class Malformed(Exception):
-    """Not a request by the rules of HTTP/1.1."""
+    """The request violates HTTP/1.1."""
 
 
 @dataclass
 class Request:
     method: str
     target: str
-    headers: list  # of (name, value)
+    headers: list  # [(name, value)]
     body: bytes = b""
     bucket: str = ""
     key: str = ""
     operation: str = ""
     folded: dict = field(default_factory=dict)  # {lower-case name: value}
-    params: dict = field(default_factory=dict)  # of the query, decoded
-    sums: dict = field(default_factory=dict)  # the x-amz-checksum-* that came, found right
+    params: dict = field(default_factory=dict)  # decoded query
+    sums: dict = field(default_factory=dict)  # verified x-amz-checksum-*
     md5: str = ""
     id: str = ""
 
@@ -59,11 +59,11 @@ class Answer:
     status: int = 200
     headers: dict = field(default_factory=dict)
     body: bytes = b""
-    code: str = None  # S3's, of an error
+    code: str = None  # S3's error code
 
 
 def parse_head(head):
-    """A Request from the bytes before the empty line."""
+    """Parse the bytes before the empty line to a Request."""
     if b"\n" in head.replace(b"\r\n", b"") or b"\r" in head.replace(b"\r\n", b""):
         raise Malformed("a line that does not end in CR LF")
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -99,7 +99,7 @@ def parse_head(head):
 class Wire:
     def __init__(self, sock):
         self.sock = sock
-        self.ahead = b""  # received, of the next request
+        self.ahead = b""  # received bytes of the next request
 
     def receive(self, size):
         try:
@@ -114,7 +114,7 @@ class Wire:
             raise Gone(str(e)) from None
 
     def read_request(self, idle_s=None):
-        """The next request without its body."""
+        """Read the next request, without the body."""
         if not self.ahead and idle_s and not self.wait(idle_s, select.POLLIN):
             raise Gone("idle")
         while b"\r\n\r\n" not in self.ahead:
@@ -145,7 +145,7 @@ class Wire:
         return bytes(body)
 
     def wait(self, seconds, events=0):
-        """True when one of the events, or else the client's end, came in time."""
+        """Wait for one of the events, or for the client's close; False after a timeout."""
         poller = select.poll()
         poller.register(self.sock, events | select.POLLRDHUP)
         return bool(poller.poll(None if seconds is None else seconds * 1000))
@@ -160,7 +160,7 @@ class Wire:
         raise Gone("reset by a fault")
 
     def close_gently(self, seconds=60):
-        """Close so that a client that still sends can read the answer first."""
+        """Close without a reset: a client that still sends can read the response."""
         try:
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.settimeout(seconds)
@@ -171,8 +171,8 @@ class Wire:
         raise Gone("closed after an early answer")
 
     def write(self, answer, head_only, fault, before_end):
-        """The fault's words are those of s3_faults.py.  before_end() is called before
-        the client can have the whole answer."""
+        """Write a response with a fault of s3_faults.py.  Calls before_end() before the
+        client can have the whole response."""
         head, body = compose(answer, fault)
         if head_only or not body:
             before_end()
@@ -213,7 +213,7 @@ def in_chunks(body, size):
 
 
 def compose(answer, fault):
-    """The bytes of the head and those after it."""
+    """Return the bytes of the head and the bytes of the body."""
     body = answer.body
     headers = dict(answer.headers)
     if "corrupt_at" in fault and body:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The XML documents of S3 that s3.py reads and writes."""
+"""S3's XML documents, read and written by s3.py."""
 
 import time
 import xml.etree.ElementTree as ElementTree
@@ -11,7 +11,7 @@ NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 def escape(text):
-    """XML 1.0 has no control characters; S3 writes references to them all the same."""
+    """Escape text.  S3 writes references to control characters, against XML 1.0."""
     special = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
     return "".join(special.get(c) or (f"&#x{ord(c):x};" if ord(c) < 32 else c)
                    for c in str(text))
@@ -41,7 +41,7 @@ def timestamp(seconds):
 
 
 def parse(body, root):
-    """The root element, without namespaces."""
+    """Parse a document and return the root element, without namespaces."""
     try:
         tree = ElementTree.fromstring(body)
     except ElementTree.ParseError:
@@ -56,7 +56,7 @@ def parse(body, root):
 
 
 def listing(bucket, params, objects, cut, token):
-    """A page of ListObjectsV2: objects are (key, object), token is the next one."""
+    """Return a page of ListObjectsV2.  objects: (key, object); token: of the next page."""
     encode = params.get("encoding-type") == "url"
     show = (lambda text: quote_plus(text, safe="/")) if encode else (lambda text: text)
     children = [("Name", bucket), ("Prefix", show(params.get("prefix", ""))),

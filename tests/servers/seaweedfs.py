@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Start SeaweedFS, one process with all its parts, on loopback ports that are free and
-in a directory of its own.  Prints one line of JSON when it serves; on SIGTERM or when
-standard input closes everything ends and is removed.  Exit status 77: not installed
-(scripts/s3-env)."""
+"""Start SeaweedFS, as a single process, on free loopback ports, in a temporary directory.
+Prints a line of JSON when ready.  On SIGTERM or at the end of standard input, the process
+ends and the directory is removed.  Exit status 77: not installed (scripts/s3-env)."""
 
 import argparse
 import json
@@ -35,7 +34,7 @@ def identities():
 
 
 def policies(issuer, duration):
-    """STS: who may take the role and what it may do."""
+    """Return the policies of STS: principals and permissions of the role."""
     def statement(**words):
         return {"Version": "2012-10-17", "Statement": [
             {"Effect": "Allow", **each} for each in words["all"]]}
@@ -93,7 +92,7 @@ class SeaweedFS:
             command += self.tls()
         if sts_duration:
             command += self.sts(sts_duration)
-        # It looks for more configuration in HOME and in the working directory.
+        # SeaweedFS also reads configuration from HOME and the working directory.
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("AWS_")}
         environment["HOME"] = self.path("meta")
@@ -123,7 +122,7 @@ class SeaweedFS:
                                                policies(self.issuer.url, duration))]
 
     def wait(self, seconds=300):
-        """False: it died or is too slow."""
+        """Wait until the server is ready.  False: the server has died, or a timeout."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.child.poll() is None:
             try:

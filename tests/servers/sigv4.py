@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS Signature Version 4 for S3, written from its specification: the judge of
-what our clients sign.  It shares no code with them.
+"""AWS Signature Version 4 for S3, written from the specification, to verify the
+signatures of the clients under test.  Shares no code with these clients.
 
-Header values are str decoded from Latin-1, so that their bytes come back as they
-were.  Nothing here keeps state; all of it may be called from any thread."""
+Header values are str decoded from Latin-1, so that encoding restores the bytes.  The
+functions have no state; any thread may call any function."""
 
 import calendar
 import hashlib
@@ -23,7 +23,7 @@ Credentials = namedtuple("Credentials", "access secret token expires",
 
 
 class Refused(Exception):
-    """A request that S3 would not take: an HTTP status, S3's code, a sentence."""
+    """A request that S3 would reject: HTTP status, S3 code, message."""
 
     def __init__(self, status, code, message, **fields):
         super().__init__(f"{status} {code}: {message}")
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 def fold(headers):
-    """{lower-case name: value}; values of one name are joined by commas."""
+    """Return {lower-case name: value}; commas join the values of equal names."""
     folded = {}
     for name, value in headers:
         name = name.lower()
@@ -57,7 +57,7 @@ def canonical_query(query):
 
 
 def canonical_request(method, target, headers, signed):
-    """headers as fold() makes them, signed the sorted names among them."""
+    """headers: from fold(); signed: the sorted names of signed headers."""
     path, _, query = target.partition("?")
     return "\n".join([method, canonical_path(path), canonical_query(query)] +
                      [f"{name}:{headers.get(name, '')}" for name in signed] +
@@ -83,8 +83,8 @@ def signature(secret, text, region, service):
 
 
 def authorize(method, target, headers, credentials, region, service="s3"):
-    """The Authorization header of a request with these (name, value) pairs: a
-    test's own client signs all of them."""
+    """Return the Authorization header of a request with these (name, value) pairs, all
+    signed, for the clients of tests."""
     folded = fold(headers)
     signed = sorted(folded)
     text = string_to_sign(canonical_request(method, target, folded, signed),
@@ -106,7 +106,7 @@ def parse(authorization):
 
 
 def without_secrets(canonical):
-    """A canonical request to show: the values of tokens and keys are left out."""
+    """Return a canonical request for messages, without the values of tokens and keys."""
     return re.sub(r"(?m)^(x-amz-security-token|x-amz-s3session-token|"
                   r"x-amz-server-side-encryption-customer-key):.*$", r"\1:(left out)",
                   canonical)
@@ -164,13 +164,13 @@ def check_credentials(credentials, headers, token_header, now):
                       "The provided token is malformed or otherwise invalid.")
     if credentials.expires is not None and now >= credentials.expires:
         raise Refused(400, "ExpiredToken", "The provided token has expired.",
-                      **{"Token-0": credentials.token})  # as S3 does: a trap for logs
+                      **{"Token-0": credentials.token})  # as S3 does; never log this
 
 
 def verify(method, target, headers, find, now, region, service="s3",
            token_header="x-amz-security-token"):
-    """Returns what was signed, or raises Refused.  headers are (name, value)
-    pairs, find gives the Credentials of an access key or None."""
+    """Return the signed values, or raise Refused.  headers: (name, value) pairs; find
+    returns the Credentials of an access key, or None."""
     headers = fold(headers)
     if "authorization" not in headers:
         raise Refused(403, "AccessDenied", "Access Denied")

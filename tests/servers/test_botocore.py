@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""s3.py with botocore as its client: both keep to the same rules, or one errs.
-Needs the environment of scripts/s3-env: run it with that one's Python."""
+"""s3.py with botocore as the client, to compare both implementations of S3's rules.
+Needs the Python of scripts/s3-env's environment."""
 
 import os
 import socket

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each fault of s3.py as a client sees it on its socket, and s3.py as a program."""
+"""Each fault of s3.py, seen from a client's socket, and s3.py as a program."""
 
 import json
 import os

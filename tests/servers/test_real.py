@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that start real servers: they serve what our client signs, and leave no
-process and no file behind.  What is not installed is skipped."""
+"""The programs that start real servers: the servers accept signed requests, and leave no
+process and no file behind.  Servers that are not installed are skipped."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ODD_KEY = "a@b=c+d/e f/é~!'()*&$,;:#?%"
 
 
 def group_of(pid):
-    """What a process started, and what those did."""
+    """Return all descendants of a process."""
     found, parents = [], {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -47,7 +47,7 @@ def state_of(pid):
 
 class Real(unittest.TestCase):
     def start(self, program, *arguments):
-        """Its facts and an end() for it."""
+        """Start a program and return the facts and an end() function."""
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         child = subprocess.Popen([sys.executable, os.path.join(HERE, program), *arguments],
@@ -100,7 +100,7 @@ class Real(unittest.TestCase):
         end(by_signal=True)
 
     def take_a_role(self, facts):
-        """STS gives keys for a token, which then count."""
+        """Get keys from STS with a token, and use the keys."""
         with open(facts["token_file"]) as file:
             token = file.read()
         form = ("Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleSessionName=test"

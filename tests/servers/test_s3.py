@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""s3.py as a server that keeps to S3: operations, conditions, checksums, sessions."""
+"""s3.py without faults: operations, conditions, checksums, sessions."""
 
 import base64
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures and checksums against vectors of others: the published examples of S3,
-and those that Ceph, Swift and botocore agree with."""
+"""Signatures and checksums against published vectors: the examples of S3, and vectors on
+which Ceph, Swift and botocore agree."""
 
 import os
 import sys

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""http-sink: what a client in a benchmark relies on.  $KVTIER_SINK is the program."""
+"""http-sink: tests of all responses that benchmarks need.  $KVTIER_SINK is the path of
+the program."""
 
 import json
 import os
