@@ -152,7 +152,7 @@ static const char *const accepted[] = {
 };
 
 static void
-names_that_mean_nothing_are_refused(void **state)
+invalid_names_are_refused(void **state)
 {
     struct shared s;
 
@@ -199,7 +199,7 @@ targets_that_are_no_shared_memory_are_refused(void **state)
 }
 
 static void
-links_are_their_makers_alone(void **state)
+a_link_is_visible_to_its_owner_only(void **state)
 {
     struct shared s;
     struct stat st;
@@ -235,7 +235,7 @@ register_it(void *arg)
 }
 
 static void
-a_closed_directory_takes_its_threads_links_along(void **state)
+closing_a_directory_removes_the_links_of_its_thread(void **state)
 {
     struct shared mine, others;
     pthread_t thread;
@@ -263,7 +263,7 @@ a_closed_directory_takes_its_threads_links_along(void **state)
 /* --------------------------------------------------------------------------- faults */
 
 static void
-requests_fail_as_told(void **state)
+requests_fail_by_injected_faults(void **state)
 {
     struct open_file f;
     char path[600];
@@ -293,7 +293,7 @@ requests_fail_as_told(void **state)
 }
 
 static void
-a_fault_that_means_nothing_is_said(void **state)
+an_invalid_fault_is_an_error(void **state)
 {
     static const char *const wrong[] = {
         "fault", "fault read", "fault nothing stuck", "fault read stick",
@@ -438,12 +438,12 @@ main(void)
         cmocka_unit_test(the_mount_says_that_it_is_3fs),
         cmocka_unit_test(a_submit_link_leads_to_a_semaphore),
         cmocka_unit_test(files_pass_through),
-        cmocka_unit_test(names_that_mean_nothing_are_refused),
+        cmocka_unit_test(invalid_names_are_refused),
         cmocka_unit_test(targets_that_are_no_shared_memory_are_refused),
-        cmocka_unit_test(links_are_their_makers_alone),
-        cmocka_unit_test(a_closed_directory_takes_its_threads_links_along),
-        cmocka_unit_test(requests_fail_as_told),
-        cmocka_unit_test(a_fault_that_means_nothing_is_said),
+        cmocka_unit_test(a_link_is_visible_to_its_owner_only),
+        cmocka_unit_test(closing_a_directory_removes_the_links_of_its_thread),
+        cmocka_unit_test(requests_fail_by_injected_faults),
+        cmocka_unit_test(an_invalid_fault_is_an_error),
         cmocka_unit_test(look_ups_run_side_by_side),
         cmocka_unit_test(it_comes_back_after_a_crash),
         cmocka_unit_test(it_leaves_nothing_behind),

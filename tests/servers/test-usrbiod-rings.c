@@ -72,7 +72,7 @@ the_end_of_a_file_is_a_short_read(void **state)
 }
 
 static void
-what_cannot_be_done_is_an_error(void **state)
+invalid_ios_are_errors(void **state)
 {
     struct shared blocks, stranger;
     struct ring r;
@@ -122,7 +122,7 @@ a_closed_file_is_unknown(void **state)
 
 /* Submit ten I/Os. */
 static void
-ten(struct ring *r)
+submit_ten(struct ring *r)
 {
     for (uint64_t i = 0; i < 10; i++)
         ring_prepare(r, &iov, 0, file.ino, 0, 1, i);
@@ -137,7 +137,7 @@ expect_jobs(const char *words, int results, int jobs, int largest)
 
     usrbiod_command(&u, "reset");
     ring_open(&u, &r, 16, words);
-    ten(&r);
+    submit_ten(&r);
     for (int i = 0; i < results; i++)
         ring_wait(&r);
     assert_int_equal(usrbiod_count(&u, "jobs"), jobs);
@@ -165,7 +165,7 @@ a_group_that_fills_up_later_is_done(void **state)
 
     (void)state;
     ring_open(&u, &r, 16, ".r4.t0");
-    ten(&r);
+    submit_ten(&r);
     for (int i = 0; i < 8; i++)
         ring_wait(&r);
     ring_prepare(&r, &iov, 0, file.ino, 0, 1, 10);
@@ -223,7 +223,7 @@ a_ring_with_nonsense_in_it_harms_nobody(void **state)
 /* ----------------------------------------------------------------------------- faults */
 
 static void
-results_are_as_told(void **state)
+ios_fail_by_injected_faults(void **state)
 {
     struct ring r;
 
@@ -264,7 +264,7 @@ bits_are_flipped(void **state)
 }
 
 static void
-what_is_stuck_comes_when_it_is_released(void **state)
+stuck_ios_complete_after_a_release(void **state)
 {
     struct ring r;
     struct done done;
@@ -292,7 +292,7 @@ what_is_stuck_comes_when_it_is_released(void **state)
 }
 
 static void
-others_pass_by(void **state)
+reordered_results_come_in_reverse(void **state)
 {
     struct ring r;
 
@@ -521,12 +521,12 @@ main(void)
         cmocka_unit_test(a_ring_goes_round),
         cmocka_unit_test(a_ring_with_nonsense_in_it_harms_nobody),
         cmocka_unit_test(the_end_of_a_file_is_a_short_read),
-        cmocka_unit_test(what_cannot_be_done_is_an_error),
+        cmocka_unit_test(invalid_ios_are_errors),
         cmocka_unit_test(a_closed_file_is_unknown),
-        cmocka_unit_test(results_are_as_told),
+        cmocka_unit_test(ios_fail_by_injected_faults),
         cmocka_unit_test(bits_are_flipped),
-        cmocka_unit_test(what_is_stuck_comes_when_it_is_released),
-        cmocka_unit_test(others_pass_by),
+        cmocka_unit_test(stuck_ios_complete_after_a_release),
+        cmocka_unit_test(reordered_results_come_in_reverse),
         cmocka_unit_test(posts_are_lost),
         cmocka_unit_test(each_io_has_the_rate_for_itself),
         cmocka_unit_test(holes_are_seen),

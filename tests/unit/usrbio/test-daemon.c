@@ -135,7 +135,7 @@ bytes_go_out_and_come_back(void **state)
 }
 
 static void
-the_mount_is_found_and_what_is_none_is_told(void **state)
+mounts_are_found_and_other_directories_refused(void **state)
 {
     struct fixture *f = *state;
     char mount[KVT__HF3FS_MAX_MOUNT], path[400];
@@ -174,7 +174,7 @@ only_files_of_the_mount_are_registered(void **state)
 }
 
 static void
-what_the_daemon_refuses_is_told(void **state)
+refusals_of_the_daemon_are_errors(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_ior ior = { 0 };
@@ -369,9 +369,9 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         BOTH(bytes_go_out_and_come_back),
-        BOTH(the_mount_is_found_and_what_is_none_is_told),
+        BOTH(mounts_are_found_and_other_directories_refused),
         BOTH(only_files_of_the_mount_are_registered),
-        BOTH(what_the_daemon_refuses_is_told),
+        BOTH(refusals_of_the_daemon_are_errors),
         BOTH(faults_of_ios_are_results),
         BOTH(stuck_and_silent_ios_are_found_later),
         BOTH(after_a_restart_everything_is_made_anew),

@@ -193,7 +193,7 @@ a_copy_that_gets_a_stale_number_takes_its_place(void **state)
 }
 
 static void
-a_copy_that_somebody_closed_is_not_closed_again(void **state)
+a_copy_closed_by_others_is_not_closed_again(void **state)
 {
     struct fixture *f = *state;
     int first = open_file(O_RDWR), copy = -f->api->reg_fd(first, 0);
@@ -261,7 +261,7 @@ main(int argc, char **argv)
         BOTH(numbers_deregistered_too_late_are_registered_anew),
         OWN(deregistration_after_close_frees_the_copy),
         BOTH(a_copy_that_gets_a_stale_number_takes_its_place),
-        OWN(a_copy_that_somebody_closed_is_not_closed_again),
+        OWN(a_copy_closed_by_others_is_not_closed_again),
         BOTH(threads_register_side_by_side),
     };
 

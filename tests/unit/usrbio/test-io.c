@@ -60,7 +60,7 @@ errors_and_short_results_are_results(void **state)
 }
 
 static void
-what_prep_must_not_take_it_refuses(void **state)
+prep_io_refuses_invalid_arguments(void **state)
 {
     struct fixture *f = *state;
     const struct kvt__usrbio_api *api = f->api;
@@ -321,7 +321,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         BOTH(bytes_go_out_and_come_back),
         BOTH(errors_and_short_results_are_results),
-        BOTH(what_prep_must_not_take_it_refuses),
+        BOTH(prep_io_refuses_invalid_arguments),
         BOTH(a_full_ring_is_eagain_and_a_slot_is_free_when_waited_for),
         BOTH(a_full_queue_is_eagain_though_slots_are_free),
         BOTH(a_ring_of_one_entry_works),

@@ -61,7 +61,7 @@ rings_have_the_layout_of_3fs(void **state)
 }
 
 static void
-offsets_of_what_is_shared(void **state)
+offsets_of_shared_structures(void **state)
 {
     (void)state;
     assert_int_equal(offsetof(struct kvt__ring_heads, sqe_head), 0);
@@ -291,7 +291,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_those_of_3fs),
         cmocka_unit_test(rings_have_the_layout_of_3fs),
-        cmocka_unit_test(offsets_of_what_is_shared),
+        cmocka_unit_test(offsets_of_shared_structures),
         BOTH(an_io_stands_in_the_ring_when_prep_returns),
         BOTH(memory_is_a_private_file_that_a_link_names),
         BOTH(a_ring_has_no_name_in_shared_memory),

@@ -34,7 +34,7 @@ __wrap_getrlimit64(int what, struct rlimit *limit)
 
 /* Load the library from its path, so that the loader finds the library by its name from now on. */
 static void
-let_it_be_found(const char *path)
+load_by_path(const char *path)
 {
     if (!dlopen(path, RTLD_NOW | RTLD_LOCAL))
         abort();
@@ -86,7 +86,7 @@ absent(void)
 }
 
 static void
-without_the_library_our_own_is_taken(void **state)
+without_the_library_the_own_client_is_chosen(void **state)
 {
     (void)state;
     run(absent, false);
@@ -114,7 +114,7 @@ present(void)
     const struct kvt__usrbio_api *api, *again;
 
     CHECK(!kvt__usrbio_choose("own", &api) && api == &kvt__usrbio_own);
-    let_it_be_found(fake_path);
+    load_by_path(fake_path);
     CHECK(!kvt__usrbio_choose(NULL, &api) && !strcmp(api->name, "library"));
     CHECK(!kvt__usrbio_choose("library", &again) && again == api);
     CHECK(api->ior_size(256) == 28816);
@@ -124,7 +124,7 @@ present(void)
 }
 
 static void
-the_library_is_taken_where_it_is(void **state)
+the_library_is_chosen_if_present(void **state)
 {
     (void)state;
     run(present, false);
@@ -135,7 +135,7 @@ of_another_version(void)
 {
     const struct kvt__usrbio_api *api;
 
-    let_it_be_found(incomplete_path);
+    load_by_path(incomplete_path);
     CHECK(kvt__usrbio_choose("library", &api) == -ENOSYS);
     CHECK(strstr(kvt__why(), "has no function hf3fs_extract_mount_point"));
     CHECK(!kvt__usrbio_choose(NULL, &api) && api == &kvt__usrbio_own);
@@ -186,7 +186,7 @@ calls_that_would_end_the_process(void)
     struct kvt__hf3fs_iov iov;
     char mount[64];
 
-    let_it_be_found(fake_path);
+    load_by_path(fake_path);
     CHECK(!kvt__usrbio_choose("library", &api));
     CHECK(api->extract_mount_point(mount, sizeof mount, "/none/at/all") == -1);
     CHECK(api->extract_mount_point(mount, sizeof mount, NULL) == -1);
@@ -228,7 +228,7 @@ ask_for_blocks_larger_than_the_whole(void)
 }
 
 static void
-what_ends_the_process_is_not_passed_on(void **state)
+calls_that_would_abort_are_refused(void **state)
 {
     (void)state;
     run(calls_that_would_end_the_process, false);
@@ -240,12 +240,12 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_the_library_our_own_is_taken),
+        cmocka_unit_test(without_the_library_the_own_client_is_chosen),
         cmocka_unit_test(words_choose_the_client),
-        cmocka_unit_test(the_library_is_taken_where_it_is),
+        cmocka_unit_test(the_library_is_chosen_if_present),
         cmocka_unit_test(a_library_without_a_function_is_refused_by_its_name),
         cmocka_unit_test(a_limit_that_the_librarys_table_cannot_have_is_refused),
-        cmocka_unit_test(what_ends_the_process_is_not_passed_on),
+        cmocka_unit_test(calls_that_would_abort_are_refused),
     };
 
     if (argc < 3) {

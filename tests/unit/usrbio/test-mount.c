@@ -135,7 +135,7 @@ a_part_of_a_3fs_has_no_rings_by_itself(void **state)
 }
 
 static void
-what_is_mounted_over_it_hides_it(void **state)
+a_mount_on_top_hides_the_mount_below(void **state)
 {
     (void)state;
     find(ROOT_FS A "96 90 0:99 / $/a rw - tmpfs tmpfs rw\n", "/a/x", false);
@@ -143,7 +143,7 @@ what_is_mounted_over_it_hides_it(void **state)
 }
 
 static void
-lines_that_are_none_are_passed_over(void **state)
+malformed_lines_are_skipped(void **state)
 {
     static const char *const lines[] = { "\n", " \n", "1 2 3\n", "1 2 0:1 / $/a rw\n",
                                          "1 2 0:1 / $/a rw -\n", "1 2 0:1 / $/a rw - \n",
@@ -200,8 +200,8 @@ main(void)
         cmocka_unit_test(the_longest_mount_around_a_path_counts),
         cmocka_unit_test(other_types_count_only_when_asked_for),
         cmocka_unit_test(a_part_of_a_3fs_has_no_rings_by_itself),
-        cmocka_unit_test(what_is_mounted_over_it_hides_it),
-        cmocka_unit_test(lines_that_are_none_are_passed_over),
+        cmocka_unit_test(a_mount_on_top_hides_the_mount_below),
+        cmocka_unit_test(malformed_lines_are_skipped),
         cmocka_unit_test(each_reason_has_its_sentence),
         cmocka_unit_test(paths_elsewhere_have_no_mount_point),
     };

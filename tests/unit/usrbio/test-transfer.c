@@ -365,7 +365,7 @@ teardown(void **state)
 /* `first` has the memory that `last` waits for, and needs a slot of the ring: `first` gets the
  * next free slot. `early` takes the memory that `first` has freed before. */
 static void
-the_rest_of_a_piece_comes_before_what_waits_for_memory(void **state)
+the_rest_of_a_piece_comes_before_waiters_for_memory(void **state)
 {
     struct fixture *f = *state;
     struct move *first = &f->moves[0], *busy = &f->moves[1];
@@ -416,7 +416,7 @@ the_rest_of_a_piece_comes_before_what_waits_for_memory(void **state)
 /* A failed transfer submits no more I/Os, and blocks no other transfer while its remaining I/Os
  * are in flight. */
 static void
-what_failed_leaves_the_queue(void **state)
+a_failed_transfer_leaves_the_queue(void **state)
 {
     struct fixture *f = *state;
     struct move *failing = &f->moves[0], *next = &f->moves[1];
@@ -445,8 +445,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_rest_of_a_piece_comes_before_what_waits_for_memory),
-        TEST(what_failed_leaves_the_queue),
+        TEST(the_rest_of_a_piece_comes_before_waiters_for_memory),
+        TEST(a_failed_transfer_leaves_the_queue),
     };
 
     return cmocka_run_group_tests_name("usrbio transfer", tests, NULL, NULL);

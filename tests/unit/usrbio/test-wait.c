@@ -83,7 +83,7 @@ the_deadline_counts_what_is_there(void **state)
 }
 
 static void
-a_time_that_is_none_is_einval(void **state)
+an_invalid_timespec_is_einval(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_cqe cqe;
@@ -245,7 +245,7 @@ sleeper_main(void *arg)
 /* One job, one post: the waiter that takes the post wakes the next waiter, or this test never
  * ends. */
 static void
-nobody_sleeps_beside_a_completion(void **state)
+no_waiter_sleeps_beside_a_completion(void **state)
 {
     struct fixture *f = *state;
 
@@ -401,13 +401,13 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         BOTH(a_deadline_that_comes_is_no_error),
         BOTH(the_deadline_counts_what_is_there),
-        OWN(a_time_that_is_none_is_einval),
+        OWN(an_invalid_timespec_is_einval),
         BOTH(one_post_may_stand_for_many_completions),
         BOTH(completions_without_a_post_are_found),
         BOTH(posts_without_completions_end_no_wait),
         BOTH(to_take_completions_wakes_the_daemon),
         BOTH(several_waiters_take_each_completion_once),
-        OWN(nobody_sleeps_beside_a_completion),
+        OWN(no_waiter_sleeps_beside_a_completion),
         OWN(a_forked_child_gets_estale_and_spoils_nothing),
         BOTH(after_a_restart_new_rings_work_and_old_ones_go),
         OWN(threads_that_end_leave_no_descriptor),
