@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types and numbers of CUDA's driver library, HIP's runtime and their compilers.  Written
- * down here so that no header of theirs is needed to build; functions.def names the
- * functions, and the test gpu-headers compares all of it with the vendors' headers. */
+ * Types and constants of CUDA's driver library, HIP's runtime and their run-time compilers,
+ * declared here so that building kvtier needs no vendor header.  functions.def names the
+ * functions.  The test gpu-headers compares this file and functions.def with the vendors'
+ * headers. */
 #ifndef KVT_GPU_ABI_H
 #define KVT_GPU_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVT__HOST_PORTABLE 1u /* for all contexts, not only the current one */
-#define KVT__HOST_MAPPED 2u   /* the device sees it, at the same address */
-#define KVT__STREAM_ALONE 1u  /* does not wait for the default stream, nor it for this */
-#define KVT__EVENT_BLOCKS 1u  /* who waits for it sleeps */
+#define KVT__HOST_PORTABLE 1u /* pinned for all contexts, not only the current context */
+#define KVT__HOST_MAPPED 2u   /* the device can access the memory, at the same address */
+#define KVT__STREAM_ALONE 1u  /* the stream and the default stream do not wait for each other */
+#define KVT__EVENT_BLOCKS 1u  /* a thread that waits for the event sleeps, and does not spin */
 #define KVT__EVENT_NO_TIME 2u
 #define KVT__OUT_OF_MEMORY 2
 
-/* Attributes of a device: compute capability, and how many multiprocessors it has. */
+/* Attributes of a device: compute capability, and number of multiprocessors. */
 enum {
     KVT__CU_MAJOR = 75,
     KVT__CU_MINOR = 76,
@@ -26,11 +27,11 @@ enum {
     KVT__HIP_PROCESSORS = 63,
 };
 
-/* Addresses say where it is. */
-#define KVT__CU_UNIFIED 4 /* of kvt__cu_side.type */
-#define KVT__HIP_ANY 4    /* a kind of copy */
+/* The driver derives the kind of memory (host or device) from the address. */
+#define KVT__CU_UNIFIED 4 /* a value of kvt__cu_side.type */
+#define KVT__HIP_ANY 4    /* a value of the argument kind of kvt__hip_copy */
 
-/* CUDA_MEMCPY2D, of which the source's side stands first. */
+/* CUDA_MEMCPY2D: first the source, then the destination. */
 struct kvt__cu_side {
     size_t x;
     size_t y;
@@ -55,10 +56,10 @@ struct kvt__cu_attributes {
     unsigned flags;
 };
 #define KVT__CU_STREAM_ORDER 1 /* the sources are read in the stream's order */
-#define KVT__CU_OVERLAP 1u     /* with what computes, rather than by it */
+#define KVT__CU_OVERLAP 1u     /* use the copy engines, so that copies overlap with kernels */
 
-/* Functions whose form is one vendor's own.  CUDA 13 dropped from the copies of many the
- * place for the index of the one that failed. */
+/* Functions with a signature of one vendor only.  CUDA 13 removed the argument for the index of
+ * the failed copy from the batch copy. */
 typedef int kvt__cu_error_name(int error, const char **name);
 typedef int kvt__cu_state(int device, unsigned *flags, int *active);
 typedef int kvt__cu_push(void *context);
@@ -79,7 +80,7 @@ typedef int kvt__hip_copy_2d(void *to, size_t to_pitch, const void *from,
                              size_t from_pitch, size_t width, size_t height, int kind,
                              void *stream);
 
-/* nvrtc.h and hiprtc.h differ in names alone. */
+/* The run-time compiler, NVRTC or hipRTC.  The two differ only in names. */
 struct kvt__compiler {
     int (*version)(int *major, int *minor);
     int (*create)(void **program, const char *source, const char *name, int n_headers,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copying without kernels: the driver is told of every run that lies together on both
- * sides, and of rows that do so at a fixed distance. */
+ * Copies without kernels.  Each run of bytes that is contiguous in block and chunk is one copy of
+ * the driver; runs at a fixed distance are the rows of one 2D copy. */
 #include <stdlib.h>
 
 #include "gpu/inside.h"
 
 #define AT_ONCE 512
-#define MAX_PITCH INT32_MAX /* of the driver's copies of rows */
+#define MAX_PITCH INT32_MAX /* limit of the driver's 2D copies */
 
 struct batch {
     const struct kvt__driver *d;
@@ -28,7 +28,7 @@ flush(struct batch *b)
     b->n = 0;
 }
 
-/* n bytes at place in the blocks and at flat in the chunk. */
+/* Add n contiguous bytes.  place: the address in a block; flat: the address in the chunk. */
 static void
 add_run(struct batch *b, uint64_t place, uint64_t flat, size_t n)
 {
@@ -39,7 +39,8 @@ add_run(struct batch *b, uint64_t place, uint64_t flat, size_t n)
         flush(b);
 }
 
-/* n rows of width bytes. */
+/* Add n rows of width bytes, at a distance of stride bytes in the block and of flat_pitch bytes
+ * in the chunk. */
 static void
 add_rows(struct batch *b, uint64_t place, int64_t stride, uint64_t flat, size_t flat_pitch,
          size_t width, size_t n)
@@ -60,7 +61,7 @@ add_rows(struct batch *b, uint64_t place, int64_t stride, uint64_t flat, size_t 
         b->error = kvt__driver_copy_rect(b->d, &rect, b->stream);
 }
 
-/* n tokens of one block of one plane. */
+/* Add n tokens of one block of one plane. */
 static void
 add_block(struct batch *b, const struct kvt__view *view, uint64_t place, uint64_t flat,
           size_t n)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checksums of the device's memory by the processor: it comes over in pieces, one of which
- * is summed while the next is on its way. */
+ * CRC32C of device memory on the CPU.  The bytes are copied to host memory in pieces; the CPU sums
+ * one piece while the device copies the next piece. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -14,8 +14,8 @@
 struct kvt__bounce {
     pthread_mutex_t lock;
     void *stream;
-    void *arrived[2]; /* events */
-    unsigned char *room; /* two pieces */
+    void *arrived[2]; /* events: the copies of both pieces */
+    unsigned char *room; /* pinned host memory for two pieces */
 };
 
 int
@@ -65,6 +65,7 @@ kvt__bounce_close(struct kvt__gpu *gpu, struct kvt__bounce *b, bool entered)
     free(b);
 }
 
+/* Queue the copy of n bytes into piece i of the buffer. */
 static int
 fetch(const struct kvt__driver *d, struct kvt__bounce *b, size_t i,
       const unsigned char *at, size_t n)
@@ -98,7 +99,7 @@ kvt__bounce_sum(struct kvt__gpu *gpu, const unsigned char *at, uint64_t bytes,
             *crc = kvt__crc32c(*crc, b->room + i * PIECE, n);
     }
     if (error)
-        d->stream_sync(b->stream); /* nothing comes to the room any more */
+        d->stream_sync(b->stream); /* after this no copy writes into the buffer */
     pthread_mutex_unlock(&b->lock);
     return error ? kvt__gpu_fail(gpu, error, "The GPU's memory cannot be read") : 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compilers are opened at run time: that which the process has loaded, else that on the
- * loader's path, else that beside the libraries of PyTorch.  A file of the cache is a
- * digest and the image that it is of; its name tells source, device and compiler. */
+ * The compiler's library is found at run time: a library that the process has loaded already, else
+ * a library on the dynamic loader's path, else a library next to PyTorch's libraries.  A file in
+ * the cache is a SHA-256 digest followed by the image; the file's name is a digest of source,
+ * device and compiler version. */
 #include "gpu/compile.h"
 
 #include <dlfcn.h>
@@ -28,7 +29,7 @@ struct search {
     void *handle;
 };
 
-/* From the directory of one of PyTorch's libraries. */
+/* Places of the compiler, relative to the directory of a library that PyTorch loads. */
 static const char *const beside[] = { "", "../../cuda_nvrtc/lib/",
                                       "../../nvidia/cuda_nvrtc/lib/",
                                       "../../nvidia/cu13/lib/" };
@@ -76,7 +77,7 @@ open_library(enum kvt__gpu_kind kind)
     return s.handle;
 }
 
-/* What it loads stays loaded: compilers leave threads and handlers behind. */
+/* The compiler's library is never unloaded: compilers leave threads and handlers behind. */
 static int
 find_compiler(enum kvt__gpu_kind kind, struct kvt__compiler *c)
 {
@@ -187,7 +188,7 @@ write_whole(int fd, const void *from, size_t n)
     return true;
 }
 
-/* Whether a whole, undamaged image is there. */
+/* Read an image from the cache.  False: no image, or a truncated or corrupt image. */
 static bool
 recall(int dir, const char *name, struct kvt__image *out)
 {
@@ -215,7 +216,7 @@ recall(int dir, const char *name, struct kvt__image *out)
     return good;
 }
 
-/* Without it the next start compiles again: nothing to tell. */
+/* Write an image into the cache.  A failure is not reported: the next start compiles again. */
 static void
 remember(int dir, const char *name, const struct kvt__image *image)
 {
@@ -236,7 +237,7 @@ remember(int dir, const char *name, const struct kvt__image *image)
 
 /* ----------------------------------------------------------------- together */
 
-/* The name of what this compiler makes of the source for this device. */
+/* Compute the compiler's option for this device, and the file name of the image in the cache. */
 static int
 name_of(const struct kvt__compiler *c, const struct kvt__driver *d, int device,
         char architecture[64], char name[64])
@@ -253,7 +254,7 @@ name_of(const struct kvt__compiler *c, const struct kvt__driver *d, int device,
         return kvt__fail(EIO, "The GPU does not say what it is (%s).",
                          kvt__driver_error(d, error));
     c->version(&compiler[0], &compiler[1]);
-    /* hipRTC asks the device itself */
+    /* hipRTC reads the architecture from the current device. */
     *architecture = '\0';
     if (d->kind == KVT__GPU_CUDA)
         snprintf(architecture, 64, "--gpu-architecture=sm_%d%d", major, minor);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernels for one device, by the compiler that comes with PyTorch (NVRTC or hipRTC) or
- * from the cache of what it made before.  Any thread; blocks, for seconds when it
- * compiles. */
+ * Compiled kernels for one device, from the run-time compiler of the vendor (NVRTC or hipRTC, which
+ * come with PyTorch) or from a cache of earlier images.  Any thread. */
 #ifndef KVT_GPU_COMPILE_H
 #define KVT_GPU_COMPILE_H
 
@@ -11,16 +10,17 @@
 
 #include "gpu/driver.h"
 
-extern const char kvt__kernel_source[]; /* kernels.h and kernels.c */
+extern const char kvt__kernel_source[]; /* text of kernels.h and kernels.c */
 
 struct kvt__image {
-    void *bytes; /* free() */
+    void *bytes; /* owned by the caller of kvt__compile(), who calls free() */
     size_t n;
 };
 
-/* anew: what the cache has did not load.  cache: the parent of the user's private
- * directory (base/private-dir.h).  -ENOENT: there is no compiler; -EIO: it failed; with a
- * sentence. */
+/* Read the image for the device from the cache, or compile the image and add the image to the
+ * cache.  anew: compile even if the cache has an image.  cache: the parent of the user's private
+ * directory (base/private-dir.h).  Blocks, for seconds if the image is compiled.  Errors, with a
+ * sentence: -ENOENT no compiler; -EIO the compiler or the device failed; -ENOMEM. */
 int kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool anew,
                  struct kvt__image *out);
 

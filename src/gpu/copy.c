@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gather and scatter on host memory.  Both walk the blocks in the order of the chunk,
- * and copy what lies together on both sides at once and past the caches. */
+ * Gather and scatter in host memory.  Both walk the blocks in the order of the chunk.  Bytes that
+ * are contiguous in the blocks and in the chunk are one run, copied by non-temporal stores. */
 #include "gpu/copy.h"
 
 #include <assert.h>
@@ -10,19 +10,19 @@
 #include "base/crc32c.h"
 #include "gpu/stream.h"
 
-/* Bytes of short runs that are summed together: they are in the first cache. */
+/* Bytes of short runs that scatter sums together: so few bytes stay in the L1 cache. */
 #define STEP ((size_t)16 << 10)
 
-/* Shorter runs are gathered in a stage first, to be streamed together. */
+/* Gather collects shorter runs in a stage, and copies the stage to the chunk at once. */
 #define SHORT_RUN ((size_t)2 << 10)
 #define STAGE ((size_t)8 << 10)
 
-/* One side of a copy that goes through the chunk in order. */
+/* The state of a copy that goes through a chunk, or through half of a chunk, in order. */
 struct cursor {
     void (*copy)(struct cursor *c, unsigned char *at, size_t n);
-    unsigned char *begin; /* a run of the engine's memory that is not copied yet */
+    unsigned char *begin; /* [begin, end): a run in the blocks that is not copied yet */
     unsigned char *end;
-    unsigned char *flat;  /* where in the chunk the next copied byte belongs */
+    unsigned char *flat;  /* address in the chunk of the next byte to copy */
     unsigned char *unsummed; /* scatter: the bytes from here to flat are not in crc yet */
     bool summed;
     uint32_t crc;
@@ -79,7 +79,7 @@ gather_run(struct cursor *c, unsigned char *at, size_t n)
     pass(c, at, n);
 }
 
-/* Sum the bytes of the chunk that were passed. */
+/* Add the bytes of the chunk that are copied but not summed to the CRC. */
 static void
 sum(struct cursor *c)
 {
@@ -89,8 +89,8 @@ sum(struct cursor *c)
     c->unsummed = c->flat;
 }
 
-/* A long run is summed by its copy.  Short runs are summed together after their copies: their
- * bytes of the chunk lie together. */
+/* The copy of a long run also sums the run.  Short runs are summed together after their copies,
+ * because their bytes are contiguous in the chunk. */
 static void
 scatter_run(struct cursor *c, unsigned char *at, size_t n)
 {
@@ -120,7 +120,7 @@ start(struct cursor *c, unsigned char *flat, bool gather, bool summed)
     c->staged = 0;
 }
 
-/* Copy the run. */
+/* Copy the pending run. */
 static void
 settle(struct cursor *c)
 {
@@ -129,7 +129,8 @@ settle(struct cursor *c)
     c->begin = c->end;
 }
 
-/* The next n bytes of the chunk belong at at: often right behind the run. */
+/* Add the next n bytes of the chunk, whose place in a block is `at`.  `at` is often the end of the
+ * pending run, which then grows. */
 static inline void
 extend(struct cursor *c, unsigned char *at, size_t n)
 {
@@ -140,7 +141,7 @@ extend(struct cursor *c, unsigned char *at, size_t n)
     c->end = at + n;
 }
 
-/* The next n bytes of the chunk belong to no block. */
+/* Skip the next n bytes of the chunk, which belong to no real block. */
 static void
 skip(struct cursor *c, size_t n)
 {
@@ -167,7 +168,7 @@ block_at(const struct kvt__view *view, size_t plane, int32_t block)
     return (unsigned char *)view->base[plane] + (int64_t)block * view->block_stride;
 }
 
-/* The tokens of one block of one plane. */
+/* Add n_tokens tokens of one block of one plane. */
 static void
 walk_tokens(const struct kvt__view *view, unsigned char *block, uint32_t n_tokens,
             struct cursor *c)
@@ -189,8 +190,8 @@ walk_tokens(const struct kvt__view *view, unsigned char *block, uint32_t n_token
                       (int64_t)h * view->head_stride, run);
 }
 
-/* The planes of K and V of a layer are walked together, block by block: in many
- * layouts they lie in one another. */
+/* Walk the planes of K and V of a layer together, block by block: in many layouts the two planes
+ * are interleaved in memory, so that this order has better locality. */
 static void
 walk(const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
      struct cursor *cursors)
@@ -262,6 +263,6 @@ void
 kvt__scatter(const struct kvt__view *view, const int32_t *blocks,
              uint32_t n_tokens, const unsigned char *chunk, uint32_t *crc)
 {
-    /* only read in this direction */
+    /* A scatter never writes to the chunk. */
     copy(view, blocks, n_tokens, (unsigned char *)chunk, false, crc);
 }

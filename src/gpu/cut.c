@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cutting what is asked for into steps, and where steps come from. */
+ * Cut copies into steps, and allocate steps. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -48,6 +48,7 @@ kvt__lane_grow(struct kvt__lane *lane)
                  : 0;
 }
 
+/* Take an idle step, or allocate more steps.  NULL with a sentence: no memory. */
 static struct kvt__step *
 take(struct kvt__lane *lane, enum kvt__way way)
 {
@@ -93,7 +94,7 @@ way_of(const struct kvt__lane *lane, const struct kvt__gpu_copy *copy)
     const struct kvt__view *view = copy->view;
     uint64_t most = copy->own.bytes;
 
-    if (view) { /* a block can be larger than what the chunk has of it */
+    if (view) { /* a block can be larger than the chunk's part of the block */
         uint64_t block = kvt__chunk_bytes(view, view->block_tokens);
 
         most = block > most ? block : most;
@@ -103,6 +104,7 @@ way_of(const struct kvt__lane *lane, const struct kvt__gpu_copy *copy)
     return copy->on_device ? KVT__DEVICE : KVT__STAGED;
 }
 
+/* Return the number of bytes that may still be added to the step. */
 static uint64_t
 room_in(const struct kvt__lane *lane, const struct kvt__step *step)
 {
@@ -115,7 +117,7 @@ room_in(const struct kvt__lane *lane, const struct kvt__step *step)
     return used < lane->part_bytes ? lane->part_bytes - used : 0;
 }
 
-/* The list of steps is at its last one, end; cut what is needed of the copy. */
+/* Add the copy to the last step of the list, **end, and append further steps as needed. */
 static int
 cut(struct kvt__lane *lane, struct kvt__gpu_copy *copy, struct kvt__step **steps,
     struct kvt__step ***end)
@@ -147,7 +149,6 @@ cut(struct kvt__lane *lane, struct kvt__gpu_copy *copy, struct kvt__step **steps
     return 0;
 }
 
-/* All steps for the copies, or none. */
 int
 kvt__lane_cut(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
               struct kvt__step **steps)

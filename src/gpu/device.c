@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a GPU: its context, its kernels, its lanes, and which way copies go. */
+ * Open a GPU: context, kernels, lanes, and the choice between kernels and batch copies. */
 #include "gpu/device.h"
 
 #include <errno.h>
@@ -15,11 +15,11 @@
 #include "gpu/inside.h"
 #include "gpu/plan.h"
 
-#define STAGING ((size_t)64 << 20) /* as much as is useful */
+#define STAGING ((size_t)64 << 20) /* default; more is not faster */
 #define MIN_PART ((size_t)64 << 10)
 #define SLAB_ALIGN ((size_t)64 << 10)
 
-/* What kvt__gpu_alloc() gave. */
+/* One allocation of kvt__gpu_alloc(): `at` is `whole`, aligned. */
 struct kvt__slab {
     struct kvt__slab *next;
     void *whole;
@@ -56,7 +56,7 @@ load(struct kvt__gpu *gpu, const char *cache, bool anew)
     return kvt__gpu_fail(gpu, error, "The GPU does not take the kernels");
 }
 
-/* The constants that sums need, to the device. */
+/* Copy the constant tables for sums to the device. */
 static int
 load_sums(struct kvt__gpu *gpu)
 {
@@ -90,7 +90,7 @@ load_kernels(struct kvt__gpu *gpu, const char *cache)
         return kvt__fail(ENOENT, "The GPU's driver is too old for kernels.");
     int err = load(gpu, cache, false);
     if (err && err != -ENOENT)
-        err = load(gpu, cache, true); /* the cache may be of another driver's time */
+        err = load(gpu, cache, true); /* the driver may refuse an older driver's image */
     if (!err)
         err = load_sums(gpu);
     return err;
@@ -124,7 +124,7 @@ open_lanes(struct kvt__gpu *gpu, size_t staging_bytes)
     return err;
 }
 
-/* The context is entered. */
+/* Open everything that needs the entered context. */
 static int
 open_inside(struct kvt__gpu *gpu, const struct kvt__gpu_params *params)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU that an engine keeps its paged KV on: copies between its blocks and chunks, by
- * CUDA's or HIP's driver, which is opened at run time, in the context that the process has
- * there already (the primary one).
+ * Copies between the blocks of an engine's paged KV in the memory of a GPU, and chunks.  The copies
+ * use CUDA's or HIP's driver, found at run time, and the primary context that the process
+ * already has on the device.
  *
- * Copies are done on streams of its own, ordered with the caller's by events.  Chunks in
- * host memory pass through a staging buffer of the device: a kernel gathers at the speed of
- * the device's memory, the copy engine moves what lies together.  Chunks in device memory
- * need none.  Any thread. */
+ * Copies run on kvtier's own streams; events order these streams with the caller's stream.  A
+ * chunk in host memory passes through a staging buffer in device memory: a kernel gathers at the
+ * speed of device memory, and the copy engine moves contiguous bytes over the bus.  A chunk in
+ * device memory needs no staging.  Any thread. */
 #ifndef KVT_GPU_DEVICE_H
 #define KVT_GPU_DEVICE_H
 
@@ -24,81 +24,85 @@ struct kvt__gpu;
 struct kvt__gpu_params {
     enum kvt__gpu_kind kind;
     int ordinal;
-    size_t staging_bytes; /* of the device's memory; 0: as much as is useful */
-    const char *copies;   /* "kernel", "batch"; NULL: what is found to be faster */
-    const char *cache;    /* where the directory with compiled kernels is made; NULL:
+    size_t staging_bytes; /* device memory for staging, both directions; 0: 64 MiB */
+    const char *copies;   /* "kernel" or "batch"; NULL: the faster method, measured at open */
+    const char *cache;    /* parent of the private directory with compiled kernels; NULL:
                            * KVT__LOCAL_DIR (base/private-dir.h) */
 };
 
-/* -ENODEV: no driver, no such device, or the process has no context there; -ENOMEM: the
- * device has not so much memory free; with a sentence.  Blocks: kernels may be
- * compiled. */
+/* Open a GPU.  The caller closes *out.  Blocks, for seconds if kernels are compiled.  Errors, with
+ * a sentence: -ENODEV no driver, no such device, or no context of this process on the device;
+ * -ENOMEM too little free device memory; -ENOENT no kernels, although `copies` requires them;
+ * -EIO the device failed. */
 int kvt__gpu_open(const struct kvt__gpu_params *params, struct kvt__gpu **out);
 
-/* Waits for what is under way.  Without a context any more (the process ends) nothing is
- * given back and done says -EIO. */
+/* Wait for the copies under way and free the GPU, with all memory of kvt__gpu_alloc().  No other
+ * call may run or follow.  If the context no longer exists (the process ends), device resources
+ * are not freed, and done gets -EIO. */
 void kvt__gpu_close(struct kvt__gpu *gpu);
 
-/* How it copies, for a line of the log: "CUDA device 0 (NVIDIA H200), kernels", or
- * "..., batch copies" with the reason. */
+/* Return the device and the method of copying, for a log line: "CUDA device 0 (NVIDIA H200),
+ * kernels", or "..., batch copies: REASON".  The text is valid until kvt__gpu_close(). */
 const char *kvt__gpu_describe(const struct kvt__gpu *gpu);
 
-/* One chunk to be copied; the caller's until it is submitted, and again when done is
- * called. */
+/* The copy of one chunk.  Owner: the caller until the submit and from the call of done on. */
 struct kvt__gpu_copy {
-    const struct kvt__view *view; /* its bases are the device's addresses; until done */
-    const int32_t *blocks;        /* of n_tokens tokens; until submitted.  Gathered ones
-                                   * are real; scattering leaves those out that are not */
+    const struct kvt__view *view; /* bases are device addresses; unchanged until done */
+    const int32_t *blocks;        /* block ids of n_tokens tokens; read only during the submit.
+                                   * Gather: all real; scatter skips ids that are not real */
     uint32_t n_tokens;
-    bool sums;                    /* CRC32C of the chunk is wanted */
-    bool on_device;               /* the chunk is in the device's memory, else in the
-                                   * host's (pinned, to be fast and asynchronous) */
+    bool sums;                    /* done gets the CRC32C of the chunk */
+    bool on_device;               /* the chunk is in device memory; false: in host memory, which
+                                   * should be pinned, else copies are slow and synchronous */
     unsigned char *chunk;
-    /* Called once, on a thread of the device's that must not be kept waiting.  0: the
-     * chunk (gather) or the blocks (scatter) are whole and every thread and device may be
-     * handed them; crc: if it was wanted.  -EIO: the device failed. */
+    /* Called once, on a thread of the GPU; must not block.  err 0: the chunk (gather) or the
+     * blocks (scatter) are complete, and any thread or device may use them; crc is valid if
+     * `sums`.  -EIO, -ENOMEM: the copy failed. */
     void (*done)(struct kvt__gpu_copy *copy, int err, uint32_t crc);
-    struct {                      /* the device's, until done */
+    struct {                      /* private to the GPU until done */
         uint64_t bytes;
         uint32_t sum;
         int err;
     } own;
 };
 
-/* Both never wait for the device: what finds no room in the staging buffer is queued on
- * the device behind what will leave it.  0; or -errno with a sentence: none was begun, done
- * is not called. */
+/* kvt__gpu_gather() and kvt__gpu_scatter() submit n copies.  Both do not wait for the device: if
+ * the staging buffer is full, the device queues a copy behind the copies that free the buffer.
+ * 0; -errno with a sentence: no copy was submitted, and done will not be called. */
 
-/* From blocks to chunks, after what is on the caller's stream now; what the caller puts
- * there afterwards is after the reading of the blocks.  stream: a CUstream or hipStream_t,
- * NULL: the default one. */
+/* Copy from blocks to chunks.  The copies run after the work now queued on the caller's stream;
+ * work that the caller queues later runs after the blocks were read.  stream: a CUstream or
+ * hipStream_t; NULL: the default stream. */
 int kvt__gpu_gather(struct kvt__gpu *gpu, void *stream,
                     struct kvt__gpu_copy *const *copies, size_t n);
 
-/* From chunks to blocks, after what was on the caller's stream at the last
- * kvt__gpu_after(). */
+/* Copy from chunks to blocks.  The copies run after the work that was queued on the caller's
+ * stream at the last kvt__gpu_after(). */
 int kvt__gpu_scatter(struct kvt__gpu *gpu, struct kvt__gpu_copy *const *copies, size_t n);
 
-/* What is scattered from now on is after what is on the caller's stream now. */
+/* Order all later scatters after the work now queued on the caller's stream.  0, or -errno with a
+ * sentence. */
 int kvt__gpu_after(struct kvt__gpu *gpu, void *stream);
 
-/* CRC32C of what lies in the device's memory, where a direct transfer has put it; waits
- * for it.  0 or -EIO with a sentence. */
+/* Compute the CRC32C of bytes in device memory, for example after a direct transfer.  Blocks.
+ * 0 or -errno with a sentence. */
 int kvt__gpu_sum(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes,
                  uint32_t *crc);
 
 enum kvt__gpu_kind kvt__gpu_kind(const struct kvt__gpu *gpu);
 int kvt__gpu_ordinal(const struct kvt__gpu *gpu);
 
-/* Make the device's context the calling thread's, for libraries that want it so, and give
- * back what was.  0 or -EIO with a sentence. */
+/* Make the device's context current in the calling thread, for libraries that require a current
+ * context.  kvt__gpu_leave() restores the thread's previous context; call it on the same thread
+ * after each success.  0 or -EIO with a sentence. */
 struct kvt__gpu_entered {
-    int before; /* HIP: this thread's device */
+    int before; /* HIP: the thread's previous device */
 };
 int kvt__gpu_enter(const struct kvt__gpu *gpu, struct kvt__gpu_entered *entered);
 void kvt__gpu_leave(const struct kvt__gpu *gpu, const struct kvt__gpu_entered *entered);
 
-/* Memory of the device, 64 KiB aligned.  -ENOMEM with a sentence. */
+/* Allocate device memory, aligned to 64 KiB.  The caller frees the memory with kvt__gpu_free();
+ * kvt__gpu_close() frees the rest.  -ENOMEM or -EIO with a sentence. */
 int kvt__gpu_alloc(struct kvt__gpu *gpu, size_t bytes, unsigned char **out);
 void kvt__gpu_free(struct kvt__gpu *gpu, unsigned char *at);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table for two vendors.  Most functions differ in name alone. */
+ * Fill one table of functions for two vendors.  Most functions differ only in their names. */
 #include "gpu/driver.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-/* MAY: nothing needs it. */
+/* MAY: optional functions. */
 enum part { PIN, COPY, KERN, MAY };
 
 static const struct function {
@@ -23,7 +23,7 @@ static const struct function {
 #include "gpu/functions.def"
 };
 
-/* Of the table's member "vendor". */
+/* Indexes in kvt__driver.vendor. */
 enum {
 #define CUDA(part, which, name, type) CU_##which,
 #include "gpu/functions.def"
@@ -70,7 +70,8 @@ loaded(enum kvt__gpu_kind kind)
     return handle;
 }
 
-/* to is a pointer to a function. */
+/* Look up a function and store the function's address in *to, a pointer to a function.  Set
+ * *missing to the name if the library has no such function. */
 static void
 find(void *handle, const char *name, void *to, const char **missing)
 {
@@ -101,7 +102,7 @@ kvt__driver_find(enum kvt__gpu_kind kind, struct kvt__driver *d)
 
         find(handle, own->name, &d->vendor[i], &missing[own->part]);
     }
-    dlclose(handle); /* who loaded it has it still */
+    dlclose(handle); /* the process's own reference keeps the library loaded */
     d->missing = missing[PIN] ? missing[PIN] : missing[COPY];
     d->copies = !d->missing;
     d->kernels = d->copies && !missing[KERN];
@@ -122,8 +123,8 @@ kvt__driver_error(const struct kvt__driver *d, int error)
 
 /* ----------------------------------------------------------------- contexts */
 
-/* HIP makes no contexts, and all devices are in use from the start; what it tells as one's
- * state is whether the calling thread is set to that device. */
+/* HIP has no contexts: a process may use every device from the start.  The state that HIP reports
+ * for a device only says whether the device is the calling thread's current device. */
 static bool
 has_context(const struct kvt__driver *d, int device)
 {
@@ -205,7 +206,7 @@ kvt__driver_copy_rect(const struct kvt__driver *d, const struct kvt__rect *r, vo
     return ((kvt__cu_copy_2d *)d->vendor[CU_COPY_2D])(&rect, stream);
 }
 
-/* -1: the driver has no such call. */
+/* Queue the copies by one call.  0, the driver's error, or -1: the driver has no batch copy. */
 static int
 batch_at_once(const struct kvt__driver *d, uint64_t *to, uint64_t *from, size_t *sizes,
               size_t n, void *stream)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is used of CUDA's driver library or of HIP's runtime, under one set of names.  A
- * library is never loaded for that and no context is made: a process that uses a GPU has
- * both already, and the helper program of gds/ sees to both by itself.  Any thread. */
+ * CUDA's driver library or HIP's runtime behind one table of functions.  kvtier never loads the
+ * library and never creates a context: a process that uses a GPU already has both.  Only the
+ * helper program of gds/ loads the library and creates the context itself.  Any thread. */
 #ifndef KVT_GPU_DRIVER_H
 #define KVT_GPU_DRIVER_H
 
@@ -11,14 +11,14 @@
 #include "gpu/abi.h"
 #include "gpu/device.h"
 
-/* Answers are 0 or the vendor's error.  Addresses of the device are as wide as pointers.
- * Each line says what must be there: pin - for pinning; copy - for copies too; kern - for
- * kernels too. */
+/* The functions return 0 or the vendor's error.  Device addresses have the width of pointers.
+ * Each section of functions needs the sections above: pinning needs "pin", copies need "pin"
+ * and "copy", kernels need all three. */
 struct kvt__driver {
     enum kvt__gpu_kind kind;
-    bool copies;  /* all of "copy" is there */
-    bool kernels; /* all of "kern" as well */
-    const char *missing; /* a function that "pin" or "copy" names; NULL: none is */
+    bool copies;  /* the library has all functions of "pin" and "copy" */
+    bool kernels; /* the library has all functions of the three sections */
+    const char *missing; /* name of a missing function of "pin" or "copy"; NULL: none */
 
     /* pin */
     int (*init)(unsigned flags);
@@ -54,35 +54,38 @@ struct kvt__driver {
                   unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
                   void **extra);
 
-    void (*vendor[8])(void); /* those whose form differs; driver.c knows them */
+    void (*vendor[8])(void); /* functions with a signature of one vendor; used by driver.c */
 };
 
-/* What a library may be called, the best first, NULL at the end. */
+/* Return the file names of the vendor's library, in the order of preference, NULL at the end. */
 const char *const *kvt__driver_libraries(enum kvt__gpu_kind kind);
 
-/* Fill the table from the library that the process has loaded; false: it has none, or one
- * that lacks what pinning needs. */
+/* Fill the table from the library that the process has loaded.  The table is valid as long as
+ * the library stays loaded.  False: no library is loaded, or a function of "pin" is missing. */
 bool kvt__driver_find(enum kvt__gpu_kind kind, struct kvt__driver *d);
 
-/* "CUDA_ERROR_OUT_OF_MEMORY" */
+/* Return the name of a vendor's error, like "CUDA_ERROR_OUT_OF_MEMORY". */
 const char *kvt__driver_error(const struct kvt__driver *d, int error);
 
-/* A device's primary context, kept alive. */
+/* A reference to a device's primary context, which keeps the context alive. */
 struct kvt__context {
     int device;
     void *handle;
-    int before; /* HIP: this thread's device, while the context is entered */
+    int before; /* HIP: the thread's previous device, while the context is entered */
 };
 
-/* -ENODEV: there is no such device, or no context of it. */
+/* Take a reference to the primary context of device number `ordinal`.  -ENODEV with a sentence:
+ * no such device, or this process has no context of the device. */
 int kvt__context_hold(const struct kvt__driver *d, int ordinal, struct kvt__context *c);
 void kvt__context_release(const struct kvt__driver *d, const struct kvt__context *c);
 
-/* Make it the calling thread's, and give back what was.  Threads have a copy of *c each. */
+/* Make the context current in the calling thread; leave() restores the thread's previous
+ * context.  Each thread uses its own copy of *c, because enter() writes to *c.  enter() returns
+ * 0, or -EIO with a sentence. */
 int kvt__context_enter(const struct kvt__driver *d, struct kvt__context *c);
 void kvt__context_leave(const struct kvt__driver *d, const struct kvt__context *c);
 
-/* Asynchronous copies between any two places.  2D: rows of width bytes. */
+/* A copy of `height` rows of `width` bytes.  Addresses are of the host or of the device. */
 struct kvt__rect {
     uint64_t to;
     uint64_t from;
@@ -92,16 +95,20 @@ struct kvt__rect {
     size_t height;
 };
 
+/* Queue a copy of n bytes, or of rows, on the stream, between any two addresses of the host or
+ * the device.  0 or the vendor's error. */
 int kvt__driver_copy(const struct kvt__driver *d, void *to, const void *from, size_t n,
                      void *stream);
 int kvt__driver_copy_rect(const struct kvt__driver *d, const struct kvt__rect *r,
                           void *stream);
 
-/* Many copies at once, in no order; by one call where the driver has that. */
+/* Queue n copies, in no particular order among each other.  One call of the driver queues all n
+ * if the driver has a batch copy.  0 or the vendor's error. */
 int kvt__driver_copy_batch(const struct kvt__driver *d, uint64_t *to, uint64_t *from,
                            size_t *sizes, size_t n, void *stream);
 
-/* The device's compute capability and how many multiprocessors it has. */
+/* Read the device's compute capability and number of multiprocessors.  0 or the vendor's
+ * error. */
 int kvt__driver_capability(const struct kvt__driver *d, int device, int *major,
                            int *minor, int *n_processors);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sentences of the driver's errors. */
+ * Messages for errors of the driver. */
 #include "gpu/inside.h"
 
 #include <errno.h>

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a GPU consists of, for the files of this room that move its bytes.
+ * Internal structures of a GPU, for the files of this room that move the GPU's bytes.
  *
- * A lane is one direction: two streams (kernels, and copies over the bus), a ring of
- * staging parts in the device's memory, and a thread that waits for what was begun, in
- * that order.  What is asked for is cut into steps, each of which is at most one part, one
- * launch and, for bytes of the host, one set of copies. */
+ * A lane serves one direction of copies.  A lane has two streams (one for kernels, one for copies
+ * over the bus), a ring of staging parts in device memory, and a thread.  The caller's thread
+ * queues all work; the lane's thread waits for the work in the order of queueing.
+ *
+ * Copies are cut into steps.  A step uses at most one staging part, one launch of the copy
+ * kernel and, if the chunks are in host memory, one set of bus copies. */
 #ifndef KVT_GPU_INSIDE_H
 #define KVT_GPU_INSIDE_H
 
@@ -19,56 +21,58 @@
 #define KVT__STEP_PIECES 256
 #define KVT__STEP_UNITS 1536
 #define KVT__TABLE_BYTES ((size_t)128 << 10)
-#define KVT__MAX_STEP_BYTES ((uint64_t)1 << 30) /* launches are few beside their work */
+#define KVT__MAX_STEP_BYTES ((uint64_t)1 << 30) /* so large that launches cost little */
 
-/* Which way a step's bytes take. */
+/* The data path of a step. */
 enum kvt__way {
-    KVT__STAGED,  /* kernels between blocks and a part, copies between it and the host */
-    KVT__DEVICE,  /* kernels between blocks and a chunk in the device's memory */
-    KVT__WITHOUT, /* of kernels: copies between blocks and chunk */
+    KVT__STAGED,  /* kernels copy between blocks and a part, bus copies between part and host */
+    KVT__DEVICE,  /* kernels copy between blocks and a chunk in device memory */
+    KVT__WITHOUT, /* no kernels: the driver copies between blocks and chunk */
 };
 
-/* Sums have a lane of their own: they wait for no stream of a caller. */
+/* Sums have a lane of their own, so that a sum never waits for a caller's stream. */
 enum { KVT__LANE_GATHER, KVT__LANE_SCATTER, KVT__LANE_SUM, KVT__N_LANES };
 
-/* Some bytes of a chunk. */
+/* The bytes [from, to) of one chunk. */
 struct kvt__piece {
     struct kvt__gpu_copy *copy;
     uint64_t from;
     uint64_t to;
-    uint64_t at;    /* where they lie in a part, or in the chunk if that is the device's */
-    uint64_t bases; /* in the table */
-    uint64_t blocks;
+    uint64_t at;     /* address of byte `from`: in a part if the step is staged, else in the
+                      * chunk */
+    uint64_t bases;  /* offset in the table: addresses of the planes */
+    uint64_t blocks; /* offset in the table: block ids */
     uint32_t first_unit;
     uint32_t n_units;
 };
 
 struct kvt__step {
     struct kvt__step *next;
-    void *finished;       /* event */
-    unsigned char *table; /* of the host, pinned: what kernels are told */
-    uint32_t *results;    /* likewise: what they answer */
-    const struct kvt__view *view; /* whose bases the table has already, */
-    uint64_t bases;               /* and where */
+    void *finished;       /* event: recorded behind the step's work */
+    unsigned char *table; /* pinned host memory: the input of the kernels */
+    uint32_t *results;    /* pinned host memory: one sum for each unit, from the kernels */
+    const struct kvt__view *view; /* the view whose bases were added to the table last */
+    uint64_t bases;       /* offset of these bases in the table */
     enum kvt__way way;
     bool gather;
-    bool lost; /* the event was not recorded */
-    int err;
-    uint32_t log; /* of the width of elements */
-    size_t part;
+    bool lost;            /* `finished` was not recorded */
+    int err;              /* 0 or -errno: the work could not be queued */
+    uint32_t log;         /* binary logarithm of the element width in bytes */
+    size_t part;          /* staged: index in lane->parts */
     uint64_t bytes;
-    size_t table_used; /* bases and blocks; jobs and units go behind them */
-    size_t jobs_at;
-    size_t units_at;
+    size_t table_used;    /* bytes of bases and block ids; jobs and units follow */
+    size_t jobs_at;       /* offset in the table */
+    size_t units_at;      /* offset in the table */
     uint32_t n_units;
     uint32_t n_pieces;
     struct kvt__piece pieces[KVT__STEP_PIECES];
 };
 
+/* A part of a lane's staging memory. */
 struct kvt__part {
     unsigned char *at;
-    void *empty; /* event: what filled it has left again */
-    bool used;
+    void *empty; /* event: the part's bytes were copied away, so the part is free again */
+    bool used;   /* `empty` was recorded at least once */
 };
 
 struct kvt__lane;
@@ -80,72 +84,92 @@ struct kvt__gpu {
     struct kvt__context context;
     int ordinal;
     bool by_kernels;
-    int n_processors;
-    void *module; /* NULL: there are no kernels */
-    void *copy[KVT__WIDTHS];
-    void *fetch;
-    void *sums; /* struct kvt__sums, in the device's memory */
+    int n_processors;        /* multiprocessors of the device */
+    void *module;            /* NULL: no kernels are loaded */
+    void *copy[KVT__WIDTHS]; /* copy kernels, by the logarithm of the element width */
+    void *fetch;             /* kernel: copies a step's table into device memory */
+    void *sums;              /* struct kvt__sums in device memory */
     struct kvt__bounce *bounce;
     struct kvt__lane *lanes[KVT__N_LANES];
-    pthread_mutex_t lock;
-    struct kvt__slab *slabs; /* what was allocated for others */
+    pthread_mutex_t lock;    /* guards slabs */
+    struct kvt__slab *slabs; /* allocations of kvt__gpu_alloc() */
     char describe[384];
 };
 
+/* All calls below need the device's context entered by the calling thread, unless the text
+ * says otherwise.  Driver errors are the vendor's numbers; 0 is success. */
+
 /* --------------------------------------------------------------------- lane */
 
-/* staging_bytes 0: no chunk of it is the host's. */
+/* Open a lane and start the lane's thread.  staging_bytes: device memory for all parts; 0: the
+ * lane copies no chunk of host memory.  The lane uses gpu until kvt__lane_close().  0 or -errno
+ * with a sentence. */
 int kvt__lane_open(struct kvt__gpu *gpu, bool gather, size_t staging_bytes,
                    struct kvt__lane **out);
 
-/* Waits for what is under way.  The context is entered; else (!entered) it is gone, and
- * nothing is given back. */
+/* Wait for the steps under way, stop the thread and free the lane.  lane NULL: do nothing.
+ * entered false: the device's context no longer exists; device resources are not freed. */
 void kvt__lane_close(struct kvt__lane *lane, bool entered);
 
-/* As kvt__gpu_gather() and kvt__gpu_after(), the context entered.  A copy without a view
- * is only summed, own.bytes of it. */
+/* As kvt__gpu_gather() and kvt__gpu_after().  Any thread. */
 int kvt__lane_gather(struct kvt__lane *lane, void *stream,
                      struct kvt__gpu_copy *const *copies, size_t n);
 int kvt__lane_after(struct kvt__lane *lane, void *stream);
 
-/* What both have in common, and scattering. */
+/* Queue the copies, as kvt__gpu_scatter(), in the direction of the lane.  For a copy without a
+ * view only sum own.bytes bytes of the chunk.  Any thread. */
 int kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n);
 
 /* --------------------------------------------------------------------- step */
 
+/* Reset a step.  table, results and finished stay. */
 void kvt__step_begin(struct kvt__step *step, enum kvt__way way, bool gather);
 
-/* Whether the table has room for a piece of the copy. */
+/* Return true if the step has room for one more piece of the copy. */
 bool kvt__step_has_room(const struct kvt__step *step, const struct kvt__gpu_copy *copy);
+
+/* Add the bytes [from, to) of the copy's chunk.  at: as kvt__piece.at.  The step must have
+ * room. */
 void kvt__step_add(struct kvt__step *step, struct kvt__gpu_copy *copy, uint64_t from,
                    uint64_t to, uint64_t at);
 
-/* Complete the table, which will lie at so; bytes of it that the device needs. */
+/* Write jobs and units into the step's table.  table: the address in device memory where the
+ * kernel will read the table.  Return the bytes of the table. */
 size_t kvt__step_seal(struct kvt__step *step, const struct kvt__gpu *gpu, uint64_t table);
 
-/* Begin its kernel, whose table lies at table by then.  0 or the driver's error. */
+/* Queue the step's kernels on the stream: one that copies the sealed table to `table` in device
+ * memory, then the copy kernel.  0 or the driver's error. */
 int kvt__step_launch(struct kvt__step *step, const struct kvt__gpu *gpu, void *table,
                      void *stream);
 
-/* It has ended: err is 0 or -errno.  Calls done for copies whose last piece this was. */
+/* Evaluate a step whose work has ended with err (0 or -errno): join the sums, and call done for
+ * each copy that ends with this step.  Calls done on the calling thread. */
 void kvt__step_end(struct kvt__step *step, struct kvt__gpu *gpu, int err);
 
 /* -------------------------------------------------------------------- other */
 
-/* Copies between all blocks and the chunk.  0 or the driver's error. */
+/* Queue driver copies on the stream between all real blocks and the chunk.  0 or the driver's
+ * error. */
 int kvt__batch_copy(const struct kvt__driver *d, const struct kvt__gpu_copy *copy,
                     bool gather, void *stream);
 
-/* A way for bytes of the device to the processor, where kernels are not to be had. */
+/* A bounce buffer in pinned host memory, by which the CPU sums device memory where no kernel
+ * can.  open: 0 or -errno with a sentence.  close: b NULL does nothing; entered as in
+ * kvt__lane_close(). */
 int kvt__bounce_open(struct kvt__gpu *gpu, struct kvt__bounce **out);
 void kvt__bounce_close(struct kvt__gpu *gpu, struct kvt__bounce *b, bool entered);
+
+/* Compute the CRC32C of device memory on the CPU.  Blocks; any thread.  0 or -errno with a
+ * sentence. */
 int kvt__bounce_sum(struct kvt__gpu *gpu, const unsigned char *at, uint64_t bytes,
                     uint32_t *crc);
 
-/* Which is faster on this machine; 0 or -errno. */
+/* Measure kernels and batch copies on this machine, and set gpu->by_kernels to the faster
+ * method.  Blocks.  0; -errno with a sentence: neither method works, or memory is missing. */
 int kvt__measure(struct kvt__gpu *gpu);
 
-/* A driver's error as ours, with a sentence: "what (NAME)." */
+/* Report a driver's error as "what (NAME).".  Return -ENOMEM if the device has no memory left,
+ * else -EIO. */
 int kvt__gpu_fail(const struct kvt__gpu *gpu, int error, const char *what);
 
 #endif

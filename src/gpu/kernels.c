@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernels: copy elements of chunks between an engine's blocks and memory that lies
- * together, and sum what they copy.  One source for NVRTC, hipRTC and, with the threads
- * of a block one after the other, plain C; the library carries it as text.
+ * The kernels: copy elements of chunks between an engine's blocks and contiguous memory, and sum
+ * the copied elements.  NVRTC, hipRTC and, for tests, C compilers compile this source; in C one
+ * loop runs the threads of a block one after another.  The library contains this file as text.
  *
- * The sum of a unit is its polynomial times x^32 modulo that of CRC32C, bit-reflected; the
- * host makes the CRC of it.  Threads take elements in turn, so that a warp reads and writes
- * what lies together; what a thread has summed moves by a whole round each time, by tables
- * in shared memory.  Each of the 32 banks has a copy of them, so threads never wait for
- * one another.  A unit counts as if zeros stood before it to make the rounds whole: they
- * change no sum. */
+ * The sum of a unit is the unit's polynomial times x^32, modulo the polynomial of CRC32C,
+ * bit-reflected.  The host computes the CRC from the sums.  Consecutive threads take consecutive
+ * elements, so that a warp accesses contiguous memory.  With each round of KVT__THREADS elements a
+ * thread multiplies its sum by a constant, by means of tables in shared memory.  Each of the 32
+ * banks holds a copy of the tables, so that threads have no bank conflicts.  A unit is treated as
+ * if zeros were in front that fill the first round: leading zeros do not change the sum. */
 #include "gpu/kernels.h"
 
 #if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
@@ -43,7 +43,8 @@
 #define POLY 0x82f63b78u
 #define BANKS 32u
 
-/* Elements of 1 << log bytes as words; of shorter ones, in the word's last bytes. */
+/* An element of 1 << log bytes as words.  An element of less than 4 bytes is in the last bytes of
+ * word[0]. */
 struct element {
     kvt__u32 word[4];
 };
@@ -58,7 +59,8 @@ words_of(kvt__u32 log)
 
 #if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
 
-/* The device's memory, which a GPU of AMD reads faster when it is told. */
+/* Access device memory.  On AMD GPUs an access with the address space of global memory is
+ * faster. */
 #if defined(__HIPCC_RTC__)
 typedef kvt__u32 two_words __attribute__((ext_vector_type(2)));
 typedef kvt__u32 four_words __attribute__((ext_vector_type(4)));
@@ -126,7 +128,7 @@ load(kvt__u32 log, kvt__u64 at)
     struct element e = { { 0, 0, 0, 0 } };
     kvt__u32 n = 1u << log;
 
-    assert(at % n == 0); /* as a device demands */
+    assert(at % n == 0); /* devices require this alignment */
     memcpy((char *)e.word + (n < 4 ? 4 - n : 0), (const void *)(uintptr_t)at, n);
     return e;
 }
@@ -150,7 +152,7 @@ divided(kvt__u32 n, struct kvt__divisor by)
     return (kvt__u32)((kvt__u64)(2 * n) * by.times >> 32) >> by.shift;
 }
 
-/* a * x^n for n up to a few dozen; bit 31 is x^0. */
+/* Return a * x^n, in time proportional to n.  Bit 31 is x^0. */
 INLINE kvt__u32
 times_x(kvt__u32 a, kvt__u32 n)
 {
@@ -172,7 +174,8 @@ times(kvt__u32 a, kvt__u32 b)
     return r;
 }
 
-/* A lookup of n bits of a from bit on; lane: 4 * the thread's bank. */
+/* Look up the n bits of a from number `bit` on.  entry: the first entry of this group of bits in
+ * the table; lane: 4 * the thread's bank. */
 INLINE kvt__u32
 part(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane, kvt__u32 entry, kvt__u32 bit,
      kvt__u32 n)
@@ -183,7 +186,7 @@ part(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane, kvt__u32 entry, kvt__u32 
     return *(const kvt__u32 *)((const char *)(table + entry * BANKS) + offset);
 }
 
-/* a times the table's constant. */
+/* Return a times the constant of the table. */
 INLINE kvt__u32
 moved(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane)
 {
@@ -194,7 +197,7 @@ moved(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane)
 
 /* ------------------------------------------------------------------- copies */
 
-/* Where element i lies in the blocks; 0: nowhere. */
+/* Return the address of element i in the blocks; 0: the element belongs to no real block. */
 INLINE kvt__u64
 located(const struct kvt__job *job, kvt__u32 log, kvt__u32 i)
 {
@@ -237,7 +240,8 @@ put(const struct kvt__job *job, kvt__u32 log, kvt__u32 i, struct element e)
         store(log, at, e);
 }
 
-/* Thread t's elements of a unit.  The next one is asked for before this one is used. */
+/* Copy the elements of thread t of a unit, and return their sum.  The load of the next element is
+ * issued before the current element is stored. */
 INLINE kvt__u32
 copied(const struct kvt__job *job, kvt__u32 first, kvt__u32 n, kvt__u32 log,
        const kvt__u32 *table, kvt__u32 t)
@@ -280,7 +284,7 @@ run(GRID const struct kvt__job *jobs, const struct kvt__unit *units,
     BARRIER();
     for (kvt__u32 u = BLOCK; u < n_units; u += N_BLOCKS) {
         const struct kvt__unit unit = units[u];
-        const struct kvt__job job = jobs[unit.job]; /* in registers: nothing can alias it */
+        const struct kvt__job job = jobs[unit.job]; /* in registers: no aliases */
 
         EACH_THREAD(t) {
             kvt__u32 sum = copied(&job, unit.first, unit.n, log, table, t);
@@ -325,7 +329,7 @@ COPY(4, 2)
 COPY(8, 3)
 COPY(16, 4)
 
-/* n words from the host's memory, which the device sees, to its own. */
+/* Copy n words from mapped host memory to device memory. */
 KERNEL
 kvt_fetch(GRID kvt__u64 *to, const kvt__u64 *from, kvt__u32 n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the host tells the kernels of kernels.c.  Read by C compilers on the host and by
- * NVRTC and hipRTC for the device, so it includes nothing there. */
+ * Input of the kernels in kernels.c.  C compilers read this file for the host, NVRTC and hipRTC
+ * for the device, where no other header can be included. */
 #ifndef KVT_GPU_KERNELS_H
 #define KVT_GPU_KERNELS_H
 
@@ -18,10 +18,10 @@ typedef int32_t kvt__i32;
 typedef int64_t kvt__i64;
 #endif
 
-#define KVT__THREADS 512u /* of a thread block */
-#define KVT__WIDTHS 5     /* bytes of an element: 1 << 0 to 1 << 4 */
+#define KVT__THREADS 512u /* threads of a thread block */
+#define KVT__WIDTHS 5     /* element widths: 1 << 0 to 1 << 4 bytes */
 
-/* Division by d of what is below 2^31: the high word of 2n * times, shifted. */
+/* Constants for the division of n < 2^31 by d: (high word of 2n * times) >> shift. */
 struct kvt__divisor {
     kvt__u32 d;
     kvt__u32 times;
@@ -30,13 +30,14 @@ struct kvt__divisor {
 
 enum kvt__job_what { KVT__JOB_GATHER, KVT__JOB_SCATTER, KVT__JOB_SUM };
 
-/* One chunk, cut into elements that are all aligned to their width.  Element i is split by
- * the four divisors in turn: into plane and block (opaque: block and layer), token, head,
- * and the element in it. */
+/* One chunk, cut into elements of equal width, each aligned to this width.  The four divisors in
+ * turn split the index of an element into plane, block (opaque: block, layer), token, head, and
+ * the index of the element in the head. */
 struct kvt__job {
-    kvt__u64 flat;   /* where element 0 of the chunk would lie */
-    kvt__u64 bases;  /* of the planes: addresses of addresses */
-    kvt__u64 blocks; /* the address of the block ids */
+    kvt__u64 flat;   /* address of element 0 of the chunk; not accessed if the job has no unit
+                      * with this element */
+    kvt__u64 bases;  /* address of the table of plane addresses */
+    kvt__u64 blocks; /* address of the block ids */
     kvt__i64 block_stride;
     kvt__i64 token_stride;
     kvt__i64 head_stride;
@@ -47,7 +48,7 @@ struct kvt__job {
     kvt__u32 sums;
 };
 
-/* What one thread block does at a time: elements of one job. */
+/* The work of one thread block at a time: n elements of one job from element `first` on. */
 struct kvt__unit {
     kvt__u32 job;
     kvt__u32 first;
@@ -55,13 +56,14 @@ struct kvt__unit {
     kvt__u32 reserved;
 };
 
-/* Multiplication by the constant that a width needs, modulo the polynomial of CRC32C: a
- * word is taken apart into bits 0-5, 6-11, 12-16, 17-21, 22-26 and 27-31. */
+/* Tables for the multiplication of a word by a constant modulo the polynomial of CRC32C, with one
+ * constant for each width.  The word is split into bits 0-5, 6-11, 12-16, 17-21, 22-26 and 27-31;
+ * the table has an entry for each value of each group of bits. */
 #define KVT__TABLE_WORDS 256u
 
 struct kvt__sums {
     kvt__u32 table[KVT__WIDTHS][KVT__TABLE_WORDS];
-    kvt__u32 weight[KVT__WIDTHS][KVT__THREADS]; /* of what each thread has summed */
+    kvt__u32 weight[KVT__WIDTHS][KVT__THREADS]; /* factor for the sum of each thread */
 };
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One direction of a GPU's copies.  Streams keep the order: kernels and bus copies of a
- * part wait for one another by events, on the device, so that no caller waits here.  The
- * lane's thread alone waits, for one step after the other. */
+ * Queue the steps of one direction on the device.  Events order the kernels and the bus copies of
+ * a part on the device, so that the calling thread does not wait.  Only the lane's thread waits,
+ * for one step after another. */
 #include "gpu/lane.h"
 
 #include <errno.h>
@@ -12,6 +12,7 @@
 
 /* ----------------------------------------------------------------- streams */
 
+/* Make later work on stream `to` wait for the work now queued on stream `from`. */
 static int
 pass(const struct kvt__driver *d, void *event, void *from, void *to)
 {
@@ -27,7 +28,8 @@ launch(struct kvt__lane *lane, struct kvt__step *step)
     return kvt__step_launch(step, lane->gpu, lane->table, lane->kernels);
 }
 
-/* Between a part and the host's chunks: what lies together on both sides at once. */
+/* Queue the copies between a part and chunks in host memory.  Pieces that are adjacent on both
+ * sides are one copy. */
 static int
 over_the_bus(struct kvt__lane *lane, const struct kvt__step *step)
 {
@@ -65,7 +67,7 @@ begin_staged(struct kvt__lane *lane, struct kvt__step *step)
         error = pass(d, lane->ready, from, to);
     if (!error)
         error = lane->gather ? over_the_bus(lane, step) : launch(lane, step);
-    /* Also after an error: what was begun uses the part. */
+    /* Also after an error: work that was queued before the error uses the part. */
     if (d->event_record(part->empty, to) == 0)
         part->used = true;
     else if (!error)
@@ -115,7 +117,7 @@ end(struct kvt__lane *lane, struct kvt__step *step)
         kvt__gpu_fail(lane->gpu, error, "A GPU's copy failed");
         KVT__LOG_ONCE(KVT_LOG_WARN, "%s", kvt__why());
     }
-    if (step->lost || error) { /* nothing may be touched any more, whatever has failed */
+    if (step->lost || error) { /* done may free the memory: no copy may still use the memory */
         step->err = -EIO;
         d->stream_sync(lane->copies);
         d->stream_sync(lane->kernels);
@@ -153,7 +155,7 @@ kvt__lane_run(void *arg)
     return NULL;
 }
 
-/* ------------------------------------------------------------------- asking */
+/* --------------------------------------------------------------- submitting */
 
 static bool
 any_without(const struct kvt__step *steps)
@@ -163,7 +165,7 @@ any_without(const struct kvt__step *steps)
     return steps;
 }
 
-/* Copies that no kernel does are behind the caller's stream too. */
+/* Batch copies run on the lane's copy stream, which also has to wait for the caller's stream. */
 static int
 put_behind(struct kvt__lane *lane, const struct kvt__step *steps)
 {
@@ -201,7 +203,8 @@ after_locked(struct kvt__lane *lane, void *stream)
                  : 0;
 }
 
-/* without: whether copies without kernels were begun too. */
+/* Cut the copies into steps and queue the steps.  Set *without to true if a step copies without
+ * kernels. */
 static int
 copy_locked(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
             bool *without)
@@ -240,7 +243,8 @@ kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size
     return err;
 }
 
-/* Where later work of the caller cannot be made to wait, the caller does. */
+/* Make later work on the caller's stream wait for `stream`.  If the driver fails to order the
+ * streams, the calling thread waits for `stream` instead. */
 static void
 hold_back(struct kvt__lane *lane, void *stream, void *caller)
 {

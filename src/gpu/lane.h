@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A lane from inside: lane.c keeps its streams and their order, cut.c makes steps of what
- * is asked for, open-lane.c makes it and ends it. */
+ * Internal structure of a lane: lane.c orders the streams and queues steps, cut.c cuts copies
+ * into steps, open-lane.c opens and closes the lane. */
 #ifndef KVT_GPU_LANE_H
 #define KVT_GPU_LANE_H
 
@@ -10,7 +10,7 @@
 #define KVT__PART_ALIGN ((uint64_t)512)
 #define KVT__SLAB_STEPS 16
 
-/* Steps and their memory of the host. */
+/* Steps, and the pinned host memory of these steps. */
 struct kvt__step_slab {
     struct kvt__step_slab *next;
     unsigned char *pinned;
@@ -21,40 +21,43 @@ struct kvt__lane {
     struct kvt__gpu *gpu;
     bool gather;
 
-    pthread_mutex_t order; /* of what is put on the streams; guards these: */
+    pthread_mutex_t order; /* orders the work on the streams; guards up to `slabs`: */
     void *kernels;         /* stream */
     void *copies;          /* stream */
-    void *asked;           /* event: what the caller's stream had */
-    bool after;            /* scatter: it was recorded */
-    void *ready;           /* event: from one stream of the lane to the other */
-    void *table;           /* of the device, for one step after the other */
+    void *asked;           /* event: the work on the caller's stream at the last call */
+    bool after;            /* `asked` was recorded */
+    void *ready;           /* event: passes the order from one stream of the lane to another */
+    void *table;           /* device memory for the tables of the steps, one after another */
     unsigned char *staging;
     size_t part_bytes;
     size_t next_part;
     struct kvt__part parts[KVT__N_PARTS];
     struct kvt__step_slab *slabs;
 
-    pthread_mutex_t lock; /* of these: */
-    pthread_cond_t begun;
+    pthread_mutex_t lock; /* guards idle, first, last and stop */
+    pthread_cond_t begun; /* a step was queued, or stop was set */
     struct kvt__step *idle;
-    struct kvt__step *first; /* under way */
-    struct kvt__step **last;
-    bool started;
+    struct kvt__step *first; /* queued steps, the oldest first */
+    struct kvt__step **last; /* the `next` of the newest queued step, or &first */
+    bool started;            /* the thread exists */
     bool stop;
     pthread_t thread;
 };
 
-/* More steps, with their memory of the host.  0 or -errno with a sentence. */
+/* Allocate more idle steps, with pinned host memory.  The caller holds `order`, or no other
+ * thread uses the lane yet.  0 or -errno with a sentence. */
 int kvt__lane_grow(struct kvt__lane *lane);
 
-/* All steps that the copies need, in a list; or none.  The lane's order is held. */
+/* Cut the copies into steps and set *steps to the list of these steps.  The caller holds `order`
+ * and returns the steps with kvt__lane_give_back(), or queues the steps.  On -errno with a
+ * sentence no step is taken. */
 int kvt__lane_cut(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
                   struct kvt__step **steps);
 
-/* Steps are idle again. */
+/* Put a list of steps back into the idle list. */
 void kvt__lane_give_back(struct kvt__lane *lane, struct kvt__step *steps);
 
-/* The lane's thread; arg: the lane. */
+/* Main function of the lane's thread.  arg: the lane. */
 void *kvt__lane_run(void *arg);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels or batch copies: the same small chunk is gathered and scattered both ways, a few
- * times, when a GPU is opened. */
+ * Choose between kernels and batch copies when a GPU is opened: gather and scatter a small chunk
+ * several times by each method, and compare the best times. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -9,7 +9,8 @@
 #include "base/error.h"
 #include "gpu/inside.h"
 
-/* 2 MiB of a usual model: 8 heads of 128 elements, 16 tokens a block, heads in order. */
+/* 2 MiB of KV in a common layout: 8 heads of 128 elements of 2 bytes, 16 tokens a block, the
+ * heads of a token adjacent. */
 enum { N_KV = 2, N_LAYERS = 2, N_HEADS = 8, HEAD_BYTES = 256, BLOCK_TOKENS = 16,
        N_BLOCKS = 16, ROUNDS = 3 };
 #define TOKEN_BYTES ((int64_t)N_HEADS * HEAD_BYTES)
@@ -61,7 +62,7 @@ copy_once(struct kvt__gpu *gpu, struct trial *t, bool gather)
     return err;
 }
 
-/* The best time of both directions; INT64_MAX: it does not work. */
+/* Return the shortest time in ns for a gather and a scatter; INT64_MAX: a copy failed. */
 static int64_t
 time_of(struct kvt__gpu *gpu, struct trial *t, bool by_kernels)
 {

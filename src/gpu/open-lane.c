@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making a lane, and ending it. */
+ * Open and close a lane. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ make_streams(struct kvt__lane *lane, const struct kvt__driver *d)
     int least = 0, greatest = 0;
     int error = d->stream_priorities(&least, &greatest);
 
-    /* Kernels are short, and the caller's wait for those that gather. */
+    /* The highest priority: gather kernels are short, and the caller's kernels wait for them. */
     if (!error)
         error = d->stream_create(&lane->kernels, KVT__STREAM_ALONE, greatest);
     if (!error)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pinning by the driver's library. */
+ * Pin host memory by CUDA's or HIP's driver. */
 #include "gpu/pin.h"
 
 #include "base/log.h"
 #include "gpu/driver.h"
 
-/* Whether there is a context of a device, now entered. */
+/* Enter the context of a device.  False: this process has no context of the device. */
 static bool
 enter(const struct kvt__driver *d, int ordinal, struct kvt__context *c)
 {
@@ -63,7 +63,7 @@ kvt__unpin(struct kvt__pin *pin)
     struct kvt__context c;
     struct kvt__driver d;
 
-    /* Without its context the memory is not pinned any more. */
+    /* If the context no longer exists, the driver has unpinned the memory. */
     if (pin->at && kvt__driver_find(pin->kind, &d) && enter(&d, pin->ordinal, &c)) {
         d.host_unregister(pin->at);
         leave(&d, &c);

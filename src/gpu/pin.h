@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pinning host memory, so that a GPU copies to and from it at the full speed of its bus
- * and beside its other work.  Any thread. */
+ * Pin host memory, so that a GPU copies to and from this memory at the full speed of the bus, and
+ * at the same time as other work.  Any thread. */
 #ifndef KVT_GPU_PIN_H
 #define KVT_GPU_PIN_H
 
@@ -16,12 +16,11 @@ struct kvt__pin {
     int ordinal;
 };
 
-/* Pin memory for the GPUs that this process uses, by CUDA or HIP.  If it uses none now
- * there is nothing to do; if it cannot be, a line of the log says why.  Whether it is
- * pinned.  Blocks. */
+/* Pin memory for all GPUs that this process uses, by CUDA or HIP.  Return true if the memory is
+ * now pinned.  False: this process uses no GPU, or the driver refused, which is logged.  Blocks. */
 bool kvt__pin(struct kvt__pin *pin, void *at, size_t bytes);
 
-/* Before the memory is unmapped. */
+/* Unpin the memory, if the memory is pinned.  Call this before the memory is unmapped. */
 void kvt__unpin(struct kvt__pin *pin);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jobs and units for the kernels. */
+ * Jobs, units and constant tables for the kernels. */
 #include "gpu/plan.h"
 
 #include "base/crc32c.h"
 
 #define ONE (UINT32_C(1) << 31) /* x^0 */
 
-/* a * x^(8 * bytes): a CRC of zero joined to it does that. */
+/* Return a * x^(8 * bytes): joining the CRC 0 of `bytes` bytes to a computes this product. */
 static uint32_t
 times_power(uint32_t a, uint64_t bytes)
 {
@@ -62,7 +62,8 @@ kvt__plan_width(const struct kvt__view *view, uint64_t flat)
     return (uint32_t)__builtin_ctzll(all);
 }
 
-/* times is the least for which no n below 2^31 comes out wrong. */
+/* Return the constants of a division by d.  `times` is rounded up, so that the quotient is exact
+ * for all n < 2^31. */
 static struct kvt__divisor
 divisor(uint64_t d)
 {

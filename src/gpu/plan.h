@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels are told, made from what the engine says, and CRCs made from what they
- * answer.  Pure functions: any thread. */
+ * Prepare the input of the kernels (kernels.h) from an engine's view, and compute CRCs from the
+ * sums that the kernels return.  Pure functions: any thread. */
 #ifndef KVT_GPU_PLAN_H
 #define KVT_GPU_PLAN_H
 
@@ -10,40 +10,45 @@
 #include "gpu/copy.h"
 #include "gpu/kernels.h"
 
-/* The tables that sums need. */
+/* Fill in the constant tables that the kernels need for sums. */
 void kvt__plan_sums(struct kvt__sums *sums);
 
-/* Logarithm of the widest element, up to 16 bytes, that divides all addresses and lengths:
- * those of the view (NULL: of none), and flat, where a chunk lies. */
+/* Return the binary logarithm of the widest element, at most 16 bytes, that divides `flat` (the
+ * address of a chunk, possibly combined with a length by or) and all addresses and lengths of
+ * the view.  view NULL: only `flat` counts. */
 uint32_t kvt__plan_width(const struct kvt__view *view, uint64_t flat);
 
-/* Chunks and blocks up to this many bytes can be counted in elements of any width. */
+/* Largest chunk and largest block for the kernels: elements of any width can be counted in the
+ * kernels' 31 bits. */
 #define KVT__MAX_JOB_BYTES ((UINT64_C(1) << 31) - 1)
 
-/* A job for a chunk of n_tokens tokens of a view, in elements of 1 << log bytes; flat,
- * bases and blocks are the device's addresses, flat that of the chunk's begin.  view
- * NULL: it is only summed. */
+/* Fill in the job for a chunk of n_tokens tokens of a view, in elements of 1 << log bytes.
+ * Device addresses: flat of the chunk's first byte, bases of the table of plane addresses,
+ * blocks of the block ids.  view NULL: the job only sums the chunk. */
 void kvt__plan_job(struct kvt__job *job, enum kvt__job_what what,
                    const struct kvt__view *view, uint32_t n_tokens, uint32_t log,
                    uint64_t flat, uint64_t bases, uint64_t blocks);
 
-/* Bytes of a unit that keep n_processors busy with so many bytes: a power of two.  At most
- * KVT__MAX_UNITS are needed, and one more for each piece, unless they are the largest. */
+/* Return the unit size, a power of two, that keeps n_processors multiprocessors busy with `bytes`
+ * bytes.  The bytes then need at most KVT__MAX_UNITS units plus one unit for each piece, unless
+ * the result is KVT__MAX_UNIT_BYTES. */
 uint64_t kvt__plan_unit_bytes(uint64_t bytes, uint32_t n_processors);
 
 #define KVT__MAX_UNITS 1024
 #define KVT__MIN_UNIT_BYTES ((uint64_t)16 << 10)
 #define KVT__MAX_UNIT_BYTES ((uint64_t)1 << 20)
 
-/* Cut the bytes [from, to) of a job's chunk.  How many units that made. */
+/* Cut the bytes [from, to) of a job's chunk into units.  job: the index of the job.  Return the
+ * number of units. */
 uint32_t kvt__plan_units(struct kvt__unit *units, uint32_t job, uint32_t log,
                          uint64_t from, uint64_t to, uint64_t unit_bytes);
 
-/* Join the units' sums to that of what lies before them, 0 at first. */
+/* Join the sums of n consecutive units to `sum`, the sum of the bytes before the first unit (0 at
+ * the chunk's first byte), and return the joined sum. */
 uint32_t kvt__plan_join(uint32_t sum, const uint32_t *sums, const struct kvt__unit *units,
                         uint32_t n, uint32_t log);
 
-/* The CRC32C of bytes whose sum this is. */
+/* Return the CRC32C of a chunk of `bytes` bytes from the chunk's sum. */
 uint32_t kvt__plan_crc(uint32_t sum, uint64_t bytes);
 
 #endif

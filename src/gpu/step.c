@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One launch: its table of bases, blocks, jobs and units, and what comes of it. */
+ * One launch of the copy kernel: build the table of bases, blocks, jobs and units, and evaluate
+ * the sums that the kernel returns. */
 #include <errno.h>
 #include <string.h>
 
@@ -147,7 +148,7 @@ kvt__step_launch(struct kvt__step *step, const struct kvt__gpu *gpu, void *table
 
 /* ---------------------------------------------------------------------- end */
 
-/* The checksum of a chunk that no kernel has summed. */
+/* Compute the CRC32C of a chunk on the CPU, after a copy without kernels. */
 static int
 sum_without(struct kvt__gpu *gpu, const struct kvt__gpu_copy *copy, uint32_t *crc)
 {

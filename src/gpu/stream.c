@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Non-temporal copies.  Only whole lines of the destination go past the caches, what
- * is left over at both ends is written as usual.  The instructions are chosen when
- * the program runs: building this needs no special flags.  Other processors than x86
- * see by themselves that whole lines are written. */
+ * Non-temporal copies.  Only whole lines of the destination bypass the caches; the bytes at both
+ * ends are written by ordinary stores.  The instruction set is chosen at run time, so that the
+ * build needs no special flags.  CPUs other than x86 use memcpy(): their hardware detects stores
+ * of whole lines. */
 #include "gpu/stream.h"
 
 #include <stdatomic.h>
@@ -18,19 +18,18 @@
 
 #define LINE ((size_t)64)
 
-/* Bytes that are copied and then summed: fits the first cache. */
+/* Bytes that are copied and then summed: fits the L1 cache. */
 #define STEP ((size_t)16 << 10)
 
-/* Fewer bytes than this are worth it only when they are nothing but whole lines. */
+/* A shorter copy uses non-temporal stores only if the copy consists of whole lines. */
 #define MIN_RAGGED ((size_t)1 << 10)
 
 #if defined(__x86_64__)
 
-/* How far ahead lines are fetched: what the processor fetches by itself stops at the
- * end of each page. */
+/* Distance of the prefetch in lines.  The hardware prefetcher stops at the end of each page. */
 #define AHEAD 8
 
-/* The next n lines after those. */
+/* Prefetch n lines, AHEAD lines behind `from`. */
 static inline void
 fetch(const unsigned char *from, size_t n)
 {
@@ -52,7 +51,7 @@ four_avx512(unsigned char *to, const unsigned char *from)
     _mm512_stream_si512((void *)(to + 3 * LINE), d);
 }
 
-/* Four pages side by side keep more of the memory busy. */
+/* Four pages are copied in parallel, which keeps more banks of the memory busy. */
 __attribute__((target("avx512f"))) static void
 lines_avx512(unsigned char *to, const unsigned char *from, size_t n)
 {
@@ -71,9 +70,9 @@ lines_avx512(unsigned char *to, const unsigned char *from, size_t n)
         _mm512_stream_si512((void *)to, _mm512_loadu_si512(from));
 }
 
-/* A CRC by folding: four vectors, each with the remainder of every fourth line so far.  To
- * move a remainder by d bits, multiply each half of a lane by a constant:
- * x^(d + 32) and x^(d - 32) modulo the polynomial, reflected, times x. */
+/* CRC by folding: each of four vectors holds the remainder of every fourth line so far.  To shift
+ * a remainder by d bits, multiply the two halves of each 128-bit lane by the constants x^(d + 32)
+ * and x^(d - 32) modulo the polynomial, bit-reflected, times x. */
 #define VPCLMUL __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2")))
 #define BY_2048_BITS UINT64_C(0xdcb17aa4), UINT64_C(0xb9e02b86)
 #define BY_512_BITS UINT64_C(0x740eef02), UINT64_C(0x9e4addf8)
@@ -86,15 +85,16 @@ in_each_lane(uint64_t low, uint64_t high)
                             (long long)high, (long long)low);
 }
 
-/* The remainder, moved, plus the line behind. */
+/* Return the shifted remainder plus the next line. */
 VPCLMUL static inline __m512i
 fold(__m512i remainder, __m512i by, __m512i line)
 {
     return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(remainder, by, 0x00),
                                      _mm512_clmulepi64_epi128(remainder, by, 0x11), line,
-                                     0x96); /* exclusive or of all three */
+                                     0x96); /* exclusive or of the three operands */
 }
 
+/* Copy one line, and return the line. */
 VPCLMUL static inline __m512i
 stream_line(unsigned char *to, const unsigned char *from)
 {
@@ -104,7 +104,7 @@ stream_line(unsigned char *to, const unsigned char *from)
     return line;
 }
 
-/* The CRC of the last 64 bytes that all others are folded into. */
+/* Return the CRC of the last 64 bytes, into which all other bytes were folded. */
 VPCLMUL static inline uint32_t
 crc_of(__m512i line)
 {
@@ -116,7 +116,7 @@ crc_of(__m512i line)
     return (uint32_t)crc;
 }
 
-/* The prefetch reaches over the end of a page, where the processor's own ends. */
+/* The prefetch crosses the end of a page, where the hardware prefetcher stops. */
 VPCLMUL static uint32_t
 lines_sum_avx512(unsigned char *to, const unsigned char *from, size_t n, uint32_t crc)
 {
@@ -270,8 +270,8 @@ kvt__stream_copy(unsigned char *to, const unsigned char *from, size_t n)
     memcpy(to + n - tail, from + n - tail, tail);
 }
 
-/* The sum is of the source: the copy has brought the source into the cache, and the
- * destination is not there. */
+/* Sum the source, not the destination: the copy has loaded the source into the cache, and the
+ * destination has bypassed the cache. */
 static uint32_t
 copy_then_sum(unsigned char *to, const unsigned char *from, size_t n, uint32_t crc)
 {

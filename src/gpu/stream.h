@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copying past the caches: for bytes that the copying processor does not read again
- * soon.  Saves reading the destination first, too.  Any thread. */
+ * Non-temporal copies, which bypass the CPU's caches: for bytes that this CPU core will not read
+ * again soon.  The CPU also does not read the destination's lines first.  Any thread. */
 #ifndef KVT_GPU_STREAM_H
 #define KVT_GPU_STREAM_H
 
@@ -9,35 +9,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Copy n bytes of any alignment. */
+/* Copy n bytes between addresses of any alignment. */
 void kvt__stream_copy(unsigned char *to, const unsigned char *from, size_t n);
 
-/* The same, and return the CRC32C of a || b, where crc is the CRC32C of a and b is the n
+/* Copy n bytes, and return the CRC32C of a || b, where crc is the CRC32C of a, and b is the copied
  * bytes. */
 uint32_t kvt__stream_copy_sum(unsigned char *to, const unsigned char *from, size_t n,
                               uint32_t crc);
 
-/* After it, what the calling thread copied may be handed to others. */
+/* Order the calling thread's non-temporal stores before its later stores.  Call this before
+ * another thread or device gets the copied bytes. */
 void kvt__stream_fence(void);
 
-/* The instructions that do it. */
+/* A set of copy functions for one instruction set. */
 struct kvt__stream {
     const char *name;
-    bool (*usable)(void); /* on this processor */
-    /* Copy n lines of 64 bytes; to is a multiple of 64. */
+    bool (*usable)(void); /* this CPU has the instructions */
+    /* Copy n lines of 64 bytes; `to` is a multiple of 64. */
     void (*lines)(unsigned char *to, const unsigned char *from, size_t n);
-    /* The same for a multiple of KVT__SUM_LINES lines, and return the CRC32C as
-     * kvt__stream_copy_sum().  NULL: the set has no such instructions. */
+    /* Copy n lines as lines(), n a multiple of KVT__SUM_LINES, and return the CRC32C as
+     * kvt__stream_copy_sum().  NULL: the instruction set has no carry-less multiplication. */
     uint32_t (*lines_sum)(unsigned char *to, const unsigned char *from, size_t n,
                           uint32_t crc);
 };
 
 #define KVT__SUM_LINES 4
 
-/* Set number i, the best first; NULL: there are fewer. */
+/* Return set number i, the fastest first.  NULL: there are at most i sets. */
 const struct kvt__stream *kvt__stream_at(size_t i);
 
-/* Use another than the best usable set.  For tests. */
+/* Use this set instead of the fastest usable set.  For tests. */
 void kvt__stream_use(const struct kvt__stream *stream);
 
 #endif

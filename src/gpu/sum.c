@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checksums of what lies in a device's memory: by its kernels, else by the processor.  The
- * calling thread waits for them. */
+ * CRC32C of device memory: by a kernel, else by the CPU through a bounce buffer.  The calling
+ * thread waits. */
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -44,13 +44,13 @@ begin(struct kvt__gpu *gpu, struct kvt__gpu_copy *const *list)
     return err;
 }
 
-/* No view: it is only summed. */
+/* A copy without a view only sums the chunk. */
 static int
 sum_by_kernel(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint32_t *crc)
 {
     struct kvt__gpu_copy *list[1];
     struct sum s = { .copy = { .sums = true, .on_device = true,
-                               .chunk = (unsigned char *)at, /* only read */
+                               .chunk = (unsigned char *)at, /* never written */
                                .done = sum_done, .own.bytes = bytes } };
 
     pthread_mutex_init(&s.lock, NULL);
