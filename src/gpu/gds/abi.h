@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types and numbers of cuFile and of hipFile, which has the same but for the properties
- * and the version.  Written down here so that neither header is needed to build. */
+ * Types and constants of cuFile and hipFile, declared here so that building kvtier needs no vendor
+ * header.  The two ABIs differ only in the driver's properties and in the version. */
 #ifndef KVT_GPU_GDS_ABI_H
 #define KVT_GPU_GDS_ABI_H
 
@@ -9,10 +9,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Returned by value: in one register. */
+/* The functions return this struct by value, in one register. */
 struct kvt__gds_status {
-    int code;   /* 0, or 5000 and more */
-    int driver; /* what CUDA or HIP answered, where it was that */
+    int code;   /* 0, or at least 5000 */
+    int driver; /* error of CUDA or HIP, if the driver caused the failure; else 0 */
 };
 _Static_assert(sizeof(struct kvt__gds_status) == 8, "CUfileError_t");
 
@@ -31,7 +31,7 @@ _Static_assert(sizeof(struct kvt__gds_descr) == 24 &&
 
 /* Sizes in KiB. */
 struct kvt__cufile_props {
-    unsigned nvfs_major, nvfs_minor; /* 0.0: there is no nvidia-fs */
+    unsigned nvfs_major, nvfs_minor; /* 0.0: nvidia-fs is not loaded */
     size_t poll_size;
     size_t max_direct_io_size;
     unsigned status_flags;
@@ -53,14 +53,14 @@ struct kvt__hipfile_props {
 };
 _Static_assert(sizeof(struct kvt__hipfile_props) == 72, "hipFileDriverProps_t");
 
-#define KVT__GDS_COMPAT_ALLOWED (1u << 1) /* of control_flags */
-#define KVT__GDS_P2PDMA_WORKS (1u << 4)   /* of feature_flags, from 1.20 on */
+#define KVT__GDS_COMPAT_ALLOWED (1u << 1) /* bit of control_flags */
+#define KVT__GDS_P2PDMA_WORKS (1u << 4)   /* bit of feature_flags, since 1.20 */
 
-/* Settings of type bool, only while the driver is closed. */
+/* Boolean parameters, which can be set only while the driver is closed. */
 #define KVT__GDS_SET_COMPAT 1
 #define KVT__GDS_SET_P2PDMA 7
 
-/* Codes that are asked for by name. */
+/* Status codes that the sources use by name. */
 enum {
     KVT__GDS_BASE = 5000,
     KVT__GDS_NOT_OPEN = 5001,

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver is opened once for the process and closed once: the libraries count
- * references, and what is called without one opens the driver anew, with the library's own
- * defaults and with its compat mode.
+ * The process opens the library's driver once and closes the driver once.  The libraries count
+ * references; a call without a reference opens the driver again, with the library's defaults and
+ * with compat mode.
  *
- * That mode, a copy through host memory that is slower than ours, is switched off by the
- * library's own setter, which takes effect while its driver is closed and concerns nothing
- * else.  The environment variable of old versions and cufile.json are left alone: setenv()
- * races with every getenv() of a process with threads, and other users of the library may
- * want what they configured.  Where somebody opened it before us, or where it has no
- * setter (before 1.15; hipFile), its properties tell whether compat mode is all there is;
- * and the probe has seen this path work with it off, in a process of its own. */
+ * Compat mode is a copy through host memory, slower than kvtier's own copy.  The library's setter
+ * turns compat mode off; the setter only works while the driver is closed, and changes no other
+ * setting.  kvtier does not change the environment variable of old versions or cufile.json:
+ * setenv() races with getenv() in other threads, and other users of the library rely on their
+ * configuration.  If another user has opened the driver before, or if the library has no setter
+ * (cuFile before 1.15, hipFile), the driver's properties show whether only compat mode would work.
+ * The probe, a process of its own, has tested this path with compat mode off. */
 #include "gpu/gds/gds.h"
 
 #include <assert.h>
@@ -23,14 +23,14 @@
 #include "gpu/gds/library.h"
 
 #define MODULES "/proc/modules"
-#define USUAL_PIECE ((size_t)16 << 20) /* where the library does not tell */
-#define LEAST_PIECE ((size_t)64 << 10)
+#define USUAL_PIECE ((size_t)16 << 20) /* default, if the library reports no limit */
+#define LEAST_PIECE ((size_t)64 << 10) /* a smaller limit is implausible, and ignored */
 
 struct kvt__gds {
     struct kvt__gds_library library;
     char name[48];
     size_t piece;
-    unsigned n_users; /* under the lock */
+    unsigned n_users; /* guarded by drivers.lock */
 };
 
 static struct {
@@ -40,17 +40,19 @@ static struct {
 
 /* ------------------------------------------------------------------- the driver */
 
-/* Whether it is off now. */
+/* Turn compat mode off, and P2PDMA on if requested.  Return true if compat mode is now off. */
 static bool
 forbid_compat(const struct kvt__gds_library *l, bool p2pdma)
 {
     if (!l->set_bool || l->set_bool(KVT__GDS_SET_COMPAT, false).code)
         return false;
     if (p2pdma)
-        l->set_bool(KVT__GDS_SET_P2PDMA, true); /* opening tells whether it took it */
+        l->set_bool(KVT__GDS_SET_P2PDMA, true); /* an error shows up at driver_open() */
     return true;
 }
 
+/* Check that cuFileDriverOpen() can read the list of kernel modules, without which the call never
+ * returns. */
 static int
 check_modules(const struct kvt__gds_library *l)
 {
@@ -73,7 +75,8 @@ refuse_compat(const struct kvt__gds_library *l)
                                    "allow_compat_mode to false in cufile.json."));
 }
 
-/* What was opened: with nvidia-fs, with P2PDMA, or with neither. */
+/* Read the properties of the open driver: set g->piece, and refuse a driver that has neither
+ * nvidia-fs nor P2PDMA and would use compat mode. */
 static int
 read_properties(struct kvt__gds *g, bool compat_is_off)
 {
@@ -85,7 +88,7 @@ read_properties(struct kvt__gds *g, bool compat_is_off)
     size_t piece = 0;
 
     if (l->properties && !l->properties(&props).code) {
-        const struct kvt__cufile_props *p = &props.cufile; /* equal as far as this */
+        const struct kvt__cufile_props *p = &props.cufile; /* both begin with these fields */
 
         if (l->kind == KVT__GDS_CUFILE && !compat_is_off && !p->nvfs_major &&
             !p->nvfs_minor && p->control_flags & KVT__GDS_COMPAT_ALLOWED &&
@@ -112,7 +115,7 @@ open_locked(struct kvt__gds *g, enum kvt__gds_kind kind, bool p2pdma)
         return err;
     bool off = forbid_compat(l, p2pdma);
     struct kvt__gds_status status = l->driver_open();
-    /* Nothing may be called after a failure: it would open it again, with defaults. */
+    /* After a failure call no other function: the call would open the driver with defaults. */
     if (status.code)
         return kvt__gds_refused(kind, KVT__GDS_OPEN, status);
     kvt__gds_version(l, version, sizeof version);
@@ -215,7 +218,7 @@ kvt__gds_file_close(struct kvt__gds_file *file)
 
 /* ------------------------------------------------------------------------ moving */
 
-/* Bytes, or -errno. */
+/* Make one request.  Return the number of bytes moved, or -errno with a sentence. */
 static ssize_t
 move_piece(const struct kvt__gds_file *file, void *base, size_t at, size_t n, off_t offset,
            bool to_file)
@@ -241,7 +244,7 @@ move_all(const struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer,
 
         if (got < 0)
             return (int)got;
-        if ((size_t)got != n) /* it goes on by itself: what is missing is not there */
+        if ((size_t)got != n) /* the library repeats short requests: no more bytes follow */
             return kvt__gds_keep(KVT__GDS_IO, EIO,
                                  kvt__fail(EIO, "%s: %zd of %zu bytes were %s.",
                                            file->gds->name, got, n,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes between files and a GPU's memory without a way through the host's: by cuFile or
- * hipFile, opened at run time.  Whether that works for a directory at all is to be asked
- * of gpu/gds/probe.h before: it is the only thing that tells.
+ * Direct transfers between files and a GPU's memory, without a copy in host memory, by cuFile or
+ * hipFile, loaded at run time.  Call kvt__gds_works() (gpu/gds/probe.h) first: only the probe shows
+ * whether direct transfers work for a directory.
  *
- * Where a function of the library is called, the device's context is current in the
- * calling thread.  Any thread, unless said otherwise. */
+ * The caller makes the device's context current in the calling thread.  Any thread, unless the
+ * text says otherwise. */
 #ifndef KVT_GPU_GDS_GDS_H
 #define KVT_GPU_GDS_GDS_H
 
@@ -14,14 +14,14 @@
 
 #include "gpu/gds/trouble.h"
 
-/* What offsets, sizes and addresses are multiples of. */
+/* Alignment of offsets, sizes and addresses. */
 #define KVT__GDS_ALIGN ((size_t)4096)
 
 struct kvt__gds;
 
-/* Registered memory of a device. */
+/* Registered device memory. */
 struct kvt__gds_buffer {
-    struct kvt__gds *gds; /* NULL: none */
+    struct kvt__gds *gds; /* NULL: not registered */
     unsigned char *base;
     size_t bytes;
 };
@@ -29,45 +29,48 @@ struct kvt__gds_buffer {
 /* A registered file. */
 struct kvt__gds_file {
     struct kvt__gds *gds;
-    void *handle; /* NULL: none */
-    atomic_uint n_moves;
+    void *handle; /* NULL: not registered */
+    atomic_uint n_moves; /* transfers in flight */
 };
 
-/* Open a library's driver, or share it with those of this process that have it open.
- * p2pdma: ask cuFile for that, as the probe found it to be needed.  0, or -errno with a
- * sentence and a trouble.  Blocks. */
+/* Calls that return int return 0, or -errno with a sentence (kvt__why()) and with a layer and a
+ * code (kvt__gds_trouble()). */
+
+/* Open the library's driver, or share the driver with earlier callers in this process; the
+ * last close closes the driver.  p2pdma: request P2PDMA from cuFile, as a probe found necessary.
+ * Blocks. */
 int kvt__gds_driver_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out);
 
-/* No file and no buffer is registered any more. */
+/* Give up one kvt__gds_driver_open().  The caller has closed all files and buffers before. */
 void kvt__gds_driver_close(struct kvt__gds *gds);
 
-/* "libcufile 1.20"; until closed. */
+/* Return name and version, like "libcufile 1.20".  Valid until the close. */
 const char *kvt__gds_describe(const struct kvt__gds *gds);
 
-/* The file the library was loaded from. */
+/* Return the path of the library's file.  Valid until the close. */
 const char *kvt__gds_path(const struct kvt__gds *gds);
 
-/* What moves at a time. */
+/* Return the largest number of bytes of one request of the library. */
 size_t kvt__gds_piece(const struct kvt__gds *gds);
 
-/* Register memory of a device, whose address is a multiple of 64 KiB, for long.  0, or
- * -errno with a sentence and a trouble. */
+/* Register device memory, for many transfers.  base is a multiple of 64 KiB.  The memory stays
+ * allocated until kvt__gds_buffer_close(). */
 int kvt__gds_buffer_open(struct kvt__gds *gds, unsigned char *base, size_t bytes,
                          struct kvt__gds_buffer *out);
 void kvt__gds_buffer_close(struct kvt__gds_buffer *buffer);
 
-/* Register a file that is open with O_DIRECT; fd stays open until it is closed here.  0, or
- * -errno with a sentence and a trouble. */
+/* Register a file that is open with O_DIRECT.  The caller keeps fd open until
+ * kvt__gds_file_close(), and closes fd. */
 int kvt__gds_file_open(struct kvt__gds *gds, int fd, struct kvt__gds_file *out);
 
-/* Nothing moves, and nothing begins to: the library would take a call with a handle that
- * is gone for one reference of its driver less. */
+/* Deregister a file without transfers in flight.  No later call may use the file: the library
+ * would count a call with a stale handle as the release of a reference to its driver. */
 void kvt__gds_file_close(struct kvt__gds_file *file);
 
-/* Move bytes between the buffer, from at on, and the file, from offset on: to the file, or
- * to the buffer.  Blocks; several threads keep the device busy.  When it returns nothing
- * moves any more.  0, or -errno with a sentence and a trouble; -EIO: the file is shorter
- * than that. */
+/* Transfer `bytes` bytes between the buffer, from byte `at` on, and the file, from `offset` on.
+ * to_file: write the file; else read the file.  Blocks; several threads together keep the device
+ * busy.  After the return, also with an error, no transfer of this call is in flight.  -EIO: also
+ * if the file is shorter. */
 int kvt__gds_move(struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer,
                   size_t at, size_t bytes, off_t offset, bool to_file);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Findings in files of the user's private directory, one for each key, which its name is a
- * digest of.  Whatever else they hold is no finding. */
+ * The cache of probe results: one JSON file for each key in the user's private directory.  The
+ * file's name is a digest of the key.  A file with other contents counts as missing. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ name_of(const char *key, char out[24])
     snprintf(out, 24, "gds-%016llx", (unsigned long long)kvt__sha256_word(key));
 }
 
-/* Size and time of the library's file: it may have been replaced. */
+/* Write size and modification time of the library's file to out, to detect a replaced file. */
 static void
 version_of(const char *file, char out[64])
 {

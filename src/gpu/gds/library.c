@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libcufile.so.0 and libhipfile.so.0.  They have the same functions under other prefixes;
- * single ones are missing from old versions, so each is looked up by itself. */
+ * Load libcufile.so.0 or libhipfile.so.0.  Both have equal functions, with different prefixes.  Old
+ * versions lack some functions, so each function is looked up separately. */
 #include "gpu/gds/library.h"
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 
 static const struct vendor {
     const char *prefix;
-    const char *names[2]; /* the second where only files to build with are installed */
+    const char *names[2]; /* the second name is for an installation without the first */
 } vendors[] = {
     [KVT__GDS_CUFILE] = { "cuFile", { "libcufile.so.0", "libcufile.so" } },
     [KVT__GDS_HIPFILE] = { "hipFile", { "libhipfile.so.0", "libhipfile.so" } },
@@ -40,7 +40,7 @@ find_functions(void *handle, struct kvt__gds_library *l)
     } functions[] = {
         { "DriverOpen", &l->driver_open, false },
         { "DriverClose", &l->driver_close, false },
-        { "DriverClose_v2", &l->driver_close, true }, /* what cuFile's header names so */
+        { "DriverClose_v2", &l->driver_close, true }, /* cufile.h maps DriverClose to this */
         { "HandleRegister", &l->add_file, false },
         { "HandleDeregister", &l->remove_file, false },
         { "BufRegister", &l->add_buffer, false },
@@ -64,6 +64,7 @@ find_functions(void *handle, struct kvt__gds_library *l)
     return 0;
 }
 
+/* Write the path of a loaded library to out, or `otherwise` if the loader has no path. */
 static void
 find_path(void *handle, const char *otherwise, char *out, size_t size)
 {
@@ -85,7 +86,7 @@ kvt__gds_load(enum kvt__gds_kind kind, const char *file, struct kvt__gds_library
     *out = (struct kvt__gds_library){ .kind = kind };
     void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
-        const char *said = dlerror(); /* of the usual name, not of the last resort */
+        const char *said = dlerror(); /* the error for the first name, not for the second */
 
         snprintf(why, sizeof why, "%s", said ? said : "no reason given");
         if (!strcmp(name, vendor->names[0]))
@@ -100,7 +101,7 @@ kvt__gds_load(enum kvt__gds_kind kind, const char *file, struct kvt__gds_library
     find_path(handle, name, out->path, sizeof out->path);
     int err = find_functions(handle, out);
     if (!err)
-        return 0; /* it stays: its threads and tables would outlive a dlclose() */
+        return 0; /* no dlclose(): the library's threads and tables would outlive the unload */
     dlclose(handle);
     return kvt__gds_keep(KVT__GDS_LIBRARY, ENOSYS, err);
 }
@@ -115,7 +116,7 @@ kvt__gds_file_name(enum kvt__gds_kind kind, char *out, size_t size)
     if (!handle)
         return;
     find_path(handle, name, out, size);
-    dlclose(handle); /* who loaded it has it still */
+    dlclose(handle); /* the process's own reference keeps the library loaded */
 }
 
 void

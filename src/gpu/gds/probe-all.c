@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Asking for several GPUs: a thread for each, as each program is waited for. */
+ * Probe several GPUs in parallel, with a thread for each probe, because a probe blocks. */
 #include "base/thread.h"
 #include "gpu/gds/probe.h"
 
@@ -19,7 +19,7 @@ ask(void *arg)
 {
     struct asking *a = arg;
 
-    /* Its sentence is in what was found, not of the thread that tells it. */
+    /* found.text has the sentence; kvt__why() of this thread is not used. */
     (void)!kvt__gds_probe(a->how, a->kind, a->ordinal, a->path, &a->found);
     return NULL;
 }

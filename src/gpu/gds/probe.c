@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Starting the helper program, listening to it until it has found something or its time is
- * over, and ending it then.  It may hang in the kernel, beyond every signal: it is waited
- * for no longer than that. */
+ * Start the helper program, read its output until the result or until the deadline, and kill the
+ * helper.  The helper may hang in the kernel, where no signal ends a process: then kvtier does not
+ * wait for its end. */
 #include "gpu/gds/probe.h"
 
 #include <dlfcn.h>
@@ -27,22 +27,24 @@
 #include "gpu/gds/library.h"
 
 #define HELPER "kvtier-gds-probe"
-#define LOOK_MS 20 /* whether it has ended */
-#define LAST_LOOKS 5
+#define LOOK_MS 20 /* interval between checks whether the helper has ended */
+#define LAST_LOOKS 5 /* checks after the kill */
 
+/* A running helper. */
 struct running {
     pid_t pid;
-    int from;
+    int from; /* pipe with the helper's output */
     int64_t deadline_ns;
-    enum kvt__gds_layer step;
-    bool told;
+    enum kvt__gds_layer step; /* the step that the helper has begun last */
+    bool told; /* the helper has reported the result */
     size_t n;
-    char line[2048];
+    char line[2048]; /* n bytes of an incomplete line */
 };
 
-/* ------------------------------------------------------------------------ finding it */
+/* -------------------------------------------------------------------- paths of files */
 
-/* Beside this library (a wheel, a build), or where it is installed. */
+/* Find the helper: next to this library (in a wheel or a build directory), or in the installed
+ * directory of helpers. */
 static int
 find_helper(char *out, size_t size)
 {
@@ -64,7 +66,8 @@ find_helper(char *out, size_t size)
     return -ENOENT;
 }
 
-/* Where half-written files are, if that is there already. */
+/* Choose a path for the scratch file: in the directory of temporary files if this directory
+ * exists, else in the probed directory. */
 static void
 choose_scratch(const char *path, char *out, size_t size)
 {
@@ -74,13 +77,14 @@ choose_scratch(const char *path, char *out, size_t size)
 
     snprintf(temp, sizeof temp, "%s/.kvtier/tmp", path);
     bool there = !stat(temp, &st) && S_ISDIR(st.st_mode);
-    if (getrandom(&random, sizeof random, 0) < 0) /* other hosts do the same here */
+    if (getrandom(&random, sizeof random, 0) < 0) /* random: other hosts may probe here too */
         random = (uint64_t)kvt__now_ns();
     snprintf(out, size, "%s/.kvtier-probe-%016" PRIx64, there ? temp : path, random);
 }
 
-/* ----------------------------------------------------------------------- hearing it */
+/* ------------------------------------------------------------------- reading output */
 
+/* Fill in a failure whose sentence is kvt__why().  Return err. */
 static int
 say(struct kvt__gds_finding *f, enum kvt__gds_layer layer, int err)
 {
@@ -90,6 +94,7 @@ say(struct kvt__gds_finding *f, enum kvt__gds_layer layer, int err)
     return err;
 }
 
+/* Parse one line of JSON: the beginning of a step, or the result. */
 static void
 take_line(struct running *run, const char *line, size_t n, struct kvt__gds_finding *f)
 {
@@ -115,7 +120,7 @@ take_line(struct running *run, const char *line, size_t n, struct kvt__gds_findi
     json_decref(json);
 }
 
-/* What there is.  False: its end. */
+/* Read and parse the available output.  False: end of the output, or a read error. */
 static bool
 take(struct running *run, struct kvt__gds_finding *f)
 {
@@ -136,7 +141,8 @@ take(struct running *run, struct kvt__gds_finding *f)
     return got > 0;
 }
 
-/* Whether it ended; where somebody else reaps our children nobody knows how. */
+/* Return true if the helper has ended.  If another part of the process has reaped the child, the
+ * exit status is unknown and *status is 0. */
 static bool
 has_ended(const struct running *run, int *status)
 {
@@ -159,7 +165,8 @@ kill_it(const struct running *run)
         poll(NULL, 0, LOOK_MS);
 }
 
-/* Until it has told, or it is over; status: of one that ended. */
+/* Read output until the result, the helper's end or the deadline.  False: the deadline has passed.
+ * status: the exit status, if the helper has ended without a result. */
 static bool
 listen_to(struct running *run, struct kvt__gds_finding *f, int *status)
 {
@@ -180,6 +187,7 @@ listen_to(struct running *run, struct kvt__gds_finding *f, int *status)
     }
 }
 
+/* Fill in the result: from the helper's output, or from the way the helper failed. */
 static int
 judge(struct running *run, const struct kvt__gds_probe *how, bool ended, int status,
       struct kvt__gds_finding *f)
@@ -198,7 +206,7 @@ judge(struct running *run, const struct kvt__gds_probe *how, bool ended, int sta
                                              "status %d).", WEXITSTATUS(status)));
 }
 
-/* ------------------------------------------------------------------------- asking it */
+/* ----------------------------------------------------------------- running the helper */
 
 static int
 run_helper(const struct kvt__gds_probe *how, char *const *words, struct kvt__gds_finding *f)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The libraries' codes in words.  The same code has other causes in other calls: 5030 is
- * the library's "internal error", which for a file means that udev knows nothing of the
- * device it is on. */
+ * Messages for the libraries' status codes.  The meaning of a code depends on the call: 5030 is
+ * "internal error", but at the registration of a file 5030 means that udev has no record of the
+ * file's device. */
 #include "gpu/gds/trouble.h"
 
 #include <errno.h>
@@ -53,13 +53,13 @@ static const char *const calls[] = { "DriverOpen", "HandleRegister", "BufRegiste
     "nvidia-fs, or for P2PDMA take CUDA 12.8 or later, the open GPU driver 570 or "      \
     "later, Linux 6.2 or later"
 
-/* The cure ends a sentence. */
+/* A status code; cure: the cause and a remedy, as the end of a sentence. */
 static const struct meaning {
     int code;
     enum kvt__gds_layer layer;
     int err;
     const char *cure;
-    const char *hip_cure; /* NULL: the same */
+    const char *hip_cure; /* NULL: `cure` also holds for hipFile */
 } meanings[] = {
     { 5001, KVT__GDS_MODULE, ENODEV, NO_MODULE, "its driver is not open" },
     { 5002, KVT__GDS_DRIVER, EINVAL, "a property in its configuration is invalid", NULL },
@@ -111,7 +111,8 @@ static const struct meaning {
 };
 static const struct meaning unknown = { 0, KVT__GDS_IO, EIO, "it is a code that kvtier "
                                         "does not know", NULL };
-/* 1.9 and earlier, and 1.20, for a file whose device udev does not know. */
+/* The meaning at the registration of a file: seen with cuFile up to 1.9 and with 1.20, if udev has
+ * no record of the file's device. */
 static const struct meaning no_udev = { 0, KVT__GDS_UDEV, ENODEV, UDEV, NULL };
 
 const char *
@@ -189,7 +190,7 @@ kvt__gds_moved(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
         code = result == -1 || result < -9999 ? EIO : (int)-result;
     if (code >= KVT__GDS_BASE)
         return kvt__gds_refused(kind, call, (struct kvt__gds_status){ code, 0 });
-    /* The third form of hipFile: the runtime's code, which is no errno. */
+    /* hipFile may return a negative error of HIP's runtime, which is no errno. */
     if (kind == KVT__GDS_HIPFILE && !in_errno)
         return kvt__gds_keep(KVT__GDS_GPU, code,
                              kvt__fail(EIO, "%s: %s%s fails with HIP's error %d.",

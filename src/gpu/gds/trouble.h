@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What stands between storage and a GPU: which layer it is, and how it is mended.
- * Any thread. */
+ * Failures of direct transfers: the layer between storage and GPU that failed, and a message with
+ * a remedy.  Any thread. */
 #ifndef KVT_GPU_GDS_TROUBLE_H
 #define KVT_GPU_GDS_TROUBLE_H
 
@@ -9,26 +9,28 @@
 
 enum kvt__gds_kind { KVT__GDS_CUFILE, KVT__GDS_HIPFILE };
 
-/* In the order in which each needs those before it. */
+/* The layers in the order of dependency: each layer needs the layers above it in this list. */
 enum kvt__gds_layer {
-    KVT__GDS_NO_LAYER, /* nothing is missing */
-    KVT__GDS_HELPER,   /* what is to find out could not be run */
+    KVT__GDS_NO_LAYER, /* no failure */
+    KVT__GDS_HELPER,   /* the helper program that probes */
     KVT__GDS_LIBRARY,
     KVT__GDS_GPU,
-    KVT__GDS_DRIVER,   /* the library's driver, which is opened */
+    KVT__GDS_DRIVER,   /* the library's driver */
     KVT__GDS_MODULE,   /* nvidia-fs, or the kernel's P2PDMA */
     KVT__GDS_FILE_SYSTEM,
     KVT__GDS_UDEV,
-    KVT__GDS_MEMORY,   /* the device's, registered */
+    KVT__GDS_MEMORY,   /* registered device memory */
     KVT__GDS_IO,
     KVT__GDS_N_LAYERS
 };
 
-/* "nvidia-fs or P2PDMA"; and the word that stands for it between processes. */
+/* Return the layer's name for messages, like "nvidia-fs or P2PDMA". */
 const char *kvt__gds_layer_name(enum kvt__gds_layer layer);
+
+/* Return the layer's identifier in JSON, like "module". */
 const char *kvt__gds_layer_word(enum kvt__gds_layer layer);
 
-/* The calls that a library may refuse. */
+/* The calls of the library that may fail with a status code. */
 enum kvt__gds_call {
     KVT__GDS_OPEN,
     KVT__GDS_ADD_FILE,
@@ -37,23 +39,26 @@ enum kvt__gds_call {
     KVT__GDS_WRITE,
 };
 
-/* Of the calling thread's last failure of a function of gds.h, beside kvt__why(). */
+/* Return layer and code of the calling thread's last failure in gpu/gds; kvt__why() has the
+ * sentence. */
 struct kvt__gds_trouble {
     enum kvt__gds_layer layer;
-    int code; /* the library's, else an errno */
+    int code; /* the library's status code, else an errno */
 };
 struct kvt__gds_trouble kvt__gds_trouble(void);
 
-/* Keep a sentence made with kvt__fail(), whose result is err, and the rest.  err. */
+/* Record layer and code of a failure whose sentence kvt__fail() has recorded.  Return err, the
+ * result of kvt__fail(). */
 int kvt__gds_keep(enum kvt__gds_layer layer, int code, int err);
 
-/* Make a sentence of what a library answered: with its name, the call, the code and the
- * cure.  -errno. */
+/* Record the failure of a call of the library, with a sentence that names the library, the call,
+ * the code and a remedy.  Return -errno. */
 int kvt__gds_refused(enum kvt__gds_kind kind, enum kvt__gds_call call,
                      struct kvt__gds_status status);
 
-/* What a read or a write returned, in whichever of its forms; saved_errno: after the call,
- * 0 before it.  Bytes, or -errno with a sentence. */
+/* Interpret the result of a read or a write; the libraries report errors in several forms.
+ * saved_errno: errno after the call, if errno was 0 before the call.  Return the number of bytes,
+ * or record the failure and return -errno. */
 ssize_t kvt__gds_moved(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
                        int saved_errno);
 

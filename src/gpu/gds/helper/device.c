@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A driver library without a GPU can be loaded, and cuFile's driver can be opened without
- * either: so the GPU is asked for first, and by itself.  Nobody here has loaded the library
- * or made a context, as an engine would have done. */
+ * The driver library can be loaded on a machine without a GPU, and cuFile's driver can be opened
+ * without a GPU.  So the probe tests the GPU first, and separately.  In this process no engine has
+ * loaded the driver library or created a context, so this file does both. */
 #include "gpu/gds/helper/device.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "gpu/driver.h"
 
-#define ALIGN ((uintptr_t)64 << 10) /* of memory that is registered */
+#define ALIGN ((uintptr_t)64 << 10) /* alignment of registered memory */
 
 static struct kvt__driver d;
 static const char *library;
@@ -52,7 +52,7 @@ load(enum kvt__gpu_kind kind)
     return 0;
 }
 
-/* Make its context, and that the thread's. */
+/* Create the primary context of a device, and make the context current in this thread. */
 static int
 enter(int ordinal)
 {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The probe's own piece of a device's memory, by CUDA's or HIP's driver library.  One
- * thread. */
+ * Device memory for the probe, by CUDA's or HIP's driver library.  Single-threaded. */
 #ifndef KVT_GPU_GDS_HELPER_DEVICE_H
 #define KVT_GPU_GDS_HELPER_DEVICE_H
 
 #include "gpu/gds/trouble.h"
 
-/* Make device number ordinal the thread's, and take bytes of its memory, at a multiple of
- * 64 KiB.  0, or -errno with a sentence and a trouble; so does the other. */
+/* Make the context of GPU number `ordinal` current in the calling thread, and allocate device
+ * memory, aligned to 64 KiB.  The memory is freed when the process ends.  0, or -errno with a
+ * sentence, and a layer and a code (kvt__gds_trouble()). */
 int device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **out);
 
-/* How many the driver counts; 0: it was not asked, or does not tell. */
+/* Return the number of GPUs that the driver counts; 0: device_open() did not come so far. */
 int device_count(void);
 
-/* To the device, or from there. */
+/* Copy bytes to or from device memory, and wait for the copy.  Errors as device_open(). */
 int device_copy(void *to, const void *from, size_t bytes);
 
 #endif

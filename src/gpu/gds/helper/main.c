@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier-gds-probe KIND LIBRARY ORDINAL SCRATCH: whether a GPU reaches a file directly.
- * It writes a scratch file from the memory of the device, reads it back, compares, and
- * tells in lines of JSON what it is at and, in the last, what was found.
+ * kvtier-gds-probe KIND LIBRARY ORDINAL SCRATCH: test whether direct transfers work between a GPU
+ * and a file.  The program writes the scratch file from device memory, reads the file into device
+ * memory, and compares the bytes.  Standard output gets lines of JSON: a line at the beginning of
+ * each step, and the result as the last line.
  *
- * A program of its own, since a library may hang or end the process that asks it, and
- * since here the environment can be changed and compat mode forbidden to every version.
- * Whoever started it removes the scratch file. */
+ * The test is a separate program because the library may hang or end its process, and because this
+ * program can change the environment, which turns compat mode off for every version of the library.
+ * The parent process removes the scratch file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,10 +21,10 @@
 #include "gpu/gds/library.h"
 
 #define PROBE_BYTES ((size_t)1 << 20)
-#define AT ((size_t)64 << 10) /* in the buffer */
-#define OFFSET 4096           /* in the file, behind a header */
+#define AT ((size_t)64 << 10) /* offset in the buffer */
+#define OFFSET 4096           /* offset in the file, as of a payload behind a header */
 
-static FILE *answers; /* not standard output: libraries print there too */
+static FILE *answers; /* the original standard output; libraries may print to stdout */
 
 static struct {
     enum kvt__gds_kind kind;
@@ -37,8 +38,9 @@ static struct {
     int fd;
 } probe;
 
-/* ------------------------------------------------------------------------ telling */
+/* ------------------------------------------------------------------------- output */
 
+/* Print a JSON string; characters outside of ASCII become '?'. */
 static void
 put_text(const char *text)
 {
@@ -54,6 +56,7 @@ put_text(const char *text)
     putc('"', answers);
 }
 
+/* Report the beginning of a step, so that the parent knows which step hangs. */
 static void
 begin(enum kvt__gds_layer layer)
 {
@@ -62,6 +65,7 @@ begin(enum kvt__gds_layer layer)
     fflush(answers);
 }
 
+/* Report the result. */
 static void
 tell(enum kvt__gds_layer layer, int code, const char *text)
 {
@@ -84,7 +88,7 @@ tell(enum kvt__gds_layer layer, int code, const char *text)
 
 /* -------------------------------------------------------------------------- steps */
 
-/* So that opening finds this one, wherever it lies. */
+/* Load the library by its path: kvt__gds_driver_open() then uses the loaded library. */
 static int
 load(void)
 {
@@ -99,7 +103,7 @@ take_device(void)
     return device_open(probe.kind, probe.ordinal, AT + PROBE_BYTES, &probe.device);
 }
 
-/* Without nvidia-fs perhaps with P2PDMA, which the site need not have asked for. */
+/* Open the driver; if nvidia-fs is missing, retry with P2PDMA, which cufile.json need not allow. */
 static int
 open_driver(void)
 {
@@ -122,7 +126,8 @@ make_scratch(void)
     if (errno == EINVAL)
         return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, EINVAL,
                              kvt__fail(EINVAL, "the file system does not take O_DIRECT."));
-    /* Its name is another one each time, and who asks for several GPUs compares. */
+    /* Name the directory, not the file with its random name: kvtier doctor merges equal messages of
+     * several GPUs. */
     return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, errno,
                          kvt__fail(errno, "make a file in %.*s",
                                    (int)(strrchr(probe.scratch, '/') - probe.scratch),
@@ -150,7 +155,7 @@ compare(const unsigned char *sent, const unsigned char *got, const char *where)
                          kvt__fail(EBADMSG, "what %s is not what was written.", where));
 }
 
-/* sent, got: aligned. */
+/* Test both directions.  sent, got: buffers of PROBE_BYTES with the alignment of O_DIRECT. */
 static int
 write_and_read(unsigned char *sent, unsigned char *got)
 {
@@ -191,7 +196,7 @@ move(void)
 }
 
 static const struct {
-    enum kvt__gds_layer layer; /* that may hang */
+    enum kvt__gds_layer layer; /* the layer to report if the step hangs */
     int (*run)(void);
 } steps[] = {
     { KVT__GDS_LIBRARY, load },
@@ -203,6 +208,7 @@ static const struct {
     { KVT__GDS_IO, move },
 };
 
+/* Keep standard output for `answers`, and redirect prints of libraries to standard error. */
 static bool
 take_output(void)
 {
@@ -212,7 +218,8 @@ take_output(void)
     return answers && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0;
 }
 
-/* For versions without a setter; and no log in the directory it was started in. */
+/* Forbid compat mode for versions without a setter, and keep cuFile from writing a log file into
+ * the current directory. */
 static void
 set_environment(void)
 {
@@ -246,7 +253,7 @@ main(int argc, char **argv)
             struct kvt__gds_trouble trouble = kvt__gds_trouble();
 
             tell(trouble.layer, trouble.code, kvt__why());
-            _exit(0); /* what the library does at the end of a process is not our concern */
+            _exit(0); /* skip the library's exit handlers, which may hang or crash */
         }
     }
     tell(KVT__GDS_NO_LAYER, 0, "");
