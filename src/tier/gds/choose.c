@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Through host memory is no failure: our own bounce is at least as good as the libraries'
- * compat modes.  Only who demands a direct way (use_gds: true, or hipFile by name) is told
- * that there is none instead of being served another. */
+ * Copies through host memory are no failure: kvtier's own copies are at least as fast as the
+ * libraries' compat modes.  Only a configuration that requires direct transfers (use_gds: true, or
+ * gds_backend: hipfile) gets an error if direct transfers do not work. */
 #include "tier/gds/choose.h"
 
 #include <errno.h>
@@ -39,6 +39,7 @@ kvt__gds_wish(const struct kvt_config *config, struct kvt__gds_wish *out)
                  kvt__config_origin(config, gds_backend));
 }
 
+/* Format the text of a choice.  Return 0. */
 static int say(struct kvt__gds_choice *choice, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -53,7 +54,8 @@ say(struct kvt__gds_choice *choice, const char *fmt, ...)
     return 0;
 }
 
-/* It cannot be: an error for who demands it.  why: a sentence with its full stop. */
+/* Choose copies through host memory because a layer failed; -ENODEV if direct transfers are
+ * required.  why: a sentence that ends with a full stop. */
 static int
 refuse(const struct kvt__gds_wish *wish, const char *path, enum kvt__gds_layer layer,
        const char *why, struct kvt__gds_choice *out)
@@ -70,7 +72,8 @@ refuse(const struct kvt__gds_wish *wish, const char *path, enum kvt__gds_layer l
     return -ENODEV;
 }
 
-/* What was found decides.  by: "GPU 3 reaches it directly", or the like. */
+/* Choose by the result of a probe.  by: the beginning of the message, "GPU 3 reaches it directly"
+ * or "it is reached directly". */
 static int
 decide(const struct kvt__gds_wish *wish, const char *path, const char *by,
        const struct kvt__gds_finding *f, struct kvt__gds_choice *out)
@@ -98,7 +101,7 @@ kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *h
         return say(out, "%s: " BOUNCE ": %s.", path, wish->why_not);
     if (ordinal < 0)
         return refuse(wish, path, KVT__GDS_GPU, "this process keeps its KV on none.", out);
-    (void)!kvt__gds_probe(how, wish->kind, ordinal, path, &f); /* f tells as much */
+    (void)!kvt__gds_probe(how, wish->kind, ordinal, path, &f); /* f contains the error */
     snprintf(by, sizeof by, "GPU %d reaches it directly", ordinal);
     return decide(wish, path, by, &f, out);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of a GPU that chunks move to and from files without a way through the host's: a
- * part of the device's memory, registered with cuFile or hipFile, of which slots are lent.
+ * Slots in GPU memory for direct transfers between files and the GPU: a part of the device memory
+ * is registered with cuFile or hipFile, and the tier lends slots of this memory.
  *
- * It is had only if that works in all directories: a chunk is looked for in each.  The lock
- * guards what is free and is held for a few instructions. */
+ * The tier allocates the memory only if direct transfers work in all directories, because a lookup
+ * searches all directories.  The lock guards the free extents and is held for a few
+ * instructions. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@
 struct kvt__gds_probe kvt__gds_how = KVT__GDS_PROBE_USUAL;
 
 struct kvt__gds_device {
-    struct kvt__lender lender; /* first: slots lead here */
+    struct kvt__lender lender; /* first: slot->lender is converted to this struct */
     struct kvt__gpu *gpu;
     struct kvt__gds *gds;
     unsigned char *memory;
@@ -38,8 +39,8 @@ struct kvt__gds_device {
     struct kvt__counters *counters; /* NULL: nothing is counted */
 
     pthread_mutex_t lock;
-    struct kvt__extents free; /* in units */
-    size_t n_units, n_lent;
+    struct kvt__extents free; /* in units of UNIT bytes */
+    size_t n_units, n_lent;   /* likewise */
 };
 
 /* ------------------------------------------------------------------------ lending */
@@ -70,7 +71,7 @@ kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
     struct kvt__gds_device *d = ((struct gds_tier *)tier)->device;
     size_t n = units_of(bytes), at;
 
-    /* What is no whole number of units ends in one that is read and written back. */
+    /* A partial unit at the end would need a read, a change and a write of the whole unit. */
     if (!d || !bytes || bytes % UNIT)
         return false;
     if (n > d->n_units) {
@@ -79,7 +80,7 @@ kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                       d->n_units * UNIT / MIB);
         return false;
     }
-    /* Half of it is left to loads, but for one chunk that has it for itself. */
+    /* Stores leave half of the memory to loads; a single store may take more if nothing is lent. */
     size_t most = prio == KVT__PRIO_STORE ? d->n_units / 2 : d->n_units;
     pthread_mutex_lock(&d->lock);
     bool lent = (d->n_lent + n <= most || !d->n_lent) &&
@@ -95,9 +96,9 @@ kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
 
 /* ------------------------------------------------------------------------- moving */
 
-/* One slot on its way, by as many threads as come. */
+/* The transfer of one slot, by one or more threads. */
 struct transfer {
-    struct kvt__split split; /* first: its parts lead here */
+    struct kvt__split split; /* first: move_part() converts the split to this struct */
     struct kvt__gds_device *device;
     struct kvt__gds_file file;
     size_t at, bytes, piece;
@@ -105,7 +106,7 @@ struct transfer {
     bool to_file;
 };
 
-/* With the device's context, which the library wants in each thread. */
+/* Transfer piece number i.  The library needs the device's context in each thread. */
 static int
 move_part(struct kvt__split *split, size_t i)
 {
@@ -124,12 +125,11 @@ move_part(struct kvt__split *split, size_t i)
     return err;
 }
 
-/* A request of these libraries blocks, and their interfaces for several at a time are none:
- * cuFile's batches block too where it falls back and take no large entries, hipFile's tell
- * nothing.  So each thread of the executor gets a piece, all of the same size, unless that
- * would be less than 1 MiB: below that a drive is no longer kept busy by what there is to
- * do for each request.  No piece is more than the library moves at a time, and each is of
- * whole pages of a GPU. */
+/* Cut a transfer into pieces of equal size, one for each thread of the executor.  Threads are
+ * needed because a request of the libraries blocks, and the batch interfaces do not help: cuFile's
+ * batches block in compat mode and refuse large entries, and hipFile's batches do not report
+ * results.  Smaller pieces than 1 MiB would not keep the drive busy, because of the cost of each
+ * request.  A piece is at most the library's limit for a request, and a multiple of a GPU page. */
 static void
 cut(struct transfer *x)
 {
@@ -143,9 +143,10 @@ cut(struct transfer *x)
     x->split.n = (x->bytes + x->piece - 1) / x->piece;
 }
 
-/* Requests that make a file longer wait for each other: the file system takes them one by
- * one.  Blocks that are there already it writes at the same time.  0, or -errno with a
- * sentence: there is no room; where room cannot be had so, writing will find out. */
+/* Allocate the file's blocks before parallel writes: the file system serializes writes that extend
+ * a file, and runs writes into allocated blocks in parallel.  0; -errno with a sentence: the file
+ * system is full.  Other errors are ignored: the file system may lack fallocate(), and the writes
+ * then report errors. */
 static int
 reserve(int fd, const struct transfer *x)
 {
@@ -155,10 +156,10 @@ reserve(int fd, const struct transfer *x)
     return kvt__fail(errno, "reserve %zu bytes", x->bytes);
 }
 
-/* A handle belongs to one open file, and each chunk has a file of its own, which a rename
- * can replace at any time: handles could be kept only with their files open.  There is
- * nothing to gain: registering and forgetting a file takes libcufile 1.20 7 us, 0.15 % of
- * what 32 MiB take at 7 GB/s (bench/RESULTS.md, GPUs). */
+/* Register the file, transfer all pieces, and deregister the file.  Handles are not kept: a handle
+ * belongs to an open file description, and a rename can replace the file of a chunk at any time, so
+ * kept handles would need open files.  The cost is small: with libcufile 1.20 both calls together
+ * take 7 us, 0.15 % of the time for 32 MiB at 7 GB/s (bench/RESULTS.md, GPUs). */
 static int
 move_registered(struct transfer *x, int fd)
 {
@@ -232,8 +233,9 @@ kvt__gds_device_close(struct gds_tier *t)
     t->device = NULL;
 }
 
-/* Whether the GPU reaches all directories, each of which gets a line; p2pdma: and asks for
- * that.  0, or -ENODEV with a sentence where it is demanded. */
+/* Choose the data path for each directory, and log each choice.  *direct: direct transfers work in
+ * all directories; *p2pdma: a directory needs P2PDMA.  0; -ENODEV with a sentence: direct transfers
+ * are required and do not work. */
 static int
 choose(const struct gds_tier *t, int ordinal, bool *direct, bool *p2pdma)
 {
@@ -301,7 +303,8 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
     return err;
 }
 
-/* The library for the GPU's vendor, unless the other one is demanded. */
+/* Select the library for the GPU's vendor.  -ENODEV with a sentence: the configuration requires the
+ * library of the other vendor. */
 static int
 fit_wish(struct gds_tier *t, const struct kvt__gpu *gpu)
 {
@@ -317,7 +320,8 @@ fit_wish(struct gds_tier *t, const struct kvt__gpu *gpu)
     return 0;
 }
 
-/* How much of the GPU's memory transfers in flight need, within the limit. */
+/* Return the bytes of GPU memory for at most `most` bytes in flight, within the configured limit,
+ * in whole MiB. */
 static size_t
 buffer_bytes(const struct gds_tier *t, size_t most)
 {

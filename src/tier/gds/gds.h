@@ -25,8 +25,8 @@ int kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
 bool kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                    struct kvt__slot *out);
 
-/* As kind->move_device: on a thread of an executor by as many requests at a time as the
- * executor has threads to spare. */
+/* As kind->move_device, on a thread of an executor: idle threads of the executor make further
+ * requests of the transfer in parallel. */
 int kvt__gds_move_device(const struct kvt__files *files, int fd,
                          const struct kvt__slot *slot, off_t offset, bool to_file);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layout of LMCache's GDS back end: a header of 4096 bytes as safetensors has it, and
- * the payload.  Where LMCache keeps what it does not know of, kvtier keeps what its
- * trailer is elsewhere, in hex. */
+ * The layout of LMCache's GDS back end: a safetensors header of 4096 bytes, then the payload.
+ * kvtier's trailer, which other layouts store behind the payload, is in hex in the header's
+ * metadata, where LMCache ignores unknown fields. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -14,29 +14,30 @@
 #include "base/bytes.h"
 #include "tier/gds/layout.h"
 
-#define TEXT_BYTES (KVT__GDS_HEADER_BYTES - 8) /* behind the length, filled with blanks */
+#define TEXT_BYTES (KVT__GDS_HEADER_BYTES - 8) /* JSON behind the length, padded with blanks */
 #define OUR_DIGITS ((size_t)2 * KVT__TRAILER_BYTES)
 
 /* -------------------------------------------------------------------- header */
 
-/* By LMCache's number of a dtype; what it writes itself has these names. */
+/* The first N_NUMBERED rows are indexed by LMCache's dtype code, and have the names that LMCache
+ * writes. */
 static const struct dtype {
     const char *name;
-    unsigned bytes;
-    uint32_t number; /* read as that one */
-    unsigned unit;   /* then each is so many */
+    unsigned bytes;  /* of an element */
+    uint32_t number; /* the dtype code after reading */
+    unsigned unit;   /* elements of `number` for one element of this type */
 } dtypes[] = {
     { "U8", 1, 6, 1 }, { "F16", 2, 2, 1 }, { "F16", 2, 2, 1 }, { "BF16", 2, 3, 1 },
     { "F32", 4, 4, 1 }, { "F64", 8, 5, 1 }, { "U8", 1, 6, 1 }, { "F8E4M3FN", 1, 7, 1 },
     { "F8E5M2", 1, 8, 1 },
-    /* Read, never written: they have no number, and are bytes to kvtier. */
+    /* Types without a dtype code, never written: kvtier reads their elements as bytes. */
     { "U16", 2, 6, 2 }, { "U32", 4, 6, 4 }, { "U64", 8, 6, 8 }, { "I8", 1, 6, 1 },
     { "I16", 2, 6, 2 }, { "I32", 4, 6, 4 }, { "I64", 8, 6, 8 },
 };
 #define N_DTYPES (sizeof dtypes / sizeof *dtypes)
 #define N_NUMBERED 9u
 
-/* "2, 32, 256, 1024": zeros at the end are no dimensions. */
+/* Write the dimensions to out, like "2, 32, 256, 1024".  Trailing zeros are no dimensions. */
 static void
 shape_text(const struct kvt__shape *shape, uint64_t payload, char *out, size_t size)
 {
@@ -44,7 +45,7 @@ shape_text(const struct kvt__shape *shape, uint64_t payload, char *out, size_t s
 
     while (n > 1 && !shape->dims[n - 1])
         n--;
-    if (n == 1) { /* bytes: more of them than a dimension can tell, perhaps */
+    if (n == 1) { /* bytes, possibly more than fit in 32 bits */
         snprintf(out, size, "%" PRIu64, payload);
         return;
     }
@@ -108,7 +109,7 @@ kvt__gds_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
 
 /* ------------------------------------------------------------------- reading */
 
-/* A number as a shape has it; 0: it is none. */
+/* Convert a JSON number to the type of a shape's fields.  0: not a positive 32-bit integer. */
 static uint32_t
 as_u32(const json_t *number)
 {
@@ -117,7 +118,7 @@ as_u32(const json_t *number)
     return n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
 }
 
-/* The row of its name; NULL: LMCache has no such type yet. */
+/* Find a dtype by name.  NULL: a type that LMCache does not have yet. */
 static const struct dtype *
 dtype_named(const char *name)
 {
@@ -127,8 +128,8 @@ dtype_named(const char *name)
     return NULL;
 }
 
-/* What the header tells of the payload, of which LMCache's is to be sure: as many elements
- * of that type fill it; of a type that LMCache has not yet: whatever there are. */
+/* Read the shape of a payload that LMCache wrote.  False: dtype and dimensions contradict the
+ * payload's size.  With an unknown dtype the size cannot be checked, and the shape stays 0. */
 static bool
 read_shape(const json_t *kvcache, struct kvt__found *found)
 {
@@ -162,7 +163,7 @@ read_shape(const json_t *kvcache, struct kvt__found *found)
     return product == found->payload_bytes;
 }
 
-/* What stands where LMCache looks for no more than its version. */
+/* Read the metadata: LMCache's version, and kvtier's trailer if kvtier wrote the file. */
 static int
 read_metadata(const json_t *metadata, struct kvt__found *found)
 {
@@ -177,7 +178,7 @@ read_metadata(const json_t *metadata, struct kvt__found *found)
     if (strcmp(version, "1"))
         return -ENOENT;
     if (!ours) {
-        /* A name that one bit changed: LMCache's own is of another length. */
+        /* A value with the length of kvtier's: a flipped bit has changed the name "kvtier". */
         json_object_foreach((json_t *)metadata, name, value)
             if (json_is_string(value) && json_string_length(value) == OUR_DIGITS)
                 return -EBADMSG;
@@ -205,7 +206,7 @@ read_json(const json_t *root, struct kvt__found *found)
         return -EBADMSG;
     found->payload_bytes = (uint64_t)json_integer_value(end);
     int err = read_metadata(json_object_get(kvcache, "__metadata__"), found);
-    /* What LMCache wrote has nothing else to be checked by. */
+    /* A file of LMCache has no checksum: the shape is the only check. */
     return !err && !found->has_id && !read_shape(kvcache, found) ? -EBADMSG : err;
 }
 

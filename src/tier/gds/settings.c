@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the settings for GDS mean together: the newer use_gds and gds_backend, and the older
- * use_cufile and use_hipfile, which are both at once. */
+ * Check the settings of GDS together.  The old settings use_cufile and use_hipfile are aliases of
+ * use_gds and gds_backend, and each of the old settings selects a library and turns GDS on or
+ * off at the same time. */
 #include <string.h>
 
 #include "conf/read.h"
 
-/* What a switch of the older kind says: 1, 0, or -1 when nobody wrote it there. */
+/* Return the value of an old setting at a level of the configuration: 1, 0, or -1 if the setting is
+ * missing at this level. */
 static int
 old_switch(const struct kvt__reading *r, enum kvt__param_at at, enum kvt__level level)
 {
@@ -16,6 +18,7 @@ old_switch(const struct kvt__reading *r, enum kvt__param_at at, enum kvt__level 
         ? kvt__bool_word(node->text) : -1;
 }
 
+/* Report that two settings contradict each other. */
 static void
 contradiction(struct kvt__reading *r, const char *one, const char *one_origin,
               const char *other, const char *other_origin)
@@ -24,7 +27,8 @@ contradiction(struct kvt__reading *r, const char *one, const char *one_origin,
               "them.", one, one_origin, other, other_origin);
 }
 
-/* Not cuFile but hipFile: that is no contradiction, and GDS is not off. */
+/* Return true for use_cufile: false together with use_hipfile: true, which does not contradict and
+ * does not turn GDS off. */
 static bool
 means_hipfile_instead(const struct kvt__reading *r, enum kvt__level level)
 {
@@ -32,7 +36,7 @@ means_hipfile_instead(const struct kvt__reading *r, enum kvt__level level)
            r->by_alias[KVT__AT_gds_backend] && !strcmp(r->config->gds_backend, "hipfile");
 }
 
-/* Both were written in one place: what is written in another takes its place. */
+/* Report contradictions between settings of equal level.  Between levels, the higher level wins. */
 static void
 check_switches(struct kvt__reading *r)
 {
