@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stream with work all the time, as that on which a model computes: a kernel meant to
- * fill all processors for some 20 microseconds, or, where the driver takes none from a text
- * (HIP), copies in the device's memory.  A thread puts a batch on it while another is being
- * done, and sleeps in between. */
+ * Keep a stream busy, as a model that computes would.  The work is a kernel that should fill all
+ * multiprocessors for about 20 microseconds.  If the driver cannot load a kernel from PTX text
+ * (HIP), the work is copies in device memory.  A thread queues a batch while the device works on
+ * another batch, and sleeps in between. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,12 +12,12 @@
 #include "gpu.h"
 
 #define THREADS 256u
-#define BLOCKS_EACH 8u /* of a processor's: no thread more has room */
+#define BLOCKS_EACH 8u /* thread blocks for each multiprocessor: fills all thread slots */
 #define ITERATIONS 256u
-#define LAUNCHES 16 /* of a batch */
-#define COPIES 8
+#define LAUNCHES 16 /* kernels of a batch */
+#define COPIES 8    /* copies of a batch */
 
-/* Eight multiplications a turn.  What it would write is never so. */
+/* PTX: eight multiply-adds in each turn.  The condition for the store at the end is never true. */
 static const char text[] =
     ".version 6.3\n"
     ".target sm_75\n"
@@ -52,7 +52,7 @@ struct busy {
     const struct machine *m;
     void *module, *kernel; /* NULL: copies */
     unsigned n_blocks;
-    unsigned char *memory; /* twice bytes; kernels: somewhere to write to */
+    unsigned char *memory; /* 2 * bytes of device memory; for kernels the unused output */
     size_t bytes;
     void *stream, *ended[2];
     pthread_t thread;
@@ -86,7 +86,7 @@ keep_busy(void *arg)
 {
     struct busy *b = arg;
     const struct kvt__driver *d = &b->m->d;
-    struct kvt__context context = b->m->context; /* current on each thread by itself */
+    struct kvt__context context = b->m->context; /* each thread enters its own copy */
     int error = kvt__context_enter(d, &context);
     bool entered = !error;
 
@@ -95,7 +95,7 @@ keep_busy(void *arg)
         if (!error)
             error = d->event_record(b->ended[i], b->stream);
         if (!error && atomic_fetch_add(&b->n_batches, 1))
-            error = d->event_sync(b->ended[!i]); /* the batch before */
+            error = d->event_sync(b->ended[!i]); /* wait for the previous batch */
     }
     int late = entered ? d->stream_sync(b->stream) : 0;
     atomic_store(&b->error, error ? error : late);

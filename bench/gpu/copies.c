@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gather and scatter: between blocks and chunks, both in the GPU's memory, CRC32C
- * included, beside one plain copy of as many bytes there.  Bytes are counted once. */
+ * Cases gather and scatter: copies between blocks and chunks, both in GPU memory, with CRC32C.  The
+ * baseline is one copy of the driver in GPU memory, of an equal number of bytes.  Throughput
+ * counts each byte once, not for read and write. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "gpu.h"
 #include "gpu/device.h"
 
-#define REST ((size_t)96 << 20) /* what is opened takes besides */
+#define REST ((size_t)96 << 20) /* device memory of kvt__gpu_open() and of the driver */
 
 struct rig;
 
@@ -27,8 +28,8 @@ struct rig {
     struct kvt__view view;
     struct bench_chunks b;
     struct kvt__gpu *gpu;
-    unsigned char *chunks, *other; /* the device's, of all chunks; other: for the copy */
-    unsigned char *chunk;          /* one in host memory */
+    unsigned char *chunks, *other; /* device memory for all chunks; other: of the baseline */
+    unsigned char *chunk;          /* one chunk, in pinned host memory */
     struct asked *asked;
     struct kvt__gpu_copy **list;
     bool gather;
@@ -59,7 +60,7 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
          const struct machine *m)
 {
     struct cli_shape shape = bench_chunks_shape(bench->quick);
-    /* 4 GiB: a fast GPU has copied one before a thread that waits for it is awake. */
+    /* 4 GiB: a fast GPU copies 1 GiB before a waiting thread has woken up. */
     size_t wanted = bench->quick ? WANTED_CHUNKS(true) : 4 * WANTED_CHUNKS(false);
     size_t n = machine_fit(m, wanted, 3 * bench_chunk_bytes(&shape), REST);
 
@@ -91,7 +92,7 @@ static void
 rig_close(struct rig *r)
 {
     if (r->gpu)
-        kvt__gpu_close(r->gpu); /* its memory goes with it */
+        kvt__gpu_close(r->gpu); /* also frees `chunks` and `other` */
     machine_unpin(r->m, r->chunk);
     kv_close(&r->kv);
     bench_chunks_close(&r->b);
@@ -117,7 +118,7 @@ done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* All chunks, from the call until the last one is whole. */
+/* Copy all chunks, and measure from the call until the last chunk is complete. */
 static int
 copy_all(struct rig *r, bool gather, struct bench_cost *out)
 {
@@ -162,9 +163,10 @@ step_plain(void *ctx, struct bench_cost *out)
     return machine_copy(r->m, r->other, r->chunks, r->b.bytes, out);
 }
 
-/* ---------------------------------------------------------------------- are they right */
+/* ----------------------------------------------------------------------------- check */
 
-/* The chunk that lies on the device and both its sums. */
+/* Compare gathered chunk i in device memory, and the CRC32C of the gather, with the expected chunk
+ * of `number`. */
 static int
 check_chunk(struct rig *r, size_t i, uint64_t number)
 {
@@ -185,7 +187,7 @@ check_chunk(struct rig *r, size_t i, uint64_t number)
     return CLI_NO;
 }
 
-/* One chunk's blocks to the chunk and, when something else is in them, back. */
+/* Gather a chunk, overwrite its blocks, scatter the chunk, and compare. */
 static int
 check(struct rig *r)
 {

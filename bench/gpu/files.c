@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the GPU and files: an engine over gds_path in the case's directory that keeps
- * nothing in host memory, beside the slower of one plain copy over the bus and the bare
- * loop of as many files, both measured in the same turn.  Bytes go directly, or through
- * host memory where no GPU reaches the directory; the result says which. */
+ * Cases of transfers between GPU and files: an engine with gds_path in the case's directory, which
+ * keeps no chunks in host memory.  Each turn of the baseline measures one copy of the driver over
+ * the bus, and a minimal loop over an equal number of files; the slower of the two counts.  If the
+ * GPU does not reach the directory directly, bytes pass through host memory; the result contains
+ * the data path. */
 #include <stdio.h>
 
 #include "through.h"
 #include "gpu.h"
 
-#define N_THREADS 4 /* what disk_io_threads is by default */
+#define N_THREADS 4 /* the default of disk_io_threads */
 
 struct rig {
     const struct machine *m;
@@ -17,12 +18,12 @@ struct rig {
     struct bench_through t;
     struct bench_bare bare;
     struct told told;
-    unsigned char *pinned; /* as much as all chunks */
+    unsigned char *pinned; /* host memory for all chunks */
     size_t n_turns;
     double bus[BENCH_ROUNDS], files[BENCH_ROUNDS]; /* GB/s of the last turns */
 };
 
-/* ------------------------------------------------------------------------ the bare loop */
+/* ----------------------------------------------------------------------- the baseline */
 
 static int
 tune(void *ctx, bool write)
@@ -66,7 +67,8 @@ bare_read(void *ctx, struct bench_cost *out)
 
 /* --------------------------------------------------------------------- open and close */
 
-/* What transfers to files take: eight chunks, beside what is opened. */
+/* Return the device memory for everything but the KV: eight chunks in flight, and
+ * kvt__gpu_open(). */
 static size_t
 rest_bytes(size_t chunk_bytes)
 {
@@ -121,7 +123,7 @@ rig_close(struct rig *r)
 
 /* -------------------------------------------------------------------------- measuring */
 
-/* One chunk to its file and, when something else is in its blocks, back. */
+/* Store a chunk in a file, overwrite its blocks, load the chunk, and compare. */
 static int
 check(struct rig *r)
 {

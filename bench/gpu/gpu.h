@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the cases of the gpu family share: the GPU, KV on it, a stream that is busy.
+ * Shared parts of the benchmark cases of the gpu family: the GPU, paged KV in GPU memory, and a
+ * stream that is kept busy.
  *
- * All is called by the main thread, which the GPU's context is current on.  The host never
- * touches memory of the device: bytes go there and back by copies from and to memory that
- * is pinned.  Functions that return int return 0 or an exit code, after saying why. */
+ * Only the main thread calls these functions, with the GPU's context current.  The CPU never
+ * accesses device memory directly: copies move bytes between device memory and pinned host memory.
+ * Functions that return int return 0, or an exit code after a message on standard error. */
 #ifndef KVT_BENCH_GPU_H
 #define KVT_BENCH_GPU_H
 
@@ -18,83 +19,91 @@
 struct machine {
     struct kvt__driver d;
     struct kvt__context context;
-    void *stream; /* of plain copies; not the default one */
+    void *stream; /* for the baseline copies; not the default stream */
 };
 
-/* The first GPU, with a context as an engine makes it.  Or BENCH_LEFT_OUT. */
+/* Load the driver and create the primary context of the first GPU, as an engine does.
+ * BENCH_LEFT_OUT: this machine has no GPU. */
 int machine_open(struct machine *m);
 void machine_close(struct machine *m);
 
-/* Say that the driver failed; an exit code. */
+/* Report a failure: error > 0 is the driver's error, error < 0 is kvtier's with kvt__why().  Return
+ * an exit code. */
 int machine_fail(const struct machine *m, int error, const char *what);
 
-/* The device's memory, and the host's that is pinned, its pages there. */
+/* Allocate device memory, or pinned host memory whose pages are populated.  On failure *out is
+ * NULL.  The free functions accept NULL. */
 int machine_alloc(const struct machine *m, size_t bytes, unsigned char **out);
 int machine_pinned(const struct machine *m, size_t bytes, unsigned char **out);
 void machine_free(const struct machine *m, unsigned char *at);
 void machine_unpin(const struct machine *m, unsigned char *at);
 
-/* How many chunks, wanted or less, find room on the device with so many bytes for each and
- * bytes for the rest; 0 after saying that there is none. */
+/* Return the number of chunks, at most `wanted`, that fit into free device memory with `each` bytes
+ * for a chunk and `rest` bytes for everything else.  0, after a message: not even one chunk. */
 size_t machine_fit(const struct machine *m, size_t wanted, size_t each, size_t rest);
 
-/* One plain copy between any two places, until it is done. */
+/* Measure one copy of the driver between any two addresses, and wait for the copy. */
 int machine_copy(const struct machine *m, void *to, const void *from, size_t bytes,
                  struct bench_cost *out);
 
 /* --------------------------------------------------------------------- kv.c */
 
-/* Paged KV as vLLM has it: for each layer [block][token][head][K, V] (nhd) or
- * [block][head][token][K, V] (hnd).  Bytes that are checked are made from a number. */
+/* Paged KV in vLLM's layouts: for each layer [block][token][head][K, V] (nhd) or
+ * [block][head][token][K, V] (hnd).  A number determines the expected bytes of a chunk. */
 struct kv {
     const struct machine *m;
     struct cli_shape shape;
     size_t n_chunks, chunk_bytes, block_bytes;
-    unsigned char *memory; /* the device's */
-    unsigned char *image;  /* a chunk's blocks; the host's, pinned */
+    unsigned char *memory; /* device memory */
+    unsigned char *image;  /* the blocks of a chunk, in pinned host memory */
     void *base[2 * CLI_MAX_LAYERS];
     int64_t token_stride, head_stride;
 };
 
-/* To be closed also after an error. */
+/* Allocate KV for n_chunks chunks.  The caller calls kv_close() also after an error. */
 int kv_open(struct kv *kv, const struct machine *m, bool quick, bool hnd, size_t n_chunks);
 void kv_close(struct kv *kv);
 
 struct kvt__view kv_view(const struct kv *kv);
 
-/* Tell an engine; ctx: a struct kv. */
+/* Set view and stream of an engine to this KV.  ctx: a struct kv. */
 int kv_set_view(void *ctx, struct kvt_engine *engine);
 
-/* Blocks in no order, of all chunks. */
+/* Shuffle the block ids of all chunks, always in the same way. */
 void kv_shuffle(int32_t *blocks, size_t n);
 
-/* Fill a chunk's blocks; see whether they hold that (CLI_NO: they do not). */
+/* Fill the blocks of a chunk with the bytes of `number`, or compare the blocks with these bytes.
+ * CLI_NO: the bytes differ. */
 int kv_fill(const struct kv *kv, const int32_t *blocks, uint64_t number);
 int kv_check(const struct kv *kv, const int32_t *blocks, uint64_t number);
 
-/* The chunk itself: its bytes, in host memory. */
+/* Write the expected chunk of `number` to host memory. */
 void kv_chunk(const struct kv *kv, uint64_t number, unsigned char *out);
 
 /* ------------------------------------------------------------------- busy.c */
 
-/* A stream that has work all the time. */
+/* A stream with work at all times. */
 struct busy;
 
-/* Begin; what it does: "kernels" or "copies". */
+/* Start the work.  The caller calls busy_end() also after an error. */
 int busy_begin(const struct machine *m, bool quick, struct busy **out);
+
+/* Return the kind of work: "kernels" or "copies". */
 const char *busy_what(const struct busy *busy);
 
-/* An exit code if it was not busy until now; NULL: 0. */
+/* Stop the work and free busy.  NULL: do nothing.  Return an exit code if the work has failed. */
 int busy_end(struct busy *busy);
 
 /* ------------------------------------------------------------------- told.c */
 
-/* What the library says of the device, and of the way between it and files; "": nothing
- * yet.  Warnings are printed. */
+/* Log lines of the library about the device, and about the data path between device and files;
+ * "": not logged yet. */
 struct told {
     char device[400];
     char way[400];
 };
+
+/* Collect log lines into *told until kvt_set_log() is called again, and print warnings. */
 void told_listen(struct told *told);
 
 /* -------------------------------------------------------------------- cases */
@@ -103,8 +112,8 @@ struct gpu_case {
     const char *name;
     int (*run)(const struct gpu_case *c, const struct bench *bench, const struct machine *m,
                struct bench_result *out);
-    bool from_kv; /* gather, store, write; else into it */
-    bool hnd;
+    bool from_kv; /* bytes leave the KV: gather, store, write; else scatter, load, read */
+    bool hnd;     /* layout hnd; else nhd */
 };
 
 #define WANTED_CHUNKS(quick) ((quick) ? (size_t)4 : (size_t)32)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Paged KV in the GPU's memory, and what its bytes should be: each word of a chunk follows
- * from a number and its place in the chunk.  The blocks of one chunk are made and looked at
- * in an image of them in host memory, [layer][block]; where each head of each token lies in
- * a block is worked out here once more, apart from what is measured. */
+ * Paged KV in GPU memory with known bytes: a number and the offset in the chunk determine each
+ * word.  The blocks of a chunk are filled and compared in an image in host memory, [layer][block].
+ * This file computes the addresses in a block independently of the measured code, so that a
+ * wrong address in that code is found. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ int
 kv_open(struct kv *kv, const struct machine *m, bool quick, bool hnd, size_t n_chunks)
 {
     *kv = (struct kv){ .m = m, .shape = bench_chunks_shape(quick), .n_chunks = n_chunks };
-    int64_t both = N_KV * (int64_t)kv->shape.head_bytes; /* of one head of one token */
+    int64_t both = N_KV * (int64_t)kv->shape.head_bytes; /* K and V of a head of a token */
 
     kv->token_stride = hnd ? both : both * kv->shape.n_heads;
     kv->head_stride = hnd ? both * CLI_BLOCK_TOKENS : both;
@@ -100,7 +100,9 @@ kv_shuffle(int32_t *blocks, size_t n)
     }
 }
 
-/* ------------------------------------------------------------------- what it should be */
+/* --------------------------------------------------------------------- expected bytes */
+
+/* Return the expected word number `at` of the chunk of `number`. */
 
 static uint64_t
 word(uint64_t number, size_t at)
@@ -121,8 +123,8 @@ kv_chunk(const struct kv *kv, uint64_t number, unsigned char *out)
     }
 }
 
-/* One head of one token in the image, of which a chunk has the bytes from first on: make
- * them, or see whether they are so. */
+/* Visit one head of one token in the image; `first` is the offset of these bytes in the chunk.
+ * make: write the expected bytes; else compare, and return false if the bytes differ. */
 static bool
 visit(const struct kv *kv, uint64_t number, unsigned char *at, size_t first, bool make)
 {
@@ -137,7 +139,7 @@ visit(const struct kv *kv, uint64_t number, unsigned char *at, size_t first, boo
     return true;
 }
 
-/* All of the image.  A chunk is [K, V][layer][token][head]. */
+/* Write or compare the whole image.  A chunk is [K, V][layer][token][head]. */
 static bool
 visit_all(const struct kv *kv, uint64_t number, bool make)
 {
@@ -159,7 +161,7 @@ visit_all(const struct kv *kv, uint64_t number, bool make)
     return good;
 }
 
-/* Between the image and the blocks. */
+/* Copy the image to the blocks, or the blocks to the image, and wait. */
 static int
 move_image(const struct kv *kv, const int32_t *blocks, bool to_device)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The GPU: its driver is loaded and its primary context made, as an engine does before it
- * has one of kvtier's; kvtier's library does neither. */
+ * Load the GPU's driver and create the primary context, as an engine does before the engine opens
+ * kvtier.  The kvtier library does neither. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "gpu.h"
 
-/* ----------------------------------------------------------------------- finding */
+/* ------------------------------------------------------------------- open and close */
 
 static bool
 load(enum kvt__gpu_kind kind)
@@ -21,7 +21,8 @@ load(enum kvt__gpu_kind kind)
     return handle;
 }
 
-/* Make the context of its first device, or write down why not; it stays loaded. */
+/* Load the driver and create the context of the first device.  False: why is the reason.  The
+ * driver is never unloaded. */
 static bool
 begin(enum kvt__gpu_kind kind, struct machine *m, char *why, size_t size)
 {
@@ -79,7 +80,7 @@ machine_close(struct machine *m)
     m->d.stream_destroy(m->stream);
     kvt__context_leave(&m->d, &m->context);
     kvt__context_release(&m->d, &m->context);
-    m->d.release(m->context.device); /* what begin() retained */
+    m->d.release(m->context.device); /* the reference of begin() */
 }
 
 /* ------------------------------------------------------------------------ memory */
@@ -121,7 +122,7 @@ machine_unpin(const struct machine *m, unsigned char *at)
         m->d.host_free(at);
 }
 
-/* There is no asking that holds for longer: so it is taken, and given back. */
+/* Try an allocation and free the memory again: a query of free memory is not more reliable. */
 size_t
 machine_fit(const struct machine *m, size_t wanted, size_t each, size_t rest)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier-bench-gpu CASE DIR [--quick]: one case of `kvtier-bench` on a GPU.  Prints the
- * result as a line of JSON; ends with an exit code of kvtier's or BENCH_INSIDE_LEFT_OUT. */
+ * kvtier-bench-gpu CASE DIR [--quick]: run one case of `kvtier-bench` on a GPU, and print the
+ * result as a line of JSON.  Exit status: as kvtier, or BENCH_INSIDE_LEFT_OUT. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +31,8 @@ find(const char *name)
     return NULL;
 }
 
-/* The vendors' libraries print on the standard output: the answer goes where that went
- * before. */
+/* Redirect standard output to standard error, because the vendors' libraries print there.  Return a
+ * descriptor of the original standard output, for the result, or -1. */
 static int
 take_output(void)
 {

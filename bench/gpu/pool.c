@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store and load: an engine between blocks on the GPU and its pool of pinned host memory,
- * while another stream computes, beside one plain copy of as many bytes over the bus under
- * the same load.
+ * Cases store and load: an engine copies between blocks on the GPU and the engine's pool of pinned
+ * host memory, while another stream computes.  The baseline is one copy of the driver over the bus,
+ * of an equal number of bytes, with the other stream also busy.
  *
- * What is stored has its CRC32C made, for a tier that keeps nothing; a load from the pool
- * makes none, as chunks there were verified on their way in. */
+ * A store computes CRC32C, because the engine has a tier (null, which keeps nothing).  A load from
+ * the pool computes no CRC32C, because chunks were verified before they entered the pool. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "gpu.h"
 
-#define REST ((size_t)256 << 20) /* what is opened and what is busy take besides */
+#define REST ((size_t)256 << 20) /* device memory of the engine and of the busy stream */
 
 struct rig {
     const struct machine *m;
@@ -20,7 +20,7 @@ struct rig {
     struct kvt_engine *engine;
     struct busy *busy;
     struct told told;
-    unsigned char *pinned; /* as much as all chunks */
+    unsigned char *pinned; /* host memory for all chunks */
     bool store;
 };
 
@@ -60,7 +60,7 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
     return code ? code : busy_begin(m, bench->quick, &r->busy);
 }
 
-/* An exit code, as the other stream may have stopped. */
+/* Close everything.  Return an exit code if the busy stream has failed. */
 static int
 rig_close(struct rig *r)
 {
@@ -76,7 +76,7 @@ rig_close(struct rig *r)
 
 /* ------------------------------------------------------------------------------- steps */
 
-/* A new prompt, until all its chunks are in the pool. */
+/* Store a new prompt, and wait until all chunks are in the pool. */
 static int
 step_store(void *ctx, struct bench_cost *out)
 {
@@ -125,7 +125,7 @@ step_to(void *ctx, struct bench_cost *out)
     return machine_copy(r->m, r->kv.memory, r->pinned, r->b.bytes, out);
 }
 
-/* One chunk to the pool and, when something else is in its blocks, back. */
+/* Store a chunk in the pool, overwrite its blocks, load the chunk, and compare. */
 static int
 check(struct rig *r)
 {
@@ -149,7 +149,7 @@ measure(struct rig *r, const char *name, struct bench_cost *costs)
                                     r->store ? step_from : step_to };
     int code = 0;
 
-    /* Twice as much as the pool holds goes through it, so that stores evict. */
+    /* Store twice the pool's size before the measurement, so that the measured stores evict. */
     for (int i = 0; !code && i < (r->store ? 3 : 1); i++)
         code = step_store(r, costs);
     for (size_t i = 0; !code && i < 2; i++)

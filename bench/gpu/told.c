@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lines of the log that say which way bytes take. */
+ * Collect the log lines about device and data path. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
