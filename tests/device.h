@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that a program's engines keep their KV in: the host's, or, if $KVTIER_TEST_DRIVER
- * names its driver (tests/rig.h), that of a device.  Tests put bytes there and get them, so
- * that they run with either; what they get is what is there now, whether or not somebody
- * is still to write it. */
+ * Memory for the KV of a test's engines: host memory, or, if $KVTIER_TEST_DRIVER names a driver
+ * (tests/rig.h), device memory.  Tests access the KV only by these functions, so that a test runs
+ * with both kinds of memory.  A read returns the present bytes, and does not wait for queued
+ * writes. */
 #ifndef KVT_TEST_DEVICE_H
 #define KVT_TEST_DEVICE_H
 
@@ -14,7 +14,7 @@
 #include "kvtier.h"
 #include "rig.h"
 
-/* Whether KV is on one. */
+/* Return true if the KV is in device memory.  Open the device at the first call. */
 static inline bool
 on_device(void)
 {
@@ -25,6 +25,7 @@ on_device(void)
     return driver;
 }
 
+/* Return the KVT_MEMORY_ constant of the KV's memory. */
 static inline uint32_t
 device_memory(void)
 {
@@ -32,7 +33,7 @@ device_memory(void)
                         : rig.kind == KVT__GPU_CUDA ? KVT_MEMORY_CUDA : KVT_MEMORY_HIP;
 }
 
-/* The stream that KV is used on; NULL in host memory. */
+/* Return the stream of the KV; NULL if the KV is in host memory. */
 static inline void *
 device_stream(void)
 {
@@ -70,7 +71,7 @@ device_set(void *at, int value, size_t n)
         memset(at, value, n);
 }
 
-/* Whether it is all of one value. */
+/* Return true if all n bytes have this value. */
 static inline bool
 device_is(const unsigned char *at, int value, size_t n)
 {
@@ -85,7 +86,7 @@ device_is(const unsigned char *at, int value, size_t n)
     return is;
 }
 
-/* Zeroed.  A test that takes some has not waited long for its GPU so far. */
+/* Allocate zeroed memory, and restart the test's time limit (rig_watch()). */
 static inline void *
 device_alloc(size_t bytes)
 {
@@ -106,7 +107,7 @@ device_free(void *at)
         free(at);
 }
 
-/* What the stream was told is done. */
+/* Wait until the work on the KV's stream has ended. */
 static inline void
 device_settle(void)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU whose driver and whose library for direct transfers are fakes, for programs that
- * get as arguments the helper, the fakes that the helper finds, and a driver and a library
- * of the same vendor for themselves. */
+ * A GPU with a fake driver and a fake library for direct transfers.  Arguments of the test program:
+ * the helper program, the directory of the fakes for the helper, and a driver and a library of one
+ * vendor for the test program itself. */
 #ifndef KVT_GDS_FAKES_H
 #define KVT_GDS_FAKES_H
 
@@ -22,7 +22,8 @@ static gds_fake_set_fn *gds_set;
 static const char *fakes;
 static bool is_hip;
 
-/* What the helper finds, and what this process's own library answers. */
+/* Select the fakes for the helper (a folder in `fakes`), and set the switches of this process's
+ * library. */
 static inline void
 behave(const char *helpers, const char *switches)
 {
@@ -40,7 +41,7 @@ behave_well(void)
     behave(is_hip ? "hipfile" : "cufile", "");
 }
 
-/* Nothing of the library is in use, and nothing was used wrongly. */
+/* Assert that no file, buffer or transfer of the library is left, and that no call was wrong. */
 static inline void
 expect_gds_at_rest(void)
 {
@@ -61,7 +62,7 @@ open_library(const char *path)
     return handle;
 }
 
-/* Whether the helper can be started here; if not that is told. */
+/* Return true if the helper can be started; otherwise print why the test is skipped. */
 static inline bool
 find_helper(const char *helper, const char *fakes_of_helper)
 {
@@ -75,7 +76,7 @@ find_helper(const char *helper, const char *fakes_of_helper)
     return true;
 }
 
-/* A driver and a library of the same vendor. */
+/* Load a driver and a library of one vendor. */
 static inline void
 use_fakes(const char *driver_path, const char *library_path)
 {
@@ -85,12 +86,12 @@ use_fakes(const char *driver_path, const char *library_path)
     gpu_fake = ((fake_gpu_fn *)(uintptr_t)dlsym(driver, "fake_gpu"))();
     gds = ((gds_fake_fn *)(uintptr_t)dlsym(library, GDS_FAKE))();
     gds_set = (gds_fake_set_fn *)(uintptr_t)dlsym(library, GDS_FAKE_SET);
-    if (!is_hip) /* which answers only where a context is current */
+    if (!is_hip) /* this function fails without a current context */
         gds->context = (int (*)(int *, int *))(uintptr_t)
             dlsym(driver, "cuCtxGetStreamPriorityRange");
 }
 
-/* What the arguments name.  False: it cannot be used here. */
+/* Load the fakes that the arguments name.  False: the helper cannot be started here. */
 static inline bool
 load_fakes(int argc, char **argv)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU as tests use it: a fake one, whose library is named by its path, or "cuda" or
- * "hip", the machine's.  Both by the driver's own functions, so that what is written for
- * one runs on the other.  The host never touches the device's memory: bytes are put there
- * and got from there by copies that wait for no other stream.  An error of the driver ends
- * the program.  Any thread, after rig_open(). */
+ * A GPU for tests: a fake GPU, named by the path of the fake driver, or the machine's GPU, named
+ * "cuda" or "hip".  Tests use both by the driver's functions, so that a test runs on both.  The
+ * CPU never accesses device memory directly: rig_put() and rig_get() copy bytes, and wait for no
+ * other stream.  An error of the driver ends the program.  Any thread, after rig_open(). */
 #ifndef KVT_TEST_RIG_H
 #define KVT_TEST_RIG_H
 
@@ -23,29 +22,30 @@
 #include "gpu/driver.h"
 
 #define RIG_ROOM ((size_t)1 << 20)
-#define RIG_SECONDS 300 /* that a real GPU may keep a test waiting */
-#define RIG_FRESH 0xc3  /* what new memory is full of */
+#define RIG_SECONDS 300 /* time limit of a test on a real GPU */
+#define RIG_FRESH 0xc3  /* value of the bytes of new memory */
 
 struct rig {
     enum kvt__gpu_kind kind;
     int ordinal;
-    struct fake_gpu *fake; /* NULL: it is a real one */
+    struct fake_gpu *fake; /* NULL: a real GPU */
     bool is_open;
-    bool seen;             /* the host sees its memory: a fake's, unless that is guarded */
-    int n_alive;           /* what the rig itself has of a fake one */
+    bool seen;             /* the CPU can access the device memory: a fake GPU without guard */
+    int n_alive;           /* fake->n_alive after rig_open(): the rig's own objects */
     struct kvt__driver driver;
     struct kvt__context context;
     int (*call)(void *stream, void (*function)(void *), void *arg);
     int (*fill)(void *at, unsigned char value, size_t n, void *stream);
-    /* Where the host does not see it.  A fake's stream is a thread, which a test that
-     * forks must not have yet. */
-    pthread_mutex_t lock; /* of the stream and the room */
+    /* For copies, only if the CPU cannot access device memory.  Otherwise no stream is made: a
+     * fake GPU's stream is a thread, and a test that forks must not have threads yet. */
+    pthread_mutex_t lock; /* guards stream and room */
     void *stream;
-    void *room; /* pinned */
+    void *room; /* pinned host memory of RIG_ROOM bytes */
 };
 
 static struct rig rig = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+/* End the program with a message if error is not 0.  error > 0: the driver's; < 0: kvtier's. */
 static inline void
 rig_must(int error, const char *what)
 {
@@ -57,7 +57,7 @@ rig_must(int error, const char *what)
     _exit(1);
 }
 
-/* The driver's functions want the calling thread to have the device's context. */
+/* Make the device's context current in the calling thread, as the driver's functions require. */
 static inline struct kvt__context
 rig_enter(void)
 {
@@ -100,7 +100,8 @@ rig_find(void *handle, const char *cuda, const char *hip, void *to)
     return function ? 0 : -1;
 }
 
-/* Start the driver as an engine does that uses the device. */
+/* Initialize the driver and create the primary context, as an engine does.  Return NULL, or the
+ * reason of the failure. */
 static inline const char *
 rig_start(void *handle)
 {
@@ -126,13 +127,13 @@ rig_start(void *handle)
     return error ? why : NULL;
 }
 
-/* NULL, or why there is no such GPU. */
+/* Open a GPU.  Return NULL, or the reason why the GPU cannot be used. */
 static inline const char *
 rig_open(const char *library, int ordinal)
 {
     void *handle, *found;
 
-    /* A stream that is held up must hold up no other by sharing its queue. */
+    /* Give each stream a hardware queue: a blocked stream must not block other streams. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if (!(handle = rig_load(library)))
         return dlerror();
@@ -156,8 +157,8 @@ rig_open(const char *library, int ordinal)
     return NULL;
 }
 
-/* The same, or the program ends: where it asks for the machine's GPU and there is none, as
- * one that was skipped. */
+/* Open GPU 0, or end the program: as skipped if the machine has no GPU, as failed if a fake GPU
+ * cannot be opened. */
 static inline void
 rig_open_or_skip(const char *library)
 {
@@ -169,14 +170,14 @@ rig_open_or_skip(const char *library)
     exit(strchr(library, '/') ? 1 : 77);
 }
 
-/* From here on the test has so many seconds. */
+/* On a real GPU start a time limit of RIG_SECONDS; SIGALRM then ends the program. */
 static inline void
 rig_watch(void)
 {
     alarm(rig.fake ? 0 : RIG_SECONDS);
 }
 
-/* Whether a test left nothing behind, as far as a fake can tell. */
+/* Return true if the test has left no objects or references on a fake GPU; true on a real GPU. */
 static inline bool
 rig_is_at_rest(void)
 {
@@ -195,6 +196,7 @@ rig_copy(void *to, const void *from, size_t n)
     rig_must(rig.driver.stream_sync(rig.stream), "copy");
 }
 
+/* Copy n bytes between host memory and device memory, through the pinned room. */
 static inline void
 rig_move(void *to, const void *from, size_t n, bool to_device)
 {
@@ -220,14 +222,14 @@ rig_move(void *to, const void *from, size_t n, bool to_device)
     rig_leave(context);
 }
 
-/* To the device. */
+/* Copy from host memory to device memory. */
 static inline void
 rig_put(void *to, const void *from, size_t n)
 {
     rig_move(to, from, n, true);
 }
 
-/* And from it. */
+/* Copy from device memory to host memory. */
 static inline void
 rig_get(void *to, const void *from, size_t n)
 {
@@ -271,7 +273,7 @@ rig_free(void *at)
     rig_leave(context);
 }
 
-/* Of the host. */
+/* Allocate pinned host memory. */
 static inline void *
 rig_pinned(size_t bytes)
 {
@@ -295,7 +297,7 @@ rig_unpin(void *at)
 
 /* ---------------------------------------------------------------------- streams */
 
-/* As a caller has them. */
+/* Create a stream, as an engine does. */
 static inline void *
 rig_stream(void)
 {
@@ -326,7 +328,7 @@ rig_end_stream(void *stream)
     rig_leave(context);
 }
 
-/* On a stream, in its turn. */
+/* Queue a fill of n bytes on a stream. */
 static inline void
 rig_fill(void *stream, void *at, int value, size_t n)
 {
@@ -336,6 +338,7 @@ rig_fill(void *stream, void *at, int value, size_t n)
     rig_leave(context);
 }
 
+/* Queue a call of function(arg) on a stream. */
 static inline void
 rig_call(void *stream, void (*function)(void *), void *arg)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libcuda.so.1 as far as kvtier uses it.  Built three times: as CUDA 13 has it; WITH_12:
- * with the form that copying many at once had before; WITH_OLD: without that, and without
+ * A fake libcuda.so.1 with the functions that kvtier uses.  Built three times: as CUDA 13;
+ * WITH_12: with CUDA 12's signature of the batch copy; WITH_OLD: without batch copy and without
  * kernels. */
 #include <pthread.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define DEPTH 8
 
-/* Every function begins with it. */
+/* First statement of every function. */
 #define ENTER(device)                                                                      \
     do {                                                                                   \
         int error_ = core_enter(__func__, device);                                         \
@@ -26,11 +26,11 @@ static _Thread_local int stack[DEPTH];
 static _Thread_local int depth;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* As kvtier calls them. */
+/* Declare the functions with the types that kvtier uses. */
 #define BOTH(part, member, cuda, hip) __typeof__(*((struct kvt__driver *)0)->member) cuda;
 #define CUDA(part, which, name, type) type name;
 #include "gpu/functions.def"
-/* And as engines do, for which tests stand. */
+/* Further functions, which engines call, and tests in place of an engine. */
 int cuMemsetD8Async(uint64_t at, unsigned char value, size_t n, void *stream);
 int cuLaunchHostFunc(void *stream, void (*function)(void *), void *arg);
 
@@ -109,7 +109,7 @@ int
 cuCtxPushCurrent_v2(void *context)
 {
     ENTER(-1);
-    int active = core.active; /* which a test may take away at any time */
+    int active = core.active; /* read once: a test may destroy the context at any time */
     if (active < 0 || context != &contexts[active] || depth == DEPTH)
         return INVALID_CONTEXT;
     stack[depth++] = core_device();
@@ -215,7 +215,7 @@ int
 cuStreamSynchronize(void *stream)
 {
     int error = core_enter(__func__, core.active);
-    int late = core_stream_sync(stream); /* a broken device does nothing more */
+    int late = core_stream_sync(stream); /* an error if the device is broken */
 
     return error ? error : late;
 }
@@ -306,7 +306,7 @@ copy_many(const uint64_t *to, const uint64_t *from, const size_t *sizes, size_t 
     pthread_mutex_lock(&lock);
     core.n_batches++;
     pthread_mutex_unlock(&lock);
-    for (size_t i = n; i--;) /* in no order */
+    for (size_t i = n; i--;) /* last copy first: callers must not rely on an order */
         core_copy((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], sizes[i],
                   sizes[i], sizes[i], 1, stream);
     return 0;

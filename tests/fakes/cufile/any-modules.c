@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linked with --wrap=access: /proc/modules is there, whatever the machine's kernel has;
- * with the environment variable NO_MODULES it is not. */
+ * Linked with --wrap=access: /proc/modules is readable, whatever the machine's kernel has; if the
+ * environment variable NO_MODULES is set, the file is missing. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

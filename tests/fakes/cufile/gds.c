@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libcufile.so.0, and with -DHIP libhipfile.so.0, over host memory: counted references,
- * which HandleRegister and BufRegister take by themselves with the library's defaults; one
- * less for each I/O on a handle that is gone; settings that hold for one opening.  gds.h
- * has what is switched. */
+ * A fake libcufile.so.0, or with -DHIP libhipfile.so.0, over host memory.  As in the real
+ * libraries, the driver has counted references; HandleRegister and BufRegister open the driver with
+ * the library's defaults if the driver is closed; a transfer with a dead handle releases a
+ * reference; parameters hold for one open.  gds.h lists the switches. */
 #include "state.h"
 
 #include <stdio.h>
@@ -87,7 +87,7 @@ gds_fake_set(const char *switches)
         *words[i].value = value;
         switches += used;
     }
-    pthread_cond_broadcast(&met); /* those that wait for others may go on */
+    pthread_cond_broadcast(&met); /* transfers that wait in meet_locked() continue */
     pthread_mutex_unlock(&lock);
 }
 
@@ -151,7 +151,7 @@ need_locked(void)
 status_t
 NAME(DriverOpen)(void)
 {
-    printf(" as the real one, it prints"); /* on standard output, and no whole line */
+    printf(" as the real one, it prints"); /* the real library prints to stdout without newline */
     if (traps.hang == 1)
         hang();
     pthread_mutex_lock(&lock);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a test that has opened the fake libcufile.so.0 or libhipfile.so.0 switches what it
- * answers, and asks what was done to it.  The environment variable GDS_FAKE is read the
- * same way when it is loaded. */
+ * Control and inspection of the fake libcufile.so.0 or libhipfile.so.0 by a test that has loaded
+ * the library.  When the library is loaded, the library reads switches from the environment
+ * variable GDS_FAKE. */
 #ifndef KVT_FAKE_GDS_H
 #define KVT_FAKE_GDS_H
 
@@ -11,51 +11,52 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "word=number,word=number"; what is not named is as it stands behind the word.
+/* Set the switches: "word=number,word=number".  Other switches get the defaults of this list.
  *   nvfs=1      nvidia-fs is loaded
- *   p2pdma=0    P2PDMA works where it is asked for
- *   compat=1    compat mode is allowed unless a program forbids it
- *   setter=1    settings can be set; 0: they answer 5030
+ *   p2pdma=0    1: P2PDMA works if a program requests P2PDMA
+ *   compat=1    compat mode is allowed unless a program forbids compat mode
+ *   setter=1    parameters can be set; 0: the setter returns 5030
  *   version=1200
- *   piece=16384 max_direct_io_size in KiB; 0: properties answer 5030
- *   open=0      what DriverOpen answers; driver=0: the driver's code beside it
+ *   piece=16384 max_direct_io_size in KiB; 0: DriverGetProperties returns 5030
+ *   open=0      result of DriverOpen; driver=0: the GPU driver's error beside this result
  *   hang=0      1: DriverOpen, 2: Read never returns
- *   file=0      what HandleRegister answers
- *   buffer=0    what BufRegister answers
- *   read=0, write=0  what these fail with: an errno, a code, or HIP's
- *   form=0      how they tell: 0 -1 and errno, 1 the negative number
- *   only=0      the number of the one transfer from now on that fails so; 0: all do
- *   short=0     1: reads move half
- *   delay=0     milliseconds that a transfer takes, but for the one that only names
- *   meet=0      so many transfers begin before the first one goes on, which fails with
- *               ETIMEDOUT after a minute without them; other switches let it go on
- *   damage=0    1: what is written has another byte
- * Unknown words end the process. */
+ *   file=0      result of HandleRegister
+ *   buffer=0    result of BufRegister
+ *   read=0, write=0  error of Read or Write: an errno, a status code, or an error of HIP
+ *   form=0      form of this error: 0: -1 and errno, 1: the negative number
+ *   only=0      number of the only transfer, counted from now, that fails; 0: all fail
+ *   short=0     1: Read moves half of the bytes
+ *   delay=0     duration of a transfer in ms, except for the transfer that `only` names
+ *   meet=0      number of transfers that begin before the first transfer continues; ETIMEDOUT
+ *               after a minute; setting the switches again lets the transfers continue
+ *   damage=0    1: Write changes a byte
+ * An unknown word ends the process. */
 typedef void gds_fake_set_fn(const char *switches);
 
 struct gds_fake {
     int count;        /* references to the driver */
-    int n_opens;      /* from none to one */
-    int compat;       /* the last opening was in compat mode */
+    int n_opens;      /* times that count went from 0 to 1 */
+    int compat;       /* the last open was in compat mode */
     int n_files, n_buffers; /* registered now */
-    int n_dead;       /* I/Os on handles that were gone */
-    int n_moves;      /* reads and writes */
-    atomic_int in_flight; /* moves now: to be looked at while they are */
+    int n_dead;       /* transfers with a handle that was deregistered */
+    int n_moves;      /* transfers: reads and writes */
+    atomic_int in_flight; /* present transfers; a test may read this at any time */
     int max_in_flight;
-    size_t largest;   /* of one move */
-    int n_overlaps;   /* moves whose memory was read into by another, or the reverse */
-    int n_bare;       /* moves where the next one found no context */
-    int (*context)(int *, int *); /* 201: the calling thread has none; NULL: not asked */
-    void (*step)(void); /* called where a file is registered and forgotten, and before and
-                         * after each move */
+    size_t largest;   /* bytes of the largest transfer */
+    int n_overlaps;   /* pairs of concurrent transfers of equal memory, at least one a Read */
+    int n_bare;       /* transfers in a thread without a current context */
+    int (*context)(int *, int *); /* returns 201 if the calling thread has no context; NULL: no
+                                   * check */
+    void (*step)(void); /* hook: called at the registration and deregistration of a file, and
+                         * before and after each transfer */
 };
 typedef struct gds_fake *gds_fake_fn(void);
 
-/* Their names in the libraries. */
+/* Names of these functions in the libraries. */
 #define GDS_FAKE_SET "gds_fake_set"
 #define GDS_FAKE "gds_fake"
 
-/* Whether a program can start the helper: one under qemu-user cannot. */
+/* Return true if this program can start the helper; under qemu-user a program cannot. */
 static inline bool
 gds_probe_runs(const char *helper)
 {

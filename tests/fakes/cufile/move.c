@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads and writes of the fake libraries. */
+ * Read and Write of the fake libraries. */
 #include "state.h"
 
 #include <errno.h>
@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #define MAX_MOVING 64
-#define NO_CONTEXT 201 /* of CUDA; a lost GPU has one */
+#define NO_CONTEXT 201 /* CUDA_ERROR_INVALID_CONTEXT; a lost GPU returns another error */
 
-/* The memory of those that are under way. */
+/* The memory of the transfers in flight. */
 static struct range {
-    const char *from, *end; /* NULL: a free place */
+    const char *from, *end; /* NULL: a free entry */
     bool is_read;
 } moving[MAX_MOVING];
 
@@ -32,7 +32,7 @@ fail(long with, bool negative)
     return -1;
 }
 
-/* Take a place.  Memory that is read into is no other's. */
+/* Take an entry for a transfer.  Count overlaps: no other transfer may use the memory of a Read. */
 static struct range *
 take_range_locked(const char *from, size_t bytes, bool is_read)
 {
@@ -50,7 +50,7 @@ take_range_locked(const char *from, size_t bytes, bool is_read)
     return place;
 }
 
-/* Wait for the others.  0, or an errno. */
+/* Wait until the number of transfers of the switch `meet` have begun.  0, or an errno. */
 static int
 meet_locked(void)
 {
@@ -65,7 +65,7 @@ meet_locked(void)
     return err;
 }
 
-/* 0, or what the library finds wrong by itself. */
+/* Check the arguments as the real libraries.  0, or a status code. */
 static int
 check_locked(const struct file *file, const void *base, size_t bytes, off_t at)
 {
@@ -86,10 +86,10 @@ check_locked(const struct file *file, const void *base, size_t bytes, off_t at)
     return 0;
 }
 
-/* One that began, and is to end. */
+/* A transfer in flight. */
 struct move {
-    int code;   /* 0, or the errno that it fails with; then it has ended */
-    bool fails; /* as the switches say */
+    int code;   /* 0; else the errno or status code of a transfer that has failed at the begin */
+    bool fails; /* the switches apply to this transfer */
     struct gds_fake_traps traps;
     struct range *range;
 };

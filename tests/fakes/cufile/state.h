@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of a fake libcufile.so.0 or libhipfile.so.0 share. */
+ * Shared state of the sources of the fake libcufile.so.0 and libhipfile.so.0. */
 #ifndef KVT_FAKE_GDS_STATE_H
 #define KVT_FAKE_GDS_STATE_H
 
@@ -31,7 +31,7 @@ struct gds_fake_traps {
 };
 extern struct gds_fake_traps traps;
 
-extern pthread_mutex_t lock; /* of all that follows */
+extern pthread_mutex_t lock; /* guards everything below */
 extern pthread_cond_t met;
 extern struct gds_fake state;
 extern int n_begun; /* moves since the switches were set */
@@ -39,14 +39,14 @@ extern int n_begun; /* moves since the switches were set */
 extern struct file {
     bool used;
     int fd;
-} files[MAX_FILES]; /* a place is never used twice: dead handles are known */
+} files[MAX_FILES]; /* entries are never reused, so that a dead handle is detected */
 
 extern struct buffer {
     const char *base; /* NULL: free */
     size_t bytes;
 } buffers[MAX_BUFFERS];
 
-/* Its place, or -1. */
+/* Return the index of a buffer, or -1. */
 int find_buffer_locked(const void *base);
 void hang(void);
 void step(void);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machine's memory: which of the host's counts as a GPU's, and which is pinned.  With
- * FAKE_GPU_GUARD in the environment the host cannot touch the GPU's but while the GPU
- * works: who does ends with SIGSEGV, as on a real one. */
+ * The simulated GPU's memory: ranges of host memory that count as device memory or as pinned.  If
+ * the environment variable FAKE_GPU_GUARD is set, device memory is accessible only while the
+ * simulated GPU works; another access ends with SIGSEGV, as with a real GPU. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,10 +21,10 @@ static struct range {
     int n_shown;
     bool shown;
 } ranges[N_RANGES];
-static size_t n_ranges; /* that were ever used */
+static size_t n_ranges; /* number of entries that were ever used */
 static int n_all_shown;
 
-/* Under the lock: the range that holds the byte. */
+/* Return the range that contains a byte, or NULL.  The caller holds core_lock. */
 static struct range *
 range_of(const void *at)
 {
@@ -76,7 +76,7 @@ drop_range(void *at, enum kind kind)
     return is ? 0 : INVALID_VALUE;
 }
 
-/* Of what is allocated, before it: it is aligned no better than a driver promises. */
+/* Bytes before each allocation: the alignment is then no better than a real driver's. */
 #define AHEAD 512
 
 static size_t
@@ -93,7 +93,7 @@ guarded(bool host)
     return !host && getenv("FAKE_GPU_GUARD");
 }
 
-/* Under the lock. */
+/* Set the protection of a range's pages.  The caller holds core_lock. */
 static void
 protect(struct range *r)
 {
@@ -203,7 +203,6 @@ core_unregister(void *at)
     return is ? 0 : NOT_REGISTERED;
 }
 
-/* Whether all of it lies in one range, or nowhere that is known. */
 void
 core_look(const void *at, size_t bytes)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams are threads with a queue.  An event is the mark that was put into a queue last;
- * who waits for it waits for that mark.  One lock for everything but what the queues do. */
+ * Streams, events and kernels of the simulated GPU.  A stream is a thread with a queue.  Recording
+ * an event puts a mark into a queue; a wait for the event waits for the event's last mark.  One
+ * lock guards everything; queued work runs without the lock. */
 #include "core.h"
 
 #include <pthread.h>
@@ -103,7 +104,7 @@ core_count(int *counter, int n)
 
 /* ------------------------------------------------------------------ streams */
 
-/* A place in a queue that others wait for. */
+/* A place in a queue, which queues and threads can wait for. */
 struct mark {
     int n_holders;
     bool reached;
@@ -457,7 +458,7 @@ core_module_function(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
-/* Thread blocks have no order: the last one first. */
+/* Run the thread blocks from the last to the first: kernels must not rely on an order. */
 static void
 run_kernel(struct op *op)
 {
@@ -478,7 +479,7 @@ core_launch(void *function, const unsigned grid[3], const unsigned block[3], voi
         block[1] != 1 || block[2] != 1)
         return INVALID_VALUE;
     for (size_t i = 0; i < kernel->n_params; i++) {
-        bool last = i + 1 == kernel->n_params; /* of 32 bits, the others are pointers */
+        bool last = i + 1 == kernel->n_params; /* has 32 bits; the others are pointers */
 
         memcpy(&op.params.bytes[i], params[i], last ? sizeof(uint32_t) : sizeof(uint64_t));
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machine behind the fake drivers.  Errors are CUDA's numbers, most of which are
- * HIP's as well. */
+ * The simulated GPU of the fake drivers.  Functions return CUDA's error numbers; most of these
+ * numbers are HIP's, too. */
 #ifndef KVT_FAKE_CORE_H
 #define KVT_FAKE_CORE_H
 
@@ -26,21 +26,23 @@
 #define NOT_REGISTERED 713
 
 extern struct fake_gpu core;
-extern pthread_mutex_t core_lock; /* of it, and of all that is behind it */
+extern pthread_mutex_t core_lock; /* guards core and all state of the simulated GPU */
 
 #define MAX_DEVICES 16
 
-/* What the environment variable GPU_FAKE says, else two. */
+/* Return the number of devices: the environment variable GPU_FAKE, default 2. */
 int core_n_devices(void);
 
+/* Add n to a counter, under core_lock. */
 void core_count(int *counter, int n);
 
-/* What a function begins with: an error that it was told to answer, or that the calling
- * thread has no context (-1: it needs none). */
+/* Return the error with which a driver function has to fail now: the error that a test has set for
+ * this function, or an error if the calling thread has no context of `device` (-1: the function
+ * needs no context), or the error of a broken device.  0: the function goes on. */
 int core_enter(const char *function, int device);
 
-/* The device that core_enter() of a function with a context wants.  A test may take the context
- * away at any time, so core.active is read once. */
+/* Return the argument `device` of core_enter() for a function that needs a context.  A test may
+ * destroy the context at any time, so core.active is read once. */
 static inline int
 core_needed(void)
 {
@@ -49,12 +51,12 @@ core_needed(void)
     return active < 0 ? MAX_DEVICES : active;
 }
 
-/* -1: the thread has none. */
+/* Return or set the calling thread's current device; -1: none. */
 int core_device(void);
 void core_set_device(int device);
 
-/* The device's context is kept; where there is none this makes one, but of the device that
- * the environment variable GPU_LOST names. */
+/* Take a reference to a device's primary context, and create the context if no device has one.
+ * Fails for the device that the environment variable GPU_LOST names. */
 int core_retain(int device);
 
 int core_alloc(void **at, size_t bytes, bool host);
@@ -62,11 +64,11 @@ int core_free(void *at, bool host);
 int core_register(void *at, size_t bytes, unsigned flags);
 int core_unregister(void *at);
 
-/* Count what an asynchronous copy should not be given. */
+/* Check an address of an asynchronous copy, and count pageable memory and overruns. */
 void core_look(const void *at, size_t bytes);
 
-/* Let who works for the device at its memory: at the allocation that the byte is in, NULL:
- * at all; and take that back. */
+/* Allow accesses to device memory while the simulated device works, and forbid them again: to the
+ * allocation that contains `at`, or with NULL to all allocations. */
 void core_show(const void *at);
 void core_hide(const void *at);
 

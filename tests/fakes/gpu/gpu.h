@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests tell a fake driver, and ask it.  Of a machine with two GPUs (or so many as the
- * environment variable GPU_FAKE says) whose memory is the host's, and whose streams are
- * threads: what is not made to wait does not. */
+ * Interface for tests to control and inspect a fake driver.  The driver simulates two GPUs (or as
+ * many as the environment variable GPU_FAKE says).  Device memory is host memory.  A stream is a
+ * thread, so that streams run in parallel unless events order the streams. */
 #ifndef KVT_FAKE_GPU_H
 #define KVT_FAKE_GPU_H
 
@@ -11,38 +11,38 @@
 #include <stdint.h>
 
 struct fake_gpu {
-    volatile int active; /* the device that has a context; -1: none has.  _Atomic is not C++,
-                          * in which headers.py compiles this file. */
-    int fails;         /* what registering memory answers; 0: it works */
-    int n_retained;    /* contexts, more often than released */
-    int n_current;     /* contexts, pushed more often than popped */
-    int n_registered;
-    void *at;          /* what was registered last */
+    volatile int active; /* the device that has a context; -1: none has.  volatile, not _Atomic:
+                          * headers.py compiles this file as C++. */
+    int fails;         /* error of the registration of host memory; 0: none */
+    int n_retained;    /* references to contexts: retained minus released */
+    int n_current;     /* current contexts: pushed minus popped */
+    int n_registered;  /* registered areas of host memory */
+    void *at;          /* the last registration: address, size, flags */
     size_t bytes;
     unsigned flags;
 
-    /* The function with this name (NULL: none) answers that, after so many good calls. */
+    /* The function named `failing` (NULL: none) returns `error`, after `after` successes. */
     const char *failing;
     int error;
     int after;
-    bool once;         /* and not again */
-    void (*fail_on)(const char *failing, int after, int error, bool once); /* set them */
+    bool once;         /* only one call fails */
+    void (*fail_on)(const char *failing, int after, int error, bool once); /* set these four */
 
-    int broken;        /* an error of the device: all that runs, and waits, ends with it */
-    void (*lose)(int error); /* make it that, also while it is in use */
-    int n_alive;       /* streams, events, modules and allocations that were not ended */
-    int n_launched;    /* kernels */
-    int n_batches;     /* calls for many copies */
-    int n_rects;       /* copies of rows */
-    int n_pageable;    /* asynchronous copies with the host's memory that is not pinned */
-    int n_misused;     /* calls that a driver would answer with a crash or nonsense */
+    int broken;        /* error of the whole device: work and waits end with this error */
+    void (*lose)(int error); /* set `broken`, also while the device works; 0: repair */
+    int n_alive;       /* existing streams, events, modules and allocations */
+    int n_launched;    /* launches of kernels */
+    int n_batches;     /* calls of the batch copy */
+    int n_rects;       /* 2D copies */
+    int n_pageable;    /* asynchronous copies of host memory that is not pinned */
+    int n_misused;     /* wrong calls: with a real driver a crash or undefined behaviour */
 
-    void *(*alloc)(size_t bytes); /* the device's memory */
+    void *(*alloc)(size_t bytes); /* device memory */
     void (*free)(void *at);
-    void *(*pinned)(size_t bytes);
+    void *(*pinned)(size_t bytes); /* pinned host memory */
     void (*unpin)(void *at);
 
-    /* Streams as a caller has them. */
+    /* Streams of the test, as an engine's. */
     void *(*stream)(void);
     void (*end_stream)(void *stream);
     void (*call)(void *stream, void (*function)(void *), void *arg);
@@ -52,15 +52,15 @@ struct fake_gpu {
 /* The function "fake_gpu" of the library. */
 typedef struct fake_gpu *fake_gpu_fn(void);
 
-/* Of a fake compiler: the function "fake_compiler". */
+/* A fake compiler; the library's function "fake_compiler" returns this struct. */
 struct fake_compiler {
     int n_compiled;
-    int error; /* what compiling answers; 0: it works */
+    int error; /* result of a compilation; 0: success */
 };
 
 typedef struct fake_compiler *fake_compiler_fn(void);
 
-/* What it makes begins so. */
+/* First bytes of a compiled image. */
 #define FAKE_IMAGE "kvtier fake kernels "
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The library's own source, and a way to call it with what a launch was given. */
-#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are kernels */
+ * The kernels' source compiled as C, and functions that call a kernel with a launch's
+ * parameters. */
+#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* kernels have no prototypes */
 #include "gpu/kernels.c"
 
 #include "kernels-c.h"

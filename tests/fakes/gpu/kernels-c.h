@@ -10,7 +10,7 @@
 typedef void kernel_c(uint32_t block, uint32_t n_blocks, const uint64_t *params);
 
 struct kernel_c {
-    const char *name; /* NULL: the last */
+    const char *name; /* NULL: end of the table */
     kernel_c *run;
     size_t n_params;
     unsigned n_threads;

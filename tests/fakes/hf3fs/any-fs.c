@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linked with --wrap=ioctl: files of other file systems answer as 3FS's do, where a
- * program wants that. */
+ * Linked with --wrap=ioctl: while any_fs is set, the ioctl that identifies 3FS succeeds for files
+ * of every file system. */
 #include "any-fs.h"
 
 #include <stdarg.h>
@@ -25,7 +25,7 @@ __wrap_ioctl(int fd, unsigned long request, ...)
     va_end(ap);
     if (request != KVT__HF3FS_GET_MAGIC || !any_fs)
         return __real_ioctl(fd, request, out);
-    if (__real_ioctl(fd, FIONREAD, &(int){ 0 })) /* is it open? */
+    if (__real_ioctl(fd, FIONREAD, &(int){ 0 })) /* fails if fd is not an open file */
         return -1;
     *(uint32_t *)out = KVT__HF3FS_SUPER_MAGIC;
     return 0;

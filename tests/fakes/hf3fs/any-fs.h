@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* Whether regular files of every file system count as 3FS's. */
+/* true: regular files of every file system count as files of 3FS. */
 extern _Atomic bool any_fs;
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A libhf3fs_api_shared.so for tests: our own client behind the vendor's ABI, with the
- * traps that users of the real one must get around.  These are always there: a table of
- * descriptors as large as the hard limit of open files, numbers that stay registered when
- * a file is closed, or its daemon gone, before it is deregistered, rings with flags of 2
- * and more that are never withdrawn, and arguments that end the process.  hf3fs.h has those
- * that are switched.
+ * A fake libhf3fs_api_shared.so: kvtier's own client behind the vendor's ABI, with the defects of
+ * the real library.  These defects are always on: the table of descriptors has the size of the hard
+ * limit of open files; a descriptor stays registered if the file is closed, or the daemon ends,
+ * before the deregistration; rings with flags >= 2 are never withdrawn; some arguments end the
+ * process.  hf3fs.h lists the defects with a switch.
  *
- * Linked with --wrap=unlinkat for the leak. */
+ * Linked with --wrap=unlinkat, for the rings that are never withdrawn. */
 #include "hf3fs.h"
 
 #include <errno.h>
@@ -33,7 +32,7 @@ static _Atomic long n_preps, n_completions;
 static struct {
     pthread_mutex_t lock;
     size_t n;
-    int *copies; /* by number: of the duplicate, 0: not registered */
+    int *copies; /* for each descriptor the duplicate; 0: not registered */
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void __attribute__((noreturn))
@@ -111,7 +110,7 @@ hf3fs_extract_mount_point(char *mount, int size, const char *path)
     return OWN.extract_mount_point(mount, size, path);
 }
 
-/* Whether the copy of a file would get a number that is registered. */
+/* Return true if a duplicate of fd would get a number that is still registered. */
 static bool
 copy_is_taken_locked(int fd)
 {
@@ -227,7 +226,7 @@ hf3fs_iorcreate(ior_t *ior, const char *mount, int entries, bool for_read, int i
 void
 hf3fs_iordestroy(ior_t *ior)
 {
-    misses = ior && ior->flags >= 2; /* looks for .f2 where .f10 is */
+    misses = ior && ior->flags >= 2; /* the real library looks for .f2 instead of .f10 */
     OWN.iordestroy(ior);
     misses = false;
 }
@@ -278,7 +277,7 @@ hf3fs_wait_for_ios(const ior_t *ior, cqe_t *cqes, int cqec, int min_results,
     return n;
 }
 
-/* ------------------------------------------- what kvtier never calls is there */
+/* ----------------------------------------- functions that kvtier never calls */
 
 int
 hf3fs_iovopen(iov_t *iov, const uint8_t id[16], const char *mount, size_t size,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a test that has opened the fake libhf3fs_api_shared.so switches its traps.  The
- * environment variable HF3FS_FAKE is read the same way when it is loaded. */
+ * Control of the fake libhf3fs_api_shared.so by a test that has loaded the library.  When the
+ * library is loaded, the library reads switches from the environment variable HF3FS_FAKE. */
 #ifndef KVT_FAKE_HF3FS_H
 #define KVT_FAKE_HF3FS_H
 
@@ -9,13 +9,13 @@
 
 #pragma GCC visibility push(default)
 
-/* "word=number,word=number"; what is not named is off.
- *   any_fs=1        files of every file system count as 3FS's
- *   prep_posts=1    the daemon is woken before prep returns
- *   eagain_every=N  each N-th prep says that the ring is full
- *   short_every=N   each N-th completion tells half of its bytes
- *   reverse=1       what one wait returns comes in reverse
- * Unknown words end the process. */
+/* Set the switches: "word=number,word=number".  Switches that are not named are off.
+ *   any_fs=1        files of every file system count as files of 3FS
+ *   prep_posts=1    hf3fs_prep_io() wakes the daemon before the return
+ *   eagain_every=N  each N-th hf3fs_prep_io() reports a full ring
+ *   short_every=N   each N-th completion reports half of the bytes
+ *   reverse=1       a wait returns the completions in reverse order
+ * An unknown word ends the process. */
 void hf3fs_fake_set(const char *switches);
 
 /* The vendor's functions. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libamdhip64.so.6, or .7, as far as kvtier uses it.  Each thread has a device, the first
- * one until it says otherwise; no context is pushed. */
+ * A fake libamdhip64.so.6 or .7 with the functions that kvtier uses.  Each thread has a current
+ * device, at first device 0; HIP has no stack of contexts. */
 #include <pthread.h>
 #include <stdio.h>
 
@@ -15,7 +15,7 @@
         if (error_)                                                                        \
             return error_;                                                                 \
     } while (0)
-/* On the device that is in use, and no other. */
+/* First statement of a function that needs the active device to be current. */
 #define ON_DEVICE()                                                                        \
     do {                                                                                   \
         if (core_device() < 0)                                                             \
@@ -27,11 +27,11 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* As kvtier calls them. */
+/* Declare the functions with the types that kvtier uses. */
 #define BOTH(part, member, cuda, hip) __typeof__(*((struct kvt__driver *)0)->member) hip;
 #define HIP(part, which, name, type) type name;
 #include "gpu/functions.def"
-/* And as engines do, for which tests stand. */
+/* Further functions, which engines call, and tests in place of an engine. */
 int hipMemsetD8Async(void *at, unsigned char value, size_t n, void *stream);
 int hipLaunchHostFunc(void *stream, void (*function)(void *), void *arg);
 

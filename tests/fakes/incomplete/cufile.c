@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A libcufile.so.0 of another version: it lacks functions. */
+ * A fake libcufile.so.0 of another version, with missing functions. */
 
 #pragma GCC visibility push(default)
 int cuFileDriverOpen(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libnvrtc.so.12 as far as kvtier uses it, and libhiprtc.so.6 (WITH_HIP): an image names
- * the source that it was made of.  One program at a time. */
+ * A fake libnvrtc.so.12, or with WITH_HIP libhiprtc.so.6, with the functions that kvtier uses.  An
+ * image contains a digest of the source.  Only one program can exist at a time. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@
 #define COMPILER(member, nvrtc, hiprtc)                                                    \
     __typeof__(*((struct kvt__compiler *)0)->member) nvrtc;
 #endif
-#include "gpu/functions.def" /* as kvtier calls them */
+#include "gpu/functions.def" /* declares the functions with kvtier's types */
 fake_compiler_fn fake_compiler;
 
 static struct fake_compiler fake;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies that can be waited for, and a gate that a stream stands before. */
+ * Copies that a test can wait for, and a gate that blocks a stream. */
 #ifndef KVT_TEST_ASKED_H
 #define KVT_TEST_ASKED_H
 
@@ -13,7 +13,7 @@
 
 #include "gpu/device.h"
 
-/* One copy and what came of it. */
+/* One copy and the result of the copy. */
 struct asked {
     struct kvt__gpu_copy copy; /* first */
     pthread_mutex_t lock;
@@ -57,12 +57,12 @@ asked_wait(struct asked *a)
     return a->err;
 }
 
-/* Something that a stream stands before until it is opened. */
+/* A gate: gate_pass(), called on a stream, blocks the stream until gate_open(). */
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t opened;
     bool open;
-    bool forced; /* by time: somebody waits for the stream who should not */
+    bool forced; /* passed after GATE_SECONDS: the test's thread waits for the stream, a bug */
 };
 
 #define GATE { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU that copies are tried on, and KV on it beside the same KV in host memory, which
- * the host's copies are made with.
+ * A GPU for tests of copies, with equal KV in device memory and in host memory: the expected bytes
+ * come from the copies of gpu/copy.h in host memory.
  *
- * A program's arguments: the driver (tests/rig.h), and the compiler of a fake one. */
+ * Arguments of the program: the driver (tests/rig.h), and for a fake driver a fake compiler. */
 #ifndef KVT_DEVICE_TEST_H
 #define KVT_DEVICE_TEST_H
 
@@ -44,7 +44,7 @@ open_gpu(void **state)
 {
     (void)state;
     rig_watch();
-    open_with(1); /* the least: many parts */
+    open_with(1); /* the minimum of staging memory: a chunk needs many parts */
     stream = rig_stream();
     return 0;
 }
@@ -57,7 +57,7 @@ close_gpu(void **state)
     rig_end_stream(stream);
     assert_true(rig_is_at_rest());
     if (rig.fake)
-        assert_int_equal(rig.fake->n_pageable, 0); /* all was a GPU's or pinned */
+        assert_int_equal(rig.fake->n_pageable, 0); /* no copy used pageable memory */
     return 0;
 }
 
@@ -65,7 +65,7 @@ close_gpu(void **state)
 
 /* ------------------------------------------------------------------------- KV */
 
-/* What a view in host memory shows, once more on the device. */
+/* A copy in device memory of a view and its KV in host memory. */
 struct twin {
     struct kvt__view view;
     void *base[MAX_PLANES];
@@ -121,7 +121,8 @@ all_are(const unsigned char *at, size_t n, int value)
 
 /* ------------------------------------------------------------------------ main */
 
-/* Whether the machine's GPU does without kernels: where there is no compiler for them. */
+/* Return an error if the GPU has no kernels because no compiler is installed.  Fail if kernels are
+ * required, or for another reason. */
 static inline bool
 lacks_kernels(bool demanded)
 {
@@ -136,7 +137,7 @@ lacks_kernels(bool demanded)
     return err;
 }
 
-/* $KVTIER_TEST_COPIES: in one way only. */
+/* Run the tests with kernels, then with batch copies; $KVTIER_TEST_COPIES selects one of both. */
 static inline int
 run_both_ways(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
 {

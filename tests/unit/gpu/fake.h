@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU over a fake driver. */
+ * A GPU with a fake driver.  Arguments of the program: cuda or hip, the driver, the compiler. */
 #ifndef KVT_TEST_FAKE_H
 #define KVT_TEST_FAKE_H
 
@@ -23,7 +23,7 @@ static struct fake_gpu *fake;
 static struct fake_compiler *compiler;
 static char cache[] = "/tmp/kvt-gpu-XXXXXX";
 
-/* The program's arguments: cuda or hip, the driver, and the compiler. */
+/* Load a library and return the address of a function. */
 static inline void *
 fake_find(const char *library, const char *name)
 {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every function, number and layout of the vendors' libraries that kvtier has written down
-for itself is what their headers say.  A C++ compiler compares, for each release that is
-there: CUDA's that scripts/cuda-env fetches, and HIP's where Triton (which scripts/vllm-env
-brings) or ROCm is installed."""
+"""Compare the functions, constants and layouts of the vendors' libraries that kvtier declares
+with the vendors' headers.  A C++ compiler compares each installed release: the releases of CUDA
+that scripts/cuda-env fetches, and the releases of HIP in Triton (which scripts/vllm-env
+installs) and in ROCm."""
 import os
 import pathlib
 import re
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 GPU = ROOT / "src" / "gpu"
 SKIP = 77
 
-# Ours, cuda.h's, HIP's.
+# Names of a constant in kvtier, in cuda.h, and in HIP's headers.
 NUMBERS = [
     ("KVT__HOST_PORTABLE", "CU_MEMHOSTREGISTER_PORTABLE", "hipHostRegisterPortable"),
     ("KVT__HOST_PORTABLE", "CU_MEMHOSTALLOC_PORTABLE", "hipHostMallocPortable"),
@@ -35,7 +35,7 @@ NUMBERS = [
     ("KVT__HIP_ANY", None, "hipMemcpyDefault"),
     ("0", "CUDA_SUCCESS", "hipSuccess"),
     ("KVT__OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory"),
-    # Those of the fakes.
+    # Constants of the fake drivers (tests/fakes/gpu/core.h).
     ("UNAVAILABLE", "CUDA_ERROR_DEVICE_UNAVAILABLE", None),
     ("INVALID_VALUE", "CUDA_ERROR_INVALID_VALUE", "hipErrorInvalidValue"),
     ("OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory"),
@@ -59,7 +59,7 @@ RECT = {**{f"from.{ours}": f"src{theirs}" for ours, theirs in SIDE.items()},
 ATTRIBUTES = {"order": "srcAccessOrder", "from_hint": "srcLocHint", "to_hint": "dstLocHint",
               "flags": "flags"}
 
-# cuFile's and hipFile's words for the codes in src/gpu/gds/trouble.c.
+# Names in cuFile's and hipFile's headers of the codes in src/gpu/gds/trouble.c.
 CODES = {
     5001: ("DRIVER_NOT_INITIALIZED", "DriverNotInitialized"),
     5002: ("DRIVER_INVALID_PROPS", "DriverInvalidProps"),
@@ -131,14 +131,14 @@ PRELUDE = """
 
 
 def lines_of(macro):
-    """The arguments of the lines of functions.def that begin with a macro."""
+    """Return the arguments of each row of functions.def with this macro."""
     text = (GPU / "functions.def").read_text()
     return [[word.strip() for word in line.split(",")]
             for line in re.findall(rf"^{macro}\((.*)\)$", text, re.M)]
 
 
 def gds_functions():
-    """(name without prefix, member, whether it may be missing)."""
+    """Return (name without prefix, member, "true" if optional) for each function."""
     text = (GPU / "gds" / "library.c").read_text()
     return re.findall(r'\{ "(\w+)", &l->(\w+), (true|false) \}', text)
 
@@ -255,14 +255,14 @@ HEADERS = {"cuda.h": cuda, "nvrtc.h": nvrtc, "cufile.h": cufile,
 
 
 def environment(script):
-    """What a script has installed, or nothing."""
+    """Return the directory in which a script has installed headers, or /nowhere."""
     done = subprocess.run([str(ROOT / "scripts" / script), "--check"],
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return pathlib.Path("/nowhere" if done.returncode else done.stdout.split()[-1])
 
 
 def releases():
-    """[(name, directories)], each with the headers of one release."""
+    """Return [(name, directories)], with the directories of the headers of each release."""
     cuda_env, vllm_env = environment("cuda-env"), environment("vllm-env")
     found = [(f"CUDA {release}", sorted(cuda_env.glob(f"{release}/nvidia/*/include")))
              for release in (12, 13)]
@@ -275,7 +275,7 @@ def releases():
 
 
 def compare(compiler, name, header, directories, work):
-    """Whether they agree."""
+    """Return True if the declarations of kvtier agree with a header."""
     options = [compiler, "-std=c++17", "-D__HIP_PLATFORM_AMD__", "-D_GNU_SOURCE", "-w",
                f"-I{ROOT}/src", f"-I{ROOT}/include", f"-I{ROOT}/tests/unit/gpu",
                f"-I{ROOT}/tests/fakes/gpu", *(f"-isystem{d}" for d in directories)]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Views as engines have them, and random ones, over memory that a test gives. */
+ * Views with the layouts of engines, and random views. */
 #ifndef KVT_TEST_PAGED_H
 #define KVT_TEST_PAGED_H
 
@@ -11,18 +11,18 @@
 
 #include "gpu/copy.h"
 
-/* Where a view's memory is; the host's at first. */
+/* Allocation of the views' memory.  A test may replace both functions. */
 static void *(*paged_alloc)(size_t bytes) = malloc;
 static void (*paged_free)(void *at) = free;
 
 /* Orders of dimensions, outermost first: k(v), l(ayer), b(lock), h(ead), t(oken). */
 static const char *const paged_orders[] = {
-    "lkbth", /* a tensor a layer, K and V apart, tokens before heads */
-    "lkbht", /* the same, heads before tokens */
-    "lbkth", /* K and V in turn, block by block */
+    "lkbth", /* a tensor for each layer, K and V separate, tokens before heads */
+    "lkbht", /* a tensor for each layer, K and V separate, heads before tokens */
+    "lbkth", /* K and V alternate, block by block */
     "lbkht",
     "lbhkt",
-    "lbthk", /* K and V fused, head by head */
+    "lbthk", /* K and V alternate, head by head */
     "lbhtk",
     "klbth", /* all keys, then all values */
     "blkth", /* one tensor for all layers, block by block */
@@ -34,7 +34,7 @@ static const char *const paged_orders[] = {
 #define N_BLOCKS 9u
 #define MAX_PLANES 64
 #define MAX_CHUNK_BLOCKS 5
-#define GUARD 64 /* bytes around everything, which nobody may touch */
+#define GUARD 64 /* bytes around each buffer that must not change */
 
 static uint64_t seed = 1;
 
@@ -45,7 +45,7 @@ below(uint32_t n)
     return (uint32_t)(seed >> 33) % n;
 }
 
-/* A view and the memory that it shows. */
+/* A view and the view's memory. */
 struct paged {
     struct kvt__view view;
     void *base[MAX_PLANES];
@@ -53,8 +53,9 @@ struct paged {
     size_t bytes;
 };
 
-/* Lay the dimensions out, outermost first: k(v), l(ayer), b(lock), h(ead),
- * t(oken).  pad: bytes between, at random; mirrored: some run backwards. */
+/* Allocate random bytes for a view, and set the view's addresses and strides.  order: the
+ * dimensions as in paged_orders.  pad: at most so many random bytes between elements of a
+ * dimension.  mirrored: some dimensions have negative strides. */
 static inline void
 lay_out(struct paged *p, const char *order, uint32_t pad, bool mirrored)
 {
@@ -90,7 +91,8 @@ lay_out(struct paged *p, const char *order, uint32_t pad, bool mirrored)
     v->token_stride = strides[4];
 }
 
-/* Where byte i of a chunk lies in memory, and in which of the chunk's blocks. */
+/* Return the address in the view's memory of byte i of a chunk.  *which: the index of the byte's
+ * block in `blocks`. */
 static inline unsigned char *
 address_of(const struct kvt__view *v, const int32_t *blocks, uint32_t n_tokens,
            uint64_t i, uint32_t *which)
@@ -123,7 +125,7 @@ address(const struct kvt__view *v, const int32_t *blocks, uint32_t n_tokens,
                      : address_of(v, blocks, n_tokens, i, which);
 }
 
-/* Distinct block ids, some of them one after the other. */
+/* Choose distinct block ids: consecutive ids, or random ids. */
 static inline void
 choose_blocks(int32_t blocks[MAX_CHUNK_BLOCKS])
 {

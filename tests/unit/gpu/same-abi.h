@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * C++, which can take a function's type apart: whether a call by one type is right for a
- * function of another.  Pointers and integers of one size are the same, as they are passed
- * alike; what they point to has to have the same size, where both tell one. */
+ * Compare function types, in C++, whose templates can take a type apart: may a function of one type
+ * be called by another type?  Pointers and integers of equal size count as equal, because the
+ * ABI passes both alike.  The targets of pointers must have equal sizes, if both sizes are
+ * known. */
 #ifndef KVT_TEST_SAME_ABI_H
 #define KVT_TEST_SAME_ABI_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gather and scatter against a copy of one byte after the other, over the layouts
- * that engines have and over random ones. */
+ * Compare gather and scatter with a copy byte by byte, for the layouts of engines and for random
+ * layouts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ check_scatter(struct paged *p, const int32_t *blocks, uint32_t n_tokens,
     }
     kvt__scatter(&p->view, some, n_tokens, chunk, &crc);
     assert_memory_equal(p->memory, want, p->bytes);
-    assert_int_equal(crc, kvt__crc32c(0, chunk, bytes)); /* blocks left out count too */
+    assert_int_equal(crc, kvt__crc32c(0, chunk, bytes)); /* including skipped blocks */
     free(want);
     p->view.null_block = -1;
 }
@@ -72,7 +72,7 @@ check_round_trip(struct paged *p, const int32_t *blocks, uint32_t n_tokens,
     free(again);
 }
 
-/* Whole and partial chunks of one view; ends its memory. */
+/* Check whole and partial chunks of a view, and free the view's memory. */
 static void
 check_view(struct paged *p)
 {
@@ -153,7 +153,7 @@ random_views_are_copied_exactly(void **state)
     }
 }
 
-/* Where runs are staged, streamed as they are, or longer than one step. */
+/* Runs that are collected in a stage, runs that are streamed alone, runs longer than a step. */
 static void
 runs_of_all_lengths_are_copied_exactly(void **state)
 {
@@ -175,7 +175,7 @@ opaque_blocks_are_copied_block_by_block(void **state)
     for (uint32_t i = 0; i < 40; i++) {
         uint32_t n_layers = 1 + below(5);
         uint64_t block_bytes = 1 + below(i % 4 ? 300 : 20000);
-        /* As a view of one head and one token a block, of block_bytes. */
+        /* Lay out a view with one head and one token in each block, of block_bytes. */
         struct paged p = strided(1, n_layers, 1, (uint32_t)block_bytes, 1);
 
         lay_out(&p, i % 2 ? "klbht" : "kblht", i % 3 ? 50 : 0, i % 5 == 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU's copies against the host's, over all layouts, by kernels and by batch copies, on
- * a fake driver whose streams wait for nothing that they are not told to, or a real one. */
+ * Compare a GPU's copies with copies in host memory, for all layouts, by kernels and by batch
+ * copies.  The driver is real, or a fake whose streams run in parallel unless events order the
+ * streams. */
 #include "unit/gpu/device-test.h"
 
 #include "base/crc32c.h"
@@ -29,7 +30,7 @@ chunk_free(enum chunk where, void *at)
     else
         free(at);
     if (rig.fake && where == PAGEABLE)
-        rig.fake->n_pageable = 0; /* on purpose */
+        rig.fake->n_pageable = 0; /* this test copies pageable memory on purpose */
 }
 
 static void
@@ -50,7 +51,7 @@ chunk_get(enum chunk where, void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* One chunk out of the view, at any place; nothing beside it is touched. */
+/* Gather a chunk to a random offset, and compare the chunk and the bytes around the chunk. */
 static void
 check_gathered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t n_tokens,
                enum chunk where)
@@ -73,7 +74,7 @@ check_gathered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t 
     chunk_free(where, room);
 }
 
-/* And one into it, where some blocks are left out. */
+/* Scatter a chunk with some blocks that are not real, and compare all of the view's memory. */
 static void
 check_scattered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t n_tokens,
                 enum chunk where)
@@ -102,7 +103,7 @@ check_scattered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t
     chunk_free(where, chunk);
 }
 
-/* rounds: of the nine that there are with a chunk's places. */
+/* Gather and scatter `rounds` chunks.  Nine rounds test all pairs of the chunks' memories. */
 static void
 check_view(struct paged *p, int rounds)
 {
@@ -184,7 +185,7 @@ opaque_blocks_are_copied_exactly(void **state)
 
 /* ------------------------------------------------------------------- models */
 
-/* As much is staged as is useful.  A fake GPU has not all day. */
+/* Use the default size of the staging buffer.  On a fake GPU test fewer layers, to save time. */
 static void
 check_model(struct paged p, const char *order)
 {
@@ -196,8 +197,8 @@ check_model(struct paged p, const char *order)
     check_view(&p, rig.fake ? 3 : 9);
 }
 
-/* Llama 3.1 8B: [block, token, head, K and V], [block, head, token, K and V], the same
- * with all layers of a block together, and K and V apart. */
+/* Llama 3.1 8B: [block, token, head, K and V] and [block, head, token, K and V], both with one
+ * tensor for each layer and with all layers of a block together; then K and V separate. */
 static void
 llamas_layers_are_copied_exactly(void **state)
 {
@@ -209,7 +210,7 @@ llamas_layers_are_copied_exactly(void **state)
         check_model(strided(2, 32, 8, 256, 16), orders[i]);
 }
 
-/* DeepSeek V3: 512 + 64 of two bytes a token. */
+/* DeepSeek V3: 512 + 64 elements of two bytes for each token. */
 static void
 deepseeks_layers_are_copied_exactly(void **state)
 {
@@ -235,7 +236,7 @@ chunks_of_all_sizes_share_what_is_staged(void **state)
     (void)state;
     lay_out(&p, "lkbth", 0, false);
     twin_make(&t, &p);
-    for (uint32_t i = 0; i < N; i++) { /* some 2 MB, others some KB */
+    for (uint32_t i = 0; i < N; i++) { /* sizes from some KB to 2 MB */
         uint32_t n_tokens = 1 + below(i % 3 ? 20 : 64 * MAX_CHUNK_BLOCKS);
 
         choose_blocks(blocks[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which layer is missing between a GPU and a directory: a program finds it, within its
- * time, and what lasts as long as the host is up is asked once. */
+ * Probes of direct transfers: the helper program names the layer that fails, a hanging helper is
+ * killed at the deadline, and results that hold until a reboot are cached. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,7 +21,7 @@ static const char *helper, *fakes;
 static struct temp_dir dir, keep;
 static struct kvt__gds_finding found;
 
-/* The libraries of a vendor, of a machine with two GPUs. */
+/* Let the helper find the fake libraries of a vendor, with two GPUs. */
 static void
 use(const char *vendor, const char *switches)
 {
@@ -46,7 +46,7 @@ ask_within(enum kvt__gds_kind kind, int64_t ms)
 static int
 ask(enum kvt__gds_kind kind)
 {
-    return ask_within(kind, 60000); /* a sanitizer on a busy machine */
+    return ask_within(kind, 60000); /* enough for a sanitizer on a busy machine */
 }
 
 static void
@@ -117,7 +117,7 @@ it_works_where_all_is_there(void **state)
     use("hipfile", "piece=0,setter=0");
     assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
     assert_string_equal(found.library, "libhipfile 0.2.0");
-    assert_int_equal(count_files(dir.path), 0); /* nothing is left behind */
+    assert_int_equal(count_files(dir.path), 0); /* the scratch files are deleted */
 }
 
 static void
@@ -255,7 +255,7 @@ each_gpu_that_is_counted_is_asked(void **state)
         assert_int_equal(of_gpus[i].layer, i == 2 ? KVT__GDS_GPU : KVT__GDS_NO_LAYER);
         assert_int_equal(of_gpus[i].code, i == 2 ? 46 : 0);
     }
-    setenv("GPU_LOST", "0", 1); /* it counts all the same */
+    setenv("GPU_LOST", "0", 1); /* the driver counts a lost GPU, too */
     ask_all();
     assert_int_equal(n_told, 4);
     assert_int_equal(of_gpus[0].code, 46);
@@ -276,8 +276,8 @@ where_none_is_counted_one_finding_is_told(void **state)
 
 /* --------------------------------------------------------------------------- time */
 
-/* Ask a helper that hangs there.  One that did not come so far within its time waited for a
- * core: another one has twice the time. */
+/* Start a helper that hangs at this layer.  If the deadline ended the helper before this layer, the
+ * helper got too little CPU time: retry with twice the time. */
 static void
 expect_hang(enum kvt__gds_layer layer, const char *text)
 {
@@ -332,8 +332,8 @@ what_works_is_asked_once(void **state)
     assert_true(found.p2pdma);
     assert_string_equal(found.library, "libcufile 1.20");
     expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_MODULE,
-           5033, "5033"); /* asked again */
-    use("hipfile", ""); /* another question */
+           5033, "5033"); /* `again` ignores the cache */
+    use("hipfile", ""); /* another library has another key */
     assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
     assert_false(found.kept);
 }
@@ -368,7 +368,7 @@ what_was_kept_and_is_damaged_is_asked_again(void **state)
         assert_int_equal(ask(KVT__GDS_CUFILE), 0);
         assert_false(found.kept);
     }
-    char *word = strstr(whole, "\"none\""); /* a layer that there is not */
+    char *word = strstr(whole, "\"none\""); /* replaced by an unknown layer */
     assert_non_null(word);
     memcpy(word, "\"nine\"", 6);
     write_file(path, whole, n);
@@ -378,8 +378,8 @@ what_was_kept_and_is_damaged_is_asked_again(void **state)
     assert_true(found.kept);
 }
 
-/* As torch has: in a directory that no other program looks in.  Such is the last test: it
- * stays loaded. */
+/* This process has loaded the library from a directory that the dynamic loader does not search, as
+ * torch does.  This test must be the last: the library stays loaded. */
 static void
 the_library_of_this_process_is_asked(void **state)
 {
@@ -390,7 +390,7 @@ the_library_of_this_process_is_asked(void **state)
     use("none", "");
     expect(ask(KVT__GDS_CUFILE), KVT__GDS_LIBRARY, ENODEV, "cannot be loaded");
     assert_non_null(dlopen(path, RTLD_NOW | RTLD_LOCAL));
-    ask(KVT__GDS_CUFILE); /* which finds no GPU, or that of this machine */
+    ask(KVT__GDS_CUFILE); /* finds no GPU, or the GPU of this machine */
     assert_int_not_equal(found.layer, KVT__GDS_LIBRARY);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVIDIA's own libcufile, which scripts/cufile-env fetches: its ABI and its answers as we
- * have them written down, as far as a machine without a GPU shows them.  It reads
- * /proc/modules, for ever where there is none, and udev's record of the file system's
- * device: here it gets both, the record in a mount namespace of this process. */
+ * Test NVIDIA's real libcufile, which scripts/cufile-env fetches: ABI and status codes as kvtier
+ * declares them, as far as a machine without a GPU allows.  The library reads /proc/modules, in an
+ * endless loop if the file is missing, and udev's record of the file system's device.  This test
+ * provides both: the record is in a mount namespace of this process. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@ static struct kvt__gds_library library;
 static long (*use_count)(void);
 static bool has_udev;
 
-/* What it does not free is not ours. */
+/* Ignore memory that the library does not free. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 
 const char *
@@ -40,7 +40,7 @@ __lsan_default_suppressions(void)
     return "leak:libcufile.so.0\n";
 }
 
-/* In place of the C library's, for libcufile too. */
+/* Replace the C library's fopen(), also for libcufile. */
 __attribute__((visibility("default"))) FILE *fopen(const char *path, const char *mode);
 
 FILE *
@@ -68,7 +68,7 @@ find_libraries(const char *script)
     return from && !pclose(from) && libraries[0];
 }
 
-/* A record of the device under our directory. */
+/* Make a record of udev for the device of the test's directory, in a new mount namespace. */
 static bool
 make_udev(void)
 {
@@ -127,7 +127,7 @@ its_compat_mode_is_refused(void **state)
         assert_int_equal(kvt__gds_trouble().code, 5001);
         assert_int_equal(use_count(), 0);
     }
-    assert_int_equal(library.driver_open().code, 0); /* somebody else wants it */
+    assert_int_equal(library.driver_open().code, 0); /* as another user of the library */
     assert_int_equal(use_count(), 1);
     assert_int_equal(kvt__gds_driver_open(KVT__GDS_CUFILE, false, &gds), -ENODEV);
     assert_non_null(strstr(kvt__why(), "compat mode"));
@@ -178,7 +178,7 @@ move_all(void *handle, unsigned char *base)
     memset(base, 0, 4 * MIB);
     assert_int_equal(move(handle, base, 3 * MIB, 4096, 65536, false), 3 * MIB);
     assert_memory_equal(base + 65536, sent + 65536, 3 * MIB);
-    assert_int_equal(move(handle, base, MIB, 3 * MIB, 0, false), 4096); /* to its end */
+    assert_int_equal(move(handle, base, MIB, 3 * MIB, 0, false), 4096); /* end of the file */
     assert_int_equal(move(handle, base, 4 * MIB, 0, 4096, false), -EFAULT);
     assert_int_equal(kvt__gds_trouble().code, 5017);
     assert_int_equal(move(NULL, base, 4096, 0, 0, false), -EINVAL);
@@ -187,7 +187,7 @@ move_all(void *handle, unsigned char *base)
     free(sent);
 }
 
-/* In its compat mode: there is no other without a GPU. */
+/* Without a GPU the library has only its compat mode. */
 static void
 it_moves_what_it_is_told(void **state)
 {
@@ -235,8 +235,8 @@ a_file_that_udev_does_not_know_is_refused(void **state)
     close(descr.fd);
 }
 
-/* With a GPU's driver that is a fake.  Without /proc/modules, which this helper is told is
- * there, the library would hang in its compat mode: it is not in that. */
+/* The helper uses a fake GPU driver, and a fake check of /proc/modules (any-modules.c).  If the
+ * library were in compat mode, the library would hang without /proc/modules. */
 static void
 the_helper_tells_what_it_lacks(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuFile and hipFile behind one interface: what is opened is closed, what fails is told in
- * the library's own number and with its cure, and what moves is whole. */
+ * cuFile and hipFile behind one interface: every open has a close, a failure has the library's code
+ * and a remedy, and a transfer is complete. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-static char **paths; /* of the fakes: cuFile, hipFile, incomplete */
+static char **paths; /* the fake libraries: cuFile, hipFile, incomplete */
 static struct temp_dir dir;
 static gds_fake_set_fn *sets[2];
 static struct gds_fake *fakes[2];
@@ -38,7 +38,7 @@ load(enum kvt__gds_kind kind)
     return 0;
 }
 
-/* A fake, opened, with a buffer and a file. */
+/* An open fake library with a registered buffer and file. */
 struct rig {
     enum kvt__gds_kind kind;
     struct kvt__gds *gds;
@@ -159,10 +159,10 @@ compat_mode_is_never_used(void **state)
     (void)state;
     sets[0]("nvfs=0");
     expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "modprobe nvidia-fs");
-    sets[0]("nvfs=0,setter=0"); /* a version that cannot be told, so compat mode it is */
+    sets[0]("nvfs=0,setter=0"); /* a version without a setter stays in compat mode */
     expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
     assert_int_equal(fakes[0]->compat, 1);
-    assert_int_equal(fakes[0]->count, 0); /* it was closed again */
+    assert_int_equal(fakes[0]->count, 0); /* kvtier has closed the driver again */
     sets[0]("nvfs=0,compat=0,p2pdma=1");
     expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "nvidia-fs");
 }
@@ -193,7 +193,7 @@ others_in_the_process_keep_the_driver(void **state)
     assert_int_equal(fakes[0]->count, 2);
     kvt__gds_driver_close(gds);
     assert_int_equal(fakes[0]->count, 1);
-    sets[0]("nvfs=0"); /* and if it is in compat mode there, we have no use for it */
+    sets[0]("nvfs=0"); /* kvtier refuses a driver that another user opened in compat mode */
     expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
     assert_int_equal(fakes[0]->count, 1);
     library.driver_close();
@@ -211,7 +211,7 @@ where_modules_cannot_be_read_nothing_is_called(void **state)
     expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, ENOENT,
                    "/proc/modules cannot be read");
     assert_int_equal(fakes[0]->n_opens, n);
-    /* hipFile does not ask for it. */
+    /* hipFile does not read /proc/modules. */
     assert_int_equal(kvt__gds_driver_open(KVT__GDS_HIPFILE, false, &gds), 0);
     kvt__gds_driver_close(gds);
     unsetenv("NO_MODULES");
@@ -268,7 +268,7 @@ each_code_has_its_layer_and_its_cure(void **state)
         assert_true(err < 0);
         expect_trouble(err, err, refusals[i].layer, refusals[i].code, refusals[i].text);
         if (opened) {
-            kvt__gds_file_close(&file); /* of what is not open this does nothing */
+            kvt__gds_file_close(&file); /* does nothing if the file is not registered */
             kvt__gds_driver_close(gds);
         }
         assert_int_equal(fakes[kind]->count, 0);
@@ -330,7 +330,7 @@ without_properties_pieces_have_a_usual_size(void **state)
     set_up(&rig, KVT__GDS_HIPFILE, MIB, "piece=0");
     assert_int_equal(kvt__gds_piece(rig.gds), 16 * MIB);
     tear_down(&rig);
-    set_up(&rig, KVT__GDS_CUFILE, MIB, "piece=4"); /* 4 KiB would be no size for a GPU */
+    set_up(&rig, KVT__GDS_CUFILE, MIB, "piece=4"); /* 4 KiB is implausibly small */
     assert_int_equal(kvt__gds_piece(rig.gds), 16 * MIB);
     tear_down(&rig);
 }
@@ -363,7 +363,7 @@ all_forms_of_failure_are_one(void **state)
         enum kvt__gds_kind kind = forms[i].kind;
 
         set_up(&rig, kind, MIB, "");
-        if (strcmp(forms[i].switches, "read=0")) /* which reads an empty file */
+        if (strcmp(forms[i].switches, "read=0")) /* "read=0" reads an empty file */
             assert_int_equal(kvt__gds_move(&rig.file, &rig.buffer, 0, MIB, 0, true), 0);
         sets[kind](forms[i].switches);
         expect_trouble(kvt__gds_move(&rig.file, &rig.buffer, 0, MIB, 0, false),
@@ -390,7 +390,7 @@ what_is_closed_is_not_touched(void **state)
                    KVT__GDS_IO, EBADF, "not registered");
     expect_trouble(kvt__gds_move(&rig.file, &rig.buffer, 4096, MIB, 0, false), -EFAULT,
                    KVT__GDS_MEMORY, EFAULT, "which has 1048576");
-    tear_down(&rig); /* which looks that no dead handle was used */
+    tear_down(&rig); /* asserts that no dead handle was used */
 }
 
 /* ---------------------------------------------------------------------- threads */

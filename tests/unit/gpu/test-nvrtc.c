@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernels compile with NVIDIA's compilers for the GPUs of these years, and keep all
- * they compute with in registers.  scripts/cuda-env fetches the compilers. */
+ * The kernels compile with NVIDIA's compilers for current GPUs, and use no memory for spilled
+ * registers.  scripts/cuda-env fetches the compilers. */
 #include <dlfcn.h>
 #include <glob.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ __asan_default_options(void)
 
 static char directory[2048];
 
-/* The sanitizers' own dlopen() does not look beside the library that calls it. */
+/* With a sanitizer, dlopen() does not search the directory of the calling library. */
 static void
 load_builtins(const char *library)
 {
@@ -62,8 +62,8 @@ find(struct kvt__compiler *c, const char *library)
 #include "gpu/functions.def"
 }
 
-/* What ptxas says of every kernel: "... 0 bytes spill stores, 0 bytes spill loads" and
- * "Used 64 registers, ...". */
+/* Check the lines that ptxas prints for each kernel: "... 0 bytes spill stores, 0 bytes spill
+ * loads" and "Used 64 registers, ...". */
 static void
 check_log(const char *log)
 {
@@ -79,7 +79,7 @@ check_log(const char *log)
         n_kernels++;
     }
     for (const char *at = log; (at = strstr(at, "Used ")) != NULL; at++)
-        assert_in_range(atoi(at + 5), 1, 64); /* two blocks of 512 on a multiprocessor */
+        assert_in_range(atoi(at + 5), 1, 64); /* two thread blocks fit on a multiprocessor */
     assert_int_equal(n_kernels, 6);
 }
 
@@ -133,7 +133,7 @@ kernels_compile_with_cuda_13(void **state)
     compile_all("13/nvidia/cu13/lib/libnvrtc.so.13");
 }
 
-/* Ask the script where they are. */
+/* Get the compilers' directory from the script.  False: the compilers are not installed. */
 static bool
 look(const char *script)
 {
@@ -148,7 +148,7 @@ look(const char *script)
     return found;
 }
 
-/* On a processor that the compilers were not built for nothing can be said. */
+/* Return false if the compilers were built for another kind of CPU; the test is then skipped. */
 static bool
 loads(void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a GPU: what there must be, where its kernels come from; and what becomes of
- * copies when the driver answers with errors. */
+ * Open a GPU: requirements, source of the kernels; and the results of copies when functions of the
+ * driver fail. */
 #include "unit/gpu/fake.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ without_a_driver_there_is_no_gpu(void **state)
     (void)state;
     fake_kind = strcmp(arguments[1], "hip") == 0 ? KVT__GPU_HIP : KVT__GPU_CUDA;
     assert_int_equal(fake_try(NULL, 0, &gpu), -ENODEV);
-    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)); /* nor was it loaded */
+    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)); /* not loaded by kvtier */
     fake_load(arguments);
 }
 
@@ -32,10 +32,10 @@ without_a_context_there_is_no_gpu(void **state)
 
     (void)state;
     if (fake_kind == KVT__GPU_HIP)
-        skip(); /* which has no contexts */
+        skip(); /* HIP has no contexts */
     fake->active = -1;
     assert_int_equal(fake_try(NULL, 0, &gpu), -ENODEV);
-    fake->active = 0; /* of another device */
+    fake->active = 0; /* only another device has a context */
     assert_int_equal(fake_try(NULL, 0, &gpu), -ENODEV);
     assert_int_equal(fake->n_retained, 0);
     fake->active = 1;
@@ -61,7 +61,7 @@ open_and_close(const char *copies, const char *description)
     is_left_nothing();
 }
 
-/* The one file in the cache. */
+/* Find the only file in the cache. */
 static void
 find_cached(char path[512])
 {
@@ -151,7 +151,7 @@ kernels_that_do_not_compile_are_done_without(void **state)
 
 /* ------------------------------------------------------------------- errors */
 
-/* What opening and copying call, by both vendors' names. */
+/* The driver's functions that opening and copying call, by both vendors' names. */
 static const char *const functions[][2] = {
     { "cuDeviceGet", "hipDeviceGet" },
     { "cuDevicePrimaryCtxGetState", "hipDevicePrimaryCtxGetState" },
@@ -193,7 +193,7 @@ an_error_of_any_function_leaves_nothing_open(void **state)
     (void)state;
     for (size_t i = 0; i < N_FUNCTIONS; i++) {
         for (int after = 0; after < 9; after += 1 + after / 2) {
-            /* for good, not even a context could be entered or left */
+            /* Fail once: with permanent errors no context could be entered or left. */
             fake->fail_on(function(i), after, 2, true);
             int err = fake_try(after == 2 ? NULL : "kernel", 1, &gpu);
             fake->fail_on(NULL, 0, 0, false);
@@ -208,7 +208,8 @@ an_error_of_any_function_leaves_nothing_open(void **state)
 
 static const char *way;
 
-/* Copy one large and two small chunks: every one is told of once, or none at all. */
+/* Copy one large and two small chunks: done is called once for each chunk, or, if the submit
+ * fails, for none. */
 static void
 copy_three(struct kvt__gpu *gpu, struct paged *p, unsigned char *chunks, bool gather)
 {
@@ -251,7 +252,7 @@ an_error_of_any_function_ends_the_copies_it_meets(void **state)
             fake->fail_on(NULL, 0, 0, false);
         }
     }
-    copy_three(gpu, &p, chunks, true); /* it goes on */
+    copy_three(gpu, &p, chunks, true); /* works again */
     kvt__gpu_close(gpu);
     fake->unpin(chunks);
     fake->free(p.memory);
@@ -284,7 +285,7 @@ a_device_that_is_lost_ends_all_copies(void **state)
     list[0] = &b.copy;
     if (kvt__gpu_scatter(gpu, list, 1) == 0)
         assert_int_equal(asked_wait(&b), -EIO);
-    fake->lose(0); /* so that the test can end in order */
+    fake->lose(0); /* repair the device, so that the test can clean up */
     kvt__gpu_close(gpu);
     fake->end_stream(stream);
     fake->unpin(chunk);
@@ -295,7 +296,8 @@ a_device_that_is_lost_ends_all_copies(void **state)
 __attribute__((weak)) void __lsan_disable(void);
 __attribute__((weak)) void __lsan_enable(void);
 
-/* At the end of the process.  What was the driver's is left to nobody. */
+/* Close at the end of the process, after the driver has destroyed the context.  kvtier does not
+ * free the driver's objects then. */
 static void
 without_a_context_any_more_it_closes(void **state)
 {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU's copies and what else goes on: they are between what the caller's stream was told
- * before and after, sums wait for no stream, threads copy side by side.  On a fake driver
- * whose streams wait for nothing that they are not told to, or a real one. */
+ * Order of a GPU's copies: a copy runs after the earlier work and before the later work on the
+ * caller's stream; sums wait for no stream of a caller; threads copy in parallel.  The driver is
+ * real, or a fake whose streams run in parallel unless events order the streams. */
 #include "unit/gpu/device-test.h"
 
 #include "base/crc32c.h"
 
 /* -------------------------------------------------------------------- order */
 
-/* KV that a stream is full of, and the chunk of some of its blocks. */
+/* KV that a blocked stream will fill, and a copy between this KV and a chunk. */
 struct late {
     struct paged p;
     struct twin t;
     uint64_t bytes;
-    unsigned char *chunk; /* pinned */
+    unsigned char *chunk; /* pinned host memory */
     struct gate gate;
     struct asked a;
     struct kvt__gpu_copy *list[1];
@@ -22,7 +22,7 @@ struct late {
 
 static const int32_t late_blocks[] = { 8, 1, 3, 5, 7 };
 
-/* Larger than what is staged, so that parts are used again behind the gate. */
+/* The chunk is larger than the staging buffer, so that parts are reused behind the gate. */
 static void
 late_make(struct late *l, const char *order)
 {
@@ -52,7 +52,7 @@ a_gather_is_between_the_callers_writes(void **state)
     late_make(&l, "lkbht");
     rig_call(stream, gate_pass, &l.gate);
     rig_fill(stream, l.t.memory, 17, l.p.bytes);
-    assert_int_equal(kvt__gpu_gather(gpu, stream, l.list, 1), 0); /* nobody waits */
+    assert_int_equal(kvt__gpu_gather(gpu, stream, l.list, 1), 0); /* does not wait */
     rig_fill(stream, l.t.memory, 18, l.p.bytes);
     assert_int_equal(l.a.n_done, 0);
     gate_open(&l.gate);
@@ -84,7 +84,7 @@ a_scatter_is_after_the_callers_write(void **state)
     late_end(&l);
 }
 
-/* Verifying what was read does not stand behind the caller's computing. */
+/* The verification of a read does not wait for computations on the caller's stream. */
 static void
 sums_wait_for_no_stream(void **state)
 {
@@ -124,7 +124,7 @@ closing_waits_for_what_is_under_way(void **state)
 
 struct worker {
     pthread_t thread;
-    const struct kvt__view *view; /* on the device */
+    const struct kvt__view *view; /* of device memory */
     int32_t block;
     int n_bad;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory is pinned where the process uses a GPU, and nothing is done to it elsewhere. */
+ * Memory is pinned if the process uses a GPU, and is left alone otherwise. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ hear(void *ctx, enum kvt_log_level level, const char *line)
     snprintf(told, sizeof told, "%s", line);
 }
 
-/* As PyTorch does before there is a context. */
+/* Load the driver without creating a context, as PyTorch does at first. */
 static void
 load(void)
 {
@@ -46,7 +46,7 @@ without_cuda_nothing_is_pinned(void **state)
     (void)state;
     assert_false(kvt__pin(&pin, memory, sizeof memory));
     kvt__unpin(&pin);
-    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)); /* nor was it loaded */
+    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)); /* not loaded by kvtier */
 }
 
 static void

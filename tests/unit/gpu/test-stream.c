@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streaming copies with every set of instructions that this processor has. */
+ * Non-temporal copies, with each instruction set of this CPU. */
 #include <string.h>
 
 #include "kvt-test.h"
@@ -64,7 +64,7 @@ every_processor_has_a_usable_set(void **state)
         i++;
     assert_true(kvt__stream_at(i)->usable());
     kvt__stream_use(NULL);
-    check_copy(0, 0, 256); /* chooses one */
+    check_copy(0, 0, 256); /* chooses a set */
 }
 
 int
