@@ -4,7 +4,7 @@
  * the driver; runs at a fixed distance are the rows of one 2D copy. */
 #include <stdlib.h>
 
-#include "gpu/inside.h"
+#include "gpu/private.h"
 
 #define AT_ONCE 512
 #define MAX_PITCH INT32_MAX /* limit of the driver's 2D copies */

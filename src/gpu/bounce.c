@@ -7,15 +7,15 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "gpu/inside.h"
+#include "gpu/private.h"
 
 #define PIECE ((size_t)1 << 20)
 
 struct kvt__bounce {
     pthread_mutex_t lock;
     void *stream;
-    void *arrived[2]; /* events: the copies of both pieces */
-    unsigned char *room; /* pinned host memory for two pieces */
+    void *arrived[2];      /* events: the copies of both pieces */
+    unsigned char *buffer; /* pinned host memory for two pieces */
 };
 
 int
@@ -23,7 +23,7 @@ kvt__bounce_open(struct kvt__gpu *gpu, struct kvt__bounce **out)
 {
     const struct kvt__driver *d = &gpu->driver;
     struct kvt__bounce *b = calloc(1, sizeof *b);
-    void *room = NULL;
+    void *buffer = NULL;
 
     if (!b)
         return kvt__fail(ENOMEM, "a way from the GPU");
@@ -32,8 +32,8 @@ kvt__bounce_open(struct kvt__gpu *gpu, struct kvt__bounce **out)
     for (int i = 0; !error && i < 2; i++)
         error = d->event_create(&b->arrived[i], KVT__EVENT_BLOCKS | KVT__EVENT_NO_TIME);
     if (!error)
-        error = d->host_alloc(&room, 2 * PIECE, KVT__HOST_PORTABLE);
-    b->room = room;
+        error = d->host_alloc(&buffer, 2 * PIECE, KVT__HOST_PORTABLE);
+    b->buffer = buffer;
     if (!error) {
         *out = b;
         return 0;
@@ -43,10 +43,10 @@ kvt__bounce_open(struct kvt__gpu *gpu, struct kvt__bounce **out)
 }
 
 static void
-drop(const struct kvt__driver *d, struct kvt__bounce *b)
+free_objects(const struct kvt__driver *d, struct kvt__bounce *b)
 {
-    if (b->room)
-        d->host_free(b->room);
+    if (b->buffer)
+        d->host_free(b->buffer);
     for (int i = 0; i < 2; i++)
         if (b->arrived[i])
             d->event_destroy(b->arrived[i]);
@@ -60,17 +60,17 @@ kvt__bounce_close(struct kvt__gpu *gpu, struct kvt__bounce *b, bool entered)
     if (!b)
         return;
     if (entered)
-        drop(&gpu->driver, b);
+        free_objects(&gpu->driver, b);
     pthread_mutex_destroy(&b->lock);
     free(b);
 }
 
 /* Queue the copy of n bytes into piece i of the buffer. */
 static int
-fetch(const struct kvt__driver *d, struct kvt__bounce *b, size_t i,
-      const unsigned char *at, size_t n)
+copy_piece(const struct kvt__driver *d, struct kvt__bounce *b, size_t i,
+           const unsigned char *at, size_t n)
 {
-    int error = kvt__driver_copy(d, b->room + i * PIECE, at, n, b->stream);
+    int error = kvt__driver_copy(d, b->buffer + i * PIECE, at, n, b->stream);
 
     return error ? error : d->event_record(b->arrived[i], b->stream);
 }
@@ -86,17 +86,17 @@ kvt__bounce_sum(struct kvt__gpu *gpu, const unsigned char *at, uint64_t bytes,
 
     *crc = 0;
     pthread_mutex_lock(&b->lock);
-    error = n ? fetch(d, b, i, at, n) : 0;
+    error = n ? copy_piece(d, b, i, at, n) : 0;
     for (; !error && n; i = 1 - i, n = next) {
         at += n;
         bytes -= n;
         next = bytes < PIECE ? bytes : PIECE;
         if (next)
-            error = fetch(d, b, 1 - i, at, next);
+            error = copy_piece(d, b, 1 - i, at, next);
         if (!error)
             error = d->event_sync(b->arrived[i]);
         if (!error)
-            *crc = kvt__crc32c(*crc, b->room + i * PIECE, n);
+            *crc = kvt__crc32c(*crc, b->buffer + i * PIECE, n);
     }
     if (error)
         d->stream_sync(b->stream); /* after this no copy writes into the buffer */

@@ -35,7 +35,7 @@ static const char *const beside[] = { "", "../../cuda_nvrtc/lib/",
                                       "../../nvidia/cu13/lib/" };
 
 static int
-look_beside(struct dl_phdr_info *info, size_t size, void *arg)
+load_beside(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct search *s = arg;
     const char *slash = strrchr(info->dlpi_name, '/');
@@ -73,7 +73,7 @@ open_library(enum kvt__gpu_kind kind)
     for (size_t i = 0; !s.handle && s.names[i]; i++)
         s.handle = dlopen(s.names[i], RTLD_NOW | RTLD_LOCAL);
     if (!s.handle)
-        dl_iterate_phdr(look_beside, &s);
+        dl_iterate_phdr(load_beside, &s);
     return s.handle;
 }
 
@@ -122,7 +122,8 @@ fail_with_log(const struct kvt__compiler *c, void *program, int error)
 }
 
 static int
-compile_now(const struct kvt__compiler *c, const char *architecture, struct kvt__image *out)
+compile_source(const struct kvt__compiler *c, const char *architecture,
+               struct kvt__image *out)
 {
     const char *const options[] = { architecture };
     void *program;
@@ -190,7 +191,7 @@ write_whole(int fd, const void *from, size_t n)
 
 /* Read an image from the cache.  False: no image, or a truncated or corrupt image. */
 static bool
-recall(int dir, const char *name, struct kvt__image *out)
+read_image(int dir, const char *name, struct kvt__image *out)
 {
     uint8_t want[KVT__SHA256_BYTES], is[KVT__SHA256_BYTES];
     int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
@@ -218,7 +219,7 @@ recall(int dir, const char *name, struct kvt__image *out)
 
 /* Write an image into the cache.  A failure is not reported: the next start compiles again. */
 static void
-remember(int dir, const char *name, const struct kvt__image *image)
+write_image(int dir, const char *name, const struct kvt__image *image)
 {
     uint8_t digest[KVT__SHA256_BYTES];
     char temporary[96];
@@ -239,8 +240,8 @@ remember(int dir, const char *name, const struct kvt__image *image)
 
 /* Compute the compiler's option for this device, and the file name of the image in the cache. */
 static int
-name_of(const struct kvt__compiler *c, const struct kvt__driver *d, int device,
-        char architecture[64], char name[64])
+name_image(const struct kvt__compiler *c, const struct kvt__driver *d, int device,
+           char architecture[64], char name[64])
 {
     int major, minor, compiler[2] = { 0, 0 }, n_processors;
     uint8_t digest[KVT__SHA256_BYTES];
@@ -271,7 +272,7 @@ name_of(const struct kvt__compiler *c, const struct kvt__driver *d, int device,
 }
 
 int
-kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool anew,
+kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool recompile,
              struct kvt__image *out)
 {
     char architecture[64], name[64];
@@ -279,14 +280,14 @@ kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool an
 
     int err = find_compiler(d->kind, &c);
     if (!err)
-        err = name_of(&c, d, device, architecture, name);
+        err = name_image(&c, d, device, architecture, name);
     if (err)
         return err;
     int dir = kvt__private_dir_open(cache);
-    if (dir < 0 || anew || !recall(dir, name, out)) {
-        err = compile_now(&c, architecture, out);
+    if (dir < 0 || recompile || !read_image(dir, name, out)) {
+        err = compile_source(&c, architecture, out);
         if (!err && dir >= 0)
-            remember(dir, name, out);
+            write_image(dir, name, out);
     }
     if (dir >= 0)
         close(dir);

@@ -18,10 +18,10 @@ struct kvt__image {
 };
 
 /* Read the image for the device from the cache, or compile the image and add the image to the
- * cache.  anew: compile even if the cache has an image.  cache: the parent of the user's private
- * directory (base/private-dir.h).  Blocks, for seconds if the image is compiled.  Errors, with a
- * sentence: -ENOENT no compiler; -EIO the compiler or the device failed; -ENOMEM. */
-int kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool anew,
+ * cache.  recompile: compile even if the cache has an image.  cache: the parent of the user's
+ * private directory (base/private-dir.h).  Blocks, for seconds if the image is compiled.  Errors,
+ * with a sentence: -ENOENT no compiler; -EIO the compiler or the device failed; -ENOMEM. */
+int kvt__compile(const struct kvt__driver *d, int device, const char *cache, bool recompile,
                  struct kvt__image *out);
 
 #endif

@@ -53,16 +53,16 @@ move(struct cursor *c, unsigned char *to, const unsigned char *from, size_t n)
 }
 
 static void
-pass(struct cursor *c, const unsigned char *from, size_t n)
+append(struct cursor *c, const unsigned char *from, size_t n)
 {
     move(c, c->flat, from, n);
     c->flat += n;
 }
 
 static void
-flush(struct cursor *c)
+flush_stage(struct cursor *c)
 {
-    pass(c, c->stage, c->staged);
+    append(c, c->stage, c->staged);
     c->staged = 0;
 }
 
@@ -70,13 +70,13 @@ static void
 gather_run(struct cursor *c, unsigned char *at, size_t n)
 {
     if (c->staged + n > STAGE || (c->staged && n >= SHORT_RUN))
-        flush(c);
+        flush_stage(c);
     if (n < SHORT_RUN) {
         memcpy(c->stage + c->staged, at, n);
         c->staged += n;
         return;
     }
-    pass(c, at, n);
+    append(c, at, n);
 }
 
 /* Add the bytes of the chunk that are copied but not summed to the CRC. */
@@ -110,7 +110,7 @@ scatter_run(struct cursor *c, unsigned char *at, size_t n)
 /* --------------------------------------------------------------------- runs */
 
 static void
-start(struct cursor *c, unsigned char *flat, bool gather, bool summed)
+init_cursor(struct cursor *c, unsigned char *flat, bool gather, bool summed)
 {
     c->copy = gather ? gather_run : scatter_run;
     c->begin = c->end = NULL;
@@ -122,7 +122,7 @@ start(struct cursor *c, unsigned char *flat, bool gather, bool summed)
 
 /* Copy the pending run. */
 static void
-settle(struct cursor *c)
+copy_run(struct cursor *c)
 {
     if (c->begin != c->end)
         c->copy(c, c->begin, (size_t)(c->end - c->begin));
@@ -132,10 +132,10 @@ settle(struct cursor *c)
 /* Add the next n bytes of the chunk, whose place in a block is `at`.  `at` is often the end of the
  * pending run, which then grows. */
 static inline void
-extend(struct cursor *c, unsigned char *at, size_t n)
+add_run(struct cursor *c, unsigned char *at, size_t n)
 {
     if (at != c->end) {
-        settle(c);
+        copy_run(c);
         c->begin = at;
     }
     c->end = at + n;
@@ -145,16 +145,16 @@ extend(struct cursor *c, unsigned char *at, size_t n)
 static void
 skip(struct cursor *c, size_t n)
 {
-    settle(c);
+    copy_run(c);
     c->flat += n;
 }
 
 static void
-finish(struct cursor *c)
+finish_cursor(struct cursor *c)
 {
-    settle(c);
+    copy_run(c);
     if (c->staged)
-        flush(c);
+        flush_stage(c);
     if (c->copy == scatter_run)
         sum(c);
     kvt__stream_fence();
@@ -186,8 +186,8 @@ walk_tokens(const struct kvt__view *view, unsigned char *block, uint32_t n_token
     }
     for (size_t t = 0; t < n_runs; t++)
         for (size_t h = 0; h < n_heads; h++)
-            extend(c, block + (int64_t)t * view->token_stride +
-                      (int64_t)h * view->head_stride, run);
+            add_run(c, block + (int64_t)t * view->token_stride +
+                       (int64_t)h * view->head_stride, run);
 }
 
 /* Walk the planes of K and V of a layer together, block by block: in many layouts the two planes
@@ -224,7 +224,7 @@ walk_opaque(const struct kvt__view *view, const int32_t *blocks, uint32_t n_toke
     for (uint32_t b = 0; b < n_blocks; b++) {
         for (uint32_t layer = 0; layer < view->n_layers; layer++) {
             if (kvt__block_real(view, blocks[b]))
-                extend(c, block_at(view, layer, blocks[b]), view->block_bytes);
+                add_run(c, block_at(view, layer, blocks[b]), view->block_bytes);
             else
                 skip(c, view->block_bytes);
         }
@@ -240,13 +240,13 @@ copy(const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
 
     assert(view->n_kv <= 2);
     for (size_t kv = 0; kv < view->n_kv; kv++)
-        start(&cursors[kv], chunk + kv * each, gather, crc != NULL);
+        init_cursor(&cursors[kv], chunk + kv * each, gather, crc != NULL);
     if (view->opaque)
         walk_opaque(view, blocks, n_tokens, &cursors[0]);
     else
         walk(view, blocks, n_tokens, cursors);
     for (size_t kv = 0; kv < view->n_kv; kv++)
-        finish(&cursors[kv]);
+        finish_cursor(&cursors[kv]);
     if (crc)
         *crc = view->n_kv == 1 ? cursors[0].crc
              : kvt__crc32c_join(cursors[0].crc, cursors[1].crc, each);

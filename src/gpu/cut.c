@@ -50,7 +50,7 @@ kvt__lane_grow(struct kvt__lane *lane)
 
 /* Take an idle step, or allocate more steps.  NULL with a sentence: no memory. */
 static struct kvt__step *
-take(struct kvt__lane *lane, enum kvt__way way)
+take_step(struct kvt__lane *lane, enum kvt__copy_path path)
 {
     struct kvt__step *step;
 
@@ -63,9 +63,9 @@ take(struct kvt__lane *lane, enum kvt__way way)
     } while (!step && kvt__lane_grow(lane) == 0);
     if (!step)
         return NULL;
-    kvt__step_begin(step, way, lane->gather);
+    kvt__step_begin(step, path, lane->gather);
     step->next = NULL;
-    if (way == KVT__STAGED) {
+    if (path == KVT__PATH_STAGED) {
         step->part = lane->next_part;
         lane->next_part = (lane->next_part + 1) % KVT__N_PARTS;
     }
@@ -73,7 +73,7 @@ take(struct kvt__lane *lane, enum kvt__way way)
 }
 
 void
-kvt__lane_give_back(struct kvt__lane *lane, struct kvt__step *steps)
+kvt__lane_return_steps(struct kvt__lane *lane, struct kvt__step *steps)
 {
     struct kvt__step *next;
 
@@ -88,8 +88,8 @@ kvt__lane_give_back(struct kvt__lane *lane, struct kvt__step *steps)
 
 /* ----------------------------------------------------------------- cutting */
 
-static enum kvt__way
-way_of(const struct kvt__lane *lane, const struct kvt__gpu_copy *copy)
+static enum kvt__copy_path
+path_of(const struct kvt__lane *lane, const struct kvt__gpu_copy *copy)
 {
     const struct kvt__view *view = copy->view;
     uint64_t most = copy->own.bytes;
@@ -100,19 +100,19 @@ way_of(const struct kvt__lane *lane, const struct kvt__gpu_copy *copy)
         most = block > most ? block : most;
     }
     if (!lane->gpu->by_kernels || most > KVT__MAX_JOB_BYTES)
-        return KVT__WITHOUT;
-    return copy->on_device ? KVT__DEVICE : KVT__STAGED;
+        return KVT__PATH_BATCH;
+    return copy->on_device ? KVT__PATH_DEVICE : KVT__PATH_STAGED;
 }
 
 /* Return the number of bytes that may still be added to the step. */
 static uint64_t
-room_in(const struct kvt__lane *lane, const struct kvt__step *step)
+bytes_left(const struct kvt__lane *lane, const struct kvt__step *step)
 {
     uint64_t used = kvt__round_up(step->bytes, KVT__PART_ALIGN);
 
-    if (step->way == KVT__WITHOUT)
+    if (step->path == KVT__PATH_BATCH)
         return UINT64_MAX;
-    if (step->way == KVT__DEVICE)
+    if (step->path == KVT__PATH_DEVICE)
         return used < KVT__MAX_STEP_BYTES ? KVT__MAX_STEP_BYTES - used : 0;
     return used < lane->part_bytes ? lane->part_bytes - used : 0;
 }
@@ -122,27 +122,27 @@ static int
 cut(struct kvt__lane *lane, struct kvt__gpu_copy *copy, struct kvt__step **steps,
     struct kvt__step ***end)
 {
-    enum kvt__way way = way_of(lane, copy);
+    enum kvt__copy_path path = path_of(lane, copy);
     struct kvt__step *step = *steps ? **end : NULL;
     uint64_t from = 0, to, room, at;
 
     do {
-        if (!step || step->way != way || !kvt__step_has_room(step, copy) ||
-            (room_in(lane, step) == 0 && copy->own.bytes)) {
+        if (!step || step->path != path || !kvt__step_has_room(step, copy) ||
+            (bytes_left(lane, step) == 0 && copy->own.bytes)) {
             *end = step ? &step->next : steps;
-            step = **end = take(lane, way);
+            step = **end = take_step(lane, path);
             if (!step)
                 return -ENOMEM;
             if (!kvt__step_has_room(step, copy))
                 return kvt__fail(EINVAL, "A chunk of %u tokens has too many blocks or "
                                  "layers for the GPU's kernels.", copy->n_tokens);
         }
-        room = room_in(lane, step);
+        room = bytes_left(lane, step);
         to = copy->own.bytes - from < room ? copy->own.bytes : from + room;
-        step->bytes = way == KVT__STAGED ? kvt__round_up(step->bytes, KVT__PART_ALIGN)
-                                         : step->bytes;
-        at = way == KVT__STAGED ? (uintptr_t)lane->parts[step->part].at + step->bytes
-                                : (uintptr_t)copy->chunk + from;
+        step->bytes = path == KVT__PATH_STAGED ? kvt__round_up(step->bytes, KVT__PART_ALIGN)
+                                               : step->bytes;
+        at = path == KVT__PATH_STAGED ? (uintptr_t)lane->parts[step->part].at + step->bytes
+                                      : (uintptr_t)copy->chunk + from;
         kvt__step_add(step, copy, from, to, at);
         from = to;
     } while (from < copy->own.bytes);
@@ -168,7 +168,7 @@ kvt__lane_cut(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_
     }
     if (!err)
         return 0;
-    kvt__lane_give_back(lane, *steps);
+    kvt__lane_return_steps(lane, *steps);
     lane->next_part = part;
     return err;
 }

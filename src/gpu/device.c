@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/private-dir.h"
 #include "gpu/compile.h"
-#include "gpu/inside.h"
+#include "gpu/private.h"
 #include "gpu/plan.h"
 
 #define STAGING ((size_t)64 << 20) /* default; more is not faster */
@@ -29,13 +29,13 @@ struct kvt__slab {
 /* ------------------------------------------------------------------ kernels */
 
 static int
-load(struct kvt__gpu *gpu, const char *cache, bool anew)
+load_module(struct kvt__gpu *gpu, const char *cache, bool recompile)
 {
     const struct kvt__driver *d = &gpu->driver;
     struct kvt__image image;
     char name[32];
 
-    int err = kvt__compile(d, gpu->context.device, cache, anew, &image);
+    int err = kvt__compile(d, gpu->context.device, cache, recompile, &image);
     if (err)
         return err;
     int error = d->module_load(&gpu->module, image.bytes);
@@ -58,7 +58,7 @@ load(struct kvt__gpu *gpu, const char *cache, bool anew)
 
 /* Copy the constant tables for sums to the device. */
 static int
-load_sums(struct kvt__gpu *gpu)
+copy_sums(struct kvt__gpu *gpu)
 {
     const struct kvt__driver *d = &gpu->driver;
     struct kvt__sums *sums;
@@ -88,11 +88,11 @@ load_kernels(struct kvt__gpu *gpu, const char *cache)
 {
     if (!gpu->driver.kernels)
         return kvt__fail(ENOENT, "The GPU's driver is too old for kernels.");
-    int err = load(gpu, cache, false);
+    int err = load_module(gpu, cache, false);
     if (err && err != -ENOENT)
-        err = load(gpu, cache, true); /* the driver may refuse an older driver's image */
+        err = load_module(gpu, cache, true); /* an image of another driver may not load */
     if (!err)
-        err = load_sums(gpu);
+        err = copy_sums(gpu);
     return err;
 }
 
@@ -126,7 +126,7 @@ open_lanes(struct kvt__gpu *gpu, size_t staging_bytes)
 
 /* Open everything that needs the entered context. */
 static int
-open_inside(struct kvt__gpu *gpu, const struct kvt__gpu_params *params)
+open_in_context(struct kvt__gpu *gpu, const struct kvt__gpu_params *params)
 {
     const char *copies = params->copies ? params->copies : "";
     char why[256] = "";
@@ -179,7 +179,7 @@ kvt__gpu_open(const struct kvt__gpu_params *params, struct kvt__gpu **out)
     context = gpu->context;
     err = kvt__context_enter(&gpu->driver, &context);
     if (!err) {
-        err = open_inside(gpu, params);
+        err = open_in_context(gpu, params);
         kvt__context_leave(&gpu->driver, &context);
     }
     if (err)

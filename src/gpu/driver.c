@@ -35,13 +35,13 @@ enum {
     N_HIP
 };
 
-static const struct own {
+static const struct vendor_function {
     const char *name;
     enum part part;
-} cuda_own[N_CU] = {
+} cuda_functions[N_CU] = {
 #define CUDA(part, which, name, type) { #name, part },
 #include "gpu/functions.def"
-}, hip_own[N_HIP] = {
+}, hip_functions[N_HIP] = {
 #define HIP(part, which, name, type) { #name, part },
 #include "gpu/functions.def"
 };
@@ -61,7 +61,7 @@ kvt__driver_libraries(enum kvt__gpu_kind kind)
 }
 
 static void *
-loaded(enum kvt__gpu_kind kind)
+find_loaded(enum kvt__gpu_kind kind)
 {
     void *handle = NULL;
 
@@ -73,7 +73,7 @@ loaded(enum kvt__gpu_kind kind)
 /* Look up a function and store the function's address in *to, a pointer to a function.  Set
  * *missing to the name if the library has no such function. */
 static void
-find(void *handle, const char *name, void *to, const char **missing)
+find_function(void *handle, const char *name, void *to, const char **missing)
 {
     void *function = dlsym(handle, name);
 
@@ -86,7 +86,7 @@ bool
 kvt__driver_find(enum kvt__gpu_kind kind, struct kvt__driver *d)
 {
     const char *missing[MAY + 1] = { NULL };
-    void *handle = loaded(kind);
+    void *handle = find_loaded(kind);
     bool cuda = kind == KVT__GPU_CUDA;
 
     *d = (struct kvt__driver){ .kind = kind };
@@ -95,12 +95,13 @@ kvt__driver_find(enum kvt__gpu_kind kind, struct kvt__driver *d)
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         const struct function *f = &functions[i];
 
-        find(handle, cuda ? f->cuda : f->hip, (char *)d + f->at, &missing[f->part]);
+        find_function(handle, cuda ? f->cuda : f->hip, (char *)d + f->at,
+                      &missing[f->part]);
     }
     for (size_t i = 0; i < (cuda ? (size_t)N_CU : (size_t)N_HIP); i++) {
-        const struct own *own = cuda ? &cuda_own[i] : &hip_own[i];
+        const struct vendor_function *f = cuda ? &cuda_functions[i] : &hip_functions[i];
 
-        find(handle, own->name, &d->vendor[i], &missing[own->part]);
+        find_function(handle, f->name, &d->vendor[i], &missing[f->part]);
     }
     dlclose(handle); /* the process's own reference keeps the library loaded */
     d->missing = missing[PIN] ? missing[PIN] : missing[COPY];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Messages for errors of the driver. */
-#include "gpu/inside.h"
+#include "gpu/private.h"
 
 #include <errno.h>
 

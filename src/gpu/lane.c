@@ -14,7 +14,7 @@
 
 /* Make later work on stream `to` wait for the work now queued on stream `from`. */
 static int
-pass(const struct kvt__driver *d, void *event, void *from, void *to)
+order_streams(const struct kvt__driver *d, void *event, void *from, void *to)
 {
     int error = d->event_record(event, from);
 
@@ -22,7 +22,7 @@ pass(const struct kvt__driver *d, void *event, void *from, void *to)
 }
 
 static int
-launch(struct kvt__lane *lane, struct kvt__step *step)
+launch_step(struct kvt__lane *lane, struct kvt__step *step)
 {
     kvt__step_seal(step, lane->gpu, (uintptr_t)lane->table);
     return kvt__step_launch(step, lane->gpu, lane->table, lane->kernels);
@@ -31,9 +31,9 @@ launch(struct kvt__lane *lane, struct kvt__step *step)
 /* Queue the copies between a part and chunks in host memory.  Pieces that are adjacent on both
  * sides are one copy. */
 static int
-over_the_bus(struct kvt__lane *lane, const struct kvt__step *step)
+copy_over_bus(struct kvt__lane *lane, const struct kvt__step *step)
 {
-    const struct kvt__piece *p = step->pieces, *end = p + step->n_pieces;
+    const struct kvt__step_piece *p = step->pieces, *end = p + step->n_pieces;
     const struct kvt__driver *d = &lane->gpu->driver;
     int error = 0;
 
@@ -62,11 +62,11 @@ begin_staged(struct kvt__lane *lane, struct kvt__step *step)
     int error = part->used ? d->stream_wait(from, part->empty, 0) : 0;
 
     if (!error)
-        error = lane->gather ? launch(lane, step) : over_the_bus(lane, step);
+        error = lane->gather ? launch_step(lane, step) : copy_over_bus(lane, step);
     if (!error)
-        error = pass(d, lane->ready, from, to);
+        error = order_streams(d, lane->handover, from, to);
     if (!error)
-        error = lane->gather ? over_the_bus(lane, step) : launch(lane, step);
+        error = lane->gather ? copy_over_bus(lane, step) : launch_step(lane, step);
     /* Also after an error: work that was queued before the error uses the part. */
     if (d->event_record(part->empty, to) == 0)
         part->used = true;
@@ -76,7 +76,7 @@ begin_staged(struct kvt__lane *lane, struct kvt__step *step)
 }
 
 static int
-begin_without(struct kvt__lane *lane, struct kvt__step *step)
+begin_batch(struct kvt__lane *lane, struct kvt__step *step)
 {
     int error = 0;
 
@@ -88,36 +88,36 @@ begin_without(struct kvt__lane *lane, struct kvt__step *step)
 }
 
 static void
-begin(struct kvt__lane *lane, struct kvt__step *step)
+begin_step(struct kvt__lane *lane, struct kvt__step *step)
 {
     const struct kvt__driver *d = &lane->gpu->driver;
-    bool ends_on_kernels = step->way == KVT__DEVICE ||
-                           (step->way == KVT__STAGED && !lane->gather);
-    int error = step->way == KVT__STAGED ? begin_staged(lane, step)
-              : step->way == KVT__DEVICE ? launch(lane, step)
-              : begin_without(lane, step);
+    bool ends_on_kernels = step->path == KVT__PATH_DEVICE ||
+                           (step->path == KVT__PATH_STAGED && !lane->gather);
+    int error = step->path == KVT__PATH_STAGED ? begin_staged(lane, step)
+              : step->path == KVT__PATH_DEVICE ? launch_step(lane, step)
+              : begin_batch(lane, step);
 
     if (error) {
         step->err = kvt__gpu_fail(lane->gpu, error, "A GPU's copy could not be begun");
         KVT__LOG_ONCE(KVT_LOG_WARN, "%s", kvt__why());
     }
-    step->lost = error || d->event_record(step->finished, ends_on_kernels ? lane->kernels
-                                                                          : lane->copies);
+    step->no_event = error || d->event_record(step->finished, ends_on_kernels ? lane->kernels
+                                                                              : lane->copies);
 }
 
 /* ------------------------------------------------------------------ the thread */
 
 static void
-end(struct kvt__lane *lane, struct kvt__step *step)
+end_step(struct kvt__lane *lane, struct kvt__step *step)
 {
     const struct kvt__driver *d = &lane->gpu->driver;
-    int error = step->lost ? 0 : d->event_sync(step->finished);
+    int error = step->no_event ? 0 : d->event_sync(step->finished);
 
     if (error) {
         kvt__gpu_fail(lane->gpu, error, "A GPU's copy failed");
         KVT__LOG_ONCE(KVT_LOG_WARN, "%s", kvt__why());
     }
-    if (step->lost || error) { /* done may free the memory: no copy may still use the memory */
+    if (step->no_event || error) { /* done may free the memory: no copy may still use the memory */
         step->err = -EIO;
         d->stream_sync(lane->copies);
         d->stream_sync(lane->kernels);
@@ -137,7 +137,7 @@ kvt__lane_run(void *arg)
         struct kvt__step *step = lane->first;
 
         if (!step) {
-            pthread_cond_wait(&lane->begun, &lane->lock);
+            pthread_cond_wait(&lane->wakeup, &lane->lock);
             continue;
         }
         lane->first = step->next;
@@ -145,8 +145,8 @@ kvt__lane_run(void *arg)
             lane->last = &lane->first;
         step->next = NULL;
         pthread_mutex_unlock(&lane->lock);
-        end(lane, step);
-        kvt__lane_give_back(lane, step);
+        end_step(lane, step);
+        kvt__lane_return_steps(lane, step);
         pthread_mutex_lock(&lane->lock);
     }
     pthread_mutex_unlock(&lane->lock);
@@ -158,68 +158,68 @@ kvt__lane_run(void *arg)
 /* --------------------------------------------------------------- submitting */
 
 static bool
-any_without(const struct kvt__step *steps)
+has_batch_step(const struct kvt__step *steps)
 {
-    while (steps && steps->way != KVT__WITHOUT)
+    while (steps && steps->path != KVT__PATH_BATCH)
         steps = steps->next;
     return steps;
 }
 
 /* Batch copies run on the lane's copy stream, which also has to wait for the caller's stream. */
 static int
-put_behind(struct kvt__lane *lane, const struct kvt__step *steps)
+order_batch_copies(struct kvt__lane *lane, const struct kvt__step *steps)
 {
-    if (!lane->after || !any_without(steps))
+    if (!lane->has_caller_event || !has_batch_step(steps))
         return 0;
-    int error = lane->gpu->driver.stream_wait(lane->copies, lane->asked, 0);
+    int error = lane->gpu->driver.stream_wait(lane->copies, lane->caller_event, 0);
     return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's streams cannot be ordered")
                  : 0;
 }
 
 static void
-begin_all(struct kvt__lane *lane, struct kvt__step *steps)
+queue_all(struct kvt__lane *lane, struct kvt__step *steps)
 {
     struct kvt__step *next;
 
     for (; steps; steps = next) {
         next = steps->next;
-        begin(lane, steps);
+        begin_step(lane, steps);
         steps->next = NULL;
         pthread_mutex_lock(&lane->lock);
         *lane->last = steps;
         lane->last = &steps->next;
-        pthread_cond_signal(&lane->begun);
+        pthread_cond_signal(&lane->wakeup);
         pthread_mutex_unlock(&lane->lock);
     }
 }
 
 static int
-after_locked(struct kvt__lane *lane, void *stream)
+mark_caller_locked(struct kvt__lane *lane, void *stream)
 {
-    int error = pass(&lane->gpu->driver, lane->asked, stream, lane->kernels);
+    int error = order_streams(&lane->gpu->driver, lane->caller_event, stream, lane->kernels);
 
-    lane->after = !error;
+    lane->has_caller_event = !error;
     return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's streams cannot be ordered")
                  : 0;
 }
 
-/* Cut the copies into steps and queue the steps.  Set *without to true if a step copies without
+/* Cut the copies into steps and queue the steps.  Set *has_batch to true if a step copies without
  * kernels. */
 static int
 copy_locked(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
-            bool *without)
+            bool *has_batch)
 {
     struct kvt__step *steps;
 
     int err = kvt__lane_cut(lane, copies, n, &steps);
     if (err)
         return err;
-    *without = any_without(steps);
-    err = put_behind(lane, steps);
+    *has_batch = has_batch_step(steps);
+    err = order_batch_copies(lane, steps);
     if (err)
-        kvt__lane_give_back(lane, steps);
+        kvt__lane_return_steps(lane, steps);
     else
-        begin_all(lane, steps);
+        queue_all(lane, steps);
     return err;
 }
 
@@ -227,7 +227,7 @@ int
 kvt__lane_after(struct kvt__lane *lane, void *stream)
 {
     pthread_mutex_lock(&lane->order);
-    int err = after_locked(lane, stream);
+    int err = mark_caller_locked(lane, stream);
     pthread_mutex_unlock(&lane->order);
     return err;
 }
@@ -235,10 +235,10 @@ kvt__lane_after(struct kvt__lane *lane, void *stream)
 int
 kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n)
 {
-    bool without;
+    bool has_batch;
 
     pthread_mutex_lock(&lane->order);
-    int err = copy_locked(lane, copies, n, &without);
+    int err = copy_locked(lane, copies, n, &has_batch);
     pthread_mutex_unlock(&lane->order);
     return err;
 }
@@ -246,9 +246,9 @@ kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size
 /* Make later work on the caller's stream wait for `stream`.  If the driver fails to order the
  * streams, the calling thread waits for `stream` instead. */
 static void
-hold_back(struct kvt__lane *lane, void *stream, void *caller)
+order_caller(struct kvt__lane *lane, void *stream, void *caller)
 {
-    if (pass(&lane->gpu->driver, lane->ready, stream, caller))
+    if (order_streams(&lane->gpu->driver, lane->handover, stream, caller))
         lane->gpu->driver.stream_sync(stream);
 }
 
@@ -256,16 +256,16 @@ int
 kvt__lane_gather(struct kvt__lane *lane, void *stream,
                  struct kvt__gpu_copy *const *copies, size_t n)
 {
-    bool without;
+    bool has_batch;
 
     pthread_mutex_lock(&lane->order);
-    int err = after_locked(lane, stream);
+    int err = mark_caller_locked(lane, stream);
     if (!err)
-        err = copy_locked(lane, copies, n, &without);
+        err = copy_locked(lane, copies, n, &has_batch);
     if (!err) {
-        hold_back(lane, lane->kernels, stream);
-        if (without)
-            hold_back(lane, lane->copies, stream);
+        order_caller(lane, lane->kernels, stream);
+        if (has_batch)
+            order_caller(lane, lane->copies, stream);
     }
     pthread_mutex_unlock(&lane->order);
     return err;

@@ -5,7 +5,7 @@
 #ifndef KVT_GPU_LANE_H
 #define KVT_GPU_LANE_H
 
-#include "gpu/inside.h"
+#include "gpu/private.h"
 
 #define KVT__PART_ALIGN ((uint64_t)512)
 #define KVT__SLAB_STEPS 16
@@ -24,9 +24,9 @@ struct kvt__lane {
     pthread_mutex_t order; /* orders the work on the streams; guards up to `slabs`: */
     void *kernels;         /* stream */
     void *copies;          /* stream */
-    void *asked;           /* event: the work on the caller's stream at the last call */
-    bool after;            /* `asked` was recorded */
-    void *ready;           /* event: passes the order from one stream of the lane to another */
+    void *caller_event;    /* event: the work on the caller's stream at the last call */
+    bool has_caller_event; /* `caller_event` was recorded */
+    void *handover;        /* event: passes the order from one stream of the lane to another */
     void *table;           /* device memory for the tables of the steps, one after another */
     unsigned char *staging;
     size_t part_bytes;
@@ -34,8 +34,8 @@ struct kvt__lane {
     struct kvt__part parts[KVT__N_PARTS];
     struct kvt__step_slab *slabs;
 
-    pthread_mutex_t lock; /* guards idle, first, last and stop */
-    pthread_cond_t begun; /* a step was queued, or stop was set */
+    pthread_mutex_t lock;  /* guards idle, first, last and stop */
+    pthread_cond_t wakeup; /* a step was queued, or stop was set */
     struct kvt__step *idle;
     struct kvt__step *first; /* queued steps, the oldest first */
     struct kvt__step **last; /* the `next` of the newest queued step, or &first */
@@ -49,13 +49,13 @@ struct kvt__lane {
 int kvt__lane_grow(struct kvt__lane *lane);
 
 /* Cut the copies into steps and set *steps to the list of these steps.  The caller holds `order`
- * and returns the steps with kvt__lane_give_back(), or queues the steps.  On -errno with a
+ * and returns the steps with kvt__lane_return_steps(), or queues the steps.  On -errno with a
  * sentence no step is taken. */
 int kvt__lane_cut(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
                   struct kvt__step **steps);
 
 /* Put a list of steps back into the idle list. */
-void kvt__lane_give_back(struct kvt__lane *lane, struct kvt__step *steps);
+void kvt__lane_return_steps(struct kvt__lane *lane, struct kvt__step *steps);
 
 /* Main function of the lane's thread.  arg: the lane. */
 void *kvt__lane_run(void *arg);

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "gpu/inside.h"
+#include "gpu/private.h"
 
 /* 2 MiB of KV in a common layout: 8 heads of 128 elements of 2 bytes, 16 tokens a block, the
  * heads of a token adjacent. */
@@ -31,7 +31,7 @@ struct trial {
 };
 
 static void
-done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+on_copy_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 {
     struct trial *t = (void *)copy;
 
@@ -50,7 +50,7 @@ copy_once(struct kvt__gpu *gpu, struct trial *t, bool gather)
 
     t->copy = (struct kvt__gpu_copy){
         .view = &t->view, .blocks = t->blocks, .n_tokens = N_BLOCKS * BLOCK_TOKENS,
-        .sums = true, .chunk = t->chunk, .done = done };
+        .sums = true, .chunk = t->chunk, .done = on_copy_done };
     t->done = false;
     int lane = gather ? KVT__LANE_GATHER : KVT__LANE_SCATTER;
     int err = kvt__lane_copy(gpu->lanes[lane], list, 1);

@@ -21,9 +21,9 @@ make_streams(struct kvt__lane *lane, const struct kvt__driver *d)
     if (!error)
         error = d->stream_create(&lane->copies, KVT__STREAM_ALONE, greatest);
     if (!error)
-        error = d->event_create(&lane->asked, KVT__EVENT_NO_TIME);
+        error = d->event_create(&lane->caller_event, KVT__EVENT_NO_TIME);
     if (!error)
-        error = d->event_create(&lane->ready, KVT__EVENT_NO_TIME);
+        error = d->event_create(&lane->handover, KVT__EVENT_NO_TIME);
     return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's driver gives no stream") : 0;
 }
 
@@ -59,7 +59,7 @@ kvt__lane_open(struct kvt__gpu *gpu, bool gather, size_t staging_bytes,
     lane->last = &lane->first;
     pthread_mutex_init(&lane->order, NULL);
     pthread_mutex_init(&lane->lock, NULL);
-    pthread_cond_init(&lane->begun, NULL);
+    pthread_cond_init(&lane->wakeup, NULL);
     int err = make_streams(lane, &gpu->driver);
     if (!err && gpu->by_kernels)
         err = make_parts(lane, &gpu->driver, staging_bytes);
@@ -78,7 +78,7 @@ kvt__lane_open(struct kvt__gpu *gpu, bool gather, size_t staging_bytes,
 }
 
 static void
-drop_slabs(struct kvt__lane *lane, bool entered)
+free_slabs(struct kvt__lane *lane, bool entered)
 {
     const struct kvt__driver *d = &lane->gpu->driver;
     struct kvt__step_slab *next;
@@ -95,21 +95,21 @@ drop_slabs(struct kvt__lane *lane, bool entered)
 }
 
 static void
-stop(struct kvt__lane *lane)
+stop_thread(struct kvt__lane *lane)
 {
     pthread_mutex_lock(&lane->lock);
     lane->stop = true;
-    pthread_cond_signal(&lane->begun);
+    pthread_cond_signal(&lane->wakeup);
     pthread_mutex_unlock(&lane->lock);
     pthread_join(lane->thread, NULL);
 }
 
 static void
-drop_streams(struct kvt__lane *lane)
+free_streams(struct kvt__lane *lane)
 {
     const struct kvt__driver *d = &lane->gpu->driver;
     void *streams[] = { lane->kernels, lane->copies };
-    void *events[] = { lane->asked, lane->ready };
+    void *events[] = { lane->caller_event, lane->handover };
 
     for (size_t i = 0; i < 2; i++) {
         if (streams[i]) {
@@ -123,7 +123,7 @@ drop_streams(struct kvt__lane *lane)
 }
 
 static void
-drop_parts(struct kvt__lane *lane)
+free_parts(struct kvt__lane *lane)
 {
     const struct kvt__driver *d = &lane->gpu->driver;
 
@@ -142,14 +142,14 @@ kvt__lane_close(struct kvt__lane *lane, bool entered)
     if (!lane)
         return;
     if (lane->started)
-        stop(lane);
+        stop_thread(lane);
     if (entered) {
-        drop_streams(lane);
-        drop_parts(lane);
+        free_streams(lane);
+        free_parts(lane);
     }
-    drop_slabs(lane, entered);
+    free_slabs(lane, entered);
     pthread_mutex_destroy(&lane->order);
     pthread_mutex_destroy(&lane->lock);
-    pthread_cond_destroy(&lane->begun);
+    pthread_cond_destroy(&lane->wakeup);
     free(lane);
 }

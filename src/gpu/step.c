@@ -7,7 +7,7 @@
 
 #include "base/crc32c.h"
 #include "base/bytes.h"
-#include "gpu/inside.h"
+#include "gpu/private.h"
 #include "gpu/plan.h"
 
 _Static_assert(KVT__STEP_PIECES * sizeof(struct kvt__job) +
@@ -15,12 +15,12 @@ _Static_assert(KVT__STEP_PIECES * sizeof(struct kvt__job) +
                "half a table is for bases and blocks");
 
 void
-kvt__step_begin(struct kvt__step *step, enum kvt__way way, bool gather)
+kvt__step_begin(struct kvt__step *step, enum kvt__copy_path path, bool gather)
 {
     step->view = NULL;
-    step->way = way;
+    step->path = path;
     step->gather = gather;
-    step->lost = false;
+    step->no_event = false;
     step->err = 0;
     step->log = KVT__WIDTHS - 1;
     step->bytes = 0;
@@ -49,14 +49,14 @@ kvt__step_has_room(const struct kvt__step *step, const struct kvt__gpu_copy *cop
 {
     size_t need = step->table_used;
 
-    if (step->way != KVT__WITHOUT && copy->view)
+    if (step->path != KVT__PATH_BATCH && copy->view)
         need += bases_bytes(copy->view) + blocks_bytes(copy);
     return step->n_pieces < KVT__STEP_PIECES && need <= KVT__TABLE_BYTES / 2;
 }
 
 static void
 add_tables(struct kvt__step *step, const struct kvt__gpu_copy *copy,
-           struct kvt__piece *piece)
+           struct kvt__step_piece *piece)
 {
     const struct kvt__view *view = copy->view;
     uint64_t n_blocks = ((uint64_t)copy->n_tokens + view->block_tokens - 1) /
@@ -78,11 +78,11 @@ void
 kvt__step_add(struct kvt__step *step, struct kvt__gpu_copy *copy, uint64_t from,
               uint64_t to, uint64_t at)
 {
-    struct kvt__piece *piece = &step->pieces[step->n_pieces++];
+    struct kvt__step_piece *piece = &step->pieces[step->n_pieces++];
 
-    *piece = (struct kvt__piece){ .copy = copy, .from = from, .to = to, .at = at };
+    *piece = (struct kvt__step_piece){ .copy = copy, .from = from, .to = to, .at = at };
     step->bytes += to - from;
-    if (step->way == KVT__WITHOUT || from == to)
+    if (step->path == KVT__PATH_BATCH || from == to)
         return;
     uint32_t log = kvt__plan_width(copy->view, copy->view ? at : at | to);
     if (log < step->log)
@@ -102,7 +102,7 @@ kvt__step_seal(struct kvt__step *step, const struct kvt__gpu *gpu, uint64_t tabl
     struct kvt__unit *units = (void *)(step->table + step->units_at);
 
     for (uint32_t i = 0; i < step->n_pieces; i++) {
-        struct kvt__piece *p = &step->pieces[i];
+        struct kvt__step_piece *p = &step->pieces[i];
         const struct kvt__gpu_copy *copy = p->copy;
         enum kvt__job_what what = !copy->view ? KVT__JOB_SUM
                                 : step->gather ? KVT__JOB_GATHER : KVT__JOB_SCATTER;
@@ -150,7 +150,7 @@ kvt__step_launch(struct kvt__step *step, const struct kvt__gpu *gpu, void *table
 
 /* Compute the CRC32C of a chunk on the CPU, after a copy without kernels. */
 static int
-sum_without(struct kvt__gpu *gpu, const struct kvt__gpu_copy *copy, uint32_t *crc)
+sum_on_cpu(struct kvt__gpu *gpu, const struct kvt__gpu_copy *copy, uint32_t *crc)
 {
     if (copy->on_device)
         return kvt__bounce_sum(gpu, copy->chunk, copy->own.bytes, crc);
@@ -164,20 +164,20 @@ kvt__step_end(struct kvt__step *step, struct kvt__gpu *gpu, int err)
     const struct kvt__unit *units = (const void *)(step->table + step->units_at);
 
     for (uint32_t i = 0; i < step->n_pieces; i++) {
-        const struct kvt__piece *p = &step->pieces[i];
+        const struct kvt__step_piece *p = &step->pieces[i];
         struct kvt__gpu_copy *copy = p->copy;
         uint32_t crc = 0;
 
         if (err)
             copy->own.err = err;
-        if (!err && copy->sums && step->way != KVT__WITHOUT)
+        if (!err && copy->sums && step->path != KVT__PATH_BATCH)
             copy->own.sum = kvt__plan_join(copy->own.sum, step->results + p->first_unit,
                                            units + p->first_unit, p->n_units, step->log);
         if (p->to < copy->own.bytes)
             continue;
         if (copy->sums && !copy->own.err) {
-            if (step->way == KVT__WITHOUT)
-                copy->own.err = sum_without(gpu, copy, &crc);
+            if (step->path == KVT__PATH_BATCH)
+                copy->own.err = sum_on_cpu(gpu, copy, &crc);
             else
                 crc = kvt__plan_crc(copy->own.sum, copy->own.bytes);
         }

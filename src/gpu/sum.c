@@ -7,7 +7,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "gpu/inside.h"
+#include "gpu/private.h"
 
 struct sum {
     struct kvt__gpu_copy copy; /* first */
@@ -19,7 +19,7 @@ struct sum {
 };
 
 static void
-sum_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+on_sum_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 {
     struct sum *s = (void *)copy;
 
@@ -32,7 +32,7 @@ sum_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 }
 
 static int
-begin(struct kvt__gpu *gpu, struct kvt__gpu_copy *const *list)
+submit(struct kvt__gpu *gpu, struct kvt__gpu_copy *const *list)
 {
     struct kvt__gpu_entered entered;
     int err = kvt__gpu_enter(gpu, &entered);
@@ -51,12 +51,12 @@ sum_by_kernel(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint3
     struct kvt__gpu_copy *list[1];
     struct sum s = { .copy = { .sums = true, .on_device = true,
                                .chunk = (unsigned char *)at, /* never written */
-                               .done = sum_done, .own.bytes = bytes } };
+                               .done = on_sum_done, .own.bytes = bytes } };
 
     pthread_mutex_init(&s.lock, NULL);
     pthread_cond_init(&s.ended, NULL);
     list[0] = &s.copy;
-    int err = begin(gpu, list);
+    int err = submit(gpu, list);
     pthread_mutex_lock(&s.lock);
     while (!err && !s.done)
         pthread_cond_wait(&s.ended, &s.lock);

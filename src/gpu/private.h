@@ -8,8 +8,8 @@
  *
  * Copies are cut into steps.  A step uses at most one staging part, one launch of the copy
  * kernel and, if the chunks are in host memory, one set of bus copies. */
-#ifndef KVT_GPU_INSIDE_H
-#define KVT_GPU_INSIDE_H
+#ifndef KVT_GPU_PRIVATE_H
+#define KVT_GPU_PRIVATE_H
 
 #include <pthread.h>
 
@@ -24,17 +24,17 @@
 #define KVT__MAX_STEP_BYTES ((uint64_t)1 << 30) /* so large that launches cost little */
 
 /* The data path of a step. */
-enum kvt__way {
-    KVT__STAGED,  /* kernels copy between blocks and a part, bus copies between part and host */
-    KVT__DEVICE,  /* kernels copy between blocks and a chunk in device memory */
-    KVT__WITHOUT, /* no kernels: the driver copies between blocks and chunk */
+enum kvt__copy_path {
+    KVT__PATH_STAGED, /* kernels between blocks and a part, bus copies between part and host */
+    KVT__PATH_DEVICE, /* kernels between blocks and a chunk in device memory */
+    KVT__PATH_BATCH,  /* no kernels: copies of the driver between blocks and chunk */
 };
 
 /* Sums have a lane of their own, so that a sum never waits for a caller's stream. */
 enum { KVT__LANE_GATHER, KVT__LANE_SCATTER, KVT__LANE_SUM, KVT__N_LANES };
 
 /* The bytes [from, to) of one chunk. */
-struct kvt__piece {
+struct kvt__step_piece {
     struct kvt__gpu_copy *copy;
     uint64_t from;
     uint64_t to;
@@ -53,9 +53,9 @@ struct kvt__step {
     uint32_t *results;    /* pinned host memory: one sum for each unit, from the kernels */
     const struct kvt__view *view; /* the view whose bases were added to the table last */
     uint64_t bases;       /* offset of these bases in the table */
-    enum kvt__way way;
+    enum kvt__copy_path path;
     bool gather;
-    bool lost;            /* `finished` was not recorded */
+    bool no_event;        /* `finished` was not recorded */
     int err;              /* 0 or -errno: the work could not be queued */
     uint32_t log;         /* binary logarithm of the element width in bytes */
     size_t part;          /* staged: index in lane->parts */
@@ -65,7 +65,7 @@ struct kvt__step {
     size_t units_at;      /* offset in the table */
     uint32_t n_units;
     uint32_t n_pieces;
-    struct kvt__piece pieces[KVT__STEP_PIECES];
+    struct kvt__step_piece pieces[KVT__STEP_PIECES];
 };
 
 /* A part of a lane's staging memory. */
@@ -123,12 +123,12 @@ int kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, 
 /* --------------------------------------------------------------------- step */
 
 /* Reset a step.  table, results and finished stay. */
-void kvt__step_begin(struct kvt__step *step, enum kvt__way way, bool gather);
+void kvt__step_begin(struct kvt__step *step, enum kvt__copy_path path, bool gather);
 
 /* Return true if the step has room for one more piece of the copy. */
 bool kvt__step_has_room(const struct kvt__step *step, const struct kvt__gpu_copy *copy);
 
-/* Add the bytes [from, to) of the copy's chunk.  at: as kvt__piece.at.  The step must have
+/* Add the bytes [from, to) of the copy's chunk.  at: as kvt__step_piece.at.  The step must have
  * room. */
 void kvt__step_add(struct kvt__step *step, struct kvt__gpu_copy *copy, uint64_t from,
                    uint64_t to, uint64_t at);
