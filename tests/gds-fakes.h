@@ -72,7 +72,7 @@ find_helper(const char *helper, const char *fakes_of_helper)
     }
     fakes = fakes_of_helper;
     temp_dir_make(&keep);
-    kvt__gds_how = (struct kvt__gds_probe){ helper, keep.path, 60000, true };
+    kvt__gds_tier_probe = (struct kvt__gds_probe_params){ helper, keep.path, 60000, true };
     return true;
 }
 

@@ -23,13 +23,13 @@
 #include "gpu/gds/library.h"
 
 #define MODULES "/proc/modules"
-#define USUAL_PIECE ((size_t)16 << 20) /* default, if the library reports no limit */
-#define LEAST_PIECE ((size_t)64 << 10) /* a smaller limit is implausible, and ignored */
+#define DEFAULT_REQUEST ((size_t)16 << 20) /* default, if the library reports no limit */
+#define MIN_REQUEST ((size_t)64 << 10)     /* a smaller limit is implausible, and ignored */
 
 struct kvt__gds {
     struct kvt__gds_library library;
     char name[48];
-    size_t piece;
+    size_t max_request; /* bytes of the largest request */
     unsigned n_users; /* guarded by drivers.lock */
 };
 
@@ -58,7 +58,7 @@ check_modules(const struct kvt__gds_library *l)
 {
     if (l->kind != KVT__GDS_CUFILE || !access(MODULES, R_OK))
         return 0;
-    return kvt__gds_keep(KVT__GDS_MODULE, errno,
+    return kvt__gds_fail(KVT__GDS_MODULE, errno,
                          kvt__fail(ENODEV, "libcufile: " MODULES " cannot be read, and "
                                    "without it cuFileDriverOpen never returns: it takes a "
                                    "kernel with modules, and a /proc that shows them."));
@@ -68,14 +68,14 @@ static int
 refuse_compat(const struct kvt__gds_library *l)
 {
     l->driver_close();
-    return kvt__gds_keep(KVT__GDS_MODULE, KVT__GDS_NOT_OPEN,
+    return kvt__gds_fail(KVT__GDS_MODULE, KVT__GDS_NOT_OPEN,
                          kvt__fail(ENODEV, "libcufile: it would only copy through host "
                                    "memory (compat mode), which kvtier does better by "
                                    "itself: load nvidia-fs, or for P2PDMA set "
                                    "allow_compat_mode to false in cufile.json."));
 }
 
-/* Read the properties of the open driver: set g->piece, and refuse a driver that has neither
+/* Read the properties of the open driver: set g->max_request, and refuse a driver that has neither
  * nvidia-fs nor P2PDMA and would use compat mode. */
 static int
 read_properties(struct kvt__gds *g, bool compat_is_off)
@@ -94,10 +94,10 @@ read_properties(struct kvt__gds *g, bool compat_is_off)
             !p->nvfs_minor && p->control_flags & KVT__GDS_COMPAT_ALLOWED &&
             !(p->feature_flags & KVT__GDS_P2PDMA_WORKS))
             return refuse_compat(l);
-        if (p->max_direct_io_size <= USUAL_PIECE >> 10)
+        if (p->max_direct_io_size <= DEFAULT_REQUEST >> 10)
             piece = p->max_direct_io_size << 10 & ~(KVT__GDS_ALIGN - 1);
     }
-    g->piece = piece < LEAST_PIECE ? USUAL_PIECE : piece;
+    g->max_request = piece < MIN_REQUEST ? DEFAULT_REQUEST : piece;
     return 0;
 }
 
@@ -117,7 +117,7 @@ open_locked(struct kvt__gds *g, enum kvt__gds_kind kind, bool p2pdma)
     struct kvt__gds_status status = l->driver_open();
     /* After a failure call no other function: the call would open the driver with defaults. */
     if (status.code)
-        return kvt__gds_refused(kind, KVT__GDS_OPEN, status);
+        return kvt__gds_fail_call(kind, KVT__GDS_OPEN, status);
     kvt__gds_version(l, version, sizeof version);
     snprintf(g->name, sizeof g->name, "%s%s%s",
              kind == KVT__GDS_CUFILE ? "libcufile" : "libhipfile", *version ? " " : "",
@@ -165,9 +165,9 @@ kvt__gds_path(const struct kvt__gds *gds)
 }
 
 size_t
-kvt__gds_piece(const struct kvt__gds *gds)
+kvt__gds_max_request(const struct kvt__gds *gds)
 {
-    return gds->piece;
+    return gds->max_request;
 }
 
 /* ------------------------------------------------------------- buffers and files */
@@ -180,7 +180,7 @@ kvt__gds_buffer_open(struct kvt__gds *gds, unsigned char *base, size_t bytes,
 
     *out = (struct kvt__gds_buffer){ .base = base, .bytes = bytes };
     if (status.code)
-        return kvt__gds_refused(gds->library.kind, KVT__GDS_ADD_BUFFER, status);
+        return kvt__gds_fail_call(gds->library.kind, KVT__GDS_ADD_BUFFER, status);
     out->gds = gds;
     return 0;
 }
@@ -202,7 +202,7 @@ kvt__gds_file_open(struct kvt__gds *gds, int fd, struct kvt__gds_file *out)
 
     *out = (struct kvt__gds_file){ .gds = gds };
     if (status.code)
-        return kvt__gds_refused(gds->library.kind, KVT__GDS_ADD_FILE, status);
+        return kvt__gds_fail_call(gds->library.kind, KVT__GDS_ADD_FILE, status);
     out->handle = handle;
     return 0;
 }
@@ -220,8 +220,8 @@ kvt__gds_file_close(struct kvt__gds_file *file)
 
 /* Make one request.  Return the number of bytes moved, or -errno with a sentence. */
 static ssize_t
-move_piece(const struct kvt__gds_file *file, void *base, size_t at, size_t n, off_t offset,
-           bool to_file)
+make_request(const struct kvt__gds_file *file, void *base, size_t at, size_t n,
+             off_t offset, bool to_file)
 {
     const struct kvt__gds_library *l = &file->gds->library;
     ssize_t got;
@@ -231,7 +231,8 @@ move_piece(const struct kvt__gds_file *file, void *base, size_t at, size_t n, of
         got = to_file ? l->write(file->handle, base, n, offset, (off_t)at)
                       : l->read(file->handle, base, n, offset, (off_t)at);
     } while (got == -EINTR || (got == -1 && errno == EINTR));
-    return kvt__gds_moved(l->kind, to_file ? KVT__GDS_WRITE : KVT__GDS_READ, got, errno);
+    return kvt__gds_check_result(l->kind, to_file ? KVT__GDS_WRITE : KVT__GDS_READ, got,
+                                 errno);
 }
 
 static int
@@ -239,13 +240,13 @@ move_all(const struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer,
          size_t bytes, off_t offset, bool to_file)
 {
     for (size_t n; bytes; bytes -= n, at += n, offset += (off_t)n) {
-        n = bytes < file->gds->piece ? bytes : file->gds->piece;
-        ssize_t got = move_piece(file, buffer->base, at, n, offset, to_file);
+        n = bytes < file->gds->max_request ? bytes : file->gds->max_request;
+        ssize_t got = make_request(file, buffer->base, at, n, offset, to_file);
 
         if (got < 0)
             return (int)got;
         if ((size_t)got != n) /* the library repeats short requests: no more bytes follow */
-            return kvt__gds_keep(KVT__GDS_IO, EIO,
+            return kvt__gds_fail(KVT__GDS_IO, EIO,
                                  kvt__fail(EIO, "%s: %zd of %zu bytes were %s.",
                                            file->gds->name, got, n,
                                            to_file ? "written" : "there to be read"));
@@ -262,12 +263,12 @@ kvt__gds_move(struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer, 
 
     assert(!((at | bytes | (uint64_t)offset) & (KVT__GDS_ALIGN - 1)));
     if (!file->handle || !buffer->gds)
-        return kvt__gds_keep(KVT__GDS_IO, EBADF,
+        return kvt__gds_fail(KVT__GDS_IO, EBADF,
                              kvt__fail(EBADF, "the file or the memory to move is not "
                                        "registered."));
     if (__builtin_add_overflow(at, bytes, &end) || end > buffer->bytes ||
         __builtin_add_overflow(offset, bytes, &file_end))
-        return kvt__gds_keep(KVT__GDS_MEMORY, EFAULT,
+        return kvt__gds_fail(KVT__GDS_MEMORY, EFAULT,
                              kvt__fail(EFAULT, "%zu bytes at %zu of registered memory, "
                                        "which has %zu.", bytes, at, buffer->bytes));
     file->n_moves++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Direct transfers between files and a GPU's memory, without a copy in host memory, by cuFile or
- * hipFile, loaded at run time.  Call kvt__gds_works() (gpu/gds/probe.h) first: only the probe shows
+ * hipFile, loaded at run time.  Call kvt__gds_probe() (gpu/gds/probe.h) first: only a probe shows
  * whether direct transfers work for a directory.
  *
  * The caller makes the device's context current in the calling thread.  Any thread, unless the
@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "gpu/gds/trouble.h"
+#include "gpu/gds/failure.h"
 
 /* Alignment of offsets, sizes and addresses. */
 #define KVT__GDS_ALIGN ((size_t)4096)
@@ -34,7 +34,7 @@ struct kvt__gds_file {
 };
 
 /* Calls that return int return 0, or -errno with a sentence (kvt__why()) and with a layer and a
- * code (kvt__gds_trouble()). */
+ * code (kvt__gds_failure()). */
 
 /* Open the library's driver, or share the driver with earlier callers in this process; the
  * last close closes the driver.  p2pdma: request P2PDMA from cuFile, as a probe found necessary.
@@ -51,7 +51,7 @@ const char *kvt__gds_describe(const struct kvt__gds *gds);
 const char *kvt__gds_path(const struct kvt__gds *gds);
 
 /* Return the largest number of bytes of one request of the library. */
-size_t kvt__gds_piece(const struct kvt__gds *gds);
+size_t kvt__gds_max_request(const struct kvt__gds *gds);
 
 /* Register device memory, for many transfers.  base is a multiple of 64 KiB.  The memory stays
  * allocated until kvt__gds_buffer_close(). */

@@ -93,7 +93,7 @@ kvt__gds_load(enum kvt__gds_kind kind, const char *file, struct kvt__gds_library
             handle = dlopen(vendor->names[1], RTLD_NOW | RTLD_LOCAL);
     }
     if (!handle)
-        return kvt__gds_keep(KVT__GDS_LIBRARY, ENODEV, kvt__fail(ENODEV,
+        return kvt__gds_fail(KVT__GDS_LIBRARY, ENODEV, kvt__fail(ENODEV,
                              "%s cannot be loaded (%s): install %s, or name its directory "
                              "in LD_LIBRARY_PATH.", vendor->names[0], why,
                              kind == KVT__GDS_CUFILE ? "cuFile, of the CUDA toolkit or "
@@ -103,7 +103,7 @@ kvt__gds_load(enum kvt__gds_kind kind, const char *file, struct kvt__gds_library
     if (!err)
         return 0; /* no dlclose(): the library's threads and tables would outlive the unload */
     dlclose(handle);
-    return kvt__gds_keep(KVT__GDS_LIBRARY, ENOSYS, err);
+    return kvt__gds_fail(KVT__GDS_LIBRARY, ENOSYS, err);
 }
 
 void

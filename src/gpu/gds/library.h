@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "gpu/gds/trouble.h"
+#include "gpu/gds/failure.h"
 
 struct kvt__gds_library {
     enum kvt__gds_kind kind;
@@ -29,7 +29,7 @@ struct kvt__gds_library {
 
 /* Load a library by a path or a name for the dynamic loader.  file NULL: the library's usual name.
  * A loaded library is never unloaded.  0, or -errno with a sentence, and a layer and a code
- * (kvt__gds_trouble()). */
+ * (kvt__gds_failure()). */
 int kvt__gds_load(enum kvt__gds_kind kind, const char *file, struct kvt__gds_library *out);
 
 /* Write to out the path of the library that this process has loaded already; if none is loaded,

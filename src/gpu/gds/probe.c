@@ -27,16 +27,16 @@
 #include "gpu/gds/library.h"
 
 #define HELPER "kvtier-gds-probe"
-#define LOOK_MS 20 /* interval between checks whether the helper has ended */
-#define LAST_LOOKS 5 /* checks after the kill */
+#define POLL_MS 20     /* interval between checks whether the helper has ended */
+#define N_LAST_POLLS 5 /* checks after the kill */
 
 /* A running helper. */
-struct running {
+struct helper {
     pid_t pid;
-    int from; /* pipe with the helper's output */
+    int output; /* pipe with the helper's output */
     int64_t deadline_ns;
     enum kvt__gds_layer step; /* the step that the helper has begun last */
-    bool told; /* the helper has reported the result */
+    bool has_result;          /* the helper has reported the result */
     size_t n;
     char line[2048]; /* n bytes of an incomplete line */
 };
@@ -51,7 +51,7 @@ find_helper(char *out, size_t size)
     const char *const places[] = { "", kvt__gds_helper_dir };
     Dl_info info;
 
-    if (!dladdr((void *)(uintptr_t)kvt__gds_works, &info) || !info.dli_fname)
+    if (!dladdr((void *)(uintptr_t)kvt__gds_probe, &info) || !info.dli_fname)
         return -ENOENT;
     const char *slash = strrchr(info.dli_fname, '/');
     int n = slash ? (int)(slash - info.dli_fname) : 1;
@@ -86,7 +86,7 @@ choose_scratch(const char *path, char *out, size_t size)
 
 /* Fill in a failure whose sentence is kvt__why().  Return err. */
 static int
-say(struct kvt__gds_finding *f, enum kvt__gds_layer layer, int err)
+set_failure(struct kvt__gds_finding *f, enum kvt__gds_layer layer, int err)
 {
     f->layer = layer;
     f->code = -err;
@@ -96,35 +96,35 @@ say(struct kvt__gds_finding *f, enum kvt__gds_layer layer, int err)
 
 /* Parse one line of JSON: the beginning of a step, or the result. */
 static void
-take_line(struct running *run, const char *line, size_t n, struct kvt__gds_finding *f)
+parse_line(struct helper *run, const char *line, size_t n, struct kvt__gds_finding *f)
 {
     const char *word, *library, *file, *text;
     json_t *json = json_loadb(line, n, 0, NULL);
     int code, p2pdma, n_gpus;
 
     if (!json_unpack(json, "{s:s, s:i}", "step", &word, "gpus", &n_gpus)) {
-        kvt__gds_layer_of(word, &run->step);
+        kvt__gds_layer_from_word(word, &run->step);
         f->n_gpus = n_gpus;
     } else if (!json_unpack(json, "{s:s, s:i, s:i, s:b, s:s, s:s, s:s}", "layer", &word,
                             "code", &code, "gpus", &n_gpus, "p2pdma", &p2pdma, "library",
                             &library, "file", &file, "text", &text) &&
-               kvt__gds_layer_of(word, &f->layer)) {
+               kvt__gds_layer_from_word(word, &f->layer)) {
         f->n_gpus = n_gpus;
         f->code = code;
         f->p2pdma = p2pdma;
         snprintf(f->library, sizeof f->library, "%s", library);
         snprintf(f->file, sizeof f->file, "%s", file);
         snprintf(f->text, sizeof f->text, "%s", text);
-        run->told = true;
+        run->has_result = true;
     }
     json_decref(json);
 }
 
 /* Read and parse the available output.  False: end of the output, or a read error. */
 static bool
-take(struct running *run, struct kvt__gds_finding *f)
+read_output(struct helper *run, struct kvt__gds_finding *f)
 {
-    ssize_t got = read(run->from, run->line + run->n, sizeof run->line - run->n);
+    ssize_t got = read(run->output, run->line + run->n, sizeof run->line - run->n);
 
     if (got < 0)
         return errno == EINTR || errno == EAGAIN;
@@ -132,7 +132,7 @@ take(struct running *run, struct kvt__gds_finding *f)
     for (char *end; (end = memchr(run->line, '\n', run->n));) {
         size_t n = (size_t)(end - run->line) + 1;
 
-        take_line(run, run->line, n, f);
+        parse_line(run, run->line, n, f);
         run->n -= n;
         memmove(run->line, end + 1, run->n);
     }
@@ -144,7 +144,7 @@ take(struct running *run, struct kvt__gds_finding *f)
 /* Return true if the helper has ended.  If another part of the process has reaped the child, the
  * exit status is unknown and *status is 0. */
 static bool
-has_ended(const struct running *run, int *status)
+has_ended(const struct helper *run, int *status)
 {
     pid_t got = waitpid(run->pid, status, WNOHANG);
 
@@ -154,31 +154,31 @@ has_ended(const struct running *run, int *status)
 }
 
 static void
-kill_it(const struct running *run)
+kill_helper(const struct helper *run)
 {
     int status;
 
     if (has_ended(run, &status))
         return;
     kill(run->pid, SIGKILL);
-    for (int i = 0; i < LAST_LOOKS && !has_ended(run, &status); i++)
-        poll(NULL, 0, LOOK_MS);
+    for (int i = 0; i < N_LAST_POLLS && !has_ended(run, &status); i++)
+        poll(NULL, 0, POLL_MS);
 }
 
 /* Read output until the result, the helper's end or the deadline.  False: the deadline has passed.
  * status: the exit status, if the helper has ended without a result. */
 static bool
-listen_to(struct running *run, struct kvt__gds_finding *f, int *status)
+wait_for_result(struct helper *run, struct kvt__gds_finding *f, int *status)
 {
     bool open = true;
 
     for (;;) {
-        struct pollfd p = { .fd = open ? run->from : -1, .events = POLLIN };
+        struct pollfd p = { .fd = open ? run->output : -1, .events = POLLIN };
         int64_t left_ns = run->deadline_ns - kvt__now_ns();
 
-        if (poll(&p, 1, LOOK_MS) > 0)
-            open = take(run, f);
-        if (run->told)
+        if (poll(&p, 1, POLL_MS) > 0)
+            open = read_output(run, f);
+        if (run->has_result)
             return true;
         if (!open && has_ended(run, status))
             return true;
@@ -189,96 +189,93 @@ listen_to(struct running *run, struct kvt__gds_finding *f, int *status)
 
 /* Fill in the result: from the helper's output, or from the way the helper failed. */
 static int
-judge(struct running *run, const struct kvt__gds_probe *how, bool ended, int status,
-      struct kvt__gds_finding *f)
+fill_result(struct helper *run, const struct kvt__gds_probe_params *params, bool ended,
+            int status, struct kvt__gds_finding *f)
 {
-    if (run->told)
-        return f->layer ? kvt__gds_keep(f->layer, f->code, -ENODEV) : 0;
+    if (run->has_result)
+        return f->layer ? kvt__gds_fail(f->layer, f->code, -ENODEV) : 0;
     const char *at = kvt__gds_layer_name(run->step);
     if (!ended)
-        return say(f, run->step, kvt__fail(ETIMEDOUT, "no answer for %g s, at %s: it "
-                                           "hangs; kvtier doctor asks again.",
-                                           (double)how->deadline_ms / 1000, at));
+        return set_failure(f, run->step,
+                           kvt__fail(ETIMEDOUT, "no answer for %g s, at %s: it hangs; "
+                                     "kvtier doctor asks again.",
+                                     (double)params->timeout_ms / 1000, at));
     if (WIFSIGNALED(status))
-        return say(f, run->step, kvt__fail(EIO, HELPER " was ended by signal %d, at %s.",
-                                           WTERMSIG(status), at));
-    return say(f, KVT__GDS_HELPER, kvt__fail(EIO, HELPER " ended without an answer (exit "
-                                             "status %d).", WEXITSTATUS(status)));
+        return set_failure(f, run->step,
+                           kvt__fail(EIO, HELPER " was ended by signal %d, at %s.",
+                                     WTERMSIG(status), at));
+    return set_failure(f, KVT__GDS_HELPER,
+                       kvt__fail(EIO, HELPER " ended without an answer (exit status %d).",
+                                 WEXITSTATUS(status)));
 }
 
 /* ----------------------------------------------------------------- running the helper */
 
 static int
-run_helper(const struct kvt__gds_probe *how, char *const *words, struct kvt__gds_finding *f)
+run_helper(const struct kvt__gds_probe_params *params, char *const *words,
+           struct kvt__gds_finding *f)
 {
-    struct running run = { .deadline_ns = kvt__now_ns() + how->deadline_ms * KVT__NS_PER_MS,
-                           .step = KVT__GDS_HELPER };
+    struct helper run = {
+        .deadline_ns = kvt__now_ns() + params->timeout_ms * KVT__NS_PER_MS,
+        .step = KVT__GDS_HELPER,
+    };
     int ends[2], status = 0;
 
     if (pipe2(ends, O_CLOEXEC))
-        return say(f, KVT__GDS_HELPER, kvt__fail(errno, HELPER ": pipe"));
+        return set_failure(f, KVT__GDS_HELPER, kvt__fail(errno, HELPER ": pipe"));
     int err = kvt__spawn(words, NULL, ends[1], -1, &run.pid);
     close(ends[1]);
     if (err) {
         close(ends[0]);
-        return say(f, KVT__GDS_HELPER, kvt__fail(err, "start %s", words[0]));
+        return set_failure(f, KVT__GDS_HELPER, kvt__fail(err, "start %s", words[0]));
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    run.from = ends[0];
-    bool ended = listen_to(&run, f, &status);
-    if (!ended || run.told)
-        kill_it(&run);
+    run.output = ends[0];
+    bool ended = wait_for_result(&run, f, &status);
+    if (!ended || run.has_result)
+        kill_helper(&run);
     close(ends[0]);
-    return judge(&run, how, ended, status, f);
+    return fill_result(&run, params, ended, status, f);
 }
 
 static int
-ask(const struct kvt__gds_probe *how, enum kvt__gds_kind kind, int ordinal,
-    const char *path, char *file, struct kvt__gds_finding *f)
+probe_now(const struct kvt__gds_probe_params *params, enum kvt__gds_kind kind, int ordinal,
+          const char *path, char *file, struct kvt__gds_finding *f)
 {
     static char *const kinds[] = { "cufile", "hipfile" };
     char helper[PATH_MAX], scratch[PATH_MAX + 64], number[16];
 
-    if (how->helper)
-        snprintf(helper, sizeof helper, "%s", how->helper);
+    if (params->helper)
+        snprintf(helper, sizeof helper, "%s", params->helper);
     else if (find_helper(helper, sizeof helper))
-        return say(f, KVT__GDS_HELPER, kvt__fail(ENOENT, HELPER " is not installed with "
-                                                 "this library, so direct storage is not "
-                                                 "used: install it again."));
+        return set_failure(f, KVT__GDS_HELPER,
+                           kvt__fail(ENOENT, HELPER " is not installed with this library, so "
+                                     "direct storage is not used: install it again."));
     choose_scratch(path, scratch, sizeof scratch);
     snprintf(number, sizeof number, "%d", ordinal);
     char *words[] = { helper, kinds[kind], file, number, scratch, NULL };
-    int err = run_helper(how, words, f);
+    int err = run_helper(params, words, f);
     unlink(scratch);
     return err;
 }
 
 int
-kvt__gds_probe(const struct kvt__gds_probe *how, enum kvt__gds_kind kind, int ordinal,
-               const char *path, struct kvt__gds_finding *out)
+kvt__gds_probe(const struct kvt__gds_probe_params *params, enum kvt__gds_kind kind,
+               int ordinal, const char *path, struct kvt__gds_finding *out)
 {
     char file[256], key[4096];
 
     *out = (struct kvt__gds_finding){ 0 };
     kvt__gds_file_name(kind, file, sizeof file);
-    bool keeps = kvt__gds_key(kind, ordinal, path, file, key, sizeof key);
+    bool can_cache = kvt__gds_cache_key(kind, ordinal, path, file, key, sizeof key);
     int err = -ENODEV;
-    if (!keeps || how->again || !kvt__gds_recall(how->keep, key, out)) {
-        err = ask(how, kind, ordinal, path, file, out);
-        if (keeps && (!err || err == -ETIMEDOUT))
-            kvt__gds_store(how->keep, key, out);
+    if (!can_cache || params->no_cache || !kvt__gds_cache_read(params->cache_dir, key, out)) {
+        err = probe_now(params, kind, ordinal, path, file, out);
+        if (can_cache && (!err || err == -ETIMEDOUT))
+            kvt__gds_cache_write(params->cache_dir, key, out);
     }
     if (!out->layer)
         return 0;
     kvt__set_why(out->text);
-    return kvt__gds_keep(out->layer, out->code, err);
-}
-
-int
-kvt__gds_works(enum kvt__gds_kind kind, int ordinal, const char *path,
-               struct kvt__gds_finding *out)
-{
-    const struct kvt__gds_probe usual = KVT__GDS_PROBE_USUAL;
-
-    return kvt__gds_probe(&usual, kind, ordinal, path, out);
+    return kvt__gds_fail(out->layer, out->code, err);
 }

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gpu/gds/trouble.h"
+#include "gpu/gds/failure.h"
 
 /* The result of a probe. */
 struct kvt__gds_finding {
@@ -19,28 +19,26 @@ struct kvt__gds_finding {
     bool p2pdma;               /* success needs p2pdma in kvt__gds_driver_open() */
     int n_gpus;                /* GPUs that the driver counts; 0: not counted before the
                                 * failure, or the result is from the cache */
-    bool kept;                 /* the result is from the cache */
+    bool cached;               /* the result is from the cache */
     char library[48];          /* "libcufile 1.20"; "": the driver was not opened */
     char file[256];            /* path of the library's file; "": the driver was not opened */
     char text[512];            /* a sentence: the cause and a remedy; "": success */
 };
 
-/* Probe whether GPU number `ordinal` reaches files in an existing directory.  Blocks for at most
- * about 10 s.  0: direct transfers work; else -errno, with out->text as the sentence and with a
- * layer and a code (kvt__gds_trouble()). */
-int kvt__gds_works(enum kvt__gds_kind kind, int ordinal, const char *path,
-                   struct kvt__gds_finding *out);
-
-/* Probe as kvt__gds_works(), with other parameters. */
-struct kvt__gds_probe {
-    const char *helper;     /* path of the program; NULL: the program installed with kvtier */
-    const char *keep;       /* parent of the private directory with cached results */
-    int64_t deadline_ms;    /* limit for the helper's time, from its start */
-    bool again;             /* ignore cached results */
+struct kvt__gds_probe_params {
+    const char *helper;    /* path of the program; NULL: the program installed with kvtier */
+    const char *cache_dir; /* parent of the private directory with cached results */
+    int64_t timeout_ms;    /* limit for the helper's time, from its start */
+    bool no_cache;         /* ignore cached results */
 };
-#define KVT__GDS_PROBE_USUAL ((struct kvt__gds_probe){ NULL, "/var/tmp", 10000, false })
-int kvt__gds_probe(const struct kvt__gds_probe *how, enum kvt__gds_kind kind, int ordinal,
-                   const char *path, struct kvt__gds_finding *out);
+#define KVT__GDS_PROBE_DEFAULTS                                                            \
+    ((struct kvt__gds_probe_params){ NULL, "/var/tmp", 10000, false })
+
+/* Probe whether GPU number `ordinal` reaches files in an existing directory.  Blocks for at most
+ * timeout_ms plus about 0.1 s.  0: direct transfers work; else -errno, with out->text as the
+ * sentence and with a layer and a code (kvt__gds_failure()). */
+int kvt__gds_probe(const struct kvt__gds_probe_params *params, enum kvt__gds_kind kind,
+                   int ordinal, const char *path, struct kvt__gds_finding *out);
 
 /* Probe each GPU and pass each result to fn, on the calling thread.  The first GPU is probed alone;
  * the other GPUs are probed in parallel.  If the driver cannot count the GPUs, there is one result,
@@ -48,28 +46,30 @@ int kvt__gds_probe(const struct kvt__gds_probe *how, enum kvt__gds_kind kind, in
 #define KVT__GDS_MAX_GPUS 64
 typedef void (*kvt__gds_probed_fn)(void *ctx, int ordinal,
                                    const struct kvt__gds_finding *f);
-void kvt__gds_probe_all(const struct kvt__gds_probe *how, enum kvt__gds_kind kind,
+void kvt__gds_probe_all(const struct kvt__gds_probe_params *params, enum kvt__gds_kind kind,
                         const char *path, kvt__gds_probed_fn fn, void *ctx);
 
 /* Directory of the helper program: absolute, or relative to the directory of the kvtier library. */
 extern const char kvt__gds_helper_dir[];
 
-/* ------------------------------------------------------------------------- kept.c */
+/* ------------------------------------------------------------------ probe-cache.c */
 
 /* Write the cache key of a result to out: boot, GPU, block device of the path, library, and the
  * environment variables that select library and GPU.  False: no key could be made, so the
  * result cannot be cached. */
-bool kvt__gds_key(enum kvt__gds_kind kind, int ordinal, const char *path, const char *file,
-                  char *out, size_t size);
+bool kvt__gds_cache_key(enum kvt__gds_kind kind, int ordinal, const char *path,
+                        const char *file, char *out, size_t size);
 
 /* Read a cached result.  False: no valid result is cached, or the library's file has changed since
  * then. */
-bool kvt__gds_recall(const char *keep, const char *key, struct kvt__gds_finding *out);
+bool kvt__gds_cache_read(const char *cache_dir, const char *key,
+                         struct kvt__gds_finding *out);
 
 /* Cache a result.  A failure is not reported: the next call probes again. */
-void kvt__gds_store(const char *keep, const char *key, const struct kvt__gds_finding *f);
+void kvt__gds_cache_write(const char *cache_dir, const char *key,
+                          const struct kvt__gds_finding *f);
 
 /* Convert a layer's identifier (kvt__gds_layer_word()) to the layer.  False: unknown word. */
-bool kvt__gds_layer_of(const char *word, enum kvt__gds_layer *out);
+bool kvt__gds_layer_from_word(const char *word, enum kvt__gds_layer *out);
 
 #endif

@@ -18,33 +18,35 @@
 #define BOUNCE "bytes go through host memory"
 
 void
-kvt__gds_wish(const struct kvt_config *config, struct kvt__gds_wish *out)
+kvt__gds_read_preference(const struct kvt_config *config, struct kvt__gds_preference *out)
 {
     bool hipfile = !strcmp(config->gds_backend, "hipfile");
 
-    *out = (struct kvt__gds_wish){ .kind = hipfile ? KVT__GDS_HIPFILE : KVT__GDS_CUFILE };
+    *out = (struct kvt__gds_preference){ .kind = hipfile ? KVT__GDS_HIPFILE
+                                                         : KVT__GDS_CUFILE };
     if (!strcmp(config->gds_backend, "mufile"))
-        snprintf(out->why_not, sizeof out->why_not, "kvtier does not use muFile");
+        snprintf(out->why_not_direct, sizeof out->why_not_direct,
+                 "kvtier does not use muFile");
     else if (!config->use_gds)
-        snprintf(out->why_not, sizeof out->why_not, "use_gds is false");
+        snprintf(out->why_not_direct, sizeof out->why_not_direct, "use_gds is false");
     else
         out->direct = true;
     if (!out->direct)
         return;
     if (kvt__config_is_set(config, use_gds))
-        snprintf(out->demanded, sizeof out->demanded, "use_gds is true (%s)",
+        snprintf(out->required_by, sizeof out->required_by, "use_gds is true (%s)",
                  kvt__config_origin(config, use_gds));
     else if (hipfile && kvt__config_is_set(config, gds_backend))
-        snprintf(out->demanded, sizeof out->demanded, "gds_backend is hipfile (%s)",
+        snprintf(out->required_by, sizeof out->required_by, "gds_backend is hipfile (%s)",
                  kvt__config_origin(config, gds_backend));
 }
 
 /* Format the text of a choice.  Return 0. */
-static int say(struct kvt__gds_choice *choice, const char *fmt, ...)
+static int set_text(struct kvt__gds_choice *choice, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
 static int
-say(struct kvt__gds_choice *choice, const char *fmt, ...)
+set_text(struct kvt__gds_choice *choice, const char *fmt, ...)
 {
     va_list ap;
 
@@ -57,92 +59,93 @@ say(struct kvt__gds_choice *choice, const char *fmt, ...)
 /* Choose copies through host memory because a layer failed; -ENODEV if direct transfers are
  * required.  why: a sentence that ends with a full stop. */
 static int
-refuse(const struct kvt__gds_wish *wish, const char *path, enum kvt__gds_layer layer,
+refuse(const struct kvt__gds_preference *want, const char *path, enum kvt__gds_layer layer,
        const char *why, struct kvt__gds_choice *out)
 {
-    if (!*wish->demanded)
-        return say(out, "%s: " BOUNCE "; missing for a direct way: %s: %s", path,
-                   kvt__gds_layer_name(layer), why);
+    if (!*want->required_by)
+        return set_text(out, "%s: " BOUNCE "; missing for a direct way: %s: %s", path,
+                        kvt__gds_layer_name(layer), why);
     size_t n = strlen(why);
     while (n && why[n - 1] == '.')
         n--;
-    kvt__fail(ENODEV, "%s, and %s is missing for %s: %.*s.", wish->demanded,
+    kvt__fail(ENODEV, "%s, and %s is missing for %s: %.*s.", want->required_by,
               kvt__gds_layer_name(layer), path, (int)n, why);
-    say(out, "%s", kvt__why());
+    set_text(out, "%s", kvt__why());
     return -ENODEV;
 }
 
 /* Choose by the result of a probe.  by: the beginning of the message, "GPU 3 reaches it directly"
  * or "it is reached directly". */
 static int
-decide(const struct kvt__gds_wish *wish, const char *path, const char *by,
+decide(const struct kvt__gds_preference *want, const char *path, const char *by,
        const struct kvt__gds_finding *f, struct kvt__gds_choice *out)
 {
     *out = (struct kvt__gds_choice){ 0 };
     if (f->layer)
-        return refuse(wish, path, f->layer, f->text, out);
+        return refuse(want, path, f->layer, f->text, out);
     out->direct = true;
     out->p2pdma = f->p2pdma;
-    return say(out, "%s: %s by %s%s (%s).", path, by, f->library,
-               f->p2pdma ? " and P2PDMA" : "",
-               f->kept ? "found earlier since this host was started"
-                       : "1 MiB was written and read back");
+    return set_text(out, "%s: %s by %s%s (%s).", path, by, f->library,
+                    f->p2pdma ? " and P2PDMA" : "",
+                    f->cached ? "found earlier since this host was started"
+                              : "1 MiB was written and read back");
 }
 
 int
-kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *how,
-                int ordinal, const char *path, struct kvt__gds_choice *out)
+kvt__gds_choose(const struct kvt__gds_preference *want,
+                const struct kvt__gds_probe_params *params, int ordinal, const char *path,
+                struct kvt__gds_choice *out)
 {
     struct kvt__gds_finding f;
     char by[48];
 
     *out = (struct kvt__gds_choice){ 0 };
-    if (!wish->direct)
-        return say(out, "%s: " BOUNCE ": %s.", path, wish->why_not);
+    if (!want->direct)
+        return set_text(out, "%s: " BOUNCE ": %s.", path, want->why_not_direct);
     if (ordinal < 0)
-        return refuse(wish, path, KVT__GDS_GPU, "this process keeps its KV on none.", out);
-    (void)!kvt__gds_probe(how, wish->kind, ordinal, path, &f); /* f contains the error */
+        return refuse(want, path, KVT__GDS_GPU, "this process keeps its KV on none.", out);
+    (void)!kvt__gds_probe(params, want->kind, ordinal, path, &f); /* f contains the error */
     snprintf(by, sizeof by, "GPU %d reaches it directly", ordinal);
-    return decide(wish, path, by, &f, out);
+    return decide(want, path, by, &f, out);
 }
 
 /* ------------------------------------------------------------------------- doctor */
 
-struct looking {
-    const struct kvt__gds_wish *wish;
+struct report_context {
+    const struct kvt__gds_preference *want;
     const char *path;
     kvt__tier_look_fn fn;
     void *ctx;
 };
 
 static void
-tell(void *ctx, int ordinal, const struct kvt__gds_finding *f)
+on_probed(void *ctx, int ordinal, const struct kvt__gds_finding *f)
 {
-    const struct looking *l = ctx;
+    const struct report_context *l = ctx;
     struct kvt__gds_choice choice;
     char about[16] = "gds";
 
     if (f->n_gpus)
         snprintf(about, sizeof about, "GPU %d", ordinal);
-    int err = decide(l->wish, l->path, "it is reached directly", f, &choice);
+    int err = decide(l->want, l->path, "it is reached directly", f, &choice);
     l->fn(l->ctx, about, err, choice.text);
 }
 
 void
-kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
+kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe_params *params,
               const char *list, kvt__tier_look_fn fn, void *ctx)
 {
-    struct kvt__gds_probe again = *how;
+    struct kvt__gds_probe_params fresh = *params;
     struct kvt__gds_choice choice;
-    struct kvt__gds_wish wish;
-    struct looking looking = { &wish, NULL, fn, ctx };
+    struct kvt__gds_preference want;
+    struct report_context context = { &want, NULL, fn, ctx };
     char dir[PATH_MAX], text[PATH_MAX + 128];
     const char *path;
     struct stat st;
     size_t n;
 
-    again.again = true;
-    kvt__gds_wish(config, &wish);
+    fresh.no_cache = true;
+    kvt__gds_read_preference(config, &want);
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
         if (config->use_gds && stat(dir, &st) && errno == ENOENT) {
@@ -151,10 +154,10 @@ kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
             fn(ctx, "gds", 0, text);
             continue;
         }
-        looking.path = dir;
-        if (wish.direct)
-            kvt__gds_probe_all(&again, wish.kind, dir, tell, &looking);
+        context.path = dir;
+        if (want.direct)
+            kvt__gds_probe_all(&fresh, want.kind, dir, on_probed, &context);
         else
-            fn(ctx, "gds", kvt__gds_choose(&wish, how, -1, dir, &choice), choice.text);
+            fn(ctx, "gds", kvt__gds_choose(&want, params, -1, dir, &choice), choice.text);
     }
 }

@@ -10,20 +10,21 @@
 #include "tier/tier.h"
 
 /* The data path that a configuration requests. */
-struct kvt__gds_wish {
+struct kvt__gds_preference {
     enum kvt__gds_kind kind;
-    bool direct;        /* use direct transfers where they work */
-    char why_not[48];   /* the reason if `direct` is false */
-    char demanded[200]; /* the setting that requires direct transfers, and its origin, for
-                         * messages; "": copies through host memory are allowed */
+    bool direct;             /* use direct transfers where they work */
+    char why_not_direct[48]; /* the reason if `direct` is false */
+    char required_by[200];   /* the setting that requires direct transfers, and its origin, for
+                              * messages; "": copies through host memory are allowed */
 };
 
-/* Read the request from the configuration. */
-void kvt__gds_wish(const struct kvt_config *config, struct kvt__gds_wish *out);
+/* Read the preference from the configuration. */
+void kvt__gds_read_preference(const struct kvt_config *config,
+                              struct kvt__gds_preference *out);
 
 /* The chosen data path of a directory. */
 struct kvt__gds_choice {
-    bool direct;    /* use kvt__gds_driver_open(wish->kind, p2pdma) */
+    bool direct;    /* use kvt__gds_driver_open(want->kind, p2pdma) */
     bool p2pdma;
     char text[768]; /* a log line: the choice and the reason */
 };
@@ -31,12 +32,14 @@ struct kvt__gds_choice {
 /* Choose the data path of the directory `path`.  ordinal: the GPU's number; negative: the KV of
  * this process is on no GPU.  0; -ENODEV with a sentence that names the failed layer: direct
  * transfers are required and do not work.  out->text is valid in both cases. */
-int kvt__gds_choose(const struct kvt__gds_wish *wish, const struct kvt__gds_probe *how,
-                    int ordinal, const char *path, struct kvt__gds_choice *out);
+int kvt__gds_choose(const struct kvt__gds_preference *want,
+                    const struct kvt__gds_probe_params *params, int ordinal,
+                    const char *path, struct kvt__gds_choice *out);
 
 /* Probe each directory of a comma-separated list with each GPU, without cached results, and report
  * each result to fn.  about: "GPU 3", or "gds" for a result that concerns no single GPU. */
-void kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe *how,
-                   const char *list, kvt__tier_look_fn fn, void *ctx);
+void kvt__gds_look(const struct kvt_config *config,
+                   const struct kvt__gds_probe_params *params, const char *list,
+                   kvt__tier_look_fn fn, void *ctx);
 
 #endif

@@ -28,7 +28,7 @@
 #define MIB ((size_t)1 << 20)
 #define GPU_PAGE ((size_t)64 << 10)
 
-struct kvt__gds_probe kvt__gds_how = KVT__GDS_PROBE_USUAL;
+struct kvt__gds_probe_params kvt__gds_tier_probe = KVT__GDS_PROBE_DEFAULTS;
 
 struct kvt__gds_device {
     struct kvt__lender lender; /* first: slot->lender is converted to this struct */
@@ -52,7 +52,7 @@ units_of(size_t bytes)
 }
 
 static void
-take_back(struct kvt__lender *lender, struct kvt__slot *slot)
+release_slot(struct kvt__lender *lender, struct kvt__slot *slot)
 {
     struct kvt__gds_device *d = (struct kvt__gds_device *)lender;
     size_t n = units_of(slot->bytes);
@@ -131,9 +131,9 @@ move_part(struct kvt__split *split, size_t i)
  * results.  Smaller pieces than 1 MiB would not keep the drive busy, because of the cost of each
  * request.  A piece is at most the library's limit for a request, and a multiple of a GPU page. */
 static void
-cut(struct transfer *x)
+cut_transfer(struct transfer *x)
 {
-    size_t limit = kvt__gds_piece(x->device->gds) / GPU_PAGE * GPU_PAGE;
+    size_t limit = kvt__gds_max_request(x->device->gds) / GPU_PAGE * GPU_PAGE;
     size_t width = kvt__exec_width();
     size_t n = x->bytes / MIB < width ? x->bytes / MIB : width;
     size_t piece = n > 1 ? kvt__round_up((x->bytes + n - 1) / n, GPU_PAGE) : x->bytes;
@@ -189,7 +189,7 @@ kvt__gds_move_device(const struct kvt__files *files, int fd, const struct kvt__s
 
     assert(slot->lender == &d->lender && slot->payload >= d->memory &&
            x.at + x.bytes <= d->n_units * UNIT);
-    cut(&x);
+    cut_transfer(&x);
     int err = to_file ? reserve(fd, &x) : 0;
     if (!err)
         err = move_registered(&x, fd);
@@ -237,14 +237,14 @@ kvt__gds_device_close(struct gds_tier *t)
  * all directories; *p2pdma: a directory needs P2PDMA.  0; -ENODEV with a sentence: direct transfers
  * are required and do not work. */
 static int
-choose(const struct gds_tier *t, int ordinal, bool *direct, bool *p2pdma)
+choose_all(const struct gds_tier *t, int ordinal, bool *direct, bool *p2pdma)
 {
     struct kvt__gds_choice choice;
 
-    *direct = t->wish.direct;
+    *direct = t->preference.direct;
     *p2pdma = false;
     for (size_t i = 0; i < t->files.n_dirs; i++) {
-        int err = kvt__gds_choose(&t->wish, &kvt__gds_how, ordinal,
+        int err = kvt__gds_choose(&t->preference, &kvt__gds_tier_probe, ordinal,
                                   t->files.dirs[i].path, &choice);
 
         if (err)
@@ -282,7 +282,7 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
         return kvt__fail(ENOMEM, "gds_path");
     d->gpu = gpu;
     d->counters = t->files.counters;
-    d->lender = (struct kvt__lender){ .on_device = true, .release = take_back };
+    d->lender = (struct kvt__lender){ .on_device = true, .release = release_slot };
     d->n_units = bytes / UNIT;
     pthread_mutex_init(&d->lock, NULL);
     int err = kvt__extents_init(&d->free, d->n_units);
@@ -295,7 +295,7 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
                         "chunks; lower it, or vLLM's --gpu-memory-utilization.",
                         bytes / MIB);
     if (!err)
-        err = register_memory(d, t->wish.kind, p2pdma, bytes);
+        err = register_memory(d, t->preference.kind, p2pdma, bytes);
     if (err)
         close_device(d);
     else
@@ -306,17 +306,17 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
 /* Select the library for the GPU's vendor.  -ENODEV with a sentence: the configuration requires the
  * library of the other vendor. */
 static int
-fit_wish(struct gds_tier *t, const struct kvt__gpu *gpu)
+select_library(struct gds_tier *t, const struct kvt__gpu *gpu)
 {
     bool hip = kvt__gpu_kind(gpu) == KVT__GPU_HIP;
     enum kvt__gds_kind kind = hip ? KVT__GDS_HIPFILE : KVT__GDS_CUFILE;
-    struct kvt__gds_wish *wish = &t->wish;
+    struct kvt__gds_preference *want = &t->preference;
 
-    if (wish->kind != kind && *wish->demanded)
+    if (want->kind != kind && *want->required_by)
         return kvt__fail(ENODEV, "%s, and the KV cache is in memory of %s, which %s "
-                         "reaches.", wish->demanded, hip ? "HIP" : "CUDA",
+                         "reaches.", want->required_by, hip ? "HIP" : "CUDA",
                          hip ? "hipFile" : "cuFile");
-    wish->kind = kind;
+    want->kind = kind;
     return 0;
 }
 
@@ -337,12 +337,12 @@ kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
     struct gds_tier *t = (struct gds_tier *)tier;
     size_t bytes = buffer_bytes(t, most);
     bool direct, p2pdma;
-    int err = gpu ? fit_wish(t, gpu) : 0;
+    int err = gpu ? select_library(t, gpu) : 0;
 
     if (gpu)
         atomic_store(&t->files.places.device, 1 + (unsigned)kvt__gpu_ordinal(gpu));
     if (!err)
-        err = choose(t, gpu ? kvt__gpu_ordinal(gpu) : -1, &direct, &p2pdma);
+        err = choose_all(t, gpu ? kvt__gpu_ordinal(gpu) : -1, &direct, &p2pdma);
     if (err || !direct)
         return err;
     if (!most) {
@@ -351,7 +351,7 @@ kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
         return 0;
     }
     err = open_device(t, gpu, p2pdma, bytes);
-    if (err && *t->wish.demanded)
+    if (err && *t->preference.required_by)
         return err;
     if (err)
         kvt__log(KVT_LOG_WARN, "gds_path: bytes go through host memory: %s", kvt__why());

@@ -43,7 +43,7 @@ gds_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     if (!t)
         return -ENOMEM;
     struct kvt__files *files = &t->files;
-    kvt__gds_wish(config, &t->wish);
+    kvt__gds_read_preference(config, &t->preference);
     if (kvt__config_is_set(config, gds_buffer_size))
         t->buffer_bytes = (size_t)config->gds_buffer_size << 20;
     kvt__files_set_sharding(files, "gds_path_sharding", config->gds_path_sharding);
@@ -66,7 +66,7 @@ gds_close(struct kvt__tier *tier)
 static void
 gds_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
 {
-    kvt__gds_look(params->config, &KVT__GDS_PROBE_USUAL, params->rest, fn, ctx);
+    kvt__gds_look(params->config, &KVT__GDS_PROBE_DEFAULTS, params->rest, fn, ctx);
 }
 
 const struct kvt__tier_ops kvt__tier_gds = {

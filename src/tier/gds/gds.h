@@ -10,7 +10,7 @@
 
 struct gds_tier {
     struct kvt__files files; /* first */
-    struct kvt__gds_wish wish;
+    struct kvt__gds_preference preference;
     size_t buffer_bytes; /* limit of GPU memory; 0: no limit is set */
     struct kvt__gds_device *device; /* NULL: bytes move through host memory */
 };
@@ -18,7 +18,7 @@ struct gds_tier {
 /* ---------------------------------------------------------------- device.c */
 
 /* The probe that tests whether a GPU reaches a directory.  For tests. */
-extern struct kvt__gds_probe kvt__gds_how;
+extern struct kvt__gds_probe_params kvt__gds_tier_probe;
 
 /* As ops->use_gpu and ops->lend. */
 int kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);

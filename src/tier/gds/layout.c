@@ -137,7 +137,7 @@ read_shape(const json_t *kvcache, struct kvt__found *found)
     const json_t *dims = json_object_get(kvcache, "shape"), *dim;
     const json_t *format = json_object_get(kvcache, "fmt");
     const struct dtype *dtype = name ? dtype_named(name) : NULL;
-    struct kvt__shape told = { .format = as_u32(format) };
+    struct kvt__shape shape = { .format = as_u32(format) };
     bool fits = json_array_size(dims) <= 4;
     size_t i;
 
@@ -147,7 +147,7 @@ read_shape(const json_t *kvcache, struct kvt__found *found)
     if (!dtype)
         return true;
     uint64_t product = dtype->bytes;
-    told.dtype = dtype->number;
+    shape.dtype = dtype->number;
     json_array_foreach(dims, i, dim) {
         json_int_t n = json_is_integer(dim) ? json_integer_value(dim) : -1;
         uint64_t unit = i + 1 == json_array_size(dims) ? dtype->unit : 1;
@@ -156,10 +156,10 @@ read_shape(const json_t *kvcache, struct kvt__found *found)
             return false;
         fits = fits && (uint64_t)n * unit <= UINT32_MAX;
         if (fits)
-            told.dims[i] = (uint32_t)((uint64_t)n * unit);
+            shape.dims[i] = (uint32_t)((uint64_t)n * unit);
     }
     if (fits)
-        found->shape = told;
+        found->shape = shape;
     return product == found->payload_bytes;
 }
 
@@ -262,7 +262,7 @@ gds_look(const unsigned char *start, size_t n, uint64_t file_bytes,
     return err;
 }
 
-_Static_assert(KVT__GDS_HEADER_BYTES <= KVT__LOOK_BYTES, "the room for a look");
+_Static_assert(KVT__GDS_HEADER_BYTES <= KVT__LOOK_BYTES, "a look reads the whole header");
 
 static const struct kvt__form gds_forms[] = { { KVT__GDS_HEADER_BYTES, 0, true } };
 

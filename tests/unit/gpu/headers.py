@@ -59,7 +59,7 @@ RECT = {**{f"from.{ours}": f"src{theirs}" for ours, theirs in SIDE.items()},
 ATTRIBUTES = {"order": "srcAccessOrder", "from_hint": "srcLocHint", "to_hint": "dstLocHint",
               "flags": "flags"}
 
-# Names in cuFile's and hipFile's headers of the codes in src/gpu/gds/trouble.c.
+# Names in cuFile's and hipFile's headers of the codes in src/gpu/gds/failure.c.
 CODES = {
     5001: ("DRIVER_NOT_INITIALIZED", "DriverNotInitialized"),
     5002: ("DRIVER_INVALID_PROPS", "DriverInvalidProps"),
@@ -220,7 +220,7 @@ def gds(declared, prefix, props, layout_of_props, version):
 
 def codes(column, prefix, declared):
     used = set(map(int, re.findall(r"^ *\{ (5\d\d\d),",
-                                   (GPU / "gds" / "trouble.c").read_text(), re.M)))
+                                   (GPU / "gds" / "failure.c").read_text(), re.M)))
     assert used and used <= set(CODES), used - set(CODES)
     for code in sorted(used):
         word = CODES[code][column]

@@ -38,7 +38,7 @@ use(const char *vendor, const char *switches)
 static int
 ask_within(enum kvt__gds_kind kind, int64_t ms)
 {
-    const struct kvt__gds_probe how = { helper, keep.path, ms, false };
+    const struct kvt__gds_probe_params how = { helper, keep.path, ms, false };
 
     return kvt__gds_probe(&how, kind, 0, dir.path, &found);
 }
@@ -58,7 +58,7 @@ expect(int err, enum kvt__gds_layer layer, int code, const char *text)
     assert_string_equal(found.text, kvt__why());
     assert_int_equal(found.layer, layer);
     assert_int_equal(found.code, code);
-    assert_int_equal(kvt__gds_trouble().layer, layer);
+    assert_int_equal(kvt__gds_failure().layer, layer);
 }
 
 static int
@@ -113,7 +113,7 @@ it_works_where_all_is_there(void **state)
     assert_string_equal(found.library, "libcufile 1.20");
     assert_non_null(strstr(found.file, "libcufile.so.0"));
     assert_false(found.p2pdma);
-    assert_false(found.kept);
+    assert_false(found.cached);
     use("hipfile", "piece=0,setter=0");
     assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
     assert_string_equal(found.library, "libhipfile 0.2.0");
@@ -176,7 +176,7 @@ the_gpu_is_asked_for_first(void **state)
 static void
 a_gpu_that_is_not_there_is_told(void **state)
 {
-    const struct kvt__gds_probe how = { helper, keep.path, 60000, false };
+    const struct kvt__gds_probe_params how = { helper, keep.path, 60000, false };
 
     (void)state;
     use("cufile", "");
@@ -196,7 +196,7 @@ without_proc_modules_the_driver_is_not_opened(void **state)
 static void
 a_directory_that_cannot_be_written_is_told(void **state)
 {
-    const struct kvt__gds_probe how = { helper, keep.path, 60000, false };
+    const struct kvt__gds_probe_params how = { helper, keep.path, 60000, false };
 
     (void)state;
     use("cufile", "");
@@ -207,9 +207,9 @@ a_directory_that_cannot_be_written_is_told(void **state)
 static void
 without_a_helper_that_is_told(void **state)
 {
-    const struct kvt__gds_probe none = { "/nowhere/kvtier-gds-probe", keep.path, 60000,
-                                         false };
-    const struct kvt__gds_probe silent = { "/bin/true", keep.path, 60000, false };
+    const struct kvt__gds_probe_params none = { "/nowhere/kvtier-gds-probe", keep.path, 60000,
+                                                false };
+    const struct kvt__gds_probe_params silent = { "/bin/true", keep.path, 60000, false };
 
     (void)state;
     use("cufile", "");
@@ -235,7 +235,7 @@ take(void *ctx, int ordinal, const struct kvt__gds_finding *f)
 static void
 ask_all(void)
 {
-    const struct kvt__gds_probe how = { helper, keep.path, 60000, true };
+    const struct kvt__gds_probe_params how = { helper, keep.path, 60000, true };
 
     n_told = 0;
     kvt__gds_probe_all(&how, KVT__GDS_CUFILE, dir.path, take, NULL);
@@ -300,10 +300,10 @@ a_hang_ends_and_is_remembered(void **state)
     (void)state;
     use("cufile", "hang=1");
     expect_hang(KVT__GDS_DRIVER, "the library's driver");
-    assert_false(found.kept);
+    assert_false(found.cached);
     use("cufile", "");
     expect(ask(KVT__GDS_CUFILE), KVT__GDS_DRIVER, ETIMEDOUT, "kvtier doctor asks again");
-    assert_true(found.kept);
+    assert_true(found.cached);
 }
 
 static void
@@ -320,22 +320,22 @@ a_read_that_hangs_is_told_too(void **state)
 static void
 what_works_is_asked_once(void **state)
 {
-    struct kvt__gds_probe how = { helper, keep.path, 60000, true };
+    struct kvt__gds_probe_params how = { helper, keep.path, 60000, true };
 
     (void)state;
     use("cufile", "nvfs=0,p2pdma=1");
     assert_int_equal(ask(KVT__GDS_CUFILE), 0);
-    assert_false(found.kept);
+    assert_false(found.cached);
     use("cufile", "open=5033");
     assert_int_equal(ask(KVT__GDS_CUFILE), 0);
-    assert_true(found.kept);
+    assert_true(found.cached);
     assert_true(found.p2pdma);
     assert_string_equal(found.library, "libcufile 1.20");
     expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_MODULE,
            5033, "5033"); /* `again` ignores the cache */
     use("hipfile", ""); /* another library has another key */
     assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
-    assert_false(found.kept);
+    assert_false(found.cached);
 }
 
 static void
@@ -366,16 +366,16 @@ what_was_kept_and_is_damaged_is_asked_again(void **state)
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         write_file(path, damage[i], strlen(damage[i]));
         assert_int_equal(ask(KVT__GDS_CUFILE), 0);
-        assert_false(found.kept);
+        assert_false(found.cached);
     }
     char *word = strstr(whole, "\"none\""); /* replaced by an unknown layer */
     assert_non_null(word);
     memcpy(word, "\"nine\"", 6);
     write_file(path, whole, n);
     assert_int_equal(ask(KVT__GDS_CUFILE), 0);
-    assert_false(found.kept);
+    assert_false(found.cached);
     assert_int_equal(ask(KVT__GDS_CUFILE), 0);
-    assert_true(found.kept);
+    assert_true(found.cached);
 }
 
 /* This process has loaded the library from a directory that the dynamic loader does not search, as

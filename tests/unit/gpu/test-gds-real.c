@@ -123,8 +123,8 @@ its_compat_mode_is_refused(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(kvt__gds_driver_open(KVT__GDS_CUFILE, i, &gds), -ENODEV);
-        assert_int_equal(kvt__gds_trouble().layer, KVT__GDS_MODULE);
-        assert_int_equal(kvt__gds_trouble().code, 5001);
+        assert_int_equal(kvt__gds_failure().layer, KVT__GDS_MODULE);
+        assert_int_equal(kvt__gds_failure().code, 5001);
         assert_int_equal(use_count(), 0);
     }
     assert_int_equal(library.driver_open().code, 0); /* as another user of the library */
@@ -159,8 +159,8 @@ move(void *handle, unsigned char *base, size_t bytes, off_t offset, off_t at, bo
     errno = 0;
     ssize_t got = to_file ? library.write(handle, base, bytes, offset, at)
                           : library.read(handle, base, bytes, offset, at);
-    return kvt__gds_moved(KVT__GDS_CUFILE, to_file ? KVT__GDS_WRITE : KVT__GDS_READ, got,
-                          errno);
+    return kvt__gds_check_result(KVT__GDS_CUFILE, to_file ? KVT__GDS_WRITE : KVT__GDS_READ, got,
+                                 errno);
 }
 
 static void
@@ -180,7 +180,7 @@ move_all(void *handle, unsigned char *base)
     assert_memory_equal(base + 65536, sent + 65536, 3 * MIB);
     assert_int_equal(move(handle, base, MIB, 3 * MIB, 0, false), 4096); /* end of the file */
     assert_int_equal(move(handle, base, 4 * MIB, 0, 4096, false), -EFAULT);
-    assert_int_equal(kvt__gds_trouble().code, 5017);
+    assert_int_equal(kvt__gds_failure().code, 5017);
     assert_int_equal(move(NULL, base, 4096, 0, 0, false), -EINVAL);
     assert_int_equal(library.remove_buffer(base).code, 0);
     assert_int_equal(library.remove_buffer(base).code, 5024);
@@ -229,8 +229,8 @@ a_file_that_udev_does_not_know_is_refused(void **state)
     assert_true(descr.fd >= 0);
     assert_int_equal(library.driver_open().code, 0);
     struct kvt__gds_status status = library.add_file(&handle, &descr);
-    assert_true(kvt__gds_refused(KVT__GDS_CUFILE, KVT__GDS_ADD_FILE, status) < 0);
-    assert_int_equal(kvt__gds_trouble().layer, KVT__GDS_UDEV);
+    assert_true(kvt__gds_fail_call(KVT__GDS_CUFILE, KVT__GDS_ADD_FILE, status) < 0);
+    assert_int_equal(kvt__gds_failure().layer, KVT__GDS_UDEV);
     library.driver_close();
     close(descr.fd);
 }
@@ -240,7 +240,7 @@ a_file_that_udev_does_not_know_is_refused(void **state)
 static void
 the_helper_tells_what_it_lacks(void **state)
 {
-    const struct kvt__gds_probe how = { helper, keep.path, 60000, true };
+    const struct kvt__gds_probe_params how = { helper, keep.path, 60000, true };
     struct kvt__gds_finding found;
     char path[1200];
 

@@ -99,8 +99,8 @@ static void
 expect_trouble(int err, int want, enum kvt__gds_layer layer, int code, const char *text)
 {
     assert_int_equal(err, want);
-    assert_int_equal(kvt__gds_trouble().layer, layer);
-    assert_int_equal(kvt__gds_trouble().code, code);
+    assert_int_equal(kvt__gds_failure().layer, layer);
+    assert_int_equal(kvt__gds_failure().code, code);
     if (!strstr(kvt__why(), text))
         fail_msg("no '%s' in '%s'", text, kvt__why());
 }
@@ -309,7 +309,7 @@ what_moves_is_whole_and_in_pieces(void **state)
         fakes[kind]->n_moves = 0;
         fakes[kind]->largest = 0;
         memcpy(keep, rig.memory, bytes);
-        assert_int_equal(kvt__gds_piece(rig.gds), 2 * MIB);
+        assert_int_equal(kvt__gds_max_request(rig.gds), 2 * MIB);
         assert_int_equal(kvt__gds_move(&rig.file, &rig.buffer, from, n, 4096, true), 0);
         memset(rig.memory + from, 0, n);
         assert_int_equal(kvt__gds_move(&rig.file, &rig.buffer, from, n, 4096, false), 0);
@@ -328,10 +328,10 @@ without_properties_pieces_have_a_usual_size(void **state)
 
     (void)state;
     set_up(&rig, KVT__GDS_HIPFILE, MIB, "piece=0");
-    assert_int_equal(kvt__gds_piece(rig.gds), 16 * MIB);
+    assert_int_equal(kvt__gds_max_request(rig.gds), 16 * MIB);
     tear_down(&rig);
     set_up(&rig, KVT__GDS_CUFILE, MIB, "piece=4"); /* 4 KiB is implausibly small */
-    assert_int_equal(kvt__gds_piece(rig.gds), 16 * MIB);
+    assert_int_equal(kvt__gds_max_request(rig.gds), 16 * MIB);
     tear_down(&rig);
 }
 

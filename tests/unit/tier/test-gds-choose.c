@@ -15,10 +15,10 @@
 #include "tier/gds/choose.h"
 
 static struct temp_dir dir, keep;
-static struct kvt__gds_probe how;
+static struct kvt__gds_probe_params how;
 static const char *fakes;
 static struct kvt__gds_choice choice;
-static struct kvt__gds_wish wish;
+static struct kvt__gds_preference wish;
 
 static void
 use(const char *vendor, const char *switches)
@@ -35,7 +35,7 @@ choose(const char *const *settings)
 {
     struct kvt_config *config = config_with(settings);
 
-    kvt__gds_wish(config, &wish);
+    kvt__gds_read_preference(config, &wish);
     int err = kvt__gds_choose(&wish, &how, 0, dir.path, &choice);
 
     kvt_config_free(config);
@@ -109,7 +109,7 @@ without_a_gpu_nothing_is_asked(void **state)
 
     (void)state;
     use("cufile", "hang=1");
-    kvt__gds_wish(config, &wish);
+    kvt__gds_read_preference(config, &wish);
     assert_int_equal(kvt__gds_choose(&wish, &how, -1, dir.path, &choice), 0);
     expect_text(choice.text, "missing for a direct way: the GPU");
     kvt_config_free(config);
@@ -174,7 +174,7 @@ main(int argc, char **argv)
     }
     temp_dir_make(&dir);
     temp_dir_make(&keep);
-    how = (struct kvt__gds_probe){ argv[1], keep.path, 60000, false };
+    how = (struct kvt__gds_probe_params){ argv[1], keep.path, 60000, false };
     fakes = argv[2];
     int failed = cmocka_run_group_tests_name("gds, choice", tests, NULL, NULL);
     temp_dir_remove(&keep);

@@ -21,7 +21,7 @@ static int n_devices;
 static int
 fail(const char *call, int code)
 {
-    return kvt__gds_keep(KVT__GDS_GPU, code,
+    return kvt__gds_fail(KVT__GDS_GPU, code,
                          kvt__fail(ENODEV, "%s: %s answers %d (%s): look whether a GPU is "
                                    "there, this user and this container may use it, and "
                                    "its driver is loaded.", library, call, code,
@@ -42,11 +42,11 @@ load(enum kvt__gpu_kind kind)
             snprintf(why, sizeof why, "%s", dlerror());
     }
     if (!handle)
-        return kvt__gds_keep(KVT__GDS_GPU, ENODEV,
+        return kvt__gds_fail(KVT__GDS_GPU, ENODEV,
                              kvt__fail(ENODEV, "no GPU driver: %s cannot be loaded (%s).",
                                        library, why));
     if (!kvt__driver_find(kind, &d) || !d.copies)
-        return kvt__gds_keep(KVT__GDS_GPU, ENOSYS,
+        return kvt__gds_fail(KVT__GDS_GPU, ENOSYS,
                              kvt__fail(ENOSYS, "%s has no function %s: it is another "
                                        "version than kvtier knows.", library, d.missing));
     return 0;
@@ -64,7 +64,7 @@ enter(int ordinal)
     if (code)
         return fail("making a context", code);
     int err = kvt__context_enter(&d, &context);
-    return err ? kvt__gds_keep(KVT__GDS_GPU, EIO, err) : 0;
+    return err ? kvt__gds_fail(KVT__GDS_GPU, EIO, err) : 0;
 }
 
 int
@@ -82,7 +82,7 @@ device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **
     if ((code = d.device_count(&n_devices)))
         return fail("counting devices", code);
     if (ordinal >= n_devices)
-        return kvt__gds_keep(KVT__GDS_GPU, ENODEV,
+        return kvt__gds_fail(KVT__GDS_GPU, ENODEV,
                              kvt__fail(ENODEV, "there is no GPU %d: %d are there.", ordinal,
                                        n_devices));
     if ((err = enter(ordinal)))

@@ -4,11 +4,11 @@
 #ifndef KVT_GPU_GDS_HELPER_DEVICE_H
 #define KVT_GPU_GDS_HELPER_DEVICE_H
 
-#include "gpu/gds/trouble.h"
+#include "gpu/gds/failure.h"
 
 /* Make the context of GPU number `ordinal` current in the calling thread, and allocate device
  * memory, aligned to 64 KiB.  The memory is freed when the process ends.  0, or -errno with a
- * sentence, and a layer and a code (kvt__gds_trouble()). */
+ * sentence, and a layer and a code (kvt__gds_failure()). */
 int device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **out);
 
 /* Return the number of GPUs that the driver counts; 0: device_open() did not come so far. */

@@ -24,7 +24,7 @@
 #define AT ((size_t)64 << 10) /* offset in the buffer */
 #define OFFSET 4096           /* offset in the file, as of a payload behind a header */
 
-static FILE *answers; /* the original standard output; libraries may print to stdout */
+static FILE *output; /* the original standard output; libraries may print to stdout */
 
 static struct {
     enum kvt__gds_kind kind;
@@ -44,46 +44,46 @@ static struct {
 static void
 put_text(const char *text)
 {
-    putc('"', answers);
+    putc('"', output);
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
 
         if (c == '"' || c == '\\')
-            fprintf(answers, "\\%c", c);
+            fprintf(output, "\\%c", c);
         else
-            putc(c < 32 || c > 126 ? '?' : c, answers);
+            putc(c < 32 || c > 126 ? '?' : c, output);
     }
-    putc('"', answers);
+    putc('"', output);
 }
 
 /* Report the beginning of a step, so that the parent knows which step hangs. */
 static void
-begin(enum kvt__gds_layer layer)
+report_step(enum kvt__gds_layer layer)
 {
-    fprintf(answers, "{\"step\":\"%s\",\"gpus\":%d}\n", kvt__gds_layer_word(layer),
+    fprintf(output, "{\"step\":\"%s\",\"gpus\":%d}\n", kvt__gds_layer_word(layer),
             device_count());
-    fflush(answers);
+    fflush(output);
 }
 
 /* Report the result. */
 static void
-tell(enum kvt__gds_layer layer, int code, const char *text)
+report_result(enum kvt__gds_layer layer, int code, const char *text)
 {
     struct kvt__gds_library loaded = { .path = "" };
     const char *name = probe.gds ? kvt__gds_describe(probe.gds) : "";
 
     if (probe.gds)
         snprintf(loaded.path, sizeof loaded.path, "%s", kvt__gds_path(probe.gds));
-    fprintf(answers, "{\"layer\":\"%s\",\"code\":%d,\"gpus\":%d,\"p2pdma\":%s,"
+    fprintf(output, "{\"layer\":\"%s\",\"code\":%d,\"gpus\":%d,\"p2pdma\":%s,"
             "\"library\":", kvt__gds_layer_word(layer), code, device_count(),
             probe.p2pdma ? "true" : "false");
     put_text(name);
-    fprintf(answers, ",\"file\":");
+    fprintf(output, ",\"file\":");
     put_text(loaded.path);
-    fprintf(answers, ",\"text\":");
+    fprintf(output, ",\"text\":");
     put_text(text);
-    fprintf(answers, "}\n");
-    fflush(answers);
+    fprintf(output, "}\n");
+    fflush(output);
 }
 
 /* -------------------------------------------------------------------------- steps */
@@ -98,7 +98,7 @@ load(void)
 }
 
 static int
-take_device(void)
+open_device(void)
 {
     return device_open(probe.kind, probe.ordinal, AT + PROBE_BYTES, &probe.device);
 }
@@ -110,7 +110,7 @@ open_driver(void)
     int err = kvt__gds_driver_open(probe.kind, false, &probe.gds);
 
     if (!err || probe.kind != KVT__GDS_CUFILE ||
-        kvt__gds_trouble().code != KVT__GDS_NOT_OPEN)
+        kvt__gds_failure().code != KVT__GDS_NOT_OPEN)
         return err;
     err = kvt__gds_driver_open(probe.kind, true, &probe.gds);
     probe.p2pdma = !err;
@@ -124,11 +124,11 @@ make_scratch(void)
     if (probe.fd >= 0)
         return 0;
     if (errno == EINVAL)
-        return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, EINVAL,
+        return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, EINVAL,
                              kvt__fail(EINVAL, "the file system does not take O_DIRECT."));
     /* Name the directory, not the file with its random name: kvtier doctor merges equal messages of
      * several GPUs. */
-    return kvt__gds_keep(KVT__GDS_FILE_SYSTEM, errno,
+    return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, errno,
                          kvt__fail(errno, "make a file in %.*s",
                                    (int)(strrchr(probe.scratch, '/') - probe.scratch),
                                    probe.scratch));
@@ -151,7 +151,7 @@ compare(const unsigned char *sent, const unsigned char *got, const char *where)
 {
     if (!memcmp(sent, got, PROBE_BYTES))
         return 0;
-    return kvt__gds_keep(KVT__GDS_IO, EBADMSG,
+    return kvt__gds_fail(KVT__GDS_IO, EBADMSG,
                          kvt__fail(EBADMSG, "what %s is not what was written.", where));
 }
 
@@ -165,7 +165,7 @@ write_and_read(unsigned char *sent, unsigned char *got)
     if (!err)
         err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, true);
     if (!err && pread(probe.fd, got, PROBE_BYTES, OFFSET) != (ssize_t)PROBE_BYTES)
-        err = kvt__gds_keep(KVT__GDS_IO, EIO,
+        err = kvt__gds_fail(KVT__GDS_IO, EIO,
                             kvt__fail(EIO, "what was written is not in the file."));
     if (!err)
         err = compare(sent, got, "is in the file");
@@ -180,12 +180,12 @@ write_and_read(unsigned char *sent, unsigned char *got)
 }
 
 static int
-move(void)
+transfer(void)
 {
     unsigned char *sent = aligned_alloc(KVT__GDS_ALIGN, PROBE_BYTES);
     unsigned char *got = aligned_alloc(KVT__GDS_ALIGN, PROBE_BYTES);
     int err = sent && got ? write_and_read(sent, got)
-                          : kvt__gds_keep(KVT__GDS_HELPER, ENOMEM,
+                          : kvt__gds_fail(KVT__GDS_HELPER, ENOMEM,
                                           kvt__fail(ENOMEM, "the probe"));
 
     free(sent);
@@ -200,22 +200,22 @@ static const struct {
     int (*run)(void);
 } steps[] = {
     { KVT__GDS_LIBRARY, load },
-    { KVT__GDS_GPU, take_device },
+    { KVT__GDS_GPU, open_device },
     { KVT__GDS_DRIVER, open_driver },
     { KVT__GDS_FILE_SYSTEM, make_scratch },
     { KVT__GDS_UDEV, register_file },
     { KVT__GDS_MEMORY, register_memory },
-    { KVT__GDS_IO, move },
+    { KVT__GDS_IO, transfer },
 };
 
-/* Keep standard output for `answers`, and redirect prints of libraries to standard error. */
+/* Keep standard output for `output`, and redirect prints of libraries to standard error. */
 static bool
-take_output(void)
+redirect_output(void)
 {
     int fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
 
-    answers = fd < 0 ? NULL : fdopen(fd, "w");
-    return answers && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0;
+    output = fd < 0 ? NULL : fdopen(fd, "w");
+    return output && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0;
 }
 
 /* Forbid compat mode for versions without a setter, and keep cuFile from writing a log file into
@@ -245,17 +245,17 @@ main(int argc, char **argv)
     if (!strchr(probe.scratch, '/'))
         return 2;
     set_environment();
-    if (!take_output())
+    if (!redirect_output())
         return 1;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        begin(steps[i].layer);
+        report_step(steps[i].layer);
         if (steps[i].run()) {
-            struct kvt__gds_trouble trouble = kvt__gds_trouble();
+            struct kvt__gds_failure trouble = kvt__gds_failure();
 
-            tell(trouble.layer, trouble.code, kvt__why());
+            report_result(trouble.layer, trouble.code, kvt__why());
             _exit(0); /* skip the library's exit handlers, which may hang or crash */
         }
     }
-    tell(KVT__GDS_NO_LAYER, 0, "");
+    report_result(KVT__GDS_NO_LAYER, 0, "");
     _exit(0);
 }

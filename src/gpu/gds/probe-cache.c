@@ -18,7 +18,7 @@
 #define MAX_KEY 4096
 
 bool
-kvt__gds_layer_of(const char *word, enum kvt__gds_layer *out)
+kvt__gds_layer_from_word(const char *word, enum kvt__gds_layer *out)
 {
     for (enum kvt__gds_layer i = 0; i < KVT__GDS_N_LAYERS; i++)
         if (!strcmp(kvt__gds_layer_word(i), word)) {
@@ -44,8 +44,8 @@ read_boot_id(char *out, size_t size)
 }
 
 bool
-kvt__gds_key(enum kvt__gds_kind kind, int ordinal, const char *path, const char *file,
-             char *out, size_t size)
+kvt__gds_cache_key(enum kvt__gds_kind kind, int ordinal, const char *path, const char *file,
+                   char *out, size_t size)
 {
     static const char *const variables[] = { "LD_LIBRARY_PATH", "CUFILE_ENV_PATH_JSON",
                                              "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
@@ -95,13 +95,13 @@ unpack(json_t *json, const char *key, struct kvt__gds_finding *out)
     if (json_unpack(json, "{s:s, s:s, s:i, s:b, s:s, s:s, s:s, s:s}", "key", &its_key,
                     "layer", &word, "code", &code, "p2pdma", &p2pdma, "library", &library,
                     "file", &file, "version", &version, "text", &text) ||
-        strcmp(its_key, key) || !kvt__gds_layer_of(word, &layer))
+        strcmp(its_key, key) || !kvt__gds_layer_from_word(word, &layer))
         return false;
     version_of(file, now);
     if (strcmp(now, version))
         return false;
     *out = (struct kvt__gds_finding){ .layer = layer, .code = code, .p2pdma = p2pdma,
-                                      .kept = true };
+                                      .cached = true };
     snprintf(out->library, sizeof out->library, "%s", library);
     snprintf(out->file, sizeof out->file, "%s", file);
     snprintf(out->text, sizeof out->text, "%s", text);
@@ -109,11 +109,11 @@ unpack(json_t *json, const char *key, struct kvt__gds_finding *out)
 }
 
 bool
-kvt__gds_recall(const char *keep, const char *key, struct kvt__gds_finding *out)
+kvt__gds_cache_read(const char *cache_dir, const char *key, struct kvt__gds_finding *out)
 {
     char name[24], text[2 * MAX_KEY];
     ssize_t n = -1;
-    int dir = kvt__private_dir_open(keep);
+    int dir = kvt__private_dir_open(cache_dir);
 
     if (dir < 0)
         return false;
@@ -131,10 +131,11 @@ kvt__gds_recall(const char *keep, const char *key, struct kvt__gds_finding *out)
 }
 
 void
-kvt__gds_store(const char *keep, const char *key, const struct kvt__gds_finding *f)
+kvt__gds_cache_write(const char *cache_dir, const char *key,
+                     const struct kvt__gds_finding *f)
 {
     char name[24], half[48], version[64];
-    int dir = kvt__private_dir_open(keep);
+    int dir = kvt__private_dir_open(cache_dir);
 
     if (dir < 0)
         return;

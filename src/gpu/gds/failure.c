@@ -3,7 +3,7 @@
  * Messages for the libraries' status codes.  The meaning of a code depends on the call: 5030 is
  * "internal error", but at the registration of a file 5030 means that udev has no record of the
  * file's device. */
-#include "gpu/gds/trouble.h"
+#include "gpu/gds/failure.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 
-static _Thread_local struct kvt__gds_trouble last;
+static _Thread_local struct kvt__gds_failure last;
 
 static const struct {
     const char *name, *word;
@@ -53,13 +53,13 @@ static const char *const calls[] = { "DriverOpen", "HandleRegister", "BufRegiste
     "nvidia-fs, or for P2PDMA take CUDA 12.8 or later, the open GPU driver 570 or "      \
     "later, Linux 6.2 or later"
 
-/* A status code; cure: the cause and a remedy, as the end of a sentence. */
+/* A status code; remedy: the cause and a remedy, as the end of a sentence. */
 static const struct meaning {
     int code;
     enum kvt__gds_layer layer;
     int err;
-    const char *cure;
-    const char *hip_cure; /* NULL: `cure` also holds for hipFile */
+    const char *remedy;
+    const char *hip_remedy; /* NULL: `remedy` also holds for hipFile */
 } meanings[] = {
     { 5001, KVT__GDS_MODULE, ENODEV, NO_MODULE, "its driver is not open" },
     { 5002, KVT__GDS_DRIVER, EINVAL, "a property in its configuration is invalid", NULL },
@@ -127,16 +127,16 @@ kvt__gds_layer_word(enum kvt__gds_layer layer)
     return layers[layer].word;
 }
 
-struct kvt__gds_trouble
-kvt__gds_trouble(void)
+struct kvt__gds_failure
+kvt__gds_failure(void)
 {
     return last;
 }
 
 int
-kvt__gds_keep(enum kvt__gds_layer layer, int code, int err)
+kvt__gds_fail(enum kvt__gds_layer layer, int code, int err)
 {
-    last = (struct kvt__gds_trouble){ layer, code };
+    last = (struct kvt__gds_failure){ layer, code };
     return err;
 }
 
@@ -153,11 +153,12 @@ find_meaning(enum kvt__gds_kind kind, enum kvt__gds_call call, int code)
 }
 
 int
-kvt__gds_refused(enum kvt__gds_kind kind, enum kvt__gds_call call,
-                 struct kvt__gds_status status)
+kvt__gds_fail_call(enum kvt__gds_kind kind, enum kvt__gds_call call,
+                   struct kvt__gds_status status)
 {
     const struct meaning *m = find_meaning(kind, call, status.code);
-    const char *cure = kind == KVT__GDS_HIPFILE && m->hip_cure ? m->hip_cure : m->cure;
+    const char *remedy = kind == KVT__GDS_HIPFILE && m->hip_remedy ? m->hip_remedy
+                                                                   : m->remedy;
     enum kvt__gds_layer layer = m->layer;
     char driver[32] = "";
 
@@ -169,15 +170,15 @@ kvt__gds_refused(enum kvt__gds_kind kind, enum kvt__gds_call call,
         layer = KVT__GDS_DRIVER;
     if (m == &unknown && call == KVT__GDS_ADD_BUFFER)
         layer = KVT__GDS_MEMORY;
-    return kvt__gds_keep(layer, status.code,
+    return kvt__gds_fail(layer, status.code,
                          kvt__fail(m->err, "%s: %s%s answers %d%s: %s.", libraries[kind],
                                    prefixes[kind], calls[call], status.code, driver,
-                                   cure));
+                                   remedy));
 }
 
 ssize_t
-kvt__gds_moved(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
-               int saved_errno)
+kvt__gds_check_result(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
+                      int saved_errno)
 {
     int code;
 
@@ -189,14 +190,14 @@ kvt__gds_moved(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
     else
         code = result == -1 || result < -9999 ? EIO : (int)-result;
     if (code >= KVT__GDS_BASE)
-        return kvt__gds_refused(kind, call, (struct kvt__gds_status){ code, 0 });
+        return kvt__gds_fail_call(kind, call, (struct kvt__gds_status){ code, 0 });
     /* hipFile may return a negative error of HIP's runtime, which is no errno. */
     if (kind == KVT__GDS_HIPFILE && !in_errno)
-        return kvt__gds_keep(KVT__GDS_GPU, code,
+        return kvt__gds_fail(KVT__GDS_GPU, code,
                              kvt__fail(EIO, "%s: %s%s fails with HIP's error %d.",
                                        libraries[kind], prefixes[kind], calls[call],
                                        code));
-    return kvt__gds_keep(KVT__GDS_IO, code,
+    return kvt__gds_fail(KVT__GDS_IO, code,
                          kvt__fail(code, "%s: %s%s", libraries[kind], prefixes[kind],
                                    calls[call]));
 }

@@ -2,8 +2,8 @@
  *
  * Failures of direct transfers: the layer between storage and GPU that failed, and a message with
  * a remedy.  Any thread. */
-#ifndef KVT_GPU_GDS_TROUBLE_H
-#define KVT_GPU_GDS_TROUBLE_H
+#ifndef KVT_GPU_GDS_FAILURE_H
+#define KVT_GPU_GDS_FAILURE_H
 
 #include "gpu/gds/abi.h"
 
@@ -41,25 +41,25 @@ enum kvt__gds_call {
 
 /* Return layer and code of the calling thread's last failure in gpu/gds; kvt__why() has the
  * sentence. */
-struct kvt__gds_trouble {
+struct kvt__gds_failure {
     enum kvt__gds_layer layer;
     int code; /* the library's status code, else an errno */
 };
-struct kvt__gds_trouble kvt__gds_trouble(void);
+struct kvt__gds_failure kvt__gds_failure(void);
 
 /* Record layer and code of a failure whose sentence kvt__fail() has recorded.  Return err, the
  * result of kvt__fail(). */
-int kvt__gds_keep(enum kvt__gds_layer layer, int code, int err);
+int kvt__gds_fail(enum kvt__gds_layer layer, int code, int err);
 
 /* Record the failure of a call of the library, with a sentence that names the library, the call,
  * the code and a remedy.  Return -errno. */
-int kvt__gds_refused(enum kvt__gds_kind kind, enum kvt__gds_call call,
-                     struct kvt__gds_status status);
+int kvt__gds_fail_call(enum kvt__gds_kind kind, enum kvt__gds_call call,
+                       struct kvt__gds_status status);
 
 /* Interpret the result of a read or a write; the libraries report errors in several forms.
  * saved_errno: errno after the call, if errno was 0 before the call.  Return the number of bytes,
  * or record the failure and return -errno. */
-ssize_t kvt__gds_moved(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
-                       int saved_errno);
+ssize_t kvt__gds_check_result(enum kvt__gds_kind kind, enum kvt__gds_call call,
+                              ssize_t result, int saved_errno);
 
 #endif
