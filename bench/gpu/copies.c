@@ -16,7 +16,7 @@
 
 struct rig;
 
-struct asked {
+struct copy_job {
     struct kvt__gpu_copy copy; /* first */
     struct rig *rig;
     uint32_t crc;
@@ -30,7 +30,7 @@ struct rig {
     struct kvt__gpu *gpu;
     unsigned char *chunks, *other; /* device memory for all chunks; other: of the baseline */
     unsigned char *chunk;          /* one chunk, in pinned host memory */
-    struct asked *asked;
+    struct copy_job *jobs;
     struct kvt__gpu_copy **list;
     bool gather;
 
@@ -80,9 +80,9 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
         return code;
     kv_shuffle(r->b.blocks, n * BENCH_CHUNK_BLOCKS);
     r->view = kv_view(&r->kv);
-    r->asked = calloc(n, sizeof *r->asked);
+    r->jobs = calloc(n, sizeof *r->jobs);
     r->list = calloc(n, sizeof *r->list);
-    if (r->asked && r->list)
+    if (r->jobs && r->list)
         return 0;
     fprintf(stderr, "kvtier-bench: not enough memory\n");
     return CLI_ENVIRONMENT;
@@ -96,7 +96,7 @@ rig_close(struct rig *r)
     machine_unpin(r->m, r->chunk);
     kv_close(&r->kv);
     bench_chunks_close(&r->b);
-    free(r->asked);
+    free(r->jobs);
     free(r->list);
     pthread_cond_destroy(&r->ended);
     pthread_mutex_destroy(&r->lock);
@@ -105,12 +105,12 @@ rig_close(struct rig *r)
 /* ------------------------------------------------------------------------------- steps */
 
 static void
-done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+on_copy_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 {
-    struct asked *asked = (struct asked *)copy;
-    struct rig *r = asked->rig;
+    struct copy_job *job = (struct copy_job *)copy;
+    struct rig *r = job->rig;
 
-    asked->crc = crc;
+    job->crc = crc;
     pthread_mutex_lock(&r->lock);
     r->err = err ? err : r->err;
     if (!--r->n_left)
@@ -124,11 +124,11 @@ copy_all(struct rig *r, bool gather, struct bench_cost *out)
 {
     r->n_left = r->b.n;
     for (size_t i = 0; i < r->b.n; i++) {
-        r->asked[i] = (struct asked){ .rig = r, .copy = {
+        r->jobs[i] = (struct copy_job){ .rig = r, .copy = {
             .view = &r->view, .blocks = r->b.blocks + i * BENCH_CHUNK_BLOCKS,
             .n_tokens = BENCH_CHUNK_TOKENS, .sums = true, .on_device = true,
-            .chunk = r->chunks + i * r->b.chunk_bytes, .done = done } };
-        r->list[i] = &r->asked[i].copy;
+            .chunk = r->chunks + i * r->b.chunk_bytes, .done = on_copy_done } };
+        r->list[i] = &r->jobs[i].copy;
     }
     bench_start(out);
     int err = gather ? kvt__gpu_gather(r->gpu, r->m->stream, r->list, r->b.n)
@@ -179,11 +179,11 @@ check_chunk(struct rig *r, size_t i, uint64_t number)
     uint32_t came = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
     kv_chunk(&r->kv, number, r->chunk);
     uint32_t wanted = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
-    if (came == wanted && r->asked[i].crc == wanted)
+    if (came == wanted && r->jobs[i].crc == wanted)
         return 0;
     fprintf(stderr, "kvtier-bench: WRONG BYTES: a chunk of CRC32C %08x should have been "
             "gathered, it has %08x, and the GPU says %08x. No figure of this run counts.\n",
-            wanted, came, r->asked[i].crc);
+            wanted, came, r->jobs[i].crc);
     return CLI_NO;
 }
 

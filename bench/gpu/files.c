@@ -17,7 +17,7 @@ struct rig {
     struct kv kv;
     struct bench_through t;
     struct bench_bare bare;
-    struct told told;
+    struct device_log log;
     unsigned char *pinned; /* host memory for all chunks */
     size_t n_turns;
     double bus[BENCH_ROUNDS], files[BENCH_ROUNDS]; /* GB/s of the last turns */
@@ -83,7 +83,7 @@ open_engine(struct rig *r, const struct bench *bench, size_t n)
 
     snprintf(path, sizeof path, "gds_path=%s/kv", bench->dir);
     snprintf(bare_dir, sizeof bare_dir, "%s/bare", bench->dir);
-    told_listen(&r->told);
+    device_log_listen(&r->log);
     r->t.view = kv_set_view;
     r->t.view_ctx = &r->kv;
     r->t.bare = (struct bench_loop){ r, tune, bare_write, bare_read };
@@ -149,8 +149,8 @@ describe(struct rig *r, struct bench_result *out)
     bench_more(out, "bare_piece_bytes", (double)r->bare.piece);
     bench_more(out, "bare_depth", r->bare.depth);
     bench_more(out, "direct", r->bare.direct);
-    bench_more_text(out, "device", r->told.device);
-    bench_more_text(out, "way", r->told.way);
+    bench_more_text(out, "device", r->log.device);
+    bench_more_text(out, "way", r->log.data_path);
 }
 
 int

@@ -94,17 +94,17 @@ const char *busy_what(const struct busy *busy);
 /* Stop the work and free busy.  NULL: do nothing.  Return an exit code if the work has failed. */
 int busy_end(struct busy *busy);
 
-/* ------------------------------------------------------------------- told.c */
+/* ------------------------------------------------------------ device-log.c */
 
 /* Log lines of the library about the device, and about the data path between device and files;
  * "": not logged yet. */
-struct told {
+struct device_log {
     char device[400];
-    char way[400];
+    char data_path[400];
 };
 
-/* Collect log lines into *told until kvt_set_log() is called again, and print warnings. */
-void told_listen(struct told *told);
+/* Collect log lines into *log until kvt_set_log() is called again, and print warnings. */
+void device_log_listen(struct device_log *log);
 
 /* -------------------------------------------------------------------- cases */
 

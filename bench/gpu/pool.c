@@ -19,7 +19,7 @@ struct rig {
     struct bench_chunks b;
     struct kvt_engine *engine;
     struct busy *busy;
-    struct told told;
+    struct device_log log;
     unsigned char *pinned; /* host memory for all chunks */
     bool store;
 };
@@ -33,7 +33,7 @@ open_engine(struct rig *r)
     const char *settings[] = { pool, "remote_url=null://", NULL };
 
     bench_chunks_pool(&r->b, pool);
-    told_listen(&r->told);
+    device_log_listen(&r->log);
     int code = bench_engine_open(NULL, settings, KVT_ROLE_BOTH, &r->b.shape, &r->engine);
     return code ? code : kv_set_view(&r->kv, r->engine);
 }
@@ -174,7 +174,7 @@ case_pool(const struct gpu_case *c, const struct bench *bench, const struct mach
         out->threads = 1;
         bench_more(out, "chunks", (double)r.b.n);
         bench_more(out, "chunk_bytes", (double)r.b.chunk_bytes);
-        bench_more_text(out, "device", r.told.device);
+        bench_more_text(out, "device", r.log.device);
         bench_more_text(out, "beside", busy_what(r.busy));
     }
     int late = rig_close(&r);

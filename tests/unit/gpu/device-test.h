@@ -12,13 +12,13 @@
 #include "kvt-test.h"
 #include "rig.h"
 #include "temp-dir.h"
-#include "unit/gpu/asked.h"
+#include "unit/gpu/pending-copy.h"
 #include "unit/gpu/paged.h"
 
 #include "gpu/device.h"
 
 static struct temp_dir cache;
-static const char *way = "kernel";
+static const char *method = "kernel";
 static struct kvt__gpu *gpu;
 static void *stream;
 
@@ -27,7 +27,7 @@ try_gpu(size_t staging_bytes)
 {
     const struct kvt__gpu_params params = {
         .kind = rig.kind, .ordinal = rig.ordinal, .staging_bytes = staging_bytes,
-        .copies = way, .cache = cache.path };
+        .copies = method, .cache = cache.path };
 
     return kvt__gpu_open(&params, &gpu);
 }
@@ -93,21 +93,21 @@ twin_end(struct twin *t, struct paged *p)
 /* ---------------------------------------------------------------------- copies */
 
 static inline void
-gather(struct asked *a)
+gather(struct pending_copy *a)
 {
     struct kvt__gpu_copy *list[] = { &a->copy };
 
     assert_int_equal(kvt__gpu_gather(gpu, stream, list, 1), 0);
-    assert_int_equal(asked_wait(a), 0);
+    assert_int_equal(pending_copy_wait(a), 0);
 }
 
 static inline void
-scatter(struct asked *a)
+scatter(struct pending_copy *a)
 {
     struct kvt__gpu_copy *list[] = { &a->copy };
 
     assert_int_equal(kvt__gpu_scatter(gpu, list, 1), 0);
-    assert_int_equal(asked_wait(a), 0);
+    assert_int_equal(pending_copy_wait(a), 0);
 }
 
 static inline bool
@@ -151,11 +151,11 @@ run_both_ways(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
         fail_msg("%s", dlerror());
     temp_dir_make(&cache);
     rig_watch();
-    if ((!only || strstr(only, way)) && !lacks_kernels(argc > 2))
-        failed += _cmocka_run_group_tests(way, tests, n, NULL, NULL);
-    way = "batch";
-    if (!only || strstr(only, way))
-        failed += _cmocka_run_group_tests(way, tests, n, NULL, NULL);
+    if ((!only || strstr(only, method)) && !lacks_kernels(argc > 2))
+        failed += _cmocka_run_group_tests(method, tests, n, NULL, NULL);
+    method = "batch";
+    if (!only || strstr(only, method))
+        failed += _cmocka_run_group_tests(method, tests, n, NULL, NULL);
     temp_dir_remove(&cache);
     return failed;
 }

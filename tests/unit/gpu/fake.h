@@ -12,7 +12,7 @@
 
 #include "fakes/gpu/gpu.h"
 #include "kvt-test.h"
-#include "unit/gpu/asked.h"
+#include "unit/gpu/pending-copy.h"
 #include "unit/gpu/paged.h"
 
 #include "base/error.h"

@@ -59,12 +59,12 @@ check_gathered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t 
     uint64_t bytes = kvt__chunk_bytes(&p->view, n_tokens), at = below(3) * 8 + below(3);
     unsigned char *room = chunk_alloc(where, bytes + 32);
     unsigned char *want = malloc(bytes + 32), *got = malloc(bytes + 32);
-    struct asked a;
+    struct pending_copy a;
     uint32_t crc;
 
     memset(want, RIG_FRESH, bytes + 32);
     kvt__gather(&p->view, blocks, n_tokens, want + at, &crc);
-    ask(&a, &t->view, blocks, n_tokens, where == DEVICE, room + at);
+    pending_copy_init(&a, &t->view, blocks, n_tokens, where == DEVICE, room + at);
     gather(&a);
     chunk_get(where, got, room, bytes + 32);
     assert_memory_equal(got, want, bytes + 32);
@@ -83,7 +83,7 @@ check_scattered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t
     unsigned char *chunk = chunk_alloc(where, bytes);
     unsigned char *from = malloc(bytes), *got = malloc(p->bytes);
     int32_t some[MAX_CHUNK_BLOCKS];
-    struct asked a;
+    struct pending_copy a;
 
     for (uint64_t i = 0; i < bytes; i++)
         from[i] = (unsigned char)below(256);
@@ -92,7 +92,7 @@ check_scattered(struct paged *p, struct twin *t, const int32_t *blocks, uint32_t
     p->view.null_block = t->view.null_block = blocks[below(MAX_CHUNK_BLOCKS)];
     kvt__scatter(&p->view, some, n_tokens, from, NULL);
     chunk_put(where, chunk, from, bytes);
-    ask(&a, &t->view, some, n_tokens, where == DEVICE, chunk);
+    pending_copy_init(&a, &t->view, some, n_tokens, where == DEVICE, chunk);
     scatter(&a);
     rig_get(got, t->memory, p->bytes);
     assert_memory_equal(got, p->memory, p->bytes);
@@ -229,7 +229,7 @@ chunks_of_all_sizes_share_what_is_staged(void **state)
     struct kvt__gpu_copy *list[N];
     int32_t blocks[N][MAX_CHUNK_BLOCKS];
     unsigned char *chunks[N], *want = malloc(4 << 20), *got = malloc(4 << 20);
-    struct asked asked[N];
+    struct pending_copy pending[N];
     struct twin t;
     uint32_t crc;
 
@@ -241,16 +241,16 @@ chunks_of_all_sizes_share_what_is_staged(void **state)
 
         choose_blocks(blocks[i]);
         chunks[i] = chunk_alloc(i % 4 == 3, 4 << 20);
-        ask(&asked[i], &t.view, blocks[i], n_tokens, i % 4 == 3, chunks[i]);
-        list[i] = &asked[i].copy;
+        pending_copy_init(&pending[i], &t.view, blocks[i], n_tokens, i % 4 == 3, chunks[i]);
+        list[i] = &pending[i].copy;
     }
     assert_int_equal(kvt__gpu_gather(gpu, stream, list, N), 0);
     for (uint32_t i = 0; i < N; i++) {
-        uint64_t bytes = kvt__chunk_bytes(&p.view, asked[i].copy.n_tokens);
+        uint64_t bytes = kvt__chunk_bytes(&p.view, pending[i].copy.n_tokens);
 
-        assert_int_equal(asked_wait(&asked[i]), 0);
-        kvt__gather(&p.view, blocks[i], asked[i].copy.n_tokens, want, &crc);
-        assert_int_equal(asked[i].crc, crc);
+        assert_int_equal(pending_copy_wait(&pending[i]), 0);
+        kvt__gather(&p.view, blocks[i], pending[i].copy.n_tokens, want, &crc);
+        assert_int_equal(pending[i].crc, crc);
         chunk_get(i % 4 == 3, got, chunks[i], bytes);
         assert_memory_equal(got, want, bytes);
         chunk_free(i % 4 == 3, chunks[i]);
@@ -267,7 +267,7 @@ more_chunks_than_steps_are_copied(void **state)
     struct paged p = strided(2, 1, 2, 16, 4);
     struct kvt__gpu_copy *list[N];
     int32_t blocks[MAX_CHUNK_BLOCKS];
-    struct asked *asked = calloc(N, sizeof *asked);
+    struct pending_copy *pending = calloc(N, sizeof *pending);
     unsigned char *chunks = rig_pinned(N * 2048), *want = malloc(2048);
     struct twin t;
 
@@ -276,18 +276,18 @@ more_chunks_than_steps_are_copied(void **state)
     twin_make(&t, &p);
     choose_blocks(blocks);
     for (uint32_t i = 0; i < N; i++) {
-        ask(&asked[i], &t.view, blocks, 20, false, chunks + i * 2048);
-        list[i] = &asked[i].copy;
+        pending_copy_init(&pending[i], &t.view, blocks, 20, false, chunks + i * 2048);
+        list[i] = &pending[i].copy;
     }
     assert_int_equal(kvt__gpu_gather(gpu, stream, list, N), 0);
     uint64_t bytes = kvt__chunk_bytes(&p.view, 20);
     kvt__gather(&p.view, blocks, 20, want, NULL);
     for (uint32_t i = 0; i < N; i++) {
-        assert_int_equal(asked_wait(&asked[i]), 0);
+        assert_int_equal(pending_copy_wait(&pending[i]), 0);
         assert_memory_equal(chunks + i * 2048, want, bytes);
     }
     free(want);
-    free(asked);
+    free(pending);
     rig_unpin(chunks);
     twin_end(&t, &p);
 }
@@ -296,13 +296,13 @@ static void
 a_chunk_of_nothing_is_done(void **state)
 {
     struct paged p = strided(2, 1, 2, 16, 4);
-    struct asked a;
+    struct pending_copy a;
     struct twin t;
 
     (void)state;
     lay_out(&p, "lbthk", 0, false);
     twin_make(&t, &p);
-    ask(&a, &t.view, NULL, 0, false, NULL);
+    pending_copy_init(&a, &t.view, NULL, 0, false, NULL);
     gather(&a);
     assert_int_equal(a.crc, 0);
     twin_end(&t, &p);

@@ -36,7 +36,7 @@ use(const char *vendor, const char *switches)
 }
 
 static int
-ask_within(enum kvt__gds_kind kind, int64_t ms)
+probe_within(enum kvt__gds_kind kind, int64_t ms)
 {
     const struct kvt__gds_probe_params how = { helper, keep.path, ms, false };
 
@@ -44,9 +44,9 @@ ask_within(enum kvt__gds_kind kind, int64_t ms)
 }
 
 static int
-ask(enum kvt__gds_kind kind)
+probe(enum kvt__gds_kind kind)
 {
-    return ask_within(kind, 60000); /* enough for a sanitizer on a busy machine */
+    return probe_within(kind, 60000); /* enough for a sanitizer on a busy machine */
 }
 
 static void
@@ -76,7 +76,7 @@ count_files(const char *path)
 }
 
 static char *
-kept_file(char *out, size_t size)
+cached_file(char *out, size_t size)
 {
     char path[320];
     struct dirent *entry;
@@ -101,21 +101,21 @@ clean(void **state)
     return 0;
 }
 
-/* ----------------------------------------------------------------------- findings */
+/* ----------------------------------------------------------------------- results */
 
 static void
-it_works_where_all_is_there(void **state)
+a_complete_installation_succeeds(void **state)
 {
     (void)state;
     use("cufile", "");
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
     assert_int_equal(found.layer, KVT__GDS_NO_LAYER);
     assert_string_equal(found.library, "libcufile 1.20");
     assert_non_null(strstr(found.file, "libcufile.so.0"));
     assert_false(found.p2pdma);
     assert_false(found.cached);
     use("hipfile", "piece=0,setter=0");
-    assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
+    assert_int_equal(probe(KVT__GDS_HIPFILE), 0);
     assert_string_equal(found.library, "libhipfile 0.2.0");
     assert_int_equal(count_files(dir.path), 0); /* the scratch files are deleted */
 }
@@ -125,12 +125,12 @@ without_nvidia_fs_p2pdma_does(void **state)
 {
     (void)state;
     use("cufile", "nvfs=0,p2pdma=1");
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
     assert_true(found.p2pdma);
 }
 
 static void
-each_layer_is_told(void **state)
+each_failed_layer_is_reported(void **state)
 {
     static const struct {
         const char *vendor, *switches;
@@ -154,27 +154,27 @@ each_layer_is_told(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         use(cases[i].vendor, cases[i].switches);
-        expect(ask(KVT__GDS_CUFILE), cases[i].layer, cases[i].code, cases[i].text);
+        expect(probe(KVT__GDS_CUFILE), cases[i].layer, cases[i].code, cases[i].text);
     }
     assert_int_equal(count_files(dir.path), 0);
 }
 
 static void
-the_gpu_is_asked_for_first(void **state)
+the_gpu_is_tested_first(void **state)
 {
     (void)state;
     use("cufile", "hang=1");
     setenv("GPU_FAKE", "0", 1);
-    expect(ask(KVT__GDS_CUFILE), KVT__GDS_GPU, 100,
+    expect(probe(KVT__GDS_CUFILE), KVT__GDS_GPU, 100,
            "cuInit answers 100 (CUDA_ERROR_NO_DEVICE)");
     use("hipfile", "hang=1");
     setenv("GPU_FAKE", "0", 1);
-    expect(ask(KVT__GDS_HIPFILE), KVT__GDS_GPU, 101,
+    expect(probe(KVT__GDS_HIPFILE), KVT__GDS_GPU, 101,
            "hipInit answers 101 (hipErrorInvalidDevice)");
 }
 
 static void
-a_gpu_that_is_not_there_is_told(void **state)
+a_missing_gpu_is_reported(void **state)
 {
     const struct kvt__gds_probe_params how = { helper, keep.path, 60000, false };
 
@@ -190,11 +190,11 @@ without_proc_modules_the_driver_is_not_opened(void **state)
     (void)state;
     use("cufile", "hang=1");
     setenv("NO_MODULES", "1", 1);
-    expect(ask(KVT__GDS_CUFILE), KVT__GDS_MODULE, ENOENT, "/proc/modules cannot be read");
+    expect(probe(KVT__GDS_CUFILE), KVT__GDS_MODULE, ENOENT, "/proc/modules cannot be read");
 }
 
 static void
-a_directory_that_cannot_be_written_is_told(void **state)
+an_unwritable_directory_is_reported(void **state)
 {
     const struct kvt__gds_probe_params how = { helper, keep.path, 60000, false };
 
@@ -205,7 +205,7 @@ a_directory_that_cannot_be_written_is_told(void **state)
 }
 
 static void
-without_a_helper_that_is_told(void **state)
+a_missing_helper_is_reported(void **state)
 {
     const struct kvt__gds_probe_params none = { "/nowhere/kvtier-gds-probe", keep.path, 60000,
                                                 false };
@@ -221,57 +221,57 @@ without_a_helper_that_is_told(void **state)
 
 /* -------------------------------------------------------------------- several GPUs */
 
-static struct kvt__gds_finding of_gpus[KVT__GDS_MAX_GPUS];
-static int n_told;
+static struct kvt__gds_finding results[KVT__GDS_MAX_GPUS];
+static int n_results;
 
 static void
-take(void *ctx, int ordinal, const struct kvt__gds_finding *f)
+on_probed(void *ctx, int ordinal, const struct kvt__gds_finding *f)
 {
     (void)ctx;
-    assert_int_equal(ordinal, n_told);
-    of_gpus[n_told++] = *f;
+    assert_int_equal(ordinal, n_results);
+    results[n_results++] = *f;
 }
 
 static void
-ask_all(void)
+probe_all(void)
 {
     const struct kvt__gds_probe_params how = { helper, keep.path, 60000, true };
 
-    n_told = 0;
-    kvt__gds_probe_all(&how, KVT__GDS_CUFILE, dir.path, take, NULL);
+    n_results = 0;
+    kvt__gds_probe_all(&how, KVT__GDS_CUFILE, dir.path, on_probed, NULL);
 }
 
 static void
-each_gpu_that_is_counted_is_asked(void **state)
+each_counted_gpu_is_probed(void **state)
 {
     (void)state;
     use("cufile", "");
     setenv("GPU_FAKE", "4", 1);
     setenv("GPU_LOST", "2", 1);
-    ask_all();
-    assert_int_equal(n_told, 4);
-    for (int i = 0; i < n_told; i++) {
-        assert_int_equal(of_gpus[i].n_gpus, 4);
-        assert_int_equal(of_gpus[i].layer, i == 2 ? KVT__GDS_GPU : KVT__GDS_NO_LAYER);
-        assert_int_equal(of_gpus[i].code, i == 2 ? 46 : 0);
+    probe_all();
+    assert_int_equal(n_results, 4);
+    for (int i = 0; i < n_results; i++) {
+        assert_int_equal(results[i].n_gpus, 4);
+        assert_int_equal(results[i].layer, i == 2 ? KVT__GDS_GPU : KVT__GDS_NO_LAYER);
+        assert_int_equal(results[i].code, i == 2 ? 46 : 0);
     }
     setenv("GPU_LOST", "0", 1); /* the driver counts a lost GPU, too */
-    ask_all();
-    assert_int_equal(n_told, 4);
-    assert_int_equal(of_gpus[0].code, 46);
-    assert_int_equal(of_gpus[3].layer, KVT__GDS_NO_LAYER);
+    probe_all();
+    assert_int_equal(n_results, 4);
+    assert_int_equal(results[0].code, 46);
+    assert_int_equal(results[3].layer, KVT__GDS_NO_LAYER);
     assert_int_equal(count_files(dir.path), 0);
 }
 
 static void
-where_none_is_counted_one_finding_is_told(void **state)
+one_result_if_no_gpu_is_counted(void **state)
 {
     (void)state;
     use("none", "");
-    ask_all();
-    assert_int_equal(n_told, 1);
-    assert_int_equal(of_gpus[0].n_gpus, 0);
-    assert_int_equal(of_gpus[0].layer, KVT__GDS_LIBRARY);
+    probe_all();
+    assert_int_equal(n_results, 1);
+    assert_int_equal(results[0].n_gpus, 0);
+    assert_int_equal(results[0].layer, KVT__GDS_LIBRARY);
 }
 
 /* --------------------------------------------------------------------------- time */
@@ -285,7 +285,7 @@ expect_hang(enum kvt__gds_layer layer, const char *text)
     int64_t ms = 1500;
     int err;
 
-    while ((err = ask_within(KVT__GDS_CUFILE, ms)) == -ETIMEDOUT && found.layer != layer &&
+    while ((err = probe_within(KVT__GDS_CUFILE, ms)) == -ETIMEDOUT && found.layer != layer &&
            ms < 60000) {
         clean(NULL);
         ms *= 2;
@@ -295,19 +295,19 @@ expect_hang(enum kvt__gds_layer layer, const char *text)
 }
 
 static void
-a_hang_ends_and_is_remembered(void **state)
+a_hang_ends_and_is_cached(void **state)
 {
     (void)state;
     use("cufile", "hang=1");
     expect_hang(KVT__GDS_DRIVER, "the library's driver");
     assert_false(found.cached);
     use("cufile", "");
-    expect(ask(KVT__GDS_CUFILE), KVT__GDS_DRIVER, ETIMEDOUT, "kvtier doctor asks again");
+    expect(probe(KVT__GDS_CUFILE), KVT__GDS_DRIVER, ETIMEDOUT, "kvtier doctor asks again");
     assert_true(found.cached);
 }
 
 static void
-a_read_that_hangs_is_told_too(void **state)
+a_hanging_read_is_reported(void **state)
 {
     (void)state;
     use("cufile", "hang=2");
@@ -315,41 +315,41 @@ a_read_that_hangs_is_told_too(void **state)
     assert_int_equal(count_files(dir.path), 0);
 }
 
-/* --------------------------------------------------------------------------- kept */
+/* -------------------------------------------------------------------------- cache */
 
 static void
-what_works_is_asked_once(void **state)
+a_success_is_cached(void **state)
 {
     struct kvt__gds_probe_params how = { helper, keep.path, 60000, true };
 
     (void)state;
     use("cufile", "nvfs=0,p2pdma=1");
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
     assert_false(found.cached);
     use("cufile", "open=5033");
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
     assert_true(found.cached);
     assert_true(found.p2pdma);
     assert_string_equal(found.library, "libcufile 1.20");
     expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_MODULE,
            5033, "5033"); /* `again` ignores the cache */
     use("hipfile", ""); /* another library has another key */
-    assert_int_equal(ask(KVT__GDS_HIPFILE), 0);
+    assert_int_equal(probe(KVT__GDS_HIPFILE), 0);
     assert_false(found.cached);
 }
 
 static void
-what_can_be_mended_is_asked_again(void **state)
+a_failure_that_can_be_repaired_is_probed_again(void **state)
 {
     (void)state;
     use("cufile", "file=5030");
-    expect(ask(KVT__GDS_CUFILE), KVT__GDS_UDEV, 5030, "udev");
+    expect(probe(KVT__GDS_CUFILE), KVT__GDS_UDEV, 5030, "udev");
     use("cufile", "");
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
 }
 
 static void
-what_was_kept_and_is_damaged_is_asked_again(void **state)
+a_corrupt_cached_result_is_probed_again(void **state)
 {
     static const char *const damage[] = { "", "{", "{\"key\":\"1\"}", "null", "[[[[",
                                           "{\"key\":7,\"layer\":[]}" };
@@ -357,40 +357,40 @@ what_was_kept_and_is_damaged_is_asked_again(void **state)
 
     (void)state;
     use("cufile", "");
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
-    FILE *file = fopen(kept_file(path, sizeof path), "r");
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
+    FILE *file = fopen(cached_file(path, sizeof path), "r");
     assert_non_null(file);
     size_t n = fread(whole, 1, sizeof whole - 1, file);
     fclose(file);
     whole[n] = '\0';
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         write_file(path, damage[i], strlen(damage[i]));
-        assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+        assert_int_equal(probe(KVT__GDS_CUFILE), 0);
         assert_false(found.cached);
     }
     char *word = strstr(whole, "\"none\""); /* replaced by an unknown layer */
     assert_non_null(word);
     memcpy(word, "\"nine\"", 6);
     write_file(path, whole, n);
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
     assert_false(found.cached);
-    assert_int_equal(ask(KVT__GDS_CUFILE), 0);
+    assert_int_equal(probe(KVT__GDS_CUFILE), 0);
     assert_true(found.cached);
 }
 
 /* This process has loaded the library from a directory that the dynamic loader does not search, as
  * torch does.  This test must be the last: the library stays loaded. */
 static void
-the_library_of_this_process_is_asked(void **state)
+the_library_of_this_process_is_probed(void **state)
 {
     char path[512];
 
     (void)state;
     snprintf(path, sizeof path, "%s/cufile/libcufile.so.0", fakes);
     use("none", "");
-    expect(ask(KVT__GDS_CUFILE), KVT__GDS_LIBRARY, ENODEV, "cannot be loaded");
+    expect(probe(KVT__GDS_CUFILE), KVT__GDS_LIBRARY, ENODEV, "cannot be loaded");
     assert_non_null(dlopen(path, RTLD_NOW | RTLD_LOCAL));
-    ask(KVT__GDS_CUFILE); /* finds no GPU, or the GPU of this machine */
+    probe(KVT__GDS_CUFILE); /* finds no GPU, or the GPU of this machine */
     assert_int_not_equal(found.layer, KVT__GDS_LIBRARY);
 }
 
@@ -398,22 +398,22 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(it_works_where_all_is_there, clean),
+        cmocka_unit_test_setup(a_complete_installation_succeeds, clean),
         cmocka_unit_test_setup(without_nvidia_fs_p2pdma_does, clean),
-        cmocka_unit_test_setup(each_layer_is_told, clean),
-        cmocka_unit_test_setup(the_gpu_is_asked_for_first, clean),
-        cmocka_unit_test_setup(a_gpu_that_is_not_there_is_told, clean),
+        cmocka_unit_test_setup(each_failed_layer_is_reported, clean),
+        cmocka_unit_test_setup(the_gpu_is_tested_first, clean),
+        cmocka_unit_test_setup(a_missing_gpu_is_reported, clean),
         cmocka_unit_test_setup(without_proc_modules_the_driver_is_not_opened, clean),
-        cmocka_unit_test_setup(a_directory_that_cannot_be_written_is_told, clean),
-        cmocka_unit_test_setup(without_a_helper_that_is_told, clean),
-        cmocka_unit_test_setup(each_gpu_that_is_counted_is_asked, clean),
-        cmocka_unit_test_setup(where_none_is_counted_one_finding_is_told, clean),
-        cmocka_unit_test_setup(a_hang_ends_and_is_remembered, clean),
-        cmocka_unit_test_setup(a_read_that_hangs_is_told_too, clean),
-        cmocka_unit_test_setup(what_works_is_asked_once, clean),
-        cmocka_unit_test_setup(what_can_be_mended_is_asked_again, clean),
-        cmocka_unit_test_setup(what_was_kept_and_is_damaged_is_asked_again, clean),
-        cmocka_unit_test_setup(the_library_of_this_process_is_asked, clean),
+        cmocka_unit_test_setup(an_unwritable_directory_is_reported, clean),
+        cmocka_unit_test_setup(a_missing_helper_is_reported, clean),
+        cmocka_unit_test_setup(each_counted_gpu_is_probed, clean),
+        cmocka_unit_test_setup(one_result_if_no_gpu_is_counted, clean),
+        cmocka_unit_test_setup(a_hang_ends_and_is_cached, clean),
+        cmocka_unit_test_setup(a_hanging_read_is_reported, clean),
+        cmocka_unit_test_setup(a_success_is_cached, clean),
+        cmocka_unit_test_setup(a_failure_that_can_be_repaired_is_probed_again, clean),
+        cmocka_unit_test_setup(a_corrupt_cached_result_is_probed_again, clean),
+        cmocka_unit_test_setup(the_library_of_this_process_is_probed, clean),
     };
 
     if (argc < 3)

@@ -104,7 +104,7 @@ load(void **state)
 /* ----------------------------------------------------------------------- the tests */
 
 static void
-its_functions_and_version_are_found(void **state)
+functions_and_version_are_found(void **state)
 {
     char version[24];
 
@@ -116,7 +116,7 @@ its_functions_and_version_are_found(void **state)
 }
 
 static void
-its_compat_mode_is_refused(void **state)
+compat_mode_is_refused(void **state)
 {
     struct kvt__gds *gds;
 
@@ -137,7 +137,7 @@ its_compat_mode_is_refused(void **state)
 }
 
 static void
-its_properties_have_our_layout(void **state)
+properties_have_our_layout(void **state)
 {
     struct kvt__cufile_props props;
 
@@ -189,7 +189,7 @@ move_all(void *handle, unsigned char *base)
 
 /* Without a GPU the library has only its compat mode. */
 static void
-it_moves_what_it_is_told(void **state)
+transfers_are_exact(void **state)
 {
     struct kvt__gds_descr descr = { .type = KVT__GDS_FD };
     void *handle = NULL, *again = NULL;
@@ -215,7 +215,7 @@ it_moves_what_it_is_told(void **state)
 }
 
 static void
-a_file_that_udev_does_not_know_is_refused(void **state)
+a_file_without_udev_record_is_refused(void **state)
 {
     struct kvt__gds_descr descr = { .type = KVT__GDS_FD };
     void *handle = NULL;
@@ -238,7 +238,7 @@ a_file_that_udev_does_not_know_is_refused(void **state)
 /* The helper uses a fake GPU driver, and a fake check of /proc/modules (any-modules.c).  If the
  * library were in compat mode, the library would hang without /proc/modules. */
 static void
-the_helper_tells_what_it_lacks(void **state)
+the_helper_reports_the_missing_module(void **state)
 {
     const struct kvt__gds_probe_params how = { helper, keep.path, 60000, true };
     struct kvt__gds_finding found;
@@ -256,12 +256,12 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(its_functions_and_version_are_found),
-        cmocka_unit_test(its_compat_mode_is_refused),
-        cmocka_unit_test(its_properties_have_our_layout),
-        cmocka_unit_test(it_moves_what_it_is_told),
-        cmocka_unit_test(a_file_that_udev_does_not_know_is_refused),
-        cmocka_unit_test(the_helper_tells_what_it_lacks),
+        cmocka_unit_test(functions_and_version_are_found),
+        cmocka_unit_test(compat_mode_is_refused),
+        cmocka_unit_test(properties_have_our_layout),
+        cmocka_unit_test(transfers_are_exact),
+        cmocka_unit_test(a_file_without_udev_record_is_refused),
+        cmocka_unit_test(the_helper_reports_the_missing_module),
     };
 
     if (argc < 4)

@@ -96,7 +96,7 @@ open_cufile(struct kvt__gds **gds)
 }
 
 static void
-expect_trouble(int err, int want, enum kvt__gds_layer layer, int code, const char *text)
+expect_failure(int err, int want, enum kvt__gds_layer layer, int code, const char *text)
 {
     assert_int_equal(err, want);
     assert_int_equal(kvt__gds_failure().layer, layer);
@@ -113,7 +113,7 @@ without_a_library_it_is_named(void **state)
     struct kvt__gds *gds;
 
     (void)state;
-    expect_trouble(kvt__gds_driver_open(KVT__GDS_HIPFILE, false, &gds), -ENODEV,
+    expect_failure(kvt__gds_driver_open(KVT__GDS_HIPFILE, false, &gds), -ENODEV,
                    KVT__GDS_LIBRARY, ENODEV, "libhipfile.so.0 cannot be loaded");
 }
 
@@ -123,7 +123,7 @@ a_missing_function_is_named(void **state)
     struct kvt__gds_library library;
 
     (void)state;
-    expect_trouble(kvt__gds_load(KVT__GDS_CUFILE, paths[2], &library), -ENOSYS,
+    expect_failure(kvt__gds_load(KVT__GDS_CUFILE, paths[2], &library), -ENOSYS,
                    KVT__GDS_LIBRARY, ENOSYS, "has no function cuFileDriverClose");
 }
 
@@ -158,17 +158,17 @@ compat_mode_is_never_used(void **state)
 
     (void)state;
     sets[0]("nvfs=0");
-    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "modprobe nvidia-fs");
+    expect_failure(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "modprobe nvidia-fs");
     sets[0]("nvfs=0,setter=0"); /* a version without a setter stays in compat mode */
-    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
+    expect_failure(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
     assert_int_equal(fakes[0]->compat, 1);
     assert_int_equal(fakes[0]->count, 0); /* kvtier has closed the driver again */
     sets[0]("nvfs=0,compat=0,p2pdma=1");
-    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "nvidia-fs");
+    expect_failure(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "nvidia-fs");
 }
 
 static void
-p2pdma_is_asked_for_where_it_is_needed(void **state)
+p2pdma_is_requested_if_needed(void **state)
 {
     struct kvt__gds *gds;
 
@@ -194,7 +194,7 @@ others_in_the_process_keep_the_driver(void **state)
     kvt__gds_driver_close(gds);
     assert_int_equal(fakes[0]->count, 1);
     sets[0]("nvfs=0"); /* kvtier refuses a driver that another user opened in compat mode */
-    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
+    expect_failure(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, 5001, "compat mode");
     assert_int_equal(fakes[0]->count, 1);
     library.driver_close();
 }
@@ -208,7 +208,7 @@ where_modules_cannot_be_read_nothing_is_called(void **state)
     (void)state;
     setenv("NO_MODULES", "1", 1);
     sets[0]("");
-    expect_trouble(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, ENOENT,
+    expect_failure(open_cufile(&gds), -ENODEV, KVT__GDS_MODULE, ENOENT,
                    "/proc/modules cannot be read");
     assert_int_equal(fakes[0]->n_opens, n);
     /* hipFile does not read /proc/modules. */
@@ -246,7 +246,7 @@ static const struct {
 };
 
 static void
-each_code_has_its_layer_and_its_cure(void **state)
+each_code_has_a_layer_and_a_remedy(void **state)
 {
     _Alignas(4096) static unsigned char memory[65536];
     struct kvt__gds_buffer buffer;
@@ -266,7 +266,7 @@ each_code_has_its_layer_and_its_cure(void **state)
         if (!err)
             err = kvt__gds_buffer_open(gds, memory, sizeof memory, &buffer);
         assert_true(err < 0);
-        expect_trouble(err, err, refusals[i].layer, refusals[i].code, refusals[i].text);
+        expect_failure(err, err, refusals[i].layer, refusals[i].code, refusals[i].text);
         if (opened) {
             kvt__gds_file_close(&file); /* does nothing if the file is not registered */
             kvt__gds_driver_close(gds);
@@ -286,9 +286,9 @@ a_file_or_memory_can_be_registered_once(void **state)
 
     (void)state;
     set_up(&rig, KVT__GDS_CUFILE, MIB, "");
-    expect_trouble(kvt__gds_file_open(rig.gds, rig.fd, &file), -EEXIST, KVT__GDS_IO, 5028,
+    expect_failure(kvt__gds_file_open(rig.gds, rig.fd, &file), -EEXIST, KVT__GDS_IO, 5028,
                    "registered already");
-    expect_trouble(kvt__gds_buffer_open(rig.gds, rig.memory, MIB, &buffer), -EEXIST,
+    expect_failure(kvt__gds_buffer_open(rig.gds, rig.memory, MIB, &buffer), -EEXIST,
                    KVT__GDS_MEMORY, 5023, "registered already");
     tear_down(&rig);
 }
@@ -296,7 +296,7 @@ a_file_or_memory_can_be_registered_once(void **state)
 /* ----------------------------------------------------------------------- moving */
 
 static void
-what_moves_is_whole_and_in_pieces(void **state)
+a_transfer_is_complete_and_in_pieces(void **state)
 {
     struct rig rig;
 
@@ -336,7 +336,7 @@ without_properties_pieces_have_a_usual_size(void **state)
 }
 
 static void
-all_forms_of_failure_are_one(void **state)
+all_forms_of_failure_are_recognized(void **state)
 {
     static const struct {
         enum kvt__gds_kind kind;
@@ -366,18 +366,18 @@ all_forms_of_failure_are_one(void **state)
         if (strcmp(forms[i].switches, "read=0")) /* "read=0" reads an empty file */
             assert_int_equal(kvt__gds_move(&rig.file, &rig.buffer, 0, MIB, 0, true), 0);
         sets[kind](forms[i].switches);
-        expect_trouble(kvt__gds_move(&rig.file, &rig.buffer, 0, MIB, 0, false),
+        expect_failure(kvt__gds_move(&rig.file, &rig.buffer, 0, MIB, 0, false),
                        forms[i].err, forms[i].layer, forms[i].code, forms[i].text);
         tear_down(&rig);
     }
     set_up(&rig, KVT__GDS_CUFILE, MIB, "write=28");
-    expect_trouble(kvt__gds_move(&rig.file, &rig.buffer, 0, MIB, 0, true), -ENOSPC,
+    expect_failure(kvt__gds_move(&rig.file, &rig.buffer, 0, MIB, 0, true), -ENOSPC,
                    KVT__GDS_IO, ENOSPC, "cuFileWrite: No space");
     tear_down(&rig);
 }
 
 static void
-what_is_closed_is_not_touched(void **state)
+a_closed_file_is_not_used(void **state)
 {
     struct kvt__gds_file closed;
     struct rig rig;
@@ -386,9 +386,9 @@ what_is_closed_is_not_touched(void **state)
     set_up(&rig, KVT__GDS_CUFILE, MIB, "");
     closed = rig.file;
     closed.handle = NULL;
-    expect_trouble(kvt__gds_move(&closed, &rig.buffer, 0, MIB, 0, false), -EBADF,
+    expect_failure(kvt__gds_move(&closed, &rig.buffer, 0, MIB, 0, false), -EBADF,
                    KVT__GDS_IO, EBADF, "not registered");
-    expect_trouble(kvt__gds_move(&rig.file, &rig.buffer, 4096, MIB, 0, false), -EFAULT,
+    expect_failure(kvt__gds_move(&rig.file, &rig.buffer, 4096, MIB, 0, false), -EFAULT,
                    KVT__GDS_MEMORY, EFAULT, "which has 1048576");
     tear_down(&rig); /* asserts that no dead handle was used */
 }
@@ -455,15 +455,15 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_driver_is_opened_once_and_closed_once),
         cmocka_unit_test(compat_mode_is_never_used),
-        cmocka_unit_test(p2pdma_is_asked_for_where_it_is_needed),
+        cmocka_unit_test(p2pdma_is_requested_if_needed),
         cmocka_unit_test(others_in_the_process_keep_the_driver),
         cmocka_unit_test(where_modules_cannot_be_read_nothing_is_called),
-        cmocka_unit_test(each_code_has_its_layer_and_its_cure),
+        cmocka_unit_test(each_code_has_a_layer_and_a_remedy),
         cmocka_unit_test(a_file_or_memory_can_be_registered_once),
-        cmocka_unit_test(what_moves_is_whole_and_in_pieces),
+        cmocka_unit_test(a_transfer_is_complete_and_in_pieces),
         cmocka_unit_test(without_properties_pieces_have_a_usual_size),
-        cmocka_unit_test(all_forms_of_failure_are_one),
-        cmocka_unit_test(what_is_closed_is_not_touched),
+        cmocka_unit_test(all_forms_of_failure_are_recognized),
+        cmocka_unit_test(a_closed_file_is_not_used),
         cmocka_unit_test(several_threads_keep_the_device_busy),
     };
 

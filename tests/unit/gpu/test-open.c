@@ -42,7 +42,7 @@ without_a_context_there_is_no_gpu(void **state)
 }
 
 static void
-is_left_nothing(void)
+expect_nothing_left(void)
 {
     assert_int_equal(fake->n_alive, 0);
     assert_int_equal(fake->n_retained, 0);
@@ -58,7 +58,7 @@ open_and_close(const char *copies, const char *description)
     if (!strstr(kvt__gpu_describe(gpu), description))
         fail_msg("%s", kvt__gpu_describe(gpu));
     kvt__gpu_close(gpu);
-    is_left_nothing();
+    expect_nothing_left();
 }
 
 /* Find the only file in the cache. */
@@ -122,7 +122,7 @@ a_damaged_cache_is_made_anew(void **state)
 }
 
 static void
-the_way_is_measured_or_forced(void **state)
+the_copy_method_is_measured_or_forced(void **state)
 {
     (void)state;
     fake->n_launched = 0;
@@ -144,7 +144,7 @@ kernels_that_do_not_compile_are_done_without(void **state)
     compiler->error = 6;
     assert_int_equal(fake_try("kernel", 0, &gpu), -EIO);
     assert_non_null(strstr(kvt__why(), "error: fake"));
-    is_left_nothing();
+    expect_nothing_left();
     open_and_close(NULL, "batch copies: ");
     compiler->error = 0;
 }
@@ -201,12 +201,12 @@ an_error_of_any_function_leaves_nothing_open(void **state)
                 assert_true(err == -ENOMEM || err == -EIO || err == -ENODEV);
             else
                 kvt__gpu_close(gpu);
-            is_left_nothing();
+            expect_nothing_left();
         }
     }
 }
 
-static const char *way;
+static const char *method;
 
 /* Copy one large and two small chunks: done is called once for each chunk, or, if the submit
  * fails, for none. */
@@ -216,20 +216,20 @@ copy_three(struct kvt__gpu *gpu, struct paged *p, unsigned char *chunks, bool ga
     static const int32_t blocks[] = { 0, 2, 4, 6, 8 };
     static const uint32_t n_tokens[] = { 320, 10, 64 };
     struct kvt__gpu_copy *list[3];
-    struct asked asked[3];
+    struct pending_copy pending[3];
 
     for (size_t i = 0; i < 3; i++) {
-        ask(&asked[i], &p->view, blocks, n_tokens[i], false, chunks);
-        list[i] = &asked[i].copy;
+        pending_copy_init(&pending[i], &p->view, blocks, n_tokens[i], false, chunks);
+        list[i] = &pending[i].copy;
         chunks += kvt__chunk_bytes(&p->view, n_tokens[i]);
     }
     int err = gather ? kvt__gpu_gather(gpu, NULL, list, 3)
                      : kvt__gpu_after(gpu, NULL) ? -EIO : kvt__gpu_scatter(gpu, list, 3);
     for (size_t i = 0; i < 3; i++) {
         if (err == 0)
-            assert_true(asked_wait(&asked[i]) == 0 || asked[i].err == -EIO ||
-                        asked[i].err == -ENOMEM);
-        assert_int_equal(asked[i].n_done, err == 0);
+            assert_true(pending_copy_wait(&pending[i]) == 0 || pending[i].err == -EIO ||
+                        pending[i].err == -ENOMEM);
+        assert_int_equal(pending[i].n_done, err == 0);
     }
 }
 
@@ -243,7 +243,7 @@ an_error_of_any_function_ends_the_copies_it_meets(void **state)
     paged_free = fake->free;
     lay_out(&p, "lkbht", 0, false);
     unsigned char *chunks = fake->pinned(2 * kvt__chunk_bytes(&p.view, 320));
-    struct kvt__gpu *gpu = fake_open(way, 1);
+    struct kvt__gpu *gpu = fake_open(method, 1);
     for (size_t i = N_ONLY_OPENING; i < N_FUNCTIONS; i++) {
         for (int after = 0; after < 16; after = 2 * after + 1) {
             fake->fail_on(function(i), after, 719, false);
@@ -256,7 +256,7 @@ an_error_of_any_function_ends_the_copies_it_meets(void **state)
     kvt__gpu_close(gpu);
     fake->unpin(chunks);
     fake->free(p.memory);
-    is_left_nothing();
+    expect_nothing_left();
 }
 
 static void
@@ -266,31 +266,31 @@ a_device_that_is_lost_ends_all_copies(void **state)
     static const int32_t blocks[] = { 0, 2, 4, 6, 8 };
     struct gate gate = GATE;
     struct kvt__gpu_copy *list[1];
-    struct asked a, b;
+    struct pending_copy a, b;
 
     (void)state;
     lay_out(&p, "lkbht", 0, false);
     unsigned char *chunk = fake->pinned(kvt__chunk_bytes(&p.view, 320));
-    struct kvt__gpu *gpu = fake_open(way, 1);
+    struct kvt__gpu *gpu = fake_open(method, 1);
     void *stream = fake->stream();
 
     fake->call(stream, gate_pass, &gate);
-    ask(&a, &p.view, blocks, 320, false, chunk);
+    pending_copy_init(&a, &p.view, blocks, 320, false, chunk);
     list[0] = &a.copy;
     assert_int_equal(kvt__gpu_gather(gpu, stream, list, 1), 0);
     fake->lose(700);
     gate_open(&gate);
-    assert_int_equal(asked_wait(&a), -EIO);
-    ask(&b, &p.view, blocks, 320, false, chunk);
+    assert_int_equal(pending_copy_wait(&a), -EIO);
+    pending_copy_init(&b, &p.view, blocks, 320, false, chunk);
     list[0] = &b.copy;
     if (kvt__gpu_scatter(gpu, list, 1) == 0)
-        assert_int_equal(asked_wait(&b), -EIO);
+        assert_int_equal(pending_copy_wait(&b), -EIO);
     fake->lose(0); /* repair the device, so that the test can clean up */
     kvt__gpu_close(gpu);
     fake->end_stream(stream);
     fake->unpin(chunk);
     fake->free(p.memory);
-    is_left_nothing();
+    expect_nothing_left();
 }
 
 __attribute__((weak)) void __lsan_disable(void);
@@ -304,7 +304,7 @@ without_a_context_any_more_it_closes(void **state)
     (void)state;
     if (__lsan_disable)
         __lsan_disable();
-    struct kvt__gpu *gpu = fake_open(way, 0);
+    struct kvt__gpu *gpu = fake_open(method, 0);
     if (__lsan_enable)
         __lsan_enable();
     fake->active = -1;
@@ -314,7 +314,7 @@ without_a_context_any_more_it_closes(void **state)
 }
 
 static void
-hear(void *ctx, enum kvt_log_level level, const char *line)
+on_log_line(void *ctx, enum kvt_log_level level, const char *line)
 {
     (void)ctx;
     (void)level;
@@ -329,7 +329,7 @@ main(int argc, char **argv)
         cmocka_unit_test(without_a_context_there_is_no_gpu),
         cmocka_unit_test(kernels_are_compiled_once),
         cmocka_unit_test(a_damaged_cache_is_made_anew),
-        cmocka_unit_test(the_way_is_measured_or_forced),
+        cmocka_unit_test(the_copy_method_is_measured_or_forced),
         cmocka_unit_test(kernels_that_do_not_compile_are_done_without),
         cmocka_unit_test(an_error_of_any_function_leaves_nothing_open),
     };
@@ -344,13 +344,13 @@ main(int argc, char **argv)
 
     (void)argc;
     arguments = argv;
-    kvt_set_log(hear, NULL, KVT_LOG_WARN);
+    kvt_set_log(on_log_line, NULL, KVT_LOG_WARN);
     if (fake_make_cache() < 0)
         return 1;
     failed += cmocka_run_group_tests_name("opening", opening, NULL, NULL);
-    way = "kernel";
+    method = "kernel";
     failed += cmocka_run_group_tests_name("copying by kernels", copying, NULL, NULL);
-    way = "batch";
+    method = "batch";
     failed += cmocka_run_group_tests_name("copying without", copying, NULL, NULL);
     failed += cmocka_run_group_tests_name("ending", ending, NULL, NULL);
     fake_drop_cache();

@@ -16,7 +16,7 @@ struct late {
     uint64_t bytes;
     unsigned char *chunk; /* pinned host memory */
     struct gate gate;
-    struct asked a;
+    struct pending_copy a;
     struct kvt__gpu_copy *list[1];
 };
 
@@ -31,7 +31,7 @@ late_make(struct late *l, const char *order)
     twin_make(&l->t, &l->p);
     l->bytes = kvt__chunk_bytes(&l->p.view, 320);
     l->chunk = rig_pinned(l->bytes);
-    ask(&l->a, &l->t.view, late_blocks, 320, false, l->chunk);
+    pending_copy_init(&l->a, &l->t.view, late_blocks, 320, false, l->chunk);
     l->list[0] = &l->a.copy;
 }
 
@@ -56,7 +56,7 @@ a_gather_is_between_the_callers_writes(void **state)
     rig_fill(stream, l.t.memory, 18, l.p.bytes);
     assert_int_equal(l.a.n_done, 0);
     gate_open(&l.gate);
-    assert_int_equal(asked_wait(&l.a), 0);
+    assert_int_equal(pending_copy_wait(&l.a), 0);
     assert_true(all_are(l.chunk, l.bytes, 17));
     late_end(&l);
 }
@@ -75,7 +75,7 @@ a_scatter_is_after_the_callers_write(void **state)
     assert_int_equal(kvt__gpu_scatter(gpu, l.list, 1), 0);
     assert_int_equal(l.a.n_done, 0);
     gate_open(&l.gate);
-    assert_int_equal(asked_wait(&l.a), 0);
+    assert_int_equal(pending_copy_wait(&l.a), 0);
     unsigned char *back = malloc(l.bytes);
     rig_get(l.p.memory, l.t.memory, l.p.bytes);
     kvt__gather(&l.p.view, late_blocks, 320, back, NULL);
@@ -135,15 +135,15 @@ copy_there_and_back(struct worker *w, unsigned char *chunk, unsigned char *back,
     struct kvt__gpu_copy *list[1];
     const int32_t blocks[] = { w->block, w->block + 1 };
     uint64_t bytes = kvt__chunk_bytes(w->view, 100);
-    struct asked in, out;
+    struct pending_copy in, out;
 
     memset(chunk, i + w->block, bytes);
-    ask(&in, w->view, blocks, 100, false, chunk);
+    pending_copy_init(&in, w->view, blocks, 100, false, chunk);
     list[0] = &in.copy;
-    w->n_bad += kvt__gpu_scatter(gpu, list, 1) != 0 || asked_wait(&in) != 0;
-    ask(&out, w->view, blocks, 100, false, back);
+    w->n_bad += kvt__gpu_scatter(gpu, list, 1) != 0 || pending_copy_wait(&in) != 0;
+    pending_copy_init(&out, w->view, blocks, 100, false, back);
     list[0] = &out.copy;
-    w->n_bad += kvt__gpu_gather(gpu, NULL, list, 1) != 0 || asked_wait(&out) != 0;
+    w->n_bad += kvt__gpu_gather(gpu, NULL, list, 1) != 0 || pending_copy_wait(&out) != 0;
     w->n_bad += in.crc != out.crc || memcmp(chunk, back, bytes) != 0;
 }
 

@@ -15,14 +15,14 @@
 static const char *library;
 static struct fake_gpu *fake;
 static char memory[8192];
-static char told[512];
+static char last_log_line[512];
 
 static void
-hear(void *ctx, enum kvt_log_level level, const char *line)
+on_log_line(void *ctx, enum kvt_log_level level, const char *line)
 {
     (void)ctx;
     (void)level;
-    snprintf(told, sizeof told, "%s", line);
+    snprintf(last_log_line, sizeof last_log_line, "%s", line);
 }
 
 /* Load the driver without creating a context, as PyTorch does at first. */
@@ -80,21 +80,21 @@ the_context_there_is_pins_for_all(void **state)
 }
 
 static void
-a_failure_is_told_and_leaves_nothing(void **state)
+a_failure_is_logged_and_leaves_nothing(void **state)
 {
     struct kvt__pin pin;
 
     (void)state;
     fake->fails = 2;
     assert_false(kvt__pin(&pin, memory, sizeof memory));
-    assert_non_null(strstr(told, "CUDA_ERROR_OUT_OF_MEMORY"));
+    assert_non_null(strstr(last_log_line, "CUDA_ERROR_OUT_OF_MEMORY"));
     assert_int_equal(fake->n_retained, 0);
     assert_int_equal(fake->n_current, 0);
     fake->fails = 0;
 }
 
 static void
-a_context_that_is_gone_is_no_harm(void **state)
+a_destroyed_context_does_no_harm(void **state)
 {
     struct kvt__pin pin;
 
@@ -112,11 +112,11 @@ main(int argc, char **argv)
         cmocka_unit_test(without_cuda_nothing_is_pinned),
         cmocka_unit_test(without_a_context_none_is_made),
         cmocka_unit_test(the_context_there_is_pins_for_all),
-        cmocka_unit_test(a_failure_is_told_and_leaves_nothing),
-        cmocka_unit_test(a_context_that_is_gone_is_no_harm),
+        cmocka_unit_test(a_failure_is_logged_and_leaves_nothing),
+        cmocka_unit_test(a_destroyed_context_does_no_harm),
     };
 
     library = argc > 1 ? argv[1] : "";
-    kvt_set_log(hear, NULL, KVT_LOG_WARN);
+    kvt_set_log(on_log_line, NULL, KVT_LOG_WARN);
     return cmocka_run_group_tests_name("pinned memory", tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static struct temp_dir dir, keep;
 static struct kvt__gds_probe_params how;
 static const char *fakes;
 static struct kvt__gds_choice choice;
-static struct kvt__gds_preference wish;
+static struct kvt__gds_preference preference;
 
 static void
 use(const char *vendor, const char *switches)
@@ -35,8 +35,8 @@ choose(const char *const *settings)
 {
     struct kvt_config *config = config_with(settings);
 
-    kvt__gds_read_preference(config, &wish);
-    int err = kvt__gds_choose(&wish, &how, 0, dir.path, &choice);
+    kvt__gds_read_preference(config, &preference);
+    int err = kvt__gds_choose(&preference, &how, 0, dir.path, &choice);
 
     kvt_config_free(config);
     return err;
@@ -56,13 +56,13 @@ what_works_is_chosen(void **state)
     use("cufile", "");
     assert_int_equal(choose(NULL), 0);
     assert_true(choice.direct);
-    assert_int_equal(wish.kind, KVT__GDS_CUFILE);
+    assert_int_equal(preference.kind, KVT__GDS_CUFILE);
     expect_text(choice.text, "GPU 0 reaches it directly by libcufile 1.20 (1 MiB");
     assert_int_equal(choose((const char *const[]){ "use_gds=true", NULL }), 0);
     expect_text(choice.text, "(found earlier");
     use("hipfile", "");
     assert_int_equal(choose((const char *const[]){ "gds_backend=hipfile", NULL }), 0);
-    assert_int_equal(wish.kind, KVT__GDS_HIPFILE);
+    assert_int_equal(preference.kind, KVT__GDS_HIPFILE);
     expect_text(choice.text, "libhipfile 0.2.0");
 }
 
@@ -71,7 +71,7 @@ otherwise_one_line_says_why_not(void **state)
 {
     (void)state;
     use("cufile", "file=5030");
-    how.again = true;
+    how.no_cache = true;
     assert_int_equal(choose(NULL), 0);
     assert_false(choice.direct);
     expect_text(choice.text, "through host memory; missing for a direct way: udev: ");
@@ -81,7 +81,7 @@ otherwise_one_line_says_why_not(void **state)
     expect_text(choice.text, "use_gds is false");
     assert_int_equal(choose((const char *const[]){ "gds_backend=mufile", NULL }), 0);
     expect_text(choice.text, "kvtier does not use muFile");
-    how.again = false;
+    how.no_cache = false;
 }
 
 static void
@@ -89,7 +89,7 @@ what_is_demanded_and_missing_is_an_error(void **state)
 {
     (void)state;
     use("cufile", "nvfs=0");
-    how.again = true;
+    how.no_cache = true;
     assert_int_equal(choose((const char *const[]){ "use_gds=true", NULL }), -ENODEV);
     assert_string_equal(choice.text, kvt__why());
     expect_text(choice.text, "use_gds is true (");
@@ -99,7 +99,7 @@ what_is_demanded_and_missing_is_an_error(void **state)
     assert_int_equal(choose((const char *const[]){ "gds_backend=hipfile", NULL }), -ENODEV);
     expect_text(choice.text, "gds_backend is hipfile (");
     expect_text(choice.text, "and the library is missing for ");
-    how.again = false;
+    how.no_cache = false;
 }
 
 static void
@@ -109,8 +109,8 @@ without_a_gpu_nothing_is_asked(void **state)
 
     (void)state;
     use("cufile", "hang=1");
-    kvt__gds_read_preference(config, &wish);
-    assert_int_equal(kvt__gds_choose(&wish, &how, -1, dir.path, &choice), 0);
+    kvt__gds_read_preference(config, &preference);
+    assert_int_equal(kvt__gds_choose(&preference, &how, -1, dir.path, &choice), 0);
     expect_text(choice.text, "missing for a direct way: the GPU");
     kvt_config_free(config);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Copies that a test can wait for, and a gate that blocks a stream. */
-#ifndef KVT_TEST_ASKED_H
-#define KVT_TEST_ASKED_H
+#ifndef KVT_TEST_PENDING_COPY_H
+#define KVT_TEST_PENDING_COPY_H
 
 #include <errno.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include "gpu/device.h"
 
 /* One copy and the result of the copy. */
-struct asked {
+struct pending_copy {
     struct kvt__gpu_copy copy; /* first */
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -24,9 +24,9 @@ struct asked {
 };
 
 static inline void
-asked_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
+on_pending_copy_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 {
-    struct asked *a = (void *)copy;
+    struct pending_copy *a = (void *)copy;
 
     pthread_mutex_lock(&a->lock);
     a->n_done++;
@@ -37,18 +37,19 @@ asked_done(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 }
 
 static inline void
-ask(struct asked *a, const struct kvt__view *view, const int32_t *blocks, uint32_t n_tokens,
-    bool on_device, unsigned char *chunk)
+pending_copy_init(struct pending_copy *a, const struct kvt__view *view,
+                  const int32_t *blocks, uint32_t n_tokens, bool on_device,
+                  unsigned char *chunk)
 {
-    *a = (struct asked){ .copy = { .view = view, .blocks = blocks, .n_tokens = n_tokens,
-                                   .sums = true, .on_device = on_device, .chunk = chunk,
-                                   .done = asked_done } };
+    *a = (struct pending_copy){ .copy = {
+        .view = view, .blocks = blocks, .n_tokens = n_tokens, .sums = true,
+        .on_device = on_device, .chunk = chunk, .done = on_pending_copy_done } };
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->ended, NULL);
 }
 
 static inline int
-asked_wait(struct asked *a)
+pending_copy_wait(struct pending_copy *a)
 {
     pthread_mutex_lock(&a->lock);
     while (!a->n_done)

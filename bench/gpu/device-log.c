@@ -16,23 +16,23 @@ begins(const char *line, const char *with)
 }
 
 static void
-hear(void *ctx, enum kvt_log_level level, const char *line)
+on_log_line(void *ctx, enum kvt_log_level level, const char *line)
 {
-    struct told *told = ctx;
+    struct device_log *log = ctx;
 
     pthread_mutex_lock(&lock);
     if (begins(line, "CUDA device ") || begins(line, "HIP device "))
-        snprintf(told->device, sizeof told->device, "%s", line);
+        snprintf(log->device, sizeof log->device, "%s", line);
     else if (begins(line, "gds_path: "))
-        snprintf(told->way, sizeof told->way, "%s", line + strlen("gds_path: "));
+        snprintf(log->data_path, sizeof log->data_path, "%s", line + strlen("gds_path: "));
     if (level <= KVT_LOG_WARN)
         fprintf(stderr, "kvtier: %s\n", line);
     pthread_mutex_unlock(&lock);
 }
 
 void
-told_listen(struct told *told)
+device_log_listen(struct device_log *log)
 {
-    *told = (struct told){ 0 };
-    kvt_set_log(hear, told, KVT_LOG_INFO);
+    *log = (struct device_log){ 0 };
+    kvt_set_log(on_log_line, log, KVT_LOG_INFO);
 }
