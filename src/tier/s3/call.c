@@ -196,6 +196,7 @@ follow_redirect(struct s3_call *call)
         return true;
     /* More precise than the store's message. */
     snprintf(e->message, sizeof e->message, "%s", kvt__why());
+    call->redirect_failed = true;
     return false;
 }
 

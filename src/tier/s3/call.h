@@ -61,6 +61,7 @@ struct s3_call {
     unsigned n_attempts;
     /* Remedies already applied; each is applied once. */
     bool keys_rejected, has_moved, has_set_clock;
+    bool redirect_failed;   /* error.message is this tier's, not the store's */
     bool wants_new_keys;    /* wait for refreshed keys; do not use the current keys */
     bool has_store_slot;    /* has a store slot of the pace */
     int head_err;           /* error of on_head(); 0: none */

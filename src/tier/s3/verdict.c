@@ -302,5 +302,6 @@ kvt__s3_set_call_why(const struct s3_call *call, int err)
                         *call->request_id ? ", request " : "", call->request_id,
                         call->method, call->name ? call->name : a->bucket_path, a->host,
                         tries, advice(call, err, room),
-                        *e->message ? " The store says: " : "", e->message);
+                        call->redirect_failed ? " " : *e->message ? " The store says: " : "",
+                        e->message);
 }
