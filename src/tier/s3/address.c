@@ -136,7 +136,7 @@ name_aws_host(struct work *w, const char *name)
     const char *region = w->params->region;
     const struct kvt__s3_partition *partition;
     bool fips = w->params->fips;
-    char service[80], again[256];
+    char service[80], new_name[256];
     uint16_t port;
 
     if (!is_set(region))
@@ -158,7 +158,7 @@ name_aws_host(struct work *w, const char *name)
                      w->params->dualstack ? ".dualstack" : "", region, partition->domain);
     kvt__s3_parse_host(out->name, &w->parsed);
     if (n < 0 || (size_t)n >= sizeof out->name || !w->parsed.aws || w->parsed.n_bucket ||
-        kvt__s3_split_host(out->name, (size_t)n, again, &port) || port)
+        kvt__s3_split_host(out->name, (size_t)n, new_name, &port) || port)
         return kvt__fail(EINVAL, "s3_region: it is not a region of AWS, but %s is at AWS. "
                          "Set s3_endpoint_url if the bucket is elsewhere.", name);
     return 0;
@@ -244,11 +244,11 @@ apply_style(struct work *w, const char *name)
         return kvt__fail(EINVAL, "%s: the bucket cannot be put in front of the address %s. "
                          "Set s3_addressing to path or auto.", name, out->name);
     snprintf(host, sizeof host, "%s.%s", out->bucket, out->name);
-    char again[256];
+    char new_name[256];
     uint16_t port;
-    if (kvt__s3_split_host(host, strlen(host), again, &port))
+    if (kvt__s3_split_host(host, strlen(host), new_name, &port))
         return refuse(name, "has a bucket whose name is not allowed in a host's name");
-    memcpy(out->name, again, sizeof out->name);
+    memcpy(out->name, new_name, sizeof out->name);
     kvt__s3_parse_host(out->name, &w->parsed);
     w->in_host = true;
     return 0;

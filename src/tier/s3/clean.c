@@ -87,8 +87,8 @@ delete_some(struct round *r, struct s3_victim *victims, size_t n)
 
     if (err)
         return err;
-    int tried = kvt__s3_delete(r->t, victims, n, why);
-    for (size_t i = 0; i < (tried < 0 ? n : (size_t)tried); i++) {
+    int n_tried = kvt__s3_delete(r->t, victims, n, why);
+    for (size_t i = 0; i < (n_tried < 0 ? n : (size_t)n_tried); i++) {
         r->n_failed += victims[i].failed;
         if (victims[i].failed && counters)
             kvt__count(counters, KVT__N_remove_failed, 1);
@@ -103,7 +103,7 @@ delete_some(struct round *r, struct s3_victim *victims, size_t n)
     }
     if (!*r->why)
         snprintf(r->why, sizeof r->why, "%s", why);
-    return tried;
+    return n_tried;
 }
 
 /* Return the number of objects at the start of victims that add up to `bytes`, limited to the
@@ -132,11 +132,11 @@ delete_oldest(struct round *r)
     kvt__s3_oldest_sort(&r->oldest);
     while (at < o->n && r->deleted_bytes < excess && r->n_failed < KVT__S3_MAX_DELETES) {
         size_t n = count_victims(o->victims + at, o->n - at, excess - r->deleted_bytes);
-        int tried = delete_some(r, o->victims + at, n);
+        int n_tried = delete_some(r, o->victims + at, n);
 
-        if (tried < 0)
-            return tried;
-        at += (size_t)tried;
+        if (n_tried < 0)
+            return n_tried;
+        at += (size_t)n_tried;
     }
     if (r->n_failed && !r->n_deleted)
         return kvt__fail(strstr(r->why, "AccessDenied") ? EACCES : EIO,

@@ -9,7 +9,7 @@
 
 /* Compare by time, then by name: all cleaners then choose equal sets of objects. */
 static int
-by_age(const void *a, const void *b)
+compare_age(const void *a, const void *b)
 {
     const struct s3_victim *x = a, *y = b;
 
@@ -32,7 +32,7 @@ sift_up(struct s3_oldest *o, size_t i)
 {
     for (size_t parent; i; i = parent) {
         parent = (i - 1) / 2;
-        if (by_age(&o->victims[parent], &o->victims[i]) >= 0)
+        if (compare_age(&o->victims[parent], &o->victims[i]) >= 0)
             return;
         swap(&o->victims[parent], &o->victims[i]);
     }
@@ -42,9 +42,9 @@ static void
 sift_down(struct s3_oldest *o)
 {
     for (size_t i = 0, child; (child = 2 * i + 1) < o->n; i = child) {
-        if (child + 1 < o->n && by_age(&o->victims[child + 1], &o->victims[child]) > 0)
+        if (child + 1 < o->n && compare_age(&o->victims[child + 1], &o->victims[child]) > 0)
             child++;
-        if (by_age(&o->victims[i], &o->victims[child]) >= 0)
+        if (compare_age(&o->victims[i], &o->victims[child]) >= 0)
             return;
         swap(&o->victims[i], &o->victims[child]);
     }
@@ -73,7 +73,7 @@ kvt__s3_oldest_add(struct s3_oldest *o, const char *name, uint64_t bytes,
                           .modified_ns = modified_ns };
     bool is_full = o->n == o->max;
 
-    if (is_full && by_age(&old, &o->victims[0]) >= 0)
+    if (is_full && compare_age(&old, &o->victims[0]) >= 0)
         return 0;
     if (!is_full && o->n == o->room && grow(o))
         return -ENOMEM;
@@ -95,7 +95,7 @@ void
 kvt__s3_oldest_sort(struct s3_oldest *o)
 {
     if (o->n)
-        qsort(o->victims, o->n, sizeof *o->victims, by_age);
+        qsort(o->victims, o->n, sizeof *o->victims, compare_age);
 }
 
 void

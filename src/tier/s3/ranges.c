@@ -46,26 +46,26 @@ range_of(struct s3_call *call)
 static struct s3_ranges *
 divide(struct s3_op *o)
 {
-    size_t bytes = o->op->slot.bytes, each = o->tier->range_bytes;
+    size_t bytes = o->op->slot.bytes, range_bytes = o->tier->range_bytes;
 
-    if (bytes / each >= MAX_RANGES)
-        each = bytes / MAX_RANGES + 1;
-    size_t n = (bytes + each - 1) / each;
-    struct s3_ranges *all = calloc(1, sizeof *all + n * sizeof *all->range);
-    if (!all) {
+    if (bytes / range_bytes >= MAX_RANGES)
+        range_bytes = bytes / MAX_RANGES + 1;
+    size_t n = (bytes + range_bytes - 1) / range_bytes;
+    struct s3_ranges *ranges = calloc(1, sizeof *ranges + n * sizeof *ranges->range);
+    if (!ranges) {
         (void)kvt__fail(ENOMEM, "S3: %s", o->name);
         return NULL;
     }
-    pthread_mutex_init(&all->lock, NULL);
-    all->n = all->left = n;
+    pthread_mutex_init(&ranges->lock, NULL);
+    ranges->n = ranges->left = n;
     for (size_t i = 0; i < n; i++) {
-        struct s3_range *r = &all->range[i];
+        struct s3_range *r = &ranges->range[i];
 
         r->o = o;
-        r->at = i * each;
-        r->bytes = bytes - r->at < each ? bytes - r->at : each;
+        r->at = i * range_bytes;
+        r->bytes = bytes - r->at < range_bytes ? bytes - r->at : range_bytes;
     }
-    return all;
+    return ranges;
 }
 
 static void
@@ -80,15 +80,15 @@ free_ranges(struct s3_op *o)
 static bool
 note_end(struct s3_range *r, int err)
 {
-    struct s3_ranges *all = r->o->ranges;
+    struct s3_ranges *ranges = r->o->ranges;
 
-    pthread_mutex_lock(&all->lock);
-    if (err && !all->err) {
-        all->err = err;
-        snprintf(all->why, sizeof all->why, "%s", kvt__why());
+    pthread_mutex_lock(&ranges->lock);
+    if (err && !ranges->err) {
+        ranges->err = err;
+        snprintf(ranges->why, sizeof ranges->why, "%s", kvt__why());
     }
-    bool last = !--all->left;
-    pthread_mutex_unlock(&all->lock);
+    bool last = !--ranges->left;
+    pthread_mutex_unlock(&ranges->lock);
     return last;
 }
 
@@ -116,18 +116,18 @@ static bool
 is_same_object(struct s3_range *r, const struct kvt__http_head *head)
 {
     const struct kvt__http_field *f = kvt__http_field(head, "etag");
-    struct s3_ranges *all = r->o->ranges;
+    struct s3_ranges *ranges = r->o->ranges;
     bool same = true;
 
     if (!f || f->value_bytes >= ETAG_ROOM)
         return true; /* ETags of all known stores are shorter */
-    pthread_mutex_lock(&all->lock);
-    if (!*all->etag)
-        memcpy(all->etag, f->value, f->value_bytes); /* etag is zeroed, so a NUL follows */
+    pthread_mutex_lock(&ranges->lock);
+    if (!*ranges->etag)
+        memcpy(ranges->etag, f->value, f->value_bytes); /* etag is zeroed, so a NUL follows */
     else
-        same = strlen(all->etag) == f->value_bytes &&
-               !memcmp(all->etag, f->value, f->value_bytes);
-    pthread_mutex_unlock(&all->lock);
+        same = strlen(ranges->etag) == f->value_bytes &&
+               !memcmp(ranges->etag, f->value, f->value_bytes);
+    pthread_mutex_unlock(&ranges->lock);
     return same;
 }
 
@@ -165,17 +165,17 @@ static int
 join(struct s3_op *o)
 {
     struct kvt__found *found = &o->op->found;
-    struct s3_ranges *all = o->ranges;
+    struct s3_ranges *ranges = o->ranges;
     uint64_t received = 0;
 
-    if (all->err) {
-        kvt__set_why(all->why);
-        return all->err;
+    if (ranges->err) {
+        kvt__set_why(ranges->why);
+        return ranges->err;
     }
-    for (size_t i = 0; i < all->n; i++) {
-        found->read_crc = kvt__crc32c_join(found->read_crc, all->range[i].crc,
-                                           all->range[i].bytes);
-        received += all->range[i].received;
+    for (size_t i = 0; i < ranges->n; i++) {
+        found->read_crc = kvt__crc32c_join(found->read_crc, ranges->range[i].crc,
+                                           ranges->range[i].bytes);
+        received += ranges->range[i].received;
     }
     int err = kvt__s3_set_received(o, o->op->slot.bytes, received);
     if (err)
@@ -211,14 +211,14 @@ on_range_end(struct s3_call *call, int err)
 void
 kvt__s3_get_ranges(struct s3_op *o)
 {
-    struct s3_ranges *all = o->ranges = divide(o);
+    struct s3_ranges *ranges = o->ranges = divide(o);
 
-    if (!all) {
+    if (!ranges) {
         kvt__s3_op_end(o, -ENOMEM);
         return;
     }
-    for (size_t i = 0, n = all->n; i < n; i++) { /* the end of the last range frees all ranges */
-        struct s3_range *r = &all->range[i];
+    for (size_t i = 0, n = ranges->n; i < n; i++) { /* the end of the last range frees all ranges */
+        struct s3_range *r = &ranges->range[i];
 
         kvt__s3_op_call(o, "GET");
         r->call = o->call;

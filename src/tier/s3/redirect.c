@@ -36,7 +36,7 @@ static int
 move_host(struct kvt__s3_address *out, const char *region)
 {
     struct kvt__s3_host parsed, now;
-    char host[sizeof out->name], again[256];
+    char host[sizeof out->name], new_name[256];
     uint16_t port;
 
     kvt__s3_parse_host(out->name, &parsed);
@@ -45,14 +45,14 @@ move_host(struct kvt__s3_address *out, const char *region)
     int n = snprintf(host, sizeof host, "%.*s%s%s", (int)(parsed.region - out->name),
                      out->name, region, parsed.region + parsed.n_region);
     if (n < 0 || (size_t)n >= sizeof host ||
-        kvt__s3_split_host(host, (size_t)n, again, &port) || port ||
-        !kvt__s3_same_owner(out->name, again))
+        kvt__s3_split_host(host, (size_t)n, new_name, &port) || port ||
+        !kvt__s3_same_owner(out->name, new_name))
         return kvt__fail(EXDEV, "S3: the region in a redirect is not a region of AWS.");
-    kvt__s3_parse_host(again, &now);
+    kvt__s3_parse_host(new_name, &now);
     if (now.n_bucket != parsed.n_bucket) /* the region contains a service's name */
         return kvt__fail(EXDEV, "S3: the region in a redirect would change the bucket "
                          "of %s.", out->name);
-    memcpy(out->name, again, sizeof out->name);
+    memcpy(out->name, new_name, sizeof out->name);
     kvt__s3_set_port(out, out->port);
     return 0;
 }

@@ -122,7 +122,7 @@ make_session(struct s3_tier *t, struct kvt__s3_keys *base, struct kvt__s3_keys *
 /* -------------------------------------------------------------------------- refresh */
 
 static bool
-base_is_due(const struct s3_tier *t)
+is_base_due(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
@@ -131,7 +131,7 @@ base_is_due(const struct s3_tier *t)
 }
 
 static bool
-session_is_due(const struct s3_tier *t)
+is_session_due(const struct s3_tier *t)
 {
     const struct s3_keyring *k = &t->keyring;
 
@@ -168,7 +168,7 @@ refresh_session(struct s3_tier *t, bool *stale)
 
     *stale = false;
     pthread_mutex_lock(&k->lock);
-    if (k->base && session_is_due(t))
+    if (k->base && is_session_due(t))
         base = kvt__s3_keys_ref(k->base);
     pthread_mutex_unlock(&k->lock);
     if (!base)
@@ -272,7 +272,7 @@ keyring_main(void *arg)
         wait_locked(t);
         if (k->stop)
             break;
-        bool base_due = base_is_due(t);
+        bool base_due = is_base_due(t);
         pthread_mutex_unlock(&k->lock);
         finish_refresh(t, refresh_due(t, base_due));
         pthread_mutex_lock(&k->lock);

@@ -68,7 +68,7 @@ has_header(const struct s3_call *call, const char *name)
 }
 
 static bool
-clocks_differ(const struct s3_call *call)
+has_clock_difference(const struct s3_call *call)
 {
     int64_t now = (int64_t)time(NULL) + atomic_load(&call->tier->clock_s);
 
@@ -83,7 +83,7 @@ judge_refusal(const struct s3_call *call)
 {
     int64_t now = (int64_t)time(NULL) + atomic_load(&call->tier->clock_s);
 
-    if (clocks_differ(call) && !call->has_set_clock)
+    if (has_clock_difference(call) && !call->has_set_clock)
         return S3_SET_CLOCK;
     if (call->keys && call->keys->expires_s - KVT__S3_EXPIRY_MARGIN_S <= now)
         return S3_NEW_KEYS;
@@ -91,7 +91,7 @@ judge_refusal(const struct s3_call *call)
 }
 
 static bool
-by_code(const struct s3_call *call, enum s3_verdict *verdict, int *err)
+judge_code(const struct s3_call *call, enum s3_verdict *verdict, int *err)
 {
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         if (strcmp(codes[i].code, call->error.code))
@@ -106,7 +106,7 @@ by_code(const struct s3_call *call, enum s3_verdict *verdict, int *err)
 }
 
 static enum s3_verdict
-by_status(const struct s3_call *call, int *err)
+judge_status(const struct s3_call *call, int *err)
 {
     int status = call->http.http_status;
 
@@ -224,13 +224,13 @@ kvt__s3_judge(struct s3_call *call, int *err)
         snprintf(call->request_id, sizeof call->request_id, "%s",
                  call->error.request_id);
     *err = -EIO;
-    if (by_code(call, &verdict, err) || judge_optional_headers(call, &verdict)) {
-        if (verdict == S3_FAILED && *err == -EACCES && clocks_differ(call) &&
+    if (judge_code(call, &verdict, err) || judge_optional_headers(call, &verdict)) {
+        if (verdict == S3_FAILED && *err == -EACCES && has_clock_difference(call) &&
             !call->has_set_clock)
             verdict = S3_SET_CLOCK;
         return verdict;
     }
-    verdict = by_status(call, err);
+    verdict = judge_status(call, err);
     /* A HEAD of a bucket in another region returns the region, without a code. */
     if (status == 400 && *call->redirect_region &&
         strcmp(call->redirect_region, call->target->address.region))

@@ -21,7 +21,7 @@ kvt__xml_begin(struct kvt__xml *xml, char *text, size_t n, bool read_only)
 }
 
 static int
-bad(const struct kvt__xml *xml, const char *what)
+fail_syntax(const struct kvt__xml *xml, const char *what)
 {
     return kvt__fail(EBADMSG, "S3: a response is not valid XML: %s at byte %zu of "
                      "%zu.", what, (size_t)(xml->at - xml->begin),
@@ -74,7 +74,7 @@ put_character(struct kvt__xml *xml, uint32_t c)
     size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
 
     if (!c || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return bad(xml, "a reference to an invalid character");
+        return fail_syntax(xml, "a reference to an invalid character");
     for (size_t i = n - 1; i; i--, c >>= 6)
         utf8[i] = (char)(0x80 | (c & 0x3f));
     utf8[0] = (char)(n == 1 ? c : c | (0xf00u >> n & 0xf0u));
@@ -114,7 +114,7 @@ entity(struct kvt__xml *xml)
     char *end = memchr(xml->at, ';', left < 16 ? left : 16);
 
     if (!end)
-        return bad(xml, "an '&' without an entity");
+        return fail_syntax(xml, "an '&' without an entity");
     if (starts(xml, "&#")) {
         int rc = put_character(xml, number(xml->at + 2, end));
         xml->at = end + 1;
@@ -126,7 +126,7 @@ entity(struct kvt__xml *xml)
             xml->at = end + 1;
             return 0;
         }
-    return bad(xml, "an unknown entity");
+    return fail_syntax(xml, "an unknown entity");
 }
 
 /* Take text up to the next '<' or the end of the document. */
@@ -141,7 +141,7 @@ take_text(struct kvt__xml *xml)
             continue;
         }
         if (!*xml->at || (!xml->depth && !is_blank(*xml->at)))
-            return bad(xml, xml->depth ? "a NUL" : "text outside of all elements");
+            return fail_syntax(xml, xml->depth ? "a NUL" : "text outside of all elements");
         put(xml, xml->at++, 1);
     }
     return 0;
@@ -154,18 +154,18 @@ skip_aside(struct kvt__xml *xml)
 {
     if (starts(xml, "<!--")) {
         xml->at += 4;
-        return skip_past(xml, "-->") ? 0 : bad(xml, "a comment without end");
+        return skip_past(xml, "-->") ? 0 : fail_syntax(xml, "a comment without end");
     }
     if (starts(xml, "<?"))
-        return skip_past(xml, "?>") ? 0 : bad(xml, "an instruction without end");
+        return skip_past(xml, "?>") ? 0 : fail_syntax(xml, "an instruction without end");
     if (starts(xml, "<![CDATA[") && xml->depth) {
         char *from = xml->at += 9, *end = skip_past(xml, "]]>");
         if (!end || memchr(from, '\0', (size_t)(end - from)))
-            return bad(xml, "CDATA without end or with a NUL");
+            return fail_syntax(xml, "CDATA without end or with a NUL");
         put(xml, from, (size_t)(end - from));
         return 0;
     }
-    return starts(xml, "<!") ? bad(xml, "a declaration") : 1;
+    return starts(xml, "<!") ? fail_syntax(xml, "a declaration") : 1;
 }
 
 /* ------------------------------------------------------------------ elements */
@@ -206,7 +206,7 @@ take_close(struct kvt__xml *xml)
         xml->at++;
     if (!xml->depth || n != xml->open[xml->depth - 1].n ||
         memcmp(name, xml->open[xml->depth - 1].text, n) || !starts(xml, ">"))
-        return bad(xml, "an end tag without a start tag");
+        return fail_syntax(xml, "an end tag without a start tag");
     xml->at++;
     return close_element(xml, begin);
 }
@@ -220,8 +220,9 @@ take_open(struct kvt__xml *xml)
     const char *name = xml->at;
     size_t n = take_name(xml);
     if (!n || xml->depth == KVT__XML_MAX_DEPTH || (!xml->depth && xml->had_root))
-        return bad(xml, !n ? "an element without a name" : xml->depth
-                        ? "too many nested elements" : "a second root");
+        return fail_syntax(xml, !n           ? "an element without a name"
+                                : xml->depth ? "too many nested elements"
+                                             : "a second root");
     for (; xml->at < xml->end && (quote || *xml->at != '>'); xml->at++) {
         char c = *xml->at;
         if (!c || (c == '<' && !quote))
@@ -230,7 +231,7 @@ take_open(struct kvt__xml *xml)
             quote = quote ? '\0' : c;
     }
     if (quote || !starts(xml, ">"))
-        return bad(xml, "an unterminated start tag");
+        return fail_syntax(xml, "an unterminated start tag");
     xml->empty = xml->at[-1] == '/';
     xml->open[xml->depth].text = name;
     xml->open[xml->depth++].n = n;
@@ -257,7 +258,7 @@ kvt__xml_next(struct kvt__xml *xml)
         if (rc)
             return rc;
         if (xml->at == xml->end)
-            return xml->depth || !xml->had_root ? bad(xml, "an early end")
+            return xml->depth || !xml->had_root ? fail_syntax(xml, "an early end")
                                                 : KVT__XML_END;
         if (starts(xml, "</"))
             return take_close(xml);

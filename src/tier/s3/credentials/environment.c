@@ -16,7 +16,7 @@ make(const char *access, const char *secret, const char *token, int64_t expires_
 }
 
 static bool
-empty(const char *text)
+is_empty(const char *text)
 {
     return !text || !*text;
 }
@@ -25,13 +25,13 @@ int
 kvt__s3_keys_from_configuration(const struct kvt__s3_chain_params *params,
                                 struct kvt__s3_keys **out)
 {
-    if (empty(params->access) && empty(params->secret))
+    if (is_empty(params->access) && is_empty(params->secret))
         return KVT__S3_NOT_SET;
-    if (empty(params->access) || empty(params->secret))
+    if (is_empty(params->access) || is_empty(params->secret))
         return kvt__fail(ENOKEY, "the %s key is missing.",
-                         empty(params->access) ? "access" : "secret");
+                         is_empty(params->access) ? "access" : "secret");
     return make(params->access, params->secret,
-                empty(params->token) ? NULL : params->token, INT64_MAX, "configuration",
+                is_empty(params->token) ? NULL : params->token, INT64_MAX, "configuration",
                 out);
 }
 
