@@ -35,8 +35,8 @@ print_list(void)
         printf("  %-34s %-8s %s\n", param.name, param.type,
                param.fallback ? param.fallback : "-");
     }
-    printf("\nThe columns are key, type and default ('-': unset). Keys of LMCache that\n"
-           "have no effect are left out. 'kvtier config keys KEY' tells more.\n");
+    printf("\nThe columns are key, type and default ('-': unset). Keys of LMCache without\n"
+           "effect are left out. 'kvtier config keys KEY' describes a key.\n");
 }
 
 void

@@ -151,8 +151,8 @@ doubtful_settings_are_one_line_each(void **state)
           "use_layerwise (file lmcache.yaml:1) has no effect: kvtier does not store or "
           "load layer by layer.\n" },
         { "pin_check_interval_sec: 31\n", NULL,
-          "pin_check_interval_sec (file lmcache.yaml:1) has no effect in kvtier. Promises "
-          "expire by themselves.\n" },
+          "pin_check_interval_sec (file lmcache.yaml:1) has no effect in kvtier. Leases "
+          "expire without a check.\n" },
         { "nixl_role: sender\n", NULL,
           "nixl_role (file lmcache.yaml:1) is an older name: write pd_role.\n"
           "pd_role (file lmcache.yaml:1) has no effect: kvtier does not hand prompts from "
