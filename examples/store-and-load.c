@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Store a prompt's KV in a directory and load it into other blocks.  To build:
+ * Store the KV of a prompt in a directory, then load the KV into other blocks.  Build:
  * cc store-and-load.c $(pkg-config --cflags --libs kvtier) -o store-and-load */
 #include <errno.h>
 #include <kvtier.h>
@@ -11,7 +11,7 @@
 
 enum { TOKENS = 1025, CHUNK = 256, BLOCK = 64, BLOCKS = 64, BLOCK_BYTES = 32768 };
 
-static unsigned char kv[BLOCKS][BLOCK_BYTES]; /* one layer's paged KV cache */
+static unsigned char kv[BLOCKS][BLOCK_BYTES]; /* the paged KV cache of one layer */
 
 static void
 check(int err)
@@ -40,7 +40,7 @@ open_engine(const char *directory)
     check(kvt_config_open(&sources, &config));
     model = (struct kvt_model){ sizeof model, "example", NULL, "bfloat16", 1, 0 };
     group.kind = KVT_GROUP_FULL;
-    group.format = KVT_FORMAT_OPAQUE; /* whole blocks, as they lie in memory */
+    group.format = KVT_FORMAT_OPAQUE; /* whole blocks, in the layout of the engine */
     group.block_tokens = BLOCK;
     group.block_bytes = BLOCK_BYTES;
     group.n_layers = 1;
@@ -80,7 +80,7 @@ main(int argc, char **argv)
     check(err);
     printf("%llu of %d tokens are stored\n", (unsigned long long)hit, TOKENS);
     for (int b = 0; b < TOKENS / BLOCK; b++) {
-        memset(kv[b], b + 1, BLOCK_BYTES); /* "prefill" into blocks 0, 1, ... */
+        memset(kv[b], b + 1, BLOCK_BYTES); /* stands for a prefill into blocks 0, 1, ... */
         blocks[b] = b;
     }
     check(kvt_engine_store(engine, &io, 1));
