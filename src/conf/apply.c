@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "conf/read.h"
+#include "tier-list.h"
 
 static const char old_plugin[] = "remote_connector.";
 static const char new_plugin[] = "remote_storage_plugin.";
@@ -256,16 +257,44 @@ check_plugins(struct kvt__reading *r)
     }
 }
 
+/* Return true if a tier has the name. */
+static bool
+is_tier(const char *name, size_t n)
+{
+#define KVT_TIER(kind) #kind,
+    static const char *const tiers[] = { KVT_TIERS };
+#undef KVT_TIER
+
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
+        if (strlen(tiers[i]) == n && !strncmp(name, tiers[i], n))
+            return true;
+    return false;
+}
+
+static void
+check_url(struct kvt__reading *r)
+{
+    const char *origin = kvt__config_origin(r->config, remote_url);
+    const char *url = r->config->remote_url, *rest = url ? strstr(url, "://") : NULL;
+
+    if (url && !rest)
+        kvt__note(r, KVT__ERROR, "remote_url", origin,
+                  "remote_url (%s) is no URL: write fs:///directory, s3://bucket or "
+                  "hf3fs:///directory.", origin);
+    else if (url && !is_tier(url, (size_t)(rest - url)))
+        kvt__note(r, KVT__ERROR, "remote_url", origin,
+                  "remote_url (%s): this kvtier has no tier for '%.*s://'; write "
+                  "fs:///directory, s3://bucket or hf3fs:///directory.", origin,
+                  (int)(rest - url), url);
+}
+
 static void
 check_together(struct kvt__reading *r)
 {
     const struct kvt_config *c = r->config;
-    const char *origin = kvt__config_origin(c, remote_url);
+    const char *origin;
 
-    if (c->remote_url && !strstr(c->remote_url, "://"))
-        kvt__note(r, KVT__ERROR, "remote_url", origin,
-                  "remote_url (%s) is no URL: write fs:///directory, s3://bucket or "
-                  "hf3fs:///directory.", origin);
+    check_url(r);
     if (strcmp(c->remote_serde, "naive") &&
         (c->remote_url || c->remote_storage_plugins.n)) {
         origin = kvt__config_origin(c, remote_serde);

@@ -83,6 +83,15 @@ expect 2 config keys --set chunk_size=96
 expect 2 config check --nonsense good.yaml
 has err "unknown option or missing value: --nonsense"
 
+# a URL that no tier serves, from each source of settings
+printf 'remote_url: s4://bucket\n' >s4.yaml
+for source in s4.yaml '--config s4.yaml' '--set remote_url=s4://bucket'; do
+    expect 1 config check $source
+    has out "no tier for 's4://'"
+    expect 2 ls ${source#s4.yaml} --config s4.yaml
+    has err "no tier for 's4://'"
+done
+
 printf 'remote_url: s3://b\nmax_local_cpu_size: 0.25\n' >s3.yaml
 expect 0 config check --bytes-per-token 16384 --tp 1 s3.yaml
 has out 'a chunk of 256 tokens is 4.00 MiB in each of 1 worker'

@@ -51,6 +51,9 @@ wrong_values_name_key_place_and_what_is_allowed(void **state)
         { "remote_url: /mnt/kv\n", NULL,
           "remote_url (file lmcache.yaml:1) is no URL: write fs:///directory, s3://bucket "
           "or hf3fs:///directory." },
+        { "remote_url: s4://bucket\n", NULL,
+          "remote_url (file lmcache.yaml:1): this kvtier has no tier for 's4://'; write "
+          "fs:///directory, s3://bucket or hf3fs:///directory." },
         { "extra_config: 5\n", NULL, "extra_config (file lmcache.yaml:1): use a map." },
         { "extra_config: [a]\n", NULL, "extra_config (file lmcache.yaml:1): use a map." },
         { "extra_config:\n  gpu_to_numa_mapping: [0]\n", NULL,
