@@ -268,11 +268,10 @@ allocate(struct measurement *m, struct bench_row *rows)
         rows[i].latency_ms = calloc(m->n_chunks, sizeof *rows[i].latency_ms);
         ok &= rows[i].latency_ms != NULL;
     }
-    if (!ok) {
-        fprintf(stderr, "kvtier bench: not enough memory for %u payloads of %" PRIu64
-                " bytes; lower --size or --concurrency.\n", m->concurrency, m->chunk_bytes);
-        return CLI_ENVIRONMENT;
-    }
+    if (!ok)
+        return cli_error(CLI_ENVIRONMENT, "bench: not enough memory for %u payloads of %"
+                         PRIu64 " bytes; lower --size or --concurrency.", m->concurrency,
+                         m->chunk_bytes);
     fill_random(m->memory, m->concurrency * stride);
     for (unsigned i = 0; i < m->concurrency; i++)
         m->slots[i].payload = m->memory + i * stride;

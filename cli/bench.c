@@ -73,10 +73,10 @@ has_room(const struct kvt_tier_info *t, const struct bench_plan *plan)
     if (!t->limit_bytes ||
         plan->n_chunks * (plan->chunk_bytes + 4096) <= t->limit_bytes - t->used_bytes)
         return true;
-    fprintf(stderr, "kvtier bench: %s %s is left out: %s of %s are used, and %" PRIu64
-            " chunks of %" PRIu64 " MiB would evict chunks; lower --count or --size.\n",
-            t->tier, t->url, cli_size_text(t->used_bytes, used),
-            cli_size_text(t->limit_bytes, limit), plan->n_chunks, plan->chunk_bytes / MIB);
+    cli_error(CLI_NO, "bench: %s %s is left out: %s of %s are used, and %" PRIu64
+              " chunks of %" PRIu64 " MiB would evict chunks; lower --count or --size.",
+              t->tier, t->url, cli_size_text(t->used_bytes, used),
+              cli_size_text(t->limit_bytes, limit), plan->n_chunks, plan->chunk_bytes / MIB);
     return false;
 }
 
@@ -101,8 +101,8 @@ report(const struct arguments *a, const struct bench_row *rows)
         code = one > code ? one : code;
     }
     if (rows[BENCH_DELETE].n_failed)
-        fprintf(stderr, "kvtier bench: %" PRIu64 " chunks of %s were not deleted; their keys "
-                "begin with kvtier-bench@.\n", rows[BENCH_DELETE].n_failed, rows->tier.url);
+        cli_error(code, "bench: %" PRIu64 " chunks of %s were not deleted; their keys begin "
+                  "with kvtier-bench@.", rows[BENCH_DELETE].n_failed, rows->tier.url);
     return code;
 }
 
@@ -156,9 +156,7 @@ write_page(const char *path, const struct result *r)
     bool bad = !out || ferror(out);
     if (out && fclose(out))
         bad = true;
-    if (bad)
-        fprintf(stderr, "kvtier bench: write %s: %s\n", path, strerror(errno));
-    return bad ? CLI_ENVIRONMENT : 0;
+    return bad ? cli_error(CLI_ENVIRONMENT, "bench: write %s: %s", path, strerror(errno)) : 0;
 }
 
 static int
@@ -177,10 +175,10 @@ bench_run(int argc, char **argv)
     if (r)
         code = measure_tiers(store, &a, r);
     else
-        code = CLI_ENVIRONMENT;
+        code = cli_error(CLI_ENVIRONMENT, "bench: not enough memory");
     kvt_store_close(store);
     if (bench_interrupted()) {
-        fprintf(stderr, "kvtier bench: interrupted; the written chunks are deleted.\n");
+        cli_error(CLI_NO, "bench: interrupted; the written chunks are deleted.");
         code = code ? code : CLI_NO;
     }
     if (r && a.html && r->n) {

@@ -3,7 +3,6 @@
  * kvtier clear: delete the chunks in shared host memory and return the memory to the host. */
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 
 #include "common.h"
 #include "shared.h"
@@ -19,9 +18,9 @@ report(const struct cli_common *c, const struct kvt_tier_info *before, uint64_t 
                               (json_int_t)(before->n_chunks - n_left), "freed_bytes",
                               err ? (json_int_t)0 : (json_int_t)before->allocated_bytes,
                               "in_use", err == -EBUSY);
-        json_dumpf(o, stdout, 0);
-        printf("\n");
-        json_decref(o);
+        if (err)
+            json_object_set_new(o, "error", cli_json_text(kvt_last_error()));
+        cli_print_json(o);
     } else {
         printf("%" PRIu64 " chunks deleted", before->n_chunks - n_left);
         if (n_left)
@@ -29,9 +28,9 @@ report(const struct cli_common *c, const struct kvt_tier_info *before, uint64_t 
         if (!err)
             printf(", %s returned to the host", cli_size_text(before->allocated_bytes, size));
         printf("\n");
+        if (err)
+            (void)cli_fail(err);
     }
-    if (err)
-        (void)cli_fail(err);
     return !err ? CLI_DONE : err == -EBUSY ? CLI_NO : CLI_ENVIRONMENT;
 }
 
@@ -65,10 +64,8 @@ clear_run(int argc, char **argv)
         return report(&c, &nothing, 0, 0);
     if (err == -ENOTSUP)
         return cli_usage(&cli_clear, "shared_cpu is false; add --set shared_cpu=true");
-    if (err) {
-        fprintf(stderr, "kvtier clear: %s\n", kvt_last_error());
-        return err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT;
-    }
+    if (err)
+        return cli_error(err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT, "%s", kvt_last_error());
     code = clear_memory(&c, store);
     kvt_store_close(store);
     return code;

@@ -28,12 +28,22 @@ struct cli_command {
 /* Print the command's help to the standard output; returns CLI_DONE. */
 int cli_help(const struct cli_command *command);
 
-/* Say what is wrong with the arguments; returns CLI_USAGE. */
+/* Print an error in the arguments by cli_error(), without JSON also the usage.  Return
+ * CLI_USAGE. */
 int cli_usage(const struct cli_command *command, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Say why a call of the library failed; returns the exit code for err, a
- * negative errno. */
+/* Make cli_error() print JSON. */
+void cli_answer_in_json(void);
+
+/* Print an error and return code.  The error is one line on the standard error; after
+ * cli_answer_in_json() the error is a JSON object {"error": "..."} on the standard output. */
+int cli_error(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Return the exit code for the status of a request or of a call. */
+int cli_code(int status);
+
+/* Print kvt_last_error() by cli_error() and return cli_code(err). */
 int cli_fail(int err);
 
 #endif

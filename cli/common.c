@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,35 +89,30 @@ cli_open_store(const struct cli_common *common, struct kvt_store **out)
 
     sources.file = common->config_file;
     sources.settings = common->settings;
-    if (kvt_config_open(&sources, &config)) {
-        fprintf(stderr, "kvtier: %s\n", kvt_last_error());
-        return CLI_USAGE;
-    }
+    if (kvt_config_open(&sources, &config))
+        return cli_error(CLI_USAGE, "%s", kvt_last_error());
     int err = kvt_store_open(config, out);
     kvt_config_free(config);
     if (!err)
         return 0;
-    fprintf(stderr, "kvtier: %s\n", kvt_last_error());
-    /* No chunk is asked for yet: what is missing here is not an answer. */
-    return err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT;
+    /* A missing directory or bucket is no missing chunk. */
+    return cli_error(err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT, "%s", kvt_last_error());
 }
 
 static void
 tell_json(const struct kvt_op *op)
 {
-    json_t *o = json_pack("{s:s, s:b}", "key", op->key, "done", !op->status);
+    json_t *o = json_pack("{s:o, s:b}", "key", cli_json_text(op->key), "done", !op->status);
 
     if (op->status)
-        json_object_set_new(o, "error", json_string(op->why));
+        json_object_set_new(o, "error", cli_json_text(op->why));
     else if (op->kind != KVT_OP_DELETE)
         json_object_set_new(o, "bytes", json_integer((json_int_t)(
             op->kind == KVT_OP_PUT ? op->bytes : op->found_bytes)));
     if (!op->status && op->kind == KVT_OP_GET)
         json_object_set_new(o, "has_checksum",
                             json_boolean(op->found & KVT_FOUND_CHECKED));
-    json_dumpf(o, stdout, 0);
-    printf("\n");
-    json_decref(o);
+    cli_print_json(o);
 }
 
 int
@@ -127,7 +121,7 @@ cli_tell(const struct cli_common *common, const struct kvt_op *op)
     if (common->json)
         tell_json(op);
     else if (op->status)
-        fprintf(stderr, "kvtier: %s\n", op->why);
+        cli_error(0, "%s", op->why);
     return cli_code(op->status);
 }
 

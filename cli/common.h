@@ -5,6 +5,7 @@
 #ifndef KVT_CLI_COMMON_H
 #define KVT_CLI_COMMON_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,8 +55,12 @@ int cli_tell(const struct cli_common *common, const struct kvt_op *op);
 /* Open the configured store.  0 or an exit code, after saying why. */
 int cli_open_store(const struct cli_common *common, struct kvt_store **out);
 
-/* The exit code for a request's status. */
-int cli_code(int status);
+/* Return the text as a JSON string.  In a text that is not UTF-8 each byte above 127 becomes
+ * '?'. */
+json_t *cli_json_text(const char *text);
+
+/* Print the object as one line and release the object. */
+void cli_print_json(json_t *object);
 
 /* Hex digits of an identity. */
 void cli_id_text(const uint8_t id[16], char out[33]);

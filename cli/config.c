@@ -29,13 +29,12 @@ parse(int argc, char **argv, const struct cli_option *own, struct cli_common *co
     return code;
 }
 
-/* A configuration file that is not there is a matter of usage. */
+/* Print kvt_last_error().  A missing configuration file is an error of usage. */
 static int
 fail(int err)
 {
-    int status = cli_fail(err);
-
-    return err == -ENOENT || err == -EISDIR ? CLI_USAGE : status;
+    return cli_error(err == -ENOENT || err == -EISDIR ? CLI_USAGE : cli_code(err), "%s",
+                     kvt_last_error());
 }
 
 /* ------------------------------------------------------------------- check */
@@ -73,8 +72,7 @@ print_json(json_t *json)
     putchar('\n');
     if (!err)
         return CLI_DONE;
-    fprintf(stderr, "kvtier config: the JSON text could not be written.\n");
-    return CLI_ENVIRONMENT;
+    return cli_error(CLI_ENVIRONMENT, "config: the JSON text could not be written.");
 }
 
 static void
@@ -200,10 +198,8 @@ show(int argc, char **argv)
     kvt_config_free(config);
     json_t *all = text ? json_loads(text, 0, NULL) : NULL;
     kvt_free(text);
-    if (!all) {
-        fprintf(stderr, "kvtier config: no memory.\n");
-        return CLI_ENVIRONMENT;
-    }
+    if (!all)
+        return cli_error(CLI_ENVIRONMENT, "config: no memory.");
     if (!all_keys)
         drop_defaults(all);
     if (common.json)
@@ -234,9 +230,8 @@ keys(int argc, char **argv)
     json_t *all = common.json ? json_array() : NULL;
     for (int i = 0; i < common.n_args; i++)
         if (!cli_config_describe(common.args[i], all)) {
-            fprintf(stderr, "kvtier config: there is no key '%s'.\n", common.args[i]);
             json_decref(all);
-            return CLI_NO;
+            return cli_error(CLI_NO, "config: there is no key '%s'.", common.args[i]);
         }
     if (!common.n_args)
         cli_config_list(all);
@@ -266,7 +261,7 @@ const struct cli_command cli_config = {
     .help =
         "  check   Names every error and every warning of the configuration. An\n"
         "          unknown key is an error here; to an engine it is a warning, unless\n"
-        "          strict_config is set. Exit code 1: there are errors.\n"
+        "          strict_config is set.\n"
         "          With --bytes-per-token it also says whether the memory is enough: in\n"
         "          each worker (max_local_cpu_size) for the chunks of all requests to S3,\n"
         "          and in this machine for all workers. N is the KV cache of one token in\n"

@@ -285,7 +285,7 @@ const struct cli_command cli_doctor = {
         "library, shared memory; gds_path: whether each GPU reaches the directories directly, by\n"
         "a small write and read; shared_cpu: room for the memory), opens the tiers, looks up,\n"
         "stores, reads and removes a chunk of 1 MiB, and looks at memory and limits.\n"
-        "One line a finding; exit code 1 when something is bad.\n\n"
+        "One line a finding.\n\n"
         CLI_COMMON_HELP,
     .run = doctor_run,
 };

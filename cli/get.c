@@ -23,10 +23,11 @@ write_file(const char *path, const void *buf, size_t n)
     }
     if (!f || fwrite(buf, 1, n, f) != n || fflush(f) ||
         (f != stdout && (fclose(f) || rename(temp, path)))) {
-        fprintf(stderr, "kvtier get: write %s: %s\n", path, strerror(errno));
+        int code = cli_error(CLI_ENVIRONMENT, "get: write %s: %s", path, strerror(errno));
+
         if (f && f != stdout)
             remove(temp);
-        return CLI_ENVIRONMENT;
+        return code;
     }
     return CLI_DONE;
 }
@@ -38,10 +39,8 @@ read_chunk(struct kvt_store *store, struct kvt_op *op, uint64_t room)
     free(op->buf);
     op->buf = malloc(room);
     op->bytes = room;
-    if (!op->buf) {
-        fprintf(stderr, "kvtier get: no memory for %" PRIu64 " bytes\n", room);
-        return CLI_ENVIRONMENT;
-    }
+    if (!op->buf)
+        return cli_error(CLI_ENVIRONMENT, "get: no memory for %" PRIu64 " bytes", room);
     (void)!kvt_store_run(store, op);
     return CLI_DONE;
 }
@@ -97,8 +96,7 @@ const struct cli_command cli_get = {
     .usage = "[OPTIONS] KEY FILE",
     .summary = "copy a chunk's bytes to a file",
     .help = "Reads the chunk, checks it and writes its payload to FILE (- for the\n"
-            "standard output), whole or not at all. Exit code 1: it is missing or\n"
-            "damaged.\n\n"
+            "standard output), whole or not at all.\n\n"
             CLI_COMMON_HELP,
     .run = get_run,
 };

@@ -2,7 +2,6 @@
  *
  * kvtier ls */
 #include <inttypes.h>
-#include <jansson.h>
 #include <time.h>
 
 #include "common.h"
@@ -23,12 +22,10 @@ print_one(void *ctx, const struct kvt_listed *x)
     l->n++;
     l->bytes += x->stored_bytes;
     if (l->json) {
-        json_t *o = json_pack("{s:s, s:s, s:I, s:f}", "key", x->key, "tier", x->tier,
+        json_t *o = json_pack("{s:o, s:s, s:I, s:f}", "key", cli_json_text(x->key), "tier", x->tier,
                               "stored_bytes", (json_int_t)x->stored_bytes, "written",
                               (double)x->mtime_ns / 1e9);
-        json_dumpf(o, stdout, 0);
-        printf("\n");
-        json_decref(o);
+        cli_print_json(o);
         return 0;
     }
     if (localtime_r(&written, &tm))

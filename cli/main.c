@@ -3,6 +3,7 @@
  * kvtier, the command line: finds the subcommand and runs it. */
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,8 @@ static const struct cli_command *const commands[] = {
 };
 
 #define N_COMMANDS (sizeof commands / sizeof *commands)
+
+static bool in_json; /* --json is among the arguments, right or wrong */
 
 static void
 print_log(void *ctx, enum kvt_log_level level, const char *line)
@@ -55,14 +58,16 @@ int
 cli_usage(const struct cli_command *command, const char *fmt, ...)
 {
     va_list ap;
+    char text[512];
 
-    fprintf(stderr, "kvtier %s: ", command->name);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    fprintf(stderr, ".\n");
-    print_usage(stderr, command);
-    fprintf(stderr, "See 'kvtier %s --help'.\n", command->name);
+    cli_error(CLI_USAGE, "%s: %s.", command->name, text);
+    if (!in_json) {
+        print_usage(stderr, command);
+        fprintf(stderr, "See 'kvtier %s --help'.\n", command->name);
+    }
     return CLI_USAGE;
 }
 
@@ -131,11 +136,10 @@ unknown_command(const char *name)
             nearest = commands[i]->name;
         }
     }
-    fprintf(stderr, "kvtier: there is no command '%s'.", name);
     if (nearest)
-        fprintf(stderr, " Did you mean '%s'?", nearest);
-    fprintf(stderr, " See 'kvtier --help'.\n");
-    return CLI_USAGE;
+        return cli_error(CLI_USAGE, "there is no command '%s'. Did you mean '%s'? See "
+                         "'kvtier --help'.", name, nearest);
+    return cli_error(CLI_USAGE, "there is no command '%s'. See 'kvtier --help'.", name);
 }
 
 static int
@@ -163,6 +167,16 @@ help_of(char *name)
     return run_command(2, args);
 }
 
+/* Return true if an argument before "--" is --json. */
+static bool
+has_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+        if (!strcmp(argv[i], "--json"))
+            return true;
+    return false;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -171,10 +185,11 @@ main(int argc, char **argv)
     int status;
 
     kvt_set_log(print_log, NULL, KVT_LOG_DEFAULT);
-    if (argc < 2) {
-        fprintf(stderr, "kvtier: which command? See 'kvtier --help'.\n");
-        return CLI_USAGE;
-    }
+    if (argc < 2)
+        return cli_error(CLI_USAGE, "which command? See 'kvtier --help'.");
+    in_json = has_json(argc, argv);
+    if (in_json)
+        cli_answer_in_json();
     if (!strcmp(argv[1], "help") && argc > 2)
         status = help_of(argv[2]);
     else if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||

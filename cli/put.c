@@ -28,7 +28,7 @@ read_all(const char *path, size_t *n)
         *n += got;
     }
     if (!f || got || ferror(f)) {
-        fprintf(stderr, "kvtier put: read %s: %s\n", path, strerror(errno));
+        cli_error(CLI_ENVIRONMENT, "put: read %s: %s", path, strerror(errno));
         free(buf);
         buf = NULL;
     }

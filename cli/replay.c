@@ -263,7 +263,7 @@ run_pass(struct replay *r, unsigned pass, struct result *result)
     result->load = calloc(n, sizeof *result->load);
     if (!chunks || !result->lookup || !result->store || !result->load) {
         free(chunks);
-        fprintf(stderr, "kvtier replay: not enough memory\n");
+        cli_error(CLI_ENVIRONMENT, "replay: not enough memory");
         return -ENOMEM;
     }
     err = open_engine(r);
@@ -334,9 +334,9 @@ run_trace(struct replay *r, const char *path)
     if (r->memory && r->tokens && r->blocks) {
         code = run_passes(r);
     } else {
-        fprintf(stderr, "kvtier replay: %zu MiB of paged KV for the longest request do "
-                "not fit into memory; use a larger --scale\n", r->memory_bytes >> 20);
-        code = CLI_ENVIRONMENT;
+        code = cli_error(CLI_ENVIRONMENT, "replay: %zu MiB of paged KV for the longest "
+                         "request do not fit into memory; use a larger --scale",
+                         r->memory_bytes >> 20);
     }
     free(r->memory);
     free(r->tokens);
@@ -455,8 +455,6 @@ const struct cli_command cli_replay = {
         "                   pass (default 1)\n"
         "  --scale N        divide the bytes of a token by N, a power of two: first the\n"
         "                   layers, then the heads, then their size (default 16: 8 KiB)\n"
-        "  --json           print one JSON object\n"
-        "\n"
-        "Exit code 1 says that bytes came back wrong or a promised chunk did not.\n",
+        "  --json           print one JSON object\n",
     .run = replay_run,
 };

@@ -31,8 +31,7 @@ const struct cli_command cli_rm = {
     .name = "rm",
     .usage = "[OPTIONS] KEY...",
     .summary = "remove chunks from every tier",
-    .help = "Removes each KEY. Exit code 1: one was not there; the others are removed all\n"
-            "the same.\n\n"
+    .help = "Removes each KEY.\n\n"
             CLI_COMMON_HELP,
     .run = rm_run,
 };

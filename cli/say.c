@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a call of the library has failed with, and how far something is: for programs
- * besides kvtier too. */
+ * Errors and progress: for programs besides kvtier too. */
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,11 +30,60 @@ cli_code(int status)
     }
 }
 
+json_t *
+cli_json_text(const char *text)
+{
+    json_t *string = json_string(text);
+    char *ascii = string ? NULL : strdup(text);
+
+    for (char *c = ascii; c && *c; c++)
+        if (*c & 0x80)
+            *c = '?';
+    string = ascii ? json_string(ascii) : string;
+    free(ascii);
+    return string ? string : json_null();
+}
+
+void
+cli_print_json(json_t *object)
+{
+    json_dumpf(object, stdout, 0);
+    printf("\n");
+    json_decref(object);
+}
+
+static bool answers_in_json;
+
+void
+cli_answer_in_json(void)
+{
+    answers_in_json = true;
+}
+
+int
+cli_error(int code, const char *fmt, ...)
+{
+    char *text;
+    va_list ap;
+
+    va_start(ap, fmt);
+    bool ok = vasprintf(&text, fmt, ap) >= 0;
+    va_end(ap);
+    if (!ok)
+        return code;
+    if (!answers_in_json) {
+        fprintf(stderr, "kvtier: %s\n", text);
+    } else {
+        cli_print_json(json_pack("{s:o}", "error", cli_json_text(text)));
+    }
+    free(text);
+    return code;
+}
+
 int
 cli_fail(int err)
 {
-    fprintf(stderr, "kvtier: %s\n", kvt_last_error());
-    return cli_code(err);
+    return cli_error(cli_code(err), "%s", kvt_last_error());
 }
 
 void

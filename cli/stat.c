@@ -3,8 +3,6 @@
  * kvtier stat */
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
-
 #include <string.h>
 #include <time.h>
 
@@ -14,7 +12,7 @@ static json_t *
 op_json(const struct kvt_op *op)
 {
     char id[33];
-    json_t *o = json_pack("{s:s, s:I, s:b}", "key", op->key, "bytes",
+    json_t *o = json_pack("{s:o, s:I, s:b}", "key", cli_json_text(op->key), "bytes",
                           (json_int_t)op->found_bytes, "has_checksum",
                           (op->found & KVT_FOUND_ID) != 0);
 
@@ -37,10 +35,7 @@ stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
     if (kvt_store_run(store, &op))
         return cli_tell(c, &op);
     if (c->json) {
-        json_t *o = op_json(&op);
-        json_dumpf(o, stdout, 0);
-        printf("\n");
-        json_decref(o);
+        cli_print_json(op_json(&op));
         return CLI_DONE;
     }
     printf("key       %s\nbytes     %" PRIu64 "\n", key, op.found_bytes);
@@ -118,11 +113,10 @@ stat_tiers(struct kvt_store *store, const struct cli_common *c)
         else
             print_tier(&t);
     }
-    if (c->json) {
-        json_dumpf(all, stdout, 0);
-        printf("\n");
-    }
-    json_decref(all);
+    if (c->json)
+        cli_print_json(all);
+    else
+        json_decref(all);
     return CLI_DONE;
 }
 
@@ -149,8 +143,7 @@ const struct cli_command cli_stat = {
     .help = "Without KEY: each tier's address, limit, and chunks and bytes in its index.\n"
             "Shared host memory also has allocated bytes and the time of the last use.\n"
             "An engine that runs fills an index that is new; 'kvtier ls' looks at the\n"
-            "files themselves. With KEY: the chunk's size, identity and tokens; exit\n"
-            "code 1 when it is not there.\n\n"
+            "files themselves. With KEY: the chunk's size, identity and tokens.\n\n"
             CLI_COMMON_HELP,
     .run = stat_run,
 };

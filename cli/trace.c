@@ -62,20 +62,18 @@ trace_read(const char *path, size_t max, struct trace *out)
     int err = 0;
 
     *out = (struct trace){ 0 };
-    if (!f) {
-        fprintf(stderr, "kvtier: open trace %s: %m\n", path);
-        return CLI_USAGE;
-    }
+    if (!f)
+        return cli_error(CLI_USAGE, "open trace %s: %m", path);
     while (!err && out->n < max && getline(&line, &size, f) > 0)
         err = add_line(out, line);
     free(line);
     fclose(f);
     if (err)
-        fprintf(stderr, "kvtier: %s line %zu: %s\n", path, out->n + 1,
-                err == -EINVAL ? "no request: input_length and hash_ids, one id for "
-                                 "each 512 tokens, are needed" : strerror(-err));
+        cli_error(CLI_USAGE, "%s line %zu: %s", path, out->n + 1,
+                  err == -EINVAL ? "no request: input_length and hash_ids, one id for "
+                                   "each 512 tokens, are needed" : strerror(-err));
     else if (!out->n)
-        fprintf(stderr, "kvtier: %s holds no request\n", path);
+        cli_error(CLI_USAGE, "%s holds no request", path);
     if (err || !out->n) {
         trace_free(out);
         return err == -ENOMEM ? CLI_ENVIRONMENT : CLI_USAGE;

@@ -57,10 +57,8 @@ tell(const struct kvt_op *op, const struct cli_common *c, struct totals *t)
         cli_progress_end();
         printf("bad: %s\n", op->why);
     } else if (op->status) {
-        json_t *o = json_pack("{s:s, s:s}", "key", op->key, "error", op->why);
-        json_dumpf(o, stdout, 0);
-        printf("\n");
-        json_decref(o);
+        cli_print_json(json_pack("{s:o, s:o}", "key", cli_json_text(op->key), "error",
+                                 cli_json_text(op->why)));
     }
 }
 
@@ -110,13 +108,10 @@ print_totals(const struct cli_common *c, const struct totals *t)
                cli_size_text(t->bytes, size), t->good, t->unchecked, t->bad);
         return;
     }
-    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I}", "chunks", (json_int_t)t->n, "bytes",
+    cli_print_json(json_pack("{s:I, s:I, s:I, s:I, s:I}", "chunks", (json_int_t)t->n, "bytes",
                           (json_int_t)t->bytes, "good", (json_int_t)t->good,
                           "without_checksum", (json_int_t)t->unchecked, "bad",
-                          (json_int_t)t->bad);
-    json_dumpf(o, stdout, 0);
-    printf("\n");
-    json_decref(o);
+                          (json_int_t)t->bad));
 }
 
 static int
@@ -152,9 +147,9 @@ const struct cli_command cli_verify = {
     .usage = "[OPTIONS] [KEY...]",
     .summary = "read chunks and check every byte",
     .help = "Reads each KEY (without any: all chunks in the store) and compares it with\n"
-            "its checksum and identity. Prints what is bad, changes nothing, and ends\n"
-            "with exit code 1 if anything was. Chunks that LMCache wrote, and\n"
-            "chunks in shared host memory, carry no checksum; they are counted apart.\n\n"
+            "its checksum and identity. Prints the bad chunks and changes nothing. Chunks\n"
+            "that LMCache wrote, and chunks in shared host memory, carry no checksum; the\n"
+            "command counts these chunks apart.\n\n"
             CLI_COMMON_HELP,
     .run = verify_run,
 };
