@@ -212,5 +212,6 @@ const struct cli_command cli_bench = {
         "  --tier NAME      measure only this tier, such as s3 (default: all tiers)\n"
         "  --html FILE      also write a page with plots of throughput and latency\n"
         CLI_COMMON_HELP,
+    .no = "a chunk was missing or corrupt, a tier was left out, or the run was interrupted",
     .run = bench_run,
 };

@@ -80,5 +80,6 @@ const struct cli_command cli_clear = {
             "exit code is 1. Chunks in storage stay: 'kvtier rm' deletes these. Chunks in\n"
             "the private memory of running engines stay too.\n\n"
             CLI_COMMON_HELP,
+    .no = "another process has the memory open; the chunks were deleted",
     .run = clear_run,
 };

@@ -18,6 +18,7 @@ struct cli_command {
     const char *usage;   /* what follows the name, one form a line */
     const char *summary; /* one line without a full stop */
     const char *help;    /* all that `kvtier NAME --help` says after the usage */
+    const char *no;      /* the meaning of exit code 1, without a full stop */
     int (*run)(int argc, char **argv); /* argv[0] is the name; an exit code */
 };
 

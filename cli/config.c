@@ -288,5 +288,6 @@ const struct cli_command cli_config = {
         "  kvtier config check --bytes-per-token 327680 --tp 8 lmcache.yaml\n"
         "  KVTIER_CHUNK_SIZE=128 kvtier config show lmcache.yaml\n"
         "  kvtier config keys chunk_size max_local_cpu_size\n",
+    .no = "check: the configuration has errors; keys: there is no such key",
     .run = run,
 };

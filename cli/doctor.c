@@ -287,5 +287,6 @@ const struct cli_command cli_doctor = {
         "stores, reads and removes a chunk of 1 MiB, and looks at memory and limits.\n"
         "One line a finding.\n\n"
         CLI_COMMON_HELP,
+    .no = "a check failed",
     .run = doctor_run,
 };

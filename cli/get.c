@@ -98,5 +98,6 @@ const struct cli_command cli_get = {
     .help = "Reads the chunk, checks it and writes its payload to FILE (- for the\n"
             "standard output), whole or not at all.\n\n"
             CLI_COMMON_HELP,
+    .no = "the chunk is missing or corrupt; FILE was not written",
     .run = get_run,
 };

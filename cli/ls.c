@@ -67,5 +67,6 @@ const struct cli_command cli_ls = {
             "line. Where names do not tell all of a key (s3 has '_' in place of '/',\n"
             "local_disk '-'), get, stat, rm and verify take it as it is printed here.\n\n"
             CLI_COMMON_HELP,
+    .no = "does not occur",
     .run = ls_run,
 };

@@ -50,7 +50,7 @@ int
 cli_help(const struct cli_command *command)
 {
     print_usage(stdout, command);
-    printf("\n%s", command->help);
+    printf("\n%s\nExit code 1: %s.\n", command->help, command->no);
     return CLI_DONE;
 }
 
@@ -95,7 +95,9 @@ print_help(void)
            "  0  done\n"
            "  1  done, but the answer is no: missing, corrupt, a check that failed\n"
            "  2  wrong usage or configuration\n"
-           "  3  the environment: a store out of reach, no permission, a full disk\n");
+           "  3  the environment: a store out of reach, no permission, a full disk\n"
+           "\n"
+           "'kvtier help COMMAND' has the meaning of exit code 1 for the command.\n");
     return CLI_DONE;
 }
 

@@ -75,5 +75,6 @@ const struct cli_command cli_put = {
             "  kvtier put meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16 "
             "chunk.bin\n\n"
             CLI_COMMON_HELP,
+    .no = "does not occur",
     .run = put_run,
 };

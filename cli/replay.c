@@ -456,5 +456,6 @@ const struct cli_command cli_replay = {
         "  --scale N        divide the bytes of a token by N, a power of two: first the\n"
         "                   layers, then the heads, then their size (default 16: 8 KiB)\n"
         "  --json           print one JSON object\n",
+    .no = "a loaded chunk had wrong bytes, or a promised chunk was not loaded",
     .run = replay_run,
 };

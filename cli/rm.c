@@ -33,5 +33,6 @@ const struct cli_command cli_rm = {
     .summary = "remove chunks from every tier",
     .help = "Removes each KEY.\n\n"
             CLI_COMMON_HELP,
+    .no = "a KEY is missing; the other chunks were removed",
     .run = rm_run,
 };

@@ -145,5 +145,6 @@ const struct cli_command cli_stat = {
             "An engine that runs fills an index that is new; 'kvtier ls' looks at the\n"
             "files themselves. With KEY: the chunk's size, identity and tokens.\n\n"
             CLI_COMMON_HELP,
+    .no = "KEY is missing or corrupt",
     .run = stat_run,
 };

@@ -151,5 +151,6 @@ const struct cli_command cli_verify = {
             "that LMCache wrote, and chunks in shared host memory, carry no checksum; the\n"
             "command counts these chunks apart.\n\n"
             CLI_COMMON_HELP,
+    .no = "a chunk is missing or corrupt",
     .run = verify_run,
 };

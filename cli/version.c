@@ -26,5 +26,6 @@ const struct cli_command cli_version = {
     .usage = "[--json]",
     .summary = "print the version of the library",
     .help = "Prints the version of the libkvtier that is loaded.\n",
+    .no = "does not occur",
     .run = run,
 };

@@ -20,6 +20,8 @@ for c in $commands; do
     for option in $("$kvtier" "$c" --help | grep -o -e '--[a-z][a-z-]*' | sort -u); do
         grep -q -e "$option\b" "$temp/section" || lacks "$option" "$c"
     done
+    sed -n '/^\.SH EXIT STATUS/,/^\.SH ENVIRONMENT/p' "$temp/page" | grep -qx "\.B $c" ||
+        lacks "exit code 1" "$c"
 done
 "$kvtier" --help | sed -n '/^Exit codes:/,$s/^  \([0-9]\)  .*/\1/p' >"$temp/codes"
 [ "$(wc -l <"$temp/codes")" -eq 4 ]
