@@ -262,6 +262,12 @@ new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *
     return o;
 }
 
+const char *
+kvt__http_connect_label(const struct kvt__http_origin *origin)
+{
+    return origin->connect_label;
+}
+
 int
 kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
                  struct kvt__http_origin **out)

@@ -67,6 +67,10 @@ struct kvt__http_target {
 int kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
                      struct kvt__http_origin **out);
 
+/* Return the end of the origin's connections for messages: "HOST:PORT", or "the proxy HOST:PORT
+ * for HOST:PORT".  Valid as long as the origin. */
+const char *kvt__http_connect_label(const struct kvt__http_origin *origin);
+
 /* ------------------------------------------------------------------- answers */
 
 #define KVT__HTTP_MAX_FIELDS 64

@@ -84,19 +84,47 @@ for command in "put $key $dir/in" "get $key $dir/back" ls verify; do
     says_once "404 NoSuchBucket.* at $host\. There is no bucket 'nowhere' there: make it"
 done
 at nowhere 1 doctor
-says 'BAD *store .* There is no bucket .nowhere. there'
+says 'BAD *s3 list .* There is no bucket .nowhere. there'
 
-# a policy without the right to list: a HEAD of an absent object is 403, so lookups fail
+# the doctor sends the requests of an engine, one by one
 control=$(sed -n 's/.*"control": "\([^"]*\)".*/\1/p' facts)
-python3 - "$control" <<'END'
-import sys, urllib.request
+fault() { # METHOD STATUS: answer the requests so, from now on
+    python3 - "$control" "$1" "$2" <<'END'
+import json, sys, urllib.request
 
-fault = b'{"match": {"method": "HEAD"}, "count": null, "do": {"status": 403}}'
-proxies = urllib.request.ProxyHandler({})
-urllib.request.build_opener(proxies).open(sys.argv[1] + "/faults", fault).read()
+fault = {"match": {"method": sys.argv[2]}, "count": None, "do": {"status": int(sys.argv[3])}}
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+opener.open(sys.argv[1] + "/faults", json.dumps(fault).encode()).read()
 END
+}
+at kv 0 doctor --set s3_file_prefix=some/where
+says "^ok *s3 address *requests go to $host by http, path-style, region us-east-1, prefix 'some/where/'"
+says '^ok *s3 keys *the keys come from: environment; they do not expire'
+for step in 'lookup *an absent object is a miss' 'list *objects can be listed' \
+    'write *objects can be stored, and the store supports If-None-Match' \
+    'read *the object was read back' 'delete *objects can be deleted'; do
+    says "^ok *s3 $step"
+done
+says '^ok *store *a chunk of 1 MiB was stored'
+http_proxy=http://user:secret@127.0.0.1:1 no_proxy= at kv 1 doctor --set blocking_timeout_secs=1
+says 's3 address *requests go to the proxy 127.0.0.1:1 for '
+! grep -q secret out err || fail 'the password of the proxy is printed'
+
+# a policy without the right to delete, to read, to store, or to list: without the last, a HEAD
+# of an absent object is 403, so that lookups fail
+fault DELETE 403
+at kv 0 doctor
+says '^ok *s3 delete *the object kvtier-doctor.* was not deleted: status 403'
+says '^warn *store .*not removed'
+at kv 1 doctor --set max_remote_size=1
+says '^BAD *s3 delete .*status 403'
+fault GET 403
 at kv 1 doctor
-says 'BAD *store .*a chunk of 1 MiB was not looked up: .*403'
+says '^BAD *s3 list .*status 403.* need s3:ListBucket'
+fault PUT 403
+fault HEAD 403
+at kv 1 doctor
+says '^BAD *s3 lookup .*status 403.* eight failures'
 at kv 2 put "$key" "$dir/in" --set store_location=LocalCPUBackend
 says 'the tiers with storage are RemoteBackend (s3)'
 finish cli/s3

@@ -199,6 +199,7 @@ s3_private_dir(const struct kvt__tier *tier)
 const struct kvt__tier_ops kvt__tier_s3 = {
     .name = "s3",
     .open = s3_open,
+    .look = kvt__s3_check,
     .stop = s3_stop,
     .close = s3_close,
     .private_dir = s3_private_dir,
