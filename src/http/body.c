@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The body of an answer: one of known length comes straight in the caller's memory. */
+ * The body of a response.  A body of known length is received directly into the caller's
+ * memory. */
 #include "http/private.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* Read and hand on so much at a time: it stays in the core's second cache until the
- * caller has looked at it. */
+/* Bytes of one read: the bytes stay in the core's level-2 cache until received() has used
+ * them. */
 #define PIECE ((size_t)512 << 10)
 
 /* -------------------------------------------------------------------- the end */
@@ -31,7 +32,7 @@ too_long(struct kvt__http_conn *conn)
                      "expected.", conn->origin->label, conn->req->room);
 }
 
-/* --------------------------------------------------------------- its three forms */
+/* ------------------------------------------------------- three forms of a body */
 
 static void
 took(struct kvt__http_conn *conn, size_t n)
@@ -68,7 +69,7 @@ receive_length(struct kvt__http_conn *conn)
     return KVT__HTTP_DONE;
 }
 
-/* What lies in the buffer from *at. */
+/* Parse the buffer's bytes and copy the body data to the caller's memory. */
 static int
 take_chunks(struct kvt__http_conn *conn)
 {
@@ -97,7 +98,7 @@ take_chunks(struct kvt__http_conn *conn)
         took(conn, n);
     }
     if (at < conn->in_bytes)
-        conn->keep = false; /* bytes that nobody asked for */
+        conn->keep = false; /* bytes behind the response */
     conn->in_bytes = 0;
     return 0;
 }
@@ -120,7 +121,7 @@ receive_chunks(struct kvt__http_conn *conn)
     }
 }
 
-/* The end is where the stream ends, and must be an orderly one. */
+/* The body ends with the stream.  Only an orderly end of the stream completes the body. */
 static int
 receive_rest(struct kvt__http_conn *conn)
 {
@@ -176,7 +177,7 @@ kvt__http_begin_body(struct kvt__http_conn *conn)
     return 0;
 }
 
-/* Nobody wants it: a small rest is read, so that the connection can be kept. */
+/* Read the rest of an unwanted body, so that the connection can be kept. */
 int
 kvt__http_drain(struct kvt__http_conn *conn)
 {

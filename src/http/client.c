@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The client as its callers see it. */
+ * The functions of http.h: clients, origins, requests. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -200,8 +200,8 @@ make_label(const char *host, uint16_t port)
     return n < 0 ? NULL : label;
 }
 
-/* The proxy for the origin, in *out; NULL: none.  An address that was asked for goes
- * before a proxy. */
+/* Set *out to the origin's proxy; NULL: connect directly.  A target with an address is always
+ * connected directly.  Return 0, or -EINVAL with a sentence: the proxy is invalid. */
 static int
 choose_proxy(const struct kvt__http *http, const struct kvt__http_target *target,
              const char *host, const struct kvt__http_proxy **out)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A connection's life: made or taken from those that are kept, given to one request after
- * the other, closed.  Its thread only. */
+ * The life of a connection: created, used by one request after the other, idle in between,
+ * closed.  All functions run on the connection's thread. */
 #include "http/private.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ close_socket(struct kvt__http_conn *conn)
     conn->events = 0;
 }
 
-/* Heads have signatures, answers may have keys. */
+/* Overwrite the buffers: a request's head contains a signature, a response may contain keys. */
 static void
 wipe(struct kvt__http_conn *conn)
 {
@@ -41,7 +41,6 @@ kvt__http_conn_detach(struct kvt__http_conn *conn)
     conn->req = NULL;
 }
 
-/* The request, if there is one, has to be told by the caller. */
 void
 kvt__http_conn_close(struct kvt__http_conn *conn)
 {
@@ -61,9 +60,8 @@ kvt__http_conn_close(struct kvt__http_conn *conn)
     atomic_fetch_sub(&t->http->n_open, 1);
 }
 
-/* ----------------------------------------------------------- made and taken */
+/* ------------------------------------------------------- created and reused */
 
-/* Nothing came that nobody asked for, and it was not closed. */
 bool
 kvt__http_conn_quiet(struct kvt__http_conn *conn)
 {
@@ -74,7 +72,8 @@ kvt__http_conn_quiet(struct kvt__http_conn *conn)
     return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
-/* A kept connection of the origin, the one used last first: the others may age. */
+/* Return an idle connection of the origin, or NULL.  Use the most recently used connection
+ * first, so that surplus connections reach their idle limit. */
 static struct kvt__http_conn *
 take_idle(struct kvt__http_thread *t, const struct kvt__http_origin *origin)
 {
@@ -97,8 +96,9 @@ take_idle(struct kvt__http_thread *t, const struct kvt__http_origin *origin)
     return NULL;
 }
 
-/* A place among those that may be open: that of the one unused for longest, then one that
- * is drained.  A hedge may find none. */
+/* Close connections until the thread may open another connection: first the idle connections,
+ * from the longest idle one on, then connections in DRAIN.  If all connections serve requests, a
+ * hedge exceeds the limit. */
 static void
 make_place(struct kvt__http_thread *t)
 {
@@ -153,7 +153,7 @@ kvt__http_conn_release(struct kvt__http_conn *conn)
     if (conn->ssl)
         kvt__http_tls_rest(conn, true);
     if (!conn->keep || t->n_conns > t->max ||
-        (conn->ssl && !kvt__http_conn_quiet(conn))) { /* gives its buffers back */
+        (conn->ssl && !kvt__http_conn_quiet(conn))) { /* this read also frees TLS buffers */
         kvt__http_conn_close(conn);
         return;
     }

@@ -12,8 +12,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-/* Attempts under way at a time: when nothing answers, all connections of a client must
- * not take many descriptors each. */
+/* Attempts under way at a time.  If no address accepts, each of the client's connections uses at
+ * most this number of descriptors. */
 #define MAX_OPEN 4
 
 struct attempt {
@@ -69,7 +69,7 @@ begin_attempt(struct kvt__http_conn *conn, size_t i)
     return err;
 }
 
-/* 0: connected; EINPROGRESS; or the error. */
+/* Return the attempt's result: 0, connected; EINPROGRESS; or the error. */
 static int
 look_at(const struct attempt *attempt, int64_t now)
 {

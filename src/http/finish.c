@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a request, and the choice between its two connections.  Its thread only. */
+ * The end of a request, and the choice between a request's two connections.  All functions run on
+ * the request's thread. */
 #include <stdio.h>
 
 #include "http/private.h"

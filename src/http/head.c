@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The head of an answer: read in the connection's buffer, with what comes before it and
- * what is sent meanwhile. */
+ * The head of a response, read into the connection's buffer.  While the head is awaited, interim
+ * responses are handled and the request is sent. */
 #include "http/private.h"
 
 #include <errno.h>
 
-/* So little of the body comes with the head, and is copied. */
+/* Bytes of the first read.  Body bytes in this read must be copied, so the read is short. */
 #define FIRST_READ 1024
 
 static int
@@ -21,7 +21,8 @@ kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *a)
     struct kvt__http_request *req = conn->req;
     int status = a->head.status;
     bool no_body = req->is_head || status == 204 || status == 304;
-    /* Must not announce a body (RFC 9110, 8.6): one may come, and would be the next answer. */
+    /* A 204 must not announce a body (RFC 9110, 8.6).  If a body follows nevertheless, its bytes
+     * would be parsed as the next response. */
     bool may_go_on = status == 204 && (a->chunked || a->head.content_length > 0);
 
     if (no_body && !req->is_head)
@@ -33,7 +34,7 @@ kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *a)
     if (!conn->chunked && conn->left < 0)
         conn->keep = false;
     conn->hold_body = false;
-    conn->send_failed = true; /* nothing more goes out */
+    conn->send_failed = true; /* send no more bytes of the request */
     req->http_status = status;
     req->sent_ns = conn->sent_ns;
     req->first_byte_ns = conn->first_byte_ns;
@@ -42,7 +43,7 @@ kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *a)
     return err;
 }
 
-/* 1xx: there may be any number.  100 lets the body go. */
+/* Handle a response 1xx; any number of them may arrive.  A response 100 releases the body. */
 static int
 interim(struct kvt__http_conn *conn, int status, size_t bytes)
 {

@@ -10,8 +10,9 @@
 #define MAX_NAME 253
 #define MAX_LABEL 63
 
-/* Labels with dots between, and one at the end where somebody wants no search domains.
- * Underscores are in no host's name by the book, but in many of containers. */
+/* Return true if text is a host name: labels separated by dots, with an optional dot at the end,
+ * which turns off the resolver's search domains.  Host names have no underscore by RFC 1123, but
+ * many names of containers have. */
 static bool
 is_name(const char *text, size_t n)
 {
@@ -49,7 +50,7 @@ is_ipv6(const char *text, size_t n)
     return inet_pton(AF_INET6, copy, &address) == 1;
 }
 
-/* 0: it is none. */
+/* Return the port; 0: the text is not a port. */
 static uint16_t
 read_port(const char *text, size_t n)
 {

@@ -11,7 +11,7 @@ kvt__http_wake(struct kvt__http_thread *t)
     uint64_t one = 1;
     ssize_t n = write(t->event, &one, sizeof one);
 
-    (void)n; /* full is woken too */
+    (void)n; /* the write fails if the counter is full, and then the thread wakes anyway */
 }
 
 void

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Heads and chunks (RFC 9112), without the leniency that it allows: lines end with CRLF,
- * nothing is folded, a length is said once or twice the same. */
+ * Parse heads and chunked bodies (RFC 9112) without the leniency that the standard permits: each
+ * line ends with CRLF, folded lines are errors, and repeated fields Content-Length must have
+ * equal values. */
 #include "http/parse.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 
 #include "base/bytes.h"
 
-/* Extensions and trailers mean nothing to us; more than this is no server's. */
+/* Limit of skipped bytes: chunk extensions and trailers are ignored, and servers send few. */
 #define MAX_SKIPPED 16384
 
 static bool
@@ -19,7 +20,7 @@ is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* RFC 9110, 5.6.2. */
+/* A character of a token (RFC 9110, 5.6.2). */
 static bool
 is_token(char c)
 {
@@ -33,7 +34,7 @@ is_blank(char c)
     return c == ' ' || c == '\t';
 }
 
-/* Visible, a blank, or of a text that is not ASCII. */
+/* A visible character, a blank, or a byte of non-ASCII text. */
 static bool
 is_text(char c)
 {
@@ -65,10 +66,10 @@ kvt__http_field(const struct kvt__http_head *head, const char *name)
 
 /* ------------------------------------------------------------------- heads */
 
-/* What is seen of the fields that frame the body. */
+/* The values of the fields that frame the body. */
 struct framing {
     bool http_1_1, close, keep_alive, chunked;
-    int64_t length;
+    int64_t length; /* -1: no Content-Length */
 };
 
 static const char *
@@ -158,6 +159,7 @@ read_field(const char *at, const char *end, struct kvt__http_field *field)
     return NULL;
 }
 
+/* Derive the body's framing from all fields.  Return NULL, or why the head is invalid. */
 static const char *
 judge(const struct framing *framing, struct kvt__http_answer *out)
 {
@@ -169,8 +171,8 @@ judge(const struct framing *framing, struct kvt__http_answer *out)
     return NULL;
 }
 
-/* One line; NULL: its end is not there.  A lone CR or LF stays in it, where nothing
- * allows one. */
+/* Return the end of the line, its CRLF; NULL: the end has not arrived.  A lone CR or LF becomes a
+ * part of the line, and the line's parser refuses the character. */
 static const char *
 line_end(const char *at, const char *end)
 {
@@ -212,7 +214,7 @@ kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_answer *out,
             return -EPROTO;
         at = stop + 2;
     }
-    /* What is no HTTP at all may never end a line. */
+    /* Another protocol may never send the end of a line: do not wait for the end. */
     if (at == bytes && memcmp(bytes, "HTTP/1.", n < 7 ? n : 7)) {
         *wrong = "this is no HTTP/1.1";
         return -EPROTO;
@@ -225,7 +227,7 @@ kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_answer *out,
 enum {
     SIZE, EXTENSION, SIZE_LF,    /* 1f;name=value CR LF */
     DATA, DATA_CR, DATA_LF,      /* data CR LF */
-    TRAILER, TRAILER_LINE, TRAILER_LF, /* lines, then an empty one */
+    TRAILER, TRAILER_LINE, TRAILER_LF, /* lines, then an empty line */
     LAST_LF
 };
 
@@ -235,7 +237,7 @@ read_size(struct kvt__http_chunks *c, char byte)
     int digit = kvt__hex_digit(byte);
 
     if (digit >= 0) {
-        if (c->size >> 59) /* nobody has so much */
+        if (c->size >> 59) /* the shift below would overflow int64_t */
             return false;
         c->size = c->size << 4 | (unsigned)digit;
         c->digits = true;
@@ -245,7 +247,7 @@ read_size(struct kvt__http_chunks *c, char byte)
     return c->digits && (byte == '\r' || byte == ';' || is_blank(byte));
 }
 
-/* Of a line whose text we do not want. */
+/* Skip a byte of an ignored line; the line's CR changes the state to at_cr. */
 static bool
 skip(struct kvt__http_chunks *c, char byte, uint8_t at_cr)
 {
@@ -266,7 +268,7 @@ read_byte(struct kvt__http_chunks *c, char byte)
         c->state = c->size ? DATA : TRAILER;
         c->data = c->size;
         return byte == '\n';
-    case DATA: /* the caller has taken it */
+    case DATA: /* the caller has taken the data */
     case DATA_CR:
         c->state = DATA_LF;
         return byte == '\r';

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What HTTP/1.1 servers write, read strictly: what two readers could take in two ways is
- * an error.  Any thread, no state but the caller's. */
+ * A strict parser of HTTP/1.1 responses: text with two possible readings is an error, because two
+ * parsers could disagree about the end of a body.  Any thread; only the caller holds state. */
 #ifndef KVT_HTTP_PARSE_H
 #define KVT_HTTP_PARSE_H
 
@@ -11,28 +11,28 @@
 
 struct kvt__http_answer {
     struct kvt__http_head head;
-    bool keep;    /* the server keeps the connection */
-    bool chunked; /* the body is */
-    size_t bytes; /* of the head */
+    bool keep;    /* the server keeps the connection open */
+    bool chunked; /* the body is chunked */
+    size_t bytes; /* length of the head */
 };
 
-/* The head at the beginning of n bytes: its length; 0: there is no end yet; -EPROTO, and
- * what is wrong in *wrong. */
+/* Parse the head at the beginning of n bytes.  The fields point into bytes.  Return the length of
+ * the head; 0: the end of the head has not arrived; -EPROTO: *wrong says why, a static text. */
 ssize_t kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_answer *out,
                              const char **wrong);
 
-/* A chunked body.  Begins as zeros. */
+/* The parser of a chunked body.  Starts zeroed. */
 struct kvt__http_chunks {
-    uint64_t data;    /* bytes of the body that come next */
-    bool done;        /* all has come */
-    bool digits;
+    uint64_t data;    /* bytes of body data that follow; the caller takes them and counts down */
+    bool done;        /* the end of the body was parsed */
+    bool digits;      /* the size has a digit */
     uint8_t state;
-    uint64_t size;    /* as far as it was read */
-    uint32_t skipped; /* of extensions and trailers */
+    uint64_t size;    /* of the chunk, from the digits so far */
+    uint32_t skipped; /* bytes of extensions and trailers */
 };
 
-/* Read what is between the data: stops where data comes or all is done.  How many bytes
- * it took, or -EPROTO. */
+/* Parse the framing between the data, until data follows or the body is done.  Return the number
+ * of bytes parsed, or -EPROTO. */
 ssize_t kvt__http_chunks_read(struct kvt__http_chunks *chunks, const char *bytes,
                               size_t n);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The room's own: threads, origins, connections.  What a thread has is touched by that
- * thread only, but for its inbox. */
+ * Inside the room: threads, origins, connections.  Each thread owns its connections and the
+ * requests on them, and no other thread touches them; a thread's inbox has a lock. */
 #ifndef KVT_HTTP_PRIVATE_H
 #define KVT_HTTP_PRIVATE_H
 
@@ -19,15 +19,15 @@
 #include "http/parse.h"
 #include "http/times.h"
 
-#define KVT__HTTP_CONNECT_NS (3 * KVT__NS_PER_S)  /* for an address, the default */
-#define KVT__HTTP_STAGGER_NS (250 * KVT__NS_PER_MS) /* between addresses: RFC 8305, 8 */
-#define KVT__HTTP_STALL_NS (10 * KVT__NS_PER_S)   /* without a byte, the default */
-#define KVT__HTTP_IDLE_NS (60 * KVT__NS_PER_S)    /* a connection is kept */
+#define KVT__HTTP_CONNECT_NS (3 * KVT__NS_PER_S)  /* default of params.connect_ns */
+#define KVT__HTTP_STAGGER_NS (250 * KVT__NS_PER_MS) /* between attempts: RFC 8305, section 8 */
+#define KVT__HTTP_STALL_NS (10 * KVT__NS_PER_S)   /* default of params.stall_ns */
+#define KVT__HTTP_IDLE_NS (60 * KVT__NS_PER_S)    /* limit of an idle connection */
 #define KVT__HTTP_CONTINUE_NS (200 * KVT__NS_PER_MS)
 #define KVT__HTTP_DRAIN_NS (1 * KVT__NS_PER_S)
 #define KVT__HTTP_DRAIN_BYTES 16384
-#define KVT__HTTP_OUT_BYTES 16384 /* the longest head of a request */
-#define KVT__HTTP_IN_BYTES 32768  /* of an answer */
+#define KVT__HTTP_OUT_BYTES 16384 /* longest head of a request */
+#define KVT__HTTP_IN_BYTES 32768  /* longest head of a response */
 #define KVT__HTTP_MAX_ADDRESSES 32
 
 /* ----------------------------------------------------------------- origins */
@@ -38,14 +38,14 @@ struct kvt__http_address {
         struct sockaddr_in in4;
         struct sockaddr_in6 in6;
     } to;
-    int64_t bad_until_ns; /* did not connect */
+    int64_t bad_until_ns; /* after a failed or slow attempt: until then, try this address last */
 };
 
 struct kvt__http_proxy {
-    char *host; /* NULL: there is none */
+    char *host; /* NULL: no proxy */
     uint16_t port;
-    bool wrong; /* the setting's text is no proxy's */
-    char *authorization; /* NULL: none is asked for */
+    bool wrong; /* the setting is not a valid proxy */
+    char *authorization; /* value of Proxy-Authorization; NULL: no such field */
 };
 
 struct kvt__http_origin {
@@ -53,77 +53,79 @@ struct kvt__http_origin {
     struct kvt__http_origin *next;
     char *host;     /* without brackets */
     char *label;    /* host:port, for messages */
-    char *address;  /* as it was asked for; NULL: none */
+    char *address;  /* target.address; NULL: none */
     uint16_t port;
     bool tls;
 
-    const struct kvt__http_proxy *proxy; /* NULL: none between */
-    char *connect_name;  /* what is connected to */
+    const struct kvt__http_proxy *proxy; /* NULL: connect directly */
+    char *connect_name;  /* name or address to connect to: address, proxy or host */
     char *connect_label; /* for messages */
     uint16_t connect_port;
-    bool literal;       /* it is an address */
+    bool literal;       /* connect_name is an address */
 
     /* Under http->dns_lock. */
     struct kvt__http_address addresses[KVT__HTTP_MAX_ADDRESSES];
-    size_t n_addresses, turn;
-    int64_t resolved_ns;  /* when it last was; the addresses are old later */
-    unsigned n_lookups;   /* that ended */
-    bool looking;
-    char dns_why[160];    /* of the last one, if it failed */
+    size_t n_addresses, turn; /* turn: number of orders made, for the rotation of addresses */
+    int64_t resolved_ns;  /* monotonic time of the addresses; a failed attempt moves the time
+                           * back, so that the next connection starts a lookup */
+    unsigned n_lookups;   /* lookups that have ended */
+    bool looking;         /* a lookup is queued or under way */
+    char dns_why[160];    /* cause of the last failed lookup */
     struct kvt__http_origin *next_lookup;
 
-    SSL_SESSION *sessions[]; /* to be resumed: each thread's own; NULL: none yet */
+    SSL_SESSION *sessions[]; /* newest session of each thread, to resume; NULL: none yet */
 };
 
 /* ------------------------------------------------------------- connections */
 
 enum kvt__http_state {
-    KVT__HTTP_RESOLVE, /* waits for the name */
+    KVT__HTTP_RESOLVE, /* waits for the name lookup */
     KVT__HTTP_CONNECT,
-    KVT__HTTP_TUNNEL,  /* asks the proxy to connect */
+    KVT__HTTP_TUNNEL,  /* sends CONNECT to the proxy and reads the proxy's response */
     KVT__HTTP_HANDSHAKE,
-    KVT__HTTP_ANSWER,  /* sends, and reads the head */
+    KVT__HTTP_ANSWER,  /* sends the request, and reads the head of the response */
     KVT__HTTP_BODY,
-    KVT__HTTP_DRAIN,   /* reads what nobody wants */
+    KVT__HTTP_DRAIN,   /* reads the rest of an unwanted body */
     KVT__HTTP_IDLE,
-    KVT__HTTP_CLOSED   /* until the thread has seen all events of this turn */
+    KVT__HTTP_CLOSED   /* freed after the thread has handled the events in hand */
 };
 
 struct kvt__http_conn {
     struct kvt__http_time time;
     struct kvt__http_thread *thread;
     struct kvt__http_origin *origin;
-    struct kvt__http_request *req; /* NULL: idle or drained */
+    struct kvt__http_request *req; /* NULL in IDLE and DRAIN */
     struct kvt__http_conn *next, *prev;
     enum kvt__http_state state;
     int fd;
-    SSL *ssl;            /* NULL: plain, or not yet */
-    uint32_t events;     /* epoll looks for */
-    bool want_write;     /* TLS does, to go on */
-    bool broken;         /* TLS is */
-    bool readable;       /* so it said */
-    bool reused;
-    bool any;            /* byte came since the head was written */
-    bool lost;           /* the other side is gone, or its answer makes no sense */
-    bool eof;            /* it ended the stream in an orderly way */
-    bool keep;
-    bool again;          /* has more to read than one turn may */
-    size_t turn_bytes;   /* so much it read in this one */
-    int lowat;
-    int64_t progress_ns; /* when a byte went or came */
+    SSL *ssl;            /* NULL: plain, or before the handshake */
+    uint32_t events;     /* events that epoll watches */
+    bool want_write;     /* TLS waits until the socket is writable */
+    bool broken;         /* TLS failed: no more calls for this session */
+    bool readable;       /* epoll reported bytes, and no read has found the socket empty since */
+    bool reused;         /* was idle before this request */
+    bool any;            /* a byte of the response has arrived */
+    bool lost;           /* the peer closed the connection, or the socket failed */
+    bool eof;            /* the peer ended the stream in an orderly way */
+    bool keep;           /* may be kept after the response */
+    bool again;          /* has more bytes to read than one turn allows */
+    size_t turn_bytes;   /* bytes read in this turn */
+    int lowat;           /* SO_RCVLOWAT of the socket, bytes */
+    int64_t progress_ns; /* monotonic time of the last byte sent or received, or of the last
+                          * change of state */
 
-    struct kvt__http_race *race; /* the attempts to connect; NULL: none is under way */
-    unsigned n_lookups;  /* of the origin, when it began to wait */
+    struct kvt__http_race *race; /* attempts to connect; NULL: none under way */
+    unsigned n_lookups;  /* origin->n_lookups when the connection began to wait */
 
     size_t out_bytes, out_sent, body_sent;
-    bool hold_body;      /* until 100 */
-    bool send_failed;
+    bool hold_body;      /* do not send the body before a response 100 */
+    bool send_failed;    /* send no more bytes of this request */
     int64_t sent_ns, first_byte_ns;
 
-    size_t in_bytes;     /* of the head, and what came with it */
-    size_t in_used;      /* of in, for so much was received there */
+    size_t in_bytes;     /* bytes in `in`: the head, and bytes received with the head */
+    size_t in_used;      /* bytes of `in` that were ever written, to be wiped */
     bool chunked;
-    int64_t left;        /* of a body with a length; -1: it ends with the stream */
+    int64_t left;        /* bytes of the body still to arrive; -1: until the end of the stream */
     struct kvt__http_chunks chunks;
     char out[KVT__HTTP_OUT_BYTES];
     char in[KVT__HTTP_IN_BYTES];
@@ -150,50 +152,55 @@ int kvt__http_drain(struct kvt__http_conn *conn);
 
 /* Change the state, and the thread's count of connections in RESOLVE. */
 void kvt__http_set_state(struct kvt__http_conn *conn, enum kvt__http_state state);
-/* The race's next deadline: of an attempt, or for the next attempt to begin. */
+/* Return the race's next deadline: of an attempt, or for the next attempt to begin. */
 int64_t kvt__http_race_due_ns(const struct kvt__http_conn *conn);
 /* Close the sockets of all attempts and free the race. */
 void kvt__http_race_end(struct kvt__http_conn *conn);
 /* Close a socket in the thread's epoll. */
 void kvt__http_close_fd(struct kvt__http_thread *thread, int fd);
 
-/* One for the request, kept or new; the request may end meanwhile.  slot: of
- * req->own.conn.  fresh: only a new one. */
+/* Give the request a connection, an idle connection of the origin or a new connection, and take
+ * the first steps.  The request may end during the call.  slot: index in req->own.conn.  fresh:
+ * only a new connection. */
 void kvt__http_conn_begin(struct kvt__http_thread *thread, struct kvt__http_request *req,
                           int slot, bool fresh);
-/* Take all steps that can be. */
+/* Take steps until the connection waits.  The request may end, and the connection may close. */
 void kvt__http_conn_run(struct kvt__http_conn *conn);
-/* An idle connection of the origin or a new one; fresh: only a new one.  The caller sets
- * time.run.  NULL: no memory. */
+/* Return an idle connection of the origin or a new connection.  fresh: only a new connection.
+ * The caller sets time.run.  NULL: no memory. */
 struct kvt__http_conn *kvt__http_conn_take(struct kvt__http_thread *thread,
                                            struct kvt__http_origin *origin, bool fresh);
 /* Separate the connection from its request. */
 void kvt__http_conn_detach(struct kvt__http_conn *conn);
-/* The answer is whole, or nobody wants the rest: keep the connection or close it. */
+/* End the connection's work for the request, and keep the connection or close it. */
 void kvt__http_conn_release(struct kvt__http_conn *conn);
+/* Close the connection.  The thread frees the memory later.  The caller ends the request. */
 void kvt__http_conn_close(struct kvt__http_conn *conn);
-/* Whether an idle one is as it was left. */
+/* Return true if an idle connection is open, without unexpected bytes. */
 bool kvt__http_conn_quiet(struct kvt__http_conn *conn);
 
-/* Write the head, and reset the record of the exchange.  0 or -errno with a sentence. */
+/* Write the head, and reset the record of the exchange.  Return 0 or -errno with a sentence. */
 int kvt__http_send_begin(struct kvt__http_conn *conn);
+/* Send as much of the request as the socket accepts now. */
 void kvt__http_send(struct kvt__http_conn *conn);
+/* Return true if a part of the request is still to be sent. */
 bool kvt__http_sending(const struct kvt__http_conn *conn);
 
-/* Bytes, 0: none now, -errno with a sentence. */
+/* Receive at most n bytes.  Return the number of bytes; 0: none now; -errno with a sentence. */
 ssize_t kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n);
-/* The same, at most n behind what is in its own buffer. */
+/* Like kvt__http_recv(), but append to the connection's buffer. */
 ssize_t kvt__http_recv_in(struct kvt__http_conn *conn, size_t n);
 /* Remove the first n bytes, a head, from the buffer. */
 void kvt__http_drop_head(struct kvt__http_conn *conn, size_t n);
+/* Choose the number of bytes for which epoll wakes the thread.  left: bytes still to arrive. */
 void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
-/* Whether it has to wait until the others had their turn. */
+/* Return true if the connection has read its share of this turn; it goes on in the next turn. */
 bool kvt__http_turn_is_over(struct kvt__http_conn *conn);
 
 /* Hand the head to the request and remove the head from the buffer, which then begins with
- * the body.  The value of req->answer(). */
+ * the body.  Return the value of req->answer(). */
 int kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *answer);
-/* Take the body's bytes from the buffer.  0 or -errno with a sentence. */
+/* Take the body's bytes from the buffer.  Return 0 or -errno with a sentence. */
 int kvt__http_begin_body(struct kvt__http_conn *conn);
 /* Return true if a small rest of an unwanted body is to be read, so that the connection can
  * be kept.  False: nothing is left, or keep is false now. */
@@ -211,15 +218,18 @@ struct kvt__http_waiter {
     bool is_done;
 };
 
+/* Append the request to a list.  A request is in at most one list. */
 void kvt__http_put(struct kvt__http_list *list, struct kvt__http_request *req);
 void kvt__http_unlink(struct kvt__http_request *req);
 
-/* It came to the thread. */
+/* Accept a request from the inbox: queue the request, or let the request wait for its time. */
 void kvt__http_arrive(struct kvt__http_thread *thread, struct kvt__http_request *req);
+/* Move the request from its queue to a connection. */
 void kvt__http_start(struct kvt__http_thread *thread, struct kvt__http_request *req);
-/* Its last step: closes its connections, calls done. */
+/* End the request: close its connections, and call done() or wake the waiter.  If status is not
+ * 0, the request gets the calling thread's sentence. */
 void kvt__http_finish(struct kvt__http_request *req, int status);
-/* conn's answer is the one that counts. */
+/* Use the response of this connection: close the request's other connection. */
 void kvt__http_chosen(struct kvt__http_conn *conn);
 
 /* ----------------------------------------------------------------- threads */
@@ -231,18 +241,18 @@ struct kvt__http_conns {
 struct kvt__http_thread {
     struct kvt__http *http;
     pthread_t id;
-    int epoll, event;
+    int epoll, event; /* event: an eventfd that wakes the thread */
     struct kvt__http_times times;
-    struct kvt__http_list waiting; /* for their time */
+    struct kvt__http_list waiting; /* requests before not_before_ns */
     struct kvt__http_list queues[KVT__N_PRIOS];
     struct kvt__http_list under_way;
     unsigned n_under_way, max;
-    struct kvt__http_conns busy, idle, dead; /* idle: the one used last first */
+    struct kvt__http_conns busy, idle, dead; /* idle: the last used connection comes first */
     unsigned n_conns;                        /* busy and idle */
     unsigned n_resolving;
     bool again;                              /* a connection has more to read */
 
-    atomic_uint n_requests;
+    atomic_uint n_requests;      /* submitted and not done */
     pthread_mutex_t lock;
     struct kvt__http_list inbox; /* under lock */
     bool stopped, closing;       /* under lock */
@@ -256,11 +266,11 @@ struct kvt__http {
     struct kvt__http_proxy http_proxy, https_proxy;
     pthread_mutex_t lock; /* of the list of origins and of tls */
     struct kvt__http_origin *origins;
-    SSL_CTX *tls; /* once an origin wanted it */
+    SSL_CTX *tls; /* created for the first origin with TLS */
 
     pthread_mutex_t dns_lock;
     pthread_cond_t dns_work;
-    struct kvt__http_origin *lookups;
+    struct kvt__http_origin *lookups; /* queue of name lookups */
     pthread_t dns_thread;
     bool dns_started, dns_stop;
 
@@ -269,48 +279,61 @@ struct kvt__http {
 };
 
 void *kvt__http_thread_main(void *arg);
+/* Wake the thread; any thread may call this. */
 void kvt__http_wake(struct kvt__http_thread *thread);
+/* Put the connection at the front of a list. */
 void kvt__http_link_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
 void kvt__http_unlink_conn(struct kvt__http_conns *list, struct kvt__http_conn *conn);
 
 /* ------------------------------------------------------------------- hosts */
 
-/* Without the brackets of IPv6; NULL: no memory. */
+/* Return a copy of host without the brackets of IPv6, to be freed; NULL: no memory. */
 char *kvt__http_bare_host(const char *host);
 
 /* -------------------------------------------------------------- TLS, proxies */
 
+/* Create the TLS context, unless it exists.  http->lock is held.  Return 0 or -errno with a
+ * sentence. */
 int kvt__http_tls_open(struct kvt__http *http);
 void kvt__http_tls_close(struct kvt__http *http);
-int kvt__http_tls_begin(struct kvt__http_conn *conn); /* 0 or -errno with a sentence */
+/* Prepare the handshake on a connected socket.  Return 0 or -errno with a sentence. */
+int kvt__http_tls_begin(struct kvt__http_conn *conn);
+/* Receive or send bytes.  Return the number of bytes; 0: the socket is not ready; -errno with a
+ * sentence. */
 ssize_t kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n);
 ssize_t kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts,
                            size_t n_parts);
+/* Return true if an idle connection is open and only session tickets have arrived. */
 bool kvt__http_tls_quiet(struct kvt__http_conn *conn);
+/* Let OpenSSL free the connection's buffers (true, for an idle connection), or keep them. */
 void kvt__http_tls_rest(struct kvt__http_conn *conn, bool rest);
+/* Send the closing alert if possible, and free the session. */
 void kvt__http_tls_end(struct kvt__http_conn *conn);
 
-/* Read the setting's value.  Invalid text only sets wrong.  -ENOMEM. */
+/* Read the setting's value.  Invalid text only sets wrong.  Return 0 or -ENOMEM. */
 int kvt__http_proxy_open(const char *value, struct kvt__http_proxy *out);
 void kvt__http_proxy_close(struct kvt__http_proxy *proxy);
+/* Return true if list, the setting no_proxy, contains host. */
 bool kvt__http_no_proxy(const char *list, const char *host);
-/* Rewrite a head of n bytes.  Its new length, or -errno with a sentence. */
+/* Rewrite a head of n bytes for the origin's proxy.  Return the new length, or -errno with a
+ * sentence. */
 int kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n,
                          size_t room);
-/* Write the request to the proxy.  0 or -errno with a sentence. */
+/* Write the request to the proxy.  Return 0 or -errno with a sentence. */
 int kvt__http_tunnel_begin(struct kvt__http_conn *conn);
 
 /* --------------------------------------------------------------- resolving */
 
-/* Take an address that is an address.  False: it is a name. */
+/* Convert the text of an IPv4 or IPv6 address.  Return false if text is not an address. */
 bool kvt__http_literal(const char *text, uint16_t port, struct kvt__http_address *out);
-/* Write the origin's addresses in the order of attempts, room for
- * KVT__HTTP_MAX_ADDRESSES.  Their number; 0: the thread is woken when the resolver has
- * news; -errno. */
+/* Write the origin's addresses in the order of attempts; out has room for
+ * KVT__HTTP_MAX_ADDRESSES.  Return the number of addresses; 0: the resolver wakes the thread
+ * when the lookup has ended; -errno with a sentence. */
 int kvt__http_pick(struct kvt__http_conn *conn, struct kvt__http_address *out);
 /* Try an address without a timely connection last for a while. */
 void kvt__http_bad_address(struct kvt__http_origin *o,
                            const struct kvt__http_address *address);
+/* Stop the resolver's thread.  Blocks until a lookup under way has ended. */
 void kvt__http_stop_resolver(struct kvt__http *http);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Proxies: which origins they are for, as curl decides, and how they are asked.  Their
- * passwords are in no message. */
+ * Proxies: which origins use a proxy, by curl's rules, and the requests to a proxy.  Messages
+ * never contain a proxy's password. */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 /* -------------------------------------------------------------------- settings */
 
-/* USER:PASSWORD, percent-encoded, in place. */
+/* Decode USER:PASSWORD in place.  The text is percent-encoded; return the decoded length. */
 static size_t
 decode(char *text)
 {
@@ -36,7 +36,8 @@ decode(char *text)
     return (size_t)(to - text);
 }
 
-/* The value of Proxy-Authorization; NULL: no memory.  user has room for one more byte. */
+/* Return the value of Proxy-Authorization, to be freed; NULL: no memory.  Overwrites user, which
+ * has room for one more byte. */
 static char *
 authorization(char *user)
 {
@@ -56,7 +57,7 @@ authorization(char *user)
 
 #define DEFAULT_PORT 1080 /* curl's */
 
-/* HOST[:PORT], IPv6 in brackets. */
+/* Read HOST[:PORT], IPv6 in brackets.  Return 0, -EINVAL or -ENOMEM. */
 static int
 read_host(struct kvt__http_proxy *proxy, const char *text)
 {
@@ -131,7 +132,7 @@ same_bits(const unsigned char *a, const unsigned char *b, unsigned n)
     return !(n % 8) || !((a[n / 8] ^ b[n / 8]) >> (8 - n % 8));
 }
 
-/* ADDRESS or ADDRESS/BITS. */
+/* Return true if host is an address in network, ADDRESS or ADDRESS/BITS.  Changes network. */
 static bool
 in_network(const char *host, char *network)
 {
@@ -182,7 +183,8 @@ is_excepted(const char *host, char *entry)
     return *entry && in_domain(host, entry);
 }
 
-/* no_proxy, as curl's: names with their domains, addresses, networks; "*": all. */
+/* no_proxy has curl's form: names, which include their subdomains, addresses, networks; "*": all
+ * hosts. */
 bool
 kvt__http_no_proxy(const char *list, const char *host)
 {
@@ -208,11 +210,11 @@ kvt__http_no_proxy(const char *list, const char *host)
     return false;
 }
 
-/* ----------------------------------------------------------------------- asking */
+/* --------------------------------------------------------------------- requests */
 
-/* A request in the form for a proxy: its target begins with the origin.  A proxy makes the
- * Host field from the target (RFC 9112, 3.2.2), and the Host field is signed without the
- * port 80. */
+/* A request to a proxy has the absolute form of the target, which begins with the origin.  A
+ * proxy makes the Host field from the target (RFC 9112, 3.2.2).  The signature covers a Host
+ * field without the port 80, so the target omits port 80. */
 int
 kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n, size_t room)
 {
@@ -256,7 +258,7 @@ kvt__http_tunnel_begin(struct kvt__http_conn *conn)
     return 0;
 }
 
-/* The proxy's response in the buffer.  GOES_ON: it was interim. */
+/* Read the proxy's response in the buffer.  GOES_ON: the response was interim. */
 static int
 read_tunnel(struct kvt__http_conn *conn)
 {

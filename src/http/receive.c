@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Receiving bytes of an answer, and how long a connection may go on with it. */
+ * Receiving bytes of a response, and the limit of bytes for each turn of a connection. */
 #include "http/private.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* One connection's turn, before the others have theirs. */
+/* Bytes of one turn: then the thread's other connections have their turns. */
 #define TURN ((size_t)4 << 20)
-/* Wake up for so many bytes while more are to come. */
+/* SO_RCVLOWAT while more bytes are expected: the thread wakes less often. */
 #define LOWAT ((int64_t)1 << 20)
 
 ssize_t
@@ -67,8 +67,8 @@ kvt__http_turn_is_over(struct kvt__http_conn *conn)
     return true;
 }
 
-/* left: bytes that are to come; the tail must not wait for more than it has.  TLS may have
- * read a part of a record. */
+/* Near the end of a body the mark must be 1: a mark above the number of remaining bytes would
+ * never be reached.  The margin of two records covers bytes that TLS has read already. */
 void
 kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left)
 {

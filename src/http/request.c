@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request's way: it waits for its time, then in its queue, and is under way on one
- * connection or two.  Its thread only. */
+ * The stages of a request: the request waits for not_before_ns, then in the queue of its
+ * priority, and is then under way on a connection, or on two with a hedge.  All functions run on
+ * the request's thread. */
 #include "http/private.h"
 
 #include <errno.h>
 
-/* ------------------------------------------------------------------- its times */
+/* ---------------------------------------------------------------------- timers */
 
 static const char *
 what_it_did(const struct kvt__http_request *req)
@@ -33,6 +34,7 @@ what_it_did(const struct kvt__http_request *req)
     }
 }
 
+/* Set the request's timer to the earliest of deadline, start and hedge. */
 static void
 set_time(struct kvt__http_request *req)
 {
@@ -50,6 +52,8 @@ set_time(struct kvt__http_request *req)
         kvt__http_time_clear(&t->times, &req->own.time);
 }
 
+/* Send the request on a second connection, unless a response has begun or the caller forbids the
+ * hedge. */
 static void
 hedge(struct kvt__http_request *req)
 {
@@ -86,7 +90,7 @@ on_time(struct kvt__http_time *time)
     }
 }
 
-/* ------------------------------------------------------------------- its begin */
+/* ----------------------------------------------------------------------- start */
 
 void
 kvt__http_arrive(struct kvt__http_thread *t, struct kvt__http_request *req)

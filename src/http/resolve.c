@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From names to addresses.  getaddrinfo() blocks, so one thread does nothing else.  What
- * it found is used for some seconds, and on while the next answer is not there. */
+ * Resolve names to addresses.  getaddrinfo() blocks, so a thread of its own calls
+ * getaddrinfo().  Addresses are used for FRESH_NS without a new lookup, and until USABLE_NS while
+ * a new lookup is under way. */
 #include "http/private.h"
 
 #include <arpa/inet.h>
@@ -13,8 +14,8 @@
 #include "base/thread.h"
 
 #define FRESH_NS (5 * KVT__NS_PER_S)
-#define USABLE_NS (60 * KVT__NS_PER_S) /* while a new lookup is under way */
-#define BAD_NS (10 * KVT__NS_PER_S)
+#define USABLE_NS (60 * KVT__NS_PER_S)
+#define BAD_NS (10 * KVT__NS_PER_S) /* a failed address is tried last */
 
 bool
 kvt__http_literal(const char *text, uint16_t port, struct kvt__http_address *out)
@@ -55,7 +56,7 @@ find(struct kvt__http_address *in, size_t n, const struct kvt__http_address *add
     return NULL;
 }
 
-/* What is known to be bad stays so. */
+/* Replace the origin's addresses.  An address that was bad stays bad. */
 static void
 keep_addresses(struct kvt__http_origin *o, const struct addrinfo *list)
 {
@@ -91,6 +92,7 @@ wake_all(struct kvt__http *http)
         kvt__http_wake(&http->threads[i]);
 }
 
+/* Look up the origin's name, without the lock, and wake all threads. */
 static void
 look_up(struct kvt__http *http, struct kvt__http_origin *o)
 {
@@ -146,7 +148,8 @@ kvt__http_stop_resolver(struct kvt__http *http)
         pthread_join(http->dns_thread, NULL);
 }
 
-/* Under the lock. */
+/* Queue a lookup of the origin, unless a lookup is queued or under way.  The lock is held.
+ * Return 0 or -errno with a sentence: the thread cannot start. */
 static int
 ask(struct kvt__http *http, struct kvt__http_origin *o)
 {

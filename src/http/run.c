@@ -2,7 +2,7 @@
  *
  * The loop that moves a connection from state to state.  A step (connect.c, proxy.c, tls.c,
  * head.c, body.c) returns an outcome; only this file chooses the next state, and ends the
- * request or the connection.  Its thread only. */
+ * request or the connection.  All functions run on the connection's thread. */
 #include <errno.h>
 #include <sys/epoll.h>
 
@@ -23,7 +23,7 @@ resolve(struct kvt__http_conn *conn)
     return KVT__HTTP_GOES_ON;
 }
 
-/* Go on to a state whose begin returned err. */
+/* Return the outcome of a change of state; err: the result of the new state's first call. */
 static int
 go_on(int err)
 {
@@ -141,16 +141,18 @@ step(struct kvt__http_conn *conn)
 
 /* ------------------------------------------------------------------ failures */
 
-/* A server may close an idle connection at any time.  If nothing came, the server has not
- * answered this request. */
+/* Return true if the request may be sent again.  A server may close an idle connection at any
+ * time; if no byte of a response arrived, the server had probably closed the connection before
+ * the request. */
 static bool
 is_stale(const struct kvt__http_conn *conn)
 {
     return conn->reused && conn->lost && !conn->any && !conn->req->own.replaced;
 }
 
-/* Close a connection that failed with the sentence kvt__why().  The request goes on with its
- * other connection or, if the connection was stale, with a new one; otherwise it ends. */
+/* Close a connection that failed with the sentence kvt__why().  The request continues on the
+ * other connection or, if the connection was stale, on a new connection; otherwise the request
+ * ends. */
 static void
 fail(struct kvt__http_conn *conn, int err)
 {
@@ -212,7 +214,7 @@ watch(struct kvt__http_conn *conn)
 
 /* --------------------------------------------------------------------- times */
 
-/* When the state has lasted too long. */
+/* Return the monotonic time at which the state has lasted too long. */
 static int64_t
 due_ns(const struct kvt__http_conn *conn)
 {
@@ -232,10 +234,11 @@ due_ns(const struct kvt__http_conn *conn)
     }
 }
 
-/* How long bytes below the low-water mark may wait. */
+/* Limit for bytes below the low-water mark to wait for a read. */
 #define LOOK_NS (100 * KVT__NS_PER_MS)
 
-/* Bytes only move progress_ns; the time is set anew when it runs or the state changes. */
+/* Set the connection's timer.  Received bytes only move progress_ns: the timer is set again when
+ * the timer runs or the state changes. */
 static void
 rearm(struct kvt__http_conn *conn)
 {
@@ -282,8 +285,8 @@ on_time(struct kvt__http_time *time)
 {
     struct kvt__http_conn *conn = (struct kvt__http_conn *)time;
 
-    /* Bytes may lie there that no event told of: below the low-water mark, or because this
-     * thread could not run for a while. */
+    /* The socket may have bytes without an event: bytes below the low-water mark, or bytes that
+     * arrived while this thread could not run. */
     conn->readable = true;
     kvt__http_conn_run(conn);
     if (conn->state == KVT__HTTP_CLOSED)

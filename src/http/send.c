@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sending a request: the head from the connection's buffer, the body from the caller's
- * memory, in as few calls as the kernel takes it in. */
+ * Sending a request: the head from the connection's buffer, the body from the caller's memory,
+ * both in one call if the socket has room. */
 #include "http/private.h"
 
 #include <assert.h>
@@ -62,8 +62,9 @@ send_some(struct kvt__http_conn *conn)
     return n >= 0 ? n : errno == EAGAIN ? 0 : -errno;
 }
 
-/* One call takes all that the kernel has room for; then comes a look at what the server
- * says.  A failure is not one yet: it may have answered before it closed. */
+/* Send once, then let the caller look for a response, which may arrive before the body is sent.
+ * A failed send does not fail the request: the server may have sent a response before it closed
+ * the connection. */
 void
 kvt__http_send(struct kvt__http_conn *conn)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One thread: it takes what was submitted, starts what may be under way, and sleeps
- * until a socket, a time or its inbox wakes it. */
+ * The main loop of a thread: take submitted requests from the inbox, start requests from the
+ * queues, and sleep until a socket, a timer or the inbox wakes the thread. */
 #include "http/private.h"
 
 #include <errno.h>
@@ -11,7 +11,8 @@
 
 #define MAX_EVENTS 64
 
-/* False: the client is to be closed and nothing is left to do. */
+/* Take the submitted requests from the inbox.  Return false if the client is closing and no
+ * request is left. */
 static bool
 take_inbox(struct kvt__http_thread *t, bool *stopped)
 {
@@ -84,8 +85,8 @@ wait_ms(const struct kvt__http_thread *t)
                : (int)((left + KVT__NS_PER_MS - 1) / KVT__NS_PER_MS);
 }
 
-/* Let it take its steps.  The one to go on with: it may have been the other one of the
- * same request. */
+/* Run a connection.  Return the next connection of the list.  The run may close the next
+ * connection, if both belong to one request; then start again with the first. */
 static struct kvt__http_conn *
 run_one(struct kvt__http_thread *t, struct kvt__http_conn *conn)
 {
@@ -95,7 +96,7 @@ run_one(struct kvt__http_thread *t, struct kvt__http_conn *conn)
     return next && next->state == KVT__HTTP_CLOSED ? t->busy.first : next;
 }
 
-/* Names were resolved, perhaps those that they wait for. */
+/* Run the connections that wait for a name: a lookup may have ended. */
 static void
 retry_resolving(struct kvt__http_thread *t)
 {
@@ -120,7 +121,8 @@ handle(struct kvt__http_thread *t, const struct epoll_event *event)
     }
 }
 
-/* What a socket's event does not tell of: bytes that TLS has read already. */
+/* Run the connections that stopped at the end of their turn.  No event of a socket reports bytes
+ * that TLS has read already. */
 static void
 run_again(struct kvt__http_thread *t)
 {
@@ -133,7 +135,8 @@ run_again(struct kvt__http_thread *t)
     }
 }
 
-/* Only now no event in hand speaks of them. */
+/* Free closed connections.  Called between two epoll_wait() calls: no event in hand points to a
+ * closed connection then. */
 static void
 free_dead(struct kvt__http_thread *t)
 {
@@ -149,7 +152,7 @@ close_all(struct kvt__http_thread *t)
 {
     while (t->idle.first)
         kvt__http_conn_close(t->idle.first);
-    while (t->busy.first) /* drained ones */
+    while (t->busy.first) /* connections in DRAIN */
         kvt__http_conn_close(t->busy.first);
     free_dead(t);
 }

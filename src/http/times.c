@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pairing heap. */
+ * Timers in a pairing heap. */
 #include "http/times.h"
 
 #include <stddef.h>
 
-/* Of two roots the later one becomes the first child of the other. */
+/* Merge two heaps: the root with the later time becomes the first child of the other root. */
 static struct kvt__http_time *
 merge(struct kvt__http_time *a, struct kvt__http_time *b)
 {
@@ -22,7 +22,7 @@ merge(struct kvt__http_time *a, struct kvt__http_time *b)
     return a;
 }
 
-/* One root of a list of siblings: in pairs, then all into one. */
+/* Merge a list of siblings into one heap: merge pairs, then all pairs.  Return the root. */
 static struct kvt__http_time *
 merge_siblings(struct kvt__http_time *list)
 {

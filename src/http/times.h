@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Things to do at a time: a heap whose nodes are part of what they are about, so that
- * setting one allocates nothing.  One thread. */
+ * Timers of a thread, in a heap.  A request or a connection embeds its timer, so setting a timer
+ * allocates nothing.  One thread. */
 #ifndef KVT_HTTP_TIMES_H
 #define KVT_HTTP_TIMES_H
 
@@ -11,7 +11,7 @@
 struct kvt__http_time {
     int64_t at_ns; /* monotonic */
     void (*run)(struct kvt__http_time *time);
-    struct kvt__http_time *child, *next, *prev; /* prev: or the parent */
+    struct kvt__http_time *child, *next, *prev; /* prev of a first child: the parent */
     bool set;
 };
 
@@ -19,11 +19,11 @@ struct kvt__http_times {
     struct kvt__http_time *first; /* the earliest; NULL: none */
 };
 
-/* Set it, or set it to another time. */
+/* Set the timer to at_ns.  If the timer is set already, change the time. */
 void kvt__http_time_set(struct kvt__http_times *times, struct kvt__http_time *time,
                         int64_t at_ns);
 
-/* Does nothing to one that is not set. */
+/* Clear the timer.  A timer that is not set stays unchanged. */
 void kvt__http_time_clear(struct kvt__http_times *times, struct kvt__http_time *time);
 
 #endif

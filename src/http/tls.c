@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS by OpenSSL.  It reads 64 KiB of the socket at a time and decrypts record by record
- * into the caller's memory.  Its socket calls may raise SIGPIPE, which the threads of
- * this room block.
+ * TLS by OpenSSL.  OpenSSL reads up to 64 KiB from the socket at a time and decrypts record by
+ * record into the caller's memory.  OpenSSL's socket calls may raise SIGPIPE; the threads of this
+ * room block SIGPIPE.
  *
- * The kernel's TLS (SSL_OP_ENABLE_KTLS) is not asked for: OpenSSL 3.0 and 3.1 have reports
- * of bytes that were changed under way with non-blocking sockets. */
+ * The kernel's TLS (SSL_OP_ENABLE_KTLS) is not used: users of OpenSSL 3.0 and 3.1 reported
+ * corrupt bytes on non-blocking sockets. */
 #include "http/private.h"
 
 #include <errno.h>
@@ -16,14 +16,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* OpenSSL moves what is left over to the buffer's begin: larger costs more. */
+/* OpenSSL moves a partial record to the start of the buffer: a larger buffer costs longer
+ * moves. */
 #define READ_BUFFER_BYTES ((size_t)64 << 10)
-/* Encrypt so much before looking at what the server says. */
+/* Bytes to encrypt in one call; then the connection looks for a response. */
 #define SEND_BYTES ((size_t)1 << 20)
 
 /* ------------------------------------------------------------------ the context */
 
-/* OpenSSL's newest complaint, in its words. */
+/* Return OpenSSL's text of the newest error. */
 static const char *
 complaint(void)
 {
@@ -33,7 +34,7 @@ complaint(void)
     return text ? text : "an error of OpenSSL without a name";
 }
 
-/* AES-128-GCM is the quickest; it comes first if the machine's policy has it at all. */
+/* Put AES-128-GCM, the fastest cipher, first, if the machine's policy permits AES-128-GCM. */
 static void
 prefer_aes_128(SSL_CTX *ctx)
 {
@@ -48,7 +49,7 @@ prefer_aes_128(SSL_CTX *ctx)
         const char *name = SSL_CIPHER_get_name(sk_SSL_CIPHER_value(ciphers, i));
         size_t more = strlen(name) + 1;
 
-        if (strncmp(name, "TLS_", 4)) /* of TLS 1.2 */
+        if (strncmp(name, "TLS_", 4)) /* a cipher of TLS 1.2 */
             continue;
         if (!strcmp(name, first))
             found = true;
@@ -65,7 +66,8 @@ session_of(const struct kvt__http_conn *conn)
     return &conn->origin->sessions[conn->thread - conn->origin->http->threads];
 }
 
-/* The newest ticket is for the thread's next connection to the same origin. */
+/* Store the newest session for the thread's next connection to this origin.  Return 1: this
+ * function owns session now. */
 static int
 keep_session(SSL *ssl, SSL_SESSION *session)
 {
@@ -101,7 +103,8 @@ trust(SSL_CTX *ctx, const struct kvt__http *http)
     return err || !http->more_ca_file ? err : trust_file(ctx, http->more_ca_file);
 }
 
-/* A key with a pass phrase is an error: OpenSSL would ask the terminal for it. */
+/* Fail for a key with a pass phrase.  Without this callback OpenSSL asks the terminal for the
+ * pass phrase. */
 static int
 refuse_pass_phrase(char *out, int room, int writes, void *user)
 {
@@ -112,7 +115,7 @@ refuse_pass_phrase(char *out, int room, int writes, void *user)
     return -1;
 }
 
-/* The client's own certificate, for servers that demand one. */
+/* Load the client's certificate and key, for servers that demand a client certificate. */
 static int
 present(SSL_CTX *ctx, const struct kvt__http *http)
 {
@@ -127,14 +130,14 @@ present(SSL_CTX *ctx, const struct kvt__http *http)
         return kvt__fail(EINVAL, "client certificate %s: %s.", cert, complaint());
     if (access(key, R_OK) < 0)
         return kvt__fail(EINVAL, "client key %s: %m.", key);
-    /* A key of another type than the certificate's only fails the check. */
+    /* SSL_CTX_use_PrivateKey_file() accepts a key of another type than the certificate's;
+     * SSL_CTX_check_private_key() does not. */
     if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1 ||
         SSL_CTX_check_private_key(ctx) != 1)
         return kvt__fail(EINVAL, "client key %s: %s.", key, complaint());
     return 0;
 }
 
-/* Under http->lock: for the first origin that wants it. */
 int
 kvt__http_tls_open(struct kvt__http *http)
 {
@@ -194,7 +197,8 @@ handshake_failed(struct kvt__http_conn *conn)
     return kvt__fail(EPROTO, "TLS with %s: %s.", who, complaint());
 }
 
-/* After a call that did nothing: 0: it waits for the socket; -errno with a sentence. */
+/* Classify a failed OpenSSL call.  Return 0: the call waits for the socket; or -errno with a
+ * sentence. */
 static int
 failure(struct kvt__http_conn *conn, int result)
 {
@@ -234,6 +238,7 @@ forget_errors(struct kvt__http_conn *conn)
 
 /* ----------------------------------------------------------------- connections */
 
+/* Set the name or address that the server's certificate must contain. */
 static bool
 name_peer(SSL *ssl, const char *host)
 {
@@ -282,7 +287,7 @@ kvt__http_handshake(struct kvt__http_conn *conn)
     return KVT__HTTP_DONE;
 }
 
-/* Several records, until the place is full or the socket empty. */
+/* Receive records until n bytes are received or the socket is empty. */
 ssize_t
 kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n)
 {
@@ -296,14 +301,13 @@ kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n)
         if (result == 1)
             got += some;
         else if (got)
-            break; /* what it is shows again next time */
+            break; /* the next call meets the failure again */
         else
             return failure(conn, result);
     }
     return (ssize_t)got;
 }
 
-/* Of two pieces, in turn.  Bytes, 0: none now, -errno. */
 ssize_t
 kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts, size_t n_parts)
 {
@@ -323,7 +327,8 @@ kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts, size_
     return (ssize_t)sent;
 }
 
-/* Nothing but tickets came. */
+/* The peek also processes session tickets.  Only WANT_READ means that the connection is open
+ * without data. */
 bool
 kvt__http_tls_quiet(struct kvt__http_conn *conn)
 {
@@ -335,7 +340,7 @@ kvt__http_tls_quiet(struct kvt__http_conn *conn)
            SSL_get_error(conn->ssl, 0) == SSL_ERROR_WANT_READ;
 }
 
-/* Idle connections need no buffers: the next look that finds nothing gives them back. */
+/* In this mode OpenSSL frees a buffer when the buffer is empty, at the next read or peek. */
 void
 kvt__http_tls_rest(struct kvt__http_conn *conn, bool rest)
 {
@@ -353,7 +358,7 @@ kvt__http_tls_end(struct kvt__http_conn *conn)
     ERR_clear_error();
     if (SSL_is_init_finished(conn->ssl) && !conn->lost && !conn->broken)
         SSL_shutdown(conn->ssl);
-    /* Without this its session would count as broken and not be resumed. */
+    /* SSL_free() marks the session as not resumable if the connection was not shut down. */
     SSL_set_shutdown(conn->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
     SSL_free(conn->ssl);
     ERR_clear_error();
