@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Little-endian numbers in bytes (disk and wire), rounding, and hexadecimal digits. */
+ * Little-endian numbers in files and messages, rounding, and hexadecimal digits.  Addresses need no
+ * alignment. */
 #ifndef KVT_BASE_BYTES_H
 #define KVT_BASE_BYTES_H
 
@@ -40,14 +41,14 @@ kvt__get_le64(const void *at)
     return le64toh(v);
 }
 
-/* The next multiple of align (a power of two); the caller knows that it fits. */
+/* Round v up to a multiple of align, a power of two.  The result must fit in 64 bits. */
 static inline uint64_t
 kvt__round_up(uint64_t v, uint64_t align)
 {
     return (v + align - 1) & ~(align - 1);
 }
 
-/* Return the value of a hexadecimal digit of either case, in any locale; -1: c is no digit. */
+/* Return the value of a hexadecimal digit of either case, in any locale; -1: c is not a digit. */
 static inline int
 kvt__hex_digit(char c)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Time, as int64_t nanoseconds.  Any thread, no system call on usual kernels. */
+ * Clocks, as int64_t nanoseconds.  Any thread; no system call where the kernel has a vDSO. */
 #ifndef KVT_BASE_CLOCK_H
 #define KVT_BASE_CLOCK_H
 
@@ -19,21 +19,23 @@ kvt__clock_ns(clockid_t clock)
     return (int64_t)t.tv_sec * KVT__NS_PER_S + t.tv_nsec;
 }
 
-/* For deadlines and leases: the same in all processes of one boot. */
+/* Return the monotonic time, for deadlines and leases.  All processes of a boot share this
+ * clock. */
 static inline int64_t
 kvt__now_ns(void)
 {
     return kvt__clock_ns(CLOCK_MONOTONIC);
 }
 
-/* For recency: comparable over reboots, a few ms coarse, cheap. */
+/* Return the time of day, for the recency of chunks.  Times are comparable after a reboot, and
+ * accurate to a few ms. */
 static inline int64_t
 kvt__wall_ns(void)
 {
     return kvt__clock_ns(CLOCK_REALTIME_COARSE);
 }
 
-/* For calls that want it so; ns >= 0. */
+/* Convert ns, at least 0, for system calls. */
 static inline struct timespec
 kvt__timespec(int64_t ns)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each counter is, for people and exporters. */
+ * The table of counters, for metrics and documentation. */
 #include "base/counters.h"
 
 #include "kvtier.h"

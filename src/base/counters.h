@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters, all from one table (counters.def): a set of atomic numbers that
- * belongs to a handle.  Any thread. */
+ * A set of atomic counters, owned by a handle.  counters.def defines all counters.  Any thread. */
 #ifndef KVT_BASE_COUNTERS_H
 #define KVT_BASE_COUNTERS_H
 
@@ -25,7 +24,7 @@ kvt__count(struct kvt__counters *c, enum kvt__counter which, uint64_t n)
     atomic_fetch_add_explicit(&c->value[which], n, memory_order_relaxed);
 }
 
-/* For gauges. */
+/* Lower a gauge. */
 static inline void
 kvt__count_down(struct kvt__counters *c, enum kvt__counter which, uint64_t n)
 {

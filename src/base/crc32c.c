@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CRC32C: ISA-L does the bytes; joining two CRCs is multiplication by a power
- * of x modulo the polynomial, bit-reflected as the CRC itself. */
+ * CRC32C: ISA-L computes the CRC of bytes.  To join two CRCs, multiply by a power of x modulo the
+ * polynomial; polynomials are bit-reflected like the CRC. */
 #include "base/crc32c.h"
 
 #include <isa-l/crc.h>
@@ -23,7 +23,7 @@ kvt__crc32c(uint32_t crc, const void *bytes, size_t n)
     return crc;
 }
 
-/* a * b modulo the polynomial; bit 31 is x^0. */
+/* Return a * b modulo the polynomial; bit 31 is x^0. */
 static uint32_t
 mul(uint32_t a, uint32_t b)
 {
@@ -37,8 +37,8 @@ mul(uint32_t a, uint32_t b)
     return r;
 }
 
-/* x^(8 * 2^k) modulo the polynomial, for k from 0: each the square of the one before.
- * After 31 of them it is the first again. */
+/* x^(8 * 2^k) modulo the polynomial, for k from 0: each entry is the square of the previous
+ * entry.  The sequence has period 31. */
 static const uint32_t squares[31] = {
     0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a,
     0xb82be955, 0xb8fdb1e7, 0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a,
@@ -48,7 +48,7 @@ static const uint32_t squares[31] = {
     0x08000000,
 };
 
-/* x^(8 * bytes). */
+/* Return x^(8 * bytes) modulo the polynomial. */
 static uint32_t
 power(uint64_t bytes)
 {
@@ -68,16 +68,17 @@ kvt__crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t b_bytes)
 
 /* ------------------------------------------------------- bytes out of memory */
 
-/* The checksum alone is several times as fast as memory.  More of it is under way
- * when several places are read in turn, each asked for ahead; the CPU's own
- * prefetching ends with each page.  Measured: 12 % less time than one place. */
+/* The CRC instruction is several times as fast as memory, so the function reads from PLACES places
+ * in turn, with software prefetches AHEAD bytes before each place: more reads of memory are under
+ * way, and the CPU's hardware prefetcher stops at each page.  Measured: 12 % less time than a
+ * single place. */
 #define PLACES 4
 #define STEP ((size_t)512)
 #define AHEAD 1024
 #define LINE 64
 
-/* As many bytes at each place, a multiple of STEP.  Asking beyond the last does no
- * harm. */
+/* Add `each` bytes of each place to the place's CRC; `each` is a multiple of STEP.  A prefetch
+ * behind the end is harmless. */
 static void
 read_in_turn(const unsigned char *p, size_t each, uint32_t crc[PLACES])
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread's last sentence of failure. */
+ * The error sentence of each thread. */
 #include "base/error.h"
 
 #include <stdarg.h>

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Errors: a sentence is made once, where something failed, and kept for the
- * calling thread; callers pass the code up.  Any thread, never blocks. */
+ * Errors.  The function that detects an error writes a sentence, which is stored for the calling
+ * thread; all callers only return the code.  Any thread, never blocks. */
 #ifndef KVT_BASE_ERROR_H
 #define KVT_BASE_ERROR_H
 
-/* Remember a sentence and return -err.  err is an errno, > 0.  Its own text is
- * appended after ": " unless the format ends with '.'. */
+/* Store the sentence and return -err.  err is an errno, > 0.  Unless the sentence ends with '.',
+ * ": " and the text of err are appended. */
 int kvt__fail(int err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The thread's sentence, "" when nothing failed yet. */
+/* Return the calling thread's sentence, "" before the first error.  The text is valid until the
+ * thread's next error. */
 const char *kvt__why(void);
 
-/* Set the sentence as it stands (one that an asynchronous request carried). */
+/* Store the sentence of an asynchronous request as the calling thread's, without change. */
 void kvt__set_why(const char *why);
 
-#define KVT__WHY_BYTES 512 /* of a sentence, with its end */
+#define KVT__WHY_BYTES 512 /* longest sentence, with its NUL */
 
-/* An error that goes from thread to thread. */
+/* An error on the way from a thread to another thread. */
 struct kvt__error {
     int code; /* 0 or -errno */
     char why[KVT__WHY_BYTES]; /* the sentence, if code is not 0 */
@@ -27,7 +28,7 @@ struct kvt__error {
 /* Set *error to err.  If err is not 0, copy the calling thread's sentence. */
 void kvt__error_set(struct kvt__error *error, int err);
 
-/* Return the code.  If the code is not 0, the sentence becomes the calling thread's. */
+/* Return the code.  If the code is not 0, store the sentence as the calling thread's. */
 int kvt__error_raise(const struct kvt__error *error);
 
 #endif

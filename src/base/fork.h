@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forks.  A forked child shares the parent's open files: as long as the child has a
- * descriptor open, a lock of that open file outlives the parent.  Any thread. */
+ * Forks.  A forked child shares the parent's open files: while the child has a descriptor open,
+ * the locks of the open file outlive the parent.  Any thread. */
 #ifndef KVT_BASE_FORK_H
 #define KVT_BASE_FORK_H
 
@@ -19,10 +19,10 @@ kvt__fork_generation_now(void)
 /* Count the forks from now on.  Return the generation. */
 unsigned kvt__fork_watch(void);
 
-/* Open a file or directory for locks, with O_CLOEXEC and O_NOFOLLOW added to
- * flags.  The flags must not have O_EXCL: a file is opened again if the process forked.  A
- * forked child closes the descriptor before fork() returns there.  Return a descriptor for
- * kvt__lock_file_close(), or -errno. */
+/* Open a file or directory for locks, with O_CLOEXEC and O_NOFOLLOW added to flags.  The flags
+ * must not have O_EXCL: the file is opened again if the process forks meanwhile.  A forked child
+ * closes the descriptor before fork() returns in the child.  Return a descriptor for
+ * kvt__lock_file_close(), or -errno without a sentence. */
 int kvt__lock_file_open(int dirfd, const char *name, int flags, mode_t mode);
 
 /* Close the descriptor and release the locks.  In a forked child, where the descriptor is

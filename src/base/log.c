@@ -45,11 +45,11 @@ lock_sink(void)
     pthread_mutex_lock(&sink.lock);
 }
 
-/* Set once it is settled what the environment asks for. */
+/* Set after the level was read from the environment or set by a caller. */
 static atomic_flag settled = ATOMIC_FLAG_INIT;
 
-/* The names that Python's loggers have, which LMCache takes.  Nothing that is logged here
- * is critical. */
+/* The names of Python's log levels, as in LMCache.  kvtier logs no critical lines, so CRITICAL
+ * means none. */
 static const struct {
     const char *name;
     int level;
@@ -80,7 +80,7 @@ level_of_environment(void)
     return KVT_LOG_INFO;
 }
 
-/* Take the environment's level unless a caller has set a level. */
+/* Use the environment's level unless a caller has set a level. */
 static void
 level_from_environment(void)
 {

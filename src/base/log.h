@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Log lines for people.  Any thread.  Never a token, a prompt or a secret. */
+ * The log, for operators.  Any thread.  A line never contains a token, a prompt or a secret. */
 #ifndef KVT_BASE_LOG_H
 #define KVT_BASE_LOG_H
 
@@ -8,11 +8,11 @@
 
 #include "kvtier.h"
 
-/* One line, without newline. */
+/* Log a line; the text has no newline.  Blocks while another thread logs. */
 void kvt__log(enum kvt_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Log at most once a process for each place in the source. */
+/* Log a line at most once in this process, for this place in the source. */
 #define KVT__LOG_ONCE(level, ...)                                              \
     do {                                                                       \
         static atomic_flag said_ = ATOMIC_FLAG_INIT;                           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The user's own directory below one that all users share: others must not be able to
- * put anything there. */
+ * The user's private directory below a directory of all users.  Other users must not be able to
+ * create files in the private directory. */
 #include "base/private-dir.h"
 
 #include <errno.h>

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The user's own directory below one that all users share. */
+ * The user's private directory below a directory of all users.  Any thread. */
 #ifndef KVT_BASE_PRIVATE_DIR_H
 #define KVT_BASE_PRIVATE_DIR_H
 
 #include <stddef.h>
 
-/* Where what a host keeps of stores of others lies. */
+/* The parent for private data that a host keeps over reboots: indexes of stores without a
+ * directory of the host, compiled GPU kernels. */
 #define KVT__LOCAL_DIR "/var/tmp"
 
-/* Open kvtier-<uid> in parent; make the directory if it does not exist.  If another user
- * owns the name, or other users may write to the directory, use kvtier-<uid>-1 to -15:
- * all processes of the user find an equal name.  A link is never followed.  Return a
- * descriptor, or -errno with a sentence; -EACCES: all names are foreign. */
+/* Open kvtier-<uid> in parent; create the directory if it does not exist.  If another user owns
+ * the name, or other users may write to the directory, use kvtier-<uid>-1 to -15: all processes
+ * of the user find the same directory.  Symbolic links are never followed.  Return a descriptor,
+ * which the caller closes, or -errno with a sentence; -EACCES: no name can be used. */
 int kvt__private_dir_open(const char *parent);
 
-/* The same for a directory in it that belongs to one thing, which n bytes tell apart from
- * others. */
+/* Open the subdirectory of a thing; create the subdirectory if it does not exist.  The n bytes at
+ * thing identify the thing; the subdirectory's name is a hash of these bytes.  Return a
+ * descriptor, which the caller closes, or -errno with a sentence. */
 int kvt__private_dir_of(const char *parent, const void *thing, size_t n);
 
 #endif

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* In front of the caller's part. */
+/* The header in front of the caller's memory. */
 struct header {
-    _Alignas(max_align_t) size_t bytes; /* of the mapping, this header included */
+    _Alignas(max_align_t) size_t bytes; /* size of the mapping, including this header */
 };
 
 void *

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory for secrets: left out of core dumps, wiped before it is given back.  Each piece
- * takes whole pages, so it is meant for a few long-lived ones.  Any thread. */
+ * Memory for secrets: excluded from core dumps, overwritten before the free.  Each allocation
+ * uses whole pages, so allocate few and long-lived secrets.  Any thread. */
 #ifndef KVT_BASE_SECRET_H
 #define KVT_BASE_SECRET_H
 
 #include <stddef.h>
 
-/* Zeroed memory, aligned for any type; NULL: there is none. */
+/* Allocate zeroed memory, aligned for any type; NULL: no memory. */
 void *kvt__secret_alloc(size_t bytes);
 void kvt__secret_free(void *memory); /* NULL is allowed */
 

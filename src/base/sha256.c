@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 by libcrypto's low-level functions, which OpenSSL 3 deprecates for
- * their missing engine support and keeps for their speed. */
+ * SHA-256 by libcrypto's low-level functions.  OpenSSL 3 deprecates these functions because they
+ * do not support engines, but they are faster than the EVP layer. */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "base/sha256.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 (FIPS 180-4) of short inputs, many a second.  Any thread. */
+ * SHA-256 (FIPS 180-4), with low overhead for short inputs.  Any thread. */
 #ifndef KVT_BASE_SHA256_H
 #define KVT_BASE_SHA256_H
 
@@ -9,8 +9,8 @@
 
 #define KVT__SHA256_BYTES 32
 
-/* OpenSSL's own context, the low-level form: the EVP layer costs more than
- * the hash of one chunk of tokens. */
+/* Memory for OpenSSL's low-level context: the EVP layer costs more time than the hash of a
+ * chunk's tokens. */
 struct kvt__sha256 {
     uint32_t state[28];
 };

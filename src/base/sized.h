@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Structs of the public interface that begin with their size: what a caller's
- * older header does not have counts as zero. */
+ * Structs of kvtier.h that begin with their size.  Fields that the caller's older header lacks
+ * are zero. */
 #ifndef KVT_BASE_SIZED_H
 #define KVT_BASE_SIZED_H
 
@@ -11,8 +11,9 @@
 
 #include "base/error.h"
 
-/* Copy a caller's struct into ours of size bytes.  0, or -EINVAL when it is NULL
- * or tells no size.  what: for the message. */
+/* Copy the caller's struct, theirs, to ours, which has size bytes.  what: the struct's name for
+ * the message.  Return 0, or -EINVAL with a sentence: theirs is NULL, or struct_size is not
+ * set. */
 static inline int
 kvt__take_sized(void *ours, size_t size, const void *theirs, const char *what)
 {

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Ours are closed by exec; others' may not be. */
+/* Close all descriptors above standard error.  kvtier's descriptors have O_CLOEXEC; descriptors of
+ * the host program may not have O_CLOEXEC. */
 static int
 close_all(posix_spawn_file_actions_t *actions)
 {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Starting a program.  It gets a process group of its own, so that all of it can be ended;
- * no descriptor of this process, whoever opened it; and no signal blocked or ignored.
- * Any thread. */
+ * Start a program.  The program gets a new process group, so that the caller can kill the program
+ * with all its children.  The program inherits no other descriptor of this process, and no
+ * blocked or ignored signal.  Any thread. */
 #ifndef KVT_BASE_SPAWN_H
 #define KVT_BASE_SPAWN_H
 
 #include <sys/types.h>
 
-/* Start words[0], looked for in PATH if there is no slash in it, with its standard output
- * and error in the two descriptors (-1: nowhere) and nothing to read.  environment: NULL:
- * this process's.  0 or an errno. */
+/* Start the program words[0] with the arguments words, terminated by NULL.  A name without a slash
+ * is searched in PATH.  out and complaints: descriptors for standard output and standard error;
+ * -1: /dev/null.  Standard input is /dev/null.  environment: NULL: the environment of this
+ * process.  The caller waits for *pid.  Return 0 or an errno (positive, without a sentence). */
 int kvt__spawn(char *const *words, const char *const *environment, int out, int complaints,
                pid_t *pid);
 

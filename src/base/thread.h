@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads of a library in someone else's process: they block every signal, so
- * that the program's handlers run on its own threads. */
+ * Threads of the library in the process of a host program.  The library's threads block all
+ * signals, so signal handlers run on the host program's threads only. */
 #ifndef KVT_BASE_THREAD_H
 #define KVT_BASE_THREAD_H
 
 #include <pthread.h>
 
-/* name: at most 15 bytes.  0 or -errno with a sentence. */
+/* Start a thread; the caller joins the thread.  name: at most 15 bytes.  Return 0, or -errno with
+ * a sentence. */
 int kvt__thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
                       void *arg);
 
-/* A condition whose waits with a time are on the clock of kvt__now_ns(). */
+/* Initialize a condition variable whose timed waits use the clock of kvt__now_ns(). */
 void kvt__cond_init(pthread_cond_t *cond);
 
 #endif
