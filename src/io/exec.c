@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor's threads and queues.  One lock for the queues, one for the
- * timers; neither is held while a job runs.
+ * The executor's threads and queues.  A lock guards the queues, and another lock guards the
+ * timers; neither lock is held while a job or a timer runs.
  *
- * What is shared is no job in a queue, which would have to be found there and taken out
- * when it is over: it stands in a list of its own, on the stack of who shares it, while
- * parts of it are left to begin.  A thread takes one part at a time and then looks again
- * for what is best to do, so that loads do not wait for those that help with a store. */
+ * A split job is not in a queue of jobs: kvt__exec_run_split() links the split, which is on its
+ * caller's stack, into a list of shared splits while parts have not begun.  A worker takes a
+ * single part and then chooses again by priority, so loads do not wait for workers that help with
+ * a store. */
 #include "io/exec.h"
 
 #include <assert.h>
@@ -21,16 +21,16 @@
 
 struct queue {
     struct kvt__job *first;
-    struct kvt__job **last; /* where the next one is linked */
+    struct kvt__job **last; /* the pointer that gets the next job */
 };
 
 struct kvt__exec {
     pthread_mutex_t lock;
     pthread_cond_t work;
     struct queue queues[KVT__N_PRIOS];
-    struct kvt__split *shared[KVT__N_PRIOS]; /* of which parts have not begun */
-    pthread_cond_t shared_end;
-    size_t n_expected; /* jobs that others will submit */
+    struct kvt__split *shared[KVT__N_PRIOS]; /* splits with parts that have not begun */
+    pthread_cond_t shared_end;  /* the last part of a split has ended */
+    size_t n_expected; /* announced jobs that have not been submitted */
     bool stop;
 
     pthread_mutex_t timer_lock;
@@ -43,7 +43,7 @@ struct kvt__exec {
     pthread_t threads[];
 };
 
-/* Of a thread of an executor: what it runs now. */
+/* For a worker thread: its executor, and the priority of the current job or part. */
 static _Thread_local struct {
     struct kvt__exec *exec;
     enum kvt__prio prio;
@@ -61,7 +61,7 @@ end_sharing_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__spli
     *at = split->next;
 }
 
-/* Run one that has not begun, without the lock. */
+/* Run the next part of a split, with the lock released meanwhile. */
 static void
 run_part_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__split *split)
 {
@@ -80,7 +80,7 @@ run_part_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__split *
         split->n_begun = split->n;
     }
     if (!--split->n_running && split->n_begun == split->n)
-        pthread_cond_broadcast(&exec->shared_end); /* after which it is gone */
+        pthread_cond_broadcast(&exec->shared_end); /* then the split's memory becomes invalid */
 }
 
 bool
@@ -119,8 +119,8 @@ kvt__exec_run_split(struct kvt__split *split)
         last = &(*last)->next;
     split->next = NULL;
     *last = split;
-    /* All that sleep: one signal could wake a thread that finds a job, which then does what
-     * another one was woken for. */
+    /* Wake all workers: each part may have a worker.  A single signal could also wake a worker
+     * that then takes a new job instead of a part. */
     pthread_cond_broadcast(&exec->work);
     while (split->n_begun < split->n)
         run_part_locked(exec, prio, split);
@@ -145,8 +145,9 @@ take_job(struct queue *q)
     return job;
 }
 
-/* Do what is best, without the lock: first what waits for a thread, then what has one.
- * False: there is nothing. */
+/* Run the most urgent job or part, with the lock released meanwhile.  At equal priority, a job
+ * comes before a part, because a part's split already has a thread.  Return false if there is no
+ * job and no part. */
 static bool
 work_locked(struct kvt__exec *exec)
 {
@@ -221,7 +222,7 @@ kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
     pthread_mutex_lock(&exec->lock);
     add_job_locked(exec, prio, job);
     exec->n_expected--;
-    if (exec->stop) /* they wait for the last one */
+    if (exec->stop) /* all workers wait for the last expected job */
         pthread_cond_broadcast(&exec->work);
     else
         pthread_cond_signal(&exec->work);

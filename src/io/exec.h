@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor: a few threads that run jobs by priority and help with each other's, and one
- * that runs jobs at their deadline even when all others hang in I/O.  Any thread may
- * submit; submitting never blocks and allocates nothing. */
+ * The executor: a few worker threads, which run jobs by priority and help with the parts of each
+ * other's jobs, and a timer thread, which runs timers on time even if all workers hang in I/O.
+ * Any thread may call these functions.  They do not block and allocate nothing, unless the
+ * function's comment says otherwise. */
 #ifndef KVT_IO_EXEC_H
 #define KVT_IO_EXEC_H
 
@@ -14,7 +15,7 @@
 
 struct kvt__exec;
 
-/* Served in this order; in one class first come, first served. */
+/* Priorities, the most urgent first.  Jobs of equal priority run in the order of submission. */
 enum kvt__prio {
     KVT__PRIO_LOOKUP,
     KVT__PRIO_LOAD,
@@ -23,65 +24,71 @@ enum kvt__prio {
     KVT__N_PRIOS
 };
 
-/* Part of what is to be done.  Belongs to the executor from submit until run is
- * called, which may free it. */
+/* A job, embedded in the caller's struct.  The executor owns the job from submit until the call of
+ * run(), which may free the job. */
 struct kvt__job {
-    void (*run)(struct kvt__job *job);
+    void (*run)(struct kvt__job *job); /* on a worker thread; may block */
     struct kvt__job *next;
 };
 
-/* A job with a time.  Belongs to the executor from set until run is called or
- * kvt__timer_clear() returns true. */
+/* A timer, embedded in the caller's struct.  The executor owns the timer from kvt__timer_set()
+ * until run() is called or kvt__timer_clear() returns true. */
 struct kvt__timer {
-    void (*run)(struct kvt__timer *timer); /* must not block */
+    void (*run)(struct kvt__timer *timer); /* on the timer thread; must not block */
     int64_t at_ns;                         /* monotonic */
     struct kvt__timer *prev, *next;
     bool set;
 };
 
-/* What one job has to do in parts, in any order and several at a time. */
+/* The work of a job in n parts, which may run in any order and at the same time. */
 struct kvt__split {
-    int (*run)(struct kvt__split *split, size_t i); /* 0, or -errno with a sentence */
+    int (*run)(struct kvt__split *split, size_t i); /* run part i: 0, or -errno with a sentence */
     size_t n;
 
-    /* The executor's; zeroed. */
+    /* The executor's part; the caller zeroes these fields. */
     struct kvt__split *next;
     size_t n_begun, n_running;
     struct kvt__error error;
 };
 
-/* n_threads >= 1. */
+/* Start n_threads workers, at least 1, and the timer thread.  Return 0, or -errno with a
+ * sentence. */
 int kvt__exec_open(size_t n_threads, struct kvt__exec **out);
 
-/* Run what is queued and what is expected, then stop.  Timers not yet due are never run.
- * Blocks. */
+/* Run all queued and expected jobs, then end the threads and free the executor; NULL is allowed.
+ * Timers that are not due are never run.  Blocks; must not be called on a thread of the
+ * executor. */
 void kvt__exec_close(struct kvt__exec *exec);
 
+/* Queue a job. */
 void kvt__exec_submit(struct kvt__exec *exec, enum kvt__prio prio,
                       struct kvt__job *job);
 
-/* Another thread will submit a job, by kvt__exec_submit_expected(), when something is
- * over that no thread of the executor waits for. */
+/* Announce a job that another thread submits later, when an asynchronous operation has ended:
+ * kvt__exec_close() waits for the job.  Each announced job must be submitted by
+ * kvt__exec_submit_expected(). */
 void kvt__exec_expect(struct kvt__exec *exec);
 void kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
                                struct kvt__job *job);
 
-/* Return true if the calling thread is a thread of the executor. */
+/* Return true if the calling thread is a worker of this executor. */
 bool kvt__exec_is_here(const struct kvt__exec *exec);
 
-/* How many threads the executor has that the calling thread is one of; 1: it is of none. */
+/* Return the number of workers of the calling thread's executor; 1 if the calling thread is not a
+ * worker. */
 size_t kvt__exec_width(void);
 
-/* Run all parts: here, and on those threads of the calling thread's executor that have no
- * job of the same priority or a better one.  None comes: all run here.  After one that
- * fails no other begins.  Blocks; when it returns no part runs.  0, or what the first one
- * to fail said, with its sentence. */
+/* Run all parts on the calling thread, and on each worker of the same executor that has no job of
+ * equal or higher priority.  The calling thread alone can run all parts, so progress does not
+ * depend on other workers.  After a failed part, no further part begins.  Blocks until no part
+ * runs.  Return 0, or the error of the first failed part, with the part's sentence. */
 int kvt__exec_run_split(struct kvt__split *split);
 
-/* Run timer->run at timer->at_ns. */
+/* Call timer->run() at the monotonic time timer->at_ns.  The timer must not be set. */
 void kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer);
 
-/* Take it back.  False: it ran or is just running. */
+/* Clear the timer.  Return false if the timer was not set: run() is running, has run, or the timer
+ * was never set. */
 bool kvt__timer_clear(struct kvt__exec *exec, struct kvt__timer *timer);
 
 #endif

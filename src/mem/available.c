@@ -9,6 +9,7 @@
 
 #include "kvtier.h"
 
+/* Return the number in a file; UINT64_MAX if the file has no number. */
 static uint64_t
 number_in(const char *path)
 {
@@ -23,7 +24,7 @@ number_in(const char *path)
     return n;
 }
 
-/* The number in a line of /proc/meminfo, or UINT64_MAX. */
+/* Return the number in a line of /proc/meminfo; UINT64_MAX if there is no line `name`. */
 static uint64_t
 from_meminfo(const char *name)
 {
@@ -63,7 +64,8 @@ kvt__huge_free_bytes(void)
     return (n_free - n_reserved) * kvt__huge_page_bytes();
 }
 
-/* The group's page cache: it counts as used there and gives way when needed. */
+/* Return the bytes of the control group's page cache: the group counts the cache as used, but the
+ * kernel frees the cache when memory is needed. */
 static uint64_t
 cgroup_cache(void)
 {
@@ -81,7 +83,8 @@ cgroup_cache(void)
     return sum;
 }
 
-/* Inside a container the group is mounted as the root. */
+/* Return the free bytes of the control group; UINT64_MAX: no limit.  In a container, the
+ * container's group is mounted as the root of /sys/fs/cgroup. */
 static uint64_t
 from_cgroup(void)
 {

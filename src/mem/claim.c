@@ -32,7 +32,7 @@ place_of(unsigned record)
     return (off_t)(record * RECORD_BYTES);
 }
 
-/* Set or end a lock.  0 or -errno. */
+/* Set or release a lock.  Return 0 or -errno. */
 static int
 set_lock(int fd, short type, off_t byte)
 {
@@ -42,6 +42,7 @@ set_lock(int fd, short type, off_t byte)
     return fcntl(fd, F_OFD_SETLK, &fl) ? -errno : 0;
 }
 
+/* Lock the byte for sums, for at most WAIT_NS.  Return 0, or -errno with a sentence. */
 static int
 lock_sum(int fd)
 {
@@ -54,7 +55,8 @@ lock_sum(int fd)
     return err ? kvt__fail(-err, "lock the file of memory claims") : 0;
 }
 
-/* Add up the claims of others and take a free record.  0 or -errno with a sentence. */
+/* Add up the claims of other processes, and lock a free record.  Return 0, or -errno with a
+ * sentence. */
 static int
 enter(int fd, unsigned *record, uint64_t *others)
 {
@@ -93,6 +95,8 @@ open_file(const char *parent)
     return fd < 0 ? kvt__fail(-fd, "open the file of memory claims") : fd;
 }
 
+/* Compare the wanted bytes with the available memory minus the claims of other processes.  Return
+ * 0, or -ENOMEM with a sentence. */
 static int
 compare(const char *key, uint64_t bytes, uint64_t others)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Free ranges in one sorted array.  Chunks come in few sizes, so there are few
- * ranges and the first fit is near the front; a tree would not be faster. */
+ * Free ranges in a sorted array.  Chunks have few sizes, so there are few free ranges, and the
+ * first fit is near the front; a tree would not be faster. */
 #include "mem/extents.h"
 
 #include <assert.h>
@@ -14,8 +14,8 @@
 int
 kvt__extents_init(struct kvt__extents *e, size_t n_units)
 {
-    /* Ranges do not touch, so every second unit at most starts one.  Memory of
-     * calloc that is never written costs no pages. */
+    /* Free ranges are not adjacent, so at most every second unit starts a range.  Pages of calloc
+     * that are never written use no memory. */
     *e = (struct kvt__extents){ .max_free = n_units / 2 + 1 };
     e->free = calloc(e->max_free, sizeof *e->free);
     if (!e->free)
@@ -51,7 +51,7 @@ kvt__extents_take(struct kvt__extents *e, size_t n, size_t *at)
     return false;
 }
 
-/* Number of ranges that start below at. */
+/* Return the number of ranges that start below at. */
 static size_t
 position(const struct kvt__extents *e, size_t at)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Free ranges of an address space in units: first fit, neighbours merged.  Not
+ * An allocator of ranges of units: first fit; adjacent free ranges are merged.  Not
  * thread-safe: the pool holds its lock around every call. */
 #ifndef KVT_MEM_EXTENTS_H
 #define KVT_MEM_EXTENTS_H
@@ -8,25 +8,27 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* A free range, in units. */
 struct kvt__extent {
     size_t at;
     size_t n;
 };
 
 struct kvt__extents {
-    struct kvt__extent *free; /* sorted by at, none touching another */
+    struct kvt__extent *free; /* sorted by at; no two ranges are adjacent */
     size_t n_free;
     size_t max_free;
 };
 
-/* Room for every state that n_units can be in.  0 or -ENOMEM. */
+/* Initialize for n_units units, none of them free, and allocate the memory for the worst
+ * fragmentation.  Return 0, or -ENOMEM with a sentence. */
 int kvt__extents_init(struct kvt__extents *e, size_t n_units);
 void kvt__extents_fini(struct kvt__extents *e);
 
-/* Take the first n units that lie together. */
+/* Allocate the first range of n units.  Return false if no free range has n units. */
 bool kvt__extents_take(struct kvt__extents *e, size_t n, size_t *at);
 
-/* Give back units that are not free. */
+/* Free a range of units, none of which is free. */
 void kvt__extents_give(struct kvt__extents *e, size_t at, size_t n);
 
 #endif

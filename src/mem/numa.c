@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory policy by the bare system calls, and what /sys tells of the nodes.  A kernel
- * without them, or a container that forbids them, is no reason not to work. */
+ * Memory policy by system calls without libnuma, and the nodes in /sys.  If the kernel lacks the
+ * system calls, or a container forbids them, memory comes from any node. */
 #include "mem/numa.h"
 
 #include <errno.h>
@@ -31,7 +31,8 @@ kvt__numa_here(void)
     return syscall(SYS_getcpu, &cpu, &node, NULL) ? -1 : (int)node;
 }
 
-/* The nodes with memory, as the kernel lists them: "0-1,4".  False: not told. */
+/* Read the list of nodes with memory, in the kernel's form: "0-1,4".  Return false if the list is
+ * unavailable. */
 static bool
 list_nodes(char *out, size_t size)
 {
@@ -73,7 +74,8 @@ kvt__numa_check(int node, const char *key)
                      node, list);
 }
 
-/* Memory of a node that can be had at once; UINT64_MAX: not told. */
+/* Return the bytes that a node can provide now: free memory and page cache; UINT64_MAX:
+ * unknown. */
 static uint64_t
 free_on(int node)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which of the machine's memory nodes memory comes from.  Any thread. */
+ * NUMA: the memory nodes of the machine, and the node of a mapping.  Any thread. */
 #ifndef KVT_MEM_NUMA_H
 #define KVT_MEM_NUMA_H
 
@@ -8,15 +8,16 @@
 
 #define KVT__MAX_NODES 1024
 
-/* The node of the CPU that the calling thread runs on; -1: not known. */
+/* Return the node of the CPU on which the calling thread runs; -1: unknown. */
 int kvt__numa_here(void);
 
-/* 0, or -EINVAL with a sentence that begins with key: the machine has no such node
- * with memory. */
+/* Check that the machine has the node, with memory.  If the nodes are unknown, accept any node.
+ * Return 0, or -EINVAL with a sentence that begins with key. */
 int kvt__numa_check(int node, const char *key);
 
-/* Let pages of a mapping that are not there yet come from a node (below KVT__MAX_NODES),
- * and from others where it has none left.  What hinders that is logged, after key. */
+/* Let the kernel take the pages of a mapping, if they do not exist yet, from a node below
+ * KVT__MAX_NODES, and from other nodes if the node has no free memory.  Log a failure or a lack
+ * of memory, in a line that begins with key. */
 void kvt__numa_prefer(void *at, size_t bytes, int node, const char *key);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pool: one mapping, its free ranges, and the thread that populates it.  The
- * lock guards the ranges and counts and is held for a few instructions. */
+ * The pool: a mapping, the free ranges of the mapping, and the thread that populates the mapping.
+ * The lock guards ranges and counts, and is held for a few instructions. */
 #include "mem/pool.h"
 
 #include <assert.h>
@@ -25,7 +25,7 @@
 #include "mem/numa.h"
 
 #define UNIT ((size_t)4096)
-#define STEP ((size_t)32 << 20) /* populated at a time */
+#define STEP ((size_t)32 << 20) /* bytes populated at a time */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -33,7 +33,7 @@
 
 struct kvt__pool {
     const char *key; /* the setting, for messages */
-    struct kvt__mem_claim claim; /* bytes that are not populated yet */
+    struct kvt__mem_claim claim; /* for the bytes that are not populated yet */
     unsigned char *base;
     size_t bytes;
     size_t phase;
@@ -43,7 +43,7 @@ struct kvt__pool {
     pthread_mutex_t lock;
     pthread_cond_t grown;
     struct kvt__extents extents; /* of populated memory, in units */
-    uint32_t *holders;           /* of the slot that begins at a unit */
+    uint32_t *holders;           /* by unit: holders of the slot that begins there */
     size_t free_bytes;
     size_t populated_bytes;
     size_t reachable_bytes; /* less than bytes after the populator failed */
@@ -200,7 +200,7 @@ kvt__pool_close(struct kvt__pool *pool)
     free(pool);
 }
 
-/* Room, phase, payload, room, in whole units. */
+/* A slot consists of room, phase, payload and room, rounded up to whole units. */
 size_t
 kvt__slot_footprint(size_t phase, size_t bytes)
 {
@@ -230,7 +230,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
         return false;
     n = kvt__pool_footprint(pool, bytes);
     pthread_mutex_lock(&pool->lock);
-    /* Memory not populated yet is as good as free for the reserve. */
+    /* Memory that is not populated yet counts as free for the reserve keep_free. */
     size_t left = pool->free_bytes + (pool->reachable_bytes - pool->populated_bytes);
     if (left >= n && left - n >= keep_free)
         got = kvt__extents_take(&pool->extents, n / UNIT, &at);
@@ -246,7 +246,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
     return got;
 }
 
-/* The unit where a slot begins. */
+/* Return the unit at which a slot begins. */
 static size_t
 unit_of(const struct kvt__pool *pool, const struct kvt__slot *slot)
 {

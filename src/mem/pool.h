@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pool: all host memory that chunks pass through, reserved whole when it is
- * opened.  A thread populates it page by page; only populated memory is handed
- * out, so that no chunk ever waits for a page fault.  Any thread. */
+ * The pool: the host memory for all chunks.  kvt__pool_open() maps the whole memory; a thread
+ * populates the pages in the background.  Slots are allocated from populated memory only, so a
+ * copy of a chunk never waits for a page fault.  Any thread; calls do not block, unless the
+ * function's comment says otherwise. */
 #ifndef KVT_MEM_POOL_H
 #define KVT_MEM_POOL_H
 
@@ -12,24 +13,25 @@
 
 struct kvt__pool;
 
-/* Room in front of and behind every payload, for headers, trailers and the
- * padding that direct I/O wants. */
+/* Bytes in front of every payload, and behind, for headers, trailers and the padding of direct
+ * I/O. */
 #define KVT__SLOT_ROOM 4096
 
+/* A slot: memory for the payload of a chunk. */
 struct kvt__slot {
     unsigned char *payload;
     size_t bytes; /* of payload */
-    struct kvt__lender *lender; /* whose memory it is; NULL: the pool's */
+    struct kvt__lender *lender; /* owner of the memory; NULL: the pool */
 };
 
-/* Memory of somebody else that slots were made of, rooms and all.  They have one holder
- * and are released like those of the pool. */
+/* An owner of memory outside the pool that provides slots, with KVT__SLOT_ROOM bytes around each
+ * payload.  A lent slot has a single holder, and kvt__pool_release() releases the slot. */
 struct kvt__lender {
-    bool on_device; /* the payload is in a GPU's memory, and no rooms are around it */
+    bool on_device; /* the payload is in a GPU's memory, without room around the payload */
     void (*release)(struct kvt__lender *lender, struct kvt__slot *slot);
 };
 
-/* Whether the payload is in a GPU's memory. */
+/* Return true if the payload is in a GPU's memory. */
 static inline bool
 kvt__slot_on_device(const struct kvt__slot *slot)
 {
@@ -38,53 +40,55 @@ kvt__slot_on_device(const struct kvt__slot *slot)
 
 struct kvt__pool_params {
     size_t bytes;     /* the whole pool */
-    size_t phase;     /* every payload's address modulo 4096, below 4096 */
-    bool huge_pages;  /* from the kernel's reserved huge pages */
+    size_t phase;     /* address of every payload modulo 4096, below 4096 */
+    bool huge_pages;  /* use the kernel's reserved huge pages */
     const int *node;  /* memory node to prefer; NULL: any */
-    const char *key;  /* the setting that bytes came from, for messages */
+    const char *key;  /* setting that defines bytes, for messages */
 };
 
-/* Reserve the memory.  -ENOMEM if the memory of the machine (or the control group), minus
- * the claims of the user's other processes (mem/claim.h), or the free huge pages do not
- * suffice: the message names the key, the wanted and the available size.  If the kernel
- * does not provide memory later, the pool has the populated size, and a message reports
- * the size.  params->key must outlive the pool. */
+/* Map the memory and start the thread that populates the memory.  params->key must outlive the
+ * pool.  Return 0, or -errno with a sentence; -ENOMEM: the memory of the machine or of the control
+ * group, minus the claims of the user's other processes (mem/claim.h), or the free huge pages are
+ * not enough; the sentence has the key, the wanted and the available size.  If the kernel refuses
+ * pages later, the pool keeps the populated size, and the log reports the size. */
 int kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out);
 
-/* All slots must be back. */
+/* Free the pool; NULL is allowed.  All slots must be released.  Blocks until the populating thread
+ * has ended. */
 void kvt__pool_close(struct kvt__pool *pool);
 
-/* Take a slot for bytes of payload, unless less than keep_free bytes of the pool
- * would then be left.  Never blocks; false: no room now. */
+/* Allocate a slot with a payload of `bytes`, with one holder.  Return false if the pool has no
+ * room now, or if fewer than keep_free bytes of the pool would remain free. */
 bool kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
                        struct kvt__slot *out);
 
-/* One more holder of a slot; each ends with kvt__pool_release(), the last one's
- * gives the memory back. */
+/* Add a holder to a slot of the pool.  Each holder calls kvt__pool_release(); the last release
+ * frees the memory. */
 void kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot);
 
-/* pool may be NULL for a slot that was lent. */
+/* Remove a holder of the slot, and zero *slot.  pool may be NULL for a lent slot. */
 void kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot);
 
-/* Whether a slot has more than one holder. */
+/* Return true if a slot of the pool has more than one holder. */
 bool kvt__pool_is_shared(struct kvt__pool *pool, const struct kvt__slot *slot);
 
-/* What a slot for this payload takes of a pool of that phase, and of this one. */
+/* Return the bytes of the pool that a slot with this payload uses: in any pool with this phase, or
+ * in this pool. */
 size_t kvt__slot_footprint(size_t phase, size_t bytes);
 size_t kvt__pool_footprint(const struct kvt__pool *pool, size_t bytes);
 
-/* Whether a slot of this size could ever be had, the pool being empty. */
+/* Return true if an empty pool has room for a slot with this payload. */
 bool kvt__pool_fits(const struct kvt__pool *pool, size_t bytes);
 
 size_t kvt__pool_bytes(const struct kvt__pool *pool);
-void *kvt__pool_memory(const struct kvt__pool *pool); /* where it begins */
-size_t kvt__pool_used(struct kvt__pool *pool);
+void *kvt__pool_memory(const struct kvt__pool *pool); /* first byte of the pool */
+size_t kvt__pool_used(struct kvt__pool *pool);        /* bytes of all slots */
 
-/* Whether all of it is populated. */
+/* Return true if populating has ended: with the whole pool, or with a smaller pool after a
+ * failure. */
 bool kvt__pool_is_populated(struct kvt__pool *pool);
 
-/* Wait until the first bytes of the pool (all, if it has fewer) are populated.
- * Blocks. */
+/* Wait until `bytes` of the pool are populated, or the whole pool if smaller.  Blocks. */
 void kvt__pool_wait_populated(struct kvt__pool *pool, size_t bytes);
 
 #endif
