@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lay the sources over the defaults, in order.  extra_config is taken from the
- * last source that has one and from no other, as LMCache does. */
+ * Apply the sources to the defaults, in the order of precedence.  Only the extra_config of the
+ * highest source that has an extra_config is used, as in LMCache. */
 #include <string.h>
 
 #include "conf/read.h"
@@ -27,7 +27,7 @@ set_defaults(struct kvt__reading *r)
     }
 }
 
-/* Variables of other programs change what the default is. */
+/* Replace a default by the variable of another program (KVT_FALLBACK). */
 static void
 set_fallback(struct kvt__reading *r, enum kvt__param_at at, const char *variable)
 {
@@ -65,7 +65,7 @@ set_param(struct kvt__reading *r, enum kvt__level level,
 
     if (!kvt__set_value(r, r->config, param, node->key, node))
         return;
-    /* Nothing written is as if nobody had: then the default counts again. */
+    /* An empty value resets the setting to the default, as if no source had the key. */
     r->config->level[at] = (uint8_t)(kvt__node_is_empty(node) ? KVT__FROM_DEFAULT : level);
     r->config->origin[at] =
         kvt__memory_text(&r->config->memory, node->origin, strlen(node->origin));
@@ -85,7 +85,7 @@ set_alias(struct kvt__reading *r, enum kvt__level level,
     r->old[alias->real].node = node;
     r->old[alias->real].level = level;
     if (r->config->level[alias->real] == level && !r->by_alias[alias->real])
-        return; /* the same source has the newer name: that one counts */
+        return; /* the same source also has the newer name, which wins */
     if (alias->value) {
         int truth = node->kind == KVT__SCALAR ? kvt__bool_word(node->text) : -1;
 
@@ -113,7 +113,7 @@ no_effect(struct kvt__reading *r, const struct kvt__param *param, const char *ke
                   kvt__status_text(param->status));
 }
 
-/* Keys of a family: only those that do something are kept. */
+/* Store a key of a family, unless the family has no effect. */
 static void
 set_named(struct kvt__reading *r, const struct kvt__pattern *pattern,
           const char *key, const struct kvt__node *node)
@@ -194,7 +194,8 @@ set_source(struct kvt__reading *r, enum kvt__level level,
     }
 }
 
-/* The extra_config that counts, as a map, and its level. */
+/* Return the effective extra_config, a map, and set *level to the map's source.  NULL: there is no
+ * extra_config, or the effective extra_config is empty or invalid; an invalid map is noted. */
 static const struct kvt__node *
 find_extra(struct kvt__reading *r, enum kvt__level *level)
 {
@@ -220,6 +221,7 @@ find_extra(struct kvt__reading *r, enum kvt__level *level)
 
 /* ------------------------------------------------------- after all sources */
 
+/* Note settings without effect whose value differs from the default. */
 static void
 warn_of_no_effect(struct kvt__reading *r)
 {
@@ -237,7 +239,7 @@ warn_of_no_effect(struct kvt__reading *r)
     }
 }
 
-/* A plug-in of a kind with a setting KIND_base_path needs a directory. */
+/* Note plug-ins without a directory.  A kind with a setting KIND_base_path needs a directory. */
 static void
 check_plugins(struct kvt__reading *r)
 {

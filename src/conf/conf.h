@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The effective settings, one typed field each, named as the key: for instance
- * config->chunk_size, config->max_local_cpu_size, config->remote_url.  Made by
- * kvt_config_open() and never changed afterwards: any thread may read it. */
+ * The effective settings.  Each setting is a typed field with the name of its key, for instance
+ * config->chunk_size or config->remote_url.  kvt_config_open() makes a configuration, which never
+ * changes afterwards: any thread may read it.  The configuration owns all texts and lists. */
 #ifndef KVT_CONF_CONF_H
 #define KVT_CONF_CONF_H
 
@@ -27,7 +27,7 @@ struct kvt__strs {
     const char *const *items;
 };
 
-/* KVT__AT_chunk_size ...: the place of a setting in the table. */
+/* KVT__AT_chunk_size ...: the index of a setting in the table. */
 enum kvt__param_at {
 #define KVT_PARAM(type, name, def, range, unit, scope, status, text) \
     KVT__AT_##name,
@@ -50,24 +50,24 @@ struct kvt_config {
 #include "conf/params.def"
     const char *origin[KVT__N_PARAMS]; /* "default", "file x.yaml:12", ... */
     uint8_t level[KVT__N_PARAMS];      /* enum kvt__level */
-    struct kvt__named *named;          /* keys of a family, see KVT_PATTERN */
-    const char *const *environment;    /* that it was read with, for variables that are no
-                                        * settings of ours; NULL: the process's own */
+    struct kvt__named *named;          /* keys of families, see KVT_PATTERN; newest first */
+    const char *const *environment;    /* environment of this configuration, for variables that
+                                        * are not settings; NULL: the process's environment */
     struct kvt__memory memory;
 };
 
-/* Whether anybody gave the setting: kvt__config_is_set(config, s3_region). */
+/* Return true if a source sets the setting: kvt__config_is_set(config, s3_region). */
 #define kvt__config_is_set(config, name) \
     ((config)->level[KVT__AT_##name] != 0)
 
-/* The value of a variable of such an environment; NULL: not set. */
+/* Return the value of a variable; NULL: not set.  environment: as config->environment. */
 const char *kvt__variable(const char *const *environment, const char *name);
 
-/* Where a setting comes from, for messages. */
+/* Return the source of a setting, for messages. */
 #define kvt__config_origin(config, name) ((config)->origin[KVT__AT_##name])
 
-/* remote_storage_plugin.<plugin>.base_path of extra_config, or that of all plug-ins of its
- * kind; NULL: not set. */
+/* Return remote_storage_plugin.<plugin>.base_path of extra_config, or else the plug-in kind's
+ * setting <kind>_base_path; NULL: neither is set. */
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin);
 
@@ -76,17 +76,17 @@ struct kvt__storage_setting {
     const char *scheme;   /* "gds://" */
     const char *setting;  /* "gds_path" */
     const char *location; /* LMCache's name */
-    const char *value;    /* behind the scheme; NULL: not configured */
+    const char *value;    /* the part of the URL behind the scheme; NULL: not configured */
     double limit_gib;     /* 0: not set */
-    bool of_each;         /* the limit is each worker's */
+    bool of_each;         /* the limit applies to each worker separately */
 };
 
-/* The i-th of them; false: there are no more. */
+/* Fill *out with the i-th storage setting.  Return false if i is too large. */
 bool kvt__config_storage(const struct kvt_config *config, size_t i,
                          struct kvt__storage_setting *out);
 
-/* The memory node of an accelerator by gpu_to_numa_mapping, which is set.  0 or
- * -EINVAL: it names no such device. */
+/* Return the memory node of a device from gpu_to_numa_mapping, which must be set, in *node.
+ * Return 0, or -EINVAL with a sentence: the mapping lacks the device. */
 int kvt__config_numa_node(const struct kvt_config *config, uint32_t device, int *node);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LMCACHE_<KEY> and KVTIER_<KEY> variables as a tree of nodes. */
+ * Read the variables LMCACHE_<KEY> and KVTIER_<KEY> into trees of nodes. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,8 @@ kvt__variable(const char *const *environment, const char *name)
     return NULL;
 }
 
-/* The character behind a backslash; *n is how much of s it takes.  -1: none. */
+/* Return the character of the escape sequence s, which follows a backslash; *n: length of the
+ * sequence.  -1: s is not an escape sequence. */
 static int
 escaped(const char *s, size_t *n)
 {
@@ -38,8 +39,8 @@ escaped(const char *s, size_t *n)
     return c > 0 && c < 0x80 ? c : -1;
 }
 
-/* The inside of a Python string literal.  False: it is none, the inside stays
- * as it is. */
+/* Decode the content of a Python string literal.  Return false if the content contains the quote,
+ * so the text is not a literal. */
 static bool
 unescape(const char *in, size_t len, char quote, char *out)
 {
@@ -62,7 +63,8 @@ unescape(const char *in, size_t len, char quote, char *out)
     return true;
 }
 
-/* Without the blanks around it, and the quotes that some tools leave. */
+/* Return the value without surrounding blanks, and without surrounding quotes, which some tools
+ * add. */
 static const char *
 plain_text(struct kvt__reading *r, const char *value)
 {
@@ -85,8 +87,8 @@ plain_text(struct kvt__reading *r, const char *value)
     return kvt__memory_text(&r->memory, value + 1, len - 2);
 }
 
-/* "LMCACHE_CHUNK_SIZE" with the prefix cut off becomes chunk_size; NULL: no
- * setting has that name. */
+/* Convert the part of a variable's name behind the prefix to a key: CHUNK_SIZE becomes
+ * chunk_size.  NULL: there is no such setting. */
 static const char *
 key_of(struct kvt__reading *r, const char *upper, size_t len)
 {

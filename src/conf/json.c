@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON text (extra_config from the environment, an engine's extra
- * configuration) as a tree of nodes.  Messages never quote it: it may hold
- * credentials. */
+ * Convert JSON text (extra_config from the environment, an engine's extra configuration) to a tree
+ * of nodes.  Messages never quote the text, because the text may contain credentials. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * retrieve_locations and store_location: they name tiers as LMCache names its back
- * ends. */
+ * retrieve_locations and store_location.  Their values are LMCache's names of backends, which
+ * stand for kvtier's tiers. */
 #include <stdio.h>
 #include <string.h>
 
 #include "conf/read.h"
 
-/* LMCache's back ends that kvtier never has. */
+/* Backends of LMCache that kvtier does not support. */
 static const char *const others[] = { "PDBackend", "P2PBackend", "NixlStorageBackend",
                                       "MaruBackend" };
 
@@ -68,7 +68,7 @@ location_of(const struct kvt_config *c, const char *name)
     return is_among(name, &c->storage_plugins) ? ABSENT : UNKNOWN;
 }
 
-/* All names: "LocalCPUBackend, ..., RemoteBackend-NAME". */
+/* Write all valid names: "LocalCPUBackend, ..., RemoteBackend-NAME". */
 static void
 all_locations(const struct kvt_config *c, char *out, size_t size)
 {

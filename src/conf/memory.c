@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that is freed all at once: a list of malloc'ed pieces. */
+ * An allocator whose memory is freed all at once: a list of malloc'ed pieces. */
 #include "conf/memory.h"
 
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The nested form of a porting guide for LMCache, as flat keys:
+ * Convert the nested form of settings, which a porting guide for LMCache uses, to flat keys:
  *   storage_backend: { type: remote,
  *                      connector: { type: KIND, MEMBER: TEXT, ... } }
- * sets the settings that rows KVT_NESTED name for the members; local_device: cpu is
+ * sets the settings that rows KVT_NESTED define for the members; local_device: cpu becomes
  * local_cpu: true. */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ is_text(const struct kvt__node *node)
     return node && node->kind == KVT__SCALAR && *node->text;
 }
 
-/* Members of a connector, by its type. */
+/* Members of connectors, by the connector's type. */
 static const struct member {
     const char *kind, *name, *setting;
 } members[] = {
@@ -25,7 +25,7 @@ static const struct member {
     { NULL, NULL, NULL }
 };
 
-/* Return true if the member names the storage: the text stands behind KIND:// in a URL. */
+/* Return true if the member names the storage: the text is the part of a URL behind KIND://. */
 static bool
 is_place(const struct member *member)
 {
@@ -66,7 +66,8 @@ add_flat(struct kvt__reading *r, struct kvt__node *map, const char *key,
         kvt__node_add(r, map, key, node);
 }
 
-/* Note members that are neither `type` nor known.  kind: of a connector. */
+/* Note unknown members of a map.  Known members are `type`, `known` and, if kind is not NULL, the
+ * members of connectors of this kind. */
 static void
 note_strangers(struct kvt__reading *r, const struct kvt__node *map, const char *path,
                const char *kind, const char *known)

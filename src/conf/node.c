@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Trees of what a source says, and the list of problems found in it. */
+ * Trees of nodes, and the list of problems. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "conf/read.h"
 
-/* How many bytes the UTF-8 character at s has; 0: it is none. */
+/* Return the number of bytes of the UTF-8 character at s; 0: the bytes are not UTF-8. */
 static size_t
 utf8_length(const unsigned char *s)
 {
@@ -39,7 +39,8 @@ utf8_length(const unsigned char *s)
     return 0;
 }
 
-/* Names of files and values of variables are bytes; what we say is UTF-8. */
+/* Replace bytes that are not UTF-8: names of files and values of variables may contain any bytes,
+ * messages and JSON must be UTF-8. */
 static void
 clean_utf8(char *text)
 {
@@ -52,7 +53,7 @@ clean_utf8(char *text)
     }
 }
 
-/* Keys and values may hold anything; a message is one line. */
+/* Replace control characters too: a message is a single line. */
 static void
 clean_line(char *text)
 {
@@ -183,7 +184,7 @@ kvt__node_is_empty(const struct kvt__node *node)
     return node->kind == KVT__NULL || (node->kind == KVT__SCALAR && !*node->text);
 }
 
-/* A plain scalar by YAML's rules, as JSON. */
+/* Convert a scalar to JSON, a plain scalar by the rules of YAML. */
 static json_t *
 scalar_json(const struct kvt__node *node)
 {

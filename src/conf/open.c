@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The public door: gather the sources, lay them over each other, and hand out
- * the problems: to the log and the caller's error when an engine starts, to a
- * callback when somebody checks. */
+ * The public calls: read the sources, apply them, and report the problems.  kvt_config_open() logs
+ * warnings and returns the first error; kvt_config_check() passes all problems to a callback. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -14,7 +13,7 @@
 #include "base/log.h"
 #include "conf/read.h"
 
-/* More than any configuration; a wrong file should not fill the memory. */
+/* Limit of a configuration file, so that a wrong file does not fill the memory. */
 enum { MAX_FILE_BYTES = 1 << 20 };
 
 extern char **environ;
@@ -57,8 +56,8 @@ file_of(const struct kvt_config_sources *sources)
     return path && *path ? path : NULL;
 }
 
-/* Move the members of from whose keys begin with prefix ("": with none of the
- * two) to map, without the prefix. */
+/* Copy the members of `from` whose keys begin with prefix to map, without the prefix.  prefix "":
+ * copy the members without one of the prefixes lmcache. and kvtier. */
 static void
 take_prefixed(struct kvt__reading *r, const struct kvt__node *from, const char *prefix,
               struct kvt__node *map)
@@ -70,7 +69,7 @@ take_prefixed(struct kvt__reading *r, const struct kvt__node *from, const char *
 
         if (skip ? strncmp(node->key, prefix, skip) != 0 : !plain)
             continue;
-        /* kvtier.x is meant for us: it replaces lmcache.x without a word. */
+        /* kvtier.x wins over lmcache.x, without a problem. */
         struct kvt__node *older = kvt__node_member(map, node->key + skip);
         struct kvt__node *copy =
             older ? older : kvt__memory_alloc(&r->memory, sizeof *copy);
@@ -128,13 +127,13 @@ read_settings(struct kvt__reading *r, const char *const *settings)
     r->source[KVT__FROM_SETTING] = map;
 }
 
-/* Read everything.  0, or a negative errno when a source cannot be had at all. */
+/* Read and apply all sources.  Return 0, or -errno with a sentence if a source cannot be read. */
 static int
 read_sources(struct kvt__reading *r, const struct kvt_config_sources *sources)
 {
     const char *path = file_of(sources);
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    /* Numbers have a point, whatever the host program's language is. */
+    /* Numbers have a decimal point in every locale of the host program. */
     locale_t before = plain ? uselocale(plain) : (locale_t)0;
 
     int err = path ? read_file(r, path) : 0;
@@ -156,7 +155,7 @@ read_sources(struct kvt__reading *r, const struct kvt_config_sources *sources)
     return err;
 }
 
-/* Begin a reading; sources becomes complete. */
+/* Initialize a reading, and copy the caller's sources, with defaults for missing fields. */
 static int
 reading_init(struct kvt__reading *r, struct kvt_config_sources *sources,
              const struct kvt_config_sources *given)

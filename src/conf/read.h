@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the room: how the sources are read.  Each source becomes a tree of
- * nodes (yaml.c, json.c, environment.c); apply.c lays the trees over each other
- * and value.c turns nodes into typed fields.  One thread a reading. */
+ * Inside the room: reading the sources.  yaml.c, json.c and environment.c convert each source to a
+ * tree of nodes; apply.c merges the trees by precedence, and value.c converts nodes to typed
+ * fields.  A reading belongs to a single thread. */
 #ifndef KVT_CONF_READ_H
 #define KVT_CONF_READ_H
 
@@ -27,14 +27,15 @@ enum kvt__status {
 #include "conf/params.def"
 };
 
+/* A row KVT_PARAM of params.def. */
 struct kvt__param {
     const char *name;
     enum kvt__type type;
     enum kvt__scope scope;
     enum kvt__status status;
-    const char *fallback; /* the default as text; NULL: unset */
-    double min, max;      /* min == max: any */
-    const char *choices;  /* "a|b"; NULL: any */
+    const char *fallback; /* default as text; NULL: unset */
+    double min, max;      /* min == max: no limits */
+    const char *choices;  /* "a|b"; NULL: any text */
     const char *unit;
     const char *text;
     size_t offset;        /* of the field in struct kvt_config */
@@ -45,7 +46,7 @@ extern const struct kvt__param kvt__params[KVT__N_PARAMS];
 struct kvt__alias {
     const char *name;
     enum kvt__param_at real;
-    const char *value; /* what true stands for; NULL: the value itself */
+    const char *value; /* value that true means; NULL: use the written value */
 };
 
 struct kvt__pattern {
@@ -54,48 +55,51 @@ struct kvt__pattern {
     struct kvt__param param;
 };
 
-/* NULL: no such. */
+/* Find a row by name.  NULL: no row has this name. */
 const struct kvt__param *kvt__find_param(const char *name);
 const struct kvt__alias *kvt__find_alias(const char *name);
 const struct kvt__pattern *kvt__find_pattern(const char *name);
 
+/* Return true if the name is a row KVT_VARIABLE. */
 bool kvt__is_known_variable(const char *name);
 
-/* The known key nearest to what was written; NULL: none is near. */
+/* Return the known key that is most similar to name; NULL: no key is similar. */
 const char *kvt__nearest_key(const char *name);
 
-/* The same among variables that begin with prefix; buf holds the answer. */
+/* Return the known variable that begins with prefix and is most similar to name; NULL: no variable
+ * is similar.  The result may be in buf. */
 const char *kvt__nearest_variable(const char *name, const char *prefix,
                                   char *buf, size_t size);
 
-/* The section a setting stands in. */
+/* Return the title of the section that contains setting `at`. */
 const char *kvt__param_section(size_t at);
 
-/* Family number i, its name with NAME for what varies; NULL: no such. */
+/* Return family number i; NAME in the family's name is the variable part.  NULL: i is too
+ * large. */
 const struct kvt__param *kvt__family(size_t i);
 
-/* The older names of setting at, with commas between. */
+/* Write the older names of setting `at`, separated by commas. */
 void kvt__old_names(size_t at, char *buf, size_t size);
 
-/* What kvtier does not do, "" where it does. */
+/* Return the feature that kvtier lacks; "" if the setting has an effect. */
 const char *kvt__status_text(enum kvt__status status);
 
-/* "a whole number from 1 to 1048576 (tokens)". */
+/* Write the allowed values: "a whole number from 1 to 1048576 (tokens)". */
 void kvt__allowed(const struct kvt__param *param, char *buf, size_t size);
 
 /* ------------------------------------------------------------------- nodes */
 
 enum kvt__kind { KVT__NULL, KVT__SCALAR, KVT__LIST, KVT__MAP };
 
-/* The most nodes and the deepest nesting a source may have. */
+/* Limits of a source: number of nodes and depth of nesting. */
 enum { KVT__MAX_NODES = 8192, KVT__MAX_DEPTH = 32 };
 
 struct kvt__node {
     enum kvt__kind kind;
-    bool quoted;            /* SCALAR: text and nothing else */
+    bool quoted;            /* SCALAR: always text, never a number or truth value */
     const char *text;       /* SCALAR */
-    const char *key;        /* member of a MAP */
-    const char *origin;     /* where it was written */
+    const char *key;        /* if the node is a member of a MAP */
+    const char *origin;     /* source of the node, for messages */
     struct kvt__node *next; /* in the same LIST or MAP */
     struct kvt__node *first, *last;
     size_t n;
@@ -103,13 +107,14 @@ struct kvt__node {
 
 /* ----------------------------------------------------------------- reading */
 
+/* The sources, from the lowest to the highest precedence. */
 enum kvt__level {
     KVT__FROM_DEFAULT, KVT__FROM_FILE, KVT__FROM_LMCACHE, KVT__FROM_KVTIER,
     KVT__FROM_CONNECTOR, KVT__FROM_SETTING,
     KVT__N_LEVELS
 };
 
-/* How bad: an unknown key is a warning, or an error when strict. */
+/* The severity of a problem.  An unknown key is a warning, or an error in strict mode. */
 enum kvt__gravity { KVT__WARNING, KVT__UNKNOWN, KVT__ERROR };
 
 struct kvt__problem {
@@ -122,102 +127,104 @@ struct kvt__problem {
 
 struct kvt__reading {
     struct kvt_config *config;
-    struct kvt_config *defaults;        /* to see what differs from them */
+    struct kvt_config *defaults;        /* all defaults, to compare with */
     const char *const *environment;
-    struct kvt__memory memory;          /* of nodes and problems */
-    struct kvt__node *source[KVT__N_LEVELS]; /* MAP, or NULL: nothing there */
-    bool by_alias[KVT__N_PARAMS];
-    /* The older name of a setting that was written last, and where, whether it counts or
-     * not. */
+    struct kvt__memory memory;          /* for nodes and problems */
+    struct kvt__node *source[KVT__N_LEVELS]; /* MAP; NULL: the source is empty */
+    bool by_alias[KVT__N_PARAMS];       /* an older name has set the value */
+    /* By setting: the last node with an older name, and the node's source.  The node may be
+     * overruled by the newer name. */
     struct {
         const struct kvt__node *node;
         enum kvt__level level;
     } old[KVT__N_PARAMS];
-    bool said_ec;
+    bool said_ec;                       /* the problem of ec_ settings is noted */
     size_t n_nodes;
     struct kvt__problem *problems, *last_problem;
 };
 
-/* Note a problem of a key (NULL: of the source). */
+/* Append a problem of a key to the list; key NULL: a problem of the whole source. */
 void kvt__note(struct kvt__reading *r, enum kvt__gravity gravity, const char *key,
                const char *origin, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* A new node; NULL: no memory or too many, which is then noted. */
+/* Allocate a node.  NULL: no memory, or too many nodes; the reading has recorded the failure. */
 struct kvt__node *
 kvt__node_new(struct kvt__reading *r, enum kvt__kind kind, const char *origin);
 struct kvt__node *
 kvt__node_scalar(struct kvt__reading *r, const char *text, const char *origin);
 
-/* Put child at the end of a LIST, or of a MAP under key, where it replaces an
- * older member (and a problem is noted). */
+/* Append child to a LIST, or to a MAP as member `key`.  The child replaces an earlier member with
+ * the same key, and a problem is noted. */
 void kvt__node_add(struct kvt__reading *r, struct kvt__node *parent,
                    const char *key, struct kvt__node *child);
 
+/* Return a member of a MAP; NULL: there is no such member, or map is NULL. */
 struct kvt__node *
 kvt__node_member(const struct kvt__node *map, const char *key);
 
-/* Nothing is written there. */
+/* Return true if the node is null or an empty text. */
 bool kvt__node_is_empty(const struct kvt__node *node);
 
-/* A source's text as a tree.  NULL: it was no such text (noted), or, for YAML,
- * it was empty. */
+/* Convert text to a tree of nodes.  NULL: the text is invalid, and a problem is noted; or, for
+ * YAML, the text is empty. */
 struct kvt__node *kvt__read_yaml(struct kvt__reading *r, const char *text,
                                  size_t n_bytes, const char *file);
 struct kvt__node *kvt__read_json(struct kvt__reading *r, const char *text,
                                  const char *key, const char *origin);
 
-/* A node as JSON: plain YAML scalars become numbers, booleans or null. */
+/* Convert a node to JSON: plain YAML scalars become numbers, booleans or null.  NULL: no
+ * memory. */
 json_t *kvt__node_json(const struct kvt__node *node);
 
-/* Text as JSON; what is no UTF-8 becomes '?'.  NULL: no memory. */
+/* Convert text to JSON; bytes that are not UTF-8 become '?'.  NULL: no memory. */
 json_t *kvt__text_json(const char *text);
 
 /* Fill r->source[] for the LMCACHE_ and KVTIER_ variables. */
 void kvt__read_environment(struct kvt__reading *r);
 
-/* Keep a copy of an environment that is not the process's own. */
+/* Copy the environment into the configuration, unless it is the process's environment. */
 void kvt__keep_environment(struct kvt__reading *r);
 
-/* Note names of tiers in retrieve_locations and store_location that are none. */
+/* Note unknown and unconfigured tiers in retrieve_locations and store_location. */
 void kvt__check_locations(struct kvt__reading *r);
 
-/* Note a gpu_to_numa_mapping that is none, or is missing. */
+/* Note an invalid gpu_to_numa_mapping, or a missing mapping with numa_mode manual. */
 void kvt__check_numa(struct kvt__reading *r);
 
-/* The setting KIND_base_path of a plug-in of this kind; NULL: the kind has none. */
+/* Return the setting KIND_base_path of a plug-in's kind; NULL: the kind has no such setting. */
 const struct kvt__param *kvt__base_path_of(const char *plugin);
 
-/* Of each backend, in its folder: note settings that contradict each other or have no
- * effect, and normalise their values. */
+/* The check of each backend, in the backend's folder: note settings that contradict each other or
+ * have no effect, and normalise the settings' values. */
 #define KVT_CHECK(kind) void kvt__check_##kind(struct kvt__reading *r);
 #include "conf/params.def"
 
 /* Rewrite the nested form storage_backend: {...} into flat keys. */
 void kvt__flatten_nested(struct kvt__reading *r, struct kvt__node *map);
 
-/* Lay all sources over the defaults. */
+/* Fill r->config from the defaults and all sources, and check the result. */
 void kvt__apply(struct kvt__reading *r);
 
 /* ------------------------------------------------------------------ values */
 
-/* Convert node to the field of param in config.  False: its type or range is
- * wrong (noted); the field is as before. */
+/* Convert the node's value and store the value in the field of param in config.  Return false if
+ * the type or the range is wrong: a problem is noted, and the field stays unchanged. */
 bool kvt__set_value(struct kvt__reading *r, struct kvt_config *config,
                     const struct kvt__param *param, const char *key,
                     const struct kvt__node *node);
 
-/* One truth value in words: 1, 0, or -1 when it is none. */
+/* Return the truth value of a word: 1, 0, or -1 if text is not a truth value. */
 int kvt__bool_word(const char *text);
 
-/* A field as JSON; NULL: no memory. */
+/* Convert a field to JSON; NULL: no memory. */
 json_t *
 kvt__value_json(const struct kvt_config *config, const struct kvt__param *param);
 
-/* A key of a family. */
+/* A key of a family (KVT_PATTERN) and the key's value. */
 struct kvt__named {
     struct kvt__named *next;
-    const char *key; /* in its newest spelling */
+    const char *key; /* in the newest spelling */
     const char *value;
     const char *origin;
 };

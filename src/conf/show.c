@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings as JSON and as descriptions, for people and for other programs. */
+ * Show settings: as JSON with all values, and as descriptions of all settings. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -66,7 +66,8 @@ kvt__value_json(const struct kvt_config *config, const struct kvt__param *param)
     }
 }
 
-/* "[scheme://]user:password@host" without the part before the '@'. */
+/* Convert "[scheme://]user:password@host" to JSON, with *** in place of user and password.  NULL:
+ * the text has no such part. */
 static json_t *
 hide_userinfo(const char *text)
 {
@@ -84,14 +85,15 @@ hide_userinfo(const char *text)
     return json;
 }
 
-/* As kvt__value_json, fit to be shown. */
+/* Convert a setting to JSON for users: secrets become ***. */
 static json_t *
 shown_json(const struct kvt_config *config, size_t at)
 {
     const struct kvt__param *param = &kvt__params[at];
     const char *const *text = (const void *)((const char *)config + param->offset);
 
-    /* Unset is not 0 or false; text says so itself, and may be a variable's. */
+    /* An unset number is null, not 0.  A text is NULL if unset, and a variable may have set a text
+     * without a level. */
     if (!param->fallback && !config->level[at] && param->type != KVT__STR)
         return json_null();
     if (param->status == KVT__SECRET && (param->type != KVT__STR || *text))
@@ -124,7 +126,7 @@ kvt_config_json(const struct kvt_config *config)
     for (size_t i = 0; i < KVT__N_PARAMS; i++)
         err |= add_shown(all, kvt__params[i].name, shown_json(config, i),
                          config->origin[i]);
-    /* The list is newest first: the one that counts is not replaced. */
+    /* The list is newest first: the effective value is the first value of a key. */
     for (const struct kvt__named *n = config->named; n; n = n->next)
         if (!json_object_get(all, n->key))
             err |= add_shown(all, n->key, kvt__text_json(n->value), n->origin);

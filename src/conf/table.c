@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of settings (params.def) as data, and how names are found in it.
- * Constant: any thread. */
+ * The table of settings (params.def) as data, and the search for names in the table.  The data is
+ * constant: any thread. */
 #include <stdio.h>
 #include <string.h>
 
@@ -46,8 +46,8 @@ static const char *const not_done[] = {
 #include "conf/params.def"
 };
 
-/* KVT__SECTION_x is the place of the section's first setting: its own constant
- * takes no number, because the next one steps back. */
+/* KVT__SECTION_x is the index of the section's first setting.  A section must not use a number of
+ * the enumeration, so KVT__SECTION_BACK_x steps back by 1. */
 enum {
 #define KVT_PARAM(type, name, def, range, unit, scope, status, text) \
     KVT__SECTION_HAS_##name,
@@ -64,7 +64,7 @@ static const struct {
 #include "conf/params.def"
 };
 
-/* Keys that are read but are no settings. */
+/* Keys that contain settings. */
 static const char *const containers[] = {
     "extra_config", "storage_backend", "local_device",
 };
@@ -155,7 +155,8 @@ kvt__status_text(enum kvt__status status)
 
 enum { LONGEST = 64 };
 
-/* Insertions, deletions, changes and swaps of neighbours that turn a into b. */
+/* Return the number of edits that change a into b: insertions, deletions, replacements and swaps
+ * of adjacent characters. */
 static size_t
 edit_distance(const char *a, const char *b)
 {
@@ -204,7 +205,7 @@ nearer(struct nearest *best, const char *name)
     }
 }
 
-/* Farther than this it is another word, not a slip. */
+/* Return the limit of edits for a typing error; a name with more edits is another word. */
 static size_t
 far(const char *name)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Nodes become typed fields, strictly: what is not exactly of the type and in
- * the range is a problem that says what is allowed. */
+ * Convert nodes to typed fields, strictly: a value of another type or outside the range is a
+ * problem, with the allowed values in the message. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ in_range(const struct kvt__param *param, double value)
     return !(param->min < param->max) || (value >= param->min && value <= param->max);
 }
 
-/* Digits may be grouped by underscores, as in YAML and Python. */
+/* Copy a number without underscores, which may group digits as in YAML and Python. */
 static bool
 number_text(const char *text, char *buf, size_t size)
 {
@@ -121,7 +121,8 @@ split_commas(struct kvt__reading *r, const struct kvt__node *node)
     return list;
 }
 
-/* A list as it stands, as JSON text, or as text with commas. */
+/* Convert a node to a list: the node is a list, JSON text, or text with commas.  NULL: the node is
+ * none of these. */
 static const struct kvt__node *
 as_list(struct kvt__reading *r, const char *key, const struct kvt__node *node)
 {
@@ -145,7 +146,7 @@ set_list(struct kvt__reading *r, void *field, const struct kvt__param *param,
     double *floats = kvt__memory_alloc(memory, list->n * sizeof *floats);
     const char **strs = kvt__memory_alloc(memory, list->n * sizeof *strs);
     if (!ints || !floats || !strs)
-        return true; /* reported at the end */
+        return true; /* read_sources() reports the failed allocation */
 
     for (const struct kvt__node *item = list->first; item; item = item->next, i++) {
         if (item->kind != KVT__SCALAR ||
@@ -256,7 +257,7 @@ kvt__set_value(struct kvt__reading *r, struct kvt_config *config,
     const struct kvt__problem *before = r->last_problem;
     bool done = false;
 
-    /* Nothing written means the default. */
+    /* An empty value means the default. */
     if (kvt__node_is_empty(node)) {
         memcpy(field, (char *)r->defaults + param->offset, field_size(param->type));
         return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A YAML file as a tree of nodes that know their lines. */
+ * Convert a YAML file to a tree of nodes with their lines. */
 #include <string.h>
 #include <yaml.h>
 
@@ -99,8 +99,9 @@ mapping(const struct walk *walk, const yaml_node_t *from, const char *origin,
     return map;
 }
 
-/* Aliases make a graph of the document, perhaps with circles: the number of
- * nodes and the depth bound the walk.  NULL: given up (noted). */
+/* Convert a node of the document.  YAML aliases make the document a graph, which may have cycles;
+ * the limits of nodes and depth end the walk.  NULL: a limit is exceeded or a node is invalid, and
+ * a problem is noted. */
 static struct kvt__node *
 convert(const struct walk *walk, int index, unsigned depth)
 {
@@ -122,7 +123,7 @@ convert(const struct walk *walk, int index, unsigned depth)
 static void
 syntax_error(struct kvt__reading *r, const yaml_parser_t *parser, const char *file)
 {
-    if (!parser->problem) { /* it had no memory, and does not always say so */
+    if (!parser->problem) { /* no memory: then the parser does not always set the problem */
         r->memory.failed = true;
         return;
     }
@@ -131,7 +132,7 @@ syntax_error(struct kvt__reading *r, const yaml_parser_t *parser, const char *fi
     kvt__note(r, KVT__ERROR, NULL, origin, "%s is not YAML: %s.", origin, parser->problem);
 }
 
-/* The tree of the document, which must be a mapping or nothing. */
+/* Convert the document, which must be a mapping or empty. */
 static struct kvt__node *
 document_tree(struct kvt__reading *r, yaml_document_t *document, const char *file)
 {
