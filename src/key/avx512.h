@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What code for AVX-512 shares: x86-64 only, and to be called only where
- * avx512_here().  Any thread. */
+ * Shared parts of the AVX-512 code.  x86-64 only; call this code only if avx512_here() is true.
+ * Any thread. */
 #ifndef KVT_KEY_AVX512_H
 #define KVT_KEY_AVX512_H
 
@@ -11,16 +11,17 @@
 #define AVX512_CODE __attribute__((target("avx512f,avx512bw,avx512dq")))
 #define AVX512_STEP AVX512_CODE __attribute__((always_inline)) static inline
 
-/* Arrays stay in registers only where no loop is left. */
+/* The compiler keeps arrays in registers only if all loops are unrolled. */
 #define AVX512_UNROLL _Pragma("GCC unroll 16")
 
+/* Return true if this processor has the instructions of AVX512_CODE. */
 static inline bool
 avx512_here(void)
 {
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
 }
 
-/* Register i has a row of 16 words; afterwards it has the column i. */
+/* Transpose a matrix of 16 * 16 words: register i holds row i before, and column i after. */
 AVX512_STEP void
 avx512_transpose(__m512i w[16])
 {

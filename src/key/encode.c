@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key text as a name of a file or an object, and the directory it goes to.
- * No name made here leaves its directory.  Any thread. */
+ * Encode key texts as names of files and objects, and choose a key's directory.  A name contains
+ * no '/', so a file never lies outside its directory.  Any thread. */
 #include "key/key.h"
 
 #include <assert.h>
@@ -13,7 +13,7 @@
 static const char separator[] = "-SEP-";
 static const char hex_digits[] = "0123456789ABCDEF";
 
-/* A bounded text that grows. */
+/* A text that grows in a buffer of fixed size. */
 struct sink {
     char *at;
     size_t n;
@@ -38,7 +38,8 @@ put_byte(struct sink *s, char c)
     put(s, &c, 1);
 }
 
-/* Terminate the spelling of what. */
+/* Terminate the text in the sink.  what: the input, for the message.  Return the length, or
+ * -ENAMETOOLONG with a sentence. */
 static int
 finish(struct sink *s, const char *what)
 {
@@ -56,7 +57,7 @@ is_name(const char *name)
     return name[0] && strcmp(name, ".") && strcmp(name, "..");
 }
 
-/* What Python's quote(text, safe="") leaves alone. */
+/* Return true if Python's quote(text, safe="") keeps the character. */
 static bool
 is_safe(char c)
 {
@@ -96,7 +97,7 @@ kvt__key_encode(const char *text, enum kvt__key_encoding how, char *out,
     return finish(&s, text);
 }
 
-/* The value of a digit as put_percent() writes it, or -1. */
+/* Return the value of a digit, upper case as in put_percent(), or -1. */
 static int
 hex_digit(char c)
 {
@@ -105,7 +106,7 @@ hex_digit(char c)
     return at ? (int)(at - hex_digits) : -1;
 }
 
-/* The byte behind "%XX", or 0 when the encoder would not have written that. */
+/* Return the byte of the sequence "%XX"; 0: the encoder never writes this sequence. */
 static char
 unpercent(const char *at)
 {

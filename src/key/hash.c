@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LMCache's chunk hashes: a chunk's is that of the Python tuple (previous hash,
- * (token ids), ()), by CPython's hash() or by SHA-256 of canonical CBOR; and the
- * token ids it puts in place of multimodal placeholders.  Older releases differ in
- * the tuple's third item and in how much of the SHA-256 counts: docs/formats.md,
- * Older releases of LMCache.  Any thread. */
+ * LMCache's chunk hashes, and LMCache's token ids for multimodal placeholders.  The hash of a chunk
+ * is the hash of the Python tuple (previous hash, (token ids), ()), by CPython's hash() or by
+ * SHA-256 of canonical CBOR.  Older releases have another third item in the tuple, or use more
+ * bits of the SHA-256: docs/formats.md, Older releases of LMCache.  Any thread. */
 #include "key/key.h"
 
 #include <endian.h>
@@ -38,7 +37,7 @@ py_hash_int(int64_t x)
     return h == UINT64_MAX ? UINT64_MAX - 1 : h;
 }
 
-/* py_hash_int() of a token: an int32 is below the prime. */
+/* Return py_hash_int(token), without the modulo: an int32 is below the prime. */
 static inline uint64_t
 py_hash_token(int32_t token)
 {
@@ -58,7 +57,7 @@ tuple_end(uint64_t acc, size_t n)
     return acc == UINT64_MAX ? UINT64_C(1546275796) : acc;
 }
 
-/* SipHash-1-3 of a text, as CPython keys and uses it. */
+/* A round of SipHash-1-3, CPython's hash of texts. */
 static void
 sip_round(uint64_t v[4])
 {
@@ -103,7 +102,7 @@ siphash13(const uint64_t key[2], const char *text, size_t n)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* hash(text) in a Python that was started with that PYTHONHASHSEED. */
+/* Return hash(text) of a Python with PYTHONHASHSEED=seed. */
 static uint64_t
 py_hash_text(uint32_t seed, const char *text)
 {
@@ -129,7 +128,7 @@ hash_tokens(const int32_t *tokens, size_t n)
     return tuple_end(acc, n);
 }
 
-/* hash_tokens() of four chunks at once: one alone waits for its multiplier. */
+/* Do hash_tokens() for four chunks at once, to hide the latency of multiplications. */
 static void
 hash_tokens_4(const int32_t *tokens, size_t n, uint64_t out[4])
 {
@@ -157,7 +156,8 @@ next_builtin(uint64_t prev, uint64_t tokens_hash)
     return tuple_end(tuple_add(acc, EMPTY_TUPLE), 3);
 }
 
-/* hash_tokens() of as many chunks as go well together; returns how many. */
+/* Do hash_tokens() for the first chunks of n_chunks, as many at once as is fastest.  Return the
+ * number of hashed chunks. */
 static size_t
 hash_some(const int32_t *tokens, size_t n, size_t n_chunks, uint64_t out[TUPLES])
 {
@@ -225,8 +225,8 @@ cbor_head(uint8_t *at, uint8_t major, uint64_t v)
     return 1 + n;
 }
 
-/* cbor_head() of a token without a branch, since lengths of real tokens cannot
- * be predicted.  Writes 8 bytes, of which the result says how many count. */
+/* Do cbor_head() for a token, without a branch, because the CPU cannot predict the lengths of
+ * tokens.  Writes 8 bytes; return the number of bytes that are valid. */
 static inline size_t
 cbor_token(uint8_t *at, int32_t token)
 {
@@ -243,7 +243,7 @@ cbor_token(uint8_t *at, int32_t token)
     return 1u + n_bytes[kind];
 }
 
-/* A digest in bits; of the kind that keeps 64 of them the others are 0. */
+/* Convert a digest to bits.  For a kind with 64 bits, all other bits are 0. */
 static void
 keep(enum kvt__hash_kind kind, const uint8_t digest[KVT__SHA256_BYTES],
      uint64_t bits[KVT__HASH_WORDS])
@@ -258,7 +258,8 @@ keep(enum kvt__hash_kind kind, const uint8_t digest[KVT__SHA256_BYTES],
     }
 }
 
-/* The previous hash as the first item of a tuple: a number, or bytes if wide. */
+/* Encode the previous hash, the first item of a tuple: a number, or bytes if wide.  Return the
+ * length. */
 static size_t
 cbor_prev(uint8_t *at, const struct kvt__hash_chain *chain)
 {
@@ -351,7 +352,7 @@ kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
 {
     uint32_t number;
 
-    if (!seed) /* vLLM's own where it has one that is the same everywhere */
+    if (!seed) /* vLLM's seed for SHA-256 is a constant */
         seed = kind == KVT__HASH_BUILTIN ? "0" : "vllm-none-hash";
     *chain = (struct kvt__hash_chain){.kind = kind};
     if (kind != KVT__HASH_BUILTIN) {
@@ -402,7 +403,7 @@ kvt__hash_chunks(struct kvt__hash_chain *chain, const int32_t *tokens,
     }
 }
 
-/* Block k of an item's ids is SHA-256(SHA-256(identifier), k): eight numbers. */
+/* Make block k of an item's ids, eight numbers: SHA-256(SHA-256(identifier), k). */
 static void
 mm_block(const uint8_t item[KVT__SHA256_BYTES], uint64_t k,
          uint8_t out[KVT__SHA256_BYTES])

@@ -17,12 +17,13 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "token ids are hashed as they lie in memory");
 
-/* Digests made at a time. */
+/* Digests computed at a time. */
 #define BATCH 64
 
 /* ------------------------------------------------------------------ the space */
 
-/* The lines of a space, so that a value of one cannot pass for another. */
+/* Add the line name=value.  '%' and newline in the value are escaped, so a value cannot contain
+ * another line. */
 static void
 add_text(struct kvt__sha256 *sha, const char *name, const char *value)
 {
@@ -49,7 +50,7 @@ add_number(struct kvt__sha256 *sha, const char *name, uint64_t value)
     add_text(sha, name, text);
 }
 
-/* The lines that describe the bytes of a chunk. */
+/* Add the lines that describe the bytes of a chunk. */
 static void
 add_layout(struct kvt__sha256 *sha, const struct kvt__space_desc *desc)
 {
@@ -109,6 +110,7 @@ h128_end(struct kvt__sha256 *sha, uint8_t out[KVT__ID_BYTES])
     memcpy(out, digest, KVT__ID_BYTES);
 }
 
+/* Add the length of a text and the text. */
 static void
 add_counted(struct kvt__sha256 *sha, const char *text)
 {
@@ -147,7 +149,7 @@ kvt__prefix_start(struct kvt__prefix *prefix, const struct kvt__weights *weights
     h128_end(&sha, prefix->b);
 }
 
-/* What stands before the tokens in a leaf. */
+/* Bytes before the tokens in a leaf. */
 #define LEAF_HEAD_BYTES 9
 
 static void

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many SHA-256 (FIPS 180-4): cuts messages into blocks for as many at once as the
- * processor has lanes for, and does the rest one after the other.  Any thread. */
+ * SHA-256 (FIPS 180-4) of many messages: messages are hashed in groups, as many at once as the
+ * processor has lanes; the rest is hashed by kvt__sha256.  Any thread. */
 #include "key/sha256-many.h"
 
 #include <assert.h>
@@ -46,16 +46,16 @@ digest(const struct kvt__sha256_states *states, size_t lane,
     }
 }
 
-/* What a message has in blocks of its own making: its beginning with the head,
- * its end with the padding. */
+/* Buffers for the blocks of a message that are not contiguous in the input: the first block with
+ * the head, and the last blocks with the padding. */
 struct edges {
     uint8_t bytes[LANES_MAX][2 * BLOCK];
     const uint8_t *at[LANES_MAX];
 };
 
-/* A message's first block, or its whole when that is shorter, is put together
- * in a buffer; then blocks are read in place; its end goes through the buffer
- * again, with the padding. */
+/* Hash lanes->n messages at once.  The first block is assembled in a buffer, from head and text;
+ * the following whole blocks are read in place; the end and the padding are assembled in the
+ * buffer again.  A message shorter than a block uses the buffer only. */
 static void
 side_by_side(const struct kvt__sha256_lanes *lanes, const void *head,
              size_t n_head, const uint8_t *texts, size_t n,

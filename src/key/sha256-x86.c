@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lanes of SHA-256 on x86: sixteen in the words of AVX-512's registers, or two in
- * turn on the SHA instructions, which have twice the throughput that one chain of
- * them can use.  Other processors have none.  Any thread. */
+ * Lanes of SHA-256 on x86-64: sixteen messages in the words of AVX-512 registers, or two messages
+ * in turn with the SHA instructions, whose throughput is twice the throughput of a single
+ * dependent chain.  Other processors have no lanes.  Any thread. */
 #include "key/sha256-many.h"
 
 #include <stdbool.h>
@@ -29,13 +29,13 @@ static const uint32_t round_constants[64] __attribute__((aligned(16))) = {
     0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
-/* ------------------------------------------------- two, by SHA instructions */
+/* ---------------------------------------- two messages, by SHA instructions */
 
 #define SHA_CODE __attribute__((target("sha,sse4.1")))
 #define SHA_STEP SHA_CODE __attribute__((always_inline)) static inline
 
-/* One message: the eight state words in the order the instructions want them,
- * and a window of 16 words of the message schedule. */
+/* A message: the eight state words in the order of the SHA instructions, and a window of 16 words
+ * of the message schedule. */
 struct lane {
     __m128i abef;
     __m128i cdgh;
@@ -81,7 +81,7 @@ four_rounds(struct lane *l, const uint32_t *k, int i)
     l->abef = _mm_sha256rnds2_epu32(l->abef, l->cdgh, w);
 }
 
-/* Put the four words 16 further on in the place of window part i. */
+/* Replace part i of the window by the four words 16 positions later in the schedule. */
 SHA_STEP void
 schedule(struct lane *l, int i)
 {
@@ -140,13 +140,13 @@ compress_2(struct kvt__sha256_states *states, const uint8_t *const *blocks,
     put_words(states, 1, t.cdgh, 2, 3, 6, 7);
 }
 
-/* ------------------------------------------------------ sixteen, by AVX-512 */
+/* --------------------------------------------- sixteen messages, by AVX-512 */
 
-#define CHOOSE 0xca   /* a ? b : c, bit by bit, as _mm512_ternarylogic has it */
+#define CHOOSE 0xca   /* a ? b : c, bit by bit, in the code of _mm512_ternarylogic */
 #define MAJORITY 0xe8
 #define XOR3 0x96
 
-/* Register i gets word i of the blocks at that offset of all messages. */
+/* Load the blocks at offset `at` of all messages: register i gets word i of each message. */
 AVX512_STEP void
 load_16(__m512i w[16], const uint8_t *const *blocks, size_t at)
 {
@@ -159,7 +159,7 @@ load_16(__m512i w[16], const uint8_t *const *blocks, size_t at)
     avx512_transpose(w);
 }
 
-/* Word i of the schedule becomes the one 16 further on. */
+/* Replace word i of the window by the word 16 positions later in the schedule. */
 AVX512_STEP void
 schedule_16(__m512i w[16], int i)
 {
@@ -175,8 +175,8 @@ schedule_16(__m512i w[16], int i)
                             _mm512_add_epi32(w[(i + 9) & 15], s1));
 }
 
-/* s[-i & 7] is the state's a, the next its b, and so on: instead of moving all
- * words on, each round begins one word earlier. */
+/* Do round i.  In round i, s[-i & 7] is the state's word a, the next word is b, and so on: each
+ * round starts a word earlier, instead of moving all words. */
 AVX512_STEP void
 round_16(__m512i s[8], __m512i w, uint32_t k, int i)
 {
@@ -226,7 +226,7 @@ compress_16(struct kvt__sha256_states *states, const uint8_t *const *blocks,
     }
 }
 
-/* --------------------------------------------------------- what there is */
+/* --------------------------------------- the instructions of this processor */
 
 static bool
 has_sha(void)
@@ -242,7 +242,7 @@ kvt__sha256_lanes(size_t count)
 {
     static const struct kvt__sha256_lanes two = { 2, compress_2 };
     static const struct kvt__sha256_lanes sixteen = { 16, compress_16 };
-    static int known_sha; /* 0 not asked yet, 1 no, 2 yes */
+    static int known_sha; /* 0: unknown, 1: no SHA instructions, 2: SHA instructions */
 
     if (count >= sixteen.n && avx512_here())
         return &sixteen;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key text.  Only text as LMCache prints it is taken (no padding, no upper case), so
- * that a file found by its name can be opened by it.  Any thread. */
+ * Parse and write key text.  Only the exact form that LMCache prints is accepted (no padding, no
+ * upper case): then the key of a listed file leads back to the file's name.  Any thread. */
 #include "key/key.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 
-/* Part of a text, between two '@'. */
+/* A part of a text, between two '@'. */
 struct span {
     const char *at;
     size_t n;
@@ -32,7 +32,7 @@ kvt__key_dtype_known(const char *dtype)
     return false;
 }
 
-/* What Python's str.strip() drops, as far as it is ASCII. */
+/* Return true for ASCII characters that Python's str.strip() removes. */
 static bool
 is_blank(char c)
 {
@@ -45,7 +45,8 @@ bad(const char *text, const char *what)
     return kvt__fail(EINVAL, "key text '%.160s': %s.", text, what);
 }
 
-/* Cut the text up to the next '@' off rest; rest->at is NULL after the last. */
+/* Remove the text up to the next '@' from rest, and return the text.  After the last part,
+ * rest->at is NULL. */
 static struct span
 cut(struct span *rest)
 {
@@ -120,7 +121,7 @@ all_hex(struct span part)
     return part.n > 0;
 }
 
-/* The value of at most 16 digits that all_hex() took. */
+/* Return the value of at most 16 digits; all_hex() must be true. */
 static uint64_t
 hex_value(struct span part)
 {
@@ -158,7 +159,7 @@ parse_hash(struct span part, struct kvt__hash *out)
     return true;
 }
 
-/* Whether each tag has its '%'. */
+/* Return true if each tag contains '%'. */
 static bool
 tags_ok(struct span tags)
 {
@@ -188,7 +189,7 @@ has_control(struct span text)
     return false;
 }
 
-/* Tags stand behind other parts in key text, so blanks at their end would be dropped. */
+/* Tags are the end of key text, and kvt__key_parse() would drop blanks at the end. */
 int
 kvt__key_check_tags(const char *tags, size_t max_bytes)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tuple hash of tokens in AVX-512's registers, eight chunks in each.  A product
- * takes long; four registers in turn hide it.  Any thread. */
+ * The tuple hash of tokens with AVX-512: eight chunks in each register.  Four registers are used
+ * in turn, to hide the latency of a multiplication.  Any thread. */
 #include "key/tuple.h"
 
 #ifdef __x86_64__
 #include "key/avx512.h"
 
-/* 16 tokens of each of 16 chunks: register i gets the tokens i.  hash(-1) is -2. */
+/* Load 16 tokens of each of 16 chunks: register i gets token i of all chunks.  Python's hash(-1)
+ * is -2. */
 AVX512_STEP void
 load_tokens(__m512i w[16], const int32_t *tokens, size_t n)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How CPython mixes the hashes of a tuple's items, for many tuples of tokens at
- * once.  Any thread. */
+ * CPython's tuple hash, for many tuples of tokens at once.  Any thread. */
 #ifndef KVT_KEY_TUPLE_H
 #define KVT_KEY_TUPLE_H
 
@@ -15,9 +14,8 @@
 
 #define TUPLES 32
 
-/* Mix the n tokens of each of TUPLES chunks, which lie one behind the other, into
- * acc.  False, and nothing is done, when the processor cannot or n is no multiple
- * of 16. */
+/* Mix the n tokens of each of TUPLES contiguous chunks into acc.  Return false, without a change,
+ * if the processor lacks AVX-512 or n is not a multiple of 16. */
 bool kvt__tuples_add(const int32_t *tokens, size_t n, uint64_t acc[TUPLES]);
 
 #endif
