@@ -114,7 +114,7 @@ joins_of_great_lengths_agree(void **state)
     assert_non_null(zeros);
     assert_int_equal(kvt__crc32c_join(a, kvt__crc32c(0, zeros, n), n),
                      kvt__crc32c(a, zeros, n));
-    /* (a || b) || c is a || (b || c), with lengths that no memory has */
+    /* (a || b) || c is a || (b || c), also for lengths larger than any memory */
     uint32_t left = kvt__crc32c_join(kvt__crc32c_join(a, 5, UINT64_C(1) << 40), 6,
                                      UINT64_C(3) << 41);
     uint32_t right = kvt__crc32c_join(a, kvt__crc32c_join(5, 6, UINT64_C(3) << 41),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sentences of failure. */
+ * Error sentences. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ each_thread_has_its_own(void **state)
     assert_string_equal(kvt__why(), "mine.");
 }
 
-/* The first line reads the environment. */
+/* The first line of the log reads the level from the environment. */
 static void
 a_log_line_leaves_the_sentence_alone(void **state)
 {

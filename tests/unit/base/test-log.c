@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which lines are logged: the level that the environment names, and a caller's.  It is read
- * once in a process, so each case is a child of its own. */
+ * The level of the log, from the environment or from a caller.  A process reads the environment's
+ * level once, so each case runs in a forked child. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -28,7 +28,7 @@ log_all(void)
     kvt__log(KVT_LOG_DEBUG, "<d>");
 }
 
-/* What a process with these variables (NULL: not set) says on its standard error. */
+/* Log all levels in a child with these variables (NULL: not set); *out gets the standard error. */
 static void
 run(const char *kvtier, const char *lmcache, bool sets_level, struct outcome *out)
 {
@@ -61,7 +61,7 @@ run(const char *kvtier, const char *lmcache, bool sets_level, struct outcome *ou
     assert_int_equal(status, 0);
 }
 
-/* Just the first so many of error, warning, info and debug. */
+/* Check that exactly the first n_lines of error, warning, info and debug were logged. */
 static void
 check(const struct outcome *o, size_t n_lines)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading configurations in tests: from text, with a given environment, in an
- * empty directory; log lines are kept. */
+ * Open configurations in tests: from text, with a given environment, in an empty directory.
+ * conf_log has the log's lines. */
 #ifndef CONF_TEST_H
 #define CONF_TEST_H
 
@@ -29,10 +29,10 @@ extern struct conf_log conf_log;
 int conf_setup(void **state);
 int conf_teardown(void **state);
 
-/* Write text to lmcache.yaml and return that name; NULL stays NULL. */
+/* Write text to lmcache.yaml and return the file's name; NULL: write no file, return NULL. */
 const char *conf_file(const char *yaml);
 
-/* Open; the test fails when that fails. */
+/* Open a configuration.  The test fails if the open fails. */
 struct kvt_config *conf_open(const char *yaml, const char *const *environment);
 struct kvt_config *conf_open_all(const struct kvt_config_sources *sources);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The configurations that LMCache's documentation and a porting guide for it
- * publish load as they stand. */
+ * kvtier opens the configurations of LMCache's documentation, and of a porting guide for LMCache,
+ * without a change. */
 #include "conf-test.h"
 #include "tier/s3/s3.h"
 #include "unit/conf/documented-dir.h"
@@ -105,7 +105,7 @@ is_porting_guide(const struct kvt_config *c)
     assert_string_equal(c->s3_region, "us-west-2");
     assert_string_equal(c->s3_endpoint_url, "https://s3.custom-endpoint.com");
     assert_string_equal(kvt__config_origin(c, s3_endpoint_url), "AWS_ENDPOINT_URL");
-    assert_null(c->aws_access_key_id); /* the chain finds it */
+    assert_null(c->aws_access_key_id); /* the chain of credentials finds the key */
     assert_null(strstr(conf_log.text, "your-secret"));
     assert_non_null(strstr(conf_log.text, "remote_serde is cachegen"));
 }

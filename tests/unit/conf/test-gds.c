@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Settings for GDS together: the newer switches and the older ones. */
+ * Settings for GDS together: the newer switches and the older switches. */
 #include "conf-test.h"
 
 static void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is said of wrong and doubtful configurations, word for word. */
+ * The exact messages for invalid and doubtful configurations. */
 #include "conf-test.h"
 
 #include <errno.h>
@@ -344,7 +344,7 @@ every_setting_is_described(void **state)
     assert_int_equal(kvt_param(i, &info), -ENOENT);
 }
 
-/* More than any file has, and what could be made to grow without end. */
+/* Files that are too large, nested too deep, or grow exponentially by YAML aliases. */
 static void
 monstrous_files_are_refused(void **state)
 {

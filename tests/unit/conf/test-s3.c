@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The settings for S3: what is said of them, what counts where several speak, and which
- * variables of AWS they default to. */
+ * The settings for S3: their messages, the precedence of older and newer settings, and the AWS
+ * variables that replace defaults. */
 #include "conf-test.h"
 #include "tier/s3/s3.h"
 
@@ -171,7 +171,7 @@ variables_of_aws_are_defaults(void **state)
     kvt_config_free(c);
 }
 
-/* The nested form leaves out what the environment says. */
+/* The nested form has no members for region and endpoint. */
 static void
 the_nested_form_takes_region_and_endpoint_from_the_environment(void **state)
 {

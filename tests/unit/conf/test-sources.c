@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which source wins, and where each value says it comes from. */
+ * The precedence of sources, and the origin of each value. */
 #include "conf-test.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How text becomes a value of each type. */
+ * The conversion of text to a value of each type. */
 #include "conf-test.h"
 
 #include <math.h>
@@ -160,7 +160,7 @@ environment_text_loses_blanks_and_one_pair_of_quotes(void **state)
         assert_string_equal(c->model_fingerprint, cases[i].value);
         kvt_config_free(c);
     }
-    /* YAML has done this already. */
+    /* In a file, the YAML parser has removed the quotes already. */
     struct kvt_config *c = with("model_fingerprint", "\"'a'\"");
     assert_string_equal(c->model_fingerprint, "'a'");
     kvt_config_free(c);

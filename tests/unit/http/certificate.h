@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Authorities and certificates of a test's own. */
+ * Certificate authorities and certificates, made by the test. */
 #ifndef HTTP_CERTIFICATE_H
 #define HTTP_CERTIFICATE_H
 
@@ -18,15 +18,15 @@ void authority_fini(struct authority *a);
 void authority_write(const struct authority *a, const char *dir, const char *name,
                      char path[300]);
 
-/* A server whose certificate is for these names ("DNS:a,IP:1.2.3.4") and, if expired, was
- * valid until yesterday. */
+/* Make the context of a server with a certificate for these names ("DNS:a,IP:1.2.3.4").  If
+ * expired, the certificate was valid until yesterday. */
 SSL_CTX *server_context(const struct authority *a, const char *names, bool expired);
 
-/* A client's certificate, as a file, and its key: as another file, or in the same one if
- * key_path is NULL; encrypted if pass is not NULL. */
+/* Write a client's certificate to the file path, and the key to key_path, or to path as well if
+ * key_path is NULL.  The key is encrypted if pass is not NULL. */
 void client_write(const struct authority *a, const char *path, const char *key_path,
                   const char *pass);
-/* The server refuses clients without a certificate of this authority. */
+/* Let the server refuse clients without a certificate of this authority. */
 void demand_clients(SSL_CTX *server, const struct authority *a);
 
 #endif

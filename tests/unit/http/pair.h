@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One server and one client, for a test that needs no more. */
+ * A server and a client, for tests that need no other. */
 #ifndef HTTP_PAIR_H
 #define HTTP_PAIR_H
 
@@ -10,16 +10,16 @@
 
 extern struct script server;
 extern struct kvt__http *http;
-extern struct kvt__http_origin *origin; /* the server's */
-extern unsigned char *into;             /* BIG bytes for what comes, all 0 at first */
+extern struct kvt__http_origin *origin; /* of the server */
+extern unsigned char *into;             /* BIG bytes for responses, zeroed by begin() */
 
 void begin(void (*const *plays)(struct peer *), unsigned n_threads, unsigned max_requests);
 void end(void);
 
-/* GET /x from origin into into; its status. */
+/* Run GET /x from `origin` to `into`.  Return the request's status. */
 int get(struct ask *ask);
 
-/* Return a number that grows with the open descriptors of this process. */
+/* Return a number that increases with the number of open descriptors of this process. */
 unsigned count_descriptors(void);
 
 /* Fork a child that keeps copies of all descriptors until end_idle_child(). */

@@ -180,7 +180,7 @@ play(struct peer *p)
         SSL_set_fd(p->ssl, p->fd);
         if (SSL_accept(p->ssl) == 1)
             s->plays[n](p);
-        /* Else the free below would end the session. */
+        /* Without this, SSL_free() would make the session invalid for resumption. */
         SSL_set_shutdown(p->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
         return;
     }
@@ -268,7 +268,7 @@ refusing_port(const char *address)
 {
     uint16_t port = 0;
 
-    bind_at(address, &port); /* and never listen */
+    bind_at(address, &port); /* without listen() */
     return port;
 }
 
@@ -336,7 +336,7 @@ full_start(struct full *full, const char *address, uint16_t port)
             assert_int_equal(errno, EINPROGRESS);
         fds[i] = (struct pollfd){ .fd = full->clients[i], .events = POLLOUT };
     }
-    assert_true(poll(fds, 16, -1) > 0); /* one of them fills the queue */
+    assert_true(poll(fds, 16, -1) > 0); /* the first connection fills the queue */
 }
 
 void
@@ -437,8 +437,8 @@ ask_run(struct kvt__http *http, struct ask *ask)
     return ask_wait(ask);
 }
 
-/* A request whose deadline is over ends when the thread runs its times, before the thread
- * begins what is in its queues.  The second request ends a turn later. */
+/* A request with a past deadline ends when the thread runs its timers, before the thread starts
+ * requests from its queues.  The second request ends a turn later. */
 void
 settle(struct kvt__http_origin *origin)
 {

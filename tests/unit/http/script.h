@@ -116,7 +116,7 @@ struct kvt__http_origin *origin_of(struct kvt__http *http, const struct script *
 /* Wait until the only thread of the origin's client has begun all requests submitted so
  * far, and has handled all wake-ups. */
 void settle(struct kvt__http_origin *origin);
-/* Settle, put the clock forward, and wait until the client has done all that is due. */
+/* Settle, put the clock forward, and wait until the client has run all timers that are due. */
 void put_forward(struct kvt__http_origin *origin, long long seconds);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A resolver that takes as long as a test wants, in place of libc's.  For one file of a
- * program. */
+ * A replacement of libc's getaddrinfo() that blocks until the test permits the lookup, and then
+ * fails.  Include this header in a single file of a program. */
 #ifndef HTTP_SLOW_RESOLVER_H
 #define HTTP_SLOW_RESOLVER_H
 
 #include <netdb.h>
 #include <semaphore.h>
 
-static sem_t may_resolve; /* main() makes it; once for each name */
+static sem_t may_resolve; /* initialized by main(); post once for each lookup */
 
 int
 getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,

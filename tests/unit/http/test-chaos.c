@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many requests, hedged, against a server that does the right thing half of the
- * time: each ends once, with the right bytes or an error. */
+ * Many hedged requests to a server that fails often: each request ends once, with the right bytes
+ * or an error. */
 #include "unit/http/script.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ send_sized(struct peer *p, size_t n, size_t so_many)
     peer_send_pattern(p, 0, so_many);
 }
 
-/* False: the connection is over. */
+/* Return false if the connection is to be closed. */
 static bool
 misbehave(struct peer *p)
 {
@@ -98,7 +98,7 @@ play_chaos(struct peer *p)
         const char *length = strstr(p->head, "Content-Length: ");
         size_t n = length ? (size_t)atol(length + 16) : 0;
 
-        if (n && atomic_load(&n_asked) % 5 == 0) { /* an answer before the body */
+        if (n && atomic_load(&n_asked) % 5 == 0) { /* respond before the body */
             send_sized(p, BYTES, BYTES);
             atomic_fetch_add(&n_asked, 1);
             return;
@@ -160,7 +160,7 @@ live_through(SSL_CTX *tls)
     assert_true(stats.hedges > 0);
     kvt__http_close(http);
     for (size_t i = 0; i < N; i++)
-        assert_int_equal(asks[i].n_done, 1); /* nothing came after it ended */
+        assert_int_equal(asks[i].n_done, 1); /* done() was called once */
     script_stop(&server);
     free(asks);
     free(into);

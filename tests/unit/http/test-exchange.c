@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One request and one answer, over a connection that behaves in all the ways there are. */
+ * A single request and its response, with all kinds of server behaviour. */
 #include "unit/http/pair.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* What a GET gets from a server that plays so. */
+/* Run a GET on a server with this play.  Return the request's status. */
 static int
 get_from(struct ask *ask, void (*play)(struct peer *), size_t room)
 {
@@ -124,7 +124,7 @@ so_has_204(void **state)
     end();
 }
 
-/* The body that a 204 must not announce comes late, and looks like an answer. */
+/* A 204 must not announce a body.  Here the body arrives late, and looks like a response. */
 static void
 play_204_with_body(struct peer *p)
 {
@@ -315,7 +315,7 @@ a_chunked_body_without_its_end_is_an_error(void **state)
     end();
 }
 
-/* ------------------------------------------------------- answers before the end */
+/* ----------------------------------------------------------- early responses */
 
 static void
 play_early(struct peer *p)
@@ -442,7 +442,7 @@ a_refusal_instead_of_100_saves_the_body(void **state)
     end();
 }
 
-/* ------------------------------------------------------------ refused answers */
+/* ---------------------------------------------------------- refused responses */
 
 static void
 play_small_and_large(struct peer *p)
@@ -470,7 +470,8 @@ a_small_body_that_nobody_wants_is_drained(void **state)
         assert_string_equal(ask.req.why, "the test refuses it.");
         assert_int_equal(ask.req.http_status, 500);
     }
-    /* The one behind the large one; those behind small ones may come before the drain. */
+    /* The request after the large response needs a new connection.  Requests after small responses
+     * may start before the drain is done, and then need new connections too. */
     assert_true(server.n_accepted >= 2);
     end();
 }

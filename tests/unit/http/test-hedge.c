@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request that is sent twice because its answer is late: one answer counts, and the
- * other connection is gone before its body is received.  The clients may have one
- * connection: a hedge is one more. */
+ * Hedges: a request without a timely response is sent on a second connection.  The first response
+ * is used, and the other connection is closed before the body is received.  The clients have a
+ * limit of 1 connection, which a hedge exceeds. */
 #include "unit/http/pair.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ hello(struct peer *p, char c)
     peer_send(p, text);
 }
 
-/* The other connection is closed and the request's only one is this. */
+/* Check that the request's other connection is closed. */
 static int
 answer_alone(struct kvt__http_request *req, const struct kvt__http_head *head)
 {
@@ -42,7 +42,7 @@ answer_alone(struct kvt__http_request *req, const struct kvt__http_head *head)
     return 0;
 }
 
-/* Ask, until the server has heard it and has not answered in time. */
+/* Submit a request, and put the clock forward to its hedge after the server got the request. */
 static void
 ask_until_late(struct ask *ask)
 {
@@ -135,7 +135,7 @@ static void
 play_second_after_first_ended(struct peer *p)
 {
     while (peer_head(p)) {
-        sem_post(&p->script->go); /* the first one resets */
+        sem_post(&p->script->go); /* then the first connection is reset */
         sem_wait(&p->script->came);
         hello(p, '2');
     }

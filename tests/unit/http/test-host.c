@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * HOST[:PORT]: what is one, what is none, and that nothing behind its end is looked at. */
+ * HOST[:PORT]: valid and invalid texts; the parser reads no byte behind the end. */
 #include "kvt-test.h"
 
 #include <stdlib.h>
@@ -46,7 +46,8 @@ static const struct {
     { "user:password@h", "password" }, { "key@h:80", "password" },
 };
 
-/* In memory of just its size. */
+/* Split a copy of the text in memory of the exact size, so that the sanitizer detects a read
+ * behind the end. */
 static const char *
 split(const char *text, char name[KVT__HTTP_HOST_ROOM], uint16_t *port)
 {
@@ -105,7 +106,7 @@ the_longest_name_has_253_characters(void **state)
     assert_int_equal(strlen(name), 253);
     assert_non_null(kvt__http_split_host(text, 254, name, &port));
     assert_non_null(kvt__http_split_host(text, sizeof text, name, &port));
-    text[253] = '.'; /* which ends it and does not count */
+    text[253] = '.'; /* a final dot is not counted */
     assert_null(kvt__http_split_host(text, 254, name, &port));
     assert_int_equal(strlen(name), 254);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Heads and chunks, good and bad, in one piece and byte by byte. */
+ * The parser of heads and chunked bodies: valid and invalid texts, at once and byte by byte. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -61,7 +61,8 @@ static const char *const bad[] = {
     OK "X\nContent-Length: 5\r\n", OK "X(: y\r\n", OK "X\xe9: y\r\n",
 };
 
-/* In memory of just its size.  The result for all but the last cut bytes. */
+/* Parse a copy of the n bytes in memory of the exact size, so that the sanitizer detects a read
+ * behind the end. */
 static ssize_t
 parse(const char *text, size_t n, struct kvt__http_answer *answer)
 {
@@ -166,7 +167,7 @@ fields_beyond_the_limit_still_frame(void **state)
 /* --------------------------------------------------------------------- chunks */
 
 static const struct {
-    const char *in, *out; /* out: NULL when it is malformed */
+    const char *in, *out; /* out: NULL if the body is invalid */
     size_t rest;          /* bytes behind the end */
 } chunked[] = {
     { "0\r\n\r\n", "", 0 },
@@ -193,7 +194,8 @@ static const struct {
     { "0\r\n\rx", NULL, 0 },
 };
 
-/* Given at most step bytes at a time.  The rest's length, or -EPROTO. */
+/* Decode a body in steps of at most `step` bytes.  Return the number of bytes behind the body, or
+ * -EPROTO. */
 static ssize_t
 decode(const char *in, size_t step, char *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many requests: which connection each gets, how many there are, who comes first. */
+ * Many requests: their connections, the limit of connections, and the order of requests. */
 #include "unit/http/pair.h"
 
 #include <errno.h>
@@ -92,7 +92,7 @@ there_are_never_more_connections_than_allowed(void **state)
     script_start(&other, PLAYS(play_404), NULL);
     second = origin_of(http, &other);
     for (int i = 0; i < MANY; i++) {
-        /* Now and then for another server, which needs another connection. */
+        /* 5 % of the requests are for another server, which needs a connection of its own. */
         ask_init(&asks[i], i % 1000 < 950 ? origin : second, "GET", "/x",
                  asks[i].small, sizeof asks[i].small);
         asks[i].req.answer = answer_and_count;
@@ -151,7 +151,7 @@ urgent_requests_come_first(void **state)
         asks[i].req.answer = answer_in_order;
         kvt__http_submit(http, &asks[i].req);
         if (!i)
-            sem_wait(&server.came); /* the first one is under way */
+            sem_wait(&server.came); /* the first request is under way */
     }
     for (int i = 0; i < 8; i++)
         sem_post(&server.go);
@@ -174,7 +174,7 @@ a_request_waits_for_its_time(void **state)
     ask_init(&later, origin, "GET", "/x", into, BIG);
     later.req.not_before_ns = at;
     kvt__http_submit(http, &later.req);
-    assert_int_equal(get(&now), 0); /* it holds nobody up */
+    assert_int_equal(get(&now), 0); /* the waiting request does not delay this request */
     assert_int_equal(ask_wait(&later), 0);
     assert_true(later.req.sent_ns >= at);
     end();
@@ -320,7 +320,7 @@ refuse_to_write(struct kvt__http_request *req, char *out, size_t room)
     return kvt__fail(EMSGSIZE, "a head that is too long");
 }
 
-/* The connection is closed as a busy one, although no request was sent on it. */
+/* The connection is closed as a busy connection, although no request was sent. */
 static void
 a_request_without_a_head_closes_its_kept_connection(void **state)
 {

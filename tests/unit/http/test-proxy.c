@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Through a proxy: what it is asked, for which hosts, and who hears the password. */
+ * Proxies: the requests to a proxy, the hosts with a proxy, and where the password appears. */
 #include "unit/http/script.h"
 
 #include <errno.h>
@@ -202,7 +202,7 @@ a_refusal_is_an_error(void **state)
     }
 }
 
-/* Shorter than any other head, and as many as the client takes. */
+/* Send interim responses, as short as possible, until the client closes the connection. */
 static void
 play_endless(struct peer *p)
 {
@@ -327,7 +327,7 @@ exceptions_are_those_of_curl(void **state)
             fail_msg("%s, %s", rows[i].list, rows[i].host);
 }
 
-/* Ask for an origin of a client with this setting. */
+/* Create an origin of a client with this setting.  Return the result of kvt__http_origin(). */
 static int
 origin_with(const char *proxy_is, const char *excepted, bool tls)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From names to connections, with a resolver of this program's own. */
+ * Name lookups and attempts to connect, with the test's own getaddrinfo(). */
 #include "unit/http/pair.h"
 
 #include <arpa/inet.h>
@@ -69,7 +69,7 @@ play_close(struct peer *p)
     peer_gone(p);
 }
 
-/* store.example is at these addresses. */
+/* Start the test with these addresses for the name store.example. */
 static void
 begin_at(const char *first, const char *other, const char *third)
 {
@@ -93,7 +93,7 @@ a_name_is_looked_up_once_for_some_seconds(void **state)
     assert_int_equal(n_lookups, 1);
     sem_wait(&looked_up);
     clock_ahead_s += 6;
-    assert_int_equal(get(&ask), 0); /* while it is looked up again */
+    assert_int_equal(get(&ask), 0); /* during the new lookup */
     sem_wait(&looked_up);
     assert_int_equal(n_lookups, 2);
     end();
@@ -210,7 +210,7 @@ begin_patient_at(const char *first, const char *other, const char *third)
     origin = origin_at(http, "store.example", server.port, false);
 }
 
-/* Ask, and let the delay between two attempts pass. */
+/* Submit a request, and put the clock forward by the delay between two attempts. */
 static void
 get_after_a_delay(struct ask *ask)
 {

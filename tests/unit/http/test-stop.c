@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stopping a client ends all that it has, wherever it is, once. */
+ * The stop of a client ends each request once, in every state. */
 #include "unit/http/pair.h"
 
 #include <errno.h>
@@ -93,7 +93,7 @@ close_waits_for_what_is_left(void **state)
     ask_init(&ask, origin, "GET", "/body", into, 100);
     kvt__http_submit(http, &ask.req);
     sem_wait(&server.came);
-    sem_post(&server.go); /* the server cuts it short */
+    sem_post(&server.go); /* the server closes the connection inside the body */
     kvt__http_close(http);
     assert_int_equal(ask.n_done, 1);
     assert_int_equal(ask_wait(&ask), -ECONNRESET);
@@ -151,8 +151,8 @@ play_late(struct peer *p)
     sem_post(&p->script->came);
 }
 
-/* The child has a copy of each socket, so a close in the parent does not end the connection
- * for the kernel. */
+/* A forked child has a copy of each socket, so the close in the parent does not close the
+ * connection. */
 static void
 a_forked_child_keeps_no_closed_connection_alive(void **state)
 {

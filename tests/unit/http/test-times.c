@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ends when its time is over, and what goes on although it is slow. */
+ * Timeouts: deadlines and stalls end requests; slow progress does not. */
 #include "unit/http/pair.h"
 
 #include <errno.h>
@@ -75,7 +75,7 @@ a_deadline_ends_a_request_wherever_it_is(void **state)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(over_after(plays[i], &ask, NULL, 0), -ETIMEDOUT);
         assert_non_null(strstr(ask.req.why, "127.0.0.1:"));
-        sem_wait(&server.go); /* its connection is closed */
+        sem_wait(&server.go); /* the client has closed the connection */
         end();
     }
 }
@@ -198,7 +198,7 @@ silence_ends_a_request(void **state)
         ask.req.deadline_ns = 0;
         kvt__http_submit(http, &ask.req);
         sem_wait(&server.came);
-        do { /* what was still under way counts as progress */
+        do { /* bytes that were still under way count as progress */
             put_forward(origin, 11);
             sem_getvalue(&ask.done, &ended);
         } while (!ended);
@@ -214,7 +214,7 @@ play_drip(struct peer *p)
     peer_head(p);
     peer_send(p, "HTTP/1.1 200 OK\r\nContent-Length: 5242880\r\n\r\n");
     peer_send_pattern(p, 0, 1000);
-    sem_wait(&p->script->go); /* the client has them */
+    sem_wait(&p->script->go); /* the client has received these bytes */
     peer_send_pattern(p, 1000, BIG - 1000 - 1);
     sem_wait(&p->script->go);
     peer_send_pattern(p, BIG - 1, 1);
@@ -231,7 +231,7 @@ received_and_go(struct kvt__http_request *req, size_t at, size_t n)
         sem_post(&server.go);
 }
 
-/* Fewer bytes than the low-water mark are received all the same, and so is the tail. */
+/* The client receives bytes below the low-water mark too, in the middle and at the end. */
 static void
 a_slow_sender_is_not_waited_for(void **state)
 {
@@ -316,7 +316,7 @@ unused_connections_are_closed_after_a_while(void **state)
     end();
 }
 
-/* The client's thread stands in this callback while the other response arrives. */
+/* The client's thread is inside this callback while the other response arrives. */
 static sem_t stands, goes_on;
 
 static void
@@ -339,7 +339,8 @@ play_later(struct peer *p)
     peer_gone(p);
 }
 
-/* A head that has arrived counts, although the thread sees the timeout first. */
+/* If a head arrived in time, the request succeeds, although the thread's timer runs before the
+ * thread reads the head. */
 static void
 a_head_that_waits_for_the_thread_is_not_late(void **state)
 {

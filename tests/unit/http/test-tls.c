@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS: who is believed, what is kept of it, and how it may end. */
+ * TLS: which certificates are accepted, resumed sessions, and ends of connections. */
 #include "unit/http/script.h"
 
 #include <errno.h>
@@ -127,7 +127,7 @@ names_and_addresses_must_match(void **state)
         assert_int_equal(get(&ask, good[i]), 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(get(&ask, bad[i]), -EKEYREJECTED);
-        assert_int_equal(ask.n_heads, 0); /* nothing was said to it */
+        assert_int_equal(ask.n_heads, 0); /* no request was sent */
         assert_non_null(strstr(ask.req.why, "certificate"));
     }
     end();
@@ -211,7 +211,7 @@ play_look(struct peer *p)
     play_hello(p);
 }
 
-/* As servers that prefer h2 do. */
+/* Select ALPN like a server that prefers h2. */
 static int
 select_alpn(SSL *ssl, const unsigned char **out, unsigned char *n, const unsigned char *in,
             unsigned in_n, void *arg)
@@ -413,7 +413,7 @@ close_all(void **state)
 
 /* --------------------------------------------------------- client certificates */
 
-/* One request to a server that demands a certificate, as a client with these files. */
+/* Send a request to a server that demands a certificate, from a client with these files. */
 static int
 get_from_demanding(struct ask *ask, const char *cert, const char *key)
 {
@@ -487,7 +487,7 @@ a_wrong_certificate_or_key_is_an_error(void **state)
     assert_int_equal(get_from_demanding(&ask, cert, other_key), -EINVAL);
     assert_non_null(strstr(kvt__why(), "other.key"));
     assert_int_equal(get_from_demanding(&ask, cert, NULL), -EINVAL);
-    write_key(EVP_RSA_gen(2048), other_key); /* the certificate's key is no RSA key */
+    write_key(EVP_RSA_gen(2048), other_key); /* the certificate's key is not an RSA key */
     assert_int_equal(get_from_demanding(&ask, cert, other_key), -EINVAL);
     assert_non_null(strstr(kvt__why(), "other.key"));
     assert_int_equal(get_from_demanding(&ask, "/no/such/file", key), -EINVAL);

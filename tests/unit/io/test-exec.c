@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor: what runs, in which order, and what never does. */
+ * The executor: the order of jobs and timers, and the jobs and timers that never run. */
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -24,7 +24,7 @@ open_exec(size_t n_threads)
     return exec;
 }
 
-/* A job that holds its worker until it is let go. */
+/* A job that holds its worker until the gate is open. */
 struct gate {
     struct kvt__job job;
     sem_t entered;
@@ -56,12 +56,12 @@ gate_fini(struct gate *gate)
     sem_destroy(&gate->open);
 }
 
-/* What ran, in order. */
+/* The record of jobs and timers, in the order of their runs. */
 struct trace {
     pthread_mutex_t lock;
     char text[256];
     size_t n;
-    sem_t *when; /* posted at each */
+    sem_t *when; /* posted after each run; NULL: not used */
 };
 
 static void
@@ -193,7 +193,7 @@ every_job_has_run_once_when_close_returns(void **state)
     assert_int_equal(n, N_SUBMITTERS * N_EACH);
 }
 
-/* Submits a job that was expected, after a while. */
+/* A thread that submits an expected job after 50 ms, when close probably waits. */
 struct late {
     struct kvt__exec *exec;
     struct counting *job;
@@ -262,8 +262,8 @@ jobs_that_jobs_submit_run_before_close_returns(void **state)
 
 /* ------------------------------------------------------------------- timers */
 
-/* A timer that holds the timers' thread until the gate is open: what a test sets meanwhile
- * is set before any of it runs, however long the test's thread has to wait for a core. */
+/* A timer that holds the timer thread until the gate is open: the test sets all other timers
+ * before the first of them can run, even if the test's thread waits for a core. */
 struct timer_gate {
     struct kvt__timer timer; /* first */
     sem_t entered, open;
@@ -368,7 +368,7 @@ a_cleared_timer_never_runs(void **state)
     sem_wait(&when);
     sem_wait(&when);
     assert_string_equal(trace.text, "ac");
-    kvt__timer_set(exec, &b.timer); /* and may be set again */
+    kvt__timer_set(exec, &b.timer); /* a cleared timer may be set again */
     sem_wait(&when);
     assert_string_equal(trace.text, "acb");
     kvt__exec_close(exec);
@@ -402,7 +402,7 @@ a_timer_runs_though_all_workers_hang(void **state)
     sem_destroy(&when);
 }
 
-/* A timer is either cleared or has run, whoever comes first. */
+/* Each timer is either cleared or run, never both. */
 static void
 clearing_and_running_exclude_each_other(void **state)
 {

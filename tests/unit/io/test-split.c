@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A job in parts: who runs them, how many at a time, and that none runs any more when it is
- * over. */
+ * Jobs in parts: the threads that run the parts, the number of parts at a time, and the end: no
+ * part runs after kvt__exec_run_split() has returned. */
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -16,7 +16,7 @@
 
 #define MAX_PARTS 64
 
-/* A job that does nothing but its parts. */
+/* A job with n parts, and the record of the parts' runs. */
 struct work {
     struct kvt__split split; /* first */
     struct kvt__job job;
@@ -25,12 +25,12 @@ struct work {
     char why[128];
 
     pthread_barrier_t together;
-    sem_t entered, open;       /* of parts that wait */
-    struct kvt__job *let_come; /* a better job, which a part lets come */
+    sem_t entered, open;       /* for parts that wait */
+    struct kvt__job *let_come; /* a more urgent job, which a part submits */
     struct kvt__exec *exec;
     pthread_mutex_t lock;
     char trace[MAX_PARTS + 2];
-    pthread_t by[MAX_PARTS];   /* who ran which */
+    pthread_t by[MAX_PARTS];   /* thread of each part */
     atomic_int n_run, n_running;
 };
 
@@ -53,7 +53,7 @@ note(struct work *w, char c)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* What all parts do. */
+/* Record the start of a part. */
 static void
 begin(struct work *w, size_t i)
 {
@@ -110,7 +110,7 @@ open_exec(size_t n_threads)
     return exec;
 }
 
-/* -------------------------------------------------------------------------- who runs */
+/* --------------------------------------------------------------- threads of the parts */
 
 static int
 run_together(struct kvt__split *split, size_t i)
@@ -193,7 +193,7 @@ a_thread_of_no_executor_runs_all(void **state)
     work_fini(&w);
 }
 
-/* The thread that helps: at its first part a load comes. */
+/* A part of a store.  The first part of the helping thread submits a load. */
 static int
 run_of_store(struct kvt__split *split, size_t i)
 {
@@ -201,7 +201,7 @@ run_of_store(struct kvt__split *split, size_t i)
 
     begin(w, i);
     if (i == 0) {
-        sem_wait(&w->open); /* until the load has been */
+        sem_wait(&w->open); /* until the load has run */
     } else {
         note(w, (char)('0' + i));
         if (i == 1)
@@ -243,7 +243,7 @@ who_helps_with_a_store_goes_to_a_load_first(void **state)
     work_fini(&w);
 }
 
-/* What waits for a thread comes before what has one. */
+/* A job without a thread is more urgent than the parts of a job that has a thread. */
 static void
 jobs_come_before_helping_with_one_of_their_kind(void **state)
 {
@@ -257,7 +257,7 @@ jobs_come_before_helping_with_one_of_their_kind(void **state)
     kvt__exec_submit(exec, KVT__PRIO_LOAD, &held.job);
     sem_wait(&held.entered);
     kvt__exec_submit(exec, KVT__PRIO_LOAD, &w.job);
-    sem_wait(&w.entered); /* its first part */
+    sem_wait(&w.entered); /* the first part runs */
     kvt__exec_submit(exec, KVT__PRIO_LOAD, &other.job);
     sem_post(&held.open);
     sem_wait(&other.entered);
@@ -304,13 +304,13 @@ after_a_part_that_failed_no_other_begins(void **state)
     assert_int_equal(w.n_run, 3);
     work_fini(&busy);
     work_init(&w, 9, run_third_fails);
-    run_work(&w.job); /* and the same alone */
+    run_work(&w.job); /* the result is equal without an executor */
     assert_int_equal(w.n_run, 3);
     assert_string_equal(w.why, "part 2 is damaged.");
     work_fini(&w);
 }
 
-/* All fail, and each has its own sentence, of which one belongs to the answer. */
+/* All parts fail, with different errors and sentences. */
 static int
 run_all_fail(struct kvt__split *split, size_t i)
 {

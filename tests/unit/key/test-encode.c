@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key text as names, back, and the directories of a comma list. */
+ * Encode key text as names, decode names, and choose a directory of a comma list. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -149,7 +149,7 @@ directories_are_chosen_as_lmcache_does(void **state)
     assert_int_equal(kvt__key_fs_path(&minus_one, 1), 0);
 }
 
-/* SplitMix64's finaliser, all 64 bits of it, through a large count. */
+/* Check all 64 bits of SplitMix64's finaliser, by a large number of directories. */
 static void
 sharder_mixes_all_bits(void **state)
 {

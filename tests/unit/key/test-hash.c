@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chunk hashes against values that CPython and hand-made CBOR gave. */
+ * Chunk hashes against values from CPython and from hand-made CBOR. */
 #include "kvt-test.h"
 
 #include <errno.h>
@@ -11,14 +11,14 @@
 
 #define N_ROWS(table) (sizeof table / sizeof *table)
 
-/* Tokens 0, 1, 2... in chunks of chunk_tokens. */
+/* The hashes of tokens 0, 1, 2... in chunks of chunk_tokens. */
 struct vector {
     enum kvt__hash_kind kind;
     const char *seed; /* NULL: the root of LMCache without vLLM, 0 */
     const char *root;
     size_t chunk_tokens;
     size_t n_chunks;
-    const char *chunks[4]; /* as key text has them */
+    const char *chunks[4]; /* in the form of key text */
 };
 
 static const struct vector vectors[] = {
@@ -126,7 +126,7 @@ known_values_are_those_of_the_decimal_table(void **state)
     }
 }
 
-/* The builtin's item hash of -1 is that of -2; SHA-256 tells them apart. */
+/* Python's hash(-1) equals hash(-2); with SHA-256, -1 and -2 have different hashes. */
 static const int32_t edges[] = {
     -1,     -2,    0,      1,      23,     24,     255,       256,
     65535,  65536, 70000,  -24,    -25,    -256,   -257,      -65536,
@@ -183,8 +183,7 @@ builtin_takes_minus_one_for_minus_two(void **state)
     }
 }
 
-/* Long chunks are encoded in pieces: the same chunk of 1,500 tokens hashed by
- * the formula in Python. */
+/* Long chunks are encoded in pieces.  The expected hashes are from the formula in Python. */
 static void
 chunk_longer_than_a_piece_hashes_as_in_python(void **state)
 {
@@ -203,8 +202,7 @@ chunk_longer_than_a_piece_hashes_as_in_python(void **state)
     assert_hash(out, KVT__HASH_BUILTIN, "-137bbd8011a5e02d");
 }
 
-/* The bytes that are hashed, where the previous hash has 64 bits and tokens have
- * every length. */
+/* The exact bytes to hash: the previous hash needs all 64 bits, and tokens have every length. */
 static void
 cbor_is_canonical(void **state)
 {
@@ -229,7 +227,7 @@ cbor_is_canonical(void **state)
     assert_true(out[0] == want);
 }
 
-/* Enough chunks for all ways to hash several at once. */
+/* Number of chunks that uses all code paths for several chunks at once. */
 #define MANY 75
 
 static void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Identities against values made from docs/formats.md by another program. */
+ * Identities against the values of another program, which was written from docs/formats.md. */
 #include "kvt-test.h"
 
 #include <stdio.h>
@@ -94,8 +94,8 @@ value_cannot_pass_for_the_next_line(void **state)
     assert_memory_not_equal(of_a, of_b, sizeof of_a);
 }
 
-/* desc with field number i changed; whether it belongs to the layout.  False
- * after the last. */
+/* Copy desc and change field number i.  *in_layout: the field belongs to the layout.  Return false
+ * if i is too large. */
 static bool
 change(size_t i, struct kvt__space_desc *out, bool *in_layout)
 {
@@ -165,7 +165,7 @@ assert_prefix(const struct kvt__prefix *prefix, const char *want,
     assert_hex(id.b, sizeof id.b, want_id);
 }
 
-/* Of a request without tags, adapter and salt. */
+/* Return the start of the prefix of a request without tags, adapter and salt. */
 static struct kvt__prefix
 plain_root(void)
 {
@@ -252,7 +252,7 @@ known_chunks_of_256_come_out(void **state)
     assert_memory_equal(prefix.b, all[2].b, sizeof prefix.b);
 }
 
-/* Enough chunks for all ways to hash several at once. */
+/* Number of chunks that uses all code paths for several chunks at once. */
 #define MANY 70
 
 static void

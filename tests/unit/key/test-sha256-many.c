@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many SHA-256 at once give what as many give one after the other. */
+ * kvt__sha256_many() returns the digests of kvt__sha256. */
 #include "kvt-test.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ expect(const uint8_t *head, size_t n_head, const uint8_t *text, size_t n,
     assert_memory_equal(got, want, sizeof want);
 }
 
-/* Enough for the widest lanes, a pair and one more. */
+/* The sum of the widest lanes, a pair and a single message. */
 #define COUNT (KVT__SHA256_LANES_MAX + 3)
 
 static void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key text: what parses to what, and what does not. */
+ * Key text: the parts of valid texts, and the messages for invalid texts. */
 #include "kvt-test.h"
 
 #include <errno.h>

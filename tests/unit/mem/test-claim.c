@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Claims on memory: unpopulated pools subtract each other's bytes.  The available memory is
- * the test's: other programs take and free the machine's meanwhile. */
+ * Claims on memory: each pool subtracts the bytes of other unpopulated pools.  The test replaces
+ * kvt_memory_available(), because other programs allocate and free memory meanwhile. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Free ranges against a map with one flag a unit. */
+ * Free ranges against a model: an array with a flag for each unit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ struct model {
     size_t n_held;
 };
 
-/* Sorted, apart from each other, and free where the map is. */
+/* Check that the free ranges are sorted, not adjacent, and equal to the model. */
 static void
 check(const struct model *m)
 {
@@ -47,7 +47,7 @@ check(const struct model *m)
     assert_memory_equal(seen, m->is_free, sizeof seen);
 }
 
-/* Where the first fit is, or N_UNITS. */
+/* Return the first fit by the model, or N_UNITS. */
 static size_t
 first_fit(const struct model *m, size_t n)
 {
@@ -75,7 +75,7 @@ take(struct model *m, size_t n)
     m->held[m->n_held++] = (struct kvt__extent){ at, n };
 }
 
-/* Give all, or a part from either end, of something held. */
+/* Free a random held range, or a part at either end. */
 static void
 give(struct model *m)
 {

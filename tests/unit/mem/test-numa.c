@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pool on a memory node: every machine has node 0, or no nodes at all. */
+ * A pool on a memory node.  The tests use node 0, which every machine with nodes has. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,8 @@ hear(void *ctx, enum kvt_log_level said, const char *line)
     n_lines++;
 }
 
-/* Open a pool on node 0 and tell the policy of its memory; -1: none can be asked. */
+/* Open a pool on node 0.  Return the policy of the pool's memory; -1: the kernel does not report
+ * policies. */
 static int
 policy_of_pool(void)
 {
@@ -91,7 +92,7 @@ this_thread_runs_on_a_node(void **state)
     assert_in_range(node, 0, KVT__MAX_NODES - 1);
 }
 
-/* The last one: what is forbidden stays so. */
+/* The last test: the filter of system calls stays. */
 static void
 where_it_is_forbidden_one_line_says_so(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pool: slots that lie where they should, apart from each other. */
+ * The pool: position, size and life of slots. */
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -51,7 +51,7 @@ payloads_have_the_phase_that_was_asked(void **state)
     }
 }
 
-/* Each slot, with its rooms, is filled with its own number; then all are read. */
+/* Fill each slot and its room with the slot's number, then check all slots. */
 static void
 slots_and_their_rooms_never_overlap(void **state)
 {
@@ -102,7 +102,7 @@ static void
 keep_free_leaves_that_much(void **state)
 {
     struct kvt__pool *pool = open_pool(MIB, 0);
-    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_ROOM; /* takes a quarter */
+    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_ROOM; /* a slot uses a quarter of the pool */
     struct kvt__slot a, b, c;
 
     (void)state;
@@ -208,7 +208,7 @@ a_pool_closes_while_it_is_populated(void **state)
     kvt__pool_close(NULL);
 }
 
-/* The memory is not there when the pool is opened; later it would be SIGBUS. */
+/* Missing huge pages must fail the open: a later access would raise SIGBUS. */
 static void
 huge_pages_that_are_not_there_are_an_error(void **state)
 {
@@ -222,7 +222,7 @@ huge_pages_that_are_not_there_are_an_error(void **state)
     params.bytes = kvt__huge_free_bytes() + (kvt_memory_available() / page + 1) * page;
     int err = kvt__pool_open(&params, &pool);
     if (err == -EINVAL)
-        skip(); /* qemu-user knows no huge pages */
+        skip(); /* qemu-user does not support huge pages */
     assert_int_equal(err, -ENOMEM);
     assert_null(pool);
     assert_non_null(strstr(kvt__why(), "max_local_cpu_size"));

@@ -154,7 +154,7 @@ a_step_that_is_interrupted_is_repeated(void **state)
     }
 }
 
-/* A kernel before Linux 5.14: the pages are touched. */
+/* On a kernel before Linux 5.14, the pool writes to each page instead. */
 static void
 without_that_advice_the_pages_are_touched(void **state)
 {
