@@ -27,7 +27,7 @@ within(const char *at, size_t n, const char *bytes, size_t size)
 static ssize_t
 parse(const char *bytes, size_t n)
 {
-    struct kvt__http_answer a;
+    struct kvt__http_response a;
     const char *wrong;
     ssize_t head = kvt__http_parse_head(bytes, n, &a, &wrong);
 

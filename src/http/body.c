@@ -14,19 +14,19 @@
 /* -------------------------------------------------------------------- the end */
 
 static int
-truncated(struct kvt__http_conn *conn, int err)
+fail_truncated(struct kvt__http_conn *conn, int err)
 {
     if (!conn->eof)
         return err;
-    if (conn->chunked || conn->left < 0)
+    if (conn->chunked || conn->body_left < 0)
         return kvt__fail(ECONNRESET, "%s closed the connection in the middle of the body.",
                          conn->origin->label);
     return kvt__fail(ECONNRESET, "%s closed the connection, %lld bytes of the body did "
-                     "not come.", conn->origin->label, (long long)conn->left);
+                     "not come.", conn->origin->label, (long long)conn->body_left);
 }
 
 static int
-too_long(struct kvt__http_conn *conn)
+fail_too_long(struct kvt__http_conn *conn)
 {
     return kvt__fail(EMSGSIZE, "%s answers with more than the %zu bytes that were "
                      "expected.", conn->origin->label, conn->req->room);
@@ -35,7 +35,7 @@ too_long(struct kvt__http_conn *conn)
 /* ------------------------------------------------------- three forms of a body */
 
 static void
-took(struct kvt__http_conn *conn, size_t n)
+add_received(struct kvt__http_conn *conn, size_t n)
 {
     struct kvt__http_request *req = conn->req;
     size_t at = req->received_bytes;
@@ -50,20 +50,20 @@ receive_length(struct kvt__http_conn *conn)
 {
     struct kvt__http_request *req = conn->req;
 
-    while (conn->left) {
-        size_t want = conn->left < (int64_t)PIECE ? (size_t)conn->left : PIECE;
+    while (conn->body_left) {
+        size_t want = conn->body_left < (int64_t)PIECE ? (size_t)conn->body_left : PIECE;
         ssize_t n = kvt__http_recv(conn, req->into + req->received_bytes, want);
 
         if (n < 0)
-            return truncated(conn, (int)n);
-        conn->left -= n;
+            return fail_truncated(conn, (int)n);
+        conn->body_left -= n;
         if (n)
-            took(conn, (size_t)n);
+            add_received(conn, (size_t)n);
         if ((size_t)n < want) {
-            kvt__http_set_lowat(conn, conn->left);
+            kvt__http_set_lowat(conn, conn->body_left);
             return KVT__HTTP_WAITS;
         }
-        if (conn->left && kvt__http_turn_is_over(conn))
+        if (conn->body_left && kvt__http_is_turn_over(conn))
             return KVT__HTTP_WAITS;
     }
     return KVT__HTTP_DONE;
@@ -91,14 +91,14 @@ take_chunks(struct kvt__http_conn *conn)
         if (c->done || !n)
             continue;
         if (n > req->room - req->received_bytes)
-            return too_long(conn);
+            return fail_too_long(conn);
         memcpy(req->into + req->received_bytes, conn->in + at, n);
         at += n;
         c->data -= n;
-        took(conn, n);
+        add_received(conn, n);
     }
     if (at < conn->in_bytes)
-        conn->keep = false; /* bytes behind the response */
+        conn->can_keep = false; /* bytes behind the response */
     conn->in_bytes = 0;
     return 0;
 }
@@ -113,11 +113,11 @@ receive_chunks(struct kvt__http_conn *conn)
             return err;
         if (conn->chunks.done)
             return KVT__HTTP_DONE;
-        if (kvt__http_turn_is_over(conn))
+        if (kvt__http_is_turn_over(conn))
             return KVT__HTTP_WAITS;
         ssize_t n = kvt__http_recv_in(conn, SIZE_MAX);
         if (n <= 0)
-            return n < 0 ? truncated(conn, (int)n) : KVT__HTTP_WAITS;
+            return n < 0 ? fail_truncated(conn, (int)n) : KVT__HTTP_WAITS;
     }
 }
 
@@ -138,9 +138,9 @@ receive_rest(struct kvt__http_conn *conn)
         if (!n)
             return KVT__HTTP_WAITS;
         if (!room)
-            return too_long(conn);
-        took(conn, (size_t)n);
-        if (kvt__http_turn_is_over(conn))
+            return fail_too_long(conn);
+        add_received(conn, (size_t)n);
+        if (kvt__http_is_turn_over(conn))
             return KVT__HTTP_WAITS;
     }
 }
@@ -150,7 +150,7 @@ kvt__http_receive_body(struct kvt__http_conn *conn)
 {
     if (conn->chunked)
         return receive_chunks(conn);
-    return conn->left < 0 ? receive_rest(conn) : receive_length(conn);
+    return conn->body_left < 0 ? receive_rest(conn) : receive_length(conn);
 }
 
 int
@@ -159,21 +159,21 @@ kvt__http_begin_body(struct kvt__http_conn *conn)
     struct kvt__http_request *req = conn->req;
     size_t n = conn->in_bytes;
 
-    if (conn->left > 0 && (uint64_t)conn->left > req->room)
-        return too_long(conn);
+    if (conn->body_left > 0 && (uint64_t)conn->body_left > req->room)
+        return fail_too_long(conn);
     if (conn->chunked)
         return 0;
-    if (conn->left >= 0 && n > (uint64_t)conn->left) {
-        n = (size_t)conn->left;
-        conn->keep = false;
+    if (conn->body_left >= 0 && n > (uint64_t)conn->body_left) {
+        n = (size_t)conn->body_left;
+        conn->can_keep = false;
     }
     if (n > req->room)
-        return too_long(conn);
+        return fail_too_long(conn);
     if (n)
         memcpy(req->into, conn->in, n);
-    if (conn->left >= 0)
-        conn->left -= (int64_t)n;
-    took(conn, n);
+    if (conn->body_left >= 0)
+        conn->body_left -= (int64_t)n;
+    add_received(conn, n);
     return 0;
 }
 
@@ -182,12 +182,12 @@ int
 kvt__http_drain(struct kvt__http_conn *conn)
 {
     conn->in_used = sizeof conn->in;
-    while (conn->left) {
-        ssize_t n = kvt__http_recv(conn, conn->in, (size_t)conn->left);
+    while (conn->body_left) {
+        ssize_t n = kvt__http_recv(conn, conn->in, (size_t)conn->body_left);
 
         if (n <= 0)
             return n < 0 ? (int)n : KVT__HTTP_WAITS;
-        conn->left -= n;
+        conn->body_left -= n;
     }
     return KVT__HTTP_DONE;
 }
@@ -195,10 +195,10 @@ kvt__http_drain(struct kvt__http_conn *conn)
 bool
 kvt__http_can_drain(struct kvt__http_conn *conn)
 {
-    int64_t left = conn->left - (int64_t)conn->in_bytes;
+    int64_t left = conn->body_left - (int64_t)conn->in_bytes;
 
-    if (conn->chunked || conn->left < 0 || left < 0 || left > KVT__HTTP_DRAIN_BYTES)
-        conn->keep = false;
-    conn->left = left;
-    return conn->keep && left;
+    if (conn->chunked || conn->body_left < 0 || left < 0 || left > KVT__HTTP_DRAIN_BYTES)
+        conn->can_keep = false;
+    conn->body_left = left;
+    return conn->can_keep && left;
 }

@@ -74,7 +74,7 @@ init_thread(struct kvt__http_thread *t)
 }
 
 static void
-tell_threads(struct kvt__http *http, bool close)
+notify_threads(struct kvt__http *http, bool close)
 {
     for (unsigned i = 0; i < http->n_threads; i++) {
         struct kvt__http_thread *t = &http->threads[i];
@@ -90,13 +90,13 @@ tell_threads(struct kvt__http *http, bool close)
 static void
 join_threads(struct kvt__http *http, unsigned n)
 {
-    tell_threads(http, true);
+    notify_threads(http, true);
     for (unsigned i = 0; i < n; i++)
         pthread_join(http->threads[i].id, NULL);
 }
 
 static bool
-copy(const char *text, char **out)
+copy_text(const char *text, char **out)
 {
     *out = text ? strdup(text) : NULL;
     return *out || !text;
@@ -108,11 +108,11 @@ copy_params(struct kvt__http *http, const struct kvt__http_params *params)
     http->no_verify = params->no_verify;
     http->stall_ns = params->stall_ns ? params->stall_ns : KVT__HTTP_STALL_NS;
     http->connect_ns = params->connect_ns ? params->connect_ns : KVT__HTTP_CONNECT_NS;
-    if (!copy(params->ca_file, &http->ca_file) ||
-        !copy(params->more_ca_file, &http->more_ca_file) ||
-        !copy(params->cert_file, &http->cert_file) ||
-        !copy(params->key_file, &http->key_file) ||
-        !copy(params->no_proxy, &http->no_proxy) ||
+    if (!copy_text(params->ca_file, &http->ca_file) ||
+        !copy_text(params->more_ca_file, &http->more_ca_file) ||
+        !copy_text(params->cert_file, &http->cert_file) ||
+        !copy_text(params->key_file, &http->key_file) ||
+        !copy_text(params->no_proxy, &http->no_proxy) ||
         kvt__http_proxy_open(params->http_proxy, &http->http_proxy) ||
         kvt__http_proxy_open(params->https_proxy, &http->https_proxy))
         return kvt__fail(ENOMEM, "an HTTP client");
@@ -161,7 +161,7 @@ kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out)
 void
 kvt__http_stop(struct kvt__http *http)
 {
-    tell_threads(http, false);
+    notify_threads(http, false);
 }
 
 void
@@ -177,7 +177,7 @@ kvt__http_close(struct kvt__http *http)
 /* ------------------------------------------------------------------- origins */
 
 static bool
-same_text(const char *a, const char *b)
+is_equal_text(const char *a, const char *b)
 {
     return a && b ? !strcmp(a, b) : a == b;
 }
@@ -187,7 +187,7 @@ is_origin(const struct kvt__http_origin *o, const struct kvt__http_target *targe
           const char *host)
 {
     return !strcasecmp(o->host, host) && o->port == target->port &&
-           o->tls == target->tls && same_text(o->address, target->address);
+           o->tls == target->tls && is_equal_text(o->address, target->address);
 }
 
 static char *
@@ -210,9 +210,9 @@ choose_proxy(const struct kvt__http *http, const struct kvt__http_target *target
                                                       : &http->http_proxy;
 
     *out = NULL;
-    if (target->address || kvt__http_no_proxy(http->no_proxy, host))
+    if (target->address || kvt__http_is_in_no_proxy(http->no_proxy, host))
         return 0;
-    if (proxy->wrong)
+    if (proxy->is_invalid)
         return kvt__fail(EINVAL, "%s_proxy: it is not "
                          "[http://][USER:PASSWORD@]HOST[:PORT].",
                          target->tls ? "https" : "http");
@@ -222,7 +222,7 @@ choose_proxy(const struct kvt__http *http, const struct kvt__http_target *target
 }
 
 static void
-choose_way(struct kvt__http_origin *o, const struct kvt__http_proxy *proxy)
+choose_route(struct kvt__http_origin *o, const struct kvt__http_proxy *proxy)
 {
     o->proxy = proxy;
     o->connect_port = proxy ? proxy->port : o->port;
@@ -251,14 +251,14 @@ new_origin(struct kvt__http *http, const struct kvt__http_target *target, char *
     o->tls = target->tls;
     o->label = make_label(host, target->port);
     o->address = target->address ? strdup(target->address) : NULL;
-    choose_way(o, proxy);
+    choose_route(o, proxy);
     if (!o->label || !o->connect_name || !o->connect_label ||
         (target->address && !o->address)) {
         free_origin(o);
         return NULL;
     }
-    o->literal = kvt__http_literal(o->connect_name, o->connect_port, &o->addresses[0]);
-    o->n_addresses = o->literal;
+    o->is_literal = kvt__http_address_from_text(o->connect_name, o->connect_port, &o->addresses[0]);
+    o->n_addresses = o->is_literal;
     return o;
 }
 
@@ -329,7 +329,7 @@ submit(struct kvt__http *http, struct kvt__http_request *req,
     atomic_fetch_add(&t->n_requests, 1);
     pthread_mutex_lock(&t->lock);
     bool wake = !t->inbox.first;
-    kvt__http_put(&t->inbox, req);
+    kvt__http_append(&t->inbox, req);
     pthread_mutex_unlock(&t->lock);
     if (wake)
         kvt__http_wake(t);

@@ -53,7 +53,7 @@ kvt__http_conn_close(struct kvt__http_conn *conn)
     kvt__http_unlink_conn(conn->state == KVT__HTTP_IDLE ? &t->idle : &t->busy, conn);
     kvt__http_link_conn(&t->dead, conn);
     t->n_conns--;
-    kvt__http_time_clear(&t->times, &conn->time);
+    kvt__http_timer_clear(&t->timers, &conn->timer);
     close_socket(conn);
     wipe(conn);
     conn->state = KVT__HTTP_CLOSED;
@@ -63,12 +63,12 @@ kvt__http_conn_close(struct kvt__http_conn *conn)
 /* ------------------------------------------------------- created and reused */
 
 bool
-kvt__http_conn_quiet(struct kvt__http_conn *conn)
+kvt__http_conn_is_quiet(struct kvt__http_conn *conn)
 {
     char byte;
 
     if (conn->ssl)
-        return kvt__http_tls_quiet(conn);
+        return kvt__http_tls_is_quiet(conn);
     return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
@@ -81,16 +81,16 @@ take_idle(struct kvt__http_thread *t, const struct kvt__http_origin *origin)
         next = c->next;
         if (c->origin != origin)
             continue;
-        if (!kvt__http_conn_quiet(c)) {
+        if (!kvt__http_conn_is_quiet(c)) {
             kvt__http_conn_close(c);
             continue;
         }
         kvt__http_unlink_conn(&t->idle, c);
         kvt__http_link_conn(&t->busy, c);
-        kvt__http_time_clear(&t->times, &c->time);
+        kvt__http_timer_clear(&t->timers, &c->timer);
         if (c->ssl)
-            kvt__http_tls_rest(c, false);
-        c->reused = true;
+            kvt__http_tls_release_buffers(c, false);
+        c->is_reused = true;
         return c;
     }
     return NULL;
@@ -151,9 +151,9 @@ kvt__http_conn_release(struct kvt__http_conn *conn)
 
     kvt__http_set_lowat(conn, 0);
     if (conn->ssl)
-        kvt__http_tls_rest(conn, true);
-    if (!conn->keep || t->n_conns > t->max ||
-        (conn->ssl && !kvt__http_conn_quiet(conn))) { /* this read also frees TLS buffers */
+        kvt__http_tls_release_buffers(conn, true);
+    if (!conn->can_keep || t->n_conns > t->max ||
+        (conn->ssl && !kvt__http_conn_is_quiet(conn))) { /* this read also frees TLS buffers */
         kvt__http_conn_close(conn);
         return;
     }

@@ -71,7 +71,7 @@ begin_attempt(struct kvt__http_conn *conn, size_t i)
 
 /* Return the attempt's result: 0, connected; EINPROGRESS; or the error. */
 static int
-look_at(const struct attempt *attempt, int64_t now)
+attempt_result(const struct attempt *attempt, int64_t now)
 {
     struct kvt__http_address peer;
     socklen_t size = sizeof peer.to, err_size = sizeof(int);
@@ -156,7 +156,7 @@ take_winner(struct kvt__http_conn *conn, int64_t now)
 
     for (size_t i = 0; i < race->n_begun; i++) {
         int err = race->attempts[i].fd < 0 ? EINPROGRESS
-                                           : look_at(&race->attempts[i], now);
+                                           : attempt_result(&race->attempts[i], now);
 
         if (!err) {
             win(conn, i);
@@ -188,7 +188,7 @@ begin_next(struct kvt__http_conn *conn, int64_t now)
 
 /* Handle the result of an attempt, or start the next attempt when due. */
 int
-kvt__http_connected(struct kvt__http_conn *conn)
+kvt__http_connect(struct kvt__http_conn *conn)
 {
     struct kvt__http_race *race = conn->race;
     int64_t now = kvt__now_ns();

@@ -17,7 +17,7 @@ kvt__http_finish(struct kvt__http_request *req, int status)
             kvt__http_conn_close(req->own.conn[i]);
     t->n_under_way -= req->own.list == &t->under_way;
     kvt__http_unlink(req);
-    kvt__http_time_clear(&t->times, &req->own.time);
+    kvt__http_timer_clear(&t->timers, &req->own.timer);
     req->status = status;
     if (status)
         snprintf(req->why, sizeof req->why, "%s", kvt__why());
@@ -33,7 +33,7 @@ kvt__http_finish(struct kvt__http_request *req, int status)
 }
 
 void
-kvt__http_chosen(struct kvt__http_conn *conn)
+kvt__http_choose(struct kvt__http_conn *conn)
 {
     struct kvt__http_request *req = conn->req;
     int slot = conn == req->own.conn[1];

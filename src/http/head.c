@@ -10,29 +10,29 @@
 #define FIRST_READ 1024
 
 static int
-no_http(struct kvt__http_conn *conn, const char *wrong)
+fail_protocol(struct kvt__http_conn *conn, const char *wrong)
 {
     return kvt__fail(EPROTO, "%s: %s.", conn->origin->label, wrong);
 }
 
 int
-kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *a)
+kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_response *a)
 {
     struct kvt__http_request *req = conn->req;
     int status = a->head.status;
     bool no_body = req->is_head || status == 204 || status == 304;
     /* A 204 must not announce a body (RFC 9110, 8.6).  If a body follows nevertheless, its bytes
      * would be parsed as the next response. */
-    bool may_go_on = status == 204 && (a->chunked || a->head.content_length > 0);
+    bool body_may_follow = status == 204 && (a->chunked || a->head.content_length > 0);
 
     if (no_body && !req->is_head)
         a->head.content_length = 0; /* RFC 9110, 6.4.1: such a response has no content */
-    req->early = kvt__http_sending(conn) || conn->send_failed;
-    conn->keep = a->keep && !req->early && !may_go_on;
+    req->early = kvt__http_is_sending(conn) || conn->send_failed;
+    conn->can_keep = a->keep_alive && !req->early && !body_may_follow;
     conn->chunked = a->chunked && !no_body;
-    conn->left = no_body ? 0 : a->head.content_length;
-    if (!conn->chunked && conn->left < 0)
-        conn->keep = false;
+    conn->body_left = no_body ? 0 : a->head.content_length;
+    if (!conn->chunked && conn->body_left < 0)
+        conn->can_keep = false;
     conn->hold_body = false;
     conn->send_failed = true; /* send no more bytes of the request */
     req->http_status = status;
@@ -48,7 +48,7 @@ static int
 interim(struct kvt__http_conn *conn, int status, size_t bytes)
 {
     if (status == 101)
-        return no_http(conn, "it wants another protocol");
+        return fail_protocol(conn, "it wants another protocol");
     conn->hold_body = conn->hold_body && status != 100;
     kvt__http_drop_head(conn, bytes);
     conn->first_byte_ns = conn->progress_ns;
@@ -56,21 +56,21 @@ interim(struct kvt__http_conn *conn, int status, size_t bytes)
 }
 
 static int
-read_head(struct kvt__http_conn *conn, struct kvt__http_answer *answer)
+read_head(struct kvt__http_conn *conn, struct kvt__http_response *response)
 {
     const char *wrong;
-    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, answer, &wrong);
+    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, response, &wrong);
 
     if (n < 0)
-        return no_http(conn, wrong);
+        return fail_protocol(conn, wrong);
     if (!n) {
         if (conn->in_bytes == sizeof conn->in)
-            return no_http(conn, "the head of its answer is too long");
+            return fail_protocol(conn, "the head of its answer is too long");
         return KVT__HTTP_WAITS;
     }
-    if (answer->head.status < 200)
-        return interim(conn, answer->head.status, (size_t)n);
-    answer->bytes = (size_t)n;
+    if (response->head.status < 200)
+        return interim(conn, response->head.status, (size_t)n);
+    response->bytes = (size_t)n;
     return KVT__HTTP_DONE;
 }
 
@@ -88,18 +88,18 @@ receive_head(struct kvt__http_conn *conn)
         return n < 0 ? (int)n : KVT__HTTP_WAITS;
     if (first)
         conn->first_byte_ns = conn->progress_ns;
-    conn->any = true;
+    conn->has_received = true;
     return KVT__HTTP_GOES_ON;
 }
 
 int
-kvt__http_exchange(struct kvt__http_conn *conn, struct kvt__http_answer *answer)
+kvt__http_exchange(struct kvt__http_conn *conn, struct kvt__http_response *response)
 {
     int outcome;
 
-    if (kvt__http_turn_is_over(conn))
+    if (kvt__http_is_turn_over(conn))
         return KVT__HTTP_WAITS;
-    if (conn->in_bytes && (outcome = read_head(conn, answer)) != KVT__HTTP_WAITS)
+    if (conn->in_bytes && (outcome = read_head(conn, response)) != KVT__HTTP_WAITS)
         return outcome;
     kvt__http_send(conn);
     if (!conn->readable)

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "http/times.h"
+#include "http/timers.h"
 #include "io/exec.h"
 
 struct kvt__http;        /* a client: threads, connections */
@@ -170,7 +170,7 @@ struct kvt__http_request {
         struct kvt__http_list *list;
         struct kvt__http_request *next, *prev;
         struct kvt__http_waiter *waiter; /* of kvt__http_run(); NULL: call done() */
-        struct kvt__http_time time;
+        struct kvt__http_timer timer;
         int64_t hedge_at_ns;
         bool replaced;                  /* sent again after a stale connection */
     } own; /* the client's part */

@@ -15,7 +15,7 @@ kvt__http_wake(struct kvt__http_thread *t)
 }
 
 void
-kvt__http_put(struct kvt__http_list *list, struct kvt__http_request *req)
+kvt__http_append(struct kvt__http_list *list, struct kvt__http_request *req)
 {
     req->own.list = list;
     req->own.next = NULL;

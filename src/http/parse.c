@@ -161,13 +161,13 @@ read_field(const char *at, const char *end, struct kvt__http_field *field)
 
 /* Derive the body's framing from all fields.  Return NULL, or why the head is invalid. */
 static const char *
-judge(const struct framing *framing, struct kvt__http_answer *out)
+finish_framing(const struct framing *framing, struct kvt__http_response *out)
 {
     if (framing->chunked && (framing->length >= 0 || !framing->http_1_1))
         return "a Transfer-Encoding beside a Content-Length, or in HTTP/1.0";
     out->chunked = framing->chunked;
     out->head.content_length = framing->length;
-    out->keep = !framing->close && (framing->http_1_1 || framing->keep_alive);
+    out->keep_alive = !framing->close && (framing->http_1_1 || framing->keep_alive);
     return NULL;
 }
 
@@ -185,7 +185,7 @@ line_end(const char *at, const char *end)
 }
 
 ssize_t
-kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_answer *out,
+kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_response *out,
                      const char **wrong)
 {
     const char *at = bytes, *end = bytes + n, *stop;
@@ -201,7 +201,7 @@ kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_answer *out,
         if (first) {
             *wrong = read_status_line(at, stop, &out->head, &framing);
         } else if (stop == at) {
-            *wrong = judge(&framing, out);
+            *wrong = finish_framing(&framing, out);
             return *wrong ? -EPROTO : stop + 2 - bytes;
         } else {
             *wrong = stop - at > UINT16_MAX ? "a line without end"

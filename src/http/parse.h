@@ -9,16 +9,16 @@
 
 #include "http/http.h"
 
-struct kvt__http_answer {
+struct kvt__http_response {
     struct kvt__http_head head;
-    bool keep;    /* the server keeps the connection open */
-    bool chunked; /* the body is chunked */
-    size_t bytes; /* length of the head */
+    bool keep_alive; /* the server keeps the connection open */
+    bool chunked;    /* the body is chunked */
+    size_t bytes;    /* length of the head */
 };
 
 /* Parse the head at the beginning of n bytes.  The fields point into bytes.  Return the length of
  * the head; 0: the end of the head has not arrived; -EPROTO: *wrong says why, a static text. */
-ssize_t kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_answer *out,
+ssize_t kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_response *out,
                              const char **wrong);
 
 /* The parser of a chunked body.  Starts zeroed. */

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "http/http.h"
 #include "http/parse.h"
-#include "http/times.h"
+#include "http/timers.h"
 
 #define KVT__HTTP_CONNECT_NS (3 * KVT__NS_PER_S)  /* default of params.connect_ns */
 #define KVT__HTTP_STAGGER_NS (250 * KVT__NS_PER_MS) /* between attempts: RFC 8305, section 8 */
@@ -44,7 +44,7 @@ struct kvt__http_address {
 struct kvt__http_proxy {
     char *host; /* NULL: no proxy */
     uint16_t port;
-    bool wrong; /* the setting is not a valid proxy */
+    bool is_invalid; /* the setting is not a valid proxy */
     char *authorization; /* value of Proxy-Authorization; NULL: no such field */
 };
 
@@ -61,15 +61,16 @@ struct kvt__http_origin {
     char *connect_name;  /* name or address to connect to: address, proxy or host */
     char *connect_label; /* for messages */
     uint16_t connect_port;
-    bool literal;       /* connect_name is an address */
+    bool is_literal;    /* connect_name is an address */
 
     /* Under http->dns_lock. */
     struct kvt__http_address addresses[KVT__HTTP_MAX_ADDRESSES];
-    size_t n_addresses, turn; /* turn: number of orders made, for the rotation of addresses */
+    size_t n_addresses;
+    size_t n_orders;      /* lists of attempts made, for the rotation of addresses */
     int64_t resolved_ns;  /* monotonic time of the addresses; a failed attempt moves the time
                            * back, so that the next connection starts a lookup */
     unsigned n_lookups;   /* lookups that have ended */
-    bool looking;         /* a lookup is queued or under way */
+    bool lookup_pending;  /* a lookup is queued or under way */
     char dns_why[160];    /* cause of the last failed lookup */
     struct kvt__http_origin *next_lookup;
 
@@ -83,7 +84,7 @@ enum kvt__http_state {
     KVT__HTTP_CONNECT,
     KVT__HTTP_TUNNEL,  /* sends CONNECT to the proxy and reads the proxy's response */
     KVT__HTTP_HANDSHAKE,
-    KVT__HTTP_ANSWER,  /* sends the request, and reads the head of the response */
+    KVT__HTTP_EXCHANGE,  /* sends the request, and reads the head of the response */
     KVT__HTTP_BODY,
     KVT__HTTP_DRAIN,   /* reads the rest of an unwanted body */
     KVT__HTTP_IDLE,
@@ -91,7 +92,7 @@ enum kvt__http_state {
 };
 
 struct kvt__http_conn {
-    struct kvt__http_time time;
+    struct kvt__http_timer timer;
     struct kvt__http_thread *thread;
     struct kvt__http_origin *origin;
     struct kvt__http_request *req; /* NULL in IDLE and DRAIN */
@@ -100,15 +101,15 @@ struct kvt__http_conn {
     int fd;
     SSL *ssl;            /* NULL: plain, or before the handshake */
     uint32_t events;     /* events that epoll watches */
-    bool want_write;     /* TLS waits until the socket is writable */
-    bool broken;         /* TLS failed: no more calls for this session */
+    bool tls_wants_write; /* TLS waits until the socket is writable */
+    bool tls_failed;     /* TLS failed: no more calls for this session */
     bool readable;       /* epoll reported bytes, and no read has found the socket empty since */
-    bool reused;         /* was idle before this request */
-    bool any;            /* a byte of the response has arrived */
-    bool lost;           /* the peer closed the connection, or the socket failed */
+    bool is_reused;      /* was idle before this request */
+    bool has_received;   /* a byte of the response has arrived */
+    bool is_lost;        /* the peer closed the connection, or the socket failed */
     bool eof;            /* the peer ended the stream in an orderly way */
-    bool keep;           /* may be kept after the response */
-    bool again;          /* has more bytes to read than one turn allows */
+    bool can_keep;       /* may be kept after the response */
+    bool has_unread;     /* has more bytes to read than one turn allows */
     size_t turn_bytes;   /* bytes read in this turn */
     int lowat;           /* SO_RCVLOWAT of the socket, bytes */
     int64_t progress_ns; /* monotonic time of the last byte sent or received, or of the last
@@ -125,7 +126,7 @@ struct kvt__http_conn {
     size_t in_bytes;     /* bytes in `in`: the head, and bytes received with the head */
     size_t in_used;      /* bytes of `in` that were ever written, to be wiped */
     bool chunked;
-    int64_t left;        /* bytes of the body still to arrive; -1: until the end of the stream */
+    int64_t body_left;   /* bytes of the body still to arrive; -1: until the end of the stream */
     struct kvt__http_chunks chunks;
     char out[KVT__HTTP_OUT_BYTES];
     char in[KVT__HTTP_IN_BYTES];
@@ -141,12 +142,12 @@ enum kvt__http_outcome {
 /* The steps, one or two for each state.  A step never calls another step, never changes the
  * state, and never ends the request or the connection: run.c does. */
 int kvt__http_resolve(struct kvt__http_conn *conn);
-int kvt__http_connected(struct kvt__http_conn *conn);
+int kvt__http_connect(struct kvt__http_conn *conn);
 int kvt__http_tunnel(struct kvt__http_conn *conn);
 int kvt__http_handshake(struct kvt__http_conn *conn);
-/* DONE: *answer is the final response's head, whose text is still in the connection's
+/* DONE: *response is the final response's head, whose text is still in the connection's
  * buffer. */
-int kvt__http_exchange(struct kvt__http_conn *conn, struct kvt__http_answer *answer);
+int kvt__http_exchange(struct kvt__http_conn *conn, struct kvt__http_response *response);
 int kvt__http_receive_body(struct kvt__http_conn *conn);
 int kvt__http_drain(struct kvt__http_conn *conn);
 
@@ -167,7 +168,7 @@ void kvt__http_conn_begin(struct kvt__http_thread *thread, struct kvt__http_requ
 /* Take steps until the connection waits.  The request may end, and the connection may close. */
 void kvt__http_conn_run(struct kvt__http_conn *conn);
 /* Return an idle connection of the origin or a new connection.  fresh: only a new connection.
- * The caller sets time.run.  NULL: no memory. */
+ * The caller sets timer.run.  NULL: no memory. */
 struct kvt__http_conn *kvt__http_conn_take(struct kvt__http_thread *thread,
                                            struct kvt__http_origin *origin, bool fresh);
 /* Separate the connection from its request. */
@@ -177,14 +178,14 @@ void kvt__http_conn_release(struct kvt__http_conn *conn);
 /* Close the connection.  The thread frees the memory later.  The caller ends the request. */
 void kvt__http_conn_close(struct kvt__http_conn *conn);
 /* Return true if an idle connection is open, without unexpected bytes. */
-bool kvt__http_conn_quiet(struct kvt__http_conn *conn);
+bool kvt__http_conn_is_quiet(struct kvt__http_conn *conn);
 
 /* Write the head, and reset the record of the exchange.  Return 0 or -errno with a sentence. */
 int kvt__http_send_begin(struct kvt__http_conn *conn);
 /* Send as much of the request as the socket accepts now. */
 void kvt__http_send(struct kvt__http_conn *conn);
 /* Return true if a part of the request is still to be sent. */
-bool kvt__http_sending(const struct kvt__http_conn *conn);
+bool kvt__http_is_sending(const struct kvt__http_conn *conn);
 
 /* Receive at most n bytes.  Return the number of bytes; 0: none now; -errno with a sentence. */
 ssize_t kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n);
@@ -195,15 +196,15 @@ void kvt__http_drop_head(struct kvt__http_conn *conn, size_t n);
 /* Choose the number of bytes for which epoll wakes the thread.  left: bytes still to arrive. */
 void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
 /* Return true if the connection has read its share of this turn; it goes on in the next turn. */
-bool kvt__http_turn_is_over(struct kvt__http_conn *conn);
+bool kvt__http_is_turn_over(struct kvt__http_conn *conn);
 
 /* Hand the head to the request and remove the head from the buffer, which then begins with
  * the body.  Return the value of req->answer(). */
-int kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_answer *answer);
+int kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_response *response);
 /* Take the body's bytes from the buffer.  Return 0 or -errno with a sentence. */
 int kvt__http_begin_body(struct kvt__http_conn *conn);
 /* Return true if a small rest of an unwanted body is to be read, so that the connection can
- * be kept.  False: nothing is left, or keep is false now. */
+ * be kept.  False: nothing is left, or can_keep is false now. */
 bool kvt__http_can_drain(struct kvt__http_conn *conn);
 
 /* ---------------------------------------------------------------- requests */
@@ -219,18 +220,18 @@ struct kvt__http_waiter {
 };
 
 /* Append the request to a list.  A request is in at most one list. */
-void kvt__http_put(struct kvt__http_list *list, struct kvt__http_request *req);
+void kvt__http_append(struct kvt__http_list *list, struct kvt__http_request *req);
 void kvt__http_unlink(struct kvt__http_request *req);
 
 /* Accept a request from the inbox: queue the request, or let the request wait for its time. */
-void kvt__http_arrive(struct kvt__http_thread *thread, struct kvt__http_request *req);
+void kvt__http_enqueue(struct kvt__http_thread *thread, struct kvt__http_request *req);
 /* Move the request from its queue to a connection. */
 void kvt__http_start(struct kvt__http_thread *thread, struct kvt__http_request *req);
 /* End the request: close its connections, and call done() or wake the waiter.  If status is not
  * 0, the request gets the calling thread's sentence. */
 void kvt__http_finish(struct kvt__http_request *req, int status);
 /* Use the response of this connection: close the request's other connection. */
-void kvt__http_chosen(struct kvt__http_conn *conn);
+void kvt__http_choose(struct kvt__http_conn *conn);
 
 /* ----------------------------------------------------------------- threads */
 
@@ -242,7 +243,7 @@ struct kvt__http_thread {
     struct kvt__http *http;
     pthread_t id;
     int epoll, event; /* event: an eventfd that wakes the thread */
-    struct kvt__http_times times;
+    struct kvt__http_timers timers;
     struct kvt__http_list waiting; /* requests before not_before_ns */
     struct kvt__http_list queues[KVT__N_PRIOS];
     struct kvt__http_list under_way;
@@ -250,7 +251,7 @@ struct kvt__http_thread {
     struct kvt__http_conns busy, idle, dead; /* idle: the last used connection comes first */
     unsigned n_conns;                        /* busy and idle */
     unsigned n_resolving;
-    bool again;                              /* a connection has more to read */
+    bool has_unread;                         /* a connection has more to read */
 
     atomic_uint n_requests;      /* submitted and not done */
     pthread_mutex_t lock;
@@ -304,17 +305,17 @@ ssize_t kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n);
 ssize_t kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts,
                            size_t n_parts);
 /* Return true if an idle connection is open and only session tickets have arrived. */
-bool kvt__http_tls_quiet(struct kvt__http_conn *conn);
+bool kvt__http_tls_is_quiet(struct kvt__http_conn *conn);
 /* Let OpenSSL free the connection's buffers (true, for an idle connection), or keep them. */
-void kvt__http_tls_rest(struct kvt__http_conn *conn, bool rest);
+void kvt__http_tls_release_buffers(struct kvt__http_conn *conn, bool rest);
 /* Send the closing alert if possible, and free the session. */
 void kvt__http_tls_end(struct kvt__http_conn *conn);
 
-/* Read the setting's value.  Invalid text only sets wrong.  Return 0 or -ENOMEM. */
+/* Read the setting's value.  Invalid text only sets is_invalid.  Return 0 or -ENOMEM. */
 int kvt__http_proxy_open(const char *value, struct kvt__http_proxy *out);
 void kvt__http_proxy_close(struct kvt__http_proxy *proxy);
 /* Return true if list, the setting no_proxy, contains host. */
-bool kvt__http_no_proxy(const char *list, const char *host);
+bool kvt__http_is_in_no_proxy(const char *list, const char *host);
 /* Rewrite a head of n bytes for the origin's proxy.  Return the new length, or -errno with a
  * sentence. */
 int kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n,
@@ -325,7 +326,7 @@ int kvt__http_tunnel_begin(struct kvt__http_conn *conn);
 /* --------------------------------------------------------------- resolving */
 
 /* Convert the text of an IPv4 or IPv6 address.  Return false if text is not an address. */
-bool kvt__http_literal(const char *text, uint16_t port, struct kvt__http_address *out);
+bool kvt__http_address_from_text(const char *text, uint16_t port, struct kvt__http_address *out);
 /* Write the origin's addresses in the order of attempts; out has room for
  * KVT__HTTP_MAX_ADDRESSES.  Return the number of addresses; 0: the resolver wakes the thread
  * when the lookup has ended; -errno with a sentence. */

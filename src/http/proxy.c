@@ -109,8 +109,8 @@ kvt__http_proxy_open(const char *value, struct kvt__http_proxy *out)
     err = read_proxy(out, text);
     explicit_bzero(text, n);
     free(text);
-    out->wrong = err == -EINVAL;
-    return out->wrong ? 0 : err;
+    out->is_invalid = err == -EINVAL;
+    return out->is_invalid ? 0 : err;
 }
 
 void
@@ -125,7 +125,7 @@ kvt__http_proxy_close(struct kvt__http_proxy *proxy)
 /* -------------------------------------------------------------------- exceptions */
 
 static bool
-same_bits(const unsigned char *a, const unsigned char *b, unsigned n)
+has_equal_bits(const unsigned char *a, const unsigned char *b, unsigned n)
 {
     if (memcmp(a, b, n / 8))
         return false;
@@ -151,7 +151,7 @@ in_network(const char *host, char *network)
     }
     if (inet_pton(family, host, a) != 1 || inet_pton(family, network, b) != 1)
         return false;
-    return same_bits(a, b, (unsigned)bits);
+    return has_equal_bits(a, b, (unsigned)bits);
 }
 
 static bool
@@ -174,7 +174,7 @@ is_excepted(const char *host, char *entry)
         entry[n - 1] = '\0';
         return in_network(host, entry + 1);
     }
-    if (kvt__http_literal(host, 0, &address))
+    if (kvt__http_address_from_text(host, 0, &address))
         return in_network(host, entry);
     entry += *entry == '.';
     n = strlen(entry);
@@ -186,7 +186,7 @@ is_excepted(const char *host, char *entry)
 /* no_proxy has curl's form: names, which include their subdomains, addresses, networks; "*": all
  * hosts. */
 bool
-kvt__http_no_proxy(const char *list, const char *host)
+kvt__http_is_in_no_proxy(const char *list, const char *host)
 {
     char entry[256], name[256];
     size_t n = strlen(host);
@@ -262,9 +262,9 @@ kvt__http_tunnel_begin(struct kvt__http_conn *conn)
 static int
 read_tunnel(struct kvt__http_conn *conn)
 {
-    struct kvt__http_answer answer;
+    struct kvt__http_response response;
     const char *wrong, *who = conn->origin->label;
-    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, &answer, &wrong);
+    ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, &response, &wrong);
 
     if (n < 0)
         return kvt__fail(EPROTO, "the proxy for %s: %s.", who, wrong);
@@ -272,14 +272,14 @@ read_tunnel(struct kvt__http_conn *conn)
         return conn->in_bytes < sizeof conn->in
                    ? KVT__HTTP_WAITS
                    : kvt__fail(EPROTO, "the proxy for %s: its answer is too long.", who);
-    if (answer.head.status / 100 == 1) {
+    if (response.head.status / 100 == 1) {
         kvt__http_drop_head(conn, (size_t)n);
         return KVT__HTTP_GOES_ON;
     }
-    if (answer.head.status / 100 != 2)
-        return kvt__fail(answer.head.status == 407 ? EACCES : EHOSTUNREACH,
+    if (response.head.status / 100 != 2)
+        return kvt__fail(response.head.status == 407 ? EACCES : EHOSTUNREACH,
                          "the proxy refuses to connect to %s: status %d.", who,
-                         answer.head.status);
+                         response.head.status);
     if (conn->in_bytes != (size_t)n)
         return kvt__fail(EPROTO, "the proxy for %s: bytes before the server can have sent "
                          "any.", who);
@@ -312,7 +312,7 @@ kvt__http_tunnel(struct kvt__http_conn *conn)
 
     if (outcome != KVT__HTTP_DONE)
         return outcome;
-    if (kvt__http_turn_is_over(conn))
+    if (kvt__http_is_turn_over(conn))
         return KVT__HTTP_WAITS;
     if (conn->in_bytes && (outcome = read_tunnel(conn)) != KVT__HTTP_WAITS)
         return outcome;

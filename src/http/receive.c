@@ -28,7 +28,7 @@ kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n)
         return got;
     if (got < 0 && errno == EAGAIN)
         return 0;
-    conn->lost = true;
+    conn->is_lost = true;
     conn->eof = !got;
     if (got < 0)
         return kvt__fail(errno, "receive from %s", conn->origin->label);
@@ -59,11 +59,11 @@ kvt__http_drop_head(struct kvt__http_conn *conn, size_t n)
 }
 
 bool
-kvt__http_turn_is_over(struct kvt__http_conn *conn)
+kvt__http_is_turn_over(struct kvt__http_conn *conn)
 {
     if (conn->turn_bytes < TURN)
         return false;
-    conn->again = conn->thread->again = true;
+    conn->has_unread = conn->thread->has_unread = true;
     return true;
 }
 

@@ -10,7 +10,7 @@
 /* ---------------------------------------------------------------------- timers */
 
 static const char *
-what_it_did(const struct kvt__http_request *req)
+phase_text(const struct kvt__http_request *req)
 {
     const struct kvt__http_conn *conn = req->own.conn[0] ? req->own.conn[0]
                                                          : req->own.conn[1];
@@ -26,8 +26,8 @@ what_it_did(const struct kvt__http_request *req)
         return "its proxy was being asked";
     case KVT__HTTP_HANDSHAKE:
         return "TLS was being set up";
-    case KVT__HTTP_ANSWER:
-        return kvt__http_sending(conn) ? "the request was being sent"
+    case KVT__HTTP_EXCHANGE:
+        return kvt__http_is_sending(conn) ? "the request was being sent"
                                        : "there was no answer";
     default:
         return "the answer was being received";
@@ -36,7 +36,7 @@ what_it_did(const struct kvt__http_request *req)
 
 /* Set the request's timer to the earliest of deadline, start and hedge. */
 static void
-set_time(struct kvt__http_request *req)
+set_timer(struct kvt__http_request *req)
 {
     struct kvt__http_thread *t = req->own.thread;
     int64_t at = req->deadline_ns > 0 ? req->deadline_ns : INT64_MAX;
@@ -47,9 +47,9 @@ set_time(struct kvt__http_request *req)
     if (other && other < at)
         at = other;
     if (at < INT64_MAX)
-        kvt__http_time_set(&t->times, &req->own.time, at);
+        kvt__http_timer_set(&t->timers, &req->own.timer, at);
     else
-        kvt__http_time_clear(&t->times, &req->own.time);
+        kvt__http_timer_clear(&t->timers, &req->own.timer);
 }
 
 /* Send the request on a second connection, unless a response has begun or the caller forbids the
@@ -61,8 +61,8 @@ hedge(struct kvt__http_request *req)
     const struct kvt__http_conn *conn = req->own.conn[0];
 
     req->own.hedge_at_ns = 0;
-    set_time(req);
-    if (!conn || conn->state > KVT__HTTP_ANSWER || conn->in_bytes ||
+    set_timer(req);
+    if (!conn || conn->state > KVT__HTTP_EXCHANGE || conn->in_bytes ||
         (req->may_hedge && !req->may_hedge(req)))
         return;
     atomic_fetch_add(&t->http->n_hedges, 1);
@@ -70,21 +70,21 @@ hedge(struct kvt__http_request *req)
 }
 
 static void
-on_time(struct kvt__http_time *time)
+on_timer(struct kvt__http_timer *timer)
 {
     struct kvt__http_request *req =
-        (struct kvt__http_request *)((char *)time -
-                                     offsetof(struct kvt__http_request, own.time));
+        (struct kvt__http_request *)((char *)timer -
+                                     offsetof(struct kvt__http_request, own.timer));
     struct kvt__http_thread *t = req->own.thread;
     int64_t now = kvt__now_ns();
 
     if (req->deadline_ns > 0 && now >= req->deadline_ns) {
         kvt__http_finish(req, kvt__fail(ETIMEDOUT, "%s: the time was over while %s.",
-                                        req->origin->label, what_it_did(req)));
+                                        req->origin->label, phase_text(req)));
     } else if (req->own.list == &t->waiting) {
         kvt__http_unlink(req);
-        kvt__http_put(&t->queues[req->prio], req);
-        set_time(req);
+        kvt__http_append(&t->queues[req->prio], req);
+        set_timer(req);
     } else {
         hedge(req);
     }
@@ -93,13 +93,13 @@ on_time(struct kvt__http_time *time)
 /* ----------------------------------------------------------------------- start */
 
 void
-kvt__http_arrive(struct kvt__http_thread *t, struct kvt__http_request *req)
+kvt__http_enqueue(struct kvt__http_thread *t, struct kvt__http_request *req)
 {
     bool later = req->not_before_ns > kvt__now_ns();
 
-    req->own.time.run = on_time;
-    kvt__http_put(later ? &t->waiting : &t->queues[req->prio], req);
-    set_time(req);
+    req->own.timer.run = on_timer;
+    kvt__http_append(later ? &t->waiting : &t->queues[req->prio], req);
+    set_timer(req);
 }
 
 void
@@ -108,9 +108,9 @@ kvt__http_start(struct kvt__http_thread *t, struct kvt__http_request *req)
     int64_t now = kvt__now_ns();
 
     kvt__http_unlink(req);
-    kvt__http_put(&t->under_way, req);
+    kvt__http_append(&t->under_way, req);
     t->n_under_way++;
     req->own.hedge_at_ns = req->hedge_ns > 0 ? now + req->hedge_ns : 0;
-    set_time(req);
+    set_timer(req);
     kvt__http_conn_begin(t, req, 0, false);
 }

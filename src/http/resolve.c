@@ -18,7 +18,7 @@
 #define BAD_NS (10 * KVT__NS_PER_S) /* a failed address is tried last */
 
 bool
-kvt__http_literal(const char *text, uint16_t port, struct kvt__http_address *out)
+kvt__http_address_from_text(const char *text, uint16_t port, struct kvt__http_address *out)
 {
     memset(out, 0, sizeof *out);
     if (inet_pton(AF_INET, text, &out->to.in4.sin_addr) == 1) {
@@ -37,7 +37,7 @@ kvt__http_literal(const char *text, uint16_t port, struct kvt__http_address *out
 /* --------------------------------------------------------------- the thread */
 
 static bool
-same_address(const struct kvt__http_address *a, const struct kvt__http_address *b)
+is_equal_address(const struct kvt__http_address *a, const struct kvt__http_address *b)
 {
     if (a->to.sa.sa_family != b->to.sa.sa_family)
         return false;
@@ -51,7 +51,7 @@ static struct kvt__http_address *
 find(struct kvt__http_address *in, size_t n, const struct kvt__http_address *address)
 {
     for (size_t i = 0; i < n; i++)
-        if (same_address(&in[i], address))
+        if (is_equal_address(&in[i], address))
             return &in[i];
     return NULL;
 }
@@ -94,7 +94,7 @@ wake_all(struct kvt__http *http)
 
 /* Look up the origin's name, without the lock, and wake all threads. */
 static void
-look_up(struct kvt__http *http, struct kvt__http_origin *o)
+run_lookup(struct kvt__http *http, struct kvt__http_origin *o)
 {
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM };
     struct addrinfo *list = NULL;
@@ -112,7 +112,7 @@ look_up(struct kvt__http *http, struct kvt__http_origin *o)
                                    : "it has no address");
     if (!err)
         freeaddrinfo(list);
-    o->looking = false;
+    o->lookup_pending = false;
     o->n_lookups++;
     wake_all(http);
 }
@@ -131,7 +131,7 @@ resolver_main(void *arg)
             continue;
         }
         http->lookups = o->next_lookup;
-        look_up(http, o);
+        run_lookup(http, o);
     }
     pthread_mutex_unlock(&http->dns_lock);
     return NULL;
@@ -151,11 +151,11 @@ kvt__http_stop_resolver(struct kvt__http *http)
 /* Queue a lookup of the origin, unless a lookup is queued or under way.  The lock is held.
  * Return 0 or -errno with a sentence: the thread cannot start. */
 static int
-ask(struct kvt__http *http, struct kvt__http_origin *o)
+queue_lookup(struct kvt__http *http, struct kvt__http_origin *o)
 {
     struct kvt__http_origin **last = &http->lookups;
 
-    if (o->looking)
+    if (o->lookup_pending)
         return 0;
     if (!http->dns_started) {
         int err = kvt__thread_start(&http->dns_thread, "kvt-dns", resolver_main, http);
@@ -167,7 +167,7 @@ ask(struct kvt__http *http, struct kvt__http_origin *o)
         last = &(*last)->next_lookup;
     o->next_lookup = NULL;
     *last = o;
-    o->looking = true;
+    o->lookup_pending = true;
     pthread_cond_signal(&http->dns_work);
     return 0;
 }
@@ -181,9 +181,9 @@ struct family {
 };
 
 static const struct kvt__http_address *
-take(const struct kvt__http_origin *o, const struct family *family, size_t i)
+nth_address(const struct kvt__http_origin *o, const struct family *family, size_t i)
 {
-    return &o->addresses[family->at[(o->turn + i) % family->n]];
+    return &o->addresses[family->at[(o->n_orders + i) % family->n]];
 }
 
 /* Write the bad addresses, or the good addresses; return the number. */
@@ -205,7 +205,7 @@ write_addresses(const struct kvt__http_origin *o, int64_t now, bool bad,
     for (size_t i = 0; i < families[0].n || i < families[1].n; i++)
         for (int f = 0; f < 2; f++)
             if (i < families[f].n)
-                out[n++] = *take(o, &families[f], i);
+                out[n++] = *nth_address(o, &families[f], i);
     return n;
 }
 
@@ -214,12 +214,12 @@ write_addresses(const struct kvt__http_origin *o, int64_t now, bool bad,
  * all addresses of a name in a family are equivalent (S3 has up to 8), and getaddrinfo's
  * order would send all connections of several seconds to a single server. */
 static size_t
-order(struct kvt__http_origin *o, int64_t now, struct kvt__http_address *out)
+order_addresses(struct kvt__http_origin *o, int64_t now, struct kvt__http_address *out)
 {
     size_t n = write_addresses(o, now, false, out);
 
     n += write_addresses(o, now, true, out + n);
-    o->turn++;
+    o->n_orders++;
     return n;
 }
 
@@ -227,20 +227,20 @@ static int
 pick(struct kvt__http_conn *conn, struct kvt__http_origin *o,
      struct kvt__http_address *out)
 {
-    bool asked = conn->state == KVT__HTTP_RESOLVE;
-    bool answered = asked && o->n_lookups != conn->n_lookups;
+    bool is_waiting = conn->state == KVT__HTTP_RESOLVE;
+    bool has_result = is_waiting && o->n_lookups != conn->n_lookups;
     int64_t now = kvt__now_ns(), age = now - o->resolved_ns;
 
-    if (!o->literal && !answered && (!o->n_addresses || age > FRESH_NS)) {
-        int err = ask(o->http, o);
+    if (!o->is_literal && !has_result && (!o->n_addresses || age > FRESH_NS)) {
+        int err = queue_lookup(o->http, o);
         if (err)
             return err;
     }
-    if (o->n_addresses && (o->literal || answered || age < USABLE_NS))
-        return (int)order(o, now, out);
-    if (answered)
+    if (o->n_addresses && (o->is_literal || has_result || age < USABLE_NS))
+        return (int)order_addresses(o, now, out);
+    if (has_result)
         return kvt__fail(EHOSTUNREACH, "resolve %s: %s.", o->connect_name, o->dns_why);
-    if (!asked)
+    if (!is_waiting)
         conn->n_lookups = o->n_lookups;
     return 0;
 }

@@ -42,7 +42,7 @@ begin_handshake(struct kvt__http_conn *conn)
 static int
 begin_exchange(struct kvt__http_conn *conn)
 {
-    kvt__http_set_state(conn, KVT__HTTP_ANSWER);
+    kvt__http_set_state(conn, KVT__HTTP_EXCHANGE);
     return go_on(kvt__http_send_begin(conn));
 }
 
@@ -77,13 +77,13 @@ refuse_body(struct kvt__http_conn *conn, int err)
 static int
 exchange(struct kvt__http_conn *conn)
 {
-    struct kvt__http_answer answer;
-    int err, outcome = kvt__http_exchange(conn, &answer);
+    struct kvt__http_response response;
+    int err, outcome = kvt__http_exchange(conn, &response);
 
     if (outcome != KVT__HTTP_DONE)
         return outcome;
-    kvt__http_chosen(conn);
-    err = kvt__http_take_head(conn, &answer);
+    kvt__http_choose(conn);
+    err = kvt__http_take_head(conn, &response);
     if (err)
         return refuse_body(conn, err);
     err = kvt__http_begin_body(conn);
@@ -114,7 +114,7 @@ step(struct kvt__http_conn *conn)
     case KVT__HTTP_RESOLVE:
         return resolve(conn);
     case KVT__HTTP_CONNECT:
-        outcome = kvt__http_connected(conn);
+        outcome = kvt__http_connect(conn);
         return outcome == KVT__HTTP_DONE ? on_connected(conn) : outcome;
     case KVT__HTTP_TUNNEL:
         outcome = kvt__http_tunnel(conn);
@@ -122,7 +122,7 @@ step(struct kvt__http_conn *conn)
     case KVT__HTTP_HANDSHAKE:
         outcome = kvt__http_handshake(conn);
         return outcome == KVT__HTTP_DONE ? begin_exchange(conn) : outcome;
-    case KVT__HTTP_ANSWER:
+    case KVT__HTTP_EXCHANGE:
         return exchange(conn);
     case KVT__HTTP_BODY:
         outcome = kvt__http_receive_body(conn);
@@ -131,7 +131,7 @@ step(struct kvt__http_conn *conn)
         outcome = kvt__http_drain(conn);
         return outcome == KVT__HTTP_DONE ? complete(conn) : outcome;
     case KVT__HTTP_IDLE:
-        if (!kvt__http_conn_quiet(conn))
+        if (!kvt__http_conn_is_quiet(conn))
             kvt__http_conn_close(conn);
         return KVT__HTTP_WAITS;
     default:
@@ -147,7 +147,7 @@ step(struct kvt__http_conn *conn)
 static bool
 is_stale(const struct kvt__http_conn *conn)
 {
-    return conn->reused && conn->lost && !conn->any && !conn->req->own.replaced;
+    return conn->is_reused && conn->is_lost && !conn->has_received && !conn->req->own.replaced;
 }
 
 /* Close a connection that failed with the sentence kvt__why().  The request continues on the
@@ -184,12 +184,12 @@ wants_to_write(const struct kvt__http_conn *conn)
     switch (conn->state) {
     case KVT__HTTP_TUNNEL:
         return conn->out_sent < conn->out_bytes;
-    case KVT__HTTP_ANSWER:
-        return conn->want_write ||
-               (kvt__http_sending(conn) &&
+    case KVT__HTTP_EXCHANGE:
+        return conn->tls_wants_write ||
+               (kvt__http_is_sending(conn) &&
                 !(conn->hold_body && conn->out_sent == conn->out_bytes));
     default:
-        return conn->want_write;
+        return conn->tls_wants_write;
     }
 }
 
@@ -225,7 +225,7 @@ due_ns(const struct kvt__http_conn *conn)
         return conn->progress_ns + KVT__HTTP_DRAIN_NS;
     case KVT__HTTP_IDLE:
         return conn->progress_ns + KVT__HTTP_IDLE_NS;
-    case KVT__HTTP_ANSWER:
+    case KVT__HTTP_EXCHANGE:
         if (conn->hold_body)
             return conn->progress_ns + KVT__HTTP_CONTINUE_NS;
         return conn->progress_ns + conn->thread->http->stall_ns;
@@ -246,7 +246,7 @@ rearm(struct kvt__http_conn *conn)
 
     if (conn->lowat > 1 && look < at)
         at = look;
-    kvt__http_time_set(&conn->thread->times, &conn->time, at);
+    kvt__http_timer_set(&conn->thread->timers, &conn->timer, at);
 }
 
 /* Handle a state that has lasted too long. */
@@ -265,13 +265,13 @@ on_due(struct kvt__http_conn *conn)
     case KVT__HTTP_IDLE:
         kvt__http_conn_close(conn);
         return KVT__HTTP_WAITS;
-    case KVT__HTTP_ANSWER:
+    case KVT__HTTP_EXCHANGE:
         if (conn->hold_body) {
             conn->hold_body = false;
             conn->progress_ns = kvt__now_ns();
             return KVT__HTTP_GOES_ON;
         }
-        what = kvt__http_sending(conn) ? "it took not a byte" : "there was no answer";
+        what = kvt__http_is_sending(conn) ? "it took not a byte" : "there was no answer";
         break;
     default:
         break;
@@ -281,9 +281,9 @@ on_due(struct kvt__http_conn *conn)
 }
 
 static void
-on_time(struct kvt__http_time *time)
+on_timer(struct kvt__http_timer *timer)
 {
-    struct kvt__http_conn *conn = (struct kvt__http_conn *)time;
+    struct kvt__http_conn *conn = (struct kvt__http_conn *)timer;
 
     /* The socket may have bytes without an event: bytes below the low-water mark, or bytes that
      * arrived while this thread could not run. */
@@ -321,7 +321,7 @@ kvt__http_conn_run(struct kvt__http_conn *conn)
         fail(conn, outcome);
     else if (conn->state == KVT__HTTP_CLOSED)
         return;
-    else if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->time.set ||
+    else if (conn->state != was || (lowat == 1) != (conn->lowat == 1) || !conn->timer.set ||
              conn->state == KVT__HTTP_CONNECT) /* the next deadline may be earlier now */
         rearm(conn);
 }
@@ -339,10 +339,10 @@ kvt__http_conn_begin(struct kvt__http_thread *t, struct kvt__http_request *req, 
             kvt__http_finish(req, err);
         return;
     }
-    conn->time.run = on_time;
+    conn->timer.run = on_timer;
     conn->req = req;
     req->own.conn[slot] = conn;
-    err = conn->reused ? begin_exchange(conn) : resolve(conn);
+    err = conn->is_reused ? begin_exchange(conn) : resolve(conn);
     if (err < 0)
         fail(conn, err);
     else

@@ -23,8 +23,8 @@ kvt__http_send_begin(struct kvt__http_conn *conn)
     conn->out_bytes = (size_t)n;
     conn->out_sent = conn->body_sent = 0;
     conn->hold_body = req->expect_continue && req->body_bytes;
-    conn->send_failed = conn->lost = conn->eof = conn->readable = false;
-    conn->keep = conn->any = false;
+    conn->send_failed = conn->is_lost = conn->eof = conn->readable = false;
+    conn->can_keep = conn->has_received = false;
     conn->in_bytes = 0;
     conn->first_byte_ns = 0;
     memset(&conn->chunks, 0, sizeof conn->chunks);
@@ -34,7 +34,7 @@ kvt__http_send_begin(struct kvt__http_conn *conn)
 }
 
 bool
-kvt__http_sending(const struct kvt__http_conn *conn)
+kvt__http_is_sending(const struct kvt__http_conn *conn)
 {
     return conn->req && !conn->send_failed &&
            (conn->out_sent < conn->out_bytes || conn->body_sent < conn->req->body_bytes);
@@ -71,7 +71,7 @@ kvt__http_send(struct kvt__http_conn *conn)
     size_t head = conn->out_bytes - conn->out_sent;
     ssize_t n;
 
-    if (!kvt__http_sending(conn) || (conn->hold_body && !head))
+    if (!kvt__http_is_sending(conn) || (conn->hold_body && !head))
         return;
     n = send_some(conn);
     if (n < 0) {

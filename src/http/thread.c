@@ -27,7 +27,7 @@ take_inbox(struct kvt__http_thread *t, bool *stopped)
 
     for (struct kvt__http_request *next; req; req = next) {
         next = req->own.next;
-        kvt__http_arrive(t, req);
+        kvt__http_enqueue(t, req);
     }
     return !closing || atomic_load(&t->n_requests);
 }
@@ -41,7 +41,7 @@ cancel_all(struct kvt__http_list *list)
 }
 
 static void
-stop(struct kvt__http_thread *t)
+cancel_requests(struct kvt__http_thread *t)
 {
     cancel_all(&t->waiting);
     for (int i = 0; i < KVT__N_PRIOS; i++)
@@ -58,15 +58,15 @@ serve_queues(struct kvt__http_thread *t)
 }
 
 static void
-run_times(struct kvt__http_thread *t)
+run_timers(struct kvt__http_thread *t)
 {
     int64_t now = kvt__now_ns();
 
-    while (t->times.first && t->times.first->at_ns <= now) {
-        struct kvt__http_time *time = t->times.first;
+    while (t->timers.first && t->timers.first->at_ns <= now) {
+        struct kvt__http_timer *timer = t->timers.first;
 
-        kvt__http_time_clear(&t->times, time);
-        time->run(time);
+        kvt__http_timer_clear(&t->timers, timer);
+        timer->run(timer);
     }
 }
 
@@ -75,9 +75,9 @@ wait_ms(const struct kvt__http_thread *t)
 {
     int64_t left;
 
-    if (!t->times.first)
+    if (!t->timers.first)
         return -1;
-    left = t->times.first->at_ns - kvt__now_ns();
+    left = t->timers.first->at_ns - kvt__now_ns();
     if (left <= 0)
         return 0;
     return left > 3600 * KVT__NS_PER_S
@@ -124,13 +124,13 @@ handle(struct kvt__http_thread *t, const struct epoll_event *event)
 /* Run the connections that stopped at the end of their turn.  No event of a socket reports bytes
  * that TLS has read already. */
 static void
-run_again(struct kvt__http_thread *t)
+run_unread(struct kvt__http_thread *t)
 {
-    t->again = false;
+    t->has_unread = false;
     for (struct kvt__http_conn *c = t->busy.first; c;) {
-        bool again = c->again;
+        bool again = c->has_unread;
 
-        c->again = false;
+        c->has_unread = false;
         c = again ? run_one(t, c) : c->next;
     }
 }
@@ -166,15 +166,15 @@ kvt__http_thread_main(void *arg)
 
     while (take_inbox(t, &stopped)) {
         if (stopped)
-            stop(t);
-        run_times(t);
+            cancel_requests(t);
+        run_timers(t);
         serve_queues(t);
         free_dead(t);
-        int n = epoll_wait(t->epoll, events, MAX_EVENTS, t->again ? 0 : wait_ms(t));
+        int n = epoll_wait(t->epoll, events, MAX_EVENTS, t->has_unread ? 0 : wait_ms(t));
         for (int i = 0; i < n; i++)
             handle(t, &events[i]);
-        if (t->again)
-            run_again(t);
+        if (t->has_unread)
+            run_unread(t);
     }
     close_all(t);
     return NULL;

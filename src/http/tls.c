@@ -207,23 +207,23 @@ failure(struct kvt__http_conn *conn, int result)
 
     switch (SSL_get_error(conn->ssl, result)) {
     case SSL_ERROR_WANT_WRITE:
-        conn->want_write = true;
+        conn->tls_wants_write = true;
         return 0;
     case SSL_ERROR_WANT_READ:
         return 0;
     case SSL_ERROR_ZERO_RETURN:
-        conn->lost = conn->eof = true;
+        conn->is_lost = conn->eof = true;
         return kvt__fail(ECONNRESET, "%s closed the connection before it answered.", who);
     case SSL_ERROR_SYSCALL:
-        conn->lost = true;
+        conn->is_lost = true;
         return kvt__fail(saved ? saved : ECONNRESET, "TLS with %s", who);
     default:
         if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
-            conn->lost = true;
+            conn->is_lost = true;
             return kvt__fail(ECONNRESET, "%s closed the connection without ending TLS.",
                              who);
         }
-        conn->broken = true;
+        conn->tls_failed = true;
         return handshake_failed(conn);
     }
 }
@@ -233,7 +233,7 @@ forget_errors(struct kvt__http_conn *conn)
 {
     ERR_clear_error();
     errno = 0;
-    conn->want_write = false;
+    conn->tls_wants_write = false;
 }
 
 /* ----------------------------------------------------------------- connections */
@@ -247,7 +247,7 @@ name_peer(SSL *ssl, const char *host)
     char name[256];
     size_t n = strlen(host);
 
-    if (kvt__http_literal(host, 0, &address))
+    if (kvt__http_address_from_text(host, 0, &address))
         return X509_VERIFY_PARAM_set1_ip_asc(param, host) == 1;
     n -= n > 1 && host[n - 1] == '.';
     if (n >= sizeof name)
@@ -330,7 +330,7 @@ kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts, size_
 /* The peek also processes session tickets.  Only WANT_READ means that the connection is open
  * without data. */
 bool
-kvt__http_tls_quiet(struct kvt__http_conn *conn)
+kvt__http_tls_is_quiet(struct kvt__http_conn *conn)
 {
     size_t n;
     char byte;
@@ -342,7 +342,7 @@ kvt__http_tls_quiet(struct kvt__http_conn *conn)
 
 /* In this mode OpenSSL frees a buffer when the buffer is empty, at the next read or peek. */
 void
-kvt__http_tls_rest(struct kvt__http_conn *conn, bool rest)
+kvt__http_tls_release_buffers(struct kvt__http_conn *conn, bool rest)
 {
     if (rest)
         SSL_set_mode(conn->ssl, SSL_MODE_RELEASE_BUFFERS);
@@ -356,7 +356,7 @@ kvt__http_tls_end(struct kvt__http_conn *conn)
     if (!conn->ssl)
         return;
     ERR_clear_error();
-    if (SSL_is_init_finished(conn->ssl) && !conn->lost && !conn->broken)
+    if (SSL_is_init_finished(conn->ssl) && !conn->is_lost && !conn->tls_failed)
         SSL_shutdown(conn->ssl);
     /* SSL_free() marks the session as not resumable if the connection was not shut down. */
     SSL_set_shutdown(conn->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);

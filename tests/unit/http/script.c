@@ -239,7 +239,7 @@ bind_at(const char *address, uint16_t *port)
     struct kvt__http_address at;
     socklen_t size = sizeof at.to;
 
-    assert_true(kvt__http_literal(address, *port, &at));
+    assert_true(kvt__http_address_from_text(address, *port, &at));
     int fd = socket(at.to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (at.to.sa.sa_family == AF_INET6) {
         if (fd < 0 || bind(fd, &at.to.sa, sizeof at.to.in6))

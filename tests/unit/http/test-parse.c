@@ -64,7 +64,7 @@ static const char *const bad[] = {
 /* Parse a copy of the n bytes in memory of the exact size, so that the sanitizer detects a read
  * behind the end. */
 static ssize_t
-parse(const char *text, size_t n, struct kvt__http_answer *answer)
+parse(const char *text, size_t n, struct kvt__http_response *answer)
 {
     const char *wrong;
     char *copy = malloc(n ? n : 1);
@@ -85,7 +85,7 @@ parse(const char *text, size_t n, struct kvt__http_answer *answer)
 static void
 good_heads_are_understood(void **state)
 {
-    struct kvt__http_answer a;
+    struct kvt__http_response a;
     char text[512];
 
     (void)state;
@@ -98,7 +98,7 @@ good_heads_are_understood(void **state)
         assert_int_equal(parse(text, n + 4, &a), n);
         assert_int_equal(a.head.status, good[i].status);
         assert_int_equal(a.head.content_length, good[i].length);
-        assert_int_equal(a.keep, good[i].keep);
+        assert_int_equal(a.keep_alive, good[i].keep);
         assert_int_equal(a.chunked, good[i].chunked);
     }
 }
@@ -106,7 +106,7 @@ good_heads_are_understood(void **state)
 static void
 bad_heads_are_refused(void **state)
 {
-    struct kvt__http_answer a;
+    struct kvt__http_response a;
     char text[512];
 
     (void)state;
@@ -122,7 +122,7 @@ bad_heads_are_refused(void **state)
 static void
 what_will_be_no_http_is_refused_at_once(void **state)
 {
-    struct kvt__http_answer a;
+    struct kvt__http_response a;
 
     (void)state;
     assert_int_equal(parse("H", 1, &a), 0);
@@ -134,7 +134,7 @@ static void
 fields_are_found_in_any_case(void **state)
 {
     static const char text[] = OK "ETag: \"a b\" \r\nX-Amz-Id: 1\r\netag: second\r\n\r\n";
-    struct kvt__http_answer a;
+    struct kvt__http_response a;
     const char *wrong;
 
     (void)state;
@@ -151,7 +151,7 @@ static void
 fields_beyond_the_limit_still_frame(void **state)
 {
     char text[4096];
-    struct kvt__http_answer a;
+    struct kvt__http_response a;
     size_t n = (size_t)sprintf(text, OK);
 
     (void)state;
@@ -161,7 +161,7 @@ fields_beyond_the_limit_still_frame(void **state)
     assert_int_equal(parse(text, n, &a), n);
     assert_int_equal(a.head.n_fields, KVT__HTTP_MAX_FIELDS);
     assert_int_equal(a.head.content_length, 7);
-    assert_false(a.keep);
+    assert_false(a.keep_alive);
 }
 
 /* --------------------------------------------------------------------- chunks */

@@ -142,7 +142,7 @@ address_now(size_t n)
 
     do {
         pthread_mutex_lock(&http->dns_lock);
-        looking = origin->looking;
+        looking = origin->lookup_pending;
         address = origin->addresses[n];
         pthread_mutex_unlock(&http->dns_lock);
         sched_yield();
