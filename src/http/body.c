@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* Bytes of one read: the bytes stay in the core's level-2 cache until received() has used
+/* Bytes of one read: the bytes stay in the core's level-2 cache until on_body() has used
  * them. */
 #define PIECE ((size_t)512 << 10)
 
@@ -41,8 +41,8 @@ add_received(struct kvt__http_conn *conn, size_t n)
     size_t at = req->received_bytes;
 
     req->received_bytes += n;
-    if (req->received && n)
-        req->received(req, at, n);
+    if (req->on_body && n)
+        req->on_body(req, at, n);
 }
 
 static int

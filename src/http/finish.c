@@ -23,7 +23,7 @@ kvt__http_finish(struct kvt__http_request *req, int status)
         snprintf(req->why, sizeof req->why, "%s", kvt__why());
     atomic_fetch_sub(&t->n_requests, 1);
     if (!waiter) {
-        req->done(req);
+        req->on_done(req);
         return;
     }
     pthread_mutex_lock(&waiter->lock);

@@ -38,7 +38,7 @@ kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_response *a)
     req->http_status = status;
     req->sent_ns = conn->sent_ns;
     req->first_byte_ns = conn->first_byte_ns;
-    int err = req->answer(req, &a->head);
+    int err = req->on_head(req, &a->head);
     kvt__http_drop_head(conn, a->bytes);
     return err;
 }

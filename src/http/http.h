@@ -54,7 +54,7 @@ int kvt__http_open(const struct kvt__http_params *params, struct kvt__http **out
 void kvt__http_stop(struct kvt__http *http);
 
 /* Free the client and its origins; NULL is allowed.  Call kvt__http_stop() first, or wait until
- * all requests are done.  Blocks until done() has been called for all requests, and until a name
+ * all requests are done.  Blocks until on_done() has been called for all requests, and until a name
  * lookup under way has ended. */
 void kvt__http_close(struct kvt__http *http);
 
@@ -112,7 +112,7 @@ kvt__http_field(const struct kvt__http_head *head, const char *name);
 
 struct kvt__http_request {
     /* The caller fills in this part.  The caller keeps the request, and all memory to which the
-     * request points, until done(). */
+     * request points, until on_done(). */
     struct kvt__http_origin *origin;
     enum kvt__prio prio;
     int64_t not_before_ns; /* monotonic; 0: now */
@@ -133,18 +133,18 @@ struct kvt__http_request {
     int (*write_head)(struct kvt__http_request *req, char *out, size_t room);
     /* Return true if the client may send the request on a second connection, at this moment.
      * NULL: always true. */
-    bool (*may_hedge)(struct kvt__http_request *req);
+    bool (*can_hedge)(struct kvt__http_request *req);
     /* The head of the final response (never 1xx) has arrived, and no byte of the body has been
      * delivered.  The callback sets into and room, the memory for the body.  Return 0, or -errno
      * with a sentence to end the request.  A body of more than room bytes ends the request with
      * -EMSGSIZE. */
-    int (*answer)(struct kvt__http_request *req, const struct kvt__http_head *head);
+    int (*on_head)(struct kvt__http_request *req, const struct kvt__http_head *head);
     /* n bytes of the body were written to into + at, in this core's cache.  Called in the order
      * of the body.  NULL: not called. */
-    void (*received)(struct kvt__http_request *req, size_t at, size_t n);
+    void (*on_body)(struct kvt__http_request *req, size_t at, size_t n);
     /* The request is done, and belongs to the caller again: no thread and no kernel uses its
      * memory.  The callback may free the request. */
-    void (*done)(struct kvt__http_request *req);
+    void (*on_done)(struct kvt__http_request *req);
     void *user;            /* for the caller's callbacks */
 
     unsigned char *into;
@@ -169,17 +169,17 @@ struct kvt__http_request {
         struct kvt__http_conn *conn[2]; /* conn[1]: the hedge */
         struct kvt__http_list *list;
         struct kvt__http_request *next, *prev;
-        struct kvt__http_waiter *waiter; /* of kvt__http_run(); NULL: call done() */
+        struct kvt__http_waiter *waiter; /* of kvt__http_run(); NULL: call on_done() */
         struct kvt__http_timer timer;
         int64_t hedge_at_ns;
         bool replaced;                  /* sent again after a stale connection */
     } own; /* the client's part */
 };
 
-/* Queue the request.  The client owns the request until done(), which is always called. */
+/* Queue the request.  The client owns the request until on_done(), which is always called. */
 void kvt__http_submit(struct kvt__http *http, struct kvt__http_request *req);
 
-/* Submit the request and wait for its end; done() is not called.  Blocks: must not be called on
+/* Submit the request and wait for its end; on_done() is not called.  Blocks: must not be called on
  * a thread of the client.  Return the request's status, with its sentence. */
 int kvt__http_run(struct kvt__http *http, struct kvt__http_request *req);
 

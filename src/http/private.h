@@ -199,7 +199,7 @@ void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
 bool kvt__http_is_turn_over(struct kvt__http_conn *conn);
 
 /* Hand the head to the request and remove the head from the buffer, which then begins with
- * the body.  Return the value of req->answer(). */
+ * the body.  Return the value of req->on_head(). */
 int kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_response *response);
 /* Take the body's bytes from the buffer.  Return 0 or -errno with a sentence. */
 int kvt__http_begin_body(struct kvt__http_conn *conn);
@@ -227,7 +227,7 @@ void kvt__http_unlink(struct kvt__http_request *req);
 void kvt__http_enqueue(struct kvt__http_thread *thread, struct kvt__http_request *req);
 /* Move the request from its queue to a connection. */
 void kvt__http_start(struct kvt__http_thread *thread, struct kvt__http_request *req);
-/* End the request: close its connections, and call done() or wake the waiter.  If status is not
+/* End the request: close its connections, and call on_done() or wake the waiter.  If status is not
  * 0, the request gets the calling thread's sentence. */
 void kvt__http_finish(struct kvt__http_request *req, int status);
 /* Use the response of this connection: close the request's other connection. */

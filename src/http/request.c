@@ -63,7 +63,7 @@ hedge(struct kvt__http_request *req)
     req->own.hedge_at_ns = 0;
     set_timer(req);
     if (!conn || conn->state > KVT__HTTP_EXCHANGE || conn->in_bytes ||
-        (req->may_hedge && !req->may_hedge(req)))
+        (req->can_hedge && !req->can_hedge(req)))
         return;
     atomic_fetch_add(&t->http->n_hedges, 1);
     kvt__http_conn_begin(t, req, 1, false);

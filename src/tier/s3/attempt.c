@@ -201,9 +201,9 @@ kvt__s3_send(struct s3_call *call, int64_t in_ns,
         .expect_continue = call->body_bytes > KVT__S3_BODY_MAX &&
                            atomic_load(&t->expect_continue),
         .is_head = !strcmp(call->method, "HEAD"),
-        .write_head = write_head, .may_hedge = may_hedge, .answer = on_http_head,
-        .received = on_http_received,
-        .done = done };
+        .write_head = write_head, .can_hedge = may_hedge, .on_head = on_http_head,
+        .on_body = on_http_received,
+        .on_done = done };
     kvt__s3_count(t, KVT__N_s3_requests);
     if (call->n_attempts > 1)
         kvt__s3_count(t, KVT__N_s3_repetitions);

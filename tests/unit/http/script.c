@@ -403,7 +403,7 @@ ask_init(struct ask *ask, struct kvt__http_origin *origin, const char *method,
     sem_init(&ask->done, 0, 0);
     ask->req = (struct kvt__http_request){
         .origin = origin, .prio = KVT__PRIO_LOAD, .write_head = write_head,
-        .answer = answer, .received = received, .done = done, .user = ask,
+        .on_head = answer, .on_body = received, .on_done = done, .user = ask,
         .into = into, .room = room, .is_head = !strcmp(method, "HEAD"),
         .deadline_ns = kvt__now_ns() + 60 * KVT__NS_PER_S };
 }

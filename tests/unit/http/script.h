@@ -94,11 +94,11 @@ void assert_pattern(const unsigned char *bytes, size_t n);
 struct ask {
     struct kvt__http_request req;
     const char *method, *path, *more; /* more: fields, each with CRLF */
-    int refuse;                       /* return value of answer() */
+    int refuse;                       /* return value of on_head() */
     unsigned n_heads, n_answers, n_done;
     struct kvt__http_head seen;
     int64_t length;
-    size_t next_at; /* offset expected by the next call of received() */
+    size_t next_at; /* offset expected by the next call of on_body() */
     unsigned char small[16]; /* room for a response */
     sem_t done;
 };

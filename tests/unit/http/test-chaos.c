@@ -160,7 +160,7 @@ live_through(SSL_CTX *tls)
     assert_true(stats.hedges > 0);
     kvt__http_close(http);
     for (size_t i = 0; i < N; i++)
-        assert_int_equal(asks[i].n_done, 1); /* done() was called once */
+        assert_int_equal(asks[i].n_done, 1); /* on_done() was called once */
     script_stop(&server);
     free(asks);
     free(into);

@@ -212,7 +212,7 @@ a_reset_in_the_body_is_an_error(void **state)
     (void)state;
     begin(PLAYS(play_reset), 1, 4);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
-    ask.req.answer = answer_and_go;
+    ask.req.on_head = answer_and_go;
     assert_int_equal(ask_run(http, &ask), -ECONNRESET);
     end();
 }

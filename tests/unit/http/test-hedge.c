@@ -49,7 +49,7 @@ ask_until_late(struct ask *ask)
     ask_init(ask, origin, "GET", "/x", into, BIG);
     ask->req.deadline_ns = 0;
     ask->req.hedge_ns = 5 * KVT__NS_PER_S;
-    ask->req.answer = answer_alone;
+    ask->req.on_head = answer_alone;
     kvt__http_submit(http, &ask->req);
     sem_wait(&server.came);
     put_forward(origin, 6);
@@ -202,7 +202,7 @@ an_answer_that_began_is_not_asked_for_again(void **state)
     begin(PLAYS(play_half, play_second), 1, 1);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
     ask.req.hedge_ns = 5 * KVT__NS_PER_S;
-    ask.req.received = received_half;
+    ask.req.on_body = received_half;
     kvt__http_submit(http, &ask.req);
     sem_wait(&server.came);
     put_forward(origin, 6);

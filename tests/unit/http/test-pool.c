@@ -95,8 +95,8 @@ there_are_never_more_connections_than_allowed(void **state)
         /* 5 % of the requests are for another server, which needs a connection of its own. */
         ask_init(&asks[i], i % 1000 < 950 ? origin : second, "GET", "/x",
                  asks[i].small, sizeof asks[i].small);
-        asks[i].req.answer = answer_and_count;
-        asks[i].req.received = NULL;
+        asks[i].req.on_head = answer_and_count;
+        asks[i].req.on_body = NULL;
         asks[i].next_at = 3;
         kvt__http_submit(http, &asks[i].req);
     }
@@ -148,7 +148,7 @@ urgent_requests_come_first(void **state)
     for (int i = 0; i < 8; i++) {
         ask_init(&asks[i], origin, "GET", "/x", NULL, 0);
         asks[i].req.prio = prios[i];
-        asks[i].req.answer = answer_in_order;
+        asks[i].req.on_head = answer_in_order;
         kvt__http_submit(http, &asks[i].req);
         if (!i)
             sem_wait(&server.came); /* the first request is under way */

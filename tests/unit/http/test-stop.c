@@ -129,7 +129,7 @@ a_request_may_be_submitted_when_it_is_done(void **state)
     begin(PLAYS(play_hello), 2, 4);
     for (int i = 0; i < 20; i++) {
         ask_init(&asks[i], origin, "GET", "/x", NULL, 0);
-        asks[i].req.done = done_may_submit_again;
+        asks[i].req.on_done = done_may_submit_again;
         kvt__http_submit(http, &asks[i].req);
     }
     for (int i = 0; i < 20; i++) {

@@ -247,7 +247,7 @@ a_slow_sender_is_not_waited_for(void **state)
     origin = origin_of(http, &server);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
     ask.req.deadline_ns = 0;
-    ask.req.received = received_and_go;
+    ask.req.on_body = received_and_go;
     assert_int_equal(ask_run(http, &ask), 0);
     assert_pattern(into, BIG);
     end();
@@ -287,7 +287,7 @@ what_came_while_the_client_could_not_run_counts(void **state)
     (void)state;
     begin(PLAYS(play_while_the_client_is_held), 1, 1);
     ask_init(&ask, origin, "GET", "/x", into, BIG);
-    ask.req.received = received_and_hold;
+    ask.req.on_body = received_and_hold;
     assert_int_equal(ask_run(http, &ask), 0);
     assert_pattern(into, 2000);
     end();
@@ -352,7 +352,7 @@ a_head_that_waits_for_the_thread_is_not_late(void **state)
     begin(PLAYS(play_later), 1, 2);
     for (int i = 0; i < 2; i++) {
         ask_init(&asks[i], origin, "GET", "/x", into + 16 * i, 16);
-        asks[i].req.received = stand;
+        asks[i].req.on_body = stand;
         kvt__http_submit(http, &asks[i].req);
     }
     for (int i = 0; i < 2; i++)

@@ -103,7 +103,7 @@ send_once(struct kvt__http *http, struct kvt__http_origin *origin, int64_t begin
         .req = { .origin = origin, .prio = KVT__PRIO_LOOKUP, .not_before_ns = begin_ns,
                  .deadline_ns = begin_ns + fetch->timeout_ms * KVT__NS_PER_MS,
                  .body = body, .body_bytes = strlen(body), .write_head = write_head,
-                 .answer = on_head }, .fetch = fetch };
+                 .on_head = on_head }, .fetch = fetch };
 
     hash_body(&x);
     int err = kvt__http_run(http, &x.req);
