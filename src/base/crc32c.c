@@ -98,12 +98,12 @@ kvt__crc32c_cold(uint32_t crc, const void *bytes, size_t n)
 {
     const unsigned char *p = bytes;
     size_t each = n / PLACES / STEP * STEP;
-    uint32_t of[PLACES] = { crc };
+    uint32_t crcs[PLACES] = { crc };
 
-    read_in_turn(p, each, of);
-    uint32_t by = power(each);
-    crc = of[0];
+    read_in_turn(p, each, crcs);
+    uint32_t shift = power(each);
+    crc = crcs[0];
     for (size_t i = 1; i < PLACES; i++)
-        crc = mul(by, crc) ^ of[i];
+        crc = mul(shift, crc) ^ crcs[i];
     return kvt__crc32c(crc, p + PLACES * each, n - PLACES * each);
 }

@@ -46,14 +46,14 @@ lock_sink(void)
 }
 
 /* Set after the level was read from the environment or set by a caller. */
-static atomic_flag settled = ATOMIC_FLAG_INIT;
+static atomic_flag level_is_set = ATOMIC_FLAG_INIT;
 
 /* The names of Python's log levels, as in LMCache.  kvtier logs no critical lines, so CRITICAL
  * means none. */
 static const struct {
     const char *name;
     int level;
-} names[] = {
+} accepted_levels[] = {
     { "ERROR", KVT_LOG_ERROR }, { "WARNING", KVT_LOG_WARN }, { "INFO", KVT_LOG_INFO },
     { "DEBUG", KVT_LOG_DEBUG }, { "WARN", KVT_LOG_WARN },
     { "CRITICAL", KVT_LOG_ERROR - 1 }, { "FATAL", KVT_LOG_ERROR - 1 },
@@ -71,9 +71,9 @@ level_of_environment(void)
         name = getenv("LMCACHE_LOG_LEVEL");
     if (!name)
         return KVT_LOG_INFO;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcasecmp(name, names[i].name))
-            return names[i].level;
+    for (size_t i = 0; i < sizeof accepted_levels / sizeof *accepted_levels; i++)
+        if (!strcasecmp(name, accepted_levels[i].name))
+            return accepted_levels[i].level;
     if (!atomic_flag_test_and_set(&warned))
         fprintf(stderr, "kvtier: log level '%s': use CRITICAL, ERROR, WARNING, INFO or "
                 "DEBUG.\n", name);
@@ -84,7 +84,7 @@ level_of_environment(void)
 static void
 level_from_environment(void)
 {
-    if (!atomic_flag_test_and_set(&settled))
+    if (!atomic_flag_test_and_set(&level_is_set))
         __atomic_store_n(&sink.max_level, level_of_environment(), __ATOMIC_RELAXED);
 }
 
@@ -93,7 +93,7 @@ kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 {
     int level = max_level == KVT_LOG_DEFAULT ? level_of_environment() : (int)max_level;
 
-    atomic_flag_test_and_set(&settled);
+    atomic_flag_test_and_set(&level_is_set);
     lock_sink();
     sink.fn = fn;
     sink.ctx = ctx;

@@ -15,8 +15,8 @@ void kvt__log(enum kvt_log_level level, const char *fmt, ...)
 /* Log a line at most once in this process, for this place in the source. */
 #define KVT__LOG_ONCE(level, ...)                                              \
     do {                                                                       \
-        static atomic_flag said_ = ATOMIC_FLAG_INIT;                           \
-        if (!atomic_flag_test_and_set(&said_))                                 \
+        static atomic_flag logged_ = ATOMIC_FLAG_INIT;                           \
+        if (!atomic_flag_test_and_set(&logged_))                                 \
             kvt__log(level, __VA_ARGS__);                                      \
     } while (0)
 

@@ -37,12 +37,12 @@ set_file(posix_spawn_file_actions_t *actions, int from, int to)
 }
 
 static int
-set_files(posix_spawn_file_actions_t *actions, int out, int complaints)
+set_files(posix_spawn_file_actions_t *actions, int out_fd, int err_fd)
 {
-    int err = set_file(actions, out, STDOUT_FILENO);
+    int err = set_file(actions, out_fd, STDOUT_FILENO);
 
     if (!err)
-        err = set_file(actions, complaints, STDERR_FILENO);
+        err = set_file(actions, err_fd, STDERR_FILENO);
     if (!err)
         err = set_file(actions, -1, STDIN_FILENO);
     return err ? err : close_all(actions);
@@ -63,7 +63,7 @@ set_attributes(posix_spawnattr_t *attr)
 }
 
 int
-kvt__spawn(char *const *words, const char *const *environment, int out, int complaints,
+kvt__spawn(char *const *words, const char *const *environment, int out_fd, int err_fd,
            pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
@@ -73,7 +73,7 @@ kvt__spawn(char *const *words, const char *const *environment, int out, int comp
         return ENOMEM;
     int err = posix_spawnattr_init(&attr);
     if (!err) {
-        err = set_files(&actions, out, complaints);
+        err = set_files(&actions, out_fd, err_fd);
         if (!err)
             err = set_attributes(&attr);
         if (!err)

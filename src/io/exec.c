@@ -47,7 +47,7 @@ struct kvt__exec {
 static _Thread_local struct {
     struct kvt__exec *exec;
     enum kvt__prio prio;
-} here;
+} current;
 
 /* ------------------------------------------------------------------------- parts */
 
@@ -86,13 +86,13 @@ run_part_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__split *
 bool
 kvt__exec_is_here(const struct kvt__exec *exec)
 {
-    return here.exec == exec;
+    return current.exec == exec;
 }
 
 size_t
 kvt__exec_width(void)
 {
-    return here.exec ? here.exec->n_threads : 1;
+    return current.exec ? current.exec->n_threads : 1;
 }
 
 static int
@@ -108,8 +108,8 @@ run_alone(struct kvt__split *split)
 int
 kvt__exec_run_split(struct kvt__split *split)
 {
-    struct kvt__exec *exec = here.exec;
-    enum kvt__prio prio = here.prio;
+    struct kvt__exec *exec = current.exec;
+    enum kvt__prio prio = current.prio;
 
     if (!exec || exec->n_threads == 1 || split->n <= 1)
         return run_alone(split);
@@ -154,7 +154,7 @@ work_locked(struct kvt__exec *exec)
     for (enum kvt__prio prio = 0; prio < KVT__N_PRIOS; prio++) {
         struct kvt__job *job = take_job(&exec->queues[prio]);
 
-        here.prio = prio;
+        current.prio = prio;
         if (job) {
             pthread_mutex_unlock(&exec->lock);
             job->run(job);
@@ -174,7 +174,7 @@ worker_main(void *arg)
 {
     struct kvt__exec *exec = arg;
 
-    here.exec = exec;
+    current.exec = exec;
     pthread_mutex_lock(&exec->lock);
     for (;;) {
         if (work_locked(exec))
