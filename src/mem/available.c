@@ -11,7 +11,7 @@
 
 /* Return the number in a file; UINT64_MAX if the file has no number. */
 static uint64_t
-number_in(const char *path)
+number_from_file(const char *path)
 {
     uint64_t n = UINT64_MAX; /* also for "max" */
     FILE *f = fopen(path, "re");
@@ -26,7 +26,7 @@ number_in(const char *path)
 
 /* Return the number in a line of /proc/meminfo; UINT64_MAX if there is no line `name`. */
 static uint64_t
-from_meminfo(const char *name)
+meminfo_value(const char *name)
 {
     char line[256];
     uint64_t n = UINT64_MAX;
@@ -48,7 +48,7 @@ from_meminfo(const char *name)
 size_t
 kvt__huge_page_bytes(void)
 {
-    uint64_t kib = from_meminfo("Hugepagesize");
+    uint64_t kib = meminfo_value("Hugepagesize");
 
     return kib == UINT64_MAX || !kib ? (size_t)2 << 20 : (size_t)kib << 10;
 }
@@ -56,8 +56,8 @@ kvt__huge_page_bytes(void)
 uint64_t
 kvt__huge_free_bytes(void)
 {
-    uint64_t n_free = from_meminfo("HugePages_Free");
-    uint64_t n_reserved = from_meminfo("HugePages_Rsvd");
+    uint64_t n_free = meminfo_value("HugePages_Free");
+    uint64_t n_reserved = meminfo_value("HugePages_Rsvd");
 
     if (n_free == UINT64_MAX || n_reserved == UINT64_MAX || n_reserved > n_free)
         return 0;
@@ -67,7 +67,7 @@ kvt__huge_free_bytes(void)
 /* Return the bytes of the control group's page cache: the group counts the cache as used, but the
  * kernel frees the cache when memory is needed. */
 static uint64_t
-cgroup_cache(void)
+cgroup_cache_bytes(void)
 {
     char line[256];
     uint64_t sum = 0, n;
@@ -86,14 +86,14 @@ cgroup_cache(void)
 /* Return the free bytes of the control group; UINT64_MAX: no limit.  In a container, the
  * container's group is mounted as the root of /sys/fs/cgroup. */
 static uint64_t
-from_cgroup(void)
+cgroup_available_bytes(void)
 {
-    uint64_t max = number_in("/sys/fs/cgroup/memory.max");
-    uint64_t now = number_in("/sys/fs/cgroup/memory.current");
+    uint64_t max = number_from_file("/sys/fs/cgroup/memory.max");
+    uint64_t now = number_from_file("/sys/fs/cgroup/memory.current");
 
     if (max == UINT64_MAX || now == UINT64_MAX)
         return UINT64_MAX;
-    uint64_t cache = cgroup_cache();
+    uint64_t cache = cgroup_cache_bytes();
     now = now > cache ? now - cache : 0;
     return max > now ? max - now : 0;
 }
@@ -101,7 +101,7 @@ from_cgroup(void)
 uint64_t
 kvt_memory_available(void)
 {
-    uint64_t kib = from_meminfo("MemAvailable"), group = from_cgroup();
+    uint64_t kib = meminfo_value("MemAvailable"), group = cgroup_available_bytes();
     uint64_t machine = kib == UINT64_MAX ? kib : kib << 10;
 
     return machine < group ? machine : group;

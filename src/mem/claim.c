@@ -58,7 +58,7 @@ lock_sum(int fd)
 /* Add up the claims of other processes, and lock a free record.  Return 0, or -errno with a
  * sentence. */
 static int
-enter(int fd, unsigned *record, uint64_t *others)
+take_record(int fd, unsigned *record, uint64_t *others)
 {
     uint64_t bytes[N_RECORDS] = { 0 };
     bool found = false;
@@ -98,7 +98,7 @@ open_file(const char *parent)
 /* Compare the wanted bytes with the available memory minus the claims of other processes.  Return
  * 0, or -ENOMEM with a sentence. */
 static int
-compare(const char *key, uint64_t bytes, uint64_t others)
+check_available(const char *key, uint64_t bytes, uint64_t others)
 {
     uint64_t available = kvt_memory_available();
 
@@ -122,14 +122,14 @@ kvt__mem_claim(const char *parent, const char *key, uint64_t bytes,
 
     *out = (struct kvt__mem_claim){ .fd = -1 };
     if (!err)
-        err = enter(fd, &record, &others);
+        err = take_record(fd, &record, &others);
     if (err) {
         kvt__log(KVT_LOG_WARN, "%s: other workers' memory is not counted: %s", key,
                  kvt__why());
         kvt__lock_file_close(fd);
-        return compare(key, bytes, 0);
+        return check_available(key, bytes, 0);
     }
-    err = compare(key, bytes, others);
+    err = check_available(key, bytes, others);
     if (err) {
         kvt__lock_file_close(fd); /* ends the locks too */
         return err;

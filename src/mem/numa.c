@@ -37,14 +37,14 @@ static bool
 list_nodes(char *out, size_t size)
 {
     FILE *f = fopen(NODES "/has_memory", "re");
-    bool told;
+    bool found;
 
     if (!f)
         return false;
-    told = fgets(out, (int)size, f) != NULL;
+    found = fgets(out, (int)size, f) != NULL;
     fclose(f);
-    out[told ? strcspn(out, "\n") : 0] = '\0';
-    return told && *out;
+    out[found ? strcspn(out, "\n") : 0] = '\0';
+    return found && *out;
 }
 
 static bool
@@ -77,11 +77,11 @@ kvt__numa_check(int node, const char *key)
 /* Return the bytes that a node can provide now: free memory and page cache; UINT64_MAX:
  * unknown. */
 static uint64_t
-free_on(int node)
+available_on(int node)
 {
     uint64_t kib, sum = 0;
     char path[64], line[128];
-    bool told = false;
+    bool found = false;
 
     snprintf(path, sizeof path, NODES "/node%d/meminfo", node);
     FILE *f = fopen(path, "re");
@@ -89,16 +89,16 @@ free_on(int node)
         if (sscanf(line, "Node %*d MemFree: %" SCNu64, &kib) != 1 &&
             sscanf(line, "Node %*d FilePages: %" SCNu64, &kib) != 1)
             continue;
-        told = true;
+        found = true;
         sum += kib << 10;
     }
     if (f)
         fclose(f);
-    return told ? sum : UINT64_MAX;
+    return found ? sum : UINT64_MAX;
 }
 
 static long
-prefer(void *at, size_t bytes, int node)
+set_preferred(void *at, size_t bytes, int node)
 {
     unsigned long nodes[KVT__MAX_NODES / WORD_BITS] = { 0 };
 
@@ -110,9 +110,9 @@ prefer(void *at, size_t bytes, int node)
 void
 kvt__numa_prefer(void *at, size_t bytes, int node, const char *key)
 {
-    uint64_t available = free_on(node);
+    uint64_t available = available_on(node);
 
-    if (prefer(at, bytes, node)) {
+    if (set_preferred(at, bytes, node)) {
         bool common = errno == ENOSYS || errno == EPERM;
 
         kvt__log(common ? KVT_LOG_INFO : KVT_LOG_WARN, "%s: memory cannot be taken "

@@ -46,7 +46,7 @@ struct kvt__pool {
     uint32_t *holders;           /* by unit: holders of the slot that begins there */
     size_t free_bytes;
     size_t populated_bytes;
-    size_t reachable_bytes; /* less than bytes after the populator failed */
+    size_t usable_bytes; /* less than bytes after the populator failed */
 };
 
 /* Make pages present.  Return 0 or -errno: a page that the kernel cannot provide must not be
@@ -75,7 +75,7 @@ stop_growing(struct kvt__pool *pool, int err)
              "that size", pool->key, pool->populated_bytes >> 20, pool->bytes >> 20,
              strerror(-err));
     pthread_mutex_lock(&pool->lock);
-    pool->reachable_bytes = pool->populated_bytes;
+    pool->usable_bytes = pool->populated_bytes;
     pthread_cond_broadcast(&pool->grown);
     pthread_mutex_unlock(&pool->lock);
 }
@@ -107,7 +107,7 @@ populator_main(void *arg)
 }
 
 static int
-map(struct kvt__pool *pool, const struct kvt__pool_params *params)
+map_memory(struct kvt__pool *pool, const struct kvt__pool_params *params)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
 
@@ -152,14 +152,14 @@ kvt__pool_open(const struct kvt__pool_params *params, struct kvt__pool **out)
     pool->key = params->key;
     pool->claim = claim;
     pool->bytes = kvt__round_up(params->bytes, grain);
-    pool->reachable_bytes = pool->bytes;
+    pool->usable_bytes = pool->bytes;
     pool->phase = params->phase;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->grown, NULL);
     err = kvt__extents_init(&pool->extents, pool->bytes / UNIT);
     if (err)
         goto free_pool;
-    err = map(pool, params);
+    err = map_memory(pool, params);
     if (err)
         goto free_extents;
     pool->holders = calloc(pool->bytes / UNIT, sizeof *pool->holders);
@@ -231,7 +231,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
     n = kvt__pool_footprint(pool, bytes);
     pthread_mutex_lock(&pool->lock);
     /* Memory that is not populated yet counts as free for the reserve keep_free. */
-    size_t left = pool->free_bytes + (pool->reachable_bytes - pool->populated_bytes);
+    size_t left = pool->free_bytes + (pool->usable_bytes - pool->populated_bytes);
     if (left >= n && left - n >= keep_free)
         got = kvt__extents_take(&pool->extents, n / UNIT, &at);
     if (got) {
@@ -248,7 +248,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
 
 /* Return the unit at which a slot begins. */
 static size_t
-unit_of(const struct kvt__pool *pool, const struct kvt__slot *slot)
+first_unit(const struct kvt__pool *pool, const struct kvt__slot *slot)
 {
     size_t offset = (size_t)(slot->payload - pool->base) - KVT__SLOT_ROOM - pool->phase;
 
@@ -259,7 +259,7 @@ unit_of(const struct kvt__pool *pool, const struct kvt__slot *slot)
 void
 kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot)
 {
-    size_t at = unit_of(pool, slot);
+    size_t at = first_unit(pool, slot);
 
     pthread_mutex_lock(&pool->lock);
     assert(pool->holders[at]);
@@ -268,10 +268,10 @@ kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot)
 }
 
 static void
-give_back(struct kvt__pool *pool, const struct kvt__slot *slot)
+release_holder(struct kvt__pool *pool, const struct kvt__slot *slot)
 {
     size_t n = kvt__pool_footprint(pool, slot->bytes);
-    size_t at = unit_of(pool, slot);
+    size_t at = first_unit(pool, slot);
 
     pthread_mutex_lock(&pool->lock);
     assert(pool->holders[at]);
@@ -288,7 +288,7 @@ kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot)
     if (slot->lender)
         slot->lender->release(slot->lender, slot);
     else
-        give_back(pool, slot);
+        release_holder(pool, slot);
     *slot = (struct kvt__slot){ 0 };
 }
 
@@ -296,7 +296,7 @@ bool
 kvt__pool_is_shared(struct kvt__pool *pool, const struct kvt__slot *slot)
 {
     pthread_mutex_lock(&pool->lock);
-    bool shared = pool->holders[unit_of(pool, slot)] > 1;
+    bool shared = pool->holders[first_unit(pool, slot)] > 1;
     pthread_mutex_unlock(&pool->lock);
     return shared;
 }
@@ -326,7 +326,7 @@ bool
 kvt__pool_is_populated(struct kvt__pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    bool all = pool->populated_bytes == pool->reachable_bytes;
+    bool all = pool->populated_bytes == pool->usable_bytes;
     pthread_mutex_unlock(&pool->lock);
     return all;
 }
@@ -335,7 +335,7 @@ void
 kvt__pool_wait_populated(struct kvt__pool *pool, size_t bytes)
 {
     pthread_mutex_lock(&pool->lock);
-    while (pool->populated_bytes < bytes && pool->populated_bytes < pool->reachable_bytes)
+    while (pool->populated_bytes < bytes && pool->populated_bytes < pool->usable_bytes)
         pthread_cond_wait(&pool->grown, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }
