@@ -44,7 +44,7 @@ set_fallback(struct kvt__reading *r, enum kvt__param_at at, const char *variable
 }
 
 static void
-unknown_key(struct kvt__reading *r, const struct kvt__node *node)
+note_unknown_key(struct kvt__reading *r, const struct kvt__node *node)
 {
     const char *near_key = kvt__nearest_key(node->key);
 
@@ -101,8 +101,8 @@ set_alias(struct kvt__reading *r, enum kvt__level level,
 }
 
 static void
-no_effect(struct kvt__reading *r, const struct kvt__param *param, const char *key,
-          const char *origin)
+note_no_effect(struct kvt__reading *r, const struct kvt__param *param, const char *key,
+               const char *origin)
 {
     if (param->status == KVT__NEEDLESS)
         kvt__note(r, KVT__WARNING, key, origin, "%s (%s) has no effect in kvtier. %s",
@@ -121,7 +121,7 @@ set_named(struct kvt__reading *r, const struct kvt__pattern *pattern,
     struct kvt__memory *memory = &r->config->memory;
 
     if (pattern->param.status != KVT__ACTIVE) {
-        no_effect(r, &pattern->param, key, node->origin);
+        note_no_effect(r, &pattern->param, key, node->origin);
         return;
     }
     if (kvt__node_is_empty(node))
@@ -167,7 +167,7 @@ set_member(struct kvt__reading *r, enum kvt__level level,
     else if (pattern)
         set_named(r, pattern, key, node);
     else
-        unknown_key(r, node);
+        note_unknown_key(r, node);
 }
 
 static bool
@@ -184,11 +184,11 @@ set_source(struct kvt__reading *r, enum kvt__level level,
     for (const struct kvt__node *node = map ? map->first : NULL; node; node = node->next) {
         bool ec = !strcmp(node->key, "ec") || !strncmp(node->key, "ec_", 3);
 
-        if (ec && !r->said_ec)
+        if (ec && !r->has_noted_ec)
             kvt__note(r, KVT__WARNING, node->key, node->origin,
                       "%s (%s) and all other ec_ settings have no effect: kvtier does "
                       "not keep encoder outputs.", node->key, node->origin);
-        r->said_ec |= ec;
+        r->has_noted_ec |= ec;
         if (!ec && (in_extra || !is_container(node->key)))
             set_member(r, level, node, in_extra);
     }
@@ -233,7 +233,7 @@ warn_of_no_effect(struct kvt__reading *r)
         json_t *now = kvt__value_json(r->config, param);
         json_t *otherwise = kvt__value_json(r->defaults, param);
         if (!json_equal(now, otherwise))
-            no_effect(r, param, param->name, r->config->origin[i]);
+            note_no_effect(r, param, param->name, r->config->origin[i]);
         json_decref(now);
         json_decref(otherwise);
     }

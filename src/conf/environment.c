@@ -24,7 +24,7 @@ kvt__variable(const char *const *environment, const char *name)
 /* Return the character of the escape sequence s, which follows a backslash; *n: length of the
  * sequence.  -1: s is not an escape sequence. */
 static int
-escaped(const char *s, size_t *n)
+decode_escape(const char *s, size_t *n)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     const char *known = *s ? strchr(from, *s) : NULL;
@@ -49,7 +49,7 @@ unescape(const char *in, size_t len, char quote, char *out)
     for (size_t i = 0; i < len; i++) {
         if (in[i] == quote)
             return false;
-        int c = in[i] == '\\' && i + 1 < len ? escaped(in + i + 1, &n) : -1;
+        int c = in[i] == '\\' && i + 1 < len ? decode_escape(in + i + 1, &n) : -1;
         if (c < 0) {
             out[used++] = in[i];
             if (in[i] == '\\' && i + 1 < len)
@@ -66,7 +66,7 @@ unescape(const char *in, size_t len, char quote, char *out)
 /* Return the value without surrounding blanks, and without surrounding quotes, which some tools
  * add. */
 static const char *
-plain_text(struct kvt__reading *r, const char *value)
+unquoted_value(struct kvt__reading *r, const char *value)
 {
     size_t len = strlen(value);
 
@@ -90,7 +90,7 @@ plain_text(struct kvt__reading *r, const char *value)
 /* Convert the part of a variable's name behind the prefix to a key: CHUNK_SIZE becomes
  * chunk_size.  NULL: there is no such setting. */
 static const char *
-key_of(struct kvt__reading *r, const char *upper, size_t len)
+key_from_variable(struct kvt__reading *r, const char *upper, size_t len)
 {
     char *key = (char *)kvt__memory_text(&r->memory, upper, len);
 
@@ -107,7 +107,7 @@ key_of(struct kvt__reading *r, const char *upper, size_t len)
 }
 
 static void
-unknown_variable(struct kvt__reading *r, const char *name, const char *prefix)
+note_unknown_variable(struct kvt__reading *r, const char *name, const char *prefix)
 {
     char buf[96];
     const char *near_name = kvt__nearest_variable(name, prefix, buf, sizeof buf);
@@ -134,12 +134,12 @@ read_prefix(struct kvt__reading *r, enum kvt__level level, const char *prefix)
         if (kvt__is_known_variable(name))
             continue;
         const size_t cut = *name ? skip : 0;
-        const char *key = key_of(r, name + cut, strlen(name) - cut);
+        const char *key = key_from_variable(r, name + cut, strlen(name) - cut);
         if (!key) {
-            unknown_variable(r, name, prefix);
+            note_unknown_variable(r, name, prefix);
             continue;
         }
-        struct kvt__node *value = kvt__node_scalar(r, plain_text(r, end + 1), name);
+        struct kvt__node *value = kvt__node_scalar(r, unquoted_value(r, end + 1), name);
         if (value)
             kvt__node_add(r, map, key, value);
     }

@@ -8,7 +8,7 @@
 #include "conf/read.h"
 
 /* Backends of LMCache that kvtier does not support. */
-static const char *const others[] = { "PDBackend", "P2PBackend", "NixlStorageBackend",
+static const char *const unsupported_backends[] = { "PDBackend", "P2PBackend", "NixlStorageBackend",
                                       "MaruBackend" };
 
 bool
@@ -47,14 +47,14 @@ location_of(const struct kvt_config *c, const char *name)
     const struct {
         const char *name;
         bool present;
-    } ours[] = {
+    } backends[] = {
         { "LocalCPUBackend", c->local_cpu || c->shared_cpu },
         { "RemoteBackend", c->remote_url != NULL },
     };
 
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        if (!strcmp(name, ours[i].name))
-            return ours[i].present ? PRESENT : ABSENT;
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (!strcmp(name, backends[i].name))
+            return backends[i].present ? PRESENT : ABSENT;
     struct kvt__storage_setting s;
     for (size_t i = 0; kvt__config_storage(c, i, &s); i++)
         if (!strcmp(name, s.location))
@@ -62,8 +62,8 @@ location_of(const struct kvt_config *c, const char *name)
     if (!strncmp(name, plugin, sizeof plugin - 1) &&
         is_among(name + sizeof plugin - 1, &c->remote_storage_plugins))
         return PRESENT;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (!strcmp(name, others[i]))
+    for (size_t i = 0; i < sizeof unsupported_backends / sizeof *unsupported_backends; i++)
+        if (!strcmp(name, unsupported_backends[i]))
             return ABSENT;
     return is_among(name, &c->storage_plugins) ? ABSENT : UNKNOWN;
 }

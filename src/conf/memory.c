@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An allocator whose memory is freed all at once: a list of malloc'ed pieces. */
+ * An allocator whose memory is freed all at once: a list of blocks from malloc. */
 #include "conf/memory.h"
 
 #include <stdint.h>
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct kvt__piece {
-    struct kvt__piece *next;
+struct kvt__allocation {
+    struct kvt__allocation *next;
     size_t n_bytes;
     max_align_t bytes[];
 };
@@ -17,18 +17,18 @@ struct kvt__piece {
 void *
 kvt__memory_alloc(struct kvt__memory *memory, size_t n_bytes)
 {
-    struct kvt__piece *piece = NULL;
+    struct kvt__allocation *allocation = NULL;
 
-    if (n_bytes <= SIZE_MAX - sizeof *piece)
-        piece = calloc(1, sizeof *piece + n_bytes);
-    if (!piece) {
+    if (n_bytes <= SIZE_MAX - sizeof *allocation)
+        allocation = calloc(1, sizeof *allocation + n_bytes);
+    if (!allocation) {
         memory->failed = true;
         return NULL;
     }
-    piece->n_bytes = n_bytes;
-    piece->next = memory->pieces;
-    memory->pieces = piece;
-    return piece->bytes;
+    allocation->n_bytes = n_bytes;
+    allocation->next = memory->allocations;
+    memory->allocations = allocation;
+    return allocation->bytes;
 }
 
 const char *
@@ -70,14 +70,14 @@ kvt__memory_printf(struct kvt__memory *memory, const char *fmt, ...)
 void
 kvt__memory_free(struct kvt__memory *memory)
 {
-    struct kvt__piece *piece = memory->pieces;
+    struct kvt__allocation *allocation = memory->allocations;
 
-    while (piece) {
-        struct kvt__piece *next = piece->next;
+    while (allocation) {
+        struct kvt__allocation *next = allocation->next;
 
-        explicit_bzero(piece->bytes, piece->n_bytes); /* keys, passwords */
-        free(piece);
-        piece = next;
+        explicit_bzero(allocation->bytes, allocation->n_bytes); /* keys, passwords */
+        free(allocation);
+        allocation = next;
     }
-    memory->pieces = NULL;
+    memory->allocations = NULL;
 }

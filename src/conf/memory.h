@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 struct kvt__memory {
-    struct kvt__piece *pieces;
+    struct kvt__allocation *allocations;
     bool failed; /* an allocation has failed */
 };
 

@@ -27,15 +27,15 @@ static const struct member {
 
 /* Return true if the member names the storage: the text is the part of a URL behind KIND://. */
 static bool
-is_place(const struct member *member)
+names_storage(const struct member *member)
 {
     return !strcmp(member->setting, "remote_url");
 }
 
 /* Return the member's text if the text is one of the words; else note a problem. */
 static const char *
-must_be(struct kvt__reading *r, const struct kvt__node *map, const char *path,
-        const char *key, const char *const *words)
+require_word(struct kvt__reading *r, const struct kvt__node *map, const char *path,
+             const char *key, const char *const *words)
 {
     const struct kvt__node *node = kvt__node_member(map, key);
     char all[256] = "";
@@ -69,8 +69,8 @@ add_flat(struct kvt__reading *r, struct kvt__node *map, const char *key,
 /* Note unknown members of a map.  Known members are `type`, `known` and, if kind is not NULL, the
  * members of connectors of this kind. */
 static void
-note_strangers(struct kvt__reading *r, const struct kvt__node *map, const char *path,
-               const char *kind, const char *known)
+note_unknown_members(struct kvt__reading *r, const struct kvt__node *map, const char *path,
+                     const char *kind, const char *known)
 {
     for (const struct kvt__node *node = map->first; node; node = node->next) {
         const struct member *m = members;
@@ -94,9 +94,9 @@ flatten_connector(struct kvt__reading *r, struct kvt__node *map,
             continue;
         if (is_text(node))
             add_flat(r, map, m->setting,
-                     is_place(m) ? kvt__memory_printf(&r->memory, "%s://%s", kind, node->text)
+                     names_storage(m) ? kvt__memory_printf(&r->memory, "%s://%s", kind, node->text)
                                  : node->text, node->origin);
-        else if (is_place(m))
+        else if (names_storage(m))
             kvt__note(r, KVT__ERROR, path, connector->origin, "%s (%s) needs %s.", path,
                       connector->origin, m->name);
     }
@@ -118,15 +118,15 @@ flatten_backend(struct kvt__reading *r, struct kvt__node *map,
         return;
     }
     for (const struct member *m = members; m->kind; m++)
-        if (is_place(m))
+        if (names_storage(m))
             kinds[n++] = m->kind;
-    note_strangers(r, backend, path, NULL, "connector");
-    if (!must_be(r, backend, path, "type", remote))
+    note_unknown_members(r, backend, path, NULL, "connector");
+    if (!require_word(r, backend, path, "type", remote))
         return;
-    const char *kind = must_be(r, connector, deep, "type", kinds);
+    const char *kind = require_word(r, connector, deep, "type", kinds);
     if (!kind)
         return;
-    note_strangers(r, connector, deep, kind, "type");
+    note_unknown_members(r, connector, deep, kind, "type");
     flatten_connector(r, map, connector, deep, kind);
 }
 

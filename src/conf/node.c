@@ -132,7 +132,7 @@ kvt__node_scalar(struct kvt__reading *r, const char *text, const char *origin)
 }
 
 static void
-forget_member(struct kvt__reading *r, struct kvt__node *map, const char *key,
+remove_member(struct kvt__reading *r, struct kvt__node *map, const char *key,
               const struct kvt__node *newer)
 {
     struct kvt__node *last = NULL;
@@ -157,7 +157,7 @@ kvt__node_add(struct kvt__reading *r, struct kvt__node *parent, const char *key,
               struct kvt__node *child)
 {
     if (key) {
-        forget_member(r, parent, key, child);
+        remove_member(r, parent, key, child);
         child->key = key;
     }
     if (parent->last)

@@ -46,7 +46,7 @@ read_file(struct kvt__reading *r, const char *path)
 }
 
 static const char *
-file_of(const struct kvt_config_sources *sources)
+config_path(const struct kvt_config_sources *sources)
 {
     if (sources->file)
         return sources->file;
@@ -59,7 +59,7 @@ file_of(const struct kvt_config_sources *sources)
 /* Copy the members of `from` whose keys begin with prefix to map, without the prefix.  prefix "":
  * copy the members without one of the prefixes lmcache. and kvtier. */
 static void
-take_prefixed(struct kvt__reading *r, const struct kvt__node *from, const char *prefix,
+copy_prefixed(struct kvt__reading *r, const struct kvt__node *from, const char *prefix,
               struct kvt__node *map)
 {
     size_t skip = strlen(prefix);
@@ -99,9 +99,9 @@ read_connector(struct kvt__reading *r, const char *json)
     }
     for (struct kvt__node *node = tree->first; node; node = node->next)
         node->origin = origin;
-    take_prefixed(r, tree, "", map);
-    take_prefixed(r, tree, "lmcache.", map);
-    take_prefixed(r, tree, "kvtier.", map);
+    copy_prefixed(r, tree, "", map);
+    copy_prefixed(r, tree, "lmcache.", map);
+    copy_prefixed(r, tree, "kvtier.", map);
     r->source[KVT__FROM_CONNECTOR] = map;
 }
 
@@ -131,7 +131,7 @@ read_settings(struct kvt__reading *r, const char *const *settings)
 static int
 read_sources(struct kvt__reading *r, const struct kvt_config_sources *sources)
 {
-    const char *path = file_of(sources);
+    const char *path = config_path(sources);
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     /* Numbers have a decimal point in every locale of the host program. */
     locale_t before = plain ? uselocale(plain) : (locale_t)0;

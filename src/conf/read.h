@@ -138,7 +138,7 @@ struct kvt__reading {
         const struct kvt__node *node;
         enum kvt__level level;
     } old[KVT__N_PARAMS];
-    bool said_ec;                       /* the problem of ec_ settings is noted */
+    bool has_noted_ec;                       /* the problem of ec_ settings is noted */
     size_t n_nodes;
     struct kvt__problem *problems, *last_problem;
 };

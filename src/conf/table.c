@@ -40,7 +40,7 @@ static const char *const variables[] = {
 #include "conf/params.def"
 };
 
-static const char *const not_done[] = {
+static const char *const status_texts[] = {
     "", "",
 #define KVT_STATUS(id, text) text,
 #include "conf/params.def"
@@ -148,7 +148,7 @@ kvt__param_section(size_t at)
 const char *
 kvt__status_text(enum kvt__status status)
 {
-    return not_done[status];
+    return status_texts[status];
 }
 
 /* ----------------------------------------------------------- nearest names */
@@ -195,7 +195,7 @@ struct nearest {
 };
 
 static void
-nearer(struct nearest *best, const char *name)
+keep_nearest(struct nearest *best, const char *name)
 {
     size_t distance = edit_distance(best->wanted, name);
 
@@ -207,7 +207,7 @@ nearer(struct nearest *best, const char *name)
 
 /* Return the limit of edits for a typing error; a name with more edits is another word. */
 static size_t
-far(const char *name)
+max_distance(const char *name)
 {
     return 2 + strlen(name) / 4;
 }
@@ -215,26 +215,26 @@ far(const char *name)
 const char *
 kvt__nearest_key(const char *name)
 {
-    struct nearest best = { name, NULL, far(name) };
+    struct nearest best = { name, NULL, max_distance(name) };
 
     for (size_t i = 0; i < N(kvt__params); i++)
-        nearer(&best, kvt__params[i].name);
+        keep_nearest(&best, kvt__params[i].name);
     for (size_t i = 0; i < N(containers); i++)
-        nearer(&best, containers[i]);
+        keep_nearest(&best, containers[i]);
     for (size_t i = 0; i < N(aliases); i++)
-        nearer(&best, aliases[i].name);
+        keep_nearest(&best, aliases[i].name);
     return best.name;
 }
 
 const char *
 kvt__nearest_variable(const char *name, const char *prefix, char *buf, size_t size)
 {
-    struct nearest best = { name, NULL, far(name) };
+    struct nearest best = { name, NULL, max_distance(name) };
     char key[LONGEST + 1];
     size_t skip = strlen(prefix);
 
     for (size_t i = 0; i < N(variables); i++)
-        nearer(&best, variables[i]);
+        keep_nearest(&best, variables[i]);
     snprintf(key, sizeof key, "%s", name + skip);
     for (char *c = key; *c; c++)
         if (*c >= 'A' && *c <= 'Z')

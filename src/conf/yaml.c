@@ -121,7 +121,7 @@ convert(const struct walk *walk, int index, unsigned depth)
 }
 
 static void
-syntax_error(struct kvt__reading *r, const yaml_parser_t *parser, const char *file)
+note_syntax_error(struct kvt__reading *r, const yaml_parser_t *parser, const char *file)
 {
     if (!parser->problem) { /* no memory: then the parser does not always set the problem */
         r->memory.failed = true;
@@ -166,14 +166,14 @@ kvt__read_yaml(struct kvt__reading *r, const char *text, size_t n_bytes,
     }
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n_bytes);
     if (!yaml_parser_load(&parser, &document)) {
-        syntax_error(r, &parser, file);
+        note_syntax_error(r, &parser, file);
         goto out;
     }
     tree = document_tree(r, &document, file);
     yaml_document_delete(&document);
 
     if (!yaml_parser_load(&parser, &document)) {
-        syntax_error(r, &parser, file);
+        note_syntax_error(r, &parser, file);
         goto out;
     }
     if (yaml_document_get_root_node(&document)) {
