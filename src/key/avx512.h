@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared parts of the AVX-512 code.  x86-64 only; call this code only if avx512_here() is true.
+ * Shared parts of the AVX-512 code.  x86-64 only; call this code only if has_avx512() is true.
  * Any thread. */
 #ifndef KVT_KEY_AVX512_H
 #define KVT_KEY_AVX512_H
@@ -16,7 +16,7 @@
 
 /* Return true if this processor has the instructions of AVX512_CODE. */
 static inline bool
-avx512_here(void)
+has_avx512(void)
 {
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
 }

@@ -245,8 +245,8 @@ cbor_token(uint8_t *at, int32_t token)
 
 /* Convert a digest to bits.  For a kind with 64 bits, all other bits are 0. */
 static void
-keep(enum kvt__hash_kind kind, const uint8_t digest[KVT__SHA256_BYTES],
-     uint64_t bits[KVT__HASH_WORDS])
+bits_from_digest(enum kvt__hash_kind kind, const uint8_t digest[KVT__SHA256_BYTES],
+                 uint64_t bits[KVT__HASH_WORDS])
 {
     bool wide = kvt__hash_form(kind) == KVT__HASH_WIDE;
 
@@ -299,7 +299,7 @@ next_sha256_cbor(struct kvt__hash_chain *chain, const int32_t *tokens, size_t n)
                                                                  : CBOR_ARRAY;
     kvt__sha256_add(&sha, piece, len);
     kvt__sha256_end(&sha, digest);
-    keep(chain->kind, digest, chain->prev);
+    bits_from_digest(chain->kind, digest, chain->prev);
 }
 
 static void
@@ -314,7 +314,7 @@ sha256_cbor_text(struct kvt__hash_chain *chain, const char *text)
     kvt__sha256_add(&sha, head, cbor_head(head, CBOR_TEXT, n));
     kvt__sha256_add(&sha, text, n);
     kvt__sha256_end(&sha, digest);
-    keep(chain->kind, digest, chain->prev);
+    bits_from_digest(chain->kind, digest, chain->prev);
 }
 
 /* ------------------------------------------------------------------- the chain */

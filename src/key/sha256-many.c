@@ -12,8 +12,8 @@
 #define LANES_MAX KVT__SHA256_LANES_MAX
 
 static void
-one(const void *head, size_t n_head, const void *text, size_t n,
-    uint8_t out[KVT__SHA256_BYTES])
+hash_one(const void *head, size_t n_head, const void *text, size_t n,
+         uint8_t out[KVT__SHA256_BYTES])
 {
     struct kvt__sha256 sha;
 
@@ -24,7 +24,7 @@ one(const void *head, size_t n_head, const void *text, size_t n,
 }
 
 static void
-init(struct kvt__sha256_states *states, size_t n_lanes)
+init_states(struct kvt__sha256_states *states, size_t n_lanes)
 {
     static const uint32_t words[8] = {
         0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
@@ -37,8 +37,8 @@ init(struct kvt__sha256_states *states, size_t n_lanes)
 }
 
 static void
-digest(const struct kvt__sha256_states *states, size_t lane,
-       uint8_t out[KVT__SHA256_BYTES])
+write_digest(const struct kvt__sha256_states *states, size_t lane,
+             uint8_t out[KVT__SHA256_BYTES])
 {
     for (size_t i = 0; i < 8; i++) {
         uint32_t word = htobe32(states->word[i][lane]);
@@ -57,9 +57,9 @@ struct edges {
  * the following whole blocks are read in place; the end and the padding are assembled in the
  * buffer again.  A message shorter than a block uses the buffer only. */
 static void
-side_by_side(const struct kvt__sha256_lanes *lanes, const void *head,
-             size_t n_head, const uint8_t *texts, size_t n,
-             uint8_t (*out)[KVT__SHA256_BYTES])
+hash_group(const struct kvt__sha256_lanes *lanes, const void *head,
+           size_t n_head, const uint8_t *texts, size_t n,
+           uint8_t (*out)[KVT__SHA256_BYTES])
 {
     const uint64_t n_bits = htobe64((uint64_t)(n_head + n) * 8);
     struct kvt__sha256_states states;
@@ -67,7 +67,7 @@ side_by_side(const struct kvt__sha256_lanes *lanes, const void *head,
     struct edges edges;
     size_t held = n_head, done = 0;
 
-    init(&states, lanes->n);
+    init_states(&states, lanes->n);
     for (size_t i = 0; i < lanes->n; i++) {
         edges.at[i] = memcpy(edges.bytes[i], head, n_head);
         at[i] = texts + i * n;
@@ -95,7 +95,7 @@ side_by_side(const struct kvt__sha256_lanes *lanes, const void *head,
     }
     lanes->compress(&states, edges.at, end / BLOCK);
     for (size_t i = 0; i < lanes->n; i++)
-        digest(&states, i, out[i]);
+        write_digest(&states, i, out[i]);
 }
 
 void
@@ -111,8 +111,8 @@ kvt__sha256_many(const void *head, size_t n_head, const void *texts, size_t n,
 
         step = lanes ? lanes->n : 1;
         if (lanes)
-            side_by_side(lanes, head, n_head, at, n, out);
+            hash_group(lanes, head, n_head, at, n, out);
         else
-            one(head, n_head, at, n, out[0]);
+            hash_one(head, n_head, at, n, out[0]);
     }
 }

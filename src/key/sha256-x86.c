@@ -244,7 +244,7 @@ kvt__sha256_lanes(size_t count)
     static const struct kvt__sha256_lanes sixteen = { 16, compress_16 };
     static int known_sha; /* 0: unknown, 1: no SHA instructions, 2: SHA instructions */
 
-    if (count >= sixteen.n && avx512_here())
+    if (count >= sixteen.n && has_avx512())
         return &sixteen;
     int sha = __atomic_load_n(&known_sha, __ATOMIC_RELAXED);
     if (!sha) {

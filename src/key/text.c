@@ -40,7 +40,7 @@ is_blank(char c)
 }
 
 static int
-bad(const char *text, const char *what)
+fail_parse(const char *text, const char *what)
 {
     return kvt__fail(EINVAL, "key text '%.160s': %s.", text, what);
 }
@@ -48,7 +48,7 @@ bad(const char *text, const char *what)
 /* Remove the text up to the next '@' from rest, and return the text.  After the last part,
  * rest->at is NULL. */
 static struct span
-cut(struct span *rest)
+take_part(struct span *rest)
 {
     const char *at = memchr(rest->at, '@', rest->n);
     struct span part = *rest;
@@ -161,10 +161,10 @@ parse_hash(struct span part, struct kvt__hash *out)
 
 /* Return true if each tag contains '%'. */
 static bool
-tags_ok(struct span tags)
+are_tags_valid(struct span tags)
 {
     while (tags.at) {
-        struct span tag = cut(&tags);
+        struct span tag = take_part(&tags);
         if (!memchr(tag.at, '%', tag.n))
             return false;
     }
@@ -205,7 +205,7 @@ kvt__key_check_tags(const char *tags, size_t max_bytes)
     if (is_blank(rest.at[rest.n - 1]))
         return kvt__fail(EINVAL, "tags '%.160s': the last one ends in a blank.", tags);
     while (rest.at) {
-        struct span tag = cut(&rest);
+        struct span tag = take_part(&rest);
 
         if (!tag.n || *tag.at == '%' || !memchr(tag.at, '%', tag.n))
             return kvt__fail(EINVAL, "tags '%.160s': each must be name%%value.", tags);
@@ -223,7 +223,7 @@ kvt__key_has_tags(const char *text)
     struct span rest = { at ? at + 1 : NULL, at ? strlen(at + 1) : 0 };
 
     while (rest.at) {
-        struct span tag = cut(&rest);
+        struct span tag = take_part(&rest);
 
         if (memchr(tag.at, '%', tag.n) && !is_own_tag(tag))
             return true;
@@ -245,33 +245,33 @@ kvt__key_parse(const char *text, struct kvt__key_parts *out)
         rest.n--;
     for (int i = 0; i < 5; i++) {
         if (!rest.at)
-            return bad(text, "it has fewer than five parts, "
-                             "model@world_size@worker_id@hash@dtype");
-        part[i] = cut(&rest);
+            return fail_parse(text, "it has fewer than five parts, "
+                              "model@world_size@worker_id@hash@dtype");
+        part[i] = take_part(&rest);
     }
     if (!part[0].n || !copy(out->model, sizeof out->model, part[0]))
-        return bad(text, "the model name must have 1 to 255 bytes");
+        return fail_parse(text, "the model name must have 1 to 255 bytes");
     if (!parse_u32(part[1], &out->world_size))
-        return bad(text, "the world size is not a number below 2^32");
+        return fail_parse(text, "the world size is not a number below 2^32");
     if (!parse_u32(part[2], &out->worker_id))
-        return bad(text, "the worker id is not a number below 2^32");
+        return fail_parse(text, "the worker id is not a number below 2^32");
     if (!parse_hash(part[3], &out->hash))
-        return bad(text, "the hash is not lower-case hex of 64 bits without "
-                         "padding, nor 64 digits");
+        return fail_parse(text, "the hash is not lower-case hex of 64 bits without "
+                          "padding, nor 64 digits");
     if (!copy(out->dtype, sizeof out->dtype, part[4]) ||
         !kvt__key_dtype_known(out->dtype))
-        return bad(text, "the dtype is not one that LMCache writes");
+        return fail_parse(text, "the dtype is not one that LMCache writes");
     struct span tags = rest;
-    if (rest.at && all_digits(part[0] = cut(&rest))) {
+    if (rest.at && all_digits(part[0] = take_part(&rest))) {
         if (!parse_decimal(part[0], INT64_MAX, &layer))
-            return bad(text, "the layer is not a number below 2^63");
+            return fail_parse(text, "the layer is not a number below 2^63");
         out->layer = (int64_t)layer;
         tags = rest;
     }
-    if (!tags_ok(tags))
-        return bad(text, "a tag has no '%'");
+    if (!are_tags_valid(tags))
+        return fail_parse(text, "a tag has no '%'");
     if (tags.at && !copy(out->tags, sizeof out->tags, tags))
-        return bad(text, "its tags are longer than 255 bytes");
+        return fail_parse(text, "its tags are longer than 255 bytes");
     return 0;
 }
 

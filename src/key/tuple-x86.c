@@ -60,7 +60,7 @@ add_32(const int32_t *tokens, size_t n, uint64_t acc[TUPLES])
 bool
 kvt__tuples_add(const int32_t *tokens, size_t n, uint64_t acc[TUPLES])
 {
-    if (n % 16 || !avx512_here())
+    if (n % 16 || !has_avx512())
         return false;
     add_32(tokens, n, acc);
     return true;
