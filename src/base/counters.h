@@ -32,7 +32,7 @@ kvt__count_down(struct kvt__counters *c, enum kvt__counter which, uint64_t n)
 }
 
 static inline uint64_t
-kvt__counted(const struct kvt__counters *c, enum kvt__counter which)
+kvt__counter_value(const struct kvt__counters *c, enum kvt__counter which)
 {
     return atomic_load_explicit(&c->value[which], memory_order_relaxed);
 }

@@ -93,7 +93,7 @@ kvt__private_dir_open(const char *parent)
 }
 
 int
-kvt__private_dir_of(const char *parent, const void *thing, size_t n)
+kvt__private_dir_open_for(const char *parent, const void *thing, size_t n)
 {
     uint8_t digest[KVT__SHA256_BYTES];
     struct kvt__sha256 sha;

@@ -19,6 +19,6 @@ int kvt__private_dir_open(const char *parent);
 /* Open the subdirectory of a thing; create the subdirectory if it does not exist.  The n bytes at
  * thing identify the thing; the subdirectory's name is a hash of these bytes.  Return a
  * descriptor, which the caller closes, or -errno with a sentence. */
-int kvt__private_dir_of(const char *parent, const void *thing, size_t n);
+int kvt__private_dir_open_for(const char *parent, const void *thing, size_t n);
 
 #endif

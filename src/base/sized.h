@@ -15,7 +15,7 @@
  * the message.  Return 0, or -EINVAL with a sentence: theirs is NULL, or struct_size is not
  * set. */
 static inline int
-kvt__take_sized(void *ours, size_t size, const void *theirs, const char *what)
+kvt__copy_sized(void *ours, size_t size, const void *theirs, const char *what)
 {
     size_t n = 0;
 

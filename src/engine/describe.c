@@ -97,17 +97,17 @@ int
 kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *from)
 {
     struct kvt_engine_params *params = &taken->params;
-    int err = kvt__take_sized(params, sizeof *params, from, "kvt_engine_open: params");
+    int err = kvt__copy_sized(params, sizeof *params, from, "kvt_engine_open: params");
 
     if (!err)
-        err = kvt__take_sized(&taken->model, sizeof taken->model, params->model,
+        err = kvt__copy_sized(&taken->model, sizeof taken->model, params->model,
                               "kvt_engine_open: model");
     if (!err && params->n_groups > KVT__MAX_GROUPS)
         err = kvt__fail(EINVAL, "kvt_engine_open: %u groups, at most %d are possible.",
                         params->n_groups, KVT__MAX_GROUPS);
     const char *group = (const char *)params->groups;
     for (uint32_t g = 0; !err && group && g < params->n_groups; g++) {
-        err = kvt__take_sized(&taken->groups[g], sizeof taken->groups[g], group,
+        err = kvt__copy_sized(&taken->groups[g], sizeof taken->groups[g], group,
                               "kvt_engine_open: group");
         if (!err)
             group += params->groups[0].struct_size;

@@ -31,7 +31,7 @@ memory_node(const struct kvt_engine *e, const struct kvt_config *config, int *no
     if (!config->numa_mode)
         return 0;
     if (!strcmp(config->numa_mode, "auto")) {
-        *node = kvt__numa_here();
+        *node = kvt__numa_current_node();
         return 0;
     }
     int err = kvt__config_numa_node(config, e->rank % e->local_ranks, node);
@@ -262,7 +262,7 @@ void
 kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        out[i] = i < KVT__N_COUNTERS ? kvt__counted(&engine->counters, (enum kvt__counter)i)
+        out[i] = i < KVT__N_COUNTERS ? kvt__counter_value(&engine->counters, (enum kvt__counter)i)
                                      : 0;
     if (engine->pool && n > KVT__N_pool_used && engine->pid == getpid())
         out[KVT__N_pool_used] = kvt__pool_used(engine->pool);

@@ -70,7 +70,7 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     int err = kvt__engine_check(engine, "kvt_seq_new");
 
     if (!err && theirs)
-        err = kvt__take_sized(extra, sizeof *extra, theirs, "kvt_seq_new: extra");
+        err = kvt__copy_sized(extra, sizeof *extra, theirs, "kvt_seq_new: extra");
     if (!err)
         err = kvt__check_tags(engine, extra->tags);
     if (err)

@@ -96,7 +96,7 @@ kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
     int err = kvt__engine_check(engine, "kvt_engine_set_view");
 
     if (!err)
-        err = kvt__take_sized(from, sizeof *from, theirs, "kvt_engine_set_view: view");
+        err = kvt__copy_sized(from, sizeof *from, theirs, "kvt_engine_set_view: view");
     if (err)
         return err;
     if (group >= engine->n_groups)

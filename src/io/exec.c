@@ -84,13 +84,13 @@ run_part_locked(struct kvt__exec *exec, enum kvt__prio prio, struct kvt__split *
 }
 
 bool
-kvt__exec_is_here(const struct kvt__exec *exec)
+kvt__exec_is_worker(const struct kvt__exec *exec)
 {
     return current.exec == exec;
 }
 
 size_t
-kvt__exec_width(void)
+kvt__exec_n_workers(void)
 {
     return current.exec ? current.exec->n_threads : 1;
 }

@@ -72,11 +72,11 @@ void kvt__exec_submit_expected(struct kvt__exec *exec, enum kvt__prio prio,
                                struct kvt__job *job);
 
 /* Return true if the calling thread is a worker of this executor. */
-bool kvt__exec_is_here(const struct kvt__exec *exec);
+bool kvt__exec_is_worker(const struct kvt__exec *exec);
 
 /* Return the number of workers of the calling thread's executor; 1 if the calling thread is not a
  * worker. */
-size_t kvt__exec_width(void);
+size_t kvt__exec_n_workers(void);
 
 /* Run all parts on the calling thread, and on each worker of the same executor that has no job of
  * equal or higher priority.  The calling thread alone can run all parts, so progress does not

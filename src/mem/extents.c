@@ -31,7 +31,7 @@ kvt__extents_fini(struct kvt__extents *e)
 }
 
 bool
-kvt__extents_take(struct kvt__extents *e, size_t n, size_t *at)
+kvt__extents_alloc(struct kvt__extents *e, size_t n, size_t *at)
 {
     assert(n);
     for (size_t i = 0; i < e->n_free; i++) {
@@ -69,7 +69,7 @@ position(const struct kvt__extents *e, size_t at)
 }
 
 void
-kvt__extents_give(struct kvt__extents *e, size_t at, size_t n)
+kvt__extents_free(struct kvt__extents *e, size_t at, size_t n)
 {
     size_t i = position(e, at);
     struct kvt__extent *x = &e->free[i];

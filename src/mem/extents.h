@@ -26,9 +26,9 @@ int kvt__extents_init(struct kvt__extents *e, size_t n_units);
 void kvt__extents_fini(struct kvt__extents *e);
 
 /* Allocate the first range of n units.  Return false if no free range has n units. */
-bool kvt__extents_take(struct kvt__extents *e, size_t n, size_t *at);
+bool kvt__extents_alloc(struct kvt__extents *e, size_t n, size_t *at);
 
 /* Free a range of units, none of which is free. */
-void kvt__extents_give(struct kvt__extents *e, size_t at, size_t n);
+void kvt__extents_free(struct kvt__extents *e, size_t at, size_t n);
 
 #endif

@@ -24,7 +24,7 @@
 #endif
 
 int
-kvt__numa_here(void)
+kvt__numa_current_node(void)
 {
     unsigned cpu, node;
 

@@ -9,7 +9,7 @@
 #define KVT__MAX_NODES 1024
 
 /* Return the node of the CPU on which the calling thread runs; -1: unknown. */
-int kvt__numa_here(void);
+int kvt__numa_current_node(void);
 
 /* Check that the machine has the node, with memory.  If the nodes are unknown, accept any node.
  * Return 0, or -EINVAL with a sentence that begins with key. */

@@ -94,7 +94,7 @@ populator_main(void *arg)
             break;
         }
         pthread_mutex_lock(&pool->lock);
-        kvt__extents_give(&pool->extents, at / UNIT, n / UNIT);
+        kvt__extents_free(&pool->extents, at / UNIT, n / UNIT);
         pool->free_bytes += n;
         pool->populated_bytes += n;
         pthread_cond_broadcast(&pool->grown);
@@ -233,7 +233,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
     /* Memory that is not populated yet counts as free for the reserve keep_free. */
     size_t left = pool->free_bytes + (pool->usable_bytes - pool->populated_bytes);
     if (left >= n && left - n >= keep_free)
-        got = kvt__extents_take(&pool->extents, n / UNIT, &at);
+        got = kvt__extents_alloc(&pool->extents, n / UNIT, &at);
     if (got) {
         pool->free_bytes -= n;
         pool->holders[at] = 1;
@@ -276,7 +276,7 @@ release_holder(struct kvt__pool *pool, const struct kvt__slot *slot)
     pthread_mutex_lock(&pool->lock);
     assert(pool->holders[at]);
     if (!--pool->holders[at]) {
-        kvt__extents_give(&pool->extents, at, n / UNIT);
+        kvt__extents_free(&pool->extents, at, n / UNIT);
         pool->free_bytes += n;
     }
     pthread_mutex_unlock(&pool->lock);

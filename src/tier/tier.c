@@ -57,7 +57,7 @@ default_submit(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
     op->tier = tier;
     op->job.run = run_job;
-    if (op->waits || !tier->exec || kvt__exec_is_here(tier->exec))
+    if (op->waits || !tier->exec || kvt__exec_is_worker(tier->exec))
         run_job(&op->job);
     else
         kvt__exec_submit(tier->exec, op->prio, &op->job);

@@ -109,7 +109,7 @@ kvt__usrbio_alloc_units(struct kvt__usrbio_session *session, size_t n_units)
 {
     size_t unit;
 
-    return kvt__extents_take(&session->free, n_units, &unit)
+    return kvt__extents_alloc(&session->free, n_units, &unit)
         ? session->iov.base + unit * KVT__USRBIO_UNIT : NULL;
 }
 
@@ -117,7 +117,7 @@ static inline void
 kvt__usrbio_free_units(struct kvt__usrbio_session *session, const unsigned char *at,
                        size_t n_units)
 {
-    kvt__extents_give(&session->free,
+    kvt__extents_free(&session->free,
                       (size_t)(at - session->iov.base) / KVT__USRBIO_UNIT, n_units);
 }
 

@@ -128,7 +128,7 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
     pthread_mutex_init(&s->lock, NULL);
     int err = open_region(s, params);
     if (!err) {
-        kvt__extents_give(&s->free, 0, params->iov_bytes / KVT__USRBIO_UNIT);
+        kvt__extents_free(&s->free, 0, params->iov_bytes / KVT__USRBIO_UNIT);
         err = open_rings(s, params);
     }
     if (!err && !kvt__usrbio_session_is_served(s, params->mount_point))

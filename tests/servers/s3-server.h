@@ -327,7 +327,7 @@ s3_remove_index_of(const struct s3_server *s, const char *host, uint16_t port,
 {
     char thing[256];
     int n = snprintf(thing, sizeof thing, "s3://%s:%u/%s/%s/", host, port, bucket, s->prefix);
-    int fd = kvt__private_dir_of(KVT__LOCAL_DIR, thing, (size_t)n);
+    int fd = kvt__private_dir_open_for(KVT__LOCAL_DIR, thing, (size_t)n);
 
     assert_true(fd >= 0);
     index_dir_remove(fd);

@@ -94,5 +94,5 @@ kvt__shared_index_dir(int fd, const char *path)
     size_t n = strlen(thing) + 1;
     snprintf(thing + n, sizeof thing - n, "%s", real ? real : path);
     free(real);
-    return kvt__private_dir_of(KVT__LOCAL_DIR, thing, n + strlen(thing + n));
+    return kvt__private_dir_open_for(KVT__LOCAL_DIR, thing, n + strlen(thing + n));
 }

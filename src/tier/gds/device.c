@@ -59,7 +59,7 @@ release_slot(struct kvt__lender *lender, struct kvt__slot *slot)
 
     pthread_mutex_lock(&d->lock);
     assert(d->n_lent >= n);
-    kvt__extents_give(&d->free, (size_t)(slot->payload - d->memory) / UNIT, n);
+    kvt__extents_free(&d->free, (size_t)(slot->payload - d->memory) / UNIT, n);
     d->n_lent -= n;
     pthread_mutex_unlock(&d->lock);
 }
@@ -84,7 +84,7 @@ kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
     size_t most = prio == KVT__PRIO_STORE ? d->n_units / 2 : d->n_units;
     pthread_mutex_lock(&d->lock);
     bool lent = (d->n_lent + n <= most || !d->n_lent) &&
-                kvt__extents_take(&d->free, n, &at);
+                kvt__extents_alloc(&d->free, n, &at);
     if (lent)
         d->n_lent += n;
     assert(d->n_lent <= d->n_units);
@@ -134,7 +134,7 @@ static void
 cut_transfer(struct transfer *x)
 {
     size_t limit = kvt__gds_max_request(x->device->gds) / GPU_PAGE * GPU_PAGE;
-    size_t width = kvt__exec_width();
+    size_t width = kvt__exec_n_workers();
     size_t n = x->bytes / MIB < width ? x->bytes / MIB : width;
     size_t piece = n > 1 ? kvt__round_up((x->bytes + n - 1) / n, GPU_PAGE) : x->bytes;
 
@@ -289,7 +289,7 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
     if (err)
         err = kvt__fail(-err, "gds_path");
     else
-        kvt__extents_give(&d->free, 0, d->n_units);
+        kvt__extents_free(&d->free, 0, d->n_units);
     if (!err && kvt__gpu_alloc(gpu, bytes, &d->memory))
         err = kvt__fail(ENOMEM, "gds_buffer_size: the GPU has no %zu MiB free to move "
                         "chunks; lower it, or vLLM's --gpu-memory-utilization.",

@@ -109,7 +109,7 @@ set_params(struct hf3fs_tier *h, const struct kvt_config *config)
     h->params.iov_bytes = (uint64_t)config->hf3fs_iov_size;
     h->params.entries = (uint32_t)config->hf3fs_ior_entries;
     h->params.io_depth = (int)config->hf3fs_io_depth;
-    h->params.node = node >= 0 ? node : kvt__numa_here();
+    h->params.node = node >= 0 ? node : kvt__numa_current_node();
     h->params.n_pairs = (uint32_t)config->hf3fs_io_thread_num;
     return err;
 }

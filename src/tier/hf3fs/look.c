@@ -122,7 +122,7 @@ check_node(const struct look *look)
         report(look, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
     else
         report(look, "3fs numa", 0, "shared memory comes from the node of the CPU on which "
-               "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_here());
+               "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_current_node());
 }
 
 /* The bytes are the region, and pairs of rings.  With groups, the number of rings doubles. */

@@ -108,7 +108,7 @@ open_index_dir(struct s3_tier *t)
     char thing[sizeof a->host + sizeof a->object_path + 8];
     int n = snprintf(thing, sizeof thing, "s3://%s%s", a->host, a->object_path);
 
-    t->index_fd = kvt__private_dir_of(KVT__LOCAL_DIR, thing, (size_t)n);
+    t->index_fd = kvt__private_dir_open_for(KVT__LOCAL_DIR, thing, (size_t)n);
     return t->index_fd < 0 ? t->index_fd : 0;
 }
 

@@ -80,7 +80,7 @@ a_link_is_not_followed(void **state)
     snprintf(target, sizeof target, "%s/target", dir->path);
     assert_int_equal(mkdir(target, 0700), 0);
     assert_int_equal(symlink(target, nth(dir, 0)), 0);
-    int fd = kvt__private_dir_of(dir->path, "x", 1);
+    int fd = kvt__private_dir_open_for(dir->path, "x", 1);
     assert_true(fd >= 0);
     close(fd);
     assert_int_equal(rmdir(target), 0); /* nothing was put there */

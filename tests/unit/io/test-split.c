@@ -119,7 +119,7 @@ run_together(struct kvt__split *split, size_t i)
 
     begin(w, i);
     pthread_barrier_wait(&w->together);
-    assert_int_equal(kvt__exec_width(), 4);
+    assert_int_equal(kvt__exec_n_workers(), 4);
     return end(w, 0);
 }
 
@@ -184,7 +184,7 @@ a_thread_of_no_executor_runs_all(void **state)
     struct work w;
 
     (void)state;
-    assert_int_equal(kvt__exec_width(), 1);
+    assert_int_equal(kvt__exec_n_workers(), 1);
     work_init(&w, 5, run_part);
     run_work(&w.job);
     assert_int_equal(w.n_run, 5);

@@ -65,7 +65,7 @@ static void
 take(struct model *m, size_t n)
 {
     size_t want = first_fit(m, n), at = 0;
-    bool got = kvt__extents_take(&m->e, n, &at);
+    bool got = kvt__extents_alloc(&m->e, n, &at);
 
     assert_int_equal(got, want < N_UNITS);
     if (!got)
@@ -83,7 +83,7 @@ give(struct model *m)
     size_t n = below(4) ? x->n : below(x->n) + 1;
     size_t at = below(2) ? x->at : x->at + x->n - n;
 
-    kvt__extents_give(&m->e, at, n);
+    kvt__extents_free(&m->e, at, n);
     memset(m->is_free + at, true, n);
     if (at == x->at)
         x->at += n;
@@ -102,8 +102,8 @@ random_takes_and_gives_follow_the_model(void **state)
 
         assert_int_equal(kvt__extents_init(&m.e, N_UNITS), 0);
         check(&m);
-        assert_false(kvt__extents_take(&m.e, 1, &(size_t){ 0 }));
-        kvt__extents_give(&m.e, 0, N_UNITS);
+        assert_false(kvt__extents_alloc(&m.e, 1, &(size_t){ 0 }));
+        kvt__extents_free(&m.e, 0, N_UNITS);
         memset(m.is_free, true, N_UNITS);
         for (int i = 0; i < 2000; i++) {
             if (m.n_held && below(2))
@@ -129,10 +129,10 @@ as_many_ranges_as_there_can_be_have_room(void **state)
 
         assert_int_equal(kvt__extents_init(&e, n_units), 0);
         for (size_t i = 0; i < n_units; i += 2)
-            kvt__extents_give(&e, i, 1);
+            kvt__extents_free(&e, i, 1);
         assert_int_equal(e.n_free, (n_units + 1) / 2);
         for (size_t i = 1; i < n_units; i += 2)
-            kvt__extents_give(&e, i, 1);
+            kvt__extents_free(&e, i, 1);
         assert_int_equal(e.n_free, 1);
         assert_int_equal(e.free[0].n, n_units);
         kvt__extents_fini(&e);

@@ -87,7 +87,7 @@ static void
 this_thread_runs_on_a_node(void **state)
 {
     (void)state;
-    int node = kvt__numa_here();
+    int node = kvt__numa_current_node();
 
     assert_in_range(node, 0, KVT__MAX_NODES - 1);
 }

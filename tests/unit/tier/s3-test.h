@@ -205,7 +205,7 @@ probe(int64_t hash)
 static inline uint64_t
 counted(enum kvt__counter which)
 {
-    return kvt__counted(&counters, which);
+    return kvt__counter_value(&counters, which);
 }
 
 #define assert_good(call) \

@@ -27,7 +27,7 @@ static const char *cuda; /* path of the fake library */
 static uint64_t
 counted(enum kvt__counter which)
 {
-    return kvt__counted(&counters, which);
+    return kvt__counter_value(&counters, which);
 }
 
 /* The tier writes headers, so the address of a payload is 28 modulo 4096. */
