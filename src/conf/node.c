@@ -108,7 +108,7 @@ kvt__node_new(struct kvt__reading *r, enum kvt__kind kind, const char *origin)
 {
     if (r->n_nodes++ == KVT__MAX_NODES)
         kvt__note(r, KVT__ERROR, NULL, origin,
-                  "%s: more than %d values: this is no configuration.", origin,
+                  "%s: more than %d values, too many for a configuration.", origin,
                   KVT__MAX_NODES);
     if (r->n_nodes > KVT__MAX_NODES)
         return NULL;
@@ -144,7 +144,7 @@ remove_member(struct kvt__reading *r, struct kvt__node *map, const char *key,
             continue;
         }
         kvt__note(r, KVT__WARNING, key, newer->origin,
-                  "%s stands twice (%s and %s): the second counts.", key,
+                  "%s is set twice (%s and %s): the second value is used.", key,
                   (*at)->origin, newer->origin);
         *at = (*at)->next;
         map->n--;

@@ -145,8 +145,7 @@ document_tree(struct kvt__reading *r, yaml_document_t *document, const char *fil
         const char *origin = origin_of(&walk, root);
 
         kvt__note(r, KVT__ERROR, NULL, origin,
-                  "%s: a configuration is lines of 'key: value', this is something else.",
-                  origin);
+                  "%s: a configuration must be lines of 'key: value'.", origin);
         return NULL;
     }
     return convert(&walk, 1, 0);
@@ -180,7 +179,7 @@ kvt__read_yaml(struct kvt__reading *r, const char *text, size_t n_bytes,
         const char *origin = kvt__memory_printf(&r->memory, "file %s:%zu", file,
                                                 document.start_mark.line + 1);
         kvt__note(r, KVT__ERROR, NULL, origin,
-                  "%s: a second document begins; there may be one.", origin);
+                  "%s: a second document begins; use a single document.", origin);
     }
     yaml_document_delete(&document);
 out:

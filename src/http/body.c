@@ -21,15 +21,15 @@ fail_truncated(struct kvt__http_conn *conn, int err)
     if (conn->chunked || conn->body_left < 0)
         return kvt__fail(ECONNRESET, "%s closed the connection in the middle of the body.",
                          conn->origin->label);
-    return kvt__fail(ECONNRESET, "%s closed the connection, %lld bytes of the body did "
-                     "not come.", conn->origin->label, (long long)conn->body_left);
+    return kvt__fail(ECONNRESET, "%s closed the connection; %lld bytes of the body are "
+                     "missing.", conn->origin->label, (long long)conn->body_left);
 }
 
 static int
 fail_too_long(struct kvt__http_conn *conn)
 {
-    return kvt__fail(EMSGSIZE, "%s answers with more than the %zu bytes that were "
-                     "expected.", conn->origin->label, conn->req->room);
+    return kvt__fail(EMSGSIZE, "%s sent a body of more than the expected %zu bytes.",
+                     conn->origin->label, conn->req->room);
 }
 
 /* ------------------------------------------------------- three forms of a body */
@@ -82,7 +82,7 @@ take_chunks(struct kvt__http_conn *conn)
         ssize_t used = kvt__http_chunks_read(c, conn->in + at, n);
 
         if (used < 0)
-            return kvt__fail(EPROTO, "%s: a chunked body that is malformed.",
+            return kvt__fail(EPROTO, "%s: the chunked body is malformed.",
                              conn->origin->label);
         at += (size_t)used;
         n -= (size_t)used;

@@ -69,7 +69,7 @@ init_thread(struct kvt__http_thread *t)
     t->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (t->epoll < 0 || t->event < 0 ||
         epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->event, &e) < 0)
-        return kvt__fail(errno, "an epoll for the HTTP client");
+        return kvt__fail(errno, "create an epoll for the HTTP client");
     return 0;
 }
 
@@ -213,8 +213,7 @@ choose_proxy(const struct kvt__http *http, const struct kvt__http_target *target
     if (target->address || kvt__http_is_in_no_proxy(http->no_proxy, host))
         return 0;
     if (proxy->is_invalid)
-        return kvt__fail(EINVAL, "%s_proxy: it is not "
-                         "[http://][USER:PASSWORD@]HOST[:PORT].",
+        return kvt__fail(EINVAL, "%s_proxy: use [http://][USER:PASSWORD@]HOST[:PORT].",
                          target->tls ? "https" : "http");
     if (proxy->host)
         *out = proxy;

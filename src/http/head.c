@@ -48,7 +48,7 @@ static int
 interim(struct kvt__http_conn *conn, int status, size_t bytes)
 {
     if (status == 101)
-        return fail_protocol(conn, "it wants another protocol");
+        return fail_protocol(conn, "the server switches to another protocol");
     conn->hold_body = conn->hold_body && status != 100;
     kvt__http_drop_head(conn, bytes);
     conn->first_byte_ns = conn->progress_ns;
@@ -65,7 +65,7 @@ read_head(struct kvt__http_conn *conn, struct kvt__http_response *response)
         return fail_protocol(conn, wrong);
     if (!n) {
         if (conn->in_bytes == sizeof conn->in)
-            return fail_protocol(conn, "the head of its answer is too long");
+            return fail_protocol(conn, "the head of the response is too long");
         return KVT__HTTP_WAITS;
     }
     if (response->head.status < 200)
@@ -82,7 +82,7 @@ receive_head(struct kvt__http_conn *conn)
 
     if (n < 0 && !first)
         return conn->eof ? kvt__fail(ECONNRESET, "%s closed the connection in the middle "
-                                     "of its answer's head.", conn->origin->label)
+                                     "of the response's head.", conn->origin->label)
                          : (int)n;
     if (n <= 0)
         return n < 0 ? (int)n : KVT__HTTP_WAITS;

@@ -78,19 +78,19 @@ kvt__http_split_host(const char *text, size_t n, char name[KVT__HTTP_HOST_ROOM],
     if (n && *text == '[') {
         end = memchr(text, ']', n);
         if (!end || !is_ipv6(text + 1, (size_t)(end - text - 1)))
-            return "has brackets around what is no IPv6 address";
+            return "has no IPv6 address in the brackets";
         end++;
         colon = end < text + n ? end : NULL;
         if (colon && *colon != ':')
-            return "goes on behind the brackets of an IPv6 address";
+            return "has text behind the brackets of an IPv6 address";
     } else if (colon && memchr(colon + 1, ':', n - (size_t)(colon + 1 - text))) {
         return "has more than one ':'; an IPv6 address stands in brackets";
     }
     if (colon && !(*port = read_port(colon + 1, n - (size_t)(colon + 1 - text))))
-        return "has a port that is none";
+        return "has an invalid port";
     size_t n_name = colon ? (size_t)(colon - text) : n;
     if (!end && !is_name(text, n_name))
-        return "has no name that a host can have";
+        return "has an invalid host name";
     memcpy(name, text, n_name);
     name[n_name] = '\0';
     return NULL;

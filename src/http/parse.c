@@ -79,7 +79,7 @@ read_status_line(const char *at, const char *end, struct kvt__http_head *head,
     if (end - at < 12 || memcmp(at, "HTTP/1.", 7) || (at[7] != '0' && at[7] != '1') ||
         at[8] != ' ' || at[9] < '1' || at[9] > '5' || !is_digit(at[10]) ||
         !is_digit(at[11]) || (end - at > 12 && at[12] != ' ') || !is_text_all(at, end))
-        return "this is no status line of HTTP/1.1";
+        return "the status line is not valid HTTP/1.1";
     framing->http_1_1 = at[7] == '1';
     head->status = (at[9] - '0') * 100 + (at[10] - '0') * 10 + (at[11] - '0');
     return NULL;
@@ -95,10 +95,10 @@ read_length(const char *at, size_t n, struct framing *framing)
     for (size_t i = 0; i < n; i++) {
         if (!is_digit(at[i]) || __builtin_mul_overflow(length, 10, &length) ||
             __builtin_add_overflow(length, at[i] - '0', &length))
-            return "a Content-Length that is no number";
+            return "a Content-Length that is not a number";
     }
     if (framing->length >= 0 && framing->length != length)
-        return "two Content-Lengths";
+        return "two different Content-Lengths";
     framing->length = length;
     return NULL;
 }
@@ -144,7 +144,7 @@ read_field(const char *at, const char *end, struct kvt__http_field *field)
     while (colon < end && is_token(*colon))
         colon++;
     if (colon == at || colon == end || *colon != ':')
-        return "a line that is no field";
+        return "a header line that is not a field";
     field->name = at;
     field->name_bytes = (uint16_t)(colon - at);
     at = colon + 1;
@@ -204,7 +204,7 @@ kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_response *out
             *wrong = finish_framing(&framing, out);
             return *wrong ? -EPROTO : stop + 2 - bytes;
         } else {
-            *wrong = stop - at > UINT16_MAX ? "a line without end"
+            *wrong = stop - at > UINT16_MAX ? "a header line that is too long"
                                             : read_field(at, stop, f);
             if (!*wrong)
                 *wrong = read_framing(f, &framing);
@@ -216,7 +216,7 @@ kvt__http_parse_head(const char *bytes, size_t n, struct kvt__http_response *out
     }
     /* Another protocol may never send the end of a line: do not wait for the end. */
     if (at == bytes && memcmp(bytes, "HTTP/1.", n < 7 ? n : 7)) {
-        *wrong = "this is no HTTP/1.1";
+        *wrong = "the response is not HTTP/1.1";
         return -EPROTO;
     }
     return 0;

@@ -224,9 +224,9 @@ kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n, siz
     size_t k = auth ? strlen(auth) + 23 : 0;
 
     if (!target || !fields || target[1] != '/')
-        return kvt__fail(EINVAL, "a request for %s whose target is no path.", o->label);
+        return kvt__fail(EINVAL, "a request for %s: the target is not a path.", o->label);
     if (m + k > room - n)
-        return kvt__fail(EMSGSIZE, "a request for %s has a head too long for a proxy.",
+        return kvt__fail(EMSGSIZE, "a request for %s: the head is too long for a proxy.",
                          o->label);
     target++;
     fields += 2;
@@ -271,7 +271,8 @@ read_tunnel(struct kvt__http_conn *conn)
     if (!n)
         return conn->in_bytes < sizeof conn->in
                    ? KVT__HTTP_WAITS
-                   : kvt__fail(EPROTO, "the proxy for %s: its answer is too long.", who);
+                   : kvt__fail(EPROTO, "the proxy for %s: the head of the response is too "
+                               "long.", who);
     if (response.head.status / 100 == 1) {
         kvt__http_drop_head(conn, (size_t)n);
         return KVT__HTTP_GOES_ON;
@@ -281,8 +282,8 @@ read_tunnel(struct kvt__http_conn *conn)
                          "the proxy refuses to connect to %s: status %d.", who,
                          response.head.status);
     if (conn->in_bytes != (size_t)n)
-        return kvt__fail(EPROTO, "the proxy for %s: bytes before the server can have sent "
-                         "any.", who);
+        return kvt__fail(EPROTO, "the proxy for %s sent bytes before the tunnel was used.",
+                         who);
     explicit_bzero(conn->out, conn->out_bytes); /* the proxy's password */
     return KVT__HTTP_DONE;
 }

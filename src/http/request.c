@@ -16,21 +16,21 @@ phase_text(const struct kvt__http_request *req)
                                                          : req->own.conn[1];
 
     if (!conn)
-        return "it waited for its turn";
+        return "the request waited to be sent";
     switch (conn->state) {
     case KVT__HTTP_RESOLVE:
-        return "its name was being resolved";
+        return "the name was being resolved";
     case KVT__HTTP_CONNECT:
-        return "it was being connected to";
+        return "a connection was being opened";
     case KVT__HTTP_TUNNEL:
-        return "its proxy was being asked";
+        return "the proxy was opening a tunnel";
     case KVT__HTTP_HANDSHAKE:
-        return "TLS was being set up";
+        return "the TLS handshake was under way";
     case KVT__HTTP_EXCHANGE:
         return kvt__http_is_sending(conn) ? "the request was being sent"
-                                       : "there was no answer";
+                                       : "no response had arrived";
     default:
-        return "the answer was being received";
+        return "the response was being received";
     }
 }
 
@@ -79,7 +79,7 @@ on_timer(struct kvt__http_timer *timer)
     int64_t now = kvt__now_ns();
 
     if (req->deadline_ns > 0 && now >= req->deadline_ns) {
-        kvt__http_finish(req, kvt__fail(ETIMEDOUT, "%s: the time was over while %s.",
+        kvt__http_finish(req, kvt__fail(ETIMEDOUT, "%s: the deadline passed while %s.",
                                         req->origin->label, phase_text(req)));
     } else if (req->own.list == &t->waiting) {
         kvt__http_unlink(req);

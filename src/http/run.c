@@ -253,13 +253,13 @@ rearm(struct kvt__http_conn *conn)
 static int
 on_due(struct kvt__http_conn *conn)
 {
-    const char *what = "not a byte came";
+    const char *what = "no byte arrived";
 
     switch (conn->state) {
     case KVT__HTTP_CONNECT:
         return KVT__HTTP_GOES_ON; /* the race goes on, or fails */
     case KVT__HTTP_RESOLVE:
-        what = "its name was not resolved";
+        what = "the name was not resolved";
         break;
     case KVT__HTTP_DRAIN:
     case KVT__HTTP_IDLE:
@@ -271,7 +271,8 @@ on_due(struct kvt__http_conn *conn)
             conn->progress_ns = kvt__now_ns();
             return KVT__HTTP_GOES_ON;
         }
-        what = kvt__http_is_sending(conn) ? "it took not a byte" : "there was no answer";
+        what = kvt__http_is_sending(conn) ? "the server accepted no byte"
+                                          : "no response arrived";
         break;
     default:
         break;

@@ -82,8 +82,7 @@ kvt__key_encode(const char *text, enum kvt__key_encoding how, char *out,
     struct sink s = {.at = out, .size = size, .full = size == 0};
 
     if (!is_name(text))
-        return kvt__fail(EINVAL, "'%s' is no key text, so it names no file.",
-                         text);
+        return kvt__fail(EINVAL, "'%s' is not a key text.", text);
     for (const char *at = text; *at && !s.full; at++) {
         if (how == KVT__KEY_PERCENT && !is_safe(*at))
             put_percent(&s, *at);
@@ -127,10 +126,10 @@ kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
     const char *at = name;
 
     if (how != KVT__KEY_FS && how != KVT__KEY_PERCENT)
-        return kvt__fail(ENOTSUP, "names of this kind of store do not tell "
-                                  "their key.");
+        return kvt__fail(ENOTSUP, "a name in this kind of store does not contain the "
+                                  "whole key.");
     if (!is_name(name))
-        return kvt__fail(EINVAL, "'%s' is no name of a chunk.", name);
+        return kvt__fail(EINVAL, "'%s' is not the name of a chunk.", name);
     while (*at && !s.full) {
         if (how == KVT__KEY_FS && *at == *separator &&
             !strncmp(at, separator, sizeof separator - 1)) {
@@ -142,7 +141,7 @@ kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
             put_byte(&s, unpercent(at));
             at += 3;
         } else {
-            return kvt__fail(EINVAL, "'%.160s' is no name of a chunk.", name);
+            return kvt__fail(EINVAL, "'%.160s' is not the name of a chunk.", name);
         }
     }
     return finish(&s, name);

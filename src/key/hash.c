@@ -360,7 +360,7 @@ kvt__hash_start(struct kvt__hash_chain *chain, enum kvt__hash_kind kind,
         return 0;
     }
     if (!parse_seed(seed, &number))
-        return kvt__fail(EINVAL, "PYTHONHASHSEED '%.64s' names no fixed root for "
+        return kvt__fail(EINVAL, "PYTHONHASHSEED '%.64s' gives no fixed root for "
                                  "the builtin hash; use a number from 0 to "
                                  "4294967295.", seed);
     chain->prev[0] = py_hash_text(number, seed);

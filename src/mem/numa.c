@@ -115,9 +115,8 @@ kvt__numa_prefer(void *at, size_t bytes, int node, const char *key)
     if (set_preferred(at, bytes, node)) {
         bool common = errno == ENOSYS || errno == EPERM;
 
-        kvt__log(common ? KVT_LOG_INFO : KVT_LOG_WARN, "%s: memory cannot be taken "
-                 "from node %d (%s); it lies where the system puts it", key, node,
-                 strerror(errno));
+        kvt__log(common ? KVT_LOG_INFO : KVT_LOG_WARN, "%s: memory cannot be bound to node "
+                 "%d (%s); the kernel chooses the nodes", key, node, strerror(errno));
     } else if (available < bytes) {
         kvt__log(KVT_LOG_WARN, "%s: node %d has %" PRIu64 " MiB free of the %zu that "
                  "are needed; the rest comes from other nodes", key, node,

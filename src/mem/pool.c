@@ -71,8 +71,8 @@ populate(unsigned char *at, size_t n)
 static void
 stop_growing(struct kvt__pool *pool, int err)
 {
-    kvt__log(KVT_LOG_ERROR, "%s: only %zu of %zu MiB could be populated (%s); the pool has "
-             "that size", pool->key, pool->populated_bytes >> 20, pool->bytes >> 20,
+    kvt__log(KVT_LOG_ERROR, "%s: only %zu of %zu MiB could be populated (%s); the pool keeps "
+             "the smaller size", pool->key, pool->populated_bytes >> 20, pool->bytes >> 20,
              strerror(-err));
     pthread_mutex_lock(&pool->lock);
     pool->usable_bytes = pool->populated_bytes;

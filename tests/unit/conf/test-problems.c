@@ -73,17 +73,18 @@ wrong_values_name_key_place_and_what_is_allowed(void **state)
         { NULL, "LMCACHE_EXTRA_CONFIG={\"aws_secret_access_key\": \"k\" oops}",
           "extra_config (LMCACHE_EXTRA_CONFIG): it is not JSON, line 1, column 34." },
         { NULL, "LMCACHE_EXTRA_CONFIG={\"a\": 1, \"a\": 2}",
-          "extra_config (LMCACHE_EXTRA_CONFIG): a key stands twice, line 1, column 12." },
+          "extra_config (LMCACHE_EXTRA_CONFIG): a map has a key twice, line 1, column 12." },
         { "a: [1\n", NULL,
           "file lmcache.yaml:2 is not YAML: did not find expected ',' or ']'." },
         { "- a\n- b\n", NULL,
-          "file lmcache.yaml:1: a configuration is lines of 'key: value', this is "
-          "something else." },
+          "file lmcache.yaml:1: a configuration must be lines of "
+          "'key: value'." },
         { "hello\n", NULL,
-          "file lmcache.yaml:1: a configuration is lines of 'key: value', this is "
-          "something else." },
+          "file lmcache.yaml:1: a configuration must be lines of "
+          "'key: value'." },
         { "a: 1\n---\nb: 2\n", NULL,
-          "file lmcache.yaml:2: a second document begins; there may be one." },
+          "file lmcache.yaml:2: a second document begins; use a single "
+          "document." },
         { "[a]: 1\n", NULL, "file lmcache.yaml:1: a key must be text." },
         { "storage_backend: 1\n", NULL,
           "storage_backend (file lmcache.yaml:1): use a map with type and connector." },
@@ -170,8 +171,8 @@ doubtful_settings_are_one_line_each(void **state)
           "ec (file lmcache.yaml:1) and all other ec_ settings have no effect: kvtier "
           "does not keep encoder outputs.\n" },
         { "chunk_size: 5\nchunk_size: 6\n", NULL,
-          "chunk_size stands twice (file lmcache.yaml:1 and file lmcache.yaml:2): the "
-          "second counts.\n" },
+          "chunk_size is set twice (file lmcache.yaml:1 and file lmcache.yaml:2): the "
+          "second value is used.\n" },
         { "local_disk: /x\n", NULL,
           "local_disk (file lmcache.yaml:1) has no effect: max_local_disk_size is 0.\n" },
         { "retrieve_locations: [LocalCPUBackend, LocalDiskBackend]\n", NULL,

@@ -30,10 +30,10 @@ static const struct {
 static const struct {
     const char *text, *why;
 } bad[] = {
-    { "", "no name" }, { ":80", "no name" }, { ".", "no name" }, { ".h", "no name" },
-    { "h..", "no name" }, { "a..b:80", "no name" }, { "a b", "no name" },
-    { "h/", "no name" }, { "h\\x", "no name" }, { "h\r\n", "no name" },
-    { "h\xc3\xa4", "no name" }, { "h%41", "no name" }, { "x" LABEL, "no name" },
+    { "", "host name" }, { ":80", "host name" }, { ".", "host name" }, { ".h", "host name" },
+    { "h..", "host name" }, { "a..b:80", "host name" }, { "a b", "host name" },
+    { "h/", "host name" }, { "h\\x", "host name" }, { "h\r\n", "host name" },
+    { "h\xc3\xa4", "host name" }, { "h%41", "host name" }, { "x" LABEL, "host name" },
     { "h:", "port" }, { "h:0", "port" }, { "h:00000", "port" }, { "h:65536", "port" },
     { "h:123456", "port" }, { "h:000080", "port" }, { "h:80x", "port" }, { "h:x", "port" },
     { "h: 80", "port" }, { "h:+80", "port" }, { "h:-1", "port" }, { "h:80 ", "port" },

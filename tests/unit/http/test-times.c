@@ -156,7 +156,7 @@ connecting_ends_with_the_deadline_or_its_own(void **state)
         kvt__http_submit(http, &ask.req);
         put_forward(origin, own ? 3 : 2);
         assert_int_equal(ask_wait(&ask), -ETIMEDOUT);
-        assert_non_null(strstr(ask.req.why, own ? "connect to" : "being connected to"));
+        assert_non_null(strstr(ask.req.why, own ? "connect to" : "connection was being opened"));
         assert_int_equal(ask.n_heads, 0);
     }
     end();
