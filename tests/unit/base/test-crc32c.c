@@ -63,7 +63,7 @@ some_bytes(void)
 }
 
 static void
-any_length_at_any_address(void **state)
+any_length_at_any_alignment(void **state)
 {
     const unsigned char *bytes = some_bytes();
 
@@ -75,7 +75,7 @@ any_length_at_any_address(void **state)
 }
 
 static void
-the_one_for_cold_bytes_agrees(void **state)
+the_checksum_of_cold_bytes_is_equal(void **state)
 {
     const unsigned char *bytes = some_bytes();
 
@@ -88,7 +88,7 @@ the_one_for_cold_bytes_agrees(void **state)
 }
 
 static void
-continued_and_joined_it_is_that_of_the_whole(void **state)
+continued_and_joined_checksums_equal_the_whole(void **state)
 {
     const unsigned char *bytes = some_bytes();
     uint32_t whole = kvt__crc32c(0, bytes, N);
@@ -128,9 +128,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(examples_of_rfc_3720),
-        cmocka_unit_test(any_length_at_any_address),
-        cmocka_unit_test(the_one_for_cold_bytes_agrees),
-        cmocka_unit_test(continued_and_joined_it_is_that_of_the_whole),
+        cmocka_unit_test(any_length_at_any_alignment),
+        cmocka_unit_test(the_checksum_of_cold_bytes_is_equal),
+        cmocka_unit_test(continued_and_joined_checksums_equal_the_whole),
         cmocka_unit_test(joins_of_great_lengths_agree),
     };
 

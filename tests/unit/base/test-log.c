@@ -94,7 +94,7 @@ lmcaches_variable_names_the_level(void **state)
 }
 
 static void
-what_is_no_level_is_said_and_counts_for_nothing(void **state)
+an_invalid_level_is_reported_and_ignored(void **state)
 {
     struct outcome o;
 
@@ -175,7 +175,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lmcaches_variable_names_the_level),
-        cmocka_unit_test(what_is_no_level_is_said_and_counts_for_nothing),
+        cmocka_unit_test(an_invalid_level_is_reported_and_ignored),
         cmocka_unit_test(our_variable_wins_and_a_caller_wins_over_both),
         cmocka_unit_test(a_child_logs_that_was_forked_while_another_thread_logged),
     };

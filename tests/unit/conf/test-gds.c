@@ -49,7 +49,7 @@ not_cufile_but_hipfile_is_no_contradiction(void **state)
 }
 
 static void
-what_one_source_says_another_may_change(void **state)
+a_higher_source_may_change_a_switch(void **state)
 {
     struct kvt_config *c = conf_open("extra_config: {use_hipfile: true}\n",
                                      LIST("LMCACHE_USE_GDS=false"));
@@ -64,7 +64,7 @@ what_one_source_says_another_may_change(void **state)
 }
 
 static void
-of_mufile_is_said_that_there_is_no_mover(void **state)
+mufile_is_reported_as_unsupported(void **state)
 {
     (void)state;
     conf_warns("gds_path: /kv\ngds_backend: mufile\n", NOTHING,
@@ -79,8 +79,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(switches_that_contradict_each_other_are_named_both),
         cmocka_unit_test(not_cufile_but_hipfile_is_no_contradiction),
-        cmocka_unit_test(what_one_source_says_another_may_change),
-        cmocka_unit_test(of_mufile_is_said_that_there_is_no_mover),
+        cmocka_unit_test(a_higher_source_may_change_a_switch),
+        cmocka_unit_test(mufile_is_reported_as_unsupported),
     };
 
     return cmocka_run_group_tests(tests, conf_setup, conf_teardown);

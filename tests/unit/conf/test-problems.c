@@ -114,7 +114,7 @@ wrong_values_name_key_place_and_what_is_allowed(void **state)
 }
 
 static void
-doubtful_settings_are_one_line_each(void **state)
+each_doubtful_setting_is_a_line(void **state)
 {
     static const struct {
         const char *yaml, *variable, *lines;
@@ -218,7 +218,7 @@ a_plugin_without_directory_is_refused(void **state)
 }
 
 static void
-a_location_that_is_none_is_refused_with_all_that_are(void **state)
+an_unknown_location_is_refused_with_all_names(void **state)
 {
     (void)state;
     conf_refuses("store_location: LocalDisk\n", NOTHING,
@@ -380,9 +380,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_values_name_key_place_and_what_is_allowed),
-        cmocka_unit_test(doubtful_settings_are_one_line_each),
+        cmocka_unit_test(each_doubtful_setting_is_a_line),
         cmocka_unit_test(a_plugin_without_directory_is_refused),
-        cmocka_unit_test(a_location_that_is_none_is_refused_with_all_that_are),
+        cmocka_unit_test(an_unknown_location_is_refused_with_all_names),
         cmocka_unit_test(strict_makes_unknown_keys_errors),
         cmocka_unit_test(a_failed_open_logs_the_warnings_and_returns_the_first_error),
         cmocka_unit_test(arguments_and_engine_json_are_checked),

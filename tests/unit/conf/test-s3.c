@@ -48,7 +48,7 @@ the_least_of_three_limits_counts(void **state)
 }
 
 static void
-what_does_no_longer_what_it_did_is_said_once(void **state)
+settings_without_effect_on_s3_are_reported(void **state)
 {
     static const struct {
         const char *yaml, *lines;
@@ -78,7 +78,7 @@ what_does_no_longer_what_it_did_is_said_once(void **state)
 }
 
 static void
-plain_http_to_lota_is_said_unless_it_was_asked_for(void **state)
+plain_http_to_lota_is_reported_unless_configured(void **state)
 {
     static const struct {
         const char *yaml, *lines;
@@ -105,7 +105,7 @@ plain_http_to_lota_is_said_unless_it_was_asked_for(void **state)
 }
 
 static void
-half_a_pair_of_keys_is_said_without_showing_it(void **state)
+an_incomplete_pair_of_keys_is_reported_without_the_key(void **state)
 {
     (void)state;
     conf_warns(URL "aws_access_key_id: AKIA1\n", NOTHING,
@@ -119,7 +119,7 @@ half_a_pair_of_keys_is_said_without_showing_it(void **state)
 }
 
 static void
-what_cannot_be_is_refused(void **state)
+impossible_combinations_are_refused(void **state)
 {
     (void)state;
     conf_refuses(EXPRESS "s3_addressing: path\n", NOTHING, PATH_EXPRESS);
@@ -224,10 +224,10 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_least_of_three_limits_counts),
-        cmocka_unit_test(what_does_no_longer_what_it_did_is_said_once),
-        cmocka_unit_test(plain_http_to_lota_is_said_unless_it_was_asked_for),
-        cmocka_unit_test(half_a_pair_of_keys_is_said_without_showing_it),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(settings_without_effect_on_s3_are_reported),
+        cmocka_unit_test(plain_http_to_lota_is_reported_unless_configured),
+        cmocka_unit_test(an_incomplete_pair_of_keys_is_reported_without_the_key),
+        cmocka_unit_test(impossible_combinations_are_refused),
         cmocka_unit_test(variables_of_aws_are_defaults),
         cmocka_unit_test(the_nested_form_takes_region_and_endpoint_from_the_environment),
         cmocka_unit_test(the_rest_has_its_defaults_and_forms),

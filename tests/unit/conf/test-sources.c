@@ -67,7 +67,7 @@ a_later_source_wins_and_is_the_origin(void **state)
 }
 
 static void
-an_environment_is_kept_and_the_process_s_looked_at(void **state)
+an_environment_is_copied_unless_it_is_the_process_environment(void **state)
 {
     char text[] = "https_proxy=http://a:1";
     struct kvt_config *c = conf_open(NULL, LIST("B=", text, "https_proxy=no"));
@@ -141,7 +141,7 @@ extra_config_of_the_environment_replaces_the_whole_map(void **state)
 }
 
 static void
-keys_of_extra_config_are_taken_beside_it_too(void **state)
+keys_of_extra_config_may_be_at_the_top(void **state)
 {
     (void)state;
     struct kvt_config *c = conf_open("s3_region: a\nfsync: yes\n",
@@ -332,11 +332,11 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_given_is_the_defaults),
         cmocka_unit_test(a_later_source_wins_and_is_the_origin),
-        cmocka_unit_test(an_environment_is_kept_and_the_process_s_looked_at),
+        cmocka_unit_test(an_environment_is_copied_unless_it_is_the_process_environment),
         cmocka_unit_test(the_kvtier_file_variable_wins_over_lmcaches),
         cmocka_unit_test(a_file_that_is_not_there_is_enoent),
         cmocka_unit_test(extra_config_of_the_environment_replaces_the_whole_map),
-        cmocka_unit_test(keys_of_extra_config_are_taken_beside_it_too),
+        cmocka_unit_test(keys_of_extra_config_may_be_at_the_top),
         cmocka_unit_test(the_engines_keys_may_have_a_prefix),
         cmocka_unit_test(the_hash_seed_defaults_to_pythonhashseed),
         cmocka_unit_test(nothing_behind_the_colon_is_the_default_again),

@@ -175,7 +175,7 @@ every_request_ends_once_with_the_right_bytes(void **state)
 }
 
 static void
-so_it_does_over_tls(void **state)
+every_request_ends_once_over_tls(void **state)
 {
     struct authority authority;
 
@@ -192,7 +192,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_request_ends_once_with_the_right_bytes),
-        cmocka_unit_test(so_it_does_over_tls),
+        cmocka_unit_test(every_request_ends_once_over_tls),
     };
 
     clock_runs = true;

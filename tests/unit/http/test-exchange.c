@@ -110,7 +110,7 @@ play_204(struct peer *p)
 }
 
 static void
-so_has_204(void **state)
+a_204_has_no_body_either(void **state)
 {
     struct ask ask;
 
@@ -407,7 +407,7 @@ play_flood(struct peer *p)
 }
 
 static void
-answers_without_end_hold_up_nobody(void **state)
+endless_responses_do_not_delay_other_requests(void **state)
 {
     struct ask ask, other;
 
@@ -485,7 +485,7 @@ play_garbage(struct peer *p)
 }
 
 static void
-what_is_no_http_is_an_error(void **state)
+a_response_that_is_not_http_is_an_error(void **state)
 {
     struct ask ask;
 
@@ -558,7 +558,7 @@ main(void)
         cmocka_unit_test(a_body_lands_in_the_callers_memory),
         cmocka_unit_test(a_body_is_sent_from_the_callers_memory),
         cmocka_unit_test(a_head_answer_has_no_body_whatever_it_says),
-        cmocka_unit_test(so_has_204),
+        cmocka_unit_test(a_204_has_no_body_either),
         cmocka_unit_test(the_body_of_a_204_is_no_later_answer),
         cmocka_unit_test(a_body_longer_than_room_never_begins),
         cmocka_unit_test(a_truncated_body_is_an_error),
@@ -569,10 +569,10 @@ main(void)
         cmocka_unit_test(a_chunked_body_without_its_end_is_an_error),
         cmocka_unit_test(an_early_answer_stops_the_sending),
         cmocka_unit_test(the_body_waits_for_100_but_not_for_long),
-        cmocka_unit_test(answers_without_end_hold_up_nobody),
+        cmocka_unit_test(endless_responses_do_not_delay_other_requests),
         cmocka_unit_test(a_refusal_instead_of_100_saves_the_body),
         cmocka_unit_test(a_small_body_that_nobody_wants_is_drained),
-        cmocka_unit_test(what_is_no_http_is_an_error),
+        cmocka_unit_test(a_response_that_is_not_http_is_an_error),
         cmocka_unit_test(a_head_has_a_limit),
         cmocka_unit_test(a_length_behind_many_fields_counts),
         cmocka_unit_test(run_waits_and_calls_no_done),

@@ -142,7 +142,7 @@ play_second_after_first_ended(struct peer *p)
 }
 
 static void
-one_that_fails_leaves_it_to_the_other(void **state)
+a_failed_connection_leaves_the_request_to_the_other(void **state)
 {
     struct kvt__http_stats stats;
     struct ask ask;
@@ -160,7 +160,7 @@ one_that_fails_leaves_it_to_the_other(void **state)
 }
 
 static void
-when_both_fail_it_fails(void **state)
+a_request_fails_if_both_connections_fail(void **state)
 {
     struct ask ask;
 
@@ -194,7 +194,7 @@ received_half(struct kvt__http_request *req, size_t at, size_t n)
 }
 
 static void
-an_answer_that_began_is_not_asked_for_again(void **state)
+no_hedge_begins_after_the_response_began(void **state)
 {
     struct ask ask;
 
@@ -234,9 +234,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_second_connection_may_win),
         cmocka_unit_test(the_first_connection_may_still_win),
-        cmocka_unit_test(one_that_fails_leaves_it_to_the_other),
-        cmocka_unit_test(when_both_fail_it_fails),
-        cmocka_unit_test(an_answer_that_began_is_not_asked_for_again),
+        cmocka_unit_test(a_failed_connection_leaves_the_request_to_the_other),
+        cmocka_unit_test(a_request_fails_if_both_connections_fail),
+        cmocka_unit_test(no_hedge_begins_after_the_response_began),
         cmocka_unit_test(the_end_of_the_client_ends_both),
     };
 

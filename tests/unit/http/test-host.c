@@ -79,7 +79,7 @@ hosts_and_ports_are_told_apart(void **state)
 }
 
 static void
-what_is_none_is_refused_with_the_reason(void **state)
+invalid_hosts_are_refused_with_the_reason(void **state)
 {
     char name[KVT__HTTP_HOST_ROOM];
     uint16_t port;
@@ -112,7 +112,7 @@ the_longest_name_has_253_characters(void **state)
 }
 
 static void
-what_stands_behind_it_is_not_looked_at(void **state)
+bytes_behind_the_end_are_not_read(void **state)
 {
     char name[KVT__HTTP_HOST_ROOM];
     uint16_t port;
@@ -131,9 +131,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_and_ports_are_told_apart),
-        cmocka_unit_test(what_is_none_is_refused_with_the_reason),
+        cmocka_unit_test(invalid_hosts_are_refused_with_the_reason),
         cmocka_unit_test(the_longest_name_has_253_characters),
-        cmocka_unit_test(what_stands_behind_it_is_not_looked_at),
+        cmocka_unit_test(bytes_behind_the_end_are_not_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,7 +120,7 @@ bad_heads_are_refused(void **state)
 }
 
 static void
-what_will_be_no_http_is_refused_at_once(void **state)
+text_that_cannot_become_http_is_refused_at_once(void **state)
 {
     struct kvt__http_response a;
 
@@ -265,7 +265,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_heads_are_understood),
         cmocka_unit_test(bad_heads_are_refused),
-        cmocka_unit_test(what_will_be_no_http_is_refused_at_once),
+        cmocka_unit_test(text_that_cannot_become_http_is_refused_at_once),
         cmocka_unit_test(fields_are_found_in_any_case),
         cmocka_unit_test(fields_beyond_the_limit_still_frame),
         cmocka_unit_test(chunks_are_put_together),

@@ -213,7 +213,7 @@ play_nothing(struct peer *p)
 }
 
 static void
-it_is_replaced_once(void **state)
+a_stale_connection_is_replaced_once(void **state)
 {
     struct ask ask;
 
@@ -247,7 +247,7 @@ play_once_then_a_byte(struct peer *p)
 }
 
 static void
-one_byte_of_an_answer_is_an_answer(void **state)
+after_a_byte_of_a_response_a_request_is_not_repeated(void **state)
 {
     struct ask ask;
 
@@ -271,7 +271,7 @@ play_once_then_more(struct peer *p)
 }
 
 static void
-an_answer_nobody_asked_for_answers_nothing(void **state)
+a_response_without_a_request_is_ignored(void **state)
 {
     struct ask ask;
 
@@ -353,10 +353,10 @@ main(void)
         cmocka_unit_test(urgent_requests_come_first),
         cmocka_unit_test(a_request_waits_for_its_time),
         cmocka_unit_test(a_stale_connection_is_replaced),
-        cmocka_unit_test(it_is_replaced_once),
+        cmocka_unit_test(a_stale_connection_is_replaced_once),
         cmocka_unit_test(a_new_connection_is_not_replaced),
-        cmocka_unit_test(one_byte_of_an_answer_is_an_answer),
-        cmocka_unit_test(an_answer_nobody_asked_for_answers_nothing),
+        cmocka_unit_test(after_a_byte_of_a_response_a_request_is_not_repeated),
+        cmocka_unit_test(a_response_without_a_request_is_ignored),
         cmocka_unit_test(a_body_is_sent_again_on_the_new_connection),
         cmocka_unit_test(a_request_without_a_head_closes_its_kept_connection),
     };

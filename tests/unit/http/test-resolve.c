@@ -167,7 +167,7 @@ an_address_that_refused_stays_last_after_a_lookup(void **state)
 }
 
 static void
-an_address_that_is_named_twice_is_one(void **state)
+a_repeated_address_is_used_once(void **state)
 {
     struct ask ask;
 
@@ -338,7 +338,7 @@ hold_up(struct kvt__http_request *req, char *out, size_t room)
 /* The thread learns of two failed attempts in a single turn: the next attempts still
  * begin one by one. */
 static void
-attempts_that_fail_together_hold_up_nobody(void **state)
+attempts_that_fail_together_do_not_delay_the_next(void **state)
 {
     static const char *const silent[MAX_ADDRESSES] = {
         "127.0.0.6", "127.0.0.7", "127.0.0.8", "127.0.0.9", "127.0.0.10", "127.0.0.1" };
@@ -466,7 +466,7 @@ addresses_may_be_long(void **state)
 }
 
 static void
-when_all_refuse_it_fails(void **state)
+a_request_fails_if_all_addresses_refuse(void **state)
 {
     struct ask ask;
 
@@ -535,17 +535,17 @@ main(void)
         cmocka_unit_test(addresses_need_no_resolver),
         cmocka_unit_test(all_addresses_are_used_in_turn),
         cmocka_unit_test(an_address_that_refused_stays_last_after_a_lookup),
-        cmocka_unit_test(an_address_that_is_named_twice_is_one),
+        cmocka_unit_test(a_repeated_address_is_used_once),
         cmocka_unit_test(the_next_address_is_tried_when_one_refuses),
         cmocka_unit_test(an_address_that_is_silent_does_not_hold_up_the_next),
         cmocka_unit_test(an_address_that_is_silent_fails_after_the_connect_timeout),
         cmocka_unit_test(four_attempts_of_a_connection_are_under_way_at_most),
-        cmocka_unit_test(attempts_that_fail_together_hold_up_nobody),
+        cmocka_unit_test(attempts_that_fail_together_do_not_delay_the_next),
         cmocka_unit_test(attempts_that_ended_are_watched_no_more),
         cmocka_unit_test(the_resolver_decides_which_family_comes_first),
         cmocka_unit_test(the_families_alternate),
         cmocka_unit_test(addresses_may_be_long),
-        cmocka_unit_test(when_all_refuse_it_fails),
+        cmocka_unit_test(a_request_fails_if_all_addresses_refuse),
         cmocka_unit_test(a_name_that_is_not_found_is_an_error),
         cmocka_unit_test(old_addresses_serve_while_the_resolver_fails),
         cmocka_unit_test(origins_are_found_again),

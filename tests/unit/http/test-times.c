@@ -280,7 +280,7 @@ received_and_hold(struct kvt__http_request *req, size_t at, size_t n)
 }
 
 static void
-what_came_while_the_client_could_not_run_counts(void **state)
+bytes_that_arrived_while_the_client_was_held_are_progress(void **state)
 {
     struct ask ask;
 
@@ -383,7 +383,7 @@ main(void)
         cmocka_unit_test(a_deadline_ends_the_handshake),
         cmocka_unit_test(silence_ends_a_request),
         cmocka_unit_test(a_slow_sender_is_not_waited_for),
-        cmocka_unit_test(what_came_while_the_client_could_not_run_counts),
+        cmocka_unit_test(bytes_that_arrived_while_the_client_was_held_are_progress),
         cmocka_unit_test(a_head_that_waits_for_the_thread_is_not_late),
         cmocka_unit_test(unused_connections_are_closed_after_a_while),
     };

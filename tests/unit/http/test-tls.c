@@ -163,7 +163,7 @@ an_expired_certificate_is_not_accepted(void **state)
 }
 
 static void
-without_verification_all_are(void **state)
+without_verification_all_certificates_are_accepted(void **state)
 {
     struct ask ask;
 
@@ -529,7 +529,7 @@ main(void)
         cmocka_unit_test(names_and_addresses_must_match),
         cmocka_unit_test(an_unknown_authority_is_not_accepted),
         cmocka_unit_test(an_expired_certificate_is_not_accepted),
-        cmocka_unit_test(without_verification_all_are),
+        cmocka_unit_test(without_verification_all_certificates_are_accepted),
         cmocka_unit_test(a_file_without_certificates_is_an_error),
         cmocka_unit_test(the_name_is_told_and_http_1_1_asked_for),
         cmocka_unit_test(sessions_are_resumed),

@@ -225,7 +225,7 @@ run_load(struct kvt__job *job)
 }
 
 static void
-who_helps_with_a_store_goes_to_a_load_first(void **state)
+a_helper_of_a_store_runs_a_load_first(void **state)
 {
     struct kvt__exec *exec = open_exec(2);
     struct work w;
@@ -245,7 +245,7 @@ who_helps_with_a_store_goes_to_a_load_first(void **state)
 
 /* A job without a thread is more urgent than the parts of a job that has a thread. */
 static void
-jobs_come_before_helping_with_one_of_their_kind(void **state)
+jobs_run_before_parts_of_equal_priority(void **state)
 {
     struct kvt__exec *exec = open_exec(2);
     struct work held, w, other;
@@ -373,8 +373,8 @@ main(void)
         cmocka_unit_test(idle_threads_help),
         cmocka_unit_test(when_all_others_are_busy_the_caller_runs_all),
         cmocka_unit_test(a_thread_of_no_executor_runs_all),
-        cmocka_unit_test(who_helps_with_a_store_goes_to_a_load_first),
-        cmocka_unit_test(jobs_come_before_helping_with_one_of_their_kind),
+        cmocka_unit_test(a_helper_of_a_store_runs_a_load_first),
+        cmocka_unit_test(jobs_run_before_parts_of_equal_priority),
         cmocka_unit_test(after_a_part_that_failed_no_other_begins),
         cmocka_unit_test(the_first_failure_brings_its_sentence),
         cmocka_unit_test(every_part_of_many_jobs_runs_once_before_close_returns),

@@ -266,7 +266,7 @@ many_chunks_are_the_same_as_one_at_a_time(void **state)
 }
 
 static void
-no_seed_is_a_fixed_root_and_vllms_where_it_has_one(void **state)
+without_a_seed_the_root_is_fixed(void **state)
 {
     (void)state;
     struct kvt__hash_chain none, zero;
@@ -368,7 +368,7 @@ main(void)
         cmocka_unit_test(chunk_longer_than_a_piece_hashes_as_in_python),
         cmocka_unit_test(cbor_is_canonical),
         cmocka_unit_test(many_chunks_are_the_same_as_one_at_a_time),
-        cmocka_unit_test(no_seed_is_a_fixed_root_and_vllms_where_it_has_one),
+        cmocka_unit_test(without_a_seed_the_root_is_fixed),
         cmocka_unit_test(seed_keys_the_hash_of_its_own_text),
         cmocka_unit_test(seed_that_names_no_root_is_einval_for_builtin),
         cmocka_unit_test(multimodal_ids_are_those_of_the_item),

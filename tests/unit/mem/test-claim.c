@@ -34,7 +34,7 @@ __wrap_kvt_memory_available(void)
 
 /* Return a size: a single claim fits the available memory, two claims do not. */
 static uint64_t
-most_of_it(void)
+most_bytes(void)
 {
     return AVAILABLE / 4 * 3;
 }
@@ -44,7 +44,7 @@ a_claim_counts_until_it_ends(void **state)
 {
     const struct temp_dir *dir = *state;
     struct kvt__mem_claim first, second;
-    uint64_t bytes = most_of_it();
+    uint64_t bytes = most_bytes();
 
     assert_int_equal(kvt__mem_claim(dir->path, KEY, bytes, &first), 0);
     assert_int_equal(kvt__mem_claim(dir->path, KEY, bytes, &second), -ENOMEM);
@@ -65,7 +65,7 @@ a_claim_behind_a_free_record_counts_while_its_owner_lives(void **state)
 {
     const struct temp_dir *dir = *state;
     struct kvt__mem_claim first, second, third;
-    uint64_t bytes = most_of_it();
+    uint64_t bytes = most_bytes();
 
     assert_int_equal(kvt__mem_claim(dir->path, KEY, 1, &first), 0);
     assert_int_equal(kvt__mem_claim(dir->path, KEY, bytes, &second), 0);
@@ -83,7 +83,7 @@ a_claim_ends_with_its_process(void **state)
 {
     const struct temp_dir *dir = *state;
     struct kvt__mem_claim claim;
-    uint64_t bytes = most_of_it();
+    uint64_t bytes = most_bytes();
     int ready[2];
     char b = 'x';
 
@@ -130,7 +130,7 @@ __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     if (rival < 0)
         return __real_nanosleep(time, left);
-    uint64_t bytes = most_of_it();
+    uint64_t bytes = most_bytes();
 
     assert_int_equal(lock_byte(rival, F_WRLCK, LAST_RECORD), 0);
     assert_int_equal(pwrite(rival, &bytes, sizeof bytes, LAST_RECORD), sizeof bytes);
@@ -144,7 +144,7 @@ a_claim_waits_until_a_rival_has_entered_its_own(void **state)
 {
     const struct temp_dir *dir = *state;
     struct kvt__mem_claim claim;
-    uint64_t bytes = most_of_it();
+    uint64_t bytes = most_bytes();
 
     assert_int_equal(kvt__mem_claim(dir->path, KEY, 1, &claim), 0);
     kvt__mem_claim_end(&claim); /* the file exists */
@@ -166,7 +166,7 @@ without_a_directory_a_claim_is_compared_alone(void **state)
     struct kvt__mem_claim claim;
 
     (void)state;
-    assert_int_equal(kvt__mem_claim("/nowhere", KEY, most_of_it(), &claim), 0);
+    assert_int_equal(kvt__mem_claim("/nowhere", KEY, most_bytes(), &claim), 0);
     kvt__mem_claim_end(&claim);
     assert_int_equal(kvt__mem_claim("/nowhere", KEY, UINT64_MAX / 2, &claim), -ENOMEM);
 }

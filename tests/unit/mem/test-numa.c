@@ -72,7 +72,7 @@ a_pool_prefers_the_node_it_was_given(void **state)
 }
 
 static void
-a_node_that_is_not_there_is_refused_with_those_that_are(void **state)
+a_missing_node_is_refused_with_the_existing_nodes(void **state)
 {
     (void)state;
     if (access("/sys/devices/system/node/has_memory", R_OK))
@@ -94,7 +94,7 @@ this_thread_runs_on_a_node(void **state)
 
 /* The last test: the filter of system calls stays. */
 static void
-where_it_is_forbidden_one_line_says_so(void **state)
+a_forbidden_policy_is_logged_once(void **state)
 {
     (void)state;
     if (forbid(SYS_mbind, EPERM))
@@ -109,9 +109,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_prefers_the_node_it_was_given),
-        cmocka_unit_test(a_node_that_is_not_there_is_refused_with_those_that_are),
+        cmocka_unit_test(a_missing_node_is_refused_with_the_existing_nodes),
         cmocka_unit_test(this_thread_runs_on_a_node),
-        cmocka_unit_test(where_it_is_forbidden_one_line_says_so),
+        cmocka_unit_test(a_forbidden_policy_is_logged_once),
     };
 
     kvt_set_log(hear, NULL, KVT_LOG_INFO);

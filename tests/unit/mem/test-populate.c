@@ -156,7 +156,7 @@ a_step_that_is_interrupted_is_repeated(void **state)
 
 /* On a kernel before Linux 5.14, the pool writes to each page instead. */
 static void
-without_that_advice_the_pages_are_touched(void **state)
+without_madvise_populate_the_pages_are_written(void **state)
 {
     unsigned char present[5 * MIB / 4096];
     struct kvt__pool *pool = open_pool(3, EINVAL);
@@ -178,7 +178,7 @@ main(void)
         cmocka_unit_test(a_pool_claims_what_is_not_populated_yet),
         cmocka_unit_test(a_step_that_the_kernel_refuses_ends_the_pool_and_its_claim),
         cmocka_unit_test(a_step_that_is_interrupted_is_repeated),
-        cmocka_unit_test(without_that_advice_the_pages_are_touched),
+        cmocka_unit_test(without_madvise_populate_the_pages_are_written),
     };
 
     return cmocka_run_group_tests_name("mem populate", tests, setup, teardown);
