@@ -26,7 +26,7 @@ kvt__bounce_open(struct kvt__gpu *gpu, struct kvt__bounce **out)
     void *buffer = NULL;
 
     if (!b)
-        return kvt__fail(ENOMEM, "a way from the GPU");
+        return kvt__fail(ENOMEM, "a bounce buffer for the GPU");
     pthread_mutex_init(&b->lock, NULL);
     int error = d->stream_create(&b->stream, KVT__STREAM_ALONE, 0);
     for (int i = 0; !error && i < 2; i++)
@@ -39,7 +39,8 @@ kvt__bounce_open(struct kvt__gpu *gpu, struct kvt__bounce **out)
         return 0;
     }
     kvt__bounce_close(gpu, b, true);
-    return kvt__gpu_fail(gpu, error, "The GPU's driver gives no stream or pinned memory");
+    return kvt__gpu_fail(gpu, error, "The GPU's driver cannot create a stream, or allocate "
+                         "pinned memory");
 }
 
 static void

@@ -132,7 +132,7 @@ compile_source(const struct kvt__compiler *c, const char *architecture,
 
     error = c->create(&program, kvt__kernel_source, "kernels.c", 0, NULL, NULL);
     if (error)
-        return kvt__fail(EIO, "The compiler for the GPU's kernels does not work (%d).",
+        return kvt__fail(EIO, "The compiler for the GPU's kernels cannot be started (%d).",
                          error);
     error = c->compile(program, *architecture ? 1 : 0, options);
     if (!error)
@@ -144,7 +144,7 @@ compile_source(const struct kvt__compiler *c, const char *architecture,
         err = kvt__fail(ENOMEM, "the GPU's kernels");
     if (!err && (error = c->image(program, out->bytes)) != 0) {
         free(out->bytes);
-        err = kvt__fail(EIO, "The GPU's kernels are not to be had (%d).", error);
+        err = kvt__fail(EIO, "The compiler returns no compiled kernels (%d).", error);
     }
     c->destroy(&program);
     out->n = err ? 0 : n;
@@ -252,7 +252,7 @@ name_image(const struct kvt__compiler *c, const struct kvt__driver *d, int devic
     if (!error)
         error = d->device_name(model, sizeof model - 1, device);
     if (error)
-        return kvt__fail(EIO, "The GPU does not say what it is (%s).",
+        return kvt__fail(EIO, "The GPU's attributes cannot be read (%s).",
                          kvt__driver_error(d, error));
     c->version(&compiler[0], &compiler[1]);
     /* hipRTC reads the architecture from the current device. */

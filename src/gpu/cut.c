@@ -44,7 +44,7 @@ kvt__lane_grow(struct kvt__lane *lane)
         lane->idle = step;
         pthread_mutex_unlock(&lane->lock);
     }
-    return error ? kvt__gpu_fail(lane->gpu, error, "A GPU's copies have no pinned memory")
+    return error ? kvt__gpu_fail(lane->gpu, error, "No pinned memory for copies on the GPU")
                  : 0;
 }
 

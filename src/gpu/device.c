@@ -53,7 +53,7 @@ load_module(struct kvt__gpu *gpu, const char *cache, bool recompile)
     if (gpu->module)
         d->module_unload(gpu->module);
     gpu->module = NULL;
-    return kvt__gpu_fail(gpu, error, "The GPU does not take the kernels");
+    return kvt__gpu_fail(gpu, error, "The GPU's driver cannot load the kernels");
 }
 
 /* Copy the constant tables for sums to the device. */
@@ -79,7 +79,7 @@ copy_sums(struct kvt__gpu *gpu)
         d->stream_destroy(stream);
     if (pinned)
         d->host_free(pinned);
-    return error ? kvt__gpu_fail(gpu, error, "The GPU does not take the kernels' tables")
+    return error ? kvt__gpu_fail(gpu, error, "The kernels' tables cannot be copied to the GPU")
                  : 0;
 }
 
@@ -135,7 +135,7 @@ open_in_context(struct kvt__gpu *gpu, const struct kvt__gpu_params *params)
     int error = kvt__driver_capability(&gpu->driver, gpu->context.device, &major, &minor,
                                        &gpu->n_processors);
     if (error)
-        return kvt__gpu_fail(gpu, error, "The GPU does not say what it is");
+        return kvt__gpu_fail(gpu, error, "The GPU's attributes cannot be read");
     if (strcmp(copies, "batch") != 0) {
         int err = load_kernels(gpu, params->cache ? params->cache : KVT__LOCAL_DIR);
 
@@ -168,8 +168,8 @@ kvt__gpu_open(const struct kvt__gpu_params *params, struct kvt__gpu **out)
     gpu->ordinal = params->ordinal;
     if (!kvt__driver_find(params->kind, &gpu->driver) || !gpu->driver.copies) {
         free(gpu);
-        return kvt__fail(ENODEV, "This process has loaded no driver of %s, or one that is "
-                         "too old.", vendor);
+        return kvt__fail(ENODEV, "This process has not loaded the driver of %s, or the driver "
+                         "is too old.", vendor);
     }
     int err = kvt__context_hold(&gpu->driver, params->ordinal, &gpu->context);
     if (err) {
@@ -313,7 +313,7 @@ kvt__gpu_alloc(struct kvt__gpu *gpu, size_t bytes, unsigned char **out)
         int error = gpu->driver.mem_alloc(&slab->whole, bytes + SLAB_ALIGN);
 
         if (error)
-            err = kvt__gpu_fail(gpu, error, "The GPU has not enough memory free");
+            err = kvt__gpu_fail(gpu, error, "The GPU has too little free memory");
         kvt__context_leave(&gpu->driver, &context);
     }
     if (err) {

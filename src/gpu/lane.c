@@ -98,7 +98,7 @@ begin_step(struct kvt__lane *lane, struct kvt__step *step)
               : begin_batch(lane, step);
 
     if (error) {
-        step->err = kvt__gpu_fail(lane->gpu, error, "A GPU's copy could not be begun");
+        step->err = kvt__gpu_fail(lane->gpu, error, "A copy on the GPU cannot be queued");
         KVT__LOG_ONCE(KVT_LOG_WARN, "%s", kvt__why());
     }
     step->no_event = error || d->event_record(step->finished, ends_on_kernels ? lane->kernels
@@ -114,7 +114,7 @@ end_step(struct kvt__lane *lane, struct kvt__step *step)
     int error = step->no_event ? 0 : d->event_sync(step->finished);
 
     if (error) {
-        kvt__gpu_fail(lane->gpu, error, "A GPU's copy failed");
+        kvt__gpu_fail(lane->gpu, error, "A copy on the GPU has failed");
         KVT__LOG_ONCE(KVT_LOG_WARN, "%s", kvt__why());
     }
     if (step->no_event || error) { /* done may free the memory: no copy may still use the memory */

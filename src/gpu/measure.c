@@ -103,8 +103,7 @@ kvt__measure(struct kvt__gpu *gpu)
     int error = d->mem_alloc(&t.memory, ALL_BYTES);
     if (!error)
         error = d->host_alloc(&t.chunk, ALL_BYTES, KVT__HOST_PORTABLE);
-    int err = error ? kvt__gpu_fail(gpu, error, "The GPU has no memory to be measured with")
-                    : 0;
+    int err = error ? kvt__gpu_fail(gpu, error, "No memory to measure copies on the GPU") : 0;
     if (!err) {
         pthread_mutex_init(&t.lock, NULL);
         pthread_cond_init(&t.ended, NULL);
@@ -112,7 +111,7 @@ kvt__measure(struct kvt__gpu *gpu)
         int64_t batch = time_of(gpu, &t, false), kernels = time_of(gpu, &t, true);
 
         if (batch == INT64_MAX && kernels == INT64_MAX)
-            err = kvt__fail(EIO, "The GPU does not copy.");
+            err = kvt__fail(EIO, "Copies on the GPU fail, with kernels and without.");
         gpu->by_kernels = kernels <= batch;
         pthread_mutex_destroy(&t.lock);
         pthread_cond_destroy(&t.ended);

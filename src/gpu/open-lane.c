@@ -24,7 +24,8 @@ make_streams(struct kvt__lane *lane, const struct kvt__driver *d)
         error = d->event_create(&lane->caller_event, KVT__EVENT_NO_TIME);
     if (!error)
         error = d->event_create(&lane->handover, KVT__EVENT_NO_TIME);
-    return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's driver gives no stream") : 0;
+    return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's driver cannot create a stream")
+                 : 0;
 }
 
 static int
@@ -43,7 +44,8 @@ make_parts(struct kvt__lane *lane, const struct kvt__driver *d, size_t staging_b
             kvt__round_up((uintptr_t)staging, KVT__PART_ALIGN) + i * lane->part_bytes;
         error = d->event_create(&lane->parts[i].empty, KVT__EVENT_NO_TIME);
     }
-    return error ? kvt__gpu_fail(lane->gpu, error, "The GPU has no memory to stage in") : 0;
+    return error ? kvt__gpu_fail(lane->gpu, error, "The GPU has no free memory for staging")
+                 : 0;
 }
 
 int

@@ -26,14 +26,14 @@ export LD_LIBRARY_PATH=
 # --- without a library
 
 on 0
-says ok "$dir/kv: bytes go through host memory; missing for a direct way: the library: "
+says ok "$dir/kv: bytes go through host memory; direct transfers lack the library: "
 says ok 'libcufile.so.0 cannot be loaded .* LD_LIBRARY_PATH'
 on 1 --set use_gds=true
 says BAD "use_gds is true (.*), and the library is missing for $dir/kv: "
 on 0 --set use_gds=false
 says ok "$dir/kv: bytes go through host memory: use_gds is false"
 expect 0 --set "gds_path=$dir/none" --set gds_buffer_size=64
-says ok "$dir/none is not there yet"
+says ok "$dir/none does not exist yet"
 expect 0 --set "remote_url=fs://$dir/fs"
 ! grep -q gds out || fail 'gds_path is not configured'
 
@@ -51,7 +51,7 @@ GPU_FAKE=6
 export GPU_LOST=3
 on 1 --set gds_backend=hipfile
 says ok "GPUs 0 to 2, 4 to 5: $dir/kv: $directly"
-says BAD 'GPU 3: gds_backend is hipfile (.*), and the GPU is missing .* answers 46'
+says BAD 'GPU 3: gds_backend is hipfile (.*), and the GPU is missing .* returns 46'
 on 1 --set gds_backend=hipfile --json
 n=$(grep -c '"gpu": [0-5]' out) || :
 [ "$n" = 6 ] || fail "JSON has $n GPUs, not 6"
@@ -59,13 +59,13 @@ GPU_FAKE=0
 unset GPU_LOST
 on 1 --set gds_backend=hipfile
 unset GPU_FAKE
-says BAD "gds_backend is hipfile (.*), and the GPU is missing .* hipInit answers 101"
+says BAD "gds_backend is hipfile (.*), and the GPU is missing .* hipInit returns 101"
 LD_LIBRARY_PATH=$fakes/cufile
 export GDS_FAKE=file=5030
 on 0
 if [ -r /proc/modules ]; then
-    says ok 'missing for a direct way: udev: .* answers 5030: .*/run/udev'
+    says ok 'direct transfers lack udev: .* returns 5030: .*/run/udev'
 else
-    says ok 'missing for a direct way: nvidia-fs or P2PDMA: .*/proc/modules cannot be read'
+    says ok 'direct transfers lack nvidia-fs or P2PDMA: .*/proc/modules cannot be read'
 fi
 finish cli/doctor-gds

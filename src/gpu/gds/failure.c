@@ -61,56 +61,57 @@ static const struct meaning {
     const char *remedy;
     const char *hip_remedy; /* NULL: `remedy` also holds for hipFile */
 } meanings[] = {
-    { 5001, KVT__GDS_MODULE, ENODEV, NO_MODULE, "its driver is not open" },
-    { 5002, KVT__GDS_DRIVER, EINVAL, "a property in its configuration is invalid", NULL },
-    { 5003, KVT__GDS_DRIVER, ERANGE, "a limit in its configuration is out of range", NULL },
-    { 5004, KVT__GDS_MODULE, ENODEV, "nvidia-fs is of another version than the library: "
+    { 5001, KVT__GDS_MODULE, ENODEV, NO_MODULE, "the library's driver is not open" },
+    { 5002, KVT__GDS_DRIVER, EINVAL, "a property in the library's configuration is invalid", NULL },
+    { 5003, KVT__GDS_DRIVER, ERANGE, "a limit in the library's configuration is out of "
+      "range", NULL },
+    { 5004, KVT__GDS_MODULE, ENODEV, "nvidia-fs has another version than the library: "
       "install both from one CUDA release", NULL },
     { 5005, KVT__GDS_MODULE, ENODEV, "the version of nvidia-fs cannot be read: load the "
       "module of the library's CUDA release", NULL },
-    { 5006, KVT__GDS_DRIVER, ESHUTDOWN, "it is being closed", NULL },
-    { 5007, KVT__GDS_MODULE, ENODEV, "this platform is not supported by it", NULL },
+    { 5006, KVT__GDS_DRIVER, ESHUTDOWN, "the library's driver is being closed", NULL },
+    { 5007, KVT__GDS_MODULE, ENODEV, "the library does not support this platform", NULL },
     { 5008, KVT__GDS_MODULE, ENOTSUP, NOT_DIRECT, AIS_NOT_DIRECT },
-    { 5009, KVT__GDS_GPU, ENODEV, "this GPU is not supported by it", NULL },
-    { 5010, KVT__GDS_MODULE, EIO, "nvidia-fs refused: the kernel's log says why", NULL },
+    { 5009, KVT__GDS_GPU, ENODEV, "the library does not support this GPU", NULL },
+    { 5010, KVT__GDS_MODULE, EIO, "nvidia-fs refused: see the kernel's log", NULL },
     { 5011, KVT__GDS_GPU, ENODEV, "the GPU's driver refused", NULL },
-    { 5012, KVT__GDS_MEMORY, EFAULT, "this is no memory of the device", NULL },
-    { 5013, KVT__GDS_MEMORY, EFAULT, "this memory is not the device's", NULL },
-    { 5014, KVT__GDS_MEMORY, EFAULT, "the memory is shorter than that", NULL },
-    { 5015, KVT__GDS_MEMORY, EINVAL, "the thread's context is that of another device",
+    { 5012, KVT__GDS_MEMORY, EFAULT, "the address is not in device memory", NULL },
+    { 5013, KVT__GDS_MEMORY, EFAULT, "the memory is not device memory", NULL },
+    { 5014, KVT__GDS_MEMORY, EFAULT, "the range exceeds the allocated memory", NULL },
+    { 5015, KVT__GDS_MEMORY, EINVAL, "the thread's context is of another device",
       NULL },
-    { 5016, KVT__GDS_MEMORY, ENOMEM, "that is more than may be pinned: lower "
+    { 5016, KVT__GDS_MEMORY, ENOMEM, "the buffer exceeds the limit for pinned memory: lower "
       "gds_buffer_size, or raise max_device_pinned_mem_size_kb in cufile.json", NULL },
-    { 5017, KVT__GDS_MEMORY, EFAULT, "that is beyond the registered memory", NULL },
-    { 5018, KVT__GDS_FILE_SYSTEM, ENOTSUP, "it takes regular files only", NULL },
-    { 5019, KVT__GDS_FILE_SYSTEM, EINVAL, "the file was opened with flags that it does not "
-      "take", NULL },
+    { 5017, KVT__GDS_MEMORY, EFAULT, "the range exceeds the registered memory", NULL },
+    { 5018, KVT__GDS_FILE_SYSTEM, ENOTSUP, "the library supports regular files only", NULL },
+    { 5019, KVT__GDS_FILE_SYSTEM, EINVAL, "the library does not support the flags with which "
+      "the file was opened", NULL },
     { 5020, KVT__GDS_FILE_SYSTEM, EINVAL, "the file is not open with O_DIRECT", NULL },
     { 5022, KVT__GDS_IO, EINVAL, "an argument is invalid", NULL },
     { 5023, KVT__GDS_MEMORY, EEXIST, "the memory is registered already", NULL },
     { 5024, KVT__GDS_MEMORY, EFAULT, "the memory is not registered", NULL },
-    { 5025, KVT__GDS_MODULE, EACCES, "this user may not use /dev/nvidia-fs*: give it the "
-      "right to, in a container the devices", "this user may not use /dev/kfd: add it to "
-      "the groups render and video" },
-    { 5026, KVT__GDS_DRIVER, EBUSY, "it is open already", NULL },
+    { 5025, KVT__GDS_MODULE, EACCES, "this user may not use /dev/nvidia-fs*: change the "
+      "permissions, or add the devices to the container", "this user may not use /dev/kfd: "
+      "add the user to the groups render and video" },
+    { 5026, KVT__GDS_DRIVER, EBUSY, "the library's driver is open already", NULL },
     { 5027, KVT__GDS_IO, EBADF, "the file is not registered", NULL },
     { 5028, KVT__GDS_IO, EEXIST, "the file is registered already", NULL },
     { 5029, KVT__GDS_GPU, ENODEV, "there is no GPU", NULL },
-    { 5030, KVT__GDS_IO, EIO, "it failed inside: cufile.log may say why", "it failed "
-      "inside" },
-    { 5031, KVT__GDS_FILE_SYSTEM, EMFILE, "it cannot open the file once more: raise the "
+    { 5030, KVT__GDS_IO, EIO, "internal error of the library: see cufile.log", "internal "
+      "error of the library" },
+    { 5031, KVT__GDS_FILE_SYSTEM, EMFILE, "the library cannot open the file again: raise the "
       "limit of open files (ulimit -n)", NULL },
-    { 5033, KVT__GDS_MODULE, ENODEV, "nvidia-fs cannot be set up: is the GPU's driver "
-      "(libcuda.so.1) there, and of the same release", NULL },
-    { 5034, KVT__GDS_FILE_SYSTEM, ENOTSUP, "its configuration forbids this file system or "
-      "device: look at denylist in cufile.json", NULL },
+    { 5033, KVT__GDS_MODULE, ENODEV, "nvidia-fs cannot be set up: install the GPU's driver "
+      "(libcuda.so.1) of the same release", NULL },
+    { 5034, KVT__GDS_FILE_SYSTEM, ENOTSUP, "the library's configuration forbids this file "
+      "system or device: see denylist in cufile.json", NULL },
     { 5036, KVT__GDS_MEMORY, ENOMEM, "the device's memory cannot be pinned: lower "
       "gds_buffer_size (the GPU's BAR1 may be small)", NULL },
-    { 5043, KVT__GDS_MEMORY, ENOMEM, "it has no memory left", NULL },
+    { 5043, KVT__GDS_MEMORY, ENOMEM, "the library has no memory left", NULL },
     { 5044, KVT__GDS_IO, EIO, "the storage failed", NULL },
 };
-static const struct meaning unknown = { 0, KVT__GDS_IO, EIO, "it is a code that kvtier "
-                                        "does not know", NULL };
+static const struct meaning unknown = { 0, KVT__GDS_IO, EIO, "kvtier does not know this code",
+                                        NULL };
 /* The meaning at the registration of a file: seen with cuFile up to 1.9 and with 1.20, if udev has
  * no record of the file's device. */
 static const struct meaning no_udev = { 0, KVT__GDS_UDEV, ENODEV, UDEV, NULL };
@@ -171,7 +172,7 @@ kvt__gds_fail_call(enum kvt__gds_kind kind, enum kvt__gds_call call,
     if (m == &unknown && call == KVT__GDS_ADD_BUFFER)
         layer = KVT__GDS_MEMORY;
     return kvt__gds_fail(layer, status.code,
-                         kvt__fail(m->err, "%s: %s%s answers %d%s: %s.", libraries[kind],
+                         kvt__fail(m->err, "%s: %s%s returns %d%s: %s.", libraries[kind],
                                    prefixes[kind], calls[call], status.code, driver,
                                    remedy));
 }

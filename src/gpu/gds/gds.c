@@ -60,8 +60,8 @@ check_modules(const struct kvt__gds_library *l)
         return 0;
     return kvt__gds_fail(KVT__GDS_MODULE, errno,
                          kvt__fail(ENODEV, "libcufile: " MODULES " cannot be read, and "
-                                   "without it cuFileDriverOpen never returns: it takes a "
-                                   "kernel with modules, and a /proc that shows them."));
+                                   "without this file cuFileDriverOpen never returns: use a "
+                                   "kernel with modules, and mount /proc."));
 }
 
 static int
@@ -69,10 +69,10 @@ refuse_compat(const struct kvt__gds_library *l)
 {
     l->driver_close();
     return kvt__gds_fail(KVT__GDS_MODULE, KVT__GDS_NOT_OPEN,
-                         kvt__fail(ENODEV, "libcufile: it would only copy through host "
-                                   "memory (compat mode), which kvtier does better by "
-                                   "itself: load nvidia-fs, or for P2PDMA set "
-                                   "allow_compat_mode to false in cufile.json."));
+                         kvt__fail(ENODEV, "libcufile: only compat mode would work, a copy "
+                                   "through host memory that is slower than kvtier's: load "
+                                   "nvidia-fs, or for P2PDMA set allow_compat_mode to false "
+                                   "in cufile.json."));
 }
 
 /* Read the properties of the open driver: set g->max_request, and refuse a driver that has neither
@@ -249,7 +249,7 @@ move_all(const struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer,
             return kvt__gds_fail(KVT__GDS_IO, EIO,
                                  kvt__fail(EIO, "%s: %zd of %zu bytes were %s.",
                                            file->gds->name, got, n,
-                                           to_file ? "written" : "there to be read"));
+                                           to_file ? "written" : "read"));
     }
     return 0;
 }
@@ -264,13 +264,13 @@ kvt__gds_move(struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer, 
     assert(!((at | bytes | (uint64_t)offset) & (KVT__GDS_ALIGN - 1)));
     if (!file->handle || !buffer->gds)
         return kvt__gds_fail(KVT__GDS_IO, EBADF,
-                             kvt__fail(EBADF, "the file or the memory to move is not "
-                                       "registered."));
+                             kvt__fail(EBADF, "the file or the memory of the transfer is "
+                                       "not registered."));
     if (__builtin_add_overflow(at, bytes, &end) || end > buffer->bytes ||
         __builtin_add_overflow(offset, bytes, &file_end))
         return kvt__gds_fail(KVT__GDS_MEMORY, EFAULT,
-                             kvt__fail(EFAULT, "%zu bytes at %zu of registered memory, "
-                                       "which has %zu.", bytes, at, buffer->bytes));
+                             kvt__fail(EFAULT, "%zu bytes at %zu exceed the registered "
+                                       "memory of %zu bytes.", bytes, at, buffer->bytes));
     file->n_moves++;
     int err = move_all(file, buffer, at, bytes, offset, to_file);
     file->n_moves--;

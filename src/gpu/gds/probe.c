@@ -197,15 +197,15 @@ fill_result(struct helper *run, const struct kvt__gds_probe_params *params, bool
     const char *at = kvt__gds_layer_name(run->step);
     if (!ended)
         return set_failure(f, run->step,
-                           kvt__fail(ETIMEDOUT, "no answer for %g s, at %s: it hangs; "
-                                     "kvtier doctor asks again.",
+                           kvt__fail(ETIMEDOUT, HELPER " hangs: no answer for %g s, at %s; "
+                                     "kvtier doctor probes again.",
                                      (double)params->timeout_ms / 1000, at));
     if (WIFSIGNALED(status))
         return set_failure(f, run->step,
                            kvt__fail(EIO, HELPER " was ended by signal %d, at %s.",
                                      WTERMSIG(status), at));
     return set_failure(f, KVT__GDS_HELPER,
-                       kvt__fail(EIO, HELPER " ended without an answer (exit status %d).",
+                       kvt__fail(EIO, HELPER " ended without a result (exit status %d).",
                                  WEXITSTATUS(status)));
 }
 
@@ -250,7 +250,7 @@ probe_now(const struct kvt__gds_probe_params *params, enum kvt__gds_kind kind, i
     else if (find_helper(helper, sizeof helper))
         return set_failure(f, KVT__GDS_HELPER,
                            kvt__fail(ENOENT, HELPER " is not installed with this library, so "
-                                     "direct storage is not used: install it again."));
+                                     "direct transfers are not used: reinstall kvtier."));
     choose_scratch(path, scratch, sizeof scratch);
     snprintf(number, sizeof number, "%d", ordinal);
     char *words[] = { helper, kinds[kind], file, number, scratch, NULL };

@@ -63,7 +63,7 @@ refuse(const struct kvt__gds_preference *want, const char *path, enum kvt__gds_l
        const char *why, struct kvt__gds_choice *out)
 {
     if (!*want->required_by)
-        return set_text(out, "%s: " BOUNCE "; missing for a direct way: %s: %s", path,
+        return set_text(out, "%s: " BOUNCE "; direct transfers lack %s: %s", path,
                         kvt__gds_layer_name(layer), why);
     size_t n = strlen(why);
     while (n && why[n - 1] == '.')
@@ -103,7 +103,7 @@ kvt__gds_choose(const struct kvt__gds_preference *want,
     if (!want->direct)
         return set_text(out, "%s: " BOUNCE ": %s.", path, want->why_not_direct);
     if (ordinal < 0)
-        return refuse(want, path, KVT__GDS_GPU, "this process keeps its KV on none.", out);
+        return refuse(want, path, KVT__GDS_GPU, "the KV of this process is on no GPU.", out);
     (void)!kvt__gds_probe(params, want->kind, ordinal, path, &f); /* f contains the error */
     snprintf(by, sizeof by, "GPU %d reaches it directly", ordinal);
     return decide(want, path, by, &f, out);
@@ -149,8 +149,8 @@ kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe_param
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
         if (config->use_gds && stat(dir, &st) && errno == ENOENT) {
-            snprintf(text, sizeof text, "%s is not there yet: make it and ask again to see "
-                     "whether a GPU reaches it directly.", dir);
+            snprintf(text, sizeof text, "%s does not exist yet: create it and run this again to "
+                     "see whether a GPU reaches it directly.", dir);
             fn(ctx, "gds", 0, text);
             continue;
         }

@@ -75,7 +75,7 @@ kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
     if (!d || !bytes || bytes % UNIT)
         return false;
     if (n > d->n_units) {
-        KVT__LOG_ONCE(KVT_LOG_WARN, "gds_buffer_size: a chunk of %zu MiB has no room in "
+        KVT__LOG_ONCE(KVT_LOG_WARN, "gds_buffer_size: a chunk of %zu MiB does not fit into "
                       "%zu MiB and goes through host memory; raise it.", bytes / MIB,
                       d->n_units * UNIT / MIB);
         return false;
@@ -291,8 +291,8 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
     else
         kvt__extents_free(&d->free, 0, d->n_units);
     if (!err && kvt__gpu_alloc(gpu, bytes, &d->memory))
-        err = kvt__fail(ENOMEM, "gds_buffer_size: the GPU has no %zu MiB free to move "
-                        "chunks; lower it, or vLLM's --gpu-memory-utilization.",
+        err = kvt__fail(ENOMEM, "gds_buffer_size: the GPU has less than %zu MiB free for "
+                        "transfers; lower it, or vLLM's --gpu-memory-utilization.",
                         bytes / MIB);
     if (!err)
         err = register_memory(d, t->preference.kind, p2pdma, bytes);
@@ -346,8 +346,8 @@ kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
     if (err || !direct)
         return err;
     if (!most) {
-        kvt__log(KVT_LOG_INFO, "gds_path: bytes go through host memory all the same: "
-                 "chunks stay there (local_cpu), or there is other storage.");
+        kvt__log(KVT_LOG_INFO, "gds_path: bytes go through host memory nevertheless: host "
+                 "memory keeps the chunks (local_cpu), or there is other storage.");
         return 0;
     }
     err = open_device(t, gpu, p2pdma, bytes);
@@ -356,7 +356,7 @@ kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
     if (err)
         kvt__log(KVT_LOG_WARN, "gds_path: bytes go through host memory: %s", kvt__why());
     else
-        kvt__log(KVT_LOG_INFO, "gds_path: %s moves them through %zu MiB of the GPU's "
-                 "memory", kvt__gds_describe(t->device->gds), bytes / MIB);
+        kvt__log(KVT_LOG_INFO, "gds_path: %s transfers chunks through %zu MiB of the "
+                 "GPU's memory", kvt__gds_describe(t->device->gds), bytes / MIB);
     return 0;
 }

@@ -26,8 +26,8 @@ choose_suffix(struct kvt__files *t, const char *name)
 
     for (size_t i = 1; i < t->n_dirs; i++)
         if (kvt__fs_is(t->dirs[i].fd, WEKA) != weka)
-            return kvt__fail(EINVAL, "%s: of %s and %s only one is on " WEKA ", where "
-                             "files have other names; take directories of one kind.",
+            return kvt__fail(EINVAL, "%s: only one of %s and %s is on " WEKA ", where "
+                             "files have other names: use file systems of one kind.",
                              name, t->dirs[0].path, t->dirs[i].path);
     if (weka)
         t->layout = &kvt__layout_gds_weka;

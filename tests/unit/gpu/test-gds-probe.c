@@ -145,10 +145,10 @@ each_failed_layer_is_reported(void **state)
         { "cufile", "file=5030", KVT__GDS_UDEV, 5030, "/run/udev" },
         { "cufile", "file=5008", KVT__GDS_MODULE, 5008, "use_pci_p2pdma" },
         { "cufile", "buffer=5036", KVT__GDS_MEMORY, 5036, "BAR1" },
-        { "cufile", "write=5010", KVT__GDS_MODULE, 5010, "cuFileWrite answers 5010" },
+        { "cufile", "write=5010", KVT__GDS_MODULE, 5010, "cuFileWrite returns 5010" },
         { "cufile", "read=5,form=1", KVT__GDS_IO, EIO, "cuFileRead: Input/output" },
         { "cufile", "short=1", KVT__GDS_IO, EIO, "524288 of 1048576" },
-        { "cufile", "damage=1", KVT__GDS_IO, EBADMSG, "is not what was written" },
+        { "cufile", "damage=1", KVT__GDS_IO, EBADMSG, "differ from the written bytes" },
     };
 
     (void)state;
@@ -166,11 +166,11 @@ the_gpu_is_tested_first(void **state)
     use("cufile", "hang=1");
     setenv("GPU_FAKE", "0", 1);
     expect(probe(KVT__GDS_CUFILE), KVT__GDS_GPU, 100,
-           "cuInit answers 100 (CUDA_ERROR_NO_DEVICE)");
+           "cuInit returns 100 (CUDA_ERROR_NO_DEVICE)");
     use("hipfile", "hang=1");
     setenv("GPU_FAKE", "0", 1);
     expect(probe(KVT__GDS_HIPFILE), KVT__GDS_GPU, 101,
-           "hipInit answers 101 (hipErrorInvalidDevice)");
+           "hipInit returns 101 (hipErrorInvalidDevice)");
 }
 
 static void
@@ -181,7 +181,7 @@ a_missing_gpu_is_reported(void **state)
     (void)state;
     use("cufile", "");
     expect(kvt__gds_probe(&how, KVT__GDS_CUFILE, 3, dir.path, &found), KVT__GDS_GPU, ENODEV,
-           "there is no GPU 3: 2 are there");
+           "there is no GPU 3: the driver counts 2");
 }
 
 static void
@@ -216,7 +216,7 @@ a_missing_helper_is_reported(void **state)
     expect(kvt__gds_probe(&none, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_HELPER,
            ENOENT, "start /nowhere");
     expect(kvt__gds_probe(&silent, KVT__GDS_CUFILE, 0, dir.path, &found), KVT__GDS_HELPER,
-           EIO, "ended without an answer");
+           EIO, "ended without a result");
 }
 
 /* -------------------------------------------------------------------- several GPUs */
@@ -302,7 +302,7 @@ a_hang_ends_and_is_cached(void **state)
     expect_hang(KVT__GDS_DRIVER, "the library's driver");
     assert_false(found.cached);
     use("cufile", "");
-    expect(probe(KVT__GDS_CUFILE), KVT__GDS_DRIVER, ETIMEDOUT, "kvtier doctor asks again");
+    expect(probe(KVT__GDS_CUFILE), KVT__GDS_DRIVER, ETIMEDOUT, "kvtier doctor probes again");
     assert_true(found.cached);
 }
 

@@ -241,7 +241,7 @@ static const struct {
     { KVT__GDS_CUFILE, "file=5019", KVT__GDS_FILE_SYSTEM, 5019, "flags" },
     { KVT__GDS_CUFILE, "file=5034", KVT__GDS_FILE_SYSTEM, 5034, "denylist" },
     { KVT__GDS_CUFILE, "buffer=5036", KVT__GDS_MEMORY, 5036, "BAR1" },
-    { KVT__GDS_HIPFILE, "buffer=5013", KVT__GDS_MEMORY, 5013, "not the device's" },
+    { KVT__GDS_HIPFILE, "buffer=5013", KVT__GDS_MEMORY, 5013, "not device memory" },
     { KVT__GDS_CUFILE, "buffer=5077", KVT__GDS_MEMORY, 5077, "does not know" },
 };
 
@@ -346,13 +346,13 @@ all_forms_of_failure_are_recognized(void **state)
         const char *text;
     } forms[] = {
         { 0, "read=5", -EIO, EIO, KVT__GDS_IO, "cuFileRead: Input/output error" },
-        { 0, "read=5017", -EFAULT, 5017, KVT__GDS_MEMORY, "cuFileRead answers 5017" },
+        { 0, "read=5017", -EFAULT, 5017, KVT__GDS_MEMORY, "cuFileRead returns 5017" },
         { 0, "read=5,form=1", -EIO, EIO, KVT__GDS_IO, "cuFileRead: Input/output error" },
         { 0, "read=22,form=1", -EINVAL, EINVAL, KVT__GDS_IO, "cuFileRead: Invalid" },
-        { 0, "read=5030,form=1", -EIO, 5030, KVT__GDS_IO, "cuFileRead answers 5030" },
+        { 0, "read=5030,form=1", -EIO, 5030, KVT__GDS_IO, "cuFileRead returns 5030" },
         { 0, "read=0", -EIO, EIO, KVT__GDS_IO, "0 of 1048576" },
         { 1, "read=28", -ENOSPC, ENOSPC, KVT__GDS_IO, "hipFileRead: No space" },
-        { 1, "read=5013,form=1", -EFAULT, 5013, KVT__GDS_MEMORY, "answers 5013" },
+        { 1, "read=5013,form=1", -EFAULT, 5013, KVT__GDS_MEMORY, "returns 5013" },
         { 1, "read=719,form=1", -EIO, 719, KVT__GDS_GPU, "HIP's error 719" },
         { 0, "short=1", -EIO, EIO, KVT__GDS_IO, "524288 of 1048576 bytes" },
     };
@@ -389,7 +389,7 @@ a_closed_file_is_not_used(void **state)
     expect_failure(kvt__gds_move(&closed, &rig.buffer, 0, MIB, 0, false), -EBADF,
                    KVT__GDS_IO, EBADF, "not registered");
     expect_failure(kvt__gds_move(&rig.file, &rig.buffer, 4096, MIB, 0, false), -EFAULT,
-                   KVT__GDS_MEMORY, EFAULT, "which has 1048576");
+                   KVT__GDS_MEMORY, EFAULT, "memory of 1048576 bytes");
     tear_down(&rig); /* asserts that no dead handle was used */
 }
 

@@ -74,7 +74,7 @@ otherwise_one_line_says_why_not(void **state)
     how.no_cache = true;
     assert_int_equal(choose(NULL), 0);
     assert_false(choice.direct);
-    expect_text(choice.text, "through host memory; missing for a direct way: udev: ");
+    expect_text(choice.text, "through host memory; direct transfers lack udev: ");
     expect_text(choice.text, "/run/udev");
     assert_int_equal(choose((const char *const[]){ "use_gds=false", NULL }), 0);
     assert_false(choice.direct);
@@ -111,7 +111,7 @@ without_a_gpu_nothing_is_asked(void **state)
     use("cufile", "hang=1");
     kvt__gds_read_preference(config, &preference);
     assert_int_equal(kvt__gds_choose(&preference, &how, -1, dir.path, &choice), 0);
-    expect_text(choice.text, "missing for a direct way: the GPU");
+    expect_text(choice.text, "direct transfers lack the GPU");
     kvt_config_free(config);
 }
 
@@ -151,7 +151,7 @@ doctor_asks_anew_of_each_gpu_and_directory(void **state)
     expect_text(told.text[1], "GPU 1: use_gds is true");
     expect_text(told.text[1], "use_pci_p2pdma");
     expect_text(told.text[2], "gds: ");
-    expect_text(told.text[2], "/none is not there yet");
+    expect_text(told.text[2], "/none does not exist yet");
     kvt_config_free(config);
 }
 

@@ -206,7 +206,7 @@ an_engine_without_a_gpu_is_told_so(void **state)
     snprintf(url, sizeof url, "gds://%s", dirs[0].path);
     assert_int_equal(try_open_for(url, true, "use_gds=true", 1, &tier), 0);
     assert_int_equal(tier->ops->use_gpu(tier, NULL, REGION), -ENODEV);
-    assert_non_null(strstr(kvt__why(), "this process keeps its KV on none"));
+    assert_non_null(strstr(kvt__why(), "the KV of this process is on no GPU"));
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)

@@ -300,11 +300,11 @@ static const struct {
 } failures[] = {
     { false, "write=5,only=1", -EIO, "Write: Input/output error." },
     { false, "write=28,only=2", -ENOSPC, "Write: No space left on device." },
-    { false, "write=5030,only=3", -EIO, "Write answers 5030: it failed inside" },
-    { false, "write=5017,form=1,only=4", -EFAULT, "Write answers 5017: that is beyond" },
+    { false, "write=5030,only=3", -EIO, "Write returns 5030: internal error of the library" },
+    { false, "write=5017,form=1,only=4", -EFAULT, "Write returns 5017: the range exceeds" },
     { true, "read=5,only=4", -EIO, "Read: Input/output error." },
-    { true, "read=5036,form=1,only=2", -ENOMEM, "Read answers 5036: the device's" },
-    { true, "short=1,only=3", -EIO, "1048576 of 2097152 bytes were there to be read." },
+    { true, "read=5036,form=1,only=2", -ENOMEM, "Read returns 5036: the device's" },
+    { true, "short=1,only=3", -EIO, "1048576 of 2097152 bytes were read." },
     { true, "read=5", -EIO, "Read: Input/output error." }, /* all of them */
 };
 

@@ -22,9 +22,9 @@ static int
 fail(const char *call, int code)
 {
     return kvt__gds_fail(KVT__GDS_GPU, code,
-                         kvt__fail(ENODEV, "%s: %s answers %d (%s): look whether a GPU is "
-                                   "there, this user and this container may use it, and "
-                                   "its driver is loaded.", library, call, code,
+                         kvt__fail(ENODEV, "%s: %s returns %d (%s): check that a GPU is "
+                                   "present, that this user and this container may use the "
+                                   "GPU, and that its driver is loaded.", library, call, code,
                                    kvt__driver_error(&d, code)));
 }
 
@@ -62,7 +62,7 @@ enter(int ordinal)
     if (!code)
         code = d.retain(&context.handle, context.device);
     if (code)
-        return fail("making a context", code);
+        return fail("the creation of a context", code);
     int err = kvt__context_enter(&d, &context);
     return err ? kvt__gds_fail(KVT__GDS_GPU, EIO, err) : 0;
 }
@@ -80,15 +80,15 @@ device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **
     if ((code = d.init(0)))
         return fail(cuda ? "cuInit" : "hipInit", code);
     if ((code = d.device_count(&n_devices)))
-        return fail("counting devices", code);
+        return fail("the count of devices", code);
     if (ordinal >= n_devices)
         return kvt__gds_fail(KVT__GDS_GPU, ENODEV,
-                             kvt__fail(ENODEV, "there is no GPU %d: %d are there.", ordinal,
+                             kvt__fail(ENODEV, "there is no GPU %d: the driver counts %d.", ordinal,
                                        n_devices));
     if ((err = enter(ordinal)))
         return err;
     if ((code = d.mem_alloc(&memory, bytes + ALIGN)))
-        return fail("taking memory of the device", code);
+        return fail("the allocation of device memory", code);
     *out = (unsigned char *)(((uintptr_t)memory + ALIGN - 1) & ~(ALIGN - 1));
     return 0;
 }
@@ -106,5 +106,5 @@ device_copy(void *to, const void *from, size_t bytes)
 
     if (!code)
         code = d.stream_sync(NULL);
-    return code ? fail("copying to or from the device", code) : 0;
+    return code ? fail("a copy to or from the device", code) : 0;
 }

@@ -125,7 +125,7 @@ make_scratch(void)
         return 0;
     if (errno == EINVAL)
         return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, EINVAL,
-                             kvt__fail(EINVAL, "the file system does not take O_DIRECT."));
+                             kvt__fail(EINVAL, "the file system does not support O_DIRECT."));
     /* Name the directory, not the file with its random name: kvtier doctor merges equal messages of
      * several GPUs. */
     return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, errno,
@@ -152,7 +152,7 @@ compare(const unsigned char *sent, const unsigned char *got, const char *where)
     if (!memcmp(sent, got, PROBE_BYTES))
         return 0;
     return kvt__gds_fail(KVT__GDS_IO, EBADMSG,
-                         kvt__fail(EBADMSG, "what %s is not what was written.", where));
+                         kvt__fail(EBADMSG, "the bytes %s differ from the written bytes.", where));
 }
 
 /* Test both directions.  sent, got: buffers of PROBE_BYTES with the alignment of O_DIRECT. */
@@ -166,9 +166,9 @@ write_and_read(unsigned char *sent, unsigned char *got)
         err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, true);
     if (!err && pread(probe.fd, got, PROBE_BYTES, OFFSET) != (ssize_t)PROBE_BYTES)
         err = kvt__gds_fail(KVT__GDS_IO, EIO,
-                            kvt__fail(EIO, "what was written is not in the file."));
+                            kvt__fail(EIO, "the written bytes cannot be read from the file."));
     if (!err)
-        err = compare(sent, got, "is in the file");
+        err = compare(sent, got, "in the file");
     memset(got, 0, PROBE_BYTES);
     if (!err)
         err = device_copy(probe.device + AT, got, PROBE_BYTES);
@@ -176,7 +176,7 @@ write_and_read(unsigned char *sent, unsigned char *got)
         err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, false);
     if (!err)
         err = device_copy(got, probe.device + AT, PROBE_BYTES);
-    return err ? err : compare(sent, got, "was read");
+    return err ? err : compare(sent, got, "of a direct read");
 }
 
 static int
