@@ -263,27 +263,27 @@ static int
 read_tunnel(struct kvt__http_conn *conn)
 {
     struct kvt__http_response response;
-    const char *wrong, *who = conn->origin->label;
+    const char *wrong, *label = conn->origin->label;
     ssize_t n = kvt__http_parse_head(conn->in, conn->in_bytes, &response, &wrong);
 
     if (n < 0)
-        return kvt__fail(EPROTO, "the proxy for %s: %s.", who, wrong);
+        return kvt__fail(EPROTO, "the proxy for %s: %s.", label, wrong);
     if (!n)
         return conn->in_bytes < sizeof conn->in
                    ? KVT__HTTP_WAITS
                    : kvt__fail(EPROTO, "the proxy for %s: the head of the response is too "
-                               "long.", who);
+                               "long.", label);
     if (response.head.status / 100 == 1) {
         kvt__http_drop_head(conn, (size_t)n);
         return KVT__HTTP_GOES_ON;
     }
     if (response.head.status / 100 != 2)
         return kvt__fail(response.head.status == 407 ? EACCES : EHOSTUNREACH,
-                         "the proxy refuses to connect to %s: status %d.", who,
+                         "the proxy refuses to connect to %s: status %d.", label,
                          response.head.status);
     if (conn->in_bytes != (size_t)n)
         return kvt__fail(EPROTO, "the proxy for %s sent bytes before the tunnel was used.",
-                         who);
+                         label);
     explicit_bzero(conn->out, conn->out_bytes); /* the proxy's password */
     return KVT__HTTP_DONE;
 }

@@ -26,7 +26,7 @@
 
 /* Return OpenSSL's text of the newest error. */
 static const char *
-complaint(void)
+openssl_error(void)
 {
     unsigned long code = ERR_peek_last_error();
     const char *text = code ? ERR_reason_error_string(code) : NULL;
@@ -79,17 +79,17 @@ keep_session(SSL *ssl, SSL_SESSION *session)
 }
 
 static int
-trust_file(SSL_CTX *ctx, const char *file)
+load_trusted_file(SSL_CTX *ctx, const char *file)
 {
     if (access(file, R_OK) < 0)
         return kvt__fail(EINVAL, "certificates of %s: %m.", file);
     if (SSL_CTX_load_verify_locations(ctx, file, NULL) != 1)
-        return kvt__fail(EINVAL, "certificates of %s: %s.", file, complaint());
+        return kvt__fail(EINVAL, "certificates of %s: %s.", file, openssl_error());
     return 0;
 }
 
 static int
-trust(SSL_CTX *ctx, const struct kvt__http *http)
+load_trusted(SSL_CTX *ctx, const struct kvt__http *http)
 {
     int err = 0;
 
@@ -97,10 +97,10 @@ trust(SSL_CTX *ctx, const struct kvt__http *http)
         return 0;
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
     if (http->ca_file)
-        err = trust_file(ctx, http->ca_file);
+        err = load_trusted_file(ctx, http->ca_file);
     else if (SSL_CTX_set_default_verify_paths(ctx) != 1)
-        err = kvt__fail(EINVAL, "certificates of the system: %s.", complaint());
-    return err || !http->more_ca_file ? err : trust_file(ctx, http->more_ca_file);
+        err = kvt__fail(EINVAL, "certificates of the system: %s.", openssl_error());
+    return err || !http->more_ca_file ? err : load_trusted_file(ctx, http->more_ca_file);
 }
 
 /* Fail for a key with a pass phrase.  Without this callback OpenSSL asks the terminal for the
@@ -117,7 +117,7 @@ refuse_pass_phrase(char *out, int room, int writes, void *user)
 
 /* Load the client's certificate and key, for servers that demand a client certificate. */
 static int
-present(SSL_CTX *ctx, const struct kvt__http *http)
+load_client_certificate(SSL_CTX *ctx, const struct kvt__http *http)
 {
     const char *cert = http->cert_file, *key = http->key_file ? http->key_file : cert;
 
@@ -127,14 +127,14 @@ present(SSL_CTX *ctx, const struct kvt__http *http)
     if (access(cert, R_OK) < 0)
         return kvt__fail(EINVAL, "client certificate %s: %m.", cert);
     if (SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
-        return kvt__fail(EINVAL, "client certificate %s: %s.", cert, complaint());
+        return kvt__fail(EINVAL, "client certificate %s: %s.", cert, openssl_error());
     if (access(key, R_OK) < 0)
         return kvt__fail(EINVAL, "client key %s: %m.", key);
     /* SSL_CTX_use_PrivateKey_file() accepts a key of another type than the certificate's;
      * SSL_CTX_check_private_key() does not. */
     if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1 ||
         SSL_CTX_check_private_key(ctx) != 1)
-        return kvt__fail(EINVAL, "client key %s: %s.", key, complaint());
+        return kvt__fail(EINVAL, "client key %s: %s.", key, openssl_error());
     return 0;
 }
 
@@ -150,10 +150,10 @@ kvt__http_tls_open(struct kvt__http *http)
     ERR_clear_error();
     ctx = SSL_CTX_new(TLS_client_method());
     if (!ctx)
-        return kvt__fail(ENOMEM, "TLS: %s.", complaint());
-    err = trust(ctx, http);
+        return kvt__fail(ENOMEM, "TLS: %s.", openssl_error());
+    err = load_trusted(ctx, http);
     if (!err)
-        err = present(ctx, http);
+        err = load_client_certificate(ctx, http);
     ERR_clear_error();
     if (err) {
         SSL_CTX_free(ctx);
@@ -186,24 +186,24 @@ kvt__http_tls_close(struct kvt__http *http)
 /* ------------------------------------------------------------------- failures */
 
 static int
-handshake_failed(struct kvt__http_conn *conn)
+fail_tls(struct kvt__http_conn *conn)
 {
-    const char *who = conn->origin->label;
+    const char *label = conn->origin->label;
     long verified = SSL_get_verify_result(conn->ssl);
 
     if (!conn->origin->http->no_verify && verified != X509_V_OK)
-        return kvt__fail(EKEYREJECTED, "%s: its certificate is not accepted: %s.", who,
+        return kvt__fail(EKEYREJECTED, "%s: its certificate is not accepted: %s.", label,
                          X509_verify_cert_error_string(verified));
-    return kvt__fail(EPROTO, "TLS with %s: %s.", who, complaint());
+    return kvt__fail(EPROTO, "TLS with %s: %s.", label, openssl_error());
 }
 
 /* Classify a failed OpenSSL call.  Return 0: the call waits for the socket; or -errno with a
  * sentence. */
 static int
-failure(struct kvt__http_conn *conn, int result)
+classify_failure(struct kvt__http_conn *conn, int result)
 {
     int saved = errno;
-    const char *who = conn->origin->label;
+    const char *label = conn->origin->label;
 
     switch (SSL_get_error(conn->ssl, result)) {
     case SSL_ERROR_WANT_WRITE:
@@ -213,23 +213,23 @@ failure(struct kvt__http_conn *conn, int result)
         return 0;
     case SSL_ERROR_ZERO_RETURN:
         conn->is_lost = conn->eof = true;
-        return kvt__fail(ECONNRESET, "%s closed the connection before it answered.", who);
+        return kvt__fail(ECONNRESET, "%s closed the connection before it answered.", label);
     case SSL_ERROR_SYSCALL:
         conn->is_lost = true;
-        return kvt__fail(saved ? saved : ECONNRESET, "TLS with %s", who);
+        return kvt__fail(saved ? saved : ECONNRESET, "TLS with %s", label);
     default:
         if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
             conn->is_lost = true;
             return kvt__fail(ECONNRESET, "%s closed the connection without ending TLS.",
-                             who);
+                             label);
         }
         conn->tls_failed = true;
-        return handshake_failed(conn);
+        return fail_tls(conn);
     }
 }
 
 static void
-forget_errors(struct kvt__http_conn *conn)
+clear_errors(struct kvt__http_conn *conn)
 {
     ERR_clear_error();
     errno = 0;
@@ -240,7 +240,7 @@ forget_errors(struct kvt__http_conn *conn)
 
 /* Set the name or address that the server's certificate must contain. */
 static bool
-name_peer(SSL *ssl, const char *host)
+set_expected_name(SSL *ssl, const char *host)
 {
     X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
     struct kvt__http_address address;
@@ -266,8 +266,8 @@ kvt__http_tls_begin(struct kvt__http_conn *conn)
     ERR_clear_error();
     conn->ssl = SSL_new(o->http->tls);
     if (!conn->ssl || SSL_set_fd(conn->ssl, conn->fd) != 1 ||
-        !name_peer(conn->ssl, o->host))
-        return kvt__fail(ENOMEM, "TLS with %s: %s.", o->label, complaint());
+        !set_expected_name(conn->ssl, o->host))
+        return kvt__fail(ENOMEM, "TLS with %s: %s.", o->label, openssl_error());
     SSL_set_app_data(conn->ssl, conn);
     if (*session_of(conn))
         SSL_set_session(conn->ssl, *session_of(conn));
@@ -278,10 +278,10 @@ kvt__http_tls_begin(struct kvt__http_conn *conn)
 int
 kvt__http_handshake(struct kvt__http_conn *conn)
 {
-    forget_errors(conn);
+    clear_errors(conn);
     int result = SSL_do_handshake(conn->ssl);
     if (result != 1)
-        return failure(conn, result);
+        return classify_failure(conn, result);
     if (SSL_session_reused(conn->ssl))
         atomic_fetch_add(&conn->thread->http->n_resumed, 1);
     return KVT__HTTP_DONE;
@@ -293,7 +293,7 @@ kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n)
 {
     size_t got = 0;
 
-    forget_errors(conn);
+    clear_errors(conn);
     while (got < n) {
         size_t some;
         int result = SSL_read_ex(conn->ssl, (char *)to + got, n - got, &some);
@@ -303,7 +303,7 @@ kvt__http_tls_recv(struct kvt__http_conn *conn, void *to, size_t n)
         else if (got)
             break; /* the next call meets the failure again */
         else
-            return failure(conn, result);
+            return classify_failure(conn, result);
     }
     return (ssize_t)got;
 }
@@ -313,7 +313,7 @@ kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts, size_
 {
     size_t sent = 0;
 
-    forget_errors(conn);
+    clear_errors(conn);
     for (size_t i = 0; i < n_parts; i++) {
         for (size_t at = 0, some; at < parts[i].iov_len; at += some, sent += some) {
             if (sent >= SEND_BYTES)
@@ -321,7 +321,7 @@ kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *parts, size_
             int result = SSL_write_ex(conn->ssl, (char *)parts[i].iov_base + at,
                                       parts[i].iov_len - at, &some);
             if (result != 1)
-                return sent ? (ssize_t)sent : failure(conn, result);
+                return sent ? (ssize_t)sent : classify_failure(conn, result);
         }
     }
     return (ssize_t)sent;
@@ -335,7 +335,7 @@ kvt__http_tls_is_quiet(struct kvt__http_conn *conn)
     size_t n;
     char byte;
 
-    forget_errors(conn);
+    clear_errors(conn);
     return SSL_peek_ex(conn->ssl, &byte, 1, &n) != 1 &&
            SSL_get_error(conn->ssl, 0) == SSL_ERROR_WANT_READ;
 }
