@@ -320,6 +320,24 @@ chains_of_chosen_wide_hashes_are_short(void **state)
     kvt__table_close(t);
 }
 
+/* A snapshot with such an entry is not a snapshot of kvtier. */
+static void
+a_saved_entry_out_of_range_is_an_error(void **state)
+{
+    struct kvt__table *t = open_table(0, 0);
+    struct kvt__name name = name_of(1);
+    struct kvt__record record = record_of_n(1, TB_MAX_BYTES);
+    int64_t n_entered = 0;
+
+    (void)state;
+    assert_int_equal(kvt__tb_enter_saved(t, &name, &record, 0, TEXT, &n_entered), -EINVAL);
+    record.bytes = 10;
+    assert_int_equal(kvt__tb_enter_saved(t, &name, &record, 0, TEXT, &n_entered), 0);
+    assert_int_equal(kvt__tb_enter_saved(t, &name, &record, 0, TEXT, &n_entered), 0);
+    assert_int_equal(n_entered, 1);
+    kvt__table_close(t);
+}
+
 int
 main(void)
 {
@@ -328,6 +346,7 @@ main(void)
         cmocka_unit_test(a_record_has_every_field_of_the_claim),
         cmocka_unit_test(values_out_of_range_are_refused),
         cmocka_unit_test(many_chunks_grow_the_table),
+        cmocka_unit_test(a_saved_entry_out_of_range_is_an_error),
         cmocka_unit_test(an_entry_is_read_by_number),
         cmocka_unit_test(wide_hashes_need_room_and_all_bits),
         cmocka_unit_test(a_table_of_memory_needs_no_space),

@@ -105,6 +105,7 @@ descriptor_0_is_as_good_as_any(void **state)
     assert_true(find(other, 1, NULL));
     unsigned owner = t->owner;
     assert_true(kvt__tb_owner_lives(other, owner));
+    assert_true(kvt__tb_owner_lives(t, other->owner));
     kvt__table_close(t);
     assert_false(kvt__tb_owner_lives(other, owner));
     kvt__table_close(other);
