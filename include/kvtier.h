@@ -260,7 +260,9 @@ struct kvt_listed {
                             * object name */
     const char *tier;      /* name of the tier, valid during the call */
     uint64_t stored_bytes; /* bytes of the object, header and trailer included */
-    int64_t mtime_ns;      /* time of writing, wall clock */
+    int64_t mtime_ns;      /* time of writing, wall clock; in shared host memory of the last
+                            * use */
+    uint32_t tier_index;   /* i of kvt_store_tier() */
 };
 
 /* Call fn on the calling thread for each chunk of which the key begins with prefix ("": every

@@ -369,6 +369,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
 
 struct listing {
     const char *tier;
+    uint32_t tier_index;
     const char *prefix;
     int (*fn)(void *ctx, const struct kvt_listed *listed);
     void *ctx;
@@ -386,6 +387,7 @@ list_one(void *ctx, const char *key, bool opaque, uint64_t stored_bytes, int64_t
         return;
     listed.key = key;
     listed.tier = l->tier;
+    listed.tier_index = l->tier_index;
     listed.stored_bytes = stored_bytes;
     listed.mtime_ns = mtime_ns;
     l->stop = l->fn(l->ctx, &listed) != 0;
@@ -402,6 +404,7 @@ kvt_store_list(struct kvt_store *store, const char *prefix,
         struct kvt__tier *tier = store->store->levels[i].tier;
 
         l.tier = tier->ops->name;
+        l.tier_index = (uint32_t)i;
         err = tier->ops->list(tier, prefix, list_one, &l);
     }
     return err;
