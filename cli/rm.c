@@ -2,37 +2,61 @@
  *
  * kvtier rm */
 #include "common.h"
+#include "delete.h"
 
 static int
-rm_run(int argc, char **argv)
+rm_keys(const struct cli_common *c)
 {
-    struct cli_common c;
     struct kvt_store *store;
-    int code = cli_parse(&cli_rm, argc, argv, NULL, 1, -1, &c);
+    int code = cli_open_store(c, &store);
 
-    if (!code)
-        code = cli_open_store(&c, &store);
     if (code)
         return code;
-    for (int i = 0; i < c.n_args; i++) {
+    for (int i = 0; i < c->n_args; i++) {
         struct kvt_op op = KVT_INIT(struct kvt_op);
 
         op.kind = KVT_OP_DELETE;
-        op.key = c.args[i];
+        op.key = c->args[i];
         (void)!kvt_store_run(store, &op);
-        int one = cli_tell(&c, &op);
+        int one = cli_tell(c, &op);
         code = one > code ? one : code;
     }
     kvt_store_close(store);
     return code;
 }
 
+static int
+rm_run(int argc, char **argv)
+{
+    struct cli_common c;
+    struct cli_delete what = { .command = &cli_rm, .common = &c, .before_ns = INT64_MAX };
+    int code = cli_parse(&cli_rm, argc, argv, (const struct cli_option[]){
+        { "prefix", .text = &what.prefix }, { "dry-run", .flag = &what.dry_run }, { 0 } },
+        0, -1, &c);
+
+    if (code)
+        return code;
+    if (what.prefix && !*what.prefix)
+        return cli_usage(&cli_rm, "--prefix needs at least one character");
+    if (what.prefix && c.n_args)
+        return cli_usage(&cli_rm, "KEY '%s' beside --prefix", c.args[0]);
+    if (what.dry_run && !what.prefix)
+        return cli_usage(&cli_rm, "--dry-run needs --prefix");
+    if (!what.prefix && !c.n_args)
+        return cli_usage(&cli_rm, "an argument is missing");
+    return what.prefix ? cli_delete(&what) : rm_keys(&c);
+}
+
 const struct cli_command cli_rm = {
     .name = "rm",
-    .usage = "[OPTIONS] KEY...",
+    .usage = "[OPTIONS] KEY...\n"
+             "[OPTIONS] --prefix PREFIX [--dry-run]",
     .summary = "remove chunks from every tier",
-    .help = "Removes each KEY.\n\n"
+    .help = "Removes each KEY, or all chunks whose keys begin with PREFIX, as 'kvtier ls\n"
+            "PREFIX' lists the chunks.\n\n"
+            "  --prefix PREFIX  remove the chunks whose keys begin with PREFIX\n"
+            "  --dry-run        print the chunks that --prefix would remove, remove none\n"
             CLI_COMMON_HELP,
-    .no = "a KEY is missing; the other chunks were removed",
+    .no = "a KEY is missing, or a chunk is in use and stays; the other chunks were removed",
     .run = rm_run,
 };
