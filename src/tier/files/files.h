@@ -191,6 +191,14 @@ int kvt__dir_reopen(const struct kvt__files *t, const struct kvt__dir *dir, cons
  * again.  Return true if they were opened again. */
 bool kvt__dir_renew(const struct kvt__files *t, const struct kvt__dir *dir);
 
+/* ----------------------------------------------------------------- check.c */
+
+/* Implement kvt__tier_ops.look for a backend of files: open the tier, check each directory with a
+ * file of up to 64 MiB, delete the file, and close the tier.  limit_gib: the configured limit;
+ * 0: none. */
+void kvt__files_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
+                      double limit_gib, kvt__tier_look_fn fn, void *ctx);
+
 /* ---------------------------------------------------------------- shared.c */
 
 /* Return true if several hosts may share the file system of fd. */

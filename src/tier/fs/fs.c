@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "conf/conf.h"
 #include "tier/files/files.h"
 
 extern const struct kvt__tier_ops kvt__tier_fs;
@@ -22,9 +23,16 @@ fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     return kvt__files_opened(t, kvt__files_open(t, params, list), out);
 }
 
+static void
+fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+{
+    kvt__files_check(&kvt__tier_fs, params, params->config->max_remote_size, fn, ctx);
+}
+
 const struct kvt__tier_ops kvt__tier_fs = {
     .name = "fs",
     .open = fs_open,
+    .look = fs_look,
     .stop = kvt__files_stop,
     .close = kvt__files_close,
     KVT__FILES_OPS,

@@ -28,9 +28,17 @@ local_disk_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     return kvt__files_opened(t, kvt__files_open(t, params, params->rest), out);
 }
 
+static void
+local_disk_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+{
+    kvt__files_check(&kvt__tier_local_disk, params, params->config->max_local_disk_size, fn,
+                     ctx);
+}
+
 const struct kvt__tier_ops kvt__tier_local_disk = {
     .name = "local_disk",
     .open = local_disk_open,
+    .look = local_disk_look,
     .stop = kvt__files_stop,
     .close = kvt__files_close,
     KVT__FILES_OPS,
