@@ -17,8 +17,6 @@
 #define TIMEOUT_NS (10 * KVT__NS_PER_S)
 #define CLOCK_S 5 /* a smaller difference of the clocks is not reported */
 
-extern const struct kvt__tier_ops kvt__tier_s3;
-
 struct check {
     struct s3_call call;   /* first: on_head() casts */
     const struct kvt_config *config;
@@ -232,11 +230,12 @@ check_delete(struct check *c)
 }
 
 void
-kvt__s3_check(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+kvt__s3_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
+              kvt__tier_look_fn fn, void *ctx)
 {
     struct check c = { .config = params->config, .fn = fn, .ctx = ctx };
     struct kvt__tier *tier;
-    int err = kvt__tier_s3.open(params, &tier);
+    int err = ops->open(params, &tier);
 
     if (err) {
         report(&c, "s3 address", err, "%s", kvt__why());
@@ -251,5 +250,5 @@ kvt__s3_check(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void 
         check_read(&c);
         check_delete(&c);
     }
-    kvt__tier_s3.close(tier);
+    ops->close(tier);
 }

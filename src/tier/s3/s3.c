@@ -196,10 +196,16 @@ s3_private_dir(const struct kvt__tier *tier)
     return ((const struct s3_tier *)tier)->index_fd;
 }
 
+static void
+s3_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+{
+    kvt__s3_check(&kvt__tier_s3, params, fn, ctx);
+}
+
 const struct kvt__tier_ops kvt__tier_s3 = {
     .name = "s3",
     .open = s3_open,
-    .look = kvt__s3_check,
+    .look = s3_look,
     .stop = s3_stop,
     .close = s3_close,
     .private_dir = s3_private_dir,
