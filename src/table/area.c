@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The area: memory of the table's file for the caller.  The table never reads or writes the
- * area. */
+ * The area: a part of the table's file for the caller.  The table allocates and maps the area,
+ * and never reads or writes the area. */
 #include <assert.h>
 #include <inttypes.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file `lock`: its bytes are locks of processes, and a record in it names the table. */
+ * The file `lock`: processes lock bytes of the file, and a record in the file names the
+ * table. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +51,7 @@ kvt__tb_share_file(int fd)
     return !err;
 }
 
-/* The kernel releases the shared flock even if it does not grant the exclusive flock. */
+/* The kernel releases the shared flock even if the exclusive flock is not granted. */
 bool
 kvt__tb_is_alone(int fd)
 {
@@ -79,12 +80,12 @@ kvt__tb_is_locked(int lock_fd, off_t first, off_t n)
     struct flock fl = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = first,
                         .l_len = n };
 
-    /* In doubt another handle locks the byte: what a dead owner left stays a little
-     * longer. */
+    /* If the system call fails, another handle may lock the byte.  A dead owner's claims then
+     * stay a little longer, which is harmless. */
     return fcntl(lock_fd, F_OFD_GETLK, &fl) || fl.l_type != F_UNLCK;
 }
 
-/* A living owner i locks byte TB_OWNER_BYTE + i. */
+/* F_OFD_GETLK ignores the locks of this handle, and this handle's owner lives. */
 bool
 kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner)
 {
@@ -97,7 +98,7 @@ kvt__tb_owner_lives(const struct kvt__table *t, unsigned owner)
 bool
 kvt__tb_lock_owner(const struct kvt__table *t, unsigned owner)
 {
-    assert(!tb_is_writer(t)); /* a handle is one owner */
+    assert(!tb_is_writer(t)); /* a handle has at most one owner's number */
     return t->lock_fd < 0 || !kvt__tb_lock_byte(t->lock_fd, F_WRLCK, TB_OWNER_BYTE + owner);
 }
 
@@ -108,7 +109,8 @@ kvt__tb_unlock_owner(const struct kvt__table *t, unsigned owner)
         kvt__tb_unlock_byte(t->lock_fd, TB_OWNER_BYTE + owner);
 }
 
-/* Equal in all versions, so that an opener finds the table of another version. */
+/* All versions compute the same checksum, so that an opener finds the table of another
+ * version. */
 static uint32_t
 crc_of(const struct tb_place *place)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chains: an array of heads that grows by linear hashing.  A chain ends with the number of
- * its head, so a reader that an insert, a removal or a split led into another chain notices
- * at the end and walks again. */
+ * Chains of entries with equal hash buckets.  The array of heads grows by linear hashing.  A
+ * chain ends with the number of the chain's head.  If an insert, a removal or a split leads a
+ * reader into another chain, the reader finds another number at the end and walks again. */
 #include "table/private.h"
 
 static uint64_t
@@ -22,7 +22,7 @@ hash_of(const struct kvt__table *t, uint64_t digest, uint64_t bits)
     return fold(x ^ key, UINT64_C(0xd6e8feb86659fd93));
 }
 
-/* All bits of a wide hash count: a client can choose names whose first 64 bits are equal. */
+/* Use all bits of a wide hash, because a client can choose names with equal first 64 bits. */
 static uint64_t
 hash_of_wide(const struct kvt__table *t, uint64_t digest,
              const uint64_t bits[KVT__HASH_WORDS])
@@ -40,6 +40,7 @@ kvt__tb_hash(const struct kvt__table *t, const struct kvt__name *name)
         : hash_of(t, name->digest, name->hash.bits[0]);
 }
 
+/* Return the digest of the space of an entry with this word. */
 static inline uint64_t
 space_digest(const struct kvt__table *t, uint64_t word)
 {
@@ -103,6 +104,8 @@ has_hash(const struct kvt__table *t, uint32_t entry, const struct kvt__hash *has
     return true;
 }
 
+/* Return true if the entry has the identity, or without id the hash, and the name's space.  The
+ * identity implies the hash. */
 static inline bool
 matches(const struct kvt__table *t, uint32_t entry, uint64_t word,
         const struct kvt__name *name, const struct kvt__id *id)
@@ -117,9 +120,9 @@ matches(const struct kvt__table *t, uint32_t entry, uint64_t word,
            space_digest(t, word) == name->digest;
 }
 
-/* Walk a chain to an entry in the state READY or, if `claimed`, CLAIMED.  Returns 1: found,
- * *entry and *word; 0: the chain has no such entry; -1: the walk ended in another chain, or
- * beside a split. */
+/* Walk a chain to the entry of a name in the state READY or, if `claimed`, CLAIMED.  Returns 1:
+ * found, *entry and *word are set; 0: the chain lacks the entry; -1: the walk ended in another
+ * chain, or a split was in progress during the walk. */
 static inline int
 walk(const struct kvt__table *t, const struct kvt__name *name, uint64_t hash,
      const struct kvt__id *id, bool claimed, uint32_t *entry, uint64_t *word)
@@ -233,7 +236,8 @@ kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes)
     return true;
 }
 
-/* Add to a change: the chain of head `old` divided between `old` and the new head. */
+/* Add to a change: divide the chain of head `old` between `old` and the new head.  False: the
+ * chain is garbage. */
 static bool
 divide(struct tb_change *c, uint32_t old, uint32_t new)
 {
@@ -255,9 +259,10 @@ divide(struct tb_change *c, uint32_t old, uint32_t new)
     return link == (TB_END | old);
 }
 
-/* The new head first leads to the whole chain, so that a reader finds every entry at any
- * step, also if the writer dies.  A reader that was on the chain meanwhile, and may have
- * missed an entry, finds another number of splits and walks again. */
+/* The change writes its values in their order.  The new head first leads to the whole chain, so a
+ * reader that begins at any step finds every entry, even if the writer dies.  A reader that
+ * walked the chain during the split may have missed an entry; this reader finds another number
+ * in `split` and walks again. */
 void
 kvt__tb_split(struct tb_change *c)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Claims: a writer takes a name, writes or deletes the object without a lock, and ends the
- * claim.  Fields of a FREE entry are written in place, because no reader uses them; all
- * other changes are transactions.  Each step of an entry: ARCHITECTURE.md, Index. */
+ * Claims: a writer claims a name, writes or deletes the object without a lock, and ends the
+ * claim.  A claim writes the fields of a FREE entry in place, because no reader uses the fields;
+ * all other changes are transactions.  The states of an entry: ARCHITECTURE.md, Index. */
 #include <assert.h>
 #include <errno.h>
 
@@ -10,10 +10,11 @@
 #include "base/error.h"
 #include "table/private.h"
 
-/* In the flags of a record: -EEXIST if the name has any READY entry. */
+/* A flag of a record: the claim fails with -EEXIST if the name has any READY entry. */
 #define TB_ONLY_NEW 0x80000000u
 
-/* Return the number of an unused record of this handle's claims; TB_N_CLAIMS: all are used. */
+/* Return the number of an unused record for a claim of this handle; TB_N_CLAIMS: all records are
+ * in use. */
 static uint32_t
 unused_number(const struct kvt__table *t)
 {
@@ -25,7 +26,7 @@ unused_number(const struct kvt__table *t)
     return i;
 }
 
-/* Add to a change: a claim of this handle begins, and the entry gets the word. */
+/* Add to a change: a claim of this handle begins, and the entry's word becomes `word`. */
 static void
 begin_claim(struct tb_change *c, uint32_t entry, uint64_t word, enum kvt__claim_kind kind,
             struct kvt__claim *out)
@@ -45,13 +46,13 @@ begin_claim(struct tb_change *c, uint32_t entry, uint64_t word, enum kvt__claim_
 
 /* ------------------------------------------------------------------- claims */
 
-/* What a claim is made of. */
+/* The arguments of a claim, and the reason of -EBUSY. */
 struct plan {
     const struct kvt__name *name;
     const struct kvt__record *record;
     const char *text;
-    bool has_tags;   /* of the text */
-    unsigned in_way; /* out: owner of a claim of the name; TB_N_OWNERS: none */
+    bool has_tags;   /* the text has tags */
+    unsigned in_way; /* out: owner of the present claim of the name; TB_N_OWNERS: no claim */
 };
 
 /* Add to a change: take an entry from the free list, or the first entry that was never
@@ -138,8 +139,8 @@ claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
     return 0;
 }
 
-/* Begin another life of an entry that is CLAIMED, unless a lease holds.  Returns true if a
- * lease holds. */
+/* Begin the next life of a CLAIMED entry, unless a lease holds.  Returns true if a lease
+ * holds. */
 static bool
 end_life(struct tb_hot *e)
 {
@@ -152,8 +153,9 @@ end_life(struct tb_hot *e)
     return false;
 }
 
-/* Make a READY entry CLAIMED.  The lease is read after the word is written; a reader writes
- * the lease first and then reads the word.  0; -EBUSY: a lease holds. */
+/* Make a READY entry CLAIMED.  The claim writes the word and then reads the lease; a reader
+ * writes the lease and then reads the word.  So either the claim sees the lease, or the reader
+ * sees the claim.  0; -EBUSY: a lease holds, and force is false. */
 static int
 claim_ready(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, bool force,
             struct kvt__claim *out)
@@ -175,7 +177,8 @@ claim_ready(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, bool
     return -EBUSY;
 }
 
-/* freed: bytes that the claim's entry counts now and frees. */
+/* Return true if the budget has room for an object.  freed: bytes that the table counts for the
+ * name's present entry, and that the claim frees. */
 static bool
 has_room(const struct kvt__table *t, uint64_t bytes, uint64_t freed)
 {
@@ -201,7 +204,8 @@ is_present(const struct kvt__table *t, uint32_t entry, const struct kvt__record 
             TB_LOAD(&e->id[1]) == id[1]);
 }
 
-/* The object that the entry describes takes these bytes. */
+/* Correct the bytes of an entry and of the table, because a listing found the entry's object with
+ * another size. */
 static void
 correct_bytes(struct tb_change *c, uint32_t entry, uint64_t bytes)
 {
@@ -219,6 +223,9 @@ correct_bytes(struct tb_change *c, uint32_t entry, uint64_t bytes)
     kvt__tb_commit(c);
 }
 
+/* Claim a name; the caller holds the lock.  publishes: the caller publishes the claim in the same
+ * hold of the lock, so the bytes of a present object are freed at once.  The errors of
+ * kvt__table_claim(); -ENOMEM: all entries with memory are used. */
 static int
 claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__claim *out)
 {
@@ -253,7 +260,7 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
     return claim_ready(c, entry, KVT__CLAIM_REPLACE, overwrites, out);
 }
 
-/* Claim the READY entry that the caller has seen for an eviction. */
+/* Claim the READY entry `seen` for an eviction. */
 static int
 evict_locked(struct tb_change *c, const struct kvt__record *seen, bool force,
              struct kvt__claim *out)
@@ -279,7 +286,8 @@ check(const struct kvt__table *t, const struct kvt__name *name,
     return name->hash.form == KVT__HASH_WIDE && !t->wide ? -ENOTSUP : 0;
 }
 
-/* Claim in a change; with `publishes`, publish in the same hold of the lock. */
+/* Claim a name in a transaction; with `publishes`, also publish in the same hold of the lock.
+ * -ERESTART: the table was full and has grown. */
 static int
 claim(struct kvt__table *t, struct plan *p, bool publishes, struct kvt__claim *out)
 {
@@ -287,7 +295,7 @@ claim(struct kvt__table *t, struct plan *p, bool publishes, struct kvt__claim *o
     uint64_t hash = kvt__tb_hash(t, p->name);
     struct tb_change c;
 
-    kvt__tb_prefetch(t, &hash, 1); /* so that the lock is held for a short time */
+    kvt__tb_prefetch(t, &hash, 1); /* keeps the hold of the lock short */
     int err = kvt__tb_begin(t, &c);
     if (err)
         return err;
@@ -306,9 +314,10 @@ claim(struct kvt__table *t, struct plan *p, bool publishes, struct kvt__claim *o
     return err;
 }
 
-#define TRIES 4 /* after growth, and after dead owners ended */
+#define TRIES 4 /* attempts: a growth or the end of a dead owner's claims makes a retry useful */
 
-/* Return true if a dead owner's claims, or its limit, caused the error and ended now. */
+/* Return true if the claims or the limit of a dead owner may have caused the error, and this call
+ * ended them. */
 static bool
 recovers(struct kvt__table *t, const struct plan *p, int err)
 {

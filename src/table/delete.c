@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The deletion of a table of memory.  `lock` keeps the number of the deleted table: the next
- * open finds no file and makes another table. */
+ * The deletion of a table of memory.  `lock` keeps the number of the deleted table; the next
+ * open finds no file with this number and makes another table. */
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ends of claims, and begin and end of transactions.  The end of a claim must not fail: if
- * another process holds the lock for too long, the handle queues the end, and its next
- * transaction carries the end out. */
+ * The ends of claims, and the begin and end of transactions.  The end of a claim must not fail:
+ * if another process holds the lock for too long, the handle queues the end, and the handle's
+ * next transaction carries out the end. */
 #include <assert.h>
 #include <errno.h>
 
@@ -10,14 +10,14 @@
 #include "base/error.h"
 #include "table/private.h"
 
-/* The word of an entry that becomes READY with these flags. */
+/* Return the next word of an entry that becomes READY with these flags. */
 static uint64_t
 ready_word(uint64_t word, uint64_t flags)
 {
     return (tb_next_word(word, TB_READY, 0) & ~TB_FLAGS) | flags;
 }
 
-/* Add to a change: the entry is READY, with these flags and the space of the present word. */
+/* Add to a change: the entry becomes READY with these flags; the entry keeps its space. */
 static void
 make_ready(struct tb_change *c, uint32_t entry, uint64_t flags)
 {
@@ -36,8 +36,8 @@ packed_of(const struct kvt__table *t, uint32_t entry)
     return TB_LOAD(&t->cold[entry].packed);
 }
 
-/* Return true if the entry had another identity than the claim's: leases of the entry do not
- * hold for the new chunk. */
+/* Return true if the identity of a replaced entry differs from the claim's identity: leases on
+ * the old chunk do not hold for the new chunk. */
 static bool
 ends_leases(const struct kvt__table *t, const struct kvt__claim *claim, const uint64_t id[2])
 {
@@ -48,8 +48,8 @@ ends_leases(const struct kvt__table *t, const struct kvt__claim *claim, const ui
             claim->flags & KVT__TABLE_UNREAD);
 }
 
-/* Add to a change: a replaced entry has the claim's identity and bytes.  The entry is
- * CLAIMED, so no reader uses the identity before the word changes. */
+/* Add to a change: a replaced entry gets the claim's identity and bytes.  The entry is CLAIMED,
+ * so no reader uses the identity before the word changes. */
 static void
 replace(struct tb_change *c, const struct kvt__claim *claim)
 {
@@ -58,7 +58,7 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     uint64_t packed = packed_of(t, claim->entry), id[2];
 
     memcpy(id, claim->id.b, sizeof id);
-    if (ends_leases(t, claim, id)) /* a late reader sees another life */
+    if (ends_leases(t, claim, id)) /* a late reader finds another life */
         TB_STORE(&e->lease, tb_next_life(TB_LOAD(&e->lease)));
     tb_set64(c, &e->id[0], id[0]);
     tb_set64(c, &e->id[1], id[1]);
@@ -67,7 +67,7 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     kvt__tb_lower(c, &t->header->used_bytes, tb_bytes(packed));
 }
 
-/* The flags of the entry's word after the end of the claim. */
+/* Return the flags of the entry's word after the end of the claim. */
 static uint64_t
 flags_after(const struct kvt__claim *claim, bool done)
 {
@@ -81,8 +81,8 @@ frees(const struct kvt__claim *claim, bool done)
     return claim->kind == (done ? KVT__CLAIM_EVICT : KVT__CLAIM_NEW);
 }
 
-/* Add to a change: free the entry of an ended claim, or make the entry READY.  False: the table is
- * garbage. */
+/* Add to a change: free the entry of an ended claim, or make the entry READY.  False: the table
+ * is garbage. */
 static bool
 end_entry(struct tb_change *c, const struct kvt__claim *claim, bool done)
 {
@@ -98,7 +98,7 @@ end_entry(struct tb_change *c, const struct kvt__claim *claim, bool done)
     return true;
 }
 
-/* The record of the claim, if the record still describes this entry. */
+/* Return the record of a claim; NULL: the record does not describe this entry (any more). */
 static struct tb_claim *
 record_of(const struct kvt__table *t, unsigned owner, uint32_t number, uint32_t entry)
 {
@@ -129,6 +129,7 @@ kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, bool done)
     kvt__tb_commit(c);
 }
 
+/* Carry out the queued ends of this handle's claims.  The caller holds the lock. */
 static void
 end_late(struct tb_change *c)
 {
@@ -173,7 +174,8 @@ kvt__tb_end(struct tb_change *c)
 
 /* ----------------------------------------------------------- ends by callers */
 
-/* Return true if the end of the claim changes only the word of the entry, and the word. */
+/* Return true if the end of the claim changes only the word of the entry; *word: the new
+ * word. */
 static bool
 changes_word_only(const struct kvt__claim *claim, bool done, uint64_t *word)
 {
@@ -184,9 +186,10 @@ changes_word_only(const struct kvt__claim *claim, bool done, uint64_t *word)
            !((claim->word ^ flags) & TB_UNREAD);
 }
 
-/* End a claim without the lock.  Only the owner of a claim writes the word of a CLAIMED
- * entry, and no redo record names the word: the change that made the claim is complete.  A
- * process killed between the two writes leaves the record of a claim that has ended. */
+/* End a claim without the lock.  Only the owner of a claim writes the word of a CLAIMED entry,
+ * and no redo record contains the word, because the change that made the claim is complete.  If
+ * the process is killed between the two writes, the record of the ended claim stays; the record
+ * describes no entry any more.  False: the table is garbage. */
 static bool
 end_alone(struct kvt__table *t, const struct kvt__claim *claim, uint64_t word)
 {
@@ -197,13 +200,13 @@ end_alone(struct kvt__table *t, const struct kvt__claim *claim, uint64_t word)
         return false;
     }
     TB_STORE(&record->what, TB_NO_CLAIM);
-    if (!TB_LOAD(&t->header->touched)) /* of the snapshot */
+    if (!TB_LOAD(&t->header->touched)) /* the next snapshot differs from the last */
         TB_STORE(&t->header->touched, 1);
     return true;
 }
 
-/* End a claim now, or queue the end.  done: the object is stored, or deleted.  False: the claim
- * is not this handle's, or the table was replaced. */
+/* End a claim now, or queue the end.  done: the object is stored, or deleted; false: undo the
+ * claim.  False: the claim has ended, the claim is another handle's, or the table was replaced. */
 static bool
 end(struct kvt__table *t, struct kvt__claim *claim, bool done)
 {
@@ -219,7 +222,8 @@ end(struct kvt__table *t, struct kvt__claim *claim, bool done)
         return end_alone(t, claim, word);
     pthread_mutex_lock(&t->mutex);
     int err = kvt__tb_lock(t, t->lock_wait_ns);
-    if (err == -ETIMEDOUT && t->n_late < TB_N_CLAIMS) /* more only if the records are garbage */
+    /* A handle has at most TB_N_CLAIMS claims, unless the records of claims are garbage. */
+    if (err == -ETIMEDOUT && t->n_late < TB_N_CLAIMS)
         t->late[t->n_late++] = (struct tb_late){ *claim, done };
     if (!err) {
         end_late(&c);
@@ -236,7 +240,7 @@ kvt__table_publish(struct kvt__table *t, struct kvt__claim *claim)
     assert(!claim->table || claim->kind != KVT__CLAIM_EVICT);
     if (!end(t, claim, true))
         return false;
-    if (claim->kind == KVT__CLAIM_REPLACE) /* the object is new, the entry is not */
+    if (claim->kind == KVT__CLAIM_REPLACE) /* the entry has the recency of the old object */
         kvt__tb_used(t, claim->entry);
     return true;
 }
@@ -256,8 +260,9 @@ kvt__table_abort(struct kvt__table *t, struct kvt__claim *claim)
 
 /* ------------------------------------------------------------- dead owners */
 
-/* An object of the name may exist: the entry is READY and unread, with the bytes of both
- * objects until a probe reads the object. */
+/* Add to a change: the end of a dead owner's claim in a table of objects.  An object of the name
+ * may exist, so the entry becomes READY and unread.  Until a probe reads the object, the entry
+ * counts the bytes of the old and of the new object. */
 static bool
 end_object(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, uint64_t bytes)
 {
@@ -272,6 +277,9 @@ end_object(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, uint6
     return true;
 }
 
+/* Add to a change: the end of a dead owner's claim in a table of memory.  An eviction is undone;
+ * otherwise the copy of the chunk may be incomplete, and the entry becomes FREE.  False: the
+ * table is garbage. */
 static bool
 end_memory(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, uint64_t bytes)
 {
@@ -299,7 +307,7 @@ kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number)
     if (!record_of(t, owner, number, entry) || kind > KVT__CLAIM_EVICT) {
         if (kind != KVT__CLAIM_NEW && kind != KVT__CLAIM_EVICT)
             kvt__tb_garbage(t, "a claim");
-        TB_STORE(&record->what, TB_NO_CLAIM); /* the owner ended the claim and died */
+        TB_STORE(&record->what, TB_NO_CLAIM); /* the owner died in end_alone() */
         return false;
     }
     if (t->of_memory ? end_memory(c, entry, kind, bytes)

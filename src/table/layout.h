@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bytes of the mapping and the packing of an entry.  Readers touch fields only through
- * the atomic helpers below. */
+ * The layout of the mapping, and the packing of an entry.  All fields that other processes may
+ * change are read and written only with the atomic helpers below. */
 #ifndef KVT_TABLE_LAYOUT_H
 #define KVT_TABLE_LAYOUT_H
 
@@ -17,15 +17,15 @@
 #define TB_VERSION 4u
 #define TB_PAGE 4096u
 #define TB_N_OWNERS ((unsigned)KVT__TABLE_OWNERS)
-#define TB_N_CLAIMS 1024u /* of an owner */
+#define TB_N_CLAIMS 1024u /* records of claims of each owner */
 #define TB_N_SPACES 4096u
 #define TB_N_UNTAGGED 1024u /* the first spaces: only for texts without tags */
 #define TB_TEXT_WORDS 60u
 #define TB_MAX_ENTRIES (UINT64_C(1) << 25)
-#define TB_STEP_ENTRIES (UINT64_C(1) << 16) /* a table grows by this many */
+#define TB_STEP_ENTRIES (UINT64_C(1) << 16) /* entries by which a table grows */
 #define TB_MIN_HEADS 1024u
-#define TB_MAX_BYTES (UINT64_C(1) << 40)
-#define TB_MAX_CHAIN 58u /* a split fits the redo record */
+#define TB_MAX_BYTES (UINT64_C(1) << 40) /* the bytes of an object are below this value */
+#define TB_MAX_CHAIN 58u /* entries of the longest chain: a split fits the redo record */
 #define TB_REDO_MAX 64u
 #define TB_DIR_MAX 1024u
 #define TB_AREA_ALIGN (UINT64_C(2) << 20) /* a huge page */
@@ -47,32 +47,32 @@ struct tb_header {
     uint32_t wide_hashes;
     uint32_t of_memory;
     uint64_t number[2];    /* equal to the number in the file `lock` */
-    uint64_t hash_key;     /* random: clients cannot make long chains */
+    uint64_t hash_key;     /* random, so that clients cannot make long chains */
     uint64_t area_bytes;   /* 0: the file has no area */
-    uint64_t paused_until[2]; /* reads, writes: monotonic clock, ns */
-    uint32_t listed;       /* n_relists + 1: every object of the store was listed */
+    uint64_t paused_until[2]; /* end of the pause of reads, of writes: monotonic clock, ns */
+    uint32_t listed;       /* equal to n_relists + 1 if every object of the store was listed */
     uint32_t touched;      /* 1: the recency of an entry changed since the last snapshot */
     uint32_t hand;         /* start of the next sample of victims */
-    uint32_t n_saved;      /* number of the acquisition of the lock at the last snapshot */
+    uint32_t n_saved;      /* number of the lock's acquisition at the last snapshot */
     uint32_t n_relists;    /* calls of kvt__table_relist() */
-    uint32_t restored;     /* 1: the file `snapshot` is this table's, or was read */
-    uint32_t area_version; /* of the caller; 0: the file has no area */
+    uint32_t restored;     /* 1: this table has read or written the file `snapshot` */
+    uint32_t area_version; /* version of the area's layout; 0: the file has no area */
     uint32_t rest1[5];
 
-    uint32_t lock;         /* tb_lock_*() */
-    uint32_t n_redo;       /* values of the redo record to apply; 0: none */
+    uint32_t lock;         /* word of the lock, see lock.c */
+    uint32_t n_redo;       /* values of the redo record that must be applied */
     uint8_t rest2[56];
 
     /* Written by transactions: */
     uint64_t limit_bytes;
     uint64_t used_bytes;
-    uint64_t n_entries;    /* READY and CLAIMED */
+    uint64_t n_entries;    /* READY and CLAIMED entries */
     uint64_t n_unread;
     uint32_t n_made;       /* entries that have memory */
-    uint32_t n_heads;
+    uint32_t n_heads;      /* heads of chains in use */
     uint32_t free;         /* first entry of the free list, or TB_NONE */
-    uint32_t n_fresh;      /* entries that were used before; the others are free too */
-    uint32_t split;        /* odd: a chain is being divided */
+    uint32_t n_fresh;      /* first entry that was never used; later entries are free too */
+    uint32_t split;        /* twice the number of splits; odd: a split is in progress */
     uint32_t rest3[3];
 
     struct tb_redo redo[TB_REDO_MAX];
@@ -80,26 +80,27 @@ struct tb_header {
     uint8_t rest[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX];
 };
 
-/* Bytes of the file `lock`.  Locks of open file descriptions: they end with the process,
- * and two handles of one process are two owners.  A kvtier with index version 3 locks
- * TB_V3_MAIN to make and to open an index and, as a writer, one of the first bytes. */
+/* Bytes of the file `lock`.  The locks belong to open file descriptions: a lock ends with the
+ * process, and two handles of one process are two owners.  A kvtier with index version 3 locks
+ * TB_V3_MAIN to make and to open an index.  A writer with version 3 also locks one of the first
+ * TB_V3_OWNERS bytes. */
 #define TB_V3_OWNERS 64
 #define TB_V3_MAIN 4096    /* all handles hold a read lock */
-#define TB_OPEN_BYTE 4097  /* the opener: makes tables and takes owners' numbers */
-#define TB_LIST_BYTE 4098  /* the lister's */
-#define TB_SNAPSHOT_BYTE 4099 /* of the process that writes a snapshot */
-#define TB_PLACE_AT 8192   /* struct tb_place is stored here */
-#define TB_OWNER_BYTE 16384 /* the first owner's; held while the owner lives */
+#define TB_OPEN_BYTE 4097  /* locked by the process that makes tables and takes owners' numbers */
+#define TB_LIST_BYTE 4098  /* locked by the process that lists the store */
+#define TB_SNAPSHOT_BYTE 4099 /* locked by the process that writes a snapshot */
+#define TB_PLACE_AT 8192   /* offset of struct tb_place */
+#define TB_OWNER_BYTE 16384 /* byte of owner 0; owner i locks byte i from here while alive */
 
 enum tb_where { TB_SHM = 1, TB_DIR };
 
 /* The place of the table, stored in the file `lock`. */
 struct tb_place {
-    uint64_t number[2]; /* version 3 stores the number of an index here */
+    uint64_t number[2]; /* number of the table; version 3 stores the number of an index here */
     uint8_t boot_id[16];
-    uint64_t device;    /* of the directory on the tmpfs */
+    uint64_t device;    /* device and inode of the tmpfs directory, see place.c */
     uint32_t where;     /* enum tb_where */
-    uint32_t crc;       /* of the bytes before */
+    uint32_t crc;       /* CRC32C of the bytes before */
 };
 
 struct tb_owner {
@@ -111,30 +112,33 @@ struct tb_owner {
 
 #define TB_NO_CLAIM 0u
 
-/* A claim of an owner.  what: the kind in bits 0-7, the lowest bits of the entry's version in
- * bits 8-31, the entry from bit 32 on.  The record describes the entry as long as the entry
- * is CLAIMED by the owner in this version. */
+/* The record of an owner's claim.  what: the kind in bits 0-7, the lowest bits of the entry's
+ * version in bits 8-31, the entry from bit 32 on.  The record describes the entry as long as the
+ * entry is CLAIMED by the owner in this version. */
 struct tb_claim {
     uint64_t what;
-    uint64_t bytes; /* KVT__CLAIM_REPLACE: bytes added to used_bytes by the claim */
+    uint64_t bytes; /* KVT__CLAIM_REPLACE: bytes that the claim added to used_bytes */
 };
 
 struct tb_space {
-    uint64_t digest; /* of the text; 0: the space was never used */
+    uint64_t digest; /* digest of the text; 0: the space was never used */
     uint32_t n_entries;
     uint32_t n_bytes;
     uint64_t text[TB_TEXT_WORDS];
     uint64_t rest[2];
 };
 
-/* word: bits 0-1 state, 2 unread, 3 foreign, 4-11 owner, 12-27 space, 28-63 version.
+/* The fields of an entry that each find reads.
+ * word: bits 0-1 state, 2 unread, 3 foreign, 4-11 owner, 12-27 space, 28-63 version.
  * next: link of the chain, or the next entry of the free list.
- * lease: bits 0-5 holders, 6-9 life, 10-31 end in seconds.  Each claim of an entry without a
- * lease begins another life, so that a late reader neither ends nor extends a lease of the
- * next chunk.  Lives repeat after 16 chunks.  If an entry gets 16 other chunks while a thread
- * stands between two instructions of a lease, or before the thread ends an expired lease, the
- * thread ends or extends the lease of another chunk.  A chunk whose lease ended early may be
- * evicted before the load, which is a miss; a chunk whose lease was extended stays longer. */
+ * lease: bits 0-5 number of holders, 6-9 life, 10-31 end in seconds.
+ *
+ * A life is a number of 4 bits that changes with each claim of an entry without a lease.  So a
+ * late reader neither ends nor extends the lease of the next chunk.  Lives repeat after 16
+ * chunks.  If an entry gets 16 other chunks while a thread is between two instructions of a
+ * lease, or before the thread ends an expired lease, the thread ends or extends the lease of
+ * another chunk.  If the lease ended early, the chunk may be evicted before the load, and the
+ * load is a miss; if the lease was extended, the chunk stays longer. */
 struct tb_hot {
     uint64_t word;
     uint64_t id[2];
@@ -142,8 +146,10 @@ struct tb_hot {
     uint32_t lease;
 };
 
-/* packed: bits 0-39 bytes, 62-63 form of the hash.
- * recency: wall clock, ns; bits 0-11: uses. */
+/* The other fields of an entry.
+ * packed: bits 0-39 bytes of the object, 62-63 form of the hash.
+ * recency: time of the last use (FIFO: of the claim), wall clock, ns; bits 0-11: number of
+ * uses. */
 struct tb_cold {
     uint64_t hash;
     uint64_t packed;
@@ -165,7 +171,7 @@ _Static_assert(sizeof(struct tb_space) == 512, "space");
 _Static_assert(sizeof(struct tb_hot) == 32, "hot");
 _Static_assert(sizeof(struct tb_cold) == 24, "cold");
 
-/* Where each part begins.  The file is sparse: parts have the size for max_entries. */
+/* The offsets of the parts.  The file is sparse: each part has the size for max_entries. */
 struct tb_parts {
     size_t owners, claims, spaces, heads, hot, cold, wide, end;
 };
@@ -192,14 +198,14 @@ tb_parts(uint64_t max_entries, bool wide_hashes)
     return p;
 }
 
-/* Where the area begins in a file whose parts end at `end`. */
+/* Return the offset of the area in a file whose parts end at `end`. */
 static inline uint64_t
 tb_area_at(size_t end)
 {
     return (end + TB_AREA_ALIGN - 1) & ~(TB_AREA_ALIGN - 1);
 }
 
-/* Bytes of the file. */
+/* Return the size of the file; area_bytes: 0: no area. */
 static inline size_t
 tb_file_bytes(size_t end, uint64_t area_bytes)
 {
@@ -208,17 +214,17 @@ tb_file_bytes(size_t end, uint64_t area_bytes)
 
 /* ------------------------------------------------------------------ atomics */
 
-/* Loads acquire and stores release.  Where two sides write one field and read the other's
- * (lease and word, the lock), all four accesses are sequentially consistent. */
+/* Loads acquire and stores release.  If two sides each write one field and then read the field
+ * of the other side (lease and word, the lock), all four accesses are sequentially consistent. */
 #ifndef TB_STEP
-#define TB_STEP(p) ((void)0) /* the model check compiles with another */
+#define TB_STEP(p) ((void)0) /* the model check has a definition of its own */
 #endif
 #define TB_LOAD(p) (TB_STEP(p), __atomic_load_n((p), __ATOMIC_ACQUIRE))
 #define TB_STORE(p, v) (TB_STEP(p), __atomic_store_n((p), (v), __ATOMIC_RELEASE))
 #define TB_LOAD_SEQ(p) (TB_STEP(p), __atomic_load_n((p), __ATOMIC_SEQ_CST))
 #define TB_STORE_SEQ(p, v) (TB_STEP(p), __atomic_store_n((p), (v), __ATOMIC_SEQ_CST))
 
-/* Compare-and-swap; on failure *old is the present value. */
+/* Compare and swap; on failure *old becomes the present value. */
 static inline bool
 tb_swap(uint32_t *at, uint32_t *old, uint32_t v)
 {
@@ -261,14 +267,15 @@ tb_space(uint64_t word)
     return (uint32_t)(word >> 12 & 0xffff);
 }
 
-/* The bits of a word for the flags of a record or claim. */
+/* Return the bits of a word for the flags of a record or claim. */
 static inline uint64_t
 tb_flags(uint32_t flags)
 {
     return (uint64_t)flags << TB_FLAGS_SHIFT & TB_FLAGS;
 }
 
-/* The word after `word`: another state and owner, equal flags and space. */
+/* Return the word that follows `word`: the next version, with this state and owner, and the
+ * flags and space of `word`. */
 static inline uint64_t
 tb_next_word(uint64_t word, enum tb_state state, unsigned owner)
 {
@@ -276,6 +283,7 @@ tb_next_word(uint64_t word, enum tb_state state, unsigned owner)
            (uint64_t)owner << 4 | (uint64_t)state;
 }
 
+/* Return `what` of the record of a claim. */
 static inline uint64_t
 tb_what(enum kvt__claim_kind kind, uint32_t entry, uint64_t word)
 {
@@ -284,7 +292,7 @@ tb_what(enum kvt__claim_kind kind, uint32_t entry, uint64_t word)
 
 /* ------------------------------------------------------------------- fields */
 
-#define TB_NO_SPACE 0xffffu
+#define TB_NO_SPACE 0xffffu /* the name has no space: a table of memory */
 
 static inline uint64_t
 tb_bytes(uint64_t packed)
@@ -299,8 +307,8 @@ tb_pack(uint64_t bytes, enum kvt__hash_form form)
 }
 
 /* A link of a chain: bits 0-24 entry, 25-30 the first bits of the hash of the entry's name,
- * 31: 0.  At the end of a chain: TB_END and the number of the head.  The bits of the hash
- * spare a walk most reads of entries with other names. */
+ * 31: 0.  The link at the end of a chain is TB_END and the number of the chain's head.  Because
+ * of the bits of the hash, a walk reads few entries with other names. */
 #define TB_END UINT32_C(0x80000000)
 #define TB_NONE UINT32_C(0xffffffff) /* end of the free list */
 #define TB_ENTRY (UINT32_C(0x1ffffff))
@@ -320,13 +328,13 @@ tb_link_bits(uint64_t hash)
 #define TB_HOLDERS 0x3fu
 #define TB_LIFE 0x3c0u
 #define TB_LIFE_1 0x40u
-#define TB_LEASE_END 10
+#define TB_LEASE_END 10      /* first bit of the end */
 #define TB_LEASE_S 0x3fffffu /* mask of an end */
 #define TB_LEASE_MAX_S (24u * 3600u + 2)
 
-/* Seconds that are left of a lease that ends at `end`; 0: the end has passed, or is 0, which
- * means no lease.  Seconds are compared modulo 2^22: an old end is not taken for a new one
- * within 47 days. */
+/* Return the remaining seconds of a lease that ends at `end`; 0: the end has passed, or `end` is
+ * 0, which means no lease.  Seconds are compared modulo 2^22, so a past end looks like a future
+ * end only after 47 days. */
 static inline uint32_t
 tb_lease_left(uint32_t end, int64_t now_ns)
 {
@@ -335,7 +343,7 @@ tb_lease_left(uint32_t end, int64_t now_ns)
     return end && left <= TB_LEASE_MAX_S ? left : 0;
 }
 
-/* The lease of an entry that begins another life. */
+/* Return the lease of an entry that begins the next life: no holder and no end. */
 static inline uint32_t
 tb_next_life(uint32_t lease)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listing: one process enters the names that the store's directory lists; the others wait
- * for nothing.  The lister locks TB_LIST_BYTE of `lock`; if the process dies, another one
- * lists. */
+ * Listing: one process, the lister, enters the names that the store's directory contains.  Other
+ * processes do not wait for the lister.  The lister locks TB_LIST_BYTE of `lock`; if the lister
+ * dies, another process lists. */
 #include <errno.h>
 #include <fcntl.h>
 
@@ -29,7 +29,8 @@ end(struct kvt__table *t)
     t->is_listing = false;
 }
 
-/* The word is read under the byte: another process may have ended its listing. */
+/* kvt__table_is_listed() is tested while the byte is locked, because another process may have
+ * ended a listing just before. */
 int
 kvt__table_begin_list(struct kvt__table *t)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lock of transactions, and locks of the area: a word that processes share.  Word: bits 0-8
- * owner + 1 (0: unlocked), bit 9: a thread may sleep on the word, bits 10-31 number of the
- * acquisition.  The number makes a late take-over of a dead owner's lock fail. */
+ * The lock of transactions, and the locks of the area: a word that processes share.  Bits 0-8 of
+ * the word: owner + 1 (0: unlocked), bit 9: a thread may sleep on the word, bits 10-31: number of
+ * the acquisition.  If two processes take over a dead owner's lock, the number makes the later
+ * take-over fail. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -51,7 +52,7 @@ relax(void)
 #endif
 }
 
-/* Try to take the lock that was seen as `seen`. */
+/* Take the lock if the word is still `seen`.  sleeper: another thread may sleep on the word. */
 static bool
 take(const struct kvt__table *t, uint32_t *word, uint32_t seen, bool sleeper)
 {
@@ -61,7 +62,7 @@ take(const struct kvt__table *t, uint32_t *word, uint32_t seen, bool sleeper)
     return tb_swap(word, &seen, mine);
 }
 
-/* Wait a moment for the word to change.  Returns the word. */
+/* Wait a moment for a change of the word `seen`.  Returns the word. */
 static uint32_t
 spin(const uint32_t *word, uint32_t seen)
 {
@@ -76,7 +77,7 @@ spin(const uint32_t *word, uint32_t seen)
 }
 
 /* Return true if the owner in the word is dead.  alone: no other thread of this process locks the
- * word, so this process's own number is stale too. */
+ * word, so this handle's own number in the word is from a dead process too. */
 static bool
 is_stale(const struct kvt__table *t, uint32_t word, bool alone)
 {
@@ -87,10 +88,11 @@ is_stale(const struct kvt__table *t, uint32_t word, bool alone)
     return owner >= TB_N_OWNERS || !kvt__tb_owner_lives(t, owner);
 }
 
-/* The time is also read while the word changes: other processes may take the lock in turn
- * for long.  stuck: the acquisition that an earlier call has waited for in vain, of a stopped
- * process, or a garbage word that names a living process; a call only asks whether the owner of
- * this acquisition is dead. */
+/* Acquire the lock in the word.  The loop also ends after wait_ns while the word changes, because
+ * other processes may take the lock in turn for a long time.  stuck: the acquisition that an
+ * earlier call has waited for in vain: the owner is a stopped process, or the word is garbage and
+ * names a living process.  For this acquisition the call only tests if the owner is dead.  0;
+ * -ETIMEDOUT. */
 static int
 acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns,
         uint32_t *stuck)
@@ -111,7 +113,8 @@ acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns,
         int64_t now = kvt__now_ns();
         end = end ? end : now + wait_ns;
         if (now >= end) {
-            __atomic_store_n(stuck, first, __ATOMIC_RELAXED); /* or an acquisition that has ended */
+            /* If this acquisition has ended, the value does no harm. */
+            __atomic_store_n(stuck, first, __ATOMIC_RELAXED);
             return -ETIMEDOUT;
         }
         seen = spin(word, seen);
@@ -139,7 +142,7 @@ has_sizes(const struct kvt__table *t)
 int
 kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
 {
-    /* The caller holds the mutex. */
+    /* alone is true, because the caller holds the mutex. */
     int err = acquire(t, &t->header->lock, true, wait_ns, &t->stuck);
 
     if (err)

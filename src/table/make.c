@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * New tables, and the deletion of tables that nothing names.  A maker killed at any step
- * leaves a file that no `lock` names; the next maker deletes the file. */
+ * The creation of tables, and the deletion of stale tables.  If a maker is killed at any step, a
+ * file stays that no `lock` names; the next maker deletes the file. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ kvt__tb_shm_name(const struct stat *lock, const uint64_t number[2],
 
 #define TRIES 8
 
-/* ftruncate() and fallocate() beyond the limit kill the process. */
+/* Check RLIMIT_FSIZE, because ftruncate() and fallocate() beyond the limit kill the process. */
 static int
 check_file_limit(size_t bytes)
 {
@@ -37,8 +37,9 @@ check_file_limit(size_t bytes)
     return 0;
 }
 
-/* Create a file and hold its shared flock.  A maker of another table that finds the file
- * between the two calls deletes the file. */
+/* Create a file and hold the file's shared flock.  If a maker of another table finds the file
+ * between the creation and the flock, that maker deletes the file, and the loop creates another
+ * file.  Returns a descriptor, or -errno with a sentence. */
 static int
 create(const struct kvt__table *t, int dir, const char *name)
 {
@@ -50,7 +51,7 @@ create(const struct kvt__table *t, int dir, const char *name)
         if (fd < 0)
             return kvt__fail(-fd, "index: make a file");
         if (kvt__tb_share_file(fd) && !fstat(fd, &st) && st.st_nlink) {
-            /* The owner of the store opens the table that root made. */
+            /* If root makes the table, the owner of the store must be able to open the table. */
             if (!fstat(t->lock_fd, &lock) && lock.st_uid != st.st_uid)
                 (void)!fchown(fd, lock.st_uid, lock.st_gid);
             return fd;
@@ -91,8 +92,8 @@ kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int d
 
 /* ------------------------------------------------------------ stale tables */
 
-/* Return true if the `lock` of the directory is this file and names the number.  In doubt
- * true. */
+/* Return true if the file `lock` of the directory dir has this device and inode, and names this
+ * number; also if `lock` exists and cannot be opened. */
 static bool
 is_named(const char *dir, uint64_t dev, uint64_t ino, const uint64_t number[2])
 {
@@ -111,7 +112,9 @@ is_named(const char *dir, uint64_t dev, uint64_t ino, const uint64_t number[2])
     return same;
 }
 
-/* The caller holds the flock of a file without users. */
+/* Return true if a table's file without users is stale.  fd: the file, of which the caller holds
+ * the exclusive flock.  number, dev, ino: from the file's name.  A file for the same `lock` is
+ * stale, because the caller has just made another table for this `lock`. */
 static bool
 is_stale(int fd, const struct stat *lock, const uint64_t number[2], uint64_t dev,
          uint64_t ino)
@@ -126,6 +129,7 @@ is_stale(int fd, const struct stat *lock, const uint64_t number[2], uint64_t dev
     return h.dir[0] && !is_named(h.dir, dev, ino, number);
 }
 
+/* Delete a file of the tmpfs if the file is a stale table of this user. */
 static void
 consider(int shm, const char *name, const struct stat *lock, const struct tb_place *place)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mapping: its parts, its header, and memory for more entries.  The file is sparse and
- * has its final size from the start; a table grows by allocating pages of the file, so a
- * full file system is an error and not a signal. */
+ * The mapping of a table: parts, header, and memory for more entries.  The file is sparse and
+ * has the final size from the start.  A table grows by fallocate() of pages, so a full file
+ * system is an error and not a SIGBUS. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -105,10 +105,10 @@ kvt__tb_init(struct kvt__table *t, const struct kvt__table_params *params,
     return 0;
 }
 
-#define PIECE_BYTES ((off_t)1 << 20) /* a tmpfs gives up a whole call at a signal */
+#define PIECE_BYTES ((off_t)1 << 20) /* a signal makes a tmpfs undo the whole call */
 
-/* posix_fallocate() is no choice: without support by the file system, the C library writes
- * zeros, over what other processes write into the mapping meanwhile. */
+/* posix_fallocate() is unsuitable: if the file system does not support the call, the C library
+ * writes zeros, which overwrite concurrent writes of other processes into the mapping. */
 int
 kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes)
 {
@@ -125,7 +125,8 @@ kvt__tb_allocate_bytes(const struct kvt__table *t, off_t at, off_t bytes)
     return 0;
 }
 
-/* Map pages that have memory already, so that a transaction has no page fault.  Returns 0. */
+/* Map pages that have memory into this process, so that a transaction has no page fault.  Always
+ * returns 0, for each_part(). */
 static int
 populate(const struct kvt__table *t, off_t at, off_t bytes)
 {
@@ -140,8 +141,8 @@ populate(const struct kvt__table *t, off_t at, off_t bytes)
     return 0;
 }
 
-/* Call fn for the records of entries [from, to) in each part that has a record for each
- * entry. */
+/* Call fn for the bytes of the entries [from, to) in each part with a record for each entry,
+ * until fn returns an error.  Returns the error, or 0. */
 static int
 each_part(const struct kvt__table *t,
           int (*fn)(const struct kvt__table *t, off_t at, off_t bytes), uint64_t from,
@@ -172,9 +173,10 @@ kvt__tb_populate(struct kvt__table *t)
     t->n_mapped = n;
 }
 
-/* PyTorch and NCCL need /dev/shm too: the entries take at most half of the memory that would
- * be free without the file.  The rule holds for a tmpfs only, and not for the area.  own:
- * bytes of the file without the area. */
+/* Return true if the file may grow by these bytes.  PyTorch and NCCL need /dev/shm too, so a
+ * table takes at most half of the memory that would be free without the table's file.  The rule
+ * applies to a tmpfs only, and not to the area.  own: present bytes of the file without the
+ * area. */
 static bool
 has_room(const struct kvt__table *t, uint64_t own, uint64_t bytes)
 {
@@ -196,7 +198,7 @@ entry_bytes(const struct kvt__table *t)
            (t->wide ? sizeof *t->wide : 0);
 }
 
-/* Bytes of a table without entries. */
+/* Return the bytes of a table without entries. */
 static size_t
 base_bytes(const struct kvt__table *t)
 {

@@ -56,15 +56,16 @@ kvt__table_open_private(const struct kvt__table_params *params, struct kvt__tabl
         return err;
     }
     if (params->writer)
-        (void)kvt__tb_take_owner(t, params->limit_bytes); /* the first is free */
+        (void)kvt__tb_take_owner(t, params->limit_bytes); /* cannot fail: number 0 is free */
     *out = t;
     return 0;
 }
 
 /* ------------------------------------------------------------------- shared */
 
-/* Return true if a kvtier with index version 3 writes to the store.  While this handle holds
- * the read lock, no such process becomes a writer. */
+/* Hold a read lock of TB_V3_MAIN, so that no process with index version 3 becomes a writer of the
+ * store.  0; -EBUSY with a sentence: such a process already writes to the store; other errors
+ * with a sentence. */
 static int
 check_v3(const struct kvt__table *t)
 {
@@ -75,8 +76,9 @@ check_v3(const struct kvt__table *t)
     return err;
 }
 
-#define TRIES 3 /* a table that turns out to be garbage is replaced */
+#define TRIES 3 /* attempts: a corrupt table is replaced, and the open begins again */
 
+/* Open the table and take an owner's number.  The caller holds TB_OPEN_BYTE. */
 static int
 open_locked(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
             const char *store)
@@ -117,6 +119,7 @@ open_shared(struct kvt__table *t, const struct kvt__table_params *params, int di
     return err;
 }
 
+/* Write the path of a directory; "" if the path is unknown or too long. */
 static void
 path_of(int dirfd, char out[TB_DIR_MAX])
 {
@@ -203,7 +206,7 @@ kvt__table_owner(const struct kvt__table *t)
 bool
 kvt__table_owner_lives(const struct kvt__table *t, unsigned owner)
 {
-    /* A living process gives its number back only after the table was replaced. */
+    /* After the table was replaced, living processes have freed their numbers. */
     return owner < TB_N_OWNERS && (kvt__tb_owner_lives(t, owner) || !tb_usable(t));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Owners: the writers of a table.  A living owner i holds a lock of byte i of the file
+ * Owners: the writers of a table.  A living owner i locks byte TB_OWNER_BYTE + i of the file
  * `lock` (bytes.c); the lock ends with the process. */
 #include <assert.h>
 #include <errno.h>
@@ -21,8 +21,8 @@ new_incarnation(void)
     return v ? v : 1;
 }
 
-/* Write an owner's record (incarnation 0: the owner ends), and the smallest limit of all owners
- * as the table's limit.  The caller holds the lock. */
+/* Write an owner's record (incarnation 0: free the record), and set the table's limit to the
+ * smallest limit of all owners.  The caller holds the lock. */
 static void
 set_owner(struct tb_change *c, unsigned owner, uint64_t incarnation, uint64_t limit_bytes)
 {
@@ -43,8 +43,8 @@ set_owner(struct tb_change *c, unsigned owner, uint64_t incarnation, uint64_t li
     kvt__tb_commit(c);
 }
 
-/* End the claims of an owner that is dead, or this handle's: all in one hold of the lock, so that
- * the number cannot have a new owner meanwhile.  Returns the number of ended claims. */
+/* End the claims of a dead owner, or of this handle.  The caller holds the lock, so the number
+ * cannot get a new owner meanwhile.  Returns the number of ended claims. */
 static size_t
 end_claims(struct tb_change *c, unsigned owner)
 {
@@ -55,7 +55,8 @@ end_claims(struct tb_change *c, unsigned owner)
     return n;
 }
 
-/* The caller holds the lock, which settled the transaction of the last owner of the number. */
+/* End the claims of the last owner with this handle's number, and write the handle's record.  The
+ * caller holds the lock; kvt__tb_lock() has completed the transaction of the last owner. */
 static int
 begin_life(struct kvt__table *t, uint64_t limit_bytes)
 {
@@ -101,7 +102,8 @@ kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes)
     return kvt__fail(EUSERS, "index: %u processes write to it", TB_N_OWNERS);
 }
 
-/* If the lock cannot be had, the record stays: the next search finds the owner dead. */
+/* If the lock is not available, the owner's record stays, and the next search for dead owners ends
+ * the claims. */
 void
 kvt__tb_leave_owner(struct kvt__table *t)
 {
@@ -109,7 +111,7 @@ kvt__tb_leave_owner(struct kvt__table *t)
 
     assert(tb_is_writer(t));
     t->lock_wait_ns = TB_LOCK_WAIT_NS; /* no thread of an engine waits for a close */
-    if (!kvt__tb_begin(t, &c)) { /* carries out late ends of claims */
+    if (!kvt__tb_begin(t, &c)) { /* also carries out queued ends of claims */
         (void)end_claims(&c, t->owner);
         set_owner(&c, t->owner, 0, 0);
         kvt__tb_end(&c);
@@ -120,7 +122,8 @@ kvt__tb_leave_owner(struct kvt__table *t)
 
 /* ------------------------------------------------------------- dead owners */
 
-/* The number may get a new owner until the lock is taken, with another incarnation. */
+/* Before this process has the lock, the number may get a new owner; the new owner has another
+ * incarnation. */
 size_t
 kvt__tb_recover_owner(struct kvt__table *t, unsigned owner)
 {

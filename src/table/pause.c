@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pauses of failing storage: one word for reads, one for writes, with the end of the pause
- * on the monotonic clock; 0: none. */
+ * Pauses of failing storage.  A word for reads and a word for writes contain the end of the
+ * pause on the monotonic clock; 0: no pause. */
 #include <assert.h>
 
 #include "base/clock.h"
@@ -15,7 +15,7 @@ kvt__table_is_paused(const struct kvt__table *t, enum kvt__table_pause what)
     if (!until)
         return false;
     int64_t left = until - kvt__now_ns();
-    /* A longer pause is garbage, or of an earlier boot. */
+    /* A longer pause is garbage, or was set before a reboot. */
     return left > 0 && left <= KVT__TABLE_PAUSE_MAX_NS;
 }
 

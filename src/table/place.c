@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The place of the table: a file of the tmpfs /dev/shm, or of the store's directory.  A table
- * of memory is a file of its directory, which lies on a tmpfs and is removed with the memory.
- * The file `lock` names the table by a random number.  The caller of these functions holds
- * TB_OPEN_BYTE of `lock`. */
+ * The place of the table: a file of the tmpfs /dev/shm, or a file of the store's directory.  A
+ * table of memory is a file of the store's directory, which is on a tmpfs, and is deleted with the
+ * memory.  The file `lock` names the table by a random number.  The caller of kvt__tb_open_place()
+ * holds TB_OPEN_BYTE of `lock`. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,20 +17,21 @@
 #include "base/log.h"
 #include "table/private.h"
 
-/* What an opener finds. */
+/* The state of the host and of the store that an opener finds. */
 struct finding {
-    int dirfd;
-    int shm;            /* descriptor of the tmpfs; -1: none */
-    uint64_t device;    /* of the directory on the tmpfs, see look_at_shm() */
-    struct stat lock;
-    bool known;         /* place is valid and of this boot */
+    int dirfd;          /* directory of the store */
+    int shm;            /* directory on the tmpfs; -1: none */
+    uint64_t device;    /* device and inode of shm; 0: none */
+    struct stat lock;   /* status of the file `lock` */
+    bool known;         /* place is valid, and was written since the boot */
     struct tb_place place;
     uint8_t boot_id[16];
-    const char *store;
+    const char *store;  /* path of the store's directory, for messages */
 };
 
-/* Two containers can have two directories of one tmpfs as /dev/shm, so the inode counts
- * too. */
+/* Open the tmpfs and set f->device.  The inode of the directory is a part of f->device, because
+ * two directories of one tmpfs can be /dev/shm of two containers.  0, also without a tmpfs;
+ * -errno with a sentence: this process lacks descriptors or memory. */
 static int
 look_at_shm(struct finding *f, const char *path)
 {
@@ -64,7 +65,8 @@ look(struct finding *f, const struct kvt__table *t, const struct kvt__table_para
 
 /* ---------------------------------------------------------- an existing table */
 
-/* Compare the size with the header, every byte of which may be garbage. */
+/* Return true if the size of the file fits the header.  Every byte of the header may be
+ * garbage. */
 static bool
 has_size(const struct tb_header *h, uint64_t bytes)
 {
@@ -75,6 +77,7 @@ has_size(const struct tb_header *h, uint64_t bytes)
     return bytes > tb_area_at(end) && bytes - tb_area_at(end) == h->area_bytes;
 }
 
+/* Return true if a file with this header and size is a valid table that fits params. */
 static bool
 is_ok(const struct tb_header *h, off_t bytes, const struct kvt__table_params *params,
       const uint64_t number[2])
@@ -90,7 +93,7 @@ is_ok(const struct tb_header *h, off_t bytes, const struct kvt__table_params *pa
            has_size(h, (uint64_t)bytes) && (params->area_version || !h->area_version);
 }
 
-/* Users of a rejected table learn that the table is replaced. */
+/* Mark a rejected table replaced, so that the table's present users open the new table. */
 static void
 mark_replaced(int fd)
 {
@@ -103,7 +106,9 @@ mark_replaced(int fd)
     (void)n;
 }
 
-/* Open the file of a table.  -ENOENT: no such file of this user. */
+/* Open the file of a table and hold the file's shared flock.  Returns a descriptor; -ENOENT: there
+ * is no regular file with this name that belongs to this user or to the owner of `lock`; other
+ * errors with a sentence. */
 static int
 open_file(const struct finding *f, int dir, const char *name)
 {
@@ -122,8 +127,9 @@ open_file(const struct finding *f, int dir, const char *name)
     return -ENOENT;
 }
 
-/* Return 0 if the handle can use the table.  -ENOENT: the file is no such table, or is to be
- * replaced; -ESTALE, -EBUSY with a sentence: the file is to be kept. */
+/* Decide if the handle can use the table in the file fd.  0: the handle uses the table; -ENOENT:
+ * the file is no valid table for params, or the handle replaces the table; -ESTALE, -EBUSY with a
+ * sentence: the open fails, and the file stays. */
 static int
 judge(const struct tb_header *h, off_t bytes, const struct kvt__table_params *params,
       const uint64_t number[2], int fd)
@@ -146,7 +152,7 @@ judge(const struct tb_header *h, off_t bytes, const struct kvt__table_params *pa
                                 "memory use it");
 }
 
-/* Map the file if the handle can use the table; the errors of judge(). */
+/* Map the file if the handle can use the table.  0; the errors of judge() and of the mapping. */
 static int
 map_file(struct kvt__table *t, const struct kvt__table_params *params,
          const struct finding *f)
@@ -164,7 +170,8 @@ map_file(struct kvt__table *t, const struct kvt__table_params *params,
     return err ? err : kvt__tb_allocate(t, h.n_made);
 }
 
-/* Map the table that `lock` names.  -ENOENT: there is no such table. */
+/* Map the table that `lock` names.  0; -ENOENT: `lock` names no table that the handle can use;
+ * other errors with a sentence. */
 static int
 find(struct kvt__table *t, const struct kvt__table_params *params, const struct finding *f)
 {
@@ -189,9 +196,9 @@ find(struct kvt__table *t, const struct kvt__table_params *params, const struct 
 
 /* ---------------------------------------------------------------- a new table */
 
-/* An older table of the directory, which find() rejected, is deleted first: its memory may be
- * needed.  The number is written before the rename: a process killed between the two leaves no
- * table. */
+/* Make a table in the tmpfs or in the directory.  The old table of the directory, which find()
+ * rejected, is deleted first, because the new table may need the old table's memory.  `lock` gets
+ * the number before the rename: if the process is killed between, `lock` names no table. */
 static int
 make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_params *params,
         struct finding *f)
@@ -220,7 +227,8 @@ make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_param
     return err;
 }
 
-/* Containers that share a store but no tmpfs share a table in the directory. */
+/* Return true if a living owner of the present table has another tmpfs.  Containers that share a
+ * store but no tmpfs must share a table in the directory. */
 static bool
 has_other_tmpfs(const struct kvt__table *t, const struct finding *f)
 {
@@ -281,6 +289,6 @@ kvt__table_is_current(struct kvt__table *t)
     if (!fstat(t->lock_fd, &st) && st.st_nlink && kvt__tb_get_place(t->lock_fd, &place) &&
         !memcmp(place.number, t->header->number, sizeof place.number))
         return true;
-    TB_STORE(&t->header->use, TB_REPLACED); /* for all that have this file mapped */
+    TB_STORE(&t->header->use, TB_REPLACED); /* all processes with this mapping see the value */
     return false;
 }

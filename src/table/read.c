@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What readers do: find, lease, touch, list.  No lock. */
+ * The operations of readers: find, lease, touch, list.  They take no lock. */
 #include <assert.h>
 
 #include "base/clock.h"
 #include "table/private.h"
 
-#define TRIES 8 /* copies of an entry that changes */
+#define TRIES 8 /* attempts if the entry changes meanwhile */
 
 bool
 kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out)
@@ -88,7 +88,8 @@ kvt__table_find(const struct kvt__table *t, const struct kvt__name *name,
 
 /* ------------------------------------------------------------------- leases */
 
-/* Store a longer lease, or one more holder.  False: the entry has another life. */
+/* Extend the lease of an entry to `end`, and add a holder if `holder` is 1.  A lease never becomes
+ * shorter.  False: the entry has another life. */
 static bool
 add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder, int64_t now)
 {
@@ -100,10 +101,10 @@ add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder, int64_
             return false;
         uint32_t left = tb_lease_left(old >> TB_LEASE_END, now);
         uint32_t holders = left ? old & TB_HOLDERS : 0;
-        /* False also if the end has passed since the caller computed the end. */
+        /* longer is also false if the end has passed since the caller computed the end. */
         bool longer = tb_lease_left(end, now) > left;
 
-        /* At the most holders the lease ends by time alone. */
+        /* With TB_HOLDERS holders or more, only time ends the lease. */
         holders = holders + holder < TB_HOLDERS ? holders + holder : TB_HOLDERS;
         new = (longer ? end << TB_LEASE_END : old & ~(TB_HOLDERS | TB_LIFE)) |
               (old & TB_LIFE) | holders;
@@ -111,6 +112,7 @@ add_lease(struct tb_hot *e, uint32_t life, uint32_t end, uint32_t holder, int64_
     return true;
 }
 
+/* Remove a holder; the last holder ends the lease. */
 static void
 end_lease(struct tb_hot *e, uint32_t life)
 {
@@ -125,6 +127,7 @@ end_lease(struct tb_hot *e, uint32_t life)
     } while (!tb_swap(&e->lease, &old, new));
 }
 
+/* Return the end of a lease in seconds, as an entry stores the end; never 0. */
 static uint32_t
 lease_end(int64_t until_ns, int64_t now)
 {
@@ -136,16 +139,17 @@ lease_end(int64_t until_ns, int64_t now)
     return end ? end : 1;
 }
 
-/* Bits of the table's number, which is 0 for a private table. */
+/* Return bits of the table's number; 0 for a private table. */
 static uint16_t
 number_bits(const struct kvt__table *t)
 {
     return (uint16_t)TB_LOAD(&t->header->number[0]);
 }
 
-/* Lease the entry if the entry still is READY with the word afterwards: an eviction changes
- * the word and then reads the lease.  The life belongs to the word, and a claim without a
- * lease begins another life, so that a late reader leases no other chunk. */
+/* Lease the entry: write the lease, then test if the entry is still READY with this word.  An
+ * eviction changes the word and then reads the lease, so at least one side sees the other.  The
+ * life is read while the word is unchanged, and a claim of an entry without a lease begins
+ * another life, so a late reader leases no other chunk. */
 static bool
 lease_entry(struct kvt__table *t, uint32_t entry, uint64_t word, int64_t until_ns,
             int64_t now, uint32_t holder, struct kvt__record *out)
@@ -233,7 +237,7 @@ kvt__tb_used(const struct kvt__table *t, uint32_t entry)
     uint64_t time = t->order == KVT__EVICT_FIFO ? old : (uint64_t)tb_wall_ns(t);
 
     TB_STORE(at, (time & ~TB_USES) | (uses < TB_USES ? uses + 1 : uses));
-    if (!TB_LOAD(&t->header->touched)) /* the readers share the cache line */
+    if (!TB_LOAD(&t->header->touched)) /* a store would take the cache line from other readers */
         TB_STORE(&t->header->touched, 1);
 }
 

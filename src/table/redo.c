@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The redo record.  A change collects the values to write in the redo record of the header.
- * commit stores the number of values, writes the values and resets the number.  A process
- * killed before the number is stored has changed nothing; the next writer completes the
- * change of a process killed afterwards.  Writing a value twice is harmless, because only
- * transactions write these words. */
+ * The redo record.  A change collects values and their places in the redo record of the header.
+ * kvt__tb_commit() stores the number of values, writes the values to their places and resets the
+ * number.  If a process is killed before the number is stored, the process has changed nothing.
+ * If a process is killed later, the next writer completes the change.  A value may be written
+ * twice, because only transactions write these words. */
 #include <assert.h>
 
 #include "base/log.h"

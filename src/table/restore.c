@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Read the file `snapshot`.  The file may be garbage: it is read twice, first to check all
- * records and the checksum, then to enter the entries. */
+ * The reading of the file `snapshot`.  The file may be garbage, so the file is read twice: the
+ * first pass checks all records and the checksum, the second pass enters the entries. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,18 +18,19 @@
 
 struct reader {
     struct kvt__table *table;
-    bool enters;                   /* the second reading */
+    bool enters;                   /* the second pass */
     int fd;
-    uint32_t crc;                  /* of the bytes taken */
+    uint32_t crc;                  /* CRC32C of the bytes taken */
     uint64_t n_entries;
     int64_t n_entered;
-    size_t at, n;                  /* in the buffer */
+    size_t at, n;                  /* first byte not taken, and end, of the buffer */
     uint64_t digests[TB_N_SPACES]; /* 0: no record of the space yet */
     char texts[TB_N_SPACES][TB_TEXT_WORDS * 8];
     char buffer[BUFFER_BYTES];
 };
 
-/* Copy bytes to the start of the buffer and read more.  False: the end of the file. */
+/* Move the bytes not taken to the start of the buffer, and read more bytes.  False: the end of
+ * the file, or an error. */
 static bool
 fill(struct reader *r)
 {
@@ -45,7 +46,8 @@ fill(struct reader *r)
     return n > 0;
 }
 
-/* Take n bytes of the file, n far below the size of the buffer. */
+/* Take n bytes of the file; n is far below the size of the buffer.  False: the file is too
+ * short. */
 static bool
 take(struct reader *r, void *out, size_t n)
 {
@@ -73,7 +75,8 @@ take_space(struct reader *r, uint64_t head)
     return true;
 }
 
-/* 0; -EBADMSG; an error of enter. */
+/* Take an entry, and enter the entry in the second pass.  0; -EBADMSG; an error of
+ * kvt__tb_enter_saved(). */
 static int
 take_entry(struct reader *r, uint64_t head)
 {
@@ -100,7 +103,8 @@ take_entry(struct reader *r, uint64_t head)
                                space < TB_N_SPACES ? r->texts[space] : NULL, &r->n_entered);
 }
 
-/* Nothing follows the end. */
+/* Return true if the end record has the right number of entries and checksum, and no byte
+ * follows. */
 static bool
 is_end(struct reader *r, uint64_t head, uint32_t crc)
 {
@@ -111,7 +115,7 @@ is_end(struct reader *r, uint64_t head, uint32_t crc)
            !(head & 0xffffff00) && !take(r, &more, 1);
 }
 
-/* 0; -EBADMSG; an error of enter. */
+/* Read all records of the file.  0; -EBADMSG; an error of kvt__tb_enter_saved(). */
 static int
 parse(struct reader *r)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Write the file `snapshot`: the READY entries with their recency.  Other threads and
- * processes change the table meanwhile; each entry is written as of one instant. */
+ * The writing of the file `snapshot`: the READY entries with their recency.  Other threads and
+ * processes may change the table meanwhile; the fields of each written entry are from one
+ * instant. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,12 +24,12 @@ struct writer {
     const struct kvt__table *table;
     int fd;
     int err;
-    uint32_t crc;
+    uint32_t crc;                    /* CRC32C of the bytes put */
     size_t n;                        /* bytes in the buffer */
     uint64_t n_written;              /* bytes in the file */
-    uint64_t max_bytes;              /* RLIMIT_FSIZE: a write beyond kills the process */
+    uint64_t max_bytes;              /* RLIMIT_FSIZE: a write beyond the limit kills the process */
     uint64_t n_entries;
-    uint64_t digests[TB_N_SPACES];   /* of the texts that are written */
+    uint64_t digests[TB_N_SPACES];   /* digest of each written text of a space */
     char buffer[BUFFER_BYTES];
 };
 
@@ -59,15 +60,16 @@ put(struct writer *w, const void *bytes, size_t n)
     w->n += n;
 }
 
-/* Return true if the entry is unchanged, so that its space has the text that was read. */
+/* Return true if the entry is unchanged: then the entry's space still has the text that was
+ * read. */
 static bool
 is_unchanged(const struct writer *w, const struct kvt__record *r)
 {
     return TB_LOAD(&w->table->hot[r->entry].word) == r->word;
 }
 
-/* Write the text of the entry's space unless the text is written already.  False: the entry
- * has changed. */
+/* Write the text of the entry's space unless the text is written already.  False: the entry has
+ * changed, and the caller leaves out the entry. */
 static bool
 put_space(struct writer *w, const struct kvt__record *r)
 {
@@ -152,8 +154,8 @@ write_file(struct kvt__table *t, int dirfd)
     return err ? kvt__fail(-err, "index: write a snapshot") : 0;
 }
 
-/* Claim the state that the snapshot will have.  False: nothing changed since the last
- * snapshot. */
+/* Return true if an entry has changed since the last snapshot, and reset header->touched.
+ * n_changes: the number of the lock's last acquisition, which the new snapshot covers. */
 static bool
 has_changed(struct kvt__table *t, uint32_t *n_changes)
 {
@@ -164,14 +166,14 @@ has_changed(struct kvt__table *t, uint32_t *n_changes)
     return touched || *n_changes != TB_LOAD(&h->n_saved);
 }
 
-/* Return true if the file is an earlier table's, and the entries are not in this table yet. */
+/* Return true if an earlier table wrote the file, and this table has not read the file yet. */
 static bool
 is_unread(const struct kvt__table *t, int dirfd)
 {
     return TB_LOAD(&t->header->restored) != 1 && !faccessat(dirfd, SN_NAME, F_OK, 0);
 }
 
-/* Return true if the file is younger.  A file of the future is not. */
+/* Return true if the file is younger than age_s.  A file with a time in the future is not. */
 static bool
 is_younger(int dirfd, int64_t age_s)
 {

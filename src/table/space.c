@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Spaces: the key texts with an empty hash, which entries name by number.  A space without
- * entries is unused, and the next new text may take the space. */
+ * Spaces: key texts with an empty hash.  An entry stores the number of a space.  A space without
+ * entries is unused, and the next new text may take the number. */
 #include <errno.h>
 
 #include "base/error.h"
@@ -22,7 +22,8 @@ kvt__table_digest(const char *text)
     return digest ? digest : 1;
 }
 
-/* Copy the text word by word: another process may write the text now. */
+/* Copy the text word by word, because another process may be writing the text.  Returns the bytes
+ * of the text; 0: there is no text. */
 static size_t
 get_text(const struct tb_space *s, char out[TB_TEXT_WORDS * 8])
 {
@@ -43,7 +44,7 @@ set_text(struct tb_space *s, const char *text, uint64_t digest)
 {
     size_t n = strlen(text);
 
-    TB_STORE(&s->digest, UINT64_C(1)); /* of no text */
+    TB_STORE(&s->digest, UINT64_C(1)); /* the digest of no text, while the text changes */
     TB_STORE(&s->n_bytes, (uint32_t)n);
     for (size_t i = 0; i * 8 < n; i++) {
         uint64_t word = 0;

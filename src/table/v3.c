@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Indexes of version 3: the file `index` of the store's directory.  The maker of a table
- * renames an index that `lock` names, and deletes others; the lister reads the renamed file
- * once.  Every byte of the file may be garbage. */
+ * Indexes of version 3: the file `index` of the store's directory.  If `lock` names the index,
+ * the maker of a table renames the file, and the lister reads the renamed file once; otherwise
+ * the maker deletes the file.  Every byte of the file may be garbage. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@
 #define V3_MAX_ENTRIES (UINT64_C(1) << 26)
 #define V3_READY 2u
 #define V3_WIDE 4u
-#define V3_EXPECTED 8u /* no process has seen the object */
-#define V3_N_READ 4096u /* entries at a time */
+#define V3_EXPECTED 8u /* a process expected the object, and no process has seen the object */
+#define V3_N_READ 4096u /* entries of one read */
 
 struct v3_header {
     char magic[8];
@@ -107,8 +107,8 @@ read_spaces(struct v3_reader *r)
     return true;
 }
 
-/* Key text has one spelling for both forms of a hash below 2^63, and names have the form
- * SIGNED for it. */
+/* Return the form of an entry's hash.  A hash below 2^63 has equal key text in both forms, and
+ * then the name of the chunk has the form SIGNED. */
 static enum kvt__hash_form
 form_of(const struct v3_entry *e, uint64_t flags)
 {
@@ -117,7 +117,7 @@ form_of(const struct v3_entry *e, uint64_t flags)
     return e->packed >> 63 && e->hash >> 63 ? KVT__HASH_UNSIGNED : KVT__HASH_SIGNED;
 }
 
-/* 0, or an error that ends the reading. */
+/* Enter one entry.  0, or an error that ends the reading. */
 static int
 enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
 {
@@ -134,13 +134,13 @@ enter(struct v3_reader *r, const struct v3_entry *e, const struct tb_wide *wide)
     struct kvt__record record = { .bytes = e->packed & (TB_MAX_BYTES - 1),
                                   .flags = (uint32_t)flags & (KVT__TABLE_UNREAD |
                                                               KVT__TABLE_FOREIGN) };
-    if (!(record.flags & KVT__TABLE_UNREAD)) /* else the identity is made of the name */
+    if (!(record.flags & KVT__TABLE_UNREAD)) /* an unread entry has no real identity */
         memcpy(record.id.b, e->id, sizeof e->id);
     return kvt__tb_enter_saved(r->table, &name, &record, e->recency, r->spaces[space].text,
                                &r->n_entered);
 }
 
-/* A short file ends the reading without an error. */
+/* Enter all entries of the file.  A short file ends the reading without an error. */
 static int
 read_entries(struct v3_reader *r)
 {

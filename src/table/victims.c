@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which entries are evicted first.  The recency of an entry holds the time of the last use
- * (FIFO: of the claim) and, in the low bits, the number of uses.  So processes with different
- * policies can share a table: each process evicts by its own policy. */
+ * The choice of victims.  The recency of an entry contains the time of the last use (FIFO: of the
+ * claim) and, in the low bits, the number of uses.  So processes with different policies can
+ * share a table: each process evicts by the policy of the process. */
 #include <assert.h>
 
 #include "base/clock.h"
@@ -39,9 +39,9 @@ key_of(enum kvt__order order, uint64_t recency)
     }
 }
 
-/* Return the recency of an entry.  A time in the future becomes wall_ns, the time now: after
- * the clock is set back, an entry with such a time would stay until the time has come, and all
- * younger entries would be evicted first. */
+/* Return the recency of an entry.  wall_ns: the time now.  If the clock was set back, an entry can
+ * have a time in the future.  The time then becomes wall_ns: otherwise the entry would stay until
+ * the clock reaches the time, and all younger entries would be evicted first. */
 static uint64_t
 recency_of(const struct kvt__table *t, uint32_t entry, int64_t wall_ns)
 {
@@ -54,7 +54,8 @@ recency_of(const struct kvt__table *t, uint32_t entry, int64_t wall_ns)
     return recency;
 }
 
-/* Insert into the best `max` samples, which are sorted.  Returns their new number. */
+/* Insert a sample into the sorted best samples, at most `max`.  Returns the new number of
+ * samples. */
 static size_t
 insert(struct sample *best, size_t n, size_t max, struct sample s)
 {
@@ -88,8 +89,8 @@ kvt__table_is_victim(const struct kvt__table *t, uint32_t entry, struct kvt__rec
            is_evictable(t, entry, kvt__now_ns()) && kvt__tb_read(t, entry, out);
 }
 
-/* The caller frees the victims: prefetch their chains together, so that the lock is held for a
- * short time. */
+/* Prefetch the chains of the victims together.  The caller frees the victims, and the prefetch
+ * keeps the caller's hold of the lock short. */
 static void
 prefetch_chains(const struct kvt__table *t, const struct kvt__record *victims, size_t n)
 {
@@ -101,7 +102,7 @@ prefetch_chains(const struct kvt__table *t, const struct kvt__record *victims, s
     kvt__tb_prefetch(t, hashes, n);
 }
 
-/* Choose among a sample of entries.  Returns the number of the best. */
+/* Choose up to `max` victims among the entries at[0..n_at).  Returns the number of victims. */
 static size_t
 best_of(const struct kvt__table *t, const uint32_t *at, size_t n_at,
         kvt__table_suits_fn suits, void *ctx, struct sample *best, size_t max)
@@ -122,8 +123,8 @@ best_of(const struct kvt__table *t, const uint32_t *at, size_t n_at,
     return n_best;
 }
 
-/* Copy the entries of the samples, except those of which the recency has changed since the
- * choice: they have been used, or hold a chunk that was stored a moment ago. */
+/* Copy the chosen entries whose recency is unchanged since the choice.  An entry with another
+ * recency was used meanwhile, or has a new chunk.  Returns the number of copies. */
 static size_t
 copy_unchanged(const struct kvt__table *t, const struct sample *best, size_t n_best,
                struct kvt__record *out)
@@ -136,7 +137,7 @@ copy_unchanged(const struct kvt__table *t, const struct sample *best, size_t n_b
     return n;
 }
 
-#define TRIES 16 /* choices of which every entry has changed */
+#define TRIES 16 /* choices, as long as every chosen entry changes before the copy */
 
 static size_t
 choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
@@ -156,8 +157,8 @@ choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
 #define N_SAMPLES 128u     /* entries of a sample */
 #define MAX_SAMPLES 256u
 
-/* Fill a sample of n entries below n_fresh.  Neighbours are of equal age, so the samples lie
- * a stride apart. */
+/* Fill a sample of n entries below n_fresh.  The entries of a sample are a stride apart, because
+ * neighbours have equal ages. */
 static void
 fill_sample(struct kvt__table *t, uint32_t n_fresh, uint32_t *at, uint32_t n)
 {
@@ -167,8 +168,8 @@ fill_sample(struct kvt__table *t, uint32_t n_fresh, uint32_t *at, uint32_t n)
         at[i] = (uint32_t)(((uint64_t)hand + (uint64_t)i * (n_fresh / n)) % n_fresh);
 }
 
-/* Most samples have victims.  After large chunks replaced many small chunks, most entries are
- * FREE. */
+/* Usually the first sample has victims.  If large chunks have replaced many small chunks, most
+ * entries are FREE, and the loop needs more samples. */
 size_t
 kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
                    struct kvt__record *out, size_t n)
@@ -184,7 +185,7 @@ kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
     if (!n_at)
         return 0;
     n = n < KVT__TABLE_VICTIMS ? n : KVT__TABLE_VICTIMS;
-    uint32_t n_samples = n_fresh / n_at + n_fresh % n_at; /* contain every entry */
+    uint32_t n_samples = n_fresh / n_at + n_fresh % n_at; /* together they contain every entry */
     for (uint32_t i = 0; n && !n_out && i < n_samples && i < MAX_SAMPLES; i++) {
         fill_sample(t, n_fresh, at, n_at);
         n_out = choose(t, at, n_at, suits, ctx, out, n);
