@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of tiers, made from the list in meson.build; defaults of operations; transfers of
- * tiers that block; waiting for transfers. */
+ * The list of tiers, which the build generates from the list in meson.build; the defaults of the
+ * operations; operations of tiers with run(); the wait for an operation. */
 #include "tier/tier.h"
 
 #include <errno.h>
@@ -18,8 +18,8 @@ KVT_TIERS
 static const struct kvt__tier_ops *const tiers[] = { KVT_TIERS NULL };
 #undef KVT_TIER
 
-/* The table for a URL, of which params then has the rest.  NULL with a sentence: there is
- * none. */
+/* Return the table of the tier for params->url, and set params->rest.  NULL and *err, with a
+ * sentence: no tier has the URL's scheme. */
 static const struct kvt__tier_ops *
 find(struct kvt__tier_params *params, int *err)
 {
@@ -51,7 +51,8 @@ run_job(struct kvt__job *job)
     kvt__tier_end(op, op->tier->ops->run(op->tier, op));
 }
 
-/* A thread of the executor never waits for another job, because all threads might wait. */
+/* A thread of the executor runs the operation itself: if all threads of the executor waited for
+ * other jobs, no thread would run the jobs. */
 static void
 default_submit(struct kvt__tier *tier, struct kvt__tier_op *op)
 {

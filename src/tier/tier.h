@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations of a kind of storage.  A tier moves whole chunks between slots and
- * storage, under the names of the chunks' keys.  A tier has no knowledge of budgets,
- * eviction, indexes or engines.  Each kind has a folder and a const table. */
+ * The operations of a kind of storage.  A tier moves whole chunks between slots and storage; key
+ * texts name the chunks.  A tier has no knowledge of budgets, eviction or engines, and only a
+ * tier with in_memory uses the index.  Each kind of storage has a folder and a const table. */
 #ifndef KVT_TIER_TIER_H
 #define KVT_TIER_TIER_H
 
@@ -22,8 +22,8 @@ struct kvt_tier_info;
 struct kvt__table;
 struct kvt__table_params;
 
-/* Receive a requirement of a tier on this machine.  Arguments: as for kvt_look_fn, also the
- * status 1 before a call that may block or end the process. */
+/* Receive the result of a check: if this machine meets one requirement of a tier.  The arguments
+ * are those of kvt_look_fn in kvtier.h; status 1: the next check may block or end the process. */
 typedef void (*kvt__tier_look_fn)(void *ctx, const char *about, int status,
                                   const char *text);
 
@@ -34,216 +34,232 @@ struct kvt__shape {
     uint32_t dims[4];
 };
 
-/* A chunk, as a tier sees the chunk. */
+/* The description of a chunk for a tier. */
 struct kvt__object {
     const char *key;     /* key text */
-    struct kvt__hash hash; /* the chunk hash: chooses among directories */
-    bool opaque;         /* stored apart, in a place that LMCache never reads */
+    struct kvt__hash hash; /* the chunk hash, which chooses one of several directories */
+    bool opaque;         /* an opaque chunk: stored in a place that LMCache never reads */
     bool is_name;        /* key is the unchanged name of an object; only for a tier with
                           * takes_any */
     bool whole;          /* the chunk has chunk_tokens tokens */
     uint32_t tokens;
-    uint32_t rank;       /* of the worker that owns the chunk */
+    uint32_t rank;       /* rank of the worker that owns the chunk */
     struct kvt__id id;
     bool id_of_key;      /* id was made from the key text, not from tokens */
     struct kvt__shape shape;
-    /* For a tier with in_memory: the index, and the entry of the chunk, which a PUT has
-     * claimed; GET: also the word of the entry.  index NULL: there is no entry. */
+    /* For a tier with in_memory: the index, and the entry of the chunk.  For a PUT the caller
+     * has claimed the entry; for a GET word is the entry's word.  index NULL: no entry. */
     const struct kvt__table *index;
     uint32_t entry;
     uint64_t word;
-    bool unsummed;       /* GET: the caller computes the payload's CRC32C, so that the tier
-                          * need not.  PUT to host memory: the payload was not compared with
+    bool unsummed;       /* GET: the caller computes the payload's CRC32C, so the tier does not
+                          * have to.  PUT to host memory: the payload was not compared with
                           * the CRC32C */
 };
 
-/* A chunk found in storage. */
+/* The description of a chunk in storage. */
 struct kvt__found {
     uint64_t payload_bytes;
-    uint64_t stored_bytes; /* on disk, for budgets */
+    uint64_t stored_bytes; /* bytes on disk, for budgets */
     bool has_id;           /* id, id_of_key, crc and tokens were stored with the chunk */
     struct kvt__id id;
     bool id_of_key;
-    uint32_t crc;          /* CRC32C of the payload */
+    uint32_t crc;          /* stored CRC32C of the payload */
     uint32_t tokens;
-    bool has_read_crc;     /* get: read_crc is valid */
+    bool has_read_crc;     /* GET: read_crc is valid */
     uint32_t read_crc;     /* CRC32C of the present bytes of the slot */
-    bool checked;          /* get: the bytes equal a checksum stored with the chunk */
+    bool checked;          /* GET: the bytes equal a checksum stored with the chunk */
     bool has_shape;        /* without identity: shape is from the chunk's header; 0 stands
                             * for a format or dtype without a number in LMCache */
     struct kvt__shape shape;
 };
 
-/* One transfer.  Owner: the caller until submit(), then the tier until the call of done. */
 enum kvt__tier_what { KVT__TIER_PUT, KVT__TIER_GET, KVT__TIER_PROBE, KVT__TIER_REMOVE };
 
+/* One operation.  Owner: the caller until submit(), then the tier until the call of done. */
 struct kvt__tier_op {
     enum kvt__tier_what what;
     enum kvt__prio prio;
-    const struct kvt__object *object; /* and its key: unchanged until done */
-    /* PUT: the payload; the rooms may be overwritten.  GET: a slot of the payload's size. */
+    const struct kvt__object *object; /* the object and its key stay unchanged until done */
+    /* PUT: the payload; the tier may write to the rooms around the payload.  GET: a slot for the
+     * payload. */
     struct kvt__slot slot;
     bool shorter;            /* GET: the chunk may be shorter than the slot */
     bool overwrite;          /* PUT: replace an existing chunk */
-    bool waits;              /* the calling thread waits for the end: a tier that blocks runs
+    bool waits;              /* the calling thread waits for the end, so a tier with run() runs
                               * the operation inside submit() */
     uint32_t crc;            /* PUT: CRC32C of the payload */
-    /* GET, PROBE: the stored chunk.  After a GET the payload is not yet compared with
-     * found.crc.  A failed PROBE with -ENOENT and found.stored_bytes: the object exists and
-     * is no chunk known here. */
+    /* GET, PROBE, out: the stored chunk.  After a GET the caller compares the payload with
+     * found.crc.  If a PROBE fails with -ENOENT and found.stored_bytes is not 0, the object
+     * exists and is no chunk that kvtier knows. */
     struct kvt__found found;
-    /* The end:
+    /* The result: code 0, or
      *   -ENOENT   the chunk does not exist
      *   -EBUSY    REMOVE: the chunk is in use, retry later
-     *   -EBADMSG  the chunk exists but is damaged, or has another length or form
+     *   -EBADMSG  the chunk is corrupt, or has another length or form
+     *   -ECANCELED  the tier was stopped
      *   -ENOSPC, -EROFS, -EACCES, -EIO ... the error of the storage */
     struct kvt__error error;
-    /* Called once, on a thread of the tier, of the executor, or inside submit().  done must
-     * not block.  The operation may be freed in done. */
+    /* The tier calls done once, on a thread of the tier, on a thread of the executor, or inside
+     * submit().  done must not block, and may free the operation. */
     void (*done)(struct kvt__tier_op *op);
 
-    /* Of submit()'s default. */
+    /* For the default of submit(). */
     struct kvt__job job;
     struct kvt__tier *tier;
 };
 
-/* Parameters of kvt__tier_open(). */
+/* Parameters of kvt__tier_open().  Strings and config must stay valid during the call; counters
+ * and exec as long as the tier. */
 struct kvt__tier_params {
     const struct kvt_config *config;
-    const char *name;     /* the setting with the URL, for messages */
+    const char *name;     /* name of the setting with the URL, for messages */
     const char *url;      /* SCHEME://REST */
-    const char *rest;     /* filled in by kvt__tier_open() */
+    const char *rest;     /* kvt__tier_open() sets rest to the REST of url */
     uint32_t local_ranks; /* workers on this host that share the store; 0: not known */
     struct kvt__counters *counters; /* NULL: nothing is counted */
-    struct kvt__exec *exec; /* runs the operations of a tier that blocks, open until the last
-                             * operation has ended; NULL: the calling threads do */
+    struct kvt__exec *exec; /* executor of the operations of a tier with run(); NULL: the
+                             * calling threads run the operations */
     bool transfers;       /* this process stores and loads chunks: the tier prepares the
                            * first transfer now, in the background */
-    bool only_existing;   /* a tier with in_memory opens existing memory and makes none */
-    bool tells;           /* the caller reports the results of operations: the tier does
-                           * not log them */
+    bool only_existing;   /* a tier with in_memory opens existing memory and makes no memory */
+    bool tells;           /* the caller reports the results of operations, so the tier does not
+                           * log them */
 };
 
-/* Receive a name found by list(). */
+/* Receive a chunk that list() found.  The key is valid during the call. */
 typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
                                   uint64_t stored_bytes, int64_t mtime_ns);
 
-/* Calls run on any thread, several at once, also for equal keys; a key's file changes only
- * as a whole.  Calls may block unless the text says otherwise, and return 0 or -errno with a
- * sentence.  A tier may leave out a row with a default: kvt__tier_open() fills in the
- * default, so callers call every row. */
+/* The operations of a tier.  Calls may be made on any thread, several at once, also for equal
+ * keys.  Calls may block unless the text says otherwise.  Calls that return int return 0, or
+ * -errno with a sentence.  A tier may leave out a row with a default: kvt__tier_open() fills in
+ * the default, so callers call every row without a test. */
 struct kvt__tier_ops {
-    const char *name; /* the word in messages and statistics, and the scheme of URLs */
+    const char *name; /* name in messages and statistics, and the scheme of URLs */
 
-    /* Open the tier and make missing directories.  NULL: not opened by URL. */
+    /* Open the tier and make missing directories.  NULL: no URL opens the tier. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
-    /* Check each requirement of open() on this machine, without opening, and report each
-     * requirement to fn.  Default: open() reports the first failure. */
+    /* Check each requirement of open() on this machine, without opening the tier, and report
+     * each result to fn, on the calling thread.  NULL: only open() reports a failure, the first
+     * one. */
     void (*look)(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx);
     /* Make operations in flight end soon and later operations end at once, with
-     * -ECANCELED.  Default: nothing, operations always end soon. */
+     * -ECANCELED.  Must not block.  Default: do nothing, because operations always end soon. */
     void (*stop)(struct kvt__tier *tier);
-    /* Close the tier.  The caller has no operation in flight. */
+    /* Close the tier.  The caller has no operation in flight, and has released all slots of the
+     * tier. */
     void (*close)(struct kvt__tier *tier);
 
-    /* Return the descriptor of the directory for the index, borrowed.  The store calls this
-     * before each open of the index: a tier whose directory was deleted makes the directory
-     * again, under the same descriptor.  Default: -1, none. */
+    /* Return the descriptor of the directory for the index; the tier owns the descriptor.  The
+     * store calls this function before each open of the index.  If a user has deleted the
+     * directory, the tier makes the directory again, under the same descriptor.  Default: -1, no
+     * directory. */
     int (*private_dir)(const struct kvt__tier *tier);
-    /* Change the parameters of the tier's index before the index is opened.  Default:
-     * nothing. */
+    /* Change the parameters of the tier's index before the store opens the index.  Default:
+     * change nothing. */
     void (*set_index)(const struct kvt__tier *tier, struct kvt__table_params *params);
-    /* The index was opened; the store uses the index after this call, and before
-     * leave_index().  Called again after another process has replaced the index.  Defaults:
-     * nothing. */
+    /* Prepare the use of an index that the store has opened.  The store uses the index after
+     * this call, and until leave_index().  The store calls use_index() again with another index
+     * after another process has replaced the index.  Defaults: do nothing. */
     int (*use_index)(struct kvt__tier *tier, struct kvt__table *index);
     void (*leave_index)(struct kvt__tier *tier, struct kvt__table *index);
-    /* Return the bytes to delete before a store of an object of `bytes`, so that a tenth of
-     * the object's file system stays free, files of other programs included.  Quick.
-     * Default: 0. */
+    /* Return the bytes that must be deleted before a store of an object of `bytes`, so that a
+     * tenth of the object's file system stays free; files of other programs count too.  Must
+     * be fast.  Default: 0. */
     uint64_t (*shortage)(const struct kvt__tier *tier, const struct kvt__object *object,
                          uint64_t bytes);
-    /* Return true if removing gone makes room for object: false if the two are on different
-     * file systems.  Quick.  Default: true. */
+    /* Return true if the removal of `gone` makes room for `object`; false if the two objects are
+     * on different file systems.  Must be fast.  Default: true. */
     bool (*makes_room)(const struct kvt__tier *tier, const struct kvt__object *gone,
                        const struct kvt__object *object);
-    /* Return the bytes on disk of a payload of this size.  Default: the payload's. */
+    /* Return the bytes on disk of an object with this payload.  Default: the payload's bytes. */
     uint64_t (*stored_bytes)(const struct kvt__tier *tier,
                              const struct kvt__object *object, uint64_t payload);
 
-    /* The engine's KV is in the memory of this GPU (NULL: of no GPU) until the tier is
-     * closed.  If bytes can move between the GPU's memory and the storage without host
-     * memory, lend slots of GPU memory from now on, at most `most` bytes at a time (0: no
-     * caller will borrow a slot).  The tier logs the data path.  0; -errno with a sentence:
-     * the configuration requires a data path that this host lacks.  Default: 0, bytes
+    /* Receive the GPU whose memory contains the engine's KV until the tier is closed; NULL: the
+     * KV is not in a GPU's memory.  If bytes can move between the GPU's memory and the storage
+     * without host memory, lend slots of GPU memory from now on, at most `most` bytes at a time
+     * (0: no caller will borrow a slot).  The tier logs the data path.  0; -errno with a
+     * sentence: the configuration requires a data path that this host lacks.  Default: 0, bytes
      * always move through host memory. */
     int (*use_gpu)(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
 
-    /* Lend a slot of the tier's own memory: bytes move between this memory and the storage
-     * without a copy.  The caller releases the slot as a slot of the pool.  Stores leave
-     * half of the memory to loads.  Never blocks; false: no slot is free.  Default:
-     * false, the tier has no own memory. */
+    /* Lend a slot of the tier's own memory; bytes move between this memory and the storage
+     * without a copy.  The caller releases the slot with kvt__pool_release().  Stores may use at
+     * most half of the memory; the rest is reserved for loads.  Never blocks.  False: no slot is
+     * free.  Default: false, because the tier has no memory of its own. */
     bool (*lend)(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                  struct kvt__slot *out);
 
-    /* Fill in a slot that is the chunk itself, of exactly these bytes, in memory that the
-     * tier keeps unchanged until the slot is released as a slot of the pool.  The caller only
-     * reads the slot, which has no rooms.  Never blocks; false: the entry has changed, or the
-     * tier cannot keep more chunks unchanged.  Default: false. */
+    /* Lend a slot that is the stored chunk itself, in memory of the tier.  The tier keeps the
+     * chunk unchanged until the caller releases the slot with kvt__pool_release().  The caller
+     * only reads the slot, and the slot has no rooms.  bytes: the exact size of the chunk.  Never
+     * blocks.  False: the entry has changed, or the tier cannot keep more chunks unchanged.
+     * Default: false. */
     bool (*borrow)(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
                    struct kvt__slot *out);
 
-    /* Begin an operation, without waiting for the end; kvt__tier_end() ends it.  Must not
-     * block.  A PUT is published whole or not at all.  Default: run() on the executor, or on
-     * the calling thread if the thread waits or is the executor's. */
+    /* Begin an operation and do not wait for the end; the tier ends the operation with
+     * kvt__tier_end().  Must not block.  A PUT is published whole or not at all.  Default: call
+     * run() on the executor; if the calling thread waits or belongs to the executor, call run()
+     * on the calling thread. */
     void (*submit)(struct kvt__tier *tier, struct kvt__tier_op *op);
-    /* In place of submit(), for a tier whose transfers block: run the operation to its end.
-     * 0; -errno with a sentence, as op->error. */
+    /* Run the operation to its end.  A tier whose transfers block has run() instead of
+     * submit().  0, or -errno with a sentence: the values of op->error. */
     int (*run)(struct kvt__tier *tier, struct kvt__tier_op *op);
 
-    /* List each chunk in the store with a listed key beginning with prefix.  The tier may
-     * list other chunks too.  Default: no chunks. */
+    /* Call fn, on the calling thread, for each stored chunk whose key begins with prefix; see
+     * slash of struct kvt__tier for the keys.  The tier may list other chunks too.  Default:
+     * list no chunks. */
     int (*list)(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn, void *ctx);
 
-    /* Change the description of the tier for kvt_store_tier().  Default: nothing. */
+    /* Change the description of the tier for kvt_store_tier().  Default: change nothing. */
     void (*info)(const struct kvt__tier *tier, struct kvt_tier_info *info);
-    /* Only for a tier with in_memory: as kvt_store_clear(). */
+    /* Delete all chunks and the memory, for kvt_store_clear(); only for a tier with
+     * in_memory. */
     int (*clear)(struct kvt__tier *tier);
 };
 
 /* An open tier. */
 struct kvt__tier {
     const struct kvt__tier_ops *ops;
-    struct kvt__tier_ops filled; /* ops with defaults, by kvt__tier_open() */
+    struct kvt__tier_ops filled; /* the tier's ops and the defaults, by kvt__tier_open() */
     struct kvt__exec *exec;      /* params->exec, unless open() has set another executor */
-    /* Set by open(). */
+    /* Set by open(), constant afterwards. */
     size_t phase;       /* best address of a payload, modulo 4096 */
-    char slash;         /* what keys of list() have in place of '/'; the tier treats both texts
-                         * alike; 0: '/' */
-    uint64_t default_limit; /* in bytes, if no limit is configured; 0: no limit */
-    bool in_memory;     /* the chunks lie in host memory, in the area of the index: all are
-                         * listed, and none outlives a restart of the host */
-    bool multi_host;    /* other hosts may delete chunks that this host's index has */
+    char slash;         /* the character for '/' in the keys of list(); the tier accepts keys in
+                         * both forms; 0: '/' */
+    uint64_t default_limit; /* limit in bytes if no limit is configured; 0: no limit */
+    bool in_memory;     /* the chunks are in host memory, in the area of the index: every chunk
+                         * has an entry, and no chunk outlives a restart of the host */
+    bool multi_host;    /* other hosts may delete chunks that have an entry in this host's
+                         * index */
     bool several_disks; /* the directories are on several file systems: a file system may
-                         * be full while another has room */
-    bool keeps_damaged; /* a damaged chunk is not removed: the next put replaces the
-                         * chunk */
-    bool takes_any;     /* a slot may be any memory, without rooms, and a name any text */
-    bool unlisted;      /* the storage may have chunks without an entry in the index: a
-                         * lookup makes the entry.  The tier enforces max_remote_size. */
+                         * be full while another file system has room */
+    bool keeps_damaged; /* a corrupt chunk is not removed; the next PUT replaces the chunk */
+    bool takes_any;     /* the tier accepts slots in any memory, without rooms, and names of any
+                         * text */
+    bool unlisted;      /* the storage may have chunks without an entry in the index, and a
+                         * lookup makes the entry.  The tier enforces max_remote_size */
 };
 
-/* Open the tier for a URL.  -ENODEV: no kind serves the URL's scheme. */
+/* Open the tier for a URL.  The caller closes the tier with ops->close().  0; -EINVAL: the text
+ * is no URL; -ENODEV: no kind of storage has the URL's scheme; an error of ops->open(); all with
+ * a sentence. */
 int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out);
 
-/* Call ops->look of the tier for a URL, if the tier has look. */
+/* Check the requirements of the tier for a URL with ops->look().  Do nothing if the URL is invalid
+ * or the tier has no look(). */
 void kvt__tier_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn,
                     void *ctx);
 
-/* End an operation.  err: 0, or -errno with its sentence in kvt__why(). */
+/* End an operation: set op->error and call op->done.  err: 0, or -errno, whose sentence is in
+ * kvt__why() of this thread. */
 void kvt__tier_end(struct kvt__tier_op *op, int err);
 
-/* Submit an operation and wait for the end: 0, or -errno with a sentence. */
+/* Submit an operation and wait for the end.  op->done is not called.  0, or -errno with a
+ * sentence.  The functions below make an operation of each kind. */
 int kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op);
 int kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,
                   const struct kvt__slot *slot, uint32_t crc);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directories of a file store: making, opening, file systems and free space. */
+ * The directories of a file store: creation, open, file systems and free space. */
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -29,18 +29,18 @@ kvt__make_dir(int dirfd, const char *path, mode_t mode)
         return errno == EEXIST ? 0 : -errno;
     if (mode == 0700)
         return 0; /* the umask removes no bit */
-    /* Other users may write to dirfd: a link in place of the directory is not followed. */
+    /* O_NOFOLLOW: another user with write access to dirfd may replace the directory by a link. */
     int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    /* A directory made below an S_ISGID directory inherits the bit: files get the group. */
+    /* A directory below an S_ISGID directory inherits the bit, which gives files the group. */
     if (fstat(fd, &st) < 0 || fchmod(fd, mode | (st.st_mode & S_ISGID)) < 0)
         err = -errno;
     close(fd);
     return err;
 }
 
-/* mkdir -p. */
+/* Make a directory and all missing parents, like mkdir -p.  0; -errno. */
 static int
 make_dirs(const char *path, mode_t mode)
 {
@@ -64,6 +64,7 @@ make_dirs(const char *path, mode_t mode)
     return err;
 }
 
+/* Make and open the subdirectory `below`. */
 static int
 open_below(int dirfd, const char *below, const struct kvt__dir *dir, const char *name,
            int *out)
@@ -78,10 +79,11 @@ open_below(int dirfd, const char *below, const struct kvt__dir *dir, const char 
     return 0;
 }
 
-/* Check the directory of the index and of unfinished files: only users of store_mode may
- * write.  A network file system may report another owner than the creator of the directory.
- * If the group may write to a directory of this user, take that right away: Kubernetes adds
- * it to all directories of a volume with fsGroup each time it mounts the volume. */
+/* Check .kvtier, the directory of the index and of unfinished files: only the users that
+ * store_mode allows may write there.  The owner is not checked on a network file system, which
+ * may report another owner than the creator of the directory.  If the group may write to a
+ * directory of this user against store_mode, remove the group's right: Kubernetes adds the right
+ * to all directories of a volume with fsGroup at each mount of the volume. */
 static int
 check_private(const struct kvt__dir *dir, const char *name)
 {
@@ -171,8 +173,8 @@ is_deleted(int fd)
 bool
 kvt__dir_renew(const struct kvt__files *t, const struct kvt__dir *dir)
 {
-    /* The directories above are deleted after these two.  A relative path may mean another
-     * directory by now. */
+    /* A deletion of the whole directory begins with these two subdirectories.  A relative path is
+     * not opened again, because the path may lead to another directory now. */
     return (is_deleted(dir->opaque_fd) || is_deleted(dir->temp_fd)) && *dir->path == '/' &&
            !kvt__dir_reopen(t, dir, t->tier.ops->name);
 }
@@ -230,7 +232,7 @@ kvt__next_path(const char **list, const char **path, size_t *n)
     return *n > 0;
 }
 
-/* Return true if a directory before number i lies on the same file system. */
+/* Return true if directory i and a directory before i are on one file system. */
 static bool
 same_file_system(const struct kvt__files *t, size_t i)
 {
@@ -244,7 +246,8 @@ same_file_system(const struct kvt__files *t, size_t i)
     return false;
 }
 
-/* Set what a tier says of its directories.  The default limit is 90 % of their file systems. */
+/* Set the fields of the tier that depend on the file systems of the directories.  The default
+ * limit is 90 % of the file systems; multi-host storage has no default limit. */
 static void
 set_traits(struct kvt__files *t)
 {

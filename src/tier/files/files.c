@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening and closing a backend, and the operations that need no file of a chunk. */
+ * The open and the close of a backend, and the operations without access to a chunk's file. */
 #include "tier/files/files.h"
 
 #include <assert.h>
@@ -22,7 +22,7 @@ kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *
 
     if (t->layout->beside)
         units += (form.header_bytes + unit - 1) / unit;
-    /* The attribute may need a block of its own. */
+    /* The attribute of a file without trailer may need another block. */
     return (units + !form.has_id) * unit;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a chunk's file in one extent, and probing a chunk without reading the payload. */
+ * The read of a chunk's file in one extent, and the probe of a chunk, which does not read the
+ * payload. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +14,8 @@
 #include "base/bytes.h"
 #include "tier/files/files.h"
 
-/* Return true if an errno of fgetxattr() says that the file has no attribute of kvtier, or
- * that this process may not read attributes. */
+/* Return true if this errno of fgetxattr() means: the file has no attribute of kvtier, or this
+ * process may not read attributes. */
 static bool
 has_none(int err)
 {
@@ -22,9 +23,10 @@ has_none(int err)
            err == ENOSYS || err == ERANGE;
 }
 
-/* Read the identity from the attribute of a file without trailer.  0; -errno with a sentence,
- * -ENOENT if kvtier wrote the file with a trailer: the file lost its end or LMCache wrote over
- * it. */
+/* Read the identity of a file without trailer from the attribute.  0, also if the file has no valid
+ * attribute: found->has_id stays false.  -ENOENT with a sentence: kvtier wrote the file with a
+ * trailer, and the file was truncated, or LMCache overwrote the file.  Other errors with a
+ * sentence. */
 static int
 read_xattr(int fd, const struct stat *st, const struct kvt__object *o,
            struct kvt__found *found)
@@ -57,6 +59,7 @@ struct opened {
     struct stat st;
 };
 
+/* Fail because the name is no regular file. */
 static int
 no_file(const struct kvt__dir *dir, const char *name)
 {
@@ -69,10 +72,10 @@ open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *nam
 {
     int dirfd = kvt__fd_of(dir, o), err = 0;
     int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK |
-                    (f->direct ? O_DIRECT : 0)); /* no wait for a pipe */
+                    (f->direct ? O_DIRECT : 0)); /* O_NONBLOCK: a pipe does not block the open */
 
     f->dir = dir;
-    if (fd < 0) { /* a link is ELOOP; a directory or pipe with O_DIRECT is EINVAL */
+    if (fd < 0) { /* a link fails with ELOOP, a directory or pipe with O_DIRECT with EINVAL */
         err = errno;
         return err != ENOENT && !fstatat(dirfd, name, &f->st, AT_SYMLINK_NOFOLLOW) &&
                !S_ISREG(f->st.st_mode) ? no_file(dir, name)
@@ -87,7 +90,7 @@ open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *nam
     return err ? err : fd;
 }
 
-/* Open a chunk's file to read it into a slot, or only to look at it (NULL).  The fd, or
+/* Open a chunk's file for a read into a slot; slot NULL: for a probe.  Returns a descriptor, or
  * -errno with a sentence. */
 static int
 open_chunk(const struct kvt__files *t, const struct kvt__object *o,
@@ -105,7 +108,7 @@ open_chunk(const struct kvt__files *t, const struct kvt__object *o,
                            kvt__file_direct(dir, slot->payload -
                                             kvt__form_of(t, o).header_bytes,
                                             slot->bytes)
-                         : t->kind->read != NULL; /* the page cache misses its writes */
+                         : t->kind->read != NULL; /* kind->write() bypasses the page cache */
         fd = open_in(dir, o, name, f);
         if (fd != -ENOENT)
             break;
@@ -125,7 +128,7 @@ bytes_of(const struct kvt__files *t, const struct kvt__object *o, const struct o
     return (uint64_t)f->st.st_blocks * 512;
 }
 
-/* Return err of a layout with a sentence. */
+/* Return the error of a layout's unframe or look, with a sentence. */
 static int
 bad_frame(int err, const struct kvt__object *o)
 {
@@ -135,8 +138,8 @@ bad_frame(int err, const struct kvt__object *o)
         : kvt__fail(-err, "%s: header or trailer is damaged.", o->key);
 }
 
-/* Read header, payload and trailer of a file of this form into a slot of host memory.  crc:
- * NULL if no checksum is wanted. */
+/* Read header, payload and trailer of a file of this form into a slot of host memory.  crc: the
+ * CRC32C of the payload; NULL: compute no checksum. */
 static int
 read_extent(const struct kvt__files *t, int fd, const struct opened *f,
             const struct kvt__form *form, const struct kvt__slot *slot, uint32_t *crc)
@@ -148,7 +151,8 @@ read_extent(const struct kvt__files *t, int fd, const struct opened *f,
 
     assert(f->st.st_size == (off_t)(form->header_bytes + slot->bytes + form->trailer_bytes));
     if (f->direct && (uintptr_t)extent.at % KVT__DIRECT_ALIGN) {
-        /* Written under another save_chunk_meta: the slot is not aligned for this header. */
+        /* The file was written with another save_chunk_meta: the slot's address is not aligned
+         * for a header of this size. */
         (void)fcntl(fd, F_SETFL, 0);
         extent.direct = false;
     }
@@ -181,7 +185,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
     struct kvt__files *t = (struct kvt__files *)tier;
     bool on_device = kvt__slot_on_device(slot);
-    /* The slot with the header in host memory. */
+    /* A slot whose header is in host memory. */
     struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
                               slot->bytes, slot->lender };
     struct kvt__form form;
@@ -213,7 +217,7 @@ out:
     return err;
 }
 
-/* Read the trailer at the end of a file.  1; 0: the file has none; -errno. */
+/* Read the trailer at the end of a file.  1; 0: the file has no valid trailer; -errno. */
 static int
 read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
 {
@@ -226,12 +230,13 @@ read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
     if (err)
         return err;
     return kvt__trailer_get(bytes, trailer) &&
-           trailer->payload_bytes <= (uint64_t)st->st_size && /* no overflow below */
+           trailer->payload_bytes <= (uint64_t)st->st_size && /* the sum does not overflow */
            trailer->payload_at + trailer->payload_bytes + KVT__TRAILER_BYTES ==
                (uint64_t)st->st_size;
 }
 
-/* Read the length and the identity of a chunk from header, trailer or attribute. */
+/* Read the length and the identity of a chunk from the header, the trailer or the attribute.  0,
+ * or -errno with a sentence. */
 static int
 look(const struct kvt__files *t, const struct kvt__object *o, int fd,
      const struct opened *f, struct kvt__found *found)

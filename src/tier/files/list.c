@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listing the chunks of a file store, by file names and file sizes alone.  A listing also
- * deletes files that belong to no chunk: a copy of a header without the chunk's file, and
- * files that LMCache did not finish.  Any thread; files come and go meanwhile.
+ * The listing of the chunks in a file store, by names and sizes of files only.  A listing also
+ * deletes orphans, files that belong to no chunk: a second file without the chunk's file, and
+ * unfinished files of LMCache.  Other threads and processes may add and delete files meanwhile.
  *
- * A subdirectory is read in all directories of the store before its names are listed.  The names
- * are sorted, so the files of one chunk are neighbours, and the listing calls fstatat() only for
- * names that readdir() returned.  If the store has one directory and chunks have one file, each
- * name is listed at once, and no names are kept in memory. */
+ * The listing reads a subdirectory in all directories of the store before it lists the names, and
+ * sorts the names.  So the files of one chunk are neighbours, and the listing calls fstatat() only
+ * for names that readdir() returned.  If the store has one directory and a chunk has one file,
+ * the listing lists each name at once and keeps no names in memory. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -22,16 +22,16 @@
 #include "tier/files/files.h"
 
 #define SPREAD_LEVELS 2
-#define BESIDE_AGE_S 60 /* a shared mount may show the chunk's file later */
+#define BESIDE_AGE_S 60 /* on a shared mount the chunk's file may become visible later */
 #define UNFINISHED_AGE_S 3600
 
 struct listing {
     const struct kvt__files *t;
     bool opaque;
-    const char *prefix; /* of the keys to list */
+    const char *prefix; /* prefix of the keys to list */
     kvt__tier_list_fn fn;
     void *ctx;
-    struct kvt__error error; /* the first one; the listing goes on */
+    struct kvt__error error; /* the first error; the listing goes on after an error */
 };
 
 /* A name in a directory of the store. */
@@ -43,12 +43,12 @@ struct entry {
 /* The subdirectory with this path in each directory of the store. */
 struct place {
     struct listing *listing;
-    int n_levels;                   /* of directories below */
-    DIR *dirs[KVT__FILE_MAX_PATHS]; /* NULL: this directory of the store has none */
+    int n_levels;                   /* levels of subdirectories below */
+    DIR *dirs[KVT__FILE_MAX_PATHS]; /* NULL: a directory of the store lacks the subdirectory */
     char path[KVT__SPREAD_BYTES + NAME_MAX + 1]; /* "18/97/", then the name of a file */
     size_t above;                   /* length of the path without the name */
-    size_t n;                       /* of entries */
-    const char *chunk;              /* name of the last chunk; NULL: none */
+    size_t n;                       /* number of entries */
+    const char *chunk;              /* name of the last listed chunk; NULL: no chunk */
     uint64_t has_chunk;             /* bit i: directory i of the store has this chunk */
 };
 
@@ -72,8 +72,8 @@ look_at(int dirfd, const char *name, struct stat *st)
     return S_ISREG(st->st_mode);
 }
 
-/* Look at a chunk's file in one directory.  If the file exists, add the bytes on disk of the
- * file and of the file beside it.  1; 0: there is no such file; -errno. */
+/* Read the status of a chunk's file in one directory.  If the file exists, add the bytes on disk
+ * of the file and of the second file to *bytes.  1; 0: there is no such file; -errno. */
 static int
 add_bytes(const struct kvt__files *t, int dirfd, const char *name, struct stat *st,
           uint64_t *bytes)
@@ -105,7 +105,7 @@ kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
     return bytes;
 }
 
-/* List a chunk with the bytes of all directories that have the name. */
+/* List a chunk with the bytes of all its files.  entries: the chunk's name in n directories. */
 static void
 list_chunk(struct place *p, const struct entry *entries, size_t n, const char *key)
 {
@@ -146,7 +146,8 @@ is_older(const struct stat *st, time_t seconds)
     return time(NULL) - st->st_mtime > seconds;
 }
 
-/* Return true if the entry is the second file of the last chunk, which the directory has. */
+/* Return true if the entry is the second file of the last listed chunk, and the directory has the
+ * chunk's file. */
 static bool
 belongs_to_chunk(const struct place *p, const struct entry *e)
 {
@@ -156,8 +157,8 @@ belongs_to_chunk(const struct place *p, const struct entry *e)
            kvt__beside(p->listing->t->layout, p->chunk, beside) && !strcmp(e->name, beside);
 }
 
-/* Delete a file that belongs to no chunk.  A process may be about to write the chunk: the
- * file must be old. */
+/* Delete a file if the file belongs to no chunk and is old.  A young file may belong to a chunk
+ * that a process is writing. */
 static void
 remove_orphan(const struct place *p, const struct entry *e)
 {
@@ -177,7 +178,7 @@ remove_orphan(const struct place *p, const struct entry *e)
 
 /* -------------------------------------------------------------------- walking */
 
-/* Return true if a subdirectory for hashes may have this name: "-", "7", "18". */
+/* Return true if a subdirectory for hashes may have this name, for example "-", "7" or "18". */
 static bool
 is_spread(const char *name)
 {
@@ -188,7 +189,8 @@ is_spread(const char *name)
 
 static void walk(struct listing *l, const char *path, int n_levels);
 
-/* List a name that the subdirectory has in n directories of the store. */
+/* List one name; entries: the name in n directories of the store.  The name is a subdirectory, a
+ * chunk's file, or another file, which is deleted if it is an orphan. */
 static void
 list_name(struct place *p, const struct entry *entries, size_t n)
 {
@@ -219,7 +221,7 @@ by_name(const void *a, const void *b)
     return order ? order : (int)x->dir - (int)y->dir;
 }
 
-/* List the entries that read_dir() wrote. */
+/* Sort and list the names in the text that read_dir() wrote.  0; -ENOMEM. */
 static int
 list_entries(struct place *p, const char *text)
 {
@@ -241,8 +243,8 @@ list_entries(struct place *p, const char *text)
     return 0;
 }
 
-/* Write the names of a directory to a stream, each after a byte with the number of the
- * directory; NULL: list each name now. */
+/* Read the names of the subdirectory in one directory of the store.  to: write each name to this
+ * stream, after a byte with the number of the directory; NULL: list each name at once. */
 static void
 read_dir(struct place *p, uint32_t dir, FILE *to)
 {
@@ -257,7 +259,7 @@ read_dir(struct place *p, uint32_t dir, FILE *to)
             list_name(p, &(struct entry){ dir, e->d_name }, 1);
     int err = -errno;
     if (err) {
-        p->path[p->above] = '\0'; /* without the last name */
+        p->path[p->above] = '\0'; /* remove the last name */
         keep_error(p->listing, err, &t->dirs[dir], p->path);
     }
 }
@@ -273,7 +275,7 @@ open_dir(int dirfd, const char *path)
     return d;
 }
 
-/* List the directory of this path and n_levels of directories below. */
+/* List the subdirectory with this path and n_levels levels of subdirectories below. */
 static void
 walk(struct listing *l, const char *path, int n_levels)
 {

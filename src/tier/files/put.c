@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing and deleting a chunk's file.  The file is written under a temporary name and
- * published by rename.  If the layout has a second file beside the chunk's file, the second
+ * The write and the deletion of a chunk's file.  The file is written under a temporary name and
+ * published by a rename.  If the layout has a second file beside the chunk's file, the second
  * file is written last and deleted first: the chunk exists if the chunk's file exists. */
 #include <assert.h>
 #include <errno.h>
@@ -17,10 +17,10 @@
 #include "base/log.h"
 #include "tier/files/files.h"
 
-/* Set kvtier's attribute.  0; -errno: the put fails.  Chunks can be stored
- * without attributes (docs/formats.md describes the consequences), so a refusal of attributes
- * is no failure: this process made the file and has all other rights.  A full disk is a
- * failure, since eviction makes room. */
+/* Set kvtier's attribute of a file.  0, also if the file system or a security policy refuses
+ * attributes: this process made the file and has all other rights, and chunks can be stored
+ * without attributes (docs/formats.md describes the consequences).  -errno: the put fails; after
+ * -ENOSPC an eviction makes room. */
 static int
 set_attribute(int fd, const void *value, size_t n)
 {
@@ -52,11 +52,12 @@ put_xattr(int fd, const struct kvt__object *o, size_t payload, uint32_t crc)
     kvt__put_le64(value + KVT__TRAILER_BYTES + 8,
                   (uint64_t)st.st_mtim.tv_sec * 1000000000u +
                       (uint64_t)st.st_mtim.tv_nsec);
-    return set_attribute(fd, value, sizeof value); /* a file without the attribute is foreign */
+    /* If the attribute is refused, the chunk is a foreign chunk. */
+    return set_attribute(fd, value, sizeof value);
 }
 
-/* Mark a file with a trailer: after a truncation only this attribute distinguishes the file
- * from a chunk of LMCache. */
+/* Mark a file with a trailer: if the file is truncated later, only this attribute distinguishes
+ * the file from a chunk of LMCache. */
 static int
 mark_trailer(int fd)
 {
@@ -68,14 +69,14 @@ mark_trailer(int fd)
 /* A chunk whose header and trailer are in memory around the payload. */
 struct framed {
     const struct kvt__object *object;
-    const struct kvt__slot *slot;      /* header, payload, trailer */
-    const struct kvt__slot *on_device; /* the payload in a device's memory, then slot has only
-                                        * the header; NULL: the payload is in slot */
+    const struct kvt__slot *slot;      /* header, payload, trailer in host memory */
+    const struct kvt__slot *on_device; /* payload in a device's memory; slot then has only the
+                                        * header.  NULL: the payload is in slot */
     struct kvt__form form;
     uint32_t crc;
 };
 
-/* Write the header: the whole second file, or the start of a chunk's file. */
+/* Write the header: as the whole second file, or at the start of a chunk's file. */
 static int
 write_header(int fd, const struct framed *f)
 {
@@ -154,7 +155,8 @@ rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *n
     return err;
 }
 
-/* Write a file under a temporary name and rename the file.  beside: write the second file. */
+/* Write a file under a temporary name and rename the file.  beside: write the second file, which
+ * is a copy of the header.  0, or -errno with a sentence. */
 static int
 publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f,
         const char *name, bool beside)
@@ -183,8 +185,8 @@ publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f
 
 /* ------------------------------------------------------------------ removing */
 
-/* Delete a file.  0; -ENOENT: there is no such file; -errno.  A read-only file system refuses
- * before it looks for the file. */
+/* Delete a file.  0; -ENOENT: there is no such file; -errno.  A read-only file system refuses an
+ * unlink with EROFS even if the file does not exist, so the function tests the existence. */
 static int
 remove_file(int dirfd, const char *name)
 {
@@ -196,8 +198,8 @@ remove_file(int dirfd, const char *name)
     return fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) && errno == ENOENT ? -ENOENT : err;
 }
 
-/* Delete a chunk's files from a directory, the second file first: LMCache expects the chunk's
- * file if the second file exists.  0; -ENOENT: the chunk's file does not exist; -errno. */
+/* Delete a chunk's files from a directory, the second file first, because LMCache expects the
+ * chunk's file if the second file exists.  0; -ENOENT: the chunk's file does not exist; -errno. */
 static int
 remove_here(const struct kvt__files *t, int dirfd, const char *name)
 {
@@ -207,8 +209,9 @@ remove_here(const struct kvt__files *t, int dirfd, const char *name)
     return err && err != -ENOENT ? err : remove_file(dirfd, name);
 }
 
-/* Delete the files of this name, except in the first `first` directories of the lookup order.
- * 0; -ENOENT: no directory has the chunk's file; -errno with a sentence. */
+/* Delete the files of this name in all directories of the store, except in the first `first`
+ * directories of the lookup order.  0; -ENOENT: no directory has the chunk's file; -errno with a
+ * sentence. */
 static int
 remove_from(const struct kvt__files *t, const struct kvt__object *o, const char *name,
             size_t first)
@@ -229,7 +232,8 @@ remove_from(const struct kvt__files *t, const struct kvt__object *o, const char 
 
 /* ---------------------------------------------------------------- operations */
 
-/* Write the files of a chunk into a directory. */
+/* Write the files of a chunk into a directory, and delete older files of the chunk in the other
+ * directories.  0, or -errno with a sentence. */
 static int
 put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__object *o,
        const struct kvt__slot *slot, uint32_t crc)
@@ -253,7 +257,7 @@ put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__objec
             (void)remove_here(t, kvt__fd_of(dir, o), name);
     }
     if (!err)
-        (void)remove_from(t, o, name, 1); /* older files of the chunk */
+        (void)remove_from(t, o, name, 1);
     return err;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The transfers of a backend whose calls block. */
+ * The row run of the tiers with files.  Each operation blocks. */
 #include "tier/files/files.h"
 
 int

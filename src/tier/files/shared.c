@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * File systems that several hosts share.  Hosts do not share mappings of the files, so each
- * host has an index in local storage for each mount and directory.  Other hosts write files
- * too, so nothing is evicted unless a limit is set. */
+ * File systems that several hosts share.  A mapping of a file cannot be shared between hosts, so
+ * each host has an index in local storage for each mount and directory.  Other hosts write files
+ * too, so kvtier evicts only if a limit is set. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "base/private-dir.h"
 #include "tier/files/files.h"
 
-/* f_type of statfs(2); the kernel's headers do not have all of them. */
+/* Values of f_type of statfs(2); the kernel's headers lack some of the values. */
 static const unsigned long shared_types[] = {
     0x6969,     /* NFS */
     0x65735546, /* FUSE: 3FS, and file systems that may be shared */
@@ -36,7 +36,8 @@ static const unsigned long shared_types[] = {
 
 const char *kvt__mounts = "/proc/self/mountinfo";
 
-/* Copy the end of the mount table's line for fd: " - nfs4 server:/export ...". */
+/* Copy the end of fd's line in the mount table, for example " - nfs4 server:/export ..."; "": the
+ * mount table has no line for fd. */
 static void
 mount_source(int fd, char *out, size_t size)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Temporary files.  A name has the host, the process and a number.  The writer holds a flock
- * of the file: a file of this host without a flock has no living writer. */
+ * Temporary files.  The name contains the host, the process and a number.  The writer holds a
+ * flock of the file: if a file of this host has no flock, the writer is dead. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 #define FOREIGN_AGE_S 3600
 
-/* Return a number that distinguishes this host from other hosts with the same directory. */
+/* Return a number that differs between the hosts that share a directory. */
 static uint32_t
 host_tag(void)
 {
@@ -57,7 +57,7 @@ hold(int fd)
     struct stat st;
 
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-        return errno != EWOULDBLOCK; /* no flock: the age decides later */
+        return errno != EWOULDBLOCK; /* without flock, is_left_over() uses the age of the file */
     return fstat(fd, &st) < 0 || st.st_nlink;
 }
 
@@ -88,8 +88,8 @@ kvt__temp_create(struct kvt__files *t, const struct kvt__dir *dir, bool direct,
     return -EAGAIN;
 }
 
-/* Return true if no process writes the file any more.  The lock of this host's file tells;
- * where flock is not supported, and for another host's file, the age does. */
+/* Return true if no process writes the file any more.  For a file of this host the flock decides.
+ * If flock is not supported, and for a file of another host, the age decides. */
 static bool
 is_left_over(int fd, const char *name)
 {
@@ -107,12 +107,12 @@ is_left_over(int fd, const char *name)
     return time(NULL) - st.st_mtime > FOREIGN_AGE_S;
 }
 
-/* Delete a file if no process writes the file.  The lock is held until the deletion, so
- * kvt__temp_create() of another process notices the deletion. */
+/* Delete a file if no process writes the file.  This function holds the flock until the deletion,
+ * so kvt__temp_create() of another process notices the deletion. */
 static void
 remove_left_over(int dirfd, const char *name)
 {
-    /* NFS takes an exclusive lock of a writable descriptor only. */
+    /* On NFS an exclusive flock needs a writable descriptor. */
     int fd = openat(dirfd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
     if (fd < 0)

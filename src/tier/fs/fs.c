@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fs:///DIRECTORY,DIRECTORY...: the files of LMCache's fs connector. */
+ * The tier of fs:///DIRECTORY,DIRECTORY...: files as LMCache's fs connector stores them. */
 #include <errno.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!t)
         return -ENOMEM;
-    /* Released versions of LMCache want fs://HOST:PORT/DIRECTORY. */
+    /* Released versions of LMCache require fs://HOST:PORT/DIRECTORY, so HOST:PORT is ignored. */
     const char *list = params->rest + strcspn(params->rest, "/");
     return kvt__files_opened(t, kvt__files_open(t, params, list), out);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The settings of fs together. */
+ * The check of the settings of fs. */
 #include <string.h>
 
 #include "conf/read.h"
 
-/* A path that stays inside the directory it is taken from. */
+/* Return true if the path is relative and without "..": the path cannot lead out of the
+ * directory. */
 static bool
 stays_inside(const char *path)
 {

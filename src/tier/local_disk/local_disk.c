@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * local_disk://DIRECTORY,DIRECTORY...: the files of LMCache's local disk back end. */
+ * The tier of local_disk://DIRECTORY,DIRECTORY...: files as LMCache's local disk back end stores
+ * them. */
 #include <errno.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ local_disk_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!t)
         return -ENOMEM;
-    t->tier.slash = '-'; /* file names store a key without its slashes */
+    t->tier.slash = '-'; /* the name of a file has '-' for each '/' of the key */
     kvt__files_set_sharding(t, "local_disk_path_sharding",
                             params->config->local_disk_path_sharding);
     return kvt__files_opened(t, kvt__files_open(t, params, params->rest), out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The settings of local_disk together. */
+ * The check of the settings of local_disk. */
 #include <string.h>
 
 #include "conf/read.h"
@@ -11,7 +11,7 @@ kvt__check_local_disk(struct kvt__reading *r)
     struct kvt_config *c = r->config;
     const char *origin = kvt__config_origin(c, local_disk);
 
-    /* LMCache's form of a URL: the path follows the slashes. */
+    /* LMCache also accepts file://PATH. */
     if (c->local_disk && !strncmp(c->local_disk, "file://", 7) &&
         strchr(c->local_disk + 7, '/'))
         c->local_disk += 7;

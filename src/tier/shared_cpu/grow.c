@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory for the payload.  The file system allocates each piece before a process touches
- * the piece, so a full file system is an error and not a signal.  One process allocates; if
- * the process dies, another goes on. */
+ * The allocation of the payload.  The file system allocates each piece before a process accesses
+ * the piece, so a full file system is an error and not a SIGBUS.  One process allocates; if the
+ * process dies, another process goes on. */
 
 #include "base/error.h"
 #include "base/clock.h"
@@ -11,7 +11,7 @@
 #include "kvtier.h"
 #include "tier/shared_cpu/memory.h"
 
-#define STEP (UINT64_C(32) << 20) /* allocated at a time */
+#define STEP (UINT64_C(32) << 20) /* bytes of a piece */
 #define WAIT_NS (200 * KVT__NS_PER_MS)
 
 int
@@ -20,6 +20,7 @@ kvt__sc_claim(uint64_t bytes, struct kvt__mem_claim *out)
     return kvt__mem_claim("/dev/shm", "max_shared_cpu_size", bytes, out);
 }
 
+/* Return the bytes of the piece at this offset. */
 static uint64_t
 n_next(const struct sc_growth *g, uint64_t at)
 {
@@ -28,8 +29,9 @@ n_next(const struct sc_growth *g, uint64_t at)
     return left < STEP ? left : STEP;
 }
 
-/* Allocate the rest; the caller holds the lock of the growth.  Only the process that allocates
- * claims the rest: the maker may be a scheduler, which allocates nothing, or dead. */
+/* Allocate the rest of the payload; the caller holds the growth's lock word.  Only the process that
+ * allocates holds a claim on the rest: the process that made the memory may be a scheduler, which
+ * allocates nothing, or may be dead. */
 static void
 allocate(struct sc_growth *g)
 {
@@ -55,7 +57,7 @@ allocate(struct sc_growth *g)
     }
 }
 
-/* Map the memory in this process, so that no copy has page faults. */
+/* Map the allocated memory in this process, so that no copy has page faults. */
 static void
 populate(const struct sc_growth *g)
 {
@@ -66,7 +68,7 @@ populate(const struct sc_growth *g)
         uint64_t n = n_next(g, at);
 
         if (atomic_load(&g->stop) || madvise(m->payload + at, n, MADV_POPULATE_WRITE))
-            return; /* a copy maps the pages too */
+            return; /* the first copy to each page maps the page */
         at += n;
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Administration of the memory: its description, the deletion of all chunks, and a check of
- * the host before an engine starts. */
+ * The administration of the memory: the description of the memory, the deletion of all chunks,
+ * and the check of the host for `kvtier doctor`. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "tier/shared_cpu/shared_cpu.h"
 
 #define GIB ((double)(UINT64_C(1) << 30))
-#define CLEAR_PASSES 10 /* other processes may store at the same time */
+#define CLEAR_PASSES 10 /* several, because other processes may store chunks meanwhile */
 
 static const struct sc_opened *
 opened(const struct kvt__tier *tier)
@@ -37,7 +37,7 @@ allocated_bytes(const struct sc_memory *m)
     uint64_t populated = SC_LOAD(&m->header->populated_bytes);
     uint64_t all = kvt__sc_payload_bytes(m);
 
-    return populated < all ? populated : all; /* a byte of the area may be garbage */
+    return populated < all ? populated : all; /* populated_bytes may be garbage */
 }
 
 void
@@ -114,7 +114,7 @@ report(const struct look *look, int status, const char *fmt, ...)
     look->fn(look->ctx, "shared memory", status, text);
 }
 
-/* Look at the memory that exists.  -ENOENT: there is no memory. */
+/* Report the existing memory.  0; -ENOENT: there is no memory; other errors with a sentence. */
 static int
 look_at_memory(const struct look *look, const struct sc_tier *t)
 {
@@ -139,7 +139,7 @@ look_at_memory(const struct look *look, const struct sc_tier *t)
     return err;
 }
 
-/* Look for room for a new memory. */
+/* Report if the tmpfs and the host have room for a new memory.  0, or -errno with a sentence. */
 static int
 look_for_room(const struct look *look, const struct sc_tier *t)
 {

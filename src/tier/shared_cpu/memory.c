@@ -8,15 +8,16 @@
 #include "base/bytes.h"
 #include "base/error.h"
 
-#define MIN_ENTRIES UINT64_C(1024) /* of a table */
-#define FIRST_BYTES (UINT64_C(64) << 20) /* with memory from the start: for first chunks */
+#define MIN_ENTRIES UINT64_C(1024) /* minimum of a table */
+#define FIRST_BYTES (UINT64_C(64) << 20) /* allocated by the maker, for the first chunks */
 
-/* Where the parts begin, and the end of the area. */
+/* The offsets of the parts, and the end of the area. */
 struct parts {
     uint64_t pins, places, units, payload, end;
 };
 
-/* An entry has at least one unit. */
+/* Return the number of entries of an area: as many as units, because an entry has at least one
+ * unit. */
 static uint64_t
 n_entries_for(uint64_t n_units)
 {
@@ -86,8 +87,8 @@ kvt__sc_view(struct kvt__table *table, struct sc_memory *out)
 int
 kvt__sc_allocate(const struct sc_memory *m, uint64_t at, uint64_t bytes)
 {
-    /* Page faults of the mapping can have huge pages where fallocate() has none.  An error is
-     * also an error of the allocation. */
+    /* Page faults of the mapping can allocate huge pages where fallocate() cannot.  If madvise()
+     * fails, kvt__table_allocate_area() fails too and reports the error. */
     (void)madvise(m->payload + at, bytes, MADV_POPULATE_WRITE);
     int err = kvt__table_allocate_area(m->table, m->payload_at + at, bytes);
     if (err) /* return the pages of the part to the file system */

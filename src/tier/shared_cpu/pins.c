@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pins: the places that a process reads.  A reader writes the pin and then reads the entry's
- * word again; a process that takes a place finds the entry FREE and then reads the pins.  All
- * four accesses are sequentially consistent, so one side sees the other.  Pins end with the
- * process; pins of a stopped process hold.
+ * Pins: the places that processes read.  A reader writes the pin and then reads the entry's word
+ * again; a process that takes a place finds the entry FREE and then reads the pins.  All four
+ * accesses are sequentially consistent, so at least one side sees the other.  A pin ends with the
+ * process; the pins of a stopped process stay valid.
  *
- * A search for pins reads one number of each owner, and the bits of the few owners that read
- * chunks now. */
+ * A search for pins reads header->n_pins of each owner, and the bits of the few owners with
+ * pins. */
 #include <errno.h>
 
 #include "tier/shared_cpu/memory.h"
 
+/* Add `by` to the number of an owner's pins. */
 static void
 count(const struct sc_memory *m, unsigned owner, uint32_t by)
 {
@@ -18,6 +19,7 @@ count(const struct sc_memory *m, unsigned owner, uint32_t by)
     __atomic_fetch_add(&m->header->n_pins[owner], by, __ATOMIC_SEQ_CST);
 }
 
+/* Write the place to a free pin.  Returns the number of the pin; -EAGAIN: no pin is free. */
 static int
 take_pin(struct sc_pins *p, uint64_t place)
 {
@@ -55,7 +57,7 @@ kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
 
     if (owner >= KVT__TABLE_OWNERS)
         return -EINVAL;
-    count(m, owner, 1); /* before the bit is set */
+    count(m, owner, 1); /* first: n_pins is never below the number of set bits */
     int pin = take_pin(&m->pins[owner], SC_LOAD(&m->places[entry]));
     if (pin < 0)
         count(m, owner, UINT32_MAX);
@@ -80,7 +82,8 @@ kvt__sc_clear_owner(const struct sc_memory *m)
     kvt__table_free_word(m->table, &m->header->growth);
 }
 
-/* As kvt__sc_pinned_end(), of one owner. */
+/* Return the end of the last pinned place of one owner that overlaps units [first, first + n); 0:
+ * the owner pins none of the units. */
 static uint32_t
 end_of(const struct sc_pins *p, uint32_t first, uint32_t n)
 {

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Places for chunks.  A search looks at the next chunks after the last place for enough free
- * units in a row.  If the search finds none, a window of units around an entry that the
- * policy evicts first becomes free: with chunks of equal size the window is the place of the
- * evicted chunk.
+ * The places of chunks.  A search passes the next chunks after the last place until it finds
+ * enough consecutive free units.  If the search finds no free units, the chunks in a window of
+ * units are evicted.  A window begins or ends at the place of a victim of the policy; if chunks
+ * have equal sizes, the window is the place of one chunk.
  *
- * A process killed while it holds the lock leaves nothing to mend: `places` is written
- * before the claimed entry is READY, and `units` are hints. */
+ * A process that is killed while it holds the lock leaves no damage: `places` is written before
+ * the claimed entry is READY, and a wrong value of `units` only makes a unit look free. */
 #include <errno.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "tier/shared_cpu/memory.h"
 
-#define LOOKS 128u      /* chunks that a search passes */
-#define ROUNDS 8        /* of victims for a place */
-#define LOCK_WAIT_NS KVT__NS_PER_S /* a busy host may suspend the owner of the lock */
-#define NEVER INT64_MAX /* no eviction makes the window free */
+#define LOOKS 128u      /* chunks that a search passes at most */
+#define ROUNDS 8        /* attempts to evict a window */
+#define LOCK_WAIT_NS KVT__NS_PER_S /* long, because a busy host may suspend the lock's owner */
+#define NEVER INT64_MAX /* recency of a window that no eviction makes free */
 
-/* Units that have memory. */
+/* Return the number of units that have memory. */
 static uint32_t
 n_populated(const struct sc_memory *m)
 {
@@ -27,7 +27,8 @@ n_populated(const struct sc_memory *m)
     return n < m->n_units ? (uint32_t)n : m->n_units;
 }
 
-/* Return true if a used entry has the unit; out: the entry and the end of its place. */
+/* Return true if the unit is in the place of an entry that is not FREE.  *entry: the entry; *end:
+ * the end of the entry's place. */
 static bool
 is_taken(const struct sc_memory *m, uint32_t unit, uint32_t *entry, uint32_t *end)
 {
@@ -42,8 +43,9 @@ is_taken(const struct sc_memory *m, uint32_t unit, uint32_t *entry, uint32_t *en
 
 /* ------------------------------------------------------------------- free places */
 
-/* Search from `at` to `limit` for n free units in a row.  looks: of the search, counted
- * down.  Sets `at` to the first unit, or to the end of the search. */
+/* Search units [*at, limit) for n consecutive free units.  looks: chunks that the search may still
+ * pass; the function counts down.  Returns true and sets *at to the first unit; or returns false
+ * and sets *at to the end of the search. */
 static bool
 find_between(const struct sc_memory *m, uint32_t *at, uint32_t limit, uint32_t n,
              uint32_t *looks)
@@ -66,8 +68,9 @@ find_between(const struct sc_memory *m, uint32_t *at, uint32_t limit, uint32_t n
     return false;
 }
 
-/* The next search continues at the end of a search without result.  So later searches find
- * free units behind many leased chunks, which nothing else makes reachable. */
+/* Find n consecutive free units.  If a search finds no units, the next search continues at the end
+ * of this search.  So a later search finds free units behind many leased chunks; no other step
+ * would reach these units. */
 static bool
 find_free(const struct sc_memory *m, uint32_t n, uint32_t *first)
 {
@@ -89,10 +92,12 @@ find_free(const struct sc_memory *m, uint32_t n, uint32_t *first)
 
 struct window {
     uint32_t first;
-    int64_t recency_ns; /* of the entry that was used last; NEVER: cannot be evicted */
+    int64_t recency_ns; /* last use of the window's youngest chunk; NEVER: cannot be evicted */
 };
 
-/* Consider n units from `first` on, or as near as the memory has n units. */
+/* Replace *best by the window of n units at `first` if all chunks of the window can be evicted and
+ * the window's youngest chunk is older.  If the memory ends before the window, the nearest window
+ * in the memory is considered. */
 static void
 consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *best)
 {
@@ -109,7 +114,7 @@ consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *be
             continue;
         }
         if (!kvt__table_is_victim(m->table, entry, &record))
-            return; /* has a lease, or is being stored */
+            return; /* the entry has a lease, or is CLAIMED */
         w.recency_ns = record.recency_ns > w.recency_ns ? record.recency_ns : w.recency_ns;
         unit = end;
     }
@@ -117,7 +122,8 @@ consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *be
         *best = w;
 }
 
-/* Consider the windows that begin and end where the place of an entry does. */
+/* Consider the window that begins at the begin of an entry's place, and the window that ends at the
+ * end of the place. */
 static void
 consider_at(const struct sc_memory *m, uint32_t entry, uint32_t n, struct window *best)
 {
@@ -133,6 +139,7 @@ struct search {
     uint32_t n;
 };
 
+/* Return true if a window at the entry's place can be evicted. */
 static bool
 has_window(void *ctx, const struct kvt__record *record)
 {
@@ -165,8 +172,9 @@ evict(const struct sc_memory *m, uint32_t first, uint32_t n, struct sc_evicted *
     return !kvt__sc_pinned_end(m, first, n);
 }
 
-/* Pins and neighbours can make the windows of all chunks that the policy evicts first unusable.
- * The second round samples only chunks with a usable window, which takes longer. */
+/* Evict the best window around a sample of victims.  Pins and neighbours can make all windows of a
+ * sample unusable.  So from the second round on, only chunks with a usable window are sampled,
+ * which takes longer. */
 static bool
 find_by_eviction(const struct sc_memory *m, uint32_t n, uint32_t *first,
                  struct sc_evicted *evicted)
@@ -179,7 +187,7 @@ find_by_eviction(const struct sc_memory *m, uint32_t n, uint32_t *first,
                                               victims, KVT__TABLE_VICTIMS);
         struct window best = { .recency_ns = NEVER };
 
-        if (!n_victims) /* the search has been long */
+        if (!n_victims) /* no chunk can be evicted */
             return false;
         for (size_t i = 0; i < n_victims; i++)
             consider_at(m, victims[i].entry, n, &best);
@@ -213,7 +221,8 @@ kvt__sc_take(struct sc_memory *m, uint32_t entry, uint64_t bytes, struct sc_evic
                          (unsigned long long)kvt__sc_payload_bytes(m));
     if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS, &m->stuck))
         return kvt__fail(ETIMEDOUT, "shared_cpu: other processes stored for too long");
-    SC_STORE(&m->places[entry], 0); /* of the entry's last chunk: these units may be free */
+    /* The place of the entry's last chunk: without this store its units would count as used. */
+    SC_STORE(&m->places[entry], 0);
     bool found = find_free(m, n, &first) || find_by_eviction(m, n, &first, evicted);
     if (found)
         take(m, entry, first, n);

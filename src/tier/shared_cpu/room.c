@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Room for a new memory: on the tmpfs, and in the host and the control group.  PyTorch and
- * NCCL use the tmpfs too, so a part stays free. */
+ * The checks of the tmpfs: the type of the file system, and the room for a new memory.  PyTorch
+ * and NCCL use the tmpfs too, so a sixteenth of the tmpfs stays free. */
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/magic.h>

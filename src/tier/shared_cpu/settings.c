@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The settings of shared host memory together.  After the check, shared_cpu is true if and
- * only if shared memory is on, max_shared_cpu_size is then the size,
- * and shared_cpu_path is not NULL. */
+ * The check of the settings of shared host memory.  After the check, shared_cpu is true if and
+ * only if shared memory is on.  If shared memory is on, max_shared_cpu_size is the size, and
+ * shared_cpu_path is not NULL. */
 #include <stdio.h>
 
 #include "conf/read.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shared_cpu://TMPFS: chunks in host memory that all processes of the user on this host
- * share.  The chunks lie in the store's index itself, so that a process that can find a chunk
- * can also read the chunk. */
+ * The tier of shared_cpu://TMPFS: chunks in host memory that all processes of the user on this
+ * host share.  The chunks are in the file of the index, so a process that finds a chunk can also
+ * read the chunk. */
 #include "tier/shared_cpu/shared_cpu.h"
 
 #include <errno.h>
@@ -48,8 +48,8 @@ open_dir(const char *path)
     return err ? err : dir;
 }
 
-/* A user may have deleted the directory.  The new directory gets the descriptor of the old
- * directory, which other threads may use. */
+/* Return the directory of the index.  If a user has deleted the directory, make the directory
+ * again; the new directory gets the old descriptor, which other threads may use. */
 static int
 shared_cpu_private_dir(const struct kvt__tier *tier)
 {
@@ -143,6 +143,7 @@ shared_cpu_set_index(const struct kvt__tier *tier, struct kvt__table_params *par
         params->area_bytes = 0;
 }
 
+/* The chunks whose last use was before before_ns. */
 struct old {
     struct kvt__table *index;
     int64_t before_ns;
@@ -158,6 +159,7 @@ forget_old(void *ctx, const struct kvt__record *record)
     return true;
 }
 
+/* Open the memory of an index, and delete the chunks without a use for shared_cpu_ttl. */
 static int
 open_memory(struct sc_tier *t, struct kvt__table *index, struct sc_opened *o)
 {
@@ -177,8 +179,8 @@ open_memory(struct sc_tier *t, struct kvt__table *index, struct sc_opened *o)
     return 0;
 }
 
-/* If the engine's KV is on a GPU and all memory is allocated, pin the memory for the GPU.  The
- * caller holds pin_lock. */
+/* Pin the memory for the GPU if the engine's KV is on a GPU and all memory is allocated.  Ask the
+ * driver only once.  The caller holds pin_lock. */
 static void
 pin(struct sc_tier *t, struct sc_opened *o)
 {
@@ -207,7 +209,7 @@ on_growth_ended(struct sc_growth *growth)
 static void
 grow(struct sc_tier *t, struct sc_opened *o)
 {
-    if (!t->transfers) /* a worker allocates the memory and claims the rest */
+    if (!t->transfers) /* only workers allocate memory */
         return;
     o->grows = !kvt__sc_grow(&o->growth, &o->memory, &t->claim, on_growth_ended);
     if (o->grows)
@@ -236,7 +238,7 @@ shared_cpu_use_index(struct kvt__tier *tier, struct kvt__table *index)
         o->tier = t;
         o->next = atomic_load(&t->opened);
         if (o->next)
-            stop_growing(o->next); /* the replaced memory */
+            stop_growing(o->next); /* the memory of the replaced index */
         atomic_store(&t->opened, o);
         grow(t, o);
     } else {
@@ -289,7 +291,7 @@ list_one(void *ctx, const struct kvt__record *record)
     const struct listing *l = ctx;
     char text[KVT__TABLE_TEXT_MAX + 1], key[KVT__KEY_TEXT_MAX + 1];
 
-    /* The text is the space's as long as the entry is the same. */
+    /* If the entry is unchanged after the copy, the text belonged to the entry's space. */
     if (!kvt__table_space_text(l->index, record->space, text, sizeof text) &&
         kvt__table_is_same(l->index, record->entry, record->word) &&
         !kvt__space_key(text, &record->hash, key, sizeof key) &&

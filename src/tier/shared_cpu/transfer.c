@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies to and from the shared memory, and slots that lie in it.  The store has claimed the
- * entry of a PUT; a GET and a slot that is lent pin the chunk. */
+ * Copies to and from the shared memory, and lent slots of the shared memory.  Before a PUT the
+ * store has claimed the entry; a GET and a lent slot pin the chunk. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 #include "tier/shared_cpu/shared_cpu.h"
 
-#define MAX_LENT ((int)SC_N_PINS - 256) /* one for each thread that copies at the same time */
+/* Pins with higher numbers are reserved for threads that copy chunks. */
+#define MAX_LENT ((int)SC_N_PINS - 256)
 
 static struct sc_tier *
 of(const struct kvt__tier *tier)
@@ -48,7 +49,8 @@ put(struct sc_tier *t, struct sc_memory *m, const struct kvt__tier_op *op)
     return 0;
 }
 
-/* Describe a chunk from its entry. */
+/* Describe a chunk with the fields of the chunk's entry.  0; -ENOENT with a sentence: the entry has
+ * changed. */
 static int
 probe(const struct sc_memory *m, struct kvt__tier_op *op)
 {
@@ -63,8 +65,9 @@ probe(const struct sc_memory *m, struct kvt__tier_op *op)
     return 0;
 }
 
-/* The bytes are right if the entry was READY: a process that is killed while it copies leaves
- * no READY entry.  So the payload needs no checksum. */
+/* Copy a chunk into the operation's slot.  The bytes of a READY entry are complete, because a
+ * process that is killed during a copy leaves a CLAIMED entry.  So the payload needs no
+ * checksum. */
 static int
 get(const struct sc_memory *m, struct kvt__tier_op *op)
 {
@@ -76,7 +79,7 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
     int pin = kvt__sc_pin(m, object->entry, object->word);
     if (pin == -ENOENT)
         return kvt__fail(ENOENT, "shared_cpu: chunk %s", object->key);
-    if (pin < 0) /* not -ENOENT, because the store would delete the entry */
+    if (pin < 0) /* -EAGAIN, because after -ENOENT the store would delete the entry */
         return kvt__fail(EAGAIN, "shared_cpu: chunk %s: too many chunks are read at once",
                          object->key);
     const unsigned char *payload = kvt__sc_pinned(m, (unsigned)pin, op->slot.bytes);
@@ -91,10 +94,10 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
 int
 kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    if (op->what == KVT__TIER_REMOVE) /* the end of the entry is the end of the chunk */
+    if (op->what == KVT__TIER_REMOVE) /* the store frees the entry, which deletes the chunk */
         return 0;
     struct sc_opened *o = kvt__sc_opened(tier, op->object->index);
-    /* The object's index is an index that use_index() got. */
+    /* The store has passed the object's index to use_index(). */
     assert(o && !kvt__slot_on_device(&op->slot));
     if (op->what == KVT__TIER_PUT)
         return put(of(tier), &o->memory, op);
