@@ -71,7 +71,7 @@ for line in lines:
         slower = min(line["bus_gb_per_s"], line["bare_gb_per_s"])
         assert line["threads"] == 4 and line["limit"] <= 1.001 * slower, line
         if sys.argv[2] == "hip": # cuFile takes /proc/modules, which a machine may lack
-            assert line["way"].startswith("libhipfile 0.2.0 moves them"), line
+            assert line["way"].startswith("libhipfile 0.2.0 transfers chunks"), line
 END
 done
 export GDS_FAKE=buffer=5030
