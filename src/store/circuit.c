@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tier that fails again and again, or does not answer, is left alone for a while:
- * requests then do not wait for it.  Workers learn that by their reads and writes;
- * through the tier's index the scheduler knows it too, and promises nothing that lies
- * only there.  After the pause the next operation shows how it is now: a failure
- * pauses it again, an answer ends it.  Any thread. */
+ * Pauses of tiers.  A tier that fails repeatedly, or does not respond, is paused, so that requests
+ * do not wait for the tier.  Workers see the failures of their reads and writes.  The pause is in
+ * the tier's index: the scheduler sees the pause and promises no chunk that only this tier holds.
+ * The first operation after the pause decides: a failure pauses the tier again, a response ends
+ * the failures.  Any thread. */
 #include <assert.h>
 #include <errno.h>
 
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "store/private.h"
 
-#define FAILURES 8u /* in a row, of this process */
+#define FAILURES 8u /* consecutive failures in this process */
 #define PAUSE_NS (INT64_C(10) * KVT__NS_PER_S)
 #define HANG_PAUSE_NS (INT64_C(60) * KVT__NS_PER_S)
 
@@ -22,7 +22,7 @@ name_of(enum kvt__table_pause what)
     return what == KVT__PAUSE_READS ? "read" : "written";
 }
 
-/* What the outcome of an operation tells about the storage. */
+/* Meaning of an operation's result for the state of the storage. */
 enum response { RESPONDED, FAILED, NOTHING };
 
 static enum response
@@ -35,7 +35,7 @@ response_of(const struct kvt__level *level, int err)
     case EBADMSG:
     case EBUSY:
         return RESPONDED;
-    case ECANCELED: /* the store closes */
+    case ECANCELED: /* the store closes, or the tier got no request */
     case EINVAL:    /* the tier refused the key or the operation */
     case ENAMETOOLONG:
     case ENOTSUP:
@@ -43,11 +43,11 @@ response_of(const struct kvt__level *level, int err)
     case ENFILE:
     case ENOMEM:
         return NOTHING;
-    /* Full storage is a failure: each refused put evicts chunks for the next puts; without
-     * success, each put would write a chunk in vain. */
+    /* Full storage is a failure.  Each failed PUT evicts chunks for the next PUTs; if the evictions
+     * do not help, each further PUT would write a chunk and fail. */
     case ENOSPC:
     case EDQUOT:
-        return level->tier->several_disks ? NOTHING /* of the other disks */ : FAILED;
+        return level->tier->several_disks ? NOTHING /* the other disks have room */ : FAILED;
     default:
         return FAILED;
     }
@@ -78,8 +78,8 @@ kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what)
     if (kvt__level_is_paused(level, what))
         return kvt__fail(EIO, "%s: is not %s for a while, after failures",
                          level->tier->ops->name, name_of(what));
-    /* First the time: a thread that sees the operation under way must not take the time
-       since an answer of hours ago for a hang. */
+    /* Set the time first: kvt__store_look_for_hangs() must not see the new operation together with
+     * the time of an old response. */
     if (!atomic_load(&level->under_way[what]))
         atomic_store(&level->answered_ns[what], kvt__now_ns());
     atomic_fetch_add(&level->under_way[what], 1);
@@ -89,7 +89,7 @@ kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what)
 void
 kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err)
 {
-    if (level->tier->in_memory) /* a full memory is no fault */
+    if (level->tier->in_memory) /* full memory is not a failure */
         return;
     atomic_store(&level->answered_ns[what], kvt__now_ns());
     unsigned before = atomic_fetch_sub(&level->under_way[what], 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making room, and deleting objects with their entries.  Runs on executor threads, several
- * at once: the thread whose claim of an entry succeeds evicts the entry. */
+ * Eviction: make room, and delete objects with their entries.  Several executor threads evict at
+ * the same time: the thread that claims an entry evicts the entry. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,11 +10,11 @@
 #include "base/clock.h"
 #include "store/private.h"
 
-#define ROUNDS 16 /* of victims in a row of which none can be evicted */
+#define ROUNDS 16 /* consecutive searches whose victims cannot be evicted */
 #define TAG_PARTS 32
 
-/* Write the object of an entry to key and out.  The caller holds a claim of the entry, or
- * the object is only compared.  Return false if the entry's space has no text. */
+/* Describe the object of an entry in key and out.  To remove the object, the caller must hold a
+ * claim of the entry.  Return false if the entry's space has no text. */
 static bool
 object_of(const struct kvt__table *index, const struct kvt__record *record,
           char key[KVT__KEY_TEXT_MAX + 1], struct kvt__object *out)
@@ -32,7 +32,7 @@ object_of(const struct kvt__table *index, const struct kvt__record *record,
     return true;
 }
 
-/* Return true if the object is removed. */
+/* Remove an object.  Return true if the object is deleted, or cannot exist. */
 static bool
 remove_object(struct kvt__level *level, const struct kvt__object *object)
 {
@@ -44,7 +44,7 @@ remove_object(struct kvt__level *level, const struct kvt__object *object)
     return gone;
 }
 
-/* Remove the object of an entry that is being evicted.  True: the object is gone. */
+/* Remove the object of a claimed entry.  Return true if the object does not exist afterwards. */
 static bool
 remove_object_of(struct kvt__level *level, const struct kvt__table *index,
                  const struct kvt__record *record)
@@ -55,9 +55,9 @@ remove_object_of(struct kvt__level *level, const struct kvt__table *index,
     return !object_of(index, record, key, &object) || remove_object(level, &object);
 }
 
-/* Return true if this host's index has no say over objects: the tier keeps its own limit,
- * or there is no limit, as where other hosts store too.  Entries then go without their
- * objects. */
+/* Return true if evictions of this host's index forget entries and keep their objects: the tier
+ * keeps its own limit, this process only reads, or the index has no limit, for example because
+ * other hosts use the storage too. */
 static bool
 keeps_objects(const struct kvt__level *level, const struct kvt__table *index)
 {
@@ -69,8 +69,8 @@ keeps_objects(const struct kvt__level *level, const struct kvt__table *index)
     return !totals.limit_bytes;
 }
 
-/* Mark an entry used whose object cannot be removed: otherwise each search would choose the entry
- * again, and not find the entries whose objects can be removed. */
+/* Mark an entry as used because its object cannot be removed.  Otherwise each search would choose
+ * the entry again, and not find entries whose objects can be removed. */
 static void
 evict_later(struct kvt__table *index, const struct kvt__record *record)
 {
@@ -82,14 +82,14 @@ evict_later(struct kvt__table *index, const struct kvt__record *record)
     kvt__table_touch(index, &name, NULL);
 }
 
-/* 0: the entry is gone, with the object if the index has a say over the object; or the
- * entry has changed since the caller read `seen`, has a lease, or cannot be removed. */
+/* Evict an entry; unless keeps_objects(), also remove its object.  Return 0; -errno: the entry has
+ * changed since the caller read `seen`, has a lease, or its object cannot be removed. */
 static int
 evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__record *seen)
 {
     struct kvt__claim claim;
 
-    /* In shared storage, an entry of 0 bytes stands for an object that no process of this
+    /* In multi-host storage, an entry of 0 bytes is an expected object that no process of this
      * host has seen. */
     if (keeps_objects(level, index) || (!seen->bytes && level->tier->multi_host))
         return kvt__table_forget(index, seen, false);
@@ -113,7 +113,7 @@ struct wanted {
     const struct kvt__object *object;
 };
 
-/* Return true if evicting an entry makes room for the wanted object. */
+/* Return true if the eviction of an entry makes room for w->object. */
 static bool
 makes_room(void *ctx, const struct kvt__record *record)
 {
@@ -136,7 +136,7 @@ kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits, kvt__evi
         size_t n = kvt__table_victims(index, suits, ctx, victims, KVT__TABLE_VICTIMS);
 
         assert(n <= KVT__TABLE_VICTIMS);
-        if (!n) /* the search has been long */
+        if (!n) /* the search has reached its bound */
             break;
         for (size_t i = 0; i < n && gone < bytes; i++) {
             if (!evicts(ctx, &victims[i]))
@@ -173,20 +173,20 @@ kvt__level_evict(struct kvt__level *level, const struct kvt__object *object, uin
     return evict_from(level, level->index, object, bytes);
 }
 
-/* Evict for a claim that found no room. */
+/* Evict for a claim that failed with -ENOSPC.  0; -ENOSPC with a sentence. */
 static int
 make_room(struct kvt__level *level, struct kvt__table *index, uint64_t bytes)
 {
     struct kvt__table_totals totals;
-    uint64_t short_of = 1; /* a place for the entry */
+    uint64_t short_of = 1; /* one entry of the index */
 
     kvt__table_get_totals(index, &totals);
     if (totals.limit_bytes && bytes > totals.limit_bytes)
         return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes does not fit the limit of "
                          "%llu.", level->tier->ops->name, (unsigned long long)bytes,
                          (unsigned long long)totals.limit_bytes);
-    /* No more than the chunk needs, although the limit may have been lowered: several threads
-     * make room at once, and the claim fails until there is room. */
+    /* Evict only the bytes of the chunk, also if the limit was lowered: several threads make room
+     * at the same time, and the caller repeats the claim until the claim succeeds. */
     if (totals.limit_bytes && totals.used_bytes + bytes > totals.limit_bytes && bytes)
         short_of = bytes;
     if (!evict_from(level, index, NULL, short_of))
@@ -216,8 +216,8 @@ evict_tagged(void *ctx, const struct kvt__record *record)
     return !atomic_load(&t->level->store->stopping);
 }
 
-/* Evict the chunks of a 32nd of the spaces for texts with tags, so that the spaces become
- * free for new tags.  At most once a second.  Walks the index. */
+/* Evict the chunks of one in 32 spaces with tags, so that the spaces become free for new tags.  At
+ * most once a second.  Walks the whole index. */
 static void
 evict_tags(struct kvt__level *level)
 {
@@ -226,14 +226,14 @@ evict_tags(struct kvt__level *level)
     if (now - last < KVT__NS_PER_S ||
         !atomic_compare_exchange_strong(&level->tags_evicted_ns, &last, now))
         return;
-    /* The nanoseconds of the time make each part equally likely. */
+    /* The nanoseconds of the clock choose each part with equal probability. */
     struct tags tags = { level, level->index, (uint32_t)(now >> 4) % TAG_PARTS };
     kvt__table_each(tags.index, evict_tagged, &tags);
 }
 
 /* ------------------------------------------------------------------- claims */
 
-/* Return the result of a claim for the error of the table. */
+/* Convert an error of the table to the result of a claim. */
 static int
 result_of(struct kvt__level *level, const char *text, int err)
 {
@@ -242,7 +242,7 @@ result_of(struct kvt__level *level, const char *text, int err)
     switch (err) {
     case -EBUSY: /* another thread or process stores or evicts the chunk now */
         return -EEXIST;
-    case -ENFILE: /* chunks of new tags get entries once there are unused spaces again */
+    case -ENFILE: /* all spaces are in use: chunks with new tags must wait for unused spaces */
         if (kvt__key_has_tags(text))
             evict_tags(level);
         return kvt__fail(ENOSPC, "%s: the index has no space for more kinds of keys", name);
@@ -296,7 +296,7 @@ kvt__level_keep_free(struct kvt__level *level, const struct kvt__object *object,
     uint64_t shortage = level->keeps_free
         ? level->tier->ops->shortage(level->tier, object, bytes) : 0;
 
-    /* A put does not wait for the whole eviction; the next puts continue the eviction. */
+    /* Evict at most 4 * bytes, so that a PUT waits briefly; the next PUTs continue the eviction. */
     if (!shortage ||
         kvt__level_evict(level, object, shortage < 4 * bytes ? shortage : 4 * bytes))
         return 0;
@@ -329,7 +329,7 @@ kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
     int err = kvt__table_evict(index, seen, true, &claim);
 
     if (err)
-        return err == -ENOENT; /* another thread's, or stored anew */
+        return err == -ENOENT; /* another thread has deleted or replaced the chunk */
     assert(claim.table == index && claim.entry == seen->entry);
     bool gone = keep_object || remove_object(level, object);
     kvt__table_evicted(index, &claim);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups in the indexes: find, lease and touch a chunk in host memory and storage. */
+ * Lookups in the indexes: find, lease and touch a chunk of host memory or storage. */
 #include <assert.h>
 
 #include "store/private.h"
 
 /* ------------------------------------------------------------------- one level */
 
-/* Return the index of a level for the space's chunks.  Another index may replace the index of
- * storage at any time.  NULL: host memory that this process does not know, or whose process
- * has ended. */
+/* Return the index of a level for the space's chunks.  Another thread may replace the index of
+ * storage at any time.  NULL: the level is host memory that this process does not see, or the
+ * process of the memory has ended. */
 static struct kvt__table *
 index_of(const struct kvt__store *store, int level, const struct kvt__space *space)
 {
@@ -26,8 +26,8 @@ name_of(const struct kvt__store *store, int level, const struct kvt__chunk_key *
         : kvt__level_name(&store->levels[level - 1], key->space, &key->hash);
 }
 
-/* An unread entry has no identity: a promise may rely on the entry only in storage that is read
- * before a promise. */
+/* An unread entry has no identity, so it matches only in storage of KVT__READ_FIRST: there a read
+ * comes before the promise. */
 bool
 kvt__store_matches(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
                    const struct kvt__record *record)
@@ -76,7 +76,7 @@ lease(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
     return true;
 }
 
-/* Mark the chunk used.  False: the level does not have the chunk. */
+/* Mark the chunk as used.  Return false if the level does not have the chunk. */
 static bool
 touch(const struct kvt__store *store, int level, const struct kvt__chunk_key *key)
 {
@@ -95,7 +95,7 @@ kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
-    req->index = level->index; /* may be replaced before the end */
+    req->index = level->index; /* another thread may replace level->index meanwhile */
     req->was_seen = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
     req->object.index = req->was_seen ? req->index : NULL;
     req->object.entry = req->seen.entry;
@@ -104,9 +104,8 @@ kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req)
 
 /* ------------------------------------------------------------------- all levels */
 
-/* The number of looks at levels: a look at each level, and a second look at host memory,
- * because a chunk can move there from storage between the first look and the look at the
- * storage. */
+/* Return the number of lookups in a walk over all levels.  Host memory is looked up first and last,
+ * because a chunk can move from storage to host memory during the walk. */
 static size_t
 n_looks(const struct kvt__store *store)
 {
@@ -196,7 +195,7 @@ kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
 {
     struct kvt__table *index = index_of(store, lease->level - 1, space);
 
-    if (index) /* the index of the lease or the index's successor, in which the lease is void */
+    if (index) /* if the lease's index was replaced, the lease is void in the new index */
         kvt__table_unlease(index, lease);
 }
 

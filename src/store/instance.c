@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directories for the indexes of host memory, one for each worker of each engine,
- * below kvtier-<uid> in the system's memory file system.  Who uses one holds a
- * shared flock of it: one that nobody holds is what an engine left that was killed,
- * and the next worker to start removes it. */
+ * Directories for the indexes of host memory: kvtier-<uid>/<engine>-<rank> in /dev/shm, a
+ * directory for each worker.  A user of a directory holds a shared flock of the directory.  A
+ * directory without a flock belongs to a killed engine, and the next worker that starts removes
+ * the directory. */
 #include "store/instance.h"
 
 #include <assert.h>
@@ -24,7 +24,8 @@
 #define MEMORY_DIR "/dev/shm"
 #define TRIES 16
 
-/* A descriptor whose flock a forked child does not keep, or -errno. */
+/* Open a directory: return a descriptor whose flock does not survive in a forked child, or
+ * -errno. */
 static int
 open_dir(int dirfd, const char *name)
 {
@@ -37,7 +38,7 @@ name_of(const char *instance, uint32_t rank, char *out, size_t size)
     snprintf(out, size, "%016llx-%u", (unsigned long long)kvt__sha256_word(instance), rank);
 }
 
-/* Remove a directory of files; dirfd: where it lies, fd: itself. */
+/* Remove a directory and its files.  dirfd: the parent directory; fd: the directory. */
 static void
 remove_dir(int dirfd, const char *name, int fd)
 {
@@ -46,20 +47,20 @@ remove_dir(int dirfd, const char *name, int fd)
     struct dirent *e;
 
     while (d && (e = readdir(d)))
-        unlinkat(fd, e->d_name, 0); /* "." and ".." refuse */
+        unlinkat(fd, e->d_name, 0); /* fails for "." and ".." */
     if (d)
         closedir(d);
     unlinkat(dirfd, name, AT_REMOVEDIR);
 }
 
-/* Return true if a directory has a name of name_of(); other directories have other owners. */
+/* Return true if the name has the form of name_of().  Other programs own the other directories. */
 static bool
 is_instance(const char *name)
 {
     return strspn(name, "0123456789abcdef") == 16 && name[16] == '-';
 }
 
-/* Remove what nobody holds. */
+/* Remove directories of ended engines: directories without a flock. */
 static void
 clean(int base)
 {
@@ -82,7 +83,8 @@ clean(int base)
     closedir(d);
 }
 
-/* Open it and hold it; one that is being removed is made anew. */
+/* Open a directory and take a shared flock.  Create the directory if the directory does not exist
+ * or another process removes the directory meanwhile.  Return the descriptor, or -errno. */
 static int
 hold(int base, const char *name)
 {

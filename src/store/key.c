@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of one level in a request by key text, before and after the tier's operation.  The
- * tier knows its objects, so only PUT and REMOVE use the index. */
+ * A level's part of a request by key text, before and after the tier's operation.  The tier finds
+ * its objects without the index, so only PUT, REMOVE and shared host memory use the index. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 
 /* ------------------------------------------------------------------- memory */
 
-/* Take memory of the tier for a payload, or allocate memory. */
+/* Get memory for a payload in req->own: a slot of the tier, or allocated memory.  0; -ENOMEM with a
+ * sentence. */
 static int
 take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
 {
@@ -58,7 +59,7 @@ look_up(struct kvt__store_req *req, struct kvt__level *level)
 
 /* --------------------------------------------------------------------- put */
 
-/* Return true if a PUT stores the chunk in storage. */
+/* Return true if a PUT stores the chunk in storage (not only in shared host memory). */
 static bool
 puts_in_storage(const struct kvt__store_req *req)
 {
@@ -69,9 +70,9 @@ puts_in_storage(const struct kvt__store_req *req)
     return false;
 }
 
-/* If storage takes the chunk, shared host memory does not: engines load no chunk that was stored
- * by key.  The memory loses an older chunk of the key, leased or not, because a GET by key asks
- * the memory first. */
+/* Begin a PUT.  Shared host memory takes no chunk that storage takes: engines load no chunk that
+ * was stored by key.  Forget an older chunk of the key in the memory, leased or not, because a GET
+ * by key reads the memory first. */
 static int
 put_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
@@ -93,8 +94,9 @@ put_begin(struct kvt__store_req *req, struct kvt__level *level)
 
 /* --------------------------------------------------------------------- get */
 
-/* Return true if the tier reads into the caller's memory although the size is not known.  A
- * thread that waits for a large object looks first, so that the tier reads parts at once. */
+/* Return true if the tier reads into the caller's memory before the size is known.  For a large
+ * buffer of a waiting thread, probe the size first, so that the tier reads several parts at the
+ * same time. */
 static bool
 reads_straight(const struct kvt__store_req *req, const struct kvt__tier *tier)
 {
@@ -109,7 +111,7 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
     int err = 0;
 
     assert(req->op == KVT__TIER_GET);
-    kvt__key_release(req); /* of a level that lost the object after the look */
+    kvt__key_release(req); /* memory for a level that lost its object after the probe */
     if (reads_straight(req, level->tier)) {
         op->shorter = true;
     } else if (!req->looked) {
@@ -123,7 +125,8 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
     return err;
 }
 
-/* The tier has the object.  Begin the read if the object fits the caller's memory. */
+/* The probe has found the object.  KVT__LEVEL_AGAIN: the read follows; -EMSGSIZE with a sentence:
+ * the object is larger than the caller's buffer. */
 static int
 look_end(struct kvt__store_req *req)
 {
@@ -135,8 +138,8 @@ look_end(struct kvt__store_req *req)
     return KVT__LEVEL_AGAIN;
 }
 
-/* Return true if a listing of the level may report a key with substitutes for the slashes of
- * the object's key. */
+/* Return true if the key may come from a listing of the level that has replaced '/' in the key of
+ * the object. */
 static bool
 may_list(const struct kvt__level *level, const char *key)
 {
@@ -145,8 +148,8 @@ may_list(const struct kvt__level *level, const char *key)
     return slash != '/' && !strchr(key, '/') && strchr(key, slash);
 }
 
-/* Compare the object that was read with its checksum and with the key.  0 or -EBADMSG with a
- * sentence. */
+/* Compare the payload with its checksum, and the object's identity with the key.  0; -EBADMSG with
+ * a sentence. */
 static int
 check(const struct kvt__store_req *req, const struct kvt__level *level)
 {
@@ -182,9 +185,9 @@ get_end(struct kvt__store_req *req, struct kvt__level *level)
 
 /* ------------------------------------------------------------------ delete */
 
-/* Claim the entry until the object is deleted.  Where the index has no say over objects, the
- * entry goes before the object, so that deletes need no claims.  In memory the end of the entry
- * is the end of the object, so the request fails without a claim. */
+/* Claim the entry until the object is deleted.  For a tier that keeps its own limit (unlisted),
+ * forget the entry first: then the delete needs no claim.  In shared host memory the entry is the
+ * object, so the request fails without a claim. */
 static int
 delete_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
@@ -212,7 +215,7 @@ delete_end(struct kvt__store_req *req, int err)
         kvt__table_abort(req->index, &req->claim);
 }
 
-/* ------------------------------------------------------------------ each of them */
+/* ------------------------------------------------------------------ all requests */
 
 int
 kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level)
@@ -236,7 +239,7 @@ kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err)
     if (!err || err == -EMSGSIZE)
         req->found = req->tier_op.found;
     else if (err == -ENOENT)
-        req->found = (struct kvt__found){ 0 }; /* deleted after the look */
+        req->found = (struct kvt__found){ 0 }; /* deleted after the probe */
     if (req->op == KVT__TIER_REMOVE)
         delete_end(req, err);
     return !err && req->op == KVT__TIER_GET ? get_end(req, level) : err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of one level in a PUT, GET or PROBE, before and after the tier's operation: the
- * index, the budget, the circuit. */
+ * A level's part of a PUT, GET or PROBE, before and after the tier's operation: the index, the
+ * limit, the pauses. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "store/private.h"
 
-/* Look the chunk of a GET up.  False: the index has no entry that the request takes. */
+/* Look up the chunk of a GET.  Return false if the index has no entry that the request accepts. */
 static bool
 look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -26,9 +26,9 @@ look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
 
 /* --------------------------------------------------------------------- put */
 
-/* Return true if the index has the chunk of a put.  A chunk without identity that the
- * request may not load is replaced, unless another engine has a lease of the chunk.
- * replaces: the name has the object of another chunk. */
+/* Return true if the index has the chunk of a PUT.  If the chunk has no identity and the request
+ * may not load the chunk, forget the entry for the PUT, unless another engine has a lease of the
+ * chunk.  *replaces: another chunk has the name, and the PUT replaces its object. */
 static bool
 has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *replaces)
 {
@@ -47,9 +47,10 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
            kvt__table_forget(index, &record, false);
 }
 
-/* Claim the name for a put into the memory of the index.  An entry never replaces an entry
- * there: after the death of this process the old chunk would be READY in the place of the new
- * chunk.  So the old chunk goes first; if the request overwrites, leased or not, as in storage. */
+/* Claim the name for a PUT into shared host memory.  There a claim never replaces an entry: after
+ * the death of this process the entry of the old chunk would be READY over the bytes of the new
+ * chunk.  So forget the old chunk first; if the request overwrites, leased or not, as in
+ * storage. */
 static int
 claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
              struct kvt__record *record, struct kvt__claim *out)
@@ -71,9 +72,9 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
                     level->tier->ops->name) : err;
 }
 
-/* Claim the name for a put.  A put in place of an object that another process puts at this
- * moment goes without a claim: the last of them counts, under the entry of the first.
- * Storage that keeps its own limit takes objects that the index has no room for. */
+/* Claim the name for a PUT.  An overwriting PUT needs no claim while another process stores an
+ * object of the name: the last written object remains, with the entry of the other process.  A
+ * tier that keeps its own limit (unlisted) also stores objects for which the index has no room. */
 static int
 claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
               uint64_t stored_bytes, bool replaces, struct kvt__claim *out)
@@ -90,7 +91,7 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
         ? 0 : err;
 }
 
-/* Claim the name and the bytes.  0: the caller calls put_end() after the tier's operation;
+/* Claim the name and the bytes.  0: the caller runs the tier's operation and then calls put_end();
  * -EEXIST: the index has the chunk; -errno with a sentence. */
 static int
 put_begin(struct kvt__level *level, struct kvt__store_req *req)
@@ -145,7 +146,7 @@ put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         if ((err == -ENOSPC || err == -EDQUOT) && !level->tier->in_memory)
             kvt__level_make_space(level, &req->object, record.bytes ? 2 * record.bytes : 1);
     } else if (!kvt__table_publish(level->index, &req->claim) && !level->tier->in_memory) {
-        enter(level, req, &record); /* no claim, or of an index that was replaced */
+        enter(level, req, &record); /* no claim, or the claim's index was replaced */
     }
     return err;
 }
@@ -196,8 +197,8 @@ shape_text(const struct kvt__shape *shape, char out[96])
     return out;
 }
 
-/* Whether what carries no identity has the geometry that was asked for, as far as it says:
- * its name does not tell that, and its length may be the same. */
+/* Return true if an object without identity has the request's shape, or does not say its shape.
+ * The name does not contain the shape, and chunks of different shapes can have equal lengths. */
 static bool
 has_right_shape(const struct kvt__store_req *req)
 {
@@ -213,7 +214,7 @@ has_right_shape(const struct kvt__store_req *req)
     return false;
 }
 
-/* Return true if the description allows that the object is the request's chunk. */
+/* Return true if the object's description does not contradict the request's chunk. */
 static bool
 may_be(const struct kvt__level *level, const struct kvt__store_req *req)
 {
@@ -226,10 +227,10 @@ may_be(const struct kvt__level *level, const struct kvt__store_req *req)
                             has_right_shape(req));
 }
 
-/* Return true if an object still is as it was found.  An eviction can delete the object after the
- * probe and before the claim; while the caller holds the claim, no process of this host
- * does.  Other hosts delete objects of shared storage at any time, and promises there need
- * a read. */
+/* Return true if the object has not changed since the probe.  The caller holds the claim.  An
+ * eviction can delete the object between the probe and the claim, but not during the claim.  No
+ * check is made in multi-host storage: other hosts delete objects at any time, so promises need a
+ * read there. */
 static bool
 is_unchanged(const struct kvt__level *level, const struct kvt__store_req *req)
 {
@@ -241,9 +242,9 @@ is_unchanged(const struct kvt__level *level, const struct kvt__store_req *req)
             (!now.has_id || kvt__id_equal(&now.id, &found->id)));
 }
 
-/* Enter an object that the tier has, in place of an entry that tells something else.  An
- * object without identity that is not the request's chunk stays unread.  0; -ENOENT: the
- * object is gone; or an error of kvt__level_claim(). */
+/* Enter an object that the tier has found, and replace an entry of another chunk.  If the object
+ * has no identity and is not the request's chunk, the entry is unread.  0; -ENOENT: the object has
+ * changed or was deleted; or an error of kvt__level_claim(). */
 static int
 enter_found(struct kvt__level *level, const struct kvt__store_req *req)
 {
@@ -255,7 +256,7 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
         .flags = flags | KVT__TABLE_FOUND | (req->was_seen ? KVT__TABLE_OVERWRITE : 0) };
     struct kvt__claim place;
 
-    if (!(flags & KVT__TABLE_UNREAD)) /* a put replaces an object without identity */
+    if (!(flags & KVT__TABLE_UNREAD)) /* with id 0, a PUT replaces the object */
         record.id = found->has_id ? found->id : req->id;
     int err = kvt__level_claim(level, req, &record, &place);
 
@@ -269,8 +270,9 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
     return 0;
 }
 
-/* The tier has another object than the index tells: correct the index.  An unread entry of
- * shared storage would be promised again: the entry goes. */
+/* Correct the index: the tier's object is not the chunk of the entry.  In multi-host storage,
+ * forget the entry of an object that cannot be the request's chunk: lookups would promise an unread
+ * entry again. */
 static int
 correct(struct kvt__level *level, const struct kvt__store_req *req)
 {
@@ -293,8 +295,8 @@ kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
 
 /* --------------------------------------------------------------------- get */
 
-/* Compare the payload's checksum with the stored one, or leave that to the first load.
- * 0 or -EBADMSG with a sentence. */
+/* Compare the checksums of the read and the stored payload, or leave the comparison to the first
+ * load.  0; -EBADMSG with a sentence. */
 static int
 check_sum(const struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -308,8 +310,8 @@ check_sum(const struct kvt__level *level, struct kvt__store_req *req)
     return req->unsummed ? 0 : kvt__store_check_crc(req, found->crc);
 }
 
-/* Compare the object that was read with the request.  0; -ESTALE: another chunk; -EBADMSG:
- * corrupt; with a sentence. */
+/* Compare the object that the tier has read with the request.  0; with a sentence -ESTALE: the
+ * object is another chunk; -EBADMSG: the object is corrupt. */
 static int
 check(const struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -328,11 +330,11 @@ check(const struct kvt__level *level, struct kvt__store_req *req)
     return check_sum(level, req);
 }
 
-/* Take a damaged chunk out of the index, and out of storage too. */
+/* Delete a corrupt chunk from the index and, if allowed, from storage.  Keeps the sentence. */
 static void
 drop_damaged(struct kvt__level *level, const struct kvt__store_req *req)
 {
-    /* An unread entry can stand for another program's object. */
+    /* Another program may have stored the object of an unread entry. */
     bool keeps = level->tier->keeps_damaged || req->seen.flags & KVT__TABLE_UNREAD;
     char why[KVT__WHY_BYTES];
 
@@ -346,7 +348,7 @@ drop_damaged(struct kvt__level *level, const struct kvt__store_req *req)
     kvt__set_why(why);
 }
 
-/* err: the tier's answer.  0: it is the chunk that was asked for. */
+/* End a GET.  err: the result of the tier's operation.  0: the slot holds the request's chunk. */
 static int
 get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
@@ -368,10 +370,10 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         return err;
     req->verified = req->tier_op.found.has_id && !req->unsummed;
     req->from_memory = level->tier->in_memory;
-    (void)kvt__memory_keep(level->store, req, req->verified || req->unsummed); /* or no room */
+    (void)kvt__memory_keep(level->store, req, req->verified || req->unsummed); /* if room */
     if (req->verified && !level->tier->in_memory)
         kvt__level_share(req);
-    /* After host memory has the chunk: a lookup always finds one of the two. */
+    /* Last, so that a lookup always finds the chunk: the unread entry, or host memory. */
     if (req->seen.flags & KVT__TABLE_UNREAD)
         (void)enter_found(level, req);
     else
@@ -381,8 +383,8 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 
 /* ------------------------------------------------------------------- probe */
 
-/* 0: the caller calls probe_end() after the tier's operation; -EEXIST: the index has the
- * chunk. */
+/* Begin a PROBE.  0: the caller runs the tier's operation and then calls probe_end(); -EEXIST: the
+ * index has the chunk; -ENOENT: the probe leaves out the level; -EIO: the level is paused. */
 static int
 probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -396,7 +398,7 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
     return kvt__level_begin(level, KVT__PAUSE_READS);
 }
 
-/* Enter what the tier has into the index.  err: the tier's answer. */
+/* End a PROBE: enter the found object into the index.  err: the result of the tier's operation. */
 static int
 probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 {
@@ -407,13 +409,14 @@ probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
     if (err)
         return err;
     err = correct(level, req);
-    /* -EEXIST: another thread entered the chunk; the request then succeeds. */
+    /* -EEXIST: another thread has entered the chunk, and the request succeeds. */
     return may_be(level, req) ? err : -ENOENT;
 }
 
-/* ------------------------------------------------------------------ each of them */
+/* ------------------------------------------------------------------ all requests */
 
-/* Return true if the level's part of a request is the tier's operation and no more. */
+/* Return true if key.c handles the level's part of a request: all requests by key but a PUT of a
+ * key text. */
 static bool
 is_of_key(const struct kvt__store_req *req)
 {
@@ -428,7 +431,8 @@ kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level)
 
     if (err || is_of_key(req))
         return err;
-    if (level->tier->in_memory && kvt__slot_on_device(&req->slot)) /* no CPU copies there */
+    /* The CPU copies from and to shared host memory, and cannot copy from or to a GPU. */
+    if (level->tier->in_memory && kvt__slot_on_device(&req->slot))
         return req->op == KVT__TIER_PUT ? -EEXIST : -ENOENT;
     switch (req->op) {
     case KVT__TIER_PUT:

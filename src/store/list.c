@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Upkeep of the indexes of storage.  A new index learns the chunks of the last snapshot and,
- * if a limit needs them, the names that the tier lists; every five minutes a snapshot is
- * saved for a restart of the host. */
+ * Upkeep of the indexes of storage.  The upkeep enters into a new index the chunks of the last
+ * snapshot and, if the level has a limit, the names that the tier lists.  Every five minutes the
+ * upkeep saves a snapshot for a restart of the host. */
 #include <assert.h>
 #include <errno.h>
 #include <stddef.h>
@@ -13,25 +13,26 @@
 #include "base/thread.h"
 #include "store/private.h"
 
-#define N_BATCH 32 /* objects whose places in the index are prefetched together */
+#define N_BATCH 32 /* objects whose words of the index are prefetched together */
 #define UPKEEP_NS KVT__NS_PER_S
 #define SNAPSHOT_S INT64_C(300)
-#define LIST_AGAIN_NS (60 * KVT__NS_PER_S) /* after a listing that failed */
-/* A file system may allocate the bytes of a file, and count them, some time after the write. */
+#define LIST_AGAIN_NS (60 * KVT__NS_PER_S) /* from a failed listing to the next attempt */
+/* A file system may allocate and count the bytes of a file some time after the write. */
 #define SETTLED_NS (60 * KVT__NS_PER_S)
 
 struct listing {
     struct kvt__level *level;
     struct kvt__table *index;
-    struct kvt__space space; /* of the last key, and the digest of its text */
-    uint64_t digest;
-    int64_t settled_ns; /* wall clock: files written before have all their bytes */
-    /* Objects of this space that the index does not have yet. */
+    struct kvt__space space; /* space of the last key */
+    uint64_t digest;         /* digest of space.text */
+    int64_t settled_ns; /* wall clock: the file system counts all bytes of files that were written
+                         * earlier */
+    /* A batch of objects of this space, not entered yet. */
     struct kvt__name names[N_BATCH];
     struct kvt__record records[N_BATCH];
     size_t n;
     size_t n_entered;
-    bool whole;
+    bool whole; /* no object was left out because of a failure */
 };
 
 static void
@@ -42,14 +43,15 @@ enter_batch(struct listing *l)
         int err = kvt__level_enter(l->level, l->index, &l->names[i], &l->records[i],
                                    l->space.text);
         l->n_entered += !err;
-        /* An object that the index has no room for has none in a second listing either. */
+        /* -ENOSPC does not make the listing incomplete: a second listing would have no room
+         * either. */
         l->whole = l->whole && err != -ETIMEDOUT && err != -EAGAIN;
     }
     l->n = 0;
 }
 
-/* Split a listed key into the name of its entry and the text of its space.  Neighbours
- * mostly share a space, so the last digest is kept. */
+/* Convert a listed key to the name of an entry; l->space becomes the key's space.  Consecutive keys
+ * often share a space, so l->digest caches the digest.  Return false if the key is not valid. */
 static bool
 name_of(struct listing *l, const char *key, bool opaque, struct kvt__name *name)
 {
@@ -78,7 +80,7 @@ enter_object(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
 
     if (atomic_load(&l->level->store->stopping) || !name_of(l, key, opaque, &name))
         return;
-    if (mtime_ns < l->settled_ns) /* the index may know the object by another size */
+    if (mtime_ns < l->settled_ns) /* the entry may have another size: replace the size */
         record.flags |= KVT__TABLE_FOUND;
     l->names[l->n] = name;
     l->records[l->n++] = record;
@@ -86,8 +88,8 @@ enter_object(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
         enter_batch(l);
 }
 
-/* A listing makes objects count for the limit and evictable.  Without a limit nothing is
- * evicted, and lookups find objects by asking. */
+/* Return true if the index needs the names of all objects: only listed objects count for the limit
+ * and can be evicted.  Without a limit nothing is evicted, and lookups probe for objects. */
 static bool
 wants_names(const struct kvt__level *level, const struct kvt__table *index)
 {
@@ -97,8 +99,8 @@ wants_names(const struct kvt__level *level, const struct kvt__table *index)
     return !level->tier->unlisted && totals.limit_bytes > 0;
 }
 
-/* Enter what the last index knew.  A missing or corrupt file means only that lookups probe
- * the objects. */
+/* Enter the chunks of the last snapshot.  If the file is missing or corrupt, lookups probe for the
+ * objects. */
 static void
 enter_saved(struct listing *l)
 {
@@ -165,7 +167,7 @@ keep_up(struct kvt__store *store)
     }
 }
 
-/* Wait for the time of the next upkeep.  Return false if the store stops. */
+/* Wait until the next upkeep is due.  Return false if the store stops. */
 static bool
 wait_for_upkeep(struct kvt__store *store)
 {
@@ -179,7 +181,8 @@ wait_for_upkeep(struct kvt__store *store)
     return !atomic_load(&store->stopping);
 }
 
-/* A listing takes minutes, so the upkeep takes no thread of the executor from requests. */
+/* The upkeep thread.  A listing takes minutes, so the upkeep does not occupy a thread of the
+ * executor. */
 static void *
 upkeep_main(void *arg)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Host memory: chunks that stay in the pool of the worker that made or read the chunks.  Each
- * worker has an index of its own, which its scheduler reads.  The number of an entry is also
- * the number of the chunk's slot. */
+ * Host memory: chunks stay in the pool of the worker that stored or read the chunks.  Each worker
+ * has its own index, and the scheduler of the engine reads the indexes.  The number of an entry in
+ * the index is also the number of the chunk's slot in `chunks`. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -16,9 +16,9 @@
 #define MIN_ENTRIES (UINT64_C(1) << 10)
 #define MAX_ENTRIES (UINT64_C(1) << 22)
 
-/* A READY entry's slot. */
+/* The slot of a READY entry. */
 struct chunk {
-    struct kvt__slot slot; /* payload NULL: none */
+    struct kvt__slot slot; /* payload NULL: no slot */
     uint32_t crc;
     bool unsummed; /* the payload was not compared with crc */
 };
@@ -26,29 +26,30 @@ struct chunk {
 /* The index of one rank's memory. */
 struct rank {
     struct kvt__instance instance;
-    struct kvt__table *index; /* NULL: not looked up by this process */
-    atomic_bool gone;         /* with the process that had the memory */
+    struct kvt__table *index; /* NULL: this process does not look up the rank's chunks */
+    atomic_bool gone;         /* the process of the memory has ended */
 };
 
 struct kvt__host_memory {
     bool no_get, no_put;
-    bool passing; /* keeps only what was read ahead */
+    bool passing; /* keep only prefetched chunks */
     struct kvt__store *store;
     struct rank *ranks;
     uint32_t n_ranks;
 
-    struct kvt__pool *pool;   /* NULL: this process has none */
-    struct kvt__table *index; /* of this process's rank */
-    pthread_mutex_t lock;     /* guards the rest, and is held while entries are made and
-                               * freed: a READY entry has its slot */
+    struct kvt__pool *pool;   /* NULL: this process has no pool */
+    struct kvt__table *index; /* index of this process's rank */
+    pthread_mutex_t lock;     /* guards the fields below; held during each change of the index, so
+                               * that each READY entry has a slot */
     struct chunk *chunks;     /* [entry] */
     uint64_t n_chunks;
-    uint64_t n_used;          /* chunks from here on never had a slot */
+    uint64_t n_used;          /* chunks[n_used] and later never had a slot */
 };
 
 /* ------------------------------------------------------------------- opening */
 
-/* Open the directory of a rank's index.  Without a directory the index is private. */
+/* Open the directory of a rank's index.  If the open fails, log a warning: the index is then
+ * private. */
 static void
 open_instance(const struct kvt__memory_params *params, uint32_t rank, bool worker,
               struct kvt__instance *out)
@@ -88,7 +89,7 @@ open_rank(const struct kvt__memory_params *params, uint32_t rank, struct rank *o
     int err = out->instance.dirfd < 0
         ? kvt__table_open_private(&index, &out->index)
         : kvt__table_open(&index, out->instance.dirfd, &out->index);
-    if (!err && worker) /* chunks of a worker before this one */
+    if (!err && worker) /* entries of an earlier worker with the same rank */
         kvt__table_each(out->index, forget_entry, out->index);
     return err;
 }
@@ -135,7 +136,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
         kvt__memory_close(m);
         return err;
     }
-    if (!params->passing) /* else the memory is no back end */
+    if (!params->passing) /* with passing, LMCache's LocalCPUBackend is off */
         kvt__use_location(params->config, "LocalCPUBackend", &m->no_get, &m->no_put);
     store->memory = m;
     store->traits.n_tiers++;
@@ -143,7 +144,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
     return 0;
 }
 
-/* Release all slots; no lookup uses the index any more. */
+/* Release all slots.  No lookup uses the index. */
 static void
 release_all(struct kvt__host_memory *m)
 {
@@ -163,7 +164,7 @@ kvt__memory_close(struct kvt__host_memory *m)
         kvt__table_close(m->ranks[r].index);
         kvt__instance_close(&m->ranks[r].instance);
     }
-    release_all(m); /* the scheduler has seen the end of the index */
+    release_all(m); /* after the close of the index, which lookups of the scheduler notice */
     pthread_mutex_destroy(&m->lock);
     free(m->chunks);
     free(m->ranks);
@@ -216,20 +217,20 @@ kvt__store_look_who_lives(struct kvt__store *store)
 
 /* ------------------------------------------------------------------- chunks */
 
-/* Forget an entry and release its slot; m->lock is held.  False: the entry has changed, or
- * has a lease. */
+/* Forget an entry and release its slot; m->lock is held.  force: also a leased entry.  Return false
+ * if the entry has changed, or has a lease. */
 static bool
 remove_locked(struct kvt__host_memory *m, const struct kvt__record *seen, bool force)
 {
     assert(seen->entry < m->n_chunks);
     if (kvt__table_forget(m->index, seen, force))
         return false;
-    if (m->chunks[seen->entry].slot.payload) /* always, but for a garbage index */
+    if (m->chunks[seen->entry].slot.payload) /* always, unless the index is corrupt */
         kvt__pool_release(m->pool, &m->chunks[seen->entry].slot);
     return true;
 }
 
-/* Return true if an eviction frees memory now: no PUT and no copy shares the slot. */
+/* Return true if the eviction of an entry frees memory now: no PUT and no copy shares the slot. */
 static bool
 is_idle(void *ctx, const struct kvt__record *record)
 {
@@ -251,7 +252,7 @@ evict_victim(void *ctx, const struct kvt__record *record)
     return gone;
 }
 
-/* Evict until `bytes` are free; m->lock is held.  Returns the evicted bytes. */
+/* Evict until `bytes` are free; m->lock is held.  Return the evicted bytes. */
 static uint64_t
 evict_locked(struct kvt__host_memory *m, uint64_t bytes)
 {
@@ -290,7 +291,7 @@ fill_locked(struct kvt__host_memory *m, const struct kvt__store_req *req,
     struct chunk *c = &m->chunks[claim->entry];
 
     assert(claim->entry < m->n_chunks);
-    if (c->slot.payload) /* of another identity with an equal name */
+    if (c->slot.payload) /* the slot of another identity with an equal name */
         kvt__pool_release(m->pool, &c->slot);
     kvt__pool_share(m->pool, &req->slot);
     *c = (struct chunk){ .slot = req->slot, .crc = req->crc, .unsummed = req->unsummed };
@@ -333,7 +334,7 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     int err = claim_locked(m, &name, &record, &claim);
     if (!err)
         err = fill_locked(m, req, &claim);
-    if (err == -ESTALE) { /* a garbage index was given up */
+    if (err == -ESTALE) { /* the index was corrupt, and the table is closed for good */
         release_all(m);
         err = kvt__fail(EIO, "local_cpu: the index was corrupt, and no chunk stays in host "
                         "memory from now on");
@@ -342,7 +343,8 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     return err;
 }
 
-/* Share the slot of a chunk.  False: the chunk is not there. */
+/* Share the slot of a chunk and return true; out: the share; seen: the chunk's entry.  Return false
+ * if host memory does not hold the chunk for this request. */
 static bool
 share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *out,
       struct kvt__record *seen)
@@ -368,7 +370,7 @@ share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *
     return ok;
 }
 
-/* The payload has its checksum: no later load compares the payload. */
+/* Note that the payload is verified: later loads do not compute the checksum. */
 static void
 set_summed(struct kvt__host_memory *m, const struct kvt__record *seen,
            const unsigned char *payload)
@@ -380,7 +382,7 @@ set_summed(struct kvt__host_memory *m, const struct kvt__record *seen,
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Remove a damaged chunk, leased or not. */
+/* Remove a corrupt chunk, leased or not. */
 static void
 drop(struct kvt__host_memory *m, const struct kvt__record *seen)
 {
@@ -435,7 +437,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     if (kvt__slot_on_device(&req->slot) || !share(store, req, &c, &seen))
         return -ENOENT;
     memcpy(req->slot.payload, c.slot.payload, c.slot.bytes);
-    req->from_memory = true; /* consume() asks */
+    req->from_memory = true; /* before consume(), which reads the field */
     if (c.unsummed)
         err = kvt__store_check_crc(req, c.crc);
     req->from_memory = !err;

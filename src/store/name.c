@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Texts of spaces and keys, their names in an index, and keys that are known by a listing. */
+ * Conversions between key texts, spaces and names of an index. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -17,6 +17,7 @@ kvt__level_spell(const struct kvt__level *level, const char *text,
         *at = level->tier->slash;
 }
 
+/* Insert "@tags" before kvtier's own tag. */
 static int
 insert_tags(struct kvt__space *space, const char *tags)
 {
@@ -58,7 +59,7 @@ kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash)
     if (err)
         return err;
     for (int i = 0; i < 3; i++)
-        at = strchr(at, '@') + 1; /* kvt__key_parse() saw them */
+        at = strchr(at, '@') + 1; /* kvt__key_parse() has found three '@' */
     const char *rest = strchr(at, '@');
     if ((size_t)(at - key) + strlen(rest) >= sizeof space->text)
         return kvt__fail(ENAMETOOLONG, "key '%s'", key);

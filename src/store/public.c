@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The store of kvtier.h: open and close, operations and their requests, contents. */
+ * The store part of kvtier.h: open and close, operations and their requests, listings. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -22,10 +22,10 @@ struct kvt_store {
     struct kvt__counters counters;
     struct kvt__exec *exec;
     struct kvt__store *store;
-    int64_t patience_ns;  /* of kvt_store_close() */
+    int64_t patience_ns;  /* longest wait of kvt_store_close() for responses */
 
     pthread_mutex_t lock; /* guards the fields below */
-    pthread_cond_t idle;  /* on the monotonic clock */
+    pthread_cond_t idle;  /* n_under_way has become 0; monotonic clock */
     size_t n_under_way;
     struct task *first_done, **last_done;
     int eventfd;
@@ -33,7 +33,7 @@ struct kvt_store {
 
 /* An operation and its request. */
 struct task {
-    struct kvt__store_req req; /* first */
+    struct kvt__store_req req; /* must be the first member */
     struct kvt__space space;
     struct kvt_store *store;
     struct kvt_op *op;
@@ -62,7 +62,7 @@ check_op(const struct kvt_op *op)
 
 static void on_done(struct kvt__store_req *req);
 
-/* The identity of a chunk that was stored by its key. */
+/* Compute the identity of a chunk that is stored by its key. */
 static void
 fill_id(const char *key, struct kvt__id *out)
 {
@@ -76,7 +76,8 @@ fill_id(const char *key, struct kvt__id *out)
     memcpy(out->b, digest, sizeof out->b);
 }
 
-/* Return 0 if a PUT stores the chunk in any of the request's tiers; -EINVAL with a sentence. */
+/* Return 0 if a PUT stores the chunk in at least one of the request's tiers; -EINVAL with a
+ * sentence. */
 static int
 check_puts(const struct kvt__store *store, const struct kvt__store_req *req)
 {
@@ -97,7 +98,8 @@ check_puts(const struct kvt__store *store, const struct kvt__store_req *req)
                      store->store_location, tiers);
 }
 
-/* Fill in the space and the hash of a key.  A name has none. */
+/* Fill in identity, space and hash of the request's key.  The name of an S3 object has no space and
+ * no hash.  0; -EINVAL, ... with a sentence. */
 static int
 describe_key(struct task *task)
 {
@@ -113,7 +115,7 @@ describe_key(struct task *task)
     return err ? err : kvt__store_set_tags(store, &task->space, "");
 }
 
-/* Return the field of an operation; 0 if the caller's header lacks the field. */
+/* Return op->tier; 0 if the caller's header lacks the field. */
 static uint32_t
 tier_of(const struct kvt_op *op)
 {
@@ -199,12 +201,13 @@ on_done(struct kvt__store_req *req)
     *s->last_done = task;
     s->last_done = &task->next;
     if (write(s->eventfd, &one, sizeof one) < 0)
-        one = 0; /* full: it is readable all the same */
+        one = 0; /* the counter is full, so the eventfd is readable */
     if (!--s->n_under_way)
         pthread_cond_signal(&s->idle);
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Submit the request of a task, or end the task with an error. */
 static void
 start(struct task *task)
 {
@@ -234,12 +237,12 @@ kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
             *task = (struct task){ .store = store, .op = ops[n - 1 - i], .next = tasks };
         tasks = task ? task : tasks;
     }
-    if (!err) { /* nor is a lock taken in a forked child */
+    if (!err) { /* in a forked child, err is set: the lock may be held by a lost thread */
         pthread_mutex_lock(&store->lock);
         store->n_under_way += n;
         pthread_mutex_unlock(&store->lock);
     }
-    while (tasks) { /* all of them or none */
+    while (tasks) { /* start all tasks, or free all tasks */
         struct task *task = tasks;
 
         tasks = task->next;
@@ -268,7 +271,7 @@ kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max)
     if (!store->first_done) {
         store->last_done = &store->first_done;
         if (read(store->eventfd, &ignored, sizeof ignored) < 0)
-            ignored = 0; /* it was not readable: nothing to drain */
+            ignored = 0; /* the counter was 0 */
     }
     pthread_mutex_unlock(&store->lock);
     return n;
@@ -280,9 +283,10 @@ kvt_store_eventfd(const struct kvt_store *store)
     return store->eventfd;
 }
 
-/* -------------------------------------------------------------- the store itself */
+/* ------------------------------------------------------------------ open and close */
 
-/* Until nothing is under way, or that time has come.  False: it has. */
+/* Wait until no operation is in progress, at most until until_ns.  Return false if operations are
+ * still in progress. */
 static bool
 wait_until_idle(struct kvt_store *store, int64_t until_ns)
 {
@@ -297,7 +301,8 @@ wait_until_idle(struct kvt_store *store, int64_t until_ns)
     return idle;
 }
 
-/* Of tiers that answer nothing, nothing more is waited for. */
+/* Wait for all operations.  After patience_ns, cancel the operations of tiers that can cancel, and
+ * wait for the others. */
 static void
 end_requests(struct kvt_store *store)
 {

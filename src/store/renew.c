@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The indexes of storage: opened with the store, and opened again after another process
- * replaced or deleted the index.  Other threads may still use the
- * old handle or hold a claim of it, so an old handle is closed with the store.  The file
- * keeps its blocks until then: a thread that writes to a file without blocks gets SIGBUS if
- * the disk is full. */
+ * The indexes of storage: opened with the store, and opened again after another process replaced
+ * or deleted the index.  The store closes an old handle at its own close, because other threads may
+ * still use the handle or hold a claim in the old index.  Until then the file of the old index
+ * keeps its disk blocks: a thread that writes to a file without blocks gets SIGBUS if the disk is
+ * full. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -14,8 +14,8 @@
 
 #define RENEW_AGAIN_NS (60 * KVT__NS_PER_S)
 
-/* A process without the shared index only reads: every process with a private table would
- * store up to the whole limit. */
+/* Set the index of a level.  A process without the shared index only reads: each process with a
+ * private index would store up to the whole limit. */
 static void
 set_index(struct kvt__level *level, struct kvt__table *index)
 {
@@ -31,6 +31,8 @@ set_index(struct kvt__level *level, struct kvt__table *index)
     atomic_store(&level->index, index);
 }
 
+/* Open the index, in the tier's directory if the tier has a directory, and pass the index to the
+ * tier. */
 static int
 open_index(const struct kvt__level *level, const struct kvt__table_params *params,
            struct kvt__table **out)
@@ -65,11 +67,13 @@ kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *
     if (err)
         return err;
     level->index_params = *params;
-    level->index_params.keep_version = true; /* two versions must not take turns */
+    /* Otherwise two versions of kvtier would replace each other's index again and again. */
+    level->index_params.keep_version = true;
     set_index(level, index);
     return 0;
 }
 
+/* Job of level->renewal: open the index again. */
 static void
 renew(struct kvt__job *job)
 {
@@ -100,8 +104,8 @@ renew(struct kvt__job *job)
     level->retired = retired;
     set_index(level, index);
     kvt__table_retire(retired->index);
-    /* This process may have stored objects under the old index after another process had
-     * listed the store for the new index.  The next upkeep lists. */
+    /* The new index may lack objects: another process may have listed the storage for the new
+     * index before this process stored objects under the old index.  So the next upkeep lists. */
     kvt__table_relist(index);
     atomic_store(&level->is_renewing, false);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests of one chunk.  A request walks the levels on an executor thread, and a tier that
- * blocks runs its operation there.  At a tier that does not block the request leaves the
- * thread; the end of the operation queues the rest of the walk. */
+ * Requests for a chunk.  A request walks over the levels on an executor thread.  A tier that blocks
+ * runs its operation on this thread.  If the tier does not block, the walk leaves the thread, and
+ * the end of the operation queues the rest of the walk. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 #include "store/private.h"
 
-/* Fill in the object and its key. */
+/* Fill in the object and its key; for a PUT by key, the checksum.  0; -errno with a sentence. */
 static int
 describe(struct kvt__store_req *req)
 {
@@ -25,7 +25,7 @@ describe(struct kvt__store_req *req)
     return 0;
 }
 
-/* ---------------------------------------------------------------- level after level */
+/* ---------------------------------------------------------------- the walk */
 
 static enum kvt__prio
 prio_of(const struct kvt__store_req *req)
@@ -50,8 +50,8 @@ queue_rest(struct kvt__store_req *req)
     kvt__exec_submit_expected(req->store->exec, prio_of(req), &req->job);
 }
 
-/* Return true if any thread may run the walk, because no step of the walk blocks or copies: the
- * thread of the tier that has ended the operation goes on. */
+/* Return true if any thread may run the walk, because no step of the walk blocks or copies.  Then
+ * the tier's thread that ends an operation continues the walk. */
 static bool
 is_light(const struct kvt__store_req *req)
 {
@@ -59,8 +59,8 @@ is_light(const struct kvt__store_req *req)
            req->store->traits.takes_any;
 }
 
-/* The walk leaves the thread, and the tier ends the operation: the second of both goes on with
- * the walk. */
+/* Callback: the tier has ended the operation.  If the walk has left its thread, continue the walk;
+ * else submit() continues. */
 static void
 on_end(struct kvt__tier_op *op)
 {
@@ -76,13 +76,15 @@ on_end(struct kvt__tier_op *op)
         queue_rest(req);
 }
 
-/* Submit the operation to the level's tier.  Return true if the operation has ended. */
+/* Submit the operation to the level's tier.  Return true if the operation has ended and the caller
+ * continues the walk; false: the walk leaves the thread, and on_end() or a job continues. */
 static bool
 submit(struct kvt__store_req *req, struct kvt__level *level)
 {
     bool light = is_light(req);
 
-    /* The number of threads limits the memory of requests by key. */
+    /* A request with own memory waits on its thread, so that the number of threads limits the
+     * memory. */
     if (req->waits || req->own.payload) {
         (void)kvt__tier_wait(level->tier, &req->tier_op);
         return true;
@@ -100,7 +102,7 @@ submit(struct kvt__store_req *req, struct kvt__level *level)
     return light;
 }
 
-/* Begin the part of the level at which the walk is. */
+/* Begin the part of the current level.  Result as kvt__level_ask(). */
 static int
 ask(struct kvt__store_req *req, struct kvt__level *level)
 {
@@ -111,7 +113,7 @@ ask(struct kvt__store_req *req, struct kvt__level *level)
     return kvt__level_ask(req, level);
 }
 
-/* Evaluate the end of the tier's operation. */
+/* End the part of the current level.  Return the result as kvt__level_answer(). */
 static int
 answer(struct kvt__store_req *req)
 {
@@ -119,8 +121,8 @@ answer(struct kvt__store_req *req)
                              kvt__error_raise(&req->tier_op.error));
 }
 
-/* Return true if the result of a level is a failure; a missing chunk, and a PUT of a chunk that
- * the level has, are none. */
+/* Return true if the result of a level is a failure.  A missing chunk is no failure, nor is a PUT
+ * of a chunk that the level has. */
 static bool
 is_failure(const struct kvt__store_req *req, int err)
 {
@@ -141,7 +143,7 @@ end_level(const struct kvt__store_req *req)
     return req->only_level ? req->only_level : req->store->n_levels;
 }
 
-/* Note the result of a level and go to the next level.  True: the walk ends here. */
+/* Note the result of a level and go to the next level.  Return true if the walk ends. */
 static bool
 settle(struct kvt__store_req *req, int err)
 {
@@ -163,7 +165,8 @@ settle(struct kvt__store_req *req, int err)
                        : !err && req->op == KVT__TIER_GET;
 }
 
-/* A PUT and a REMOVE are as good as the worst level, other requests as the best level. */
+/* Set the result of the request: for PUT and REMOVE the first failure of a level, for other
+ * requests success if a level succeeded. */
 static void
 conclude(struct kvt__store_req *req)
 {
@@ -177,8 +180,8 @@ conclude(struct kvt__store_req *req)
         kvt__key_release(req);
 }
 
-/* Walk the levels from req->level on.  A PUT visits all levels, also after a level that failed.
- * Return false if the walk has left the thread. */
+/* Continue the walk at req->level.  A PUT visits all levels, also after a failure.  Return false if
+ * the walk has left the thread; true: the request has ended. */
 static bool
 go_on(struct kvt__store_req *req)
 {
@@ -200,7 +203,7 @@ go_on(struct kvt__store_req *req)
 
 /* ------------------------------------------------------------------ running */
 
-/* True: the request has ended. */
+/* Start a request on this thread.  Return true if the request has ended. */
 static bool
 begin_run(struct kvt__store_req *req)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The storage that a configuration names, in the order in which it is asked. */
+ * The storage that a configuration names, in search order. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +18,8 @@ tell(const struct kvt__storage *storage, const char *url, kvt__storage_fn fn, vo
     return fn(ctx, storage);
 }
 
-/* Storage that a setting of a backend names.  Its directories may be this host's or many
- * hosts': the tier sees that at open. */
+/* Report the storage that a setting of a tier names.  Other hosts may share the storage: the tier
+ * sets multi_host at open. */
 static int
 of_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, void *ctx)
 {
@@ -34,7 +34,7 @@ of_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, void 
     return tell(&storage, storage.url, fn, ctx);
 }
 
-/* "fs" or "fs.<instance>", each with its directory. */
+/* Report a row of remote_storage_plugins: "fs" or "fs.<instance>", with a directory of its own. */
 static int
 plugin(const struct kvt_config *config, const char *name, kvt__storage_fn fn, void *ctx)
 {
@@ -91,7 +91,7 @@ kvt__use_location(const struct kvt_config *config, const char *location, bool *n
     *no_put = config->store_location && strcmp(config->store_location, location);
 }
 
-/* ------------------------------------------------------------------------- looking */
+/* ------------------------------------------------------------------------- checks */
 
 struct looking {
     const struct kvt_config *config;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening the tiers and their indexes, and where chunks may lie. */
+ * Opening the tiers and their indexes, and the levels that a lookup may use. */
 #include "store/store.h"
 
 #include <assert.h>
@@ -15,10 +15,11 @@
 #include "store/private.h"
 
 #define GIB ((double)(UINT64_C(1) << 30))
-/* Of an index without a limit of bytes.  A forgotten chunk is asked for again. */
+/* The size of an index without a limit of bytes.  Lookups probe a chunk again that has left the
+ * index. */
 #define UNLIMITED_ENTRIES (UINT64_C(1) << 22)
 
-/* Add what a new level changes in the traits of the store. */
+/* Add the properties of a new level to the traits of the store. */
 static void
 add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
 {
@@ -36,7 +37,7 @@ add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
     traits->wants_crc |= !level->no_put;
 }
 
-/* limit: 0: the tier's default. */
+/* Open the index of a level.  limit: bytes; 0: the tier's default limit. */
 static int
 open_index(struct kvt__level *level, const struct kvt_config *config, uint64_t limit)
 {
@@ -53,7 +54,7 @@ open_index(struct kvt__level *level, const struct kvt_config *config, uint64_t l
     return kvt__level_open_index(level, &index);
 }
 
-/* limit: as of open_index(). */
+/* Open a tier and its index as the next level.  limit: as for open_index(). */
 static int
 open_level(struct kvt__store *store, const struct kvt__tier_params *params,
            const struct kvt__storage *storage, uint64_t limit)
@@ -95,8 +96,9 @@ struct opening {
     const struct kvt__tier_params *params;
 };
 
-/* local_disk: every worker of the host adds its part to one limit.  Where their number
- * is not known (the command line) the limit of those that have it open is to hold. */
+/* Open a configured storage.  The limit of local_disk is the sum of the limits of the host's
+ * workers.  The command line does not know the number of workers (local_ranks 0) and passes no
+ * limit: the index keeps the limit of its other processes. */
 static int
 open_storage(void *ctx, const struct kvt__storage *storage)
 {
@@ -171,9 +173,9 @@ kvt__store_traits(const struct kvt__store *store)
 
 /* ------------------------------------------------------------------- places */
 
-/* Return true if a promise of the space's chunks may rely on the level: neither other hosts
- * nor processes that do not see the leases delete chunks there, or no host memory could have
- * the chunks. */
+/* Return true if a promise of the space's chunks may rely on the level: no other host, and no
+ * process that does not see the leases, deletes chunks from the level.  Also true if no host memory
+ * covers the chunks, because then no read before the promise can verify the chunks. */
 static bool
 is_certain(const struct kvt__level *level, const struct kvt__space *space)
 {
@@ -237,8 +239,8 @@ kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__spa
     return false;
 }
 
-/* The only storage, if chunks do not stay in host memory besides; NULL.  With several tiers
- * a slow one would keep the memory of a quick one. */
+/* Return the tier that lends slots: the only tier, if chunks do not stay in host memory; else NULL.
+ * With several tiers, a chunk for a slow tier would occupy memory of a fast tier. */
 static struct kvt__tier *
 lends(struct kvt__store *store)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The store: chunks under their keys over all configured tiers.  It keeps the
- * indexes true, the budgets and the promise that no wrong byte is handed out.
- * It knows neither tokens nor KV views.
+ * The store: maps keys to the bytes of chunks over all configured tiers.  The store keeps the
+ * indexes correct, keeps the tiers within their limits, and never returns wrong bytes.  The store
+ * knows neither tokens nor KV views.
  *
- * Requests are submitted without blocking and run on the executor's threads;
- * everything else is quick and for any thread, unless it says otherwise. */
+ * kvt__store_submit() does not block: a request runs on the executor's threads.  Any thread may
+ * call any function, and no function blocks, unless its comment says otherwise. */
 #ifndef KVT_STORE_STORE_H
 #define KVT_STORE_STORE_H
 
@@ -19,79 +19,88 @@
 struct kvt_config;
 struct kvt__store;
 
-/* Open each tier that the configuration names, and the tier's index.  params: for all tiers,
- * without name and url.  Blocks. */
+/* Open each tier that the configuration names, and the tier's index.  params: the parameters of
+ * all tiers, without name and url; borrowed until the return, but params->exec and
+ * params->counters must outlive the store.  Blocks.  0; -errno with a sentence.
+ * kvt__store_close() ends *out. */
 int kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **out);
 
-/* No request may be in flight. */
+/* Close the tiers and their indexes.  No request is in progress, and no upkeep thread runs: after
+ * kvt__store_keep() the caller has called kvt__store_stop().  Blocks.  NULL is allowed. */
 void kvt__store_close(struct kvt__store *store);
 
-/* What the configured tiers have in common.  kvt__store_add_memory() changes n_tiers and
+/* Properties of all configured tiers together.  kvt__store_add_memory() changes n_tiers and
  * has_memory later. */
 struct kvt__store_traits {
-    size_t n_tiers;  /* storage, shared host memory and host memory */
-    size_t phase;    /* address modulo 4096 that payloads should have */
-    bool multi_host; /* there is storage that is read and that other hosts delete from */
-    bool has_storage; /* not only host memory, shared or not */
-    bool has_memory; /* chunks stay in host memory of this host's workers, and are read there */
-    bool takes_any;  /* every tier moves bytes from and to any memory, and a name may be any
-                      * text */
-    bool wants_crc;  /* a PUT needs the payload's CRC32C: host memory does not */
+    size_t n_tiers;   /* storage, shared host memory and host memory */
+    size_t phase;     /* best address of a payload, modulo 4096: of the first storage */
+    bool multi_host;  /* the store reads from storage that other hosts delete from */
+    bool has_storage; /* a tier is neither host memory nor shared host memory */
+    bool has_memory;  /* chunks stay in the host memory of this host's workers, and GETs read
+                       * this memory */
+    bool takes_any;   /* every tier moves bytes from and to any memory, and accepts any text as
+                       * the name of an object */
+    bool wants_crc;   /* a PUT needs the payload's CRC32C: storage stores checksums, host memory
+                       * does not */
 };
 
+/* The store owns the struct. */
 const struct kvt__store_traits *kvt__store_traits(const struct kvt__store *store);
 
+/* Parameters of host memory as level 0. */
 struct kvt__memory_params {
-    const struct kvt_config *config; /* borrowed until return */
-    struct kvt__pool *pool;  /* of this worker; NULL: this process has none */
+    const struct kvt_config *config; /* borrowed until the return */
+    struct kvt__pool *pool;  /* this worker's pool, outlives the store; NULL: this process has no
+                              * pool */
     const char *instance;    /* as in struct kvt_engine_params */
     uint32_t rank, n_ranks;
-    bool looks_up;           /* what the other ranks have too */
-    bool passing;            /* only what lookups have read ahead stays, until it is
-                              * loaded or its place is wanted */
-    uint64_t limit_bytes;    /* of each worker's pool */
-    uint64_t object_bytes;   /* the smallest payload that is usual */
+    bool looks_up;           /* also open the indexes of the other ranks */
+    bool passing;            /* keep only prefetched chunks, until a load or an eviction */
+    uint64_t limit_bytes;    /* bytes of each worker's pool */
+    uint64_t object_bytes;   /* bytes of the smallest usual payload */
 };
 
-/* Let chunks stay in host memory too, in front of all tiers. */
+/* Add host memory to the store, in front of all tiers.  Call once, before the first request.
+ * Blocks.  0; -ENOMEM, ... with a sentence. */
 int kvt__store_add_memory(struct kvt__store *store,
                           const struct kvt__memory_params *params);
 
-/* Which tiers get what this process puts.  Others are put by another rank, which has
- * the same bytes. */
+/* The tiers that receive the PUTs of this process.  If ranks have equal bytes, one rank stores the
+ * chunks in the other tiers. */
 enum kvt__puts {
-    KVT__PUTS_ALL,
-    KVT__PUTS_HOST,   /* those that other hosts cannot read */
-    KVT__PUTS_MEMORY, /* none but host memory */
+    KVT__PUTS_ALL,    /* all tiers */
+    KVT__PUTS_HOST,   /* host memory, and tiers that other hosts cannot read */
+    KVT__PUTS_MEMORY, /* only host memory */
 };
 
 /* All keys of a rank that differ only in the hash. */
 struct kvt__space {
     char text[KVT__TABLE_TEXT_MAX + 1]; /* key text with an empty hash */
-    size_t own_tag; /* where kvtier's own tag begins in text, or where text ends: tags of
-                     * requests go there */
+    size_t own_tag; /* offset in text of kvtier's own tag, or of the end of text: the position
+                     * for the tags of requests */
     bool opaque;
-    uint32_t rank;        /* in the text: whose chunks they are */
-    uint32_t memory_rank; /* whose host memory is meant */
+    uint32_t rank;        /* rank in the text: the owner of the chunks */
+    uint32_t memory_rank; /* rank whose host memory may hold the chunks */
     enum kvt__puts puts;
-    uint64_t digests[KVT__MAX_LEVELS]; /* of the text as each storage spells it */
+    uint64_t digests[KVT__MAX_LEVELS]; /* digests of the text in the spelling of each level */
 };
 
-/* Insert tags ("" for none) into the space's text and set the digests.  Requests and lookups
- * take only such spaces.  0; -ENAMETOOLONG with a sentence. */
+/* Insert tags ("": no tags) into the space's text and set the digests.  Requests and lookups
+ * need a space with digests.  0; -ENAMETOOLONG with a sentence. */
 int kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
                         const char *tags);
 
-/* What lookups know of a chunk.  An index of storage finds the chunk by space and hash, the
+/* The key of a chunk for lookups.  An index of storage finds the chunk by space and hash, the
  * index of host memory by identity. */
 struct kvt__chunk_key {
     const struct kvt__space *space;
     struct kvt__hash hash;
     struct kvt__id id;
-    bool own_only; /* no chunk without identity */
+    bool own_only; /* a chunk without identity is a miss */
 };
 
-/* Before a lookup: memory whose process has died is gone. */
+/* Before a lookup: note for each other rank's host memory if the process of the memory lives.
+ * Lookups ignore the memory of dead processes. */
 void kvt__store_look_who_lives(struct kvt__store *store);
 
 /* Reopen indexes after another process replaced or deleted an index.  Makes two system calls
@@ -100,87 +109,93 @@ void kvt__store_look_after_indexes(struct kvt__store *store);
 
 #define KVT__STORE_PREFETCHED 32u
 
-/* Prefetch what lookups of these chunks of one space, at most KVT__STORE_PREFETCHED, read
- * first. */
+/* Prefetch into the CPU's cache the words of the indexes that lookups of keys read first.  All
+ * keys have the same space; n is at most KVT__STORE_PREFETCHED. */
 void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
                          size_t n);
 
-/* Where to look for a chunk. */
+/* The levels of a lookup. */
 enum kvt__where {
     KVT__ANYWHERE,
-    KVT__IN_MEMORY,
-    KVT__IN_STORAGE,
-    /* Where nobody but this host deletes.  Of a rank whose memory is not seen, or not
-     * used, anywhere: its chunks are verified nowhere before a load. */
+    KVT__IN_MEMORY,  /* host memory and shared host memory */
+    KVT__IN_STORAGE, /* all other levels */
+    /* Levels whose chunks are guaranteed: only this host deletes from the levels.  If this
+     * process does not see or not use the host memory of the space's rank, no read can verify
+     * the rank's chunks before a load; then all levels. */
     KVT__CERTAIN,
-    /* In all other storage: the space's chunks are promised only after a read into host
-     * memory. */
+    /* The storage that KVT__CERTAIN leaves out: lookups promise the space's chunks only after
+     * a read into host memory. */
     KVT__READ_FIRST,
 };
 
-/* Levels have numbers: KVT__LEVEL_MEMORY, then storage in the order in which it is asked. */
+/* Levels have numbers: KVT__LEVEL_MEMORY, then the storage in search order. */
 #define KVT__LEVEL_MEMORY 0
 
-/* Return true if `where` means the level, for the space's chunks, and the level may be read
- * now. */
+/* Return true if `where` includes the level for the space's chunks, and the level may be read
+ * now: retrieve_locations includes the level, and the level is not paused. */
 bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int level,
                        const struct kvt__space *space);
 
 /* Return true if the level is host memory, shared or not. */
 bool kvt__store_is_memory(const struct kvt__store *store, int level);
 
-/* Return true if the store has storage there that may be read now, for the space's
+/* Return true if `where` includes storage (no host memory) that may be read now for the space's
  * chunks. */
 bool kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
                         const struct kvt__space *space);
 
-/* Return true if the index of a level there that may be read has the chunk, and a load takes
- * the chunk.  A chunk whose identity is not read yet counts only in storage that is read
- * before a promise. */
+/* Return true if a level in `where` that may be read has the chunk in its index, and a load
+ * accepts the chunk.  An entry whose identity is not known yet counts only for
+ * KVT__READ_FIRST's storage. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
-/* Mark used now wherever it is.  Whether there is nothing to put: every tier that the
- * space is put in has it; host memory need not, where there are others. */
+/* Mark the chunk as used now in all levels.  Return true if a PUT has nothing to store: every
+ * tier that takes the space's PUTs has the chunk.  Host memory counts only if no tier takes the
+ * PUTs. */
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
 
-/* Lease the chunk in the first level there that may be read and whose index has the chunk.
- * Return the number of the level; -1: no index has the chunk.  out: the lease, whose field
- * `level` is 1 + the level.  Each lease is ended once, before until_ns. */
+/* Lease the chunk in the first level in `where` that may be read and whose index has the chunk.
+ * Return the number of the level; -1: no such index has the chunk.  out: the lease; the field
+ * `level` is 1 + the level.  The caller ends each lease once with kvt__store_unlease().  At
+ * until_ns (kvt__now_ns()) the lease expires. */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where, int64_t until_ns, struct kvt__lease *out);
 
-/* End a lease of a chunk of this space. */
+/* End a lease of a chunk of this space.  Also allowed after the index was replaced. */
 void kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
                         const struct kvt__lease *lease);
 
-/* Return true if the index of the lease's level has the chunk, and the lease is not void. */
+/* Return true if the lease is still valid, and the index of the lease's level has the chunk. */
 bool kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                           const struct kvt__lease *lease);
 
-/* Let a chunk that was just read stay in host memory until somebody has had the time to
- * lease it. */
+/* Protect a chunk in host memory from eviction until until_ns (kvt__now_ns()), so that a lookup
+ * has time to lease a chunk that was just read. */
 void kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
                      int64_t until_ns);
 
-/* A slot in the memory of the only tier there is, which moves its bytes without a copy, for
- * a chunk that is not to stay in host memory.  Never blocks; false: there is none now. */
+/* Get a slot in the memory of the store's only tier, if chunks do not stay in host memory: the
+ * tier moves the bytes of the slot without a copy.  The caller ends *out with
+ * kvt__pool_release().  Return false if no slot is available now. */
 bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
                      struct kvt__slot *out);
 
-/* The KV that chunks are made of lies on this GPU, until the store is closed; as
- * ops->use_gpu of its tiers. */
+/* Pass the GPU that holds the KV to all tiers (ops->use_gpu in tier/tier.h).  The GPU outlives
+ * the store.  most: bytes of the slots that kvt__store_lend() lends at a time.  0; -errno with a
+ * sentence: the configuration requires a data path that this host lacks. */
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
 
-/* A request.  The caller fills in the first part and keeps it and what it points
- * to until done is called, once, on an executor thread; that of a PUT to nothing but
- * host memory, before kvt__store_submit() returns. */
+/* A request.  The caller fills in the first part, and keeps the request and the objects of its
+ * pointers valid until the call of done.  The store calls done once: for a PUT that only host
+ * memory takes, in kvt__store_submit(); otherwise on an executor thread, or, for a request by
+ * key, on a thread of a tier if all tiers have takes_any. */
 struct kvt__store_req {
-    /* PUT: slot and crc to every tier that the space is put in and that lacks the chunk; host
-     * memory has the chunk when the request is submitted.
-     * GET: into slot, from the first tier that has the chunk, verified, by consume or by the
-     * store.
-     * PROBE: ask the tiers, enter the objects that they have into the index.
+    /* PUT: store slot and crc in every tier that takes the space's PUTs and lacks the chunk.  Host
+     * memory has the chunk when kvt__store_submit() returns.
+     * GET: read into slot from the first tier that has the chunk.  consume or the store verifies
+     * the payload.
+     * PROBE: ask the tiers for the object, and enter the found objects into the indexes.
      * REMOVE: by key only: delete object and entry, leased or not, in all tiers. */
     enum kvt__tier_what op;
     const struct kvt__space *space;
@@ -188,28 +203,29 @@ struct kvt__store_req {
     struct kvt__hash hash;
     uint32_t tokens;
     bool whole;
-    bool own_only;         /* a chunk without identity is none */
-    struct kvt__shape shape; /* GET, PROBE: one without identity that tells another is
-                              * none */
+    bool own_only;         /* a chunk without identity is a miss */
+    struct kvt__shape shape; /* GET, PROBE: a chunk without identity but with another shape is
+                              * a miss */
     struct kvt__slot slot;
-    uint32_t crc;          /* PUT: CRC32C of the payload, where it is wanted */
-    uint64_t bytes;        /* payload bytes that it must have */
-    enum kvt__where where; /* PROBE: only of these tiers */
-    /* Asked when its turn comes; false: it ends with -ECANCELED.  NULL: yes. */
+    uint32_t crc;          /* PUT: CRC32C of the payload, if kvt__store_traits.wants_crc */
+    uint64_t bytes;        /* required payload bytes of the chunk */
+    enum kvt__where where; /* PROBE: the levels to ask */
+    /* Called when an executor thread starts the request.  False: the request ends with
+     * -ECANCELED.  NULL: always true. */
     bool (*wanted)(const struct kvt__store_req *req);
     void (*done)(struct kvt__store_req *req);
     /* GET: copy the slot's payload and compute the CRC32C of the whole payload in one pass.
-     * Called on an executor thread for each tier that answers with a payload of the right
+     * Called on an executor thread for each tier that returns a payload with the right
      * identity, until the checksum is right.  0: crc is the CRC32C of the payload; -EBADMSG:
-     * crc is not, and the next tier is asked; -EAGAIN: nothing was copied, and the store
-     * computes the CRC32C.  Not called if the payload is verified without a pass over the
-     * bytes, or cannot be verified.  NULL: as -EAGAIN. */
+     * crc is not the CRC32C, and the store reads the next tier; -EAGAIN: nothing was copied, and
+     * the store computes the CRC32C.  Not called if the payload is verified without a pass over
+     * the bytes, or cannot be verified.  NULL: as -EAGAIN. */
     int (*consume)(struct kvt__store_req *req, uint32_t crc);
-    bool borrowed;         /* by kvt__store_borrow(); else false */
-    bool early;            /* GET: nobody waits for it yet; the payload of a chunk that stays
-                            * in host memory is verified by its first load, unless the chunk
-                            * is in storage that other hosts share */
-    bool overwrite;        /* PUT: in place of whatever is there under the key */
+    bool borrowed;         /* set by kvt__store_borrow(); else false */
+    bool early;            /* GET: a prefetch.  The first load verifies the payload of a chunk that
+                            * stays in host memory, unless the chunk is from storage that other
+                            * hosts share */
+    bool overwrite;        /* PUT: replace any chunk of the key */
 
     /* The key text of a request of kvtier.h; NULL: a request of an engine.  Requests by key
      * use neither host memory nor retrieve_locations, and, but for a PUT, neither index nor
@@ -219,38 +235,41 @@ struct kvt__store_req {
      * slot: any memory.  A tier with takes_any moves the bytes from or to this memory; for
      * another tier the store copies.  GET: room; -EMSGSIZE: found has the size. */
     const char *by_key;
-    size_t only_level; /* by key: 0: all levels; i + 1: only level i */
+    size_t only_level; /* by key: 0: all levels; i + 1: only levels[i] */
     bool is_name;  /* by_key is the unchanged name of an object (only with takes_any) */
     bool listed;   /* by_key is a key of a listing, which may be another key of the object */
     bool verifies; /* GET: read and verify without a copy to the slot */
 
-    /* Filled in before done: 0; -EEXIST nothing to put; -ENOENT, -EBADMSG,
+    /* Results, filled in before done.  0; -EEXIST: a PUT had nothing to store; -ENOENT, -EBADMSG,
      * -ENOSPC, ... with a sentence. */
     struct kvt__error error;
-    bool verified; /* GET: by checksum and identity, not only by length; by key: by
-                    * checksum */
+    bool verified; /* GET: checksum and identity match (by key: the checksum matches); false: only
+                    * the length was compared */
     bool from_memory; /* GET: the payload is a copy from host memory, shared or not */
     struct kvt__found found; /* GET, PROBE by key */
 
-    /* The store's, while it is under way. */
+    /* Private fields of the store while the request is in progress. */
     struct kvt__store *store;
     struct kvt__job job;
-    size_t level;  /* that is asked now */
-    char key[KVT__KEY_TEXT_MAX + 1]; /* the level's name of the chunk */
+    size_t level;  /* number of the current level in store->levels */
+    char key[KVT__KEY_TEXT_MAX + 1]; /* key text; unused by key */
     struct kvt__object object;
     struct kvt__tier_op tier_op;
-    atomic_bool met; /* either the walk has left the thread or the tier has ended tier_op */
-    bool any;      /* a level has, or had, the chunk */
+    atomic_bool met; /* the first of two events has happened: the walk has left the thread, or the
+                      * tier has ended tier_op; the second event continues the walk */
+    bool any;      /* the request has succeeded at a level */
     bool waits;    /* the walk stays on the thread of kvt__store_run() */
-    bool looked;   /* GET by key: found is the level's; the payload is to be read */
+    bool looked;   /* GET by key: found describes the level's object, and the read follows */
     struct kvt__slot own; /* by key: memory for a tier without takes_any; payload NULL: none */
     void *heap;    /* by key: allocated memory of own */
-    struct kvt__claim claim; /* PUT: of the name, in the level's index */
+    struct kvt__claim claim; /* PUT, REMOVE: claim of the name in the level's index */
     bool unsummed; /* GET: the payload was not compared with crc */
-    struct kvt__record seen; /* GET, PROBE: the level's entry at the lookup */
+    struct kvt__record seen; /* GET, PROBE, REMOVE: the level's entry at the lookup */
     bool was_seen;           /* the lookup found an entry of the name */
-    struct kvt__table *index; /* GET, PROBE: of the lookup */
+    struct kvt__table *index; /* GET, PROBE, REMOVE: the index of the lookup */
 };
+
+/* Return the key of a request's chunk. */
 
 static inline struct kvt__chunk_key
 kvt__request_key(const struct kvt__store_req *req)
@@ -259,35 +278,41 @@ kvt__request_key(const struct kvt__store_req *req)
                                     .own_only = req->own_only };
 }
 
+/* Start a request.  Never blocks, and never fails: req->error has the result when the store calls
+ * req->done. */
 void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 
-/* Enter the chunk of a request as unread, without a request to a tier, into the index of all
- * storage that is read before a promise.  A GET finds the chunk there, or deletes the entry.
- * A PUT and a PROBE replace the entry.  May block. */
+/* Enter the chunk of a request as unread into the index of each storage of KVT__READ_FIRST,
+ * without an operation of a tier.  A later GET completes or deletes the entry; a PUT and a PROBE
+ * replace the entry.  Blocks if the index must evict. */
 void kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req);
 
-/* After a load that took too long: storage that has answered nothing for that time is
- * not read for a while. */
+/* After a load reached its deadline: pause reads from each storage that has reads in progress and
+ * has ended none for patience_ns. */
 void kvt__store_look_for_hangs(struct kvt__store *store, int64_t patience_ns);
 
-/* The same on the calling thread.  Blocks; done is not called. */
+/* Run a request on the calling thread.  Blocks.  Does not call done: req->error has the result. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
 
-/* Fill in slot, a share of that in host memory, if it is there; then the request, a
- * GET, ends without being read.  The slot is given back with kvt__pool_release().  If the
- * payload is not verified yet, the request verifies it; a damaged chunk leaves host memory,
- * and the request ends with -EBADMSG and without a slot: read the chunk from storage. */
+/* If host memory, shared or not, holds the chunk of a GET: set req->slot to a share of the slot
+ * and return true.  The caller then submits the request as for a read, and ends the share with
+ * kvt__pool_release().  If the payload is unverified, the submitted request verifies the payload.
+ * If the chunk is corrupt, the request removes the chunk from host memory and ends with -EBADMSG
+ * and without a slot: the caller reads the chunk from storage. */
 bool kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req);
 
-/* Make some bytes of the pool free that chunks of no use now stay in.  False: none. */
+/* Evict chunks from this process's host memory until `bytes` are free.  Return false if nothing
+ * was evicted. */
 bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
 
-/* Start a thread that lists at once, and every second ends the claims of dead processes, and
- * every five minutes saves the indexes for a restart of the host. */
+/* Start the upkeep thread.  The thread lists each storage whose index has no complete listing,
+ * ends the claims of dead processes every second, and saves the indexes every five minutes for a
+ * restart of the host.  Logs a warning if the thread cannot start. */
 void kvt__store_keep(struct kvt__store *store);
 
-/* End the thread of kvt__store_keep().  A listing gives up soon, and so do requests that tiers
- * still answer.  Call before the executor closes.  Blocks. */
+/* Stop the upkeep thread and the tiers: a listing and requests in progress end soon, with
+ * -ECANCELED if the tier can cancel.  Call before the executor closes.  Blocks until the thread
+ * has ended. */
 void kvt__store_stop(struct kvt__store *store);
 
 #endif
