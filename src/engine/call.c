@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls and their items: checked, made and ended. */
+ * Calls and their items: arguments, allocation, end. */
 #include "engine/call.h"
 
 #include <assert.h>

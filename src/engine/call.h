@@ -12,26 +12,26 @@
 
 #include "engine/private.h"
 
-/* One kvt_group_io. */
+/* The chunks of a struct kvt_group_io. */
 struct kvt__part {
     uint32_t group;
     uint32_t n_chunks;
     size_t first_item;
-    struct kvt__space space;    /* with the request's tags; unused without tags */
-    _Atomic uint32_t broken_at; /* load: the first failed chunk */
+    struct kvt__space space;    /* space with the request's tags; unused without tags */
+    _Atomic uint32_t broken_at; /* load: number of the first failed chunk */
 };
 
-/* One chunk. */
+/* A chunk of a call. */
 struct kvt__item {
-    struct kvt__store_req req;
-    struct kvt__gpu_copy copy; /* from or to blocks on a device */
+    struct kvt__store_req req; /* must be the first member */
+    struct kvt__gpu_copy copy; /* copy from or to blocks on a device */
     struct kvt__call *call;
     struct kvt__part *part;
-    struct kvt__item *next;    /* in a list of the engine */
+    struct kvt__item *next;    /* next item in a list of engine->calls */
     const int32_t *blocks;
-    uint32_t chunk;            /* number in the part */
+    uint32_t chunk;            /* number of the chunk in the part */
 
-    /* Of a load. */
+    /* Only for loads. */
     bool copied;       /* the blocks hold the verified chunk */
     bool from_storage; /* host memory held corrupt bytes of the chunk */
     int status;        /* KVT__PENDING until the end of the item */
@@ -39,16 +39,16 @@ struct kvt__item {
 
 /* The properties of all calls of one public function. */
 struct kvt__call_kind {
-    const char *name;      /* of the function */
-    size_t size;           /* bytes of the struct whose first member is the call */
+    const char *name;      /* name of the function */
+    size_t size;           /* bytes of the struct that begins with the call */
     bool has_blocks;
-    struct kvt__store_req like; /* each request copies op, early, wanted and done */
+    struct kvt__store_req like; /* template: each request copies op, early, wanted and done */
 };
 
 struct kvt__call {
     struct kvt_engine *engine;
     const struct kvt__call_kind *kind;
-    atomic_int refs;  /* one of the caller, one of each item before its end */
+    atomic_int refs;  /* a reference of the caller, and of each item before kvt__item_end() */
     int64_t until_ns; /* deadline of loads and prefetches */
     size_t n_parts, n_items;
     struct kvt__part *parts;
@@ -56,20 +56,21 @@ struct kvt__call {
     int32_t *blocks;  /* copy of the caller's block ids */
 };
 
-/* Check the arguments of a call.  0; -EINVAL, -ESTALE with a sentence. */
+/* Check the arguments of a call, and that the engine has a pool.  0; -EINVAL, -ESTALE with a
+ * sentence. */
 int kvt__call_check(const struct kvt_engine *engine, const struct kvt__call_kind *kind,
                     const struct kvt_group_io *ios, size_t n_ios);
 
-/* Allocate and fill a call.  kvt__call_check() has accepted the arguments.  The caller owns one
- * reference of *out.  0; -ENOMEM with a sentence. */
+/* Allocate and fill in a call.  kvt__call_check() has accepted the arguments.  The caller owns a
+ * reference of *out, and later ends each item.  0; -ENOMEM with a sentence. */
 int kvt__call_new(struct kvt_engine *engine, const struct kvt__call_kind *kind,
                   const struct kvt_group_io *ios, size_t n_ios, struct kvt__call **out);
 
-/* Drop a reference. */
+/* Drop a reference.  The last reference frees the call. */
 void kvt__call_unref(struct kvt__call *call);
 
-/* End an item.  No list contains the item, and its slot is released.  After the end of the
- * engine's last item the engine may be closed. */
+/* End an item: drop the item's reference of the call.  No list contains the item, and its slot is
+ * released.  After the end of the engine's last item another thread may close the engine. */
 void kvt__item_end(struct kvt__item *item);
 
 static inline const struct kvt__view *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an engine is told of its model: checked, and kept in a form of its own. */
+ * The parameters of kvt_engine_open(): checked, and copied into the engine's own structs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 /* -------------------------------------------------------------------- checking */
 
-/* The nearest multiple of every group's block size, for the message. */
+/* Return the multiple of every group's block size that is nearest to `wanted`, for a message. */
 static uint64_t
 legal_chunk_size(const struct kvt_engine_params *params, uint64_t wanted)
 {
@@ -118,7 +118,7 @@ kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *from)
     return err ? err : check_params(params);
 }
 
-/* --------------------------------------------------------------------- keeping */
+/* --------------------------------------------------------------------- copying */
 
 static int
 copy_group(const struct kvt_group *from, struct kvt__group *to)
@@ -136,9 +136,9 @@ copy_group(const struct kvt_group *from, struct kvt__group *to)
     return to->layout && to->layers ? 0 : -ENOMEM;
 }
 
-/* Whose keys the chunks of a replicated group have, as LMCache names them: with
- * save_only_first_rank those of a world of one, with remote_enable_mla_worker_id_as0
- * those of the first rank, with neither each rank's own. */
+/* Set the keys of a replicated group, as LMCache names the chunks: with save_only_first_rank, the
+ * keys of a world of one rank; with remote_enable_mla_worker_id_as0, the keys of rank 0; with
+ * neither, the keys of each rank. */
 static void
 set_keys(const struct kvt_engine *e, const struct kvt_config *config, bool replicated,
          struct kvt__group *to)
@@ -201,7 +201,7 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     return start_hashes(e, config);
 }
 
-/* Return how headers describe a chunk of a group. */
+/* Return the shape of a group's chunk as headers of files describe the shape. */
 static struct kvt__shape
 shape_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
 {
@@ -214,7 +214,7 @@ shape_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
     if (view->opaque)
         return (struct kvt__shape){ .format = 4, .dtype = 6,
                                     .dims = { (uint32_t)kvt__chunk_bytes(view, n_tokens) } };
-    size_t i = 4; /* of a name that is not in the table */
+    size_t i = 4; /* other names: uint8 */
     for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
         i = strcmp(e->kv_dtype, dtypes[k].name) ? i : k;
     return (struct kvt__shape){

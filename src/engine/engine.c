@@ -17,13 +17,14 @@
 #include "mem/numa.h"
 
 #define MAX_TRANSFER ((size_t)512 << 20)
-#define FIRST_POPULATED ((size_t)64 << 20) /* before open returns, some 20 ms */
-#define ROOM_FOR_ONE (4 * (size_t)KVT__SLOT_ROOM) /* what a slot has around it */
+#define FIRST_POPULATED ((size_t)64 << 20) /* populated before the open returns: about 20 ms */
+#define ROOM_FOR_ONE (4 * (size_t)KVT__SLOT_ROOM) /* bytes of a slot besides the payload */
 #define GIB ((double)(UINT64_C(1) << 30))
 
 /* ------------------------------------------------------------ open and close */
 
-/* The memory node that numa_mode names; -1: it names none, or the machine tells none. */
+/* Find the NUMA node that numa_mode names.  *node -1: numa_mode names no node, or the host does not
+ * report one.  0; -EINVAL with a sentence. */
 static int
 memory_node(const struct kvt_engine *e, const struct kvt_config *config, int *node)
 {
@@ -54,20 +55,19 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
     err = kvt__pool_open(&params, &e->pool);
     if (err)
         return err;
-    /* Half of the memory for transfers is kept for loads: two slots is the least that
-     * can work. */
+    /* Half of the transfer memory is reserved for loads, so transfers need at least two slots. */
     if (!kvt__pool_fits(e->pool, 2 * e->largest_chunk))
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB cannot hold two chunks of "
                          "%llu bytes; raise it or lower chunk_size.",
                          kvt__pool_bytes(e->pool) >> 20,
                          (unsigned long long)e->largest_chunk);
-    /* A load that is alone always finds its slot. */
+    /* Without other transfers, a load always finds a slot. */
     size_t least = e->largest_chunk + ROOM_FOR_ONE;
     kvt__pool_wait_populated(e->pool, least > FIRST_POPULATED ? least : FIRST_POPULATED);
     return 0;
 }
 
-/* How much of each worker's pool chunks only pass through. */
+/* Return the bytes of each worker's pool that are reserved for transfers. */
 static size_t
 transfer_bytes(const struct kvt_engine *e, size_t pool_bytes)
 {
@@ -78,14 +78,15 @@ transfer_bytes(const struct kvt_engine *e, size_t pool_bytes)
     return bytes < pool_bytes ? bytes : pool_bytes;
 }
 
-/* The scheduler works out the same numbers as the workers without having a pool. */
+/* Divide the pool into memory for transfers and memory in which chunks stay.  The scheduler has no
+ * pool, and computes equal sizes. */
 static int
 open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
 {
     size_t pool_bytes = (size_t)(params->config->max_local_cpu_size * GIB);
     bool worker = e->role & KVT_ROLE_WORKER;
 
-    /* With shared host memory, the pool's chunks only pass through. */
+    /* With shared host memory, no chunk stays in the pool. */
     bool local = params->config->local_cpu && !params->config->shared_cpu;
     bool keeps = local || kvt__store_traits(e->store)->multi_host;
 
@@ -137,6 +138,7 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
     return err;
 }
 
+/* Callback on_slot_free: start waiting loads, then waiting prefetches. */
 static void
 start_waiting(struct kvt_engine *e)
 {
@@ -144,6 +146,7 @@ start_waiting(struct kvt_engine *e)
     kvt__prefetches_pump(e);
 }
 
+/* Initialise the locks and lists, so that free_engine() works. */
 static void
 init_shared(struct kvt_engine *e)
 {
@@ -162,7 +165,7 @@ static void
 free_engine(struct kvt_engine *e)
 {
     assert(!e->calls.n_stores && !e->calls.n_loads);
-    kvt__exec_close(e->exec); /* runs what is queued */
+    kvt__exec_close(e->exec); /* runs the queued jobs */
     kvt__store_close(e->store);
     if (e->gpu)
         kvt__gpu_close(e->gpu);
@@ -219,8 +222,8 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
     return 0;
 }
 
-/* Cancel all loads and prefetches, and wait until no item of a call is left: neither a
- * device nor storage uses a slot then. */
+/* Cancel all loads and prefetches, and wait until all items have ended.  Then no device and no
+ * storage uses a slot. */
 static void
 stop_calls(struct kvt_engine *e)
 {
@@ -240,8 +243,8 @@ void
 kvt_engine_close(struct kvt_engine *engine)
 {
     if (!engine || engine->magic != KVT__ENGINE_MAGIC || engine->pid != getpid())
-        return; /* a forked child has nothing of it: the parent closes it */
-    /* Chunks that are being stored are worth some time. */
+        return; /* in a forked child: the parent closes the engine */
+    /* Let stores in progress finish, for as long as a load may take. */
     if (engine->pool && kvt_engine_flush(engine, engine->load_timeout_ns / KVT__NS_PER_MS))
         kvt__log(KVT_LOG_INFO, "not everything was stored before the end: %s",
                  kvt__why());
@@ -256,7 +259,7 @@ kvt_engine_chunk_tokens(const struct kvt_engine *engine)
     return engine->chunk_tokens;
 }
 
-/* ----------------------------------------------------------------- the rest */
+/* ----------------------------------------------------------------- counters */
 
 void
 kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The chunks of a hit: their identities, which of them the indexes have, and their leases. */
+ * The chunks of a hit: identities, lookups in the indexes, and leases. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 
 /* ---------------------------------------------------------------- identities */
 
-/* Make those up to chunk, and some more: they are cheaper by the dozen. */
+/* Compute the identities up to `chunk`, in batches, because hashing several identities together is
+ * faster.  0; -ENOMEM. */
 static int
 make_ids(const struct kvt_seq *seq, const struct kvt__keyspace *k,
          struct kvt__seq_ids *ids, size_t chunk)
@@ -50,8 +51,8 @@ fill_key(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
     key->own_only = seq->flags & KVT_CHUNK_OWN;
 }
 
-/* An index is larger than the caches: what lookups of the next chunks read is fetched at
- * once. */
+/* Prefetch the index words of the next chunks together: an index is larger than the CPU's
+ * caches. */
 static void
 prefetch(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
          const struct kvt__space *space, size_t chunk)
@@ -65,7 +66,7 @@ prefetch(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
     kvt__store_prefetch(seq->engine->store, keys, n);
 }
 
-/* Fill in the key of a chunk for a rank and group.  False: no memory. */
+/* Fill in the key of a chunk for a rank and group.  Return false without memory. */
 static bool
 seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
         struct kvt__chunk_key *key)
@@ -73,7 +74,7 @@ seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
     const struct kvt_engine *e = seq->engine;
     const struct kvt__keyspace *k = kvt__keyspace(e, rank, group);
     const struct kvt__space *space = kvt__seq_space(seq, rank, group);
-    /* The ranks of a replicated group have the same identities. */
+    /* The ranks of a replicated group have equal identities. */
     uint32_t first = e->groups[group].replicated ? 0 : rank;
     struct kvt__seq_ids *ids = &seq->ids[(size_t)first * e->n_groups + group];
 
@@ -87,8 +88,8 @@ seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
 
 /* ------------------------------------------------------------------ one chunk */
 
-/* Lease a rank's part of a chunk there, in place of a lease elsewhere, or of an entry that is
- * gone: a corrupt chunk goes although it is leased. */
+/* Lease a rank's part of a chunk in `where`.  *held: in and out, the part's lease.  A lease in
+ * another level, or of a deleted entry, is replaced: a corrupt chunk is deleted despite a lease. */
 static bool
 lease_part(struct kvt_seq *seq, struct kvt__lease *held, const struct kvt__chunk_key *key,
            enum kvt__where where)
@@ -108,7 +109,7 @@ lease_part(struct kvt_seq *seq, struct kvt__lease *held, const struct kvt__chunk
     return true;
 }
 
-/* Return true if one rank has the chunk there. */
+/* Return true if a rank has the chunk in `where`; with lease, also lease the chunk. */
 static bool
 rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
          enum kvt__where where, bool lease)
@@ -128,7 +129,7 @@ bool
 kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where where,
              bool lease)
 {
-    /* Storage has a chunk once that all ranks have in common. */
+    /* In storage, all ranks share the object of a replicated group's chunk. */
     if (seq->engine->groups[group].replicated && where == KVT__ANYWHERE) {
         if (rank_has(seq, chunk, 0, group, KVT__IN_STORAGE, lease))
             return true;
@@ -140,7 +141,7 @@ kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where 
     return true;
 }
 
-/* Lease the chunk of all full-attention groups. */
+/* Lease the chunks of all full-attention groups.  Return false if a chunk is missing. */
 static bool
 lease_full_groups(struct kvt_seq *seq, size_t chunk, enum kvt__where where)
 {
@@ -187,8 +188,8 @@ kvt__hit_lease_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where)
     return n;
 }
 
-/* Return true if every sliding group can continue after chunk n.  missing: the last chunk
- * that a group lacks. */
+/* Return true if `where` holds the windows of all sliding-window groups for a hit of n chunks.
+ * *missing: the last missing chunk of a group. */
 static bool
 has_windows(struct kvt_seq *seq, size_t n, enum kvt__where where, bool lease, size_t *missing)
 {
@@ -216,7 +217,7 @@ kvt__hit_fit_windows(struct kvt_seq *seq, size_t n, enum kvt__where where)
 
     while (n > seq->promise.first && !has_windows(seq, n, where, false, &missing)) {
         assert(missing >= seq->promise.first && missing < n);
-        n = missing; /* each hit between needs the missing chunk */
+        n = missing; /* each hit of missing + 1 .. n chunks needs the missing chunk */
     }
     return n;
 }
@@ -245,7 +246,7 @@ kvt__hit_begin_leases(struct kvt_seq *seq, size_t n)
         if (!p->leases)
             return kvt__fail(ENOMEM, "kvt_engine_lookup");
     }
-    /* The caller gets the hit at most load_timeout_ns later, if chunks are read first. */
+    /* If chunks are read first, the caller gets the hit at most load_timeout_ns later. */
     p->lease_until_ns = kvt__now_ns() + e->lease_ns + (e->waits ? e->load_timeout_ns : 0);
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The common part of the keys of a (rank, group), and the digest: made at the engine's
- * open and never changed.  Weights and tags belong to a request and are therefore part of
- * the chunks' prefixes. */
+ * Keyspaces: the common part of the keys of a rank and group, and the digest for identities.
+ * kvt_engine_open() makes the keyspaces, which never change.  Weights and tags belong to a request,
+ * and are therefore part of the chunks' prefixes. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -33,7 +33,8 @@ describe(const struct kvt_engine *e, uint32_t rank, uint32_t group)
         .layers = g->layers };
 }
 
-/* Write the key text with an empty hash; own_tag: the offset of kvtier's own tag. */
+/* Fill in space->text, the key text with an empty hash, and space->own_tag.  0; -ENAMETOOLONG with
+ * a sentence. */
 static int
 space_text(const struct kvt__space_desc *desc, bool opaque, struct kvt__space *space)
 {
@@ -50,7 +51,7 @@ space_text(const struct kvt__space_desc *desc, bool opaque, struct kvt__space *s
     return 0;
 }
 
-/* Return the bytes left for request tags by kvtier's own tag and the rest of the text. */
+/* Return the largest number of bytes for the tags of a request in the text. */
 static size_t
 room_for_tags(const struct kvt__space *space)
 {
@@ -60,7 +61,9 @@ room_for_tags(const struct kvt__space *space)
     return in_tags < in_text ? in_tags : in_text;
 }
 
-/* What all ranks have the first one puts: on every host where others cannot read it. */
+/* Return the tiers in which this rank stores a group's chunks.  Rank 0 stores the chunks of a
+ * replicated group in all tiers; the first rank of each other host stores the chunks in tiers that
+ * other hosts cannot read. */
 static enum kvt__puts
 puts_of(const struct kvt_engine *e, uint32_t group)
 {
@@ -117,6 +120,6 @@ kvt__engine_space(const struct kvt_engine *engine, uint32_t rank, uint32_t group
     if (!tags || !*tags)
         return space;
     *own = *space;
-    (void)kvt__store_set_tags(engine->store, own, tags); /* their length was checked */
+    (void)kvt__store_set_tags(engine->store, own, tags); /* the tags fit: kvt__check_tags() */
     return own;
 }

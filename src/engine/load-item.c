@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The items of loads, from the queue to the end of the item, and the end of a load. */
+ * The items of loads, from the queue to the end of the item; the end of a load. */
 #include <assert.h>
 #include <errno.h>
 #include <unistd.h>
@@ -17,7 +17,8 @@ load_of(const struct kvt__item *item)
 
 /* ---------------------------------------------------------------------- ending */
 
-/* Hand the load to kvt_engine_poll() if no thread can write to its blocks any more. */
+/* If no thread can write to the load's blocks any more, append the load to the list for
+ * kvt_engine_poll(). */
 static void
 finish_if_due_locked(struct kvt_load *load)
 {
@@ -46,7 +47,7 @@ kvt__load_close(struct kvt_load *load, int status)
     }
     finish_if_due_locked(load);
     pthread_mutex_unlock(&e->calls.lock);
-    e->on_slot_free(e); /* the closed load's waiting items stop no other items */
+    e->on_slot_free(e); /* waiting items of the closed load end, and other items advance */
 }
 
 void
@@ -84,7 +85,8 @@ count(struct kvt_engine *e, int status)
     }
 }
 
-/* Note the end of an item without a slot. */
+/* Note the result of an item whose slot is released: a failure cancels the later chunks of the
+ * part. */
 static void
 note_end(struct kvt__item *item, int status)
 {
@@ -123,7 +125,8 @@ load_status(int status)
     }
 }
 
-/* Return true if the item's bytes may be copied: the load is not done before end_copy(). */
+/* Return true if the load is open: the caller may copy to the item's blocks, and the load is not
+ * done before end_copy(). */
 static bool
 begin_copy(struct kvt__item *item)
 {
@@ -139,7 +142,8 @@ begin_copy(struct kvt__item *item)
     return open;
 }
 
-/* status: KVT__PENDING if the blocks hold wrong bytes, which another tier may replace. */
+/* End a copy.  status: KVT__PENDING if the blocks hold wrong bytes and another tier may have the
+ * chunk. */
 static void
 end_copy(struct kvt__item *item, int status)
 {
@@ -247,7 +251,7 @@ kvt__load_consume(struct kvt__store_req *req, uint32_t want)
     return item->copied ? 0 : -EBADMSG;
 }
 
-/* Host memory held corrupt bytes: read the chunk from storage, before all waiting items. */
+/* Host memory held corrupt bytes of the chunk: queue the item first, to read from storage. */
 static void
 retry_from_storage(struct kvt__item *item)
 {
@@ -312,8 +316,9 @@ find_slot_locked(struct kvt_engine *e, struct kvt__item *item)
     return true;
 }
 
-/* Take the first waiting item: with a slot, or without a slot if the item is not wanted.
- * short_of: missing bytes of the item if no read under way will release a slot; else 0. */
+/* Remove and return the first waiting item: with a slot, or without a slot if the item is not
+ * wanted.  NULL: no item waits, or no slot is free.  *short_of: bytes of the item if no read is in
+ * progress that will release a slot; else 0. */
 static struct kvt__item *
 take_waiting(struct kvt_engine *e, uint64_t *short_of)
 {

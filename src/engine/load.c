@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads as the caller sees them: started, polled, cancelled, asked. */
+ * The public functions of loads: start, poll, cancel, results. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 
 /* -------------------------------------------------------------------- starting */
 
-/* Return true if the copy of an item computes the checksum.  A kernel's copy ends on another
- * thread, and without a copy the tier computes the checksum while other bytes arrive. */
+/* Return true if the copy of an item computes the checksum: the blocks are in host memory, and at
+ * least one block is copied.  Otherwise the store verifies the slot. */
 static bool
 consumes(const struct kvt__item *item)
 {
@@ -73,7 +73,7 @@ kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
     return 0;
 }
 
-/* ---------------------------------------------------------------- the caller's */
+/* --------------------------------------------------------------------- results */
 
 size_t
 kvt_engine_poll(struct kvt_engine *engine, struct kvt_load **done, size_t max)
@@ -92,7 +92,7 @@ kvt_engine_poll(struct kvt_engine *engine, struct kvt_load **done, size_t max)
     if (!engine->calls.first_done) {
         engine->calls.last_done = &engine->calls.first_done;
         if (read(engine->calls.eventfd, &ignored, sizeof ignored) < 0)
-            ignored = 0; /* it was not readable: nothing to drain */
+            ignored = 0; /* the counter was 0 */
     }
     pthread_mutex_unlock(&engine->calls.lock);
     return n;

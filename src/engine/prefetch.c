@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bringing chunks to host memory before a load asks for them: the store reads a chunk into a
- * slot and keeps the slot.  The store verifies chunks from shared storage at once; the first
- * load verifies all others.  An item that finds no slot waits for a slot, in the order of the
- * calls, for as long as a load could take.
+ * Prefetches: the store reads a chunk into a slot, and host memory keeps the slot for a later load.
+ * The store verifies a chunk from multi-host storage at once; the first load verifies any other
+ * chunk.  Items without a slot wait in the order of their calls, at most as long as a load may
+ * take.
  *
  *      waiting ──slot──► reading ──► ended
- *         └── there, or too late ─────┘ */
+ *         └── needless, or too late ──┘ */
 #include <assert.h>
 #include <errno.h>
 
@@ -21,6 +21,7 @@ is_wanted(const struct kvt__store_req *req)
     return !atomic_load(&call->engine->calls.stopping) && kvt__now_ns() < call->until_ns;
 }
 
+/* Remove an item from the list reading_ahead. */
 static void
 end_reading(struct kvt_engine *e, struct kvt__item *item)
 {
@@ -55,7 +56,8 @@ on_read(struct kvt__store_req *req)
     kvt__item_end(item);
 }
 
-/* Requests that wait for the same prefix ask for the same chunks. */
+/* Return true if an item needs no read: another item is reading the chunk (requests with a common
+ * prefix prefetch equal chunks), the time is over, or host memory holds the chunk. */
 static bool
 is_needless_locked(const struct kvt__item *item)
 {
@@ -68,8 +70,8 @@ is_needless_locked(const struct kvt__item *item)
     return !is_wanted(&item->req) || kvt__store_find(e->store, &key, KVT__IN_MEMORY);
 }
 
-/* Take the first waiting item: with its slot, or without a slot if it is needless.  NULL: none
- * waits, or there is no slot. */
+/* Remove and return the first waiting item: with a slot, or without a slot if the item is needless.
+ * NULL: no item waits, or no slot is free. */
 static struct kvt__item *
 take_waiting(struct kvt_engine *e)
 {

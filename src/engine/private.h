@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine's own parts.  What changes after open says what guards it. */
+ * Structs and functions that only the files of src/engine share.  Fields that change after the open
+ * are atomic, or their comment names the lock. */
 #ifndef KVT_ENGINE_PRIVATE_H
 #define KVT_ENGINE_PRIVATE_H
 
@@ -18,41 +19,42 @@
 #define KVT__ENGINE_MAGIC UINT32_C(0x6b767465)
 #define KVT__MAX_GROUPS 64
 
-/* One group of layers, as described at open. */
+/* A group of layers, as described at the open. */
 struct kvt__group {
     enum kvt_group_kind kind;
     uint32_t window_tokens;
     uint32_t format; /* enum kvt_chunk_format */
     char *layout;
     char *layers;
-    bool replicated;     /* all ranks share the first one's keys */
-    uint32_t world_size; /* in its keys */
-    struct kvt__view view; /* its base is ours; NULL until kvt_engine_set_view() */
+    bool replicated;     /* all ranks use the keys of rank 0 */
+    uint32_t world_size; /* world size in the group's keys */
+    struct kvt__view view; /* the engine owns view.base; NULL until kvt_engine_set_view() */
 };
 
-/* The keys of one (rank, group).  Never changed. */
+/* The common part of the keys of a rank and group.  Constant after the open. */
 struct kvt__keyspace {
     struct kvt__space space;
-    uint8_t digest[KVT__SHA256_BYTES];
+    uint8_t digest[KVT__SHA256_BYTES]; /* of rank and group, for the identities of chunks */
 };
 
 /* The weights of a sequence's chunks. */
 struct kvt__whose {
     struct kvt__weights weights;
-    bool random;    /* the weights id is: no other engine asks for their chunks */
-    uint32_t flags; /* of chunks: KVT_CHUNK_OWN after a reset */
+    bool random;    /* the weights id is random: only this engine looks up the chunks */
+    uint32_t flags; /* flags of the chunks: KVT_CHUNK_OWN after a reset */
 };
 
+/* A list of items in the order of their calls.  engine->calls.lock guards the list. */
 struct kvt__queue {
     struct kvt__item *first, **last;
 };
 
 struct kvt_engine {
     uint32_t magic;
-    pid_t pid; /* of the process that opened it */
+    pid_t pid; /* process that opened the engine */
     uint32_t role;
     uint32_t chunk_tokens;
-    bool partial_chunks; /* lookups count the chunk that is not whole */
+    bool partial_chunks; /* hits include a partial chunk at the end */
     enum kvt__hash_kind hash_kind;
     struct kvt__hash_chain hash_root;
     int64_t load_timeout_ns, lookup_timeout_ns, lease_ns;
@@ -61,34 +63,34 @@ struct kvt_engine {
     uint32_t world_size, rank, local_ranks;
     uint32_t n_groups;
     struct kvt__group *groups;
-    bool has_windows; /* of a sliding-window group */
-    uint64_t smallest_chunk, largest_chunk; /* bytes of a whole one, over the groups */
+    bool has_windows; /* at least one group has a sliding window */
+    uint64_t smallest_chunk, largest_chunk; /* bytes of a full chunk, over all groups */
 
     struct kvt__counters counters;
     /* Start the waiting loads, then the waiting prefetches.  Each thread that releases a slot
      * or closes a load calls this function.  The open sets the pointer. */
     void (*on_slot_free)(struct kvt_engine *engine);
     struct kvt__exec *exec;
-    size_t n_io_threads; /* of exec */
+    size_t n_io_threads; /* threads of exec */
     struct kvt__pool *pool; /* WORKER only */
-    size_t transfer_bytes;  /* of the pool, reserved for transfers */
-    size_t memory_bytes;    /* of each worker's pool, for chunks of host memory; 0: none */
+    size_t transfer_bytes;  /* bytes of the pool that are reserved for transfers */
+    size_t memory_bytes;    /* bytes of each worker's pool in which chunks stay; 0: none */
     bool reads_ahead;       /* enable_async_loading is set and memory_bytes > 0 */
     bool waits;             /* lookups may wait until chunks are in host memory */
     _Atomic int64_t arrived_ns; /* time of the last arrival of a chunk for a lookup */
-    const char *gpu_copies; /* gpu_copies, a constant; NULL: auto */
-    struct kvt__gpu *gpu; /* whose memory the views use; NULL: host memory */
+    const char *gpu_copies; /* setting gpu_copies, static storage; NULL: auto */
+    struct kvt__gpu *gpu; /* GPU that holds the KV; NULL: the KV is in host memory */
     uint32_t memory;      /* enum kvt_memory of the views */
     int32_t device;
-    struct kvt__pin pin;  /* of the pool */
-    _Atomic(void *) stream; /* the caller's */
+    struct kvt__pin pin;  /* pin of the pool for the GPU */
+    _Atomic(void *) stream; /* of kvt_engine_set_stream() */
     struct kvt__store *store;
 
     struct kvt__keyspace *keyspaces; /* [rank * n_groups + group] */
-    size_t max_tag_bytes; /* a request's tags must fit every key text */
+    size_t max_tag_bytes; /* longest tags that fit in the key texts of all keyspaces */
 
     pthread_mutex_t whose_lock;
-    struct kvt__whose whose; /* of new sequences */
+    struct kvt__whose whose; /* weights of new sequences; guarded by whose_lock */
 
     struct {
         pthread_mutex_t lock; /* guards the rest, and the changing fields of loads */
@@ -101,43 +103,46 @@ struct kvt_engine {
         size_t n_lent;    /* n_reading's items with a slot in the memory of a tier */
         struct kvt_load *first_done, **last_done;
         atomic_bool stopping;
-        int eventfd; /* readable while a load is done */
+        int eventfd; /* readable while first_done is not NULL */
     } calls;
 };
 
 /* ------------------------------------------------------------------- describe.c */
 
-/* The caller's structs, in this library's sizes. */
+/* Copies of the caller's structs, in this library's sizes. */
 struct kvt__taken {
-    struct kvt_engine_params params; /* points to the others */
+    struct kvt_engine_params params; /* points to model and groups */
     struct kvt_model model;
     struct kvt_group groups[KVT__MAX_GROUPS];
 };
 
-/* 0, or -EINVAL with a sentence: what they say cannot be. */
+/* Copy and check the parameters of kvt_engine_open().  *from and its pointers must outlive *taken.
+ * 0; -EINVAL with a sentence: a parameter is missing or out of range. */
 int kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *from);
 
-/* Keep what was taken, until the engine is closed, also when this failed. */
+/* Fill in the engine's fields from checked parameters, with copies of the strings.  After an error,
+ * the close of the engine still frees the copies.  0; -ENOMEM, -EINVAL with a sentence. */
 int kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *params);
 
-/* Return the space of a (rank, group) with a request's tags; without tags the keyspace's, else
- * `own`, filled in.  The tags have been checked. */
+/* Return the space of a rank and group with a request's tags: without tags the space of the
+ * keyspace, otherwise `own`, filled in.  kvt__check_tags() has accepted the tags. */
 const struct kvt__space *kvt__engine_space(const struct kvt_engine *engine, uint32_t rank,
                                            uint32_t group, const char *tags,
                                            struct kvt__space *own);
 
-/* Fill in the chunk of a request for a rank.  space: from kvt__engine_space(); the space must
- * outlive req. */
+/* Fill in the key, size and shape of a request for a rank's chunk.  space: from
+ * kvt__engine_space(); the space must outlive req. */
 void kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group,
                        const struct kvt__space *space, const struct kvt_chunk *chunk,
                        struct kvt__store_req *req);
 
-/* ------------------------------------------------------------------------------- */
+/* ------------------------------------------------------------------- others */
 
-/* 0, or -EINVAL, -ESTALE with a sentence.  call: the public function's name. */
+/* Check the engine at the begin of a public function.  call: the function's name.  0; with a
+ * sentence -EINVAL: not an open engine; -ESTALE: another process opened the engine. */
 int kvt__engine_check(const struct kvt_engine *engine, const char *call);
 
-/* The chunk's hash as the engine's keys have it. */
+/* Return a chunk's hash in the form of the engine's keys. */
 static inline struct kvt__hash
 kvt__chunk_hash(const struct kvt_engine *engine, const struct kvt_chunk *chunk)
 {
@@ -147,8 +152,8 @@ kvt__chunk_hash(const struct kvt_engine *engine, const struct kvt_chunk *chunk)
     return hash;
 }
 
-/* Make the keyspaces of all ranks and groups.  The engine owns them; e->store is open.  0;
- * -ENOMEM, -ENAMETOOLONG with a sentence. */
+/* Set engine->keyspaces for all ranks and groups, and engine->max_tag_bytes.  engine->store is
+ * open.  The engine owns the array.  0; -ENOMEM, -ENAMETOOLONG with a sentence. */
 int kvt__keyspaces_make(struct kvt_engine *engine);
 
 static inline const struct kvt__keyspace *
@@ -163,31 +168,33 @@ kvt__or_empty(const char *text)
     return text ? text : "";
 }
 
-/* 0, or -EINVAL with a sentence: key text cannot have these tags (NULL: none). */
+/* Check the tags of a request (NULL: no tags).  0; -EINVAL with a sentence: the tags cannot be part
+ * of a key text. */
 int kvt__check_tags(const struct kvt_engine *engine, const char *tags);
 
+/* Return the weights for a new sequence. */
 struct kvt__whose kvt__whose_now(struct kvt_engine *engine);
 
-/* Return the number of blocks that n_tokens take. */
+/* Return the number of blocks that hold n_tokens. */
 static inline uint32_t
 kvt__view_blocks(const struct kvt__view *view, uint32_t n_tokens)
 {
     return (n_tokens + view->block_tokens - 1) / view->block_tokens;
 }
 
-/* Long enough for a chunk to come that is waited for, if it does at all, and for the
- * scheduler to see it. */
+/* Return the time in which an expected chunk usually arrives, and the scheduler leases the chunk:
+ * prefetched chunks are protected so long, and kvt_engine_wanted() repeats a chunk later. */
 static inline int64_t
 kvt__patience_ns(const struct kvt_engine *engine)
 {
     return engine->lookup_timeout_ns / 4;
 }
 
-/* Start the loads, the prefetches that wait for a slot, if a slot is free. */
+/* Start waiting loads, or waiting prefetches, while slots are free.  Takes calls.lock. */
 void kvt__loads_pump(struct kvt_engine *engine);
 void kvt__prefetches_pump(struct kvt_engine *engine);
 
-/* As kvt_engine_prefetch(), without a check of the arguments and without a view. */
+/* As kvt_engine_prefetch(), without a check of the arguments; the groups need no view. */
 int kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n_ios);
 
 #endif

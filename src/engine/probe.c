@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Search the tiers, in the background, for the chunks of a sequence that the indexes
- * lack.
+ * Search the tiers, in the background, for chunks of a sequence that the indexes lack.
  *
- * In prefix order (KVT__PROBE_ALL, KVT__PROBE_CERTAIN): some objects at a time, until one
- * is missing.  The more objects exist, the more are asked for at once; at first hardly more
- * than are needed to see that there is nothing.
+ * In prefix order (KVT__PROBE_ALL, KVT__PROBE_CERTAIN): probe several objects at a time, until an
+ * object is missing.  The window begins with 2 objects and doubles with each found object.
  *
- * By a gallop (KVT__PROBE_GALLOP), where a promise waits until all its chunks are read and
- * verified: one object of the first rank at a time, of the chunks 1, 2, 4, ... of the range
- * until one is missing, then of the chunk halfway.  Chunks below an existing one are expected
- * in storage, for all ranks, and are entered into the index as such: workers read them while
- * the search goes on, and a read of a missing chunk deletes the entry.
+ * By a gallop (KVT__PROBE_GALLOP), if a promise needs a read of all chunks: probe objects of the
+ * first rank, one at a time: of chunks 1, 2, 4, ... of the range until an object is missing, then
+ * of the chunk halfway.  The chunks below an existing chunk, of all ranks, enter the index as
+ * unread.  Workers read these chunks during the search, and a read of a missing chunk deletes the
+ * entry.
  *
- * probe->lock guards all that changes; it is a leaf. */
+ * probe->lock guards the fields that change.  No other lock is taken under probe->lock. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -24,35 +22,35 @@
 
 #define FIRST_WINDOW 2
 #define MAX_WINDOW 64
-#define MAX_WINDOWS 4 /* hits of a sequence, each shorter than the one before */
+#define MAX_WINDOWS 4 /* searches KVT__PROBE_WINDOWS of a sequence, for shorter and shorter hits */
 
-/* One object that is being asked for. */
+/* A probe of an object. */
 struct asked {
-    struct kvt__store_req req;
+    struct kvt__store_req req; /* must be the first member */
     struct kvt__probe *probe;
-    struct kvt__space space; /* with the tags of the request, if it has tags */
+    struct kvt__space space; /* space with the sequence's tags; unused without tags */
     size_t part;
 };
 
-/* Shared by the sequence and the requests under way. */
+/* A search.  The sequence and the requests in progress share the struct. */
 struct kvt__probe {
     struct kvt_engine *engine;
-    pid_t pid; /* the engine's, which may be closed before the sequence ends */
+    pid_t pid; /* copy of engine->pid: the engine may be closed before the sequence is freed */
     char tags[KVT__KEY_TAGS_MAX + 1];
     enum kvt__probe_kind kind;
     uint64_t max_hit;   /* WINDOWS: as in struct kvt__promise */
     size_t first;       /* the number of chunks[0] in the sequence */
     struct kvt__job job; /* WINDOWS */
     pthread_mutex_t lock;
-    unsigned refs;    /* the sequence's, and one for each request */
-    atomic_bool alone; /* its sequence is no more: nobody waits for the answer */
-    size_t next;      /* part to ask for: chunk after chunk, each of all ranks and groups.
-                       * GALLOP: so many chunks exist */
-    size_t end;       /* from here on nothing is asked for: a chunk is missing.
-                       * GALLOP: at most so many chunks exist */
+    unsigned refs;    /* a reference of the sequence, and of each request in progress */
+    atomic_bool alone; /* the sequence has left the search */
+    size_t next;      /* next part to probe; parts are numbered chunk by chunk, each chunk with all
+                       * ranks and groups.  GALLOP: number of chunks that exist */
+    size_t end;       /* end of the parts to probe: a chunk is missing there.  GALLOP: number of
+                       * chunks that may exist */
     bool has_miss;    /* GALLOP: the chunk at end is missing */
-    size_t n_asked;   /* under way */
-    size_t window;
+    size_t n_asked;   /* requests in progress */
+    size_t window;    /* largest n_asked */
     struct kvt_chunk chunks[];
 };
 
@@ -73,7 +71,7 @@ kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known)
     return !done;
 }
 
-/* Give back one reference; the lock is held, and is not any more. */
+/* Drop a reference, and unlock p->lock, which the caller holds. */
 static void
 unref_locked(struct kvt__probe *probe)
 {
@@ -99,8 +97,8 @@ kvt__probe_leave(struct kvt__probe *probe)
     unref_locked(probe);
 }
 
-/* What a part is of.  False: it need not be asked for, the first rank's object is every
- * rank's. */
+/* Find rank and group of a part.  Return false if no probe is needed: all ranks share the object of
+ * the first rank. */
 static bool
 find_part(const struct kvt__probe *p, size_t part, uint32_t *rank, uint32_t *group)
 {
@@ -127,7 +125,7 @@ describe(struct kvt__probe *p, size_t chunk, uint32_t rank, uint32_t group,
 
 /* -------------------------------------------------------------- expected chunks */
 
-/* Expect a group's chunks from .. end - 1 of p->chunks, of all ranks. */
+/* Enter a group's chunks from .. end - 1 of p->chunks, of all ranks, as unread. */
 static void
 expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
 {
@@ -153,7 +151,7 @@ expect_full_groups(struct kvt__probe *p, size_t from, size_t end)
             expect(p, g, from, end);
 }
 
-/* The job of KVT__PROBE_WINDOWS: expect the windows of a hit of all chunks. */
+/* Job of KVT__PROBE_WINDOWS: enter the windows of a hit of all chunks as unread. */
 static void
 expect_windows(struct kvt__job *job)
 {
@@ -184,7 +182,7 @@ first_full_group(const struct kvt_engine *e)
     return g;
 }
 
-/* The part to ask for now; false: none. */
+/* Choose the next part to probe.  Return false if no request may start now. */
 static bool
 next_part_locked(struct kvt__probe *p, size_t *part)
 {
@@ -206,7 +204,7 @@ next_part_locked(struct kvt__probe *p, size_t *part)
 
 static void on_answered(struct kvt__store_req *req);
 
-/* The next request, described; NULL: none now. */
+/* Allocate and fill in the next request.  NULL: no request may start now. */
 static struct asked *
 next_locked(struct kvt__probe *p)
 {
@@ -216,7 +214,7 @@ next_locked(struct kvt__probe *p)
     if (p->alone || !next_part_locked(p, &part))
         return NULL;
     struct asked *a = malloc(sizeof *a);
-    if (!a) { /* what is not known is a miss */
+    if (!a) { /* without memory, the search ends here */
         p->end = p->next;
         return NULL;
     }
@@ -230,7 +228,7 @@ next_locked(struct kvt__probe *p)
     return a;
 }
 
-/* Ask for as much as the window lets. */
+/* Start requests until the window is full. */
 static void
 pump(struct kvt__probe *p)
 {
@@ -245,8 +243,8 @@ pump(struct kvt__probe *p)
     } while (a);
 }
 
-/* Note the answer of a search in prefix order.  A missing chunk ends the prefix, but not in
- * sliding groups, which have gaps. */
+/* Note a probed part of a search in prefix order.  A missing chunk ends the prefix, except in a
+ * sliding group: sliding groups store only some chunks. */
 static void
 note_part_locked(struct kvt__probe *p, size_t part, bool there)
 {
@@ -260,7 +258,7 @@ note_part_locked(struct kvt__probe *p, size_t part, bool there)
         p->end = chunk_begin;
 }
 
-/* Note the answer of a gallop. */
+/* Note a probed chunk of a gallop. */
 static void
 note_chunk_locked(struct kvt__probe *p, size_t chunk, bool there)
 {
@@ -281,7 +279,7 @@ on_answered(struct kvt__store_req *req)
     size_t chunk = a->part / kvt__n_parts(p->engine);
     bool gallops = p->kind == KVT__PROBE_GALLOP, there = !req->error.code;
 
-    if (gallops && there) /* one request is under way, so p->next is this one's */
+    if (gallops && there) /* no other request is in progress, so p->next does not change */
         expect_full_groups(p, p->next, chunk + 1);
     pthread_mutex_lock(&p->lock);
     assert(p->n_asked);
@@ -299,7 +297,7 @@ on_answered(struct kvt__store_req *req)
 
 /* -------------------------------------------------------------------- searches */
 
-/* Begin a search for chunks first .. end - 1. */
+/* Start a search for chunks first .. end - 1.  0; -ENOMEM with a sentence. */
 static int
 begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
 {
@@ -339,7 +337,8 @@ begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
     return 0;
 }
 
-/* Return true if no promise relies on an expected chunk, of any rank. */
+/* Return true if a gallop is allowed: some storage needs a read before a promise, for each rank, so
+ * no promise relies on an unread entry. */
 static bool
 can_gallop(const struct kvt_engine *e)
 {

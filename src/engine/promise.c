@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups: the promise of a request's prefix.  A lookup reads the indexes only.  Chunks that
- * the indexes lack are searched in the tiers in the background, and chunks that may not be
- * promised yet are read into host memory by the workers; meanwhile the caller repeats the
- * lookup.
+ * Lookups: the promise of a sequence.  A lookup reads only the indexes.  Executor threads search
+ * the tiers for chunks that the indexes lack, and workers read chunks into host memory that are not
+ * guaranteed yet; meanwhile the caller repeats the lookup.
  *
  *      NONE ──► FETCHING ──► HELD ──► NONE
  *
- * Chunks in storage that other hosts delete from are promised only when they are verified in
- * host memory.  With enable_async_loading chunks in storage of this host are read too, for at
- * most lookup_timeout_ms after the first lookup.  The leases move to host memory as the
+ * A chunk in storage that other hosts delete from is promised only after host memory holds the
+ * verified chunk.  With enable_async_loading, workers also read chunks from storage of this host,
+ * for at most lookup_timeout_ms after the first lookup.  The leases move to host memory as the
  * chunks arrive. */
 #include <assert.h>
 #include <errno.h>
@@ -20,13 +19,15 @@
 
 /* ---------------------------------------------------------------- finding a hit */
 
-/* Return true before the time at which the search of the tiers ends. */
+/* Return true if the time for a search of the tiers, lookup_timeout_ns, is not over. */
 static bool
 may_search(const struct kvt_seq *seq)
 {
     return kvt__now_ns() < seq->promise.begun_ns + seq->engine->lookup_timeout_ns;
 }
 
+/* Return true if a search is in progress and its time is not over.  Outputs as
+ * kvt__probe_runs(). */
 static bool
 is_searching(const struct kvt_seq *seq, bool *gallops, size_t *known)
 {
@@ -34,7 +35,7 @@ is_searching(const struct kvt_seq *seq, bool *gallops, size_t *known)
            may_search(seq);
 }
 
-/* Return true if the search has found more, or has ended, since the hit was found. */
+/* Return true if the search has found more chunks, or has ended, since the last find(). */
 static bool
 has_progressed(const struct kvt_seq *seq)
 {
@@ -45,8 +46,8 @@ has_progressed(const struct kvt_seq *seq)
                                      (gallops && known != seq->promise.known));
 }
 
-/* Search the tiers for chunks that the indexes lack.  -EAGAIN: the search goes on; 0: the
- * tiers have no further chunk. */
+/* Search the tiers for chunks that the indexes lack.  -EAGAIN: the search is in progress; 0: no
+ * further search is useful, or the time is over; -ENOMEM with a sentence. */
 static int
 search(struct kvt_seq *seq, size_t full, size_t limit)
 {
@@ -56,8 +57,9 @@ search(struct kvt_seq *seq, size_t full, size_t limit)
     return err == -ENOENT ? 0 : err ? err : -EAGAIN;
 }
 
-/* Find and lease the longest hit of at most limit chunks.  Where the hit may be anywhere,
- * search the tiers for a longer hit.  -EAGAIN: the hit is known after the search. */
+/* Find and lease the longest hit of at most limit chunks in `where`.  With KVT__ANYWHERE, search
+ * the tiers for a longer hit.  0; -EAGAIN: a search is in progress, and the hit is not known;
+ * -ENOMEM with a sentence. */
 static int
 find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
 {
@@ -65,8 +67,8 @@ find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
     bool asks = where == KVT__ANYWHERE;
 
     for (;;) {
-        /* The search's state is read before the indexes: a search that ends now is noticed by
-         * the next lookup. */
+        /* Read the state of the search before the indexes: if the search ends in between, the
+         * next lookup notices the end. */
         bool gallops = false, searching = asks && is_searching(seq, &gallops, &p->known);
         int err = kvt__hit_begin_leases(seq, limit);
 
@@ -94,8 +96,9 @@ find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
 
 /* --------------------------------------------------------------------- fetching */
 
-/* Return the first chunk of a group that the hit needs; p->n: none.  While a gallop extends
- * the hit, the sliding windows are not known. */
+/* Return the first chunk of a group that the hit needs; p->n: the hit needs no chunk.  While a
+ * gallop extends the hit, the sliding windows are not known, and the hit needs none of their
+ * chunks. */
 static size_t
 needs_from(const struct kvt_seq *seq, uint32_t group)
 {
@@ -106,15 +109,15 @@ needs_from(const struct kvt_seq *seq, uint32_t group)
     return kvt__needs_from(seq->engine, p->max_hit, group, p->first, p->n);
 }
 
-/* Return where a chunk must be for the promise. */
+/* Return the levels that must hold a chunk of the promise. */
 static enum kvt__where
 guaranteed_where(const struct kvt_seq *seq)
 {
     return seq->engine->reads_ahead && may_search(seq) ? KVT__IN_MEMORY : KVT__CERTAIN;
 }
 
-/* Return how many chunks of the hit have room in host memory together, if the promise needs
- * them there: storage does not hold them, or not safely. */
+/* Return the number of leading chunks of the hit that fit in host memory together.  A chunk that is
+ * guaranteed in storage needs no host memory. */
 static size_t
 n_with_room(struct kvt_seq *seq)
 {
@@ -141,7 +144,7 @@ n_with_room(struct kvt_seq *seq)
     return p->n;
 }
 
-/* Find the hit to fetch.  -EAGAIN, as find(). */
+/* Find the hit to fetch, at most as long as host memory allows.  Results as find(). */
 static int
 begin(struct kvt_seq *seq)
 {
@@ -162,7 +165,8 @@ begin(struct kvt_seq *seq)
     return 0;
 }
 
-/* Lease the next chunks of the hit where they are guaranteed.  False: a chunk is not. */
+/* Lease chunks of the hit from p->at on in guaranteed_where().  Return false at the first chunk
+ * that is not guaranteed. */
 static bool
 advance(struct kvt_seq *seq, int64_t now_ns)
 {
@@ -179,7 +183,7 @@ advance(struct kvt_seq *seq, int64_t now_ns)
         if (chunk >= needs_from(seq, group) && !kvt__hit_has(seq, chunk, group, where, true))
             break;
     }
-    if (at != p->at && p->n_named) { /* the workers have read them */
+    if (at != p->at && p->n_named) { /* workers have read chunks p->at to at */
         atomic_store(&e->arrived_ns, now_ns);
         p->deadline_ns = now_ns + e->lookup_timeout_ns;
         p->n_named = 1;
@@ -188,8 +192,8 @@ advance(struct kvt_seq *seq, int64_t now_ns)
     return at == end;
 }
 
-/* Return true if the chunk that the hit waits for is missing: the hit ends before the chunk,
- * unless no search of the tiers has been made. */
+/* If the chunk at p->at is missing in all levels, return true and end the hit before the chunk; but
+ * if no search of the tiers was made for the chunk, the caller's next find() starts a search. */
 static bool
 cut_at_missing(struct kvt_seq *seq)
 {
@@ -202,14 +206,14 @@ cut_at_missing(struct kvt_seq *seq)
         return false;
     if (!(p->probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
         seq->engine->groups[group].kind == KVT_GROUP_FULL)
-        p->n_told = chunk; /* the workers are told again if a tier has the chunk */
+        p->n_told = chunk; /* kvt_engine_wanted() returns the chunk again if a tier has it */
     else
         p->limit = chunk;
     return true;
 }
 
-/* Return true if the time of FETCHING is over.  Chunks that arrive for other requests show
- * that storage responds and host memory has room. */
+/* Return true if the time of FETCHING is over.  An arrival of a chunk for another request extends
+ * the time: storage responds, and host memory has room. */
 static bool
 is_late(const struct kvt_seq *seq, int64_t now_ns)
 {
@@ -221,8 +225,8 @@ is_late(const struct kvt_seq *seq, int64_t now_ns)
             now_ns - atomic_load(&e->arrived_ns) >= e->lookup_timeout_ns);
 }
 
-/* Fill in the range of a group's chunks, from chunk `from` on, that the hit lacks.  False: the
- * hit lacks none. */
+/* Fill in the range of a group's chunks, from chunk `from` on, that are not guaranteed.  Return
+ * false if all are guaranteed. */
 static bool
 find_wanted(struct kvt_seq *seq, uint32_t group, size_t from, struct kvt_chunk_range *out)
 {
@@ -255,7 +259,8 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
                             p->n_named * kvt__patience_ns(engine))
         return 0;
     for (uint32_t g = 0; g < engine->n_groups; g++) {
-        /* The gallop has extended the hit: workers already know the earlier chunks. */
+        /* If the gallop has extended the hit, earlier calls have returned the chunks below
+         * n_told. */
         bool known = !p->n_named && engine->groups[g].kind == KVT_GROUP_FULL;
 
         n += find_wanted(seq, g, known ? p->n_told : 0, &out[n]);
@@ -266,7 +271,7 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
     return n;
 }
 
-/* Prefetch what the hit lacks, if the engine is its own worker. */
+/* If the engine is also the worker, prefetch the chunks of the hit that are not guaranteed. */
 static void
 read_ahead(struct kvt_seq *seq)
 {
@@ -283,7 +288,7 @@ read_ahead(struct kvt_seq *seq)
         KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not read ahead: %s", kvt__why());
 }
 
-/* Return true if the first rank's part of all chunks that the hit needs is leased. */
+/* Return true if the first rank's parts of all chunks that the hit needs are leased. */
 static bool
 is_leased(const struct kvt_seq *seq)
 {
@@ -297,8 +302,8 @@ is_leased(const struct kvt_seq *seq)
     return true;
 }
 
-/* Hold the hit.  Without chunks the next lookup is a first lookup again.  An answer without
- * chunks because chunks were late is held: the next lookups do not wait again. */
+/* Hold the hit.  A hit without chunks is not held, so the next lookup begins again.  With late,
+ * also hold a hit without chunks: the next lookups must not wait again. */
 static int
 hold(struct kvt_seq *seq, bool late)
 {
@@ -312,8 +317,8 @@ hold(struct kvt_seq *seq, bool late)
     return 0;
 }
 
-/* Go on until the promise's hit is final and leased where it is guaranteed.  -EAGAIN: the
- * tiers or the workers have to go on first. */
+/* Continue until the promise's hit is final, guaranteed and leased.  0; -EAGAIN: a search or the
+ * workers are not done; -ENOMEM with a sentence. */
 static int
 fetch(struct kvt_seq *seq)
 {
@@ -330,7 +335,8 @@ fetch(struct kvt_seq *seq)
             return -EAGAIN;
         int64_t now = kvt__now_ns();
         bool all = !seq->engine->waits || advance(seq, now);
-        /* The leases are too short if the caller repeated the lookup late. */
+        /* If the caller repeated the lookup late, the leases end too early: find and lease
+         * again. */
         if (all && (stale || now <= p->lease_until_ns - seq->engine->lease_ns))
             return p->grows ? -EAGAIN : hold(seq, false);
         if (all || cut_at_missing(seq))
@@ -346,7 +352,7 @@ fetch(struct kvt_seq *seq)
 
 /* ------------------------------------------------------------------- the promise */
 
-/* Return true if the promise, or the hit that is fetched, is of this lookup. */
+/* Return true if the promise, or the hit in FETCHING, answers a lookup with these arguments. */
 static bool
 is_of(const struct kvt__promise *p, size_t first, uint64_t max_hit)
 {
@@ -355,13 +361,13 @@ is_of(const struct kvt__promise *p, size_t first, uint64_t max_hit)
     return p->state == KVT__PROMISE_FETCHING && max_hit == p->max_hit && first == p->first;
 }
 
-/* Begin another promise.  The time of the first lookup stays until an answer is known. */
+/* Begin a new promise.  begun_ns keeps the time of the first lookup that has no result. */
 static void
 restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hit)
 {
     const struct kvt_engine *e = seq->engine;
     struct kvt__promise *p = &seq->promise;
-    /* The last chunk may be the sequence's partial one, or reach beyond the hit's end. */
+    /* The last chunk may be the sequence's partial chunk, or may extend beyond max_hit. */
     uint64_t last = e->partial_chunks ? e->chunk_tokens - 1 : 0;
 
     if (!p->begun_ns)
@@ -374,7 +380,7 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     p->n_told = 0;
 }
 
-/* Count once a request what the lookups found in the end. */
+/* Count the result of the lookups, once for each sequence. */
 static void
 count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
 {
@@ -385,7 +391,7 @@ count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
     seq->promise.counted = true;
 }
 
-/* Make the promise.  -EAGAIN: not yet. */
+/* Make the promise.  0; -EAGAIN: call again; -ENOMEM with a sentence. */
 static int
 make_promise(struct kvt_seq *seq)
 {
@@ -439,7 +445,7 @@ kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
     seq->promise.begun_ns = 0;
 }
 
-/* Return true if the hit's chunk is leased, and in host memory only. */
+/* Return true if all leases of a chunk are leases of host memory, and the chunk has a lease. */
 static bool
 is_in_memory(const struct kvt_seq *seq, size_t chunk)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storing chunks: their blocks are copied into slots of the pool, by the caller's thread
- * or by the device on which they lie; the executor writes those.  Nothing waits: without a
- * slot a chunk is dropped. */
+ * Stores of chunks: the caller's thread, or the device that holds the KV, copies the blocks of a
+ * chunk into a slot of the pool, and executor threads write the slot to the tiers.  A store never
+ * waits: without a free slot a chunk is dropped. */
 #include <assert.h>
 #include <errno.h>
 
@@ -12,6 +12,7 @@
 
 #define MAX_BATCH 64
 
+/* Release the slot of an item, and end the item. */
 static void
 end_save(struct kvt__item *item)
 {
@@ -23,6 +24,7 @@ end_save(struct kvt__item *item)
     kvt__item_end(item);
 }
 
+/* Callback: the store has stored the chunk, or has failed. */
 static void
 on_saved(struct kvt__store_req *req)
 {
@@ -51,6 +53,7 @@ on_saved(struct kvt__store_req *req)
 
 /* ---------------------------------------------------------------------- gathering */
 
+/* Callback: the device has copied the blocks into the slot, or has failed. */
 static void
 on_gathered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 {
@@ -58,7 +61,7 @@ on_gathered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
         ((char *)copy - offsetof(struct kvt__item, copy));
     struct kvt_engine *e = item->call->engine;
 
-    if (err) { /* nothing is in the slot */
+    if (err) { /* the slot does not hold the chunk */
         kvt__count(&e->counters, KVT__N_store_failed, 1);
         KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", kvt__why());
         end_save(item);
@@ -74,6 +77,7 @@ struct batch {
     size_t n;
 };
 
+/* Queue the copies of a batch on the device, and empty the batch. */
 static void
 gather_batch(struct kvt_engine *e, struct batch *batch)
 {
@@ -83,7 +87,8 @@ gather_batch(struct kvt_engine *e, struct batch *batch)
     batch->n = 0;
 }
 
-/* Copy the blocks and hand the slot to the store; of a device's, later. */
+/* Copy the blocks into the slot, and submit the slot to the store.  If the blocks are on a device,
+ * add the copy to the batch; on_gathered() submits the slot. */
 static void
 gather(struct kvt__item *item, struct batch *batch)
 {
@@ -111,6 +116,7 @@ gather(struct kvt__item *item, struct batch *batch)
 
 /* ------------------------------------------------------------------------ saving */
 
+/* Return true if the item has a block for each of its tokens. */
 static bool
 has_all_blocks(const struct kvt__item *item)
 {
@@ -123,9 +129,10 @@ has_all_blocks(const struct kvt__item *item)
     return true;
 }
 
-/* Half of what chunks may not stay in is kept for loads.  Where there is no slot, what is
- * free does not lie together, or is still being populated: then a chunk that storage has
- * gives way, but not one that is nowhere else. */
+/* Acquire a slot for a store.  Stores may use at most half of the transfer memory; the rest is
+ * reserved for loads.  If no slot is free, the free memory is fragmented, or not populated yet.
+ * Then evict chunks from host memory; but while the pool is being populated, only if storage holds
+ * the chunks too. */
 static bool
 take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 {
@@ -138,7 +145,8 @@ take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
             kvt__pool_acquire(e->pool, bytes, keep, out));
 }
 
-/* Return true if the chunk is to be stored, and its slot is taken. */
+/* Return true if the chunk must be stored and item->req.slot is acquired.  Otherwise count the
+ * reason and return false. */
 static bool
 begin_save(struct kvt__item *item)
 {

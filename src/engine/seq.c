@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request's tokens: cut into chunks and hashed twice, once as LMCache names
- * chunks and once for their identity.  One thread at a time. */
+ * Sequences: the tokens of a request, divided into chunks and hashed twice: for LMCache's name of
+ * each chunk, and for the identity.  One thread at a time uses a sequence. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -11,8 +11,9 @@
 #include "base/sized.h"
 #include "engine/seq.h"
 
-/* ------------------------------------------------------------ making and ending */
+/* ------------------------------------------------------------ new and free */
 
+/* Copy the multimodal items.  seq->n_mm counts the complete copies. */
 static int
 copy_items(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
 {
@@ -29,7 +30,7 @@ copy_items(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
     return 0;
 }
 
-/* Start the chains with what holds for the whole request. */
+/* Start the hash chains with the properties of the whole request. */
 static void
 start(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
 {
@@ -39,7 +40,7 @@ start(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
     seq->flags = whose.flags;
     if (*lora || *salt)
         seq->flags |= KVT_CHUNK_OWN;
-    strcpy(seq->tags, kvt__or_empty(extra->tags)); /* their length was checked */
+    strcpy(seq->tags, kvt__or_empty(extra->tags)); /* kvt__check_tags() has checked the length */
     seq->hash = seq->engine->hash_root;
     kvt__hash_salt(&seq->hash, salt);
     if (whose.random)
@@ -47,7 +48,7 @@ start(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
     kvt__prefix_start(&seq->prefix, &whose.weights, seq->tags, lora, salt);
 }
 
-/* Give the keyspaces the sequence's tags.  False: no memory. */
+/* If the sequence has tags, make the spaces with the tags.  Return false without memory. */
 static bool
 make_spaces(struct kvt_seq *seq)
 {
@@ -116,6 +117,7 @@ kvt_seq_free(struct kvt_seq *seq)
 
 /* ------------------------------------------------------------------- hashing */
 
+/* Allocate memory for n_more chunks.  0; -ENOMEM with a sentence. */
 static int
 reserve(struct kvt_seq *seq, size_t n_more)
 {
@@ -131,7 +133,7 @@ reserve(struct kvt_seq *seq, size_t n_more)
     return 0;
 }
 
-/* Add n whole chunks that hold no multimodal item. */
+/* Add n full chunks without multimodal items.  0; -ENOMEM with a sentence. */
 static int
 add_plain(struct kvt_seq *seq, const int32_t *tokens, size_t n)
 {
@@ -162,8 +164,8 @@ add_plain(struct kvt_seq *seq, const int32_t *tokens, size_t n)
     return 0;
 }
 
-/* Where an item lies in the chunk of tokens [start, start + n): its first token
- * and how many; 0 tokens when it is elsewhere. */
+/* Return the number of an item's tokens in the chunk of tokens [start, start + n); *first: the
+ * first of these tokens. */
 static uint64_t
 overlap(const struct kvt_mm_item *item, uint64_t start, size_t n, uint64_t *first)
 {
@@ -175,7 +177,8 @@ overlap(const struct kvt_mm_item *item, uint64_t start, size_t n, uint64_t *firs
     return to > from ? to - from : 0;
 }
 
-/* Append one item's part in a chunk, as docs/formats.md has it. */
+/* Append the bytes that describe an item's part of a chunk (docs/formats.md) to *extra.  0;
+ * -ENOMEM. */
 static int
 add_extra(unsigned char **extra, size_t *n_extra, const struct kvt_mm_item *item,
           uint64_t start, uint64_t first, uint64_t n)
@@ -196,9 +199,9 @@ add_extra(unsigned char **extra, size_t *n_extra, const struct kvt_mm_item *item
     return 0;
 }
 
-/* Describe the n tokens behind the sequence's whole chunks, which may hold items:
- * they enter the identity, and their placeholders are replaced for the name, as
- * LMCache does.  hash and prefix move on. */
+/* Describe a chunk of the n tokens after the sequence's full chunks.  Multimodal items in the chunk
+ * become part of the identity; for the name, hashes of the items replace the placeholder tokens, as
+ * in LMCache.  hash and prefix advance.  0; -ENOMEM with a sentence. */
 static int
 describe_next(const struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens,
               struct kvt__hash_chain *hash, struct kvt__prefix *prefix,
@@ -259,7 +262,8 @@ add_chunks(struct kvt_seq *seq, const int32_t *tokens, size_t n)
     return err;
 }
 
-/* The partial chunk grows: what was known of it is of another chunk now. */
+/* Forget the partial chunk because its tokens become another chunk: end its leases, and delete its
+ * identities. */
 static void
 forget_tail(struct kvt_seq *seq)
 {
@@ -281,7 +285,7 @@ append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
     assert(seq->n_tail < chunk && (!seq->tail_known || seq->n_tail));
     if (seq->tail_known && n_tokens)
         forget_tail(seq);
-    if (seq->n_tail) { /* complete the chunk that was begun */
+    if (seq->n_tail) { /* complete the partial chunk */
         size_t n = chunk - seq->n_tail < n_tokens ? chunk - seq->n_tail : n_tokens;
 
         memcpy(seq->tail + seq->n_tail, tokens, n * sizeof *tokens);
@@ -306,7 +310,7 @@ append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
 int
 kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
 {
-    if (seq->lost_tokens) /* more tokens would get the places of those */
+    if (seq->lost_tokens) /* more tokens would get the positions of the lost tokens */
         return kvt__fail(ENOMEM, "kvt_seq_append: an earlier call had no memory");
     int err = append(seq, tokens, n_tokens);
     seq->lost_tokens = err != 0;
@@ -319,8 +323,8 @@ kvt_seq_tokens(const struct kvt_seq *seq)
     return (uint64_t)seq->n_chunks * seq->engine->chunk_tokens + seq->n_tail;
 }
 
-/* The partial chunk.  The chains stay where they are, at the last whole one: more
- * tokens may come. */
+/* Describe the partial chunk.  The sequence's hash chains stay at the last full chunk, because more
+ * tokens may follow. */
 static int
 describe_tail(const struct kvt_seq *seq, struct kvt_chunk *out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request's tokens, and the promise that the lookups make for them.  One thread at a time
- * uses a sequence.  The requests of a search run on other threads and refer to the search,
- * never to the sequence. */
+ * A sequence: the tokens of a request, and the promise of its lookups.  One thread at a time uses
+ * a sequence.  The requests of a search (struct kvt__probe) run on other threads and refer to the
+ * search, never to the sequence. */
 #ifndef KVT_ENGINE_SEQ_H
 #define KVT_ENGINE_SEQ_H
 
@@ -15,14 +15,14 @@ struct kvt__seq_ids {
 };
 
 enum kvt__promise_state {
-    /* No hit is known.  Left by a lookup. */
+    /* No hit is known.  Ends with a lookup. */
     KVT__PROMISE_NONE,
-    /* The tiers are searched, or the workers read the hit into host memory; lookups return
-     * -EAGAIN.  Left for HELD when all chunks are guaranteed, and with the guaranteed ones at
-     * the deadline. */
+    /* A search of the tiers is in progress, or the workers read the hit into host memory; lookups
+     * return -EAGAIN.  HELD follows when all chunks are guaranteed, or, at the deadline, with the
+     * guaranteed prefix of the hit. */
     KVT__PROMISE_FETCHING,
-    /* The caller has the answer, and all chunks of the hit are leased.  Left by a release, at
-     * the deadline, or by a lookup of another hit. */
+    /* The caller has the result, and all chunks of the hit are leased.  Ends with a release, at the
+     * deadline, or with a lookup of another hit. */
     KVT__PROMISE_HELD,
 };
 
@@ -30,59 +30,59 @@ enum kvt__promise_state {
 struct kvt__promise {
     enum kvt__promise_state state;
     size_t first, n;     /* the chunks first .. n - 1 */
-    uint64_t max_hit;    /* in tokens */
+    uint64_t max_hit;    /* longest allowed hit, in tokens */
     size_t limit;        /* chunks of the longest possible hit: a missing chunk lowers it */
-    int64_t begun_ns;    /* time of the first lookup without an answer: the search of the
-                          * tiers ends lookup_timeout_ns later, FETCHING load_timeout_ns
-                          * later; 0: all lookups have their answer */
+    int64_t begun_ns;    /* time of the first lookup that returned -EAGAIN: the search of the
+                          * tiers ends lookup_timeout_ns later, FETCHING load_timeout_ns later;
+                          * 0: no lookup waits for a result */
     int64_t deadline_ns; /* FETCHING: lookup_timeout_ns after the last chunk that arrived;
                           * HELD: half of the lease */
 
     /* [chunk][rank * n_groups + group]; level: 1 + the level, 0: no lease */
     struct kvt__lease *leases;
-    size_t n_leased_chunks; /* that leases has room for */
+    size_t n_leased_chunks; /* capacity of leases, in chunks */
     int64_t lease_until_ns;
 
     /* FETCHING */
     bool searches;    /* the hit is not final: a search of the tiers goes on */
     bool grows;       /* the search is a gallop: the chunks found so far are fetched, and the
                        * sliding windows are not known */
-    size_t known;     /* chunks that the gallop had found */
+    size_t known;     /* chunks that the gallop had found when the hit was computed */
     size_t at;        /* chunk * n_groups + group: chunks before are guaranteed */
-    size_t n_told;    /* the workers know the chunks below, of full-attention groups */
-    unsigned n_named; /* how often kvt_engine_wanted() has named the hit's chunks since the
-                       * last one arrived */
+    size_t n_told;    /* kvt_engine_wanted() has returned the chunks below n_told of full-attention
+                       * groups */
+    unsigned n_named; /* calls of kvt_engine_wanted() that returned chunks of the hit since the
+                       * last arrival of a chunk */
 
     struct kvt__probe *probe; /* the last search; NULL: none */
-    uint32_t probes;          /* bits of enum kvt__probe_kind: searches begun */
-    uint32_t n_windows;       /* hits whose windows were expected */
-    bool counted;             /* in the counters of lookups */
+    uint32_t probes;          /* bits of enum kvt__probe_kind: started searches */
+    uint32_t n_windows;       /* started searches KVT__PROBE_WINDOWS */
+    bool counted;             /* the counters of lookups include the sequence */
 };
 
-/* A request's tokens. */
+/* The tokens of a request. */
 struct kvt_seq {
     struct kvt_engine *engine;
     char tags[KVT__KEY_TAGS_MAX + 1];
-    struct kvt_mm_item *mm; /* our copy */
+    struct kvt_mm_item *mm; /* the sequence's copy of the multimodal items */
     size_t n_mm;
     struct kvt__hash_chain hash;
     struct kvt__prefix prefix;
-    struct kvt_chunk *chunks; /* the whole ones; behind them, if tail_known, the
-                               * partial one */
+    struct kvt_chunk *chunks; /* n_chunks full chunks, then, if tail_known, the partial chunk */
     size_t n_chunks, max_chunks;
     struct kvt__seq_ids *ids; /* [rank * n_groups + group] */
     size_t n_ids;
-    struct kvt__space *spaces; /* as ids, with the tags; NULL: no tags */
-    int32_t *tail; /* tokens of the chunk that is not whole yet */
+    struct kvt__space *spaces; /* [rank * n_groups + group], with the tags; NULL: no tags */
+    int32_t *tail; /* tokens of the partial chunk */
     size_t n_tail;
-    bool tail_known;
-    bool lost_tokens; /* an append failed: no more tokens */
-    uint32_t flags; /* of its chunks */
+    bool tail_known; /* chunks[n_chunks] describes the partial chunk */
+    bool lost_tokens; /* an append failed: the sequence accepts no more tokens */
+    uint32_t flags; /* flags of the chunks */
     struct kvt__promise promise;
 };
 
-/* Describe the partial chunk, if there is one, behind the whole ones.  0 or -ENOMEM
- * with a sentence. */
+/* If the sequence has a partial chunk, describe the chunk in chunks[n_chunks].  0; -ENOMEM with a
+ * sentence. */
 int kvt__seq_describe_tail(struct kvt_seq *seq);
 
 /* ------------------------------------------------------------------------ hit.c */
@@ -95,8 +95,8 @@ uint64_t kvt__hit_end(const struct kvt_engine *engine, uint64_t max_hit, size_t 
 size_t kvt__needs_from(const struct kvt_engine *engine, uint64_t max_hit, uint32_t group,
                        size_t first, size_t n);
 
-/* Return true if every rank has a group's chunk there.  lease: each rank's chunk found is
- * leased, in place of a lease elsewhere. */
+/* Return true if every rank has a group's chunk in `where`.  lease: also lease each found chunk,
+ * and end an earlier lease of the chunk in another level. */
 bool kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where where,
                   bool lease);
 
@@ -104,26 +104,28 @@ bool kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__w
  * lease the chunks.  Return the number of chunks. */
 size_t kvt__hit_lease_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where);
 
-/* Return the longest hit of at most n chunks whose sliding windows the store has. */
+/* Return the number of chunks of the longest hit, at most n, whose sliding windows `where`
+ * holds. */
 size_t kvt__hit_fit_windows(struct kvt_seq *seq, size_t n, enum kvt__where where);
 
-/* Lease the sliding windows of the promise's hit.  False: a chunk is missing. */
+/* Lease the sliding windows of the promise's hit.  Return false if a chunk is missing. */
 bool kvt__hit_lease_windows(struct kvt_seq *seq, enum kvt__where where);
 
-/* End all leases, and make room for leases of n chunks.  0 or -ENOMEM with a sentence. */
+/* End all leases, allocate memory for leases of n chunks, and set the end of new leases.  0;
+ * -ENOMEM with a sentence. */
 int kvt__hit_begin_leases(struct kvt_seq *seq, size_t n);
 
-/* End the leases of chunk number first and of those behind it. */
+/* End the leases of chunk number `first` and of all later chunks. */
 void kvt__hit_unlease(struct kvt_seq *seq, size_t first);
 
-/* The parts of a chunk: one for each rank and group. */
+/* Return the number of parts of a chunk: one for each rank and group. */
 static inline size_t
 kvt__n_parts(const struct kvt_engine *e)
 {
     return (size_t)e->world_size * e->n_groups;
 }
 
-/* The number of the lease of a rank's part of a chunk. */
+/* Return the index in promise.leases of a part of a chunk. */
 static inline size_t
 kvt__hit_part(const struct kvt_engine *e, size_t chunk, uint32_t rank, uint32_t group)
 {
@@ -132,26 +134,27 @@ kvt__hit_part(const struct kvt_engine *e, size_t chunk, uint32_t rank, uint32_t 
 
 /* ---------------------------------------------------------------------- probe.c */
 
-/* Searches of the tiers; a sequence makes them in this order, the last for a few hits, each
- * other at most once. */
+/* Kinds of searches of the tiers.  A sequence makes the searches in this order: each kind at most
+ * once, KVT__PROBE_WINDOWS for a few hits. */
 enum kvt__probe_kind {
     KVT__PROBE_ALL = 1,     /* every object, in prefix order */
-    KVT__PROBE_CERTAIN = 2, /* the same, in storage whose chunks are promised unread */
+    KVT__PROBE_CERTAIN = 2, /* every object in storage of KVT__CERTAIN, in prefix order */
     KVT__PROBE_GALLOP = 4,  /* few objects of the first rank, in all storage */
-    KVT__PROBE_WINDOWS = 8, /* none: the windows of one hit are expected */
+    KVT__PROBE_WINDOWS = 8, /* no object: enter the windows of a hit as unread */
 };
 
-/* Start the next search of the tiers that the promise's hit needs.  full: the indexes have so
- * many chunks of the full-attention groups; end: chunks of the longest possible hit.  0;
- * -ENOENT: all searches were made; -ENOMEM with a sentence. */
+/* Start the next search of the tiers for the promise's hit.  full: number of leading chunks of
+ * full-attention groups in the indexes; end: chunks of the longest possible hit.  promise.probe is
+ * the new search.  0; -ENOENT: no further search is useful; -ENOMEM with a sentence. */
 int kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end);
 
-/* Return true if the search goes on.  gallops: the search is a gallop; known: the number of
- * chunks that the gallop found so far. */
+/* Return true if the search is still in progress.  gallops: out, the search is a gallop; known:
+ * out, number of chunks that the gallop has found. */
 bool kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known);
 
-/* Leave the search (NULL: none), which then starts no request.  In a forked child the search
- * stays: a thread of the parent may have held its lock. */
+/* Drop the sequence's reference of a search: the search starts no further request.  NULL is
+ * allowed.  In a forked child the search is leaked: a thread of the parent may have held its
+ * lock. */
 void kvt__probe_leave(struct kvt__probe *probe);
 
 /* Return the space of a rank and group with the sequence's tags. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where an engine's KV lies. */
+ * The views: addresses of an engine's KV. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "base/sized.h"
 #include "engine/private.h"
 
-/* A GPU copies from and to pinned memory at the full speed of its bus, and beside its
- * other work. */
+/* Pin the pool.  A GPU copies from and to pinned memory at the full speed of its bus, while kernels
+ * run. */
 static void
 pin_pool(struct kvt_engine *e)
 {
@@ -25,14 +25,15 @@ pin_pool(struct kvt_engine *e)
                  (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
 }
 
-/* As much of a device's memory as is useful: for the chunks that are read or written at a
- * time, and as many that wait. */
+/* Return the bytes of a device's memory that a tier may lend: a chunk for each I/O thread, and as
+ * many waiting chunks. */
 static size_t
 transfer_bytes(const struct kvt_engine *e)
 {
     return 2 * e->n_io_threads * e->largest_chunk;
 }
 
+/* Open the GPU of the first view, and pin the pool for the GPU. */
 static int
 open_device(struct kvt_engine *e, const struct kvt_kv_view *from)
 {
@@ -48,7 +49,7 @@ open_device(struct kvt_engine *e, const struct kvt_kv_view *from)
     return 0;
 }
 
-/* For the first view. */
+/* Open the memory of the first view, and pass the GPU to the tiers. */
 static int
 open_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
 {
@@ -63,7 +64,8 @@ open_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
     return err;
 }
 
-/* Groups are stored and loaded in one call, and so all lie in the same memory. */
+/* Check that a view has the memory kind and device of all earlier views, because a call stores or
+ * loads several groups.  The first view opens its memory.  0; -errno with a sentence. */
 static int
 check_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weights of an engine's KV.  Only the prefixes of new sequences contain the weights id:
- * stores and loads planned under another id keep the old id. */
+ * The weights of an engine's KV.  The prefixes of a sequence's chunks contain the weights id of the
+ * sequence's creation, so stores and loads that were planned before a reset keep the old id. */
 #include <errno.h>
 #include <sys/random.h>
 
