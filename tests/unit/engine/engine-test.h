@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An engine over a directory, with blocks in this program's memory or a device's. */
+ * An engine over a directory, with blocks in host memory or in the memory of a device. */
 #ifndef KVT_ENGINE_TEST_H
 #define KVT_ENGINE_TEST_H
 
@@ -20,7 +20,7 @@
 #define BLOCK 32u        /* tokens */
 #define N_LAYERS 3u
 #ifndef BLOCK_BYTES
-#define BLOCK_BYTES 4096u /* of one layer */
+#define BLOCK_BYTES 4096u /* bytes of a block in one layer */
 #endif
 #ifndef N_BLOCKS
 #define N_BLOCKS 64u
@@ -34,7 +34,7 @@ struct fixture {
     int32_t tokens[N_TOKENS];
 };
 
-/* The line of settings for a key ("name="), or NULL. */
+/* Return the setting that begins with key ("name="), or NULL. */
 static inline const char *
 setting_of(const char *const *settings, const char *key)
 {
@@ -53,10 +53,10 @@ is_set(const char *const *settings, const char *setting)
     return setting_of(settings, key) != NULL;
 }
 
-/* The index of a directory without a limit has a million entries, and each engine that
- * is opened walks them several times: a limit above what tests store makes it 16384.
- * On S3 a limit sets a cleaner to work.  Deadlines are long: a thread that the machine does
- * not run for some seconds must not end a load or a lookup. */
+/* Without a limit, the index of a directory has a million entries, and each opened engine walks
+ * over the entries several times.  So the tests set a limit that no test reaches: the index then
+ * has 16384 entries.  On S3 a limit would start a cleaner.  Deadlines are long, so that a machine
+ * that does not run a thread for some seconds ends no load and no lookup. */
 static inline struct kvt_config *
 open_config(const char *dir, const char *const *more)
 {
@@ -96,7 +96,7 @@ opaque_group(void)
     return group;
 }
 
-/* The same bytes in the form that LMCache has. */
+/* As opaque_group(), in LMCache's format: the chunks have equal sizes. */
 static inline struct kvt_group
 plain_group(void)
 {
@@ -110,8 +110,8 @@ plain_group(void)
     return group;
 }
 
-/* Which engine to open; what is left out: of both roles, with one opaque group, the only
- * rank, alone. */
+/* Parameters of an engine.  Fields of 0: both roles, an opaque group, a world of one rank, no
+ * settings. */
 struct opening {
     uint32_t role, n_groups, world_size, rank, local_ranks;
     const struct kvt_group *groups;
@@ -120,7 +120,7 @@ struct opening {
     const char *fingerprint;
 };
 
-/* 0, or what opening said. */
+/* Open an engine.  Return the result of kvt_engine_open(). */
 static inline int
 try_open(const char *dir, const struct opening *o, struct kvt_engine **out)
 {
@@ -193,14 +193,14 @@ block_at(const struct fixture *f, uint32_t layer, uint32_t block)
     return f->memory + ((size_t)layer * N_BLOCKS + block) * BLOCK_BYTES;
 }
 
-/* All blocks. */
+/* Set all bytes of all blocks. */
 static inline void
 set_blocks(const struct fixture *f, int value)
 {
     device_set(f->memory, value, (size_t)N_LAYERS * N_BLOCKS * BLOCK_BYTES);
 }
 
-/* Bytes that tell layer, block and seed. */
+/* Make bytes that depend on layer, block and seed. */
 static inline void
 make_block(unsigned char bytes[BLOCK_BYTES], uint32_t layer, uint32_t block, uint32_t seed)
 {
@@ -219,7 +219,7 @@ fill_block(const struct fixture *f, uint32_t block, uint32_t seed)
     }
 }
 
-/* Whether block holds what fill_block(from, seed) wrote there. */
+/* Return true if a block holds the bytes that fill_block() writes for block `from` and seed. */
 static inline bool
 block_holds(const struct fixture *f, uint32_t block, uint32_t from, uint32_t seed)
 {
@@ -359,7 +359,7 @@ store_prefix(const struct fixture *f, uint32_t n)
     kvt_seq_free(seq);
 }
 
-/* Load and wait for it. */
+/* Load, and wait for the end of the load. */
 static inline struct kvt_load *
 load_and_wait(const struct fixture *f, const struct kvt_group_io *ios, size_t n)
 {
@@ -374,7 +374,7 @@ load_and_wait(const struct fixture *f, const struct kvt_group_io *ios, size_t n)
     return load;
 }
 
-/* Ask until the answer is known. */
+/* Repeat a lookup until the hit is known, and return the hit. */
 static inline uint64_t
 lookup(const struct fixture *f, struct kvt_seq *seq, uint64_t have, uint64_t max)
 {
@@ -400,7 +400,8 @@ counter(const struct fixture *f, const char *name)
     return 0;
 }
 
-/* What was read ahead can be promised a moment before it is counted. */
+/* Wait until a counter has a value: a lookup can promise a prefetched chunk before the counter
+ * includes the chunk. */
 static inline void
 assert_comes_to(const struct fixture *f, const char *name, uint64_t n)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An LMCache that writes over our files: its chunks have the same names and no identity.
- * They are served where the name tells all that decides what a chunk is, and nowhere
- * else. */
+ * LMCache replaces kvtier's files: the chunks of LMCache have equal names and no identity.  kvtier
+ * serves such a chunk only if the name determines the chunk completely. */
 #include "engine-test.h"
 
 #include <fcntl.h>
@@ -48,8 +47,8 @@ store(const struct fixture *f, const struct kvt_seq_extra *extra)
     kvt_seq_free(seq);
 }
 
-/* What becomes of each file: one of another program, with other bytes and a header that
- * tells this shape; NULL: it stays.  nftw() has no room for it. */
+/* Input of the callback of nftw(): replace each file by a file of another program with other bytes
+ * and a header with this shape.  NULL: keep the files. */
 static const struct kvt__shape *rewritten_as;
 static size_t n_files;
 
@@ -76,7 +75,8 @@ visit(const char *path, const struct stat *st, int type, struct FTW *at)
     return 0;
 }
 
-/* How many files of chunks there are, all rewritten; shape: NULL: none is. */
+/* Return the number of chunk files.  Replace all files by files with this shape; NULL: keep the
+ * files. */
 static size_t
 each_file(const struct fixture *f, const struct kvt__shape *shape)
 {
@@ -99,7 +99,7 @@ hit_of(const struct fixture *f, const struct kvt_seq_extra *extra)
     return hit;
 }
 
-/* Load each chunk for itself, from block 30 on; the status that all have. */
+/* Load each chunk on its own, to block 30 and later.  Return the status, equal for all chunks. */
 static int
 load(const struct fixture *f, const struct kvt_seq_extra *extra)
 {
@@ -144,7 +144,7 @@ what_the_name_tells_is_served(void **state)
     assert_int_equal(counter(f, "unverified_chunks"), N_CHUNKS);
 }
 
-/* It is a miss, of which the index knows then; the file stays, until it is stored again. */
+/* Expect a miss, which the index then knows.  The file stays until a store replaces the file. */
 static void
 expect_no_foreign(struct fixture *f, const struct kvt_seq_extra *extra)
 {
@@ -164,7 +164,7 @@ expect_no_foreign(struct fixture *f, const struct kvt_seq_extra *extra)
     assert_true(blocks_hold(f, 1, 0));
 }
 
-/* As many bytes under the same names, of a model with another geometry. */
+/* Shapes of another model with equal chunk sizes and equal names. */
 static const struct kvt__shape others[] = {
     { 6, 3, { 1, CHUNK, N_LAYERS, HIDDEN } },
     { 6, 3, { 1, 2 * N_LAYERS, CHUNK, HIDDEN / 2 } },
@@ -174,7 +174,8 @@ static const struct kvt__shape others[] = {
     { 4, 6, { CHUNK_BYTES } },
 };
 
-/* Miss after miss, also once it was found; each file stays until it is stored again. */
+/* Expect misses, also after a search has found the files.  Each file stays until a store replaces
+ * the file. */
 static void
 expect_no_other_shape(struct fixture *f, const char *const *settings)
 {
@@ -256,7 +257,8 @@ what_was_made_after_a_reset_to_named_weights_is_not(void **state)
     expect_no_foreign(f, NULL);
 }
 
-/* Their identities are the same; how they came to memory is not. */
+/* The chunks keep their identities.  After the reset they are misses because they came to memory
+ * from files without identity. */
 static void
 what_memory_has_from_before_a_reset_is_not(void **state)
 {
@@ -304,7 +306,7 @@ what_could_be_of_another_group_is_not(void **state)
     assert_non_null(strstr(kvt_last_error(), "KVT_FORMAT_OPAQUE"));
 }
 
-/* Workers know a request's chunks and not the request. */
+/* A worker gets the chunks of a request, not the request. */
 static void
 each_chunk_says_it_itself(void **state)
 {

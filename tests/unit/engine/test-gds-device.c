@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * KV in the memory of a GPU and files of gds_path, with nothing of a chunk in host memory,
- * over fakes of CUDA and cuFile. */
+ * KV in the memory of a GPU, and files of gds_path, over fakes of CUDA and cuFile.  No byte of a
+ * chunk passes through host memory. */
 #include "engine-test.h"
 #include "gds-fakes.h"
 
@@ -30,7 +30,7 @@ teardown(void **state)
     return 0;
 }
 
-/* The statuses of n chunks, loaded to blocks 33 ... */
+/* Load n chunks to blocks 33 ... and return the load. */
 static struct kvt_load *
 load(struct fixture *f, uint32_t n)
 {
@@ -53,7 +53,7 @@ chunks_are_stored_and_loaded_directly(void **state)
     store_prefix(f, 8);
     assert_int_equal(counter(f, "store_chunks"), 8);
     assert_true(gds->n_moves >= 8);
-    kvt_engine_close(f->engine); /* what was stored is found by another one */
+    kvt_engine_close(f->engine); /* another engine finds the stored chunks */
     fixture_open_plain(f, settings);
     int before = gds->n_moves;
     struct kvt_load *done = load(f, 8);
@@ -65,7 +65,7 @@ chunks_are_stored_and_loaded_directly(void **state)
     kvt_load_free(done);
 }
 
-/* The checksum that the device makes of what was read is not the one that was stored. */
+/* The checksum that the device computes of the read bytes differs from the stored checksum. */
 static void
 what_is_damaged_on_the_way_is_not_loaded(void **state)
 {
@@ -91,7 +91,7 @@ a_library_that_fails_is_a_miss(void **state)
     kvt_load_free(done);
 }
 
-/* No memory of the GPU is taken for nothing. */
+/* The tier then allocates no memory of the GPU. */
 static void
 what_stays_in_host_memory_goes_through_it(void **state)
 {
@@ -135,7 +135,7 @@ chunks_that_the_device_cannot_copy_are_counted(void **state)
     kvt_load_free(done);
 }
 
-/* It is known when the engine says where its KV is. */
+/* kvt_engine_set_view() reports that a required data path is missing. */
 static void
 what_is_demanded_is_not_to_be_had_for_host_memory(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * KV in the memory of a GPU and files of gds_path, where the library, the file system or
- * the GPU fails: a load tells it for each chunk and leaves its blocks alone, a store leaves
- * nothing, and all works again afterwards. */
+ * KV in the memory of a GPU, and files of gds_path; the library, the file system or the GPU fails.
+ * A load then reports the failure of each chunk and does not change the blocks, a store leaves no
+ * file, and later stores and loads succeed. */
 #include <sched.h>
 
 #include "engine-test.h"
@@ -11,8 +11,8 @@
 #include "engine/load.h"
 
 #define N (N_TOKENS / CHUNK)
-#define N_THREADS 4 /* that read and write files */
-#define FIRST 33u /* block that is loaded to */
+#define N_THREADS 4 /* threads of the executor */
+#define FIRST 33u /* first block of the loads */
 
 static char gds_path[300];
 static const char *settings[] = { "remote_url=", gds_path, "gpu_copies=batch",
@@ -42,7 +42,7 @@ teardown(void **state)
     return 0;
 }
 
-/* With all that failed before forgotten. */
+/* Open a new engine: the failures of earlier operations no longer count. */
 static void
 open_anew(void)
 {
@@ -62,7 +62,7 @@ promised(void)
     return n;
 }
 
-/* What is in the blocks that are loaded to before they are. */
+/* Fill the blocks of the loads with a mark, before the loads. */
 static void
 mark_blocks(void)
 {
@@ -79,7 +79,7 @@ blocks_are_as_marked(void)
     return true;
 }
 
-/* Begin to load all chunks, whatever is promised. */
+/* Begin to load all chunks, also without a promise. */
 static struct kvt_load *
 begin_load(void)
 {
@@ -95,7 +95,8 @@ begin_load(void)
     return load;
 }
 
-/* How the first chunk ends; the others do as well, unless nobody wants them any more. */
+/* Wait for a load.  Return the status of the first chunk; each other chunk has this status or was
+ * cancelled after the failure. */
 static int
 end_load(struct kvt_load *load)
 {
@@ -125,7 +126,7 @@ load(void)
 
 /* ------------------------------------------------------------------------ failures */
 
-/* The library has three ways to tell a failure. */
+/* The library reports failures in three forms. */
 static const char *const reads[] = {
     "read=5", "read=5030",               /* an errno, or the library's number there */
     "read=5,form=1", "read=5036,form=1", /* the negative number */
@@ -144,13 +145,13 @@ reads_that_fail_are_told_and_touch_no_block(void **state)
         assert_true(counter(&f, "load_failed") > 0);
         assert_int_equal(gds->in_flight, 0);
         open_anew();
-        assert_int_equal(load(), 0); /* they are there all the same */
+        assert_int_equal(load(), 0); /* the chunks are still stored */
     }
 }
 
 static const struct {
     const char *switches;
-    bool full; /* the storage is: that is no failure of it */
+    bool full; /* full storage is no failure of the tier */
 } writes[] = {
     { "write=5", false },           { "write=5030", false },
     { "write=5,form=1", false },    { "write=5036,form=1", false },
@@ -171,7 +172,7 @@ n_temporary_files(void)
     return (size_t)n;
 }
 
-#define FEW 4u /* chunks: after eight failures storage is left alone for a while */
+#define FEW 4u /* chunks: after eight failures the storage is paused */
 
 static void
 writes_that_fail_leave_nothing(void **state)
@@ -199,8 +200,8 @@ wait_for_a_request(void)
         sched_yield();
 }
 
-/* The driver answers with an error to all that runs, for good.  The library's requests go
- * on: it is not told. */
+/* The driver fails all calls from now on.  The requests of the library continue: the library does
+ * not notice the failure. */
 static void
 a_gpu_that_is_lost_under_a_load_ends_it(void **state)
 {
@@ -227,7 +228,7 @@ what_a_lost_gpu_stores_is_not_there(void **state)
     make_io(&io, seq, 0, 0, N, 1);
     gpu_fake->lose(719);
     int err = kvt_engine_store(f.engine, &io.io, 1);
-    assert_true(!err || err == -EIO); /* it may be seen only later */
+    assert_true(!err || err == -EIO); /* the store may notice the failure later */
     assert_int_equal(kvt_engine_flush(f.engine, -1), 0);
     assert_int_equal(counter(&f, "store_chunks"), 0);
     kvt_seq_free(seq);
@@ -238,7 +239,7 @@ what_a_lost_gpu_stores_is_not_there(void **state)
     assert_int_equal(load(), 0);
 }
 
-/* -------------------------------------------------------------------- what is late */
+/* -------------------------------------------------------------------- deadlines */
 
 /* Let the load reach its deadline now, as the thread of timers does.  Storage that has
  * answered nothing counts as hanging. */
@@ -250,8 +251,8 @@ reach_deadline(struct kvt_load *load)
     kvt__load_deadline(&load->deadline);
 }
 
-/* Memory that a request reads into is nobody else's before it has ended, which the fake
- * library looks after; and what comes late goes nowhere. */
+/* No other user gets the memory of a request before the end of the request; the fake library checks
+ * this.  Bytes that arrive late do not reach the blocks. */
 static void
 a_request_that_ends_after_the_deadline_keeps_its_memory(void **state)
 {
@@ -265,7 +266,7 @@ a_request_that_ends_after_the_deadline_keeps_its_memory(void **state)
     reach_deadline(late);
     assert_int_equal(end_load(late), -ETIMEDOUT);
     assert_int_equal(gds->n_moves, N_THREADS);
-    int next = load(); /* it finds no thread, or the storage left alone */
+    int next = load(); /* no thread is free, or the storage is paused */
     assert_true(next == -ETIMEDOUT || next == -EIO);
     assert_int_equal(gds->in_flight, N_THREADS);
     mark_blocks();
@@ -280,7 +281,7 @@ a_request_that_ends_after_the_deadline_keeps_its_memory(void **state)
     assert_int_equal(load(), 0);
 }
 
-/* The same of stores: the caller's blocks are its own again long before. */
+/* A store that hangs keeps its slot; the caller's blocks are free long before. */
 static void
 a_store_that_hangs_keeps_its_memory(void **state)
 {
@@ -296,7 +297,7 @@ a_store_that_hangs_keeps_its_memory(void **state)
     device_settle();
     wait_for_a_request();
     for (uint32_t b = 1; b <= 2 * N; b++)
-        fill_block(&f, b, 50); /* the engine has other plans */
+        fill_block(&f, b, 50); /* the engine reuses the blocks */
     assert_int_equal(kvt_engine_flush(f.engine, 100), -ETIMEDOUT);
     gds_set("");
     assert_int_equal(kvt_engine_flush(f.engine, -1), 0);

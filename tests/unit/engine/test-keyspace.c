@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the digest of each rank and group describes (docs/formats.md): chunks that another
- * version has stored stay found.  And the shape that a chunk's header describes. */
+ * The description that the digest of each rank and group covers (docs/formats.md), so that chunks
+ * of another version are found, and the shape in the header of a chunk. */
 #include "engine-test.h"
 
 #include "engine/private.h"
 
-/* Open the second of two ranks and compare.  wanted has no more than differs between the tests. */
+/* Open rank 1 of 2 and compare its descriptions with wanted, which has only the fields that differ
+ * between the tests. */
 static void
 check(const struct kvt_group *groups, const struct kvt__space_desc *wanted, uint32_t n)
 {
@@ -27,7 +28,7 @@ check(const struct kvt_group *groups, const struct kvt__space_desc *wanted, uint
         desc.chunk_tokens = CHUNK;
         desc.n_layers = N_LAYERS;
         desc.group = i % n;
-        /* All ranks have the same of a replicated group. */
+        /* All ranks share the description of a replicated group. */
         desc.world_size = groups[i % n].replicated ? 1 : 2;
         desc.rank = groups[i % n].replicated ? 0 : i / n;
         kvt__space_digest(&desc, digest);

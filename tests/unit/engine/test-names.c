@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which names chunks have by pre_caching_hash_algorithm and lmcache_release, and that
- * what is stored stays found when those change. */
+ * The names of chunks by pre_caching_hash_algorithm and lmcache_release.  Stored chunks are found
+ * after a change of the settings. */
 #include "engine-test.h"
 
 #include <dirent.h>
@@ -15,7 +15,7 @@ static const char *const newest[] = { SHA256, NULL };
 static const char *const wide[] = { SHA256, "lmcache_release=0.4.3", NULL };
 static const char *const wide_none[] = { SHA256, "lmcache_release=0.3.14", NULL };
 
-/* How many chunks are found, all of whose bytes are those that were stored. */
+/* Return the number of chunks of the hit.  All loaded bytes must equal the stored bytes. */
 static uint64_t
 found_chunks(struct fixture *f)
 {
@@ -38,7 +38,7 @@ found_chunks(struct fixture *f)
     return n;
 }
 
-/* Call fn with each chunk's file; returns how many there are. */
+/* Call fn with the name of each chunk file.  Return the number of files. */
 static size_t
 each_file(const struct fixture *f, void (*fn)(void *ctx, const char *name), void *ctx)
 {
@@ -115,7 +115,7 @@ long_names_are_evicted_with_their_files(void **state)
 
     fixture_open(f, small); /* room for three */
     for (uint32_t n = 1; n <= 10; n++)
-        store_prefix(f, n); /* one more than before */
+        store_prefix(f, n); /* adds a chunk */
     assert_int_equal(counter(f, "evicted_chunks") + each_file(f, NULL, NULL),
                      counter(f, "store_chunks"));
     assert_in_range(each_file(f, NULL, NULL), 1, 3);
@@ -146,7 +146,7 @@ long_names_are_found_without_an_index(void **state)
     assert_int_equal(found_chunks(f), 3);
 }
 
-/* A chunk has the name of the chunk hash that it was stored under. */
+/* A chunk keeps the name of the chunk hash with which the chunk was stored. */
 static void
 check_hashes(struct fixture *f, const char *const *before, const char *const *after)
 {
@@ -173,7 +173,7 @@ from_long_names_to_short_ones_is_a_miss(void **state)
     check_hashes(*state, wide, newest);
 }
 
-/* The index is made anew, with room for them. */
+/* kvtier replaces the index by an index with room for wide hashes. */
 static void
 from_short_names_to_long_ones_is_a_miss_and_then_works(void **state)
 {
@@ -185,7 +185,7 @@ from_short_names_to_long_ones_is_a_miss_and_then_works(void **state)
     assert_int_equal(found_chunks(f), 0);
     store_prefix(f, 4);
     assert_int_equal(found_chunks(f), 4);
-    reopen(f, newest); /* one index for both */
+    reopen(f, newest); /* both settings use one index */
     assert_int_equal(found_chunks(f), 4);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which memory node an engine takes its pool from. */
+ * The NUMA node of an engine's pool. */
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ preferred_memory_is_mapped(void)
     return found;
 }
 
-/* Nothing can be bound under qemu-user, or where a filter forbids it. */
+/* mbind() fails under qemu-user, and where a filter of system calls forbids mbind(). */
 static void
 skip_without_mbind(void)
 {
@@ -52,7 +52,7 @@ pools_are_where_the_mapping_says(void **state)
     (void)state;
     skip_without_mbind();
     fixture_init(&f);
-    assert_int_equal(open_worker(&f, settings, 3, &engine), 0); /* 1 on its host */
+    assert_int_equal(open_worker(&f, settings, 3, &engine), 0); /* number 1 on this host */
     assert_true(preferred_memory_is_mapped());
     kvt_engine_close(engine);
     assert_false(preferred_memory_is_mapped());

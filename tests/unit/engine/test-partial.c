@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The partial chunk at a sequence's end: named as LMCache names it, stored, found
- * and loaded like a whole one, and gone when the sequence goes on. */
+ * The partial chunk at a sequence's end: named as in LMCache; stored, found and loaded like a full
+ * chunk; no longer found after more tokens have extended the sequence. */
 #include "engine-test.h"
 
-#define PROMPT (2 * CHUNK + 40) /* its last chunk takes two blocks */
+#define PROMPT (2 * CHUNK + 40) /* the last chunk has two blocks */
 
 static const char *const partial[] = { "save_unfull_chunk=true", NULL };
 
@@ -33,7 +33,7 @@ store_chunks(struct fixture *f, size_t n_tokens, uint32_t first, uint32_t n)
     kvt_seq_free(seq);
 }
 
-/* What a lookup for the first n_tokens promises; no lease is kept. */
+/* Return the hit of a lookup for the first n_tokens, and end its leases. */
 static uint64_t
 hit(const struct fixture *f, size_t n_tokens, uint64_t have, uint64_t max)
 {
@@ -47,7 +47,7 @@ hit(const struct fixture *f, size_t n_tokens, uint64_t have, uint64_t max)
 
 /* --------------------------------------------------------------------- names */
 
-/* An engine with chunks of four tokens, whose hashes other programs gave. */
+/* An engine with chunks of four tokens; other programs computed the expected hashes. */
 static struct kvt_engine *
 open_small(const struct fixture *f, const char *algorithm)
 {
@@ -63,7 +63,7 @@ the_partial_chunk_is_named_as_in_python(void **state)
 {
     static const struct {
         const char *algorithm;
-        uint64_t whole, tails[3]; /* chunk 1; what follows it, by length */
+        uint64_t whole, tails[3]; /* chunk 1; the partial chunk after it, by length */
     } vectors[] = {
         { "pre_caching_hash_algorithm=builtin", -UINT64_C(0x18a850cb1ebd618e),
           { -UINT64_C(0x779d7803dd31812d), 0x34202f3cef35860f, 0xdbdda3fbd0dd02c } },
@@ -272,7 +272,7 @@ what_a_growing_sequence_promises_is_of_its_present_end(void **state)
     kvt_seq_free(seq);
 }
 
-/* More than the store has room for, none of it the prompt's. */
+/* Store more chunks of other prompts than the store has room for. */
 static void
 store_others(struct fixture *f)
 {
@@ -332,7 +332,7 @@ open_model(struct model *m)
     set_view(m->f.engine, 1, m->f.memory);
 }
 
-/* Whether all is there that computing the token at end needs. */
+/* Return true if the store has all chunks that the computation of token `end` needs. */
 static bool
 can_serve(const struct model *m, uint64_t first, uint64_t end)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks that were stored come back: in the same engine, after a restart, into
- * other blocks, in part. */
+ * Stored blocks are loaded with equal bytes: in the same engine, after a restart, into other
+ * blocks, in part. */
 #include "engine-test.h"
 
 static void
@@ -73,7 +73,7 @@ skipped_and_null_blocks_are_never_written(void **state)
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 2 * CHUNK);
     set_blocks(f, 0x5a);
     make_io(&io, seq, 0, 0, 2, 30);
-    io.blocks[0] = -1; /* the engine has it */
+    io.blocks[0] = -1; /* the engine has computed the block */
     io.blocks[3] = 0;  /* the null block */
     struct kvt_load *load = load_and_wait(f, &io.io, 1);
     assert_int_equal(kvt_load_status(load, 0, 0), 0);
@@ -128,7 +128,7 @@ blocks_may_change_as_soon_as_store_returns(void **state)
     assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
     device_settle();
     set_blocks(f, 0xff);
-    assert_int_equal(kvt_engine_flush(f->engine, INT64_MAX), 0); /* as for ever */
+    assert_int_equal(kvt_engine_flush(f->engine, INT64_MAX), 0); /* practically without end */
     struct kvt_load *load = load_and_wait(f, &io.io, 1);
     for (uint32_t b = 1; b <= 8; b++)
         assert_true(block_holds(f, b, b, 9));

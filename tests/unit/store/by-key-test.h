@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations by key on a store over local_disk, S3 or both, by both calls of kvtier.h. */
+ * Operations by key on a store over local_disk, S3 or both, by kvt_store_run() and by
+ * kvt_store_submit(). */
 #ifndef KVT_BY_KEY_TEST_H
 #define KVT_BY_KEY_TEST_H
 
@@ -81,7 +82,7 @@ teardown(void **state)
 static struct kvt_op op;
 static char buf[64];
 
-/* Prepare op, for as many bytes as there are or as fit. */
+/* Prepare op: a PUT has all bytes, a GET has the whole buffer. */
 static inline struct kvt_op *
 about(uint32_t kind, uint32_t flags, const char *key)
 {

@@ -8,7 +8,7 @@
 
 #include "mem/pool.h"
 
-#define N_CHUNKS 8u /* that the host memory has room for */
+#define N_CHUNKS 8u /* chunks that fit in the host memory */
 
 struct memory {
     struct env e;
@@ -29,7 +29,8 @@ add_memory(struct env *e, struct kvt__memory_params params)
     kvt_config_free(config);
 }
 
-/* As of a worker of that engine; NULL: no other process sees the memory. */
+/* Return the parameters of a worker of an engine.  instance NULL: no other process sees the
+ * memory. */
 static inline struct kvt__memory_params
 worker_memory(const struct memory *m, const char *instance)
 {

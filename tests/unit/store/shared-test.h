@@ -40,7 +40,7 @@ shared_teardown(void **state)
 
 #define SHARED_TEST(f) cmocka_unit_test_setup_teardown(f, shared_setup, shared_teardown)
 
-/* NULL: an error with a sentence.  more: a setting or NULL. */
+/* Open a store.  more: a setting or NULL.  Return NULL with a sentence after an error. */
 static inline struct kvt__store *
 open_shared(struct shared *s, const char *more)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store over a directory, and chunks known by number: number i has hash i, and
- * an identity and bytes made from it. */
+ * A store over a directory, and chunks with numbers: chunk i has hash i, and an identity and bytes
+ * that depend on i. */
 #ifndef KVT_STORE_TEST_H
 #define KVT_STORE_TEST_H
 
@@ -28,7 +28,7 @@
 #include "tier/layout/layout.h"
 
 #define BYTES 5000u  /* payload of a chunk */
-#define TAKEN 8192u  /* what it takes on disk */
+#define TAKEN 8192u  /* bytes of its file on disk */
 
 static const struct kvt__shape shape_of_all = { 1, 3, { 2, 1, 1, BYTES / 4 } };
 
@@ -71,9 +71,9 @@ open_store(struct env *e, const char *url, struct kvt__exec *exec,
     return store;
 }
 
-/* prefix: "" or a fault URL that ends in '/'.  Without more a limit above what tests
- * store: the index of a store without one has a million entries, which takes long to
- * walk under a sanitizer. */
+/* Open a store.  prefix: "" or a fault URL that ends in '/'.  more: settings; NULL: a limit that no
+ * test reaches, because without a limit the index has a million entries, and a walk over the
+ * entries takes long under a sanitizer. */
 static inline struct kvt__store *
 open_over(struct env *e, const char *prefix, const char *const *more)
 {
@@ -84,7 +84,7 @@ open_over(struct env *e, const char *prefix, const char *const *more)
     return open_store(e, url, NULL, more ? more : roomy);
 }
 
-/* As the upkeep of an engine does. */
+/* List all levels, as the upkeep of an engine does. */
 static inline void
 list_all(struct kvt__store *store)
 {
@@ -134,7 +134,7 @@ env_setup_small(void **state)
     return 0;
 }
 
-/* A store over a directory of its own. */
+/* cmocka's setup: a store over a new directory. */
 static inline int
 env_setup(void **state)
 {
@@ -201,8 +201,8 @@ fill(unsigned char *bytes, unsigned seed)
         bytes[i] = byte_at(seed, i);
 }
 
-/* Replace the chunk's file by a new one as LMCache does, with a header that tells this
- * shape; NULL: without. */
+/* Replace the file of a chunk as LMCache does, by a file whose header has this shape; NULL: by a
+ * file without a header. */
 static inline void
 write_foreign(const struct env *e, unsigned i, const struct kvt__shape *shape,
               size_t bytes)
@@ -215,11 +215,11 @@ write_foreign(const struct env *e, unsigned i, const struct kvt__shape *shape,
         kvt__fs_header_put(shape, bytes, file);
     fill(file + header, i);
     path_of(e, i, path, sizeof path);
-    (void)unlink(path); /* LMCache renames over it */
+    (void)unlink(path); /* LMCache renames a new file over the old file */
     write_file(path, file, header + bytes);
 }
 
-/* A request with memory of its own. */
+/* A request with a buffer. */
 struct request {
     struct kvt__store_req req; /* first */
     unsigned char *memory;
@@ -264,7 +264,7 @@ put(const struct env *e, unsigned i)
     return r.req.error.code;
 }
 
-/* 0 only with the right bytes. */
+/* GET a chunk.  Return 0 only if the bytes are right. */
 static inline int
 get_verified(const struct env *e, unsigned i, bool *verified)
 {
@@ -376,7 +376,7 @@ used(const struct env *e)
     return totals_of(e).used_bytes;
 }
 
-/* Bytes on disk of the files in one directory. */
+/* Return the bytes on disk of the files in a directory. */
 static inline uint64_t
 disk_bytes_in(const char *path)
 {
@@ -395,7 +395,7 @@ disk_bytes_in(const char *path)
     return sum;
 }
 
-/* Of all chunks, finished or not. */
+/* Return the bytes on disk of all chunks, also of temporary files. */
 static inline uint64_t
 disk_bytes(const struct env *e)
 {

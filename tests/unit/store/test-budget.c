@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Budgets: what is evicted, what is not, and that the disk never holds more. */
+ * Limits: the chunks that are evicted, and the bytes on disk, which never exceed the limit. */
 #include "table-file.h"
 
 /* Room for 13 chunks of TAKEN bytes. */
@@ -174,7 +174,7 @@ writers_and_readers_at_once_keep_the_limit(void **state)
     free(requests);
 }
 
-/* All want room at the same time and begin with the same candidates. */
+/* All threads need room at the same time and begin with equal victims. */
 static void
 a_put_that_lost_every_race_still_finds_room(void **state)
 {
@@ -273,8 +273,8 @@ a_file_that_the_index_cannot_have_is_listed_once(void **state)
 
 #define N_EMPTY 300u
 
-/* Each of several threads would make room for the whole excess, and evict what the others
- * have just stored. */
+/* Otherwise each of several threads would make room for the whole excess, and evict chunks that the
+ * other threads have just stored. */
 static void
 a_lowered_limit_evicts_no_new_chunks(void **state)
 {
@@ -319,10 +319,10 @@ empty_files_do_not_keep_a_put_from_room(void **state)
     uint64_t n_files = 0;
     for (unsigned i = 0; i < N_EMPTY; i++)
         n_files += file_there(e, 1000 + i);
-    assert_int_equal(totals_of(e).n_unread, n_files); /* an entry goes with its file */
+    assert_int_equal(totals_of(e).n_unread, n_files); /* evicted files have no entry */
 }
 
-/* As of a bucket: only its tier keeps the limit there. */
+/* As for a bucket, whose tier keeps the limit. */
 static void
 what_is_unlisted_is_forgotten_and_not_removed(void **state)
 {
@@ -391,7 +391,7 @@ a_process_without_shared_index_reads_only(void **state)
     assert_false(file_there(e, 2));
     assert_int_equal(probe(&other, 1), 0);
     assert_int_equal(get(&other, 1), 0);
-    wait_for_tick(); /* or a chunk probed in this tick is evicted first: it has fewer uses */
+    wait_for_tick(); /* else a chunk of this tick, with fewer uses, is evicted first */
     for (unsigned i = 10; i < 10 + N_FIT - 1; i++)
         assert_int_equal(put(e, i), 0);
     for (unsigned i = 10; i < 10 + N_FIT - 1; i++) /* the private table is full */

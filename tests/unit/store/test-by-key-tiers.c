@@ -2,7 +2,7 @@
  *
  * Operations by key over several tiers: which tiers are asked, corrupt objects, sizes, names,
  * and many operations at once. */
-#include "files.h" /* before a global that its parameters would shadow */
+#include "files.h" /* first: a global below has the name of a parameter */
 
 #include "by-key-test.h"
 #include "tier/tier.h"
@@ -50,7 +50,7 @@ static bool deletes_before_read;
 int __real_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op);
 int __wrap_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op);
 
-/* Delete the file between the look and the read. */
+/* Delete the file between the probe and the read. */
 int
 __wrap_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op)
 {
@@ -310,7 +310,7 @@ a_get_into_too_few_bytes_returns_the_size(void **state)
     }
 }
 
-/* Memory above 64 MiB makes a waiting thread look at the size first. */
+/* With a buffer above 64 MiB, a waiting thread probes the size first. */
 static void
 a_get_into_much_memory_reads_the_object(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests by key text, as kvtier.h has them, over tiers whose names tell less than a
- * key: what a listing tells is taken where that is meant, and only there. */
+ * Requests by key text over tiers whose object names contain less than a key: only operations with
+ * KVT_OP_LISTED, and VERIFY, accept a key of a listing for another key of the object. */
 #include "by-key-test.h"
 
 #define KEY "org/my_m-del@1@0@5@bfloat16"
@@ -40,7 +40,7 @@ check_prefix(const char *prefix, const char *listed)
     assert_string_equal(told, listed);
 }
 
-/* other: a key of the same name that has a slash, so that no listing tells it. */
+/* other: a key with a '/' and an equal object name; no listing reports this key. */
 static void
 check_keys(const char *listed, const char *other)
 {
@@ -53,7 +53,7 @@ check_keys(const char *listed, const char *other)
         check_prefix(listed, listed);
         check_prefix("o", listed);
         check_prefix("oo", "");
-        check_prefix("o\n", ""); /* the tier cannot filter by such a byte */
+        check_prefix("o\n", ""); /* the tier cannot filter by this byte */
         expect_bytes(ways[i](KVT_OP_GET, 0, KEY));
         expect_bytes(ways[i](KVT_OP_GET, KVT_OP_LISTED, KEY));
         expect_bytes(ways[i](KVT_OP_GET, KVT_OP_LISTED, listed));
@@ -163,7 +163,7 @@ expect_no_put(const char *tiers)
         expect_refused(ways[i](KVT_OP_PUT, 0, KEY), EINVAL,
                        "store_location is LocalCPUBackend");
         expect_refused(op.status, EINVAL, tiers);
-        expect_bytes(ways[i](KVT_OP_GET, 0, KEY)); /* it was not taken away */
+        expect_bytes(ways[i](KVT_OP_GET, 0, KEY)); /* the chunk was not removed */
     }
 }
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tier that fails again and again is left alone for a while, by every process that
- * has its index, and asked again afterwards.  The clock is the test's, and stands still. */
+ * Pauses: no process with a tier's index uses a tier that has failed repeatedly, until the pause is
+ * over.  The clocks of the test stand still until the test moves the clocks. */
 #include "store-test.h"
 
-#define FAILURES 8 /* in a row, that pause a tier */
+#define FAILURES 8 /* consecutive failures that pause a tier */
 #define PAUSE_S 10 /* length of a pause after failures */
 
-static int64_t now_s = 1000000; /* of each clock */
-static struct kvt__store *looked_at; /* store to search for hangs at each look at a clock */
+static int64_t now_s = 1000000; /* seconds of each clock */
+static struct kvt__store *looked_at; /* store to search for hangs at each read of a clock */
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
 
@@ -52,10 +52,10 @@ nothing_is_promised_or_read_while_reads_fail(void **state)
     }
     assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
     assert_false(find(&bad, 1));
-    assert_false(find(e, 1)); /* through the index they share */
+    assert_false(find(e, 1)); /* through the shared index */
     assert_int_equal(get(e, 1), -EIO);
     assert_int_equal(probe(e, 2), -ENOENT);
-    assert_int_equal(put(e, 2), 0); /* writes go on */
+    assert_int_equal(put(e, 2), 0); /* writes continue */
     kvt__store_close(bad.store);
 }
 
@@ -74,7 +74,7 @@ after_the_pause_an_answer_ends_it(void **state)
     now_s++;
     assert_true(find(e, 1));
     assert_int_equal(get(&bad, 1), -EIO);
-    assert_false(find(e, 1)); /* one failure is enough now */
+    assert_false(find(e, 1)); /* after a pause, a single failure pauses the tier again */
     assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
     kvt__store_close(bad.store);
     now_s += PAUSE_S;
@@ -112,7 +112,7 @@ writes_that_fail_pause_writes_alone(void **state)
     assert_int_equal(put(e, 200), -EIO);
     assert_int_equal(bad.counters.value[KVT__N_tier_pauses], 1);
     assert_int_equal(get(e, 1), 0);
-    assert_int_equal(disk_bytes(e), used(e)); /* nothing is left reserved */
+    assert_int_equal(disk_bytes(e), used(e)); /* no claim keeps bytes reserved */
     kvt__store_close(bad.store);
 }
 
@@ -197,7 +197,7 @@ a_full_disk_of_several_is_no_failure(void **state)
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
 }
 
-/* The index, and so the pause, is shared with processes that have descriptors and memory. */
+/* Other processes share the index and the pause, and have descriptors and memory. */
 static void
 a_shortage_of_the_process_neither_pauses_nor_resumes(void **state)
 {

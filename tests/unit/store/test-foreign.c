@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chunks without identity, as LMCache writes them, and requests that may not take them:
- * in a file, and in host memory. */
+ * Chunks without identity, as LMCache writes, in files and in host memory; and requests that must
+ * not use such chunks. */
 #include "memory-test.h"
 
 static void
@@ -10,7 +10,7 @@ write_right(const struct env *e, unsigned i)
     write_foreign(e, i, &shape_of_all, BYTES);
 }
 
-/* The outcome of a GET into a slot. */
+/* GET a chunk into a slot, and return the result. */
 static int
 get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
          bool *verified)
@@ -30,7 +30,7 @@ get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
 
 static const struct kvt__slot none;
 
-/* Put a chunk for requests that take no chunk without identity. */
+/* PUT a chunk with own_only: such requests use no chunk without identity. */
 static int
 put_own_only(const struct env *e, unsigned i)
 {
@@ -111,7 +111,7 @@ a_put_replaces_a_file_without_identity(void **state)
 
 /* ------------------------------------------------------------------------- shapes */
 
-/* As many bytes, under the same name. */
+/* Shapes of chunks of equal size and name. */
 static const struct kvt__shape others[] = {
     { 1, 3, { 1, 2, 1, BYTES / 4 } },  /* layers and tokens */
     { 1, 3, { 2, 1, BYTES / 4, 1 } },
@@ -148,7 +148,7 @@ what_tells_another_geometry_is_not_found_and_stays(void **state)
     assert_false(verified);
 }
 
-/* Written over after it was found. */
+/* Another program replaces the file after a probe. */
 static void
 what_tells_another_geometry_is_not_read_and_stays(void **state)
 {
@@ -239,7 +239,7 @@ what_lies_in_memory_without_identity_is_a_miss(void **state)
     assert_true(file_there(e, 1));
 }
 
-/* Ours, in a file, is found behind what is not taken from memory. */
+/* A GET with own_only does not use the chunk in memory, and finds kvtier's chunk in the file. */
 static void
 what_storage_has_takes_its_place(void **state)
 {

@@ -39,7 +39,7 @@ a_full_index_without_limit_removes_no_file(void **state)
     for (unsigned i = 0; i < n; i++)
         if (!file_there(e, i))
             fail_msg("the file of chunk %u of %u is gone", i, n);
-    assert_true(totals_of(e).n_entries < n); /* so entries went */
+    assert_true(totals_of(e).n_entries < n); /* so entries were forgotten */
     assert_int_equal(e->counters.value[KVT__N_evicted_chunks], 0);
     assert_int_equal(get(e, n - 1), 0);
 }
@@ -159,7 +159,7 @@ a_corrupt_file_that_cannot_be_removed_is_counted(void **state)
     assert_false(find(e, 1));
 }
 
-/* ------------------------------------------------------------- others fill the disk */
+/* -------------------------------------------------- other programs fill the disk */
 
 static uint64_t shortage;
 
@@ -189,7 +189,7 @@ the_store_shrinks_when_others_fill_the_disk(void **state)
     shortage = 3 * TAKEN;
     assert_int_equal(put(e, 100), 0);
     assert_int_equal(disk_bytes(e), (12 - 3 + 1) * TAKEN);
-    shortage = 1000 * TAKEN; /* several puts free it together */
+    shortage = 1000 * TAKEN; /* several PUTs together free the shortage */
     assert_int_equal(put(e, 101), 0);
     assert_int_equal(disk_bytes(e), (10 - 4 + 1) * TAKEN);
     for (unsigned i = 0; i < 12; i++)
@@ -209,7 +209,7 @@ a_part_of_the_file_system_stays_free_without_limit_only(void **state)
 
     assert_false(level_of(e)->keeps_free);
     reopen_over(e, "fault://shared=1/", unlimited);
-    assert_false(level_of(e)->keeps_free); /* other hosts' files are theirs */
+    assert_false(level_of(e)->keeps_free); /* this host does not delete files of other hosts */
     reopen_over(e, "", unlimited);
     const struct kvt__tier *tier = level_of(e)->tier;
     uint64_t limit = tier->default_limit;
@@ -254,7 +254,7 @@ put_under_name(const struct env *e, unsigned id, unsigned name)
     return r.req.error.code;
 }
 
-/* The entry of a chunk, which the index has. */
+/* Return the entry of a chunk that the index has. */
 static struct kvt__record
 entry_of(const struct env *e, unsigned i)
 {
@@ -378,7 +378,7 @@ files_that_nobody_can_read_are_evicted_too(void **state)
         assert_false(file_there(e, i));
 }
 
-/* Another thread enters the chunk between the look into the index and the claim. */
+/* Another thread enters the chunk between the lookup and the claim. */
 static void
 a_probe_beside_a_store_of_the_same_chunk_finds_it(void **state)
 {

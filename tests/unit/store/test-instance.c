@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directories of host memory's indexes: shared by a worker and the scheduler of one
- * engine, and removed after both. */
+ * The directories of the indexes of host memory: a worker and the scheduler of an engine share a
+ * directory, and the last user removes the directory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -58,7 +58,7 @@ both_roles_find_one_directory_and_the_last_removes_it(void **state)
     memcpy(scheduler.name, name, sizeof name);
     assert_false(is_there(&scheduler));
     scheduler.name[0] = '\0';
-    kvt__instance_close(&scheduler); /* again does nothing */
+    kvt__instance_close(&scheduler); /* a second close has no effect */
 }
 
 static void
@@ -115,7 +115,7 @@ directories_of_a_killed_engine_go_when_another_starts(void **state)
     kvt__instance_close(&next);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    kvt__lock_file_close(dead.dirfd); /* this one dies too */
+    kvt__lock_file_close(dead.dirfd); /* the second engine dies too */
     assert_true(is_there(&dead));
     assert_int_equal(open_instance("test-next", 0, true, &next), 0);
     assert_false(is_there(&dead));

@@ -155,7 +155,7 @@ a_corrupt_snapshot_leaves_a_listing_by_name(void **state)
     assert_int_equal(get(e, 1), 0);
 }
 
-/* Nothing is evicted there, so names need not be listed. */
+/* Without a limit nothing is evicted, so the upkeep lists no names. */
 static void
 without_limit_only_the_snapshot_is_read(void **state)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store over local_disk: files that LMCache left behind count and go, names that
- * lost their slashes lead to the right entries, and what LMCache answers wrongly. */
+ * A store over local_disk: orphans of LMCache count for the limit and are evicted; file names
+ * without the slashes of their keys belong to the right entries; cases in which LMCache returns
+ * wrong results. */
 #include "store-test.h"
 
 /* Room for 13 chunks of TAKEN bytes for each worker. */
@@ -57,7 +58,7 @@ on_disk(const struct env *e, unsigned i)
     return !access(path, F_OK);
 }
 
-/* As LMCache writes it. */
+/* Write a file as LMCache does. */
 static void
 write_orphan(const struct env *e, unsigned i, size_t bytes)
 {
@@ -69,9 +70,9 @@ write_orphan(const struct env *e, unsigned i, size_t bytes)
     write_file(path, file, bytes);
 }
 
-/* Last written so long ago.  What file systems note by themselves can be the same for
- * two files though the clock has ticked between them: the kernel shows processes a
- * tick sooner than it uses it. */
+/* Set the time of the last write of a file.  The file system's own times can be equal for two files
+ * although the clock has ticked in between: the kernel uses a tick later than processes see the
+ * tick. */
 static void
 set_age(const struct env *e, unsigned i, time_t seconds)
 {
@@ -132,7 +133,7 @@ orphans_of_lmcache_are_found_and_counted(void **state)
     list_all(e->store);
     assert_int_equal(totals_of(e).n_entries, 10);
     assert_int_equal(used(e), disk_bytes(e));
-    for (unsigned i = 0; i < 10; i++) { /* its identity takes its name's place */
+    for (unsigned i = 0; i < 10; i++) { /* a probe completes the listed entry */
         assert_int_equal(probe(e, i), 0);
         assert_int_equal(get_verified(e, i, &verified), 0);
         assert_false(verified);
@@ -251,7 +252,7 @@ a_file_cut_off_is_a_miss_and_removed(void **state)
         assert_int_equal(truncate(path, sizes[i]), 0);
         check_gone(e, 1);
     }
-    kvt__store_close(e->store); /* LMCache's own, half of it */
+    kvt__store_close(e->store); /* the first half of a file of LMCache */
     write_orphan(e, 2, BYTES / 2);
     open_disk(e, small_disk);
     assert_int_equal(probe(e, 2), -ENOENT);
@@ -312,7 +313,7 @@ the_limit_is_that_of_all_workers_of_the_host(void **state)
     e->local_ranks = 3;
     open_disk(e, small_disk);
     assert_in_range(totals_of(e).limit_bytes, 3 * LIMIT, 3 * LIMIT + 3);
-    other.local_ranks = 0; /* the command line: its limit is not the smaller one */
+    other.local_ranks = 0; /* the command line does not lower the limit */
     open_disk(&other, small_disk);
     assert_in_range(totals_of(e).limit_bytes, 3 * LIMIT, 3 * LIMIT + 3);
     kvt__store_close(other.store);
@@ -386,7 +387,7 @@ store_location_is_the_only_one_that_is_written(void **state)
     key = key_of(e, 1);
     assert_true(kvt__store_touch(e->store, &key));
     open_both(e, "store_location=LocalDiskBackend", NULL);
-    /* It is not where it would go. */
+    /* The storage that takes PUTs does not have the chunk. */
     key = key_of(e, 1);
     assert_false(kvt__store_touch(e->store, &key));
     assert_int_equal(put(e, 1), 0);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests of all kinds at once, over storage that fails: each ends once, verified bytes are
- * right, the index counts the bytes on disk exactly, and every slot comes back. */
+ * Requests of all kinds at the same time, over storage that fails: each request ends once, verified
+ * bytes are right, the index counts the bytes on disk exactly, and every slot is released. */
 #include <pthread.h>
 
 #include "memory-test.h"
 #include "own-shm.h"
 
-#define N_NUMBERS 24u /* chunks: twice what the storage has room for */
+#define N_NUMBERS 24u /* chunks: twice as many as fit in the storage */
 #define N_AT_ONCE 32  /* slots of requests */
 #define N_KEPT 3      /* chunks in host memory */
 #define N_THREADS 4
@@ -50,7 +50,7 @@ on_end(struct kvt__store_req *req)
     sem_post(&room);
 }
 
-/* Lease and unlease a chunk, or do another thing that is no request. */
+/* Lease and unlease a chunk, or call another function that is no request. */
 static void
 look(const struct one *one, unsigned kind)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Host memory: chunks are shared and not copied, chunks in use and leased chunks stay, and no
- * damaged chunk is handed out. */
+ * request returns a corrupt chunk. */
 #include <glob.h>
 #include <pthread.h>
 
@@ -103,9 +103,9 @@ lease_in_memory(const struct env *e, unsigned i)
            KVT__LEVEL_MEMORY;
 }
 
-static bool from_memory; /* of the last get_into() */
+static bool from_memory; /* result of the last get_into() */
 
-/* GET into a slot of the pool; early: ahead of any load. */
+/* GET into a slot of the pool; early: a prefetch. */
 static int
 get_into(const struct memory *m, unsigned i, bool early, struct kvt__slot slot,
          bool *verified)
@@ -355,7 +355,7 @@ a_get_reads_storage_instead_of_a_damaged_copy(void **state)
     assert_true(verified && holds(&slot, 1));
     assert_int_equal(n_warnings, 1);
     kvt__pool_release(m->pool, &slot);
-    assert_true(has(m, 1)); /* the chunk that storage has */
+    assert_true(has(m, 1)); /* the chunk in storage */
 }
 
 static void
@@ -381,7 +381,7 @@ passing_memory_keeps_only_chunks_that_were_read_ahead(void **state)
 
 /* ------------------------------------------------------------------- read before a promise */
 
-/* Other hosts store there, and chunks are promised from host memory only. */
+/* Other hosts use the storage, so lookups promise chunks only in host memory. */
 static void
 open_shared(struct memory *m)
 {

@@ -2,7 +2,7 @@
  *
  * Shared host memory as a level of the store: slots on a device, chunks of another identity,
  * the age of chunks, other sizes, paths and sizes that are refused, a deleted directory, and
- * looks at the host. */
+ * checks of the host. */
 #include "shared-test.h"
 
 #include "mem/pool.h"
@@ -222,12 +222,12 @@ a_close_leaves_no_descriptor(void **state)
     assert_int_equal(n[0], n[1]);
 }
 
-/* ------------------------------------------------------------------- a look */
+/* ------------------------------------------------------------------- checks */
 
 struct reports {
     unsigned n;
     int status;
-    char text[600]; /* of the last one */
+    char text[600]; /* of the last report */
 };
 
 static void

@@ -158,7 +158,7 @@ a_put_by_key_into_memory_alone_replaces_the_chunk(void **state)
     op.bytes = sizeof buf;
     assert_int_equal(kvt_store_run(store, &op), 0);
     assert_memory_equal(buf, "new", 3);
-    assert_int_equal(op.found & KVT_FOUND_CHECKED, 0); /* memory has no checksums */
+    assert_int_equal(op.found & KVT_FOUND_CHECKED, 0); /* shared host memory stores no checksums */
     assert_int_equal(op.found & KVT_FOUND_ID, KVT_FOUND_ID);
     op.kind = KVT_OP_DELETE;
     assert_int_equal(kvt_store_run(store, &op), 0);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Put, get and probe: what comes back, and what becomes of files that are
- * damaged, replaced or gone. */
+ * PUT, GET and PROBE: results, and the handling of corrupt, replaced and deleted files. */
 #include "store-test.h"
 
 /* ------------------------------------------------------------- put and get */
@@ -67,7 +66,7 @@ spaces_with_a_layout_tag_lie_in_kvtier(void **state)
 
 /* ------------------------------------------------------------------ damage */
 
-/* Told once; then the file and all memory of it are gone. */
+/* The first GET reports the corrupt chunk; afterwards file and entry are deleted. */
 static void
 check_damaged(struct env *e, unsigned i)
 {
@@ -115,7 +114,7 @@ a_truncated_file_is_told_once_and_removed(void **state)
         assert_int_equal(truncate(path, sizes[i]), 0);
         if (sizes[i] != BYTES + 28) {
             check_damaged(e, i);
-        } else if (temp_dir_has_attributes(&e->dir)) { /* as long as one of LMCache */
+        } else if (temp_dir_has_attributes(&e->dir)) { /* equal in length to a file of LMCache */
             assert_int_equal(get(e, i), -ENOENT);
             assert_int_equal(probe(e, i), -ENOENT);
         }
@@ -226,7 +225,7 @@ refuse_unverified_takes_only_what_carries_a_checksum(void **state)
     assert_int_equal(probe(e, 1), 0);
     assert_int_equal(put(e, 3), 0);
     reopen_over(e, "", settings);
-    assert_false(find(e, 1)); /* the index has it from before, and a load refuses it */
+    assert_false(find(e, 1)); /* the index still has the chunk, and a load refuses the chunk */
     assert_int_equal(get_verified(e, 1, &verified), -ENOENT);
     assert_int_equal(probe(e, 2), -ENOENT);
     assert_int_equal(get(e, 3), 0);
