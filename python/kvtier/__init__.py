@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvtier keeps the KV cache of language models outside the GPU.
 
-Importing this package starts no thread, opens no file and loads no library;
-the connector for vLLM is kvtier.connector.KVTierConnector.  The names below are
-those of a porting guide for LMCache; docs/python.md shows them.
+Importing this package starts no thread, opens no file and loads no library.  The connector
+for vLLM is kvtier.connector.KVTierConnector.  The names below are the names of a porting
+guide for LMCache; docs/python.md shows them.
 """
 
 import importlib

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""include/kvtier.h for ctypes, and one thin class for each of its handles.
+"""include/kvtier.h for ctypes, and one thin class for each handle.
 
-The library is loaded by the first call of lib(): $KVTIER_LIBRARY, else the
-libkvtier.so beside this file.  ctypes releases the GIL during every call, so
-other Python threads run while the library copies or waits.
+The first call of lib() loads the library: $KVTIER_LIBRARY, else libkvtier.so beside this
+file.  ctypes releases the GIL during every call, so other Python threads run while the
+library copies or waits.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ FOUND_ID = 2
 
 
 class _Sized(Structure):
-    """A struct that begins with its size, which __init__ fills in."""
+    """A struct whose first field is the struct's size; __init__ fills in the size."""
 
     def __init__(self, **fields):
         super().__init__(struct_size=sizeof(type(self)), **fields)
@@ -266,14 +266,15 @@ _PROTOTYPES = {
 
 
 def library_path():
-    """Where libkvtier.so is expected."""
+    """Return the expected path of libkvtier.so."""
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libkvtier.so")
     return os.environ.get("KVTIER_LIBRARY") or here
 
 
 @functools.lru_cache(maxsize=None)
 def lib():
-    """The library with its prototypes set; OSError when it cannot be loaded."""
+    """Return the library with prototypes set; raise OSError if the library cannot be
+    loaded."""
     path = library_path()
     try:
         loaded = ctypes.CDLL(path)
@@ -290,7 +291,7 @@ def lib():
 
 
 def _bytes(text):
-    """C's form of a text, or None.  ValueError: C would see only a part of the text."""
+    """Return a text as bytes for C, or None.  ValueError: the text has a NUL character."""
     if text is None:
         return None
     if "\0" in text:
@@ -299,13 +300,13 @@ def _bytes(text):
 
 
 def _texts(texts):
-    """C's form of a list of texts: it ends with NULL."""
+    """Return a list of texts as an array for C that ends with NULL."""
     items = (c_char_p * (len(texts) + 1))(*map(_bytes, texts))
     return ctypes.cast(items, POINTER(c_char_p))
 
 
 def error(rc, sentence):
-    """What to raise for a negative errno: ValueError for -EINVAL, else OSError."""
+    """Return the exception for a negative errno: ValueError for -EINVAL, else OSError."""
     text = "kvtier: " + (sentence.decode("utf-8", "replace") or os.strerror(-rc))
     return ValueError(text) if rc == -errno.EINVAL else OSError(-rc, text)
 
@@ -329,8 +330,8 @@ def counters():
 
 
 class Config:
-    """struct kvt_config: all sources of settings read into one.  environment:
-    ["NAME=value"] in place of the process's own."""
+    """struct kvt_config: the settings of all sources.  environment: ["NAME=value"] instead
+    of the process's environment."""
 
     def __init__(self, connector_json=None, settings=(), file=None,
                  environment=None):
@@ -368,13 +369,13 @@ class Seq:
         self.handle = handle
 
     def append(self, tokens):
-        """More tokens: an array('i')."""
+        """Append tokens, an array('i')."""
         address, n = tokens.buffer_info()
         _check(lib().kvt_seq_append(self.handle, address, n))
 
     def chunks(self, first, n):
-        """The n chunks from first on, CHUNK_BYTES bytes each; the last may be
-        the partial one."""
+        """Return n chunks, starting with chunk number `first`, CHUNK_BYTES bytes each.  The
+        last chunk may be partial."""
         out = ctypes.create_string_buffer(n * CHUNK_BYTES)
         if n:
             _check(lib().kvt_seq_chunks(self.handle, first, n, out))
@@ -394,7 +395,7 @@ class Seq:
 
 
 class Load:
-    """struct kvt_load: one load in flight, or done."""
+    """struct kvt_load: one load, in flight or done."""
 
     def __init__(self, handle, ios):
         self.handle = handle
@@ -413,8 +414,9 @@ class Load:
 
 
 def _group_ios(ios):
-    """C's form of [(group, chunks, blocks, tags)], where chunks is bytes and
-    blocks int32 as bytes; also what must live as long as it is used."""
+    """Convert [(group, chunks, blocks, tags)], with chunks as bytes and blocks as int32 in
+    bytes, for C.  Return the array, and a list of objects that must live as long as C uses
+    the array."""
     out = (GroupIo * len(ios))()
     keep = []
     for c, (group, chunks, blocks, tags) in zip(out, ios):
@@ -432,8 +434,8 @@ def _group_ios(ios):
 
 
 class Engine:
-    """struct kvt_engine.  groups: [Group]; model: Model; instance: the name by
-    which the processes of one engine find each other's host memory."""
+    """struct kvt_engine.  groups: [Group]; model: Model; instance: the name by which the
+    processes of one engine find each other's host memory."""
 
     def __init__(self, config, role, groups, model, instance=None, local_ranks=0):
         array_of_groups = (Group * len(groups))(*groups)
@@ -471,7 +473,7 @@ class Engine:
         _check(lib().kvt_engine_set_view(self.handle, group, ctypes.byref(view)))
 
     def set_stream(self, stream):
-        """The address of the CUDA or HIP stream that KV is read and written on."""
+        """Set the CUDA or HIP stream, by address, on which vLLM reads and writes KV."""
         _check(lib().kvt_engine_set_stream(self.handle, stream))
 
     def seq(self, tokens, lora=None, cache_salt=None, mm=(), tags=None):
@@ -491,7 +493,8 @@ class Engine:
         return Seq(handle)
 
     def lookup(self, seq, have_tokens, max_tokens):
-        """Tokens that can be loaded; None: not known yet, ask again."""
+        """Return the number of tokens that can be loaded, or None: not known yet, repeat
+        the lookup later."""
         hit = c_uint64()
         rc = lib().kvt_engine_lookup(self.handle, seq.handle, have_tokens,
                                      max_tokens, ctypes.byref(hit))
@@ -501,8 +504,8 @@ class Engine:
         return hit.value
 
     def wanted(self, seq):
-        """After a lookup without an answer: what the workers are to prefetch for
-        it, as [(group, first chunk, number of chunks)]; each is named once."""
+        """After a lookup that returned None: return the chunks that the workers should
+        prefetch, [(group, first chunk, number of chunks)].  Each chunk is returned once."""
         n = lib().kvt_engine_wanted(self.handle, seq.handle, self._ranges)
         return [(r.group, r.first_chunk, r.n_chunks) for r in self._ranges[:n]]
 
@@ -510,7 +513,7 @@ class Engine:
         lib().kvt_engine_release(self.handle, seq.handle)
 
     def prefetch(self, ios):
-        """Bring chunks to host memory; ios as for load(), without blocks."""
+        """Read chunks into host memory; ios as for load(), without blocks."""
         out, keep = _group_ios(ios)
         _check(lib().kvt_engine_prefetch(self.handle, out, len(out)))
         del keep
@@ -521,7 +524,7 @@ class Engine:
         del keep
 
     def load(self, ios):
-        """Start a load; poll() returns it when it is done."""
+        """Start a load; poll() returns the load when it has ended."""
         out, keep = _group_ios(ios)
         cookie = self._next_cookie
         self._next_cookie += 1
@@ -533,7 +536,7 @@ class Engine:
         return load
 
     def poll(self):
-        """The loads that ended since the last call."""
+        """Return the loads that have ended since the last call."""
         if not self._loads:
             return ()
         handles = (c_void_p * len(self._loads))()
@@ -550,7 +553,7 @@ class Engine:
         _check(lib().kvt_engine_reset(self.handle, _bytes(fingerprint)))
 
     def counters(self):
-        """The values of counters(), in its order."""
+        """Return the values in the order of the module's counters()."""
         n = len(counters())
         out = (c_uint64 * n)()
         lib().kvt_engine_counters(self.handle, out, n)

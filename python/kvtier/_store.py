@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""struct kvt_store for Python: any thread and any event loop may ask.
+"""struct kvt_store for Python: any thread and any event loop may submit requests.
 
-One thread for each store waits for answers and hands them out; requests have
-none.  It holds what the library writes to until it is done with it, whoever
-has stopped waiting.
+Each store has one thread, which polls for completions and calls the requests' callbacks.
+The store references each request, and so the request's buffer, until the library has
+completed the request, even if no caller waits any more.
 """
 
 import asyncio
@@ -21,13 +21,15 @@ AT_A_TIME = 64
 
 
 class Request:
-    """One operation.  buffer: the bytes of a PUT, or what a GET writes to, at least
-    one byte that can be written."""
+    """One operation.
+
+    buffer: the bytes of a PUT, or the writable buffer of a GET, at least one byte long.
+    """
 
     def __init__(self, kind, key, buffer=None, flags=0):
         self.op = Op(kind=kind, key=key, flags=flags)
         self.buffer = buffer
-        self.then = None  # called when it is done
+        self.then = None  # callback, on the store's thread, without arguments
         if isinstance(buffer, bytes):
             self.op.buf = ctypes.cast(buffer, ctypes.c_void_p)
             self.op.bytes = len(buffer)
@@ -37,7 +39,8 @@ class Request:
             self.op.bytes = len(buffer)
 
     def found(self, missing=(errno.ENOENT,)):
-        """Whether it went well; False for a status of missing, others are raised."""
+        """Return True on success, False if the status is in `missing`; raise every other
+        status as the matching exception."""
         if self.op.status == 0:
             return True
         if -self.op.status in missing:
@@ -51,9 +54,9 @@ class Store:
         _check(lib().kvt_store_open(config.handle, ctypes.byref(self._handle)))
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._under_way = {}  # address of its Op -> Request
+        self._under_way = {}  # address of the Op -> Request
         stop, wake = os.pipe()
-        self._wake = [wake]  # empty: submits nothing any more
+        self._wake = [wake]  # empty after stop(): submit() raises
         self._thread = threading.Thread(target=self._hand_out, args=(stop, wake),
                                         name="kvtier-store", daemon=True)
         self._thread.start()
@@ -76,7 +79,7 @@ class Store:
         _check(rc)
 
     def run(self, requests):
-        """Wait for all of them on this thread."""
+        """Submit the requests and block this thread until all of them are done."""
         done = queue.SimpleQueue()
         for request in requests:
             request.then = functools.partial(done.put, None)
@@ -85,8 +88,8 @@ class Store:
             done.get()
 
     async def run_async(self, request):
-        """Wait in this thread's event loop.  Who is cancelled stops waiting; the
-        request goes on."""
+        """Submit the request and wait in the running event loop.  Cancellation ends the
+        wait only; the request continues."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         request.then = functools.partial(_tell, loop, future)
@@ -94,7 +97,7 @@ class Store:
         await future
 
     def stop(self):
-        """Close when all that is under way has ended, without waiting for it."""
+        """Close the store when all requests in flight are done; return at once."""
         if os.getpid() != self._pid:
             return
         try:
@@ -104,7 +107,7 @@ class Store:
         os.write(wake, b".")
 
     def close(self):
-        """Waits for what is under way."""
+        """Close the store and wait for the requests in flight."""
         self.stop()
         if os.getpid() == self._pid:
             self._thread.join()
@@ -130,10 +133,10 @@ class Store:
 
 
 class Owner:
-    """What has a Store as its _store, and ends it."""
+    """A context manager with a Store in self._store, which close() and __del__ end."""
 
     def close(self):
-        """Waits for what is under way; nothing can be asked for afterwards."""
+        """Wait for the requests in flight; later requests raise OSError."""
         self._store.close()
 
     def __enter__(self):
@@ -152,7 +155,7 @@ def _tell(loop, future):
     try:
         loop.call_soon_threadsafe(_settle, future)
     except RuntimeError:
-        pass  # the loop is closed: nobody waits
+        pass  # the loop is closed: no coroutine waits
 
 
 def _settle(future):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests: a hash of every block that is saved or loaded, in a file.
+"""For tests: write a hash of every saved or loaded block to a file.
 
-KVTIER_TEST_BLOCK_HASHES=PREFIX appends to PREFIX.<pid> lines of
+KVTIER_TEST_BLOCK_HASHES=PREFIX appends lines to PREFIX.<pid>:
 
     save|load <prefix digest, hex> <group> <block in its chunk> <SHA-256>
 
-so that a test can compare what was loaded with what was saved.  Without the
-variable open_hook() answers None and nothing of this runs.
+A test compares the hashes of loaded blocks with the hashes of saved blocks.  Without the
+variable open_hook() returns None, and the hook does nothing.
 """
 
 import ctypes
@@ -27,13 +27,14 @@ class Hook:
         self._file = open(path, "a", buffering=1)
 
     def set_views(self, infos, views):
-        """views: as vllm_model.views() gives them."""
+        """views: the return value of vllm_model.views()."""
         self._groups = [
             (info.block_bytes, info.blocks_per_chunk, view.bases,
              view.block_stride) for info, view in zip(infos, views)]
 
     def record(self, what, ios, good=None):
-        """The blocks of ios; only of chunks with good(io, chunk), if given."""
+        """Write the hashes of the blocks of ios; if `good` is given, only of chunks for
+        which good(index of the io, index of the chunk) is true."""
         for at, (group, chunks, blocks, _) in enumerate(ios):
             block_bytes, per_chunk, bases, stride = self._groups[group]
             ids = array("i")

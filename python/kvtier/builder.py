@@ -2,9 +2,9 @@
 """LMCacheEngineBuilder of the porting guide: an engine that keeps the KV of tokens,
 as plain bytes, in a bucket.  docs/python.md.
 
-Its chunks have names of their own, so inference engines neither see nor disturb
-them: kvtier/tokens/MODEL/HASH, where HASH is SHA-256 of the hash of the chunk before
-and the chunk's tokens, as int32.
+Chunks have names outside the name space of inference engines, so the two never meet:
+kvtier/tokens/MODEL/HASH.  HASH is SHA-256 of the previous chunk's hash and the chunk's
+tokens, as int32.
 """
 
 import errno
@@ -24,8 +24,8 @@ Chunk = namedtuple("Chunk", "name first n_tokens")
 
 
 class LMCacheEngineBuilder:
-    """model: whose KV it is; what was stored under one name is never found under
-    another.  Both answer with an Engine."""
+    """model: the name of the model.  A lookup finds only chunks stored under the same
+    model.  Both methods return an Engine."""
 
     @staticmethod
     def from_yaml_file(path, model="kvtier"):
@@ -36,9 +36,9 @@ class LMCacheEngineBuilder:
     @staticmethod
     def build(storage_backend_type="remote", connector_type="s3", connector_config=None,
               local_device="cpu", remote_serde="naive", model="kvtier", **settings):
-        """connector_config: bucket, prefix and region, the last two optional.
-        settings: others of docs/configuration.md, chunk_size=512.  Of the variables
-        those of AWS and the proxies' count."""
+        """connector_config: bucket, prefix and region; prefix and region are optional.
+        settings: other settings of docs/configuration.md, chunk_size=512.  Of the
+        environment only the variables of AWS and of proxies are read."""
         connector = {"type": connector_type, **(connector_config or {})}
         settings.update(
             storage_backend={"type": storage_backend_type, "connector": connector},
@@ -48,8 +48,8 @@ class LMCacheEngineBuilder:
 
 
 class Engine(Owner):
-    """tokens: numbers below 2**31, of a prompt from its beginning.  Any thread may
-    call.  OSError: the storage failed, with its errno."""
+    """tokens: numbers below 2**31, of a prompt from the prompt's beginning.  Any thread may
+    call.  OSError: the storage failed, with the storage's errno."""
 
     def __init__(self, config, model):
         try:
@@ -87,7 +87,7 @@ class Engine(Owner):
                 request.found(missing=())
 
     def retrieve(self, tokens):
-        """The bytes of the leading tokens that are stored, each chunk verified."""
+        """Return the bytes of the leading tokens that are stored; verify each chunk."""
         chunks = self._chunks(array("i", tokens))
         n, per_token = self._look(chunks)
         del chunks[n:]

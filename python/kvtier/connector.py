@@ -5,9 +5,9 @@
                            "kv_connector_module_path": "kvtier.connector",
                            "kv_role": "kv_both"}'
 
-vLLM makes one object in its scheduler's process and one in each worker's; this
-class hands each call to the half that it is for (vllm_scheduler, vllm_worker).
-For vLLM 0.28 to 0.33; what differs between them is looked for, not assumed.
+vLLM creates one object in the scheduler's process and one object in each worker's process;
+the class forwards each call to its half (vllm_scheduler, vllm_worker).  Supports vLLM 0.28
+to 0.33: the code probes for each difference between these versions.
 """
 
 import json
@@ -109,7 +109,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self):
-        # A save that is lost is a later miss, nothing more.
+        # A lost save is a later miss, nothing more.
         return False
 
     # ---------------------------------------------------------------- worker

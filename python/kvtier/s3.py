@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects of any kind in a bucket: names to bytes.  docs/python.md.
 
-Any thread may call, and any event loop; a connector serves all of them at once.
+Any thread and any event loop may call; one connector serves all of them at once.
 """
 
 import errno
@@ -11,12 +11,12 @@ from ._lib import OP_DELETE, OP_GET, OP_NAME, OP_PUT, OP_STAT, Config
 from ._store import Owner, Request, Store
 
 SCHEME = "s3://"
-MIN_ROOM = 1 << 20   # for an object of unknown length
+MIN_ROOM = 1 << 20   # bytes of the buffer for an object of unknown length
 MAX_ROOM = 64 << 20
 
 
 def environment_without_settings():
-    """All variables but those that set up inference engines."""
+    """Return all variables except the settings of inference engines."""
     return ["%s=%s" % (name, value) for name, value in os.environ.items()
             if not name.startswith(("KVTIER_", "LMCACHE_", "PYTHONHASHSEED"))]
 
@@ -33,7 +33,7 @@ def object_name(key):
 
 
 def _now(coroutine):
-    """The result of a coroutine that blocks where it would wait."""
+    """Run a coroutine that never yields, and return the coroutine's result."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -42,17 +42,17 @@ def _now(coroutine):
 
 
 class S3Connector(Owner):
-    """A bucket, or what is below a prefix in it.
+    """A bucket, or the objects below a prefix of a bucket.
 
-    region, endpoint_url: in place of AWS_REGION and AWS_ENDPOINT_URL; keys come
-    from the environment or from where AWS's programs find them.  config: other
-    settings of docs/configuration.md by their names, {"s3_sse": "AES256"}.
+    region, endpoint_url: used instead of AWS_REGION and AWS_ENDPOINT_URL.  Credentials come
+    from the environment or from the other sources of AWS's programs.  config: other
+    settings of docs/configuration.md by name, {"s3_sse": "AES256"}.
 
-    A key is the name of an object, any text but that no part between slashes may be
-    empty, "." or "..".  The async_ forms are the same for event loops; one that is
-    cancelled is not waited for any more, but may still happen.
+    A key is the name of an object: any text, but no part between slashes may be empty, "."
+    or "..".  The async_ methods do the same for event loops.  Cancelling an async_ method
+    ends the wait; the request may still take effect.
 
-    ValueError: an argument or setting is wrong; OSError: all else, with its errno.
+    ValueError: an argument or setting is wrong; OSError: every other failure, with errno.
     """
 
     def __init__(self, bucket, prefix="", region=None, endpoint_url=None, config=None):
@@ -61,7 +61,7 @@ class S3Connector(Owner):
                              "S3Adapter takes URLs." % (bucket,))
         settings = {"s3_file_prefix": prefix or None, "s3_region": region,
                     "s3_endpoint_url": endpoint_url}
-        if "." in bucket:  # it is not the host of a URL
+        if "." in bucket:  # with path style a name with dots is a bucket, not a host
             settings["s3_addressing"] = "path"
         settings.update(config or {})
         self._open(SCHEME + bucket, settings)
@@ -79,15 +79,15 @@ class S3Connector(Owner):
         self._room = MIN_ROOM
 
     def put(self, key, data):
-        """Store data, any bytes, in place of what is there."""
+        """Store data, any bytes; replace an existing object."""
         _now(self._put(self._block, key, data))
 
     def get(self, key):
-        """The bytes; None: there is no such object."""
+        """Return the object's bytes; None if there is no object of this name."""
         return _now(self._get(self._block, key))
 
     def delete(self, key):
-        """False: there was no such object."""
+        """Delete the object; return False if there was no object of this name."""
         return _now(self._ask(self._block, OP_DELETE, key))
 
     def exists(self, key):
@@ -105,7 +105,7 @@ class S3Connector(Owner):
     async def async_exists(self, key):
         return await self._ask(self._store.run_async, OP_STAT, key)
 
-    # What follows waits with run(): for itself or for an event loop.
+    # The methods below wait with run(request): _block() or Store.run_async().
 
     async def _block(self, request):
         self._store.run([request])
@@ -128,7 +128,7 @@ class S3Connector(Owner):
         if not request.found():
             return None
         n = request.op.found_bytes
-        self._room = min(max(MIN_ROOM, n), MAX_ROOM)  # the next is as long, it may be
+        self._room = min(max(MIN_ROOM, n), MAX_ROOM)  # guess: the next object is as long
         return bytes(memoryview(request.buffer)[:n])
 
     async def _ask(self, run, kind, key):
@@ -138,8 +138,8 @@ class S3Connector(Owner):
 
 
 class S3Adapter:
-    """Makes connectors from URLs, as LMCache's adapters do: s3://BUCKET/PREFIX, and
-    every other form of docs/s3.md."""
+    """Create connectors from URLs, as LMCache's adapters do: s3://BUCKET/PREFIX, and every
+    other form of docs/s3.md."""
 
     schema = SCHEME
 
@@ -147,8 +147,8 @@ class S3Adapter:
         return url.startswith(SCHEME)
 
     def create_connector(self, context, config=None):
-        """context: the URL, or an object that has it as its url.  config: settings,
-        as for S3Connector."""
+        """Return an S3Connector.  context: the URL, or an object with the URL as `url`.
+        config: settings, as for S3Connector."""
         url = getattr(context, "url", context)
         if not self.can_parse(url):
             raise ValueError("kvtier: %r is not an s3:// URL." % (url,))

@@ -71,7 +71,7 @@ def _model(config, load):
 
 
 def _draft(vllm_config):
-    """The draft model of speculative decoding: vLLM caches its KV too."""
+    """The draft model of speculative decoding: vLLM caches the draft model's KV too."""
     speculative = getattr(vllm_config, "speculative_config", None)
     draft = getattr(speculative, "draft_model_config", None)
     method = getattr(speculative, "method", None)
@@ -141,7 +141,7 @@ def _tensorized(extra, load):
 
 
 def _named(extra, load):
-    """Return the digests of files in the loader's settings, such as a QLoRA adapter."""
+    """Return the digests of files in the loader's settings, for example a QLoRA adapter."""
     return [_files(value, None, load) for name, value in sorted(extra.items())
             if isinstance(value, str)
             and re.search("path|uri|dir|file", name.lower())]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What besides its tokens decides a request's KV (LoRA adapter, salt, multimodal
-items), and what its kv_transfer_params ask for (tags, no saving)."""
+"""Inputs of a request besides the tokens: what decides the KV (LoRA adapter, salt,
+multimodal items), and the requests of kv_transfer_params (tags, no saving)."""
 
 from . import vllm_adapters
 from .vllm_log import log
@@ -13,15 +13,15 @@ class Extra:
 
     def __init__(self):
         self.lora = None  # the adapter's name and digest, as text
-        self.adapter = None  # the same for workers: (keys, digest)
+        self.adapter = None  # (keys, digest) of the adapter, for workers
         self.cache_salt = None
         self.mm = ()
         self.tags = None
 
 
 def describe(request, digest=None):
-    """Extra; None when the request's KV is not told by its tokens.  digest is that of
-    the request's LoRA adapter."""
+    """Return the request's Extra; None if tokens and Extra do not determine the KV.
+    digest: the digest of the request's LoRA adapter."""
     if (not request.prompt_token_ids
             or getattr(request, "prompt_embeds", None) is not None
             or getattr(request, "prompt_is_token_ids", None) is not None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector's log: below vLLM's own logger, so that its lines are shown, up to the
-level that the library takes too.  What vLLM's VLLM_LOGGING_LEVEL hides stays hidden."""
+"""The connector's logger, a child of vLLM's logger, so that vLLM shows the lines.  The level
+is the level of the library.  Lines below VLLM_LOGGING_LEVEL stay hidden."""
 
 import logging
 import os
@@ -9,8 +9,8 @@ log = logging.getLogger("vllm.kvtier")
 
 
 def level():
-    """Of KVTIER_LOG_LEVEL or LMCACHE_LOG_LEVEL; 0, vLLM's own, where neither names
-    one: the library says so."""
+    """Return the level named by KVTIER_LOG_LEVEL or LMCACHE_LOG_LEVEL.  Without a valid
+    name return 0, vLLM's own level: the library reports an unknown name."""
     name = os.environ.get("KVTIER_LOG_LEVEL", os.environ.get("LMCACHE_LOG_LEVEL", ""))
     number = logging.getLevelName(name.upper())
     return number if isinstance(number, int) else logging.NOTSET

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler tells its workers in one step: which chunks to load into
-and to save from which blocks.  Travels pickled, in every step."""
+"""The scheduler's message to the workers in each step, pickled: the chunks to load, the
+chunks to save, and the blocks of both."""
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
@@ -44,7 +44,7 @@ class KVTierMetadata(KVConnectorMetadata):
                                 self.adapter_saves)
 
 
-# The message of a step with nothing to do; unpickles to itself.
+# The message of a step without work.  Unpickling returns this object.
 NOTHING = KVTierMetadata()
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's KV cache is to kvtier: model, groups of layers, packing, views.
+"""Describe vLLM's KV cache for kvtier: model, groups of layers, packing, views.
 
-All of it enters the identity of chunks, so the scheduler's and the workers'
-processes must come to the same answer: nothing here depends on the process.
+The description is part of the identity of chunks.  The processes of the scheduler and of
+the workers must compute equal descriptions, so no function here depends on the process.
 """
 
 import collections
@@ -34,14 +34,14 @@ _KV_DTYPES = {
 }
 
 
-# Where the blocks of a group's layers lie, as struct kvt_kv_view has it.
+# Addresses and strides of the blocks of a group's layers, as in struct kvt_kv_view.
 View = collections.namedtuple("View", (
     "bases", "n_kv", "block_stride", "head_stride", "token_stride", "memory",
     "device"))
 
 
 class Unsupported(Exception):
-    """This model's KV cache is neither looked up nor stored; why."""
+    """kvtier neither looks up nor stores this model's KV cache; the text says why."""
 
 
 class GroupInfo:
@@ -68,7 +68,7 @@ class GroupInfo:
 
 
 def check_supported(vllm_config, kv_cache_config):
-    """Raise Unsupported when blocks cannot be told apart by tokens alone."""
+    """Raise Unsupported if tokens alone do not identify the content of a block."""
     parallel = vllm_config.parallel_config
     for name in ("pipeline_parallel_size", "decode_context_parallel_size",
                  "prefill_context_parallel_size"):
@@ -83,7 +83,7 @@ def check_supported(vllm_config, kv_cache_config):
         raise Unsupported("%d KV cache groups" % len(kv_cache_config.kv_cache_groups))
     for group in kv_cache_config.kv_cache_groups:
         spec = group.kv_cache_spec
-        # By class: a FullAttentionSpec may have a sliding_window and still keep
+        # Compare the class: a FullAttentionSpec may have a sliding_window and still keep
         # all blocks.
         if type(spec).__name__ not in _KINDS:
             raise Unsupported("KV cache of kind %s" % type(spec).__name__)
@@ -95,8 +95,8 @@ def check_supported(vllm_config, kv_cache_config):
             raise Unsupported("a KV cache with compressed tokens")
         if getattr(spec, "model_version", None):
             raise Unsupported("the KV cache of %s" % spec.model_version)
-        # vLLM's reference kernels for a CPU compute a prompt only from its start:
-        # then vLLM turns this off.
+        # vLLM's reference kernels for a CPU compute a prompt only from the start; vLLM then
+        # turns prefix caching off.
         if type(spec).__name__ == _MLA and not getattr(
                 vllm_config.cache_config, "enable_prefix_caching", True):
             raise Unsupported("MLA without prefix caching")
@@ -106,7 +106,7 @@ def check_supported(vllm_config, kv_cache_config):
 
 
 def check_chunk_size(chunk_tokens, block_sizes):
-    """A chunk is a whole number of blocks of every group."""
+    """Raise ValueError unless a chunk is a whole number of blocks of every group."""
     wrong = [size for size in block_sizes if chunk_tokens % size]
     if not wrong:
         return
@@ -118,7 +118,7 @@ def check_chunk_size(chunk_tokens, block_sizes):
 
 
 def groups(vllm_config, kv_cache_config, chunk_tokens):
-    """[GroupInfo], in the order of vLLM's groups."""
+    """Return [GroupInfo], in the order of vLLM's groups."""
     check_chunk_size(chunk_tokens, sorted({
         group.kv_cache_spec.block_size
         for group in kv_cache_config.kv_cache_groups}))
@@ -151,9 +151,11 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
 
 
 def _format(vllm_config, kv_cache_config, info, mla):
-    """On a GPU a block is K and V of each token and head, and chunks of a model with
-    one group are ordered as LMCache's.  Packed blocks, and those of several groups,
-    which LMCache's names do not tell apart, are taken as they lie there."""
+    """Return the chunk format of a group.
+
+    On a GPU a block is K and V of each token and head, and chunks of a model with one group
+    have LMCache's order.  Packed blocks are stored unchanged, and so are blocks of models
+    with several groups, because LMCache's names do not distinguish groups."""
     planes = 1 if mla else 2
     if (getattr(vllm_config.device_config, "device_type", "cpu") != "cuda"
             or len(kv_cache_config.kv_cache_groups) > 1
@@ -164,7 +166,7 @@ def _format(vllm_config, kv_cache_config, info, mla):
 
 
 def _layout(spec, vllm_config, kv_cache_config):
-    """Text that tells this packing of a block from every other."""
+    """Return a text that is different for each packing of a block."""
     mla = type(spec).__name__ == _MLA
     head_size_v = 0 if mla else (
         getattr(spec, "head_size_v", None) or spec.head_size)
@@ -179,8 +181,8 @@ def _layout(spec, vllm_config, kv_cache_config):
 
 
 def _packed_pattern(spec, head_size_v):
-    """A digest of what the platform's packing makes of a fixed pattern, so that
-    builds which pack alike share chunks; None when it cannot be had."""
+    """Return a digest of the platform's packing of a fixed pattern, so that builds with
+    equal packing share chunks; None if the platform cannot pack the pattern."""
     try:
         import torch
         from vllm.platforms import current_platform
@@ -189,8 +191,8 @@ def _packed_pattern(spec, head_size_v):
             return None
         shape = (1, spec.num_kv_heads, spec.block_size, 2 * spec.head_size)
         n = math.prod(shape)
-        # Small whole numbers are exact in every dtype; 251 is prime, so that no
-        # stride of the layout repeats them.
+        # Small whole numbers are exact in every dtype.  251 is prime, so no stride of the
+        # layout repeats the sequence.
         pattern = (torch.arange(n, dtype=torch.int32) % 251).to(spec.dtype)
         cache = pattern.view(shape).contiguous()
         current_platform.pack_kv_cache(
@@ -203,7 +205,7 @@ def _packed_pattern(spec, head_size_v):
 
 
 def _isa(spec):
-    """A name of the packing, for platforms that cannot pack a pattern."""
+    """Return a name of the packing, for platforms that cannot pack a pattern."""
     import platform
 
     try:
@@ -227,7 +229,7 @@ def kv_dtype(kv_cache_config):
 
 
 def model(vllm_config, kv_cache_config, rank, fingerprint):
-    """_lib.Model for this process's rank."""
+    """Return the _lib.Model of this process's rank."""
     config = vllm_config.model_config
     parallel = vllm_config.parallel_config
     world = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
@@ -241,19 +243,20 @@ def model(vllm_config, kv_cache_config, rank, fingerprint):
 
 
 def _hosts(parallel):
-    """Those that the ranks of one engine are on: nnodes counts those of all data
-    parallel engines."""
+    """Return the number of hosts of one engine.  vLLM's nnodes counts the hosts of all
+    data-parallel engines."""
     return max(1, getattr(parallel, "nnodes_within_dp", 1) or 1)
 
 
 def local_ranks(vllm_config):
-    """Workers on each host."""
+    """Return the number of workers on each host."""
     parallel = vllm_config.parallel_config
     return max(1, parallel.tensor_parallel_size // _hosts(parallel))
 
 
 def tell_hosts(vllm_config):
-    """A hit needs every rank's chunk, and the scheduler sees only its own host."""
+    """Warn if the ranks run on several hosts: a hit needs every rank's chunk, and the
+    scheduler sees only the scheduler's own host."""
     parallel = vllm_config.parallel_config
     if local_ranks(vllm_config) < parallel.tensor_parallel_size:
         log.warning("kvtier: tensor parallelism over %d hosts: of other hosts' ranks "
@@ -263,7 +266,7 @@ def tell_hosts(vllm_config):
 
 
 def views(kv_caches, infos, n_blocks):
-    """[View], one a group."""
+    """Return one View for each group."""
     return [_view(kv_caches, info, n_blocks) for info in infos]
 
 
@@ -289,7 +292,7 @@ def _view(kv_caches, info, n_blocks):
 
 
 def _memory(tensor):
-    """(kind of memory, number of the device)"""
+    """Return (kind of memory, number of the device)."""
     if tensor.device.type == "cpu":
         return _lib.MEMORY_HOST, 0
     if tensor.device.type != "cuda":
@@ -301,7 +304,7 @@ def _memory(tensor):
 
 
 def _ratio(name, tensor, n_blocks):
-    """How many blocks of the attention backend are one of vLLM's."""
+    """Return how many blocks of the attention backend make one block of vLLM."""
     ratio, rest = divmod(tensor.shape[0], n_blocks)
     if rest or not ratio:
         raise Unsupported("layer %s has %d blocks, not a multiple of %d"
@@ -310,7 +313,7 @@ def _ratio(name, tensor, n_blocks):
 
 
 def _blocks(name, tensor, info, n_blocks):
-    """Strides in bytes of blocks whose bytes lie together."""
+    """Return the strides in bytes of contiguous blocks."""
     ratio = _ratio(name, tensor, n_blocks)
     if not _lies_together(tensor, ratio):
         raise Unsupported("the blocks of layer %s are not contiguous" % name)
@@ -322,8 +325,7 @@ def _blocks(name, tensor, info, n_blocks):
 
 
 def _lies_together(tensor, n):
-    """Whether n blocks have no gap between their elements, in whichever order those
-    are."""
+    """Return True if n blocks have no gap between elements, in any order of dimensions."""
     sizes = [n] + list(tensor.shape[1:])
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), sizes)):
@@ -334,8 +336,8 @@ def _lies_together(tensor, n):
 
 
 def _tokens(name, tensor, info, n_blocks):
-    """Strides in bytes of blocks, heads and tokens: [block, head, token, K and V], or
-    without heads."""
+    """Return the strides in bytes of blocks, heads and tokens: [block, head, token, K and
+    V], or without heads."""
     ratio = _ratio(name, tensor, n_blocks)
     heads = tensor.shape[1] if tensor.dim() == 4 else 1
     item, token = tensor.element_size(), tensor.stride(-2)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's half of the connector: what can be loaded, into which blocks,
-and which blocks hold chunks to save.
+"""The scheduler's half of the connector: decides which chunks to load into which blocks,
+and which blocks contain chunks to save.
 
-Runs on the one thread of vLLM's EngineCore and never waits for storage.
+Runs on the single thread of vLLM's EngineCore and never waits for storage.
 """
 
 import time
@@ -27,19 +27,19 @@ class _Request:
     def __init__(self, request, seq, tags):
         self.request = request
         self.seq = seq
-        self.tokens = request.num_prompt_tokens  # those of seq
+        self.tokens = request.num_prompt_tokens  # tokens of seq
         self.tags = tags
-        self.chunks = b""  # kvt_chunk structs of whole ones, filled on first use
+        self.chunks = b""  # kvt_chunk structs of whole chunks, filled on first use
         self.may_load = True
         self.computed = 0  # vLLM's own hit at the last lookup
         self.loading = None  # block ids of the load in flight
-        self.limit = 0  # tokens that may be saved
+        self.limit = 0  # number of leading tokens that may be saved
         self.saved = 0  # whole chunks handed to the workers so far
-        self.stored = range(0)  # chunks that the store is known to have
-        self.tail = b""  # the prompt's partial chunk, where it is to be saved
+        self.stored = range(0)  # chunks known to be in the store
+        self.tail = b""  # the prompt's partial chunk if the chunk is to be saved
         self.tail_saved = False
         self.read = set()  # chunks read into host memory for this request
-        self.blocks = None  # block lists, only where vLLM does not tell them
+        self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
 class Scheduler:
@@ -55,7 +55,7 @@ class Scheduler:
         self._early = bool(settings.get("enable_async_loading")
                            and settings.get("local_cpu"))
         self._requests = {}
-        self._saving = {}  # those of _requests with chunks left to save
+        self._saving = {}  # the part of _requests with chunks left to save
         self._loads = []
         self._load_adapters = {}
         self._prefetches = []
@@ -70,14 +70,16 @@ class Scheduler:
     # ---------------------------------------------------------------- lookup
 
     def new_request(self, request):
-        """It waits for its turn from now on: read ahead what it will load."""
+        """Begin the lookup of a request that enters vLLM's queue, so that chunks are read
+        ahead, and the digest of the request's adapter."""
         if self._early:
             self.matched_tokens(request, 0)
         else:
             self._knows_adapter(request)
 
     def matched_tokens(self, request, computed):
-        """(tokens beyond computed that can be loaded, asynchronously)."""
+        """Return (number of tokens beyond `computed` that can be loaded, True if the load
+        is asynchronous).  The number is None if vLLM should ask again later."""
         state = self._requests.get(request.request_id)
         if state is None:
             if not self._knows_adapter(request):
@@ -97,7 +99,7 @@ class Scheduler:
         return external, True
 
     def _read_ahead(self, state):
-        """Have the workers bring to host memory what the answer waits for."""
+        """Ask the workers to read into host memory the chunks that the lookup waits for."""
         for group, first, n in self._engine.wanted(state.seq):
             state.read.update(range(first, first + n))
             self._prefetches.append((group, self._chunks(state, first, first + n), b"",
@@ -125,7 +127,7 @@ class Scheduler:
         return question.done or time.monotonic() > question.until
 
     def _adapter_digest(self, request):
-        """The digest; None if the adapter cannot be identified or has changed."""
+        """Return the digest; None if the adapter cannot be identified or has changed."""
         question = self._questions.get(request.request_id)
         if question is None or question.digest is None:
             return None
@@ -158,7 +160,7 @@ class Scheduler:
                 seq = self._engine.seq(array("I", request.prompt_token_ids),
                                        extra.lora, extra.cache_salt, extra.mm,
                                        extra.tags)
-        except Exception as e:  # clients choose much of a request
+        except Exception as e:  # clients control parts of a request
             log.warning("kvtier: a request is neither looked up nor stored: %s", e)
         return _Request(request, seq, extra)
 
@@ -175,7 +177,7 @@ class Scheduler:
     # ----------------------------------------------------------------- loads
 
     def allocated(self, request, blocks, external):
-        """Blocks exist for a promise: plan the load of [computed, hit)."""
+        """Plan the load of [computed, hit): vLLM has allocated blocks for the hit."""
         if external <= 0:
             return
         state = self._requests[request.request_id]
@@ -188,9 +190,9 @@ class Scheduler:
                 needed_from = max(have, hit - info.window + 1)
             first, end = needed_from // self._chunk, -(-hit // self._chunk)
             size = info.block_tokens
-            # Blocks that the engine has, or that are beyond the hit, stay.  The
-            # last one may lie partly beyond: what a load writes there is
-            # written again as those tokens are computed.
+            # A load does not write blocks that the engine has, or blocks beyond the hit.
+            # The last block may lie partly beyond the hit: vLLM computes these tokens and
+            # overwrites the loaded bytes.
             wanted = array("i", (
                 ids[group][i] if have <= i * size < hit and i < len(ids[group])
                 else -1
@@ -205,7 +207,7 @@ class Scheduler:
         state.loading = ids
 
     def received(self, output):
-        """What the workers report of their loads."""
+        """Process the workers' reports about loads."""
         report = getattr(output, "kv_connector_worker_meta", None)
         if isinstance(report, UnusableWorker):
             self._stop()
@@ -221,8 +223,8 @@ class Scheduler:
         for request_id in failed:
             state = self._loading(request_id)
             if state is not None:
-                # Promised once and broken: vLLM computes it, and asking again
-                # must not promise the same chunks for ever.
+                # vLLM computes the prompt.  A new lookup would promise the same
+                # unreadable chunks again, for ever.
                 state.may_load = False
                 state.stored = range(0)
         for request_id in output.finished_recving or ():
@@ -232,7 +234,7 @@ class Scheduler:
                 self._engine.release(state.seq)
 
     def _stop(self):
-        """Neither promise nor save anything more: a worker cannot move KV."""
+        """End all lookups and saves: a worker cannot move KV."""
         if self._can_load or self._can_save:
             log.warning("kvtier: nothing is looked up or stored any more: a worker "
                         "cannot use its KV cache's memory, its log says why")
@@ -258,7 +260,7 @@ class Scheduler:
         if output.scheduled_new_reqs:
             self._resume(new.req_id for new in output.scheduled_new_reqs)
         self._distrust(output, resumed)
-        # Without that method it names only requests that got blocks in this step.
+        # Without get_block_ids, output names only requests that got blocks in this step.
         get_block_ids = getattr(getattr(output, "kv_connector_block_state", None),
                                 "get_block_ids", None)
         if get_block_ids is None and self._requests:
@@ -289,8 +291,8 @@ class Scheduler:
             self._saving.pop(request_id, None)
 
     def _resume(self, request_ids):
-        """Preempted requests compute again from what they find; so offer their
-        chunks again, some may have been dropped."""
+        """Save all chunks of preempted requests again: the requests are computed again, and
+        the store may have dropped some chunks."""
         for request_id in request_ids:
             state = self._requests.get(request_id)
             if state is not None and state.limit and state.saved:
@@ -333,13 +335,13 @@ class Scheduler:
         return plain, [pair for pair in by_adapter.items() if pair[1]]
 
     def _save(self, ios, state, ids, start, last):
-        """Chunks below last that are complete when this step is done."""
+        """Plan the save of the chunks below `last`, which this step completes."""
         end = last * self._chunk
         if self._partial and end == state.request.num_prompt_tokens:
-            end -= 1  # so long is a hit of this prompt
+            end -= 1  # the longest hit of a prompt lacks the last token
         for group, info in enumerate(self._infos):
             if info.kind == _lib.GROUP_SLIDING:
-                # Those that a hit ending here needs.
+                # Save the chunks that a hit of `end` tokens needs.
                 first = max(max(0, end - info.window + 1) // self._chunk,
                             self._first_alive(info, start))
                 spans = ((first, last),)
@@ -352,13 +354,13 @@ class Scheduler:
                 self._save_span(ios, state, group, ids[group], *span)
 
     def _first_alive(self, info, start):
-        """The first chunk that has all its blocks; what dropped out of the
-        window before this step is not the request's any more."""
+        """Return the first chunk whose blocks all belong to the request.  vLLM has freed
+        the blocks that left the window before this step."""
         alive = max(0, start - info.window + 1) // info.block_tokens
         return -(-alive // info.blocks_per_chunk)
 
     def _save_tail(self, ios, state, ids, start):
-        """The prompt's partial chunk, all of which is there after this step."""
+        """Plan the save of the prompt's partial chunk, which this step completes."""
         tokens = state.request.num_prompt_tokens
         chunk = tokens // self._chunk
         for group, info in enumerate(self._infos):
@@ -380,8 +382,7 @@ class Scheduler:
                     state.tags.tags))
 
     def _append_decoded(self, state):
-        """Generated tokens that are final extend the sequence, a chunk at a
-        time."""
+        """Append final generated tokens to the sequence when they complete a chunk."""
         request = state.request
         if request.num_tokens // self._chunk <= state.limit // self._chunk:
             return
@@ -395,7 +396,7 @@ class Scheduler:
         state.limit = state.tokens = request.num_tokens
 
     def _chunks(self, state, first, end):
-        """kvt_chunk structs first .. end - 1 of the request's sequence."""
+        """Return the kvt_chunk structs first .. end - 1 of the request's sequence."""
         whole = state.tokens // self._chunk
         if len(state.chunks) < min(end, whole) * _CHUNK:
             have = len(state.chunks) // _CHUNK
@@ -406,7 +407,7 @@ class Scheduler:
         return found
 
     def _track_blocks(self, output):
-        """Block lists for versions of vLLM that do not hand them out."""
+        """Record block lists, for versions of vLLM that do not pass block lists."""
         for new in output.scheduled_new_reqs:
             state = self._requests.get(new.req_id)
             if state is not None:
@@ -433,7 +434,7 @@ class Scheduler:
 
     def _free(self, state):
         if state.seq is not None:
-            # Also amid a load: what is being read needs no lease.
+            # Release the lease also during a load: chunks being read need no lease.
             self._engine.release(state.seq)
             state.seq.free()
 

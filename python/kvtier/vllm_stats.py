@@ -34,7 +34,7 @@ class KVTierStats(KVConnectorStats):
 
 
 class Collector:
-    """Turns an engine's counters into statistics, only while they may move."""
+    """Turns an engine's counters into statistics while the counters may change."""
 
     def __init__(self, engine):
         self._engine = engine
@@ -46,8 +46,8 @@ class Collector:
         self._next = 0.0
 
     def touch(self, ended=False):
-        """Something was started that will be counted; or it ended, and is to be
-        seen before vLLM falls idle."""
+        """Note that an operation has started and counters may change.  ended: the operation
+        has ended; collect() reports at once, before vLLM falls idle."""
         self._active = True
         if ended:
             self._next = 0.0
@@ -84,7 +84,7 @@ class KVTierPromMetrics(KVConnectorPromMetrics):
             if kind == _lib.COUNTER_SUM:
                 metric = self._counter_cls(**about)
             else:
-                # Each API server's process is told a part of the changes.
+                # vLLM passes each change to only one of the API servers' processes.
                 metric = self._gauge_cls(multiprocess_mode="sum", **about)
             self._metrics[name] = {
                 engine: [metric.labels(*values), kind == _lib.COUNTER_SUM, 0]

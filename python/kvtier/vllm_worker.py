@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker's half of the connector: moves chunks between blocks and kvtier.
 
-Runs on the worker's main thread.  Saving copies the blocks of a step before the
-step ends; writing them, and all of loading, goes on in the library's threads.
+Runs on the worker's main thread.  A save copies the blocks of a step before the step ends;
+threads of the library write the copies, and do all of loading.
 """
 
 from . import _lib, _testhook, vllm_adapters
@@ -25,8 +25,8 @@ class _Loading:
         self.request_id = request_id
         self.ios = ios
         self.adapter = adapter  # (LoRARequest, digest) or None
-        # The load fails whatever comes: the cache was reset, the request ended, or
-        # vLLM has another adapter.
+        # The load fails in any case: the cache was reset, the request ended, or vLLM has
+        # another adapter.
         self.doomed = False
 
 
@@ -35,11 +35,11 @@ class Worker:
         self._engine = engine
         self._infos = infos
         self._n_blocks = n_blocks
-        self._adapters = adapters  # what vllm_adapters.watch() returned
+        self._adapters = adapters  # the return value of vllm_adapters.watch()
         self._ready = False
-        self._stream = None  # tells the stream that KV is used on now
+        self._stream = None  # returns the stream that uses the KV; None on a CPU
         self._loads = {}  # request id -> (_lib.Load, _Loading)
-        self._refused = []  # _Loading that could not be started
+        self._refused = []  # each _Loading that could not be started
         self._bad_blocks = set()
         self._hook = _testhook.open_hook()
         self._stats = Collector(engine)
@@ -60,7 +60,7 @@ class Worker:
         self._ready = True
 
     def _begin(self):
-        """Before anything is stored or loaded."""
+        """Prepare a store or a load."""
         self._stats.touch()
         if self._stream:
             self._engine.set_stream(self._stream())
@@ -105,7 +105,7 @@ class Worker:
         if meta is NOTHING or not self._ready:
             return
         saves = list(meta.saves)
-        # The step is computed: its adapters are loaded.
+        # The step is computed, so vLLM has loaded the step's adapters.
         for adapter, ios in meta.adapter_saves:
             if vllm_adapters.may_store(self._adapters, *adapter):
                 saves += ios
@@ -121,8 +121,8 @@ class Worker:
             self._hook.record("save", saves)
 
     def finished(self, finished_request_ids):
-        """(request ids whose loads ended, those of them that failed).  Until
-        then vLLM keeps the blocks, even of a request that is gone."""
+        """Return (ids of requests whose loads ended, ids of requests whose loads failed).
+        Until then vLLM keeps the blocks, even of a request that has ended."""
         if not self._loads and not self._refused:
             return None, None
         for request_id in finished_request_ids:
@@ -165,10 +165,12 @@ class Worker:
             self._hook.record("load", loading.ios, good)
 
     def _fail(self, loading, good, failed):
-        """With one full-attention group, the ids of the bad blocks let vLLM keep the
-        blocks before them.  With several groups vLLM cannot map a block to a request,
-        and a sliding group has no window before a bad block: vLLM starts the request
-        over.  Not both: the second would undo the first."""
+        """Report a failed load to vLLM, either by block or by request.
+
+        With one full-attention group, the ids of the bad blocks let vLLM keep the earlier
+        blocks.  With several groups vLLM cannot map a block to a request, and a sliding
+        group has no window before a bad block: vLLM restarts the request.  Never report
+        both: the second report would undo the first."""
         if len(self._infos) > 1 or self._infos[0].kind == _lib.GROUP_SLIDING:
             failed.add(loading.request_id)
             return

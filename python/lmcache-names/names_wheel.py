@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel of these few files for pip; needs nothing but Python."""
+"""Build the wheel of this directory for pip, with Python's standard library only."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ TAGS = "Wheel-Version: 1.0\nGenerator: kvtier\nRoot-Is-Purelib: true\nTag: py3-n
 
 
 def files():
-    """{name in the wheel: bytes}"""
+    """Return {name in the wheel: bytes}."""
     found = {}
     for folder, _, names in os.walk(os.path.join(HERE, "lmcache")):
         for name in names:

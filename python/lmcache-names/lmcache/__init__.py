@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import paths of LMCache that mean kvtier: the wheel kvtier-lmcache-names.  It is
-nothing where LMCache itself is installed."""
+"""kvtier under import paths of LMCache: the wheel kvtier-lmcache-names.  The import fails
+if LMCache is installed."""
 
 import importlib.metadata
 
