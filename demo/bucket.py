@@ -42,7 +42,7 @@ class Bucket:
         self.forget()
 
     def settings(self):
-        """As in a configuration file."""
+        """Return the settings in the form of a configuration file."""
         return {"remote_url": f'"s3://{BUCKET}"',
                 "extra_config": json.dumps({
                     "s3_endpoint_url": self.facts["endpoint"],
@@ -54,7 +54,7 @@ class Bucket:
                 "AWS_SECRET_ACCESS_KEY": self.facts["secret"]}
 
     def arguments(self):
-        """The same for a command of kvtier."""
+        """Return the settings as arguments for a command of kvtier."""
         extra = json.loads(self.settings()["extra_config"])
         args = ["--set", f"remote_url=s3://{BUCKET}"]
         for key, value in extra.items():
@@ -62,7 +62,7 @@ class Bucket:
         return args
 
     def list(self):
-        """What 'kvtier ls' tells of each chunk in it."""
+        """Return the chunks of the bucket as `kvtier ls --json` prints them."""
         done = subprocess.run(
             [os.path.join(workplace.REPOSITORY, "build", "kvtier"), "ls", "--json",
              *self.arguments()], stdout=subprocess.PIPE, text=True, check=True,
@@ -70,13 +70,13 @@ class Bucket:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def stored(self):
-        """(objects, bytes) of the chunks in it."""
+        """Return (objects, bytes) of the chunks in the bucket."""
         chunks = self.list()
         return len(chunks), sum(chunk["stored_bytes"] for chunk in chunks)
 
     def forget(self):
-        """Remove what this host has noted of the bucket: whoever comes then starts with
-        nothing on its disk."""
+        """Delete this host's local index of the bucket: the next server starts without an
+        index."""
         if not self.facts:
             return
         thing = "s3://127.0.0.1:%(port)d/" % self.facts + f"{BUCKET}/{self.prefix}/"

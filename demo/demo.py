@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM keeps its KV cache through kvtier in a directory, in a bucket of an
-S3 server on this machine, in a directory that shows itself as 3FS, or in two with the
-files of LMCache's GDS back end, and finds it again after a restart.  Shows how long the
-first token of a long text takes
+"""Run a real vLLM with kvtier: one server stores the KV cache, a second server loads it.
 
-    cold     when nothing is stored,
+The store is a directory, a bucket of an S3 server on this machine, a directory that looks
+like 3FS, or two directories with files of LMCache's GDS back end.  Prints the time to the
+first token of a long text
+
+    cold     with an empty store,
     warm     in a new server, with the KV cache read from the store,
-    floor    when vLLM still has the KV cache in its own memory,
+    floor    with the KV cache in vLLM's own memory,
 
-and whether the answer is the same to the last bit as vLLM's own.
+and whether the answers are bit-identical with vLLM's own answer.
 """
 import argparse
 import contextlib
@@ -51,8 +52,8 @@ def parse_arguments():
     parser.add_argument("--store", choices=list(PLACES), default="fs",
                         help="a directory (fs), a bucket (s3), a mount of 3FS as "
                         "the tests' daemon makes it (3fs) or two directories with files "
-                        "for GPUDirect Storage (gds); but for the first the second "
-                        "server knows nothing but where they are")
+                        "for GPUDirect Storage (gds); except for fs, the second server "
+                        "starts without a local index")
     parser.add_argument("--store-dir", metavar="DIR",
                         help="keep the KV cache here; it must be empty")
     parser.add_argument("--json", metavar="FILE",
@@ -69,7 +70,7 @@ def parse_arguments():
 
 
 class Demo:
-    """The run: two servers, one after the other, on one store."""
+    """One run: two servers, one after the other, on one store."""
 
     def __init__(self, args, python, model, directory, place):
         self.args = args
@@ -108,7 +109,7 @@ class Demo:
 
     @contextlib.contextmanager
     def running(self, which):
-        """A server that is started, warmed up and at the end stopped."""
+        """Start a server, warm the server up, and stop the server at the end."""
         server = self.server()
         with progress.step(f"starting the {which} vLLM server"):
             server.start()
@@ -236,7 +237,7 @@ def replay_table(result):
 
 
 def replay(args, place):
-    """The same through the C engine: a trace of requests, no model."""
+    """Run the demo on the C engine alone: replay a trace of requests, without a model."""
     kvtier = os.path.join(workplace.REPOSITORY, "build", "kvtier")
     if not os.path.exists(kvtier):
         print(f"demo.sh: {kvtier} is not there: run make first",

@@ -4,10 +4,10 @@
 
     make-model.py DIR TEXT...
 
-The weights come from a fixed seed, the tokenizer is a byte-level BPE trained
-on the given texts.  What the model writes is nonsense; its KV cache has the
-shape of a real one.  Needs torch, transformers and tokenizers: run it with the
-Python of the environment that scripts/vllm-env makes.
+The weights come from a fixed seed; the tokenizer is a byte-level BPE trained on the given
+texts.  The model writes nonsense, but the KV cache has the shape of a real model's cache.
+Needs torch, transformers and tokenizers: run the script with the Python of the environment
+that scripts/vllm-env makes.
 """
 import os
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory that shows itself as a mount of 3FS, as a place for the KV cache."""
+"""A directory that looks like a mount of 3FS, as a place for the KV cache."""
 import hashlib
 import json
 import os
@@ -13,7 +13,7 @@ DAEMON = os.path.join(workplace.REPOSITORY, "build", "tests", "servers", "usrbio
 
 
 def forget(directory):
-    """Remove what this host has noted of a directory in a mount."""
+    """Delete this host's local index of a directory in a mount."""
     directory = os.path.realpath(directory)
     with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
         sources = [line[line.index(" - "):] for line in mounts
@@ -74,15 +74,15 @@ class Mount:
         return {}
 
     def arguments(self):
-        """The same for a command of kvtier."""
+        """Return the settings as arguments for a command of kvtier."""
         return ["--set", "remote_storage_plugins=hf3fs",
                 "--set", f"hf3fs_base_path={self.store}"]
 
     def stored(self):
-        """(files, bytes) of the chunks in it."""
+        """Return (files, bytes) of the chunks in the mount."""
         return workplace.stored(self.store)
 
     def forget(self):
-        """Whoever comes then starts with nothing on its disk."""
+        """Delete the local index: the next server starts without an index."""
         if self.store:
             forget(self.store)

@@ -7,13 +7,13 @@ import tempfile
 
 import workplace
 
-BUFFER_MIB = 8192  # of a GPU's memory, where there is one
+BUFFER_MIB = 8192  # of GPU memory, if a GPU is present
 
 
 class Paths:
     """Two directories, from start() to stop().  LMCache's documentation has two forms of
-    the settings: a file, for the first server, and variables, for who comes after
-    forget().  That one has the other directory as its own."""
+    the settings, a file and environment variables.  The server before forget() uses the
+    file; the server after forget() uses the variables, with the directories swapped."""
 
     begin = "naming two directories"
 
@@ -34,7 +34,7 @@ class Paths:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def settings(self):
-        """As in a configuration file, for which that of the documentation stands."""
+        """Return the settings in the form of a configuration file."""
         return {"max_local_cpu_size": None, "remote_url": None, "local_cpu": "false",
                 "gds_path": '"%s"' % ",".join(self.paths),
                 "cufile_buffer_size": BUFFER_MIB}
@@ -49,17 +49,17 @@ class Paths:
                 "LMCACHE_CUFILE_BUFFER_SIZE": str(BUFFER_MIB)}
 
     def arguments(self):
-        """The same for a command of kvtier."""
+        """Return the settings as arguments for a command of kvtier."""
         return ["--set", "gds_path=" + ",".join(self.paths),
                 "--set", f"cufile_buffer_size={BUFFER_MIB}"]
 
     def stored(self):
-        """(files, bytes) of the chunks in both."""
+        """Return (files, bytes) of the chunks in both directories."""
         counts = [workplace.stored(path) for path in self.paths]
         return tuple(map(sum, zip(*counts)))
 
     def forget(self):
-        """Whoever comes then has neither an index nor the files in memory."""
+        """Delete the indexes and drop the files from the page cache; swap the directories."""
         for path in self.paths:
             shutil.rmtree(os.path.join(path, ".kvtier"), ignore_errors=True)
             workplace.drop_page_cache(path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what is being done and for how long, on a terminal and in a log.
+"""Print the current step and its duration, on a terminal and in a log.
 
-One thread beside the caller's shows the seconds while a step runs.
+A second thread updates the seconds while a step runs.
 """
 import contextlib
 import sys
@@ -13,7 +13,7 @@ QUIET_PERIOD_S = 20
 
 @contextlib.contextmanager
 def step(text):
-    """Show `text` and the seconds it takes until the block ends."""
+    """Print `text`, and the elapsed seconds until the block ends."""
     terminal = sys.stderr.isatty()
     began = time.monotonic()
     ended = threading.Event()

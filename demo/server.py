@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start, watch and stop a vLLM OpenAI server on 127.0.0.1, and talk to it.
+"""Start, watch and stop a vLLM OpenAI server on 127.0.0.1, and send requests.
 
-Only the standard library is used, so that any python3 can run it.  A server
-is a process group of its own; leaving the `with` block ends the whole group,
-on an exception and on Ctrl-C too, and it ends by itself when we are killed.
+Needs only Python's standard library.  Each server is a process group.  Leaving the `with`
+block kills the whole group, also after an exception or Ctrl-C.  The kernel stops the server
+if the parent process is killed.
 """
 import collections
 import ctypes
@@ -50,7 +50,7 @@ def free_port():
 
 
 def plain_environment():
-    """Ours, without what would configure kvtier behind the demo's back."""
+    """Return this process's environment without the settings of kvtier."""
     return {k: v for k, v in os.environ.items()
             if not k.startswith(("LMCACHE_", "KVTIER_"))}
 
@@ -68,7 +68,7 @@ def end_with_parent():
 
 
 def group_is_alive(pgid):
-    """Does a process group have a member that is no zombie?"""
+    """Return True if a process group has a member that is no zombie."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -93,20 +93,20 @@ def last_lines(path, count=25):
 class Server:
     """A vLLM server; use it in a `with` statement.
 
-    python      the interpreter of the environment that has vLLM
+    python      the interpreter of an environment with vLLM
     model       the model's directory
-    log         the file that takes the server's output; it is appended to
+    log         the file to which the server's output is appended
     transfer    the value of --kv-transfer-config (a dict), or None
     args, env   more arguments and environment variables
-    progress    called with the seconds waited so far while it starts
+    progress    callback during the start; the argument is the seconds waited so far
 
-    Another kind of server derives from it: command() is what differs.
+    Subclasses for other servers replace command().
     """
     name = "vLLM"
     health = "/health"
     start_timeout_s = 400
     stop_timeout_s = 20
-    shutdown_timeout_s = 10  # of vLLM for its processes
+    shutdown_timeout_s = 10  # vLLM's timeout for its processes
 
     def __init__(self, python, model, log, transfer=None, args=(), env=None,
                  progress=None):
@@ -190,7 +190,8 @@ class Server:
                 time.sleep(0.25)
 
     def stop(self):
-        """End it as an operator would, then whatever is left of its group."""
+        """Stop the server with SIGTERM, as an operator does; then kill the rest of the
+        process group."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -204,7 +205,7 @@ class Server:
         self.kill()
 
     def kill(self):
-        """End the whole process group at once."""
+        """Kill the whole process group."""
         if self.process is None:
             return
         try:
@@ -243,8 +244,8 @@ class Server:
 
     def send_completion(self, connection, token_ids, max_tokens, engine=None,
                         **more):
-        """Send a streaming request.  engine: which one of several data-parallel
-        engines answers; more: further members of the request."""
+        """Send a streaming request.  engine: the rank of the data-parallel engine, or None;
+        more: further members of the request."""
         headers = {"Content-Type": "application/json"}
         if engine is not None:
             headers["X-data-parallel-rank"] = str(engine)
@@ -254,7 +255,7 @@ class Server:
         connection.request("POST", "/v1/completions", json.dumps(body), headers)
 
     def open_completion(self, token_ids, max_tokens, **more):
-        """Send a streaming request; returns (connection, response)."""
+        """Send a streaming request; return (connection, response)."""
         connection = self.connect()
         try:
             self.send_completion(connection, token_ids, max_tokens, **more)
@@ -268,7 +269,7 @@ class Server:
         return connection, response
 
     def complete(self, token_ids, max_tokens=32, **more):
-        """The greedy continuation of a prompt given as token ids."""
+        """Return the greedy continuation of a prompt of token ids."""
         began = time.monotonic()
         ids, logprobs, ttft, finish = [], [], None, None
         connection, response = self.open_completion(token_ids, max_tokens,
@@ -295,8 +296,8 @@ class Server:
         return Answer(ids, logprobs, ttft, time.monotonic() - began, finish)
 
     def score(self, token_ids, n):
-        """Return the log probabilities of the last n of these tokens, each after the
-        tokens before it.  vLLM computes them without any cache."""
+        """Return the log probabilities of the last n tokens, each given the previous
+        tokens.  vLLM computes prompt log probabilities without a cache."""
         body = {"model": "model", "prompt": token_ids, "max_tokens": 1,
                 "temperature": 0, "prompt_logprobs": 0}
         answer = json.loads(self.request("POST", "/v1/completions", body))
@@ -305,14 +306,14 @@ class Server:
                 for score, token in zip(scores, token_ids[-n:])]
 
     def reset_prefix_cache(self, external=False):
-        """Let vLLM forget its own prefix cache (external: kvtier's too); needs
+        """Reset vLLM's own prefix cache (external: kvtier's cache too); needs
         VLLM_SERVER_DEV_MODE=1."""
         path = "/reset_prefix_cache?reset_external=%s" % str(external).lower()
         if not json.loads(self.request("POST", path))["success"]:
             raise ServerError("vLLM did not reset its prefix cache")
 
     def metrics(self):
-        """Every sample of /metrics, summed over its labels."""
+        """Return every sample of /metrics, summed over the labels."""
         sums = collections.defaultdict(float)
         sample = re.compile(r"([\w:]+)(?:\{.*\})? (\S+)")
         for line in self.get("/metrics", timeout=60).splitlines():
@@ -322,7 +323,7 @@ class Server:
         return sums
 
     def settled_metrics(self, name, at_least, timeout=10):
-        """Metrics once `name` reached a value: vLLM publishes them late."""
+        """Return the metrics when `name` has reached a value: vLLM publishes with delay."""
         deadline = time.monotonic() + timeout
         while True:
             metrics = self.metrics()
@@ -332,7 +333,7 @@ class Server:
 
 
 def events(response):
-    """The JSON objects of a stream of server-sent events."""
+    """Yield the JSON objects of a stream of server-sent events."""
     for line in response:
         if not line.startswith(b"data:"):
             continue
@@ -343,12 +344,12 @@ def events(response):
 
 
 def same_answer(a, b):
-    """Tokens and log probabilities equal bit for bit."""
+    """Return True if tokens and log probabilities are equal bit for bit."""
     return a.token_ids == b.token_ids and a.logprobs == b.logprobs
 
 
 def max_logprob_difference(a, b):
-    """The largest difference up to the first token that differs."""
+    """Return the largest difference before the first different token."""
     largest = 0.0
     for i, (x, y) in enumerate(zip(a.logprobs, b.logprobs)):
         if a.token_ids[i] != b.token_ids[i]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo and the end-to-end tests stand on: the Python environment with
-vLLM, the small model, the configuration of kvtier, the store's directory.
+"""The environment of the demo and the end-to-end tests: the Python environment with vLLM,
+the small model, the configuration of kvtier, the store's directory.
 
-Everything large lies outside the repository, in the user's cache directory.
+All large files are outside the repository, in the user's cache directory.
 """
 import hashlib
 import os
@@ -16,7 +16,7 @@ CHUNK_TOKENS = 256
 
 
 class Unavailable(Exception):
-    """Something this machine cannot provide; the text says what."""
+    """This machine lacks a requirement; the text names the requirement."""
 
 
 def cache_directory():
@@ -27,9 +27,9 @@ def cache_directory():
 
 
 def vllm_python():
-    """The interpreter of the environment with vLLM, installed if need be.
+    """Return the interpreter of the environment with vLLM; install vLLM if necessary.
 
-    KVTIER_VLLM_PYTHON names another one."""
+    KVTIER_VLLM_PYTHON overrides the interpreter."""
     given = os.environ.get("KVTIER_VLLM_PYTHON")
     if given:
         return given
@@ -41,8 +41,8 @@ def vllm_python():
 
 
 def make_once(name, command_for, inputs):
-    """The directory that command_for(directory) fills, made once for the same
-    contents of the input files."""
+    """Return the directory that command_for(directory) fills.  The directory is made once
+    for each content of the input files."""
     digest = hashlib.sha256()
     for path in inputs:
         with open(path, "rb") as f:
@@ -69,7 +69,8 @@ def make_once(name, command_for, inputs):
 
 
 def small_model(python):
-    """The random Llama of make-model.py with a tokenizer for text.txt."""
+    """Return the directory of the random Llama of make-model.py, with a tokenizer for
+    text.txt."""
     script = os.path.join(DEMO, "make-model.py")
     text = os.path.join(DEMO, "text.txt")
     return make_once("small-llama",
@@ -83,12 +84,12 @@ def read_text(name):
 
 
 def whole_chunks(token_ids, at_most=None):
-    """Cut a prompt so that vLLM's own prefix hit and kvtier's are equally long.
+    """Cut a prompt so that vLLM's own prefix hit and kvtier's hit are equally long.
 
-    vLLM reuses whole blocks of all tokens but the last, kvtier whole chunks.
-    16 tokens behind a chunk's end both end there, for every block size from 16
-    tokens to a chunk.  Only then do both compute the same rest, and rounding
-    is the same to the last bit."""
+    vLLM reuses whole blocks of all tokens except the last token, kvtier whole chunks.  If a
+    prompt has 16 tokens after a chunk's end, both hits end at the chunk's end, for every
+    block size from 16 tokens to a chunk.  vLLM then computes the same rest after both hits,
+    with bit-identical rounding."""
     n = min(len(token_ids), at_most or len(token_ids))
     chunks = (n - 16) // CHUNK_TOKENS
     if chunks < 1:
@@ -98,7 +99,7 @@ def whole_chunks(token_ids, at_most=None):
 
 
 def transfer_config(**extra):
-    """--kv-transfer-config for kvtier's connector."""
+    """Return the value of --kv-transfer-config for kvtier's connector."""
     return {"kv_connector": "KVTierConnector",
             "kv_connector_module_path": "kvtier.connector",
             "kv_role": "kv_both",
@@ -106,7 +107,8 @@ def transfer_config(**extra):
 
 
 def kvtier_environment(config_file):
-    """What a server needs to find kvtier and its configuration."""
+    """Return the environment variables with which a server finds kvtier and the
+    configuration."""
     library = os.path.join(REPOSITORY, "build", "libkvtier.so")
     if not os.path.exists(library):
         raise Unavailable(f"{library} is not there: run make first")
@@ -119,8 +121,7 @@ def kvtier_environment(config_file):
 
 
 def write_config(path, store, pool_gb=0.5, **more):
-    """A configuration file as a user of LMCache would write it; a setting that is
-    None is left out."""
+    """Write a configuration file in LMCache's form; leave out settings that are None."""
     settings = {"chunk_size": CHUNK_TOKENS, "max_local_cpu_size": pool_gb,
                 "remote_url": f'"fs://{store}"', **more}
     with open(path, "w") as f:
@@ -136,7 +137,7 @@ def files_below(directory):
 
 
 def stored(store):
-    """(files, bytes) of the chunks in a store."""
+    """Return (files, bytes) of the chunks in a store."""
     files = total = 0
     for path in files_below(store):
         if f"{os.sep}.kvtier{os.sep}" in path:
@@ -150,7 +151,7 @@ def stored(store):
 
 
 def wait_until_still(look, still_s=1.5, timeout_s=60):
-    """Wait until what look() tells has been the same for a while."""
+    """Wait until look() returns equal values for still_s seconds; return the last value."""
     deadline = time.monotonic() + timeout_s
     last, since = look(), time.monotonic()
     while time.monotonic() < deadline:
@@ -164,12 +165,12 @@ def wait_until_still(look, still_s=1.5, timeout_s=60):
 
 
 def wait_until_stored(store):
-    """Wait until nothing was added to a store for a while."""
+    """Wait until the store no longer changes."""
     return wait_until_still(lambda: stored(store))
 
 
 def drop_page_cache(store):
-    """Let the next reader of a store find it on the disk, not in memory."""
+    """Drop a store's files from the page cache: the next reader reads from the disk."""
     for path in files_below(store):
         fd = os.open(path, os.O_RDONLY)
         try:
