@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's MP server and kvtier take turns behind the same vLLM on the CPU, with
-the demo's model and texts of 10,000 tokens: seconds to the first token
+"""Compare LMCache's MP server and kvtier, in turns, behind the same vLLM on the CPU, with the
+demo's model and texts of 10,000 tokens.  Measures the seconds to the first token
 
-cold    of a text that nobody has seen,
-disk    when everything was restarted and the store's files were put out of the
-        page cache,
-memory  when the chunks lie in host memory.  LMCache: vLLM restarted, its MP server
-        kept.  kvtier, which lives in vLLM: vLLM has forgotten its prefix cache.
+cold    of a new text,
+disk    after a restart of all servers, with the store's files dropped from the page cache,
+memory  with the chunks in host memory.  LMCache: vLLM restarted, the MP server kept running.
+        kvtier, which runs in vLLM's processes: vLLM's prefix cache reset.
 
-Behind each the same text is asked for again, which vLLM then has itself: the
-floor.  The connectors look up what they have all the same, so a vLLM without one
-takes its turn too.  Each server is warmed up with another text before.  LMCache is
-installed beside vLLM in the cache directory.
+Each request is repeated at once; vLLM answers the repetition from vLLM's own prefix cache.
+This time is the floor.  A connector looks up chunks also for the repetition, so a vLLM
+without a connector is measured too.  Each server is first warmed up with another text.  The
+script installs LMCache beside vLLM in the cache directory.
 """
 import argparse
 import contextlib
@@ -39,7 +38,7 @@ def say(text):
 
 
 class Texts:
-    """The demo's text with its words in another order each time, so that no two
+    """The demo's text with the words in a new random order each time, so that no two texts
     begin with the same chunk."""
 
     def __init__(self, seed, n_tokens):
@@ -48,14 +47,14 @@ class Texts:
         self.n_tokens = n_tokens
 
     def next(self, server):
-        """As token ids."""
+        """Return a new text as token ids."""
         self.random.shuffle(self.words)
         return workplace.whole_chunks(server.tokenize(" ".join(self.words)),
                                       self.n_tokens)
 
 
 class System:
-    """What is measured, with a store of its own for a round."""
+    """The measured system, with a new store for each round."""
 
     def __init__(self, bench, directory):
         self.bench = bench
@@ -80,7 +79,7 @@ class System:
         return prompts
 
     def pair(self, server, case, prompt):
-        # A vLLM without a connector has no such counter: 0.
+        # A vLLM without a connector does not have this counter: metrics() returns 0.
         before = server.metrics()[TOKENS_FOUND]
         first = server.complete(prompt, 4)
         if case == "cold":

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The case lookup.vllm: a prompt as vLLM's scheduler has it, a Python list of
-token ids, is converted, hashed and looked up, once for each request.
+"""The case lookup.vllm: for each request, convert, hash and look up a prompt in the form of
+vLLM's scheduler, a Python list of token ids.
 
-One process stores every chunk of the prompt, another looks it up through the
-bindings that the connector uses.  limit is what hashing the list's chunks in
-Python takes, as LMCache does it, without looking anything up; with cbor2 at
-hand for sha256_cbor too.
+One process stores every chunk of the prompt; another process looks up the prompt with the
+connector's Python bindings.  limit is the time to hash the list's chunks in Python, as
+LMCache does, without a lookup.  If cbor2 is installed, sha256_cbor is measured too.
 
     KVTIER_LIBRARY=build/libkvtier.so bench/lookup-vllm.py [--json]
 """
@@ -35,7 +34,7 @@ except ImportError:
 CHUNK_TOKENS = 256
 BLOCK_TOKENS = 16
 BLOCK_BYTES = 256
-STEP_CHUNKS = 512  # stored at a time: what the small pool holds
+STEP_CHUNKS = 512  # chunks stored at a time: the small pool holds no more
 ALGORITHMS = ("builtin", "sha256_cbor")
 
 
@@ -55,7 +54,7 @@ def open_engine(directory, algorithm, role):
 
 
 def store(directory, algorithm, tokens):
-    """All chunks lie in the same blocks: what is in them does not matter."""
+    """Store all chunks from the same blocks: the content does not matter."""
     engine = open_engine(directory, algorithm, _lib.ROLE_WORKER)
     per_chunk = CHUNK_TOKENS // BLOCK_TOKENS
     memory = bytearray(per_chunk * BLOCK_BYTES)
@@ -87,7 +86,7 @@ def in_child(function, *arguments):
 
 
 def look_up(engine, tokens):
-    """(seconds of the conversion, of all) of one request."""
+    """Return (seconds of the conversion, seconds of the whole lookup) of one request."""
     began = time.perf_counter()
     converted = array("I", tokens)
     after = time.perf_counter()
@@ -103,7 +102,7 @@ def look_up(engine, tokens):
 
 
 def hash_in_python(tokens, algorithm):
-    """Chained hashes of all chunks; the seconds they take."""
+    """Compute the chained hashes of all chunks; return the seconds."""
     began = time.perf_counter()
     prefix = 0
     for first in range(0, len(tokens), CHUNK_TOKENS):
@@ -125,7 +124,7 @@ def measure(algorithm, args):
         engine = open_engine(directory, algorithm, _lib.ROLE_SCHEDULER)
         look_up(engine, tokens)
         both = []
-        for i in range(args.rounds):  # in turns: the machine changes its speed
+        for i in range(args.rounds):  # in turns, because the CPU's speed varies
             python = (hash_in_python(tokens, algorithm)
                       if by_hand and i < args.python_rounds else None)
             both.append((look_up(engine, tokens), python))

@@ -28,8 +28,8 @@ def environment(directory):
 
 
 class MPServer(Server):
-    """`lmcache server`.  The server has no model; `port` is the port of its HTTP side.
-    store: the directory of its files, or None."""
+    """`lmcache server`.  The server has no model; `port` is the port of its HTTP API.
+    store: the directory of the server's files, or None."""
     name = "LMCache's MP server"
     health = "/healthcheck"
 

@@ -214,7 +214,7 @@ class Bench:
 
     def pair(self, system, server, case, prompt, reference):
         speed = self.memcpy.speed()
-        # A vLLM without a connector has no such counter: 0.
+        # A vLLM without a connector does not have this counter: metrics() returns 0.
         before = server.metrics()[TOKENS_FOUND]
         first = self.ask(server, prompt)
         if case == "cold":

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kvtier inside a real vLLM on the CPU, with the demo's model: what an idle step
-costs, and the time to first token.
+"""Measure kvtier inside a real vLLM on the CPU, with the demo's model: the cost of an idle
+step, and the time to first token.
 
-vllm.step  Time inside the connector's methods in one decode step that has
-           nothing to load or save: the median of 1,000.
-vllm.ttft  The time to first token of prompts of 10,000 tokens in a restarted,
-           warmed server.  Each is asked for twice: the first time kvtier reads it
-           from the disk (past the page cache), the second time vLLM has it
-           itself, which is the floor.  value is the median difference of the
-           pairs, limit 0.3 of the floor and all of the time in which a bare loop
-           reads as many bytes of the same files in between.
-vllm.ttft.memory  The same when the chunks lie in host memory.
+vllm.step  Time in the connector's methods during a decode step without loads and saves: the
+           median of 1,000 steps.
+vllm.ttft  Time to first token of prompts of 10,000 tokens in a restarted, warmed server.  Each
+           prompt is sent twice: the first time kvtier reads the chunks from the disk (past
+           the page cache), the second time vLLM's own prefix cache answers, which is the
+           floor.  value is the median difference of the pairs.  limit is 0.3 of the floor
+           plus the time in which a minimal loop reads as many bytes of the same files,
+           measured between the pairs.
+vllm.ttft.memory  The same with the chunks in host memory.
 """
 import argparse
 import concurrent.futures
@@ -61,7 +61,7 @@ class Bench:
 
     @contextlib.contextmanager
     def server(self, what, transfer, env=(), **settings):
-        """Warmed up with a prompt of the same length."""
+        """Start a server and warm the server up with a prompt of the same length."""
         config = os.path.join(self.directory, "kvtier.yaml")
         workplace.write_config(config, self.store, **settings)
         everything = workplace.kvtier_environment(config)
@@ -78,8 +78,8 @@ class Bench:
     # -- the time inside the connector
 
     def idle_steps(self):
-        """For each process (scheduler, worker) the (microseconds, calls) of the
-        last steps of one long answer."""
+        """Return [(microseconds, calls)] of the last steps of one long answer, for each
+        process (scheduler, worker)."""
         path = os.path.join(self.directory, "steps")
         transfer = dict(workplace.transfer_config(), kv_connector="TimedConnector",
                         kv_connector_module_path="timed_connector")
@@ -92,12 +92,13 @@ class Bench:
         for one in glob.glob(path + ".*"):
             with open(one) as f:
                 steps = [tuple(map(int, line.split())) for line in f]
-            # Up to 255 more are not written.
+            # The connector writes in batches: up to 255 further steps are missing.
             processes.append([(ns / 1e3, calls) for ns, calls in steps[-n:]])
         return processes
 
     def step(self):
-        """The halves of the connector work one after the other: their sum."""
+        """Return the result line; the value is the sum of the processes' medians, because
+        the scheduler and the worker run one after the other."""
         processes = self.idle_steps()
         medians = [statistics.median(us for us, _ in steps) for steps in processes]
         value = sum(medians)
@@ -119,7 +120,7 @@ class Bench:
         return cold
 
     def pair(self, server, prompt):
-        """(seconds with kvtier, seconds with vLLM's own hit)."""
+        """Return (seconds with kvtier, seconds with vLLM's own hit)."""
         before = server.metrics()[TOKENS_FOUND]
         first = server.complete(prompt, 4)
         second = server.complete(prompt, 4)
@@ -140,8 +141,8 @@ class Bench:
         return pairs
 
     def ttft(self):
-        """The restart has emptied host memory: the first hits come from disk and
-        leave their chunks there, for the second ones."""
+        """Return the result lines.  The restart has emptied host memory: the first round
+        reads chunks from disk and leaves the chunks in memory for the second round."""
         cold = self.fill()
         n_files, size = workplace.stored(self.store)
         speeds = []
@@ -175,7 +176,7 @@ def pairs_line(case, pairs, seconds, more):
 # ------------------------------------------------------------------ the disk
 
 def read_file(path):
-    """Bytes read past the page cache, by a loop of system calls."""
+    """Read a file past the page cache, in a loop of system calls; return the bytes read."""
     size = os.stat(path).st_size
     buffer = mmap.mmap(-1, 1 << 20)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
@@ -190,7 +191,7 @@ def read_file(path):
 
 
 def read_speed(store, at_most=150 << 20):
-    """Bytes a second, of about one prompt's files."""
+    """Return bytes a second, measured with files of about one prompt."""
     paths, size = [], 0
     for path in workplace.files_below(store):
         if path.endswith(".data") and size < at_most:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """KVTierConnector with a clock around every method that vLLM calls in a step.
 
-KVTIER_BENCH_STEPS=FILE: each process writes FILE.<pid>, one line a step: the
-nanoseconds spent inside, and the number of calls.  A step begins where the
-scheduler plans it, in a worker's process where its plan arrives.
+KVTIER_BENCH_STEPS=FILE: each process writes FILE.<pid>, one line for each step: the
+nanoseconds spent in the connector, and the number of calls.  In the scheduler's process a
+step begins when the scheduler plans the step; in a worker's process, when the plan arrives.
 """
 import os
 import time
@@ -49,7 +49,7 @@ def _timed(name, method):
             _steps.begins = _steps.begins or name
             if name == _steps.begins:
                 _steps.end()
-        if _steps.depth:  # called by another that is timed
+        if _steps.depth:  # the caller is a timed method
             return method(self, *args, **kwargs)
         _steps.depth = 1
         began = time.perf_counter_ns()

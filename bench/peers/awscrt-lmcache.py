@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""awscrt, driven as LMCache's S3 connector drives it, and kvtier take turns: CPU of the
-client for each GB, and GB/s, with server and client on a core each.  Objects of 32 MiB,
-8 at a time, over plain HTTP; GET from nginx, which sends a file in a tmpfs, and PUT to
-http-sink of kvtier's tests, which throws it away.
+"""Compare awscrt, driven as by LMCache's S3 connector, and kvtier, in turns: CPU time of the
+client for each GB, and GB/s.  Server and client have a core each.  Objects of 32 MiB, 8 at a
+time, over plain HTTP.  GET from nginx, which sends a file of a tmpfs; PUT to http-sink of
+kvtier's tests, which discards the data.
 
-As the connector has it: 64 event loops, awscrt's own size of parts, each part copied
-from a bytes object to its place, and a memoryview to be sent.  It verifies nothing; it
-is spared the HEAD that comes before a chunk's first GET.  kvtier's figures are those of
-`kvtier bench`, with the checksum.
+As in the connector: 64 event loops, awscrt's default size of parts, a copy of each part from
+a bytes object to the destination, and a memoryview as the body of a PUT.  awscrt verifies no
+checksum here, and sends no HEAD before a chunk's first GET.  kvtier's figures come from
+kvtier-bench, with the checksum.
 
     python3 -m venv VENV && VENV/bin/pip install -r bench/peers/awscrt-lmcache.txt
     VENV/bin/python bench/peers/awscrt-lmcache.py
@@ -55,7 +55,7 @@ http {{
 
 
 class View:
-    """What the connector gives awscrt to read a body from."""
+    """A body stream over a memoryview, as the connector passes to awscrt."""
 
     def __init__(self, memory):
         self.view, self.at = memoryview(memory).cast("B"), 0
@@ -101,7 +101,7 @@ class Client:
             on_done=lambda error=None, **_: done.put((slot, error)), **options)
 
     def run(self, method, port, n):
-        """n objects: CPU s/GB, GB/s."""
+        """Transfer n objects; return (CPU s/GB, GB/s)."""
         done, running, started = queue.Queue(), {}, 0
         cpu, begin = cpu_now(), time.monotonic()
         for _ in range(n):
@@ -131,7 +131,7 @@ def pin(core):
 
 
 def start_nginx(where, core):
-    """Its process and port.  All objects are one file."""
+    """Return nginx's process and port.  All objects are links to one file."""
     data = os.urandom(SIZE)
     crc = base64.b64encode(checksums.crc32c(data).to_bytes(4, "big")).decode()
     os.mkdir(os.path.join(where, "objects"))
