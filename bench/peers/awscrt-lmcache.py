@@ -168,7 +168,7 @@ def start_sink(program, core):
 
 
 def run_kvtier(program, case, port):
-    out = subprocess.run([program, "bench", "--json", "--case", case, "--server",
+    out = subprocess.run([program, "--json", "--case", case, "--server",
                           f"http://127.0.0.1:{port}/{BUCKET}"], check=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
     line = json.loads(out)
@@ -182,7 +182,7 @@ def measure(client, options, method, port):
         peer = [client.run(method, port, options.objects) for _ in range(5)]
         cpu = statistics.median(p[0] for p in peer)
         rate = statistics.median(p[1] for p in peer)
-        ours = run_kvtier(options.kvtier, "s3." + method.lower(), port)
+        ours = run_kvtier(options.kvtier_bench, "s3." + method.lower(), port)
         rows.append({"awscrt_cpu": cpu, "awscrt_rate": rate, "kvtier_cpu": ours[0],
                      "kvtier_rate": ours[1], "bare_cpu": ours[2],
                      "cpu_times": cpu / ours[0], "rate_times": ours[1] / rate})
@@ -192,13 +192,13 @@ def measure(client, options, method, port):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--kvtier", default=os.path.join(ROOT, "build", "kvtier"))
-    parser.add_argument("--sink", help="http-sink (default: where kvtier was built)")
+    parser.add_argument("--kvtier-bench", default=os.path.join(ROOT, "build", "kvtier-bench"))
+    parser.add_argument("--sink", help="http-sink (default: of the same build)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--objects", type=int, default=32, help="of a run of awscrt")
     parser.add_argument("--threads", type=int, default=64)
     options = parser.parse_args()
-    sink = options.sink or os.path.join(os.path.dirname(os.path.abspath(options.kvtier)),
+    sink = options.sink or os.path.join(os.path.dirname(os.path.abspath(options.kvtier_bench)),
                                         "tests", "servers", "http-sink")
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2 or not shutil.which("nginx") or not os.access(sink, os.X_OK):
