@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A configuration of settings, and variables of the test's: nothing of the user's. */
+ * Configurations from settings and variables of the test.  The user's configuration file is never
+ * read. */
 #ifndef KVT_TEST_CONFIG_H
 #define KVT_TEST_CONFIG_H
 
@@ -10,7 +11,7 @@
 #include "kvt-test.h"
 #include "kvtier.h"
 
-/* Of 3FS, for the tests of this program. */
+/* Return the client of 3FS that this program tests: "own" or "library". */
 static inline const char *
 hf3fs_client(void)
 {
@@ -19,7 +20,8 @@ hf3fs_client(void)
     return client ? client : "own";
 }
 
-/* environment: NULL: the process's. */
+/* Return a configuration.  environment: variables; NULL: the variables of the process.  The caller
+ * frees the configuration. */
 static inline struct kvt_config *
 config_from(const char *const *environment, const char *const *settings)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files as other programs write them, and damage. */
+ * Writes files as other programs do, and damages files. */
 #ifndef KVT_FILES_H
 #define KVT_FILES_H
 
@@ -20,7 +20,8 @@ write_file(const char *path, const void *bytes, size_t n)
     close(fd);
 }
 
-/* Make the next opener of a closed store know none of the objects. */
+/* Delete the index and the snapshot of a closed store: the next process begins with an empty
+ * index. */
 static inline void
 lose_index(const char *store)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forbids this thread, and those it starts, a system call: as containers do. */
+ * Forbids a system call for this thread and for the threads that this thread starts later, with a
+ * seccomp filter, as containers do. */
 #ifndef KVT_TEST_FORBID_H
 #define KVT_TEST_FORBID_H
 
@@ -20,7 +21,7 @@ add_filter(struct sock_filter *code, unsigned short n)
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* Call number nr fails with err from now on.  0 or -1. */
+/* Make system call nr fail with err from now on.  0 or -1. */
 static inline int
 forbid(long nr, int err)
 {
@@ -34,7 +35,7 @@ forbid(long nr, int err)
     return add_filter(code, sizeof code / sizeof *code);
 }
 
-/* As forbid() for calls whose argument number arg is not 0. */
+/* Make system call nr fail with err from now on if argument number arg is not 0.  0 or -1. */
 static inline int
 forbid_with(long nr, unsigned arg, int err)
 {

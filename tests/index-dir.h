@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directories of this host in which indexes of what other hosts have too lie for
- * good: a test removes those that it made. */
+ * The index of multi-host storage is in a directory of this host, outside the storage.  The
+ * directory outlives the test, so a test removes the directory that the test made. */
 #ifndef KVT_INDEX_DIR_H
 #define KVT_INDEX_DIR_H
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* fd: the directory, open. */
+/* Remove the directory that is open as fd. */
 static inline void
 index_dir_remove(int fd)
 {

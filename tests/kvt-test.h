@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmocka, with what it wants included before it, and a wait for the wall clock. */
+ * cmocka, after the headers that cmocka.h requires, and a wait for the wall clock. */
 #ifndef KVT_TEST_H
 #define KVT_TEST_H
 
@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 
-/* The wall clock that recency comes from ticks coarsely: wait for another time. */
+/* Wait until kvt__wall_ns(), the coarse clock of recency, returns another time. */
 static inline void
 wait_for_tick(void)
 {

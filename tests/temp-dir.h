@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A directory for one test, removed with all that is in it. */
+ * A temporary directory for one test, deleted with all contents at the end. */
 #ifndef KVT_TEMP_DIR_H
 #define KVT_TEMP_DIR_H
 
@@ -55,7 +55,7 @@ temp_dir_remove(struct temp_dir *dir)
     nftw(dir->path, temp_dir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* cmocka's setup and teardown: *state is a directory. */
+/* Setup and teardown of a cmocka test; *state is the directory. */
 static inline int
 temp_dir_setup(void **state)
 {
@@ -73,7 +73,7 @@ temp_dir_teardown(void **state)
     return 0;
 }
 
-/* Whether files there can have extended attributes. */
+/* Return 1 if files in the directory can have extended attributes. */
 static inline int
 temp_dir_has_attributes(const struct temp_dir *dir)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The deeds of a process of the model check: one operation of the table each, with a check of
- * the result. */
+ * The deeds of the processes of the model check.  A deed is one operation of the table and a check
+ * of the result. */
 #ifndef KVT_TABLE_MODEL_DEEDS_H
 #define KVT_TABLE_MODEL_DEEDS_H
 
 #include "model-procs.h"
 
-/* The identity of a replaced chunk. */
+/* Added to a number, gives the identity of the chunk that replaces the first chunk of the name. */
 #define SECOND UINT64_C(1000000)
 
 static int
@@ -67,7 +67,7 @@ evict_one(struct proc *p, bool restore)
         kvt__table_evicted(p->t, &c);
 }
 
-/* Both identities may be leased, one after the other. */
+/* Lease the chunk of a name, with either identity. */
 static void
 lease_one(struct proc *p, unsigned n)
 {
@@ -102,8 +102,8 @@ hold_one(struct proc *p, unsigned n)
     kvt__table_hold(p->t, &name, &id, kvt__now_ns() + 3600 * KVT__NS_PER_S);
 }
 
-/* No process leased a chunk: only the first chunk of a name that a process holds may have a
- * lease. */
+/* In a scenario without LEASE, only the first chunk of a name may have a lease, and only if a
+ * process holds this name. */
 static void
 check_holds(void)
 {

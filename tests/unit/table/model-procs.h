@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The processes of the model check: each is a coroutine that stops before each step, and the
- * checker chooses the process of the next step. */
+ * The processes of the model check.  A process is a coroutine that stops before each access to
+ * shared memory (a step), and the checker chooses the process of the next step. */
 #ifndef KVT_TABLE_MODEL_PROCS_H
 #define KVT_TABLE_MODEL_PROCS_H
 
@@ -14,14 +14,15 @@
 enum { MAX_PROCS = 3, MAX_CHOICES = 8192, STACK_BYTES = 256 << 10, N_NAMES = 4 };
 enum { JUDGE = 9 }; /* owner number of the handle that checks */
 
-enum deed { NOTHING, STORE, REPLACE, UNDO, EVICT, RESTORE, FORGET, SWAP, LEASE, HOLD, FIND, RECOVER };
+enum deed { NOTHING, STORE, REPLACE, UNDO, EVICT, RESTORE, FORGET, SWAP, LEASE, HOLD, FIND,
+            RECOVER };
 
 struct scenario {
     struct {
         enum deed deed;
-        unsigned n; /* name */
+        unsigned n; /* number of the name */
     } proc[MAX_PROCS];
-    unsigned ready;  /* names below this are stored before */
+    unsigned ready;  /* names below this number are stored at the begin */
     unsigned max_preemptions, max_deaths;
     bool of_memory;
     bool splits;     /* the next claim splits the chain of the names */
@@ -32,12 +33,12 @@ static struct proc {
     ucontext_t context;
     char *stack;
     bool begun, ended, dead;
-    bool sleeps;      /* until the word of the lock changes */
-    uint32_t asleep;  /* the word that the process saw */
+    bool sleeps;      /* the process sleeps until the word of the lock changes */
+    uint32_t asleep;  /* the word of the lock when the process began to sleep */
     int result;
     uint64_t leased;  /* the word of the leased entry; 0: no lease */
     uint32_t entry;
-    struct kvt__record seen; /* of the name, before the execution */
+    struct kvt__record seen; /* record of the name before the execution */
 } procs[MAX_PROCS];
 
 static const struct scenario *scenario;
@@ -64,7 +65,7 @@ choose(unsigned n)
     return choices[at_choice++].taken;
 }
 
-/* The next execution in order; false: there is none. */
+/* Choose the next execution; false: all executions were run. */
 static bool
 advance(void)
 {
@@ -84,8 +85,9 @@ pause_proc(void)
 
 void table_step(const void *at);
 
-/* No process changes another's incarnation or claims here, and the redo record is read by
- * the process that wrote it, or by all after a death: no step. */
+/* Return true if the order of accesses to p matters.  An access to the owners, the claims or the
+ * redo record is no step: no process changes the incarnation or the claims of another process here,
+ * and only the writer of a redo record reads the record, unless the writer dies. */
 static bool
 matters(const struct kvt__table *t, const char *p)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of shared tables share: a store's directory and a directory on the tmpfs, both
+ * Helpers for tests of shared tables: a store's directory and a directory on the tmpfs, which are
  * removed at the end. */
 #ifndef KVT_TABLE_PLACE_TEST_H
 #define KVT_TABLE_PLACE_TEST_H
@@ -126,7 +126,7 @@ open_reader(const struct dir *d)
     return open_with(d, &params);
 }
 
-/* Name of the only file of the tmpfs's directory; "" if there is none. */
+/* Return the name of the only file in the tmpfs directory; "" if the directory is empty. */
 static inline const char *
 shm_file(const struct dir *d)
 {
@@ -153,7 +153,7 @@ poke(const struct dir *d, off_t at, const void *bytes, size_t n)
     close(fd);
 }
 
-/* Change the place in `lock`; fields as `change` leaves them. */
+/* Let `change` edit the place in `lock`. */
 static inline void
 edit_place(const struct dir *d, void (*change)(struct tb_place *place))
 {

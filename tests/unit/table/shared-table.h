@@ -50,7 +50,7 @@ lock_byte_4096(int fd, short type)
         abort();
 }
 
-/* Open a handle.  Does not use cmocka: a forked child may call. */
+/* Open a handle.  A forked child may call this function, so the function does not use cmocka. */
 static inline struct kvt__table *
 shared_open(const struct shared *s)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Included before each source of src/table for tests that stop the real code between two
- * accesses to shared memory: each access calls table_step() first. */
+ * The compiler includes this file before each source of src/table.  Each access to shared memory
+ * then calls table_step() first, so a test can stop the real code between two accesses. */
 #ifndef KVT_TABLE_STEPS_H
 #define KVT_TABLE_STEPS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of tables share: names, and a recount of everything that a table counts. */
+ * Helpers for tests of tables: names, and a recount of all counters of a table. */
 #ifndef KVT_TABLE_TEST_H
 #define KVT_TABLE_TEST_H
 
@@ -14,7 +14,7 @@
 
 #define TEXT "m/l@1@0@@bfloat16"
 
-/* A number that looks random, for each number another. */
+/* Return a number that looks random.  Different numbers have different results. */
 static inline uint64_t
 mix(uint64_t x)
 {
@@ -79,7 +79,7 @@ find(struct kvt__table *t, uint64_t n, struct kvt__record *out)
     return kvt__table_find(t, &name, &id, out);
 }
 
-/* The record of the chunk's READY entry. */
+/* Return the record of the chunk's READY entry. */
 static inline struct kvt__record
 seen(struct kvt__table *t, uint64_t n)
 {
@@ -101,7 +101,7 @@ claim_n(struct kvt__table *t, uint64_t n, uint64_t id, uint64_t bytes,
     return kvt__table_claim(t, &name, &record, TEXT, out);
 }
 
-/* The number of claims that the handle can make now. */
+/* Return the number of claims that the handle can make now. */
 static inline uint32_t
 n_unused_claims(const struct kvt__table *t)
 {
@@ -121,8 +121,8 @@ used(const struct kvt__table *t)
     return totals.used_bytes;
 }
 
-/* Recount the table and compare all totals, chains, the free list and the spaces.  No call
- * is in progress. */
+/* Recount the table and compare the result with the totals, chains, free list and spaces.  No call
+ * may be in progress. */
 static inline void
 recount(const struct kvt__table *t)
 {

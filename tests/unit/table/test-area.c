@@ -289,7 +289,7 @@ table_without_an_area_is_another_version(void **state)
     kvt__table_close(t);
     with = open_area(d, AREA);
     area_of(with, AREA);
-    /* As any other table that a handle without an area cannot use. */
+    /* An area makes a table useless for a handle without an area. */
     assert_int_equal(kvt__table_open(&without, d->shm_fd, &t), 0);
     assert_null(t->area);
     assert_false(kvt__table_is_current(with));

@@ -3,7 +3,7 @@
  * Limits of bytes and entries in one process: totals, victims, evictions. */
 #include "table-test.h"
 
-/* Return the bytes that the entry counts after a listing found so many bytes. */
+/* Return the bytes that the entry counts after a listing found an object of `bytes`. */
 static uint64_t
 list_bytes(struct kvt__table *t, uint32_t flags, uint64_t bytes)
 {
@@ -177,7 +177,7 @@ a_full_budget_evicts_the_oldest(void **state)
     kvt__table_close(t);
 }
 
-/* A user of the table that keeps memory for entries chooses among entries of one size. */
+/* A caller with memory for each entry chooses only entries of one size. */
 static void
 an_entry_is_a_victim_unless_claimed_or_leased(void **state)
 {
@@ -218,7 +218,7 @@ budget_is_exact(void **state)
     kvt__table_close(t);
 }
 
-/* A probe fills in the identity of an object that counts already. */
+/* A probe fills in the identity of an object whose bytes count already. */
 static void
 an_unread_entry_is_identified_in_a_full_budget(void **state)
 {
@@ -248,7 +248,7 @@ an_unread_entry_is_identified_in_a_full_budget(void **state)
     kvt__table_close(t);
 }
 
-/* The limit may be lower than before: a change that takes no further bytes has room. */
+/* If the limit has become lower, a change without further bytes still has room. */
 static void
 an_entry_beyond_the_limit_is_replaced_by_equal_bytes(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Claims of names in one process: their ends, replacements of objects, leases. */
+ * Claims of names in one process: ends of claims, replacements of objects, leases. */
 #include "table-test.h"
 
 static void
@@ -81,7 +81,7 @@ replacement_counts_both_objects_until_its_end(void **state)
     kvt__table_close(t);
 }
 
-/* The new object is as young as any other new object. */
+/* The entry of a replaced object gets the recency of a new object. */
 static void
 replacement_is_a_use(void **state)
 {
@@ -149,7 +149,7 @@ an_overwriting_claim_replaces_any_entry(void **state)
     kvt__table_close(t);
 }
 
-/* A chunk whose name another chunk has taken is not promised any more. */
+/* After another chunk has taken the name, leases on the first chunk are void. */
 static void
 leases_end_with_the_identity(void **state)
 {
@@ -169,7 +169,7 @@ leases_end_with_the_identity(void **state)
     record.flags = 0;
     assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     kvt__table_abort(t, &c);
-    /* A promise of an unread chunk holds for the chunk that is found. */
+    /* A lease on an unread entry holds for the chunk with the identity that a read finds. */
     record.flags = KVT__TABLE_OVERWRITE | KVT__TABLE_UNREAD;
     assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     assert_true(kvt__table_publish(t, &c));

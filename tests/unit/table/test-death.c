@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Processes that store, replace, evict and lease in one table at full speed die at random:
- * by SIGKILL from outside, or of themselves before the n-th access to shared memory.  After
- * each death one transaction of another process, and all totals equal a recount.  Argument:
+ * Processes store, replace, evict and lease in one table at full speed and die at random: another
+ * process sends SIGKILL, or the process kills itself before the n-th access to shared memory.
+ * After each death and one transaction of another process, all totals equal a recount.  Argument:
  * number of deaths (make crash). */
 #include "shared-table.h"
 
@@ -198,8 +198,8 @@ killed_before_any_access(void **state)
     deaths(true, true);
 }
 
-/* The limit of the table is the smallest limit of the living owners, also if an owner dies
- * before any access of its close. */
+/* The limit of the table is the smallest limit of the living owners, even if an owner dies before
+ * any access of kvt__table_close(). */
 static void
 a_limit_ends_with_its_owner(void **state)
 {

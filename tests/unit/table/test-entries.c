@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Entries of one process: fields, forms of names, chains, and calls that find no entry. */
+ * Entries in a private table: fields, forms of names, chains, and calls without a result. */
 #include "table-test.h"
 
 #include <sys/wait.h>
@@ -274,7 +274,7 @@ a_reader_changes_nothing(void **state)
     kvt__table_close(NULL);
 }
 
-/* Bits without effect in the second half of a name must not meet in one chain. */
+/* Names with equal low bits must not be in one chain. */
 static void
 chains_are_short(void **state)
 {
@@ -301,7 +301,7 @@ chains_are_short(void **state)
     kvt__table_close(t);
 }
 
-/* Wide hashes whose first 64 bits are equal, as a client can choose them. */
+/* A client can choose wide hashes with equal first 64 bits. */
 static void
 chains_of_chosen_wide_hashes_are_short(void **state)
 {
@@ -320,7 +320,7 @@ chains_of_chosen_wide_hashes_are_short(void **state)
     kvt__table_close(t);
 }
 
-/* A snapshot with such an entry is not a snapshot of kvtier. */
+/* kvtier never writes a snapshot with an entry out of range. */
 static void
 a_saved_entry_out_of_range_is_an_error(void **state)
 {

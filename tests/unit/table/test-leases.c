@@ -5,7 +5,7 @@
 
 #define HOUR_NS (INT64_C(3600) * KVT__NS_PER_S)
 
-/* The test moves the monotonic clock: by moved_s, from n_calls calls on. */
+/* The test sets the monotonic clock forward by moved_s seconds, from the n_calls-th call on. */
 static int64_t moved_s;
 static int n_calls;
 
@@ -174,7 +174,7 @@ the_end_of_a_void_lease_ends_no_other(void **state)
     kvt__table_close(t);
 }
 
-/* The index was deleted, and another one has the chunk in an entry of equal number. */
+/* The index was deleted, and a new index has the chunk in the entry with the old number. */
 static void
 a_lease_of_a_replaced_table_is_void(void **state)
 {
@@ -208,11 +208,11 @@ a_lease_ends_by_time(void **state)
     assert_true(lease(t, 1, HOUR_NS));
     expire(t, 1);
     assert_true(is_evictable(t, 1));
-    /* A new lease counts its own holders only. */
+    /* A new lease does not count the holders of an expired lease. */
     assert_true(lease(t, 1, HOUR_NS));
     unlease(t, 1);
     assert_true(is_evictable(t, 1));
-    /* An end that is due finds and leases nothing. */
+    /* A lease that would end in the past leases nothing. */
     assert_true(lease(t, 1, -1));
     assert_true(is_evictable(t, 1));
     /* A lease is at most a day long. */
@@ -247,7 +247,7 @@ a_lease_is_never_shortened(void **state)
     kvt__table_close(t);
 }
 
-/* Beyond the count the lease ends by time alone. */
+/* With more holders than the count can store, only time ends the lease. */
 static void
 a_lease_with_too_many_holders_stays(void **state)
 {
@@ -314,8 +314,8 @@ leases_are_right_where_their_seconds_wrap(void **state)
     kvt__table_close(t);
 }
 
-/* A process that was stopped in a lease goes on after the end of the lease: the lease of
- * another holder stays. */
+/* A process is stopped during a lease and goes on after the end of the lease: the lease of another
+ * holder stays. */
 static void
 a_late_lease_does_not_end_another(void **state)
 {
@@ -432,7 +432,7 @@ uses_are_counted_to_4095(void **state)
     kvt__table_close(t);
 }
 
-/* What another thread does while a search for a victim has chosen chunk 0, the oldest. */
+/* The call of another thread, after a search for a victim has chosen chunk 0, the oldest. */
 struct meanwhile {
     struct kvt__table *t;
     enum { IS_CLAIMED, IS_USED, IS_REPLACED } what;
@@ -462,8 +462,9 @@ suits_and_changes(void *ctx, const struct kvt__record *record)
     return true;
 }
 
-/* A thread that was slow to read what it chose found no victim, so that a put failed, or
- * evicted the chunk that another thread had just stored. */
+/* If a chosen entry changes before the thread reads the entry, the thread must choose again: the
+ * thread must neither report that no victim exists, nor evict the chunk that another thread has
+ * just stored in the entry. */
 static void
 a_search_chooses_again_if_its_choice_has_changed(void **state)
 {
@@ -480,7 +481,7 @@ a_search_chooses_again_if_its_choice_has_changed(void **state)
     }
 }
 
-/* Every entry is in some sample: after as many calls as the stride all were seen. */
+/* Every entry is in a sample: as many calls as the stride return all entries. */
 static void
 samples_cover_a_large_table(void **state)
 {
@@ -506,7 +507,7 @@ samples_cover_a_large_table(void **state)
     kvt__table_close(t);
 }
 
-/* Small chunks made many entries, of which one is not FREE any more. */
+/* Small chunks made many entries, and all entries but one are FREE now. */
 static void
 the_only_chunk_of_many_entries_is_a_victim(void **state)
 {
@@ -531,8 +532,8 @@ the_only_chunk_of_many_entries_is_a_victim(void **state)
     kvt__table_close(t);
 }
 
-/* The clock was set back by a year: chunks used before are not younger than all others for a
- * year. */
+/* The clock was set back by a year: chunks with an older use do not look younger than all other
+ * chunks for a year. */
 static void
 times_of_the_future_become_now(void **state)
 {

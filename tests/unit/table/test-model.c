@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Model check of src/table: a few processes store, replace, evict, lease and find in all
- * orders of their steps with a bounded number of preemptions, and a process may die before
- * any step.  Each process is a coroutine with a handle of its own on one mapping, and runs
- * the real code (steps.h).  Left out: memory orders (each step is visible to all processes
- * at once) and the clock. */
+ * Model check of src/table: a few processes store, replace, evict, lease and find.  The checker
+ * runs all orders of the steps with a bounded number of preemptions, and a process may die before
+ * any step.  Each process is a coroutine with a separate handle on one mapping, and runs the real
+ * code (steps.h).  The model leaves out memory orders (all processes see each step at once) and
+ * the clock. */
 #include "model-deeds.h"
 
 #include <stdio.h>
@@ -192,7 +192,7 @@ handle_on(const struct kvt__table_params *params, void *map, uint64_t max)
     return t;
 }
 
-/* Names of one chain; if the chain splits, the odd ones go to the new head. */
+/* Choose names of one chain; if the chain splits, the odd names go to the new head. */
 static void
 choose_names(void)
 {
@@ -335,7 +335,7 @@ a_lease_beside_an_eviction(void **state)
                                 .ready = 1, .max_preemptions = 2 });
 }
 
-/* The entry of chunk 0 gets another chunk, whose lease must stay. */
+/* The entry of chunk 0 gets another chunk, and the lease of the new chunk must stay. */
 static void
 a_lease_while_the_entry_gets_another_chunk(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file of the table: made, kept, refused or replaced; private tables. */
+ * The file of the table: creation, reuse, refusal and replacement; private tables. */
 #include "place-test.h"
 
 #include <sys/resource.h>

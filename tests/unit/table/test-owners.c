@@ -193,7 +193,7 @@ die_in_a_transaction(const struct dir *d)
     TB_STORE(&t->header->n_redo, c.n);
 }
 
-/* The number is used again only after the lock, the redo record and the claims are settled. */
+/* A number gets a new owner only after the dead owner's lock, redo record and claims have ended. */
 static void
 the_next_owner_of_a_number_settles_its_transaction(void **state)
 {
@@ -279,7 +279,7 @@ has_byte(const struct kvt__table *t, unsigned owner)
     return kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE + owner, 1);
 }
 
-/* The owner of a table in use has claims, which must not end as claims of a dead owner. */
+/* The claims of a living owner must not end like the claims of a dead owner. */
 static void
 only_a_replaced_table_is_retired(void **state)
 {

@@ -161,7 +161,7 @@ another_tmpfs_with_owners_shares_a_table_in_the_directory(void **state)
     kvt__table_close(c);
 }
 
-/* Who removes the memory's directory removes the table too. */
+/* A user who removes the directory of the memory also removes the table. */
 static void
 a_table_of_memory_is_in_its_directory(void **state)
 {
@@ -272,7 +272,7 @@ tables_without_users_are_deleted(void **state)
     unlinkat(d->fd, "lock", 0);
     kvt__table_close(open_writer(d));
     assert_int_equal(faccessat(d->shm_fd, kept, F_OK, 0), -1);
-    /* So the store's own earlier tables are deleted. */
+    /* A maker also deletes the older tables of the maker's store. */
     snprintf(gone, sizeof gone, "%s", shm_file(d));
     assert_true(*gone);
 }
@@ -322,8 +322,8 @@ a_new_file_that_another_maker_deletes_is_made_again(void **state)
     assert_int_equal(n_warnings, 0);
 }
 
-/* A process without descriptors does not take the boot for another boot, or the tmpfs for
- * missing, and so does not replace the table. */
+/* A process without free descriptors cannot read the boot id or open the tmpfs.  The process must
+ * not conclude that the host was restarted or lacks a tmpfs, and must not replace the table. */
 static void
 without_descriptors_the_table_stays(void **state)
 {
@@ -568,8 +568,8 @@ fill_a_step(const struct dir *d)
     kvt__table_close(t);
 }
 
-/* A grower killed at any system call of the growth leaves memory beyond the recorded size at
- * most. */
+/* If a process is killed at any system call of a growth, at most memory beyond the recorded size
+ * stays. */
 static void
 a_killed_grower_leaves_a_table_that_grows(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several handles of one table: the lock that another owner holds, ends of claims that wait
- * for the lock, claims of dead owners. */
+ * Several handles of one table: waits for the lock of another owner, queued ends of claims,
+ * claims of dead owners. */
 #include "shared-table.h"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ remove_all(void **state)
     return 0;
 }
 
-/* The owner holds the lock from now on. */
+/* Make the owner hold the lock from now on. */
 static void
 hold_lock(struct kvt__table *t, const struct kvt__table *owner)
 {
@@ -39,7 +39,7 @@ release_lock(struct kvt__table *t)
     t->header->lock &= ~UINT32_C(0x3ff);
 }
 
-/* The handle is gone like the handle of a killed process: no end of its claims. */
+/* Close the handle like the handle of a killed process: the claims stay. */
 static void
 die(struct kvt__table *t)
 {
@@ -67,7 +67,7 @@ __wrap_kvt__tb_grow(struct kvt__table *t, uint32_t n_made)
     return grow_error ? grow_error : __real_kvt__tb_grow(t, n_made);
 }
 
-/* A handle that found the table full was slow to grow it. */
+/* A handle finds the table full, and another handle grows the table first. */
 static void
 a_table_that_another_handle_has_grown_is_not_full(void **state)
 {
@@ -163,7 +163,7 @@ ends_wait_for_the_lock(void **state)
     assert_true(find(a, 5, NULL));
     assert_false(find(a, 3, NULL));
     release_lock(a);
-    /* The end of another claim carries out the late ends. */
+    /* The end of another claim carries out the queued ends. */
     kvt__table_abort(a, &another);
     assert_int_equal(a->n_late, 0);
     assert_int_equal(store(a, 7, 70), 0);
@@ -188,7 +188,7 @@ store_nine(void *t)
     return store(t, 9, 10) ? NULL : t;
 }
 
-/* A thread sleeps on the word; the release wakes the thread. */
+/* A release wakes a thread that sleeps on the word. */
 static void
 a_release_wakes_a_sleeper(void **state)
 {
@@ -323,7 +323,7 @@ a_new_owner_ends_the_claims_of_the_last_one(void **state)
     kvt__table_close(a);
 }
 
-/* The writer died between the number of values and the last value. */
+/* A writer dies after the store of the number of values, before the last value. */
 static void
 a_redo_record_is_applied(void **state)
 {
@@ -355,8 +355,8 @@ record_at(const struct kvt__table *t, unsigned owner, uint32_t number)
     return &t->claims[(size_t)owner * TB_N_CLAIMS + number];
 }
 
-/* The writer died between the word of the entry and the record of the claim.  The entry is
- * published, and may have another claim of the number's owner by now. */
+/* A writer dies after the write of the entry's word, before the reset of the claim's record.  The
+ * entry is published, and the next owner of the number may have claimed the entry since. */
 static void
 the_record_of_a_published_chunk_is_cleared(void **state)
 {

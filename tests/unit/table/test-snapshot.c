@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listing by one process, and the snapshot: what it keeps, garbage, kills. */
+ * The listing by one process, and the snapshot: contents, garbage, killed processes. */
 #include "place-test.h"
 
 #include <sys/ptrace.h>
@@ -71,7 +71,7 @@ enter(struct kvt__table *t, uint64_t n)
 
 /* ---------------------------------------------------------------- snapshots */
 
-/* A table of another boot: the snapshot is what is left. */
+/* After a reboot only the snapshot is left of a table. */
 static void
 forget_table(const struct dir *d)
 {
@@ -338,7 +338,7 @@ only_a_regular_file_is_a_snapshot(void **state)
     kvt__table_close(t);
 }
 
-/* A second listing of a table must not bring back what was evicted since. */
+/* A second listing of a table must not bring back evicted chunks from the snapshot. */
 static void
 a_snapshot_is_read_once_for_each_table(void **state)
 {
@@ -400,7 +400,7 @@ a_snapshot_that_was_not_read_stays(void **state)
     kvt__table_close(t);
 }
 
-/* A process lists again what it stored in a table that was replaced. */
+/* If a process has stored chunks under a table that was replaced, the store is listed again. */
 static void
 a_relist_is_for_listings_that_begin_later(void **state)
 {

@@ -13,7 +13,7 @@ text_of(char out[64], unsigned n, bool tagged)
     snprintf(out, 64, tagged ? "m@1@0@@half@user%%%u" : "m%u@1@0@@half", n);
 }
 
-/* Enter chunk 1 of the space of a text. */
+/* Enter chunk 1 of the space with this text. */
 static int
 enter(struct kvt__table *t, const char *text)
 {
@@ -96,7 +96,7 @@ full_spaces_of_a_kind_are_no_room(void **state)
         assert_int_equal(enter(t, text), -ENFILE);
         assert_int_equal(enter(t, text), -ENFILE);
         recount(t);
-        /* A text that has a space is stored on. */
+        /* A chunk of a text with a space can be stored even if all spaces are used. */
         text_of(text, 5, tagged);
         struct kvt__name name = { .digest = kvt__table_digest(text),
                                   .hash = { .bits = { 2 } } };
@@ -104,7 +104,7 @@ full_spaces_of_a_kind_are_no_room(void **state)
         assert_int_equal(kvt__table_enter(t, &name, &record, text), 0);
         assert_true(kvt__table_find(t, &name, NULL, &r));
         assert_int_equal(kvt__table_forget(t, &r, false), 0);
-        /* The space of the last chunk that goes is for another text. */
+        /* After the eviction of a space's last chunk, another text gets the space. */
         text_of(text, 7, tagged);
         assert_true(find_text(t, text, &r));
         uint32_t space = r.space;

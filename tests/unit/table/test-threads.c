@@ -149,7 +149,7 @@ handles_share_a_mapping(void **state)
     shared_remove(&s);
 }
 
-/* The heads grow while a thread looks for entries that nobody changes. */
+/* The heads grow while a thread finds entries that no thread changes. */
 static void *
 store_many(void *t)
 {

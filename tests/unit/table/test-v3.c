@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An index of version 3 is read once; garbage in the index makes no call fail.  The test
- * writes the bytes of such an index: header, owners, spaces, entries, rests of wide hashes. */
+ * An index of version 3 is read once; garbage in the index makes no call fail.  The test writes
+ * the bytes of an index of version 3: header, owners, spaces, entries, rests of wide hashes. */
 #include "place-test.h"
 
 #define N_ENTRIES 8192u /* more than the reader takes at a time */
@@ -223,7 +223,7 @@ an_index_that_lock_does_not_name_is_deleted(void **state)
     kvt__table_close(t);
 }
 
-/* An older kvtier ran after this one: the table is stale, its index is read. */
+/* An older kvtier ran after this kvtier: the table is stale, and the older index is read. */
 static void
 a_later_index_of_version_3_replaces_the_table(void **state)
 {

@@ -104,7 +104,7 @@ an_open_waits_for_a_slow_maker(void **state)
     }
 }
 
-/* A maker of another store looks whether the table is stale, and is stopped. */
+/* A maker of another store is stopped while the maker checks if the table is stale. */
 static void
 an_open_waits_for_the_flock_of_the_table(void **state)
 {
@@ -142,7 +142,7 @@ an_open_does_not_wait_for_ever(void **state)
     }
 }
 
-/* Other processes take the lock in turn: the word is another one after each sleep. */
+/* Other processes take the lock in turn, so the word has another value after each sleep. */
 static void
 a_claim_does_not_wait_for_ever(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kinds of tiers, and programs that try on each what every tier promises. */
+ * The kinds of tiers, and the programs that test the contract of tier.h with each kind. */
 #ifndef KVT_CONTRACT_TEST_H
 #define KVT_CONTRACT_TEST_H
 
@@ -30,16 +30,16 @@ struct kind {
 #define BY_RANK "local_disk_path_sharding=by_local_rank"
 #define GDS_BY_RANK "gds_path_sharding=by_local_rank"
 
-/* Where directory buckets are: the certificate must be for their host. */
+/* The host of directory buckets, for which the server's certificate must be valid. */
 #define EXPRESS_DOMAIN "s3express-use1-az4.us-east-1.amazonaws.com"
 
-#define GPU_BYTES (8 * MIB) /* of its memory, for transfers */
+#define GPU_BYTES (8 * MIB) /* bytes of the GPU's memory for transfers */
 
 static struct s3_server server, express;
 static struct usrbiod usrbiod;
-static char **vendors; /* CUDA and cuFile, HIP and hipFile; NULL: no fakes can be used */
+static char **vendors; /* paths of fakes: CUDA, cuFile, HIP, hipFile; NULL: no fakes */
 
-/* With it no long name fits into the 1024 bytes of a key. */
+/* With this prefix no long name fits into the 1024 bytes of a key of S3. */
 #define LONG_PREFIX "a prefix/" S50 S50 S50 S50 S50 S50
 #define S50 "01234567890123456789012345678901234567890123456789"
 
@@ -76,11 +76,11 @@ struct fixture {
     struct temp_dir dir;
     struct kvt__tier *tier;
     const struct kvt__tier_ops *ops;
-    struct kvt__gpu *gpu; /* NULL: its slots are in host memory */
-    unsigned n_fds;       /* before the tier was opened */
+    struct kvt__gpu *gpu; /* NULL: the slots are in host memory */
+    unsigned n_fds;       /* open descriptors before the open of the tier */
 };
 
-/* Count descriptors.  A thread that reads files keeps its ring. */
+/* Count the descriptors, without io_uring, because a thread that reads files keeps a ring. */
 static unsigned
 count_fds(void)
 {
@@ -213,7 +213,7 @@ teardown(void **state)
     if (f->gpu)
         close_gpu(f->gpu);
     if (slot_pool)
-        close_slot_pool(); /* all of it is free */
+        close_slot_pool(); /* all slots are free */
     if (f->kind->place == HERE || is_bucket(f->kind))
         assert_int_equal(count_fds(), f->n_fds);
     temp_dir_remove(&f->dir);
@@ -229,7 +229,8 @@ struct promise {
     bool of_files;
 };
 
-/* FILE_CONTRACT: of tiers that find chunks by their names; in shared memory the index does. */
+/* A test of all tiers; FILE_CONTRACT: a test of tiers that find chunks by name.  The tier of shared
+ * memory needs the index to find a chunk. */
 #define CONTRACT(fn) { #fn, fn, false }
 #define FILE_CONTRACT(fn) { #fn, fn, true }
 
@@ -272,15 +273,15 @@ add_promises(const struct promise *promises, size_t n)
     }
 }
 
-/* A test of no kind. */
+/* Add a test that uses no kind. */
 static inline void
 add_test(struct CMUnitTest test)
 {
     contract.tests[contract.n++] = test;
 }
 
-/* Start what kinds need.  By the library: kinds on 3FS only, as the others have nothing to
- * do with it.  False: there is nothing to try. */
+/* Start the servers of the kinds.  If HF3FS_CLIENT is "library", test only kinds on 3FS, because
+ * the other kinds do not use the library.  False: no kind can be tested. */
 static bool
 contract_begin(int argc, char **argv)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tier of files in a directory of its own, one chunk of it, and what it lists. */
+ * A tier of files in a temporary directory, one chunk of the tier, and the result of a listing. */
 #ifndef KVT_FILE_TEST_H
 #define KVT_FILE_TEST_H
 
@@ -11,10 +11,10 @@ struct fixture {
     struct temp_dir dir;
     struct kvt__tier *tier;
     struct chunk c;
-    char path[1024]; /* of c's file */
+    char path[1024]; /* path of the file of chunk c */
 };
 
-/* kind: "fs"; name: of c's file. */
+/* Open the tier and describe the chunk.  kind: for example "fs"; name: of the chunk's file. */
 static inline void
 open_fixture(struct fixture *f, const char *kind, bool header, const char *name)
 {
@@ -48,7 +48,7 @@ size_of(const char *path)
 
 struct names {
     size_t n;
-    uint64_t bytes; /* of the last */
+    uint64_t bytes; /* bytes of the last chunk */
     char last[KVT__KEY_TEXT_MAX + 1];
 };
 
@@ -77,7 +77,8 @@ write_others(const struct fixture *f, const char *const *others, size_t n)
     }
 }
 
-/* Put the fixture's chunk: a list must have the chunk, as `listed`, and no other file. */
+/* Put the fixture's chunk.  A listing must return this chunk, with the key `listed`, and no other
+ * file. */
 static inline void
 expect_only_listed(struct fixture *f, const char *listed)
 {

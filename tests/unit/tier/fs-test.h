@@ -31,7 +31,7 @@ setup_bare(void **state)
 #define HEADER(fn) cmocka_unit_test_setup_teardown(fn, setup_header, teardown)
 #define BARE(fn) cmocka_unit_test_setup_teardown(fn, setup_bare, teardown)
 
-/* Write the first n bytes of the sequence of seed to out. */
+/* Write the first n bytes that follow from seed to out. */
 static inline void
 fill(unsigned char *out, size_t n, uint64_t seed)
 {

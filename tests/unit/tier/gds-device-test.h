@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slots in the memory of a GPU that is a fake. */
+ * Slots in the memory of a fake GPU. */
 #ifndef KVT_GDS_DEVICE_TEST_H
 #define KVT_GDS_DEVICE_TEST_H
 
@@ -25,7 +25,7 @@ open_gpu(int ordinal)
     return gpu;
 }
 
-/* Nothing of it is left over. */
+/* Close the GPU; no memory and no request may be left. */
 static inline void
 close_gpu(struct kvt__gpu *gpu)
 {

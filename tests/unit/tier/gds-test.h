@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tier of gds_path with one chunk in it, as kvtier or LMCache writes it. */
+ * A tier of gds_path with one chunk in the format of kvtier or of LMCache. */
 #ifndef KVT_GDS_TEST_H
 #define KVT_GDS_TEST_H
 
@@ -48,7 +48,7 @@ read_start(const char *path, unsigned char out[KVT__GDS_HEADER_BYTES])
     close(fd);
 }
 
-/* As if it was written so long ago. */
+/* Set the modification time of a file to this number of seconds ago. */
 static inline void
 make_old(const char *path, time_t seconds)
 {
@@ -57,7 +57,7 @@ make_old(const char *path, time_t seconds)
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
-/* A chunk as LMCache stores it, at the fixture's place; its bytes are those of seed. */
+/* Write a chunk in LMCache's format to the fixture's path; the bytes follow from seed. */
 static inline void
 write_lmcaches(const struct fixture *f, const struct kvt__shape *shape, size_t bytes,
                uint64_t seed, bool with_metadata)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tier on 3FS, each test's in a directory of its own of one mount, and many chunks that
- * are under way in it. */
+ * A tier on 3FS, with a separate directory of one mount for each test, and transfers of many chunks
+ * at a time. */
 #ifndef KVT_HF3FS_TEST_H
 #define KVT_HF3FS_TEST_H
 
@@ -26,7 +26,7 @@ struct fixture {
     struct kvt__tier *tier;
 };
 
-static const char *const *environment; /* NULL: the client that is tested */
+static const char *const *environment; /* NULL: hf3fs_client() */
 
 static inline int
 try_open_with(const char *url, const char *const *more, struct kvt__tier **out)
@@ -90,7 +90,7 @@ teardown(void **state)
     return 0;
 }
 
-/* A restarted daemon is waited for so long that no busy machine makes a test fail. */
+/* Wait for a restarted daemon so long that the tests pass on a busy machine. */
 static inline void
 be_patient(void)
 {
@@ -116,7 +116,7 @@ answered(struct kvt__tier_op *op)
     m->answered = 1;
 }
 
-/* Start them all; then wait for all. */
+/* Start an operation for each of n chunks; wait_all() waits for all operations. */
 static inline void
 start_all(struct kvt__tier *tier, struct many *m, size_t n, enum kvt__tier_what what,
           size_t bytes)
@@ -164,7 +164,7 @@ put_all(struct kvt__tier *tier, size_t n, size_t bytes)
     free(m);
 }
 
-/* How many of them came, each right. */
+/* Return the number of chunks that were read with the right bytes; other bytes fail the test. */
 static inline size_t
 get_all(struct kvt__tier *tier, size_t n, size_t bytes)
 {

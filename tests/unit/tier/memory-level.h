@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of the store in front of shared host memory, for tests of the tier alone: each
- * operation looks its chunk up in the index, and a PUT claims the name and publishes.  So the
- * tests of all tiers run over shared host memory too. */
+ * The part of the store in front of shared host memory, for tests of the tier without a store:
+ * each operation finds the chunk in the index, and a PUT claims the name and publishes.  So the
+ * tests of all tiers also run over shared host memory. */
 #ifndef KVT_MEMORY_LEVEL_H
 #define KVT_MEMORY_LEVEL_H
 
@@ -14,7 +14,7 @@
 static struct kvt__table *memory_index;
 static int (*memory_run)(struct kvt__tier *tier, struct kvt__tier_op *op);
 
-/* Run the tier's operation of an object with an entry. */
+/* Run the tier's operation for an object with this entry. */
 static inline int
 run_with_entry(struct kvt__tier *tier, struct kvt__tier_op *op, uint32_t entry, uint64_t word)
 {
@@ -30,8 +30,8 @@ run_with_entry(struct kvt__tier *tier, struct kvt__tier_op *op, uint32_t entry, 
     return err;
 }
 
-/* An older chunk of the name goes first.  A claim that finds another claim or another chunk
- * begins again. */
+/* Delete an older chunk of the name, then claim the name, run the PUT and publish.  If another
+ * thread has claimed or stored the name meanwhile, begin again. */
 static inline int
 put_with_claim(struct kvt__tier *tier, struct kvt__tier_op *op, const struct kvt__name *name,
                const char *text)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Included before each source of src/tier/shared_cpu for tests that stop the real code
- * between two accesses to shared memory: each access calls shared_cpu_step() first. */
+ * The compiler includes this file before each source of src/tier/shared_cpu.  Each access to shared
+ * memory then calls shared_cpu_step() first, so a test can stop the real code between two
+ * accesses. */
 #ifndef KVT_SHARED_CPU_STEPS_H
 #define KVT_SHARED_CPU_STEPS_H
 

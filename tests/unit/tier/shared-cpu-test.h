@@ -46,8 +46,8 @@ make_memory(void *ctx, struct kvt__table *table)
     return kvt__sc_make(table);
 }
 
-/* Open a memory of n_units whose first populated_units have memory of the host, and count
- * as populated.  Does not use cmocka: a forked child may call. */
+/* Open a memory of n_units; the first populated_units have memory of the host and count as
+ * populated.  A forked child may call this function, so the function does not use cmocka. */
 static inline struct handle
 open_populated(const struct temp_dir *dir, uint32_t n_units, uint32_t populated_units)
 {
@@ -100,14 +100,14 @@ id_of(uint64_t n)
     return id;
 }
 
-/* Not all of the last unit. */
+/* Return the bytes of a chunk of n_units that does not fill the last unit. */
 static inline uint64_t
 bytes_of(uint32_t n_units)
 {
     return n_units * SC_UNIT - 24;
 }
 
-/* A payload is a word repeated, different for each chunk. */
+/* Write the payload of chunk n: a word, different for each chunk, again and again. */
 static inline void
 fill_payload(uint64_t n, unsigned char *out, uint64_t bytes)
 {
@@ -224,8 +224,8 @@ look(struct handle *h, uint64_t n, uint32_t n_units)
     return good ? 1 : -1;
 }
 
-/* Return the number of READY entries, whose places lie in the memory and do not overlap.  No
- * call is in progress. */
+/* Return the number of READY entries, and test that their places are in the memory and do not
+ * overlap.  No call may be in progress. */
 static inline uint32_t
 recount(const struct handle *h)
 {
@@ -259,8 +259,8 @@ forget_all(struct handle *h)
             assert_int_equal(kvt__table_forget(h->table, &r, true), 0);
 }
 
-/* After any history without pins and claims, each unit can be used: fill the memory with
- * leased chunks of one unit. */
+/* Test that each unit can be used: fill the memory with leased chunks of one unit.  No pin and no
+ * claim may exist. */
 static inline void
 fill_completely(struct handle *h, uint64_t first)
 {

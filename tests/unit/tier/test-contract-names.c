@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every tier promises, tried on each kind: names, and what
- * is listed. */
+ * The contract of tiers, tested with each kind: names and listings. */
 #include "contract-test.h"
 
 static void
@@ -34,7 +33,7 @@ a_name_too_long_is_refused_by_every_call(void **state)
     memset(model, 'm', 255);
     model[255] = '\0';
     chunk_init(&c, model, 1);
-    size_t n = strlen(c.key); /* with a tag the longest text that is a key's */
+    size_t n = strlen(c.key); /* the longest valid key text has a tag */
     memset(c.key + n, 't', sizeof c.key - n);
     memcpy(c.key + n, "@a%", 3);
     c.key[sizeof c.key - 1] = '\0';

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every tier promises, tried on each kind: calls that race
- * for one chunk. */
+ * The contract of tiers, tested with each kind: races of calls for one chunk. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -23,7 +22,7 @@ struct racer {
     struct kvt__slot slot;
 };
 
-/* The identity names the seed, so that bytes of another writer show. */
+/* The identity contains the seed, so a reader notices the bytes of another writer. */
 static void
 race_put(struct racer *r, const struct chunk *c, unsigned round)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every tier promises, tried on each kind: the bytes of chunks. */
+ * The contract of tiers, tested with each kind: the bytes of chunks. */
 #include "contract-test.h"
 
 static void
@@ -44,7 +44,7 @@ get_returns_what_put_stored(void **state)
             bool same;
 
             if (part == 1 && !temp_dir_has_attributes(&f->dir))
-                continue; /* nowhere to put an identity */
+                continue; /* the layout has no place for an identity */
             chunk_init(&c, "model", (int64_t)(i * 3) + part);
             c.object.whole = part == 0;
             c.object.opaque = part == 2;
@@ -58,7 +58,7 @@ get_returns_what_put_stored(void **state)
     }
 }
 
-/* A second tier may want another phase than the pool has. */
+/* The pool has one phase, and a second tier may have another phase. */
 static void
 any_phase_of_a_slot_will_do(void **state)
 {
@@ -160,7 +160,7 @@ probe_tells_size_and_identity(void **state)
     }
 }
 
-/* Room is reserved before the first byte: what is foretold must suffice. */
+/* The store reserves stored_bytes() before the first byte: a chunk must not take more bytes. */
 static void
 no_chunk_takes_more_than_stored_bytes_foretold(void **state)
 {
@@ -222,7 +222,7 @@ opaque_chunks_lie_apart_from_others_of_the_same_key(void **state)
     assert_true(same);
 }
 
-/* The tests above have moved chunks of the GPUs without a way through host memory. */
+/* The tests above have moved chunks of the GPUs, and no byte through host memory. */
 static void
 slots_in_a_gpu_moved_directly(void **state)
 {

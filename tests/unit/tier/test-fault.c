@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fault tier does what its settings say, as often as they say, and the same
- * again from the same seed. */
+ * The fault tier makes the faults of the settings with the given probabilities, and makes equal
+ * faults again from an equal seed. */
 #include "base/clock.h"
 #include "tier-test.h"
 
@@ -79,7 +79,7 @@ it_forwards_what_the_wrapped_tier_says(void **state)
 
 #define N_OPS 2000
 
-/* The outcomes of N_OPS gets. */
+/* Record the results of N_OPS gets. */
 static void
 record(const char *url, int outcomes[N_OPS])
 {

@@ -155,7 +155,8 @@ a_private_directory_of_others_is_refused(void **state)
     assert_true(try_open(url, true, &tier) < 0);
 }
 
-/* Neither a large read, which is direct, nor a small one: the next put replaces a link. */
+/* Neither a large read, with O_DIRECT, nor a small read follows a link; the next put replaces the
+ * link. */
 static void
 what_is_no_file_is_no_chunk(void **state)
 {

@@ -113,7 +113,7 @@ count_line(void *ctx, enum kvt_log_level level, const char *line)
         ++*(unsigned *)ctx;
 }
 
-/* As on a file system without attributes. */
+/* The file system has no attributes. */
 static void
 a_put_without_the_right_to_set_attributes_succeeds(void **state)
 {

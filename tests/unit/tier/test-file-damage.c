@@ -19,7 +19,7 @@ damaged_frames_are_ebadmsg(void **state)
         assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),
                          -EBADMSG);
     }
-    for (off_t at = 0; header && at < 4; at++) { /* the length it tells */
+    for (off_t at = 0; header && at < 4; at++) { /* the length in the header */
         assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
         flip_byte(f->path, at);
         assert_int_equal(get_bytes(f->tier, &f->c.object, 1000, 1, &found, &same),
@@ -62,7 +62,7 @@ truncated_files_are_ebadmsg(void **state)
                      temp_dir_has_attributes(&f->dir) ? -ENOENT : 0);
 }
 
-/* A file whose end tells lengths that the file has not: their sum may overflow. */
+/* The trailer of a file contains wrong lengths, whose sum may overflow. */
 static void
 a_trailer_with_lengths_of_another_file_is_none(void **state)
 {

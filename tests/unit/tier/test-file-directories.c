@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directories of a URL: which directory has a chunk, other files in it, a failed open. */
+ * The directories of a URL: the directory of a chunk, other files in the directories, a failed
+ * open. */
 #include <dirent.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -172,7 +173,7 @@ a_read_only_directory_keeps_only_its_own_chunks(void **state)
     }
 }
 
-/* The process may have another working directory by now. */
+/* A relative path is not opened again, because the working directory may have changed. */
 static void
 a_deleted_directory_with_a_relative_path_stays_deleted(void **state)
 {

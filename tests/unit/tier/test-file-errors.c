@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Errors of the file system while a chunk is looked at or listed: an error is neither a
- * missing chunk, nor a chunk of LMCache, nor the end of a directory. */
+ * Errors of the file system during a probe, a get or a listing: an error is neither a missing
+ * chunk, nor a chunk of LMCache, nor the end of a directory. */
 #include <dirent.h>
 #include <sys/xattr.h>
 
@@ -209,7 +209,7 @@ a_directory_that_cannot_be_read_to_its_end_is_not_listed(void **state)
     assert_true(n_failed > 4);
 }
 
-/* The listing goes on, but is not whole: the file counts for no limit yet. */
+/* The listing goes on and returns an error: the file does not count for a limit yet. */
 static void
 a_file_whose_attributes_cannot_be_read_is_not_passed_over(void **state)
 {
@@ -272,7 +272,7 @@ take_twice(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
     ++*(unsigned *)ctx;
 }
 
-/* A file system may return the name of a file that is replaced meanwhile a second time. */
+/* If a file is replaced during a listing, a file system may return the file's name twice. */
 static void
 a_name_that_is_read_twice_counts_once(void **state)
 {
@@ -286,7 +286,7 @@ a_name_that_is_read_twice_counts_once(void **state)
     assert_int_equal(n, 1);
 }
 
-/* A listing looks once at each file of a chunk, and at no file that does not exist. */
+/* A listing calls fstatat() once for each file of a chunk, and for no missing file. */
 static void
 a_listing_looks_at_each_file_once(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an open does with temporary files that it finds. */
+ * The open of a tier deletes leftover temporary files, and no other files. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,9 +9,10 @@
 
 #include "tier-test.h"
 
-/* How the file system locks: as a local one; as NFS, which takes an exclusive lock of a
- * writable descriptor only; not at all; as a local one where another process has found the
- * next file unlocked, removes the file, and still has the lock or has none any more. */
+/* The behaviour of flock().  LOCAL: a local file system.  NFS: an exclusive flock needs a writable
+ * descriptor.  NONE: flock() is not supported.  REMOVED_AND_LOCKED: another process has found the
+ * next new file without a flock, has deleted the file, and still holds the flock.  REMOVED: the
+ * other process has released the flock. */
 static enum { LOCAL, NFS, NONE, REMOVED_AND_LOCKED, REMOVED } locks;
 
 static void
@@ -100,7 +101,7 @@ first_name(const char *dir, char *out, size_t size)
     return found;
 }
 
-/* A name that a tier of this host makes: the first that shows while it writes. */
+/* Return a name of a temporary file of this host: the first name that appears during a put. */
 static void
 own_name(const char *dir, char *out, size_t size)
 {
@@ -157,7 +158,7 @@ reopen(const char *dir)
 struct fixture {
     struct temp_dir dir;
     char own[256];     /* a name of this host */
-    char foreign[256]; /* of another one */
+    char foreign[256]; /* a name of another host */
 };
 
 static int
@@ -272,7 +273,7 @@ what_is_no_file_is_left_alone(void **state)
     assert_true(is_there(f->dir.path, f->own));
 }
 
-/* Another process that starts must not take what is being written. */
+/* A process that starts must not delete a file that another process is writing. */
 static void
 opens_beside_a_writer_make_no_put_fail(void **state)
 {
@@ -291,7 +292,7 @@ opens_beside_a_writer_make_no_put_fail(void **state)
     assert_int_equal(w.n_failed, 0);
 }
 
-/* The same, at the moment between a file's creation and its lock. */
+/* A process that starts may delete a new file between the creation and the flock. */
 static void
 a_file_removed_before_it_is_locked_makes_no_put_fail(void **state)
 {

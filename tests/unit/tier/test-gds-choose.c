@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One line says how the bytes of a directory move and why; who demands the direct way is
- * told which layer is missing. */
+ * One line of the log reports the data path of a directory and the reason.  If the configuration
+ * requires the direct path, the error names the missing layer. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,7 +141,7 @@ doctor_asks_anew_of_each_gpu_and_directory(void **state)
 
     (void)state;
     use("cufile", "");
-    assert_int_equal(choose(NULL), 0); /* is kept, and not what is asked for */
+    assert_int_equal(choose(NULL), 0); /* caches the result, which the doctor must not use */
     use("cufile", "file=5008");
     snprintf(list, sizeof list, " %s , %s/none", dir.path, dir.path);
     kvt__gds_look(config, &how, list, take, &told);

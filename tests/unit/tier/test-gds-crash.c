@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A process that stores a chunk of a GPU's memory is killed at each of its steps: those of
- * the file system, and those of the library between them.  What lies there afterwards is
- * the chunk that was there, or the new one, or none, and never a part of one. */
+ * A process that stores a chunk from a GPU's memory is killed at each step, that is, before each
+ * call of the file system and of the library.  Afterwards the directory contains the old chunk, the
+ * new chunk or no chunk, and never a part of a chunk. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <semaphore.h>
@@ -20,7 +20,7 @@
 
 /* ------------------------------------------------------------------------- steps */
 
-static atomic_int steps_left; /* 0: nobody is killed */
+static atomic_int steps_left; /* 0: the process is not killed */
 
 static void
 take_step(void)
@@ -29,7 +29,7 @@ take_step(void)
         kill(getpid(), SIGKILL);
 }
 
-/* In place of the C library's: each is preceded by a step. */
+/* Replace a function of the C library: count a step, then call the real function. */
 #define WRAPPED(type, name, parameters, arguments) \
     type __real_##name parameters;                 \
     type __wrap_##name parameters;                 \
@@ -63,7 +63,7 @@ open_here(void)
     return open_tier(url, true);
 }
 
-/* The identity tells the payload. */
+/* Describe a chunk; the identity contains the seed of the payload. */
 static void
 describe(struct chunk *c, unsigned seed)
 {
@@ -118,7 +118,8 @@ store(unsigned seed, int kill_at)
     close_gpu(gpu);
 }
 
-/* In a process of its own.  Whether it was killed. */
+/* Store a chunk in a child process, which is killed at this step.  Return true if the child was
+ * killed. */
 static bool
 store_and_die(unsigned seed, int kill_at)
 {
@@ -142,7 +143,7 @@ store_and_die(unsigned seed, int kill_at)
 
 /* ------------------------------------------------------------------- what is left */
 
-/* The seed of the chunk that lies there; 0: there is none. */
+/* Return the seed of the stored chunk; 0: no chunk is stored. */
 static unsigned
 seed_of_what_is_there(struct kvt__tier *tier)
 {
@@ -185,7 +186,7 @@ count_files(const char *below, const char *suffix)
     return n;
 }
 
-/* LMCache is told of no chunk that is not there, and the next start tidies up. */
+/* LMCache finds no second file without a chunk, and the next start deletes leftover files. */
 static unsigned
 expect_whole_or_nothing(void)
 {
@@ -251,7 +252,7 @@ main(int argc, char **argv)
         return 1;
     if (!find_helper(argv[1], argv[2]))
         return 77;
-    arguments = argv; /* what they name is loaded by those that are killed */
+    arguments = argv; /* the killed children load the named libraries */
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
     int failed = cmocka_run_group_tests_name("gds, crashes", tests, NULL, NULL);
     forget_fakes();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directories of gds_path: second files beside chunks, what crashes leave, several
- * directories, and how they are opened. */
+ * The directories of gds_path: second files beside chunks, leftovers of crashes, several
+ * directories, and the open. */
 #include <sys/sysmacros.h>
 
 #include "gds-test.h"
@@ -34,8 +34,8 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
     assert_false(exists(f->path));
 }
 
-/* Where the second file cannot be removed the first stays: nobody is told of a chunk that
- * is gone. */
+/* If the second file cannot be removed, the chunk's file stays: LMCache must not find a second file
+ * without a chunk. */
 static void
 the_second_file_goes_first(void **state)
 {
@@ -71,8 +71,8 @@ without_its_second_file_nothing_is_stored(void **state)
     assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -ENOENT);
 }
 
-/* What a crash, or an LMCache, left that belongs to no chunk goes when it is old enough
- * that nobody can be about to make the chunk. */
+/* A listing deletes leftovers of a crash or of LMCache that belong to no chunk, as soon as they are
+ * so old that no process can still be writing the chunk. */
 static void
 a_listing_removes_what_belongs_to_no_chunk(void **state)
 {
@@ -289,7 +289,7 @@ chunks_of_four_directories_are_listed_once_each(void **state)
     close_several(&s);
 }
 
-/* A second file belongs to the chunk of its own directory. */
+/* A second file belongs only to a chunk in the second file's directory. */
 static void
 a_second_file_in_another_directory_belongs_to_no_chunk(void **state)
 {
@@ -326,7 +326,7 @@ a_second_file_in_another_directory_belongs_to_no_chunk(void **state)
 
 /* ----------------------------------------------------------------- opening */
 
-/* A table of mounts that calls the file system of a directory wekafs. */
+/* Write a mount table in which the file system of a directory has the type wekafs. */
 static void
 write_mounts(const char *path, const char *dir)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a chunk moves between a GPU and its file: in as many requests at a time as there are
- * threads, whose failures stop it, and none of which is left when the call returns. */
+ * The transfer of a chunk between a GPU and a file: the number of concurrent requests is the number
+ * of threads, a failed request stops the transfer, and no request is in progress after the call
+ * returns. */
 #include <dirent.h>
 #include <semaphore.h>
 
@@ -38,7 +39,7 @@ close_all(void)
     close_gpu(gpu);
 }
 
-/* What reserving room answers; 0: what it is. */
+/* The error of fallocate(); 0: the real result. */
 static int no_room;
 
 int __real_fallocate64(int fd, int mode, off_t at, off_t n);
@@ -137,7 +138,7 @@ move_fini(struct move *m)
     sem_destroy(&m->done);
 }
 
-/* Jobs that keep all threads but one, until they are let go. */
+/* Jobs that occupy all threads but one until the test releases them. */
 static struct busy {
     struct kvt__job job;
     sem_t entered, open;
@@ -370,14 +371,14 @@ without_room_no_request_begins(void **state)
     assert_non_null(strstr(m.why, "reserve 8388608 bytes: No space left on device."));
     assert_int_equal(gds->n_moves, 0);
     expect_nothing_left();
-    no_room = EOPNOTSUPP; /* a file system that reserves none may have it all the same */
+    no_room = EOPNOTSUPP; /* a file system without fallocate() may still have room */
     assert_int_equal(move(&m, false), 0);
     assert_int_equal(move(&m, true), 0);
     assert_true(slot_holds(&m.slot, 1));
     move_fini(&m);
 }
 
-/* The caller returns no sooner than the last of them. */
+/* The call does not return before the last request has ended. */
 static void
 a_failure_waits_for_the_requests_beside_it(void **state)
 {

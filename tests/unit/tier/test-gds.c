@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is the gds layout's own: its names and headers, files of LMCache, and damage. */
+ * The gds layout: names and headers of files, files of LMCache, and corrupt files. */
 #include "base/sha256.h"
 #include "gds-test.h"
 
@@ -50,7 +50,7 @@ names_and_directories_are_lmcaches(void **state)
                                      &parts), -EINVAL);
 }
 
-/* With ".metadata" it must fit into 255 bytes. */
+/* A name with ".metadata" must fit into 255 bytes. */
 static void
 a_name_that_leaves_no_room_for_the_second_file_is_too_long(void **state)
 {
@@ -111,7 +111,7 @@ headers_without_identity_are_lmcaches_byte_for_byte(void **state)
     }
 }
 
-/* What kvtier adds stands last, where LMCache reads no further than its version. */
+/* kvtier's fields are at the end of the header, and LMCache ignores them after its version. */
 static void
 a_file_is_header_and_payload_and_the_header_lies_beside_it(void **state)
 {
@@ -199,7 +199,7 @@ headers_are_read_as_lmcache_reads_them(void **state)
           "\"lmcache_version\": \"1\"}}, \"more\": {}}", 4088, 0 },
         { "{\"kvcache\": {\"dtype\": \"F4\", \"shape\": [10000], " OFFSETS
           VERSION("\"1\"") "}}", 4088, 0 },
-        /* Of a version that may mean something else. */
+        /* A version with unknown meaning. */
         { "{\"kvcache\": {" KVCACHE ", " VERSION("\"2\"") "}}", 4088, -ENOENT },
         { "{\"kvcache\": {" KVCACHE ", " VERSION("1") "}}", 4088, -EBADMSG },
         { "{\"kvcache\": {" KVCACHE "}}", 4088, -EBADMSG },
@@ -214,7 +214,7 @@ headers_are_read_as_lmcache_reads_them(void **state)
           "\"data_offsets\": [0, 4999], " VERSION("\"1\"") "}}", 4088, -EBADMSG },
         { "{\"kvcache\": {\"dtype\": \"U8\", \"shape\": [-5000], "
           "\"data_offsets\": [-1, 5000], " VERSION("\"1\"") "}}", 4088, -EBADMSG },
-        /* One of kvtier's with a bit changed. */
+        /* A header of kvtier with a changed bit. */
         { "{\"kvcache\": {" KVCACHE ", \"__metadata__\": {\"lmcache_version\": \"1\", "
           "\"kvtieR\": \"" D32 D32 D32 D32 "\"}}}", 4088, -EBADMSG },
         { "{\"kvcache\": {" KVCACHE ", \"__metadata__\": {\"lmcache_version\": \"1\", "
@@ -236,7 +236,7 @@ headers_are_read_as_lmcache_reads_them(void **state)
     }
 }
 
-/* What of it LMCache has no number for is 0. */
+/* A format or dtype without a number in LMCache is 0. */
 static void
 headers_tell_their_shape_by_lmcaches_numbers(void **state)
 {
@@ -252,7 +252,7 @@ headers_tell_their_shape_by_lmcaches_numbers(void **state)
         { "U8", "7", "4", 7, { 4, 6, { 7 } } },
         { "F8E4M3FN", "7", "1", 7, { 1, 7, { 7 } } },
         { "F8E5M2", "7", "1", 7, { 1, 8, { 7 } } },
-        /* Bytes, as kvtier itself takes them. */
+        /* kvtier reads these dtypes as bytes. */
         { "I8", "2, 3, 4, 5", "1", 120, { 1, 6, { 2, 3, 4, 5 } } },
         { "U16", "2, 3, 4, 5", "1", 240, { 1, 6, { 2, 3, 4, 10 } } },
         { "I64", "2, 3, 4, 5", "1", 960, { 1, 6, { 2, 3, 4, 40 } } },
@@ -288,8 +288,8 @@ headers_tell_their_shape_by_lmcaches_numbers(void **state)
 
 /* ------------------------------------------------------------------ damage */
 
-/* No bit of it can be another without that it shows: the chunk is served by its identity,
- * or not at all. */
+/* If a bit of the header has changed, kvtier notices the change: the chunk is served with its
+ * identity, or is a miss. */
 static void
 a_changed_bit_of_our_header_is_never_lmcaches(void **state)
 {

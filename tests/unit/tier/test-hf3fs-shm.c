@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tier on 3FS in a container whose /dev/shm has room for one region, not for two. */
+ * A tier on 3FS in a container where /dev/shm has room for one region and not for two regions. */
 #include "hf3fs-test.h"
 #include "own-shm.h"
 

@@ -111,7 +111,7 @@ a_write_that_fails_leaves_nothing(void **state)
     assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), -ENOENT);
 }
 
-/* Never zeros for bytes: the end of the file is not there. */
+/* A truncated file is an error, and never a chunk that ends with zeros. */
 static void
 a_file_that_was_cut_is_an_error(void **state)
 {
@@ -123,7 +123,7 @@ a_file_that_was_cut_is_an_error(void **state)
     assert_int_equal(get_all(f->tier, 1, 9 * MIB), 0);
 }
 
-/* Neither that there is something to do nor that it is done is heard. */
+/* The wake-ups of new I/Os and of completions are lost. */
 static void
 a_wake_up_that_is_lost_stops_nothing(void **state)
 {
@@ -205,7 +205,7 @@ without_a_daemon_it_fails_soon(void **state)
     be_patient();
 }
 
-/* Closing does not wait for an answer that never comes. */
+/* A close does not wait for a response that never arrives. */
 static void
 stopping_ends_what_is_stuck(void **state)
 {
@@ -260,7 +260,7 @@ what_is_no_3fs_is_said(void **state)
     assert_int_equal(try_open_with(url, NULL, &tier), -ENODEV);
     assert_non_null(strstr(kvt__why(), dir.path));
     snprintf(set, sizeof set, "hf3fs_mount_point=%s", usrbiod.mount);
-    assert_int_equal(try_open_with(url, more, &tier), -ENODEV); /* outside of it */
+    assert_int_equal(try_open_with(url, more, &tier), -ENODEV); /* outside of the mount */
     snprintf(set, sizeof set, "hf3fs_mount_point=%s/nowhere", usrbiod.mount);
     snprintf(url, sizeof url, "hf3fs://%s", f->dir);
     assert_int_equal(try_open_with(url, more, &tier), -ENOENT);

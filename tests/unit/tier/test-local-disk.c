@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is the local_disk layout's own: its names, its bare payloads, and which of
- * several directories holds a worker's chunks. */
+ * The local_disk layout: names of files, payloads without header, and the directory of a worker's
+ * chunks among several directories. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ a_file_is_payload_and_trailer_whatever_save_chunk_meta_says(void **state)
     assert_int_equal(found.tokens, 17);
 }
 
-/* No number in a payload can be taken for a header. */
+/* No payload looks like a header. */
 static void
 any_bytes_of_lmcache_are_a_payload(void **state)
 {
@@ -89,7 +89,7 @@ any_bytes_of_lmcache_are_a_payload(void **state)
     slot_free(&slot, 0);
 }
 
-/* A part of a chunk, or one with a header, is no chunk of 5000 bytes. */
+/* A truncated file, or a file with a header, is no chunk of 5000 bytes. */
 static void
 a_file_of_any_other_length_is_ebadmsg(void **state)
 {
@@ -136,7 +136,7 @@ workers_share_directories_as_lmcache_says(void **state)
         { false, 4, 3, 3, 0, 1 }, { false, 4, 7, 3, 0, 1 }, /* of a second host */
         { false, 2, 1, 4, 1, 1 }, { false, 0, 5, 4, 1, 1 },
         { true, 4, 0, 4, 0, 1 }, { true, 4, 3, 4, 3, 1 }, { true, 4, 6, 4, 2, 1 },
-        { true, 8, 3, 4, 3, 1 }, { true, 8, 5, 4, 1, 1 }, /* as many share each */
+        { true, 8, 3, 4, 3, 1 }, { true, 8, 5, 4, 1, 1 }, /* two for each directory */
         { true, 2, 0, 4, 0, 2 }, { true, 2, 1, 4, 2, 2 }, { true, 1, 0, 3, 0, 3 },
         { true, 2, 0, 5, 0, 2 }, { true, 2, 1, 5, 2, 3 }, { true, 0, 5, 4, 1, 1 },
     };
@@ -171,7 +171,7 @@ directories_that_cannot_be_shared_evenly_are_refused(void **state)
     temp_dir_remove(&dir);
 }
 
-/* LMCache's mix of these hashes, modulo 4. */
+/* The results of LMCache's mix of these hashes, modulo 4. */
 static void
 a_worker_with_several_directories_spreads_keys_by_lmcaches_mix(void **state)
 {
@@ -203,7 +203,7 @@ a_worker_with_several_directories_spreads_keys_by_lmcaches_mix(void **state)
 
 /* ---------------------------------------------------------- other directories */
 
-/* Two directories; "other" shares them out differently. */
+/* Two tiers over two directories; "other" distributes workers differently. */
 struct pair {
     struct temp_dir dir;
     struct kvt__tier *tier, *other;
@@ -280,7 +280,7 @@ a_put_takes_the_place_of_one_in_another_directory(void **state)
     close_pair(&p);
 }
 
-/* As LMCache leaves them when an engine moves to another GPU. */
+/* LMCache leaves chunks in the other directory if an engine moves to another GPU. */
 static void
 a_chunk_that_lies_twice_counts_once_with_the_bytes_of_both(void **state)
 {
@@ -346,7 +346,7 @@ a_failed_open_names_local_disk(void **state)
     assert_non_null(strstr(kvt__why(), file));
     assert_int_equal(try_open("local_disk:// ,", true, &tier), -EINVAL);
     assert_non_null(strstr(kvt__why(), "local_disk: ' ,' is no directory"));
-    /* LMCache strips file:// from the first of a list only. */
+    /* LMCache removes file:// only from the first path of a list. */
     snprintf(url, sizeof url, "local_disk://%s/a,file:///b", dir.path);
     assert_int_equal(try_open(url, true, &tier), -EINVAL);
     assert_non_null(strstr(kvt__why(), "'file:///b' is no path; write /DIRECTORY"));

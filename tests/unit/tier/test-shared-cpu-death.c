@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Processes that store, read and forget chunks of three sizes in one full memory die: before
- * each access to shared memory, at random instants by SIGKILL from outside, or before the
- * n-th access of a random n.  After each death other processes store and read, no byte is
- * wrong, and after the death of all no unit is lost.  Argument: number of deaths
- * (make crash). */
+ * Processes that store, read and forget chunks of three sizes in one full memory are killed:
+ * before each access to shared memory, before a random access, or by SIGKILL of another process at
+ * a random instant.  After each death other processes store and read, and no byte is wrong.  After
+ * the death of all processes no unit is lost.  Argument: number of deaths (make crash). */
 #include "shared-cpu-test.h"
 
 #include <sched.h>

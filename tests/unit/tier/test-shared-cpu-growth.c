@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread that gives shared host memory its memory: in pieces, stopped, continued by
- * another handle, and on a full tmpfs. */
+ * The thread that allocates the shared host memory in pieces: stop, continuation by another
+ * handle, a full tmpfs. */
 #include "shared-cpu-test.h"
 
 #include <sched.h>
@@ -14,7 +14,7 @@ enum { N = 2048 /* units: four pieces; a new memory has two pieces */ };
 
 static const struct kvt__mem_claim no_claim = { .fd = -1 };
 
-static _Atomic uint64_t claimed_bytes; /* by the last claim */
+static _Atomic uint64_t claimed_bytes; /* claimed by the last claim */
 static atomic_uint n_claims;
 static int claim_error;        /* result of claims */
 
@@ -119,7 +119,7 @@ can_map(void)
     return can;
 }
 
-/* Of the handle that allocates, and of a handle that comes later. */
+/* The handle that allocates, and a later handle, map the memory. */
 static void
 all_memory_is_mapped_in_the_end(void **state)
 {
@@ -157,7 +157,8 @@ another_handle_continues(void **state)
     }
 }
 
-/* The maker may be a scheduler, which allocates nothing and ends its claim, or dead. */
+/* The maker of the memory may be a scheduler, which allocates nothing and ends the claim, or may be
+ * dead. */
 static void
 the_process_that_allocates_claims_the_rest(void **state)
 {
@@ -180,7 +181,7 @@ the_process_that_allocates_claims_the_rest(void **state)
     kvt__table_close(h.table);
 }
 
-/* Return the bytes of a mapping that huge pages map. */
+/* Return the bytes of a mapping in huge pages. */
 static uint64_t
 huge_bytes(const void *at)
 {

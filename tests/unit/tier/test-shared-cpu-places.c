@@ -131,7 +131,7 @@ pinned_chunks_without_use_do_not_end_the_eviction(void **state)
     kvt__table_close(h.table);
 }
 
-/* A put claims the entry freed last; the place of the freed entry is usable. */
+/* A put claims the entry that was freed last; the old place of this entry is free. */
 static void
 freed_place_is_usable_at_once(void **state)
 {

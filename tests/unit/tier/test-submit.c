@@ -124,7 +124,7 @@ submit_job(struct kvt__job *job)
     sem_post(&o->left);
 }
 
-/* Else a walk over the levels would queue behind other requests at each level. */
+/* Otherwise a walk over the levels would queue behind other requests at each level. */
 static void
 an_executor_thread_runs_its_own_operation(void **state)
 {
@@ -202,7 +202,7 @@ without_an_executor_the_calling_thread_runs_the_operation(void **state)
     e.tier->ops->close(e.tier);
 }
 
-/* The null tier states little more than open and close. */
+/* The null tier has few rows besides open and close. */
 static void
 a_tier_has_defaults_for_what_it_lacks(void **state)
 {

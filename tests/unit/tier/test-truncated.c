@@ -145,7 +145,7 @@ a_file_without_its_middle_is_a_miss(void **state)
     }
 }
 
-/* On a file system without attributes the header's length tells, whatever its shape says. */
+/* On a file system without attributes the length in the header decides, not the shape. */
 static void
 without_attributes_a_file_cut_to_its_payload_is_a_miss(void **state)
 {

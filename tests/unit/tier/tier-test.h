@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiers over a directory, and chunks whose every byte follows from a seed. */
+ * Tiers over a directory, slots, and chunks with bytes that follow from a seed. */
 #ifndef KVT_TIER_TEST_H
 #define KVT_TIER_TEST_H
 
@@ -19,8 +19,8 @@
 #include "base/crc32c.h"
 #include "tier/tier.h"
 
-/* The configuration lives only as long as open: no tier may keep it.  setting: one more,
- * or NULL. */
+/* Open a tier.  setting: a further setting "KEY=VALUE", or NULL.  The configuration is freed after
+ * the open, because a tier must not keep a pointer to the configuration. */
 static inline int
 try_open_for(const char *url, bool header, const char *setting, uint32_t local_ranks,
              struct kvt__tier **out)
@@ -55,10 +55,10 @@ open_tier(const char *url, bool header)
 
 /* ------------------------------------------------------------------- slots */
 
-/* Where slots come from for a tier that keeps them; NULL: anywhere. */
+/* The pool of the slots for a tier whose slots need a pool; NULL: slots are in other memory. */
 static struct kvt__pool *slot_pool;
 
-/* Which tier is asked for slots in memory of its own first; NULL: none. */
+/* The tier that lends slots, if the tier has a free slot; NULL: no tier. */
 static struct kvt__tier *slot_tier;
 
 static inline void
@@ -78,7 +78,7 @@ close_slot_pool(void)
     slot_pool = NULL;
 }
 
-/* A slot as the pool makes them: with rooms, on the grid of 4096 plus phase. */
+/* Return a slot like a slot of the pool: with rooms, at an address of `phase` modulo 4096. */
 static inline struct kvt__slot
 slot_new(size_t bytes, size_t phase)
 {
@@ -106,7 +106,7 @@ slot_free(struct kvt__slot *slot, size_t phase)
         free(slot->payload - KVT__SLOT_ROOM - phase);
 }
 
-/* Eight bytes of what seed gives, number i. */
+/* Return the i-th word of the bytes that follow from seed. */
 static inline uint64_t
 word_at(uint64_t seed, size_t i)
 {
@@ -123,8 +123,9 @@ byte_at(uint64_t seed, size_t i)
 
 #define STRETCH ((size_t)4096)
 
-/* At most STRETCH bytes of what seed gives, from byte i on, a multiple of STRETCH.  Whole
- * stretches are copied and compared at once, which a sanitizer sees as one access. */
+/* Write the bytes that follow from seed, at most STRETCH, from byte i on (a multiple of STRETCH).
+ * Returns the number of bytes.  The callers copy or compare a whole stretch with one call, which
+ * is fast under a sanitizer. */
 static inline size_t
 stretch_of(const struct kvt__slot *slot, uint64_t seed, size_t i, unsigned char *out)
 {
@@ -183,7 +184,7 @@ chunk_init(struct chunk *c, const char *model, int64_t hash)
         c->object.id.b[i] = (uint8_t)((uint64_t)hash * 31 + i);
 }
 
-/* Put bytes made from seed.  0 or -errno. */
+/* Put a chunk with the bytes that follow from seed.  0 or -errno. */
 static inline int
 put_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
           uint64_t seed)
@@ -198,7 +199,7 @@ put_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes
     return err;
 }
 
-/* Get bytes; *same: they are those of seed. */
+/* Get a chunk; *same: the bytes follow from seed. */
 static inline int
 get_bytes(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
           uint64_t seed, struct kvt__found *found, bool *same)
